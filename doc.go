@@ -1,7 +1,19 @@
-// Package cove is the root of a self-hosted server for the Sprites protocol, with
-// gVisor inside, and of the tool that sends a repository into a sandbox, has an
-// agent carry out a plan there, and brings the commits back.
+// Package cove is a Go client for what a cove server has beyond the Sprites protocol: jobs (an
+// agent carries out a plan in a repository, in a sandbox), connectors, secrets, tokens, backends,
+// installed agents. The protocol itself, and its client, is the package sprites:
 //
-// There is nothing to import here. The Go client is the package sprites; the
-// programs are below cmd; ARCHITECTURE.md walks through the rest.
+//	client := &cove.Client{Client: &sprites.Client{URL: "http://127.0.0.1:7878", Token: token}}
+//	job, err := client.WaitJob(ctx, "j7")
+//	out, err := client.Sprite(job.Sprite).Command("git", "log", "--oneline").Output()
+//
+// The programs are below cmd; ARCHITECTURE.md walks through the rest.
 package cove
+
+import "github.com/cove-dev/cove/sprites"
+
+// A Client makes the calls of a cove server's API: its own methods those that no other server
+// of the Sprites protocol has, those of the embedded client the rest. Its methods may be called from
+// any goroutine.
+type Client struct {
+	*sprites.Client // required
+}

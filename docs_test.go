@@ -76,6 +76,9 @@ func importCell(allowed []string) string {
 	}
 	var names []string
 	for _, dir := range allowed {
+		if dir == "." {
+			dir = "cove"
+		}
 		names = append(names, path.Base(dir))
 	}
 	slices.Sort(names)

@@ -38,7 +38,7 @@ func (s *Sprite) Export(ctx context.Context, o ExportOptions) (io.ReadCloser, er
 	if o.Environment {
 		query.Set("environment", "true")
 	}
-	resp, err := s.client.do(ctx, call{method: http.MethodGet, path: s.path("export"), query: query})
+	resp, err := s.client.Do(ctx, Request{Method: http.MethodGet, Path: s.path("export"), Query: query})
 	if err != nil {
 		return nil, fmt.Errorf("export sprite %s: %w", s.name, err)
 	}
@@ -66,7 +66,7 @@ func (c *Client) Import(ctx context.Context, archive io.Reader, o ImportOptions)
 		query.Set("max_size", strconv.FormatInt(o.MaxSize, 10))
 	}
 	var done Imported
-	err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "sprites", "import"), query: query, body: archive}, &done)
+	err := c.Call(ctx, Request{Method: http.MethodPost, Path: Path("v1", "sprites", "import"), Query: query, Body: archive}, &done)
 	if err != nil {
 		return done, fmt.Errorf("import a sprite: %w", err)
 	}

@@ -240,7 +240,7 @@ func (s *Sprite) Diff(ctx context.Context, from, to string, tell func(DiffEntry)
 	if to != "" {
 		query.Set("to", to)
 	}
-	c := call{method: http.MethodGet, path: s.path("checkpoints", from, "diff"), query: query}
+	c := Request{Method: http.MethodGet, Path: s.path("checkpoints", from, "diff"), Query: query}
 	summary, err := report(ctx, s.client, c, func(line DiffLine) (*DiffSummary, *ErrorBody, error) {
 		if line.Entry != nil {
 			return nil, nil, tell(*line.Entry)
@@ -255,9 +255,9 @@ func (s *Sprite) Diff(ctx context.Context, from, to string, tell func(DiffEntry)
 
 // report makes a call that is answered by a stream of lines, whose last has a summary,
 // or why there is none. read looks at a line.
-func report[Line, Summary any](ctx context.Context, c *Client, call call, read func(Line) (*Summary, *ErrorBody, error)) (summary Summary, err error) {
-	call.header = http.Header{"Accept": {ndjson}}
-	resp, err := c.do(ctx, call)
+func report[Line, Summary any](ctx context.Context, c *Client, r Request, read func(Line) (*Summary, *ErrorBody, error)) (summary Summary, err error) {
+	r.Header = http.Header{"Accept": {ndjson}}
+	resp, err := c.Do(ctx, r)
 	if err != nil {
 		return summary, err
 	}
@@ -332,7 +332,7 @@ func (s *Sprite) Verify(ctx context.Context, id string, tell func(VerifyLine)) (
 	if id != "" {
 		query.Set("checkpoint", id)
 	}
-	c := call{method: http.MethodPost, path: s.path("checkpoints", "verify"), query: query}
+	c := Request{Method: http.MethodPost, Path: s.path("checkpoints", "verify"), Query: query}
 	summary, err := report(ctx, s.client, c, func(line VerifyLine) (*VerifySummary, *ErrorBody, error) {
 		if line.Error == nil && line.Summary == nil {
 			tell(line)
@@ -405,7 +405,7 @@ func (s *Sprite) RestoreCheckpoint(ctx context.Context, id string, req RestoreRe
 // checkpointStream makes a call that answers by events, and hands them on. A stream
 // without its end is an error.
 func (s *Sprite) checkpointStream(ctx context.Context, in any, tell func(CheckpointEvent), last *CheckpointEvent, path ...string) error {
-	resp, err := s.client.do(ctx, call{method: http.MethodPost, path: s.path(path...), in: in, header: http.Header{"Accept": {ndjson}}})
+	resp, err := s.client.Do(ctx, Request{Method: http.MethodPost, Path: s.path(path...), JSON: in, Header: http.Header{"Accept": {ndjson}}})
 	if err != nil {
 		return err
 	}
@@ -450,7 +450,7 @@ func (s *Sprite) Checkpoints(ctx context.Context, auto bool) ([]Checkpoint, erro
 		query.Set("includeAuto", "true")
 	}
 	var list []Checkpoint
-	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("checkpoints"), query: query, retry: true}, &list); err != nil {
+	if err := s.client.Call(ctx, Request{Method: http.MethodGet, Path: s.path("checkpoints"), Query: query, Retry: true}, &list); err != nil {
 		return nil, fmt.Errorf("list the checkpoints of sprite %s: %w", s.name, err)
 	}
 	return list, nil
@@ -459,7 +459,7 @@ func (s *Sprite) Checkpoints(ctx context.Context, auto bool) ([]Checkpoint, erro
 // CheckpointInfo describes one checkpoint.
 func (s *Sprite) CheckpointInfo(ctx context.Context, id string) (Checkpoint, error) {
 	var c Checkpoint
-	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("checkpoints", id), retry: true}, &c); err != nil {
+	if err := s.client.Call(ctx, Request{Method: http.MethodGet, Path: s.path("checkpoints", id), Retry: true}, &c); err != nil {
 		return c, fmt.Errorf("checkpoint %s of sprite %s: %w", id, s.name, err)
 	}
 	return c, nil
@@ -468,7 +468,7 @@ func (s *Sprite) CheckpointInfo(ctx context.Context, id string) (Checkpoint, err
 // DeleteCheckpoint forgets a checkpoint. The one that the sprite goes on from can't
 // be.
 func (s *Sprite) DeleteCheckpoint(ctx context.Context, id string) error {
-	if err := s.client.json(ctx, call{method: http.MethodDelete, path: s.path("checkpoints", id)}, nil); err != nil {
+	if err := s.client.Call(ctx, Request{Method: http.MethodDelete, Path: s.path("checkpoints", id)}, nil); err != nil {
 		return fmt.Errorf("delete checkpoint %s of sprite %s: %w", id, s.name, err)
 	}
 	return nil
@@ -477,7 +477,7 @@ func (s *Sprite) DeleteCheckpoint(ctx context.Context, id string) error {
 // PruneCheckpoints deletes, on a cove server, the checkpoints that no rule keeps.
 func (s *Sprite) PruneCheckpoints(ctx context.Context, req PruneRequest) (PruneResult, error) {
 	var result PruneResult
-	if err := s.client.json(ctx, call{method: http.MethodPost, path: s.path("checkpoints", "prune"), in: req}, &result); err != nil {
+	if err := s.client.Call(ctx, Request{Method: http.MethodPost, Path: s.path("checkpoints", "prune"), JSON: req}, &result); err != nil {
 		return result, fmt.Errorf("prune checkpoints of sprite %s: %w", s.name, err)
 	}
 	return result, nil
@@ -492,7 +492,7 @@ func (s *Sprite) Wake(ctx context.Context) (Info, error) { return s.sleepCall(ct
 
 func (s *Sprite) sleepCall(ctx context.Context, verb string) (Info, error) {
 	var info Info
-	if err := s.client.json(ctx, call{method: http.MethodPost, path: s.path(verb), in: struct{}{}}, &info); err != nil {
+	if err := s.client.Call(ctx, Request{Method: http.MethodPost, Path: s.path(verb), JSON: struct{}{}}, &info); err != nil {
 		return info, fmt.Errorf("%s sprite %s: %w", verb, s.name, err)
 	}
 	return info, nil
@@ -502,7 +502,7 @@ func (s *Sprite) sleepCall(ctx context.Context, verb string) (Info, error) {
 // moment. Where not all could be made, those that were are there.
 func (s *Sprite) Forks(ctx context.Context, req ForkRequest) ([]Info, error) {
 	var list ListResponse
-	if err := s.client.json(ctx, call{method: http.MethodPost, path: s.path("fork"), in: req}, &list); err != nil {
+	if err := s.client.Call(ctx, Request{Method: http.MethodPost, Path: s.path("fork"), JSON: req}, &list); err != nil {
 		return nil, fmt.Errorf("fork sprite %s: %w", s.name, err)
 	}
 	return list.Sprites, nil
@@ -511,7 +511,7 @@ func (s *Sprite) Forks(ctx context.Context, req ForkRequest) ([]Info, error) {
 // Fork makes a copy of a sprite.
 func (s *Sprite) Fork(ctx context.Context, req ForkRequest) (Info, error) {
 	var info Info
-	if err := s.client.json(ctx, call{method: http.MethodPost, path: s.path("fork"), in: req}, &info); err != nil {
+	if err := s.client.Call(ctx, Request{Method: http.MethodPost, Path: s.path("fork"), JSON: req}, &info); err != nil {
 		return info, fmt.Errorf("fork sprite %s: %w", s.name, err)
 	}
 	return info, nil

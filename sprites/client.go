@@ -21,7 +21,7 @@ const DefaultUserAgent = "cove-sprites/1"
 const (
 	maxErrorBody = 64 << 10 // of a failed request
 	maxAnswer    = 64 << 20 // a JSON answer
-	maxLine      = 4 << 20  // one line of an NDJSON stream
+	maxLine      = 4 << 20  // one line of an NDJSON stream: ErrLongLine
 	maxMessage   = 1 << 20  // a text message on a WebSocket
 )
 
@@ -67,27 +67,27 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 
 // Sprite returns a handle on the named sprite. Nothing is sent.
 func (c *Client) Sprite(name string) *Sprite {
-	return &Sprite{client: c, name: name, base: joinPath("v1", "sprites", name)}
+	return &Sprite{client: c, name: name, base: Path("v1", "sprites", name)}
 }
 
 // Self returns a handle on the sprite that the server itself is, for calling a
 // guest directly: its paths are /v1/exec and so on, without a name.
 func (c *Client) Self() *Sprite {
-	return &Sprite{client: c, base: joinPath("v1")}
+	return &Sprite{client: c, base: Path("v1")}
 }
 
 // Version asks a cove server what it is. Other servers answer ErrNotFound.
 func (c *Client) Version(ctx context.Context) (ServerInfo, error) {
 	var info ServerInfo
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "version")}, &info); err != nil {
+	if err := c.Call(ctx, Request{Method: http.MethodGet, Path: Path("v1", "version")}, &info); err != nil {
 		return info, fmt.Errorf("ask the server's version: %w", err)
 	}
 	return info, nil
 }
 
-// joinPath makes a path of segments, each percent-encoded as a whole, so that a
+// Path makes a path of segments, each percent-encoded as a whole, so that a
 // slash in a name stays in its segment.
-func joinPath(segments ...string) string {
+func Path(segments ...string) string {
 	var b strings.Builder
 	for _, s := range segments {
 		b.WriteByte('/')
@@ -96,45 +96,58 @@ func joinPath(segments ...string) string {
 	return b.String()
 }
 
-// call is one request. in is sent as JSON unless body is set.
-type call struct {
-	method string
-	path   string // escaped, see joinPath
-	query  url.Values
-	header http.Header
-	seen   *http.Header // if not nil, gets the answer's
-	in     any
-	body   io.Reader
-	size   int64 // of body; 0: unknown, unless the type of body tells
-	retry  bool  // reaches into a sprite: 503 is tried again, without body only
+// A Request is one call of the API, made by [Client.Call], [Client.Do] or [Client.Lines]. The
+// methods of Client and Sprite make theirs so; a program makes its own for a route that they
+// do not have.
+type Request struct {
+	Method string
+	Path   string // escaped: see Path
+	Query  url.Values
+	Header http.Header // besides the token's and the user agent's
+	JSON   any         // is sent as JSON unless Body is set; nil: nothing is
+	Body   io.Reader   // is sent as it is
+	Size   int64       // of Body; 0: unknown, unless the type of Body tells
+
+	// Retry has an answer with status 503 tried again for some seconds, as calls that
+	// reach into a sprite are. A request with a Body is never tried again.
+	Retry bool
+
+	// Answered, if not nil, is called with an answer of status 2xx before its body is
+	// read. The call fails with an error that it returns. Do does not call it.
+	Answered func(*http.Response) error
 }
 
-// request builds the HTTP request of a call.
-func (c *Client) request(ctx context.Context, r call) (*http.Request, error) {
-	target, err := c.url(r.path, r.query)
+// keepHeader is a Request's Answered that keeps the header of the answer.
+func keepHeader(h *http.Header) func(*http.Response) error {
+	return func(resp *http.Response) error { *h = resp.Header; return nil }
+}
+
+// request builds the HTTP request.
+func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) {
+	target, err := c.url(r.Path, r.Query)
 	if err != nil {
 		return nil, err
 	}
-	body := r.body
-	if body == nil && r.in != nil {
-		b, err := json.Marshal(r.in)
+	body := r.Body
+	if body == nil && r.JSON != nil {
+		b, err := json.Marshal(r.JSON)
 		if err != nil {
 			return nil, err
 		}
 		body = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, r.method, target, body)
+	req, err := http.NewRequestWithContext(ctx, r.Method, target, body)
 	if err != nil {
 		return nil, err
 	}
-	if r.size > 0 {
-		req.ContentLength = r.size
+	if r.Size > 0 {
+		req.ContentLength = r.Size
 	}
-	req.Header = c.header(r.header)
+	req.Header = c.header(r.Header)
 	switch {
-	case r.body != nil:
+	case r.Body != nil:
 		req.Header.Set("Content-Type", "application/octet-stream")
-	case r.in != nil:
+	case r.JSON != nil:
 		req.Header.Set("Content-Type", "application/json")
 	}
 	return req, nil
@@ -186,11 +199,11 @@ func (c *Client) http() *http.Client {
 	return &h
 }
 
-// do sends a call and returns its answer if the status is 2xx; the caller closes
+// Do sends a request and returns its answer if the status is 2xx; the caller closes
 // the body. Any other status is an *Error.
-func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
+func (c *Client) Do(ctx context.Context, r Request) (*http.Response, error) {
 	var resp *http.Response
-	err := retryUnavailable(ctx, r.retry && r.body == nil, func() error {
+	err := retryUnavailable(ctx, r.Retry && r.Body == nil, func() error {
 		req, err := c.request(ctx, r)
 		if err != nil {
 			return err
@@ -210,15 +223,17 @@ func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
 	return resp, nil
 }
 
-// json sends a call and decodes its answer into out, which may be nil.
-func (c *Client) json(ctx context.Context, r call, out any) error {
-	resp, err := c.do(ctx, r)
+// Call sends a request and decodes its answer, JSON of at most 64 MiB, into out, which may be nil.
+func (c *Client) Call(ctx context.Context, r Request, out any) error {
+	resp, err := c.Do(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer closeBody(resp.Body)
-	if r.seen != nil {
-		*r.seen = resp.Header
+	if r.Answered != nil {
+		if err := r.Answered(resp); err != nil {
+			return err
+		}
 	}
 	if out == nil || resp.StatusCode == http.StatusNoContent {
 		return nil

@@ -90,13 +90,3 @@ func ExampleSprite_WriteFile() {
 		fmt.Println("the sprite's user may not write there")
 	}
 }
-
-func ExampleClient_JobEvents() {
-	client := &sprites.Client{URL: "http://127.0.0.1:7878"}
-	for event, err := range client.JobEvents(context.Background(), "a3f7b2", 1, true) {
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(event.Seq, event.Type, event.Text)
-	}
-}

@@ -48,12 +48,12 @@ func (s *Sprite) readCall(ctx context.Context, name string, start, end int64) (*
 		query.Set("start", strconv.FormatInt(start, 10))
 		query.Set("end", strconv.FormatInt(end, 10))
 	}
-	return s.client.do(ctx, call{
-		method: http.MethodGet,
-		path:   s.path("fs", "read"),
-		query:  query,
-		header: http.Header{"Accept-Encoding": {"identity"}},
-		retry:  true,
+	return s.client.Do(ctx, Request{
+		Method: http.MethodGet,
+		Path:   s.path("fs", "read"),
+		Query:  query,
+		Header: http.Header{"Accept-Encoding": {"identity"}},
+		Retry:  true,
 	})
 }
 

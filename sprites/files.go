@@ -58,9 +58,9 @@ func pathError(op, name string, err error) error {
 }
 
 // fileCall makes a call of the /fs family whose answer is JSON.
-func (s *Sprite) fileCall(ctx context.Context, method, verb string, r call, out any) error {
-	r.method, r.path, r.retry = method, s.path("fs", verb), true
-	return s.client.json(ctx, r, out)
+func (s *Sprite) fileCall(ctx context.Context, method, verb string, r Request, out any) error {
+	r.Method, r.Path, r.Retry = method, s.path("fs", verb), true
+	return s.client.Call(ctx, r, out)
 }
 
 // Stat describes a file, a symbolic link itself. It is one call to a cove server.
@@ -76,7 +76,7 @@ func (s *Sprite) stat(ctx context.Context, name string) (fileInfo, error) {
 	query := fileQuery(name)
 	query.Set("stat", "true")
 	var list ListFiles
-	if err := s.fileCall(ctx, http.MethodGet, "list", call{query: query}, &list); err != nil {
+	if err := s.fileCall(ctx, http.MethodGet, "list", Request{Query: query}, &list); err != nil {
 		return fileInfo{}, err
 	}
 	want := absolute(name)
@@ -118,7 +118,7 @@ func (s *Sprite) ReadDir(ctx context.Context, name string) ([]fs.DirEntry, error
 
 func (s *Sprite) list(ctx context.Context, name string) ([]Entry, error) {
 	var list ListFiles
-	err := s.fileCall(ctx, http.MethodGet, "list", call{query: fileQuery(name)}, &list)
+	err := s.fileCall(ctx, http.MethodGet, "list", Request{Query: fileQuery(name)}, &list)
 	return list.Entries, err
 }
 
@@ -132,7 +132,7 @@ func (s *Sprite) Remove(ctx context.Context, name string, recursive bool) error 
 		WorkingDir string `json:"workingDir"`
 		Recursive  bool   `json:"recursive"`
 	}{name, query.Get("workingDir"), recursive}
-	return pathError("remove", name, s.fileCall(ctx, http.MethodDelete, "delete", call{query: query, in: body}, nil))
+	return pathError("remove", name, s.fileCall(ctx, http.MethodDelete, "delete", Request{Query: query, JSON: body}, nil))
 }
 
 // transfer is the body of rename and copy.
@@ -146,13 +146,13 @@ type transfer struct {
 // Rename moves a file or folder, over an existing file if there is one.
 func (s *Sprite) Rename(ctx context.Context, from, to string) error {
 	in := transfer{Source: absolute(from), Dest: absolute(to), WorkingDir: "/"}
-	return pathError("rename", from, s.fileCall(ctx, http.MethodPost, "rename", call{in: in}, nil))
+	return pathError("rename", from, s.fileCall(ctx, http.MethodPost, "rename", Request{JSON: in}, nil))
 }
 
 // Copy copies a file, or a folder with all that is in it, inside the sprite.
 func (s *Sprite) Copy(ctx context.Context, from, to string) error {
 	in := transfer{Source: absolute(from), Dest: absolute(to), WorkingDir: "/", Recursive: true}
-	return pathError("copy", from, s.fileCall(ctx, http.MethodPost, "copy", call{in: in}, nil))
+	return pathError("copy", from, s.fileCall(ctx, http.MethodPost, "copy", Request{JSON: in}, nil))
 }
 
 // Chmod sets a file's permission bits, and setuid, setgid and sticky.
@@ -162,7 +162,7 @@ func (s *Sprite) Chmod(ctx context.Context, name string, mode fs.FileMode) error
 		WorkingDir string `json:"workingDir"`
 		Mode       string `json:"mode"`
 	}{absolute(name), "/", octal(mode)}
-	return pathError("chmod", name, s.fileCall(ctx, http.MethodPost, "chmod", call{in: in}, nil))
+	return pathError("chmod", name, s.fileCall(ctx, http.MethodPost, "chmod", Request{JSON: in}, nil))
 }
 
 // MkdirAll makes a folder and those above it; one that exists is no error. A mode
@@ -262,12 +262,12 @@ func (s *Sprite) WriteFile(ctx context.Context, name string, r io.Reader, opts W
 // put is the call that writes a file.
 func (s *Sprite) put(ctx context.Context, name string, body io.Reader, size int64, opts WriteOptions) (WriteResult, error) {
 	var result WriteResult
-	err := s.client.json(ctx, call{
-		method: http.MethodPut,
-		path:   s.path("fs", "write"),
-		query:  opts.query(name),
-		body:   body,
-		size:   size,
+	err := s.client.Call(ctx, Request{
+		Method: http.MethodPut,
+		Path:   s.path("fs", "write"),
+		Query:  opts.query(name),
+		Body:   body,
+		Size:   size,
 	}, &result)
 	return result, err
 }

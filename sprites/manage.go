@@ -15,7 +15,7 @@ import (
 // Create makes a new sprite. A name that exists is ErrNameTaken.
 func (c *Client) Create(ctx context.Context, req CreateRequest) (Info, error) {
 	var info Info
-	err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "sprites"), in: req}, &info)
+	err := c.Call(ctx, Request{Method: http.MethodPost, Path: Path("v1", "sprites"), JSON: req}, &info)
 	if e, ok := errors.AsType[*Error](err); ok && nameTaken(e) {
 		e.Code = "name_taken"
 	}
@@ -48,7 +48,7 @@ func nameTaken(e *Error) bool {
 func (c *Client) Get(ctx context.Context, name string) (Info, error) {
 	var info Info
 	var header http.Header
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "sprites", name), seen: &header}, &info); err != nil {
+	if err := c.Call(ctx, Request{Method: http.MethodGet, Path: Path("v1", "sprites", name), Answered: keepHeader(&header)}, &info); err != nil {
 		return Info{}, fmt.Errorf("get sprite %s: %w", name, err)
 	}
 	info.Revision = header.Get("ETag")
@@ -58,11 +58,11 @@ func (c *Client) Get(ctx context.Context, name string) (Info, error) {
 // Update changes a sprite's settings; what req leaves nil is kept.
 func (c *Client) Update(ctx context.Context, name string, req UpdateRequest) (Info, error) {
 	var info Info
-	put := call{method: http.MethodPut, path: joinPath("v1", "sprites", name), in: req}
+	put := Request{Method: http.MethodPut, Path: Path("v1", "sprites", name), JSON: req}
 	if req.Revision != "" {
-		put.header = http.Header{"If-Match": {req.Revision}}
+		put.Header = http.Header{"If-Match": {req.Revision}}
 	}
-	if err := c.json(ctx, put, &info); err != nil {
+	if err := c.Call(ctx, put, &info); err != nil {
 		return Info{}, fmt.Errorf("update sprite %s: %w", name, err)
 	}
 	return info, nil
@@ -95,7 +95,7 @@ func (c *Client) Change(ctx context.Context, name string, change func(Info) (Upd
 // URL of a sprite that is not public. It is a cove server's.
 func (c *Client) Visit(ctx context.Context, name string, req VisitRequest) (Visit, error) {
 	var v Visit
-	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "sprites", name, "visit"), in: req}, &v); err != nil {
+	if err := c.Call(ctx, Request{Method: http.MethodPost, Path: Path("v1", "sprites", name, "visit"), JSON: req}, &v); err != nil {
 		return Visit{}, fmt.Errorf("link to sprite %s: %w", name, err)
 	}
 	return v, nil
@@ -105,7 +105,7 @@ func (c *Client) Visit(ctx context.Context, name string, req VisitRequest) (Visi
 // again with its next use.
 func (c *Client) Restart(ctx context.Context, name string) (RestartResult, error) {
 	var result RestartResult
-	err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "sprites", name, "restart")}, &result)
+	err := c.Call(ctx, Request{Method: http.MethodPost, Path: Path("v1", "sprites", name, "restart")}, &result)
 	if err != nil {
 		return RestartResult{}, fmt.Errorf("restart sprite %s: %w", name, err)
 	}
@@ -115,7 +115,7 @@ func (c *Client) Restart(ctx context.Context, name string) (RestartResult, error
 // Upgrade moves a sprite to the newest version of what it runs in, which ends all
 // that runs in it. Its disk stays.
 func (c *Client) Upgrade(ctx context.Context, name string) error {
-	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "sprites", name, "upgrade")}, nil); err != nil {
+	if err := c.Call(ctx, Request{Method: http.MethodPost, Path: Path("v1", "sprites", name, "upgrade")}, nil); err != nil {
 		return fmt.Errorf("upgrade sprite %s: %w", name, err)
 	}
 	return nil
@@ -132,7 +132,7 @@ func (c *Client) Delete(ctx context.Context, name string, opts DeleteOptions) er
 	if opts.Force {
 		query.Set("force", "true")
 	}
-	if err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "sprites", name), query: query}, nil); err != nil {
+	if err := c.Call(ctx, Request{Method: http.MethodDelete, Path: Path("v1", "sprites", name), Query: query}, nil); err != nil {
 		return fmt.Errorf("delete sprite %s: %w", name, err)
 	}
 	return nil
@@ -161,7 +161,7 @@ func (c *Client) List(ctx context.Context, opts ListOptions) (ListResponse, erro
 		query.Set("continuation_token", opts.Token)
 	}
 	var page ListResponse
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "sprites"), query: query}, &page); err != nil {
+	if err := c.Call(ctx, Request{Method: http.MethodGet, Path: Path("v1", "sprites"), Query: query}, &page); err != nil {
 		return ListResponse{}, fmt.Errorf("list sprites: %w", err)
 	}
 	return page, nil
@@ -207,54 +207,30 @@ func (c *Client) Watch(ctx context.Context, prefix string) iter.Seq2[StateEvent,
 	if prefix != "" {
 		query.Set("prefix", prefix)
 	}
-	return func(yield func(StateEvent, error) bool) {
-		accepted := func(resp *http.Response) error {
-			if !strings.HasPrefix(resp.Header.Get("Content-Type"), ndjson) {
-				return errors.ErrUnsupported // a list, once
-			}
-			return nil
+	watches := func(resp *http.Response) error {
+		if !strings.HasPrefix(resp.Header.Get("Content-Type"), ndjson) {
+			return errors.ErrUnsupported // a list, once
 		}
-		err := c.lines(ctx, joinPath("v1", "sprites"), query, accepted, func(line []byte) error {
+		return nil
+	}
+	return func(yield func(StateEvent, error) bool) {
+		for line, err := range c.Lines(ctx, Request{Method: http.MethodGet, Path: Path("v1", "sprites"), Query: query, Answered: watches}) {
 			var e StateEvent
-			if err := json.Unmarshal(line, &e); err != nil {
-				return fmt.Errorf("read an event: %w", err)
+			if err == nil {
+				if err = json.Unmarshal(line, &e); err != nil {
+					err = fmt.Errorf("read an event: %w", err)
+				}
+			}
+			if e, ok := errors.AsType[*Error](err); ok && e.StatusCode == http.StatusNotAcceptable {
+				err = errors.ErrUnsupported
+			}
+			if err != nil {
+				yield(StateEvent{}, fmt.Errorf("watch sprites: %w", err))
+				return
 			}
 			if !yield(e, nil) {
-				return errStop
+				return
 			}
-			return nil
-		})
-		if e, ok := errors.AsType[*Error](err); ok && e.StatusCode == http.StatusNotAcceptable {
-			err = errors.ErrUnsupported
-		}
-		if err != nil {
-			yield(StateEvent{}, fmt.Errorf("watch sprites: %w", err))
 		}
 	}
-}
-
-// CreateToken makes a token. Its Secret is in the answer only.
-func (c *Client) CreateToken(ctx context.Context, req TokenRequest) (Token, error) {
-	var t Token
-	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "tokens"), in: req}, &t); err != nil {
-		return Token{}, fmt.Errorf("create token %s: %w", req.Name, err)
-	}
-	return t, nil
-}
-
-// ListTokens describes all tokens.
-func (c *Client) ListTokens(ctx context.Context) ([]Token, error) {
-	var list TokenList
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "tokens")}, &list); err != nil {
-		return nil, fmt.Errorf("list tokens: %w", err)
-	}
-	return list.Tokens, nil
-}
-
-// DeleteToken makes a token useless.
-func (c *Client) DeleteToken(ctx context.Context, id string) error {
-	if err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "tokens", id)}, nil); err != nil {
-		return fmt.Errorf("delete token %s: %w", id, err)
-	}
-	return nil
 }

@@ -78,7 +78,7 @@ type Process struct {
 func (s *Sprite) NetworkPolicy(ctx context.Context) (NetworkPolicy, error) {
 	var p NetworkPolicy
 	var header http.Header
-	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("policy", "network"), retry: true, seen: &header}, &p); err != nil {
+	if err := s.client.Call(ctx, Request{Method: http.MethodGet, Path: s.path("policy", "network"), Retry: true, Answered: keepHeader(&header)}, &p); err != nil {
 		return p, fmt.Errorf("network policy of %s: %w", s.describe(), err)
 	}
 	p.Revision = header.Get("ETag")
@@ -118,11 +118,11 @@ func (s *Sprite) SetNetworkPolicy(ctx context.Context, p NetworkPolicy) error {
 	if p.Rules == nil {
 		p.Rules = []NetworkRule{}
 	}
-	set := call{method: http.MethodPost, path: s.path("policy", "network"), in: p}
+	set := Request{Method: http.MethodPost, Path: s.path("policy", "network"), JSON: p}
 	if p.Revision != "" {
-		set.header = http.Header{"If-Match": {p.Revision}}
+		set.Header = http.Header{"If-Match": {p.Revision}}
 	}
-	if err := s.client.json(ctx, set, nil); err != nil {
+	if err := s.client.Call(ctx, set, nil); err != nil {
 		return fmt.Errorf("set the network policy of %s: %w", s.describe(), err)
 	}
 	return nil
@@ -132,7 +132,7 @@ func (s *Sprite) SetNetworkPolicy(ctx context.Context, p NetworkPolicy) error {
 // with /udp after it; without a port, 443. Nothing is connected to.
 func (s *Sprite) TestNetworkPolicy(ctx context.Context, target string) (PolicyDecision, error) {
 	var d PolicyDecision
-	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("policy", "test"), query: url.Values{"target": {target}}, retry: true}, &d); err != nil {
+	if err := s.client.Call(ctx, Request{Method: http.MethodGet, Path: s.path("policy", "test"), Query: url.Values{"target": {target}}, Retry: true}, &d); err != nil {
 		return d, fmt.Errorf("test the network policy of %s: %w", s.describe(), err)
 	}
 	return d, nil
@@ -152,7 +152,7 @@ func (s *Sprite) NetworkLog(ctx context.Context, opts NetworkLogOptions, each fu
 	if opts.Connections {
 		query.Set("connections", "true")
 	}
-	if err := eachEvent(ctx, s.client, call{method: http.MethodGet, path: s.path("policy", "log"), query: query, retry: true}, each); err != nil {
+	if err := eachEvent(ctx, s.client, Request{Method: http.MethodGet, Path: s.path("policy", "log"), Query: query, Retry: true}, each); err != nil {
 		return fmt.Errorf("network log of %s: %w", s.describe(), err)
 	}
 	return nil
@@ -171,8 +171,8 @@ func logQuery(since time.Time, follow bool) url.Values {
 
 // eachEvent makes a call that answers with an event a line, and calls each with
 // them until it returns an error, which is eachEvent's.
-func eachEvent[E any](ctx context.Context, c *Client, r call, each func(E) error) error {
-	resp, err := c.do(ctx, r)
+func eachEvent[E any](ctx context.Context, c *Client, r Request, each func(E) error) error {
+	resp, err := c.Do(ctx, r)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (s *Sprite) Dial(ctx context.Context, host string, port int) (net.Conn, err
 // MayDial is ErrForbidden if the client's token may not connect into the sprite, as far as the
 // server says so before anybody connects. Nothing is connected, and the sprite is not woken.
 func MayDial(ctx context.Context, s *Sprite) error {
-	err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("proxy")}, nil)
+	err := s.client.Call(ctx, Request{Method: http.MethodGet, Path: s.path("proxy")}, nil)
 	if errors.Is(err, ErrForbidden) {
 		return fmt.Errorf("connect into %s: %w", s.describe(), err)
 	}

@@ -26,7 +26,7 @@ func (s *Sprite) Name() string { return s.name }
 func (s *Sprite) Client() *Client { return s.client }
 
 // path is the path of one of the sprite's own calls.
-func (s *Sprite) path(segments ...string) string { return s.base + joinPath(segments...) }
+func (s *Sprite) path(segments ...string) string { return s.base + Path(segments...) }
 
 // describe names the sprite in errors.
 func (s *Sprite) describe() string {
@@ -39,7 +39,7 @@ func (s *Sprite) describe() string {
 // Sessions lists the commands that run in the sprite.
 func (s *Sprite) Sessions(ctx context.Context) ([]Session, error) {
 	var list SessionList
-	err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("exec"), retry: true}, &list)
+	err := s.client.Call(ctx, Request{Method: http.MethodGet, Path: s.path("exec"), Retry: true}, &list)
 	if err != nil {
 		return nil, fmt.Errorf("list the sessions of %s: %w", s.describe(), err)
 	}
@@ -63,11 +63,11 @@ func (s *Sprite) kill(ctx context.Context, id string, sig Signal, timeout time.D
 	if sig == "" {
 		sig = SIGTERM
 	}
-	resp, err := s.client.do(ctx, call{
-		method: http.MethodPost,
-		path:   s.path("exec", id, "kill"),
-		query:  url.Values{"signal": {sig.String()}, "timeout": {timeout.String()}},
-		retry:  true,
+	resp, err := s.client.Do(ctx, Request{
+		Method: http.MethodPost,
+		Path:   s.path("exec", id, "kill"),
+		Query:  url.Values{"signal": {sig.String()}, "timeout": {timeout.String()}},
+		Retry:  true,
 	})
 	if err != nil {
 		return -1, err
@@ -100,7 +100,7 @@ func (s *Sprite) kill(ctx context.Context, id string, sig Signal, timeout time.D
 // SandboxLogs returns the logs of what runs the sprite: to look into what went wrong.
 func (s *Sprite) SandboxLogs(ctx context.Context) ([]SandboxLog, error) {
 	var all SandboxLogs
-	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("sandbox", "logs")}, &all); err != nil {
+	if err := s.client.Call(ctx, Request{Method: http.MethodGet, Path: s.path("sandbox", "logs")}, &all); err != nil {
 		return nil, fmt.Errorf("logs of %s's sandbox: %w", s.describe(), err)
 	}
 	return all.Logs, nil

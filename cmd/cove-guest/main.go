@@ -4,7 +4,7 @@
 //	cove-guest init                    be the first process; the boot configuration is on stdin
 //	cove-guest job run DIR             carry out the job described in DIR
 //	cove-guest job follow DIR FROM     print the job's events from number FROM on, until its end
-//	cove-guest job send DIR            hand a message, a sprites.JobInputLine on stdin, to the job's agent
+//	cove-guest job send DIR            hand a message, a cove.JobInputLine on stdin, to the job's agent
 //	cove-guest job stop DIR            tell the job's supervisor to stop the agent and collect
 //	cove-guest job finalize DIR REASON end a job whose supervisor is gone
 //	cove-guest job set-up DIR          run the setup script of the job described in DIR, and nothing else of it

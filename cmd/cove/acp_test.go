@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // scripted builds the agent of internal/lib/acp's tests, and returns its folder, to be
@@ -66,7 +66,7 @@ func TestACP(t *testing.T) {
 	jobs["stop"] = jsonField(t, string(out), "job")
 	jobs["ask"] = begin("ask.md", "--permissions", "ask")
 
-	ended := func(plan, kind, reason string) (sprites.Job, string) {
+	ended := func(plan, kind, reason string) (cove.Job, string) {
 		t.Helper()
 		h.try("", "cove", "job", "wait", jobs[plan])
 		job, logs := h.job(jobs[plan]), h.run("", "cove", "job", "logs", jobs[plan])
@@ -81,7 +81,7 @@ func TestACP(t *testing.T) {
 			t.Errorf("the log lacks %q:\n%s", want, logs)
 		}
 	}
-	if u := job.Usage; u == nil || *u != (sprites.Usage{InputTokens: 100, OutputTokens: 20}) || job.AgentCommand != command {
+	if u := job.Usage; u == nil || *u != (cove.Usage{InputTokens: 100, OutputTokens: 20}) || job.AgentCommand != command {
 		t.Errorf("usage %+v, command %q", u, job.AgentCommand)
 	}
 	h.run(repo, "cove", "pull", jobs["work"])
@@ -94,7 +94,7 @@ func TestACP(t *testing.T) {
 	if job, logs := ended("noise", "success", ""); job.Commits != 1 || !strings.Contains(logs, "| Loading model...\n") || strings.ContainsRune(logs, '\x1b') {
 		t.Errorf("noise: %d commits\n%.2000s", job.Commits, logs)
 	}
-	if job, _ := ended("crash", "no_result", "exited with code 7"); job.Leftover == "" || job.State != sprites.JobFailed {
+	if job, _ := ended("crash", "no_result", "exited with code 7"); job.Leftover == "" || job.State != cove.JobFailed {
 		t.Errorf("what the crash left is not collected: %+v", job)
 	}
 	if job, _ := ended("stop", "agent_failed", "its model refused"); job.Permissions != "deny" {
@@ -128,19 +128,19 @@ func TestACP(t *testing.T) {
 func (h *host) answers(job, repo string) {
 	t := h.t
 	t.Helper()
-	asks := func(title string) sprites.JobQuestion {
+	asks := func(title string) cove.JobQuestion {
 		t.Helper()
 		await(t, "the question "+title, func() bool {
 			got := h.job(job)
 			if got.State.Terminal() {
 				t.Fatalf("it has ended: %+v\n%s", got.Outcome, h.run("", "cove", "job", "logs", job))
 			}
-			return got.State == sprites.JobWaiting && got.Question != nil && strings.Contains(got.Question.Title, title)
+			return got.State == cove.JobWaiting && got.Question != nil && strings.Contains(got.Question.Title, title)
 		})
 		return *h.job(job).Question
 	}
 	q := asks("paint")
-	if len(q.Options) != 3 || q.Options[1] != (sprites.QuestionOption{ID: "2", Name: "Yes\x1b[1m", Kind: "allow_once"}) {
+	if len(q.Options) != 3 || q.Options[1] != (cove.QuestionOption{ID: "2", Name: "Yes\x1b[1m", Kind: "allow_once"}) {
 		t.Errorf("the question: %+v", q)
 	}
 	if out := h.run("", "cove", "job", "list"); !strings.Contains(out, "waiting") {
@@ -165,13 +165,13 @@ func (h *host) answers(job, repo string) {
 	if second := asks("leave"); second.ID == q.ID {
 		t.Errorf("the second question is the first: %+v", second)
 	}
-	if _, err := h.client().AnswerJob(t.Context(), job, sprites.JobAnswer{Question: q.ID, Option: "1"}); err == nil || !strings.Contains(err.Error(), "asks something else") {
+	if _, err := h.client().AnswerJob(t.Context(), job, cove.JobAnswer{Question: q.ID, Option: "1"}); err == nil || !strings.Contains(err.Error(), "asks something else") {
 		t.Errorf("an answer to the first question: %v", err)
 	}
 	h.run("", "cove", "job", "answer", job, "reject_once")
 	h.run("", "cove", "job", "wait", job)
 	logs := h.run("", "cove", "job", "logs", job)
-	if got := h.job(job); got.State != sprites.JobSucceeded || got.Commits != 1 || got.Question != nil || got.Permissions != "ask" {
+	if got := h.job(job); got.State != cove.JobSucceeded || got.Commits != 1 || got.Question != nil || got.Permissions != "ask" {
 		t.Errorf("it ended as %s, %+v", got.State, got.Outcome)
 	}
 	if !strings.Contains(logs, "ask: selected yes\n") || !strings.Contains(logs, "ask: selected no\n") || strings.ContainsRune(logs, '\x1b') || !strings.Contains(logs, ">> No (reject_once): to leave\n") ||

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/modeltest"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // claudeVersion is the one that jobs install.
@@ -189,9 +189,9 @@ func TestClaudeConverse(t *testing.T) {
 	waits := func(said string) {
 		t.Helper()
 		await(t, "it waits after "+said, func() bool {
-			return h.job(job).State.Terminal() || strings.Contains(h.run("", "cove", "job", "logs", job), said) && h.job(job).State == sprites.JobWaiting
+			return h.job(job).State.Terminal() || strings.Contains(h.run("", "cove", "job", "logs", job), said) && h.job(job).State == cove.JobWaiting
 		})
-		if got := h.job(job); got.State != sprites.JobWaiting {
+		if got := h.job(job); got.State != cove.JobWaiting {
 			t.Fatalf("it is %s: %+v\n%s", got.State, got.Outcome, h.run("", "cove", "job", "logs", job))
 		}
 	}
@@ -206,7 +206,7 @@ func TestClaudeConverse(t *testing.T) {
 		t.Errorf("commits: got %q", got)
 	}
 	got := h.job(job)
-	if got.State != sprites.JobSucceeded || got.Usage == nil || *got.Usage != (sprites.Usage{InputTokens: 500, OutputTokens: 100, CostUSD: 0.004, Turns: 5}) {
+	if got.State != cove.JobSucceeded || got.Usage == nil || *got.Usage != (cove.Usage{InputTokens: 500, OutputTokens: 100, CostUSD: 0.004, Turns: 5}) {
 		t.Errorf("got %s, %+v, %+v", got.State, got.Outcome, got.Usage)
 	}
 	h.run(repo, "cove", "job", "bundle", job, "--output", "forensics/")

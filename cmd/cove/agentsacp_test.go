@@ -9,8 +9,8 @@ import (
 
 	"github.com/coder/acp-go-sdk"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/modeltest"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Versions of agents that speak ACP.
@@ -74,7 +74,7 @@ func TestAgentOpenCodeACP(t *testing.T) {
 	// A person is asked, and says no.
 	job, _ = h.push(repo, append(flags, "--permissions", "ask")...)
 	await(t, "the question", func() bool { return h.job(job).Question != nil || h.job(job).State.Terminal() })
-	if got := h.job(job); got.State != sprites.JobWaiting || got.Question == nil {
+	if got := h.job(job); got.State != cove.JobWaiting || got.Question == nil {
 		t.Fatalf("it is %s, %+v\n%s", got.State, got.Outcome, h.run("", "cove", "job", "logs", job))
 	}
 	t.Logf("%s", h.run("", "cove", "job", "answer", job))

@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -249,7 +250,7 @@ func TestBackendEnds(t *testing.T) {
 	stopped, _ := h.push(repo, "--agent", "shell", "plan.md")
 	h.untilStep(stopped)
 	h.run("", "cove", "job", "stop", stopped)
-	if got := h.job(stopped); got.State != sprites.JobCancelled || got.Commits != 1 {
+	if got := h.job(stopped); got.State != cove.JobCancelled || got.Commits != 1 {
 		t.Errorf("stopped: %+v", got)
 	}
 	lost, sprite := h.push(repo, "--agent", "shell", "plan.md")

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -26,13 +27,13 @@ import (
 
 // benchServer starts a server of its own and returns a client of it, and its
 // process number.
-func benchServer(b *testing.B, args ...string) (*sprites.Client, int) {
+func benchServer(b *testing.B, args ...string) (*cove.Client, int) {
 	b.Helper()
 	return benchServerIn(b, b.TempDir(), args...)
 }
 
 // benchServerIn is benchServer with this data folder.
-func benchServerIn(b *testing.B, data string, args ...string) (*sprites.Client, int) {
+func benchServerIn(b *testing.B, data string, args ...string) (*cove.Client, int) {
 	b.Helper()
 	requireSandbox(b)
 	cmd := exec.Command(filepath.Join(binDir, "cove"), append([]string{"serve", "--addr", "127.0.0.1:0", "--data", data, "--idle", "0"}, args...)...)
@@ -56,7 +57,7 @@ func benchServerIn(b *testing.B, data string, args ...string) (*sprites.Client, 
 	if err != nil {
 		b.Fatal(err)
 	}
-	client := &sprites.Client{URL: url, Token: strings.TrimSpace(string(token))}
+	client := &cove.Client{Client: &sprites.Client{URL: url, Token: strings.TrimSpace(string(token))}}
 	b.Cleanup(func() {
 		removeAll(b, client)
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -68,7 +69,7 @@ func benchServerIn(b *testing.B, data string, args ...string) (*sprites.Client, 
 }
 
 // removeAll removes a server's sprites.
-func removeAll(b *testing.B, client *sprites.Client) {
+func removeAll(b *testing.B, client *cove.Client) {
 	b.Helper()
 	ctx := context.Background()
 	for info, err := range client.All(ctx, "") {
@@ -106,7 +107,7 @@ func timed(b *testing.B, f func() error) time.Duration {
 	return time.Since(start)
 }
 
-func run(c *sprites.Client, sprite, name string, args ...string) error {
+func run(c *cove.Client, sprite, name string, args ...string) error {
 	return c.Sprite(sprite).Command(name, args...).Run()
 }
 
@@ -124,7 +125,7 @@ func BenchmarkCreate(b *testing.B) {
 	if err := run(client, warm, "true"); err != nil { // the base is prepared once
 		b.Fatal(err)
 	}
-	create := func(client *sprites.Client, name string) time.Duration {
+	create := func(client *cove.Client, name string) time.Duration {
 		took := timed(b, func() error {
 			if _, err := client.Create(b.Context(), sprites.CreateRequest{Name: name}); err != nil {
 				return err
@@ -267,7 +268,7 @@ func BenchmarkCopy(b *testing.B) {
 }
 
 // guestPeak is the most memory that a sprite's first process has had, in bytes.
-func guestPeak(b *testing.B, client *sprites.Client, sprite string) int64 {
+func guestPeak(b *testing.B, client *cove.Client, sprite string) int64 {
 	b.Helper()
 	out, err := client.Sprite(sprite).Command("cat", "/proc/1/status").Output()
 	if err != nil {
@@ -421,7 +422,7 @@ func (h *host) awaitRunning(job string) {
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		if ev.State == sprites.JobRunning {
+		if ev.State == cove.JobRunning {
 			return
 		}
 	}

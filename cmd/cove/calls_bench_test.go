@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -31,7 +32,7 @@ var (
 
 // target is a server of the protocol that a call is made to: cove's, or the floor.
 type target struct {
-	client *sprites.Client
+	client *cove.Client
 	sprite *sprites.Sprite
 	node   *nodeCaller
 }
@@ -91,7 +92,7 @@ func callTargets(b *testing.B) (ours, floor *target) {
 	client, sprite, _ := benchSprite(b)
 	web := httptest.NewServer(newReplay(client.URL))
 	b.Cleanup(web.Close)
-	bare := &sprites.Client{URL: web.URL, Token: client.Token}
+	bare := &cove.Client{Client: &sprites.Client{URL: web.URL, Token: client.Token}}
 	ours = &target{client: client, sprite: sprite, node: startNode(b, client)}
 	floor = &target{client: bare, sprite: bare.Sprite("paint"), node: startNode(b, bare)}
 	return ours, floor

@@ -19,6 +19,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -175,7 +176,7 @@ type nodeCaller struct {
 	took time.Duration // of the last call, by its own clock
 }
 
-func startNode(b *testing.B, client *sprites.Client) *nodeCaller {
+func startNode(b *testing.B, client *cove.Client) *nodeCaller {
 	b.Helper()
 	modules := jsModules(b)
 	dir := b.TempDir()

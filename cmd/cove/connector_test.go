@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // echo is an upstream that repeats what it was asked, as a careless one would.
@@ -167,13 +167,13 @@ func TestSecretSuffices(t *testing.T) {
 	h := newHost(t)
 	h.serve(nil)
 	repo := h.repository("repo", map[string]string{"plan.md": told("env >env.txt; git add -A; git commit -q -m Environment")})
-	show := func() sprites.Connector {
+	show := func() cove.Connector {
 		t.Helper()
-		var all sprites.ConnectorList
+		var all cove.ConnectorList
 		if err := json.Unmarshal([]byte(h.run("", "cove", "connector", "list", "--json")), &all); err != nil || len(all.Connectors) > 1 {
 			t.Fatalf("%+v, %v", all, err)
 		}
-		return append(all.Connectors, sprites.Connector{})[0]
+		return append(all.Connectors, cove.Connector{})[0]
 	}
 	push := func() {
 		t.Helper()

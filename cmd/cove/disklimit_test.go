@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -360,7 +361,7 @@ func (l *limited) following(t *testing.T, name string, args ...string) (said fun
 const fillingPlan = "## One\n```sh\ndate +%%s%%N > first.txt && git add . && git commit -qm first\nfor i in $(seq %d); do head -c 5M /dev/zero >>~/big; sleep 0.02; done\necho done > one.txt\n```\n"
 
 // job describes a job.
-func (l *limited) job(t *testing.T, id string) (j sprites.Job) {
+func (l *limited) job(t *testing.T, id string) (j cove.Job) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(l.run("", "cove", "job", "show", id, "--json")), &j); err != nil {
 		t.Fatal(err)
@@ -404,7 +405,7 @@ func TestDiskLimitOfJob(t *testing.T) {
 	if out, code := l.try(repo, "cove", "pull", job, "--wait=10m"); code != 0 {
 		t.Errorf("pull: %d, %s", code, out)
 	}
-	if j := l.job(t, job); j.Held != nil || j.State != sprites.JobSucceeded {
+	if j := l.job(t, job); j.Held != nil || j.State != cove.JobSucceeded {
 		t.Errorf("got %s, %+v", j.State, j.Held)
 	}
 	if got := l.run(repo, "git", "show", "HEAD:one.txt"); got != "done\n" {
@@ -440,7 +441,7 @@ func TestDiskLimitOfJob(t *testing.T) {
 	if out, code := l.try(repo, "cove", "pull", job, "--wait=10m"); code != 4 || !strings.Contains(out, "first.txt") {
 		t.Errorf("pull: %d, %s", code, out)
 	}
-	if j := l.job(t, job); j.Held != nil || j.Stopping || j.State != sprites.JobCancelled || j.Commits == 0 {
+	if j := l.job(t, job); j.Held != nil || j.Stopping || j.State != cove.JobCancelled || j.Commits == 0 {
 		t.Errorf("got %s, %d commits, stopping: %v, %+v", j.State, j.Commits, j.Stopping, j.Held)
 	}
 	if size != l.filled(t) {

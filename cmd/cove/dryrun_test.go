@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -86,7 +87,7 @@ func TestDryRun(t *testing.T) {
 	}
 	h.run("", "cove", "connector", "put", "tracker", "--upstream", "http://127.0.0.1:1")
 	p := h.preview(repo, tracked...)
-	want := []sprites.JobConnector{{Name: "anthropic", Upstream: "https://api.anthropic.com", SecretSet: true}, {Name: "tracker", Upstream: "http://127.0.0.1:1", SecretSet: true}}
+	want := []cove.JobConnector{{Name: "anthropic", Upstream: "https://api.anthropic.com", SecretSet: true}, {Name: "tracker", Upstream: "http://127.0.0.1:1", SecretSet: true}}
 	if !p.Asked || !strings.HasPrefix(p.Model, "anthropic/") || p.Sprite != "" || p.Commits != 3 || !slices.Equal(p.Connectors, want) {
 		t.Errorf("with a server: %+v", p)
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/test/leakcheck"
 	"github.com/cove-dev/cove/sprites"
@@ -194,7 +195,7 @@ func (h *host) sleeps(limit time.Duration) (inTime bool) {
 		t.Errorf("the command: got %q, %v", out, err)
 	}
 	out, err := pulled()
-	if h.job(job).State == sprites.JobTimedOut {
+	if h.job(job).State == cove.JobTimedOut {
 		h.run("", "cove", "rm", "--force", sprite)
 		return false
 	}

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // TestJobByForce: a job whose agent stops the supervisor, and does so again if that goes
@@ -19,7 +19,7 @@ func TestJobByForce(t *testing.T) {
 	h.run("", "cove", "job", "stop", id)
 	h.try("", "cove", "job", "wait", id, "--timeout", "20m")
 	job := h.job(id)
-	if job.State != sprites.JobCancelled || job.Outcome == nil || !strings.Contains(job.Outcome.Reason, "by force") || job.Commits != 1 {
+	if job.State != cove.JobCancelled || job.Outcome == nil || !strings.Contains(job.Outcome.Reason, "by force") || job.Commits != 1 {
 		t.Fatalf("got %s, %+v, %d commits", job.State, job.Outcome, job.Commits)
 	}
 	h.try("repo", "cove", "pull", id)

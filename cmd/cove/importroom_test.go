@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -76,7 +77,7 @@ func TestImportLeavesRoom(t *testing.T) {
 	owner := l.client()
 	others := *owner
 	_, others.Token = l.token("ci", "--prefix", "ci-")
-	begin := func(c *sprites.Client, name string, in io.Reader) <-chan error {
+	begin := func(c *cove.Client, name string, in io.Reader) <-chan error {
 		ended := make(chan error, 1)
 		go func() {
 			_, err := c.Import(context.WithoutCancel(t.Context()), in, sprites.ImportOptions{Name: name})

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fault"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // slowly is an agent whose installation takes a while, and leaves a file that no other
@@ -30,7 +30,7 @@ func agentHost(h *host, definition string) (repo string) {
 	return h.repository("repo", map[string]string{"plan.md": "Show it.\n"})
 }
 
-func (h *host) installs() []sprites.AgentInstall {
+func (h *host) installs() []cove.AgentInstall {
 	h.t.Helper()
 	list, err := h.client().Installs(h.t.Context())
 	if err != nil {
@@ -176,7 +176,7 @@ func TestSoakInstall(t *testing.T) {
 			if got := h.shown(repo, job); got != first || len(h.installs()) != 1 {
 				t.Errorf("the next one has %q, of %+v", got, h.installs())
 			}
-			var list struct{ Jobs []sprites.Job }
+			var list struct{ Jobs []cove.Job }
 			if err := json.Unmarshal([]byte(h.run("", "cove", "job", "list", "--json")), &list); err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -53,14 +54,14 @@ func (in installer) begin(out string) (job string, pid int, ended func() (string
 }
 
 // next is the job that was not there before, once its installation has said something.
-func (in installer) next(before []sprites.Job) string {
+func (in installer) next(before []cove.Job) string {
 	in.t.Helper()
 	var job string
 	await(in.t, "an installing job", func() bool {
 		for _, j := range in.jobs() {
 			if len(before) == len(in.jobs())-1 && !hasJob(before, j.ID) {
 				job = j.ID
-				return j.State == sprites.JobInstalling && j.Installing != nil && j.Installing.Said == "fetching the parts"
+				return j.State == cove.JobInstalling && j.Installing != nil && j.Installing.Said == "fetching the parts"
 			}
 		}
 		return false
@@ -68,7 +69,7 @@ func (in installer) next(before []sprites.Job) string {
 	return job
 }
 
-func hasJob(jobs []sprites.Job, id string) bool {
+func hasJob(jobs []cove.Job, id string) bool {
 	for _, j := range jobs {
 		if j.ID == id {
 			return true
@@ -77,9 +78,9 @@ func hasJob(jobs []sprites.Job, id string) bool {
 	return false
 }
 
-func (in installer) jobs() []sprites.Job {
+func (in installer) jobs() []cove.Job {
 	in.t.Helper()
-	var list sprites.JobList
+	var list cove.JobList
 	if err := json.Unmarshal([]byte(in.run("", "cove", "job", "list", "--json")), &list); err != nil {
 		in.t.Fatal(err)
 	}
@@ -126,7 +127,7 @@ func (in installer) restart(sig syscall.Signal, job string) {
 	in.run("", "cove", "server", "start")
 	await(in.t, "another installation", func() bool {
 		names, now := in.hidden(), in.job(job)
-		return len(names) == 1 && names[0] != old && now.State == sprites.JobInstalling && now.Installing.Said != ""
+		return len(names) == 1 && names[0] != old && now.State == cove.JobInstalling && now.Installing.Said != ""
 	})
 }
 
@@ -172,7 +173,7 @@ func TestJobInstalling(t *testing.T) {
 	in.refused("is still being installed", "job", "retry", first)
 	in.refused("(installing)", "pull", first)
 	in.refused("wait_timeout", "job", "wait", first, "--timeout", "1s", "--json")
-	if _, err := in.client().StartJob(t.Context(), first, sprites.JobStart{BundleSHA256: strings.Repeat("0", 64), BundleSize: 1}); err == nil || !strings.Contains(err.Error(), "is still being installed") {
+	if _, err := in.client().StartJob(t.Context(), first, cove.JobStart{BundleSHA256: strings.Repeat("0", 64), BundleSize: 1}); err == nil || !strings.Contains(err.Error(), "is still being installed") {
 		t.Errorf("start: %v", err)
 	}
 	if _, err := in.client().Get(t.Context(), "job-"+first); !errors.Is(err, sprites.ErrNotFound) {
@@ -192,7 +193,7 @@ func TestJobInstalling(t *testing.T) {
 	if _, err := firstEnded(); err == nil || !strings.Contains(in.said("first"), "job "+first+" was stopped while its agent was being installed") {
 		t.Errorf("the push of a stopped job: %v: %s", err, in.said("first"))
 	}
-	if job := in.job(first); job.State != sprites.JobCancelled || job.Installing != nil {
+	if job := in.job(first); job.State != cove.JobCancelled || job.Installing != nil {
 		t.Errorf("stopped: %+v", job)
 	}
 	in.release()
@@ -234,7 +235,7 @@ func TestJobInstalling(t *testing.T) {
 	signalAll(t, syscall.SIGKILL, pid)
 	_, _ = ended()
 	in.release()
-	await(t, "the job's sprite", func() bool { return in.job(job).State == sprites.JobQueued })
+	await(t, "the job's sprite", func() bool { return in.job(job).State == cove.JobQueued })
 	if out := in.run("", "cove", "job", "show", job); !strings.Contains(out, "cove job rm --force "+job) || in.job(job).ReadyAt == nil {
 		t.Errorf("show: %s", out)
 	}
@@ -305,14 +306,14 @@ func TestInstallingServer(t *testing.T) {
 	in.shown(in.repo, job)
 
 	// A client of an earlier cove has its answer when the job is queued.
-	create := func(ctx context.Context, version string) (id string, answer chan sprites.Job) {
-		req := sprites.JobRequest{
+	create := func(ctx context.Context, version string) (id string, answer chan cove.Job) {
+		req := cove.JobRequest{
 			Plan:        "Show it.",
-			Author:      sprites.Person{Name: "Ada", Email: "ada@example.org"},
-			JobSettings: sprites.JobSettings{Agent: "slowly", Definition: &sprites.AgentDefinition{File: "slowly.toml", Text: strings.Replace(gated, `version = "1"`, `version = "`+version+`"`, 1)}},
-			JobSource:   sprites.JobSource{PlanName: "plan.md", Repository: "repo", Branch: "main", Base: strings.Repeat("a", 40)},
+			Author:      cove.Person{Name: "Ada", Email: "ada@example.org"},
+			JobSettings: cove.JobSettings{Agent: "slowly", Definition: &cove.AgentDefinition{File: "slowly.toml", Text: strings.Replace(gated, `version = "1"`, `version = "`+version+`"`, 1)}},
+			JobSource:   cove.JobSource{PlanName: "plan.md", Repository: "repo", Branch: "main", Base: strings.Repeat("a", 40)},
 		}
-		before, answer := in.jobs(), make(chan sprites.Job, 1)
+		before, answer := in.jobs(), make(chan cove.Job, 1)
 		client := in.client()
 		go func() {
 			job, _ := client.CreateJob(ctx, req) // an error is the zero job
@@ -322,7 +323,7 @@ func TestInstallingServer(t *testing.T) {
 	}
 	id, answer := create(t.Context(), "2")
 	in.release()
-	if job := <-answer; job.ID != id || job.State != sprites.JobQueued || job.Upload == "" {
+	if job := <-answer; job.ID != id || job.State != cove.JobQueued || job.Upload == "" {
 		t.Errorf("answered: %+v", job)
 	}
 	in.run("", "cove", "job", "rm", "--force", id)
@@ -336,7 +337,7 @@ func TestInstallingServer(t *testing.T) {
 	in.endServer(syscall.SIGKILL)
 	<-answer
 	in.run("", "cove", "server", "start")
-	await(t, "the end of a job whose caller is gone", func() bool { return in.job(id).State == sprites.JobFailed })
+	await(t, "the end of a job whose caller is gone", func() bool { return in.job(id).State == cove.JobFailed })
 	if out := in.run("", "cove", "job", "show", id); !strings.Contains(out, "the server ended while the agent was being installed") || !strings.Contains(out, "push again") {
 		t.Errorf("show: %s", out)
 	}

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // TestJobRetry does a job again that failed for a reason which has gone since: in a
@@ -75,11 +75,11 @@ func TestJobRetry(t *testing.T) {
 // gc runs job gc, and returns what was removed and kept, by job, or else by sprite.
 func (h *host) gc(args ...string) (removed, kept map[string]string) {
 	h.t.Helper()
-	var result sprites.JobGCResult
+	var result cove.JobGCResult
 	if err := json.Unmarshal([]byte(h.run("", "cove", append([]string{"job", "gc", "--json"}, args...)...)), &result); err != nil {
 		h.t.Fatal(err)
 	}
-	by := func(items []sprites.JobGCItem) map[string]string {
+	by := func(items []cove.JobGCItem) map[string]string {
 		all := map[string]string{}
 		for _, i := range items {
 			if i.Job == "" {
@@ -325,7 +325,7 @@ func (h *host) rewind(id string) {
 	if err := errors.Join(err, settingsErr, st.Jobs.Delete(h.t.Context(), id)); err != nil {
 		h.t.Fatal(err)
 	}
-	job.State, job.Outcome, job.EndedAt, job.Bundle, job.Commits, job.Head, job.Error = sprites.JobPreparing, nil, nil, sprites.Artifact{}, 0, "", ""
+	job.State, job.Outcome, job.EndedAt, job.Bundle, job.Commits, job.Head, job.Error = cove.JobPreparing, nil, nil, cove.Artifact{}, 0, "", ""
 	if err := errors.Join(st.Jobs.Create(h.t.Context(), job, settings), st.Close()); err != nil {
 		h.t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/shim"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // standIn stands for Claude Code, and for nothing of it but its streams: it does
@@ -83,9 +83,9 @@ func (h *host) standInSprite(name string, args ...string) {
 }
 
 // job describes a job.
-func (h *host) job(id string) sprites.Job {
+func (h *host) job(id string) cove.Job {
 	h.t.Helper()
-	var job sprites.Job
+	var job cove.Job
 	if err := json.Unmarshal([]byte(h.run("", "cove", "job", "show", id, "--json")), &job); err != nil {
 		h.t.Fatal(err)
 	}
@@ -93,21 +93,21 @@ func (h *host) job(id string) sprites.Job {
 }
 
 // events are a job's events, which must be numbered without a gap.
-func (h *host) events(id string) []sprites.JobEvent {
+func (h *host) events(id string) []cove.JobEvent {
 	h.t.Helper()
 	return h.numbered(h.run("", "cove", "job", "events", id), 1)
 }
 
 // numbered reads events of which the first has a number. What cove says beside them of its
 // server is passed over.
-func (h *host) numbered(text string, from int64) []sprites.JobEvent {
+func (h *host) numbered(text string, from int64) []cove.JobEvent {
 	h.t.Helper()
-	var all []sprites.JobEvent
+	var all []cove.JobEvent
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "cove: the server ") {
 			continue
 		}
-		var ev sprites.JobEvent
+		var ev cove.JobEvent
 		if err := json.Unmarshal([]byte(line), &ev); err != nil {
 			h.t.Fatalf("%v in %q", err, line)
 		}
@@ -142,13 +142,13 @@ type jobEnd struct {
 	name, step string // what its second step does
 	flags      []string
 	harm       func(sprite string) // while the second step is at work
-	state      sprites.JobState
+	state      cove.JobState
 	kind       string
 	reason     string // a part of it
 	code       int    // of job wait
 	job        string
 	sprite     string
-	ended      sprites.Job
+	ended      cove.Job
 }
 
 // untilGoOn is a step that waits.
@@ -180,14 +180,14 @@ func TestJobJ2(t *testing.T) {
 		}
 	}
 	tests := []*jobEnd{
-		{name: "ok", step: "true", state: sprites.JobSucceeded, kind: "success"},
-		{name: "crash", step: "kill -SEGV $PPID; sleep 9", state: sprites.JobFailed, kind: "agent_failed", code: 1},
-		{name: "supervisor", step: untilGoOn, harm: killSupervisor, state: sprites.JobLost, kind: "lost", code: 75},
-		{name: "sandbox", step: untilGoOn, harm: killSandbox, state: sprites.JobLost, kind: "lost", code: 75},
+		{name: "ok", step: "true", state: cove.JobSucceeded, kind: "success"},
+		{name: "crash", step: "kill -SEGV $PPID; sleep 9", state: cove.JobFailed, kind: "agent_failed", code: 1},
+		{name: "supervisor", step: untilGoOn, harm: killSupervisor, state: cove.JobLost, kind: "lost", code: 75},
+		{name: "sandbox", step: untilGoOn, harm: killSandbox, state: cove.JobLost, kind: "lost", code: 75},
 	}
 	if os.Geteuid() == 0 { // only root's sandboxes have a limit on any machine
 		tests = append(tests, &jobEnd{
-			name: "memory", step: "python3 -c 'x = b\"x\" * (1 << 30)'", flags: []string{"--memory", "256M"}, state: sprites.JobFailed, kind: "memory_limit", code: 1,
+			name: "memory", step: "python3 -c 'x = b\"x\" * (1 << 30)'", flags: []string{"--memory", "256M"}, state: cove.JobFailed, kind: "memory_limit", code: 1,
 			reason: "out of memory: python3 ",
 		})
 	}
@@ -197,7 +197,7 @@ func TestJobJ2(t *testing.T) {
 	for _, test := range tests {
 		h.toItsEnd(test)
 	}
-	last := &jobEnd{name: "power cut", step: untilGoOn, harm: powerCut, state: sprites.JobLost, kind: "lost", code: 75}
+	last := &jobEnd{name: "power cut", step: untilGoOn, harm: powerCut, state: cove.JobLost, kind: "lost", code: 75}
 	h.begin(last)
 	h.toItsEnd(last) // with another server
 	for _, test := range append(tests, last) {
@@ -295,16 +295,16 @@ func TestJobJ4(t *testing.T) {
 	type test struct {
 		plan, flag, value string
 		limit             time.Duration // the value, where it must be enough for the first step
-		state             sprites.JobState
+		state             cove.JobState
 		kind, reason      string
 		code              int
 		job               string
 	}
 	tests := []*test{
-		{plan: "busy.md", flag: "--timeout", limit: 6 * time.Second, state: sprites.JobTimedOut, kind: "timeout", reason: "guard timeout: its time (LIMIT) is up", code: 124},
-		{plan: "silent.md", flag: "--max-idle", limit: 2 * time.Second, state: sprites.JobTimedOut, kind: "timeout", reason: "guard idle: no event for LIMIT", code: 124},
-		{plan: "steps.md", flag: "--max-turns", value: "1", state: sprites.JobFailed, kind: "turn_limit", reason: "guard turns: more than 1 of the plan's steps", code: 1},
-		{plan: "full.md", flag: "--max-disk", value: "20M", state: sprites.JobFailed, kind: "disk_limit", reason: "guard disk: its files have grown by", code: 1},
+		{plan: "busy.md", flag: "--timeout", limit: 6 * time.Second, state: cove.JobTimedOut, kind: "timeout", reason: "guard timeout: its time (LIMIT) is up", code: 124},
+		{plan: "silent.md", flag: "--max-idle", limit: 2 * time.Second, state: cove.JobTimedOut, kind: "timeout", reason: "guard idle: no event for LIMIT", code: 124},
+		{plan: "steps.md", flag: "--max-turns", value: "1", state: cove.JobFailed, kind: "turn_limit", reason: "guard turns: more than 1 of the plan's steps", code: 1},
+		{plan: "full.md", flag: "--max-disk", value: "20M", state: cove.JobFailed, kind: "disk_limit", reason: "guard disk: its files have grown by", code: 1},
 	}
 	h.run("", "cove", "create", "shared")
 	push := func(test *test) {
@@ -342,7 +342,7 @@ func TestJobJ4(t *testing.T) {
 		if job.State != test.state || job.Outcome.Kind != test.kind || !strings.HasPrefix(job.Outcome.Reason, test.reason) || job.Commits < 1 && test.plan != "steps.md" {
 			t.Errorf("%s: got %s, %+v, %d commits", test.plan, job.State, job.Outcome, job.Commits)
 		}
-		if test.flag != "--timeout" && job.Guards == (sprites.Guards{}) {
+		if test.flag != "--timeout" && job.Guards == (cove.Guards{}) {
 			t.Errorf("%s: the job does not say what guards it", test.plan)
 		}
 	}
@@ -426,7 +426,7 @@ func TestJobJ7(t *testing.T) {
 		if took := time.Since(began); plan == "stubborn.md" && took < 9*time.Second {
 			t.Errorf("%s: it took %v", plan, took)
 		}
-		if got := h.job(job); got.State != sprites.JobCancelled || got.Outcome.Kind != "cancelled" || got.Commits != 1 {
+		if got := h.job(job); got.State != cove.JobCancelled || got.Outcome.Kind != "cancelled" || got.Commits != 1 {
 			t.Errorf("%s: got %s, %+v, %d commits", plan, got.State, got.Outcome, got.Commits)
 		}
 		if again := h.run("", "cove", "job", "stop", job, "--json"); jsonField(t, again, "ended_at") != jsonField(t, first, "ended_at") {
@@ -458,7 +458,7 @@ func TestJobJ9(t *testing.T) {
 			if job := h.job(job); job.State.Terminal() {
 				t.Fatalf("the job has ended: %+v\n%s", job.Outcome, h.run("", "cove", "job", "logs", job.ID))
 			}
-			return strings.TrimSpace(out) == fmt.Sprint(n) && h.job(job).State == sprites.JobWaiting
+			return strings.TrimSpace(out) == fmt.Sprint(n) && h.job(job).State == cove.JobWaiting
 		})
 	}
 	waiting(1)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -105,7 +106,7 @@ func (e *hostile) memoryOfJob(t *testing.T) {
 	repo := e.repository("repo", map[string]string{"plan.md": "```sh\nexec python3 -c 'x = [bytes([1]) * (1 << 20) for _ in range(1000)]'\n```\n"})
 	job, _ := e.push(repo, "plan.md", "--agent", "shell", "--sprite", "paint")
 	e.try("", "cove", "job", "wait", job)
-	var j sprites.Job
+	var j cove.Job
 	if err := json.Unmarshal([]byte(e.run("", "cove", "job", "show", job, "--json")), &j); err != nil || j.Outcome == nil {
 		t.Fatalf("got %+v, %v", j, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/leakcheck"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -132,7 +133,7 @@ type load struct {
 	rng *rand.Rand
 }
 
-func newLoad(t *testing.T, c *sprites.Client, i int) *load {
+func newLoad(t *testing.T, c *cove.Client, i int) *load {
 	l := &load{t: t, name: fmt.Sprintf("load-%d", i), rng: rand.New(rand.NewPCG(1, uint64(i)))}
 	_, err := c.Create(t.Context(), sprites.CreateRequest{Name: l.name})
 	if err != nil {

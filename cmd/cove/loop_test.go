@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest/loop"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/internal/test/modeltest"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // modelKey is the key of the scripted models. It is in no sandbox.
@@ -130,7 +130,7 @@ func (h *host) looped(v vendor, repo, job, sprite string) {
 		h.t.Errorf("%s: the test: %q", v.name, got)
 	}
 	j := h.job(job)
-	if u := j.Usage; j.State != sprites.JobSucceeded || u == nil || u.Turns != 10 || u.InputTokens != 1000 || u.OutputTokens != 200 || u.CostUSD < 0.029 || u.CostUSD > 0.031 {
+	if u := j.Usage; j.State != cove.JobSucceeded || u == nil || u.Turns != 10 || u.InputTokens != 1000 || u.OutputTokens != 200 || u.CostUSD < 0.029 || u.CostUSD > 0.031 {
 		h.t.Errorf("%s: %s, %+v, %+v", v.name, j.State, j.Outcome, u)
 	}
 	if !strings.HasPrefix(j.Model, v.name+"/") {
@@ -177,7 +177,7 @@ func TestLoopEnds(t *testing.T) {
 	model := &modeltest.Anthropic{Key: modelKey, Turns: again}
 	v := vendor{"anthropic", "", model, model.Requests}
 	url := h.offer(v)
-	run := func(args ...string) (string, sprites.Job) {
+	run := func(args ...string) (string, cove.Job) {
 		t.Helper()
 		out, code := h.try(repo, "cove", append([]string{"run", "-s", "paint", "-p", "Do it.", "--agent", "cove", "--json", "--pull=false", "--dirty", "ignore"}, args...)...)
 		if code == 0 {
@@ -185,7 +185,7 @@ func TestLoopEnds(t *testing.T) {
 		}
 		jobs, err := h.client().Jobs(t.Context())
 		if err != nil || len(jobs) == 0 {
-			return out, sprites.Job{}
+			return out, cove.Job{}
 		}
 		return out, jobs[0] // the newest
 	}

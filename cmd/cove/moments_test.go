@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // momentPlan makes two commits, of which the second changes many files: a pull has
@@ -121,7 +121,7 @@ func (m *moment) push(h *host) string {
 	job := jsonField(h.t, h.run(m.repo, "cove", args...), "job")
 	for _, other := range m.others(h, job) {
 		// It was pushed before the kill, and would be pulled like any other.
-		if other.State != sprites.JobQueued {
+		if other.State != cove.JobQueued {
 			h.run("", "cove", "job", "wait", other.ID, "--timeout", "10m")
 			h.run(m.repo, "cove", "pull", other.ID, "--into=none")
 		}
@@ -131,13 +131,13 @@ func (m *moment) push(h *host) string {
 }
 
 // others are the jobs of the repository but one.
-func (m *moment) others(h *host, but string) []sprites.Job {
+func (m *moment) others(h *host, but string) []cove.Job {
 	h.t.Helper()
 	jobs, err := h.client().Jobs(h.t.Context())
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	var others []sprites.Job
+	var others []cove.Job
 	for _, job := range jobs {
 		if job.Repository == m.repo && job.ID != but {
 			others = append(others, job)
@@ -192,7 +192,7 @@ func (m *moment) whole(h *host, job string) {
 	if got, want := h.run(m.repo, "git", "rev-parse", "refs/cove/"+job+"/head"), h.run(m.repo, "git", "rev-parse", "main"); got != want {
 		h.t.Errorf("the job's ref is %s, and the branch %s", got, want)
 	}
-	if got := h.job(job); got.State != sprites.JobSucceeded || got.PulledAt == nil {
+	if got := h.job(job); got.State != cove.JobSucceeded || got.PulledAt == nil {
 		h.t.Errorf("the job is %s, pulled %v: %+v", got.State, got.PulledAt, got.Outcome)
 	}
 }

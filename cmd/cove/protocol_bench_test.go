@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -55,7 +56,7 @@ func BenchmarkPost(b *testing.B) {
 }
 
 // benchSprite starts a server, and in it a sprite named paint that is awake.
-func benchSprite(b *testing.B) (*sprites.Client, *sprites.Sprite, *floor) {
+func benchSprite(b *testing.B) (*cove.Client, *sprites.Sprite, *floor) {
 	b.Helper()
 	client, _ := benchServer(b)
 	floor := startFloor(b)
@@ -70,7 +71,7 @@ func benchSprite(b *testing.B) (*sprites.Client, *sprites.Sprite, *floor) {
 
 // bareDial connects to a port of the sandbox through its shim: the bare tap and
 // TCP/IP stack, without server or guest.
-func bareDial(b *testing.B, client *sprites.Client, port int) net.Conn {
+func bareDial(b *testing.B, client *cove.Client, port int) net.Conn {
 	b.Helper()
 	info, err := client.Version(b.Context())
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/test/modeltest"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // model is a scripted model's server.
@@ -183,7 +183,7 @@ var agentModes = []struct {
 }
 
 // finish waits for a job's end.
-func (r *agentRun) finish(id string, want sprites.JobState) sprites.Job {
+func (r *agentRun) finish(id string, want cove.JobState) cove.Job {
 	r.t.Helper()
 	r.try("", "cove", "job", "wait", id)
 	job := r.job(id)
@@ -223,7 +223,7 @@ func (r *agentRun) kinds(id string) (kinds []agents.Kind, said []string, failed 
 }
 
 // used says what a job must have used, of so many turns.
-func (r *agentRun) used(job sprites.Job, turns int64) {
+func (r *agentRun) used(job cove.Job, turns int64) {
 	r.t.Helper()
 	n := turns + r.aside
 	if u := job.Usage; u == nil || u.InputTokens != 100*n || u.OutputTokens != 20*n || r.turns && u.Turns != turns {
@@ -234,7 +234,7 @@ func (r *agentRun) used(job sprites.Job, turns int64) {
 // answers: an answer and no more. The session then goes on, with what was said.
 func (r *agentRun) answers(play func(script) model) {
 	play(script{turns: []modeltest.Turn{{Text: "There is nothing to do."}}})
-	job := r.finish(r.begin(), sprites.JobSucceeded)
+	job := r.finish(r.begin(), cove.JobSucceeded)
 	kinds, said, failed := r.kinds(job.ID)
 	if want := []agents.Kind{agents.KindStart, agents.KindText, agents.KindResult}; !slices.Equal(kinds, want) || failed > 0 ||
 		!slices.Equal(said, []string{"There is nothing to do.", "There is nothing to do."}) {
@@ -246,7 +246,7 @@ func (r *agentRun) answers(play func(script) model) {
 	r.used(job, 1)
 	again := play(script{turns: []modeltest.Turn{{}, {Text: "Now there is.", Calls: []modeltest.Call{r.shell("git commit -q --allow-empty -m More")}}, {Text: "All is done."}}})
 	id := jsonField(r.t, r.run(r.repo, "cove", "job", "resume", "--json", job.ID, "Then do more than that."), "id")
-	next := r.finish(id, sprites.JobSucceeded)
+	next := r.finish(id, cove.JobSucceeded)
 	if next.AgentSession != job.AgentSession || next.Commits != 1 || next.Workdir != job.Workdir {
 		r.t.Errorf("resumed: got %+v", next)
 	}
@@ -271,7 +271,7 @@ func (r *agentRun) usesTools(play func(script) model) {
 		{Text: "Another.", Calls: []modeltest.Call{r.writes("LEFT.md", "left\n")}},
 		{Text: "All is done."},
 	}})
-	job := r.finish(r.begin(), sprites.JobSucceeded)
+	job := r.finish(r.begin(), cove.JobSucceeded)
 	call := []agents.Kind{agents.KindText, agents.KindToolStart, agents.KindToolEnd}
 	want := slices.Concat([]agents.Kind{agents.KindStart}, call, call, call, call, []agents.Kind{agents.KindText, agents.KindResult})
 	kinds, _, failed := r.kinds(job.ID)
@@ -302,7 +302,7 @@ func (r *agentRun) usesTools(play func(script) model) {
 // isRefused: a key that is wrong is no success, whatever the exit code.
 func (r *agentRun) isRefused(play func(script) model) {
 	play(script{status: 401})
-	job := r.finish(r.begin(), sprites.JobFailed)
+	job := r.finish(r.begin(), cove.JobFailed)
 	if job.Outcome.Kind != agents.AgentFailed && job.Outcome.Kind != agents.NoResult || !strings.Contains(job.Outcome.Reason, "401") && !strings.Contains(job.Outcome.Reason, "uthenticat") {
 		r.t.Errorf("got %+v", job.Outcome)
 	}
@@ -312,7 +312,7 @@ func (r *agentRun) isRefused(play func(script) model) {
 func (r *agentRun) isPutOff(play func(script) model) {
 	busy := modeltest.Failure{Status: 429, RetryAfter: "1"}
 	play(script{turns: []modeltest.Turn{{Text: "All is done."}}, fails: []modeltest.Failure{busy, busy}})
-	job := r.finish(r.begin(), sprites.JobSucceeded)
+	job := r.finish(r.begin(), cove.JobSucceeded)
 	kinds, _, _ := r.kinds(job.ID)
 	if slices.Contains(kinds, agents.KindRetry) != r.retries {
 		r.t.Errorf("events: got %q", kinds)
@@ -325,7 +325,7 @@ func silence() script { return script{fails: make([]modeltest.Failure, 100)} }
 // hangs: a model that does not answer is not waited for for ever.
 func (r *agentRun) hangs(play func(script) model) {
 	play(silence())
-	job := r.finish(r.begin("--max-idle", "15s"), sprites.JobTimedOut)
+	job := r.finish(r.begin("--max-idle", "15s"), cove.JobTimedOut)
 	if job.Outcome.Kind != agents.TimedOut || job.Outcome.ExitCode != 124 || !strings.Contains(job.Outcome.Reason, "idle") {
 		r.t.Errorf("got %+v", job.Outcome)
 	}
@@ -338,7 +338,7 @@ func (r *agentRun) isStopped(play func(script) model) {
 	id := r.begin()
 	await(r.t, "the model is asked", func() bool { return len(m.Requests()) > 0 || r.job(id).State.Terminal() })
 	r.run("", "cove", "job", "stop", id)
-	job := r.finish(id, sprites.JobCancelled)
+	job := r.finish(id, cove.JobCancelled)
 	if job.Outcome.Kind != agents.Cancelled || (job.AgentSession != "") != r.early {
 		r.t.Errorf("got %+v, session %q", job.Outcome, job.AgentSession)
 	}
@@ -365,7 +365,7 @@ func (r *agentRun) mayTakeOneTurn(play func(script) model) {
 		}
 		return
 	}
-	if job := r.finish(r.begin("--max-turns", "1"), sprites.JobFailed); job.Outcome.Kind != agents.TurnLimit {
+	if job := r.finish(r.begin("--max-turns", "1"), cove.JobFailed); job.Outcome.Kind != agents.TurnLimit {
 		r.t.Errorf("got %+v", job.Outcome)
 	}
 }
@@ -378,7 +378,7 @@ func (r *agentRun) readsMuch(play func(script) model) {
 		r.t.Fatal(err)
 	}
 	id, _ := r.push(r.repo, append([]string{"../long.md"}, r.flags...)...)
-	r.used(r.finish(id, sprites.JobSucceeded), 1)
+	r.used(r.finish(id, cove.JobSucceeded), 1)
 	if !slices.ContainsFunc(m.Requests(), func(asked modeltest.Request) bool {
 		return len(asked.Body) > len(plan) && strings.Contains(string(asked.Body), "The very end.")
 	}) {
@@ -390,8 +390,8 @@ func (r *agentRun) readsMuch(play func(script) model) {
 // whoever has started it keeps its standard input open.
 func (r *agentRun) readsNoMore(play func(script) model) {
 	play(script{turns: []modeltest.Turn{{Text: "All is done."}}})
-	id := r.finish(r.begin(), sprites.JobSucceeded).ID
-	var spec sprites.JobSpec
+	id := r.finish(r.begin(), cove.JobSucceeded).ID
+	var spec cove.JobSpec
 	text := r.run("", "cove", "exec", "-s", "paint", "cat", ".cove/jobs/"+id+"/job.json")
 	if err := json.Unmarshal([]byte(text), &spec); err != nil {
 		r.t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 const (
@@ -37,7 +37,7 @@ func TestJobResume(t *testing.T) {
 	if got := h.job(first); got.AgentSession != "s-1" {
 		t.Errorf("the session: got %+v", got)
 	}
-	resume := func(args ...string) sprites.Job {
+	resume := func(args ...string) cove.Job {
 		t.Helper()
 		id := jsonField(t, h.run(repo, "cove", append([]string{"job", "resume", "--json"}, args...)...), "id")
 		if out, code := h.try("", "cove", "job", "wait", id); code != 0 {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -194,14 +195,14 @@ func (h *host) pid() int {
 }
 
 // client is one of the host's server, which must run.
-func (h *host) client() *sprites.Client {
+func (h *host) client() *cove.Client {
 	h.t.Helper()
 	token, err := os.ReadFile(filepath.Join(h.data, "token"))
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	url := jsonString(h.t, filepath.Join(h.data, "server.json"), "url")
-	return &sprites.Client{URL: url, Token: strings.TrimSpace(string(token))}
+	return &cove.Client{Client: &sprites.Client{URL: url, Token: strings.TrimSpace(string(token))}}
 }
 
 // repository makes a git repository with one commit, and returns its folder.

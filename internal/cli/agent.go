@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -96,7 +97,7 @@ func agentProblems(err error) error {
 }
 
 // definitionOf is what a job must bring of its agent; nil: the server knows it.
-func definitionOf(agent agents.Agent) *sprites.AgentDefinition {
+func definitionOf(agent agents.Agent) *cove.AgentDefinition {
 	if custom, ok := agent.(*agents.Custom); ok {
 		return custom.Definition()
 	}
@@ -116,7 +117,7 @@ type agentJSON struct {
 	Connectors  []connectorState `json:"connectors,omitempty"`
 	Keys        []string         `json:"keys,omitempty"`
 
-	Installs []sprites.AgentInstall `json:"installs,omitempty"` // that jobs share, the newest first
+	Installs []cove.AgentInstall `json:"installs,omitempty"` // that jobs share, the newest first
 }
 
 // The states of an agent.
@@ -137,10 +138,10 @@ type connectorState struct {
 
 // models are whether agents can ask their models, as far as a server can be asked.
 type models struct {
-	client  *sprites.Client // nil: none answers
-	secrets []sprites.Secret
+	client  *cove.Client // nil: none answers
+	secrets []cove.Secret
 
-	installs []sprites.AgentInstall
+	installs []cove.AgentInstall
 }
 
 func findModels(ctx context.Context, inv *invocation) models {
@@ -171,7 +172,7 @@ func (m models) connector(ctx context.Context, name string) connectorState {
 
 // stateOf says what a connector lacks. A job makes a connector that cove knows by name, if
 // its secret is set.
-func (m models) stateOf(name string, def sprites.Connector, there bool) connectorState {
+func (m models) stateOf(name string, def cove.Connector, there bool) connectorState {
 	if !there && slices.Contains(connect.Presets(), name) {
 		def.Secret, there = name, true
 	}
@@ -180,7 +181,7 @@ func (m models) stateOf(name string, def sprites.Connector, there bool) connecto
 		return connectorState{name, "no connector", "make its connector: cove connector put " + gitwork.Quote(name) + " --upstream URL"}
 	case def.Secret == "":
 		return connectorState{Name: name, Secret: "none"}
-	case slices.ContainsFunc(m.secrets, func(s sprites.Secret) bool { return s.Name == def.Secret }):
+	case slices.ContainsFunc(m.secrets, func(s cove.Secret) bool { return s.Name == def.Secret }):
 		return connectorState{Name: name, Secret: "set"}
 	}
 	return connectorState{name, "missing", "give it a key: cove secret set " + gitwork.Quote(def.Secret)}
@@ -294,7 +295,7 @@ func stateText(doc agentJSON) string {
 
 // readAgentSettings reads the person's own for an agent. It says what goes along, and what
 // does not.
-func readAgentSettings(inv *invocation, agent agents.Agent) ([]sprites.SettingsFile, error) {
+func readAgentSettings(inv *invocation, agent agents.Agent) ([]cove.SettingsFile, error) {
 	settled, ok := agent.(agents.Settled)
 	if !ok {
 		return nil, fail.Newf("no_settings", "leave out --agent-settings", "of settings for the agent %s cove knows nothing", agent.Name())

@@ -3,12 +3,12 @@ package cli
 import (
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 func TestConnectorState(t *testing.T) {
-	m := models{secrets: []sprites.Secret{{Name: "anthropic"}, {Name: "own"}}}
+	m := models{secrets: []cove.Secret{{Name: "anthropic"}, {Name: "own"}}}
 	for _, test := range []struct {
 		name, secret string
 		there        bool
@@ -21,7 +21,7 @@ func TestConnectorState(t *testing.T) {
 		{"local", "", true, "none", ""},
 		{"local", "", false, "no connector", "make its connector: cove connector put local --upstream URL"},
 	} {
-		got := m.stateOf(test.name, sprites.Connector{Name: test.name, Secret: test.secret}, test.there)
+		got := m.stateOf(test.name, cove.Connector{Name: test.name, Secret: test.secret}, test.there)
 		if want := (connectorState{test.name, test.state, test.next}); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}

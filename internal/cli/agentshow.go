@@ -9,28 +9,28 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // agentDetail is an agent as cove agent show prints it with --json.
 type agentDetail struct {
 	agentJSON
-	Argv        []string          `json:"argv,omitempty"`
-	Install     [][]string        `json:"install,omitempty"`
-	Setup       [][]string        `json:"setup,omitempty"`
-	Verify      []string          `json:"verify,omitempty"`
-	Env         []string          `json:"env,omitempty"`
-	Files       []string          `json:"files,omitempty"`
-	Turn        *sprites.LineRule `json:"turn,omitempty"`
-	Interactive bool              `json:"interactive"` // it can be joined in a terminal
-	Converse    bool              `json:"converse"`    // it takes messages
-	Skill       *sprites.Skill    `json:"skill,omitempty"`
-	Definition  string            `json:"definition,omitempty"`
+	Argv        []string       `json:"argv,omitempty"`
+	Install     [][]string     `json:"install,omitempty"`
+	Setup       [][]string     `json:"setup,omitempty"`
+	Verify      []string       `json:"verify,omitempty"`
+	Env         []string       `json:"env,omitempty"`
+	Files       []string       `json:"files,omitempty"`
+	Turn        *cove.LineRule `json:"turn,omitempty"`
+	Interactive bool           `json:"interactive"` // it can be joined in a terminal
+	Converse    bool           `json:"converse"`    // it takes messages
+	Skill       *cove.Skill    `json:"skill,omitempty"`
+	Definition  string         `json:"definition,omitempty"`
 }
 
 func newAgentShowCommand(inv *invocation) *cobra.Command {

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -65,7 +66,7 @@ func TestWaitForLostServer(t *testing.T) {
 			inv := newInvocation(Streams{Out: io.Discard, Err: &out})
 			*inv.global = global
 			newRootCommand(inv)
-			c := &sprites.Client{URL: url, HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+			c := &cove.Client{Client: &sprites.Client{URL: url, HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}}
 			f := classify(waitJob(t.Context(), inv, c, "a3f7b2", waitOptions{}))
 			if f.exit != exitLost || f.code != "connection_lost" || !strings.Contains(f.hint, "cove job wait a3f7b2") {
 				t.Errorf("got exit code %d, %s: %s; hint: %s", f.exit, f.code, f.message, f.hint)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
@@ -66,7 +67,7 @@ func (s *chosenServer) backend() (*config.BackendServer, error) {
 // jobs returns a client of the server whose jobs are meant: that in use; or, where
 // that is a backend which knows the protocol alone, this machine's own. backend is
 // where the sprites of new jobs are then.
-func (s *chosenServer) jobs(ctx context.Context) (c *sprites.Client, backend string, err error) {
+func (s *chosenServer) jobs(ctx context.Context) (c *cove.Client, backend string, err error) {
 	r, err := s.remote()
 	if err != nil {
 		return nil, "", err
@@ -83,7 +84,7 @@ func (s *chosenServer) jobs(ctx context.Context) (c *sprites.Client, backend str
 }
 
 // hasJobs reports whether a server is one of cove's.
-func hasJobs(ctx context.Context, c *sprites.Client) (bool, error) {
+func hasJobs(ctx context.Context, c *cove.Client) (bool, error) {
 	info, err := c.Version(ctx)
 	if errors.Is(err, sprites.ErrNotFound) {
 		return false, nil
@@ -92,7 +93,7 @@ func hasJobs(ctx context.Context, c *sprites.Client) (bool, error) {
 }
 
 // newJobs is jobs for who begins one: the server gets to know the backend.
-func (s *chosenServer) newJobs(ctx context.Context) (c *sprites.Client, backend string, err error) {
+func (s *chosenServer) newJobs(ctx context.Context) (c *cove.Client, backend string, err error) {
 	c, backend, err = s.jobs(ctx)
 	if err != nil || backend == "" {
 		return c, backend, err
@@ -101,7 +102,7 @@ func (s *chosenServer) newJobs(ctx context.Context) (c *sprites.Client, backend 
 	if err != nil {
 		return nil, "", err
 	}
-	return c, backend, c.PutBackend(ctx, backend, sprites.BackendRequest{URL: far.URL, Token: far.Token})
+	return c, backend, c.PutBackend(ctx, backend, cove.BackendRequest{URL: far.URL, Token: far.Token})
 }
 
 // tokenVariables are what other clients of the protocol take a token from.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 func newBackendCommand(inv *invocation) *cobra.Command {
@@ -56,7 +56,7 @@ func newBackendListCommand(inv *invocation) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return inv.show(sprites.BackendList{Backends: list}, func(w io.Writer) {
+			return inv.show(cove.BackendList{Backends: list}, func(w io.Writer) {
 				if len(list) == 0 {
 					inv.tell(w, "None yet: the first push to one makes it known. See: cove backend --help")
 					return

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
@@ -442,7 +443,7 @@ func completeCheckpoint(inv *invocation) cobra.CompletionFunc {
 		if len(args) > 0 && cmd.Annotations["several"] == "" {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return completeFrom(inv, cmd, func(ctx context.Context, _ *sprites.Client) []string {
+		return completeFrom(inv, cmd, func(ctx context.Context, _ *cove.Client) []string {
 			s, err := inv.spriteHandle(ctx)
 			if err != nil {
 				return nil

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // parse finds the command of a line and parses its flags, without running it.
@@ -397,14 +397,14 @@ func TestSpawnedServerDiesEarly(t *testing.T) {
 
 func TestJobNextStep(t *testing.T) {
 	for _, test := range []struct {
-		job  sprites.Job
+		job  cove.Job
 		want string
 	}{
-		{sprites.Job{ID: "a3f7b2", State: sprites.JobRunning}, "logs -f a3f7b2"},
-		{sprites.Job{ID: "a3f7b2", State: sprites.JobRunning, JobSettings: sprites.JobSettings{Interactive: true}}, "attach a3f7b2"},
-		{sprites.Job{ID: "a3f7b2", State: sprites.JobSucceeded, JobResult: sprites.JobResult{Bundle: sprites.Artifact{Size: 1}}}, "pull a3f7b2"},
-		{sprites.Job{ID: "a3f7b2", State: sprites.JobSucceeded}, ""},
-		{sprites.Job{ID: "$(rm)", State: sprites.JobRunning}, ""},
+		{cove.Job{ID: "a3f7b2", State: cove.JobRunning}, "logs -f a3f7b2"},
+		{cove.Job{ID: "a3f7b2", State: cove.JobRunning, JobSettings: cove.JobSettings{Interactive: true}}, "attach a3f7b2"},
+		{cove.Job{ID: "a3f7b2", State: cove.JobSucceeded, JobResult: cove.JobResult{Bundle: cove.Artifact{Size: 1}}}, "pull a3f7b2"},
+		{cove.Job{ID: "a3f7b2", State: cove.JobSucceeded}, ""},
+		{cove.Job{ID: "$(rm)", State: cove.JobRunning}, ""},
 	} {
 		if got := nextStep(test.job); !strings.HasSuffix(got, test.want) {
 			t.Errorf("%+v: %q, want %q", test.job, got, test.want)
@@ -413,7 +413,7 @@ func TestJobNextStep(t *testing.T) {
 }
 
 func TestFindToken(t *testing.T) {
-	list := []sprites.Token{{ID: "1a", Name: "ci"}, {ID: "2b", Name: "laptop"}, {ID: "3c", Name: "ci"}, {ID: "4d", Name: "1a"}}
+	list := []cove.Token{{ID: "1a", Name: "ci"}, {ID: "2b", Name: "laptop"}, {ID: "3c", Name: "ci"}, {ID: "4d", Name: "1a"}}
 	for arg, want := range map[string]string{"2b": "2b", "laptop": "2b", "1a": "1a", "ci": "", "x": ""} {
 		if got, err := findToken(list, arg); got != want || (err != nil) != (want == "") {
 			t.Errorf("%s: got %q, %v, want %q", arg, got, err, want)

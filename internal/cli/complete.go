@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -21,7 +22,7 @@ const completeLimit = time.Second
 // maxCompletions is more than anybody reads.
 const maxCompletions = 200
 
-func completeFrom(inv *invocation, cmd *cobra.Command, list func(context.Context, *sprites.Client) []string) ([]string, cobra.ShellCompDirective) {
+func completeFrom(inv *invocation, cmd *cobra.Command, list func(context.Context, *cove.Client) []string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeLimit)
 	defer cancel()
 	c, err := inv.server.runningClient(ctx)
@@ -53,7 +54,7 @@ func candidates[T any](list []T, err error, prefix string, of func(T) (name, abo
 
 func completeSprite(inv *invocation) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			var names []string
 			for info, err := range c.All(ctx, prefix) {
 				if err != nil || len(names) == maxCompletions {
@@ -73,9 +74,9 @@ func completeJob(inv *invocation) cobra.CompletionFunc {
 		if len(args) > 0 && cmd.Annotations["several"] == "" {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			jobs, err := c.Jobs(ctx)
-			return candidates(jobs, err, prefix, func(j sprites.Job) (string, string, bool) {
+			return candidates(jobs, err, prefix, func(j cove.Job) (string, string, bool) {
 				return j.ID, string(j.State) + ", " + j.PlanName, jobPattern.MatchString(j.ID)
 			})
 		})
@@ -85,7 +86,7 @@ func completeJob(inv *invocation) cobra.CompletionFunc {
 // completeInside completes by what is found in the sprite in use, unless that
 // sleeps: completion wakes nothing.
 func completeInside(inv *invocation, cmd *cobra.Command, find func(context.Context, *sprites.Sprite) []string) ([]string, cobra.ShellCompDirective) {
-	return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+	return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 		sprite, err := inv.sprite.handle(ctx, c)
 		if err != nil {
 			return nil
@@ -164,7 +165,7 @@ func completeTarget(inv *invocation, pick func(sprites.NetworkEvent) bool) cobra
 		if len(args) > 0 && cmd.Annotations["several"] == "" {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			sprite, err := inv.sprite.handle(ctx, c)
 			if err != nil {
 				return nil

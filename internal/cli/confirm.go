@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
@@ -152,7 +153,7 @@ func lostSprites(inv *invocation) losses {
 }
 
 // runningJobs are the jobs at work in a sprite of this server; none where that can't be told.
-func runningJobs(ctx context.Context, c *sprites.Client, sprite string) (running []sprites.Job) {
+func runningJobs(ctx context.Context, c *cove.Client, sprite string) (running []cove.Job) {
 	jobs, _ := c.Jobs(ctx) // another server of the protocol has none
 	for _, j := range jobs {
 		if j.Backend == "" && j.Sprite == sprite && !j.State.Terminal() && j.StartedAt != nil && jobPattern.MatchString(j.ID) {

@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
 var connectorPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
@@ -53,7 +53,7 @@ type connectorOptions struct {
 	headers, limits []string
 	prices          []string
 	fromGH          bool
-	def             sprites.Connector
+	def             cove.Connector
 }
 
 func newConnectorPutCommand(inv *invocation) *cobra.Command {
@@ -143,7 +143,7 @@ first that has the model.`,
 	return cmd
 }
 
-func (o *connectorOptions) definition(cmd *cobra.Command, name string) (sprites.Connector, error) {
+func (o *connectorOptions) definition(cmd *cobra.Command, name string) (cove.Connector, error) {
 	def := o.def
 	def.Name = name
 	if !connectorPattern.MatchString(name) {
@@ -176,7 +176,7 @@ func (o *connectorOptions) definition(cmd *cobra.Command, name string) (sprites.
 }
 
 // parsePrice reads MODEL=INPUT/OUTPUT.
-func parsePrice(text string) (p sprites.ConnectorPrice, err error) {
+func parsePrice(text string) (p cove.ConnectorPrice, err error) {
 	wrong := errors.New("write MODEL=INPUT/OUTPUT, such as 'claude-opus-*=5/25'")
 	model, rates, ok := strings.Cut(text, "=")
 	in, out, both := strings.Cut(rates, "/")
@@ -194,7 +194,7 @@ func parsePrice(text string) (p sprites.ConnectorPrice, err error) {
 }
 
 // setLimit reads N, N/minute, SIZE/day, Ntokens/day or Nusd/day.
-func setLimit(l *sprites.ConnectorLimits, text string) error {
+func setLimit(l *cove.ConnectorLimits, text string) error {
 	number, per, _ := strings.Cut(text, "/")
 	if count, ok := strings.CutSuffix(number, "tokens"); ok && per == "day" {
 		n, err := parseCount(count)
@@ -244,10 +244,10 @@ func parseCount(text string) (int64, error) {
 }
 
 // adviseConnector says what is still to do before a connector serves anybody.
-func adviseConnector(ctx context.Context, inv *invocation, c *sprites.Client, def sprites.Connector) {
+func adviseConnector(ctx context.Context, inv *invocation, c *cove.Client, def cove.Connector) {
 	if def.Secret != "" {
 		all, err := c.Secrets(ctx)
-		if err == nil && !slices.ContainsFunc(all, func(s sprites.Secret) bool { return s.Name == def.Secret }) {
+		if err == nil && !slices.ContainsFunc(all, func(s cove.Secret) bool { return s.Name == def.Secret }) {
 			inv.say("Its secret is not set: cove secret set %s", def.Secret)
 		}
 	}
@@ -256,7 +256,7 @@ func adviseConnector(ctx context.Context, inv *invocation, c *sprites.Client, de
 	}
 }
 
-func printConnector(w io.Writer, c sprites.Connector) {
+func printConnector(w io.Writer, c cove.Connector) {
 	var headers, limits []string
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
 		headers = append(headers, name+": "+c.Headers[name])
@@ -291,7 +291,7 @@ func printConnector(w io.Writer, c sprites.Connector) {
 }
 
 // grantees names whom a connector serves.
-func grantees(grants []sprites.ConnectorGrant) string {
+func grantees(grants []cove.ConnectorGrant) string {
 	var out []string
 	for _, g := range grants {
 		who := g.Sprite
@@ -324,9 +324,9 @@ func newConnectorListCommand(inv *invocation) *cobra.Command {
 				return err
 			}
 			if list == nil {
-				list = []sprites.Connector{}
+				list = []cove.Connector{}
 			}
-			return inv.show(sprites.ConnectorList{Connectors: list}, func(w io.Writer) {
+			return inv.show(cove.ConnectorList{Connectors: list}, func(w io.Writer) {
 				rows := [][]string{{"NAME", "UPSTREAM", "SECRET", "GRANTED TO"}}
 				for _, c := range list {
 					rows = append(rows, []string{c.Name, c.Upstream, cmp.Or(c.Secret, "-"), cmp.Or(grantees(c.Grants), "nobody")})
@@ -422,7 +422,7 @@ way end.`},
 		if err != nil {
 			return err
 		}
-		g := sprites.ConnectorGrant{Sprite: inv.global.sprite, Label: label, Reaches: reaches}
+		g := cove.ConnectorGrant{Sprite: inv.global.sprite, Label: label, Reaches: reaches}
 		call := c.GrantConnector
 		if use == "revoke" {
 			call = c.RevokeConnector
@@ -445,7 +445,7 @@ way end.`},
 }
 
 func newConnectorLogCommand(inv *invocation) *cobra.Command {
-	var opts sprites.ConnectorLogOptions
+	var opts cove.ConnectorLogOptions
 	var since time.Duration
 	cmd := &cobra.Command{
 		Use:   "log [NAME]",
@@ -472,7 +472,7 @@ exists, the newest 4 MiB at least. With --json each request is a line.`,
 		if since > 0 {
 			opts.Since = time.Now().Add(-since)
 		}
-		err = sprite.ConnectorLog(ctx, opts, func(e sprites.ConnectorEvent) error {
+		err = (&cove.Client{Client: sprite.Client()}).ConnectorLog(ctx, sprite.Name(), opts, func(e cove.ConnectorEvent) error {
 			if len(args) == 1 && e.Connector != args[0] {
 				return nil
 			}
@@ -490,7 +490,7 @@ exists, the newest 4 MiB at least. With --json each request is a line.`,
 	return cmd
 }
 
-func printRequest(w io.Writer, e sprites.ConnectorEvent) {
+func printRequest(w io.Writer, e cove.ConnectorEvent) {
 	fmt.Fprintf(w, "%s  %s  %s %s  %d  %s out, %s in, %d ms\n", e.Time.Local().Format("2006-01-02 15:04:05"), printable.Line(e.Connector),
 		printable.Line(e.Method), printable.Line(e.Path), e.Status, printable.Bytes(e.Sent), printable.Bytes(e.Received), e.Milliseconds)
 	if e.InputTokens+e.OutputTokens > 0 {
@@ -506,9 +506,9 @@ func completeConnector(inv *invocation) cobra.CompletionFunc {
 		if len(args) > 0 && cmd.Annotations["several"] == "" {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			list, err := c.Connectors(ctx)
-			return candidates(list, err, prefix, func(c sprites.Connector) (string, string, bool) {
+			return candidates(list, err, prefix, func(c cove.Connector) (string, string, bool) {
 				return c.Name, c.Upstream, connectorPattern.MatchString(c.Name)
 			})
 		})
@@ -521,7 +521,7 @@ func completeReaches(inv *invocation, label *string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		begun := typed[:strings.LastIndexByte(typed, ',')+1]
 		given := strings.Split(begun, ",")
-		names, how := completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+		names, how := completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			var names []string
 			for info, err := range c.All(ctx, typed[len(begun):]) {
 				if err != nil || len(names) == maxCompletions {

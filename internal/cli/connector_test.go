@@ -5,13 +5,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 func TestConnectorDefinition(t *testing.T) {
 	o := connectorOptions{headers: []string{"X-Key: a:{secret}", "B:c"}, limits: []string{"60/minute", "5", "500M/day"}}
 	def, err := o.definition(&cobra.Command{}, "ci")
-	want := sprites.ConnectorLimits{RequestsPerMinute: 60, Requests: 5, BytesPerDay: 500 << 20}
+	want := cove.ConnectorLimits{RequestsPerMinute: 60, Requests: 5, BytesPerDay: 500 << 20}
 	if err != nil || def.Headers["X-Key"] != "a:{secret}" || def.Headers["B"] != "c" || def.Limits != want {
 		t.Errorf("got %+v, %v", def, err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
@@ -328,7 +329,7 @@ func comeBack(ctx context.Context, inv *invocation, away absence) (*sprites.Spri
 
 // stillThere describes a sprite that was there before. One that is not any more, or is
 // on its way, is sprites.ErrRemoved.
-func stillThere(ctx context.Context, c *sprites.Client, name string) (sprites.Info, error) {
+func stillThere(ctx context.Context, c *cove.Client, name string) (sprites.Info, error) {
 	info, err := c.Get(ctx, name)
 	if errors.Is(err, sprites.ErrNotFound) || err == nil && info.Cove != nil && info.Cove.Removing {
 		return info, sprites.ErrRemoved

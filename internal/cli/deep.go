@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -31,14 +32,14 @@ const deepPlan = "# Say that it works\n\nWrite the file works.txt with the text 
 type deep struct {
 	inv    *invocation
 	agent  string
-	client *sprites.Client
+	client *cove.Client
 	name   string // of the sprite
 	repo   string // the repository's folder
 	made   bool   // the sprite may be there
 	job    string // empty: none was begun
 	steps  steps
 
-	definition *sprites.AgentDefinition // of the agent; nil: it is one of cove's own
+	definition *cove.AgentDefinition // of the agent; nil: it is one of cove's own
 }
 
 // doctorDeep does what a push, an agent and a pull do, and leaves nothing of it.
@@ -110,7 +111,7 @@ func (d *deep) upload(ctx context.Context) (string, error) {
 	if err := gitwork.Init(ctx, d.repo, map[string]string{"README.md": "Made by cove doctor.\n"}); err != nil {
 		return "", err
 	}
-	pushed, err := push.New(d.client).Push(ctx, push.Options{Dir: d.repo, Plan: deepPlan, JobSettings: sprites.JobSettings{TimeoutSec: int64(deepTime / time.Second), Agent: d.agent, Definition: d.definition, Sprite: d.name}})
+	pushed, err := push.New(d.client).Push(ctx, push.Options{Dir: d.repo, Plan: deepPlan, JobSettings: cove.JobSettings{TimeoutSec: int64(deepTime / time.Second), Agent: d.agent, Definition: d.definition, Sprite: d.name}})
 	d.job = pushed.Job
 	return "job " + pushed.Job, err
 }
@@ -121,7 +122,7 @@ func (d *deep) work(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if job.State != sprites.JobSucceeded {
+	if job.State != cove.JobSucceeded {
 		return "", fail.Newf(string(job.State), "cove create NAME; cove setup NAME --agent "+d.agent+"; cove diagnose NAME --agent "+d.agent, "the agent %s: %s", d.agent, outcomeText(job))
 	}
 	return "the agent " + d.agent + ": " + outcomeText(job), nil

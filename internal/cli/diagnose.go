@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -163,7 +164,7 @@ type examination struct {
 	absent bool // the agent is not in the sprite, and nobody has asked for it
 	who    agents.Agent
 	vars   []config.EnvVar // of the files
-	client *sprites.Client
+	client *cove.Client
 	info   sprites.Info
 }
 
@@ -278,7 +279,7 @@ func (x *examination) command(ctx context.Context, sprite **sprites.Sprite) erro
 }
 
 // judge says what a look from inside, that began and ended at those times, means.
-func (d *diagnosis) judge(p sprites.Probe, began, ended time.Time) {
+func (d *diagnosis) judge(p cove.Probe, began, ended time.Time) {
 	full := "cove exec -s " + d.Sprite + " -- sh -c 'du -xm ~ /tmp /var | sort -n | tail'; and the machine's own: cove doctor"
 	switch {
 	case p.Disk.Error == "no space left":
@@ -323,7 +324,7 @@ func (d *diagnosis) judgeNames(host check) {
 }
 
 // judgeConnectors says what the answers of connectors mean.
-func (d *diagnosis) judgeConnectors(p sprites.Probe, names []string) {
+func (d *diagnosis) judgeConnectors(p cove.Probe, names []string) {
 	for i, a := range p.HTTP {
 		name := names[i]
 		switch {
@@ -369,7 +370,7 @@ func (x *examination) missingConnectors(ctx context.Context, work agents.Work, g
 		if err != nil {
 			return err
 		}
-		if def.Secret != "" && !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == def.Secret }) {
+		if def.Secret != "" && !slices.ContainsFunc(secrets, func(s cove.Secret) bool { return s.Name == def.Secret }) {
 			x.wrong(stateAuthInvalid, "cove secret set "+def.Secret, "connector %s: its secret is not set", name)
 			continue
 		}
@@ -417,7 +418,7 @@ func lastAgent(ctx context.Context, inv *invocation, sprite string) string {
 	if err != nil {
 		return ""
 	}
-	var last sprites.Job
+	var last cove.Job
 	for _, j := range jobs {
 		if j.Backend == "" && j.Sprite == sprite && j.CreatedAt.After(last.CreatedAt) {
 			last = j
@@ -433,7 +434,7 @@ func (x *examination) hadJob(ctx context.Context) bool {
 		return true
 	}
 	jobs, err := x.client.Jobs(ctx)
-	return err == nil && slices.ContainsFunc(jobs, func(j sprites.Job) bool { return j.Backend == "" && j.SpriteID == x.info.ID })
+	return err == nil && slices.ContainsFunc(jobs, func(j cove.Job) bool { return j.Backend == "" && j.SpriteID == x.info.ID })
 }
 
 // show prints the diagnosis, and says by the exit code whether anything is wrong.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // A sandbox's clock is its machine's, which no test may set: here the word from
@@ -24,7 +24,7 @@ func TestDiagnoseClock(t *testing.T) {
 		{ended.Add(time.Hour), "is 1h0m0s from"},
 	} {
 		d := diagnosis{Sprite: "paint"}
-		d.judge(sprites.Probe{Time: test.inside, Disk: sprites.ProbeDisk{Free: 1 << 40}}, began, ended)
+		d.judge(cove.Probe{Time: test.inside, Disk: cove.ProbeDisk{Free: 1 << 40}}, began, ended)
 		switch {
 		case test.wrong == "" && len(d.Problems) > 0:
 			t.Errorf("%v: %+v", test.inside.Sub(began), d.Problems)
@@ -37,18 +37,18 @@ func TestDiagnoseClock(t *testing.T) {
 func TestDiagnoseSpace(t *testing.T) {
 	now := time.Now()
 	for _, test := range []struct {
-		disk  sprites.ProbeDisk
+		disk  cove.ProbeDisk
 		state string
 	}{
-		{sprites.ProbeDisk{Free: 1 << 30, FreeInodes: 1 << 20}, ""},
-		{sprites.ProbeDisk{Free: 1 << 30}, ""}, // which does not tell of inodes
-		{sprites.ProbeDisk{Free: 1 << 20}, stateDiskFull},
-		{sprites.ProbeDisk{Free: 1 << 30, FreeInodes: 10}, stateDiskFull},
-		{sprites.ProbeDisk{Free: 1 << 30, Error: "no space left"}, stateDiskFull},
-		{sprites.ProbeDisk{Free: 1 << 30, Error: "read-only file system"}, stateProbeFailed},
+		{cove.ProbeDisk{Free: 1 << 30, FreeInodes: 1 << 20}, ""},
+		{cove.ProbeDisk{Free: 1 << 30}, ""}, // which does not tell of inodes
+		{cove.ProbeDisk{Free: 1 << 20}, stateDiskFull},
+		{cove.ProbeDisk{Free: 1 << 30, FreeInodes: 10}, stateDiskFull},
+		{cove.ProbeDisk{Free: 1 << 30, Error: "no space left"}, stateDiskFull},
+		{cove.ProbeDisk{Free: 1 << 30, Error: "read-only file system"}, stateProbeFailed},
 	} {
 		d := diagnosis{Sprite: "paint"}
-		d.judge(sprites.Probe{Time: now, Disk: test.disk}, now, now)
+		d.judge(cove.Probe{Time: now, Disk: test.disk}, now, now)
 		got := ""
 		if len(d.Problems) > 0 {
 			got = d.Problems[0].State
@@ -61,23 +61,23 @@ func TestDiagnoseSpace(t *testing.T) {
 
 // A connector that does not answer is named, and the sprite is not called unreachable for it.
 func TestDiagnoseConnector(t *testing.T) {
-	down, silent, fine := sprites.ProbeAnswer{Status: 502, Code: "upstream"}, sprites.ProbeAnswer{Error: "timeout"}, sprites.ProbeAnswer{Status: 200}
+	down, silent, fine := cove.ProbeAnswer{Status: 502, Code: "upstream"}, cove.ProbeAnswer{Error: "timeout"}, cove.ProbeAnswer{Status: 200}
 	for _, test := range []struct {
-		answers []sprites.ProbeAnswer
+		answers []cove.ProbeAnswer
 		other   string // what else is wrong
 		want    string
 	}{
-		{[]sprites.ProbeAnswer{fine, fine}, "", "paint: healthy"},
-		{[]sprites.ProbeAnswer{fine, down}, "", "paint: its connector two is unreachable"},
-		{[]sprites.ProbeAnswer{silent, fine}, "", "paint: its connector one is unreachable"},
-		{[]sprites.ProbeAnswer{silent, down}, "", "paint: its connectors one, two are unreachable"},
-		{[]sprites.ProbeAnswer{fine, down}, stateArch, "paint: arch"},
-		{[]sprites.ProbeAnswer{{Status: 401}, down}, "", "paint: auth-invalid"},
+		{[]cove.ProbeAnswer{fine, fine}, "", "paint: healthy"},
+		{[]cove.ProbeAnswer{fine, down}, "", "paint: its connector two is unreachable"},
+		{[]cove.ProbeAnswer{silent, fine}, "", "paint: its connector one is unreachable"},
+		{[]cove.ProbeAnswer{silent, down}, "", "paint: its connectors one, two are unreachable"},
+		{[]cove.ProbeAnswer{fine, down}, stateArch, "paint: arch"},
+		{[]cove.ProbeAnswer{{Status: 401}, down}, "", "paint: auth-invalid"},
 	} {
 		var out said
 		inv := newInvocation(Streams{Out: &out, Err: &out})
 		x := &examination{inv: inv, diagnosis: diagnosis{Sprite: "paint"}}
-		x.judgeConnectors(sprites.Probe{HTTP: test.answers}, []string{"one", "two"})
+		x.judgeConnectors(cove.Probe{HTTP: test.answers}, []string{"one", "two"})
 		if test.other != "" {
 			x.wrong(test.other, "cove list", "it is")
 		}

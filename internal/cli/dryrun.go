@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // runDryRun does what of a push is done here, and asks who would have to do the rest
@@ -44,7 +44,7 @@ func runDryRun(ctx context.Context, inv *invocation, opts push.Options) error {
 	} else {
 		courier.Files = noFiles{}
 	}
-	p, err := courier.Preview(ctx, where, func(ctx context.Context, req sprites.JobRequest) (sprites.JobPreview, error) {
+	p, err := courier.Preview(ctx, where, func(ctx context.Context, req cove.JobRequest) (cove.JobPreview, error) {
 		req.Backend = backend
 		return ask(ctx, req)
 	})
@@ -58,7 +58,7 @@ func runDryRun(ctx context.Context, inv *invocation, opts push.Options) error {
 
 // askedServers returns a client of where the sprite would be, and one of who would look after the
 // job, as newJobs has them; nil: no server runs there. It names the backend in opts.
-func askedServers(ctx context.Context, inv *invocation, opts *push.Options) (at, jobs *sprites.Client, err error) {
+func askedServers(ctx context.Context, inv *invocation, opts *push.Options) (at, jobs *cove.Client, err error) {
 	r, err := inv.server.remote()
 	if err != nil {
 		return nil, nil, err
@@ -86,25 +86,25 @@ func askedServers(ctx context.Context, inv *invocation, opts *push.Options) (at,
 }
 
 // localPreview is what can be said without a server: what the agent makes of the plan.
-func localPreview(_ context.Context, req sprites.JobRequest) (sprites.JobPreview, error) {
+func localPreview(_ context.Context, req cove.JobRequest) (cove.JobPreview, error) {
 	agent, err := agents.Of(req.Agent, req.Definition)
 	if err != nil {
-		return sprites.JobPreview{}, hinted(err, "choose one with --agent: cove agent list")
+		return cove.JobPreview{}, hinted(err, "choose one with --agent: cove agent list")
 	}
 	if _, ok := agent.(agents.MCPClient); !ok && len(req.MCP) > 0 {
-		return sprites.JobPreview{}, hinted(fmt.Errorf("the agent %s is given no MCP servers of the host", req.Agent), "leave out --mcp, or use --agent cove")
+		return cove.JobPreview{}, hinted(fmt.Errorf("the agent %s is given no MCP servers of the host", req.Agent), "leave out --mcp, or use --agent cove")
 	}
 	work, err := agent.Prepare(agents.Task{
 		Plan: req.Plan, PlanName: req.PlanName, Dir: spriteHome, Workdir: spriteHome, Home: spriteHome, Branch: req.Branch, Interactive: req.Interactive, Converse: req.Converse,
 		Command: req.AgentCommand, Permissions: req.Permissions, Direct: req.Backend != "", Model: req.Model, Skill: req.Skill, MCP: req.MCP,
 	})
 	if err != nil {
-		return sprites.JobPreview{}, fail.Wrap("bad_plan", err, "")
+		return cove.JobPreview{}, fail.Wrap("bad_plan", err, "")
 	}
 	if req.Guards.Turns > 0 && work.Turn == nil {
-		return sprites.JobPreview{}, hinted(fmt.Errorf("the agent %s does not tell of its turns", req.Agent), "leave out --max-turns")
+		return cove.JobPreview{}, hinted(fmt.Errorf("the agent %s does not tell of its turns", req.Agent), "leave out --max-turns")
 	}
-	p := sprites.JobPreview{
+	p := cove.JobPreview{
 		Agent: req.Agent, AgentVersion: work.Version, Model: req.Model, Backend: req.Backend, Sprite: req.Sprite,
 		Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
 	}
@@ -156,7 +156,7 @@ func printPreview(w io.Writer, p push.Preview) {
 		"network", networkText(p.NetworkPolicy),
 		"environment", strings.Join(p.EnvNames, " "),
 		"settings", strings.Join(p.Settings, " "),
-		"guards", guardsText(sprites.Job{JobSettings: sprites.JobSettings{Guards: p.Guards, TimeoutSec: p.TimeoutSec}}),
+		"guards", guardsText(cove.Job{JobSettings: cove.JobSettings{Guards: p.Guards, TimeoutSec: p.TimeoutSec}}),
 		"branch", p.Branch,
 		"base", p.Base,
 		"commits", fmt.Sprintf("%d, %s", p.Commits, printable.Bytes(p.Bytes)),

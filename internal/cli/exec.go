@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
@@ -402,7 +403,7 @@ const answerTries = 2
 
 // answers reports whether a sprite gives a sign of life, or has ended, as far as its
 // server knows.
-func answers(ctx context.Context, c *sprites.Client, name string) bool {
+func answers(ctx context.Context, c *cove.Client, name string) bool {
 	for range answerTries {
 		ctx, cancel := context.WithTimeout(ctx, killWait)
 		check, err := c.Check(ctx, name)

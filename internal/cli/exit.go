@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
@@ -404,15 +405,15 @@ func (f failure) document() errorJSON {
 }
 
 // outcomeExit is the exit code that mirrors how a job ended.
-func outcomeExit(state sprites.JobState) int {
+func outcomeExit(state cove.JobState) int {
 	switch state {
-	case sprites.JobSucceeded:
+	case cove.JobSucceeded:
 		return exitOK
-	case sprites.JobTimedOut:
+	case cove.JobTimedOut:
 		return exitTimedOut
-	case sprites.JobCancelled:
+	case cove.JobCancelled:
 		return exitInterrupted
-	case sprites.JobLost:
+	case cove.JobLost:
 		return exitLost
 	}
 	return exitFailed

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
@@ -80,8 +81,8 @@ func TestClassify(t *testing.T) {
 }
 
 func TestOutcomeExit(t *testing.T) {
-	for state, want := range map[sprites.JobState]int{
-		sprites.JobSucceeded: 0, sprites.JobFailed: 1, sprites.JobTimedOut: 124, sprites.JobCancelled: 130, sprites.JobLost: 75,
+	for state, want := range map[cove.JobState]int{
+		cove.JobSucceeded: 0, cove.JobFailed: 1, cove.JobTimedOut: 124, cove.JobCancelled: 130, cove.JobLost: 75,
 	} {
 		if got := outcomeExit(state); got != want {
 			t.Errorf("%s: %d, want %d", state, got, want)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
@@ -138,7 +139,7 @@ func completeExport(inv *invocation) cobra.CompletionFunc {
 			return completeOneSprite(inv)(cmd, args, prefix)
 		}
 		typed, _, _ := strings.Cut(prefix, "@")
-		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			list, err := c.Sprite(name).Checkpoints(ctx, true)
 			if err != nil {
 				return nil

@@ -10,14 +10,14 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // ghToken asks gh, GitHub's own program, for the token of the person's login at a
 // connector's upstream.
-func ghToken(ctx context.Context, def sprites.Connector) (string, error) {
+func ghToken(ctx context.Context, def cove.Connector) (string, error) {
 	host := "github.com"
 	if u, err := url.Parse(def.Upstream); err == nil && u.Hostname() != "" && u.Hostname() != "api.github.com" {
 		host = u.Hostname()

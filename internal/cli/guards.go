@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // guardFlags are the flags of push that end an agent which goes astray.
@@ -27,8 +27,8 @@ func (g *guardFlags) register(cmd *cobra.Command) {
 	f.StringVar(&g.disk, "max-disk", "", "end the work when the files in the home and the folders for temporary files have grown by so much, such as 5G")
 }
 
-func (g *guardFlags) guards(cmd *cobra.Command) (sprites.Guards, error) {
-	guards := sprites.Guards{IdleSec: int64((g.idle + time.Second - 1) / time.Second), Turns: g.turns, CostUSD: g.usd}
+func (g *guardFlags) guards(cmd *cobra.Command) (cove.Guards, error) {
+	guards := cove.Guards{IdleSec: int64((g.idle + time.Second - 1) / time.Second), Turns: g.turns, CostUSD: g.usd}
 	if g.idle < 0 {
 		return guards, usagef(cmd, "--max-idle %v is less than nothing", g.idle)
 	}
@@ -49,7 +49,7 @@ func (g *guardFlags) guards(cmd *cobra.Command) (sprites.Guards, error) {
 }
 
 // guardsText says what ends a job early.
-func guardsText(j sprites.Job) string {
+func guardsText(j cove.Job) string {
 	var all []string
 	if j.TimeoutSec > 0 {
 		all = append(all, fmt.Sprintf("%v of running time", time.Duration(j.TimeoutSec)*time.Second))

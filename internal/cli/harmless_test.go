@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/job"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // evil has one of each kind that a terminal, or who reads it, takes for something else:
@@ -99,7 +99,7 @@ func spoiler(t *testing.T, of string) string {
 // Text that a sandbox or a server has chosen does nothing to a terminal, as text or as
 // JSON, on standard output or error.
 func TestHarmless(t *testing.T) {
-	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *sprites.Client) (server.Jobs, func() error, error) {
+	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
 		m := &job.Manager{Store: st, Client: c}
 		return m, m.Close, m.Resume(t.Context())
 	}})
@@ -107,9 +107,9 @@ func TestHarmless(t *testing.T) {
 	ctx := t.Context()
 	code := 7
 	err := errors.Join(
-		s.Store.Jobs.Create(ctx, sprites.Job{ID: "abcdef", State: sprites.JobRunning, JobSettings: sprites.JobSettings{Sprite: "paint", Agent: "shell"}, JobSource: sprites.JobSource{Branch: "main", Repository: "r"}}, nil),
-		s.Store.Jobs.AppendEvents(ctx, "abcdef", []sprites.JobEvent{
-			{Seq: 1, Type: "state", State: sprites.JobRunning}, {Seq: 2, Type: "output", Stream: "stdout", Text: "one"},
+		s.Store.Jobs.Create(ctx, cove.Job{ID: "abcdef", State: cove.JobRunning, JobSettings: cove.JobSettings{Sprite: "paint", Agent: "shell"}, JobSource: cove.JobSource{Branch: "main", Repository: "r"}}, nil),
+		s.Store.Jobs.AppendEvents(ctx, "abcdef", []cove.JobEvent{
+			{Seq: 1, Type: "state", State: cove.JobRunning}, {Seq: 2, Type: "output", Stream: "stdout", Text: "one"},
 			{Seq: 3, Type: "notice", Text: "two"}, {Seq: 4, Type: "event", Text: "{}"}, {Seq: 5, Type: "exit", ExitCode: &code, Reason: "signal"},
 		}),
 	)

@@ -4,16 +4,16 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
 const identityUsage = "commit inside under your git name and address; nothing else of your git configuration"
 
 // giveIdentity has git in a sprite commit as the person does. Neither a credential
 // nor anything else of the person's configuration goes there.
-func giveIdentity(ctx context.Context, c *sprites.Client, sprite string, who sprites.Person) error {
+func giveIdentity(ctx context.Context, c *cove.Client, sprite string, who cove.Person) error {
 	for key, value := range map[string]string{"user.name": who.Name, "user.email": who.Email} {
 		if out, err := c.Sprite(sprite).CommandContext(ctx, "git", "config", "--global", "--replace-all", key, value).CombinedOutput(); err != nil {
 			err = fmt.Errorf("set %s in %s: %w", key, sprite, err)
@@ -27,9 +27,9 @@ func giveIdentity(ctx context.Context, c *sprites.Client, sprite string, who spr
 }
 
 // identity is the person's, if it is asked for.
-func identity(ctx context.Context, asked bool) (sprites.Person, error) {
+func identity(ctx context.Context, asked bool) (cove.Person, error) {
 	if !asked {
-		return sprites.Person{}, nil
+		return cove.Person{}, nil
 	}
 	return gitwork.Identity(ctx, "")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -37,7 +38,7 @@ func newJobCommand(inv *invocation) *cobra.Command {
 }
 
 // jobVerb makes the handler of a verb about one job, given by its id.
-func jobVerb(inv *invocation, run func(ctx context.Context, c *sprites.Client, id string) error) func(*cobra.Command, []string) error {
+func jobVerb(inv *invocation, run func(ctx context.Context, c *cove.Client, id string) error) func(*cobra.Command, []string) error {
 	return verb(func(ctx context.Context, args []string) error {
 		if err := checkJob(args[0]); err != nil {
 			return err
@@ -83,7 +84,7 @@ func newJobListCommand(inv *invocation) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list := sprites.JobList{Jobs: []sprites.Job{}}
+			list := cove.JobList{Jobs: []cove.Job{}}
 			for _, job := range jobs {
 				if (inv.global.sprite == "" || job.Sprite == inv.global.sprite) && (len(states) == 0 || slices.Contains(states, string(job.State))) {
 					list.Jobs = append(list.Jobs, job)
@@ -104,11 +105,11 @@ func newJobListCommand(inv *invocation) *cobra.Command {
 }
 
 var jobStates = []string{
-	string(sprites.JobInstalling), string(sprites.JobQueued), string(sprites.JobPreparing), string(sprites.JobRunning), string(sprites.JobWaiting),
-	string(sprites.JobSucceeded), string(sprites.JobFailed), string(sprites.JobTimedOut), string(sprites.JobCancelled), string(sprites.JobLost),
+	string(cove.JobInstalling), string(cove.JobQueued), string(cove.JobPreparing), string(cove.JobRunning), string(cove.JobWaiting),
+	string(cove.JobSucceeded), string(cove.JobFailed), string(cove.JobTimedOut), string(cove.JobCancelled), string(cove.JobLost),
 }
 
-func printJobs(w io.Writer, jobs []sprites.Job, now time.Time) {
+func printJobs(w io.Writer, jobs []cove.Job, now time.Time) {
 	rows := [][]string{{"JOB", "STATE", "STARTED", "COMMITS", "PULLED", "AGENT", "BRANCH", "SPRITE", "PLAN"}}
 	for _, j := range jobs {
 		commits, pulled := "-", "-"
@@ -122,7 +123,7 @@ func printJobs(w io.Writer, jobs []sprites.Job, now time.Time) {
 }
 
 // pulledText says whether a job's work is here: yes, no, or partly.
-func pulledText(j sprites.Job) string {
+func pulledText(j cove.Job) string {
 	if j.PulledAt != nil && j.Uncollected != "" {
 		if j.Bundle.Size == 0 {
 			return "no"
@@ -133,7 +134,7 @@ func pulledText(j sprites.Job) string {
 }
 
 // jobStateText is a job's state for people, with why it stands still.
-func jobStateText(j sprites.Job) string {
+func jobStateText(j cove.Job) string {
 	text := string(j.State)
 	if j.Stopping {
 		text = "stopping"
@@ -145,7 +146,7 @@ func jobStateText(j sprites.Job) string {
 }
 
 // spriteText says where a job works, with the backend if it is at one.
-func spriteText(j sprites.Job) string {
+func spriteText(j cove.Job) string {
 	if j.Backend == "" {
 		return j.Sprite
 	}
@@ -153,7 +154,7 @@ func spriteText(j sprites.Job) string {
 }
 
 func newJobShowCommand(inv *invocation) *cobra.Command {
-	show := jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
+	show := jobVerb(inv, func(ctx context.Context, c *cove.Client, id string) error {
 		job, err := c.Job(ctx, id)
 		if err != nil {
 			return err
@@ -199,7 +200,7 @@ left uncommitted.`,
 	}
 }
 
-func printJob(w io.Writer, j sprites.Job, now time.Time) {
+func printJob(w io.Writer, j cove.Job, now time.Time) {
 	pairs := []string{
 		"job", j.ID,
 		"state", jobStateText(j),
@@ -242,7 +243,7 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 		"pulled", timeText(j.PulledAt),
 		"not collected", j.Uncollected,
 	)
-	if u := j.Usage; u != nil && *u != (sprites.Usage{}) {
+	if u := j.Usage; u != nil && *u != (cove.Usage{}) {
 		pairs = append(pairs, "usage", fmt.Sprintf("%s, %d tokens in, %d out, $%.4f", countText(int(u.Turns), "turn"), u.InputTokens, u.OutputTokens, u.CostUSD))
 	}
 	fields(w, pairs...)
@@ -254,8 +255,8 @@ const refusalsLimit = 5 * time.Second
 // refusals says what the sprite of a job that did not succeed was refused meanwhile, by
 // its network's rules, or by an upstream that does not take its connector's key; empty
 // if nothing, or if nobody knows any more.
-func refusals(ctx context.Context, c *sprites.Client, j sprites.Job) string {
-	if !j.State.Terminal() || j.State == sprites.JobSucceeded || j.StartedAt == nil || j.Backend != "" || checkName(j.Sprite) != nil {
+func refusals(ctx context.Context, c *cove.Client, j cove.Job) string {
+	if !j.State.Terminal() || j.State == cove.JobSucceeded || j.StartedAt == nil || j.Backend != "" || checkName(j.Sprite) != nil {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, refusalsLimit)
@@ -280,7 +281,7 @@ func refusals(ctx context.Context, c *sprites.Client, j sprites.Job) string {
 		hints = append(hints, hint)
 	}
 	last := map[string]int{} // statuses, by connector
-	err = c.Sprite(j.Sprite).ConnectorLog(ctx, sprites.ConnectorLogOptions{Since: *j.StartedAt}, func(e sprites.ConnectorEvent) error {
+	err = c.ConnectorLog(ctx, j.Sprite, cove.ConnectorLogOptions{Since: *j.StartedAt}, func(e cove.ConnectorEvent) error {
 		if meanwhile(e.Time) {
 			last[e.Connector] = e.Status
 		}
@@ -295,7 +296,7 @@ func refusals(ctx context.Context, c *sprites.Client, j sprites.Job) string {
 }
 
 // keyRefused is what to type about a connector whose upstream does not take its key.
-func keyRefused(ctx context.Context, c *sprites.Client, name string) string {
+func keyRefused(ctx context.Context, c *cove.Client, name string) string {
 	secret := name
 	if def, err := c.Connector(ctx, name); err == nil && def.Secret != "" { // else the token may not say
 		secret = def.Secret
@@ -304,7 +305,7 @@ func keyRefused(ctx context.Context, c *sprites.Client, name string) string {
 }
 
 // took is how long a job has worked.
-func took(j sprites.Job, now time.Time) string {
+func took(j cove.Job, now time.Time) string {
 	if j.StartedAt == nil {
 		return ""
 	}
@@ -320,17 +321,17 @@ func waitsForPush(id string) string {
 }
 
 // nextStep is what to type about a job.
-func nextStep(j sprites.Job) string {
+func nextStep(j cove.Job) string {
 	switch {
 	case !jobPattern.MatchString(j.ID):
 		return ""
-	case j.State == sprites.JobWaiting && j.Question != nil:
+	case j.State == cove.JobWaiting && j.Question != nil:
 		return "It asks you something: cove job answer " + j.ID
-	case j.State == sprites.JobWaiting:
+	case j.State == cove.JobWaiting:
 		return "It waits for you: cove job send " + j.ID + " TEXT; or end it in good order: cove job send " + j.ID + " --close"
-	case j.State == sprites.JobInstalling:
+	case j.State == cove.JobInstalling:
 		return "Its agent is being installed. End it with: cove job stop " + j.ID
-	case j.State == sprites.JobQueued:
+	case j.State == cove.JobQueued:
 		return waitsForPush(j.ID)
 	case j.Failure != nil && j.Failure.Hint != "":
 		return "Next: " + j.Failure.Hint
@@ -372,7 +373,7 @@ agent goes on; its work is collected when it ends.`,
 }
 
 // attachJob joins an interactive job's terminal, once there is one.
-func attachJob(ctx context.Context, inv *invocation, c *sprites.Client, id string) error {
+func attachJob(ctx context.Context, inv *invocation, c *cove.Client, id string) error {
 	job, err := jobSession(ctx, c, id)
 	if err != nil {
 		return err
@@ -381,7 +382,7 @@ func attachJob(ctx context.Context, inv *invocation, c *sprites.Client, id strin
 }
 
 // jobSession waits until a job has its session.
-func jobSession(ctx context.Context, c *sprites.Client, id string) (sprites.Job, error) {
+func jobSession(ctx context.Context, c *cove.Client, id string) (cove.Job, error) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -393,7 +394,7 @@ func jobSession(ctx context.Context, c *sprites.Client, id string) (sprites.Job,
 			return job, fail.Newf("not_interactive", "cove job logs -f "+id, "job %s has no terminal: it was not pushed with --interactive", id)
 		case job.State.Terminal():
 			return job, fail.Newf("ended", "cove pull "+id, "job %s has ended (%s)", id, job.State)
-		case job.Session != "" && job.State != sprites.JobQueued:
+		case job.Session != "" && job.State != cove.JobQueued:
 			return job, nil
 		}
 		select {
@@ -415,7 +416,7 @@ whose agent is still being installed has no work yet, and ends at once.`,
 		Example:           `  cove job stop a3f7b2`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: completeJob(inv),
-		RunE: jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
+		RunE: jobVerb(inv, func(ctx context.Context, c *cove.Client, id string) error {
 			job, err := c.StopJob(ctx, id)
 			if err != nil {
 				return err
@@ -430,7 +431,7 @@ whose agent is still being installed has no work yet, and ends at once.`,
 	}
 }
 
-func stopHint(job sprites.Job) string {
+func stopHint(job cove.Job) string {
 	switch {
 	case job.State.Terminal():
 		return nextStep(job)

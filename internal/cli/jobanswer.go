@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
 func newJobAnswerCommand(inv *invocation) *cobra.Command {
@@ -63,7 +63,7 @@ something is shown, not sent.`,
 			if err != nil {
 				return hinted(usageError{nil, err}, "cove job answer "+job.ID)
 			}
-			job, err = c.AnswerJob(ctx, job.ID, sprites.JobAnswer{Question: job.Question.ID, Option: option.ID})
+			job, err = c.AnswerJob(ctx, job.ID, cove.JobAnswer{Question: job.Question.ID, Option: option.ID})
 			if err != nil {
 				return jobError(err)
 			}
@@ -73,8 +73,8 @@ something is shown, not sent.`,
 }
 
 // findOption finds an option by what somebody typed.
-func findOption(q sprites.JobQuestion, typed string) (sprites.QuestionOption, error) {
-	var found []sprites.QuestionOption
+func findOption(q cove.JobQuestion, typed string) (cove.QuestionOption, error) {
+	var found []cove.QuestionOption
 	for _, o := range q.Options {
 		if o.ID == typed {
 			return o, nil
@@ -85,14 +85,14 @@ func findOption(q sprites.JobQuestion, typed string) (sprites.QuestionOption, er
 	}
 	switch len(found) {
 	case 0:
-		return sprites.QuestionOption{}, fmt.Errorf("%q is none of the options", typed)
+		return cove.QuestionOption{}, fmt.Errorf("%q is none of the options", typed)
 	case 1:
 		return found[0], nil
 	}
-	return sprites.QuestionOption{}, errors.New("there are several of the kind " + typed + "; name its number")
+	return cove.QuestionOption{}, errors.New("there are several of the kind " + typed + "; name its number")
 }
 
-func printQuestion(w io.Writer, q sprites.JobQuestion) {
+func printQuestion(w io.Writer, q cove.JobQuestion) {
 	fields(w, "asks", q.Title, "kind", q.Kind, "file", q.Path)
 	if q.Detail != "" {
 		fmt.Fprint(w, indented(printable.Text(q.Detail)))
@@ -114,7 +114,7 @@ func completeAnswer(inv *invocation) cobra.CompletionFunc {
 		if checkJob(args[0]) != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			job, err := c.Job(ctx, args[0])
 			if err != nil || job.Question == nil {
 				return nil

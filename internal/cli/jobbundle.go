@@ -21,6 +21,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
@@ -46,7 +47,7 @@ before you give it to somebody. It is written to the current folder; in a git re
   cove job bundle a3f7b2 --output forensics/`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: completeJob(inv),
-		RunE: jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
+		RunE: jobVerb(inv, func(ctx context.Context, c *cove.Client, id string) error {
 			job, err := c.Job(ctx, id)
 			if err != nil {
 				return err
@@ -92,7 +93,7 @@ type missingFile struct {
 	Why  string `json:"why"`
 }
 
-func bundleJob(ctx context.Context, inv *invocation, c *sprites.Client, job sprites.Job, output string) error {
+func bundleJob(ctx context.Context, inv *invocation, c *cove.Client, job cove.Job, output string) error {
 	dst, err := newBundleFile(output)
 	if err != nil {
 		return err
@@ -117,9 +118,9 @@ func bundleJob(ctx context.Context, inv *invocation, c *sprites.Client, job spri
 
 // jobBundle collects what is known of a job.
 type jobBundle struct {
-	client   *sprites.Client
+	client   *cove.Client
 	sprite   *sprites.Sprite
-	job      sprites.Job
+	job      cove.Job
 	dst      bundleFile
 	manifest bundled
 	add      func(int)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -46,8 +47,8 @@ func TestBundleOfALiar(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	client := &sprites.Client{URL: server.URL}
-	job := sprites.Job{ID: "a3f7b2", Workdir: "/w", JobSettings: sprites.JobSettings{Agent: "claude"}, JobProgress: sprites.JobProgress{Input: sprites.Artifact{Path: "/j/in.bundle"}}}
+	client := &cove.Client{Client: &sprites.Client{URL: server.URL}}
+	job := cove.Job{ID: "a3f7b2", Workdir: "/w", JobSettings: cove.JobSettings{Agent: "claude"}, JobProgress: cove.JobProgress{Input: cove.Artifact{Path: "/j/in.bundle"}}}
 	collect := func() (*weighed, *jobBundle) {
 		t.Helper()
 		kept := &weighed{}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // defaultGC is how long a job is left alone after its last use.
@@ -18,7 +18,7 @@ const defaultGC = 24 * time.Hour
 
 func newJobGCCommand(inv *invocation) *cobra.Command {
 	var older time.Duration
-	var req sprites.JobGC
+	var req cove.JobGC
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Remove the jobs that nobody needs any more, with their sprites",
@@ -65,7 +65,7 @@ why; in --json each of those has a "reason".`,
 		if err != nil {
 			return nil, err
 		}
-		result, err := c.CollectJobs(ctx, sprites.JobGC{OlderThanSec: int64(older / time.Second), Force: req.Force, DryRun: true})
+		result, err := c.CollectJobs(ctx, cove.JobGC{OlderThanSec: int64(older / time.Second), Force: req.Force, DryRun: true})
 		var lines []string
 		for _, i := range result.Removed {
 			lines = append(lines, fmt.Sprintf("job %s, sprite or agent %s: %s", orDash(i.Job), orDash(cmp.Or(i.Sprite, i.Agent)), i.Why))
@@ -74,7 +74,7 @@ why; in --json each of those has a "reason".`,
 	})
 }
 
-func printGC(w io.Writer, r sprites.JobGCResult, dry bool) {
+func printGC(w io.Writer, r cove.JobGCResult, dry bool) {
 	did := "removed"
 	if dry {
 		did = "would remove"
@@ -83,7 +83,7 @@ func printGC(w io.Writer, r sprites.JobGCResult, dry bool) {
 		fmt.Fprintln(w, "There is no job, and no sprite was left by one.")
 		return
 	}
-	printDecided(w, []string{"JOB", "STATE", "SPRITE", "WHY"}, did, r.Removed, r.Kept, func(i sprites.JobGCItem) []string {
+	printDecided(w, []string{"JOB", "STATE", "SPRITE", "WHY"}, did, r.Removed, r.Kept, func(i cove.JobGCItem) []string {
 		return []string{orDash(i.Job), orDash(string(i.State)), orDash(cmp.Or(i.Sprite, i.Agent)), i.Why}
 	})
 	if len(r.Kept) > 0 {
@@ -92,19 +92,19 @@ func printGC(w io.Writer, r sprites.JobGCResult, dry bool) {
 }
 
 // keptText says how many jobs are kept for each reason.
-func keptText(kept []sprites.JobGCItem) string {
+func keptText(kept []cove.JobGCItem) string {
 	n := map[string]int{}
 	for _, i := range kept {
 		n[i.Reason]++
 	}
 	var parts []string
 	for _, reason := range []struct{ code, one, more string }{
-		{sprites.KeptRunning, "has not ended", "have not ended"},
-		{sprites.KeptUnpulled, "was not pulled", "were not pulled"},
-		{sprites.KeptInUse, "is in use", "are in use"},
-		{sprites.KeptRecent, "was used not long ago (see --older-than)", "were used not long ago (see --older-than)"},
-		{sprites.KeptUncollected, "was not collected whole", "were not collected whole"},
-		{sprites.KeptFailed, "can't be removed", "can't be removed"},
+		{cove.KeptRunning, "has not ended", "have not ended"},
+		{cove.KeptUnpulled, "was not pulled", "were not pulled"},
+		{cove.KeptInUse, "is in use", "are in use"},
+		{cove.KeptRecent, "was used not long ago (see --older-than)", "were used not long ago (see --older-than)"},
+		{cove.KeptUncollected, "was not collected whole", "were not collected whole"},
+		{cove.KeptFailed, "can't be removed", "can't be removed"},
 	} {
 		switch n[reason.code] {
 		case 0:

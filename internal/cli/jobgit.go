@@ -10,18 +10,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // The verbs of a job that look at its commits in this repository, and bring them
 // into a branch.
 
 // fetchJob brings a job's commits here, if they are not yet, and moves no branch.
-func fetchJob(ctx context.Context, inv *invocation, c *sprites.Client, id string) (push.Work, error) {
+func fetchJob(ctx context.Context, inv *invocation, c *cove.Client, id string) (push.Work, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return push.Work{}, err

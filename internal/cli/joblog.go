@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 func newJobLogsCommand(inv *invocation) *cobra.Command {
@@ -30,7 +30,7 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: completeJob(inv),
 	}
-	logs := jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
+	logs := jobVerb(inv, func(ctx context.Context, c *cove.Client, id string) error {
 		job, err := c.Job(ctx, id)
 		if err != nil {
 			return err
@@ -85,8 +85,8 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 
 // logInstalling tells of a job that has no log yet because its agent is being installed.
 // With follow it waits for that.
-func logInstalling(ctx context.Context, inv *invocation, c *sprites.Client, job sprites.Job, follow bool) (sprites.Job, error) {
-	if job.State != sprites.JobInstalling {
+func logInstalling(ctx context.Context, inv *invocation, c *cove.Client, job cove.Job, follow bool) (cove.Job, error) {
+	if job.State != cove.JobInstalling {
 		return job, nil
 	}
 	if !follow {
@@ -96,7 +96,7 @@ func logInstalling(ctx context.Context, inv *invocation, c *sprites.Client, job 
 	shown := inv.newProgress("installing", 0)
 	defer shown.Close()
 	shown.say(installText(job))
-	return c.AwaitInstall(ctx, job.ID, func(job sprites.Job) { shown.say(installText(job)) })
+	return c.AwaitInstall(ctx, job.ID, func(job cove.Job) { shown.say(installText(job)) })
 }
 
 // tailIsLines lets --tail be written for --lines.
@@ -129,7 +129,7 @@ func (l *lastLines) String() string { return strings.Join(l.lines, "") + l.part 
 
 // printFrom prints the log of a job from an event on, with follow until its end, and why that stands
 // still if it does.
-func (p *logPrinter) printFrom(ctx context.Context, c *sprites.Client, id string, from int64, follow bool) error {
+func (p *logPrinter) printFrom(ctx context.Context, c *cove.Client, id string, from int64, follow bool) error {
 	if follow {
 		watch := watchHeld(ctx, p.inv, jobHeld(c, id))
 		defer watch.stop()
@@ -161,10 +161,10 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: completeJob(inv),
 	}
-	events := jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
+	events := jobVerb(inv, func(ctx context.Context, c *cove.Client, id string) error {
 		all := struct {
-			Events []sprites.JobEvent `json:"events"`
-		}{Events: []sprites.JobEvent{}}
+			Events []cove.JobEvent `json:"events"`
+		}{Events: []cove.JobEvent{}}
 		enc, last := inv.jsonLines(), max(from, 1)-1
 		var heard func()
 		if follow {
@@ -219,7 +219,7 @@ type logPrinter struct {
 }
 
 // jobPrinter prints the log of a job to this run's output.
-func jobPrinter(inv *invocation, job sprites.Job) *logPrinter {
+func jobPrinter(inv *invocation, job cove.Job) *logPrinter {
 	p := newLogPrinter(inv.text(), job)
 	p.inv = inv
 	return p
@@ -234,7 +234,7 @@ func (p *logPrinter) tell(format string, args ...any) {
 	fmt.Fprintln(p.w, printable.Text(fmt.Sprintf(format, args...)))
 }
 
-func newLogPrinter(w io.Writer, job sprites.Job) *logPrinter {
+func newLogPrinter(w io.Writer, job cove.Job) *logPrinter {
 	p := &logPrinter{w: w, job: job.ID}
 	if known, err := agents.Of(job.Agent, job.Definition); err == nil {
 		p.reader = known.Read()
@@ -242,7 +242,7 @@ func newLogPrinter(w io.Writer, job sprites.Job) *logPrinter {
 	return p
 }
 
-func (p *logPrinter) print(e sprites.JobEvent) {
+func (p *logPrinter) print(e cove.JobEvent) {
 	if p.heard != nil {
 		p.heard()
 	}
@@ -317,7 +317,7 @@ func indented(text string) string {
 	return "   " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n   ") + "\n"
 }
 
-func (p *logPrinter) output(e sprites.JobEvent) {
+func (p *logPrinter) output(e cove.JobEvent) {
 	p.note(e.Text)
 	if !p.midLine {
 		fmt.Fprint(p.w, "| ") // so that it can't look like a line of cove's
@@ -348,7 +348,7 @@ func (p *logPrinter) news(text string) string {
 	return headline(text)
 }
 
-func (p *logPrinter) exit(e sprites.JobEvent) {
+func (p *logPrinter) exit(e cove.JobEvent) {
 	text := "the agent has ended"
 	if e.ExitCode != nil {
 		text += fmt.Sprintf(" with code %d", *e.ExitCode)
@@ -360,7 +360,7 @@ func (p *logPrinter) exit(e sprites.JobEvent) {
 }
 
 // without ends the log of a job that has ended without a word, such as one that is lost.
-func (p *logPrinter) without(job sprites.Job) {
+func (p *logPrinter) without(job cove.Job) {
 	if !job.State.Terminal() {
 		return
 	}
@@ -370,7 +370,7 @@ func (p *logPrinter) without(job sprites.Job) {
 	fmt.Fprintf(p.w, "== %s\n", printable.Text(outcomeText(job)))
 }
 
-func (p *logPrinter) end(e sprites.JobEvent) {
+func (p *logPrinter) end(e cove.JobEvent) {
 	p.ended = true
 	switch {
 	case e.Outcome != nil && e.Outcome.Reason != "":

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 func newJobResumeCommand(inv *invocation) *cobra.Command {
@@ -42,7 +42,7 @@ has no sessions (shell), there is nothing to go on with: push again.`,
 		if err := checkJob(args[0]); err != nil {
 			return err
 		}
-		how := sprites.JobResume{Message: args[1], Sprite: inv.global.sprite}
+		how := cove.JobResume{Message: args[1], Sprite: inv.global.sprite}
 		if how.Sprite != "" {
 			if err := checkName(how.Sprite); err != nil {
 				return err

@@ -7,13 +7,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
-	"github.com/cove-dev/cove/sprites"
 )
 
 func newJobRetryCommand(inv *invocation) *cobra.Command {
-	var how sprites.JobRetry
+	var how cove.JobRetry
 	cmd := &cobra.Command{
 		Use:   "retry JOB",
 		Short: "Begin a job that has ended anew",
@@ -25,12 +25,12 @@ sprite: where that is gone, push again. The old job stays as it is.`,
   cove job retry a3f7b2 --same-sprite --json`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: completeJob(inv),
-		RunE: jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
+		RunE: jobVerb(inv, func(ctx context.Context, c *cove.Client, id string) error {
 			how.Early = true
 			shown := inv.newProgress("starting", 0)
 			job, err := c.RetryJob(ctx, id, how)
 			shown.Close()
-			if err == nil && job.State == sprites.JobInstalling {
+			if err == nil && job.State == cove.JobInstalling {
 				job, err = awaitRetry(ctx, inv, c, job)
 			}
 			if err != nil {
@@ -52,14 +52,14 @@ sprite: where that is gone, push again. The old job stays as it is.`,
 // job by the key job.
 type begun struct {
 	JobID string `json:"job"`
-	sprites.Job
+	cove.Job
 }
 
 // awaitRetry shows how the agent of a job is installed that does another one again, until
 // the server has started the job. The job goes on if nobody waits for it.
-func awaitRetry(ctx context.Context, inv *invocation, c *sprites.Client, job sprites.Job) (sprites.Job, error) {
+func awaitRetry(ctx context.Context, inv *invocation, c *cove.Client, job cove.Job) (cove.Job, error) {
 	shown, told := inv.newProgress("preparing", 0), false
-	now, err := c.AwaitInstall(ctx, job.ID, func(job sprites.Job) {
+	now, err := c.AwaitInstall(ctx, job.ID, func(job cove.Job) {
 		if !told {
 			sayInstalling(inv, job)
 		}
@@ -72,7 +72,7 @@ func awaitRetry(ctx context.Context, inv *invocation, c *sprites.Client, job spr
 		return job, hinted(codedInterrupt(job.ID), "pull with: cove pull "+job.ID+" --wait; stop it with: cove job stop "+job.ID)
 	case err == nil && now.Failure != nil:
 		err = fail.Newf(now.Failure.Code, now.Failure.Hint, "job %s: %s", job.ID, now.Failure.Message)
-	case err == nil && now.State == sprites.JobCancelled:
+	case err == nil && now.State == cove.JobCancelled:
 		err = fail.Newf("cancelled", "cove job retry "+now.RetryOf, "job %s was stopped while its agent was being installed", job.ID)
 	}
 	return now, err
@@ -80,7 +80,7 @@ func awaitRetry(ctx context.Context, inv *invocation, c *sprites.Client, job spr
 
 // keepBase keeps the commit that a job begins from reachable, as push does, if this
 // is its repository.
-func keepBase(ctx context.Context, job sprites.Job) error {
+func keepBase(ctx context.Context, job cove.Job) error {
 	dir, err := os.Getwd()
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // maxSent bounds a message, in bytes; the server has the last word.
@@ -44,7 +44,7 @@ ends when it is done, and its work is collected.`,
 		if err := checkJob(args[0]); err != nil {
 			return err
 		}
-		msg := sprites.JobMessage{Close: done}
+		msg := cove.JobMessage{Close: done}
 		if len(args) > 1 {
 			msg.Text = args[1]
 		}

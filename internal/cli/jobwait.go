@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // waitOptions are the flags of job wait.
@@ -44,7 +44,7 @@ nothing outside of the job's repository.`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: completeJob(inv),
 	}
-	cmd.RunE = jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
+	cmd.RunE = jobVerb(inv, func(ctx context.Context, c *cove.Client, id string) error {
 		o.asked = cmd.Flags().Changed("pull")
 		if err := setPullDefaults(ctx, inv, cmd); err != nil {
 			return err
@@ -65,11 +65,11 @@ nothing outside of the job's repository.`,
 
 // waitedJSON is a job that was waited for, and what its pull did.
 type waitedJSON struct {
-	sprites.Job
+	cove.Job
 	Pulled *pulledJSON `json:"pulled,omitempty"`
 }
 
-func waitJob(parent context.Context, inv *invocation, c *sprites.Client, id string, o waitOptions) error {
+func waitJob(parent context.Context, inv *invocation, c *cove.Client, id string, o waitOptions) error {
 	ctx := parent
 	if o.timeout > 0 {
 		var cancel context.CancelFunc
@@ -85,7 +85,7 @@ func waitJob(parent context.Context, inv *invocation, c *sprites.Client, id stri
 	if err != nil {
 		return lostServer(err, "cove job wait "+id)
 	}
-	if o.pull && job.State == sprites.JobSucceeded {
+	if o.pull && job.State == cove.JobSucceeded {
 		return pullWaited(parent, inv, c, job, o)
 	}
 	if err := inv.show(job, printTo(inv, "Job %s %s", id, outcomeText(job))); err != nil {
@@ -98,17 +98,17 @@ func waitJob(parent context.Context, inv *invocation, c *sprites.Client, id stri
 }
 
 // waitedEnough says that a job has not ended in the time that there was for it.
-func waitedEnough(ctx context.Context, c *sprites.Client, id string, timeout time.Duration) error {
+func waitedEnough(ctx context.Context, c *cove.Client, id string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
-	if job, err := c.Job(ctx, id); err == nil && job.State == sprites.JobQueued {
+	if job, err := c.Job(ctx, id); err == nil && job.State == cove.JobQueued {
 		return fail.Newf("wait_timeout", strings.TrimSuffix(waitsForPush(id), "."), "job %s has not begun after %v", id, timeout)
 	}
 	return fail.Newf("wait_timeout", "cove job logs -f "+id, "job %s has not ended after %v; it goes on", id, timeout)
 }
 
 // pullWaited pulls a job that has succeeded.
-func pullWaited(ctx context.Context, inv *invocation, c *sprites.Client, job sprites.Job, o waitOptions) error {
+func pullWaited(ctx context.Context, inv *invocation, c *cove.Client, job cove.Job, o waitOptions) error {
 	if !inv.global.json {
 		printTo(inv, "Job %s %s", job.ID, outcomeText(job))(inv.text())
 	}

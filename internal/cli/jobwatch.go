@@ -6,13 +6,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // showWaiting shows on a terminal, until the job has ended or done is called, what a
 // command waits for. Elsewhere it says if the sprite stands still, or the server is gone.
-func showWaiting(ctx context.Context, inv *invocation, c *sprites.Client, id string) (done func()) {
+func showWaiting(ctx context.Context, inv *invocation, c *cove.Client, id string) (done func()) {
 	if inv.global.quiet || inv.global.json || !isTerminal(inv.Err) {
 		return watchHeld(ctx, inv, jobHeld(c, id)).stop
 	}
@@ -38,7 +39,7 @@ func showWaiting(ctx context.Context, inv *invocation, c *sprites.Client, id str
 }
 
 // waitingText says what a job that is waited for does, in a line.
-func waitingText(job sprites.Job, err error, now time.Time) string {
+func waitingText(job cove.Job, err error, now time.Time) string {
 	if err != nil {
 		return "waiting: the server does not answer …"
 	}
@@ -51,14 +52,14 @@ func waitingText(job sprites.Job, err error, now time.Time) string {
 		text += "; " + installText(job)
 	case job.Held != nil:
 		text += "; it stands still: " + job.Held.Message
-	case job.State == sprites.JobWaiting:
+	case job.State == cove.JobWaiting:
 		text += "; answer it: cove job answer " + job.ID
 	}
 	return printable.Line(text) + " …"
 }
 
 // jobHeld asks why a job's sprite stands still.
-func jobHeld(c *sprites.Client, id string) func(context.Context) (*sprites.Held, error) {
+func jobHeld(c *cove.Client, id string) func(context.Context) (*sprites.Held, error) {
 	return func(ctx context.Context) (*sprites.Held, error) {
 		job, err := c.Job(ctx, id)
 		return job.Held, err

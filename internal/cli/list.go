@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -60,7 +61,7 @@ and a running one has them at work. In JSON a paused one is warm, with cove.paus
 }
 
 // listAll puts all pages into one, of the sprites that have all the labels.
-func listAll(ctx context.Context, c *sprites.Client, prefix string, labels []string) (sprites.ListResponse, error) {
+func listAll(ctx context.Context, c *cove.Client, prefix string, labels []string) (sprites.ListResponse, error) {
 	all := sprites.ListResponse{Sprites: []sprites.Info{}}
 	opts := sprites.ListOptions{Prefix: prefix, MaxResults: sprites.MaxPage}
 	seen := map[string]bool{}

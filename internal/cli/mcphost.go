@@ -5,13 +5,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // parseMCP reads the flag --mcp. Where a server is must be said: a tool that acts on
 // this side of the sandbox is not to be taken for one inside.
-func parseMCP(cmd *cobra.Command, all []string) ([]sprites.MCPServer, error) {
-	var servers []sprites.MCPServer
+func parseMCP(cmd *cobra.Command, all []string) ([]cove.MCPServer, error) {
+	var servers []cove.MCPServer
 	for _, text := range all {
 		rest, ok := strings.CutPrefix(text, "host:")
 		if !ok {
@@ -21,13 +21,13 @@ func parseMCP(cmd *cobra.Command, all []string) ([]sprites.MCPServer, error) {
 		if name == "" || list == "" {
 			return nil, hinted(usagef(cmd, "--mcp %q does not name the tools that may be called", text), "write --mcp host:"+rest+"=TOOL,TOOL, or =* for all that it has")
 		}
-		servers = append(servers, sprites.MCPServer{Connector: name, Tools: strings.Split(list, ",")})
+		servers = append(servers, cove.MCPServer{Connector: name, Tools: strings.Split(list, ",")})
 	}
 	return servers, nil
 }
 
 // mcpTexts are servers as the flag has them.
-func mcpTexts(servers []sprites.MCPServer) []string {
+func mcpTexts(servers []cove.MCPServer) []string {
 	var all []string
 	for _, s := range servers {
 		all = append(all, "host:"+s.Connector+"="+strings.Join(s.Tools, ","))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -53,7 +54,7 @@ func didYouMean(cmd *cobra.Command, args []string, err error) error {
 
 // meantSprite is what exec's command would be if its first word were the sprite's name;
 // empty: it is none.
-func meantSprite(ctx context.Context, c *sprites.Client, args []string) string {
+func meantSprite(ctx context.Context, c *cove.Client, args []string) string {
 	if checkName(args[0]) != nil {
 		return ""
 	}

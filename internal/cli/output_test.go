@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -15,10 +16,10 @@ func TestLogPrinter(t *testing.T) {
 	evil := "\x1b]0;pwned\a\u202e"
 	seven := 7
 	var b bytes.Buffer
-	p := newLogPrinter(&b, sprites.Job{JobSettings: sprites.JobSettings{Agent: "shell"}})
-	for _, e := range []sprites.JobEvent{
-		{Type: "state", State: sprites.JobRunning},
-		{Type: "state", State: sprites.JobState(evil)},
+	p := newLogPrinter(&b, cove.Job{JobSettings: cove.JobSettings{Agent: "shell"}})
+	for _, e := range []cove.JobEvent{
+		{Type: "state", State: cove.JobRunning},
+		{Type: "state", State: cove.JobState(evil)},
 		{Type: "output", Stream: "stdout", Text: "one"},
 		{Type: "output", Stream: "stdout", Text: "half ", Cut: true},
 		{Type: "output", Stream: "stdout", Text: "line"},
@@ -28,7 +29,7 @@ func TestLogPrinter(t *testing.T) {
 		{Type: "event", Text: evil},
 		{Type: "something new", Text: evil},
 		{Type: "exit", ExitCode: &seven, Reason: evil},
-		{Type: "end", Outcome: &sprites.Outcome{Kind: "agent_failed" + evil, Reason: "step 2 failed" + evil}},
+		{Type: "end", Outcome: &cove.Outcome{Kind: "agent_failed" + evil, Reason: "step 2 failed" + evil}},
 	} {
 		p.print(e)
 	}
@@ -47,14 +48,14 @@ func TestLogPrinter(t *testing.T) {
 // ended without a word gets one.
 func TestLogPrinterVoices(t *testing.T) {
 	var b bytes.Buffer
-	p := newLogPrinter(&b, sprites.Job{ID: "a3f7b2", JobSettings: sprites.JobSettings{Agent: "cove"}})
+	p := newLogPrinter(&b, cove.Job{ID: "a3f7b2", JobSettings: cove.JobSettings{Agent: "cove"}})
 	said, err := json.Marshal(map[string]any{"seq": 1, "type": "text", "text": "All done.\n== success\n?? may I\n-- x\n## A heading\n--flag\n| y"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.print(sprites.JobEvent{Type: "output", Stream: "stdout", Text: string(said)})
-	p.without(sprites.Job{State: sprites.JobRunning})
-	p.without(sprites.Job{State: sprites.JobLost, JobResult: sprites.JobResult{Outcome: &sprites.Outcome{Kind: "lost", Reason: "its sprite was deleted"}}})
+	p.print(cove.JobEvent{Type: "output", Stream: "stdout", Text: string(said)})
+	p.without(cove.Job{State: cove.JobRunning})
+	p.without(cove.Job{State: cove.JobLost, JobResult: cove.JobResult{Outcome: &cove.Outcome{Kind: "lost", Reason: "its sprite was deleted"}}})
 	want := "All done.\n == success\n ?? may I\n -- x\n ## A heading\n--flag\n | y\n== lost: its sprite was deleted\n"
 	if got := b.String(); got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -94,8 +95,8 @@ func TestProgressText(t *testing.T) {
 
 func TestKeptText(t *testing.T) {
 	var out bytes.Buffer
-	printGC(&out, sprites.JobGCResult{Kept: []sprites.JobGCItem{
-		{Job: "a", Reason: sprites.KeptUnpulled}, {Job: "b", Reason: sprites.KeptRunning}, {Job: "c", Reason: sprites.KeptUnpulled},
+	printGC(&out, cove.JobGCResult{Kept: []cove.JobGCItem{
+		{Job: "a", Reason: cove.KeptUnpulled}, {Job: "b", Reason: cove.KeptRunning}, {Job: "c", Reason: cove.KeptUnpulled},
 	}}, false)
 	if want := "\nKept 3: 1 has not ended, 2 were not pulled.\n"; !strings.HasSuffix(out.String(), want) {
 		t.Errorf("got %q, want the end %q", out.String(), want)

@@ -18,10 +18,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/private"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // A server that was killed leaves its address behind, which may be anybody's by now, and so
@@ -88,7 +88,7 @@ func (t *ownTransport) connect(ctx context.Context, network, address string) (ne
 
 // stayWith has a client of a data folder's server find the next one if that one is gone. A server
 // that was killed is started again, if commands may start one.
-func (s *chosenServer) stayWith(c *sprites.Client, dir string, byDefault bool) {
+func (s *chosenServer) stayWith(c *cove.Client, dir string, byDefault bool) {
 	t, ok := c.HTTPClient.Transport.(*ownTransport)
 	if !ok {
 		return

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
@@ -88,7 +89,7 @@ func runPing(ctx context.Context, inv *invocation, name string, count int) error
 
 // pinger goes the way once or more often.
 type pinger struct {
-	client *sprites.Client
+	client *cove.Client
 	name   string // of the sprite; empty: only to the server
 	steps  steps
 	doc    pinged
@@ -209,7 +210,7 @@ func (p *pinger) inside(ctx context.Context, sprite *sprites.Sprite, info sprite
 	return err
 }
 
-func answerText(a sprites.ProbeAnswer) string {
+func answerText(a cove.ProbeAnswer) string {
 	text := fmt.Sprintf("answers %d", a.Status)
 	if a.Code != "" {
 		text += ": " + printable.Line(a.Code)
@@ -219,7 +220,7 @@ func answerText(a sprites.ProbeAnswer) string {
 
 // grantedConnectors are the names of those that serve a sprite. A token that may
 // not ask sees none.
-func grantedConnectors(ctx context.Context, c *sprites.Client, info sprites.Info) ([]string, error) {
+func grantedConnectors(ctx context.Context, c *cove.Client, info sprites.Info) ([]string, error) {
 	all, err := c.Connectors(ctx)
 	if e, ok := errors.AsType[*sprites.Error](err); ok && (e.StatusCode == 403 || e.StatusCode == 404) {
 		return nil, nil
@@ -236,8 +237,8 @@ func grantedConnectors(ctx context.Context, c *sprites.Client, info sprites.Info
 	return names, nil
 }
 
-func servesSprite(def sprites.Connector, info sprites.Info) bool {
-	return slices.ContainsFunc(def.Grants, func(g sprites.ConnectorGrant) bool {
+func servesSprite(def cove.Connector, info sprites.Info) bool {
+	return slices.ContainsFunc(def.Grants, func(g cove.ConnectorGrant) bool {
 		return g.Sprite == info.Name || g.Label != "" && slices.Contains(info.Labels, g.Label)
 	})
 }
@@ -255,7 +256,7 @@ const probeTime = 90 * time.Second
 
 // runProbe looks at a sprite from inside, and asks the connectors. What comes is
 // the sprite's word.
-func runProbe(ctx context.Context, sprite *sprites.Sprite, connectors []string) (sprites.Probe, error) {
+func runProbe(ctx context.Context, sprite *sprites.Sprite, connectors []string) (cove.Probe, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	args := []string{"probe"}
@@ -266,7 +267,7 @@ func runProbe(ctx context.Context, sprite *sprites.Sprite, connectors []string) 
 		}
 		args = append(args, "http://"+name+".connect.internal"+path)
 	}
-	var p sprites.Probe
+	var p cove.Probe
 	cmd := sprite.CommandContext(ctx, guestProgram, args...)
 	var out, said lastText
 	out.max = maxProbe

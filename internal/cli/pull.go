@@ -13,13 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // waitForEver is --wait without a duration. The job has a timeout of its own.
@@ -132,7 +132,7 @@ func waitArgument(cmd *cobra.Command, args []string, wait time.Duration) ([]stri
 }
 
 // pullWork brings a job's commits, and the folders that the settings name.
-func pullWork(ctx context.Context, inv *invocation, c *sprites.Client, opts push.PullOptions, policy filesync.Policy) (p pulled, err error) {
+func pullWork(ctx context.Context, inv *invocation, c *cove.Client, opts push.PullOptions, policy filesync.Policy) (p pulled, err error) {
 	if opts.Dir, err = os.Getwd(); err != nil {
 		return p, err
 	}
@@ -240,7 +240,7 @@ func printPulled(w io.Writer, p push.Pulled) {
 		if p.Uncollected {
 			break // the error says what there is
 		}
-		if p.State == sprites.JobLost {
+		if p.State == cove.JobLost {
 			fmt.Fprintf(w, "Nothing to pull: job %s was lost before what it had done could be kept.\n", p.Job)
 			break
 		}

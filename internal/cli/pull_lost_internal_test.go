@@ -4,15 +4,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/push"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // TestPulledOfLost: of a job that was lost, nobody says that it made nothing.
 func TestPulledOfLost(t *testing.T) {
-	for state, want := range map[sprites.JobState]string{
-		sprites.JobLost:   "Nothing to pull: job a3f7b2 was lost before",
-		sprites.JobFailed: "No changes: job a3f7b2 (failed) made no commits.",
+	for state, want := range map[cove.JobState]string{
+		cove.JobLost:   "Nothing to pull: job a3f7b2 was lost before",
+		cove.JobFailed: "No changes: job a3f7b2 (failed) made no commits.",
 	} {
 		var out strings.Builder
 		printPulled(&out, push.Pulled{Job: "a3f7b2", State: state, Result: push.NoChanges})

@@ -4,14 +4,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/push"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // TestPulledMoved: that the branch was moved is said also where an earlier pull had brought
 // the commits, and there is more to say.
 func TestPulledMoved(t *testing.T) {
-	p := push.Pulled{Job: "a3f7b2", State: sprites.JobSucceeded, Result: push.FastForward, Branch: "main", Already: true, Messages: []string{"more"}}
+	p := push.Pulled{Job: "a3f7b2", State: cove.JobSucceeded, Result: push.FastForward, Branch: "main", Already: true, Messages: []string{"more"}}
 	for _, p.Moved = range []bool{true, false} {
 		var out strings.Builder
 		printPulled(&out, p)
@@ -23,11 +23,11 @@ func TestPulledMoved(t *testing.T) {
 
 // TestPulledText: a job whose work is in its sprite alone does not count as pulled.
 func TestPulledText(t *testing.T) {
-	now := sprites.Job{}.CreatedAt
-	for want, job := range map[string]sprites.Job{
-		"yes":    {JobResult: sprites.JobResult{PulledAt: &now, Bundle: sprites.Artifact{Size: 1}}},
-		"partly": {JobResult: sprites.JobResult{PulledAt: &now, Bundle: sprites.Artifact{Size: 1}, Uncollected: "x"}},
-		"no":     {JobResult: sprites.JobResult{PulledAt: &now, Uncollected: "x"}},
+	now := cove.Job{}.CreatedAt
+	for want, job := range map[string]cove.Job{
+		"yes":    {JobResult: cove.JobResult{PulledAt: &now, Bundle: cove.Artifact{Size: 1}}},
+		"partly": {JobResult: cove.JobResult{PulledAt: &now, Bundle: cove.Artifact{Size: 1}, Uncollected: "x"}},
+		"no":     {JobResult: cove.JobResult{PulledAt: &now, Uncollected: "x"}},
 	} {
 		if got := pulledText(job); got != want {
 			t.Errorf("got %s, want %s", got, want)

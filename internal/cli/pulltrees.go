@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
@@ -39,7 +40,7 @@ type pulledTree struct {
 // treePuller brings the folders that the settings name, once a job has succeeded.
 type treePuller struct {
 	inv    *invocation
-	client *sprites.Client
+	client *cove.Client
 	top    string // of the work tree
 	trees  []config.Tree
 	policy filesync.Policy
@@ -48,7 +49,7 @@ type treePuller struct {
 }
 
 // pullTrees is what brings the folders that the settings name for this work tree.
-func pullTrees(ctx context.Context, inv *invocation, c *sprites.Client, policy filesync.Policy) (*treePuller, error) {
+func pullTrees(ctx context.Context, inv *invocation, c *cove.Client, policy filesync.Policy) (*treePuller, error) {
 	s, p, err := loadSettings(ctx)
 	if err != nil {
 		return nil, err
@@ -61,8 +62,8 @@ func pullTrees(ctx context.Context, inv *invocation, c *sprites.Client, policy f
 }
 
 // pull brings all folders that it can.
-func (t *treePuller) pull(ctx context.Context, job sprites.Job) error {
-	if job.State != sprites.JobSucceeded {
+func (t *treePuller) pull(ctx context.Context, job cove.Job) error {
+	if job.State != cove.JobSucceeded {
 		return nil
 	}
 	var errs error
@@ -73,7 +74,7 @@ func (t *treePuller) pull(ctx context.Context, job sprites.Job) error {
 	return errs
 }
 
-func (t *treePuller) one(ctx context.Context, job sprites.Job, tree config.Tree) error {
+func (t *treePuller) one(ctx context.Context, job cove.Job, tree config.Tree) error {
 	if err := insideTree(t.top, tree.To); err != nil {
 		return err
 	}
@@ -178,7 +179,7 @@ func (t *treePuller) leaveOut(y *filesync.Sync, tree config.Tree, result *pulled
 }
 
 // treeHint says how to bring a folder by hand.
-func treeHint(job sprites.Job, y *filesync.Sync, e *fail.Error) string {
+func treeHint(job cove.Job, y *filesync.Sync, e *fail.Error) string {
 	if e.Code == filesync.CodeRisky {
 		return fmt.Sprintf("look at them in the sprite: cove exec -s %s -- ls %s; then take them: cove pull %s --accept-risky", job.Sprite, gitwork.Quote(y.Remote), job.ID)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -36,14 +37,14 @@ type pushOptions struct {
 	remove      bool
 	network     string
 	allow       []string
-	script      *sprites.SetupScript
+	script      *cove.SetupScript
 	environment []config.EnvVar
-	definition  *sprites.AgentDefinition
-	skill       *sprites.Skill
+	definition  *cove.AgentDefinition
+	skill       *cove.Skill
 	mcp         []string
 	dryRun      bool
 	bring       bool // the person's settings for the agent
-	settings    []sprites.SettingsFile
+	settings    []cove.SettingsFile
 }
 
 func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
@@ -166,7 +167,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 		Settings:    o.settings,
 		Policed:     cmd.Flags().Changed("network"),
 		Remotes:     o.network == policy.Agent || o.network == policy.Defaults,
-		JobSettings: sprites.JobSettings{
+		JobSettings: cove.JobSettings{
 			Agent:        o.agent,
 			Model:        o.model,
 			Sprite:       inv.global.sprite,
@@ -368,11 +369,11 @@ func checkPlan(name string) error {
 	return nil
 }
 
-func pushWith(ctx context.Context, inv *invocation, c *sprites.Client, opts push.Options) (push.Result, error) {
+func pushWith(ctx context.Context, inv *invocation, c *cove.Client, opts push.Options) (push.Result, error) {
 	courier, done := newCourier(inv, c)
 	defer done()
 	waits, show := "", courier.Installing
-	courier.Installing = func(job sprites.Job) { waits = job.ID; show(job) }
+	courier.Installing = func(job cove.Job) { waits = job.ID; show(job) }
 	result, err := courier.Push(ctx, opts)
 	if err != nil && ctx.Err() != nil && waits != "" {
 		done() // the line of its progress
@@ -394,14 +395,14 @@ func pushWith(ctx context.Context, inv *invocation, c *sprites.Client, opts push
 var stageNames = map[string]string{"count": "counting objects", "compress": "compressing objects", "bundle": "packing", "prepare": "preparing the sprite and its agent"}
 
 // sayInstalling tells the number of a job whose agent is being installed.
-func sayInstalling(inv *invocation, job sprites.Job) {
+func sayInstalling(inv *invocation, job cove.Job) {
 	if job.Installing != nil && jobPattern.MatchString(job.ID) {
 		inv.say("Job %s waits until its agent is installed, %s. End it with: cove job stop %s", job.ID, job.Installing.Agent, job.ID)
 	}
 }
 
 // sayLeft says what became of a job whose number was told, and whose push was interrupted.
-func sayLeft(ctx context.Context, inv *invocation, c *sprites.Client, id string) {
+func sayLeft(ctx context.Context, inv *invocation, c *cove.Client, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
 	defer cancel()
 	if _, err := c.Job(ctx, id); errors.Is(err, sprites.ErrNotFound) {
@@ -412,7 +413,7 @@ func sayLeft(ctx context.Context, inv *invocation, c *sprites.Client, id string)
 }
 
 // installText says how far the installation for a job is.
-func installText(job sprites.Job) string {
+func installText(job cove.Job) string {
 	p := job.Installing
 	if p == nil {
 		return "installing"
@@ -431,7 +432,7 @@ func installText(job sprites.Job) string {
 }
 
 // newCourier makes a Courier that shows its progress; done takes that away.
-func newCourier(inv *invocation, c *sprites.Client) (courier *push.Courier, done func()) {
+func newCourier(inv *invocation, c *cove.Client) (courier *push.Courier, done func()) {
 	courier = push.New(c)
 	var shown *progress
 	stage := ""
@@ -441,7 +442,7 @@ func newCourier(inv *invocation, c *sprites.Client) (courier *push.Courier, done
 			shown = nil
 		}
 	}
-	courier.Installing = func(job sprites.Job) {
+	courier.Installing = func(job cove.Job) {
 		if stage != job.ID {
 			done()
 			stage = job.ID

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -43,7 +44,7 @@ name it, or give -s.`,
 }
 
 // unpulledHint names the jobs whose work a delete would lose.
-func unpulledHint(ctx context.Context, c *sprites.Client, name string, err error) error {
+func unpulledHint(ctx context.Context, c *cove.Client, name string, err error) error {
 	e, ok := errors.AsType[*sprites.Error](err)
 	if !ok || e.Code != "unpulled_work" {
 		return err

@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
-	"github.com/cove-dev/cove/sprites"
 )
 
 func newRunCommand(inv *invocation) *cobra.Command {
@@ -134,7 +134,7 @@ func runJob(ctx context.Context, inv *invocation, opts push.Options, autoPull bo
 		return hinted(codedInterrupt(result.Job), "pull with: cove pull "+result.Job+" --wait; stop it with: cove job stop "+result.Job)
 	}
 	err = lostServer(err, "cove pull "+result.Job+" --wait")
-	if job.State.Terminal() && job.State != sprites.JobSucceeded {
+	if job.State.Terminal() && job.State != cove.JobSucceeded {
 		if hint := refusals(ctx, c, job); hint != "" {
 			inv.say("%s", hint)
 		}
@@ -144,7 +144,7 @@ func runJob(ctx context.Context, inv *invocation, opts push.Options, autoPull bo
 }
 
 // showUnpulled says how a job ended whose commits stay where they are.
-func showUnpulled(inv *invocation, job sprites.Job) error {
+func showUnpulled(inv *invocation, job cove.Job) error {
 	return inv.show(job, printTo(inv, "%s", strings.TrimSpace(fmt.Sprintf("Job %s %s. %s", job.ID, outcomeText(job), nextStep(job)))))
 }
 
@@ -154,7 +154,7 @@ func codedInterrupt(id string) error {
 }
 
 // followJob prints a job's log until its end, or with --json or --quiet waits for that.
-func followJob(ctx context.Context, inv *invocation, c *sprites.Client, id string) (sprites.Job, error) {
+func followJob(ctx context.Context, inv *invocation, c *cove.Client, id string) (cove.Job, error) {
 	if !inv.global.json && !inv.global.quiet {
 		job, err := c.Job(ctx, id)
 		if err != nil {
@@ -168,7 +168,7 @@ func followJob(ctx context.Context, inv *invocation, c *sprites.Client, id strin
 }
 
 // endRun ends a run whose job did not succeed, after what the pull said.
-func endRun(inv *invocation, job sprites.Job, pullErr error) error {
+func endRun(inv *invocation, job cove.Job, pullErr error) error {
 	exit := outcomeExit(job.State)
 	if _, reported := pullErr.(reportedError); inv.global.json && reported {
 		return reportedError{exit}
@@ -188,7 +188,7 @@ func endRun(inv *invocation, job sprites.Job, pullErr error) error {
 }
 
 // outcomeText is how a job ended, or is.
-func outcomeText(job sprites.Job) string {
+func outcomeText(job cove.Job) string {
 	text := jobStateText(job)
 	if job.Outcome != nil && job.Outcome.Reason != "" {
 		text += ": " + job.Outcome.Reason

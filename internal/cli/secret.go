@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -135,9 +136,9 @@ func newSecretListCommand(inv *invocation) *cobra.Command {
 				return err
 			}
 			if list == nil {
-				list = []sprites.Secret{}
+				list = []cove.Secret{}
 			}
-			return inv.show(sprites.SecretList{Secrets: list}, func(w io.Writer) {
+			return inv.show(cove.SecretList{Secrets: list}, func(w io.Writer) {
 				rows, now := [][]string{{"NAME", "CREATED", "SET"}}, time.Now()
 				for _, s := range list {
 					rows = append(rows, []string{s.Name, ago(s.CreatedAt, now), ago(s.UpdatedAt, now)})
@@ -184,9 +185,9 @@ func completeSecret(inv *invocation) cobra.CompletionFunc {
 		if len(args) > 0 && cmd.Annotations["several"] == "" {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			list, err := c.Secrets(ctx)
-			return candidates(list, err, prefix, func(s sprites.Secret) (string, string, bool) {
+			return candidates(list, err, prefix, func(s cove.Secret) (string, string, bool) {
 				return s.Name, "", secretPattern.MatchString(s.Name)
 			})
 		})

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -89,7 +90,7 @@ func (s *chosenServer) token() string {
 
 // client returns a client of the server in use. Where that is this machine's and
 // does not run, it is started.
-func (s *chosenServer) client(ctx context.Context) (*sprites.Client, error) {
+func (s *chosenServer) client(ctx context.Context) (*cove.Client, error) {
 	remote, err := s.remote()
 	if err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func (s *chosenServer) client(ctx context.Context) (*sprites.Client, error) {
 
 // ownClient returns a client of this machine's server, which is started where it does
 // not run, and again if it is killed meanwhile. The token is the owner's if it is empty.
-func (s *chosenServer) ownClient(ctx context.Context, token string) (*sprites.Client, error) {
+func (s *chosenServer) ownClient(ctx context.Context, token string) (*cove.Client, error) {
 	dir, byDefault, err := s.dataDir()
 	if err != nil {
 		return nil, err
@@ -142,7 +143,7 @@ func (s *chosenServer) isHere() bool {
 }
 
 // runningClient is client without starting a server: errNoServer then.
-func (s *chosenServer) runningClient(ctx context.Context) (*sprites.Client, error) {
+func (s *chosenServer) runningClient(ctx context.Context) (*cove.Client, error) {
 	remote, err := s.remote()
 	if err != nil {
 		return nil, err
@@ -156,9 +157,9 @@ func (s *chosenServer) runningClient(ctx context.Context) (*sprites.Client, erro
 	}
 	if remote.backend != nil {
 		token, err := s.backendToken(ctx, remote.backend)
-		return &sprites.Client{URL: remote.url, Token: token}, err
+		return &cove.Client{Client: &sprites.Client{URL: remote.url, Token: token}}, err
 	}
-	c := &sprites.Client{URL: remote.url, Token: s.token()}
+	c := &cove.Client{Client: &sprites.Client{URL: remote.url, Token: s.token()}}
 	if c.Token == "" && dataErr == nil {
 		// This machine's own server may be named by its address; its token goes
 		// nowhere else.
@@ -172,7 +173,7 @@ func (s *chosenServer) runningClient(ctx context.Context) (*sprites.Client, erro
 
 // clientAgain is client for who has lost the server: one that was killed is started
 // again, but not one that somebody stopped.
-func (s *chosenServer) clientAgain(ctx context.Context) (*sprites.Client, error) {
+func (s *chosenServer) clientAgain(ctx context.Context) (*cove.Client, error) {
 	remote, err := s.remote()
 	if err != nil {
 		return nil, err
@@ -205,7 +206,7 @@ func (s *chosenServer) clientAgain(ctx context.Context) (*sprites.Client, error)
 
 // localClient is a client of the server that runs on a data folder, or errNoServer, or an
 // elsewhereError. The token is the owner's if it is empty.
-func localClient(ctx context.Context, dir, token string) (*sprites.Client, error) {
+func localClient(ctx context.Context, dir, token string) (*cove.Client, error) {
 	server, err := datafolder.Read(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, endingElsewhere(dir)
@@ -230,7 +231,7 @@ func localClient(ctx context.Context, dir, token string) (*sprites.Client, error
 			return nil, fmt.Errorf("read the server's token: %w", err)
 		}
 	}
-	c := &sprites.Client{URL: server.URL, Token: token, HTTPClient: ownHTTP(dir)}
+	c := &cove.Client{Client: &sprites.Client{URL: server.URL, Token: token, HTTPClient: ownHTTP(dir)}}
 	if err := probe(ctx, c, server.PID); err != nil {
 		return nil, err
 	}
@@ -239,7 +240,7 @@ func localClient(ctx context.Context, dir, token string) (*sprites.Client, error
 
 // probe asks a server whether it lives. A process number that does not fit means
 // that another program has its address now.
-func probe(ctx context.Context, c *sprites.Client, pid int) error {
+func probe(ctx context.Context, c *cove.Client, pid int) error {
 	limited, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	info, err := c.Version(limited)

@@ -13,11 +13,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/shim/policy"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // flagOf names the flag that a setting is the default of.
@@ -110,7 +110,7 @@ func setFlag(f *pflag.Flag, v config.Value) error {
 
 // setupScript is what prepares a sprite, as the flags --setup and --setup-timeout
 // or the settings say; nil: nothing does.
-func setupScript(cmd *cobra.Command, s *config.Settings, p config.Places) (*sprites.SetupScript, error) {
+func setupScript(cmd *cobra.Command, s *config.Settings, p config.Places) (*cove.SetupScript, error) {
 	v := s.Value(config.SetupScript)
 	if f := cmd.Flags().Lookup("setup"); f.Changed {
 		v = config.Value{Text: f.Value.String(), From: config.FromFlag}
@@ -126,7 +126,7 @@ func setupScript(cmd *cobra.Command, s *config.Settings, p config.Places) (*spri
 	if script == nil || err != nil {
 		return nil, configError(err)
 	}
-	return &sprites.SetupScript{Name: script.Name, Text: string(script.Text), TimeoutSec: int64(max(limit.Seconds(), 1))}, nil
+	return &cove.SetupScript{Name: script.Name, Text: string(script.Text), TimeoutSec: int64(max(limit.Seconds(), 1))}, nil
 }
 
 // registerSetup adds the flags that setupScript reads.

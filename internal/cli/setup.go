@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -92,13 +93,13 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
 // preparation is one cove setup.
 type preparation struct {
 	inv    *invocation
-	client *sprites.Client
+	client *cove.Client
 	sprite *sprites.Sprite
 	agent  string
 	who    agents.Agent
 	places config.Places
-	script *sprites.SetupScript // nil: none
-	vars   []config.EnvVar      // of the files
+	script *cove.SetupScript // nil: none
+	vars   []config.EnvVar   // of the files
 	steps  steps
 }
 
@@ -178,7 +179,7 @@ func (p *preparation) runScript(ctx context.Context, work agents.Work) (string, 
 		return stepNone, "no " + config.DefaultScript, nil
 	}
 	dir := ".cove/setup/run-" + randomName()
-	spec := sprites.JobSpec{ID: "setup", Workdir: "work", Env: overEnv(work.Env, pairs(p.vars)), SetupScript: p.script}
+	spec := cove.JobSpec{ID: "setup", Workdir: "work", Env: overEnv(work.Env, pairs(p.vars)), SetupScript: p.script}
 	var repo *gitwork.Repo
 	if p.places.Top != "" {
 		var err error
@@ -206,7 +207,7 @@ func (p *preparation) runScript(ctx context.Context, work agents.Work) (string, 
 }
 
 // describe fills in what the clone will be of.
-func (p *preparation) describe(ctx context.Context, spec *sprites.JobSpec) (*gitwork.Repo, error) {
+func (p *preparation) describe(ctx context.Context, spec *cove.JobSpec) (*gitwork.Repo, error) {
 	repo, err := gitwork.Open(ctx, p.places.Top)
 	if err != nil {
 		return nil, err
@@ -224,7 +225,7 @@ func (p *preparation) describe(ctx context.Context, spec *sprites.JobSpec) (*git
 	return repo, nil
 }
 
-func (p *preparation) writeSpec(ctx context.Context, dir string, spec sprites.JobSpec) error {
+func (p *preparation) writeSpec(ctx context.Context, dir string, spec cove.JobSpec) error {
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return err
@@ -242,7 +243,7 @@ func (p *preparation) forget(ctx context.Context, dir string) {
 }
 
 // upload sends the repository's bundle.
-func (p *preparation) upload(ctx context.Context, repo *gitwork.Repo, dir string, spec *sprites.JobSpec) error {
+func (p *preparation) upload(ctx context.Context, repo *gitwork.Repo, dir string, spec *cove.JobSpec) error {
 	file, err := repo.TempFile("setup-")
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"syscall"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
@@ -176,7 +177,7 @@ func checkSession(id string) error {
 }
 
 // handle is the sprite in use, on a client.
-func (s *chosenSprite) handle(ctx context.Context, c *sprites.Client) (*sprites.Sprite, error) {
+func (s *chosenSprite) handle(ctx context.Context, c *cove.Client) (*sprites.Sprite, error) {
 	name, err := s.name(ctx)
 	if err != nil {
 		return nil, err

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // How a step ended.
@@ -65,7 +65,7 @@ func (s *steps) add(st stepJSON, err error) {
 }
 
 // headline is the first line of a text, of which the others are what a program printed.
-func headline(text string) string { return sprites.Outcome{Reason: text}.Headline() }
+func headline(text string) string { return cove.Outcome{Reason: text}.Headline() }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 

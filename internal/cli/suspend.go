@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -45,7 +46,7 @@ asked first, unless --yes is given.`,
 		Example: "  cove restart paint",
 	},
 		func(s *sprites.Sprite, ctx context.Context) (sprites.Info, error) {
-			running := runningJobs(ctx, s.Client(), s.Name())
+			running := runningJobs(ctx, &cove.Client{Client: s.Client()}, s.Name())
 			if _, err := s.Client().Restart(ctx, s.Name()); err != nil {
 				return sprites.Info{}, err
 			}

@@ -10,12 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
-var tokenVerbs = []string{sprites.VerbRead, sprites.VerbWrite, sprites.VerbExec, sprites.VerbAdmin}
+var tokenVerbs = []string{cove.VerbRead, cove.VerbWrite, cove.VerbExec, cove.VerbAdmin}
 
 func newTokenCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
@@ -81,12 +81,12 @@ admin is for tokens, the server itself, and rules that open its own network.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.all, "all", false, "for all sprites")
 	f.StringVar(&o.prefix, "prefix", "", "for the sprites whose names begin so")
-	f.StringSliceVar(&o.verbs, "verbs", []string{sprites.VerbRead, sprites.VerbWrite, sprites.VerbExec}, "what it is good for: "+strings.Join(tokenVerbs, ", "))
+	f.StringSliceVar(&o.verbs, "verbs", []string{cove.VerbRead, cove.VerbWrite, cove.VerbExec}, "what it is good for: "+strings.Join(tokenVerbs, ", "))
 	f.DurationVar(&o.expires, "expires", 0, "ends after so long (default: never)")
 	return cmd
 }
 
-func (o *tokenOptions) request(cmd *cobra.Command, name, sprite string) (sprites.TokenRequest, error) {
+func (o *tokenOptions) request(cmd *cobra.Command, name, sprite string) (cove.TokenRequest, error) {
 	scopes := 0
 	for _, given := range []bool{o.all, o.prefix != "", sprite != ""} {
 		if given {
@@ -95,27 +95,27 @@ func (o *tokenOptions) request(cmd *cobra.Command, name, sprite string) (sprites
 	}
 	switch {
 	case strings.TrimSpace(name) == "":
-		return sprites.TokenRequest{}, usagef(cmd, "the token needs a name")
+		return cove.TokenRequest{}, usagef(cmd, "the token needs a name")
 	case scopes != 1:
-		return sprites.TokenRequest{}, usagef(cmd, "say which sprites it is for, by one of --all, --prefix and -s")
+		return cove.TokenRequest{}, usagef(cmd, "say which sprites it is for, by one of --all, --prefix and -s")
 	case o.expires < 0 || o.expires > 0 && o.expires < time.Second:
-		return sprites.TokenRequest{}, usagef(cmd, "--expires %v: a second at least", o.expires)
+		return cove.TokenRequest{}, usagef(cmd, "--expires %v: a second at least", o.expires)
 	case len(o.verbs) == 0:
-		return sprites.TokenRequest{}, usagef(cmd, "--verbs: one at least of %s", strings.Join(tokenVerbs, ", "))
+		return cove.TokenRequest{}, usagef(cmd, "--verbs: one at least of %s", strings.Join(tokenVerbs, ", "))
 	}
 	for _, v := range o.verbs {
 		if !slices.Contains(tokenVerbs, v) {
-			return sprites.TokenRequest{}, usagef(cmd, "--verbs: %q is none of %s", v, strings.Join(tokenVerbs, ", "))
+			return cove.TokenRequest{}, usagef(cmd, "--verbs: %q is none of %s", v, strings.Join(tokenVerbs, ", "))
 		}
 	}
 	if sprite != "" {
 		if err := checkName(sprite); err != nil {
-			return sprites.TokenRequest{}, err
+			return cove.TokenRequest{}, err
 		}
 	}
-	return sprites.TokenRequest{
+	return cove.TokenRequest{
 		Name:       name,
-		Scope:      sprites.TokenScope{All: o.all, Prefix: o.prefix, Sprite: sprite},
+		Scope:      cove.TokenScope{All: o.all, Prefix: o.prefix, Sprite: sprite},
 		Verbs:      o.verbs,
 		TTLSeconds: int64(o.expires / time.Second),
 	}, nil
@@ -139,14 +139,14 @@ func newTokenListCommand(inv *invocation) *cobra.Command {
 				return err
 			}
 			if list == nil {
-				list = []sprites.Token{}
+				list = []cove.Token{}
 			}
-			return inv.show(sprites.TokenList{Tokens: list}, func(w io.Writer) { printTokens(w, list, time.Now()) })
+			return inv.show(cove.TokenList{Tokens: list}, func(w io.Writer) { printTokens(w, list, time.Now()) })
 		}),
 	}
 }
 
-func printTokens(w io.Writer, list []sprites.Token, now time.Time) {
+func printTokens(w io.Writer, list []cove.Token, now time.Time) {
 	rows := [][]string{{"ID", "NAME", "FOR", "VERBS", "CREATED", "EXPIRES"}}
 	for _, t := range list {
 		scope := "all"
@@ -196,7 +196,7 @@ func newTokenRmCommand(inv *invocation) *cobra.Command {
 }
 
 // findToken returns the id of the token that has it, or alone has the name.
-func findToken(list []sprites.Token, arg string) (string, error) {
+func findToken(list []cove.Token, arg string) (string, error) {
 	var ids []string
 	for _, t := range list {
 		if t.ID == arg {

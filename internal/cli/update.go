@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -156,7 +157,7 @@ func sayReserve(inv *invocation, info sprites.Info) {
 }
 
 // sayDisk says that a sprite takes more already than its new disk limit.
-func sayDisk(ctx context.Context, inv *invocation, c *sprites.Client, name string, limit int64) {
+func sayDisk(ctx context.Context, inv *invocation, c *cove.Client, name string, limit int64) {
 	info, err := c.Get(ctx, name)
 	if err != nil || info.Cove == nil || info.Cove.DiskUsed < limit {
 		return // it is a remark

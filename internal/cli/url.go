@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -76,7 +77,7 @@ Pages there have no service workers, which would see the links that come after.`
 }
 
 // showURL prints a sprite's URL, or the link of a visit that is to be made.
-func showURL(ctx context.Context, inv *invocation, c *sprites.Client, info sprites.Info, visit *sprites.VisitRequest) error {
+func showURL(ctx context.Context, inv *invocation, c *cove.Client, info sprites.Info, visit *sprites.VisitRequest) error {
 	doc := struct {
 		URL  string         `json:"url"`
 		Auth string         `json:"auth"`

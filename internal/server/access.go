@@ -15,12 +15,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
-var allVerbs = []string{sprites.VerbRead, sprites.VerbWrite, sprites.VerbExec, sprites.VerbAdmin}
+var allVerbs = []string{cove.VerbRead, cove.VerbWrite, cove.VerbExec, cove.VerbAdmin}
 
 // principal is who makes a request, by the token; for who visits a URL that is
 // public, everybody who does.
@@ -28,7 +28,7 @@ type principal struct {
 	name  string
 	owner bool // the server's own, not one of the store's
 	hash  [sha256.Size]byte
-	scope sprites.TokenScope
+	scope cove.TokenScope
 	verbs []string
 	until time.Time // zero: for ever
 }
@@ -38,7 +38,7 @@ type principal struct {
 func newPrincipal(name, secret string) principal {
 	hash := store.HashToken(secret)
 	name += "-" + hex.EncodeToString(hash[:4])
-	return principal{name: name, owner: true, hash: hash, scope: sprites.TokenScope{All: true}, verbs: allVerbs}
+	return principal{name: name, owner: true, hash: hash, scope: cove.TokenScope{All: true}, verbs: allVerbs}
 }
 
 // newSecret makes a token's secret.
@@ -117,7 +117,7 @@ func (a *access) mayActIn(ctx context.Context, p principal, name string) error {
 	if err != nil {
 		return err
 	}
-	if !p.reaches(name) || shared && !p.may(sprites.VerbAdmin) {
+	if !p.reaches(name) || shared && !p.may(cove.VerbAdmin) {
 		return fail.New("forbidden", "the token does not reach this sprite", "")
 	}
 	return nil

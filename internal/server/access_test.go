@@ -11,20 +11,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
 
-func token(t *testing.T, s *covetest.Server, scope sprites.TokenScope, verbs ...string) sprites.Token {
+func token(t *testing.T, s *covetest.Server, scope cove.TokenScope, verbs ...string) cove.Token {
 	t.Helper()
-	tok, err := s.Client().CreateToken(t.Context(), sprites.TokenRequest{Name: "test", Scope: scope, Verbs: verbs})
+	tok, err := s.Client().CreateToken(t.Context(), cove.TokenRequest{Name: "test", Scope: scope, Verbs: verbs})
 	must(t, err)
 	return tok
 }
 
-func bearer(tok sprites.Token) edit { return header("Authorization", "Bearer "+tok.Secret) }
+func bearer(tok cove.Token) edit { return header("Authorization", "Bearer "+tok.Secret) }
 
 // deeds are requests by the verb that they need. SPRITE stands for the sprite's
 // name; without it they are allowed to any token with the verb.
@@ -52,7 +53,7 @@ func TestTokenScopesAndVerbs(t *testing.T) {
 	for _, name := range []string{"ci-1", "ci", "other"} {
 		s.Create(name)
 	}
-	for scope, reaches := range map[sprites.TokenScope][]string{
+	for scope, reaches := range map[cove.TokenScope][]string{
 		{All: true}: {"ci-1", "ci", "other", "ci-9"}, {Prefix: "ci-"}: {"ci-1", "ci-9"}, {Sprite: "ci"}: {"ci"},
 	} {
 		for _, verb := range []string{"read", "write", "exec", "admin"} {
@@ -60,7 +61,7 @@ func TestTokenScopesAndVerbs(t *testing.T) {
 				continue
 			}
 			tok := token(t, s, scope, verb)
-			c := &sprites.Client{URL: s.URL, Token: tok.Secret}
+			c := &cove.Client{Client: &sprites.Client{URL: s.URL, Token: tok.Secret}}
 			for _, name := range []string{"ci-1", "ci", "other", "ci-9"} { // the last does not exist
 				reached := slices.Contains(reaches, name)
 				for needed, whats := range deeds {
@@ -86,11 +87,11 @@ func TestTokenScopesAndVerbs(t *testing.T) {
 	}
 	// An export shows all that is in a sprite, and seals it.
 	for _, verbs := range [][]string{{"read"}, {"write"}, {"exec"}, {"read", "write"}} {
-		a := ask(t, s, "GET /v1/sprites/ci/export", "", bearer(token(t, s, sprites.TokenScope{All: true}, verbs...)))
+		a := ask(t, s, "GET /v1/sprites/ci/export", "", bearer(token(t, s, cove.TokenScope{All: true}, verbs...)))
 		failIf(t, (a.StatusCode == 403) == (len(verbs) == 2), "an export with %v: %d %s", verbs, a.StatusCode, a.body)
 	}
 	// Only an admin may show the host's folders to a sprite, or claim it.
-	tok := token(t, s, sprites.TokenScope{All: true}, "read", "write", "exec")
+	tok := token(t, s, cove.TokenScope{All: true}, "read", "write", "exec")
 	for _, body := range []string{`{"name":"new","include":["/etc"]}`, `{"name":"new","owner":"job:abcdef"}`, `{"name":"new","lease_seconds":9}`} {
 		ask(t, s, "POST /v1/sprites", body, bearer(tok)).refused(t, 403, "forbidden")
 	}
@@ -100,7 +101,7 @@ func TestTokenScopesAndVerbs(t *testing.T) {
 // and JSON.
 func TestTokenLife(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
-	c, ctx, all := s.Client(), t.Context(), sprites.TokenScope{All: true}
+	c, ctx, all := s.Client(), t.Context(), cove.TokenScope{All: true}
 	unauthorized := func(what string, edits ...edit) {
 		t.Helper()
 		a := ask(t, s, "GET /v1/version", "", edits...)
@@ -130,12 +131,12 @@ func TestTokenLife(t *testing.T) {
 	must(t, c.DeleteToken(ctx, tok.ID))
 	unauthorized("not known", bearer(tok))
 	wantError(t, c.DeleteToken(ctx, tok.ID), 404, "not_found")
-	tok, err = c.CreateToken(ctx, sprites.TokenRequest{Name: "short", Scope: all, Verbs: []string{"read"}, TTLSeconds: 3600})
+	tok, err = c.CreateToken(ctx, cove.TokenRequest{Name: "short", Scope: all, Verbs: []string{"read"}, TTLSeconds: 3600})
 	failIf(t, err != nil || time.Until(*tok.ExpiresAt).Round(time.Minute) != time.Hour, "got %+v, %v", tok, err)
 	must(t, s.Store.Tokens.Create(ctx, store.Token{
 		Hash: store.HashToken("cove_old"), Scope: all, Verbs: []string{"read"}, CreatedAt: time.Unix(1e9, 0), ExpiresAt: time.Now().Add(-time.Second),
 	}))
-	unauthorized("expired", bearer(sprites.Token{Secret: "cove_old"}))
+	unauthorized("expired", bearer(cove.Token{Secret: "cove_old"}))
 
 	for _, fields := range []string{ // the last of each key counts
 		`"name":""`, `"name":"a\nb"`, `"scope":{"all":false}`, `"scope":{"prefix":"a"}`, `"verbs":[]`, `"verbs":["fly"]`, `"verbs":["read","read"]`,
@@ -252,7 +253,7 @@ func TestInstallSprite(t *testing.T) {
 		_, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: name, Owner: owner})
 		must(t, err)
 	}
-	by := bearer(token(t, s, sprites.TokenScope{All: true}, "read", "write", "exec"))
+	by := bearer(token(t, s, cove.TokenScope{All: true}, "read", "write", "exec"))
 	for _, what := range []string{
 		"POST /v1/sprites/NAME/exec?cmd=true", "PUT /v1/sprites/NAME/fs/write?path=x", "GET /v1/sprites/NAME", "DELETE /v1/sprites/NAME",
 	} {

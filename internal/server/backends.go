@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/duplex"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // backendRoutes names backends, and passes calls on to them.
@@ -32,16 +32,16 @@ func (g *backendRoutes) list(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if all == nil {
-		all = []sprites.Backend{}
+		all = []cove.Backend{}
 	}
-	writeJSON(w, http.StatusOK, sprites.BackendList{Backends: all})
+	writeJSON(w, http.StatusOK, cove.BackendList{Backends: all})
 	return nil
 }
 
 // put names a backend. Neither its answers nor its errors repeat the token.
 func (g *backendRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("backend")
-	var req sprites.BackendRequest
+	var req cove.BackendRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		if _, ok := errors.AsType[*fail.Error](err); ok { // it may quote the token
 			return fail.New(sprite.CodeBadRequest, "the body can't be read as JSON", `it is {"url":"https://…","token":"…"}`)

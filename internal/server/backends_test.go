@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -29,7 +30,7 @@ func TestBackends(t *testing.T) {
 	}))
 	defer far.Close()
 	c := s.Server.Client()
-	must(t, c.PutBackend(t.Context(), "far", sprites.BackendRequest{URL: far.URL + "/under/", Token: secret}))
+	must(t, c.PutBackend(t.Context(), "far", cove.BackendRequest{URL: far.URL + "/under/", Token: secret}))
 	list, err := c.Backends(t.Context())
 	failIf(t, err != nil || len(list) != 1 || list[0].URL != far.URL+"/under", "got %+v, %v", list, err)
 
@@ -56,19 +57,19 @@ func TestBackends(t *testing.T) {
 		a := ask(t, s, "PUT /v1/backends/"+name, body)
 		failIf(t, a.StatusCode != 400 || strings.Contains(string(a.body), secret), "%s: %d %s", body, a.StatusCode, a.body)
 	}
-	tok := bearer(token(t, s, sprites.TokenScope{All: true}, "read", "write", "exec"))
+	tok := bearer(token(t, s, cove.TokenScope{All: true}, "read", "write", "exec"))
 	for _, what := range []string{"GET /v1/backends", "PUT /v1/backends/far", "DELETE /v1/backends/far", "GET /v1/backends/far/v1/sprites"} {
 		ask(t, s, what, "{}", tok).refused(t, 403, "forbidden")
 	}
 	ask(t, s, "POST /v1/jobs", `{"backend":"far"}`, tok).refused(t, 501, "not_available")
 
 	// Jobs there need it, and where it is.
-	must(t, s.Store.Jobs.Create(t.Context(), sprites.Job{ID: "abcdef", State: sprites.JobRunning, JobSettings: sprites.JobSettings{Backend: "far", Sprite: "ci-1"}}, nil))
+	must(t, s.Store.Jobs.Create(t.Context(), cove.Job{ID: "abcdef", State: cove.JobRunning, JobSettings: cove.JobSettings{Backend: "far", Sprite: "ci-1"}}, nil))
 	wantError(t, c.DeleteBackend(t.Context(), "far"), 409, "backend_in_use")
-	wantError(t, c.PutBackend(t.Context(), "far", sprites.BackendRequest{URL: "http://127.0.0.1:1", Token: secret}), 409, "backend_in_use")
-	must(t, c.PutBackend(t.Context(), "far", sprites.BackendRequest{URL: far.URL + "/under", Token: secret + "2"}))
+	wantError(t, c.PutBackend(t.Context(), "far", cove.BackendRequest{URL: "http://127.0.0.1:1", Token: secret}), 409, "backend_in_use")
+	must(t, c.PutBackend(t.Context(), "far", cove.BackendRequest{URL: far.URL + "/under", Token: secret + "2"}))
 	// They are not those of sprites here.
-	ask(t, s, "GET /v1/jobs/abcdef", "", bearer(token(t, s, sprites.TokenScope{Prefix: "ci-"}, "read"))).refused(t, 404, "not_found")
+	ask(t, s, "GET /v1/jobs/abcdef", "", bearer(token(t, s, cove.TokenScope{Prefix: "ci-"}, "read"))).refused(t, 404, "not_found")
 	s.Create("ci-1")
 	must(t, c.Delete(t.Context(), "ci-1", sprites.DeleteOptions{}))
 	must(t, s.Store.Jobs.Delete(t.Context(), "abcdef"))

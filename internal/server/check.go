@@ -8,8 +8,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/sprite"
-	"github.com/cove-dev/cove/sprites"
 )
 
 const checkTimeout = 2 * time.Second
@@ -25,7 +25,7 @@ func (g *spriteRoutes) check(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	started := time.Now()
-	c := sprites.Check{Name: info.Name, ID: info.ID, Status: "hibernated", CheckedAt: started.UTC()}
+	c := cove.Check{Name: info.Name, ID: info.ID, Status: "hibernated", CheckedAt: started.UTC()}
 	if sandbox != nil {
 		c.Status = "healthy"
 		var err error
@@ -40,7 +40,7 @@ func (g *spriteRoutes) check(w http.ResponseWriter, r *http.Request) error {
 
 // alive asks the guest something small, over a connection of its own, so that each
 // part of the way is gone and timed.
-func alive(r *http.Request, sandbox sprite.Sandbox) (*sprites.CheckTimes, error) {
+func alive(r *http.Request, sandbox sprite.Sandbox) (*cove.CheckTimes, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 	defer cancel()
 	began := time.Now()
@@ -72,5 +72,5 @@ func alive(r *http.Request, sandbox sprite.Sandbox) (*sprites.CheckTimes, error)
 		return nil, fmt.Errorf("the guest answers with status %d", resp.StatusCode)
 	}
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	return &sprites.CheckTimes{Shim: ms(reached.Sub(began)), Guest: ms(time.Since(reached))}, nil
+	return &cove.CheckTimes{Shim: ms(reached.Sub(began)), Guest: ms(time.Since(reached))}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -108,9 +109,9 @@ func TestCheckpoints(t *testing.T) {
 	ask(t, s, "POST /v1/sprites/paint/fork", `{"name":"x","checkpoint":"v9"}`).refused(t, 404, "not_found")
 
 	// Nobody's but who reaches both names.
-	tok := token(t, s, sprites.TokenScope{Prefix: "pa"}, "read", "write")
+	tok := token(t, s, cove.TokenScope{Prefix: "pa"}, "read", "write")
 	ask(t, s, "POST /v1/sprites/paint/fork", `{"name":"other"}`, bearer(tok)).refused(t, 403, "forbidden")
-	reader := token(t, s, sprites.TokenScope{All: true}, "read")
+	reader := token(t, s, cove.TokenScope{All: true}, "read")
 	for _, what := range []string{"POST checkpoint", "DELETE checkpoints/v1", "POST checkpoints/v1/restore", "POST fork"} {
 		method, path, _ := strings.Cut(what, " ")
 		ask(t, s, method+" /v1/sprites/paint/"+path, "{}", bearer(reader)).refused(t, 403, "forbidden")

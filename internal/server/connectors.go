@@ -6,11 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // connectorRoutes defines connectors, and grants them to sprites, labels and jobs.
@@ -26,9 +26,9 @@ func (g *connectorRoutes) list(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if all == nil {
-		all = []sprites.Connector{}
+		all = []cove.Connector{}
 	}
-	writeJSON(w, http.StatusOK, sprites.ConnectorList{Connectors: all})
+	writeJSON(w, http.StatusOK, cove.ConnectorList{Connectors: all})
 	return nil
 }
 
@@ -55,7 +55,7 @@ func noConnector(r *http.Request, err error) error {
 
 // put replaces a whole definition, or nothing.
 func (g *connectorRoutes) put(w http.ResponseWriter, r *http.Request) error {
-	var c sprites.Connector
+	var c cove.Connector
 	if err := readStrict(w, r, &c, "the connector", `such as {"upstream":"https://api.example.org","headers":{"X-Api-Key":"{secret}"}}`); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (g *connectorRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g *connectorRoutes) grant(w http.ResponseWriter, r *http.Request) error {
-	var grant sprites.ConnectorGrant
+	var grant cove.ConnectorGrant
 	if err := readJSON(w, r, maxBody, &grant); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (g *connectorRoutes) grant(w http.ResponseWriter, r *http.Request) error {
 
 func (g *connectorRoutes) revoke(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	grant := sprites.ConnectorGrant{Sprite: q.Get("sprite"), Label: q.Get("label"), Job: q.Get("job")}
+	grant := cove.ConnectorGrant{Sprite: q.Get("sprite"), Label: q.Get("label"), Job: q.Get("job")}
 	if grant.Sprite == "" && grant.Label == "" && grant.Job == "" || grant.Sprite != "" && grant.Label != "" {
 		return fail.New(sprite.CodeBadRequest, "a connector is revoked from a sprite, a label or a job", "")
 	}
@@ -123,7 +123,7 @@ func (g *connectorRoutes) log(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return tellEvents(w, r, [][]string{paths}, func(e sprites.ConnectorEvent) time.Time { return e.Time })
+	return tellEvents(w, r, [][]string{paths}, func(e cove.ConnectorEvent) time.Time { return e.Time })
 }
 
 // synced answers once the running sandboxes have the connectors that the store says.

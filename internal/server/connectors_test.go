@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
@@ -82,8 +83,8 @@ func startConnected(t *testing.T) (*covetest.Server, *connected) {
 	return covetest.Start(t, covetest.Options{Runtime: rt}), rt
 }
 
-func xKey(name string) sprites.Connector {
-	return sprites.Connector{Name: name, Upstream: "https://a.example", Headers: map[string]string{"x-key": "{secret}"}, Secret: "key"}
+func xKey(name string) cove.Connector {
+	return cove.Connector{Name: name, Upstream: "https://a.example", Headers: map[string]string{"x-key": "{secret}"}, Secret: "key"}
 }
 
 // A sprite has the connectors that are granted to it, when it boots and while it
@@ -102,12 +103,12 @@ func TestConnectorGrants(t *testing.T) {
 	}
 	_, err = c.PutConnector(ctx, xKey("api"))
 	step("put", "", err)
-	step("granted", "api the secret that it adds is not set", c.GrantConnector(ctx, "api", sprites.ConnectorGrant{Sprite: "paint"}))
+	step("granted", "api the secret that it adds is not set", c.GrantConnector(ctx, "api", cove.ConnectorGrant{Sprite: "paint"}))
 	step("with a secret", "api value-one", c.SetSecret(ctx, "key", "value-one"))
 	step("with another", "api value-two", c.SetSecret(ctx, "key", "value-two"))
 	_, err = c.PutConnector(ctx, xKey("other"))
 	step("another connector", "api value-two", err)
-	step("by a label", "api value-two, other value-two", c.GrantConnector(ctx, "other", sprites.ConnectorGrant{Label: "ci", Reaches: []string{"paint"}}))
+	step("by a label", "api value-two, other value-two", c.GrantConnector(ctx, "other", cove.ConnectorGrant{Label: "ci", Reaches: []string{"paint"}}))
 	_, err = c.Update(ctx, "paint", sprites.UpdateRequest{Labels: &[]string{"new"}})
 	step("without the label", "api value-two", err)
 	def := xKey("api")
@@ -117,20 +118,20 @@ func TestConnectorGrants(t *testing.T) {
 	_, err = c.PutConnector(ctx, xKey("api"))
 	step("and back", "api value-two", err)
 	step("without the secret", "api the secret that it adds is not set", c.DeleteSecret(ctx, "key"))
-	step("revoked", "", c.RevokeConnector(ctx, "api", sprites.ConnectorGrant{Sprite: "paint"}))
+	step("revoked", "", c.RevokeConnector(ctx, "api", cove.ConnectorGrant{Sprite: "paint"}))
 	step("for a job", "", func() error { addJob(t, s, "abcdef", "paint"); return nil }())
-	step("of a job", "api the secret that it adds is not set", c.GrantConnector(ctx, "api", sprites.ConnectorGrant{Sprite: "paint", Job: "abcdef"}))
-	step("after it", "", c.RevokeConnector(ctx, "api", sprites.ConnectorGrant{Job: "abcdef"}))
-	step("granted again", "api the secret that it adds is not set", c.GrantConnector(ctx, "api", sprites.ConnectorGrant{Sprite: "paint"}))
+	step("of a job", "api the secret that it adds is not set", c.GrantConnector(ctx, "api", cove.ConnectorGrant{Sprite: "paint", Job: "abcdef"}))
+	step("after it", "", c.RevokeConnector(ctx, "api", cove.ConnectorGrant{Job: "abcdef"}))
+	step("granted again", "api the secret that it adds is not set", c.GrantConnector(ctx, "api", cove.ConnectorGrant{Sprite: "paint"}))
 	step("removed", "", c.DeleteConnector(ctx, "api"))
 
 	must(t, c.SetSecret(ctx, "key", "value-one"))
-	must(t, c.GrantConnector(ctx, "other", sprites.ConnectorGrant{Sprite: "cold"}))
+	must(t, c.GrantConnector(ctx, "other", cove.ConnectorGrant{Sprite: "cold"}))
 	must(t, c.Sprite("cold").Command("true").Run())
 	failIf(t, rt.of("cold") != "other value-one", "at boot: got %q", rt.of("cold"))
 	// A key that is not the right one is said, and not replaced.
 	must(t, os.WriteFile(filepath.Join(s.Dir, store.KeyFile), []byte("short"), 0o600))
-	must(t, c.GrantConnector(ctx, "other", sprites.ConnectorGrant{Sprite: "paint"}))
+	must(t, c.GrantConnector(ctx, "other", cove.ConnectorGrant{Sprite: "paint"}))
 	failIf(t, rt.of("paint") != "other the secret that it adds can't be read", "got %q", rt.of("paint"))
 }
 
@@ -142,14 +143,14 @@ func TestConnectorGrantsAtBoot(t *testing.T) {
 	_, err := c.PutConnector(ctx, xKey("api"))
 	must(t, err)
 	s.Create("paint")
-	must(t, c.GrantConnector(ctx, "api", sprites.ConnectorGrant{Sprite: "paint"}))
+	must(t, c.GrantConnector(ctx, "api", cove.ConnectorGrant{Sprite: "paint"}))
 	rt.hold = make(chan struct{})
 	ran := make(chan error, 1)
 	go func() { ran <- c.Sprite("paint").Command("true").Run() }()
 	for deadline := time.Now().Add(lastResort); rt.of("paint") == "" && time.Now().Before(deadline); {
 		<-time.After(time.Millisecond)
 	}
-	must(t, c.RevokeConnector(ctx, "api", sprites.ConnectorGrant{Sprite: "paint"}))
+	must(t, c.RevokeConnector(ctx, "api", cove.ConnectorGrant{Sprite: "paint"}))
 	close(rt.hold)
 	must(t, <-ran)
 	failIf(t, rt.of("paint") != "", "got %q", rt.of("paint"))
@@ -159,15 +160,15 @@ func TestConnectorCalls(t *testing.T) {
 	s, _ := startConnected(t)
 	c, ctx := s.Server.Client(), t.Context()
 	s.Create("paint")
-	got, err := c.PutConnector(ctx, sprites.Connector{Name: "github-api", Paths: []string{"/repos/*"}, Limits: sprites.ConnectorLimits{Requests: 9}})
+	got, err := c.PutConnector(ctx, cove.Connector{Name: "github-api", Paths: []string{"/repos/*"}, Limits: cove.ConnectorLimits{Requests: 9}})
 	failIf(t, err != nil || got.Upstream != "https://api.github.com" || got.Secret != "github" || got.Limits.Requests != 9 || got.CreatedAt.IsZero(), "got %+v, %v", got, err)
-	must(t, c.GrantConnector(ctx, "github-api", sprites.ConnectorGrant{Label: "ci"}))
+	must(t, c.GrantConnector(ctx, "github-api", cove.ConnectorGrant{Label: "ci"}))
 	got, err = c.Connector(ctx, "github-api")
 	failIf(t, err != nil || fmt.Sprint(got.Grants) != "[{ ci  []}]", "got %+v, %v", got, err)
 	list, err := c.Connectors(ctx)
 	failIf(t, err != nil || len(list) != 1 || list[0].Name != "github-api", "got %+v, %v", list, err)
 
-	for _, bad := range []sprites.Connector{{Name: "x"}, {Name: "X"}, {Name: "x", Upstream: "http://a.example", Headers: map[string]string{"A": "{secret}"}}} {
+	for _, bad := range []cove.Connector{{Name: "x"}, {Name: "X"}, {Name: "x", Upstream: "http://a.example", Headers: map[string]string{"A": "{secret}"}}} {
 		_, err := c.PutConnector(ctx, bad)
 		wantError(t, err, 400, "bad_request")
 	}
@@ -178,15 +179,15 @@ func TestConnectorCalls(t *testing.T) {
 	_, err = c.Connector(ctx, "x")
 	wantError(t, err, 404, "not_found")
 	wantError(t, c.DeleteConnector(ctx, "x"), 404, "not_found")
-	wantError(t, c.GrantConnector(ctx, "x", sprites.ConnectorGrant{Sprite: "paint"}), 404, "not_found")
-	wantError(t, c.GrantConnector(ctx, "github-api", sprites.ConnectorGrant{Sprite: "nobody"}), 404, "not_found")
-	for _, bad := range []sprites.ConnectorGrant{{}, {Sprite: "a", Label: "b"}, {Job: "a"}, {Label: "a", Job: "b"}} {
+	wantError(t, c.GrantConnector(ctx, "x", cove.ConnectorGrant{Sprite: "paint"}), 404, "not_found")
+	wantError(t, c.GrantConnector(ctx, "github-api", cove.ConnectorGrant{Sprite: "nobody"}), 404, "not_found")
+	for _, bad := range []cove.ConnectorGrant{{}, {Sprite: "a", Label: "b"}, {Job: "a"}, {Label: "a", Job: "b"}} {
 		wantError(t, c.GrantConnector(ctx, "github-api", bad), 400, "bad_request")
 	}
-	wantError(t, c.RevokeConnector(ctx, "github-api", sprites.ConnectorGrant{}), 400, "bad_request")
+	wantError(t, c.RevokeConnector(ctx, "github-api", cove.ConnectorGrant{}), 400, "bad_request")
 
 	// Who may not grant gives no sprite a label that has one.
-	tok := token(t, s, sprites.TokenScope{All: true}, "read", "write")
+	tok := token(t, s, cove.TokenScope{All: true}, "read", "write")
 	ask(t, s, "POST /v1/sprites", `{"name":"new","labels":["ci"]}`, bearer(tok)).refused(t, 403, "forbidden")
 	ask(t, s, "PUT /v1/sprites/paint", `{"labels":["ci"]}`, bearer(tok)).refused(t, 403, "forbidden")
 	_, err = c.Update(ctx, "paint", sprites.UpdateRequest{Labels: &[]string{"ci"}})
@@ -197,14 +198,14 @@ func TestConnectorCalls(t *testing.T) {
 
 func TestConnectorLog(t *testing.T) {
 	s, rt := startConnected(t)
-	sp := s.Create("paint")
+	s.Create("paint")
 	f, err := os.Create(filepath.Join(rt.dir, "log"))
 	must(t, err)
 	for n := range 3 {
-		must(t, json.NewEncoder(f).Encode(sprites.ConnectorEvent{Time: time.Unix(int64(n), 0), Connector: "api", Path: fmt.Sprint(n)}))
+		must(t, json.NewEncoder(f).Encode(cove.ConnectorEvent{Time: time.Unix(int64(n), 0), Connector: "api", Path: fmt.Sprint(n)}))
 	}
 	must(t, f.Close())
 	var got string
-	must(t, sp.ConnectorLog(t.Context(), sprites.ConnectorLogOptions{Since: time.Unix(1, 0)}, func(e sprites.ConnectorEvent) error { got += e.Path; return nil }))
+	must(t, s.Client().ConnectorLog(t.Context(), "paint", cove.ConnectorLogOptions{Since: time.Unix(1, 0)}, func(e cove.ConnectorEvent) error { got += e.Path; return nil }))
 	failIf(t, got != "12", "got %q", got)
 }

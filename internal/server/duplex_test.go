@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/internal/test/duplextest"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // TestBothWays: an answer that begins before the request's body has ended arrives whole,
@@ -19,7 +19,7 @@ func TestBothWays(t *testing.T) {
 	defer upstream.Close()
 	s := covetest.Start(t, covetest.Options{})
 	upstream.service(t, s.Create("paint"))
-	must(t, s.Server.Client().PutBackend(t.Context(), "far", sprites.BackendRequest{URL: upstream.URL}))
+	must(t, s.Server.Client().PutBackend(t.Context(), "far", cove.BackendRequest{URL: upstream.URL}))
 	both := func(s *covetest.Server, host, path string) {
 		address := strings.TrimPrefix(s.URL, "http://")
 		duplextest.BothWays(t, func() (net.Conn, error) { return net.Dial("tcp", address) }, path, "Host: "+host+"\r\nAuthorization: Bearer "+s.Token+"\r\n")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/test/covetest"
@@ -322,7 +323,7 @@ func TestHolders(t *testing.T) {
 	const logs, list, watch = "GET /v1/sprites/evil/services/web/logs?duration=1000h", "GET /v1/sprites/evil/fs/list?path=/", "GET /v1/sprites/evil/ports/watch"
 	var some [4]edit
 	for i := range some {
-		some[i] = bearer(token(t, s, sprites.TokenScope{Sprite: "evil"}, "read"))
+		some[i] = bearer(token(t, s, cove.TokenScope{Sprite: "evil"}, "read"))
 	}
 	hold := func(what string, n int, edits ...edit) (held []*http.Response) {
 		t.Helper()

@@ -23,6 +23,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -159,7 +160,7 @@ func TestURL(t *testing.T) {
 	ask(t, s, "GET /", "", at("paint"), without).refused(t, 401, "unauthorized")
 	ask(t, s, "GET /", "", at("paint"), header("Authorization", "Bearer wrong")).refused(t, 401, "unauthorized")
 	ask(t, s, "GET /", "", at("nobody")).refused(t, 404, "not_found")
-	one, err := s.Client().CreateToken(t.Context(), sprites.TokenRequest{Name: "one", Scope: sprites.TokenScope{Sprite: "other"}, Verbs: []string{"exec"}})
+	one, err := s.Client().CreateToken(t.Context(), cove.TokenRequest{Name: "one", Scope: cove.TokenScope{Sprite: "other"}, Verbs: []string{"exec"}})
 	must(t, err)
 	ask(t, s, "GET /", "", at("paint"), header("Authorization", "Bearer "+one.Secret)).refused(t, 403, "forbidden")
 
@@ -356,9 +357,9 @@ func TestVisit(t *testing.T) {
 		header("Connection", "Upgrade"), header("Upgrade", "websocket")).refused(t, 403, "forbidden")
 
 	// What a token gave ends with the token.
-	tok, err := s.Client().CreateToken(t.Context(), sprites.TokenRequest{Name: "guest", Scope: sprites.TokenScope{Sprite: "paint"}, Verbs: []string{"exec"}})
+	tok, err := s.Client().CreateToken(t.Context(), cove.TokenRequest{Name: "guest", Scope: cove.TokenScope{Sprite: "paint"}, Verbs: []string{"exec"}})
 	must(t, err)
-	v, err = (&sprites.Client{URL: s.URL, Token: tok.Secret}).Visit(t.Context(), "paint", sprites.VisitRequest{})
+	v, err = (&cove.Client{Client: &sprites.Client{URL: s.URL, Token: tok.Secret}}).Visit(t.Context(), "paint", sprites.VisitRequest{})
 	must(t, err)
 	link, err = url.Parse(v.URL)
 	must(t, err)
@@ -409,7 +410,7 @@ func TestVisits(t *testing.T) {
 	}
 	one, err := s.Client().Visit(t.Context(), "paint", sprites.VisitRequest{})
 	must(t, err)
-	narrow := &sprites.Client{URL: s.URL, Token: token(t, s, sprites.TokenScope{Sprite: "paint"}, "exec").Secret}
+	narrow := &cove.Client{Client: &sprites.Client{URL: s.URL, Token: token(t, s, cove.TokenScope{Sprite: "paint"}, "exec").Secret}}
 	var links []sprites.Visit
 	for range 1001 {
 		v, err := narrow.Visit(t.Context(), "paint", sprites.VisitRequest{})

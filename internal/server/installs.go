@@ -3,8 +3,8 @@ package server
 import (
 	"net/http"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/sprite"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // listInstalls lists the installations of agents that sprites share.
@@ -14,7 +14,7 @@ func listInstalls(host *sprite.Host) handlerFunc {
 		if err != nil {
 			return err
 		}
-		writeJSON(w, http.StatusOK, sprites.AgentInstallList{Installs: list})
+		writeJSON(w, http.StatusOK, cove.AgentInstallList{Installs: list})
 		return nil
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/job"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -33,13 +34,13 @@ func inwardRules(t *testing.T) []sprites.NetworkRule {
 // A rule that opens the host's own network takes the verb admin, in whatever way it
 // comes.
 func TestInwardRulesNeedAdmin(t *testing.T) {
-	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *sprites.Client) (server.Jobs, func() error, error) {
+	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
 		m := &job.Manager{Store: st, Client: c}
 		return m, m.Close, m.Resume(t.Context())
 	}})
 	ctx, sp := t.Context(), s.Create("ci-1")
-	ci := bearer(token(t, s, sprites.TokenScope{Prefix: "ci-"}, "read", "write", "exec"))
-	all := bearer(token(t, s, sprites.TokenScope{All: true}, "read", "write", "exec"))
+	ci := bearer(token(t, s, cove.TokenScope{Prefix: "ci-"}, "read", "write", "exec"))
+	all := bearer(token(t, s, cove.TokenScope{All: true}, "read", "write", "exec"))
 	text := func(rules ...sprites.NetworkRule) string {
 		doc, err := json.Marshal(rules)
 		must(t, err)
@@ -72,9 +73,9 @@ func TestInwardRulesNeedAdmin(t *testing.T) {
 	wantError(t, err, 404, "not_found")
 
 	// An old job's rules are begun anew with the same right.
-	settings, err := json.Marshal(sprites.JobRequest{JobSettings: sprites.JobSettings{NetworkPolicy: &sprites.NetworkPolicy{Rules: inwardRules(t)[:3]}}})
+	settings, err := json.Marshal(cove.JobRequest{JobSettings: cove.JobSettings{NetworkPolicy: &sprites.NetworkPolicy{Rules: inwardRules(t)[:3]}}})
 	must(t, err)
-	must(t, s.Store.Jobs.Create(ctx, sprites.Job{ID: "aaaaaa", State: sprites.JobSucceeded, JobSettings: sprites.JobSettings{Sprite: "ci-1"}}, settings))
+	must(t, s.Store.Jobs.Create(ctx, cove.Job{ID: "aaaaaa", State: cove.JobSucceeded, JobSettings: cove.JobSettings{Sprite: "ci-1"}}, settings))
 	refused("POST /v1/jobs/aaaaaa/retry", `{}`, all)
 
 	// Anyone may set rules that open no protected address, and the machine's presets.
@@ -106,7 +107,7 @@ func TestInwardRulesNeedAdmin(t *testing.T) {
 func TestForkNamesInScope(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("ci-1")
-	ci := bearer(token(t, s, sprites.TokenScope{Prefix: "ci-"}, "read", "write", "exec"))
+	ci := bearer(token(t, s, cove.TokenScope{Prefix: "ci-"}, "read", "write", "exec"))
 	for _, body := range []string{`{"name":"other"}`, `{"names":["ci-2","other"]}`, `{"name":"other","names":["ci-2"]}`, `{"name":"ci-2","names":["other"]}`, `{}`} {
 		a := ask(t, s, "POST /v1/sprites/ci-1/fork", body, ci)
 		failIf(t, a.StatusCode != 403, "%s: %d %s", body, a.StatusCode, a.body)

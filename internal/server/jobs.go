@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // jobRoutes makes jobs, acts on them, and tells what became of them. A token sees the jobs
@@ -45,7 +45,7 @@ func (g *jobRoutes) available() (Jobs, error) {
 
 // job reads the job that the path names. One whose sprite the token does not
 // reach is not there for it.
-func (g *jobRoutes) job(r *http.Request) (sprites.Job, error) {
+func (g *jobRoutes) job(r *http.Request) (cove.Job, error) {
 	id := r.PathValue("id")
 	job, err := g.jobs.Get(r.Context(), id)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !principalOf(r).reachesAt(job.Backend, job.Sprite) {
@@ -90,8 +90,8 @@ func (g *jobRoutes) preview(w http.ResponseWriter, r *http.Request) error {
 }
 
 // request reads what job is asked for, by who may begin it.
-func (g *jobRoutes) request(w http.ResponseWriter, r *http.Request) (Jobs, sprites.JobRequest, error) {
-	var req sprites.JobRequest
+func (g *jobRoutes) request(w http.ResponseWriter, r *http.Request) (Jobs, cove.JobRequest, error) {
+	var req cove.JobRequest
 	jobs, err := g.available()
 	if err == nil {
 		err = readJSON(w, r, maxPlan, &req)
@@ -103,7 +103,7 @@ func (g *jobRoutes) request(w http.ResponseWriter, r *http.Request) (Jobs, sprit
 }
 
 // mayBegin refuses a job that the caller has no right to.
-func (g *jobRoutes) mayBegin(r *http.Request, req sprites.JobRequest) error {
+func (g *jobRoutes) mayBegin(r *http.Request, req cove.JobRequest) error {
 	p := principalOf(r)
 	switch {
 	case !p.may(exec):
@@ -127,7 +127,7 @@ func (g *jobRoutes) mayBegin(r *http.Request, req sprites.JobRequest) error {
 }
 
 // mayMake is labelRights.mayGive for the sprite that a job makes.
-func (g *jobRoutes) mayMake(r *http.Request, req sprites.JobRequest) (done func(), err error) {
+func (g *jobRoutes) mayMake(r *http.Request, req cove.JobRequest) (done func(), err error) {
 	if req.Sprite != "" || req.Backend != "" {
 		return func() {}, nil
 	}
@@ -141,13 +141,13 @@ func (g *jobRoutes) list(w http.ResponseWriter, r *http.Request) error {
 		filter.Limit = maxJobs // else it would count those that are left out
 	}
 	for _, state := range r.URL.Query()["state"] {
-		filter.States = append(filter.States, sprites.JobState(state))
+		filter.States = append(filter.States, cove.JobState(state))
 	}
 	all, err := g.jobs.List(r.Context(), filter)
 	if err != nil {
 		return err
 	}
-	list := sprites.JobList{Jobs: []sprites.Job{}}
+	list := cove.JobList{Jobs: []cove.Job{}}
 	for _, job := range all {
 		if principalOf(r).reachesAt(job.Backend, job.Sprite) && len(list.Jobs) < maxJobs {
 			job.Definition = nil // it may be long
@@ -173,8 +173,8 @@ func (g *jobRoutes) get(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	over := time.NewTimer(min(wait, maxWait))
 	defer over.Stop()
-	while := sprites.JobState(r.URL.Query().Get("while"))
-	var first *sprites.Job
+	while := cove.JobState(r.URL.Query().Get("while"))
+	var first *cove.Job
 	for waiting := wait > 0; ; {
 		job, err := g.job(r)
 		if err != nil {
@@ -199,30 +199,30 @@ func (g *jobRoutes) get(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g *jobRoutes) start(w http.ResponseWriter, r *http.Request) error {
-	var req sprites.JobStart
-	return g.act(w, r, &req, func(jobs Jobs, id string) (sprites.Job, error) {
+	var req cove.JobStart
+	return g.act(w, r, &req, func(jobs Jobs, id string) (cove.Job, error) {
 		return jobs.Start(r.Context(), id, req)
 	})
 }
 
 func (g *jobRoutes) stop(w http.ResponseWriter, r *http.Request) error {
-	return g.act(w, r, nil, func(jobs Jobs, id string) (sprites.Job, error) {
+	return g.act(w, r, nil, func(jobs Jobs, id string) (cove.Job, error) {
 		return jobs.Stop(r.Context(), id)
 	})
 }
 
 // send hands a message to a job's agent. It may be as long as a plan.
 func (g *jobRoutes) send(w http.ResponseWriter, r *http.Request) error {
-	var msg sprites.JobMessage
-	return g.act(w, r, &msg, func(jobs Jobs, id string) (sprites.Job, error) {
+	var msg cove.JobMessage
+	return g.act(w, r, &msg, func(jobs Jobs, id string) (cove.Job, error) {
 		return jobs.Send(r.Context(), id, msg)
 	})
 }
 
 // answer answers what a job's agent has asked.
 func (g *jobRoutes) answer(w http.ResponseWriter, r *http.Request) error {
-	var a sprites.JobAnswer
-	return g.act(w, r, &a, func(jobs Jobs, id string) (sprites.Job, error) {
+	var a cove.JobAnswer
+	return g.act(w, r, &a, func(jobs Jobs, id string) (cove.Job, error) {
 		return jobs.Answer(r.Context(), id, a)
 	})
 }
@@ -233,7 +233,7 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var how sprites.JobRetry
+	var how cove.JobRetry
 	if err := readJSON(w, r, maxBody, &how); err != nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var req sprites.JobRequest
+	var req cove.JobRequest
 	if err := json.Unmarshal(settings, &req); err != nil {
 		return fmt.Errorf("read the job's settings: %w", err)
 	}
@@ -274,7 +274,7 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var how sprites.JobResume
+	var how cove.JobResume
 	if err := readJSON(w, r, maxBody, &how); err != nil {
 		return err
 	}
@@ -282,7 +282,7 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := g.mayBegin(r, sprites.JobRequest{JobSettings: sprites.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}}); err != nil {
+	if err := g.mayBegin(r, cove.JobRequest{JobSettings: cove.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}}); err != nil {
 		return err
 	}
 	job, err := jobs.Continue(r.Context(), old.ID, how)
@@ -299,7 +299,7 @@ func (g *jobRoutes) collect(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var req sprites.JobGC
+	var req cove.JobGC
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
 	}
@@ -312,15 +312,15 @@ func (g *jobRoutes) collect(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g *jobRoutes) pulled(w http.ResponseWriter, r *http.Request) error {
-	var req sprites.JobPulled
-	return g.act(w, r, &req, func(jobs Jobs, id string) (sprites.Job, error) {
+	var req cove.JobPulled
+	return g.act(w, r, &req, func(jobs Jobs, id string) (cove.Job, error) {
 		return jobs.Pulled(r.Context(), id, req.Head)
 	})
 }
 
 // act reads the request into body, if that is not nil, does act, and answers
 // with the job.
-func (g *jobRoutes) act(w http.ResponseWriter, r *http.Request, body any, act func(Jobs, string) (sprites.Job, error)) error {
+func (g *jobRoutes) act(w http.ResponseWriter, r *http.Request, body any, act func(Jobs, string) (cove.Job, error)) error {
 	jobs, err := g.available()
 	if err != nil {
 		return err

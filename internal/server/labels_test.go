@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/job"
@@ -24,7 +25,7 @@ import (
 func TestLabelIsNoGrant(t *testing.T) {
 	s, rt := startConnected(t)
 	c, ctx := s.Server.Client(), t.Context()
-	tok := bearer(token(t, s, sprites.TokenScope{All: true}, "read", "write", "exec"))
+	tok := bearer(token(t, s, cove.TokenScope{All: true}, "read", "write", "exec"))
 	must(t, c.SetSecret(ctx, "key", "value-one"))
 	for _, name := range []string{"api", "second"} {
 		_, err := c.PutConnector(ctx, xKey(name))
@@ -39,7 +40,7 @@ func TestLabelIsNoGrant(t *testing.T) {
 
 	refused := func(what, connector, label, hint string, reaches ...string) {
 		t.Helper()
-		doc, err := json.Marshal(sprites.ConnectorGrant{Label: label, Reaches: reaches})
+		doc, err := json.Marshal(cove.ConnectorGrant{Label: label, Reaches: reaches})
 		must(t, err)
 		a := ask(t, s, "POST /v1/connectors/"+connector+"/grants", string(doc))
 		a.refused(t, 409, "in_use")
@@ -53,7 +54,7 @@ func TestLabelIsNoGrant(t *testing.T) {
 	refused("one is not named", "api", "it's ci", whole, "paint")
 	_, err = c.Update(ctx, "sly", sprites.UpdateRequest{ClearLabels: true})
 	must(t, err)
-	must(t, c.GrantConnector(ctx, "api", sprites.ConnectorGrant{Label: "it's ci", Reaches: []string{"paint"}}))
+	must(t, c.GrantConnector(ctx, "api", cove.ConnectorGrant{Label: "it's ci", Reaches: []string{"paint"}}))
 	failIf(t, rt.of("paint") != "api value-one" || rt.of("sly") != "", "paint has %q, sly has %q", rt.of("paint"), rt.of("sly"))
 
 	// After the grant.
@@ -77,25 +78,25 @@ func TestLabelIsNoGrant(t *testing.T) {
 // The label that the server gives the sprites of jobs is like any other: who may not grant
 // takes it neither before a grant nor after it, and gets none by a push.
 func TestJobLabelIsNoGrant(t *testing.T) {
-	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *sprites.Client) (server.Jobs, func() error, error) {
+	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
 		m := &job.Manager{Store: st, Client: c}
 		return m, m.Close, m.Resume(t.Context())
 	}})
 	c, ctx := s.Server.Client(), t.Context()
-	tok := bearer(token(t, s, sprites.TokenScope{All: true}, "read", "write", "exec"))
+	tok := bearer(token(t, s, cove.TokenScope{All: true}, "read", "write", "exec"))
 	_, err := c.PutConnector(ctx, xKey("api"))
 	must(t, err)
 	request := `{"agent":"shell","plan":"~~~sh\ntrue\n~~~","repository":"repo","branch":"main","base":"` + strings.Repeat("a", 40) + `"}`
 	a := ask(t, s, "POST /v1/jobs", request, tok)
 	failIf(t, a.StatusCode != 201, "%d %s", a.StatusCode, a.body)
-	var pushed sprites.Job
+	var pushed cove.Job
 	must(t, json.Unmarshal(a.body, &pushed))
 	var e sprites.ErrorBody
 	a = ask(t, s, "POST /v1/connectors/api/grants", `{"label":"cove-job"}`)
 	a.refused(t, 409, "in_use")
 	must(t, json.Unmarshal(a.body, &e))
 	failIf(t, !strings.HasSuffix(e.Hint, "cove connector grant api --label cove-job --reaches "+pushed.Sprite), "the hint is %q", e.Hint)
-	must(t, c.GrantConnector(ctx, "api", sprites.ConnectorGrant{Label: "cove-job", Reaches: []string{pushed.Sprite}}))
+	must(t, c.GrantConnector(ctx, "api", cove.ConnectorGrant{Label: "cove-job", Reaches: []string{pushed.Sprite}}))
 	ask(t, s, "POST /v1/jobs", request, tok).refused(t, 403, "forbidden")
 	ask(t, s, "POST /v1/jobs/"+pushed.ID+"/retry", `{}`, tok).refused(t, 403, "forbidden")
 	a = ask(t, s, "POST /v1/jobs", request)
@@ -134,7 +135,7 @@ func TestGrantWaitsForLabelled(t *testing.T) {
 	t.Cleanup(func() { must(t, rt.Close()) })
 	s := covetest.Start(t, covetest.Options{Runtime: rt})
 	c, ctx := s.Server.Client(), t.Context()
-	tok := bearer(token(t, s, sprites.TokenScope{All: true}, "read", "write", "exec"))
+	tok := bearer(token(t, s, cove.TokenScope{All: true}, "read", "write", "exec"))
 	_, err := c.PutConnector(ctx, xKey("api"))
 	must(t, err)
 	imported := make(chan answer, 1)
@@ -144,7 +145,7 @@ func TestGrantWaitsForLabelled(t *testing.T) {
 	case a := <-imported:
 		t.Fatalf("the import has ended: %d %s", a.StatusCode, a.body)
 	}
-	must(t, c.GrantConnector(ctx, "api", sprites.ConnectorGrant{Label: "ci"})) // an archive may be long on its way
+	must(t, c.GrantConnector(ctx, "api", cove.ConnectorGrant{Label: "ci"})) // an archive may be long on its way
 	close(rt.release)
 	(<-imported).refused(t, 500, "internal") // TestImportAfterGrant has one that comes to its end
 
@@ -157,7 +158,7 @@ func TestGrantWaitsForLabelled(t *testing.T) {
 		wg.Go(func() {
 			made = ask(t, s, "POST /v1/sprites", fmt.Sprintf(`{"name":"s%d","labels":[%q]}`, i, label), tok)
 		})
-		wg.Go(func() { granted = c.GrantConnector(ctx, "api", sprites.ConnectorGrant{Label: label}) })
+		wg.Go(func() { granted = c.GrantConnector(ctx, "api", cove.ConnectorGrant{Label: label}) })
 		wg.Wait()
 		failIf(t, made.StatusCode == 201 && granted == nil, "%s was given, and has a grant", label)
 		failIf(t, made.StatusCode != 201 && granted != nil, "neither: %d %s, %v", made.StatusCode, made.body, granted)

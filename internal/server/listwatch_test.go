@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // watch pulls the events of a watch.
-func watch(t *testing.T, c *sprites.Client, prefix string) func() sprites.StateEvent {
+func watch(t *testing.T, c *cove.Client, prefix string) func() sprites.StateEvent {
 	t.Helper()
 	next, stop := iter.Pull2(c.Watch(t.Context(), prefix))
 	t.Cleanup(stop)
@@ -67,8 +68,8 @@ func TestWatchList(t *testing.T) {
 	want("paint-a", sprites.StatusDeleted)
 
 	// A token sees what it reaches, and counts no more.
-	tok := token(t, s, sprites.TokenScope{Prefix: "ot"}, "read")
-	few := watch(t, &sprites.Client{URL: s.URL, Token: tok.Secret}, "")
+	tok := token(t, s, cove.TokenScope{Prefix: "ot"}, "read")
+	few := watch(t, &cove.Client{Client: &sprites.Client{URL: s.URL, Token: tok.Secret}}, "")
 	if e := few(); e.Name != "other" || e.Org.Running != 1 || e.Org.Cold != 0 {
 		t.Errorf("got %+v", e)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/mcpserver"
 	"github.com/cove-dev/cove/internal/server/sprite"
@@ -90,7 +91,7 @@ func (g *mcpRoutes) session(r *http.Request, p principal) (*mcpserver.Server, er
 		return nil, fail.New(sprite.CodeBadRequest, err.Error(), "")
 	}
 	_, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	client := &sprites.Client{URL: "http://localhost", Token: strings.TrimSpace(secret), HTTPClient: g.loop}
+	client := &cove.Client{Client: &sprites.Client{URL: "http://localhost", Token: strings.TrimSpace(secret), HTTPClient: g.loop}}
 	return &mcpserver.Server{Client: client, Within: within, Dir: q.Get("dir"), Roles: roles, Verbs: p.verbs}, nil
 }
 

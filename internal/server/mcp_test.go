@@ -13,9 +13,9 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/test/covetest"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // withToken adds a token to requests.
@@ -63,31 +63,31 @@ func TestMCPScopes(t *testing.T) {
 	s.Create("agent-1")
 	s.Create("other")
 	for _, test := range []struct {
-		scope sprites.TokenScope
+		scope cove.TokenScope
 		verbs []string
 		query string
 		tools string
 		calls map[string]string // "TOOL ARGUMENTS": how the answer begins
 	}{
-		{sprites.TokenScope{Prefix: "agent-"}, []string{"read"}, "", "checkpoint_list job_list job_logs job_show job_wait list ports", map[string]string{
+		{cove.TokenScope{Prefix: "agent-"}, []string{"read"}, "", "checkpoint_list job_list job_logs job_show job_wait list ports", map[string]string{
 			"list {}":                    `{"sprites":[{"name":"agent-1"`,
 			`create {"name":"agent-2"}`:  "Error (denied): the token does not have the verb write",
 			`Read {"sprite":"agent-1"}`:  "Error (denied): the token does not have the verb exec",
 			`ports {"sprite":"other"}`:   "Error (denied)",
 			`ports {"sprite":"agent-9"}`: "Error (not_found)",
 		}},
-		{sprites.TokenScope{Prefix: "agent-"}, []string{"read", "write"}, "?prefix=agent-x&role=list,create", "create list", map[string]string{
+		{cove.TokenScope{Prefix: "agent-"}, []string{"read", "write"}, "?prefix=agent-x&role=list,create", "create list", map[string]string{
 			`create {"name":"agent-2"}`:  "Error (denied)",
 			`create {"name":"agent-x2"}`: `{"name":"agent-x2"`,
 			`rm {"sprite":"agent-x2"}`:   "Error (denied)",
 		}},
-		{sprites.TokenScope{Sprite: "agent-1"}, []string{"read", "write"}, "", "checkpoint_create checkpoint_list checkpoint_restore job_list job_logs job_show job_stop job_wait ports", map[string]string{
+		{cove.TokenScope{Sprite: "agent-1"}, []string{"read", "write"}, "", "checkpoint_create checkpoint_list checkpoint_restore job_list job_logs job_show job_stop job_wait ports", map[string]string{
 			"checkpoint_list {}":                   `{"checkpoints":[`,
 			`checkpoint_list {"sprite":"agent-1"}`: "Error (bad_input)",
 			`rm {"sprite":"agent-1"}`:              "Error (denied)",
 			"list {}":                              "Error (denied)",
 		}},
-		{sprites.TokenScope{All: true}, []string{"read"}, "?sprite=other&role=read-only&role=list,ports,Read", "ports", nil},
+		{cove.TokenScope{All: true}, []string{"read"}, "?sprite=other&role=read-only&role=list,ports,Read", "ports", nil},
 	} {
 		tok := token(t, s, test.scope, test.verbs...)
 		session := mcpClient(t, s, tok.Secret, test.query)
@@ -104,7 +104,7 @@ func TestMCPScopes(t *testing.T) {
 		}
 	}
 
-	tok := token(t, s, sprites.TokenScope{Prefix: "agent-"}, "read", "write", "exec")
+	tok := token(t, s, cove.TokenScope{Prefix: "agent-"}, "read", "write", "exec")
 	for query, want := range map[string]struct {
 		status int
 		code   string
@@ -130,7 +130,7 @@ func asMCP(session string) edit {
 }
 
 // begin begins a session, by hand.
-func begin(t *testing.T, s *covetest.Server, tok sprites.Token) string {
+func begin(t *testing.T, s *covetest.Server, tok cove.Token) string {
 	t.Helper()
 	a := ask(t, s, "POST /mcp", initialize, bearer(tok), asMCP(""))
 	id := a.Header.Get("Mcp-Session-Id")
@@ -153,7 +153,7 @@ func TestMCPSessions(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
 	addJob(t, s, "abcdef", "paint")
-	all := sprites.TokenScope{All: true}
+	all := cove.TokenScope{All: true}
 	mine, others := token(t, s, all, "read"), token(t, s, all, "read")
 	id := begin(t, s, mine)
 
@@ -200,7 +200,7 @@ func mcpIdle(t *testing.T, idle time.Duration) (inTime bool) {
 	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.MCPIdle = idle }})
 	s.Create("paint")
 	addJob(t, s, "abcdef", "paint")
-	tok := token(t, s, sprites.TokenScope{All: true}, "read")
+	tok := token(t, s, cove.TokenScope{All: true}, "read")
 	used := begin(t, s, tok)
 	call := open(t, s, "POST /mcp", waitCall("3"), bearer(tok), asMCP(used))
 	unused := begin(t, s, tok)
@@ -232,7 +232,7 @@ func ofBody(t *testing.T, what string, resp *http.Response) stream {
 // quarter.
 func TestMCPCounts(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.MaxStreams = 8 }})
-	evil, good := token(t, s, sprites.TokenScope{All: true}, "read"), token(t, s, sprites.TokenScope{All: true}, "read")
+	evil, good := token(t, s, cove.TokenScope{All: true}, "read"), token(t, s, cove.TokenScope{All: true}, "read")
 	var ids []string
 	for range 7 {
 		ids = append(ids, begin(t, s, evil))
@@ -265,7 +265,7 @@ func TestMCPHostile(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
 	addJob(t, s, "abcdef", "paint")
-	one := sprites.TokenScope{Sprite: "paint"}
+	one := cove.TokenScope{Sprite: "paint"}
 	evil, good := token(t, s, one, "read"), token(t, s, one, "read")
 	kept := begin(t, s, good)
 	v, err := s.Client().Version(t.Context())
@@ -317,7 +317,7 @@ func TestMCPHostile(t *testing.T) {
 	must(t, resp.Body.Close())
 	goroutines(t, s, v.Goroutines+64*10)
 	mcpReplays(t, s, evil, id)
-	names := mcpClient(t, s, token(t, s, sprites.TokenScope{All: true}, "read", "exec").Secret, "")
+	names := mcpClient(t, s, token(t, s, cove.TokenScope{All: true}, "read", "exec").Secret, "")
 	for i := range 300 { // what is not there takes no place
 		args := map[string]any{"sprite": fmt.Sprintf("none-%d", i), "file_path": "f"}
 		if got := mcpText(t, names, "Read", args); !strings.HasPrefix(got, "Error (sandbox_gone)") {
@@ -330,7 +330,7 @@ func TestMCPHostile(t *testing.T) {
 }
 
 // mcpReplays: what was sent once is nothing that can be sent, or had, again.
-func mcpReplays(t *testing.T, s *covetest.Server, tok sprites.Token, id string) {
+func mcpReplays(t *testing.T, s *covetest.Server, tok cove.Token, id string) {
 	t.Helper()
 	var under *http.Response
 	for deadline := time.Now().Add(lastResort); ; <-time.After(20 * time.Millisecond) { // the batch's calls may not have ended yet

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -62,7 +63,7 @@ func endlessTools(size int) http.HandlerFunc {
 // for each token by itself, and no longer held when the client has gone.
 func TestMCPAnswers(t *testing.T) {
 	s, _ := hostile(t, endlessTools(12<<20))
-	one := sprites.TokenScope{Sprite: "evil"}
+	one := cove.TokenScope{Sprite: "evil"}
 	evil, good := token(t, s, one, "read", "write", "exec"), token(t, s, one, "read", "write", "exec")
 	call := `{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"Bash","arguments":{"command":"true"}}}`
 	session := begin(t, s, evil)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/internal/test/covetest"
@@ -171,15 +172,15 @@ func TestPolicyTestLooksUpForAdmin(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
 	ask := func(token string) sprites.PolicyDecision {
-		d, err := (&sprites.Client{URL: s.URL, Token: token}).Sprite("paint").TestNetworkPolicy(t.Context(), "nas.example")
+		d, err := (&cove.Client{Client: &sprites.Client{URL: s.URL, Token: token}}).Sprite("paint").TestNetworkPolicy(t.Context(), "nas.example")
 		failIf(t, err != nil || !d.Allow, "got %+v, %v", d, err)
 		return d
 	}
 	for _, verbs := range [][]string{{"read"}, {"read", "write", "exec"}} {
-		d := ask(token(t, s, sprites.TokenScope{Sprite: "paint"}, verbs...).Secret)
+		d := ask(token(t, s, cove.TokenScope{Sprite: "paint"}, verbs...).Secret)
 		failIf(t, len(d.Addresses) > 0 || !strings.Contains(d.Hint, "not looked up"), "%v: got %+v", verbs, d)
 	}
-	d := ask(token(t, s, sprites.TokenScope{All: true}, "read", "admin").Secret)
+	d := ask(token(t, s, cove.TokenScope{All: true}, "read", "admin").Secret)
 	failIf(t, len(d.Addresses) == 0 && !strings.Contains(d.Hint, "can't be looked up"), "admin: got %+v", d)
 }
 

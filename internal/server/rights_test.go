@@ -10,6 +10,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
@@ -81,7 +82,7 @@ func TestTokenEnds(t *testing.T) {
 	owners := w.socket(t, s, http.Header{"Authorization": {"Bearer " + s.Token}})
 
 	openAll := func(secret string) (all []stream) {
-		h, by := http.Header{"Authorization": {"Bearer " + secret}}, bearer(sprites.Token{Secret: secret})
+		h, by := http.Header{"Authorization": {"Bearer " + secret}}, bearer(cove.Token{Secret: secret})
 		for _, path := range []string{"exec?cmd=cat&stdin=true", "ports/watch", "fs/watch", "proxy"} {
 			conn, _, err := websocket.Dial(t.Context(), s.URL+"/v1/sprites/paint/"+path, &websocket.DialOptions{HTTPHeader: h})
 			must(t, err)
@@ -101,7 +102,7 @@ func TestTokenEnds(t *testing.T) {
 			}})
 		}
 		all = append(all, ofSocket(t, "the URL", w.socket(t, s, h)))
-		v, err := (&sprites.Client{URL: s.URL, Token: secret}).Visit(t.Context(), "paint", sprites.VisitRequest{})
+		v, err := (&cove.Client{Client: &sprites.Client{URL: s.URL, Token: secret}}).Visit(t.Context(), "paint", sprites.VisitRequest{})
 		must(t, err)
 		link, err := url.Parse(v.URL)
 		must(t, err)
@@ -111,7 +112,7 @@ func TestTokenEnds(t *testing.T) {
 		return append(all, ofSocket(t, "the URL by a cookie", conn))
 	}
 
-	tok := token(t, s, sprites.TokenScope{Sprite: "paint"}, "read", "exec")
+	tok := token(t, s, cove.TokenScope{Sprite: "paint"}, "read", "exec")
 	begun := time.Now()
 	all := openAll(tok.Secret)
 	opening := time.Since(begun)
@@ -120,7 +121,7 @@ func TestTokenEnds(t *testing.T) {
 
 	expires := time.Now().Add(3*time.Second + 20*opening) // not before all are open
 	must(t, s.Store.Tokens.Create(t.Context(), store.Token{
-		ID: "short", Hash: store.HashToken("cove_short"), Scope: sprites.TokenScope{Sprite: "paint"}, Verbs: []string{"read", "exec"},
+		ID: "short", Hash: store.HashToken("cove_short"), Scope: cove.TokenScope{Sprite: "paint"}, Verbs: []string{"read", "exec"},
 		CreatedAt: time.Now(), ExpiresAt: expires,
 	}))
 	all = openAll("cove_short")
@@ -132,7 +133,7 @@ func TestTokenEnds(t *testing.T) {
 // TestTokenEndsUnread: who does not read what it has asked for does not put it off.
 func TestTokenEndsUnread(t *testing.T) {
 	s, _ := hostile(t, func(w http.ResponseWriter, _ *http.Request) { raw(w, "HTTP/1.1 200 OK\r\n\r\nendless") })
-	tok := token(t, s, sprites.TokenScope{Sprite: "evil"}, "read", "write")
+	tok := token(t, s, cove.TokenScope{Sprite: "evil"}, "read", "write")
 	resp := open(t, s, "GET /v1/sprites/evil/fs/read?path=/a", "", bearer(tok))
 	_, err := io.ReadFull(resp.Body, make([]byte, 1<<20))
 	must(t, err)

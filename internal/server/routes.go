@@ -3,8 +3,8 @@ package server
 import (
 	"net/http"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // handlerFunc answers a request, or returns an error before it has written
@@ -14,10 +14,10 @@ type handlerFunc func(http.ResponseWriter, *http.Request) error
 // The verbs of routes. anyone is any valid token.
 const (
 	anyone = ""
-	read   = sprites.VerbRead
-	write  = sprites.VerbWrite
-	exec   = sprites.VerbExec
-	admin  = sprites.VerbAdmin
+	read   = cove.VerbRead
+	write  = cove.VerbWrite
+	exec   = cove.VerbExec
+	admin  = cove.VerbAdmin
 )
 
 // route is one line of the API: a pattern of net/http, the verb that a token

@@ -7,10 +7,10 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // secretRoutes stores, names and deletes secrets. No answer has a secret's value.
@@ -34,7 +34,7 @@ func (g *secretRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	if !secretName.MatchString(name) {
 		return fail.New(sprite.CodeBadRequest, "a secret's name has letters, digits, _ and -, at most 64", "")
 	}
-	var req sprites.SecretRequest
+	var req cove.SecretRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		if _, ok := errors.AsType[*fail.Error](err); ok { // it may quote the value
 			return fail.New(sprite.CodeBadRequest, "the body can't be read as JSON", `it is {"value":"…"}`)
@@ -69,9 +69,9 @@ func (g *secretRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list := sprites.SecretList{Secrets: make([]sprites.Secret, len(all))}
+	list := cove.SecretList{Secrets: make([]cove.Secret, len(all))}
 	for i, v := range all {
-		list.Secrets[i] = sprites.Secret(v)
+		list.Secrets[i] = cove.Secret(v)
 	}
 	writeJSON(w, http.StatusOK, list)
 	return nil

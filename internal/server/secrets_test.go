@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
@@ -34,9 +35,9 @@ func TestSecrets(t *testing.T) {
 	must(t, c.SetSecret(t.Context(), "long", strings.Repeat("x", 64<<10)))
 	ask(t, s, "PUT /v1/secrets/a.b", `{"value":"`+value+`"}`).refused(t, 400, "bad_request")
 
-	token, err := c.CreateToken(t.Context(), sprites.TokenRequest{Name: "all", Scope: sprites.TokenScope{All: true}, Verbs: []string{"read", "write", "exec"}})
+	token, err := c.CreateToken(t.Context(), cove.TokenRequest{Name: "all", Scope: cove.TokenScope{All: true}, Verbs: []string{"read", "write", "exec"}})
 	must(t, err)
-	other := &sprites.Client{URL: s.URL, Token: token.Secret}
+	other := &cove.Client{Client: &sprites.Client{URL: s.URL, Token: token.Secret}}
 	_, err = other.Secrets(t.Context())
 	wantError(t, err, 403, "forbidden")
 	wantError(t, other.SetSecret(t.Context(), "ci", value), 403, "forbidden")

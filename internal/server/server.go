@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -40,17 +41,17 @@ const (
 // Jobs is the server's half of jobs. Lists and events are read from the store.
 // Its errors say what to answer by being a *fail.Error, a *sprites.Error, or one of the store.
 type Jobs interface {
-	Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error)
-	Preview(ctx context.Context, req sprites.JobRequest) (sprites.JobPreview, error)
-	Start(ctx context.Context, id string, req sprites.JobStart) (sprites.Job, error)
-	Stop(ctx context.Context, id string) (sprites.Job, error)
+	Create(ctx context.Context, req cove.JobRequest) (cove.Job, error)
+	Preview(ctx context.Context, req cove.JobRequest) (cove.JobPreview, error)
+	Start(ctx context.Context, id string, req cove.JobStart) (cove.Job, error)
+	Stop(ctx context.Context, id string) (cove.Job, error)
 	Delete(ctx context.Context, id string, force bool) error
-	Send(ctx context.Context, id string, msg sprites.JobMessage) (sprites.Job, error)
-	Answer(ctx context.Context, id string, a sprites.JobAnswer) (sprites.Job, error)
-	Retry(ctx context.Context, id string, how sprites.JobRetry) (sprites.Job, error)
-	Continue(ctx context.Context, id string, how sprites.JobResume) (sprites.Job, error)
-	Collect(ctx context.Context, req sprites.JobGC, mine func(backend, sprite string) bool) (sprites.JobGCResult, error)
-	Pulled(ctx context.Context, id, head string) (sprites.Job, error)
+	Send(ctx context.Context, id string, msg cove.JobMessage) (cove.Job, error)
+	Answer(ctx context.Context, id string, a cove.JobAnswer) (cove.Job, error)
+	Retry(ctx context.Context, id string, how cove.JobRetry) (cove.Job, error)
+	Continue(ctx context.Context, id string, how cove.JobResume) (cove.Job, error)
+	Collect(ctx context.Context, req cove.JobGC, mine func(backend, sprite string) bool) (cove.JobGCResult, error)
+	Pulled(ctx context.Context, id, head string) (cove.Job, error)
 }
 
 // Server serves the API. Set the exported fields before Serve, which may be
@@ -106,9 +107,9 @@ func (s *Server) init() {
 
 // Client returns a client of this very server, which does not go over the
 // network and may do everything. Its calls wait until Serve runs.
-func (s *Server) Client() *sprites.Client {
+func (s *Server) Client() *cove.Client {
 	s.init()
-	return &sprites.Client{URL: "http://localhost", Token: s.secret, HTTPClient: s.newLoop()}
+	return &cove.Client{Client: &sprites.Client{URL: "http://localhost", Token: s.secret, HTTPClient: s.newLoop()}}
 }
 
 // newLoop makes an HTTP client of this very server.

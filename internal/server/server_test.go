@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/job"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -136,7 +137,7 @@ func TestRemovedWhileExec(t *testing.T) {
 
 func addJob(t *testing.T, s *covetest.Server, id, sprite string) {
 	t.Helper()
-	must(t, s.Store.Jobs.Create(t.Context(), sprites.Job{ID: id, State: sprites.JobRunning, JobSettings: sprites.JobSettings{Sprite: sprite}}, nil))
+	must(t, s.Store.Jobs.Create(t.Context(), cove.Job{ID: id, State: cove.JobRunning, JobSettings: cove.JobSettings{Sprite: sprite}}, nil))
 }
 
 // onJob are the requests for one job.
@@ -146,16 +147,16 @@ var onJob = []string{
 }
 
 func TestJobScopes(t *testing.T) {
-	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *sprites.Client) (server.Jobs, func() error, error) {
+	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
 		m := &job.Manager{Store: st, Client: c}
 		return m, m.Close, m.Resume(t.Context())
 	}})
 	addJob(t, s, "aaaaaa", "ci-1")
 	addJob(t, s, "bbbbbb", "other")
-	ci := sprites.TokenScope{Prefix: "ci-"}
+	ci := cove.TokenScope{Prefix: "ci-"}
 	tok := token(t, s, ci, "read", "write", "exec")
 	for query, want := range map[string]int{"": 2, "?sprite=other": 1, "?state=lost": 0, "?state=lost&state=running&sprite=ci-1": 1} {
-		var list sprites.JobList
+		var list cove.JobList
 		a := ask(t, s, "GET /v1/jobs"+query, "")
 		failIf(t, json.Unmarshal(a.body, &list) != nil || len(list.Jobs) != want, "%q lists %s", query, a.body)
 		a = ask(t, s, "GET /v1/jobs"+query, "", bearer(tok))
@@ -177,12 +178,12 @@ func TestJobScopes(t *testing.T) {
 	ask(t, s, "POST /v1/jobs/aaaaaa/resume", `{"message":"x"}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
 	ask(t, s, "POST /v1/jobs/aaaaaa/resume", `{"message":"x","sprite":"other"}`, bearer(tok)).refused(t, 403, "forbidden")
 	// What the job was given by somebody else, too.
-	must(t, s.Store.Jobs.Create(t.Context(), sprites.Job{ID: "dddddd", State: sprites.JobFailed, JobSettings: sprites.JobSettings{Sprite: "ci-1", MCP: []sprites.MCPServer{{Connector: "tracker"}}}}, nil))
+	must(t, s.Store.Jobs.Create(t.Context(), cove.Job{ID: "dddddd", State: cove.JobFailed, JobSettings: cove.JobSettings{Sprite: "ci-1", MCP: []cove.MCPServer{{Connector: "tracker"}}}}, nil))
 	ask(t, s, "POST /v1/jobs/dddddd/resume", `{"message":"x"}`, bearer(tok)).refused(t, 403, "forbidden")
 	must(t, s.Store.Jobs.Delete(t.Context(), "dddddd"))
 	ask(t, s, "POST /v1/jobs/aaaaaa/send", `{"text":"x"}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
 	ask(t, s, "GET /v1/sprites/ci-1/sandbox/logs", "", bearer(tok)).refused(t, 403, "forbidden")
-	var collected sprites.JobGCResult
+	var collected cove.JobGCResult
 	a := ask(t, s, "POST /v1/jobs/gc", `{"force":true}`, bearer(tok))
 	failIf(t, json.Unmarshal(a.body, &collected) != nil || len(collected.Removed) > 0 || len(collected.Kept) != 1 || collected.Kept[0].Job != "aaaaaa", "gc touches %s", a.body)
 	ask(t, s, "POST /v1/jobs/gc", `{"older_than_seconds":-1}`, bearer(tok)).refused(t, 400, "bad_request")
@@ -198,9 +199,9 @@ func TestJobEvents(t *testing.T) {
 	}
 	add := func(from, to int64, last string) {
 		t.Helper()
-		var events []sprites.JobEvent
+		var events []cove.JobEvent
 		for seq := from; seq <= to; seq++ {
-			events = append(events, sprites.JobEvent{Seq: seq, Type: "output"})
+			events = append(events, cove.JobEvent{Seq: seq, Type: "output"})
 		}
 		events[len(events)-1].Type = last
 		must(t, s.Store.Jobs.AppendEvents(ctx, "abcdef", events))
@@ -209,7 +210,7 @@ func TestJobEvents(t *testing.T) {
 		t.Helper()
 		a := ask(t, s, "GET /v1/jobs/abcdef/events"+query, "")
 		for line := range strings.Lines(string(a.body)) {
-			var e sprites.JobEvent
+			var e cove.JobEvent
 			if err := json.Unmarshal([]byte(line), &e); err != nil || e.Seq != first {
 				t.Fatalf("got %q, %v, want event %d", line, err, first)
 			}
@@ -247,18 +248,18 @@ func TestJobEvents(t *testing.T) {
 	failIf(t, !bytes.Contains(a.body, []byte(`"state":"running"`)) || !bytes.Contains(a.body, []byte(`"last_seq":605`)), "got %s", a.body)
 	finished := make(chan error)
 	go func() {
-		_, err := s.Store.Jobs.Finish(ctx, "abcdef", sprites.JobSucceeded, sprites.Outcome{Kind: "success"}, nil)
+		_, err := s.Store.Jobs.Finish(ctx, "abcdef", cove.JobSucceeded, cove.Outcome{Kind: "success"}, nil)
 		finished <- err
 	}()
 	j, err := s.Client().WaitJob(ctx, "abcdef")
 	must(t, errors.Join(err, <-finished))
-	failIf(t, j.State != sprites.JobSucceeded || j.Outcome.Kind != "success", "got %+v", j)
+	failIf(t, j.State != cove.JobSucceeded || j.Outcome.Kind != "success", "got %+v", j)
 
 	// A job that ends without a word, or is deleted, has no more events.
 	addJob(t, s, "empty1", "paint")
 	addJob(t, s, "gone00", "paint")
 	ended, deleted := open(t, s, "GET /v1/jobs/empty1/events?from=0&follow=true", ""), open(t, s, "GET /v1/jobs/gone00/events?follow=true", "")
-	_, err = s.Store.Jobs.Finish(ctx, "empty1", sprites.JobCancelled, sprites.Outcome{Kind: "cancelled"}, nil)
+	_, err = s.Store.Jobs.Finish(ctx, "empty1", cove.JobCancelled, cove.Outcome{Kind: "cancelled"}, nil)
 	must(t, errors.Join(err, s.Store.Jobs.Delete(ctx, "gone00")))
 	for _, resp := range []*http.Response{ended, deleted} {
 		text, err := io.ReadAll(resp.Body)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -130,7 +131,7 @@ func (g *spriteRoutes) upgrade(w http.ResponseWriter, r *http.Request) error {
 
 // stopFor ends a sprite's sandbox. The jobs that end with it say why.
 func (g *spriteRoutes) stopFor(ctx context.Context, name, why string) error {
-	jobs, err := g.jobs.List(ctx, store.JobFilter{Sprite: name, States: []sprites.JobState{sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting}})
+	jobs, err := g.jobs.List(ctx, store.JobFilter{Sprite: name, States: []cove.JobState{cove.JobPreparing, cove.JobRunning, cove.JobWaiting}})
 	if err != nil {
 		return err
 	}
@@ -140,7 +141,7 @@ func (g *spriteRoutes) stopFor(ctx context.Context, name, why string) error {
 			if job.Stopping { // somebody has asked for that
 				continue
 			}
-			err := g.jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+			err := g.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 				if !j.State.Terminal() {
 					j.StopReason = to
 				}

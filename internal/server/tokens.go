@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // tokenRoutes makes, lists and deletes the tokens of the store.
@@ -27,7 +27,7 @@ const (
 )
 
 func (g *tokenRoutes) create(w http.ResponseWriter, r *http.Request) error {
-	var req sprites.TokenRequest
+	var req cove.TokenRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (g *tokenRoutes) create(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func checkToken(req sprites.TokenRequest) error {
+func checkToken(req cove.TokenRequest) error {
 	bad := func(format string, args ...any) error {
 		return fail.New(sprite.CodeBadRequest, fmt.Sprintf(format, args...), "")
 	}
@@ -95,8 +95,8 @@ func checkToken(req sprites.TokenRequest) error {
 	return nil
 }
 
-func tokenInfo(t store.Token) sprites.Token {
-	info := sprites.Token{ID: t.ID, Name: t.Name, Scope: t.Scope, Verbs: t.Verbs, CreatedAt: t.CreatedAt}
+func tokenInfo(t store.Token) cove.Token {
+	info := cove.Token{ID: t.ID, Name: t.Name, Scope: t.Scope, Verbs: t.Verbs, CreatedAt: t.CreatedAt}
 	if !t.ExpiresAt.IsZero() {
 		info.ExpiresAt = &t.ExpiresAt
 	}
@@ -111,7 +111,7 @@ func (g *tokenRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list := sprites.TokenList{Tokens: make([]sprites.Token, len(tokens))}
+	list := cove.TokenList{Tokens: make([]cove.Token, len(tokens))}
 	for i, t := range tokens {
 		list.Tokens[i] = tokenInfo(t)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -26,8 +27,8 @@ import (
 func TestWatch(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
-	tok := token(t, s, sprites.TokenScope{Sprite: "paint"}, "read")
-	sp, dir := (&sprites.Client{URL: s.URL, Token: tok.Secret}).Sprite("paint"), t.TempDir()
+	tok := token(t, s, cove.TokenScope{Sprite: "paint"}, "read")
+	sp, dir := (&cove.Client{Client: &sprites.Client{URL: s.URL, Token: tok.Secret}}).Sprite("paint"), t.TempDir()
 	_, err := sp.Watch(t.Context(), sprites.WatchOptions{}, dir, dir+"/none")
 	failIf(t, !errors.Is(err, fs.ErrNotExist), "got %v", err)
 	w, err := sp.Watch(t.Context(), sprites.WatchOptions{Recursive: true}, dir)

@@ -12,7 +12,7 @@ import (
 
 // The logs of what a sandbox was refused, of what it reached, of its requests through
 // connectors, and of processes that were ended for want of memory are in its folder: a
-// sprites.NetworkEvent, sprites.ConnectorEvent or sprites.MemoryKill a line. Each is
+// sprites.NetworkEvent, cove.ConnectorEvent or sprites.MemoryKill a line. Each is
 // begun anew when it has grown to EventLogSize; the one before it is kept beside it,
 // with OldSuffix.
 const (

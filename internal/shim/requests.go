@@ -8,9 +8,9 @@ import (
 	"os"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/shim/gateway"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // usageFile has what a sandbox has used of its connectors, so that its limits do
@@ -56,9 +56,9 @@ func (l *requestLog) add(r gateway.Request) {
 // maxEventText bounds what a sandbox has chosen of a line.
 const maxEventText = 4096
 
-func connectorEvent(r gateway.Request) sprites.ConnectorEvent {
+func connectorEvent(r gateway.Request) cove.ConnectorEvent {
 	text := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxEventText)], "?") }
-	return sprites.ConnectorEvent{
+	return cove.ConnectorEvent{
 		Time: r.Time.UTC(), Connector: text(r.Connector), Method: text(r.Method), Path: text(r.Path), Status: r.Status,
 		Sent: r.Sent, Received: r.Received, Milliseconds: r.Took.Milliseconds(), Refused: text(r.Refused),
 		Model: text(r.Model), InputTokens: r.Tokens.Input, OutputTokens: r.Tokens.Output, CostUSD: float64(r.MicroUSD) / 1e6,

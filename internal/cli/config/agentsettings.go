@@ -16,8 +16,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Bounds of what goes along.
@@ -38,7 +38,7 @@ type LeftOut struct {
 // the files that s names and no others, and of those none that has the name of one with
 // credentials, that is a link, or in whose text anything looks like a key. What is left
 // out is told.
-func AgentSettings(home string, s agents.Settings) (files []sprites.SettingsFile, left []LeftOut, err error) {
+func AgentSettings(home string, s agents.Settings) (files []cove.SettingsFile, left []LeftOut, err error) {
 	root, err := os.OpenRoot(filepath.Join(home, s.Folder)) // which may be a link of the person's
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
@@ -64,7 +64,7 @@ func AgentSettings(home string, s agents.Settings) (files []sprites.SettingsFile
 type settingsCollector struct {
 	root  *os.Root
 	of    agents.Settings
-	files []sprites.SettingsFile
+	files []cove.SettingsFile
 	left  []LeftOut
 	size  int
 }
@@ -146,7 +146,7 @@ func (c *settingsCollector) file(name string) error {
 	if c.size += len(text); len(c.files) == maxSettings || c.size > maxSettingsSize {
 		return fmt.Errorf("they are more than %d files, or %d MiB", maxSettings, maxSettingsSize>>20)
 	}
-	c.files = append(c.files, sprites.SettingsFile{Path: path.Join(c.of.Folder, name), Text: text, Executable: info.Mode()&0o100 != 0})
+	c.files = append(c.files, cove.SettingsFile{Path: path.Join(c.of.Folder, name), Text: text, Executable: info.Mode()&0o100 != 0})
 	return nil
 }
 

@@ -5,8 +5,8 @@ import (
 	"io/fs"
 	"path/filepath"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // SkillFile is, in a repository, what agents are told before a plan, in place of
@@ -16,7 +16,7 @@ const SkillFile = Dir + "/skill.md"
 // Skill reads the repository's skill; nil: it has none. It is told to a model in a
 // sandbox, as the repository's other texts are, and changes nothing else. Errors are
 // Problems.
-func (p Places) Skill() (*sprites.Skill, error) {
+func (p Places) Skill() (*cove.Skill, error) {
 	if p.Top == "" {
 		return nil, nil
 	}

@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // BaseRef is the ref of a bundle that goes to a job which holds the commit that
@@ -42,7 +42,7 @@ type Bundle struct {
 }
 
 // Bundle writes the history of a commit as a bundle with the ref refs/cove/base,
-// and one for each submodule (sprites.ModuleRef). What the other side has is left
+// and one for each submodule (cove.ModuleRef). What the other side has is left
 // out; where that is all, the bundle has no objects. No ref appears in the
 // repository. A clone that lacks objects is ErrPartial.
 func (r *Repo) Bundle(ctx context.Context, w io.Writer, out Outgoing) (Bundle, error) {
@@ -169,7 +169,7 @@ func (s *scratch) header(ctx context.Context, format string, out Outgoing, have 
 	for i, tip := range tips {
 		ref := BaseRef
 		if i > 0 {
-			ref = sprites.ModuleRef + tip
+			ref = cove.ModuleRef + tip
 		}
 		b.WriteString(tip + " " + ref + "\n")
 	}

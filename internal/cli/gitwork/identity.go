@@ -5,8 +5,8 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // ErrNoIdentity says that git does not know who the person is.
@@ -15,18 +15,18 @@ var ErrNoIdentity = &fail.Error{Code: "no_identity"}
 // Identity is who git says commits in dir, "" being the working directory, are by;
 // dir need be in no repository. A name or address that is not set is
 // ErrNoIdentity.
-func Identity(ctx context.Context, dir string) (sprites.Person, error) {
+func Identity(ctx context.Context, dir string) (cove.Person, error) {
 	exe, err := exec.LookPath("git")
 	if err != nil {
-		return sprites.Person{}, &fail.Error{Code: ErrNoGit.Code, Message: "git is not installed", Hint: "install git"}
+		return cove.Person{}, &fail.Error{Code: ErrNoGit.Code, Message: "git is not installed", Hint: "install git"}
 	}
 	c, err := readConfig(ctx, runner{exe: exe, dir: dir})
 	if err != nil {
-		return sprites.Person{}, err
+		return cove.Person{}, err
 	}
-	p := sprites.Person{Name: strings.TrimSpace(c.values["user.name"]), Email: strings.TrimSpace(c.values["user.email"])}
+	p := cove.Person{Name: strings.TrimSpace(c.values["user.name"]), Email: strings.TrimSpace(c.values["user.email"])}
 	if p.Name == "" || p.Email == "" {
-		return sprites.Person{}, &fail.Error{Code: ErrNoIdentity.Code, Message: "git does not know who you are",
+		return cove.Person{}, &fail.Error{Code: ErrNoIdentity.Code, Message: "git does not know who you are",
 			Hint: "git config --global user.name NAME, and user.email ADDRESS"}
 	}
 	return p, nil

@@ -15,10 +15,10 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Repo is a repository on the person's machine, seen from one of its work trees.
@@ -294,8 +294,8 @@ func (r *Repo) roots(ctx context.Context, commit string) ([]string, error) {
 
 // Author is the person's identity as git has it. What is not set is "cove" and
 // "cove@localhost".
-func (r *Repo) Author() sprites.Person {
-	p := sprites.Person{Name: r.config.values["user.name"], Email: r.config.values["user.email"]}
+func (r *Repo) Author() cove.Person {
+	p := cove.Person{Name: r.config.values["user.name"], Email: r.config.values["user.email"]}
 	if strings.TrimSpace(p.Name) == "" {
 		p.Name = "cove"
 	}

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // change is a path that differs from the last commit.
@@ -262,7 +262,7 @@ func (r *Repo) addAll(ctx context.Context, index string) (string, error) {
 }
 
 // identity is a person as author and committer, with names that git takes.
-func identity(p sprites.Person) []string {
+func identity(p cove.Person) []string {
 	return []string{
 		"GIT_AUTHOR_NAME=" + p.Name, "GIT_AUTHOR_EMAIL=" + p.Email,
 		"GIT_COMMITTER_NAME=" + p.Name, "GIT_COMMITTER_EMAIL=" + p.Email,

@@ -10,13 +10,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // describeModules says what came for submodules. Their files are looked through as
 // those of the repository itself are.
-func describeModules(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled) ([]module, error) {
+func describeModules(ctx context.Context, repo *gitwork.Repo, job cove.Job, p *Pulled) ([]module, error) {
 	modules, err := modulesOf(ctx, repo, job)
 	if err != nil {
 		return nil, err
@@ -44,7 +45,7 @@ type module struct {
 }
 
 // modulesOf lists what is here of a job's work in submodules.
-func modulesOf(ctx context.Context, repo *gitwork.Repo, job sprites.Job) ([]module, error) {
+func modulesOf(ctx context.Context, repo *gitwork.Repo, job cove.Job) ([]module, error) {
 	changes, err := repo.ModuleChanges(ctx, job.ID, job.Base)
 	if err != nil {
 		return nil, err
@@ -160,7 +161,7 @@ const maxLarge = 20_000
 // bringLarge fetches the large files that the job's commits point to, in submodules, too,
 // as far as they are not here. One that the sprite doesn't have is named, and its pointer
 // stays. It returns where there are some, now or before: the paths of submodules, and "".
-func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled, modules []module) ([]string, error) {
+func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job cove.Job, p *Pulled, modules []module) ([]string, error) {
 	files := p.Files
 	if p.Leftover != nil {
 		files = slices.Concat(files, p.Leftover.Files)
@@ -183,7 +184,7 @@ func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job sprite
 // largeBringer fetches the large files of a job.
 type largeBringer struct {
 	*Courier
-	job   sprites.Job
+	job   cove.Job
 	count int   // how many more are taken
 	room  int64 // likewise, bytes
 
@@ -225,7 +226,7 @@ func (b *largeBringer) bring(ctx context.Context, repo *gitwork.Repo, at, commit
 }
 
 func (b *largeBringer) bringOne(ctx context.Context, repo *gitwork.Repo, f gitwork.LargeFile) error {
-	body, err := b.Files.Open(ctx, placeOf(b.job), path.Dir(b.job.Bundle.Path)+"/"+sprites.LargeFilesOut+"/"+f.OID)
+	body, err := b.Files.Open(ctx, placeOf(b.job), path.Dir(b.job.Bundle.Path)+"/"+cove.LargeFilesOut+"/"+f.OID)
 	if err != nil {
 		return err
 	}

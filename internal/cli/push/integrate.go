@@ -10,15 +10,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Work is a job's work in this repository: its commits are here.
 type Work struct {
-	Job  sprites.Job
+	Job  cove.Job
 	Repo *gitwork.Repo
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
@@ -59,7 +60,7 @@ func (c *Courier) load(ctx context.Context, repo *gitwork.Repo, opts Options) (*
 	if l.Shallow, err = repo.Cut(ctx, l.Base, opts.Depth, l.Modules); err != nil {
 		return nil, err
 	}
-	store := sprites.RepositoryStore(l.id, l.Shallow)
+	store := cove.RepositoryStore(l.id, l.Shallow)
 	if opts.Sprite != "" {
 		l.Have = c.have(ctx, Place{opts.Backend, opts.Sprite}, store)
 	}
@@ -162,7 +163,7 @@ func gitIn(module string) string {
 }
 
 // sendLarge uploads the large files beside the bundle.
-func (c *Courier) sendLarge(ctx context.Context, job sprites.Job, files []large) error {
+func (c *Courier) sendLarge(ctx context.Context, job cove.Job, files []large) error {
 	var total int64
 	for _, f := range files {
 		total += f.Size
@@ -180,14 +181,14 @@ func (c *Courier) sendLarge(ctx context.Context, job sprites.Job, files []large)
 	return nil
 }
 
-func (c *Courier) sendOne(ctx context.Context, job sprites.Job, f large, track *tracker) error {
+func (c *Courier) sendOne(ctx context.Context, job cove.Job, f large, track *tracker) error {
 	file, err := f.repo.OpenLarge(f.LargeFile)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }()
 	before := track.n
-	err = c.Files.Write(ctx, placeOf(job), path.Dir(job.Upload)+"/"+sprites.LargeFilesIn+"/"+f.OID, file, f.Size)
+	err = c.Files.Write(ctx, placeOf(job), path.Dir(job.Upload)+"/"+cove.LargeFilesIn+"/"+f.OID, file, f.Size)
 	track.at(before + f.Size)
 	return err
 }

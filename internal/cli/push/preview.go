@@ -3,8 +3,8 @@ package push
 import (
 	"context"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // wrapped is a plan and a repository, ready to be sent.
@@ -12,7 +12,7 @@ type wrapped struct {
 	repo *gitwork.Repo
 	load *load
 	file *gitwork.TempFile // the bundle; who has it removes it
-	req  sprites.JobRequest
+	req  cove.JobRequest
 }
 
 // wrap does what of a push is done here.
@@ -39,7 +39,7 @@ func (c *Courier) wrap(ctx context.Context, opts Options) (w *wrapped, err error
 		w.file.Remove()
 		return nil, err
 	}
-	w.req = sprites.JobRequest{
+	w.req = cove.JobRequest{
 		Early:       true,
 		Plan:        plan,
 		Author:      w.repo.Author(),
@@ -49,7 +49,7 @@ func (c *Courier) wrap(ctx context.Context, opts Options) (w *wrapped, err error
 		SetupScript: opts.SetupScript,
 		Settings:    opts.Settings,
 		JobSettings: opts.JobSettings,
-		JobSource:   sprites.JobSource{PlanName: name, Repository: w.repo.Name(), RepoID: w.load.id, Branch: w.load.branch, Base: w.load.Base},
+		JobSource:   cove.JobSource{PlanName: name, Repository: w.repo.Name(), RepoID: w.load.id, Branch: w.load.branch, Base: w.load.Base},
 	}
 	w.req.NetworkPolicy = network
 	return w, nil
@@ -57,7 +57,7 @@ func (c *Courier) wrap(ctx context.Context, opts Options) (w *wrapped, err error
 
 // Preview is what a push would be.
 type Preview struct {
-	sprites.JobPreview
+	cove.JobPreview
 
 	Asked      bool     `json:"asked"` // a server, which has looked at the request
 	Branch     string   `json:"branch"`
@@ -72,7 +72,7 @@ type Preview struct {
 // Preview does what of a push is done here, has ask look at what would be asked of a
 // server, and sends nothing. With opts.Dirty include the snapshot is made, as objects
 // that nothing refers to.
-func (c *Courier) Preview(ctx context.Context, opts Options, ask func(context.Context, sprites.JobRequest) (sprites.JobPreview, error)) (Preview, error) {
+func (c *Courier) Preview(ctx context.Context, opts Options, ask func(context.Context, cove.JobRequest) (cove.JobPreview, error)) (Preview, error) {
 	w, err := c.wrap(ctx, opts)
 	if err != nil {
 		return Preview{}, err

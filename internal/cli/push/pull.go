@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
@@ -39,7 +40,7 @@ type PullOptions struct {
 	// Besides, if not nil, brings what else is wanted of the job. It is called once
 	// the commits are here and the repository is checked, and before the server is
 	// told, which may then let go of the sprite: after an error it is not.
-	Besides func(ctx context.Context, job sprites.Job) error
+	Besides func(ctx context.Context, job cove.Job) error
 }
 
 // The results of a pull.
@@ -57,7 +58,7 @@ type Pulled struct {
 	Job      string           `json:"job"`
 	Result   string           `json:"result"`
 	Reason   string           `json:"reason,omitempty"` // of kept: the code of the *RefusedError; risky: held for review
-	State    sprites.JobState `json:"state"`
+	State    cove.JobState    `json:"state"`
 	Commits  int              `json:"commits"`
 	Ref      string           `json:"ref"`
 	Base     string           `json:"base"`
@@ -179,7 +180,7 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 }
 
 // uncollected says what of a job's work did not come, and how to copy it; nil: all came.
-func uncollected(job sprites.Job) *fail.Error {
+func uncollected(job cove.Job) *fail.Error {
 	if job.Uncollected == "" {
 		return nil
 	}
@@ -192,12 +193,12 @@ func uncollected(job sprites.Job) *fail.Error {
 
 // CopyOut is the command that copies the files of a job's clone, as they are in its sprite,
 // into a new folder here, without what git keeps of them.
-func CopyOut(job sprites.Job) string {
+func CopyOut(job cove.Job) string {
 	return fmt.Sprintf("copy its files out: cove sync pull -s %s %s ./job-%s", gitwork.Quote(job.Sprite), gitwork.Quote(printable.Name(job.Workdir)), job.ID)
 }
 
 // finished gets the job, waiting for its end if asked.
-func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, error) {
+func (c *Courier) finished(ctx context.Context, opts PullOptions) (cove.Job, error) {
 	job, err := c.Jobs.Job(ctx, opts.Job)
 	_, answered := errors.AsType[*sprites.Error](err)
 	if opts.Wait > 0 && (err == nil && !job.State.Terminal() || err != nil && !answered) { // a server that is away may come back
@@ -227,7 +228,7 @@ func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, 
 	if !job.State.Terminal() {
 		hint := "wait for it with: cove pull " + job.ID + " --wait 30m"
 		switch {
-		case job.State == sprites.JobQueued:
+		case job.State == cove.JobQueued:
 			hint = "it waits for its repository; if its push is gone, push again, and forget this one: cove job rm --force " + job.ID
 		case opts.Wait > 0:
 			hint = "it goes on; wait longer: cove pull " + job.ID + " --wait"
@@ -258,7 +259,7 @@ func keptHere(ctx context.Context, repo *gitwork.Repo, id string, err error) err
 
 // checkRepo makes sure that this is the repository that the job came from, or a clone
 // of it: the commit that the job started from names its whole history.
-func (c *Courier) checkRepo(ctx context.Context, repo *gitwork.Repo, job sprites.Job) error {
+func (c *Courier) checkRepo(ctx context.Context, repo *gitwork.Repo, job cove.Job) error {
 	if job.Branch != "" && !repo.ValidBranch(ctx, job.Branch) {
 		return &fail.Error{Code: "bad_answer", Message: fmt.Sprintf("the server says that job %s is for the branch %s, which can't be one", job.ID, printable.Name(job.Branch))}
 	}
@@ -271,12 +272,12 @@ func (c *Courier) checkRepo(ctx context.Context, repo *gitwork.Repo, job sprites
 }
 
 // bring does the work of a pull in the repository.
-func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job, opts PullOptions, p *Pulled) error {
+func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job cove.Job, opts PullOptions, p *Pulled) error {
 	if !hasWork(job) {
 		p.Result, p.Ref = NoChanges, ""
 		switch {
-		case job.State == sprites.JobSucceeded || job.Uncollected != "":
-		case job.State == sprites.JobLost: // nobody knows what it had made
+		case job.State == cove.JobSucceeded || job.Uncollected != "":
+		case job.State == cove.JobLost: // nobody knows what it had made
 			p.say("%s; see why: cove job logs %s", ending(job), job.ID)
 		default:
 			p.say("%s, and it left nothing; see why: cove job logs %s", ending(job), job.ID)
@@ -342,14 +343,14 @@ func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job
 }
 
 // hasWork reports whether there is something to bring.
-func hasWork(job sprites.Job) bool {
+func hasWork(job cove.Job) bool {
 	return newHead(job) || job.Leftover != ""
 }
 
-func newHead(job sprites.Job) bool { return job.Head != "" && job.Head != job.Base }
+func newHead(job cove.Job) bool { return job.Head != "" && job.Head != job.Base }
 
 // arrived reports whether the job's refs are in the repository already.
-func arrived(ctx context.Context, repo *gitwork.Repo, job sprites.Job) (bool, error) {
+func arrived(ctx context.Context, repo *gitwork.Repo, job cove.Job) (bool, error) {
 	for name, want := range map[string]string{"head": job.Head, "leftover": job.Leftover} {
 		if want == "" || name == "head" && !newHead(job) {
 			continue
@@ -364,7 +365,7 @@ func arrived(ctx context.Context, repo *gitwork.Repo, job sprites.Job) (bool, er
 
 // download fetches the job's bundle, but not more of it than the job's record
 // says. Whether it is right is for the import to tell.
-func (c *Courier) download(ctx context.Context, job sprites.Job, to *os.File) error {
+func (c *Courier) download(ctx context.Context, job cove.Job, to *os.File) error {
 	if job.Bundle.Size <= 0 {
 		return &gitwork.RejectedError{Reason: "the job's record names commits, but no bundle that has them"}
 	}
@@ -400,7 +401,7 @@ func (c writeCounter) Write(p []byte) (int, error) {
 }
 
 // describe says what came.
-func describe(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled) error {
+func describe(ctx context.Context, repo *gitwork.Repo, job cove.Job, p *Pulled) error {
 	tip := job.Base
 	if newHead(job) {
 		tip = job.Head
@@ -466,11 +467,11 @@ func takeLeftover(ctx context.Context, repo *gitwork.Repo, p *Pulled) (string, e
 }
 
 // place puts the commits where the options say. They are in the repository.
-func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job sprites.Job, opts PullOptions, p *Pulled) error {
+func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job cove.Job, opts PullOptions, p *Pulled) error {
 	p.Result = Kept
 	if !newHead(job) {
 		p.Next = []string{p.Leftover.take}
-		if job.State != sprites.JobSucceeded {
+		if job.State != cove.JobSucceeded {
 			p.say("%s, and it made no commits; see why: cove job logs %s", ending(job), job.ID)
 		}
 		return nil
@@ -479,7 +480,7 @@ func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job spri
 	case opts.Into == IntoNone:
 		p.Next = gitwork.Ways(job.ID, job.Branch)
 		return nil
-	case opts.Into == IntoBranch || job.Branch == "" && job.State == sprites.JobSucceeded: // HEAD was detached
+	case opts.Into == IntoBranch || job.Branch == "" && job.State == cove.JobSucceeded: // HEAD was detached
 		p.Branch = "cove-" + job.ID
 		err := repo.SetRef(ctx, "refs/heads/"+p.Branch, job.Head, "")
 		if errors.Is(err, gitwork.ErrRefExists) {
@@ -489,7 +490,7 @@ func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job spri
 		return err
 	}
 	f := gitwork.Forward{Job: job.ID, Branch: job.Branch, Base: job.Base, Head: job.Head}
-	if job.State != sprites.JobSucceeded {
+	if job.State != cove.JobSucceeded {
 		return f.Refuse("job_failed", ending(job))
 	}
 	if opts.AcceptRisky {
@@ -517,7 +518,7 @@ func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job spri
 }
 
 // ending says how a job that did not succeed ended.
-func ending(job sprites.Job) string {
+func ending(job cove.Job) string {
 	text := "the job " + job.ID + " ended as " + string(job.State)
 	if job.Outcome != nil && job.Outcome.Reason != "" {
 		text += " (" + job.Outcome.Headline() + ")"

@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
@@ -28,13 +29,13 @@ import (
 // Jobs are the calls about jobs that this package makes; a sprites.Client has
 // them.
 type Jobs interface {
-	CreateJob(ctx context.Context, req sprites.JobRequest) (sprites.Job, error)
-	StartJob(ctx context.Context, id string, req sprites.JobStart) (sprites.Job, error)
-	Job(ctx context.Context, id string) (sprites.Job, error)
-	WaitJob(ctx context.Context, id string) (sprites.Job, error)
-	MarkPulled(ctx context.Context, id, head string) (sprites.Job, error)
+	CreateJob(ctx context.Context, req cove.JobRequest) (cove.Job, error)
+	StartJob(ctx context.Context, id string, req cove.JobStart) (cove.Job, error)
+	Job(ctx context.Context, id string) (cove.Job, error)
+	WaitJob(ctx context.Context, id string) (cove.Job, error)
+	MarkPulled(ctx context.Context, id, head string) (cove.Job, error)
 	DeleteJob(ctx context.Context, id string, force bool) error
-	AwaitInstall(ctx context.Context, id string, each func(sprites.Job)) (sprites.Job, error)
+	AwaitInstall(ctx context.Context, id string, each func(cove.Job)) (cove.Job, error)
 }
 
 // Place is where a job's files are: a sprite, at the server or one of its backends.
@@ -43,7 +44,7 @@ type Place struct {
 	Sprite  string
 }
 
-func placeOf(job sprites.Job) Place { return Place{job.Backend, job.Sprite} }
+func placeOf(job cove.Job) Place { return Place{job.Backend, job.Sprite} }
 
 // Files moves files to and from sprites.
 type Files interface {
@@ -61,15 +62,15 @@ type Courier struct {
 
 	// Installing is called with the job now and then as long as its agent is being
 	// installed; nil: not. The job has its number by then.
-	Installing func(sprites.Job)
+	Installing func(cove.Job)
 }
 
 // New is a Courier that uses a client.
-func New(client *sprites.Client) *Courier {
+func New(client *cove.Client) *Courier {
 	return &Courier{Jobs: client, Files: clientFiles{client}}
 }
 
-type clientFiles struct{ client *sprites.Client }
+type clientFiles struct{ client *cove.Client }
 
 func (c clientFiles) sprite(at Place) *sprites.Sprite {
 	return c.client.At(at.Backend).Sprite(at.Sprite)
@@ -110,14 +111,14 @@ type Options struct {
 	Dirty    Dirty
 	Depth    int // how many commits of the history are sent; 0: all that are here
 
-	sprites.JobSettings
+	cove.JobSettings
 
-	// As in sprites.JobRequest.
+	// As in cove.JobRequest.
 	Config      *sprites.Config
 	Include     []string
 	Env         []string
-	SetupScript *sprites.SetupScript
-	Settings    []sprites.SettingsFile
+	SetupScript *cove.SetupScript
+	Settings    []cove.SettingsFile
 
 	Remotes bool // NetworkPolicy gets rules for the hosts of the repository's remotes
 	Policed bool // do nothing on a server that does not enforce NetworkPolicy
@@ -205,7 +206,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if job.State == sprites.JobInstalling {
+	if job.State == cove.JobInstalling {
 		if job, err = c.awaitInstall(ctx, job); err != nil {
 			return Result{}, err
 		}
@@ -226,7 +227,7 @@ const lastWord = 2 * time.Second
 // createJob makes the job. The server undoes what a call has made that is cut; but an
 // answer that is on its way already nobody would hear, and undo what it tells of: that
 // is waited for, and hand does.
-func (c *Courier) createJob(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
+func (c *Courier) createJob(ctx context.Context, req cove.JobRequest) (cove.Job, error) {
 	asked, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastWord, cut) })()
@@ -246,7 +247,7 @@ func brokeOff(err error) bool {
 
 // awaitInstall waits until the job's agent is installed and its sprite made. If that
 // fails, or is interrupted, the job is deleted; one that somebody has stopped is left.
-func (c *Courier) awaitInstall(ctx context.Context, job sprites.Job) (sprites.Job, error) {
+func (c *Courier) awaitInstall(ctx context.Context, job cove.Job) (cove.Job, error) {
 	if !jobID.MatchString(job.ID) {
 		return job, checkAnswer(job)
 	}
@@ -254,7 +255,7 @@ func (c *Courier) awaitInstall(ctx context.Context, job sprites.Job) (sprites.Jo
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
 		return job, fail.New("bad_job", "job "+job.ID+" was deleted while its agent was being installed", "push again")
-	case err == nil && now.State == sprites.JobCancelled:
+	case err == nil && now.State == cove.JobCancelled:
 		return job, fail.New("job_ended", "job "+job.ID+" was stopped while its agent was being installed", "push again")
 	case err == nil && now.Failure != nil:
 		err = &sprites.Error{StatusCode: http.StatusConflict, ErrorBody: *now.Failure}
@@ -267,7 +268,7 @@ func (c *Courier) awaitInstall(ctx context.Context, job sprites.Job) (sprites.Jo
 }
 
 // undo deletes a job that can't be begun. It returns the error that says so.
-func (c *Courier) undo(ctx context.Context, job sprites.Job, err error) error {
+func (c *Courier) undo(ctx context.Context, job cove.Job, err error) error {
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	if undoErr := c.Jobs.DeleteJob(undo, job.ID, true); undoErr != nil && !errors.Is(undoErr, sprites.ErrNotFound) {
@@ -308,7 +309,7 @@ func withRemotes(ctx context.Context, repo *gitwork.Repo, opts Options) (*sprite
 }
 
 // hand uploads the bundle and starts the job, or undoes what was made.
-func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job, file io.ReadSeeker, load *load) error {
+func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job cove.Job, file io.ReadSeeker, load *load) error {
 	err := checkAnswer(job)
 	if err == nil && load.policed && job.NetworkPolicy == nil {
 		err = fail.New("no_policy", "this server enforces no network policy", "push without --network")
@@ -331,7 +332,7 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job,
 		err = c.sendLarge(ctx, job, load.large)
 	}
 	if err == nil {
-		_, err = c.Jobs.StartJob(ctx, job.ID, sprites.JobStart{BundleSHA256: load.bundle.SHA256, BundleSize: load.bundle.Size, Shallow: load.Shallow})
+		_, err = c.Jobs.StartJob(ctx, job.ID, cove.JobStart{BundleSHA256: load.bundle.SHA256, BundleSize: load.bundle.Size, Shallow: load.Shallow})
 		begun, known := c.begun(ctx, job.ID, err)
 		switch {
 		case begun:
@@ -362,11 +363,11 @@ func (c *Courier) begun(ctx context.Context, id string, err error) (begun, known
 	if _, refused := errors.AsType[*sprites.Error](err); err != nil {
 		return false, refused
 	}
-	return job.State != sprites.JobQueued, true
+	return job.State != cove.JobQueued, true
 }
 
 // checkAnswer refuses a job that could not be named or filled.
-func checkAnswer(job sprites.Job) error {
+func checkAnswer(job cove.Job) error {
 	if !jobID.MatchString(job.ID) {
 		return &fail.Error{Code: "bad_answer", Message: "the server named the job " + printable.Name(job.ID) + ", which is no job id"}
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -34,7 +35,7 @@ func plant(clone repo) {
 }
 
 func options(r repo) push.Options {
-	return push.Options{Dir: r.dir, Plan: "do it", JobSettings: sprites.JobSettings{Agent: "shell"}}
+	return push.Options{Dir: r.dir, Plan: "do it", JobSettings: cove.JobSettings{Agent: "shell"}}
 }
 
 // pushed pushes, and fails the test if that fails.
@@ -65,11 +66,11 @@ func TestPushAndPull(t *testing.T) {
 			stages = append(stages, p.Stage)
 		}
 	}
-	got, err := c.Push(t.Context(), push.Options{Dir: r.dir, PlanPath: plan, JobSettings: sprites.JobSettings{TimeoutSec: 2, Agent: "shell"}})
+	got, err := c.Push(t.Context(), push.Options{Dir: r.dir, PlanPath: plan, JobSettings: cove.JobSettings{TimeoutSec: 2, Agent: "shell"}})
 	if want := (push.Result{Job: id, ID: id, Sprite: "paint", Branch: "main", Base: base, Sent: got.Sent}); err != nil || !reflect.DeepEqual(got, want) || got.Sent == 0 {
 		t.Fatalf("got %+v, %v", got, err)
 	}
-	if s.req.Plan != "# Plan\n" || s.req.PlanName != "plan.md" || s.req.Author != (sprites.Person{Name: "Ada", Email: "ada@example.com"}) ||
+	if s.req.Plan != "# Plan\n" || s.req.PlanName != "plan.md" || s.req.Author != (cove.Person{Name: "Ada", Email: "ada@example.com"}) ||
 		s.req.Repository != filepath.Base(r.dir) || s.req.TimeoutSec != 2 || s.req.Agent != "shell" {
 		t.Errorf("asked for %+v", s.req)
 	}
@@ -227,7 +228,7 @@ func TestPushUncommittedPlan(t *testing.T) {
 	head := r.git("rev-parse", "HEAD")
 	r.write("plan.md", "# Plan\n")
 	s := newServer(t, change)
-	opts := push.Options{Dir: r.dir, PlanPath: filepath.Join(r.dir, "plan.md"), JobSettings: sprites.JobSettings{Agent: "shell"}}
+	opts := push.Options{Dir: r.dir, PlanPath: filepath.Join(r.dir, "plan.md"), JobSettings: cove.JobSettings{Agent: "shell"}}
 	if got := pushed(t, s, opts); got.Base != head || len(got.Messages) != 1 || !strings.Contains(got.Messages[0], "plan.md is not committed") {
 		t.Errorf("got %+v", got)
 	}
@@ -316,33 +317,33 @@ func TestPushInterrupted(t *testing.T) {
 // that can't begin is deleted; one that somebody has stopped is left as it is.
 func TestPushInstalls(t *testing.T) {
 	r := newRepo(t)
-	queue := func(job *sprites.Job) { job.State, job.Upload, job.Installing = sprites.JobQueued, "/in.bundle", nil }
+	queue := func(job *cove.Job) { job.State, job.Upload, job.Installing = cove.JobQueued, "/in.bundle", nil }
 	s := newServer(t, change)
-	s.installs = func(looks int, job *sprites.Job) {
+	s.installs = func(looks int, job *cove.Job) {
 		if job.Installing.Command = looks; looks == 3 {
 			queue(job)
 		}
 	}
 	c := s.courier()
 	var told []int
-	c.Installing = func(job sprites.Job) { told = append(told, job.Installing.Command) }
+	c.Installing = func(job cove.Job) { told = append(told, job.Installing.Command) }
 	if result, err := c.Push(t.Context(), options(r)); err != nil || result.Job != id || !slices.Equal(told, []int{1, 2}) {
 		t.Errorf("got %+v, %v, told %v", result, err, told)
 	}
 	for name, test := range map[string]struct {
-		end     func(*sprites.Job)
+		end     func(*cove.Job)
 		want    string
 		deleted bool
 	}{
-		"failed": {func(job *sprites.Job) {
-			job.State, job.Failure = sprites.JobFailed, &sprites.ErrorBody{Code: "no_space", Message: "the disk is full", Hint: "free some"}
+		"failed": {func(job *cove.Job) {
+			job.State, job.Failure = cove.JobFailed, &sprites.ErrorBody{Code: "no_space", Message: "the disk is full", Hint: "free some"}
 		}, "push job a3f7b2: the disk is full (free some)", true},
-		"stopped": {func(job *sprites.Job) { job.State = sprites.JobCancelled }, "job a3f7b2 was stopped while its agent was being installed; push again", false},
-		"deleted": {func(job *sprites.Job) { job.ID = "b81c44" }, "job a3f7b2 was deleted while its agent was being installed; push again", false},
-		"lost":    {func(job *sprites.Job) { job.State, job.Error = sprites.JobLost, "it is gone" }, "push job a3f7b2: it has ended: it is gone; push again", true},
+		"stopped": {func(job *cove.Job) { job.State = cove.JobCancelled }, "job a3f7b2 was stopped while its agent was being installed; push again", false},
+		"deleted": {func(job *cove.Job) { job.ID = "b81c44" }, "job a3f7b2 was deleted while its agent was being installed; push again", false},
+		"lost":    {func(job *cove.Job) { job.State, job.Error = cove.JobLost, "it is gone" }, "push job a3f7b2: it has ended: it is gone; push again", true},
 	} {
 		s := newServer(t, nil)
-		s.installs = func(_ int, job *sprites.Job) { test.end(job) }
+		s.installs = func(_ int, job *cove.Job) { test.end(job) }
 		_, err := s.courier().Push(t.Context(), options(r))
 		if err == nil || text(err) != test.want || s.deleted != test.deleted {
 			t.Errorf("%s: got %v, deleted %v", name, err, s.deleted)
@@ -350,7 +351,7 @@ func TestPushInstalls(t *testing.T) {
 	}
 	ctx, interrupt := context.WithCancel(t.Context())
 	s = newServer(t, nil)
-	s.installs = func(int, *sprites.Job) { interrupt() }
+	s.installs = func(int, *cove.Job) { interrupt() }
 	if _, err := s.courier().Push(ctx, options(r)); !errors.Is(err, context.Canceled) || !s.deleted {
 		t.Errorf("interrupted: %v, deleted %v", err, s.deleted)
 	}
@@ -411,14 +412,14 @@ func TestPullKeeps(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		into   push.Into
-		state  sprites.JobState
+		state  cove.JobState
 		code   string // of the refusal
 		branch string
 	}{
-		{"none", push.IntoNone, sprites.JobSucceeded, "", "main"},
-		{"branch", push.IntoBranch, sprites.JobSucceeded, "", "cove-" + id},
-		{"failed job", push.IntoFF, sprites.JobFailed, "job_failed", "main"},
-		{"failed job into a branch", push.IntoBranch, sprites.JobTimedOut, "", "cove-" + id},
+		{"none", push.IntoNone, cove.JobSucceeded, "", "main"},
+		{"branch", push.IntoBranch, cove.JobSucceeded, "", "cove-" + id},
+		{"failed job", push.IntoFF, cove.JobFailed, "job_failed", "main"},
+		{"failed job into a branch", push.IntoBranch, cove.JobTimedOut, "", "cove-" + id},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRepo(t)
@@ -453,7 +454,7 @@ func TestPullRejects(t *testing.T) {
 		{"edited on the server's disk", func(_ *server, _ string, data []byte) []byte { data[len(data)-30] ^= 1; return data }},
 		{"truncated", func(_ *server, _ string, data []byte) []byte { return data[:len(data)/2] }},
 		{"longer", func(_ *server, _ string, data []byte) []byte { return append(data, data...) }},
-		{"no bundle for the commits", func(s *server, _ string, data []byte) []byte { s.job.Bundle = sprites.Artifact{}; return data }},
+		{"no bundle for the commits", func(s *server, _ string, data []byte) []byte { s.job.Bundle = cove.Artifact{}; return data }},
 		{"another head in the record", func(s *server, _ string, data []byte) []byte { s.job.Head = strings.Repeat("1", 40); return data }},
 		{"an option as head", func(s *server, _ string, data []byte) []byte { s.job.Head = "--all"; return data }},
 	} {
@@ -636,9 +637,9 @@ type away struct {
 	calls int
 }
 
-func (a *away) Job(ctx context.Context, id string) (sprites.Job, error) {
+func (a *away) Job(ctx context.Context, id string) (cove.Job, error) {
 	if a.calls++; a.calls == 1 {
-		return sprites.Job{}, syscall.ECONNREFUSED
+		return cove.Job{}, syscall.ECONNREFUSED
 	}
 	return a.Jobs.Job(ctx, id)
 }

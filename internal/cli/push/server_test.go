@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -30,11 +31,11 @@ type server struct {
 	policed bool                // it enforces network policies
 	made    func(*http.Request) // called when the job is there, and not answered yet; nil: nothing
 
-	installs func(looks int, job *sprites.Job) // called at each look at a job that is installing; nil: none is
+	installs func(looks int, job *cove.Job) // called at each look at a job that is installing; nil: none is
 
 	mu      sync.Mutex
-	job     sprites.Job // guarded by mu, as all below
-	req     sprites.JobRequest
+	job     cove.Job // guarded by mu, as all below
+	req     cove.JobRequest
 	pulled  []string
 	deleted bool
 	looks   int
@@ -80,7 +81,9 @@ func newServer(t *testing.T, agent func(repo)) *server {
 	return s
 }
 
-func (s *server) courier() *push.Courier { return push.New(&sprites.Client{URL: s.url}) }
+func (s *server) courier() *push.Courier {
+	return push.New(&cove.Client{Client: &sprites.Client{URL: s.url}})
+}
 
 func (s *server) answer(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
@@ -93,12 +96,12 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) {
 	if err := json.NewDecoder(r.Body).Decode(&s.req); err != nil {
 		s.t.Error(err)
 	}
-	s.job = sprites.Job{
+	s.job = cove.Job{
 		ID:          id,
-		State:       sprites.JobQueued,
-		JobSettings: sprites.JobSettings{Sprite: "paint"},
-		JobSource:   sprites.JobSource{Branch: s.req.Branch, Base: s.req.Base, RepoID: s.req.RepoID, Repository: s.req.Repository, PlanName: s.req.PlanName},
-		JobProgress: sprites.JobProgress{Upload: "/in.bundle"},
+		State:       cove.JobQueued,
+		JobSettings: cove.JobSettings{Sprite: "paint"},
+		JobSource:   cove.JobSource{Branch: s.req.Branch, Base: s.req.Base, RepoID: s.req.RepoID, Repository: s.req.Repository, PlanName: s.req.PlanName},
+		JobProgress: cove.JobProgress{Upload: "/in.bundle"},
 	}
 	if s.policed {
 		s.job.NetworkPolicy = s.req.NetworkPolicy
@@ -107,8 +110,8 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) {
 		if !s.req.Early {
 			s.t.Error("the push did not ask for an early answer")
 		}
-		s.job.State, s.job.Upload = sprites.JobInstalling, ""
-		s.job.Installing = &sprites.InstallProgress{Agent: "slowly 1"}
+		s.job.State, s.job.Upload = cove.JobInstalling, ""
+		s.job.Installing = &cove.InstallProgress{Agent: "slowly 1"}
 	}
 	if s.made != nil {
 		s.made(r)
@@ -117,8 +120,8 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) get(w http.ResponseWriter, r *http.Request) {
-	if s.job.State == sprites.JobInstalling {
-		if got := r.URL.Query().Get("while"); got != string(sprites.JobInstalling) {
+	if s.job.State == cove.JobInstalling {
+		if got := r.URL.Query().Get("while"); got != string(cove.JobInstalling) {
 			s.t.Errorf("asked to wait while %q", got)
 		}
 		s.looks++
@@ -132,7 +135,7 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) start(w http.ResponseWriter, r *http.Request) {
-	var req sprites.JobStart
+	var req cove.JobStart
 	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
 		s.t.Error(err)
 	}
@@ -140,7 +143,7 @@ func (s *server) start(w http.ResponseWriter, r *http.Request) {
 	if sum := sha256.Sum256(data); err != nil || hex.EncodeToString(sum[:]) != req.BundleSHA256 || int64(len(data)) != req.BundleSize {
 		s.t.Errorf("the bundle did not arrive: %v", err)
 	}
-	s.job.State = sprites.JobRunning
+	s.job.State = cove.JobRunning
 	if s.agent != nil {
 		s.run()
 	}
@@ -154,7 +157,7 @@ func (s *server) run() {
 	clone.git("fetch", "-q", filepath.Join(s.files, "in.bundle"), "refs/cove/base:refs/heads/"+s.req.Branch)
 	clone.git("checkout", "-q", s.req.Branch)
 	s.agent(clone)
-	s.job.State = sprites.JobSucceeded
+	s.job.State = cove.JobSucceeded
 	head := clone.git("rev-parse", "HEAD")
 	if head == s.job.Base {
 		return
@@ -173,11 +176,11 @@ func (s *server) record(out string) {
 		s.t.Error(err)
 	}
 	sum := sha256.Sum256(data)
-	s.job.Bundle = sprites.Artifact{Path: "/out.bundle", Size: int64(len(data)), SHA256: hex.EncodeToString(sum[:])}
+	s.job.Bundle = cove.Artifact{Path: "/out.bundle", Size: int64(len(data)), SHA256: hex.EncodeToString(sum[:])}
 }
 
 func (s *server) markPulled(w http.ResponseWriter, r *http.Request) {
-	var req sprites.JobPulled
+	var req cove.JobPulled
 	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
 		s.t.Error(err)
 	}

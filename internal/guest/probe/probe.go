@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 const (
@@ -30,8 +30,8 @@ const (
 )
 
 // Run looks at the sprite, and asks each URL.
-func Run(ctx context.Context, urls []string) sprites.Probe {
-	p := sprites.Probe{Arch: runtime.GOARCH, Time: time.Now().UTC(), Path: os.Getenv("PATH"), HTTP: []sprites.ProbeAnswer{}}
+func Run(ctx context.Context, urls []string) cove.Probe {
+	p := cove.Probe{Arch: runtime.GOARCH, Time: time.Now().UTC(), Path: os.Getenv("PATH"), HTTP: []cove.ProbeAnswer{}}
 	p.User = strconv.Itoa(os.Getuid())
 	if me, err := user.LookupId(p.User); err == nil {
 		p.User = me.Username
@@ -45,11 +45,11 @@ func Run(ctx context.Context, urls []string) sprites.Probe {
 }
 
 // disk asks how much room there is where the user's files are, and tries it out.
-func disk() sprites.ProbeDisk {
-	var d sprites.ProbeDisk
+func disk() cove.ProbeDisk {
+	var d cove.ProbeDisk
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return sprites.ProbeDisk{Error: err.Error()}
+		return cove.ProbeDisk{Error: err.Error()}
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(home, &st); err == nil {
@@ -69,12 +69,12 @@ func disk() sprites.ProbeDisk {
 	return d
 }
 
-func lookUp(ctx context.Context) sprites.ProbeDNS {
+func lookUp(ctx context.Context) cove.ProbeDNS {
 	ctx, cancel := context.WithTimeout(ctx, dnsLimit)
 	defer cancel()
 	began := time.Now()
 	_, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", host)
-	d := sprites.ProbeDNS{MS: milliseconds(time.Since(began))}
+	d := cove.ProbeDNS{MS: milliseconds(time.Since(began))}
 	if err != nil {
 		d.Error = err.Error()
 	}
@@ -82,8 +82,8 @@ func lookUp(ctx context.Context) sprites.ProbeDNS {
 }
 
 // ask makes one GET, directly and without following anything.
-func ask(ctx context.Context, url string) sprites.ProbeAnswer {
-	a := sprites.ProbeAnswer{URL: url}
+func ask(ctx context.Context, url string) cove.ProbeAnswer {
+	a := cove.ProbeAnswer{URL: url}
 	ctx, cancel := context.WithTimeout(ctx, httpLimit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

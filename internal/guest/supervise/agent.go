@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // defaultGrace is how long an agent that is told to stop may take.
@@ -40,7 +40,7 @@ func (j *job) runAgent(ctx context.Context, g *guards) exit {
 	}
 	env := append(j.environ(), j.spec.Env...)
 	file := program(j.spec.Argv[0], env)
-	if self, err := os.Executable(); j.spec.Argv[0] == sprites.Guest && err == nil {
+	if self, err := os.Executable(); j.spec.Argv[0] == cove.Guest && err == nil {
 		file = self // wherever it is, and whatever else has its name
 	}
 	cmd := exec.Command(file, j.spec.Argv[1:]...)

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // clone makes the repository in the work folder, of the bundle and of what the
@@ -33,7 +33,7 @@ func (j *job) clone(ctx context.Context) error {
 		return fmt.Errorf("take what the sprite has of the repository: %w", err)
 	}
 	if err := j.gits(ctx, [][]string{
-		{"fetch", "-q", "--no-tags", "--update-head-ok", j.spec.Bundle, "refs/cove/base:" + branch, sprites.ModuleRef + "*:" + sprites.ModuleRef + "*"},
+		{"fetch", "-q", "--no-tags", "--update-head-ok", j.spec.Bundle, "refs/cove/base:" + branch, cove.ModuleRef + "*:" + cove.ModuleRef + "*"},
 	}); err != nil {
 		if lent.any() {
 			return fmt.Errorf("what the sprite had of the repository is damaged, and was thrown away; push again: %w", j.forget(err))

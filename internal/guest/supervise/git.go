@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // gitLimit bounds one call of git.
@@ -161,7 +161,7 @@ func (t *tail) String() string {
 // did not. What can't be taken does not keep back the rest, and is an error at the end. A
 // git that hangs is killed: half of the time is for what was not committed, a quarter for
 // submodules, and the rest for the commits.
-func (j *job) collect(end *sprites.JobEnd) error {
+func (j *job) collect(end *cove.JobEnd) error {
 	limit := cmp.Or(time.Duration(j.spec.CollectSec)*time.Second, collectLimit)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -232,23 +232,23 @@ func (j *job) collect(end *sprites.JobEnd) error {
 }
 
 // bundle writes the bundle with the refs, from what the job started with on.
-func (j *job) bundle(ctx context.Context, modules []module, refs []string) (sprites.Artifact, error) {
+func (j *job) bundle(ctx context.Context, modules []module, refs []string) (cove.Artifact, error) {
 	out := j.bundleFile()
 	args := []string{"bundle", "create", "-q", out + ".new", "^" + j.spec.Base}
 	for _, m := range modules {
 		args = append(args, "^"+m.Commit)
 	}
 	if _, err := j.git(ctx, nil, append(args, refs...)...); err != nil {
-		return sprites.Artifact{}, err
+		return cove.Artifact{}, err
 	}
 	sum, size, err := digest(out + ".new")
 	if err != nil {
-		return sprites.Artifact{}, err
+		return cove.Artifact{}, err
 	}
 	if err := syncFile(out + ".new"); err != nil {
-		return sprites.Artifact{}, err
+		return cove.Artifact{}, err
 	}
-	return sprites.Artifact{Path: out, Size: size, SHA256: sum}, os.Rename(out+".new", out)
+	return cove.Artifact{Path: out, Size: size, SHA256: sum}, os.Rename(out+".new", out)
 }
 
 func (j *job) ref(name string) string { return "refs/cove/" + j.spec.ID + "/" + name }

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // What ends a job's agent, as it stands in JobEnd.Reason.
@@ -40,7 +40,7 @@ func endedBy(ctx context.Context) (reason, detail string) {
 // guards end a job that goes on too long, is silent for too long, or does too
 // much. They count the time that the sprite is awake and no person is waited for.
 type guards struct {
-	spec *sprites.JobSpec
+	spec *cove.JobSpec
 	log  *journal
 	fire context.CancelCauseFunc
 	wg   sync.WaitGroup
@@ -186,9 +186,9 @@ func (g *guards) line(stream, text string) {
 // wait notes whether the agent waits for a person.
 func (g *guards) wait(is bool) {
 	if g.waiting.CompareAndSwap(!is, is) {
-		state := sprites.JobRunning
+		state := cove.JobRunning
 		if is {
-			state = sprites.JobWaiting
+			state = cove.JobWaiting
 		}
 		g.log.state(state)
 	}

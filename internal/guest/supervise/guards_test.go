@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest/supervise"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Each guard ends an agent that goes on, says which it was, and what there is is
@@ -23,19 +23,19 @@ func TestGuards(t *testing.T) {
 	const commit = `(until [ -e "$TMPDIR/committed" ]; do echo busy; sleep 0.1; done) &
 echo x >x; git add x; git commit -q -m x; touch "$TMPDIR/committed"; wait
 `
-	turn := &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
+	turn := &cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
 	for _, test := range []struct {
 		name, script, reason, detail string
-		change                       func(s *sprites.JobSpec, limit int64)
+		change                       func(s *cove.JobSpec, limit int64)
 	}{
-		{"timeout", "while :; do echo busy; sleep 0.1; done", "timeout", "its time (%s) is up", func(s *sprites.JobSpec, limit int64) { s.TimeoutSec = limit }},
-		{"idle", "sleep 60000", "idle", "no event for %s", func(s *sprites.JobSpec, limit int64) { s.Guards.IdleSec = limit }},
+		{"timeout", "while :; do echo busy; sleep 0.1; done", "timeout", "its time (%s) is up", func(s *cove.JobSpec, limit int64) { s.TimeoutSec = limit }},
+		{"idle", "sleep 60000", "idle", "no event for %s", func(s *cove.JobSpec, limit int64) { s.Guards.IdleSec = limit }},
 		{"turns", `for i in 1 2 3; do
 				for part in a b c; do echo '{"type":"assistant","message":{"id":"'$i'"}}'; echo '{"type":"user"}'; done
 				test $i = 3 || echo "$i" >>x
-			done; sleep 60000`, "turns", "more than 2 turns", func(s *sprites.JobSpec, _ int64) { s.Guards.Turns = 2; s.Turn = turn }},
-		{"disk at the end", `head -c 8M /dev/urandom >big`, "disk", "its files have grown by", func(s *sprites.JobSpec, _ int64) { s.Guards.DiskBytes = 4 << 20 }},
-		{"disk", `head -c 8M /dev/urandom >big; ln big big2; sleep 60000`, "disk", "its files have grown by", func(s *sprites.JobSpec, _ int64) { s.Guards.DiskBytes = 4 << 20 }},
+			done; sleep 60000`, "turns", "more than 2 turns", func(s *cove.JobSpec, _ int64) { s.Guards.Turns = 2; s.Turn = turn }},
+		{"disk at the end", `head -c 8M /dev/urandom >big`, "disk", "its files have grown by", func(s *cove.JobSpec, _ int64) { s.Guards.DiskBytes = 4 << 20 }},
+		{"disk", `head -c 8M /dev/urandom >big; ln big big2; sleep 60000`, "disk", "its files have grown by", func(s *cove.JobSpec, _ int64) { s.Guards.DiskBytes = 4 << 20 }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -74,8 +74,8 @@ func TestGuardsHold(t *testing.T) {
 	longEnough(t, 6, func(limit int64) error {
 		// Together that is longer than it may be quiet.
 		j := newJob(t, fmt.Sprintf(`for i in 1 2; do for j in 1 2; do sleep %d; echo '{"type":"assistant","message":{"id":"'$i'"}}'; sleep %[1]d; echo; done; done`, limit/6))
-		j.spec.TimeoutSec, j.spec.Guards = 3600, sprites.Guards{IdleSec: limit, Turns: 2, DiskBytes: 1 << 40}
-		j.spec.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
+		j.spec.TimeoutSec, j.spec.Guards = 3600, cove.Guards{IdleSec: limit, Turns: 2, DiskBytes: 1 << 40}
+		j.spec.Turn = &cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
 		if end := j.run(); end.Phase != "done" || end.Reason != "" {
 			return fmt.Errorf("got %+v", end)
 		}
@@ -105,9 +105,9 @@ const converser = `
 
 func newConverser(t *testing.T) *job {
 	j := newJob(t, converser)
-	j.spec.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}}
-	j.spec.Input = &sprites.JobInput{
-		First: j.file("first"), Over: sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "result"}},
+	j.spec.Turn = &cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}}
+	j.spec.Input = &cove.JobInput{
+		First: j.file("first"), Over: cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "result"}},
 	}
 	j.write(j.file("first"), "ready\n")
 	return j
@@ -132,16 +132,16 @@ func (j *job) untilWaiting(n int) {
 }
 
 // waiting is for await.
-func waiting(n int) func(sprites.JobEvent) bool {
-	return func(ev sprites.JobEvent) bool {
-		if ev.State == sprites.JobWaiting {
+func waiting(n int) func(cove.JobEvent) bool {
+	return func(ev cove.JobEvent) bool {
+		if ev.State == cove.JobWaiting {
 			n--
 		}
 		return n == 0
 	}
 }
 
-func (j *job) send(m sprites.JobInputLine) error {
+func (j *job) send(m cove.JobInputLine) error {
 	j.t.Helper()
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -160,7 +160,7 @@ func testSend(t *testing.T, limit int64) error {
 	j := newConverser(t)
 	j.spec.Guards.IdleSec = limit // who waits for a person is not idle
 	j.spec.TimeoutSec = 4 * limit
-	if err := j.send(sprites.JobInputLine{Line: "too early"}); !errors.Is(err, supervise.ErrDead) {
+	if err := j.send(cove.JobInputLine{Line: "too early"}); !errors.Is(err, supervise.ErrDead) {
 		t.Errorf("before there is a supervisor: %v", err)
 	}
 	j.give()
@@ -168,13 +168,13 @@ func testSend(t *testing.T, limit int64) error {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	last := sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: "c", Close: true}, Line: "c"}
+	last := cove.JobInputLine{JobMessage: cove.JobMessage{Text: "c", Close: true}, Line: "c"}
 	err := j.awaited(waiting(1))
 	if err == nil {
 		err = exec.CommandContext(j.ctx, "sleep", fmt.Sprint(4*limit+1)).Run()
 	}
 	if err == nil {
-		err = j.send(sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: "a b"}, Line: "a b"})
+		err = j.send(cove.JobInputLine{JobMessage: cove.JobMessage{Text: "a b"}, Line: "a b"})
 	}
 	if err == nil {
 		err = j.awaited(waiting(2))
@@ -194,7 +194,7 @@ func testSend(t *testing.T, limit int64) error {
 	}
 	var story []string
 	for _, ev := range j.events() {
-		if ev.Type == "input" || ev.Type == "state" && ev.State != sprites.JobPreparing {
+		if ev.Type == "input" || ev.Type == "state" && ev.State != cove.JobPreparing {
 			story = append(story, string(ev.State)+ev.Text)
 		}
 	}
@@ -216,7 +216,7 @@ func TestSendMany(t *testing.T) {
 	long := strings.Repeat("x", 200_000)
 	errs := make(chan error)
 	for range 5 {
-		go func() { errs <- j.send(sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: "x"}, Line: long}) }()
+		go func() { errs <- j.send(cove.JobInputLine{JobMessage: cove.JobMessage{Text: "x"}, Line: long}) }()
 	}
 	for range 5 {
 		if err := <-errs; err != nil {
@@ -224,7 +224,7 @@ func TestSendMany(t *testing.T) {
 		}
 	}
 	j.untilWaiting(2)
-	if err := j.send(sprites.JobInputLine{JobMessage: sprites.JobMessage{Close: true}}); err != nil {
+	if err := j.send(cove.JobInputLine{JobMessage: cove.JobMessage{Close: true}}); err != nil {
 		t.Error(err)
 	}
 	if code := j.exitCode(cmd); code != 0 {
@@ -236,10 +236,10 @@ func TestSendMany(t *testing.T) {
 	}
 
 	deaf := newJob(t, "echo ready; sleep 6000")
-	deaf.spec.Input, deaf.spec.GraceSec = &sprites.JobInput{First: deaf.file("first")}, 1
+	deaf.spec.Input, deaf.spec.GraceSec = &cove.JobInput{First: deaf.file("first")}, 1
 	deaf.write(deaf.file("first"), strings.Repeat("x", 1<<20))
 	cmd = deaf.start()
-	go func() { errs <- deaf.send(sprites.JobInputLine{Line: "never read"}) }()
+	go func() { errs <- deaf.send(cove.JobInputLine{Line: "never read"}) }()
 	if err := supervise.Stop(deaf.dir); err != nil {
 		t.Error(err)
 	}
@@ -253,7 +253,7 @@ func TestSendMany(t *testing.T) {
 	silent := newJob(t, "echo ready; sleep 6000")
 	silent.spec.GraceSec = 1
 	cmd = silent.start()
-	if err := silent.send(sprites.JobInputLine{Line: "x"}); !errors.Is(err, supervise.ErrNoInput) {
+	if err := silent.send(cove.JobInputLine{Line: "x"}); !errors.Is(err, supervise.ErrNoInput) {
 		t.Errorf("an agent without an input: %v", err)
 	}
 	if err := supervise.Stop(silent.dir); err != nil {
@@ -272,17 +272,17 @@ func TestWaitsNoMore(t *testing.T) {
 func testWaitsNoMore(t *testing.T, limit int64) error {
 	j := newJob(t, `echo '{"type":"question"}'; sleep 1; echo '{"type":"decided"}'; exec sleep 60000`)
 	j.spec.Guards.IdleSec = limit
-	rule := func(kind string) sprites.LineRule {
-		return sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": kind}}
+	rule := func(kind string) cove.LineRule {
+		return cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": kind}}
 	}
 	again := rule("decided")
-	j.spec.Input = &sprites.JobInput{Over: rule("question"), Again: &again}
+	j.spec.Input = &cove.JobInput{Over: rule("question"), Again: &again}
 	if end := j.run(); end.Reason != "idle" {
 		t.Errorf("got %+v", end)
 	}
 	var story []string
 	for _, ev := range j.events() {
-		if ev.Type == "state" && ev.State != sprites.JobPreparing {
+		if ev.Type == "state" && ev.State != cove.JobPreparing {
 			story = append(story, string(ev.State))
 		}
 	}
@@ -302,7 +302,7 @@ func TestGuestProgram(t *testing.T) {
 	if err := os.Chmod(bin+"/cove-guest", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	j.spec.Argv = []string{sprites.Guest, "/no/such/job"} // which is this test as a supervisor, that finds none
+	j.spec.Argv = []string{cove.Guest, "/no/such/job"} // which is this test as a supervisor, that finds none
 	j.spec.Env = append(j.spec.Env, "PATH="+bin+":"+os.Getenv("PATH"))
 	if end := j.run(); end.Reason != "" || end.ExitCode != supervise.ExitErr {
 		t.Errorf("got %+v", end)

@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest/supervise"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // verbVar makes of the test binary a supervisor, as the guest binary is one. Run
@@ -64,7 +64,7 @@ type job struct {
 	ctx    context.Context // bounds everything that the test waits for
 	source string          // the repository that the bundle is of
 	dir    string
-	spec   sprites.JobSpec
+	spec   cove.JobSpec
 }
 
 // lastResort keeps a broken test from hanging for ever.
@@ -106,10 +106,10 @@ func newJob(t *testing.T, script string) *job {
 	j.git("-c", "user.name=Ada", "-c", "user.email=ada@example.com", "commit", "-q", "-m", "first")
 	j.git("update-ref", "refs/cove/base", "HEAD")
 	j.git("bundle", "create", "-q", bundle, "refs/cove/base")
-	j.spec = sprites.JobSpec{
+	j.spec = cove.JobSpec{
 		ID: "abc123", Bundle: bundle, BundleSHA256: j.digest(bundle),
 		Workdir: filepath.Join(top, "work"), Branch: "topic", Base: j.git("rev-parse", "HEAD"),
-		Author: sprites.Person{Name: "Ada", Email: "ada@example.com"},
+		Author: cove.Person{Name: "Ada", Email: "ada@example.com"},
 		Argv:   []string{"/bin/sh", "-ec", script},
 	}
 	t.Cleanup(func() {
@@ -191,7 +191,7 @@ func (j *job) start() *exec.Cmd {
 	if err := cmd.Start(); err != nil {
 		j.t.Fatal(err)
 	}
-	j.await(func(ev sprites.JobEvent) bool { return ev.Type == "output" && ev.Text == "ready" })
+	j.await(func(ev cove.JobEvent) bool { return ev.Type == "output" && ev.Text == "ready" })
 	return cmd
 }
 
@@ -220,7 +220,7 @@ func (j *job) call(verb string, args ...string) int {
 }
 
 // run gives the job to a supervisor, and returns the end that it recorded.
-func (j *job) run() sprites.JobEnd {
+func (j *job) run() cove.JobEnd {
 	j.t.Helper()
 	j.give()
 	if code := j.call("run"); code != supervise.ExitDone {
@@ -229,9 +229,9 @@ func (j *job) run() sprites.JobEnd {
 	return j.end()
 }
 
-func (j *job) end() sprites.JobEnd {
+func (j *job) end() cove.JobEnd {
 	j.t.Helper()
-	var end sprites.JobEnd
+	var end cove.JobEnd
 	if err := json.Unmarshal([]byte(j.read(j.file("end.json"))), &end); err != nil {
 		j.t.Fatal(err)
 	}
@@ -241,13 +241,13 @@ func (j *job) end() sprites.JobEnd {
 // watcher takes a log in, and calls off the following when it has seen enough.
 type watcher struct {
 	text   bytes.Buffer
-	enough func(sprites.JobEvent) bool
+	enough func(cove.JobEvent) bool
 	cancel context.CancelFunc
 	met    bool
 }
 
 func (w *watcher) Write(line []byte) (int, error) {
-	var ev sprites.JobEvent
+	var ev cove.JobEvent
 	if err := json.Unmarshal(line, &ev); err != nil {
 		return 0, err
 	}
@@ -259,7 +259,7 @@ func (w *watcher) Write(line []byte) (int, error) {
 }
 
 // await follows the job until an event is as wanted.
-func (j *job) await(enough func(sprites.JobEvent) bool) {
+func (j *job) await(enough func(cove.JobEvent) bool) {
 	j.t.Helper()
 	if err := j.awaited(enough); err != nil {
 		j.t.Fatal(err)
@@ -267,7 +267,7 @@ func (j *job) await(enough func(sprites.JobEvent) bool) {
 }
 
 // awaited is await for a job that may end before.
-func (j *job) awaited(enough func(sprites.JobEvent) bool) error {
+func (j *job) awaited(enough func(cove.JobEvent) bool) error {
 	ctx, cancel := context.WithCancel(j.ctx)
 	defer cancel()
 	w := &watcher{enough: enough, cancel: cancel}
@@ -278,18 +278,18 @@ func (j *job) awaited(enough func(sprites.JobEvent) bool) error {
 }
 
 // follow returns what Follow writes of a job that nobody is at work on.
-func (j *job) follow(from int64) ([]sprites.JobEvent, error) {
+func (j *job) follow(from int64) ([]cove.JobEvent, error) {
 	j.t.Helper()
 	var text bytes.Buffer
 	err := supervise.Follow(j.ctx, &text, j.dir, from)
 	return j.parse(text.String()), err
 }
 
-func (j *job) parse(text string) []sprites.JobEvent {
+func (j *job) parse(text string) []cove.JobEvent {
 	j.t.Helper()
-	var events []sprites.JobEvent
+	var events []cove.JobEvent
 	for line := range strings.Lines(text) {
-		var ev sprites.JobEvent
+		var ev cove.JobEvent
 		if err := json.Unmarshal([]byte(line), &ev); err != nil {
 			j.t.Fatalf("line %q: %v", line, err)
 		}
@@ -299,7 +299,7 @@ func (j *job) parse(text string) []sprites.JobEvent {
 }
 
 // events returns the log of a job that has ended, which must be in order.
-func (j *job) events() []sprites.JobEvent {
+func (j *job) events() []cove.JobEvent {
 	j.t.Helper()
 	events := j.parse(j.read(j.file("events.jsonl")))
 	for i, ev := range events {
@@ -314,7 +314,7 @@ func (j *job) events() []sprites.JobEvent {
 }
 
 // fetch takes the job's bundle into the repository that its work came from.
-func (j *job) fetch(end sprites.JobEnd) {
+func (j *job) fetch(end cove.JobEnd) {
 	j.t.Helper()
 	if end.Bundle.Path != j.file("out.bundle") || end.Bundle.SHA256 != j.digest(end.Bundle.Path) ||
 		end.Bundle.Size != int64(len(j.read(end.Bundle.Path))) {
@@ -324,7 +324,7 @@ func (j *job) fetch(end sprites.JobEnd) {
 }
 
 // subjects lists what the job committed, oldest first.
-func (j *job) subjects(end sprites.JobEnd) []string {
+func (j *job) subjects(end cove.JobEnd) []string {
 	j.t.Helper()
 	j.fetch(end)
 	return strings.Split(j.git("log", "--reverse", "--format=%s", j.spec.Base+".."+end.Head), "\n")

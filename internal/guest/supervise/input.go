@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // ErrNoInput says that the job's agent takes no messages, or none any more.
@@ -105,7 +105,7 @@ func (in *input) accept() {
 
 // take reads a message and hands it on.
 func (in *input) take(r io.Reader) error {
-	var m sprites.JobInputLine
+	var m cove.JobInputLine
 	if err := json.NewDecoder(io.LimitReader(r, maxMessage)).Decode(&m); err != nil {
 		return fmt.Errorf("read the message: %w", err)
 	}
@@ -119,8 +119,8 @@ func (in *input) take(r io.Reader) error {
 		if len(text) > maxLine {
 			text = text[:wholeRunes([]byte(text[:maxLine]))] + "…"
 		}
-		in.job.log.add(sprites.JobEvent{Type: "input", Text: text}) // before what the agent makes of it
-		in.guards.wait(false)                                       // which may be that it waits again
+		in.job.log.add(cove.JobEvent{Type: "input", Text: text}) // before what the agent makes of it
+		in.guards.wait(false)                                    // which may be that it waits again
 		if _, err := io.WriteString(in.pipe, m.Line+"\n"); err != nil {
 			in.job.log.notice("the agent has not taken that message")
 			return fmt.Errorf("the agent has ended, or does not read: %w", err)
@@ -135,7 +135,7 @@ func (in *input) take(r io.Reader) error {
 	return nil
 }
 
-// Send hands a message, a sprites.JobInputLine that r gives, to the agent of a
+// Send hands a message, a cove.JobInputLine that r gives, to the agent of a
 // job, and returns when the agent has it in its input. ErrDead: no supervisor is
 // at work. ErrNoInput: the agent takes none.
 func Send(dir string, r io.Reader) error {

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // maxLine is the most of one line of output that one event holds.
@@ -71,7 +71,7 @@ func openJournal(name string) (*journal, error) {
 }
 
 // add numbers an event and writes it, in one write.
-func (l *journal) add(ev sprites.JobEvent) {
+func (l *journal) add(ev cove.JobEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -89,8 +89,8 @@ func (l *journal) add(ev sprites.JobEvent) {
 	l.seq, l.ended = ev.Seq, ev.Type == "end"
 }
 
-func (l *journal) state(s sprites.JobState) { l.add(sprites.JobEvent{Type: "state", State: s}) }
-func (l *journal) notice(text string)       { l.add(sprites.JobEvent{Type: "notice", Text: text}) }
+func (l *journal) state(s cove.JobState) { l.add(cove.JobEvent{Type: "state", State: s}) }
+func (l *journal) notice(text string)    { l.add(cove.JobEvent{Type: "notice", Text: text}) }
 
 func (l *journal) sync() error {
 	l.mu.Lock()
@@ -147,10 +147,10 @@ type tap struct {
 	log    *journal
 	stream string
 	full   bool
-	mid    bool               // the line that is coming in is not the first part
-	skip   bool               // of this line, some is missing already
-	last   []sprites.JobEvent // once full: the last line
-	size   int                // of last
+	mid    bool            // the line that is coming in is not the first part
+	skip   bool            // of this line, some is missing already
+	last   []cove.JobEvent // once full: the last line
+	size   int             // of last
 }
 
 func (t *tap) line(text string, cut bool) {
@@ -159,9 +159,9 @@ func (t *tap) line(text string, cut bool) {
 	if first && t.log.heard != nil {
 		t.log.heard(t.stream, text)
 	}
-	ev := sprites.JobEvent{Type: "output", Stream: t.stream, Text: text, Cut: cut}
+	ev := cove.JobEvent{Type: "output", Stream: t.stream, Text: text, Cut: cut}
 	if t.stream == eventStream {
-		ev = sprites.JobEvent{Type: "event", Text: text, Cut: cut}
+		ev = cove.JobEvent{Type: "event", Text: text, Cut: cut}
 	}
 	if !t.full {
 		if t.full = t.log.exceeds(t.stream, len(text)+1); t.full {

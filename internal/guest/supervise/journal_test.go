@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // logged is what the journal makes of streams that come one after the other.
-func logged(t *testing.T, streams ...func(*journal)) []sprites.JobEvent {
+func logged(t *testing.T, streams ...func(*journal)) []cove.JobEvent {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "events.jsonl")
 	l, err := openJournal(name)
@@ -35,9 +35,9 @@ func logged(t *testing.T, streams ...func(*journal)) []sprites.JobEvent {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	var out []sprites.JobEvent
+	var out []cove.JobEvent
 	for dec := json.NewDecoder(bufio.NewReader(f)); ; {
-		var ev sprites.JobEvent
+		var ev cove.JobEvent
 		if err := dec.Decode(&ev); err == io.EOF {
 			return out
 		} else if err != nil {

@@ -16,8 +16,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Large files are those of Git LFS: the repository has a pointer, the content is
@@ -36,7 +36,7 @@ var (
 // largeFilesIn puts the large files that came, and those that came before, where the
 // filter finds them.
 func (j *job) largeFilesIn() error {
-	came := filepath.Join(filepath.Dir(j.spec.Bundle), sprites.LargeFilesIn)
+	came := filepath.Join(filepath.Dir(j.spec.Bundle), cove.LargeFilesIn)
 	names, err := filesIn(came)
 	if err != nil {
 		return err
@@ -207,7 +207,7 @@ func (j *job) largeFilesOut() error {
 		if err != nil || !d.Type().IsRegular() || known[d.Name()] || !largeFile.MatchString(d.Name()) {
 			return err
 		}
-		out := filepath.Join(j.dir, sprites.LargeFilesOut)
+		out := filepath.Join(j.dir, cove.LargeFilesOut)
 		if err := os.MkdirAll(out, 0o755); err != nil {
 			return err
 		}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // maxDepth bounds how deep a line of JSON is looked into.
@@ -13,7 +13,7 @@ const maxDepth = 16
 
 // matches reports whether a rule picks a line, of which the beginning is enough if
 // what the rule asks for stands there.
-func matches(rule sprites.LineRule, stream, text string) bool {
+func matches(rule cove.LineRule, stream, text string) bool {
 	if stream != rule.Stream || !strings.HasPrefix(text, "{") {
 		return false
 	}

@@ -4,11 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 func TestMatches(t *testing.T) {
-	rule := sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant", "message.role": "x"}}
+	rule := cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant", "message.role": "x"}}
 	for text, want := range map[string]bool{
 		`{"type":"assistant","message":{"role":"x"}}`:                    true,
 		`{"message":{"n":[{"role":"y"}],"role":"x"},"type":"assistant"}`: true,

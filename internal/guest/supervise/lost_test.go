@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest/supervise"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // orphan starts a job whose agent counts its starts and commits, and kills its
@@ -177,7 +177,7 @@ func TestFollow(t *testing.T) {
 		t.Errorf("followed %q, and the log is %q", whole.String(), log)
 	}
 	all := j.events()
-	from := slices.IndexFunc(all, func(ev sprites.JobEvent) bool { return ev.Text == "go on" })
+	from := slices.IndexFunc(all, func(ev cove.JobEvent) bool { return ev.Text == "go on" })
 	if from < 0 {
 		t.Fatalf("got %+v", all)
 	}

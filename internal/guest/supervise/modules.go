@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // module is a submodule whose repository was sent along.
@@ -55,7 +55,7 @@ func (j *job) modules() ([]module, error) {
 
 // sentModules lists the commits of submodules that came with the bundle.
 func (j *job) sentModules(ctx context.Context) ([]string, error) {
-	out, err := j.git(ctx, nil, "for-each-ref", "--format=%(objectname)", sprites.ModuleRef)
+	out, err := j.git(ctx, nil, "for-each-ref", "--format=%(objectname)", cove.ModuleRef)
 	return strings.Fields(out), err
 }
 
@@ -114,7 +114,7 @@ func (j *job) checkout(ctx context.Context, m module) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	ref := sprites.ModuleRef + m.Commit
+	ref := cove.ModuleRef + m.Commit
 	for i, args := range [][]string{
 		initArgs(m.Commit),
 		{"fetch", "-q", "--no-tags", "--update-shallow", j.spec.Workdir, ref + ":" + ref},

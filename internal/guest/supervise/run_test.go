@@ -10,7 +10,7 @@ import (
 	"github.com/creack/pty"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 func TestRun(t *testing.T) {
@@ -107,7 +107,7 @@ func TestLog(t *testing.T) {
 func TestNothingToCollect(t *testing.T) {
 	j := newJob(t, "true")
 	end := j.run()
-	if want := (sprites.JobEnd{Phase: "done"}); end != want {
+	if want := (cove.JobEnd{Phase: "done"}); end != want {
 		t.Errorf("got %+v, want %+v", end, want)
 	}
 	if j.exists(j.file("out.bundle")) {
@@ -339,7 +339,7 @@ func TestTerminal(t *testing.T) {
 	if got := j.subjects(end); !slices.Equal(got, []string{"typed"}) {
 		t.Errorf("got %q", got)
 	}
-	if !slices.ContainsFunc(j.events(), func(ev sprites.JobEvent) bool { return ev.Type == "event" && ev.Text == `{"k":1}` }) {
+	if !slices.ContainsFunc(j.events(), func(ev cove.JobEvent) bool { return ev.Type == "event" && ev.Text == `{"k":1}` }) {
 		t.Error("the agent's event is missing")
 	}
 }

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // ErrNotSetUp says that this sprite has not been set up by that script.
@@ -33,7 +33,7 @@ const (
 // job is in ~/.cove/setup, by repository: KEY.json says which text has succeeded,
 // KEY.log has what the last run printed, and lock is held while one runs.
 type setup struct {
-	sprites.SetupScript
+	cove.SetupScript
 	dir     string // where it runs
 	env     []string
 	records string

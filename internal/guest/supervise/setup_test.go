@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest/supervise"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // withScript is a job with a setup script, in a sprite whose home is home.
@@ -17,7 +17,7 @@ func withScript(t *testing.T, home, agent, script string) *job {
 	t.Helper()
 	t.Setenv("HOME", home)
 	j := newJob(t, agent)
-	j.spec.SetupScript = &sprites.SetupScript{Name: ".cove/setup.sh", Text: script, Repository: "roots"}
+	j.spec.SetupScript = &cove.SetupScript{Name: ".cove/setup.sh", Text: script, Repository: "roots"}
 	j.spec.Env = []string{"GREETING=hi"}
 	return j
 }
@@ -62,9 +62,9 @@ func TestSetupScript(t *testing.T) {
 	if end := again.run(); end.ExitCode != 0 || outputOf(again, "setup") != "" {
 		t.Errorf("the same again: %+v, %q", end, outputOf(again, "setup"))
 	}
-	for name, change := range map[string]func(*sprites.SetupScript){
-		"another text":       func(s *sprites.SetupScript) { s.Text += "# changed\n" },
-		"another repository": func(s *sprites.SetupScript) { s.Repository = "others" },
+	for name, change := range map[string]func(*cove.SetupScript){
+		"another text":       func(s *cove.SetupScript) { s.Text += "# changed\n" },
+		"another repository": func(s *cove.SetupScript) { s.Repository = "others" },
 	} {
 		j := withScript(t, home, "test -e where", script)
 		change(j.spec.SetupScript)

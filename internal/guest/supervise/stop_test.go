@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest/supervise"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // stubborn commits, and then does not end by itself or by a signal to its group.
@@ -170,7 +170,7 @@ func TestBusy(t *testing.T) {
 	}
 	n := 0
 	for _, ev := range j.events() {
-		if ev.Type == "state" && ev.State == sprites.JobRunning {
+		if ev.Type == "state" && ev.State == cove.JobRunning {
 			n++
 		}
 	}

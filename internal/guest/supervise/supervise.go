@@ -4,11 +4,11 @@
 //
 // A job's folder holds:
 //
-//	job.json      sprites.JobSpec, written before Run
+//	job.json      cove.JobSpec, written before Run
 //	lock          flock of the supervisor at work, with its process number
-//	events.jsonl  the log: a sprites.JobEvent a line, numbered from 1
+//	events.jsonl  the log: a cove.JobEvent a line, numbered from 1
 //	output.log    what the agent printed, both streams, unchanged
-//	end.json      sprites.JobEnd, written once, last
+//	end.json      cove.JobEnd, written once, last
 //	out.bundle    the commits, if there are any
 //	supervisor.log  what the supervisors did, and their last words
 //	input.sock    where messages for the agent come in, if it takes any
@@ -26,8 +26,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // ErrBusy says that a supervisor is at work on the job already.
@@ -66,7 +66,7 @@ func ExitCode(err error) int {
 // job is one job whose lock this process holds.
 type job struct {
 	dir  string
-	spec sprites.JobSpec
+	spec cove.JobSpec
 	lock *os.File
 	log  *journal
 	own  *slog.Logger // of what the supervisor does
@@ -166,19 +166,19 @@ func Run(ctx context.Context, dir string) error {
 	}
 	ctx, guards := j.guard(ctx)
 	defer guards.close()
-	j.log.state(sprites.JobPreparing)
+	j.log.state(cove.JobPreparing)
 	for _, text := range j.spec.Notices {
 		j.log.notice(text)
 	}
 	if err := j.prepare(ctx); err != nil {
 		j.log.notice("prepare: " + err.Error())
-		end := sprites.JobEnd{Phase: "prepare", Reason: err.Error(), ExitCode: 1}
+		end := cove.JobEnd{Phase: "prepare", Reason: err.Error(), ExitCode: 1}
 		if ctx.Err() != nil {
 			end.Reason, end.Detail = endedBy(ctx)
 		}
 		return j.record(end)
 	}
-	j.log.state(sprites.JobRunning)
+	j.log.state(cove.JobRunning)
 	guards.measureDisk(ctx)
 	exit := j.runAgent(ctx, guards)
 	if exit.reason == "" {
@@ -187,8 +187,8 @@ func Run(ctx context.Context, dir string) error {
 			exit.reason, exit.detail = reason, detail
 		}
 	}
-	j.log.add(sprites.JobEvent{Type: "exit", ExitCode: &exit.code, Reason: exit.reason})
-	return j.finish(sprites.JobEnd{Phase: "done", Reason: exit.reason, Detail: exit.detail, ExitCode: exit.code})
+	j.log.add(cove.JobEvent{Type: "exit", ExitCode: &exit.code, Reason: exit.reason})
+	return j.finish(cove.JobEnd{Phase: "done", Reason: exit.reason, Detail: exit.detail, ExitCode: exit.code})
 }
 
 // Finalize ends a job whose supervisor died: its processes that are left are
@@ -209,7 +209,7 @@ func Finalize(_ context.Context, dir, reason string) error {
 // lost ends a job whose supervisor died, and whatever of it is still at work.
 func (j *job) lost(reason string) error {
 	killMarked(j.mark())
-	return j.finish(sprites.JobEnd{Phase: "run", Reason: reason, ExitCode: -1})
+	return j.finish(cove.JobEnd{Phase: "run", Reason: reason, ExitCode: -1})
 }
 
 // mark is what the environment of each of the job's processes holds, as KEY=VALUE.
@@ -221,7 +221,7 @@ func (j *job) environ() []string { return append(os.Environ(), j.mark()) }
 // finished reports whether the end is on record, and makes the log say so too: a
 // supervisor may have died between the two.
 func (j *job) finished() (bool, error) {
-	var end sprites.JobEnd
+	var end cove.JobEnd
 	err := readJSON(j.endFile(), &end)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -231,14 +231,14 @@ func (j *job) finished() (bool, error) {
 	if j.log.ended {
 		return true, nil
 	}
-	j.log.add(sprites.JobEvent{Type: "end", Result: &end})
+	j.log.add(cove.JobEvent{Type: "end", Result: &end})
 	return true, j.log.sync()
 }
 
 func (j *job) endFile() string { return filepath.Join(j.dir, "end.json") }
 
 // finish collects what the agent left, and records the end.
-func (j *job) finish(end sprites.JobEnd) error {
+func (j *job) finish(end cove.JobEnd) error {
 	if err := j.collect(&end); err != nil {
 		j.log.notice("collect: " + err.Error())
 		if end.Reason == "" {
@@ -250,14 +250,14 @@ func (j *job) finish(end sprites.JobEnd) error {
 			end.Uncollected = fmt.Sprintf("the job did not begin with the repositories %q, whose commits stay here", j.unsent)
 			j.log.notice("collect: " + end.Uncollected)
 		}
-		j.log.add(sprites.JobEvent{Type: "collected"})
+		j.log.add(cove.JobEvent{Type: "collected"})
 	}
 	return j.record(end)
 }
 
 // record writes the end: exactly once, and on the disk before anybody can read
 // it.
-func (j *job) record(end sprites.JobEnd) error {
+func (j *job) record(end cove.JobEnd) error {
 	data, err := json.Marshal(end)
 	if err != nil {
 		return err
@@ -274,7 +274,7 @@ func (j *job) record(end sprites.JobEnd) error {
 	if err != nil {
 		return fmt.Errorf("record the end: %w", err)
 	}
-	j.log.add(sprites.JobEvent{Type: "end", Result: &end})
+	j.log.add(cove.JobEvent{Type: "end", Result: &end})
 	err = j.log.sync()
 	j.own.Info("end", "phase", end.Phase, "reason", end.Reason, "code", end.ExitCode, "commits", end.Commits, "log", err)
 	return err

@@ -11,7 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // ACP is any agent that speaks the Agent Client Protocol on its standard streams:
@@ -44,12 +44,12 @@ func (ACP) Prepare(t Task) (Work, error) {
 	w := Work{
 		Files:      map[string]File{promptName: {[]byte(t.prompt()), 0o644}},
 		Env:        acpEnv(t),
-		Verify:     []string{sprites.Guest, "version"}, // its client; what is behind the command, only the command knows
+		Verify:     []string{cove.Guest, "version"}, // its client; what is behind the command, only the command knows
 		Connectors: []string{"anthropic", "openai", "gemini"},
-		Argv:       []string{sprites.Guest, "acp", "run", "--prompt=" + prompt, "--permissions=" + t.Permissions},
-		Input: &sprites.JobInput{
-			Over:  sprites.LineRule{Stream: "events", Fields: map[string]string{"type": "permission_request"}},
-			Again: &sprites.LineRule{Stream: "events", Fields: map[string]string{"type": "permission"}},
+		Argv:       []string{cove.Guest, "acp", "run", "--prompt=" + prompt, "--permissions=" + t.Permissions},
+		Input: &cove.JobInput{
+			Over:  cove.LineRule{Stream: "events", Fields: map[string]string{"type": "permission_request"}},
+			Again: &cove.LineRule{Stream: "events", Fields: map[string]string{"type": "permission"}},
 		},
 	}
 	if t.Session != "" {
@@ -97,11 +97,11 @@ func Editor(name, command, home string) (line string, env []string, err error) {
 // A Questioner is an Agent that may ask a person something, and wait.
 type Questioner interface {
 	// Question is what an event asks; nil: nothing.
-	Question(ev sprites.JobEvent) *sprites.JobQuestion
+	Question(ev cove.JobEvent) *cove.JobQuestion
 
 	// Answer is a person's choice as a line for the agent's standard input, without
 	// the line's end.
-	Answer(a sprites.JobAnswer) (string, error)
+	Answer(a cove.JobAnswer) (string, error)
 }
 
 // Bounds on what is kept of a question. Its writer keeps to them, if it is honest.
@@ -111,7 +111,7 @@ const (
 )
 
 // Question reads a permission_request.
-func (ACP) Question(ev sprites.JobEvent) *sprites.JobQuestion {
+func (ACP) Question(ev cove.JobEvent) *cove.JobQuestion {
 	if ev.Type != "event" || ev.Cut || !strings.HasPrefix(ev.Text, `{"type":"permission_request"`) {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (ACP) Question(ev sprites.JobEvent) *sprites.JobQuestion {
 	if json.Unmarshal([]byte(ev.Text), &e) != nil || len(e.Options) == 0 || len(e.Options) > maxOptions || len(e.ID) > 20 {
 		return nil
 	}
-	q := &sprites.JobQuestion{ID: e.ID, Title: clip(e.Title), Kind: clip(e.Kind), Detail: clip(e.Text)}
+	q := &cove.JobQuestion{ID: e.ID, Title: clip(e.Title), Kind: clip(e.Kind), Detail: clip(e.Text)}
 	if len(e.Paths) > 0 {
 		q.Path = clip(e.Paths[0])
 	}
@@ -127,7 +127,7 @@ func (ACP) Question(ev sprites.JobEvent) *sprites.JobQuestion {
 		if o.ID != strconv.Itoa(i+1) {
 			return nil
 		}
-		q.Options = append(q.Options, sprites.QuestionOption{ID: o.ID, Name: clip(o.Name), Kind: clip(o.Kind)})
+		q.Options = append(q.Options, cove.QuestionOption{ID: o.ID, Name: clip(o.Name), Kind: clip(o.Kind)})
 	}
 	return q
 }
@@ -137,7 +137,7 @@ func clip(s string) string {
 }
 
 // Answer is a line for cove-guest.
-func (ACP) Answer(a sprites.JobAnswer) (string, error) {
+func (ACP) Answer(a cove.JobAnswer) (string, error) {
 	line, err := json.Marshal(struct {
 		ID     string `json:"id"`
 		Option string `json:"option"`
@@ -184,7 +184,7 @@ type acpReader struct {
 	session string
 	tools   map[string]acpTool // those at work, by their ids
 	result  *acpEvent
-	usage   *sprites.Usage
+	usage   *cove.Usage
 	notice  string // the last thing that went wrong
 	denied  int
 }
@@ -192,7 +192,7 @@ type acpReader struct {
 // Session is the id by which the agent's session can be continued; empty: none began.
 func (r *acpReader) Session() string { return r.session }
 
-func (r *acpReader) Event(ev sprites.JobEvent) []Event {
+func (r *acpReader) Event(ev cove.JobEvent) []Event {
 	if ev.Type != "event" {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (r *acpReader) Event(ev sprites.JobEvent) []Event {
 		return nil
 	}
 	if u := e.Usage; u != nil {
-		r.usage = &sprites.Usage{InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, CostUSD: u.CostUSD}
+		r.usage = &cove.Usage{InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, CostUSD: u.CostUSD}
 	}
 	switch e.Type {
 	case "session":
@@ -310,11 +310,11 @@ func stopped(reason string) string {
 	return "it ended for the reason " + short(reason)
 }
 
-func (r *acpReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
+func (r *acpReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	if o, ok := settled(end); ok {
 		return o, r.usage
 	}
-	o := sprites.Outcome{Kind: Success, ExitCode: end.ExitCode}
+	o := cove.Outcome{Kind: Success, ExitCode: end.ExitCode}
 	switch res := r.result; {
 	case res == nil && r.notice != "":
 		o.Kind, o.Reason = NoResult, short(r.notice)

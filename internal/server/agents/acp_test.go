@@ -7,15 +7,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // told is a log of lines of cove-guest.
-func told(lines ...string) []sprites.JobEvent {
-	var log []sprites.JobEvent
+func told(lines ...string) []cove.JobEvent {
+	var log []cove.JobEvent
 	for _, line := range lines {
-		log = append(log, sprites.JobEvent{Type: "event", Text: line})
+		log = append(log, cove.JobEvent{Type: "event", Text: line})
 	}
 	return log
 }
@@ -28,32 +28,32 @@ const (
 )
 
 func TestACPJudge(t *testing.T) {
-	done, failed := sprites.JobEnd{Phase: "done"}, sprites.JobEnd{Phase: "done", ExitCode: 1}
-	usage := &sprites.Usage{InputTokens: 100, OutputTokens: 20, CostUSD: 0.5}
+	done, failed := cove.JobEnd{Phase: "done"}, cove.JobEnd{Phase: "done", ExitCode: 1}
+	usage := &cove.Usage{InputTokens: 100, OutputTokens: 20, CostUSD: 0.5}
 	for _, test := range []struct {
 		name  string
-		log   []sprites.JobEvent
-		end   sprites.JobEnd
-		want  sprites.Outcome
-		usage *sprites.Usage
+		log   []cove.JobEvent
+		end   cove.JobEnd
+		want  cove.Outcome
+		usage *cove.Usage
 	}{
-		{"success", told(acpSession, acpResult), done, sprites.Outcome{Kind: agents.Success}, usage},
-		{"denied", told(acpSession, acpDenied, acpResult), done, sprites.Outcome{Kind: agents.Success, Reason: "done, though it was refused permission 1 times"}, usage},
-		{"result and exit code", told(acpResult), failed, sprites.Outcome{Kind: agents.AgentFailed, Reason: "exited with 1 though it reported a result", ExitCode: 1}, usage},
+		{"success", told(acpSession, acpResult), done, cove.Outcome{Kind: agents.Success}, usage},
+		{"denied", told(acpSession, acpDenied, acpResult), done, cove.Outcome{Kind: agents.Success, Reason: "done, though it was refused permission 1 times"}, usage},
+		{"result and exit code", told(acpResult), failed, cove.Outcome{Kind: agents.AgentFailed, Reason: "exited with 1 though it reported a result", ExitCode: 1}, usage},
 		{"refusal", told(acpSession, `{"type":"result","stop_reason":"refusal"}`), failed,
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "its model refused to go on", ExitCode: 1}, nil},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "its model refused to go on", ExitCode: 1}, nil},
 		{"max tokens", told(`{"type":"result","stop_reason":"max_tokens"}`), failed,
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "it ended at the most tokens that its model may say", ExitCode: 1}, nil},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "it ended at the most tokens that its model may say", ExitCode: 1}, nil},
 		{"a reason of another version", told(`{"type":"result","stop_reason":"tired"}`), done,
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "it ended for the reason tired"}, nil},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "it ended for the reason tired"}, nil},
 		{"an error", told(acpSession, `{"type":"result","error":"Authentication required (error -32000)\nmore"}`), failed,
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "Authentication required (error -32000) …", ExitCode: 1}, nil},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "Authentication required (error -32000) …", ExitCode: 1}, nil},
 		{"crash", told(acpSession, `{"type":"notice","text":"the agent has ended before it answered: it exited with code 7"}`), failed,
-			sprites.Outcome{Kind: agents.NoResult, Reason: "the agent has ended before it answered: it exited with code 7", ExitCode: 1}, nil},
-		{"nothing", nil, done, sprites.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 0 and without a result"}, nil},
-		{"a result of the agent's own", printed(acpResult), done, sprites.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 0 and without a result"}, nil},
-		{"stopped", told(acpSession, `{"type":"result","stop_reason":"cancelled"}`), sprites.JobEnd{Phase: "done", Reason: "stopped"},
-			sprites.Outcome{Kind: agents.Cancelled, Reason: "stopped on request"}, nil},
+			cove.Outcome{Kind: agents.NoResult, Reason: "the agent has ended before it answered: it exited with code 7", ExitCode: 1}, nil},
+		{"nothing", nil, done, cove.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 0 and without a result"}, nil},
+		{"a result of the agent's own", printed(acpResult), done, cove.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 0 and without a result"}, nil},
+		{"stopped", told(acpSession, `{"type":"result","stop_reason":"cancelled"}`), cove.JobEnd{Phase: "done", Reason: "stopped"},
+			cove.Outcome{Kind: agents.Cancelled, Reason: "stopped on request"}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, got, usage := judge(agents.ACP{}, test.log, test.end)
@@ -74,7 +74,7 @@ func TestACPEvents(t *testing.T) {
 		`{"type":"tool_update","id":"c1","status":"completed","text":"a\nb"}`, `{"type":"tool_update","id":"c2","title":"cat","status":"failed","text":"no"}`,
 		`{"type":"plan","entries":[{"content":"one","status":"completed"},{"content":"two","status":"in_progress"}]}`, acpAsks, acpDenied,
 		`{"type":"usage","usage":{"cost_usd":0.1}}`, `{"type":"update","title":"hologram"}`, `garbage`, `{"no":"type"}`, acpResult)
-	events, _, _ := judge(agents.ACP{}, log, sprites.JobEnd{Phase: "done"})
+	events, _, _ := judge(agents.ACP{}, log, cove.JobEnd{Phase: "done"})
 	want := []agents.Event{
 		{Kind: agents.KindStart, Text: "scripted 1, session ses_1"}, {Kind: agents.KindText, Text: "I look."},
 		{Kind: agents.KindToolStart, Tool: "execute", Text: "ls"}, {Kind: agents.KindToolStart, Tool: "execute", Text: "pwd"}, {Kind: agents.KindToolEnd, Text: "a …"},
@@ -86,7 +86,7 @@ func TestACPEvents(t *testing.T) {
 	}
 	for id, want := range map[string]string{"ses_1": "ses_1", "a\x1b[2J": "", strings.Repeat("x", 501): ""} {
 		r := agents.ACP{}.Read()
-		r.Event(sprites.JobEvent{Type: "event", Text: `{"type":"session","session_id":` + quoted(id) + `}`})
+		r.Event(cove.JobEvent{Type: "event", Text: `{"type":"session","session_id":` + quoted(id) + `}`})
 		if got := r.(interface{ Session() string }).Session(); got != want {
 			t.Errorf("a session %.40q: got %.40q", id, got)
 		}
@@ -98,8 +98,8 @@ func quoted(s string) string { return `"` + strings.ReplaceAll(s, "\x1b", `\u001
 // TestACPQuestion: what a person is asked is only what has the form of a question.
 func TestACPQuestion(t *testing.T) {
 	q := agents.ACP{}.Question(told(acpAsks)[0])
-	want := &sprites.JobQuestion{ID: "3", Title: "List", Kind: "execute", Detail: `{"command":"ls"}`, Path: "/a",
-		Options: []sprites.QuestionOption{{ID: "1", Name: "Yes", Kind: "allow_once"}, {ID: "2", Name: "No", Kind: "reject_once"}}}
+	want := &cove.JobQuestion{ID: "3", Title: "List", Kind: "execute", Detail: `{"command":"ls"}`, Path: "/a",
+		Options: []cove.QuestionOption{{ID: "1", Name: "Yes", Kind: "allow_once"}, {ID: "2", Name: "No", Kind: "reject_once"}}}
 	if diff := cmp.Diff(want, q); diff != "" {
 		t.Error(diff)
 	}

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // A Task is what an agent is to do, and where. Paths are the sprite's.
@@ -29,13 +29,13 @@ type Task struct {
 	Session     string // the agent's own, which is to go on; Plan is the next message. Only of a Rememberer
 	Model       string // PROVIDER/MODEL; empty: the agent's default. Agents have their own ways besides
 
-	MCP []sprites.MCPServer // whose tools the agent gets; only of an MCPClient
+	MCP []cove.MCPServer // whose tools the agent gets; only of an MCPClient
 
-	Price  *sprites.ConnectorPrice // of that model, where it is known; only a Chooser looks
-	MaxUSD float64                 // that the model may cost; 0: any sum. Only with Price
+	Price  *cove.ConnectorPrice // of that model, where it is known; only a Chooser looks
+	MaxUSD float64              // that the model may cost; 0: any sum. Only with Price
 
 	// Skill is what the agent is told before the plan; nil: DefaultSkill.
-	Skill *sprites.Skill
+	Skill *cove.Skill
 }
 
 // Work is how an agent carries out a task.
@@ -63,10 +63,10 @@ type Work struct {
 	Needs   Needs
 
 	// Turn are the lines that tell of a turn of the agent's model; nil: none do.
-	Turn *sprites.LineRule
+	Turn *cove.LineRule
 
 	// Input is how the agent takes messages, in a task with Converse.
-	Input *sprites.JobInput
+	Input *cove.JobInput
 
 	// Connectors are those through which it asks its model: the job's as long as it
 	// runs, where there are such.
@@ -124,7 +124,7 @@ type Chooser interface {
 // An MCPClient is an Agent that can be given MCP servers of the host's.
 type MCPClient interface {
 	// MCPArguments are the arguments by which it is given them.
-	MCPArguments(servers []sprites.MCPServer) []string
+	MCPArguments(servers []cove.MCPServer) []string
 }
 
 // A Transcriber is an Agent that keeps a record of its own of what was said.
@@ -139,11 +139,11 @@ type Reader interface {
 	// Event takes in the next line of the log, and returns what it means: nil if
 	// it is not the agent's report, an empty slice if it is one of which there is
 	// nothing to tell. What an agent prints is untrusted text.
-	Event(ev sprites.JobEvent) []Event
+	Event(ev cove.JobEvent) []Event
 
 	// Judge decides, after the whole log, from what the agent said, how it ended
 	// and what was collected. A nil usage means that the agent reported none.
-	Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage)
+	Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage)
 }
 
 // A Rememberer is a Reader of the log of an agent that can go on with an earlier
@@ -237,7 +237,7 @@ func Find(name string) (Agent, error) {
 
 // Of is the agent of a job: the one that its definition describes, or, without one,
 // the one of that name. Errors in a definition are Problems.
-func Of(name string, def *sprites.AgentDefinition) (Agent, error) {
+func Of(name string, def *cove.AgentDefinition) (Agent, error) {
 	if def == nil {
 		return Find(name)
 	}
@@ -251,7 +251,7 @@ func Of(name string, def *sprites.AgentDefinition) (Agent, error) {
 	return custom, nil
 }
 
-// Outcome kinds (sprites.Outcome).
+// Outcome kinds (cove.Outcome).
 const (
 	Success       = "success"
 	AgentFailed   = "agent_failed"
@@ -268,8 +268,8 @@ const (
 )
 
 // settled decides the outcomes that no agent has a say in.
-func settled(end sprites.JobEnd) (sprites.Outcome, bool) {
-	o := sprites.Outcome{ExitCode: end.ExitCode, Reason: end.Reason}
+func settled(end cove.JobEnd) (cove.Outcome, bool) {
+	o := cove.Outcome{ExitCode: end.ExitCode, Reason: end.Reason}
 	switch {
 	case end.Reason == "stopped":
 		o.Kind, o.Reason = Cancelled, "stopped on request"
@@ -300,7 +300,7 @@ func settled(end sprites.JobEnd) (sprites.Outcome, bool) {
 }
 
 // guard names the guard that ended a job, and what it saw.
-func guard(end sprites.JobEnd, what string) string {
+func guard(end cove.JobEnd, what string) string {
 	return "guard " + end.Reason + ": " + cmp.Or(short(end.Detail), what)
 }
 
@@ -314,7 +314,7 @@ type lines struct {
 const maxHeld = 32 << 20
 
 // next returns a whole line, if the event ends one that is not too long.
-func (l *lines) next(ev sprites.JobEvent) (string, bool) {
+func (l *lines) next(ev cove.JobEvent) (string, bool) {
 	if l.drop || l.held.Len()+len(ev.Text) > maxHeld {
 		l.held.Reset()
 		l.drop = ev.Cut

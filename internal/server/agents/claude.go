@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // Claude is Claude Code, run headless by `claude -p`. It asks the model through
@@ -55,7 +55,7 @@ func (Claude) Prepare(t Task) (Work, error) {
 		},
 		Connectors: []string{"anthropic"},
 		Keys:       []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"},
-		Turn:       &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"},
+		Turn:       &cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"},
 	}
 	w.installFrom("claude", 16, claudePackages...)
 	model, err := t.modelOf("claude", "anthropic")
@@ -94,9 +94,9 @@ func claudeConverse(t Task, w Work) (Work, error) {
 	}
 	const name = "first.jsonl"
 	w.Files = map[string]File{name: {[]byte(first + "\n"), 0o600}}
-	w.Input = &sprites.JobInput{
+	w.Input = &cove.JobInput{
 		First: t.Dir + "/" + name,
-		Over:  sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "result"}},
+		Over:  cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "result"}},
 	}
 	w.Argv = []string{"claude", "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"}
 	return w, nil
@@ -133,8 +133,8 @@ func (Claude) Read() Reader { return &claudeReader{} }
 type claudeReader struct {
 	jsonLines
 	result *claudeLine
-	usage  sprites.Usage // of all results; the cost is that of all already
-	retry  string        // why the model is being asked again
+	usage  cove.Usage // of all results; the cost is that of all already
+	retry  string     // why the model is being asked again
 }
 
 // claudeLine is a line of stream-json, as much as is looked at.
@@ -180,7 +180,7 @@ type claudeBlock struct {
 	IsError bool            `json:"is_error"`
 }
 
-func (r *claudeReader) Event(ev sprites.JobEvent) []Event {
+func (r *claudeReader) Event(ev cove.JobEvent) []Event {
 	var l claudeLine
 	if !r.next(ev, &l) || l.Type == "" {
 		return nil
@@ -240,15 +240,15 @@ func blockEvents(l claudeLine) []Event {
 	return out
 }
 
-func (r *claudeReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
-	var usage *sprites.Usage
+func (r *claudeReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
+	var usage *cove.Usage
 	if r.result != nil {
 		usage = &r.usage
 	}
 	if o, ok := settled(end); ok {
 		return o, usage
 	}
-	o := sprites.Outcome{Kind: Success, ExitCode: end.ExitCode}
+	o := cove.Outcome{Kind: Success, ExitCode: end.ExitCode}
 	switch res := r.result; {
 	case res == nil && r.retry != "":
 		o.Kind, o.Reason = NoResult, "ended without a result; the model last answered "+r.retry

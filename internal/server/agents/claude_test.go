@@ -10,15 +10,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // printed is a log of lines that an agent printed.
-func printed(lines ...string) []sprites.JobEvent {
-	var log []sprites.JobEvent
+func printed(lines ...string) []cove.JobEvent {
+	var log []cove.JobEvent
 	for _, line := range lines {
-		log = append(log, sprites.JobEvent{Type: "output", Stream: "stdout", Text: line})
+		log = append(log, cove.JobEvent{Type: "output", Stream: "stdout", Text: line})
 	}
 	return log
 }
@@ -33,49 +33,49 @@ const (
 )
 
 func TestClaudeJudge(t *testing.T) {
-	done := sprites.JobEnd{Phase: "done"}
-	failed := sprites.JobEnd{Phase: "done", ExitCode: 1}
-	usage := &sprites.Usage{InputTokens: 321, OutputTokens: 4, CostUSD: 0.25, Turns: 7}
-	none := &sprites.Usage{}
+	done := cove.JobEnd{Phase: "done"}
+	failed := cove.JobEnd{Phase: "done", ExitCode: 1}
+	usage := &cove.Usage{InputTokens: 321, OutputTokens: 4, CostUSD: 0.25, Turns: 7}
+	none := &cove.Usage{}
 	for _, test := range []struct {
 		name  string
-		log   []sprites.JobEvent
-		end   sprites.JobEnd
-		want  sprites.Outcome
-		usage *sprites.Usage
+		log   []cove.JobEvent
+		end   cove.JobEnd
+		want  cove.Outcome
+		usage *cove.Usage
 	}{
-		{"success", printed(claudeInit, claudeSays, claudeSees, claudeSuccess), done, sprites.Outcome{Kind: agents.Success}, usage},
-		{"the last result counts", printed(`{"type":"result","is_error":true}`, claudeSuccess), done, sprites.Outcome{Kind: agents.Success}, usage},
+		{"success", printed(claudeInit, claudeSays, claudeSees, claudeSuccess), done, cove.Outcome{Kind: agents.Success}, usage},
+		{"the last result counts", printed(`{"type":"result","is_error":true}`, claudeSuccess), done, cove.Outcome{Kind: agents.Success}, usage},
 		{"noise", printed("", "warning: old Node", "{", "[1]", `"result"`, "null", `{"type":7}`, `{"k":"result"}`, claudeSuccess, "bye"), done,
-			sprites.Outcome{Kind: agents.Success}, usage},
+			cove.Outcome{Kind: agents.Success}, usage},
 		{"a field of another type", printed(strings.Replace(claudeSuccess, `"result":"All`, `"error":{"code":1},"message":"x","result":"All`, 1)), done,
-			sprites.Outcome{Kind: agents.Success}, usage},
+			cove.Outcome{Kind: agents.Success}, usage},
 		{"denials", printed(`{"type":"result","permission_denials":[{},{}]}`), done,
-			sprites.Outcome{Kind: agents.Success, Reason: "done, though it was refused permission 2 times"}, none},
+			cove.Outcome{Kind: agents.Success, Reason: "done, though it was refused permission 2 times"}, none},
 		{"result and exit code", printed(claudeSuccess), failed,
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "exited with 1 though it reported a result", ExitCode: 1}, usage},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "exited with 1 though it reported a result", ExitCode: 1}, usage},
 
 		{"is_error", printed(`{"type":"result","is_error":true,"result":"API Error: 401\nmore"}`), failed,
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "API Error: 401 …", ExitCode: 1}, none},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "API Error: 401 …", ExitCode: 1}, none},
 		{"is_error and exit code 0", printed(`{"type":"result","is_error":true,"terminal_reason":"model_error"}`), done,
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "model_error"}, none},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "model_error"}, none},
 		{"is_error without a word", printed(`{"type":"result","is_error":true}`), failed,
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "it reported an error", ExitCode: 1}, none},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "it reported an error", ExitCode: 1}, none},
 		{"max turns", printed(`{"type":"result","subtype":"error_max_turns","is_error":true,"num_turns":9}`), failed,
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "stopped after 9 turns, the most it may take", ExitCode: 1}, &sprites.Usage{Turns: 9}},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "stopped after 9 turns, the most it may take", ExitCode: 1}, &cove.Usage{Turns: 9}},
 
 		{"no result", printed(claudeInit, claudeSays), done,
-			sprites.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 0 and without a result"}, nil},
+			cove.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 0 and without a result"}, nil},
 		{"empty log", nil, failed,
-			sprites.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 1 and without a result", ExitCode: 1}, nil},
+			cove.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 1 and without a result", ExitCode: 1}, nil},
 		{"gave up asking", printed(claudeInit, claudeRetry), failed,
-			sprites.Outcome{Kind: agents.NoResult, Reason: "ended without a result; the model last answered overloaded (status 529)", ExitCode: 1}, nil},
+			cove.Outcome{Kind: agents.NoResult, Reason: "ended without a result; the model last answered overloaded (status 529)", ExitCode: 1}, nil},
 		{"was answered in the end", printed(claudeInit, claudeRetry, claudeSays), failed,
-			sprites.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 1 and without a result", ExitCode: 1}, nil},
-		{"retried, then done", printed(claudeInit, claudeRetry, claudeSays, claudeSuccess), done, sprites.Outcome{Kind: agents.Success}, usage},
-		{"result on another stream", []sprites.JobEvent{
+			cove.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 1 and without a result", ExitCode: 1}, nil},
+		{"retried, then done", printed(claudeInit, claudeRetry, claudeSays, claudeSuccess), done, cove.Outcome{Kind: agents.Success}, usage},
+		{"result on another stream", []cove.JobEvent{
 			{Type: "output", Stream: "stderr", Text: claudeSuccess}, {Type: "event", Text: claudeSuccess}, {Type: "notice", Text: claudeSuccess},
-		}, done, sprites.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 0 and without a result"}, nil},
+		}, done, cove.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 0 and without a result"}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, got, usage := judge(agents.Claude{}, test.log, test.end)
@@ -93,15 +93,15 @@ func TestClaudeJudge(t *testing.T) {
 func TestClaudeCutLine(t *testing.T) {
 	text := strings.Repeat("wörd ", 100_000)
 	line := strings.Replace(claudeSuccess, "All done.", text, 1)
-	var log []sprites.JobEvent
+	var log []cove.JobEvent
 	for part := range slices.Chunk([]byte(line), 64<<10) {
 		log = append(log,
-			sprites.JobEvent{Type: "output", Stream: "stdout", Text: string(part), Cut: true},
-			sprites.JobEvent{Type: "output", Stream: "stderr", Text: "meanwhile"})
+			cove.JobEvent{Type: "output", Stream: "stdout", Text: string(part), Cut: true},
+			cove.JobEvent{Type: "output", Stream: "stderr", Text: "meanwhile"})
 	}
 	log[len(log)-2].Cut = false
 	log = append(printed(claudeInit), append(log, printed(claudeSays)...)...)
-	events, outcome, usage := judge(agents.Claude{}, log, sprites.JobEnd{Phase: "done"})
+	events, outcome, usage := judge(agents.Claude{}, log, cove.JobEnd{Phase: "done"})
 	if len(events) != 4 || events[1] != (agents.Event{Kind: agents.KindResult, Text: text}) {
 		t.Errorf("got %d events", len(events))
 	}
@@ -112,7 +112,7 @@ func TestClaudeCutLine(t *testing.T) {
 	// Of a line that never ends no more than a bound is held; its end, whatever it
 	// looks like, is no line, and the next is.
 	r := agents.Claude{}.Read()
-	part := sprites.JobEvent{Type: "output", Stream: "stdout", Text: strings.Repeat("x", 1<<20), Cut: true}
+	part := cove.JobEvent{Type: "output", Stream: "stdout", Text: strings.Repeat("x", 1<<20), Cut: true}
 	for range 33 { // the last is one too many
 		if got := r.Event(part); got != nil {
 			t.Fatalf("got %+v", got)
@@ -125,7 +125,7 @@ func TestClaudeCutLine(t *testing.T) {
 	if got := r.Event(printed(claudeSuccess)[0]); len(got) != 1 {
 		t.Errorf("got %+v", got)
 	}
-	if o, _ := r.Judge(sprites.JobEnd{Phase: "done"}); o.Kind != agents.Success {
+	if o, _ := r.Judge(cove.JobEnd{Phase: "done"}); o.Kind != agents.Success {
 		t.Errorf("got %+v", o)
 	}
 }

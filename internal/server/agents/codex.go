@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // Codex is OpenAI's Codex CLI, run headless by `codex exec`. It asks the model
@@ -70,7 +70,7 @@ func (Codex) Read() Reader { return &codexReader{} }
 type codexReader struct {
 	jsonLines
 	ending
-	usage sprites.Usage
+	usage cove.Usage
 	said  string // last
 }
 
@@ -107,7 +107,7 @@ type codexItem struct {
 	} `json:"changes"`
 }
 
-func (r *codexReader) Event(ev sprites.JobEvent) []Event {
+func (r *codexReader) Event(ev cove.JobEvent) []Event {
 	var l codexLine
 	if !r.next(ev, &l) || l.Type == "" {
 		return nil
@@ -181,6 +181,6 @@ func (i codexItem) events(complete bool) []Event {
 // session from its beginning.
 func (*codexReader) TotalUsage() {}
 
-func (r *codexReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
+func (r *codexReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	return r.judge(end), used(r.usage)
 }

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // Cove is cove's own agent: the program cove-loop (package loop), which is brought into
@@ -66,7 +66,7 @@ func (c Cove) Prepare(t Task) (Work, error) {
 		Verify:     []string{coveProgram, "version"},
 		Connectors: []string{p.name},
 		Keys:       []string{p.keyVar},
-		Turn:       &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "usage"}},
+		Turn:       &cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "usage"}},
 		Argv:       []string{coveProgram, "run", "--model", model, "--prompt", t.Dir + "/" + promptName, "--sessions", t.Home + "/" + c.Transcripts(t.Workdir)},
 	}
 	if p.another != "" {
@@ -92,7 +92,7 @@ func (c Cove) Prepare(t Task) (Work, error) {
 }
 
 // MCPArguments name each server, and what may be called of it.
-func (Cove) MCPArguments(servers []sprites.MCPServer) []string {
+func (Cove) MCPArguments(servers []cove.MCPServer) []string {
 	var args []string
 	for _, s := range servers {
 		args = append(args, "--mcp", "host:"+s.Connector+"="+strings.Join(s.Tools, ","))
@@ -112,7 +112,7 @@ func (Cove) Read() Reader { return &coveReader{} }
 
 type coveReader struct {
 	jsonLines
-	usage  *sprites.Usage // so far
+	usage  *cove.Usage // so far
 	result *coveResult
 	retry  string // why the model is being asked again
 }
@@ -148,7 +148,7 @@ type coveResult struct {
 	Cost   float64 `json:"cost_usd"`
 }
 
-func (r *coveReader) Event(ev sprites.JobEvent) []Event {
+func (r *coveReader) Event(ev cove.JobEvent) []Event {
 	var l coveLine
 	if !r.next(ev, &l) || l.Type == "" || l.Seq == 0 {
 		return nil
@@ -177,7 +177,7 @@ func (r *coveReader) Event(ev sprites.JobEvent) []Event {
 		return []Event{{Kind: KindRetry, Text: fmt.Sprintf("attempt %d: %s", l.Attempt, r.retry)}}
 	case "usage":
 		if r.usage == nil {
-			r.usage = &sprites.Usage{}
+			r.usage = &cove.Usage{}
 		}
 		r.usage.Turns++
 		r.usage.InputTokens += l.Usage.Input
@@ -186,18 +186,18 @@ func (r *coveReader) Event(ev sprites.JobEvent) []Event {
 	case "result":
 		r.result = l.Result
 		if res := l.Result; res != nil {
-			r.usage = &sprites.Usage{Turns: res.Turns, InputTokens: res.Input, OutputTokens: res.Output, CostUSD: res.Cost}
+			r.usage = &cove.Usage{Turns: res.Turns, InputTokens: res.Input, OutputTokens: res.Output, CostUSD: res.Cost}
 			return []Event{{Kind: KindResult, Text: l.Result.Text, Failed: l.Result.Outcome != "done"}}
 		}
 	}
 	return []Event{}
 }
 
-func (r *coveReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
+func (r *coveReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	if o, ok := settled(end); ok {
 		return o, r.usage
 	}
-	o := sprites.Outcome{Kind: Success, ExitCode: end.ExitCode}
+	o := cove.Outcome{Kind: Success, ExitCode: end.ExitCode}
 	switch res := r.result; {
 	case res == nil && r.retry != "":
 		o.Kind, o.Reason = NoResult, "ended without a result; the model last answered "+r.retry

@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 const (
@@ -23,28 +23,28 @@ func coveEnds(outcome, why string) string {
 }
 
 func TestCoveJudge(t *testing.T) {
-	done := sprites.JobEnd{Phase: "done"}
-	failed := sprites.JobEnd{Phase: "done", ExitCode: 1}
-	whole := &sprites.Usage{InputTokens: 20, OutputTokens: 4, CostUSD: 1, Turns: 2}
-	soFar := &sprites.Usage{InputTokens: 10, OutputTokens: 2, CostUSD: 0.5, Turns: 1}
+	done := cove.JobEnd{Phase: "done"}
+	failed := cove.JobEnd{Phase: "done", ExitCode: 1}
+	whole := &cove.Usage{InputTokens: 20, OutputTokens: 4, CostUSD: 1, Turns: 2}
+	soFar := &cove.Usage{InputTokens: 10, OutputTokens: 2, CostUSD: 0.5, Turns: 1}
 	for _, test := range []struct {
 		name  string
-		log   []sprites.JobEvent
-		end   sprites.JobEnd
-		want  sprites.Outcome
-		usage *sprites.Usage
+		log   []cove.JobEvent
+		end   cove.JobEnd
+		want  cove.Outcome
+		usage *cove.Usage
 	}{
-		{"done", printed(coveStart, coveUsage, coveEnds("done", "All.")), done, sprites.Outcome{Kind: agents.Success}, whole},
-		{"noise", printed("", "{", "[1]", `{"type":"result"}`, `{"seq":1,"type":7}`, coveEnds("done", "x"), "bye"), done, sprites.Outcome{Kind: agents.Success}, whole},
-		{"incomplete", printed(coveEnds("incomplete", "No compiler.")), failed, sprites.Outcome{Kind: agents.AgentFailed, Reason: "No compiler.", ExitCode: 1}, whole},
-		{"too dear", printed(coveEnds("max_cost", "too much")), failed, sprites.Outcome{Kind: agents.CostLimit, Reason: "guard cost: too much", ExitCode: 1}, whole},
-		{"too many turns", printed(coveEnds("max_turns", "stopped after 2 turns")), failed, sprites.Outcome{Kind: agents.TurnLimit, Reason: "stopped after 2 turns", ExitCode: 1}, whole},
-		{"result and exit code", printed(coveEnds("done", "")), failed, sprites.Outcome{Kind: agents.AgentFailed, Reason: "exited with 1 though it reported a result", ExitCode: 1}, whole},
-		{"no result", printed(coveStart, coveUsage), failed, sprites.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 1 and without a result", ExitCode: 1}, soFar},
+		{"done", printed(coveStart, coveUsage, coveEnds("done", "All.")), done, cove.Outcome{Kind: agents.Success}, whole},
+		{"noise", printed("", "{", "[1]", `{"type":"result"}`, `{"seq":1,"type":7}`, coveEnds("done", "x"), "bye"), done, cove.Outcome{Kind: agents.Success}, whole},
+		{"incomplete", printed(coveEnds("incomplete", "No compiler.")), failed, cove.Outcome{Kind: agents.AgentFailed, Reason: "No compiler.", ExitCode: 1}, whole},
+		{"too dear", printed(coveEnds("max_cost", "too much")), failed, cove.Outcome{Kind: agents.CostLimit, Reason: "guard cost: too much", ExitCode: 1}, whole},
+		{"too many turns", printed(coveEnds("max_turns", "stopped after 2 turns")), failed, cove.Outcome{Kind: agents.TurnLimit, Reason: "stopped after 2 turns", ExitCode: 1}, whole},
+		{"result and exit code", printed(coveEnds("done", "")), failed, cove.Outcome{Kind: agents.AgentFailed, Reason: "exited with 1 though it reported a result", ExitCode: 1}, whole},
+		{"no result", printed(coveStart, coveUsage), failed, cove.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 1 and without a result", ExitCode: 1}, soFar},
 		{"killed while it waits", printed(coveStart, coveUsage, coveRetry), failed,
-			sprites.Outcome{Kind: agents.NoResult, Reason: "ended without a result; the model last answered overloaded (status 529)", ExitCode: 1}, soFar},
-		{"stopped", printed(coveUsage, coveEnds("cancelled", "stopped")), sprites.JobEnd{Phase: "done", Reason: "stopped", ExitCode: 130},
-			sprites.Outcome{Kind: agents.Cancelled, Reason: "stopped on request", ExitCode: 130}, whole},
+			cove.Outcome{Kind: agents.NoResult, Reason: "ended without a result; the model last answered overloaded (status 529)", ExitCode: 1}, soFar},
+		{"stopped", printed(coveUsage, coveEnds("cancelled", "stopped")), cove.JobEnd{Phase: "done", Reason: "stopped", ExitCode: 130},
+			cove.Outcome{Kind: agents.Cancelled, Reason: "stopped on request", ExitCode: 130}, whole},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := agents.Cove{}.Read()
@@ -76,7 +76,7 @@ func TestCovePrepare(t *testing.T) {
 		{"gemini", func(t *agents.Task) { t.Model = "gemini/z" }, "--model gemini/z", "GOOGLE_GEMINI_BASE_URL=http://gemini.connect.internal ", ""},
 		{"its own key", func(t *agents.Task) { t.Direct = true }, "", "", ""},
 		{"limits", func(t *agents.Task) {
-			t.Price, t.MaxUSD = &sprites.ConnectorPrice{Input: 0.0000001, Output: 15}, 2.5
+			t.Price, t.MaxUSD = &cove.ConnectorPrice{Input: 0.0000001, Output: 15}, 2.5
 		}, "--price 0.0000001/15 --max-cost 2.5", "", ""},
 		{"goes on", func(t *agents.Task) { t.Session = "0123456789abcdef" }, "/home/sprite/.local/share/cove/sessions/-home-sprite-work-1-x --resume 0123456789abcdef", "", ""},
 		{"another model", func(t *agents.Task) { t.Model = "x/y" }, "", "", "PROVIDER/MODEL"},
@@ -135,7 +135,7 @@ func TestModel(t *testing.T) {
 func TestCoveSession(t *testing.T) {
 	for session, want := range map[string]string{"0b5f-3": "0b5f-3", "--resume=x": "", "a\\u001b[2J": "", "": ""} {
 		r := agents.Cove{}.Read()
-		r.Event(sprites.JobEvent{Type: "output", Stream: "stdout", Text: `{"seq":1,"type":"start","session_id":"` + session + `"}`})
+		r.Event(cove.JobEvent{Type: "output", Stream: "stdout", Text: `{"seq":1,"type":"start","session_id":"` + session + `"}`})
 		if got := r.(agents.Rememberer).Session(); got != want {
 			t.Errorf("%q: got %q, want %q", session, got, want)
 		}

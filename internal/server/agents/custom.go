@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // Custom is an agent that a definition describes (ParseDefinition).
 type Custom struct {
 	def    definition
-	source sprites.AgentDefinition
+	source cove.AgentDefinition
 }
 
 // Name is the one in the definition.
@@ -24,7 +24,7 @@ func (c *Custom) Name() string { return c.def.Name }
 func (c *Custom) Description() string { return c.def.Description }
 
 // Definition is what the agent was made of.
-func (c *Custom) Definition() *sprites.AgentDefinition {
+func (c *Custom) Definition() *cove.AgentDefinition {
 	source := c.source
 	return &source
 }
@@ -79,7 +79,7 @@ func (c *Custom) Prepare(t Task) (Work, error) {
 		Connectors: d.Connectors, Keys: d.Keys,
 	}
 	if d.Turn != nil {
-		w.Turn = &sprites.LineRule{Stream: d.Turn.Stream, Fields: d.Turn.Match, Once: d.Turn.Once}
+		w.Turn = &cove.LineRule{Stream: d.Turn.Stream, Fields: d.Turn.Match, Once: d.Turn.Once}
 	}
 	for name, text := range d.Files {
 		w.Files["agent/"+name] = File{[]byte(fill.Replace(text)), 0o644}
@@ -135,7 +135,7 @@ type customReader struct {
 	ended  bool // it has said how it ended
 	failed bool // and that it did not do its work
 	text   string
-	usage  *sprites.Usage
+	usage  *cove.Usage
 
 	session string // the last that can be one
 }
@@ -143,7 +143,7 @@ type customReader struct {
 // maxEventLine bounds a line that is looked into: it takes many times as much in memory.
 const maxEventLine = 1 << 20
 
-func (r *customReader) Event(ev sprites.JobEvent) []Event {
+func (r *customReader) Event(ev cove.JobEvent) []Event {
 	line, ok := r.line(ev)
 	if !ok {
 		return nil
@@ -174,7 +174,7 @@ func (r *customReader) Event(ev sprites.JobEvent) []Event {
 }
 
 // line is a whole line of the stream that has the events.
-func (r *customReader) line(ev sprites.JobEvent) (string, bool) {
+func (r *customReader) line(ev cove.JobEvent) (string, bool) {
 	switch {
 	case r.rules.Format != "jsonl":
 		return "", false
@@ -257,7 +257,7 @@ func (r *customReader) count(line map[string]any) {
 		return
 	}
 	if r.usage == nil {
-		r.usage = &sprites.Usage{}
+		r.usage = &cove.Usage{}
 	}
 	number := func(path string) float64 {
 		value, _ := find(line, path)
@@ -272,11 +272,11 @@ func (r *customReader) count(line map[string]any) {
 }
 
 // Judge trusts the exit code alone only where the agent has no events.
-func (r *customReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
+func (r *customReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	if o, ok := settled(end); ok {
 		return o, r.usage
 	}
-	o := sprites.Outcome{Kind: Success, ExitCode: end.ExitCode}
+	o := cove.Outcome{Kind: Success, ExitCode: end.ExitCode}
 	switch {
 	case r.failed:
 		o.Kind, o.Reason = AgentFailed, short(r.text)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // A Problem is one thing that is wrong in a file. Key and Line are empty where it
@@ -82,7 +82,7 @@ type definition struct {
 	Events eventRules `toml:"events"`
 }
 
-// lineMatch is a sprites.LineRule, in a file.
+// lineMatch is a cove.LineRule, in a file.
 type lineMatch struct {
 	Stream string            `toml:"stream"`
 	Match  map[string]string `toml:"match"`
@@ -159,7 +159,7 @@ func ParseDefinition(file, text string) (*Custom, error) {
 		slices.SortStableFunc(p.problems, func(a, b Problem) int { return a.Line - b.Line })
 		return nil, p.problems
 	}
-	return &Custom{def: p.def, source: sprites.AgentDefinition{File: file, Text: text}}, nil
+	return &Custom{def: p.def, source: cove.AgentDefinition{File: file, Text: text}}, nil
 }
 
 type definitionParser struct {

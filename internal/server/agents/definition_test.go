@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // greeter is a definition that has every key.
@@ -68,7 +68,7 @@ func define(t *testing.T, text string) *agents.Custom {
 }
 
 func TestDefinitionPrepare(t *testing.T) {
-	task := agents.Task{Plan: "Greet {workdir}.\n", Dir: "/j", Workdir: "/w", Home: "/h", Skill: &sprites.Skill{Text: "Alone.\n"}}
+	task := agents.Task{Plan: "Greet {workdir}.\n", Dir: "/j", Workdir: "/w", Home: "/h", Skill: &cove.Skill{Text: "Alone.\n"}}
 	c := define(t, greeter)
 	got, err := c.Prepare(task)
 	if err != nil {
@@ -88,7 +88,7 @@ func TestDefinitionPrepare(t *testing.T) {
 		Argv:    []string{"/bin/sh", "-c", `in=$1; shift; exec "$@" <"$in"`, "greeter", "/j/prompt.md", "greeter", "--plan", "/j/prompt.md", "--session", session},
 		Env:     []string{"WHERE=in /w"}, Verify: []string{"greeter", "--version"},
 		Version: "1.4.0", Needs: agents.Needs{DiskMB: 200, MemoryMB: 2048},
-		Turn:       &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"},
+		Turn:       &cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"},
 		Connectors: []string{"anthropic"}, Keys: []string{"ANTHROPIC_API_KEY"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -132,7 +132,7 @@ func TestDefinitionResume(t *testing.T) {
 	read := func(lines ...string) string {
 		r := c.Read()
 		for _, line := range lines {
-			r.Event(sprites.JobEvent{Type: "output", Stream: "stdout", Text: line})
+			r.Event(cove.JobEvent{Type: "output", Stream: "stdout", Text: line})
 		}
 		return r.(agents.Rememberer).Session()
 	}
@@ -160,38 +160,38 @@ func TestDefinitionResume(t *testing.T) {
 }
 
 func TestDefinitionJudge(t *testing.T) {
-	out := func(lines ...string) (log []sprites.JobEvent) {
+	out := func(lines ...string) (log []cove.JobEvent) {
 		for _, line := range lines {
-			log = append(log, sprites.JobEvent{Type: "output", Stream: "stdout", Text: line})
+			log = append(log, cove.JobEvent{Type: "output", Stream: "stdout", Text: line})
 		}
 		return log
 	}
 	ok, failed := `{"type":"end","ok":true,"say":"all done"}`, `{"type":"end","ok":false,"error":{"message":"no key"}}`
 	for _, test := range []struct {
 		name  string
-		log   []sprites.JobEvent
+		log   []cove.JobEvent
 		code  int
-		want  sprites.Outcome
-		usage *sprites.Usage
+		want  cove.Outcome
+		usage *cove.Usage
 	}{
-		{"done", out("noise", `{"type":"text","say":"hi"}`, ok), 0, sprites.Outcome{Kind: agents.Success}, nil},
-		{"says nothing", out(`{"type":"text"}`), 0, sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}, nil},
-		{"failed, and says 0", out(failed), 0, sprites.Outcome{Kind: agents.AgentFailed, Reason: "no key"}, nil},
-		{"the last word counts", out(failed, ok), 0, sprites.Outcome{Kind: agents.Success}, nil},
-		{"done, and a code", out(ok), 3, sprites.Outcome{Kind: agents.AgentFailed, Reason: "exited with 3 though it reported that it was done", ExitCode: 3}, nil},
-		{"a line that is too long", out(`{"type":"end","ok":true,"say":"` + strings.Repeat("x", 1<<20) + `"}`), 0, sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}, nil},
-		{"an object for a value", out(`{"type":{"a":"end"},"ok":["true"]}`), 0, sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}, nil},
-		{"a code", nil, 127, sprites.Outcome{Kind: agents.AgentFailed, Reason: "exited with 127", ExitCode: 127}, nil},
-		{"on another stream", []sprites.JobEvent{{Type: "output", Stream: "stderr", Text: ok}}, 0, sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}, nil},
+		{"done", out("noise", `{"type":"text","say":"hi"}`, ok), 0, cove.Outcome{Kind: agents.Success}, nil},
+		{"says nothing", out(`{"type":"text"}`), 0, cove.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}, nil},
+		{"failed, and says 0", out(failed), 0, cove.Outcome{Kind: agents.AgentFailed, Reason: "no key"}, nil},
+		{"the last word counts", out(failed, ok), 0, cove.Outcome{Kind: agents.Success}, nil},
+		{"done, and a code", out(ok), 3, cove.Outcome{Kind: agents.AgentFailed, Reason: "exited with 3 though it reported that it was done", ExitCode: 3}, nil},
+		{"a line that is too long", out(`{"type":"end","ok":true,"say":"` + strings.Repeat("x", 1<<20) + `"}`), 0, cove.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}, nil},
+		{"an object for a value", out(`{"type":{"a":"end"},"ok":["true"]}`), 0, cove.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}, nil},
+		{"a code", nil, 127, cove.Outcome{Kind: agents.AgentFailed, Reason: "exited with 127", ExitCode: 127}, nil},
+		{"on another stream", []cove.JobEvent{{Type: "output", Stream: "stderr", Text: ok}}, 0, cove.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}, nil},
 		{"usage is added up", out(`{"type":"usage","n":{"in":10,"out":1},"cost":0.5,"turns":1}`, `{"type":"usage","n":{"in":5,"out":"x"},"cost":-1,"turns":2}`, ok), 0,
-			sprites.Outcome{Kind: agents.Success}, &sprites.Usage{InputTokens: 15, OutputTokens: 1, CostUSD: 0.5, Turns: 3}},
+			cove.Outcome{Kind: agents.Success}, &cove.Usage{InputTokens: 15, OutputTokens: 1, CostUSD: 0.5, Turns: 3}},
 	} {
-		_, got, usage := judge(define(t, greeter), test.log, sprites.JobEnd{Phase: "done", ExitCode: test.code})
+		_, got, usage := judge(define(t, greeter), test.log, cove.JobEnd{Phase: "done", ExitCode: test.code})
 		if got != test.want || !cmp.Equal(usage, test.usage) {
 			t.Errorf("%s: got %+v, %+v", test.name, got, usage)
 		}
 	}
-	events, _, _ := judge(define(t, greeter), out(`{"type":"tool","name":"sh","input":{"a":1}}`, `{"type":"tool","done":true,"name":"sh","output":"x\ny","bad":true}`, `{"type":"new"}`, ok), sprites.JobEnd{Phase: "done"})
+	events, _, _ := judge(define(t, greeter), out(`{"type":"tool","name":"sh","input":{"a":1}}`, `{"type":"tool","done":true,"name":"sh","output":"x\ny","bad":true}`, `{"type":"new"}`, ok), cove.JobEnd{Phase: "done"})
 	want := []agents.Event{
 		{Kind: agents.KindToolStart, Tool: "sh", Text: `{"a":1}`}, {Kind: agents.KindToolEnd, Tool: "sh", Text: "x …", Failed: true},
 		{Kind: agents.KindResult, Text: "all done"},
@@ -200,12 +200,12 @@ func TestDefinitionJudge(t *testing.T) {
 		t.Error(diff)
 	}
 	both := define(t, strings.Replace(greeter, `type = "end", ok = "false"`, `type = "end"`, 1))
-	if _, got, _ := judge(both, out(ok), sprites.JobEnd{Phase: "done"}); got.Kind != agents.AgentFailed {
+	if _, got, _ := judge(both, out(ok), cove.JobEnd{Phase: "done"}); got.Kind != agents.AgentFailed {
 		t.Errorf("a line that is ok and failed: got %+v", got)
 	}
 	plain := define(t, "name='x'\nargv=['x','{prompt_file}']\nverify=['x']\n")
 	for code, want := range map[int]string{0: agents.Success, 1: agents.AgentFailed} {
-		if events, got, _ := judge(plain, out(failed), sprites.JobEnd{Phase: "done", ExitCode: code}); got.Kind != want || len(events) > 0 {
+		if events, got, _ := judge(plain, out(failed), cove.JobEnd{Phase: "done", ExitCode: code}); got.Kind != want || len(events) > 0 {
 			t.Errorf("without events, exit code %d: %+v, %v", code, got, events)
 		}
 	}
@@ -286,6 +286,6 @@ func FuzzDefinition(f *testing.F) {
 				t.Errorf("it writes %q", name)
 			}
 		}
-		judge(c, []sprites.JobEvent{{Type: "output", Stream: "stdout", Text: line}}, sprites.JobEnd{Phase: "done"})
+		judge(c, []cove.JobEvent{{Type: "output", Stream: "stdout", Text: line}}, cove.JobEnd{Phase: "done"})
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // Gemini is Google's Gemini CLI, run headless. It asks the model through the
@@ -60,7 +60,7 @@ func (Gemini) Read() Reader { return &geminiReader{} }
 type geminiReader struct {
 	jsonLines
 	ending
-	usage sprites.Usage
+	usage cove.Usage
 	said  strings.Builder // of the model, in pieces, since something else was heard
 	last  string
 }
@@ -90,7 +90,7 @@ type geminiLine struct {
 // geminiRetry is what it says on its standard error when it asks again.
 var geminiRetry = regexp.MustCompile(`^Attempt \d+ failed with status (\d+)\. Retrying`)
 
-func (r *geminiReader) Event(ev sprites.JobEvent) []Event {
+func (r *geminiReader) Event(ev cove.JobEvent) []Event {
 	if ev.Type == "output" && ev.Stream == "stderr" {
 		if m := geminiRetry.FindString(ev.Text); m != "" {
 			r.retry = m
@@ -152,7 +152,7 @@ var geminiExits = map[int]string{
 	53: "it took as many turns as it may", 54: "a tool failed", 55: "it does not trust the folder", 130: "it was interrupted",
 }
 
-func (r *geminiReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
+func (r *geminiReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	o := r.judge(end)
 	if why := geminiExits[end.ExitCode]; why != "" && (o.Kind == NoResult || o.Kind == AgentFailed && r.failed == "") {
 		o.Reason = fmt.Sprintf("%s (exit code %d)", why, end.ExitCode)

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // What the agents have in common that are programs from npm, are given a text on
@@ -117,7 +117,7 @@ type jsonLines struct {
 // next decodes the line that the event ends. Other lines than those of the report are
 // passed over: warnings of a runtime's, say. A field of another type than was
 // expected is left as it is.
-func (j *jsonLines) next(ev sprites.JobEvent, into any) bool {
+func (j *jsonLines) next(ev cove.JobEvent, into any) bool {
 	if ev.Type != "output" || ev.Stream != "stdout" {
 		return false
 	}
@@ -149,11 +149,11 @@ type ending struct {
 }
 
 // judge decides by what the agent said and by how it ended.
-func (e ending) judge(end sprites.JobEnd) sprites.Outcome {
+func (e ending) judge(end cove.JobEnd) cove.Outcome {
 	if o, ok := settled(end); ok {
 		return o
 	}
-	o := sprites.Outcome{Kind: Success, ExitCode: end.ExitCode}
+	o := cove.Outcome{Kind: Success, ExitCode: end.ExitCode}
 	switch {
 	case e.failed != "":
 		o.Kind, o.Reason = AgentFailed, short(e.failed)
@@ -168,8 +168,8 @@ func (e ending) judge(end sprites.JobEnd) sprites.Outcome {
 }
 
 // used is what an agent has reported, if it has reported anything.
-func used(u sprites.Usage) *sprites.Usage {
-	if u == (sprites.Usage{}) {
+func used(u cove.Usage) *cove.Usage {
+	if u == (cove.Usage{}) {
 		return nil
 	}
 	return &u

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // OpenCode is OpenCode, run headless by `opencode run`. It asks any of the providers'
@@ -71,7 +71,7 @@ func (OpenCode) Prepare(t Task) (Work, error) {
 	w.installFrom("opencode", 16, opencodePackages...)
 	w.Needs = Needs{DiskMB: 354, MemoryMB: 620}
 	w.Connectors, w.Keys = []string{p.connector}, []string{p.key}
-	w.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "step_start"}, Once: "part.messageID"}
+	w.Turn = &cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "step_start"}, Once: "part.messageID"}
 	return w, nil
 }
 
@@ -81,7 +81,7 @@ func (OpenCode) Read() Reader { return &opencodeReader{} }
 type opencodeReader struct {
 	jsonLines
 	ending
-	usage sprites.Usage
+	usage cove.Usage
 	said  string // last
 }
 
@@ -122,7 +122,7 @@ type opencodeLine struct {
 	} `json:"error"`
 }
 
-func (r *opencodeReader) Event(ev sprites.JobEvent) []Event {
+func (r *opencodeReader) Event(ev cove.JobEvent) []Event {
 	var l opencodeLine
 	if !r.next(ev, &l) || l.Type == "" {
 		return nil
@@ -175,6 +175,6 @@ func (r *opencodeReader) events(l opencodeLine) []Event {
 	return []Event{}
 }
 
-func (r *opencodeReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
+func (r *opencodeReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	return r.judge(end), used(r.usage)
 }

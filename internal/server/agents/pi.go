@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // Pi is the coding agent pi, run headless by `pi -p --mode json`. It asks any of the
@@ -48,7 +48,7 @@ func (Pi) Prepare(t Task) (Work, error) {
 	w.installFrom("pi", 24, piPackages...)
 	w.Needs = Needs{DiskMB: 195, MemoryMB: 121}
 	w.Connectors, w.Keys = []string{p.connector}, []string{p.key}
-	w.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "turn_start"}}
+	w.Turn = &cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "turn_start"}}
 	if !t.Direct {
 		w.Env = append(w.Env, p.key+"="+placeholderKey)
 		w.Setup = append(w.Setup, []string{"/bin/sh", "-c", piSetup})
@@ -67,7 +67,7 @@ func (Pi) Read() Reader { return &piReader{} }
 type piReader struct {
 	jsonLines
 	ending
-	usage sprites.Usage
+	usage cove.Usage
 	last  piMessage // of the model
 }
 
@@ -124,7 +124,7 @@ func text(blocks []piBlock) string {
 	return strings.Join(parts, "\n")
 }
 
-func (r *piReader) Event(ev sprites.JobEvent) []Event {
+func (r *piReader) Event(ev cove.JobEvent) []Event {
 	var l piLine
 	if !r.next(ev, &l) || l.Type == "" {
 		return nil
@@ -189,6 +189,6 @@ func (r *piReader) end() []Event {
 	return []Event{{Kind: KindResult, Text: r.failed, Failed: true}}
 }
 
-func (r *piReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
+func (r *piReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	return r.judge(end), used(r.usage)
 }

@@ -10,15 +10,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // recorded is a log of what a real agent printed, asked to look around and to write a
 // file by a scripted model. Its standard error comes first.
-func recorded(t testing.TB, name string) []sprites.JobEvent {
+func recorded(t testing.TB, name string) []cove.JobEvent {
 	t.Helper()
-	var log []sprites.JobEvent
+	var log []cove.JobEvent
 	for _, stream := range []struct{ ending, name string }{{".stderr", "stderr"}, {".jsonl", "stdout"}} {
 		text, err := os.ReadFile(filepath.Join("testdata", name+stream.ending))
 		if os.IsNotExist(err) && stream.name == "stderr" {
@@ -28,7 +28,7 @@ func recorded(t testing.TB, name string) []sprites.JobEvent {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(text)) {
-			log = append(log, sprites.JobEvent{Type: "output", Stream: stream.name, Text: strings.TrimSuffix(line, "\n")})
+			log = append(log, cove.JobEvent{Type: "output", Stream: stream.name, Text: strings.TrimSuffix(line, "\n")})
 		}
 	}
 	return log
@@ -52,11 +52,11 @@ var runs = []struct {
 	agent   agents.Agent
 	name    string
 	exit    int
-	outcome sprites.Outcome
-	usage   *sprites.Usage
+	outcome cove.Outcome
+	usage   *cove.Usage
 	events  []string
 }{
-	{agents.Codex{}, "codex/tools", 0, sprites.Outcome{Kind: agents.Success}, &sprites.Usage{InputTokens: 300, OutputTokens: 60}, []string{
+	{agents.Codex{}, "codex/tools", 0, cove.Outcome{Kind: agents.Success}, &cove.Usage{InputTokens: 300, OutputTokens: 60}, []string{
 		"start thread 01a20067-3d1b-7f71-b95c-2106f01e41bc",
 		"text I look first.",
 		"tool_start shell /bin/bash -lc 'ls -a; exit 3'", "tool_end . … (failed)",
@@ -65,7 +65,7 @@ var runs = []struct {
 		"text All is done.", "result All is done.",
 	}},
 	{agents.Codex{}, "codex/401", 1,
-		sprites.Outcome{Kind: agents.AgentFailed, Reason: "unexpected status 401 Unauthorized: scripted, url: http://openai.connect.internal/v1/responses", ExitCode: 1}, nil,
+		cove.Outcome{Kind: agents.AgentFailed, Reason: "unexpected status 401 Unauthorized: scripted, url: http://openai.connect.internal/v1/responses", ExitCode: 1}, nil,
 		[]string{
 			"start thread 01a20067-f0c7-7bc1-ba2e-d4184fab7fbc",
 			"retry Reconnecting... 1/5 (unexpected status 401 Unauthorized: scripted, url: http://openai.connect.internal/v1/responses)",
@@ -75,7 +75,7 @@ var runs = []struct {
 			"retry Reconnecting... 5/5 (unexpected status 401 Unauthorized: scripted, url: http://openai.connect.internal/v1/responses)",
 			"result unexpected status 401 Unauthorized: scripted, url: http://openai.connect.internal/v1/responses (failed)",
 		}},
-	{agents.Codex{}, "codex/429", 0, sprites.Outcome{Kind: agents.Success}, &sprites.Usage{InputTokens: 300, OutputTokens: 60}, []string{
+	{agents.Codex{}, "codex/429", 0, cove.Outcome{Kind: agents.Success}, &cove.Usage{InputTokens: 300, OutputTokens: 60}, []string{
 		"start thread 01a20068-0ff1-7a90-8736-ea4a7c8cd453",
 		"retry Reconnecting... 1/5 (exceeded retry limit, last status: 429 Too Many Requests)",
 		"text I look first.",
@@ -84,10 +84,10 @@ var runs = []struct {
 		"tool_start apply_patch add /home/sprite/work/a3f7b2/repo/HELLO.md", "tool_end",
 		"text All is done.", "result All is done.",
 	}},
-	{agents.Codex{}, "codex/hang", 1, sprites.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 1 and without a result", ExitCode: 1}, nil,
+	{agents.Codex{}, "codex/hang", 1, cove.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 1 and without a result", ExitCode: 1}, nil,
 		[]string{"start thread 01a20068-b5a7-7451-830d-dd03258adf89"}},
 
-	{agents.Gemini{}, "gemini/tools", 0, sprites.Outcome{Kind: agents.Success}, &sprites.Usage{InputTokens: 400, OutputTokens: 80}, []string{
+	{agents.Gemini{}, "gemini/tools", 0, cove.Outcome{Kind: agents.Success}, &cove.Usage{InputTokens: 400, OutputTokens: 80}, []string{
 		"start auto",
 		"text I look first.",
 		`tool_start run_shell_command {"command":"ls; exit 3","description":"look"}`, "tool_end HELLO.md …",
@@ -96,9 +96,9 @@ var runs = []struct {
 		"text All is done.", "result All is done.",
 	}},
 	{agents.Gemini{}, "gemini/401", 145,
-		sprites.Outcome{Kind: agents.AgentFailed, Reason: `[API Error: {"error":{"code":401,"message":"scripted","status":"UNAUTHENTICATED"}}]`, ExitCode: 145}, nil,
+		cove.Outcome{Kind: agents.AgentFailed, Reason: `[API Error: {"error":{"code":401,"message":"scripted","status":"UNAUTHENTICATED"}}]`, ExitCode: 145}, nil,
 		[]string{"start auto", `result [API Error: {"error":{"code":401,"message":"scripted","status":"UNAUTHENTICATED"}}] (failed)`}},
-	{agents.Gemini{}, "gemini/429", 0, sprites.Outcome{Kind: agents.Success}, &sprites.Usage{InputTokens: 400, OutputTokens: 80}, []string{
+	{agents.Gemini{}, "gemini/429", 0, cove.Outcome{Kind: agents.Success}, &cove.Usage{InputTokens: 400, OutputTokens: 80}, []string{
 		"retry Attempt 1 failed with status 429. Retrying",
 		"start auto",
 		"text I look first.",
@@ -107,10 +107,10 @@ var runs = []struct {
 		`tool_start write_file {"file_path":"GEM.md","content":"# Hello\n"}`, "tool_end",
 		"text All is done.", "result All is done.",
 	}},
-	{agents.Gemini{}, "gemini/hang", 53, sprites.Outcome{Kind: agents.NoResult, Reason: "it took as many turns as it may (exit code 53)", ExitCode: 53}, nil,
+	{agents.Gemini{}, "gemini/hang", 53, cove.Outcome{Kind: agents.NoResult, Reason: "it took as many turns as it may (exit code 53)", ExitCode: 53}, nil,
 		[]string{"start auto"}},
 
-	{agents.OpenCode{}, "opencode/tools", 0, sprites.Outcome{Kind: agents.Success}, &sprites.Usage{InputTokens: 300, OutputTokens: 60, CostUSD: 0.0018, Turns: 3}, []string{
+	{agents.OpenCode{}, "opencode/tools", 0, cove.Outcome{Kind: agents.Success}, &cove.Usage{InputTokens: 300, OutputTokens: 60, CostUSD: 0.0018, Turns: 3}, []string{
 		"start session ses_dff98b4a8ffeax7Y4gwLsoNRgn",
 		"text I look first.",
 		`tool_start bash {"command":"ls; exit 3","description":"look"}`, "tool_end HELLO.md … (failed)",
@@ -118,11 +118,11 @@ var runs = []struct {
 		`tool_start write {"filePath":"OPEN.md","content":"# Hello\n"}`, "tool_end Wrote file successfully.",
 		"text All is done.", "result All is done.",
 	}},
-	{agents.OpenCode{}, "opencode/401", 1, sprites.Outcome{Kind: agents.AgentFailed, Reason: "scripted (status 401)", ExitCode: 1}, nil,
+	{agents.OpenCode{}, "opencode/401", 1, cove.Outcome{Kind: agents.AgentFailed, Reason: "scripted (status 401)", ExitCode: 1}, nil,
 		[]string{"start session ses_dff980999ffeW47khf0uoQNjbp", "result scripted (status 401) (failed)"}},
-	{agents.OpenCode{}, "opencode/hang", 1, sprites.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 1 and without a result", ExitCode: 1}, nil, nil},
+	{agents.OpenCode{}, "opencode/hang", 1, cove.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 1 and without a result", ExitCode: 1}, nil, nil},
 
-	{agents.Pi{}, "pi/tools", 0, sprites.Outcome{Kind: agents.Success}, &sprites.Usage{InputTokens: 300, OutputTokens: 60, CostUSD: 0.003, Turns: 3}, []string{
+	{agents.Pi{}, "pi/tools", 0, cove.Outcome{Kind: agents.Success}, &cove.Usage{InputTokens: 300, OutputTokens: 60, CostUSD: 0.003, Turns: 3}, []string{
 		"start session 01a20067-44ea-73cb-8c31-35a3deeb21be",
 		"text I look first.",
 		`tool_start bash {"command":"ls; exit 3"}`, "tool_end HELLO.md … (failed)",
@@ -132,11 +132,11 @@ var runs = []struct {
 	}},
 	// It exits with 0 all the same.
 	{agents.Pi{}, "pi/401", 0,
-		sprites.Outcome{Kind: agents.AgentFailed, Reason: `401 {"type":"error","error":{"type":"authentication_error","message":"scripted","code":"x"}}`}, nil, []string{
+		cove.Outcome{Kind: agents.AgentFailed, Reason: `401 {"type":"error","error":{"type":"authentication_error","message":"scripted","code":"x"}}`}, nil, []string{
 			"start session 01a20067-f083-72f1-8402-9c0890cae773",
 			`result 401 {"type":"error","error":{"type":"authentication_error","message":"scripted","code":"x"}} (failed)`,
 		}},
-	{agents.Pi{}, "pi/429", 0, sprites.Outcome{Kind: agents.Success}, &sprites.Usage{InputTokens: 300, OutputTokens: 60, CostUSD: 0.003, Turns: 3}, []string{
+	{agents.Pi{}, "pi/429", 0, cove.Outcome{Kind: agents.Success}, &cove.Usage{InputTokens: 300, OutputTokens: 60, CostUSD: 0.003, Turns: 3}, []string{
 		"start session 01a20068-1858-7720-8097-d4c48e0500a0",
 		`retry attempt 1: 429 {"type":"error","error":{"type":"rate_limit_error","message":"scripted","code":"x"}}`,
 		"text I look first.",
@@ -145,14 +145,14 @@ var runs = []struct {
 		`tool_start write {"path":"PI.md","content":"# Hello\n"}`, "tool_end Successfully wrote to PI.md",
 		"text All is done.", "result All is done.",
 	}},
-	{agents.Pi{}, "pi/hang", 0, sprites.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 0 and without a result"}, nil,
+	{agents.Pi{}, "pi/hang", 0, cove.Outcome{Kind: agents.NoResult, Reason: "ended with exit code 0 and without a result"}, nil,
 		[]string{"start session 01a20068-e2d4-7546-a61b-5a3a86960761"}},
 }
 
 func TestRecorded(t *testing.T) {
 	for _, run := range runs {
 		t.Run(run.name, func(t *testing.T) {
-			events, outcome, usage := judge(run.agent, recorded(t, run.name), sprites.JobEnd{Phase: "done", ExitCode: run.exit})
+			events, outcome, usage := judge(run.agent, recorded(t, run.name), cove.JobEnd{Phase: "done", ExitCode: run.exit})
 			if diff := cmp.Diff(run.events, inShort(events)); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
@@ -185,7 +185,7 @@ func TestReadRare(t *testing.T) {
 		{agents.Pi{}, `{"type":"agent_end"}`, []string{"result it ended before its model said anything (failed)"}},
 		{agents.Pi{}, `{"type":"agent_end","willRetry":true}`, nil},
 	} {
-		events, _, _ := judge(test.agent, printed(test.line), sprites.JobEnd{Phase: "done"})
+		events, _, _ := judge(test.agent, printed(test.line), cove.JobEnd{Phase: "done"})
 		if diff := cmp.Diff(test.want, inShort(events)); diff != "" {
 			t.Errorf("%s: %s (-want +got):\n%s", test.agent.Name(), test.line, diff)
 		}
@@ -197,7 +197,7 @@ func TestSessions(t *testing.T) {
 	claude := printed(`{"type":"system","subtype":"init","session_id":"0b3bd6b0-3ac7-4f3e-8d5e-4b0e9d4b6c11"}`, claudeSuccess)
 	for _, test := range []struct {
 		agent   agents.Agent
-		log     []sprites.JobEvent
+		log     []cove.JobEvent
 		session string
 		argv    []string // of the one that goes on
 	}{
@@ -309,11 +309,11 @@ func FuzzReaders(f *testing.F) {
 			for line := range strings.SplitSeq(text, "\n") {
 				for _, stream := range []string{"stdout", "stderr"} {
 					at := min(int(cut), len(line))
-					reader.Event(sprites.JobEvent{Type: "output", Stream: stream, Text: line[:at], Cut: true})
-					reader.Event(sprites.JobEvent{Type: "output", Stream: stream, Text: line[at:]})
+					reader.Event(cove.JobEvent{Type: "output", Stream: stream, Text: line[:at], Cut: true})
+					reader.Event(cove.JobEvent{Type: "output", Stream: stream, Text: line[at:]})
 				}
 			}
-			outcome, _ := reader.Judge(sprites.JobEnd{Phase: "done", ExitCode: 1})
+			outcome, _ := reader.Judge(cove.JobEnd{Phase: "done", ExitCode: 1})
 			if outcome.Kind == agents.Success || outcome.Kind == "" || outcome.ExitCode != 1 {
 				t.Errorf("%s: got %+v", agent.Name(), outcome)
 			}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // Shell carries out a plan without a model: it runs the plan's fenced sh and bash
@@ -55,7 +55,7 @@ func (Shell) Prepare(t Task) (Work, error) {
 	}
 	return Work{
 		Files:  files,
-		Turn:   &sprites.LineRule{Stream: "events", Fields: map[string]string{"type": "step"}},
+		Turn:   &cove.LineRule{Stream: "events", Fields: map[string]string{"type": "step"}},
 		Verify: []string{"git", "--version"}, // by which it commits; a shell there is
 		Argv:   []string{"/bin/sh", t.Dir + "/shell.sh", t.Dir + "/steps", fmt.Sprint(len(all))},
 	}, nil
@@ -91,7 +91,7 @@ type shellReader struct {
 	result bool
 }
 
-func (r *shellReader) Event(ev sprites.JobEvent) []Event {
+func (r *shellReader) Event(ev cove.JobEvent) []Event {
 	if ev.Type != "event" {
 		return nil
 	}
@@ -112,7 +112,7 @@ func (r *shellReader) Event(ev sprites.JobEvent) []Event {
 	return nil
 }
 
-func (r *shellReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
+func (r *shellReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	if o, ok := settled(end); ok {
 		if o.Kind == TurnLimit { // it has no model: its turns are the steps of the plan
 			o.Reason = strings.Replace(o.Reason, "its model's turns", "the plan's steps", 1) // as an earlier supervisor says, and agents.go
@@ -122,7 +122,7 @@ func (r *shellReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage
 		}
 		return o, nil
 	}
-	o := sprites.Outcome{Kind: Success, ExitCode: end.ExitCode}
+	o := cove.Outcome{Kind: Success, ExitCode: end.ExitCode}
 	switch {
 	case end.ExitCode != 0 && r.step.N > 0:
 		o.Kind = AgentFailed

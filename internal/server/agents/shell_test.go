@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // workshop is a git repository with one commit, and a job's folder.
@@ -66,7 +66,7 @@ type ran struct {
 	code   int
 	stdout string
 	stderr string
-	log    []sprites.JobEvent
+	log    []cove.JobEvent
 }
 
 // run has the shell agent carry out a plan as a supervisor would.
@@ -109,13 +109,13 @@ func (w *workshop) run(plan string) ran {
 	}
 	got := ran{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
 	for line := range strings.Lines(string(text)) {
-		got.log = append(got.log, sprites.JobEvent{Type: "event", Text: strings.TrimSuffix(line, "\n")})
+		got.log = append(got.log, cove.JobEvent{Type: "event", Text: strings.TrimSuffix(line, "\n")})
 	}
 	return got
 }
 
 // judge reads a log through an agent's reader.
-func judge(a agents.Agent, log []sprites.JobEvent, end sprites.JobEnd) ([]agents.Event, sprites.Outcome, *sprites.Usage) {
+func judge(a agents.Agent, log []cove.JobEvent, end cove.JobEnd) ([]agents.Event, cove.Outcome, *cove.Usage) {
 	r := a.Read()
 	var events []agents.Event
 	for _, ev := range log {
@@ -171,7 +171,7 @@ echo three >three; git add three; git -c core.hooksPath= -c commit.gpgSign=false
 	if got := w.git("status", "--porcelain"); got != "" {
 		t.Errorf("the status is %q", got)
 	}
-	events, outcome, usage := judge(agents.Shell{}, got.log, sprites.JobEnd{Phase: "done"})
+	events, outcome, usage := judge(agents.Shell{}, got.log, cove.JobEnd{Phase: "done"})
 	var want []agents.Event
 	for i, title := range []string{"Write", `"Quote" \ #1 ünï`, "Look", "Commit alone"} {
 		want = append(want,
@@ -182,7 +182,7 @@ echo three >three; git add three; git -c core.hooksPath= -c commit.gpgSign=false
 	if diff := cmp.Diff(want, events); diff != "" {
 		t.Error(diff)
 	}
-	if outcome != (sprites.Outcome{Kind: agents.Success}) || usage != nil {
+	if outcome != (cove.Outcome{Kind: agents.Success}) || usage != nil {
 		t.Errorf("got %+v, %+v", outcome, usage)
 	}
 }
@@ -212,11 +212,11 @@ func TestShellStops(t *testing.T) {
 					t.Errorf("the status is %q", got)
 				}
 			}
-			events, outcome, _ := judge(agents.Shell{}, got.log, sprites.JobEnd{Phase: "done", ExitCode: got.code})
+			events, outcome, _ := judge(agents.Shell{}, got.log, cove.JobEnd{Phase: "done", ExitCode: got.code})
 			if n := len(events); n != 4 || events[3] != (agents.Event{Kind: agents.KindStepEnd, Failed: true, Text: fmt.Sprintf("exit %d", test.code)}) {
 				t.Errorf("got %+v", events)
 			}
-			want := sprites.Outcome{Kind: agents.AgentFailed, Reason: fmt.Sprintf("step 2 (Second), lines 7 to %d of the plan, exited with %d", 8+strings.Count(test.block, "\n"), test.code), ExitCode: test.code}
+			want := cove.Outcome{Kind: agents.AgentFailed, Reason: fmt.Sprintf("step 2 (Second), lines 7 to %d of the plan, exited with %d", 8+strings.Count(test.block, "\n"), test.code), ExitCode: test.code}
 			if outcome != want {
 				t.Errorf("got %+v, want %+v", outcome, want)
 			}
@@ -272,33 +272,33 @@ func TestShellPrepare(t *testing.T) {
 }
 
 func TestShellJudge(t *testing.T) {
-	step := sprites.JobEvent{Type: "event", Text: `{"type":"step","n":1,"title":"One"}`}
-	result := sprites.JobEvent{Type: "event", Text: `{"type":"result","ok":true}`}
+	step := cove.JobEvent{Type: "event", Text: `{"type":"step","n":1,"title":"One"}`}
+	result := cove.JobEvent{Type: "event", Text: `{"type":"result","ok":true}`}
 	for _, test := range []struct {
 		name string
-		log  []sprites.JobEvent
-		end  sprites.JobEnd
-		want sprites.Outcome
+		log  []cove.JobEvent
+		end  cove.JobEnd
+		want cove.Outcome
 	}{
-		{"done", []sprites.JobEvent{step, result}, sprites.JobEnd{Phase: "done"}, sprites.Outcome{Kind: agents.Success}},
-		{"too many steps", []sprites.JobEvent{step}, sprites.JobEnd{Phase: "done", Reason: "turns", Detail: "more than 1 of its model's turns"},
-			sprites.Outcome{Kind: agents.TurnLimit, Reason: "guard turns: more than 1 of the plan's steps"}},
-		{"too many turns", []sprites.JobEvent{step}, sprites.JobEnd{Phase: "done", Reason: "turns", Detail: "more than 1 turns"},
-			sprites.Outcome{Kind: agents.TurnLimit, Reason: "guard turns: more than 1 of the plan's steps"}},
-		{"no result", []sprites.JobEvent{step}, sprites.JobEnd{Phase: "done"},
-			sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}},
-		{"printed, not said", []sprites.JobEvent{step, {Type: "output", Stream: "stdout", Text: result.Text}}, sprites.JobEnd{Phase: "done"},
-			sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}},
-		{"not ok", []sprites.JobEvent{{Type: "event", Text: `{"type":"result"}`}}, sprites.JobEnd{Phase: "done"},
-			sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}},
-		{"noise", []sprites.JobEvent{{Type: "event", Text: "no JSON"}, {Type: "event", Text: `{"type":"other"}`}, step, result}, sprites.JobEnd{Phase: "done"},
-			sprites.Outcome{Kind: agents.Success}},
-		{"before its first step", nil, sprites.JobEnd{Phase: "done", ExitCode: 2},
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "exited with 2 before its first step", ExitCode: 2}},
-		{"result, and yet a code", []sprites.JobEvent{step, result}, sprites.JobEnd{Phase: "done", ExitCode: 2},
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "step 1 (One) exited with 2", ExitCode: 2}},
-		{"a line", []sprites.JobEvent{{Type: "event", Text: `{"type":"step","n":1,"title":"One","line":7,"last":7}`}}, sprites.JobEnd{Phase: "done", ExitCode: 2},
-			sprites.Outcome{Kind: agents.AgentFailed, Reason: "step 1 (One), line 7 of the plan, exited with 2", ExitCode: 2}},
+		{"done", []cove.JobEvent{step, result}, cove.JobEnd{Phase: "done"}, cove.Outcome{Kind: agents.Success}},
+		{"too many steps", []cove.JobEvent{step}, cove.JobEnd{Phase: "done", Reason: "turns", Detail: "more than 1 of its model's turns"},
+			cove.Outcome{Kind: agents.TurnLimit, Reason: "guard turns: more than 1 of the plan's steps"}},
+		{"too many turns", []cove.JobEvent{step}, cove.JobEnd{Phase: "done", Reason: "turns", Detail: "more than 1 turns"},
+			cove.Outcome{Kind: agents.TurnLimit, Reason: "guard turns: more than 1 of the plan's steps"}},
+		{"no result", []cove.JobEvent{step}, cove.JobEnd{Phase: "done"},
+			cove.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}},
+		{"printed, not said", []cove.JobEvent{step, {Type: "output", Stream: "stdout", Text: result.Text}}, cove.JobEnd{Phase: "done"},
+			cove.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}},
+		{"not ok", []cove.JobEvent{{Type: "event", Text: `{"type":"result"}`}}, cove.JobEnd{Phase: "done"},
+			cove.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}},
+		{"noise", []cove.JobEvent{{Type: "event", Text: "no JSON"}, {Type: "event", Text: `{"type":"other"}`}, step, result}, cove.JobEnd{Phase: "done"},
+			cove.Outcome{Kind: agents.Success}},
+		{"before its first step", nil, cove.JobEnd{Phase: "done", ExitCode: 2},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "exited with 2 before its first step", ExitCode: 2}},
+		{"result, and yet a code", []cove.JobEvent{step, result}, cove.JobEnd{Phase: "done", ExitCode: 2},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "step 1 (One) exited with 2", ExitCode: 2}},
+		{"a line", []cove.JobEvent{{Type: "event", Text: `{"type":"step","n":1,"title":"One","line":7,"last":7}`}}, cove.JobEnd{Phase: "done", ExitCode: 2},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "step 1 (One), line 7 of the plan, exited with 2", ExitCode: 2}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if _, got, usage := judge(agents.Shell{}, test.log, test.end); got != test.want || usage != nil {
@@ -313,7 +313,7 @@ func TestShellJudge(t *testing.T) {
 func TestShellSaysTheLine(t *testing.T) {
 	w := newWorkshop(t)
 	got := w.run("# One\n\n'''sh\ntrue\n'''\n## Two\n'''sh\necho fine\nno-such-program\n'''\n")
-	_, outcome, _ := judge(agents.Shell{}, got.log, sprites.JobEnd{Phase: "done", ExitCode: got.code})
+	_, outcome, _ := judge(agents.Shell{}, got.log, cove.JobEnd{Phase: "done", ExitCode: got.code})
 	if want := "step 2 (Two), lines 8 to 9 of the plan, exited with 127"; outcome.Reason != want {
 		t.Errorf("got %q, want %q", outcome.Reason, want)
 	}

@@ -9,7 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // MaxSkill bounds a skill's text, in bytes.
@@ -28,10 +28,10 @@ const builtInSkill = "plan"
 // version. A skill is text for a model and nothing more: what else that block says is
 // an error, so that no skill looks as if it gave permissions. name is for people. Errors
 // are Problems.
-func ParseSkill(name, text string) (sprites.Skill, error) {
-	skill := sprites.Skill{Name: name, Text: text}
-	fail := func(line int, format string, args ...any) (sprites.Skill, error) {
-		return sprites.Skill{}, Problems{{File: name, Line: line, Message: fmt.Sprintf(format, args...)}}
+func ParseSkill(name, text string) (cove.Skill, error) {
+	skill := cove.Skill{Name: name, Text: text}
+	fail := func(line int, format string, args ...any) (cove.Skill, error) {
+		return cove.Skill{}, Problems{{File: name, Line: line, Message: fmt.Sprintf(format, args...)}}
 	}
 	if len(text) > MaxSkill {
 		return fail(1, "a skill of %d bytes is more than %d", len(text), MaxSkill)
@@ -74,13 +74,13 @@ func SkillDigest(text string) string {
 
 // DefaultSkill makes an agent carry a plan out alone: nobody answers its questions, it
 // commits as it goes, and says what it left.
-func DefaultSkill() sprites.Skill { return mustSkill(builtInSkill, planSkill) }
+func DefaultSkill() cove.Skill { return mustSkill(builtInSkill, planSkill) }
 
 // ReadsSkill reports whether the agent of that name is told a skill: the shell is not.
 func ReadsSkill(name string) bool { return name != Shell{}.Name() }
 
 // mustSkill is a skill that is built in.
-func mustSkill(name, text string) sprites.Skill {
+func mustSkill(name, text string) cove.Skill {
 	skill, err := ParseSkill(name, text)
 	if err != nil {
 		panic(err) // its test parses it

@@ -7,18 +7,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Answer hands a person's answer to the agent of a job that has asked, and returns when
 // the agent has it.
-func (m *Manager) Answer(ctx context.Context, id string, a sprites.JobAnswer) (sprites.Job, error) {
+func (m *Manager) Answer(ctx context.Context, id string, a cove.JobAnswer) (cove.Job, error) {
 	unlock, err := m.preparations.lockJob(ctx, id) // one question is answered once
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	defer unlock()
 	job, err := m.Store.Jobs.Get(ctx, id)
@@ -32,7 +32,7 @@ func (m *Manager) Answer(ctx context.Context, id string, a sprites.JobAnswer) (s
 	if err := m.supervisors.deliver(ctx, job, line); err != nil {
 		return job, err
 	}
-	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+	err = m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error {
 		if j.Question != nil && j.Question.ID == a.Question {
 			j.Question = nil
 		}
@@ -45,7 +45,7 @@ func (m *Manager) Answer(ctx context.Context, id string, a sprites.JobAnswer) (s
 }
 
 // answer is what the supervisor is given of an answer, if the job awaits it.
-func answer(job sprites.Job, a sprites.JobAnswer) ([]byte, error) {
+func answer(job cove.Job, a cove.JobAnswer) ([]byte, error) {
 	agent, err := agents.Find(job.Agent)
 	if err != nil {
 		return nil, err
@@ -58,10 +58,10 @@ func answer(job sprites.Job, a sprites.JobAnswer) ([]byte, error) {
 		return nil, fail.Newf("no_question", "see what it does: cove job logs "+job.ID, "the agent of job %s has asked nothing", job.ID)
 	case q.ID != a.Question:
 		return nil, fail.Newf("no_question", "see what it asks: cove job answer "+job.ID, "the agent of job %s asks something else by now", job.ID)
-	case !slices.ContainsFunc(q.Options, func(o sprites.QuestionOption) bool { return o.ID == a.Option }):
+	case !slices.ContainsFunc(q.Options, func(o cove.QuestionOption) bool { return o.ID == a.Option }):
 		return nil, fail.Newf("bad_request", "see the options: cove job answer "+job.ID, "%.40q is none of the options", a.Option)
 	}
-	in := sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: answerText(*job.Question, a.Option)}}
+	in := cove.JobInputLine{JobMessage: cove.JobMessage{Text: answerText(*job.Question, a.Option)}}
 	if in.Line, err = asks.Answer(a); err != nil {
 		return nil, err
 	}
@@ -69,13 +69,13 @@ func answer(job sprites.Job, a sprites.JobAnswer) ([]byte, error) {
 }
 
 // answerText is what the log says of an answer.
-func answerText(q sprites.JobQuestion, option string) string {
-	i := slices.IndexFunc(q.Options, func(o sprites.QuestionOption) bool { return o.ID == option })
+func answerText(q cove.JobQuestion, option string) string {
+	i := slices.IndexFunc(q.Options, func(o cove.QuestionOption) bool { return o.ID == option })
 	return strings.TrimSpace(fmt.Sprintf("%s (%s): %s", q.Options[i].Name, q.Options[i].Kind, q.Title))
 }
 
 // noteQuestion notes in the job what its agent asks, and that it has been answered.
-func noteQuestion(ctx context.Context, jobs *store.Jobs, id string, batch []sprites.JobEvent) error {
+func noteQuestion(ctx context.Context, jobs *store.Jobs, id string, batch []cove.JobEvent) error {
 	job, err := jobs.Get(ctx, id)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func noteQuestion(ctx context.Context, jobs *store.Jobs, id string, batch []spri
 	question, changed := job.Question, false
 	for _, ev := range batch {
 		switch {
-		case ev.Type == "state" && ev.State != sprites.JobWaiting, ev.Type == "exit":
+		case ev.Type == "state" && ev.State != cove.JobWaiting, ev.Type == "exit":
 			question, changed = nil, true
 		case ev.Type == "event":
 			if q := asks.Question(ev); q != nil {
@@ -102,7 +102,7 @@ func noteQuestion(ctx context.Context, jobs *store.Jobs, id string, batch []spri
 	if !changed || question == nil && job.Question == nil {
 		return nil
 	}
-	return jobs.Update(ctx, id, func(j *sprites.Job) error {
+	return jobs.Update(ctx, id, func(j *cove.Job) error {
 		if !j.State.Terminal() {
 			j.Question = question
 		}

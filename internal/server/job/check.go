@@ -9,9 +9,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Bounds on what a caller may ask for.
@@ -37,7 +37,7 @@ var (
 )
 
 // check refuses a request that can't become a job, and finds its agent.
-func check(req sprites.JobRequest) (agents.Agent, error) {
+func check(req cove.JobRequest) (agents.Agent, error) {
 	agent, err := agentOf(req.Agent, req.Definition)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 
 // checkCommand refuses settings of an agent that its command starts, for others, and
 // the other way round.
-func checkCommand(agent agents.Agent, req sprites.JobRequest) error {
+func checkCommand(agent agents.Agent, req cove.JobRequest) error {
 	_, asks := agent.(agents.Questioner)
 	switch {
 	case asks && strings.TrimSpace(req.AgentCommand) == "":
@@ -114,7 +114,7 @@ func checkCommand(agent agents.Agent, req sprites.JobRequest) error {
 	return nil
 }
 
-func badGuards(g sprites.Guards) bool {
+func badGuards(g cove.Guards) bool {
 	return g.IdleSec < 0 || g.IdleSec > int64(maxTimeout/time.Second) || g.Turns < 0 || g.Turns > maxTurns || g.DiskBytes < 0 || !(g.CostUSD >= 0 && g.CostUSD <= maxUSD)
 }
 
@@ -133,7 +133,7 @@ func branchName(name string) bool {
 }
 
 // checkSkill refuses a text that can't be a skill's, and says which it is.
-func checkSkill(given *sprites.Skill) (*sprites.Skill, error) {
+func checkSkill(given *cove.Skill) (*cove.Skill, error) {
 	if given == nil {
 		return nil, nil
 	}
@@ -151,7 +151,7 @@ func checkSkill(given *sprites.Skill) (*sprites.Skill, error) {
 }
 
 // checkSettings refuses files that don't belong below a home.
-func checkSettings(files []sprites.SettingsFile) error {
+func checkSettings(files []cove.SettingsFile) error {
 	size := 0
 	for _, f := range files {
 		size += len(f.Text)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -16,7 +17,7 @@ import (
 // collector removes jobs, with what they have in their sprites.
 type collector struct {
 	jobs         *store.Jobs
-	client       *sprites.Client
+	client       *cove.Client
 	connectors   *connectors
 	installs     *installs
 	jobSprites   *jobSprites
@@ -25,8 +26,8 @@ type collector struct {
 }
 
 // collect is Manager.Collect.
-func (c *collector) collect(ctx context.Context, req sprites.JobGC, mine func(backend, sprite string) bool) (sprites.JobGCResult, error) {
-	result := sprites.JobGCResult{Removed: []sprites.JobGCItem{}, Kept: []sprites.JobGCItem{}}
+func (c *collector) collect(ctx context.Context, req cove.JobGC, mine func(backend, sprite string) bool) (cove.JobGCResult, error) {
+	result := cove.JobGCResult{Removed: []cove.JobGCItem{}, Kept: []cove.JobGCItem{}}
 	if req.OlderThanSec < 0 {
 		return result, fail.Newf("bad_request", "", "nothing is older than %d seconds", req.OlderThanSec)
 	}
@@ -53,7 +54,7 @@ func (c *collector) collect(ctx context.Context, req sprites.JobGC, mine func(ba
 		if !mine(job.Backend, job.Sprite) {
 			continue
 		}
-		item := sprites.JobGCItem{Job: job.ID, State: job.State}
+		item := cove.JobGCItem{Job: job.ID, State: job.State}
 		if there && info.Cove.Owner == owner(job.ID) {
 			item.Sprite = job.Sprite
 		} else {
@@ -66,7 +67,7 @@ func (c *collector) collect(ctx context.Context, req sprites.JobGC, mine func(ba
 		if item.Reason == "" && !req.DryRun {
 			if err := c.remove(ctx, job.ID, req.Force, false); err != nil && !errors.Is(err, store.ErrNotFound) {
 				errs = append(errs, err)
-				item.Reason, item.Why = sprites.KeptFailed, "it can't be removed: "+err.Error()
+				item.Reason, item.Why = cove.KeptFailed, "it can't be removed: "+err.Error()
 			}
 		}
 		if item.Reason != "" {
@@ -92,7 +93,7 @@ func (c *collector) collect(ctx context.Context, req sprites.JobGC, mine func(ba
 
 // verdict decides on a job. The sprite is the one that was made for it, and empty if
 // that is gone. The reason is the one to keep the job; empty: it may be removed.
-func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.Time) (reason, why string) {
+func verdict(job cove.Job, sprite sprites.Info, req cove.JobGC, now time.Time) (reason, why string) {
 	unpulled := job.Bundle.Size > 0 && job.PulledAt == nil
 	used := job.CreatedAt
 	for _, t := range []*time.Time{job.EndedAt, job.PulledAt, sprite.LastRunning} {
@@ -103,15 +104,15 @@ func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.T
 	age := now.Sub(used)
 	switch {
 	case !job.State.Terminal():
-		return sprites.KeptRunning, "it has not ended"
+		return cove.KeptRunning, "it has not ended"
 	case unpulled && !req.Force:
-		return sprites.KeptUnpulled, fmt.Sprintf("its work has not been pulled: cove pull %s", job.ID)
+		return cove.KeptUnpulled, fmt.Sprintf("its work has not been pulled: cove pull %s", job.ID)
 	case sprite.Cove != nil && len(sprite.Cove.AwakeBy) > 0:
-		return sprites.KeptInUse, "its sprite is in use: " + strings.Join(sprite.Cove.AwakeBy, ", ")
+		return cove.KeptInUse, "its sprite is in use: " + strings.Join(sprite.Cove.AwakeBy, ", ")
 	case age < seconds(req.OlderThanSec):
-		return sprites.KeptRecent, fmt.Sprintf("it was used %v ago", age.Round(time.Second))
+		return cove.KeptRecent, fmt.Sprintf("it was used %v ago", age.Round(time.Second))
 	case job.Uncollected != "" && sprite.ID != "" && !req.Force:
-		return sprites.KeptUncollected, "not all that its agent left could be collected: cove console -s " + job.Sprite
+		return cove.KeptUncollected, "not all that its agent left could be collected: cove console -s " + job.Sprite
 	case unpulled:
 		return "", "its work has not been pulled, and is lost"
 	case job.PulledAt != nil:
@@ -122,15 +123,15 @@ func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.T
 
 // inUse reports whether anything runs in a backend's sprite, which is all that can be
 // asked there; else the reason to remove its job stays.
-func inUse(ctx context.Context, client *sprites.Client, job sprites.Job, why string) (reason, text string) {
+func inUse(ctx context.Context, client *cove.Client, job cove.Job, why string) (reason, text string) {
 	sessions, err := spriteOf(client, job).Sessions(ctx)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
 		return "", why
 	case err != nil:
-		return sprites.KeptFailed, "its sprite can't be asked whether it is in use: " + err.Error()
+		return cove.KeptFailed, "its sprite can't be asked whether it is in use: " + err.Error()
 	case len(sessions) > 0:
-		return sprites.KeptInUse, fmt.Sprintf("its sprite is in use, by this number of commands: %d", len(sessions))
+		return cove.KeptInUse, fmt.Sprintf("its sprite is in use, by this number of commands: %d", len(sessions))
 	}
 	return "", why
 }
@@ -142,22 +143,22 @@ func seconds(n int64) time.Duration {
 
 // collectOrphan removes a sprite that was made for a job which is gone: a server
 // may have died between the two. It is left alone as long as its lease lasts.
-func (c *collector) collectOrphan(ctx context.Context, info sprites.Info, req sprites.JobGC) (sprites.JobGCItem, error) {
+func (c *collector) collectOrphan(ctx context.Context, info sprites.Info, req cove.JobGC) (cove.JobGCItem, error) {
 	id, ours := strings.CutPrefix(info.Cove.Owner, ownerPrefix)
 	// A fork says the same of its owner, and is a person's.
 	if !ours || info.Name != spriteName(id) || info.Cove.LeaseUntil != nil && time.Now().Before(*info.Cove.LeaseUntil) {
-		return sprites.JobGCItem{}, nil
+		return cove.JobGCItem{}, nil
 	}
 	if _, err := c.jobs.Get(ctx, id); !errors.Is(err, store.ErrNotFound) {
-		return sprites.JobGCItem{}, err
+		return cove.JobGCItem{}, err
 	}
-	item := sprites.JobGCItem{Sprite: info.Name, Why: "its job " + id + " is gone"}
+	item := cove.JobGCItem{Sprite: info.Name, Why: "its job " + id + " is gone"}
 	if req.DryRun {
 		return item, nil
 	}
 	err := c.client.Delete(ctx, info.Name, sprites.DeleteOptions{}) // not where other jobs have work in it
 	if e, ok := errors.AsType[*sprites.Error](err); ok && (e.Code == "job_running" || e.Code == "unpulled_work") {
-		return sprites.JobGCItem{}, nil
+		return cove.JobGCItem{}, nil
 	}
 	if errors.Is(err, sprites.ErrNotFound) {
 		err = nil
@@ -217,7 +218,7 @@ func (c *collector) remove(ctx context.Context, id string, force, everywhere boo
 
 // holdsAlone reports whether the files that go with a job are the only copy of something
 // that could not be collected.
-func holdsAlone(ctx context.Context, client *sprites.Client, job sprites.Job, everywhere bool) (bool, error) {
+func holdsAlone(ctx context.Context, client *cove.Client, job cove.Job, everywhere bool) (bool, error) {
 	if job.Uncollected == "" || !job.OwnsSprite && !everywhere {
 		return false, nil
 	}

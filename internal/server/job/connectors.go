@@ -8,22 +8,22 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // connectors looks after the connectors of the server for jobs. It knows which ones there
 // are, and what their models cost. It grants them to a job, and takes them back.
 type connectors struct {
 	store  *store.Connectors
-	client *sprites.Client
+	client *cove.Client
 	logger *slog.Logger
 }
 
 // grant lets the connectors that there are of an agent's serve its job's sprite, for
 // the job's time.
-func (cs *connectors) grant(ctx context.Context, job sprites.Job, names []string) error {
+func (cs *connectors) grant(ctx context.Context, job cove.Job, names []string) error {
 	if job.Backend != "" {
 		return nil // it is not this server's network
 	}
@@ -33,7 +33,7 @@ func (cs *connectors) grant(ctx context.Context, job sprites.Job, names []string
 		} else if !there {
 			continue
 		}
-		if err := cs.client.GrantConnector(ctx, name, sprites.ConnectorGrant{Sprite: job.Sprite, Job: job.ID}); err != nil {
+		if err := cs.client.GrantConnector(ctx, name, cove.ConnectorGrant{Sprite: job.Sprite, Job: job.ID}); err != nil {
 			return err
 		}
 	}
@@ -45,7 +45,7 @@ func (cs *connectors) grant(ctx context.Context, job sprites.Job, names []string
 func (cs *connectors) missing(ctx context.Context, name string) (missing string, err error) {
 	c, err := cs.store.Get(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
-		c, err = connect.Complete(sprites.Connector{Name: name}), nil
+		c, err = connect.Complete(cove.Connector{Name: name}), nil
 	}
 	if err != nil {
 		return "", err
@@ -55,7 +55,7 @@ func (cs *connectors) missing(ctx context.Context, name string) (missing string,
 	}
 	set, err := cs.client.Secrets(ctx)
 	for _, needed := range connect.SecretsOf(c) {
-		if !slices.ContainsFunc(set, func(s sprites.Secret) bool { return s.Name == needed }) {
+		if !slices.ContainsFunc(set, func(s cove.Secret) bool { return s.Name == needed }) {
 			return "cove secret set " + needed, err
 		}
 	}
@@ -69,10 +69,10 @@ func (cs *connectors) has(ctx context.Context, name string) (bool, error) {
 		return err == nil, err
 	}
 	secrets, err := cs.client.Secrets(ctx)
-	if err != nil || !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == name }) {
+	if err != nil || !slices.ContainsFunc(secrets, func(s cove.Secret) bool { return s.Name == name }) {
 		return false, err
 	}
-	c := connect.Complete(sprites.Connector{Name: name})
+	c := connect.Complete(cove.Connector{Name: name})
 	if err := connect.Check(c); err != nil {
 		return false, fmt.Errorf("make the connector %s: %w", name, err)
 	}
@@ -103,7 +103,7 @@ func (cs *connectors) revoke(ctx context.Context, id string) {
 
 // price is what a request's model costs by the connector of its provider; nil: that
 // does not say.
-func (cs *connectors) price(ctx context.Context, req sprites.JobRequest) (*sprites.ConnectorPrice, error) {
+func (cs *connectors) price(ctx context.Context, req cove.JobRequest) (*cove.ConnectorPrice, error) {
 	provider, model, _ := strings.Cut(req.Model, "/")
 	if req.Model == "" || req.Backend != "" {
 		return nil, nil

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // roundTrip is a function as an http.RoundTripper.
@@ -24,7 +24,7 @@ func TestConnectorMadeMeanwhile(t *testing.T) {
 	asking := *m.Client
 	asking.HTTPClient = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 		if strings.HasSuffix(r.URL.Path, "/v1/secrets") { // after the look whether it is there
-			if _, err := client.PutConnector(t.Context(), sprites.Connector{Name: "anthropic", Upstream: own}); err != nil {
+			if _, err := client.PutConnector(t.Context(), cove.Connector{Name: "anthropic", Upstream: own}); err != nil {
 				t.Error(err)
 			}
 		}

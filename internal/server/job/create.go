@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -21,43 +22,43 @@ import (
 // Create makes a job, queued, and a sprite for it where req names none. The row
 // is there before the sprite, so that a sprite without a job is never left. It is there
 // before the agent is installed, too: if req is Early, that is all that is waited for.
-func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
+func (m *Manager) Create(ctx context.Context, req cove.JobRequest) (cove.Job, error) {
 	return m.createAs(ctx, req, "")
 }
 
 // Preview says what Create would make of a request, or refuses it as that would. It
 // makes nothing. Whether a sprite of a backend is there is for who asks to see.
-func (m *Manager) Preview(ctx context.Context, req sprites.JobRequest) (sprites.JobPreview, error) {
+func (m *Manager) Preview(ctx context.Context, req cove.JobRequest) (cove.JobPreview, error) {
 	return m.intake.preview(ctx, req)
 }
 
 // createAs is Create for a job that does another one again, if retryOf is not empty.
-func (m *Manager) createAs(ctx context.Context, req sprites.JobRequest, retryOf string) (sprites.Job, error) {
+func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf string) (cove.Job, error) {
 	req, agent, work, err := m.intake.settle(ctx, req)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	if req.Sprite != "" {
 		if _, err := m.Client.At(req.Backend).Get(ctx, req.Sprite); err != nil {
-			return sprites.Job{}, err
+			return cove.Job{}, err
 		}
 	}
 	settings, err := json.Marshal(req)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	w, err := m.installs.wants(req, agent)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	first, err := m.installs.must(ctx, w)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	of := made{env: envNames(work.Env, req.Env), retryOf: retryOf}
 	if !first {
-		if of.install, err = m.installs.install(ctx, w, func(sprites.InstallProgress) {}); err != nil {
-			return sprites.Job{}, err
+		if of.install, err = m.installs.install(ctx, w, func(cove.InstallProgress) {}); err != nil {
+			return cove.Job{}, err
 		}
 	}
 	for range 20 {
@@ -72,7 +73,7 @@ func (m *Manager) createAs(ctx context.Context, req sprites.JobRequest, retryOf 
 		}
 		return job, err
 	}
-	return sprites.Job{}, errors.New("no free job id was found")
+	return cove.Job{}, errors.New("no free job id was found")
 }
 
 // envNames are the names of an agent's variables.
@@ -89,20 +90,20 @@ func envNames(pairs ...[]string) []string {
 // made is what a job has of its agent's.
 type made struct {
 	env     []string // names
-	install *sprites.JobInstall
+	install *cove.JobInstall
 	retryOf string // the job that it does again; empty: none
 }
 
 // newRow is that of a new job, queued. An agent without a time limit gets the default.
-func newRow(req sprites.JobRequest, of made, defaultTimeout time.Duration) sprites.Job {
+func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job {
 	id := randomID(3)
-	job := sprites.Job{
+	job := cove.Job{
 		ID:          id,
-		State:       sprites.JobQueued,
+		State:       cove.JobQueued,
 		JobSettings: req.JobSettings,
 		JobSource:   req.JobSource,
-		JobProgress: sprites.JobProgress{Upload: bundleIn(id), Execution: randomID(8)},
-		JobResult:   sprites.JobResult{Ref: "refs/cove/" + id + "/head"},
+		JobProgress: cove.JobProgress{Upload: bundleIn(id), Execution: randomID(8)},
+		JobResult:   cove.JobResult{Ref: "refs/cove/" + id + "/head"},
 		OwnsSprite:  req.Sprite == "",
 		Workdir:     workdir(id, req.Repository),
 		Settings:    settingsPaths(req.Settings),
@@ -129,7 +130,7 @@ func newRow(req sprites.JobRequest, of made, defaultTimeout time.Duration) sprit
 }
 
 // create makes a new job's row, and then its sprite.
-func (m *Manager) create(ctx context.Context, job sprites.Job, req sprites.JobRequest, settings []byte) (sprites.Job, error) {
+func (m *Manager) create(ctx context.Context, job cove.Job, req cove.JobRequest, settings []byte) (cove.Job, error) {
 	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
 		return job, err
 	}
@@ -165,7 +166,7 @@ func workdir(id, repository string) string {
 var notInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
 // task is what the agent is told of a job.
-func task(req sprites.JobRequest, id string) agents.Task {
+func task(req cove.JobRequest, id string) agents.Task {
 	return agents.Task{
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
 		Command: req.AgentCommand, Permissions: req.Permissions,
@@ -177,7 +178,7 @@ func task(req sprites.JobRequest, id string) agents.Task {
 }
 
 // agentOf is the agent of a request or a job.
-func agentOf(name string, def *sprites.AgentDefinition) (agents.Agent, error) {
+func agentOf(name string, def *cove.AgentDefinition) (agents.Agent, error) {
 	agent, err := agents.Of(name, def)
 	if problems, ok := errors.AsType[agents.Problems](err); ok {
 		return nil, fail.Newf("bad_agent", problems[0].Hint, "%v", err)
@@ -188,7 +189,7 @@ func agentOf(name string, def *sprites.AgentDefinition) (agents.Agent, error) {
 	return agent, nil
 }
 
-func settingsPaths(files []sprites.SettingsFile) []string {
+func settingsPaths(files []cove.SettingsFile) []string {
 	var paths []string
 	for _, f := range files {
 		paths = append(paths, f.Path)

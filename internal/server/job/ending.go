@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -55,7 +56,7 @@ type endClock struct {
 
 // tick adds the time since the last tick. A longer jump than of two ticks is a sleep of
 // the machine.
-func (c *endClock) tick(job sprites.Job, now time.Time) {
+func (c *endClock) tick(job cove.Job, now time.Time) {
 	passed := min(now.Sub(c.last), 2*endTick)
 	c.last = now
 	switch {
@@ -68,7 +69,7 @@ func (c *endClock) tick(job sprites.Job, now time.Time) {
 		if job.Stopping {
 			c.stopping += passed
 		}
-		if job.State != sprites.JobWaiting || !mayWait(job) {
+		if job.State != cove.JobWaiting || !mayWait(job) {
 			c.ran += passed
 		}
 	}
@@ -76,7 +77,7 @@ func (c *endClock) tick(job sprites.Job, now time.Time) {
 
 // mayWait reports whether a job's agent can wait for a person. The state of any other is
 // the word of whoever wrote into its log.
-func mayWait(job sprites.Job) bool {
+func mayWait(job cove.Job) bool {
 	if job.Converse {
 		return true
 	}
@@ -86,7 +87,7 @@ func mayWait(job sprites.Job) bool {
 }
 
 // due is why a job is to be ended by force now; empty: it is not.
-func (c *endClock) due(job sprites.Job, l endLimits) string {
+func (c *endClock) due(job cove.Job, l endLimits) string {
 	limit := time.Duration(job.TimeoutSec) * time.Second
 	switch {
 	case job.Forced != "":
@@ -183,10 +184,10 @@ func (e *ender) watch(ctx context.Context) {
 	}
 }
 
-func ran(job sprites.Job) time.Duration { return time.Duration(job.RanSec) * time.Second }
+func ran(job cove.Job) time.Duration { return time.Duration(job.RanSec) * time.Second }
 
 // look does what a job's time asks for now.
-func (e *ender) look(ctx context.Context, job sprites.Job, clock *endClock) error {
+func (e *ender) look(ctx context.Context, job cove.Job, clock *endClock) error {
 	clock.ran = max(clock.ran, ran(job))
 	why := clock.due(job, e.limits)
 	if clock.over(e.limits) {
@@ -195,7 +196,7 @@ func (e *ender) look(ctx context.Context, job sprites.Job, clock *endClock) erro
 	if why == "" && clock.ran < ran(job)+ranInterval {
 		return nil
 	}
-	err := e.jobs.Update(ctx, e.id, func(j *sprites.Job) error {
+	err := e.jobs.Update(ctx, e.id, func(j *cove.Job) error {
 		j.RanSec = int64(clock.ran / time.Second)
 		if j.Forced == "" && !j.State.Terminal() {
 			j.Forced = why
@@ -211,7 +212,7 @@ func (e *ender) look(ctx context.Context, job sprites.Job, clock *endClock) erro
 
 // force ends a job in the supervisor's place: it kills what is left of it, has what there
 // is collected, and copies the log with its end.
-func (f *follower) force(ctx context.Context, job sprites.Job) error {
+func (f *follower) force(ctx context.Context, job cove.Job) error {
 	if f.ender.givenUp() {
 		return f.endUncollected(ctx, job, fmt.Sprintf("collecting its work took longer than %v", f.all.limits.collect))
 	}
@@ -239,7 +240,7 @@ func (f *follower) force(ctx context.Context, job sprites.Job) error {
 }
 
 // endUncollected ends a job by force without its work, which stays in the sprite.
-func (f *follower) endUncollected(ctx context.Context, job sprites.Job, why string) error {
+func (f *follower) endUncollected(ctx context.Context, job cove.Job, why string) error {
 	now, err := f.all.jobs.Get(ctx, job.ID)
 	if err != nil || now.State.Terminal() {
 		return err
@@ -247,13 +248,13 @@ func (f *follower) endUncollected(ctx context.Context, job sprites.Job, why stri
 	if err := f.all.supervisors.kill(ctx, now); err != nil {
 		f.all.logger.Warn("ending a job whose work can't be collected", "job", job.ID, "err", err)
 	}
-	result := sprites.JobEnd{Phase: "collect", Reason: now.Forced, ExitCode: -1, Uncollected: why}
-	return f.all.finisher.end(ctx, now, sprites.JobEvent{Seq: now.LastSeq + 1, Time: time.Now().UTC(), Type: "end", Result: &result})
+	result := cove.JobEnd{Phase: "collect", Reason: now.Forced, ExitCode: -1, Uncollected: why}
+	return f.all.finisher.end(ctx, now, cove.JobEvent{Seq: now.LastSeq + 1, Time: time.Now().UTC(), Type: "end", Result: &result})
 }
 
 // forcedEnd is the end of a job that the server has ended by force: its reason is the
 // server's to say.
-func forcedEnd(job sprites.Job, end sprites.JobEnd) sprites.JobEnd {
+func forcedEnd(job cove.Job, end cove.JobEnd) cove.JobEnd {
 	switch job.Forced {
 	case forcedStop:
 		end.Reason, end.Detail = forcedStop, ""
@@ -273,7 +274,7 @@ func forcedEnd(job sprites.Job, end sprites.JobEnd) sprites.JobEnd {
 }
 
 // endReason is why a job has ended, where the server knows more of that than its log.
-func endReason(job sprites.Job, outcome sprites.Outcome) string {
+func endReason(job cove.Job, outcome cove.Outcome) string {
 	reason := outcome.Reason
 	if outcome.Kind == agents.Cancelled || outcome.Kind == agents.Lost {
 		reason = cmp.Or(job.StopReason, reason)
@@ -285,12 +286,12 @@ func endReason(job sprites.Job, outcome sprites.Outcome) string {
 }
 
 // noteExit notes that a job's agent has ended: what is left is to collect its work.
-func noteExit(ctx context.Context, jobs *store.Jobs, id string, batch []sprites.JobEvent) error {
+func noteExit(ctx context.Context, jobs *store.Jobs, id string, batch []cove.JobEvent) error {
 	for _, ev := range batch {
 		if ev.Type != "exit" {
 			continue
 		}
-		exit := sprites.JobExit{Reason: clip(ev.Reason)}
+		exit := cove.JobExit{Reason: clip(ev.Reason)}
 		if ev.ExitCode != nil {
 			exit.ExitCode = *ev.ExitCode
 		}
@@ -298,7 +299,7 @@ func noteExit(ctx context.Context, jobs *store.Jobs, id string, batch []sprites.
 		if err != nil || job.Exited != nil || job.State.Terminal() {
 			return err
 		}
-		return jobs.Update(ctx, id, func(j *sprites.Job) error { j.Exited = &exit; return nil })
+		return jobs.Update(ctx, id, func(j *cove.Job) error { j.Exited = &exit; return nil })
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest"
 	"github.com/cove-dev/cove/internal/guest/supervise"
 	"github.com/cove-dev/cove/internal/lib/boot"
@@ -125,7 +126,7 @@ func newBench(t *testing.T) *bench {
 // serve starts a server; the last one must have been stopped.
 func (b *bench) serve(grace, collect time.Duration) {
 	b.t.Helper()
-	b.server = covetest.Start(b.t, covetest.Options{Dir: b.dir, Runtime: b.runtime, Jobs: func(st *store.Store, client *sprites.Client) (server.Jobs, func() error, error) {
+	b.server = covetest.Start(b.t, covetest.Options{Dir: b.dir, Runtime: b.runtime, Jobs: func(st *store.Store, client *cove.Client) (server.Jobs, func() error, error) {
 		b.manager = &Manager{Store: st, Client: client, Grace: grace, CollectLimit: collect}
 		return b.manager, b.manager.Close, b.manager.Resume(b.t.Context())
 	}})
@@ -144,7 +145,7 @@ func (b *bench) git(dir string, args ...string) string {
 
 // begin starts a job whose agent makes a commit, does what the script says, and then
 // waits for ever. It returns once the script has written into the pipe $said.
-func (b *bench) begin(script string) sprites.Job {
+func (b *bench) begin(script string) cove.Job {
 	b.t.Helper()
 	ctx, repo := b.t.Context(), b.t.TempDir()
 	b.git(repo, "init", "-q", "-b", "main")
@@ -170,7 +171,7 @@ func (b *bench) begin(script string) sprites.Job {
 		err = c.Sprite(job.Sprite).WriteFile(ctx, job.Upload, bytes.NewReader(data), sprites.WriteOptions{})
 	}
 	if err == nil {
-		job, err = c.StartJob(ctx, job.ID, sprites.JobStart{BundleSHA256: digestOf(data), BundleSize: int64(len(data))})
+		job, err = c.StartJob(ctx, job.ID, cove.JobStart{BundleSHA256: digestOf(data), BundleSize: int64(len(data))})
 	}
 	if err != nil {
 		b.t.Fatal(err)
@@ -182,7 +183,7 @@ func (b *bench) begin(script string) sprites.Job {
 }
 
 // await waits for a job's end.
-func (b *bench) await(id string) sprites.Job {
+func (b *bench) await(id string) cove.Job {
 	b.t.Helper()
 	job, err := b.server.Client().WaitJob(b.t.Context(), id)
 	if err != nil {
@@ -217,7 +218,7 @@ func TestStopByForce(t *testing.T) {
 		t.Fatal(err)
 	}
 	job = b.await(job.ID)
-	if job.State != sprites.JobCancelled || !strings.Contains(job.Outcome.Reason, "stopped on request (by force") || job.Commits != 1 || job.Leftover == "" || job.Bundle.Size == 0 || job.Uncollected != "" {
+	if job.State != cove.JobCancelled || !strings.Contains(job.Outcome.Reason, "stopped on request (by force") || job.Commits != 1 || job.Leftover == "" || job.Bundle.Size == 0 || job.Uncollected != "" {
 		t.Errorf("got %s, %+v, %+v", job.State, job.Outcome, job)
 	}
 	if job.Stopping || job.Forced != "" || job.Exited != nil {
@@ -230,11 +231,11 @@ func TestTimeoutByForce(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, 0)
 	job := b.begin(stopSupervisor)
-	if err := b.manager.Store.Jobs.Update(t.Context(), job.ID, func(j *sprites.Job) error { j.RanSec = j.TimeoutSec; return nil }); err != nil {
+	if err := b.manager.Store.Jobs.Update(t.Context(), job.ID, func(j *cove.Job) error { j.RanSec = j.TimeoutSec; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	job = b.await(job.ID)
-	if job.State != sprites.JobTimedOut || !strings.Contains(job.Outcome.Reason, "its time (24h0m0s) is up (by force") || job.Commits != 1 || job.Leftover == "" {
+	if job.State != cove.JobTimedOut || !strings.Contains(job.Outcome.Reason, "its time (24h0m0s) is up (by force") || job.Commits != 1 || job.Leftover == "" {
 		t.Errorf("got %s, %+v, %+v", job.State, job.Outcome, job)
 	}
 }
@@ -244,7 +245,7 @@ func TestTimeoutByForce(t *testing.T) {
 func TestStopNextServer(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Hour, 0)
-	asked, begun := b.begin(stopSupervisor), sprites.Job{}
+	asked, begun := b.begin(stopSupervisor), cove.Job{}
 	ctx, cancel := context.WithCancel(t.Context())
 	answered := make(chan error, 1)
 	changed, stop := b.manager.Store.Jobs.Watch(asked.ID)
@@ -263,7 +264,7 @@ func TestStopNextServer(t *testing.T) {
 	}
 	b.server.Stop()
 	b.serve(time.Second, 0)
-	if job := b.await(asked.ID); job.State != sprites.JobCancelled || job.Commits != 1 {
+	if job := b.await(asked.ID); job.State != cove.JobCancelled || job.Commits != 1 {
 		t.Errorf("got %s, %+v", job.State, job.Outcome)
 	}
 
@@ -276,14 +277,14 @@ func TestStopNextServer(t *testing.T) {
 	b.server.Stop()
 	st, err := store.Open(t.Context(), filepath.Join(b.dir, "cove.db"))
 	if err == nil {
-		err = st.Jobs.Update(t.Context(), begun.ID, func(j *sprites.Job) error { j.Stopping, j.Forced = true, forcedStop; return nil })
+		err = st.Jobs.Update(t.Context(), begun.ID, func(j *cove.Job) error { j.Stopping, j.Forced = true, forcedStop; return nil })
 		err = errors.Join(err, st.Close())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.serve(time.Hour, 0)
-	if job := b.await(begun.ID); job.State != sprites.JobCancelled || job.Commits != 1 {
+	if job := b.await(begun.ID); job.State != cove.JobCancelled || job.Commits != 1 {
 		t.Errorf("got %s, %+v", job.State, job.Outcome)
 	}
 }
@@ -299,7 +300,7 @@ func TestCollectCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	job = b.await(job.ID)
-	if job.State != sprites.JobCancelled || !strings.Contains(job.Uncollected, "took longer than 1s") || job.Bundle.Size != 0 {
+	if job.State != cove.JobCancelled || !strings.Contains(job.Uncollected, "took longer than 1s") || job.Bundle.Size != 0 {
 		t.Errorf("got %s, %+v, %q", job.State, job.Outcome, job.Uncollected)
 	}
 	if _, err := b.server.Client().Get(t.Context(), job.Sprite); err != nil {
@@ -311,21 +312,21 @@ func TestCollectCut(t *testing.T) {
 // count; and only an agent that can wait for a person does so.
 func TestEndClock(t *testing.T) {
 	limits := endLimits{time.Minute, 10 * time.Minute}
-	running := sprites.Job{State: sprites.JobRunning, JobSettings: sprites.JobSettings{Agent: "shell", TimeoutSec: 600}}
+	running := cove.Job{State: cove.JobRunning, JobSettings: cove.JobSettings{Agent: "shell", TimeoutSec: 600}}
 	for name, test := range map[string]struct {
-		change func(*sprites.Job)
+		change func(*cove.Job)
 		want   string
 		after  time.Duration
 	}{
-		"its time":                     {func(*sprites.Job) {}, forcedTimeout, 11 * time.Minute},
-		"no limit":                     {func(j *sprites.Job) { j.TimeoutSec = 0 }, "", 0},
-		"a stop":                       {func(j *sprites.Job) { j.Stopping = true }, forcedStop, time.Minute},
-		"a stop of one that waits":     {func(j *sprites.Job) { j.State, j.Converse, j.Stopping = sprites.JobWaiting, true, true }, forcedStop, time.Minute},
-		"it waits":                     {func(j *sprites.Job) { j.State, j.Converse = sprites.JobWaiting, true }, "", 0},
-		"it says so":                   {func(j *sprites.Job) { j.State = sprites.JobWaiting }, forcedTimeout, 11 * time.Minute},
-		"it is held":                   {func(j *sprites.Job) { j.Held, j.Stopping = &sprites.Held{}, true }, "", 0},
-		"its work":                     {func(j *sprites.Job) { j.Exited, j.Stopping = &sprites.JobExit{}, true }, forcedCollect, 11 * time.Minute},
-		"it is ended by force already": {func(j *sprites.Job) { j.Forced, j.Stopping = forcedStop, true }, "", 0},
+		"its time":                     {func(*cove.Job) {}, forcedTimeout, 11 * time.Minute},
+		"no limit":                     {func(j *cove.Job) { j.TimeoutSec = 0 }, "", 0},
+		"a stop":                       {func(j *cove.Job) { j.Stopping = true }, forcedStop, time.Minute},
+		"a stop of one that waits":     {func(j *cove.Job) { j.State, j.Converse, j.Stopping = cove.JobWaiting, true, true }, forcedStop, time.Minute},
+		"it waits":                     {func(j *cove.Job) { j.State, j.Converse = cove.JobWaiting, true }, "", 0},
+		"it says so":                   {func(j *cove.Job) { j.State = cove.JobWaiting }, forcedTimeout, 11 * time.Minute},
+		"it is held":                   {func(j *cove.Job) { j.Held, j.Stopping = &sprites.Held{}, true }, "", 0},
+		"its work":                     {func(j *cove.Job) { j.Exited, j.Stopping = &cove.JobExit{}, true }, forcedCollect, 11 * time.Minute},
+		"it is ended by force already": {func(j *cove.Job) { j.Forced, j.Stopping = forcedStop, true }, "", 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			job := running

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -13,11 +14,11 @@ import (
 )
 
 // stateOf is the state that an outcome leaves a job in; any other is failed.
-var stateOf = map[string]sprites.JobState{
-	agents.Success:   sprites.JobSucceeded,
-	agents.TimedOut:  sprites.JobTimedOut,
-	agents.Cancelled: sprites.JobCancelled,
-	agents.Lost:      sprites.JobLost,
+var stateOf = map[string]cove.JobState{
+	agents.Success:   cove.JobSucceeded,
+	agents.TimedOut:  cove.JobTimedOut,
+	agents.Cancelled: cove.JobCancelled,
+	agents.Lost:      cove.JobLost,
 }
 
 // finisher records the ends of jobs. It judges a job by its log, takes back what the job
@@ -30,7 +31,7 @@ type finisher struct {
 
 // ended finishes a job whose log is in the store with its end: a server may have
 // died between the two.
-func (f *finisher) ended(ctx context.Context, job sprites.Job) (bool, error) {
+func (f *finisher) ended(ctx context.Context, job cove.Job) (bool, error) {
 	if job.LastSeq == 0 {
 		return false, nil
 	}
@@ -43,7 +44,7 @@ func (f *finisher) ended(ctx context.Context, job sprites.Job) (bool, error) {
 
 // end judges a job by its whole log, stores the last event with the judgement,
 // and finishes the job.
-func (f *finisher) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent) error {
+func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) error {
 	result := forcedEnd(job, sanitize(*ev.Result, job.ID))
 	ev.Result = &result
 	j, err := judge(ctx, f.jobs, job, result)
@@ -60,20 +61,20 @@ func (f *finisher) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent
 	}
 	outcome.Reason = endReason(job, outcome)
 	ev.Outcome, ev.Usage = &outcome, usage
-	if err := f.jobs.AppendEvents(ctx, job.ID, []sprites.JobEvent{ev}); err != nil {
+	if err := f.jobs.AppendEvents(ctx, job.ID, []cove.JobEvent{ev}); err != nil {
 		return err
 	}
 	state := stateOf[outcome.Kind]
 	if state == "" {
-		state = sprites.JobFailed
+		state = cove.JobFailed
 	}
-	_, err = f.finish(ctx, job.ID, state, outcome, func(j *sprites.Job) {
+	_, err = f.finish(ctx, job.ID, state, outcome, func(j *cove.Job) {
 		j.Head, j.Leftover, j.Commits, j.Bundle = result.Head, result.Leftover, result.Commits, result.Bundle
 		j.Uncollected = result.Uncollected
 		j.Usage, j.Session = usage, ""
 		j.AgentSession = cmp.Or(session, j.AgentSession)
 		j.Error = ""
-		if state != sprites.JobSucceeded {
+		if state != cove.JobSucceeded {
 			j.Error = outcome.Reason
 		}
 	})
@@ -81,11 +82,11 @@ func (f *finisher) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent
 }
 
 // finish is the store's Finish, for a job that has its connectors no more.
-func (f *finisher) finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (bool, error) {
+func (f *finisher) finish(ctx context.Context, id string, state cove.JobState, outcome cove.Outcome, edit func(*cove.Job)) (bool, error) {
 	f.connectors.revoke(ctx, id)
-	return f.jobs.Finish(ctx, id, state, outcome, func(j *sprites.Job) {
+	return f.jobs.Finish(ctx, id, state, outcome, func(j *cove.Job) {
 		j.Question, j.Installing = nil, nil // nobody waits for the answer
-		j.JobEnding = sprites.JobEnding{RanSec: j.RanSec}
+		j.JobEnding = cove.JobEnding{RanSec: j.RanSec}
 		if edit != nil {
 			edit(j)
 		}
@@ -95,15 +96,15 @@ func (f *finisher) finish(ctx context.Context, id string, state sprites.JobState
 // lose finishes a job of which no more will be heard. Uncollected is why what it left in
 // its sprite can't be had; empty: there is none.
 func (f *finisher) lose(ctx context.Context, id, why, uncollected string) error {
-	outcome := sprites.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
-	_, err := f.finish(ctx, id, sprites.JobLost, outcome, func(j *sprites.Job) { j.Error, j.Uncollected, j.Session = why, uncollected, "" })
+	outcome := cove.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
+	_, err := f.finish(ctx, id, cove.JobLost, outcome, func(j *cove.Job) { j.Error, j.Uncollected, j.Session = why, uncollected, "" })
 	return err
 }
 
 // abandon ends a job that never began, with the sprite that was made for it.
-func (f *finisher) abandon(ctx context.Context, job sprites.Job, why string) error {
-	outcome := sprites.Outcome{Kind: agents.Cancelled, Reason: why, ExitCode: -1}
-	won, err := f.finish(ctx, job.ID, sprites.JobCancelled, outcome, func(j *sprites.Job) { j.Error, j.Upload = why, "" })
+func (f *finisher) abandon(ctx context.Context, job cove.Job, why string) error {
+	outcome := cove.Outcome{Kind: agents.Cancelled, Reason: why, ExitCode: -1}
+	won, err := f.finish(ctx, job.ID, cove.JobCancelled, outcome, func(j *cove.Job) { j.Error, j.Upload = why, "" })
 	if err != nil || !won {
 		return err
 	}
@@ -112,7 +113,7 @@ func (f *finisher) abandon(ctx context.Context, job sprites.Job, why string) err
 }
 
 // giveUp fails an installing job, whose lock is held, with what to type next.
-func (f *finisher) giveUp(ctx context.Context, job sprites.Job, why error) error {
+func (f *finisher) giveUp(ctx context.Context, job cove.Job, why error) error {
 	body := sprites.ErrorBody{Code: "prepare_failed", Message: why.Error()}
 	if e, ok := errors.AsType[*sprites.Error](why); ok {
 		body = e.ErrorBody
@@ -128,8 +129,8 @@ func (f *finisher) giveUp(ctx context.Context, job sprites.Job, why error) error
 			body.Hint = "cove job retry " + job.RetryOf
 		}
 	}
-	outcome := sprites.Outcome{Kind: agents.PrepareFailed, Reason: body.Message, ExitCode: 1}
-	won, err := f.finish(ctx, job.ID, sprites.JobFailed, outcome, func(j *sprites.Job) {
+	outcome := cove.Outcome{Kind: agents.PrepareFailed, Reason: body.Message, ExitCode: 1}
+	won, err := f.finish(ctx, job.ID, cove.JobFailed, outcome, func(j *cove.Job) {
 		j.Error, j.Failure, j.Upload = body.Message, &body, ""
 	})
 	if err != nil || !won {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -98,7 +99,7 @@ func (f *follower) run(ctx context.Context) {
 
 // progress gives an error if a job has not ended, and nothing more is known of it than
 // before. A sprite whose follower ends at once would else be asked without a pause.
-func (f *follower) progress(ctx context.Context, before sprites.Job) error {
+func (f *follower) progress(ctx context.Context, before cove.Job) error {
 	after, err := f.all.jobs.Get(ctx, f.id)
 	switch {
 	case errors.Is(err, store.ErrNotFound) || err == nil && after.State.Terminal():
@@ -122,7 +123,7 @@ func (f *follower) progress(ctx context.Context, before sprites.Job) error {
 var errNoEnd = errors.New("the job's log was read to its end, and the job has none")
 
 // advance brings the store up to what the log has, as far as it goes.
-func (f *follower) advance(ctx context.Context, job sprites.Job) error {
+func (f *follower) advance(ctx context.Context, job cove.Job) error {
 	ended, err := f.all.finisher.ended(ctx, job)
 	if ended || err != nil {
 		return err
@@ -162,7 +163,7 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 // noteDeath notes why the job's sandbox has ended, before the next one is booted. A job
 // whose sprite is another one by now is lost: nothing of it is to reach that one, and
 // nothing that is there is believed.
-func (f *follower) noteDeath(ctx context.Context, job sprites.Job) (other bool, err error) {
+func (f *follower) noteDeath(ctx context.Context, job cove.Job) (other bool, err error) {
 	info, err := f.all.client.At(job.Backend).Get(ctx, job.Sprite)
 	if err == nil && job.Backend == "" && job.SpriteID != "" && info.ID != job.SpriteID {
 		return true, f.all.finisher.lose(ctx, job.ID, "its sprite was deleted, and another one has its name", "")
@@ -170,14 +171,14 @@ func (f *follower) noteDeath(ctx context.Context, job sprites.Job) (other bool, 
 	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
 		return false, nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for
 	}
-	return false, f.all.jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+	return false, f.all.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		j.Error = info.Cove.LastError
 		return nil
 	})
 }
 
 // copyLog runs the guest's follower and stores what it prints.
-func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said string, err error) {
+func (f *follower) copyLog(ctx context.Context, job cove.Job) (code int, said string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var stderr head
@@ -241,7 +242,7 @@ func (f *follower) stopping(ctx context.Context) bool {
 
 // noteHeld notes why a job stands still with its sprite; nil: it does not any more.
 func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {
-	err := f.all.jobs.Update(ctx, f.id, func(j *sprites.Job) error {
+	err := f.all.jobs.Update(ctx, f.id, func(j *cove.Job) error {
 		if j.Held != nil && held != nil {
 			held.Since = j.Held.Since
 		}
@@ -258,7 +259,7 @@ func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {
 // store appends the events that r gives, in batches of what is there.
 func (f *follower) store(ctx context.Context, r io.Reader, last int64) error {
 	br := bufio.NewReaderSize(r, 256<<10)
-	var batch []sprites.JobEvent
+	var batch []cove.JobEvent
 	size := 0
 	for {
 		line, err := readLine(br)
@@ -267,7 +268,7 @@ func (f *follower) store(ctx context.Context, r io.Reader, last int64) error {
 			err = fmt.Errorf("%w: it is longer than %d MiB", errBadLog, maxLog>>20)
 		}
 		if err == nil {
-			var ev sprites.JobEvent
+			var ev cove.JobEvent
 			if ev, err = decode(line, last+1); err == nil {
 				last = ev.Seq
 				batch = append(batch, ev)
@@ -310,8 +311,8 @@ var eventTypes = map[string]bool{
 
 // decode reads the event that must have the number want. What only the server may
 // say is not taken from the log.
-func decode(line []byte, want int64) (sprites.JobEvent, error) {
-	var ev sprites.JobEvent
+func decode(line []byte, want int64) (cove.JobEvent, error) {
+	var ev cove.JobEvent
 	if err := json.Unmarshal(line, &ev); err != nil {
 		return ev, fmt.Errorf("%w: %v", errBadLog, err)
 	}
@@ -333,7 +334,7 @@ func decode(line []byte, want int64) (sprites.JobEvent, error) {
 }
 
 // take stores a batch of events and what follows from them.
-func (f *follower) take(ctx context.Context, batch []sprites.JobEvent) error {
+func (f *follower) take(ctx context.Context, batch []cove.JobEvent) error {
 	last := batch[len(batch)-1]
 	if last.Type == "end" {
 		batch = batch[:len(batch)-1]
@@ -362,10 +363,10 @@ func (f *follower) take(ctx context.Context, batch []sprites.JobEvent) error {
 
 // noteState notes the last state that a batch of events tells of. A log may have
 // millions of them: what changes nothing is not written.
-func noteState(ctx context.Context, jobs *store.Jobs, id string, batch []sprites.JobEvent) error {
-	var state sprites.JobState
+func noteState(ctx context.Context, jobs *store.Jobs, id string, batch []cove.JobEvent) error {
+	var state cove.JobState
 	for _, ev := range batch {
-		if ev.Type == "state" && (ev.State == sprites.JobRunning || ev.State == sprites.JobPreparing || ev.State == sprites.JobWaiting) {
+		if ev.Type == "state" && (ev.State == cove.JobRunning || ev.State == cove.JobPreparing || ev.State == cove.JobWaiting) {
 			state = ev.State
 		}
 	}
@@ -376,7 +377,7 @@ func noteState(ctx context.Context, jobs *store.Jobs, id string, batch []sprites
 	if err != nil || job.State == state || job.State.Terminal() {
 		return err
 	}
-	return jobs.Update(ctx, id, func(j *sprites.Job) error {
+	return jobs.Update(ctx, id, func(j *cove.Job) error {
 		if !j.State.Terminal() {
 			j.State = state
 		}
@@ -390,7 +391,7 @@ const maxStarts = 3
 // restart starts the supervisor of a job that has none, and has done nothing: the
 // server was killed before it got so far, or the sandbox ended. If there is one
 // after all, the lock in the sprite tells the second one so.
-func (f *follower) restart(ctx context.Context, job sprites.Job) error {
+func (f *follower) restart(ctx context.Context, job cove.Job) error {
 	f.starts++
 	unlock, err := f.all.locks.lock(ctx, job.ID)
 	if err != nil {
@@ -406,7 +407,7 @@ func (f *follower) restart(ctx context.Context, job sprites.Job) error {
 }
 
 // finalize has a job collected whose supervisor has died.
-func (f *follower) finalize(ctx context.Context, job sprites.Job) error {
+func (f *follower) finalize(ctx context.Context, job cove.Job) error {
 	reason := agents.Lost
 	if job.Stopping {
 		reason = "stopped"

@@ -5,15 +5,15 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // followers follows each job that runs. It copies the job's log into the store, and sees
 // that the job ends in its time.
 type followers struct {
 	jobs        *store.Jobs
-	client      *sprites.Client
+	client      *cove.Client
 	supervisors *supervisors
 	finisher    *finisher
 	locks       *keyedMutex // of jobs

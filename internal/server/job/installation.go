@@ -7,8 +7,8 @@ import (
 	"sync"
 	"unicode"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 const (
@@ -26,8 +26,8 @@ type installation struct {
 	waiting int // jobs; guarded by installs.mu
 
 	mu       sync.Mutex
-	progress sprites.InstallProgress // guarded by mu
-	said     tail                    // of the command that runs; guarded by mu
+	progress cove.InstallProgress // guarded by mu
+	said     tail                 // of the command that runs; guarded by mu
 }
 
 // runs notes which of its commands runs now.
@@ -53,7 +53,7 @@ func (i *installation) String() string {
 }
 
 // sofar is how far the installation is.
-func (i *installation) sofar() sprites.InstallProgress {
+func (i *installation) sofar() cove.InstallProgress {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	p := i.progress

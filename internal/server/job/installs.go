@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -35,10 +36,10 @@ type Installer interface {
 	KeepInstall(ctx context.Context, sprite string, in store.Install) error
 
 	// Installs are all that there are.
-	Installs(ctx context.Context) ([]sprites.AgentInstall, error)
+	Installs(ctx context.Context) ([]cove.AgentInstall, error)
 
 	// DropInstall forgets one that was not used since it was listed.
-	DropInstall(ctx context.Context, in sprites.AgentInstall) (bool, error)
+	DropInstall(ctx context.Context, in cove.AgentInstall) (bool, error)
 }
 
 const (
@@ -51,7 +52,7 @@ const (
 // jobs that wait for it, and knows which ones failed just now.
 type installs struct {
 	store     *store.Store
-	client    *sprites.Client
+	client    *cove.Client
 	installer Installer // nil: nothing is shared
 	logger    *slog.Logger
 
@@ -94,7 +95,7 @@ func (w *wanted) what() string { return strings.TrimSpace(w.Agent + " " + w.Vers
 // wants is the installation that a job wants; nil: there is nothing to install for jobs
 // to share. A job that brings folders or a PATH of its own may have the agent there, and
 // one in a sprite that is there already has what that has.
-func (is *installs) wants(req sprites.JobRequest, agent agents.Agent) (*wanted, error) {
+func (is *installs) wants(req cove.JobRequest, agent agents.Agent) (*wanted, error) {
 	work, err := agents.Trial(agent, boot.Home)
 	ownPath := func(kv string) bool { return strings.HasPrefix(kv, "PATH=") }
 	if err != nil || is.installer == nil || len(work.Install) == 0 || req.Backend != "" || req.Sprite != "" ||
@@ -137,7 +138,7 @@ func (is *installs) must(ctx context.Context, w *wanted) (bool, error) {
 
 // install is where the agent of a job is from. It is installed for that if it has not
 // been yet; show is told how far that is.
-func (is *installs) install(ctx context.Context, w *wanted, show func(sprites.InstallProgress)) (*sprites.JobInstall, error) {
+func (is *installs) install(ctx context.Context, w *wanted, show func(cove.InstallProgress)) (*cove.JobInstall, error) {
 	if w == nil {
 		return nil, nil
 	}
@@ -153,9 +154,9 @@ func (is *installs) install(ctx context.Context, w *wanted, show func(sprites.In
 	}
 	if err != nil {
 		is.logger.Warn("an agent is not installed for jobs to share", "agent", w.Agent, "err", err)
-		return &sprites.JobInstall{Detail: fmt.Sprintf("%s is installed for this job alone: %v", w.what(), err)}, nil
+		return &cove.JobInstall{Detail: fmt.Sprintf("%s is installed for this job alone: %v", w.what(), err)}, nil
 	}
-	return &sprites.JobInstall{Key: w.Key, Detail: fmt.Sprintf("%s is from the installation that jobs share, %.12s of %s", w.what(), w.Key, have.CreatedAt.UTC().Format(time.RFC3339))}, nil
+	return &cove.JobInstall{Key: w.Key, Detail: fmt.Sprintf("%s is from the installation that jobs share, %.12s of %s", w.what(), w.Key, have.CreatedAt.UTC().Format(time.RFC3339))}, nil
 }
 
 // installKey is the digest of all that an installation depends on.
@@ -181,7 +182,7 @@ const showInterval = time.Second
 
 // once installs an agent, or waits for the installation of the same that is under
 // way. That ends when nobody waits for it any more.
-func (is *installs) once(ctx context.Context, w *wanted, show func(sprites.InstallProgress)) (store.Install, error) {
+func (is *installs) once(ctx context.Context, w *wanted, show func(cove.InstallProgress)) (store.Install, error) {
 	inst, err := is.join(w)
 	if err != nil {
 		return w.Install, err
@@ -214,7 +215,7 @@ func (is *installs) join(w *wanted) (*installation, error) {
 	}
 	ctx, cancel := context.WithCancelCause(is.ctx)
 	inst := &installation{cancel: cancel, done: make(chan struct{}), waiting: 1}
-	inst.progress = sprites.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}
+	inst.progress = cove.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}
 	is.underWay[w.Key] = inst
 	is.wg.Go(func() {
 		defer close(inst.done)
@@ -348,7 +349,7 @@ func (is *installs) installIn(ctx context.Context, name string, w *wanted, inst 
 }
 
 // key is that of the install that a job's sprite begins with; empty: with none.
-func key(in *sprites.JobInstall) string {
+func key(in *cove.JobInstall) string {
 	if in == nil {
 		return ""
 	}
@@ -356,7 +357,7 @@ func key(in *sprites.JobInstall) string {
 }
 
 // commands are what is left to do of an agent's before it starts.
-func commands(work agents.Work, in *sprites.JobInstall) [][]string {
+func commands(work agents.Work, in *cove.JobInstall) [][]string {
 	if key(in) != "" {
 		return work.Setup
 	}
@@ -364,7 +365,7 @@ func commands(work agents.Work, in *sprites.JobInstall) [][]string {
 }
 
 // notices are what a job's log begins with.
-func notices(in *sprites.JobInstall) []string {
+func notices(in *cove.JobInstall) []string {
 	if in == nil {
 		return nil
 	}
@@ -393,7 +394,7 @@ func (is *installs) clear(ctx context.Context) error {
 }
 
 // drop forgets the installations that no job has begun with for as long.
-func (is *installs) drop(ctx context.Context, req sprites.JobGC) ([]sprites.JobGCItem, error) {
+func (is *installs) drop(ctx context.Context, req cove.JobGC) ([]cove.JobGCItem, error) {
 	if is.installer == nil {
 		return nil, nil
 	}
@@ -401,7 +402,7 @@ func (is *installs) drop(ctx context.Context, req sprites.JobGC) ([]sprites.JobG
 	if err != nil {
 		return nil, err
 	}
-	var items []sprites.JobGCItem
+	var items []cove.JobGCItem
 	for _, in := range all {
 		age := time.Since(in.UsedAt)
 		if age < seconds(req.OlderThanSec) {
@@ -415,7 +416,7 @@ func (is *installs) drop(ctx context.Context, req sprites.JobGC) ([]sprites.JobG
 		}
 		if gone {
 			what := strings.TrimSpace(in.Agent + " " + in.Version)
-			items = append(items, sprites.JobGCItem{Agent: what, Why: fmt.Sprintf("no job has begun with this installation for %v", age.Round(time.Second))})
+			items = append(items, cove.JobGCItem{Agent: what, Why: fmt.Sprintf("no job has begun with this installation for %v", age.Round(time.Second))})
 		}
 	}
 	return items, nil

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -17,13 +18,13 @@ import (
 // connectors that there are, and changes nothing.
 type intake struct {
 	connectors *connectors
-	client     *sprites.Client
+	client     *cove.Client
 	namesOnly  func(context.Context, sprites.NetworkPolicy) (sprites.NetworkPolicy, error) // nil: backends have no policies
 }
 
 // settle refuses a request that could not become a job, and puts in what it leaves to
 // the server. It makes nothing.
-func (in *intake) settle(ctx context.Context, req sprites.JobRequest) (_ sprites.JobRequest, _ agents.Agent, work agents.Work, _ error) {
+func (in *intake) settle(ctx context.Context, req cove.JobRequest) (_ cove.JobRequest, _ agents.Agent, work agents.Work, _ error) {
 	agent, err := check(req)
 	if err != nil {
 		return req, nil, work, err
@@ -60,17 +61,17 @@ func (in *intake) settle(ctx context.Context, req sprites.JobRequest) (_ sprites
 
 // preview says what Create would make of a request, or refuses it as that would. It
 // makes nothing. Whether a sprite of a backend is there is for who asks to see.
-func (in *intake) preview(ctx context.Context, req sprites.JobRequest) (sprites.JobPreview, error) {
+func (in *intake) preview(ctx context.Context, req cove.JobRequest) (cove.JobPreview, error) {
 	req, agent, work, err := in.settle(ctx, req)
 	if err != nil {
-		return sprites.JobPreview{}, err
+		return cove.JobPreview{}, err
 	}
 	if req.Sprite != "" && req.Backend == "" {
 		if _, err := in.client.Get(ctx, req.Sprite); err != nil {
-			return sprites.JobPreview{}, err
+			return cove.JobPreview{}, err
 		}
 	}
-	p := sprites.JobPreview{
+	p := cove.JobPreview{
 		Agent: agent.Name(), AgentVersion: work.Version, Model: req.Model, Backend: req.Backend, Sprite: req.Sprite,
 		EnvNames: envNames(work.Env, req.Env), Settings: settingsPaths(req.Settings), Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
 	}
@@ -81,13 +82,13 @@ func (in *intake) preview(ctx context.Context, req sprites.JobRequest) (sprites.
 	for _, name := range work.Connectors {
 		c, getErr := in.connectors.store.Get(ctx, name)
 		if errors.Is(getErr, store.ErrNotFound) {
-			c, getErr = connect.Complete(sprites.Connector{Name: name}), nil
+			c, getErr = connect.Complete(cove.Connector{Name: name}), nil
 		}
 		err = errors.Join(err, getErr)
 		missing := slices.ContainsFunc(connect.SecretsOf(c), func(needed string) bool {
-			return !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == needed })
+			return !slices.ContainsFunc(secrets, func(s cove.Secret) bool { return s.Name == needed })
 		})
-		p.Connectors = append(p.Connectors, sprites.JobConnector{Name: name, Upstream: c.Upstream, SecretSet: !missing})
+		p.Connectors = append(p.Connectors, cove.JobConnector{Name: name, Upstream: c.Upstream, SecretSet: !missing})
 	}
 	return p, err
 }
@@ -95,7 +96,7 @@ func (in *intake) preview(ctx context.Context, req sprites.JobRequest) (sprites.
 // checkKey refuses a request whose agent has nothing to ask its model with, or what else
 // it was given: it would be installed first, and each fails in words of its own. What a folder, a sprite that is
 // there already or a variable of the agent's may bring is not looked into.
-func (in *intake) checkKey(ctx context.Context, req sprites.JobRequest, work agents.Work) error {
+func (in *intake) checkKey(ctx context.Context, req cove.JobRequest, work agents.Work) error {
 	own := envNames(work.Env, work.Keys) // which may say where the model is, or have its key
 	if len(work.Keys) == 0 || req.Backend != "" || req.Sprite != "" || len(req.Include) > 0 ||
 		slices.ContainsFunc(envNames(req.Env), func(name string) bool { return slices.Contains(own, name) }) {
@@ -112,7 +113,7 @@ func (in *intake) checkKey(ctx context.Context, req sprites.JobRequest, work age
 }
 
 // atBackend makes of a request one that can be fulfilled at its backend.
-func (in *intake) atBackend(ctx context.Context, req sprites.JobRequest, work agents.Work) (sprites.JobRequest, error) {
+func (in *intake) atBackend(ctx context.Context, req cove.JobRequest, work agents.Work) (cove.JobRequest, error) {
 	if len(req.Include) > 0 {
 		return req, fail.Newf("bad_request", "leave out --include", "folders of this machine can't be in a sprite of the backend %s", req.Backend)
 	}

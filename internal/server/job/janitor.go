@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -21,7 +22,7 @@ const (
 // came, with their sprites, and removes what nobody needs any more.
 type janitor struct {
 	jobs      *store.Jobs
-	client    *sprites.Client
+	client    *cove.Client
 	installs  *installs
 	finisher  *finisher
 	preparer  *preparer
@@ -83,7 +84,7 @@ func (j *janitor) run() {
 
 // expire ends the jobs whose repository did not come in time, or will not come any more.
 func (j *janitor) expire(ctx context.Context, now time.Time) error {
-	queued, err := j.jobs.List(ctx, store.JobFilter{States: []sprites.JobState{sprites.JobQueued}})
+	queued, err := j.jobs.List(ctx, store.JobFilter{States: []cove.JobState{cove.JobQueued}})
 	if err != nil {
 		return err
 	}
@@ -117,7 +118,7 @@ func (j *janitor) expireJob(ctx context.Context, id string, cut bool) error {
 	defer unlock()
 	job, err := j.jobs.Get(ctx, id)
 	switch {
-	case err != nil || job.State != sprites.JobQueued:
+	case err != nil || job.State != cove.JobQueued:
 		return err
 	case cut:
 		return j.finisher.giveUp(ctx, job, errPushCut)
@@ -133,7 +134,7 @@ var errPushCut = errors.New("the server ended while its repository was on its wa
 
 // pushCut reports whether nobody is at work on a queued job any more: it was queued by an
 // earlier server, and nobody uses its sprite. What a backend's sprite is used for can't be told.
-func (j *janitor) pushCut(ctx context.Context, job sprites.Job, since, now time.Time) (bool, error) {
+func (j *janitor) pushCut(ctx context.Context, job cove.Job, since, now time.Time) (bool, error) {
 	switch {
 	case job.Backend != "" || !since.Before(j.since):
 		return false, nil
@@ -154,7 +155,7 @@ func (j *janitor) sweep(ctx context.Context) error {
 	if j.keep == 0 {
 		return nil
 	}
-	result, err := j.collector.collect(ctx, sprites.JobGC{OlderThanSec: int64(j.keep / time.Second)}, func(string, string) bool { return true })
+	result, err := j.collector.collect(ctx, cove.JobGC{OlderThanSec: int64(j.keep / time.Second)}, func(string, string) bool { return true })
 	for _, item := range result.Removed {
 		j.logger.Info("removed what nobody needs any more", "job", item.Job, "sprite", item.Sprite, "why", item.Why)
 	}

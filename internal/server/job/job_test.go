@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -21,22 +22,22 @@ import (
 
 // newManager starts a server that has jobs. Its sandboxes have no supervisor: what
 // needs one is tested with real sandboxes, in cmd/cove.
-func newManager(t *testing.T) (*Manager, *sprites.Client) {
+func newManager(t *testing.T) (*Manager, *cove.Client) {
 	t.Helper()
 	var m *Manager
-	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, client *sprites.Client) (server.Jobs, func() error, error) {
+	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, client *cove.Client) (server.Jobs, func() error, error) {
 		m = &Manager{Store: st, Client: client}
 		return m, m.Close, m.Resume(t.Context())
 	}})
 	return m, s.Client()
 }
 
-func request() sprites.JobRequest {
-	return sprites.JobRequest{
+func request() cove.JobRequest {
+	return cove.JobRequest{
 		Plan:        "```sh\ntrue\n```\n",
-		Author:      sprites.Person{Name: "Ada", Email: "ada@example.org"},
-		JobSettings: sprites.JobSettings{Agent: "shell"},
-		JobSource:   sprites.JobSource{PlanName: "plan.md", Repository: "repo", Branch: "main", Base: strings.Repeat("a", 40)},
+		Author:      cove.Person{Name: "Ada", Email: "ada@example.org"},
+		JobSettings: cove.JobSettings{Agent: "shell"},
+		JobSource:   cove.JobSource{PlanName: "plan.md", Repository: "repo", Branch: "main", Base: strings.Repeat("a", 40)},
 	}
 }
 
@@ -60,11 +61,11 @@ func TestNoJobInInstall(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tok, err := client.CreateToken(t.Context(), sprites.TokenRequest{Name: "t", Scope: sprites.TokenScope{All: true}, Verbs: []string{"read", "write", "exec"}})
+	tok, err := client.CreateToken(t.Context(), cove.TokenRequest{Name: "t", Scope: cove.TokenScope{All: true}, Verbs: []string{"read", "write", "exec"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	by := &sprites.Client{URL: client.URL, Token: tok.Secret, HTTPClient: client.HTTPClient}
+	by := &cove.Client{Client: &sprites.Client{URL: client.URL, Token: tok.Secret, HTTPClient: client.HTTPClient}}
 	req := request()
 	req.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}
 	for name, want := range map[string]string{"install-0a0b0c0d": "forbidden", "install-mine": "<nil>"} {
@@ -83,40 +84,40 @@ func TestNoJobInInstall(t *testing.T) {
 func TestCreateRefuses(t *testing.T) {
 	_, client := newManager(t)
 	for name, test := range map[string]struct {
-		change func(*sprites.JobRequest)
+		change func(*cove.JobRequest)
 		want   string
 	}{
-		"no agent":          {func(r *sprites.JobRequest) { r.Agent = "nobody" }, "no_agent"},
-		"nothing to run":    {func(r *sprites.JobRequest) { r.Plan = "text" }, "bad_plan"},
-		"a huge plan":       {func(r *sprites.JobRequest) { r.Plan += strings.Repeat("x", maxPlan) }, "bad_plan"},
-		"an option":         {func(r *sprites.JobRequest) { r.Branch = "--upload-pack=x" }, "bad_request"},
-		"a path":            {func(r *sprites.JobRequest) { r.Branch = "a/../b" }, "bad_request"},
-		"no commit":         {func(r *sprites.JobRequest) { r.Base = "main" }, "bad_request"},
-		"an author's trick": {func(r *sprites.JobRequest) { r.Author.Name = "a> <b" }, "bad_request"},
-		"a control byte":    {func(r *sprites.JobRequest) { r.PlanName = "a\x1bb" }, "bad_request"},
-		"settings elsewhere": {func(r *sprites.JobRequest) {
-			r.Settings = []sprites.SettingsFile{{Path: ".claude/../../x", Text: "x"}}
+		"no agent":          {func(r *cove.JobRequest) { r.Agent = "nobody" }, "no_agent"},
+		"nothing to run":    {func(r *cove.JobRequest) { r.Plan = "text" }, "bad_plan"},
+		"a huge plan":       {func(r *cove.JobRequest) { r.Plan += strings.Repeat("x", maxPlan) }, "bad_plan"},
+		"an option":         {func(r *cove.JobRequest) { r.Branch = "--upload-pack=x" }, "bad_request"},
+		"a path":            {func(r *cove.JobRequest) { r.Branch = "a/../b" }, "bad_request"},
+		"no commit":         {func(r *cove.JobRequest) { r.Base = "main" }, "bad_request"},
+		"an author's trick": {func(r *cove.JobRequest) { r.Author.Name = "a> <b" }, "bad_request"},
+		"a control byte":    {func(r *cove.JobRequest) { r.PlanName = "a\x1bb" }, "bad_request"},
+		"settings elsewhere": {func(r *cove.JobRequest) {
+			r.Settings = []cove.SettingsFile{{Path: ".claude/../../x", Text: "x"}}
 		}, "bad_request"},
-		"settings of a shell": {func(r *sprites.JobRequest) {
-			r.Settings = []sprites.SettingsFile{{Path: ".bashrc", Text: "x"}}
+		"settings of a shell": {func(r *cove.JobRequest) {
+			r.Settings = []cove.SettingsFile{{Path: ".bashrc", Text: "x"}}
 		}, "bad_request"},
-		"a skill of no text": {func(r *sprites.JobRequest) { r.Skill = &sprites.Skill{Name: "x", Text: "a\x00"} }, "bad_skill"},
-		"a definition with a mistake": {func(r *sprites.JobRequest) {
-			r.Agent, r.Definition = "x", &sprites.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargw = 1\n"}
+		"a skill of no text": {func(r *cove.JobRequest) { r.Skill = &cove.Skill{Name: "x", Text: "a\x00"} }, "bad_skill"},
+		"a definition with a mistake": {func(r *cove.JobRequest) {
+			r.Agent, r.Definition = "x", &cove.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargw = 1\n"}
 		}, "bad_agent"},
-		"another's definition": {func(r *sprites.JobRequest) {
-			r.Definition = &sprites.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargv = ['x', '{prompt_file}']\nverify = ['x']\n"}
+		"another's definition": {func(r *cove.JobRequest) {
+			r.Definition = &cove.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargv = ['x', '{prompt_file}']\nverify = ['x']\n"}
 		}, "no_agent"},
-		"negative time":     {func(r *sprites.JobRequest) { r.TimeoutSec = -1 }, "bad_request"},
-		"negative guard":    {func(r *sprites.JobRequest) { r.Guards.Turns = -1 }, "bad_request"},
-		"a long silence":    {func(r *sprites.JobRequest) { r.Guards.IdleSec = 1 << 60 }, "bad_request"},
-		"unseen turns":      {func(r *sprites.JobRequest) { r.Guards.Turns, r.Interactive = 3, true }, "bad_request"},
-		"no input":          {func(r *sprites.JobRequest) { r.Converse = true }, "no_input"},
-		"two inputs":        {func(r *sprites.JobRequest) { r.Agent, r.Converse, r.Interactive = "claude", true, true }, "bad_request"},
-		"no variable":       {func(r *sprites.JobRequest) { r.Env = []string{"=x"} }, "bad_request"},
-		"unknown sprite":    {func(r *sprites.JobRequest) { r.Sprite = "nobody" }, "not_found"},
-		"limits of another": {func(r *sprites.JobRequest) { r.Sprite, r.Include = "x", []string{"/opt"} }, "bad_request"},
-		"removal of one":    {func(r *sprites.JobRequest) { r.Sprite, r.Remove = "x", true }, "bad_request"},
+		"negative time":     {func(r *cove.JobRequest) { r.TimeoutSec = -1 }, "bad_request"},
+		"negative guard":    {func(r *cove.JobRequest) { r.Guards.Turns = -1 }, "bad_request"},
+		"a long silence":    {func(r *cove.JobRequest) { r.Guards.IdleSec = 1 << 60 }, "bad_request"},
+		"unseen turns":      {func(r *cove.JobRequest) { r.Guards.Turns, r.Interactive = 3, true }, "bad_request"},
+		"no input":          {func(r *cove.JobRequest) { r.Converse = true }, "no_input"},
+		"two inputs":        {func(r *cove.JobRequest) { r.Agent, r.Converse, r.Interactive = "claude", true, true }, "bad_request"},
+		"no variable":       {func(r *cove.JobRequest) { r.Env = []string{"=x"} }, "bad_request"},
+		"unknown sprite":    {func(r *cove.JobRequest) { r.Sprite = "nobody" }, "not_found"},
+		"limits of another": {func(r *cove.JobRequest) { r.Sprite, r.Include = "x", []string{"/opt"} }, "bad_request"},
+		"removal of one":    {func(r *cove.JobRequest) { r.Sprite, r.Remove = "x", true }, "bad_request"},
 	} {
 		req := request()
 		test.change(&req)
@@ -136,7 +137,7 @@ func TestCreateRefuses(t *testing.T) {
 func TestCreateWithoutKey(t *testing.T) {
 	m, client := newManager(t)
 	ctx := t.Context()
-	try := func(name string, change func(*sprites.JobRequest), want string) {
+	try := func(name string, change func(*cove.JobRequest), want string) {
 		t.Helper()
 		req := request()
 		change(&req)
@@ -151,26 +152,26 @@ func TestCreateWithoutKey(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, hint, want)
 		}
 	}
-	agent := func(name string) func(*sprites.JobRequest) { return func(r *sprites.JobRequest) { r.Agent = name } }
+	agent := func(name string) func(*cove.JobRequest) { return func(r *cove.JobRequest) { r.Agent = name } }
 	for name, secret := range map[string]string{"claude": "anthropic", "codex": "openai", "gemini": "gemini", "opencode": "anthropic", "pi": "anthropic", "cove": "anthropic"} {
 		try(name, agent(name), "no_key: cove secret set "+secret)
 	}
-	try("a key of its own", func(r *sprites.JobRequest) { r.Agent, r.Env = "claude", []string{"ANTHROPIC_AUTH_TOKEN=x"} }, "")
-	try("a folder of its own", func(r *sprites.JobRequest) { r.Agent, r.Include = "claude", []string{"/opt"} }, "")
+	try("a key of its own", func(r *cove.JobRequest) { r.Agent, r.Env = "claude", []string{"ANTHROPIC_AUTH_TOKEN=x"} }, "")
+	try("a folder of its own", func(r *cove.JobRequest) { r.Agent, r.Include = "claude", []string{"/opt"} }, "")
 	try("no model", agent("shell"), "")
-	corp := sprites.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargv = ['x', '{prompt_file}']\nverify = ['x']\nconnectors = ['corp']\nkeys = ['CORP_KEY']\n"}
-	defined := func(r *sprites.JobRequest) { r.Agent, r.Definition = "x", &corp }
+	corp := cove.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargv = ['x', '{prompt_file}']\nverify = ['x']\nconnectors = ['corp']\nkeys = ['CORP_KEY']\n"}
+	defined := func(r *cove.JobRequest) { r.Agent, r.Definition = "x", &corp }
 	try("a connector that nobody knows", defined, "no_key: cove connector put corp --upstream URL")
 
-	put := func(c sprites.Connector) {
+	put := func(c cove.Connector) {
 		t.Helper()
 		if _, err := client.PutConnector(ctx, c); err != nil {
 			t.Fatal(err)
 		}
 	}
-	put(sprites.Connector{Name: "corp", Upstream: "https://models.example.com"})
+	put(cove.Connector{Name: "corp", Upstream: "https://models.example.com"})
 	try("a connector that adds nothing", defined, "")
-	put(sprites.Connector{Name: "anthropic", Secret: "work"})
+	put(cove.Connector{Name: "anthropic", Secret: "work"})
 	try("a connector without its secret", agent("claude"), "no_key: cove secret set work")
 	try("the same of the own agent", agent("cove"), "no_key: cove secret set work")
 	if err := client.SetSecret(ctx, "work", "a-key-that-is-long-enough"); err != nil {
@@ -192,7 +193,7 @@ func TestNetworkPolicy(t *testing.T) {
 		}
 		return fmt.Sprint(p.Rules)
 	}
-	create := func(sprite string, rules ...sprites.NetworkRule) (sprites.Job, error) {
+	create := func(sprite string, rules ...sprites.NetworkRule) (cove.Job, error) {
 		req := request()
 		req.Sprite = sprite
 		if len(rules) > 0 {
@@ -252,18 +253,18 @@ func TestWorkdir(t *testing.T) {
 func TestQueued(t *testing.T) {
 	m, client := newManager(t)
 	ctx := t.Context()
-	create := func() sprites.Job {
+	create := func() cove.Job {
 		t.Helper()
 		job, err := client.CreateJob(ctx, request())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if job.State != sprites.JobQueued || job.Sprite != "job-"+job.ID || !strings.HasPrefix(job.Upload, "/home/sprite/.cove/jobs/"+job.ID) {
+		if job.State != cove.JobQueued || job.Sprite != "job-"+job.ID || !strings.HasPrefix(job.Upload, "/home/sprite/.cove/jobs/"+job.ID) {
 			t.Fatalf("got %+v", job)
 		}
 		return job
 	}
-	gone := func(job sprites.Job) {
+	gone := func(job cove.Job) {
 		t.Helper()
 		if _, err := client.Get(ctx, job.Sprite); !errors.Is(err, sprites.ErrNotFound) {
 			t.Errorf("its sprite: %v", err)
@@ -273,34 +274,34 @@ func TestQueued(t *testing.T) {
 	if err := m.janitor.expire(ctx, late.CreatedAt.Add(m.Lease-time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobQueued {
+	if job, err := client.Job(ctx, late.ID); err != nil || job.State != cove.JobQueued {
 		t.Fatalf("expired early: %+v, %v", job, err)
 	}
 	// Its time begins when it is ready: its agent may have been installed before.
 	ready := late.CreatedAt.Add(10 * time.Minute)
-	if err := m.Store.Jobs.Update(ctx, late.ID, func(j *sprites.Job) error { j.ReadyAt = &ready; return nil }); err != nil {
+	if err := m.Store.Jobs.Update(ctx, late.ID, func(j *cove.Job) error { j.ReadyAt = &ready; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.janitor.expire(ctx, late.CreatedAt.Add(m.Lease+time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobQueued {
+	if job, err := client.Job(ctx, late.ID); err != nil || job.State != cove.JobQueued {
 		t.Fatalf("expired early: %+v, %v", job, err)
 	}
 	if err := m.janitor.expire(ctx, ready.Add(m.Lease+time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobCancelled || job.Outcome.Kind != agents.Cancelled {
+	if job, err := client.Job(ctx, late.ID); err != nil || job.State != cove.JobCancelled || job.Outcome.Kind != agents.Cancelled {
 		t.Errorf("not expired: %+v, %v", job, err)
 	}
 	gone(late)
-	if _, err := client.StartJob(ctx, late.ID, sprites.JobStart{BundleSHA256: strings.Repeat("0", 64), BundleSize: 1}); code(err) != "job_ended" {
+	if _, err := client.StartJob(ctx, late.ID, cove.JobStart{BundleSHA256: strings.Repeat("0", 64), BundleSize: 1}); code(err) != "job_ended" {
 		t.Errorf("start of one that has ended: %v", err)
 	}
 
 	stopped := create()
 	for range 2 {
-		if job, err := client.StopJob(ctx, stopped.ID); err != nil || job.State != sprites.JobCancelled {
+		if job, err := client.StopJob(ctx, stopped.ID); err != nil || job.State != cove.JobCancelled {
 			t.Errorf("stop: %+v, %v", job, err)
 		}
 	}
@@ -316,7 +317,7 @@ func TestQueued(t *testing.T) {
 	if _, err := client.MarkPulled(ctx, deleted.ID, ""); code(err) != "job_running" {
 		t.Errorf("pulled while at work: %v", err)
 	}
-	if _, err := client.StartJob(ctx, deleted.ID, sprites.JobStart{BundleSHA256: "x", BundleSize: 1}); code(err) != "bad_request" {
+	if _, err := client.StartJob(ctx, deleted.ID, cove.JobStart{BundleSHA256: "x", BundleSize: 1}); code(err) != "bad_request" {
 		t.Errorf("start without a digest: %v", err)
 	}
 	if err := client.DeleteJob(ctx, deleted.ID, true); err != nil {
@@ -365,7 +366,7 @@ func TestHostileLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	after, err := client.Job(t.Context(), job.ID)
-	if err != nil || after.State != sprites.JobFailed || after.Head+after.Leftover+after.Bundle.Path != "" || after.Commits != 0 || after.Outcome.Kind != agents.NoResult {
+	if err != nil || after.State != cove.JobFailed || after.Head+after.Leftover+after.Bundle.Path != "" || after.Commits != 0 || after.Outcome.Kind != agents.NoResult {
 		t.Errorf("the job: %+v, %v", after, err)
 	}
 }
@@ -380,7 +381,7 @@ func TestGetWhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	get := func() (got sprites.Job, err error) {
+	get := func() (got cove.Job, err error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, client.URL+"/v1/jobs/"+job.ID+"?wait=60s&while=installing", nil)
 		if err != nil {
 			return got, err
@@ -393,13 +394,13 @@ func TestGetWhile(t *testing.T) {
 		defer func() { _ = resp.Body.Close() }()
 		return got, json.NewDecoder(resp.Body).Decode(&got)
 	}
-	if got, err := get(); err != nil || got.State != sprites.JobQueued {
+	if got, err := get(); err != nil || got.State != cove.JobQueued {
 		t.Errorf("in another state: %+v, %v", got, err)
 	}
 	answered := make(chan error, 1)
 	set := func(said string) {
-		err := m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
-			j.State, j.Installing = sprites.JobInstalling, &sprites.InstallProgress{Agent: "x", Said: said}
+		err := m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
+			j.State, j.Installing = cove.JobInstalling, &cove.InstallProgress{Agent: "x", Said: said}
 			return nil
 		})
 		if err != nil {
@@ -448,7 +449,7 @@ func TestPushCut(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
 	ctx := t.Context()
-	create := func() sprites.Job {
+	create := func() cove.Job {
 		t.Helper()
 		job, err := b.server.Client().CreateJob(ctx, request())
 		if err != nil {
@@ -457,13 +458,13 @@ func TestPushCut(t *testing.T) {
 		return job
 	}
 	cut, going, retried := create(), create(), create()
-	if err := b.manager.Store.Jobs.Update(ctx, retried.ID, func(j *sprites.Job) error { j.RetryOf = cut.ID; return nil }); err != nil {
+	if err := b.manager.Store.Jobs.Update(ctx, retried.ID, func(j *cove.Job) error { j.RetryOf = cut.ID; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	b.server.Stop()
 	b.serve(0, 0)
 	c := b.server.Client()
-	if job := b.await(retried.ID); job.State != sprites.JobFailed || job.Failure == nil || job.Failure.Hint != "cove job retry "+cut.ID {
+	if job := b.await(retried.ID); job.State != cove.JobFailed || job.Failure == nil || job.Failure.Hint != "cove job retry "+cut.ID {
 		t.Errorf("one that the server was to begin: %s, %+v", job.State, job.Failure)
 	}
 	r, w := io.Pipe()
@@ -480,19 +481,19 @@ func TestPushCut(t *testing.T) {
 		used = len(info.Cove.AwakeBy) > 0
 	}
 	fresh := create()
-	states := func(after time.Duration, want ...sprites.JobState) {
+	states := func(after time.Duration, want ...cove.JobState) {
 		t.Helper()
 		if err := b.manager.janitor.expire(ctx, b.manager.janitor.since.Add(after)); err != nil {
 			t.Fatal(err)
 		}
-		for i, job := range []sprites.Job{cut, going, fresh} {
+		for i, job := range []cove.Job{cut, going, fresh} {
 			if got, err := c.Job(ctx, job.ID); err != nil || got.State != want[i] {
 				t.Errorf("after %v, job %d is %s, %v, want %s", after, i, got.State, err, want[i])
 			}
 		}
 	}
-	states(pushPatience-time.Second, sprites.JobQueued, sprites.JobQueued, sprites.JobQueued)
-	states(pushPatience, sprites.JobFailed, sprites.JobQueued, sprites.JobQueued)
+	states(pushPatience-time.Second, cove.JobQueued, cove.JobQueued, cove.JobQueued)
+	states(pushPatience, cove.JobFailed, cove.JobQueued, cove.JobQueued)
 	if err := errors.Join(w.Close(), <-uploaded); err != nil {
 		t.Error(err)
 	}
@@ -509,11 +510,11 @@ func TestPushCut(t *testing.T) {
 func TestRemoveUncollected(t *testing.T) {
 	m, client := newManager(t)
 	ctx := t.Context()
-	end := func() sprites.Job {
+	end := func() cove.Job {
 		t.Helper()
 		job, err := client.CreateJob(ctx, request())
 		if err == nil {
-			_, err = m.finisher.finish(ctx, job.ID, sprites.JobFailed, sprites.Outcome{Kind: agents.CollectFailed}, func(j *sprites.Job) { j.Uncollected = "it is broken" })
+			_, err = m.finisher.finish(ctx, job.ID, cove.JobFailed, cove.Outcome{Kind: agents.CollectFailed}, func(j *cove.Job) { j.Uncollected = "it is broken" })
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -25,7 +26,7 @@ func spriteName(id string) string { return "job-" + id }
 
 // spriteOf is a job's sprite, wherever it is. It may be at a backend: a server that is
 // reached by the protocol alone, which knows nothing of jobs, connectors or cove-guest.
-func spriteOf(client *sprites.Client, job sprites.Job) *sprites.Sprite {
+func spriteOf(client *cove.Client, job cove.Job) *sprites.Sprite {
 	return client.At(job.Backend).Sprite(job.Sprite)
 }
 
@@ -35,7 +36,7 @@ func spriteOf(client *sprites.Client, job sprites.Job) *sprites.Sprite {
 type jobSprites struct {
 	jobs   *store.Jobs
 	rows   *store.Sprites
-	client *sprites.Client
+	client *cove.Client
 	lease  time.Duration // of a new one
 }
 
@@ -45,7 +46,7 @@ var errLeft = errors.New("its sprite is still there, and will be deleted later")
 // furnish makes the job's sprite, or gives the one that is there the job's policy.
 // Nothing runs in a new one before it has that. A call that is cut may still be
 // carried out: it is waited for instead, and what was made is taken back.
-func (js *jobSprites) furnish(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
+func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobRequest) error {
 	asked := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
 	defer cancel()
@@ -65,7 +66,7 @@ func (js *jobSprites) furnish(ctx context.Context, job sprites.Job, req sprites.
 }
 
 // furnishAll reports whether it has made a sprite.
-func (js *jobSprites) furnishAll(ctx context.Context, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
+func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
 	at := js.client.At(job.Backend)
 	switch {
 	case job.Backend != "":
@@ -89,9 +90,9 @@ func (js *jobSprites) furnishAll(ctx context.Context, job sprites.Job, req sprit
 }
 
 // furnishAlone is furnishAll for a job whose agent is not installed yet.
-func (js *jobSprites) furnishAlone(ctx context.Context, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
-	job.Install = &sprites.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
-	if err := js.jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.Install = job.Install; return nil }); err != nil {
+func (js *jobSprites) furnishAlone(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
+	job.Install = &cove.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
+	if err := js.jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.Install = job.Install; return nil }); err != nil {
 		return false, err
 	}
 	return js.furnishAll(ctx, job, req)
@@ -99,7 +100,7 @@ func (js *jobSprites) furnishAlone(ctx context.Context, job sprites.Job, req spr
 
 // furnishAt makes the job's sprite at a backend, or finds the one that is there, and
 // notes its id. It reports whether it has made one.
-func (js *jobSprites) furnishAt(ctx context.Context, at *sprites.Client, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
+func (js *jobSprites) furnishAt(ctx context.Context, at *cove.Client, job cove.Job, req cove.JobRequest) (made bool, err error) {
 	info, err := at.Get(ctx, job.Sprite)
 	switch {
 	case job.OwnsSprite && err == nil:
@@ -114,13 +115,13 @@ func (js *jobSprites) furnishAt(ctx context.Context, at *sprites.Client, job spr
 	if err != nil {
 		return made, err
 	}
-	return made, js.jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.SpriteID = info.ID; return nil })
+	return made, js.jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.SpriteID = info.ID; return nil })
 }
 
 // remove deletes the sprite that was made for a job, and reports whether it
 // is gone. Another one that has its name by now is left alone. So is one in which
 // another job works, or has left what nobody has pulled: it is that job's then.
-func (js *jobSprites) remove(ctx context.Context, job sprites.Job) (gone bool, err error) {
+func (js *jobSprites) remove(ctx context.Context, job cove.Job) (gone bool, err error) {
 	own, err := js.owned(ctx, job)
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, sprites.ErrNotFound) {
 		return true, nil
@@ -145,7 +146,7 @@ func (js *jobSprites) remove(ctx context.Context, job sprites.Job) (gone bool, e
 }
 
 // owned reports whether a job's sprite is still the one that was made for it.
-func (js *jobSprites) owned(ctx context.Context, job sprites.Job) (bool, error) {
+func (js *jobSprites) owned(ctx context.Context, job cove.Job) (bool, error) {
 	if job.Backend != "" {
 		info, err := js.client.At(job.Backend).Get(ctx, job.Sprite)
 		// A server may have died between its creation and the note of its id.
@@ -157,7 +158,7 @@ func (js *jobSprites) owned(ctx context.Context, job sprites.Job) (bool, error) 
 }
 
 // inherit makes a job's sprite another's.
-func (js *jobSprites) inherit(ctx context.Context, from sprites.Job, to string) error {
+func (js *jobSprites) inherit(ctx context.Context, from cove.Job, to string) error {
 	if from.Backend == "" {
 		row, err := js.rows.Get(ctx, from.Sprite)
 		if err != nil {
@@ -168,15 +169,15 @@ func (js *jobSprites) inherit(ctx context.Context, from sprites.Job, to string) 
 		}
 	}
 	// The heir first: what nobody owns, nobody removes.
-	err := js.jobs.Update(ctx, to, func(j *sprites.Job) error { j.OwnsSprite, j.SpriteID = true, from.SpriteID; return nil })
+	err := js.jobs.Update(ctx, to, func(j *cove.Job) error { j.OwnsSprite, j.SpriteID = true, from.SpriteID; return nil })
 	if err != nil {
 		return err
 	}
-	return js.jobs.Update(ctx, from.ID, func(j *sprites.Job) error { j.OwnsSprite = false; return nil })
+	return js.jobs.Update(ctx, from.ID, func(j *cove.Job) error { j.OwnsSprite = false; return nil })
 }
 
 // clear removes what a job has in its sprite, or the sprite.
-func (js *jobSprites) clear(ctx context.Context, job sprites.Job, running bool) error {
+func (js *jobSprites) clear(ctx context.Context, job cove.Job, running bool) error {
 	if gone, err := js.remove(ctx, job); gone || err != nil {
 		return err
 	}

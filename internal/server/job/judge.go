@@ -6,22 +6,22 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 const replayPage = 16 // events, which may be large
 
 // judgement is what a job's log says of its agent's work.
 type judgement struct {
-	outcome sprites.Outcome
-	usage   *sprites.Usage
+	outcome cove.Outcome
+	usage   *cove.Usage
 	session string // the agent's own
 }
 
 // judge lets the agent's reader read the whole log.
-func judge(ctx context.Context, jobs *store.Jobs, job sprites.Job, result sprites.JobEnd) (judgement, error) {
+func judge(ctx context.Context, jobs *store.Jobs, job cove.Job, result cove.JobEnd) (judgement, error) {
 	reader, err := readLog(ctx, jobs, job)
 	if err != nil {
 		return judgement{}, err
@@ -29,7 +29,7 @@ func judge(ctx context.Context, jobs *store.Jobs, job sprites.Job, result sprite
 	j := judgement{session: sessionOf(reader)}
 	if job.Interactive && result.Phase == "done" && result.Reason == "" && result.ExitCode == 0 {
 		// A person sat at it, and decided that it was over.
-		j.outcome = sprites.Outcome{Kind: agents.Success}
+		j.outcome = cove.Outcome{Kind: agents.Success}
 		return j, nil
 	}
 	j.outcome, j.usage = reader.Judge(result)
@@ -40,7 +40,7 @@ func judge(ctx context.Context, jobs *store.Jobs, job sprites.Job, result sprite
 }
 
 // readLog lets the agent's reader read the log.
-func readLog(ctx context.Context, jobs *store.Jobs, job sprites.Job) (agents.Reader, error) {
+func readLog(ctx context.Context, jobs *store.Jobs, job cove.Job) (agents.Reader, error) {
 	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func readLog(ctx context.Context, jobs *store.Jobs, job sprites.Job) (agents.Rea
 
 // sanitize leaves of a result what may be one: it comes from a place where an
 // agent worked.
-func sanitize(r sprites.JobEnd, id string) sprites.JobEnd {
+func sanitize(r cove.JobEnd, id string) cove.JobEnd {
 	for _, commit := range []*string{&r.Head, &r.Leftover} {
 		if !commitID.MatchString(*commit) {
 			*commit = ""
@@ -75,7 +75,7 @@ func sanitize(r sprites.JobEnd, id string) sprites.JobEnd {
 		if r.Head != "" || r.Leftover != "" {
 			r.Uncollected = cmp.Or(r.Uncollected, "its log names commits, but no bundle that has them")
 		}
-		r.Bundle, r.Head, r.Leftover, r.Commits = sprites.Artifact{}, "", "", 0
+		r.Bundle, r.Head, r.Leftover, r.Commits = cove.Artifact{}, "", "", 0
 		return r
 	}
 	r.Bundle.Path = dir(id) + "/out.bundle"
@@ -100,12 +100,12 @@ func clip(text string) string {
 
 // bounded makes of what a log says of a model's use what can be: sums of made-up
 // numbers may be negative, or so large that JSON has no word for them.
-func bounded(u *sprites.Usage) *sprites.Usage {
+func bounded(u *cove.Usage) *cove.Usage {
 	if u == nil {
 		return nil
 	}
 	count := func(n int64) int64 { return min(max(n, 0), maxTokens) }
-	b := sprites.Usage{InputTokens: count(u.InputTokens), OutputTokens: count(u.OutputTokens), Turns: count(u.Turns)}
+	b := cove.Usage{InputTokens: count(u.InputTokens), OutputTokens: count(u.OutputTokens), Turns: count(u.Turns)}
 	if u.CostUSD > 0 { // false of NaN
 		b.CostUSD = min(u.CostUSD, maxCost)
 	}
@@ -113,7 +113,7 @@ func bounded(u *sprites.Usage) *sprites.Usage {
 }
 
 // withoutEarlier takes from a session's whole usage what the jobs before have had of it.
-func withoutEarlier(ctx context.Context, jobs *store.Jobs, job sprites.Job, usage *sprites.Usage) error {
+func withoutEarlier(ctx context.Context, jobs *store.Jobs, job cove.Job, usage *cove.Usage) error {
 	for id := job.ResumeOf; id != ""; {
 		old, err := jobs.Get(ctx, id)
 		if errors.Is(err, store.ErrNotFound) {

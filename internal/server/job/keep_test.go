@@ -5,14 +5,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
 func TestVerdict(t *testing.T) {
 	now := time.Date(2026, 1, 10, 0, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }
-	job := func(pulled *time.Time, size int64) sprites.Job {
-		return sprites.Job{ID: "a3f7b2", State: sprites.JobSucceeded, CreatedAt: *ago(72 * time.Hour), JobResult: sprites.JobResult{EndedAt: ago(48 * time.Hour), PulledAt: pulled, Bundle: sprites.Artifact{Size: size}}}
+	job := func(pulled *time.Time, size int64) cove.Job {
+		return cove.Job{ID: "a3f7b2", State: cove.JobSucceeded, CreatedAt: *ago(72 * time.Hour), JobResult: cove.JobResult{EndedAt: ago(48 * time.Hour), PulledAt: pulled, Bundle: cove.Artifact{Size: size}}}
 	}
 	partly := job(ago(30*time.Hour), 5)
 	partly.Uncollected = "git add: no"
@@ -20,7 +21,7 @@ func TestVerdict(t *testing.T) {
 		return sprites.Info{LastRunning: at, Cove: &sprites.Details{AwakeBy: by}}
 	}
 	for name, test := range map[string]struct {
-		job    sprites.Job
+		job    cove.Job
 		sprite sprites.Info
 		hours  int64
 		force  bool
@@ -28,21 +29,21 @@ func TestVerdict(t *testing.T) {
 		reason string
 	}{
 		"pulled":              {job(ago(30*time.Hour), 5), sprites.Info{}, 24, false, "pulled", ""},
-		"pulled a while ago":  {job(ago(20*time.Hour), 5), sprites.Info{}, 24, false, "it was used 20h0m0s ago", sprites.KeptRecent},
+		"pulled a while ago":  {job(ago(20*time.Hour), 5), sprites.Info{}, 24, false, "it was used 20h0m0s ago", cove.KeptRecent},
 		"empty":               {job(nil, 0), sprites.Info{}, 24, false, "it left nothing", ""},
-		"empty, not long ago": {job(nil, 0), sprites.Info{}, 49, false, "used 48h", sprites.KeptRecent},
-		"its sprite was used": {job(ago(30*time.Hour), 5), used(ago(time.Hour)), 24, false, "used 1h", sprites.KeptRecent},
-		"its sprite is used":  {job(ago(30*time.Hour), 5), used(ago(30*time.Hour), "exec"), 24, true, "in use: exec", sprites.KeptInUse},
-		"not all collected":   {partly, sprites.Info{ID: "s"}, 24, false, "could be collected", sprites.KeptUncollected},
+		"empty, not long ago": {job(nil, 0), sprites.Info{}, 49, false, "used 48h", cove.KeptRecent},
+		"its sprite was used": {job(ago(30*time.Hour), 5), used(ago(time.Hour)), 24, false, "used 1h", cove.KeptRecent},
+		"its sprite is used":  {job(ago(30*time.Hour), 5), used(ago(30*time.Hour), "exec"), 24, true, "in use: exec", cove.KeptInUse},
+		"not all collected":   {partly, sprites.Info{ID: "s"}, 24, false, "could be collected", cove.KeptUncollected},
 		"the same, by force":  {partly, sprites.Info{ID: "s"}, 24, true, "pulled", ""},
 		"the same, gone":      {partly, sprites.Info{}, 24, false, "pulled", ""},
-		"unpulled":            {job(nil, 5), sprites.Info{}, 0, false, "cove pull a3f7b2", sprites.KeptUnpulled},
+		"unpulled":            {job(nil, 5), sprites.Info{}, 0, false, "cove pull a3f7b2", cove.KeptUnpulled},
 		"unpulled, by force":  {job(nil, 5), sprites.Info{}, 24, true, "is lost", ""},
-		"force is not age":    {job(nil, 5), sprites.Info{}, 49, true, "used 48h", sprites.KeptRecent},
-		"not ended":           {sprites.Job{State: sprites.JobRunning, CreatedAt: *ago(72 * time.Hour)}, sprites.Info{}, 0, true, "not ended", sprites.KeptRunning},
-		"for ever":            {job(nil, 0), sprites.Info{}, 1 << 50, true, "used 48h", sprites.KeptRecent},
+		"force is not age":    {job(nil, 5), sprites.Info{}, 49, true, "used 48h", cove.KeptRecent},
+		"not ended":           {cove.Job{State: cove.JobRunning, CreatedAt: *ago(72 * time.Hour)}, sprites.Info{}, 0, true, "not ended", cove.KeptRunning},
+		"for ever":            {job(nil, 0), sprites.Info{}, 1 << 50, true, "used 48h", cove.KeptRecent},
 	} {
-		reason, why := verdict(test.job, test.sprite, sprites.JobGC{OlderThanSec: 3600 * test.hours, Force: test.force}, now)
+		reason, why := verdict(test.job, test.sprite, cove.JobGC{OlderThanSec: 3600 * test.hours, Force: test.force}, now)
 		if reason != test.reason || !strings.Contains(why, test.why) {
 			t.Errorf("%s: got %q, %q", name, reason, why)
 		}
@@ -91,7 +92,7 @@ func TestSpriteOfTheSameName(t *testing.T) {
 	if _, err := client.StopJob(t.Context(), job.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.CollectJobs(t.Context(), sprites.JobGC{Force: true}); err != nil {
+	if _, err := client.CollectJobs(t.Context(), cove.JobGC{Force: true}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := client.Get(t.Context(), job.Sprite); err != nil {
@@ -115,7 +116,7 @@ func TestRefusedVerbs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	send := func(id string, msg sprites.JobMessage) error {
+	send := func(id string, msg cove.JobMessage) error {
 		_, err := client.SendJob(t.Context(), id, msg)
 		return err
 	}
@@ -123,24 +124,24 @@ func TestRefusedVerbs(t *testing.T) {
 		err  error
 		want string
 	}{
-		"to an agent that takes none": {send(job.ID, sprites.JobMessage{Text: "x"}), "no_input"},
-		"too early":                   {send(talker.ID, sprites.JobMessage{Text: "x"}), "job_queued"},
-		"to nobody":                   {send("000000", sprites.JobMessage{Text: "x"}), "not_found"},
+		"to an agent that takes none": {send(job.ID, cove.JobMessage{Text: "x"}), "no_input"},
+		"too early":                   {send(talker.ID, cove.JobMessage{Text: "x"}), "job_queued"},
+		"to nobody":                   {send("000000", cove.JobMessage{Text: "x"}), "not_found"},
 	} {
 		if got := code(test.err); got != test.want {
 			t.Errorf("send %s: got %s, want %s", name, got, test.want)
 		}
 	}
-	if err := m.Store.Jobs.Update(t.Context(), talker.ID, func(j *sprites.Job) error { j.State = sprites.JobWaiting; return nil }); err != nil {
+	if err := m.Store.Jobs.Update(t.Context(), talker.ID, func(j *cove.Job) error { j.State = cove.JobWaiting; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	for name, msg := range map[string]sprites.JobMessage{"nothing": {}, "blanks": {Text: " \n"}, "too much": {Text: strings.Repeat("x", maxMessage+1)}, "a NUL": {Text: "a\x00"}} {
+	for name, msg := range map[string]cove.JobMessage{"nothing": {}, "blanks": {Text: " \n"}, "too much": {Text: strings.Repeat("x", maxMessage+1)}, "a NUL": {Text: "a\x00"}} {
 		if got := code(send(talker.ID, msg)); got != "bad_request" {
 			t.Errorf("send %s: got %s", name, got)
 		}
 	}
 	retry := func(id string) string {
-		_, err := client.RetryJob(t.Context(), id, sprites.JobRetry{})
+		_, err := client.RetryJob(t.Context(), id, cove.JobRetry{})
 		return code(err)
 	}
 	if got := retry(job.ID); got != "job_running" {
@@ -152,7 +153,7 @@ func TestRefusedVerbs(t *testing.T) {
 	if got := retry(job.ID); got != "not_kept" {
 		t.Errorf("retry of one that never began: %s", got)
 	}
-	if got := code(send(job.ID, sprites.JobMessage{Text: "x"})); got != "job_ended" {
+	if got := code(send(job.ID, cove.JobMessage{Text: "x"})); got != "job_ended" {
 		t.Errorf("send to one that has ended: %s", got)
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // lines are events as a sprite's follower prints them, numbered from 1 on.
-func lines(t *testing.T, events ...sprites.JobEvent) string {
+func lines(t *testing.T, events ...cove.JobEvent) string {
 	t.Helper()
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -31,21 +31,21 @@ func lines(t *testing.T, events ...sprites.JobEvent) string {
 func TestHostileTexts(t *testing.T) {
 	m, client := newManager(t)
 	long := strings.Repeat("<", maxEvent/8)
-	end := sprites.JobEvent{Type: "end", Result: &sprites.JobEnd{Phase: long, Reason: long, Detail: long, ExitCode: 1}}
+	end := cove.JobEvent{Type: "end", Result: &cove.JobEnd{Phase: long, Reason: long, Detail: long, ExitCode: 1}}
 	for range 2 {
 		job, err := client.CreateJob(t.Context(), request())
 		if err != nil {
 			t.Fatal(err)
 		}
 		f := follower{all: m.followers, id: job.ID}
-		state := sprites.JobEvent{Type: "state", State: sprites.JobRunning}
+		state := cove.JobEvent{Type: "state", State: cove.JobRunning}
 		if err := f.store(t.Context(), strings.NewReader(lines(t, state, end)), 0); err != nil {
 			// It has grown to more than an event may have. One that did not is clipped.
 			if !errors.Is(err, errBadLog) {
 				t.Fatal(err)
 			}
 			small := end
-			small.Result = &sprites.JobEnd{Phase: "run", Reason: strings.Repeat("<", maxEvent/mostGrowth/2), ExitCode: 1}
+			small.Result = &cove.JobEnd{Phase: "run", Reason: strings.Repeat("<", maxEvent/mostGrowth/2), ExitCode: 1}
 			if err := f.store(t.Context(), strings.NewReader(strings.SplitAfter(lines(t, state, small), "\n")[1]), 1); err != nil {
 				t.Fatal(err)
 			}
@@ -57,7 +57,7 @@ func TestHostileTexts(t *testing.T) {
 	}
 	for _, j := range jobs {
 		text, err := json.Marshal(j)
-		if err != nil || len(text) > 20*maxReason || j.State != sprites.JobFailed {
+		if err != nil || len(text) > 20*maxReason || j.State != cove.JobFailed {
 			t.Errorf("job %s is %s, of %d bytes, %v", j.ID, j.State, len(text), err)
 		}
 		for e, err := range client.JobEvents(t.Context(), j.ID, 1, false) {
@@ -85,9 +85,9 @@ func TestHostileUsage(t *testing.T) {
 		if err != nil {
 			t.Fatal(agent, err)
 		}
-		said := sprites.JobEvent{Type: "output", Stream: "stdout", Text: line}
+		said := cove.JobEvent{Type: "output", Stream: "stdout", Text: line}
 		f := follower{all: m.followers, id: job.ID}
-		err = f.store(t.Context(), strings.NewReader(lines(t, said, said, sprites.JobEvent{Type: "end", Result: &sprites.JobEnd{Phase: "done"}})), 0)
+		err = f.store(t.Context(), strings.NewReader(lines(t, said, said, cove.JobEvent{Type: "end", Result: &cove.JobEnd{Phase: "done"}})), 0)
 		if err != nil {
 			t.Errorf("%s: %v", agent, err)
 		}
@@ -115,7 +115,7 @@ func TestHostileFollower(t *testing.T) {
 			t.Fatalf("try %d: got %v, want a reason to wait", i+1, err)
 		}
 	}
-	if err := f.store(t.Context(), strings.NewReader(lines(t, sprites.JobEvent{Type: "output", Text: "x"})), 0); err != nil {
+	if err := f.store(t.Context(), strings.NewReader(lines(t, cove.JobEvent{Type: "output", Text: "x"})), 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.progress(t.Context(), job); !errors.Is(err, errNoEnd) || f.idle != 0 {
@@ -128,7 +128,7 @@ func TestHostileFollower(t *testing.T) {
 		err = f.progress(t.Context(), job)
 	}
 	after, getErr := client.Job(t.Context(), job.ID)
-	if err != nil || getErr != nil || after.State != sprites.JobLost {
+	if err != nil || getErr != nil || after.State != cove.JobLost {
 		t.Errorf("the job is %s, %v, %v", after.State, err, getErr)
 	}
 }
@@ -141,9 +141,9 @@ func TestHostileStates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var batch []sprites.JobEvent
+	var batch []cove.JobEvent
 	for i := range eventBatch {
-		batch = append(batch, sprites.JobEvent{Seq: int64(i + 1), Type: "state", State: []sprites.JobState{sprites.JobWaiting, sprites.JobRunning}[i%2]})
+		batch = append(batch, cove.JobEvent{Seq: int64(i + 1), Type: "state", State: []cove.JobState{cove.JobWaiting, cove.JobRunning}[i%2]})
 	}
 	changed, cancel := m.Store.Jobs.Watch(job.ID)
 	defer cancel()
@@ -167,7 +167,7 @@ func TestHostileStates(t *testing.T) {
 	if n := writes(func() error { return noteState(t.Context(), m.Store.Jobs, job.ID, batch) }); n != 0 {
 		t.Errorf("%d writes of a state that has not changed", n)
 	}
-	if after, err := client.Job(t.Context(), job.ID); err != nil || after.State != sprites.JobRunning {
+	if after, err := client.Job(t.Context(), job.ID); err != nil || after.State != cove.JobRunning {
 		t.Errorf("the job is %s, %v", after.State, err)
 	}
 }

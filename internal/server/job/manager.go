@@ -29,6 +29,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -36,14 +37,14 @@ import (
 // Manager looks after all jobs of a server. Set the exported fields before
 // Resume. Its methods may be called from any goroutine.
 type Manager struct {
-	Store          *store.Store    // required
-	Client         *sprites.Client // of the server's own; required
-	Logger         *slog.Logger    // nil: discard
-	DefaultTimeout time.Duration   // running time of an agent; 0: an hour
-	Keep           time.Duration   // how long jobs that nobody needs any more are kept; 0: for ever
-	Lease          time.Duration   // how long a job may wait for its repository; 0: an hour
-	Grace          time.Duration   // from a stop, or a job's limit, until it is ended by force; 0: a minute
-	CollectLimit   time.Duration   // of collecting a job's work; 0: ten minutes
+	Store          *store.Store  // required
+	Client         *cove.Client  // of the server's own; required
+	Logger         *slog.Logger  // nil: discard
+	DefaultTimeout time.Duration // running time of an agent; 0: an hour
+	Keep           time.Duration // how long jobs that nobody needs any more are kept; 0: for ever
+	Lease          time.Duration // how long a job may wait for its repository; 0: an hour
+	Grace          time.Duration // from a stop, or a job's limit, until it is ended by force; 0: a minute
+	CollectLimit   time.Duration // of collecting a job's work; 0: ten minutes
 
 	// NamesOnly says a policy in rules that every server of the protocol knows, and
 	// is an error where that would let through what it does not. Nil: jobs at
@@ -88,8 +89,8 @@ func (m *Manager) Resume(ctx context.Context) error {
 	m.installs.Start(all)
 	m.preparations.Start(all)
 
-	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{
-		sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting,
+	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []cove.JobState{
+		cove.JobPreparing, cove.JobRunning, cove.JobWaiting,
 	}})
 	if err != nil {
 		return fmt.Errorf("take up the jobs: %w", err)

@@ -3,7 +3,7 @@ package job
 import (
 	"testing"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // TestClosed: once a manager is closed, nothing begins that Close did not wait for.
@@ -44,7 +44,7 @@ func TestClosed(t *testing.T) {
 	if following > 0 {
 		t.Errorf("%d jobs are followed", following)
 	}
-	if got, err := m.Store.Jobs.Get(t.Context(), job.ID); err != nil || got.State != sprites.JobQueued {
+	if got, err := m.Store.Jobs.Get(t.Context(), job.ID); err != nil || got.State != cove.JobQueued {
 		t.Errorf("the job: %s, %v", got.State, err)
 	}
 }

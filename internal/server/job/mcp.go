@@ -6,11 +6,11 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Bounds on the MCP servers of a job.
@@ -24,7 +24,7 @@ var mcpTool = regexp.MustCompile(`^([A-Za-z0-9_.-]{1,64}|\*)$`)
 
 // checkMCP refuses MCP servers that the agent could not be given: each is a connector
 // of this server's, and says which of its tools may be called.
-func (in *intake) checkMCP(ctx context.Context, req sprites.JobRequest, agent agents.Agent) error {
+func (in *intake) checkMCP(ctx context.Context, req cove.JobRequest, agent agents.Agent) error {
 	if len(req.MCP) == 0 {
 		return nil
 	}

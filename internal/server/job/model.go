@@ -6,15 +6,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // choose names the model of a request whose agent can ask several: the first of its
 // own for which there is a connector, or at a backend a key. It refuses one that could
 // not be asked, and a sum that nobody would look after.
-func (in *intake) choose(ctx context.Context, req sprites.JobRequest, agent agents.Agent) (sprites.JobRequest, error) {
+func (in *intake) choose(ctx context.Context, req cove.JobRequest, agent agents.Agent) (cove.JobRequest, error) {
 	chooser, ok := agent.(agents.Chooser)
 	if !ok && req.Guards.CostUSD > 0 {
 		return req, fail.Newf("bad_request", "leave out --max-cost, or limit the connector: cove connector put NAME --limit 5usd/day",
@@ -54,7 +54,7 @@ func (in *intake) choose(ctx context.Context, req sprites.JobRequest, agent agen
 
 // cannotAsk is what to type before there is a connector, or at a backend a key, for a
 // model; empty: there is. A model that the agent does not know is the agent's to refuse.
-func (in *intake) cannotAsk(ctx context.Context, req sprites.JobRequest, agent agents.Agent, model string) (missing string, err error) {
+func (in *intake) cannotAsk(ctx context.Context, req cove.JobRequest, agent agents.Agent, model string) (missing string, err error) {
 	t := task(req, "000000")
 	t.Model, t.MCP = model, nil
 	work, err := agent.Prepare(t)

@@ -8,10 +8,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // A job whose agent has to be installed first has its row before that: installing. A
@@ -20,7 +20,7 @@ import (
 // preparer prepares such jobs. It takes up those that an earlier server left.
 type preparer struct {
 	store        *store.Store
-	client       *sprites.Client
+	client       *cove.Client
 	installs     *installs
 	jobSprites   *jobSprites
 	finisher     *finisher
@@ -33,9 +33,9 @@ type preparer struct {
 // create makes the row of a job whose agent has to be installed first, and has
 // the job prepared. If the caller did not ask for an early answer, it waits for that, and
 // a job that can't be prepared, or that nobody waits for any more, is forgotten.
-func (pr *preparer) create(ctx context.Context, job sprites.Job, req sprites.JobRequest, settings []byte, w *wanted) (sprites.Job, error) {
-	job.State, job.Upload = sprites.JobInstalling, ""
-	job.Installing = &sprites.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}
+func (pr *preparer) create(ctx context.Context, job cove.Job, req cove.JobRequest, settings []byte, w *wanted) (cove.Job, error) {
+	job.State, job.Upload = cove.JobInstalling, ""
+	job.Installing = &cove.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}
 	switch _, err := pr.store.Sprites.Get(ctx, job.Sprite); {
 	case err == nil:
 		return job, fmt.Errorf("sprite %s: %w", job.Sprite, store.ErrExists)
@@ -77,13 +77,13 @@ func (pr *preparer) create(ctx context.Context, job sprites.Job, req sprites.Job
 // prepare makes an installing job queued; or, if the job does another one again and
 // nobody waits for it, starts it. A job that was asked for early and can't be prepared
 // fails. One whose preparation was cancelled is left as it is.
-func (pr *preparer) prepare(ctx context.Context, job sprites.Job, req sprites.JobRequest, w *wanted) error {
+func (pr *preparer) prepare(ctx context.Context, job cove.Job, req cove.JobRequest, w *wanted) error {
 	unlock, err := pr.locks.lock(ctx, job.ID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if job, err = pr.store.Jobs.Get(ctx, job.ID); err != nil || job.State != sprites.JobInstalling {
+	if job, err = pr.store.Jobs.Get(ctx, job.ID); err != nil || job.State != cove.JobInstalling {
 		return err
 	}
 	err = pr.prepareLocked(ctx, job, req, w)
@@ -97,7 +97,7 @@ func (pr *preparer) prepare(ctx context.Context, job sprites.Job, req sprites.Jo
 	return err
 }
 
-func (pr *preparer) prepareLocked(ctx context.Context, job sprites.Job, req sprites.JobRequest, w *wanted) error {
+func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.JobRequest, w *wanted) error {
 	there, err := pr.jobSprites.owned(ctx, job) // another server had made its sprite
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -106,7 +106,7 @@ func (pr *preparer) prepareLocked(ctx context.Context, job sprites.Job, req spri
 		if job.Install, err = pr.installs.install(ctx, w, pr.show(ctx, job.ID)); err != nil {
 			return err
 		}
-		err = pr.store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+		err = pr.store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 			if j.Install = job.Install; j.Installing != nil {
 				j.Installing.Command, j.Installing.Said = 0, ""
 			}
@@ -121,11 +121,11 @@ func (pr *preparer) prepareLocked(ctx context.Context, job sprites.Job, req spri
 		fault.Reach(fault.InstallUsed)
 	}
 	again := req.Early && job.RetryOf != ""
-	err = pr.store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+	err = pr.store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		now := time.Now().UTC()
 		j.Upload, j.ReadyAt = bundleIn(j.ID), &now
 		if !again {
-			j.State, j.Installing = sprites.JobQueued, nil
+			j.State, j.Installing = cove.JobQueued, nil
 		}
 		job = *j
 		return nil
@@ -150,15 +150,15 @@ func (pr *preparer) prepareLocked(ctx context.Context, job sprites.Job, req spri
 }
 
 // show writes into a job's row how far its installation is, if that has changed.
-func (pr *preparer) show(ctx context.Context, id string) func(sprites.InstallProgress) {
-	var last sprites.InstallProgress
-	return func(p sprites.InstallProgress) {
+func (pr *preparer) show(ctx context.Context, id string) func(cove.InstallProgress) {
+	var last cove.InstallProgress
+	return func(p cove.InstallProgress) {
 		if p == last {
 			return
 		}
 		last = p
-		err := pr.store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
-			if j.State == sprites.JobInstalling {
+		err := pr.store.Jobs.Update(ctx, id, func(j *cove.Job) error {
+			if j.State == cove.JobInstalling {
 				j.Installing = &p
 			}
 			return nil
@@ -173,7 +173,7 @@ func (pr *preparer) show(ctx context.Context, id string) func(sprites.InstallPro
 // those whose preparation could not note its end. A job whose caller waited for the
 // answer fails, since the caller is gone.
 func (pr *preparer) takeUp(ctx context.Context) error {
-	jobs, err := pr.store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{sprites.JobInstalling}})
+	jobs, err := pr.store.Jobs.List(ctx, store.JobFilter{States: []cove.JobState{cove.JobInstalling}})
 	errs := []error{err}
 	for _, job := range jobs {
 		if pr.preparations.of(job.ID) == nil {
@@ -183,12 +183,12 @@ func (pr *preparer) takeUp(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (pr *preparer) takeUpJob(ctx context.Context, job sprites.Job) error {
+func (pr *preparer) takeUpJob(ctx context.Context, job cove.Job) error {
 	settings, err := pr.store.Jobs.Settings(ctx, job.ID)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
-	var req sprites.JobRequest
+	var req cove.JobRequest
 	if err == nil {
 		err = json.Unmarshal(settings, &req)
 	}
@@ -206,7 +206,7 @@ func (pr *preparer) takeUpJob(ctx context.Context, job sprites.Job) error {
 	return nil
 }
 
-func (pr *preparer) prepareAgain(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
+func (pr *preparer) prepareAgain(ctx context.Context, job cove.Job, req cove.JobRequest) error {
 	agent, err := agentOf(req.Agent, req.Definition)
 	var w *wanted
 	if err == nil {
@@ -214,7 +214,7 @@ func (pr *preparer) prepareAgain(ctx context.Context, job sprites.Job, req sprit
 	}
 	if err == nil && req.Early {
 		if w != nil { // what the row says is of an installation that is no more
-			pr.show(ctx, job.ID)(sprites.InstallProgress{Agent: w.what(), Since: time.Now().UTC()})
+			pr.show(ctx, job.ID)(cove.InstallProgress{Agent: w.what(), Since: time.Now().UTC()})
 		}
 		return pr.prepare(ctx, job, req, w)
 	}
@@ -230,7 +230,7 @@ func (pr *preparer) prepareAgain(ctx context.Context, job sprites.Job, req sprit
 	}
 	defer unlock()
 	now, getErr := pr.store.Jobs.Get(ctx, job.ID)
-	if getErr != nil || now.State != sprites.JobInstalling {
+	if getErr != nil || now.State != cove.JobInstalling {
 		return getErr
 	}
 	return errors.Join(err, pr.finisher.giveUp(ctx, now, err))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -18,10 +19,10 @@ import (
 // another job with the same settings: in the same clone, as it is, in the job's
 // sprite or in a fork of that. The new job begins from the same commit, so that its
 // commits are those of both.
-func (m *Manager) Continue(ctx context.Context, id string, how sprites.JobResume) (sprites.Job, error) {
+func (m *Manager) Continue(ctx context.Context, id string, how cove.JobResume) (cove.Job, error) {
 	unlock, err := m.preparations.lockJob(ctx, id)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	defer unlock()
 	old, err := finished(ctx, m.Store.Jobs, id)
@@ -57,7 +58,7 @@ func (m *Manager) Continue(ctx context.Context, id string, how sprites.JobResume
 }
 
 // agentSession is what a job's agent calls its session.
-func agentSession(ctx context.Context, jobs *store.Jobs, job sprites.Job) (string, error) {
+func agentSession(ctx context.Context, jobs *store.Jobs, job cove.Job) (string, error) {
 	if job.AgentSession != "" {
 		return job.AgentSession, nil
 	}
@@ -85,7 +86,7 @@ func sessionOf(r agents.Reader) string {
 }
 
 // canGoOn refuses where a job's clone is not, or is worked in.
-func canGoOn(ctx context.Context, client *sprites.Client, jobs *store.Jobs, job sprites.Job) error {
+func canGoOn(ctx context.Context, client *cove.Client, jobs *store.Jobs, job cove.Job) error {
 	sprite := spriteOf(client, job)
 	_, err := client.At(job.Backend).Get(ctx, job.Sprite)
 	if errors.Is(err, sprites.ErrNotFound) {
@@ -112,9 +113,9 @@ func canGoOn(ctx context.Context, client *sprites.Client, jobs *store.Jobs, job 
 }
 
 // inClone lists the other jobs that have a job's clone.
-func inClone(ctx context.Context, jobs *store.Jobs, job sprites.Job) ([]sprites.Job, error) {
+func inClone(ctx context.Context, jobs *store.Jobs, job cove.Job) ([]cove.Job, error) {
 	all, err := jobs.List(ctx, store.JobFilter{Sprite: job.Sprite, Backend: job.Backend})
-	var others []sprites.Job
+	var others []cove.Job
 	for _, other := range all {
 		if other.ID != job.ID && other.Workdir == job.Workdir && other.Backend == job.Backend {
 			others = append(others, other)
@@ -124,14 +125,14 @@ func inClone(ctx context.Context, jobs *store.Jobs, job sprites.Job) ([]sprites.
 }
 
 // createNext makes the job in which an old one's agent goes on.
-func (m *Manager) createNext(ctx context.Context, old sprites.Job, message string) (sprites.Job, error) {
+func (m *Manager) createNext(ctx context.Context, old cove.Job, message string) (cove.Job, error) {
 	settings, err := m.Store.Jobs.Settings(ctx, old.ID)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
-	var req sprites.JobRequest
+	var req cove.JobRequest
 	if err := json.Unmarshal(settings, &req); err != nil {
-		return sprites.Job{}, fmt.Errorf("read the job's settings: %w", err)
+		return cove.Job{}, fmt.Errorf("read the job's settings: %w", err)
 	}
 	req.Plan, req.Sprite = message, old.Sprite
 	// The sprite is what it is, and nobody sits at the agent.
@@ -141,25 +142,25 @@ func (m *Manager) createNext(ctx context.Context, old sprites.Job, message strin
 }
 
 // goOn starts a job in the clone of the old one.
-func (m *Manager) goOn(ctx context.Context, old, job sprites.Job) error {
+func (m *Manager) goOn(ctx context.Context, old, job cove.Job) error {
 	unlock, err := m.locks.lock(ctx, job.ID)
 	if err != nil {
 		return err
 	}
-	err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+	err = m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		j.ResumeOf, j.AgentSession, j.Workdir, j.Upload = old.ID, old.AgentSession, old.Workdir, ""
 		job = *j
 		return nil
 	})
 	if err == nil {
-		_, err = m.starter.begin(ctx, job, sprites.JobStart{Shallow: old.Shallow})
+		_, err = m.starter.begin(ctx, job, cove.JobStart{Shallow: old.Shallow})
 	}
 	unlock() // before it is deleted, if it is
 	return err
 }
 
 // taskOf is what the agent is told of a job, which may go on with another.
-func taskOf(req sprites.JobRequest, job sprites.Job) agents.Task {
+func taskOf(req cove.JobRequest, job cove.Job) agents.Task {
 	t := task(req, job.ID)
 	if job.ResumeOf != "" {
 		t.Workdir, t.Session = job.Workdir, job.AgentSession
@@ -168,7 +169,7 @@ func taskOf(req sprites.JobRequest, job sprites.Job) agents.Task {
 }
 
 // earlier is the folder of the job that a job goes on with; empty: it has none.
-func earlier(job sprites.Job) string {
+func earlier(job cove.Job) string {
 	if job.ResumeOf == "" {
 		return ""
 	}

@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"path"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // finished is a job that has ended. The caller holds its lock, so that nobody deletes it.
-func finished(ctx context.Context, jobs *store.Jobs, id string) (sprites.Job, error) {
+func finished(ctx context.Context, jobs *store.Jobs, id string) (cove.Job, error) {
 	job, err := jobs.Get(ctx, id)
 	if err == nil && !job.State.Terminal() {
 		err = fail.Newf("job_running", "stop it with: cove job stop "+id, "job %s has not ended (%s)", id, job.State)
@@ -24,10 +25,10 @@ func finished(ctx context.Context, jobs *store.Jobs, id string) (sprites.Job, er
 // Retry begins a job that has ended anew: the same plan on the same commit with
 // the same settings, as another job. What it began from comes from its sprite; that
 // it is what was sent, its digest in the store says.
-func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (sprites.Job, error) {
+func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove.Job, error) {
 	unlock, err := m.preparations.lockJob(ctx, id)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	defer unlock()
 	old, err := finished(ctx, m.Store.Jobs, id)
@@ -44,7 +45,7 @@ func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (s
 	if err != nil {
 		return old, err
 	}
-	var req sprites.JobRequest
+	var req cove.JobRequest
 	if err := json.Unmarshal(settings, &req); err != nil {
 		return old, fmt.Errorf("read the job's settings: %w", err)
 	}
@@ -54,7 +55,7 @@ func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (s
 	}
 	req.Early = how.Early
 	job, err := m.createAs(ctx, req, id)
-	if err != nil || job.State == sprites.JobInstalling { // its preparation starts it
+	if err != nil || job.State == cove.JobInstalling { // its preparation starts it
 		return job, err
 	}
 	if err := m.again(ctx, old, job); err != nil {
@@ -66,7 +67,7 @@ func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (s
 }
 
 // kept returns an error if the bundle that a job began from is not there any more.
-func kept(ctx context.Context, client *sprites.Client, job sprites.Job) error {
+func kept(ctx context.Context, client *cove.Client, job cove.Job) error {
 	if job.Input.Size == 0 {
 		return fail.Newf("not_kept", "push it again", "job %s ended before it had its repository", job.ID)
 	}
@@ -78,7 +79,7 @@ func kept(ctx context.Context, client *sprites.Client, job sprites.Job) error {
 }
 
 // again gives a new job what the old one began from, and starts it.
-func (m *Manager) again(ctx context.Context, old, job sprites.Job) error {
+func (m *Manager) again(ctx context.Context, old, job cove.Job) error {
 	start, err := carryAll(ctx, m.Client, old, job)
 	if err == nil {
 		_, err = m.Start(ctx, job.ID, start)
@@ -87,24 +88,24 @@ func (m *Manager) again(ctx context.Context, old, job sprites.Job) error {
 }
 
 // carryAll gives a new job what the old one began from.
-func carryAll(ctx context.Context, client *sprites.Client, old, job sprites.Job) (start sprites.JobStart, err error) {
+func carryAll(ctx context.Context, client *cove.Client, old, job cove.Job) (start cove.JobStart, err error) {
 	from, to := spriteOf(client, old), spriteOf(client, job)
 	if err := carry(ctx, from, old.Input.Path, to, job.Upload); err != nil {
 		return start, err
 	}
-	large := path.Join(path.Dir(old.Input.Path), sprites.LargeFilesIn)
+	large := path.Join(path.Dir(old.Input.Path), cove.LargeFilesIn)
 	entries, err := from.ReadDir(ctx, large)
 	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
 		return start, err
 	}
 	for _, e := range entries {
 		if name := e.Name(); sha256ID.MatchString(name) {
-			if err := carry(ctx, from, path.Join(large, name), to, path.Join(path.Dir(job.Upload), sprites.LargeFilesIn, name)); err != nil {
+			if err := carry(ctx, from, path.Join(large, name), to, path.Join(path.Dir(job.Upload), cove.LargeFilesIn, name)); err != nil {
 				return start, err
 			}
 		}
 	}
-	return sprites.JobStart{BundleSHA256: old.Input.SHA256, BundleSize: old.Input.Size, Shallow: old.Shallow}, nil
+	return cove.JobStart{BundleSHA256: old.Input.SHA256, BundleSize: old.Input.Size, Shallow: old.Shallow}, nil
 }
 
 // carry copies a file from one sprite to another.

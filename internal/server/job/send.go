@@ -6,9 +6,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // maxMessage bounds a person's message, in bytes.
@@ -16,7 +16,7 @@ const maxMessage = 1 << 19
 
 // Send hands a person's message to the agent of a job, and returns when the agent
 // has it in its input.
-func (m *Manager) Send(ctx context.Context, id string, msg sprites.JobMessage) (sprites.Job, error) {
+func (m *Manager) Send(ctx context.Context, id string, msg cove.JobMessage) (cove.Job, error) {
 	job, err := m.Store.Jobs.Get(ctx, id)
 	if err != nil {
 		return job, err
@@ -33,7 +33,7 @@ func (m *Manager) Send(ctx context.Context, id string, msg sprites.JobMessage) (
 
 // message is what the supervisor is given of a message, if the job is one that
 // takes it.
-func message(job sprites.Job, msg sprites.JobMessage) ([]byte, error) {
+func message(job cove.Job, msg cove.JobMessage) ([]byte, error) {
 	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
 		return nil, err
@@ -48,14 +48,14 @@ func message(job sprites.Job, msg sprites.JobMessage) ([]byte, error) {
 		return nil, fail.Newf("no_input", "join it: cove job attach "+job.ID, "the agent of job %s sits at a terminal", job.ID)
 	case !job.Converse:
 		return nil, fail.Newf("no_input", "push with --converse", "job %s was not pushed to take messages", job.ID)
-	case job.State == sprites.JobInstalling || job.State == sprites.JobQueued || job.State == sprites.JobPreparing:
+	case job.State == cove.JobInstalling || job.State == cove.JobQueued || job.State == cove.JobPreparing:
 		return nil, fail.Newf("job_queued", "try again when it runs: cove job show "+job.ID, "the agent of job %s has not started yet (%s)", job.ID, job.State)
 	case len(msg.Text) > maxMessage || !utf8.ValidString(msg.Text) || strings.ContainsRune(msg.Text, 0):
 		return nil, fail.Newf("bad_request", "", "a message is UTF-8 text of at most %d bytes", maxMessage)
 	case strings.TrimSpace(msg.Text) == "" && !msg.Close:
 		return nil, fail.Newf("bad_request", "", "the message is empty")
 	}
-	in := sprites.JobInputLine{JobMessage: msg}
+	in := cove.JobInputLine{JobMessage: msg}
 	if strings.TrimSpace(msg.Text) != "" {
 		if in.Line, err = converser.Message(msg.Text); err != nil {
 			return nil, err

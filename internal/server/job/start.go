@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
-	"github.com/cove-dev/cove/sprites"
 )
 
 const (
@@ -16,18 +16,18 @@ const (
 
 // Start starts the supervisor of a job whose bundle is in place. A job that has
 // been started already is left alone.
-func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (sprites.Job, error) {
+func (m *Manager) Start(ctx context.Context, id string, req cove.JobStart) (cove.Job, error) {
 	if !sha256ID.MatchString(req.BundleSHA256) || req.BundleSize <= 0 {
-		return sprites.Job{}, fail.Newf("bad_request", "", "the bundle's size and sha256 must be given")
+		return cove.Job{}, fail.Newf("bad_request", "", "the bundle's size and sha256 must be given")
 	}
 	for _, commit := range req.Shallow {
 		if !commitID.MatchString(commit) {
-			return sprites.Job{}, fail.Newf("bad_request", "", "%.80q is no commit to cut a history off at", commit)
+			return cove.Job{}, fail.Newf("bad_request", "", "%.80q is no commit to cut a history off at", commit)
 		}
 	}
 	unlock, err := m.preparations.lockJob(ctx, id)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	defer unlock()
 	job, err := m.Store.Jobs.Get(ctx, id)
@@ -37,9 +37,9 @@ func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (s
 	switch {
 	case job.State.Terminal():
 		return job, fail.Newf("job_ended", "push again", "job %s has ended: %s", id, job.State)
-	case job.State == sprites.JobInstalling:
+	case job.State == cove.JobInstalling:
 		return job, stillInstalling(id)
-	case job.State != sprites.JobQueued:
+	case job.State != cove.JobQueued:
 		return job, nil
 	}
 	return m.starter.begin(ctx, job, req)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -23,7 +24,7 @@ import (
 // supervisor and the agent need, and has the job followed.
 type starter struct {
 	jobs        *store.Jobs
-	client      *sprites.Client
+	client      *cove.Client
 	connectors  *connectors
 	supervisors *supervisors
 	finisher    *finisher
@@ -31,7 +32,7 @@ type starter struct {
 }
 
 // begin has a job that is queued, and whose lock is held, start with what is there.
-func (s *starter) begin(ctx context.Context, job sprites.Job, req sprites.JobStart) (sprites.Job, error) {
+func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (cove.Job, error) {
 	id := job.ID
 	if err := s.hand(ctx, job, req); err != nil {
 		return job, fmt.Errorf("give job %s to its sprite: %w", id, err)
@@ -39,11 +40,11 @@ func (s *starter) begin(ctx context.Context, job sprites.Job, req sprites.JobSta
 	// From here on the job may run, and goes on whatever becomes of the request.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
 	defer cancel()
-	err := s.jobs.Update(ctx, id, func(j *sprites.Job) error {
+	err := s.jobs.Update(ctx, id, func(j *cove.Job) error {
 		now := time.Now().UTC()
-		j.State, j.StartedAt, j.Upload, j.Installing = sprites.JobPreparing, &now, "", nil
+		j.State, j.StartedAt, j.Upload, j.Installing = cove.JobPreparing, &now, "", nil
 		if req.BundleSize > 0 {
-			j.Input = sprites.Artifact{Path: job.Upload, Size: req.BundleSize, SHA256: req.BundleSHA256}
+			j.Input = cove.Artifact{Path: job.Upload, Size: req.BundleSize, SHA256: req.BundleSHA256}
 		}
 		j.Shallow = req.Shallow
 		return nil
@@ -52,8 +53,8 @@ func (s *starter) begin(ctx context.Context, job sprites.Job, req sprites.JobSta
 		return job, err
 	}
 	if err := s.supervisors.launch(ctx, job); err != nil {
-		outcome := sprites.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
-		_, finishErr := s.finisher.finish(ctx, id, sprites.JobFailed, outcome, func(j *sprites.Job) { j.Error = outcome.Reason })
+		outcome := cove.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
+		_, finishErr := s.finisher.finish(ctx, id, cove.JobFailed, outcome, func(j *cove.Job) { j.Error = outcome.Reason })
 		return job, errors.Join(fail.Newf("start_failed", "see the server's log", "job %s: %s", id, outcome.Reason), finishErr)
 	}
 	s.followers.follow(id)
@@ -61,12 +62,12 @@ func (s *starter) begin(ctx context.Context, job sprites.Job, req sprites.JobSta
 }
 
 // hand writes what the supervisor and the agent need into the job's folder.
-func (s *starter) hand(ctx context.Context, job sprites.Job, start sprites.JobStart) error {
+func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) error {
 	settings, err := s.jobs.Settings(ctx, job.ID)
 	if err != nil {
 		return err
 	}
-	var req sprites.JobRequest
+	var req cove.JobRequest
 	if err := json.Unmarshal(settings, &req); err != nil {
 		return fmt.Errorf("read the job's settings: %w", err)
 	}
@@ -113,10 +114,10 @@ func (s *starter) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 	if script != nil {
 		script.Repository = req.RepoID
 	}
-	spec, err := json.Marshal(sprites.JobSpec{
+	spec, err := json.Marshal(cove.JobSpec{
 		ID: job.ID, Bundle: job.Upload, Earlier: earlier(job), BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
 		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
-		Shallow: start.Shallow, Store: sprites.RepositoryStore(job.RepoID, start.Shallow),
+		Shallow: start.Shallow, Store: cove.RepositoryStore(job.RepoID, start.Shallow),
 		Setup: commands(work, job.Install), Argv: work.Argv, Env: append(work.Env, req.Env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), CollectSec: s.followers.limits.collectSec(), TTY: job.Interactive,

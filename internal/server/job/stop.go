@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -19,13 +20,13 @@ const stopWait = 30 * time.Second
 // It waits for that for a while, and returns the job as it then is. One that has
 // ended is left alone. One whose sprite is held is Stopping afterwards, and nothing of
 // it runs; it ends when its sprite may run.
-func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
+func (m *Manager) Stop(ctx context.Context, id string) (cove.Job, error) {
 	if err := m.preparations.halt(ctx, id); err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	unlock, err := m.locks.lock(ctx, id)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	defer unlock()
 	changed, stop := m.Store.Jobs.Watch(id)
@@ -34,14 +35,14 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 	if err != nil || job.State.Terminal() {
 		return job, err
 	}
-	if job.State == sprites.JobInstalling || job.State == sprites.JobQueued {
+	if job.State == cove.JobInstalling || job.State == cove.JobQueued {
 		if err := m.finisher.abandon(ctx, job, "stopped on request"); err != nil {
 			return job, err
 		}
 		return m.Store.Jobs.Get(ctx, id)
 	}
 	// From here on the job will end, by force if need be, and whatever becomes of this server.
-	if err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error { j.Stopping = true; return nil }); err != nil {
+	if err := m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error { j.Stopping = true; return nil }); err != nil {
 		return job, err
 	}
 	err = m.supervisors.tell(ctx, job)
@@ -75,8 +76,8 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 // whether the sprite still is. A sandbox in which nothing else was begun ends, without
 // anything in it running on: the follower collects the job when another may start. Else
 // the follower tells the supervisor when the sprite goes on.
-func (m *Manager) stopHeld(ctx context.Context, job sprites.Job, held *sprites.Held) (still bool, err error) {
-	err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+func (m *Manager) stopHeld(ctx context.Context, job cove.Job, held *sprites.Held) (still bool, err error) {
+	err = m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		if j.Stopping = true; j.Held == nil {
 			j.Held = held
 		}
@@ -90,7 +91,7 @@ func (m *Manager) stopHeld(ctx context.Context, job sprites.Job, held *sprites.H
 		return true, err
 	}
 	others, err := m.Store.Jobs.List(ctx, store.JobFilter{Backend: job.Backend, Sprite: job.Sprite})
-	if err != nil || slices.ContainsFunc(others, func(j sprites.Job) bool { return j.ID != job.ID && !j.State.Terminal() }) {
+	if err != nil || slices.ContainsFunc(others, func(j cove.Job) bool { return j.ID != job.ID && !j.State.Terminal() }) {
 		return true, err
 	}
 	at := m.Client.At(job.Backend)
@@ -110,10 +111,10 @@ func (m *Manager) Delete(ctx context.Context, id string, force bool) error {
 
 // Pulled notes that a job's commits have arrived where they belong, and deletes
 // its sprite if that was asked for with the job.
-func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, error) {
+func (m *Manager) Pulled(ctx context.Context, id, head string) (cove.Job, error) {
 	unlock, err := m.preparations.lockJob(ctx, id)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	defer unlock()
 	job, err := m.Store.Jobs.Get(ctx, id)
@@ -126,7 +127,7 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, err
 	case head != cmp.Or(job.Head, job.Base):
 		return job, fail.Newf("bad_request", "", "job %s ended at commit %s, not %.80q", id, cmp.Or(job.Head, job.Base), head)
 	}
-	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+	err = m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error {
 		if j.PulledAt == nil {
 			now := time.Now().UTC()
 			j.PulledAt = &now
@@ -148,6 +149,6 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, err
 // the sprites that were made for them; and such sprites whose job is gone and
 // whose lease is over. In others' sprites nothing is touched: mine says whether a sprite
 // is the caller's to touch. The empty backend is this server.
-func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(backend, sprite string) bool) (sprites.JobGCResult, error) {
+func (m *Manager) Collect(ctx context.Context, req cove.JobGC, mine func(backend, sprite string) bool) (cove.JobGCResult, error) {
 	return m.collector.collect(ctx, req, mine)
 }

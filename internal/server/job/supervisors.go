@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
@@ -27,13 +28,13 @@ const (
 // cove-guest. A supervisor goes on without the server.
 type supervisors struct {
 	jobs   *store.Jobs
-	client *sprites.Client
+	client *cove.Client
 	logger *slog.Logger
 }
 
 // command is a command of the supervisor's, about a job. At a backend the supervisor
 // is this server's own, which is brought there where it is missing.
-func (ss *supervisors) command(ctx context.Context, job sprites.Job, verb string, args ...string) (*sprites.Cmd, error) {
+func (ss *supervisors) command(ctx context.Context, job cove.Job, verb string, args ...string) (*sprites.Cmd, error) {
 	guest := boot.BinDir + "/cove-guest"
 	if job.Backend != "" {
 		var err error
@@ -46,7 +47,7 @@ func (ss *supervisors) command(ctx context.Context, job sprites.Job, verb string
 
 // launch starts the supervisor in a session of its own, which goes on without a
 // client, and leaves it.
-func (ss *supervisors) launch(ctx context.Context, job sprites.Job) error {
+func (ss *supervisors) launch(ctx context.Context, job cove.Job) error {
 	forever := time.Duration(0)
 	cmd, err := ss.command(ctx, job, "run")
 	if err != nil {
@@ -67,7 +68,7 @@ func (ss *supervisors) launch(ctx context.Context, job sprites.Job) error {
 	}
 	info, err := ss.client.At(job.Backend).Get(ctx, job.Sprite)
 	if err == nil {
-		err = ss.jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+		err = ss.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 			j.Session = session
 			if info.Cove != nil {
 				j.Incarnation = info.Cove.Incarnation
@@ -87,7 +88,7 @@ func (ss *supervisors) launch(ctx context.Context, job sprites.Job) error {
 // tell tells a job's supervisor to stop. If there is none any more, or no sprite, the
 // follower finds that out by itself. It is no error that nobody answers in time: the job is
 // ended by force then.
-func (ss *supervisors) tell(ctx context.Context, job sprites.Job) error {
+func (ss *supervisors) tell(ctx context.Context, job cove.Job) error {
 	asked := ctx
 	ctx, end := context.WithTimeout(ctx, tellLimit)
 	defer end()
@@ -119,7 +120,7 @@ func (ss *supervisors) tell(ctx context.Context, job sprites.Job) error {
 }
 
 // deliver hands a line to the supervisor of a job, and returns when its agent has it.
-func (ss *supervisors) deliver(ctx context.Context, job sprites.Job, line []byte) error {
+func (ss *supervisors) deliver(ctx context.Context, job cove.Job, line []byte) error {
 	id := job.ID
 	var said head
 	cmd, err := ss.command(ctx, job, "send")
@@ -144,7 +145,7 @@ func (ss *supervisors) deliver(ctx context.Context, job sprites.Job, line []byte
 }
 
 // finalize has what a job left collected, and its end recorded with a reason.
-func (ss *supervisors) finalize(ctx context.Context, job sprites.Job, reason string) error {
+func (ss *supervisors) finalize(ctx context.Context, job cove.Job, reason string) error {
 	cmd, err := ss.command(ctx, job, "finalize", reason)
 	if err != nil {
 		return err
@@ -157,7 +158,7 @@ func (ss *supervisors) finalize(ctx context.Context, job sprites.Job, reason str
 }
 
 // kill kills all processes of a job, those of its supervisor and those that ask it.
-func (ss *supervisors) kill(ctx context.Context, job sprites.Job) error {
+func (ss *supervisors) kill(ctx context.Context, job cove.Job) error {
 	sprite := spriteOf(ss.client, job)
 	sessions, err := sprite.Sessions(ctx)
 	if err != nil {

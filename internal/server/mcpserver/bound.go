@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Bound says which sprites a client reaches: one, or those whose names begin with a
@@ -76,7 +76,7 @@ func (b Bound) check(name string) error {
 }
 
 // ofJob refuses a job whose sprite is outside, as if there were none.
-func (b Bound) ofJob(j sprites.Job) error {
+func (b Bound) ofJob(j cove.Job) error {
 	if j.Backend != "" || !b.Has(j.Sprite) {
 		return &fail.Error{Code: tools.CodeNotFound, Message: "there is no job " + quote(j.ID) + " in " + b.String() + "."}
 	}

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
-	"github.com/cove-dev/cove/sprites"
 )
 
 const (
@@ -27,23 +27,23 @@ const (
 func jobTools() []*tool {
 	return []*tool{
 		define(tool{
-			name: "job_list", verb: sprites.VerbRead, roles: readers,
+			name: "job_list", verb: cove.VerbRead, roles: readers,
 			description: "List the jobs, the newest first: agents at work on a plan, each in a sandbox.",
 		}, listJobs),
 		define(tool{
-			name: "job_show", verb: sprites.VerbRead, roles: readers,
+			name: "job_show", verb: cove.VerbRead, roles: readers,
 			description: "Describe a job: its state, what it came to, and its commits.",
 		}, showJob),
 		define(tool{
-			name: "job_logs", verb: sprites.VerbRead, roles: readers,
+			name: "job_logs", verb: cove.VerbRead, roles: readers,
 			description: "Read a job's log from a number on: what the agent said and did.",
 		}, readLog),
 		define(tool{
-			name: "job_wait", verb: sprites.VerbRead, roles: readers,
+			name: "job_wait", verb: cove.VerbRead, roles: readers,
 			description: "Wait until a job has ended, or for so long, and describe it.",
 		}, waitJob),
 		define(tool{
-			name: "job_stop", effect: destroys, verb: sprites.VerbWrite, roles: full,
+			name: "job_stop", effect: destroys, verb: cove.VerbWrite, roles: full,
 			description: "Stop a job's agent. What it has done so far is kept.",
 		}, stopJob),
 	}
@@ -66,7 +66,7 @@ type jobInfo struct {
 	Pulled  bool       `json:"pulled" jsonschema:"Its commits have been fetched."`
 }
 
-func jobOf(j sprites.Job) jobInfo {
+func jobOf(j cove.Job) jobInfo {
 	info := jobInfo{
 		ID: j.ID, State: string(j.State), Sprite: j.Sprite, Agent: j.Agent, Plan: j.PlanName, Branch: j.Branch, Workdir: j.Workdir,
 		Commits: j.Commits, LastSeq: j.LastSeq, Created: j.CreatedAt, Ended: j.EndedAt, Pulled: j.PulledAt != nil,
@@ -103,7 +103,7 @@ type jobArgs struct {
 }
 
 // job finds a job, which must be within the bound.
-func (c call) job(ctx context.Context, id string) (sprites.Job, error) {
+func (c call) job(ctx context.Context, id string) (cove.Job, error) {
 	j, err := c.server.Client.Job(ctx, id)
 	if err == nil {
 		err = c.server.Within.ofJob(j)
@@ -161,7 +161,7 @@ func readLog(ctx context.Context, c call, in logArgs) (logPage, error) {
 	return page, nil
 }
 
-func lineOf(e sprites.JobEvent) logLine {
+func lineOf(e cove.JobEvent) logLine {
 	line := logLine{Seq: e.Seq, Type: e.Type, Text: e.Text}
 	switch {
 	case e.Type == "state":

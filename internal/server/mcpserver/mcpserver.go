@@ -18,6 +18,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
@@ -31,7 +32,7 @@ const (
 
 // Server offers tools to one client. Its fields are set before Run.
 type Server struct {
-	Client *sprites.Client // whose token bounds what the tools may do
+	Client *cove.Client // whose token bounds what the tools may do
 	Within Bound
 	Dir    string   // the tools' working directory; empty: the home of each sprite's user
 	Roles  []string // as ParseRole has them

@@ -15,6 +15,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -86,7 +87,7 @@ func TestSilentSandbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, toServer := io.Pipe()
 		fromServer, out := io.Pipe()
-		sandbox := &sprites.Client{URL: "http://sandbox", Token: "x", HTTPClient: &http.Client{Transport: silence{}}}
+		sandbox := &cove.Client{Client: &sprites.Client{URL: "http://sandbox", Token: "x", HTTPClient: &http.Client{Transport: silence{}}}}
 		s := &Server{Client: sandbox, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(t.Context(), in, out) }()
@@ -128,7 +129,7 @@ func TestAnswersAfterInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
 		slow := roundTrip(func(*http.Request) (*http.Response, error) { <-answer; return nil, errors.New("no sandbox") })
-		s := &Server{Client: &sprites.Client{URL: "http://sandbox", Token: "x", HTTPClient: &http.Client{Transport: slow}}, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
+		s := &Server{Client: &cove.Client{Client: &sprites.Client{URL: "http://sandbox", Token: "x", HTTPClient: &http.Client{Transport: slow}}}, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
 		in := strings.NewReader(strings.Join([]string{
 			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"0"}}}`,
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
@@ -154,7 +155,7 @@ func TestAnswersAfterInput(t *testing.T) {
 // A client that has gone has its calls ended.
 func TestUnreadAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sandbox := &sprites.Client{URL: "http://sandbox", Token: "x", HTTPClient: &http.Client{Transport: silence{}}}
+		sandbox := &cove.Client{Client: &sprites.Client{URL: "http://sandbox", Token: "x", HTTPClient: &http.Client{Transport: silence{}}}}
 		s := &Server{Client: sandbox, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
 		var gone atomic.Bool
 		s.Unread = gone.Load
@@ -184,7 +185,7 @@ func (nopCloser) Close() error { return nil }
 
 // A line that is no message is answered with an error, and the session goes on.
 func TestNoMessage(t *testing.T) {
-	s := &Server{Client: &sprites.Client{URL: "http://sandbox", Token: "x"}, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
+	s := &Server{Client: &cove.Client{Client: &sprites.Client{URL: "http://sandbox", Token: "x"}}, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
 	in := strings.NewReader(strings.Join([]string{
 		`this is no JSON`, ``,
 		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"0"}}}`,

@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -16,35 +17,35 @@ const maxListed = 500
 func spriteTools() []*tool {
 	return []*tool{
 		define(tool{
-			name: "list", verb: sprites.VerbRead, roles: readers, many: true,
+			name: "list", verb: cove.VerbRead, roles: readers, many: true,
 			description: "List the sandboxes that there are, with their states. One that is not running wakes with its next use.",
 		}, listSprites),
 		define(tool{
-			name: "create", effect: adds, verb: sprites.VerbWrite, roles: full, many: true,
+			name: "create", effect: adds, verb: cove.VerbWrite, roles: full, many: true,
 			description: "Make a sandbox: a Linux computer of its own, with a disk that stays.",
 		}, createSprite),
 		define(tool{
-			name: "rm", effect: destroys, verb: sprites.VerbWrite, roles: full, many: true, one: true,
+			name: "rm", effect: destroys, verb: cove.VerbWrite, roles: full, many: true, one: true,
 			description: "Destroy a sandbox with its disk and its checkpoints. One that holds work of a job that nobody has fetched is refused.",
 		}, removeSprite),
 		define(tool{
-			name: "fork", effect: adds, verb: sprites.VerbWrite, roles: full, many: true, one: true,
+			name: "fork", effect: adds, verb: cove.VerbWrite, roles: full, many: true, one: true,
 			description: "Make another sandbox that begins as a copy of this one, with what runs in it, or of one of its checkpoints.",
 		}, forkSprite),
 		define(tool{
-			name: "ports", verb: sprites.VerbRead, roles: readers, one: true,
+			name: "ports", verb: cove.VerbRead, roles: readers, one: true,
 			description: "List the TCP ports that are listened on in the sandbox, and how they are reached from outside.",
 		}, listPorts),
 		define(tool{
-			name: "checkpoint_create", effect: adds, verb: sprites.VerbWrite, roles: editors, one: true,
+			name: "checkpoint_create", effect: adds, verb: cove.VerbWrite, roles: editors, one: true,
 			description: "Keep the state of the sandbox's disk as it is now, so that checkpoint_restore can go back to it. What runs goes on.",
 		}, createCheckpoint),
 		define(tool{
-			name: "checkpoint_list", verb: sprites.VerbRead, roles: readers, one: true,
+			name: "checkpoint_list", verb: cove.VerbRead, roles: readers, one: true,
 			description: "List the sandbox's checkpoints, the newest first.",
 		}, listCheckpoints),
 		define(tool{
-			name: "checkpoint_restore", effect: destroys, verb: sprites.VerbWrite, roles: full, one: true,
+			name: "checkpoint_restore", effect: destroys, verb: cove.VerbWrite, roles: full, one: true,
 			description: "Bring the sandbox's disk back to a checkpoint. What runs in it ends; the disk as it was is kept as a checkpoint.",
 		}, restoreCheckpoint),
 	}

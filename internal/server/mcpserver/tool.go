@@ -11,6 +11,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
@@ -134,7 +135,7 @@ func fileTools() (list []*tool) {
 	for _, t := range tools.List(role) {
 		made := &tool{
 			name: t.Name, description: t.Description + " It acts in the sandbox.", effect: destroys,
-			verb: sprites.VerbExec, one: true, input: t.Input,
+			verb: cove.VerbExec, one: true, input: t.Input,
 			call: func(ctx context.Context, c call) (*mcp.CallToolResult, error) { return inside(ctx, c, t.Name) },
 		}
 		if t.ReadOnly {
@@ -151,7 +152,7 @@ func fileTools() (list []*tool) {
 		list = append(list, made)
 	}
 	return append(list, &tool{
-		name: "exec", effect: anything, verb: sprites.VerbExec, roles: full, one: true, input: schemaOf[execArgs](),
+		name: "exec", effect: anything, verb: cove.VerbExec, roles: full, one: true, input: schemaOf[execArgs](),
 		description: "Run a program with arguments, which no shell interprets. Otherwise as Bash. It acts in the sandbox.",
 		call: func(ctx context.Context, c call) (*mcp.CallToolResult, error) {
 			var err error

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Delete removes a sprite and its disk. Without force it refuses where a job
@@ -132,8 +132,8 @@ func loseWork(ctx context.Context, st *store.Store, name string) error {
 		if !job.State.Terminal() || job.Bundle.Size == 0 || job.PulledAt != nil {
 			continue
 		}
-		err := st.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
-			j.Bundle, j.WorkDeleted = sprites.Artifact{}, true
+		err := st.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
+			j.Bundle, j.WorkDeleted = cove.Artifact{}, true
 			j.Error = "its work was deleted with its sprite"
 			return nil
 		})

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -562,11 +563,11 @@ func TestDelete(t *testing.T) {
 	info := create(t, h, "paint")
 	l := use(t, h, "paint")
 	jobs := h.Store.Jobs
-	if err := jobs.Create(t.Context(), sprites.Job{ID: "a1b2c3", State: sprites.JobRunning, JobSettings: sprites.JobSettings{Sprite: "paint"}}, nil); err != nil {
+	if err := jobs.Create(t.Context(), cove.Job{ID: "a1b2c3", State: cove.JobRunning, JobSettings: cove.JobSettings{Sprite: "paint"}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, "under a job", h.Delete(t.Context(), "paint", false), sprite.CodeJobRunning)
-	_, err := jobs.Finish(t.Context(), "a1b2c3", sprites.JobFailed, sprites.Outcome{}, func(j *sprites.Job) { j.Bundle.Size = 1 })
+	_, err := jobs.Finish(t.Context(), "a1b2c3", cove.JobFailed, cove.Outcome{}, func(j *cove.Job) { j.Bundle.Size = 1 })
 	if err != nil {
 		t.Fatal(err)
 	}

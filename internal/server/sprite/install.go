@@ -8,10 +8,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // Fingerprint is that of the base that new disks lie on.
@@ -62,14 +62,14 @@ func (h *Host) sync() error {
 }
 
 // Installs describes the installations of agents that sprites share, the newest first.
-func (h *Host) Installs(ctx context.Context) ([]sprites.AgentInstall, error) {
+func (h *Host) Installs(ctx context.Context) ([]cove.AgentInstall, error) {
 	all, err := h.Store.Installs.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	list := make([]sprites.AgentInstall, len(all))
+	list := make([]cove.AgentInstall, len(all))
 	for i, in := range all {
-		list[i] = sprites.AgentInstall{Key: in.Key, Agent: in.Agent, Version: in.Version, TookMS: in.Took.Milliseconds(), CreatedAt: in.CreatedAt, UsedAt: in.UsedAt}
+		list[i] = cove.AgentInstall{Key: in.Key, Agent: in.Agent, Version: in.Version, TookMS: in.Took.Milliseconds(), CreatedAt: in.CreatedAt, UsedAt: in.UsedAt}
 		if facts, err := h.Store.Sprites.FactsOf(ctx, in.Layer); err == nil {
 			list[i].Bytes = facts.Disk // once it is listed
 		}
@@ -79,7 +79,7 @@ func (h *Host) Installs(ctx context.Context) ([]sprites.AgentInstall, error) {
 
 // DropInstall forgets an installation that was not used since a time. Sprites that
 // began with it keep it.
-func (h *Host) DropInstall(ctx context.Context, in sprites.AgentInstall) (bool, error) {
+func (h *Host) DropInstall(ctx context.Context, in cove.AgentInstall) (bool, error) {
 	gone, err := h.Store.Installs.Drop(ctx, in.Key, in.UsedAt)
 	if gone {
 		h.layers.collect()

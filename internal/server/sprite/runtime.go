@@ -318,7 +318,7 @@ type NetworkLogger interface {
 	NetworkLogs(id string, connections bool) []string
 }
 
-// A RequestLogger is a Runtime that keeps, in files of a sprites.ConnectorEvent a
+// A RequestLogger is a Runtime that keeps, in files of a cove.ConnectorEvent a
 // line, what each sprite asked of its connectors. The files are as NetworkLogs'.
 type RequestLogger interface {
 	RequestLogs(id string) []string

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -120,7 +121,7 @@ func (l *lifecycle) interrupt(m *machine, grace time.Duration) {
 
 // jobInUse is the error for a sprite in which a job is at work, or err if none is.
 func jobInUse(ctx context.Context, st *store.Store, row store.Sprite, err error) error {
-	jobs, listErr := st.Jobs.List(ctx, store.JobFilter{Sprite: row.Name, States: []sprites.JobState{sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting}})
+	jobs, listErr := st.Jobs.List(ctx, store.JobFilter{Sprite: row.Name, States: []cove.JobState{cove.JobPreparing, cove.JobRunning, cove.JobWaiting}})
 	if listErr != nil || len(jobs) == 0 {
 		return err
 	}

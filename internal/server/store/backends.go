@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // backendSeal begins the name that a backend's token is sealed under. No secret's
@@ -22,7 +22,7 @@ type Backends struct {
 
 // Put names a backend, or changes one. Errors are those of Secrets.Set, and ErrInUse:
 // the address of one that jobs need stays what it is.
-func (b *Backends) Put(ctx context.Context, name string, req sprites.BackendRequest) error {
+func (b *Backends) Put(ctx context.Context, name string, req cove.BackendRequest) error {
 	err := b.db.update(ctx, func(tx *sql.Tx) error {
 		var url string
 		err := tx.QueryRowContext(ctx, "SELECT url FROM backends WHERE name = ?", name).Scan(&url)
@@ -60,9 +60,9 @@ func (b *Backends) Get(ctx context.Context, name string) (url, token string, err
 }
 
 // List returns the backends, by name.
-func (b *Backends) List(ctx context.Context) ([]sprites.Backend, error) {
-	list, err := collect(ctx, b.db.read, func(row scanner) (sprites.Backend, error) {
-		var v sprites.Backend
+func (b *Backends) List(ctx context.Context) ([]cove.Backend, error) {
+	list, err := collect(ctx, b.db.read, func(row scanner) (cove.Backend, error) {
+		var v cove.Backend
 		var created, updated sql.NullInt64
 		err := row.Scan(&v.Name, &v.URL, &created, &updated)
 		v.CreatedAt, v.UpdatedAt = fromMicros(created), fromMicros(updated)

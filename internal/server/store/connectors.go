@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // JobLabel marks the sprites that jobs have made.
@@ -19,8 +19,8 @@ const JobLabel = "cove-job"
 // name secrets, and have none.
 type Connectors struct{ db *database }
 
-func scanConnector(row scanner) (sprites.Connector, error) {
-	var c sprites.Connector
+func scanConnector(row scanner) (cove.Connector, error) {
+	var c cove.Connector
 	var doc []byte
 	var created, updated sql.NullInt64
 	if err := row.Scan(&doc, &created, &updated); err != nil {
@@ -34,17 +34,17 @@ func scanConnector(row scanner) (sprites.Connector, error) {
 const connectorColumns = "doc, c.created_at, c.updated_at"
 
 // Put stores a definition, in place of one of the same name, whose grants stay.
-func (k *Connectors) Put(ctx context.Context, c sprites.Connector) error {
+func (k *Connectors) Put(ctx context.Context, c cove.Connector) error {
 	return k.put(ctx, c, "DO UPDATE SET doc = excluded.doc, updated_at = excluded.updated_at")
 }
 
 // Add stores a definition, unless there is one of the same name, which stays as it is.
-func (k *Connectors) Add(ctx context.Context, c sprites.Connector) error {
+func (k *Connectors) Add(ctx context.Context, c cove.Connector) error {
 	return k.put(ctx, c, "DO NOTHING")
 }
 
 // put stores a definition. conflict says what becomes of one of the same name.
-func (k *Connectors) put(ctx context.Context, c sprites.Connector, conflict string) error {
+func (k *Connectors) put(ctx context.Context, c cove.Connector, conflict string) error {
 	stored := now()
 	c.Grants, c.CreatedAt, c.UpdatedAt = nil, stored, stored
 	doc, err := json.Marshal(c)
@@ -63,7 +63,7 @@ func (k *Connectors) put(ctx context.Context, c sprites.Connector, conflict stri
 }
 
 // Get returns a connector with its grants; ErrNotFound if there is none.
-func (k *Connectors) Get(ctx context.Context, name string) (sprites.Connector, error) {
+func (k *Connectors) Get(ctx context.Context, name string) (cove.Connector, error) {
 	c, err := scanConnector(k.db.read.QueryRowContext(ctx, "SELECT "+connectorColumns+" FROM connectors c WHERE name = ?", name))
 	if err == nil {
 		c.Grants, err = k.grants(ctx, name)
@@ -74,16 +74,16 @@ func (k *Connectors) Get(ctx context.Context, name string) (sprites.Connector, e
 	return c, nil
 }
 
-func (k *Connectors) grants(ctx context.Context, name string) ([]sprites.ConnectorGrant, error) {
-	return collect(ctx, k.db.read, func(row scanner) (sprites.ConnectorGrant, error) {
-		var g sprites.ConnectorGrant
+func (k *Connectors) grants(ctx context.Context, name string) ([]cove.ConnectorGrant, error) {
+	return collect(ctx, k.db.read, func(row scanner) (cove.ConnectorGrant, error) {
+		var g cove.ConnectorGrant
 		err := row.Scan(&g.Sprite, &g.Label, &g.Job)
 		return g, err
 	}, "SELECT sprite, label, ifnull(job, '') FROM connector_grants WHERE connector = ? ORDER BY sprite, label, job", name)
 }
 
 // List returns all connectors with their grants, by name.
-func (k *Connectors) List(ctx context.Context) ([]sprites.Connector, error) {
+func (k *Connectors) List(ctx context.Context) ([]cove.Connector, error) {
 	list, err := collect(ctx, k.db.read, scanConnector, "SELECT "+connectorColumns+" FROM connectors c ORDER BY name")
 	for i := range list {
 		if err == nil {
@@ -123,7 +123,7 @@ func (e *UnnamedError) Error() string {
 // another sprite of that name, and a job's with that. Whoever may change a sprite may give it
 // a label that has no grant. So a grant to a label names all sprites that have it
 // (Reaches); else it is an UnnamedError.
-func (k *Connectors) Grant(ctx context.Context, name string, g sprites.ConnectorGrant) error {
+func (k *Connectors) Grant(ctx context.Context, name string, g cove.ConnectorGrant) error {
 	err := k.db.update(ctx, func(tx *sql.Tx) error {
 		checks := map[string]string{"SELECT 1 FROM connectors WHERE name = ?": name}
 		if g.Sprite != "" {
@@ -155,7 +155,7 @@ func (k *Connectors) Grant(ctx context.Context, name string, g sprites.Connector
 
 // checkReaches is an UnnamedError for a new grant to a label that reaches sprites which it
 // does not name.
-func checkReaches(ctx context.Context, tx *sql.Tx, connector string, g sprites.ConnectorGrant) error {
+func checkReaches(ctx context.Context, tx *sql.Tx, connector string, g cove.ConnectorGrant) error {
 	if g.Label == "" {
 		return nil
 	}
@@ -181,7 +181,7 @@ func checkReaches(ctx context.Context, tx *sql.Tx, connector string, g sprites.C
 
 // Revoke takes back the grants that are exactly as g; that there is none is no
 // error. Without a sprite and a label they are all of a job's.
-func (k *Connectors) Revoke(ctx context.Context, name string, g sprites.ConnectorGrant) error {
+func (k *Connectors) Revoke(ctx context.Context, name string, g cove.ConnectorGrant) error {
 	err := k.db.update(ctx, func(tx *sql.Tx) error {
 		where := "connector = ?1 AND ifnull(job, '') = ?2"
 		if g.Sprite != "" || g.Label != "" || g.Job == "" {
@@ -198,7 +198,7 @@ func (k *Connectors) Revoke(ctx context.Context, name string, g sprites.Connecto
 
 // Granted returns the connectors that serve a sprite now, without their grants, by
 // name. Those of jobs that have ended are none of them.
-func (k *Connectors) Granted(ctx context.Context, sprite string) ([]sprites.Connector, error) {
+func (k *Connectors) Granted(ctx context.Context, sprite string) ([]cove.Connector, error) {
 	list, err := collect(ctx, k.db.read, scanConnector, `SELECT DISTINCT `+connectorColumns+` FROM connectors c JOIN connector_grants g ON g.connector = c.name
 		WHERE (g.sprite = ?1 OR g.label <> '' AND EXISTS (SELECT 1 FROM sprites s, json_each(s.labels) l WHERE s.name = ?1 AND l.value = g.label))
 			AND (g.job IS NULL OR EXISTS (SELECT 1 FROM jobs j WHERE j.id = g.job AND j.sprite = ?1 AND j.state IN ('installing', 'queued', 'preparing', 'running', 'waiting')))

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // Errors of jobs.
@@ -33,8 +33,8 @@ type Jobs struct {
 
 const jobColumns = "doc, last_seq"
 
-func scanJob(row scanner) (sprites.Job, error) {
-	var job sprites.Job
+func scanJob(row scanner) (cove.Job, error) {
+	var job cove.Job
 	var doc []byte
 	var seq int64
 	if err := row.Scan(&doc, &seq); err != nil {
@@ -57,7 +57,7 @@ func place(backend, sprite string) string {
 
 // Create adds a job and a snapshot of its settings, which is JSON of the caller's
 // choice and never changes. An ID that is taken is ErrExists.
-func (j *Jobs) Create(ctx context.Context, job sprites.Job, settings json.RawMessage) error {
+func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessage) error {
 	if job.CreatedAt.IsZero() {
 		job.CreatedAt = now()
 	}
@@ -84,11 +84,11 @@ func (j *Jobs) Create(ctx context.Context, job sprites.Job, settings json.RawMes
 }
 
 // Get returns a job; ErrNotFound if there is none.
-func (j *Jobs) Get(ctx context.Context, id string) (sprites.Job, error) {
+func (j *Jobs) Get(ctx context.Context, id string) (cove.Job, error) {
 	return getJob(ctx, j.db.read, id)
 }
 
-func getJob(ctx context.Context, q querier, id string) (sprites.Job, error) {
+func getJob(ctx context.Context, q querier, id string) (cove.Job, error) {
 	job, err := scanJob(q.QueryRowContext(ctx, "SELECT "+jobColumns+" FROM jobs WHERE id = ?", id))
 	if err != nil {
 		return job, fmt.Errorf("job %s: %w", id, notFound(err))
@@ -108,14 +108,14 @@ func (j *Jobs) Settings(ctx context.Context, id string) (json.RawMessage, error)
 
 // JobFilter selects jobs; the zero value is all of them.
 type JobFilter struct {
-	Sprite  string             // empty: of any
-	Backend string             // of Sprite
-	States  []sprites.JobState // empty: in any
-	Limit   int                // 0: no limit
+	Sprite  string          // empty: of any
+	Backend string          // of Sprite
+	States  []cove.JobState // empty: in any
+	Limit   int             // 0: no limit
 }
 
 // List returns the jobs that filter selects, the newest first.
-func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]sprites.Job, error) {
+func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 	query := "SELECT " + jobColumns + " FROM jobs WHERE 1"
 	var args []any
 	if filter.Sprite != "" {
@@ -143,8 +143,8 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]sprites.Job, error
 // Update changes a job in a transaction: f is given the job as it is, and what it
 // leaves is stored, unless it returns an error. f may be called once only, and
 // must not use the store. It can't change a terminal state, nor set one.
-func (j *Jobs) Update(ctx context.Context, id string, f func(*sprites.Job) error) error {
-	err := j.change(ctx, id, func(job *sprites.Job) error {
+func (j *Jobs) Update(ctx context.Context, id string, f func(*cove.Job) error) error {
+	err := j.change(ctx, id, func(job *cove.Job) error {
 		before := job.State
 		if err := f(job); err != nil {
 			return err
@@ -164,12 +164,12 @@ func (j *Jobs) Update(ctx context.Context, id string, f func(*sprites.Job) error
 // and outcome never change again. edit, if not nil, is called by the winner, in
 // the transaction, with the job as it is, to set what else the end brings. EndedAt
 // is now unless edit sets it.
-func (j *Jobs) Finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (won bool, err error) {
+func (j *Jobs) Finish(ctx context.Context, id string, state cove.JobState, outcome cove.Outcome, edit func(*cove.Job)) (won bool, err error) {
 	if !state.Terminal() {
 		return false, fmt.Errorf("finish job %s: %s is not an end", id, state)
 	}
 	errLost := errors.New("has ended already")
-	err = j.change(ctx, id, func(job *sprites.Job) error {
+	err = j.change(ctx, id, func(job *cove.Job) error {
 		if job.State.Terminal() {
 			return errLost
 		}
@@ -194,7 +194,7 @@ func (j *Jobs) Finish(ctx context.Context, id string, state sprites.JobState, ou
 }
 
 // change rewrites a job in a transaction.
-func (j *Jobs) change(ctx context.Context, id string, f func(*sprites.Job) error) error {
+func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) error {
 	err := j.db.update(ctx, func(tx *sql.Tx) error {
 		job, err := getJob(ctx, tx, id)
 		if err != nil {
@@ -233,7 +233,7 @@ func (j *Jobs) Delete(ctx context.Context, id string) error {
 // AppendEvents appends to a job's log. Events whose numbers are there already are
 // left as they are, so that a batch may be appended again; one that leaves a gap
 // is ErrEventGap, and nothing of the batch is stored.
-func (j *Jobs) AppendEvents(ctx context.Context, id string, events []sprites.JobEvent) error {
+func (j *Jobs) AppendEvents(ctx context.Context, id string, events []cove.JobEvent) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -245,7 +245,7 @@ func (j *Jobs) AppendEvents(ctx context.Context, id string, events []sprites.Job
 	return nil
 }
 
-func appendEvents(ctx context.Context, tx *sql.Tx, id string, events []sprites.JobEvent) error {
+func appendEvents(ctx context.Context, tx *sql.Tx, id string, events []cove.JobEvent) error {
 	var last int64
 	if err := tx.QueryRowContext(ctx, "SELECT last_seq FROM jobs WHERE id = ?", id).Scan(&last); err != nil {
 		return notFound(err)
@@ -277,9 +277,9 @@ func appendEvents(ctx context.Context, tx *sql.Tx, id string, events []sprites.J
 
 // Events returns up to limit of a job's events, from number from on, in order. A
 // job that does not exist has none.
-func (j *Jobs) Events(ctx context.Context, id string, from int64, limit int) ([]sprites.JobEvent, error) {
-	events, err := collect(ctx, j.db.read, func(row scanner) (sprites.JobEvent, error) {
-		var e sprites.JobEvent
+func (j *Jobs) Events(ctx context.Context, id string, from int64, limit int) ([]cove.JobEvent, error) {
+	events, err := collect(ctx, j.db.read, func(row scanner) (cove.JobEvent, error) {
+		var e cove.JobEvent
 		var doc []byte
 		err := row.Scan(&doc)
 		if err == nil {
@@ -331,7 +331,7 @@ func (j *Jobs) notify(id string) {
 // Blocking returns a job for whose sake a sprite of this server must not be deleted: one that
 // has not ended, or else one with a result that nobody has pulled, or one that could not
 // collect all of its work from the sprite with this id. ErrNotFound if there is none.
-func (j *Jobs) Blocking(ctx context.Context, sprite, id string) (sprites.Job, error) {
+func (j *Jobs) Blocking(ctx context.Context, sprite, id string) (cove.Job, error) {
 	job, err := scanJob(j.db.read.QueryRowContext(ctx, `SELECT `+jobColumns+` FROM jobs
 		WHERE sprite = ?1 AND (state IN ('installing', 'queued', 'preparing', 'running', 'waiting')
 			OR doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -257,7 +258,7 @@ func TestTokens(t *testing.T) {
 	s, ctx := newStore(t).Tokens, t.Context()
 	at := time.Now().UTC().Truncate(time.Microsecond)
 	in := Token{
-		ID: "1", Name: "ci", Hash: HashToken("secret"), Scope: sprites.TokenScope{Prefix: "ci-"},
+		ID: "1", Name: "ci", Hash: HashToken("secret"), Scope: cove.TokenScope{Prefix: "ci-"},
 		Verbs: []string{"read"}, CreatedAt: at, ExpiresAt: at.Add(time.Hour),
 	}
 	must(t, s.Create(ctx, in))
@@ -281,26 +282,26 @@ func TestTokens(t *testing.T) {
 
 func TestJobRow(t *testing.T) {
 	s, ctx := newStore(t).Jobs, t.Context()
-	job := sprites.Job{ID: "a1b2c3", State: sprites.JobQueued, JobSettings: sprites.JobSettings{Sprite: "paint"}, JobProgress: sprites.JobProgress{LastSeq: 9}}
+	job := cove.Job{ID: "a1b2c3", State: cove.JobQueued, JobSettings: cove.JobSettings{Sprite: "paint"}, JobProgress: cove.JobProgress{LastSeq: 9}}
 	must(t, s.Create(ctx, job, json.RawMessage(`{"plan":"x"}`)))
 	if err := s.Create(ctx, job, nil); !errors.Is(err, ErrExists) {
 		t.Errorf("again: got %v", err)
 	}
-	must(t, s.Update(ctx, job.ID, func(j *sprites.Job) error { j.State, j.Session = sprites.JobRunning, "7"; return nil }))
-	if err := s.Update(ctx, job.ID, func(j *sprites.Job) error { j.Session = "8"; return errors.New("no") }); err == nil {
+	must(t, s.Update(ctx, job.ID, func(j *cove.Job) error { j.State, j.Session = cove.JobRunning, "7"; return nil }))
+	if err := s.Update(ctx, job.ID, func(j *cove.Job) error { j.Session = "8"; return errors.New("no") }); err == nil {
 		t.Error("an error of the change is lost")
 	}
-	if err := s.Update(ctx, job.ID, func(j *sprites.Job) error { j.State = sprites.JobFailed; return nil }); !errors.Is(err, ErrTerminal) {
+	if err := s.Update(ctx, job.ID, func(j *cove.Job) error { j.State = cove.JobFailed; return nil }); !errors.Is(err, ErrTerminal) {
 		t.Errorf("an end by Update: got %v", err)
 	}
 	got, err := s.Get(ctx, job.ID)
-	if err != nil || got.State != sprites.JobRunning || got.Session != "7" || got.LastSeq != 0 || got.CreatedAt.IsZero() {
+	if err != nil || got.State != cove.JobRunning || got.Session != "7" || got.LastSeq != 0 || got.CreatedAt.IsZero() {
 		t.Errorf("Get: got %+v, %v", got, err)
 	}
 	if settings, err := s.Settings(ctx, job.ID); err != nil || string(settings) != `{"plan":"x"}` {
 		t.Errorf("Settings: got %s, %v", settings, err)
 	}
-	must(t, s.Create(ctx, sprites.Job{ID: "2", State: sprites.JobQueued, CreatedAt: time.Now().Add(time.Hour), JobSettings: sprites.JobSettings{Sprite: "tool"}}, nil))
+	must(t, s.Create(ctx, cove.Job{ID: "2", State: cove.JobQueued, CreatedAt: time.Now().Add(time.Hour), JobSettings: cove.JobSettings{Sprite: "tool"}}, nil))
 	for _, c := range []struct {
 		filter JobFilter
 		want   string
@@ -308,8 +309,8 @@ func TestJobRow(t *testing.T) {
 		{JobFilter{}, "2 a1b2c3"},
 		{JobFilter{Limit: 1}, "2"},
 		{JobFilter{Sprite: "paint"}, "a1b2c3"},
-		{JobFilter{States: []sprites.JobState{sprites.JobRunning, sprites.JobWaiting}}, "a1b2c3"},
-		{JobFilter{States: []sprites.JobState{sprites.JobLost}}, ""},
+		{JobFilter{States: []cove.JobState{cove.JobRunning, cove.JobWaiting}}, "a1b2c3"},
+		{JobFilter{States: []cove.JobState{cove.JobLost}}, ""},
 	} {
 		list, err := s.List(ctx, c.filter)
 		must(t, err)
@@ -329,19 +330,19 @@ func TestJobRow(t *testing.T) {
 
 func TestFinishHasOneWinner(t *testing.T) {
 	s, ctx := newStore(t).Jobs, t.Context()
-	must(t, s.Create(ctx, sprites.Job{ID: "1", State: sprites.JobRunning}, nil))
-	if _, err := s.Finish(ctx, "1", sprites.JobRunning, sprites.Outcome{}, nil); err == nil {
+	must(t, s.Create(ctx, cove.Job{ID: "1", State: cove.JobRunning}, nil))
+	if _, err := s.Finish(ctx, "1", cove.JobRunning, cove.Outcome{}, nil); err == nil {
 		t.Error("Finish took a state that is no end")
 	}
 	// Whoever wants to end it wants another end: its supervisor, a person, a reconciler.
-	ends := []sprites.JobState{sprites.JobSucceeded, sprites.JobFailed, sprites.JobTimedOut, sprites.JobCancelled, sprites.JobLost}
+	ends := []cove.JobState{cove.JobSucceeded, cove.JobFailed, cove.JobTimedOut, cove.JobCancelled, cove.JobLost}
 	var winners atomic.Int32
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
 			state := ends[i%len(ends)]
 			reason := fmt.Sprint(state, i)
-			won, err := s.Finish(ctx, "1", state, sprites.Outcome{Reason: reason}, func(j *sprites.Job) { j.Head = reason })
+			won, err := s.Finish(ctx, "1", state, cove.Outcome{Reason: reason}, func(j *cove.Job) { j.Head = reason })
 			if err != nil {
 				t.Error(err)
 			}
@@ -355,28 +356,28 @@ func TestFinishHasOneWinner(t *testing.T) {
 	if winners.Load() != 1 || err != nil || job.Outcome.Reason != job.Head || !strings.HasPrefix(job.Head, string(job.State)) || job.EndedAt == nil {
 		t.Errorf("got %d winners, %+v, %v", winners.Load(), job, err)
 	}
-	err = s.Update(ctx, "1", func(j *sprites.Job) error { j.State = sprites.JobRunning; return nil })
+	err = s.Update(ctx, "1", func(j *cove.Job) error { j.State = cove.JobRunning; return nil })
 	if !errors.Is(err, ErrTerminal) {
 		t.Errorf("leaving an end: got %v", err)
 	}
-	must(t, s.Update(ctx, "1", func(j *sprites.Job) error { t := now(); j.PulledAt = &t; return nil }))
+	must(t, s.Update(ctx, "1", func(j *cove.Job) error { t := now(); j.PulledAt = &t; return nil }))
 }
 
 func TestAppendEvents(t *testing.T) {
 	s, ctx := newStore(t).Jobs, t.Context()
-	must(t, s.Create(ctx, sprites.Job{ID: "1", State: sprites.JobRunning}, nil))
-	event := func(seq int64, text string) sprites.JobEvent {
-		return sprites.JobEvent{Seq: seq, Type: "output", Text: text, Time: time.Now().UTC()}
+	must(t, s.Create(ctx, cove.Job{ID: "1", State: cove.JobRunning}, nil))
+	event := func(seq int64, text string) cove.JobEvent {
+		return cove.JobEvent{Seq: seq, Type: "output", Text: text, Time: time.Now().UTC()}
 	}
-	must(t, s.AppendEvents(ctx, "1", []sprites.JobEvent{event(1, "a"), event(2, "b")}))
-	must(t, s.AppendEvents(ctx, "1", []sprites.JobEvent{event(1, "X"), event(2, "X"), event(3, "c")}))
-	if err := s.AppendEvents(ctx, "1", []sprites.JobEvent{event(4, "d"), event(6, "f")}); !errors.Is(err, ErrEventGap) {
+	must(t, s.AppendEvents(ctx, "1", []cove.JobEvent{event(1, "a"), event(2, "b")}))
+	must(t, s.AppendEvents(ctx, "1", []cove.JobEvent{event(1, "X"), event(2, "X"), event(3, "c")}))
+	if err := s.AppendEvents(ctx, "1", []cove.JobEvent{event(4, "d"), event(6, "f")}); !errors.Is(err, ErrEventGap) {
 		t.Errorf("a gap: got %v", err)
 	}
-	if err := s.AppendEvents(ctx, "1", []sprites.JobEvent{event(0, "z")}); !errors.Is(err, ErrEventGap) {
+	if err := s.AppendEvents(ctx, "1", []cove.JobEvent{event(0, "z")}); !errors.Is(err, ErrEventGap) {
 		t.Errorf("number 0: got %v", err)
 	}
-	if err := s.AppendEvents(ctx, "none", []sprites.JobEvent{event(1, "a")}); !errors.Is(err, ErrNotFound) {
+	if err := s.AppendEvents(ctx, "none", []cove.JobEvent{event(1, "a")}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("of no job: got %v", err)
 	}
 	texts := func(from int64, limit int) string {
@@ -405,7 +406,7 @@ func TestAppendEvents(t *testing.T) {
 
 func TestWatch(t *testing.T) {
 	s, ctx := newStore(t).Jobs, t.Context()
-	must(t, s.Create(ctx, sprites.Job{ID: "1", State: sprites.JobRunning}, nil))
+	must(t, s.Create(ctx, cove.Job{ID: "1", State: cove.JobRunning}, nil))
 	changed, cancel := s.Watch("1")
 	wait := func(after string) {
 		t.Helper()
@@ -417,10 +418,10 @@ func TestWatch(t *testing.T) {
 			t.Errorf("no signal after %s", after)
 		}
 	}
-	must(t, s.AppendEvents(ctx, "1", []sprites.JobEvent{{Seq: 1}}))
+	must(t, s.AppendEvents(ctx, "1", []cove.JobEvent{{Seq: 1}}))
 	wait("AppendEvents")
-	must(t, s.Update(ctx, "1", func(*sprites.Job) error { return nil }))
-	must(t, s.Update(ctx, "1", func(*sprites.Job) error { return nil })) // not received: must not block
+	must(t, s.Update(ctx, "1", func(*cove.Job) error { return nil }))
+	must(t, s.Update(ctx, "1", func(*cove.Job) error { return nil })) // not received: must not block
 	wait("Update")
 	must(t, s.Delete(ctx, "1"))
 	wait("Delete")
@@ -433,14 +434,14 @@ func TestWatch(t *testing.T) {
 func TestBlocking(t *testing.T) {
 	s, ctx := newStore(t).Jobs, t.Context()
 	pulled := time.Now()
-	for _, j := range []sprites.Job{
-		{ID: "empty", State: sprites.JobSucceeded, JobSettings: sprites.JobSettings{Sprite: "a"}},
-		{ID: "pulled", State: sprites.JobSucceeded, JobSettings: sprites.JobSettings{Sprite: "a"}, JobResult: sprites.JobResult{Bundle: sprites.Artifact{Size: 5}, PulledAt: &pulled}},
-		{ID: "work", State: sprites.JobFailed, JobSettings: sprites.JobSettings{Sprite: "b"}, JobResult: sprites.JobResult{Bundle: sprites.Artifact{Size: 5}}},
-		{ID: "work2", State: sprites.JobFailed, JobSettings: sprites.JobSettings{Sprite: "c"}, JobResult: sprites.JobResult{Bundle: sprites.Artifact{Size: 5}}},
-		{ID: "runs", State: sprites.JobRunning, JobSettings: sprites.JobSettings{Sprite: "c"}},
-		{ID: "rest", State: sprites.JobSucceeded, SpriteID: "ours", JobSettings: sprites.JobSettings{Sprite: "d"}, JobResult: sprites.JobResult{Bundle: sprites.Artifact{Size: 5}, PulledAt: &pulled, Uncollected: "a repository"}},
-		{ID: "elsewhere", State: sprites.JobLost, SpriteID: "deleted", JobSettings: sprites.JobSettings{Sprite: "e"}, JobResult: sprites.JobResult{Uncollected: "a repository"}},
+	for _, j := range []cove.Job{
+		{ID: "empty", State: cove.JobSucceeded, JobSettings: cove.JobSettings{Sprite: "a"}},
+		{ID: "pulled", State: cove.JobSucceeded, JobSettings: cove.JobSettings{Sprite: "a"}, JobResult: cove.JobResult{Bundle: cove.Artifact{Size: 5}, PulledAt: &pulled}},
+		{ID: "work", State: cove.JobFailed, JobSettings: cove.JobSettings{Sprite: "b"}, JobResult: cove.JobResult{Bundle: cove.Artifact{Size: 5}}},
+		{ID: "work2", State: cove.JobFailed, JobSettings: cove.JobSettings{Sprite: "c"}, JobResult: cove.JobResult{Bundle: cove.Artifact{Size: 5}}},
+		{ID: "runs", State: cove.JobRunning, JobSettings: cove.JobSettings{Sprite: "c"}},
+		{ID: "rest", State: cove.JobSucceeded, SpriteID: "ours", JobSettings: cove.JobSettings{Sprite: "d"}, JobResult: cove.JobResult{Bundle: cove.Artifact{Size: 5}, PulledAt: &pulled, Uncollected: "a repository"}},
+		{ID: "elsewhere", State: cove.JobLost, SpriteID: "deleted", JobSettings: cove.JobSettings{Sprite: "e"}, JobResult: cove.JobResult{Uncollected: "a repository"}},
 	} {
 		must(t, s.Create(ctx, j, nil))
 	}

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // Token is a token as the store knows it: the hash of its secret, never the
@@ -18,7 +18,7 @@ type Token struct {
 	ID        string
 	Name      string
 	Hash      [sha256.Size]byte
-	Scope     sprites.TokenScope
+	Scope     cove.TokenScope
 	Verbs     []string
 	CreatedAt time.Time
 	ExpiresAt time.Time // zero: never

@@ -17,7 +17,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // Upstream is a connector with its secrets: what a gateway is told. It is never
@@ -35,7 +35,7 @@ type Upstream struct {
 
 	Methods, Paths, DenyPaths []string
 	Limits                    Limits
-	Prices                    []sprites.ConnectorPrice
+	Prices                    []cove.ConnectorPrice
 	Git                       bool // git in the sandbox is to go through it
 
 	Refused string // why it serves nobody now; empty: it does
@@ -43,10 +43,10 @@ type Upstream struct {
 }
 
 // Limits are those of a definition.
-type Limits = sprites.ConnectorLimits
+type Limits = cove.ConnectorLimits
 
 // presets are the definitions that are known by name.
-var presets = map[string]sprites.Connector{
+var presets = map[string]cove.Connector{
 	"anthropic":  {Upstream: "https://api.anthropic.com", Headers: map[string]string{"X-Api-Key": "{secret}"}},
 	"openai":     {Upstream: "https://api.openai.com", Headers: map[string]string{"Authorization": "Bearer {secret}"}},
 	"gemini":     {Upstream: "https://generativelanguage.googleapis.com", Headers: map[string]string{"X-Goog-Api-Key": "{secret}"}},
@@ -59,7 +59,7 @@ func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
 
 // Complete fills in what a definition leaves out: of a name that is known the
 // upstream, the headers (nil, not empty) and the secret's name.
-func Complete(c sprites.Connector) sprites.Connector {
+func Complete(c cove.Connector) cove.Connector {
 	if p, ok := presets[c.Name]; ok {
 		c.Git = c.Git || p.Git
 		if c.Upstream == "" {
@@ -113,7 +113,7 @@ const (
 )
 
 // Check says what is wrong with a definition that Complete has completed.
-func Check(c sprites.Connector) error {
+func Check(c cove.Connector) error {
 	if err := CheckName(c.Name); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func checkHeader(name, value string) error {
 }
 
 // checkUpstream wants a URL, and one over which no secret goes in the clear.
-func checkUpstream(c sprites.Connector) error {
+func checkUpstream(c cove.Connector) error {
 	u, err := ParseURL(c.Upstream)
 	switch {
 	case c.Upstream == "":
@@ -200,7 +200,7 @@ func loopback(host string) bool {
 }
 
 // SecretsOf are the names of the secrets that a definition needs, each once.
-func SecretsOf(c sprites.Connector) []string {
+func SecretsOf(c cove.Connector) []string {
 	names := map[string]bool{}
 	for _, value := range c.Headers {
 		for _, m := range placeholder.FindAllStringSubmatch(value, -1) {
@@ -215,7 +215,7 @@ func SecretsOf(c sprites.Connector) []string {
 }
 
 // Resolve puts the secrets' values into a definition.
-func Resolve(c sprites.Connector, value func(name string) (string, error)) (Upstream, error) {
+func Resolve(c cove.Connector, value func(name string) (string, error)) (Upstream, error) {
 	u := Upstream{URL: c.Upstream, Header: http.Header{}, Methods: c.Methods, Paths: c.Paths, DenyPaths: c.DenyPaths, Limits: c.Limits, Prices: c.Prices, Git: c.Git}
 	values := map[string]string{}
 	for _, name := range SecretsOf(c) {

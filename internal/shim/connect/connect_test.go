@@ -10,12 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 func TestPresets(t *testing.T) {
 	for _, name := range Presets() {
-		c := Complete(sprites.Connector{Name: name})
+		c := Complete(cove.Connector{Name: name})
 		if err := Check(c); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -23,20 +23,20 @@ func TestPresets(t *testing.T) {
 			t.Errorf("%s needs the secrets %q", name, got)
 		}
 	}
-	c := Complete(sprites.Connector{Name: "anthropic", Upstream: "http://127.0.0.1:8080", Secret: "other", Methods: []string{"post"}})
+	c := Complete(cove.Connector{Name: "anthropic", Upstream: "http://127.0.0.1:8080", Secret: "other", Methods: []string{"post"}})
 	if err := Check(c); err != nil || c.Upstream != "http://127.0.0.1:8080" || c.Headers["X-Api-Key"] != "{secret}" || !slices.Equal(SecretsOf(c), []string{"other"}) || c.Methods[0] != "POST" {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	if c := Complete(sprites.Connector{Name: "openai", Headers: map[string]string{}}); len(SecretsOf(c)) != 0 || c.Secret != "" {
+	if c := Complete(cove.Connector{Name: "openai", Headers: map[string]string{}}); len(SecretsOf(c)) != 0 || c.Secret != "" {
 		t.Errorf("without headers: got %+v", c)
 	}
 }
 
 func TestCheck(t *testing.T) {
-	h := func(name, value string) sprites.Connector {
-		return sprites.Connector{Name: "a", Upstream: "https://a.example", Headers: map[string]string{name: value}}
+	h := func(name, value string) cove.Connector {
+		return cove.Connector{Name: "a", Upstream: "https://a.example", Headers: map[string]string{name: value}}
 	}
-	for what, c := range map[string]sprites.Connector{
+	for what, c := range map[string]cove.Connector{
 		"only":         {Name: "a"},
 		"name":         {Name: "A_b", Upstream: "https://a.example"},
 		"in the clear": {Name: "a", Upstream: "http://a.example", Headers: map[string]string{"X-Key": "{secret}"}},
@@ -44,7 +44,7 @@ func TestCheck(t *testing.T) {
 		"URL of":       {Name: "a", Upstream: "https://a.example/?q=1"},
 		"no method":    {Name: "a", Upstream: "https://a.example", Methods: []string{"GET /"}},
 		"pattern":      {Name: "a", Upstream: "https://a.example", DenyPaths: []string{"admin"}},
-		"negative":     {Name: "a", Upstream: "https://a.example", Limits: sprites.ConnectorLimits{Requests: -1}},
+		"negative":     {Name: "a", Upstream: "https://a.example", Limits: cove.ConnectorLimits{Requests: -1}},
 		"braces":       h("X-Key", "{secrets}"),
 		"control":      h("X-Key", "a\nb"),
 		"no header":    h("X Key", "a"),
@@ -58,7 +58,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestResolve(t *testing.T) {
-	c := Complete(sprites.Connector{Name: "a", Upstream: "https://a.example", Headers: map[string]string{
+	c := Complete(cove.Connector{Name: "a", Upstream: "https://a.example", Headers: map[string]string{
 		"x-key": "{secret}", "X-Two": "one {secret} two {secret:b}", "Authorization": "Basic {basic:user}", "X-Plain": "text",
 	}})
 	u, err := Resolve(c, func(name string) (string, error) { return "value/of " + name, nil })
@@ -84,7 +84,7 @@ func TestResolve(t *testing.T) {
 // The usual encodings of a secret are hidden, too, wherever an upstream puts them.
 func TestHiddenForms(t *testing.T) {
 	const value = "Sk-test/0123&456?789"
-	u, err := Resolve(sprites.Connector{Name: "x", Secret: "x", Headers: map[string]string{"X-Key": "{secret}"}}, func(string) (string, error) { return value, nil })
+	u, err := Resolve(cove.Connector{Name: "x", Secret: "x", Headers: map[string]string{"X-Key": "{secret}"}}, func(string) (string, error) { return value, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strconv"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // Tokens are what a model's API charges for.
@@ -36,7 +36,7 @@ func (u *Upstream) Cost(model string, t Tokens) int64 {
 
 const maxPrice = 1e6
 
-func checkPrices(c sprites.Connector) error {
+func checkPrices(c cove.Connector) error {
 	if len(c.Prices) > maxList {
 		return fmt.Errorf("more than %d prices", maxList)
 	}

@@ -3,7 +3,7 @@ package connect
 import (
 	"testing"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // The answers that the APIs' documents show, as streams and as whole documents.
@@ -52,7 +52,7 @@ func TestTally(t *testing.T) {
 }
 
 func TestCost(t *testing.T) {
-	u := Upstream{Prices: []sprites.ConnectorPrice{{Model: "claude-opus-*", Input: 5, Output: 25}, {Model: "claude-*", Input: 0.1, Output: 0.4}}}
+	u := Upstream{Prices: []cove.ConnectorPrice{{Model: "claude-opus-*", Input: 5, Output: 25}, {Model: "claude-*", Input: 0.1, Output: 0.4}}}
 	for model, want := range map[string]int64{"claude-opus-9": 5_000_000 + 25, "claude-haiku": 100_000 + 1, "": 5_000_000 + 25} {
 		if got := u.Cost(model, Tokens{1_000_000, 1}); got != want {
 			t.Errorf("%q costs %d, want %d", model, got, want)

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/shim/connect"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // told are the requests that a gateway has told of.
@@ -463,7 +463,7 @@ func TestConnectorSpending(t *testing.T) {
 	defer upstream.Close()
 	var log told
 	w := newWorld(t, "veth", func(g *Gateway) { g.OnRequest = log.add })
-	prices := []sprites.ConnectorPrice{{Model: "large", Input: 1, Output: 10}}
+	prices := []cove.ConnectorPrice{{Model: "large", Input: 1, Output: 10}}
 	set(t, w, map[string]connect.Upstream{
 		"dollars": {URL: upstream.URL, Prices: prices, Limits: connect.Limits{USDPerDay: 0.003}},
 		"tokens":  {URL: upstream.URL, Limits: connect.Limits{TokensPerDay: 1000}},

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -31,7 +32,7 @@ type Options struct {
 
 	// Jobs makes the server's half of jobs; nil: none. stop is called before the
 	// server ends.
-	Jobs func(st *store.Store, client *sprites.Client) (jobs server.Jobs, stop func() error, err error)
+	Jobs func(st *store.Store, client *cove.Client) (jobs server.Jobs, stop func() error, err error)
 
 	// Configure, if not nil, is called before the server serves.
 	Configure func(*server.Server)
@@ -153,7 +154,9 @@ func (s *Server) Stop() {
 }
 
 // Client returns a client with the owner's token.
-func (s *Server) Client() *sprites.Client { return &sprites.Client{URL: s.URL, Token: s.Token} }
+func (s *Server) Client() *cove.Client {
+	return &cove.Client{Client: &sprites.Client{URL: s.URL, Token: s.Token}}
+}
 
 // Create makes a sprite, and returns a handle on it.
 func (s *Server) Create(name string) *sprites.Sprite {

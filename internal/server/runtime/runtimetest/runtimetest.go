@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
@@ -117,9 +118,9 @@ func Run(t *testing.T, rt sprite.Runtime, restart func(t *testing.T) sprite.Runt
 }
 
 // client returns a client of the guest's own API.
-func client(sb sprite.Sandbox) *sprites.Client {
+func client(sb sprite.Sandbox) *cove.Client {
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, boot.API) }}
-	return &sprites.Client{URL: "http://guest", HTTPClient: &http.Client{Transport: tr}}
+	return &cove.Client{Client: &sprites.Client{URL: "http://guest", HTTPClient: &http.Client{Transport: tr}}}
 }
 
 func output(t *testing.T, sb sprite.Sandbox, name string, args ...string) string {

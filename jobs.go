@@ -1,39 +1,38 @@
-package sprites
+package cove
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/cove-dev/cove/sprites"
 )
 
 // How the waits for jobs deal with a server that is away.
 const (
-	pollWait     = 30 * time.Second       // asked of the server
-	pollPause    = 500 * time.Millisecond // at least, between polls that the server answers at once
-	pollBackoff  = 5 * time.Second        // at most, between tries to reach it
-	pollPatience = 5 * time.Minute        // of tries without an answer, after which the error is returned
-	quietStream  = 90 * time.Second       // without a line, a stream of events is opened anew
+	pollWait     = 30 * time.Second          // asked of the server
+	pollPause    = 500 * time.Millisecond    // at least, between polls that the server answers at once
+	pollBackoff  = 5 * time.Second           // at most, between tries to reach it
+	pollPatience = 5 * time.Minute           // of tries without an answer, after which the error is returned
+	pollLimit    = pollWait + 90*time.Second // without an answer, the server is away
 )
 
 // CreateJob makes a job, and a sprite for it where req names none. The work
 // begins with StartJob; with req.Early it may take an AwaitInstall before that.
 func (c *Client) CreateJob(ctx context.Context, req JobRequest) (Job, error) {
-	return callJob(ctx, c, "create job", call{method: http.MethodPost, path: joinPath("v1", "jobs"), in: req})
+	return callJob(ctx, c, "create job", sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs"), JSON: req})
 }
 
 // PreviewJob says what CreateJob would make, or why it would not, and makes nothing.
 func (c *Client) PreviewJob(ctx context.Context, req JobRequest) (JobPreview, error) {
 	var p JobPreview
-	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "jobs", "preview"), in: req}, &p); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", "preview"), JSON: req}, &p); err != nil {
 		return p, fmt.Errorf("preview job: %w", err)
 	}
 	return p, nil
@@ -41,18 +40,18 @@ func (c *Client) PreviewJob(ctx context.Context, req JobRequest) (JobPreview, er
 
 // StartJob says that the job's bundle is in place, and begins the work.
 func (c *Client) StartJob(ctx context.Context, id string, req JobStart) (Job, error) {
-	return callJob(ctx, c, "start job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "start"), in: req})
+	return callJob(ctx, c, "start job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "start"), JSON: req})
 }
 
 // Job describes a job.
 func (c *Client) Job(ctx context.Context, id string) (Job, error) {
-	return callJob(ctx, c, "get job "+id, call{method: http.MethodGet, path: joinPath("v1", "jobs", id)})
+	return callJob(ctx, c, "get job "+id, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs", id)})
 }
 
 // Jobs lists all jobs, the newest first.
 func (c *Client) Jobs(ctx context.Context) ([]Job, error) {
 	var list JobList
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "jobs")}, &list); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs")}, &list); err != nil {
 		return nil, fmt.Errorf("list jobs: %w", err)
 	}
 	return list.Jobs, nil
@@ -61,34 +60,34 @@ func (c *Client) Jobs(ctx context.Context) ([]Job, error) {
 // StopJob asks for a job's end; the job collects what there is and becomes
 // cancelled.
 func (c *Client) StopJob(ctx context.Context, id string) (Job, error) {
-	return callJob(ctx, c, "stop job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "stop")})
+	return callJob(ctx, c, "stop job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "stop")})
 }
 
 // SendJob hands a message to the agent of a job that was made with Converse, and
 // returns when the agent has it.
 func (c *Client) SendJob(ctx context.Context, id string, m JobMessage) (Job, error) {
-	return callJob(ctx, c, "send to job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "send"), in: m})
+	return callJob(ctx, c, "send to job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "send"), JSON: m})
 }
 
 // AnswerJob answers the question of a job's agent, and returns when the agent has it.
 func (c *Client) AnswerJob(ctx context.Context, id string, a JobAnswer) (Job, error) {
-	return callJob(ctx, c, "answer job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "answer"), in: a})
+	return callJob(ctx, c, "answer job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "answer"), JSON: a})
 }
 
 // RetryJob begins a job that has ended anew, and returns the new one.
 func (c *Client) RetryJob(ctx context.Context, id string, req JobRetry) (Job, error) {
-	return callJob(ctx, c, "retry job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "retry"), in: req})
+	return callJob(ctx, c, "retry job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "retry"), JSON: req})
 }
 
 // ResumeJob has the agent of a job that has ended go on, and returns the new job.
 func (c *Client) ResumeJob(ctx context.Context, id string, req JobResume) (Job, error) {
-	return callJob(ctx, c, "resume job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "resume"), in: req})
+	return callJob(ctx, c, "resume job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "resume"), JSON: req})
 }
 
 // CollectJobs removes the jobs that nobody needs any more.
 func (c *Client) CollectJobs(ctx context.Context, req JobGC) (JobGCResult, error) {
 	var result JobGCResult
-	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "jobs", "gc"), in: req}, &result); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", "gc"), JSON: req}, &result); err != nil {
 		return result, fmt.Errorf("remove old jobs: %w", err)
 	}
 	return result, nil
@@ -97,7 +96,7 @@ func (c *Client) CollectJobs(ctx context.Context, req JobGC) (JobGCResult, error
 // MarkPulled says that the job's commits, up to head, are where they belong.
 func (c *Client) MarkPulled(ctx context.Context, id, head string) (Job, error) {
 	return callJob(ctx, c, "mark job "+id+" as pulled",
-		call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "pulled"), in: JobPulled{Head: head}})
+		sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "pulled"), JSON: JobPulled{Head: head}})
 }
 
 // DeleteJob forgets a job. One that runs, or whose commits nobody has pulled, is
@@ -107,7 +106,7 @@ func (c *Client) DeleteJob(ctx context.Context, id string, force bool) error {
 	if force {
 		query.Set("force", "true")
 	}
-	err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "jobs", id), query: query}, nil)
+	err := c.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "jobs", id), Query: query}, nil)
 	if err != nil {
 		return fmt.Errorf("delete job %s: %w", id, err)
 	}
@@ -115,9 +114,9 @@ func (c *Client) DeleteJob(ctx context.Context, id string, force bool) error {
 }
 
 // callJob makes a call that is answered by a job, or by nothing.
-func callJob(ctx context.Context, c *Client, doing string, r call) (Job, error) {
+func callJob(ctx context.Context, c *Client, doing string, r sprites.Request) (Job, error) {
 	var job Job
-	if err := c.json(ctx, r, &job); err != nil {
+	if err := c.Call(ctx, r, &job); err != nil {
 		return Job{}, fmt.Errorf("%s: %w", doing, err)
 	}
 	return job, nil
@@ -137,7 +136,7 @@ func (c *Client) WaitJob(ctx context.Context, id string) (Job, error) {
 		case err == nil:
 			again = patience{}
 			if time.Since(asked) < pollPause {
-				err = sleep(ctx, pollPause)
+				err = pause(ctx, pollPause)
 			}
 		default:
 			err = again.wait(ctx, err)
@@ -169,7 +168,7 @@ func (c *Client) AwaitInstall(ctx context.Context, id string, each func(Job)) (J
 				each(job)
 			}
 			if time.Since(asked) < pollPause {
-				err = sleep(ctx, pollPause)
+				err = pause(ctx, pollPause)
 			}
 		default:
 			err = again.wait(ctx, err)
@@ -182,17 +181,15 @@ func (c *Client) AwaitInstall(ctx context.Context, id string, each func(Job)) (J
 
 // poll is one long poll, which a dead connection doesn't hold for ever.
 func poll(ctx context.Context, c *Client, id string, query url.Values) (Job, error) {
-	limited, cancel := context.WithTimeout(ctx, pollWait+quietStream)
+	limited, cancel := context.WithTimeout(ctx, pollLimit)
 	defer cancel()
 	var job Job
-	err := c.json(limited, call{method: http.MethodGet, path: joinPath("v1", "jobs", id), query: query}, &job)
+	err := c.Call(limited, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs", id), Query: query}, &job)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		err = errSilent
+		err = sprites.ErrSilent
 	}
 	return job, err
 }
-
-var errSilent = errors.New("the server went silent")
 
 // permanentError is of the kind that is the same at the next try.
 type permanentError struct{ error }
@@ -211,10 +208,10 @@ func (p *patience) wait(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if e, ok := errors.AsType[*Error](err); ok && e.StatusCode < 500 && e.StatusCode != http.StatusTooManyRequests {
+	if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode < 500 && e.StatusCode != http.StatusTooManyRequests {
 		return err
 	}
-	if _, ok := errors.AsType[permanentError](err); ok || errors.Is(err, ErrBadName) {
+	if _, ok := errors.AsType[permanentError](err); ok || errors.Is(err, sprites.ErrLongLine) || errors.Is(err, sprites.ErrBadName) {
 		return err
 	}
 	now := time.Now()
@@ -225,7 +222,7 @@ func (p *patience) wait(ctx context.Context, err error) error {
 		return err
 	}
 	p.pause = min(max(2*p.pause, 100*time.Millisecond), pollBackoff)
-	return sleep(ctx, p.pause)
+	return pause(ctx, p.pause)
 }
 
 // JobEvents yields the job's events from number from on. With follow it goes on
@@ -276,7 +273,7 @@ func (f *follower) run(ctx context.Context) error {
 			again.since = time.Time{}
 		}
 		if err == nil {
-			err = errSilent // ended early, but politely
+			err = sprites.ErrSilent // ended early, but politely
 		}
 		if err := again.wait(ctx, err); err != nil {
 			return err
@@ -306,51 +303,19 @@ func (f *follower) stream(ctx context.Context) error {
 	// the first wanted or the last known, nothing is missed.
 	query := url.Values{"from": {strconv.FormatInt(f.next-1, 10)}, "follow": {strconv.FormatBool(f.follow)}}
 	f.connected = false
-	accepted := func(*http.Response) error { f.connected = true; return nil }
-	return f.client.lines(ctx, joinPath("v1", "jobs", f.id, "events"), query, accepted, f.event)
-}
-
-// lines reads the lines of a stream, opened with a GET, until its end, an error,
-// or a silence. accepted is called when the server has taken the call; each may
-// return errStop.
-func (c *Client) lines(ctx context.Context, path string, query url.Values, accepted func(*http.Response) error, each func([]byte) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	quiet := time.AfterFunc(quietStream, func() { cancel(errSilent) })
-	defer quiet.Stop()
-	resp, err := c.do(ctx, call{method: http.MethodGet, path: path, query: query, header: http.Header{"Accept": {ndjson}}})
-	if err == nil {
-		defer func() { _ = resp.Body.Close() }()
-		if err = accepted(resp); err == nil {
-			err = readLines(lively{resp.Body, quiet}, each)
+	for line, err := range f.client.Lines(ctx, sprites.Request{
+		Method: http.MethodGet, Path: sprites.Path("v1", "jobs", f.id, "events"), Query: query,
+		Answered: func(*http.Response) error { f.connected = true; return nil },
+	}) {
+		if err == nil {
+			err = f.event(line)
+		}
+		if err != nil || f.done {
+			return err
 		}
 	}
-	if errors.Is(err, errStop) {
-		return nil
-	}
-	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
-		return errSilent
-	}
-	return err
+	return nil
 }
-
-const ndjson = "application/x-ndjson"
-
-// lively puts off the end of a stream whenever something comes, a blank line too.
-type lively struct {
-	io.Reader
-	quiet *time.Timer
-}
-
-func (l lively) Read(p []byte) (int, error) {
-	n, err := l.Reader.Read(p)
-	if n > 0 {
-		l.quiet.Reset(quietStream)
-	}
-	return n, err
-}
-
-var errStop = errors.New("stop reading lines")
 
 // event yields one line, if it is new.
 func (f *follower) event(line []byte) error {
@@ -364,38 +329,16 @@ func (f *follower) event(line []byte) error {
 	f.next = e.Seq + 1
 	if !f.yield(e, nil) || e.Type == "end" {
 		f.done = true
-		return errStop
 	}
 	return nil
 }
 
-// readLines calls f for each line of an NDJSON stream that is not empty. A last
-// line without its end is not a line but a cut.
-func readLines(r io.Reader, f func([]byte) error) error {
-	br := bufio.NewReaderSize(r, 64<<10)
-	var long []byte
-	for {
-		part, err := br.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) {
-			if long = append(long, part...); len(long) > maxLine {
-				return permanentError{fmt.Errorf("line longer than %d bytes", maxLine)}
-			}
-			continue
-		}
-		if err == io.EOF {
-			if len(part)+len(long) > 0 {
-				return io.ErrUnexpectedEOF
-			}
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if long = append(long, part...); len(bytes.TrimSpace(long)) > 0 {
-			if err := f(long); err != nil {
-				return err
-			}
-		}
-		long = long[:0]
+// pause waits for d, or returns the error of a context that ends sooner.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }

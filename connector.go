@@ -1,11 +1,15 @@
-package sprites
+package cove
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
+
+	"github.com/cove-dev/cove/sprites"
 )
 
 // Connector is a named upstream of a cove server. What a sprite that it is granted
@@ -99,7 +103,7 @@ type ConnectorEvent struct {
 // stay. Of the names that the server knows what is left out is filled in.
 func (c *Client) PutConnector(ctx context.Context, def Connector) (Connector, error) {
 	var out Connector
-	if err := c.json(ctx, call{method: http.MethodPut, path: joinPath("v1", "connectors", def.Name), in: def}, &out); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodPut, Path: sprites.Path("v1", "connectors", def.Name), JSON: def}, &out); err != nil {
 		return out, fmt.Errorf("put connector %s: %w", def.Name, err)
 	}
 	return out, nil
@@ -108,7 +112,7 @@ func (c *Client) PutConnector(ctx context.Context, def Connector) (Connector, er
 // Connectors describes all connectors, by name.
 func (c *Client) Connectors(ctx context.Context) ([]Connector, error) {
 	var list ConnectorList
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "connectors"), retry: true}, &list); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "connectors"), Retry: true}, &list); err != nil {
 		return nil, fmt.Errorf("list connectors: %w", err)
 	}
 	return list.Connectors, nil
@@ -117,7 +121,7 @@ func (c *Client) Connectors(ctx context.Context) ([]Connector, error) {
 // Connector describes one connector.
 func (c *Client) Connector(ctx context.Context, name string) (Connector, error) {
 	var out Connector
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "connectors", name), retry: true}, &out); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "connectors", name), Retry: true}, &out); err != nil {
 		return out, fmt.Errorf("connector %s: %w", name, err)
 	}
 	return out, nil
@@ -125,7 +129,7 @@ func (c *Client) Connector(ctx context.Context, name string) (Connector, error) 
 
 // DeleteConnector forgets a connector and its grants. Requests under way end.
 func (c *Client) DeleteConnector(ctx context.Context, name string) error {
-	if err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "connectors", name)}, nil); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "connectors", name)}, nil); err != nil {
 		return fmt.Errorf("delete connector %s: %w", name, err)
 	}
 	return nil
@@ -133,7 +137,7 @@ func (c *Client) DeleteConnector(ctx context.Context, name string) error {
 
 // GrantConnector lets a connector serve whom the grant names, at once.
 func (c *Client) GrantConnector(ctx context.Context, name string, g ConnectorGrant) error {
-	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "connectors", name, "grants"), in: g}, nil); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "connectors", name, "grants"), JSON: g}, nil); err != nil {
 		return fmt.Errorf("grant connector %s: %w", name, err)
 	}
 	return nil
@@ -148,7 +152,7 @@ func (c *Client) RevokeConnector(ctx context.Context, name string, g ConnectorGr
 			query.Set(key, value)
 		}
 	}
-	if err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "connectors", name, "grants"), query: query}, nil); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "connectors", name, "grants"), Query: query}, nil); err != nil {
 		return fmt.Errorf("revoke connector %s: %w", name, err)
 	}
 	return nil
@@ -160,12 +164,27 @@ type ConnectorLogOptions struct {
 	Follow bool      // go on with what comes, until the context ends
 }
 
-// ConnectorLog calls each with the requests that the sprite made through
+// ConnectorLog calls each with the requests that a sprite made through
 // connectors, oldest first, until it returns an error.
-func (s *Sprite) ConnectorLog(ctx context.Context, opts ConnectorLogOptions, each func(ConnectorEvent) error) error {
-	query := logQuery(opts.Since, opts.Follow)
-	if err := eachEvent(ctx, s.client, call{method: http.MethodGet, path: s.path("connectors", "log"), query: query, retry: true}, each); err != nil {
-		return fmt.Errorf("connector log of %s: %w", s.describe(), err)
+func (c *Client) ConnectorLog(ctx context.Context, sprite string, opts ConnectorLogOptions, each func(ConnectorEvent) error) error {
+	query := url.Values{}
+	if opts.Follow {
+		query.Set("follow", "true")
+	}
+	if !opts.Since.IsZero() {
+		query.Set("since", strconv.FormatInt(opts.Since.UnixMilli(), 10))
+	}
+	for line, err := range c.Lines(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "sprites", sprite, "connectors", "log"), Query: query, Retry: true}) {
+		var event ConnectorEvent
+		if err == nil {
+			err = json.Unmarshal(line, &event)
+		}
+		if err == nil {
+			err = each(event)
+		}
+		if err != nil {
+			return fmt.Errorf("connector log of sprite %s: %w", sprite, err)
+		}
 	}
 	return nil
 }

@@ -1,10 +1,12 @@
-package sprites
+package cove
 
 import (
 	"context"
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/cove-dev/cove/sprites"
 )
 
 // Secret describes a secret of a cove server: a value that it keeps encrypted, and
@@ -27,7 +29,7 @@ type SecretRequest struct {
 
 // SetSecret stores a secret, in place of one of the same name.
 func (c *Client) SetSecret(ctx context.Context, name, value string) error {
-	if err := c.json(ctx, call{method: http.MethodPut, path: joinPath("v1", "secrets", name), in: SecretRequest{value}}, nil); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodPut, Path: sprites.Path("v1", "secrets", name), JSON: SecretRequest{value}}, nil); err != nil {
 		return fmt.Errorf("set secret %s: %w", name, err)
 	}
 	return nil
@@ -36,7 +38,7 @@ func (c *Client) SetSecret(ctx context.Context, name, value string) error {
 // Secrets describes all secrets, by name.
 func (c *Client) Secrets(ctx context.Context) ([]Secret, error) {
 	var list SecretList
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "secrets"), retry: true}, &list); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "secrets"), Retry: true}, &list); err != nil {
 		return nil, fmt.Errorf("list secrets: %w", err)
 	}
 	return list.Secrets, nil
@@ -45,7 +47,7 @@ func (c *Client) Secrets(ctx context.Context) ([]Secret, error) {
 // DeleteSecret forgets a secret. Connectors that need it serve nobody until it is
 // set again.
 func (c *Client) DeleteSecret(ctx context.Context, name string) error {
-	if err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "secrets", name)}, nil); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "secrets", name)}, nil); err != nil {
 		return fmt.Errorf("delete secret %s: %w", name, err)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package sprites
+package cove
 
 // SetupScript prepares a sprite before an agent works in it: what it installs is
 // there for all that comes. It runs at the top of a clone of the repository, as the

@@ -1,4 +1,4 @@
-package sprites_test
+package cove_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -21,7 +22,7 @@ type jobServer struct {
 	exclusive bool  // takes from as the last number that is known
 	polite    bool  // ends a connection in good order
 	asked     []string
-	job       sprites.Job
+	job       cove.Job
 }
 
 func (s *jobServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -48,7 +49,7 @@ func (s *jobServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler)
 		}
 		n--
-		e := sprites.JobEvent{Seq: seq, Type: "output", Text: strings.Repeat("x", 100_000)}
+		e := cove.JobEvent{Seq: seq, Type: "output", Text: strings.Repeat("x", 100_000)}
 		if seq == s.last {
 			e.Type = "end"
 		}
@@ -57,7 +58,7 @@ func (s *jobServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func collect(c *sprites.Client, from int64, follow bool) (seqs []int64, err error) {
+func collect(c *cove.Client, from int64, follow bool) (seqs []int64, err error) {
 	for e, err := range c.JobEvents(context.Background(), "a3f7b2", from, follow) {
 		if err != nil {
 			return seqs, err
@@ -98,7 +99,7 @@ func TestJobEventsEnd(t *testing.T) {
 		t.Errorf("good end: got %v, %v", got, err)
 	}
 	// A job that ended without an end event.
-	lost := &jobServer{last: 5, cuts: []int{2, 1}, polite: true, job: sprites.Job{State: sprites.JobLost, JobProgress: sprites.JobProgress{LastSeq: 2}}}
+	lost := &jobServer{last: 5, cuts: []int{2, 1}, polite: true, job: cove.Job{State: cove.JobLost, JobProgress: cove.JobProgress{LastSeq: 2}}}
 	lost.cuts = []int{2, 1, 1, 1}
 	if got, err := collect(serve(t, lost), 1, true); len(got) != 2 || err != nil {
 		t.Errorf("lost: got %v, %v after %v", got, err, lost.asked)
@@ -126,7 +127,7 @@ func TestJobEventsEnd(t *testing.T) {
 }
 
 func TestWaitJob(t *testing.T) {
-	states := []sprites.JobState{sprites.JobQueued, sprites.JobRunning, sprites.JobFailed}
+	states := []cove.JobState{cove.JobQueued, cove.JobRunning, cove.JobFailed}
 	polls := 0
 	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if got := r.URL.RequestURI(); got != "/v1/jobs/a3f7b2?wait=30s" {
@@ -139,11 +140,11 @@ func TestWaitJob(t *testing.T) {
 			http.Error(w, "starting", http.StatusServiceUnavailable)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(sprites.Job{ID: "a3f7b2", State: states[0]})
+		_ = json.NewEncoder(w).Encode(cove.Job{ID: "a3f7b2", State: states[0]})
 		states = states[1:]
 	}))
 	job, err := client.WaitJob(t.Context(), "a3f7b2")
-	if err != nil || job.State != sprites.JobFailed || polls != 5 {
+	if err != nil || job.State != cove.JobFailed || polls != 5 {
 		t.Errorf("got %v, %v after %d polls", job.State, err, polls)
 	}
 

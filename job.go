@@ -1,8 +1,10 @@
-package sprites
+package cove
 
 import (
 	"strings"
 	"time"
+
+	"github.com/cove-dev/cove/sprites"
 )
 
 // JobState is where a job is. Installing, queued, preparing, running and waiting are
@@ -63,7 +65,7 @@ type JobSettings struct {
 
 	// NetworkPolicy is in force before anything of the job runs; nil: the sprite keeps its
 	// own, and a new sprite has no rules. A server that enforces no policy answers nil.
-	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
+	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"`
 }
 
 // JobSource names the work that a job begins with.
@@ -88,11 +90,11 @@ type JobRequest struct {
 	// server answers when the job is queued, and forgets it if that fails.
 	Early bool `json:"early,omitempty"`
 
-	Plan    string   `json:"plan"` // the plan's text
-	Author  Person   `json:"author"`
-	Config  *Config  `json:"config,omitempty"`
-	Include []string `json:"include,omitempty"`
-	Env     []string `json:"env,omitempty"` // KEY=VALUE for the agent
+	Plan    string          `json:"plan"` // the plan's text
+	Author  Person          `json:"author"`
+	Config  *sprites.Config `json:"config,omitempty"`
+	Include []string        `json:"include,omitempty"`
+	Env     []string        `json:"env,omitempty"` // KEY=VALUE for the agent
 
 	SetupScript *SetupScript   `json:"setup_script,omitempty"` // nil: there is none
 	Settings    []SettingsFile `json:"settings,omitempty"`     // the person's, for the agent
@@ -108,17 +110,17 @@ type MCPServer struct {
 // JobPreview is what a job would be (POST /v1/jobs/preview, with a JobRequest): all that
 // making it would check is checked, and nothing is made.
 type JobPreview struct {
-	Agent         string         `json:"agent"`
-	AgentVersion  string         `json:"agent_version,omitempty"` // that is installed where it is missing; empty: none is
-	Model         string         `json:"model,omitempty"`
-	Backend       string         `json:"backend,omitempty"`
-	Sprite        string         `json:"sprite,omitempty"` // empty: one would be made
-	Connectors    []JobConnector `json:"connectors,omitempty"`
-	EnvNames      []string       `json:"env_names,omitempty"`
-	Settings      []string       `json:"settings,omitempty"` // the paths of the person's
-	Guards        Guards         `json:"guards,omitzero"`
-	TimeoutSec    int64          `json:"timeout_seconds,omitempty"`
-	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
+	Agent         string                 `json:"agent"`
+	AgentVersion  string                 `json:"agent_version,omitempty"` // that is installed where it is missing; empty: none is
+	Model         string                 `json:"model,omitempty"`
+	Backend       string                 `json:"backend,omitempty"`
+	Sprite        string                 `json:"sprite,omitempty"` // empty: one would be made
+	Connectors    []JobConnector         `json:"connectors,omitempty"`
+	EnvNames      []string               `json:"env_names,omitempty"`
+	Settings      []string               `json:"settings,omitempty"` // the paths of the person's
+	Guards        Guards                 `json:"guards,omitzero"`
+	TimeoutSec    int64                  `json:"timeout_seconds,omitempty"`
+	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"`
 }
 
 // JobConnector is a connector that a job would have for its time.
@@ -193,8 +195,8 @@ type JobResult struct {
 	// the sprite alone, which is kept for it. Empty: all was collected.
 	Uncollected string `json:"uncollected,omitempty"`
 
-	Error   string     `json:"error,omitempty"`
-	Failure *ErrorBody `json:"failure,omitempty"` // why it ended before it was queued; nil: it did not
+	Error   string             `json:"error,omitempty"`
+	Failure *sprites.ErrorBody `json:"failure,omitempty"` // why it ended before it was queued; nil: it did not
 
 	EndedAt  *time.Time `json:"ended_at,omitempty"`
 	PulledAt *time.Time `json:"pulled_at,omitempty"`
@@ -213,8 +215,8 @@ type JobProgress struct {
 	Incarnation  int64  `json:"incarnation"` // of the sandbox that the supervisor was started in
 	LastSeq      int64  `json:"last_seq"`
 
-	Held     *Held        `json:"held,omitempty"`     // why it stands still with its sprite; nil: it does not
-	Question *JobQuestion `json:"question,omitempty"` // the agent waits for its answer; nil: it has asked nothing
+	Held     *sprites.Held `json:"held,omitempty"`     // why it stands still with its sprite; nil: it does not
+	Question *JobQuestion  `json:"question,omitempty"` // the agent waits for its answer; nil: it has asked nothing
 
 	JobEnding // of a job that has not ended
 

@@ -1,4 +1,4 @@
-package sprites
+package cove
 
 import (
 	"crypto/sha256"
@@ -29,5 +29,5 @@ func RepositoryStore(repoID string, shallow []string) string {
 	}
 	cuts := slices.Sorted(slices.Values(shallow))
 	sum := sha256.Sum256([]byte(repoID + "\n" + strings.Join(cuts, "\n")))
-	return home + "/.cove/repositories/" + hex.EncodeToString(sum[:16])
+	return "/home/sprite/.cove/repositories/" + hex.EncodeToString(sum[:16])
 }

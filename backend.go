@@ -1,10 +1,12 @@
-package sprites
+package cove
 
 import (
 	"context"
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/cove-dev/cove/sprites"
 )
 
 // Backend is a server of the protocol elsewhere, to which a cove server has a
@@ -33,14 +35,14 @@ func (c *Client) At(backend string) *Client {
 	if backend == "" {
 		return c
 	}
-	far := *c
-	far.URL += joinPath("v1", "backends", backend)
-	return &far
+	far := *c.Client
+	far.URL += sprites.Path("v1", "backends", backend)
+	return &Client{&far}
 }
 
 // PutBackend names a backend, or changes one.
 func (c *Client) PutBackend(ctx context.Context, name string, req BackendRequest) error {
-	if err := c.json(ctx, call{method: http.MethodPut, path: joinPath("v1", "backends", name), in: req}, nil); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodPut, Path: sprites.Path("v1", "backends", name), JSON: req}, nil); err != nil {
 		return fmt.Errorf("name the backend %s: %w", name, err)
 	}
 	return nil
@@ -49,7 +51,7 @@ func (c *Client) PutBackend(ctx context.Context, name string, req BackendRequest
 // Backends describes all backends, by name.
 func (c *Client) Backends(ctx context.Context) ([]Backend, error) {
 	var list BackendList
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "backends")}, &list); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "backends")}, &list); err != nil {
 		return nil, fmt.Errorf("list backends: %w", err)
 	}
 	return list.Backends, nil
@@ -58,7 +60,7 @@ func (c *Client) Backends(ctx context.Context) ([]Backend, error) {
 // DeleteBackend forgets a backend and its token. The server refuses it while jobs
 // there have not ended, or have work that nobody has pulled.
 func (c *Client) DeleteBackend(ctx context.Context, name string) error {
-	if err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "backends", name)}, nil); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "backends", name)}, nil); err != nil {
 		return fmt.Errorf("forget the backend %s: %w", name, err)
 	}
 	return nil

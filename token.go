@@ -1,6 +1,13 @@
-package sprites
+package cove
 
-import "time"
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
 
 // The verbs of a token. They do not include each other.
 const (
@@ -42,4 +49,30 @@ type Token struct {
 // TokenList answers GET /v1/tokens.
 type TokenList struct {
 	Tokens []Token `json:"tokens"`
+}
+
+// CreateToken makes a token. Its Secret is in the answer only.
+func (c *Client) CreateToken(ctx context.Context, req TokenRequest) (Token, error) {
+	var t Token
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "tokens"), JSON: req}, &t); err != nil {
+		return Token{}, fmt.Errorf("create token %s: %w", req.Name, err)
+	}
+	return t, nil
+}
+
+// ListTokens describes all tokens.
+func (c *Client) ListTokens(ctx context.Context) ([]Token, error) {
+	var list TokenList
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "tokens")}, &list); err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	return list.Tokens, nil
+}
+
+// DeleteToken makes a token useless.
+func (c *Client) DeleteToken(ctx context.Context, id string) error {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "tokens", id)}, nil); err != nil {
+		return fmt.Errorf("delete token %s: %w", id, err)
+	}
+	return nil
 }

@@ -1,10 +1,12 @@
-package sprites
+package cove
 
 import (
 	"context"
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/cove-dev/cove/sprites"
 )
 
 // AgentDefinition is an agent that a file defines, as it goes along with a job: the
@@ -49,7 +51,7 @@ type AgentInstallList struct {
 // Installs returns the installations of agents that sprites share.
 func (c *Client) Installs(ctx context.Context) ([]AgentInstall, error) {
 	var list AgentInstallList
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "installs"), retry: true}, &list); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "installs"), Retry: true}, &list); err != nil {
 		return nil, fmt.Errorf("list the installations of agents: %w", err)
 	}
 	return list.Installs, nil

@@ -1,10 +1,12 @@
-package sprites
+package cove
 
 import (
 	"context"
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/cove-dev/cove/sprites"
 )
 
 // Check is a sprite's sign of life (protocol section 17.3).
@@ -28,7 +30,7 @@ type CheckTimes struct {
 // Check asks a sprite for a sign of life, and does not wake it.
 func (c *Client) Check(ctx context.Context, name string) (Check, error) {
 	var check Check
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "sprites", name, "check")}, &check); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "sprites", name, "check")}, &check); err != nil {
 		return Check{}, fmt.Errorf("check sprite %s: %w", name, err)
 	}
 	return check, nil
