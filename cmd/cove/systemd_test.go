@@ -188,6 +188,12 @@ func TestServerUnit(t *testing.T) {
 	m.says("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "until test -s ~/pid; do sleep 0.1; done")
 	m.says("The server runs at", "cove", "server", "restart")
 
+	// With settings that the next server would refuse, the one that runs stays.
+	m.says("", "sh", "-c", `f=$(cove server status --json | sed -n 's/.*"settings": "\(.*\)".*/\1/p'); cp "$f" /tmp/was; echo 'colour = "red"' >>"$f"`)
+	m.refuses("the server was left as it is, since the next one would not start", "cove", "server", "restart")
+	m.says("active", "systemctl", "is-active", "cove")
+	m.says("", "sh", "-c", `cp /tmp/was "$(cove server status --json | sed -n 's/.*"settings": "\(.*\)".*/\1/p')"`)
+
 	m.says("The server has ended", "cove", "server", "stop")
 	m.refuses("inactive", "systemctl", "is-active", "cove")
 	m.refuses("start it with: cove server start", "cove", "exec", "-s", "paint", "true")

@@ -355,21 +355,22 @@ by it, restart the container instead.`,
 			if err != nil {
 				return err
 			}
-			// One that may not be started again is not stopped.
+			// A server that may not be started again is not stopped.
+			s, err := readServerStatus(ctx, inv)
 			if !unitRuns(dir) {
-				if err := inv.server.mayStart(dir); err != nil {
+				if err := inv.server.mayStart(dir); err != nil && s.Running {
+					return stays(s)
+				} else if err != nil {
 					return err
 				}
 			}
-			if s, err := readServerStatus(ctx, inv); err == nil && containerEnds(s) {
+			if err == nil && containerEnds(s) {
 				return fail.New("failed", "the server is this container's first process: the container would end with it", "restart the container from outside, as with: docker restart CONTAINER; it ends with the memory of all sprites on disk, and they go on from there")
 			} else if p, is := starterOf(s.PID); err == nil && is {
 				return fail.Newf("failed", "restart the container from outside, as with: docker restart CONTAINER; if its first process goes on without the server, type: cove server stop; cove server start", "the server was started by this container's first process (%s), with which the container may end", printable.Line(p.name))
 			}
-			if !unitRuns(dir) {
-				if err := keepServerFlags(ctx, inv, dir); err != nil {
-					return err
-				}
+			if err := keepServerFlags(ctx, inv, dir); err != nil {
+				return err
 			}
 			if _, err := stopOwn(ctx, inv); err != nil {
 				return err
@@ -379,10 +380,18 @@ by it, restart the container instead.`,
 	}
 }
 
+// stays says why a restart leaves the server that runs: cove may start none after it.
+func stays(s serverStatus) error {
+	if s.Problem != "" {
+		return fail.Newf("bad_settings", settingsHint, "the server was left as it is, since the next one would not start: %s", s.Problem)
+	}
+	return fail.Newf("no_server", "restart it as your supervisor does\nor take autostart = false out of "+s.Settings+", and type: cove server restart", "the server was left as it is: %s says that cove starts none after it", s.Settings)
+}
+
 // keepServerFlags notes the flags of the server that runs, for the next one, and refuses settings
-// that it would not start with.
+// that the next one would not start with. A server that systemd runs has the flags of its unit.
 func keepServerFlags(ctx context.Context, inv *invocation, dir string) error {
-	if server, err := datafolder.Read(dir); err == nil {
+	if server, err := datafolder.Read(dir); err == nil && !unitRuns(dir) {
 		inv.server.serveFlags = server.Flags
 	}
 	if err := checkServe(ctx, dir, inv.server.serveFlags); err != nil {
