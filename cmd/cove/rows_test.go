@@ -62,7 +62,7 @@ var rows = []struct{ row, what, tests string }{
 	{"J2", "exactly one end, in all exits", "TestJobJ2 ../../internal/server/store:TestFinishHasOneWinner ../../internal/guest/supervise:TestRepair"},
 	{"J3", "the outcome comes of what the agent said, its exit code and the commits together", "TestJobJ3 ../../internal/server/agents:TestClaudeJudge"},
 	{"J4", "guards: running time, silence, turns, files", "TestJobJ4 TestSoakSleep ../../internal/guest/supervise:TestGuards"},
-	{"J5", "logs and events from any number on, across a server's end", "TestJobJ5 ../../sprites:TestJobEvents"},
+	{"J5", "logs and events from any number on, across a server's end", "TestJobJ5 ../..:TestJobEvents"},
 	{"J6", "list, show, wait, stop, rm, attach; the exit code tells the end", "testdata/job-states.txtar TestInteractive"},
 	{"J7", "stop in order, then by force, and again", "TestJobJ7 ../../internal/guest/supervise:TestGrace"},
 	{"J8", "who waits hears of a failure at once", "TestJobJ7 testdata/pull.txtar"},
