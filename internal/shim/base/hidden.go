@@ -26,9 +26,9 @@ import (
 // A Hider keeps from sprites what the host's other users may not read in the folders
 // of programs: a server that is root could show it to the root of a sandbox. It makes
 // layers of whiteouts (masks) to be mounted over those folders. Files of /usr are
-// looked at once; after that each call looks at the times of all folders, since a new
-// or renamed file changes them. A file that changed its mode alone is found at once in
-// the folders of configuration, and elsewhere by Renew. A mask also adds python where the
+// looked at once, by this server or by one before it (listing.go). After that each call looks at
+// the times of all folders, since a new or renamed file changes them. A file that changed its mode
+// alone is found at once in the folders of configuration, and elsewhere by Renew. A mask also adds python where the
 // host has python3 alone.
 //
 // The zero value with Files and Dir set is ready. Its methods may be called from any
@@ -100,13 +100,18 @@ func (h *Hider) MaskSince(asked time.Time) (Mask, error) {
 		return h.mask, nil
 	}
 	start := time.Now()
-	look, err := h.look(h.folders)
+	known, full := h.folders, h.full
+	if known == nil {
+		known, full = h.restore()
+	}
+	look, err := h.look(known)
 	if err != nil {
 		return Mask{}, fmt.Errorf("look for what to hide from sprites: %w", err)
 	}
-	if h.folders == nil {
-		h.full = start
+	if known == nil {
+		return h.settleAll(look, start)
 	}
+	h.full = full
 	return h.settle(look, start)
 }
 
@@ -131,8 +136,18 @@ func (h *Hider) Renew() error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, err = h.settle(look, start)
+	_, err = h.settleAll(look, start)
 	return err
+}
+
+// settleAll is settle for a look at all files. The caller holds h.mu.
+func (h *Hider) settleAll(l *look, start time.Time) (Mask, error) {
+	mask, err := h.settle(l, start)
+	if err == nil {
+		h.full = start
+		_ = h.keep() // a disk that has no room for it costs the next server some seconds
+	}
+	return mask, err
 }
 
 // settle makes what was found what counts. The caller holds h.mu.

@@ -33,6 +33,19 @@ func BenchmarkHiddenAgain(b *testing.B) {
 	})
 }
 
+// BenchmarkHiddenRestarted is the first look of a server that starts soon after another.
+func BenchmarkHiddenRestarted(b *testing.B) {
+	dir := b.TempDir()
+	if _, err := (&Hider{Dir: dir}).Mask(); err != nil {
+		b.Fatal(err)
+	}
+	measured(b, func() {
+		if _, err := (&Hider{Dir: dir}).Mask(); err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
 func BenchmarkPrepare(b *testing.B) {
 	dir := b.TempDir()
 	measured(b, func() {
@@ -45,11 +58,13 @@ func BenchmarkPrepare(b *testing.B) {
 
 func BenchmarkPrepareAgain(b *testing.B) {
 	dir := b.TempDir()
-	measured(b, func() {
+	prepare := func() {
 		if _, err := (Files{User: User{Name: "sprite", UID: 1000, GID: 1000, Home: "/home/sprite"}}).Prepare(dir); err != nil {
 			b.Fatal(err)
 		}
-	})
+	}
+	prepare()
+	measured(b, prepare)
 }
 
 func BenchmarkHiddenFloor(b *testing.B) {

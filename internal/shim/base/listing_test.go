@@ -1,0 +1,82 @@
+package base
+
+import (
+	"bytes"
+	"encoding/gob"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// The next server of a data folder takes over a look at all files that is less than five minutes
+// old: it finds what is new in a folder, and by Renew what changed its mode alone. It takes over
+// none that is older, of another boot, of another host or user, or damaged.
+func TestListing(t *testing.T) {
+	root, dir := t.TempDir(), t.TempDir()
+	must(t, errors.Join(os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755), os.MkdirAll(filepath.Join(root, "usr/share/doc"), 0o755)))
+	for _, name := range []string{"usr/bin/sh", "usr/share/doc/text", "usr/share/key"} {
+		must(t, os.WriteFile(filepath.Join(root, name), nil, 0o644))
+	}
+	must(t, errors.Join(os.Chmod(filepath.Join(root, "usr/share/key"), 0o640), os.Mkdir(filepath.Join(root, "usr/share/rules.d"), 0o700)))
+	next := func() *Hider { return &Hider{Files: Files{Root: root}, Dir: dir} }
+	first := next()
+	want := []string{"usr/share/key", "usr/share/rules.d"}
+	hides(t, first, want)
+	longAgo(t, first)
+	keep := func() {
+		t.Helper()
+		first.mu.Lock()
+		defer first.mu.Unlock()
+		must(t, first.keep())
+	}
+	keep()
+
+	// The folder of this file has not changed: only who looks at the file itself finds it.
+	must(t, os.Chmod(filepath.Join(root, "usr/bin/sh"), 0o700))
+	hides(t, next(), want)
+	must(t, os.WriteFile(filepath.Join(root, "usr/share/doc/new"), nil, 0o600))
+	want = []string{"usr/share/doc/new", "usr/share/key", "usr/share/rules.d"}
+	second := next()
+	hides(t, second, want)
+	if second.Stale() {
+		t.Error("a look that is taken over is stale at once")
+	}
+	all := append([]string{"usr/bin/sh"}, want...)
+	for name, change := range map[string]func(l *listing){
+		"older":             func(l *listing) { l.Full -= renewal },
+		"from the future":   func(l *listing) { l.Full += time.Hour },
+		"of another boot":   func(l *listing) { l.Boot = "x" },
+		"of another host":   func(l *listing) { l.Root = "/x" },
+		"of another user":   func(l *listing) { l.Owner++ },
+		"of another format": func(l *listing) { l.Format++ },
+	} {
+		keep()
+		text, err := os.ReadFile(filepath.Join(dir, listingFile))
+		must(t, err)
+		var l listing
+		must(t, gob.NewDecoder(bytes.NewReader(text)).Decode(&l))
+		change(&l)
+		var changed bytes.Buffer
+		must(t, gob.NewEncoder(&changed).Encode(l))
+		must(t, os.WriteFile(filepath.Join(dir, listingFile), changed.Bytes(), 0o600))
+		t.Log("a listing " + name)
+		hides(t, next(), all)
+	}
+	keep()
+	must(t, os.Truncate(filepath.Join(dir, listingFile), 100))
+	hides(t, next(), all)
+
+	// Nearly five minutes later, the server that took it over renews it as the other would have.
+	first.full = time.Now().Add(time.Second - renewal)
+	keep()
+	third := next()
+	hides(t, third, want)
+	if time.Since(third.full) < renewal-time.Minute {
+		t.Errorf("the look of %v ago counts as one of %v ago", renewal-time.Second, time.Since(third.full))
+	}
+	must(t, third.Renew())
+	hides(t, third, all)
+	hides(t, next(), all)
+}
