@@ -94,25 +94,37 @@ func (h *Hider) Mask() (Mask, error) { return h.MaskSince(time.Now()) }
 
 // MaskSince returns the mask for what is hidden now, or was at some time since then.
 func (h *Hider) MaskSince(asked time.Time) (Mask, error) {
+	mask, all, err := h.maskSince(asked)
+	if all != nil {
+		h.keep(all)
+	}
+	return mask, err
+}
+
+// maskSince is MaskSince. If it looked at all files, it returns that look too.
+func (h *Hider) maskSince(asked time.Time) (_ Mask, all *look, _ error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.folders != nil && h.checked.After(asked) { // of sandboxes that start at the same time one looks
-		return h.mask, nil
+		return h.mask, nil, nil
 	}
-	start := time.Now()
 	known, full := h.folders, h.full
 	if known == nil {
 		known, full = h.restore()
 	}
 	look, err := h.look(known)
 	if err != nil {
-		return Mask{}, fmt.Errorf("look for what to hide from sprites: %w", err)
+		return Mask{}, nil, fmt.Errorf("look for what to hide from sprites: %w", err)
 	}
 	if known == nil {
-		return h.settleAll(look, start)
+		all, full = look, look.began
+	}
+	mask, err := h.settle(look)
+	if err != nil {
+		return Mask{}, nil, err
 	}
 	h.full = full
-	return h.settle(look, start)
+	return mask, all, nil
 }
 
 // Stale reports whether all files should be looked at again, by Renew. It says so to
@@ -129,29 +141,29 @@ func (h *Hider) Stale() bool {
 
 // Renew looks at all files anew, for the next Mask. It takes up to some seconds.
 func (h *Hider) Renew() error {
-	start := time.Now()
 	look, err := h.look(nil)
 	if err != nil {
 		return fmt.Errorf("look for what to hide from sprites: %w", err)
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	_, err = h.settleAll(look, start)
-	return err
+	if err := h.renewed(look); err != nil {
+		return err
+	}
+	h.keep(look)
+	return nil
 }
 
-// settleAll is settle for a look at all files. The caller holds h.mu.
-func (h *Hider) settleAll(l *look, start time.Time) (Mask, error) {
-	mask, err := h.settle(l, start)
-	if err == nil {
-		h.full = start
-		_ = h.keep() // a disk that has no room for it costs the next server some seconds
+func (h *Hider) renewed(all *look) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, err := h.settle(all); err != nil {
+		return err
 	}
-	return mask, err
+	h.full = all.began
+	return nil
 }
 
 // settle makes what was found what counts. The caller holds h.mu.
-func (h *Hider) settle(l *look, start time.Time) (Mask, error) {
+func (h *Hider) settle(l *look) (Mask, error) {
 	var hidden []string
 	for _, f := range l.found {
 		hidden = append(hidden, f.hidden...)
@@ -169,7 +181,7 @@ func (h *Hider) settle(l *look, start time.Time) (Mask, error) {
 		}
 		h.mask, h.copied = mask, copies
 	}
-	h.folders, h.checked = l.found, start
+	h.folders, h.checked = l.found, l.began
 	return h.mask, nil
 }
 

@@ -42,31 +42,25 @@ type listed struct {
 	Closed   []string
 }
 
-// keep writes the look that counts for the next server of this data folder. The caller holds h.mu.
-func (h *Hider) keep() error {
+// keep writes a look at all files for the next server of this data folder. If it can't, that one
+// looks for itself.
+func (h *Hider) keep(all *look) {
 	l, err := h.newListing()
-	if err != nil {
-		return err
+	now, failed := sinceBoot()
+	if err != nil || failed != nil {
+		return
 	}
-	now, err := sinceBoot()
-	if err != nil {
-		return err
-	}
-	l.Full = now - time.Since(h.full)
-	for at, f := range h.folders {
+	l.Full = now - time.Since(all.began)
+	for at, f := range all.found {
 		l.Folders = append(l.Folders, listed{
 			Path: at, Dev: f.stat.dev, Ino: f.stat.ino, Ctime: f.stat.ctime, Read: f.read,
 			Folders: below(at, f.folders), Hidden: below(at, f.hidden), Closed: below(at, f.closed),
 		})
 	}
 	var text bytes.Buffer
-	if err := gob.NewEncoder(&text).Encode(l); err != nil {
-		return err
+	if gob.NewEncoder(&text).Encode(l) == nil && os.MkdirAll(h.Dir, 0o700) == nil {
+		_ = atomicfile.Replace(filepath.Join(h.Dir, listingFile), text.Bytes(), 0o600) // a full disk is no error here
 	}
-	if err := os.MkdirAll(h.Dir, 0o700); err != nil {
-		return err
-	}
-	return atomicfile.Write(filepath.Join(h.Dir, listingFile), text.Bytes(), 0o600)
 }
 
 // restore returns the look of an earlier server and when that was, or nil: there is none of this

@@ -157,15 +157,15 @@ func (h *Hider) copyInto(dir string, c copied) (err error) {
 	return errors.Join(unix.Chmod(to, c.Mode&0o7777), unix.UtimesNanoAt(unix.AT_FDCWD, to, c.times[:], unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// Prune removes the masks that are not this one, and what is left of those that were being
-// made. Nobody may have any of them mounted, or make one meanwhile.
+// Prune removes the masks that are not this one, and what is left of masks and listings that were
+// being made. Nobody may have any of them mounted, or make one meanwhile.
 func (h *Hider) Prune(keep Mask) error {
 	entries, err := os.ReadDir(h.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, e := range entries {
-		made := strings.HasPrefix(e.Name(), "mask-") || strings.HasPrefix(e.Name(), "new-")
+		made := strings.HasPrefix(e.Name(), "mask-") || strings.HasPrefix(e.Name(), "new-") || strings.HasPrefix(e.Name(), "."+listingFile+"-")
 		if dir := filepath.Join(h.Dir, e.Name()); made && dir != keep.Dir {
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
