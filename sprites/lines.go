@@ -28,16 +28,17 @@ var (
 
 // Lines sends a request, which asks for NDJSON, and yields the lines of its answer as they come.
 // Lines that are empty are left out. A line is valid until the next. An error is yielded once, as
-// the last; io.ErrUnexpectedEOF if the last line has no end.
+// the last; io.ErrUnexpectedEOF if the last line has no end. The caller may take any time for a line.
 func (c *Client) Lines(ctx context.Context, r Request) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
+		stopped := false
 		err := c.lines(ctx, r, func(line []byte) error {
-			if !yield(line, nil) {
+			if stopped = !yield(line, nil); stopped {
 				return errStop
 			}
 			return nil
 		})
-		if err != nil && !errors.Is(err, errStop) {
+		if err != nil && !stopped {
 			yield(nil, err)
 		}
 	}
@@ -60,7 +61,11 @@ func (c *Client) lines(ctx context.Context, r Request, each func([]byte) error) 
 			err = r.Answered(resp)
 		}
 		if err == nil {
-			err = readLines(lively{resp.Body, quiet}, each)
+			err = readLines(lively{resp.Body, quiet}, func(line []byte) error {
+				quiet.Stop() // it is the caller's time
+				defer quiet.Reset(quietStream)
+				return each(line)
+			})
 		}
 	}
 	if err != nil && errors.Is(context.Cause(ctx), ErrSilent) {

@@ -54,10 +54,8 @@ func tellEvents[E any](w http.ResponseWriter, r *http.Request, logs [][]string, 
 			events = append(events, t.next()...)
 		}
 		slices.SortStableFunc(events, func(a, b E) int { return at(a).Compare(at(b)) })
+		events = slices.DeleteFunc(events, func(e E) bool { return at(e).Before(since) })
 		for _, e := range events {
-			if at(e).Before(since) {
-				continue
-			}
 			if err := json.NewEncoder(w).Encode(e); err != nil {
 				return nil //nolint:nilerr // it has gone
 			}
