@@ -70,6 +70,7 @@ type folder struct {
 	folders []string  // paths
 	hidden  []string  // paths
 	closed  []string  // paths of programs that all may start, and not all may read
+	unread  bool      // this server may not read it
 }
 
 // stamp changes when a folder's entries, owner or mode do.
@@ -338,6 +339,8 @@ func (l *look) one(above *opened, at string) (*folder, *opened, error) {
 		f.hidden = []string{at}
 	} else if dir != nil {
 		err = f.list(dir)
+	} else {
+		f.unread = true
 	}
 	return f, dir, err
 }

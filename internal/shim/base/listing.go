@@ -52,6 +52,9 @@ func (h *Hider) keep(all *look) {
 	}
 	l.Full = now - time.Since(all.began)
 	for at, f := range all.found {
+		if f.unread { // the next server may have other rights
+			continue
+		}
 		l.Folders = append(l.Folders, listed{
 			Path: at, Dev: f.stat.dev, Ino: f.stat.ino, Ctime: f.stat.ctime, Read: f.read,
 			Folders: below(at, f.folders), Hidden: below(at, f.hidden), Closed: below(at, f.closed),
