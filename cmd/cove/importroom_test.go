@@ -75,7 +75,7 @@ func TestImportLeavesRoom(t *testing.T) {
 		t.Fatalf("the archive has %d bytes", len(archive))
 	}
 	owner := l.client()
-	others := *owner
+	others := *owner.Client
 	_, others.Token = l.token("ci", "--prefix", "ci-")
 	begin := func(c *cove.Client, name string, in io.Reader) <-chan error {
 		ended := make(chan error, 1)
@@ -96,7 +96,7 @@ func TestImportLeavesRoom(t *testing.T) {
 		}
 	}
 	free := l.left(t)
-	if err := end("a token's import", begin(&others, "ci-copy", bytes.NewReader(archive))); !noSpace(err) {
+	if err := end("a token's import", begin(&cove.Client{Client: &others}, "ci-copy", bytes.NewReader(archive))); !noSpace(err) {
 		t.Errorf("a token's import of %d of %d bytes: got %v, want no_space", size, free, err)
 	}
 	l.noImports(t)

@@ -21,7 +21,7 @@ func TestImportAfterGrant(t *testing.T) {
 	archive := []byte(h.run("", "cove", "export", "paint"))
 	h.run("", "cove", "connector", "put", "api", "--upstream", "https://api.example", "--header", "X-Key: none")
 	owner := h.client()
-	weak := *owner
+	weak := *owner.Client
 	_, weak.Token = h.token("weak", "--all", "--verbs", "read,write,exec")
 	begin := func(name, label string) (slow *halves, ended chan error) {
 		slow, ended = newHalves(archive), make(chan error, 1)

@@ -21,9 +21,9 @@ func TestNarrowToken(t *testing.T) {
 		t.Helper()
 		token, err := s.Client().CreateToken(t.Context(), cove.TokenRequest{Name: "t-" + strings.Join(verbs, "-"), Scope: cove.TokenScope{All: true}, Verbs: verbs})
 		must(t, err)
-		c := *s.Client()
+		c := *s.Client().Client
 		c.Token = token.Secret
-		return &c
+		return &cove.Client{Client: &c}
 	}
 	reader := with(cove.VerbRead)
 	_, err := reader.ListTokens(t.Context())

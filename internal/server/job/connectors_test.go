@@ -21,7 +21,7 @@ func TestConnectorMadeMeanwhile(t *testing.T) {
 	}
 	const own = "https://models.example.org"
 	through := m.Client.HTTPClient.Transport
-	asking := *m.Client
+	asking := *m.Client.Client
 	asking.HTTPClient = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 		if strings.HasSuffix(r.URL.Path, "/v1/secrets") { // after the look whether it is there
 			if _, err := client.PutConnector(t.Context(), cove.Connector{Name: "anthropic", Upstream: own}); err != nil {
@@ -30,7 +30,7 @@ func TestConnectorMadeMeanwhile(t *testing.T) {
 		}
 		return through.RoundTrip(r)
 	})}
-	racing := connectors{store: m.Store.Connectors, client: &asking, logger: m.Logger}
+	racing := connectors{store: m.Store.Connectors, client: &cove.Client{Client: &asking}, logger: m.Logger}
 	if there, err := racing.has(t.Context(), "anthropic"); !there || err != nil {
 		t.Errorf("got %v, %v", there, err)
 	}
