@@ -8,7 +8,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// version tells what server this is, and how it is. What stays the same is in info.
+// version tells what server this is, and how it is. info has what stays the same.
 func version(info sprites.ServerInfo, host *sprite.Host) handlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) error {
 		now := info

@@ -76,7 +76,7 @@ func TestListing(t *testing.T) {
 	hides(t, third, all)
 	hides(t, next(), all)
 
-	// What a killed server left of a listing goes at a start without sandboxes.
+	// Prune removes the part of a listing that a killed server left.
 	must(t, os.WriteFile(filepath.Join(dir, "."+listingFile+"-123"), nil, 0o600))
 	must(t, third.Prune(third.mask))
 	if names, err := filepath.Glob(filepath.Join(dir, "*"+listingFile+"*")); err != nil || len(names) != 1 {
