@@ -36,7 +36,7 @@ func (r runsc) mover(from, bundle, image string) (_ *mover, err error) {
 		return nil, errors.Join(err, orders.Close())
 	}
 	defer ours.Close()
-	// What it is to make has its name as an argument, as it has: see containers.drop.
+	// The mover and the container that it makes have its name as an argument: see containers.drop.
 	m := &mover{cmd: r.command("move", "--from="+from, "--bundle="+bundle, "--image-path="+image, r.container), orders: orders, answers: bufio.NewReader(answers), pipe: answers}
 	m.cmd.Stdout, m.cmd.Stderr = out, out // which the sandbox inherits
 	m.cmd.ExtraFiles = []*os.File{theirs, ours}
