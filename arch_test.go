@@ -75,7 +75,7 @@ var imports = map[string][]string{
 	"internal/shim/policy":  nil,
 	"internal/shim/userns":  nil,
 
-	"internal/server":                     {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/private", "internal/server/job", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "sprites"},
+	"internal/server":                     {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/printable", "internal/lib/private", "internal/server/job", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "sprites"},
 	"internal/server/agents":              {"."},
 	"internal/server/archive":             {"internal/lib/safepath", "internal/shim/layers", "sprites"},
 	"internal/server/job":                 {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/server/agents", "internal/server/store", "internal/shim/connect", "sprites"},

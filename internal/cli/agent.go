@@ -13,7 +13,6 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
-	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -178,13 +177,13 @@ func (m models) stateOf(name string, def cove.Connector, there bool) connectorSt
 	}
 	switch {
 	case !there:
-		return connectorState{name, "no connector", "make its connector: cove connector put " + gitwork.Quote(name) + " --upstream URL"}
+		return connectorState{name, "no connector", "make its connector: cove connector put " + printable.Word(name) + " --upstream URL"}
 	case def.Secret == "":
 		return connectorState{Name: name, Secret: "none"}
 	case slices.ContainsFunc(m.secrets, func(s cove.Secret) bool { return s.Name == def.Secret }):
 		return connectorState{Name: name, Secret: "set"}
 	}
-	return connectorState{name, "missing", "give it a key: cove secret set " + gitwork.Quote(def.Secret)}
+	return connectorState{name, "missing", "give it a key: cove secret set " + printable.Word(def.Secret)}
 }
 
 // describe says what there is to know of an agent.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
-	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -160,7 +159,7 @@ func commandText(argv []string) string {
 		if strings.Contains(arg, "\n") {
 			words = append(words, "'\n"+printable.Text(strings.TrimSpace(arg))+"\n'")
 		} else {
-			words = append(words, gitwork.Quote(arg))
+			words = append(words, printable.Word(arg))
 		}
 	}
 	return strings.Join(words, " ")

@@ -133,7 +133,7 @@ func attachTerminal(ctx context.Context, inv *invocation, sprite *sprites.Sprite
 		inv.say("") // the prompt's line has no end
 	}
 	session := cmd.SessionID()
-	back := "cove session attach " + shellQuote(printable.Line(session)) + " -s " + sprite.Name()
+	back := "cove session attach " + printable.Word(session) + " -s " + sprite.Name()
 	switch {
 	case errors.Is(err, errSessionGone):
 		return hinted(err, "see what is left: cove info "+sprite.Name())

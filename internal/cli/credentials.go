@@ -134,12 +134,12 @@ func includeError(ctx context.Context, dir string, err error) error {
 		return err
 	}
 	if info, statErr := os.Stat(dir); statErr == nil && !info.IsDir() {
-		hint := "copy it into a sprite: cove cp " + shellQuote(dir) + " NAME:" + shellQuote(filepath.Base(dir)) + "\nor name a folder: --include DIR"
+		hint := "copy it into a sprite: cove cp " + printable.Word(dir) + " NAME:" + printable.Word(filepath.Base(dir)) + "\nor name a folder: --include DIR"
 		return fail.Newf("bad_option", hint, "--include %s: it is no folder, and only folders can be shown in a sprite", printable.Name(dir))
 	}
 	why := err
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		why = e.Err
 	}
-	return fail.Newf("bad_option", "see what is there: ls -ld "+shellQuote(dir)+"\nor name another folder: --include DIR", "--include %s: the folder can't be read: %v", printable.Name(dir), why)
+	return fail.Newf("bad_option", "see what is there: ls -ld "+printable.Word(dir)+"\nor name another folder: --include DIR", "--include %s: the folder can't be read: %v", printable.Name(dir), why)
 }

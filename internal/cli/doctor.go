@@ -118,10 +118,10 @@ func runDoctor(ctx context.Context, inv *invocation) error {
 		if len(doc.Include) > 0 {
 			fmt.Fprintln(w, "\nToolchains outside /usr; to have them in a sprite:")
 			for _, dir := range doc.Include {
-				fmt.Fprintf(w, "  --include %s\n", gitwork.Quote(dir))
+				fmt.Fprintf(w, "  --include %s\n", printable.Word(dir))
 			}
 			fmt.Fprintln(w, "and there, to have their programs found:")
-			fmt.Fprintf(w, "  export PATH=%s:\"$PATH\"\n", gitwork.Quote(strings.Join(doc.Path, ":")))
+			fmt.Fprintf(w, "  export PATH=%s:\"$PATH\"\n", printable.Word(strings.Join(doc.Path, ":")))
 		}
 	})
 	if err == nil && !doc.OK {

@@ -195,7 +195,7 @@ func execDetached(inv *invocation, cmd *sprites.Cmd, o execOptions) error {
 		return err
 	}
 	if lost := lostOutput(inv.Out); lost != nil {
-		return outputError("the command runs, and its session "+printable.Line(id)+" could not be shown", lost, "join it: cove session attach "+shellQuote(printable.Line(id))+"; end it: cove session kill "+shellQuote(printable.Line(id)))
+		return outputError("the command runs, and its session "+printable.Line(id)+" could not be shown", lost, "join it: cove session attach "+printable.Word(id)+"; end it: cove session kill "+printable.Word(id))
 	}
 	return nil
 }

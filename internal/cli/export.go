@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove"
-	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
@@ -58,7 +57,7 @@ back, as a new sprite; to bring a sprite back to what it was, there is cove rest
 			if at {
 				name += "@" + checkpoint
 			}
-			return hinted(usagef(cmd, "refusing to write an archive to a terminal"), "cove export "+gitwork.Quote(name)+" > FILE")
+			return hinted(usagef(cmd, "refusing to write an archive to a terminal"), "cove export "+printable.Word(name)+" > FILE")
 		}
 		if inv.global.json {
 			return usagef(cmd, "--json has no place here: what is printed is the archive")

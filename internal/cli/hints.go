@@ -96,17 +96,17 @@ func (r *hinter) missing(h hint, far bool) string {
 		return add
 	}
 	if r.global.url != "" && !h.given["url"] && !thisMachine[top] {
-		add += " --url " + shellQuote(r.global.url)
+		add += " --url " + printable.Word(r.global.url)
 	}
 	if r.global.backend != "" && !h.given["backend"] && !thisMachine[top] {
-		add += " --backend " + shellQuote(r.global.backend)
+		add += " --backend " + printable.Word(r.global.backend)
 	}
 	if r.global.data != "" && !h.given["data"] {
 		dir := r.global.data
 		if abs, err := filepath.Abs(dir); err == nil {
 			dir = abs
 		}
-		add += " --data " + shellQuote(dir)
+		add += " --data " + printable.Word(dir)
 	}
 	return add
 }
@@ -127,7 +127,7 @@ func (s syncHint) missing(h hint) (add string) {
 	if name != "undo" {
 		for _, pattern := range s.exclude {
 			if !slices.Contains(h.excludes, pattern) && printable.Line(pattern) == pattern {
-				add += " --exclude " + shellQuote(pattern)
+				add += " --exclude " + printable.Word(pattern)
 			}
 		}
 		if s.noIgnore && !h.given["no-ignore"] {
@@ -137,9 +137,9 @@ func (s syncHint) missing(h hint) (add string) {
 	switch {
 	case len(h.args) > 0:
 	case name == "pull":
-		add += " " + shellQuote(s.remote) + " " + shellQuote(s.local)
+		add += " " + printable.Word(s.remote) + " " + printable.Word(s.local)
 	default:
-		add += " " + shellQuote(s.local) + " " + shellQuote(s.remote)
+		add += " " + printable.Word(s.local) + " " + printable.Word(s.remote)
 	}
 	return add
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove"
-	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -301,7 +301,7 @@ func keyRefused(ctx context.Context, c *cove.Client, name string) string {
 	if def, err := c.Connector(ctx, name); err == nil && def.Secret != "" { // else the token may not say
 		secret = def.Secret
 	}
-	return fmt.Sprintf("the upstream of the connector %s does not take its key; set another: cove secret set %s", name, gitwork.Quote(secret))
+	return fmt.Sprintf("the upstream of the connector %s does not take its key; set another: cove secret set %s", name, printable.Word(secret))
 }
 
 // took is how long a job has worked.

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove"
-	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -73,7 +73,7 @@ func meantSprite(ctx context.Context, c *cove.Client, args []string) string {
 func quotedAll(words []string) string {
 	var all []string
 	for _, word := range words {
-		all = append(all, gitwork.Quote(word))
+		all = append(all, printable.Word(word))
 	}
 	return strings.Join(all, " ")
 }

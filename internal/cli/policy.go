@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/shim/policy"
@@ -268,7 +267,7 @@ func against(p sprites.NetworkPolicy, rules []sprites.NetworkRule) (targets []st
 				host = "[" + host + "]"
 			}
 			for _, port := range o.Ports {
-				targets = append(targets, gitwork.Quote(host+":"+port+suffix))
+				targets = append(targets, printable.Word(host+":"+port+suffix))
 			}
 		}
 	}
@@ -295,7 +294,7 @@ func presetNames(p sprites.NetworkPolicy, rules []sprites.NetworkRule) (names []
 					return o.Action == "deny" && o.Domain == host.Domain && len(o.Ports) == 0
 				}
 				if wild && r.Action == "deny" && longer && !host.Deny && !slices.ContainsFunc(p.Rules, denied) {
-					names = append(names, gitwork.Quote(host.Domain))
+					names = append(names, printable.Word(host.Domain))
 				}
 			}
 		}

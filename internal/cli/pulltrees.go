@@ -181,13 +181,13 @@ func (t *treePuller) leaveOut(y *filesync.Sync, tree config.Tree, result *pulled
 // treeHint says how to bring a folder by hand.
 func treeHint(job cove.Job, y *filesync.Sync, e *fail.Error) string {
 	if e.Code == filesync.CodeRisky {
-		return fmt.Sprintf("look at them in the sprite: cove exec -s %s -- ls %s; then take them: cove pull %s --accept-risky", job.Sprite, gitwork.Quote(y.Remote), job.ID)
+		return fmt.Sprintf("look at them in the sprite: cove exec -s %s -- ls %s; then take them: cove pull %s --accept-risky", job.Sprite, printable.Word(y.Remote), job.ID)
 	}
 	if e.Code != filesync.CodeConflict {
 		return "then pull again: cove pull " + job.ID
 	}
 	return fmt.Sprintf("choose: cove pull %s --on-conflict theirs (the sprite's), ours or both\nor by hand: cove sync pull -s %s --no-ignore %s %s",
-		job.ID, job.Sprite, gitwork.Quote(y.Remote), gitwork.Quote(y.Local))
+		job.ID, job.Sprite, printable.Word(y.Remote), printable.Word(y.Local))
 }
 
 // insideTree looks that a folder below the top of a work tree is not reached through

@@ -489,13 +489,3 @@ func tailServerLog(ctx context.Context, inv *invocation, name string, lines int,
 }
 
 const logPause = 250 * time.Millisecond
-
-// shellQuote writes a word for a shell, in quotes if it needs them.
-func shellQuote(word string) string {
-	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:@%,=", r))
-	}) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}

@@ -294,20 +294,20 @@ func riskySync(err error, y *filesync.Sync, sprite string) error {
 	if !ok || e.Code != filesync.CodeRisky {
 		return err
 	}
-	again := fmt.Sprintf("cove sync pull -s %s %s %s", gitwork.Quote(sprite), gitwork.Quote(y.Remote), gitwork.Quote(y.Local))
+	again := fmt.Sprintf("cove sync pull -s %s %s %s", printable.Word(sprite), printable.Word(y.Remote), printable.Word(y.Local))
 	without := again
 	for _, dir := range e.Paths {
 		if dir == "." || printable.Line(dir) != dir {
 			without = ""
 			break
 		}
-		without += " --exclude " + gitwork.Quote(excludePattern(dir))
+		without += " --exclude " + printable.Word(excludePattern(dir))
 	}
 	look := path.Join(y.Remote, e.Paths[0])
 	if printable.Line(look) != look {
 		look = y.Remote
 	}
-	hint := fmt.Sprintf("look at it: cove exec -s %s -- ls -lR %s", gitwork.Quote(sprite), gitwork.Quote(look))
+	hint := fmt.Sprintf("look at it: cove exec -s %s -- ls -lR %s", printable.Word(sprite), printable.Word(look))
 	if without != "" {
 		hint += "\nleave it out: " + without
 	}
@@ -419,7 +419,7 @@ func showHeld(inv *invocation, sprite string, r *filesync.Report) {
 	if more := int(r.Held.Count) - len(shown); more > 0 {
 		inv.say("  and %s more; all of them: --json", countText(more, "file"))
 	}
-	inv.say("  look at it, and take it: cove sync pull -s %s %s %s --accept-risky", gitwork.Quote(sprite), gitwork.Quote(r.Remote), gitwork.Quote(r.Local))
+	inv.say("  look at it, and take it: cove sync pull -s %s %s %s --accept-risky", printable.Word(sprite), printable.Word(r.Remote), printable.Word(r.Local))
 }
 
 // showConflicts names the paths that both sides have changed; r may be nil.

@@ -11,7 +11,6 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/tools"
@@ -167,7 +166,7 @@ func keepRunning(input json.RawMessage) string {
 	command := "CMD"
 	var bash tools.BashInput
 	if json.Unmarshal(input, &bash) == nil && bash.Command != "" {
-		command = "bash -c " + gitwork.Quote(strings.TrimRight(bash.Command, "& \n"))
+		command = "bash -c " + printable.Word(strings.TrimRight(bash.Command, "& \n"))
 	}
 	return "cove exec --detach " + command
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 )
@@ -121,16 +122,6 @@ func unnamed(connector string, err error) error {
 	if n := len(e.Unnamed) - maxUnnamed; n > 0 {
 		names += fmt.Sprintf(" and %d more", n)
 	}
-	return fail.Newf(sprite.CodeInUse, fmt.Sprintf("if all of them may have it: cove connector grant %s --label %s --reaches %s", connector, shellQuote(e.Label), strings.Join(e.Sprites, ",")),
+	return fail.Newf(sprite.CodeInUse, fmt.Sprintf("if all of them may have it: cove connector grant %s --label %s --reaches %s", connector, printable.Word(e.Label), strings.Join(e.Sprites, ",")),
 		"sprites have the label %s already, which any token with the verb write could give them, and the grant does not name them: %s", clean(e.Label, maxGuestText), names)
-}
-
-// shellQuote writes a label for a shell.
-func shellQuote(label string) string {
-	if strings.ContainsFunc(label, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:@%,=", r))
-	}) {
-		return "'" + strings.ReplaceAll(label, "'", `'\''`) + "'"
-	}
-	return label
 }

@@ -42,7 +42,7 @@ func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already 
 	}
 	if old == "" {
 		return false, f.refuse("branch_gone", fmt.Sprintf("the branch %s does not exist any more", printable.Name(f.Branch)),
-			"git branch "+Quote(f.Branch)+" "+JobRef(f.Job, "head"))
+			"git branch "+printable.Word(f.Branch)+" "+JobRef(f.Job, "head"))
 	}
 	if had, err := r.ancestor(ctx, f.Head, old); err != nil || had {
 		return had, err
@@ -68,7 +68,7 @@ func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already 
 // rebaseByHand is the command that rebases the job's commits on a branch of their own,
 // and lets the person resolve conflicts.
 func (f Forward) rebaseByHand() string {
-	return fmt.Sprintf("git switch -c cove-%[1]s %[2]s && git rebase --onto %[3]s %[4]s", f.Job, JobRef(f.Job, "head"), Quote(f.Branch), JobRef(f.Job, "base"))
+	return fmt.Sprintf("git switch -c cove-%[1]s %[2]s && git rebase --onto %[3]s %[4]s", f.Job, JobRef(f.Job, "head"), printable.Word(f.Branch), JobRef(f.Job, "base"))
 }
 
 // refuse makes the error, with the ways on from there.
@@ -96,7 +96,7 @@ func (f Forward) hold(ctx context.Context, old string) error {
 	for _, risk := range held {
 		if !slices.Contains(e.Paths, risk.Path) {
 			e.Paths = append(e.Paths, risk.Path)
-			look += " " + Quote(risk.Path)
+			look += " " + printable.Word(risk.Path)
 		}
 	}
 	if len(e.Paths) > maxNamed || slices.ContainsFunc(e.Paths, func(p string) bool { return printable.Name(p) != p }) {
@@ -190,7 +190,7 @@ func (r *Repo) movedOn(ctx context.Context, f Forward, old string) error {
 		names := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
 		e.Conflicts = slices.Compact(names[1:]) // after the tree
 		e.Next = []string{
-			"git switch " + Quote(f.Branch) + " && git merge " + JobRef(f.Job, "head"),
+			"git switch " + printable.Word(f.Branch) + " && git merge " + JobRef(f.Job, "head"),
 			f.rebaseByHand(), "git branch cove-" + f.Job + " " + JobRef(f.Job, "head"),
 		}
 	}
@@ -244,7 +244,7 @@ func (r *Repo) whereChecked(ctx context.Context, f Forward) (*worktree, error) {
 		}
 		if what := tree.busyWith(f.ref()); what != "" {
 			return nil, f.refuse("in_progress", fmt.Sprintf("%s is in progress in %s", what, printable.Name(tree.Dir)),
-				"git -C "+Quote(tree.Dir)+" status", f.again())
+				"git -C "+printable.Word(tree.Dir)+" status", f.again())
 		}
 		if has {
 			found = tree
@@ -340,7 +340,7 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 		return errors.Join(err, backErr)
 	}
 	if exitCode(err) > 0 && !errors.Is(err, syscall.ENOSPC) {
-		return f.refuse("changed", err.Error(), "git -C "+Quote(t.Dir)+" status", f.again())
+		return f.refuse("changed", err.Error(), "git -C "+printable.Word(t.Dir)+" status", f.again())
 	}
 	return err
 }
@@ -379,7 +379,7 @@ const maxMoved = 3
 func (t *worktree) makeWay(paths []string, tracked map[string]bool, again string) []string {
 	git := "git"
 	if t.other {
-		git += " -C " + Quote(t.Dir)
+		git += " -C " + printable.Word(t.Dir)
 	}
 	var first, last []string
 	moved := 0
@@ -388,7 +388,7 @@ func (t *worktree) makeWay(paths []string, tracked map[string]bool, again string
 		case !tracked[path]:
 			moved++
 			name := filepath.Join(t.Dir, filepath.FromSlash(path))
-			first = append(first, "mv -n "+Quote(name)+" "+Quote(filepath.Join(t.Dir, filepath.Base(name)+".mine")))
+			first = append(first, "mv -n "+printable.Word(name)+" "+printable.Word(filepath.Join(t.Dir, filepath.Base(name)+".mine")))
 			if printable.Name(name) != name {
 				return nil
 			}

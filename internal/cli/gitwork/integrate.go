@@ -54,7 +54,7 @@ func (r *Repo) Integrate(ctx context.Context, lock *Lock, f Forward, how How, co
 		return "", err
 	}
 	if old == "" {
-		return "", f.refuse("branch_gone", fmt.Sprintf("there is no branch %s", printable.Name(f.Branch)), "git branch "+Quote(f.Branch)+" "+JobRef(f.Job, "head"))
+		return "", f.refuse("branch_gone", fmt.Sprintf("there is no branch %s", printable.Name(f.Branch)), "git branch "+printable.Word(f.Branch)+" "+JobRef(f.Job, "head"))
 	}
 	if had, err := r.ancestor(ctx, f.Head, old); err != nil || had {
 		return old, err
@@ -184,7 +184,7 @@ func (b *bench) merge(ctx context.Context, r *Repo, f Forward) (string, error) {
 	})
 	if err != nil {
 		return "", b.stopped(ctx, err, f, &ConflictError{How: Merge, Branch: f.Branch,
-			Next: []string{"git switch " + Quote(f.Branch) + " && git merge " + JobRef(f.Job, "head")}})
+			Next: []string{"git switch " + printable.Word(f.Branch) + " && git merge " + JobRef(f.Job, "head")}})
 	}
 	return b.git.text(ctx, "rev-parse", "HEAD")
 }
@@ -211,7 +211,7 @@ func (b *bench) pick(ctx context.Context, r *Repo, f Forward, how How, commits [
 			return b.git.text(ctx, "rev-parse", "HEAD")
 		}
 		at, atErr := b.git.text(ctx, "rev-parse", "--verify", "-q", "CHERRY_PICK_HEAD")
-		conflict := &ConflictError{How: how, Branch: f.Branch, Commit: at, Next: []string{"git switch " + Quote(f.Branch) + " && git cherry-pick " + strings.Join(commits, " ")}}
+		conflict := &ConflictError{How: how, Branch: f.Branch, Commit: at, Next: []string{"git switch " + printable.Word(f.Branch) + " && git cherry-pick " + strings.Join(commits, " ")}}
 		if how == Rebase {
 			conflict.Next = []string{f.rebaseByHand()}
 		}

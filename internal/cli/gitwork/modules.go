@@ -28,7 +28,7 @@ func (r *Repo) Modules(ctx context.Context, commit string) (modules []Module, ab
 	return r.modules(ctx, commit, func(m Module) error {
 		return &fail.Error{Code: ErrModule.Code,
 			Message: fmt.Sprintf("the submodule %s is to be at the commit %.12s, which is not here", printable.Name(m.Path), m.Commit),
-			Hint:    "git submodule update --init --recursive -- " + Quote(m.Path)}
+			Hint:    "git submodule update --init --recursive -- " + printable.Word(m.Path)}
 	})
 }
 
@@ -153,14 +153,14 @@ func CheckModules(ctx context.Context, modules []Module) error {
 		if err != nil {
 			return err
 		}
-		in := "git -C " + Quote(m.Path)
+		in := "git -C " + printable.Word(m.Path)
 		if len(list) > 0 {
 			e.Hint += "commit them there: " + in + " add -A && " + in + " commit\n"
 		}
 		for _, c := range list {
 			e.Paths = append(e.Paths, m.Path+"/"+c.path)
 			if c.module {
-				e.Hint += "or have what is only behind follow: " + in + " submodule update --recursive -- " + Quote(c.path) + "\n"
+				e.Hint += "or have what is only behind follow: " + in + " submodule update --recursive -- " + printable.Word(c.path) + "\n"
 			}
 		}
 	}

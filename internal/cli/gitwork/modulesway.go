@@ -46,12 +46,12 @@ func (t *worktree) modulesInTheWay(ctx context.Context, f Forward, files []File)
 	if len(places) == 0 {
 		return nil
 	}
-	in := "git -C " + Quote(t.Dir)
+	in := "git -C " + printable.Word(t.Dir)
 	deinit := in + " submodule deinit --"
 	var next []string
 	for _, place := range places[:min(len(places), maxNamed)] {
-		next = append(next, "git -C "+Quote(path.Join(t.Dir, place))+" status --ignored")
-		deinit += " " + Quote(place)
+		next = append(next, "git -C "+printable.Word(path.Join(t.Dir, place))+" status --ignored")
+		deinit += " " + printable.Word(place)
 	}
 	e := f.refuse("overlap", "submodules are in the way in "+printable.Name(t.Dir)+", with all that is in their folders",
 		append(next, deinit+" && "+f.again(), "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))...)

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // TestNoOrphan: if cove is killed while git writes the work tree, git ends, and so does the
@@ -35,11 +35,11 @@ func TestNoOrphan(t *testing.T) {
 	script := `#!/bin/sh
 for arg; do
 	if [ "$arg" = read-tree ]; then
-		exec 8>` + gitwork.Quote(says) + `
-		/bin/sh -c 'echo ready >&8; read -r x <"$0"' ` + gitwork.Quote(hears) + `
+		exec 8>` + printable.Word(says) + `
+		/bin/sh -c 'echo ready >&8; read -r x <"$0"' ` + printable.Word(hears) + `
 	fi
 done
-exec ` + gitwork.Quote(git) + ` "$@"
+exec ` + printable.Word(git) + ` "$@"
 `
 	if err := os.WriteFile(filepath.Join(bin, "git"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)

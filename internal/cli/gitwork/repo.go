@@ -170,7 +170,7 @@ func (r *Repo) discover(ctx context.Context, dir string) error {
 			Hint: "cd into one, or make one: git init && git add -A && git commit"}
 		if text := err.Error(); strings.Contains(text, "dubious ownership") {
 			e.Message, e.Hint = "git does not trust the repository of "+printable.Name(dir)+": it belongs to another user",
-				"git config --global --add safe.directory "+Quote(dir)
+				"git config --global --add safe.directory "+printable.Word(dir)
 		} else if !strings.Contains(text, "not a git repository") {
 			e.Message += " that git can read: " + text
 		}

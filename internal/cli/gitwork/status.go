@@ -156,7 +156,7 @@ func (r *Repo) CheckClean(ctx context.Context) error {
 	for _, c := range list {
 		e.Paths = append(e.Paths, c.path)
 		if c.module {
-			behind += " " + Quote(c.path)
+			behind += " " + printable.Word(c.path)
 		}
 	}
 	if behind != "" {
@@ -224,7 +224,7 @@ func (r *Repo) checkStrangers(ctx context.Context) error {
 	w := &recordWriter{each: func(path string) {
 		if dir, ok := strings.CutSuffix(path, "/"); ok {
 			e.Paths = append(e.Paths, dir)
-			e.Hint += "have git ignore it: echo " + Quote("/"+path) + ` >> "$(git rev-parse --git-path info/exclude)"` + "\n"
+			e.Hint += "have git ignore it: echo " + printable.Word("/"+path) + ` >> "$(git rev-parse --git-path info/exclude)"` + "\n"
 		}
 	}}
 	if _, err := r.git.run(ctx, call{args: []string{"ls-files", "-z", "--others", "--exclude-standard"}, stdout: w, timeout: patiently}); err != nil {

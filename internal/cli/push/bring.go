@@ -12,6 +12,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -130,7 +131,7 @@ func follow(modules []module, large []string) (messages []string) {
 	for _, m := range modules {
 		inside := slices.ContainsFunc(modules, func(other module) bool { return strings.HasPrefix(m.Path, other.Path+"/") })
 		if m.Head != "" && !inside {
-			update += " " + gitwork.Quote(m.Path)
+			update += " " + printable.Word(m.Path)
 		}
 	}
 	for _, module := range large {

@@ -74,7 +74,7 @@ func (o IntegrateOptions) again() string {
 	again := []string{"cove", "job", string(o.How), o.Job}
 	again = append(again, o.Commits...)
 	if o.Branch != "" {
-		again = append(again, "--branch", gitwork.Quote(o.Branch))
+		again = append(again, "--branch", printable.Word(o.Branch))
 	}
 	if o.AcceptRisky {
 		again = append(again, "--accept-risky")

@@ -159,7 +159,7 @@ func gitIn(module string) string {
 	if module == "" {
 		return "git"
 	}
-	return "git -C " + gitwork.Quote(module)
+	return "git -C " + printable.Word(module)
 }
 
 // sendLarge uploads the large files beside the bundle.

@@ -194,7 +194,7 @@ func uncollected(job cove.Job) *fail.Error {
 // CopyOut is the command that copies the files of a job's clone, as they are in its sprite,
 // into a new folder here, without what git keeps of them.
 func CopyOut(job cove.Job) string {
-	return fmt.Sprintf("copy its files out: cove sync pull -s %s %s ./job-%s", gitwork.Quote(job.Sprite), gitwork.Quote(printable.Name(job.Workdir)), job.ID)
+	return fmt.Sprintf("copy its files out: cove sync pull -s %s %s ./job-%s", printable.Word(job.Sprite), printable.Word(job.Workdir), job.ID)
 }
 
 // finished gets the job, waiting for its end if asked.
@@ -460,7 +460,7 @@ func takeLeftover(ctx context.Context, repo *gitwork.Repo, p *Pulled) (string, e
 	if !slices.ContainsFunc(changed, func(name string) bool { return printable.Name(name) != name }) {
 		aside += " --"
 		for _, name := range changed {
-			aside += " " + gitwork.Quote(":(top)"+name)
+			aside += " " + printable.Word(":(top)"+name)
 		}
 	}
 	return aside + " && " + pick + " && git stash pop", nil

@@ -166,7 +166,7 @@ func readPlan(opts Options) (text, name string, err error) {
 
 // PlanHint says what to type if there is no plan file.
 func PlanHint(path string) string {
-	return "a plan is a text file that says what the agent is to do; write " + printable.Name(path) + ", then: cove push " + gitwork.Quote(path) +
+	return "a plan is a text file that says what the agent is to do; write " + printable.Name(path) + ", then: cove push " + printable.Word(path) +
 		"\nor give the text itself: cove run -p 'TEXT'"
 }
 

@@ -43,6 +43,17 @@ func Lines(s string) string {
 	return strings.Join(lines, "; ")
 }
 
+// Word is Name as one word of a POSIX shell, in quotes if it needs them: for commands that
+// people copy.
+func Word(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:@%,=", r))
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(Name(s), "'", `'\''`) + "'"
+}
+
 // escape writes what is not UTF-8, and what shown does not take, in \x or \u notation.
 func escape(s string, shown func(rune) bool) string {
 	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !shown(r) }) < 0 {

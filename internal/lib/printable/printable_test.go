@@ -51,6 +51,25 @@ func TestName(t *testing.T) {
 	}
 }
 
+func TestWord(t *testing.T) {
+	for in, want := range map[string]string{
+		"":              "''",
+		"a/b-1.txt":     "a/b-1.txt",
+		"a b":           "'a b'",
+		"it's":          `'it'\''s'`,
+		"$(reboot)":     "'$(reboot)'",
+		"Grüße":         "'Grüße'",
+		"x\x1b[2Jy\nz":  `'x\x1b[2Jy\x0az'`,
+		"~root":         "'~root'",
+		"a;b":           "'a;b'",
+		"user@host:1,2": "user@host:1,2",
+	} {
+		if got := printable.Word(in); got != want {
+			t.Errorf("printable.Word(%q) = %s, want %s", in, got, want)
+		}
+	}
+}
+
 // FuzzText: whatever comes in, no form of it has a control character, a change of direction
 // or what is not UTF-8; a name and a line have no line ends.
 func FuzzText(f *testing.F) {
