@@ -605,7 +605,8 @@ for a while first. It prints what cove policy set takes; --apply puts it in forc
 }
 
 // learned are the rules that allow what was reached: one for each host and
-// protocol, with its ports.
+// protocol, with its ports. An address that a rule had to name is named again, since its
+// host's name alone does not open it.
 func learned(events []sprites.NetworkEvent) []sprites.NetworkRule {
 	type host struct{ domain, cidr, protocol string }
 	ports := map[host]map[int]bool{}
@@ -614,8 +615,8 @@ func learned(events []sprites.NetworkEvent) []sprites.NetworkRule {
 			continue
 		}
 		h := host{domain: e.Name}
-		if e.Name == "" {
-			h.cidr = e.Address.String()
+		if e.Name == "" || decidedByAddress(e) {
+			h = host{cidr: e.Address.String()}
 		}
 		if e.Protocol == "udp" {
 			h.protocol = e.Protocol
@@ -637,4 +638,18 @@ func learned(events []sprites.NetworkEvent) []sprites.NetworkRule {
 		rules = append(rules, r)
 	}
 	return rules
+}
+
+// decidedByAddress reports whether the rule that decided names the address, and no other.
+func decidedByAddress(e sprites.NetworkEvent) bool {
+	rule, _, _ := strings.Cut(e.Rule, "/udp")
+	if a, err := netip.ParseAddr(rule); err == nil { // of any port
+		return a == *e.Address
+	}
+	host := rule
+	if i := strings.LastIndexByte(rule, ':'); i >= 0 {
+		host = strings.Trim(rule[:i], "[]")
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a == *e.Address
 }

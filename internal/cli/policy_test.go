@@ -71,6 +71,19 @@ func TestLearned(t *testing.T) {
 	if want := "[{ 203.0.113.1  allow [123] udp} {a.b   allow [80 443] }]"; fmt.Sprint(got) != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
+
+	// The name of what is in a private network does not open it.
+	near, near6 := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("fd00::5")
+	got = learned([]sprites.NetworkEvent{
+		{Protocol: "tcp", Name: "db.example", Address: &near, Port: 5432, Rule: "10.0.0.5:5432"},
+		{Protocol: "tcp", Name: "db.example", Address: &near6, Port: 5432, Rule: "[fd00::5]:5432,5433"},
+		{Protocol: "udp", Name: "db.example", Address: &near6, Port: 53, Rule: "fd00::5/udp"},
+		{Protocol: "tcp", Name: "a.b", Address: &v4, Port: 443, Rule: "203.0.113.0/24"},
+		{Protocol: "tcp", Name: "c.d", Address: &v4, Port: 443, Rule: "c.d:443"},
+	})
+	if want := "[{ 10.0.0.5  allow [5432] } { fd00::5  allow [5432] } { fd00::5  allow [53] udp} {a.b   allow [443] } {c.d   allow [443] }]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
 }
 
 // TestPresetNames: hosts that a preset allows although a wider rule denies them are said.
