@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -95,6 +96,36 @@ func TestTokenScopesAndVerbs(t *testing.T) {
 	for _, body := range []string{`{"name":"new","include":["/etc"]}`, `{"name":"new","owner":"job:abcdef"}`, `{"name":"new","lease_seconds":9}`} {
 		ask(t, s, "POST /v1/sprites", body, bearer(tok)).refused(t, 403, "forbidden")
 	}
+}
+
+// TestRouteNeedsItsVerb: each route of the table refuses a token that has every verb but the
+// one that the table says, be what it asks for there or not. deeds above holds which verb
+// that should be, for the routes whose verb says most.
+func TestRouteNeedsItsVerb(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	all := []string{"read", "write", "exec", "admin"}
+	tokens := map[string]cove.Token{}
+	for i, verb := range all {
+		tokens[verb] = token(t, s, cove.TokenScope{All: true}, slices.Delete(slices.Clone(all), i, i+1)...)
+	}
+	seen := 0
+	for pattern, verb := range server.RouteVerbs() {
+		if !strings.Contains(pattern, " ") {
+			pattern = "GET " + pattern
+		}
+		for _, sprite := range []string{"paint", "none"} {
+			what := strings.ReplaceAll(pattern, "{name}", sprite)
+			what = regexp.MustCompile(`\{[a-z.]+\}`).ReplaceAllString(what, "none")
+			if verb == "" {
+				continue // no verb, or one by what is asked: TestTokenScopesAndVerbs
+			}
+			seen++
+			a := ask(t, s, what, "{}", bearer(tokens[verb]))
+			failIf(t, a.StatusCode != http.StatusForbidden, "%s without %s: %d %s", what, verb, a.StatusCode, a.body)
+		}
+	}
+	failIf(t, seen < 100, "only %d requests were made", seen)
 }
 
 // Statement 1: a request without a token, or with a wrong one, is answered by 401
