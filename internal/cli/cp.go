@@ -486,6 +486,11 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// text is what is kept, without the white space around it.
+func (t *tail) text() string {
+	return strings.TrimSpace(string(t.buf[max(0, len(t.buf)-tailBytes):]))
+}
+
 // endings are the reasons of an end that has nothing to do with the command.
 var endings = map[string]string{
 	"restored": "the sprite was brought back to a checkpoint",
@@ -498,7 +503,7 @@ func (t *tail) explain(doing string, err error) error {
 	if e, ok := errors.AsType[*sprites.ExitError](err); ok && endings[e.Reason] != "" {
 		return fail.Newf("lost", "try again", "%s: %s", doing, endings[e.Reason])
 	}
-	text := strings.TrimSpace(string(t.buf[max(0, len(t.buf)-tailBytes):]))
+	text := t.text()
 	if text == "" {
 		return fmt.Errorf("%s: %w", doing, err)
 	}

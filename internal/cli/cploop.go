@@ -40,10 +40,11 @@ func findLoop(ctx context.Context, sprite *sprites.Sprite, dir string) error {
 	if !loop || !whole {
 		return nil // what else it can't read, tar tells
 	}
-	out, err := sprite.CommandContext(ctx, "sh", "-c", linkOf, "sh", at).Output()
-	if err != nil {
+	found, printed := sprite.CommandContext(ctx, "sh", "-c", linkOf, "sh", at), &tail{}
+	found.Stdout = printed
+	if err := found.Run(); err != nil {
 		return err
 	}
-	link, target, _ := strings.Cut(string(out), "\n")
+	link, target, _ := strings.Cut(string(printed.buf), "\n")
 	return fail.Newf("link_loop", "copy links that stay in the folder as links: --links skip; or remove that link in the sprite", "%s is a link to %q, a folder that it is in: to follow it would not end; nothing was copied", printable.Line(link), printable.Line(target))
 }

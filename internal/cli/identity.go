@@ -15,10 +15,13 @@ const identityUsage = "commit inside under your git name and address; nothing el
 // nor anything else of the person's configuration goes there.
 func giveIdentity(ctx context.Context, c *cove.Client, sprite string, who cove.Person) error {
 	for key, value := range map[string]string{"user.name": who.Name, "user.email": who.Email} {
-		if out, err := c.Sprite(sprite).CommandContext(ctx, "git", "config", "--global", "--replace-all", key, value).CombinedOutput(); err != nil {
+		said := &tail{}
+		set := c.Sprite(sprite).CommandContext(ctx, "git", "config", "--global", "--replace-all", key, value)
+		set.Stdout, set.Stderr = said, said
+		if err := set.Run(); err != nil {
 			err = fmt.Errorf("set %s in %s: %w", key, sprite, err)
-			if len(out) > 0 {
-				err = fmt.Errorf("%w: %s", err, printable.Line(string(out)))
+			if text := said.text(); text != "" {
+				err = fmt.Errorf("%w: %s", err, printable.Line(text))
 			}
 			return hinted(err, "is git in the sprite? cove exec -s "+sprite+" git version")
 		}

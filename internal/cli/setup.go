@@ -144,11 +144,9 @@ func (p *preparation) environment(ctx context.Context, _ agents.Work) (string, s
 		want[v.Name] = v.Value
 	}
 	have := map[string]string{}
-	old, err := p.sprite.ReadFile(ctx, environmentFile)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := p.readEnvironment(ctx, &have); err != nil {
 		return "", "", err
 	}
-	_ = json.Unmarshal(old, &have) // what is no such file is replaced
 	detail := countText(len(want), "variable")
 	switch {
 	case maps.Equal(want, have) && len(want) == 0:
@@ -162,6 +160,31 @@ func (p *preparation) environment(ctx context.Context, _ agents.Work) (string, s
 	}
 	err = p.sprite.WriteFile(ctx, environmentFile, bytes.NewReader(append(text, '\n')), sprites.WriteOptions{Mode: 0o644, AsRoot: true})
 	return stepDone, detail, err
+}
+
+// maxEnvironment is for the variables of a sprite, in bytes, as it has them.
+const maxEnvironment = 1 << 20
+
+// readEnvironment reads the variables that the sprite has. What is no such file, or is
+// longer than one can be, is replaced: it is as if there were none.
+func (p *preparation) readEnvironment(ctx context.Context, have *map[string]string) error {
+	f, err := p.sprite.Open(ctx, environmentFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, maxEnvironment+1))
+	if err != nil {
+		return err
+	}
+	var read map[string]string
+	if len(text) <= maxEnvironment && json.Unmarshal(text, &read) == nil && read != nil {
+		*have = read
+	}
+	return nil
 }
 
 // withoutEnv is an agent's environment as far as the files don't say otherwise:

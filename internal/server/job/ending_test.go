@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,6 +53,13 @@ func guestMain(args []string) int {
 	case "job stop":
 		err = supervise.Stop(args[2])
 	case "job finalize":
+		if fifo := filepath.Join(args[2], "printed"); exists(fifo) { // an agent has replaced this program
+			_, err := io.CopyN(os.Stdout, zeros{}, flood)
+			err = errors.Join(err, os.WriteFile(fifo, []byte("x"), 0))
+			_, more := os.ReadFile(filepath.Join(args[2], "end"))
+			fmt.Fprintln(os.Stderr, errors.Join(err, more))
+			return 9
+		}
 		err = supervise.Finalize(ctx, args[2], args[3])
 	case "job follow":
 		var from int64
@@ -64,6 +72,16 @@ func guestMain(args []string) int {
 	}
 	return supervise.ExitCode(err)
 }
+
+// flood is what a guest prints that is not cove's, in bytes.
+const flood = 128 << 20
+
+// zeros are read without an end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
 // bench is a server whose jobs have a real guest, supervisor and git, as the test's user,
 // in a folder that stands for the home of the sprite's.
@@ -223,6 +241,45 @@ func TestStopByForce(t *testing.T) {
 	}
 	if job.Stopping || job.Forced != "" || job.Exited != nil {
 		t.Errorf("the ended job is still %+v", job.JobEnding)
+	}
+}
+
+// TestFloodIsNotKept: of what the guest of a job that is collected prints, the server keeps
+// a beginning: the agent may have put another program in its place, which prints without end.
+func TestFloodIsNotKept(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, 0)
+	job := b.begin(`cd "$HOME"/.cove/jobs/*; mkfifo printed end; ` + stopSupervisor)
+	held := func() int64 {
+		runtime.GC()
+		runtime.GC() // what pools keep goes with the second
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := held()
+	stopped := make(chan error, 1)
+	go func() { _, err := b.server.Client().StopJob(t.Context(), job.ID); stopped <- err }()
+	dir := filepath.Join(b.home, ".cove", "jobs", job.ID)
+	if _, err := os.ReadFile(filepath.Join(dir, "printed")); err != nil { // waits for the writer, who has printed all
+		t.Fatal(err)
+	}
+	if grown := held() - before; grown > flood/2 {
+		t.Errorf("of %d MiB that were printed %d are held", flood>>20, grown>>20)
+	}
+	for _, name := range []string{"printed", "end"} { // the next guest is cove's
+		if err := os.Rename(filepath.Join(dir, name), filepath.Join(b.home, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(b.home, "end"), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-stopped; err != nil {
+		t.Logf("the stop: %v", err) // its job has ended or not
+	}
+	if job := b.await(job.ID); job.State != cove.JobCancelled {
+		t.Errorf("got %s, %+v", job.State, job.Outcome)
 	}
 }
 

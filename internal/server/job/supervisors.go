@@ -94,15 +94,16 @@ func (ss *supervisors) tell(ctx context.Context, job cove.Job) error {
 	defer end()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var out []byte
+	var said head
 	cmd, err := ss.command(ctx, job, "stop")
 	if err == nil {
+		cmd.Stdout, cmd.Stderr = &said, &said
 		cmd.OnMessage = func(msg sprites.Message) {
 			if msg.Type == sprites.MessageHeld && msg.Held != nil { // by now: no answer comes
 				cancel(&sprites.Error{ErrorBody: sprites.ErrorBody{Code: msg.Held.Code, Message: msg.Held.Message, Hint: msg.Held.Hint}})
 			}
 		}
-		if out, err = cmd.CombinedOutput(); heldError(context.Cause(ctx)) != nil {
+		if err = cmd.Run(); heldError(context.Cause(ctx)) != nil {
 			err = context.Cause(ctx)
 		}
 	}
@@ -110,7 +111,7 @@ func (ss *supervisors) tell(ctx context.Context, job cove.Job) error {
 		if exit.Code == exitDead {
 			return nil
 		}
-		return fmt.Errorf("exit %d: %.500s", exit.Code, out)
+		return fmt.Errorf("exit %d: %.500s", exit.Code, said.String())
 	}
 	late := errors.Is(context.Cause(ctx), context.DeadlineExceeded) && asked.Err() == nil
 	if errors.Is(err, sprites.ErrNotFound) || late {
@@ -150,9 +151,11 @@ func (ss *supervisors) finalize(ctx context.Context, job cove.Job, reason string
 	if err != nil {
 		return err
 	}
-	out, err := cmd.CombinedOutput()
+	var said head
+	cmd.Stdout, cmd.Stderr = &said, &said
+	err = cmd.Run()
 	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
-		return fmt.Errorf("collect a job without a supervisor: %w: %.500s", err, out)
+		return fmt.Errorf("collect a job without a supervisor: %w: %.500s", err, said.String())
 	}
 	return err
 }
