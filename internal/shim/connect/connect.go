@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cove-dev/cove"
@@ -308,13 +309,33 @@ func (u *Upstream) Allows(method, path string) string {
 				return "the path is denied"
 			}
 		}
-		again, err := url.PathUnescape(path)
-		if err != nil || again == path {
+		again := Unescape(path)
+		if again == path {
 			return ""
 		}
 		path = again
 	}
 	return "the path is escaped too often"
+}
+
+// Unescape is a path as a server may read it that takes what is no escape for what it
+// says: each %XX is a byte, and any other % stays.
+func Unescape(path string) string {
+	if !strings.Contains(path, "%") {
+		return path
+	}
+	var b strings.Builder
+	for i := 0; i < len(path); i++ {
+		if path[i] == '%' && i+2 < len(path) {
+			if c, err := strconv.ParseUint(path[i+1:i+3], 16, 8); err == nil {
+				b.WriteByte(byte(c))
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(path[i])
+	}
+	return b.String()
 }
 
 // denies reports whether a path is denied, in whatever case.

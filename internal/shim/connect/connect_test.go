@@ -112,7 +112,7 @@ func TestHiddenForms(t *testing.T) {
 
 func TestAllows(t *testing.T) {
 	u := Upstream{Methods: []string{"GET", "POST"}, Paths: []string{"/v1/*", "/health"}, DenyPaths: []string{"/v1/admin*", "*/secrets/*"}}
-	for _, path := range []string{"/v1/", "/v1/messages", "/health", "/v1/a%20b", "/v1/a/b"} {
+	for _, path := range []string{"/v1/", "/v1/messages", "/health", "/v1/a%20b", "/v1/a/b", "/v1/100%", "/v1/%zz/%2"} {
 		if why := u.Allows("GET", path); why != "" {
 			t.Errorf("%s: %s", path, why)
 		}
@@ -120,6 +120,7 @@ func TestAllows(t *testing.T) {
 	for _, path := range []string{
 		"/", "/v1", "/v2/x", "/health/x", "/v1/admin", "/v1/admin/x", "/v1/a/secrets/b", "/v1/ADMIN", "/v1//admin", "/v1/%61dmin", "/v1/%2561dmin",
 		`/v1/\admin`, "/v1/;x/admin", "/x/../v1/", "/v1/a/secrets;x/b", "/v1/%252561dmin",
+		"/v1/%61dmin/%", "/v1/%61dmin%zz", "/v1/%2561dmin/%25", "/health%",
 	} {
 		if why := u.Allows("GET", path); why == "" {
 			t.Errorf("%s is let through", path)

@@ -301,8 +301,8 @@ func climbs(path string) bool {
 				return true
 			}
 		}
-		again, err := url.PathUnescape(path)
-		if err != nil || again == path {
+		again := connect.Unescape(path)
+		if again == path {
 			return false
 		}
 		path = again
