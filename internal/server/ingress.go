@@ -120,8 +120,14 @@ func isServiceWorker(r *http.Request) bool {
 
 // lasting are headers of an answer by which a page would have the browser treat others of
 // its origin, later, or its siblings: report their addresses with codes, ask for them
-// elsewhere, or forget the cookies of the whole domain.
-var lasting = []string{"Nel", "Report-To", "Alt-Svc", "Clear-Site-Data", "Service-Worker-Allowed"}
+// elsewhere, answer a link with a code by the page of another, or forget the cookies of
+// the whole domain.
+var lasting = []string{
+	"Nel", "Report-To", "Reporting-Endpoints", "Alt-Svc", "Clear-Site-Data", "Service-Worker-Allowed",
+	"No-Vary-Search", "Use-As-Dictionary", "Speculation-Rules", "Set-Login", "Activate-Storage-Access",
+	"Sec-Session-Registration", "Secure-Session-Registration", "Sec-Session-Challenge", "Secure-Session-Challenge",
+	"Strict-Transport-Security", "Public-Key-Pins", "Expect-Ct", "Accept-Ch", "Critical-Ch", "Origin-Agent-Cluster",
+}
 
 // pageWriter keeps a guest from setting cookies before its answer: what announces
 // one (103 and the like) does not pass ModifyResponse.

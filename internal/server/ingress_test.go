@@ -285,7 +285,10 @@ func TestURLSocket(t *testing.T) {
 }
 
 // lasting are headers by which a page would have the browser tell of others' requests.
-var lasting = []string{"NEL", "Report-To", "Alt-Svc", "Clear-Site-Data", "Service-Worker-Allowed"}
+var lasting = []string{
+	"NEL", "Report-To", "Alt-Svc", "Clear-Site-Data", "Service-Worker-Allowed", "No-Vary-Search", "Reporting-Endpoints",
+	"Use-As-Dictionary", "Speculation-Rules", "Strict-Transport-Security", "Set-Login", "Sec-Session-Registration",
+}
 
 // No page is there to see the requests that come after it: neither by a service worker,
 // also not by one of a time when the URL was public, nor by reports.
