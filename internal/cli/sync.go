@@ -189,9 +189,40 @@ func openSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *s
 	y := &filesync.Sync{
 		Verb: verbName, Local: local, Remote: remote,
 		Policy: policy, Reset: f.reset, NoDelete: !f.delete, DryRun: f.dryRun, MaxBytes: limit,
-		Merge: gitwork.MergeFile, Risky: gitwork.RiskyPath, AcceptRisky: f.accept,
+		Merge: gitwork.MergeFile, AcceptRisky: f.accept,
+	}
+	if verbName == filesync.Pull {
+		y.Risky = riskyIn(ctx, local)
 	}
 	return y, sprite, prepareSync(ctx, y, sprite, f)
+}
+
+// riskyIn judges the paths of a folder by their names and, if the folder is in a repository,
+// by what git, the shell and the environment of the person run there. It only decides
+// what a report names, so where the repository can't be read the names have to do.
+func riskyIn(ctx context.Context, local string) func(name string) string {
+	repo, err := gitwork.Open(ctx, local)
+	if err != nil {
+		return gitwork.RiskyPath
+	}
+	_, head, err := repo.Head(ctx)
+	if err != nil || head == "" {
+		return gitwork.RiskyPath
+	}
+	inside, err := repo.Inside(ctx, head)
+	if err != nil {
+		return gitwork.RiskyPath
+	}
+	if real, err := filepath.EvalSymlinks(local); err == nil {
+		local = real
+	}
+	below, err := filepath.Rel(repo.Dir, local)
+	if err != nil || !filepath.IsLocal(below) {
+		return gitwork.RiskyPath
+	}
+	return func(name string) string {
+		return cmp.Or(gitwork.RiskyPath(name), inside(path.Join(filepath.ToSlash(below), name)))
+	}
 }
 
 // conflictChoices are those of --on-conflict.
