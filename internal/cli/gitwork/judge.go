@@ -43,6 +43,7 @@ type judge struct {
 	led   map[string]string            // why what is there counts, and all below it
 	exact map[string]string            // likewise, and nothing below it
 	fresh []string                     // paths of led and exact, in the order in which they were found
+	ran   *names                       // files that the person's hooks have a program run
 	steps int
 	bytes int
 	many  bool // there was more than can be told
@@ -172,7 +173,8 @@ func (j *judge) programs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range programs {
+	j.ran = programs.ran
+	for _, p := range programs.list {
 		j.follow(ctx, safepath.FoldPath(p.path), func(at string) {
 			switch {
 			case at == ".": // the tree itself, which no program is

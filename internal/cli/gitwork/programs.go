@@ -23,18 +23,24 @@ type program struct {
 	exact bool // only the file itself, no folder of that name
 }
 
+// programs are what the person's own git, shell and environment already run of the tree.
+type programs struct {
+	list []program
+	ran  *names // files that one of runners runs, which a hook or a setting calls
+}
+
 // programs finds them: by the hooks and the configuration of git, by the environment, and
 // by links in the home folder. They are looked for once.
-func (r *Repo) programs(ctx context.Context) ([]program, error) {
+func (r *Repo) programs(ctx context.Context) (*programs, error) {
 	r.looking.Lock()
 	defer r.looking.Unlock()
 	if r.found != nil {
-		return *r.found, nil
+		return r.found, nil
 	}
 	if err := r.findTops(ctx); err != nil {
 		return nil, err
 	}
-	c := &collector{repo: r, home: homeDir(), seen: map[program]bool{}}
+	c := &collector{repo: r, home: homeDir(), seen: map[program]bool{}, calls: map[string]bool{}}
 	c.hooks()
 	if err := c.config(ctx); err != nil {
 		return nil, err
@@ -46,14 +52,14 @@ func (r *Repo) programs(ctx context.Context) ([]program, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, p := range outer {
+		for _, p := range outer.list {
 			if rel, ok := r.inTree(filepath.Join(r.around.Dir, filepath.FromSlash(p.path))); ok {
 				c.put(program{rel, p.why, p.exact})
 			}
 		}
 	}
-	r.found = &c.list
-	return c.list, nil
+	r.found = &programs{c.list, namesOf(c.ran)}
+	return r.found, nil
 }
 
 func homeDir() string {
@@ -106,6 +112,9 @@ type collector struct {
 	home string
 	list []program
 	seen map[program]bool
+
+	ran   []family // files that runners run
+	calls map[string]bool
 }
 
 func (c *collector) put(p program) {
@@ -150,7 +159,7 @@ func (c *collector) file(name, why string, exact bool) {
 // quoted, and a line as a whole. One that has no slash counts only if loose, and only for a
 // file: a folder's name is too common a word.
 func (c *collector) words(text, why string, loose bool) {
-	words := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\r\n'\"`;|&()<>=$,:!{}[]*", r) })
+	words := strings.FieldsFunc(text, betweenWords)
 	for _, quote := range []string{"'", "\"", "\n"} {
 		words = append(words, strings.Split(text, quote)...)
 	}
@@ -170,6 +179,9 @@ func (c *collector) words(text, why string, loose bool) {
 		c.file(filepath.Join(c.repo.Dir, word), why, bare)
 	}
 }
+
+// betweenWords reports whether a character divides the words of a script.
+func betweenWords(r rune) bool { return strings.ContainsRune(" \t\r\n'\"`;|&()<>=$,:!{}[]*", r) }
 
 // quiet are the sections of git's configuration that name no files of a work tree.
 var quiet = fieldSet("user author committer branch color column advice push status safe i18n extensions")
@@ -197,6 +209,7 @@ func (c *collector) config(ctx context.Context) error {
 		}
 		why := "your git's setting " + printable.Name(key) + " names it"
 		c.words(value, why, section != "alias" || strings.HasPrefix(value, "!"))
+		c.runners(value, why)
 		if isFile && strings.HasPrefix(section, "include") && !filepath.IsAbs(value) && !strings.HasPrefix(value, "~/") {
 			c.file(filepath.Join(filepath.Dir(origin), value), why, false)
 		}
@@ -238,6 +251,7 @@ func (c *collector) hooks() {
 			why := whyHooks + ", by " + printable.Name(c.short(name))
 			c.file(name, why, false)
 			c.words(readScript(name), why, false)
+			c.runners(readScript(name), why)
 		}
 	}
 }

@@ -39,8 +39,8 @@ type Repo struct {
 	around *Repo // whose submodule it is; nil: nobody's, as far as is known
 
 	looking sync.Mutex
-	tops    []string   // of the repository's work trees; guarded by looking
-	found   *[]program // in them; nil: not looked for yet; guarded by looking
+	tops    []string  // of the repository's work trees; guarded by looking
+	found   *programs // in them; nil: not looked for yet; guarded by looking
 
 	// step is called with a name before each step of a fast-forward. Tests end
 	// the process there.

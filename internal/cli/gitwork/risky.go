@@ -38,7 +38,7 @@ func (s *scratch) risks(ctx context.Context, base, tip string, files []File) (ri
 	if err != nil {
 		return nil, nil, err
 	}
-	objects := &contents{ctx: ctx, s: s}
+	objects := &contents{ctx: ctx, s: s, ran: j.ran}
 	defer objects.close()
 	var links []File
 	for _, f := range files {
@@ -79,6 +79,7 @@ const (
 type contents struct {
 	ctx context.Context
 	s   *scratch
+	ran *names        // files that the person's hooks have a program run; nil: none
 	r   *objectReader // nil: not started
 }
 
@@ -103,7 +104,15 @@ func (c *contents) judge(f File) (why string, listed bool, err error) {
 	case "package.json":
 		return c.riskyPackage(f)
 	}
-	return "", ListedPath(f.Path) != "", nil
+	return c.byHooks(f), ListedPath(f.Path) != "", nil
+}
+
+// byHooks says why a file is run by the person's hooks, though they do not name it.
+func (c *contents) byHooks(f File) string {
+	if c.ran == nil {
+		return ""
+	}
+	return c.ran.why(safepath.FoldPath(f.Path))
 }
 
 // riskyIgnore says why a change of a .gitignore is one to look at. If more is ignored
@@ -158,12 +167,15 @@ func (c *contents) sides(f File) (was, is string, ok bool, err error) {
 }
 
 // Keys of a package.json whose programs run without being named: by an installation or
-// a packing (npm's page on scripts), and those that hooks of git read there.
+// a packing (npm's page on scripts), those that hooks of git read there, those that linters
+// and formatters of an editor load programs by, and those of other tools.
 var (
 	lifecycleScripts = fieldSet(`preinstall install postinstall preprepare prepare postprepare prepublish prepublishOnly prepack pack postpack
 		publish postpublish dependencies preversion version postversion preuninstall uninstall postuninstall pretest test posttest prebuild build postbuild`)
 	packageHooks = fieldSet("husky lint-staged simple-git-hooks pre-commit pre-push gitHooks ghooks config.ghooks commitlint captain-hook")
-	packageTools = fieldSet("packageManager devEngines engines volta pnpm bin workspaces overrides resolutions trustedDependencies")
+	packageLint  = fieldSet("prettier eslintConfig stylelint xo standard semistandard ts-standard tslint remarkConfig textlint htmlhint cspell importSort")
+	packageTools = fieldSet(`packageManager devEngines engines volta pnpm yarn bin workspaces overrides resolutions trustedDependencies dependencies devDependencies
+		optionalDependencies peerDependencies bundleDependencies babel jest mocha ava nyc c8 tap postcss browserslist nodemonConfig size-limit`)
 )
 
 func fieldSet(names string) map[string]bool {
@@ -174,8 +186,9 @@ func fieldSet(names string) map[string]bool {
 	return set
 }
 
-// riskyPackage judges a package.json by what changed in it: what hooks of git read is
-// held, what an installation or a test runs is listed. One that can't be read is listed.
+// riskyPackage judges a package.json by what changed in it: what hooks of git and linters
+// read is held, what an installation or a test runs is listed. One that can't be read is
+// listed. If the person's hooks call npm or its kin, what scripts say is held, too.
 func (c *contents) riskyPackage(f File) (why string, listed bool, err error) {
 	oldText, newText, ok, err := c.sides(f)
 	if err != nil || !ok {
@@ -204,11 +217,15 @@ func (c *contents) riskyPackage(f File) (why string, listed bool, err error) {
 		}
 		return false
 	}
-	switch {
+	switch byHooks := c.byHooks(f); {
 	case !okNew || f.mode == linkMode:
-		return "", true, nil
+		return byHooks, true, nil
 	case changed(was, is, packageHooks):
 		return whyHooks, false, nil
+	case changed(was, is, packageLint):
+		return whyLint, false, nil
+	case byHooks != "" && changed(was, is, map[string]bool{"scripts": true}):
+		return byHooks, false, nil
 	case !okOld:
 		return "", true, nil
 	}

@@ -208,7 +208,7 @@ func TestFamilies(t *testing.T) {
 		node_modules/eslint/index.js sub/node_modules/.bin/prettier .venv/bin/python venv/bin/python pyvenv.cfg vendor/bin/phpcs .run/app.run.xml a.iml x.suo x.csproj.user CMakeLists.txt.user launchSettings.json tasks.vs.json _exrc _vimrc
 		.local.vimrc .tasks .classpath devcontainer.json devfile.yaml bacon.toml modd.conf Directory.Build.rsp .custom-gcl.yml oxlint.config.ts
 		_pyrepl/__init__.py readline.py sub/rlcompleter.py traceback.py readline.cpython-310-x86_64-linux-gnu.so irb.rc _irbrc $irbrc .psysh.php sub/.psysh.php user_default.beam startup.m latexmkrc sub/.latexmkrc LatexMk
-		uno.config.ts AmazonQ.md`) {
+		uno.config.ts AmazonQ.md hardhat.config.ts mcp_config.json hooks/hooks.json inspect.py sub/keyword.py`) {
 		name = strings.ReplaceAll(name, `\u200c`, "\u200c")
 		if gitwork.RiskyPath(name) == "" {
 			t.Errorf("%q is not held", name)
@@ -216,7 +216,8 @@ func TestFamilies(t *testing.T) {
 	}
 	for _, name := range strings.Fields(`Makefile sub/makefile GNUmakefile Makefile.am rules.mk justfile Rakefile conftest.py tests/conftest.py setup.py build.rs build.gradle build.gradle.kts gradlew pom.xml CMakeLists.txt
 		Dockerfile Dockerfile.dev docker-compose.yml compose.override.yaml Taskfile.yml tox.ini pyproject.toml BUILD.bazel defs.bzl WORKSPACE mix.exs Gemfile x.gemspec webpack.config.js vite.config.ts jest.config.ts Vagrantfile magefile.go
-		x.pyc pkg/__pycache__/x.cpython-312.pyc build.zig x.nimble postcss.config.js next.config.mjs ava.config.js deno.json rescript.json vcpkg-configuration.json project/build.properties Cargo.toml sub/Cargo.toml code.py src/signal.py`) {
+		x.pyc pkg/__pycache__/x.cpython-312.pyc build.zig x.nimble postcss.config.js next.config.mjs ava.config.js deno.json rescript.json vcpkg-configuration.json project/build.properties Cargo.toml sub/Cargo.toml code.py src/signal.py package-lock.json sub/yarn.lock requirements-dev.txt Pipfile Pipfile.lock docs/conf.py mkdocs.yml
+		gunicorn.conf.py cdk.json Pulumi.yaml site_scons/site_init.py x-gdb.py types.py`) {
 		if gitwork.RiskyPath(name) != "" || gitwork.ListedPath(name) == "" {
 			t.Errorf("%q: held %q, listed %q", name, gitwork.RiskyPath(name), gitwork.ListedPath(name))
 		}
@@ -324,6 +325,34 @@ func TestLongWays(t *testing.T) {
 	}
 }
 
+// TestHookCalls: what a hook of the person's has a program run without naming it is held, and
+// nothing else of that program's files.
+func TestHookCalls(t *testing.T) {
+	home(t, "")
+	r := newRepo(t)
+	r.write("package.json", `{"version": "1", "scripts": {"lint": "eslint ."}}`)
+	r.write("sub/package.json", `{"version": "1", "scripts": {"lint": "eslint ."}}`)
+	base := r.commit("before")
+	r.write("package.json", `{"version": "1", "scripts": {"lint": "sh x.sh"}}`)
+	r.write("sub/package.json", `{"version": "2", "scripts": {"lint": "eslint ."}}`)
+	for _, name := range []string{"Makefile", "rules.mk", "justfile", "src/a.go"} {
+		r.write(name, "x\n")
+	}
+	head := r.commit("after")
+	r.holds(base, head) // no hook
+
+	if err := os.WriteFile(filepath.Join(r.dir, ".git/hooks/pre-commit.sample"), []byte("#!/bin/sh\nmake lint\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.holds(base, head)
+	if err := os.WriteFile(filepath.Join(r.dir, ".git/hooks/pre-commit"), []byte("#!/bin/sh\n# make it just so\nexec /usr/bin/npm run --silent lint\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.holds(base, head, "package.json")
+	r.git("config", "alias.check", "!make -s check")
+	r.holds(base, head, "package.json", "Makefile", "rules.mk")
+}
+
 // New names with a dot at the top are held; of a package.json what hooks read is, and what
 // an installation or a test runs is listed.
 func TestHeldByContent(t *testing.T) {
@@ -338,6 +367,9 @@ func TestHeldByContent(t *testing.T) {
 		"hooks": {`{"husky": {"hooks": {"pre-commit": "a"}}}`, `{"husky": {"hooks": {"pre-commit": "b"}}}`},
 		"bad":   {`{}`, `{`},
 		"tool":  {`{}`, `{"packageManager": "yarn@9.9.9"}`},
+		"lint":  {`{}`, `{"prettier": "./lib/f.js"}`},
+		"style": {`{"stylelint": {"extends": "a"}}`, `{"stylelint": {"extends": "./lib/s.js"}}`},
+		"dep":   {`{}`, `{"devDependencies": {"a": "file:a"}}`},
 	}
 	for name, text := range packages {
 		r.write(name+"/package.json", text[0])
@@ -354,13 +386,13 @@ func TestHeldByContent(t *testing.T) {
 	}
 	r.write(".coveignore", "y\n")
 	head := r.commit("after")
-	r.holds(base, head, ".new/x", ".newrc", "\u200c.newer", ".coveignore", "stage/package.json", "hooks/package.json")
+	r.holds(base, head, ".new/x", ".newrc", "\u200c.newer", ".coveignore", "stage/package.json", "hooks/package.json", "lint/package.json", "style/package.json")
 	_, listed := r.summary(base, head)
 	var got []string
 	for name := range listed {
 		got = append(got, name)
 	}
-	want := []string{"Makefile", "bad/package.json", "gone/package.json", "new/package.json", "post/package.json", "sub/conftest.py", "test/package.json", "tool/package.json"}
+	want := []string{"Makefile", "bad/package.json", "dep/package.json", "gone/package.json", "new/package.json", "post/package.json", "sub/conftest.py", "test/package.json", "tool/package.json"}
 	if slices.Sort(got); !slices.Equal(got, want) {
 		t.Errorf("listed %q, want %q", got, want)
 	}

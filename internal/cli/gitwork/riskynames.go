@@ -69,14 +69,14 @@ var held = []family{
 		.bsp .bloop .metals hie.yaml .merlin omnisharp.json vetur.config.js graphql.config.* .graphqlrc* _vimrc_local.vim session.vim
 		_exrc _vimrc _gvimrc .local.vim .local.vimrc .project.vim* .project.nvim* .tasks .lapce .pulsar .run *.run.xml *.iml *.ipr *.iws *.suo *.csproj.user *.vbproj.user *.fsproj.user *.vcxproj.user *.pro.user cmakelists.txt.user
 		tasks.vs.json launch.vs.json cppproperties.json cmakesettings.json launchsettings.json .classpath *.kdev4 .kdev4 *.geany .buildconfig devcontainer.json .devfile* devfile.yaml .codesandbox .stackblitz* .gutctags .globalrc gtags.conf`},
-	{whyServer, "sourcekit-lsp (build server, its settings), xcode-build-server, clojure-lsp (project-specs), nREPL, Calva, Portal, Lean (lake serve), rust-analyzer (rust-project.json, rust-analyzer.toml), C/C++ extensions (the compiler that a compilation database names), ccls, cquery, RTags, kotlin-language-server (kls-classpath), Dart analysis server (plugins), erlang_ls, ELP, nimsuggest (NimScript), zls, coq-lsp and VsCoq, Pyright and Pyre (their interpreters), Svelte, Tailwind CSS and UnoCSS (settings that are programs), Apollo, Relay, PlatformIO (extra_scripts), RStudio, Godot (plug-ins), Unreal, sqls", `
+	{whyServer, "sourcekit-lsp (build server, its settings), xcode-build-server, clojure-lsp (project-specs), nREPL, Calva, Portal, Lean (lake serve), rust-analyzer (rust-project.json, rust-analyzer.toml), C/C++ extensions (the compiler that a compilation database names), ccls, cquery, RTags, kotlin-language-server (kls-classpath), Dart analysis server (plugins), erlang_ls, ELP, nimsuggest (NimScript), zls, coq-lsp and VsCoq, Pyright and Pyre (their interpreters), Svelte, Tailwind CSS and UnoCSS (settings that are programs), Apollo, Relay, PlatformIO (extra_scripts), Hardhat, RStudio, Godot (plug-ins), Unreal, sqls", `
 		buildserver.json .sourcekit-lsp .swiftpm .lsp .nrepl* .calva .portal lakefile* lake-manifest.json lean-toolchain rust-project.json .rust-project.json rust-analyzer.toml .rust-analyzer* compile_commands.json compile_flags.txt
-		.cquery .rtags* kls-classpath* kotlinlspclasspath* analysis_options.yaml analysis_options.yml erlang_ls.config .elp* elp.toml nim.cfg *.nim.cfg config.nims *.nims zls.json zls.build.json _coqproject _rocqproject
+		.cquery .rtags* kls-classpath* kotlinlspclasspath* analysis_options.yaml analysis_options.yml erlang_ls.config .elp* elp.toml nim.cfg *.nim.cfg config.nims *.nims hardhat.config.* zls.json zls.build.json _coqproject _rocqproject
 		pyrightconfig.json basedpyrightconfig.json .pyre_configuration* svelte.config.* tailwind.config.* uno.config.* unocss.config.* apollo.config.* relay.config.* platformio.ini *.rproj project.godot *.uproject *.uplugin .sqls* .sqllsrc* wallaby.*`},
 	{whyLocal, "Node.js (the linters and formatters that an editor loads from there), Python (an interpreter that editors choose and start by themselves), Composer: programs in the place where tools look for them", `
 		node_modules/ .venv* venv/bin venv/scripts env/bin pyvenv.cfg .virtualenv* vendor/bin`},
 	{whyAgent, "Claude Code, Codex, Gemini CLI, Qwen Code, Cursor, Copilot, Windsurf, Cline, Roo, Kilo, Augment, opencode, Crush, goose, OpenHands, Amp, Kiro, Junie, aider, Zed, Warp, Trae, Factory, Tabnine, Replit, MCP: their pages on project settings, instructions and hooks", `
-		.claude** claude.md claude.*.md .codex** .gemini** gemini.md gemini.*.md .qwen** qwen.md qwen.*.md .cursor** .windsurf** .opencode** opencode.json**
+		mcp_config.json hooks/hooks.json .claude** claude.md claude.*.md .codex** .gemini** gemini.md gemini.*.md .qwen** qwen.md qwen.*.md .cursor** .windsurf** .opencode** opencode.json**
 		agents.md agents.*.md agent.md agent.*.md .agent** .agents** .continue** .cline** .roo** .kilo** .kilocode** .augment** .crush** crush.json crush.md crush.*.md
 		.goose** .openhands** .amp* .pi .kiro** .junie** .trae** .tabnine** .cody** .codeium** .sourcegraph .factory* .droid* .warp* warp.md .rules .copilot**
 		copilot-instructions.md *.instructions.md *.chatmode.md *.prompt.md *.agent.md .mcp** mcp.json mcp.*.json .aider** .aiignore .aiexclude .devin* .jules* .sweep*
@@ -108,7 +108,8 @@ var held = []family{
 		.pdbrc* .gdbinit* .gdb* .lldbinit* .lldb* .rprofile .renviron .rdata .irbrc* .pryrc* .rspec* .rdebugrc .byebugrc .iex* .ghci* .ghcid .ocamlinit* .utoprc* .octaverc .erlang* .sqliterc .psqlrc*
 		.ipython .jupyter ipython_config.py jupyter_*config.py jupyter_*config.json sitecustomize.py usercustomize.py .noderc .node_repl* .tclshrc .wishrc .perldb .julia* .scala* .amm* .sbclrc .clisprc* .guile .schemerc .racketrc .luarc .php.ini .user.ini .mysqlrc .my.cnf .rdbgrc* .swipl* .jline*
 		renv/activate.r packrat/init.r irb.rc _irbrc $irbrc .psysh* user_default.beam startup.m latexmkrc .latexmkrc latexmk
-		_pyrepl/ _pyrepl.py readline.py readline.so readline.*.so rlcompleter.py __future__.py _colorize.py codeop.py unicodedata.py termios.py fcntl.py _curses.py dataclasses.py textwrap.py traceback.py`},
+		_pyrepl/ _pyrepl.py readline.py readline.so readline.*.so rlcompleter.py __future__.py _colorize.py codeop.py unicodedata.py termios.py fcntl.py _curses.py dataclasses.py textwrap.py traceback.py
+		inspect.py keyword.py re.py sre_compile.py sre_parse.py sre_constants.py copyreg.py reprlib.py linecache.py tokenize.py dis.py opcode.py functools.py`},
 	{whyVCS, "Mercurial (hgrc: hooks, extensions), Sapling, Jujutsu (aliases, tools), Subversion, Bazaar, Darcs, Pijul, Fossil, CVS, repo", `
 		.hg* .sl .jj* .svn .bzr* .darcs* _darcs/ .pijul* .fossil* .fslckout _fossil_ cvs/ .repo .p4* .sapling* .eden* .arc*`},
 	{whyHome, "ssh, GnuPG, X, PAM, less, nano, mail and cloud clients: a repository that is a home folder, or is linked into one", `
@@ -133,8 +134,12 @@ var listed = []family{
 		dune-workspace *.opam shard.yml *.csproj *.fsproj *.vbproj *.vcxproj *.props *.targets global.json nuget.config build.cake build.fsx package.swift project.swift *.podspec podfile* *.pbxproj *.xcscheme
 		*.xcconfig build.zig* *.nimble dub.json dub.sdl makefile.pl build.pl dist.ini cpanfile* composer.json phpunit.xml* *.rockspec *.nix *.gemspec gemfile* guardfile* capfile
 		dangerfile* fastfile* appfile brewfile* berksfile* thorfile steepfile build.lua *.spec pkgbuild debian/rules project/build.properties snapcraft.yaml *.pro *.pri`},
-	{whyREPL, "CPython 3.13: what its prompt imports, first from the folder that it starts in, of names that programs often have", `
-		code.py copy.py platform.py select.py signal.py struct.py`},
+	{whyREPL, "CPython 3.6 to 3.13: what its prompt imports, first from the folder that it starts in, of names that programs often have; gdb (auto-load)", `
+		code.py copy.py platform.py select.py signal.py struct.py ast.py enum.py types.py token.py operator.py contextlib.py heapq.py *-gdb.py *-gdb.gdb *-gdb.scm`},
+	{whyBuild, "npm, pnpm, Yarn, Bun, pip, Poetry, uv, PDM, Pipenv, Cargo, Composer, Bundler, mix, conda: what an installation fetches, and may run", `
+		package-lock.json npm-shrinkwrap.json yarn.lock pnpm-lock.yaml bun.lock bun.lockb requirements*.txt constraints*.txt requirements/ pipfile* poetry.lock uv.lock pdm.lock cargo.lock composer.lock mix.lock environment.yml environment.yaml pubspec.*`},
+	{whyBuild, "Leiningen (profiles), gunicorn, CDK, Firebase, Serverless, Pulumi, Pants, SCons, MkDocs, Sphinx, Snakemake, Nextflow, Docusaurus, Gatsby, Knex, PM2, Foundry, Truffle, dbt, Alembic, Hugo: their settings that are or name programs", `
+		profiles.clj gunicorn.conf.py cdk.json firebase.json serverless.* pulumi.* pants.toml site_scons/ mkdocs.* conf.py snakefile* nextflow.config docusaurus.config.* gatsby-* knexfile.* ecosystem.config.* foundry.toml truffle-config.js truffle.js dbt_project.yml alembic.ini`},
 	{whyPyc, "CPython: a .pyc beside its source's place, or in __pycache__ with a matching time or hash", `
 		*.pyc`},
 	{whyBuild, "Docker, Compose, Vagrant, Earthly, Tilt, Skaffold, foreman; Grunt, gulp, webpack, Vite, Vitest, Rollup, Jest, Karma, Cypress, Playwright, Babel, PostCSS, Tailwind, Next and their kin", `

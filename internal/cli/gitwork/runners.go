@@ -1,0 +1,63 @@
+package gitwork
+
+import (
+	"path"
+	"strings"
+)
+
+// runners are programs that run what files of certain names say, without being told which:
+// a hook that says npm run lint names no file. The patterns are those of family.
+var runners = []struct{ programs, files string }{
+	{"npm npx pnpm pnpx yarn yarnpkg bun bunx corepack", "package.json"},
+	{"make gmake bmake bsdmake remake", "makefile* gnumakefile* bsdmakefile* *.mk *.mak"},
+	{"just", "justfile* .justfile *.just"},
+	{"task go-task", "taskfile*"},
+	{"rake", "rakefile* *.rake"},
+	{"bundle bundler", "gemfile*"},
+	{"cargo", "cargo.toml build.rs"},
+	{"mvn mvnw mvnd", "pom.xml"},
+	{"gradle gradlew", "build.gradle* settings.gradle* init.gradle* *.gradle *.gradle.kts"},
+	{"ant", "build.xml"},
+	{"sbt", "build.sbt *.sbt"},
+	{"mage", "magefile.go magefiles/"},
+	{"tox", "tox.ini setup.cfg pyproject.toml"},
+	{"nox", "noxfile.py"},
+	{"invoke inv", "tasks.py"},
+	{"pytest py.test", "conftest.py pytest.ini pytest.toml tox.ini setup.cfg pyproject.toml"},
+	{"poetry pdm hatch uv pipenv", "pyproject.toml pipfile*"},
+	{"composer", "composer.json"},
+	{"mix", "mix.exs"},
+	{"rebar3", "rebar.config*"},
+	{"bazel bazelisk buck buck2", "workspace workspace.bazel module.bazel* build build.bazel *.bzl buck"},
+	{"deno", "deno.json deno.jsonc"},
+	{"grunt", "gruntfile*"},
+	{"gulp", "gulpfile*"},
+	{"docker docker-compose podman", "dockerfile* *.dockerfile containerfile* docker-compose* compose.yml compose.yaml compose.*.yml compose.*.yaml docker-bake*"},
+}
+
+// filesOf are the patterns of files that a program of runners runs.
+var filesOf = func() map[string]string {
+	files := map[string]string{}
+	for _, r := range runners {
+		for name := range strings.FieldsSeq(r.programs) {
+			files[name] = r.files
+		}
+	}
+	return files
+}()
+
+// runners notes the files that programs run which a hook or a setting of git calls.
+func (c *collector) runners(text, why string) {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(strings.TrimSpace(line), "#") {
+			continue // a comment, in which make and just are words
+		}
+		for word := range strings.FieldsFuncSeq(line, betweenWords) {
+			name := path.Base(word)
+			if files := filesOf[name]; files != "" && !c.calls[name] {
+				c.calls[name] = true
+				c.ran = append(c.ran, family{why: why + ", which calls " + name, names: files})
+			}
+		}
+	}
+}
