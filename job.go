@@ -145,7 +145,8 @@ type Guards struct {
 type JobStart struct {
 	BundleSHA256 string   `json:"bundle_sha256"`
 	BundleSize   int64    `json:"bundle_size"`
-	Shallow      []string `json:"shallow,omitempty"` // the commits at which the bundle's history is cut off
+	LargeBytes   int64    `json:"large_bytes,omitempty"` // of the large files (Git LFS) that are sent beside it, all together
+	Shallow      []string `json:"shallow,omitempty"`     // the commits at which the bundle's history is cut off
 }
 
 // Outcome is the judgement on a job that has ended.
@@ -204,10 +205,11 @@ type JobResult struct {
 
 // JobProgress is how far a job is, and how it is followed.
 type JobProgress struct {
-	Installing *InstallProgress `json:"installing,omitempty"` // how far its installation is; nil: none is under way
-	Upload     string           `json:"upload,omitempty"`     // queued: the input bundle's path in the sprite
-	Input      Artifact         `json:"input,omitzero"`       // the bundle that it began from
-	Shallow    []string         `json:"shallow,omitempty"`    // as in JobStart
+	Installing *InstallProgress `json:"installing,omitempty"`  // how far its installation is; nil: none is under way
+	Upload     string           `json:"upload,omitempty"`      // queued: the input bundle's path in the sprite
+	Input      Artifact         `json:"input,omitzero"`        // the bundle that it began from
+	LargeBytes int64            `json:"large_bytes,omitempty"` // as in JobStart
+	Shallow    []string         `json:"shallow,omitempty"`     // as in JobStart
 
 	Session      string `json:"session,omitempty"`       // exec session of the supervisor
 	AgentSession string `json:"agent_session,omitempty"` // the agent's own, as it calls it; empty: it has none, or has not said

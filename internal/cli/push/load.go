@@ -162,18 +162,22 @@ func gitIn(module string) string {
 	return "git -C " + printable.Word(module)
 }
 
-// sendLarge uploads the large files beside the bundle.
-func (c *Courier) sendLarge(ctx context.Context, job cove.Job, files []large) error {
-	var total int64
-	for _, f := range files {
+// largeBytes is what the large files take that are sent beside the bundle.
+func (l *load) largeBytes() (total int64) {
+	for _, f := range l.large {
 		total += f.Size
 	}
-	if len(files) == 0 {
+	return total
+}
+
+// sendLarge uploads the large files beside the bundle.
+func (c *Courier) sendLarge(ctx context.Context, job cove.Job, load *load) error {
+	if len(load.large) == 0 {
 		return nil
 	}
-	track := c.track("large files", total)
+	track := c.track("large files", load.largeBytes())
 	defer track.done()
-	for _, f := range files {
+	for _, f := range load.large {
 		if err := c.sendOne(ctx, job, f, track); err != nil {
 			return fmt.Errorf("send the large file %s: %w", printable.Name(f.Path), err)
 		}

@@ -78,10 +78,7 @@ func (c *Courier) Preview(ctx context.Context, opts Options, ask func(context.Co
 		return Preview{}, err
 	}
 	defer w.file.Remove()
-	p := Preview{Branch: w.load.branch, Base: w.load.Base, Bytes: w.load.bundle.Size, LargeFiles: len(w.load.large), Messages: w.load.messages}
-	for _, f := range w.load.large {
-		p.LargeBytes += f.Size
-	}
+	p := Preview{Branch: w.load.branch, Base: w.load.Base, Bytes: w.load.bundle.Size, LargeFiles: len(w.load.large), LargeBytes: w.load.largeBytes(), Messages: w.load.messages}
 	if p.Commits, err = w.repo.Count(ctx, w.load.Outgoing); err != nil {
 		return p, err
 	}

@@ -329,10 +329,10 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job cove.Job, fi
 		}
 	}
 	if err == nil {
-		err = c.sendLarge(ctx, job, load.large)
+		err = c.sendLarge(ctx, job, load)
 	}
 	if err == nil {
-		_, err = c.Jobs.StartJob(ctx, job.ID, cove.JobStart{BundleSHA256: load.bundle.SHA256, BundleSize: load.bundle.Size, Shallow: load.Shallow})
+		_, err = c.Jobs.StartJob(ctx, job.ID, cove.JobStart{BundleSHA256: load.bundle.SHA256, BundleSize: load.bundle.Size, LargeBytes: load.largeBytes(), Shallow: load.Shallow})
 		begun, known := c.begun(ctx, job.ID, err)
 		switch {
 		case begun:

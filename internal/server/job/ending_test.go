@@ -244,6 +244,56 @@ func TestStopByForce(t *testing.T) {
 	}
 }
 
+// TestRetryTakesWhatWasSent: of the large files in the sprite of a job, which its agent may
+// have made, its retry takes those that were sent, and no more.
+func TestRetryTakesWhatWasSent(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, 0)
+	client := b.server.Client()
+	job := b.begin(`echo x >"$said"`)
+	if _, err := client.StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	job = b.await(job.ID)
+	large := func(id string) string { return filepath.Join(b.home, ".cove", "jobs", id, cove.LargeFilesIn) }
+	dir := large(job.ID)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	content := []byte("large")
+	name := filepath.Join(dir, digestOf(content))
+	retry := func(room int64, file []byte) string {
+		t.Helper()
+		if err := os.WriteFile(name, file, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.manager.Store.Jobs.Update(t.Context(), job.ID, func(j *cove.Job) error { j.LargeBytes = room; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		again, err := client.RetryJob(t.Context(), job.ID, cove.JobRetry{})
+		if err == nil {
+			if _, err := client.StopJob(t.Context(), again.ID); err != nil {
+				t.Fatal(err)
+			}
+			b.await(again.ID)
+			if got, err := os.ReadFile(filepath.Join(large(again.ID), filepath.Base(name))); !bytes.Equal(got, file) {
+				t.Errorf("the retry has %q, %v", got, err)
+			}
+		}
+		return code(err)
+	}
+	const sent = "<nil>"
+	if got := retry(4, content); got != "not_kept" {
+		t.Errorf("more than was sent: got %q", got)
+	}
+	if got := retry(5, []byte("other")); got != "not_kept" {
+		t.Errorf("other than was sent: got %q", got)
+	}
+	if got := retry(5, content); got != sent {
+		t.Errorf("what was sent: got %q", got)
+	}
+}
+
 // TestFloodIsNotKept: of what the guest of a job that is collected prints, the server keeps
 // a beginning: the agent may have put another program in its place, which prints without end.
 func TestFloodIsNotKept(t *testing.T) {

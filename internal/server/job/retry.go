@@ -2,9 +2,12 @@ package job
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 
 	"github.com/cove-dev/cove"
@@ -90,7 +93,7 @@ func (m *Manager) again(ctx context.Context, old, job cove.Job) error {
 // carryAll gives a new job what the old one began from.
 func carryAll(ctx context.Context, client *cove.Client, old, job cove.Job) (start cove.JobStart, err error) {
 	from, to := spriteOf(client, old), spriteOf(client, job)
-	if err := carry(ctx, from, old.Input.Path, to, job.Upload); err != nil {
+	if err := carry(ctx, from, file{old.Input.Path, old.Input.Size, old.Input.SHA256}, to, job.Upload); err != nil {
 		return start, err
 	}
 	large := path.Join(path.Dir(old.Input.Path), cove.LargeFilesIn)
@@ -98,22 +101,52 @@ func carryAll(ctx context.Context, client *cove.Client, old, job cove.Job) (star
 	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
 		return start, err
 	}
+	room := old.LargeBytes
 	for _, e := range entries {
 		if name := e.Name(); sha256ID.MatchString(name) {
-			if err := carry(ctx, from, path.Join(large, name), to, path.Join(path.Dir(job.Upload), cove.LargeFilesIn, name)); err != nil {
+			info, err := e.Info()
+			if err != nil {
+				return start, err
+			}
+			f := file{name: path.Join(large, name), size: info.Size(), sha256: name}
+			if room -= f.size; room < 0 {
+				return start, notSent(old)
+			}
+			if err := carry(ctx, from, f, to, path.Join(path.Dir(job.Upload), cove.LargeFilesIn, name)); err != nil {
 				return start, err
 			}
 		}
 	}
-	return cove.JobStart{BundleSHA256: old.Input.SHA256, BundleSize: old.Input.Size, Shallow: old.Shallow}, nil
+	return cove.JobStart{BundleSHA256: old.Input.SHA256, BundleSize: old.Input.Size, LargeBytes: old.LargeBytes, Shallow: old.Shallow}, nil
 }
 
-// carry copies a file from one sprite to another.
-func carry(ctx context.Context, from *sprites.Sprite, name string, to *sprites.Sprite, target string) error {
-	f, err := from.Open(ctx, name)
+// notSent is of a job whose sprite has other files than were sent for it, or more.
+func notSent(old cove.Job) error {
+	return fail.Newf("not_kept", "push it again", "what job %s began from is not in sprite %s any more as it was sent", old.ID, old.Sprite)
+}
+
+// file is one in a sprite, as it was sent.
+type file struct {
+	name   string
+	size   int64
+	sha256 string
+}
+
+// carry copies a file from one sprite to another. The one that it comes from is anybody's,
+// so nothing is taken that is longer than what was sent, or other.
+func carry(ctx context.Context, from *sprites.Sprite, what file, to *sprites.Sprite, target string) error {
+	f, err := from.Open(ctx, what.name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	return to.WriteFile(ctx, target, f, sprites.WriteOptions{})
+	sum := sha256.New()
+	content := io.TeeReader(io.LimitReader(f, what.size), sum)
+	if err := to.WriteFile(ctx, target, content, sprites.WriteOptions{Size: what.size}); err != nil {
+		return err
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != what.sha256 {
+		return fail.Newf("not_kept", "push it again", "%s in sprite %s is not what was sent", what.name, from.Name())
+	}
+	return nil
 }

@@ -17,7 +17,7 @@ const (
 // Start starts the supervisor of a job whose bundle is in place. A job that has
 // been started already is left alone.
 func (m *Manager) Start(ctx context.Context, id string, req cove.JobStart) (cove.Job, error) {
-	if !sha256ID.MatchString(req.BundleSHA256) || req.BundleSize <= 0 {
+	if !sha256ID.MatchString(req.BundleSHA256) || req.BundleSize <= 0 || req.LargeBytes < 0 {
 		return cove.Job{}, fail.Newf("bad_request", "", "the bundle's size and sha256 must be given")
 	}
 	for _, commit := range req.Shallow {

@@ -46,7 +46,7 @@ func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (c
 		if req.BundleSize > 0 {
 			j.Input = cove.Artifact{Path: job.Upload, Size: req.BundleSize, SHA256: req.BundleSHA256}
 		}
-		j.Shallow = req.Shallow
+		j.Shallow, j.LargeBytes = req.Shallow, req.LargeBytes
 		return nil
 	})
 	if err != nil {
