@@ -173,17 +173,18 @@ func (m models) connector(ctx context.Context, name string) connectorState {
 // its secret is set.
 func (m models) stateOf(name string, def cove.Connector, there bool) connectorState {
 	if !there && slices.Contains(connect.Presets(), name) {
-		def.Secret, there = name, true
+		def, there = cove.Connector{Secret: name, Headers: map[string]string{"Authorization": "{secret}"}}, true
 	}
+	unset := connect.Unset(def, m.secrets)
 	switch {
 	case !there:
 		return connectorState{name, "no connector", "make its connector: cove connector put " + printable.Word(name) + " --upstream URL"}
-	case def.Secret == "":
+	case len(connect.SecretsOf(def)) == 0:
 		return connectorState{Name: name, Secret: "none"}
-	case slices.ContainsFunc(m.secrets, func(s cove.Secret) bool { return s.Name == def.Secret }):
+	case len(unset) == 0:
 		return connectorState{Name: name, Secret: "set"}
 	}
-	return connectorState{name, "missing", "give it a key: cove secret set " + printable.Word(def.Secret)}
+	return connectorState{name, "missing", "give it a key: cove secret set " + printable.Word(unset[0])}
 }
 
 // describe says what there is to know of an agent.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/shim/connect"
 )
 
 var connectorPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
@@ -245,10 +246,9 @@ func parseCount(text string) (int64, error) {
 
 // adviseConnector says what is still to do before a connector serves anybody.
 func adviseConnector(ctx context.Context, inv *invocation, c *cove.Client, def cove.Connector) {
-	if def.Secret != "" {
-		all, err := c.Secrets(ctx)
-		if err == nil && !slices.ContainsFunc(all, func(s cove.Secret) bool { return s.Name == def.Secret }) {
-			inv.say("Its secret is not set: cove secret set %s", def.Secret)
+	if all, err := c.Secrets(ctx); err == nil {
+		for _, name := range connect.Unset(def, all) {
+			inv.say("Its secret is not set: cove secret set %s", printable.Word(name))
 		}
 	}
 	if len(def.Grants) == 0 {
@@ -285,7 +285,7 @@ func printConnector(w io.Writer, c cove.Connector) {
 		git = "goes through it"
 	}
 	fields(w, "name", c.Name, "URL in sprites", "http://"+c.Name+".connect.internal/", "upstream", c.Upstream,
-		"headers", strings.Join(headers, "; "), "secret", c.Secret, "git", git, "methods", cmp.Or(strings.Join(c.Methods, ", "), "all"),
+		"headers", strings.Join(headers, "; "), "secret", strings.Join(connect.SecretsOf(c), ", "), "git", git, "methods", cmp.Or(strings.Join(c.Methods, ", "), "all"),
 		"paths", cmp.Or(strings.Join(c.Paths, ", "), "all"), "denied", strings.Join(c.DenyPaths, ", "),
 		"limits", strings.Join(limits, ", "), "prices", strings.Join(prices, ", "), "granted to", cmp.Or(grantees(c.Grants), "nobody"))
 }
@@ -329,7 +329,7 @@ func newConnectorListCommand(inv *invocation) *cobra.Command {
 			return inv.show(cove.ConnectorList{Connectors: list}, func(w io.Writer) {
 				rows := [][]string{{"NAME", "UPSTREAM", "SECRET", "GRANTED TO"}}
 				for _, c := range list {
-					rows = append(rows, []string{c.Name, c.Upstream, cmp.Or(c.Secret, "-"), cmp.Or(grantees(c.Grants), "nobody")})
+					rows = append(rows, []string{c.Name, c.Upstream, cmp.Or(strings.Join(connect.SecretsOf(c), ", "), "-"), cmp.Or(grantees(c.Grants), "nobody")})
 				}
 				table(w, rows)
 			})

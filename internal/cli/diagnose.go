@@ -16,6 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -370,8 +371,8 @@ func (x *examination) missingConnectors(ctx context.Context, work agents.Work, g
 		if err != nil {
 			return err
 		}
-		if def.Secret != "" && !slices.ContainsFunc(secrets, func(s cove.Secret) bool { return s.Name == def.Secret }) {
-			x.wrong(stateAuthInvalid, "cove secret set "+def.Secret, "connector %s: its secret is not set", name)
+		if unset := connect.Unset(def, secrets); len(unset) > 0 {
+			x.wrong(stateAuthInvalid, "cove secret set "+printable.Word(unset[0]), "connector %s: its secret is not set", name)
 			continue
 		}
 		x.right("connector", "%s is there for jobs; to ask it from here: cove connector grant %s --sprite %s", name, name, x.name)

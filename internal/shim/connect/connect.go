@@ -215,6 +215,13 @@ func SecretsOf(c cove.Connector) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
+// Unset are the names of the secrets that a definition needs and that are not set.
+func Unset(c cove.Connector, set []cove.Secret) []string {
+	return slices.DeleteFunc(SecretsOf(c), func(name string) bool {
+		return slices.ContainsFunc(set, func(s cove.Secret) bool { return s.Name == name })
+	})
+}
+
 // Resolve puts the secrets' values into a definition.
 func Resolve(c cove.Connector, value func(name string) (string, error)) (Upstream, error) {
 	u := Upstream{URL: c.Upstream, Header: http.Header{}, Methods: c.Methods, Paths: c.Paths, DenyPaths: c.DenyPaths, Limits: c.Limits, Prices: c.Prices, Git: c.Git}

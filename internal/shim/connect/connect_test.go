@@ -110,6 +110,21 @@ func TestHiddenForms(t *testing.T) {
 	}
 }
 
+func TestUnset(t *testing.T) {
+	set := []cove.Secret{{Name: "upk"}}
+	for _, test := range []struct {
+		header string
+		want   []string
+	}{
+		{"{secret:upk}", nil}, {"{secret}", []string{"up"}}, {"{secret:upk} {secret:other}", []string{"other"}}, {"plain", nil},
+	} {
+		c := cove.Connector{Name: "up", Secret: "up", Headers: map[string]string{"X-Key": test.header}}
+		if got := Unset(c, set); !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %q, want %q", test.header, got, test.want)
+		}
+	}
+}
+
 func TestAllows(t *testing.T) {
 	u := Upstream{Methods: []string{"GET", "POST"}, Paths: []string{"/v1/*", "/health"}, DenyPaths: []string{"/v1/admin*", "*/secrets/*"}}
 	for _, path := range []string{"/v1/", "/v1/messages", "/health", "/v1/a%20b", "/v1/a/b", "/v1/100%", "/v1/%zz/%2"} {
