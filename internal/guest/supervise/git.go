@@ -52,7 +52,7 @@ func (j *job) gitIn(ctx context.Context, dir string, c call, args ...string) (st
 	cmd := exec.CommandContext(ctx, "git", append(config, args...)...)
 	cmd.Dir = dir
 	cmd.Stdin = strings.NewReader(c.stdin)
-	cmd.Env = append(j.environ(), "GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_DOWNLOAD_ERRORS=1", "LC_ALL=C", "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir),
+	cmd.Env = append(j.folder.environ(), "GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_DOWNLOAD_ERRORS=1", "LC_ALL=C", "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir),
 		"GIT_AUTHOR_NAME="+j.spec.Author.Name, "GIT_AUTHOR_EMAIL="+j.spec.Author.Email,
 		"GIT_COMMITTER_NAME="+j.spec.Author.Name, "GIT_COMMITTER_EMAIL="+j.spec.Author.Email)
 	cmd.Env = append(cmd.Env, c.env...)
@@ -113,7 +113,7 @@ func (j *job) receive(ctx context.Context) error {
 func (j *job) setup(ctx context.Context, argv []string) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = j.spec.Workdir
-	cmd.Env = append(j.environ(), j.spec.Env...)
+	cmd.Env = append(j.folder.environ(), j.spec.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	var out tail
@@ -167,7 +167,7 @@ func (j *job) collect(end *cove.JobEnd) error {
 	defer cancel()
 	defer func() {
 		if ctx.Err() != nil {
-			killMarked(j.mark())
+			killMarked(j.folder.mark())
 		}
 	}()
 	j.clear()
@@ -191,7 +191,7 @@ func (j *job) collect(end *cove.JobEnd) error {
 	uncommitted, done := context.WithTimeout(ctx, limit/2)
 	leftover, err := j.leftover(uncommitted, "", head, modules)
 	if uncommitted.Err() != nil {
-		killMarked(j.mark())
+		killMarked(j.folder.mark())
 	}
 	done()
 	if err != nil {
@@ -252,8 +252,8 @@ func (j *job) bundle(ctx context.Context, modules []module, refs []string) (cove
 }
 
 func (j *job) ref(name string) string { return "refs/cove/" + j.spec.ID + "/" + name }
-func (j *job) bundleFile() string     { return filepath.Join(j.dir, "out.bundle") }
-func (j *job) indexFile() string      { return filepath.Join(j.dir, "index") }
+func (j *job) bundleFile() string     { return j.folder.file("out.bundle") }
+func (j *job) indexFile() string      { return j.folder.file("index") }
 
 // clear removes what a supervisor that died while it collected has left: git
 // takes its own locks for those of a git at work.

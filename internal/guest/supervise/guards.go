@@ -57,12 +57,12 @@ type guards struct {
 	n     int64           // turns
 }
 
-// guard starts the job's guards. The context that it returns ends with ctx, or
-// when one fires; close ends them, and waits.
-func (j *job) guard(ctx context.Context) (context.Context, *guards) {
+// startGuards starts a job's guards, which listen to its log. The context that it
+// returns ends with ctx, or when one fires; close ends them, and waits.
+func startGuards(ctx context.Context, spec *cove.JobSpec, log *journal) (context.Context, *guards) {
 	ctx, fire := context.WithCancelCause(ctx)
-	g := &guards{spec: &j.spec, log: j.log, fire: fire, turns: map[string]bool{}}
-	j.log.heard = g.line
+	g := &guards{spec: spec, log: log, fire: fire, turns: map[string]bool{}}
+	log.heard = g.line
 	g.wg.Go(func() { g.keepTime(ctx) })
 	return ctx, g
 }

@@ -29,7 +29,7 @@ const (
 
 // input hands messages, which come by a socket in the job's folder, to the agent.
 type input struct {
-	job    *job
+	log    *journal
 	guards *guards
 	pipe   *os.File // the agent's standard input
 
@@ -48,15 +48,15 @@ type answer struct {
 
 // listen begins to take messages for the agent that reads pipe, of which the
 // first is in a file.
-func (j *job) listen(g *guards, pipe *os.File) (*input, error) {
+func (a *agent) listen(pipe *os.File) (*input, error) {
 	var first []byte
-	if name := j.spec.Input.First; name != "" {
+	if name := a.spec.Input.First; name != "" {
 		var err error
 		if first, err = os.ReadFile(name); err != nil {
 			return nil, err
 		}
 	}
-	name := j.socket()
+	name := a.folder.file("input.sock")
 	_ = os.Remove(name) // of a supervisor that died
 	l, err := net.Listen("unix", name)
 	if err != nil {
@@ -65,7 +65,7 @@ func (j *job) listen(g *guards, pipe *os.File) (*input, error) {
 	if err := os.Chmod(name, 0o600); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	in := &input{job: j, guards: g, pipe: pipe, listener: l, slots: make(chan struct{}, maxSenders)}
+	in := &input{log: a.log, guards: a.guards, pipe: pipe, listener: l, slots: make(chan struct{}, maxSenders)}
 	in.wg.Go(func() {
 		in.mu.Lock()
 		defer in.mu.Unlock()
@@ -74,8 +74,6 @@ func (j *job) listen(g *guards, pipe *os.File) (*input, error) {
 	in.wg.Go(in.accept)
 	return in, nil
 }
-
-func (j *job) socket() string { return filepath.Join(j.dir, "input.sock") }
 
 // close ends the taking of messages. Those that the agent has not read are refused.
 func (in *input) close() {
@@ -119,16 +117,16 @@ func (in *input) take(r io.Reader) error {
 		if len(text) > maxLine {
 			text = text[:wholeRunes([]byte(text[:maxLine]))] + "…"
 		}
-		in.job.log.add(cove.JobEvent{Type: "input", Text: text}) // before what the agent makes of it
-		in.guards.wait(false)                                    // which may be that it waits again
+		in.log.add(cove.JobEvent{Type: "input", Text: text}) // before what the agent makes of it
+		in.guards.wait(false)                                // which may be that it waits again
 		if _, err := io.WriteString(in.pipe, m.Line+"\n"); err != nil {
-			in.job.log.notice("the agent has not taken that message")
+			in.log.notice("the agent has not taken that message")
 			return fmt.Errorf("the agent has ended, or does not read: %w", err)
 		}
 	}
 	if m.Close {
 		in.closed = true
-		in.job.log.notice("there will be no more messages: the agent ends when it is done")
+		in.log.notice("there will be no more messages: the agent ends when it is done")
 		in.guards.wait(false)
 		return in.pipe.Close()
 	}

@@ -187,7 +187,7 @@ func filesIn(dir string) ([]string, error) {
 	return names, err
 }
 
-func (j *job) largeList() string { return filepath.Join(j.dir, "lfs.json") }
+func (j *job) largeList() string { return j.folder.file("lfs.json") }
 
 // largeFilesOut puts those that the agent made beside the output bundle.
 func (j *job) largeFilesOut() error {
@@ -207,7 +207,7 @@ func (j *job) largeFilesOut() error {
 		if err != nil || !d.Type().IsRegular() || known[d.Name()] || !largeFile.MatchString(d.Name()) {
 			return err
 		}
-		out := filepath.Join(j.dir, cove.LargeFilesOut)
+		out := j.folder.file(cove.LargeFilesOut)
 		if err := os.MkdirAll(out, 0o755); err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ func directly(modules []module, path string) (inside []module) {
 	return inside
 }
 
-func (j *job) modulesFile() string { return filepath.Join(j.dir, "modules.json") }
+func (j *job) modulesFile() string { return j.folder.file("modules.json") }
 
 // modules lists those that the job began with.
 func (j *job) modules() ([]module, error) {

@@ -57,7 +57,7 @@ func (j *job) script() (*setup, error) {
 		return nil, err
 	}
 	return &setup{SetupScript: *j.spec.SetupScript, dir: j.spec.Workdir,
-		env: append(j.environ(), j.spec.Env...), records: filepath.Join(home, ".cove", "setup")}, nil
+		env: append(j.folder.environ(), j.spec.Env...), records: filepath.Join(home, ".cove", "setup")}, nil
 }
 
 // runScript runs the job's setup script, if it has one that is not done yet. What
@@ -67,7 +67,7 @@ func (j *job) runScript(ctx context.Context) error {
 	if s == nil || err != nil {
 		return err
 	}
-	again, err := s.run(ctx, filepath.Join(j.dir, "setup.sh"), j.log.notice, func(r io.Reader) { j.log.output(r, "setup") })
+	again, err := s.run(ctx, j.folder.file("setup.sh"), j.log.notice, func(r io.Reader) { j.log.output(r, "setup") })
 	if again {
 		j.log.notice(fmt.Sprintf("%s has been run in this sprite before", s.Name))
 	}
@@ -82,7 +82,7 @@ func SetUp(ctx context.Context, dir string, out io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	j := &job{dir: dir}
+	j := &job{folder: folder(dir)}
 	if err := readJSON(filepath.Join(dir, "job.json"), &j.spec); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func SetUp(ctx context.Context, dir string, out io.Writer) error {
 // IsSetUp returns nil where the setup script of the job that dir describes has
 // succeeded in this sprite, and else ErrNotSetUp.
 func IsSetUp(dir string) error {
-	j := &job{dir: dir}
+	j := &job{folder: folder(dir)}
 	if err := readJSON(filepath.Join(dir, "job.json"), &j.spec); err != nil {
 		return err
 	}

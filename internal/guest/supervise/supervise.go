@@ -65,11 +65,11 @@ func ExitCode(err error) int {
 
 // job is one job whose lock this process holds.
 type job struct {
-	dir  string
-	spec cove.JobSpec
-	lock *os.File
-	log  *journal
-	own  *slog.Logger // of what the supervisor does
+	folder folder
+	spec   cove.JobSpec
+	lock   *os.File
+	log    *journal
+	own    *slog.Logger // of what the supervisor does
 
 	missed []error  // why something of what the agent left can't be collected
 	unsent []string // paths of repositories whose commits are named by what was collected, and not in it
@@ -91,11 +91,11 @@ func open(dir string) (*job, error) {
 	if err := sign(lock); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	j := &job{dir: dir, lock: lock}
-	if err := readJSON(filepath.Join(dir, "job.json"), &j.spec); err != nil {
+	j := &job{folder: folder(dir), lock: lock}
+	if err := readJSON(j.folder.file("job.json"), &j.spec); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	if j.log, err = openJournal(filepath.Join(dir, "events.jsonl")); err != nil {
+	if j.log, err = openJournal(j.folder.file("events.jsonl")); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	j.keepLog()
@@ -107,7 +107,7 @@ func open(dir string) (*job, error) {
 // reason not to do the job.
 func (j *job) keepLog() {
 	j.own = slog.New(slog.DiscardHandler)
-	f, err := os.OpenFile(filepath.Join(j.dir, "supervisor.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(j.folder.file("supervisor.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return
 	}
@@ -164,7 +164,7 @@ func Run(ctx context.Context, dir string) error {
 		// A supervisor was here and died. Its agent's work is not begun again.
 		return j.lost("lost")
 	}
-	ctx, guards := j.guard(ctx)
+	ctx, guards := startGuards(ctx, &j.spec, j.log)
 	defer guards.close()
 	j.log.state(cove.JobPreparing)
 	for _, text := range j.spec.Notices {
@@ -180,7 +180,8 @@ func Run(ctx context.Context, dir string) error {
 	}
 	j.log.state(cove.JobRunning)
 	guards.measureDisk(ctx)
-	exit := j.runAgent(ctx, guards)
+	agent := &agent{folder: j.folder, spec: &j.spec, log: j.log, own: j.own, guards: guards}
+	exit := agent.run(ctx)
 	if exit.reason == "" {
 		guards.checkDisk(ctx)
 		if reason, detail := endedBy(ctx); reason == endDisk {
@@ -208,15 +209,9 @@ func Finalize(_ context.Context, dir, reason string) error {
 
 // lost ends a job whose supervisor died, and whatever of it is still at work.
 func (j *job) lost(reason string) error {
-	killMarked(j.mark())
+	killMarked(j.folder.mark())
 	return j.finish(cove.JobEnd{Phase: "run", Reason: reason, ExitCode: -1})
 }
-
-// mark is what the environment of each of the job's processes holds, as KEY=VALUE.
-func (j *job) mark() string { return "COVE_JOB=" + j.dir }
-
-// environ is the environment of the job's processes.
-func (j *job) environ() []string { return append(os.Environ(), j.mark()) }
 
 // finished reports whether the end is on record, and makes the log say so too: a
 // supervisor may have died between the two.
@@ -235,7 +230,7 @@ func (j *job) finished() (bool, error) {
 	return true, j.log.sync()
 }
 
-func (j *job) endFile() string { return filepath.Join(j.dir, "end.json") }
+func (j *job) endFile() string { return j.folder.file("end.json") }
 
 // finish collects what the agent left, and records the end.
 func (j *job) finish(end cove.JobEnd) error {
