@@ -304,7 +304,6 @@ const (
 // who brings one down writes the new one here.
 var large = map[string]struct{ methods, fields int }{
 	"internal/cli/gitwork.Repo":              {methods: 84},
-	"internal/guest/supervise.job":           {methods: 50},
 	"internal/lib/filesync.session":          {methods: 41},
 	"internal/server/runtime/gvisor.Runtime": {methods: 57},
 	"internal/server/sprite.Host":            {methods: 49},

@@ -2,106 +2,115 @@ package supervise
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/cove-dev/cove"
 )
 
-// clone makes the repository in the work folder, of the bundle and of what the
-// sprite had before, and checks the job's commit out.
-func (j *job) clone(ctx context.Context) error {
-	if err := os.MkdirAll(j.spec.Workdir, 0o755); err != nil {
+// repository is the clone that a job's agent works in, with its submodules, its
+// large files, and the sprite's store that it shares packs with.
+type repository struct {
+	spec    *cove.JobSpec
+	git     git
+	store   *store
+	large   *largeFiles
+	modules *submodules
+}
+
+// newRepository is the repository of the job with that folder, whether the clone is
+// there or not. What goes wrong with the store is noted in log.
+func newRepository(dir folder, spec *cove.JobSpec, log *journal) *repository {
+	g := git{work: spec.Workdir, author: spec.Author, folder: dir}
+	st := &store{dir: spec.Store, git: g, base: spec.Base, log: log}
+	large := &largeFiles{
+		git: g, store: st,
+		came: filepath.Join(filepath.Dir(spec.Bundle), cove.LargeFilesIn),
+		list: dir.file("lfs.json"),
+		out:  dir.file(cove.LargeFilesOut),
+	}
+	modules := &submodules{git: g, large: large, base: spec.Base, shallow: spec.Shallow, file: dir.file("modules.json")}
+	return &repository{spec: spec, git: g, store: st, large: large, modules: modules}
+}
+
+// receive makes the clone that the agent works in, of the bundle that was sent.
+func (r *repository) receive(ctx context.Context) error {
+	if r.spec.Earlier != "" {
+		return r.takeOver(ctx)
+	}
+	sum, size, err := digest(r.spec.Bundle)
+	if err != nil {
 		return err
 	}
-	branch := "refs/heads/" + j.spec.Branch
-	if err := j.gits(ctx, [][]string{
-		initArgs(j.spec.Base),
+	if r.spec.BundleSHA256 != "" && sum != r.spec.BundleSHA256 {
+		return fmt.Errorf("the bundle that arrived (%d bytes) is not the one that was sent", size)
+	}
+	return r.clone(ctx)
+}
+
+// clone makes the repository in the work folder, of the bundle and of what the
+// sprite had before, and checks the job's commit out.
+func (r *repository) clone(ctx context.Context) error {
+	if err := os.MkdirAll(r.spec.Workdir, 0o755); err != nil {
+		return err
+	}
+	branch := "refs/heads/" + r.spec.Branch
+	if err := r.git.each(ctx, [][]string{
+		initArgs(r.spec.Base),
 		{"symbolic-ref", "HEAD", branch},
-		{"config", "user.name", j.spec.Author.Name},
-		{"config", "user.email", j.spec.Author.Email},
+		{"config", "user.name", r.spec.Author.Name},
+		{"config", "user.email", r.spec.Author.Email},
 	}); err != nil {
 		return err
 	}
-	if err := j.cutAt(ctx, j.spec.Workdir, j.spec.Shallow); err != nil {
+	if err := r.git.cutAt(ctx, r.spec.Workdir, r.spec.Shallow); err != nil {
 		return err
 	}
-	lent, err := j.borrow(ctx)
+	lent, err := r.store.borrow(ctx)
 	if err != nil {
 		return fmt.Errorf("take what the sprite has of the repository: %w", err)
 	}
-	if err := j.gits(ctx, [][]string{
-		{"fetch", "-q", "--no-tags", "--update-head-ok", j.spec.Bundle, "refs/cove/base:" + branch, cove.ModuleRef + "*:" + cove.ModuleRef + "*"},
+	if err := r.git.each(ctx, [][]string{
+		{"fetch", "-q", "--no-tags", "--update-head-ok", r.spec.Bundle, "refs/cove/base:" + branch, cove.ModuleRef + "*:" + cove.ModuleRef + "*"},
 	}); err != nil {
 		if lent.any() {
-			return fmt.Errorf("what the sprite had of the repository is damaged, and was thrown away; push again: %w", j.forget(err))
+			return fmt.Errorf("what the sprite had of the repository is damaged, and was thrown away; push again: %w", r.store.forget(err))
 		}
 		return err
 	}
-	if head, err := j.git(ctx, nil, "rev-parse", "HEAD"); err != nil {
+	if head, err := r.git.run(ctx, "rev-parse", "HEAD"); err != nil {
 		return err
-	} else if head != j.spec.Base {
-		return fmt.Errorf("the bundle holds commit %s, not %s", head, j.spec.Base)
+	} else if head != r.spec.Base {
+		return fmt.Errorf("the bundle holds commit %s, not %s", head, r.spec.Base)
 	}
-	if err := j.largeFilesIn(); err != nil {
-		return err
-	}
-	if err := j.checkoutLarge(ctx, j.spec.Workdir, "reset", "-q", "--hard"); err != nil {
+	if err := r.large.receive(); err != nil {
 		return err
 	}
-	sent, err := j.sentModules(ctx)
+	if err := r.large.checkout(ctx, r.spec.Workdir, "reset", "-q", "--hard"); err != nil {
+		return err
+	}
+	sent, err := r.modules.sent(ctx)
 	if err != nil {
 		return err
 	}
-	if err := j.checkoutModules(ctx, sent); err != nil {
+	if err := r.modules.checkout(ctx, sent); err != nil {
 		return err
 	}
-	return j.keep(ctx, lent, sent)
+	return r.store.keep(ctx, lent, sent)
 }
 
-// checkoutLarge puts the files of a commit into the work tree at dir, by git's command,
-// with the content of large files.
-func (j *job) checkoutLarge(ctx context.Context, dir string, args ...string) error {
-	if err := j.filterLarge(ctx, dir, false); err != nil {
-		return err
-	}
-	if _, err := j.gitIn(ctx, dir, call{}, args...); err != nil {
-		return err
-	}
-	return j.filterLarge(ctx, dir, true)
-}
-
-// gits runs git in the work folder several times.
-func (j *job) gits(ctx context.Context, calls [][]string) error {
-	for _, args := range calls {
-		if _, err := j.git(ctx, nil, args...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// initArgs make a repository in which a commit can be. An old git knows no other
-// format than the usual one, and no option for it.
-func initArgs(commit string) []string {
-	args := []string{"init", "-q"}
-	if len(commit) == 64 {
-		args = append(args, "--object-format=sha256")
-	}
-	return args
-}
-
-// cutAt makes the history in a repository end at the given commits. It must be
-// so before they arrive.
-func (j *job) cutAt(ctx context.Context, dir string, commits []string) error {
-	if len(commits) == 0 {
-		return nil
-	}
-	gitDir, err := j.gitIn(ctx, dir, call{}, "rev-parse", "--absolute-git-dir")
+// digest returns the SHA-256 and the size of a file.
+func digest(name string) (sum string, size int64, err error) {
+	f, err := os.Open(name)
 	if err != nil {
-		return err
+		return "", 0, err
 	}
-	return os.WriteFile(filepath.Join(gitDir, "shallow"), []byte(strings.Join(commits, "\n")+"\n"), 0o644)
+	defer f.Close()
+	h := sha256.New()
+	size, err = io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{f}, make([]byte, 1<<20))
+	return hex.EncodeToString(h.Sum(nil)), size, err
 }

@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 )
 
@@ -33,22 +32,30 @@ var (
 	pointer   = regexp.MustCompile(`\Aversion https://git-lfs\.github\.com/spec/v1\n(?:ext-\d-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize (\d+)\n\z`)
 )
 
-// largeFilesIn puts the large files that came, and those that came before, where the
+// largeFiles are those of a clone and its submodules.
+type largeFiles struct {
+	git   git
+	store *store
+	came  string // the folder with those that were sent along
+	list  string // the file with the names of those that the clone began with
+	out   string // the folder for those that the agent made
+}
+
+// receive puts the large files that came, and those that came before, where the
 // filter finds them.
-func (j *job) largeFilesIn() error {
-	came := filepath.Join(filepath.Dir(j.spec.Bundle), cove.LargeFilesIn)
-	names, err := filesIn(came)
+func (l *largeFiles) receive() error {
+	names, err := filesIn(l.came)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if sum, _, err := digest(filepath.Join(came, name)); err != nil {
+		if sum, _, err := digest(filepath.Join(l.came, name)); err != nil {
 			return err
 		} else if sum != name {
 			return fmt.Errorf("the large file %s is damaged", name)
 		}
 	}
-	had, err := j.shareLarge(came, names, filepath.Join(j.largeStorage(), "objects"))
+	had, err := l.share(names, filepath.Join(l.storage(), "objects"))
 	if err != nil || len(had) == 0 {
 		return err
 	}
@@ -56,26 +63,38 @@ func (j *job) largeFilesIn() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(j.largeList(), text, 0o600)
+	return os.WriteFile(l.list, text, 0o600)
 }
 
-// largeStorage is where the clone and its submodules have their large files.
-func (j *job) largeStorage() string { return filepath.Join(j.spec.Workdir, ".git", "lfs") }
+// storage is where the clone and its submodules have their large files.
+func (l *largeFiles) storage() string { return filepath.Join(l.git.work, ".git", "lfs") }
 
-// filterLarge sets the filter of large files up in the repository at dir. It is called
+// checkout puts the files of a commit into the work tree at dir, by git's command,
+// with the content of large files.
+func (l *largeFiles) checkout(ctx context.Context, dir string, args ...string) error {
+	if err := l.filter(ctx, dir, false); err != nil {
+		return err
+	}
+	if _, err := l.git.in(ctx, dir, call{}, args...); err != nil {
+		return err
+	}
+	return l.filter(ctx, dir, true)
+}
+
+// filter sets the filter of large files up in the repository at dir. It is called
 // before the files are there, where content came for them, and else after, where the
 // repository's attributes speak of Git LFS: then there are pointers only, but the agent may
 // add to them.
-func (j *job) filterLarge(ctx context.Context, dir string, after bool) error {
-	_, err := os.Lstat(j.largeStorage())
+func (l *largeFiles) filter(ctx context.Context, dir string, after bool) error {
+	_, err := os.Lstat(l.storage())
 	if came := err == nil; came == after || after && !speaksOfLFS(dir) {
 		return nil
 	}
 	var settings [][]string
-	if dir != j.spec.Workdir {
-		settings = append(settings, []string{"lfs.storage", j.largeStorage()})
+	if dir != l.git.work {
+		settings = append(settings, []string{"lfs.storage", l.storage()})
 	}
-	if _, err := j.gitIn(ctx, dir, call{}, "config", "filter.lfs.process"); err == nil {
+	if _, err := l.git.in(ctx, dir, call{}, "config", "filter.lfs.process"); err == nil {
 		// git-lfs itself is installed. It must not fail for want of what is nowhere here.
 		settings = append(settings, []string{"lfs.skipdownloaderrors", "true"})
 	} else {
@@ -84,12 +103,12 @@ func (j *job) filterLarge(ctx context.Context, dir string, after bool) error {
 			return err
 		}
 		for _, verb := range []string{"clean", "smudge"} {
-			settings = append(settings, []string{"filter.lfs." + verb, strings.Join([]string{quote(self), "lfs", verb, quote(j.largeStorage())}, " ")})
+			settings = append(settings, []string{"filter.lfs." + verb, strings.Join([]string{quote(self), "lfs", verb, quote(l.storage())}, " ")})
 		}
 		settings = append(settings, []string{"filter.lfs.required", "true"})
 	}
 	for _, s := range settings {
-		if _, err := j.gitIn(ctx, dir, call{}, "config", s[0], s[1]); err != nil {
+		if _, err := l.git.in(ctx, dir, call{}, "config", s[0], s[1]); err != nil {
 			return err
 		}
 	}
@@ -109,21 +128,21 @@ func speaksOfLFS(dir string) bool {
 
 const maxAttributes = 1 << 20
 
-// shareLarge links the large files that came into the store, and those of the store
+// share links the large files that came into the store, and those of the store
 // into the clone. It returns what the clone has then.
-func (j *job) shareLarge(came string, names []string, objects string) (had []string, err error) {
+func (l *largeFiles) share(names []string, objects string) (had []string, err error) {
 	for _, name := range names {
-		if err := linkLarge(filepath.Join(came, name), objects); err != nil {
+		if err := linkLarge(filepath.Join(l.came, name), objects); err != nil {
 			return nil, err
 		}
 	}
-	err = j.locked(func(store string) error {
-		kept := filepath.Join(store, "lfs")
+	err = l.store.locked(func(dir string) error {
+		kept := filepath.Join(dir, "lfs")
 		for _, name := range names {
 			if err := os.MkdirAll(kept, 0o755); err != nil {
 				return err
 			}
-			if err := os.Link(filepath.Join(came, name), filepath.Join(kept, name)); err != nil && !errors.Is(err, fs.ErrExist) {
+			if err := os.Link(filepath.Join(l.came, name), filepath.Join(kept, name)); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
 		}
@@ -187,19 +206,17 @@ func filesIn(dir string) ([]string, error) {
 	return names, err
 }
 
-func (j *job) largeList() string { return j.folder.file("lfs.json") }
-
-// largeFilesOut puts those that the agent made beside the output bundle.
-func (j *job) largeFilesOut() error {
+// send puts those that the agent made beside the output bundle.
+func (l *largeFiles) send() error {
 	var had []string
-	if err := readJSON(j.largeList(), &had); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := readJSON(l.list, &had); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	known := map[string]bool{}
 	for _, name := range had {
 		known[name] = true
 	}
-	objects := filepath.Join(j.largeStorage(), "objects")
+	objects := filepath.Join(l.storage(), "objects")
 	return filepath.WalkDir(objects, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -207,11 +224,10 @@ func (j *job) largeFilesOut() error {
 		if err != nil || !d.Type().IsRegular() || known[d.Name()] || !largeFile.MatchString(d.Name()) {
 			return err
 		}
-		out := j.folder.file(cove.LargeFilesOut)
-		if err := os.MkdirAll(out, 0o755); err != nil {
+		if err := os.MkdirAll(l.out, 0o755); err != nil {
 			return err
 		}
-		if err := os.Link(path, filepath.Join(out, d.Name())); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := os.Link(path, filepath.Join(l.out, d.Name())); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 		return nil

@@ -47,31 +47,17 @@ type setupRecord struct {
 	At     time.Time `json:"at"`
 }
 
-// script is the job's setup script; nil if it has none.
-func (j *job) script() (*setup, error) {
-	if j.spec.SetupScript == nil {
+// newSetup is the setup script of the job with that folder; nil if it has none.
+func newSetup(dir folder, spec *cove.JobSpec) (*setup, error) {
+	if spec.SetupScript == nil {
 		return nil, nil
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return nil, err
 	}
-	return &setup{SetupScript: *j.spec.SetupScript, dir: j.spec.Workdir,
-		env: append(j.folder.environ(), j.spec.Env...), records: filepath.Join(home, ".cove", "setup")}, nil
-}
-
-// runScript runs the job's setup script, if it has one that is not done yet. What
-// it prints is in the job's log.
-func (j *job) runScript(ctx context.Context) error {
-	s, err := j.script()
-	if s == nil || err != nil {
-		return err
-	}
-	again, err := s.run(ctx, j.folder.file("setup.sh"), j.log.notice, func(r io.Reader) { j.log.output(r, "setup") })
-	if again {
-		j.log.notice(fmt.Sprintf("%s has been run in this sprite before", s.Name))
-	}
-	return err
+	return &setup{SetupScript: *spec.SetupScript, dir: spec.Workdir,
+		env: append(dir.environ(), spec.Env...), records: filepath.Join(home, ".cove", "setup")}, nil
 }
 
 // SetUp runs the setup script of the job that dir describes, in a clone that does
@@ -82,21 +68,21 @@ func SetUp(ctx context.Context, dir string, out io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	j := &job{folder: folder(dir)}
-	if err := readJSON(filepath.Join(dir, "job.json"), &j.spec); err != nil {
+	var spec cove.JobSpec
+	if err := readJSON(filepath.Join(dir, "job.json"), &spec); err != nil {
 		return err
 	}
-	j.spec.Workdir = filepath.Join(dir, "work", filepath.Base(j.spec.Workdir))
-	s, err := j.script()
+	spec.Workdir = filepath.Join(dir, "work", filepath.Base(spec.Workdir))
+	s, err := newSetup(folder(dir), &spec)
 	if s == nil || err != nil {
 		return err
 	}
-	if err := os.MkdirAll(j.spec.Workdir, 0o755); err != nil {
+	if err := os.MkdirAll(spec.Workdir, 0o755); err != nil {
 		return err
 	}
-	if j.spec.Bundle != "" {
-		j.spec.Bundle = filepath.Join(dir, filepath.Base(j.spec.Bundle))
-		if err := j.receive(ctx); err != nil {
+	if spec.Bundle != "" {
+		spec.Bundle = filepath.Join(dir, filepath.Base(spec.Bundle))
+		if err := newRepository(folder(dir), &spec, nil).receive(ctx); err != nil {
 			return err
 		}
 	}
@@ -107,11 +93,11 @@ func SetUp(ctx context.Context, dir string, out io.Writer) error {
 // IsSetUp returns nil where the setup script of the job that dir describes has
 // succeeded in this sprite, and else ErrNotSetUp.
 func IsSetUp(dir string) error {
-	j := &job{folder: folder(dir)}
-	if err := readJSON(filepath.Join(dir, "job.json"), &j.spec); err != nil {
+	var spec cove.JobSpec
+	if err := readJSON(filepath.Join(dir, "job.json"), &spec); err != nil {
 		return err
 	}
-	s, err := j.script()
+	s, err := newSetup(folder(dir), &spec)
 	if s == nil || err != nil {
 		return err
 	}

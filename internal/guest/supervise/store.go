@@ -42,17 +42,26 @@ type lent struct {
 
 func (l lent) any() bool { return len(l.have) > 0 }
 
-func (j *job) packDir() string { return filepath.Join(j.spec.Workdir, ".git", "objects", "pack") }
+// store is the sprite's store of a repository, as one job's clone uses it.
+type store struct {
+	dir  string // empty: there is none
+	git  git    // in the clone
+	base string // the commit that the job begins with
+	log  *journal
+}
+
+// packDir is where the clone has its packs.
+func (s *store) packDir() string { return filepath.Join(s.git.work, ".git", "objects", "pack") }
 
 // locked calls f while nobody else uses the store.
-func (j *job) locked(f func(store string) error) error {
-	if j.spec.Store == "" {
+func (s *store) locked(f func(dir string) error) error {
+	if s.dir == "" {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Join(j.spec.Store, "pack"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.dir, "pack"), 0o755); err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(filepath.Join(j.spec.Store, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	lock, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -61,32 +70,32 @@ func (j *job) locked(f func(store string) error) error {
 		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
 	}
 	if err != nil {
-		return fmt.Errorf("lock %s: %w", j.spec.Store, err)
+		return fmt.Errorf("lock %s: %w", s.dir, err)
 	}
-	return f(j.spec.Store)
+	return f(s.dir)
 }
 
 // borrow gives the clone, which is empty, what the store has.
-func (j *job) borrow(ctx context.Context) (l lent, err error) {
+func (s *store) borrow(ctx context.Context) (l lent, err error) {
 	damaged := func(err error) error {
-		return fmt.Errorf("it is damaged, and was thrown away; push again: %w", j.forget(err))
+		return fmt.Errorf("it is damaged, and was thrown away; push again: %w", s.forget(err))
 	}
-	err = j.locked(func(store string) error {
-		have, err := os.ReadFile(filepath.Join(store, "have"))
+	err = s.locked(func(dir string) error {
+		have, err := os.ReadFile(filepath.Join(dir, "have"))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		l.packs, err = packsIn(filepath.Join(store, "pack"))
+		l.packs, err = packsIn(filepath.Join(dir, "pack"))
 		l.have = strings.Fields(string(have))
 		return err
 	})
 	if err != nil || !l.any() {
 		return l, err
 	}
-	err = j.locked(func(store string) error { return share(filepath.Join(store, "pack"), j.packDir(), l.packs) })
+	err = s.locked(func(dir string) error { return share(filepath.Join(dir, "pack"), s.packDir(), l.packs) })
 	if err != nil {
 		return l, damaged(err)
 	}
@@ -94,7 +103,7 @@ func (j *job) borrow(ctx context.Context) (l lent, err error) {
 	for _, id := range l.have {
 		fmt.Fprintf(&refs, "create refs/cove/have/%s %s\n", id, id)
 	}
-	if _, err := j.gitIn(ctx, j.spec.Workdir, call{stdin: refs.String()}, "update-ref", "--stdin"); err != nil {
+	if _, err := s.git.in(ctx, s.git.work, call{stdin: refs.String()}, "update-ref", "--stdin"); err != nil {
 		return l, damaged(err)
 	}
 	return l, nil
@@ -102,26 +111,26 @@ func (j *job) borrow(ctx context.Context) (l lent, err error) {
 
 // forget throws the store away: what comes next is sent in full. It returns err,
 // with what goes wrong then.
-func (j *job) forget(err error) error {
-	return errors.Join(err, j.locked(func(store string) error {
-		return errors.Join(os.Remove(filepath.Join(store, "have")), os.RemoveAll(filepath.Join(store, "pack")))
+func (s *store) forget(err error) error {
+	return errors.Join(err, s.locked(func(dir string) error {
+		return errors.Join(os.Remove(filepath.Join(dir, "have")), os.RemoveAll(filepath.Join(dir, "pack")))
 	}))
 }
 
 // keep puts what the clone has now into the store, and takes from the clone what
 // only served to receive it.
-func (j *job) keep(ctx context.Context, l lent, sent []string) error {
-	if j.spec.Store == "" {
+func (s *store) keep(ctx context.Context, l lent, sent []string) error {
+	if s.dir == "" {
 		return nil
 	}
-	packs, err := packsIn(j.packDir())
+	packs, err := packsIn(s.packDir())
 	if err != nil {
 		return err
 	}
 	if len(packs) > maxPacks {
-		if _, err := j.git(ctx, nil, "repack", "-q", "-d", "--geometric=2"); err != nil {
-			j.log.notice("put packs together: " + err.Error()) // it only takes more room
-		} else if packs, err = packsIn(j.packDir()); err != nil {
+		if _, err := s.git.run(ctx, "repack", "-q", "-d", "--geometric=2"); err != nil {
+			s.log.notice("put packs together: " + err.Error()) // it only takes more room
+		} else if packs, err = packsIn(s.packDir()); err != nil {
 			return err
 		}
 	}
@@ -130,13 +139,13 @@ func (j *job) keep(ctx context.Context, l lent, sent []string) error {
 		for _, id := range l.have {
 			fmt.Fprintf(&refs, "delete refs/cove/have/%s\n", id)
 		}
-		if _, err := j.gitIn(ctx, j.spec.Workdir, call{stdin: refs.String()}, "update-ref", "--stdin"); err != nil {
+		if _, err := s.git.in(ctx, s.git.work, call{stdin: refs.String()}, "update-ref", "--stdin"); err != nil {
 			return err
 		}
 	}
-	return j.locked(func(store string) error {
-		to := filepath.Join(store, "pack")
-		if err := share(j.packDir(), to, packs); err != nil {
+	return s.locked(func(dir string) error {
+		to := filepath.Join(dir, "pack")
+		if err := share(s.packDir(), to, packs); err != nil {
 			return err
 		}
 		for _, name := range l.packs { // those that were put together
@@ -146,29 +155,29 @@ func (j *job) keep(ctx context.Context, l lent, sent []string) error {
 				}
 			}
 		}
-		return addHave(store, append([]string{j.spec.Base}, sent...))
+		return addHave(dir, append([]string{s.base}, sent...))
 	})
 }
 
 // remember adds the agent's commits to the store, where that can be done: what comes
 // next most likely builds on them.
-func (j *job) remember(ctx context.Context, head string) {
-	err := j.locked(func(store string) error {
-		_, err := j.gitIn(ctx, j.spec.Workdir, call{stdin: head + "\n^" + j.spec.Base + "\n"},
-			"pack-objects", "-q", "--revs", "--delta-base-offset", filepath.Join(store, "pack", "pack"))
+func (s *store) remember(ctx context.Context, head string) {
+	err := s.locked(func(dir string) error {
+		_, err := s.git.in(ctx, s.git.work, call{stdin: head + "\n^" + s.base + "\n"},
+			"pack-objects", "-q", "--revs", "--delta-base-offset", filepath.Join(dir, "pack", "pack"))
 		if err != nil {
 			return err
 		}
-		return addHave(store, []string{head})
+		return addHave(dir, []string{head})
 	})
 	if err != nil {
-		j.log.notice("keep the commits for the next push: " + err.Error())
+		s.log.notice("keep the commits for the next push: " + err.Error())
 	}
 }
 
 // addHave adds commits to the list of those that the store has.
-func addHave(store string, commits []string) error {
-	name := filepath.Join(store, "have")
+func addHave(dir string, commits []string) error {
+	name := filepath.Join(dir, "have")
 	text, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -70,6 +70,7 @@ type job struct {
 	lock   *os.File
 	log    *journal
 	own    *slog.Logger // of what the supervisor does
+	repo   *repository
 
 	missed []error  // why something of what the agent left can't be collected
 	unsent []string // paths of repositories whose commits are named by what was collected, and not in it
@@ -98,6 +99,7 @@ func open(dir string) (*job, error) {
 	if j.log, err = openJournal(j.folder.file("events.jsonl")); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
+	j.repo = newRepository(j.folder, &j.spec, j.log)
 	j.keepLog()
 	return j, nil
 }
@@ -170,7 +172,8 @@ func Run(ctx context.Context, dir string) error {
 	for _, text := range j.spec.Notices {
 		j.log.notice(text)
 	}
-	if err := j.prepare(ctx); err != nil {
+	preparation := &preparation{folder: j.folder, spec: &j.spec, repo: j.repo, log: j.log}
+	if err := preparation.run(ctx); err != nil {
 		j.log.notice("prepare: " + err.Error())
 		end := cove.JobEnd{Phase: "prepare", Reason: err.Error(), ExitCode: 1}
 		if ctx.Err() != nil {
