@@ -71,9 +71,6 @@ type job struct {
 	log    *journal
 	own    *slog.Logger // of what the supervisor does
 	repo   *repository
-
-	missed []error  // why something of what the agent left can't be collected
-	unsent []string // paths of repositories whose commits are named by what was collected, and not in it
 }
 
 // open takes the job's lock and reads what is there.
@@ -237,15 +234,16 @@ func (j *job) endFile() string { return j.folder.file("end.json") }
 
 // finish collects what the agent left, and records the end.
 func (j *job) finish(end cove.JobEnd) error {
-	if err := j.collect(&end); err != nil {
+	collector := &collector{folder: j.folder, spec: &j.spec, repo: j.repo, log: j.log}
+	if err := collector.collect(&end); err != nil {
 		j.log.notice("collect: " + err.Error())
 		if end.Reason == "" {
 			end.Reason = err.Error()
 		}
 		end.Phase, end.Uncollected = "collect", err.Error()
 	} else {
-		if len(j.unsent) > 0 {
-			end.Uncollected = fmt.Sprintf("the job did not begin with the repositories %q, whose commits stay here", j.unsent)
+		if len(collector.unsent) > 0 {
+			end.Uncollected = fmt.Sprintf("the job did not begin with the repositories %q, whose commits stay here", collector.unsent)
 			j.log.notice("collect: " + end.Uncollected)
 		}
 		j.log.add(cove.JobEvent{Type: "collected"})
