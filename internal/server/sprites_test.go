@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -362,6 +363,7 @@ func TestRestart(t *testing.T) {
 	restarted, err := c.Restart(ctx, "paint")
 	failIf(t, err != nil || restarted.SpriteName != "paint" || len(restarted.MachineID) != 32 || restarted.Message == "", "got %+v, %v", restarted, err)
 	failIf(t, rt.Boots() != 0, "a restart wakes it")
+	file := filepath.Join(t.TempDir(), "file") // this sprite's disk is the test's
 	for _, stop := range []func() error{
 		func() error {
 			again, err := c.Restart(ctx, "paint")
@@ -375,7 +377,7 @@ func TestRestart(t *testing.T) {
 			return c.Upgrade(ctx, "paint")
 		},
 	} {
-		must(t, sp.WriteFile(ctx, "file", strings.NewReader("kept"), sprites.WriteOptions{}))
+		must(t, sp.WriteFile(ctx, file, strings.NewReader("kept"), sprites.WriteOptions{}))
 		before := rt.Boots()
 		cmd := sp.Command("sh", "-c", "echo ready; exec sleep 1000")
 		out, err := cmd.StdoutPipe()
@@ -385,7 +387,7 @@ func TestRestart(t *testing.T) {
 		failIf(t, cmd.Wait() == nil, "the session lives")
 		info, err := c.Get(ctx, "paint")
 		failIf(t, err != nil || info.Status != sprites.StatusCold || info.Cove.LastError != "", "it is %+v, %v", info, err)
-		text, err := sp.ReadFile(ctx, "file")
+		text, err := sp.ReadFile(ctx, file)
 		list, err2 := sp.Sessions(ctx)
 		failIf(t, errors.Join(err, err2) != nil || string(text) != "kept" || len(list) != 0 || rt.Boots() != before+1, "after %d starts: %q, %v, %v, %v", rt.Boots(), text, list, err, err2)
 	}
