@@ -305,7 +305,6 @@ const (
 var large = map[string]struct{ methods, fields int }{
 	"internal/cli/gitwork.Repo":              {methods: 84},
 	"internal/lib/filesync.session":          {methods: 41},
-	"internal/server/runtime/gvisor.Runtime": {methods: 57},
 	"internal/server/sprite.Host":            {methods: 49},
 	"internal/server/store.Sprite":           {fields: 27},
 	"internal/server/store.Sprites":          {methods: 36},

@@ -39,30 +39,10 @@ func (e elsewhereError) Error() string { return string(e) }
 
 func (e elsewhereError) Is(target error) bool { return target == errElsewhere || target == errGone }
 
-// lose notes why a sprite's sandbox was not taken up.
-func lose(r *Runtime, id string, err error) {
-	r.losing.Lock()
-	defer r.losing.Unlock()
-	if r.lost == nil {
-		r.lost = map[string]string{}
+// deletedOpen is err, or what a Host knows for it.
+func deletedOpen(err error) error {
+	if text, is := strings.CutPrefix(err.Error(), "shim: "+shim.ErrDeleted.Error()); is && errors.Is(err, shim.ErrDeleted) {
+		return fmt.Errorf("%w%s", sprite.ErrDeletedOpen, text)
 	}
-	r.lost[id] = strings.TrimPrefix(err.Error(), errGone.Error()+": ")
-	r.Logger.Warn("a sandbox is left alone", "sandbox", id, "because", r.lost[id])
-}
-
-// Occupied says where a sandbox of a sprite runs that this server can't look after; nil: there
-// is none.
-func (r *Runtime) Occupied(id string) error {
-	if err := shim.Occupied(r.runDir(id)); err != nil {
-		return fmt.Errorf("%w: %w", sprite.ErrOccupied, err)
-	}
-	return nil
-}
-
-// Lost says why Live did not take up what this folder has of a sprite's sandbox; empty: it
-// took it up, or the sandbox has ended.
-func (r *Runtime) Lost(id string) string {
-	r.losing.Lock()
-	defer r.losing.Unlock()
-	return r.lost[id]
+	return err
 }

@@ -1,37 +1,45 @@
 // Package gvisor is the sprite.Runtime that runs each sandbox under gVisor,
 // looked after by a shim process of its own.
+//
+// Runtime is the API, and makes the rooms behind it. Each room is a type with a file of its own.
+// No room knows Runtime, and each knows only rooms above it in this table.
+//
+//	folder       where the data folder has what belongs to sandboxes
+//	tasks        what goes on in the background, and ends before Close returns (gvisor)
+//	preparer     makes what all sandboxes start from: the guest, the base, its mask
+//	layerStore   the layers of disks: mounts, reads, merges, removes
+//	memoryStore  the memories of sprites that sleep, and of checkpoints
+//	stock        lists layers and memories, and moves them aside
+//	cgroups      where cgroups of sandboxes are made (limits)
+//	launcher     starts shims
+//	sandbox      a live sandbox, behind its shim (sandbox, told, unnamed, written)
+//	watcher      waits for the ends of sandboxes, and replaces shims that die
+//	takeover     takes up the sandboxes that an earlier server has left
+//
+// Each type guards its own fields with a mutex, which only its methods take. While one is held,
+// no other of this package is taken.
 package gvisor
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
-	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/kernel"
 	"github.com/cove-dev/cove/internal/shim/layers"
-	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
 // hostPidsMax is the host's backstop behind the limit inside of the sandbox:
@@ -52,28 +60,18 @@ type Runtime struct {
 	// before its sandbox is ended; 0: shim.BootTimeout.
 	Patience time.Duration
 
-	once   sync.Once
-	wg     sync.WaitGroup
-	closed chan struct{}
+	once sync.Once // makes the rooms (see the package)
 
-	preparing sync.Mutex
-	prepared  *prepared // nil: not yet; guarded by preparing
-	hider     base.Hider
-
-	losing sync.Mutex
-	lost   map[string]string // by sprite: see Lost; guarded by losing
-
-	asiding sync.Mutex
-
-	placing sync.Mutex // held while the server's processes are moved to a cgroup of their own
-	aside   string     // where this server moves what is in the way; empty: nothing yet; guarded by asiding
-}
-
-// prepared is what all sandboxes of this server start from.
-type prepared struct {
-	base  base.Base
-	guest string // folder holding cove-guest by digest
-	build string // what memory images depend on
+	folder   folder
+	tasks    *tasks
+	base     *preparer
+	layers   *layerStore
+	memories *memoryStore
+	stock    *stock
+	cgroups  *cgroups
+	launcher *launcher
+	watcher  *watcher
+	takeover *takeover
 }
 
 func (r *Runtime) init() {
@@ -81,72 +79,37 @@ func (r *Runtime) init() {
 		if r.Logger == nil {
 			r.Logger = slog.New(slog.DiscardHandler)
 		}
-		r.closed = make(chan struct{})
+		r.folder = folder(r.Dir)
+		r.tasks = &tasks{closed: make(chan struct{})}
+		r.base = &preparer{folder: r.folder, runsc: r.Runsc, guest: r.Guest, userNS: r.UserNS, tasks: r.tasks, logger: r.Logger}
+		r.layers = &layerStore{folder: r.folder, userNS: r.UserNS, base: r.base}
+		r.memories = &memoryStore{folder: r.folder, base: r.base}
+		r.stock = &stock{folder: r.folder}
+		r.cgroups = &cgroups{userNS: r.UserNS}
+		r.launcher = &launcher{folder: r.folder, shim: r.Shim, runsc: r.Runsc, patience: r.Patience, cgroups: r.cgroups}
+		r.watcher = &watcher{folder: r.folder, base: r.base, layers: r.layers, launcher: r.launcher, tasks: r.tasks, logger: r.Logger}
+		r.takeover = &takeover{folder: r.folder, userNS: r.UserNS, launcher: r.launcher, watcher: r.watcher, logger: r.Logger}
 	})
 }
 
-// prepare makes what all sandboxes start from, once; what fails is tried again by
-// the next sandbox.
-func (r *Runtime) prepare() (prepared, error) {
-	r.preparing.Lock()
-	defer r.preparing.Unlock()
-	if r.prepared != nil {
-		return *r.prepared, nil
-	}
-	guest, err := installGuest(r.Guest, filepath.Join(r.Dir, "guest"))
-	if err != nil {
-		return prepared{}, err
-	}
-	files := base.Files{User: base.User{Name: boot.User, UID: boot.UID, GID: boot.GID, Home: boot.Home}}
-	b, err := files.Prepare(filepath.Join(r.Dir, "base"))
-	if err != nil {
-		return prepared{}, err
-	}
-	r.hider.Files, r.hider.Dir, r.hider.Own = files, filepath.Join(r.Dir, "base"), r.UserNS
-	if b.Mask, err = r.firstMask(); err != nil {
-		return prepared{}, err
-	}
-	if n := len(b.Mask.Hidden); n > 0 {
-		r.Logger.Info("hidden from sprites: other users of this machine may not read it", "count", n, "first", "/"+b.Mask.Hidden[0])
-	}
-	if open := files.Unguarded(); len(open) > 0 {
-		r.Logger.Warn("a file of this machine's programs that becomes secret stays readable to the sandboxes that run: its folder is an overlay itself (cove doctor says what to do)", "folders", "/"+strings.Join(open, " /"))
-	}
-	build, err := buildOf(r.Runsc, guest)
-	if err != nil {
-		return prepared{}, err
-	}
-	r.prepared = &prepared{base: b, guest: guest, build: build}
-	return *r.prepared, nil
+// tasks are what a Runtime does in the background.
+type tasks struct {
+	wg     sync.WaitGroup
+	closed chan struct{} // when the Runtime is
 }
 
-// current is prepare for what is about to be mounted: the mask is that of now.
-func (r *Runtime) current() (prepared, error) {
-	asked := time.Now()
-	prep, err := r.prepare()
-	if err != nil {
-		return prepared{}, err
-	}
-	if prep.base.Mask, err = r.hider.MaskSince(asked); err != nil {
-		return prepared{}, err
-	}
-	if r.hider.Stale() {
-		r.wg.Go(func() {
-			if err := r.hider.Renew(); err != nil {
-				r.Logger.Error("hiding what other users may not read", "err", err)
-			}
-		})
-	}
-	r.preparing.Lock()
-	defer r.preparing.Unlock()
-	r.prepared.base.Mask = prep.base.Mask
-	return prep, nil
+func (t *tasks) begin(f func()) { t.wg.Go(f) }
+
+// close tells the tasks to end, and waits for them.
+func (t *tasks) close() {
+	close(t.closed)
+	t.wg.Wait()
 }
 
 // Prepare makes what the first sandbox would otherwise have to wait for.
 func (r *Runtime) Prepare() error {
 	r.init()
-	_, err := r.prepare()
+	_, err := r.base.prepare()
 	return err
 }
 
@@ -154,12 +117,9 @@ func (r *Runtime) Prepare() error {
 // goroutines.
 func (r *Runtime) Close() error {
 	r.init()
-	close(r.closed)
-	r.wg.Wait()
+	r.tasks.close()
 	return nil
 }
-
-func (r *Runtime) runDir(id string) string { return filepath.Join(r.Dir, "run", id) }
 
 // Boot starts the sandbox of a cold sprite.
 func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, error) {
@@ -172,11 +132,11 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 			return nil, fmt.Errorf("boot %s: included %s is no folder of this machine", m.Hostname, dir)
 		}
 	}
-	prep, err := r.current()
+	prep, err := r.base.current()
 	if err != nil {
 		return nil, err
 	}
-	disk, err := r.disk(m.Layers, prep.base)
+	disk, err := r.layers.disk(m.Layers, prep.base)
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
@@ -184,7 +144,7 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
-	image, err := r.takeImage(m.ID)
+	image, err := r.memories.takeImage(m.ID)
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
@@ -192,181 +152,54 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 		fault.Reach(fault.WakeTaken)
 	}
 	share := shareOf(cgroup.Process{}.Limits(), m.MemoryMB, m.CPUs)
-	state, err := r.startShim(ctx, shim.Config{
-		Dir: r.runDir(m.ID), Runsc: r.Runsc, Guest: prep.guest,
+	state, err := r.launcher.start(ctx, shim.Config{
+		Dir: r.folder.run(m.ID), Runsc: r.Runsc, Guest: prep.guest,
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
 		Token: newToken(), Env: m.Env, Include: m.Include,
-		Layers: m.Layers, Disk: disk, Cgroups: r.cgroupPlace(), MemoryMB: share.memoryMB, CPUs: share.cpus, PidsMax: share.hostTasks, Tasks: share.tasks, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
+		Layers: m.Layers, Disk: disk, Cgroups: r.cgroups.place(), MemoryMB: share.memoryMB, CPUs: share.cpus, PidsMax: share.hostTasks, Tasks: share.tasks, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
 		Build: prep.build, Image: image, Patience: r.Patience,
 	})
 	if errors.Is(err, errShimDied) {
-		r.endUnborn(ctx, m.ID)
+		r.takeover.endUnborn(ctx, m.ID)
 	}
 	var failed *startError
 	switch {
 	case image == "":
 	case errors.As(err, &failed) && failed.Asleep:
-		err = errors.Join(err, os.Rename(image, r.imageDir(m.ID)))
+		err = errors.Join(err, os.Rename(image, r.folder.image(m.ID)))
 	default: // used up
-		r.wg.Go(func() { _ = layers.Remove(image) }) // else by the next start
+		r.tasks.begin(func() { _ = layers.Remove(image) }) // else by the next start
 	}
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
-	s := r.follow(m.ID, state)
+	s := r.watcher.follow(m.ID, state)
 	s.setNetwork(m.Network)
 	s.setConnectors(m.Connectors)
 	return s, nil
 }
 
-// endUnborn ends what a shim has left that died while it started a sandbox. Another
-// shim finds nothing to take up, and removes what there is; or it finds a sandbox, of
-// which nobody knows how far it came.
-func (r *Runtime) endUnborn(ctx context.Context, id string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unbornLimit)
-	defer cancel()
-	state, err := r.adopt(ctx, id, nil, nil)
-	if err == nil {
-		err = r.follow(id, state).Stop(ctx, 0)
-	}
-	r.Logger.Warn("a shim died while it started a sandbox", "sandbox", id, "left", err)
-}
-
-const unbornLimit = 30 * time.Second
-
-// RequestLogs are the files of a sandbox's requests through connectors.
-func (r *Runtime) RequestLogs(id string) []string {
-	path := filepath.Join(r.runDir(id), shim.RequestLog)
-	return []string{path + shim.OldSuffix, path}
-}
-
-// MemoryLog is the file of a sandbox's processes that were ended for want of memory.
-func (r *Runtime) MemoryLog(id string) string { return filepath.Join(r.runDir(id), shim.MemoryLog) }
-
-// NetworkLogs are the files of what a sandbox was refused, or reached.
-func (r *Runtime) NetworkLogs(id string, connections bool) []string {
-	name := shim.RefusedLog
-	if connections {
-		name = shim.ConnectedLog
-	}
-	path := filepath.Join(r.runDir(id), name)
-	return []string{path + shim.OldSuffix, path}
-}
-
-// SandboxLogs are the logs of a sandbox's shim, of runsc, what the guest printed, and what
-// gVisor's kernel reported when it crashed.
-func (r *Runtime) SandboxLogs(id string) []string {
-	dir := r.runDir(id)
-	var paths []string
-	for _, name := range []string{"shim.log" + shim.OldSuffix, "shim.log", "guest.log", "runsc.log", kernel.Kept, kernel.Log} {
-		paths = append(paths, filepath.Join(dir, name))
-	}
-	return paths
-}
-
 // Live takes up the sandboxes that an earlier server left running.
 func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 	r.init()
-	if err := layers.Remove(r.importsDir()); err != nil {
-		r.Logger.Warn("removing what an import has left", "err", err)
-	}
-	entries, err := os.ReadDir(filepath.Join(r.Dir, "run"))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	var (
-		mu   sync.Mutex
-		live []sprite.Sandbox
-		errs []error
-		wg   sync.WaitGroup
-		free = make(chan struct{}, takenUpAtOnce) // one that does not answer holds up no other
-	)
-	for _, e := range entries {
-		id := e.Name()
-		if dir := r.runDir(id); !shim.Held(dir) && !shim.Left(dir) {
-			continue // logs of one that sleeps: a process for each would take long
-		}
-		free <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-free }()
-			state, err := r.takeUpOwn(ctx, id)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err == nil:
-				live = append(live, r.follow(id, state))
-			case errors.Is(err, errElsewhere), errors.Is(err, sprite.ErrOccupied):
-				lose(r, id, err)
-			case !errors.Is(err, errGone):
-				errs = append(errs, fmt.Errorf("take up sandbox %s: %w", id, err))
-			}
-		})
-	}
-	wg.Wait()
-	return live, errors.Join(errs...)
+	return r.takeover.live(ctx)
 }
 
-const (
-	takenUpAtOnce = 32
-
-	// movePatience is for a shim that moves its sandbox while that is taken up. Then what
-	// its file says is enough: which layers it has comes later, by Settle.
-	movePatience = time.Second
-
-	statusLimit = 30 * time.Second // for a shim to say what is, when something else went wrong
-)
-
-// takeUp is the state of a sandbox that an earlier server left, which has a shim then.
-// That server may have started one for it just before it died, to which another loses.
-func (r *Runtime) takeUp(ctx context.Context, id string) (shim.State, error) {
-	tries := 3 // of shims that die
-	for deadline := time.Now().Add(shim.BootTimeout); ; {
-		state, err := r.booted(ctx, shim.Client{Dir: r.runDir(id)})
-		if err != nil {
-			state, err = r.adopt(ctx, id, nil, nil)
-		}
-		if errors.Is(err, errShimDied) {
-			tries--
-		}
-		again := errors.Is(err, shim.ErrLocked) || errors.Is(err, errShimDied) && tries > 0
-		if !again || time.Now().After(deadline) {
-			return state, err
-		}
-	}
+// Lost says why Live did not take up what this folder has of a sprite's sandbox; empty: it
+// took it up, or the sandbox has ended.
+func (r *Runtime) Lost(id string) string {
+	r.init()
+	return r.takeover.lostOf(id)
 }
 
-// booted is the state of a sandbox that a shim looks after. The last server may have
-// been killed while one started it: that is waited for.
-func (r *Runtime) booted(ctx context.Context, client shim.Client) (shim.State, error) {
-	for deadline := time.Now().Add(shim.BootTimeout); ; {
-		asking, cancel := context.WithTimeout(ctx, movePatience)
-		state, err := client.Status(asking)
-		cancel()
-		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			if state, err = shim.ReadState(client.Dir); err != nil {
-				err = fmt.Errorf("its shim does not answer: %w", err)
-			}
-			return state, err
-		}
-		if !shim.IsNoShim(err) || !shim.Held(client.Dir) || time.Now().After(deadline) {
-			return state, err
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			return state, ctx.Err()
-		}
+// Occupied says where a sandbox of a sprite runs that this server can't look after; nil: there
+// is none.
+func (r *Runtime) Occupied(id string) error {
+	r.init()
+	if err := shim.Occupied(r.folder.run(id)); err != nil {
+		return fmt.Errorf("%w: %w", sprite.ErrOccupied, err)
 	}
-}
-
-// adopt starts a shim for a sandbox whose shim died. Without a network
-// nothing may be reached until one is set.
-func (r *Runtime) adopt(ctx context.Context, id string, network *policy.Set, connectors map[string]connect.Upstream) (shim.State, error) {
-	return r.startShim(ctx, shim.Config{
-		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Cgroups: r.cgroupPlace(), Connectors: connectors, Network: network, Adopt: true, Patience: r.Patience,
-	})
+	return nil
 }
 
 // Destroy removes what is left of a sprite's sandboxes, of which none may live.
@@ -378,417 +211,164 @@ func (r *Runtime) Destroy(ctx context.Context, id string) error {
 	if err := r.Occupied(id); err != nil {
 		return fmt.Errorf("destroy %s: %w", id, err)
 	}
-	if st, err := shim.ReadState(r.runDir(id)); err == nil && st.PID != 0 {
+	if st, err := shim.ReadState(r.folder.run(id)); err == nil && st.PID != 0 {
 		asking, cancel := context.WithTimeout(ctx, statusLimit)
 		defer cancel()
-		if _, err := (shim.Client{Dir: r.runDir(id)}).Status(asking); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		if _, err := (shim.Client{Dir: r.folder.run(id)}).Status(asking); err == nil || errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("destroy %s: its sandbox is running", id)
 		}
 	}
-	group := shim.RemoveOwnGroup(r.runDir(id), id, r.cgroupPlace())
+	group := shim.RemoveOwnGroup(r.folder.run(id), id, r.cgroups.place())
 	if err := keepCrash(r.Dir, id, r.SandboxLogs(id)); err != nil {
 		r.Logger.Warn("the report of a crash is removed with its sprite", "sandbox", id, "err", err)
 	}
-	return errors.Join(group, r.DropMemory(ctx, id), layers.Remove(r.runDir(id)))
+	return errors.Join(group, r.memories.DropMemory(ctx, id), layers.Remove(r.folder.run(id)))
 }
 
-// startShim starts a shim process and waits until its sandbox answers, or ctx
-// ends, which ends the shim too.
-func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, error) {
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return shim.State{}, fmt.Errorf("start a shim: %w", err)
+// Unlimited are the limits that a sandbox would not have if it started now.
+func (r *Runtime) Unlimited() []string {
+	if !r.UserNS {
+		return shim.Unlimited()
 	}
-	data, err := json.Marshal(cfg)
-	if err != nil {
-		return shim.State{}, err
-	}
-	log, err := os.OpenFile(filepath.Join(cfg.Dir, "shim.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return shim.State{}, fmt.Errorf("start a shim: %w", err)
-	}
-	defer log.Close()
-	begun, err := log.Seek(0, io.SeekEnd)
-	if err != nil {
-		return shim.State{}, fmt.Errorf("start a shim: %w", err)
-	}
-	in, inW, err := os.Pipe()
-	if err != nil {
-		return shim.State{}, err
-	}
-	defer in.Close()
-	readyR, ready, err := os.Pipe()
-	if err != nil {
-		_ = inW.Close()
-		return shim.State{}, err
-	}
-	defer readyR.Close()
-	cmd := exec.Command(r.Shim[0], r.Shim[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, log, log
-	cmd.ExtraFiles = []*os.File{ready}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWNS}
-	err = cmd.Start()
-	_ = ready.Close()
-	if err != nil {
-		_ = inW.Close()
-		return shim.State{}, fmt.Errorf("start a shim: %w", err)
-	}
-	r.reap(cmd)
-	go func() {
-		_, _ = inW.Write(data) // a shim that died shows in its missing answer
-		_ = inW.Close()
-	}()
-	stop := context.AfterFunc(ctx, func() {
-		_ = cmd.Process.Signal(unix.SIGTERM)
-		_ = readyR.SetReadDeadline(time.Now().Add(endLimit))
-	})
-	defer stop()
-	var answer shim.Ready
-	if err := json.NewDecoder(readyR).Decode(&answer); err != nil {
-		_ = cmd.Process.Kill() // it has ended, or does not
-		return shim.State{}, errors.Join(ctx.Err(), shimDied(log.Name(), begun))
-	}
-	switch {
-	case answer.Elsewhere:
-		return shim.State{}, elsewhereError(answer.Error)
-	case answer.Gone:
-		return shim.State{}, fmt.Errorf("%w: %s", errGone, answer.Error)
-	case answer.Error != "":
-		return shim.State{}, &startError{answer}
-	}
-	return *answer.State, nil
+	return shim.UnlimitedUser()
 }
 
-// endLimit is for a shim that is not to start a sandbox any more to clear it away.
-const endLimit = time.Minute
-
-// reap collects a shim's exit status, so that it does not stay as a zombie.
-func (r *Runtime) reap(cmd *exec.Cmd) {
-	go func() { _ = cmd.Wait() }() // ends with the shim, which may outlive this runtime
+// MemoryMB is what a sandbox with this limit gets if it starts now, in MiB.
+func (r *Runtime) MemoryMB(limit int) int {
+	return shareOf(cgroup.Process{}.Limits(), limit, 0).memoryMB
 }
 
-// follow returns the sandbox object of a live sandbox, and watches it.
-func (r *Runtime) follow(id string, st shim.State) *sandbox {
-	s := &sandbox{runtime: r, id: id, client: shim.Client{Dir: r.runDir(id)}, done: make(chan struct{}), state: st}
-	r.wg.Go(func() { r.watch(s) })
-	return s
+// RequestLogs are the files of a sandbox's requests through connectors.
+func (r *Runtime) RequestLogs(id string) []string {
+	r.init()
+	path := filepath.Join(r.folder.run(id), shim.RequestLog)
+	return []string{path + shim.OldSuffix, path}
 }
 
-// watch waits for the end of a sandbox, and starts a new shim when the one that
-// looks after it dies.
-func (r *Runtime) watch(s *sandbox) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	r.wg.Go(func() {
-		select {
-		case <-r.closed:
-			cancel()
-		case <-ctx.Done():
-		}
-	})
-	for {
-		end, err := s.client.Wait(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			s.end(end.Reason)
-			return
-		}
-		r.Logger.Warn("a shim died; starting another", "sandbox", s.id, "err", err)
-		s.setDown("the process that looks after it died; another is being started")
-		network, connectors := s.last()
-		st, err := r.adopt(ctx, s.id, network, connectors)
-		switch {
-		case err == nil:
-			s.adopted(st)
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, errGone):
-			s.end(err.Error())
-			return
-		default:
-			r.Logger.Error("take up a sandbox", "sandbox", s.id, "err", err)
-			s.setDown("the process that looks after it died, and no other can be started: " + err.Error())
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(time.Second):
-			}
-		}
+// MemoryLog is the file of a sandbox's processes that were ended for want of memory.
+func (r *Runtime) MemoryLog(id string) string {
+	r.init()
+	return filepath.Join(r.folder.run(id), shim.MemoryLog)
+}
+
+// NetworkLogs are the files of what a sandbox was refused, or reached.
+func (r *Runtime) NetworkLogs(id string, connections bool) []string {
+	r.init()
+	name := shim.RefusedLog
+	if connections {
+		name = shim.ConnectedLog
 	}
+	path := filepath.Join(r.folder.run(id), name)
+	return []string{path + shim.OldSuffix, path}
 }
 
-// sandbox is a live sandbox, behind its shim.
-type sandbox struct {
-	runtime *Runtime
-	id      string
-	client  shim.Client
-	done    chan struct{}
-
-	mu      sync.Mutex
-	state   shim.State  // guarded by mu
-	down    string      // why it has no shim, and so no network; guarded by mu
-	ended   string      // guarded by mu
-	network *policy.Set // the last that was set; nil: none yet; guarded by mu
-
-	connectors map[string]connect.Upstream // likewise; guarded by mu
-}
-
-func (s *sandbox) ID() string            { return s.id }
-func (s *sandbox) Done() <-chan struct{} { return s.done }
-
-func (s *sandbox) setState(st shim.State) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.state, s.down = st, ""
-}
-
-// adopted is setState for what the next shim has found. It may have been told since to
-// pause the sandbox, or to let it go on.
-func (s *sandbox) adopted(st shim.State) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st.Paused = s.state.Paused
-	s.state, s.down = st, ""
-}
-
-func (s *sandbox) setDown(why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.down = why
-}
-
-func (s *sandbox) end(reason string) {
-	s.mu.Lock()
-	s.ended = reason
-	s.mu.Unlock()
-	close(s.done)
-}
-
-// Dial opens a connection to a port of the sandbox, or to its guest's API.
-func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
-	if port == boot.API && s.Status().Token != "" {
-		port = boot.Port // its guest knows no handshake, and maybe its shim neither
+// SandboxLogs are the logs of a sandbox's shim, of runsc, what the guest printed, and what
+// gVisor's kernel reported when it crashed.
+func (r *Runtime) SandboxLogs(id string) []string {
+	r.init()
+	dir := r.folder.run(id)
+	var paths []string
+	for _, name := range []string{"shim.log" + shim.OldSuffix, "shim.log", "guest.log", "runsc.log", kernel.Kept, kernel.Log} {
+		paths = append(paths, filepath.Join(dir, name))
 	}
-	conn, err := s.client.Dial(ctx, port)
-	for delay := 5 * time.Millisecond; shim.Died(err) && delay < time.Second; delay *= 2 {
-		// Its shim died, and the next one is on its way.
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-s.done:
-			return nil, err
-		case <-time.After(delay):
-		}
-		conn, err = s.client.Dial(ctx, port)
-	}
-	return conn, err
+	return paths
 }
 
-// Limit gives the sandbox other limits.
-func (s *sandbox) Limit(ctx context.Context, memoryMB, cpus int) error {
-	share := shareOf(cgroup.Process{}.Limits(), memoryMB, cpus)
-	err := s.told(ctx, shim.Died, func() error {
-		return s.client.SetLimits(ctx, shim.Limits{MemoryMB: share.memoryMB, CPUs: share.cpus})
-	})
-	if text, is := strings.CutPrefix(fmt.Sprint(err), "shim: "+shim.ErrMemoryUsed.Error()); is && errors.Is(err, shim.ErrMemoryUsed) {
-		return fmt.Errorf("%w%s", sprite.ErrMemoryUsed, text)
-	}
-	return err
+// LayerDir is the folder of a layer.
+func (r *Runtime) LayerDir(layer string) layers.Dir {
+	r.init()
+	return r.layers.LayerDir(layer)
 }
 
-// SetNetwork replaces what the sandbox's network is decided by.
-func (s *sandbox) SetNetwork(ctx context.Context, set policy.Set) error {
-	s.setNetwork(set) // which a shim that is about to be started gets
-	return s.told(ctx, shim.Died, func() error { return s.client.SetNetwork(ctx, set) })
+// OpenDisk opens what a chain of layers shows.
+func (r *Runtime) OpenDisk(ctx context.Context, chain []string) (sprite.Disk, error) {
+	r.init()
+	return r.layers.OpenDisk(ctx, chain)
 }
 
-func (s *sandbox) setNetwork(set policy.Set) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.network = &set
+// Base is what a new disk lies on.
+func (r *Runtime) Base(ctx context.Context) (archive.Base, error) {
+	r.init()
+	return r.layers.Base(ctx)
 }
 
-// SetConnectors replaces the sandbox's connectors.
-func (s *sandbox) SetConnectors(ctx context.Context, all map[string]connect.Upstream) error {
-	s.setConnectors(all) // likewise
-	return s.told(ctx, shim.Died, func() error { return s.client.SetConnectors(ctx, all) })
+// StageLayer makes a folder for a layer, with the record of the base that it lies on.
+func (r *Runtime) StageLayer(ctx context.Context) (layers.Dir, error) {
+	r.init()
+	return r.layers.StageLayer(ctx)
 }
 
-func (s *sandbox) setConnectors(all map[string]connect.Upstream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.connectors = all
+// AdoptLayer makes what was staged a layer.
+func (r *Runtime) AdoptLayer(ctx context.Context, staged layers.Dir, layer string) error {
+	r.init()
+	return r.layers.AdoptLayer(ctx, staged, layer)
 }
 
-// last returns what was set last, for another shim.
-func (s *sandbox) last() (*policy.Set, map[string]connect.Upstream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.network, s.connectors
+// MergeLayers makes a layer of others. It is on disk when this returns: the others
+// may be removed then.
+func (r *Runtime) MergeLayers(ctx context.Context, into string, chain []string) error {
+	r.init()
+	return r.layers.MergeLayers(ctx, into, chain)
 }
 
-// Status describes the sandbox.
-func (s *sandbox) Status() sprite.SandboxStatus {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return sprite.SandboxStatus{
-		Hostname: s.state.Hostname, Incarnation: s.state.Incarnation, Layers: s.state.Layers, Address: s.state.Address, Address6: s.state.Address6,
-		Token: bearer(s.state), Started: s.state.Started, Paused: s.state.Paused, Unlimited: s.state.Unlimited,
-		NetworkDown: s.down, Ended: s.ended, Woken: s.state.Woken, Unused: s.state.Unused,
-	}
+// Mounted are the layers that any sandbox has mounted, or is about to have, as the
+// sandboxes' own files say.
+func (r *Runtime) Mounted(ctx context.Context) ([]string, error) {
+	r.init()
+	return r.layers.Mounted(ctx)
 }
 
-// bearer is the token that a guest without a handshake wants.
-func bearer(st shim.State) string {
-	if st.Handshake > 0 {
-		return ""
-	}
-	return st.Token
+// RemoveLayer removes a layer.
+func (r *Runtime) RemoveLayer(ctx context.Context, layer string) error {
+	r.init()
+	return r.layers.RemoveLayer(ctx, layer)
 }
 
-// Checkpoint moves the sandbox to a disk with another layer to write.
-func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.Memory) (sprite.Pause, error) {
-	prep, err := s.runtime.prepare()
-	if err != nil {
-		return sprite.Pause{}, err
-	}
-	disk, err := s.runtime.disk(chain, prep.base)
-	if err != nil {
-		return sprite.Pause{}, err
-	}
-	req := shim.Checkpoint{Layers: chain, Disk: disk, Always: memory.Always, Leave: memory.Leave}
-	if memory.Name != "" {
-		if req.Keep, err = s.runtime.memoryDir(memory.Name); err != nil {
-			return sprite.Pause{}, err
-		}
-	}
-	var done shim.Checkpointed
-	err = s.told(ctx, shim.IsNoShim, func() (err error) {
-		done, err = s.client.Checkpoint(ctx, req)
-		return err
-	})
-	if err != nil {
-		s.awaitEnd(err)
-		return sprite.Pause{}, deletedOpen(err)
-	}
-	s.setState(done.State)
-	return sprite.Pause{
-		Total: done.Pause, Save: done.Save, Mount: done.Mount, Copy: done.Copy, Restore: done.Restore, Copied: done.Copied,
-		Kept: done.Kept, NotKept: done.NotKept, Open: done.Open,
-	}, nil
+// Warm reports whether a sprite's memory is kept.
+func (r *Runtime) Warm(id string) bool {
+	r.init()
+	return r.memories.Warm(id)
 }
 
-// deletedOpen is err, or what a Host knows for it.
-func deletedOpen(err error) error {
-	if text, is := strings.CutPrefix(err.Error(), "shim: "+shim.ErrDeleted.Error()); is && errors.Is(err, shim.ErrDeleted) {
-		return fmt.Errorf("%w%s", sprite.ErrDeletedOpen, text)
-	}
-	return err
+// Outdated reports whether a sprite's memory is kept that was made by other builds of
+// runsc and the guest, or on another processor, than would go on from it.
+func (r *Runtime) Outdated(id string) bool {
+	r.init()
+	return r.memories.Outdated(id)
 }
 
-// Settle asks the shim which layers the sandbox has, once it does not move any more,
-// nor will to this layer. If its shim has died, the next one is asked.
-func (s *sandbox) Settle(ctx context.Context, layer string) ([]string, error) {
-	for {
-		st, err := s.client.Settle(ctx, layer)
-		switch {
-		case err == nil:
-			s.setState(st)
-			return st.Layers, nil
-		case !shim.Died(err):
-			s.awaitEnd(err)
-			return nil, err
-		}
-		select {
-		case <-s.done:
-			return nil, err
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(stopPause):
-		}
-	}
+// DropMemory removes a sprite's memory, if it is kept: its next start is a boot.
+func (r *Runtime) DropMemory(ctx context.Context, id string) error {
+	r.init()
+	return r.memories.DropMemory(ctx, id)
 }
 
-// awaitEnd has whoever is told that the sandbox has ended find it so. The time for that
-// is its own: the caller's may be over.
-func (s *sandbox) awaitEnd(err error) {
-	if !errors.Is(err, shim.ErrEnded) {
-		return
-	}
-	select {
-	case <-s.done:
-	case <-time.After(endLimit):
-	case <-s.runtime.closed:
-	}
+// KeepMemory keeps the memory that a sleeping sprite has.
+func (r *Runtime) KeepMemory(ctx context.Context, id, memory string) (int64, error) {
+	r.init()
+	return r.memories.KeepMemory(ctx, id, memory)
 }
 
-// Assign makes a sandbox that was booted for nobody that of a sprite.
-func (s *sandbox) Assign(ctx context.Context, m sprite.Machine) error {
-	shown, err := json.Marshal(m.NetworkPolicy)
-	if err != nil {
-		return err
-	}
-	st, err := s.client.Assign(ctx, shim.Assignment{
-		Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation, Token: newToken(),
-		Env: m.Env, Connectors: m.Connectors, Network: m.Network, NetworkPolicy: shown,
-	})
-	if err != nil {
-		return err
-	}
-	s.setNetwork(m.Network)
-	s.setConnectors(m.Connectors)
-	s.setState(st)
-	return nil
+// Recall has a sprite's next Boot go on from a memory.
+func (r *Runtime) Recall(ctx context.Context, id, memory string) error {
+	r.init()
+	return r.memories.Recall(ctx, id, memory)
 }
 
-// newToken is the key of a guest's API.
-func newToken() string {
-	token := make([]byte, 32)
-	_, _ = rand.Read(token) // never fails
-	return hex.EncodeToString(token)
+// ForgetMemory removes a memory.
+func (r *Runtime) ForgetMemory(ctx context.Context, memory string) error {
+	r.init()
+	return r.memories.ForgetMemory(ctx, memory)
 }
 
-// Pause freezes the sandbox in memory.
-func (s *sandbox) Pause(ctx context.Context) error { return s.freeze(ctx, true, s.client.Pause) }
-
-// Resume undoes Pause.
-func (s *sandbox) Resume(ctx context.Context) error { return s.freeze(ctx, false, s.client.Resume) }
-
-// freeze changes whether the sandbox is paused. Where its shim has died, the next
-// one is told.
-func (s *sandbox) freeze(ctx context.Context, paused bool, call func(context.Context) error) error {
-	for {
-		err := call(ctx)
-		switch {
-		case err == nil:
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.state.Paused = paused
-			return nil
-		case !shim.Died(err):
-			s.awaitEnd(err)
-			s.learnPaused()
-			return err
-		}
-		select {
-		case <-s.done:
-			return err
-		case <-ctx.Done():
-			s.learnPaused()
-			return err
-		case <-time.After(stopPause):
-		}
-	}
+// Stock lists the layers and the memories that there are.
+func (r *Runtime) Stock(ctx context.Context) ([]sprite.Item, error) {
+	r.init()
+	return r.stock.Stock(ctx)
 }
 
-// learnPaused asks whether the sandbox is paused, after a call of which the answer was
-// lost. If nobody knows, it counts as paused: to resume one that runs changes nothing.
-func (s *sandbox) learnPaused() {
-	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
-	defer cancel()
-	st, err := s.client.Status(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.state.Paused = err != nil || st.Paused
+// SetAside moves an item aside.
+func (r *Runtime) SetAside(ctx context.Context, item sprite.Item, why string) (to string, err error) {
+	r.init()
+	return r.stock.SetAside(ctx, item, why)
 }

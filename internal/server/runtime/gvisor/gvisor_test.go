@@ -73,7 +73,7 @@ func TestNetworkDown(t *testing.T) {
 	rt := newRuntime(t, t.TempDir())
 	rt.Shim = []string{"false"}
 	rt.init()
-	sb := rt.follow("00112233aabbccdd", shim.State{})
+	sb := rt.watcher.follow("00112233aabbccdd", shim.State{})
 	for deadline := time.Now().Add(lastResort); !strings.Contains(sb.Status().NetworkDown, "no other can be started"); {
 		if time.Now().After(deadline) {
 			t.Fatalf("got %+v", sb.Status())
@@ -105,7 +105,7 @@ func TestLiveWhileBooting(t *testing.T) {
 		_, err := rt.Boot(t.Context(), m)
 		booted <- err
 	}()
-	for deadline := time.Now().Add(lastResort); !shim.Held(rt.runDir(m.ID)); <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(lastResort); !shim.Held(folder(rt.Dir).run(m.ID)); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no shim takes the lock")
 		}
@@ -126,7 +126,7 @@ func TestLiveWhileBooting(t *testing.T) {
 func TestLiveOfLogs(t *testing.T) {
 	rt := newRuntime(t, t.TempDir())
 	rt.Shim = []string{"false"}
-	dir := rt.runDir("00112233aabbccdd")
+	dir := folder(rt.Dir).run("00112233aabbccdd")
 	for _, err := range []error{
 		os.MkdirAll(dir, 0o700),
 		os.WriteFile(filepath.Join(dir, "shim.lock"), nil, 0o600),
@@ -196,7 +196,7 @@ func TestToldWithoutShim(t *testing.T) {
 		"/v1/network":    func(ctx context.Context, s *sandbox) error { return s.SetNetwork(ctx, policy.Set{}) },
 		"/v1/connectors": func(ctx context.Context, s *sandbox) error { return s.SetConnectors(ctx, nil) },
 	} {
-		s := &sandbox{runtime: &Runtime{Dir: t.TempDir()}, client: shim.Client{Dir: t.TempDir()}, done: make(chan struct{})}
+		s := &sandbox{folder: folder(t.TempDir()), client: shim.Client{Dir: t.TempDir()}, done: make(chan struct{})}
 		told := make(chan error, 1)
 		go func() { told <- call(t.Context(), s) }()
 		select {
@@ -237,7 +237,7 @@ func TestShimDiesWhileBooting(t *testing.T) {
 			t.Fatal("no shim was killed in time")
 		}
 	}
-	if left := started(rt.runDir(m.ID), false); len(left) > 0 {
+	if left := started(folder(rt.Dir).run(m.ID), false); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	m.Incarnation++
@@ -266,7 +266,7 @@ func killedWhileBooting(t *testing.T, rt *Runtime, m *sprite.Machine) bool {
 	}()
 	var r result
 	for there := false; !there && r.sandbox == nil; {
-		for _, pid := range started(rt.runDir(m.ID), true) {
+		for _, pid := range started(folder(rt.Dir).run(m.ID), true) {
 			there = true
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may be another's child by now
 		}
@@ -481,7 +481,7 @@ func left(t *testing.T, dir string) sprite.Machine {
 	if err := errors.Join(err, rt.Close()); err != nil {
 		t.Fatal(err)
 	}
-	killShim(t, rt.runDir(m.ID))
+	killShim(t, folder(rt.Dir).run(m.ID))
 	return m
 }
 

@@ -1,6 +1,8 @@
 package gvisor
 
 import (
+	"sync"
+
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
@@ -38,12 +40,19 @@ func shareOf(server cgroup.Limits, memoryMB, cpus int) share {
 	return s
 }
 
-// cgroupPlace is where the cgroups of a sandbox are made. An ordinary user's are where they
+// cgroups knows where the cgroups of sandboxes are made.
+type cgroups struct {
+	userNS bool // see Runtime
+
+	mu sync.Mutex // held while the server's processes are moved to a cgroup of their own
+}
+
+// place is where the cgroups of a sandbox are made. An ordinary user's are where they
 // were delegated. If they were not, the shim finds that it may not write.
-func (r *Runtime) cgroupPlace() cgroup.Place {
-	r.placing.Lock()
-	defer r.placing.Unlock()
-	if !r.UserNS {
+func (c *cgroups) place() cgroup.Place {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.userNS {
 		return cgroup.Place{Parent: cgroup.Process{}.Parent()}
 	}
 	place, err := cgroup.Process{}.TakeDelegated()
@@ -51,9 +60,4 @@ func (r *Runtime) cgroupPlace() cgroup.Place {
 		return cgroup.Place{Parent: "/"}
 	}
 	return place
-}
-
-// MemoryMB is what a sandbox with this limit gets if it starts now, in MiB.
-func (r *Runtime) MemoryMB(limit int) int {
-	return shareOf(cgroup.Process{}.Limits(), limit, 0).memoryMB
 }

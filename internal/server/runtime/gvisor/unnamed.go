@@ -19,7 +19,7 @@ import (
 // has ended, the error is sprite.ErrNoProcess. If it is in another container, its files can't
 // be seen from here: they are not counted.
 func (s *sandbox) UnnamedBytes() (int64, error) {
-	if place, err := kernel.Started(s.runtime.runDir(s.id)); err == nil && private.Elsewhere(place.Processes) {
+	if place, err := kernel.Started(s.folder.run(s.id)); err == nil && private.Elsewhere(place.Processes) {
 		return 0, nil
 	}
 	s.mu.Lock()

@@ -16,7 +16,7 @@ func TestUnnamedWithoutProcess(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)
 	}
-	s := &sandbox{runtime: &Runtime{Dir: t.TempDir()}, id: "paint", state: shim.State{PID: cmd.Process.Pid}}
+	s := &sandbox{folder: folder(t.TempDir()), id: "paint", state: shim.State{PID: cmd.Process.Pid}}
 	if n, err := s.UnnamedBytes(); n != 0 || !errors.Is(err, sprite.ErrNoProcess) {
 		t.Errorf("got %d, %v", n, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,6 +30,14 @@ const (
 	asideList = "moved.jsonl"
 )
 
+// stock is what there is of layers and memories in the data folder.
+type stock struct {
+	folder folder
+
+	mu    sync.Mutex
+	aside string // where this server moves what is in the way; empty: nothing yet; guarded by mu
+}
+
 // movedAside is a line of the list. It is written before the move: a path that is not there
 // is of one that was not made.
 type movedAside struct {
@@ -42,7 +51,7 @@ type movedAside struct {
 var itemName = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
 // Stock lists the layers and the memories that there are.
-func (r *Runtime) Stock(context.Context) (all []sprite.Item, err error) {
+func (s *stock) Stock(context.Context) (all []sprite.Item, err error) {
 	seen := map[string]bool{}
 	for _, dir := range []struct {
 		name string
@@ -50,7 +59,7 @@ func (r *Runtime) Stock(context.Context) (all []sprite.Item, err error) {
 	}{
 		{"layers", sprite.ItemLayer}, {oldDisks, sprite.ItemLayer}, {"memories", sprite.ItemMemory}, {"images", sprite.ItemImage},
 	} {
-		entries, err := os.ReadDir(filepath.Join(r.Dir, dir.name))
+		entries, err := os.ReadDir(filepath.Join(string(s.folder), dir.name))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
@@ -63,7 +72,7 @@ func (r *Runtime) Stock(context.Context) (all []sprite.Item, err error) {
 			seen[key] = true
 			item := sprite.Item{Kind: dir.kind, Name: name}
 			if item.Kind == sprite.ItemImage {
-				if image, err := shim.ReadImage(r.imageDir(name)); err == nil {
+				if image, err := shim.ReadImage(s.folder.image(name)); err == nil {
 					item.Layers = image.Layers
 				}
 			}
@@ -74,7 +83,7 @@ func (r *Runtime) Stock(context.Context) (all []sprite.Item, err error) {
 }
 
 // SetAside moves an item aside.
-func (r *Runtime) SetAside(_ context.Context, item sprite.Item, why string) (to string, err error) {
+func (s *stock) SetAside(_ context.Context, item sprite.Item, why string) (to string, err error) {
 	if !itemName.MatchString(item.Name) {
 		return "", fmt.Errorf("move aside: bad name %q", item.Name)
 	}
@@ -88,16 +97,16 @@ func (r *Runtime) SetAside(_ context.Context, item sprite.Item, why string) (to 
 	default:
 		return "", fmt.Errorf("move aside: unknown kind %q", item.Kind)
 	}
-	paths = slices.DeleteFunc(paths, func(path string) bool { return !exists(filepath.Join(r.Dir, path)) })
+	paths = slices.DeleteFunc(paths, func(path string) bool { return !exists(filepath.Join(string(s.folder), path)) })
 	if len(paths) == 0 {
 		return "", nil
 	}
-	dir, err := r.asideDir()
+	dir, err := s.asideDir()
 	if err != nil {
 		return "", err
 	}
 	for _, path := range paths {
-		moved, err := r.moveAside(dir, path, why)
+		moved, err := s.moveAside(dir, path, why)
 		if err != nil {
 			return "", fmt.Errorf("move aside: %w", err)
 		}
@@ -109,13 +118,13 @@ func (r *Runtime) SetAside(_ context.Context, item sprite.Item, why string) (to 
 }
 
 // asideDir is the folder of this server, which is made.
-func (r *Runtime) asideDir() (string, error) {
-	r.asiding.Lock()
-	defer r.asiding.Unlock()
-	if r.aside != "" {
-		return r.aside, nil
+func (s *stock) asideDir() (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.aside != "" {
+		return s.aside, nil
 	}
-	all := filepath.Join(r.Dir, asideName)
+	all := filepath.Join(string(s.folder), asideName)
 	if err := os.MkdirAll(all, 0o700); err != nil {
 		return "", err
 	}
@@ -130,16 +139,16 @@ func (r *Runtime) asideDir() (string, error) {
 			continue
 		}
 		if err == nil {
-			r.aside = dir
+			s.aside = dir
 		}
-		return r.aside, err
+		return s.aside, err
 	}
 }
 
 // moveAside moves a path below the data folder to the same below dir, and returns its place.
 // A folder that is there already stays: of one sprite, two memories can be moved by one server.
-func (r *Runtime) moveAside(dir, path, why string) (to string, err error) {
-	from := filepath.Join(r.Dir, path)
+func (s *stock) moveAside(dir, path, why string) (to string, err error) {
+	from := filepath.Join(string(s.folder), path)
 	moved := movedAside{Path: path, Why: why, Bytes: onDisk(from), Moved: time.Now().UTC()}
 	to = filepath.Join(dir, path)
 	for n := 2; exists(to); n++ {

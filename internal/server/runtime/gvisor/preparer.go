@@ -1,0 +1,194 @@
+package gvisor
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/shim/base"
+)
+
+// preparer makes what all sandboxes of a server start from, and keeps it up to date.
+type preparer struct {
+	folder folder
+	runsc  string // path of cove-runsc
+	guest  string // path of cove-guest
+	userNS bool   // see Runtime
+	tasks  *tasks
+	logger *slog.Logger
+
+	hider base.Hider // its fields are set before prepared is
+
+	mu       sync.Mutex // baseOf holds it, too
+	prepared *prepared  // nil: not yet; guarded by mu
+}
+
+// prepared is what all sandboxes of this server start from.
+type prepared struct {
+	base  base.Base
+	guest string // folder holding cove-guest by digest
+	build string // what memory images depend on
+}
+
+// prepare makes what all sandboxes start from, once; what fails is tried again by
+// the next sandbox.
+func (p *preparer) prepare() (prepared, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.prepared != nil {
+		return *p.prepared, nil
+	}
+	guest, err := installGuest(p.guest, filepath.Join(string(p.folder), "guest"))
+	if err != nil {
+		return prepared{}, err
+	}
+	files := base.Files{User: base.User{Name: boot.User, UID: boot.UID, GID: boot.GID, Home: boot.Home}}
+	b, err := files.Prepare(p.folder.bases())
+	if err != nil {
+		return prepared{}, err
+	}
+	p.hider.Files, p.hider.Dir, p.hider.Own = files, p.folder.bases(), p.userNS
+	if b.Mask, err = p.firstMask(); err != nil {
+		return prepared{}, err
+	}
+	if n := len(b.Mask.Hidden); n > 0 {
+		p.logger.Info("hidden from sprites: other users of this machine may not read it", "count", n, "first", "/"+b.Mask.Hidden[0])
+	}
+	if open := files.Unguarded(); len(open) > 0 {
+		p.logger.Warn("a file of this machine's programs that becomes secret stays readable to the sandboxes that run: its folder is an overlay itself (cove doctor says what to do)", "folders", "/"+strings.Join(open, " /"))
+	}
+	build, err := buildOf(p.runsc, guest)
+	if err != nil {
+		return prepared{}, err
+	}
+	p.prepared = &prepared{base: b, guest: guest, build: build}
+	return *p.prepared, nil
+}
+
+// current is prepare for what is about to be mounted: the mask is that of now.
+func (p *preparer) current() (prepared, error) {
+	asked := time.Now()
+	prep, err := p.prepare()
+	if err != nil {
+		return prepared{}, err
+	}
+	if prep.base.Mask, err = p.hider.MaskSince(asked); err != nil {
+		return prepared{}, err
+	}
+	if p.hider.Stale() {
+		p.tasks.begin(func() {
+			if err := p.hider.Renew(); err != nil {
+				p.logger.Error("hiding what other users may not read", "err", err)
+			}
+		})
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.prepared.base.Mask = prep.base.Mask
+	return prep, nil
+}
+
+// firstMask is a server's first mask. Those of before are removed, unless there are
+// sandboxes, which may have them mounted; none is started meanwhile.
+func (p *preparer) firstMask() (base.Mask, error) {
+	mask, err := p.hider.Mask()
+	if err == nil {
+		err = makeGuard(p.folder.guard())
+	}
+	if err != nil {
+		return mask, err
+	}
+	running, err := filepath.Glob(filepath.Join(p.folder.runs(), "*", "sandbox.json"))
+	if err != nil || len(running) > 0 {
+		return mask, err
+	}
+	return mask, p.hider.Prune(mask)
+}
+
+// makeGuard makes the empty folder of layers.Overlay.Guard, whatever the umask is.
+func makeGuard(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o755)
+}
+
+// baseRecord notes, in the lowest layer of a disk, which base that lies on.
+type baseRecord struct {
+	Skeleton    string `json:"skeleton"` // folder name below DATA/base
+	Fingerprint string `json:"fingerprint"`
+}
+
+// baseOf reads what base the lowest layer lies on; b, if it is a new one.
+func (p *preparer) baseOf(lowest string, b base.Base) (baseRecord, error) {
+	p.mu.Lock() // disks that share it may be made at the same time
+	defer p.mu.Unlock()
+	return baseIn(p.folder.layer(lowest), b)
+}
+
+// baseIn is baseOf of a layer in a folder that nobody else has.
+func baseIn(dir string, b base.Base) (baseRecord, error) {
+	record := baseRecord{Skeleton: filepath.Base(b.Dir), Fingerprint: b.Fingerprint}
+	file := filepath.Join(dir, "base.json")
+	data, err := os.ReadFile(file)
+	if err == nil {
+		if err := json.Unmarshal(data, &record); err != nil {
+			return record, fmt.Errorf("read %s: %w", file, err)
+		}
+		return record, nil
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return record, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return record, err
+	}
+	if data, err = json.Marshal(record); err != nil {
+		return record, err
+	}
+	return record, atomicfile.Write(file, data, 0o600)
+}
+
+// buildOf says what a memory image depends on.
+func buildOf(runsc, guest string) (string, error) {
+	f, err := os.Open(runsc)
+	if err != nil {
+		return "", fmt.Errorf("read runsc: %w", err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", fmt.Errorf("read runsc: %w", err)
+	}
+	return fmt.Sprintf("runsc %s guest %s cpu %s", hex.EncodeToString(h.Sum(nil))[:16], filepath.Base(guest), processor()), nil
+}
+
+// processor is a digest of what the machine's processor is and can do.
+func processor() string {
+	data, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "unknown"
+	}
+	var lines []string
+	for line := range strings.Lines(string(data)) {
+		key, value, _ := strings.Cut(line, ":")
+		switch strings.TrimSpace(key) {
+		case "vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part":
+			lines = append(lines, strings.TrimSpace(value))
+		}
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(slices.Compact(lines), "\n")))
+	return hex.EncodeToString(sum[:8])
+}
