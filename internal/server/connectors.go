@@ -119,7 +119,7 @@ func (g *connectorRoutes) revoke(w http.ResponseWriter, r *http.Request) error {
 
 // log tells what a sprite asked of its connectors.
 func (g *connectorRoutes) log(w http.ResponseWriter, r *http.Request) error {
-	paths, err := g.host.RequestLogs(r.Context(), r.PathValue("name"))
+	paths, err := g.host.Logs(r.Context(), r.PathValue("name"), sprite.LogRequests)
 	if err != nil {
 		return err
 	}

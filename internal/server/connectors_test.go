@@ -61,7 +61,10 @@ func (c *connected) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox,
 	return &connectedSandbox{sb, c, m.Hostname}, err
 }
 
-func (c *connected) RequestLogs(id string) []string {
+func (c *connected) Logs(_ string, of sprite.Log) []string {
+	if of != sprite.LogRequests {
+		return nil
+	}
 	return []string{filepath.Join(c.dir, "log.1"), filepath.Join(c.dir, "log")}
 }
 

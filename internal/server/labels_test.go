@@ -111,22 +111,28 @@ type slowStager struct {
 
 var errStaged = errors.New("nothing is staged here")
 
-func (r *slowStager) StageLayer(ctx context.Context) (layers.Dir, error) {
-	close(r.begun)
+func (r *slowStager) Layers() sprite.LayerStore { return &slowLayers{r} }
+
+type slowLayers struct{ of *slowStager }
+
+func (s *slowLayers) Stage(ctx context.Context) (layers.Dir, error) {
+	close(s.of.begun)
 	select {
-	case <-r.release:
+	case <-s.of.release:
 	case <-ctx.Done():
 	}
 	return layers.Dir{}, errStaged
 }
 
-func (r *slowStager) AdoptLayer(context.Context, layers.Dir, string) error { return errStaged }
+func (s *slowLayers) Adopt(context.Context, layers.Dir, string) error { return errStaged }
 
-func (r *slowStager) LayerDir(string) layers.Dir { return layers.Dir{} }
+func (s *slowLayers) Dir(string) layers.Dir { return layers.Dir{} }
 
-func (r *slowStager) OpenDisk(context.Context, []string) (sprite.Disk, error) { return nil, errStaged }
+func (s *slowLayers) Open(context.Context, []string) (sprite.Disk, error) { return nil, errStaged }
 
-func (r *slowStager) Base(context.Context) (archive.Base, error) { return archive.Base{}, errStaged }
+func (s *slowLayers) Merge(context.Context, string, []string) error { return errStaged }
+
+func (s *slowLayers) Base(context.Context) (archive.Base, error) { return archive.Base{}, errStaged }
 
 // A sprite that is being made with a label while a connector is granted to that does not
 // slip through.

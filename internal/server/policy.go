@@ -90,8 +90,8 @@ func (g *policyRoutes) test(w http.ResponseWriter, r *http.Request) error {
 // log tells what a sprite was refused, and, if asked, what it reached.
 func (g *policyRoutes) log(w http.ResponseWriter, r *http.Request) error {
 	var logs [][]string
-	for _, connections := range []bool{false, true}[:1+btoi(r.URL.Query().Get("connections") == "true")] {
-		paths, err := g.host.NetworkLogs(r.Context(), r.PathValue("name"), connections)
+	for _, of := range []sprite.Log{sprite.LogRefused, sprite.LogConnections}[:1+btoi(r.URL.Query().Get("connections") == "true")] {
+		paths, err := g.host.Logs(r.Context(), r.PathValue("name"), of)
 		if err != nil {
 			return err
 		}

@@ -115,7 +115,11 @@ func (p *policed) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	return &policedSandbox{sb, p}, err
 }
 
-func (p *policed) NetworkLogs(id string, connections bool) []string {
+func (p *policed) Logs(_ string, of sprite.Log) []string {
+	if of != sprite.LogRefused && of != sprite.LogConnections {
+		return nil
+	}
+	connections := of == sprite.LogConnections
 	return []string{filepath.Join(p.dir, fmt.Sprint(connections, ".1")), filepath.Join(p.dir, fmt.Sprint(connections))}
 }
 

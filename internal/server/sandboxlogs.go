@@ -20,7 +20,7 @@ const maxSandboxLog = 512 << 10
 // of the host's folders stand there, so it is for administrators.
 func sandboxLogs(host *sprite.Host) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		paths, err := host.SandboxLogs(r.Context(), r.PathValue("name"))
+		paths, err := host.Logs(r.Context(), r.PathValue("name"), sprite.LogSandbox)
 		if err != nil {
 			return err
 		}

@@ -173,7 +173,7 @@ func (t *takeover) reconcile(ctx context.Context, rows []store.Sprite, live map[
 // layer that it wrote may have been sealed since, by a checkpoint that is not in the store:
 // nobody writes it again, so that the newer store can be put back.
 func (t *takeover) sealOlder(ctx context.Context, row store.Sprite) error {
-	if reader, ok := t.runtime.(DiskReader); ok && !isThere(reader.LayerDir(row.Layer).Path) {
+	if disks := t.runtime.Layers(); disks != nil && !isThere(disks.Dir(row.Layer).Path) {
 		return nil // it has written nothing
 	}
 	list, err := t.store.Sprites.Checkpoints(ctx, row.ID)
@@ -193,11 +193,7 @@ func (t *takeover) sealOlder(ctx context.Context, row store.Sprite) error {
 // store also memories that go with another disk, and removes the memories that are unreferenced.
 // It reports whether nothing is left of them. What a sandbox has mounted stays.
 func (t *takeover) sweep(ctx context.Context, rows []store.Sprite, older bool) (all bool, err error) {
-	st, ok := t.runtime.(Stocktaker)
-	if !ok {
-		return true, nil
-	}
-	stock, err := st.Stock(ctx) // before the store is read: it knows what was made meanwhile
+	stock, err := t.runtime.Stock(ctx) // before the store is read: it knows what was made meanwhile
 	if err != nil {
 		return false, err
 	}
@@ -237,14 +233,14 @@ func (t *takeover) sweep(ctx context.Context, rows []store.Sprite, older bool) (
 		case why == "":
 		case item.Kind != ItemLayer && slices.Contains(unreferenced, item.Name):
 			t.dropUnreferenced(ctx, item)
-		case !t.setAside(ctx, st, item, why):
+		case !t.setAside(ctx, item, why):
 			all = false
 		}
 	}
 	if len(unreferenced) == 0 {
 		return all, nil
 	}
-	return all, t.store.Sprites.ForgetMemories(ctx, t.gone(ctx, st, unreferenced))
+	return all, t.store.Sprites.ForgetMemories(ctx, t.gone(ctx, unreferenced))
 }
 
 // dropUnreferenced removes a memory that the store has marked unreferenced.
@@ -253,16 +249,14 @@ func (t *takeover) dropUnreferenced(ctx context.Context, item Item) {
 		t.memories.forget(item.Name)
 		return
 	}
-	if r, ok := t.runtime.(Rememberer); ok {
-		if err := r.DropMemory(ctx, item.Name); err != nil {
-			t.logger.Error("removing the memory of a sprite that is no more", "id", item.Name, "err", err)
-		}
+	if err := t.memories.discard(ctx, item.Name); err != nil {
+		t.logger.Error("removing the memory of a sprite that is no more", "id", item.Name, "err", err)
 	}
 }
 
 // gone returns those of some unreferenced memories that are not there any more.
-func (t *takeover) gone(ctx context.Context, st Stocktaker, unreferenced []string) []string {
-	stock, err := st.Stock(ctx)
+func (t *takeover) gone(ctx context.Context, unreferenced []string) []string {
+	stock, err := t.runtime.Stock(ctx)
 	if err != nil {
 		t.logger.Error("looking for memories that are unreferenced", "err", err)
 		return nil
@@ -273,8 +267,8 @@ func (t *takeover) gone(ctx context.Context, st Stocktaker, unreferenced []strin
 }
 
 // setAside moves an item aside, and reports whether it is not in its place any more.
-func (t *takeover) setAside(ctx context.Context, st Stocktaker, item Item, why string) bool {
-	to, err := st.SetAside(ctx, item, why)
+func (t *takeover) setAside(ctx context.Context, item Item, why string) bool {
+	to, err := t.runtime.SetAside(ctx, item, why)
 	switch {
 	case err != nil:
 		t.logger.Error("moving aside", "what", item.Kind, "name", item.Name, "why", why, "err", err)
@@ -287,8 +281,8 @@ func (t *takeover) setAside(ctx context.Context, st Stocktaker, item Item, why s
 // removeLayer removes a layer that nobody has. As long as the store may be an older one,
 // somebody may have had it since: then it is moved aside.
 func (t *takeover) removeLayer(ctx context.Context, layer string) error {
-	if st, ok := t.runtime.(Stocktaker); ok && t.older.Load() {
-		if !t.setAside(ctx, st, Item{Kind: ItemLayer, Name: layer}, whyNoLayer) {
+	if t.older.Load() {
+		if !t.setAside(ctx, Item{Kind: ItemLayer, Name: layer}, whyNoLayer) {
 			return errors.New("it could not be moved aside")
 		}
 		return nil
@@ -360,13 +354,12 @@ func (t *takeover) retire(sb Sandbox, why string) error {
 	ctx := t.tasks.lasting()
 	id, has := sb.ID(), sb.Status().Layers
 	t.logger.Warn("ending a sandbox; its memory and its disk are kept", "id", id, "why", why)
-	st, ok := t.runtime.(Stocktaker)
 	image := Item{Kind: ItemImage, Name: id}
-	if ok && !t.setAside(ctx, st, image, why) { // the next memory would take its place
+	if !t.setAside(ctx, image, why) { // the next memory would take its place
 		return errors.New("its memory could not be moved aside")
 	}
 	err := errors.ErrUnsupported
-	if hb, is := sb.(Hibernator); is && ok {
+	if hb, ok := sb.(Hibernator); ok {
 		err = t.lives.hibernate(hb)
 	}
 	if err != nil && !ended(sb) {
@@ -374,9 +367,6 @@ func (t *takeover) retire(sb Sandbox, why string) error {
 	}
 	if !ended(sb) {
 		return fmt.Errorf("end a sandbox: %w", err)
-	}
-	if !ok {
-		return nil
 	}
 	known, err := t.knownLayers(ctx)
 	if err != nil {
@@ -386,10 +376,10 @@ func (t *takeover) retire(sb Sandbox, why string) error {
 	if err != nil {
 		return err
 	}
-	t.setAside(ctx, st, image, why)
+	t.setAside(ctx, image, why)
 	for _, layer := range has {
 		if !known[layer] && !slices.Contains(mounted, layer) { // the last one that has it takes it along
-			t.setAside(ctx, st, Item{Kind: ItemLayer, Name: layer}, whyNoLayer)
+			t.setAside(ctx, Item{Kind: ItemLayer, Name: layer}, whyNoLayer)
 		}
 	}
 	return nil

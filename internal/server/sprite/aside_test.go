@@ -67,13 +67,16 @@ func (r *stocked) drop(kind sprite.ItemKind, name string) error {
 	return nil
 }
 
-func (r *stocked) KeepMemory(context.Context, string, string) (int64, error) { return 0, nil }
-func (r *stocked) Recall(context.Context, string, string) error              { return nil }
-func (r *stocked) Warm(string) bool                                          { return false }
-func (r *stocked) ForgetMemory(_ context.Context, name string) error {
+func (r *stocked) Memories() sprite.MemoryStore { return r }
+
+func (r *stocked) Keep(context.Context, string, string) (int64, error) { return 0, nil }
+func (r *stocked) Recall(context.Context, string, string) error        { return nil }
+func (r *stocked) Warm(string) bool                                    { return false }
+func (r *stocked) Outdated(string) bool                                { return false }
+func (r *stocked) Forget(_ context.Context, name string) error {
 	return r.drop(sprite.ItemMemory, name)
 }
-func (r *stocked) DropMemory(_ context.Context, id string) error {
+func (r *stocked) Drop(_ context.Context, id string) error {
 	return r.drop(sprite.ItemImage, id)
 }
 

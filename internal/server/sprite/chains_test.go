@@ -16,6 +16,7 @@ import (
 // merging is a Runtime whose merges wait, and which mounts no more than the kernel does.
 type merging struct {
 	memory
+	noLayers
 	held  chan struct{}
 	began chan []string // if not nil, the first one's layers come here, and others don't wait
 	first sync.Once
@@ -29,7 +30,9 @@ func (r *merging) RemoveLayer(ctx context.Context, layer string) error {
 	return r.memory.RemoveLayer(ctx, layer)
 }
 
-func (r *merging) MergeLayers(ctx context.Context, into string, layers []string) error {
+func (r *merging) Layers() sprite.LayerStore { return r }
+
+func (r *merging) Merge(ctx context.Context, into string, layers []string) error {
 	if r.began != nil {
 		waits := false
 		r.first.Do(func() { waits = true; r.began <- append([]string{into}, layers...) })
@@ -55,7 +58,7 @@ func (r *merging) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 // A sprite whose checkpoints were made faster than their layers are merged starts once
 // these are.
 func TestChainGrowsFasterThanMerges(t *testing.T) {
-	r := &merging{held: make(chan struct{})}
+	r := &merging{noLayers: noLayers(t.TempDir()), held: make(chan struct{})}
 	h := start(t, &sprite.Host{Runtime: r})
 	create(t, h, "paint")
 	for range 2 * layers.MaxLowers {
@@ -90,7 +93,7 @@ func TestChainGrowsFasterThanMerges(t *testing.T) {
 // While layers of a sprite are merged, others' are, too, and removed; those of the merge
 // stay, though all else that has them is deleted meanwhile.
 func TestMergeHoldsNobodyUp(t *testing.T) {
-	r := &merging{held: make(chan struct{}), began: make(chan []string, 1), gone: make(chan string, 1000)}
+	r := &merging{noLayers: noLayers(t.TempDir()), held: make(chan struct{}), began: make(chan []string, 1), gone: make(chan string, 1000)}
 	h := start(t, &sprite.Host{Runtime: r})
 	release := sync.OnceFunc(func() { close(r.held) })
 	t.Cleanup(release)

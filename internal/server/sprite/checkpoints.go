@@ -161,8 +161,7 @@ func onLayer(f func() error) (err error) {
 // known to be damaged, or found missing, or of another size or time, by a look of
 // limited length. Contents are for Verify.
 func (cs *checkpoints) checkWhole(ctx context.Context, row store.Sprite, id string) error {
-	reader, ok := cs.runtime.(DiskReader)
-	if !ok {
+	if cs.runtime.Layers() == nil {
 		return nil
 	}
 	var chain []string
@@ -174,7 +173,7 @@ func (cs *checkpoints) checkWhole(ctx context.Context, row store.Sprite, id stri
 		var unpin func()
 		if chain, unpin, err = cs.layers.pin(ctx, layer); err == nil {
 			defer unpin()
-			err = cs.layers.look(ctx, reader, chain)
+			err = cs.layers.look(ctx, chain)
 		}
 		return err
 	})
@@ -195,8 +194,8 @@ func describeState(id string) string {
 // checkLayers refuses a disk of which a layer is gone that had files. It would look as if
 // these had been deleted.
 func (cs *checkpoints) checkLayers(ctx context.Context, row store.Sprite) error {
-	reader, ok := cs.runtime.(DiskReader)
-	if !ok {
+	disks := cs.runtime.Layers()
+	if disks == nil {
 		return nil
 	}
 	listed, err := cs.store.Listed(ctx, row.Layer)
@@ -204,7 +203,7 @@ func (cs *checkpoints) checkLayers(ctx context.Context, row store.Sprite) error 
 		return err
 	}
 	for _, layer := range listed {
-		if dir := reader.LayerDir(layer).Path; !isThere(dir) {
+		if dir := disks.Dir(layer).Path; !isThere(dir) {
 			return fail.Newf(CodeDamaged, "put the folder back; or use a checkpoint that is whole: cove checkpoint list -s "+row.Name,
 				"sprite %s: a part of its disk is gone: %s", row.Name, dir)
 		}

@@ -79,10 +79,6 @@ func (h *Host) SyncConnectors(ctx context.Context) error {
 // tellConnectors brings a sandbox to its sprite's connectors: what is stored last is what
 // is in force. A guest that is slow holds up its own sprite.
 func (n *network) tellConnectors(ctx context.Context, name string, sb Sandbox) error {
-	connected, ok := sb.(Connected)
-	if !ok {
-		return nil
-	}
 	done, err := n.setting.lock(ctx, "the connectors of "+sb.ID())
 	if err != nil {
 		return err
@@ -92,7 +88,7 @@ func (n *network) tellConnectors(ctx context.Context, name string, sb Sandbox) e
 	defer cancel()
 	all, err := n.connectors(ctx, name)
 	if err == nil {
-		err = connected.SetConnectors(ctx, all)
+		err = sb.SetConnectors(ctx, all)
 	}
 	if err == nil { // that git inside knows, too, is up to those inside
 		n.showGit(ctx, name, sb, connect.GitConfig(all))
@@ -119,17 +115,4 @@ func (n *network) reviveConnectors(name string, sb Sandbox) {
 	if err := n.tellConnectors(n.tasks.ctx, name, sb); err != nil && n.tasks.ctx.Err() == nil {
 		n.logger.Error("telling a sandbox its connectors", "sprite", name, "err", err)
 	}
-}
-
-// RequestLogs are the files with a sprite's requests through connectors; none if
-// the runtime keeps none.
-func (h *Host) RequestLogs(ctx context.Context, name string) ([]string, error) {
-	row, err := h.rows.named(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if logger, ok := h.Runtime.(RequestLogger); ok {
-		return logger.RequestLogs(row.ID), nil
-	}
-	return nil, nil
 }

@@ -130,12 +130,8 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 // prepare has the runtime make what its first sandbox needs, while there is a sprite that
 // may want one soon.
 func prepare(h *Host) {
-	p, ok := h.Runtime.(Preparer)
-	if !ok {
-		return
-	}
 	h.tasks.begin(func() {
-		if err := p.Prepare(); err != nil {
+		if err := h.Runtime.Prepare(); err != nil {
 			h.Logger.Error("preparing the base; the next sandbox tries again", "err", err)
 		}
 	})

@@ -64,8 +64,8 @@ func (s *state) close() {
 // open opens a checkpoint of a sprite, or what its disk is now; with an empty id,
 // the sealed state that it goes on from.
 func (cs *checkpoints) open(ctx context.Context, row store.Sprite, id string) (*state, error) {
-	reader, ok := cs.runtime.(DiskReader)
-	if !ok {
+	disks := cs.runtime.Layers()
+	if disks == nil {
 		return nil, fail.Newf(CodeNotAvailable, "", "the disks of this server can't be looked at")
 	}
 	s := &state{}
@@ -84,7 +84,7 @@ func (cs *checkpoints) open(ctx context.Context, row store.Sprite, id string) (*
 	if err != nil {
 		return nil, err
 	}
-	if s.Disk, err = reader.OpenDisk(ctx, s.chain); err != nil {
+	if s.Disk, err = disks.Open(ctx, s.chain); err != nil {
 		s.unpin()
 		return nil, err
 	}

@@ -2,27 +2,23 @@ package sprite_test
 
 import (
 	"context"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 
 	"github.com/cove-dev/cove/internal/server/sprite"
-	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // reading is a Runtime that calls opening before it opens a disk, each of which is empty.
 type reading struct {
 	memory
-	dir     string
+	noLayers
 	opening func()
 }
 
-func (r *reading) LayerDir(layer string) layers.Dir {
-	return layers.Dir{Path: filepath.Join(r.dir, layer)}
-}
+func (r *reading) Layers() sprite.LayerStore { return r }
 
-func (r *reading) OpenDisk(context.Context, []string) (sprite.Disk, error) {
+func (r *reading) Open(context.Context, []string) (sprite.Disk, error) {
 	r.opening()
 	return sprite.Disk{}, nil
 }
@@ -31,7 +27,7 @@ func (r *reading) OpenDisk(context.Context, []string) (sprite.Disk, error) {
 // compared, and the one that it had is deleted. The new one is compared then.
 func TestDiffMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &reading{dir: t.TempDir()}
+		r := &reading{noLayers: noLayers(t.TempDir())}
 		h := start(t, &sprite.Host{Runtime: r})
 		create(t, h, "paint")
 		if _, err := h.Checkpoint(t.Context(), "paint", sprites.CheckpointRequest{}); err != nil {

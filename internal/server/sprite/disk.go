@@ -47,12 +47,6 @@ const (
 	describeDisk = time.Second
 )
 
-// An Unnamer is a Sandbox that knows how much of the disk its open files take that no
-// name leads to any more, in bytes. While it has no process, the error is ErrNoProcess.
-type Unnamer interface {
-	UnnamedBytes() (int64, error)
-}
-
 // ErrNoProcess is the error for a sandbox whose process has ended. Either the sandbox is about
 // to end, or a checkpoint has another process take it over.
 var ErrNoProcess = errors.New("the sandbox has no process")
@@ -397,8 +391,8 @@ type usedDisk struct {
 // need, as if it were the only one that does, and the memories that were kept with them.
 // What is of the same layers as last is not looked at again.
 func (w *diskWatch) used(ctx context.Context, id string, sb Sandbox, last usedDisk) (u usedDisk, err error) {
-	reader, ok := w.runtime.(DiskReader)
-	if !ok {
+	disks := w.runtime.Layers()
+	if disks == nil {
 		return u, nil
 	}
 	for range 5 {
@@ -425,14 +419,14 @@ func (w *diskWatch) used(ctx context.Context, id string, sb Sandbox, last usedDi
 		u.of, u.layer = strings.Join(slices.Sorted(maps.Keys(usages)), " "), row.Layer
 		u.sealed, u.written = last.sealed, last.written
 		if u.of != last.of {
-			if u.sealed, err = sealedBytes(ctx, reader, usages); err != nil {
+			if u.sealed, err = sealedBytes(ctx, disks, usages); err != nil {
 				return u, err
 			}
 		}
 		if u.layer != last.layer || row.Next.Layer != "" {
-			written := []layers.Dir{reader.LayerDir(row.Layer)}
+			written := []layers.Dir{disks.Dir(row.Layer)}
 			if row.Next.Layer != "" {
-				written = append(written, reader.LayerDir(row.Next.Layer))
+				written = append(written, disks.Dir(row.Next.Layer))
 			}
 			if u.written, err = writtenBytes(ctx, written, sb); err != nil {
 				return u, err
@@ -447,11 +441,10 @@ func (w *diskWatch) used(ctx context.Context, id string, sb Sandbox, last usedDi
 // writtenBytes is what layers take that a sandbox, or nobody, is writing.
 func writtenBytes(ctx context.Context, written []layers.Dir, sb Sandbox) (int64, error) {
 	n, err := layers.Used(ctx, written...)
-	unnamer, ok := sb.(Unnamer)
-	if !ok || err != nil || ended(sb) {
+	if sb == nil || err != nil || ended(sb) {
 		return n, err
 	}
-	unnamed, err := unnamer.UnnamedBytes()
+	unnamed, err := sb.UnnamedBytes()
 	if err != nil && ended(sb) {
 		err = nil
 	}
@@ -460,12 +453,12 @@ func writtenBytes(ctx context.Context, written []layers.Dir, sb Sandbox) (int64,
 
 // sealedBytes is what sealed layers take. Those that were merged share files with those
 // that they were made of, if these are still there: then all are looked at.
-func sealedBytes(ctx context.Context, reader DiskReader, all map[string]store.Usage) (n int64, err error) {
+func sealedBytes(ctx context.Context, disks LayerStore, all map[string]store.Usage) (n int64, err error) {
 	var unknown []layers.Dir
 	merged := slices.ContainsFunc(slices.Collect(maps.Values(all)), func(u store.Usage) bool { return u.Level > 0 })
 	for layer, u := range all {
 		if merged || u.Digest == "" {
-			unknown = append(unknown, reader.LayerDir(layer))
+			unknown = append(unknown, disks.Dir(layer))
 			continue
 		}
 		n += u.Disk

@@ -93,11 +93,7 @@ func occupied(name string, err error) *fail.Error {
 
 // elsewhere is an error if a sandbox of a sprite runs where the runtime can't look after it.
 func elsewhere(r Runtime, row store.Sprite) error {
-	o, ok := r.(Occupier)
-	if !ok {
-		return nil
-	}
-	err := o.Occupied(row.ID)
+	err := r.Occupied(row.ID)
 	if e := occupied(row.Name, err); e != nil {
 		return e
 	}

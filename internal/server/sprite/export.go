@@ -24,8 +24,8 @@ type ExportOptions struct {
 // which a sprite that is awake stands still for a moment. After an error the archive
 // is none that Import takes.
 func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.Writer) (archive.End, error) {
-	stager, ok := h.Runtime.(Stager)
-	if !ok {
+	disks := h.Runtime.Layers()
+	if disks == nil {
 		return archive.End{}, fail.Newf(CodeNotAvailable, "", "this server can't export sprites")
 	}
 	row, s, err := h.openExport(ctx, name, o.Checkpoint)
@@ -37,7 +37,7 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 	if o.Environment {
 		head.Settings.Environment = row.Env
 	}
-	if head.Base, err = stager.Base(ctx); err != nil {
+	if head.Base, err = disks.Base(ctx); err != nil {
 		return archive.End{}, err
 	}
 	parts := make([]archive.Part, len(s.Disk))

@@ -21,7 +21,7 @@ import (
 // awake stands still for a moment. Forks of one that is held sleep. Unless inward is true,
 // a sprite is not forked whose policy opens something of the host's own network.
 func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest, inward bool) ([]sprites.Info, error) {
-	f := forker{runtime: h.Runtime, store: h.Store.Sprites, memories: h.memories, checkpoints: h.checkpoints, sealer: h.sealer, logger: h.Logger}
+	f := forker{store: h.Store.Sprites, memories: h.memories, checkpoints: h.checkpoints, sealer: h.sealer, logger: h.Logger}
 	names, err := f.names(ctx, req)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,6 @@ func (n *network) mayInherit(ctx context.Context, from store.Sprite) error {
 
 // forker makes forks of a sprite whose machine is taken.
 type forker struct {
-	runtime     Runtime
 	store       *store.Sprites
 	memories    *memories
 	checkpoints *checkpoints
@@ -159,8 +158,8 @@ func (f forker) fork(ctx context.Context, from store.Sprite, req sprites.ForkReq
 		fault.Reach(fault.ForkStored)
 		return row, nil
 	}
-	if r, ok := f.runtime.(Rememberer); ok && row.Status == sprites.StatusWarm {
-		err = errors.Join(err, r.DropMemory(ctx, row.ID))
+	if row.Status == sprites.StatusWarm {
+		err = errors.Join(err, f.memories.discard(ctx, row.ID))
 	}
 	if errors.Is(err, store.ErrExists) {
 		err = nameTaken(name)

@@ -131,7 +131,7 @@ func (h *Host) furnish(ctx context.Context) {
 	h.checkpoints = &checkpoints{runtime: rt, store: sprites, layers: h.layers, memories: h.memories, tasks: h.tasks, logger: logger}
 	settler := &settler{runtime: rt, store: sprites, machines: h.machines, layers: h.layers, tend: h.checkpoints.tend, tasks: h.tasks, logger: logger}
 	h.sealer = &sealer{
-		runtime: rt, store: sprites, machines: h.machines, layers: h.layers, memories: h.memories, checkpoints: h.checkpoints, settler: settler,
+		store: sprites, machines: h.machines, layers: h.layers, memories: h.memories, checkpoints: h.checkpoints, settler: settler,
 		reserve: h.DiskReserve, tasks: h.tasks, logger: logger,
 	}
 	h.network = &network{store: h.Store, registries: h.Registries, given: h.Connectors, machines: h.machines, rows: h.rows, tasks: h.tasks, logger: logger}
@@ -305,11 +305,11 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 	if row.Status == sprites.StatusWarm {
 		info.Status = row.Status
 	}
-	if u, ok := h.Runtime.(Unlimiter); ok && (row.Config.RAMMB > 0 || row.Config.CPUs > 0) {
-		info.Cove.Unlimited = u.Unlimited() // of one that runs, what it started with
+	if row.Config.RAMMB > 0 || row.Config.CPUs > 0 {
+		info.Cove.Unlimited = h.Runtime.Unlimited() // of one that runs, what it started with
 	}
-	if r, ok := h.Runtime.(Reserver); ok && row.Config.RAMMB > 0 {
-		if mb := r.MemoryMB(row.Config.RAMMB); mb < row.Config.RAMMB {
+	if row.Config.RAMMB > 0 {
+		if mb := h.Runtime.MemoryMB(row.Config.RAMMB); mb < row.Config.RAMMB {
 			info.Cove.MemoryMB = mb
 		}
 	}

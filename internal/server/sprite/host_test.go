@@ -18,9 +18,12 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/layers"
+	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -97,6 +100,20 @@ func (r *memory) RemoveLayer(_ context.Context, layer string) error {
 	return nil
 }
 
+// A memory has nothing on a disk, and no logs.
+
+func (r *memory) Prepare() error                                                { return nil }
+func (r *memory) Lost(string) string                                            { return "" }
+func (r *memory) Occupied(string) error                                         { return nil }
+func (r *memory) Unlimited() []string                                           { return nil }
+func (r *memory) MemoryMB(limit int) int                                        { return limit }
+func (r *memory) Logs(string, sprite.Log) []string                              { return nil }
+func (r *memory) Mounted(context.Context) ([]string, error)                     { return nil, nil }
+func (r *memory) Stock(context.Context) ([]sprite.Item, error)                  { return nil, nil }
+func (r *memory) SetAside(context.Context, sprite.Item, string) (string, error) { return "", nil }
+func (r *memory) Layers() sprite.LayerStore                                     { return nil }
+func (r *memory) Memories() sprite.MemoryStore                                  { return nil }
+
 func (r *memory) set(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,6 +147,14 @@ func (s *fakePauser) Resume(context.Context) (err error) {
 }
 
 func (s *fakeSandbox) ID() string { return s.machine.ID }
+
+// It has no network, no limits, and writes nothing.
+
+func (s *fakeSandbox) SetNetwork(context.Context, policy.Set) error                     { return nil }
+func (s *fakeSandbox) SetConnectors(context.Context, map[string]connect.Upstream) error { return nil }
+func (s *fakeSandbox) Limit(context.Context, int, int) error                            { return nil }
+func (s *fakeSandbox) WrittenBytes() (int64, error)                                     { return 0, nil }
+func (s *fakeSandbox) UnnamedBytes() (int64, error)                                     { return 0, nil }
 
 func (s *fakeSandbox) Dial(context.Context, int) (net.Conn, error) {
 	s.runtime.mu.Lock()
@@ -717,15 +742,31 @@ func TestRestart(t *testing.T) {
 	wantCode(t, "the half deleted one", err, sprite.CodeNotFound)
 }
 
+// noLayers is a LayerStore in a folder, without any layer in it.
+type noLayers string
+
+var errNoLayers = errors.New("there are no layers here")
+
+func (n noLayers) Dir(layer string) layers.Dir {
+	return layers.Dir{Path: filepath.Join(string(n), layer)}
+}
+
+func (noLayers) Open(context.Context, []string) (sprite.Disk, error) { return nil, errNoLayers }
+func (noLayers) Merge(context.Context, string, []string) error       { return errNoLayers }
+func (noLayers) Base(context.Context) (archive.Base, error)          { return archive.Base{}, errNoLayers }
+func (noLayers) Stage(context.Context) (layers.Dir, error)           { return layers.Dir{}, errNoLayers }
+func (noLayers) Adopt(context.Context, layers.Dir, string) error     { return errNoLayers }
+
 // disks is a Runtime whose disks are opened when they may be.
 type disks struct {
 	memory
+	noLayers
 	reading, read chan struct{}
 }
 
-func (r *disks) LayerDir(layer string) layers.Dir { return layers.Dir{Path: layer} }
+func (r *disks) Layers() sprite.LayerStore { return r }
 
-func (r *disks) OpenDisk(context.Context, []string) (sprite.Disk, error) {
+func (r *disks) Open(context.Context, []string) (sprite.Disk, error) {
 	close(r.reading)
 	<-r.read
 	return nil, errors.New("read enough")
@@ -735,7 +776,7 @@ func (r *disks) OpenDisk(context.Context, []string) (sprite.Disk, error) {
 // it has been read.
 func TestDeleteWhileRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &disks{reading: make(chan struct{}), read: make(chan struct{})}
+		r := &disks{noLayers: noLayers(t.TempDir()), reading: make(chan struct{}), read: make(chan struct{})}
 		h := start(t, &sprite.Host{Runtime: r})
 		create(t, h, "paint")
 		diffed := make(chan error, 1)

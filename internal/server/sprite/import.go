@@ -44,20 +44,20 @@ const freeShare = 90
 // the layers, and compared with what was put into it, before there is a sprite. What
 // of its settings is not taken over is told.
 func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprites.Imported, error) {
-	stager, ok := h.Runtime.(Stager)
-	if !ok {
+	disks := h.Runtime.Layers()
+	if disks == nil {
 		return sprites.Imported{}, fail.Newf(CodeNotAvailable, "", "this server can't import sprites")
 	}
 	if err := CheckLabels(o.Labels); err != nil {
 		return sprites.Imported{}, err
 	}
-	staged, err := stager.StageLayer(ctx)
+	staged, err := disks.Stage(ctx)
 	if err != nil {
 		return sprites.Imported{}, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	i := importer{store: h.Store.Sprites, layers: h.layers, network: h.network, disk: h.disk, stager: stager, o: o, staged: staged}
+	i := importer{store: h.Store.Sprites, layers: h.layers, network: h.network, disk: h.disk, disks: disks, o: o, staged: staged}
 	i.claim, err = h.disk.imports.open(staged.Path, o.By, h.DiskReserve, cancel)
 	if err == nil {
 		defer i.claim.close() // when what was unpacked is gone
@@ -101,7 +101,7 @@ type importer struct {
 	layers  *layerKeeper
 	network *network
 	disk    *diskWatch
-	stager  Stager
+	disks   LayerStore
 	o       ImportOptions
 	staged  layers.Dir
 	claim   *claim
@@ -175,7 +175,7 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 	if _, err := i.store.Get(ctx, name); err == nil {
 		return t, nameTaken(name)
 	}
-	here, err := i.stager.Base(ctx)
+	here, err := i.disks.Base(ctx)
 	if err != nil {
 		return t, err
 	}
@@ -273,7 +273,7 @@ func (i *importer) adopt(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := i.stager.AdoptLayer(ctx, i.staged, layer); err != nil {
+		if err := i.disks.Adopt(ctx, i.staged, layer); err != nil {
 			return err
 		}
 		i.row.Layer = layer

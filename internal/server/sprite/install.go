@@ -16,11 +16,11 @@ import (
 
 // Fingerprint is that of the base that new disks lie on.
 func (h *Host) Fingerprint(ctx context.Context) (string, error) {
-	stager, ok := h.Runtime.(Stager)
-	if !ok {
+	disks := h.Runtime.Layers()
+	if disks == nil {
 		return "", errors.ErrUnsupported
 	}
-	base, err := stager.Base(ctx)
+	base, err := disks.Base(ctx)
 	return base.Fingerprint, err
 }
 

@@ -222,8 +222,7 @@ func (k *layerKeeper) awaitLists(ctx context.Context, id string, done map[string
 // own. Others are not waited for, but for those that have layers in common with it: they
 // have the lowest one.
 func (k *layerKeeper) compact(ctx context.Context, id string) error {
-	merger, ok := k.runtime.(Merger)
-	if !ok {
+	if k.runtime.Layers() == nil {
 		return nil
 	}
 	for k.ctx.Err() == nil {
@@ -235,7 +234,7 @@ func (k *layerKeeper) compact(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		merged, err := k.mergeOnce(ctx, merger, id, chain[0].ID)
+		merged, err := k.mergeOnce(ctx, id, chain[0].ID)
 		done()
 		if err != nil {
 			return err
@@ -303,7 +302,7 @@ func (k *layerKeeper) beginMerge(ctx context.Context, id, lowest string) (*begun
 
 // mergeOnce merges one run of layers of a disk, if there is one that is long enough.
 // Nobody else does so on the same lowest layer.
-func (k *layerKeeper) mergeOnce(ctx context.Context, merger Merger, id, lowest string) (bool, error) {
+func (k *layerKeeper) mergeOnce(ctx context.Context, id, lowest string) (bool, error) {
 	m, err := k.beginMerge(ctx, id, lowest)
 	if m == nil || err != nil {
 		return false, err
@@ -311,7 +310,7 @@ func (k *layerKeeper) mergeOnce(ctx context.Context, merger Merger, id, lowest s
 	defer m.end()
 	run, into := m.run, m.into
 	fault.Reach(fault.MergeBegun)
-	if err := merger.MergeLayers(ctx, into, run); err != nil {
+	if err := k.runtime.Layers().Merge(ctx, into, run); err != nil {
 		return false, err // nobody has it: it is collected
 	}
 	if err := k.listMerged(ctx, into, run); err != nil {

@@ -41,12 +41,12 @@ func (l *limiter) update(ctx context.Context, id string, req sprites.UpdateReque
 	if err != nil {
 		return err
 	}
-	limited, ok := l.machines.booted(ctx, id).(Limited)
-	if !ok {
+	sb := l.machines.booted(ctx, id)
+	if sb == nil {
 		return nil
 	}
-	err = limited.Limit(ctx, row.Config.RAMMB, row.Config.CPUs)
-	if err == nil || endsSoon(ctx, limited.(Sandbox)) {
+	err = sb.Limit(ctx, row.Config.RAMMB, row.Config.CPUs)
+	if err == nil || endsSoon(ctx, sb) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)

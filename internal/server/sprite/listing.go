@@ -18,8 +18,7 @@ import (
 // of some sprites at once. It returns, by layer, what is closed once that was done, or
 // has failed.
 func (k *layerKeeper) list() map[string]<-chan struct{} {
-	reader, ok := k.runtime.(DiskReader)
-	if !ok {
+	if k.runtime.Layers() == nil {
 		return nil
 	}
 	ctx := context.WithoutCancel(k.ctx)
@@ -39,7 +38,7 @@ func (k *layerKeeper) list() map[string]<-chan struct{} {
 	for of, all := range bySprite {
 		q, begun := k.reads.queue(of, all)
 		if begun {
-			k.begin(func() { k.listQueue(reader, of, q) })
+			k.begin(func() { k.listQueue(of, q) })
 		}
 		for _, layer := range all {
 			done[layer] = q.done
@@ -49,7 +48,7 @@ func (k *layerKeeper) list() map[string]<-chan struct{} {
 }
 
 // listQueue lists the layers of one sprite.
-func (k *layerKeeper) listQueue(reader DiskReader, of string, q *listQueue) {
+func (k *layerKeeper) listQueue(of string, q *listQueue) {
 	r := &k.reads
 	select {
 	case r.places <- struct{}{}:
@@ -64,7 +63,7 @@ func (k *layerKeeper) listQueue(reader DiskReader, of string, q *listQueue) {
 		if k.ctx.Err() != nil {
 			continue
 		}
-		if _, err := k.listLayer(k.ctx, reader, layer); err != nil && k.ctx.Err() == nil && !errors.Is(err, errAbandoned) {
+		if _, err := k.listLayer(k.ctx, layer); err != nil && k.ctx.Err() == nil && !errors.Is(err, errAbandoned) {
 			k.logger.Error("listing a layer", "layer", layer, "err", err)
 		}
 	}
@@ -72,7 +71,7 @@ func (k *layerKeeper) listQueue(reader DiskReader, of string, q *listQueue) {
 
 // listLayer lists a sealed layer, or waits until somebody else has; false: it has a
 // list already, or has gone.
-func (k *layerKeeper) listLayer(ctx context.Context, reader DiskReader, layer string) (listed bool, err error) {
+func (k *layerKeeper) listLayer(ctx context.Context, layer string) (listed bool, err error) {
 	ctx, end := k.reading(ctx, layer) // before it is pinned: who marks it unreferenced ends it
 	defer end()
 	defer func() {
@@ -105,7 +104,7 @@ func (k *layerKeeper) listLayer(ctx context.Context, reader DiskReader, layer st
 		t := turn{ctx: ctx, turns: k.reads.turns}
 		defer t.end()
 		if err = t.begin(); err == nil {
-			l, err = reader.LayerDir(layer).List(ctx, nil, t.next)
+			l, err = k.runtime.Layers().Dir(layer).List(ctx, nil, t.next)
 		}
 	})
 	if err != nil {
@@ -145,8 +144,8 @@ func atLeisure(f func()) {
 // what they had when they were sealed is what it has to have, and nothing is read
 // again. If not, it is listed later, like any other.
 func (k *layerKeeper) listMerged(ctx context.Context, into string, of []string) error {
-	reader, ok := k.runtime.(DiskReader)
-	if !ok {
+	disks := k.runtime.Layers()
+	if disks == nil {
 		return nil
 	}
 	ctx, end := k.reading(ctx, into)
@@ -158,13 +157,13 @@ func (k *layerKeeper) listMerged(ctx context.Context, into string, of []string) 
 			return nil
 		}
 		if err == nil {
-			err = known.Add(ctx, reader.LayerDir(layer), listingOf(f))
+			err = known.Add(ctx, disks.Dir(layer), listingOf(f))
 		}
 		if err != nil {
 			return err
 		}
 	}
-	l, err := reader.LayerDir(into).List(ctx, known, nil)
+	l, err := disks.Dir(into).List(ctx, known, nil)
 	if err != nil {
 		return err
 	}
@@ -180,7 +179,7 @@ type damageError struct{ layers.Problem }
 func (e *damageError) Error() string { return e.Path + ": " + e.What }
 
 // look looks at a chain, the topmost layer first, as long as glance allows.
-func (k *layerKeeper) look(ctx context.Context, reader DiskReader, chain []string) error {
+func (k *layerKeeper) look(ctx context.Context, chain []string) error {
 	brief, cancel := context.WithTimeout(ctx, glance)
 	defer cancel()
 	for _, layer := range slices.Backward(chain) {
@@ -194,7 +193,7 @@ func (k *layerKeeper) look(ctx context.Context, reader DiskReader, chain []strin
 		if f.Digest == "" || brief.Err() != nil {
 			continue
 		}
-		err = reader.LayerDir(layer).Verify(brief, listingOf(f), false, func(int64) {}, func(p layers.Problem) error { return &damageError{p} })
+		err = k.runtime.Layers().Dir(layer).Verify(brief, listingOf(f), false, func(int64) {}, func(p layers.Problem) error { return &damageError{p} })
 		if err != nil && (brief.Err() == nil || ctx.Err() != nil) {
 			return err
 		}

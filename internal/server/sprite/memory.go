@@ -29,16 +29,10 @@ type memories struct {
 	logger  *slog.Logger
 }
 
-// keeper is the runtime, if it keeps memories.
-func (m *memories) keeper() (MemoryKeeper, bool) {
-	k, ok := m.runtime.(MemoryKeeper)
-	return k, ok
-}
-
 // keep keeps the memory of a sprite that has no sandbox now.
 func (m *memories) keep(ctx context.Context, id string) kept {
-	k, ok := m.keeper()
-	if !ok || !m.warm(id) {
+	ms := m.runtime.Memories()
+	if ms == nil || !ms.Warm(id) {
 		return kept{why: "nothing ran in it"}
 	}
 	name := randomHex(8)
@@ -46,7 +40,7 @@ func (m *memories) keep(ctx context.Context, id string) kept {
 		m.logger.Error("keeping the memory of a sprite that sleeps", "id", id, "err", err)
 		return kept{why: "its memory could not be kept; the log of the server says why"}
 	}
-	n, err := k.KeepMemory(ctx, id, name)
+	n, err := ms.Keep(ctx, id, name)
 	if err != nil {
 		m.logger.Error("keeping the memory of a sprite that sleeps", "id", id, "err", err)
 		return kept{why: "its memory could not be kept; the log of the server says why"}
@@ -57,25 +51,25 @@ func (m *memories) keep(ctx context.Context, id string) kept {
 // recall has a sprite that has no sandbox, and whose disk is what it was then, go on
 // from a memory.
 func (m *memories) recall(ctx context.Context, id, memory string) error {
-	k, ok := m.keeper()
-	if !ok {
+	ms := m.runtime.Memories()
+	if ms == nil {
 		return errors.New("this server keeps no memories")
 	}
-	return k.Recall(ctx, id, memory)
+	return ms.Recall(ctx, id, memory)
 }
 
 // forget removes memories, which the store has marked unreferenced. What is left of one goes
 // when the server starts.
 func (m *memories) forget(memories ...string) {
-	k, ok := m.keeper()
-	if !ok {
+	ms := m.runtime.Memories()
+	if ms == nil {
 		return
 	}
 	for _, name := range memories {
 		if name == "" {
 			continue
 		}
-		if err := k.ForgetMemory(m.tasks.lasting(), name); err != nil {
+		if err := ms.Forget(m.tasks.lasting(), name); err != nil {
 			m.logger.Error("removing a memory", "name", name, "err", err)
 		}
 	}
@@ -83,17 +77,30 @@ func (m *memories) forget(memories ...string) {
 
 // warm reports whether the memory of a sprite that sleeps is kept.
 func (m *memories) warm(id string) bool {
-	r, ok := m.runtime.(Rememberer)
-	return ok && r.Warm(id)
+	ms := m.runtime.Memories()
+	return ms != nil && ms.Warm(id)
+}
+
+// outdated reports whether the memory of a sprite that sleeps is kept, and no boot goes on from it.
+func (m *memories) outdated(id string) bool {
+	ms := m.runtime.Memories()
+	return ms != nil && ms.Outdated(id)
+}
+
+// discard removes the memory of a sprite without a sandbox, of which nothing is noted.
+func (m *memories) discard(ctx context.Context, id string) error {
+	ms := m.runtime.Memories()
+	if ms == nil {
+		return nil
+	}
+	return ms.Drop(ctx, id)
 }
 
 // drop drops the memory of a sprite without a sandbox: before its disk
 // becomes another, or because it is to begin anew.
 func (m *memories) drop(ctx context.Context, id string) error {
-	if r, ok := m.runtime.(Rememberer); ok {
-		if err := r.DropMemory(ctx, id); err != nil {
-			return err
-		}
+	if err := m.discard(ctx, id); err != nil {
+		return err
 	}
 	m.rows.note(id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
 	return nil

@@ -33,17 +33,11 @@ func (l *lifecycle) pause(m *machine, sb Pauser) {
 		l.logger.Error("pausing a sandbox that nobody uses; it stays awake", "sprite", m.name, "err", err)
 	}
 	// If the answer was lost it may be paused all the same: then the next use resumes it.
-	m.endStage(err == nil || isPaused(sb), nil)
+	m.endStage(err == nil || sb.Status().Paused, nil)
 	if err == nil {
 		l.noteStage(m)
 		fault.Reach(fault.PauseStored)
 	}
-}
-
-// isPaused reports whether a sandbox says that it is paused.
-func isPaused(p Pauser) bool {
-	sb, ok := p.(Sandbox)
-	return ok && sb.Status().Paused
 }
 
 // resume has the sandbox of a paused machine go on, and ends its transition.

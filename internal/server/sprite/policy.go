@@ -132,12 +132,10 @@ func (n *network) tell(ctx context.Context, row store.Sprite, sb Sandbox) error 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
 	defer cancel()
-	if policed, ok := sb.(Policed); ok {
-		if err := policed.SetNetwork(ctx, network); err != nil && !endsSoon(ctx, sb) {
-			e := fail.Newf(CodeUnavailable, "restart the sprite: then it begins with the new one", "the running sandbox of %s could not be told its new network policy", row.Name)
-			e.Err = err
-			return e
-		}
+	if err := sb.SetNetwork(ctx, network); err != nil && !endsSoon(ctx, sb) {
+		e := fail.Newf(CodeUnavailable, "restart the sprite: then it begins with the new one", "the running sandbox of %s could not be told its new network policy", row.Name)
+		e.Err = err
+		return e
 	}
 	// That those inside see it, too, is up to them.
 	n.untold("showing a sandbox its network policy", row.Name, sb, n.showPolicy(ctx, row, sb))
@@ -338,32 +336,6 @@ func reached(name string, p policy.Policy, to netip.AddrPort, proto policy.Proto
 func decided(name, target string, d policy.Decision) sprites.PolicyDecision {
 	d = d.For(name)
 	return sprites.PolicyDecision{Target: target, Allow: d.Allow, Rule: d.Rule, Hint: d.Hint}
-}
-
-// NetworkLogs are the files with what a sprite was refused, or, with connections,
-// what it reached; none if the runtime keeps none.
-func (h *Host) NetworkLogs(ctx context.Context, name string, connections bool) ([]string, error) {
-	row, err := h.rows.named(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if logger, ok := h.Runtime.(NetworkLogger); ok {
-		return logger.NetworkLogs(row.ID, connections), nil
-	}
-	return nil, nil
-}
-
-// SandboxLogs are the files with what the runtime says of a sprite's sandboxes;
-// none if it keeps none.
-func (h *Host) SandboxLogs(ctx context.Context, name string) ([]string, error) {
-	row, err := h.rows.named(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if logger, ok := h.Runtime.(SandboxLogger); ok {
-		return logger.SandboxLogs(row.ID), nil
-	}
-	return nil, nil
 }
 
 // NamesOnly says a policy in the rules that every server of the protocol knows:

@@ -25,12 +25,6 @@ const (
 	explained = 4
 )
 
-// A WriteCounter is a Sandbox that knows how much was written to files of the disk from
-// inside, since it started, in bytes.
-type WriteCounter interface {
-	WrittenBytes() (int64, error)
-}
-
 // DefaultDiskReserve is the reserve of a data folder if nobody says another: 1 GiB, or
 // 5 % of its file system if that is less.
 func DefaultDiskReserve(dir string) (int64, error) {
@@ -106,11 +100,7 @@ func (w *diskWatch) lookWhoWrites() {
 	}
 	before := w.last()
 	for i, one := range all {
-		c, ok := one.sb.(WriteCounter)
-		if !ok {
-			continue
-		}
-		n, err := c.WrittenBytes()
+		n, err := one.sb.WrittenBytes()
 		if err != nil && !ended(one.sb) {
 			w.logger.Error("looking at what a sprite has written", "sprite", one.m.name, "err", err)
 		}

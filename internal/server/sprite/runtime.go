@@ -17,9 +17,12 @@ import (
 )
 
 // A Runtime runs sandboxes. The sprite's life is this package's; what a sandbox
-// is made of is the runtime's. What a runtime can do beyond this it shows by the
-// optional interfaces below.
+// is made of is the runtime's.
 type Runtime interface {
+	// Prepare makes what the first sandbox needs, if it was not made. If it fails, the next
+	// Boot tries again.
+	Prepare() error
+
 	// Boot starts the sandbox of a cold sprite and returns once its guest
 	// answers. A second Boot of the same sprite while one is live is an error.
 	Boot(ctx context.Context, m Machine) (Sandbox, error)
@@ -29,22 +32,73 @@ type Runtime interface {
 	// ended, and joined into the error; the others are still returned.
 	Live(ctx context.Context) ([]Sandbox, error)
 
+	// Lost says, for people, why Live did not return the sandbox that a sprite had. It may be
+	// another data folder's, of which this one is a copy; or it is ErrOccupied. Empty: the
+	// sprite had none, or that has ended.
+	Lost(id string) string
+
+	// Occupied says where a sandbox of a sprite runs that this server can't look after, as an
+	// ErrOccupied, because the data folder is another container's, too; nil: there is none.
+	Occupied(id string) error
+
 	// Destroy removes what is left of the sandboxes of a sprite that has no live
 	// one. Destroying what does not exist is no error.
 	Destroy(ctx context.Context, id string) error
 
+	// Unlimited says which limits a sandbox would not have if it started now, each with the
+	// reason.
+	Unlimited() []string
+
+	// MemoryMB is how much of its limit of memory a sandbox gets if it starts now, both in MiB:
+	// a runtime may keep some of the server's from it.
+	MemoryMB(limit int) int
+
+	// Logs are the names of files about each sprite's last sandboxes, the oldest first; none:
+	// the runtime keeps no such log. They need not exist. The last one grows, and is renamed to
+	// the one before it at times, if there is one.
+	Logs(id string, of Log) []string
+
+	Inventory
+
+	// Layers has the disks, if they can be read; else it is nil.
+	Layers() LayerStore
+
+	// Memories has the memories of sandboxes that are Hibernators; nil: none are.
+	Memories() MemoryStore
+}
+
+// Log is what is in a log.
+type Log int
+
+// The logs of a Runtime.
+const (
+	LogRefused     Log = iota // what a sprite's network refused: a sprites.NetworkEvent a line
+	LogConnections            // what it reached: likewise
+	LogRequests               // what it asked of its connectors: a cove.ConnectorEvent a line
+	LogMemory                 // its processes that were ended for want of memory: a sprites.MemoryKill a line
+	LogSandbox                // what the runtime itself says, for people
+)
+
+// An Inventory is what there is on the disk for sprites.
+type Inventory interface {
 	// RemoveLayer removes a layer that is in the disk of no sprite. One that does
 	// not exist is no error.
 	RemoveLayer(ctx context.Context, layer string) error
+
+	// Mounted says which layers any sandbox has mounted, or is about to, also one that can't
+	// be reached. None of them may be removed.
+	Mounted(ctx context.Context) ([]string, error)
+
+	// Stock lists the layers and the memories that there are.
+	Stock(ctx context.Context) ([]Item, error)
+
+	// SetAside moves an item out of the way, but does not remove it, notes why, and returns the
+	// path of the place that it has then. If there is no such item, the path is empty.
+	SetAside(ctx context.Context, item Item, why string) (to string, err error)
 }
 
-// A Preparer is a Runtime whose first sandbox needs what can be made before it is asked for.
-type Preparer interface {
-	// Prepare makes that, if it was not made. If it fails, the next Boot tries again.
-	Prepare() error
-}
-
-// A Sandbox is one live sandbox. Its methods may be called from any goroutine.
+// A Sandbox is one live sandbox. Its methods may be called from any goroutine. What it can do
+// beyond this it shows by the optional interfaces below.
 type Sandbox interface {
 	// ID is the Machine.ID it was booted with.
 	ID() string
@@ -63,10 +117,31 @@ type Sandbox interface {
 	// Done is closed when the sandbox is gone, for whatever reason; Status then
 	// says why.
 	Done() <-chan struct{}
+
+	// SetNetwork replaces what its network is decided by, if that has a policy. What the new
+	// one does not allow has ended when it returns.
+	SetNetwork(ctx context.Context, set policy.Set) error
+
+	// SetConnectors replaces the named upstreams that it reaches, and ends requests through
+	// those that are no more.
+	SetConnectors(ctx context.Context, all map[string]connect.Upstream) error
+
+	// Limit changes its limits; 0 is none. After an error the memory's is what it was:
+	// ErrMemoryUsed says that more is in use.
+	Limit(ctx context.Context, memoryMB, cpus int) error
+
+	// WrittenBytes is how much was written to files of the disk from inside, since it started,
+	// as far as that is known.
+	WrittenBytes() (int64, error)
+
+	// UnnamedBytes is how much of the disk its open files take that no name leads to any more,
+	// as far as that is known. While it has no process, the error is ErrNoProcess.
+	UnnamedBytes() (int64, error)
 }
 
 // A Pauser is a Sandbox that can be frozen in memory.
 type Pauser interface {
+	Sandbox
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 }
@@ -76,6 +151,7 @@ type Pauser interface {
 // with, and which has no limits and includes nothing: it gets the name, the machine's id,
 // the environment and the network of m, and a new token. After an error it is to be stopped.
 type Assigner interface {
+	Sandbox
 	Assign(ctx context.Context, m Machine) error
 }
 
@@ -84,6 +160,7 @@ type Assigner interface {
 // After an error it goes on, or has ended and its memory is lost; ErrDeletedOpen and
 // NoRoomError are two after which it goes on.
 type Hibernator interface {
+	Sandbox
 	Hibernate(ctx context.Context) error
 }
 
@@ -97,66 +174,60 @@ func (e *NoRoomError) Error() string {
 // Is reports whether target is ENOSPC.
 func (e *NoRoomError) Is(target error) bool { return target == unix.ENOSPC }
 
-// A Rememberer is a Runtime whose sandboxes may be Hibernators.
-type Rememberer interface {
-	// Warm reports whether the memory of a sprite without a sandbox is kept.
-	Warm(id string) bool
-
-	// DropMemory has the next Boot begin anew: before the disk becomes another one.
-	DropMemory(ctx context.Context, id string) error
-}
-
-// A Distinguisher is a Runtime that tells its own sandboxes from those of another data
-// folder, of which its own is a copy.
-type Distinguisher interface {
-	// Lost says, for people, why Live did not return the sandbox that a sprite had when the
-	// copy was made; empty: it had none, or that has ended.
-	Lost(id string) string
-}
-
 // ErrOccupied says that a sandbox of a sprite runs in another container or machine, where this
 // server can't look after it. Nothing may be started over its disk, nor read or removed there.
 var ErrOccupied = errors.New("the sprite's last sandbox still runs elsewhere")
 
-// An Occupier is a Runtime whose data folder may be another container's, too.
-type Occupier interface {
-	// Occupied says where such a sandbox of a sprite runs, as an ErrOccupied; nil: there is
-	// none.
-	Occupied(id string) error
-}
+// A MemoryStore has memories: that of each sprite that sleeps, and those that are kept by names
+// of 16 hexadecimal digits, each of which is used as often as one likes.
+type MemoryStore interface {
+	// Warm reports whether the memory of a sprite without a sandbox is kept.
+	Warm(id string) bool
 
-// An Aging is a Rememberer that may find memories of another version's.
-type Aging interface {
 	// Outdated reports whether a sprite's memory is kept, but was made by another
 	// version than that which would go on from it: the next Boot begins anew.
 	Outdated(id string) bool
+
+	// Drop has the next Boot begin anew: before the disk becomes another one.
+	Drop(ctx context.Context, id string) error
+
+	// Keep keeps the memory that a sleeping sprite has, and returns its bytes.
+	// The sprite goes on from it, too.
+	Keep(ctx context.Context, id, memory string) (int64, error)
+
+	// Recall has the next Boot of a sprite go on from a memory, if it can. Its disk
+	// must be what it was then.
+	Recall(ctx context.Context, id, memory string) error
+
+	// Forget removes a memory; there need be none.
+	Forget(ctx context.Context, memory string) error
 }
 
-// A DiskReader is a Runtime whose disks can be looked at without a sandbox.
-type DiskReader interface {
-	// LayerDir is where a layer is, or would be.
-	LayerDir(layer string) layers.Dir
+// A LayerStore has disks that can be looked at without a sandbox, and taken over from elsewhere.
+type LayerStore interface {
+	// Dir is where a layer is, or would be.
+	Dir(layer string) layers.Dir
 
-	// OpenDisk opens what a chain of layers, the lowest first, shows, in parts: the
+	// Open opens what a chain of layers, the lowest first, shows, in parts: the
 	// root first. The caller closes them, and sees to it that no layer is removed
 	// meanwhile.
-	OpenDisk(ctx context.Context, chain []string) (Disk, error)
-}
+	Open(ctx context.Context, chain []string) (Disk, error)
 
-// A Stager is a Runtime that takes over disks from elsewhere.
-type Stager interface {
-	DiskReader
+	// Merge makes a layer, which does not exist, the same as sealed ones on
+	// top of each other, the lowest first. After an error RemoveLayer removes what
+	// there is of it.
+	Merge(ctx context.Context, into string, layers []string) error
 
 	// Base is what a new disk lies on here.
 	Base(ctx context.Context) (archive.Base, error)
 
-	// StageLayer makes an empty folder for a layer that is the lowest of a disk. What
-	// is in there becomes the layer by AdoptLayer; else the caller removes the folder,
+	// Stage makes an empty folder for a layer that is the lowest of a disk. What
+	// is in there becomes the layer by Adopt; else the caller removes the folder,
 	// or the next start.
-	StageLayer(ctx context.Context) (layers.Dir, error)
+	Stage(ctx context.Context) (layers.Dir, error)
 
-	// AdoptLayer makes what was staged a layer. It is on disk then.
-	AdoptLayer(ctx context.Context, staged layers.Dir, layer string) error
+	// Adopt makes what was staged a layer. It is on disk then.
+	Adopt(ctx context.Context, staged layers.Dir, layer string) error
 }
 
 // Disk is what a chain of layers shows: a view of each mount.
@@ -181,21 +252,16 @@ func (d Disk) Close() (err error) {
 // given: its own layers, and another to be written. After an error it runs over either of
 // the two, or has ended: Settle says which. ErrDeletedOpen is one.
 //
-// With a name for it the memory is kept, too, for a MemoryKeeper: unless going on from
+// With a name for it the memory is kept, too, in the MemoryStore: unless going on from
 // it would be slow, because of what is open, and it is not to be kept always.
 type Checkpointer interface {
+	Sandbox
 	Checkpoint(ctx context.Context, layers []string, memory Memory) (Pause, error)
 
 	// Settle returns the layers that the sandbox has, the lowest first, once no Checkpoint
 	// moves it; none to this layer begins afterwards. An error says that nobody knows,
 	// or that the sandbox has ended.
 	Settle(ctx context.Context, layer string) ([]string, error)
-}
-
-// A Mounter is a Runtime that can say which layers any sandbox has mounted, or is about
-// to, also one that it can't reach. None of them may be removed.
-type Mounter interface {
-	Mounted(ctx context.Context) ([]string, error)
 }
 
 // ErrDeletedOpen says that deleted files that are still open are larger than what a
@@ -223,32 +289,6 @@ type Pause struct {
 	Open *sprites.OpenFiles // of which there is too much; nil: of none
 }
 
-// A MemoryKeeper is a Runtime that keeps memories, by names of 16 hexadecimal
-// digits. Each is used as often as one likes.
-type MemoryKeeper interface {
-	// KeepMemory keeps the memory that a sleeping sprite has, and returns its bytes.
-	// The sprite goes on from it, too.
-	KeepMemory(ctx context.Context, id, memory string) (int64, error)
-
-	// Recall has the next Boot of a sprite go on from a memory, if it can. Its disk
-	// must be what it was then.
-	Recall(ctx context.Context, id, memory string) error
-
-	// ForgetMemory removes a memory; there need be none.
-	ForgetMemory(ctx context.Context, memory string) error
-}
-
-// A Stocktaker is a Runtime that can say what it has on disk, and move that aside: out
-// of the way, but not removed.
-type Stocktaker interface {
-	// Stock lists the layers and the memories that there are.
-	Stock(ctx context.Context) ([]Item, error)
-
-	// SetAside moves an item, notes why, and returns the path of the place that it has
-	// then. If there is no such item, the path is empty.
-	SetAside(ctx context.Context, item Item, why string) (to string, err error)
-}
-
 // Item is something that a Runtime has on disk.
 type Item struct {
 	Kind ItemKind
@@ -269,67 +309,8 @@ const (
 	ItemImage  ItemKind = "images"   // the memory of a sprite that sleeps
 )
 
-// A Merger is a Runtime that can make a layer of others.
-type Merger interface {
-	// MergeLayers makes a layer, which does not exist, the same as sealed ones on
-	// top of each other, the lowest first. After an error RemoveLayer removes what
-	// there is of it.
-	MergeLayers(ctx context.Context, into string, layers []string) error
-}
-
-// A Policed is a Sandbox whose network has a policy. SetNetwork replaces what it is
-// decided by; what that does not allow has ended when it returns.
-type Policed interface {
-	SetNetwork(ctx context.Context, set policy.Set) error
-}
-
-// A Limited is a Sandbox whose limits can be changed while it runs; 0 is none. After an
-// error the memory's is what it was: ErrMemoryUsed says that more is in use.
-type Limited interface {
-	Limit(ctx context.Context, memoryMB, cpus int) error
-}
-
-// An Unlimiter is a Runtime that can say which limits a sandbox would not have if it started
-// now, each with the reason.
-type Unlimiter interface {
-	Unlimited() []string
-}
-
-// A Reserver is a Runtime that keeps some of the server's memory from sandboxes. MemoryMB is
-// how much of its limit a sandbox gets if it starts now, both in MiB.
-type Reserver interface {
-	MemoryMB(limit int) int
-}
-
 // ErrMemoryUsed says that a sandbox uses more memory than a limit would leave it.
 var ErrMemoryUsed = errors.New("more memory is in use")
-
-// A Connected is a Sandbox that reaches named upstreams. SetConnectors replaces
-// them, and ends requests through those that are no more.
-type Connected interface {
-	SetConnectors(ctx context.Context, all map[string]connect.Upstream) error
-}
-
-// A NetworkLogger is a Runtime that keeps, in files of a sprites.NetworkEvent a
-// line, what each sprite was refused, and what it reached.
-type NetworkLogger interface {
-	// NetworkLogs are the files' names, the oldest first; the last one grows, and
-	// is renamed to the one before it at times. They need not exist.
-	NetworkLogs(id string, connections bool) []string
-}
-
-// A RequestLogger is a Runtime that keeps, in files of a cove.ConnectorEvent a
-// line, what each sprite asked of its connectors. The files are as NetworkLogs'.
-type RequestLogger interface {
-	RequestLogs(id string) []string
-}
-
-// A SandboxLogger is a Runtime that keeps logs of its own for people, of each
-// sprite's last sandboxes.
-type SandboxLogger interface {
-	// SandboxLogs are the files' names. They need not exist.
-	SandboxLogs(id string) []string
-}
 
 // Machine is what a runtime must know of a sprite to boot it.
 type Machine struct {

@@ -19,7 +19,6 @@ import (
 // sealer makes the layer that a sprite writes the last one of a sealed chain. The machine of
 // the sprite is taken for that.
 type sealer struct {
-	runtime     Runtime
 	store       *store.Sprites
 	machines    *machines
 	layers      *layerKeeper
@@ -139,8 +138,7 @@ func (s *sealer) failed(row store.Sprite, next store.Next, sb Sandbox, keep spri
 // go on, because its memory is another version's: its programs may not have come to
 // write all of what they had. The machine is taken.
 func (s *sealer) outdated(m *machine, row store.Sprite) error {
-	aging, ok := s.runtime.(Aging)
-	if !ok || !aging.Outdated(row.ID) {
+	if !s.memories.outdated(row.ID) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(s.tasks.lasting(), checkpointLimit)

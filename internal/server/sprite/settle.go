@@ -93,13 +93,9 @@ func layersOf(ctx context.Context, sb Sandbox, next string) ([]string, error) {
 	return sb.Status().Layers, nil
 }
 
-// mounted are the layers that the runtime's sandboxes have, if it can say so.
+// mounted are the layers that the runtime's sandboxes have.
 func mounted(ctx context.Context, rt Runtime) ([]string, error) {
-	m, ok := rt.(Mounter)
-	if !ok {
-		return nil, nil
-	}
-	all, err := m.Mounted(ctx)
+	all, err := rt.Mounted(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look which layers are mounted: %w", err)
 	}

@@ -43,12 +43,12 @@ func (t *takeover) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 			m.lose("")
 			t.rows.note(row.ID, func(s *store.Sprite) { s.Lost = "" })
 		}
-	case t.lost(row.ID) != "":
+	case t.runtime.Lost(row.ID) != "":
 		t.rows.note(row.ID, func(s *store.Sprite) {
 			if s.Status = sprites.StatusCold; t.memories.warm(row.ID) {
 				s.Status = sprites.StatusWarm
 			}
-			s.LastError = t.lost(row.ID)
+			s.LastError = t.runtime.Lost(row.ID)
 			if s.Status == sprites.StatusCold && row.Status != sprites.StatusCold && elsewhere(t.runtime, row) != nil {
 				s.Lost = s.LastError // by the time that another can start
 			}
@@ -82,13 +82,4 @@ func (t *takeover) foundStrange(row store.Sprite, sb Sandbox) *machine {
 func isFor(sb Sandbox, row store.Sprite) bool {
 	name := sb.Status().Hostname
 	return name == "" || name == row.Name
-}
-
-// lost is why a sprite's sandbox was not taken up; empty: it was, or has ended.
-func (t *takeover) lost(id string) string {
-	r, ok := t.runtime.(Distinguisher)
-	if !ok {
-		return ""
-	}
-	return r.Lost(id)
 }

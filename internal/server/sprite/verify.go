@@ -21,8 +21,8 @@ const maxProblems = 100
 // sealed. tell is called with how far it is, and with each problem, and may end it.
 // Layers with one are refused from then on, until a verification finds none.
 func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.VerifyLine) error) (sum sprites.VerifySummary, err error) {
-	reader, ok := h.Runtime.(DiskReader)
-	if !ok {
+	disks := h.Runtime.Layers()
+	if disks == nil {
 		return sum, fail.Newf(CodeNotAvailable, "", "the disks of this server can't be looked at")
 	}
 	row, err := h.rows.named(ctx, name)
@@ -31,7 +31,7 @@ func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.Ve
 	}
 	ctx, end := h.layers.reading(ctx, allOf(row.ID))
 	defer end()
-	v := verifier{checkpoints: h.checkpoints, reader: reader, tell: tell, seen: map[string]bool{}}
+	v := verifier{checkpoints: h.checkpoints, disks: disks, tell: tell, seen: map[string]bool{}}
 	defer v.unpin()
 	err = v.find(ctx, row, id)
 	for _, layer := range v.all {
@@ -47,15 +47,15 @@ func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.Ve
 
 type verifier struct {
 	*checkpoints
-	reader DiskReader
-	tell   func(sprites.VerifyLine) error
-	all    []string // layers
-	seen   map[string]bool
-	pins   []func()
-	read   int64 // bytes
-	total  int64
-	said   int64 // of read
-	sum    sprites.VerifySummary
+	disks LayerStore
+	tell  func(sprites.VerifyLine) error
+	all   []string // layers
+	seen  map[string]bool
+	pins  []func()
+	read  int64 // bytes
+	total int64
+	said  int64 // of read
+	sum   sprites.VerifySummary
 }
 
 func (v *verifier) unpin() {
@@ -115,7 +115,7 @@ func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error 
 func (v *verifier) layer(ctx context.Context, layer string) error {
 	ctx, end := v.layers.reading(ctx, layer)
 	defer end()
-	listed, err := v.layers.listLayer(ctx, v.reader, layer)
+	listed, err := v.layers.listLayer(ctx, layer)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (v *verifier) layer(ctx context.Context, layer string) error {
 		return err
 	}
 	damage, problems := "", 0
-	err = v.reader.LayerDir(layer).Verify(ctx, listingOf(f), true, v.progress, func(p layers.Problem) error {
+	err = v.disks.Dir(layer).Verify(ctx, listingOf(f), true, v.progress, func(p layers.Problem) error {
 		if problems++; problems == 1 {
 			damage = strings.ToValidUTF8(p.Path+": "+p.What, string(utf8.RuneError))
 		}

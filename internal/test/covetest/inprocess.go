@@ -17,11 +17,13 @@ import (
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
 // InProcess is a sprite.Runtime whose sandboxes are none: each is a real guest in
 // this process, whose commands run on the host as the test's user, in a folder
-// of its own. Close ends them all.
+// of its own. Close ends them all. They can't be paused, saved or moved to another
+// disk, and a disk can't be looked at without one.
 type InProcess struct {
 	Dir      string          // holds the sprites' folders
 	Handler  http.Handler    // nil: a real guest; else what answers in its place
@@ -133,6 +135,62 @@ func (r *InProcess) RemoveLayer(_ context.Context, layer string) error {
 	return os.RemoveAll(filepath.Join(r.Dir, "layers", layer))
 }
 
+// Mounted are the layers of the sandboxes that run.
+func (r *InProcess) Mounted(context.Context) (all []string, _ error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, sb := range r.live {
+		all = append(all, sb.machine.Layers...)
+	}
+	return all, nil
+}
+
+// Stock lists the layers.
+func (r *InProcess) Stock(context.Context) (all []sprite.Item, _ error) {
+	entries, err := os.ReadDir(filepath.Join(r.Dir, "layers"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		all = append(all, sprite.Item{Kind: sprite.ItemLayer, Name: e.Name()})
+	}
+	return all, nil
+}
+
+// SetAside moves a layer to a folder beside the layers; why is not noted.
+func (r *InProcess) SetAside(_ context.Context, item sprite.Item, _ string) (to string, err error) {
+	from := filepath.Join(r.Dir, "layers", item.Name)
+	if _, err := os.Stat(from); err != nil || item.Kind != sprite.ItemLayer {
+		return "", nil
+	}
+	to = filepath.Join(r.Dir, "aside", item.Name)
+	return to, errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(from, to))
+}
+
+// Prepare has nothing to make.
+func (r *InProcess) Prepare() error { return nil }
+
+// Lost is empty: whatever runs is in this process.
+func (r *InProcess) Lost(string) string { return "" }
+
+// Occupied is nil, likewise.
+func (r *InProcess) Occupied(string) error { return nil }
+
+// Unlimited is what Status says of a sandbox that runs.
+func (r *InProcess) Unlimited() []string { return []string{"everything: the sandbox is the host"} }
+
+// MemoryMB is the limit, of which nothing is kept from a sandbox.
+func (r *InProcess) MemoryMB(limit int) int { return limit }
+
+// Logs are none.
+func (r *InProcess) Logs(string, sprite.Log) []string { return nil }
+
+// Layers is nil: the disks can't be looked at.
+func (r *InProcess) Layers() sprite.LayerStore { return nil }
+
+// Memories is nil: no sandbox is a sprite.Hibernator.
+func (r *InProcess) Memories() sprite.MemoryStore { return nil }
+
 // Boots counts the calls of Boot that went through.
 func (r *InProcess) Boots() int {
 	r.mu.Lock()
@@ -207,9 +265,24 @@ func (s *Sandbox) Status() sprite.SandboxStatus {
 	defer s.mu.Unlock()
 	return sprite.SandboxStatus{
 		Incarnation: s.machine.Incarnation, Address: "127.0.0.1", Started: s.started,
-		Unlimited: []string{"everything: the sandbox is the host"}, Ended: s.ended,
+		Unlimited: s.runtime.Unlimited(), Ended: s.ended,
 	}
 }
+
+// SetNetwork has no effect: the network is the host's, which has no policy.
+func (s *Sandbox) SetNetwork(context.Context, policy.Set) error { return nil }
+
+// SetConnectors has no effect: there is no gateway through which they would be reached.
+func (s *Sandbox) SetConnectors(context.Context, map[string]connect.Upstream) error { return nil }
+
+// Limit has no effect: see Unlimited.
+func (s *Sandbox) Limit(context.Context, int, int) error { return nil }
+
+// WrittenBytes is 0: what commands write on the host is not counted.
+func (s *Sandbox) WrittenBytes() (int64, error) { return 0, nil }
+
+// UnnamedBytes is 0, likewise.
+func (s *Sandbox) UnnamedBytes() (int64, error) { return 0, nil }
 
 // Stop ends the guest and its commands.
 func (s *Sandbox) Stop(_ context.Context, grace time.Duration) error { return s.end("stopped", grace) }

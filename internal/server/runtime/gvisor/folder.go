@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/shim/kernel"
 )
 
 // folder is the server's data folder: where it has what belongs to sandboxes.
@@ -17,6 +19,28 @@ func (f folder) runs() string { return filepath.Join(string(f), "run") }
 
 // run is the folder of a sprite's sandboxes: of their shims, their logs and their state.
 func (f folder) run(id string) string { return filepath.Join(f.runs(), id) }
+
+// logs are the files of a log about a sprite's sandboxes, the oldest first. LogSandbox is what the
+// shim and runsc say, what the guest printed, and what gVisor's kernel reported when it crashed.
+func (f folder) logs(id string, of sprite.Log) []string {
+	var names []string
+	switch of {
+	case sprite.LogRefused:
+		names = []string{shim.RefusedLog + shim.OldSuffix, shim.RefusedLog}
+	case sprite.LogConnections:
+		names = []string{shim.ConnectedLog + shim.OldSuffix, shim.ConnectedLog}
+	case sprite.LogRequests:
+		names = []string{shim.RequestLog + shim.OldSuffix, shim.RequestLog}
+	case sprite.LogMemory:
+		names = []string{shim.MemoryLog}
+	case sprite.LogSandbox:
+		names = []string{"shim.log" + shim.OldSuffix, "shim.log", "guest.log", "runsc.log", kernel.Kept, kernel.Log}
+	}
+	for i, name := range names {
+		names[i] = filepath.Join(f.run(id), name)
+	}
+	return names
+}
 
 // bases holds what disks lie on.
 func (f folder) bases() string { return filepath.Join(string(f), "base") }

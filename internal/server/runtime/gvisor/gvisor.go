@@ -33,12 +33,10 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fault"
-	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
-	"github.com/cove-dev/cove/internal/shim/kernel"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
@@ -219,10 +217,10 @@ func (r *Runtime) Destroy(ctx context.Context, id string) error {
 		}
 	}
 	group := shim.RemoveOwnGroup(r.folder.run(id), id, r.cgroups.place())
-	if err := keepCrash(r.Dir, id, r.SandboxLogs(id)); err != nil {
+	if err := keepCrash(r.Dir, id, r.folder.logs(id, sprite.LogSandbox)); err != nil {
 		r.Logger.Warn("the report of a crash is removed with its sprite", "sandbox", id, "err", err)
 	}
-	return errors.Join(group, r.memories.DropMemory(ctx, id), layers.Remove(r.folder.run(id)))
+	return errors.Join(group, r.memories.Drop(ctx, id), layers.Remove(r.folder.run(id)))
 }
 
 // Unlimited are the limits that a sandbox would not have if it started now.
@@ -238,137 +236,44 @@ func (r *Runtime) MemoryMB(limit int) int {
 	return shareOf(cgroup.Process{}.Limits(), limit, 0).memoryMB
 }
 
-// RequestLogs are the files of a sandbox's requests through connectors.
-func (r *Runtime) RequestLogs(id string) []string {
+// Logs are the files of a log about a sprite's sandboxes.
+func (r *Runtime) Logs(id string, of sprite.Log) []string {
 	r.init()
-	path := filepath.Join(r.folder.run(id), shim.RequestLog)
-	return []string{path + shim.OldSuffix, path}
+	return r.folder.logs(id, of)
 }
 
-// MemoryLog is the file of a sandbox's processes that were ended for want of memory.
-func (r *Runtime) MemoryLog(id string) string {
+// Layers has the disks.
+func (r *Runtime) Layers() sprite.LayerStore {
 	r.init()
-	return filepath.Join(r.folder.run(id), shim.MemoryLog)
+	return r.layers
 }
 
-// NetworkLogs are the files of what a sandbox was refused, or reached.
-func (r *Runtime) NetworkLogs(id string, connections bool) []string {
+// Memories has the memories of sprites.
+func (r *Runtime) Memories() sprite.MemoryStore {
 	r.init()
-	name := shim.RefusedLog
-	if connections {
-		name = shim.ConnectedLog
-	}
-	path := filepath.Join(r.folder.run(id), name)
-	return []string{path + shim.OldSuffix, path}
-}
-
-// SandboxLogs are the logs of a sandbox's shim, of runsc, what the guest printed, and what
-// gVisor's kernel reported when it crashed.
-func (r *Runtime) SandboxLogs(id string) []string {
-	r.init()
-	dir := r.folder.run(id)
-	var paths []string
-	for _, name := range []string{"shim.log" + shim.OldSuffix, "shim.log", "guest.log", "runsc.log", kernel.Kept, kernel.Log} {
-		paths = append(paths, filepath.Join(dir, name))
-	}
-	return paths
-}
-
-// LayerDir is the folder of a layer.
-func (r *Runtime) LayerDir(layer string) layers.Dir {
-	r.init()
-	return r.layers.LayerDir(layer)
-}
-
-// OpenDisk opens what a chain of layers shows.
-func (r *Runtime) OpenDisk(ctx context.Context, chain []string) (sprite.Disk, error) {
-	r.init()
-	return r.layers.OpenDisk(ctx, chain)
-}
-
-// Base is what a new disk lies on.
-func (r *Runtime) Base(ctx context.Context) (archive.Base, error) {
-	r.init()
-	return r.layers.Base(ctx)
-}
-
-// StageLayer makes a folder for a layer, with the record of the base that it lies on.
-func (r *Runtime) StageLayer(ctx context.Context) (layers.Dir, error) {
-	r.init()
-	return r.layers.StageLayer(ctx)
-}
-
-// AdoptLayer makes what was staged a layer.
-func (r *Runtime) AdoptLayer(ctx context.Context, staged layers.Dir, layer string) error {
-	r.init()
-	return r.layers.AdoptLayer(ctx, staged, layer)
-}
-
-// MergeLayers makes a layer of others. It is on disk when this returns: the others
-// may be removed then.
-func (r *Runtime) MergeLayers(ctx context.Context, into string, chain []string) error {
-	r.init()
-	return r.layers.MergeLayers(ctx, into, chain)
-}
-
-// Mounted are the layers that any sandbox has mounted, or is about to have, as the
-// sandboxes' own files say.
-func (r *Runtime) Mounted(ctx context.Context) ([]string, error) {
-	r.init()
-	return r.layers.Mounted(ctx)
+	return r.memories
 }
 
 // RemoveLayer removes a layer.
-func (r *Runtime) RemoveLayer(ctx context.Context, layer string) error {
+func (r *Runtime) RemoveLayer(_ context.Context, layer string) error {
 	r.init()
-	return r.layers.RemoveLayer(ctx, layer)
+	return r.layers.remove(layer)
 }
 
-// Warm reports whether a sprite's memory is kept.
-func (r *Runtime) Warm(id string) bool {
+// Mounted are the layers that any sandbox has mounted, or is about to have.
+func (r *Runtime) Mounted(context.Context) ([]string, error) {
 	r.init()
-	return r.memories.Warm(id)
-}
-
-// Outdated reports whether a sprite's memory is kept that was made by other builds of
-// runsc and the guest, or on another processor, than would go on from it.
-func (r *Runtime) Outdated(id string) bool {
-	r.init()
-	return r.memories.Outdated(id)
-}
-
-// DropMemory removes a sprite's memory, if it is kept: its next start is a boot.
-func (r *Runtime) DropMemory(ctx context.Context, id string) error {
-	r.init()
-	return r.memories.DropMemory(ctx, id)
-}
-
-// KeepMemory keeps the memory that a sleeping sprite has.
-func (r *Runtime) KeepMemory(ctx context.Context, id, memory string) (int64, error) {
-	r.init()
-	return r.memories.KeepMemory(ctx, id, memory)
-}
-
-// Recall has a sprite's next Boot go on from a memory.
-func (r *Runtime) Recall(ctx context.Context, id, memory string) error {
-	r.init()
-	return r.memories.Recall(ctx, id, memory)
-}
-
-// ForgetMemory removes a memory.
-func (r *Runtime) ForgetMemory(ctx context.Context, memory string) error {
-	r.init()
-	return r.memories.ForgetMemory(ctx, memory)
+	return r.layers.mounted()
 }
 
 // Stock lists the layers and the memories that there are.
-func (r *Runtime) Stock(ctx context.Context) ([]sprite.Item, error) {
+func (r *Runtime) Stock(context.Context) ([]sprite.Item, error) {
 	r.init()
-	return r.stock.Stock(ctx)
+	return r.stock.list()
 }
 
 // SetAside moves an item aside.
-func (r *Runtime) SetAside(ctx context.Context, item sprite.Item, why string) (to string, err error) {
+func (r *Runtime) SetAside(_ context.Context, item sprite.Item, why string) (to string, err error) {
 	r.init()
-	return r.stock.SetAside(ctx, item, why)
+	return r.stock.setAside(item, why)
 }

@@ -24,8 +24,8 @@ type layerStore struct {
 	base   *preparer
 }
 
-// LayerDir is the folder of a layer.
-func (s *layerStore) LayerDir(layer string) layers.Dir {
+// Dir is the folder of a layer.
+func (s *layerStore) Dir(layer string) layers.Dir {
 	return layers.Dir{Path: s.folder.layer(layer), UserXattr: s.userNS}
 }
 
@@ -76,8 +76,8 @@ func programs(b base.Base, name string) []string {
 	return []string{"/" + name}
 }
 
-// OpenDisk opens what a chain of layers shows.
-func (s *layerStore) OpenDisk(_ context.Context, chain []string) (_ sprite.Disk, err error) {
+// Open opens what a chain of layers shows.
+func (s *layerStore) Open(_ context.Context, chain []string) (_ sprite.Disk, err error) {
 	prep, err := s.base.current()
 	if err != nil {
 		return nil, err
@@ -112,8 +112,8 @@ func (s *layerStore) Base(context.Context) (archive.Base, error) {
 	return archive.Base{Name: base.Host, Fingerprint: prep.base.Fingerprint, Mounts: prep.base.Mounts}, err
 }
 
-// StageLayer makes a folder for a layer, with the record of the base that it lies on.
-func (s *layerStore) StageLayer(context.Context) (layers.Dir, error) {
+// Stage makes a folder for a layer, with the record of the base that it lies on.
+func (s *layerStore) Stage(context.Context) (layers.Dir, error) {
 	prep, err := s.base.prepare()
 	if err != nil {
 		return layers.Dir{}, err
@@ -131,8 +131,8 @@ func (s *layerStore) StageLayer(context.Context) (layers.Dir, error) {
 	return layers.Dir{Path: dir, UserXattr: s.userNS}, nil
 }
 
-// AdoptLayer makes what was staged a layer.
-func (s *layerStore) AdoptLayer(_ context.Context, staged layers.Dir, layer string) error {
+// Adopt makes what was staged a layer.
+func (s *layerStore) Adopt(_ context.Context, staged layers.Dir, layer string) error {
 	to := filepath.Join(s.folder.layers(), layer)
 	if err := errors.Join(syncAll(staged.Path), os.MkdirAll(filepath.Dir(to), 0o700)); err != nil {
 		return err
@@ -152,9 +152,9 @@ func syncAll(dir string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// Mounted are the layers that any sandbox has mounted, or is about to have, as the
+// mounted are the layers that any sandbox has mounted, or is about to have, as the
 // sandboxes' own files say.
-func (s *layerStore) Mounted(context.Context) ([]string, error) {
+func (s *layerStore) mounted() ([]string, error) {
 	entries, err := os.ReadDir(s.folder.runs())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -172,8 +172,8 @@ func (s *layerStore) Mounted(context.Context) ([]string, error) {
 	return all, nil
 }
 
-// RemoveLayer removes a layer.
-func (s *layerStore) RemoveLayer(_ context.Context, layer string) error {
+// remove removes a layer.
+func (s *layerStore) remove(layer string) error {
 	if layer == "" || layer != filepath.Base(layer) || layer[0] == '.' {
 		return fmt.Errorf("remove a layer: bad name %q", layer)
 	}
@@ -187,9 +187,9 @@ func (s *layerStore) RemoveLayer(_ context.Context, layer string) error {
 	return nil
 }
 
-// MergeLayers makes a layer of others. It is on disk when this returns: the others
+// Merge makes a layer of others. It is on disk when this returns: the others
 // may be removed then.
-func (s *layerStore) MergeLayers(_ context.Context, into string, chain []string) error {
+func (s *layerStore) Merge(_ context.Context, into string, chain []string) error {
 	dir := s.folder.layer(into)
 	parts := map[string][]string{} // of each mount, the layers that have it
 	for _, layer := range chain {

@@ -36,8 +36,8 @@ func (m *memoryStore) Outdated(id string) bool {
 	return err == nil && image.Build != prep.build
 }
 
-// DropMemory removes a sprite's memory, if it is kept: its next start is a boot.
-func (m *memoryStore) DropMemory(_ context.Context, id string) error {
+// Drop removes a sprite's memory, if it is kept: its next start is a boot.
+func (m *memoryStore) Drop(_ context.Context, id string) error {
 	if _, err := m.takeImage(id); err != nil {
 		return err
 	}
@@ -61,8 +61,8 @@ func (m *memoryStore) takeImage(id string) (string, error) {
 	return used, nil
 }
 
-// KeepMemory keeps the memory that a sleeping sprite has.
-func (m *memoryStore) KeepMemory(_ context.Context, id, memory string) (int64, error) {
+// Keep keeps the memory that a sleeping sprite has.
+func (m *memoryStore) Keep(_ context.Context, id, memory string) (int64, error) {
 	dir, err := m.folder.memory(memory)
 	if err != nil {
 		return 0, err
@@ -86,8 +86,8 @@ func (m *memoryStore) Recall(_ context.Context, id, memory string) error {
 	return nil
 }
 
-// ForgetMemory removes a memory.
-func (m *memoryStore) ForgetMemory(_ context.Context, memory string) error {
+// Forget removes a memory.
+func (m *memoryStore) Forget(_ context.Context, memory string) error {
 	dir, err := m.folder.memory(memory)
 	if err != nil {
 		return err

@@ -39,6 +39,14 @@ type sandbox struct {
 	connectors map[string]connect.Upstream // likewise; guarded by mu
 }
 
+// A Host looks for these when it needs one.
+var (
+	_ sprite.Pauser       = (*sandbox)(nil)
+	_ sprite.Hibernator   = (*sandbox)(nil)
+	_ sprite.Checkpointer = (*sandbox)(nil)
+	_ sprite.Assigner     = (*sandbox)(nil)
+)
+
 func (s *sandbox) ID() string            { return s.id }
 func (s *sandbox) Done() <-chan struct{} { return s.done }
 

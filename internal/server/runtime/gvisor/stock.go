@@ -1,7 +1,6 @@
 package gvisor
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,8 +49,8 @@ type movedAside struct {
 // itemName is a name that the server gives to layers, memories and sprites.
 var itemName = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
-// Stock lists the layers and the memories that there are.
-func (s *stock) Stock(context.Context) (all []sprite.Item, err error) {
+// list lists the layers and the memories that there are.
+func (s *stock) list() (all []sprite.Item, err error) {
 	seen := map[string]bool{}
 	for _, dir := range []struct {
 		name string
@@ -82,8 +81,8 @@ func (s *stock) Stock(context.Context) (all []sprite.Item, err error) {
 	return all, nil
 }
 
-// SetAside moves an item aside.
-func (s *stock) SetAside(_ context.Context, item sprite.Item, why string) (to string, err error) {
+// setAside moves an item aside.
+func (s *stock) setAside(item sprite.Item, why string) (to string, err error) {
 	if !itemName.MatchString(item.Name) {
 		return "", fmt.Errorf("move aside: bad name %q", item.Name)
 	}

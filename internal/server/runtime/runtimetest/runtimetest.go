@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -77,6 +78,7 @@ func Run(t *testing.T, rt sprite.Runtime, restart func(t *testing.T) sprite.Runt
 	if p, ok := sb.(sprite.Pauser); ok {
 		t.Run("pause and resume", func(t *testing.T) { pause(t, sb, p) })
 	}
+	t.Run("what there is on the disk", func(t *testing.T) { inventory(t, rt, m, true) })
 	t.Run("restart of the server", func(t *testing.T) {
 		rt = restart(t)
 		live, err := rt.Live(ctx)
@@ -114,7 +116,37 @@ func Run(t *testing.T, rt sprite.Runtime, restart func(t *testing.T) sprite.Runt
 		if live, err := rt.Live(ctx); err != nil || len(live) != 0 {
 			t.Errorf("Live after Destroy: got %v, %v, want none", live, err)
 		}
+		inventory(t, rt, m, false)
 	})
+}
+
+// inventory looks for the layer of a machine that is live, or was destroyed, and removes it
+// then. Nobody else has its sandbox.
+func inventory(t *testing.T, rt sprite.Runtime, m sprite.Machine, live bool) {
+	t.Helper()
+	ctx, layer := t.Context(), m.Layers[0]
+	if mounted, err := rt.Mounted(ctx); err != nil || slices.Contains(mounted, layer) != live {
+		t.Errorf("Mounted: got %q, %v; the sandbox of %s is live: %v", mounted, err, layer, live)
+	}
+	if lost, err := rt.Lost(m.ID), rt.Occupied(m.ID); lost != "" || err != nil {
+		t.Errorf("Lost: got %q; Occupied: %v", lost, err)
+	}
+	stock := func(want bool) {
+		t.Helper()
+		all, err := rt.Stock(ctx)
+		if err != nil || slices.ContainsFunc(all, func(i sprite.Item) bool { return i.Kind == sprite.ItemLayer && i.Name == layer }) != want {
+			t.Errorf("Stock: got %+v, %v; it has layer %s: %v", all, err, layer, !want)
+		}
+	}
+	if stock(true); live {
+		return
+	}
+	for range 2 {
+		if err := rt.RemoveLayer(ctx, layer); err != nil {
+			t.Errorf("RemoveLayer: %v", err)
+		}
+	}
+	stock(false)
 }
 
 // client returns a client of the guest's own API.

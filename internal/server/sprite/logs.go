@@ -3,6 +3,7 @@ package sprite
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"os"
@@ -10,10 +11,13 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A MemoryLogger is a Runtime that keeps, in a file of a sprites.MemoryKill a line,
-// which processes of each sprite were ended for want of memory. It need not exist.
-type MemoryLogger interface {
-	MemoryLog(id string) string
+// Logs are the files of a log about a sprite, the oldest first; none if the runtime keeps none.
+func (h *Host) Logs(ctx context.Context, name string, of Log) ([]string, error) {
+	row, err := h.rows.named(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return h.Runtime.Logs(row.ID, of), nil
 }
 
 // Of the processes that were ended, the last are told; they are at the log's end.
@@ -24,11 +28,11 @@ const (
 
 // memoryKills are the last processes of a sprite that were ended for want of memory.
 func (h *Host) memoryKills(id string) []sprites.MemoryKill {
-	logger, ok := h.Runtime.(MemoryLogger)
-	if !ok {
+	logs := h.Runtime.Logs(id, LogMemory)
+	if len(logs) == 0 {
 		return nil
 	}
-	f, err := os.Open(logger.MemoryLog(id))
+	f, err := os.Open(logs[len(logs)-1])
 	if err != nil {
 		return nil // none were
 	}
