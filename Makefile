@@ -9,7 +9,7 @@ LEAKS    := .cache/leaks.json
 SKIPPED  := .cache/skipped
 TMP      := $(or $(TMPDIR),/tmp)
 
-.PHONY: help build install demo test test-agents soak lint bench clean
+.PHONY: help build install demo test test-units test-e2e test-agents soak lint bench clean
 
 help:
 	@echo 'make build                the four binaries, in bin/'
@@ -45,21 +45,33 @@ TESTBUILD := -trimpath -ldflags='-s -w' -vet=off
 # COVE_REQUIRE_SANDBOX=1 makes a test fail that would be skipped for want of
 # something on this machine. A result is never taken from the cache: what it
 # depends on is the machine.
+#
+# The end-to-end tests run beside all others, and one package of them at a time: each runs
+# four tests at once, and some tests look at the whole machine. Their packages take turns
+# (internal/test/e2e); -p 2 builds one while another runs.
 test: build
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
 	@: >$(SKIPPED)
-	CGO_ENABLED=0 COVE_BIN='$(CURDIR)/bin' COVE_SKIPPED='$(CURDIR)/$(SKIPPED)' $(GO) test $(TESTBUILD) -count=1 -parallel 4 -timeout 60m $(TESTFLAGS) ./...
+	@$(MAKE) --no-print-directory -j2 test-units test-e2e
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck after $(LEAKS)
 	@sort $(SKIPPED) | uniq -c | while read -r n why; do echo "$$n skipped: $$why"; done
 
+TESTRUN := CGO_ENABLED=0 COVE_BIN='$(CURDIR)/bin' COVE_SKIPPED='$(CURDIR)/$(SKIPPED)' $(GO) test $(TESTBUILD) -count=1 -parallel 4 -timeout 60m
+
+test-units: build
+	packages=$$($(GO) list ./...) && $(TESTRUN) -p 1 $(TESTFLAGS) $$(echo "$$packages" | grep -v '/internal/e2e/')
+
+test-e2e: build
+	$(TESTRUN) -p 2 $(TESTFLAGS) ./internal/e2e/...
+
 test-agents: build
-	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_TEST_AGENTS=1 $(GO) test -count=1 -timeout 2h -v -run '^(TestClaude|TestAgent)' $(TESTFLAGS) ./cmd/cove
+	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_TEST_AGENTS=1 $(GO) test -count=1 -timeout 2h -p 1 -v -run '^(TestClaude|TestAgent)' $(TESTFLAGS) ./internal/e2e/agents ./internal/e2e/jobs
 
 soak: build
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
-	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 4h -v -run '^(TestSoak|TestHostileMachine|TestOrdinaryUser|TestDiskLimit$$|TestFullDiskStart)' $(TESTFLAGS) ./cmd/cove
+	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 4h -p 1 -v -run '^(TestSoak|TestHostileMachine|TestOrdinaryUser|TestDiskLimit$$|TestFullDiskStart)' $(TESTFLAGS) ./internal/e2e/...
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck after $(LEAKS)
 
 lint: $(LINTER)

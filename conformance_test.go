@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/conformance.md and docs/packages.md anew")
+var update = flag.Bool("update", false, "write docs/conformance.md, docs/hostile.md and docs/packages.md anew")
 
 // statement is one testable line about a server or a client of the protocol.
 type statement struct {
@@ -118,20 +118,21 @@ func findTests(root string, all []*statement) error {
 	if err != nil {
 		return err
 	}
-	return scriptStatements(filepath.Join(root, "cmd", "cove", "testdata"), note)
+	if err := scriptStatements(filepath.Join(root, filepath.FromSlash(scripts), "*.txtar"), inScript, note); err != nil {
+		return err
+	}
+	return scriptStatements(filepath.Join(root, "internal", "e2e", "sprite", "testdata", "jssdk", "*.mjs"), inNode, note)
 }
 
 // scriptStatements are those of the scripts, which lie in testdata.
-func scriptStatements(folder string, note func(number, test string) error) error {
-	for pattern, re := range map[string]*regexp.Regexp{"*.txtar": inScript, "jssdk/*.mjs": inNode} {
-		files, err := filepath.Glob(filepath.Join(folder, pattern))
-		if err != nil {
+func scriptStatements(pattern string, re *regexp.Regexp, note func(number, test string) error) error {
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := textStatements(file, re, note); err != nil {
 			return err
-		}
-		for _, file := range files {
-			if err := textStatements(file, re, note); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

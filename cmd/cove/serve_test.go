@@ -1,52 +1,27 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
+	"log/slog"
 	"strings"
 	"testing"
-
-	"github.com/cove-dev/cove/sprites"
 )
 
-// A server makes what sandboxes start from while there is a sprite: for one that was just
-// created, and for those that an earlier server had. Without any, it does not look through
-// this machine's programs. A server that has ended has also ended what it began.
-func TestServePrepares(t *testing.T) {
-	h := newHost(t)
-	dir := filepath.Join(h.data, "base")
-	prepared := func() bool {
-		t.Helper()
-		skeletons, err := filepath.Glob(filepath.Join(dir, "host-*"))
-		if err != nil {
-			t.Fatal(err)
+// TestSuspendedReport: nothing is said to be on disk if nothing is.
+func TestSuspendedReport(t *testing.T) {
+	for _, tt := range []struct {
+		asleep int
+		awake  []string
+		want   string
+	}{
+		{0, []string{"paint"}, "about to be lost"},
+		{2, nil, "is on disk"},
+		{0, nil, "is on disk"},
+	} {
+		var log strings.Builder
+		reportSuspended(slog.New(slog.NewTextHandler(&log, nil)), tt.asleep, tt.awake)
+		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, tt.want) {
+			t.Errorf("%d asleep, %q awake: %s", tt.asleep, tt.awake, got)
 		}
-		return len(skeletons) > 0
-	}
-	h.run("", "cove", "server", "start")
-	h.run("", "cove", "list")
-	h.run("", "cove", "server", "stop")
-	if prepared() {
-		t.Error("a server without a sprite has made a base")
-	}
-	h.run("", "cove", "server", "start")
-	if _, err := h.client().Create(t.Context(), sprites.CreateRequest{Name: "small"}); err != nil {
-		t.Fatal(err)
-	}
-	h.run("", "cove", "server", "stop")
-	if !prepared() {
-		t.Error("a server with a new sprite has made no base")
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	h.run("", "cove", "server", "start")
-	h.run("", "cove", "server", "stop")
-	if !prepared() {
-		t.Error("a server that began with a sprite has made no base")
-	}
-	if out := h.run("", "cove", "exec", "-s", "small", "echo", "done"); strings.TrimSpace(out) != "done" {
-		t.Errorf("got %q, want done", out)
 	}
 }
 

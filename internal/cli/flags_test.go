@@ -73,7 +73,7 @@ func TestEveryFlagIsTested(t *testing.T) {
 // a function in Go, in which each begins and ends with a space.
 func callsInTests(t *testing.T) (lines, functions []string) {
 	t.Helper()
-	for _, pattern := range []string{"*_test.go", "../../cmd/cove/*_test.go", "../../cmd/cove/testdata/*.txtar", "../../scripts/demo.sh"} {
+	for _, pattern := range []string{"*_test.go", "../test/e2e/*.go", "../e2e/*/*_test.go", "../e2e/scripts/testdata/*.txtar", "../../scripts/demo.sh"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v, %v", pattern, files, err)

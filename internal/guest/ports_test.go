@@ -157,7 +157,7 @@ func wantEvent(t *testing.T, events <-chan sprites.PortEvent, want sprites.PortE
 // Statement 57: port_opened comes after listen, port_closed after the end of that,
 // both to the clients of the session whose process it is, and before its exit. (How
 // soon is a matter of gVisor's tables, which are much quicker to read than those of
-// some hosts: see cmd/cove.)
+// some hosts: see internal/e2e/sprite.)
 func TestExecPorts(t *testing.T) {
 	t.Parallel()
 	followers(t, func(t *testing.T, m *machine, _ family) {

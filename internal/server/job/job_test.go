@@ -21,7 +21,7 @@ import (
 )
 
 // newManager starts a server that has jobs. Its sandboxes have no supervisor: what
-// needs one is tested with real sandboxes, in cmd/cove.
+// needs one is tested with real sandboxes, in internal/e2e/jobs.
 func newManager(t *testing.T) (*Manager, *cove.Client) {
 	t.Helper()
 	var m *Manager

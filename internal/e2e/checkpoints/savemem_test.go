@@ -1,0 +1,105 @@
+package checkpoints
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/test/e2e"
+)
+
+// holding is a program that has 320 MiB of memory that are not zero, and counts in a file.
+const holding = `import os, time
+a = bytearray(320 << 20)
+for i in range(320): a[i<<20:(i+1)<<20] = os.urandom(1 << 20)
+n = 0
+while True:
+    n += 1
+    open('count', 'w').write('%d %d' % (n, os.getpid()))
+    time.sleep(0.05)
+`
+
+// goesOn fails unless the number in the file count grows, by the process that wrote it
+// before. The file is empty for a moment whenever it is written.
+const goesOn = `read_count() {
+	for try in $(seq 200); do b=$(cat count); [ "$b" ] && return; sleep 0.01; done
+	echo "nothing is counted"; exit 1
+}
+read_count; a=$b
+for n in $(seq 200); do
+	read_count
+	[ "${a#* }" = "${b#* }" ] || { echo "another process counts: $a, then $b"; exit 1; }
+	[ "$a" = "$b" ] || exit 0
+	sleep 0.05
+done
+echo "it stays at $b"; exit 1`
+
+func startHolding(t *testing.T, h *e2e.Host) {
+	t.Helper()
+	h.Write("hold.py", holding)
+	h.Run("", "cove", "create", "paint", "--idle", "0", "--memory", "512M")
+	h.Run("", "cove", "cp", h.Home+"/../hold.py", "paint:hold.py")
+	h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "setsid nohup python3 hold.py >/dev/null 2>&1 & for i in $(seq 1200); do [ -s count ] && exit; sleep 0.1; done; exit 1")
+}
+
+// TestSaveNearLimit: the memory of a sprite that uses most of what it may is saved,
+// though what is written of it counts as its own; afterwards its limit is what it was.
+func TestSaveNearLimit(t *testing.T) {
+	h := e2e.NewHost(t)
+	h.Serve(nil)
+	startHolding(t, h)
+	// counts fails unless the program goes on.
+	counts := func() {
+		t.Helper()
+		h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", goesOn)
+	}
+	counts()
+	h.Run("", "cove", "checkpoint", "create", "-s", "paint")
+	counts()
+	if _, err := h.Client().Sprite("paint").Suspend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	counts()
+	if data, err := os.ReadFile(filepath.Join("/sys/fs/cgroup/memory/cove-"+h.SandboxState().Container, "memory.limit_in_bytes")); err == nil && len(strings.TrimSpace(string(data))) > len("536870912") {
+		t.Errorf("the limit is %s", data)
+	}
+}
+
+// TestEndInCheckpoint: a sandbox that ends while its memory is saved is said to have
+// ended, and the next use boots at once.
+func TestEndInCheckpoint(t *testing.T) {
+	h := e2e.NewHost(t)
+	h.Serve(nil)
+	startHolding(t, h)
+	_, ended := h.Background("", "cove", "checkpoint", "create", "-s", "paint")
+	e2e.Await(t, "a part of its memory in the image", func() bool {
+		// It is in the shim's own mount namespace.
+		for _, pid := range h.Shims() {
+			pages, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "root", h.Data, "run", "*", "image", "*.img"))
+			for _, file := range pages {
+				if st, err := os.Stat(file); err == nil && st.Size() > 1<<20 {
+					return true
+				}
+			}
+		}
+		return false
+	})
+	if err := unix.Kill(h.SandboxState().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	out, err := ended()
+	if err == nil || !strings.Contains(out, "the sandbox has ended") || strings.Contains(out, "connection refused") {
+		t.Errorf("%v: %s", err, out)
+	}
+	began := time.Now()
+	h.Run("", "cove", "exec", "-s", "paint", "true")
+	t.Logf("the next use took %v", time.Since(began))
+	if out := h.Run("", "cove", "checkpoint", "list", "-s", "paint", "--json"); strings.Contains(out, `"v1"`) {
+		t.Errorf("it is listed: %s", out)
+	}
+}

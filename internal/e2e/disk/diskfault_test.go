@@ -1,0 +1,124 @@
+package disk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/test/e2e"
+)
+
+// keepFull takes each byte of a data folder's disk as soon as it is free, until the function
+// that it returns is called: as a program in a sprite may, which no kill of a server ends.
+func keepFull(h *e2e.Host) (stop func()) {
+	h.T.Helper()
+	f, err := os.OpenFile(filepath.Join(h.Data, "fill"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	var ends atomic.Bool
+	var taking sync.WaitGroup
+	for range 2 { // what one of them waits for, the other does not
+		taking.Go(func() {
+			for block := make([]byte, 4<<10); !ends.Load(); {
+				if _, err := f.Write(block); err != nil && !errors.Is(err, syscall.ENOSPC) {
+					h.T.Error(err)
+					return
+				}
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() {
+		ends.Store(true)
+		taking.Wait()
+		if err := f.Close(); err != nil {
+			h.T.Error(err)
+		}
+	})
+	h.T.Cleanup(stop)
+	return stop
+}
+
+// full checks that a command says that the disk is full, and what to do.
+func full(h *e2e.Host, args ...string) {
+	h.T.Helper()
+	out, code := h.Try("", "cove", args...)
+	if code != 6 || !strings.Contains(out, "the disk of the server is full") || !strings.Contains(out, "hint: ") || !strings.Contains(out, "free some space") || strings.Contains(out, h.Data) {
+		h.T.Errorf("%v on a full disk: exit %d\n%s", args, code, out)
+	}
+}
+
+// TestFullDiskStart: a server starts on a disk that something keeps full, however the last
+// one ended, and there what makes room can be done. Otherwise nobody could make any.
+func TestFullDiskStart(t *testing.T) {
+	disks := map[string]func(testing.TB, string, string){"ext4": e2e.Ext4Disk}
+	if e2e.Soak() {
+		disks["tmpfs"] = e2e.SmallDisk // a file there gives its room back as soon as it is emptied
+	}
+	for name, mount := range disks {
+		t.Run(name, func(t *testing.T) {
+			h := e2e.NewHostOn(t, "160m", mount)
+			h.Serve(nil, "--disk-reserve", "0")
+			h.Run("", "cove", "create", "paint", "--idle", "0")
+			h.Run("", "cove", "create", "cold")
+			h.Run("", "cove", "create", "idle", "--idle", "1s")
+			h.Run("", "cove", "exec", "-s", "idle", "--", "sh", "-c", "head -c 1M /dev/urandom >big")
+			for range 4 {
+				h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "head -c 2M /dev/urandom >big")
+				h.Run("", "cove", "checkpoint", "create", "-s", "paint")
+			}
+			h.Stage("idle", true)
+			e2e.FillUp(h)
+			stop := keepFull(h)
+			for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGKILL} {
+				h.EndServer(sig)
+				h.Serve(nil, "--disk-reserve", "0")
+				h.Run("", "cove", "list")
+			}
+			full(h, "checkpoint", "create", "-s", "paint")
+			full(h, "fork", "paint", "copy")
+			full(h, "exec", "-s", "cold", "--", "true")
+			h.Run("", "cove", "exec", "-s", "idle", "--", "rm", "big") // it goes on for that
+			h.Run("", "cove", "checkpoint", "rm", "v1", "-s", "paint")
+			h.Run("", "cove", "checkpoint", "prune", "-s", "paint", "--all", "--keep-last", "1")
+			h.Run("", "cove", "rm", "--yes", "paint")
+			stop()
+			e2e.MakeRoom(h)
+			h.Run("", "cove", "exec", "-s", "cold", "--", "true")
+		})
+	}
+}
+
+// TestReadOnlyDisk: the file system of the data folder has found an error, and is
+// read-only from then on.
+func TestReadOnlyDisk(t *testing.T) {
+	h := e2e.NewRootHost(t)
+	e2e.Ext4Disk(t, h.Data, "96m")
+	h.Serve(nil, "--disk-reserve", "0")
+	pid := h.PID()
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) }) // of a test that failed
+	h.Run("", "cove", "create", "paint")
+	e2e.FailDisk(t, h.Data)
+	says := func(want int, args ...string) {
+		t.Helper()
+		out, code := h.Try("", "cove", args...)
+		if code != want || !strings.Contains(out, "the disk of the server's data folder is read-only or faulty") || !strings.Contains(out, "hint: on the server's machine, see why (dmesg)") || strings.Contains(out, h.Data) {
+			t.Errorf("%v: exit %d\n%s", args, code, out)
+		}
+	}
+	says(1, "create", "two")
+	says(1, "checkpoint", "create", "-s", "paint")
+	says(1, "update", "paint", "--idle", "5m")
+	says(1, "rm", "--yes", "paint")
+	says(125, "exec", "-s", "paint", "--", "true")
+	h.Run("", "cove", "list")
+	h.EndServer(syscall.SIGKILL)
+	if out, code := h.Try("", "cove", "server", "start"); code != 1 || !strings.Contains(out, "read-only file system") || !strings.Contains(out, "hint: that file system is read-only: see why (dmesg)") {
+		t.Errorf("a start: exit %d\n%s", code, out)
+	}
+}

@@ -1,0 +1,12 @@
+// Package network shows what a sprite reaches, what reaches it, and what its policy and its
+// secrets are worth.
+package network
+
+import (
+	"os"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/test/e2e"
+)
+
+func TestMain(m *testing.M) { os.Exit(e2e.Main(m)) }

@@ -1,0 +1,11 @@
+// Package trees shows that work trees go in and come back, by git and by sync.
+package trees
+
+import (
+	"os"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/test/e2e"
+)
+
+func TestMain(m *testing.M) { os.Exit(e2e.Main(m)) }

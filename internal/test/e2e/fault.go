@@ -1,0 +1,61 @@
+package e2e
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/shim"
+)
+
+// A FaultCase kills a victim when a change of a sprite is at a point.
+type FaultCase struct {
+	Point  fault.Point
+	Victim string // server, shim or sandbox
+}
+
+// Victims are the processes that are killed.
+func (c FaultCase) Victims(h *Host, server int) []int {
+	switch c.Victim {
+	case "server":
+		return []int{server}
+	case "shim":
+		return h.Shims()
+	}
+	var pids []int
+	runs, _ := filepath.Glob(filepath.Join(h.Data, "run", "*")) // the pattern is right
+	for _, dir := range runs {
+		if st, err := shim.ReadState(dir); err == nil && st.PID > 0 {
+			pids = append(pids, st.PID)
+		}
+	}
+	return pids
+}
+
+// Acks are the lines that a program has printed. They may be read while it runs.
+type Acks struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (a *Acks) Write(p []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.text.Write(p)
+}
+
+func (a *Acks) String() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.text.String()
+}
+
+// Lines are those that are whole.
+func (a *Acks) Lines() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := strings.Split(a.text.String(), "\n")
+	return all[:len(all)-1]
+}

@@ -1,0 +1,161 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/shim/gateway"
+)
+
+// ExitCode is that of a command's error; 0 if the error has none.
+func ExitCode(err error) int {
+	if e, ok := errors.AsType[interface {
+		error
+		ExitCode() int
+	}](err); ok {
+		return e.ExitCode()
+	}
+	return 0
+}
+
+// Host is a person's machine in a test: a home, a data folder, and a server that
+// the test starts, or that the first command does.
+type Host struct {
+	T    testing.TB
+	Bin  string
+	Home string
+	Data string
+	NS   int // the network namespace that its programs run in; 0: this one
+	Env  []string
+
+	Far  *Host  // where its sprites are; nil: here
+	Addr string // of a far host's server
+}
+
+// Within calls f in the host's network.
+func (h *Host) Within(f func() error) error {
+	if h.NS == 0 {
+		return f()
+	}
+	return gateway.InNetNS(h.NS, f)
+}
+
+// NewHost makes a host whose server, if any, ends with the test. The test runs beside
+// others: each waits more than it works.
+func NewHost(t testing.TB) *Host {
+	t.Helper()
+	if t, ok := t.(*testing.T); ok && !Soak() {
+		t.Parallel()
+	}
+	return NewLoneHost(t)
+}
+
+// NewLoneHost is NewHost for a test that looks at the whole machine.
+func NewLoneHost(t testing.TB) *Host {
+	t.Helper()
+	RequireSandbox(t)
+	dir := TempDir(t)
+	h := &Host{T: t, Bin: BinDir, Home: filepath.Join(dir, "home"), Data: filepath.Join(dir, "data")}
+	for _, d := range []string{h.Home, h.Data} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Write("home/.gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n")
+	t.Cleanup(func() {
+		if err := h.Within(func() error { return EndServer(h.Bin, h.Data, h.Home) }); err != nil {
+			t.Errorf("end the server: %v", err)
+		}
+		if t.Failed() {
+			log, _ := os.ReadFile(filepath.Join(h.Data, "serve.log"))
+			t.Logf("serve.log:\n%s", log)
+		}
+	})
+	if os.Getenv(FarVariable) != "" {
+		GoFar(h)
+	}
+	return h
+}
+
+// TempDir is the test's own folder. An ordinary user can't remove what belongs to
+// the users of its sprites; whoever made the user's TMPDIR does.
+func TempDir(t testing.TB) string {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp("", "cove-host-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Write writes a file below the host's folder.
+func (h *Host) Write(name, text string) {
+	h.T.Helper()
+	name = filepath.Join(filepath.Dir(h.Home), name)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		h.T.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		h.T.Fatal(err)
+	}
+}
+
+// Environ is the environment of the host's programs, with more variables.
+func (h *Host) Environ(env ...string) []string {
+	return append(append(os.Environ(), "HOME="+h.Home, "COVE_DATA="+h.Data, "COVE_URL=", "COVE_TOKEN=", "COVE_BACKEND=", "COVE_CONFIG=", "XDG_CONFIG_HOME=",
+		"PATH="+h.Bin+string(os.PathListSeparator)+os.Getenv("PATH")), append(slices.Clone(h.Env), env...)...)
+}
+
+// Command prepares a program in a folder below the host's.
+func (h *Host) Command(dir, name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	if name == "cove" {
+		cmd.Path, cmd.Err = filepath.Join(h.Bin, name), nil
+	}
+	cmd.Dir = filepath.Join(filepath.Dir(h.Home), dir)
+	cmd.Env = h.Environ()
+	return cmd
+}
+
+// Try runs a program and returns what it printed, both streams, and its code.
+func (h *Host) Try(dir, name string, args ...string) (string, int) {
+	h.T.Helper()
+	var out []byte
+	err := h.Within(func() (err error) {
+		out, err = h.Command(dir, name, args...).CombinedOutput()
+		return err
+	})
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return string(out), exit.ExitCode()
+	}
+	if err != nil {
+		h.T.Fatalf("%s %s: %v", name, strings.Join(args, " "), err)
+	}
+	return string(out), 0
+}
+
+// Run runs a program that must succeed, and returns its standard output.
+func (h *Host) Run(dir, name string, args ...string) string {
+	h.T.Helper()
+	cmd := h.Command(dir, name, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	var out []byte
+	err := h.Within(func() (err error) {
+		out, err = cmd.Output()
+		return err
+	})
+	if err != nil {
+		h.T.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, stderr.String())
+	}
+	return string(out)
+}

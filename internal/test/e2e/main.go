@@ -1,0 +1,90 @@
+// Package e2e is what the end-to-end tests share: a person's machine with a real
+// server, real sandboxes and the binaries of cmd, and what is done and looked at there.
+// The tests are the packages of internal/e2e, each of which has e2e.Main as its TestMain.
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/test/need"
+)
+
+// BinDir holds the three binaries that the tests run.
+var BinDir string
+
+// module is where the programs are that Main builds.
+const module = "github.com/cove-dev/cove"
+
+// turnVariable is set for a test binary that another one runs while it has its turn.
+const turnVariable = "COVE_TEST_TURN"
+
+// Main runs the tests of a package with the binaries that COVE_BIN names, or with its own.
+// The packages of internal/e2e take turns: some of their tests look at the whole machine.
+func Main(m *testing.M) int {
+	BinDir = os.Getenv("COVE_BIN") // made by make build
+	if BinDir == "" {
+		dir, err := os.MkdirTemp("", "cove-bin-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir, module+"/cmd/cove", module+"/cmd/cove-guest", module+"/cmd/cove-runsc")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build the binaries: %v\n%s", err, out)
+			return 1
+		}
+		BinDir = dir
+	}
+	end, err := takeTurn()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "wait for the other end-to-end tests:", err)
+		return 1
+	}
+	defer end()
+	return m.Run()
+}
+
+// takeTurn returns once no other package of internal/e2e runs tests. It locks their
+// folder, in which go test starts each of them.
+func takeTurn() (end func(), err error) {
+	if os.Getenv(turnVariable) != "" {
+		return func() {}, nil
+	}
+	folder, err := os.Open("..")
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = syscall.Flock(int(folder.Fd()), syscall.LOCK_EX)
+		if err != syscall.EINTR { //nolint:errorlint // a system call's own error
+			break
+		}
+	}
+	if err != nil {
+		_ = folder.Close()
+		return nil, err
+	}
+	if err := os.Setenv(turnVariable, "1"); err != nil {
+		_ = folder.Close()
+		return nil, err
+	}
+	return func() { _ = folder.Close() }, nil
+}
+
+// Soak reports whether the long form of a test is wanted (make soak); make test
+// runs a sample.
+func Soak() bool { return os.Getenv("COVE_SOAK") == "1" }
+
+// RequireSandbox skips the test if the machine can't run a sandbox.
+func RequireSandbox(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 { // whose sandboxes need it
+		need.Program(t, "newuidmap", "uidmap")
+	}
+}

@@ -1,0 +1,68 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/need"
+)
+
+// Median is that of durations, in milliseconds.
+func Median(d []time.Duration) float64 {
+	slices.Sort(d)
+	return float64(d[len(d)/2].Microseconds()) / 1000
+}
+
+// RunIn runs a command in a sprite, without its output.
+func RunIn(c *cove.Client, sprite, name string, args ...string) error {
+	return c.Sprite(sprite).Command(name, args...).Run()
+}
+
+// ProcField returns a line of a /proc file that is in kB, in bytes.
+func ProcField(b testing.TB, file, key string) int64 {
+	b.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) >= 2 && f[0] == key {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return n << 10
+		}
+	}
+	b.Fatalf("%s has no %s", file, key)
+	return 0
+}
+
+// NeedsCgroups skips a test of limits where there may be none.
+func NeedsCgroups(t *testing.T) {
+	t.Helper()
+	need.Root(t)
+}
+
+// Resident is the peak of a process's memory, in bytes.
+func Resident(t *testing.T, pid int) int64 {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		var kb int64
+		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kb); err == nil {
+			return kb << 10
+		}
+	}
+	t.Fatal("no VmHWM")
+	return 0
+}

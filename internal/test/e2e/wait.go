@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// AwaitEnd returns once the process is gone or a zombie of another parent.
+func AwaitEnd(pid int) error {
+	for deadline := time.Now().Add(LastResort); time.Now().Before(deadline); {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return nil
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	return fmt.Errorf("process %d does not end", pid)
+}
+
+// LastResort bounds what a test waits for. It only keeps a broken test from hanging for
+// ever: no test passes or fails because something took long.
+const LastResort = 10 * time.Minute
+
+// Await polls until f says yes.
+func Await(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(LastResort); !f(); <-time.After(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, LastResort)
+		}
+	}
+}
+
+// LongEnough calls f with a limit that is to be reached, or that something is to outlast.
+// A slow machine takes longer for what f does before the limit. If f says that it was not done
+// in time, it is called with a longer limit.
+func LongEnough(t testing.TB, limit time.Duration, f func(limit time.Duration) (inTime bool)) {
+	t.Helper()
+	for ; !f(limit); limit *= 6 {
+		if limit > LastResort/2 {
+			t.Fatalf("not in time with a limit of %v", limit)
+		}
+	}
+}
