@@ -46,8 +46,6 @@ func (s *Shim) boot(ctx context.Context) error {
 	if err := kernel.Keep(s.cfg.Dir); err != nil {
 		s.log.Warn("keep the last report of a sandbox's kernel", "err", err)
 	}
-	ok, why := cgroupsWritable(cgroupPath(s.cfg.Cgroups.Parent, s.containers.prefix))
-	s.containers.cgroups = ok
 	st := State{
 		Container:   s.containers.container(0),
 		Folder:      s.folder.identity,
@@ -63,10 +61,10 @@ func (s *Shim) boot(ctx context.Context) error {
 
 		Place:  placeHere(),
 		Groups: Groups{CgroupParent: s.cfg.Cgroups.Parent, CgroupRoot: s.cfg.Cgroups.Root},
+
+		Unlimited: cannotLimit(cgroupPath(s.cfg.Cgroups.Parent, s.containers.prefix)),
 	}
-	if !ok {
-		st.Unlimited = unlimited(why)
-	}
+	s.containers.cgroups = inCgroups(st)
 	s.record.begin(st)
 	mounted := make(chan error, 1)
 	go func() { mounted <- mountDisk(s.cfg, s.folder.rootfs(st), s.log) }()
@@ -201,7 +199,7 @@ func (s *Shim) adopt() error {
 		s.reason = s.why()
 		return fmt.Errorf("%w: %s", errGone, s.reason)
 	}
-	s.containers.cgroups = len(st.Unlimited) == 0
+	s.containers.cgroups = inCgroups(st)
 	if err := s.network.start(s.cfg, fmt.Sprintf("/proc/%d/ns/net", st.PID)); err != nil {
 		return err
 	}

@@ -26,37 +26,77 @@ func cgroupPath(parent, id string) string { return path.Join("/", parent, "cove-
 // cgroup is that of the sandbox.
 func (s State) cgroup() string { return cgroupPath(s.CgroupParent, s.Container) }
 
-// hierarchies returns the mount points of the cgroup hierarchies: one in v2, one
-// per controller in v1.
-func hierarchies() []string {
-	var st unix.Statfs_t
-	if err := unix.Statfs(cgroupRoot, &st); err != nil {
-		return nil
-	}
-	if st.Type == unix.CGROUP2_SUPER_MAGIC {
-		return []string{cgroupRoot}
-	}
-	entries, err := os.ReadDir(cgroupRoot)
-	if err != nil {
-		return nil
-	}
-	var out []string
-	for _, e := range entries {
-		dir := filepath.Join(cgroupRoot, e.Name())
-		if err := unix.Statfs(dir, &st); err == nil && (st.Type == unix.CGROUP_SUPER_MAGIC || st.Type == unix.CGROUP2_SUPER_MAGIC) {
-			out = append(out, dir)
+// hostLimits are the limits that need cgroups of the host, by their controllers. gVisor's own
+// hold a sandbox to its number of processes.
+var hostLimits = []string{"memory", "cpu"}
+
+// lacking lists the limits that no cgroup there can have, with the reason. In v1 runsc starts no
+// sandbox in cgroups unless there are all.
+func lacking(m cgroup.Mounted) (all []string) {
+	var without []string
+	for _, name := range hostLimits {
+		if !slices.Contains(m.Have, name) {
+			without = append(without, name)
 		}
 	}
-	return out
+	if len(without) == 0 {
+		return nil
+	}
+	why := "the cgroups at " + cgroupRoot + " have no controller " + strings.Join(without, ", ")
+	if !m.V2 {
+		return unlimited(why)
+	}
+	for _, name := range without {
+		all = append(all, name+": "+why)
+	}
+	return all
 }
 
-// cgroupsWritable reports whether this process can give limits by cgroups, and
-// if it can't, why.
-func cgroupsWritable(group string) (bool, string) {
-	h := hierarchies()
-	if len(h) == 0 {
-		return false, noCgroups
+// enforced reports whether a sandbox was started with the limit of a controller.
+func enforced(st State, controller string) bool {
+	return !slices.ContainsFunc(st.Unlimited, func(limit string) bool { return strings.HasPrefix(limit, controller+":") })
+}
+
+// inCgroups reports whether a sandbox was started in cgroups of its own: they hold it to a limit
+// at least.
+func inCgroups(st State) bool {
+	return slices.ContainsFunc(hostLimits, func(name string) bool { return enforced(st, name) })
+}
+
+// onlyEnforced takes limits away that the sandbox's cgroups have no controller for.
+func onlyEnforced(r *specs.LinuxResources, st State, have []string) *specs.LinuxResources {
+	if !enforced(st, "memory") {
+		r.Memory = nil
 	}
+	if !enforced(st, "cpu") {
+		r.CPU = nil
+	}
+	if !slices.Contains(have, "pids") {
+		r.Pids = nil
+	}
+	return r
+}
+
+// cannotLimit lists the limits that this process can't give by cgroups, with the reason.
+func cannotLimit(group string) []string {
+	m := cgroup.Look()
+	h := m.Dirs
+	if len(h) == 0 {
+		return unlimited(noCgroups)
+	}
+	lacks := lacking(m)
+	if len(lacks) == len(hostLimits) {
+		return lacks
+	}
+	if ok, why := cgroupsWritable(h, group); !ok {
+		return unlimited(why)
+	}
+	return lacks
+}
+
+// cgroupsWritable reports whether this process can make cgroups that can have limits, and
+// if it can't, why.
+func cgroupsWritable(h []string, group string) (bool, string) {
 	// One shows whose they are; a new folder in each would cost 1 ms apiece.
 	probe := filepath.Join(h[0], group+"-probe")
 	if _, err := os.Stat(filepath.Dir(probe)); err != nil { // the server is elsewhere in this hierarchy
@@ -173,14 +213,18 @@ func UnlimitedUser() []string {
 // Unlimited lists the limits that a sandbox which this process starts now would not have,
 // with the reason. It changes nothing to find out.
 func Unlimited() []string {
-	h := hierarchies()
-	if len(h) == 0 {
+	m := cgroup.Look()
+	if len(m.Dirs) == 0 {
 		return unlimited(noCgroups)
 	}
-	if err := unix.Access(h[0], unix.W_OK); err != nil {
+	lacks := lacking(m)
+	if len(lacks) == len(hostLimits) {
+		return lacks
+	}
+	if err := unix.Access(m.Dirs[0], unix.W_OK); err != nil {
 		return unlimited(unwritable(err))
 	}
-	return nil
+	return lacks
 }
 
 const noCgroups = "no cgroup file system is mounted at " + cgroupRoot
@@ -192,10 +236,9 @@ func unwritable(err error) string {
 	return fmt.Sprintf("cgroups can't be written by this user (%v)", err)
 }
 
-// unlimited lists the limits that need cgroups of the host. gVisor's own hold a sandbox to
-// its number of processes.
+// unlimited lists all limits that need cgroups of the host, with one reason.
 func unlimited(why string) (all []string) {
-	for _, limit := range []string{"memory", "cpu"} {
+	for _, limit := range hostLimits {
 		all = append(all, limit+": "+why)
 	}
 	return all
@@ -218,7 +261,7 @@ func oomKills(group string) int {
 // removeCgroups removes what is left of a sandbox's cgroups in every hierarchy.
 func removeCgroups(group string) error {
 	var errs []error
-	for _, dir := range hierarchies() {
+	for _, dir := range cgroup.Look().Dirs {
 		errs = append(errs, onceEmpty(func() error { return removeGroup(dir, group) }))
 	}
 	return errors.Join(errs...)

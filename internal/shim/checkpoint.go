@@ -63,7 +63,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.moves.refused {
 		return Checkpointed{}, errors.New("it is not wanted any more")
 	}
-	if err := checkDeleted(s.folder, old, s.containers.cgroups); err != nil {
+	if err := checkDeleted(s.folder, old); err != nil {
 		return Checkpointed{}, err
 	}
 	next := s.containers.next(old)

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 // gVisor's runsc starts no sandbox in cgroup v1 if it can't read which processors the
@@ -22,7 +24,7 @@ var cpusetDir = filepath.Join(cgroupRoot, "cpuset")
 // mountCpuset mounts a folder for such files, if cgroups are of v1 and have no cpuset.
 func mountCpuset() error {
 	var st unix.Statfs_t
-	if err := unix.Statfs(cgroupRoot, &st); err != nil || st.Type == unix.CGROUP2_SUPER_MAGIC || len(hierarchies()) == 0 {
+	if err := unix.Statfs(cgroupRoot, &st); err != nil || st.Type == unix.CGROUP2_SUPER_MAGIC || len(cgroup.Look().Dirs) == 0 {
 		return nil // there is no v1
 	}
 	if err := unix.Statfs(cpusetDir, &st); err == nil && st.Type == unix.CGROUP_SUPER_MAGIC {

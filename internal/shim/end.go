@@ -67,7 +67,7 @@ func (s *Shim) killUntilEnded() {
 
 // watch waits for the sandbox's end, cleans up after it and closes ended.
 func (s *Shim) watch() {
-	if s.containers.cgroups {
+	if enforced(s.record.get(), "memory") {
 		s.memory.start(newGuestClient(s.network.guest()))
 	}
 	for {

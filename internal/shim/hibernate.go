@@ -26,7 +26,7 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	if st.Build == "" {
 		return errors.New("it was started by a server that did not say what it is made of")
 	}
-	if err := checkDeleted(s.folder, st, s.containers.cgroups); err != nil {
+	if err := checkDeleted(s.folder, st); err != nil {
 		return err
 	}
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {

@@ -34,11 +34,13 @@ func (s *Shim) setLimits(l Limits) error {
 	if !s.containers.cgroups {
 		return nil
 	}
-	if err := setProcessors(st.cgroup(), l.CPUs); err != nil {
-		return fmt.Errorf("limit the processors: %w", err)
+	if enforced(st, "cpu") {
+		if err := setProcessors(st.cgroup(), l.CPUs); err != nil {
+			return fmt.Errorf("limit the processors: %w", err)
+		}
 	}
 	limit := int64(l.MemoryMB) << 20
-	if limit != st.MemoryLimit {
+	if limit != st.MemoryLimit && enforced(st, "memory") {
 		if err := changeMemory(st.cgroup(), limit); err != nil {
 			return err
 		}
@@ -54,7 +56,7 @@ func (s *Shim) setLimits(l Limits) error {
 	if spec.Linux.Resources == nil {
 		spec.Linux.Resources = &specs.LinuxResources{}
 	}
-	fresh := s.cfg.resources() // an adopted one was told only some of these
+	fresh := onlyEnforced(s.cfg.resources(), st, nil) // an adopted one was told only some of these
 	spec.Linux.Resources.Memory, spec.Linux.Resources.CPU = fresh.Memory, fresh.CPU
 	if err := s.containers.saveBundle(st, spec); err != nil {
 		return err

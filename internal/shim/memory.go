@@ -39,11 +39,10 @@ func nextLook(free int64) time.Duration {
 // at what is used, and has the guest end a process before the kernel would end the sandbox. While a
 // sandbox is being saved it may use more (see raise).
 type memoryWatch struct {
-	folder     folder
-	record     *record
-	containers *containers
-	moves      *moves
-	log        *slog.Logger
+	folder folder
+	record *record
+	moves  *moves
+	log    *slog.Logger
 
 	limited chan struct{} // has a value when the memory may have another limit
 	cancel  context.CancelFunc
@@ -247,7 +246,7 @@ func (w *memoryWatch) limit(st State, raised bool, limit int64) {
 	was := w.raised
 	w.raised = raised
 	w.mu.Unlock()
-	if !w.containers.cgroups || st.MemoryLimit == 0 || was == raised || w.record.get().Container != st.Container {
+	if !enforced(st, "memory") || st.MemoryLimit == 0 || was == raised || w.record.get().Container != st.Container {
 		return // of one that is no more it does not matter
 	}
 	g := openMemoryGroup(st.cgroup(), st.MemoryLimit)

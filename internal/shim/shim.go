@@ -119,7 +119,7 @@ func newShim(cfg Config, identity string, log *slog.Logger) *Shim {
 		record:     r,
 		containers: c,
 		network:    &network{record: r, log: log, netns: -1},
-		memory:     &memoryWatch{folder: f, record: r, containers: c, moves: m, log: log, limited: make(chan struct{}, 1)},
+		memory:     &memoryWatch{folder: f, record: r, moves: m, log: log, limited: make(chan struct{}, 1)},
 		moves:      m,
 	}
 }

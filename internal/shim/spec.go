@@ -63,7 +63,7 @@ func (c *containers) writeBundle(cfg Config, st State, netns string) error {
 	}
 	if c.cgroups {
 		spec.Linux.CgroupsPath = st.cgroup()
-		spec.Linux.Resources = cfg.resources()
+		spec.Linux.Resources = onlyEnforced(cfg.resources(), st, cgroup.Look().Have)
 	}
 	since, err := upperSince(cfg.Disk)
 	if err != nil {

@@ -257,9 +257,9 @@ const (
 	anyDeleted  = 4 << 20 // of them there is always memory for
 )
 
-// checkDeleted is ErrDeleted where the sandbox's memory doesn't take the deleted files that
+// checkDeleted is ErrDeleted if the sandbox's memory doesn't take the deleted files that
 // are open in it: gVisor has them there, holes and all, while it saves and restores.
-func checkDeleted(f folder, st State, cgroups bool) error {
+func checkDeleted(f folder, st State) error {
 	files, err := diskFiles(f, st)
 	if err != nil {
 		return err
@@ -268,7 +268,7 @@ func checkDeleted(f folder, st State, cgroups bool) error {
 	if deleted <= anyDeleted {
 		return nil
 	}
-	if cgroups && st.MemoryLimit > 0 {
+	if enforced(st, "memory") && st.MemoryLimit > 0 {
 		g := openMemoryGroup(st.cgroup(), st.MemoryLimit)
 		free, err := g.spare()
 		if err != nil {
