@@ -22,7 +22,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/cli"
 	"github.com/cove-dev/cove/internal/cli/config"
@@ -132,7 +131,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 			if err := checkFree(o.address(cmd.Context(), ""), dir); err != nil {
 				return err
 			}
-			if err := checkDisk(dir); err != nil {
+			if err := private.Fit(dir); err != nil {
 				return err
 			}
 			return serve(o, dir, logger, cmd.OutOrStdout())
@@ -155,7 +154,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.BoolVar(&o.suspend, "suspend-at-end", endsContainer(), "at its end, put the memory of all sprites on disk, because their sandboxes end with it; so it is for a container's main process, also below its init (docker run --init), and with a unit of systemd when the machine ends")
 	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
 	f.StringArrayVar(&o.headers, "connector-header", nil, "'NAME=HEADER: VALUE' added to what goes through a connector; $VAR is taken from the environment (repeatable)")
-	f.BoolVar(&o.check, "check", false, "say what is wrong with the settings, and end")
+	f.BoolVar(&o.check, "check", false, "say what is wrong with the settings or the data folder, and end")
 	f.BoolVar(&o.older, "accept-older-store", false, "go on with a cove.db that is older than the rest of the data folder; what it does not know is moved to aside/ there")
 	return cmd
 }
@@ -193,11 +192,15 @@ func givenFlags(flags *pflag.FlagSet) []string {
 	return given
 }
 
-// checkSettings says what is wrong with a server's settings.
+// checkSettings says what is wrong with a server's settings, or its data folder.
 func checkSettings(o serveOptions, dir string) error {
 	_, connectorErr := parseConnectors(o.connectors, o.headers, os.LookupEnv)
-	_, reserveErr := diskReserve(o.reserve, dir)
-	return errors.Join(checkPool(o.pool), connectorErr, reserveErr)
+	at := dir // or what there is above a folder that has yet to be made
+	for _, err := os.Stat(at); errors.Is(err, os.ErrNotExist) && at != filepath.Dir(at); _, err = os.Stat(at) {
+		at = filepath.Dir(at)
+	}
+	_, reserveErr := diskReserve(o.reserve, at)
+	return errors.Join(checkPool(o.pool), connectorErr, reserveErr, private.Fit(dir))
 }
 
 func checkPool(n int) error {
@@ -244,24 +247,6 @@ func checkFree(addr, dir string) error {
 		return errNoListen(err)
 	}
 	return ln.Close()
-}
-
-// checkDisk refuses a data folder on a file system that can't have a sprite's disk.
-func checkDisk(dir string) error {
-	at := dir
-	for {
-		var st unix.Statfs_t
-		err := unix.Statfs(at, &st)
-		if errors.Is(err, unix.ENOENT) && at != filepath.Dir(at) {
-			at = filepath.Dir(at)
-			continue
-		}
-		if err == nil && st.Type == unix.OVERLAYFS_SUPER_MAGIC {
-			return &private.RefusedError{Dir: dir, Why: "is on overlayfs, as a container's own files are: no sprite's disk can be there",
-				Hint: "choose one on a volume, or on another disk, with --data DIR or COVE_DATA"}
-		}
-		return nil // another error is told by those who use the folder
-	}
 }
 
 func errNoListen(err error) error {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -570,6 +571,10 @@ func (d *doctor) server(ctx context.Context) check {
 	c := check{Name: "server", Level: levelOK}
 	client, err := d.inv.server.runningClient(ctx)
 	if errors.Is(err, errNoServer) {
+		if err := private.Fit(d.data); err != nil {
+			f := classify(err)
+			return check{c.Name, levelFail, "none runs, and none would start: " + f.message, cmp.Or(f.hint, otherFolder)}
+		}
 		if err := d.checkStore(ctx); err != nil {
 			f := classify(err)
 			return check{c.Name, levelFail, "none runs, and none would start: " + f.message, f.hint}

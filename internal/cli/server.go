@@ -271,6 +271,9 @@ func processAlive(pid int) bool {
 	return err == nil || errors.Is(err, unix.EPERM)
 }
 
+// otherFolder is what to do if a data folder can't be made or written.
+const otherFolder = "name another one: --data DIR or COVE_DATA"
+
 // start starts a server on a data folder, and returns once it answers. Of
 // several at once, one process starts it and the others wait. Where somebody
 // else's server was faster, that one is as good.
@@ -280,7 +283,7 @@ func (s *chosenServer) start(ctx context.Context, dir string, byDefault bool) er
 		if _, ok := errors.AsType[*private.RefusedError](err); ok {
 			return err
 		}
-		return hinted(err, "name another one: --data DIR or COVE_DATA")
+		return hinted(err, otherFolder)
 	}
 	if was != 0 {
 		s.out.say("The data folder %s was open to other users (%v), and is closed now. If you do not trust all of them, replace its tokens: cove token --help", dir, was)

@@ -189,6 +189,20 @@ func checkOwner(dir string, st fs.FileInfo) error {
 
 // tightenFolder keeps others out of a folder that holds cove's files, or nothing.
 func tightenFolder(f *os.File, dir string, st fs.FileInfo, entries []fs.DirEntry) error {
+	if err := onlyOurs(dir, st, entries); err != nil {
+		return err
+	}
+	if err := f.Chmod(0o700); err != nil {
+		return fmt.Errorf("close the data folder to others: %w", err)
+	}
+	if st, err := f.Stat(); err != nil || st.Mode().Perm()&others != 0 {
+		return errors.Join(err, &RefusedError{Dir: dir, Why: "stays open to others: its file system keeps no permissions", Hint: "use a folder on another file system with --data DIR"})
+	}
+	return nil
+}
+
+// onlyOurs refuses a folder that others may enter if it holds what is not cove's.
+func onlyOurs(dir string, st fs.FileInfo, entries []fs.DirEntry) error {
 	for _, e := range entries {
 		if !known(e.Name()) {
 			return &RefusedError{
@@ -197,12 +211,6 @@ func tightenFolder(f *os.File, dir string, st fs.FileInfo, entries []fs.DirEntry
 				Hint: fmt.Sprintf("use a folder in it with --data %s, or close it with chmod 700 %[2]s", filepath.Join(dir, "cove"), dir),
 			}
 		}
-	}
-	if err := f.Chmod(0o700); err != nil {
-		return fmt.Errorf("close the data folder to others: %w", err)
-	}
-	if st, err := f.Stat(); err != nil || st.Mode().Perm()&others != 0 {
-		return errors.Join(err, &RefusedError{Dir: dir, Why: "stays open to others: its file system keeps no permissions", Hint: "use a folder on another file system with --data DIR"})
 	}
 	return nil
 }
@@ -288,12 +296,15 @@ func tightenTarget(link string) error {
 // somebody else's, or a folder to which others may write and whose names nothing protects.
 // A group of the user's own, or root's, is none of others: where each user has a group, the
 // user's folders are often writable to it.
-func checkWay(dir string) error {
+func checkWay(dir string) error { return checkWayFrom(dir, dir) }
+
+// checkWayFrom is checkWay of the part of a path that ends at a folder.
+func checkWayFrom(dir, from string) error {
 	trusted, groups := []int{os.Geteuid(), 0}, []int{os.Getegid(), 0}
 	if inUserNS() {
 		trusted, groups = append(trusted, overflow), append(groups, overflow) // the machine's root, as seen from inside
 	}
-	for at := dir; ; at = filepath.Dir(at) {
+	for at := from; ; at = filepath.Dir(at) {
 		st, err := os.Lstat(at)
 		if err != nil {
 			return err

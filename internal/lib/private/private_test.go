@@ -101,7 +101,7 @@ func TestFolder(t *testing.T) {
 			if test.root && os.Geteuid() != 0 {
 				return
 			}
-			above := t.TempDir()
+			above := folderForData(t)
 			must(t, os.Chmod(above, 0o755))
 			dir := filepath.Join(above, "data")
 			must(t, os.Mkdir(dir, 0o700))
@@ -110,6 +110,10 @@ func TestFolder(t *testing.T) {
 			refuses := test.refused != "" && !strings.Contains(test.refused, "notes") // which a server does before it closes the folder
 			if err := Check(dir); before != nil && (err != nil) != refuses {
 				t.Errorf("Check: %v", err)
+			}
+			fit := Fit(dir)
+			if refused, ok := errors.AsType[*RefusedError](fit); test.refused == "" && fit != nil || test.refused != "" && (!ok || !strings.Contains(refused.Error(), test.refused)) {
+				t.Errorf("Fit: %v, want %q", fit, test.refused)
 			}
 			was, err := Folder(dir)
 			if test.refused != "" {
