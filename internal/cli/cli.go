@@ -35,6 +35,9 @@ func Main(ctx context.Context, args []string, streams Streams, extra ...*cobra.C
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.Err)
+	if err := absoluteHome(); err != nil {
+		return reportError(inv, root, err)
+	}
 	spriteFlagOf(root, args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err = lostResult(out, err); err != nil {
