@@ -1,9 +1,11 @@
 package guest
 
 import (
+	"errors"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -194,15 +196,31 @@ func (c *command) find() (string, error) {
 		}
 		full := dir + "/" + c.path
 		var st syscall.Stat_t
-		if syscall.Stat(full, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+		if err := syscall.Stat(full, &st); err != nil {
+			found = missing(found, err)
+			continue
+		}
+		if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
 			continue
 		}
 		if st.Mode&0o111 != 0 {
 			return full, nil
 		}
-		found = syscall.EACCES
+		found = missing(syscall.EACCES, found)
 	}
 	return "", found
+}
+
+// lookupFaults are the errors of a look-up that say nothing of whether there is a program.
+var lookupFaults = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO}
+
+// missing is why no program was found, once the look-up in one more folder failed: what kept it
+// from being looked up, else what was the reason before.
+func missing(so, err error) error {
+	if slices.ContainsFunc(lookupFaults, func(e syscall.Errno) bool { return errors.Is(err, e) }) {
+		return err
+	}
+	return so
 }
 
 // maxShown is how much of a command line is shown in lists.

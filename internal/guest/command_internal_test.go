@@ -1,0 +1,45 @@
+package guest
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestMissing: a program that could not be looked up is not one that is not there.
+func TestMissing(t *testing.T) {
+	for _, tt := range []struct{ so, err, want error }{
+		{syscall.ENOENT, syscall.ENOENT, syscall.ENOENT},
+		{syscall.ENOENT, syscall.ENOTDIR, syscall.ENOENT},
+		{syscall.ENOENT, syscall.EMFILE, syscall.EMFILE},
+		{syscall.EMFILE, syscall.ENOENT, syscall.EMFILE},
+		{syscall.EACCES, syscall.ENFILE, syscall.ENFILE},
+		{syscall.EACCES, syscall.EMFILE, syscall.EMFILE},
+		{syscall.EACCES, syscall.ELOOP, syscall.EACCES},
+	} {
+		if got := missing(tt.so, tt.err); !errors.Is(got, tt.want) {
+			t.Errorf("%v, then %v: got %v, want %v", tt.so, tt.err, got, tt.want)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "there"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	loop := filepath.Join(dir, "loop")
+	if err := os.Symlink(loop, loop); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"there": "there: permission denied", "absent": "absent: command not found"} {
+		c := &command{path: name, dir: dir, env: []string{"PATH=" + dir + ":" + loop}}
+		_, err := c.find()
+		if err = notStarted(c, err); !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if err := notStarted(&command{path: "true", dir: dir}, syscall.EMFILE); !strings.Contains(err.Error(), "true: too many open files") {
+		t.Errorf("got %v", err)
+	}
+}
