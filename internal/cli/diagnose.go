@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
@@ -265,7 +266,11 @@ func (x *examination) command(ctx context.Context, sprite **sprites.Sprite) erro
 		x.right("sandbox", "awake, runs commands")
 		return nil
 	case inside:
-		x.wrong(stateProbeFailed, "cove exec -s "+x.name+" --user root --dir / sh -c 'id sprite; ls -ld "+spriteHome+"'",
+		next := "cove exec -s " + x.name + " --user root --dir / sh -c 'id sprite; ls -ld " + spriteHome + "'"
+		if strings.Contains(said.String(), unix.EMFILE.Error()) {
+			next = "cove restart " + x.name + "; cove doctor says how to raise the limit"
+		}
+		x.wrong(stateProbeFailed, next,
 			"the sandbox runs, and a command in it does not: exit code %d: %s", exit.Code, printable.Line(said.String()))
 	default:
 		f := classify(err)

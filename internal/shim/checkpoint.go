@@ -63,6 +63,9 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.moves.refused {
 		return Checkpointed{}, errors.New("it is not wanted any more")
 	}
+	if err := canAnswer(old.PID); err != nil {
+		return Checkpointed{}, err
+	}
 	if err := checkDeleted(s.folder, old); err != nil {
 		return Checkpointed{}, err
 	}

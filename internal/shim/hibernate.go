@@ -26,6 +26,9 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	if st.Build == "" {
 		return errors.New("it was started by a server that did not say what it is made of")
 	}
+	if err := canAnswer(st.PID); err != nil {
+		return err
+	}
 	if err := checkDeleted(s.folder, st); err != nil {
 		return err
 	}

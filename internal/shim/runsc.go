@@ -12,11 +12,13 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/logfile"
+	"github.com/cove-dev/cove/internal/lib/openfiles"
 	"github.com/cove-dev/cove/internal/shim/kernel"
 )
 
@@ -261,8 +263,38 @@ func (r runsc) forget() error {
 	return errors.Join(errs...)
 }
 
-func (r runsc) pause() error  { return r.call("pause", r.container) }
-func (r runsc) resume() error { return r.call("resume", r.container) }
+func (r runsc) pause() error  { return r.control("pause") }
+func (r runsc) resume() error { return r.control("resume") }
+
+// controlLimit bounds a call that the sandbox's kernel answers at once, if it answers at all.
+const controlLimit = 2 * time.Minute
+
+// control makes a call that the sandbox's kernel answers.
+func (r runsc) control(verb string) error {
+	if pid, _, err := r.sandboxProcess(); err == nil {
+		if err := canAnswer(pid); err != nil {
+			return fmt.Errorf("runsc %s: %w", verb, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), controlLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.path, append(r.flags(), verb, r.container)...)
+	cmd.Env = runscEnv()
+	out, err := cmd.CombinedOutput()
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("runsc %s: the sandbox's kernel has not answered within %v", verb, controlLimit)
+	}
+	return said(err, verb, out)
+}
+
+// canAnswer is an error if the sandbox's kernel, which has that process, can open no more files: it
+// could accept no call then, and would never answer.
+func canAnswer(pid int) error {
+	if !openfiles.Exhausted(pid) {
+		return nil
+	}
+	return fmt.Errorf("the sandbox has all %d files open that it may, and can't be asked: %w; end it with cove restart, and raise the limit (cove doctor says how)", openfiles.Of(pid), unix.EMFILE)
+}
 
 // freeze pauses a sandbox that may be paused already, and thaw resumes one that may
 // run: a shim that died in between has left it in either state.
@@ -279,10 +311,15 @@ func unless(err error, said string) error {
 
 func (r runsc) call(args ...string) error {
 	out, err := r.command(args...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("runsc %s: %w: %s", args[0], err, lastLines(string(out)))
+	return said(err, args[0], out)
+}
+
+// said adds to the error of a call what runsc said.
+func said(err error, verb string, out []byte) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("runsc %s: %w: %s", verb, err, lastLines(string(out)))
 }
 
 // lastLines returns the end of what a program said, short enough for an error. If a Go

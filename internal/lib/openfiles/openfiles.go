@@ -3,6 +3,7 @@
 package openfiles
 
 import (
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -41,4 +42,18 @@ func Of(pid int) uint64 {
 		return 0
 	}
 	return lim.Cur
+}
+
+// Exhausted reports whether a process has as many files open as it may. It says no if this user
+// can't tell.
+func Exhausted(pid int) bool {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		return false
+	}
+	limit, open := Of(pid), uint64(len(entries))
+	if pid == os.Getpid() {
+		open-- // the list itself
+	}
+	return limit > 0 && open >= limit
 }
