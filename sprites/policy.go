@@ -44,6 +44,27 @@ type NetworkRule struct {
 	Protocol string   `json:"protocol,omitempty"` // tcp, which is the default, or udp
 }
 
+// PresetRules are the rules that the presets of a policy stand for on its server.
+type PresetRules struct {
+	Rules []NetworkRule `json:"rules"`
+
+	// Withheld counts rules for package registries that are not among Rules, because only a
+	// token with the verb admin may see them.
+	Withheld int `json:"withheld,omitempty"`
+}
+
+// Presets asks a server of cove for the rules that the presets of a sprite's policy stand
+// for. nil: the server does not tell.
+func Presets(ctx context.Context, s *Sprite) (*PresetRules, error) {
+	var answer struct {
+		Presets *PresetRules `json:"presets"`
+	}
+	if err := s.client.Call(ctx, Request{Method: http.MethodGet, Path: s.path("policy", "network"), Query: url.Values{"presets": {"true"}}, Retry: true}, &answer); err != nil {
+		return nil, fmt.Errorf("presets of %s: %w", s.describe(), err)
+	}
+	return answer.Presets, nil
+}
+
 // PolicyDecision says whether a sprite may reach something.
 type PolicyDecision struct {
 	Target    string           `json:"target"`

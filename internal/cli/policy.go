@@ -230,20 +230,20 @@ one. Addresses that no name leads to are not reached then.`},
 		if err != nil {
 			return err
 		}
-		var stay, named []string
+		var stay []string
+		var now sprites.NetworkPolicy
 		err = setPolicy(ctx, inv, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
 			added := addRules(p, rules)
 			added.Limits = p.Limits
-			stay, named = against(added, rules), presetNames(added, rules)
+			stay, now = against(added, rules), added
 			return added, nil
 		})
 		if err == nil && len(stay) > 0 {
 			sprite, _ := inv.sprite.name(ctx) // it was known a moment ago
 			inv.say("Rules for some of these ports say otherwise, and decide there; to %[1]s these too: cove policy %[1]s -s %[2]s %[3]s", action, sprite, strings.Join(stay, " "))
 		}
-		if err == nil && len(named) > 0 {
-			sprite, _ := inv.sprite.name(ctx) // likewise
-			inv.say("A preset names hosts of these, which decides for them; to deny them too: cove policy deny -s %s %s", sprite, strings.Join(named, " "))
+		if err == nil && slices.ContainsFunc(rules, isZoneDenied) {
+			sayPresetNames(ctx, inv, now, rules)
 		}
 		return err
 	})
@@ -274,10 +274,40 @@ func against(p sprites.NetworkPolicy, rules []sprites.NetworkRule) (targets []st
 	return targets
 }
 
-// presetNames are the hosts that a preset of the policy allows by a longer name than that of a
-// rule that denies them, as cove policy deny takes them. The registries of the server's
-// machine are not among them: this end does not know them.
-func presetNames(p sprites.NetworkPolicy, rules []sprites.NetworkRule) (names []string) {
+// isZoneDenied reports whether a rule denies more than one name, so that a preset may allow some
+// of them by a longer name.
+func isZoneDenied(r sprites.NetworkRule) bool {
+	return r.Action == "deny" && strings.HasPrefix(r.Domain, "*")
+}
+
+// sayPresetNames says which hosts a preset of the policy still allows although new rules deny
+// the zones that they are in.
+func sayPresetNames(ctx context.Context, inv *invocation, p sprites.NetworkPolicy, rules []sprites.NetworkRule) {
+	if !slices.ContainsFunc(p.Rules, func(r sprites.NetworkRule) bool { return r.Include != "" }) {
+		return
+	}
+	sprite, err := inv.spriteHandle(ctx)
+	if err != nil {
+		return // the rules are in force; this is a remark
+	}
+	presets, err := sprites.Presets(ctx, sprite)
+	if presets == nil {
+		if err != nil {
+			inv.detail("cove: which hosts of these a preset allows by name could not be asked: %v", err)
+		}
+		presets = builtinPresets(p)
+	}
+	if named := presetNames(p, presets.Rules, rules); len(named) > 0 {
+		inv.say("A preset names hosts of these, which decides for them; to deny them too: cove policy deny -s %s %s", sprite.Name(), strings.Join(named, " "))
+	}
+	if presets.Withheld > 0 {
+		inv.say("A preset also allows the package registries of the server's machine by name, whose names a token without the verb admin can't see. If one is of these, it stays allowed; ask by: cove policy test -s %s HOST", sprite.Name())
+	}
+}
+
+// builtinPresets are the rules of a policy's presets without those of the server's machine.
+func builtinPresets(p sprites.NetworkPolicy) *sprites.PresetRules {
+	out := &sprites.PresetRules{}
 	for _, include := range p.Rules {
 		if include.Include == "" {
 			continue
@@ -286,16 +316,25 @@ func presetNames(p sprites.NetworkPolicy, rules []sprites.NetworkRule) (names []
 		if err != nil {
 			continue // of a newer server
 		}
-		for _, r := range rules {
-			zone, wild := strings.CutPrefix(r.Domain, "*")
-			for _, host := range hosts {
-				longer := host.Domain != r.Domain && strings.HasSuffix(host.Domain, zone)
-				denied := func(o sprites.NetworkRule) bool {
-					return o.Action == "deny" && o.Domain == host.Domain && len(o.Ports) == 0
-				}
-				if wild && r.Action == "deny" && longer && !host.Deny && !slices.ContainsFunc(p.Rules, denied) {
-					names = append(names, printable.Word(host.Domain))
-				}
+		for _, host := range hosts {
+			out.Rules = append(out.Rules, sprites.NetworkRule(host.Spec()))
+		}
+	}
+	return out
+}
+
+// presetNames are the hosts that the rules of presets allow by a longer name than that of a
+// new rule that denies them, as cove policy deny takes them.
+func presetNames(p sprites.NetworkPolicy, presets, rules []sprites.NetworkRule) (names []string) {
+	for _, r := range rules {
+		zone := strings.TrimPrefix(r.Domain, "*")
+		for _, host := range presets {
+			longer := host.Domain != "" && host.Domain != r.Domain && strings.HasSuffix(host.Domain, zone)
+			denied := func(o sprites.NetworkRule) bool {
+				return o.Action == "deny" && o.Domain == host.Domain && len(o.Ports) == 0
+			}
+			if isZoneDenied(r) && longer && host.Action != "deny" && !slices.ContainsFunc(p.Rules, denied) {
+				names = append(names, printable.Word(host.Domain))
 			}
 		}
 	}

@@ -104,7 +104,8 @@ func TestPresetNames(t *testing.T) {
 		{[]sprites.NetworkRule{{Include: "defaults"}}, deny("*.github.com"), ""},
 		{[]sprites.NetworkRule{agent}, sprites.NetworkRule{Domain: "*.openai.com", Action: "allow"}, ""},
 	} {
-		got := presetNames(sprites.NetworkPolicy{Rules: append(test.policy, test.rule)}, []sprites.NetworkRule{test.rule})
+		p := sprites.NetworkPolicy{Rules: append(test.policy, test.rule)}
+		got := presetNames(p, builtinPresets(p).Rules, []sprites.NetworkRule{test.rule})
 		if strings.Join(got, " ") != test.want {
 			t.Errorf("%v and %v: got %q, want %q", test.policy, test.rule, got, test.want)
 		}

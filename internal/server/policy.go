@@ -20,6 +20,7 @@ type policyRoutes struct {
 // maxPolicy bounds a document of rules.
 const maxPolicy = 1 << 20
 
+// get answers with the policy; with presets=true, also with the rules that its presets stand for.
 func (g *policyRoutes) get(w http.ResponseWriter, r *http.Request) error {
 	p, err := g.host.NetworkPolicy(r.Context(), r.PathValue("name"))
 	if err != nil {
@@ -29,7 +30,18 @@ func (g *policyRoutes) get(w http.ResponseWriter, r *http.Request) error {
 		p.Rules = []sprites.NetworkRule{}
 	}
 	w.Header().Set("ETag", p.Revision)
-	writeJSON(w, http.StatusOK, p)
+	if r.URL.Query().Get("presets") != "true" {
+		writeJSON(w, http.StatusOK, p)
+		return nil
+	}
+	presets, err := sprite.PresetRules(r.Context(), g.host, r.PathValue("name"), principalOf(r).may(admin))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, struct {
+		sprites.NetworkPolicy
+		Presets sprites.PresetRules `json:"presets"`
+	}{p, presets})
 	return nil
 }
 

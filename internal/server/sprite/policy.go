@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -202,6 +203,39 @@ func (n *network) compile(ctx context.Context, p sprites.NetworkPolicy) (set pol
 		return set, fail.Newf(CodeBadRequest, "see how rules are written with: cove help policy", "the network policy: %v", err)
 	}
 	return set, nil
+}
+
+// PresetRules are the rules that the presets of a sprite's policy stand for now. Unless all is
+// set, those of the package registries are withheld: they name what may be of the host's own
+// network.
+func PresetRules(ctx context.Context, h *Host, name string, all bool) (out sprites.PresetRules, err error) {
+	row, err := h.rows.named(ctx, name)
+	if err != nil {
+		return out, err
+	}
+	out.Rules = []sprites.NetworkRule{}
+	for _, r := range row.Policy.Rules {
+		if r.Include == "" {
+			continue
+		}
+		whole, err := h.network.compile(ctx, sprites.NetworkPolicy{Rules: []sprites.NetworkRule{r}})
+		if err != nil {
+			return out, err
+		}
+		known, err := policy.Preset(r.Include, policy.Machine{})
+		if err != nil {
+			return out, err
+		}
+		for _, rule := range whole.Rules {
+			own := slices.ContainsFunc(known, func(k policy.Rule) bool { return k.Domain == rule.Domain && k.Prefix == rule.Prefix })
+			if !own && !all {
+				out.Withheld++
+				continue
+			}
+			out.Rules = append(out.Rules, sprites.NetworkRule(rule.Spec()))
+		}
+	}
+	return out, nil
 }
 
 // OpensInward returns an error if a policy for a new sprite opens something of the
