@@ -185,10 +185,11 @@ func (c *copying) in(ctx context.Context, src, dst string) error {
 	if src == "-" {
 		p := c.inv.newProgress("to "+c.sprite.Name(), 0)
 		defer p.Close()
-		return untarIn(ctx, c.sprite, dst, func(w io.Writer) error {
+		err := untarIn(ctx, c.sprite, dst, func(w io.Writer) error {
 			_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{countingReader{c.inv.In, p}}, make([]byte, copyBuffer))
 			return err
 		})
+		return c.cut(err, dst)
 	}
 	info, err := os.Stat(src)
 	if err != nil {
@@ -218,9 +219,20 @@ func (c *copying) in(ctx context.Context, src, dst string) error {
 		n, err = c.fileIn(ctx, src, dst)
 	}
 	if err != nil {
-		return err
+		return c.cut(err, dst)
 	}
 	return c.done(copied{c.sprite.Name(), src, c.sprite.Name() + ":" + dst, n})
+}
+
+// cut is the error of a copy into a sprite whose connection was lost, if err is that, with the
+// command that shows what became of it. Other errors stay what they are.
+func (c *copying) cut(err error, dst string) error {
+	if !brokeOff(err) && (!errors.Is(err, sprites.ErrNoExit) || sandboxGone(err)) {
+		return err
+	}
+	name := c.sprite.Name()
+	return fail.Newf("connection_lost", "start the server again, if it is this machine's: cove server start\nsee what is there: cove exec -s "+name+" -- ls -la "+printable.Word(dst)+"\nthen copy it again",
+		"copy to %s:%s: the connection was lost in the middle: a file is there as a whole or not at all, a folder maybe in part", name, dst)
 }
 
 func (c *copying) done(did copied) error {

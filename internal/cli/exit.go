@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -305,14 +306,25 @@ func (f *failure) local(err error) {
 		default:
 			f.hint = "the command may still be running; see: cove session list"
 		}
+	case lostAnswer(err):
+		f.exit, f.code = exitLost, "connection_lost"
+		f.hint = "the server, or the connection to it, went away in the middle; start it again, if it is this machine's: cove server start"
 	case errors.Is(err, syscall.ECONNREFUSED) || isNetError(err):
 		f.code = "unreachable"
-		f.hint = "is the server running? cove ping; cove doctor"
+		f.hint = "is the server running? on its machine: cove server status; cove server start"
 	case errors.Is(err, fs.ErrNotExist):
 		f.code = "not_found"
 	case errors.Is(err, sprites.ErrBadName):
 		f.exit, f.code = exitUsage, "bad_name"
 	}
+}
+
+// lostAnswer reports whether err is that of a call whose connection broke off before its answer
+// was whole.
+func lostAnswer(err error) bool {
+	_, asked := errors.AsType[*url.Error](err)
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		asked && errors.Is(err, io.EOF) || isNetError(err) && errors.Is(err, syscall.EPIPE)
 }
 
 // sandboxGone reports whether nothing is left to come back to.

@@ -66,7 +66,7 @@ func TestClassify(t *testing.T) {
 		{unseen(&net.OpError{Op: "write", Err: syscall.EPIPE}, "do it", "cove list"), 75, "connection_lost", "may have been done", "cove list"},
 		{unseen(fmt.Errorf("x: %w", context.Canceled), "do it", "cove list"), 130, "interrupted", "do it: interrupted", "cove list"},
 		{unseen(serverError(404, "", "no sprite x", ""), "do it", "cove list"), 1, "not_found", "no sprite x", ""},
-		{unseen(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "do it", "cove list"), 1, "unreachable", "", "cove ping"},
+		{unseen(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "do it", "cove list"), 1, "unreachable", "", "cove server status"},
 		{fail.New("rejected", "refused ../x: dotdot", ""), 5, "rejected", "../x", ""},
 		{hinted(serverError(404, "not_found", "gone", "server's"), "ours"), 1, "not_found", "gone", "ours"},
 	} {

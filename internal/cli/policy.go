@@ -178,7 +178,7 @@ func readPolicy(inv *invocation, name string) (p sprites.NetworkPolicy, err erro
 	dec := json.NewDecoder(io.LimitReader(in, maxPolicyFile))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&p); err != nil {
-		return p, hinted(fmt.Errorf("read %s: %w", name, err), "see how it is written with: cove policy show --json")
+		return p, fail.Wrap("failed", fmt.Errorf("read %s: %w", name, err), "see how it is written with: cove policy show --json")
 	}
 	if p.Rules == nil {
 		return p, hinted(fmt.Errorf("%s has no rules", name), `no rules at all are {"rules":[]}`)

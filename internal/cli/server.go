@@ -142,6 +142,24 @@ func (s *chosenServer) isHere() bool {
 	return err == nil && (remote.url == "" || remote.url == server.URL) && !private.Elsewhere(server.Processes)
 }
 
+// process is the number of the process of this machine's server, as its data folder has it; 0:
+// commands go to another server, or none has run.
+func (s *chosenServer) process() int {
+	remote, err := s.remote()
+	if err != nil || remote.url != "" {
+		return 0
+	}
+	dir, _, err := s.dataDir()
+	if err != nil {
+		return 0
+	}
+	server, err := datafolder.Read(dir)
+	if err != nil {
+		return 0
+	}
+	return server.PID
+}
+
 // runningClient is client without starting a server: errNoServer then.
 func (s *chosenServer) runningClient(ctx context.Context) (*cove.Client, error) {
 	remote, err := s.remote()

@@ -194,7 +194,72 @@ func openSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *s
 	if verbName == filesync.Pull {
 		y.Risky = riskyIn(ctx, local)
 	}
-	return y, sprite, prepareSync(ctx, y, sprite, f)
+	was := inv.server.process()
+	err = prepareSync(ctx, y, sprite, f)
+	if cutOff(err) {
+		if next := nextServer(ctx, inv, was, sprite); next != nil {
+			sprite, err = next, prepareSync(ctx, y, next, f)
+		}
+	}
+	if cutOff(err) {
+		err = lostSync(inv, err)
+	}
+	return y, sprite, err
+}
+
+// cutOff reports whether a call or a sync failed because the connection to the server was lost.
+func cutOff(err error) bool {
+	if e, ok := errors.AsType[*fail.Error](err); ok {
+		return e.Code == filesync.CodeLost
+	}
+	return serverAway(err) || brokeOff(err) || errors.Is(err, sprites.ErrNoExit) && !sandboxGone(err)
+}
+
+// nextServer is a sprite at the server that has taken the place of the one with the process
+// number was: one that was killed is started again. nil: there is no other one.
+func nextServer(ctx context.Context, inv *invocation, was int, sprite *sprites.Sprite) *sprites.Sprite {
+	if was == 0 || ctx.Err() != nil {
+		return nil
+	}
+	c, err := inv.server.clientAgain(ctx)
+	if err != nil || inv.server.process() == was {
+		return nil
+	}
+	return c.Sprite(sprite.Name())
+}
+
+// lostSync is the error of a sync whose server went away and did not come back.
+func lostSync(inv *invocation, err error) error {
+	hint := "sync again; what had come is kept"
+	if c, e := inv.server.runningClient(context.Background()); e == nil {
+		if _, e = c.Version(context.Background()); e == nil { // it is the connection, or the sprite
+			return err
+		}
+	}
+	return fail.Wrap("connection_lost", fmt.Errorf("the server went away in the middle of the sync: %w", err), "start the server again, if it is this machine's: cove server start\n"+hint)
+}
+
+// syncTries bounds how often one command begins its sync anew.
+const syncTries = 10
+
+// syncToEnd is syncOnce that begins anew if this machine's server was killed meanwhile: a sync
+// takes up what had come, and does nothing if the last one was applied.
+func syncToEnd(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *sprites.Sprite, f *syncFlags) (*filesync.Report, error) {
+	for try := 1; ; try++ {
+		was := inv.server.process()
+		report, err := syncOnce(ctx, inv, y, sprite)
+		if !cutOff(err) || ctx.Err() != nil {
+			return report, err
+		}
+		next := nextServer(ctx, inv, was, sprite)
+		if next == nil || try == syncTries {
+			return report, lostSync(inv, err)
+		}
+		sprite = next
+		if err := prepareSync(ctx, y, sprite, f); err != nil && !cutOff(err) {
+			return report, err
+		}
+	}
 }
 
 // riskyIn judges the paths of a folder by their names and, if the folder is in a repository,
@@ -301,7 +366,7 @@ func runSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *sy
 	if f.watch {
 		return watchSync(ctx, inv, y, sprite, f.policy)
 	}
-	report, err := syncOnce(ctx, inv, y, sprite)
+	report, err := syncToEnd(ctx, inv, y, sprite, f)
 	err = riskySync(err, y, sprite.Name())
 	if report == nil {
 		return err
@@ -524,7 +589,8 @@ func newSyncUndoCommand(inv *invocation) *cobra.Command {
 		Short: "Take the last sync back",
 		Long: `Takes the last sync of two folders back, or the one that --id names: what it replaced or
 deleted, here or in the sprite, is as it was. Files that were changed since are not touched:
-then nothing is undone (exit code 3). An undo can itself be undone.
+then nothing is undone (exit code 3). An undo is the last sync then: a second cove sync undo
+brings back what the first took back. To go further back, name a sync by --id.
 
 LOCAL defaults to the current folder, REMOTE to the one of its name in the sprite.`,
 		Example: `  cove sync undo

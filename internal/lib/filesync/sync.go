@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // Sync brings a folder of this machine and one of a sprite into step, one way at
@@ -289,7 +290,7 @@ func (s *session) startRemote(out <-chan dialed, scan bool) error {
 		s.later(func() { _ = conn.Close() }) // what matters has been said
 	}
 	if d.err != nil {
-		return d.err
+		return cut(d.err)
 	}
 	s.stream = d.stream
 	s.remote = newPeer("the sprite", s.stream)
@@ -309,11 +310,25 @@ func (s *session) startRemote(out <-chan dialed, scan bool) error {
 		err = <-sent
 	}
 	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == CodeLost {
-		if why := conn.Close(); why != nil {
+		why := conn.Close()
+		if errors.Is(why, sprites.ErrNoExit) {
+			return cut(why)
+		}
+		if why != nil {
 			return failedf(CodeFailed, "if it runs an older cove-guest, let it boot again: cove suspend; cove wake", "start the sprite's half of the sync: %v", why)
 		}
 	}
 	return err
+}
+
+// cut gives the error of a connection that ended before the sprite's end of a sync had begun
+// its code. Other errors stay what they are.
+func cut(err error) error {
+	if !errors.Is(err, sprites.ErrNoExit) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) &&
+		!errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+		return err
+	}
+	return &fail.Error{Code: CodeLost, Message: "the connection to the sprite was lost", Hint: hintResume, Err: err}
 }
 
 func (s *session) sayHello(p *peer, h hello) error {
