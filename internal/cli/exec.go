@@ -115,16 +115,14 @@ func runExec(parent context.Context, inv *invocation, o execOptions, args []stri
 	signal.Notify(broken, syscall.SIGPIPE) // it would end this process, and leave the command to run on
 	defer signal.Stop(broken)
 
+	if _, err := inv.sprite.name(ctx); err != nil { // before a server is started for it
+		return hintMeant(ctx, inv, err, args)
+	}
 	c, err := inv.server.client(ctx)
 	if err != nil {
 		return signals.orInterrupted(err)
 	}
 	sprite, err := inv.sprite.handle(ctx, c)
-	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_sprite" {
-		if meant := meantSprite(ctx, c, args); meant != "" {
-			return hinted(err, meant)
-		}
-	}
 	if err != nil {
 		return err
 	}
@@ -169,6 +167,22 @@ func runExec(parent context.Context, inv *invocation, o execOptions, args []stri
 		}
 	}
 	return signals.orInterrupted(err)
+}
+
+// hintMeant adds to the error of an exec that names no sprite what may be meant, if a server runs
+// that knows it.
+func hintMeant(ctx context.Context, inv *invocation, err error, args []string) error {
+	if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != "no_sprite" {
+		return err
+	}
+	c, none := inv.server.runningClient(ctx)
+	if none != nil {
+		return err
+	}
+	if meant := meantSprite(ctx, c, args); meant != "" {
+		return hinted(err, meant)
+	}
+	return err
 }
 
 // exitNoCommand is the exit code of a command that is not there.

@@ -82,6 +82,9 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 		if err != nil {
 			return err
 		}
+		if _, err := gitwork.Open(ctx, "."); errors.Is(err, gitwork.ErrNotRepository) {
+			return err // before a server is started for it
+		}
 		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return err

@@ -57,11 +57,11 @@ an argument, which others could see. It is one line, of 8 bytes to 64 KiB.`,
 		if !secretPattern.MatchString(args[0]) {
 			return usagef(cmd, "%q can't be the name of a secret: it has letters, digits, _ and -", args[0])
 		}
-		c, err := inv.server.client(ctx)
-		if err != nil {
-			return err
-		}
 		value, err := readSecret(ctx, inv, args[0])
+		if err != nil {
+			return err // before a server is started for it
+		}
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}

@@ -35,12 +35,17 @@ var readVerbs = map[string]bool{
 	"checkpoint diff": true, "job list": true, "job show": true, "job logs": true, "session list": true, "service list": true,
 	"service show": true, "service logs": true, "token list": true, "secret list": true, "connector list": true, "connector show": true,
 	"connector log": true, "sync status": true, "tool list": true, "ping": true, "checkpoint verify": true, "mcp config": true, "use": true,
+	"backend list": true,
 }
 
 // needVerbs are about something that is there. They start a server where there may be such.
 var needVerbs = map[string]bool{
 	"rm": true, "suspend": true, "wake": true, "restart": true, "update": true, "url": true, "export": true, "restore": true, "checkpoint create": true,
 	"checkpoint rm": true, "checkpoint prune": true, "job wait": true, "job stop": true, "job rm": true, "job gc": true, "secret rm": true, "token rm": true,
+	"fork": true, "setup": true, "exec": true, "console": true, "cp": true, "session attach": true, "session kill": true, "backend rm": true,
+	"sync push": true, "sync pull": true, "sync undo": true, "proxy": true, "pull": true, "connector rm": true, "policy learn": true, "policy set": true,
+	"policy allow": true, "policy deny": true, "policy limit": true, "service put": true, "service rm": true,
+	"service start": true, "service stop": true, "service restart": true, "service signal": true, "job diff": true, "job events": true,
 }
 
 // errNothing says that no server has ever run on a data folder.
@@ -428,6 +433,9 @@ supervisor keeps it.`,
   cove server logs --lines 20 --follow`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
+			if inv.global.json {
+				return usagef(nil, "logs are for people; there is no --json")
+			}
 			dir, err := inv.server.own()
 			if err != nil {
 				return err
