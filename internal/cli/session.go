@@ -34,7 +34,9 @@ func newSessionListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the sessions of a sprite",
-		Long:    `Lists the commands that run in a sprite.`,
+		Long: `Lists the commands that run in a sprite. Those of a sprite that sleeps, or stands still at its
+disk limit, can't be listed: that is an error (exit code 1, with --json the code asleep; of
+one that stands still 6).`,
 		Example: `  cove session list -s paint`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -50,7 +52,9 @@ func newSessionListCommand(inv *invocation) *cobra.Command {
 				list = []sprites.Session{}
 			}
 			if len(list) == 0 {
-				sayAsleep(ctx, inv, sprite)
+				if err := unlisted(ctx, sprite); err != nil {
+					return err
+				}
 			}
 			doc := sprites.SessionList{Count: len(list), Sessions: list}
 			return inv.show(doc, func(w io.Writer) { printSessions(w, list, time.Now()) })
@@ -58,16 +62,19 @@ func newSessionListCommand(inv *invocation) *cobra.Command {
 	}
 }
 
-// sayAsleep says of a sprite that does not run that its commands are not listed.
-func sayAsleep(ctx context.Context, inv *invocation, sprite *sprites.Sprite) {
+// unlisted is the error of a list of sessions that is empty because the sprite does not run, and
+// not because nothing is in it; nil: nothing is.
+func unlisted(ctx context.Context, sprite *sprites.Sprite) error {
 	info, err := sprite.Client().Get(ctx, sprite.Name())
-	switch {
+	switch held := heldBy(info); {
 	case err != nil:
-	case heldBy(info) != nil && info.Status != sprites.StatusCold:
-		inv.say("cove: %s; the commands in it can't be listed before it goes on", info.Cove.Held.Message)
+		return spriteError(err)
+	case held != nil && info.Status != sprites.StatusCold:
+		return fail.New(held.Code, held.Message+"; the commands in it can't be listed before it goes on", held.Hint)
 	case info.Status == sprites.StatusWarm:
-		inv.say("cove: sprite %[1]s sleeps: the commands in it can't be listed before it is awake: cove wake %[1]s", sprite.Name())
+		return fail.Newf("asleep", "cove wake "+sprite.Name(), "sprite %s sleeps: the commands in it can't be listed before it is awake", sprite.Name())
 	}
+	return nil
 }
 
 func printSessions(w io.Writer, list []sprites.Session, now time.Time) {

@@ -167,6 +167,7 @@ var meanings = map[string]meaning{
 	"backend_unreachable":   {status: http.StatusBadGateway},
 	"bad_guest":             {status: http.StatusBadGateway},
 	"busy":                  {exit: 75, retry: true},
+	"asleep":                {}, // what is asked for is in a sprite that sleeps
 	"cancelled":             {exit: 130, retry: true},
 	"changed":               {exit: 75, retry: true}, // by somebody else, meanwhile
 	"connection_lost":       {exit: 75},
