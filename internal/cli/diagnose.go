@@ -212,7 +212,7 @@ func (x *examination) run(ctx context.Context) error {
 func (x *examination) reach(ctx context.Context) (*sprites.Sprite, error) {
 	c, err := x.inv.server.runningClient(ctx)
 	if errors.Is(err, errNoServer) {
-		x.wrong(stateUnreachable, "cove ping", "no server runs; the next command that needs one starts it")
+		x.wrong(stateUnreachable, "cove server start", "no server runs")
 		return nil, nil
 	}
 	if err == nil {
@@ -236,7 +236,7 @@ func (x *examination) reach(ctx context.Context) (*sprites.Sprite, error) {
 		return nil, nil
 	case err != nil:
 		f := classify(err)
-		x.wrong(stateUnreachable, cmp.Or(f.hint, "cove ping"), "%s", f.message)
+		x.wrong(stateUnreachable, cmp.Or(f.hint, "on the server's machine: cove server status"), "%s", f.message)
 		return nil, nil
 	}
 	x.right("token", "accepted")

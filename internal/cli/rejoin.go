@@ -75,7 +75,11 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 
 // attach is what to type to join the command.
 func (x *execution) attach(cmd *sprites.Cmd) string {
-	return fmt.Sprintf("cove session attach %s -s %s", printable.Word(cmd.SessionID()), x.sprite)
+	input := ""
+	if x.input {
+		input = " -i"
+	}
+	return fmt.Sprintf("cove session attach %s -s %s%s", printable.Word(cmd.SessionID()), x.sprite, input)
 }
 
 // rejoin waits for the command's sprite after a connection was lost.

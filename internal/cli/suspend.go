@@ -102,6 +102,10 @@ func newSleepCommand(inv *invocation, cmd *cobra.Command, do func(*sprites.Sprit
 		doc.Error = failed
 		if err := inv.show(doc, func(io.Writer) {
 			for _, info := range doc.Sprites {
+				if cmd.Name() == "suspend" && info.Status == sprites.StatusCold && info.LastRunning == nil {
+					inv.say("%s has never run: nothing in it could be suspended.", printable.Line(info.Name))
+					continue
+				}
 				inv.say(said, printable.Line(info.Name))
 			}
 		}); err != nil || exit == exitOK {

@@ -162,7 +162,8 @@ func sayDisk(ctx context.Context, inv *invocation, c *cove.Client, name string, 
 	if err != nil || info.Cove == nil || info.Cove.DiskUsed < limit {
 		return // it is a remark
 	}
-	inv.say("It takes %s already, and is paused until there is less, or a higher limit: cove update %s --disk SIZE", printable.Bytes(info.Cove.DiskUsed), name)
+	const mib = 1 << 20 // half as much again is proposed
+	inv.say("It takes %s already, and is paused until there is less, or a higher limit: cove update %s --disk %dM", printable.Bytes(info.Cove.DiskUsed), name, max(limit, info.Cove.DiskUsed)/mib*3/2+1)
 }
 
 // limits are the values of --memory, in MiB, and --cpus; nil: not given.

@@ -96,7 +96,7 @@ func (a *access) authorize(r *http.Request, verb string) (principal, error) {
 		return p, err
 	}
 	if !p.may(verb) {
-		return p, lacksVerb(verb)
+		return p, p.lacks(verb)
 	}
 	name := r.PathValue("name")
 	if name == "" {
@@ -105,10 +105,24 @@ func (a *access) authorize(r *http.Request, verb string) (principal, error) {
 	return p, a.mayActIn(r.Context(), p, name)
 }
 
-// lacksVerb refuses a token that has not a verb. Only the server's owner can make one that has it: the
-// token that is refused may not.
-func lacksVerb(verb string) error {
-	return fail.New("forbidden", "the token does not have the verb "+verb, "make one that has it, on the server's machine, as its owner: COVE_TOKEN= cove token create NAME --all --verbs "+verb)
+// lacks refuses a principal that has not a verb. Only the server's owner can make a token that has it:
+// the token that is refused may not.
+func (p principal) lacks(verb string) error {
+	return fail.New("forbidden", "the token does not have the verb "+verb, "make one that has it, on the server's machine, as its owner: COVE_TOKEN= "+p.with(verb))
+}
+
+// with is the command that makes a token of the principal's scope and verbs, and one verb more.
+func (p principal) with(verb string) string {
+	scope := "--all"
+	switch {
+	case verb == admin: // which reaches everything
+	case p.scope.Sprite != "":
+		scope = "-s " + p.scope.Sprite
+	case p.scope.Prefix != "":
+		scope = "--prefix " + p.scope.Prefix
+	}
+	verbs := append(slices.Clone(p.verbs), verb)
+	return "cove token create NAME " + scope + " --verbs " + strings.Join(verbs, ",")
 }
 
 // mayActIn refuses a sprite that a principal does not reach, by whatever way it is named.

@@ -75,12 +75,12 @@ func (g *guestRoutes) send(w http.ResponseWriter, r *http.Request, lease *sprite
 func (g *guestRoutes) getExec(w http.ResponseWriter, r *http.Request) error {
 	if isUpgrade(r) {
 		if !principalOf(r).may(exec) {
-			return lacksVerb(exec)
+			return principalOf(r).lacks(exec)
 		}
 		return g.relayTo("exec", fixed("exec"))(w, r)
 	}
 	if !principalOf(r).may(read) {
-		return lacksVerb(read)
+		return principalOf(r).lacks(read)
 	}
 	sandbox, err := g.host.Live(r.Context(), r.PathValue("name"))
 	if err != nil {

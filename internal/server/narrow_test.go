@@ -28,7 +28,7 @@ func TestNarrowToken(t *testing.T) {
 	reader := with(cove.VerbRead)
 	_, err := reader.ListTokens(t.Context())
 	e, _ := errors.AsType[*sprites.Error](err)
-	failIf(t, e == nil || !strings.HasSuffix(e.Hint, "on the server's machine, as its owner: COVE_TOKEN= cove token create NAME --all --verbs admin"), "got %v", err)
+	failIf(t, e == nil || !strings.HasSuffix(e.Hint, "on the server's machine, as its owner: COVE_TOKEN= cove token create NAME --all --verbs read,admin"), "got %v", err)
 	for what, by := range map[string]string{"GET /v1/tokens": reader.Token, "GET /v1/sprites/paint/exec": with(cove.VerbWrite).Token} {
 		a := ask(t, s, what, "", bearer(cove.Token{Secret: by}))
 		var body sprites.ErrorBody

@@ -145,7 +145,7 @@ func (vs *visits) enter(r *http.Request, info sprites.Info) (principal, error) {
 			return p, err
 		}
 		if !p.may(exec) {
-			return p, fail.New("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: cove token create NAME --all --verbs exec")
+			return p, fail.New("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: "+p.with(exec))
 		}
 		return p, vs.access.mayActIn(r.Context(), p, info.Name)
 	}

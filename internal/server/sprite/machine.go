@@ -273,7 +273,7 @@ func (m *machine) stopping(sleep, whoever bool) (busy *transition, next step, er
 	case m.sandbox == nil:
 		return nil, nothing, nil
 	case sleep && !whoever && len(m.leases) > 0 && m.hold.why == nil: // else nobody gets anything of it
-		return nil, nothing, fail.Newf(CodeInUse, "end that first, or let it sleep by itself", "sprite %s is in use (%s)", m.name, strings.Join(names(m.leases), ", "))
+		return nil, nothing, fail.Newf(CodeInUse, "end that first: cove session list -s "+m.name+"; cove session kill ID -s "+m.name+"; or let it sleep by itself", "sprite %s is in use (%s)", m.name, strings.Join(names(m.leases), ", "))
 	}
 	m.ending = m.sandbox
 	m.begin()
