@@ -241,3 +241,14 @@ func TestAttachHint(t *testing.T) {
 		}
 	}
 }
+
+// TestEnoughDisk: the disk limit that is proposed is more than the sprite takes.
+func TestEnoughDisk(t *testing.T) {
+	for _, used := range []int64{0, 1, 1<<20 - 1, 2<<20 - 1, 300 << 20, 300<<20 + 7} {
+		for _, limit := range []int64{0, 1, 97 << 20} {
+			if got := enoughDisk(limit, used); got<<20 <= max(limit, used) {
+				t.Errorf("limit %d, %d used: got %dM", limit, used, got)
+			}
+		}
+	}
+}

@@ -162,8 +162,14 @@ func sayDisk(ctx context.Context, inv *invocation, c *cove.Client, name string, 
 	if err != nil || info.Cove == nil || info.Cove.DiskUsed < limit {
 		return // it is a remark
 	}
-	const mib = 1 << 20 // half as much again is proposed
-	inv.say("It takes %s already, and is paused until there is less, or a higher limit: cove update %s --disk %dM", printable.Bytes(info.Cove.DiskUsed), name, max(limit, info.Cove.DiskUsed)/mib*3/2+1)
+	inv.say("It takes %s already, and is paused until there is less, or a higher limit: cove update %s --disk %dM", printable.Bytes(info.Cove.DiskUsed), name, enoughDisk(limit, info.Cove.DiskUsed))
+}
+
+// enoughDisk is a disk limit in MiB that lets a sprite go on which takes used bytes: half as much
+// again.
+func enoughDisk(limit, used int64) int64 {
+	const mib = 1 << 20
+	return max(limit, used)/mib*3/2 + 1
 }
 
 // limits are the values of --memory, in MiB, and --cpus; nil: not given.
