@@ -26,7 +26,7 @@ func newWaiter(h *e2e.Host, dir string, env []string, args ...string) *waiter {
 		h.T.Fatal(err)
 	}
 	go func() { w.ended <- w.Wait() }()
-	e2e.Await(h.T, strings.Join(args, " ")+": its connection", func() bool { return e2e.Connected(w.Process.Pid) })
+	e2e.Await(h.T, strings.Join(args, " ")+": its connection", func() bool { return e2e.Connected(w.Process.Pid) || len(w.ended) > 0 })
 	return w
 }
 
