@@ -76,7 +76,7 @@ func TestCopyLosesServer(t *testing.T) {
 	})
 	e2e.SignalAll(t, syscall.SIGKILL, h.PID())
 	_ = in.Close()
-	<-w.ended
+	_ = <-w.ended // its code says more
 	if code, said := w.ProcessState.ExitCode(), w.said.String(); code != 75 || !strings.Contains(said, "cove exec -s paint -- ls -la site") || !strings.Contains(said, "cove server start") {
 		t.Errorf("exit code %d: %s", code, said)
 	}

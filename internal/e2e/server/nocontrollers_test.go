@@ -24,7 +24,7 @@ func TestNoControllers(t *testing.T) {
 		return // cgroup2 has its controllers here, and can't be without them
 	}
 	h := e2e.NewHost(t)
-	serveIn(h, onlyCgroup2 + "exec cove serve --addr 127.0.0.1:0")
+	serveIn(h, onlyCgroup2+"exec cove serve --addr 127.0.0.1:0")
 	const lacks = "the cgroups at /sys/fs/cgroup have no controller memory, cpu"
 	if out, _ := h.Try("", "cove", "create", "inner", "--memory", "512M", "--cpus", "1"); !strings.Contains(out, "This machine does not enforce its limits: memory: "+lacks) {
 		t.Errorf("create says:\n%s", out)
