@@ -249,6 +249,13 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusMethodNotAllowed, "no_tunnel", "a connector is no proxy", "send the request itself to http://"+name+"."+connect.Zone+"/")
 		return
 	}
+	if isOpaque(r.URL) {
+		refuse(http.StatusBadRequest, "bad_path", "the request's target is no path", "send it to http://"+name+"."+connect.Zone+"/")
+		return
+	}
+	if r.URL.Path == "" { // a whole URL without one
+		r.URL.Path = "/"
+	}
 	if climbs(r.URL.Path) {
 		refuse(http.StatusBadRequest, "bad_path", "a path through a connector has no . and .. in it", "name what is meant")
 		return
@@ -290,6 +297,11 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.proxy.ServeHTTP(&answerWriter{ResponseWriter: w, x: x}, r)
 	})
 }
+
+// isOpaque reports whether a request's target is of the form scheme:rest. net/http sends
+// the rest as it is, which nobody has judged: http:https://denied.example/x is a request for
+// that URL.
+func isOpaque(u *url.URL) bool { return u.Opaque != "" }
 
 // climbs reports whether a path, or what an upstream may make of it, has a part
 // that leads elsewhere: the connector is for what lies below its own URL. The path
@@ -334,6 +346,7 @@ var partial = []string{"Range", "If-Range", "Request-Range", "X-Ms-Range", "A-Im
 // out hop-by-hop and forwarding headers.
 func rewrite(pr *httputil.ProxyRequest) {
 	x := exchangeOf(pr.In)
+	pr.Out.URL.Opaque = ""                         // ServeHTTP has refused one: what goes out is the path that was judged
 	pr.SetURL(x.url)                               // which also makes the upstream's name the Host
 	if pr.In.URL.Path == "/" && x.url.Path != "" { // no client can send no path: the upstream is meant as it is
 		pr.Out.URL.Path, pr.Out.URL.RawPath = x.url.Path, x.url.RawPath

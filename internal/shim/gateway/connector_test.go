@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove/internal/shim/connect"
 )
@@ -170,6 +171,48 @@ func TestConnector(t *testing.T) {
 			t.Errorf("after SetConnectors(nil): got %d", resp.StatusCode)
 		}
 	})
+}
+
+// TestConnectorTarget: an upstream is asked for the path that was judged, however the
+// request's target is written.
+func TestConnectorTarget(t *testing.T) {
+	asked := make(chan string, 10)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { asked <- r.RequestURI }))
+	defer upstream.Close()
+	w := newWorld(t, "veth", nil)
+	set(t, w, map[string]connect.Upstream{"api": {URL: upstream.URL + "/base", DenyPaths: []string{"/user*"}}})
+	for target, want := range map[string]string{
+		"/x":                               "/base/x",
+		"http://api.connect.internal/x":    "/base/x",
+		"http://api.connect.internal":      "/base",
+		"http://api.connect.internal/user": "",
+		"http:" + upstream.URL + "/user":   "",
+		"http:/user":                       "",
+		"http:user":                        "",
+		"api:" + "/user":                   "",
+	} {
+		c, err := w.dial("tcp", gwIP+":80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(lastResort))
+		if _, err := io.WriteString(c, "GET "+target+" HTTP/1.1\r\nHost: api.connect.internal\r\nConnection: close\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		select {
+		case got = <-asked:
+		default:
+		}
+		if got != want || (resp.StatusCode == http.StatusOK) != (want != "") {
+			t.Errorf("%s: got %d, and the upstream was asked for %q, want %q", target, resp.StatusCode, got, want)
+		}
+		_ = c.Close()
+	}
 }
 
 // Each event of a stream arrives before the next one is sent, and a guest that

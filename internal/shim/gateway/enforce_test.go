@@ -321,6 +321,8 @@ func TestHost(t *testing.T) {
 		"get / HTTP/1.1\r\nHost: denied.example\r\n\r\n":                                             403,
 		"GET / HTTP/1.1\r\nHost: also.example\r\n\r\n":                                               403,
 		"GET http://denied.example/ HTTP/1.1\r\nHost: allowed.example\r\n\r\n":                       403,
+		"GET http:http://denied.example/ HTTP/1.1\r\nHost: allowed.example\r\n\r\n":                  403,
+		"GET http:x HTTP/1.1\r\nHost: allowed.example\r\n\r\n":                                       403,
 		"GET / HTTP/1.1\r\nHost: a@allowed.example\r\n\r\n":                                          400,
 		"GET / HTTP/1.1\r\nHost: " + publicIP + "\r\n\r\n":                                           403,
 		"GET / HTTP/1.0\r\n\r\n":                                                                     403,

@@ -153,6 +153,9 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if canonical, err := policy.CanonicalName(name); err == nil {
 		c.opened.said.Store(&canonical)
 	}
+	if isOpaque(r.URL) {
+		d = policy.Decision{Rule: "no path", Hint: "the request's target is neither a path nor a URL; name the path"}
+	}
 	if !d.Allow {
 		w.g.refuseSaid(c.opened.from, c.opened.to, strings.ToValidUTF8(name, "?"), d)
 		rw.Header().Set("Connection", "close")
@@ -194,7 +197,7 @@ func onlyWebSocket(resp *http.Response) error {
 
 // asItCame leaves a request as the sandbox made it, but for how it is written.
 func asItCame(p *httputil.ProxyRequest) {
-	p.Out.URL.Scheme, p.Out.URL.Host = "http", p.In.Host
+	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.URL.Opaque = "http", p.In.Host, ""
 	p.Out.Host = p.In.Host
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if values, ok := p.In.Header[name]; ok {
