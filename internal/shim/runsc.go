@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -266,29 +265,19 @@ func (r runsc) forget() error {
 func (r runsc) pause() error  { return r.control("pause") }
 func (r runsc) resume() error { return r.control("resume") }
 
-// controlLimit bounds a call that the sandbox's kernel answers at once, if it answers at all.
-const controlLimit = 2 * time.Minute
-
-// control makes a call that the sandbox's kernel answers.
+// control makes a call that the sandbox's kernel answers. It has no bound: if runsc were
+// killed while it pauses, gVisor would have stopped its tasks, and nobody would know.
 func (r runsc) control(verb string) error {
 	if pid, _, err := r.sandboxProcess(); err == nil {
 		if err := canAnswer(pid); err != nil {
 			return fmt.Errorf("runsc %s: %w", verb, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), controlLimit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, r.path, append(r.flags(), verb, r.container)...)
-	cmd.Env = runscEnv()
-	out, err := cmd.CombinedOutput()
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("runsc %s: the sandbox's kernel has not answered within %v", verb, controlLimit)
-	}
-	return said(err, verb, out)
+	return r.call(verb, r.container)
 }
 
-// canAnswer is an error if the sandbox's kernel, which has that process, can open no more files: it
-// could accept no call then, and would never answer.
+// canAnswer is an error if the sandbox's kernel, which has that process, can open no more
+// files: it could accept no call then, and would never answer.
 func canAnswer(pid int) error {
 	if !openfiles.Exhausted(pid) {
 		return nil
@@ -311,15 +300,10 @@ func unless(err error, said string) error {
 
 func (r runsc) call(args ...string) error {
 	out, err := r.command(args...).CombinedOutput()
-	return said(err, args[0], out)
-}
-
-// said adds to the error of a call what runsc said.
-func said(err error, verb string, out []byte) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return fmt.Errorf("runsc %s: %w: %s", args[0], err, lastLines(string(out)))
 	}
-	return fmt.Errorf("runsc %s: %w: %s", verb, err, lastLines(string(out)))
+	return nil
 }
 
 // lastLines returns the end of what a program said, short enough for an error. If a Go
