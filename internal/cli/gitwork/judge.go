@@ -382,7 +382,7 @@ func (r *Repo) Inside(ctx context.Context, commit string) (why func(name string)
 				return whyRepository(dir)
 			}
 			if dir == "." || dir == "/" {
-				return j.ledWhy(at)
+				return cmp.Or(j.ledWhy(at), j.ran.why(at))
 			}
 		}
 	}, nil

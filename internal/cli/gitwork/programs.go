@@ -26,7 +26,8 @@ type program struct {
 // programs are what the person's own git, shell and environment already run of the tree.
 type programs struct {
 	list []program
-	ran  *names // files that one of runners runs, which a hook or a setting calls
+	runs []family // files that one of runners runs, which a hook or a setting calls
+	ran  *names   // the same
 }
 
 // programs finds them: by the hooks and the configuration of git, by the environment, and
@@ -57,8 +58,9 @@ func (r *Repo) programs(ctx context.Context) (*programs, error) {
 				c.put(program{rel, p.why, p.exact})
 			}
 		}
+		c.runs = append(c.runs, outer.runs...)
 	}
-	r.found = &programs{c.list, namesOf(c.ran)}
+	r.found = &programs{c.list, c.runs, namesOf(c.runs)}
 	return r.found, nil
 }
 
@@ -113,7 +115,7 @@ type collector struct {
 	list []program
 	seen map[program]bool
 
-	ran   []family // files that runners run
+	runs  []family // files that runners run
 	calls map[string]bool
 }
 
@@ -186,6 +188,9 @@ func betweenWords(r rune) bool { return strings.ContainsRune(" \t\r\n'\"`;|&()<>
 // quiet are the sections of git's configuration that name no files of a work tree.
 var quiet = fieldSet("user author committer branch color column advice push status safe i18n extensions")
 
+// commands are the sections whose values are commands, or have some.
+var commands = fieldSet("core filter diff merge difftool mergetool credential gpg interactive pager sequence sendemail trailer")
+
 // config looks at the files that git's configuration is in, and at what its values name.
 func (c *collector) config(ctx context.Context) error {
 	g := runner{exe: c.repo.git.exe, dir: c.repo.Dir}
@@ -209,7 +214,9 @@ func (c *collector) config(ctx context.Context) error {
 		}
 		why := "your git's setting " + printable.Name(key) + " names it"
 		c.words(value, why, section != "alias" || strings.HasPrefix(value, "!"))
-		c.runners(value, why)
+		if commands[section] || section == "alias" && strings.HasPrefix(value, "!") {
+			c.runners(value, why)
+		}
 		if isFile && strings.HasPrefix(section, "include") && !filepath.IsAbs(value) && !strings.HasPrefix(value, "~/") {
 			c.file(filepath.Join(filepath.Dir(origin), value), why, false)
 		}
@@ -251,7 +258,13 @@ func (c *collector) hooks() {
 			why := whyHooks + ", by " + printable.Name(c.short(name))
 			c.file(name, why, false)
 			c.words(readScript(name), why, false)
-			c.runners(readScript(name), why)
+			c.script(name, why, scriptHops)
+		}
+		if filepath.Base(dir) == "_" { // husky's, whose hooks run those above
+			for name := range gitHookNames {
+				name = filepath.Join(filepath.Dir(dir), name)
+				c.script(name, whyHooks+", by "+printable.Name(c.short(name)), scriptHops)
+			}
 		}
 	}
 }

@@ -108,12 +108,7 @@ func (c *contents) judge(f File) (why string, listed bool, err error) {
 }
 
 // byHooks says why a file is run by the person's hooks, though they do not name it.
-func (c *contents) byHooks(f File) string {
-	if c.ran == nil {
-		return ""
-	}
-	return c.ran.why(safepath.FoldPath(f.Path))
-}
+func (c *contents) byHooks(f File) string { return c.ran.why(safepath.FoldPath(f.Path)) }
 
 // riskyIgnore says why a change of a .gitignore is one to look at. If more is ignored
 // than before, it is not; if less is, the next push may carry what was to stay here.
@@ -173,7 +168,7 @@ var (
 	lifecycleScripts = fieldSet(`preinstall install postinstall preprepare prepare postprepare prepublish prepublishOnly prepack pack postpack
 		publish postpublish dependencies preversion version postversion preuninstall uninstall postuninstall pretest test posttest prebuild build postbuild`)
 	packageHooks = fieldSet("husky lint-staged simple-git-hooks pre-commit pre-push gitHooks ghooks config.ghooks commitlint captain-hook")
-	packageLint  = fieldSet("prettier eslintConfig stylelint xo standard semistandard ts-standard tslint remarkConfig textlint htmlhint cspell importSort")
+	packageLint  = fieldSet("prettier eslintConfig stylelint xo graphql standard semistandard ts-standard tslint remarkConfig textlint htmlhint cspell importSort")
 	packageTools = fieldSet(`packageManager devEngines engines volta pnpm yarn bin workspaces overrides resolutions trustedDependencies dependencies devDependencies
 		optionalDependencies peerDependencies bundleDependencies babel jest mocha ava nyc c8 tap postcss browserslist nodemonConfig size-limit`)
 )

@@ -208,7 +208,7 @@ func TestFamilies(t *testing.T) {
 		node_modules/eslint/index.js sub/node_modules/.bin/prettier .venv/bin/python venv/bin/python pyvenv.cfg vendor/bin/phpcs .run/app.run.xml a.iml x.suo x.csproj.user CMakeLists.txt.user launchSettings.json tasks.vs.json _exrc _vimrc
 		.local.vimrc .tasks .classpath devcontainer.json devfile.yaml bacon.toml modd.conf Directory.Build.rsp .custom-gcl.yml oxlint.config.ts
 		_pyrepl/__init__.py readline.py sub/rlcompleter.py traceback.py readline.cpython-310-x86_64-linux-gnu.so irb.rc _irbrc $irbrc .psysh.php sub/.psysh.php user_default.beam startup.m latexmkrc sub/.latexmkrc LatexMk
-		uno.config.ts AmazonQ.md hardhat.config.ts mcp_config.json hooks/hooks.json inspect.py sub/keyword.py`) {
+		uno.config.ts AmazonQ.md hardhat.config.ts mcp_config.json hooks/hooks.json reprlib.py sub/sre_parse.py`) {
 		name = strings.ReplaceAll(name, `\u200c`, "\u200c")
 		if gitwork.RiskyPath(name) == "" {
 			t.Errorf("%q is not held", name)
@@ -217,7 +217,7 @@ func TestFamilies(t *testing.T) {
 	for _, name := range strings.Fields(`Makefile sub/makefile GNUmakefile Makefile.am rules.mk justfile Rakefile conftest.py tests/conftest.py setup.py build.rs build.gradle build.gradle.kts gradlew pom.xml CMakeLists.txt
 		Dockerfile Dockerfile.dev docker-compose.yml compose.override.yaml Taskfile.yml tox.ini pyproject.toml BUILD.bazel defs.bzl WORKSPACE mix.exs Gemfile x.gemspec webpack.config.js vite.config.ts jest.config.ts Vagrantfile magefile.go
 		x.pyc pkg/__pycache__/x.cpython-312.pyc build.zig x.nimble postcss.config.js next.config.mjs ava.config.js deno.json rescript.json vcpkg-configuration.json project/build.properties Cargo.toml sub/Cargo.toml code.py src/signal.py package-lock.json sub/yarn.lock requirements-dev.txt Pipfile Pipfile.lock docs/conf.py mkdocs.yml
-		gunicorn.conf.py cdk.json Pulumi.yaml site_scons/site_init.py x-gdb.py types.py`) {
+		gunicorn.conf.py cdk.json Pulumi.yaml site_scons/site_init.py x-gdb.py types.py inspect.py sub/keyword.py`) {
 		if gitwork.RiskyPath(name) != "" || gitwork.ListedPath(name) == "" {
 			t.Errorf("%q: held %q, listed %q", name, gitwork.RiskyPath(name), gitwork.ListedPath(name))
 		}
@@ -349,8 +349,39 @@ func TestHookCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.holds(base, head, "package.json")
+	r.git("config", "remote.origin.url", "https://forge.example/just/just")
 	r.git("config", "alias.check", "!make -s check")
 	r.holds(base, head, "package.json", "Makefile", "rules.mk")
+	inside, err := r.open().Inside(t.Context(), head)
+	if err != nil || inside("dist/Makefile") == "" || inside("dist/justfile") != "" {
+		t.Errorf("files that are in no commit: %v, %v", inside, err)
+	}
+}
+
+// TestHookCallsByWay: hooks that call a program by another script, as husky's do, and those
+// that pre-commit has.
+func TestHookCallsByWay(t *testing.T) {
+	home(t, "")
+	for name, files := range map[string]map[string]string{
+		"a script":   {".git/hooks/pre-commit": "#!/bin/sh\necho make >&2\nexec sh scripts/check \"$@\"\n", "scripts/check": "npm run lint\n"},
+		"husky":      {".husky/_/pre-commit": ". \"$(dirname \"$0\")/h\"\n", ".husky/pre-commit": "npm test\n"},
+		"pre-commit": {".git/hooks/pre-commit": "#!/bin/sh\nexec pre-commit hook-impl\n", ".pre-commit-config.yaml": "repos:\n- hooks:\n  - entry: ${NPM:-npm} run lint\n"},
+	} {
+		r := newRepo(t)
+		for path, text := range files {
+			r.write(path, text)
+		}
+		if name == "husky" {
+			r.git("config", "core.hooksPath", ".husky/_")
+		}
+		r.write("package.json", `{"scripts": {"lint": "eslint ."}}`)
+		base := r.commit("before")
+		r.write("package.json", `{"scripts": {"lint": "sh x.sh"}}`)
+		r.write("Makefile", "x\n")
+		head := r.commit("after")
+		t.Log(name)
+		r.holds(base, head, "package.json")
+	}
 }
 
 // New names with a dot at the top are held; of a package.json what hooks read is, and what

@@ -109,7 +109,7 @@ var held = []family{
 		.ipython .jupyter ipython_config.py jupyter_*config.py jupyter_*config.json sitecustomize.py usercustomize.py .noderc .node_repl* .tclshrc .wishrc .perldb .julia* .scala* .amm* .sbclrc .clisprc* .guile .schemerc .racketrc .luarc .php.ini .user.ini .mysqlrc .my.cnf .rdbgrc* .swipl* .jline*
 		renv/activate.r packrat/init.r irb.rc _irbrc $irbrc .psysh* user_default.beam startup.m latexmkrc .latexmkrc latexmk
 		_pyrepl/ _pyrepl.py readline.py readline.so readline.*.so rlcompleter.py __future__.py _colorize.py codeop.py unicodedata.py termios.py fcntl.py _curses.py dataclasses.py textwrap.py traceback.py
-		inspect.py keyword.py re.py sre_compile.py sre_parse.py sre_constants.py copyreg.py reprlib.py linecache.py tokenize.py dis.py opcode.py functools.py`},
+		sre_compile.py sre_parse.py sre_constants.py copyreg.py reprlib.py linecache.py opcode.py`},
 	{whyVCS, "Mercurial (hgrc: hooks, extensions), Sapling, Jujutsu (aliases, tools), Subversion, Bazaar, Darcs, Pijul, Fossil, CVS, repo", `
 		.hg* .sl .jj* .svn .bzr* .darcs* _darcs/ .pijul* .fossil* .fslckout _fossil_ cvs/ .repo .p4* .sapling* .eden* .arc*`},
 	{whyHome, "ssh, GnuPG, X, PAM, less, nano, mail and cloud clients: a repository that is a home folder, or is linked into one", `
@@ -135,7 +135,7 @@ var listed = []family{
 		*.xcconfig build.zig* *.nimble dub.json dub.sdl makefile.pl build.pl dist.ini cpanfile* composer.json phpunit.xml* *.rockspec *.nix *.gemspec gemfile* guardfile* capfile
 		dangerfile* fastfile* appfile brewfile* berksfile* thorfile steepfile build.lua *.spec pkgbuild debian/rules project/build.properties snapcraft.yaml *.pro *.pri`},
 	{whyREPL, "CPython 3.6 to 3.13: what its prompt imports, first from the folder that it starts in, of names that programs often have; gdb (auto-load)", `
-		code.py copy.py platform.py select.py signal.py struct.py ast.py enum.py types.py token.py operator.py contextlib.py heapq.py *-gdb.py *-gdb.gdb *-gdb.scm`},
+		code.py copy.py platform.py select.py signal.py struct.py ast.py enum.py types.py token.py operator.py contextlib.py heapq.py inspect.py keyword.py re.py tokenize.py dis.py functools.py *-gdb.py *-gdb.gdb *-gdb.scm`},
 	{whyBuild, "npm, pnpm, Yarn, Bun, pip, Poetry, uv, PDM, Pipenv, Cargo, Composer, Bundler, mix, conda: what an installation fetches, and may run", `
 		package-lock.json npm-shrinkwrap.json yarn.lock pnpm-lock.yaml bun.lock bun.lockb requirements*.txt constraints*.txt requirements/ pipfile* poetry.lock uv.lock pdm.lock cargo.lock composer.lock mix.lock environment.yml environment.yaml pubspec.*`},
 	{whyBuild, "Leiningen (profiles), gunicorn, CDK, Firebase, Serverless, Pulumi, Pants, SCons, MkDocs, Sphinx, Snakemake, Nextflow, Docusaurus, Gatsby, Knex, PM2, Foundry, Truffle, dbt, Alembic, Hugo: their settings that are or name programs", `
@@ -198,8 +198,11 @@ func namesOf(families []family) *names {
 }
 
 // why is the reason of the family that a path, in the form of safepath.FoldPath,
-// belongs to; empty: of none.
+// belongs to; empty: of none. A nil one has no names.
 func (n *names) why(folded string) string {
+	if n == nil {
+		return ""
+	}
 	parts := strings.Split(folded, "/")
 	for _, part := range parts {
 		if why := n.anywhere(part); why != "" {

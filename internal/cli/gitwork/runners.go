@@ -2,6 +2,7 @@ package gitwork
 
 import (
 	"path"
+	"path/filepath"
 	"strings"
 )
 
@@ -46,17 +47,51 @@ var filesOf = func() map[string]string {
 	return files
 }()
 
+// scriptHops is how many scripts may call each other until one calls a program of runners.
+const scriptHops = 2
+
+// hookFiles are files at the top in which hooks look up what to run, by the program that
+// does so.
+var hookFiles = map[string]string{
+	"pre-commit": ".pre-commit-config.yaml", "prek": ".pre-commit-config.yaml", "lefthook": "lefthook.yml", "overcommit": ".overcommit.yml",
+}
+
+// script notes the files that programs run which a script calls, or a script of the tree
+// that it names.
+func (c *collector) script(name, why string, hops int) {
+	text := readScript(name)
+	c.runners(text, why)
+	if hops == 0 {
+		return
+	}
+	for word := range strings.FieldsFuncSeq(text, betweenWords) {
+		next := word
+		if file := hookFiles[path.Base(word)]; file != "" {
+			next = file
+		} else if !strings.Contains(word, "/") {
+			continue
+		}
+		if !filepath.IsAbs(next) {
+			next = filepath.Join(c.repo.Dir, next)
+		}
+		if _, ok := c.repo.inTree(next); ok {
+			c.script(next, why, hops-1)
+		}
+	}
+}
+
 // runners notes the files that programs run which a hook or a setting of git calls.
 func (c *collector) runners(text, why string) {
 	for line := range strings.Lines(text) {
-		if strings.HasPrefix(strings.TrimSpace(line), "#") {
-			continue // a comment, in which make and just are words
+		words := strings.FieldsFunc(line, betweenWords)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") || words[0] == "echo" || words[0] == "printf" {
+			continue // a text, in which make and just are words
 		}
-		for word := range strings.FieldsFuncSeq(line, betweenWords) {
-			name := path.Base(word)
+		for _, word := range words {
+			name := strings.TrimLeft(path.Base(word), "-") // also of ${NPM:-npm}
 			if files := filesOf[name]; files != "" && !c.calls[name] {
 				c.calls[name] = true
-				c.ran = append(c.ran, family{why: why + ", which calls " + name, names: files})
+				c.runs = append(c.runs, family{why: why + ", which calls " + name, names: files})
 			}
 		}
 	}
