@@ -679,16 +679,32 @@ func learned(events []sprites.NetworkEvent) []sprites.NetworkRule {
 	return rules
 }
 
-// decidedByAddress reports whether the rule that decided names the address, and no other.
+// decidedByAddress reports whether the rule that decided is one of addresses, and the event's
+// is one that no name opens: that very address, or one of a private network.
 func decidedByAddress(e sprites.NetworkEvent) bool {
-	rule, _, _ := strings.Cut(e.Rule, "/udp")
-	if a, err := netip.ParseAddr(rule); err == nil { // of any port
+	where, _, _ := strings.Cut(e.Rule, " ")
+	where = strings.TrimSuffix(where, "/udp")
+	if a, err := netip.ParseAddr(where); err == nil { // of any port
 		return a == *e.Address
 	}
-	host := rule
-	if i := strings.LastIndexByte(rule, ':'); i >= 0 {
-		host = strings.Trim(rule[:i], "[]")
+	if p, err := netip.ParsePrefix(where); err == nil {
+		return p.Contains(*e.Address) && !isPublic(*e.Address)
 	}
-	a, err := netip.ParseAddr(host)
+	if i := strings.LastIndexByte(where, ':'); i >= 0 {
+		where = strings.Trim(where[:i], "[]")
+	}
+	if p, err := netip.ParsePrefix(where); err == nil {
+		return p.Contains(*e.Address) && !isPublic(*e.Address)
+	}
+	a, err := netip.ParseAddr(where)
 	return err == nil && a == *e.Address
 }
+
+// isPublic reports whether an address is of no network that is private, local or shared.
+func isPublic(a netip.Addr) bool {
+	a = a.Unmap()
+	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedAddresses.Contains(a)
+}
+
+// sharedAddresses are those of RFC 6598, behind a provider's NAT.
+var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")

@@ -73,15 +73,17 @@ func TestLearned(t *testing.T) {
 	}
 
 	// The name of what is in a private network does not open it.
-	near, near6 := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("fd00::5")
+	near, near6, other := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("fd00::5"), netip.MustParseAddr("10.1.0.9")
 	got = learned([]sprites.NetworkEvent{
 		{Protocol: "tcp", Name: "db.example", Address: &near, Port: 5432, Rule: "10.0.0.5:5432"},
 		{Protocol: "tcp", Name: "db.example", Address: &near6, Port: 5432, Rule: "[fd00::5]:5432,5433"},
 		{Protocol: "udp", Name: "db.example", Address: &near6, Port: 53, Rule: "fd00::5/udp"},
 		{Protocol: "tcp", Name: "a.b", Address: &v4, Port: 443, Rule: "203.0.113.0/24"},
+		{Protocol: "tcp", Name: "web.example", Address: &other, Port: 80, Rule: "10.1.0.0/16"},
+		{Protocol: "tcp", Name: "web.example", Address: &other, Port: 81, Rule: "10.1.0.0/16:80-90 (mine)"},
 		{Protocol: "tcp", Name: "c.d", Address: &v4, Port: 443, Rule: "c.d:443"},
 	})
-	if want := "[{ 10.0.0.5  allow [5432] } { fd00::5  allow [5432] } { fd00::5  allow [53] udp} {a.b   allow [443] } {c.d   allow [443] }]"; fmt.Sprint(got) != want {
+	if want := "[{ 10.0.0.5  allow [5432] } { 10.1.0.9  allow [80 81] } { fd00::5  allow [5432] } { fd00::5  allow [53] udp} {a.b   allow [443] } {c.d   allow [443] }]"; fmt.Sprint(got) != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
 }

@@ -202,7 +202,7 @@ func openSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *s
 		}
 	}
 	if cutOff(err) {
-		err = lostSync(inv, err)
+		err = lostSync(ctx, inv, err)
 	}
 	return y, sprite, err
 }
@@ -216,7 +216,7 @@ func cutOff(err error) bool {
 }
 
 // nextServer is a sprite at the server that has taken the place of the one with the process
-// number was: one that was killed is started again. nil: there is no other one.
+// number was. It starts one that was killed again. nil: there is no other one.
 func nextServer(ctx context.Context, inv *invocation, was int, sprite *sprites.Sprite) *sprites.Sprite {
 	if was == 0 || ctx.Err() != nil {
 		return nil
@@ -229,10 +229,10 @@ func nextServer(ctx context.Context, inv *invocation, was int, sprite *sprites.S
 }
 
 // lostSync is the error of a sync whose server went away and did not come back.
-func lostSync(inv *invocation, err error) error {
+func lostSync(ctx context.Context, inv *invocation, err error) error {
 	hint := "sync again; what had come is kept"
-	if c, e := inv.server.runningClient(context.Background()); e == nil {
-		if _, e = c.Version(context.Background()); e == nil { // it is the connection, or the sprite
+	if c, e := inv.server.runningClient(ctx); e == nil {
+		if _, e = c.Version(ctx); e == nil { // it is the connection, or the sprite
 			return err
 		}
 	}
@@ -242,29 +242,33 @@ func lostSync(inv *invocation, err error) error {
 // syncTries bounds how often one command begins its sync anew.
 const syncTries = 10
 
-// syncToEnd is syncOnce that begins anew if this machine's server was killed meanwhile: a sync
-// takes up what had come, and does nothing if the last one was applied.
+// syncToEnd is syncOnce that begins anew if this machine's server was killed meanwhile. A
+// sync takes up the content that had come. It does nothing if the last one was applied.
 func syncToEnd(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *sprites.Sprite, f *syncFlags) (*filesync.Report, error) {
 	for try := 1; ; try++ {
 		was := inv.server.process()
-		report, err := syncOnce(ctx, inv, y, sprite)
+		var report *filesync.Report
+		var err error
+		if try > 1 { // else the caller has
+			err = prepareSync(ctx, y, sprite, f)
+		}
+		if err == nil {
+			report, err = syncOnce(ctx, inv, y, sprite)
+		}
 		if !cutOff(err) || ctx.Err() != nil {
 			return report, err
 		}
 		next := nextServer(ctx, inv, was, sprite)
 		if next == nil || try == syncTries {
-			return report, lostSync(inv, err)
+			return report, lostSync(ctx, inv, err)
 		}
 		sprite = next
-		if err := prepareSync(ctx, y, sprite, f); err != nil && !cutOff(err) {
-			return report, err
-		}
 	}
 }
 
 // riskyIn judges the paths of a folder by their names and, if the folder is in a repository,
 // by what git, the shell and the environment of the person run there. It only decides
-// what a report names, so where the repository can't be read the names have to do.
+// on names in a report: if the repository can't be read, it goes by the names alone.
 func riskyIn(ctx context.Context, local string) func(name string) string {
 	repo, err := gitwork.Open(ctx, local)
 	if err != nil {
@@ -307,8 +311,9 @@ func prepareSync(ctx context.Context, y *filesync.Sync, sprite *sprites.Sprite, 
 	wg.Go(func() { y.Rules, y.RuleFiles, errs[0] = syncRules(ctx, y.Local, f) })
 	wg.Go(func() {
 		var info sprites.Info
-		info, errs[1] = sprite.Client().Get(ctx, sprite.Name())
-		y.Pair = cmp.Or(info.ID, sprite.Client().URL+" "+sprite.Name()) // not the server's address, which may change
+		if info, errs[1] = sprite.Client().Get(ctx, sprite.Name()); errs[1] == nil {
+			y.Pair = cmp.Or(info.ID, sprite.Client().URL+" "+sprite.Name()) // not the server's address, which may change
+		}
 	})
 	y.Connect, errs[2] = filesync.Dialer(ctx, sprite)
 	wg.Wait()

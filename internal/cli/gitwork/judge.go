@@ -510,7 +510,7 @@ func (s *scratch) targets(ctx context.Context, blobs []string) (targets map[stri
 		read <- err
 	}()
 	_, err = s.git.run(ctx, call{args: []string{"cat-file", "--batch", "--buffer"}, stdin: ask(short), stdout: pw, timeout: patiently})
-	_ = pw.CloseWithError(io.ErrUnexpectedEOF)
+	_ = pw.CloseWithError(errGitEnded)
 	if found := <-read; found != nil {
 		return nil, false, fmt.Errorf("read symbolic links: %w", found)
 	}

@@ -31,6 +31,9 @@ func (s *scratch) checkUnfolded(ctx context.Context, base, tip string) error {
 	return w.compare(base, tip+"^{tree}", 0)
 }
 
+// errGitEnded is of a git process that ended before its answer was whole.
+var errGitEnded = errors.New("git ended in the middle of its answer")
+
 // objectReader reads one object after the other from a git process. It is ended by
 // close.
 type objectReader struct {
@@ -46,7 +49,7 @@ func (s *scratch) objects(ctx context.Context) *objectReader {
 	ended := make(chan struct{})
 	go func() {
 		_, err := s.git.run(ctx, call{args: []string{"cat-file", "--batch"}, stdin: ask, stdout: answers, timeout: patiently})
-		_ = answers.CloseWithError(errors.Join(err, io.ErrUnexpectedEOF))
+		_ = answers.CloseWithError(errors.Join(err, errGitEnded))
 		_ = ask.CloseWithError(io.ErrClosedPipe)
 		close(ended)
 	}()

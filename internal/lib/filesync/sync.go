@@ -324,6 +324,9 @@ func (s *session) startRemote(out <-chan dialed, scan bool) error {
 // cut gives the error of a connection that ended before the sprite's end of a sync had begun
 // its code. Other errors stay what they are.
 func cut(err error) error {
+	if errors.Is(err, sprites.ErrRemoved) || errors.Is(err, sprites.ErrSandboxEnded) { // there is nothing to come back to
+		return err
+	}
 	if !errors.Is(err, sprites.ErrNoExit) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) &&
 		!errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
 		return err

@@ -110,7 +110,7 @@ func carryAll(ctx context.Context, client *cove.Client, old, job cove.Job) (star
 			}
 			f := file{name: path.Join(large, name), size: info.Size(), sha256: name}
 			if room -= f.size; room < 0 {
-				return start, notSent(old)
+				return start, notSent(old, f)
 			}
 			if err := carry(ctx, from, f, to, path.Join(path.Dir(job.Upload), cove.LargeFilesIn, name)); err != nil {
 				return start, err
@@ -120,9 +120,10 @@ func carryAll(ctx context.Context, client *cove.Client, old, job cove.Job) (star
 	return cove.JobStart{BundleSHA256: old.Input.SHA256, BundleSize: old.Input.Size, LargeBytes: old.LargeBytes, Shallow: old.Shallow}, nil
 }
 
-// notSent is of a job whose sprite has other files than were sent for it, or more.
-func notSent(old cove.Job) error {
-	return fail.Newf("not_kept", "push it again", "what job %s began from is not in sprite %s any more as it was sent", old.ID, old.Sprite)
+// notSent is of a job whose sprite has more large files than were sent for it. A job that an
+// older cove pushed does not say how many those were.
+func notSent(old cove.Job, f file) error {
+	return fail.Newf("not_kept", "push it again", "sprite %s has large files (%s) for job %s beyond the %d bytes that its push said it sends", old.Sprite, path.Base(f.name), old.ID, old.LargeBytes)
 }
 
 // file is one in a sprite, as it was sent.
