@@ -21,7 +21,11 @@ func TestConnectorState(t *testing.T) {
 		{"local", "", true, "none", ""},
 		{"local", "", false, "no connector", "make its connector: cove connector put local --upstream URL"},
 	} {
-		got := m.stateOf(test.name, cove.Connector{Name: test.name, Secret: test.secret}, test.there)
+		var headers map[string]string
+		if test.secret != "" {
+			headers = map[string]string{"X-Api-Key": "{secret}"}
+		}
+		got := m.stateOf(test.name, cove.Connector{Name: test.name, Secret: test.secret, Headers: headers}, test.there)
 		if want := (connectorState{test.name, test.state, test.next}); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}

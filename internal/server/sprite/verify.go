@@ -33,11 +33,8 @@ func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.Ve
 	defer end()
 	v := verifier{checkpoints: h.checkpoints, disks: disks, tell: tell, seen: map[string]bool{}}
 	defer v.unpin()
-	err = v.find(ctx, row, id)
-	for _, layer := range v.all {
-		if err == nil {
-			err = v.layer(ctx, layer)
-		}
+	for again := true; again && err == nil; {
+		again, err = v.pass(ctx, row, id)
 	}
 	if err != nil && errors.Is(context.Cause(ctx), errAbandoned) {
 		err = errAbandoned
@@ -49,13 +46,32 @@ type verifier struct {
 	*checkpoints
 	disks LayerStore
 	tell  func(sprites.VerifyLine) error
-	all   []string // layers
+	all   []string // layers of this pass
 	seen  map[string]bool
 	pins  []func()
 	read  int64 // bytes
 	total int64
 	said  int64 // of read
 	sum   sprites.VerifySummary
+}
+
+// pass verifies the layers that are there, and have not been verified. again: some were
+// merged meanwhile, so there is another in their place.
+func (v *verifier) pass(ctx context.Context, row store.Sprite, id string) (again bool, err error) {
+	v.all = nil
+	if err := v.find(ctx, row, id); err != nil {
+		return false, err
+	}
+	for _, layer := range v.all {
+		err := v.layer(ctx, layer)
+		switch {
+		case errors.Is(err, errAbandoned) && ctx.Err() == nil:
+			again = true
+		case err != nil:
+			return false, err
+		}
+	}
+	return again, nil
 }
 
 func (v *verifier) unpin() {
@@ -112,9 +128,15 @@ func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error 
 	return nil
 }
 
-func (v *verifier) layer(ctx context.Context, layer string) error {
+// layer verifies a layer. errAbandoned: it is in no disk and no checkpoint any more.
+func (v *verifier) layer(ctx context.Context, layer string) (err error) {
 	ctx, end := v.layers.reading(ctx, layer)
 	defer end()
+	defer func() {
+		if err != nil && errors.Is(context.Cause(ctx), errAbandoned) {
+			err = errAbandoned
+		}
+	}()
 	listed, err := v.layers.listLayer(ctx, layer)
 	if err != nil {
 		return err
