@@ -33,8 +33,8 @@ func runLine(t *testing.T, s *covetest.Server, token string, args ...string) (co
 	return code, stdout.String(), stderr.String()
 }
 
-// TestDenyNamesRegistries: a wider rule that denies a registry of the server's machine is told
-// that a preset still allows it, and by which name; a token without admin learns no name.
+// TestDenyNamesRegistries: a wider rule denies a registry of the server's machine that a preset
+// still allows. cove says so, by its name; to a token without admin it says no name.
 func TestDenyNamesRegistries(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Host: &sprite.Host{Registries: func(context.Context) []string { return []string{"registry.example.org", "192.0.2.7"} }}})
 	secret, err := s.Client().CreateToken(t.Context(), cove.TokenRequest{Name: "other", Scope: cove.TokenScope{All: true}, Verbs: []string{"read", "write"}})
@@ -70,8 +70,8 @@ func TestDenyNamesRegistries(t *testing.T) {
 	}
 }
 
-// TestArgumentsBeforeServer: a command whose arguments are wrong, or that only looks, starts no
-// server, nor does one about something that is there if no server has ever run.
+// TestArgumentsBeforeServer: a command with wrong arguments, or that only looks, starts no
+// server. If no server has ever run, nor does one about something that must be there.
 func TestArgumentsBeforeServer(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
@@ -134,8 +134,8 @@ func TestDiagnoseWithoutServer(t *testing.T) {
 	}
 }
 
-// TestSessionListAsleep: the sessions of a sprite that sleeps can't be listed, which is not that
-// there are none; of one that never ran there are none.
+// TestSessionListAsleep: the sessions of a sprite that sleeps can't be listed, so cove does
+// not say that there are none. One that never ran has none.
 func TestSessionListAsleep(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")

@@ -224,8 +224,8 @@ func (c *copying) in(ctx context.Context, src, dst string) error {
 	return c.done(copied{c.sprite.Name(), src, c.sprite.Name() + ":" + dst, n})
 }
 
-// cut is the error of a copy into a sprite whose connection was lost, if err is that, with the
-// command that shows what became of it. Other errors stay what they are.
+// cut is the error of a copy into a sprite that lost its connection, with the command that
+// shows what became of it. Other errors stay what they are.
 func (c *copying) cut(err error, dst string) error {
 	if !brokeOff(err) && (!errors.Is(err, sprites.ErrNoExit) || sandboxGone(err)) {
 		return err

@@ -7,8 +7,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// TestCgroupsCheck: the fix is for the cause: nothing is mounted, a controller is bound to v1, is
-// disabled, is not in the kernel, or is not handed down.
+// TestCgroupsCheck: each cause has its own fix. Nothing is mounted, or a controller is bound
+// to v1, disabled, not in the kernel, or not handed down.
 func TestCgroupsCheck(t *testing.T) {
 	const (
 		head  = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"

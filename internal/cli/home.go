@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// absoluteHome makes a HOME that is relative absolute, here and for what this process starts: the
-// server has another working directory, and finds its data and settings by HOME too.
+// absoluteHome makes a relative HOME absolute, for this process and those that it starts. The
+// server has another working directory, and finds its data and settings by HOME, too.
 func absoluteHome() error {
 	home := os.Getenv("HOME")
 	if home == "" || filepath.IsAbs(home) {

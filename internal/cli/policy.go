@@ -323,8 +323,8 @@ func builtinPresets(p sprites.NetworkPolicy) *sprites.PresetRules {
 	return out
 }
 
-// presetNames are the hosts that the rules of presets allow by a longer name than that of a
-// new rule that denies them, as cove policy deny takes them.
+// presetNames are the hosts that presets allow by a longer name than a new rule has that
+// denies them. cove policy deny takes them as they are.
 func presetNames(p sprites.NetworkPolicy, presets, rules []sprites.NetworkRule) (names []string) {
 	for _, r := range rules {
 		zone := strings.TrimPrefix(r.Domain, "*")

@@ -142,8 +142,8 @@ func (s *chosenServer) isHere() bool {
 	return err == nil && (remote.url == "" || remote.url == server.URL) && !private.Elsewhere(server.Processes)
 }
 
-// process is the number of the process of this machine's server, as its data folder has it; 0:
-// commands go to another server, or none has run.
+// process is the PID of this machine's server, as the data folder has it. 0: commands go to
+// another server, or none has run.
 func (s *chosenServer) process() int {
 	remote, err := s.remote()
 	if err != nil || remote.url != "" {

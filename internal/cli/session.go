@@ -35,8 +35,8 @@ func newSessionListCommand(inv *invocation) *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List the sessions of a sprite",
 		Long: `Lists the commands that run in a sprite. Those of a sprite that sleeps, or stands still at its
-disk limit, can't be listed: that is an error (exit code 1, with --json the code asleep; of
-one that stands still 6).`,
+disk limit, can't be listed. That is an error: exit code 1, or 6 at the disk limit; with
+--json its code is asleep, disk_limit or disk_full.`,
 		Example: `  cove session list -s paint`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -62,8 +62,8 @@ one that stands still 6).`,
 	}
 }
 
-// unlisted is the error of a list of sessions that is empty because the sprite does not run, and
-// not because nothing is in it; nil: nothing is.
+// unlisted is the error of an empty list of sessions if the sprite has some, and does not run.
+// nil: it has none.
 func unlisted(ctx context.Context, sprite *sprites.Sprite) error {
 	info, err := sprite.Client().Get(ctx, sprite.Name())
 	switch held := heldBy(info); {

@@ -165,8 +165,8 @@ func (p *preparation) environment(ctx context.Context, _ agents.Work) (string, s
 // maxEnvironment is for the variables of a sprite, in bytes, as it has them.
 const maxEnvironment = 1 << 20
 
-// readEnvironment reads the variables that the sprite has. What is no such file, or is
-// longer than one can be, is replaced: it is as if there were none.
+// readEnvironment reads the variables that the sprite has. A file that is none of variables,
+// or is longer than one can be, is replaced: it is as if there were none.
 func (p *preparation) readEnvironment(ctx context.Context, have *map[string]string) error {
 	f, err := p.sprite.Open(ctx, environmentFile)
 	if errors.Is(err, fs.ErrNotExist) {

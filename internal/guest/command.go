@@ -214,8 +214,8 @@ func (c *command) find() (string, error) {
 // lookupFaults are the errors of a look-up that say nothing of whether there is a program.
 var lookupFaults = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO}
 
-// missing is why no program was found, once the look-up in one more folder failed: what kept it
-// from being looked up, else what was the reason before.
+// missing is why no program was found, once the look-up in one more folder failed. A reason
+// that kept it from being looked up counts more than the reason so far.
 func missing(so, err error) error {
 	if slices.ContainsFunc(lookupFaults, func(e syscall.Errno) bool { return errors.Is(err, e) }) {
 		return err

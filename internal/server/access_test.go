@@ -98,9 +98,8 @@ func TestTokenScopesAndVerbs(t *testing.T) {
 	}
 }
 
-// TestRouteNeedsItsVerb: each route of the table refuses a token that has every verb but the
-// one that the table says, be what it asks for there or not. deeds above holds which verb
-// that should be, for the routes whose verb says most.
+// TestRouteNeedsItsVerb: each route refuses a token that has every verb but the one that the
+// table names. It does so also for a sprite or a job that is not there.
 func TestRouteNeedsItsVerb(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")

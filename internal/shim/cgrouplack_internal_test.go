@@ -1,11 +1,13 @@
 package shim
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -94,25 +96,28 @@ func TestCannotLimit(t *testing.T) {
 	})
 }
 
-// withCgroups runs f in a mount namespace of its own, with an empty folder for cgroups.
+// ownCgroups is set in the process that a test runs itself in again.
+const ownCgroups = "COVE_TEST_OWN_CGROUPS"
+
+// withCgroups runs f with an empty folder for cgroups: the test is run again, in a process
+// that has a mount namespace of its own.
 func withCgroups(t *testing.T, f func()) {
 	t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for ever: the thread ends with this goroutine
-		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
-		if err == nil {
-			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	if os.Getenv(ownCgroups) != "" {
+		if err := unix.Mount("none", cgroupRoot, "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
 		}
-		if err == nil {
-			err = unix.Mount("none", cgroupRoot, "tmpfs", 0, "")
-		}
-		if err == nil {
-			f()
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		need.Missing(t, "this user can't have a mount namespace: "+err.Error(), "sudo make test")
+		f()
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), ownCgroups+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS} // in which / is private
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, unix.EPERM) {
+		need.Missing(t, "this user can't have a mount namespace", "sudo make test")
+	}
+	if err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -181,9 +181,9 @@ func fieldSet(names string) map[string]bool {
 	return set
 }
 
-// riskyPackage judges a package.json by what changed in it: what hooks of git and linters
-// read is held, what an installation or a test runs is listed. One that can't be read is
-// listed. If the person's hooks call npm or its kin, what scripts say is held, too.
+// riskyPackage judges a package.json by what changed in it. Keys that hooks of git and
+// linters read are held; those that an installation or a test reads are listed, as is a file
+// that can't be read. If the person's hooks call npm or the like, scripts are held, too.
 func (c *contents) riskyPackage(f File) (why string, listed bool, err error) {
 	oldText, newText, ok, err := c.sides(f)
 	if err != nil || !ok {

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestSyncStartsKilledServer kills the server under a sync that waits for it, and under one
-// that has begun: each starts the server again, and brings what it was to bring.
+// TestSyncStartsKilledServer kills the server under a sync. It starts the server again, and
+// brings the content that it was to bring.
 func TestSyncStartsKilledServer(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

@@ -16,8 +16,8 @@ mount -t tmpfs none /sys/fs/cgroup
 mount -t cgroup2 none /sys/fs/cgroup
 `
 
-// TestNoControllers: a sandbox boots in a container whose cgroups could be made, and have no
-// controllers; create, info and doctor say that its limits are not enforced.
+// TestNoControllers: a sandbox boots in a container that can make cgroups without controllers.
+// create, info and doctor say that its limits are not enforced.
 func TestNoControllers(t *testing.T) {
 	need.Root(t)
 	if !isDir("/sys/fs/cgroup/memory") {

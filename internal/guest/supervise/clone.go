@@ -23,7 +23,7 @@ type repository struct {
 }
 
 // newRepository is the repository of the job with that folder, whether the clone is
-// there or not. What goes wrong with the store is noted in log.
+// there or not. Faults of the store are noted in log.
 func newRepository(dir folder, spec *cove.JobSpec, log *journal) *repository {
 	g := git{work: spec.Workdir, author: spec.Author, folder: dir}
 	st := &store{dir: spec.Store, git: g, base: spec.Base, log: log}

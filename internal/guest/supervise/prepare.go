@@ -41,8 +41,8 @@ func (p *preparation) run(ctx context.Context) error {
 	return nil
 }
 
-// script runs the job's setup script, if it has one that is not done yet. What
-// it prints is in the job's log.
+// script runs the job's setup script, if it has one that is not done yet. Its
+// output is in the job's log.
 func (p *preparation) script(ctx context.Context) error {
 	s, err := newSetup(p.folder, p.spec)
 	if s == nil || err != nil {

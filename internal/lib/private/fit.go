@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fit says, without changing anything, why a server could not have dir as its data folder:
-// Folder would fail, or the file system can't have a sprite's disk. dir need not exist. A
-// *RefusedError has the next step.
+// Fit says, without changing anything, why a server could not have dir as its data folder.
+// Then Folder would fail, or the file system can't have a sprite's disk. dir need not exist.
+// A *RefusedError has the next step.
 func Fit(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -79,7 +79,7 @@ func fitNew(dir, at string) error {
 	if err != nil {
 		return fmt.Errorf("look at the data folder: %w", err)
 	}
-	// What is to be made will be this user's, and closed.
+	// The folders that are to be made will be this user's, and closed.
 	for _, way := range []string{at, real} {
 		if err := checkWayFrom(filepath.Join(way, rest), way); err != nil {
 			return fmt.Errorf("look at the data folder: %w", err)

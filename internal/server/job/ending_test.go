@@ -244,8 +244,8 @@ func TestStopByForce(t *testing.T) {
 	}
 }
 
-// TestRetryTakesWhatWasSent: of the large files in the sprite of a job, which its agent may
-// have made, its retry takes those that were sent, and no more.
+// TestRetryTakesWhatWasSent: a retry takes the large files that were sent for its job, and none
+// that the agent has made.
 func TestRetryTakesWhatWasSent(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, 0)
@@ -294,8 +294,8 @@ func TestRetryTakesWhatWasSent(t *testing.T) {
 	}
 }
 
-// TestFloodIsNotKept: of what the guest of a job that is collected prints, the server keeps
-// a beginning: the agent may have put another program in its place, which prints without end.
+// TestFloodIsNotKept: the server keeps only a beginning of what a job's guest prints. The agent
+// may have put another program in its place, which prints without end.
 func TestFloodIsNotKept(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, 0)

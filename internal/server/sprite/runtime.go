@@ -37,8 +37,8 @@ type Runtime interface {
 	// sprite had none, or that has ended.
 	Lost(id string) string
 
-	// Occupied says where a sandbox of a sprite runs that this server can't look after, as an
-	// ErrOccupied, because the data folder is another container's, too; nil: there is none.
+	// Occupied says, as an ErrOccupied, where a sandbox of a sprite runs that this server can't
+	// look after: the data folder is another container's, too. nil: there is none.
 	Occupied(id string) error
 
 	// Destroy removes what is left of the sandboxes of a sprite that has no live
@@ -97,8 +97,8 @@ type Inventory interface {
 	SetAside(ctx context.Context, item Item, why string) (to string, err error)
 }
 
-// A Sandbox is one live sandbox. Its methods may be called from any goroutine. What it can do
-// beyond this it shows by the optional interfaces below.
+// A Sandbox is one live sandbox. Its methods may be called from any goroutine. More that it
+// can do it shows by the optional interfaces below.
 type Sandbox interface {
 	// ID is the Machine.ID it was booted with.
 	ID() string
@@ -118,8 +118,8 @@ type Sandbox interface {
 	// says why.
 	Done() <-chan struct{}
 
-	// SetNetwork replaces what its network is decided by, if that has a policy. What the new
-	// one does not allow has ended when it returns.
+	// SetNetwork replaces what its network is decided by, if that has a policy. Connections
+	// that the new one does not allow have ended when it returns.
 	SetNetwork(ctx context.Context, set policy.Set) error
 
 	// SetConnectors replaces the named upstreams that it reaches, and ends requests through
@@ -178,8 +178,8 @@ func (e *NoRoomError) Is(target error) bool { return target == unix.ENOSPC }
 // server can't look after it. Nothing may be started over its disk, nor read or removed there.
 var ErrOccupied = errors.New("the sprite's last sandbox still runs elsewhere")
 
-// A MemoryStore has memories: that of each sprite that sleeps, and those that are kept by names
-// of 16 hexadecimal digits, each of which is used as often as one likes.
+// A MemoryStore has memories: that of each sprite that sleeps, and those that are kept by
+// names of 16 hexadecimal digits. Each of the latter is used as often as one likes.
 type MemoryStore interface {
 	// Warm reports whether the memory of a sprite without a sandbox is kept.
 	Warm(id string) bool
@@ -221,9 +221,8 @@ type LayerStore interface {
 	// Base is what a new disk lies on here.
 	Base(ctx context.Context) (archive.Base, error)
 
-	// Stage makes an empty folder for a layer that is the lowest of a disk. What
-	// is in there becomes the layer by Adopt; else the caller removes the folder,
-	// or the next start.
+	// Stage makes an empty folder for a layer that is the lowest of a disk. Adopt makes
+	// a layer of its content; else the caller removes the folder, or the next start.
 	Stage(ctx context.Context) (layers.Dir, error)
 
 	// Adopt makes what was staged a layer. It is on disk then.

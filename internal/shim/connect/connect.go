@@ -325,8 +325,8 @@ func (u *Upstream) Allows(method, path string) string {
 	return "the path is escaped too often"
 }
 
-// Unescape is a path as a server may read it that takes what is no escape for what it
-// says: each %XX is a byte, and any other % stays.
+// Unescape is a path as a lenient server reads it: each %XX is a byte, and any other %
+// stays.
 func Unescape(path string) string {
 	if !strings.Contains(path, "%") {
 		return path

@@ -546,8 +546,8 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// held is what this process holds of memory: what is live in the heap, and the stacks,
-// of which each collection gives back half of what is not in use.
+// held is what is live in this process's heap, and its stacks. Each collection gives back
+// half of a stack that is not in use.
 func held() int64 {
 	for range 5 {
 		runtime.GC()

@@ -16,8 +16,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// AtBackend runs tests of the package again, with the sprites of their hosts at a backend:
-// by make soak all whose names match a pattern, else a sample.
+// AtBackend runs tests of the package again, with the sprites of their hosts at a backend.
+// make soak runs all whose names match a pattern; make test runs a sample.
 func AtBackend(t *testing.T, sample, all string) {
 	t.Helper()
 	if os.Getenv(FarVariable) != "" {

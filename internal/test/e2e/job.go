@@ -64,8 +64,8 @@ func (h *Host) Events(id string) []cove.JobEvent {
 	return Numbered(h, h.Run("", "cove", "job", "events", id), 1)
 }
 
-// Numbered reads events of which the first has a number. What cove says beside them of its
-// server is passed over.
+// Numbered reads events of which the first has a number. Remarks of cove's about its server
+// are passed over.
 func Numbered(h *Host, text string, from int64) []cove.JobEvent {
 	h.T.Helper()
 	var all []cove.JobEvent
