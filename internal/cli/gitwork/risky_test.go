@@ -353,8 +353,11 @@ func TestHookCalls(t *testing.T) {
 	r.git("config", "alias.check", "!make -s check")
 	r.holds(base, head, "package.json", "Makefile", "rules.mk")
 	inside, err := r.open().Inside(t.Context(), head)
-	if err != nil || inside("dist/Makefile") == "" || inside("dist/justfile") != "" {
-		t.Errorf("files that are in no commit: %v, %v", inside, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ran, not := inside("dist/Makefile"), inside("dist/justfile"); ran == "" || not != "" {
+		t.Errorf("files that are in no commit: %q, %q", ran, not)
 	}
 }
 
