@@ -79,7 +79,7 @@ func TestDiskReserve(t *testing.T) {
 		t.Errorf("doctor says\n%s", out)
 	}
 
-	// What is refused to nobody: others go on, start, and are kept and removed.
+	// Nobody else is refused anything: others go on, start, and are kept and removed.
 	l.writes(t)
 	l.Run("", "cove", "checkpoint", "create", "-s", "neighbour", "--memory")
 	l.Run("", "cove", "checkpoint", "create", "-s", "wild")

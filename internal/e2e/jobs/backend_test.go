@@ -120,7 +120,7 @@ func TestBackendEnds(t *testing.T) {
 	if out, code := h.Try(repo, "cove", "list"); code == 0 || !strings.Contains(out, "set SPRITES_TOKEN") {
 		t.Errorf("without a token: %d, %s", code, out)
 	}
-	// What the service's own client keeps.
+	// The settings that the service's own client keeps.
 	settings, err := os.ReadFile(filepath.Join(h.Home, ".config/cove/config.toml"))
 	if err != nil {
 		t.Fatal(err)

@@ -282,7 +282,7 @@ func TestJobH5(t *testing.T) {
 	if out, code := h.Try(repo, "cove", "job", "bundle", job); code != 1 || !strings.Contains(out, "is there already") {
 		t.Errorf("again: %d, %s", code, out)
 	}
-	// What is gone is named, and the rest is there.
+	// Files that went with the sprite are named, and the rest is there.
 	h.Run("", "cove", "rm", "--force", "paint")
 	doc := h.Run(repo, "cove", "job", "bundle", job, "--output", "forensics/", "--json")
 	if !strings.Contains(doc, "agent/output.log") || !strings.Contains(h.Run(repo, "cat", "forensics/log.txt"), "| hello") {

@@ -44,7 +44,7 @@ func TestLiveCheckpoints(t *testing.T) {
 	last := k.ticks.now()
 	t.Logf("%d checkpoints, pauses of %s ms; the longest gaps at the servers were %v, %v and %v, at %d ticks",
 		times, strings.Join(pauses, " "), last.gap, k.spoken.now().gap, k.told.now().gap, last.last)
-	// What was merged meanwhile is what it was.
+	// Layers that were merged meanwhile have the content that they had.
 	var found sprites.VerifySummary
 	if err := json.Unmarshal([]byte(i.Run("", "cove", "checkpoint", "verify", "-s", "paint", "--json")), &found); err != nil || found.Problems != 0 || found.Layers+found.Unlisted < 2 {
 		t.Errorf("verify found %+v, %v", found, err)

@@ -148,7 +148,7 @@ func whole(c e2e.FaultCase, h *e2e.Host, name string) {
 		deleted(c, h, name)
 		return
 	}
-	// Who comes in the moment of its death may be told that it can't be reached.
+	// A client that comes in the moment of its death may be told that it can't be reached.
 	e2e.Await(h.T, "the sprite", func() bool {
 		_, code := h.Try("", "cove", "exec", "-s", name, "true")
 		return code == 0

@@ -72,7 +72,7 @@ func syncS1(h e2e.SyncHost) {
 }
 
 // usage is the most memory that a command line had, in bytes, a moment before its end.
-// What the kernel says of one that has ended has this process's memory in it, which it
+// The kernel's figure for one that has ended has this process's memory in it, which it
 // shared until it was executed.
 func usage(h e2e.SyncHost, dir string, args ...string) (peak int64) {
 	h.T.Helper()
