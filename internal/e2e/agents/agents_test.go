@@ -2,16 +2,21 @@ package agents
 
 import (
 	"fmt"
+	"net"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/registries"
+	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/internal/test/e2e"
 	"github.com/cove-dev/cove/internal/test/modeltest"
 )
@@ -24,6 +29,33 @@ func requireAgents(t *testing.T) {
 	if os.Getenv("COVE_TEST_AGENTS") != "1" {
 		t.Skip("make test-agents runs it: it installs agents from npm")
 	}
+}
+
+// inwardRegistries are rules for those of this machine's registries of packages that no preset
+// opens, because they are at addresses of a local network.
+func inwardRegistries(t *testing.T) (rules []string) {
+	t.Helper()
+	for _, host := range (&registries.Finder{}).Hosts(t.Context()) {
+		addrs, err := net.DefaultResolver.LookupNetIP(t.Context(), "ip4", host)
+		if err != nil {
+			continue // then nobody installs anything from it
+		}
+		for _, a := range addrs {
+			if !policy.New().Reach(netip.AddrPortFrom(a.Unmap(), 443), policy.TCP, []string{host}).Allow {
+				rules = append(rules, a.Unmap().String())
+			}
+		}
+	}
+	slices.Sort(rules)
+	return slices.Compact(rules)
+}
+
+// allowed are flags that allow rules.
+func allowed(rules []string) (flags []string) {
+	for _, r := range rules {
+		flags = append(flags, "--allow", r)
+	}
+	return flags
 }
 
 // installed are packages that this process's tests share.
@@ -295,6 +327,9 @@ func TestAgentRegistries(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
 	h.Run("", "cove", "create", "paint", "--network", "agent")
+	if rules := inwardRegistries(t); len(rules) > 0 {
+		h.Run("", "cove", append([]string{"policy", "allow", "-s", "paint"}, rules...)...)
+	}
 	h.Run("", "cove", "exec", "-s", "paint", "--timeout", "10m", "sh", "-c", "mkdir x; cd x; npm init -y >log; npm install --no-audit is-number@7.0.0 >>log; test -e node_modules/is-number")
 	h.Run("", "cove", "exec", "-s", "paint", "--timeout", "10m", "--user", "root", "sh", "-c",
 		"apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends sl >/dev/null && test -x /usr/games/sl")

@@ -350,7 +350,7 @@ func (r *agentRun) isStopped(play func(script) model) {
 func (r *agentRun) nothingLeft(id string) {
 	r.T.Helper()
 	out, _ := r.Try("", "cove", "exec", "-s", "paint", "--user", "root", "--", "sh", "-c",
-		"for p in /proc/[0-9]*; do tr '\\0' '\\n' <$p/environ 2>/dev/null | grep -q '^COVE_JOB=.*/"+id+"$' && tr '\\0' ' ' <$p/cmdline; done; true")
+		"for p in /proc/[0-9]*; do { tr '\\0' '\\n' <$p/environ; } 2>/dev/null | grep -q '^COVE_JOB=.*/"+id+"$' && tr '\\0' ' ' <$p/cmdline; done; true")
 	if strings.TrimSpace(out) != "" {
 		r.T.Errorf("left of job %s: %s", id, out)
 	}
@@ -438,7 +438,7 @@ func TestAgentFromNothing(t *testing.T) {
 			// But that the model is not the real one.
 			h.Run("", "cove", "connector", "put", agent.connector, "--upstream", server.URL)
 			repo := h.Repository("repo", map[string]string{"greeting.txt": "hello\n"})
-			out, code := h.Try(repo, "cove", "run", "-p", "Say hello.", "--agent", agent.name)
+			out, code := h.Try(repo, "cove", append([]string{"run", "-p", "Say hello.", "--agent", agent.name}, allowed(inwardRegistries(t))...)...)
 			if code != 0 || h.Run(repo, "git", "log", "-1", "--format=%s") != "Say hello\n" {
 				t.Errorf("exit code %d: %s", code, out)
 			}
