@@ -57,6 +57,9 @@ func setupScript(env *testscript.Env) error {
 			return err
 		}
 	}
+	if err := e2e.ShareListing(data); err != nil {
+		return err
+	}
 	gitconfig := "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n[advice]\n\tdetachedHead = false\n"
 	if err := os.WriteFile(filepath.Join(home, ".gitconfig"), []byte(gitconfig), 0o644); err != nil {
 		return err

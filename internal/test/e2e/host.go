@@ -67,6 +67,9 @@ func NewLoneHost(t testing.TB) *Host {
 			t.Fatal(err)
 		}
 	}
+	if err := ShareListing(h.Data); err != nil {
+		t.Fatal(err)
+	}
 	h.Write("home/.gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n")
 	t.Cleanup(func() {
 		if err := h.Within(func() error { return EndServer(h.Bin, h.Data, h.Home) }); err != nil {

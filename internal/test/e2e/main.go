@@ -47,6 +47,12 @@ func Main(m *testing.M) int {
 		return 1
 	}
 	defer end()
+	unshare, err := share()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer unshare()
 	return m.Run()
 }
 

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/shim/base"
+)
+
+// shared is what the servers of a package's tests would each find out about this machine anew,
+// for seconds of processor time: what of its programs is hidden, and what its package managers say.
+var shared struct {
+	dir string // removed with the last test
+
+	mu     sync.Mutex
+	hider  base.Hider
+	looked time.Time
+}
+
+// share makes what is shared. The caller removes it with end.
+func share() (end func(), err error) {
+	if shared.dir, err = os.MkdirTemp("", "cove-shared-"); err != nil {
+		return nil, err
+	}
+	shared.hider.Dir = filepath.Join(shared.dir, "base")
+	end = func() { _ = os.RemoveAll(shared.dir) }
+	bin := filepath.Join(shared.dir, "bin")
+	err = errors.Join(os.Chmod(shared.dir, 0o755), os.Mkdir(bin, 0o755),
+		remember(bin, "pip", "config list"), remember(bin, "npm", "config get registry"),
+		os.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH")))
+	if err != nil {
+		end()
+	}
+	return end, err
+}
+
+// remember makes a program that answers one command line as the real one did the first time, and
+// has the real one do everything else.
+func remember(bin, name, args string) error {
+	program, err := exec.LookPath(name)
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	kept := "'" + filepath.Join(bin, "."+name) + "'"
+	real := "'" + strings.ReplaceAll(program, "'", `'\''`) + "'"
+	script := fmt.Sprintf(`#!/bin/sh
+if [ "$*" != '%s' ] || [ -e "$HOME/.npmrc" ]; then exec %s "$@"; fi
+[ -e %s ] || { { %s "$@" >%s.$$; } 2>/dev/null && mv %s.$$ %s; } || exec %s "$@"
+exec cat %s
+`, args, real, kept, real, kept, kept, kept, real, kept)
+	return os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755)
+}
+
+// freshListing is half as long as a server takes a listing for new.
+const freshListing = 150 * time.Second
+
+// ShareListing gives a new data folder a listing of this machine's programs, as if another server
+// had looked at them there a moment ago. The first one of root's does look at them.
+func ShareListing(data string) error {
+	if os.Geteuid() != 0 {
+		return nil // an ordinary user's server sees them in another namespace
+	}
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.looked.IsZero() || time.Since(shared.looked) > freshListing {
+		began := time.Now()
+		if err := shared.hider.Renew(); err != nil {
+			return err
+		}
+		shared.looked = began
+	}
+	dir := filepath.Join(data, "base")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(shared.hider.Dir, "listing"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "listing"), text, 0o600)
+}
