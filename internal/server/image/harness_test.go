@@ -153,6 +153,18 @@ func file(name, text string) member {
 	return member{tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644}, text}
 }
 
+func folder(name string) member {
+	return member{tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o755}, ""}
+}
+
+func symlink(name, to string) member {
+	return member{tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to, Mode: 0o777}, ""}
+}
+
+func hardlink(name, to string) member {
+	return member{tar.Header{Name: name, Typeflag: tar.TypeLink, Linkname: to, Mode: 0o644}, ""}
+}
+
 // tarOf writes members as they are.
 func tarOf(t testing.TB, members ...member) []byte {
 	t.Helper()

@@ -43,7 +43,17 @@ const (
 	MaxDocument = 4 << 20 // bytes of a manifest, an index or a configuration
 	MaxLowers   = 16      // folders that Lowers returns
 
-	maxBytes = 64 << 30 // extracted
+	maxBytes = 64 << 30 // extracted, each file counted as fileCost at least
+	maxFiles = 4_000_000
+	fileCost = 4 << 10
+
+	// A layer may have maxRatio times as many bytes as its blob, and ratioFree besides:
+	// gzip does not compress more.
+	maxRatio  = 1000
+	ratioFree = 64 << 20
+
+	maxDepth = 512  // components of a path in a layer
+	maxPath  = 4096 // bytes of one
 )
 
 // Options say where a store is, and how it reaches registries.

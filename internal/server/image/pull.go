@@ -180,6 +180,9 @@ func (s *Store) layers(ctx context.Context, blobs []v1.Descriptor, all []Layer, 
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		if err := s.extract(ctx, all[:i+1], m); err != nil {
+			return err
+		}
 		m.layerDone()
 	}
 	return nil
