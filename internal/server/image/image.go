@@ -80,8 +80,9 @@ type Store struct {
 	o     Options
 	turns turns
 
-	mu     sync.Mutex
-	pinned map[string]int // blobs and layers that calls under way need, by path below the folder
+	mu      sync.Mutex
+	pinned  map[string]int // blobs and layers that calls under way need, by path below the folder
+	removed int            // how much was ever removed
 }
 
 // Image is an image of this machine's platform.

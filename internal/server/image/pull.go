@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -89,8 +88,9 @@ func (s *Store) take(ctx context.Context, d document, from source, t taken) (_ I
 	defer func() {
 		s.unpin(pins)
 		if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_space" { // leave nothing of it
-			_, swept := s.sweep(context.WithoutCancel(ctx))
-			err = errors.Join(err, swept)
+			if _, err := s.sweep(context.WithoutCancel(ctx), pins.has); err != nil {
+				s.o.Logger.Warn("what came of an image is left", "image", t.what, "err", err)
+			}
 		}
 	}()
 	s.pin(&pins, blobFolder, d.digest.Hex)
@@ -116,6 +116,12 @@ func (s *Store) take(ctx context.Context, d document, from source, t taken) (_ I
 	}
 	if err := s.layers(ctx, m.Layers, contents.Layers, from, t.meter); err != nil {
 		return Image{}, err
+	}
+	if n := mergedLayers(contents.Layers); n > 0 {
+		s.pin(&pins, mergedFolder, hexOf(contents.Layers[n-1].ChainID))
+		if err := s.merge(ctx, contents.Layers[:n]); err != nil {
+			return Image{}, err
+		}
 	}
 	if err := s.claim(int64(len(d.raw))); err != nil {
 		return Image{}, err
@@ -187,27 +193,3 @@ func (s *Store) layers(ctx context.Context, blobs []v1.Descriptor, all []Layer, 
 	}
 	return nil
 }
-
-// pins are what a call needs, and sweep leaves.
-type pins []string
-
-func (s *Store) pin(p *pins, folder, hex string) {
-	path := filepath.Join(folder, hex)
-	*p = append(*p, path)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pinned[path]++
-}
-
-func (s *Store) unpin(p pins) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, path := range p {
-		if s.pinned[path]--; s.pinned[path] == 0 {
-			delete(s.pinned, path)
-		}
-	}
-}
-
-// sweep removes blobs and layers of no image, and says how many bytes that were.
-func (s *Store) sweep(context.Context) (int64, error) { return 0, nil }

@@ -134,6 +134,9 @@ func (t *tree) finish() error {
 	return onDisk(unix.Syncfs(t.root))
 }
 
+// syncAll has all of a file system be on the disk.
+func syncAll(f *os.File) error { return unix.Syncfs(int(f.Fd())) }
+
 // implied is what a folder is that nothing is said of.
 var implied = plant.Meta{Mode: 0o755, Time: time.Unix(0, 0)}
 
@@ -528,11 +531,7 @@ func (t *tree) opaque(at string) error {
 		return t.opaqueRoot()
 	}
 	var mark [1]byte
-	name := "trusted.overlay.opaque"
-	if t.user {
-		name = "user.overlay.opaque"
-	}
-	if n, err := unix.Fgetxattr(t.fd, name, mark[:]); err == nil && n == 1 {
+	if n, err := unix.Fgetxattr(t.fd, plant.OpaqueMark(t.user), mark[:]); err == nil && n == 1 {
 		return nil
 	}
 	if err := plant.Opaque(t.fd, t.user); err != nil {

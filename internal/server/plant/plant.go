@@ -84,14 +84,18 @@ func Fifo(dir int, name string, m Meta) error {
 // Whiteout makes an overlay's mark that a name of the layers below is deleted.
 func Whiteout(dir int, name string) error { return unix.Mknodat(dir, name, unix.S_IFCHR, 0) }
 
-// Opaque marks a folder as one in which nothing of the layers below is seen. user is as
-// layers.Overlay's UserXattr.
-func Opaque(fd int, user bool) error {
-	name := "trusted.overlay.opaque"
+// OpaqueMark is the attribute of a folder in which nothing of the layers below is seen.
+// user is as layers.Overlay's UserXattr.
+func OpaqueMark(user bool) string {
 	if user {
-		name = "user.overlay.opaque"
+		return "user.overlay.opaque"
 	}
-	return unix.Fsetxattr(fd, name, []byte("y"), 0)
+	return "trusted.overlay.opaque"
+}
+
+// Opaque gives an open folder OpaqueMark.
+func Opaque(fd int, user bool) error {
+	return unix.Fsetxattr(fd, OpaqueMark(user), []byte("y"), 0)
 }
 
 // The times that a sandbox can see: it counts nanoseconds from 1970.
