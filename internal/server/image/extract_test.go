@@ -201,12 +201,10 @@ func TestExtract(t *testing.T) {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 70_000}}
 	for name, attr := range map[string]syscall.SysProcAttr{"root": {}, "userns": {Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, UidMappings: ids, GidMappings: ids}} {
 		t.Run(name, func(t *testing.T) {
-			if os.Getuid() != 0 {
-				need.Missing(t, "it needs root, to mount overlays", "sudo make test")
-			}
+			need.Root(t)
 			inNamespaces(t, attr, func() {
+				s := storeIn(t, t.TempDir(), nil, func(o *Options) { o.UserNS = name == "userns" })
 				for what, test := range extractCases {
-					s := storeIn(t, t.TempDir(), nil, func(o *Options) { o.UserNS = name == "userns" })
 					var tars [][]byte
 					for _, l := range test.layers {
 						tars = append(tars, tarOf(t, l...))
@@ -230,18 +228,10 @@ func TestExtract(t *testing.T) {
 	}
 }
 
-// rooted skips a test that needs the rights of root.
-func rooted(t *testing.T) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		need.Missing(t, "it needs root", "sudo make test")
-	}
-}
-
 // TestExtractKeeps: times, attributes and counts are the layer's own; the marks of an overlay
 // are nobody's.
 func TestExtractKeeps(t *testing.T) {
-	rooted(t)
+	need.Root(t)
 	s := storeIn(t, t.TempDir(), nil)
 	at := func(m member, sec int64) member {
 		m.ModTime, m.Format = time.Unix(sec, 123), tar.FormatPAX
@@ -303,11 +293,8 @@ func TestExtractSparse(t *testing.T) {
 	want, err := os.ReadFile(filepath.Join(dir, "sparse"))
 	must(t, err)
 	for _, args := range [][]string{{"--format=gnu", "-S"}, {"--format=pax", "-S", "--sparse-version=0.0"}, {"--format=pax", "-S", "--sparse-version=0.1"}, {"--format=pax", "-S", "--sparse-version=1.0"}, {"--format=pax"}} {
-		cmd := exec.Command("tar", append(args, "-c", "--numeric-owner", "-C", dir, "sparse")...)
+		cmd := exec.Command(need.Program(t, "tar", "tar"), append(args, "-c", "--numeric-owner", "-C", dir, "sparse")...)
 		text, err := cmd.Output()
-		if errors.Is(err, exec.ErrNotFound) {
-			need.Missing(t, "there is no GNU tar", "apt-get install tar")
-		}
 		must(t, err)
 		s := storeIn(t, t.TempDir(), nil)
 		all, err := extracted(t, s, text)
@@ -392,6 +379,7 @@ func TestHostileLayer(t *testing.T) {
 		return b.Bytes()
 	}
 	below := tarOf(t, file("low", "1"), folder("dir"))
+	s := storeIn(t, t.TempDir(), nil)
 	for name, test := range map[string]struct {
 		blob, text []byte
 		says       string
@@ -431,7 +419,6 @@ func TestHostileLayer(t *testing.T) {
 		"a large attribute":         {text: tarOf(t, with(file("a", ""), func(m *member) { m.PAXRecords = map[string]string{"SCHILY.xattr.user.x": strings.Repeat("x", 100_000)} })), says: "attribute"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := storeIn(t, t.TempDir(), nil)
 			all, err := extracted(t, s, below)
 			must(t, err)
 			if test.blob == nil {
@@ -514,7 +501,7 @@ func TestClaim(t *testing.T) {
 
 // TestUnmapped: an owner that a user namespace does not have is named, with the file.
 func TestUnmapped(t *testing.T) {
-	rooted(t)
+	need.Root(t)
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1000}}
 	inNamespaces(t, syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, UidMappings: ids, GidMappings: ids}, func() {
 		for _, m := range []member{owned(file("etc/theirs", "x"), 0o644, 1234, 0), owned(folder("etc/theirs"), 0o755, 0, 1234), owned(symlink("etc/theirs", "x"), 0o777, 1234, 1234)} {
@@ -538,6 +525,7 @@ func FuzzExtract(f *testing.F) {
 	}
 	f.Add(gzipped(f, tarOf(f, file("a", "1"))))
 	f.Fuzz(func(t *testing.T, blob []byte) {
+		need.Root(t)
 		dir := t.TempDir()
 		for _, sub := range []string{blobFolder, layerFolder, stagingFolder} {
 			must(t, os.MkdirAll(filepath.Join(dir, sub), 0o700))

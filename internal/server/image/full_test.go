@@ -17,12 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // TestFull: a disk that gets full, in a download, an extraction or an import, is said to be
 // so, and nothing is left on it.
 func TestFull(t *testing.T) {
-	rooted(t)
+	need.Root(t)
 	inNamespaces(t, syscall.SysProcAttr{}, func() {
 		r := newRegistry(t)
 		disk := t.TempDir()

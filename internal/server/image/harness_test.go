@@ -26,6 +26,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // testRegistry is a registry that wants a token, which it gives to the user "me".
@@ -120,6 +121,7 @@ func (r *testRegistry) push(t testing.TB, repo string, what remote.Taggable) str
 // storeIn opens a store of images in a folder, with a database there.
 func storeIn(t testing.TB, dir string, r *testRegistry, change ...func(*Options)) *Store {
 	t.Helper()
+	need.Root(t) // files get their owners
 	db, err := store.Open(context.Background(), filepath.Join(dir, "cove.db"))
 	if err != nil {
 		t.Fatal(err)

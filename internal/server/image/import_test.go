@@ -158,6 +158,7 @@ func TestImportRefused(t *testing.T) {
 			}
 		}
 	}
+	s := storeIn(t, t.TempDir(), nil)
 	many := make([]member, maxMembers+1)
 	for i := range many {
 		many[i] = file("same", "")
@@ -190,7 +191,6 @@ func TestImportRefused(t *testing.T) {
 		"a large document":     {tarOf(t, file("index.json", strings.Repeat(" ", MaxDocument+1))), "", "image_bad", "more than"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			s := storeIn(t, t.TempDir(), nil)
 			_, err := s.Import(t.Context(), bytes.NewReader(test.text), test.as, nil)
 			wantCode(t, err, test.code, test.says)
 			if left, err := os.ReadDir(s.path(stagingFolder)); err != nil || len(left) > 0 {
@@ -201,7 +201,6 @@ func TestImportRefused(t *testing.T) {
 			}
 		})
 	}
-	s := storeIn(t, t.TempDir(), nil)
 	lost := errors.New("the connection is lost")
 	_, err = s.Import(t.Context(), io.MultiReader(bytes.NewReader(whole[:2000]), failing{lost}), "", nil)
 	if !errors.Is(err, lost) {

@@ -226,6 +226,7 @@ func TestHostileManifest(t *testing.T) {
 		return raw
 	}
 	layer := v1.Descriptor{MediaType: types.OCILayer, Size: 10, Digest: hash}
+	s := storeIn(t, t.TempDir(), r)
 	for name, test := range map[string]struct {
 		raw  []byte
 		says string
@@ -249,7 +250,6 @@ func TestHostileManifest(t *testing.T) {
 		"an odd layer":      {with(func(m *v1.Manifest) { l := layer; l.MediaType = "text/plain"; m.Layers = []v1.Descriptor{l} }), "not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := storeIn(t, t.TempDir(), r)
 			before := r.blobs()
 			served(r, test.raw)
 			_, err := s.Pull(t.Context(), ref, PullOptions{})
@@ -267,7 +267,6 @@ func TestHostileManifest(t *testing.T) {
 		}
 		next.ServeHTTP(w, req)
 	})
-	s := storeIn(t, t.TempDir(), r)
 	_, err := s.Pull(t.Context(), r.host+"/x@sha256:"+strings.Repeat("1", 64), PullOptions{})
 	wantCode(t, err, "image_bad", "has the digest")
 }

@@ -205,7 +205,7 @@ func retryable(err error) bool {
 func (r *registry) more(ctx context.Context, p *part) error {
 	watch, touch, stop := watched(ctx)
 	defer stop()
-	header := http.Header{}
+	header := http.Header{"Accept-Encoding": {"identity"}} // some would say that a layer is compressed on the way, and the transport take that off
 	if p.have > 0 {
 		header.Set("Range", fmt.Sprintf("bytes=%d-%d", p.have, p.d.Size-1))
 	}

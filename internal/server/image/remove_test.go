@@ -13,6 +13,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 func nobody(string) ([]string, error) { return nil, nil }
@@ -115,7 +116,7 @@ func TestPrune(t *testing.T) {
 // TestMerged: an image of more layers than are mounted has its lowest ones as one folder, and
 // the kernel shows the same.
 func TestMerged(t *testing.T) {
-	rooted(t)
+	need.Root(t)
 	inNamespaces(t, syscall.SysProcAttr{}, func() {
 		r := newRegistry(t)
 		for _, n := range []int{MaxLowers, MaxLowers + 1, 40} {
