@@ -81,10 +81,13 @@ var meanings = map[string]meaning{
 	"bad_option":      {exit: 2},
 	"bad_pattern":     {exit: 2},
 	"bad_plan":        {status: http.StatusBadRequest},
+	"bad_reference":   {exit: 2, status: http.StatusBadRequest}, // no name of an image
 	"bad_request":     {status: http.StatusBadRequest},
 	"bad_session":     {exit: 2},
 	"bad_skill":       {status: http.StatusBadRequest},
 	"bad_url":         {exit: 2},
+	"image_bad":       {exit: 5, status: http.StatusUnprocessableEntity}, // hostile or damaged
+	"image_platform":  {status: http.StatusUnprocessableEntity},          // made for other machines
 	"invalid_request": {status: http.StatusBadRequest},
 	"no_agent":        {status: http.StatusBadRequest},
 	"no_connector":    {status: http.StatusBadRequest},
@@ -104,10 +107,12 @@ var meanings = map[string]meaning{
 
 	// Who asked.
 	"forbidden":    {status: http.StatusForbidden},
+	"image_denied": {status: http.StatusForbidden}, // by a registry
 	"unauthorized": {status: http.StatusUnauthorized},
 
 	// What is not there, or not any more.
 	"exists":            {status: http.StatusConflict},
+	"image_not_found":   {status: http.StatusNotFound},
 	"name_taken":        {status: http.StatusConflict},
 	"not_found":         {status: http.StatusNotFound},
 	"nothing_to_end":    {status: http.StatusNotFound},
@@ -123,6 +128,7 @@ var meanings = map[string]meaning{
 	"conflict":            {exit: 3, status: http.StatusConflict}, // both ends have changed: nothing was applied
 	"damaged":             {status: http.StatusConflict},
 	"http_port_taken":     {status: http.StatusConflict},
+	"image_in_use":        {status: http.StatusConflict},
 	"in_use":              {status: http.StatusConflict},
 	"job_ended":           {status: http.StatusConflict},
 	"job_installing":      {status: http.StatusConflict},
@@ -178,6 +184,7 @@ var meanings = map[string]meaning{
 	"nothing_listens":       {status: http.StatusServiceUnavailable},
 	"output_lost":           {exit: 75}, // of a command, some
 	"protocol":              {exit: 5},
+	"registry_unreachable":  {exit: 75, status: http.StatusBadGateway, retry: true},
 	"sandbox_gone":          {exit: 75},
 	"service_not_listening": {status: http.StatusServiceUnavailable},
 	"session_ended":         {exit: 75, status: http.StatusGone, retry: true},

@@ -88,6 +88,11 @@ const (
 	InstallStored Point = "install-stored" // the store has it
 	InstallUsed   Point = "install-used"   // the sprite of a job begins with it, and the job is not queued yet
 
+	ImageBlob    Point = "image-blob"    // a blob of an image has its name
+	ImageStaged  Point = "image-staged"  // a layer is extracted, in a folder that the next start removes
+	ImageLayered Point = "image-layered" // it has its name
+	ImageStored  Point = "image-stored"  // the store has the image
+
 	EpochStored Point = "epoch-stored" // a change is in the store, and the file beside it does not say so yet
 	EpochNoted  Point = "epoch-noted"  // it does
 	AsideMoved  Point = "aside-moved"  // something that the store does not know has another place
@@ -96,6 +101,9 @@ const (
 // InstallPoints are those of an agent's installation, which is no change of a sprite of
 // anybody's.
 var InstallPoints = []Point{InstallBegun, InstallMade, InstallStored, InstallUsed}
+
+// ImagePoints are those of an image on its way into the store.
+var ImagePoints = []Point{ImageBlob, ImageStaged, ImageLayered, ImageStored}
 
 // StorePoints are those of every change of the store, and of a start with an older one.
 var StorePoints = []Point{EpochStored, EpochNoted, AsideMoved}

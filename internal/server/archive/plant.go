@@ -4,14 +4,14 @@ import (
 	"archive/tar"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/server/plant"
 )
 
 // planter makes the tree of an archive. The folder at hand and those above it are
@@ -107,10 +107,7 @@ func (p *planter) folder(h *tar.Header, at string) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Mkdirat(d.fd, name, 0o700); err != nil {
-		return made(h, err)
-	}
-	fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := plant.Folder(d.fd, name)
 	if err != nil {
 		return made(h, err)
 	}
@@ -131,12 +128,12 @@ func (p *planter) mount(h *tar.Header, at, upper string) error {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(upper), 0o700), os.Mkdir(upper, 0o700)); err != nil {
 		return made(h, err)
 	}
-	fd, err := unix.Open(upper, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := plant.Open(unix.AT_FDCWD, upper)
 	if err != nil {
 		return made(h, err)
 	}
 	p.open = append(p.open, planted{at, at, fd, h})
-	root, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	root, err := plant.Duplicate(fd)
 	if err != nil {
 		return made(h, err)
 	}
@@ -153,11 +150,7 @@ func (p *planter) opaque(h *tar.Header, dir string) error {
 	if err != nil {
 		return err
 	}
-	name := "trusted.overlay.opaque"
-	if p.target.UserXattr {
-		name = "user.overlay.opaque"
-	}
-	return made(h, unix.Fsetxattr(d.fd, name, []byte("y"), 0))
+	return made(h, plant.Opaque(d.fd, p.target.UserXattr))
 }
 
 // whiteout has a name of the base be deleted.
@@ -169,7 +162,7 @@ func (p *planter) whiteout(h *tar.Header, at string) error {
 	if err != nil {
 		return err
 	}
-	return made(h, unix.Mknodat(d.fd, name, unix.S_IFCHR, 0))
+	return made(h, plant.Whiteout(d.fd, name))
 }
 
 func (p *planter) create(h *tar.Header, at string) (*os.File, error) {
@@ -177,11 +170,8 @@ func (p *planter) create(h *tar.Header, at string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, made(h, err)
-	}
-	return os.NewFile(uintptr(fd), name), nil
+	f, err := plant.File(d.fd, name)
+	return f, made(h, err)
 }
 
 func (p *planter) symlink(h *tar.Header, at string) error {
@@ -192,10 +182,7 @@ func (p *planter) symlink(h *tar.Header, at string) error {
 	if h.Linkname == "" || len(h.Linkname) >= unix.PathMax || strings.ContainsRune(h.Linkname, 0) {
 		return refuse(h.Name, "it is a link to nowhere")
 	}
-	if err := unix.Symlinkat(h.Linkname, d.fd, name); err != nil {
-		return made(h, err)
-	}
-	return p.describeAt(d.fd, name, h)
+	return described(h, plant.Symlink(d.fd, name, h.Linkname, meta(h)))
 }
 
 func (p *planter) fifo(h *tar.Header, at string) error {
@@ -203,13 +190,7 @@ func (p *planter) fifo(h *tar.Header, at string) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Mknodat(d.fd, name, unix.S_IFIFO|0o600, 0); err != nil {
-		return made(h, err)
-	}
-	if err := p.describeAt(d.fd, name, h); err != nil {
-		return err
-	}
-	return made(h, unix.Fchmodat(d.fd, name, uint32(h.Mode), 0)) // it is what was just made, and nobody else's
+	return described(h, plant.Fifo(d.fd, name, meta(h)))
 }
 
 // link makes a second name of a file of the same mount.
@@ -228,8 +209,7 @@ func (p *planter) link(h *tar.Header, at, to string) error {
 	if !ok {
 		return refuse(h.Name, "it is a hard link to %.300q, which is on another mount", h.Linkname)
 	}
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV}
-	dir, err := unix.Openat2(p.roots[d.mount], path.Dir(below), &how)
+	dir, err := plant.Beneath(p.roots[d.mount], path.Dir(below), unix.O_PATH)
 	if err != nil {
 		return refuse(h.Name, "it is a hard link to %.300q, whose folder is not before it", h.Linkname)
 	}
@@ -241,56 +221,37 @@ func (p *planter) link(h *tar.Header, at, to string) error {
 	return made(h, unix.Linkat(dir, path.Base(below), d.fd, name, 0))
 }
 
-// The times that a sandbox can see: it counts nanoseconds from 1970.
-var minTime, maxTime = time.Unix(0, math.MinInt64), time.Unix(0, math.MaxInt64)
-
-// times are a member's, for the system.
-func times(t time.Time) []unix.Timespec {
-	if t.Before(minTime) {
-		t = minTime
-	} else if t.After(maxTime) {
-		t = maxTime
-	}
-	ts := unix.Timespec{Sec: t.Unix(), Nsec: int64(t.Nanosecond())}
-	return []unix.Timespec{ts, ts}
+// meta is what a member's header says of it, its attributes aside.
+func meta(h *tar.Header) plant.Meta {
+	return plant.Meta{UID: h.Uid, GID: h.Gid, Mode: uint32(h.Mode), Time: h.ModTime}
 }
 
-// owned says whose fault it is that a file can't be another user's.
-func owned(h *tar.Header, err error) error {
-	if errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("make %.300q: it is user %d's and group %d's, whom this server's user namespace does not have; see: cove doctor", h.Name, h.Uid, h.Gid)
+// described says whose fault it is that a file can't be made what it should be.
+func described(h *tar.Header, err error) error {
+	if owner, ok := errors.AsType[*plant.OwnerError](err); ok {
+		if errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("make %.300q: it is user %d's and group %d's, whom this server's user namespace does not have; see: cove doctor", h.Name, h.Uid, h.Gid)
+		}
+		return made(h, owner.Err)
+	}
+	if errors.As(err, new(*Error)) {
+		return err
 	}
 	return made(h, err)
 }
 
 // describe gives an open file or folder its owner, attributes, mode and time.
 func (p *planter) describe(fd int, h *tar.Header) error {
-	if err := unix.Fchown(fd, h.Uid, h.Gid); err != nil { // first: it takes bits of the mode away
-		return owned(h, err)
-	}
 	attrs, err := xattrs(h)
 	if err != nil {
 		return err
 	}
-	for name, value := range attrs {
-		err := unix.Fsetxattr(fd, name, []byte(value), 0)
+	m := meta(h)
+	m.Attrs = attrs
+	return described(h, plant.Describe(fd, m, func(name string, err error) error {
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.E2BIG) {
 			return refuse(h.Name, "its attribute %.100q is none that can be: %v", name, err)
 		}
-		if err != nil {
-			return made(h, err)
-		}
-	}
-	if err := unix.Fchmod(fd, uint32(h.Mode)); err != nil {
-		return made(h, err)
-	}
-	return made(h, unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), times(h.ModTime), 0))
-}
-
-// describeAt gives what is not opened its owner and time.
-func (p *planter) describeAt(dir int, name string, h *tar.Header) error {
-	if err := unix.Fchownat(dir, name, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return owned(h, err)
-	}
-	return made(h, unix.UtimesNanoAt(dir, name, times(h.ModTime), unix.AT_SYMLINK_NOFOLLOW))
+		return err
+	}))
 }

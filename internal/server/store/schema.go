@@ -149,6 +149,17 @@ var migrations = []string{
 	`CREATE TABLE doomed_memories (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID; -- see memories.go`,
 	`ALTER TABLE sprites ADD COLUMN lost TEXT NOT NULL DEFAULT ''; -- empty: nothing, or it was told`,
 	`SELECT 1; -- from here on idle_seconds and hibernate_seconds may be -1, ServersOwn`,
+	`CREATE TABLE images (
+		digest     TEXT PRIMARY KEY, -- of the manifest: sha256:HEX
+		doc        TEXT NOT NULL,    -- JSON object: see the package image
+		created_at INTEGER,          -- NULL: the image does not say
+		pulled_at  INTEGER NOT NULL
+	) STRICT;
+	CREATE TABLE image_names (
+		name   TEXT PRIMARY KEY,
+		digest TEXT NOT NULL REFERENCES images (digest) ON DELETE CASCADE
+	) STRICT, WITHOUT ROWID;
+	CREATE INDEX image_names_by_digest ON image_names (digest);`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

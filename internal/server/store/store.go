@@ -1,5 +1,5 @@
 // Package store keeps what a server must not forget: sprites, tokens, jobs with
-// their events, secrets, connectors, and settings. It is SQLite in WAL mode, and the only SQL of cove.
+// their events, secrets, connectors, images, and settings. It is SQLite in WAL mode, and the only SQL of cove.
 //
 // One process owns a store (see Lock): no other can even read the database meanwhile.
 // Its methods may be called from any
@@ -45,6 +45,7 @@ type Store struct {
 	Connectors *Connectors
 	Settings   *Settings
 	Installs   *Installs
+	Images     *Images
 	Epoch      *Epoch
 
 	db *database
@@ -77,6 +78,7 @@ func openStore(ctx context.Context, path string, older bool) (*Store, error) {
 		Connectors: &Connectors{db: db},
 		Settings:   &Settings{db: db},
 		Installs:   &Installs{db: db},
+		Images:     &Images{db: db},
 		Epoch:      &Epoch{db: db},
 		db:         db,
 	}, nil

@@ -1,0 +1,396 @@
+package image
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/server/plant"
+	"github.com/cove-dev/cove/internal/shim/layers"
+)
+
+// note is what the store knows of an extracted layer. It is beside its tree.
+type note struct {
+	Files   int64 `json:"files"`
+	Bytes   int64 `json:"bytes"` // on the disk
+	LeftOut int64 `json:"left_out,omitempty"`
+}
+
+// readNote reads the note of a layer; os.ErrNotExist: it is not extracted.
+func (s *Store) readNote(chain string) (n note, err error) {
+	text, err := os.ReadFile(s.path(layerFolder, hexOf(chain), noteName))
+	if err != nil {
+		return n, err
+	}
+	return n, json.Unmarshal(text, &n)
+}
+
+// extract has the last of some layers be extracted, whose blob is there. Those below it are
+// extracted.
+func (s *Store) extract(ctx context.Context, all []Layer, m *meter) (err error) {
+	l := &all[len(all)-1]
+	gauge := m.gauge(Extracting, l.Digest, l.Bytes)
+	leave, err := s.turns.enter(ctx, l.ChainID, gauge)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	n, err := s.readNote(l.ChainID)
+	if errors.Is(err, os.ErrNotExist) {
+		n, err = s.unpack(ctx, all)
+	}
+	if err != nil {
+		if _, ok := errors.AsType[*fail.Error](onDisk(err)); ok || ctx.Err() != nil {
+			return onDisk(err)
+		}
+		return fmt.Errorf("extract layer %s: %w", l.Digest, err)
+	}
+	l.Files, l.DiskBytes, l.LeftOut = n.Files, n.Bytes, n.LeftOut
+	return nil
+}
+
+// unpack extracts the last of some layers in a folder of its own, which gets its name when
+// it is whole.
+func (s *Store) unpack(ctx context.Context, all []Layer) (n note, err error) {
+	l := all[len(all)-1]
+	b := &budget{bytes: maxBytes, files: maxFiles, claim: s.claim}
+	for _, below := range all[:len(all)-1] {
+		b.bytes -= below.DiskBytes
+		b.files -= below.Files
+	}
+	left := *b
+	dir, err := os.MkdirTemp(s.path(stagingFolder), "layer-")
+	if err != nil {
+		return n, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, layers.Remove(dir))
+		}
+	}()
+	if err := os.Mkdir(filepath.Join(dir, treeName), 0o700); err != nil {
+		return n, err
+	}
+	var lower []string
+	for i := len(all) - 2; i >= 0; i-- {
+		lower = append(lower, s.path(layerFolder, hexOf(all[i].ChainID), treeName))
+	}
+	if n.LeftOut, err = s.unpackTo(ctx, filepath.Join(dir, treeName), lower, l, b); err != nil {
+		return n, err
+	}
+	n.Files, n.Bytes = left.files-b.files, left.bytes-b.bytes
+	text, err := json.Marshal(n)
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(dir, noteName), text, 0o600)
+	}
+	if err != nil {
+		return n, err
+	}
+	fault.Reach(fault.ImageStaged)
+	to := s.path(layerFolder, hexOf(l.ChainID))
+	if err := layers.Remove(to); err != nil { // one without a note is not whole
+		return n, err
+	}
+	if err := os.Rename(dir, to); err != nil {
+		return n, err
+	}
+	if err := atomicfile.SyncFolder(filepath.Dir(to)); err != nil {
+		return n, err
+	}
+	fault.Reach(fault.ImageLayered)
+	return n, nil
+}
+
+// unpackTo fills a folder with a layer, and compares its tar with its diff ID.
+func (s *Store) unpackTo(ctx context.Context, dir string, lower []string, l Layer, b *budget) (leftOut int64, err error) {
+	f, err := os.Open(s.path(blobFolder, hexOf(l.Digest)))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	t, err := openTree(dir, lower, s.o.UserNS, b)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	from := &watchedFile{ctx: ctx, f: f, tell: func(n int64) { s.turns.tell(l.ChainID, n) }}
+	x := &extraction{tree: t}
+	err = x.stream(from, l)
+	if from.err != nil { // it is not the layer's fault
+		return 0, from.err
+	}
+	if err != nil {
+		return 0, err
+	}
+	return x.leftOut, t.finish()
+}
+
+// watchedFile is a blob that is being read. Its errors are not the image's.
+type watchedFile struct {
+	ctx  context.Context
+	f    *os.File
+	n    int64
+	tell func(int64)
+	err  error
+}
+
+func (w *watchedFile) Read(b []byte) (int, error) {
+	if w.ctx.Err() != nil {
+		w.err = context.Cause(w.ctx)
+		return 0, w.err
+	}
+	n, err := w.f.Read(b)
+	w.n += int64(n)
+	w.tell(w.n)
+	if err != nil && err != io.EOF {
+		w.err = err
+	}
+	return n, err
+}
+
+// maxWindow bounds the memory that a decompression takes: it is what zstd -20 uses.
+const maxWindow = 32 << 20
+
+// plain is what a blob is without its compression, which its first bytes tell. The caller
+// closes it.
+func plain(r io.Reader) (io.ReadCloser, error) {
+	br := bufio.NewReaderSize(r, copyBlock)
+	head, err := br.Peek(6)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	switch {
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		return gzip.NewReader(br)
+	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}), len(head) >= 4 && head[0]&0xf0 == 0x50 && bytes.HasPrefix(head[1:], []byte{0x2a, 0x4d, 0x18}):
+		d, err := zstd.NewReader(br, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+		if err != nil {
+			return nil, err
+		}
+		return d.IOReadCloser(), nil
+	case bytes.HasPrefix(head, []byte("BZh")), bytes.HasPrefix(head, []byte("\xfd7zXZ\x00")):
+		return nil, bad("it is compressed by bzip2 or xz; gzip, zstd and no compression are known")
+	}
+	return io.NopCloser(br), nil
+}
+
+// extraction makes the files of a tar.
+type extraction struct {
+	tree    *tree
+	most    int64 // bytes that the tar may have yet, by the size of its blob
+	leftOut int64
+}
+
+var errRatio = errors.New("it has more bytes than compression can explain")
+
+// stream takes a blob apart.
+func (x *extraction) stream(from io.Reader, l Layer) error {
+	x.most = min(l.Bytes*maxRatio+ratioFree, maxBytes)
+	r, err := plain(from)
+	if err != nil {
+		return damaged(l, err)
+	}
+	defer r.Close()
+	sum := sha256.New()
+	in := &limited{r: io.TeeReader(r, sum), left: x.most}
+	if err := x.members(tar.NewReader(in)); err != nil {
+		return damaged(l, err)
+	}
+	if _, err := io.CopyBuffer(io.Discard, struct{ io.Reader }{in}, x.tree.buf); err != nil { // what follows a tar's end is part of its digest
+		return damaged(l, err)
+	}
+	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != l.DiffID {
+		return bad("its layer %s is %s extracted, and should be %s", l.Digest, got, l.DiffID)
+	}
+	return nil
+}
+
+// limited is a reader of a layer's tar. More than it may have is errRatio.
+type limited struct {
+	r    io.Reader
+	left int64
+}
+
+func (l *limited) Read(b []byte) (int, error) {
+	n, err := l.r.Read(b)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, errRatio
+	}
+	return n, err
+}
+
+// damaged refuses a layer that can't be read. Errors of the disk, and those that say what
+// is wrong, stay what they are.
+func damaged(l Layer, err error) error {
+	if _, ok := errors.AsType[*fail.Error](err); ok {
+		return err
+	}
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
+		switch errno {
+		case unix.ENAMETOOLONG, unix.EMLINK, unix.EFBIG:
+			return bad("this disk can't have a file of its layer %s: %v", l.Digest, err)
+		}
+		return err
+	}
+	return bad("its layer %s is damaged: %v", l.Digest, err)
+}
+
+func (x *extraction) members(r *tar.Reader) error {
+	for {
+		h, err := r.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := x.member(h, r); err != nil {
+			return err
+		}
+	}
+}
+
+// Names that stand for something else: https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts.
+const (
+	whiteoutPrefix = ".wh."
+	opaqueName     = ".wh..wh..opq"
+	aufsPrefix     = ".wh..wh." // what aufs keeps for itself
+)
+
+func (x *extraction) member(h *tar.Header, r io.Reader) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	at, err := cleanName(h.Name)
+	if err != nil {
+		return err
+	}
+	dir, base := parent(at), lastOf(at)
+	switch {
+	case base == opaqueName:
+		return x.tree.opaque(dir)
+	case strings.HasPrefix(base, aufsPrefix):
+		return nil
+	case strings.HasPrefix(base, whiteoutPrefix):
+		name := strings.TrimPrefix(base, whiteoutPrefix)
+		if name == "" || name == "." || name == ".." {
+			return refused(h.Name, "it says that nothing is deleted")
+		}
+		return x.tree.whiteout(joined(dir, name))
+	}
+	if at == "" && h.Typeflag != tar.TypeDir {
+		return refused(h.Name, "it is the topmost folder, and no folder")
+	}
+	m, err := metaFrom(h)
+	if err != nil {
+		return err
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return x.tree.folder(at, m)
+	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
+		if x.most -= h.Size; x.most < 0 {
+			return errRatio
+		}
+		return x.tree.file(at, m, r, h.Size)
+	case tar.TypeSymlink:
+		return x.tree.symlink(at, h.Linkname, m)
+	case tar.TypeLink:
+		to, err := cleanName(h.Linkname)
+		if err != nil || to == "" {
+			return refused(h.Name, "it is a hard link to %.300q", h.Linkname)
+		}
+		return x.tree.link(at, to)
+	case tar.TypeFifo:
+		return x.tree.fifo(at, m)
+	case tar.TypeChar, tar.TypeBlock:
+		x.leftOut++
+		return x.tree.remove(at)
+	}
+	return refused(h.Name, "it is of a kind (%q) that is not known", h.Typeflag)
+}
+
+func lastOf(at string) string { return at[strings.LastIndexByte(at, '/')+1:] }
+
+func joined(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
+
+// cleanName is a member's name as a path below the root, which is "".
+func cleanName(name string) (string, error) {
+	if len(name) > 2*maxPath {
+		return "", refused(name, "its path has more than %d bytes", maxPath)
+	}
+	var parts []string
+	for part := range strings.SplitSeq(name, "/") {
+		switch {
+		case part == "" || part == ".":
+			continue
+		case part == "..":
+			return "", refused(name, `its path has ".."`)
+		case len(part) > 255:
+			return "", refused(name, "a part of its path has more than 255 bytes")
+		case strings.ContainsRune(part, 0):
+			return "", refused(name, "its path has a zero byte")
+		}
+		parts = append(parts, part)
+	}
+	at := strings.Join(parts, "/")
+	if len(at) >= maxPath {
+		return "", refused(name, "its path has more than %d bytes", maxPath)
+	}
+	if len(parts) > maxDepth {
+		return "", refused(name, "it is in more than %d folders", maxDepth)
+	}
+	return at, nil
+}
+
+// paxXattr begins the record of an extended attribute.
+const paxXattr = "SCHILY.xattr."
+
+// metaFrom is what a header says of a file. Attributes that are not a file's own are left out.
+func metaFrom(h *tar.Header) (plant.Meta, error) {
+	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) > 1<<32-2 || int64(h.Gid) > 1<<32-2 {
+		return plant.Meta{}, refused(h.Name, "it has an impossible owner")
+	}
+	m := plant.Meta{UID: h.Uid, GID: h.Gid, Mode: uint32(h.Mode) & 0o7777, Time: h.ModTime}
+	for key, value := range h.PAXRecords {
+		if name, ok := strings.CutPrefix(key, paxXattr); ok && ownAttr(name) {
+			if m.Attrs == nil {
+				m.Attrs = map[string]string{}
+			}
+			m.Attrs[name] = value
+		}
+	}
+	return m, nil
+}
+
+// ownAttr reports whether an extended attribute is a file's own, and not the machine's or
+// an overlay's.
+func ownAttr(name string) bool {
+	switch name {
+	case "security.capability", "system.posix_acl_access", "system.posix_acl_default":
+		return true
+	}
+	return strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.") && len(name) > len("user.") && !strings.ContainsRune(name, 0)
+}

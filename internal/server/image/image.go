@@ -1,0 +1,331 @@
+// Package image is the store of images: it pulls OCI images from registries, imports
+// archives of them, and extracts their layers, which sprites share as the lower folders
+// of their disks.
+//
+// An image is hostile until it is extracted: its bytes are compared with their digests
+// before they are used, everything in it is bounded, and no name in it leads out of the
+// folder that it is extracted to.
+//
+// The store's folder:
+//
+//	blobs/sha256/HEX   manifests, configurations and layers, as they were received
+//	blobs/partial/HEX  downloads under way; the next one goes on with them
+//	layers/CHAIN/tree  an extracted layer, by its chain ID; never written again
+//	merged/CHAIN/tree  all layers up to that one, where an image has many
+//	staging/           whatever is being made; the next start removes it
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/layers"
+)
+
+// The bounds of an image.
+const (
+	MaxLayers   = 127     // that the kernel can bear, and Docker makes
+	MaxDocument = 4 << 20 // bytes of a manifest, an index or a configuration
+	MaxLowers   = 16      // folders that Lowers returns
+
+	maxBytes = 64 << 30 // extracted, each file counted as fileCost at least
+	maxFiles = 4_000_000
+	fileCost = 4 << 10
+
+	// A layer may have maxRatio times as many bytes as its blob, and ratioFree besides:
+	// gzip does not compress more.
+	maxRatio  = 1000
+	ratioFree = 64 << 20
+
+	maxDepth = 512  // components of a path in a layer
+	maxPath  = 4096 // bytes of one
+)
+
+// Options say where a store is, and how it reaches registries.
+type Options struct {
+	Dir   string        // the store's folder; it is made
+	Store *store.Images // required
+
+	// UserNS says that this process is root in a user namespace only: the overlay's marks are
+	// in user.* attributes, and an owner must be one that the namespace has.
+	UserNS bool
+
+	Keychain  authn.Keychain    // nil: the account's own (~/.docker/config.json, credential helpers)
+	Transport http.RoundTripper // nil: http.DefaultTransport
+	Logger    *slog.Logger      // nil: discard
+
+	// Claim is called before bytes are written to the disk. Its error ends what is under way.
+	// nil: nobody counts.
+	Claim func(bytes int64) error
+}
+
+// Store is a store of images. One process uses its folder. Its methods may be called
+// from any goroutine; their errors are of the package fail.
+type Store struct {
+	o     Options
+	turns turns
+
+	mu      sync.Mutex
+	pinned  map[string]int // blobs and layers that calls under way need, by path below the folder
+	removed int            // how much was ever removed
+}
+
+// Image is an image of this machine's platform.
+type Image struct {
+	Digest    string // of its manifest: sha256:HEX
+	Names     []string
+	Config    Config
+	Layers    []Layer // the lowest first
+	Bytes     int64   // of its blobs
+	DiskBytes int64   // extracted
+	Created   time.Time
+	Pulled    time.Time
+}
+
+// Config is what an image says of how its programs are run.
+type Config struct {
+	Env          []string          `json:"env,omitempty"` // NAME=VALUE
+	Workdir      string            `json:"workdir,omitempty"`
+	User         string            `json:"user,omitempty"` // name or number, or USER:GROUP
+	StopSignal   string            `json:"stop_signal,omitempty"`
+	Shell        []string          `json:"shell,omitempty"`
+	Entrypoint   []string          `json:"entrypoint,omitempty"`
+	Cmd          []string          `json:"cmd,omitempty"`
+	Ports        []string          `json:"ports,omitempty"` // sorted: 80/tcp
+	Labels       map[string]string `json:"labels,omitempty"`
+	OS           string            `json:"os,omitempty"`
+	Architecture string            `json:"architecture,omitempty"`
+	Variant      string            `json:"variant,omitempty"`
+}
+
+// Layer is a layer of an image.
+type Layer struct {
+	Digest    string `json:"digest"`   // of its blob
+	DiffID    string `json:"diff_id"`  // of its uncompressed tar
+	ChainID   string `json:"chain_id"` // of it and all below
+	MediaType string `json:"media_type"`
+	Bytes     int64  `json:"bytes"`              // of its blob
+	DiskBytes int64  `json:"disk_bytes"`         // extracted
+	Files     int64  `json:"files"`              // extracted
+	LeftOut   int64  `json:"left_out,omitempty"` // devices, which no sprite may have
+}
+
+// Progress is how far a pull or an import is.
+type Progress struct {
+	Phase      string // resolving, downloading, extracting, done
+	Layer      string // the digest of the blob that is at hand
+	Bytes      int64  // of Layer
+	Total      int64
+	LayersDone int
+	Layers     int
+}
+
+// The phases of Progress.
+const (
+	Resolving   = "resolving"
+	Downloading = "downloading"
+	Extracting  = "extracting"
+	Done        = "done"
+)
+
+// doc is what the database has of an image.
+type doc struct {
+	Config Config  `json:"config"`
+	Layers []Layer `json:"layers"`
+	Bytes  int64   `json:"bytes"`
+	ID     string  `json:"id"` // the digest of the configuration
+}
+
+// New opens the store in a folder. What an earlier process has left half made is removed.
+func New(o Options) (*Store, error) {
+	if o.Keychain == nil {
+		o.Keychain = authn.DefaultKeychain
+	}
+	if o.Transport == nil {
+		o.Transport = http.DefaultTransport
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{o: o, pinned: map[string]int{}}
+	if err := layers.Remove(s.path("staging")); err != nil {
+		return nil, fmt.Errorf("open the store of images: %w", err)
+	}
+	for _, dir := range []string{blobFolder, partialFolder, layerFolder, mergedFolder, stagingFolder} {
+		if err := os.MkdirAll(s.path(dir), 0o700); err != nil {
+			return nil, fmt.Errorf("open the store of images: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// The folders of a store.
+const (
+	blobFolder    = "blobs/sha256"
+	partialFolder = "blobs/partial"
+	layerFolder   = "layers"
+	mergedFolder  = "merged"
+	stagingFolder = "staging"
+
+	treeName = "tree" // of the folder in a layer's
+	noteName = "layer.json"
+)
+
+func (s *Store) path(parts ...string) string {
+	return filepath.Join(append([]string{s.o.Dir}, parts...)...)
+}
+
+// List returns all images, the one that was pulled last first.
+func (s *Store) List(ctx context.Context) ([]Image, error) {
+	rows, err := s.o.Store.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Image, len(rows))
+	for i, row := range rows {
+		if all[i], err = ofRow(row); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// Get finds an image by a name as people write it, by its digest, or by at least 12 digits
+// with which only its digest begins.
+func (s *Store) Get(ctx context.Context, nameOrDigest string) (Image, error) {
+	row, _, err := s.find(ctx, nameOrDigest)
+	if err != nil {
+		return Image{}, err
+	}
+	return ofRow(row)
+}
+
+// minPrefix is how many digits of a digest say which one is meant.
+const minPrefix = 12
+
+// find is Get. If a name was given that the image has, name is it, as the database has it.
+func (s *Store) find(ctx context.Context, nameOrDigest string) (row store.Image, name string, err error) {
+	if h, err := v1.NewHash(nameOrDigest); err == nil {
+		row, err = s.o.Store.Get(ctx, h.String())
+		return row, "", missing(err, nameOrDigest)
+	}
+	ref, refused := parse(nameOrDigest)
+	if refused == nil {
+		row, err := s.o.Store.Named(ctx, ref.Name())
+		if !errors.Is(err, store.ErrNotFound) {
+			return row, ref.Name(), err
+		}
+		if digest, ok := pinnedTo(ref); ok {
+			row, err = s.o.Store.Get(ctx, digest)
+			return row, "", missing(err, nameOrDigest)
+		}
+	}
+	digits := strings.TrimPrefix(nameOrDigest, "sha256:")
+	if len(digits) < minPrefix || strings.Trim(digits, "0123456789abcdef") != "" {
+		if refused != nil {
+			return row, "", refused
+		}
+		return row, "", missing(store.ErrNotFound, nameOrDigest)
+	}
+	rows, err := s.o.Store.List(ctx)
+	if err != nil {
+		return row, "", err
+	}
+	rows = slices.DeleteFunc(rows, func(r store.Image) bool { return !strings.HasPrefix(r.Digest, "sha256:"+digits) })
+	switch len(rows) {
+	case 0:
+		return row, "", missing(store.ErrNotFound, nameOrDigest)
+	case 1:
+		return rows[0], "", nil
+	}
+	return row, "", fail.Newf("bad_reference", "give more digits", "%d images have a digest that begins with %s", len(rows), digits)
+}
+
+// missing turns the store's error for an image that is not there into one for people.
+func missing(err error, name string) error {
+	if errors.Is(err, store.ErrNotFound) {
+		hint := "cove image pull " + name
+		if _, err := parse(name); err != nil || strings.HasPrefix(name, "sha256:") {
+			hint = "see: cove image list"
+		}
+		return fail.Newf("image_not_found", hint, "there is no image %q here", name)
+	}
+	return err
+}
+
+// ofRow is an image as the database has it.
+func ofRow(row store.Image) (Image, error) {
+	var d doc
+	if err := json.Unmarshal(row.Doc, &d); err != nil {
+		return Image{}, fmt.Errorf("image %s: %w", row.Digest, err)
+	}
+	image := Image{Digest: row.Digest, Config: d.Config, Layers: d.Layers, Bytes: d.Bytes, Created: row.Created, Pulled: row.Pulled}
+	for _, l := range d.Layers {
+		image.DiskBytes += l.DiskBytes
+	}
+	for _, name := range row.Names {
+		image.Names = append(image.Names, familiar(name))
+	}
+	return image, nil
+}
+
+// Lowers returns the extracted folders of an image, the topmost first, at most MaxLowers.
+// An image of no layers has none.
+func (s *Store) Lowers(digest string) ([]string, error) {
+	row, err := s.o.Store.Get(context.Background(), digest)
+	if err != nil {
+		return nil, missing(err, digest)
+	}
+	image, err := ofRow(row)
+	if err != nil {
+		return nil, err
+	}
+	lowers := s.lowers(image.Layers)
+	for _, dir := range lowers {
+		if _, err := os.Lstat(dir); err != nil {
+			hint := "see: cove image list"
+			if len(image.Names) > 0 {
+				hint = "cove image pull " + image.Names[0]
+			}
+			return nil, fail.Newf("image_bad", hint, "image %s has lost a layer: %v", digest, err)
+		}
+	}
+	return lowers, nil
+}
+
+// lowers are the folders of layers, the lowest of which may be merged.
+func (s *Store) lowers(all []Layer) (lowers []string) {
+	merged := mergedLayers(all)
+	for i := len(all) - 1; i >= merged; i-- {
+		lowers = append(lowers, s.path(layerFolder, hexOf(all[i].ChainID), treeName))
+	}
+	if merged > 0 {
+		lowers = append(lowers, s.path(mergedFolder, hexOf(all[merged-1].ChainID), treeName))
+	}
+	return lowers
+}
+
+// mergedLayers is how many of the lowest layers are one folder.
+func mergedLayers(all []Layer) int {
+	if len(all) <= MaxLowers {
+		return 0
+	}
+	return len(all) - MaxLowers + 1
+}
+
+func hexOf(digest string) string { return strings.TrimPrefix(digest, "sha256:") }

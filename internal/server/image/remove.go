@@ -1,0 +1,237 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/plant"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/layers"
+)
+
+// Remove removes an image with all its names. If it is given by one of several names, it
+// only loses that name. usedBy says which sprites use an image: they keep it, and the error
+// names them. The caller sees to it that none begins to use it meanwhile.
+func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(digest string) ([]string, error)) error {
+	row, name, err := s.find(ctx, nameOrDigest)
+	if err != nil {
+		return err
+	}
+	if name != "" && len(row.Names) > 1 {
+		return missing(s.o.Store.Unname(ctx, name), nameOrDigest)
+	}
+	users, err := usedBy(row.Digest)
+	if err != nil {
+		return err
+	}
+	if len(users) > 0 {
+		return fail.Newf("image_in_use", "cove rm "+users[0], "image %s is in use by %s", nameOrDigest, strings.Join(users, ", "))
+	}
+	had, err := pathsOf(row)
+	if err != nil {
+		return err
+	}
+	if err := s.o.Store.Delete(ctx, row.Digest); err != nil {
+		return missing(err, nameOrDigest)
+	}
+	_, err = s.sweep(ctx, func(path string) bool { return slices.Contains(had, path) })
+	return err
+}
+
+// Pruned is what Prune removed.
+type Pruned struct {
+	Images []string // digests
+	Bytes  int64    // of blobs, downloads and extracted layers
+}
+
+// Prune removes the images that nobody uses, and what no image has: blobs, layers, and
+// downloads that nobody goes on with. used says whether a sprite uses an image; the caller
+// sees to it that none begins to use one meanwhile.
+func (s *Store) Prune(ctx context.Context, used func(digest string) bool) (p Pruned, err error) {
+	rows, err := s.o.Store.List(ctx)
+	if err != nil {
+		return p, err
+	}
+	for _, row := range rows {
+		if used(row.Digest) {
+			continue
+		}
+		if err := s.o.Store.Delete(ctx, row.Digest); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return p, err
+		}
+		p.Images = append(p.Images, row.Digest)
+	}
+	p.Bytes, err = s.sweep(ctx, func(string) bool { return true })
+	return p, err
+}
+
+// pathsOf are what an image has, below the store's folder.
+func pathsOf(row store.Image) (all []string, err error) {
+	var d doc
+	if err := json.Unmarshal(row.Doc, &d); err != nil {
+		return nil, fmt.Errorf("image %s: %w", row.Digest, err)
+	}
+	for _, digest := range []string{row.Digest, d.ID} {
+		all = append(all, filepath.Join(blobFolder, hexOf(digest)))
+	}
+	for _, l := range d.Layers {
+		all = append(all, filepath.Join(blobFolder, hexOf(l.Digest)), filepath.Join(layerFolder, hexOf(l.ChainID)))
+	}
+	if n := mergedLayers(d.Layers); n > 0 {
+		all = append(all, filepath.Join(mergedFolder, hexOf(d.Layers[n-1].ChainID)))
+	}
+	return all, nil
+}
+
+// pins are what a call needs, below the store's folder, and sweep leaves.
+type pins []string
+
+func (p pins) has(path string) bool { return slices.Contains(p, path) }
+
+// pin says that a call needs something, before it looks whether that is there.
+func (s *Store) pin(p *pins, folder, hex string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, path := range []string{filepath.Join(folder, hex), filepath.Join(partialFolder, hex)} {
+		*p = append(*p, path)
+		s.pinned[path]++
+	}
+}
+
+func (s *Store) unpin(p pins) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, path := range p {
+		if s.pinned[path]--; s.pinned[path] == 0 {
+			delete(s.pinned, path)
+		}
+	}
+}
+
+// sweep removes what may go, is of no image, and is not pinned. It says how many bytes that
+// was.
+func (s *Store) sweep(ctx context.Context, mayGo func(path string) bool) (bytes int64, err error) {
+	doomed, bytes, err := s.doom(ctx, mayGo)
+	for _, path := range doomed {
+		err = errors.Join(err, layers.Remove(path))
+	}
+	return bytes, err
+}
+
+// doom moves what sweep removes to the folder that a start empties.
+func (s *Store) doom(ctx context.Context, mayGo func(path string) bool) (doomed []string, bytes int64, err error) {
+	s.mu.Lock() // nobody pins meanwhile
+	defer s.mu.Unlock()
+	rows, err := s.o.Store.List(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	kept := map[string]bool{}
+	for _, row := range rows {
+		paths, err := pathsOf(row)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, path := range paths {
+			kept[path] = true
+		}
+	}
+	for _, folder := range []string{blobFolder, partialFolder, layerFolder, mergedFolder} {
+		entries, err := os.ReadDir(s.path(folder))
+		if err != nil {
+			return doomed, bytes, err
+		}
+		for _, e := range entries {
+			path := filepath.Join(folder, e.Name())
+			if kept[path] || s.pinned[path] > 0 || !mayGo(path) {
+				continue
+			}
+			size := s.sizeOf(path)
+			to := s.path(stagingFolder, fmt.Sprintf("removed-%d-%s", s.removed, e.Name()))
+			s.removed++
+			if err := os.Rename(s.path(path), to); err != nil {
+				return doomed, bytes, err
+			}
+			doomed, bytes = append(doomed, to), bytes+size
+		}
+	}
+	return doomed, bytes, nil
+}
+
+// sizeOf is how many bytes of the disk something has for itself.
+func (s *Store) sizeOf(path string) int64 {
+	switch filepath.Dir(path) {
+	case layerFolder:
+		n, err := s.readNote(filepath.Base(path))
+		if err != nil {
+			return 0
+		}
+		return n.Bytes
+	case mergedFolder:
+		return 0 // its files are the layers'
+	}
+	st, err := os.Lstat(s.path(path))
+	if err != nil {
+		return 0
+	}
+	return st.Size()
+}
+
+// merge has layers, of which the first is the lowest of an image, be one folder, too.
+func (s *Store) merge(ctx context.Context, all []Layer) (err error) {
+	chain := hexOf(all[len(all)-1].ChainID)
+	leave, err := s.turns.enter(ctx, "merged "+chain, func(int64) {})
+	if err != nil {
+		return err
+	}
+	defer leave()
+	to := s.path(mergedFolder, chain)
+	if _, err := os.Lstat(to); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	dir, err := os.MkdirTemp(s.path(stagingFolder), "merged-")
+	if err != nil {
+		return onDisk(err)
+	}
+	defer func() {
+		if err != nil {
+			err = onDisk(errors.Join(err, layers.Remove(dir)))
+		}
+	}()
+	var trees []string
+	for _, l := range all {
+		trees = append(trees, s.path(layerFolder, hexOf(l.ChainID), treeName))
+	}
+	if err := layers.Merge(filepath.Join(dir, treeName), trees, s.o.UserNS); err != nil {
+		return err
+	}
+	if err := cleanTree(filepath.Join(dir, treeName), s.o.UserNS); err != nil {
+		return err
+	}
+	if err := os.Rename(dir, to); err != nil {
+		return err
+	}
+	return atomicfile.SyncFolder(filepath.Dir(to))
+}
+
+// cleanTree removes the marks of an overlay from a folder that is always the lowest one. It
+// is on the disk then.
+func cleanTree(dir string, user bool) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := clean(int(f.Fd()), plant.OpaqueMark(user)); err != nil {
+		return err
+	}
+	return syncAll(f)
+}
