@@ -85,6 +85,7 @@ var meanings = map[string]meaning{
 	"bad_session":     {exit: 2},
 	"bad_skill":       {status: http.StatusBadRequest},
 	"bad_url":         {exit: 2},
+	"image_bad":       {exit: 5, status: http.StatusUnprocessableEntity}, // hostile or damaged
 	"invalid_request": {status: http.StatusBadRequest},
 	"no_agent":        {status: http.StatusBadRequest},
 	"no_connector":    {status: http.StatusBadRequest},
@@ -108,6 +109,7 @@ var meanings = map[string]meaning{
 
 	// What is not there, or not any more.
 	"exists":            {status: http.StatusConflict},
+	"image_not_found":   {status: http.StatusNotFound},
 	"name_taken":        {status: http.StatusConflict},
 	"not_found":         {status: http.StatusNotFound},
 	"nothing_to_end":    {status: http.StatusNotFound},
