@@ -126,3 +126,44 @@ func TestImageUser(t *testing.T) {
 	s.create("three", "ghost")
 	wantCode(t, "a user whom the image does not have", s.Client().Sprite("three").Command("/bin/true").Run(), "image_bad", `"ghost"`)
 }
+
+// TestHostileImage: an image that is made to lead cove astray boots, or is refused, and shows
+// nothing of this machine.
+func TestHostileImage(t *testing.T) {
+	s := newServer(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	write(t, secret, "secret:x:1:1::/:/bin/sh\n")
+	out := strings.Repeat("../", 20)
+	for name, links := range map[string]map[string]string{
+		"loops":   {"etc": "etc", "tmp": "/tmp", "home": "/home", "run": "run", ".sprite": "/.sprite", "dev": "dev"},
+		"out":     {"etc": out + filepath.Dir(secret), "home": "/proc/1/root", "tmp": out + "tmp", "proc": out + "proc", "sys": "/etc", "dev": out + "dev", "run": out + "run", ".sprite": out + "tmp"},
+		"secrets": {"etc/passwd": secret, "etc/group": out + secret, "etc/shadow": secret, "etc/hosts": secret, "etc/hostname": secret, "etc/machine-id": secret, "etc/resolv.conf": secret, "etc/gitconfig": secret},
+	} {
+		of := folder(t)
+		copyFile(t, filepath.Join(of, "busybox"), need.Program(t, "busybox", "busybox-static"))
+		for at, target := range links {
+			mkdir(t, filepath.Dir(filepath.Join(of, at)))
+			if err := os.Symlink(target, filepath.Join(of, at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.in.put(name, base.Image{Workdir: "/app/../../x", Env: []string{"LD_PRELOAD=/x", "\x00=", "HOME"}}, of)
+		s.create(name, name)
+		if got := s.run(name, "/busybox", "id"); !strings.HasPrefix(got, "uid=1001") {
+			t.Errorf("%s: got %q", name, got)
+		}
+		// What the guest writes lies in the sprite.
+		for _, at := range []string{"/etc/passwd", "/etc/hosts", "/etc/gitconfig", secret} {
+			text, err := s.Client().Sprite(name).Command("/busybox", "cat", at).CombinedOutput()
+			if strings.Contains(string(text), "secret:") {
+				t.Errorf("%s: %s is %q, %v", name, at, text, err)
+			}
+		}
+		if got := s.run(name, "/busybox", "ls", "/.sprite"); !strings.Contains(got, "bin") {
+			t.Errorf("%s: /.sprite has %q", name, got)
+		}
+	}
+	if text, err := os.ReadFile(secret); err != nil || string(text) != "secret:x:1:1::/:/bin/sh\n" {
+		t.Errorf("the secret is %q, %v", text, err)
+	}
+}

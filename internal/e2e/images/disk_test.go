@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/shim/layers"
@@ -292,6 +293,29 @@ func TestImageArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := s.sh("back", look); got != "mine\nroot\nnone\nx\nID=small" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestImageInstall: what was installed over an image is for disks over that image alone.
+func TestImageInstall(t *testing.T) {
+	s := newServer(t)
+	small := busyboxLayer(t)
+	s.in.put("small", base.Image{}, small)
+	s.in.put("other", base.Image{}, small, folder(t))
+	s.create("made", "small")
+	s.sh("made", "echo agent >installed")
+	if err := s.Host.KeepInstall(t.Context(), "made", store.Install{Key: "key", Agent: "agent"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range []string{"", "other"} {
+		_, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: "not", Install: "key", Config: &sprites.Config{Image: image}})
+		wantCode(t, "with an install of another base", err, "not_found", "installation")
+	}
+	if _, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: "paint", Install: "key", Config: &sprites.Config{Image: "small"}, IdleSeconds: new(int64)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.sh("paint", "cat installed; id -un"); got != "agent\nsprite" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -105,6 +105,13 @@ func serve(t testing.TB, dir string, in *shelf) *server {
 	t.Helper()
 	rt := runtimeOver(t, dir, in)
 	s := &server{t: t, in: in, Server: covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Host: &sprite.Host{Images: in, Data: dir}})}
+	s.deleteAll()
+	return s
+}
+
+// deleteAll has all sprites deleted when the test ends.
+func (s *server) deleteAll() {
+	t := s.t
 	t.Cleanup(func() { // before the server ends
 		list, err := s.Client().List(context.Background(), sprites.ListOptions{})
 		if err != nil {
@@ -116,7 +123,6 @@ func serve(t testing.TB, dir string, in *shelf) *server {
 			}
 		}
 	})
-	return s
 }
 
 func newServer(t *testing.T) *server {
