@@ -109,6 +109,8 @@ func TestImageUser(t *testing.T) {
 	if err := os.Chown(filepath.Join(top, "home/node"), 1000, 1000); err != nil {
 		t.Fatal(err)
 	}
+	write(t, filepath.Join(top, "none/etc/passwd"), "node:x:1000:1000::/:/bin/sh\n")
+	s.in.put("rootless", base.Image{User: "node"}, small, filepath.Join(top, "none"))
 	s.in.put("node", base.Image{User: "node"}, small, top)
 	s.in.put("numbers", base.Image{User: "1234:5678", Workdir: "/app/in"}, small)
 	s.in.put("ghost", base.Image{User: "ghost"}, small)
@@ -122,6 +124,12 @@ func TestImageUser(t *testing.T) {
 	}
 	if err := s.Client().Sprite("one").Command("/bin/true").Run(); err != nil {
 		t.Error(err)
+	}
+	s.create("four", "rootless")
+	asRoot := s.Client().Sprite("four").Command("id", "-u")
+	asRoot.User = "root"
+	if out, err := asRoot.Output(); err != nil || string(out) != "0\n" {
+		t.Errorf("root, whom the image does not name: %q, %v", out, err)
 	}
 	s.create("three", "ghost")
 	wantCode(t, "a user whom the image does not have", s.Client().Sprite("three").Command("/bin/true").Run(), "image_bad", `"ghost"`)

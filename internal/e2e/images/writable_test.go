@@ -73,13 +73,26 @@ func packagesLayer(t testing.TB) string {
 		mkdir(t, filepath.Join(dir, "var/lib/dpkg", name))
 	}
 	mkdir(t, filepath.Join(dir, "var/log"))
+	ownPackage(t, dir, "")
+	return dir
+}
+
+// ownPackage makes a package in a layer, /own.deb, which runs a script when it is installed.
+func ownPackage(t testing.TB, layer, script string) {
+	t.Helper()
 	own := folder(t)
 	write(t, filepath.Join(own, "DEBIAN/control"), "Package: own\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@example.org>\nDescription: a test\n")
 	write(t, filepath.Join(own, "usr/share/own/file"), "of the package\n")
-	if out, err := exec.Command("dpkg-deb", "--root-owner-group", "--build", own, filepath.Join(dir, "own.deb")).CombinedOutput(); err != nil {
+	if script != "" {
+		at := filepath.Join(own, "DEBIAN/postinst")
+		write(t, at, "#!/bin/sh\nset -e\n"+script+"\n")
+		if err := os.Chmod(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("dpkg-deb", "--root-owner-group", "--build", own, filepath.Join(layer, "own.deb")).CombinedOutput(); err != nil {
 		t.Fatalf("make a package: %v: %s", err, out)
 	}
-	return dir
 }
 
 func mustLook(t testing.TB, name string) string {
@@ -119,6 +132,18 @@ func TestImageWritable(t *testing.T) { writable(newServer(t)) }
 // TestImageOrdinaryUser is TestImageWritable on an ordinary user's server.
 func TestImageOrdinaryUser(t *testing.T) {
 	const own = "^TestImageOrdinaryUser$"
+	if inNamespace(t, own, writable) {
+		return
+	}
+	e2e.RequireSandbox(t)
+	t.Parallel()
+	e2e.AsOrdinaryUser(t, own, "15m")
+}
+
+// inNamespace runs f on an ordinary user's server, in a user namespace in which the test is run
+// again. For root it does nothing, and reports false.
+func inNamespace(t *testing.T, test string, f func(*server)) bool {
+	t.Helper()
 	switch {
 	case userns.Inside():
 		dir := filepath.Join(e2e.TempDir(t), "data")
@@ -127,18 +152,69 @@ func TestImageOrdinaryUser(t *testing.T) {
 		rt.UserNS = true
 		s := &server{t: t, in: in, Server: covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Host: &sprite.Host{Images: in, Data: dir}})}
 		s.deleteAll()
-		writable(s)
+		f(s)
 	case os.Geteuid() != 0:
 		unshare := need.Program(t, "unshare", "util-linux")
 		need.Program(t, "newuidmap", "uidmap")
-		cmd := exec.Command(unshare, "--user", "--map-root-user", "--map-auto", os.Args[0], "-test.run="+own, "-test.v=true", "-test.timeout=10m")
+		cmd := exec.Command(unshare, "--user", "--map-root-user", "--map-auto", os.Args[0], "-test.run="+test, "-test.v=true", "-test.timeout=30m")
 		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "--- PASS: TestImageOrdinaryUser") {
+		if err != nil || !strings.Contains(string(out), "--- PASS: "+strings.Trim(test, "^$")) {
 			t.Fatalf("in a user namespace: %v\n%s", err, out)
 		}
 	default:
-		e2e.RequireSandbox(t)
-		t.Parallel()
-		e2e.AsOrdinaryUser(t, own, "15m")
+		return false
 	}
+	return true
+}
+
+// debianVariable names a tar of a Debian system, for the run of an ordinary user.
+const debianVariable = "COVE_TEST_DEBIAN"
+
+// debianLayer is a small Debian system with apt and sudo.
+func debianLayer(t testing.TB) string {
+	t.Helper()
+	dir := folder(t)
+	from := os.Getenv(debianVariable)
+	if out, err := exec.Command("tar", "--numeric-owner", "--exclude=./dev/*", "-xpf", from, "-C", dir).CombinedOutput(); err != nil {
+		t.Fatalf("extract %s: %v: %s", from, err, out)
+	}
+	ownPackage(t, dir, "id owner >/dev/null 2>&1 || useradd --system --user-group owner; chown owner:owner /usr/share/own/file")
+	return dir
+}
+
+// installs looks whether the sprite's user can install packages.
+func installs(s *server) {
+	s.t.Helper()
+	s.in.put("debian", base.Image{}, debianLayer(s.t))
+	s.create("paint", "debian")
+	s.sh("paint", "sudo -n apt-get install -y /own.deb >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }; sudo -n apt-get purge -y own >>/tmp/log 2>&1; sudo -n apt-get install -y /own.deb >>/tmp/log 2>&1")
+	if got := s.sh("paint", `dpkg -s own | grep ^Status; stat -c %U:%G /usr/share/own/file; id -un; echo $SHELL`); got != "Status: install ok installed\nowner:owner\nsprite\n/bin/bash" {
+		s.t.Errorf("got %q", got)
+	}
+	if _, err := s.Client().Sprite("paint").Suspend(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+	if got := s.sh("paint", `bash -lc 'id -un; sudo -n id -u'`); got != "sprite\n0" {
+		s.t.Errorf("after a sleep: got %q", got)
+	}
+}
+
+// TestSoakImageDebian: apt-get installs packages over Debian's image, on root's server and on an
+// ordinary user's.
+func TestSoakImageDebian(t *testing.T) {
+	const own = "^TestSoakImageDebian$"
+	if inNamespace(t, own, installs) {
+		return
+	}
+	if !e2e.Soak() {
+		t.Skip("COVE_SOAK=1 runs it")
+	}
+	tar := filepath.Join(t.TempDir(), "debian.tar")
+	mmdebstrap := need.Program(t, "mmdebstrap", "mmdebstrap")
+	if out, err := exec.Command(mmdebstrap, "--quiet", "--variant=apt", "--include=sudo", "bookworm", tar).CombinedOutput(); err != nil {
+		t.Fatalf("make a Debian system: %v: %s", err, out)
+	}
+	t.Setenv(debianVariable, tar)
+	installs(serve(t, filepath.Join(e2e.TempDir(t), "data"), &shelf{}))
+	e2e.AsOrdinaryUser(t, own, "30m")
 }

@@ -58,11 +58,16 @@ func (d *Database) Lookup(user string) (User, bool) {
 	if own := d.own(); user == own.Name || err == nil && uint32(uid) == own.UID {
 		return own, true
 	}
+	if user == root.Name { // whom not all images name
+		return root, true
+	}
 	if err == nil {
 		return User{user, uint32(uid), uint32(uid), []uint32{uint32(uid)}, "/", "/bin/sh"}, true
 	}
 	return User{}, false
 }
+
+var root = User{"root", 0, 0, []uint32{0}, "/root", "/bin/sh"}
 
 // own is the sprite's own user, as it is if the database does not have that.
 func (d *Database) own() User {

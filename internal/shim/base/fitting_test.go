@@ -100,7 +100,7 @@ func TestFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	img := image(low, top)
-	img.Env = []string{"PATH=/opt/x:/bin", "A=1", "A=2", "broken", "=x"}
+	img.Env = []string{"PATH=/opt/x:/bin", "A=1", "HOME=/root", "A=2", "broken", "=x"}
 	f, dir := fit(t, img)
 	want := boot.Defaults{Account: boot.Account{Name: "sprite", UID: 1002, GID: 1002, Home: "/home/sprite", Shell: "/bin/sh"}, Workdir: "/home/sprite", Env: []string{"PATH=/opt/x:/bin", "A=2"}}
 	if !reflect.DeepEqual(f.Defaults, want) {
@@ -195,6 +195,11 @@ func TestFitUsers(t *testing.T) {
 		if got := shown(t, img, f, "etc/passwd"); test.of == of && got != passwd {
 			t.Errorf("%s: an account was added: %s", test.user, got)
 		}
+	}
+	img := image(of)
+	img.User, img.Env = "node", []string{"HOME=/app"}
+	if f, _ := fit(t, img); !slices.Equal(f.Defaults.Env, img.Env) {
+		t.Errorf("the HOME of a USER: got %q", f.Defaults.Env)
 	}
 	for _, user := range []string{"ghost", "node:ghost", ":", "-1", "99999999999", "node\x00"} {
 		img := image(of)

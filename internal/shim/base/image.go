@@ -51,6 +51,9 @@ const (
 	maxPath     = 4096 // of a working directory, a home, a shell
 )
 
+// ofRoot are variables that an image without a USER means for root, and not for the sprite's user.
+var ofRoot = []string{"HOME", "USER", "LOGNAME"}
+
 // variables are those of the image that a process can be given, without doubles: the last one
 // counts.
 func (img Image) variables() ([]string, error) {
@@ -59,6 +62,9 @@ func (img Image) variables() ([]string, error) {
 	for _, pair := range slices.Backward(img.Env) {
 		key, _, ok := strings.Cut(pair, "=")
 		if !ok || key == "" || strings.ContainsRune(pair, 0) || slices.ContainsFunc(all, func(have string) bool { return strings.HasPrefix(have, key+"=") }) {
+			continue
+		}
+		if img.User == "" && slices.Contains(ofRoot, key) {
 			continue
 		}
 		if size += len(pair) + 1; len(pair) >= maxVariable || size > maxEnv || len(all) == 1000 {
