@@ -3,6 +3,7 @@ package images
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -245,11 +246,14 @@ func TestImageGone(t *testing.T) {
 // is; else the import says which one is missing.
 func TestImageArchive(t *testing.T) {
 	s := newServer(t)
-	small := busyboxLayer(t)
-	s.in.put("small", base.Image{}, small)
+	top := folder(t)
+	large := make([]byte, 1<<20)
+	_, _ = rand.Read(large) // never fails
+	write(t, filepath.Join(top, "srv/tools/large"), string(large))
+	s.in.put("small", base.Image{}, busyboxLayer(t), top)
 	digest := s.in.byName["small"].Digest
 	s.create("paint", "small")
-	root := s.Client().Sprite("paint").Command("sh", "-ec", "echo mine >/home/sprite/kept; rm -r /bin/ed /usr/sbin; mkdir /usr/sbin; echo x >/usr/sbin/x; chown 0 /home/sprite/kept; rm -rf /opt; mkdir /opt")
+	root := s.Client().Sprite("paint").Command("sh", "-ec", "echo x >/srv/tools/own; echo mine >/home/sprite/kept; rm -r /bin/ed /usr/sbin; mkdir /usr/sbin; echo x >/usr/sbin/x; chown 0 /home/sprite/kept; rm -rf /opt; mkdir /opt")
 	root.User = "root"
 	if out, err := root.CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
@@ -279,8 +283,8 @@ func TestImageArchive(t *testing.T) {
 	if !done.SameBase || done.Sprite.Cove.Base != digest || done.Sprite.Config == nil || done.Sprite.Config.Image != "small@"+digest {
 		t.Errorf("got %+v, %+v, %+v", done, done.Sprite.Config, done.Sprite.Cove)
 	}
-	const look = "cat ~/kept; stat -c %U ~/kept; ls /bin/ed 2>/dev/null || echo none; ls /usr/sbin; cat /etc/os-release"
-	if got := far.sh("paint", look); got != "mine\nroot\nnone\nx\nID=small" {
+	const look = "cat ~/kept; stat -c %U ~/kept; ls /bin/ed 2>/dev/null || echo none; ls /usr/sbin; cat /etc/os-release; ls /srv/tools"
+	if got := far.sh("paint", look); got != "mine\nroot\nnone\nx\nID=small\nlarge\nown" {
 		t.Errorf("got %q", got)
 	}
 	// Once more, out of the sprite that was imported.
@@ -292,7 +296,7 @@ func TestImageArchive(t *testing.T) {
 	if _, err := s.Client().Import(t.Context(), body, sprites.ImportOptions{Name: "back"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.sh("back", look); got != "mine\nroot\nnone\nx\nID=small" {
+	if got := s.sh("back", look); got != "mine\nroot\nnone\nx\nID=small\nlarge\nown" {
 		t.Errorf("got %q", got)
 	}
 }
