@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim"
@@ -117,6 +120,7 @@ func TestImageDisk(t *testing.T) {
 	if err != nil || st.PID == 0 {
 		t.Fatal(st, err)
 	}
+	killShim(t, filepath.Join(s.Dir, "run", info.ID))
 	s = serve(t, s.Dir, s.in)
 	paint = s.Client().Sprite("paint")
 	s.goesOn("paint", pid)
@@ -137,6 +141,28 @@ func TestImageDisk(t *testing.T) {
 	if got := s.sh("paint", "cat kept; id -un"); got != "one\nsprite" {
 		t.Errorf("after a boot: %q", got)
 	}
+}
+
+// killShim ends the shim that serves a sandbox's folder, and returns when it is gone.
+func killShim(t *testing.T, dir string) {
+	t.Helper()
+	conn, err := net.Dial("unix", filepath.Join(dir, "shim.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var peer *unix.Ucred
+	if ctlErr := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); ctlErr != nil || err != nil {
+		t.Fatal(ctlErr, err)
+	}
+	if err := unix.Kill(int(peer.Pid), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	e2e.Await(t, "the end of the shim", func() bool { return !shim.Held(dir) })
 }
 
 // TestManyLayers: an image of as many layers as there may be, below a chain of as many
