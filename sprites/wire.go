@@ -54,7 +54,7 @@ type Info struct {
 
 // Details is cove's own part of a sprite's description.
 type Details struct {
-	Base        string   `json:"base"`
+	Base        string   `json:"base"` // what the disk starts from: "host", or the digest of an image
 	Include     []string `json:"include,omitempty"`
 	Incarnation int64    `json:"incarnation"`
 	IdleSeconds int64    `json:"idle_seconds"`     // 0: never sleeps
@@ -120,6 +120,11 @@ type Config struct {
 
 	// StorageMB takes the place of StorageGB. Cove's own.
 	StorageMB int `json:"storage_mb,omitempty"`
+
+	// Image is the reference of an OCI image that the disk starts from; empty: the tools of the
+	// server's machine. It is resolved when the sprite is created (Details.Base), and never
+	// changes. Cove's own.
+	Image string `json:"image,omitempty"`
 }
 
 // DiskLimit is the most that a sprite may take on the disk, in bytes; 0: there is no

@@ -88,7 +88,7 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 		"network", network,
 	}
 	if c := i.Config; c != nil {
-		pairs = append(pairs, "memory", memoryLimitText(i), "cpus", orNothing(c.CPUs, "%d"), "disk", limitText(i))
+		pairs = append(pairs, "image", c.Image, "memory", memoryLimitText(i), "cpus", orNothing(c.CPUs, "%d"), "disk", limitText(i))
 	}
 	names := make([]string, 0, len(i.Environment))
 	for name := range i.Environment {

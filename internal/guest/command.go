@@ -41,6 +41,7 @@ type commands struct {
 	user    string                   // whose commands, unless a call says otherwise
 	workdir string                   // where they start
 	dir     string                   // where the sprite's file of variables is; "": nowhere
+	given   []string                 // what the sprite's image has for all of them
 	env     func() map[string]string // what the sprite was created with
 	file    environmentFile
 }
@@ -122,9 +123,10 @@ func size(q url.Values, key string, missing uint16) (uint16, error) {
 }
 
 // environment lays the caller's variables over the sprite's file, that over those
-// that it was created with, and those over a login's.
+// that it was created with, those over the image's, and those over a login's.
 func (cs *commands) environment(c *command, given []string) error {
-	path := boot.BinDir + ":" + filepath.Join(c.user.Home, ".local/bin")
+	own := boot.BinDir + ":" + filepath.Join(c.user.Home, ".local/bin")
+	path := own
 	if _, err := os.Stat(goBin); err == nil {
 		path += ":" + goBin
 	}
@@ -137,9 +139,11 @@ func (cs *commands) environment(c *command, given []string) error {
 		"HOME=" + c.user.Home,
 		"USER=" + c.user.Name,
 		"LOGNAME=" + c.user.Name,
-		"SHELL=" + c.user.Shell,
 		"LANG=C.UTF-8",
 		"TERM=" + term,
+	}
+	if c.user.Shell != "" {
+		env = append(env, "SHELL="+c.user.Shell)
 	}
 	at := make(map[string]int, len(env)+len(cs.env())+len(given))
 	for i, pair := range env {
@@ -152,6 +156,15 @@ func (cs *commands) environment(c *command, given []string) error {
 		} else {
 			at[key] = len(env)
 			env = append(env, pair)
+		}
+	}
+	for _, pair := range cs.given {
+		switch key, value, _ := strings.Cut(pair, "="); {
+		case key == "TERM" && c.tty: // it is known which one
+		case key == "PATH":
+			set(key, "PATH="+own+":"+value)
+		default:
+			set(key, pair)
 		}
 	}
 	for key, value := range cs.env() {

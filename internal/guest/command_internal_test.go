@@ -4,9 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/guest/users"
 )
 
 // TestMissing: a program that could not be looked up is not one that is not there.
@@ -40,6 +43,26 @@ func TestMissing(t *testing.T) {
 		}
 	}
 	if err := notStarted(&command{path: "true", dir: dir}, syscall.EMFILE); !strings.Contains(err.Error(), "true: too many open files") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestImageVariables: an image's variables are below a sprite's own, and its PATH behind cove's.
+func TestImageVariables(t *testing.T) {
+	cs := &commands{given: []string{"PATH=/opt/bin:/bin", "A=image", "B=image", "TERM=dumb", "HOME=/app"}, env: func() map[string]string { return map[string]string{"B": "sprite", "C": "sprite"} }}
+	c := &command{user: users.User{Name: "node", Home: "/home/node"}, tty: true}
+	if err := cs.environment(c, []string{"C=call"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"PATH=/.sprite/bin:/home/node/.local/bin:/opt/bin:/bin", "A=image", "B=sprite", "C=call", "TERM=xterm-256color", "HOME=/app", "USER=node"} {
+		if !slices.Contains(c.env, want) {
+			t.Errorf("no %s in %q", want, c.env)
+		}
+	}
+	if slices.ContainsFunc(c.env, func(pair string) bool { return strings.HasPrefix(pair, "SHELL=") }) {
+		t.Errorf("a shell, of an image that has none: %q", c.env)
+	}
+	if err := notStarted(&command{path: shell, dir: "/"}, syscall.ENOENT); !strings.Contains(err.Error(), "there is no shell here") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -9,6 +9,7 @@
 package guest
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -44,6 +45,7 @@ type Server struct {
 	Logger      *slog.Logger      // nil: discard
 	User        string            // whose commands and files, unless a call says otherwise; "": boot.User
 	Workdir     string            // where commands start and relative paths lie; "": boot.Home
+	Defaults    *boot.Defaults    // in place of boot.User and boot.Home; nil: those
 	Scrollback  int               // bytes of output kept for those who attach; 0: 256 KiB
 	MaxSessions int               // 0: 512
 	Keepalive   time.Duration     // silence before a keepalive message; 0: 20 s
@@ -124,12 +126,13 @@ func (s *Server) init() {
 		if s.Logger == nil {
 			s.Logger = slog.New(slog.DiscardHandler)
 		}
-		if s.User == "" {
-			s.User = boot.User
+		db := &users.Database{}
+		own := boot.Defaults{Account: boot.Account{Name: boot.User}, Workdir: boot.Home}
+		if s.Defaults != nil {
+			own = *s.Defaults
+			db.Own = &own.Account
 		}
-		if s.Workdir == "" {
-			s.Workdir = boot.Home
-		}
+		s.User, s.Workdir = cmp.Or(s.User, own.Account.Name), cmp.Or(s.Workdir, own.Workdir)
 		if s.Scrollback == 0 {
 			s.Scrollback = 256 << 10
 		}
@@ -143,8 +146,8 @@ func (s *Server) init() {
 			s.PidsMax = boot.PidsMax
 		}
 		s.stopped = make(chan struct{})
-		db := &users.Database{}
 		s.sessions = s.newSessions(db)
+		s.sessions.commands.given = own.Env
 		s.services = services.New(s.Dir, s.Logger, s.sessions.serviceProgram)
 		s.files = files.New(db, s.User, s.Workdir)
 		s.generation.closing = make(chan struct{})

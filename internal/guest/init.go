@@ -67,6 +67,7 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 		Token:       cfg.Token,
 		Incarnation: cfg.Incarnation,
 		Env:         cfg.Env,
+		Defaults:    cfg.Defaults,
 		Logger:      logger,
 		Dir:         boot.Dir,
 		CgroupRoot:  "/sys/fs/cgroup",
@@ -218,8 +219,23 @@ func prepare(cfg boot.Config) error {
 		folder("/tmp", 0o1777, 0, 0),
 		folder("/dev/shm", 0o1777, 0, 0), // gVisor's is root's alone
 		folder("/run", 0o755, 0, 0),
-		folder(boot.Home, 0o755, boot.UID, boot.GID),
+		home(cfg.Defaults),
 	)
+}
+
+// home makes the folders that commands start in. Those of an image that has its own stay what
+// they are.
+func home(own *boot.Defaults) error {
+	if own == nil {
+		return folder(boot.Home, 0o755, boot.UID, boot.GID)
+	}
+	var err error
+	if a := own.Account; a.Name == boot.User && a.Home != "/" {
+		if _, missing := os.Stat(a.Home); missing != nil {
+			err = folder(a.Home, 0o755, a.UID, a.GID)
+		}
+	}
+	return errors.Join(err, os.MkdirAll(own.Workdir, 0o755))
 }
 
 // allowTracing lets a user attach a debugger to any of their own processes, not only to

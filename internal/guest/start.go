@@ -199,7 +199,7 @@ func (r *runner) start(c *command, id string) (*process, *group, *streams, error
 		pid, err := syscall.ForkExec(path, c.argv, attr)
 		if errors.Is(err, syscall.ENOEXEC) {
 			// A script without a first line to say whose: the shell's, as ever.
-			return syscall.ForkExec("/bin/sh", append([]string{"sh", path}, c.argv[1:]...), attr)
+			return syscall.ForkExec(shell, append([]string{"sh", path}, c.argv[1:]...), attr)
 		}
 		return pid, err
 	})
@@ -215,6 +215,9 @@ func (r *runner) start(c *command, id string) (*process, *group, *streams, error
 	g.leader = p.pid
 	return p, g, st, nil
 }
+
+// shell is what scripts are run with, and consoles are started by. Not all images have one.
+const shell = "/bin/sh"
 
 // credential is nil when nothing has to change.
 func credential(u users.User) *syscall.Credential {
@@ -238,6 +241,9 @@ func notStarted(c *command, err error) error {
 		code = 127
 		if !strings.Contains(c.path, "/") {
 			return &startError{code, fmt.Errorf("%s: command not found", c.path)}
+		}
+		if c.path == shell {
+			return &startError{code, fmt.Errorf("there is no shell here (%s): only programs by their paths can be run", c.path)}
 		}
 	}
 	if errors.Is(err, syscall.EAGAIN) {

@@ -124,15 +124,21 @@ func (s *slowLayers) Stage(ctx context.Context) (layers.Dir, error) {
 	return layers.Dir{}, errStaged
 }
 
-func (s *slowLayers) Adopt(context.Context, layers.Dir, string) error { return errStaged }
+func (s *slowLayers) Adopt(context.Context, layers.Dir, string, string) error { return errStaged }
 
 func (s *slowLayers) Dir(string) layers.Dir { return layers.Dir{} }
 
-func (s *slowLayers) Open(context.Context, []string) (sprite.Disk, error) { return nil, errStaged }
+func (s *slowLayers) Open(context.Context, string, []string) (sprite.Disk, error) {
+	return nil, errStaged
+}
 
 func (s *slowLayers) Merge(context.Context, string, []string) error { return errStaged }
 
-func (s *slowLayers) Base(context.Context) (archive.Base, error) { return archive.Base{}, errStaged }
+func (s *slowLayers) Base(context.Context, string) (archive.Base, error) {
+	return archive.Base{}, errStaged
+}
+
+func (s *slowLayers) Under(string) (string, error) { return "", nil }
 
 // A sprite that is being made with a label while a connector is granted to that does not
 // slip through.

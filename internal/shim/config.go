@@ -25,6 +25,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/layers"
@@ -45,6 +46,8 @@ type Config struct {
 	Token       string // the key of the guest's API
 	Env         map[string]string
 	Include     []string // host folders, read-only at the same path
+
+	Defaults *boot.Defaults // of commands; nil: those of the host base
 
 	Layers   []string // of the disk, the lowest first; the last is written
 	Disk     []Mount  // parents first; the first is the root, with Target ""

@@ -145,6 +145,7 @@ func (cfg Config) bootConfig(copied bool) boot.Config {
 		Incarnation: cfg.Incarnation,
 		Copied:      copied,
 		Env:         cfg.Env,
+		Defaults:    cfg.Defaults,
 		CPUs:        cfg.CPUs,
 		PidsMax:     cfg.Tasks,
 

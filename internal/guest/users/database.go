@@ -28,6 +28,10 @@ type User struct {
 // Database is the user database, /etc/passwd and /etc/group, read again whenever
 // one of them has changed. The zero value is ready, and safe for concurrent use.
 type Database struct {
+	// Own is whose commands run unless a call says otherwise; nil: boot.User. That user exists
+	// always. Set it before use.
+	Own *boot.Account
+
 	mu     sync.Mutex
 	stamp  [2]fileStamp
 	users  []User
@@ -40,7 +44,7 @@ type fileStamp struct {
 }
 
 // Lookup finds a user by name or number. A number that nobody has is a user
-// without a name, as it is for the kernel; boot.User exists always.
+// without a name, as it is for the kernel.
 func (d *Database) Lookup(user string) (User, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -48,16 +52,53 @@ func (d *Database) Lookup(user string) (User, bool) {
 	uid, err := strconv.ParseUint(user, 10, 31)
 	for _, u := range d.users {
 		if u.Name == user || err == nil && u.UID == uint32(uid) {
-			return u, true
+			return d.amend(u), true
 		}
 	}
-	if user == boot.User || err == nil && uid == boot.UID {
-		return User{boot.User, boot.UID, boot.GID, []uint32{boot.GID}, boot.Home, "/bin/bash"}, true
+	if own := d.own(); user == own.Name || err == nil && uint32(uid) == own.UID {
+		return own, true
+	}
+	if user == root.Name { // whom not all images name
+		return root, true
 	}
 	if err == nil {
 		return User{user, uint32(uid), uint32(uid), []uint32{uint32(uid)}, "/", "/bin/sh"}, true
 	}
 	return User{}, false
+}
+
+var root = User{"root", 0, 0, []uint32{0}, "/root", "/bin/sh"}
+
+// own is the sprite's own user, as it is if the database does not have that.
+func (d *Database) own() User {
+	if d.Own == nil {
+		return User{boot.User, boot.UID, boot.GID, []uint32{boot.GID}, boot.Home, "/bin/bash"}
+	}
+	return User{d.Own.Name, uint32(d.Own.UID), uint32(d.Own.GID), d.ownGroups(), d.Own.Home, d.Own.Shell}
+}
+
+// ownGroups are all groups of the sprite's own user, if the database does not say them.
+func (d *Database) ownGroups() []uint32 {
+	groups := []uint32{uint32(d.Own.GID)}
+	for _, gid := range d.Own.Groups {
+		groups = append(groups, uint32(gid))
+	}
+	slices.Sort(groups)
+	return slices.Compact(groups)
+}
+
+// amend is a user of the database with what the sprite says of its own.
+func (d *Database) amend(u User) User {
+	if d.Own == nil || u.Name != d.Own.Name || u.UID != uint32(d.Own.UID) {
+		return u
+	}
+	if d.Own.Groups != nil {
+		u.GID, u.Groups = uint32(d.Own.GID), d.ownGroups()
+	}
+	if boot.NoLogin(u.Shell) {
+		u.Shell = d.Own.Shell
+	}
+	return u
 }
 
 // Group finds a group's number.

@@ -3,7 +3,10 @@
 // it is handed.
 package boot
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"path"
+)
 
 // Port is the TCP port of the guest's API on the sandbox's own address.
 const Port = 7070
@@ -49,6 +52,32 @@ const (
 	Home = "/home/sprite"
 )
 
+// Account is a user whose commands run in a sprite.
+type Account struct {
+	Name  string `json:"name"` // of the user; or its number, if it has no name
+	UID   int    `json:"uid"`
+	GID   int    `json:"gid"`
+	Home  string `json:"home"`
+	Shell string `json:"shell,omitempty"` // a path; empty: there is no shell
+
+	// Groups are all groups besides GID that the user is in. Then they and GID count, whatever
+	// the user database says. nil: the user database says it.
+	Groups []int `json:"groups,omitempty"`
+}
+
+// Defaults are what commands of a sprite start with if its base is an image.
+type Defaults struct {
+	Account Account  `json:"account"` // unless the caller names another user
+	Workdir string   `json:"workdir"` // where they start, and relative paths lie; made if it is missing
+	Env     []string `json:"env,omitempty"`
+}
+
+// NoLogin reports whether a path in a user database says that the user has no shell.
+func NoLogin(shell string) bool {
+	name := path.Base(shell)
+	return shell == "" || name == "nologin" || name == "false"
+}
+
 // PidsMax bounds the processes of a sandbox from the inside; the host's cgroup
 // is only a backstop at ten times that. A server that may have few processes itself
 // gives each sandbox fewer.
@@ -69,6 +98,8 @@ type Config struct {
 	CPUs int `json:"cpus,omitempty"` // the limit of its processors; 0: it has none
 
 	PidsMax int `json:"pids_max,omitempty"` // the limit of its processes; 0: PidsMax
+
+	Defaults *Defaults `json:"defaults,omitempty"` // nil: User, Home and no variables
 
 	NetworkPolicy json.RawMessage `json:"network_policy,omitempty"` // as the protocol has it, to be shown inside; empty: no rules
 	GitConfig     string          `json:"git_config,omitempty"`     // how git inside reaches connectors

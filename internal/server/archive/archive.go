@@ -56,9 +56,10 @@ type Header struct {
 
 // Base is what a disk lies on. It is not in the archive.
 type Base struct {
-	Name        string   `json:"name"` // host
+	Name        string   `json:"name"` // host, or the digest of an image
 	Fingerprint string   `json:"fingerprint"`
-	Mounts      []string `json:"mounts"` // folders below the root that have an overlay of their own, such as usr
+	Image       string   `json:"image,omitempty"` // by which reference the image was got; only a claim
+	Mounts      []string `json:"mounts"`          // folders below the root that have an overlay of their own, such as usr
 }
 
 // Settings are those of a sprite, without anything secret.

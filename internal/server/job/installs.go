@@ -94,12 +94,13 @@ func (w *wanted) what() string { return strings.TrimSpace(w.Agent + " " + w.Vers
 
 // wants is the installation that a job wants; nil: there is nothing to install for jobs
 // to share. A job that brings folders or a PATH of its own may have the agent there, and
-// one in a sprite that is there already has what that has.
+// one in a sprite that is there already has what that has. One over an image installs it
+// alone: an installation goes with the base that it was made over.
 func (is *installs) wants(req cove.JobRequest, agent agents.Agent) (*wanted, error) {
 	work, err := agents.Trial(agent, boot.Home)
 	ownPath := func(kv string) bool { return strings.HasPrefix(kv, "PATH=") }
 	if err != nil || is.installer == nil || len(work.Install) == 0 || req.Backend != "" || req.Sprite != "" ||
-		len(req.Include) > 0 || slices.ContainsFunc(req.Env, ownPath) {
+		len(req.Include) > 0 || req.Config != nil && req.Config.Image != "" || slices.ContainsFunc(req.Env, ownPath) {
 		return nil, err
 	}
 	return &wanted{store.Install{Agent: agent.Name(), Version: work.Version}, work}, nil

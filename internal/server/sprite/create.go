@@ -70,7 +70,6 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 		ID:          randomHex(8),
 		Name:        req.Name,
 		MachineID:   randomHex(16),
-		Base:        cmp.Or(req.Base, defaultBase),
 		Include:     req.Include,
 		Env:         req.Environment,
 		Labels:      req.Labels,
@@ -102,14 +101,18 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 	if req.LeaseSeconds > 0 {
 		row.LeaseUntil = time.Now().Add(time.Duration(req.LeaseSeconds) * time.Second)
 	}
+	var err error
+	if row.Base, err = baseOf(ctx, h, req.Name, row.Config.Image); err != nil {
+		return sprites.Info{}, err
+	}
 	if req.Install != "" {
-		var err error
-		if row.Layer, err = h.begun(ctx, req.Install); err != nil {
+		if row.Layer, err = h.begun(ctx, req.Install, row.Base); err != nil {
 			return sprites.Info{}, err
 		}
 	}
-	prepare(h)
-	var err error
+	if row.Base == defaultBase {
+		prepare(h)
+	}
 	if s := h.pool.take(row); s != nil { // whose sandbox starts at once
 		err = h.pool.create(ctx, s, &row)
 	} else {
@@ -142,7 +145,15 @@ func checkCreate(data string, req sprites.CreateRequest) error {
 		return err
 	}
 	if req.Base != "" && req.Base != defaultBase {
-		return fail.Newf(CodeBadRequest, "leave it out, or say host", "there is no base %q", req.Base)
+		return fail.Newf(CodeBadRequest, "leave it out, or say host; an image is named in config", "there is no base %q", req.Base)
+	}
+	if req.Config != nil && req.Config.Image != "" {
+		if req.Base != "" {
+			return fail.Newf(CodeBadRequest, "leave one of them out", "a sprite can't start from the base %s and from an image", req.Base)
+		}
+		if err := checkReference(req.Config.Image); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(checkConfig(req.Config), checkInclude(data, req.Include)); err != nil {
 		return err
@@ -351,7 +362,7 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 		return sprites.Info{}, err
 	}
 	if req.RAMMB != nil || req.CPUs != nil {
-		if err := h.limits.update(ctx, row.ID, req); err != nil {
+		if err := h.lives.limits.update(ctx, row.ID, req); err != nil {
 			return sprites.Info{}, err
 		}
 	}

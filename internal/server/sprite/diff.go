@@ -84,8 +84,11 @@ func (cs *checkpoints) open(ctx context.Context, row store.Sprite, id string) (*
 	if err != nil {
 		return nil, err
 	}
-	if s.Disk, err = disks.Open(ctx, s.chain); err != nil {
+	if s.Disk, err = disks.Open(ctx, row.Base, s.chain); err != nil {
 		s.unpin()
+		if e := imageError(row, "the disk of sprite "+row.Name+" can't be read", err); e != nil {
+			return nil, e
+		}
 		return nil, err
 	}
 	return s, nil

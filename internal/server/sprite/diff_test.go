@@ -18,7 +18,7 @@ type reading struct {
 
 func (r *reading) Layers() sprite.LayerStore { return r }
 
-func (r *reading) Open(context.Context, []string) (sprite.Disk, error) {
+func (r *reading) Open(context.Context, string, []string) (sprite.Disk, error) {
 	r.opening()
 	return sprite.Disk{}, nil
 }

@@ -42,6 +42,9 @@ const (
 
 	CodeDeletedOpen = "deleted_files_open" // more of them than can be saved
 	CodeOccupied    = "sprite_elsewhere"   // another container has its sandbox
+
+	CodeImageNotFound = "image_not_found"
+	CodeImageBad      = "image_bad" // no disk can lie on it
 )
 
 // Hints of what to do about the server's disk.

@@ -37,9 +37,10 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 	if o.Environment {
 		head.Settings.Environment = row.Env
 	}
-	if head.Base, err = disks.Base(ctx); err != nil {
+	if head.Base, err = disks.Base(ctx, row.Base); err != nil {
 		return archive.End{}, err
 	}
+	head.Base.Image = row.Config.Image
 	parts := make([]archive.Part, len(s.Disk))
 	for i, part := range s.Disk {
 		parts[i] = archive.Part(part)
@@ -77,6 +78,7 @@ func (h *Host) settingsOf(row store.Sprite) archive.Settings {
 		Variables: slices.Sorted(maps.Keys(row.Env)),
 	}
 	if c := row.Config; c.RAMMB != 0 || c.CPUs != 0 || c.DiskLimit() != 0 {
+		c.Image = "" // the header's base says it
 		set.Config = &c
 	}
 	return set

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cove-dev/cove/internal/server/store"
@@ -46,6 +47,9 @@ type Host struct {
 	// clients are configured for, for presets; nil: none.
 	Registries func(context.Context) []string
 
+	// Images are what sprites can start from, besides this machine's own tools; nil: nothing.
+	Images Images
+
 	// Connectors are the upstreams of every sprite, besides those of the store that
 	// are granted to it, which come first where the names are the same.
 	Connectors map[string]connect.Upstream
@@ -63,7 +67,6 @@ type Host struct {
 	lives       *lifecycle
 	pool        *pool
 	takeover    *takeover
-	limits      *limiter
 }
 
 // Start takes up the sandboxes that run already and finishes what an earlier
@@ -91,7 +94,7 @@ func (h *Host) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("take up the sprites: %w", err)
 	}
-	if len(rows) > 0 {
+	if slices.ContainsFunc(rows, func(row store.Sprite) bool { return row.Base == defaultBase }) {
 		prepare(h)
 	}
 	for _, row := range rows {
@@ -135,7 +138,6 @@ func (h *Host) furnish(ctx context.Context) {
 		reserve: h.DiskReserve, tasks: h.tasks, logger: logger,
 	}
 	h.network = &network{store: h.Store, registries: h.Registries, given: h.Connectors, machines: h.machines, rows: h.rows, tasks: h.tasks, logger: logger}
-	h.limits = &limiter{store: sprites, machines: h.machines}
 	h.disk = &diskWatch{
 		dir: h.Data, reserve: h.DiskReserve, runtime: rt, rows: h.rows, machines: h.machines, changes: &h.network.changes, logger: logger,
 		pause:  func(m *machine, sb Pauser) { h.lives.pause(m, sb) },
@@ -145,7 +147,7 @@ func (h *Host) furnish(ctx context.Context) {
 	booter := &booter{runtime: rt, store: h.Store, layers: h.layers, checkpoints: h.checkpoints, network: h.network, url: h.URL, tasks: h.tasks, logger: logger}
 	h.lives = &lifecycle{
 		runtime: rt, store: h.Store, rows: h.rows, machines: h.machines, tasks: h.tasks, logger: logger, layers: h.layers, memories: h.memories,
-		settler: settler, sealer: h.sealer, network: h.network, booter: booter, disk: h.disk,
+		settler: settler, sealer: h.sealer, network: h.network, booter: booter, disk: h.disk, limits: &limiter{store: sprites, machines: h.machines},
 	}
 	h.pool = &pool{
 		size: h.Pool, machines: h.machines, places: places, tasks: h.tasks, rows: h.rows, logger: logger, taken: make(chan struct{}, 1),

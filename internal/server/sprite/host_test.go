@@ -751,11 +751,14 @@ func (n noLayers) Dir(layer string) layers.Dir {
 	return layers.Dir{Path: filepath.Join(string(n), layer)}
 }
 
-func (noLayers) Open(context.Context, []string) (sprite.Disk, error) { return nil, errNoLayers }
-func (noLayers) Merge(context.Context, string, []string) error       { return errNoLayers }
-func (noLayers) Base(context.Context) (archive.Base, error)          { return archive.Base{}, errNoLayers }
-func (noLayers) Stage(context.Context) (layers.Dir, error)           { return layers.Dir{}, errNoLayers }
-func (noLayers) Adopt(context.Context, layers.Dir, string) error     { return errNoLayers }
+func (noLayers) Open(context.Context, string, []string) (sprite.Disk, error) { return nil, errNoLayers }
+func (noLayers) Merge(context.Context, string, []string) error               { return errNoLayers }
+func (noLayers) Base(context.Context, string) (archive.Base, error) {
+	return archive.Base{}, errNoLayers
+}
+func (noLayers) Under(string) (string, error)                            { return "", nil }
+func (noLayers) Stage(context.Context) (layers.Dir, error)               { return layers.Dir{}, errNoLayers }
+func (noLayers) Adopt(context.Context, layers.Dir, string, string) error { return errNoLayers }
 
 // disks is a Runtime whose disks are opened when they may be.
 type disks struct {
@@ -766,7 +769,7 @@ type disks struct {
 
 func (r *disks) Layers() sprite.LayerStore { return r }
 
-func (r *disks) Open(context.Context, []string) (sprite.Disk, error) {
+func (r *disks) Open(context.Context, string, []string) (sprite.Disk, error) {
 	close(r.reading)
 	<-r.read
 	return nil, errors.New("read enough")

@@ -14,6 +14,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -175,7 +176,7 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 	if _, err := i.store.Get(ctx, name); err == nil {
 		return t, nameTaken(name)
 	}
-	here, err := i.disks.Base(ctx)
+	here, err := i.base(ctx, head.Base)
 	if err != nil {
 		return t, err
 	}
@@ -199,6 +200,9 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 		i.row.Hibernate = *set.Hibernate
 	}
 	i.settings(set)
+	if i.row.Config.Image = ""; here.Name != defaultBase {
+		i.row.Config.Image = pinned(head.Base.Image, here.Name)
+	}
 	if i.row.Policy, err = i.policy(ctx, set.NetworkPolicy); err != nil {
 		return t, err
 	}
@@ -207,6 +211,21 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 		t.Uppers[m] = filepath.Join(i.staged.Path, m, "upper")
 	}
 	return t, nil
+}
+
+// base is the base here that a disk which was made over another lies on: the same image, or
+// else this machine's own tools.
+func (i *importer) base(ctx context.Context, was archive.Base) (archive.Base, error) {
+	name := defaultBase
+	if base.IsImage(was.Name) {
+		name = was.Name
+	}
+	here, err := i.disks.Base(ctx, name)
+	if e, ok := errors.AsType[*fail.Error](err); errors.Is(err, ErrNoImage) || ok && e.Code == CodeImageNotFound {
+		ref := pinned(was.Image, name)
+		return here, fail.Newf(CodeImageNotFound, "get it, and import it again: cove image pull "+ref, "the sprite in the archive is over image %s, which is not here", ref)
+	}
+	return here, err
 }
 
 // settings takes over what this machine can give, and notes the rest.
@@ -273,7 +292,7 @@ func (i *importer) adopt(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := i.disks.Adopt(ctx, i.staged, layer); err != nil {
+		if err := i.disks.Adopt(ctx, i.staged, layer, i.row.Base); err != nil {
 			return err
 		}
 		i.row.Layer = layer

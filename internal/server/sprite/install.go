@@ -14,13 +14,14 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// Fingerprint is that of the base that new disks lie on.
+// Fingerprint is that of the host base, on which new disks lie unless they are to lie on an
+// image.
 func (h *Host) Fingerprint(ctx context.Context) (string, error) {
 	disks := h.Runtime.Layers()
 	if disks == nil {
 		return "", errors.ErrUnsupported
 	}
-	base, err := disks.Base(ctx)
+	base, err := disks.Base(ctx, defaultBase)
 	return base.Fingerprint, err
 }
 
@@ -87,13 +88,28 @@ func (h *Host) DropInstall(ctx context.Context, in cove.AgentInstall) (bool, err
 	return gone, err
 }
 
-// begun is the layer of an install, that a new disk is to begin with.
-func (h *Host) begun(ctx context.Context, key string) (string, error) {
+// begun is the layer of an install, that a new disk over a base is to begin with. One that
+// was made over another base is none.
+func (h *Host) begun(ctx context.Context, key, base string) (string, error) {
 	in, err := h.Store.Installs.Use(ctx, key)
 	if errors.Is(err, store.ErrNotFound) {
 		return "", noInstall(key)
 	}
-	return in.Layer, err
+	if err != nil {
+		return "", err
+	}
+	disks := h.Runtime.Layers()
+	if disks == nil {
+		return in.Layer, nil // nor are there images
+	}
+	chain, err := h.Store.Sprites.Chain(ctx, in.Layer)
+	if err != nil {
+		return "", err
+	}
+	if under, err := disks.Under(chain[0]); err != nil || under != "" && under != base {
+		return "", errors.Join(err, noInstall(key))
+	}
+	return in.Layer, nil
 }
 
 func noInstall(key string) error {

@@ -28,6 +28,7 @@ type lifecycle struct {
 	network  *network
 	booter   *booter
 	disk     *diskWatch
+	limits   *limiter
 }
 
 // run does in the background what a transition of a machine has begun for, and ends it. A Host
@@ -90,7 +91,7 @@ func (l *lifecycle) boot(m *machine, row store.Sprite) {
 	if err != nil {
 		l.logger.Error("starting a sandbox", "sprite", m.name, "err", err)
 		l.noteNoStart(m, warm, err)
-		m.finish(l.bootError(m, err))
+		m.finish(l.bootError(m, row, err))
 		return
 	}
 	m.set(sb) // who hears of the note finds it, and who changes connectors
@@ -134,7 +135,7 @@ func (l *lifecycle) noteNoStart(m *machine, warm bool, err error) {
 
 // bootError is what those get who wait for a sandbox that did not start. It forgets the
 // machine of a sprite that is no more.
-func (l *lifecycle) bootError(m *machine, err error) error {
+func (l *lifecycle) bootError(m *machine, row store.Sprite, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		l.machines.drop(m)
 		return fail.Newf(CodeNotFound, "", "sprite %s has been deleted", m.name)
@@ -146,6 +147,9 @@ func (l *lifecycle) bootError(m *machine, err error) error {
 		return e // which says all
 	}
 	if e := occupied(m.name, err); e != nil {
+		return e
+	}
+	if e := imageError(row, "sprite "+m.name+" did not start", err); e != nil {
 		return e
 	}
 	if disk := DiskError(err); disk != nil { // err was logged

@@ -19,8 +19,8 @@ import (
 // A Runtime runs sandboxes. The sprite's life is this package's; what a sandbox
 // is made of is the runtime's.
 type Runtime interface {
-	// Prepare makes what the first sandbox needs, if it was not made. If it fails, the next
-	// Boot tries again.
+	// Prepare makes what the first sandbox over the host base needs, if it was not made. If it
+	// fails, the next Boot tries again.
 	Prepare() error
 
 	// Boot starts the sandbox of a cold sprite and returns once its guest
@@ -208,26 +208,34 @@ type LayerStore interface {
 	// Dir is where a layer is, or would be.
 	Dir(layer string) layers.Dir
 
-	// Open opens what a chain of layers, the lowest first, shows, in parts: the
+	// Open opens what a chain of layers over a base, the lowest first, shows, in parts: the
 	// root first. The caller closes them, and sees to it that no layer is removed
 	// meanwhile.
-	Open(ctx context.Context, chain []string) (Disk, error)
+	Open(ctx context.Context, base string, chain []string) (Disk, error)
 
 	// Merge makes a layer, which does not exist, the same as sealed ones on
 	// top of each other, the lowest first. After an error RemoveLayer removes what
 	// there is of it.
 	Merge(ctx context.Context, into string, layers []string) error
 
-	// Base is what a new disk lies on here.
-	Base(ctx context.Context) (archive.Base, error)
+	// Base is what a new disk over a base lies on here: "host", or the digest of an image.
+	// An image that is not here is ErrNoImage, or has the code CodeImageNotFound.
+	Base(ctx context.Context, name string) (archive.Base, error)
+
+	// Under names the base of the disks whose lowest layer this is; empty: none of them
+	// has run.
+	Under(lowest string) (base string, err error)
 
 	// Stage makes an empty folder for a layer that is the lowest of a disk. Adopt makes
 	// a layer of its content; else the caller removes the folder, or the next start.
 	Stage(ctx context.Context) (layers.Dir, error)
 
-	// Adopt makes what was staged a layer. It is on disk then.
-	Adopt(ctx context.Context, staged layers.Dir, layer string) error
+	// Adopt makes what was staged a layer, over a base; empty: any. It is on disk then.
+	Adopt(ctx context.Context, staged layers.Dir, layer, base string) error
 }
+
+// ErrNoImage says that the image is not here that a disk lies on, or is to.
+var ErrNoImage = errors.New("there is no such image here")
 
 // Disk is what a chain of layers shows: a view of each mount.
 type Disk []DiskPart
@@ -317,7 +325,7 @@ type Machine struct {
 	Hostname    string            // the sprite's name
 	MachineID   string            // 32 hexadecimal digits
 	Incarnation int64             // new at each boot
-	Base        string            // "host"
+	Base        string            // "host", or the digest of an image
 	Layers      []string          // of its disk, the lowest first; the last is written
 	Include     []string          // host folders shown read-only at the same path
 	Env         map[string]string // for every command in the sprite

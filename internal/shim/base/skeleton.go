@@ -284,13 +284,13 @@ func (f Files) accounts(dir string) error {
 		{"etc/group", strings.Join(group, "\n") + "\n", 0o644},
 		{"etc/shadow", shadow.String(), 0o640},
 		{"etc/sudoers", "Defaults env_reset, env_keep += \"DEBIAN_FRONTEND\"\nDefaults !lecture, !fqdn\nroot ALL=(ALL:ALL) ALL\n" + u.Name + " ALL=(ALL:ALL) NOPASSWD: ALL\n@includedir /etc/sudoers.d\n", 0o440},
-		{"etc/resolv.conf", "nameserver " + Gateway + "\noptions edns0 timeout:5 attempts:2\n", 0o644},
-		{"etc/hosts", "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n", 0o644},
+		{"etc/resolv.conf", resolvConf, 0o644},
+		{"etc/hosts", hosts, 0o644},
 		{"etc/gitconfig", gitConfig, 0o644},
 		{"etc/machine-id", "", 0o444},
 		{"etc/hostname", "sprite\n", 0o644},
 		{"etc/profile.d/zz-sprite.sh", loginShells, 0o644},
-		{"etc/apt/apt.conf.d/90cove", "APT::Sandbox::User \"root\";\n", 0o644},
+		{"etc/apt/apt.conf.d/90cove", aptConf, 0o644},
 	} {
 		dst := filepath.Join(dir, file.name)
 		if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
@@ -306,6 +306,13 @@ func (f Files) accounts(dir string) error {
 	}
 	return os.Chown(home, u.UID, u.GID)
 }
+
+// Settings of a sprite's network and of apt, which could not become its own user.
+const (
+	resolvConf = "nameserver " + Gateway + "\noptions edns0 timeout:5 attempts:2\n"
+	hosts      = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	aptConf    = "APT::Sandbox::User \"root\";\n"
+)
 
 // gitConfig is that of all users of a sprite. What is under /.sprite/git follows the
 // connectors that the sprite is granted. A sprite is one person's: that root and the

@@ -14,14 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxLowers is the most lower folders that one overlay is mounted with, besides a mask
-// of the lowest one.
-const MaxLowers = 32
+// MaxLowers is the most lower folders that one overlay is mounted with, one folder of the base
+// included. MaxBase is how many of the base there may be instead of that one.
+const (
+	MaxLowers = 32
+	MaxBase   = 17
+)
 
 // An Overlay is one mount of a sprite's disk. A layer lives at one path all its
 // life; Upper is the last of them, the one being written.
 type Overlay struct {
-	Lowers []string `json:"lowers"` // topmost first, at least one, at most MaxLowers and a mask
+	Lowers []string `json:"lowers"` // topmost first, at least one, at most MaxLowers - 1 and MaxBase
 	Upper  string   `json:"upper"`
 	Work   string   `json:"work"` // on Upper's file system, empty, for the kernel's use
 
@@ -124,6 +127,16 @@ func (o Overlay) Mount(target string) (err error) {
 	if err != nil {
 		return fmt.Errorf("mount overlay at %s: %w", target, err)
 	}
+	if len(options) >= os.Getpagesize() { // which is what the kernel takes
+		short, done, err := o.shortened()
+		if err != nil {
+			return fmt.Errorf("mount overlay at %s: %w", target, err)
+		}
+		defer done()
+		if options, err = short.options(); err != nil {
+			return fmt.Errorf("mount overlay at %s: %w", target, err)
+		}
+	}
 	if err := unix.Mount("overlay", target, "overlay", 0, options); err != nil {
 		return fmt.Errorf("mount overlay at %s (%s): %w", target, options, err)
 	}
@@ -141,8 +154,8 @@ func (o Overlay) Forget(target string) error {
 }
 
 func (o Overlay) options() (string, error) {
-	if len(o.Lowers) == 0 || len(o.Lowers) > MaxLowers+1 {
-		return "", fmt.Errorf("%d lower layers, want 1 to %d", len(o.Lowers), MaxLowers+1)
+	if most := MaxLowers - 1 + MaxBase; len(o.Lowers) == 0 || len(o.Lowers) > most {
+		return "", fmt.Errorf("%d lower layers, want 1 to %d", len(o.Lowers), most)
 	}
 	lowers := make([]string, len(o.Lowers))
 	for i, l := range o.Lowers {
@@ -159,11 +172,29 @@ func (o Overlay) options() (string, error) {
 	} else {
 		options = append(options, "redirect_dir=on")
 	}
-	s := strings.Join(options, ",")
-	if len(s) >= os.Getpagesize() {
-		return "", fmt.Errorf("%d bytes of mount options, the kernel takes %d: use a data folder with a shorter path", len(s), os.Getpagesize()-1)
+	return strings.Join(options, ","), nil
+}
+
+// shortened is the overlay with short names of the same lower folders. They last until done
+// is called.
+func (o Overlay) shortened() (short Overlay, done func(), err error) {
+	var open []*tree
+	done = func() {
+		for _, t := range open {
+			_ = t.close() // nothing was written
+		}
 	}
-	return s, nil
+	o.Lowers = slices.Clone(o.Lowers)
+	for i, name := range o.Lowers {
+		t, err := openTree(name)
+		if err != nil {
+			done()
+			return o, nil, err
+		}
+		open = append(open, t)
+		o.Lowers[i] = procPath(t.fd)
+	}
+	return o, done, nil
 }
 
 // escape puts a backslash before each of the characters of special in s.

@@ -2,6 +2,7 @@ package layers
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -106,7 +107,7 @@ func TestOverlay(t *testing.T) {
 func TestOverlayRefuses(t *testing.T) {
 	for name, o := range map[string]Overlay{
 		"no lower":   {Upper: "/u", Work: "/w"},
-		"too many":   {Lowers: make([]string, MaxLowers+2), Upper: "/u", Work: "/w"},
+		"too many":   {Lowers: make([]string, MaxLowers+MaxBase), Upper: "/u", Work: "/w"},
 		"too long":   {Lowers: []string{"/" + strings.Repeat("x", os.Getpagesize())}, Upper: "/u", Work: "/w"},
 		"not a base": {Lowers: []string{filepath.Join(t.TempDir(), "missing")}, Upper: t.TempDir(), Work: t.TempDir()},
 	} {
@@ -114,6 +115,37 @@ func TestOverlayRefuses(t *testing.T) {
 			t.Errorf("%s: Mount succeeded, want an error", name)
 		}
 	}
+}
+
+// TestOverlayManyLowers: as many lower folders as there may be are mounted, however long
+// their names are together.
+func TestOverlayManyLowers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 40))
+	o := Overlay{Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work")}
+	for i := range MaxLowers - 1 + MaxBase {
+		lower := filepath.Join(dir, fmt.Sprint("lower", i))
+		o.Lowers = append(o.Lowers, lower)
+		write(t, filepath.Join(lower, fmt.Sprint("of", i)), "")
+		write(t, filepath.Join(lower, "all"), fmt.Sprint(i))
+	}
+	root := filepath.Join(dir, "root")
+	inMountNamespace(t, func() {
+		if err := errors.Join(os.Mkdir(root, 0o755), o.Create(), o.Mount(root)); err != nil {
+			t.Error(err)
+			return
+		}
+		for i := range o.Lowers {
+			if _, err := os.Stat(filepath.Join(root, fmt.Sprint("of", i))); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := read(t, filepath.Join(root, "all")); got != "0" {
+			t.Errorf("got what lower %s has, want the topmost", got)
+		}
+		if err := Unmount(root); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestForget: an overlay over a layer that is still written shows what is there at

@@ -14,8 +14,8 @@ import (
 // for the kernel. It reads what is asked for and no more. What is being written
 // meanwhile may be seen half done. Its methods are for one goroutine.
 type View struct {
-	trees  []*tree // topmost first; the last one is the base
-	top    int     // from that one on trees are the base: a mask may hide some of it
+	trees  []*tree // topmost first
+	top    int     // from that one on trees are the base's
 	root   Node
 	prefix string // of the overlay's own attributes
 }
@@ -32,8 +32,9 @@ type place struct {
 	path  string
 }
 
-// OpenView opens a view of layers over a base, the lowest first. base is a folder,
-// which masks (layers of whiteouts) may follow, none of which counts as a layer.
+// OpenView opens a view of layers over a base, the lowest first. base is a folder, which
+// others may follow, such as a mask (of whiteouts) or the layers of an image. None of them
+// counts as a layer.
 // userXattr is as in Overlay. The caller closes it.
 func OpenView(base, chain []string, userXattr bool) (_ *View, err error) {
 	v := &View{prefix: Overlay{UserXattr: userXattr}.xattrPrefix()}
@@ -71,7 +72,7 @@ func (v *View) Root() Node { return v.root }
 // OnBase reports whether the base's folder at a path is merged in a folder.
 func (v *View) OnBase(n Node, at string) bool {
 	last := n.places[len(n.places)-1]
-	return last.layer == len(v.trees)-1 && last.path == at
+	return last.layer >= v.top && last.path == at
 }
 
 // FromBase reports whether nothing of a node is any layer's.

@@ -23,7 +23,7 @@ func TestAdoptLayerFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	rt := &gvisor.Runtime{Dir: dir}
-	err := rt.Layers().Adopt(t.Context(), layers.Dir{Path: staged}, "23f8a085240b9fba")
+	err := rt.Layers().Adopt(t.Context(), layers.Dir{Path: staged}, "23f8a085240b9fba", "")
 	if err = errors.Join(err, rt.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,8 @@
 //	folder       where the data folder has what belongs to sandboxes
 //	tasks        what goes on in the background, and ends before Close returns (gvisor)
 //	preparer     makes what all sandboxes start from: the guest, the base, its mask
-//	layerStore   the layers of disks: mounts, reads, merges, removes
+//	images       the images that disks lie on instead of the host base
+//	layerStore   the layers of disks, and what they lie on (ground): mounts, reads, merges, removes
 //	memoryStore  the memories of sprites that sleep, and of checkpoints
 //	stock        lists layers and memories, and moves them aside
 //	cgroups      where cgroups of sandboxes are made (limits)
@@ -21,6 +22,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,6 +56,10 @@ type Runtime struct {
 	UserNS bool         // this process is root in a user namespace only
 	Logger *slog.Logger // nil: discard
 
+	// Images finds the images that disks can lie on, by digest. An error that is not this
+	// machine's fault is a *fail.Error. nil: there are none.
+	Images func(ctx context.Context, digest string) (base.Image, error)
+
 	// Patience is how long the guest of a sandbox that was restored may take to answer,
 	// before its sandbox is ended; 0: shim.BootTimeout.
 	Patience time.Duration
@@ -63,6 +69,7 @@ type Runtime struct {
 	folder   folder
 	tasks    *tasks
 	base     *preparer
+	images   *images
 	layers   *layerStore
 	memories *memoryStore
 	stock    *stock
@@ -80,7 +87,8 @@ func (r *Runtime) init() {
 		r.folder = folder(r.Dir)
 		r.tasks = &tasks{closed: make(chan struct{})}
 		r.base = &preparer{folder: r.folder, runsc: r.Runsc, guest: r.Guest, userNS: r.UserNS, tasks: r.tasks, logger: r.Logger}
-		r.layers = &layerStore{folder: r.folder, userNS: r.UserNS, base: r.base}
+		r.images = &images{folder: r.folder, userNS: r.UserNS, get: r.Images}
+		r.layers = &layerStore{folder: r.folder, userNS: r.UserNS, base: r.base, images: r.images}
 		r.memories = &memoryStore{folder: r.folder, base: r.base}
 		r.stock = &stock{folder: r.folder}
 		r.cgroups = &cgroups{userNS: r.UserNS}
@@ -104,7 +112,7 @@ func (t *tasks) close() {
 	t.wg.Wait()
 }
 
-// Prepare makes what the first sandbox would otherwise have to wait for.
+// Prepare makes what the first sandbox over the host base would otherwise have to wait for.
 func (r *Runtime) Prepare() error {
 	r.init()
 	_, err := r.base.prepare()
@@ -122,19 +130,19 @@ func (r *Runtime) Close() error {
 // Boot starts the sandbox of a cold sprite.
 func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, error) {
 	r.init()
-	if m.Base != "" && m.Base != base.Host {
-		return nil, fmt.Errorf("boot %s: unknown base %q, want %q", m.Hostname, m.Base, base.Host)
+	if m.Base != "" && m.Base != base.Host && !base.IsImage(m.Base) {
+		return nil, fmt.Errorf("boot %s: unknown base %q, want %q or the digest of an image", m.Hostname, m.Base, base.Host)
 	}
 	for _, dir := range m.Include {
 		if st, err := os.Stat(dir); err != nil || !st.IsDir() || !filepath.IsAbs(dir) {
 			return nil, fmt.Errorf("boot %s: included %s is no folder of this machine", m.Hostname, dir)
 		}
 	}
-	prep, err := r.base.current()
+	programs, err := r.base.programs()
 	if err != nil {
 		return nil, err
 	}
-	disk, err := r.layers.disk(m.Layers, prep.base)
+	on, err := r.layers.ground(ctx, cmp.Or(m.Base, base.Host), m.Layers, r.base.current)
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
@@ -151,11 +159,11 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	}
 	share := shareOf(cgroup.Process{}.Limits(), m.MemoryMB, m.CPUs)
 	state, err := r.launcher.start(ctx, shim.Config{
-		Dir: r.folder.run(m.ID), Runsc: r.Runsc, Guest: prep.guest,
+		Dir: r.folder.run(m.ID), Runsc: r.Runsc, Guest: programs.guest,
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
-		Token: newToken(), Env: m.Env, Include: m.Include,
-		Layers: m.Layers, Disk: disk, Cgroups: r.cgroups.place(), MemoryMB: share.memoryMB, CPUs: share.cpus, PidsMax: share.hostTasks, Tasks: share.tasks, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
-		Build: prep.build, Image: image, Patience: r.Patience,
+		Token: newToken(), Env: m.Env, Include: m.Include, Defaults: on.defaults,
+		Layers: m.Layers, Disk: r.layers.disk(m.Layers, on), Cgroups: r.cgroups.place(), MemoryMB: share.memoryMB, CPUs: share.cpus, PidsMax: share.hostTasks, Tasks: share.tasks, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
+		Build: programs.build, Image: image, Patience: r.Patience,
 	})
 	if errors.Is(err, errShimDied) {
 		r.takeover.endUnborn(ctx, m.ID)

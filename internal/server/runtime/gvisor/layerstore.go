@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,9 @@ type layerStore struct {
 	folder folder
 	userNS bool // see Runtime
 	base   *preparer
+	images *images
+
+	noting sync.Mutex // held while a record is written
 }
 
 // Dir is the folder of a layer.
@@ -29,24 +33,16 @@ func (s *layerStore) Dir(layer string) layers.Dir {
 	return layers.Dir{Path: s.folder.layer(layer), UserXattr: s.userNS}
 }
 
-// disk returns the mounts of a chain of layers, the last of which is written. A
-// disk stays on the skeleton that it was made over; the host's programs below it
-// are those of today.
-func (s *layerStore) disk(chain []string, b base.Base) ([]shim.Mount, error) {
-	if len(chain) == 0 {
-		return nil, errors.New("a disk has a layer at least")
-	}
-	record, err := s.base.baseOf(chain[0], b)
-	if err != nil {
-		return nil, err
-	}
-	skeleton := filepath.Join(s.folder.bases(), record.Skeleton)
-	if _, err := os.Stat(skeleton); err != nil {
-		return nil, fmt.Errorf("the base that this sprite was made over is gone: %w", err)
-	}
-	overlay := func(name string, base ...string) layers.Overlay {
+// disk returns the mounts of a chain of layers, the last of which is written.
+func (s *layerStore) disk(chain []string, g ground) []shim.Mount {
+	var mounts []shim.Mount
+	for _, on := range g.mounts {
+		name := on.target
+		if name == "" {
+			name = "root"
+		}
 		top := filepath.Join(s.folder.layer(chain[len(chain)-1]), name)
-		o := layers.Overlay{Upper: filepath.Join(top, "upper"), Work: filepath.Join(top, "work"), UserXattr: s.userNS}
+		o := layers.Overlay{Upper: filepath.Join(top, "upper"), Work: filepath.Join(top, "work"), UserXattr: s.userNS, Guard: on.guard}
 		for i := len(chain) - 2; i >= 0; i-- {
 			// A layer made on a machine, or at a time, with fewer folders of programs
 			// does not have them all.
@@ -54,44 +50,21 @@ func (s *layerStore) disk(chain []string, b base.Base) ([]shim.Mount, error) {
 				o.Lowers = append(o.Lowers, sealed)
 			}
 		}
-		o.Lowers = append(o.Lowers, base...)
-		return o
+		o.Lowers = append(o.Lowers, on.lowers...)
+		mounts = append(mounts, shim.Mount{Target: on.target, Overlay: o})
 	}
-	mounts := []shim.Mount{{Target: "", Overlay: overlay("root", skeleton)}}
-	for _, name := range b.Mounts {
-		o := overlay(name, programs(b, name)...)
-		if base.Guardable("/" + name) {
-			o.Guard = s.folder.guard()
-		}
-		mounts = append(mounts, shim.Mount{Target: name, Overlay: o})
-	}
-	return mounts, nil
-}
-
-// programs are the lower folders that show the host's folder of programs, the topmost first.
-func programs(b base.Base, name string) []string {
-	if mask := b.Mask.For(name); mask != "" {
-		return []string{mask, "/" + name}
-	}
-	return []string{"/" + name}
+	return mounts
 }
 
 // Open opens what a chain of layers shows.
-func (s *layerStore) Open(_ context.Context, chain []string) (_ sprite.Disk, err error) {
-	prep, err := s.base.current()
-	if err != nil {
-		return nil, err
-	}
-	mounts, err := s.disk(chain, prep.base)
+func (s *layerStore) Open(ctx context.Context, name string, chain []string) (_ sprite.Disk, err error) {
+	on, err := s.ground(ctx, name, chain, s.base.current)
 	if err != nil {
 		return nil, err
 	}
 	var disk sprite.Disk
-	for _, m := range mounts {
-		o, ofBase := m.Overlay, 1
-		if m.Target != "" {
-			ofBase = len(programs(prep.base, m.Target))
-		}
+	for i, m := range s.disk(chain, on) {
+		o, ofBase := m.Overlay, len(on.mounts[i].lowers)
 		all := slices.Clone(o.Lowers)
 		slices.Reverse(all)
 		if exists(o.Upper) { // it has been written
@@ -106,18 +79,27 @@ func (s *layerStore) Open(_ context.Context, chain []string) (_ sprite.Disk, err
 	return disk, nil
 }
 
-// Base is what a new disk lies on.
-func (s *layerStore) Base(context.Context) (archive.Base, error) {
+// Base is what a new disk over a base lies on.
+func (s *layerStore) Base(ctx context.Context, name string) (archive.Base, error) {
+	if name != base.Host {
+		img, err := s.images.find(ctx, name)
+		return archive.Base{Name: img.Digest, Fingerprint: img.Digest}, err
+	}
 	prep, err := s.base.prepare()
 	return archive.Base{Name: base.Host, Fingerprint: prep.base.Fingerprint, Mounts: prep.base.Mounts}, err
 }
 
-// Stage makes a folder for a layer, with the record of the base that it lies on.
-func (s *layerStore) Stage(context.Context) (layers.Dir, error) {
-	prep, err := s.base.prepare()
-	if err != nil {
-		return layers.Dir{}, err
+// Under names the base of the disks whose lowest layer this is.
+func (s *layerStore) Under(lowest string) (string, error) {
+	record, err := readRecord(s.folder.layer(lowest))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
 	}
+	return record.base(), err
+}
+
+// Stage makes a folder for a layer.
+func (s *layerStore) Stage(context.Context) (layers.Dir, error) {
 	if err := os.MkdirAll(s.folder.imports(), 0o700); err != nil {
 		return layers.Dir{}, err
 	}
@@ -125,14 +107,14 @@ func (s *layerStore) Stage(context.Context) (layers.Dir, error) {
 	if err != nil {
 		return layers.Dir{}, err
 	}
-	if _, err := baseIn(dir, prep.base); err != nil {
-		return layers.Dir{}, errors.Join(err, layers.Remove(dir))
-	}
 	return layers.Dir{Path: dir, UserXattr: s.userNS}, nil
 }
 
-// Adopt makes what was staged a layer.
-func (s *layerStore) Adopt(_ context.Context, staged layers.Dir, layer string) error {
+// Adopt makes what was staged a layer, with the record of the base that it lies on.
+func (s *layerStore) Adopt(ctx context.Context, staged layers.Dir, layer, name string) error {
+	if err := s.lay(ctx, staged, name); err != nil {
+		return err
+	}
 	to := filepath.Join(s.folder.layers(), layer)
 	if err := errors.Join(syncAll(staged.Path), os.MkdirAll(filepath.Dir(to), 0o700)); err != nil {
 		return err
@@ -141,6 +123,33 @@ func (s *layerStore) Adopt(_ context.Context, staged layers.Dir, layer string) e
 		return err
 	}
 	return syncAll(filepath.Dir(to))
+}
+
+// lay notes which base what was staged lies on.
+func (s *layerStore) lay(ctx context.Context, staged layers.Dir, name string) error {
+	var record baseRecord
+	switch name {
+	case "":
+		return nil
+	case base.Host:
+		prep, err := s.base.prepare()
+		if err != nil {
+			return err
+		}
+		record = baseRecord{Skeleton: filepath.Base(prep.base.Dir), Fingerprint: prep.base.Fingerprint}
+	default:
+		img, err := s.images.find(ctx, name)
+		if err != nil {
+			return err
+		}
+		fitting, err := img.Fit(s.folder.bases(), "", s.userNS)
+		if err != nil {
+			return err
+		}
+		record = baseRecord{Skeleton: fitting.Name, Fingerprint: img.Digest, Image: img.Digest}
+	}
+	_, err := noteRecord(staged.Path, record)
+	return err
 }
 
 // syncAll has all of a folder's file system on disk.
@@ -216,9 +225,9 @@ func (s *layerStore) Merge(_ context.Context, into string, chain []string) error
 			return err
 		}
 	}
-	record, err := os.ReadFile(filepath.Join(s.folder.layer(chain[0]), "base.json"))
+	record, err := os.ReadFile(filepath.Join(s.folder.layer(chain[0]), recordFile))
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "base.json"), record, 0o600)
+		err = os.WriteFile(filepath.Join(dir, recordFile), record, 0o600)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

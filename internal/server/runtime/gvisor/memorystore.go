@@ -32,8 +32,8 @@ func (m *memoryStore) Outdated(id string) bool {
 	if err != nil {
 		return false
 	}
-	prep, err := m.base.prepare()
-	return err == nil && image.Build != prep.build
+	now, err := m.base.programs()
+	return err == nil && image.Build != now.build
 }
 
 // Drop removes a sprite's memory, if it is kept: its next start is a boot.

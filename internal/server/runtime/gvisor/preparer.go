@@ -3,8 +3,6 @@ package gvisor
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/shim/base"
 )
@@ -31,27 +28,52 @@ type preparer struct {
 
 	hider base.Hider // its fields are set before prepared is
 
-	mu       sync.Mutex // baseOf holds it, too
-	prepared *prepared  // nil: not yet; guarded by mu
+	mu       sync.Mutex
+	prepared *prepared // nil: not yet; guarded by mu
+
+	building sync.Mutex
+	built    *built // nil: not yet; guarded by building
 }
 
-// prepared is what all sandboxes of this server start from.
-type prepared struct {
-	base  base.Base
+// built is what all sandboxes of this server run.
+type built struct {
 	guest string // folder holding cove-guest by digest
 	build string // what memory images depend on
 }
 
-// prepare makes what all sandboxes start from, once; what fails is tried again by
-// the next sandbox.
+// prepared is what all sandboxes over the host base start from.
+type prepared struct {
+	base base.Base
+}
+
+// programs makes what all sandboxes run, once. It does not wait for prepare.
+func (p *preparer) programs() (built, error) {
+	p.building.Lock()
+	defer p.building.Unlock()
+	if p.built != nil {
+		return *p.built, nil
+	}
+	guest, err := installGuest(p.guest, filepath.Join(string(p.folder), "guest"))
+	if err != nil {
+		return built{}, err
+	}
+	build, err := buildOf(p.runsc, guest)
+	if err != nil {
+		return built{}, err
+	}
+	p.built = &built{guest: guest, build: build}
+	return *p.built, nil
+}
+
+// prepare makes what all sandboxes over the host base start from, once; what fails is
+// tried again by the next sandbox.
 func (p *preparer) prepare() (prepared, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.prepared != nil {
 		return *p.prepared, nil
 	}
-	guest, err := installGuest(p.guest, filepath.Join(string(p.folder), "guest"))
-	if err != nil {
+	if _, err := p.programs(); err != nil {
 		return prepared{}, err
 	}
 	files := base.Files{User: base.User{Name: boot.User, UID: boot.UID, GID: boot.GID, Home: boot.Home}}
@@ -69,11 +91,7 @@ func (p *preparer) prepare() (prepared, error) {
 	if open := files.Unguarded(); len(open) > 0 {
 		p.logger.Warn("a file of this machine's programs that becomes secret stays readable to the sandboxes that run: its folder is an overlay itself (cove doctor says what to do)", "folders", "/"+strings.Join(open, " /"))
 	}
-	build, err := buildOf(p.runsc, guest)
-	if err != nil {
-		return prepared{}, err
-	}
-	p.prepared = &prepared{base: b, guest: guest, build: build}
+	p.prepared = &prepared{base: b}
 	return *p.prepared, nil
 }
 
@@ -123,41 +141,6 @@ func makeGuard(dir string) error {
 		return err
 	}
 	return os.Chmod(dir, 0o755)
-}
-
-// baseRecord notes, in the lowest layer of a disk, which base that lies on.
-type baseRecord struct {
-	Skeleton    string `json:"skeleton"` // folder name below DATA/base
-	Fingerprint string `json:"fingerprint"`
-}
-
-// baseOf reads what base the lowest layer lies on; b, if it is a new one.
-func (p *preparer) baseOf(lowest string, b base.Base) (baseRecord, error) {
-	p.mu.Lock() // disks that share it may be made at the same time
-	defer p.mu.Unlock()
-	return baseIn(p.folder.layer(lowest), b)
-}
-
-// baseIn is baseOf of a layer in a folder that nobody else has.
-func baseIn(dir string, b base.Base) (baseRecord, error) {
-	record := baseRecord{Skeleton: filepath.Base(b.Dir), Fingerprint: b.Fingerprint}
-	file := filepath.Join(dir, "base.json")
-	data, err := os.ReadFile(file)
-	if err == nil {
-		if err := json.Unmarshal(data, &record); err != nil {
-			return record, fmt.Errorf("read %s: %w", file, err)
-		}
-		return record, nil
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return record, err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return record, err
-	}
-	if data, err = json.Marshal(record); err != nil {
-		return record, err
-	}
-	return record, atomicfile.Write(file, data, 0o600)
 }
 
 // buildOf says what a memory image depends on.

@@ -162,15 +162,11 @@ func bearer(st shim.State) string {
 
 // Checkpoint moves the sandbox to a disk with another layer to write.
 func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.Memory) (sprite.Pause, error) {
-	prep, err := s.base.prepare()
+	on, err := s.layers.ground(ctx, "", chain, s.base.prepare)
 	if err != nil {
 		return sprite.Pause{}, err
 	}
-	disk, err := s.layers.disk(chain, prep.base)
-	if err != nil {
-		return sprite.Pause{}, err
-	}
-	req := shim.Checkpoint{Layers: chain, Disk: disk, Always: memory.Always, Leave: memory.Leave}
+	req := shim.Checkpoint{Layers: chain, Disk: s.layers.disk(chain, on), Always: memory.Always, Leave: memory.Leave}
 	if memory.Name != "" {
 		if req.Keep, err = s.folder.memory(memory.Name); err != nil {
 			return sprite.Pause{}, err

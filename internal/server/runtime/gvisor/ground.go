@@ -1,0 +1,182 @@
+package gvisor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/shim/base"
+)
+
+// images has the images that disks can lie on.
+type images struct {
+	folder folder
+	userNS bool                                                         // see Runtime
+	get    func(ctx context.Context, digest string) (base.Image, error) // see Runtime.Images
+}
+
+// find returns an image by its digest.
+func (s *images) find(ctx context.Context, digest string) (base.Image, error) {
+	if s.get == nil {
+		return base.Image{}, fmt.Errorf("image %s: %w", digest, sprite.ErrNoImage)
+	}
+	img, err := s.get(ctx, digest)
+	if err == nil && img.Digest != digest {
+		err = fmt.Errorf("image %s was found for %s", img.Digest, digest)
+	}
+	return img, err
+}
+
+// baseRecord notes, in the lowest layer of a disk, which base that lies on.
+type baseRecord struct {
+	Skeleton    string `json:"skeleton"`        // folder name below DATA/base; of an image, that of its fitting
+	Fingerprint string `json:"fingerprint"`     // of the host base; or an image's digest
+	Image       string `json:"image,omitempty"` // digest; empty: the host base
+}
+
+// base is the name of the base.
+func (r baseRecord) base() string { return cmp.Or(r.Image, base.Host) }
+
+const recordFile = "base.json"
+
+// readRecord reads the record in the folder of a layer; os.ErrNotExist: there is none.
+func readRecord(dir string) (record baseRecord, err error) {
+	file := filepath.Join(dir, recordFile)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return record, err
+	}
+	if err := json.Unmarshal(data, &record); err != nil {
+		return record, fmt.Errorf("read %s: %w", file, err)
+	}
+	return record, nil
+}
+
+// noteRecord returns the record in the folder of a layer, which is written if there is none.
+// Nobody else writes one there meanwhile.
+func noteRecord(dir string, record baseRecord) (baseRecord, error) {
+	have, err := readRecord(dir)
+	if !errors.Is(err, os.ErrNotExist) {
+		return have, err
+	}
+	data, err := json.Marshal(record)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(dir, recordFile), data, 0o600)
+	}
+	return record, err
+}
+
+// A ground is what a disk lies on.
+type ground struct {
+	mounts   []groundMount  // the root's first
+	defaults *boot.Defaults // of commands; nil: those of the host base
+}
+
+// groundMount is what one mount of a disk lies on.
+type groundMount struct {
+	target string
+	lowers []string // the topmost first
+	guard  string   // see layers.Overlay.Guard
+}
+
+// ground is what a chain of layers lies on. A disk stays on the base that it was made over,
+// by its record; name is that of the sprite's, and must be the same. An empty name is whatever
+// the record says. look says what the host base is now.
+func (s *layerStore) ground(ctx context.Context, name string, chain []string, look func() (prepared, error)) (ground, error) {
+	if len(chain) == 0 {
+		return ground{}, errors.New("a disk has a layer at least")
+	}
+	record, err := readRecord(s.folder.layer(chain[0]))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		record.Image = ""
+		if name = cmp.Or(name, base.Host); name != base.Host {
+			record.Image = name
+		}
+	case err != nil:
+		return ground{}, err
+	case name != "" && name != record.base():
+		return ground{}, fmt.Errorf("the disk lies on base %s, and is not put over %s", record.base(), name)
+	}
+	if record.Image != "" {
+		return s.onImage(ctx, chain[0], record)
+	}
+	return s.onHost(chain[0], look)
+}
+
+// onHost is the ground of a disk over the host base. It stays on the skeleton that it was made
+// over; the host's programs below it are those of today.
+func (s *layerStore) onHost(lowest string, look func() (prepared, error)) (g ground, err error) {
+	prep, err := look()
+	if err != nil {
+		return g, err
+	}
+	b := prep.base
+	record, err := s.note(lowest, baseRecord{Skeleton: filepath.Base(b.Dir), Fingerprint: b.Fingerprint})
+	if err != nil {
+		return g, err
+	}
+	if record.Image != "" {
+		return g, fmt.Errorf("the disk lies on base %s, and is not put over %s", record.base(), base.Host)
+	}
+	skeleton := filepath.Join(s.folder.bases(), record.Skeleton)
+	if _, err := os.Stat(skeleton); err != nil {
+		return g, fmt.Errorf("the base that this sprite was made over is gone: %w", err)
+	}
+	g.mounts = []groundMount{{lowers: []string{skeleton}}}
+	for _, name := range b.Mounts {
+		m := groundMount{target: name, lowers: programs(b, name)}
+		if base.Guardable("/" + name) {
+			m.guard = s.folder.guard()
+		}
+		g.mounts = append(g.mounts, m)
+	}
+	return g, nil
+}
+
+// onImage is the ground of a disk over an image. Nothing of the host is in it.
+func (s *layerStore) onImage(ctx context.Context, lowest string, record baseRecord) (g ground, err error) {
+	img, err := s.images.find(ctx, record.Image)
+	if err != nil {
+		return g, err
+	}
+	fitting, err := img.Fit(s.folder.bases(), record.Skeleton, s.userNS)
+	if err != nil {
+		return g, err
+	}
+	have, err := s.note(lowest, baseRecord{Skeleton: fitting.Name, Fingerprint: img.Digest, Image: img.Digest})
+	if err != nil {
+		return g, err
+	}
+	if have.Image != img.Digest || have.Skeleton != fitting.Name {
+		return g, fmt.Errorf("the disk lies on base %s, and is not put over %s", have.base(), img.Digest)
+	}
+	g.mounts = []groundMount{{lowers: append([]string{fitting.Dir}, img.Lowers...)}}
+	g.defaults = &fitting.Defaults
+	return g, nil
+}
+
+// programs are the lower folders that show the host's folder of programs, the topmost first.
+func programs(b base.Base, name string) []string {
+	if mask := b.Mask.For(name); mask != "" {
+		return []string{mask, "/" + name}
+	}
+	return []string{"/" + name}
+}
+
+// note returns the record of the lowest layer of a disk, which is written if there is none.
+func (s *layerStore) note(lowest string, record baseRecord) (baseRecord, error) {
+	s.noting.Lock() // disks that share it may be made at the same time
+	defer s.noting.Unlock()
+	return noteRecord(s.folder.layer(lowest), record)
+}

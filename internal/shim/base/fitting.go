@@ -1,0 +1,505 @@
+package base
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/shim/layers"
+)
+
+// A Fitting is a small layer between an image and the disks that lie on it. It has what a
+// sandbox needs and the image may lack: the account of the sprite's user, folders to mount
+// on, settings of the network. It is made once for each image, and never written again.
+type Fitting struct {
+	Name string // of its folder, in that of all bases
+	Dir  string // the layer
+
+	Defaults boot.Defaults // of the commands
+}
+
+// fittingFormat is raised when fittings are made differently. A disk stays on the one that it
+// was made over.
+const fittingFormat = 1
+
+// The folder of a fitting holds:
+const (
+	fittingTree = "tree" // the layer
+	fittingFile = "fitting.json"
+)
+
+// fittingRecord is what is known of a fitting, besides its layer.
+type fittingRecord struct {
+	Digest  string       `json:"digest"` // of the image
+	Account boot.Account `json:"account"`
+	Workdir string       `json:"workdir"`
+}
+
+// fittingName is the name of an image's fitting.
+func (img Image) fittingName(userXattr bool) string {
+	name := "image-" + strings.TrimPrefix(img.Digest, "sha256:")[:16]
+	if fittingFormat > 1 {
+		name += "-" + strconv.Itoa(fittingFormat)
+	}
+	if userXattr {
+		name += "-userns"
+	}
+	return name
+}
+
+// Fit returns the fitting of an image, from dir if it was made there before. name is that of
+// the fitting that a disk lies on already; empty: it is a new disk. userXattr is as in
+// layers.Overlay. An image that no disk can lie on is ErrImage.
+func (img Image) Fit(dir, name string, userXattr bool) (Fitting, error) {
+	fail := func(err error) (Fitting, error) {
+		return Fitting{}, fmt.Errorf("fit image %s: %w", img.Digest, err)
+	}
+	if !IsImage(img.Digest) {
+		return fail(errors.New("that is no digest"))
+	}
+	env, err := img.variables()
+	if err != nil {
+		return fail(err)
+	}
+	own := img.fittingName(userXattr)
+	if name == "" {
+		name = own
+	}
+	if name != filepath.Base(name) || !strings.HasPrefix(name, "image-") {
+		return fail(fmt.Errorf("%q is no fitting's name", name))
+	}
+	record, err := readFitting(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) && name == own {
+		if err = img.makeFitting(dir, name, userXattr); err == nil {
+			record, err = readFitting(filepath.Join(dir, name))
+		}
+	}
+	if err == nil && record.Digest != img.Digest {
+		err = fmt.Errorf("%s is of image %s", name, record.Digest)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return Fitting{
+		Name: name, Dir: filepath.Join(dir, name, fittingTree),
+		Defaults: boot.Defaults{Account: record.Account, Workdir: record.Workdir, Env: env},
+	}, nil
+}
+
+func readFitting(dir string) (record fittingRecord, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, fittingFile))
+	if err == nil {
+		err = json.Unmarshal(data, &record)
+	}
+	return record, err
+}
+
+// makeFitting makes a fitting, which appears under its name when it is whole and on disk.
+func (img Image) makeFitting(dir, name string, userXattr bool) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(dir, "new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	if err := os.Mkdir(filepath.Join(tmp, fittingTree), 0o700); err != nil {
+		return err
+	}
+	tree, err := img.open(userXattr)
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(filepath.Join(tmp, fittingTree))
+	if err != nil {
+		return errors.Join(err, tree.view.Close())
+	}
+	f := &fitter{image: tree, root: root}
+	record, err := f.make(img, userXattr)
+	if err := errors.Join(err, root.Close(), tree.view.Close()); err != nil {
+		return err
+	}
+	data, err := json.Marshal(record)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(tmp, fittingFile), data, 0o600)
+	}
+	if err == nil {
+		err = syncTree(tmp)
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) && !isNotEmpty(err) {
+		return err
+	}
+	return syncTree(dir)
+}
+
+// syncTree has all of a folder's file system on disk.
+func syncTree(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+}
+
+// A fitter fills a fitting's layer. The names in it are the image's choice in part: they are
+// made in an open folder, in which there are no links.
+type fitter struct {
+	image imageTree
+	root  *os.Root
+}
+
+// mountPoints are folders that are the sandbox's own, whatever the image has there.
+var mountPoints = []struct {
+	name string
+	mode fs.FileMode
+}{
+	{"proc", 0o555}, {"sys", 0o555}, {"dev", 0o755}, {"run", 0o755}, {"tmp", fs.ModeSticky | 0o777},
+	{".sprite", 0o755}, {".sprite/bin", 0o755}, {".sprite/git", 0o755}, {".sprite/etc/profile.d", 0o755}, {".sprite/logs/services", 0o755}, {".sprite/policy", 0o755}, {".sprite/tmp", fs.ModeSticky | 0o777},
+}
+
+func (f *fitter) make(img Image, userXattr bool) (record fittingRecord, err error) {
+	record.Digest = img.Digest
+	top := f.image.view.Root()
+	if err := f.own(".", top); err != nil {
+		return record, err
+	}
+	for _, d := range mountPoints {
+		if err := f.folder(d.name, d.mode); err != nil {
+			return record, err
+		}
+	}
+	// What an image has there is of another sprite, from which it was made.
+	mark := "trusted.overlay.opaque"
+	if userXattr {
+		mark = "user.overlay.opaque"
+	}
+	if err := unix.Setxattr(filepath.Join(f.root.Name(), boot.Dir), mark, []byte("y"), 0); err != nil {
+		return record, fmt.Errorf("mark %s: %w", boot.Dir, err)
+	}
+	if record.Account, err = f.accounts(img); err != nil {
+		return record, err
+	}
+	if record.Workdir, err = f.workdir(img, record.Account); err != nil {
+		return record, err
+	}
+	return record, f.settings(img, record.Account)
+}
+
+// workdir is where commands start.
+func (f *fitter) workdir(img Image, own boot.Account) (string, error) {
+	if soundPath(img.Workdir) {
+		return path.Clean(img.Workdir), nil
+	}
+	if own.Name == boot.User {
+		return own.Home, nil
+	}
+	is, err := f.image.isFolder(own.Home)
+	if is {
+		return own.Home, err
+	}
+	return "/", err
+}
+
+// place is where a path of the image leads. If it leads nowhere, it is the path itself, and
+// what is put there hides the image's links.
+func (f *fitter) place(name string) (string, error) {
+	at, _, _, err := f.image.real(name)
+	if errors.Is(err, ErrImage) {
+		return path.Join(split(name)...), nil
+	}
+	return at, err
+}
+
+// own gives a name of the fitting the owner and rights of what the image has there.
+func (f *fitter) own(name string, n layers.Node) error {
+	if err := f.root.Lchown(name, int(n.UID), int(n.GID)); err != nil {
+		return err
+	}
+	return f.root.Chmod(name, modeOf(n.Mode))
+}
+
+// modeOf are the rights in a mode as of stat(2).
+func modeOf(mode uint32) fs.FileMode {
+	m := fs.FileMode(mode & 0o777)
+	for bit, as := range map[uint32]fs.FileMode{unix.S_ISVTX: fs.ModeSticky, unix.S_ISGID: fs.ModeSetgid, unix.S_ISUID: fs.ModeSetuid} {
+		if mode&bit != 0 {
+			m |= as
+		}
+	}
+	return m
+}
+
+// folder makes a folder of the sandbox's own.
+func (f *fitter) folder(name string, mode fs.FileMode) error {
+	if err := f.root.MkdirAll(name, 0o755); err != nil {
+		return err
+	}
+	return f.root.Chmod(name, mode)
+}
+
+// shared makes a folder that is merged with the image's, of which it has the owner and the
+// rights; else mode is its.
+func (f *fitter) shared(name string, mode fs.FileMode) error {
+	if name == "" || name == "." {
+		return nil
+	}
+	if _, err := f.root.Lstat(name); err == nil {
+		return nil
+	}
+	if err := f.shared(path.Dir(name), 0o755); err != nil {
+		return err
+	}
+	if err := f.root.Mkdir(name, 0o755); err != nil {
+		return err
+	}
+	at, n, found, err := f.image.real(name)
+	if ignoreBad(err) != nil {
+		return err
+	}
+	if err == nil && found && n.IsDir() && at == name {
+		return f.own(name, n)
+	}
+	return f.root.Chmod(name, mode)
+}
+
+// write writes a file of /etc, in place of the image's. was, if it is a file, has its owner and
+// rights.
+func (f *fitter) write(name, text string, mode fs.FileMode, was *layers.Node) error {
+	dir, err := f.place(path.Dir(path.Join("etc", name)))
+	if err != nil {
+		return err
+	}
+	at := path.Join(dir, path.Base(name))
+	if err := f.shared(dir, 0o755); err != nil {
+		return err
+	}
+	if err := f.root.WriteFile(at, []byte(text), 0o600); err != nil {
+		return err
+	}
+	if was != nil {
+		return f.own(at, *was)
+	}
+	return f.root.Chmod(at, mode)
+}
+
+// accounts writes the user database if something has to be added, and returns whose the
+// commands are.
+func (f *fitter) accounts(img Image) (own boot.Account, err error) {
+	passwd, _, userNode, hasUsers, err := f.image.read("etc/passwd")
+	if err != nil {
+		return own, err
+	}
+	groups, _, groupNode, hasGroups, err := f.image.read("etc/group")
+	if err != nil {
+		return own, err
+	}
+	shell, err := f.image.shell()
+	if err != nil {
+		return own, err
+	}
+	login := shell
+	if login == "" {
+		login = "/sbin/nologin"
+	}
+	a := readAccounts(passwd, groups)
+	users := newDatabase(passwd, hasUsers, "root:*:0:0:root:/root:"+login)
+	names := newDatabase(groups, hasGroups, "root:x:0:")
+	switch {
+	case img.User != "":
+		own, err = f.image.configured(a, img.User)
+	default:
+		own, err = f.sprite(a, shell, login, users, names)
+	}
+	if err != nil {
+		return own, err
+	}
+	if !hasUsers {
+		if err := f.shared("root", 0o700); err != nil {
+			return own, err
+		}
+	}
+	for _, file := range []struct {
+		name string
+		db   *database
+		was  layers.Node
+	}{{"passwd", users, userNode}, {"group", names, groupNode}} {
+		if !file.db.changed {
+			continue
+		}
+		was := &file.was
+		if !file.db.had {
+			was = nil
+		}
+		if err := f.write(file.name, file.db.text.String(), 0o644, was); err != nil {
+			return own, err
+		}
+	}
+	return own, nil
+}
+
+// database is a file of accounts to which lines are added.
+type database struct {
+	text         strings.Builder
+	had, changed bool
+}
+
+// newDatabase has the image's lines, or else one of ours.
+func newDatabase(data []byte, had bool, first string) *database {
+	d := &database{had: had}
+	if !had {
+		d.add(first)
+		return d
+	}
+	d.text.Write(data)
+	if len(data) > 0 && data[len(data)-1] != '\n' {
+		d.text.WriteByte('\n')
+	}
+	return d
+}
+
+func (d *database) add(line string) {
+	d.text.WriteString(line + "\n")
+	d.changed = true
+}
+
+// sprite is the account of the sprite's user, which is added if the image has none.
+func (f *fitter) sprite(a accounts, shell, login string, users, groups *database) (boot.Account, error) {
+	if u, ok := a.named(boot.User); ok {
+		own := boot.Account{Name: u.name, UID: u.uid, GID: u.gid, Home: u.home, Shell: u.shell}
+		if !soundPath(own.Home) {
+			own.Home = boot.Home
+		}
+		if ok, err := f.image.isProgram(own.Shell); err != nil || !ok || !soundPath(own.Shell) || boot.NoLogin(own.Shell) {
+			own.Shell = shell
+			return own, err
+		}
+		return own, nil
+	}
+	id := a.freeID()
+	own := boot.Account{Name: boot.User, UID: id, GID: id, Home: boot.Home, Shell: shell}
+	if gid, ok := a.groupNamed(boot.User); ok {
+		own.GID = gid
+	} else {
+		groups.add(fmt.Sprintf("%s:x:%d:", own.Name, own.GID))
+	}
+	password := "*" // of an account that is in no shadow file
+	shadow, _, n, found, err := f.image.read("etc/shadow")
+	if err != nil {
+		return own, err
+	}
+	if found {
+		password = "x"
+		db := newDatabase(shadow, true, "")
+		db.add(own.Name + ":*:19000:0:99999:7:::")
+		if err := f.write("shadow", db.text.String(), 0o640, &n); err != nil {
+			return own, err
+		}
+	}
+	users.add(fmt.Sprintf("%s:%s:%d:%d:%s:%s:%s", own.Name, password, own.UID, own.GID, own.Name, own.Home, login))
+	home, err := f.place(own.Home)
+	if err == nil {
+		err = f.shared(home, 0o755)
+	}
+	if err == nil {
+		err = f.root.Lchown(home, own.UID, own.GID)
+	}
+	return own, err
+}
+
+// settings writes the other files of /etc.
+func (f *fitter) settings(img Image, own boot.Account) error {
+	git, _, _, _, err := f.image.read("etc/gitconfig")
+	if err != nil {
+		return err
+	}
+	if len(git) > 0 && git[len(git)-1] != '\n' {
+		git = append(git, '\n')
+	}
+	files := []struct {
+		name, text string
+		mode       fs.FileMode
+	}{
+		{"resolv.conf", resolvConf, 0o644},
+		{"hosts", hosts, 0o644},
+		{"hostname", "sprite\n", 0o644},
+		{"gitconfig", string(git) + gitConfig, 0o644},
+		{"profile.d/zz-sprite.sh", img.loginShells(), 0o644},
+	}
+	if has, err := f.image.isFolder("etc/apt/apt.conf.d"); err != nil {
+		return err
+	} else if has {
+		files = append(files, struct {
+			name, text string
+			mode       fs.FileMode
+		}{"apt/apt.conf.d/90cove", aptConf, 0o644})
+	}
+	for _, file := range files {
+		if err := f.write(file.name, file.text, file.mode, nil); err != nil {
+			return err
+		}
+	}
+	if own.Name != boot.User {
+		return nil
+	}
+	return f.sudo()
+}
+
+// sudo lets the sprite's user become root, if the image has sudo.
+func (f *fitter) sudo() error {
+	for _, name := range []string{"/usr/bin/sudo", "/usr/local/bin/sudo", "/bin/sudo"} {
+		has, err := f.image.isProgram(name)
+		if err != nil {
+			return err
+		}
+		if !has {
+			continue
+		}
+		dir, err := f.place("etc/sudoers.d")
+		if err == nil {
+			err = f.shared(dir, 0o750)
+		}
+		if err != nil {
+			return err
+		}
+		return f.write("sudoers.d/zz-cove", "Defaults:"+boot.User+" !lecture, !fqdn\n"+boot.User+" ALL=(ALL:ALL) NOPASSWD: ALL\n", 0o440, nil)
+	}
+	return nil
+}
+
+// loginShells gives a login shell, whose own files set PATH anew, the PATH that commands have.
+func (img Image) loginShells() string {
+	const standard = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	search := standard
+	env, _ := img.variables() // an image of which they can't be used has no fitting
+	for _, pair := range env {
+		if value, ok := strings.CutPrefix(pair, "PATH="); ok {
+			search = value
+		}
+	}
+	return fmt.Sprintf(imageLogin, "'"+strings.ReplaceAll(search, "'", `'\''`)+"'")
+}
+
+const imageLogin = `# So that a login shell finds what commands in a sprite find.
+case ":$PATH:" in
+*:/.sprite/bin:*) ;;
+*) PATH="/.sprite/bin:$HOME/.local/bin:"%s ;;
+esac
+export PATH
+for sprite_file in /.sprite/etc/profile.d/*.sh; do
+	[ -r "$sprite_file" ] && . "$sprite_file"
+done
+unset sprite_file
+`
