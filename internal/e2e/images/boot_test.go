@@ -115,7 +115,7 @@ func TestImageUser(t *testing.T) {
 	s.in.put("numbers", base.Image{User: "1234:5678", Workdir: "/app/in"}, small)
 	s.in.put("ghost", base.Image{User: "ghost"}, small)
 	s.create("one", "node")
-	if got := s.sh("one", "id; pwd; touch x; ls -d /home/*"); got != "uid=1000(node) gid=1000(node) groups=50(staff),1000(node)\n/home/node\n/home/node" {
+	if got := s.sh("one", "id; pwd; touch x /home/sprite/y; ls -d /home/*"); got != "uid=1000(node) gid=1000(node) groups=50(staff),1000(node)\n/home/node\n/home/node\n/home/sprite" {
 		t.Errorf("got %q", got)
 	}
 	s.create("two", "numbers")

@@ -192,6 +192,12 @@ func (f *fitter) make(img Image, userXattr bool) (record fittingRecord, err erro
 	if record.Account, err = f.accounts(img); err != nil {
 		return record, err
 	}
+	if record.Account.Home != boot.Home {
+		err = f.home(record.Account) // where jobs are, whoever they run as
+	}
+	if err != nil {
+		return record, err
+	}
 	if record.Workdir, err = f.workdir(img, record.Account); err != nil {
 		return record, err
 	}
@@ -409,14 +415,19 @@ func (f *fitter) sprite(a accounts, shell, login string, users, groups *database
 		}
 	}
 	users.add(fmt.Sprintf("%s:%s:%d:%d:%s:%s:%s", own.Name, password, own.UID, own.GID, own.Name, own.Home, login))
-	home, err := f.place(own.Home)
+	return own, f.home(own)
+}
+
+// home makes boot.Home an account's.
+func (f *fitter) home(own boot.Account) error {
+	at, err := f.place(boot.Home)
 	if err == nil {
-		err = f.shared(home, 0o755)
+		err = f.shared(at, 0o755)
 	}
 	if err == nil {
-		err = f.root.Lchown(home, own.UID, own.GID)
+		err = f.root.Lchown(at, own.UID, own.GID)
 	}
-	return own, err
+	return err
 }
 
 // settings writes the other files of /etc.
