@@ -32,6 +32,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/lib/registries"
 	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/server/image"
 	"github.com/cove-dev/cove/internal/server/job"
 	"github.com/cove-dev/cove/internal/server/runtime/gvisor"
 	"github.com/cove-dev/cove/internal/server/sprite"
@@ -320,16 +321,20 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return err
 	}
 	defer closing(&err, st)
+	stored, err := image.New(image.Options{Dir: filepath.Join(dir, "oci"), Store: st.Images, UserNS: userns.Inside(), Logger: logger})
+	if err != nil {
+		return err
+	}
 	rt := &gvisor.Runtime{
 		Dir: dir, Shim: []string{self, "shim"}, Runsc: runsc, Guest: guest,
-		UserNS: userns.Inside(), Logger: logger,
+		UserNS: userns.Inside(), Images: images{stored}.ground, Logger: logger,
 	}
 	defer closing(&err, rt)
-	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: cli.Version(), Flags: o.flags, Names: o.names, Domain: o.domain}
+	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: cli.Version(), Flags: o.flags, Names: o.names, Domain: o.domain, Images: stored}
 	host := &sprite.Host{
 		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: o.pool, URL: srv.SpriteURL,
-		DiskReserve: reserve,
-		Registries:  new(registries.Finder).Hosts, Connectors: connectors,
+		DiskReserve: reserve, Images: images{stored},
+		Registries: new(registries.Finder).Hosts, Connectors: connectors,
 	}
 	if err := host.Start(ctx); err != nil {
 		return err

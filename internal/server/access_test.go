@@ -34,7 +34,7 @@ var deeds = map[string][]string{
 	"": {"GET /v1/version"},
 	"read": {
 		"GET /v1/sprites/SPRITE", "GET /v1/sprites/SPRITE/check", "GET /v1/sprites/SPRITE/exec", "HEAD /v1/sprites/SPRITE/exec",
-		"GET /v1/sprites/SPRITE/checkpoints/v1/diff", "POST /v1/sprites/SPRITE/checkpoints/verify", "GET /v1/sprites/SPRITE/fs/list?path=.", "GET /v1/sprites/SPRITE/fs/read?path=missing", "GET /v1/sprites/SPRITE/ports/watch", "GET /v1/sprites/SPRITE/fs/watch", "GET /v1/sprites/SPRITE/connectors/log", "GET /v1/sprites", "GET /v1/jobs",
+		"GET /v1/sprites/SPRITE/checkpoints/v1/diff", "POST /v1/sprites/SPRITE/checkpoints/verify", "GET /v1/sprites/SPRITE/fs/list?path=.", "GET /v1/sprites/SPRITE/fs/read?path=missing", "GET /v1/sprites/SPRITE/ports/watch", "GET /v1/sprites/SPRITE/fs/watch", "GET /v1/sprites/SPRITE/connectors/log", "GET /v1/sprites", "GET /v1/jobs", "GET /v1/images", "GET /v1/images/none/of:1",
 	},
 	"write": {
 		"POST /v1/sprites/import?name=SPRITE",
@@ -46,7 +46,8 @@ var deeds = map[string][]string{
 		"POST /v1/sprites/SPRITE/exec/none/kill", "GET /v1/sprites/SPRITE/proxy",
 	},
 	"admin": {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/none", "GET /v1/secrets", "PUT /v1/secrets/none", "DELETE /v1/secrets/none",
-		"GET /v1/connectors", "GET /v1/connectors/none", "PUT /v1/connectors/none", "DELETE /v1/connectors/none", "POST /v1/connectors/none/grants", "DELETE /v1/connectors/none/grants"},
+		"GET /v1/connectors", "GET /v1/connectors/none", "PUT /v1/connectors/none", "DELETE /v1/connectors/none", "POST /v1/connectors/none/grants", "DELETE /v1/connectors/none/grants",
+		"DELETE /v1/images/none/of:1", "POST /v1/images/pull", "POST /v1/images/import", "POST /v1/images/prune"},
 }
 
 func TestTokenScopesAndVerbs(t *testing.T) {

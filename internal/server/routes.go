@@ -45,6 +45,7 @@ type groups struct {
 	visits      *visits
 	guest       *guestRoutes
 	archives    *archiveRoutes
+	images      *imageRoutes
 	checkpoints *checkpointRoutes
 	policies    *policyRoutes
 	jobs        *jobRoutes
@@ -138,6 +139,13 @@ func (g *groups) routes() []route {
 		{"GET " + one + "/policy/log", read, g.policies.log},
 		{"GET " + one + "/connectors/log", read, g.connectors.log},
 		{"GET " + one + "/sandbox/logs", admin, g.sandboxLogs},
+
+		{"GET /v1/images", read, g.images.on(g.images.list)},
+		{"GET /v1/images/{image...}", read, g.images.on(g.images.get)},
+		{"DELETE /v1/images/{image...}", admin, g.images.on(g.images.delete)},
+		{"POST /v1/images/pull", admin, g.images.on(g.images.pull)},
+		{"POST /v1/images/import", admin, g.images.on(g.images.importArchive)},
+		{"POST /v1/images/prune", admin, g.images.on(g.images.prune)},
 
 		{"GET /v1/installs", read, g.installs},
 

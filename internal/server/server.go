@@ -24,6 +24,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/server/image"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -61,6 +62,7 @@ type Server struct {
 	Store   *store.Store // required
 	Host    *sprite.Host // required, started
 	Jobs    Jobs         // nil: jobs are not available
+	Images  *image.Store // nil: sprites start from this machine's own programs alone
 	Logger  *slog.Logger // nil: discard
 	Version string       // of cove, as /v1/version tells
 	Flags   []string     // what it was started with, as server.json tells who restarts it

@@ -89,6 +89,7 @@ func listSprites(ctx context.Context, c call, _ nothing) (spriteList, error) {
 
 type createArgs struct {
 	Name     string `json:"name" jsonschema:"The new sandbox's name."`
+	Image    string `json:"image,omitempty" jsonschema:"The OCI image that its disk starts from, which the server must have. Default: the tools of the server's machine."`
 	MemoryMB int    `json:"memory_mb,omitempty" jsonschema:"Its memory. Default: the server's."`
 	DiskMB   int    `json:"disk_mb,omitempty" jsonschema:"How much of the disk it may take, checkpoints included. Default: no limit."`
 	CPUs     int    `json:"cpus,omitempty" jsonschema:"How many CPUs it may use. Default: the server's."`
@@ -100,8 +101,8 @@ func createSprite(ctx context.Context, c call, in createArgs) (spriteInfo, error
 		return spriteInfo{}, err
 	}
 	req := sprites.CreateRequest{Name: in.Name}
-	if in.MemoryMB != 0 || in.CPUs != 0 || in.DiskMB != 0 {
-		req.Config = &sprites.Config{RAMMB: in.MemoryMB, CPUs: in.CPUs, StorageMB: in.DiskMB}
+	if in.Image != "" || in.MemoryMB != 0 || in.CPUs != 0 || in.DiskMB != 0 {
+		req.Config = &sprites.Config{Image: in.Image, RAMMB: in.MemoryMB, CPUs: in.CPUs, StorageMB: in.DiskMB}
 	}
 	if in.Network != "" {
 		req.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: in.Network}}}

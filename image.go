@@ -1,0 +1,182 @@
+package cove
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Image describes an OCI image that a cove server has: what the disks of sprites may
+// start from.
+type Image struct {
+	Digest    string       `json:"digest"` // of its manifest: sha256:HEX
+	Names     []string     `json:"names"`  // none: each is another image's by now
+	Config    ImageConfig  `json:"config"`
+	Layers    []ImageLayer `json:"layers"`              // the lowest first
+	Bytes     int64        `json:"bytes"`               // compressed, as the server has received it
+	DiskBytes int64        `json:"disk_bytes"`          // extracted; layers may be other images', too
+	CreatedAt time.Time    `json:"created_at,omitzero"` // zero: the image does not say
+	PulledAt  time.Time    `json:"pulled_at"`
+	UsedBy    []string     `json:"used_by,omitempty"` // sprites, of those that the token reaches
+}
+
+// ImageConfig is what an image says of how its programs are run.
+type ImageConfig struct {
+	OS           string            `json:"os,omitempty"`
+	Architecture string            `json:"architecture,omitempty"`
+	Variant      string            `json:"variant,omitempty"`
+	User         string            `json:"user,omitempty"`
+	Workdir      string            `json:"workdir,omitempty"`
+	Env          []string          `json:"env,omitempty"` // NAME=VALUE
+	Shell        []string          `json:"shell,omitempty"`
+	Entrypoint   []string          `json:"entrypoint,omitempty"`
+	Cmd          []string          `json:"cmd,omitempty"`
+	Ports        []string          `json:"ports,omitempty"` // such as 80/tcp
+	StopSignal   string            `json:"stop_signal,omitempty"`
+	Labels       map[string]string `json:"labels,omitempty"`
+}
+
+// ImageLayer is a layer of an image.
+type ImageLayer struct {
+	Digest    string `json:"digest"` // of its blob
+	Bytes     int64  `json:"bytes"`  // of its blob
+	DiskBytes int64  `json:"disk_bytes"`
+	Files     int64  `json:"files"`
+	LeftOut   int64  `json:"left_out,omitempty"` // devices and sockets, which no sprite gets
+}
+
+// ImageList answers GET /v1/images.
+type ImageList struct {
+	Images []Image `json:"images"`
+}
+
+// ImagePull asks for an image by its reference (POST /v1/images/pull).
+type ImagePull struct {
+	Reference string `json:"reference"` // such as debian:12, or NAME@sha256:HEX
+}
+
+// The phases of an ImageEvent, in their order.
+const (
+	ImageResolving   = "resolving"
+	ImageDownloading = "downloading"
+	ImageExtracting  = "extracting"
+)
+
+// ImageEvent is a line of the answer to a pull or an import: how far it is; or, as the
+// last one, the image or an error.
+type ImageEvent struct {
+	Type string `json:"type"` // progress, complete or error
+
+	Phase      string `json:"phase,omitempty"`
+	Layer      string `json:"layer,omitempty"` // the digest of what is at hand
+	Bytes      int64  `json:"bytes,omitempty"` // of it
+	Total      int64  `json:"total,omitempty"` // 0: not known
+	LayersDone int    `json:"layers_done,omitempty"`
+	Layers     int    `json:"layers,omitempty"`
+
+	Image *Image `json:"image,omitempty"`
+
+	Code  string `json:"code,omitempty"`
+	Error string `json:"error,omitempty"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+// ImagePruned says what a prune has removed.
+type ImagePruned struct {
+	Images []string `json:"images"` // digests
+	Bytes  int64    `json:"bytes"`  // that are free again
+}
+
+// Images are the images of a server. The zero value is of no use: set Client.
+type Images struct{ Client *Client }
+
+func imagePath(name string) string {
+	return sprites.Path("v1", "images") + "/" + (&url.URL{Path: name}).EscapedPath()
+}
+
+// List describes all images, the one that was pulled last first.
+func (i Images) List(ctx context.Context) ([]Image, error) {
+	var list ImageList
+	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "images"), Retry: true}, &list); err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	return list.Images, nil
+}
+
+// Get describes one image, by a name as people write it, its digest, or 12 digits of that.
+func (i Images) Get(ctx context.Context, name string) (Image, error) {
+	var image Image
+	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodGet, Path: imagePath(name), Retry: true}, &image); err != nil {
+		return Image{}, fmt.Errorf("image %s: %w", name, err)
+	}
+	return image, nil
+}
+
+// Remove removes an image, or a name of one that has others. One that a sprite uses stays.
+func (i Images) Remove(ctx context.Context, name string) error {
+	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: imagePath(name)}, nil); err != nil {
+		return fmt.Errorf("remove image %s: %w", name, err)
+	}
+	return nil
+}
+
+// Prune removes the images that no sprite uses.
+func (i Images) Prune(ctx context.Context) (ImagePruned, error) {
+	var pruned ImagePruned
+	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "images", "prune")}, &pruned); err != nil {
+		return pruned, fmt.Errorf("prune images: %w", err)
+	}
+	return pruned, nil
+}
+
+// Pull has the server get an image from its registry, with the credentials of the server's
+// account. each may be nil; else it gets each event but the last.
+func (i Images) Pull(ctx context.Context, reference string, each func(ImageEvent)) (Image, error) {
+	image, err := i.events(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "images", "pull"), JSON: ImagePull{reference}}, each)
+	if err != nil {
+		return Image{}, fmt.Errorf("pull image %s: %w", reference, err)
+	}
+	return image, nil
+}
+
+// Import sends the server an archive of docker save, or one of an OCI layout. A name takes
+// the place of those in the archive; empty: they count. each is as for Pull.
+func (i Images) Import(ctx context.Context, archive io.Reader, name string, each func(ImageEvent)) (Image, error) {
+	query := url.Values{}
+	if name != "" {
+		query.Set("name", name)
+	}
+	image, err := i.events(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "images", "import"), Query: query, Body: archive}, each)
+	if err != nil {
+		return Image{}, fmt.Errorf("import an image: %w", err)
+	}
+	return image, nil
+}
+
+func (i Images) events(ctx context.Context, r sprites.Request, each func(ImageEvent)) (Image, error) {
+	for line, err := range i.Client.Lines(ctx, r) {
+		if err != nil {
+			return Image{}, err
+		}
+		var e ImageEvent
+		if err := json.Unmarshal(line, &e); err != nil {
+			return Image{}, fmt.Errorf("read an event: %w", err)
+		}
+		switch {
+		case e.Type == "error":
+			return Image{}, &sprites.Error{ErrorBody: sprites.ErrorBody{Code: e.Code, Message: e.Error, Hint: e.Hint}}
+		case e.Type == "complete" && e.Image != nil:
+			return *e.Image, nil
+		case each != nil:
+			each(e)
+		}
+	}
+	return Image{}, errors.New("the server's answer ended too soon")
+}

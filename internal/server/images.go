@@ -1,0 +1,232 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/image"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// imageRoutes gets, describes and removes the images that disks start from.
+type imageRoutes struct {
+	images   *image.Store // nil: this server has none
+	sprites  *store.Sprites
+	refusals refusals
+}
+
+// on is a handler for a server that has a store of images.
+func (g *imageRoutes) on(h handlerFunc) handlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if g.images == nil {
+			return fail.New("not_available", "this server has no store of images", "")
+		}
+		return h(w, r)
+	}
+}
+
+func (g *imageRoutes) list(w http.ResponseWriter, r *http.Request) error {
+	all, err := g.images.List(r.Context())
+	if err != nil {
+		return err
+	}
+	used, err := g.used(r.Context())
+	if err != nil {
+		return err
+	}
+	list := cove.ImageList{Images: make([]cove.Image, len(all))}
+	for i, one := range all {
+		list.Images[i] = describeImage(one, reached(r, used[one.Digest]))
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (g *imageRoutes) get(w http.ResponseWriter, r *http.Request) error {
+	one, err := g.images.Get(r.Context(), r.PathValue("image"))
+	if err != nil {
+		return err
+	}
+	used, err := g.used(r.Context())
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, describeImage(one, reached(r, used[one.Digest])))
+	return nil
+}
+
+func (g *imageRoutes) delete(w http.ResponseWriter, r *http.Request) error {
+	err := g.images.Remove(r.Context(), r.PathValue("image"), func(digest string) ([]string, error) {
+		used, err := g.used(r.Context())
+		return used[digest], err
+	})
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (g *imageRoutes) prune(w http.ResponseWriter, r *http.Request) error {
+	used, err := g.used(r.Context())
+	if err != nil {
+		return err
+	}
+	done, err := g.images.Prune(r.Context(), func(digest string) bool { return len(used[digest]) > 0 })
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, cove.ImagePruned{Images: slices.Concat([]string{}, done.Images), Bytes: done.Bytes})
+	return nil
+}
+
+func (g *imageRoutes) pull(w http.ResponseWriter, r *http.Request) error {
+	var req cove.ImagePull
+	if err := readJSON(w, r, maxBody, &req); err != nil {
+		return err
+	}
+	if req.Reference == "" {
+		return fail.New(sprite.CodeBadRequest, "reference is missing", `such as {"reference":"debian:12"}`)
+	}
+	return g.tell(w, r, func(ctx context.Context, progress func(image.Progress)) (image.Image, error) {
+		return g.images.Pull(ctx, req.Reference, image.PullOptions{Progress: progress})
+	})
+}
+
+func (g *imageRoutes) importArchive(w http.ResponseWriter, r *http.Request) error {
+	body := &patientBody{r: r.Body, rc: http.NewResponseController(w)}
+	err := g.tell(w, r, func(ctx context.Context, progress func(image.Progress)) (image.Image, error) {
+		return g.images.Import(ctx, io.Reader(body), r.URL.Query().Get("name"), progress)
+	})
+	if _, rest := body.rest(); err == nil {
+		err = rest
+	}
+	return err
+}
+
+// used lists the sprites over each image, by its digest.
+func (g *imageRoutes) used(ctx context.Context) (map[string][]string, error) {
+	rows, err := g.sprites.List(ctx, store.SpriteFilter{})
+	used := map[string][]string{}
+	for _, row := range rows {
+		used[row.Base] = append(used[row.Base], row.Name)
+	}
+	return used, err
+}
+
+// reached are the sprites that a request's token reaches.
+func reached(r *http.Request, names []string) []string {
+	p := principalOf(r)
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !p.reaches(name) })
+}
+
+func describeImage(i image.Image, usedBy []string) cove.Image {
+	c := i.Config
+	out := cove.Image{
+		Digest: i.Digest, Names: slices.Concat([]string{}, i.Names), Bytes: i.Bytes, DiskBytes: i.DiskBytes, CreatedAt: i.Created, PulledAt: i.Pulled, UsedBy: usedBy,
+		Layers: make([]cove.ImageLayer, len(i.Layers)),
+		Config: cove.ImageConfig{
+			OS: c.OS, Architecture: c.Architecture, Variant: c.Variant, User: c.User, Workdir: c.Workdir, Env: c.Env, Shell: c.Shell,
+			Entrypoint: c.Entrypoint, Cmd: c.Cmd, Ports: c.Ports, StopSignal: c.StopSignal, Labels: c.Labels,
+		},
+	}
+	for n, l := range i.Layers {
+		out.Layers[n] = cove.ImageLayer{Digest: l.Digest, Bytes: l.Bytes, DiskBytes: l.DiskBytes, Files: l.Files, LeftOut: l.LeftOut}
+	}
+	return out
+}
+
+// The times between lines of progress: of those that say something new, and of empty ones
+// that keep the connection up.
+const (
+	progressInterval = 250 * time.Millisecond
+	aliveInterval    = 20 * time.Second
+)
+
+// tell answers with lines of f's progress, and one of its end.
+func (g *imageRoutes) tell(w http.ResponseWriter, r *http.Request, f func(context.Context, func(image.Progress)) (image.Image, error)) error {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	rc := http.NewResponseController(w)
+	if err := rc.EnableFullDuplex(); err != nil { // an import is told of while it is sent
+		return err
+	}
+	w.WriteHeader(http.StatusOK)
+	_ = rc.Flush() // it has gone: the end says so
+	var lines progressLines
+	stop := make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() { lines.write(w, rc, stop) })
+	one, err := f(r.Context(), lines.set)
+	close(stop)
+	telling.Wait()
+	end := cove.ImageEvent{Type: "complete"}
+	if err != nil {
+		status, described := g.refusals.describe(err)
+		body, _ := described.(sprites.ErrorBody)
+		if status == http.StatusInternalServerError { // a registry's faults are none of this server's
+			g.refusals.log.Error("image", "path", r.URL.Path, "err", err)
+		}
+		end = cove.ImageEvent{Type: "error", Error: body.Message, Code: body.Code, Hint: body.Hint}
+	} else {
+		image := describeImage(one, nil)
+		end.Image = &image
+	}
+	_ = json.NewEncoder(w).Encode(end) // it has gone
+	return nil
+}
+
+// progressLines has the latest progress, for who writes it. The zero value has none.
+type progressLines struct {
+	mu     sync.Mutex
+	latest *image.Progress
+}
+
+func (l *progressLines) set(p image.Progress) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.latest = &p
+}
+
+func (l *progressLines) take() *image.Progress {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.latest
+	l.latest = nil
+	return p
+}
+
+// write writes lines until stop is closed.
+func (l *progressLines) write(w io.Writer, rc *http.ResponseController, stop <-chan struct{}) {
+	tick := time.NewTicker(progressInterval)
+	defer tick.Stop()
+	wrote := time.Now()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		p := l.take()
+		switch {
+		case p != nil:
+			_ = json.NewEncoder(w).Encode(cove.ImageEvent{
+				Type: "progress", Phase: p.Phase, Layer: p.Layer, Bytes: p.Bytes, Total: p.Total, LayersDone: p.LayersDone, Layers: p.Layers,
+			})
+		case time.Since(wrote) > aliveInterval:
+			_, _ = io.WriteString(w, "\n")
+		default:
+			continue
+		}
+		wrote = time.Now()
+		_ = rc.Flush()
+	}
+}

@@ -1,0 +1,164 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net/http/httptest"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/server/image"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// shelf is the host's way to a store of images that is made later.
+type shelf struct{ store *image.Store }
+
+func (s *shelf) Resolve(ctx context.Context, reference string) (string, error) {
+	one, err := s.store.Get(ctx, reference)
+	return one.Digest, err
+}
+
+// withImages starts a server with a store of images.
+func withImages(t *testing.T) *covetest.Server {
+	t.Helper()
+	in := &shelf{}
+	return covetest.Start(t, covetest.Options{Host: &sprite.Host{Images: in}, Configure: func(s *server.Server) {
+		store, err := image.New(image.Options{Dir: filepath.Join(s.Dir, "oci"), Store: s.Store.Images})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.store, s.Images = store, store
+	}})
+}
+
+// pushed puts an image into a registry of the test's own, and returns its reference and digest.
+func pushed(t *testing.T, repository string) (reference, digest string) {
+	t.Helper()
+	web := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(web.Close)
+	reference = strings.TrimPrefix(web.URL, "http://") + "/" + repository
+	tag, err := name.NewTag(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := random.Image(1<<20, 2)
+	if err == nil {
+		var file *v1.ConfigFile
+		if file, err = img.ConfigFile(); err == nil {
+			file = file.DeepCopy()
+			file.OS, file.Architecture = "linux", runtime.GOARCH
+			img, err = mutate.ConfigFile(img, file)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(tag, img); err != nil {
+		t.Fatal(err)
+	}
+	hash, err := img.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reference, hash.String()
+}
+
+// TestImages: who pulls gets the image, who looks at it is told of the sprites that the token
+// reaches, and an image that a sprite uses stays.
+func TestImages(t *testing.T) {
+	s := withImages(t)
+	reference, digest := pushed(t, "team/tools:1")
+	owner := cove.Images{Client: s.Client()}
+	got, err := owner.Pull(t.Context(), reference, nil)
+	if err != nil || got.Digest != digest || !slices.Equal(got.Names, []string{reference}) || len(got.Layers) != 2 || got.DiskBytes < 1<<20 {
+		t.Fatalf("got %+v, %v, want %s", got, err, digest)
+	}
+	for _, sprite := range []string{"ci-1", "other"} {
+		info, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: sprite, Config: &sprites.Config{Image: reference}})
+		if err != nil || info.Cove.Base != digest {
+			t.Fatalf("create %s: %+v, %v", sprite, info.Cove, err)
+		}
+	}
+	if out := mcpText(t, mcpClient(t, s, s.Token, ""), "create", map[string]any{"name": "mcp", "image": reference}); !strings.Contains(out, "mcp") {
+		t.Errorf("create over MCP: %s", out)
+	}
+	if info, err := s.Client().Get(t.Context(), "mcp"); err != nil || info.Cove.Base != digest {
+		t.Errorf("over MCP: got %+v, %v", info.Cove, err)
+	}
+	if err := s.Client().Delete(t.Context(), "mcp", sprites.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+	ci := cove.Images{Client: &cove.Client{Client: &sprites.Client{URL: s.URL, Token: token(t, s, cove.TokenScope{Prefix: "ci-"}, "read", "write").Secret}}}
+	list, err := ci.List(t.Context())
+	if err != nil || len(list) != 1 || !slices.Equal(list[0].UsedBy, []string{"ci-1"}) {
+		t.Errorf("a token of one sprite sees %+v, %v", list, err)
+	}
+	if _, err := ci.Pull(t.Context(), reference, nil); !errors.Is(err, sprites.ErrForbidden) {
+		t.Errorf("a token without admin pulls: %v", err)
+	}
+	for _, name := range []string{reference, digest, strings.TrimPrefix(digest, "sha256:")[:12]} {
+		one, err := owner.Get(t.Context(), name)
+		if err != nil || one.Digest != digest || !slices.Equal(one.UsedBy, []string{"ci-1", "other"}) {
+			t.Errorf("%s: got %+v, %v", name, one, err)
+		}
+	}
+	if err := owner.Remove(t.Context(), reference); !hasCode(err, "image_in_use") || !strings.Contains(err.Error(), "other") {
+		t.Errorf("remove an image in use: %v", err)
+	}
+	if pruned, err := owner.Prune(t.Context()); err != nil || len(pruned.Images) > 0 {
+		t.Errorf("prune: %+v, %v", pruned, err)
+	}
+	for _, sprite := range []string{"ci-1", "other"} {
+		if err := s.Client().Delete(t.Context(), sprite, sprites.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := owner.Remove(t.Context(), reference); err != nil {
+		t.Error(err)
+	}
+	if _, err := owner.Get(t.Context(), digest); !hasCode(err, "image_not_found") {
+		t.Errorf("an image that was removed: %v", err)
+	}
+}
+
+// TestImageErrors: a pull and an import that fail say why, as the last line of their answer.
+func TestImageErrors(t *testing.T) {
+	s := withImages(t)
+	all := cove.Images{Client: s.Client()}
+	reference, _ := pushed(t, "team/tools:1")
+	if _, err := all.Pull(t.Context(), reference+"9", nil); !hasCode(err, "image_not_found") {
+		t.Errorf("no such tag: %v", err)
+	}
+	if _, err := all.Pull(t.Context(), "Not A Name", nil); !hasCode(err, "bad_reference") {
+		t.Errorf("no reference: %v", err)
+	}
+	if _, err := all.Import(t.Context(), bytes.NewReader(make([]byte, 1<<20)), "", nil); !hasCode(err, "image_bad") {
+		t.Errorf("zeros: %v", err)
+	}
+	if _, err := all.Import(t.Context(), strings.NewReader("no archive"), "", nil); !hasCode(err, "image_bad") {
+		t.Errorf("text: %v", err)
+	}
+}
+
+func hasCode(err error, code string) bool {
+	e, ok := errors.AsType[*sprites.Error](err)
+	return ok && e.Code == code
+}
