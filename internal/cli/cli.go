@@ -171,6 +171,7 @@ func addVerbs(root *cobra.Command, inv *invocation) {
 		newSecretCommand(inv),
 		newConnectorCommand(inv),
 		newBackendCommand(inv),
+		newImageCommand(inv),
 		newDoctorCommand(inv),
 		newDiagnoseCommand(inv),
 		newPingCommand(inv),

@@ -19,6 +19,7 @@ import (
 
 // machineFlags are the flags of create and push that say what a sprite is made of.
 type machineFlags struct {
+	image   string
 	memory  string
 	cpus    int
 	disk    string
@@ -27,10 +28,11 @@ type machineFlags struct {
 }
 
 // machineKeys are the settings that are the defaults of machineFlags.
-var machineKeys = []config.Key{config.Memory, config.CPUs, config.Disk, config.Include}
+var machineKeys = []config.Key{config.Image, config.Memory, config.CPUs, config.Disk, config.Include}
 
 func (m *machineFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
+	f.StringVar(&m.image, "image", "", "start from this image: a name such as debian:12, oci:DIR, docker-archive:FILE or - (default: the tools of the server's machine)")
 	f.StringVar(&m.memory, "memory", "", "memory limit, such as 2G or 512M (default: the server's)")
 	f.IntVar(&m.cpus, "cpus", 0, "how many CPUs it may use (default: the server's)")
 	f.StringVar(&m.disk, "disk", "", "disk limit, checkpoints included, such as 20G (default: none; see cove update --help)")
@@ -40,10 +42,10 @@ func (m *machineFlags) register(cmd *cobra.Command) {
 
 // config is the machine asked for; nil where nothing is asked.
 func (m *machineFlags) config(cmd *cobra.Command) (*sprites.Config, error) {
-	if m.memory == "" && m.disk == "" && m.cpus == 0 && !cmd.Flags().Changed("cpus") {
+	if m.image == "" && m.memory == "" && m.disk == "" && m.cpus == 0 && !cmd.Flags().Changed("cpus") {
 		return nil, nil
 	}
-	config := &sprites.Config{CPUs: m.cpus}
+	config := &sprites.Config{CPUs: m.cpus, Image: m.image}
 	if m.cpus < 0 || m.cpus == 0 && cmd.Flags().Changed("cpus") {
 		return nil, usagef(cmd, "--cpus %d: at least 1", m.cpus)
 	}
@@ -135,9 +137,10 @@ func newCreateCommand(inv *invocation) *cobra.Command {
 		Long: `Makes a sprite: a persistent computer with a disk of its own. It is cold, a disk and
 nothing more, until it is first used, which takes a fraction of a second.
 
-Its base "host" is the tools of the server's machine: what is under /usr there is there,
+Its disk starts from the tools of the server's machine: what is under /usr there is there,
 and may be changed inside without touching the original. Tools that live elsewhere
-are shown by --include; cove doctor finds them.
+are shown by --include; cove doctor finds them. With --image it starts from an image instead,
+which is pulled if the server does not have it (see cove help image).
 
 With --cpus it gets so much of the processors' time, and nproc inside says so. For one CPU
 /proc/cpuinfo lists two, which is gVisor's least.
@@ -146,6 +149,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		Example: `  cove create paint
   cove create build --memory 4G --cpus 2 --disk 20G --include /usr/local/go
   cove create tight --network agent
+  cove create clean --image debian:12
   cove create paint --git-identity
   cove create web --label team=shop --env TZ=Europe/Rome --idle 30m`,
 		Args: exactArgs("the new sprite's name"),
@@ -172,6 +176,9 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		}
 		c, err := inv.server.client(ctx)
 		if err != nil {
+			return err
+		}
+		if err := ensureImage(ctx, inv, c, req.Config); err != nil {
 			return err
 		}
 		info, err := c.Create(ctx, req)
@@ -211,8 +218,11 @@ func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.Cr
 	if err := checkEnv(cmd, o.machine.env); err != nil {
 		return req, err
 	}
+	if o.machine.image != "" && cmd.Flags().Changed("base") {
+		return req, usagef(cmd, "--base or --image, not both")
+	}
 	if o.base != "host" {
-		return req, usagef(cmd, "--base %q: there is only host", o.base)
+		return req, usagef(cmd, "--base %q: there is only host; an image: --image %s", o.base, o.base)
 	}
 	req = sprites.CreateRequest{Name: name, Labels: o.labels} // host is what the base is anyhow
 	if req.Config, err = o.machine.config(cmd); err != nil {

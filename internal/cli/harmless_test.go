@@ -123,7 +123,7 @@ func TestHarmless(t *testing.T) {
 	for _, line := range []string{
 		"list", "info -s paint", "url -s paint", "ping", "version", "job list", "job show abcdef", "job events abcdef",
 		"checkpoint list -s paint", "checkpoint show v1 -s paint", "service list -s paint", "service show web -s paint",
-		"policy show -s paint", "policy log -s paint", "connector list", "connector log -s paint", "secret list", "token list",
+		"policy show -s paint", "policy log -s paint", "connector list", "connector log -s paint", "secret list", "token list", "image list",
 		"session list -s paint", "diagnose paint", "info -s nosuch", "job show 000000", "rm paint-2 --force", "job gc --dry-run",
 	} {
 		for _, flag := range []string{"", "--json"} {

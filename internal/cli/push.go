@@ -370,6 +370,13 @@ func checkPlan(name string) error {
 }
 
 func pushWith(ctx context.Context, inv *invocation, c *cove.Client, opts push.Options) (push.Result, error) {
+	if opts.Backend == "" {
+		if err := ensureImage(ctx, inv, c, opts.Config); err != nil {
+			return push.Result{}, err
+		}
+	} else if opts.Config != nil && opts.Config.Image != "" {
+		return push.Result{}, fail.Newf("not_available", "leave --image out", "the backend %s knows the protocol alone, which has no images", opts.Backend)
+	}
 	courier, done := newCourier(inv, c)
 	defer done()
 	waits, show := "", courier.Installing

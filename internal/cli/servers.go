@@ -35,7 +35,7 @@ var readVerbs = map[string]bool{
 	"checkpoint diff": true, "job list": true, "job show": true, "job logs": true, "session list": true, "service list": true,
 	"service show": true, "service logs": true, "token list": true, "secret list": true, "connector list": true, "connector show": true,
 	"connector log": true, "sync status": true, "tool list": true, "ping": true, "checkpoint verify": true, "mcp config": true, "use": true,
-	"backend list": true,
+	"backend list": true, "image list": true, "image info": true,
 }
 
 // needVerbs are about something that is there. They start a server where there may be such.
@@ -46,6 +46,7 @@ var needVerbs = map[string]bool{
 	"sync push": true, "sync pull": true, "sync undo": true, "proxy": true, "pull": true, "connector rm": true, "policy learn": true, "policy set": true,
 	"policy allow": true, "policy deny": true, "policy limit": true, "service put": true, "service rm": true,
 	"service start": true, "service stop": true, "service restart": true, "service signal": true, "job diff": true, "job events": true,
+	"image rm": true, "image prune": true,
 }
 
 // errNothing says that no server has ever run on a data folder.

@@ -35,6 +35,7 @@ const (
 	Network      Key = "network"
 	Dirty        Key = "dirty"
 	Timeout      Key = "timeout"
+	Image        Key = "image"
 	Memory       Key = "memory"
 	CPUs         Key = "cpus"
 	Disk         Key = "disk"
@@ -105,6 +106,13 @@ var settings = []setting{
 			return ""
 		}},
 	{key: Timeout, kind: duration, builtIn: "1h0m0s", usage: "the agent's time"},
+	{key: Image, usage: "the image that new sprites start from",
+		refuse: func(v string) string {
+			if strings.HasPrefix(v, "oci:") || strings.HasPrefix(v, "oci-archive:") || strings.HasPrefix(v, "docker-archive:") || v == "-" {
+				return "only you can name a file of this machine"
+			}
+			return ""
+		}},
 	{key: Memory, kind: size, usage: "memory of new sprites"},
 	{key: CPUs, kind: count, usage: "CPUs of new sprites"},
 	{key: Disk, kind: size, usage: "disk limit of new sprites"},

@@ -40,6 +40,7 @@ var example = map[config.Key][2]string{
 	config.Network:      {`"none"`, `"agent"`},
 	config.Dirty:        {`"ignore"`, `"refuse"`},
 	config.Timeout:      {`"3h"`, `"90s"`},
+	config.Image:        {`"debian:12"`, `"tools@sha256:0123"`},
 	config.Memory:       {`"2G"`, `"512M"`},
 	config.CPUs:         {`2`, `3`},
 	config.Disk:         {`"20G"`, `"512M"`},

@@ -1,0 +1,325 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/sprites"
+)
+
+func newImageCommand(inv *invocation) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Keep images that sprites start from",
+		Long: `An image is what a sprite's disk starts from, other than the tools of the server's machine:
+any OCI image, as registries and Docker have them. The server keeps each layer once, for all
+sprites over it. It runs without Docker.
+
+A name such as debian:12 is resolved once, when the image is pulled; a sprite keeps the image
+that it was made from, whatever becomes of the name.`,
+		Example: `  cove image pull debian:12
+  cove create paint --image debian:12
+  docker save mine:1 | cove image import -
+  cove image list`,
+		Args: subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newImagePullCommand(inv), newImageImportCommand(inv), newImageListCommand(inv), newImageInfoCommand(inv),
+		asksFirst(inv, newImageRmCommand(inv), eachLost("the image %s; a sprite that needs it again has it pulled")),
+		asksFirst(inv, newImagePruneCommand(inv), func(context.Context, *cobra.Command, []string) ([]string, error) {
+			return []string{"all images that no sprite uses"}, nil
+		}))
+	return cmd
+}
+
+// images are the images of the server in use.
+func images(ctx context.Context, inv *invocation) (cove.Images, error) {
+	c, err := inv.server.client(ctx)
+	return cove.Images{Client: c}, err
+}
+
+func newImagePullCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:   "pull REFERENCE",
+		Short: "Get an image from its registry",
+		Long: `Has the server get an image from its registry. If the image is there, only its name is
+resolved again: a sprite that exists stays with the image that it has.
+
+The server logs in as Docker of its account does: ~/.docker/config.json and the helpers that it
+names. An image that only your machine can reach is brought by cove image import.`,
+		Example: `  cove image pull debian:12
+  cove image pull registry.example.org/team/tools@sha256:DIGEST`,
+		Args: exactArgs("the image's reference"),
+		RunE: verb(func(ctx context.Context, args []string) error {
+			all, err := images(ctx, inv)
+			if err != nil {
+				return err
+			}
+			image, err := pullImage(ctx, inv, all, args[0])
+			if err != nil {
+				return err
+			}
+			return showImage(inv, image, "is here")
+		}),
+	}
+}
+
+// pullImage pulls an image, and shows how far that is.
+func pullImage(ctx context.Context, inv *invocation, all cove.Images, reference string) (cove.Image, error) {
+	p := inv.newProgress("pulling "+reference, 0)
+	defer p.Close()
+	return all.Pull(ctx, reference, func(e cove.ImageEvent) { p.say(imageNote(reference, e)) })
+}
+
+// imageNote is a line on how far a pull or an import is.
+func imageNote(what string, e cove.ImageEvent) string {
+	note := printable.Line(what) + ": " + printable.Word(e.Phase)
+	if e.Layers > 0 {
+		note += fmt.Sprintf(" layer %d of %d", min(e.LayersDone+1, e.Layers), e.Layers)
+	}
+	if e.Bytes > 0 {
+		note += ", " + printable.Bytes(e.Bytes)
+		if e.Total > 0 {
+			note += fmt.Sprintf(" of %s (%d%%)", printable.Bytes(e.Total), min(100, e.Bytes*100/e.Total))
+		}
+	}
+	return note
+}
+
+// showImage prints which image has come.
+func showImage(inv *invocation, image cove.Image, how string) error {
+	return inv.show(image, func(w io.Writer) {
+		if inv.global.quiet {
+			return
+		}
+		inv.tell(w, "%s %s: %s, %s on the disk. Start from it: cove create NAME --image %s", imageName(image), how,
+			printable.Line(image.Digest), printable.Bytes(image.DiskBytes), printable.Word(imageName(image)))
+	})
+}
+
+// imageName is what an image is called.
+func imageName(image cove.Image) string {
+	if len(image.Names) > 0 {
+		return printable.Line(image.Names[0])
+	}
+	return shortDigest(image.Digest)
+}
+
+// shortDigest are as many digits of a digest as a server takes for it.
+func shortDigest(digest string) string {
+	digits := strings.TrimPrefix(printable.Line(digest), "sha256:")
+	return digits[:min(len(digits), 12)]
+}
+
+func newImageImportCommand(inv *invocation) *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "import SOURCE",
+		Short: "Bring an image from a file",
+		Long: `Sends the server an image that is here: an archive of docker save, an archive of an OCI
+layout, or the folder of one. SOURCE is a file, - for the standard input, oci:DIR,
+docker-archive:FILE or oci-archive:FILE. The archive may be compressed by gzip or zstd.`,
+		Example: `  docker save mine:1 | cove image import -
+  cove image import tools.tar --name tools:2
+  cove image import oci:build/image --name mine:1`,
+		Args: exactArgs("a file, oci:DIR, or - for the standard input"),
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		source, err := openImage(inv, args[0])
+		if err != nil {
+			return err
+		}
+		defer source.Close()
+		all, err := images(ctx, inv)
+		if err != nil {
+			return err
+		}
+		image, err := importImage(ctx, inv, all, source, name)
+		if err != nil {
+			return err
+		}
+		return showImage(inv, image, "is imported")
+	})
+	cmd.Flags().StringVar(&name, "name", "", "call it `NAME`, such as tools:2 (default: as the archive says)")
+	return cmd
+}
+
+// importImage sends an image, and shows how far that is.
+func importImage(ctx context.Context, inv *invocation, all cove.Images, source *imageSource, name string) (cove.Image, error) {
+	p := inv.newProgress("sending "+source.what, source.size)
+	defer p.Close()
+	image, err := all.Import(ctx, countingReader{source, p}, name, func(e cove.ImageEvent) {
+		if e.Phase == cove.ImageExtracting {
+			p.say(imageNote(source.what, e))
+		}
+	})
+	return image, errors.Join(err, source.failed())
+}
+
+func newImageListCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the images",
+		Long: `Lists the images that the server has: their names, what they take on the disk (layers that
+several have count for each), and how many sprites use them.`,
+		Example: `  cove image list
+  cove image list --json`,
+		Args: exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			all, err := images(ctx, inv)
+			if err != nil {
+				return err
+			}
+			list, err := all.List(ctx)
+			if err != nil {
+				return err
+			}
+			return inv.show(cove.ImageList{Images: append([]cove.Image{}, list...)}, func(w io.Writer) {
+				rows, now := [][]string{{"NAME", "DIGEST", "LAYERS", "DISK", "SPRITES", "PULLED"}}, time.Now()
+				for _, i := range list {
+					names := i.Names
+					if len(names) == 0 {
+						names = []string{"-"}
+					}
+					for _, name := range names {
+						rows = append(rows, []string{printable.Line(name), shortDigest(i.Digest), strconv.Itoa(len(i.Layers)), printable.Bytes(i.DiskBytes), strconv.Itoa(len(i.UsedBy)), ago(i.PulledAt, now)})
+					}
+				}
+				table(w, rows)
+			})
+		}),
+	}
+}
+
+func newImageInfoCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:               "info NAME",
+		Aliases:           []string{"show"},
+		Short:             "Describe an image",
+		Long:              `Describes an image: what its programs run as, its layers, and which sprites use it.`,
+		Example:           `  cove image info debian:12`,
+		Args:              exactArgs("the image's name, or 12 digits of its digest"),
+		ValidArgsFunction: completeImage(inv),
+		RunE: verb(func(ctx context.Context, args []string) error {
+			all, err := images(ctx, inv)
+			if err != nil {
+				return err
+			}
+			image, err := all.Get(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return inv.show(image, func(w io.Writer) { describeImage(w, image) })
+		}),
+	}
+}
+
+func describeImage(w io.Writer, i cove.Image) {
+	c := i.Config
+	platform := strings.Trim(strings.Join([]string{c.OS, c.Architecture, c.Variant}, "/"), "/")
+	var rows [][]string
+	for _, row := range [][2]string{
+		{"digest", i.Digest}, {"names", strings.Join(i.Names, ", ")}, {"platform", platform}, {"user", c.User}, {"workdir", c.Workdir},
+		{"shell", strings.Join(c.Shell, " ")}, {"entrypoint", strings.Join(c.Entrypoint, " ")}, {"command", strings.Join(c.Cmd, " ")},
+		{"ports", strings.Join(c.Ports, ", ")}, {"environment", strings.Join(c.Env, "\n")}, {"used by", strings.Join(i.UsedBy, ", ")},
+		{"received", printable.Bytes(i.Bytes)}, {"disk", printable.Bytes(i.DiskBytes)},
+	} {
+		for n, line := range strings.Split(row[1], "\n") {
+			if line != "" && n == 0 {
+				rows = append(rows, []string{row[0], printable.Line(line)})
+			} else if line != "" {
+				rows = append(rows, []string{"", printable.Line(line)})
+			}
+		}
+	}
+	table(w, rows)
+	rows = [][]string{{"LAYER", "RECEIVED", "DISK", "FILES", "LEFT OUT"}}
+	for _, l := range i.Layers {
+		rows = append(rows, []string{shortDigest(l.Digest), printable.Bytes(l.Bytes), printable.Bytes(l.DiskBytes), strconv.FormatInt(l.Files, 10), strconv.FormatInt(l.LeftOut, 10)})
+	}
+	fmt.Fprintln(w)
+	table(w, rows)
+}
+
+func newImageRmCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm NAME...",
+		Short: "Remove images",
+		Long: `Removes images, or, of one that has other names, the name. An image that a sprite uses stays:
+its disk is over it.`,
+		Example: `  cove image rm debian:11 tools:1`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef(cmd, "the image's name is missing")
+			}
+			return nil
+		},
+		Annotations:       map[string]string{"several": "yes"},
+		ValidArgsFunction: completeImage(inv),
+		RunE: verb(func(ctx context.Context, args []string) error {
+			all, err := images(ctx, inv)
+			if err != nil {
+				return err
+			}
+			return removeEach(ctx, inv, args, func(name string) error {
+				err := all.Remove(ctx, name)
+				if errors.Is(err, sprites.ErrNotFound) {
+					return hinted(err, "see which there are: cove image list")
+				}
+				return err
+			})
+		}),
+	}
+}
+
+func newImagePruneCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:     "prune",
+		Short:   "Remove the images that no sprite uses",
+		Long:    `Removes the images that no sprite uses, and what was left of others.`,
+		Example: `  cove image prune`,
+		Args:    exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			all, err := images(ctx, inv)
+			if err != nil {
+				return err
+			}
+			done, err := all.Prune(ctx)
+			if err != nil {
+				return err
+			}
+			return inv.show(done, func(io.Writer) {
+				inv.say("Images removed: %d. Freed: %s.", len(done.Images), printable.Bytes(done.Bytes))
+			})
+		}),
+	}
+}
+
+// completeImage completes the names of images.
+func completeImage(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && cmd.Annotations["several"] == "" {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
+			list, err := cove.Images{Client: c}.List(ctx)
+			var names []string
+			for _, i := range list {
+				names = append(names, i.Names...)
+			}
+			return candidates(names, err, prefix, func(name string) (string, string, bool) {
+				return name, "", printable.Line(name) == name
+			})
+		})
+	}
+}
