@@ -224,36 +224,41 @@ func (s *Store) find(ctx context.Context, nameOrDigest string) (row store.Image,
 		row, err = s.o.Store.Get(ctx, h.String())
 		return row, "", missing(err, nameOrDigest)
 	}
-	ref, refused := parse(nameOrDigest)
-	if refused == nil {
-		row, err := s.o.Store.Named(ctx, ref.Name())
-		if !errors.Is(err, store.ErrNotFound) {
-			return row, ref.Name(), err
+	if digits, ok := digitsOf(nameOrDigest); ok { // before a name, which anybody may have given an image
+		rows, err := s.o.Store.List(ctx)
+		if err != nil {
+			return row, "", err
 		}
-		if digest, ok := pinnedTo(ref); ok {
-			row, err = s.o.Store.Get(ctx, digest)
-			return row, "", missing(err, nameOrDigest)
+		rows = slices.DeleteFunc(rows, func(r store.Image) bool { return !strings.HasPrefix(hexOf(r.Digest), digits) })
+		switch len(rows) {
+		case 0:
+		case 1:
+			return rows[0], "", nil
+		default:
+			return row, "", fail.Newf("bad_reference", "give more digits", "%d images have a digest that begins with %s", len(rows), digits)
 		}
 	}
-	digits := strings.TrimPrefix(nameOrDigest, "sha256:")
-	if len(digits) < minPrefix || strings.Trim(digits, "0123456789abcdef") != "" {
-		if refused != nil {
-			return row, "", refused
-		}
-		return row, "", missing(store.ErrNotFound, nameOrDigest)
-	}
-	rows, err := s.o.Store.List(ctx)
+	ref, err := parse(nameOrDigest)
 	if err != nil {
+		if _, ok := digitsOf(nameOrDigest); ok {
+			err = missing(store.ErrNotFound, nameOrDigest)
+		}
 		return row, "", err
 	}
-	rows = slices.DeleteFunc(rows, func(r store.Image) bool { return !strings.HasPrefix(r.Digest, "sha256:"+digits) })
-	switch len(rows) {
-	case 0:
-		return row, "", missing(store.ErrNotFound, nameOrDigest)
-	case 1:
-		return rows[0], "", nil
+	if digest, ok := pinnedTo(ref); ok {
+		if row, err = s.o.Store.Get(ctx, digest); err == nil && slices.Contains(row.Names, ref.Name()) {
+			name = ref.Name()
+		}
+		return row, name, missing(err, nameOrDigest)
 	}
-	return row, "", fail.Newf("bad_reference", "give more digits", "%d images have a digest that begins with %s", len(rows), digits)
+	row, err = s.o.Store.Named(ctx, ref.Name())
+	return row, ref.Name(), missing(err, nameOrDigest)
+}
+
+// digitsOf are the digits of a text that may be the beginning of a digest.
+func digitsOf(text string) (digits string, ok bool) {
+	digits = hexOf(text)
+	return digits, len(digits) >= minPrefix && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
 // missing turns the store's error for an image that is not there into one for people.

@@ -315,13 +315,23 @@ func annotated(m v1.Descriptor) (names []name.Reference) {
 		if !strings.ContainsAny(text, "/:") {
 			continue
 		}
-		if ref, err := parse(text); err == nil {
-			if _, pinned := pinnedTo(ref); !pinned {
-				return []name.Reference{ref}
-			}
+		if ref, ok := mayName(text); ok {
+			return []name.Reference{ref}
 		}
 	}
 	return nil
+}
+
+// mayName reads a name that an archive has for an image. Names that say which digest is meant
+// are not for an archive to give.
+func mayName(text string) (name.Reference, bool) {
+	ref, err := parse(text)
+	if err != nil {
+		return nil, false
+	}
+	_, pinned := pinnedTo(ref)
+	_, digits := digitsOf(strings.TrimSuffix(familiar(ref.Name()), ":"+name.DefaultTag))
+	return ref, !pinned && !digits
 }
 
 // resolve returns the manifest of this machine that a layout's entry leads to. Its blobs are there.
@@ -396,7 +406,7 @@ func (a *archive) ofDocker(as string, asked []name.Reference) (d document, names
 		return d, nil, true, bad("the archive has %d images, and none of the name %q: save one of them", len(all), as)
 	}
 	for _, tag := range all[at].RepoTags {
-		if ref, err := parse(tag); err == nil {
+		if ref, ok := mayName(tag); ok {
 			names = append(names, ref)
 		}
 	}

@@ -130,6 +130,47 @@ func TestImport(t *testing.T) {
 	}
 }
 
+// TestImportTakesNoDigest: an archive gives its image no name by which people mean a digest,
+// and such a name that an image has anyhow is not asked before the digest.
+func TestImportTakesNoDigest(t *testing.T) {
+	s := storeIn(t, t.TempDir(), nil)
+	honest, err := s.Import(t.Context(), bytes.NewReader(dockerOf(t, map[string]v1.Image{"x:1": imageOf(t, layerOf(t, file("a", "1")))})), "", nil)
+	must(t, err)
+	short := hexOf(honest.Digest)[:minPrefix]
+	meant := []string{"debian@" + honest.Digest, "sha256:" + short, short, hexOf(honest.Digest), "docker.io/library/" + short + ":latest", "docker.io/library/sha256:" + short}
+	evil := configured(t, v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: v1.Config{User: "evil"}}, layerOf(t, file("a", "2")))
+	config, err := evil.RawConfigFile()
+	must(t, err)
+	entry, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": append(meant, "y:1"), "Layers": []string{"layer.tar"}}})
+	must(t, err)
+	docker := tarOf(t, file("layer.tar", string(tarOf(t, file("a", "2")))), file("config.json", string(config)), file("manifest.json", string(entry)))
+	archives := [][]byte{docker}
+	for _, text := range meant {
+		archives = append(archives, layoutOf(t, mutate.AppendManifests(empty.Index, named(evil, map[string]string{refAnnotation: text}, nil))))
+	}
+	for _, archive := range archives {
+		got, err := s.Import(t.Context(), bytes.NewReader(archive), "", nil)
+		must(t, err)
+		if len(got.Names) > 1 || len(got.Names) == 1 && got.Names[0] != "y:1" {
+			t.Errorf("the archive gave its image the names %q", got.Names)
+		}
+	}
+	// An earlier cove let an archive do that.
+	row, err := s.o.Store.Named(t.Context(), "index.docker.io/library/y:1")
+	must(t, err)
+	for _, text := range meant {
+		if ref, err := parse(text); err == nil {
+			row.Names = append(row.Names, ref.Name())
+		}
+	}
+	must(t, s.o.Store.Put(t.Context(), row))
+	for _, text := range meant[:4] {
+		if got, err := s.Get(t.Context(), text); err != nil || got.Digest != honest.Digest {
+			t.Errorf("%s is %+v, %v", text, got, err)
+		}
+	}
+}
+
 // TestImportRefused: an archive that has no image, several, or not all of one, is refused,
 // and leaves nothing.
 func TestImportRefused(t *testing.T) {
