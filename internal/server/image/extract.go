@@ -31,6 +31,7 @@ type note struct {
 	Files   int64 `json:"files"`
 	Bytes   int64 `json:"bytes"` // on the disk
 	LeftOut int64 `json:"left_out,omitempty"`
+	Steps   int64 `json:"steps,omitempty"`
 }
 
 // readNote reads the note of a layer; os.ErrNotExist: it is not extracted.
@@ -62,7 +63,7 @@ func (s *Store) extract(ctx context.Context, all []Layer, m *meter) (err error) 
 		}
 		return fmt.Errorf("extract layer %s: %w", l.Digest, err)
 	}
-	l.Files, l.DiskBytes, l.LeftOut = n.Files, n.Bytes, n.LeftOut
+	l.Files, l.DiskBytes, l.LeftOut, l.Steps = n.Files, n.Bytes, n.LeftOut, n.Steps
 	return nil
 }
 
@@ -70,11 +71,13 @@ func (s *Store) extract(ctx context.Context, all []Layer, m *meter) (err error) 
 // it is whole.
 func (s *Store) unpack(ctx context.Context, all []Layer) (n note, err error) {
 	l := all[len(all)-1]
-	b := &budget{bytes: maxBytes, files: maxFiles, claim: s.claim}
+	b := &budget{bytes: maxBytes, files: maxFiles, steps: maxSteps, claim: s.claim}
 	for _, below := range all[:len(all)-1] {
 		b.bytes -= below.DiskBytes
 		b.files -= below.Files
+		b.steps -= below.Steps
 	}
+	b.copied = b.bytes
 	left := *b
 	dir, err := os.MkdirTemp(s.path(stagingFolder), "layer-")
 	if err != nil {
@@ -95,7 +98,7 @@ func (s *Store) unpack(ctx context.Context, all []Layer) (n note, err error) {
 	if n.LeftOut, err = s.unpackTo(ctx, filepath.Join(dir, treeName), lower, l, b); err != nil {
 		return n, err
 	}
-	n.Files, n.Bytes = left.files-b.files, left.bytes-b.bytes
+	n.Files, n.Bytes, n.Steps = left.files-b.files, left.bytes-b.bytes, left.steps-b.steps
 	text, err := json.Marshal(n)
 	if err == nil {
 		err = atomicfile.Write(filepath.Join(dir, noteName), text, 0o600)
@@ -125,7 +128,7 @@ func (s *Store) unpackTo(ctx context.Context, dir string, lower []string, l Laye
 		return 0, err
 	}
 	defer f.Close()
-	t, err := openTree(dir, lower, s.o.UserNS, b)
+	t, err := openTree(ctx, dir, lower, s.o.UserNS, b)
 	if err != nil {
 		return 0, err
 	}
@@ -135,6 +138,9 @@ func (s *Store) unpackTo(ctx context.Context, dir string, lower []string, l Laye
 	err = x.stream(from, l)
 	if from.err != nil { // it is not the layer's fault
 		return 0, from.err
+	}
+	if err != nil && ctx.Err() != nil {
+		return 0, context.Cause(ctx)
 	}
 	if err != nil {
 		return 0, err
@@ -261,8 +267,18 @@ func (x *extraction) members(r *tar.Reader) error {
 		if err != nil {
 			return err
 		}
+		if err := x.tree.ctx.Err(); err != nil { // a blob that was read may have many members yet
+			return err
+		}
+		b := x.tree.budget
+		files := b.files
 		if err := x.member(h, r); err != nil {
 			return err
+		}
+		if b.files == files {
+			if err := b.step(); err != nil {
+				return err
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -472,6 +473,88 @@ func TestBudget(t *testing.T) {
 	wantCode(t, s.extract(t.Context(), append(all, blobIn(t, s, text, text, all)), &meter{}), "image_bad", "files")
 	all[0].Files, all[0].DiskBytes = 1, maxBytes
 	wantCode(t, s.extract(t.Context(), append(all, blobIn(t, s, text, text, all)), &meter{}), "image_bad", "bytes")
+}
+
+// TestSteps: what makes no file is bounded, too: members that hide nothing, names of an opaque
+// root, which are looked at once, and copies of holes.
+func TestSteps(t *testing.T) {
+	s := storeIn(t, t.TempDir(), nil)
+	const hole = 1 << 20
+	all, err := extracted(t, s, tarOf(t, file("a", strings.Repeat("\x00", hole)), file("b", ""), file("c", ""), file("d", "")))
+	must(t, err)
+	for what, test := range map[string]struct {
+		steps   int64 // that the layer takes
+		members []member
+	}{
+		"whiteouts of nothing": {3, []member{file(".wh.x", ""), file(".wh.y", ""), file("z/.wh.y", "")}},
+		"what aufs keeps":      {2, []member{file(".wh..wh.aufs", ""), file(".wh..wh.plnk", "")}},
+		"devices":              {2, []member{special("x", tar.TypeChar), special("y", tar.TypeBlock)}},
+		"the root":             {2, []member{folder("./"), folder("./")}},
+		"an opaque root":       {4 + 2, []member{file(".wh..wh..opq", ""), file(".wh..wh..opq", ""), file(".wh..wh..opq", "")}},
+		"an opaque folder":     {2 + 1, []member{file("e/f", ""), file("e/g", ""), file("e/.wh..wh..opq", "")}},
+	} {
+		text := tarOf(t, test.members...)
+		extract := func(left int64) (Layer, error) {
+			all := slices.Clone(all)
+			all[0].Steps = maxSteps - left
+			all = append(all, blobIn(t, s, text, text, all))
+			must(t, layers.Remove(s.path(layerFolder, hexOf(all[1].ChainID))))
+			err := s.extract(t.Context(), all, &meter{})
+			return all[1], err
+		}
+		got, err := extract(test.steps)
+		if err != nil || got.Steps != test.steps {
+			t.Errorf("%s: took %d steps, %v; want %d", what, got.Steps, err, test.steps)
+		}
+		_, err = extract(test.steps - 1)
+		wantCode(t, err, "image_bad", "make no file")
+	}
+	text := tarOf(t, hardlink("x", "a"), hardlink("y", "a"))
+	all[0].DiskBytes = maxBytes - 2*hole
+	err = s.extract(t.Context(), append(slices.Clip(all), blobIn(t, s, text, text, all)), &meter{})
+	must(t, err)
+	text = tarOf(t, hardlink("x", "a"), hardlink("y", "a"), hardlink("z", "a"))
+	err = s.extract(t.Context(), append(slices.Clip(all), blobIn(t, s, text, text, all)), &meter{})
+	wantCode(t, err, "image_bad", "bytes")
+}
+
+// TestCancelled: a small blob that makes much to do is given up where its caller is gone.
+func TestCancelled(t *testing.T) {
+	gone := errors.New("the caller is gone")
+	var cancel context.CancelCauseFunc
+	var claims, after int
+	s := storeIn(t, t.TempDir(), nil, func(o *Options) {
+		o.Claim = func(int64) error {
+			if claims++; claims == after {
+				cancel(gone)
+			}
+			return nil
+		}
+	})
+	data := strings.Repeat("compressible ", 8*copyBlock/13)
+	below, err := extracted(t, s, tarOf(t, file("large", data)))
+	must(t, err)
+	many := make([]member, 100)
+	for i := range many {
+		many[i] = file(fmt.Sprint(i), "")
+	}
+	for what, members := range map[string][]member{"members": many, "a file": {file("a", data)}, "a copy": {hardlink("a", "large")}} {
+		text := tarOf(t, members...)
+		all := append(slices.Clone(below), blobIn(t, s, gzipped(t, text), text, below))
+		var ctx context.Context
+		ctx, cancel = context.WithCancelCause(t.Context())
+		claims, after = 0, 2
+		if err := s.extract(ctx, all, &meter{}); !errors.Is(err, gone) {
+			t.Errorf("%s: got %v, want %v", what, err, gone)
+		}
+		cancel(nil)
+		if claims != after {
+			t.Errorf("%s: %d writes after it was cancelled", what, claims-after)
+		}
+	}
+	if left, err := os.ReadDir(s.path(stagingFolder)); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
 }
 
 // TestClaim: room is claimed for what is written, and who counts it can refuse it.

@@ -230,7 +230,7 @@ func cleanTree(dir string, user bool) error {
 		return err
 	}
 	defer f.Close()
-	if err := clean(int(f.Fd()), plant.OpaqueMark(user)); err != nil {
+	if err := clean(int(f.Fd()), plant.OpaqueMark(user), func() error { return nil }); err != nil {
 		return err
 	}
 	return syncAll(f)

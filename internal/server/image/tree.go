@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,12 +21,15 @@ import (
 // tree is a layer that is being made. Paths in it are clean, and "" is its root. The same
 // path may be made again: the last one counts.
 type tree struct {
+	ctx    context.Context
 	root   int          // open
 	user   bool         // marks are in user.* attributes
 	lower  []string     // the layers' trees below, the topmost first
 	view   *layers.View // what this layer shows with those below
 	budget *budget
 	buf    []byte
+
+	rootOpaque bool // the names that the layers below have in the root are hidden
 
 	// The folder in which something is made.
 	fd    int // -1: there is none
@@ -36,7 +40,16 @@ type tree struct {
 // budget is how much an image may have yet. Its methods' errors refuse the image.
 type budget struct {
 	bytes, files int64
+	steps        int64 // what takes time and makes no file: members, and names that are looked at
+	copied       int64 // bytes of files of layers below that this layer may copy, holes included
 	claim        func(int64) error
+}
+
+func (b *budget) step() error {
+	if b.steps--; b.steps < 0 {
+		return bad("it has more than %d names that make no file", maxSteps)
+	}
+	return nil
 }
 
 func (b *budget) file() error {
@@ -83,8 +96,8 @@ func look(dir int, name string) (what, unix.Stat_t, error) {
 }
 
 // openTree begins a layer in the empty folder dir, over others. Its root is what theirs is.
-func openTree(dir string, lower []string, user bool, b *budget) (_ *tree, err error) {
-	t := &tree{root: -1, user: user, lower: lower, budget: b, fd: -1, buf: make([]byte, copyBlock)}
+func openTree(ctx context.Context, dir string, lower []string, user bool, b *budget) (_ *tree, err error) {
+	t := &tree{ctx: ctx, root: -1, user: user, lower: lower, budget: b, fd: -1, buf: make([]byte, copyBlock)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.close())
@@ -331,7 +344,8 @@ func (t *tree) folder(at string, m plant.Meta) error {
 	return errors.Join(t.described(at, m, plant.Describe(fd, m, t.attr(at))), unix.Close(fd))
 }
 
-// file makes a file of size bytes. Blocks of zeros become holes.
+// file makes a file of size bytes. Blocks of zeros become holes; what is one already, in a file
+// of a layer below, is not read.
 func (t *tree) file(at string, m plant.Meta, r io.Reader, size int64) error {
 	name, err := t.place(at)
 	if err != nil {
@@ -341,7 +355,15 @@ func (t *tree) file(at string, m plant.Meta, r io.Reader, size int64) error {
 	if err != nil {
 		return err
 	}
-	if err = t.copy(f, r, size); err == nil {
+	if from, ok := r.(*os.File); ok {
+		err = t.copyData(f, from, size)
+	} else {
+		err = t.copy(f, r, 0, size)
+	}
+	if err == nil {
+		err = f.Truncate(size) // it may end with a hole
+	}
+	if err == nil {
 		err = t.described(at, m, plant.Describe(int(f.Fd()), m, t.attr(at)))
 	}
 	return errors.Join(err, f.Close())
@@ -349,11 +371,35 @@ func (t *tree) file(at string, m plant.Meta, r io.Reader, size int64) error {
 
 var zeros [fileCost]byte
 
-// copy writes size bytes, but for blocks that are zeros.
-func (t *tree) copy(f *os.File, r io.Reader, size int64) error {
-	var at, end int64 // read; and what the file has
-	for at < size {
-		n, err := io.ReadFull(r, t.buf[:min(int64(len(t.buf)), size-at)])
+// copyData is copy of a file that may have holes.
+func (t *tree) copyData(f, from *os.File, size int64) error {
+	for at := int64(0); at < size; {
+		begin, err := from.Seek(at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil // the rest is a hole
+		}
+		if err != nil {
+			return err
+		}
+		end, err := from.Seek(begin, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		at = min(end, size)
+		if err := t.copy(f, io.NewSectionReader(from, begin, at-begin), begin, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copy writes what is read at an offset, up to another, but for blocks that are zeros.
+func (t *tree) copy(f *os.File, r io.Reader, at, end int64) error {
+	for at < end {
+		if err := t.ctx.Err(); err != nil {
+			return err
+		}
+		n, err := io.ReadFull(r, t.buf[:min(int64(len(t.buf)), end-at)])
 		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
 		}
@@ -373,16 +419,12 @@ func (t *tree) copy(f *os.File, r io.Reader, size int64) error {
 				if _, err := f.WriteAt(b[:run], at); err != nil {
 					return err
 				}
-				end = at + int64(run)
 			} else {
 				run = min(len(zeros), len(b))
 			}
 			at += int64(run)
 			b = b[run:]
 		}
-	}
-	if end < size {
-		return f.Truncate(size)
 	}
 	return nil
 }
@@ -439,6 +481,9 @@ func (t *tree) link(at, to string) error {
 		return t.fifo(at, metaOf(n))
 	case n.Kind() != unix.S_IFREG:
 		return refused(at, "it is a hard link to %.300q, which is no file", to)
+	}
+	if t.budget.copied -= n.Size; t.budget.copied < 0 {
+		return bad("it has more than %d bytes", int64(maxBytes))
 	}
 	f, err := t.view.Open(n)
 	if err != nil {
@@ -537,12 +582,16 @@ func (t *tree) opaque(at string) error {
 	if err := plant.Opaque(t.fd, t.user); err != nil {
 		return err
 	}
-	return clean(t.fd, "")
+	return clean(t.fd, "", t.visit)
 }
 
 // opaqueRoot is opaque of the root, which an overlay takes no mark of: each name in it is
 // hidden.
 func (t *tree) opaqueRoot() error {
+	if t.rootOpaque {
+		return nil
+	}
+	t.rootOpaque = true
 	for _, dir := range t.lower {
 		f, err := os.Open(dir)
 		if err != nil {
@@ -552,7 +601,7 @@ func (t *tree) opaqueRoot() error {
 			var names []string
 			names, err = f.Readdirnames(1024)
 			for _, name := range names {
-				if err := t.whiteout(name); err != nil {
+				if err := errors.Join(t.visit(), t.whiteout(name)); err != nil {
 					return errors.Join(err, f.Close())
 				}
 			}
@@ -567,9 +616,18 @@ func (t *tree) opaqueRoot() error {
 	return nil
 }
 
+// visit counts a name that is looked at.
+func (t *tree) visit() error {
+	if err := t.ctx.Err(); err != nil {
+		return err
+	}
+	return t.budget.step()
+}
+
 // clean removes the marks of an overlay from a folder that lies over nothing: the kernel
-// would list whiteouts there. mark is the attribute that is removed from those in it.
-func clean(dir int, mark string) error {
+// would list whiteouts there. mark is the attribute that is removed from those in it. visit is
+// called for each name, and its error ends it.
+func clean(dir int, mark string, visit func() error) error {
 	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -590,6 +648,9 @@ func clean(dir int, mark string) error {
 			return err
 		}
 		for _, name := range names {
+			if err := visit(); err != nil {
+				return err
+			}
 			is, _, err := look(fd, name)
 			switch {
 			case err != nil:
@@ -607,7 +668,7 @@ func clean(dir int, mark string) error {
 					}
 				}
 				if err == nil {
-					err = clean(sub, mark)
+					err = clean(sub, mark, visit)
 				}
 				if sub >= 0 {
 					err = errors.Join(err, unix.Close(sub))
