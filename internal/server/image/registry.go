@@ -61,7 +61,7 @@ func (s *Store) connect(ctx context.Context, ref name.Reference) (*registry, err
 	if err != nil {
 		return nil, fail.Wrap("image_denied", fmt.Errorf("find the login for %s: %w", ref.Context().RegistryStr(), err), r.login())
 	}
-	t, err := transport.NewWithContext(watch, ref.Context().Registry, auth, s.o.Transport, []string{ref.Scope(transport.PullScope)})
+	t, err := transport.NewWithContext(watch, ref.Context().Registry, auth, guard{s.o.Transport, ref.Context().Registry}, []string{ref.Scope(transport.PullScope)})
 	if err != nil {
 		return nil, r.explain(ctx, watch, err)
 	}
@@ -113,6 +113,9 @@ func (r *registry) get(ctx context.Context, what string, header http.Header, wan
 	}
 	req.Header = header
 	resp, err := r.client.Do(req)
+	if refused, ok := errors.AsType[*fail.Error](err); ok {
+		return nil, refused // without the address, which may have a signature
+	}
 	if err != nil {
 		return nil, err
 	}
