@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/plant"
 	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/internal/test/need"
 )
@@ -461,9 +462,9 @@ func TestLinksStayInside(t *testing.T) {
 // TestBudget: the bounds are of an image, not of a layer.
 func TestBudget(t *testing.T) {
 	b := &budget{bytes: 3 * fileCost, files: 2, claim: func(int64) error { return nil }}
-	must(t, b.file())
-	must(t, b.file())
-	wantCode(t, b.file(), "image_bad", "files")
+	must(t, b.file(plant.Meta{}))
+	must(t, b.file(plant.Meta{}))
+	wantCode(t, b.file(plant.Meta{}), "image_bad", "files")
 	wantCode(t, b.take(fileCost+1), "image_bad", "bytes")
 	s := storeIn(t, t.TempDir(), nil)
 	all, err := extracted(t, s, tarOf(t, file("a", "1")))
@@ -573,6 +574,15 @@ func TestClaim(t *testing.T) {
 	must(t, err)
 	if claimed != 100_000+fileCost {
 		t.Errorf("claimed %d", claimed)
+	}
+	claimed = 0
+	note := func(m member) member {
+		return with(m, func(m *member) { m.PAXRecords = map[string]string{"SCHILY.xattr.user.x": strings.Repeat("x", 1000)} })
+	}
+	all, err := extracted(t, s, tarOf(t, note(folder(".")), note(folder("a")), note(file("b", ""))), tarOf(t, hardlink("c", "b"), file("a/d", ""))) // a and b again
+	must(t, err)
+	if claimed != 5*(fileCost+1006) || all[0].DiskBytes+all[1].DiskBytes != claimed {
+		t.Errorf("with attributes: claimed %d; got %+v", claimed, all)
 	}
 	claimed, most = 0, 50_000
 	_, err = extracted(t, s, tarOf(t, file("b", strings.Repeat("x", 100_000))))

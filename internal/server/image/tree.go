@@ -52,12 +52,20 @@ func (b *budget) step() error {
 	return nil
 }
 
-func (b *budget) file() error {
+// file counts a file with its attributes.
+func (b *budget) file(m plant.Meta) error {
 	b.files--
 	if b.files < 0 {
 		return bad("it has more than %d files", maxFiles)
 	}
-	return b.take(fileCost)
+	return b.take(fileCost + attrBytes(m))
+}
+
+func attrBytes(m plant.Meta) (n int64) {
+	for name, value := range m.Attrs {
+		n += int64(len(name) + len(value))
+	}
+	return n
 }
 
 func (b *budget) take(n int64) error {
@@ -250,7 +258,7 @@ func (t *tree) enter(dir string) error {
 
 // imply makes a folder in the one at hand of which nothing is said yet.
 func (t *tree) imply(at string, is what, m plant.Meta) (fd int, err error) {
-	if err := t.budget.file(); err != nil {
+	if err := t.budget.file(m); err != nil {
 		return -1, err
 	}
 	if fd, err = t.mkdir(path.Base(at), is); err != nil {
@@ -290,8 +298,8 @@ func (t *tree) clear(name string, is what) error {
 }
 
 // place goes to the folder of a path, and removes what is at the path there.
-func (t *tree) place(at string) (name string, err error) {
-	if err := t.budget.file(); err != nil {
+func (t *tree) place(at string, m plant.Meta) (name string, err error) {
+	if err := t.budget.file(m); err != nil {
 		return "", err
 	}
 	if err := t.enter(parent(at)); err != nil {
@@ -319,9 +327,12 @@ func (t *tree) folder(at string, m plant.Meta) error {
 		if err := t.leave(); err != nil {
 			return err
 		}
+		if err := t.budget.take(attrBytes(m)); err != nil {
+			return err
+		}
 		return t.described(at, m, plant.Describe(t.root, m, t.attr(at)))
 	}
-	if err := t.budget.file(); err != nil {
+	if err := t.budget.file(m); err != nil {
 		return err
 	}
 	if err := t.enter(parent(at)); err != nil {
@@ -347,7 +358,7 @@ func (t *tree) folder(at string, m plant.Meta) error {
 // file makes a file of size bytes. Blocks of zeros become holes; what is one already, in a file
 // of a layer below, is not read.
 func (t *tree) file(at string, m plant.Meta, r io.Reader, size int64) error {
-	name, err := t.place(at)
+	name, err := t.place(at, m)
 	if err != nil {
 		return err
 	}
@@ -433,7 +444,7 @@ func (t *tree) symlink(at, to string, m plant.Meta) error {
 	if to == "" || len(to) >= unix.PathMax || strings.ContainsRune(to, 0) {
 		return refused(at, "it is a link to nowhere")
 	}
-	name, err := t.place(at)
+	name, err := t.place(at, m)
 	if err != nil {
 		return err
 	}
@@ -441,7 +452,7 @@ func (t *tree) symlink(at, to string, m plant.Meta) error {
 }
 
 func (t *tree) fifo(at string, m plant.Meta) error {
-	name, err := t.place(at)
+	name, err := t.place(at, m)
 	if err != nil {
 		return err
 	}
@@ -497,7 +508,7 @@ func (t *tree) linkTo(at string, dir int, file string, st unix.Stat_t) error {
 	if _, now, err := look(t.fd, path.Base(at)); err == nil && now.Dev == st.Dev && now.Ino == st.Ino {
 		return nil // it is that name
 	}
-	name, err := t.place(at)
+	name, err := t.place(at, plant.Meta{}) // its attributes are counted
 	if err != nil {
 		return err
 	}
@@ -555,7 +566,7 @@ func (t *tree) hide(at string) error {
 	if err != nil || !found {
 		return err
 	}
-	if err := t.budget.file(); err != nil {
+	if err := t.budget.file(plant.Meta{}); err != nil {
 		return err
 	}
 	if err := t.enter(parent(at)); err != nil {
