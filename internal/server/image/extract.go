@@ -200,22 +200,22 @@ func plain(r io.Reader) (io.ReadCloser, error) {
 // extraction makes the files of a tar.
 type extraction struct {
 	tree    *tree
-	most    int64 // bytes that the tar may have yet, by the size of its blob
+	most    int64 // bytes that its files may have yet, holes included
 	leftOut int64
 }
 
-var errRatio = errors.New("it has more bytes than compression can explain")
+var errLarge = fmt.Errorf("it has more than %d bytes", int64(maxBytes))
 
 // stream takes a blob apart.
 func (x *extraction) stream(from io.Reader, l Layer) error {
-	x.most = min(l.Bytes*maxRatio+ratioFree, maxBytes)
+	x.most = maxBytes
 	r, err := plain(from)
 	if err != nil {
 		return damaged(l, err)
 	}
 	defer r.Close()
 	sum := sha256.New()
-	in := &limited{r: io.TeeReader(r, sum), left: x.most}
+	in := &limited{r: io.TeeReader(r, sum), left: maxBytes, step: x.tree.budget.step}
 	if err := x.members(tar.NewReader(in)); err != nil {
 		return damaged(l, err)
 	}
@@ -228,16 +228,24 @@ func (x *extraction) stream(from io.Reader, l Layer) error {
 	return nil
 }
 
-// limited is a reader of a layer's tar. More than it may have is errRatio.
+// limited is a reader of a tar. More than it may have is errLarge. However much a blob is
+// compressed, so the image's steps bound what comes of it.
 type limited struct {
 	r    io.Reader
 	left int64
+	step func() error // for each copyBlock bytes; nil: nobody counts
 }
 
 func (l *limited) Read(b []byte) (int, error) {
 	n, err := l.r.Read(b)
+	blocks := (l.left-1)/copyBlock - (l.left-int64(n)-1)/copyBlock // that are begun by now, but for the first
 	if l.left -= int64(n); l.left < 0 {
-		return 0, errRatio
+		return 0, errLarge
+	}
+	for ; blocks > 0 && l.step != nil; blocks-- {
+		if err := l.step(); err != nil {
+			return 0, err
+		}
 	}
 	return n, err
 }
@@ -323,7 +331,7 @@ func (x *extraction) member(h *tar.Header, r io.Reader) error {
 		return x.tree.folder(at, m)
 	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
 		if x.most -= h.Size; x.most < 0 {
-			return errRatio
+			return errLarge
 		}
 		return x.tree.file(at, m, r, h.Size)
 	case tar.TypeSymlink:

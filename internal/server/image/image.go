@@ -45,13 +45,8 @@ const (
 
 	maxBytes = 64 << 30 // extracted, each file counted as fileCost at least
 	maxFiles = 4_000_000
-	maxSteps = 4_000_000 // that make no file, see budget
+	maxSteps = 4_000_000 // besides files, see budget
 	fileCost = 4 << 10
-
-	// A layer may have maxRatio times as many bytes as its blob, and ratioFree besides:
-	// gzip does not compress more.
-	maxRatio  = 1000
-	ratioFree = 64 << 20
 
 	maxDepth = 128  // components of a path in a layer
 	maxPath  = 4096 // bytes of one
@@ -124,7 +119,7 @@ type Layer struct {
 	DiskBytes int64  `json:"disk_bytes"`         // extracted
 	Files     int64  `json:"files"`              // extracted
 	LeftOut   int64  `json:"left_out,omitempty"` // devices, which no sprite may have
-	Steps     int64  `json:"steps,omitempty"`    // of its extraction that made no file
+	Steps     int64  `json:"steps,omitempty"`    // that its extraction took besides
 }
 
 // Progress is how far a pull or an import is.

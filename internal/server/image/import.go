@@ -141,7 +141,7 @@ func (a *archive) members(in io.Reader) error {
 	buf := make([]byte, copyBlock)
 	for n := 0; ; n++ {
 		h, err := t.Next()
-		if errors.Is(err, errRatio) {
+		if errors.Is(err, errLarge) {
 			return bad("the archive has more than %d bytes", int64(maxBytes))
 		}
 		if err == io.EOF {

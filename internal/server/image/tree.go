@@ -40,14 +40,14 @@ type tree struct {
 // budget is how much an image may have yet. Its methods' errors refuse the image.
 type budget struct {
 	bytes, files int64
-	steps        int64 // what takes time and makes no file: members, and names that are looked at
+	steps        int64 // what takes time and makes no file: members, names that are looked at, blocks
 	copied       int64 // bytes of files of layers below that this layer may copy, holes included
 	claim        func(int64) error
 }
 
 func (b *budget) step() error {
 	if b.steps--; b.steps < 0 {
-		return bad("it has more than %d names that make no file", maxSteps)
+		return bad("it takes more than %d steps to extract, besides its files", maxSteps)
 	}
 	return nil
 }
@@ -409,6 +409,11 @@ func (t *tree) copy(f *os.File, r io.Reader, at, end int64) error {
 	for at < end {
 		if err := t.ctx.Err(); err != nil {
 			return err
+		}
+		if end-at >= int64(len(t.buf)) { // it may be of zeros, which no budget of bytes has
+			if err := t.budget.step(); err != nil {
+				return err
+			}
 		}
 		n, err := io.ReadFull(r, t.buf[:min(int64(len(t.buf)), end-at)])
 		if err == io.EOF {
