@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -103,17 +104,60 @@ func readFitting(dir string) (record fittingRecord, err error) {
 	return record, err
 }
 
+// unfinished begins the names of fittings that are being made. Hider.Prune leaves them alone.
+const unfinished = "fit-"
+
+// stageFitting makes the folder in which a fitting is made.
+func stageFitting(dir string) (tmp string, err error) {
+	if err = os.MkdirAll(dir, 0o700); err == nil {
+		tmp, err = os.MkdirTemp(dir, unfinished)
+	}
+	if err == nil {
+		err = os.Mkdir(filepath.Join(tmp, fittingTree), 0o700)
+	}
+	return tmp, err
+}
+
+// SweepFittings removes from the folder of all bases the fittings that an earlier server was
+// making when it ended. Fit must not run meanwhile.
+func SweepFittings(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), unfinished) {
+			err = errors.Join(err, layers.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
+}
+
+// placing is held while a fitting gets its name. A server makes all fittings of its folder.
+var placing sync.Mutex
+
+// placeFitting gives a finished fitting its name, unless the image has a fitting by now. A folder
+// without a record is not a fitting: something removed parts of it.
+func placeFitting(tmp, to string) error {
+	placing.Lock()
+	defer placing.Unlock()
+	_, err := os.Lstat(filepath.Join(to, fittingFile))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := layers.Remove(to); err != nil {
+		return err
+	}
+	return os.Rename(tmp, to)
+}
+
 // makeFitting makes a fitting, which appears under its name when it is whole and on disk.
 func (img Image) makeFitting(dir, name string, userXattr bool) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+	tmp, err := stageFitting(dir)
+	if tmp != "" {
+		defer os.RemoveAll(tmp)
 	}
-	tmp, err := os.MkdirTemp(dir, "new-")
 	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	if err := os.Mkdir(filepath.Join(tmp, fittingTree), 0o700); err != nil {
 		return err
 	}
 	tree, err := img.open(userXattr)
@@ -139,7 +183,7 @@ func (img Image) makeFitting(dir, name string, userXattr bool) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) && !isNotEmpty(err) {
+	if err := placeFitting(tmp, filepath.Join(dir, name)); err != nil {
 		return err
 	}
 	return syncTree(dir)

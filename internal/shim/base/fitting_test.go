@@ -161,6 +161,47 @@ func TestFit(t *testing.T) {
 	}
 }
 
+// TestFitKilled: what a server left of a fitting is made anew, and what is being made is
+// nobody's to remove but the next server's.
+func TestFitKilled(t *testing.T) {
+	need.Root(t)
+	img, dir := image(layer(t, map[string]string{"bin/sh": "#!sh"})), t.TempDir()
+	making, err := stageFitting(dir)
+	if err == nil {
+		err = (&Hider{Dir: dir}).Prune(Mask{})
+	}
+	if err != nil || !exists(filepath.Join(making, fittingTree)) {
+		t.Fatalf("Prune removed a fitting that is being made: %v", err)
+	}
+	part := filepath.Join(dir, img.fittingName(false), fittingTree, "etc/passwd")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(part), 0o755), os.WriteFile(part, []byte("part"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := img.Fit(dir, img.fittingName(false), false)
+	if err != nil {
+		t.Fatalf("a folder without its record: %v", err)
+	}
+	if got := shown(t, img, f, "etc/passwd"); !strings.Contains(got, "sprite:") {
+		t.Errorf("passwd: %q", got)
+	}
+	// Another one that was made at the same time does not take its place.
+	mark := filepath.Join(f.Dir, "mark")
+	if err := errors.Join(os.WriteFile(mark, nil, 0o600), img.makeFitting(dir, f.Name, false)); err != nil || !exists(mark) {
+		t.Errorf("a fitting in use was made anew: %v", err)
+	}
+	for range 2 {
+		if err := SweepFittings(dir); err != nil {
+			t.Error(err)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || !exists(mark) {
+		t.Errorf("got %v, %v, want the fitting alone", entries, err)
+	}
+	if err := SweepFittings(filepath.Join(dir, "none")); err != nil {
+		t.Error(err)
+	}
+}
+
 func exists(name string) bool {
 	_, err := os.Lstat(name)
 	return err == nil

@@ -158,7 +158,7 @@ func (h *Hider) copyInto(dir string, c copied) (err error) {
 }
 
 // Prune removes the masks that are not this one, and what is left of masks and listings that were
-// being made. Nobody may have any of them mounted, or make one meanwhile.
+// being made. Nobody may have any of them mounted, or make one meanwhile. Fittings may be made.
 func (h *Hider) Prune(keep Mask) error {
 	entries, err := os.ReadDir(h.Dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -157,6 +157,21 @@ func TestLiveOfLogs(t *testing.T) {
 	}
 }
 
+// A server removes the fittings of images that the one before was making.
+func TestLiveSweepsFittings(t *testing.T) {
+	rt := newRuntime(t, t.TempDir())
+	left := filepath.Join(folder(rt.Dir).bases(), "fit-1", "tree")
+	if err := os.MkdirAll(left, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if live, err := rt.Live(t.Context()); len(live) > 0 || err != nil {
+		t.Errorf("got %v, %v", live, err)
+	}
+	if _, err := os.Lstat(filepath.Dir(left)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the fitting is left: %v", err)
+	}
+}
+
 // A sandbox whose shim has died is stopped by the next one.
 func TestStopWithoutShim(t *testing.T) {
 	s := &sandbox{client: shim.Client{Dir: t.TempDir()}, done: make(chan struct{})}

@@ -119,7 +119,8 @@ func (p *preparer) current() (prepared, error) {
 }
 
 // firstMask is a server's first mask. Those of before are removed, unless there are
-// sandboxes, which may have them mounted; none is started meanwhile.
+// sandboxes, which may have them mounted. Sandboxes over images may start meanwhile: they have
+// no mask, and Prune leaves their fittings alone.
 func (p *preparer) firstMask() (base.Mask, error) {
 	mask, err := p.hider.Mask()
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
@@ -32,6 +33,9 @@ type takeover struct {
 func (t *takeover) live(ctx context.Context) ([]sprite.Sandbox, error) {
 	if err := layers.Remove(t.folder.imports()); err != nil {
 		t.logger.Warn("removing what an import has left", "err", err)
+	}
+	if err := base.SweepFittings(t.folder.bases()); err != nil {
+		t.logger.Warn("removing fittings of images that are not finished", "err", err)
 	}
 	entries, err := os.ReadDir(t.folder.runs())
 	if errors.Is(err, os.ErrNotExist) {
