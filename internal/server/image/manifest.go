@@ -23,6 +23,9 @@ func bad(format string, args ...any) error {
 	return fail.Newf("image_bad", "", "the image was refused: "+format, args...)
 }
 
+// maxEnv is the most environment variables that a configuration may have, doubles included.
+const maxEnv = 10_000
+
 // The system and the architecture that an image must be for.
 const thisOS = "linux"
 
@@ -192,6 +195,9 @@ func readConfig(raw []byte, m *v1.Manifest, what string) (doc, time.Time, error)
 	}
 	if len(c.RootFS.DiffIDs) != len(m.Layers) {
 		return doc{}, time.Time{}, bad("its configuration is of %d layers, its manifest of %d", len(c.RootFS.DiffIDs), len(m.Layers))
+	}
+	if len(c.Config.Env) > maxEnv {
+		return doc{}, time.Time{}, bad("it has %d environment variables, at most %d are taken", len(c.Config.Env), maxEnv)
 	}
 	d := doc{ID: m.Config.Digest.String(), Config: Config{
 		Env: c.Config.Env, Workdir: c.Config.WorkingDir, User: c.Config.User, StopSignal: c.Config.StopSignal,

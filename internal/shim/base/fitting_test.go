@@ -301,6 +301,27 @@ func TestFitHostile(t *testing.T) {
 	}
 }
 
+// TestVariables: the last one of doubles counts, and however many there are, each is looked at
+// once.
+func TestVariables(t *testing.T) {
+	var img Image
+	var want []string
+	const doubles = 10
+	for i := range 500 * doubles {
+		pair := fmt.Sprintf("%s%d=%d", strings.Repeat("V", 40), i%500, i)
+		if img.Env = append(img.Env, pair); i >= 500*(doubles-1) {
+			want = append(want, pair)
+		}
+	}
+	got, err := img.variables()
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if allocs := testing.AllocsPerRun(1, func() { _, _ = img.variables() }); allocs > float64(len(img.Env)) {
+		t.Errorf("%v allocations for %d variables: they are compared with each other", allocs, len(img.Env))
+	}
+}
+
 // FuzzAccounts: whatever an image's user database says, what is read of it is sound.
 func FuzzAccounts(f *testing.F) {
 	f.Add([]byte("root:x:0:0:root:/root:/bin/sh\nsprite:x:1001:1001::/:\n"), []byte("root:x:0:\nx:x:1001:a,b\n"), "root:x")

@@ -58,12 +58,13 @@ var ofRoot = []string{"HOME", "USER", "LOGNAME"}
 // counts.
 func (img Image) variables() ([]string, error) {
 	var all []string
-	size := 0
+	size, seen := 0, map[string]bool{}
 	for _, pair := range slices.Backward(img.Env) {
 		key, _, ok := strings.Cut(pair, "=")
-		if !ok || key == "" || strings.ContainsRune(pair, 0) || slices.ContainsFunc(all, func(have string) bool { return strings.HasPrefix(have, key+"=") }) {
+		if !ok || key == "" || strings.ContainsRune(pair, 0) || seen[key] {
 			continue
 		}
+		seen[key] = true
 		if img.User == "" && slices.Contains(ofRoot, key) {
 			continue
 		}
