@@ -11,7 +11,7 @@
 //	blobs/sha256/HEX   manifests, configurations and layers, as they were received
 //	blobs/partial/HEX  downloads under way; the next one goes on with them
 //	layers/CHAIN/tree  an extracted layer, by its chain ID; never written again
-//	merged/CHAIN/tree  all layers up to that one, where an image has many
+//	merged/CHAIN/tree  copies of all layers up to that one, if an image has many
 //	staging/           whatever is being made; the next start removes it
 package image
 

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -169,14 +170,16 @@ func (s *Store) doom(ctx context.Context, mayGo func(path string) bool) (doomed 
 // sizeOf is how many bytes of the disk something has for itself.
 func (s *Store) sizeOf(path string) int64 {
 	switch filepath.Dir(path) {
-	case layerFolder:
-		n, err := s.readNote(filepath.Base(path))
+	case layerFolder, mergedFolder:
+		var n note
+		text, err := os.ReadFile(s.path(path, noteName))
+		if err == nil {
+			err = json.Unmarshal(text, &n)
+		}
 		if err != nil {
 			return 0
 		}
 		return n.Bytes
-	case mergedFolder:
-		return 0 // its files are the layers'
 	}
 	st, err := os.Lstat(s.path(path))
 	if err != nil {
@@ -210,10 +213,24 @@ func (s *Store) merge(ctx context.Context, all []Layer) (err error) {
 	for _, l := range all {
 		trees = append(trees, s.path(layerFolder, hexOf(l.ChainID), treeName))
 	}
-	if err := layers.Merge(filepath.Join(dir, treeName), trees, s.o.UserNS); err != nil {
+	// Copies: to link a file of a layer changes it. gVisor takes a file that has just changed for the
+	// sprite's own, and copies all of one with several names before it is first written.
+	var n note
+	err = layers.MergeCopies(filepath.Join(dir, treeName), trees, s.o.UserNS, func(bytes int64) error {
+		n.Bytes += bytes
+		return cmp.Or(context.Cause(ctx), s.claim(bytes))
+	})
+	if err != nil {
 		return err
 	}
-	if err := cleanTree(filepath.Join(dir, treeName), s.o.UserNS); err != nil {
+	text, err := json.Marshal(n)
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(dir, noteName), text, 0o600)
+	}
+	if err == nil {
+		err = cleanTree(filepath.Join(dir, treeName), s.o.UserNS)
+	}
+	if err != nil {
 		return err
 	}
 	if err := os.Rename(dir, to); err != nil {

@@ -152,6 +152,14 @@ func TestMerged(t *testing.T) {
 				t.Errorf("%d layers: the lowest one has marks: %s", n, lowest)
 			}
 			if n > MaxLowers {
+				var st syscall.Stat_t
+				must(t, syscall.Lstat(s.path(layerFolder, hexOf(got.Layers[0].ChainID), treeName, "only00"), &st))
+				if st.Nlink != 1 {
+					t.Errorf("%d layers: a layer's file was linked %d times", n, st.Nlink)
+				}
+				if merged, _ := filepath.Rel(s.o.Dir, filepath.Dir(lowers[MaxLowers-1])); s.sizeOf(merged) == 0 {
+					t.Errorf("%d layers: the copies of %s take no room", n, merged)
+				}
 				must(t, os.RemoveAll(filepath.Dir(lowers[MaxLowers-1])))
 				_, err := s.Lowers(got.Digest)
 				wantCode(t, err, "image_bad", "lost a layer")

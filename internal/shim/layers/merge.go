@@ -18,13 +18,19 @@ import (
 // they like. userXattr is as in Overlay. On an error there is no dst; beside it, names
 // that begin with its name and a dot may be left.
 func Merge(dst string, layers []string, userXattr bool) error {
+	return merge(dst, layers, userXattr, link)
+}
+
+// merge is Merge. put puts a file of any kind but a folder in another folder, unless something is
+// there.
+func merge(dst string, layers []string, userXattr bool, put func(from, to int, name string) error) error {
 	made := dst + ".merge"
 	err := Remove(made)
 	if err == nil {
 		err = os.Mkdir(made, 0o700)
 	}
 	if err == nil {
-		m := merger{o: Overlay{UserXattr: userXattr}}
+		m := merger{o: Overlay{UserXattr: userXattr}, put: put}
 		err = errors.Join(m.merge(made, layers), m.close())
 	}
 	if err == nil {
@@ -41,6 +47,7 @@ func Merge(dst string, layers []string, userXattr bool) error {
 // above the last few are closed, and opened again on the way back.
 type merger struct {
 	o      Overlay
+	put    func(from, to int, name string) error
 	roots  []*folder // the layers' topmost ones, the topmost layer's first; always open
 	levels []merged  // from the topmost folder down
 	closed int       // how many of them, after the first one, are
@@ -261,7 +268,7 @@ func (m *merger) enter(l merged) error {
 			entries, err := from.dir.ReadDir(1024)
 			for _, e := range entries {
 				if !e.IsDir() {
-					if err := link(from.fd(), now.to.fd(), e.Name()); err != nil {
+					if err := m.put(from.fd(), now.to.fd(), e.Name()); err != nil {
 						return err
 					}
 				} else if err := unix.Mkdirat(now.to.fd(), e.Name(), 0o700); err == nil {

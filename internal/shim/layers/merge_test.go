@@ -230,7 +230,13 @@ func TestMerge(t *testing.T) {
 				from := r.IntN(len(layers))
 				to := from + 1 + r.IntN(len(layers)-from)
 				merged := filepath.Join(dir, fmt.Sprint("merged", from, to, r.Uint32()))
-				if err := Merge(merged, layers[from:to], user); err != nil {
+				var err error
+				if seed%2 == 0 {
+					err = Merge(merged, layers[from:to], user)
+				} else {
+					err = MergeCopies(merged, layers[from:to], user, func(int64) error { return nil })
+				}
+				if err != nil {
 					t.Errorf("seed %d: %v", seed, err)
 					return
 				}
