@@ -170,6 +170,11 @@ func (img Image) makeFitting(dir, name string, userXattr bool) error {
 	}
 	f := &fitter{image: tree, root: root}
 	record, err := f.make(img, userXattr)
+	for _, clash := range []error{unix.ENOTDIR, unix.EISDIR, unix.EEXIST, unix.ENAMETOOLONG} {
+		if errors.Is(err, clash) { // in a new folder, only the image's links can lead to it
+			err = refuse("its links put one file of a sprite into another: %v", err)
+		}
+	}
 	if err := errors.Join(err, root.Close(), tree.view.Close()); err != nil {
 		return err
 	}
@@ -465,6 +470,9 @@ func (f *fitter) sprite(a accounts, shell, login string, users, groups *database
 // home makes boot.Home an account's.
 func (f *fitter) home(own boot.Account) error {
 	at, err := f.place(boot.Home)
+	if err == nil && at == "" {
+		err = refuse("its %s is a link to /", boot.Home)
+	}
 	if err == nil {
 		err = f.shared(at, 0o755)
 	}

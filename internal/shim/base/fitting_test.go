@@ -292,6 +292,15 @@ func TestFitHostile(t *testing.T) {
 			}
 		})
 	}
+	for name, files := range map[string]map[string]string{
+		"a home that is the root":    {"home/sprite": "-> /"},
+		"a folder in a file of ours": {"etc/passwd": "root:x:0:0::/:/bin/sh\n", "etc/profile.d": "-> /etc/passwd/x"},
+		"a file that is a folder":    {"etc/profile.d": "-> /etc/hosts", "etc/hosts": "x"},
+	} {
+		if f, err := image(layer(t, files)).Fit(t.TempDir(), "", false); !errors.Is(err, ErrImage) {
+			t.Errorf("%s: got %+v, %v", name, f, err)
+		}
+	}
 	img := image(layer(t, nil))
 	for i := range 3000 {
 		img.Env = append(img.Env, fmt.Sprintf("V%d=%s", i, long))
