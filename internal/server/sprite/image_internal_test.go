@@ -56,5 +56,8 @@ func TestImageError(t *testing.T) {
 		if got == nil || got.Code != test.code || !strings.HasPrefix(got.Message, "it did not start: ") {
 			t.Errorf("%v: got %+v, want the code %q", test.err, got, test.code)
 		}
+		if got != nil && got.Code == CodeImageNotFound && !strings.Contains(got.Hint, "cove image import ") { // no registry may have it
+			t.Errorf("%v: the hint is %q", test.err, got.Hint)
+		}
 	}
 }
