@@ -44,6 +44,8 @@ type Hider struct {
 	checked time.Time          // when the last look began
 	mask    Mask
 	copied  []copied
+
+	remove func(dir string) error // a test's os.RemoveAll; nil: that
 }
 
 // A Mask is a folder of whiteouts for each folder of programs that needs one.

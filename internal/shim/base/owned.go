@@ -166,9 +166,23 @@ func (h *Hider) Prune(keep Mask) error {
 	}
 	for _, e := range entries {
 		made := strings.HasPrefix(e.Name(), "mask-") || strings.HasPrefix(e.Name(), "new-") || strings.HasPrefix(e.Name(), "."+listingFile+"-")
-		if dir := filepath.Join(h.Dir, e.Name()); made && dir != keep.Dir {
-			err = errors.Join(err, os.RemoveAll(dir))
+		dir := filepath.Join(h.Dir, e.Name())
+		if !made || dir == keep.Dir {
+			continue
 		}
+		if strings.HasPrefix(e.Name(), "mask-") { // half of one would be taken for it, and hide half
+			gone := filepath.Join(h.Dir, "new-"+e.Name())
+			if e := errors.Join(os.RemoveAll(gone), os.Rename(dir, gone)); e != nil {
+				err = errors.Join(err, e)
+				continue
+			}
+			dir = gone
+		}
+		remove := os.RemoveAll
+		if h.remove != nil {
+			remove = h.remove
+		}
+		err = errors.Join(err, remove(dir))
 	}
 	return err
 }

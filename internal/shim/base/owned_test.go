@@ -1,6 +1,7 @@
 package base
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -88,5 +89,31 @@ func TestOwned(t *testing.T) {
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || !slices.Equal(left, []string{filepath.Join(dir, listingFile), m.Dir}) {
 		t.Errorf("after Prune there are %v, %v", left, err)
+	}
+}
+
+// TestPruneKilled: of a mask that a killed server has removed in part nothing is used.
+func TestPruneKilled(t *testing.T) {
+	dir := t.TempDir()
+	old := filepath.Join(dir, "mask-0123456789abcdef")
+	if err := os.MkdirAll(filepath.Join(old, "usr/lib"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	killed := errors.New("killed")
+	h := &Hider{Dir: dir, remove: func(name string) error {
+		if _, err := os.Lstat(old); err == nil {
+			t.Error("it is removed under the name by which it is taken for whole")
+		}
+		return errors.Join(os.Remove(filepath.Join(name, "usr/lib")), killed)
+	}}
+	if err := h.Prune(Mask{}); !errors.Is(err, killed) {
+		t.Errorf("got %v", err)
+	}
+	h.remove = nil
+	if err := h.Prune(Mask{}); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
