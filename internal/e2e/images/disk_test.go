@@ -302,6 +302,9 @@ func TestImageArchive(t *testing.T) {
 		t.Errorf("there is %+v, %v", list, err)
 	}
 	far.in.byName = map[string]base.Image{"there": s.in.byName["small"]}
+	if err := far.in.rows.Put(t.Context(), store.Image{Digest: digest, Doc: []byte("{}"), Pulled: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
 	done, err := far.Client().Import(t.Context(), bytes.NewReader(data), sprites.ImportOptions{})
 	if err != nil {
 		t.Fatal(err)

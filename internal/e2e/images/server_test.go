@@ -14,12 +14,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/runtime/gvisor"
 	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/internal/test/e2e"
@@ -36,6 +38,8 @@ type server struct {
 
 // shelf has images by name, as a store of images has them once they are extracted.
 type shelf struct {
+	rows *store.Images // of the last server over it
+
 	mu     sync.Mutex
 	byName map[string]base.Image
 }
@@ -65,6 +69,11 @@ func (s *shelf) find(_ context.Context, digest string) (base.Image, error) {
 
 // put puts an image on the shelf, of layers, the lowest first.
 func (s *shelf) put(name string, img base.Image, of ...string) {
+	defer func() {
+		if err := s.rows.Put(context.Background(), store.Image{Digest: s.byName[name].Digest, Doc: []byte("{}"), Pulled: time.Now()}); err != nil {
+			panic(err)
+		}
+	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sum := sha256.Sum256([]byte(name + strings.Join(of, ":")))
@@ -112,6 +121,7 @@ func serve(t testing.TB, dir string, in *shelf) *server {
 // deleteAll has all sprites deleted when the test ends.
 func (s *server) deleteAll() {
 	t := s.t
+	s.in.rows = s.Store.Images
 	t.Cleanup(func() { // before the server ends
 		list, err := s.Client().List(context.Background(), sprites.ListOptions{})
 		if err != nil {

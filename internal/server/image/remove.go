@@ -20,7 +20,7 @@ import (
 
 // Remove removes an image with all its names. If it is given by one of several names, it
 // only loses that name. usedBy says which sprites use an image: they keep it, and the error
-// names them. The caller sees to it that none begins to use it meanwhile.
+// names them. One that begins to use it meanwhile keeps it, too.
 func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(digest string) ([]string, error)) error {
 	row, name, err := s.find(ctx, nameOrDigest)
 	if err != nil {
@@ -40,7 +40,11 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 	if err != nil {
 		return err
 	}
-	if err := s.o.Store.Delete(ctx, row.Digest); err != nil {
+	err = s.o.Store.Delete(ctx, row.Digest)
+	if errors.Is(err, store.ErrInUse) {
+		err = fail.Newf("image_in_use", "see by whom: cove image info "+hexOf(row.Digest)[:minPrefix], "image %s is in use", nameOrDigest)
+	}
+	if err != nil {
 		return missing(err, nameOrDigest)
 	}
 	_, err = s.sweep(ctx, func(path string) bool { return slices.Contains(had, path) })
@@ -54,8 +58,8 @@ type Pruned struct {
 }
 
 // Prune removes the images that nobody uses, and what no image has: blobs, layers, and
-// downloads that nobody goes on with. used says whether a sprite uses an image; the caller
-// sees to it that none begins to use one meanwhile.
+// downloads that nobody goes on with. used says whether a sprite uses an image. One that
+// begins to use one meanwhile keeps it.
 func (s *Store) Prune(ctx context.Context, used func(digest string) bool) (p Pruned, err error) {
 	rows, err := s.o.Store.List(ctx)
 	if err != nil {
@@ -65,7 +69,10 @@ func (s *Store) Prune(ctx context.Context, used func(digest string) bool) (p Pru
 		if used(row.Digest) {
 			continue
 		}
-		if err := s.o.Store.Delete(ctx, row.Digest); err != nil && !errors.Is(err, store.ErrNotFound) {
+		err := s.o.Store.Delete(ctx, row.Digest)
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrInUse) {
+			continue
+		} else if err != nil {
 			return p, err
 		}
 		p.Images = append(p.Images, row.Digest)

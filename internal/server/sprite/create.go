@@ -121,6 +121,9 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 	if errors.Is(err, store.ErrExists) {
 		return sprites.Info{}, nameTaken(req.Name)
 	}
+	if errors.Is(err, store.ErrNoImage) {
+		return sprites.Info{}, goneImage(row)
+	}
 	if errors.Is(err, store.ErrNotFound) {
 		return sprites.Info{}, noInstall(req.Install) // it was dropped in between
 	}

@@ -164,6 +164,9 @@ func (f forker) fork(ctx context.Context, from store.Sprite, req sprites.ForkReq
 	if errors.Is(err, store.ErrExists) {
 		err = nameTaken(name)
 	}
+	if errors.Is(err, store.ErrNoImage) { // its source was removed, and then the image
+		err = goneImage(row)
+	}
 	return row, err
 }
 

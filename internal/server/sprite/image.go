@@ -74,3 +74,9 @@ func imageError(row store.Sprite, before string, err error) *fail.Error {
 	}
 	return nil
 }
+
+// goneImage says that the image of a new sprite was removed before the sprite was stored.
+func goneImage(row store.Sprite) *fail.Error {
+	ref := pinned(row.Config.Image, row.Base)
+	return fail.Newf(CodeImageNotFound, "get it again: cove image pull "+ref, "the image %s was removed meanwhile", ref)
+}

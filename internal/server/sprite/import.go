@@ -308,6 +308,9 @@ func (i *importer) adopt(ctx context.Context) error {
 	if errors.Is(err, store.ErrExists) {
 		return nameTaken(i.row.Name)
 	}
+	if errors.Is(err, store.ErrNoImage) {
+		return goneImage(i.row)
+	}
 	if err == nil {
 		i.layers.listLater()
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -93,9 +94,30 @@ func (t *Images) Unname(ctx context.Context, name string) error {
 	return nil
 }
 
-// Delete forgets an image and its names; ErrNotFound if there is none.
+// hasImage returns ErrNoImage if a base is an image that is not there.
+func hasImage(ctx context.Context, tx *sql.Tx, base string) error {
+	if !strings.HasPrefix(base, "sha256:") {
+		return nil
+	}
+	var there bool
+	err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM images WHERE digest = ?)", base).Scan(&there)
+	if err == nil && !there {
+		err = ErrNoImage
+	}
+	return err
+}
+
+// Delete forgets an image and its names; ErrNotFound if there is none, ErrInUse if a sprite's
+// disk is over it.
 func (t *Images) Delete(ctx context.Context, digest string) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		var used bool
+		if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM sprites WHERE base = ?)", digest).Scan(&used); err != nil {
+			return err
+		}
+		if used {
+			return ErrInUse
+		}
 		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM images WHERE digest = ?", digest))
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -45,4 +46,23 @@ func TestImages(t *testing.T) {
 			t.Errorf("a deleted image: got %+v, %v", got, err)
 		}
 	}
+}
+
+// An image and who uses it can't miss each other: whichever comes first keeps the other out.
+func TestImageInUse(t *testing.T) {
+	s, ctx := open(t, filepath.Join(t.TempDir(), "cove.db")), t.Context()
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	if err := s.Sprites.Create(ctx, &Sprite{ID: "1", Name: "paint", Base: digest}); !errors.Is(err, ErrNoImage) {
+		t.Errorf("a sprite over no image: %v", err)
+	}
+	must(t, s.Images.Put(ctx, Image{Digest: digest, Doc: []byte("{}"), Names: []string{"debian"}, Pulled: now()}))
+	must(t, s.Sprites.Create(ctx, &Sprite{ID: "1", Name: "paint", Base: digest}))
+	if err := s.Images.Delete(ctx, digest); !errors.Is(err, ErrInUse) {
+		t.Errorf("delete an image in use: %v", err)
+	}
+	if _, err := s.Images.Named(ctx, "debian"); err != nil {
+		t.Errorf("it is gone all the same: %v", err)
+	}
+	must(t, s.Sprites.Delete(ctx, "1"))
+	must(t, s.Images.Delete(ctx, digest))
 }

@@ -99,7 +99,8 @@ func (s Sprite) values() ([]any, error) {
 
 // Create adds a sprite, with a new layer for its disk on top of s.Layer, or of the
 // base where that is empty, and sets Layer and its times. A name or ID that is taken
-// is ErrExists, a layer that is not there ErrNotFound.
+// is ErrExists, a layer that is not there ErrNotFound, a base that is no image of Images, nor
+// the host's, ErrNoImage.
 func (t *Sprites) Create(ctx context.Context, s *Sprite) error {
 	s.CreatedAt = now()
 	s.UpdatedAt = s.CreatedAt
@@ -110,6 +111,9 @@ func (t *Sprites) Create(ctx context.Context, s *Sprite) error {
 		}
 		if taken {
 			return ErrExists
+		}
+		if err := hasImage(ctx, tx, s.Base); err != nil {
+			return err
 		}
 		if s.Layer, err = newLayer(ctx, tx, s.Layer); err != nil {
 			return err

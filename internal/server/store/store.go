@@ -29,6 +29,7 @@ var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("exists already")
 	ErrInUse    = errors.New("is in use")
+	ErrNoImage  = errors.New("its image is not there")
 )
 
 // KeyFile is the key of the secrets, in the folder of the database.
