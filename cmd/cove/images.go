@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/image"
 	"github.com/cove-dev/cove/internal/shim/base"
 )
@@ -15,6 +19,9 @@ type images struct{ store *image.Store }
 // who pulls.
 func (i images) Resolve(ctx context.Context, reference string) (digest string, err error) {
 	one, err := i.store.Get(ctx, reference)
+	if err == nil && len(one.Layers) == 0 {
+		err = fail.Newf("image_bad", "choose another image", "the image %s has no files: nothing could run in it", reference)
+	}
 	return one.Digest, err
 }
 
@@ -29,4 +36,18 @@ func (i images) ground(ctx context.Context, digest string) (base.Image, error) {
 		return base.Image{}, err
 	}
 	return base.Image{Digest: digest, Lowers: lowers, Env: one.Config.Env, User: one.Config.User, Workdir: one.Config.Workdir}, nil
+}
+
+// leaves returns a check that what is about to be written leaves the reserve of a folder's disk.
+func leaves(dir string, reserve int64) func(bytes int64) error {
+	return func(bytes int64) error {
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); err != nil {
+			return fmt.Errorf("look how full the disk of %s is: %w", dir, err)
+		}
+		if int64(st.Bavail)*st.Bsize-bytes < reserve {
+			return fail.New("no_space", "the server's disk has no room left for this image", "make room: cove image prune")
+		}
+		return nil
+	}
 }
