@@ -129,7 +129,7 @@ func (i Images) Remove(ctx context.Context, name string) error {
 
 // Prune removes the images that no sprite uses.
 func (i Images) Prune(ctx context.Context) (ImagePruned, error) {
-	var pruned ImagePruned
+	pruned := ImagePruned{Images: []string{}}
 	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "images", "prune")}, &pruned); err != nil {
 		return pruned, fmt.Errorf("prune images: %w", err)
 	}

@@ -30,9 +30,10 @@ type machineFlags struct {
 // machineKeys are the settings that are the defaults of machineFlags.
 var machineKeys = []config.Key{config.Image, config.Memory, config.CPUs, config.Disk, config.Include}
 
-func (m *machineFlags) register(cmd *cobra.Command) {
+func (m *machineFlags) register(inv *invocation, cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&m.image, "image", "", "start from this image: a name such as debian:12, oci:DIR, docker-archive:FILE or - (default: the tools of the server's machine)")
+	f.StringVar(&m.image, "image", "", "start from this image: a name such as debian:12, oci:DIR, docker-archive:FILE or -; host: the tools of the server's machine (default: host)")
+	must(cmd.RegisterFlagCompletionFunc("image", completeImage(inv)))
 	f.StringVar(&m.memory, "memory", "", "memory limit, such as 2G or 512M (default: the server's)")
 	f.IntVar(&m.cpus, "cpus", 0, "how many CPUs it may use (default: the server's)")
 	f.StringVar(&m.disk, "disk", "", "disk limit, checkpoints included, such as 20G (default: none; see cove update --help)")
@@ -42,6 +43,12 @@ func (m *machineFlags) register(cmd *cobra.Command) {
 
 // config is the machine asked for; nil where nothing is asked.
 func (m *machineFlags) config(cmd *cobra.Command) (*sprites.Config, error) {
+	if cmd.Flags().Changed("image") && m.image == "" {
+		return nil, usagef(cmd, "--image needs a name; host is the tools of the server's machine")
+	}
+	if m.image == hostBase {
+		m.image = ""
+	}
 	if m.image == "" && m.memory == "" && m.disk == "" && m.cpus == 0 && !cmd.Flags().Changed("cpus") {
 		return nil, nil
 	}
@@ -119,6 +126,9 @@ func ParseSize(text string) (int64, error) {
 	}
 	return int64(value * float64(int64(1)<<shift)), nil
 }
+
+// hostBase stands for the tools of the server's machine.
+const hostBase = "host"
 
 type createOptions struct {
 	machine machineFlags
@@ -201,7 +211,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		})
 	})
 	f := cmd.Flags()
-	o.machine.register(cmd)
+	o.machine.register(inv, cmd)
 	f.StringVar(&o.base, "base", "host", "what its disk starts from")
 	f.StringArrayVar(&o.labels, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
 	f.StringVar(&o.network, "network", "", "what it may reach: open, none, agent or defaults (see cove help policy; default: no rules)")
@@ -218,10 +228,13 @@ func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.Cr
 	if err := checkEnv(cmd, o.machine.env); err != nil {
 		return req, err
 	}
-	if o.machine.image != "" && cmd.Flags().Changed("base") {
-		return req, usagef(cmd, "--base or --image, not both")
+	if cmd.Flags().Changed("base") {
+		if cmd.Flags().Changed("image") {
+			return req, usagef(cmd, "--base or --image, not both")
+		}
+		o.machine.image = hostBase // whatever the settings say
 	}
-	if o.base != "host" {
+	if o.base != hostBase {
 		return req, usagef(cmd, "--base %q: there is only host; an image: --image %s", o.base, o.base)
 	}
 	req = sprites.CreateRequest{Name: name, Labels: o.labels} // host is what the base is anyhow

@@ -24,13 +24,15 @@ func newExportCommand(inv *invocation) *cobra.Command {
 		Short: "Write a sprite as one file, for another machine",
 		Long: `Writes a sprite as one archive to the standard output: what its disk has besides the base, at a
 checkpoint or now, and its settings. A sprite that is awake stands still for a moment, and goes
-on. Memory is never in it, and so nothing of /tmp, which is in memory. The values of its
+on. Memory is never in it, and so nothing of /tmp, which is in memory (unless the sprite's image
+has files there). The values of its
 environment, which may be secrets, are in it with --environment alone; what is in its files is,
 secret or not.
 
 The archive is a tar compressed by zstd, with the files below disk/ as in a layer of an OCI image.
 It depends neither on the machine nor on the version of cove; what the sprite has not changed of
-its base is not in it, and is the other machine's where it is imported. Only cove import takes it
+its base is not in it, and is the other machine's where it is imported. The image of a sprite is
+not in it either: the other server needs it (cove image pull, import). Only cove import takes it
 back, as a new sprite; to bring a sprite back to what it was, there is cove restore.`,
 		Example: `  cove export paint > paint.tar.zst
   cove export paint@v3 > paint-v3.tar.zst
@@ -164,7 +166,8 @@ func newImportCommand(inv *invocation) *cobra.Command {
 another one. There is a sprite once the whole archive has come and was found sound, or none at
 all; what is no archive of cove export, or has something in it that must not be, is refused.
 
-It goes on over this machine's base, and says so if that is another one than it was made over. Its
+It goes on over this machine's base, and says so if that is another one than it was made over; or
+over its image, which must be here. Its
 labels, which may grant it connectors, folders of the other machine, and rules of its network
 policy that open addresses are not taken over; each is told. What an archive of somebody else
 starts when the sprite boots is theirs.`,

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -34,7 +36,7 @@ that it was made from, whatever becomes of the name.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newImagePullCommand(inv), newImageImportCommand(inv), newImageListCommand(inv), newImageInfoCommand(inv),
-		asksFirst(inv, newImageRmCommand(inv), eachLost("the image %s; a sprite that needs it again has it pulled")),
+		asksFirst(inv, newImageRmCommand(inv), eachLost("the image %s, unless a sprite uses it: to have it again, pull or import it")),
 		asksFirst(inv, newImagePruneCommand(inv), func(context.Context, *cobra.Command, []string) ([]string, error) {
 			return []string{"all images that no sprite uses"}, nil
 		}))
@@ -68,7 +70,7 @@ names. An image that only your machine can reach is brought by cove image import
 			if err != nil {
 				return err
 			}
-			return showImage(inv, image, "is here")
+			return showImage(inv, image, args[0], "is here")
 		}),
 	}
 }
@@ -95,14 +97,15 @@ func imageNote(what string, e cove.ImageEvent) string {
 	return note
 }
 
-// showImage prints which image has come.
-func showImage(inv *invocation, image cove.Image, how string) error {
+// showImage prints which image has come, by the name that was asked for, if any.
+func showImage(inv *invocation, image cove.Image, name, how string) error {
+	name = cmp.Or(printable.Line(name), imageName(image))
 	return inv.show(image, func(w io.Writer) {
 		if inv.global.quiet {
 			return
 		}
-		inv.tell(w, "%s %s: %s, %s on the disk. Start from it: cove create NAME --image %s", imageName(image), how,
-			printable.Line(image.Digest), printable.Bytes(image.DiskBytes), printable.Word(imageName(image)))
+		inv.tell(w, "%s %s: %s, %s on the disk. Start from it: cove create NAME --image %s", name, how,
+			printable.Line(image.Digest), printable.Bytes(image.DiskBytes), printable.Word(name))
 	})
 }
 
@@ -147,7 +150,7 @@ docker-archive:FILE or oci-archive:FILE. The archive may be compressed by gzip o
 		if err != nil {
 			return err
 		}
-		return showImage(inv, image, "is imported")
+		return showImage(inv, image, name, "is imported")
 	})
 	cmd.Flags().StringVar(&name, "name", "", "call it `NAME`, such as tools:2 (default: as the archive says)")
 	return cmd
@@ -203,17 +206,21 @@ several have count for each), and how many sprites use them.`,
 
 func newImageInfoCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
-		Use:               "info NAME",
-		Aliases:           []string{"show"},
-		Short:             "Describe an image",
-		Long:              `Describes an image: what its programs run as, its layers, and which sprites use it.`,
+		Use:     "info NAME",
+		Aliases: []string{"show"},
+		Short:   "Describe an image",
+		Long: `Describes an image: what its programs run as, its layers, and which sprites use it. NAME is one
+of its names, its digest, or 12 digits with which that begins.`,
 		Example:           `  cove image info debian:12`,
-		Args:              exactArgs("the image's name, or 12 digits of its digest"),
+		Args:              exactArgs("the image's name"),
 		ValidArgsFunction: completeImage(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
 			all, err := images(ctx, inv)
 			if err != nil {
 				return err
+			}
+			if args[0] == "" {
+				return fail.New("bad_reference", "the image's name is empty", "see which there are: cove image list")
 			}
 			image, err := all.Get(ctx, args[0])
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -136,6 +137,9 @@ func writeLayout(w io.Writer, root *os.Root) error {
 func ensureImage(ctx context.Context, inv *invocation, c *cove.Client, machine *sprites.Config) error {
 	if machine == nil || machine.Image == "" {
 		return nil
+	}
+	if strings.HasPrefix(machine.Image, "/") || strings.HasPrefix(machine.Image, ".") {
+		return fail.Newf("bad_reference", "a file or folder: --image docker-archive:"+printable.Word(machine.Image)+", oci-archive:FILE, or oci:DIR", "%q can't be the name of an image", machine.Image)
 	}
 	all := cove.Images{Client: c}
 	if isImageSource(machine.Image) {

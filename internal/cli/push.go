@@ -63,7 +63,7 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.BoolVar(&o.dryRun, "dry-run", false, "check everything, say what would be done, and do nothing of it")
 	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
 	f.StringVar(&o.network, "network", config.Default(config.Network), "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
-	o.machine.register(cmd)
+	o.machine.register(inv, cmd)
 	registerSetup(cmd)
 	f.StringArrayVar(&o.allow, "allow", nil, "what else a new sprite may reach, from the start, as cove policy allow takes it: a name, or an address, such as 10.1.2.3:8443 (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))

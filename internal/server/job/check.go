@@ -75,7 +75,7 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 	case req.Interactive && (req.Guards.IdleSec > 0 || req.Guards.Turns > 0):
 		return nil, fail.Newf("bad_request", "leave out --max-idle and --max-turns", "what an agent does in a terminal, these guards don't see")
 	case req.Sprite != "" && (req.Config != nil || len(req.Include) > 0):
-		return nil, fail.Newf("bad_request", "leave out --sprite, or these", "sprite %.40s is there already: its limits and included folders are what they are", req.Sprite)
+		return nil, fail.Newf("bad_request", "leave out --sprite, or these", "a job in the sprite %.40s can't have an image, limits or included folders of its own: it has what the sprite has", req.Sprite)
 	case req.Sprite != "" && req.Remove:
 		return nil, fail.Newf("bad_request", "leave out --rm, or --sprite", "only a sprite that was made for the job is deleted with it")
 	case len(req.Env) > maxEnv:
