@@ -75,7 +75,7 @@ var imports = map[string][]string{
 	"internal/shim/policy":  nil,
 	"internal/shim/userns":  nil,
 
-	"internal/server":                     {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/printable", "internal/lib/private", "internal/server/job", "internal/server/image", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "sprites"},
+	"internal/server":                     {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/printable", "internal/lib/private", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "sprites"},
 	"internal/server/agents":              {"."},
 	"internal/server/archive":             {"internal/lib/safepath", "internal/server/plant", "internal/shim/layers", "sprites"},
 	"internal/server/image":               {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/fault", "internal/server/plant", "internal/server/store", "internal/shim/layers"},
