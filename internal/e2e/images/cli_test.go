@@ -83,7 +83,7 @@ func packed(t testing.TB, dir string) v1.Layer {
 // imageOf is an image of folders, the lowest first, for this machine.
 func imageOf(t testing.TB, config v1.Config, dirs ...string) v1.Image {
 	t.Helper()
-	image := v1.Image(empty.Image)
+	image := empty.Image
 	for _, dir := range dirs {
 		var err error
 		if image, err = mutate.AppendLayers(image, packed(t, dir)); err != nil {
