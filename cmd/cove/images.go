@@ -15,8 +15,7 @@ import (
 // disks lie on them.
 type images struct{ store *image.Store }
 
-// Resolve returns the digest of an image that is here. What a registry would say is asked by
-// who pulls.
+// Resolve returns the digest of an image that is here. It asks no registry: only a pull does.
 func (i images) Resolve(ctx context.Context, reference string) (digest string, err error) {
 	one, err := i.store.Get(ctx, reference)
 	if err == nil && len(one.Layers) == 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// What the server writes of an image leaves the reserve of its disk.
+// The server writes no image into the reserve of its disk.
 func TestLeaves(t *testing.T) {
 	dir := t.TempDir()
 	if err := leaves(dir, 0)(1); err != nil {

@@ -160,7 +160,7 @@ func TestHostileImage(t *testing.T) {
 		if got := s.run(name, "/busybox", "id"); !strings.HasPrefix(got, "uid=1001") {
 			t.Errorf("%s: got %q", name, got)
 		}
-		// What the guest writes lies in the sprite.
+		// The guest writes into the sprite.
 		for _, at := range []string{"/etc/passwd", "/etc/hosts", "/etc/gitconfig", secret} {
 			text, err := s.Client().Sprite(name).Command("/busybox", "cat", at).CombinedOutput()
 			if strings.Contains(string(text), "secret:") {

@@ -127,7 +127,7 @@ func (p *part) Write(b []byte) (int, error) {
 	return n, onDisk(err)
 }
 
-// commit gives the blob its name, if it is what it should be. What is not is removed.
+// commit gives the blob its name, if it is what it should be, and else removes it.
 func (p *part) commit() error {
 	if got := hex.EncodeToString(p.sum.Sum(nil)); got != p.d.Digest.Hex {
 		return errors.Join(bad("what came as %s has the digest sha256:%s", p.d.Digest, got), os.Remove(p.f.Name()))

@@ -148,7 +148,7 @@ type doc struct {
 	ID     string  `json:"id"` // the digest of the configuration
 }
 
-// New opens the store in a folder. What an earlier process has left half made is removed.
+// New opens the store in a folder. It removes what an earlier process has left half made.
 func New(o Options) (*Store, error) {
 	if o.Keychain == nil {
 		o.Keychain = authn.DefaultKeychain

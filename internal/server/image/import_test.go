@@ -79,7 +79,7 @@ func TestImport(t *testing.T) {
 	}()
 	entry, err = json.Marshal([]map[string]any{{"Config": digests[2], "RepoTags": []string{"new:1", "new:2"}, "Layers": digests[:2]}})
 	must(t, err)
-	both := layoutOf(t, mutate.AppendManifests(empty.Index, named(image, map[string]string{nameAnnotation: "docker.io/library/new:1", refAnnotation: "1"}, nil)), file("manifest.json", string(entry)))
+	both := layoutOf(t, mutate.AppendManifests(empty.Index, named(image, map[string]string{nameAnnotation: name.DefaultRegistry + "/library/new:1", refAnnotation: "1"}, nil)), file("manifest.json", string(entry)))
 	plainLayout := layoutOf(t, mutate.AppendManifests(empty.Index, named(image, nil, nil)))
 	platforms := mutate.AppendManifests(empty.Index, named(other, nil, &v1.Platform{OS: "linux", Architecture: "other"}), named(image, nil, &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
 	several := layoutOf(t, mutate.AppendManifests(empty.Index, named(other, map[string]string{refAnnotation: "reg.example/o:1"}, nil), named(image, map[string]string{refAnnotation: "reg.example/x:1"}, nil)))
@@ -137,7 +137,7 @@ func TestImportTakesNoDigest(t *testing.T) {
 	honest, err := s.Import(t.Context(), bytes.NewReader(dockerOf(t, map[string]v1.Image{"x:1": imageOf(t, layerOf(t, file("a", "1")))})), "", nil)
 	must(t, err)
 	short := hexOf(honest.Digest)[:minPrefix]
-	meant := []string{"debian@" + honest.Digest, "sha256:" + short, short, hexOf(honest.Digest), "docker.io/library/" + short + ":latest", "docker.io/library/sha256:" + short}
+	meant := []string{"debian@" + honest.Digest, "sha256:" + short, short, hexOf(honest.Digest), name.DefaultRegistry + "/library/" + short + ":latest", name.DefaultRegistry + "/library/sha256:" + short}
 	evil := configured(t, v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: v1.Config{User: "evil"}}, layerOf(t, file("a", "2")))
 	config, err := evil.RawConfigFile()
 	must(t, err)
@@ -156,7 +156,7 @@ func TestImportTakesNoDigest(t *testing.T) {
 		}
 	}
 	// An earlier cove let an archive do that.
-	row, err := s.o.Store.Named(t.Context(), "index.docker.io/library/y:1")
+	row, err := s.o.Store.Named(t.Context(), name.DefaultRegistry+"/library/y:1")
 	must(t, err)
 	for _, text := range meant {
 		if ref, err := parse(text); err == nil {

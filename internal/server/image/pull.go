@@ -29,8 +29,8 @@ const atOnce = 3
 const maxIndexes = 3
 
 // Pull brings the image of a tag or digest from its registry, and returns it when it can
-// be used. A tag is looked up each time. What is here already is not downloaded again, nor
-// is what another call is downloading. What came before an error is kept for the next call.
+// be used. A tag is looked up each time. Nothing is downloaded that is here already, or that
+// another call is downloading. The next call keeps what came before an error.
 func (s *Store) Pull(ctx context.Context, ref string, o PullOptions) (Image, error) {
 	parsed, err := parse(ref)
 	if err != nil {

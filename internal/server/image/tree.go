@@ -177,7 +177,7 @@ func (t *tree) find(name string) (n layers.Node, found bool, err error) {
 	return n, true, nil
 }
 
-// leave lets go of the folder at hand. What was made in it did not change its times.
+// leave lets go of the folder at hand. Its times are those of the layer, whatever was made in it.
 func (t *tree) leave() error {
 	if t.fd < 0 {
 		return nil
@@ -201,7 +201,7 @@ func (t *tree) hold(fd int, at string) error {
 	return nil
 }
 
-// open opens a folder of this layer. What is none, or not there, is ENOENT, ENOTDIR or ELOOP.
+// open opens a folder of this layer. ENOENT, ENOTDIR and ELOOP say that there is none.
 func (t *tree) open(dir string) (int, error) {
 	if dir == "" {
 		return plant.Duplicate(t.root)

@@ -230,7 +230,7 @@ func (f *fitter) make(img Image, userXattr bool) (record fittingRecord, err erro
 			return record, err
 		}
 	}
-	// What an image has there is of another sprite, from which it was made.
+	// The image may have been made from a sprite, and has that one's there.
 	mark := "trusted.overlay.opaque"
 	if userXattr {
 		mark = "user.overlay.opaque"
