@@ -161,6 +161,12 @@ func RemoveOwnGroup(dir, id string, place cgroup.Place) error {
 	return nil
 }
 
+// moveTo moves a process to a cgroup. If the folder is none, nothing is made there.
 func moveTo(dir string, pid int) error {
-	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+	f, err := os.OpenFile(filepath.Join(dir, "cgroup.procs"), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.Itoa(pid))
+	return errors.Join(err, f.Close())
 }

@@ -58,3 +58,15 @@ func TestLeaveAmongForks(t *testing.T) {
 		}
 	}
 }
+
+// TestMoveToNoGroup: no file is made in a folder that is no cgroup, where others would take it
+// for one.
+func TestMoveToNoGroup(t *testing.T) {
+	dir := t.TempDir()
+	if err := moveTo(dir, os.Getpid()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	if made, err := os.ReadDir(dir); err != nil || len(made) > 0 {
+		t.Errorf("made: %v, %v", made, err)
+	}
+}
