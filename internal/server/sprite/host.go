@@ -16,7 +16,7 @@ import (
 const (
 	bootLimit     = 2 * time.Minute
 	stopGrace     = 10 * time.Second       // when it falls asleep
-	stopLimit     = time.Minute            // beyond the grace, until the runtime is given up
+	stopLimit     = 3 * time.Minute        // beyond the grace, until the runtime is given up: 2,000 processes of a fork bomb end slowly
 	activityLimit = 30 * time.Second       // for the guest to say what runs in it
 	describeLimit = 500 * time.Millisecond // the same, while somebody waits for a description
 )

@@ -250,17 +250,30 @@ func (k *layerKeeper) compact(ctx context.Context, id string) error {
 // toMerge returns a sprite, the layers of its disk, and a run of them that is long
 // enough to be merged; nil: there is none.
 func (k *layerKeeper) toMerge(ctx context.Context, id string) (row store.Sprite, chain []store.Layer, run []string, err error) {
-	row, err = k.store.ByID(ctx, id)
+	row, chain, err = diskOf(
+		func() (store.Sprite, error) { return k.store.ByID(ctx, id) },
+		func(layer string) ([]store.Layer, error) { return k.store.Levels(ctx, layer) })
 	if errors.Is(err, store.ErrNotFound) {
-		return row, nil, nil, nil
+		err = nil
 	}
-	if err == nil {
-		chain, err = k.store.Levels(ctx, row.Layer)
-	}
-	if err != nil {
+	if err != nil || len(chain) == 0 {
 		return row, nil, nil, err
 	}
 	return row, chain, mergeable(chain[:len(chain)-1]), nil
+}
+
+// diskOf reads a sprite and then the layers of its disk. If the disk is replaced in between, so
+// that its layer is gone, it reads both again. No layers: the sprite's layer is not there.
+func diskOf(sprite func() (store.Sprite, error), layersOf func(layer string) ([]store.Layer, error)) (row store.Sprite, chain []store.Layer, err error) {
+	for was := ""; len(chain) == 0; was = row.Layer {
+		if row, err = sprite(); err != nil || row.Layer == was {
+			return row, nil, err
+		}
+		if chain, err = layersOf(row.Layer); err != nil {
+			return row, nil, err
+		}
+	}
+	return row, chain, nil
 }
 
 // begunMerge is a merge of which nothing is removed, neither what it makes nor of what,

@@ -30,3 +30,24 @@ func TestMergeable(t *testing.T) {
 		t.Errorf("a disk has %d sealed layers", longest)
 	}
 }
+
+// TestDiskReplacedMeanwhile: a disk that is replaced between two reads, so that its layer is gone,
+// is read again; a layer that is nowhere ends nothing.
+func TestDiskReplacedMeanwhile(t *testing.T) {
+	disks := []string{"old", "new"}
+	next := func() (store.Sprite, error) {
+		row := store.Sprite{Layer: disks[0]}
+		disks = disks[min(1, len(disks)-1):]
+		return row, nil
+	}
+	there := map[string][]store.Layer{"new": {{ID: "new"}}}
+	read := func(layer string) ([]store.Layer, error) { return there[layer], nil }
+	row, chain, err := diskOf(next, read)
+	if err != nil || row.Layer != "new" || len(chain) != 1 {
+		t.Errorf("got %s, %v, %v", row.Layer, chain, err)
+	}
+	disks = []string{"nowhere"}
+	if _, chain, err := diskOf(next, read); err != nil || chain != nil {
+		t.Errorf("of a layer that is nowhere: %v, %v", chain, err)
+	}
+}
