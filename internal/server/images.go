@@ -165,9 +165,11 @@ func (g *imageRoutes) tell(w http.ResponseWriter, r *http.Request, f func(contex
 	stop := make(chan struct{})
 	var telling sync.WaitGroup
 	telling.Go(func() { lines.write(w, rc, stop) })
-	one, err := f(r.Context(), lines.set)
-	close(stop)
-	telling.Wait()
+	one, err := func() (image.Image, error) {
+		defer telling.Wait() // whatever becomes of f: w is of no use after this handler
+		defer close(stop)
+		return f(r.Context(), lines.set)
+	}()
 	end := cove.ImageEvent{Type: "complete"}
 	if err != nil {
 		status, described := g.refusals.describe(err)

@@ -85,7 +85,7 @@ func TestMergeCopies(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 
-	// What ends it leaves nothing.
+	// A copy that is ended leaves nothing.
 	refused := errors.New("refused")
 	if err := MergeCopies(made+"2", []string{low, high}, false, func(int64) error { return refused }); !errors.Is(err, refused) {
 		t.Errorf("got %v, want %v", err, refused)
