@@ -3,6 +3,7 @@ package network
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"syscall"
@@ -199,18 +200,31 @@ except OSError as e: print(e)`, name)
 	both("after the gateway's death")
 
 	// A connection goes on through a checkpoint, and so does all else.
-	conn := i.Command("", "cove", "exec", "-s", "paint", "/home/sprite/prober", "slow", net.JoinHostPort(islandPublic6, "7"), "one", "two")
-	out := new(strings.Builder)
-	conn.Stdout = out
+	conn := i.Command("", "cove", "exec", "-i", "-s", "paint", "--env", "PATIENCE="+e2e.LastResort.String(), "/home/sprite/prober", "held", net.JoinHostPort(islandPublic6, "7"), "one", "two")
+	goOn, err := conn.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := conn.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := i.Within(conn.Start); err != nil {
 		t.Fatal(err)
 	}
-	e2e.Await(t, "an open connection", func() bool {
-		return strings.Contains(i.Run("", "cove", "policy", "log", "-s", "paint", "--all", "--since", "3s"), ":7 ("+islandPublic6+")")
-	})
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() || lines.Text() != "held" {
+		t.Fatalf("the connection: %q", lines.Text())
+	}
 	i.Run("", "cove", "checkpoint", "create", "-s", "paint")
-	if err := conn.Wait(); err != nil || !strings.Contains(out.String(), "onetwo") {
-		t.Errorf("a connection through a checkpoint: %v, %s", err, out)
+	if _, err := io.WriteString(goOn, "go on\n"); err != nil {
+		t.Fatal(err)
+	}
+	if !lines.Scan() || lines.Text() != `ok "onetwo"` {
+		t.Errorf("a connection through a checkpoint: %q", lines.Text())
+	}
+	if err := conn.Wait(); err != nil {
+		t.Errorf("its program: %v", err)
 	}
 	both("after a checkpoint")
 

@@ -171,7 +171,7 @@ func TestPolicyHolds(t *testing.T) {
 	// A malformed policy leaves the old one; a tightened one cuts, a loosened one
 	// needs nothing more.
 	i.policy("paint", allow("allowed.test")...)
-	cmd := i.Command("", "cove", "exec", "-s", "paint", "/home/sprite/prober", "download", islandPublic+":19")
+	cmd := i.Command("", "cove", "exec", "-s", "paint", "--env", "PATIENCE="+e2e.LastResort.String(), "/home/sprite/prober", "download", islandPublic+":19")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@
 //
 //	prober tcp ADDR TEXT              connect, send, hear
 //	prober slow ADDR TEXT TEXT        the same, with a pause between
+//	prober held ADDR TEXT TEXT        the same, with a line of the input between
 //	prober tls ADDR NAME [split|ech]  handshake for a name; "-" for none
 //	prober http ADDR REQUEST          send as it is (\r\n escaped), hear the answer
 //	prober udp ADDR TEXT
@@ -17,6 +18,7 @@
 package main
 
 import (
+	"bufio"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -53,6 +55,8 @@ func probe(what string, args []string) (string, error) {
 		return talk("tcp", args[0], word(args[1]))
 	case "slow":
 		return talk("tcp", args[0], args[1:]...)
+	case "held":
+		return held(args[0], args[1], args[2])
 	case "udp":
 		return talk("udp", args[0], args[1])
 	case "from":
@@ -156,6 +160,29 @@ func talk(network, addr string, texts ...string) (string, error) {
 		return "", err
 	}
 	return converse(conn, texts...)
+}
+
+// held sends a text, waits for a line of its input, however long that takes, sends the
+// other one on the same connection, and hears what comes back for both.
+func held(addr, first, second string) (string, error) {
+	conn, err := net.DialTimeout("tcp", addr, patience)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, first); err != nil {
+		return "", err
+	}
+	fmt.Println("held")
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(conn, second); err != nil {
+		return "", err
+	}
+	buf := make([]byte, len(first)+len(second))
+	n, err := io.ReadFull(conn, buf)
+	return string(buf[:n]), err
 }
 
 func converse(conn net.Conn, texts ...string) (string, error) {
