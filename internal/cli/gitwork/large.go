@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
@@ -29,7 +30,7 @@ type LargeFile struct {
 // maxPointer bounds a pointer, as git-lfs does.
 const maxPointer = 1024
 
-var pointer = regexp.MustCompile(`\Aversion https://git-lfs\.github\.com/spec/v1\n(?:ext-\d-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize (\d{1,18})\n\z`)
+var pointer = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\Aversion https://git-lfs\.github\.com/spec/v1\n(?:ext-\d-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize (\d{1,18})\n\z`) })
 
 // LargeFiles lists those in a commit's tree, each content once. Where nothing says
 // that Git LFS is in use, nothing is looked for.
@@ -112,7 +113,7 @@ func (s *scratch) pointersAmong(ctx context.Context, files []File) ([]LargeFile,
 		if err != nil {
 			return nil, fmt.Errorf("look for large files: %w", err)
 		}
-		if m := pointer.FindSubmatch(body); m != nil {
+		if m := pointer().FindSubmatch(body); m != nil {
 			size, _ := strconv.ParseInt(string(m[2]), 10, 64) // of so many digits it is one
 			list = append(list, LargeFile{Path: paths[id], OID: string(m[1]), Size: size, blob: id})
 		}

@@ -38,7 +38,7 @@ func (Claude) Prepare(t Task) (Work, error) {
 	if strings.TrimSpace(t.Plan) == "" {
 		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
 	}
-	if t.Session != "" && !sessionID.MatchString(t.Session) {
+	if t.Session != "" && !sessionID().MatchString(t.Session) {
 		return Work{}, fmt.Errorf("%.40q can't be a session", t.Session)
 	}
 	prompt := t.Dir + "/prompt.md"

@@ -54,7 +54,7 @@ func (c Cove) Prepare(t Task) (Work, error) {
 		return Work{}, fmt.Errorf("the agent cove has no model %.80q: write PROVIDER/MODEL, such as %s", model, strings.Join(c.Models(), ", "))
 	case strings.TrimSpace(t.Plan) == "":
 		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
-	case t.Session != "" && !sessionID.MatchString(t.Session):
+	case t.Session != "" && !sessionID().MatchString(t.Session):
 		return Work{}, fmt.Errorf("%.40q can't be a session", t.Session)
 	case t.Interactive:
 		return Work{}, errors.New("the agent cove has nothing to show in a terminal; leave out --interactive")

@@ -58,7 +58,7 @@ func (c *Custom) Prepare(t Task) (Work, error) {
 	if t.Interactive && len(d.Interactive) == 0 {
 		return Work{}, fmt.Errorf("the agent %s has no command for a terminal", d.Name)
 	}
-	if t.Session != "" && !sessionID.MatchString(t.Session) {
+	if t.Session != "" && !sessionID().MatchString(t.Session) {
 		return Work{}, fmt.Errorf("%.40q can't be a session", t.Session)
 	}
 	argv := d.Argv
@@ -154,7 +154,7 @@ func (r *customReader) Event(ev cove.JobEvent) []Event {
 	}
 	r.count(all)
 	if s := r.rules.Session; s != nil && matchesAll(all, s.Match) {
-		if id := at(all, s.ID); sessionID.MatchString(id) {
+		if id := at(all, s.ID); sessionID().MatchString(id) {
 			r.session = id
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -135,11 +136,14 @@ var (
 	// AgentName is what an agent may be called.
 	AgentName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
-	variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`)
-	fieldPath    = regexp.MustCompile(`^[A-Za-z0-9_$-]{1,80}(\.[A-Za-z0-9_$-]{1,80}){0,9}$`)
-	fileName     = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,80}(/[A-Za-z0-9_.-]{1,80}){0,5}$`)
-	needSize     = regexp.MustCompile(`^([0-9]{1,7})([MG])$`)
-	placeholder  = regexp.MustCompile(`\{[a-z_]+\}`)
+	// Compiled at the first use: that takes a millisecond, for which each call of cove would wait.
+	variableName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`) })
+	fieldPath    = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^[A-Za-z0-9_$-]{1,80}(\.[A-Za-z0-9_$-]{1,80}){0,9}$`)
+	})
+	fileName    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_.-]{1,80}(/[A-Za-z0-9_.-]{1,80}){0,5}$`) })
+	needSize    = regexp.MustCompile(`^([0-9]{1,7})([MG])$`)
+	placeholder = regexp.MustCompile(`\{[a-z_]+\}`)
 )
 
 // ParseDefinition reads the definition of an agent, which may be anybody's. Its errors
@@ -256,7 +260,7 @@ func (p *definitionParser) identity() {
 		}
 	}
 	for _, name := range d.Keys {
-		if !variableName.MatchString(name) {
+		if !variableName().MatchString(name) {
 			p.add("keys", "", "%.60q can't be a variable's name", name)
 		}
 	}
@@ -364,13 +368,13 @@ func (p *definitionParser) environment() {
 		p.add("env", "", "more than %d variables or files", maxListed)
 	}
 	for name, value := range d.Env {
-		if !variableName.MatchString(name) || strings.ContainsRune(value, 0) {
+		if !variableName().MatchString(name) || strings.ContainsRune(value, 0) {
 			p.add("env."+name, "", "%.60q can't be a variable", name)
 		}
 		p.placeholders("env."+name, value)
 	}
 	for name := range d.Files {
-		if !fileName.MatchString(name) || path.Clean(name) != name || strings.HasPrefix(name, "..") {
+		if !fileName().MatchString(name) || path.Clean(name) != name || strings.HasPrefix(name, "..") {
 			p.add("files."+name, "such as [files] \"config.json\" = '''…'''", "%.60q can't be a file's name: it is relative, below {files}", name)
 		}
 	}
@@ -436,7 +440,7 @@ func (p *definitionParser) rule(key string, match map[string]string, paths ...st
 		paths = append(paths, field)
 	}
 	for _, field := range paths {
-		if field != "" && !fieldPath.MatchString(field) {
+		if field != "" && !fieldPath().MatchString(field) {
 			p.add(key, "such as message.text", "%.60q is no dotted path", field)
 		}
 	}

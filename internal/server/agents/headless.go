@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove"
 )
@@ -61,7 +62,7 @@ func (t Task) headless(argv, interactive []string) (Work, error) {
 	if strings.TrimSpace(t.Plan) == "" {
 		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
 	}
-	if t.Session != "" && !sessionID.MatchString(t.Session) {
+	if t.Session != "" && !sessionID().MatchString(t.Session) {
 		return Work{}, fmt.Errorf("%.40q can't be a session", t.Session)
 	}
 	w := Work{
@@ -105,7 +106,7 @@ func through(connector string) string { return "http://" + connector + ".connect
 
 // sessionID is what an agent may call a session: it becomes an argument, and comes
 // from a place where an agent worked.
-var sessionID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
+var sessionID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`) })
 
 // jsonLines reads an agent's report: lines of JSON on its standard output.
 type jsonLines struct {
@@ -133,7 +134,7 @@ func (j *jsonLines) next(ev cove.JobEvent, into any) bool {
 
 // name takes in what the agent calls its session.
 func (j *jsonLines) name(session string) {
-	if sessionID.MatchString(session) {
+	if sessionID().MatchString(session) {
 		j.session = session
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"regexp"
 	"slices"
+	"sync"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -20,7 +21,7 @@ const (
 )
 
 // mcpTool is what a tool of an MCP server may be called; the protocol has no more.
-var mcpTool = regexp.MustCompile(`^([A-Za-z0-9_.-]{1,64}|\*)$`)
+var mcpTool = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([A-Za-z0-9_.-]{1,64}|\*)$`) })
 
 // checkMCP refuses MCP servers that the agent could not be given: each is a connector
 // of this server's, and says which of its tools may be called.
@@ -51,7 +52,7 @@ func (in *intake) checkMCP(ctx context.Context, req cove.JobRequest, agent agent
 			return fail.Newf("bad_request", "write --mcp host:"+s.Connector+"=TOOL,TOOL", "the tools of %s that may be called must be named, at most %d of them, or * alone", s.Connector, maxServerTools)
 		}
 		for _, tool := range s.Tools {
-			if !mcpTool.MatchString(tool) {
+			if !mcpTool().MatchString(tool) {
 				return fail.Newf("bad_request", "", "a tool can't be called %.80q", tool)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -20,10 +21,10 @@ type Images interface {
 }
 
 // reference is what a reference to an image can consist of. All else is the business of Images.
-var reference = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,510}$`)
+var reference = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,510}$`) })
 
 func checkReference(ref string) error {
-	if !reference.MatchString(ref) {
+	if !reference().MatchString(ref) {
 		return fail.Newf(CodeBadRequest, "for example: debian:12", "%.200q can't be the name of an image", ref)
 	}
 	return nil
@@ -50,9 +51,9 @@ func baseOf(ctx context.Context, h *Host, name, ref string) (string, error) {
 // pinned is a reference to an image that no tag moves.
 func pinned(ref, digest string) string {
 	switch {
-	case reference.MatchString(ref) && strings.HasSuffix(ref, "@"+digest):
+	case reference().MatchString(ref) && strings.HasSuffix(ref, "@"+digest):
 		return ref
-	case !reference.MatchString(ref) || strings.ContainsRune(ref, '@') || strings.HasPrefix(ref, "sha256:"):
+	case !reference().MatchString(ref) || strings.ContainsRune(ref, '@') || strings.HasPrefix(ref, "sha256:"):
 		return digest
 	}
 	return ref + "@" + digest
