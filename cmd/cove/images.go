@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -35,6 +36,11 @@ func (i images) ground(ctx context.Context, digest string) (base.Image, error) {
 		return base.Image{}, err
 	}
 	return base.Image{Digest: digest, Lowers: lowers, Env: one.Config.Env, User: one.Config.User, Workdir: one.Config.Workdir}, nil
+}
+
+// unfit removes from a data folder what cove added to an image that is gone.
+func unfit(dir string) func(digest string) error {
+	return func(digest string) error { return base.RemoveFittings(filepath.Join(dir, "base"), digest) }
 }
 
 // leaves returns a check that what is about to be written leaves the reserve of a folder's disk.

@@ -321,7 +321,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return err
 	}
 	defer closing(&err, st)
-	stored, err := image.New(image.Options{Dir: filepath.Join(dir, "oci"), Store: st.Images, UserNS: userns.Inside(), Claim: leaves(dir, reserve), Logger: logger})
+	stored, err := image.New(image.Options{Dir: filepath.Join(dir, "oci"), Store: st.Images, UserNS: userns.Inside(), Removed: unfit(dir), Claim: leaves(dir, reserve), Logger: logger})
 	if err != nil {
 		return err
 	}

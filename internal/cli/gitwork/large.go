@@ -30,7 +30,9 @@ type LargeFile struct {
 // maxPointer bounds a pointer, as git-lfs does.
 const maxPointer = 1024
 
-var pointer = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\Aversion https://git-lfs\.github\.com/spec/v1\n(?:ext-\d-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize (\d{1,18})\n\z`) })
+var pointer = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\Aversion https://git-lfs\.github\.com/spec/v1\n(?:ext-\d-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize (\d{1,18})\n\z`)
+})
 
 // LargeFiles lists those in a commit's tree, each content once. Where nothing says
 // that Git LFS is in use, nothing is looked for.

@@ -49,7 +49,9 @@ func (r *Repo) Remotes(ctx context.Context) ([]Remote, error) {
 var usualPorts = map[string]int{"https": 443, "http": 80, "ssh": 22, "git+ssh": 22, "ssh+git": 22, "git": 9418}
 
 // hostName is a name that can't be taken for an address.
-var hostName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`) })
+var hostName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+})
 
 // parseRemote reads a remote's URL, or [USER@]HOST:PATH.
 func parseRemote(text string) (Remote, bool) {

@@ -65,6 +65,10 @@ type Options struct {
 	Transport http.RoundTripper // nil: http.DefaultTransport
 	Logger    *slog.Logger      // nil: discard
 
+	// Removed is called after an image was removed, by Remove or Prune: nothing of the image may be
+	// used any more. nil: nobody has anything of it.
+	Removed func(digest string) error
+
 	// Claim is called before bytes are written to the disk. Its error ends what is under way.
 	// nil: nobody counts.
 	Claim func(bytes int64) error
@@ -155,6 +159,9 @@ func New(o Options) (*Store, error) {
 	}
 	if o.Transport == nil {
 		o.Transport = http.DefaultTransport
+	}
+	if o.Removed == nil {
+		o.Removed = func(string) error { return nil }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -48,7 +48,7 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 		return missing(err, nameOrDigest)
 	}
 	_, err = s.sweep(ctx, func(path string) bool { return slices.Contains(had, path) })
-	return err
+	return errors.Join(err, s.o.Removed(row.Digest))
 }
 
 // Pruned is what Prune removed.
@@ -76,6 +76,9 @@ func (s *Store) Prune(ctx context.Context, used func(digest string) bool) (p Pru
 			return p, err
 		}
 		p.Images = append(p.Images, row.Digest)
+		if err := s.o.Removed(row.Digest); err != nil {
+			return p, err
+		}
 	}
 	p.Bytes, err = s.sweep(ctx, func(string) bool { return true })
 	return p, err

@@ -36,7 +36,10 @@ func TestRemove(t *testing.T) {
 	r := newRegistry(t)
 	shared := layerOf(t, file("a", "1"))
 	one, two := imageOf(t, shared, layerOf(t, file("b", "2"))), imageOf(t, shared, layerOf(t, file("c", "3")))
-	s := storeIn(t, t.TempDir(), r)
+	var removed []string
+	s := storeIn(t, t.TempDir(), r, func(o *Options) {
+		o.Removed = func(digest string) error { removed = append(removed, digest); return nil }
+	})
 	refOne, refTwo, also := r.push(t, "one:1", one), r.push(t, "two:1", two), r.push(t, "also:1", two)
 	for _, ref := range []string{refOne, refTwo, also} {
 		_, err := s.Pull(t.Context(), ref, PullOptions{})
@@ -72,6 +75,9 @@ func TestRemove(t *testing.T) {
 	must(t, s.Remove(t.Context(), digestOf(t, two), nobody))
 	if got := namesIn(t, s, blobFolder, layerFolder, stagingFolder); len(got) != 0 {
 		t.Errorf("left %q", got)
+	}
+	if want := []string{digestOf(t, one), digestOf(t, two)}; !slices.Equal(removed, want) {
+		t.Errorf("told of %q, want %q", removed, want)
 	}
 }
 

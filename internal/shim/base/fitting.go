@@ -47,7 +47,7 @@ type fittingRecord struct {
 
 // fittingName is the name of an image's fitting.
 func (img Image) fittingName(userXattr bool) string {
-	name := "image-" + strings.TrimPrefix(img.Digest, "sha256:")[:16]
+	name := imagePrefix + strings.TrimPrefix(img.Digest, "sha256:")[:16]
 	if fittingFormat > 1 {
 		name += "-" + strconv.Itoa(fittingFormat)
 	}
@@ -75,7 +75,7 @@ func (img Image) Fit(dir, name string, userXattr bool) (Fitting, error) {
 	if name == "" {
 		name = own
 	}
-	if name != filepath.Base(name) || !strings.HasPrefix(name, "image-") {
+	if name != filepath.Base(name) || !strings.HasPrefix(name, imagePrefix) {
 		return fail(fmt.Errorf("%q is no fitting's name", name))
 	}
 	record, err := readFitting(filepath.Join(dir, name))
@@ -104,8 +104,11 @@ func readFitting(dir string) (record fittingRecord, err error) {
 	return record, err
 }
 
-// unfinished begins the names of fittings that are being made. Hider.Prune leaves them alone.
-const unfinished = "fit-"
+// The beginnings of names in the folder of all bases. Hider.Prune leaves both alone.
+const (
+	imagePrefix = "image-"
+	unfinished  = "fit-" // of a fitting that is being made, or removed
+)
 
 // stageFitting makes the folder in which a fitting is made.
 func stageFitting(dir string) (tmp string, err error) {
@@ -119,18 +122,53 @@ func stageFitting(dir string) (tmp string, err error) {
 }
 
 // SweepFittings removes from the folder of all bases the fittings that an earlier server was
-// making when it ended. Fit must not run meanwhile.
-func SweepFittings(dir string) error {
+// making when it ended, and those of images that are gone. Fit must not run meanwhile.
+func SweepFittings(dir string, gone func(digest string) bool) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
 		if strings.HasPrefix(e.Name(), unfinished) {
-			err = errors.Join(err, layers.Remove(filepath.Join(dir, e.Name())))
+			err = errors.Join(err, layers.Remove(name))
+		} else if strings.HasPrefix(e.Name(), imagePrefix) {
+			if record, readErr := readFitting(name); readErr == nil && gone(record.Digest) {
+				err = errors.Join(err, RemoveFittings(dir, record.Digest))
+			}
 		}
 	}
 	return err
+}
+
+// RemoveFittings removes the fittings of an image from the folder of all bases. No disk may lie
+// on them any more.
+func RemoveFittings(dir, digest string) error {
+	img := Image{Digest: digest}
+	var err error
+	for _, userXattr := range []bool{false, true} {
+		err = errors.Join(err, removeFitting(dir, img.fittingName(userXattr), digest))
+	}
+	return err
+}
+
+// removeFitting gives a fitting the name of an unfinished one first: half of it is none.
+func removeFitting(dir, name, digest string) error {
+	placing.Lock()
+	record, err := readFitting(filepath.Join(dir, name))
+	if err != nil || record.Digest != digest {
+		placing.Unlock()
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return err
+	}
+	tmp, err := os.MkdirTemp(dir, unfinished)
+	if err == nil {
+		err = os.Rename(filepath.Join(dir, name), filepath.Join(tmp, name))
+	}
+	placing.Unlock()
+	return errors.Join(err, layers.Remove(tmp))
 }
 
 // placing is held while a fitting gets its name. A server makes all fittings of its folder.

@@ -190,14 +190,14 @@ func TestFitKilled(t *testing.T) {
 		t.Errorf("a fitting in use was made anew: %v", err)
 	}
 	for range 2 {
-		if err := SweepFittings(dir); err != nil {
+		if err := SweepFittings(dir, func(string) bool { return false }); err != nil {
 			t.Error(err)
 		}
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || !exists(mark) {
 		t.Errorf("got %v, %v, want the fitting alone", entries, err)
 	}
-	if err := SweepFittings(filepath.Join(dir, "none")); err != nil {
+	if err := SweepFittings(filepath.Join(dir, "none"), func(string) bool { return true }); err != nil {
 		t.Error(err)
 	}
 }

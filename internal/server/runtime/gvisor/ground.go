@@ -11,6 +11,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim/base"
 )
@@ -32,6 +33,18 @@ func (s *images) find(ctx context.Context, digest string) (base.Image, error) {
 		err = fmt.Errorf("image %s was found for %s", img.Digest, digest)
 	}
 	return img, err
+}
+
+// gone returns a function that says whether an image is certainly not here any more.
+func (s *images) gone(ctx context.Context) func(digest string) bool {
+	return func(digest string) bool {
+		if s.get == nil {
+			return false
+		}
+		_, err := s.get(ctx, digest)
+		e, ok := errors.AsType[*fail.Error](err)
+		return ok && e.Code == "image_not_found"
+	}
 }
 
 // baseRecord notes, in the lowest layer of a disk, which base that lies on.

@@ -94,7 +94,7 @@ func (r *Runtime) init() {
 		r.cgroups = &cgroups{userNS: r.UserNS}
 		r.launcher = &launcher{folder: r.folder, shim: r.Shim, runsc: r.Runsc, patience: r.Patience, cgroups: r.cgroups}
 		r.watcher = &watcher{folder: r.folder, base: r.base, layers: r.layers, launcher: r.launcher, tasks: r.tasks, logger: r.Logger}
-		r.takeover = &takeover{folder: r.folder, userNS: r.UserNS, launcher: r.launcher, watcher: r.watcher, logger: r.Logger}
+		r.takeover = &takeover{folder: r.folder, userNS: r.UserNS, launcher: r.launcher, watcher: r.watcher, images: r.images, logger: r.Logger}
 	})
 }
 

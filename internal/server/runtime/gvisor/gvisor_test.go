@@ -18,9 +18,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/runtime/runtimetest"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/internal/test/need"
@@ -157,18 +159,43 @@ func TestLiveOfLogs(t *testing.T) {
 	}
 }
 
-// A server removes the fittings of images that the one before was making.
+// A server removes the fittings that the one before was making, and those of images that are
+// gone.
 func TestLiveSweepsFittings(t *testing.T) {
 	rt := newRuntime(t, t.TempDir())
-	left := filepath.Join(folder(rt.Dir).bases(), "fit-1", "tree")
-	if err := os.MkdirAll(left, 0o700); err != nil {
+	kept, lost, unknown := "sha256:"+strings.Repeat("1", 64), "sha256:"+strings.Repeat("2", 64), "sha256:"+strings.Repeat("3", 64)
+	rt.Images = func(_ context.Context, digest string) (base.Image, error) {
+		switch digest {
+		case kept:
+			return base.Image{Digest: kept}, nil
+		case lost:
+			return base.Image{}, fail.New("image_not_found", "there is no such image here", "")
+		}
+		return base.Image{}, errors.New("the database does not answer")
+	}
+	bases := folder(rt.Dir).bases()
+	unfinished := filepath.Join(bases, "fit-1", "tree")
+	if err := os.MkdirAll(unfinished, 0o700); err != nil {
 		t.Fatal(err)
+	}
+	dirs := map[string]string{}
+	for _, digest := range []string{kept, lost, unknown} {
+		f, err := base.Image{Digest: digest, Lowers: []string{t.TempDir()}}.Fit(bases, "", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs[digest] = f.Dir
 	}
 	if live, err := rt.Live(t.Context()); len(live) > 0 || err != nil {
 		t.Errorf("got %v, %v", live, err)
 	}
-	if _, err := os.Lstat(filepath.Dir(left)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the fitting is left: %v", err)
+	for dir, stays := range map[string]bool{filepath.Dir(unfinished): false, dirs[kept]: true, dirs[lost]: false, dirs[unknown]: true} {
+		if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) == stays {
+			t.Errorf("%s: %v, want it kept: %v", dir, err, stays)
+		}
+	}
+	if left, err := os.ReadDir(bases); len(left) != 2 || err != nil {
+		t.Errorf("left %v, %v", left, err)
 	}
 }
 

@@ -23,6 +23,7 @@ type takeover struct {
 	userNS   bool // see Runtime
 	launcher *launcher
 	watcher  *watcher
+	images   *images
 	logger   *slog.Logger
 
 	mu   sync.Mutex
@@ -34,7 +35,7 @@ func (t *takeover) live(ctx context.Context) ([]sprite.Sandbox, error) {
 	if err := layers.Remove(t.folder.imports()); err != nil {
 		t.logger.Warn("removing what an import has left", "err", err)
 	}
-	if err := base.SweepFittings(t.folder.bases()); err != nil {
+	if err := base.SweepFittings(t.folder.bases(), t.images.gone(ctx)); err != nil {
 		t.logger.Warn("removing fittings of images that are not finished", "err", err)
 	}
 	entries, err := os.ReadDir(t.folder.runs())
