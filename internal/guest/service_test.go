@@ -248,13 +248,19 @@ func TestServiceCrash(t *testing.T) {
 	m.call("POST", "/v1/services/nobody/stop", "", 404)
 
 	// One that ends well is left alone; one that can't be started is tried again.
-	got = types(m.stream("PUT", "/v1/services/b?duration=500ms", define("echo done")))
-	same(t, "events", got, "started, stdout done, exit 0, complete")
+	longEnough(t, 500*time.Millisecond, func(d time.Duration) bool {
+		got = types(m.stream("PUT", "/v1/services/b?duration="+d.String(), define("echo done")))
+		if !strings.Contains(got, "exit 0") {
+			m.call("DELETE", "/v1/services/b", "", 204)
+			return false
+		}
+		same(t, "events", got, "started, stdout done, exit 0, complete")
+		return true
+	})
 	same(t, "status", m.service("b").State.Status, sprites.ServiceStopped)
-	got = types(m.stream("PUT", "/v1/services/c?duration=200ms", `{"cmd":"no-such-program"}`))
-	if !strings.Contains(got, "command not found") {
-		t.Errorf("got %q", got)
-	}
+	longEnough(t, 200*time.Millisecond, func(d time.Duration) bool {
+		return strings.Contains(types(m.stream("PUT", "/v1/services/c?duration="+d.String(), `{"cmd":"no-such-program"}`)), "command not found")
+	})
 	m.settle("c", func(d sprites.Service) bool { return d.State.RestartCount > 0 })
 	m.stream("POST", "/v1/services/c/stop", "") // though just now it does not run
 
@@ -542,8 +548,13 @@ func TestServiceManyNeeds(t *testing.T) {
 func TestServiceEnds(t *testing.T) {
 	s := &guest.Server{Dir: t.TempDir()}
 	m := start(t, s)
-	m.stream("PUT", "/v1/services/a?duration=200ms", define("echo $$; sleep 1000 & echo $!; wait"))
-	pids := strings.Fields(types(m.stream("GET", "/v1/services/a/logs", "")))
+	var pids []string
+	longEnough(t, 200*time.Millisecond, func(d time.Duration) bool {
+		m.stream("PUT", "/v1/services/a?duration="+d.String(), define("echo $$; sleep 1000 & echo $!; wait"))
+		said := types(m.stream("GET", "/v1/services/a/logs", ""))
+		pids = strings.Fields(said)
+		return strings.Count(said, "stdout") == 2
+	})
 	s.Stop(time.Second)
 	for _, text := range pids {
 		var pid int

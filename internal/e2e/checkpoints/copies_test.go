@@ -38,7 +38,7 @@ func TestCopiesDiffer(t *testing.T) {
 		return h.Run("", "cove", "exec", "-s", sprite, "--", "sh", "-c", script)
 	}
 	e2e.Await(t, "the services", func() bool { return sh("paint", "cat /home/sprite/began-*") == "xxx" })
-	sh("paint", "(setsid sprite-env generation --wait >/home/sprite/waiting 2>&1 &)")
+	sh("paint", "(setsid sprite-env generation --wait >/home/sprite/waiting 2>&1 &); until ls -l /proc/$(pgrep -x sprite-env)/fd 2>/dev/null | grep -q socket:; do sleep 0.05; done")
 	_, stderr, code := h.Streams("fork", "paint", "copy", "--count", "2")
 	if code != 0 || !strings.Contains(stderr, "repeat random numbers") {
 		t.Errorf("fork: %d, %s", code, stderr)

@@ -197,7 +197,7 @@ func TestPauseLimit(t *testing.T) {
 		h.Run("", "cove", "exec", "-s", name, "--user", "root", "--", "sh", "-c", "echo "+name+" >/dev/shm/mark")
 		h.Stage(name, true)
 	}
-	pid, _ := h.Background("", "cove", "exec", "-s", "paint0", "--", "sleep", "1000")
+	pid, _ := h.Background("", "cove", "exec", "-s", "paint0", "--", "sleep", "100000")
 	e2e.Await(t, "the command", func() bool {
 		info, err := h.Client().Get(t.Context(), "paint0")
 		return err == nil && info.Status == sprites.StatusRunning

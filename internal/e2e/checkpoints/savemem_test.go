@@ -27,11 +27,11 @@ while True:
 // goesOn fails unless the number in the file count grows, by the process that wrote it
 // before. The file is empty for a moment whenever it is written.
 const goesOn = `read_count() {
-	for try in $(seq 200); do b=$(cat count); [ "$b" ] && return; sleep 0.01; done
+	for try in $(seq 20000); do b=$(cat count); [ "$b" ] && return; sleep 0.01; done
 	echo "nothing is counted"; exit 1
 }
 read_count; a=$b
-for n in $(seq 200); do
+for n in $(seq 4000); do
 	read_count
 	[ "${a#* }" = "${b#* }" ] || { echo "another process counts: $a, then $b"; exit 1; }
 	[ "$a" = "$b" ] || exit 0
@@ -44,7 +44,7 @@ func startHolding(t *testing.T, h *e2e.Host) {
 	h.Write("hold.py", holding)
 	h.Run("", "cove", "create", "paint", "--idle", "0", "--memory", "512M")
 	h.Run("", "cove", "cp", h.Home+"/../hold.py", "paint:hold.py")
-	h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "setsid nohup python3 hold.py >/dev/null 2>&1 & for i in $(seq 1200); do [ -s count ] && exit; sleep 0.1; done; exit 1")
+	h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "setsid nohup python3 hold.py >/dev/null 2>&1 & for i in $(seq 6000); do [ -s count ] && exit; sleep 0.1; done; exit 1")
 }
 
 // TestSaveNearLimit: the memory of a sprite that uses most of what it may is saved,

@@ -37,7 +37,7 @@ func TestKernelCrash(t *testing.T) {
 		}
 	}
 	h.Sh("paint", "true")
-	_, ended := h.Background("", "cove", "exec", "-s", "paint", "sh", "-c", "touch /tmp/begun; sleep 1000")
+	_, ended := h.Background("", "cove", "exec", "-s", "paint", "sh", "-c", "touch /tmp/begun; sleep 100000")
 	h.Sh("paint", "until test -e /tmp/begun; do sleep 0.1; done")
 	e2e.SignalAll(t, syscall.SIGUSR2, h.SandboxState().PID)
 	if out, err := ended(); err == nil || !strings.Contains(out, says) {

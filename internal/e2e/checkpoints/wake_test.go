@@ -95,8 +95,9 @@ func TestWakeFails(t *testing.T) {
 		counting(h, "paint", mark)
 	}
 
+	written := "$(cat " + filepath.Join(h.Data, "layers/*/root/upper/home/sprite/count") + " | wc -c)"
 	for what, standing := range map[string][2]string{
-		"it has run":     {`"$real" "$@"; sleep 1`, ended},
+		"it has run":     {"had=" + written + `; "$real" "$@"; until [ ` + written + " -gt $had ]; do sleep 0.05; done", ended},
 		"it can't go on": {":", `starting container: restoring container "x": vfs.CompleteRestore() failed: 9p: failed to walk`},
 	} {
 		mark := begin()
@@ -122,7 +123,7 @@ func TestSleepFails(t *testing.T) {
 	bin := ownBinaries(h)
 	h.Serve(nil)
 	h.Run("", "cove", "create", "paint", "--idle", "0")
-	h.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "sleep", "1000")
+	h.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "sleep", "100000")
 	runsc := filepath.Join(bin, "cove-runsc")
 	if err := os.Rename(runsc, runsc+".real"); err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ func TestFullDiskKept(t *testing.T) {
 	h := e2e.NewSmallHost(t, "256m")
 	h.Serve(nil, "--disk-reserve", "0")
 	h.Run("", "cove", "create", "paint", "--idle", "0")
-	h.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "python3", "-c", "import time; x = bytes(range(256)) * 80000; time.sleep(1000)")
+	h.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "python3", "-c", "import time; x = bytes(range(256)) * 80000; time.sleep(100000)")
 	archive := e2e.Export(h, t, "paint")
 	fill := filepath.Join(h.Data, "fill")
 	full := func(but int64) {

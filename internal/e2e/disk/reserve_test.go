@@ -37,12 +37,15 @@ func (l *limited) left(t *testing.T) int64 {
 }
 
 // bySteps writes so many times so many bytes, with a pause after each, and says how large
-// the file is then.
+// the file is then. With a further argument it writes a little of another file again and
+// again, until there is the file that this names.
 const bySteps = `
 import os, sys, time
-f = open('big', 'wb', buffering=0)
+f, g = open('big', 'wb', buffering=0), open('more', 'wb', buffering=0)
 for _ in range(int(sys.argv[1])): f.write(bytes(int(sys.argv[2]))); time.sleep(float(sys.argv[3]))
+while sys.argv[4:] and not os.path.exists(sys.argv[4]): g.write(bytes(4096)); time.sleep(0.02)
 print(os.stat('big').st_size)
+open('said', 'w').write('%d' % os.stat('big').st_size)
 `
 
 // TestDiskReserve has a sprite without a limit fill the disk: it is paused while there is
@@ -111,7 +114,7 @@ func TestDiskReserveOfDead(t *testing.T) {
 	l := newLimitedOf(t, "1g", "--disk-reserve", "256M")
 	l.fillDisk(t, 600<<20)
 	l.Run("", "cove", "create", "wild")
-	l.Run("", "cove", "exec", "-s", "wild", "--detach", "--", "python3", "-c", bySteps, "300", "1048576", "0.02")
+	l.Run("", "cove", "exec", "-s", "wild", "--detach", "--", "python3", "-c", bySteps, "300", "1048576", "0.02", "enough")
 	held := func() bool { i := l.Info("wild").Cove; return i.Held != nil && i.Paused }
 	e2e.Await(t, "the sprite is held", held)
 	e2e.SignalAll(t, 9, l.PID())
@@ -127,18 +130,23 @@ func TestDiskReserveOfDead(t *testing.T) {
 	e2e.Await(t, "it is held as soon as it has written", held)
 	e2e.SignalAll(t, 9, l.PID())
 	l.Serve(nil, "--idle", "0", "--disk-reserve", "0")
+	l.Run("", "cove", "exec", "-s", "wild", "touch", "enough")
 	e2e.Await(t, "it has finished", func() bool {
-		out, _ := l.Try("", "cove", "exec", "-s", "wild", "stat", "-c", "%s", "big")
-		return out == fmt.Sprintln(300<<20)
+		out, _ := l.Try("", "cove", "exec", "-s", "wild", "cat", "said")
+		return out == fmt.Sprint(300<<20)
 	})
 }
 
-// hog takes more memory than the disk has left, and writes until it is stopped.
+// hog takes more memory than the disk has left, and writes until it is stopped. On a disk
+// that has become full before that, it tries again.
 const hog = `
 import os, time
 memory = os.urandom(300 << 20)
 f = open('big', 'wb', buffering=0)
-while True: f.write(os.urandom(1 << 20)); time.sleep(0.02)
+while True:
+    try: f.write(os.urandom(1 << 20))
+    except OSError: pass
+    time.sleep(0.02)
 `
 
 // TestDiskReserveAdvice: the disk has no room for the memory of a sprite that is held because

@@ -103,6 +103,7 @@ func TestBackendEnds(t *testing.T) {
 	stopped, _ := h.Push(repo, "--agent", "shell", "plan.md")
 	h.UntilStep(stopped)
 	h.Run("", "cove", "job", "stop", stopped)
+	h.Try("", "cove", "job", "wait", stopped)
 	if got := h.Job(stopped); got.State != cove.JobCancelled || got.Commits != 1 {
 		t.Errorf("stopped: %+v", got)
 	}

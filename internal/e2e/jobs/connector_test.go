@@ -49,7 +49,7 @@ func TestConnectors(t *testing.T) {
 	}
 	ask := func(sprite, path string) string {
 		t.Helper()
-		return h.Run("", "cove", "exec", "-s", sprite, "--", "curl", "-s", "-m", "20", "-H", "x-api-key: placeholder", "http://anthropic.connect.internal"+path)
+		return h.Run("", "cove", "exec", "-s", sprite, "--", "curl", "-s", "-m", "600", "-H", "x-api-key: placeholder", "http://anthropic.connect.internal"+path)
 	}
 	if out := ask("paint", "/check"); !strings.Contains(out, "cove connector grant anthropic --sprite paint") {
 		t.Errorf("granted to nobody: %s", out)
@@ -126,7 +126,7 @@ func TestJobConnector(t *testing.T) {
 	h.Write("agent/claude", `#!/bin/sh
 case $1 in --version) echo 1; exit;; esac
 cat >/dev/null
-curl -s -m 20 -H "x-api-key: $ANTHROPIC_API_KEY" "$ANTHROPIC_BASE_URL/check" | grep -o 'right: .*'
+curl -s -m 600 -H "x-api-key: $ANTHROPIC_API_KEY" "$ANTHROPIC_BASE_URL/check" | grep -o 'right: .*'
 while ! [ -e /tmp/go ]; do sleep 0.1; done
 echo '{"type":"result","subtype":"success","result":"done"}'
 `)
@@ -137,7 +137,7 @@ echo '{"type":"result","subtype":"success","result":"done"}'
 	repo := h.Repository("repo", map[string]string{"plan.md": "Do it.\n"})
 	job, sprite := h.Push(repo, "plan.md", "--agent", "claude", "--include", tools, "--env", "PATH="+tools+":/.sprite/bin:/usr/local/bin:/usr/bin:/bin")
 	ask := func() string {
-		out, _ := h.Try("", "cove", "exec", "-s", sprite, "--", "curl", "-s", "-m", "20", "http://anthropic.connect.internal/check")
+		out, _ := h.Try("", "cove", "exec", "-s", sprite, "--", "curl", "-s", "-m", "600", "http://anthropic.connect.internal/check")
 		return out
 	}
 	e2e.Await(t, "the agent asks", func() bool {

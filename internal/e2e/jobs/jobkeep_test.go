@@ -222,8 +222,9 @@ func testInterruptedPush(h *e2e.Host) {
 	before := names()
 	h.Write("big/plan.md", "## None\n```sh\ntrue\n```\n")
 	// Enough that the upload can't have ended.
-	h.Run("big", "sh", "-c", "head -c 10M /dev/urandom >big")
+	h.Run("big", "sh", "-c", "head -c 40M /dev/urandom >big")
 	h.Run("big", "git", "init", "-q")
+	h.Run("big", "git", "config", "core.compression", "0")
 	h.Run("big", "git", "add", "-A")
 	h.Run("big", "git", "commit", "-q", "-m", "first")
 	pid, ended := h.Background("big", "cove", "push", "plan.md", "--agent", "shell")

@@ -153,8 +153,8 @@ func TestPolicyHolds(t *testing.T) {
 	i.fails("paint", "udp", islandPublic+":7", "x")
 	i.look("paint", "time.test")
 	i.reaches("paint", "x", "udp", islandPublic+":7", "x")
-	if got := i.probe("paint", "flood", resolver, "sub.test", "400"); !strings.HasPrefix(got, `ok "`) || len(got) < len(`ok "100"`) {
-		t.Errorf("400 names of one domain: %s were refused", got)
+	if got := i.heard("paint", "flood", resolver, "sub.test", "600"); !strings.HasPrefix(got, `ok "`) || got == `ok "0"` {
+		t.Errorf("600 names of one domain: %s were refused", got)
 	}
 	if n := i.inward.Load(); n != 0 {
 		t.Errorf("%d connections got inward", n)
@@ -243,6 +243,7 @@ func TestFailsClosed(t *testing.T) {
 	address := strings.TrimSpace(i.Run("", "cove", "exec", "-s", "other", "python3", "-c",
 		"import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('10.88.0.1', 53)); print(s.getsockname()[0])"))
 	i.Run("", "cove", "exec", "-s", "other", "--detach", "python3", "-m", "http.server", "8000", "--bind", "0.0.0.0")
+	i.Run("", "cove", "exec", "-s", "other", "--", "sh", "-c", "until curl -s -o /dev/null localhost:8000; do sleep 0.1; done")
 	i.fails("paint", "tcp", address+":8000", "GET / HTTP/1.0\r\n\r\n")
 }
 

@@ -95,11 +95,11 @@ func TestSecretsStay(t *testing.T) {
 	}
 	i.Run("", "cove", "connector", "put", "vault", "--upstream", "http://127.0.0.1:9000", "--header", "X-Api-Key: {secret}")
 	i.Run("", "cove", "connector", "grant", "vault", "--sprite", "paint")
-	i.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "kept="+e2e.Planted+"; sleep 1000; echo $kept")
+	i.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "kept="+e2e.Planted+"; sleep 100000; echo $kept")
 
 	ask := func(args ...string) string {
 		t.Helper()
-		out, _ := i.Try("", "cove", append([]string{"exec", "-s", "paint", "--", "curl", "-sS", "-i", "--raw", "-m", "20"}, args...)...)
+		out, _ := i.Try("", "cove", append([]string{"exec", "-s", "paint", "--", "curl", "-sS", "-i", "--raw", "-m", "600"}, args...)...)
 		for _, form := range []string{vaultKey, url.QueryEscape(vaultKey), base64.StdEncoding.EncodeToString([]byte(vaultKey)), "of-the-vault"} {
 			if strings.Contains(out, form) {
 				t.Errorf("%s: the answer has the secret:\n%s", strings.Join(args, " "), out)

@@ -66,7 +66,7 @@ func TestLiveCheckpoints(t *testing.T) {
 	// The policy of a fork is its own.
 	i.policy("late", `{"include":"none"}`)
 	for sprite, want := range map[string]int{"paint": 0, "early": 0, "late": 1} {
-		dial := fmt.Sprintf("import socket; socket.create_connection((%q, 7), 5)", islandPublic)
+		dial := fmt.Sprintf("import socket; socket.create_connection((%q, 7), 600)", islandPublic)
 		if out, code := i.Try("", "cove", "exec", "-s", sprite, "--", "python3", "-c", dial); code != want {
 			t.Errorf("%s: a connection out ends with %d: %s", sprite, code, out)
 		}

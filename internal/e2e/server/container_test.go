@@ -152,7 +152,7 @@ held = []
 for i in range(int(sys.argv[1]) // 10):
     held.append(b"x" * (10 << 20)); time.sleep(0.02)
 open("/tmp/held", "w").close()
-time.sleep(1000)`
+time.sleep(100000)`
 	for sprite, size := range map[string]string{"small": "80", "medium": "250"} {
 		h.Run("", "cove", "create", sprite)
 		h.Run("", "cove", "exec", "-s", sprite, "--detach", "--", "python3", "-c", hold, size)
@@ -202,7 +202,7 @@ func TestWakeInASmallerContainer(t *testing.T) {
 	h.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "python3", "-c", `import os, time
 held = os.urandom(300 << 20)
 open("/tmp/held", "w").close()
-time.sleep(1000)`)
+time.sleep(100000)`)
 	h.Sh("paint", "until test -e /tmp/held; do sleep 0.1; done")
 	h.Run("", "cove", "suspend", "paint")
 	h.EndServer(syscall.SIGTERM)
@@ -415,7 +415,7 @@ func TestServerIsInit(t *testing.T) {
 		})
 		return cmd, init
 	}
-	beat := []string{"cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 1000"}
+	beat := []string{"cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 100000"}
 	beats := []string{"exec", "-s", "paint", "--", "sh", "-c", "until test -s ~/pid; do sleep 0.1; done; kill -0 $(cat ~/pid)"}
 
 	server, init := begin()
@@ -423,7 +423,7 @@ func TestServerIsInit(t *testing.T) {
 	h.Run("", "nsenter", append(inside, "cove", "create", "paint")...)
 	h.Run("", "nsenter", append(inside, beat...)...)
 	h.Run("", "nsenter", append(append(inside, "cove"), beats...)...)
-	orphan := strings.TrimSpace(h.Run("", "nsenter", append(inside, "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!")...))
+	orphan := strings.TrimSpace(h.Run("", "nsenter", append(inside, "sh", "-c", "sleep 100000 >/dev/null 2>&1 & echo $!")...))
 	h.Run("", "nsenter", append(inside, "kill", "-KILL", orphan)...)
 	e2e.Await(t, "the end of a process without a parent, which the first one takes in", func() bool {
 		_, code := h.Try("", "nsenter", append(inside, "test", "!", "-e", "/proc/"+orphan)...)
@@ -503,12 +503,12 @@ func TestServerBelowInit(t *testing.T) {
 		return code == 0
 	})
 	h.Run("", "nsenter", append(inside, "cove", "create", "paint")...)
-	h.Run("", "nsenter", append(inside, "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 1000")...)
+	h.Run("", "nsenter", append(inside, "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 100000")...)
 	lives := []string{"cove", "exec", "-s", "paint", "--", "sh", "-c", "until test -s ~/pid; do sleep 0.1; done; kill -0 $(cat ~/pid)"}
 	h.Run("", "nsenter", append(inside, lives...)...)
 	end(container, inside, "-TERM")
 
-	container, inside = newContainer(h, "sleep 1000 & wait")
+	container, inside = newContainer(h, "sleep 100000 & wait")
 	defer end(container, inside, "-KILL")
 	if out, code := h.Try("", "nsenter", append(inside, lives...)...); code != 0 || strings.Contains(out, "began anew") {
 		t.Fatalf("after the container's end: %d, %s", code, out)
@@ -524,7 +524,7 @@ func TestServerBelowInit(t *testing.T) {
 // ended, and says nothing of one that takes them in.
 func TestDoctorOfInit(t *testing.T) {
 	h := e2e.NewRootHost(t)
-	for script, warns := range map[string]bool{"sleep 1000 & wait": false, "exec sleep 1000": true} {
+	for script, warns := range map[string]bool{"sleep 100000 & wait": false, "exec sleep 100000": true} {
 		container, inside := newContainer(h, script)
 		orphan := strings.TrimSpace(h.Run("", "nsenter", append(inside, "sh", "-c", "sleep 0 >/dev/null 2>&1 & echo $!")...))
 		e2e.Await(t, "the end of a process without a parent", func() bool {

@@ -21,7 +21,7 @@ func TestDataFolderCopiedLive(t *testing.T) {
 	begin := func(data string, names ...string) {
 		t.Helper()
 		for _, name := range names {
-			at(data).Run("", "cove", "exec", "-s", name, "--detach", "sleep", "1000")
+			at(data).Run("", "cove", "exec", "-s", name, "--detach", "sleep", "100000")
 			booted[data+name] = boot(name)
 		}
 	}

@@ -46,7 +46,7 @@ func TestHolderKilled(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
 	h.Run("", "cove", "create", "paint", "--idle", "0")
-	h.Run("", "cove", "exec", "-s", "paint", "--detach", "sleep", "1000")
+	h.Run("", "cove", "exec", "-s", "paint", "--detach", "sleep", "100000")
 	h.Run("", "cove", "exec", "-s", "paint", "touch", "/dev/shm/mark", "file") // in memory, and on disk
 	check := func(t *testing.T, after string) {
 		t.Helper()

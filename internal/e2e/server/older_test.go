@@ -255,7 +255,7 @@ func TestDataFolderMoved(t *testing.T) {
 	h.Serve(nil)
 	h.Run("", "cove", "create", "paint", "--idle", "0")
 	h.Sh("paint", "echo one > data; echo one > /dev/shm/memory; mkfifo fifo")
-	h.Run("", "cove", "exec", "-s", "paint", "--detach", "sh", "-c", "exec sleep 1000 <>fifo")
+	h.Run("", "cove", "exec", "-s", "paint", "--detach", "sh", "-c", "exec sleep 100000 <>fifo")
 	h.Run("", "cove", "checkpoint", "create", "-s", "paint", "--memory")
 	h.Run("", "cove", "suspend", "paint")
 	h.EndServer(syscall.SIGTERM)

@@ -19,7 +19,7 @@ func TestShimMemory(t *testing.T) {
 	e2e.NeedsCgroups(t)
 	h := e2e.NewHost(t)
 	h.Run("", "cove", "create", "paint", "-q")
-	h.Run("", "cove", "exec", "-s", "paint", "--detach", "sleep", "1000")
+	h.Run("", "cove", "exec", "-s", "paint", "--detach", "sleep", "100000")
 	group := func() string {
 		for _, root := range []string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup"} {
 			if dirs, _ := filepath.Glob(filepath.Join(root, "cove-"+h.Info("paint").ID+"-*-shim")); len(dirs) == 1 { // the pattern is right
@@ -85,7 +85,7 @@ func TestShimMemory(t *testing.T) {
 func TestTerminatedShim(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Run("", "cove", "create", "paint", "--idle", "0")
-	h.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 1000")
+	h.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 100000")
 	h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "until test -s ~/pid; do sleep 0.1; done")
 	shims, server := h.Shims(), h.PID()
 	if len(shims) != 1 {

@@ -186,7 +186,7 @@ func TestServerUnit(t *testing.T) {
 	m.says("systemd runs the server now", "cove", "server", "install")
 	m.says("run by:    systemd, /etc/systemd/system/cove.service", "cove", "server", "status")
 	m.says("enabled", "systemctl", "is-enabled", "cove")
-	m.says("", "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 1000")
+	m.says("", "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 100000")
 	m.says("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "until test -s ~/pid; do sleep 0.1; done")
 	m.says("The server runs at", "cove", "server", "restart")
 
@@ -245,7 +245,7 @@ func TestServerUnitOfUser(t *testing.T) {
 	m.says("systemd runs the server now", person("cove", "server", "install")...)
 	m.says("run by:    systemd, /tmp/home/.config/systemd/user/cove.service", person("cove", "server", "status")...)
 	m.says("", person("cove", "create", "paint")...)
-	m.says("", person("cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 1000")...)
+	m.says("", person("cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 100000")...)
 	m.says("", person("cove", "exec", "-s", "paint", "--", "sh", "-c", "until test -s ~/pid; do sleep 0.1; done")...)
 	m.says("The server runs at", person("cove", "server", "restart")...)
 	m.says("", person("cove", "exec", "-s", "paint", "--", "sh", "-c", "kill -0 $(cat ~/pid)")...)

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/http/httptrace"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -79,14 +81,21 @@ func remove(h *e2e.Host, r *removal) {
 }
 
 func removeStarting(h *e2e.Host, r *removal) {
-	_, wait := h.Background("", "cove", "exec", "-s", r.sprite, "sleep", "1000")
-	ran := make(chan error, 1)
-	go func() { ran <- h.Client().Sprite(r.sprite).Command("sleep", "1000").Run() }()
-	e2e.Await(h.T, "the commands to be on their way", func() bool {
+	_, wait := h.Background("", "cove", "exec", "-s", r.sprite, "sleep", "100000")
+	e2e.Await(h.T, "the command line's command to be on its way", func() bool {
 		info, err := h.Client().Get(h.T.Context(), r.sprite)
 		return err == nil && slices.Contains(info.Cove.AwakeBy, "exec")
 	})
-	<-time.After(50 * time.Millisecond) // for the other of the two
+	ran, sent := make(chan error, 1), make(chan struct{})
+	written := sync.OnceFunc(func() { close(sent) })
+	ctx := httptrace.WithClientTrace(h.T.Context(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { written() }})
+	go func() {
+		err := h.Client().Sprite(r.sprite).CommandContext(ctx, "sleep", "100000").Run()
+		written()
+		ran <- err
+	}()
+	<-sent
+	<-time.After(50 * time.Millisecond) // for the server to have begun with it
 	remove(h, r)
 	checkRemoved(h, wait, <-ran)
 }

@@ -39,7 +39,7 @@ func TestSilentExec(t *testing.T) {
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 		return ended
 	}
-	running := h.Command("", "cove", "exec", "-s", "paint", "sh", "-c", "echo on; exec sleep 1000")
+	running := h.Command("", "cove", "exec", "-s", "paint", "sh", "-c", "echo on; exec sleep 100000")
 	var said bytes.Buffer
 	running.Stderr = &said
 	out, err := running.StdoutPipe()

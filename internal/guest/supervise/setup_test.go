@@ -3,10 +3,12 @@ package supervise_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest/supervise"
@@ -90,26 +92,31 @@ func TestSetupScriptFails(t *testing.T) {
 		want         []string
 	}{
 		{"exit", "echo one\necho no such package >&2\nexit 3\n", 0, []string{".cove/setup.sh exited with 3:\none\nno such package"}},
-		{"time", "echo begins\nsetsid sleep 100000 &\nsleep 100000\n", 5, []string{"took longer than the 5s that it has", "begins"}},
+		{"time", "echo begins\nsetsid sleep 100000 &\nsleep 100000\n", 5, []string{"took longer than the %s that it has", "begins"}},
 		{"signal", "kill -9 $$\n", 0, []string{"was ended by signal:KILL"}},
 		{"interpreter", "#!/nonexistent/shell\n", 0, []string{".cove/setup.sh does not start"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			home := t.TempDir()
-			j := withScript(t, home, "true", test.script)
-			j.spec.SetupScript.TimeoutSec = test.seconds
-			end := j.run()
-			if end.Phase != "prepare" || end.ExitCode == 0 {
-				t.Errorf("got %+v", end)
-			}
-			for _, want := range test.want {
-				if !strings.Contains(end.Reason, want) {
-					t.Errorf("the reason is %q, without %q", end.Reason, want)
+			longEnough(t, max(test.seconds, 1), func(limit int64) error {
+				j := withScript(t, home, "true", test.script)
+				if test.seconds > 0 {
+					j.spec.SetupScript.TimeoutSec = limit
 				}
-			}
-			if left := j.processes(); len(left) > 0 {
-				t.Errorf("left behind: %v", left)
-			}
+				end := j.run()
+				if end.Phase != "prepare" || end.ExitCode == 0 {
+					t.Errorf("got %+v", end)
+				}
+				if left := j.processes(); len(left) > 0 {
+					t.Errorf("left behind: %v", left)
+				}
+				for _, want := range test.want {
+					if want = strings.ReplaceAll(want, "%s", (time.Duration(limit) * time.Second).String()); !strings.Contains(end.Reason, want) {
+						return fmt.Errorf("the reason is %q, without %q", end.Reason, want)
+					}
+				}
+				return nil
+			})
 			next := withScript(t, home, "true", "echo fine\n")
 			if end := next.run(); end.Phase != "done" || outputOf(next, "setup") != "fine" {
 				t.Errorf("the next: %+v", end)

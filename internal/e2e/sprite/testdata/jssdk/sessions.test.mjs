@@ -33,7 +33,7 @@ describe('sessions', { concurrency: 4 }, () => {
   });
 
   test('51 attach: after a dropped connection, scrollback and then what comes', async () => {
-    const found = await elsewhere(sprite, 'js-51-plain', 'echo one; echo two >&2; read x; echo "got $x"; exit 9', { maxRunAfterDisconnect: '60s' });
+    const found = await elsewhere(sprite, 'js-51-plain', 'echo one; echo two >&2; read x; echo "got $x"; exit 9', { maxRunAfterDisconnect: '1h' });
     const again = await opened(sprite.attachSession(found.id));
     await until('scrollback', () => again.stdout === 'one\n' && again.stderr === 'two\n');
     again.cmd.stdin.write('three\n');
