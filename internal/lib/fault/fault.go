@@ -88,10 +88,11 @@ const (
 	InstallStored Point = "install-stored" // the store has it
 	InstallUsed   Point = "install-used"   // the sprite of a job begins with it, and the job is not queued yet
 
-	ImageBlob    Point = "image-blob"    // a blob of an image has its name
-	ImageStaged  Point = "image-staged"  // a layer is extracted, in a folder that the next start removes
-	ImageLayered Point = "image-layered" // it has its name
-	ImageStored  Point = "image-stored"  // the store has the image
+	ImageBlob     Point = "image-blob"     // a blob of an image has its name
+	ImageComposed Point = "image-composed" // so has the layer of an image that is made here
+	ImageStaged   Point = "image-staged"   // a layer is extracted, in a folder that the next start removes
+	ImageLayered  Point = "image-layered"  // it has its name
+	ImageStored   Point = "image-stored"   // the store has the image
 
 	EpochStored Point = "epoch-stored" // a change is in the store, and the file beside it does not say so yet
 	EpochNoted  Point = "epoch-noted"  // it does
@@ -104,6 +105,9 @@ var InstallPoints = []Point{InstallBegun, InstallMade, InstallStored, InstallUse
 
 // ImagePoints are those of an image on its way into the store.
 var ImagePoints = []Point{ImageBlob, ImageStaged, ImageLayered, ImageStored}
+
+// ComposePoints are those of an image that is made here.
+var ComposePoints = []Point{ImageBlob, ImageComposed, ImageStaged, ImageLayered, ImageStored}
 
 // StorePoints are those of every change of the store, and of a start with an older one.
 var StorePoints = []Point{EpochStored, EpochNoted, AsideMoved}

@@ -46,11 +46,11 @@ func (s *Store) fetch(ctx context.Context, d v1.Descriptor, from source, watch f
 }
 
 // document reads a blob that is small, and has been fetched.
-func (s *Store) document(d v1.Descriptor) ([]byte, error) {
-	return os.ReadFile(s.blobPath(d.Digest)) // its size was checked when it was fetched
+func (l folders) document(d v1.Descriptor) ([]byte, error) {
+	return os.ReadFile(l.blobPath(d.Digest)) // its size was checked when it was fetched
 }
 
-func (s *Store) blobPath(h v1.Hash) string { return s.path(blobFolder, h.Hex) }
+func (l folders) blobPath(h v1.Hash) string { return l.path(blobFolder, h.Hex) }
 
 // claim counts bytes that are about to be written.
 func (s *Store) claim(n int64) error {

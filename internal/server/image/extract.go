@@ -35,8 +35,8 @@ type note struct {
 }
 
 // readNote reads the note of a layer; os.ErrNotExist: it is not extracted.
-func (s *Store) readNote(chain string) (n note, err error) {
-	text, err := os.ReadFile(s.path(layerFolder, hexOf(chain), noteName))
+func (l folders) readNote(chain string) (n note, err error) {
+	text, err := os.ReadFile(l.path(layerFolder, hexOf(chain), noteName))
 	if err != nil {
 		return n, err
 	}
@@ -185,7 +185,7 @@ func plain(r io.Reader) (io.ReadCloser, error) {
 	switch {
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
 		return gzip.NewReader(br)
-	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}), len(head) >= 4 && head[0]&0xf0 == 0x50 && bytes.HasPrefix(head[1:], []byte{0x2a, 0x4d, 0x18}):
+	case isZstd(head):
 		d, err := zstd.NewReader(br, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
 		if err != nil {
 			return nil, err
@@ -195,6 +195,12 @@ func plain(r io.Reader) (io.ReadCloser, error) {
 		return nil, bad("it is compressed by bzip2 or xz; gzip, zstd and no compression are known")
 	}
 	return io.NopCloser(br), nil
+}
+
+// isZstd reports whether a blob that begins so is compressed by zstd. It may begin with a frame
+// that is skipped.
+func isZstd(head []byte) bool {
+	return bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}) || len(head) >= 4 && head[0]&0xf0 == 0x50 && bytes.HasPrefix(head[1:], []byte{0x2a, 0x4d, 0x18})
 }
 
 // extraction makes the files of a tar.

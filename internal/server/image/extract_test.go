@@ -634,7 +634,7 @@ func FuzzExtract(f *testing.F) {
 		for _, sub := range []string{blobFolder, layerFolder, stagingFolder} {
 			must(t, os.MkdirAll(filepath.Join(dir, sub), 0o700))
 		}
-		s := &Store{o: Options{Dir: dir}, pinned: map[string]int{}}
+		s := &Store{folders: folders{dir}, o: Options{Dir: dir}, pinned: map[string]int{}}
 		below := tarOf(t, file("a/b", "1"), symlink("l", dir))
 		all, err := extracted(t, s, below)
 		must(t, err)

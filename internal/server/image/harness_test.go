@@ -121,16 +121,23 @@ func (r *testRegistry) push(t testing.TB, repo string, what remote.Taggable) str
 // storeIn opens a store of images in a folder, with a database there.
 func storeIn(t testing.TB, dir string, r *testRegistry, change ...func(*Options)) *Store {
 	t.Helper()
-	need.Root(t) // files get their owners
-	db, err := store.Open(context.Background(), filepath.Join(dir, "cove.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db, s := openIn(t, dir, r, change...)
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+	return s
+}
+
+// openIn is storeIn. The caller closes the database.
+func openIn(t testing.TB, dir string, r *testRegistry, change ...func(*Options)) (*store.Store, *Store) {
+	t.Helper()
+	need.Root(t) // files get their owners
+	db, err := store.Open(context.Background(), filepath.Join(dir, "cove.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	o := Options{Dir: filepath.Join(dir, "oci"), Store: db.Images, Keychain: me}
 	if r != nil {
 		o.Transport = r.server.Client().Transport
@@ -142,7 +149,7 @@ func storeIn(t testing.TB, dir string, r *testRegistry, change ...func(*Options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return db, s
 }
 
 // member is one of a tar.

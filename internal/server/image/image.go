@@ -77,13 +77,18 @@ type Options struct {
 // Store is a store of images. One process uses its folder. Its methods may be called
 // from any goroutine; their errors are of the package fail.
 type Store struct {
+	folders
 	o     Options
 	turns turns
 
 	mu      sync.Mutex
 	pinned  map[string]int // blobs and layers that calls under way need, by path below the folder
+	held    map[string]int // images that nobody may remove, by digest
 	removed int            // how much was ever removed
 }
+
+// folders say where a store has which file.
+type folders struct{ dir string }
 
 // Image is an image of this machine's platform.
 type Image struct {
@@ -126,9 +131,9 @@ type Layer struct {
 	Steps     int64  `json:"steps,omitempty"`    // that its extraction took besides
 }
 
-// Progress is how far a pull or an import is.
+// Progress is how far a pull, an import or a push is.
 type Progress struct {
-	Phase      string // resolving, downloading, extracting, done
+	Phase      string // resolving, downloading, extracting, done; or uploading
 	Layer      string // the digest of the blob that is at hand
 	Bytes      int64  // of Layer
 	Total      int64
@@ -141,6 +146,7 @@ const (
 	Resolving   = "resolving"
 	Downloading = "downloading"
 	Extracting  = "extracting"
+	Uploading   = "uploading"
 	Done        = "done"
 )
 
@@ -166,7 +172,7 @@ func New(o Options) (*Store, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{o: o, pinned: map[string]int{}}
+	s := &Store{folders: folders{o.Dir}, o: o, pinned: map[string]int{}, held: map[string]int{}}
 	if err := layers.Remove(s.path("staging")); err != nil {
 		return nil, fmt.Errorf("open the store of images: %w", err)
 	}
@@ -190,8 +196,8 @@ const (
 	noteName = "layer.json"
 )
 
-func (s *Store) path(parts ...string) string {
-	return filepath.Join(append([]string{s.o.Dir}, parts...)...)
+func (l folders) path(parts ...string) string {
+	return filepath.Join(append([]string{l.dir}, parts...)...)
 }
 
 // List returns all images, the one that was pulled last first.
@@ -318,13 +324,13 @@ func (s *Store) Lowers(digest string) ([]string, error) {
 }
 
 // lowers are the folders of layers, the lowest of which may be merged.
-func (s *Store) lowers(all []Layer) (lowers []string) {
+func (l folders) lowers(all []Layer) (lowers []string) {
 	merged := mergedLayers(all)
 	for i := len(all) - 1; i >= merged; i-- {
-		lowers = append(lowers, s.path(layerFolder, hexOf(all[i].ChainID), treeName))
+		lowers = append(lowers, l.path(layerFolder, hexOf(all[i].ChainID), treeName))
 	}
 	if merged > 0 {
-		lowers = append(lowers, s.path(mergedFolder, hexOf(all[merged-1].ChainID), treeName))
+		lowers = append(lowers, l.path(mergedFolder, hexOf(all[merged-1].ChainID), treeName))
 	}
 	return lowers
 }

@@ -38,12 +38,9 @@ const (
 func (s *Store) Import(ctx context.Context, r io.Reader, as string, progress func(Progress)) (_ Image, err error) {
 	var names []name.Reference
 	if as != "" {
-		ref, err := parse(as)
+		ref, err := newName(as)
 		if err != nil {
 			return Image{}, err
-		}
-		if _, ok := pinnedTo(ref); ok {
-			return Image{}, fail.Newf("bad_reference", "", "%q has a digest: an image that is imported gets a name with a tag", as)
 		}
 		names = append(names, ref)
 	}

@@ -20,6 +20,29 @@ import (
 // store, the name of the image, and the file of the registry's certificate follow it.
 const killChild = "COVE_TEST_KILL_CHILD"
 
+// killAt starts a process, and kills it when it has reached the point that makes a file.
+func killAt(t *testing.T, child *exec.Cmd, reached string) {
+	t.Helper()
+	var out bytes.Buffer
+	child.Stdout, child.Stderr = &out, &out
+	must(t, child.Start())
+	for deadline := time.Now().Add(10 * time.Minute); ; {
+		if _, err := os.Stat(reached); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("the child did not make %s", filepath.Base(reached))
+			break
+		}
+		<-time.After(time.Millisecond)
+	}
+	must(t, child.Process.Kill())
+	_ = child.Wait() // it was killed
+	if t.Failed() {
+		t.Fatal(out.String())
+	}
+}
+
 // TestKilled: a process that is killed at any point of a pull leaves nothing half used. The
 // next one has the image, or pulls it, and downloads only what had not come.
 func TestKilled(t *testing.T) {
@@ -43,24 +66,7 @@ func TestKilled(t *testing.T) {
 			child := exec.Command(os.Args[0], "-test.run=^TestKilled$")
 			reached := filepath.Join(dir, "reached")
 			child.Env = append(os.Environ(), killChild+"="+dir, killChild+"_REF="+ref, killChild+"_CERT="+cert, fault.Variable+"="+string(point)+"="+reached)
-			var out bytes.Buffer
-			child.Stdout, child.Stderr = &out, &out
-			must(t, child.Start())
-			for deadline := time.Now().Add(10 * time.Minute); ; {
-				if _, err := os.Stat(reached); err == nil {
-					break
-				}
-				if time.Now().After(deadline) {
-					t.Errorf("the child did not reach %s", point)
-					break
-				}
-				<-time.After(time.Millisecond)
-			}
-			must(t, child.Process.Kill())
-			_ = child.Wait() // it was killed
-			if t.Failed() {
-				t.Fatal(out.String())
-			}
+			killAt(t, child, reached)
 
 			s := storeIn(t, dir, r)
 			if left := namesIn(t, s, stagingFolder); len(left) > 0 {

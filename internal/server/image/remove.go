@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -40,8 +41,11 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 	if err != nil {
 		return err
 	}
-	err = s.o.Store.Delete(ctx, row.Digest)
-	if errors.Is(err, store.ErrInUse) {
+	err = s.forget(ctx, row.Digest)
+	switch {
+	case errors.Is(err, errHeld):
+		err = fail.Newf("image_in_use", "try again when that has ended", "image %s is in use by a build, a push or a save under way", nameOrDigest)
+	case errors.Is(err, store.ErrInUse):
 		err = fail.Newf("image_in_use", "see by whom: cove image info "+hexOf(row.Digest)[:minPrefix], "image %s is in use", nameOrDigest)
 	}
 	if err != nil {
@@ -49,6 +53,35 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 	}
 	_, err = s.sweep(ctx, func(path string) bool { return slices.Contains(had, path) })
 	return errors.Join(err, s.o.Removed(row.Digest))
+}
+
+// errHeld says that an image is held.
+var errHeld = errors.New("the image is held")
+
+// forget takes an image from the database, unless it is held: errHeld.
+func (s *Store) forget(ctx context.Context, digest string) error {
+	s.mu.Lock() // nobody holds it meanwhile
+	defer s.mu.Unlock()
+	if s.held[digest] > 0 {
+		return errHeld
+	}
+	return s.o.Store.Delete(ctx, digest)
+}
+
+// Hold keeps an image, by its digest, from Remove and Prune until release is called, which may be
+// more than once. The caller looks after Hold whether the image is there. The names of a held
+// image may go.
+func (s *Store) Hold(digest string) (release func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[digest]++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.held[digest]--; s.held[digest] == 0 {
+			delete(s.held, digest)
+		}
+	})
 }
 
 // Pruned is what Prune removed.
@@ -69,8 +102,8 @@ func (s *Store) Prune(ctx context.Context, used func(digest string) bool) (p Pru
 		if used(row.Digest) {
 			continue
 		}
-		err := s.o.Store.Delete(ctx, row.Digest)
-		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrInUse) {
+		err := s.forget(ctx, row.Digest)
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrInUse) || errors.Is(err, errHeld) {
 			continue
 		} else if err != nil {
 			return p, err
@@ -178,11 +211,11 @@ func (s *Store) doom(ctx context.Context, mayGo func(path string) bool) (doomed 
 }
 
 // sizeOf is how many bytes of the disk something has for itself.
-func (s *Store) sizeOf(path string) int64 {
+func (l folders) sizeOf(path string) int64 {
 	switch filepath.Dir(path) {
 	case layerFolder, mergedFolder:
 		var n note
-		text, err := os.ReadFile(s.path(path, noteName))
+		text, err := os.ReadFile(l.path(path, noteName))
 		if err == nil {
 			err = json.Unmarshal(text, &n)
 		}
@@ -191,7 +224,7 @@ func (s *Store) sizeOf(path string) int64 {
 		}
 		return n.Bytes
 	}
-	st, err := os.Lstat(s.path(path))
+	st, err := os.Lstat(l.path(path))
 	if err != nil {
 		return 0
 	}
