@@ -146,7 +146,8 @@ func (i Images) Pull(ctx context.Context, reference string, each func(ImageEvent
 	return image, nil
 }
 
-// Import sends the server an archive of docker save, or one of an OCI layout. A name takes
+// Import sends the server an archive of docker save, one of an OCI layout, or a tar of a root
+// file system, which becomes an image of one layer. A name takes
 // the place of those in the archive; empty: they count. each is as for Pull.
 func (i Images) Import(ctx context.Context, archive io.Reader, name string, each func(ImageEvent)) (Image, error) {
 	query := url.Values{}

@@ -130,10 +130,14 @@ func newImageImportCommand(inv *invocation) *cobra.Command {
 		Short: "Bring an image from a file",
 		Long: `Sends the server an image that is here: an archive of docker save, an archive of an OCI
 layout, or the folder of one. SOURCE is a file, - for the standard input, oci:DIR,
-docker-archive:FILE or oci-archive:FILE. The archive may be compressed by gzip or zstd.`,
+docker-archive:FILE or oci-archive:FILE. The archive may be compressed by gzip or zstd.
+
+A tar of a root file system, such as mmdebstrap and docker export write, becomes an image of one
+layer. It has no name unless you give it one.`,
 		Example: `  docker save mine:1 | cove image import -
   cove image import tools.tar --name tools:2
-  cove image import oci:build/image --name mine:1`,
+  cove image import oci:build/image --name mine:1
+  cove image import rootfs.tar --name debian:local`,
 		Args: exactArgs("a file, oci:DIR, or - for the standard input"),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {

@@ -60,7 +60,7 @@ func openImage(inv *invocation, source string) (*imageSource, error) {
 	name := strings.TrimPrefix(strings.TrimPrefix(source, "docker-archive:"), "oci-archive:")
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, fail.Wrap("no_file", err, "name an archive of docker save or of an OCI layout; an image of a registry: cove image pull REFERENCE")
+		return nil, fail.Wrap("no_file", err, "name an archive of docker save or of an OCI layout, or a tar of a root file system; an image of a registry: cove image pull REFERENCE")
 	}
 	st, err := f.Stat()
 	switch {

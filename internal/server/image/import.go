@@ -2,6 +2,7 @@ package image
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -32,8 +33,9 @@ const (
 )
 
 // Import takes an image from an archive, as docker save, podman save and skopeo write it:
-// one of Docker's, or an OCI layout as a tar, compressed by gzip or zstd, or not. It gets the
-// name, or if that is empty those that the archive has. An archive of several images is
+// one of Docker's, or an OCI layout as a tar, compressed by gzip or zstd, or not. A tar of a
+// root file system becomes an image of one layer. The image gets the name, or if that is empty
+// those that the archive has. An archive of several images is
 // refused, unless the name is one of theirs.
 func (s *Store) Import(ctx context.Context, r io.Reader, as string, progress func(Progress)) (_ Image, err error) {
 	var names []name.Reference
@@ -133,9 +135,16 @@ func (a *archive) members(in io.Reader) error {
 		return err
 	}
 	defer p.Close()
-	most := &limited{r: p, left: maxBytes}
-	t := tar.NewReader(most)
+	most := bufio.NewReaderSize(&limited{r: p, left: maxBytes}, rootPeek)
 	buf := make([]byte, copyBlock)
+	if head, _ := most.Peek(rootPeek); isRoot(head) { // an error is the next read's, too
+		err := a.root(most, buf)
+		if errors.Is(err, errLarge) {
+			return bad("the archive has more than %d bytes", int64(maxBytes))
+		}
+		return err
+	}
+	t := tar.NewReader(most)
 	for n := 0; ; n++ {
 		h, err := t.Next()
 		if errors.Is(err, errLarge) {
@@ -260,7 +269,7 @@ func (a *archive) image(as string, asked []name.Reference) (document, []name.Ref
 	case isDocker:
 		return docker, dockerNames, dockerErr
 	}
-	return document{}, nil, bad("the archive is neither one of docker save nor an OCI layout: it has neither manifest.json nor index.json")
+	return document{}, nil, bad("the archive is neither one of docker save nor an OCI layout nor a root file system: it has neither manifest.json nor index.json, and does not begin with a folder such as /etc or /usr")
 }
 
 // The annotations by which an OCI layout names images.

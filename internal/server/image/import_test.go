@@ -130,6 +130,56 @@ func TestImport(t *testing.T) {
 	}
 }
 
+// TestImportRoot: the tar of a root file system, compressed or not, becomes an image of one
+// layer; an archive of an image with folders of the same names in it stays one.
+func TestImportRoot(t *testing.T) {
+	root := tarOf(t, folder("./"), symlink("./bin", "usr/bin"), folder("./etc"), file("./etc/name", "1"), file("./manifest.json", "x"), file("./usr/bin/tool", "2"))
+	s := storeIn(t, t.TempDir(), nil)
+	for what, text := range map[string][]byte{"plain": root, "gzip": gzipped(t, root), "zstd": zstded(t, root)} {
+		got, err := s.Import(t.Context(), bytes.NewReader(text), "mine:1", nil)
+		must(t, err)
+		if !slices.Equal(got.Names, []string{"mine:1"}) || len(got.Layers) != 1 || !slices.Equal(got.Config.Env, []string{rootPath}) || got.Config.Architecture != runtime.GOARCH {
+			t.Errorf("%s: got %+v", what, got)
+		}
+		lowers, err := s.Lowers(got.Digest)
+		if err != nil || len(lowers) != 1 {
+			t.Fatalf("%s: the layers are %v, %v", what, lowers, err)
+		}
+		for name, want := range map[string]string{"etc/name": "1", "bin/tool": "2", "manifest.json": "x"} {
+			if data, err := os.ReadFile(filepath.Join(lowers[0], name)); err != nil || string(data) != want {
+				t.Errorf("%s: %s is %q, %v", what, name, data, err)
+			}
+		}
+	}
+	if list, err := s.List(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("three imports of one file system are %+v, %v", list, err)
+	}
+	if got, err := s.Import(t.Context(), bytes.NewReader(root), "", nil); err != nil || !slices.Equal(got.Names, []string{"mine:1"}) {
+		t.Errorf("without a name: %+v, %v", got, err)
+	}
+	saved := dockerOf(t, map[string]v1.Image{"x:1": imageOf(t, layerOf(t, file("etc/name", "1")))})
+	if got, err := s.Import(t.Context(), bytes.NewReader(saved), "", nil); err != nil || !slices.Equal(got.Names, []string{"x:1"}) {
+		t.Errorf("an archive of docker save: %+v, %v", got, err)
+	}
+	for what, test := range map[string]struct {
+		text []byte
+		says string
+	}{
+		"cut short":                {root[:len(root)/2], "EOF"},
+		"compressed and cut short": {gzipped(t, root)[:100], "EOF"},
+		"a file called etc":        {tarOf(t, file("etc", "1")), "neither"},
+		"a path that leads out":    {tarOf(t, folder("etc"), file("../x", "1")), ".."},
+	} {
+		t.Run(what, func(t *testing.T) {
+			_, err := s.Import(t.Context(), bytes.NewReader(test.text), "", nil)
+			wantCode(t, err, "image_bad", test.says)
+			if left, err := os.ReadDir(s.path(stagingFolder)); err != nil || len(left) > 0 {
+				t.Errorf("left %v, %v", left, err)
+			}
+		})
+	}
+}
+
 // TestImportTakesNoDigest: an archive gives its image no name by which people mean a digest,
 // and such a name that an image has anyhow is not asked before the digest.
 func TestImportTakesNoDigest(t *testing.T) {
