@@ -133,6 +133,7 @@ const hostBase = "host"
 type createOptions struct {
 	machine machineFlags
 	base    string
+	from    string
 	labels  []string
 	sleep   sleepFlags
 	network string
@@ -150,7 +151,8 @@ nothing more, until it is first used, which takes a fraction of a second.
 Its disk starts from the tools of the server's machine: what is under /usr there is there,
 and may be changed inside without touching the original. Tools that live elsewhere
 are shown by --include; cove doctor finds them. With --image it starts from an image instead,
-which is pulled if the server does not have it (see cove help image).
+which is pulled if the server does not have it (see cove help image). With --from it is a copy
+of another sprite, with its settings, its disk and what runs in it (see cove help fork).
 
 With --cpus it gets so much of the processors' time, and nproc inside says so. For one CPU
 /proc/cpuinfo lists two, which is gVisor's least.
@@ -160,11 +162,15 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
   cove create build --memory 4G --cpus 2 --disk 20G --include /usr/local/go
   cove create tight --network agent
   cove create clean --image debian:12
+  cove create second --from paint@v1
   cove create paint --git-identity
   cove create web --label team=shop --env TZ=Europe/Rome --idle 30m`,
 		Args: exactArgs("the new sprite's name"),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if cmd.Flags().Changed("from") {
+			return createFrom(ctx, inv, cmd, args[0], &o)
+		}
 		s, _, err := loadSettings(ctx)
 		if err != nil {
 			return err
@@ -213,6 +219,10 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 	f := cmd.Flags()
 	o.machine.register(inv, cmd)
 	f.StringVar(&o.base, "base", "host", "what its disk starts from")
+	f.StringVar(&o.from, "from", "", "copy this `SPRITE`, or SPRITE@CHECKPOINT, with what runs in it")
+	must(cmd.RegisterFlagCompletionFunc("from", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return completeExport(inv)(cmd, nil, prefix)
+	}))
 	f.StringArrayVar(&o.labels, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
 	f.StringVar(&o.network, "network", "", "what it may reach: open, none, agent or defaults (see cove help policy; default: no rules)")
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
