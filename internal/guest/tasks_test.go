@@ -3,6 +3,9 @@ package guest_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -101,6 +104,19 @@ func TestLocal(t *testing.T) {
 				t.Errorf("%q is not in %q", w, got)
 			}
 		}
+	}
+	local := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	defer local.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://sprite/v1/services/grab", strings.NewReader(`{"cmd":"id","user":"root"}`))
+	m.must(err)
+	resp, err := local.Do(req)
+	m.must(err)
+	refused, err := io.ReadAll(resp.Body)
+	m.must(errors.Join(err, resp.Body.Close()))
+	if resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(refused), "user can't be set from inside") {
+		t.Errorf("a user of choice: %d: %s", resp.StatusCode, refused)
 	}
 	contains(run(0, "services", "create", "web", "--cmd", "sh", "--args", "-c,echo up $A; exec sleep 1000", "--env", "A=b", "--duration", "500ms"), `"started"`, `up b`, `"complete"`)
 	contains(run(0, "services", "list"), `"name": "web"`)
