@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cove-dev/cove/sprites"
@@ -41,6 +44,23 @@ type ImageConfig struct {
 	Ports        []string          `json:"ports,omitempty"` // such as 80/tcp
 	StopSignal   string            `json:"stop_signal,omitempty"`
 	Labels       map[string]string `json:"labels,omitempty"`
+}
+
+// HTTPPort is the TCP port that the image exposes, if it exposes exactly one; else 0.
+func (c ImageConfig) HTTPPort() int {
+	port := 0
+	for _, text := range c.Ports {
+		number, protocol, named := strings.Cut(text, "/")
+		if named && protocol != "tcp" {
+			continue
+		}
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 || n > math.MaxUint16 || port != 0 { // such as a range
+			return 0
+		}
+		port = n
+	}
+	return port
 }
 
 // ImageLayer is a layer of an image.

@@ -20,6 +20,14 @@ type Service struct {
 	// the others. An extension of cove's.
 	AfterRestore string `json:"after_restore,omitempty"`
 
+	// StopSignal asks the program to end, such as "QUIT"; "" is TERM to its group. Only the
+	// program itself gets another one; what it leaves behind gets TERM. An extension of cove's.
+	StopSignal string `json:"stop_signal,omitempty"`
+
+	// User runs it; "" is the user that commands run as. Programs in the sprite can't set it.
+	// An extension of cove's.
+	User string `json:"user,omitempty"`
+
 	State ServiceState `json:"state"` // ignored in a definition
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/image"
 	"github.com/cove-dev/cove/internal/shim/base"
@@ -35,7 +36,14 @@ func (i images) ground(ctx context.Context, digest string) (base.Image, error) {
 	if err != nil {
 		return base.Image{}, err
 	}
-	return base.Image{Digest: digest, Lowers: lowers, Env: one.Config.Env, User: one.Config.User, Workdir: one.Config.Workdir}, nil
+	img := base.Image{
+		Digest: digest, Lowers: lowers, Env: one.Config.Env, User: one.Config.User, Workdir: one.Config.Workdir,
+		HTTPPort: cove.ImageConfig{Ports: one.Config.Ports}.HTTPPort(),
+	}
+	if len(one.Config.Shell) > 0 {
+		img.Shell = one.Config.Shell[0]
+	}
+	return img, nil
 }
 
 // unfit removes from a data folder what cove added to an image that is gone.

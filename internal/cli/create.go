@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/shim/policy"
@@ -133,10 +134,13 @@ const hostBase = "host"
 type createOptions struct {
 	machine machineFlags
 	base    string
+	from    string
 	labels  []string
 	sleep   sleepFlags
 	network string
 	gitID   bool
+
+	runEntrypoint bool
 }
 
 func newCreateCommand(inv *invocation) *cobra.Command {
@@ -150,7 +154,8 @@ nothing more, until it is first used, which takes a fraction of a second.
 Its disk starts from the tools of the server's machine: what is under /usr there is there,
 and may be changed inside without touching the original. Tools that live elsewhere
 are shown by --include; cove doctor finds them. With --image it starts from an image instead,
-which is pulled if the server does not have it (see cove help image).
+which is pulled if the server does not have it (see cove help image). With --from it is a copy
+of another sprite, with its settings, its disk and what runs in it (see cove help fork).
 
 With --cpus it gets so much of the processors' time, and nproc inside says so. For one CPU
 /proc/cpuinfo lists two, which is gVisor's least.
@@ -160,11 +165,16 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
   cove create build --memory 4G --cpus 2 --disk 20G --include /usr/local/go
   cove create tight --network agent
   cove create clean --image debian:12
+  cove create web --image nginx:1 --run-entrypoint
+  cove create second --from paint@v1
   cove create paint --git-identity
   cove create web --label team=shop --env TZ=Europe/Rome --idle 30m`,
 		Args: exactArgs("the new sprite's name"),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if cmd.Flags().Changed("from") {
+			return createFrom(ctx, inv, cmd, args[0], &o)
+		}
 		s, _, err := loadSettings(ctx)
 		if err != nil {
 			return err
@@ -191,9 +201,23 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		if err := ensureImage(ctx, inv, c, req.Config); err != nil {
 			return err
 		}
+		var program sprites.Service
+		if o.runEntrypoint {
+			if program, err = o.entrypoint(ctx, cmd, c, req); err != nil {
+				return err
+			}
+		}
 		info, err := c.Create(ctx, req)
 		if err != nil {
 			return err
+		}
+		if o.runEntrypoint {
+			if err := startEntrypoint(ctx, inv, c, info.Name, program); err != nil {
+				return fmt.Errorf("sprite %s is created, but %w", info.Name, err)
+			}
+			if info, err = c.Get(ctx, info.Name); err != nil {
+				return err
+			}
 		}
 		if o.gitID {
 			if err := giveIdentity(ctx, c, info.Name, who); err != nil {
@@ -213,12 +237,29 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 	f := cmd.Flags()
 	o.machine.register(inv, cmd)
 	f.StringVar(&o.base, "base", "host", "what its disk starts from")
+	f.StringVar(&o.from, "from", "", "copy this `SPRITE`, or SPRITE@CHECKPOINT, with what runs in it")
+	must(cmd.RegisterFlagCompletionFunc("from", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return completeExport(inv)(cmd, nil, prefix)
+	}))
 	f.StringArrayVar(&o.labels, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
 	f.StringVar(&o.network, "network", "", "what it may reach: open, none, agent or defaults (see cove help policy; default: no rules)")
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
 	f.BoolVar(&o.gitID, "git-identity", false, identityUsage)
+	f.BoolVar(&o.runEntrypoint, "run-entrypoint", false, "run the image's ENTRYPOINT and CMD, as the service "+entrypointName)
 	o.sleep.register(cmd, " (default: the server's)")
 	return cmd
+}
+
+// entrypoint is the program of the image that a sprite is to start from.
+func (o *createOptions) entrypoint(ctx context.Context, cmd *cobra.Command, c *cove.Client, req sprites.CreateRequest) (sprites.Service, error) {
+	if req.Config == nil || req.Config.Image == "" {
+		return sprites.Service{}, usagef(cmd, "--run-entrypoint needs an image: --image NAME")
+	}
+	image, err := cove.Images{Client: c}.Get(ctx, req.Config.Image)
+	if err != nil {
+		return sprites.Service{}, err
+	}
+	return entrypoint(image)
 }
 
 func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.CreateRequest, err error) {

@@ -132,6 +132,8 @@ no flag, or after --; from there on, flags belong to the command.`,
 	f.StringArrayVar(&env, "env", nil, "set an environment variable, `K=V` (repeatable)")
 	f.StringVar(&def.Dir, "dir", "", "folder to run it in (default: the sprite's home)")
 	f.StringVar(&def.AfterRestore, "after-restore", "", "in a fork, or a restore, with memory: restart (default), none, or a `SIGNAL` for it")
+	f.StringVar(&def.StopSignal, "stop-signal", "", "the `SIGNAL` that asks it to end (default: TERM, also for what it has started)")
+	f.StringVar(&def.User, "user", "", "run it as this user (default: the one that commands run as)")
 	addFollow(cmd, &follow)
 	must(cmd.RegisterFlagCompletionFunc("needs", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return completeService(inv)(cmd, nil, prefix)
@@ -289,6 +291,8 @@ func printService(w io.Writer, d sprites.Service, now time.Time) {
 		}
 	}
 	add("Folder:", d.Dir)
+	add("User:", d.User)
+	add("Stop signal:", d.StopSignal)
 	for key, value := range d.Env {
 		add("Environment:", key+"="+value)
 	}

@@ -30,6 +30,8 @@ type command struct {
 	maxRun  time.Duration // on its own after the last client left; 0: for ever
 	timeout time.Duration // of running time; 0: none
 	grace   time.Duration // between TERM and force
+
+	stop syscall.Signal // in place of TERM, to the main process alone; 0: TERM
 }
 
 // goBin is where Go's own installation lies, if there is one.

@@ -114,7 +114,7 @@ func (s *Server) routes() {
 	}
 	maps.Copy(all, s.sessions.routes())
 	maps.Copy(all, s.files.Routes())
-	maps.Copy(all, s.services.Routes())
+	maps.Copy(all, s.services.Routes(false))
 	maps.Copy(all, s.tasks.routes())
 	for pattern, h := range all {
 		s.mux.Handle(pattern, h)
@@ -148,7 +148,7 @@ func (s *Server) init() {
 		s.stopped = make(chan struct{})
 		s.sessions = s.newSessions(db)
 		s.sessions.commands.given = own.Env
-		s.services = services.New(s.Dir, s.Logger, s.sessions.serviceProgram)
+		s.services = services.New(s.Dir, own.HTTPPort, s.Logger, s.sessions.serviceProgram)
 		s.files = files.New(db, s.User, s.Workdir)
 		s.generation.closing = make(chan struct{})
 		s.connections.closing = make(chan struct{})

@@ -23,7 +23,7 @@ import (
 // token: whoever is inside may do all of it by other means, too.
 func (s *Server) localRoutes() http.Handler {
 	mux := http.NewServeMux()
-	for pattern, h := range s.services.Routes() {
+	for pattern, h := range s.services.Routes(true) {
 		mux.Handle(pattern, h)
 	}
 	for pattern, h := range s.tasks.routes() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/guest/services"
+	"github.com/cove-dev/cove/internal/guest/signals"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -23,7 +24,13 @@ func (s *sessions) serviceProgram(def sprites.Service) (services.Program, error)
 	if def.Dir != "" {
 		q.Set("dir", def.Dir)
 	}
+	if def.User != "" {
+		q.Set("user", def.User)
+	}
 	cmd, err := s.commands.parse(q)
+	if err == nil && def.StopSignal != "" {
+		cmd.stop, err = signals.Parse(def.StopSignal)
+	}
 	if err != nil {
 		return nil, err
 	}

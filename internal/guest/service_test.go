@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -111,6 +113,10 @@ func TestHTTPPort(t *testing.T) {
 		}
 	}
 	m.call("DELETE", "/v1/services/shop", "", 204)
+	other := start(t, &guest.Server{Dir: t.TempDir(), Defaults: &boot.Defaults{Account: boot.Account{Name: "root", Home: "/"}, Workdir: "/", HTTPPort: 1}})
+	var e sprites.ErrorBody
+	m.must(json.Unmarshal([]byte(other.call("POST", "/v1/http?wait=0s", "", 503)), &e))
+	same(t, "an image's port", e.Message, "nothing takes connections at port 1")
 	ln, err := net.Listen("tcp", "127.0.0.1:8080")
 	if err != nil {
 		return // the port is in use
@@ -396,6 +402,47 @@ func TestServiceSignal(t *testing.T) {
 	m.call("POST", "/v1/services/signal", `{"name":"b","signal":"HUP"}`, 404)
 	m.stream("POST", "/v1/services/a/stop", "")
 	m.call("POST", "/v1/services/signal", `{"name":"a","signal":"HUP"}`, 409)
+}
+
+// TestServiceStopSignal: a service's own signal asks its program to end, and not what it has
+// started; a malformed one is refused.
+func TestServiceStopSignal(t *testing.T) {
+	m := services(t)
+	out := filepath.Join(m.dir, "out")
+	m.stream("PUT", "/v1/services/a?duration=0s", define(`sh -c 'trap "echo child HUP >>`+out+`" HUP; trap "echo child TERM >>`+out+`; exit" TERM; echo ready; while :; do sleep 0.05; done' & trap 'echo hup >>`+out+`; exit 0' HUP; trap 'echo term >>`+out+`' TERM; while :; do sleep 0.05; done`, `,"stop_signal":"SIGHUP"`))
+	for deadline := time.Now().Add(lastResort); !strings.Contains(types(m.stream("GET", "/v1/services/a/logs", "")), "stdout ready"); {
+		if time.Now().After(deadline) {
+			t.Fatal("the service does not begin")
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	m.stream("POST", "/v1/services/a/stop?timeout=10m", "")
+	said, err := os.ReadFile(out)
+	if err != nil || string(said) != "hup\nchild TERM\n" {
+		t.Errorf("it said %q, %v", said, err)
+	}
+	if d := m.service("a"); d.StopSignal != "SIGHUP" {
+		t.Errorf("got %+v", d)
+	}
+	m.call("PUT", "/v1/services/b", define("true", `,"stop_signal":"NONE"`), 400)
+	m.call("PUT", "/v1/services/b", define("true", `,"stop_signal":"SIGRTMIN+31"`), 400)
+	m.stream("PUT", "/v1/services/b?duration=0s", define("true", `,"stop_signal":"SIGRTMIN+3"`))
+}
+
+// TestServiceUser: a service may run as another user, whom programs in the sprite can't choose.
+func TestServiceUser(t *testing.T) {
+	need.Root(t)
+	m := services(t)
+	m.stream("PUT", "/v1/services/a?duration=0s", define("cd /; echo I am $(id -u); exec sleep 1000", `,"user":"65534","dir":"/"`))
+	m.settle("a", running)
+	for deadline := time.Now().Add(lastResort); !strings.Contains(types(m.stream("GET", "/v1/services/a/logs", "")), "stdout I am 65534"); {
+		if time.Now().After(deadline) {
+			t.Fatal(types(m.stream("GET", "/v1/services/a/logs", "")))
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	m.stream("PUT", "/v1/services/b?duration=0s", define("true", `,"user":"nobody-of-that-name"`))
+	m.settle("b", func(d sprites.Service) bool { return strings.Contains(d.State.Error, "no user") })
 }
 
 // Statement 95: no NDJSON line of 64 KB or more.

@@ -477,8 +477,8 @@ func (s *session) endLater(grace time.Duration) {
 // confirmLimit bounds the wait for processes that were killed to be gone.
 const confirmLimit = 30 * time.Second
 
-// end ends every process of the session: TERM to the main process's group, and,
-// when that has ended, to whatever is left; after grace, or when ctx ends, all by
+// end ends every process of the session: TERM to the main process's group (or the
+// command's own signal to the main process), and, when that has ended, to whatever is left; after grace, or when ctx ends, all by
 // force. It returns when none is left.
 func (s *session) end(ctx context.Context, grace time.Duration) error {
 	s.mu.Lock()
@@ -505,7 +505,11 @@ func (s *session) end(ctx context.Context, grace time.Duration) error {
 func (s *session) terminate(ctx context.Context, grace time.Duration) bool {
 	deadline := time.Now().Add(grace)
 	_, _ = s.group.procs() // without cgroups: look before parents die
-	if s.signal(syscall.SIGTERM) == nil {
+	stop := func() error { return s.signal(syscall.SIGTERM) }
+	if s.cmd.stop != 0 {
+		stop = func() error { return program{s}.Signal(s.cmd.stop) }
+	}
+	if stop() == nil {
 		_ = s.signal(syscall.SIGCONT) // one that is stopped would not hear
 	}
 	timer := time.NewTimer(grace)

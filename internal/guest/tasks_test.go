@@ -3,6 +3,9 @@ package guest_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -102,6 +105,19 @@ func TestLocal(t *testing.T) {
 				t.Errorf("%q is not in %q", w, got)
 			}
 		}
+	}
+	local := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	defer local.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://sprite/v1/services/grab", strings.NewReader(`{"cmd":"id","user":"root"}`))
+	m.must(err)
+	resp, err := local.Do(req)
+	m.must(err)
+	refused, err := io.ReadAll(resp.Body)
+	m.must(errors.Join(err, resp.Body.Close()))
+	if resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(refused), "user can't be set from inside") {
+		t.Errorf("a user of choice: %d: %s", resp.StatusCode, refused)
 	}
 	// follows runs it with more and more time, until it says what is wanted.
 	follows := func(want int, says []string, undo []string, args ...string) {

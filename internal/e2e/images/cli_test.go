@@ -3,10 +3,14 @@ package images
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"io/fs"
 	"log"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -26,6 +30,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/e2e"
 	"github.com/cove-dev/cove/internal/test/need"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // packed is a folder as the layer of an image.
@@ -217,5 +222,96 @@ func TestImageVerbs(t *testing.T) {
 	}
 	if out := h.Run("", "cove", "info", sprite); !strings.Contains(out, reference) {
 		t.Errorf("the job's sprite is not over the image:\n%s", out)
+	}
+}
+
+// program is what an image of the test names as its program: it notes how it was started and
+// stopped, and serves a page.
+const program = `#!/bin/sh
+echo "$(id -un) $PWD $COLOUR $*" >/srv/app/started
+trap 'echo quit >>/srv/app/stopped; exit 0' QUIT
+httpd -f -p 4000 -h /srv/app &
+wait
+`
+
+// TestRunEntrypoint: the program of an image runs as a service, as root if the image names no
+// user, and over boots; it is stopped by the image's signal. The sprite's URL leads to the
+// image's port, with or without that service.
+func TestRunEntrypoint(t *testing.T) {
+	need.Program(t, "busybox", "busybox-static")
+	h := e2e.NewHost(t)
+	small, top := busyboxLayer(t), folder(t)
+	write(t, filepath.Join(top, "entry.sh"), program)
+	write(t, filepath.Join(top, "srv/app/page"), "a page of the image\n")
+	if err := os.Chmod(filepath.Join(top, "entry.sh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	config := v1.Config{
+		Env: []string{"COLOUR=blue", "PATH=/bin"}, Entrypoint: []string{"/entry.sh", "one"}, Cmd: []string{"two words"}, WorkingDir: "/srv/app", StopSignal: "SIGQUIT",
+		ExposedPorts: map[string]struct{}{"4000/tcp": {}, "53/udp": {}}, Shell: []string{"/bin/ash", "-c"},
+	}
+	bring := func(as string, config v1.Config) {
+		t.Helper()
+		file := filepath.Join(filepath.Dir(h.Home), "image.tar")
+		tag, err := name.NewTag(as)
+		if err == nil {
+			err = tarball.WriteToFile(file, tag, imageOf(t, config, small, top))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Run("", "cove", "image", "import", file, "--name", as)
+	}
+	bring("web:1", config)
+	bring("bare:1", v1.Config{Env: config.Env, ExposedPorts: config.ExposedPorts, WorkingDir: "/srv/app"})
+	for _, args := range [][]string{{"--image", "bare:1"}, {}, {"--image", "host"}, {"--from", "none"}} {
+		if out, code := h.Try("", "cove", append([]string{"create", "no", "--run-entrypoint"}, args...)...); code == 0 || !strings.Contains(out, "ntrypoint") && !strings.Contains(out, "ENTRYPOINT") {
+			t.Errorf("create --run-entrypoint %q: exit code %d: %s", args, code, out)
+		}
+	}
+
+	h.Run("", "cove", "create", "web", "--image", "web:1", "--run-entrypoint", "--env", "COLOUR=red")
+	page := func(sprite string) {
+		t.Helper()
+		h.Run("", "cove", "url", "--public", sprite)
+		url := strings.TrimSpace(h.Run("", "cove", "url", sprite, "-q"))
+		_, port, _ := strings.Cut(strings.TrimPrefix(url, "http://"), ":")
+		web := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { // no resolver need know the name
+			return (&net.Dialer{}).DialContext(ctx, "tcp", "127.0.0.1:"+strings.TrimSuffix(port, "/"))
+		}}}
+		defer web.CloseIdleConnections()
+		e2e.Await(t, "the page of "+sprite, func() bool {
+			resp, err := web.Get(url + "page")
+			if err != nil {
+				return false
+			}
+			body, err := io.ReadAll(resp.Body)
+			return errors.Join(err, resp.Body.Close()) == nil && string(body) == "a page of the image\n"
+		})
+	}
+	page("web")
+	if got, want := h.Run("", "cove", "exec", "-s", "web", "--", "sh", "-c", "cat started; id -un; pwd; echo $SHELL"), "root /srv/app red one two words\nsprite\n/srv/app\n/bin/ash\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	var service sprites.Service
+	if err := json.Unmarshal([]byte(h.Run("", "cove", "service", "show", "entrypoint", "-s", "web", "--json")), &service); err != nil {
+		t.Fatal(err)
+	}
+	if service.HTTPPort != 4000 || service.StopSignal != "SIGQUIT" || service.User != "root" {
+		t.Errorf("the service is %+v", service)
+	}
+	h.Run("", "cove", "exec", "-s", "web", "--user", "root", "--", "rm", "started")
+	h.Run("", "cove", "restart", "web")
+	page("web")
+	if got := h.Run("", "cove", "exec", "-s", "web", "--", "cat", "stopped", "started"); got != "quit\nroot /srv/app red one two words\n" {
+		t.Errorf("after a restart: %q", got)
+	}
+
+	// An image's port is where the URL leads if no service says it.
+	h.Run("", "cove", "create", "bare", "--image", "bare:1")
+	h.Run("", "cove", "service", "put", "-s", "bare", "--stop-signal", "INT", "--user", "root", "own", "httpd", "-f", "-p", "4000", "-h", "/srv/app")
+	page("bare")
+	if out := h.Run("", "cove", "service", "show", "own", "-s", "bare"); !strings.Contains(out, "INT") || !strings.Contains(out, "root") {
+		t.Errorf("the service is %s", out)
 	}
 }

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,11 +16,15 @@ import (
 )
 
 // api is the calls of the API.
-type api struct{ set *Set }
+type api struct {
+	set    *Set
+	inside bool // its callers are programs in the sprite
+}
 
-// Routes are the calls of services that programs in the sprite may make, too.
-func (s *Set) Routes() wire.Routes {
-	a := api{s}
+// Routes are the calls of services. Programs in the sprite may make them too, but choose no
+// user: inside says that they are the callers.
+func (s *Set) Routes(inside bool) wire.Routes {
+	a := api{s, inside}
 	return wire.Routes{
 		"GET /v1/services":                 a.list,
 		"POST /v1/services/signal":         a.postSignal,
@@ -66,6 +71,9 @@ func (a api) put(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	def.Name = r.PathValue("name")
+	if a.inside && def.User != "" {
+		return wire.BadRequest("user can't be set from inside the sprite.")
+	}
 	v, _, err := a.set.put(def)
 	if err != nil {
 		return err
@@ -314,7 +322,8 @@ func (st *eventStream) complete() {
 	_ = st.rc.Flush() // as in begin
 }
 
-// defaultHTTP is where the sprite's URL leads unless a service says otherwise.
+// defaultHTTP is where the sprite's URL leads unless a service or the sprite's image says
+// otherwise.
 const defaultHTTP = 8080
 
 // PostHTTP answers POST /v1/http. It tells at which port the sprite's URL arrives. The
@@ -325,7 +334,7 @@ func (s *Set) PostHTTP(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	port := defaultHTTP
+	port := cmp.Or(s.port, defaultHTTP)
 	var web *service
 	for _, v := range s.list() {
 		if d := v.definition(); d.HTTPPort != 0 {

@@ -106,12 +106,17 @@ func checkService(def *sprites.Service) error {
 	if err := checkAfterRestore(def.AfterRestore); err != nil {
 		return err
 	}
+	if def.StopSignal != "" {
+		if _, err := signals.Parse(def.StopSignal); err != nil {
+			return wire.BadRequest("stop_signal is a signal, such as QUIT, not %.64q.", def.StopSignal)
+		}
+	}
 	for key, value := range def.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") || strings.ContainsRune(value, 0) {
 			return wire.BadRequest("%.64q can't be an environment variable.", key)
 		}
 	}
-	for _, text := range append([]string{def.Cmd, def.Dir}, def.Args...) {
+	for _, text := range append([]string{def.Cmd, def.Dir, def.User}, def.Args...) {
 		if strings.ContainsRune(text, 0) {
 			return wire.BadRequest("A NUL can't be part of a command.")
 		}

@@ -32,7 +32,7 @@ func (hasty) End(time.Duration) error     { return nil }
 // TestStartedComesFirst: nothing that a program prints comes before the event of its start.
 func TestStartedComesFirst(t *testing.T) {
 	for starts, want := range map[bool]string{true: "started, stdout one\n, stdout two", false: "stdout one\n, stdout two"} {
-		s := New(t.TempDir(), slog.New(slog.DiscardHandler), func(sprites.Service) (Program, error) { return hasty{starts}, nil })
+		s := New(t.TempDir(), 0, slog.New(slog.DiscardHandler), func(sprites.Service) (Program, error) { return hasty{starts}, nil })
 		v := s.add(sprites.Service{Name: "web", Cmd: "web"})
 		sub := v.subscribe()
 		if code, started := v.runOnce(t.Context()); code != 3 || started != starts {

@@ -29,6 +29,7 @@ type Set struct {
 	program func(def sprites.Service) (Program, error)
 	saved   definitions
 	logs    string // the folder of the log files
+	port    int    // see New
 	closing chan struct{}
 	wg      sync.WaitGroup
 
@@ -64,9 +65,10 @@ type Output interface {
 }
 
 // New makes the services of a sprite whose folder for such things is dir; empty: there
-// are none. program prepares the program of a definition.
-func New(dir string, logger *slog.Logger, program func(sprites.Service) (Program, error)) *Set {
-	s := &Set{logger: logger, program: program, closing: make(chan struct{}), all: map[string]*service{}}
+// are none. port is where the sprite's URL leads if no service says it; 0: 8080. program
+// prepares the program of a definition.
+func New(dir string, port int, logger *slog.Logger, program func(sprites.Service) (Program, error)) *Set {
+	s := &Set{logger: logger, program: program, port: port, closing: make(chan struct{}), all: map[string]*service{}}
 	s.saved.logger = logger
 	if dir != "" {
 		s.saved.dir = filepath.Join(dir, "services")

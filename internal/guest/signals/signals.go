@@ -2,6 +2,7 @@
 package signals
 
 import (
+	"cmp"
 	"fmt"
 	"os/signal"
 	"strconv"
@@ -24,6 +25,9 @@ var ours = map[syscall.Signal]bool{
 }
 
 const lastSignal = 64
+
+// firstRealTime is SIGRTMIN as C libraries have it: they keep the two below for themselves.
+const firstRealTime = 34
 
 // Leave gives all signals that the guest has no handler for their default action,
 // which children inherit. (gVisor does not spare the first process of a sandbox: such a signal
@@ -62,6 +66,12 @@ func Parse(text string) (syscall.Signal, error) {
 	}
 	if sig := unix.SignalNum(name); sig != 0 {
 		return sig, nil
+	}
+	if from, ok := strings.CutPrefix(name, "SIGRTMIN"); ok {
+		n, err := strconv.Atoi(cmp.Or(strings.TrimPrefix(from, "+"), "0"))
+		if sig := firstRealTime + n; err == nil && n >= 0 && sig <= lastSignal {
+			return syscall.Signal(sig), nil
+		}
 	}
 	return 0, fmt.Errorf("no signal is called %q", text)
 }

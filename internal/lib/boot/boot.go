@@ -70,6 +70,8 @@ type Defaults struct {
 	Account Account  `json:"account"` // unless the caller names another user
 	Workdir string   `json:"workdir"` // where they start, and relative paths lie; made if it is missing
 	Env     []string `json:"env,omitempty"`
+
+	HTTPPort int `json:"http_port,omitempty"` // where the sprite's URL leads if no service says it; 0: 8080
 }
 
 // NoLogin reports whether a path in a user database says that the user has no shell.

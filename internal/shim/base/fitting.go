@@ -30,7 +30,7 @@ type Fitting struct {
 
 // fittingFormat is raised when fittings are made differently. A disk stays on the one that it
 // was made over.
-const fittingFormat = 1
+const fittingFormat = 2
 
 // The folder of a fitting holds:
 const (
@@ -92,7 +92,7 @@ func (img Image) Fit(dir, name string, userXattr bool) (Fitting, error) {
 	}
 	return Fitting{
 		Name: name, Dir: filepath.Join(dir, name, fittingTree),
-		Defaults: boot.Defaults{Account: record.Account, Workdir: record.Workdir, Env: env},
+		Defaults: boot.Defaults{Account: record.Account, Workdir: record.Workdir, Env: env, HTTPPort: img.HTTPPort},
 	}, nil
 }
 

@@ -66,7 +66,7 @@ func shown(t *testing.T, img Image, f Fitting, name string) string {
 		t.Fatal(err)
 	}
 	defer v.Close()
-	data, _, _, found, err := imageTree{v}.read(name)
+	data, _, _, found, err := imageTree{view: v}.read(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,6 +241,23 @@ func TestFitUsers(t *testing.T) {
 	img.User, img.Env = "node", []string{"HOME=/app"}
 	if f, _ := fit(t, img); !slices.Equal(f.Defaults.Env, img.Env) {
 		t.Errorf("the HOME of a USER: got %q", f.Defaults.Env)
+	}
+	// A shell that the image names is that of users who have none of their own.
+	several := layer(t, map[string]string{"bin/bash": "#!bash", "bin/sh": "#!sh", "usr/bin/zsh": "#!zsh", "usr/bin/python": "#!", "etc/passwd": "node:x:1000:1000::/:/bin/bash\n"})
+	for _, test := range [][3]string{
+		{"", "", "/bin/bash"}, {"/bin/sh", "", "/bin/sh"}, {"zsh", "", "/usr/bin/zsh"}, {"/usr/bin/zsh", "5", "/usr/bin/zsh"}, {"/usr/bin/zsh", "node", "/bin/bash"},
+		{"/opt/zsh", "", "/bin/bash"}, {"/usr/bin/python", "", "/bin/bash"}, {"../bin/sh", "", "/bin/sh"}, {"/bin/sh\n", "", "/bin/bash"},
+	} {
+		img := image(several)
+		img.Shell, img.User = test[0], test[1]
+		if f, _ := fit(t, img); f.Defaults.Account.Shell != test[2] {
+			t.Errorf("SHELL %q, USER %q: got %s, want %s", test[0], test[1], f.Defaults.Account.Shell, test[2])
+		}
+	}
+	img = image(of)
+	img.HTTPPort = 80
+	if f, _ := fit(t, img); f.Defaults.HTTPPort != 80 {
+		t.Errorf("a port: got %+v", f.Defaults)
 	}
 	for _, user := range []string{"ghost", "node:ghost", ":", "-1", "99999999999", "node\x00"} {
 		img := image(of)

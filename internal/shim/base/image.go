@@ -25,6 +25,9 @@ type Image struct {
 	Env     []string // KEY=VALUE
 	User    string   // USER or USER:GROUP, each a name or a number; empty: the sprite's own user
 	Workdir string   // empty: the user's home
+
+	Shell    string // of users who have none, if it is one that is known and there; empty: the best there is
+	HTTPPort int    // where the sprite's URL leads if no service says it; 0: no port of the image's
 }
 
 // MaxImageLayers is the most layers that an Image has.
@@ -78,7 +81,10 @@ func (img Image) variables() ([]string, error) {
 }
 
 // imageTree is what an image shows. Whatever its links say, nothing outside of it is read.
-type imageTree struct{ view *layers.View }
+type imageTree struct {
+	view   *layers.View
+	prefer string // see Image.Shell
+}
 
 func (img Image) open(userXattr bool) (imageTree, error) {
 	if len(img.Lowers) == 0 || len(img.Lowers) > MaxImageLayers {
@@ -87,7 +93,7 @@ func (img Image) open(userXattr bool) (imageTree, error) {
 	chain := slices.Clone(img.Lowers)
 	slices.Reverse(chain)
 	v, err := layers.OpenView(chain[:1], chain[1:], userXattr)
-	return imageTree{v}, err
+	return imageTree{v, img.Shell}, err
 }
 
 // real follows the links of a path, and returns where it leads, below the root. Missing parts
@@ -328,9 +334,21 @@ func soundPath(name string) bool {
 // shells are where a user's shell is, the best first.
 var shells = []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh"}
 
-// shell is the best shell of the image; empty: it has none.
+// knownShells are the programs that an image may name as its shell: cove starts each as a login
+// shell with -l.
+var knownShells = []string{"ash", "bash", "dash", "fish", "ksh", "mksh", "sh", "zsh"}
+
+// shell is the shell that the image names, or else its best one; empty: it has none.
 func (t imageTree) shell() (string, error) {
-	for _, name := range shells {
+	all := shells
+	if slices.Contains(knownShells, path.Base(t.prefer)) && soundPath("/"+t.prefer) {
+		first := []string{t.prefer}
+		if !path.IsAbs(t.prefer) {
+			first = []string{"/bin/" + path.Base(t.prefer), "/usr/bin/" + path.Base(t.prefer), "/usr/local/bin/" + path.Base(t.prefer)}
+		}
+		all = append(first, shells...)
+	}
+	for _, name := range all {
 		if ok, err := t.isProgram(name); ok || err != nil {
 			return name, err
 		}
