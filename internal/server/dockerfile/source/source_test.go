@@ -123,7 +123,7 @@ func TestCopy(t *testing.T) {
 		"a": "1", "b": "2", "d/x": "3", "d/sub/y": "4", "d/sub/.hidden": "5", "link": "-> d", "d/to": "-> ../a", "up": "-> ../../../etc/passwd", "e/": "", "p1/q/r.go": "6", "p2/q/r.txt": "7", "loop": "-> loop",
 	})
 	parent := tree(t, map[string]string{
-		"etc/passwd": "root:x:0:0::/:\nweb:x:33:34::/:\n", "etc/group": "root:x:0:\nstaff:x:50:\n", "srv": "-> var/srv", "var/srv/old": "o", "out": "-> ../../../var", "file": "f", "w/sub/": "",
+		"etc/passwd": "root:x:0:0::/:\nweb:x:33:34::/:\n", "etc/group": "root:x:0:\nstaff:x:50:\n", "srv": "-> var/srv", "var/srv/old": "o", "out": "-> ../../../var", "w/abs": "-> /var", "file": "f", "w/sub/": "",
 	})
 	for text, want := range map[string]string{
 		"COPY a /x":              "x=1",
@@ -139,6 +139,7 @@ func TestCopy(t *testing.T) {
 		"COPY a /srv/":           "var/srv/a=1",
 		"COPY a /srv":            "var/srv/a=1",
 		"COPY a /out/z":          "var/z=1",
+		"COPY a abs/z":           "var/z=1",
 		"COPY a b /srv":          "var/srv/a=1 var/srv/b=2",
 		"COPY [ab] nothing* /n/": "n/ n/a=1 n/b=2",
 		"COPY nothing* /n/":      "",
