@@ -47,7 +47,7 @@ func (s Source) Read() (text []byte, name string, ignore dockerignore.Patterns, 
 	}
 	ignores := []string{filepath.Join(s.Dir, ".dockerignore")}
 	if file == "-" {
-		name, text, err = "the standard input", nil, nil
+		name = "the standard input"
 		text, err = io.ReadAll(io.LimitReader(s.In, maxDockerfile+1))
 	} else {
 		name = file
