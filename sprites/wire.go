@@ -111,6 +111,9 @@ type URLSettings struct {
 	PrivateAccess string `json:"private_access,omitempty"`
 }
 
+// HostBase stands for the tools of the server's machine, in place of an image.
+const HostBase = "host"
+
 // Config is the machine a sprite asks for. Zero values mean the server's defaults.
 type Config struct {
 	RAMMB     int    `json:"ram_mb,omitempty"`
@@ -121,8 +124,8 @@ type Config struct {
 	// StorageMB takes the place of StorageGB. Cove's own.
 	StorageMB int `json:"storage_mb,omitempty"`
 
-	// Image is the reference of an OCI image that the disk starts from; empty: the tools of the
-	// server's machine. It is resolved when the sprite is created (Details.Base), and never
+	// Image is the reference of an OCI image that the disk starts from; HostBase: the tools of
+	// the server's machine; empty: the server's default of the two. It is resolved when the sprite is created (Details.Base), and never
 	// changes. Cove's own.
 	Image string `json:"image,omitempty"`
 }
@@ -500,6 +503,8 @@ type ServerInfo struct {
 	PID     int    `json:"pid,omitempty"`
 
 	Pool *Pool `json:"pool,omitempty"` // nil: it has none
+
+	DefaultImage string `json:"default_image,omitempty"` // of sprites that name none; empty: they get HostBase
 
 	DiskFree    int64 `json:"disk_free_bytes,omitempty"`    // on the file system of the data folder; 0: not known
 	DiskReserve int64 `json:"disk_reserve_bytes,omitempty"` // what sprites are to leave of that; 0: none

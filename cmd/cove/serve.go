@@ -50,6 +50,7 @@ type serveOptions struct {
 	hibernate  time.Duration
 	maxRunning int
 	pool       int
+	image      string
 	reserve    string
 	timeout    time.Duration
 	keepJobs   time.Duration
@@ -93,6 +94,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 		Example: `  cove serve
   cove serve --addr 127.0.0.1:0 --data ./data --idle 30m --hibernate 2h
   cove serve --pool 4
+  cove serve --default-image debian:12
   cove serve --connector local-model=http://127.0.0.1:11434
   cove serve --connector api=https://API-HOST --connector-header 'api=x-api-key: $API_KEY'`,
 		Args: cobra.NoArgs,
@@ -149,6 +151,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.DurationVar(&o.hibernate, "hibernate", 5*time.Minute, "after how long unused its memory goes to disk, if it does not say; 0: never")
 	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once, besides those that are paused; 0: any number")
 	f.IntVar(&o.pool, "pool", 0, "sandboxes, besides --max-running, that are kept ready for new sprites without limits or --include, some 30 MB of memory each")
+	f.StringVar(&o.image, "default-image", "", "what new sprites start from that name no image, such as debian:12; get it with: cove image pull (if not given: this machine's own tools)")
 	f.StringVar(&o.reserve, "disk-reserve", "", "what sprites leave free of the data folder's disk, such as 5G: at less, who writes is paused until there is more; 0: nothing (if not given: 1G, or 5 % of a disk of less than 20G)")
 	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "running time of a job that does not say")
 	f.DurationVar(&o.keepJobs, "keep-jobs", 7*24*time.Hour, "remove jobs that were pulled or left nothing, with their sprites, so long after their last use; 0: never")
@@ -330,7 +333,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		UserNS: userns.Inside(), Images: images{stored}.ground, Logger: logger,
 	}
 	defer closing(&err, rt)
-	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: cli.Version(), Flags: o.flags, Names: o.names, Domain: o.domain, Images: stored}
+	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: cli.Version(), Flags: o.flags, Names: o.names, Domain: o.domain, Images: stored, DefaultImage: o.image}
 	host := &sprite.Host{
 		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: o.pool, URL: srv.SpriteURL,
 		DiskReserve: reserve, Images: images{stored},

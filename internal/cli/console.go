@@ -25,6 +25,7 @@ import (
 
 func newConsoleCommand(inv *invocation) *cobra.Command {
 	var reattach bool
+	var user string
 	cmd := &cobra.Command{
 		Use:     "console [NAME]",
 		Aliases: []string{"c"},
@@ -36,6 +37,7 @@ attach ID; --reattach finds it by itself.`,
 		Example: `  cove console
   cove console paint
   cove console paint -r
+  cove console paint --user root
   cove session list -s paint`,
 		Args:              maxArgs(1),
 		ValidArgsFunction: completeOneSprite(inv),
@@ -49,14 +51,15 @@ attach ID; --reattach finds it by itself.`,
 			if !isTerminal(inv.In) {
 				return hinted(usagef(cmd, "standard input is no terminal"), "for a command's input: cove exec -i CMD")
 			}
-			return runConsole(cmd.Context(), inv, reattach)
+			return runConsole(cmd.Context(), inv, reattach, user)
 		},
 	}
+	cmd.Flags().StringVar(&user, "user", "", "open the shell of this user, such as root (default: the one that commands run as)")
 	cmd.Flags().BoolVarP(&reattach, "reattach", "r", false, "come back to the newest terminal that is open there, if one is")
 	return cmd
 }
 
-func runConsole(ctx context.Context, inv *invocation, reattach bool) error {
+func runConsole(ctx context.Context, inv *invocation, reattach bool, user string) error {
 	c, err := inv.server.client(ctx)
 	if err != nil {
 		return err
@@ -81,7 +84,7 @@ func runConsole(ctx context.Context, inv *invocation, reattach bool) error {
 	forever := time.Duration(0)
 	// The shell is the one that the sprite's user has, wherever that is known.
 	shell := sprite.Command("/bin/sh", "-c", `exec "${SHELL:-/bin/bash}" -l`)
-	shell.MaxRunAfterDisconnect, shell.Label = &forever, "console"
+	shell.MaxRunAfterDisconnect, shell.Label, shell.User = &forever, "console", user
 	if kind := os.Getenv("TERM"); kind != "" {
 		shell.Env = []string{"TERM=" + kind}
 	}

@@ -33,7 +33,7 @@ var machineKeys = []config.Key{config.Image, config.Memory, config.CPUs, config.
 
 func (m *machineFlags) register(inv *invocation, cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&m.image, "image", "", "start from this image: a name such as debian:12, oci:DIR, docker-archive:FILE or -; host: the tools of the server's machine (default: host)")
+	f.StringVar(&m.image, "image", "", "start from this image: a name such as debian:12, oci:DIR, docker-archive:FILE or -; host: the tools of the server's machine (default: the server's, which is host if it says nothing)")
 	must(cmd.RegisterFlagCompletionFunc("image", completeImage(inv)))
 	f.StringVar(&m.memory, "memory", "", "memory limit, such as 2G or 512M (default: the server's)")
 	f.IntVar(&m.cpus, "cpus", 0, "how many CPUs it may use (default: the server's)")
@@ -46,9 +46,6 @@ func (m *machineFlags) register(inv *invocation, cmd *cobra.Command) {
 func (m *machineFlags) config(cmd *cobra.Command) (*sprites.Config, error) {
 	if cmd.Flags().Changed("image") && m.image == "" {
 		return nil, usagef(cmd, "--image needs a name; host is the tools of the server's machine")
-	}
-	if m.image == hostBase {
-		m.image = ""
 	}
 	if m.image == "" && m.memory == "" && m.disk == "" && m.cpus == 0 && !cmd.Flags().Changed("cpus") {
 		return nil, nil
@@ -129,7 +126,7 @@ func ParseSize(text string) (int64, error) {
 }
 
 // hostBase stands for the tools of the server's machine.
-const hostBase = "host"
+const hostBase = sprites.HostBase
 
 type createOptions struct {
 	machine machineFlags
@@ -228,6 +225,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 			inv.say("This machine does not enforce its limits: %s", printable.Line(strings.Join(info.Cove.Unlimited, "; ")))
 		}
 		sayReserve(inv, info)
+		sayHost(ctx, inv, c, req, info)
 		return inv.show(info, func(w io.Writer) {
 			if !inv.global.quiet {
 				inv.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", printable.Line(info.Name), printable.Line(info.Name))
@@ -250,12 +248,35 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 	return cmd
 }
 
+// sayHost says what it means that a sprite has the tools of the server's machine, if nobody chose
+// that. It does so for the only sprite of a server: more often would be noise.
+func sayHost(ctx context.Context, inv *invocation, c *cove.Client, req sprites.CreateRequest, info sprites.Info) {
+	if req.Config != nil && req.Config.Image != "" || info.Cove == nil || info.Cove.Base != hostBase || inv.global.quiet || inv.global.json {
+		return
+	}
+	all, err := c.List(ctx, sprites.ListOptions{MaxResults: 2})
+	if err == nil && len(all.Sprites) == 1 {
+		inv.say("It has the tools of the server's machine: on another machine they are other ones. The same everywhere: cove create NEW --image debian:12")
+	}
+}
+
 // entrypoint is the program of the image that a sprite is to start from.
 func (o *createOptions) entrypoint(ctx context.Context, cmd *cobra.Command, c *cove.Client, req sprites.CreateRequest) (sprites.Service, error) {
-	if req.Config == nil || req.Config.Image == "" {
+	name := ""
+	if req.Config != nil {
+		name = req.Config.Image
+	}
+	if name == "" {
+		server, err := c.Version(ctx)
+		if err != nil {
+			return sprites.Service{}, err
+		}
+		name = server.DefaultImage
+	}
+	if name == "" || name == hostBase {
 		return sprites.Service{}, usagef(cmd, "--run-entrypoint needs an image: --image NAME")
 	}
-	image, err := cove.Images{Client: c}.Get(ctx, req.Config.Image)
+	image, err := cove.Images{Client: c}.Get(ctx, name)
 	if err != nil {
 		return sprites.Service{}, err
 	}

@@ -135,7 +135,7 @@ func writeLayout(w io.Writer, root *os.Root) error {
 // ensureImage has the server have the image that a sprite is to start from, if any, and names it
 // as the server does. An image that has the name already is used as it is.
 func ensureImage(ctx context.Context, inv *invocation, c *cove.Client, machine *sprites.Config) error {
-	if machine == nil || machine.Image == "" {
+	if machine == nil || machine.Image == "" || machine.Image == hostBase {
 		return nil
 	}
 	if strings.HasPrefix(machine.Image, "/") || strings.HasPrefix(machine.Image, ".") {

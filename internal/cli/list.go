@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -87,8 +88,22 @@ func listAll(ctx context.Context, c *cove.Client, prefix string, labels []string
 	}
 }
 
+// baseText is what a sprite's disk starts from, for a table.
+func baseText(s sprites.Info) string {
+	switch {
+	case s.Config != nil && strings.HasPrefix(s.Config.Image, "sha256:"):
+		return shortDigest(s.Config.Image)
+	case s.Config != nil && s.Config.Image != "":
+		name, _, _ := strings.Cut(s.Config.Image, "@")
+		return printable.Line(name)
+	case s.Cove != nil && s.Cove.Base != "":
+		return printable.Line(s.Cove.Base)
+	}
+	return "-"
+}
+
 func printSprites(w io.Writer, list []sprites.Info, now time.Time) {
-	rows := [][]string{{"NAME", "STATUS", "CREATED", "LAST START", "OWNER", "LABELS"}}
+	rows := [][]string{{"NAME", "STATUS", "CREATED", "LAST START", "IMAGE", "OWNER", "LABELS"}}
 	for _, s := range list {
 		used, owner := "-", "-"
 		if s.LastRunning != nil {
@@ -97,7 +112,7 @@ func printSprites(w io.Writer, list []sprites.Info, now time.Time) {
 		if s.Cove != nil && s.Cove.Owner != "" {
 			owner = s.Cove.Owner
 		}
-		rows = append(rows, []string{s.Name, statusText(s), ago(s.CreatedAt, now), used, owner, strings.Join(s.Labels, ",")})
+		rows = append(rows, []string{s.Name, statusText(s), ago(s.CreatedAt, now), used, baseText(s), owner, strings.Join(s.Labels, ",")})
 	}
 	table(w, rows)
 }

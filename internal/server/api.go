@@ -50,14 +50,14 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		connectors:  &connectorRoutes{connectors: s.Store.Connectors, host: s.Host, labels: labels},
 		backends:    &backendRoutes{backends: s.Store.Backends, refusals: a.refusals},
 		list:        &spriteList{host: s.Host, sprites: s.Store.Sprites, watchers: a.relays, patience: cmp.Or(s.Heartbeat, watchInterval)},
-		sprites:     &spriteRoutes{host: s.Host, jobs: s.Store.Jobs, labels: labels, rights: rights},
+		sprites:     &spriteRoutes{host: s.Host, image: s.DefaultImage, jobs: s.Store.Jobs, labels: labels, rights: rights},
 		visits:      &visits{host: s.Host, settings: s.Store.Settings, access: a.access, hosts: hosts},
 		guest:       &guestRoutes{host: s.Host, guests: a.guests, relays: a.relays, log: s.Logger},
 		archives:    &archiveRoutes{host: s.Host, labels: labels, imports: &quota{what: "imports", max: maxImports}, log: s.Logger},
 		images:      &imageRoutes{images: s.Images, sprites: s.Store.Sprites, refusals: a.refusals},
 		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
 		policies:    &policyRoutes{host: s.Host},
-		jobs:        &jobRoutes{manager: s.Jobs, jobs: s.Store.Jobs, host: s.Host, access: a.access, labels: labels},
+		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, host: s.Host, access: a.access, labels: labels},
 	}
 	a.ingress = &ingress{
 		host: s.Host, guests: a.guests, visits: a.groups.visits, rights: rights, refusals: a.refusals, ending: s.ctx,

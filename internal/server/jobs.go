@@ -20,6 +20,8 @@ import (
 // jobRoutes makes jobs, acts on them, and tells what became of them. A token sees the jobs
 // of the sprites that it reaches.
 type jobRoutes struct {
+	image string // see Server.DefaultImage
+
 	manager Jobs // nil: jobs are not available
 	jobs    *store.Jobs
 	host    *sprite.Host
@@ -64,6 +66,9 @@ func (g *jobRoutes) create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer labelled()
+	if req.Sprite == "" && req.Backend == "" {
+		req.Config = withImage(req.Config, g.image) // also for what depends on it, such as a shared installation
+	}
 	job, err := jobs.Create(r.Context(), req)
 	if err != nil {
 		return err

@@ -71,6 +71,8 @@ type Server struct {
 	// besides loopback and the address that it listens on. Requests for another
 	// Host are refused: a web page could have made them.
 	Names []string
+	// DefaultImage is what new sprites start from that name nothing; "": this machine's tools.
+	DefaultImage string
 	// Domain is where sprites' URLs are, NAME.Domain; "": localhost.
 	Domain string
 
@@ -143,7 +145,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	info, err := publish(sprites.ServerInfo{Version: s.Version, Data: s.Dir, PID: os.Getpid()}, ln.Addr(), s.Flags)
+	info, err := publish(sprites.ServerInfo{Version: s.Version, Data: s.Dir, PID: os.Getpid(), DefaultImage: s.DefaultImage}, ln.Addr(), s.Flags)
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}

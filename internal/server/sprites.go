@@ -17,6 +17,7 @@ import (
 // spriteRoutes makes sprites, and describes, changes, stops, wakes and deletes each.
 type spriteRoutes struct {
 	host   *sprite.Host
+	image  string      // see Server.DefaultImage
 	jobs   *store.Jobs // those that end with a sandbox are told why
 	labels *labelRights
 	rights *rights // those of a URL's visitors end when it is public no more
@@ -42,12 +43,28 @@ func (g *spriteRoutes) create(w http.ResponseWriter, r *http.Request) error {
 	if err := mayOpen(r, g.host, req.Name, req.NetworkPolicy); err != nil {
 		return err
 	}
+	if req.Base == "" {
+		req.Config = withImage(req.Config, g.image)
+	}
 	info, err := g.host.Create(r.Context(), req)
 	if err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusCreated, info)
 	return nil
+}
+
+// withImage is a new sprite's machine, with the server's default image if it names none.
+func withImage(config *sprites.Config, image string) *sprites.Config {
+	if image == "" || config != nil && config.Image != "" {
+		return config
+	}
+	var c sprites.Config
+	if config != nil {
+		c = *config
+	}
+	c.Image = image
+	return &c
 }
 
 func (g *spriteRoutes) get(w http.ResponseWriter, r *http.Request) error {

@@ -315,3 +315,46 @@ func TestRunEntrypoint(t *testing.T) {
 		t.Errorf("the service is %s", out)
 	}
 }
+
+// TestDefaultImage: a server's default image is for sprites that name nothing, and host reaches
+// the tools of its machine all the same.
+func TestDefaultImage(t *testing.T) {
+	need.Program(t, "busybox", "busybox-static")
+	h := e2e.NewHost(t)
+	h.Serve(nil, "--default-image", "small:1")
+	if out, code := h.Try("", "cove", "create", "early"); code == 0 || !strings.Contains(out, "small:1") || !strings.Contains(out, "cove image pull") {
+		t.Errorf("without the image: exit code %d: %s", code, out)
+	}
+	file := filepath.Join(filepath.Dir(h.Home), "small.tar")
+	tag, err := name.NewTag("small:1")
+	if err == nil {
+		err = tarball.WriteToFile(file, tag, imageOf(t, v1.Config{}, busyboxLayer(t)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Run("", "cove", "image", "import", file, "--name", "small:1")
+	h.Run("", "cove", "create", "plain", "--cpus", "1")
+	h.Run("", "cove", "create", "machine", "--image", "host")
+	h.Run("", "cove", "create", "old", "--base", "host")
+	for sprite, small := range map[string]bool{"plain": true, "machine": false, "old": false} {
+		if got := h.Run("", "cove", "exec", "-s", sprite, "--", "cat", "/etc/os-release"); (got == "ID=small\n") != small {
+			t.Errorf("%s: got %q", sprite, got)
+		}
+	}
+	if out := h.Run("", "cove", "info", "plain"); !strings.Contains(out, "small:1") {
+		t.Errorf("info says %s", out)
+	}
+	lines := strings.Split(h.Run("", "cove", "list"), "\n")
+	if len(lines) < 4 || !strings.Contains(lines[0], "IMAGE") || !strings.Contains(lines[1], " host ") || !strings.Contains(lines[3], " small:1 ") {
+		t.Errorf("list says %q", lines)
+	}
+	if out, code := h.Try("", "cove", "create", "no", "--run-entrypoint"); code == 0 || !strings.Contains(out, "ENTRYPOINT") {
+		t.Errorf("without an entrypoint: exit code %d: %s", code, out)
+	}
+	repo := h.Repository("repo", map[string]string{"plan.md": "# Note\n\n```sh\ntrue\n```\n"})
+	_, sprite := h.Push(repo, "plan.md", "--agent", "shell")
+	if out := h.Run("", "cove", "info", sprite); !strings.Contains(out, "small:1") {
+		t.Errorf("a job's sprite is %s", out)
+	}
+}

@@ -62,6 +62,10 @@ func TestTerminal(t *testing.T) {
 	says("clear; echo again with $mine", "again with value") // what is typed before it is back is lost
 	tmux("send-keys", "C-\\")                                // leave
 	shows("left with 0")
+	keys("clear; cove console --user root paint; echo root left with $?")
+	says("echo $(hostname)-$(id -un)", "paint-root")
+	keys("clear; exit")
+	shows("root left with 0")
 	keys("clear; cove console -r paint; echo left with $?")
 	shows("again with value") // what it showed
 	keys("clear; echo back with $mine; exit 7")

@@ -100,7 +100,7 @@ func (is *installs) wants(req cove.JobRequest, agent agents.Agent) (*wanted, err
 	work, err := agents.Trial(agent, boot.Home)
 	ownPath := func(kv string) bool { return strings.HasPrefix(kv, "PATH=") }
 	if err != nil || is.installer == nil || len(work.Install) == 0 || req.Backend != "" || req.Sprite != "" ||
-		len(req.Include) > 0 || req.Config != nil && req.Config.Image != "" || slices.ContainsFunc(req.Env, ownPath) {
+		len(req.Include) > 0 || req.Config != nil && req.Config.Image != "" && req.Config.Image != sprites.HostBase || slices.ContainsFunc(req.Env, ownPath) {
 		return nil, err
 	}
 	return &wanted{store.Install{Agent: agent.Name(), Version: work.Version}, work}, nil
@@ -324,6 +324,7 @@ func (is *installs) setBuilding(name string, yes bool) {
 func (is *installs) installIn(ctx context.Context, name string, w *wanted, inst *installation) error {
 	began, in := time.Now(), w.Install
 	_, err := is.client.Create(ctx, sprites.CreateRequest{
+		Base: sprites.HostBase, // of which the key tells
 		Name: name, Owner: store.InstallOwner + in.Key,
 		NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: installPreset}}},
 	})

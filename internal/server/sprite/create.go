@@ -63,6 +63,10 @@ func CheckName(name string) error {
 
 // Create makes a sprite. Its sandbox starts with the first use.
 func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.Info, error) {
+	if req.Config != nil && req.Config.Image == sprites.HostBase {
+		c := *req.Config
+		req.Config, c.Image = &c, ""
+	}
 	if err := checkCreate(h.Data, req); err != nil {
 		return sprites.Info{}, err
 	}
