@@ -69,6 +69,9 @@ func TestConnectors(t *testing.T) {
 	if out := h.Run("", "cove", "connector", "log", "-s", "paint"); !strings.Contains(out, "anthropic  GET /check  200") || !strings.Contains(out, "GET /admin/keys  403") {
 		t.Errorf("the log is:\n%s", out)
 	}
+	if out := h.Run("", "cove", "connector", "log", "-s", "paint", "--since", "1ns"); strings.Contains(out, "GET ") {
+		t.Errorf("the log of the last moment is:\n%s", out)
+	}
 
 	// A shim that is started anew, and a server, have it again; and not what was revoked.
 	e2e.SignalAll(t, 9, h.Shims()...)

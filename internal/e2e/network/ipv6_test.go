@@ -215,6 +215,9 @@ except OSError as e: print(e)`, name)
 	if !lines.Scan() || lines.Text() != "held" {
 		t.Fatalf("the connection: %q", lines.Text())
 	}
+	if log := i.Run("", "cove", "policy", "log", "-s", "paint", "--all", "--since", "24h"); !strings.Contains(log, ":7 ("+islandPublic6+")") {
+		t.Errorf("the log has no such connection: %s", log)
+	}
 	i.Run("", "cove", "checkpoint", "create", "-s", "paint")
 	if _, err := io.WriteString(goOn, "go on\n"); err != nil {
 		t.Fatal(err)
