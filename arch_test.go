@@ -55,6 +55,7 @@ var imports = map[string][]string{
 	"internal/guest":           {"internal/guest/files", "internal/guest/ports", "internal/guest/services", "internal/guest/signals", "internal/guest/smallfile", "internal/guest/users", "internal/guest/wire", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "sprites"},
 	"internal/guest/files":     {"internal/guest/users", "internal/guest/wire", "internal/lib/fail", "sprites"},
 	"internal/guest/loop":      {"internal/lib/fail", "internal/lib/tools"},
+	"internal/guest/nest":      {"internal/guest/ports"},
 	"internal/guest/ports":     {"internal/guest/wire", "internal/lib/fail", "sprites"},
 	"internal/guest/probe":     {"."},
 	"internal/guest/services":  {"internal/guest/signals", "internal/guest/smallfile", "internal/guest/wire", "internal/lib/atomicfile", "internal/lib/fail", "sprites"},
@@ -107,7 +108,7 @@ var imports = map[string][]string{
 	"internal/test/need":                    nil,
 
 	"cmd/cove":       {everything},
-	"cmd/cove-guest": {"internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
+	"cmd/cove-guest": {"internal/guest", "internal/guest/nest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
 	"cmd/cove-loop":  {"internal/guest/loop", "internal/lib/tools", "sprites"},
 	"cmd/cove-runsc": {"internal/lib/boot", "internal/shim/cgroup"},
 }

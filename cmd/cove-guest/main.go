@@ -18,6 +18,8 @@
 //	cove-guest acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] CMD...
 //	                                   have an agent that speaks ACP carry out a prompt; events go to file descriptor 3
 //	cove-guest acp bridge CMD...       let a client of ACP, on stdin and stdout, talk with an agent here
+//	cove-guest nest CMD...             run a program as root of a network of its own (package nest)
+//	cove-guest docker [FLAG...]        run dockerd so
 //	cove-guest version
 //
 // Under the name sprite-env it is that command (package spriteenv).
@@ -38,8 +40,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/guest/nest"
 	"github.com/cove-dev/cove/internal/guest/probe"
 	"github.com/cove-dev/cove/internal/guest/spriteenv"
 	"github.com/cove-dev/cove/internal/guest/supervise"
@@ -50,7 +54,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] CMD... | acp bridge CMD... | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] CMD... | acp bridge CMD... | nest CMD... | docker [FLAG...] | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -88,6 +92,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return tool(ctx, args[0], args[1:], stdout)
 	case command == "acp" && len(args) > 1:
 		return agent(ctx, args[0], args[1:], stdout)
+	case command == "nest" && len(args) > 1 && args[0] == "inside":
+		return nest.Inside(args[1:])
+	case command == "nest" && len(args) > 0:
+		return nest.Run(ctx, []string{"/proc/self/exe", "nest"}, args, 20*time.Second)
+	case command == "docker":
+		return nest.Docker(ctx, []string{"/proc/self/exe", "nest"}, []string{filepath.Join(boot.BinDir, "cove-guest"), "docker"}, args)
 	case command == "job" && len(args) > 1:
 		return job(ctx, args[0], args[1:], stdout)
 	}

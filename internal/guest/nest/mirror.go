@@ -1,0 +1,115 @@
+package nest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/guest/ports"
+)
+
+// mirror listens in the sprite on what is listened on in the nest, and carries connections
+// there.
+type mirror struct {
+	netns *os.File // the nest's
+	ns    string   // a link that names it
+	open  map[string]*image
+}
+
+// image is a listener in the sprite.
+type image struct {
+	listener net.Listener // nil: the port is not to be had
+	wg       sync.WaitGroup
+}
+
+// mirrorPause is between two looks.
+const mirrorPause = 200 * time.Millisecond
+
+// run looks until ctx ends.
+func (m *mirror) run(ctx context.Context) {
+	holders := ports.Holders{}
+	tick := time.NewTicker(mirrorPause)
+	defer tick.Stop()
+	for {
+		m.show(holders.Look(m.isOurs))
+		select {
+		case <-ctx.Done():
+			m.show(nil)
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// isOurs says whether a process is in the nest's network, and not in a container's.
+func (m *mirror) isOurs(pid int) bool {
+	nest, err := os.Readlink(m.ns)
+	if err != nil {
+		return false
+	}
+	its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	return err == nil && its == nest
+}
+
+// show has the sprite listen on these addresses, and on no others.
+func (m *mirror) show(listening []netip.AddrPort) {
+	wanted := map[string]netip.AddrPort{}
+	for _, at := range listening {
+		switch a := at.Addr(); {
+		case a.IsUnspecified():
+			wanted[fmt.Sprintf(":%d", at.Port())] = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
+		case a.IsLoopback() && a.Is4():
+			wanted[at.String()] = at
+		}
+	}
+	for at, image := range m.open {
+		if _, ok := wanted[at]; !ok {
+			if image.listener != nil {
+				image.listener.Close()
+			}
+			image.wg.Wait()
+			delete(m.open, at)
+		}
+	}
+	for at, to := range wanted {
+		if m.open[at] == nil {
+			m.open[at] = m.listen(at, to)
+		}
+	}
+}
+
+func (m *mirror) listen(at string, to netip.AddrPort) *image {
+	image := &image{}
+	var err error
+	if image.listener, err = net.Listen("tcp", at); err != nil {
+		slog.Warn("a port of the containers' is not the sprite's", "port", at, "err", err)
+		return image
+	}
+	image.wg.Go(func() {
+		for {
+			in, err := image.listener.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil {
+				continue
+			}
+			go func() {
+				out, err := dialIn(m.netns, to)
+				if err != nil {
+					_ = in.(*net.TCPConn).SetLinger(0)
+					in.Close()
+					return
+				}
+				pipe(in.(*net.TCPConn), out.(*net.TCPConn))
+			}()
+		}
+	})
+	return image
+}

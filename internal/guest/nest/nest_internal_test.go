@@ -1,0 +1,45 @@
+package nest
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// An attribute has its length without the padding, and ends at a multiple of four bytes.
+func TestAttribute(t *testing.T) {
+	got := attribute(unix.IFLA_INFO_KIND, []byte("bridge"))
+	want := []byte("\x0a\x00\x01\x00bridge\x00\x00")
+	if !bytes.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A file of an earlier boot, whose number is now another program's, does not keep dockerd from
+// starting. One that names the program itself does.
+func TestRemoveStale(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "docker.pid")
+	if err := removeStale(file, "dockerd"); err != nil {
+		t.Errorf("without a file: %v", err)
+	}
+	if err := os.WriteFile(file, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	comm, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := removeStale(file, string(bytes.TrimSpace(comm))); err == nil {
+		t.Error("the program runs: no error")
+	}
+	if err := removeStale(file, "dockerd"); err != nil {
+		t.Errorf("another program: %v", err)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("the file is still there: %v", err)
+	}
+}
