@@ -52,7 +52,7 @@ func (a *archive) root(in io.Reader, buf []byte) error {
 	described, err1 := json.Marshal(v1.ConfigFile{
 		OS: thisPlatform.OS, Architecture: thisPlatform.Architecture, Config: v1.Config{Env: []string{rootPath}},
 		RootFS:  v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{{Algorithm: "sha256", Hex: a.files[layer].digest}}},
-		History: []v1.History{{CreatedBy: "cove image import"}},
+		History: []v1.History{{CreatedBy: "import of a root file system"}},
 	})
 	listed, err2 := json.Marshal([]map[string]any{{"Config": config, "Layers": []string{layer}}})
 	return errors.Join(err1, err2,
