@@ -86,6 +86,7 @@ var meanings = map[string]meaning{
 	"bad_session":     {exit: 2},
 	"bad_skill":       {status: http.StatusBadRequest},
 	"bad_url":         {exit: 2},
+	"host_base":       {status: http.StatusUnprocessableEntity},          // a sprite has no image to be committed over
 	"image_bad":       {exit: 5, status: http.StatusUnprocessableEntity}, // hostile or damaged
 	"image_platform":  {status: http.StatusUnprocessableEntity},          // made for other machines
 	"invalid_request": {status: http.StatusBadRequest},
