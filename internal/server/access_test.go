@@ -47,7 +47,8 @@ var deeds = map[string][]string{
 	},
 	"admin": {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/none", "GET /v1/secrets", "PUT /v1/secrets/none", "DELETE /v1/secrets/none",
 		"GET /v1/connectors", "GET /v1/connectors/none", "PUT /v1/connectors/none", "DELETE /v1/connectors/none", "POST /v1/connectors/none/grants", "DELETE /v1/connectors/none/grants",
-		"DELETE /v1/images/none/of:1", "POST /v1/images/pull", "POST /v1/images/import", "POST /v1/images/prune"},
+		"DELETE /v1/images/none/of:1", "POST /v1/images/pull", "POST /v1/images/import", "POST /v1/images/prune",
+		"POST /v1/images/save", "POST /v1/images/tag", "POST /v1/images/push", "POST /v1/images/commit"},
 }
 
 func TestTokenScopesAndVerbs(t *testing.T) {

@@ -33,7 +33,7 @@ func (g *archiveRoutes) exportSprite(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
-	out := &lateWriter{w: w}
+	out := &lateWriter{w: w, kind: sprites.ArchiveType}
 	name := r.PathValue("name")
 	_, err = g.host.Export(r.Context(), name, sprite.ExportOptions{Checkpoint: r.URL.Query().Get("checkpoint"), Environment: env}, out)
 	if err == nil || !out.begun {
@@ -47,13 +47,14 @@ func (g *archiveRoutes) exportSprite(w http.ResponseWriter, r *http.Request) err
 // its status.
 type lateWriter struct {
 	w     http.ResponseWriter
+	kind  string // of its content
 	begun bool
 }
 
 func (l *lateWriter) Write(p []byte) (int, error) {
 	if !l.begun {
 		l.begun = true
-		l.w.Header().Set("Content-Type", sprites.ArchiveType)
+		l.w.Header().Set("Content-Type", l.kind)
 	}
 	return l.w.Write(p)
 }

@@ -21,6 +21,7 @@ import (
 type imageRoutes struct {
 	images   *image.Store // nil: this server has none
 	sprites  *store.Sprites
+	host     *sprite.Host
 	refusals refusals
 }
 

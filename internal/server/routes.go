@@ -146,6 +146,10 @@ func (g *groups) routes() []route {
 		{"POST /v1/images/pull", admin, g.images.on(g.images.pull)},
 		{"POST /v1/images/import", admin, g.images.on(g.images.importArchive)},
 		{"POST /v1/images/prune", admin, g.images.on(g.images.prune)},
+		{"POST /v1/images/save", admin, g.images.on(g.images.save)},
+		{"POST /v1/images/tag", admin, g.images.on(g.images.tag)},
+		{"POST /v1/images/push", admin, g.images.on(g.images.push)},
+		{"POST /v1/images/commit", admin, g.images.on(g.images.commit)},
 
 		{"GET /v1/installs", read, g.installs},
 

@@ -133,7 +133,7 @@ type Layer struct {
 
 // Progress is how far a pull, an import or a push is.
 type Progress struct {
-	Phase      string // resolving, downloading, extracting, done; or uploading
+	Phase      string // resolving, downloading, extracting, done; or uploading, composing
 	Layer      string // the digest of the blob that is at hand
 	Bytes      int64  // of Layer
 	Total      int64
@@ -147,6 +147,7 @@ const (
 	Downloading = "downloading"
 	Extracting  = "extracting"
 	Uploading   = "uploading"
+	Composing   = "composing"
 	Done        = "done"
 )
 

@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
+)
+
+func newImageSaveCommand(inv *invocation) *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use:   "save NAME... [> FILE]",
+		Short: "Write images as one file",
+		Long: `Writes images as one archive to the standard output. docker load, podman load, skopeo and
+cove image import take it; it is also the tar of an OCI layout. An image has the name in it by
+which you save it.`,
+		Example: `  cove image save tools:2 > tools.tar
+  cove image save tools:2 | docker load
+  cove image save tools:2 debian:12 -o images.tar`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef(cmd, "the image's name is missing")
+			}
+			return nil
+		},
+		Annotations:       map[string]string{"several": "yes"},
+		ValidArgsFunction: completeImage(inv),
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if to == "" && isTerminal(inv.Out) {
+			return hinted(usagef(cmd, "refusing to write an archive to a terminal"), "cove image save "+printable.Word(args[0])+" > FILE")
+		}
+		if to == "" && inv.global.json {
+			return usagef(cmd, "--json has no place here: what is printed is the archive")
+		}
+		all, err := images(ctx, inv)
+		if err != nil {
+			return err
+		}
+		return saveImages(ctx, inv, all, args, to)
+	})
+	cmd.Flags().StringVarP(&to, "output", "o", "", "write it to `FILE`, which appears when it is whole")
+	return cmd
+}
+
+// saveImages writes an archive of images to a file, or to the standard output.
+func saveImages(ctx context.Context, inv *invocation, all cove.Images, names []string, to string) error {
+	if to == "" {
+		return copyImages(ctx, inv, all, names, inv.Out)
+	}
+	if st, err := os.Stat(to); err == nil && !st.Mode().IsRegular() { // such as a pipe: it stays what it is
+		return fail.Newf("no_file", "cove image save "+printable.Word(names[0])+" > "+printable.Word(to), "%s is no file", to)
+	}
+	f, err := atomicfile.Create(to)
+	if err != nil {
+		return fail.Wrap("no_file", err, "name a file in a folder that is there")
+	}
+	defer f.Discard()
+	if err := copyImages(ctx, inv, all, names, f); err != nil {
+		return err
+	}
+	if err := f.Commit(0o600); err != nil { // as docker save: what is in an image may be a secret
+		return err
+	}
+	inv.say("Saved as %s. Load it: docker load < %s, or: cove image import %s", printable.Line(to), printable.Word(to), printable.Word(to))
+	return nil
+}
+
+func copyImages(ctx context.Context, inv *invocation, all cove.Images, names []string, out io.Writer) error {
+	p := inv.newProgress("saving "+strings.Join(names, ", "), 0)
+	defer p.Close()
+	body, err := all.Save(ctx, names...)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	_, err = io.CopyBuffer(struct{ io.Writer }{countingWriter{out, p}}, struct{ io.Reader }{body}, make([]byte, copyBuffer))
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fail.Wrap("no_space", fmt.Errorf("write the archive: %w", err), "free some space, and try again")
+	case brokeOff(err) && lostOutput(inv.Out) == nil:
+		return fail.New("connection_lost", "the archive is cut short: the server, or the connection to it, went away", "try again; the server's log says why, if it was not the connection")
+	}
+	return err
+}
+
+func newImagePushCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:   "push NAME [TO]",
+		Short: "Send an image to its registry",
+		Long: `Has the server send an image to the registry that its name says, or under the name TO. Layers
+that the registry has are not sent again. The server logs in as Docker of its account does:
+~/.docker/config.json and the helpers that it names.`,
+		Example: `  cove image push registry.example.org/team/tools:2
+  cove image push tools:2 registry.example.org/team/tools:2`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 || len(args) > 2 {
+				return usagef(cmd, "name an image, and its name in the registry if that is another one")
+			}
+			return nil
+		},
+		ValidArgsFunction: completeImage(inv),
+		RunE: verb(func(ctx context.Context, args []string) error {
+			all, err := images(ctx, inv)
+			if err != nil {
+				return err
+			}
+			to := args[len(args)-1]
+			push := cove.ImagePush{Image: args[0]}
+			if len(args) == 2 {
+				push.To = to
+			}
+			p := inv.newProgress("pushing "+to, 0)
+			image, err := all.Push(ctx, push, func(e cove.ImageEvent) { p.say(imageNote(to, e)) })
+			p.Close()
+			if err != nil {
+				return err
+			}
+			return inv.show(image, func(io.Writer) { inv.say("%s is pushed: %s.", printable.Line(to), printable.Line(image.Digest)) })
+		}),
+	}
+}
+
+func newImageTagCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:   "tag NAME NEW",
+		Short: "Give an image one more name",
+		Long: `Gives an image one more name. If another image has that name, it loses it; sprites stay with the
+image that they have. cove image rm takes a name away.`,
+		Example: `  cove image tag tools:2 tools:latest
+  cove image tag 5f70bf18a086 registry.example.org/team/tools:2`,
+		Args:              exactArgs("the image's name", "its new name"),
+		ValidArgsFunction: completeImage(inv),
+		RunE: verb(func(ctx context.Context, args []string) error {
+			all, err := images(ctx, inv)
+			if err != nil {
+				return err
+			}
+			image, err := all.Tag(ctx, args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return inv.show(image, func(io.Writer) { inv.say("%s is %s now.", printable.Line(args[1]), printable.Line(image.Digest)) })
+		}),
+	}
+}
+
+func newImageCommitCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:   "commit SPRITE[@CHECKPOINT] NAME",
+		Short: "Make an image of a sprite",
+		Long: `Makes an image of what is on a sprite's disk, at a checkpoint or now: its own image, with one
+layer more. A sprite that is awake stands still for a moment, and goes on. Environment, user and
+command are those of its image; memory, and so /tmp, is not in it.
+
+A sprite without an image has the tools of the server's machine, which are not on its disk: there
+is no image of it. What is in its files is in the image, secret or not.`,
+		Example: `  cove image commit paint tools:2
+  cove image commit paint@v3 registry.example.org/team/tools:2`,
+		Args:              exactArgs("the sprite's name", "the image's name"),
+		ValidArgsFunction: completeExport(inv),
+		RunE: verb(func(ctx context.Context, args []string) error {
+			sprite, checkpoint, at := strings.Cut(args[0], "@")
+			if at && checkpoint == "" {
+				return fail.Newf("usage", "cove image commit "+printable.Word(sprite)+" "+printable.Word(args[1]), "%q names no checkpoint after the @", args[0])
+			}
+			if err := checkName(sprite); err != nil {
+				return err
+			}
+			all, err := images(ctx, inv)
+			if err != nil {
+				return err
+			}
+			p := inv.newProgress("committing "+sprite, 0)
+			image, err := all.Commit(ctx, cove.ImageCommit{Sprite: sprite, Checkpoint: checkpoint, Name: args[1]}, func(e cove.ImageEvent) { p.say(imageNote(args[0], e)) })
+			p.Close()
+			if err != nil {
+				return checkpointError(err)
+			}
+			return showImage(inv, image, args[1], "is made")
+		}),
+	}
+}
