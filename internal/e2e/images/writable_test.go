@@ -199,22 +199,24 @@ func installs(s *server) {
 	}
 }
 
-// TestSoakImageDebian: apt-get installs packages over Debian's image, on root's server and on an
-// ordinary user's.
+// TestSoakImageDebian: images of Debian's packages, and such as need less, go from a registry to
+// another server; apt-get installs packages over Debian's, on root's server and on an ordinary
+// user's, whose jobs do so too; and in the default image the examples of the SDKs run.
 func TestSoakImageDebian(t *testing.T) {
 	const own = "^TestSoakImageDebian$"
+	if os.Geteuid() != 0 { // but not in the namespace
+		pushed(t, os.Getenv(debianVariable))
+	}
 	if inNamespace(t, own, installs) {
 		return
 	}
 	if !e2e.Soak() {
 		t.Skip("COVE_SOAK=1 runs it")
 	}
-	tar := filepath.Join(t.TempDir(), "debian.tar")
-	mmdebstrap := need.Program(t, "mmdebstrap", "mmdebstrap")
-	if out, err := exec.Command(mmdebstrap, "--quiet", "--variant=apt", "--include=sudo", "bookworm", tar).CombinedOutput(); err != nil {
-		t.Fatalf("make a Debian system: %v: %s", err, out)
-	}
+	tar := makeDebian(t, "git")
 	t.Setenv(debianVariable, tar)
-	installs(serve(t, filepath.Join(e2e.TempDir(t), "data"), &shelf{}))
-	e2e.AsOrdinaryUser(t, own, "30m")
+	t.Run("registry", func(t *testing.T) { throughRegistry(t, tar) })
+	t.Run("root", func(t *testing.T) { installs(serve(t, filepath.Join(e2e.TempDir(t), "data"), &shelf{})) })
+	t.Run("user", func(t *testing.T) { e2e.AsOrdinaryUser(t, own, "60m") })
+	t.Run("default", func(t *testing.T) { defaultImage(t, tar) })
 }
