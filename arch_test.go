@@ -78,6 +78,7 @@ var imports = map[string][]string{
 	"internal/server":                     {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/printable", "internal/lib/private", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "sprites"},
 	"internal/server/agents":              {"."},
 	"internal/server/archive":             {"internal/lib/safepath", "internal/server/plant", "internal/shim/layers", "sprites"},
+	"internal/server/dockerfile":          {"internal/lib/fail"},
 	"internal/server/image":               {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/fault", "internal/server/plant", "internal/server/store", "internal/shim/layers"},
 	"internal/server/job":                 {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/server/agents", "internal/server/store", "internal/shim/connect", "sprites"},
 	"internal/server/mcpserver":           {".", "internal/lib/fail", "internal/lib/tools", "sprites"},

@@ -73,32 +73,34 @@ type meaning struct {
 
 var meanings = map[string]meaning{
 	// What was asked for.
-	"EINVAL":          {status: http.StatusBadRequest},
-	"bad_agent":       {status: http.StatusBadRequest},
-	"bad_input":       {exit: 2},
-	"bad_job":         {exit: 2},
-	"bad_name":        {exit: 2, status: http.StatusBadRequest},
-	"bad_option":      {exit: 2},
-	"bad_pattern":     {exit: 2},
-	"bad_plan":        {status: http.StatusBadRequest},
-	"bad_reference":   {exit: 2, status: http.StatusBadRequest}, // no name of an image
-	"bad_request":     {status: http.StatusBadRequest},
-	"bad_session":     {exit: 2},
-	"bad_skill":       {status: http.StatusBadRequest},
-	"bad_url":         {exit: 2},
-	"image_bad":       {exit: 5, status: http.StatusUnprocessableEntity}, // hostile or damaged
-	"image_platform":  {status: http.StatusUnprocessableEntity},          // made for other machines
-	"invalid_request": {status: http.StatusBadRequest},
-	"no_agent":        {status: http.StatusBadRequest},
-	"no_connector":    {status: http.StatusBadRequest},
-	"no_key":          {status: http.StatusBadRequest},
-	"no_price":        {status: http.StatusBadRequest},
-	"no_sprite":       {exit: 2}, // none was named
-	"path_too_long":   {status: http.StatusUnprocessableEntity},
-	"rejected":        {exit: 5, status: http.StatusUnprocessableEntity}, // the other end sent what no honest one sends
-	"too_large":       {status: http.StatusRequestEntityTooLarge},
-	"too_much":        {status: http.StatusBadRequest},
-	"usage":           {exit: 2},
+	"EINVAL":                 {status: http.StatusBadRequest},
+	"bad_agent":              {status: http.StatusBadRequest},
+	"bad_input":              {exit: 2},
+	"bad_job":                {exit: 2},
+	"bad_name":               {exit: 2, status: http.StatusBadRequest},
+	"bad_option":             {exit: 2},
+	"bad_pattern":            {exit: 2},
+	"bad_plan":               {status: http.StatusBadRequest},
+	"bad_reference":          {exit: 2, status: http.StatusBadRequest}, // no name of an image
+	"bad_request":            {status: http.StatusBadRequest},
+	"bad_session":            {exit: 2},
+	"bad_skill":              {status: http.StatusBadRequest},
+	"bad_url":                {exit: 2},
+	"dockerfile_bad":         {exit: 2, status: http.StatusBadRequest},
+	"dockerfile_unsupported": {exit: 2, status: http.StatusNotImplemented},      // right, and not to be had here
+	"image_bad":              {exit: 5, status: http.StatusUnprocessableEntity}, // hostile or damaged
+	"image_platform":         {status: http.StatusUnprocessableEntity},          // made for other machines
+	"invalid_request":        {status: http.StatusBadRequest},
+	"no_agent":               {status: http.StatusBadRequest},
+	"no_connector":           {status: http.StatusBadRequest},
+	"no_key":                 {status: http.StatusBadRequest},
+	"no_price":               {status: http.StatusBadRequest},
+	"no_sprite":              {exit: 2}, // none was named
+	"path_too_long":          {status: http.StatusUnprocessableEntity},
+	"rejected":               {exit: 5, status: http.StatusUnprocessableEntity}, // the other end sent what no honest one sends
+	"too_large":              {status: http.StatusRequestEntityTooLarge},
+	"too_much":               {status: http.StatusBadRequest},
+	"usage":                  {exit: 2},
 
 	"method_not_allowed": {status: http.StatusMethodNotAllowed},
 	"not_acceptable":     {status: http.StatusNotAcceptable},

@@ -1,0 +1,118 @@
+package dockerfile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/moby/buildkit/frontend/dockerfile/shell"
+)
+
+// environment are variables, in the order in which they were set first. The zero value has
+// none. It is copied by clone.
+type environment struct {
+	names  []string
+	values map[string]string
+}
+
+// Get is shell.EnvGetter's.
+func (e *environment) Get(name string) (string, bool) {
+	v, ok := e.values[name]
+	return v, ok
+}
+
+// Keys is shell.EnvGetter's.
+func (e *environment) Keys() []string { return e.names }
+
+func (e *environment) set(name, value string) {
+	if _, ok := e.values[name]; !ok {
+		e.names = append(e.names, name)
+	}
+	if e.values == nil {
+		e.values = map[string]string{}
+	}
+	e.values[name] = value
+}
+
+func (e *environment) clone() environment {
+	c := environment{names: slices.Clone(e.names), values: make(map[string]string, len(e.values))}
+	for name, value := range e.values {
+		c.values[name] = value
+	}
+	return c
+}
+
+// list is the environment as NAME=VALUE.
+func (e *environment) list() []string {
+	all := make([]string, len(e.names))
+	for i, name := range e.names {
+		all[i] = name + "=" + e.values[name]
+	}
+	return all
+}
+
+// expand replaces the variables of a word, and takes its quotes away.
+func expand(word string, e *environment, escape rune) (string, error) {
+	return expandBy(shell.NewLex(escape), word, e)
+}
+
+// expandText replaces the variables of a here-document, whose quotes stay.
+func expandText(text string, e *environment) (string, error) {
+	lex := shell.NewLex('\\')
+	lex.SkipProcessQuotes = true
+	return expandBy(lex, text, e)
+}
+
+func expandBy(lex *shell.Lex, word string, e *environment) (string, error) {
+	if err := bounded(word, e); err != nil {
+		return "", err
+	}
+	out, _, err := lex.ProcessWord(word, e)
+	return out, err
+}
+
+// bounded refuses a word that may become too large. The lexer would make it in memory first.
+func bounded(word string, e *environment) error {
+	size := int64(len(word))
+	most := int64(1) // by how much replacements may multiply it
+	for i := range len(word) {
+		if word[i] != '$' {
+			continue
+		}
+		rest, braced := strings.CutPrefix(word[i+1:], "{")
+		name := variable(rest)
+		value := int64(len(e.values[name]))
+		size += value
+		if braced && strings.HasPrefix(rest[len(name):], "/") { // ${NAME/PATTERN/WORD} may have WORD for each character
+			most *= value + 1
+		}
+		if size*most > maxWord {
+			return fmt.Errorf("a word may become larger than %d bytes", maxWord)
+		}
+	}
+	if size > maxWord {
+		return fmt.Errorf("a word has more than %d bytes", maxWord)
+	}
+	return nil
+}
+
+// variable is the name of a variable with which a text begins, as BuildKit's lexer reads it.
+func variable(text string) string {
+	for i, r := range text {
+		switch {
+		case i == 0 && unicode.IsDigit(r):
+			end := strings.IndexFunc(text, func(r rune) bool { return !unicode.IsDigit(r) })
+			if end < 0 {
+				end = len(text)
+			}
+			return text[:end]
+		case i == 0 && strings.ContainsRune("@*#?-$!0", r):
+			return text[:utf8.RuneLen(r)]
+		case !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_':
+			return text[:i]
+		}
+	}
+	return text
+}
