@@ -53,7 +53,7 @@ func (s *Store) Compose(ctx context.Context, d Draft) (_ Image, err error) {
 		t.what = familiar(t.names[0].Name())
 	}
 	defer s.Hold(d.Parent)()
-	m, c, err := s.parent(ctx, d.Parent)
+	m, c, err := parentOf(ctx, s, d.Parent)
 	if err != nil {
 		return Image{}, err
 	}
@@ -75,7 +75,7 @@ func (s *Store) Compose(ctx context.Context, d Draft) (_ Image, err error) {
 	}()
 	h := v1.History{Created: created, CreatedBy: d.History, EmptyLayer: true}
 	if d.Layer != nil {
-		l, diff, err := s.writeLayer(ctx, d.Layer, &pinned)
+		l, diff, err := writeLayer(ctx, s, d.Layer, &pinned)
 		if err != nil {
 			return Image{}, err
 		}
@@ -124,9 +124,9 @@ func newName(text string) (name.Reference, error) {
 	return ref, nil
 }
 
-// parent returns the manifest and the configuration of an image here, as those of an image
+// parentOf returns the manifest and the configuration of an image here, as those of an image
 // over it begin. That of no digest has no layers.
-func (s *Store) parent(ctx context.Context, digest string) (*v1.Manifest, *v1.ConfigFile, error) {
+func parentOf(ctx context.Context, s *Store, digest string) (*v1.Manifest, *v1.ConfigFile, error) {
 	m := &v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Layers: []v1.Descriptor{}}
 	if digest == "" {
 		return m, &v1.ConfigFile{OS: thisOS, Architecture: runtime.GOARCH}, nil
@@ -244,7 +244,7 @@ const layerLevel = 3
 
 // writeLayer compresses what write writes, and gives it its name among the blobs. A tar without
 // members has no blob, and size 0. The blob is pinned.
-func (s *Store) writeLayer(ctx context.Context, write func(io.Writer) error, pinned *pins) (d v1.Descriptor, diff v1.Hash, err error) {
+func writeLayer(ctx context.Context, s *Store, write func(io.Writer) error, pinned *pins) (d v1.Descriptor, diff v1.Hash, err error) {
 	f, err := os.CreateTemp(s.path(stagingFolder), "composed-")
 	if err != nil {
 		return d, diff, onDisk(err)

@@ -127,9 +127,9 @@ type Layer struct {
 	Steps     int64  `json:"steps,omitempty"`    // that its extraction took besides
 }
 
-// Progress is how far a pull or an import is.
+// Progress is how far a pull, an import or a push is.
 type Progress struct {
-	Phase      string // resolving, downloading, extracting, done
+	Phase      string // resolving, downloading, extracting, done; or uploading
 	Layer      string // the digest of the blob that is at hand
 	Bytes      int64  // of Layer
 	Total      int64
@@ -142,6 +142,7 @@ const (
 	Resolving   = "resolving"
 	Downloading = "downloading"
 	Extracting  = "extracting"
+	Uploading   = "uploading"
 	Done        = "done"
 )
 

@@ -348,9 +348,14 @@ func (c rawConfig) Size() (int64, error) {
 // noise is a layer that does not get smaller by compression.
 func noise(t testing.TB, name string, size int) v1.Layer {
 	t.Helper()
+	return layerOf(t, file(name, random(size)))
+}
+
+// random is a text that can't be compressed.
+func random(size int) string {
 	data := make([]byte, size)
 	_, _ = rand.Read(data)
-	return layerOf(t, file(name, string(data)))
+	return string(data)
 }
 
 // TestResume: a download that ends early goes on where it stopped, in the same pull and in

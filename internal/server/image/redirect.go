@@ -16,11 +16,12 @@ import (
 // answers for a name may say another address the next time.
 type guard struct {
 	http.RoundTripper
-	of name.Registry
+	of  name.Registry
+	all bool // all requests to other hosts are judged: a registry may say where a blob is sent without a redirect
 }
 
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Response != nil { // it is what a redirect leads to; the client counts them, and stops after ten
+	if req.Response != nil || g.all && req.URL.Host != g.of.RegistryStr() { // it is what a redirect leads to; the client counts them, and stops after ten
 		if err := g.judge(req); err != nil {
 			return nil, err
 		}

@@ -47,9 +47,14 @@ var errIdle = errors.New("nothing came for " + idleTimeout.String())
 
 // watched is ctx that ends if touch is not called for idleTimeout. The caller calls stop.
 func watched(ctx context.Context) (_ context.Context, touch, stop func()) {
+	return watchedFor(ctx, idleTimeout, errIdle)
+}
+
+// watchedFor is watched for another time. idle is why the context ends then.
+func watchedFor(ctx context.Context, most time.Duration, idle error) (_ context.Context, touch, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(idleTimeout, func() { cancel(errIdle) })
-	return ctx, func() { timer.Reset(idleTimeout) }, func() { timer.Stop(); cancel(nil) }
+	timer := time.AfterFunc(most, func() { cancel(idle) })
+	return ctx, func() { timer.Reset(most) }, func() { timer.Stop(); cancel(nil) }
 }
 
 // connect logs in to the registry that a name is of.
@@ -61,7 +66,7 @@ func (s *Store) connect(ctx context.Context, ref name.Reference) (*registry, err
 	if err != nil {
 		return nil, fail.Wrap("image_denied", fmt.Errorf("find the login for %s: %w", ref.Context().RegistryStr(), err), r.login())
 	}
-	t, err := transport.NewWithContext(watch, ref.Context().Registry, auth, guard{s.o.Transport, ref.Context().Registry}, []string{ref.Scope(transport.PullScope)})
+	t, err := transport.NewWithContext(watch, ref.Context().Registry, auth, guard{RoundTripper: s.o.Transport, of: ref.Context().Registry}, []string{ref.Scope(transport.PullScope)})
 	if err != nil {
 		return nil, r.explain(ctx, watch, err)
 	}
@@ -78,11 +83,11 @@ func (r *registry) explain(ctx, watch context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if context.Cause(watch) == errIdle {
-		return &fail.Error{Code: "timeout", Message: fmt.Sprintf("the registry %s does not answer", host), Err: errIdle}
+	if cause := context.Cause(watch); cause == errIdle || cause == errStuck {
+		return &fail.Error{Code: "timeout", Message: fmt.Sprintf("the registry %s does not answer", host), Err: cause}
 	}
-	if _, ok := errors.AsType[*fail.Error](err); ok {
-		return err
+	if refused, ok := errors.AsType[*fail.Error](err); ok {
+		return refused // without the address, which may have a signature
 	}
 	said, ok := errors.AsType[*transport.Error](err)
 	if !ok {
