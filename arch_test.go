@@ -33,6 +33,7 @@ var imports = map[string][]string{
 	"internal/lib/acp":        {"internal/lib/fail", "internal/lib/tools", "sprites"},
 	"internal/lib/atomicfile": nil,
 	"internal/lib/boot":       nil,
+	"internal/lib/buildstep":  nil,
 	"internal/lib/children":   nil,
 	"internal/lib/datafolder": {"internal/lib/fail", "internal/lib/loopback", "internal/lib/private", "sprites"},
 	"internal/lib/duplex":     nil,
@@ -60,6 +61,7 @@ var imports = map[string][]string{
 	"internal/guest/signals":   nil,
 	"internal/guest/smallfile": {"internal/lib/atomicfile"},
 	"internal/guest/spriteenv": {"sprites"},
+	"internal/guest/step":      {"internal/guest/users", "internal/lib/buildstep"},
 	"internal/guest/supervise": {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/proctree", "sprites"},
 	"internal/guest/users":     {"internal/guest/smallfile", "internal/lib/boot"},
 	"internal/guest/wire":      {"internal/lib/fail", "sprites"},
@@ -75,9 +77,10 @@ var imports = map[string][]string{
 	"internal/shim/policy":  nil,
 	"internal/shim/userns":  nil,
 
-	"internal/server":                     {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/printable", "internal/lib/private", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "sprites"},
+	"internal/server":                     {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/printable", "internal/lib/private", "internal/server/build", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "internal/shim/userns", "sprites"},
 	"internal/server/agents":              {"."},
 	"internal/server/archive":             {"internal/lib/safepath", "internal/server/plant", "internal/shim/layers", "sprites"},
+	"internal/server/build":               {".", "internal/lib/boot", "internal/lib/buildstep", "internal/lib/fail", "internal/lib/fault", "internal/server/dockerfile", "internal/server/image", "internal/server/sprite", "internal/server/store", "internal/shim/layers", "sprites"},
 	"internal/server/dockerfile":          {"internal/lib/fail"},
 	"internal/server/image":               {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/fault", "internal/server/plant", "internal/server/store", "internal/shim/layers"},
 	"internal/server/job":                 {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/server/agents", "internal/server/store", "internal/shim/connect", "sprites"},
@@ -104,7 +107,7 @@ var imports = map[string][]string{
 	"internal/test/need":                    nil,
 
 	"cmd/cove":       {everything},
-	"cmd/cove-guest": {"internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
+	"cmd/cove-guest": {"internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/step", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
 	"cmd/cove-loop":  {"internal/guest/loop", "internal/lib/tools", "sprites"},
 	"cmd/cove-runsc": {"internal/lib/boot", "internal/shim/cgroup"},
 }

@@ -88,6 +88,7 @@ var meanings = map[string]meaning{
 	"bad_url":                {exit: 2},
 	"dockerfile_bad":         {exit: 2, status: http.StatusBadRequest},
 	"dockerfile_unsupported": {exit: 2, status: http.StatusNotImplemented},      // right, and not to be had here
+	"build_failed":           {status: http.StatusUnprocessableEntity},          // a RUN ended with another code than 0
 	"image_bad":              {exit: 5, status: http.StatusUnprocessableEntity}, // hostile or damaged
 	"image_platform":         {status: http.StatusUnprocessableEntity},          // made for other machines
 	"invalid_request":        {status: http.StatusBadRequest},

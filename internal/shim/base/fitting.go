@@ -51,6 +51,9 @@ func (img Image) fittingName(userXattr bool) string {
 	if fittingFormat > 1 {
 		name += "-" + strconv.Itoa(fittingFormat)
 	}
+	if img.Bare {
+		name += "-bare"
+	}
 	if userXattr {
 		name += "-userns"
 	}
@@ -237,6 +240,10 @@ func (f *fitter) make(img Image, userXattr bool) (record fittingRecord, err erro
 	}
 	if err := unix.Setxattr(filepath.Join(f.root.Name(), boot.Dir), mark, []byte("y"), 0); err != nil {
 		return record, fmt.Errorf("mark %s: %w", boot.Dir, err)
+	}
+	if img.Bare {
+		record.Account, record.Workdir = boot.Account{Name: "root", Groups: []int{0}, Home: "/root"}, "/"
+		return record, f.network()
 	}
 	if record.Account, err = f.accounts(img); err != nil {
 		return record, err
@@ -518,6 +525,11 @@ func (f *fitter) settings(img Image, own boot.Account) error {
 		return nil
 	}
 	return f.sudo()
+}
+
+// network writes the files of /etc that every sandbox has of its own.
+func (f *fitter) network() error {
+	return errors.Join(f.write("resolv.conf", resolvConf, 0o644, nil), f.write("hosts", hosts, 0o644, nil), f.write("hostname", "sprite\n", 0o644, nil))
 }
 
 // sudo lets the sprite's user become root, if the image has sudo.

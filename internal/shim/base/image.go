@@ -25,6 +25,10 @@ type Image struct {
 	Env     []string // KEY=VALUE
 	User    string   // USER or USER:GROUP, each a name or a number; empty: the sprite's own user
 	Workdir string   // empty: the user's home
+
+	// Bare says that a new disk gets nothing but folders to mount on and names of the network: no
+	// account, and root's commands.
+	Bare bool
 }
 
 // MaxImageLayers is the most layers that an Image has.

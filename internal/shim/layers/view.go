@@ -69,6 +69,13 @@ func (v *View) Close() (err error) {
 // Root is the topmost folder.
 func (v *View) Root() Node { return v.root }
 
+// Base is the topmost folder as the base alone shows it. Lookup finds what else the base has.
+func (v *View) Base() (n Node, err error) {
+	n.places = v.root.places[v.top:]
+	n.Stat, err = v.stat(n.places[0])
+	return n, err
+}
+
 // OnBase reports whether the base's folder at a path is merged in a folder.
 func (v *View) OnBase(n Node, at string) bool {
 	last := n.places[len(n.places)-1]
