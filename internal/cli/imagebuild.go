@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/cli/buildcontext"
+	"github.com/cove-dev/cove/internal/lib/dockerignore"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/shim/policy"
@@ -54,25 +55,29 @@ line, before anything runs.`,
 		Args: exactArgs("the folder of the context, such as ."),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		req, err := o.request(inv, cmd, args[0])
+		req, err := o.request(cmd)
 		if err != nil {
 			return err
 		}
-		tree, err := openContext(inv, args[0], o.file)
+		text, name, ignore, err := buildcontext.Source{Dir: args[0], Dockerfile: o.file, In: inv.In}.Read()
 		if err != nil {
 			return err
 		}
-		defer tree.Close()
+		req.Dockerfile, req.File = string(text), name
 		all, err := images(ctx, inv)
 		if err != nil {
 			return err
 		}
+		tree, done := sendContext(ctx, args[0], ignore)
 		image, err := buildImage(ctx, inv, all, req, tree)
-		if err != nil {
+		sent, failed := done()
+		if err = errors.Join(failed, err); err != nil {
 			return err
 		}
-		name := ""
-		if len(req.Names) > 0 {
+		if len(sent.LeftOut) > 0 {
+			inv.say("Left out of the context, because no image can have them: %s", printable.Line(strings.Join(sent.LeftOut, ", ")))
+		}
+		if name = ""; len(req.Names) > 0 {
 			name = req.Names[0]
 		}
 		return showImage(inv, image, name, "is built")
@@ -92,15 +97,30 @@ line, before anything runs.`,
 	return cmd
 }
 
-func (o *imageBuildOptions) request(inv *invocation, cmd *cobra.Command, dir string) (req cove.ImageBuild, err error) {
-	text, err := o.dockerfile(inv, dir)
-	if err != nil {
-		return req, err
+// sendContext packs a folder in the background. done ends that, and says what was sent, and why not
+// all was, unless nobody read it.
+func sendContext(ctx context.Context, dir string, ignore dockerignore.Patterns) (tree io.Reader, done func() (buildcontext.Sent, error)) {
+	r, w := io.Pipe()
+	var sent buildcontext.Sent
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		sent, err = buildcontext.Write(ctx, w, dir, ignore)
+		_ = w.CloseWithError(err) // never fails
+		ended <- err
+	}()
+	return r, func() (buildcontext.Sent, error) {
+		_ = r.Close() // never fails
+		err := <-ended
+		if errors.Is(err, io.ErrClosedPipe) {
+			err = nil
+		}
+		return sent, err
 	}
-	req = cove.ImageBuild{Dockerfile: string(text), File: "Dockerfile", Names: o.names, Target: o.target, NoCache: o.noCache, Pull: o.pull, Args: map[string]string{}, Secrets: map[string][]byte{}}
-	if o.file != "" && o.file != "-" {
-		req.File = o.file
-	}
+}
+
+func (o *imageBuildOptions) request(cmd *cobra.Command) (req cove.ImageBuild, err error) {
+	req = cove.ImageBuild{Names: o.names, Target: o.target, NoCache: o.noCache, Pull: o.pull, Args: map[string]string{}, Secrets: map[string][]byte{}}
 	for _, arg := range o.args {
 		name, value, ok := strings.Cut(arg, "=")
 		if !ok {
@@ -126,28 +146,6 @@ func (o *imageBuildOptions) request(inv *invocation, cmd *cobra.Command, dir str
 		req.CPUs, req.RAMMB = limits.CPUs, limits.RAMMB
 	}
 	return req, err
-}
-
-// maxDockerfile is more than a server takes.
-const maxDockerfile = 2 << 20
-
-func (o *imageBuildOptions) dockerfile(inv *invocation, dir string) ([]byte, error) {
-	if o.file == "-" {
-		return io.ReadAll(io.LimitReader(inv.In, maxDockerfile))
-	}
-	name := o.file
-	if name == "" {
-		name = filepath.Join(dir, "Dockerfile")
-	}
-	f, err := os.Open(name)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fail.Newf("bad_input", "name it: cove image build -f FILE "+dir, "there is no %s", name)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxDockerfile))
 }
 
 // maxBuildSecret bounds a secret.

@@ -148,3 +148,6 @@ func TestBuild(t *testing.T) {
 		t.Error(left, err)
 	}
 }
+
+// TestBuildAsUser: an ordinary user's server builds the same.
+func TestBuildAsUser(t *testing.T) { e2e.AsOrdinaryUser(t, "^TestBuild$", "30m") }

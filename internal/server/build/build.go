@@ -348,9 +348,9 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 		fault.Reach(fault.BuildRan)
 		draft.Layer = func(w io.Writer) error { return done.Layer(ctx, w) }
 	case s.Copy != nil:
-		draft.Layer = func(w io.Writer) error { return r.copyFiles(ctx, s, parent, w) }
+		draft.Layer = func(w io.Writer) error { return r.copyFiles(ctx, s.Copy, parent, w) }
 	case s.Folder != "":
-		draft.Layer = func(w io.Writer) error { return r.makeFolder(ctx, s, parent, w) }
+		draft.Layer = func(w io.Writer) error { return r.makeFolder(s, parent, w) }
 	}
 	one, err := r.Images.Compose(ctx, draft)
 	if err != nil {
@@ -370,25 +370,25 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 // known are the keys of a step, and the image that it has made before; empty: none that is here. A
 // copy from a stage or an image has a key of that one's digest, too: then its files need no look.
 func (r *run) known(ctx context.Context, s dockerfile.Step, parent string) (keys []string, digest string, err error) {
-	contents, err := r.contents(ctx, s, parent)
+	content := ""
+	switch {
+	case s.Copy != nil:
+		if of := r.imageOf(s.Copy); of != "" {
+			keys = append(keys, dockerfile.Key(parent, s, "of "+of))
+			if !r.req.NoCache {
+				if digest, err = r.cached(ctx, keys[0]); err != nil || digest != "" {
+					return keys, digest, err
+				}
+			}
+		}
+		content, err = r.filesDigest(ctx, s.Copy)
+	case s.Run != nil:
+		content, err = r.mounted(ctx, s.Run)
+	}
 	if err != nil {
 		return nil, "", err
 	}
-	for _, content := range contents {
-		keys = append(keys, dockerfile.Key(parent, s, content))
-	}
-	if s.Copy != nil {
-		if len(keys) > 0 && !r.req.NoCache {
-			if digest, err = r.cached(ctx, keys[0]); err != nil || digest != "" {
-				return keys, digest, err
-			}
-		}
-		content, err := r.filesDigest(ctx, s, parent)
-		if err != nil {
-			return nil, "", err
-		}
-		keys = append(keys, dockerfile.Key(parent, s, content))
-	}
+	keys = append(keys, dockerfile.Key(parent, s, content))
 	if r.req.NoCache {
 		return keys, "", nil
 	}

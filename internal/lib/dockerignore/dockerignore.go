@@ -1,0 +1,63 @@
+// Package dockerignore says which files of a folder a .dockerignore file leaves out of a build's
+// context, as BuildKit does.
+package dockerignore
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
+)
+
+// MaxSize bounds a .dockerignore file, in bytes.
+const MaxSize = 1 << 20
+
+// Patterns are those of a .dockerignore file. The zero value ignores nothing.
+type Patterns struct {
+	matcher *patternmatcher.PatternMatcher
+}
+
+// Parse reads the content of a .dockerignore file.
+func Parse(text []byte) (Patterns, error) {
+	if len(text) > MaxSize {
+		return Patterns{}, fmt.Errorf("it has more than %d bytes", MaxSize)
+	}
+	lines, err := ignorefile.ReadAll(bytes.NewReader(text))
+	if err != nil || len(lines) == 0 {
+		return Patterns{}, err
+	}
+	m, err := patternmatcher.New(lines)
+	return Patterns{m}, err
+}
+
+// Parent is what is known of a folder, for those who ask about what is in it. The zero value
+// is the topmost folder's.
+type Parent = patternmatcher.MatchInfo
+
+// Ignores reports whether a path is left out, which is relative and has slashes. If it is a
+// folder, the Parent is for the paths in it.
+func (p Patterns) Ignores(at string, in Parent) (bool, Parent, error) {
+	if p.matcher == nil {
+		return false, in, nil
+	}
+	return p.matcher.MatchesUsingParentResults(at, in)
+}
+
+// Exceptions reports whether something in a folder that is ignored may not be.
+func (p Patterns) Exceptions(folder string) bool {
+	if p.matcher == nil || !p.matcher.Exclusions() {
+		return false
+	}
+	for _, pattern := range p.matcher.Patterns() {
+		if !pattern.Exclusion() {
+			continue
+		}
+		text := strings.TrimPrefix(pattern.String(), "!")
+		if strings.HasPrefix(text+"/", folder+"/") || strings.ContainsAny(text, `*?[\`) {
+			return true
+		}
+	}
+	return false
+}
