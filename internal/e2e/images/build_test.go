@@ -124,15 +124,21 @@ func TestBuild(t *testing.T) {
 	if out := build(); !strings.Contains(out, "runs 2") {
 		t.Errorf("a file of the first stage has changed: %s", out)
 	}
+	// Nothing to begin with, nothing to pull, and nothing that runs.
+	write(t, filepath.Join(dir, "Bare"), "FROM scratch\nCOPY src/a.txt /only\n")
+	h.Run("app", "cove", "image", "build", "-t", "bare", "-f", "Bare", "--pull", ".")
+	if out := h.Run("", "cove", "image", "info", "bare", "--json"); !strings.Contains(out, `"layers"`) {
+		t.Errorf("an image of one file: %s", out)
+	}
 	// A failure.
-	out, code := h.Try("app", "cove", "image", "build", "--secret", "id=key,src="+key, "--target", "test", ".")
+	out, code := h.Try("app", "cove", "image", "build", "--secret", "id=key,src="+key, "--target", "test", "--no-cache", "--memory", "512M", "--cpus", "1", ".")
 	if code == 0 || !strings.Contains(out, "Dockerfile:21: the command ended with exit code 7") {
 		t.Errorf("a RUN that fails: exit code %d: %s", code, out)
 	}
 	if out := h.Run("", "cove", "list", "--json"); strings.Contains(out, "build.") {
 		t.Errorf("a build's sprite is listed: %s", out)
 	}
-	if out := h.Run("", "cove", "image", "list"); strings.Count(out, "\n") != 4 {
+	if out := h.Run("", "cove", "image", "list"); strings.Count(out, "\n") != 5 {
 		t.Errorf("images: %s", out)
 	}
 	data := h.Run("", "sh", "-c", `cd "$COVE_DATA" && ls build/runs && grep -rl opensesame . || true`)

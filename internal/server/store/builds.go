@@ -61,6 +61,10 @@ func (t *Builds) Put(ctx context.Context, key, image string) error {
 			return err
 		}
 		at := micros(now())
+		// The image before is still one of a build, which nobody asks for any more.
+		if _, err := tx.ExecContext(ctx, "UPDATE OR REPLACE build_steps SET key = 'old ' || image WHERE key = ? AND image <> ?", key, image); err != nil {
+			return err
+		}
 		_, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO build_steps ("+buildStepColumns+") VALUES (?, ?, ?, ?)", key, image, at, at)
 		return err
 	})
