@@ -33,6 +33,7 @@ var imports = map[string][]string{
 	"internal/lib/acp":          {"internal/lib/fail", "internal/lib/tools", "sprites"},
 	"internal/lib/atomicfile":   nil,
 	"internal/lib/boot":         nil,
+	"internal/lib/buildstep":    nil,
 	"internal/lib/children":     nil,
 	"internal/lib/datafolder":   {"internal/lib/fail", "internal/lib/loopback", "internal/lib/private", "sprites"},
 	"internal/lib/dockerignore": nil,
@@ -62,6 +63,7 @@ var imports = map[string][]string{
 	"internal/guest/signals":   nil,
 	"internal/guest/smallfile": {"internal/lib/atomicfile"},
 	"internal/guest/spriteenv": {"sprites"},
+	"internal/guest/step":      {"internal/guest/users", "internal/lib/buildstep"},
 	"internal/guest/supervise": {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/proctree", "sprites"},
 	"internal/guest/users":     {"internal/guest/smallfile", "internal/lib/boot"},
 	"internal/guest/wire":      {"internal/lib/fail", "sprites"},
@@ -77,9 +79,10 @@ var imports = map[string][]string{
 	"internal/shim/policy":  nil,
 	"internal/shim/userns":  nil,
 
-	"internal/server":                     {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/printable", "internal/lib/private", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "sprites"},
+	"internal/server":                     {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/printable", "internal/lib/private", "internal/server/build", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "internal/shim/userns", "sprites"},
 	"internal/server/agents":              {"."},
 	"internal/server/archive":             {"internal/lib/safepath", "internal/server/plant", "internal/shim/layers", "sprites"},
+	"internal/server/build":               {".", "internal/lib/boot", "internal/lib/buildstep", "internal/lib/fail", "internal/lib/fault", "internal/server/dockerfile", "internal/server/dockerfile/source", "internal/server/image", "internal/server/sprite", "internal/server/store", "internal/shim/layers", "sprites"},
 	"internal/server/dockerfile":          {"internal/lib/fail"},
 	"internal/server/dockerfile/source":   {"internal/lib/fail", "internal/server/dockerfile", "internal/shim/layers"},
 	"internal/server/image":               {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/fault", "internal/server/plant", "internal/server/store", "internal/shim/layers"},
@@ -91,7 +94,7 @@ var imports = map[string][]string{
 	"internal/server/sprite":              {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/server/archive", "internal/server/store", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/hostnet", "internal/shim/layers", "internal/shim/policy", "sprites"},
 	"internal/server/store":               {".", "internal/lib/atomicfile", "internal/lib/fault", "internal/lib/private", "sprites"},
 
-	"internal/cli":              {".", "internal/cli/acpserver", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/cli/tree", "internal/lib/atomicfile", "internal/lib/children", "internal/lib/datafolder", "internal/lib/fail", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/loopback", "internal/lib/openfiles", "internal/lib/printable", "internal/lib/private", "internal/lib/safepath", "internal/lib/tools", "internal/server/agents", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/policy", "internal/shim/userns", "sprites"},
+	"internal/cli":              {".", "internal/cli/acpserver", "internal/cli/buildcontext", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/cli/tree", "internal/lib/atomicfile", "internal/lib/children", "internal/lib/datafolder", "internal/lib/dockerignore", "internal/lib/fail", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/loopback", "internal/lib/openfiles", "internal/lib/printable", "internal/lib/private", "internal/lib/safepath", "internal/lib/tools", "internal/server/agents", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/policy", "internal/shim/userns", "sprites"},
 	"internal/cli/acpserver":    {"internal/lib/acp", "internal/lib/fail", "internal/lib/guestbin", "sprites"},
 	"internal/cli/buildcontext": {"internal/lib/dockerignore", "internal/lib/fail"},
 	"internal/cli/config":       {".", "internal/lib/atomicfile", "internal/lib/safepath", "internal/server/agents", "internal/shim/policy"},
@@ -108,7 +111,7 @@ var imports = map[string][]string{
 	"internal/test/need":                    nil,
 
 	"cmd/cove":       {everything},
-	"cmd/cove-guest": {"internal/guest", "internal/guest/nest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
+	"cmd/cove-guest": {"internal/guest", "internal/guest/nest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/step", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
 	"cmd/cove-loop":  {"internal/guest/loop", "internal/lib/tools", "sprites"},
 	"cmd/cove-runsc": {"internal/lib/boot", "internal/shim/cgroup"},
 }

@@ -20,6 +20,7 @@
 //	cove-guest acp bridge CMD...       let a client of ACP, on stdin and stdout, talk with an agent here
 //	cove-guest nest CMD...             run a program as root of a network of its own (package nest)
 //	cove-guest docker [FLAG...]        run dockerd so
+//	cove-guest step                    run a command of an image's build; the step is on stdin
 //	cove-guest version
 //
 // Under the name sprite-env it is that command (package spriteenv).
@@ -46,6 +47,7 @@ import (
 	"github.com/cove-dev/cove/internal/guest/nest"
 	"github.com/cove-dev/cove/internal/guest/probe"
 	"github.com/cove-dev/cove/internal/guest/spriteenv"
+	"github.com/cove-dev/cove/internal/guest/step"
 	"github.com/cove-dev/cove/internal/guest/supervise"
 	"github.com/cove-dev/cove/internal/lib/acp"
 	"github.com/cove-dev/cove/internal/lib/boot"
@@ -54,7 +56,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] CMD... | acp bridge CMD... | nest CMD... | docker [FLAG...] | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] CMD... | acp bridge CMD... | nest CMD... | docker [FLAG...] | step | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -98,6 +100,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return nest.Run(ctx, []string{"/proc/self/exe", "nest"}, args, 20*time.Second)
 	case command == "docker":
 		return nest.Docker(ctx, []string{"/proc/self/exe", "nest"}, []string{filepath.Join(boot.BinDir, "cove-guest"), "docker"}, args)
+	case command == "step" && len(args) == 0, command == "step" && len(args) == 1 && args[0] == "inside":
+		os.Exit(step.Main(os.Stdin, os.Stderr, len(args) == 1))
 	case command == "job" && len(args) > 1:
 		return job(ctx, args[0], args[1:], stdout)
 	}

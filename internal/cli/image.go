@@ -35,7 +35,7 @@ that it was made from, whatever becomes of the name.`,
 		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newImagePullCommand(inv), newImageImportCommand(inv), newImageListCommand(inv), newImageInfoCommand(inv),
+	cmd.AddCommand(newImagePullCommand(inv), newImageImportCommand(inv), newImageBuildCommand(inv), newImageListCommand(inv), newImageInfoCommand(inv),
 		newImageCommitCommand(inv), newImageTagCommand(inv), newImagePushCommand(inv), newImageSaveCommand(inv),
 		asksFirst(inv, newImageRmCommand(inv), eachLost("the image %s, unless a sprite uses it: to have it again, pull or import it")),
 		asksFirst(inv, newImagePruneCommand(inv), func(context.Context, *cobra.Command, []string) ([]string, error) {

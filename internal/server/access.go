@@ -137,17 +137,17 @@ func (a *access) mayActIn(ctx context.Context, p principal, name string) error {
 	return nil
 }
 
-// installs reports whether an agent is being installed in a sprite: what is put there
+// installs reports whether an agent is being installed in a sprite, or an image built: what is put there
 // stays for the jobs of all, however long the right to put it there lasts.
 func (a *access) installs(ctx context.Context, name string) (bool, error) {
-	if !strings.HasPrefix(name, store.InstallName) {
+	if !strings.HasPrefix(name, store.InstallName) && !strings.HasPrefix(name, store.BuildName) {
 		return false, nil
 	}
 	row, err := a.sprites.Get(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
-	return strings.HasPrefix(row.Owner, store.InstallOwner), err
+	return strings.HasPrefix(row.Owner, store.InstallOwner) || row.Owner == store.BuildOwner, err
 }
 
 // authenticate finds out whose token the request carries. Only the header

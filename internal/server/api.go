@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"strings"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/build"
 	"github.com/cove-dev/cove/internal/server/mcpserver"
+	"github.com/cove-dev/cove/internal/shim/userns"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -58,6 +61,14 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
 		policies:    &policyRoutes{host: s.Host},
 		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, host: s.Host, access: a.access, labels: labels},
+	}
+	if s.Images != nil {
+		a.groups.images.builder = &build.Builder{
+			Dir: filepath.Join(s.Dir, "build"), Images: s.Images, Steps: s.Store.Builds, Host: s.Host, Client: s.Client(), UserNS: userns.Inside(), Logger: s.Logger,
+		}
+		if err := a.groups.images.builder.Start(); err != nil {
+			s.Logger.Error("removing what builds have left", "err", err)
+		}
 	}
 	a.ingress = &ingress{
 		host: s.Host, guests: a.guests, visits: a.groups.visits, rights: rights, refusals: a.refusals, ending: s.ctx,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/build"
 	"github.com/cove-dev/cove/internal/server/image"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -22,6 +23,7 @@ type imageRoutes struct {
 	images   *image.Store // nil: this server has none
 	sprites  *store.Sprites
 	host     *sprite.Host
+	builder  *build.Builder // nil: there are no images
 	refusals refusals
 }
 
@@ -44,9 +46,15 @@ func (g *imageRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list := cove.ImageList{Images: make([]cove.Image, len(all))}
-	for i, one := range all {
-		list.Images[i] = describeImage(one, reached(r, used[one.Digest]))
+	hidden, err := g.hidden(r.Context())
+	if err != nil {
+		return err
+	}
+	list := cove.ImageList{Images: []cove.Image{}}
+	for _, one := range all {
+		if by := reached(r, used[one.Digest]); len(one.Names) > 0 || len(by) > 0 || !hidden[one.Digest] {
+			list.Images = append(list.Images, describeImage(one, by))
+		}
 	}
 	writeJSON(w, http.StatusOK, list)
 	return nil
@@ -82,8 +90,16 @@ func (g *imageRoutes) prune(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	done, err := g.images.Prune(r.Context(), func(digest string) bool { return len(used[digest]) > 0 })
+	unnamed, err := g.unnamed(r.Context())
 	if err != nil {
+		return err
+	}
+	done, err := g.images.Prune(r.Context(), func(digest string) bool { return len(used[digest]) > 0 || unnamed[digest] })
+	if err != nil {
+		return err
+	}
+	caches, err := g.builder.Prune(r.Context())
+	if done.Bytes += caches; err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, cove.ImagePruned{Images: slices.Concat([]string{}, done.Images), Bytes: done.Bytes})

@@ -145,6 +145,7 @@ func (g *groups) routes() []route {
 		{"DELETE /v1/images/{image...}", admin, g.images.on(g.images.delete)},
 		{"POST /v1/images/pull", admin, g.images.on(g.images.pull)},
 		{"POST /v1/images/import", admin, g.images.on(g.images.importArchive)},
+		{"POST /v1/images/build", admin, g.images.on(g.images.build)},
 		{"POST /v1/images/prune", admin, g.images.on(g.images.prune)},
 		{"POST /v1/images/save", admin, g.images.on(g.images.save)},
 		{"POST /v1/images/tag", admin, g.images.on(g.images.tag)},

@@ -45,7 +45,7 @@ type Config struct {
 	Incarnation int64
 	Token       string // the key of the guest's API
 	Env         map[string]string
-	Include     []string // host folders, read-only at the same path
+	Shown
 
 	Defaults *boot.Defaults // of commands; nil: those of the host base
 
@@ -79,6 +79,19 @@ type Config struct {
 	// guest, and the processor. Image, if not empty, is the folder of one to start
 	// from; where that can't be, the sandbox boots.
 	Build, Image string
+}
+
+// Shown is what a sandbox is shown of the host, besides its disk.
+type Shown struct {
+	Include []string // folders, read-only at the same path
+	Binds   []Bind
+}
+
+// Bind shows a folder of the host inside, at a place that the disk need not have.
+type Bind struct {
+	Source   string // on the host
+	Target   string // inside, absolute
+	ReadOnly bool
 }
 
 // Mount is a part of the disk, mounted at Target below the root.

@@ -75,6 +75,9 @@ func (cfg Config) wants() wanted {
 	if self, err := os.Executable(); err == nil {
 		w.paths = append(w.paths, self)
 	}
+	for _, b := range cfg.Binds {
+		w.trees = append(w.trees, b.Source)
+	}
 	for _, m := range cfg.Disk {
 		w.paths = append(w.paths, m.Overlay.Upper, m.Overlay.Work)
 		w.trees = append(w.trees, m.Overlay.Lowers...)

@@ -33,7 +33,7 @@ func TestSurplusMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Dir: "/srv/cove/run/x", Include: []string{"/projects"}, Runsc: "/home/ada/bin/cove-runsc"}
+	cfg := Config{Dir: "/srv/cove/run/x", Shown: Shown{Include: []string{"/projects"}}, Runsc: "/home/ada/bin/cove-runsc"}
 	cfg.Disk = []Mount{{Overlay: layers.Overlay{Lowers: []string{"/usr"}, Upper: "/srv/cove/layers/1/root/upper", Work: "/srv/cove/layers/1/root/work"}}}
 	var got []string
 	for _, m := range surplus(all, cfg.wants()) {

@@ -61,6 +61,13 @@ func (c *containers) writeBundle(cfg Config, st State, netns string) error {
 	for _, dir := range cfg.Include {
 		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: dir, Type: "bind", Source: dir, Options: []string{"rbind", "ro"}})
 	}
+	for _, b := range cfg.Binds {
+		options := []string{"rbind", "rw"}
+		if b.ReadOnly {
+			options[1] = "ro"
+		}
+		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: b.Target, Type: "bind", Source: b.Source, Options: options})
+	}
 	if c.cgroups {
 		spec.Linux.CgroupsPath = st.cgroup()
 		spec.Linux.Resources = onlyEnforced(cfg.resources(), st, cgroup.Look().Have)

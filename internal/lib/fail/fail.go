@@ -86,6 +86,7 @@ var meanings = map[string]meaning{
 	"bad_session":            {exit: 2},
 	"bad_skill":              {status: http.StatusBadRequest},
 	"bad_url":                {exit: 2},
+	"build_failed":           {status: http.StatusUnprocessableEntity}, // a RUN ended with another code than 0
 	"dockerfile_bad":         {exit: 2, status: http.StatusBadRequest},
 	"dockerfile_unsupported": {exit: 2, status: http.StatusNotImplemented},      // right, and not to be had here
 	"host_base":              {status: http.StatusUnprocessableEntity},          // a sprite has no image to be committed over

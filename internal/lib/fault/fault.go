@@ -94,6 +94,12 @@ const (
 	ImageLayered  Point = "image-layered"  // it has its name
 	ImageStored   Point = "image-stored"   // the store has the image
 
+	BuildBegun    Point = "build-begun"    // of an image: the sprite of a step is there
+	BuildRan      Point = "build-ran"      // its command has ended
+	BuildComposed Point = "build-composed" // the image of a step is there
+	BuildCached   Point = "build-cached"   // the next build finds it
+	BuildNamed    Point = "build-named"    // the last step's image has its names
+
 	EpochStored Point = "epoch-stored" // a change is in the store, and the file beside it does not say so yet
 	EpochNoted  Point = "epoch-noted"  // it does
 	AsideMoved  Point = "aside-moved"  // something that the store does not know has another place
@@ -108,6 +114,9 @@ var ImagePoints = []Point{ImageBlob, ImageStaged, ImageLayered, ImageStored}
 
 // ComposePoints are those of an image that is made here.
 var ComposePoints = []Point{ImageBlob, ImageComposed, ImageStaged, ImageLayered, ImageStored}
+
+// BuildPoints are those of an image's build.
+var BuildPoints = []Point{BuildBegun, BuildRan, BuildComposed, BuildCached, BuildNamed}
 
 // StorePoints are those of every change of the store, and of a start with an older one.
 var StorePoints = []Point{EpochStored, EpochNoted, AsideMoved}

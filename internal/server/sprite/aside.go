@@ -85,7 +85,7 @@ func (t *takeover) agree(ctx context.Context, live map[string]Sandbox) ([]store.
 }
 
 // disown has an older store forget what was nobody's when it was copied, but may have
-// become somebody's since: sandboxes of the pool, installations, and memories that were
+// become somebody's since: sandboxes of the pool and of builds, installations, and memories that were
 // being made.
 func (t *takeover) disown(ctx context.Context) error {
 	rows, err := t.store.Sprites.List(ctx, store.SpriteFilter{})
@@ -93,7 +93,7 @@ func (t *takeover) disown(ctx context.Context) error {
 		return err
 	}
 	for _, row := range rows {
-		if row.Owner != store.PoolOwner && !strings.HasPrefix(row.Owner, store.InstallOwner) {
+		if row.Owner != store.PoolOwner && row.Owner != store.BuildOwner && !strings.HasPrefix(row.Owner, store.InstallOwner) {
 			continue
 		}
 		if err := t.store.Sprites.Delete(ctx, row.ID); err != nil {

@@ -18,6 +18,7 @@ type booter struct {
 	url         func(name string) string // nil: nowhere
 	tasks       *tasks
 	logger      *slog.Logger
+	binds       bindings
 }
 
 // boot starts the sandbox of a sprite, for which one of the pool's, or nil, is
@@ -76,6 +77,8 @@ func (b *booter) describe(ctx context.Context, row store.Sprite, incarnation int
 		Base:        row.Base,
 		Layers:      chain,
 		Include:     row.Include,
+		Bare:        row.Owner == store.BuildOwner,
+		Binds:       b.binds.of(row.ID),
 		Env:         b.environment(row),
 		MemoryMB:    row.Config.RAMMB,
 		CPUs:        row.Config.CPUs,

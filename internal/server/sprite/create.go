@@ -168,8 +168,8 @@ func checkCreate(data string, req sprites.CreateRequest) error {
 	if err := checkEnvironment(req.Environment); err != nil {
 		return err
 	}
-	if req.Owner == store.PoolOwner {
-		return fail.Newf(CodeBadRequest, "", "a sprite can't belong to the pool")
+	if req.Owner == store.PoolOwner || req.Owner == store.BuildOwner {
+		return fail.Newf(CodeBadRequest, "", "a sprite can't belong to the pool or to a build")
 	}
 	if req.LeaseSeconds < 0 {
 		return fail.Newf(CodeBadRequest, "", "a lease can't be negative")

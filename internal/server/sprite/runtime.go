@@ -326,8 +326,10 @@ type Machine struct {
 	MachineID   string            // 32 hexadecimal digits
 	Incarnation int64             // new at each boot
 	Base        string            // "host", or the digest of an image
+	Bare        bool              // over an image: nothing is added to it but mount points and names of the network
 	Layers      []string          // of its disk, the lowest first; the last is written
 	Include     []string          // host folders shown read-only at the same path
+	Binds       []Bind            // shown besides, each at a place of its own
 	Env         map[string]string // for every command in the sprite
 	MemoryMB    int               // 0: no limit
 	CPUs        int               // 0: no limit
@@ -335,6 +337,13 @@ type Machine struct {
 
 	NetworkPolicy sprites.NetworkPolicy       // which Network is made of, to be shown inside
 	Connectors    map[string]connect.Upstream // with their secrets
+}
+
+// A Bind shows a folder of this machine in a sandbox.
+type Bind struct {
+	Source   string // made if it is missing
+	Target   string // below the guest's own folder
+	ReadOnly bool
 }
 
 // SandboxStatus describes a sandbox.

@@ -14,7 +14,7 @@ func (t *takeover) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 		t.machines.of(row) // for the watch to let it go on
 	}
 	switch {
-	case row.Deleting || row.Owner == store.PoolOwner:
+	case row.Deleting || row.Owner == store.PoolOwner || row.Owner == store.BuildOwner:
 		m := t.machines.of(row)
 		m.condemn(sb)
 		t.tasks.more(func() {

@@ -160,6 +160,13 @@ var migrations = []string{
 		digest TEXT NOT NULL REFERENCES images (digest) ON DELETE CASCADE
 	) STRICT, WITHOUT ROWID;
 	CREATE INDEX image_names_by_digest ON image_names (digest);`,
+	`CREATE TABLE build_steps (
+		key        TEXT PRIMARY KEY,
+		image      TEXT NOT NULL REFERENCES images (digest) ON DELETE CASCADE,
+		created_at INTEGER NOT NULL,
+		used_at    INTEGER NOT NULL
+	) STRICT, WITHOUT ROWID;
+	CREATE INDEX build_steps_by_image ON build_steps (image);`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

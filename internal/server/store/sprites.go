@@ -196,7 +196,7 @@ type SpriteFilter struct {
 	After  string // names that sort after this one
 	Limit  int    // 0: no limit
 
-	Public bool // not those in which agents are being installed, nor those of the pool
+	Public bool // not those in which agents are being installed, nor those of builds and of the pool
 }
 
 func (f SpriteFilter) where() (string, []any) {
@@ -212,8 +212,8 @@ func (f SpriteFilter) where() (string, []any) {
 		}
 	}
 	if f.Public {
-		where += " AND substr(owner, 1, length(?)) <> ? AND owner <> ?"
-		args = append(args, InstallOwner, InstallOwner, PoolOwner)
+		where += " AND substr(owner, 1, length(?)) <> ? AND owner NOT IN (?, ?)"
+		args = append(args, InstallOwner, InstallOwner, PoolOwner, BuildOwner)
 	}
 	if f.Label != "" {
 		where += " AND EXISTS (SELECT 1 FROM json_each(labels) WHERE json_each.value = ?)"

@@ -47,6 +47,7 @@ type Store struct {
 	Settings   *Settings
 	Installs   *Installs
 	Images     *Images
+	Builds     *Builds
 	Epoch      *Epoch
 
 	db *database
@@ -80,6 +81,7 @@ func openStore(ctx context.Context, path string, older bool) (*Store, error) {
 		Settings:   &Settings{db: db},
 		Installs:   &Installs{db: db},
 		Images:     &Images{db: db},
+		Builds:     &Builds{db: db},
 		Epoch:      &Epoch{db: db},
 		db:         db,
 	}, nil

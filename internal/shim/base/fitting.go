@@ -47,9 +47,12 @@ type fittingRecord struct {
 
 // fittingName is the name of an image's fitting.
 func (img Image) fittingName(userXattr bool) string {
-	name := imagePrefix + strings.TrimPrefix(img.Digest, "sha256:")[:16]
+	name := imagePrefix + hexPrefix(img.Digest)
 	if fittingFormat > 1 {
 		name += "-" + strconv.Itoa(fittingFormat)
+	}
+	if img.Bare {
+		name += "-bare"
 	}
 	if userXattr {
 		name += "-userns"
@@ -141,16 +144,18 @@ func SweepFittings(dir string, gone func(digest string) bool) error {
 	return err
 }
 
-// RemoveFittings removes the fittings of an image from the folder of all bases. No disk may lie
-// on them any more.
+// RemoveFittings removes the fittings of an image, of whatever format, from the folder of all
+// bases. No disk may lie on them any more.
 func RemoveFittings(dir, digest string) error {
-	img := Image{Digest: digest}
-	var err error
-	for _, userXattr := range []bool{false, true} {
-		err = errors.Join(err, removeFitting(dir, img.fittingName(userXattr), digest))
+	names, err := filepath.Glob(filepath.Join(dir, imagePrefix+hexPrefix(digest)+"*"))
+	for _, name := range names {
+		err = errors.Join(err, removeFitting(dir, filepath.Base(name), digest))
 	}
 	return err
 }
+
+// hexPrefix is what the names of an image's fittings have of its digest.
+func hexPrefix(digest string) string { return strings.TrimPrefix(digest, "sha256:")[:16] }
 
 // removeFitting gives a fitting the name of an unfinished one first: half of it is none.
 func removeFitting(dir, name, digest string) error {
@@ -275,6 +280,10 @@ func (f *fitter) make(img Image, userXattr bool) (record fittingRecord, err erro
 	}
 	if err := unix.Setxattr(filepath.Join(f.root.Name(), boot.Dir), mark, []byte("y"), 0); err != nil {
 		return record, fmt.Errorf("mark %s: %w", boot.Dir, err)
+	}
+	if img.Bare {
+		record.Account, record.Workdir = boot.Account{Name: "root", Groups: []int{0}, Home: "/root"}, "/"
+		return record, f.network()
 	}
 	if record.Account, err = f.accounts(img); err != nil {
 		return record, err
@@ -556,6 +565,11 @@ func (f *fitter) settings(img Image, own boot.Account) error {
 		return nil
 	}
 	return f.sudo()
+}
+
+// network writes the files of /etc that every sandbox has of its own.
+func (f *fitter) network() error {
+	return errors.Join(f.write("resolv.conf", resolvConf, 0o644, nil), f.write("hosts", hosts, 0o644, nil), f.write("hostname", "sprite\n", 0o644, nil))
 }
 
 // sudo lets the sprite's user become root, if the image has sudo.

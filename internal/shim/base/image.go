@@ -28,6 +28,10 @@ type Image struct {
 
 	Shell    string // of users who have none, if it is one that is known and there; empty: the best there is
 	HTTPPort int    // where the sprite's URL leads if no service says it; 0: no port of the image's
+
+	// Bare says that a new disk gets nothing but folders to mount on and names of the network: no
+	// account, and root's commands.
+	Bare bool
 }
 
 // MaxImageLayers is the most layers that an Image has.

@@ -102,10 +102,18 @@ type groundMount struct {
 	guard  string   // see layers.Overlay.Guard
 }
 
-// ground is what a chain of layers lies on. A disk stays on the base that it was made over,
-// by its record; name is that of the sprite's, and must be the same. An empty name is whatever
-// the record says. look says what the host base is now.
-func (s *layerStore) ground(ctx context.Context, name string, chain []string, look func() (prepared, error)) (ground, error) {
+// A disk is a chain of layers over a base. An empty base is whatever the disk's record says; bare
+// is as in sprite.Machine, of a new disk.
+type disk struct {
+	base  string
+	bare  bool
+	chain []string
+}
+
+// ground is what a disk lies on. It stays on the base that it was made over, by its record; the
+// base of the sprite must be the same. look says what the host base is now.
+func (s *layerStore) ground(ctx context.Context, of disk, look func() (prepared, error)) (ground, error) {
+	name, chain := of.base, of.chain
 	if len(chain) == 0 {
 		return ground{}, errors.New("a disk has a layer at least")
 	}
@@ -122,7 +130,7 @@ func (s *layerStore) ground(ctx context.Context, name string, chain []string, lo
 		return ground{}, fmt.Errorf("the disk lies on base %s, and is not put over %s", record.base(), name)
 	}
 	if record.Image != "" {
-		return s.onImage(ctx, chain[0], record)
+		return s.onImage(ctx, chain[0], record, of.bare)
 	}
 	return s.onHost(chain[0], look)
 }
@@ -158,11 +166,12 @@ func (s *layerStore) onHost(lowest string, look func() (prepared, error)) (g gro
 }
 
 // onImage is the ground of a disk over an image. Nothing of the host is in it.
-func (s *layerStore) onImage(ctx context.Context, lowest string, record baseRecord) (g ground, err error) {
+func (s *layerStore) onImage(ctx context.Context, lowest string, record baseRecord, bare bool) (g ground, err error) {
 	img, err := s.images.find(ctx, record.Image)
 	if err != nil {
 		return g, err
 	}
+	img.Bare = bare
 	fitting, err := img.Fit(s.folder.bases(), record.Skeleton, s.userNS)
 	if err != nil {
 		return g, err

@@ -142,7 +142,7 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	if err != nil {
 		return nil, err
 	}
-	on, err := r.layers.ground(ctx, cmp.Or(m.Base, base.Host), m.Layers, r.base.current)
+	on, err := r.layers.ground(ctx, disk{base: cmp.Or(m.Base, base.Host), bare: m.Bare, chain: m.Layers}, r.base.current)
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
@@ -161,7 +161,7 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	state, err := r.launcher.start(ctx, shim.Config{
 		Dir: r.folder.run(m.ID), Runsc: r.Runsc, Guest: programs.guest,
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
-		Token: newToken(), Env: m.Env, Include: m.Include, Defaults: on.defaults,
+		Token: newToken(), Env: m.Env, Shown: shim.Shown{Include: m.Include, Binds: binds(m.Binds)}, Defaults: on.defaults,
 		Layers: m.Layers, Disk: r.layers.disk(m.Layers, on), Cgroups: r.cgroups.place(), MemoryMB: share.memoryMB, CPUs: share.cpus, PidsMax: share.hostTasks, Tasks: share.tasks, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
 		Build: programs.build, Image: image, Patience: r.Patience,
 	})
@@ -183,6 +183,13 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	s.setNetwork(m.Network)
 	s.setConnectors(m.Connectors)
 	return s, nil
+}
+
+func binds(all []sprite.Bind) (out []shim.Bind) {
+	for _, b := range all {
+		out = append(out, shim.Bind(b))
+	}
+	return out
 }
 
 // Live takes up the sandboxes that an earlier server left running.

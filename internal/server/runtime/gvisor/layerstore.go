@@ -58,7 +58,7 @@ func (s *layerStore) disk(chain []string, g ground) []shim.Mount {
 
 // Open opens what a chain of layers shows.
 func (s *layerStore) Open(ctx context.Context, name string, chain []string) (_ sprite.Disk, err error) {
-	on, err := s.ground(ctx, name, chain, s.base.current)
+	on, err := s.ground(ctx, disk{base: name, chain: chain}, s.base.current)
 	if err != nil {
 		return nil, err
 	}

@@ -162,7 +162,7 @@ func bearer(st shim.State) string {
 
 // Checkpoint moves the sandbox to a disk with another layer to write.
 func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.Memory) (sprite.Pause, error) {
-	on, err := s.layers.ground(ctx, "", chain, s.base.prepare)
+	on, err := s.layers.ground(ctx, disk{chain: chain}, s.base.prepare)
 	if err != nil {
 		return sprite.Pause{}, err
 	}

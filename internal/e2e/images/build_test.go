@@ -1,0 +1,159 @@
+package images
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/e2e"
+	"github.com/cove-dev/cove/internal/test/need"
+)
+
+const threeStages = `# three stages
+ARG BASE=small:1
+FROM $BASE AS tools
+ENV LEVEL=one
+WORKDIR /work/in
+COPY --chmod=755 make.sh /usr/local/bin/make
+RUN --mount=type=cache,id=things,target=/cache --mount=type=secret,id=key,required=true <<EOS
+set -e
+n=$(cat /cache/n 2>/dev/null || echo 0)
+echo $((n+1)) >/cache/n
+echo runs $((n+1))
+test "$(md5sum </run/secrets/key | cut -c1-4)" = e607
+wc -c </run/secrets/key >size
+make $LEVEL
+id -u; pwd; ls /etc/passwd
+grep -c sprite /etc/passwd && exit 9
+rm /etc/gone
+EOS
+
+FROM tools AS test
+RUN exit 7
+
+FROM $BASE
+ARG WHO
+COPY --from=tools /work/in/ /out/
+COPY --chown=7:8 src/ /src/
+RUN --mount=type=tmpfs,target=/scratch --network=none echo hello $WHO >/greeting && touch /scratch/x && test -e /etc/gone && ls -A /scratch
+USER 7:8
+RUN id -u; id -g; echo mine >/src/own; touch /root-only 2>/dev/null || echo refused
+ENV COLOUR=blue
+LABEL of=test
+CMD ["cat", "/greeting"]
+`
+
+// TestBuild: a Dockerfile of three stages with a cache and a secret becomes an image; a second
+// build does nothing; a change does again what depends on it; a failure says where, and leaves nothing.
+func TestBuild(t *testing.T) {
+	need.Program(t, "busybox", "busybox-static")
+	h := e2e.NewHost(t)
+	top := folder(t)
+	write(t, filepath.Join(top, "etc/gone"), "x\n")
+	write(t, filepath.Join(top, "root-only/x"), "x\n")
+	saved := filepath.Join(filepath.Dir(h.Home), "saved.tar")
+	small, err := name.NewTag("small:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tarball.WriteToFile(saved, small, imageOf(t, v1.Config{Env: []string{"PATH=/usr/local/bin:/bin"}}, busyboxLayer(t), top)); err != nil {
+		t.Fatal(err)
+	}
+	h.Run("", "cove", "image", "import", saved)
+	dir := filepath.Join(filepath.Dir(h.Home), "app")
+	for file, text := range map[string]string{
+		"Dockerfile": threeStages, "make.sh": "#!/bin/sh\necho made $1 >made; ln -s made link\n", "src/a.txt": "a\n", "src/b.log": "b\n", "src/deep/c.txt": "c\n",
+		".dockerignore": "**/*.log\nunused\n", "unused": "1\n",
+	} {
+		write(t, filepath.Join(dir, file), text)
+	}
+	key := filepath.Join(filepath.Dir(h.Home), "key")
+	write(t, key, "opensesame")
+	build := func(more ...string) string {
+		t.Helper()
+		return h.Run("app", "sh", append([]string{"-c", `exec cove image build -t app --secret id=key,src="$0" --build-arg WHO=ada "$@" . 2>&1`, key}, more...)...)
+	}
+	cachedOf := func(out string) int { return strings.Count(out, "cached: ") }
+	out := build()
+	if !strings.Contains(out, "runs 1") || strings.Contains(out, "opensesame") || strings.Contains(out, "exit 7") || !strings.Contains(out, "app is built") || cachedOf(out) != 0 || !strings.Contains(out, "  refused\n") {
+		t.Errorf("the first build: %s", out)
+	}
+	h.Run("", "cove", "create", "paint", "--image", "app")
+	got := h.Run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "sh", "-c",
+		`cat /greeting /out/made /out/link /out/size /src/own; echo $COLOUR; cd /src; find . | sort | xargs stat -c '%n %u %g'; ls -A /; ls -A /scratch /cache /run/secrets 2>&1; cat /etc/gone; ls -l /out/link | sed 's/.* link/link/'; cat /etc/hostname`)
+	want := "hello ada\nmade one\nmade one\n10\nmine\nblue\n. 7 8\n./a.txt 7 8\n./deep 7 8\n./deep/c.txt 7 8\n./own 7 8\n"
+	if !strings.HasPrefix(got, want) || !strings.Contains(got, "link -> made") {
+		t.Errorf("the image has:\n%s\nwant:\n%s", got, want)
+	}
+	var was cove.Image
+	if err := json.Unmarshal([]byte(h.Run("", "cove", "image", "info", "app", "--json")), &was); err != nil {
+		t.Fatal(err)
+	}
+	if was.Config.User != "7:8" || was.Config.Labels["of"] != "test" || len(was.Config.Cmd) != 2 {
+		t.Errorf("its configuration is %+v", was.Config)
+	}
+	// The same again: no command runs.
+	out = build()
+	if strings.Contains(out, "runs") || cachedOf(out) < 10 {
+		t.Errorf("the second build: %s", out)
+	}
+	var now cove.Image
+	if err := json.Unmarshal([]byte(h.Run("", "cove", "image", "info", "app", "--json")), &now); err != nil {
+		t.Fatal(err)
+	}
+	if now.Digest != was.Digest {
+		t.Errorf("the second build made %s, want %s", now.Digest, was.Digest)
+	}
+	// What is ignored or only touched changes nothing; a file of the last stage, only that.
+	write(t, filepath.Join(dir, "unused"), "2\n")
+	if out := build(); strings.Contains(out, "  refused\n") {
+		t.Errorf("an ignored file has changed: %s", out)
+	}
+	write(t, filepath.Join(dir, "src/a.txt"), "changed\n")
+	if out := build(); strings.Contains(out, "runs") || !strings.Contains(out, "  refused\n") {
+		t.Errorf("a file of the last stage has changed: %s", out)
+	}
+	write(t, filepath.Join(dir, "make.sh"), "#!/bin/sh\necho anew $1 >made\n")
+	if out := build(); !strings.Contains(out, "runs 2") {
+		t.Errorf("a file of the first stage has changed: %s", out)
+	}
+	// Nothing to begin with, nothing to pull, and nothing that runs.
+	write(t, filepath.Join(dir, "Bare"), "FROM scratch\nCOPY src/a.txt /only\n")
+	h.Run("app", "cove", "image", "build", "-t", "bare", "-f", "Bare", "--pull", ".")
+	if out := h.Run("", "cove", "image", "info", "bare", "--json"); !strings.Contains(out, `"layers"`) {
+		t.Errorf("an image of one file: %s", out)
+	}
+	// A failure.
+	out, code := h.Try("app", "cove", "image", "build", "--secret", "id=key,src="+key, "--target", "test", "--no-cache", "--memory", "512M", "--cpus", "1", ".")
+	if code == 0 || !strings.Contains(out, "Dockerfile:21: the command ended with exit code 7") {
+		t.Errorf("a RUN that fails: exit code %d: %s", code, out)
+	}
+	if out := h.Run("", "cove", "list", "--json"); strings.Contains(out, "build.") {
+		t.Errorf("a build's sprite is listed: %s", out)
+	}
+	if out := h.Run("", "cove", "image", "list"); strings.Count(out, "\n") != 5 {
+		t.Errorf("images: %s", out)
+	}
+	data := h.Run("", "sh", "-c", `cd "$COVE_DATA" && ls build/runs && grep -rl opensesame . || true`)
+	if data != "" {
+		t.Errorf("it left: %s", data)
+	}
+	h.Run("", "cove", "rm", "paint")
+	h.Run("", "cove", "image", "prune")
+	if out := h.Run("", "cove", "image", "list"); strings.Contains(out, "app") {
+		t.Errorf("after a prune: %s", out)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) == 0 {
+		t.Error(left, err)
+	}
+}
+
+// TestBuildAsUser: an ordinary user's server builds the same.
+func TestBuildAsUser(t *testing.T) { e2e.AsOrdinaryUser(t, "^TestBuild$", "30m") }
