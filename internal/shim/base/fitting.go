@@ -147,9 +147,14 @@ func SweepFittings(dir string, gone func(digest string) bool) error {
 // RemoveFittings removes the fittings of an image, of whatever format, from the folder of all
 // bases. No disk may lie on them any more.
 func RemoveFittings(dir, digest string) error {
-	names, err := filepath.Glob(filepath.Join(dir, imagePrefix+hexPrefix(digest)+"*"))
-	for _, name := range names {
-		err = errors.Join(err, removeFitting(dir, filepath.Base(name), digest))
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), imagePrefix+hexPrefix(digest)) {
+			err = errors.Join(err, removeFitting(dir, e.Name(), digest))
+		}
 	}
 	return err
 }
