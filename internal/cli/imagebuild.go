@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,12 +46,14 @@ something that they depend on has changed.
 
 Images in FROM that are not here are pulled. With --secret a RUN --mount=type=secret,id=ID gets a
 secret, which no layer, log or history has. A RUN --mount=type=cache keeps its folder between
-builds, until cove image prune. What RUN may reach is said by --network, as for cove create.
+builds, until cove image prune. What RUN may reach is said by --network and --allow, as for cove
+create.
 
 Not supported: ADD of a URL, --mount=type=ssh, and other platforms. They are refused, with the
 line, before anything runs.`,
 		Example: `  cove image build -t app .
   cove image build -t app:2 -f docker/Dockerfile --target test --build-arg VERSION=2 .
+  cove image build -t app --network defaults --allow 10.1.2.3:8443 .
   cove image build -t app --secret id=npm,src=$HOME/.npmrc --network defaults .`,
 		Args: exactArgs("the folder of the context, such as ."),
 	}
@@ -89,6 +92,7 @@ line, before anything runs.`,
 	f.StringArrayVar(&o.args, "build-arg", nil, "the value of an ARG, `K=V`; K alone: from the environment (repeatable)")
 	f.StringArrayVar(&o.secrets, "secret", nil, "a secret for RUN: `id=ID,src=FILE`, or id=ID,env=VARIABLE (repeatable)")
 	f.StringVar(&o.network, "network", "", "what RUN may reach: open, none, agent or defaults (see cove help policy; default: no rules)")
+	f.StringArrayVar(&o.allow, "allow", nil, "what else RUN may reach, as cove policy allow takes it: a name, or an address, such as 10.1.2.3:8443 (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.memory, "memory", "", "memory limit of each RUN, such as 2G or 512M (default: the server's)")
 	f.IntVar(&o.cpus, "cpus", 0, "how many CPUs each RUN may use (default: the server's)")
@@ -137,8 +141,13 @@ func (o *imageBuildOptions) request(cmd *cobra.Command) (req cove.ImageBuild, er
 		}
 		req.Secrets[id] = data
 	}
-	if o.network != "" {
-		req.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}
+	allow, err := parseRules(cmd, o.allow, "allow")
+	if err != nil {
+		return req, err
+	}
+	if o.network != "" || len(allow) > 0 {
+		p := addRules(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: cmp.Or(o.network, "open")}}}, allow)
+		req.NetworkPolicy = &p
 	}
 	machine := machineFlags{memory: o.memory, cpus: o.cpus}
 	limits, err := machine.config(cmd)

@@ -131,7 +131,7 @@ func TestBuild(t *testing.T) {
 		t.Errorf("an image of one file: %s", out)
 	}
 	// A failure.
-	out, code := h.Try("app", "cove", "image", "build", "--secret", "id=key,src="+key, "--target", "test", "--no-cache", "--memory", "512M", "--cpus", "1", ".")
+	out, code := h.Try("app", "cove", "image", "build", "--secret", "id=key,src="+key, "--target", "test", "--no-cache", "--memory", "512M", "--cpus", "1", "--allow", "10.9.9.9:8443", ".")
 	if code == 0 || !strings.Contains(out, "Dockerfile:21: the command ended with exit code 7") {
 		t.Errorf("a RUN that fails: exit code %d: %s", code, out)
 	}

@@ -26,7 +26,7 @@ var ours = []string{
 	"lock", "start.lock", "address", "server.json", "spare", "token", "secret.key", "serve.toml",
 	"cove-doctor", "cove.db", "cove.db-wal", "cove.db-shm", "cove.db-journal", "epoch", "epoch.new",
 	"serve.log", "serve.log.1", "userns", "userns.new", "userns.log",
-	"aside", "base", "crashed", "guest", "images", "imports", "layers", "memories", "oci", "run", "sprites",
+	"aside", "base", "build", "crashed", "guest", "images", "imports", "layers", "memories", "oci", "run", "sprites",
 }
 
 // harmless are the names of ours that decide nothing: whoever writes there deceives nobody.

@@ -106,6 +106,11 @@ func (b *Builder) Build(ctx context.Context, req cove.ImageBuild, tar io.Reader,
 		for _, release := range r.held {
 			release()
 		}
+		if r.grown {
+			if _, err := b.caches.prune(context.WithoutCancel(ctx), maxCaches); err != nil {
+				b.Logger.Error("removing the oldest caches of builds", "err", err)
+			}
+		}
 		if err := layers.Remove(dir); err != nil {
 			b.Logger.Error("removing what a build has left; the next start does", "err", err)
 		}
@@ -124,6 +129,7 @@ type run struct {
 	images map[string]string // the digests of references
 	held   []func()
 
+	grown        bool // caches were written
 	count, steps int
 	removing     sync.WaitGroup // of sprites
 }

@@ -101,6 +101,7 @@ func (r *run) describe(ctx context.Context, c *dockerfile.Run) (s buildstep.Step
 	if err != nil {
 		return s, nil, nil, err
 	}
+	r.grown = r.grown || len(ids) > 0
 	context := false
 	for i, m := range c.Mounts {
 		to := buildstep.Mount{Kind: buildstep.Bind, Target: m.Target, ReadOnly: m.ReadOnly, UID: int(m.UID), GID: int(m.GID), Size: m.Size}
