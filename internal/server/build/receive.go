@@ -24,17 +24,24 @@ const contextFolder = "context"
 
 // The bounds of a context.
 const (
+	maxContextBytes = 64 << 30 // each file counted as 4 KiB at least
 	maxContextFiles = 1_000_000
 	maxContextPath  = 4096
 	maxContextDepth = 128
 )
 
-// receive unpacks the context. Nothing in it leads out of its folder; all is root's.
+// receive unpacks the context of a build.
 func (r *run) receive(ctx context.Context, in io.Reader) error {
 	dir := filepath.Join(r.dir, contextFolder)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
+	return unpack(ctx, dir, in, r.Images.Claim)
+}
+
+// unpack unpacks a context to a folder. Nothing in it leads out of the folder; all is root's. claim
+// is called before bytes are written.
+func unpack(ctx context.Context, dir string, in io.Reader, claim func(bytes int64) error) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -44,7 +51,7 @@ func (r *run) receive(ctx context.Context, in io.Reader) error {
 	if _, err := buffered.Peek(1); errors.Is(err, io.EOF) {
 		return nil // no context
 	}
-	u := &unpacking{root: root, buf: make([]byte, 256<<10), folders: map[string]*tar.Header{}}
+	u := &unpacking{root: root, claim: claim, left: maxContextBytes, buf: make([]byte, 256<<10), folders: map[string]*tar.Header{}}
 	for t, files := tar.NewReader(buffered), 0; ; files++ {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -88,11 +95,28 @@ func contextError(ctx context.Context, err error) error {
 
 type unpacking struct {
 	root    *os.Root
+	claim   func(bytes int64) error
+	left    int64 // bytes that it may have yet
 	buf     []byte
 	folders map[string]*tar.Header // whose rights and times are set at last
 }
 
+// Write counts what is about to be written.
+func (u *unpacking) Write(p []byte) (int, error) { return len(p), u.take(int64(len(p))) }
+
+func (u *unpacking) take(n int64) error {
+	if u.left -= n; u.left < 0 {
+		return badContext("it has more than %d bytes: leave some out by .dockerignore", int64(maxContextBytes))
+	}
+	return u.claim(n)
+}
+
+const fileCost = 4 << 10 // bytes of any file, at least
+
 func (u *unpacking) member(h *tar.Header, in io.Reader) error {
+	if err := u.take(fileCost); err != nil {
+		return err
+	}
 	name := path.Clean(strings.TrimSuffix(h.Name, "/"))
 	if !filepath.IsLocal(name) || len(name) > maxContextPath || strings.Count(name, "/") >= maxContextDepth {
 		return badContext("it has a file of the name %.200q", h.Name)
@@ -113,7 +137,7 @@ func (u *unpacking) member(h *tar.Header, in io.Reader) error {
 		if err != nil {
 			return err
 		}
-		_, err = io.CopyBuffer(struct{ io.Writer }{f}, in, u.buf)
+		_, err = io.CopyBuffer(io.MultiWriter(u, f), in, u.buf)
 		if err := errors.Join(err, f.Chmod(fileMode(h)), f.Close()); err != nil {
 			return err
 		}

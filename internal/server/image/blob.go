@@ -52,8 +52,9 @@ func (l folders) document(d v1.Descriptor) ([]byte, error) {
 
 func (l folders) blobPath(h v1.Hash) string { return l.path(blobFolder, h.Hex) }
 
-// claim counts bytes that are about to be written.
-func (s *Store) claim(n int64) error {
+// Claim counts bytes that are about to be written to the store's disk. Its error says that they
+// have no room.
+func (s *Store) Claim(n int64) error {
 	if s.o.Claim == nil {
 		return nil
 	}
@@ -117,7 +118,7 @@ func (p *part) Write(b []byte) (int, error) {
 	if int64(len(b)) > p.d.Size-p.have {
 		return 0, errTooLong
 	}
-	if err := p.s.claim(int64(len(b))); err != nil {
+	if err := p.s.Claim(int64(len(b))); err != nil {
 		return 0, err
 	}
 	n, err := p.f.Write(b)

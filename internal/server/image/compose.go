@@ -93,7 +93,7 @@ func (s *Store) Compose(ctx context.Context, d Draft) (_ Image, err error) {
 	config := newDocument(raw)
 	m.Config = v1.Descriptor{MediaType: types.OCIConfigJSON, Size: int64(len(raw)), Digest: config.digest}
 	s.pin(&pinned, blobFolder, config.digest.Hex)
-	if err := s.claim(m.Config.Size); err != nil {
+	if err := s.Claim(m.Config.Size); err != nil {
 		return Image{}, err
 	}
 	if err := atomicfile.Write(s.blobPath(config.digest), raw, 0o600); err != nil {

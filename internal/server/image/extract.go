@@ -71,7 +71,7 @@ func (s *Store) extract(ctx context.Context, all []Layer, m *meter) (err error) 
 // it is whole.
 func (s *Store) unpack(ctx context.Context, all []Layer) (n note, err error) {
 	l := all[len(all)-1]
-	b := &budget{bytes: maxBytes, files: maxFiles, steps: maxSteps, claim: s.claim}
+	b := &budget{bytes: maxBytes, files: maxFiles, steps: maxSteps, claim: s.Claim}
 	for _, below := range all[:len(all)-1] {
 		b.bytes -= below.DiskBytes
 		b.files -= below.Files

@@ -203,7 +203,7 @@ type claiming struct {
 }
 
 func (c claiming) Write(b []byte) (int, error) {
-	if err := c.s.claim(int64(len(b))); err != nil {
+	if err := c.s.Claim(int64(len(b))); err != nil {
 		return 0, err
 	}
 	return c.w.Write(b)

@@ -123,7 +123,7 @@ func (s *Store) take(ctx context.Context, d document, from source, t taken) (_ I
 			return Image{}, err
 		}
 	}
-	if err := s.claim(int64(len(d.raw))); err != nil {
+	if err := s.Claim(int64(len(d.raw))); err != nil {
 		return Image{}, err
 	}
 	if err := atomicfile.Write(s.blobPath(d.digest), d.raw, 0o600); err != nil {

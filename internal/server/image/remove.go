@@ -261,7 +261,7 @@ func (s *Store) merge(ctx context.Context, all []Layer) (err error) {
 	var n note
 	err = layers.MergeCopies(filepath.Join(dir, treeName), trees, s.o.UserNS, func(bytes int64) error {
 		n.Bytes += bytes
-		return cmp.Or(context.Cause(ctx), s.claim(bytes))
+		return cmp.Or(context.Cause(ctx), s.Claim(bytes))
 	})
 	if err != nil {
 		return err
