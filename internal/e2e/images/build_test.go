@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -99,6 +100,7 @@ func TestBuild(t *testing.T) {
 	if was.Config.User != "7:8" || was.Config.Labels["of"] != "test" || len(was.Config.Cmd) != 2 {
 		t.Errorf("its configuration is %+v", was.Config)
 	}
+	t.Run("skopeo", func(t *testing.T) { skopeoTakes(t, h, "app") })
 	// The same again: no command runs.
 	out = build()
 	if strings.Contains(out, "runs") || cachedOf(out) < 10 {
@@ -157,3 +159,27 @@ func TestBuild(t *testing.T) {
 
 // TestBuildAsUser: an ordinary user's server builds the same.
 func TestBuildAsUser(t *testing.T) { e2e.AsOrdinaryUser(t, "^TestBuild$", "30m") }
+
+// skopeoTakes: another program takes what is saved, as an archive of Docker's and as one of an
+// OCI layout, and compares all digests.
+func skopeoTakes(t *testing.T, h *e2e.Host, image string) {
+	need.Program(t, "skopeo", "skopeo")
+	file := filepath.Join(filepath.Dir(h.Home), "out.tar")
+	h.Run("", "cove", "image", "save", image, "-o", file)
+	var inspected struct {
+		Architecture, Os string
+		Layers           []string
+		Labels           map[string]string
+		Env              []string
+	}
+	for _, kind := range []string{"docker-archive:", "oci-archive:"} {
+		out := h.Run("", "skopeo", "inspect", kind+file)
+		if err := json.Unmarshal([]byte(out), &inspected); err != nil {
+			t.Fatalf("%s%v: %s", kind, err, out)
+		}
+		if len(inspected.Layers) < 5 || inspected.Labels["of"] != "test" || inspected.Os != "linux" || !slices.Contains(inspected.Env, "COLOUR=blue") {
+			t.Errorf("%s%+v", kind, inspected)
+		}
+		h.Run("", "skopeo", "--insecure-policy", "copy", "--quiet", kind+file, "oci:"+file+"."+kind+"copy:1")
+	}
+}
