@@ -1,9 +1,9 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"time"
 
@@ -17,8 +17,8 @@ import (
 const entrypointName = "entrypoint"
 
 // entrypoint is the service that runs what an image names as its program. It runs in the
-// image's WORKDIR, with its ENV. If the image names no USER, it is root's: that is whom the
-// program was written for.
+// image's WORKDIR, or the root folder, with its ENV. The sprite's own user is the image's USER. If
+// the image names none, the service is root's: that is whom the program was written for.
 func entrypoint(image cove.Image) (sprites.Service, error) {
 	c := image.Config
 	argv := slices.Concat(c.Entrypoint, c.Cmd)
@@ -26,8 +26,12 @@ func entrypoint(image cove.Image) (sprites.Service, error) {
 		return sprites.Service{}, hinted(fmt.Errorf("image %s has neither an ENTRYPOINT nor a CMD", imageName(image)),
 			"leave --run-entrypoint out, and start a program as a service: cove service put SERVICE CMD")
 	}
+	user := ""
+	if c.User == "" {
+		user = "root"
+	}
 	return sprites.Service{
-		Name: entrypointName, Cmd: argv[0], Args: argv[1:], HTTPPort: c.HTTPPort(), StopSignal: c.StopSignal, User: cmp.Or(c.User, "root"),
+		Dir: path.Join("/", c.Workdir), Name: entrypointName, Cmd: argv[0], Args: argv[1:], HTTPPort: c.HTTPPort(), StopSignal: c.StopSignal, User: user,
 	}, nil
 }
 

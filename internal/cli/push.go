@@ -374,6 +374,8 @@ func pushWith(ctx context.Context, inv *invocation, c *cove.Client, opts push.Op
 		if err := ensureImage(ctx, inv, c, opts.Config); err != nil {
 			return push.Result{}, err
 		}
+	} else if opts.Config != nil && opts.Config.Image == hostBase {
+		opts.Config.Image = "" // whatever the backend has
 	} else if opts.Config != nil && opts.Config.Image != "" {
 		return push.Result{}, fail.Newf("not_available", "leave --image out", "the backend %s knows the protocol alone, which has no images", opts.Backend)
 	}

@@ -77,7 +77,10 @@ func (s *Server) ServeLocal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Chmod(name, 0o666); err != nil {
+	// Services run as the sprite's user: another one, who was given fewer rights, may not have it do
+	// anything. Root may use the socket anyway.
+	owner, _ := s.sessions.commands.users.Lookup(s.User)
+	if err := errors.Join(os.Chown(name, int(owner.UID), -1), os.Chmod(name, 0o600)); err != nil {
 		return errors.Join(err, ln.Close())
 	}
 	web := &http.Server{

@@ -110,15 +110,37 @@ func TestLocal(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}
 	defer local.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://sprite/v1/services/grab", strings.NewReader(`{"cmd":"id","user":"root"}`))
-	m.must(err)
-	resp, err := local.Do(req)
-	m.must(err)
-	refused, err := io.ReadAll(resp.Body)
-	m.must(errors.Join(err, resp.Body.Close()))
-	if resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(refused), "user can't be set from inside") {
-		t.Errorf("a user of choice: %d: %s", resp.StatusCode, refused)
+	inside := func(method, path, body string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://sprite/v1/services"+path, strings.NewReader(body))
+		m.must(err)
+		resp, err := local.Do(req)
+		m.must(err)
+		text, err := io.ReadAll(resp.Body)
+		m.must(errors.Join(err, resp.Body.Close()))
+		return resp.StatusCode, string(text)
 	}
+	if code, text := inside("PUT", "/grab", `{"cmd":"id","user":"root"}`); code != http.StatusBadRequest || !strings.Contains(text, "user can't be set from inside") {
+		t.Errorf("a user of choice: %d: %s", code, text)
+	}
+	// Nor can a program inside have that user do anything, or learn what it is told.
+	m.stream("PUT", "/v1/services/theirs?duration=0s", `{"cmd":"sleep","args":["100000"],"user":"0","env":{"KEY":"hidden-value"}}`)
+	for _, call := range [][3]string{
+		{"PUT", "/theirs", `{"cmd":"id"}`}, {"DELETE", "/theirs", ""}, {"POST", "/theirs/start", ""}, {"POST", "/theirs/stop", ""}, {"POST", "/theirs/restart", ""}, {"POST", "/signal", `{"name":"theirs","signal":"TERM"}`},
+	} {
+		if code, text := inside(call[0], call[1], call[2]); code != http.StatusBadRequest || !strings.Contains(text, "a user of its own") {
+			t.Errorf("%q: %d: %s", call, code, text)
+		}
+	}
+	for _, path := range []string{"", "/theirs"} {
+		if code, text := inside("GET", path, ""); code != http.StatusOK || !strings.Contains(text, `"theirs"`) || strings.Contains(text, "hidden-value") {
+			t.Errorf("GET %s: %d: %s", path, code, text)
+		}
+	}
+	if got := m.call("GET", "/v1/services/theirs", "", 200); !strings.Contains(got, "hidden-value") || !strings.Contains(got, "sleep") {
+		t.Errorf("from outside: %s", got)
+	}
+	m.call("DELETE", "/v1/services/theirs", "", 204)
 	// follows runs it with more and more time, until it says what is wanted.
 	follows := func(want int, says []string, undo []string, args ...string) {
 		t.Helper()

@@ -68,8 +68,12 @@ func (b *bridges) look() error {
 		}
 		var errs []error
 		for p := range now {
-			if !b.known[p] {
-				errs = append(errs, table("-I", "PREROUTING -d "+p.String()+" -j ACCEPT"))
+			if b.known[p] {
+				continue
+			}
+			if err := table("-I", "PREROUTING -d "+p.String()+" -j ACCEPT"); err != nil {
+				errs = append(errs, err)
+				delete(now, p) // it is tried again
 			}
 		}
 		for p := range b.known {

@@ -2,7 +2,6 @@ package nest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -17,9 +16,10 @@ import (
 // mirror listens in the sprite on what is listened on in the nest, and carries connections
 // there.
 type mirror struct {
-	netns *os.File // the nest's
-	ns    string   // a link that names it
-	open  map[string]*image
+	netns   *os.File // the nest's
+	ns      string   // a link that names it
+	open    map[string]*image
+	carried *carried
 }
 
 // image is a listener in the sprite.
@@ -64,7 +64,7 @@ func (m *mirror) show(listening []netip.AddrPort) {
 		switch a := at.Addr(); {
 		case a.IsUnspecified():
 			wanted[fmt.Sprintf(":%d", at.Port())] = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
-		case a.IsLoopback() && a.Is4():
+		case a == netip.AddrFrom4([4]byte{127, 0, 0, 1}): // the others are of name servers in containers' networks
 			wanted[at.String()] = at
 		}
 	}
@@ -92,24 +92,14 @@ func (m *mirror) listen(at string, to netip.AddrPort) *image {
 		return image
 	}
 	image.wg.Go(func() {
-		for {
-			in, err := image.listener.Accept()
-			if errors.Is(err, net.ErrClosed) {
+		m.carried.serve(image.listener, func(in *net.TCPConn) {
+			out, err := dialIn(m.netns, to)
+			if err != nil {
+				reset(in)
 				return
 			}
-			if err != nil {
-				continue
-			}
-			go func() {
-				out, err := dialIn(m.netns, to)
-				if err != nil {
-					_ = in.(*net.TCPConn).SetLinger(0)
-					in.Close()
-					return
-				}
-				pipe(in.(*net.TCPConn), out.(*net.TCPConn))
-			}()
-		}
+			pipe(in, out.(*net.TCPConn))
+		})
 	})
 	return image
 }

@@ -87,7 +87,8 @@ func join(ours *os.File, pid int) (end func(), err error) {
 		return nil, err
 	}
 	netns := files[0]
-	r := &relay{netns: netns}
+	all := new(carried)
+	r := &relay{netns: netns, carried: all}
 	r.streams, err = net.FileListener(files[1])
 	for _, file := range files[2:] {
 		names, e := net.FilePacketConn(file)
@@ -103,7 +104,7 @@ func join(ours *os.File, pid int) (end func(), err error) {
 	if err != nil {
 		return nil, err // this process ends
 	}
-	m := &mirror{netns: netns, ns: fmt.Sprintf("/proc/%d/ns/net", pid), open: map[string]*image{}}
+	m := &mirror{netns: netns, ns: fmt.Sprintf("/proc/%d/ns/net", pid), open: map[string]*image{}, carried: all}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(r.serveStreams)
@@ -120,7 +121,7 @@ func join(ours *os.File, pid int) (end func(), err error) {
 			names.Close()
 		}
 		wg.Wait()
-		r.wg.Wait()
+		all.end()
 		netns.Close()
 	}
 	if _, err := ours.Write([]byte{1}); err != nil {

@@ -21,8 +21,7 @@ type relay struct {
 	streams net.Listener     // in the nest
 	names   []net.PacketConn // in the nest
 	netns   *os.File         // the nest's
-
-	wg sync.WaitGroup // what it carries
+	carried *carried
 }
 
 const (
@@ -32,21 +31,10 @@ const (
 )
 
 // serveStreams carries TCP connections until the listener is closed.
-func (r *relay) serveStreams() {
-	for {
-		conn, err := r.streams.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err == nil {
-			r.wg.Go(func() { r.carry(conn.(*net.TCPConn)) })
-		}
-	}
-}
+func (r *relay) serveStreams() { r.carried.serve(r.streams, r.carry) }
 
 // carry joins a connection to one with the address that it was meant for.
 func (r *relay) carry(in *net.TCPConn) {
-	defer in.Close()
 	to, err := meant(in)
 	if err != nil {
 		return
@@ -63,11 +51,13 @@ func (r *relay) carry(in *net.TCPConn) {
 		out, err = net.DialTimeout("tcp", to.String(), dialTimeout)
 	}
 	if err != nil {
-		_ = in.SetLinger(0) // the program sees a reset: the connection did not end by itself
+		reset(in)
 		return
 	}
 	pipe(in, out.(*net.TCPConn))
 }
+
+var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
 // pipe carries both directions until both have ended.
 func pipe(a, b *net.TCPConn) {
@@ -76,10 +66,11 @@ func pipe(a, b *net.TCPConn) {
 	var wg sync.WaitGroup
 	way := func(to, from *net.TCPConn) {
 		// Without their own methods there is no splice, which is slow in gVisor.
-		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 64<<10))
+		buf := buffers.Get().(*[64 << 10]byte)
+		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buf[:])
+		buffers.Put(buf)
 		if err != nil {
-			_ = to.SetLinger(0)
-			to.Close()
+			reset(to)
 			from.Close()
 			return
 		}
@@ -181,12 +172,13 @@ func (r *relay) serveNames(names net.PacketConn) {
 			return
 		}
 		if err != nil {
+			time.Sleep(10 * time.Millisecond)
 			continue
 		}
 		select {
 		case slots <- struct{}{}:
 			request := append([]byte(nil), buf[:n]...)
-			r.wg.Go(func() {
+			r.carried.wg.Go(func() {
 				defer func() { <-slots }()
 				if answer, err := resolve(request); err == nil {
 					_, _ = names.WriteTo(answer, from)

@@ -44,7 +44,7 @@ func (a api) list(w http.ResponseWriter, _ *http.Request) error {
 	}
 	list := []sprites.Service{}
 	for _, v := range a.set.list() {
-		list = append(list, v.describe())
+		list = append(list, a.shown(v))
 	}
 	return wire.Respond(w, list)
 }
@@ -54,7 +54,35 @@ func (a api) get(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return wire.Respond(w, v.describe())
+	return wire.Respond(w, a.shown(v))
+}
+
+// shown is a service as its caller may see it: what another user's program is told is not for all
+// inside.
+func (a api) shown(v *service) sprites.Service {
+	d := v.describe()
+	if a.inside && d.User != "" {
+		d.Env = nil
+	}
+	return d
+}
+
+// mayChange refuses what a program inside may not do to a service of another user, or it would do
+// that as this user.
+func (a api) mayChange(v *service) error {
+	if a.inside && v.definition().User != "" {
+		return wire.BadRequest("%s runs as a user of its own: it can't be changed from inside the sprite.", v.definition().Name)
+	}
+	return nil
+}
+
+// change is get, for a call that changes something.
+func (a api) change(name string) (*service, error) {
+	v, err := a.set.get(name)
+	if err == nil {
+		err = a.mayChange(v)
+	}
+	return v, err
 }
 
 // defaultFollow is how long changes of a service are followed.
@@ -74,6 +102,11 @@ func (a api) put(w http.ResponseWriter, r *http.Request) error {
 	if a.inside && def.User != "" {
 		return wire.BadRequest("user can't be set from inside the sprite.")
 	}
+	if old, err := a.set.get(def.Name); err == nil {
+		if err := a.mayChange(old); err != nil {
+			return err
+		}
+	}
 	v, _, err := a.set.put(def)
 	if err != nil {
 		return err
@@ -86,7 +119,7 @@ func (a api) postStart(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	v, err := a.set.get(r.PathValue("name"))
+	v, err := a.change(r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -112,7 +145,7 @@ func (a api) postStop(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	v, err := a.set.get(r.PathValue("name"))
+	v, err := a.change(r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -140,7 +173,7 @@ func (a api) postRestart(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	v, err := a.set.get(r.PathValue("name"))
+	v, err := a.change(r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -194,6 +227,11 @@ func (a api) getLogs(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a api) delete(w http.ResponseWriter, r *http.Request) error {
+	if v, err := a.set.get(r.PathValue("name")); err == nil {
+		if err := a.mayChange(v); err != nil {
+			return err
+		}
+	}
 	if err := a.set.remove(r.PathValue("name")); err != nil {
 		return err
 	}
@@ -206,7 +244,7 @@ func (a api) postSignal(w http.ResponseWriter, r *http.Request) error {
 	if err := wire.ReadJSON(r, &body); err != nil {
 		return err
 	}
-	v, err := a.set.get(body.Name)
+	v, err := a.change(body.Name)
 	if err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 		return missing(err, nameOrDigest)
 	}
 	_, err = s.sweep(ctx, func(path string) bool { return slices.Contains(had, path) })
-	return errors.Join(err, s.o.Removed(row.Digest))
+	return err
 }
 
 // errHeld says that an image is held.
@@ -65,7 +65,14 @@ func (s *Store) forget(ctx context.Context, digest string) error {
 	if s.held[digest] > 0 {
 		return errHeld
 	}
-	return s.o.Store.Delete(ctx, digest)
+	err := s.o.Store.Delete(ctx, digest)
+	if err != nil {
+		return err
+	}
+	if err := s.o.Removed(digest); err != nil { // before anybody gets the same image anew
+		s.o.Logger.Warn("removing what was added to an image; the next start does", "image", digest, "err", err)
+	}
+	return nil
 }
 
 // Hold keeps an image, by its digest, from Remove and Prune until release is called, which may be
@@ -109,9 +116,6 @@ func (s *Store) Prune(ctx context.Context, used func(digest string) bool) (p Pru
 			return p, err
 		}
 		p.Images = append(p.Images, row.Digest)
-		if err := s.o.Removed(row.Digest); err != nil {
-			return p, err
-		}
 	}
 	p.Bytes, err = s.sweep(ctx, func(string) bool { return true })
 	return p, err

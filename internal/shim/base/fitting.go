@@ -43,6 +43,9 @@ type fittingRecord struct {
 	Digest  string       `json:"digest"` // of the image
 	Account boot.Account `json:"account"`
 	Workdir string       `json:"workdir"`
+
+	// HTTPPort is Image.HTTPPort. A disk that was made before cove knew it has none.
+	HTTPPort int `json:"http_port,omitempty"`
 }
 
 // fittingName is the name of an image's fitting.
@@ -95,7 +98,7 @@ func (img Image) Fit(dir, name string, userXattr bool) (Fitting, error) {
 	}
 	return Fitting{
 		Name: name, Dir: filepath.Join(dir, name, fittingTree),
-		Defaults: boot.Defaults{Account: record.Account, Workdir: record.Workdir, Env: env, HTTPPort: img.HTTPPort},
+		Defaults: boot.Defaults{Account: record.Account, Workdir: record.Workdir, Env: env, HTTPPort: record.HTTPPort},
 	}, nil
 }
 
@@ -268,7 +271,7 @@ var mountPoints = []struct {
 }
 
 func (f *fitter) make(img Image, userXattr bool) (record fittingRecord, err error) {
-	record.Digest = img.Digest
+	record.Digest, record.HTTPPort = img.Digest, img.HTTPPort
 	top := f.image.view.Root()
 	if err := f.own(".", top); err != nil {
 		return record, err
