@@ -63,7 +63,7 @@ var imports = map[string][]string{
 	"internal/guest/signals":   nil,
 	"internal/guest/smallfile": {"internal/lib/atomicfile"},
 	"internal/guest/spriteenv": {"sprites"},
-	"internal/guest/step":      {"internal/guest/users", "internal/lib/buildstep"},
+	"internal/guest/step":      {"internal/guest/users", "internal/lib/boot", "internal/lib/buildstep"},
 	"internal/guest/supervise": {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/proctree", "sprites"},
 	"internal/guest/users":     {"internal/guest/smallfile", "internal/lib/boot"},
 	"internal/guest/wire":      {"internal/lib/fail", "sprites"},

@@ -132,7 +132,7 @@ func (g *imageRoutes) importArchive(w http.ResponseWriter, r *http.Request) erro
 
 // used lists the sprites over each image, by its digest.
 func (g *imageRoutes) used(ctx context.Context) (map[string][]string, error) {
-	rows, err := g.sprites.List(ctx, store.SpriteFilter{})
+	rows, err := g.sprites.List(ctx, store.SpriteFilter{Public: true})
 	used := map[string][]string{}
 	for _, row := range rows {
 		used[row.Base] = append(used[row.Base], row.Name)

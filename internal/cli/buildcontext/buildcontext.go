@@ -182,7 +182,7 @@ func (w *writer) member(at string, info fs.FileInfo) error {
 		if target, err = w.root.Readlink(at); err != nil {
 			return err
 		}
-	case !info.Mode().IsRegular() && !info.IsDir() && info.Mode()&fs.ModeNamedPipe == 0:
+	case !info.Mode().IsRegular() && !info.IsDir():
 		if len(w.sent.LeftOut) < mostTold {
 			w.sent.LeftOut = append(w.sent.LeftOut, at)
 		}

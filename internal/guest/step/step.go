@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/guest/users"
+	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/buildstep"
 )
 
@@ -56,6 +57,9 @@ func Main(in io.Reader, errs io.Writer, inside bool) int {
 	if s.Dir == "" {
 		s.Dir = "/"
 	}
+	slices.SortStableFunc(s.Mounts, func(a, b buildstep.Mount) int { // parents first
+		return strings.Compare(at(s.Dir, a.Target), at(s.Dir, b.Target))
+	})
 	code := setupFailed
 	if inside {
 		code, err = become(s)
@@ -168,6 +172,10 @@ func (s *stubs) remove() error {
 // become makes the mounts, and makes this process the command.
 func become(s buildstep.Step) (code int, err error) {
 	for i, m := range s.Mounts {
+		var hidden stubs // in a mount that was made before
+		if err := hidden.prepare(s.Dir, m); err != nil {
+			return setupFailed, fmt.Errorf("make %s to mount on: %w", m.Target, err)
+		}
 		if err := mount(i, at(s.Dir, m.Target), m); err != nil {
 			return setupFailed, fmt.Errorf("mount %s: %w", m.Target, err)
 		}
@@ -246,7 +254,7 @@ func find(text string) (users.User, error) {
 	if text == "" {
 		text = "root"
 	}
-	var db users.Database
+	db := users.Database{Own: &boot.Account{Name: "root", Home: "/root", Shell: "/bin/sh"}} // nobody but those of the image
 	name, group, withGroup := strings.Cut(text, ":")
 	if name == "" {
 		name = "root"

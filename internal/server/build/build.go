@@ -21,6 +21,7 @@ import (
 	"reflect"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -243,6 +244,8 @@ func (r *run) checkStep(ctx context.Context, s dockerfile.Step) (err error) {
 	}
 	for _, m := range s.Run.Mounts {
 		switch {
+		case m.Type == dockerfile.MountBind && strings.ContainsAny(m.Source, `*?[\`):
+			return fail.Newf("dockerfile_unsupported", "mount the folder above it", "RUN --mount=type=bind of a name with one of * ? [ \\ is not supported")
 		case m.Type == dockerfile.MountBind && !m.Context:
 			return fail.Newf("dockerfile_unsupported", "copy what it needs: COPY --from", "RUN --mount=type=bind,from=… is not supported")
 		case m.Type == dockerfile.MountBind && !m.ReadOnly:
@@ -276,6 +279,9 @@ func (r *run) image(ctx context.Context, reference string) (string, error) {
 		return "", err
 	}
 	r.held = append(r.held, r.Images.Hold(one.Digest))
+	if _, err := r.Images.Get(ctx, one.Digest); err != nil { // it was removed before it was held
+		return "", err
+	}
 	r.images[reference] = one.Digest
 	return one.Digest, nil
 }
@@ -340,14 +346,15 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 	}}
 	switch {
 	case s.Run != nil:
-		done, err := r.command(ctx, s.Run, parent)
-		if done != nil {
-			defer r.removing.Go(func() {
+		done, release, err := r.command(ctx, s.Run, parent)
+		defer r.removing.Go(func() {
+			if done != nil {
 				if err := done.Remove(); err != nil {
 					r.Logger.Error("removing the sprite of a build; the next start does", "err", err)
 				}
-			})
-		}
+			}
+			release() // nothing writes to the caches any more
+		})
 		if err != nil {
 			return "", err
 		}

@@ -128,8 +128,11 @@ func (c *caches) prune(ctx context.Context, most int64) (freed int64, err error)
 			return 0, err
 		}
 		n, err := layers.Used(ctx, layers.Dir{Path: filepath.Join(c.dir, e.Name())})
-		if err != nil {
-			return 0, err
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
+		if err != nil { // such as folders that are too deep: it goes whatever it has
+			n = maxCaches + 1
 		}
 		all = append(all, cache{e.Name(), n, st.ModTime()})
 		total += n

@@ -23,26 +23,25 @@ import (
 )
 
 // command runs a RUN in a sprite over the parent. The caller removes the sprite, if there is one,
-// also after an error.
-func (r *run) command(ctx context.Context, c *dockerfile.Run, parent string) (*sprite.Building, error) {
+// also after an error, and then releases the caches that the command has used.
+func (r *run) command(ctx context.Context, c *dockerfile.Run, parent string) (b *sprite.Building, release func(), err error) {
 	if parent == "" {
-		return nil, fail.New("dockerfile_bad", "COPY something that can run first, or begin FROM another image", "RUN in an empty image: nothing could run there")
+		return nil, func() {}, fail.New("dockerfile_bad", "COPY something that can run first, or begin FROM another image", "RUN in an empty image: nothing could run there")
 	}
 	step, binds, release, err := r.describe(ctx, c)
 	if err != nil {
-		return nil, err
+		return nil, func() {}, err
 	}
-	defer release()
 	text, err := json.Marshal(step)
 	if err != nil {
-		return nil, err
+		return nil, release, err
 	}
 	if len(text) > buildstep.Max {
-		return nil, fail.Newf("dockerfile_bad", "", "what the command gets has more than %d bytes", buildstep.Max)
+		return nil, release, fail.Newf("dockerfile_bad", "", "what the command gets has more than %d bytes", buildstep.Max)
 	}
-	b, err := sprite.StartBuild(ctx, r.Host, sprite.BuildRequest{Image: parent, NetworkPolicy: r.policy(c.Network), CPUs: r.req.CPUs, RAMMB: r.req.RAMMB, Binds: binds})
+	b, err = sprite.StartBuild(ctx, r.Host, sprite.BuildRequest{Image: parent, NetworkPolicy: r.policy(c.Network), CPUs: r.req.CPUs, RAMMB: r.req.RAMMB, Binds: binds})
 	if err != nil {
-		return nil, err
+		return nil, release, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -55,12 +54,12 @@ func (r *run) command(ctx context.Context, c *dockerfile.Run, parent string) (*s
 	cmd.Stdout.(*output).end()
 	cmd.Stderr.(*output).end()
 	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
-		return b, fail.Newf("build_failed", "", "the command ended with exit code %d", exit.Code)
+		return b, release, fail.Newf("build_failed", "", "the command ended with exit code %d", exit.Code)
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
-	return b, err
+	return b, release, err
 }
 
 // endIfHeld ends a command whose sprite is paused because the disk is full.
@@ -123,7 +122,8 @@ func (r *run) describe(ctx context.Context, c *dockerfile.Run) (s buildstep.Step
 				continue
 			}
 			if m.Env != "" {
-				s.Env = append(slices.Clip(s.Env), m.Env+"="+string(data))
+				s.Env = slices.DeleteFunc(slices.Clone(s.Env), func(pair string) bool { return strings.HasPrefix(pair, m.Env+"=") })
+				s.Env = append(s.Env, m.Env+"="+string(data))
 			}
 			if m.Target == "" {
 				continue

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/dockerfile"
 	"github.com/cove-dev/cove/internal/server/dockerfile/source"
 	"github.com/cove-dev/cove/internal/shim/layers"
@@ -79,6 +81,9 @@ func (r *run) mounted(ctx context.Context, c *dockerfile.Run) (string, error) {
 		if m.Type != dockerfile.MountBind {
 			continue
 		}
+		if err := r.hasNoLinks(m.Source); err != nil {
+			return "", err
+		}
 		digest, err := r.filesDigest(ctx, &dockerfile.Copy{FromStage: -1, Context: true, Sources: []string{m.Source}})
 		if err != nil {
 			return "", err
@@ -86,6 +91,30 @@ func (r *run) mounted(ctx context.Context, c *dockerfile.Run) (string, error) {
 		all = append(all, digest)
 	}
 	return strings.Join(all, " "), nil
+}
+
+// hasNoLinks refuses a path in the context that leads through a symbolic link, which would lead
+// elsewhere in the sandbox.
+func (r *run) hasNoLinks(name string) error {
+	root, err := os.OpenRoot(filepath.Join(r.dir, contextFolder))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	at := strings.TrimPrefix(path.Join("/", name), "/")
+	for i := range len(at) + 1 {
+		if i < len(at) && at[i] != '/' || i == 0 {
+			continue
+		}
+		st, err := root.Lstat(at[:i])
+		if err == nil && st.Mode()&os.ModeSymlink != 0 {
+			return fail.Newf("dockerfile_unsupported", "mount what the link leads to", "RUN --mount=type=bind of %.200q, which is a symbolic link, is not supported", at[:i])
+		}
+		if err != nil {
+			return fail.Newf("dockerfile_bad", "see .dockerignore", "%.200q, which a RUN mounts, is not there, or is ignored", at[:i])
+		}
+	}
+	return nil
 }
 
 // copyFiles writes the layer of a COPY or an ADD.

@@ -51,7 +51,7 @@ func unpack(ctx context.Context, dir string, in io.Reader, claim func(bytes int6
 	if _, err := buffered.Peek(1); errors.Is(err, io.EOF) {
 		return nil // no context
 	}
-	u := &unpacking{root: root, claim: claim, left: maxContextBytes, buf: make([]byte, 256<<10), folders: map[string]*tar.Header{}}
+	u := &unpacking{root: root, claim: claim, left: maxContextBytes, buf: make([]byte, 256<<10), folders: map[string]folder{}, parents: map[string]bool{".": true}}
 	for t, files := tar.NewReader(buffered), 0; ; files++ {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -98,7 +98,8 @@ type unpacking struct {
 	claim   func(bytes int64) error
 	left    int64 // bytes that it may have yet
 	buf     []byte
-	folders map[string]*tar.Header // whose rights and times are set at last
+	folders map[string]folder // whose rights and times are set at last
+	parents map[string]bool   // that were made
 }
 
 // Write counts what is about to be written.
@@ -113,6 +114,23 @@ func (u *unpacking) take(n int64) error {
 
 const fileCost = 4 << 10 // bytes of any file, at least
 
+type folder struct {
+	mode fs.FileMode
+	time time.Time
+}
+
+// makeFolder makes a folder with those above it, and counts each.
+func (u *unpacking) makeFolder(name string) error {
+	if u.parents[name] {
+		return nil
+	}
+	u.parents[name] = true
+	if err := u.take(fileCost * int64(1+strings.Count(name, "/"))); err != nil {
+		return err
+	}
+	return u.root.MkdirAll(name, 0o755)
+}
+
 func (u *unpacking) member(h *tar.Header, in io.Reader) error {
 	if err := u.take(fileCost); err != nil {
 		return err
@@ -122,10 +140,10 @@ func (u *unpacking) member(h *tar.Header, in io.Reader) error {
 		return badContext("it has a file of the name %.200q", h.Name)
 	}
 	if h.Typeflag == tar.TypeDir {
-		u.folders[name] = h
-		return u.root.MkdirAll(name, 0o755)
+		u.folders[name] = folder{fileMode(h), h.ModTime}
+		return u.makeFolder(name)
 	}
-	if err := u.root.MkdirAll(path.Dir(name), 0o755); err != nil {
+	if err := u.makeFolder(path.Dir(name)); err != nil {
 		return err
 	}
 	if err := u.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // a later member of a name counts
@@ -183,10 +201,10 @@ func (u *unpacking) finish() error {
 	slices.Sort(names)
 	for _, name := range slices.Backward(names) {
 		h := u.folders[name]
-		if err := u.root.Chmod(name, fileMode(h)); err != nil {
+		if err := u.root.Chmod(name, h.mode); err != nil {
 			return err
 		}
-		if err := u.root.Chtimes(name, h.ModTime, h.ModTime); err != nil {
+		if err := u.root.Chtimes(name, h.time, h.time); err != nil {
 			return err
 		}
 	}

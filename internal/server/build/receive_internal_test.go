@@ -61,6 +61,7 @@ func TestUnpack(t *testing.T) {
 		"deep":             {tarOf(t, file(strings.Repeat("d/", 200)+"f", "1")), 1 << 20, "file of the name"},
 		"no room":          {tarOf(t, file("a", strings.Repeat("x", 1<<20))), 1 << 20, errFull.Error()},
 		"many small files": {tarOf(t, file("a", ""), file("b", ""), file("c", "")), 2 * fileCost, errFull.Error()},
+		"implied folders":  {tarOf(t, file(strings.Repeat("d/", 100)+"f", "")), 20 * fileCost, errFull.Error()},
 		"no tar":           {[]byte(strings.Repeat("no tar", 1000)), 1 << 20, "can't be used"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,6 +22,8 @@ import (
 const (
 	maxFiles = 1_000_000
 	maxBytes = 64 << 30
+	maxNames = 256 << 20 // bytes of all names and links' targets, which are kept
+	maxPath  = 4096      // bytes of one in an archive
 	maxDepth = 128
 )
 
@@ -29,6 +31,7 @@ const (
 type target struct {
 	parent   Tree
 	made     map[string]Info
+	names    int  // bytes of the names in made
 	replaced bool // something of the parent's was replaced by what is no folder
 }
 
@@ -430,6 +433,9 @@ func (w *writer) member(at string, info Info, linked string, open func() (io.Rea
 	}
 	if len(w.to.made) >= maxFiles {
 		return refused("it copies more than %d files", maxFiles)
+	}
+	if w.to.names += len(at) + len(info.Target); w.to.names > maxNames {
+		return refused("the names that it copies have more than %d bytes", maxNames)
 	}
 	info.Attrs = nil
 	w.to.made[at] = info

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"context"
 	"archive/tar"
 	"bufio"
 	"bytes"
@@ -100,6 +101,12 @@ func (w *writer) extracted(base string, h *tar.Header, r io.Reader) error {
 	}
 	if w.left -= 512; w.left < 0 {
 		return refused("the archive has more than %d bytes", int64(maxBytes))
+	}
+	if len(h.Name) > maxPath || len(h.Linkname) > maxPath || strings.Count(h.Name, "/") > maxDepth {
+		return refused("the archive has a name of more than %d bytes or %d folders: %.100q", maxPath, maxDepth, h.Name)
+	}
+	if err := context.Cause(w.ctx); err != nil {
+		return err
 	}
 	at, err := w.inside(base, h.Name)
 	if err != nil || at == base {

@@ -226,6 +226,9 @@ func TestAdd(t *testing.T) {
 		"plain.tar": good, "good.tgz": gz.String(), "text": "t", "cut.tar": good[:len(good)-1600],
 		"out.tar": archive(t, file("../x")), "hard.tar": archive(t, tar.Header{Typeflag: tar.TypeLink, Name: "h", Linkname: "/etc/passwd"}),
 		"mark.tar": archive(t, file("d/.wh.x")), "x.tar.xz": "\xfd7zXZ\x00 and more",
+		"deep.tar": archive(t, file(strings.Repeat("a/", 500_000)+"f")), "long.tar": archive(t, tar.Header{Typeflag: tar.TypeSymlink, Name: "l", Linkname: strings.Repeat("b", 5000)}),
+		"far.tar": archive(t, tar.Header{Typeflag: tar.TypeSymlink, Name: "l", Linkname: strings.Repeat("./", 2040) + "x"}, tar.Header{Typeflag: tar.TypeSymlink, Name: "x", Linkname: strings.Repeat("./", 2040) + "y"},
+			tar.Header{Typeflag: tar.TypeSymlink, Name: "y", Linkname: strings.Repeat("./", 2040) + "z"}, file("l/f")),
 	})
 	const want = "d2/ d2/through=l/through 5:0 n/ n/d/ n/d/x=d/x 5:0 n/h is n/d/x 5:0 n/l -> ../../../../d2"
 	for text, want := range map[string]string{
@@ -237,6 +240,9 @@ func TestAdd(t *testing.T) {
 		"ADD out.tar /n/":                 `error: the archive has "../x", which leads out of it`,
 		"ADD hard.tar /n/":                `error: the archive's "h" is a hard link to "/etc/passwd", which is no file before it`,
 		"ADD mark.tar /n/":                `error: "/n/d/.wh.x": a layer can't have a file whose name begins with .wh.`,
+		"ADD deep.tar /n/":                `error: the archive has a name of more than 4096 bytes or 128 folders: "` + strings.Repeat("a/", 50) + `"`,
+		"ADD long.tar /n/":                `error: the archive has a name of more than 4096 bytes or 128 folders: "l"`,
+		"ADD far.tar /n/":                 `error: "n/l" leads through more than 4096 names`,
 		"ADD x.tar.xz /n/":                "error: ADD does not extract an archive that is compressed by xz",
 	} {
 		var out bytes.Buffer

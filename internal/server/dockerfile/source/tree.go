@@ -248,12 +248,18 @@ func refused(format string, args ...any) error {
 // maxLinks is how many symbolic links a path may lead through, as for the kernel.
 const maxLinks = 40
 
+// maxParts is how many names follow looks up at most.
+const maxParts = 4096
+
 // follow resolves the symbolic links of a path, all of it below the root. What is not there is
 // itself.
 func follow(lstat func(string) (Info, error), at string) (string, error) {
 	rest := strings.Split(at, "/")
-	cur, links := "", 0
+	cur, links, parts := "", 0, 0
 	for len(rest) > 0 {
+		if parts++; parts > maxParts {
+			return "", refused("%.300q leads through more than %d names", at, maxParts)
+		}
 		part := rest[0]
 		rest = rest[1:]
 		switch part {
