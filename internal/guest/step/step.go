@@ -60,7 +60,7 @@ func Main(in io.Reader, errs io.Writer, inside bool) int {
 	slices.SortStableFunc(s.Mounts, func(a, b buildstep.Mount) int { // parents first
 		return strings.Compare(at(s.Dir, a.Target), at(s.Dir, b.Target))
 	})
-	code := setupFailed
+	var code int
 	if inside {
 		code, err = become(s)
 	} else {

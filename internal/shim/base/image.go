@@ -350,7 +350,7 @@ func (t imageTree) shell() (string, error) {
 		if !path.IsAbs(t.prefer) {
 			first = []string{"/bin/" + path.Base(t.prefer), "/usr/bin/" + path.Base(t.prefer), "/usr/local/bin/" + path.Base(t.prefer)}
 		}
-		all = append(first, shells...)
+		all = slices.Concat(first, shells)
 	}
 	for _, name := range all {
 		if ok, err := t.isProgram(name); ok || err != nil {

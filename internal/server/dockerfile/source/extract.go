@@ -1,12 +1,12 @@
 package source
 
 import (
-	"context"
 	"archive/tar"
 	"bufio"
 	"bytes"
 	"compress/bzip2"
 	"compress/gzip"
+	"context"
 	"io"
 	"io/fs"
 	"path"
