@@ -46,8 +46,7 @@ something that they depend on has changed.
 
 Images in FROM that are not here are pulled. With --secret a RUN --mount=type=secret,id=ID gets a
 secret, which no layer, log or history has. A RUN --mount=type=cache keeps its folder between
-builds, until cove image prune. What RUN may reach is said by --network and --allow, as for cove
-create.
+builds, until cove image prune. --network and --allow say what RUN may reach, as for cove create.
 
 Not supported: ADD of a URL, --mount=type=ssh, and other platforms. They are refused, with the
 line, before anything runs.`,

@@ -167,7 +167,7 @@ layer more. A sprite that is awake stands still for a moment, and goes on. Envir
 command are those of its image; memory, and so /tmp, is not in it.
 
 A sprite without an image has the tools of the server's machine, which are not on its disk: there
-is no image of it. What is in its files is in the image, secret or not.`,
+is no image of it. The image has all files of the disk, secret ones too.`,
 		Example: `  cove image commit paint tools:2
   cove image commit paint@v3 registry.example.org/team/tools:2`,
 		Args:              exactArgs("the sprite's name", "the image's name"),

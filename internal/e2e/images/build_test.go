@@ -117,7 +117,7 @@ func TestBuild(t *testing.T) {
 	if now.Digest != was.Digest {
 		t.Errorf("the second build made %s, want %s", now.Digest, was.Digest)
 	}
-	// What is ignored or only touched changes nothing; a file of the last stage, only that.
+	// A file that is ignored or only touched changes nothing; one of the last stage, only that stage.
 	write(t, filepath.Join(dir, "unused"), "2\n")
 	if out := build(); strings.Contains(out, "  refused\n") {
 		t.Errorf("an ignored file has changed: %s", out)

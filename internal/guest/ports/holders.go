@@ -25,7 +25,7 @@ func (h *Holders) Look(ours func(pid int) bool) []netip.AddrPort {
 	wanted := map[uint64]*listener{}
 	by := map[*listener]*holder{}
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		// Where there is no such table, there are no such sockets.
+		// Without such a table there are no such sockets.
 		_ = eachListening(table, func(id socket) {
 			if len(now) == maxPorts {
 				return

@@ -37,7 +37,7 @@ const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 // Main runs the step that in describes, and returns the exit code of its command. inside says
 // that this process is the one that Main has started in a mount namespace of its own: it
-// returns only if the command can't be run. What went wrong is told on errs.
+// returns only if the command can't be run. errs gets what went wrong.
 func Main(in io.Reader, errs io.Writer, inside bool) int {
 	text, err := io.ReadAll(io.LimitReader(in, buildstep.Max+1))
 	var s buildstep.Step

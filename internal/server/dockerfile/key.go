@@ -14,7 +14,7 @@ const keyFormat = 1
 // Key is the name in a cache of what a step makes of its parent: two steps of one key make the
 // same, as far as a build can say so. parent is the digest of the image below, and content the
 // digest of what the step has from elsewhere: of a Copy's files, and of the stages and images
-// of its mounts. What a secret and a proxy are is not in it.
+// of its mounts. The values of secrets and proxies are not in it.
 func Key(parent string, step Step, content string) string {
 	k := struct {
 		Format  int

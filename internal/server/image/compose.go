@@ -38,7 +38,7 @@ type Draft struct {
 
 // Compose makes an image, and returns it when it can be used. Equal drafts with the same time
 // make the same image. A tar without members becomes no layer. The parent stays, whatever is
-// removed meanwhile. What Edit does to the layers and the history does not count. After an
+// removed meanwhile. Changes of Edit to the layers and the history do not count. After an
 // error, nothing of the new image stays.
 func (s *Store) Compose(ctx context.Context, d Draft) (_ Image, err error) {
 	t := taken{what: "that is being made", meter: &meter{}}

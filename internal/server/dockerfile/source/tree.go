@@ -251,8 +251,8 @@ const maxLinks = 40
 // maxParts is how many names follow looks up at most.
 const maxParts = 4096
 
-// follow resolves the symbolic links of a path, all of it below the root. What is not there is
-// itself.
+// follow resolves the symbolic links of a path, all of it below the root. A name that
+// is not there stays as it is.
 func follow(lstat func(string) (Info, error), at string) (string, error) {
 	rest := strings.Split(at, "/")
 	cur, links, parts := "", 0, 0
