@@ -55,7 +55,7 @@ func (s Source) Read() (text []byte, name string, ignore dockerignore.Patterns, 
 		ignores = append([]string{file + ".dockerignore"}, ignores...)
 	}
 	if err != nil {
-		return nil, name, ignore, fail.Wrap("no_file", fmt.Errorf("read the Dockerfile: %w", err), "name the file: cove image build -f FILE CONTEXT")
+		return nil, name, ignore, fail.Wrap("no_file", fmt.Errorf("read the Dockerfile: %w", err), "name the file: cove image build -f FILE FOLDER")
 	}
 	for _, at := range ignores {
 		lines, err := readFile(at)
