@@ -178,6 +178,28 @@ func (o *serveOptions) address(ctx context.Context, dir string) string {
 	return cmp.Or(last, o.fallback, o.addr)
 }
 
+// listen listens at the address of a server whose data folder's lock is held. A server that a
+// command started (it has a fallback) is wanted at any address: what it was to have, another
+// program may have taken since it was seen free.
+func (o *serveOptions) listen(ctx context.Context, dir string, logger *slog.Logger) (net.Listener, error) {
+	addr := o.address(ctx, dir)
+	if err := ctx.Err(); err != nil { // asked to end, while it waited for the last server
+		return nil, err
+	}
+	ln, err := loopback.Listen(addr)
+	if errors.Is(err, syscall.EADDRINUSE) && !o.given && o.fallback != "" {
+		logger.Warn("another program has the last server's address: its sprites' URLs change", "address", addr)
+		ln, err = loopback.Listen(anyPort)
+	}
+	if err != nil {
+		return nil, errNoListen(err)
+	}
+	return ln, nil
+}
+
+// anyPort is any port of loopback that is free.
+const anyPort = "127.0.0.1:0"
+
 // givenFlags are the flags of a command line, those left out that are for one start alone.
 func givenFlags(flags *pflag.FlagSet) []string {
 	var given []string
@@ -348,13 +370,9 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	defer closing(&err, srv)
 	jobs := &job.Manager{Store: st, Client: srv.Client(), Logger: logger, DefaultTimeout: o.timeout, Keep: o.keepJobs, NamesOnly: host.NamesOnly, Installer: host}
 	srv.Jobs = jobs
-	addr := o.address(ctx, dir)
-	if err := ctx.Err(); err != nil { // asked to end, while it waited for the last server
-		return err
-	}
-	ln, err := loopback.Listen(addr)
+	ln, err := o.listen(ctx, dir, logger)
 	if err != nil {
-		return errNoListen(err)
+		return err
 	}
 	if err := jobs.Resume(ctx); err != nil {
 		return errors.Join(err, ln.Close())

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"errors"
 	"log/slog"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/lib/datafolder"
 )
 
 // TestSuspendedReport: nothing is said to be on disk if nothing is.
@@ -66,5 +71,35 @@ func TestParseConnectors(t *testing.T) {
 	}
 	if _, err := parseConnectors([]string{"a=http://x", "a=http://y"}, nil, env); err == nil {
 		t.Error("twice is no error")
+	}
+}
+
+// The port that a killed server had may be another program's a moment after it was seen free.
+// A server that a command starts listens elsewhere then; one whose address was given does not.
+func TestListenWhereItIsTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	at := taken.Addr().String()
+	dir := t.TempDir()
+	logger := slog.New(slog.DiscardHandler)
+	o := serveOptions{addr: datafolder.DefaultAddr, fallback: at}
+	ln, err := o.listen(t.Context(), dir, logger)
+	if err != nil {
+		t.Fatalf("with %s taken: %v", at, err)
+	}
+	defer ln.Close()
+	if ln.Addr().String() == at {
+		t.Errorf("listens at %s, which is taken", at)
+	}
+	for name, o := range map[string]serveOptions{
+		"given":          {addr: at, given: true, fallback: anyPort},
+		"without a fall": {addr: at},
+	} {
+		if ln, err := o.listen(t.Context(), dir, logger); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("%s: got %v, %v, want %v", name, ln, err, syscall.EADDRINUSE)
+		}
 	}
 }
