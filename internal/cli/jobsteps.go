@@ -63,12 +63,12 @@ func printSteps(w io.Writer, all cove.JobSteps) {
 		if s.State != cove.StepFailed {
 			continue
 		}
-		fmt.Fprintf(w, "\n%s failed: %s\n", printable.Line(string(s.Key)), printable.Lines(s.Error))
+		fmt.Fprintf(w, "\n%s failed: %s\n", printable.Line(string(s.Key)), printable.Text(s.Error))
 		if text := lastOf(s.Output.String(), failedLines); text != "" {
-			fmt.Fprintf(w, "the last lines of its output:\n%s\n", printable.Lines(text))
+			fmt.Fprintf(w, "the last lines of its output:\n%s\n", printable.Text(text))
 		}
 		if s.Hint != "" {
-			fmt.Fprintf(w, "hint: %s\n", printable.Lines(s.Hint))
+			fmt.Fprintf(w, "hint: %s\n", printable.Text(s.Hint))
 		}
 	}
 }
@@ -99,20 +99,30 @@ func stepDuration(s cove.Step) string {
 	}
 }
 
-// stepPrinter tells a person of steps as they change.
+// stepPrinter tells a person of steps as they change, each thing once.
 type stepPrinter struct {
 	w       io.Writer
-	printed int64        // bytes of the output of the step that was told of last
-	last    cove.StepKey // whose output that was
+	told    map[cove.StepKey]*toldStep
+	last    cove.StepKey // of which the last line was
 	midLine bool
 }
 
+// toldStep is what was told of a step.
+type toldStep struct {
+	attempt int
+	printed int64 // bytes of its output
+	ended   bool
+}
+
 func (p *stepPrinter) news(news cove.StepNews) error {
-	if news.Snapshot != nil {
+	if news.Snapshot != nil { // the first one, or after a lost connection
 		for _, s := range news.Snapshot.Steps {
-			if s.State != cove.StepPending {
-				p.step(s, 0, s.Output.String())
+			at, text := s.Output.From(p.of(s).printed)
+			if p.of(s).printed == 0 {
+				at, text = 0, s.Output.String()
 			}
+			p.step(s, at, text)
+			p.of(s).printed = s.Output.Size()
 		}
 	}
 	if news.Step != nil {
@@ -121,29 +131,51 @@ func (p *stepPrinter) news(news cove.StepNews) error {
 	return nil
 }
 
+// of is what was told of a step in its present attempt.
+func (p *stepPrinter) of(s cove.Step) *toldStep {
+	if p.told == nil {
+		p.told = map[cove.StepKey]*toldStep{}
+	}
+	t := p.told[s.Key]
+	if t == nil || t.attempt != s.Attempt && !t.ended {
+		t = &toldStep{attempt: s.Attempt}
+		p.told[s.Key] = t
+		if p.last == s.Key {
+			p.last = ""
+		}
+	}
+	return t
+}
+
 func (p *stepPrinter) step(s cove.Step, at int64, text string) {
-	if s.Key != p.last {
-		p.endLine()
-		p.last, p.printed = s.Key, at
-		if s.State == cove.StepRunning || text != "" {
-			fmt.Fprintf(p.w, "== %s\n", printable.Line(string(s.Key)))
-		}
-	}
-	if text != "" {
-		if at > p.printed {
-			p.endLine()
-			fmt.Fprintf(p.w, "-- %d bytes left out\n", at-p.printed)
-		}
-		p.printed = at + int64(len(text))
-		p.midLine = !strings.HasSuffix(text, "\n")
-		fmt.Fprint(p.w, printable.Lines(text))
-	}
-	if !s.State.Ended() {
+	t := p.of(s)
+	if t.ended || s.State == cove.StepPending {
 		return
 	}
+	if s.Key != p.last && (s.State == cove.StepRunning || text != "") {
+		p.endLine()
+		fmt.Fprintf(p.w, "== %s\n", printable.Line(string(s.Key)))
+		p.last = s.Key
+	}
+	if at > t.printed {
+		p.endLine()
+		fmt.Fprintf(p.w, "-- %d bytes left out\n", at-t.printed)
+	}
+	if text != "" {
+		t.printed = at + int64(len(text))
+		p.midLine = !strings.HasSuffix(text, "\n")
+		fmt.Fprint(p.w, printable.Text(text))
+	}
+	if t.ended = s.State.Ended(); t.ended {
+		p.end(s)
+	}
+}
+
+// end tells how a step ended.
+func (p *stepPrinter) end(s cove.Step) {
 	p.endLine()
-	p.last = "" // its end was told
-	line := fmt.Sprintf("-- %s %s", printable.Line(string(s.Key)), s.State)
+	p.last = ""
+	line := fmt.Sprintf("-- %s %s", printable.Line(string(s.Key)), printable.Line(string(s.State)))
 	if d := stepDuration(s); d != "" {
 		line += " in " + d
 	}

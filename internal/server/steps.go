@@ -78,6 +78,9 @@ type stepStream struct {
 func (s *stepStream) send(steps []cove.Step) error {
 	for i, step := range steps {
 		last := s.sent[i].Output.Size()
+		if step.Attempt != s.sent[i].Attempt {
+			last = 0 // it has begun anew
+		}
 		at, text := step.Output.From(last)
 		news := cove.StepNews{Step: &step, At: at, Text: text}
 		output := step.Output

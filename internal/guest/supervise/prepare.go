@@ -21,6 +21,8 @@ type preparation struct {
 	spec   *cove.JobSpec
 	repo   *repository
 	log    *journal
+
+	ran bool // something that may have changed the clone
 }
 
 // run receives the clone, and runs the setup script and the commands in it.
@@ -94,6 +96,7 @@ func (p *preparation) script(ctx context.Context) (stepEnd, error) {
 	}
 	again, err := s.run(ctx, p.folder.file("setup.sh"), p.log.notice, func(r io.Reader) { p.log.output(r, "setup") })
 	if !again {
+		p.ran = true
 		return stepEnd{detail: s.Name}, err
 	}
 	end := skipped(s.Name + " has been run in this sprite before")
@@ -135,11 +138,15 @@ func (p *preparation) configure(ctx context.Context) (stepEnd, error) {
 // maxChanged is how many files that differ from the commit are named.
 const maxChanged = 5
 
-// verify makes sure that the agent begins with the commit and the branch that were sent. A
-// tree that the setup script has changed is said to be so.
+// verify makes sure that the agent begins with the commit and the branch that were sent.
+// What the preparation has added to them is told.
 func (p *preparation) verify(ctx context.Context) (stepEnd, error) {
 	if p.spec.Earlier != "" {
 		return skipped("the clone is as the earlier job left it"), nil
+	}
+	end := stepEnd{detail: fmt.Sprintf("%.12s on %s", p.spec.Base, p.spec.Branch)}
+	if !p.ran {
+		return end, nil // the clone was compared when it was made
 	}
 	head, err := p.repo.git.run(ctx, "rev-parse", "--verify", "HEAD^{commit}")
 	if err != nil {
@@ -149,10 +156,16 @@ func (p *preparation) verify(ctx context.Context) (stepEnd, error) {
 	if err != nil {
 		return stepEnd{}, fmt.Errorf("the clone has no branch any more, which the preparation must have changed: %w", err)
 	}
-	if head != p.spec.Base || branch != p.spec.Branch {
+	if head != p.spec.Base {
+		_, err = p.repo.git.run(ctx, "merge-base", "--is-ancestor", p.spec.Base, head)
+	}
+	if err != nil || branch != p.spec.Branch {
 		return stepEnd{}, fmt.Errorf("the clone is at commit %s of branch %s, not at %s of %s: the preparation must have changed it", head, branch, p.spec.Base, p.spec.Branch)
 	}
-	end := stepEnd{detail: fmt.Sprintf("%.12s on %s", head, branch)}
+	if head != p.spec.Base {
+		end.warning = fmt.Sprintf("the preparation has made commits, which count as the agent's: the branch is at %.12s", head)
+		return end, nil
+	}
 	status, err := p.repo.git.run(ctx, "status", "--porcelain", "--untracked-files=normal")
 	if err != nil || status == "" {
 		return end, err
@@ -168,6 +181,7 @@ func (p *preparation) verify(ctx context.Context) (stepEnd, error) {
 
 // command runs a command in the clone, and logs what it prints. It returns the end of that.
 func (p *preparation) command(ctx context.Context, argv []string) (string, error) {
+	p.ran = true
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = p.spec.Workdir
 	cmd.Env = append(p.folder.environ(), p.spec.Env...)

@@ -54,9 +54,9 @@ func (j *Jobs) UpdateStep(ctx context.Context, id string, key cove.StepKey, f fu
 	return nil
 }
 
-// BeginStep makes a step running, once more if it is already.
+// BeginStep makes a step running, once more if it is already: then with no output.
 func BeginStep(s *cove.Step, at time.Time) {
-	s.State, s.StartedAt = cove.StepRunning, &at
+	s.State, s.StartedAt, s.Output = cove.StepRunning, &at, cove.StepOutput{}
 	s.Attempt++
 }
 
