@@ -134,13 +134,13 @@ func (m *Manager) create(ctx context.Context, job cove.Job, req cove.JobRequest,
 	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
 		return job, err
 	}
-	m.steps.installed(ctx, job)
+	m.jobSprites.steps.installed(ctx, job)
 	if err := m.jobSprites.furnish(ctx, job, req); errors.Is(err, errLeft) {
 		return job, err
 	} else if err != nil {
 		return job, errors.Join(err, m.Store.Jobs.Delete(context.WithoutCancel(ctx), job.ID))
 	}
-	m.steps.begin(ctx, job.ID, cove.StepUploadRepository)
+	m.jobSprites.steps.begin(ctx, job.ID, cove.StepUploadRepository)
 	return m.Store.Jobs.Get(ctx, job.ID)
 }
 
