@@ -53,11 +53,16 @@ type JobSettings struct {
 	AgentCommand string `json:"agent_command,omitempty"`
 	Permissions  string `json:"permissions,omitempty"`
 
-	TimeoutSec  int64  `json:"timeout_seconds"` // running time; 0: the server's default
-	Guards      Guards `json:"guards,omitzero"`
-	Interactive bool   `json:"interactive,omitempty"`
-	Converse    bool   `json:"converse,omitempty"` // the agent waits for messages instead of ending
-	Remove      bool   `json:"remove,omitempty"`   // delete the sprite once pulled
+	TimeoutSec int64  `json:"timeout_seconds"` // running time; 0: the server's default
+	Guards     Guards `json:"guards,omitzero"`
+	// Profile names the server's settings that stand in for what a request leaves out; empty:
+	// none do. ProfileRevision is the one that a job was made with, which the server says.
+	Profile         string `json:"profile,omitempty"`
+	ProfileRevision int64  `json:"profile_revision,omitempty"`
+
+	Interactive bool `json:"interactive,omitempty"`
+	Converse    bool `json:"converse,omitempty"` // the agent waits for messages instead of ending
+	Remove      bool `json:"remove,omitempty"`   // delete the sprite once pulled
 
 	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it; lists of jobs leave it out
 	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own; in a job without its text
@@ -221,6 +226,11 @@ type JobProgress struct {
 	Question *JobQuestion  `json:"question,omitempty"` // the agent waits for its answer; nil: it has asked nothing
 
 	JobEnding // of a job that has not ended
+
+	// Place is which of the jobs it is that wait for their turn among those of the profile,
+	// from 1; 0: it does not wait. TurnAt is when its turn came; nil: it had not to wait, or waits.
+	Place  int        `json:"place,omitempty"`
+	TurnAt *time.Time `json:"turn_at,omitempty"`
 
 	ReadyAt   *time.Time `json:"ready_at,omitempty"` // when its agent was installed and its sprite made; nil: with the row
 	StartedAt *time.Time `json:"started_at,omitempty"`

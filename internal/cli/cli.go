@@ -165,6 +165,7 @@ func addVerbs(root *cobra.Command, inv *invocation) {
 	addGroup(root, "server",
 		newServerCommand(inv),
 		newAgentCommand(inv),
+		newProfileCommand(inv),
 		newConfigCommand(inv),
 		newEnvCommand(inv),
 		newTokenCommand(inv),

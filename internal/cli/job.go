@@ -208,6 +208,9 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 	if j.Held != nil && !j.State.Terminal() {
 		pairs = append(pairs, "held", j.Held.Message+"; "+j.Held.Hint)
 	}
+	if j.Profile != "" {
+		pairs = append(pairs, "profile", fmt.Sprintf("%s, revision %d", printable.Line(j.Profile), j.ProfileRevision))
+	}
 	if j.Installing != nil {
 		pairs = append(pairs, "installation", fmt.Sprintf("%s, since %s", installText(j), j.Installing.Since.Local().Format(time.RFC3339)))
 	}

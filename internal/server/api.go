@@ -60,7 +60,8 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		images:      &imageRoutes{images: s.Images, sprites: s.Store.Sprites, host: s.Host, refusals: a.refusals},
 		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
 		policies:    &policyRoutes{host: s.Host},
-		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, host: s.Host, access: a.access, labels: labels},
+		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels},
+		profiles:    &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client()},
 	}
 	if s.Images != nil {
 		a.groups.images.builder = &build.Builder{

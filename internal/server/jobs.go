@@ -22,11 +22,12 @@ import (
 type jobRoutes struct {
 	image string // see Server.DefaultImage
 
-	manager Jobs // nil: jobs are not available
-	jobs    *store.Jobs
-	host    *sprite.Host
-	access  *access
-	labels  *labelRights
+	manager  Jobs // nil: jobs are not available
+	jobs     *store.Jobs
+	profiles *store.Profiles
+	host     *sprite.Host
+	access   *access
+	labels   *labelRights
 }
 
 const (
@@ -103,6 +104,9 @@ func (g *jobRoutes) request(w http.ResponseWriter, r *http.Request) (Jobs, cove.
 	}
 	if err == nil {
 		err = g.mayBegin(r, req)
+	}
+	if err == nil {
+		req, err = g.completed(r.Context(), req) // a profile may give more than its user may ask for
 	}
 	return jobs, req, err
 }

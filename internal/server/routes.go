@@ -49,6 +49,7 @@ type groups struct {
 	checkpoints *checkpointRoutes
 	policies    *policyRoutes
 	jobs        *jobRoutes
+	profiles    *profileRoutes
 }
 
 // routes is the whole surface.
@@ -153,6 +154,12 @@ func (g *groups) routes() []route {
 		{"POST /v1/images/commit", admin, g.images.on(g.images.commit)},
 
 		{"GET /v1/installs", read, g.installs},
+
+		{"GET /v1/profiles", read, g.profiles.list},
+		{"GET /v1/profiles/{profile}", read, g.profiles.get},
+		{"PUT /v1/profiles/{profile}", admin, g.profiles.put},
+		{"DELETE /v1/profiles/{profile}", admin, g.profiles.delete},
+		{"POST /v1/profiles/{profile}/apply", admin, g.profiles.apply},
 
 		{"GET /v1/jobs", read, g.jobs.list},
 		{"POST /v1/jobs", write, g.jobs.create},

@@ -55,6 +55,11 @@ func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf str
 	if err != nil {
 		return cove.Job{}, err
 	}
+	waits, err := m.preparer.turns.limited(ctx, req.Profile)
+	if err != nil {
+		return cove.Job{}, err
+	}
+	first = first || waits
 	of := made{env: envNames(work.Env, req.Env), retryOf: retryOf}
 	if !first {
 		if of.install, err = m.installs.install(ctx, w, func(cove.InstallProgress, cove.StepOutput) {}); err != nil {

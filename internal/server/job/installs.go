@@ -89,8 +89,13 @@ type wanted struct {
 	work agents.Work
 }
 
-// what is the agent, for people.
-func (w *wanted) what() string { return strings.TrimSpace(w.Agent + " " + w.Version) }
+// what is the agent, for people. Nil: there is nothing to install.
+func (w *wanted) what() string {
+	if w == nil {
+		return "the sprite"
+	}
+	return strings.TrimSpace(w.Agent + " " + w.Version)
+}
 
 // wants is the installation that a job wants; nil: there is nothing to install for jobs
 // to share. A job that brings folders or a PATH of its own may have the agent there, and

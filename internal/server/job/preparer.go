@@ -23,6 +23,7 @@ type preparer struct {
 	client       *cove.Client
 	installs     *installs
 	steps        *steps
+	turns        *turns
 	jobSprites   *jobSprites
 	finisher     *finisher
 	starter      *starter
@@ -104,6 +105,9 @@ func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.Jo
 		return err
 	}
 	if !there {
+		if err := pr.turns.wait(ctx, job, pr.showPlace(ctx, job.ID)); err != nil {
+			return err
+		}
 		if w != nil {
 			pr.steps.begin(ctx, job.ID, cove.StepInstallAgent)
 		}
@@ -181,6 +185,13 @@ func (pr *preparer) show(ctx context.Context, id string) showInstall {
 		if err != nil && ctx.Err() == nil {
 			pr.logger.Error("noting how far an installation is", "job", id, "err", err)
 		}
+	}
+}
+
+// showPlace writes into a job's row which of those it is that wait for their turn.
+func (pr *preparer) showPlace(ctx context.Context, id string) func(int) error {
+	return func(place int) error {
+		return pr.store.Jobs.Update(ctx, id, func(j *cove.Job) error { j.Place = place; return nil })
 	}
 }
 

@@ -172,6 +172,13 @@ var migrations = []string{
 		key TEXT NOT NULL, -- cove.StepKey
 		doc TEXT NOT NULL, -- cove.Step
 		PRIMARY KEY (job, key)
+	) STRICT, WITHOUT ROWID;
+	CREATE TABLE profiles (
+		name       TEXT PRIMARY KEY,
+		revision   INTEGER NOT NULL,
+		doc        TEXT NOT NULL, -- cove.ProfileSettings
+		created_at INTEGER NOT NULL,
+		updated_at INTEGER NOT NULL
 	) STRICT, WITHOUT ROWID;`,
 }
 

@@ -48,6 +48,7 @@ type Store struct {
 	Installs   *Installs
 	Images     *Images
 	Builds     *Builds
+	Profiles   *Profiles
 	Epoch      *Epoch
 
 	db *database
@@ -82,6 +83,7 @@ func openStore(ctx context.Context, path string, older bool) (*Store, error) {
 		Installs:   &Installs{db: db},
 		Images:     &Images{db: db},
 		Builds:     &Builds{db: db},
+		Profiles:   &Profiles{db: db},
 		Epoch:      &Epoch{db: db},
 		db:         db,
 	}, nil
