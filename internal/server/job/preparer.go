@@ -187,7 +187,7 @@ func (pr *preparer) takeUpJob(ctx context.Context, job cove.Job) error {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil
-	case errors.Is(err, store.ErrForgotten): // it has no sprite that would have to go
+	case errors.Is(err, store.ErrForgotten):
 		return pr.finisher.giveUp(ctx, job, err)
 	case err != nil:
 		return err

@@ -252,7 +252,7 @@ func TestKeyIsMade(t *testing.T) {
 	}
 }
 
-// TestForgetSealed: what a lost key sealed is given up if that is asked for, and no more.
+// TestForgetSealed: the values that a lost key sealed are given up on request, and no others.
 func TestForgetSealed(t *testing.T) {
 	dir, ctx := t.TempDir(), t.Context()
 	path, key := filepath.Join(dir, "cove.db"), filepath.Join(dir, KeyFile)
