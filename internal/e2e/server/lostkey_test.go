@@ -46,6 +46,9 @@ func TestLostKey(t *testing.T) {
 		if out, code := h.Try("", "cove", "server", "start"); code != 1 || !strings.Contains(out, "--forget-sealed") {
 			t.Errorf("%s: start: %d, %s", name, code, out)
 		}
+		if out, code := h.Try("", "cove", "doctor"); code == 0 || !strings.Contains(out, "none would start: ") || !strings.Contains(out, "--forget-sealed") {
+			t.Errorf("%s: doctor: %d, %s", name, code, out)
+		}
 		if after, err := os.ReadFile(key); !bytes.Equal(after, bad) {
 			t.Errorf("%s: the key was changed: %v", name, err)
 		}

@@ -205,6 +205,7 @@ func TestKeyAtStart(t *testing.T) {
 					must(t, put(s))
 					must(t, s.Close())
 				}
+				must(t, Check(t.Context(), path))
 				trouble.spoil(t, key)
 				before, _ := os.ReadFile(key)
 				stored, err := os.ReadFile(path)
@@ -213,6 +214,9 @@ func TestKeyAtStart(t *testing.T) {
 				var refused *private.RefusedError
 				if !errors.Is(err, ErrKey) || !errors.As(err, &refused) || !strings.Contains(err.Error(), trouble.want) || !strings.Contains(refused.Hint, "cove serve --data "+dir+" --forget-sealed") {
 					t.Errorf("got %v, want one with %q, and a hint", err, trouble.want)
+				}
+				if err := Check(t.Context(), path); put != nil && !errors.As(err, new(*KeyError)) {
+					t.Errorf("a check: got %v", err)
 				}
 				if after, _ := os.ReadFile(key); !bytes.Equal(after, before) {
 					t.Error("the key was changed")

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -83,6 +85,24 @@ func (s *Secrets) key(ctx context.Context, q querier) (cipher.AEAD, error) {
 		return key, err
 	}
 	return nil, fmt.Errorf("%w: %s is not the one that the secrets were sealed with", ErrKey, s.path)
+}
+
+// checkKey is a KeyError for a database file whose key is not there. A file of an earlier
+// cove, and one that can't be read without its log, are not judged.
+func checkKey(ctx context.Context, path string) (err error) {
+	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
+		return nil //nolint:nilerr // there is no store
+	}
+	db, err := openWithoutLog(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	dir := filepath.Dir(path)
+	if _, err := (&Secrets{path: filepath.Join(dir, KeyFile)}).key(ctx, db); errors.Is(err, ErrKey) {
+		return &KeyError{Dir: dir, Err: err}
+	}
+	return nil
 }
 
 // keyFor returns the key for another row. It makes one only if there is none, and no row
