@@ -318,12 +318,13 @@ type JobAnswer struct {
 type JobEvent struct {
 	Seq  int64     `json:"seq"`
 	Time time.Time `json:"time"`
-	Type string    `json:"type"` // state, output, event, input, notice, exit, collected, end
+	Type string    `json:"type"` // state, step, output, event, input, notice, exit, collected, end
 
-	State  JobState `json:"state,omitempty"`  // state
-	Stream string   `json:"stream,omitempty"` // output: stdout or stderr; setup: both, of the setup script
-	Text   string   `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; input: what a person sent; notice: for people
-	Cut    bool     `json:"cut,omitempty"`    // output: the line was longer than a line may be and goes on in the next event
+	State  JobState  `json:"state,omitempty"`  // state
+	Step   *StepTurn `json:"step,omitempty"`   // step
+	Stream string    `json:"stream,omitempty"` // output: stdout or stderr; setup: both, of the step that runs
+	Text   string    `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; input: what a person sent; notice: for people
+	Cut    bool      `json:"cut,omitempty"`    // output: the line was longer than a line may be and goes on in the next event
 
 	ExitCode *int     `json:"exit_code,omitempty"` // exit
 	Reason   string   `json:"reason,omitempty"`    // exit: as JobEnd's
@@ -360,7 +361,10 @@ type JobSpec struct {
 	Shallow      []string   `json:"shallow,omitempty"` // as in JobStart
 	Store        string     `json:"store,omitempty"`   // RepositoryStore; empty: nothing is kept
 	Author       Person     `json:"author"`
-	Setup        [][]string `json:"setup,omitempty"` // commands before the agent, in Workdir; a failure ends the job in phase prepare
+	Program      string     `json:"program,omitempty"` // that Install brings
+	Needs        []string   `json:"needs,omitempty"`   // programs that Install needs where Program is missing, and which are installed: node
+	Install      [][]string `json:"install,omitempty"` // commands that bring the agent, in Workdir; a failure ends the job in phase prepare
+	Setup        [][]string `json:"setup,omitempty"`   // after Install; the same
 	Argv         []string   `json:"argv"`
 	Env          []string   `json:"env"`
 	TimeoutSec   int64      `json:"timeout_seconds"` // of running time, counting neither sleep nor what a person is waited for; 0: none

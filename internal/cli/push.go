@@ -407,7 +407,7 @@ var stageNames = map[string]string{"count": "counting objects", "compress": "com
 // sayInstalling tells the number of a job whose agent is being installed.
 func sayInstalling(inv *invocation, job cove.Job) {
 	if job.Installing != nil && jobPattern.MatchString(job.ID) {
-		inv.say("Job %s waits until its agent is installed, %s. End it with: cove job stop %s", job.ID, job.Installing.Agent, job.ID)
+		inv.say("Job %s waits until its agent is installed, %s. See how far it is: cove job steps -f %s; end it: cove job stop %s", job.ID, job.Installing.Agent, job.ID, job.ID)
 	}
 }
 

@@ -160,6 +160,7 @@ func (g *groups) routes() []route {
 		{"GET /v1/jobs/{id}", read, g.jobs.get},
 		{"DELETE /v1/jobs/{id}", write, g.jobs.delete},
 		{"GET /v1/jobs/{id}/events", read, g.jobs.events},
+		{"GET /v1/jobs/{id}/steps", read, g.jobs.steps},
 		{"POST /v1/jobs/{id}/start", write, g.jobs.start},
 		{"POST /v1/jobs/{id}/stop", write, g.jobs.stop},
 		{"POST /v1/jobs/{id}/send", exec, g.jobs.send},

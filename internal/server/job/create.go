@@ -58,7 +58,7 @@ func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf str
 	}
 	of := made{env: envNames(work.Env, req.Env), retryOf: retryOf}
 	if !first {
-		if of.install, err = m.installs.install(ctx, w, func(cove.InstallProgress) {}); err != nil {
+		if of.install, err = m.installs.install(ctx, w, func(cove.InstallProgress, cove.StepOutput) {}); err != nil {
 			return cove.Job{}, err
 		}
 	}
@@ -136,11 +136,13 @@ func (m *Manager) create(ctx context.Context, job cove.Job, req cove.JobRequest,
 	if err := keep(ctx, m.Store.Jobs, job, settings); err != nil {
 		return job, err
 	}
+	m.jobSprites.steps.installed(ctx, job)
 	if err := m.jobSprites.furnish(ctx, job, req); errors.Is(err, errLeft) {
 		return job, err
 	} else if err != nil {
 		return job, errors.Join(err, m.Store.Jobs.Delete(context.WithoutCancel(ctx), job.ID))
 	}
+	m.jobSprites.steps.begin(ctx, job.ID, cove.StepUploadRepository)
 	return m.Store.Jobs.Get(ctx, job.ID)
 }
 

@@ -37,6 +37,7 @@ type jobSprites struct {
 	jobs   *store.Jobs
 	rows   *store.Sprites
 	client *cove.Client
+	steps  *steps
 	lease  time.Duration // of a new one
 }
 
@@ -67,35 +68,51 @@ func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobReq
 
 // furnishAll reports whether it has made a sprite.
 func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
-	at := js.client.At(job.Backend)
-	switch {
-	case job.Backend != "":
-		if made, err = js.furnishAt(ctx, at, job, req); err != nil {
-			return made, err
-		}
-	case job.OwnsSprite:
-		_, err := at.Create(ctx, sprites.CreateRequest{
-			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
-			Owner: owner(job.ID), LeaseSeconds: int64(js.lease / time.Second), Install: key(job.Install),
-		})
-		if errors.Is(err, sprites.ErrNotFound) && key(job.Install) != "" {
-			return js.furnishAlone(ctx, job, req) // the installation was dropped in between
-		}
-		return err == nil, err
+	err = js.steps.run(ctx, job.ID, cove.StepCreateSprite, func() (err error) {
+		made, err = js.make(ctx, job, req)
+		return err
+	})
+	if err != nil {
+		return made, err
 	}
-	if req.NetworkPolicy != nil {
-		err = at.Sprite(job.Sprite).SetNetworkPolicy(ctx, *req.NetworkPolicy)
+	switch {
+	case req.NetworkPolicy == nil:
+		js.steps.skip(ctx, job.ID, cove.StepApplyPolicy, "no rules were given")
+	case job.Backend == "" && job.OwnsSprite:
+		js.steps.complete(ctx, job.ID, cove.StepApplyPolicy, "the sprite was made with it")
+	default:
+		err = js.steps.run(ctx, job.ID, cove.StepApplyPolicy, func() error {
+			return spriteOf(js.client, job).SetNetworkPolicy(ctx, *req.NetworkPolicy)
+		})
 	}
 	return made, err
 }
 
-// furnishAlone is furnishAll for a job whose agent is not installed yet.
-func (js *jobSprites) furnishAlone(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
-	job.Install = &cove.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
-	if err := js.jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.Install = job.Install; return nil }); err != nil {
-		return false, err
+// make makes the sprite of a job that names none, and looks for that of one at a backend.
+func (js *jobSprites) make(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
+	at := js.client.At(job.Backend)
+	switch {
+	case job.Backend != "":
+		return js.furnishAt(ctx, at, job, req)
+	case !job.OwnsSprite:
+		return false, nil
 	}
-	return js.furnishAll(ctx, job, req)
+	ask := sprites.CreateRequest{
+		Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
+		Owner: owner(job.ID), LeaseSeconds: int64(js.lease / time.Second), Install: key(job.Install),
+	}
+	_, err = at.Create(ctx, ask)
+	if errors.Is(err, sprites.ErrNotFound) && ask.Install != "" { // the installation was dropped in between
+		ask.Install = ""
+		err = js.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
+			j.Install = &cove.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
+			return nil
+		})
+		if err == nil {
+			_, err = at.Create(ctx, ask)
+		}
+	}
+	return err == nil, err
 }
 
 // furnishAt makes the job's sprite at a backend, or finds the one that is there, and

@@ -21,6 +21,7 @@ type preparer struct {
 	store        *store.Store
 	client       *cove.Client
 	installs     *installs
+	steps        *steps
 	jobSprites   *jobSprites
 	finisher     *finisher
 	starter      *starter
@@ -102,9 +103,14 @@ func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.Jo
 		return err
 	}
 	if !there {
+		if w != nil {
+			pr.steps.begin(ctx, job.ID, cove.StepInstallAgent)
+		}
 		if job.Install, err = pr.installs.install(ctx, w, pr.show(ctx, job.ID)); err != nil {
+			pr.steps.fail(ctx, job.ID, cove.StepInstallAgent, err)
 			return err
 		}
+		pr.steps.installed(ctx, job)
 		err = pr.store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 			if j.Install = job.Install; j.Installing != nil {
 				j.Installing.Command, j.Installing.Said = 0, ""
@@ -129,8 +135,12 @@ func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.Jo
 		job = *j
 		return nil
 	})
-	if err != nil || !again {
+	if err != nil {
 		return err
+	}
+	pr.steps.begin(ctx, job.ID, cove.StepUploadRepository)
+	if !again {
+		return nil
 	}
 	unlock, err := pr.preparations.lockJob(ctx, job.RetryOf)
 	if err != nil {
@@ -149,9 +159,14 @@ func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.Jo
 }
 
 // show writes into a job's row how far its installation is, if that has changed.
-func (pr *preparer) show(ctx context.Context, id string) func(cove.InstallProgress) {
+func (pr *preparer) show(ctx context.Context, id string) showInstall {
 	var last cove.InstallProgress
-	return func(p cove.InstallProgress) {
+	var printed int64
+	return func(p cove.InstallProgress, out cove.StepOutput) {
+		if n := out.Size(); n != printed {
+			printed = n
+			pr.steps.output(ctx, id, cove.StepInstallAgent, out)
+		}
 		if p == last {
 			return
 		}
@@ -211,7 +226,7 @@ func (pr *preparer) prepareAgain(ctx context.Context, job cove.Job, req cove.Job
 	}
 	if err == nil && req.Early {
 		if w != nil { // what the row says is of an installation that is no more
-			pr.show(ctx, job.ID)(cove.InstallProgress{Agent: w.what(), Since: time.Now().UTC()})
+			pr.show(ctx, job.ID)(cove.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}, cove.StepOutput{})
 		}
 		return pr.prepare(ctx, job, req, w)
 	}

@@ -233,11 +233,16 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 		if err != nil {
 			return err
 		}
-		created := job.CreatedAt
+		created, before := job.CreatedAt, job.State
 		if err := f(&job); err != nil {
 			return err
 		}
 		job.ID, job.CreatedAt = id, created
+		if job.State.Terminal() && !before.Terminal() {
+			if err := endSteps(ctx, tx, id, job); err != nil {
+				return err
+			}
+		}
 		doc, err := json.Marshal(job)
 		if err != nil {
 			return err
@@ -288,6 +293,7 @@ func appendEvents(ctx context.Context, tx *sql.Tx, id string, events []cove.JobE
 		return err
 	}
 	defer func() { _ = insert.Close() }()
+	var added []cove.JobEvent
 	for _, e := range events {
 		if e.Seq <= last && e.Seq > 0 {
 			continue
@@ -302,10 +308,12 @@ func appendEvents(ctx context.Context, tx *sql.Tx, id string, events []cove.JobE
 		if _, err := insert.ExecContext(ctx, id, e.Seq, string(doc)); err != nil {
 			return err
 		}
-		last = e.Seq
+		last, added = e.Seq, append(added, e)
 	}
-	_, err = tx.ExecContext(ctx, "UPDATE jobs SET last_seq = ? WHERE id = ?", last, id)
-	return err
+	if _, err := tx.ExecContext(ctx, "UPDATE jobs SET last_seq = ? WHERE id = ?", last, id); err != nil {
+		return err
+	}
+	return foldSteps(ctx, tx, id, added)
 }
 
 // Events returns up to limit of a job's events, from number from on, in order. A

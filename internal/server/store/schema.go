@@ -172,6 +172,12 @@ var migrations = []string{
 		used_at    INTEGER NOT NULL
 	) STRICT, WITHOUT ROWID;
 	CREATE INDEX build_steps_by_image ON build_steps (image);`,
+	`CREATE TABLE job_steps (
+		job TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+		key TEXT NOT NULL, -- cove.StepKey
+		doc TEXT NOT NULL, -- cove.Step
+		PRIMARY KEY (job, key)
+	) STRICT, WITHOUT ROWID;`,
 	sealedMigration,
 	`ALTER TABLE jobs DROP COLUMN settings;`,
 	rewrittenMigration,
