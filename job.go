@@ -99,7 +99,11 @@ type JobRequest struct {
 	Author  Person          `json:"author"`
 	Config  *sprites.Config `json:"config,omitempty"`
 	Include []string        `json:"include,omitempty"`
-	Env     []string        `json:"env,omitempty"` // KEY=VALUE for the agent
+
+	// Env are the agent's variables, KEY=VALUE. In a value, {secret:NAME} stands for a secret
+	// of the server, as in a connector's headers. The server puts it in when it hands the job
+	// to its sprite. It keeps the reference, sealed as all of the request.
+	Env []string `json:"env,omitempty"`
 
 	SetupScript *SetupScript   `json:"setup_script,omitempty"` // nil: there is none
 	Settings    []SettingsFile `json:"settings,omitempty"`     // the person's, for the agent
@@ -122,6 +126,7 @@ type JobPreview struct {
 	Sprite        string                 `json:"sprite,omitempty"` // empty: one would be made
 	Connectors    []JobConnector         `json:"connectors,omitempty"`
 	EnvNames      []string               `json:"env_names,omitempty"`
+	Secrets       []string               `json:"secrets,omitempty"`  // that the variables refer to, by name
 	Settings      []string               `json:"settings,omitempty"` // the paths of the person's
 	Guards        Guards                 `json:"guards,omitzero"`
 	TimeoutSec    int64                  `json:"timeout_seconds,omitempty"`
@@ -250,6 +255,7 @@ type Job struct {
 	OwnsSprite bool        `json:"owns_sprite"`
 	Workdir    string      `json:"workdir,omitempty"`   // the clone, in the sprite
 	EnvNames   []string    `json:"env_names,omitempty"` // of the variables that the agent has been given
+	Secrets    []string    `json:"secrets,omitempty"`   // of the server, by name, that its variables refer to
 	Settings   []string    `json:"settings,omitempty"`  // the paths of the person's
 	Install    *JobInstall `json:"install,omitempty"`   // nil: nothing had to be installed
 	RetryOf    string      `json:"retry_of,omitempty"`  // the job that this one does again

@@ -58,6 +58,7 @@ type serveOptions struct {
 	headers    []string
 	suspend    bool
 	older      bool
+	forget     bool
 
 	given    bool   // addr was
 	config   string // a file of these, which the flags given go before
@@ -87,7 +88,8 @@ TOML: idle = "30m", pool = 2, name = ["cove.example.org"]. Those given here go b
 If an older cove.db was put back, the server refuses to start. With --accept-older-store it
 goes on: it moves layers and memories that cove.db does not know to aside/ in the data
 folder, and removes none. It ends sandboxes that cove.db does not know, and keeps their
-memory there.
+memory there. If secret.key was lost, it refuses, too: --forget-sealed gives up what that
+key has sealed, which are secrets, backends' tokens, and what jobs could be retried with.
 
 As an ordinary user the server runs in a user namespace of its own, for which it needs
 newuidmap and subordinate ids (see: cove doctor).`,
@@ -159,6 +161,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
 	f.StringArrayVar(&o.headers, "connector-header", nil, "'NAME=HEADER: VALUE' added to what goes through a connector; $VAR is taken from the environment (repeatable)")
 	f.BoolVar(&o.check, "check", false, "say what is wrong with the settings or the data folder, and end")
+	f.BoolVar(&o.forget, "forget-sealed", false, "give up what the key of the secrets does not open: secrets, backends, and the settings of jobs")
 	f.BoolVar(&o.older, "accept-older-store", false, "go on with a cove.db that is older than the rest of the data folder; what it does not know is moved to aside/ there")
 	return cmd
 }
@@ -204,7 +207,7 @@ const anyPort = "127.0.0.1:0"
 func givenFlags(flags *pflag.FlagSet) []string {
 	var given []string
 	flags.Visit(func(f *pflag.Flag) {
-		if f.Hidden || slices.Contains([]string{"data", "check", "accept-older-store"}, f.Name) {
+		if f.Hidden || slices.Contains([]string{"data", "check", "accept-older-store", "forget-sealed"}, f.Name) {
 			return
 		}
 		values := []string{f.Value.String()}
@@ -337,11 +340,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return err
 	}
 	defer closing(&err, lock)
-	openStore := store.Open
-	if o.older {
-		openStore = store.OpenOlder
-	}
-	st, err := openStore(ctx, filepath.Join(dir, "cove.db"))
+	st, err := store.Options{Older: o.older, ForgetSealed: o.forget}.Open(ctx, filepath.Join(dir, "cove.db"))
 	if err != nil {
 		return err
 	}

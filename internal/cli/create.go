@@ -14,6 +14,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -106,6 +107,19 @@ func checkEnv(cmd *cobra.Command, env []string) error {
 		}
 	}
 	return nil
+}
+
+// checkPlainEnv is checkEnv for those that are given as they are: a sprite and a command get
+// no secrets.
+func checkPlainEnv(cmd *cobra.Command, env []string) error {
+	for _, kv := range env {
+		if connect.Refers(kv) {
+			name, _, _ := strings.Cut(kv, "=")
+			return hinted(usagef(cmd, "--env %s refers to a secret, which only a job can be given", name),
+				"keep it outside: cove help connector; or give it to a job: cove push --env "+name+"={secret:NAME} PLAN")
+		}
+	}
+	return checkEnv(cmd, env)
 }
 
 // ParseSize reads a size in bytes: a number with K, M, G or T (of 1024) after it, or of bytes.
@@ -287,7 +301,7 @@ func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.Cr
 	if err := checkName(name); err != nil {
 		return req, err
 	}
-	if err := checkEnv(cmd, o.machine.env); err != nil {
+	if err := checkPlainEnv(cmd, o.machine.env); err != nil {
 		return req, err
 	}
 	if cmd.Flags().Changed("base") {

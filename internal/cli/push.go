@@ -323,7 +323,8 @@ are other changes that are not committed, choose:
 
 A script that prepares sprites, .cove/setup.sh or that of --setup, runs in the clone before
 the agent, and not again in a sprite that it has prepared. The agent is given the variables
-of .cove/sandbox.env (see cove help env); flags have the defaults of cove help config. With
+of .cove/sandbox.env (see cove help env), and of --env, where {secret:NAME} stands for a secret
+of the server. Flags have the defaults of cove help config. With
 --agent-settings your own settings for it go along, of claude CLAUDE.md, skills, commands and
 the like in ~/.claude: only files that are known, none with the name of one that holds
 credentials, none in which anything looks like a key, and no links. You are told which.

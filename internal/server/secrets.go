@@ -78,10 +78,19 @@ func (g *secretRoutes) list(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g *secretRoutes) delete(w http.ResponseWriter, r *http.Request) error {
-	err := g.secrets.Delete(r.Context(), r.PathValue("secret"))
-	if errors.Is(err, store.ErrNotFound) {
-		return fail.New(sprite.CodeNotFound, "there is no secret "+clean(r.PathValue("secret"), maxGuestText), "see which there are with: cove secret list")
-	} else if err != nil {
+	name := clean(r.PathValue("secret"), maxGuestText)
+	force, err := flag(r, "force")
+	if err != nil {
+		return err
+	}
+	err = g.secrets.Delete(r.Context(), r.PathValue("secret"), force)
+	used, isUsed := errors.AsType[*store.SecretInUseError](err)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return fail.New(sprite.CodeNotFound, "there is no secret "+name, "see which there are with: cove secret list")
+	case isUsed:
+		return fail.New("in_use", "the secret "+name+" is not deleted: "+used.Error(), "wait for the jobs, and remove the connectors; or delete it all the same: cove secret rm --force "+name)
+	case err != nil:
 		return err
 	}
 	return synced(w, r, g.host)

@@ -97,6 +97,7 @@ var meanings = map[string]meaning{
 	"no_connector":           {status: http.StatusBadRequest},
 	"no_key":                 {status: http.StatusBadRequest},
 	"no_price":               {status: http.StatusBadRequest},
+	"no_secret":              {status: http.StatusBadRequest},
 	"no_sprite":              {exit: 2}, // none was named
 	"path_too_long":          {status: http.StatusUnprocessableEntity},
 	"rejected":               {exit: 5, status: http.StatusUnprocessableEntity}, // the other end sent what no honest one sends

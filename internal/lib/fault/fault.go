@@ -103,6 +103,10 @@ const (
 	EpochStored Point = "epoch-stored" // a change is in the store, and the file beside it does not say so yet
 	EpochNoted  Point = "epoch-noted"  // it does
 	AsideMoved  Point = "aside-moved"  // something that the store does not know has another place
+
+	SettingsSealed Point = "settings-sealed" // of the jobs of an older store; the file still has what they were
+	StoreCopied    Point = "store-copied"    // its rows, to a file beside it
+	StoreReplaced  Point = "store-replaced"  // that file is the store
 )
 
 // InstallPoints are those of an agent's installation, which is no change of a sprite of

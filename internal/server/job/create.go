@@ -16,6 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -113,6 +114,7 @@ func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job
 		Workdir:     workdir(id, req.Repository),
 		Settings:    settingsPaths(req.Settings),
 		EnvNames:    of.env,
+		Secrets:     connect.EnvSecrets(req.Env),
 		Install:     of.install,
 		RetryOf:     of.retryOf,
 	}
@@ -136,7 +138,7 @@ func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job
 
 // create makes a new job's row, and then its sprite.
 func (m *Manager) create(ctx context.Context, job cove.Job, req cove.JobRequest, settings []byte) (cove.Job, error) {
-	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
+	if err := keep(ctx, m.Store.Jobs, job, settings); err != nil {
 		return job, err
 	}
 	m.jobSprites.steps.installed(ctx, job)

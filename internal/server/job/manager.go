@@ -110,7 +110,7 @@ func (m *Manager) build() {
 	steps := &steps{jobs: jobs, logger: logger}
 	turns := newTurns(m.Store)
 	m.connectors = &connectors{store: m.Store.Connectors, client: client, logger: logger}
-	m.intake = &intake{connectors: m.connectors, client: client, namesOnly: m.NamesOnly}
+	m.intake = &intake{connectors: m.connectors, secrets: m.Store.Secrets, client: client, namesOnly: m.NamesOnly}
 	m.installs = &installs{store: m.Store, client: client, installer: m.Installer, logger: logger}
 	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, steps: steps, lease: m.Lease}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
@@ -120,7 +120,7 @@ func (m *Manager) build() {
 		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
 	}
 	m.starter = &starter{
-		jobs: jobs, client: client, steps: steps, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
+		jobs: jobs, secrets: m.Store.Secrets, client: client, steps: steps, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
 	}
 	m.preparations = &preparations{locks: &m.locks}
 	m.preparer = &preparer{

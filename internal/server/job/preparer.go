@@ -2,7 +2,6 @@ package job
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -48,7 +47,7 @@ func (pr *preparer) create(ctx context.Context, job cove.Job, req cove.JobReques
 	if err != nil {
 		return job, err
 	}
-	if err := pr.store.Jobs.Create(ctx, job, settings); err != nil {
+	if err := keep(ctx, pr.store.Jobs, job, settings); err != nil {
 		pr.preparations.over(p, err)
 		return job, err
 	}
@@ -210,16 +209,14 @@ func (pr *preparer) takeUp(ctx context.Context) error {
 }
 
 func (pr *preparer) takeUpJob(ctx context.Context, job cove.Job) error {
-	settings, err := pr.store.Jobs.Settings(ctx, job.ID)
-	if errors.Is(err, store.ErrNotFound) {
+	req, err := settingsOf(ctx, pr.store.Jobs, job.ID)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
 		return nil
-	}
-	var req cove.JobRequest
-	if err == nil {
-		err = json.Unmarshal(settings, &req)
-	}
-	if err != nil {
-		return fmt.Errorf("read the settings of job %s: %w", job.ID, err)
+	case errors.Is(err, store.ErrForgotten):
+		return pr.finisher.giveUp(ctx, job, err)
+	case err != nil:
+		return err
 	}
 	p, err := pr.preparations.reserve(job.ID)
 	if errors.Is(err, store.ErrExists) {

@@ -25,6 +25,7 @@ import (
 // supervisor and the agent need, and has the job followed.
 type starter struct {
 	jobs        *store.Jobs
+	secrets     *store.Secrets
 	client      *cove.Client
 	steps       *steps
 	connectors  *connectors
@@ -116,13 +117,9 @@ func probeArch(ctx context.Context, sprite *sprites.Sprite, backend string) erro
 
 // hand writes what the supervisor and the agent need into the job's folder.
 func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) error {
-	settings, err := s.jobs.Settings(ctx, job.ID)
+	req, err := settingsOf(ctx, s.jobs, job.ID)
 	if err != nil {
 		return err
-	}
-	var req cove.JobRequest
-	if err := json.Unmarshal(settings, &req); err != nil {
-		return fmt.Errorf("read the job's settings: %w", err)
 	}
 	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
@@ -167,11 +164,15 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 	if script != nil {
 		script.Repository = req.RepoID
 	}
+	env, err := resolved(ctx, s.secrets, req.Env)
+	if err != nil {
+		return err
+	}
 	spec, err := json.Marshal(cove.JobSpec{
 		ID: job.ID, Bundle: job.Upload, Earlier: earlier(job), BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
 		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
 		Shallow: start.Shallow, Store: cove.RepositoryStore(job.RepoID, start.Shallow),
-		Program: work.Program, Needs: needs(work, job.Install), Install: installCommands(work, job.Install), Setup: work.Setup, Argv: work.Argv, Env: append(work.Env, req.Env...),
+		Program: work.Program, Needs: needs(work, job.Install), Install: installCommands(work, job.Install), Setup: work.Setup, Argv: work.Argv, Env: append(work.Env, env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), CollectSec: s.followers.limits.collectSec(), TTY: job.Interactive,
 		SetupScript: script, Notices: notices(job.Install),

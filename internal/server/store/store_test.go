@@ -72,7 +72,7 @@ func TestMigrationIsAtomic(t *testing.T) {
 	defer db.Close()
 	defer func(m []string) { migrations = m }(migrations)
 	migrations = []string{"CREATE TABLE a (x TEXT)", "CREATE TABLE b (x TEXT); CREATE TABLE nonsense"}
-	if err := migrate(t.Context(), db); err == nil {
+	if err := (&database{write: db}).migrate(t.Context(), false); err == nil {
 		t.Fatal("a broken migration succeeded")
 	}
 	var version, tables int
