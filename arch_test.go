@@ -43,6 +43,7 @@ var imports = map[string][]string{
 	"internal/lib/filesync":     {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/safepath", "sprites"},
 	"internal/lib/gitignore":    nil,
 	"internal/lib/guestbin":     {"internal/lib/boot", "sprites"},
+	"internal/lib/jsonbody":     nil,
 	"internal/lib/logfile":      nil,
 	"internal/lib/loopback":     nil,
 	"internal/lib/openfiles":    nil,
@@ -66,7 +67,7 @@ var imports = map[string][]string{
 	"internal/guest/step":      {"internal/guest/users", "internal/lib/boot", "internal/lib/buildstep"},
 	"internal/guest/supervise": {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/proctree", "sprites"},
 	"internal/guest/users":     {"internal/guest/smallfile", "internal/lib/boot"},
-	"internal/guest/wire":      {"internal/lib/fail", "sprites"},
+	"internal/guest/wire":      {"internal/lib/fail", "internal/lib/jsonbody", "sprites"},
 
 	"internal/shim":         {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fault", "internal/lib/logfile", "internal/lib/openfiles", "internal/lib/private", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/gateway", "internal/shim/kernel", "internal/shim/layers", "internal/shim/policy", "internal/shim/userns", "sprites"},
 	"internal/shim/base":    {"internal/lib/atomicfile", "internal/lib/boot", "internal/shim/layers"},
@@ -79,7 +80,7 @@ var imports = map[string][]string{
 	"internal/shim/policy":  nil,
 	"internal/shim/userns":  nil,
 
-	"internal/server":                     {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/printable", "internal/lib/private", "internal/server/build", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "internal/shim/userns", "sprites"},
+	"internal/server":                     {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/jsonbody", "internal/lib/printable", "internal/lib/private", "internal/server/build", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "internal/shim/userns", "sprites"},
 	"internal/server/agents":              {"."},
 	"internal/server/archive":             {"internal/lib/safepath", "internal/server/plant", "internal/shim/layers", "sprites"},
 	"internal/server/build":               {".", "internal/lib/boot", "internal/lib/buildstep", "internal/lib/fail", "internal/lib/fault", "internal/server/dockerfile", "internal/server/dockerfile/source", "internal/server/image", "internal/server/sprite", "internal/server/store", "internal/shim/layers", "sprites"},

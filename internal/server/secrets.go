@@ -35,10 +35,7 @@ func (g *secretRoutes) put(w http.ResponseWriter, r *http.Request) error {
 		return fail.New(sprite.CodeBadRequest, "a secret's name has letters, digits, _ and -, at most 64", "")
 	}
 	var req cove.SecretRequest
-	if err := readJSON(w, r, maxBody, &req); err != nil {
-		if _, ok := errors.AsType[*fail.Error](err); ok { // it may quote the value
-			return fail.New(sprite.CodeBadRequest, "the body can't be read as JSON", `it is {"value":"…"}`)
-		}
+	if err := readObject(w, r, maxBody, &req, "the secret", `it is {"value":"…"}`); err != nil {
 		return err
 	}
 	value := strings.TrimSuffix(strings.TrimSuffix(req.Value, "\n"), "\r")
