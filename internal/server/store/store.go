@@ -49,6 +49,7 @@ type Store struct {
 	Images     *Images
 	Builds     *Builds
 	Epoch      *Epoch
+	Webhooks   *Webhooks
 
 	db *database
 }
@@ -83,6 +84,7 @@ func openStore(ctx context.Context, path string, older bool) (*Store, error) {
 		Images:     &Images{db: db},
 		Builds:     &Builds{db: db},
 		Epoch:      &Epoch{db: db},
+		Webhooks:   &Webhooks{db: db},
 		db:         db,
 	}, nil
 }
@@ -97,12 +99,14 @@ type database struct {
 	read  *sql.DB
 	write *sql.DB
 	epoch epochFile
+
+	events chan struct{} // see Webhooks.Changed
 }
 
 const readers = 4
 
 func openDatabase(ctx context.Context, path string, older bool) (*database, error) {
-	db := &database{path: path, epoch: epochFile{path: filepath.Join(filepath.Dir(path), EpochFile)}}
+	db := &database{path: path, events: make(chan struct{}, 1), epoch: epochFile{path: filepath.Join(filepath.Dir(path), EpochFile)}}
 	err := makePrivate(path)
 	if err != nil {
 		return nil, err
