@@ -32,7 +32,7 @@ func (g *webhookRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, cove.WebhookList{Webhooks: slices.Concat([]cove.Webhook{}, all)})
+	writeJSON(w, http.StatusOK, cove.WebhookList{Webhooks: append([]cove.Webhook{}, all...)})
 	return nil
 }
 
@@ -158,6 +158,6 @@ func (g *webhookRoutes) log(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, cove.WebhookLog{Deliveries: slices.Concat([]cove.WebhookDelivery{}, list)})
+	writeJSON(w, http.StatusOK, cove.WebhookLog{Deliveries: append([]cove.WebhookDelivery{}, list...)})
 	return nil
 }
