@@ -136,7 +136,7 @@ var serverOps = map[string]op{
 	"GET /v1/openapi.json": {Summary: "Get this document", Answer: map[string]any{}},
 
 	"GET /mcp":    {Summary: "Read the messages of an MCP session", Details: "The Streamable HTTP transport of the Model Context Protocol.", Answer: "", AnswerType: "text/event-stream", Query: mcpQuery},
-	"POST /mcp":   {Summary: "Send an MCP message", Details: "The Streamable HTTP transport of the Model Context Protocol. What a tool may do is decided call by call.", Request: map[string]any{}, Answer: map[string]any{}, Query: mcpQuery},
+	"POST /mcp":   {Summary: "Send an MCP message", Details: "The Streamable HTTP transport of the Model Context Protocol. The verb that a tool needs is decided call by call.", Request: map[string]any{}, Answer: map[string]any{}, Query: mcpQuery},
 	"DELETE /mcp": {Summary: "End an MCP session"},
 
 	"GET /v1/tokens":         {Summary: "List the tokens, without their secrets", Answer: cove.TokenList{}},
@@ -152,7 +152,7 @@ var serverOps = map[string]op{
 	"PUT /v1/connectors/{connector}":           {Summary: "Define a connector", Details: "The definition replaces the one of the same name, whose grants stay. The fields name, grants, created_at and updated_at are ignored.", Request: cove.Connector{}, Answer: cove.Connector{}},
 	"DELETE /v1/connectors/{connector}":        {Summary: "Delete a connector and its grants"},
 	"POST /v1/connectors/{connector}/grants":   {Summary: "Grant a connector to a sprite, a label or a job", Request: cove.ConnectorGrant{}},
-	"DELETE /v1/connectors/{connector}/grants": {Summary: "Revoke a grant", Query: params{q("sprite", "string", "Whose grant."), q("label", "string", "Whose grant."), q("job", "string", "Whose grant.")}},
+	"DELETE /v1/connectors/{connector}/grants": {Summary: "Revoke a grant", Query: params{q("sprite", "string", "The sprite that has the grant."), q("label", "string", "The label that has it."), q("job", "string", "The job that has it.")}},
 
 	"GET /v1/webhooks":                 {Summary: "List the webhooks", Answer: cove.WebhookList{}},
 	"PUT /v1/webhooks/{webhook}":       {Summary: "Define a webhook", Details: "The definition replaces the one of the same name, whose deliveries stay. Its deliveries have the body WebhookEvent.", Request: cove.Webhook{}, Answer: cove.Webhook{}},
@@ -199,7 +199,7 @@ var spriteOps = map[string]op{
 	"DELETE " + oneSprite:            {Summary: "Delete a sprite and its disk", Query: params{force}},
 	"GET " + oneSprite + "/check":    {Summary: "Ask a sprite for a sign of life", Details: "It is not woken.", Answer: cove.Check{}},
 	"POST " + oneSprite + "/visit":   {Summary: "Make a link that lets a browser enter a sprite's URL", Request: sprites.VisitRequest{}, Status: 201, Answer: sprites.Visit{}},
-	"POST " + oneSprite + "/restart": {Summary: "End a sprite's sandbox", Details: "What runs in it ends. The next use starts another sandbox over the same disk.", Answer: sprites.RestartResult{}},
+	"POST " + oneSprite + "/restart": {Summary: "End a sprite's sandbox", Details: "All that runs in it ends. The next use starts another sandbox over the same disk.", Answer: sprites.RestartResult{}},
 	"POST " + oneSprite + "/upgrade": {Summary: "End a sprite's sandbox, so that the next has this server's programs", Answer: sprites.Info{}},
 	"POST " + oneSprite + "/suspend": {Summary: "Put a sprite to sleep", Answer: sprites.Info{}},
 	"POST " + oneSprite + "/wake":    {Summary: "Wake a sprite, and wait until it is awake", Answer: sprites.Info{}},
@@ -229,7 +229,7 @@ var guestOps = map[string]op{
 		Details: "The answer is a stream of frames without length: a byte for the stream (1 standard output, 2 standard error), then bytes. Each frame is one chunk of the HTTP answer. The last frame has two bytes: 3, and the exit code. With stdin=true the request's body is the command's standard input.",
 		Query:   command, RequestType: openapi.Bytes, Optional: true, AnswerType: openapi.Bytes,
 	},
-	"GET " + oneSprite + "/exec/{id}":       {Summary: "Attach to a session", Only: true, Upgrade: &openapi.Socket{Details: "Messages are those of an exec. The output so far comes first.", Client: sprites.Message{}, Server: sprites.Message{}}},
+	"GET " + oneSprite + "/exec/{id}":       {Summary: "Describe a session; with an upgrade, attach to it", Answer: sprites.Session{}, Upgrade: &openapi.Socket{Details: "With Upgrade: websocket, messages are those of an exec, and the output so far comes first.", Client: sprites.Message{}, Server: sprites.Message{}}},
 	"POST " + oneSprite + "/exec/{id}/kill": {Summary: "Send a signal to a session, and see to its end", Query: params{q("signal", "string", "Its name; missing: TERM."), q("timeout", "string", "How long to wait before KILL; 0s: for ever.")}, Request: execKill{}, Optional: true, Answer: sprites.KillEvent{}, AnswerType: openapi.NDJSON},
 	"GET " + oneSprite + "/proxy":           {Summary: "Connect to a port or a socket in a sprite", Only: true, Upgrade: &openapi.Socket{Details: "The first message of the client is a text that names the target. The server answers with a text. After that binary messages are the connection's bytes.", Client: sprites.ProxyInit{}, Server: sprites.ProxyStatus{}}},
 	"GET " + oneSprite + "/ports/watch":     {Summary: "Watch the ports that are listened on", Only: true, Upgrade: &openapi.Socket{Details: "The first message has all ports, each later one a PortEvent.", Server: sprites.PortList{}}},

@@ -87,12 +87,38 @@ func TestOpenAPI(t *testing.T) {
 	text, err := json.MarshalIndent(made, "", " ")
 	must(t, err)
 	text = append(text, '\n')
+	checkDocument(t, text)
 	if *update {
 		must(t, os.WriteFile("openapi.json", text, 0o644))
 		return
 	}
 	got := ask(t, covetest.Start(t, covetest.Options{}), "GET /v1/openapi.json", "")
 	failIf(t, !bytes.Equal(got.body, text), "openapi.json is not what the routes and types make; write it anew: go test ./internal/server -run TestOpenAPI -update")
+}
+
+// checkDocument checks that all references lead somewhere, and that no two operations have the
+// same ID.
+func checkDocument(t *testing.T, text []byte) {
+	t.Helper()
+	var doc struct {
+		Paths map[string]map[string]struct {
+			OperationID string `json:"operationId"`
+		} `json:"paths"`
+		Components map[string]map[string]any `json:"components"`
+	}
+	must(t, json.Unmarshal(text, &doc))
+	ids := map[string]string{}
+	for path, item := range doc.Paths {
+		for method, op := range item {
+			failIf(t, op.OperationID == "" || ids[op.OperationID] != "", "%s %s has the ID %q, as %s", method, path, op.OperationID, ids[op.OperationID])
+			ids[op.OperationID] = method + " " + path
+		}
+	}
+	for _, ref := range regexp.MustCompile(`"\$ref": "([^"]*)"`).FindAllSubmatch(text, -1) {
+		kind, name, _ := strings.Cut(strings.TrimPrefix(string(ref[1]), "#/components/"), "/")
+		failIf(t, doc.Components[kind][name] == nil, "%s leads nowhere", ref[1])
+	}
+	failIf(t, len(ids) < 100, "only %d operations", len(ids))
 }
 
 // apiCheck compares the answers that tests get with the description.

@@ -4,7 +4,6 @@ package webhook
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -286,8 +285,8 @@ func (s *Sender) attempt(ctx context.Context, hook cove.Webhook, d store.Deliver
 	req.Header.Set("Webhook-Signature", Sign(key, d.Event, now, d.Body))
 	resp, err := s.Transport(hook).RoundTrip(req) // which follows no redirect
 	if err != nil {
-		if ctx.Err() != nil {
-			err = cmp.Or(context.Cause(ctx), err)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = fmt.Errorf("the receiver did not answer within %v", attemptLimit)
 		}
 		return 0, err
 	}
