@@ -90,7 +90,7 @@ type Details struct {
 }
 
 // Held says why a sprite does not run, whoever wants it to, until something changes.
-// What runs in it stands still, and goes on then.
+// All that runs in it stands still, and goes on then.
 type Held struct {
 	Code    string    `json:"error"` // as in an ErrorBody: "disk_limit", "disk_full"
 	Message string    `json:"message"`

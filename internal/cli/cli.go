@@ -171,12 +171,14 @@ func addVerbs(root *cobra.Command, inv *invocation) {
 		newTokenCommand(inv),
 		newSecretCommand(inv),
 		newConnectorCommand(inv),
+		newWebhookCommand(inv),
 		newBackendCommand(inv),
 		newImageCommand(inv),
 		newDoctorCommand(inv),
 		newDiagnoseCommand(inv),
 		newPingCommand(inv),
 		newVersionCommand(inv),
+		newAPICommand(inv),
 		newCompletionCommand(inv),
 	)
 	root.AddCommand(newOverlayProbeCommand())

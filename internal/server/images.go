@@ -102,7 +102,7 @@ func (g *imageRoutes) prune(w http.ResponseWriter, r *http.Request) error {
 	if done.Bytes += caches; err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, cove.ImagePruned{Images: slices.Concat([]string{}, done.Images), Bytes: done.Bytes})
+	writeJSON(w, http.StatusOK, cove.ImagePruned{Images: append([]string{}, done.Images...), Bytes: done.Bytes})
 	return nil
 }
 
@@ -149,7 +149,7 @@ func reached(r *http.Request, names []string) []string {
 func describeImage(i image.Image, usedBy []string) cove.Image {
 	c := i.Config
 	out := cove.Image{
-		Digest: i.Digest, Names: slices.Concat([]string{}, i.Names), Bytes: i.Bytes, DiskBytes: i.DiskBytes, CreatedAt: i.Created, PulledAt: i.Pulled, UsedBy: usedBy,
+		Digest: i.Digest, Names: append([]string{}, i.Names...), Bytes: i.Bytes, DiskBytes: i.DiskBytes, CreatedAt: i.Created, PulledAt: i.Pulled, UsedBy: usedBy,
 		Layers: make([]cove.ImageLayer, len(i.Layers)),
 		Config: cove.ImageConfig{
 			OS: c.OS, Architecture: c.Architecture, Variant: c.Variant, User: c.User, Workdir: c.Workdir, Env: c.Env, Shell: c.Shell,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"runtime"
@@ -161,4 +162,10 @@ func TestImageErrors(t *testing.T) {
 func hasCode(err error, code string) bool {
 	e, ok := errors.AsType[*sprites.Error](err)
 	return ok && e.Code == code
+}
+
+// TestPruneNothing: of no images the answer is an empty list, not null.
+func TestPruneNothing(t *testing.T) {
+	a := ask(t, withImages(t), "POST /v1/images/prune", "")
+	failIf(t, a.StatusCode != http.StatusOK || !strings.Contains(string(a.body), `"images":[]`), "got %d %s", a.StatusCode, a.body)
 }

@@ -1,12 +1,9 @@
 package server
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -83,7 +80,7 @@ func (g *profileRoutes) put(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var settings cove.ProfileSettings
-	if err := readStrictJSON(w, r, maxProfile, &settings); err != nil {
+	if err := readJSON(w, r, maxProfile, &settings); err != nil {
 		return err
 	}
 	warnings, err := g.check(r.Context(), cove.Profile{Name: name, ProfileSettings: settings})
@@ -179,23 +176,6 @@ func (g *profileRoutes) applyTo(ctx context.Context, p cove.Profile, job cove.Jo
 		j.NetworkPolicy, j.ProfileRevision = &rules, p.Revision
 		return nil
 	})
-}
-
-// readStrictJSON is readJSON for a document in which nothing may be unknown.
-func readStrictJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
-	body, err := readBody(w, r, limit)
-	if err != nil {
-		return err
-	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		return fail.New(sprite.CodeBadRequest, "the body is no JSON that is understood: "+clean(err.Error(), maxGuestText), "")
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return fail.New(sprite.CodeBadRequest, "something follows the document", "")
-	}
-	return nil
 }
 
 // completed is a request with what its profile says.

@@ -39,6 +39,7 @@ type groups struct {
 	tokens      *tokenRoutes
 	secrets     *secretRoutes
 	connectors  *connectorRoutes
+	webhooks    *webhookRoutes
 	backends    *backendRoutes
 	list        *spriteList
 	sprites     *spriteRoutes
@@ -57,6 +58,7 @@ func (g *groups) routes() []route {
 	const one = "/v1/sprites/{name}"
 	return []route{
 		{"GET /v1/version", anyone, g.version},
+		{"GET /v1/openapi.json", anyone, describeAPI},
 
 		{"GET /mcp", anyone, g.mcp.serve}, // what the tools may do is decided call by call
 		{"POST /mcp", anyone, g.mcp.serve},
@@ -76,6 +78,12 @@ func (g *groups) routes() []route {
 		{"DELETE /v1/connectors/{connector}", admin, g.connectors.delete},
 		{"POST /v1/connectors/{connector}/grants", admin, g.connectors.grant},
 		{"DELETE /v1/connectors/{connector}/grants", admin, g.connectors.revoke},
+
+		{"GET /v1/webhooks", admin, g.webhooks.list},
+		{"PUT /v1/webhooks/{webhook}", admin, g.webhooks.put},
+		{"DELETE /v1/webhooks/{webhook}", admin, g.webhooks.delete},
+		{"POST /v1/webhooks/{webhook}/test", admin, g.webhooks.test},
+		{"GET /v1/webhooks/{webhook}/log", admin, g.webhooks.log},
 
 		{"GET /v1/backends", admin, g.backends.list},
 		{"PUT /v1/backends/{backend}", admin, g.backends.put},

@@ -213,6 +213,15 @@ func Known(code string) bool {
 	return ok
 }
 
+// Statuses are the codes of the table, each with its HTTP status.
+func Statuses() map[string]int {
+	all := map[string]int{}
+	for code := range meanings {
+		all[code] = New(code, "", "").Status()
+	}
+	return all
+}
+
 // ExitCode is the command line's exit code for this error.
 func (e *Error) ExitCode() int { return max(meanings[e.Code].exit, 1) }
 

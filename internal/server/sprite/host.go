@@ -261,52 +261,13 @@ func (h *Host) Live(ctx context.Context, name string) (Sandbox, error) {
 // info describes a sprite.
 func (h *Host) info(row store.Sprite) sprites.Info {
 	own := h.machines.defaults.of(row)
-	info := sprites.Info{
-		ID:           row.ID,
-		Name:         row.Name,
-		Organization: Organization,
-		URLSettings:  row.URL,
-		Status:       sprites.StatusCold,
-		Labels:       row.Labels,
-		Environment:  row.Env,
-		CreatedAt:    row.CreatedAt,
-		UpdatedAt:    row.UpdatedAt.UTC(),
-		Cove: &sprites.Details{
-			Base:        row.Base,
-			Include:     row.Include,
-			Incarnation: row.Incarnation,
-			IdleSeconds: int64(own.idle / time.Second),
-
-			HibernateSeconds: int64(own.hibernate / time.Second),
-
-			Owner:     row.Owner,
-			Removing:  row.Deleting,
-			LastError: row.LastError,
-		},
-	}
-	if info.Labels == nil {
-		info.Labels = []string{}
-	}
-	if row.Config != (sprites.Config{}) {
-		info.Config = &row.Config
-	}
-	if !row.LastRunning.IsZero() {
-		info.LastRunning = &row.LastRunning
-	}
-	if row.Retention != (sprites.Retention{}) {
-		info.Cove.Retention = &row.Retention
-	}
-	if !row.LeaseUntil.IsZero() {
-		info.Cove.LeaseUntil = &row.LeaseUntil
-	}
-
+	info := row.Info()
+	info.Cove.IdleSeconds = int64(own.idle / time.Second)
+	info.Cove.HibernateSeconds = int64(own.hibernate / time.Second)
 	if h.URL != nil {
 		info.URL = h.URL(row.Name)
 	}
 
-	if row.Status == sprites.StatusWarm {
-		info.Status = row.Status
-	}
 	if row.Config.RAMMB > 0 || row.Config.CPUs > 0 {
 		info.Cove.Unlimited = h.Runtime.Unlimited() // of one that runs, what it started with
 	}
@@ -344,4 +305,4 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 }
 
 // Organization is the one that all sprites of a server belong to.
-const Organization = "local"
+const Organization = store.Organization

@@ -100,11 +100,15 @@ func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessag
 		if err = exactlyOne(res, err); errors.Is(err, ErrNotFound) {
 			err = ErrExists
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return queueJob(ctx, tx, cove.Job{}, job)
 	})
 	if err != nil {
 		return fmt.Errorf("store job %s: %w", job.ID, err)
 	}
+	j.db.told()
 	return nil
 }
 
@@ -233,12 +237,12 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 		if err != nil {
 			return err
 		}
-		created, before := job.CreatedAt, job.State
+		was := job
 		if err := f(&job); err != nil {
 			return err
 		}
-		job.ID, job.CreatedAt = id, created
-		if job.State.Terminal() && !before.Terminal() {
+		job.ID, job.CreatedAt = id, was.CreatedAt
+		if job.State.Terminal() && !was.State.Terminal() {
 			if err := endSteps(ctx, tx, id, job); err != nil {
 				return err
 			}
@@ -248,9 +252,13 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 			return err
 		}
 		_, err = tx.ExecContext(ctx, "UPDATE jobs SET state = ?, sprite = ?, doc = ? WHERE id = ?", job.State, place(job.Backend, job.Sprite), string(doc), id)
-		return err
+		if err != nil {
+			return err
+		}
+		return queueJob(ctx, tx, was, job)
 	})
 	if err == nil {
+		j.db.told()
 		j.notify(id)
 	}
 	return err

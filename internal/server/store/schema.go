@@ -185,6 +185,30 @@ var migrations = []string{
 		created_at INTEGER NOT NULL,
 		updated_at INTEGER NOT NULL
 	) STRICT, WITHOUT ROWID;`,
+	`CREATE TABLE webhooks (
+		name       TEXT PRIMARY KEY,
+		url        TEXT NOT NULL,
+		events     TEXT NOT NULL, -- JSON array
+		secret     TEXT NOT NULL, -- the name of one of secrets
+		private    INTEGER NOT NULL,
+		created_at INTEGER NOT NULL,
+		updated_at INTEGER NOT NULL
+	) STRICT;
+	CREATE TABLE webhook_deliveries (
+		seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+		webhook    TEXT NOT NULL REFERENCES webhooks (name) ON DELETE CASCADE,
+		event      TEXT NOT NULL,
+		type       TEXT NOT NULL,
+		state      TEXT NOT NULL, -- pending, delivered, failed, dropped
+		body       TEXT NOT NULL, -- '': it is pending no more
+		attempts   INTEGER NOT NULL DEFAULT 0,
+		status     INTEGER NOT NULL DEFAULT 0,
+		error      TEXT NOT NULL DEFAULT '',
+		created_at INTEGER NOT NULL,
+		next_at    INTEGER,
+		done_at    INTEGER
+	) STRICT;
+	CREATE INDEX webhook_deliveries_by_webhook ON webhook_deliveries (webhook, state, seq);`,
 	sealedMigration,
 	`ALTER TABLE jobs DROP COLUMN settings;`,
 	rewrittenMigration,

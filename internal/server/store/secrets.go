@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -200,6 +201,8 @@ func (s *Secrets) List(ctx context.Context) ([]Secret, error) {
 type SecretInUseError struct {
 	Jobs       []string // that have not ended, by ID
 	Connectors []string
+	Profiles   []string
+	Webhooks   []string
 }
 
 func (e *SecretInUseError) Error() string {
@@ -207,17 +210,20 @@ func (e *SecretInUseError) Error() string {
 	for _, id := range e.Jobs {
 		users = append(users, "job "+id)
 	}
-	for _, name := range e.Connectors {
-		users = append(users, "connector "+name)
+	for what, names := range map[string][]string{"connector ": e.Connectors, "profile ": e.Profiles, "webhook ": e.Webhooks} {
+		for _, name := range names {
+			users = append(users, what+name)
+		}
 	}
+	slices.Sort(users)
 	return "it is needed by: " + strings.Join(users, ", ")
 }
 
 // Unwrap is ErrInUse.
 func (e *SecretInUseError) Unwrap() error { return ErrInUse }
 
-// Delete forgets a secret. It needs no key. Unless it is forced, a secret that a connector
-// names, or a job that has not ended, is a SecretInUseError.
+// Delete forgets a secret. It needs no key. Unless it is forced, a secret that a connector, a
+// profile or a webhook names, or a job that has not ended, is a SecretInUseError.
 func (s *Secrets) Delete(ctx context.Context, name string, force bool) error {
 	err := s.db.update(ctx, func(tx *sql.Tx) error {
 		if !force {
@@ -256,7 +262,23 @@ func unused(ctx context.Context, tx *sql.Tx, name string) error {
 			e.Connectors = append(e.Connectors, c.Name)
 		}
 	}
-	if len(e.Jobs)+len(e.Connectors) > 0 {
+	profiles, err := collect(ctx, tx, scanProfile, "SELECT "+profileColumns+" FROM profiles ORDER BY name")
+	if err != nil {
+		return err
+	}
+	for _, p := range profiles {
+		if slices.Contains(connect.EnvSecrets(slices.Collect(maps.Values(p.Env))), name) {
+			e.Profiles = append(e.Profiles, p.Name)
+		}
+	}
+	e.Webhooks, err = collect(ctx, tx, func(row scanner) (hook string, err error) {
+		err = row.Scan(&hook)
+		return hook, err
+	}, "SELECT name FROM webhooks WHERE secret = ? ORDER BY name", name)
+	if err != nil {
+		return err
+	}
+	if len(e.Jobs)+len(e.Connectors)+len(e.Profiles)+len(e.Webhooks) > 0 {
 		return e
 	}
 	return nil

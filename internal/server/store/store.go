@@ -50,6 +50,7 @@ type Store struct {
 	Builds     *Builds
 	Profiles   *Profiles
 	Epoch      *Epoch
+	Webhooks   *Webhooks
 
 	db *database
 }
@@ -97,6 +98,7 @@ func (o Options) Open(ctx context.Context, path string) (*Store, error) {
 		Builds:     &Builds{db: db},
 		Profiles:   &Profiles{db: db},
 		Epoch:      &Epoch{db: db},
+		Webhooks:   &Webhooks{db: db},
 		db:         db,
 	}, nil
 }
@@ -112,12 +114,14 @@ type database struct {
 	read  *sql.DB
 	write *sql.DB
 	epoch epochFile
+
+	events chan struct{} // see Webhooks.Changed
 }
 
 const readers = 4
 
 func openDatabase(ctx context.Context, path string, opts Options) (*database, error) {
-	db := &database{path: path, key: filepath.Join(filepath.Dir(path), KeyFile), epoch: epochFile{path: filepath.Join(filepath.Dir(path), EpochFile)}}
+	db := &database{path: path, events: make(chan struct{}, 1), key: filepath.Join(filepath.Dir(path), KeyFile), epoch: epochFile{path: filepath.Join(filepath.Dir(path), EpochFile)}}
 	err := makePrivate(path)
 	if err != nil {
 		return nil, err
