@@ -171,7 +171,7 @@ func (r *run) build(ctx context.Context, tar io.Reader) (one image.Image, err er
 		r.made[p.Index] = digest
 	}
 	if digest == "" { // FROM scratch, and nothing else
-		if one, err = r.Images.Compose(ctx, image.Draft{}); err != nil {
+		if one, err = r.Images.Compose(ctx, image.Draft{Held: r.hold}); err != nil {
 			return one, err
 		}
 		digest = one.Digest
@@ -268,8 +268,12 @@ func (r *run) image(ctx context.Context, reference string) (string, error) {
 		return digest, nil
 	}
 	one, err := r.Images.Get(ctx, reference)
+	if err == nil {
+		r.hold(r.Images.Hold(one.Digest))
+		_, err = r.Images.Get(ctx, one.Digest) // it may have been removed before it was held
+	}
 	if e, ok := errors.AsType[*fail.Error](err); r.req.Pull || ok && e.Code == sprite.CodeImageNotFound {
-		one, err = r.Images.Pull(ctx, reference, image.PullOptions{Progress: func(p image.Progress) {
+		one, err = r.Images.Pull(ctx, reference, image.PullOptions{Held: r.hold, Progress: func(p image.Progress) {
 			r.tell(cove.ImageBuildEvent{Type: cove.BuildPulling, Text: reference, Pull: &cove.ImageEvent{
 				Type: "progress", Phase: p.Phase, Layer: p.Layer, Bytes: p.Bytes, Total: p.Total, LayersDone: p.LayersDone, Layers: p.Layers,
 			}})
@@ -278,13 +282,12 @@ func (r *run) image(ctx context.Context, reference string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r.held = append(r.held, r.Images.Hold(one.Digest))
-	if _, err := r.Images.Get(ctx, one.Digest); err != nil { // it was removed before it was held
-		return "", err
-	}
 	r.images[reference] = one.Digest
 	return one.Digest, nil
 }
+
+// hold notes a hold on an image, until the build ends.
+func (r *run) hold(release func()) { r.held = append(r.held, release) }
 
 // atLine says in which line of a Dockerfile an error is.
 func atLine(err error, file string, line int) error {
@@ -339,7 +342,7 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 		return digest, nil
 	}
 	r.tell(e)
-	draft := image.Draft{Parent: parent, History: s.History, Edit: func(c *v1.ConfigFile) error {
+	draft := image.Draft{Parent: parent, History: s.History, Held: r.hold, Edit: func(c *v1.ConfigFile) error {
 		c.Config = s.Config
 		c.Author = cmp.Or(s.Author, c.Author)
 		return nil
@@ -363,13 +366,12 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 	case s.Copy != nil:
 		draft.Layer = func(w io.Writer) error { return r.copyFiles(ctx, s.Copy, parent, w) }
 	case s.Folder != "":
-		draft.Layer = func(w io.Writer) error { return r.makeFolder(s, parent, w) }
+		draft.Layer = func(w io.Writer) error { return r.makeFolder(ctx, s, parent, w) }
 	}
 	one, err := r.Images.Compose(ctx, draft)
 	if err != nil {
 		return "", err
 	}
-	r.held = append(r.held, r.Images.Hold(one.Digest))
 	fault.Reach(fault.BuildComposed)
 	for _, key := range keys {
 		if err := r.Steps.Put(ctx, key, one.Digest); err != nil {
@@ -420,9 +422,8 @@ func (r *run) cached(ctx context.Context, key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	release := r.Images.Hold(s.Image)
-	r.held = append(r.held, release)
-	if _, err := r.Images.Lowers(s.Image); err != nil { // it was removed, or is damaged
+	r.hold(r.Images.Hold(s.Image))
+	if _, err := r.Images.Trees(ctx, s.Image); err != nil { // it was removed, or is damaged
 		return "", nil //nolint:nilerr // then the step is done again
 	}
 	return s.Image, nil
