@@ -53,6 +53,9 @@ type Builder struct {
 	failed error // of the start
 	caches caches
 	active atomic.Int64
+
+	ending sync.Mutex
+	ended  bool // what an earlier server's builds have left; guarded by ending
 }
 
 const (
@@ -78,12 +81,27 @@ func (b *Builder) Start() error {
 	return b.failed
 }
 
+// endEarlier waits until no sandbox of an earlier server's build runs, which would use a cache.
+func (b *Builder) endEarlier(ctx context.Context) error {
+	b.ending.Lock()
+	defer b.ending.Unlock()
+	if b.ended {
+		return nil
+	}
+	err := sprite.EndBuilds(ctx, b.Host)
+	b.ended = err == nil
+	return err
+}
+
 // Busy reports whether anything is being built: then images without a name are in use.
 func (b *Builder) Busy() bool { return b.active.Load() > 0 }
 
 // Prune removes the caches that no build uses, and says how many bytes that was.
 func (b *Builder) Prune(ctx context.Context) (int64, error) {
 	if err := b.Start(); err != nil {
+		return 0, err
+	}
+	if err := b.endEarlier(ctx); err != nil {
 		return 0, err
 	}
 	return b.caches.prune(ctx, 0)
@@ -93,6 +111,9 @@ func (b *Builder) Prune(ctx context.Context) (int64, error) {
 // event but the last, by one goroutine at a time.
 func (b *Builder) Build(ctx context.Context, req cove.ImageBuild, tar io.Reader, tell func(cove.ImageBuildEvent)) (_ image.Image, err error) {
 	if err := b.Start(); err != nil {
+		return image.Image{}, err
+	}
+	if err := b.endEarlier(ctx); err != nil {
 		return image.Image{}, err
 	}
 	b.active.Add(1)
