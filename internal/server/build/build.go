@@ -371,14 +371,11 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 	switch {
 	case s.Run != nil:
 		done, release, err := r.command(ctx, s.Run, parent)
-		defer r.removing.Go(func() {
-			if done != nil {
-				if err := done.Remove(); err != nil {
-					r.Logger.Error("removing the sprite of a build; the next start does", "err", err)
-				}
-			}
-			release() // nothing writes to the caches any more
-		})
+		remove := func() error { return nil }
+		if done != nil {
+			remove = done.Remove
+		}
+		defer r.clear(remove, release)
 		if err != nil {
 			return "", err
 		}
@@ -401,6 +398,17 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 	}
 	fault.Reach(fault.BuildCached)
 	return one.Digest, nil
+}
+
+// clear removes the sprite of a command beside the steps that follow, and then releases the caches:
+// until the sandbox has ended, it may write to them.
+func (r *run) clear(remove func() error, release func()) {
+	r.removing.Go(func() {
+		if err := remove(); err != nil {
+			r.Logger.Error("removing the sprite of a build; the next start does", "err", err)
+		}
+		release()
+	})
 }
 
 // known are the keys of a step, and the image that it has made before; empty: none that is here. A
