@@ -303,12 +303,12 @@ func ofRow(row store.Image) (Image, error) {
 // Trees returns the extracted folders of an image's layers, the topmost first. They may be more
 // than can be mounted. An image of no layers has none.
 func (s *Store) Trees(ctx context.Context, digest string) ([]string, error) {
-	_, trees, err := s.whole(ctx, digest)
+	_, trees, err := whole(ctx, s, digest)
 	return trees, err
 }
 
 // whole returns an image with its Trees.
-func (s *Store) whole(ctx context.Context, digest string) (_ Image, trees []string, err error) {
+func whole(ctx context.Context, s *Store, digest string) (_ Image, trees []string, err error) {
 	row, err := s.o.Store.Get(ctx, digest)
 	if err != nil {
 		return Image{}, nil, missing(err, digest)
@@ -343,7 +343,7 @@ func (l folders) trees(all []Layer) (trees []string) {
 // ones are merged into one folder by the first call (or by the pull). An image of no layers has none.
 func (s *Store) Lowers(ctx context.Context, digest string) ([]string, error) {
 	defer s.Hold(digest)()
-	image, lowers, err := s.whole(ctx, digest)
+	image, lowers, err := whole(ctx, s, digest)
 	if err != nil {
 		return nil, err
 	}
@@ -351,7 +351,7 @@ func (s *Store) Lowers(ctx context.Context, digest string) ([]string, error) {
 	if n == 0 {
 		return lowers, nil
 	}
-	merged, err := s.merge(ctx, image.Layers[:n])
+	merged, err := merge(ctx, s, image.Layers[:n])
 	if err != nil {
 		return nil, err
 	}

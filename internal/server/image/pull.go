@@ -122,7 +122,7 @@ func (s *Store) take(ctx context.Context, d document, from source, t taken) (_ I
 	}
 	if n := mergedLayers(contents.Layers); n > 0 && !t.later {
 		s.pin(&pins, mergedFolder, hexOf(contents.Layers[n-1].ChainID))
-		if _, err := s.merge(ctx, contents.Layers[:n]); err != nil {
+		if _, err := merge(ctx, s, contents.Layers[:n]); err != nil {
 			return Image{}, err
 		}
 	}

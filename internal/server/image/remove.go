@@ -241,7 +241,7 @@ func (l folders) sizeOf(path string) int64 {
 
 // merge returns the folder of layers, of which the first is the lowest of an image, as one. The
 // first call makes it.
-func (s *Store) merge(ctx context.Context, all []Layer) (tree string, err error) {
+func merge(ctx context.Context, s *Store, all []Layer) (tree string, err error) {
 	chain := hexOf(all[len(all)-1].ChainID)
 	leave, err := s.turns.enter(ctx, "merged "+chain, func(int64) {})
 	if err != nil {
