@@ -32,7 +32,7 @@ func (i images) ground(ctx context.Context, digest string) (base.Image, error) {
 	if err != nil {
 		return base.Image{}, err
 	}
-	lowers, err := i.store.Lowers(digest)
+	lowers, err := i.store.Lowers(ctx, digest)
 	if err != nil {
 		return base.Image{}, err
 	}

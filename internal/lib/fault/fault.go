@@ -93,6 +93,7 @@ const (
 	ImageStaged   Point = "image-staged"   // a layer is extracted, in a folder that the next start removes
 	ImageLayered  Point = "image-layered"  // it has its name
 	ImageStored   Point = "image-stored"   // the store has the image
+	ImageMerged   Point = "image-merged"   // its lowest layers are merged, in a folder that the next start removes
 
 	BuildBegun    Point = "build-begun"    // of an image: the sprite of a step is there
 	BuildRan      Point = "build-ran"      // its command has ended

@@ -68,7 +68,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, as string, progress fun
 	if len(names) > 0 {
 		what = familiar(names[0].Name())
 	}
-	return s.take(ctx, d, a, taken{what, names, m})
+	return s.take(ctx, d, a, taken{what: what, names: names, meter: m})
 }
 
 // archive is what an archive has, in a folder of its own.

@@ -89,7 +89,7 @@ func TestKilled(t *testing.T) {
 				t.Errorf("there is %+v, %v", list, err)
 			}
 			if point == fault.ImageStored {
-				if _, err := s.Lowers(list[0].Digest); err != nil {
+				if _, err := s.Lowers(t.Context(), list[0].Digest); err != nil {
 					t.Error(err)
 				}
 			}
@@ -98,7 +98,7 @@ func TestKilled(t *testing.T) {
 			r.mu.Unlock()
 			got, err := s.Pull(t.Context(), ref, PullOptions{})
 			must(t, err)
-			lowers, err := s.Lowers(got.Digest)
+			lowers, err := s.Lowers(t.Context(), got.Digest)
 			must(t, err)
 			if len(lowers) != 2 || shownIn(t, lowers[1]) != "a=1  d/  d/b=1" {
 				t.Errorf("got %v", lowers)
