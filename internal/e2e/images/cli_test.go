@@ -209,20 +209,47 @@ func TestImageVerbs(t *testing.T) {
 		t.Errorf("got %s", out)
 	}
 
-	// A job's sprite.
+	// A job's sprite. Without git it is refused before anything is sent.
 	repo := h.Repository("repo", map[string]string{"plan.md": "# Copy\n\n## Copy it\n\n```sh\ncat /etc/greeting >greeting.txt\n```\n"})
-	out, code := h.Try(repo, "cove", "run", "plan.md", "--agent", "shell", "--image", reference)
-	if code == 0 || !strings.Contains(out, "git") {
-		t.Errorf("run in an image without git: exit code %d: %s", code, out)
+	for _, args := range [][]string{{"run"}, {"push"}, {"push", "--json"}} {
+		out, code := h.Try(repo, "cove", append(args, "plan.md", "--agent", "shell", "--image", reference)...)
+		if code == 0 || !strings.Contains(out, "the image "+reference+" has no git") || !strings.Contains(out, "--image host") || strings.Contains(out, "upload") {
+			t.Errorf("%q in an image without git: exit code %d: %s", args, code, out)
+		}
 	}
-	job, sprite := h.Push(repo, "plan.md", "--agent", "shell", "--image", reference)
-	out, code = h.Try(repo, "cove", "pull", job, "--wait=10m")
-	if code == 0 {
-		t.Errorf("push in an image without git: exit code %d: %s", code, out)
+	if out, code := h.Try(repo, "cove", "push", "plan.md", "--agent", "shell", "--sprite", "second"); code == 0 || !strings.Contains(out, "sprite second has no git") || !strings.Contains(out, "cove exec -s second") {
+		t.Errorf("push into a sprite without git: exit code %d: %s", code, out)
 	}
-	if out := h.Run("", "cove", "info", sprite); !strings.Contains(out, reference) {
+	if jobs, list := h.Run("", "cove", "job", "list", "--json"), h.Run("", "cove", "list", "--json"); strings.Contains(jobs, `"id"`) || strings.Contains(list, "job-") {
+		t.Errorf("left of jobs that were refused: %s%s", jobs, list)
+	}
+	tools := addedGit(t)
+	if tag, err = name.NewTag("git:1"); err == nil {
+		err = tarball.WriteToFile(file, tag, imageOf(t, v1.Config{Env: []string{"PATH=/usr/bin:/bin"}}, small, top, tools))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Run("", "cove", "image", "import", file, "--name", "git:1")
+	job, sprite := h.Push(repo, "plan.md", "--agent", "shell", "--image", "git:1")
+	if out := h.Run("", "cove", "info", sprite); !strings.Contains(out, "git:1") {
 		t.Errorf("the job's sprite is not over the image:\n%s", out)
 	}
+	if out, code := h.Try(repo, "cove", "pull", job, "--wait=10m"); code != 0 {
+		t.Fatalf("pull: exit code %d: %s\n%s", code, out, h.Run(repo, "cove", "logs", job))
+	}
+	if got := e2e.ReadFile(t, filepath.Join(h.Path("repo"), "greeting.txt")); got != "moved\n" {
+		t.Errorf("the job copied %q", got)
+	}
+}
+
+// addedGit is a layer with this machine's git.
+func addedGit(t testing.TB) string {
+	t.Helper()
+	dir := folder(t)
+	need.Program(t, "git", "git")
+	addPrograms(t, dir, []string{"git"})
+	return dir
 }
 
 // program is what an image of the test names as its program: it notes how it was started and
@@ -353,8 +380,11 @@ func TestDefaultImage(t *testing.T) {
 		t.Errorf("without an entrypoint: exit code %d: %s", code, out)
 	}
 	repo := h.Repository("repo", map[string]string{"plan.md": "# Note\n\n```sh\ntrue\n```\n"})
-	_, sprite := h.Push(repo, "plan.md", "--agent", "shell")
-	if out := h.Run("", "cove", "info", sprite); !strings.Contains(out, "small:1") {
-		t.Errorf("a job's sprite is %s", out)
+	if out, code := h.Try(repo, "cove", "push", "plan.md", "--agent", "shell"); code == 0 || !strings.Contains(out, "the image small:1 has no git") {
+		t.Errorf("a job's sprite is over another image: exit code %d: %s", code, out)
+	}
+	_, sprite := h.Push(repo, "plan.md", "--agent", "shell", "--image", "host")
+	if out := h.Run("", "cove", "info", sprite); strings.Contains(out, "small:1") {
+		t.Errorf("a job's sprite with --image host is %s", out)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -35,11 +36,15 @@ import (
 )
 
 // makeDebian makes a Debian system as images/debian.sh does, with more packages, and returns
-// its tar.
+// its tar, which every user may read.
 func makeDebian(t *testing.T, packages string) string {
 	t.Helper()
 	need.Program(t, "mmdebstrap", "mmdebstrap")
-	to := filepath.Join(t.TempDir(), "debian.tar")
+	dir := t.TempDir()
+	to := filepath.Join(dir, "debian.tar")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
 	out, err := os.Create(to)
 	if err != nil {
 		t.Fatal(err)
