@@ -13,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"github.com/cove-dev/cove/internal/test/e2e"
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -225,4 +228,15 @@ func TestExamples(t *testing.T) {
 	s := newExampleServer(h)
 	s.runExamples(t, "^(01|02|06|13|14|20|21|24|25|27)_")
 	s.runREADME(t)
+}
+
+// TestImageSDK: a program of the unchanged SDK makes sprites over an image, by its name.
+func TestImageSDK(t *testing.T) {
+	need.Program(t, "busybox", "busybox-static")
+	h := e2e.NewHost(t)
+	h.Serve(nil)
+	top := folder(t)
+	write(t, filepath.Join(top, "srv/page"), "a page")
+	bring(h, "small:1", v1.Config{Env: []string{"COLOUR=blue", "PATH=/bin"}}, busyboxLayer(t), top)
+	newExampleServer(h).run(t, "testdata/image.mjs")
 }
