@@ -17,6 +17,7 @@ package image
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,11 +76,14 @@ type Options struct {
 }
 
 // Store is a store of images. One process uses its folder. Its methods may be called
-// from any goroutine; their errors are of the package fail.
+// from any goroutine; their errors are of the package fail. Close ends it.
 type Store struct {
 	folders
 	o     Options
 	turns turns
+
+	cancel   context.CancelFunc
+	removing sync.WaitGroup // of what an earlier process has left
 
 	mu      sync.Mutex
 	pinned  map[string]int // blobs and layers that calls under way need, by path below the folder
@@ -159,7 +163,8 @@ type doc struct {
 	ID     string  `json:"id"` // the digest of the configuration
 }
 
-// New opens the store in a folder. It removes what an earlier process has left half made.
+// New opens the store in a folder. What an earlier process has left half made, or half removed,
+// is removed in the background: a layer of many files takes minutes.
 func New(o Options) (*Store, error) {
 	if o.Keychain == nil {
 		o.Keychain = authn.DefaultKeychain
@@ -174,15 +179,36 @@ func New(o Options) (*Store, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Store{folders: folders{o.Dir}, o: o, pinned: map[string]int{}, held: map[string]int{}}
-	if err := layers.Remove(s.path("staging")); err != nil {
-		return nil, fmt.Errorf("open the store of images: %w", err)
+	err := os.MkdirAll(s.path(leftFolder), 0o700)
+	if err == nil {
+		err = os.Rename(s.path(stagingFolder), s.path(leftFolder, rand.Text()))
+	}
+	if errors.Is(err, os.ErrNotExist) { // it is a new store
+		err = nil
 	}
 	for _, dir := range []string{blobFolder, partialFolder, layerFolder, mergedFolder, stagingFolder} {
-		if err := os.MkdirAll(s.path(dir), 0o700); err != nil {
-			return nil, fmt.Errorf("open the store of images: %w", err)
+		if err == nil {
+			err = os.MkdirAll(s.path(dir), 0o700)
 		}
 	}
+	if err != nil {
+		return nil, fmt.Errorf("open the store of images: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.removing.Go(func() {
+		if err := layers.RemoveContext(ctx, s.path(leftFolder)); err != nil && ctx.Err() == nil {
+			o.Logger.Warn("removing what an earlier server has left of images; the next start does", "err", err)
+		}
+	})
 	return s, nil
+}
+
+// Close ends what New began. The next New goes on with it.
+func (s *Store) Close() error {
+	s.cancel()
+	s.removing.Wait()
+	return nil
 }
 
 // The folders of a store.
@@ -192,6 +218,7 @@ const (
 	layerFolder   = "layers"
 	mergedFolder  = "merged"
 	stagingFolder = "staging"
+	leftFolder    = "left" // staging folders of earlier processes
 
 	treeName = "tree" // of the folder in a layer's
 	noteName = "layer.json"
