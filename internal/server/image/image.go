@@ -79,11 +79,9 @@ type Options struct {
 // from any goroutine; their errors are of the package fail. Close ends it.
 type Store struct {
 	folders
+	leftovers
 	o     Options
 	turns turns
-
-	cancel   context.CancelFunc
-	removing sync.WaitGroup // of what an earlier process has left
 
 	mu      sync.Mutex
 	pinned  map[string]int // blobs and layers that calls under way need, by path below the folder
@@ -194,20 +192,31 @@ func New(o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the store of images: %w", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel = cancel
-	s.removing.Go(func() {
-		if err := layers.RemoveContext(ctx, s.path(leftFolder)); err != nil && ctx.Err() == nil {
-			o.Logger.Warn("removing what an earlier server has left of images; the next start does", "err", err)
-		}
-	})
+	s.leftovers.remove(s.path(leftFolder), o.Logger)
 	return s, nil
 }
 
+// leftovers are what earlier processes have left half made, or half removed.
+type leftovers struct {
+	cancel   context.CancelFunc
+	removing sync.WaitGroup
+}
+
+// remove removes them in the background.
+func (l *leftovers) remove(dir string, logger *slog.Logger) {
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	l.removing.Go(func() {
+		if err := layers.RemoveContext(ctx, dir); err != nil && ctx.Err() == nil {
+			logger.Warn("removing what an earlier server has left of images; the next start does", "err", err)
+		}
+	})
+}
+
 // Close ends what New began. The next New goes on with it.
-func (s *Store) Close() error {
-	s.cancel()
-	s.removing.Wait()
+func (l *leftovers) Close() error {
+	l.cancel()
+	l.removing.Wait()
 	return nil
 }
 
