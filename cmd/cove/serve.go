@@ -349,6 +349,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	if err != nil {
 		return err
 	}
+	defer closing(&err, stored)
 	rt := &gvisor.Runtime{
 		Dir: dir, Shim: []string{self, "shim"}, Runsc: runsc, Guest: guest,
 		UserNS: userns.Inside(), Images: images{stored}.ground, Logger: logger,

@@ -288,7 +288,7 @@ its disk is over it.`,
 				if errors.Is(err, sprites.ErrNotFound) {
 					return hinted(err, "see which there are: cove image list")
 				}
-				return err
+				return unseen(err, "remove image "+name, "cove image list")
 			})
 		}),
 	}
@@ -308,7 +308,7 @@ func newImagePruneCommand(inv *invocation) *cobra.Command {
 			}
 			done, err := all.Prune(ctx)
 			if err != nil {
-				return err
+				return unseen(err, "prune images", "cove image list")
 			}
 			return inv.show(done, func(io.Writer) {
 				inv.say("Images removed: %d. Freed: %s.", len(done.Images), printable.Bytes(done.Bytes))

@@ -46,6 +46,11 @@ func withImages(t *testing.T) *covetest.Server {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() {
+			if err := store.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 		in.store, s.Images = store, store
 	}})
 }

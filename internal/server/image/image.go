@@ -17,6 +17,7 @@ package image
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,9 +76,10 @@ type Options struct {
 }
 
 // Store is a store of images. One process uses its folder. Its methods may be called
-// from any goroutine; their errors are of the package fail.
+// from any goroutine; their errors are of the package fail. Close ends it.
 type Store struct {
 	folders
+	leftovers
 	o     Options
 	turns turns
 
@@ -159,7 +161,8 @@ type doc struct {
 	ID     string  `json:"id"` // the digest of the configuration
 }
 
-// New opens the store in a folder. It removes what an earlier process has left half made.
+// New opens the store in a folder. What an earlier process has left half made, or half removed,
+// is removed in the background: a layer of many files takes minutes.
 func New(o Options) (*Store, error) {
 	if o.Keychain == nil {
 		o.Keychain = authn.DefaultKeychain
@@ -174,15 +177,47 @@ func New(o Options) (*Store, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Store{folders: folders{o.Dir}, o: o, pinned: map[string]int{}, held: map[string]int{}}
-	if err := layers.Remove(s.path("staging")); err != nil {
-		return nil, fmt.Errorf("open the store of images: %w", err)
+	err := os.MkdirAll(s.path(leftFolder), 0o700)
+	if err == nil {
+		err = os.Rename(s.path(stagingFolder), s.path(leftFolder, rand.Text()))
+	}
+	if errors.Is(err, os.ErrNotExist) { // it is a new store
+		err = nil
 	}
 	for _, dir := range []string{blobFolder, partialFolder, layerFolder, mergedFolder, stagingFolder} {
-		if err := os.MkdirAll(s.path(dir), 0o700); err != nil {
-			return nil, fmt.Errorf("open the store of images: %w", err)
+		if err == nil {
+			err = os.MkdirAll(s.path(dir), 0o700)
 		}
 	}
+	if err != nil {
+		return nil, fmt.Errorf("open the store of images: %w", err)
+	}
+	s.leftovers.remove(s.path(leftFolder), o.Logger)
 	return s, nil
+}
+
+// leftovers are what earlier processes have left half made, or half removed.
+type leftovers struct {
+	cancel   context.CancelFunc
+	removing sync.WaitGroup
+}
+
+// remove removes them in the background.
+func (l *leftovers) remove(dir string, logger *slog.Logger) {
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	l.removing.Go(func() {
+		if err := layers.RemoveContext(ctx, dir); err != nil && ctx.Err() == nil {
+			logger.Warn("removing what an earlier server has left of images; the next start does", "err", err)
+		}
+	})
+}
+
+// Close ends what New began. The next New goes on with it.
+func (l *leftovers) Close() error {
+	l.cancel()
+	l.removing.Wait()
+	return nil
 }
 
 // The folders of a store.
@@ -192,6 +227,7 @@ const (
 	layerFolder   = "layers"
 	mergedFolder  = "merged"
 	stagingFolder = "staging"
+	leftFolder    = "left" // staging folders of earlier processes
 
 	treeName = "tree" // of the folder in a layer's
 	noteName = "layer.json"

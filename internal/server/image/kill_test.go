@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -71,6 +72,10 @@ func TestKilled(t *testing.T) {
 			s := storeIn(t, dir, r)
 			if left := namesIn(t, s, stagingFolder); len(left) > 0 {
 				t.Errorf("staged: %q", left)
+			}
+			s.removing.Wait()
+			if _, err := os.Lstat(s.path(leftFolder)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("left by the process that was killed: %v", err)
 			}
 			blobs := namesIn(t, s, blobFolder)
 			for _, path := range blobs {

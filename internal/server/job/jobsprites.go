@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -53,6 +54,9 @@ func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobReq
 	defer cancel()
 	made, err := js.furnishAll(ctx, job, req)
 	if err == nil {
+		err = checkGit(asked, js.client, job)
+	}
+	if err == nil {
 		err = context.Cause(asked)
 	}
 	if err == nil || !made {
@@ -65,6 +69,40 @@ func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobReq
 	}
 	return err
 }
+
+// checkGit refuses a sprite over an image if it has no git, without which a job can't clone
+// the repository. The caller has not uploaded that yet.
+func checkGit(ctx context.Context, client *cove.Client, job cove.Job) error {
+	if job.Backend != "" {
+		return nil // a backend has no images
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	info, err := client.Get(ctx, job.Sprite)
+	if err != nil || info.Cove == nil || info.Cove.Base == sprites.HostBase {
+		return err
+	}
+	err = client.Sprite(job.Sprite).CommandContext(ctx, "git", "--version").Run()
+	exit, ended := errors.AsType[*sprites.ExitError](err)
+	switch {
+	case !ended:
+		return err
+	case exit.Code != notFound:
+		return nil // the clone fails with git's own words
+	case !job.OwnsSprite:
+		return fail.Newf("no_git", "install it there; in one over Debian: cove exec -s "+job.Sprite+" -- sudo apt-get install --yes git",
+			"the sprite %s has no git, and a job clones the repository with it", job.Sprite)
+	}
+	image := info.Cove.Base
+	if info.Config != nil && info.Config.Image != "" {
+		image = info.Config.Image
+	}
+	return fail.Newf("no_git", "choose an image with git, or add git to its Dockerfile (over Debian: RUN apt-get update && apt-get install --yes git); or use this server's own tools: --image host",
+		"the image %s has no git, and a job clones the repository with it", image)
+}
+
+// notFound is the exit code of a command that is not there.
+const notFound = 127
 
 // furnishAll reports whether it has made a sprite.
 func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
