@@ -206,7 +206,7 @@ func (r *ReadResult) text() string {
 		return b.String()
 	}
 	if r.Lines > 0 {
-		b.Grow(len(r.Content) + 8*r.Lines + 500)
+		b.Grow(len(r.Content) + 8*strings.Count(r.Content, "\n") + 500) // r.Lines is the sprite's word
 		number := r.First
 		for line := range strings.SplitSeq(r.Content, "\n") {
 			text := strconv.Itoa(number)

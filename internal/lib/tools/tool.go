@@ -90,6 +90,9 @@ func define[In any, Out output](name, description string, run func(*workspace, c
 			if err := json.Unmarshal(data, &out); err != nil {
 				return "", err
 			}
+			if string(data) == "null" { // a nil pointer
+				return "", errors.New("it is null")
+			}
 			return out.text(), nil
 		},
 	}
