@@ -17,8 +17,8 @@ var pressed = color.RGBA{0x10, 0xa0, 0xc0, 0xff}
 
 // Browse has Playwright drive a Chromium in a sprite, which shows JSModules: it opens a page
 // of a service there, presses a button, and takes screenshots. They are read over MCP, as an
-// agent does, and looked at. launch is Playwright's options, as JSON. What the browser says of
-// its own sandbox is returned.
+// agent does, and looked at. launch is Playwright's options, as JSON. It returns the text of
+// chrome://sandbox, where the browser describes its own sandbox.
 func Browse(h *Host, sprite, launch string) string {
 	t := h.T
 	t.Helper()
