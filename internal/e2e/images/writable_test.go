@@ -226,4 +226,5 @@ func TestSoakImageDebian(t *testing.T) {
 	t.Run("root", func(t *testing.T) { installs(serve(t, filepath.Join(e2e.TempDir(t), "data"), &shelf{})) })
 	t.Run("user", func(t *testing.T) { e2e.AsOrdinaryUser(t, own, "60m") })
 	t.Run("default", func(t *testing.T) { defaultImage(t, tar) })
+	t.Run("browser", func(t *testing.T) { browserImage(t, tar) })
 }
