@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -239,11 +240,15 @@ of its names, its digest, or 12 digits with which that begins.`,
 func describeImage(w io.Writer, i cove.Image) {
 	c := i.Config
 	platform := strings.Trim(strings.Join([]string{c.OS, c.Architecture, c.Variant}, "/"), "/")
+	users := i.UsedBy
+	if i.Pool {
+		users = append(slices.Clone(users), "the server's pool")
+	}
 	var rows [][]string
 	for _, row := range [][2]string{
 		{"digest", i.Digest}, {"names", strings.Join(i.Names, ", ")}, {"platform", platform}, {"user", c.User}, {"workdir", c.Workdir},
 		{"shell", strings.Join(c.Shell, " ")}, {"entrypoint", strings.Join(c.Entrypoint, " ")}, {"command", strings.Join(c.Cmd, " ")},
-		{"ports", strings.Join(c.Ports, ", ")}, {"environment", strings.Join(c.Env, "\n")}, {"used by", strings.Join(i.UsedBy, ", ")},
+		{"ports", strings.Join(c.Ports, ", ")}, {"environment", strings.Join(c.Env, "\n")}, {"used by", strings.Join(users, ", ")},
 		{"received", printable.Bytes(i.Bytes)}, {"disk", printable.Bytes(i.DiskBytes)},
 	} {
 		for n, line := range strings.Split(row[1], "\n") {

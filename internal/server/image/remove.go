@@ -46,7 +46,7 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 	case errors.Is(err, errHeld):
 		err = fail.Newf("image_in_use", "try again when that has ended", "image %s is in use by a build, a push or a save under way", nameOrDigest)
 	case errors.Is(err, store.ErrInUse):
-		err = fail.Newf("image_in_use", "see by whom: cove image info "+hexOf(row.Digest)[:minPrefix], "image %s is in use", nameOrDigest)
+		err = fail.Newf("image_in_use", "see by whom: cove image info "+hexOf(row.Digest)[:minPrefix]+"; if by nobody, a sandbox over it is about to end: try again", "image %s is in use", nameOrDigest)
 	}
 	if err != nil {
 		return missing(err, nameOrDigest)

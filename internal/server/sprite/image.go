@@ -35,13 +35,18 @@ func baseOf(ctx context.Context, h *Host, name, ref string) (string, error) {
 	if ref == "" {
 		return defaultBase, nil
 	}
-	if h.Images == nil {
-		return "", fail.Newf(CodeNotAvailable, "", "this server has no images: sprites start from its machine's own tools")
-	}
 	if _, err := h.Store.Sprites.Get(ctx, name); err == nil {
 		return "", nameTaken(name) // before an image is fetched for it
 	}
-	digest, err := h.Images.Resolve(ctx, ref)
+	return resolve(ctx, h.Images, ref)
+}
+
+// resolve returns the digest of the image that a reference names now. nil has no images.
+func resolve(ctx context.Context, images Images, ref string) (digest string, err error) {
+	if images == nil {
+		return "", fail.Newf(CodeNotAvailable, "", "this server has no images: sprites start from its machine's own tools")
+	}
+	digest, err = images.Resolve(ctx, ref)
 	if err == nil && !base.IsImage(digest) {
 		err = fail.Newf(CodeImageNotFound, "", "image %s has no digest: %.100q", ref, digest)
 	}
