@@ -142,7 +142,9 @@ func (p *pool) fill(ctx context.Context) {
 			pause = poolRetry // some may have died
 		case p.machines.quiet():
 			pause = 0
-			p.noteAdded(part, p.add(ctx, part.base))
+			if err := p.add(ctx, part.base); ctx.Err() == nil {
+				p.noteAdded(part, err)
+			}
 		}
 		look = pause == poolRetry
 		select {
