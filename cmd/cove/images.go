@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/image"
 	"github.com/cove-dev/cove/internal/shim/base"
 )
@@ -24,6 +26,29 @@ func (i images) Resolve(ctx context.Context, reference string) (digest string, e
 		err = fail.Newf("image_bad", "choose another image", "the image %s has no files: nothing could run in it", reference)
 	}
 	return one.Digest, err
+}
+
+// Pack returns the archive of an image, for that of a sprite.
+func (i images) Pack(ctx context.Context, digest string) (a archive.Image, done func(), err error) {
+	packed, err := i.store.Pack(ctx, digest)
+	if err != nil {
+		return a, nil, err
+	}
+	return archive.Image{Bytes: packed.Bytes, Write: func(w io.Writer) error { return packed.Write(ctx, w) }}, packed.Close, nil
+}
+
+// Bring takes an image that has come with a sprite.
+func (i images) Bring(ctx context.Context, digest string, r io.Reader) (finish func(used bool), err error) {
+	return i.store.Bring(ctx, digest, r)
+}
+
+// Pull gets the image of a digest from its registry.
+func (i images) Pull(ctx context.Context, reference, digest string) error {
+	one, err := i.store.Pull(ctx, reference, image.PullOptions{})
+	if err == nil && one.Digest != digest {
+		err = fail.Newf("image_not_found", "", "%s is another image than %s", reference, digest)
+	}
+	return err
 }
 
 // ground is an image as disks lie on it.

@@ -3,11 +3,13 @@ package sprite
 import (
 	"context"
 	"errors"
+	"io"
 	"regexp"
 	"strings"
 	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/base"
 )
@@ -18,6 +20,20 @@ type Images interface {
 	// Resolve returns the digest of the image that a reference names now. The image is here
 	// when it returns.
 	Resolve(ctx context.Context, reference string) (digest string, err error)
+}
+
+// ImageArchives are Images that leave with a sprite, and come with one.
+type ImageArchives interface {
+	// Pack returns the archive of an image that is here. The caller calls done after it has written
+	// it, or not.
+	Pack(ctx context.Context, digest string) (a archive.Image, done func(), err error)
+
+	// Bring takes the image of a digest from an archive of anybody's. It stays until finish is
+	// called, and after that if used is true.
+	Bring(ctx context.Context, digest string, r io.Reader) (finish func(used bool), err error)
+
+	// Pull gets the image of a digest from the registry that a reference names.
+	Pull(ctx context.Context, reference, digest string) error
 }
 
 // reference is what a reference to an image can consist of. All else is the business of Images.
