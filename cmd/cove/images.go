@@ -2,16 +2,15 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"io"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/image"
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim/base"
 )
 
@@ -76,16 +75,14 @@ func unfit(dir string) func(digest string) error {
 	return func(digest string) error { return base.RemoveFittings(filepath.Join(dir, "base"), digest) }
 }
 
-// leaves returns a check that what is about to be written leaves the reserve of a folder's disk.
-func leaves(dir string, reserve int64) func(bytes int64) error {
+// room returns a check that what is about to be written of an image leaves the reserve of a host's
+// disk, and what others have claimed of it.
+func room(host *sprite.Host) func(bytes int64) error {
 	return func(bytes int64) error {
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); err != nil {
-			return fmt.Errorf("look how full the disk of %s is: %w", dir, err)
-		}
-		if int64(st.Bavail)*st.Bsize-bytes < reserve {
+		err := sprite.Room(host, bytes)
+		if errors.Is(err, sprite.ErrNoRoom) {
 			return fail.New("no_space", "the server's disk has no room left for this image", "make room: cove image prune")
 		}
-		return nil
+		return err
 	}
 }

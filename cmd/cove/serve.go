@@ -380,7 +380,11 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return err
 	}
 	defer closing(&err, st)
-	stored, err := image.New(image.Options{Dir: filepath.Join(dir, "oci"), Store: st.Images, UserNS: userns.Inside(), Removed: unfit(dir), Claim: leaves(dir, reserve), Logger: logger})
+	host := &sprite.Host{
+		Store: st, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: pool,
+		DiskReserve: reserve, Registries: new(registries.Finder).Hosts, Connectors: connectors,
+	}
+	stored, err := image.New(image.Options{Dir: filepath.Join(dir, "oci"), Store: st.Images, UserNS: userns.Inside(), Removed: unfit(dir), Claim: room(host), Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -390,11 +394,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	}
 	defer closing(&err, rt)
 	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: cli.Version(), Flags: o.flags, Names: o.names, Domain: o.domain, Images: stored, DefaultImage: o.image}
-	host := &sprite.Host{
-		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: pool, URL: srv.SpriteURL,
-		DiskReserve: reserve, Images: images{stored},
-		Registries: new(registries.Finder).Hosts, Connectors: connectors,
-	}
+	host.Runtime, host.Images, host.URL = rt, images{stored}, srv.SpriteURL
 	if err := host.Start(ctx); err != nil {
 		return err
 	}

@@ -121,7 +121,12 @@ that the registry has are not sent again. The server logs in as Docker of its ac
 			}
 			return nil
 		},
-		ValidArgsFunction: completeImage(inv),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 1 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return imageNames(inv)(cmd, args, prefix)
+		},
 		RunE: verb(func(ctx context.Context, args []string) error {
 			all, err := images(ctx, inv)
 			if err != nil {

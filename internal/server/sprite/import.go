@@ -87,15 +87,15 @@ func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprit
 	if err == nil {
 		done.Sprite = h.info(i.row)
 	}
-	if errors.Is(context.Cause(ctx), errNoRoom) && err != nil {
-		err = errNoRoom // however it ended because of that
+	if errors.Is(context.Cause(ctx), ErrNoRoom) && err != nil {
+		err = ErrNoRoom // however it ended because of that
 	}
 	return done, i.noRoom(err)
 }
 
 // noRoom says why there is no room for an import. Other errors it returns as they are.
 func (i *importer) noRoom(err error) error {
-	if !errors.Is(err, errNoRoom) {
+	if !errors.Is(err, ErrNoRoom) {
 		return err
 	}
 	const full = "the disk of the server has not enough space for the archive: nothing was made of it. %d bytes are free, and %d of them stay so"
@@ -133,7 +133,7 @@ func (i *importer) run(ctx context.Context, in io.Reader) (sprites.Imported, err
 	e, refused := errors.AsType[*archive.Error](err)
 	switch {
 	case refused && e.TooLarge && (i.o.MaxSize == 0 || limits.MaxSize < i.o.MaxSize):
-		return i.done, errNoRoom
+		return i.done, ErrNoRoom
 	case refused:
 		return i.done, fail.New(CodeRejected, e.Error()+"; nothing was made of it", "")
 	case err != nil:
