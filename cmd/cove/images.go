@@ -29,7 +29,7 @@ func (i images) Resolve(ctx context.Context, reference string) (digest string, e
 
 // Pack returns the archive of an image, for that of a sprite.
 func (i images) Pack(ctx context.Context, digest string) (a archive.Image, done func(), err error) {
-	packed, err := i.store.Pack(ctx, digest)
+	packed, err := image.Pack(ctx, i.store, digest)
 	if err != nil {
 		return a, nil, err
 	}
@@ -38,7 +38,7 @@ func (i images) Pack(ctx context.Context, digest string) (a archive.Image, done 
 
 // Bring takes an image that has come with a sprite.
 func (i images) Bring(ctx context.Context, digest string, r io.Reader) (finish func(used bool), err error) {
-	return i.store.Bring(ctx, digest, r)
+	return image.Bring(ctx, i.store, digest, r)
 }
 
 // Pull gets the image of a digest from its registry.

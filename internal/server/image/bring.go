@@ -15,7 +15,7 @@ import (
 // Bring takes an image from an archive of anybody's, such as Packed writes: the one of that digest,
 // and none of its names. It is held until finish is called. If used is false then, and the image
 // was not here before, it is removed unless somebody else uses or has named it by then.
-func (s *Store) Bring(ctx context.Context, digest string, r io.Reader) (finish func(used bool), err error) {
+func Bring(ctx context.Context, s *Store, digest string, r io.Reader) (finish func(used bool), err error) {
 	hash, err := v1.NewHash(digest)
 	if err != nil || hash.Algorithm != "sha256" {
 		return nil, bad("%.100q is no digest of an image", digest)
@@ -31,19 +31,19 @@ func (s *Store) Bring(ctx context.Context, digest string, r io.Reader) (finish f
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
-	if err := s.unarchive(ctx, hash, r); err != nil {
+	if err := unarchive(ctx, s, hash, r); err != nil {
 		return nil, err
 	}
 	return func(used bool) {
 		release()
 		if !used && !was {
-			s.giveUp(context.WithoutCancel(ctx), digest)
+			giveUp(context.WithoutCancel(ctx), s, digest)
 		}
 	}, nil
 }
 
 // unarchive takes the image of a digest from an archive.
-func (s *Store) unarchive(ctx context.Context, hash v1.Hash, r io.Reader) (err error) {
+func unarchive(ctx context.Context, s *Store, hash v1.Hash, r io.Reader) (err error) {
 	dir, err := os.MkdirTemp(s.path(stagingFolder), "import-")
 	if err != nil {
 		return onDisk(err)
@@ -77,10 +77,10 @@ func (s *Store) unarchive(ctx context.Context, hash v1.Hash, r io.Reader) (err e
 }
 
 // giveUp removes an image that nobody has named or uses.
-func (s *Store) giveUp(ctx context.Context, digest string) {
+func giveUp(ctx context.Context, s *Store, digest string) {
 	row, err := s.o.Store.Get(ctx, digest)
 	if err == nil && len(row.Names) == 0 {
-		err = s.removeUnheld(ctx, row)
+		err = removeUnheld(ctx, s, row)
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrInUse) && !errors.Is(err, errHeld) {
 		s.o.Logger.Warn("an image that came with a sprite is left; cove image prune removes it", "image", digest, "err", err)

@@ -27,7 +27,7 @@ func packedOf(t testing.TB, image v1.Image) (digest string, text []byte) {
 	s := storeIn(t, t.TempDir(), nil)
 	got, err := s.Import(t.Context(), bytes.NewReader(layoutOf(t, mutate.AppendManifests(empty.Index, named(image, map[string]string{refAnnotation: "reg.example/x:1"}, nil)))), "", nil)
 	must(t, err)
-	p, err := s.Pack(t.Context(), got.Digest)
+	p, err := Pack(t.Context(), s, got.Digest)
 	must(t, err)
 	if err := s.Remove(t.Context(), got.Digest, func(string) ([]string, error) { return nil, nil }); err == nil {
 		t.Error("an image was removed while it was packed")
@@ -72,7 +72,7 @@ func nothingIn(t testing.TB, s *Store, what string) {
 func TestBring(t *testing.T) {
 	digest, text := packedOf(t, imageOf(t, layerOf(t, file("a", "1")), layerOf(t, file("b", strings.Repeat("2", 100_000)))))
 	s := storeIn(t, t.TempDir(), nil)
-	finish, err := s.Bring(t.Context(), digest, bytes.NewReader(text))
+	finish, err := Bring(t.Context(), s, digest, bytes.NewReader(text))
 	must(t, err)
 	if _, err := s.Prune(t.Context(), func(string) bool { return false }); err != nil {
 		t.Error(err)
@@ -87,14 +87,14 @@ func TestBring(t *testing.T) {
 			t.Errorf("given up, %s has %q", folder, left)
 		}
 	}
-	finish, err = s.Bring(t.Context(), digest, bytes.NewReader(text))
+	finish, err = Bring(t.Context(), s, digest, bytes.NewReader(text))
 	must(t, err)
 	finish(true)
 	if lowers, err := s.Lowers(digest); err != nil || len(lowers) != 2 || shownIn(t, lowers[1]) != "a=1" {
 		t.Errorf("got %q, %v", lowers, err)
 	}
 	// One that was here before stays, and one that got a name.
-	finish, err = s.Bring(t.Context(), digest, bytes.NewReader(text))
+	finish, err = Bring(t.Context(), s, digest, bytes.NewReader(text))
 	must(t, err)
 	finish(false)
 	_, err = s.Get(t.Context(), digest)
@@ -171,7 +171,7 @@ func TestBringHostile(t *testing.T) {
 	}
 	s := storeIn(t, t.TempDir(), nil)
 	for name, a := range attacks {
-		finish, err := s.Bring(t.Context(), a.digest, bytes.NewReader(a.text))
+		finish, err := Bring(t.Context(), s, a.digest, bytes.NewReader(a.text))
 		if err == nil {
 			finish(true)
 		}
@@ -182,13 +182,13 @@ func TestBringHostile(t *testing.T) {
 	}
 	// Errors of what it comes through are their own, and so are those of the disk.
 	broken := errors.New("broken")
-	if _, err := s.Bring(t.Context(), digest, io.MultiReader(bytes.NewReader(text[:1000]), iotest.ErrReader(broken))); !errors.Is(err, broken) {
+	if _, err := Bring(t.Context(), s, digest, io.MultiReader(bytes.NewReader(text[:1000]), iotest.ErrReader(broken))); !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
 	full := storeIn(t, t.TempDir(), nil, func(o *Options) {
 		o.Claim = func(int64) error { return fail.New("no_space", "the disk is full", "") }
 	})
-	_, err := full.Bring(t.Context(), digest, bytes.NewReader(text))
+	_, err := Bring(t.Context(), full, digest, bytes.NewReader(text))
 	wantCode(t, err, "no_space")
 	nothingIn(t, full, "a full disk")
 }
@@ -203,7 +203,7 @@ func TestBringKilled(t *testing.T) {
 		f, err := os.Open(os.Getenv(bringChild + "_FILE"))
 		must(t, err)
 		s := storeIn(t, dir, nil)
-		_, err = s.Bring(t.Context(), os.Getenv(bringChild+"_DIGEST"), f) // it is stopped in here
+		_, err = Bring(t.Context(), s, os.Getenv(bringChild+"_DIGEST"), f) // it is stopped in here
 		t.Fatal("the point was not reached", err)
 	}
 	digest, text := packedOf(t, imageOf(t, layerOf(t, file("a", "1"))))
@@ -223,7 +223,7 @@ func TestBringKilled(t *testing.T) {
 		if err != nil || (len(list) == 1) != (point == fault.ImageStored) {
 			t.Errorf("%s: there is %+v, %v", point, list, err)
 		}
-		finish, err := s.Bring(t.Context(), digest, bytes.NewReader(text))
+		finish, err := Bring(t.Context(), s, digest, bytes.NewReader(text))
 		must(t, err)
 		finish(true)
 		if lowers, err := s.Lowers(digest); err != nil || len(lowers) != 1 || shownIn(t, lowers[0]) != "a=1" {

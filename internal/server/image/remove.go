@@ -37,7 +37,7 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 	if len(users) > 0 {
 		return fail.Newf("image_in_use", "cove rm "+users[0], "image %s is in use by %s", nameOrDigest, strings.Join(users, ", "))
 	}
-	err = s.removeUnheld(ctx, row)
+	err = removeUnheld(ctx, s, row)
 	switch {
 	case errors.Is(err, errHeld):
 		err = fail.Newf("image_in_use", "try again when that has ended", "image %s is in use by a build, a push or a save under way", nameOrDigest)
@@ -49,7 +49,7 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 
 // removeUnheld removes an image, and what no other has of it. If it is held: errHeld; if a sprite's
 // disk is over it: store.ErrInUse.
-func (s *Store) removeUnheld(ctx context.Context, row store.Image) error {
+func removeUnheld(ctx context.Context, s *Store, row store.Image) error {
 	had, err := pathsOf(row)
 	if err != nil {
 		return err

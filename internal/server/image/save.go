@@ -164,7 +164,7 @@ type Packed struct {
 }
 
 // Pack finds an image, which is held until Close.
-func (s *Store) Pack(ctx context.Context, digest string) (_ *Packed, err error) {
+func Pack(ctx context.Context, s *Store, digest string) (_ *Packed, err error) {
 	i, release, err := openStored(ctx, s, digest)
 	if err != nil {
 		return nil, err

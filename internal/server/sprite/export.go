@@ -43,7 +43,7 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 		return archive.End{}, err
 	}
 	head.Base.Image = row.Config.Image
-	image, done, err := h.packBase(ctx, row, o)
+	image, done, err := packBase(ctx, h, row, o)
 	if err != nil {
 		return archive.End{}, err
 	}
@@ -58,7 +58,7 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 
 // packBase packs the image of a sprite that is exported, if that was asked for. The caller calls
 // done when it has been written.
-func (h *Host) packBase(ctx context.Context, row store.Sprite, o ExportOptions) (image *archive.Image, done func(), err error) {
+func packBase(ctx context.Context, h *Host, row store.Sprite, o ExportOptions) (image *archive.Image, done func(), err error) {
 	if !o.WithBase {
 		return nil, func() {}, nil
 	}
