@@ -94,7 +94,7 @@ type exported struct {
 
 func runExport(ctx context.Context, inv *invocation, c *cove.Client, name string, o sprites.ExportOptions, to string) error {
 	done := exported{Sprite: name, Checkpoint: o.Checkpoint, File: to, WithBase: o.WithBase}
-	err := toFile(inv.Out, to, "cove export "+printable.Word(name), func(out io.Writer) (err error) {
+	err := toFile(inv.Out, to, "cove export "+printable.Word(name)+" > "+printable.Word(to), func(out io.Writer) (err error) {
 		done.Bytes, err = copyExport(ctx, inv, c.Sprite(name), o, out)
 		return err
 	})

@@ -56,7 +56,7 @@ which you save it.`,
 
 // saveImages writes an archive of images to a file, or to the standard output.
 func saveImages(ctx context.Context, inv *invocation, all cove.Images, names []string, to string) error {
-	err := toFile(inv.Out, to, "cove image save "+printable.Word(names[0]), func(out io.Writer) error {
+	err := toFile(inv.Out, to, "cove image save "+printable.Word(names[0])+" > "+printable.Word(to), func(out io.Writer) error {
 		return copyImages(ctx, inv, all, names, out)
 	})
 	if err != nil || to == "" {
@@ -67,13 +67,13 @@ func saveImages(ctx context.Context, inv *invocation, all cove.Images, names []s
 }
 
 // toFile has an archive be written to a file, which appears when it is whole, or to out if no file
-// is named. command writes it to the standard output.
-func toFile(out io.Writer, to, command string, write func(io.Writer) error) error {
+// is named. hint is the command that writes it to what is no file.
+func toFile(out io.Writer, to, hint string, write func(io.Writer) error) error {
 	if to == "" {
 		return write(out)
 	}
 	if st, err := os.Stat(to); err == nil && !st.Mode().IsRegular() { // such as a pipe: it stays what it is
-		return fail.Newf("no_file", command+" > "+printable.Word(to), "%s is no file", to)
+		return fail.Newf("no_file", hint, "%s is no file", to)
 	}
 	f, err := atomicfile.Create(to)
 	if err != nil {
