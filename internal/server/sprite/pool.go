@@ -18,8 +18,8 @@ import (
 
 // The pool is of sandboxes that run before anybody has asked for one, each of a sprite
 // that nobody sees. A create takes one over its own base: the store makes that sprite the one
-// that was asked for, which is then the sandbox's start. Each is used once. What is left of a
-// pool when the server ends is removed, by it or by the next one.
+// that was asked for, which is then the sandbox's start. Each is used once. The
+// rest of a pool is removed when the server ends, by it or by the next one.
 
 const (
 	poolPause = 50 * time.Millisecond // between looks whether somebody else starts a sandbox
