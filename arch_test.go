@@ -322,7 +322,7 @@ var large = map[string]struct{ methods, fields int }{
 	"internal/lib/filesync.session": {methods: 41},
 	"internal/server/sprite.Host":   {methods: 47},
 	"internal/server/store.Sprite":  {fields: 27},
-	"internal/server/store.Sprites": {methods: 36},
+	"internal/server/store.Sprites": {methods: 34},
 	"internal/shim.State":           {fields: 27},
 	"internal/shim/gateway.Gateway": {methods: 55, fields: 40},
 	"cove.Client":                   {methods: 35},

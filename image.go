@@ -28,6 +28,7 @@ type Image struct {
 	CreatedAt time.Time    `json:"created_at,omitzero"` // zero: the image does not say
 	PulledAt  time.Time    `json:"pulled_at"`
 	UsedBy    []string     `json:"used_by,omitempty"` // sprites, of those that the token reaches
+	Pool      bool         `json:"pool,omitempty"`    // the server keeps sandboxes over it ready, and so it stays
 }
 
 // ImageConfig is what an image says of how its programs are run.

@@ -521,6 +521,18 @@ type ServerInfo struct {
 type Pool struct {
 	Size  int `json:"size"`
 	Ready int `json:"ready"` // of them now
+
+	Parts []PoolPart `json:"parts,omitempty"` // one for each base
+}
+
+// PoolPart is how many sandboxes a server keeps ready over one base.
+type PoolPart struct {
+	Image  string `json:"image"`            // as the server was told; HostBase: the tools of its machine
+	Digest string `json:"digest,omitempty"` // of the image that this names now; empty: it is not there, or HostBase
+	Size   int    `json:"size"`
+	Ready  int    `json:"ready"`
+	Error  string `json:"error,omitempty"` // why it is not full, if something is wrong
+	Hint   string `json:"hint,omitempty"`  // what to type then
 }
 
 // SandboxLogs are the logs of a sprite's last sandboxes, for people (GET

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -39,6 +40,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/userns"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // serveOptions are the flags of serve.
@@ -49,7 +51,7 @@ type serveOptions struct {
 	idle       time.Duration
 	hibernate  time.Duration
 	maxRunning int
-	pool       int
+	pool       []string
 	image      string
 	reserve    string
 	timeout    time.Duration
@@ -96,7 +98,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 		Example: `  cove serve
   cove serve --addr 127.0.0.1:0 --data ./data --idle 30m --hibernate 2h
   cove serve --pool 4
-  cove serve --default-image debian:12
+  cove serve --default-image debian:12 --pool 2 --pool golang:1.25=1
   cove serve --connector local-model=http://127.0.0.1:11434
   cove serve --connector api=https://API-HOST --connector-header 'api=x-api-key: $API_KEY'`,
 		Args: cobra.NoArgs,
@@ -152,7 +154,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.DurationVar(&o.idle, "idle", 30*time.Second, "how long a sprite that does not say stays awake unused, before it is paused; 0: for ever")
 	f.DurationVar(&o.hibernate, "hibernate", 5*time.Minute, "after how long unused its memory goes to disk, if it does not say; 0: never")
 	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once, besides those that are paused; 0: any number")
-	f.IntVar(&o.pool, "pool", 0, "sandboxes, besides --max-running, that are kept ready for new sprites without limits or --include, some 30 MB of memory each")
+	f.StringArrayVar(&o.pool, "pool", nil, "`[IMAGE=]N`: so many sandboxes, besides --max-running, are kept ready for new sprites without limits or --include, some 30 MB of memory each: over IMAGE (host: this machine's own tools), or else over what sprites start from that name nothing (repeatable)")
 	f.StringVar(&o.image, "default-image", "", "what new sprites start from that name no image, such as debian:12; get it with: cove image pull (if not given: this machine's own tools)")
 	f.StringVar(&o.reserve, "disk-reserve", "", "what sprites leave free of the data folder's disk, such as 5G: at less, who writes is paused until there is more; 0: nothing (if not given: 1G, or 5 % of a disk of less than 20G)")
 	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "running time of a job that does not say")
@@ -229,14 +231,45 @@ func checkSettings(o serveOptions, dir string) error {
 		at = filepath.Dir(at)
 	}
 	_, reserveErr := diskReserve(o.reserve, at)
-	return errors.Join(checkPool(o.pool), connectorErr, reserveErr, private.Fit(dir))
+	_, poolErr := parsePool(o.pool, o.image)
+	return errors.Join(poolErr, connectorErr, reserveErr, private.Fit(dir))
 }
 
-func checkPool(n int) error {
-	if n < 0 || n > maxPool {
-		return fmt.Errorf("--pool %d: from 0 to %d", n, maxPool)
+// parsePool reads the flags --pool. image is the default image; empty: there is none.
+func parsePool(specs []string, image string) (parts []sprite.PoolPart, err error) {
+	seen, sum := map[string]bool{}, 0
+	for _, spec := range specs {
+		part := sprite.PoolPart{Image: cmp.Or(image, sprites.HostBase)}
+		number := spec
+		if name, after, ok := strings.Cut(spec, "="); ok {
+			part.Image, number = name, after
+			if err := checkPooled(name); err != nil {
+				return nil, fmt.Errorf("--pool %s: %w", spec, err)
+			}
+		}
+		if part.Size, err = strconv.Atoi(number); err != nil || part.Size < 0 || part.Size > maxPool {
+			return nil, fmt.Errorf("--pool %s: write N or IMAGE=N, with N from 0 to %d", spec, maxPool)
+		}
+		if seen[part.Image] {
+			return nil, fmt.Errorf("--pool %s: given twice for %s; leave one of them out", spec, part.Image)
+		}
+		seen[part.Image] = true
+		if sum += part.Size; part.Size > 0 {
+			parts = append(parts, part)
+		}
 	}
-	return nil
+	if sum > maxPool {
+		return nil, fmt.Errorf("--pool: %d sandboxes in all are more than %d", sum, maxPool)
+	}
+	return parts, nil
+}
+
+// checkPooled refuses what can't be the name of an image, nor the host base.
+func checkPooled(name string) error {
+	if name == sprites.HostBase {
+		return nil
+	}
+	return image.CheckReference(name)
 }
 
 // applySettings sets the flags that are not given to what the server's file of settings says.
@@ -284,7 +317,8 @@ func errNoListen(err error) error {
 
 // serve runs a server until a signal ends it.
 func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err error) {
-	if err := checkPool(o.pool); err != nil {
+	pool, err := parsePool(o.pool, o.image)
+	if err != nil {
 		return err
 	}
 	connectors, err := parseConnectors(o.connectors, o.headers, os.LookupEnv)
@@ -345,7 +379,11 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return err
 	}
 	defer closing(&err, st)
-	stored, err := image.New(image.Options{Dir: filepath.Join(dir, "oci"), Store: st.Images, UserNS: userns.Inside(), Removed: unfit(dir), Claim: leaves(dir, reserve), Logger: logger})
+	host := &sprite.Host{
+		Store: st, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: pool,
+		DiskReserve: reserve, Registries: new(registries.Finder).Hosts, Connectors: connectors,
+	}
+	stored, err := image.New(image.Options{Dir: filepath.Join(dir, "oci"), Store: st.Images, UserNS: userns.Inside(), Removed: unfit(dir), Claim: room(host), Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -356,11 +394,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	}
 	defer closing(&err, rt)
 	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: cli.Version(), Flags: o.flags, Names: o.names, Domain: o.domain, Images: stored, DefaultImage: o.image}
-	host := &sprite.Host{
-		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: o.pool, URL: srv.SpriteURL,
-		DiskReserve: reserve, Images: images{stored},
-		Registries: new(registries.Finder).Hosts, Connectors: connectors,
-	}
+	host.Runtime, host.Images, host.URL = rt, images{stored}, srv.SpriteURL
 	if err := host.Start(ctx); err != nil {
 		return err
 	}

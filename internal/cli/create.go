@@ -35,7 +35,7 @@ var machineKeys = []config.Key{config.Image, config.Memory, config.CPUs, config.
 func (m *machineFlags) register(inv *invocation, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&m.image, "image", "", "start from this image: a name such as debian:12, oci:DIR, docker-archive:FILE or -; host: the tools of the server's machine (default: the server's, which is host if it says nothing)")
-	must(cmd.RegisterFlagCompletionFunc("image", completeImage(inv)))
+	must(cmd.RegisterFlagCompletionFunc("image", imageNames(inv)))
 	f.StringVar(&m.memory, "memory", "", "memory limit, such as 2G or 512M (default: the server's)")
 	f.IntVar(&m.cpus, "cpus", 0, "how many CPUs it may use (default: the server's)")
 	f.StringVar(&m.disk, "disk", "", "disk limit, checkpoints included, such as 20G (default: none; see cove update --help)")
@@ -201,11 +201,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		if err != nil {
 			return err
 		}
-		who, err := identity(ctx, o.gitID)
-		if err != nil {
-			return err
-		}
-		c, err := inv.server.client(ctx)
+		who, c, err := identityAndClient(ctx, inv, o.gitID)
 		if err != nil {
 			return err
 		}

@@ -114,6 +114,8 @@ type serverStatus struct {
 	Autostart bool   `json:"autostart"`
 	Elsewhere string `json:"elsewhere,omitempty"` // the name of the other container or machine in which it runs, and has that PID
 
+	Pool *sprites.Pool `json:"pool,omitempty"` // nil: it keeps no sandboxes ready
+
 	elsewhere *elsewhereError
 }
 
@@ -155,7 +157,7 @@ func readServerStatus(ctx context.Context, inv *invocation) (serverStatus, error
 	if err != nil {
 		return s, err
 	}
-	s.Running, s.URL, s.PID, s.Version = true, c.URL, info.PID, info.Version
+	s.Running, s.URL, s.PID, s.Version, s.Pool = true, c.URL, info.PID, info.Version, info.Pool
 	return s, nil
 }
 
@@ -188,6 +190,9 @@ it does not run, neither here nor in another container that has the data folder.
 				if s.Problem != "" {
 					fmt.Fprintf(w, "wrong:     %s\n", printable.Line(s.Problem))
 				}
+				if s.Pool != nil {
+					showPool(w, s.Pool)
+				}
 				if s.Unit != "" {
 					fmt.Fprintf(w, "run by:    systemd, %s\n", s.Unit)
 				} else if !s.Autostart {
@@ -199,6 +204,20 @@ it does not run, neither here nor in another container that has the data folder.
 			}
 			return err
 		}),
+	}
+}
+
+// showPool prints what a server's pool has, a line for each base.
+func showPool(w io.Writer, p *sprites.Pool) {
+	for n, part := range p.Parts {
+		label := "pool:"
+		if n > 0 {
+			label = ""
+		}
+		fmt.Fprintf(w, "%-11s%s: %d of %d ready\n", label, printable.Line(part.Image), part.Ready, part.Size)
+		if part.Error != "" {
+			fmt.Fprintf(w, "%-11s%s; to mend it: %s\n", "", printable.Line(part.Error), printable.Line(part.Hint))
+		}
 	}
 }
 

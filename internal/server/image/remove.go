@@ -38,19 +38,25 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 	if len(users) > 0 {
 		return fail.Newf("image_in_use", "cove rm "+users[0], "image %s is in use by %s", nameOrDigest, strings.Join(users, ", "))
 	}
-	had, err := pathsOf(row)
-	if err != nil {
-		return err
-	}
-	err = s.forget(ctx, row.Digest)
+	err = removeUnheld(ctx, s, row)
 	switch {
 	case errors.Is(err, errHeld):
 		err = fail.Newf("image_in_use", "try again when that has ended", "image %s is in use by a build, a push or a save under way", nameOrDigest)
 	case errors.Is(err, store.ErrInUse):
-		err = fail.Newf("image_in_use", "see by whom: cove image info "+hexOf(row.Digest)[:minPrefix], "image %s is in use", nameOrDigest)
+		err = fail.Newf("image_in_use", "see by whom: cove image info "+hexOf(row.Digest)[:minPrefix]+"; if by nobody, a sandbox over it is about to end: try again", "image %s is in use", nameOrDigest)
 	}
+	return missing(err, nameOrDigest)
+}
+
+// removeUnheld removes an image, and what no other has of it. If it is held: errHeld; if a sprite's
+// disk is over it: store.ErrInUse.
+func removeUnheld(ctx context.Context, s *Store, row store.Image) error {
+	had, err := pathsOf(row)
 	if err != nil {
-		return missing(err, nameOrDigest)
+		return err
+	}
+	if err := s.forget(ctx, row.Digest); err != nil {
+		return err
 	}
 	_, err = s.sweep(ctx, func(path string) bool { return slices.Contains(had, path) })
 	return err

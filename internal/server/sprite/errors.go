@@ -45,6 +45,7 @@ const (
 
 	CodeImageNotFound = "image_not_found"
 	CodeImageBad      = "image_bad" // no disk can lie on it
+	CodeHostBase      = "host_base" // of a sprite that has no image
 )
 
 // Hints of what to do about the server's disk.

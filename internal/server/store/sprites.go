@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -51,9 +50,7 @@ const ServersOwn = -1
 // Sprites are the server's sprites.
 type Sprites struct {
 	db *database
-
-	mu       sync.Mutex
-	watchers map[chan struct{}]struct{}
+	watchers
 }
 
 const spriteColumns = `id, name, machine_id, base, include, env, config, labels, url_settings, idle_seconds,
@@ -189,7 +186,7 @@ const PoolOwner = "pool"
 
 // Take makes the sprite of the pool whose ID s has the sprite s, and sets Layer,
 // Incarnation and its times. A name that is taken is ErrExists, a sprite that is not the
-// pool's ErrNotFound.
+// pool's, or is over another base, ErrNotFound.
 func (t *Sprites) Take(ctx context.Context, s *Sprite) error {
 	s.CreatedAt = now()
 	s.UpdatedAt = s.CreatedAt
@@ -201,7 +198,7 @@ func (t *Sprites) Take(ctx context.Context, s *Sprite) error {
 		if taken {
 			return ErrExists
 		}
-		err := tx.QueryRowContext(ctx, "SELECT layer, incarnation FROM sprites WHERE id = ? AND owner = ? AND deleting = 0", s.ID, PoolOwner).Scan(&s.Layer, &s.Incarnation)
+		err := tx.QueryRowContext(ctx, "SELECT layer, incarnation FROM sprites WHERE id = ? AND owner = ? AND base = ? AND deleting = 0", s.ID, PoolOwner, s.Base).Scan(&s.Layer, &s.Incarnation)
 		if err != nil {
 			return notFound(err)
 		}
@@ -392,31 +389,7 @@ func (t *Sprites) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// Watch returns a channel that gets a value after a sprite was created, updated
-// or deleted. Changes that nobody has received yet are one value. cancel ends it.
-func (t *Sprites) Watch() (changed <-chan struct{}, cancel func()) {
-	c := make(chan struct{}, 1)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.watchers == nil {
-		t.watchers = map[chan struct{}]struct{}{}
-	}
-	t.watchers[c] = struct{}{}
-	return c, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.watchers, c)
-	}
-}
-
 func (t *Sprites) notify() {
 	t.db.told()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for c := range t.watchers {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
+	t.watchers.notify()
 }
