@@ -134,6 +134,7 @@ var meanings = map[string]meaning{
 	"http_port_taken":     {status: http.StatusConflict},
 	"image_in_use":        {status: http.StatusConflict},
 	"in_use":              {status: http.StatusConflict},
+	"own_networks":        {status: http.StatusConflict},
 	"job_ended":           {status: http.StatusConflict},
 	"job_installing":      {status: http.StatusConflict},
 	"job_queued":          {status: http.StatusConflict},
