@@ -45,7 +45,8 @@ func checkNetworks(ctx context.Context) error {
 		}
 	}
 	tasks := k.TaskSet().Root.Tasks()
-	slices.SortFunc(tasks, func(a, b *kernel.Task) int { return cmp.Compare(a.ThreadID(), b.ThreadID()) })
+	number := k.TaskSet().Root.IDOfTask
+	slices.SortFunc(tasks, func(a, b *kernel.Task) int { return cmp.Compare(number(a), number(b)) })
 	for _, t := range tasks {
 		if ns := t.GetNetworkNamespace(); ns != nil {
 			look(t, ns)
@@ -92,7 +93,7 @@ func program(t *kernel.Task) string {
 	if leader == nil {
 		leader = t
 	}
-	return fmt.Sprintf("%+q (process %d)", leader.Name(), leader.ThreadID())
+	return fmt.Sprintf("%+q (process %d)", leader.Name(), leader.Kernel().TaskSet().Root.IDOfTask(leader))
 }
 
 // networkHas says what of a network would be lost. Empty: nothing.

@@ -134,7 +134,6 @@ var meanings = map[string]meaning{
 	"http_port_taken":     {status: http.StatusConflict},
 	"image_in_use":        {status: http.StatusConflict},
 	"in_use":              {status: http.StatusConflict},
-	"own_networks":        {status: http.StatusConflict},
 	"job_ended":           {status: http.StatusConflict},
 	"job_installing":      {status: http.StatusConflict},
 	"job_queued":          {status: http.StatusConflict},
@@ -145,6 +144,7 @@ var meanings = map[string]meaning{
 	"no_session":          {status: http.StatusConflict},
 	"not_delivered":       {status: http.StatusBadRequest},
 	"not_kept":            {status: http.StatusConflict},
+	"own_networks":        {status: http.StatusConflict},
 	"policy_changed":      {status: http.StatusPreconditionFailed},
 	"risky":               {exit: 4}, // held, for a person to look at
 	"service_needed":      {status: http.StatusConflict},
