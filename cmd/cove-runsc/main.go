@@ -36,6 +36,7 @@ func main() {
 		return
 	case "boot": // the sandbox's process
 		os.Args = limited(os.Args, cgroup.Process{}.Limits(), runtime.NumCPU())
+		boundTasks()
 		collectLater()
 		saveDeletedWhole()
 		keepTimes()
