@@ -37,6 +37,7 @@ func main() {
 	case "boot": // the sandbox's process
 		os.Args = limited(os.Args, cgroup.Process{}.Limits(), runtime.NumCPU())
 		boundTasks()
+		refuseOverlays()
 		collectLater()
 		saveDeletedWhole()
 		keepTimes()
