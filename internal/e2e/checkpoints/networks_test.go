@@ -2,6 +2,7 @@ package checkpoints
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cove-dev/cove/internal/test/e2e"
@@ -104,4 +105,29 @@ func TestOwnNetworks(t *testing.T) {
 		h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "pkill python3; while pgrep python3; do sleep 0.02; done; : >failed")
 	}
 	h.Run("", "cove", "checkpoint", "create", "-s", "paint")
+}
+
+// TestSuspendOwnNetworks: a server that ends with its container can't keep such a memory. The next
+// server says why it is gone.
+func TestSuspendOwnNetworks(t *testing.T) {
+	h := e2e.NewHost(t)
+	h.Serve(nil, "--suspend-at-end", "--idle", "0")
+	h.Run("", "cove", "create", "paint")
+	h.Write("dweller.py", dweller)
+	h.Run("", "cove", "cp", h.Path("dweller.py"), "paint:dweller.py")
+	h.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", `exec unshare -Urn python3 dweller.py sockets >failed 2>&1`)
+	h.Sh("paint", `until [ -e ready.sockets ] || [ -s failed ]; do sleep 0.02; done; cat failed`)
+	h.EndServer(syscall.SIGTERM)
+	st, shims := h.SandboxState(), h.Shims()
+	e2e.SignalAll(t, syscall.SIGKILL, append(shims, st.PID)...) // as all processes of the container
+	for _, pid := range append(shims, st.PID) {
+		if err := e2e.AwaitEnd(pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Serve(nil, "--idle", "0")
+	out, code := h.Try("", "cove", "exec", "-s", "paint", "--", "ls")
+	if code != 0 || !strings.Contains(out, "its memory was not kept: programs have networks of their own") || !strings.Contains(out, "ready.sockets") {
+		t.Errorf("exit code %d: %s", code, out)
+	}
 }
