@@ -235,6 +235,8 @@ var serverHints = map[string]string{
 
 	"deleted_files_open": "end what has them open: cove exec --user root -- sh -c 'ls -l /proc/[0-9]*/fd | grep deleted'",
 
+	"own_networks": "end these programs, and try again; Docker's containers, if its service is called docker: cove service stop docker --grace 30s",
+
 	"boot_failed":   "see what this machine lacks: cove doctor; and the sprite: cove info NAME",
 	"unavailable":   "try again",
 	"job_running":   "see: cove job list; end it: cove job stop JOB; or delete all the same: --force",

@@ -148,6 +148,7 @@ var meanings = map[string]meaning{
 	"no_session":          {status: http.StatusConflict},
 	"not_delivered":       {status: http.StatusBadRequest},
 	"not_kept":            {status: http.StatusConflict},
+	"own_networks":        {status: http.StatusConflict},
 	"policy_changed":      {status: http.StatusPreconditionFailed},
 	"risky":               {exit: 4}, // held, for a person to look at
 	"service_needed":      {status: http.StatusConflict},
