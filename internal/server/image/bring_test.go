@@ -90,7 +90,7 @@ func TestBring(t *testing.T) {
 	finish, err = Bring(t.Context(), s, digest, bytes.NewReader(text))
 	must(t, err)
 	finish(true)
-	if lowers, err := s.Lowers(digest); err != nil || len(lowers) != 2 || shownIn(t, lowers[1]) != "a=1" {
+	if lowers, err := s.Lowers(t.Context(), digest); err != nil || len(lowers) != 2 || shownIn(t, lowers[1]) != "a=1" {
 		t.Errorf("got %q, %v", lowers, err)
 	}
 	// One that was here before stays, and one that got a name.
@@ -226,7 +226,7 @@ func TestBringKilled(t *testing.T) {
 		finish, err := Bring(t.Context(), s, digest, bytes.NewReader(text))
 		must(t, err)
 		finish(true)
-		if lowers, err := s.Lowers(digest); err != nil || len(lowers) != 1 || shownIn(t, lowers[0]) != "a=1" {
+		if lowers, err := s.Lowers(t.Context(), digest); err != nil || len(lowers) != 1 || shownIn(t, lowers[0]) != "a=1" {
 			t.Errorf("%s: got %q, %v", point, lowers, err)
 		}
 	}
