@@ -172,8 +172,10 @@ func (a *api) unrouted(w http.ResponseWriter, r *http.Request, fallback http.Han
 		return
 	}
 	w.Header().Set("Allow", rec.header.Get("Allow"))
-	writeJSON(w, http.StatusMethodNotAllowed, sprites.ErrorBody{
-		Code: "method_not_allowed", Message: "use " + rec.header.Get("Allow") + " here",
+	answerEarly(a.refusals.ending, w, r, func() {
+		writeJSON(w, http.StatusMethodNotAllowed, sprites.ErrorBody{
+			Code: "method_not_allowed", Message: "use " + rec.header.Get("Allow") + " here",
+		})
 	})
 }
 

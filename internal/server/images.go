@@ -172,10 +172,11 @@ const (
 // tell answers with lines of f's progress, and one of its end.
 func (g *imageRoutes) tell(w http.ResponseWriter, r *http.Request, f func(context.Context, func(image.Progress)) (image.Image, error)) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	rc := http.NewResponseController(w)
-	if err := rc.EnableFullDuplex(); err != nil { // an import is told of while it is sent
+	rest, err := answerWhileSent(g.refusals.ending, w, r) // an import is told of while it is sent
+	if err != nil {
 		return err
 	}
+	rc := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)
 	_ = rc.Flush() // it has gone: the end says so
 	var lines progressLines
@@ -200,6 +201,7 @@ func (g *imageRoutes) tell(w http.ResponseWriter, r *http.Request, f func(contex
 		end.Image = &image
 	}
 	_ = json.NewEncoder(w).Encode(end) // it has gone
+	rest()
 	return nil
 }
 
