@@ -161,8 +161,40 @@ func TestBuild(t *testing.T) {
 	}
 }
 
+// TestBuildTmp: /tmp of a RUN is on the disk: the next step, another stage and the image have its
+// files. A sprite of an image without files there has it in memory.
+func TestBuildTmp(t *testing.T) {
+	need.Program(t, "busybox", "busybox-static")
+	h := e2e.NewHost(t)
+	saved := filepath.Join(filepath.Dir(h.Home), "saved.tar")
+	small, err := name.NewTag("small:1")
+	if err == nil {
+		err = tarball.WriteToFile(saved, small, imageOf(t, v1.Config{Env: []string{"PATH=/bin"}}, busyboxLayer(t)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Run("", "cove", "image", "import", saved)
+	write(t, filepath.Join(filepath.Dir(h.Home), "app/Dockerfile"), `FROM small:1 AS fetch
+USER 7:8
+RUN echo hi >/tmp/x && stat -c %a /tmp
+RUN --mount=type=tmpfs,target=/tmp/deep cat /tmp/x && mv /tmp/x /tmp/y && echo no >/tmp/deep/z
+FROM small:1
+COPY --from=fetch /tmp /from
+RUN cat /from/y && ls -A /tmp
+`)
+	out := h.Run("app", "sh", "-c", "exec cove image build -t app . 2>&1")
+	if strings.Count(out, "  hi\n") != 2 || !strings.Contains(out, "  1777\n") {
+		t.Errorf("the build says %s", out)
+	}
+	h.Run("", "cove", "create", "paint", "--image", "app")
+	if got := h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "ls -A /from; ls -A /tmp; grep -c ' /tmp ' /proc/mounts"); got != "y\n1\n" {
+		t.Errorf("the image has %q", got)
+	}
+}
+
 // TestBuildAsUser: an ordinary user's server builds the same.
-func TestBuildAsUser(t *testing.T) { e2e.AsOrdinaryUser(t, "^TestBuild$", "30m") }
+func TestBuildAsUser(t *testing.T) { e2e.AsOrdinaryUser(t, "^TestBuild(Tmp)?$", "30m") }
 
 // skopeoTakes: another program takes what is saved, as an archive of Docker's and as one of an
 // OCI layout, and compares all digests.
