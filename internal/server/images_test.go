@@ -37,7 +37,7 @@ func (s *shelf) Resolve(ctx context.Context, reference string) (string, error) {
 }
 
 // withImages starts a server with a store of images.
-func withImages(t *testing.T) *covetest.Server {
+func withImages(t *testing.T, more ...func(*server.Server)) *covetest.Server {
 	t.Helper()
 	in := &shelf{}
 	return covetest.Start(t, covetest.Options{Host: &sprite.Host{Images: in}, Configure: func(s *server.Server) {
@@ -46,6 +46,9 @@ func withImages(t *testing.T) *covetest.Server {
 			t.Fatal(err)
 		}
 		in.store, s.Images = store, store
+		for _, change := range more {
+			change(s)
+		}
 	}})
 }
 
@@ -123,7 +126,7 @@ func TestImages(t *testing.T) {
 	if err := owner.Remove(t.Context(), reference); !hasCode(err, "image_in_use") || !strings.Contains(err.Error(), "other") {
 		t.Errorf("remove an image in use: %v", err)
 	}
-	if pruned, err := owner.Prune(t.Context()); err != nil || len(pruned.Images) > 0 {
+	if pruned, err := owner.Prune(t.Context(), cove.ImagePruning{All: true}); err != nil || len(pruned.Images) > 0 {
 		t.Errorf("prune: %+v, %v", pruned, err)
 	}
 	for _, sprite := range []string{"ci-1", "other"} {
@@ -161,4 +164,52 @@ func TestImageErrors(t *testing.T) {
 func hasCode(err error, code string) bool {
 	e, ok := errors.AsType[*sprites.Error](err)
 	return ok && e.Code == code
+}
+
+// TestPruneImages: a prune removes images without a name, steps of builds and caches; those with a name
+// only if it is asked to, and never the default image. It says before what would go.
+func TestPruneImages(t *testing.T) {
+	s := withImages(t, func(s *server.Server) { s.DefaultImage = "default:1" })
+	all := cove.Images{Client: s.Client()}
+	build := func(text string, names ...string) cove.Image {
+		t.Helper()
+		image, err := all.Build(t.Context(), cove.ImageBuild{Dockerfile: text, Names: names}, nil, nil)
+		must(t, err)
+		return image
+	}
+	names := func() (got []string) {
+		t.Helper()
+		list, err := all.List(t.Context())
+		must(t, err)
+		for _, one := range list {
+			got = append(got, one.Names...)
+		}
+		slices.Sort(got)
+		return got
+	}
+	text := "FROM scratch\nWORKDIR /a\nWORKDIR /b\n"
+	app := build(text, "app:1")
+	unnamed := build(text + "WORKDIR /c\n")
+	build("FROM scratch\nWORKDIR /d\n", "default:1")
+	if list, err := all.ListAll(t.Context(), true); err != nil || len(list.Images) != 4 || list.DiskBytes <= app.Bytes {
+		t.Errorf("all images: %+v, %v", list, err)
+	}
+	would, err := all.Prune(t.Context(), cove.ImagePruning{DryRun: true})
+	failIf(t, err != nil || len(would.Images) != 2 || would.Steps != 2 || len(would.Names) != 0 || !slices.Contains(would.Images, unnamed.Digest) || would.Bytes == 0, "would remove %+v (%v)", would, err)
+	done, err := all.Prune(t.Context(), cove.ImagePruning{})
+	failIf(t, err != nil || !slices.Equal(done.Images, would.Images) || done.Bytes != would.Bytes || done.Steps != 2, "removed %+v (%v), want %+v", done, err, would)
+	if got := names(); !slices.Equal(got, []string{"app:1", "default:1"}) {
+		t.Errorf("after a prune there are %v", got)
+	}
+	done, err = all.Prune(t.Context(), cove.ImagePruning{All: true})
+	failIf(t, err != nil || !slices.Equal(done.Names, []string{"app:1"}) || !slices.Equal(done.Images, []string{app.Digest}), "with all, removed %+v (%v)", done, err)
+	if got := names(); !slices.Equal(got, []string{"default:1"}) {
+		t.Errorf("after a prune of all there are %v", got)
+	}
+	resp, err := s.Client().Do(t.Context(), sprites.Request{Method: "POST", Path: "/v1/images/prune"})
+	must(t, err)
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(text), `"images":[],"names":[]`) {
+		t.Errorf("with nothing to do: %s, %v", text, err)
+	}
 }

@@ -89,6 +89,18 @@ func (b *Builder) Prune(ctx context.Context) (int64, error) {
 	return b.caches.prune(ctx, 0)
 }
 
+// CacheBytes is what the caches take on the disk.
+func (b *Builder) CacheBytes(ctx context.Context) (bytes int64, err error) {
+	if err := b.Start(); err != nil {
+		return 0, err
+	}
+	all, err := b.caches.list(ctx)
+	for _, one := range all {
+		bytes += one.bytes
+	}
+	return bytes, err
+}
+
 // Build makes the image that a request asks for. tar is the context. tell is called with each
 // event but the last, by one goroutine at a time.
 func (b *Builder) Build(ctx context.Context, req cove.ImageBuild, tar io.Reader, tell func(cove.ImageBuildEvent)) (_ image.Image, err error) {
