@@ -110,18 +110,19 @@ type ImageEvent struct {
 	Hint  string `json:"hint,omitempty"`
 }
 
-// ImagePruning says what a prune removes, besides images without a name that no sprite uses, and the
-// caches of builds.
+// ImagePruning says what a prune removes (POST /v1/images/prune), besides images without a name that no
+// sprite uses, and the caches of builds.
 type ImagePruning struct {
-	All    bool // images with a name, too, if no sprite uses them; never the server's default image
-	DryRun bool // remove nothing: only say what would go
+	All    bool `json:"all,omitempty"`     // images with a name, too, if no sprite uses them; never the server's default image
+	DryRun bool `json:"dry_run,omitempty"` // remove nothing: only say what would go
 }
 
 // ImagePruned says what a prune has removed, or would remove.
 type ImagePruned struct {
 	Images     []string `json:"images"`      // digests
 	Names      []string `json:"names"`       // that these images had
-	Steps      int      `json:"steps"`       // how many of Images are steps of builds, which List leaves out
+	Named      int      `json:"named"`       // how many of Images these are
+	Steps      int      `json:"steps"`       // how many of the others are steps of builds, which List leaves out
 	Bytes      int64    `json:"bytes"`       // that are free again
 	CacheBytes int64    `json:"cache_bytes"` // of Bytes, those of RUN --mount=type=cache
 }
@@ -172,13 +173,8 @@ func (i Images) Remove(ctx context.Context, name string) error {
 
 // Prune removes images that no sprite uses, and the caches of builds.
 func (i Images) Prune(ctx context.Context, which ImagePruning) (ImagePruned, error) {
-	pruned, query := ImagePruned{Images: []string{}, Names: []string{}}, url.Values{}
-	for key, set := range map[string]bool{"all": which.All, "dry_run": which.DryRun} {
-		if set {
-			query.Set(key, "true")
-		}
-	}
-	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "images", "prune"), Query: query}, &pruned); err != nil {
+	pruned := ImagePruned{Images: []string{}, Names: []string{}}
+	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "images", "prune"), JSON: which}, &pruned); err != nil {
 		return pruned, fmt.Errorf("prune images: %w", err)
 	}
 	return pruned, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
@@ -114,6 +115,9 @@ type serverStatus struct {
 	Autostart bool   `json:"autostart"`
 	Elsewhere string `json:"elsewhere,omitempty"` // the name of the other container or machine in which it runs, and has that PID
 
+	DefaultImage        string `json:"default_image,omitempty"` // of sprites that name none; empty: the tools of its machine
+	DefaultImageMissing bool   `json:"default_image_missing,omitempty"`
+
 	elsewhere *elsewhereError
 }
 
@@ -156,7 +160,30 @@ func readServerStatus(ctx context.Context, inv *invocation) (serverStatus, error
 		return s, err
 	}
 	s.Running, s.URL, s.PID, s.Version = true, c.URL, info.PID, info.Version
+	s.DefaultImage = info.DefaultImage
+	s.DefaultImageMissing, err = lacksImage(ctx, c, info.DefaultImage)
+	if err != nil {
+		s.DefaultImageMissing = false // it is not known
+	}
 	return s, nil
+}
+
+// lacksImage reports whether a server's default image is not there. Empty: it has none.
+func lacksImage(ctx context.Context, c *cove.Client, name string) (bool, error) {
+	if name == "" || name == hostBase {
+		return false, nil
+	}
+	_, err := cove.Images{Client: c}.Get(ctx, name)
+	if errors.Is(err, sprites.ErrNotFound) {
+		return true, nil
+	}
+	return false, err
+}
+
+// lackingImage says of a default image that is not there how to have it.
+func lackingImage(name string) string {
+	name = printable.Word(name)
+	return "from its registry: cove image pull " + name + "; of a Dockerfile: cove image build -t " + name + " FOLDER"
 }
 
 func newServerStatusCommand(inv *invocation) *cobra.Command {
@@ -187,6 +214,11 @@ it does not run, neither here nor in another container that has the data folder.
 				}
 				if s.Problem != "" {
 					fmt.Fprintf(w, "wrong:     %s\n", printable.Line(s.Problem))
+				}
+				if s.DefaultImageMissing {
+					inv.tell(w, "image:     %s, which is not here: no sprite is made without --image; %s", printable.Line(s.DefaultImage), lackingImage(s.DefaultImage))
+				} else if s.DefaultImage != "" {
+					fmt.Fprintf(w, "image:     %s, for sprites that name none\n", printable.Line(s.DefaultImage))
 				}
 				if s.Unit != "" {
 					fmt.Fprintf(w, "run by:    systemd, %s\n", s.Unit)
@@ -231,7 +263,12 @@ func startOwn(ctx context.Context, inv *invocation) error {
 	if err != nil {
 		return err
 	}
-	return inv.show(s, func(w io.Writer) { fmt.Fprintf(w, "The server runs at %s (process %d).\n", s.URL, s.PID) })
+	return inv.show(s, func(w io.Writer) {
+		fmt.Fprintf(w, "The server runs at %s (process %d).\n", s.URL, s.PID)
+		if s.DefaultImageMissing {
+			inv.say("Its default image %s is not here: no sprite is made without --image. It comes %s", printable.Line(s.DefaultImage), lackingImage(s.DefaultImage))
+		}
+	})
 }
 
 func newServerStopCommand(inv *invocation) *cobra.Command {

@@ -56,7 +56,7 @@ func (g *imageRoutes) list(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	list := cove.ImageList{Images: []cove.Image{}}
-	if list.DiskBytes, err = g.images.DiskBytes(); err != nil {
+	if list.DiskBytes, err = image.DiskBytes(g.images); err != nil {
 		return err
 	}
 	for _, one := range all {
@@ -94,13 +94,11 @@ func (g *imageRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g *imageRoutes) prune(w http.ResponseWriter, r *http.Request) error {
-	all, err := flag(r, "all")
-	if err != nil {
-		return err
-	}
-	dry, err := flag(r, "dry_run")
-	if err != nil {
-		return err
+	var which cove.ImagePruning
+	if r.ContentLength != 0 {
+		if err := readJSON(w, r, maxBody, &which); err != nil {
+			return err
+		}
 	}
 	used, err := g.used(r.Context())
 	if err != nil {
@@ -110,11 +108,11 @@ func (g *imageRoutes) prune(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	stays, err := g.stays(r.Context(), all)
+	stays, err := g.stays(r.Context(), which.All)
 	if err != nil {
 		return err
 	}
-	done, err := g.pruned(r.Context(), dry, func(digest string) bool {
+	done, err := g.pruned(r.Context(), which.DryRun, func(digest string) bool {
 		return len(used[digest]) > 0 || unnamed[digest] || stays[digest]
 	})
 	if err != nil {
@@ -147,7 +145,7 @@ func (g *imageRoutes) importArchive(w http.ResponseWriter, r *http.Request) erro
 		if as := r.URL.Query().Get("name"); as != "" || !several {
 			return one(g.images.Import(ctx, io.Reader(body), as, progress))
 		}
-		return g.images.ImportAll(ctx, io.Reader(body), progress)
+		return image.ImportAll(ctx, g.images, io.Reader(body), progress)
 	})
 	if _, rest := body.rest(); err == nil {
 		err = rest

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/image"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 )
@@ -46,11 +47,11 @@ func (g *imageRoutes) pruned(ctx context.Context, dry bool, used func(digest str
 	if err != nil {
 		return p, err
 	}
-	would, names, err := g.images.Prunable(ctx, used)
+	would, err := image.Prunable(ctx, g.images, used)
 	if err != nil {
 		return p, err
 	}
-	done := would
+	done := would.Pruned
 	if dry {
 		p.CacheBytes, err = g.builder.CacheBytes(ctx)
 	} else if done, err = g.images.Prune(ctx, used); err == nil {
@@ -59,9 +60,12 @@ func (g *imageRoutes) pruned(ctx context.Context, dry bool, used func(digest str
 	if err != nil {
 		return p, err
 	}
-	p.Images, p.Names, p.Bytes = append([]string{}, done.Images...), append([]string{}, names...), done.Bytes+p.CacheBytes
+	p.Images, p.Names, p.Bytes = append([]string{}, done.Images...), []string{}, done.Bytes+p.CacheBytes
 	for _, digest := range p.Images {
-		if steps[digest] {
+		switch names := would.Names[digest]; {
+		case len(names) > 0:
+			p.Names, p.Named = append(p.Names, names...), p.Named+1
+		case steps[digest]:
 			p.Steps++
 		}
 	}

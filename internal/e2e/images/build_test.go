@@ -144,7 +144,7 @@ func TestBuild(t *testing.T) {
 	if out := h.Run("", "cove", "list", "--json"); strings.Contains(out, "build.") {
 		t.Errorf("a build's sprite is listed: %s", out)
 	}
-	if out := h.Run("", "cove", "image", "list"); strings.Count(out, "\n") != 5 {
+	if out := h.Run("", "cove", "image", "list"); strings.Count(out, "\n") != 6 {
 		t.Errorf("images: %s", out)
 	}
 	data := h.Run("", "sh", "-c", `cd "$COVE_DATA" && ls build/runs && grep -rl opensesame . || true`)
@@ -152,9 +152,19 @@ func TestBuild(t *testing.T) {
 		t.Errorf("it left: %s", data)
 	}
 	h.Run("", "cove", "rm", "paint")
-	h.Run("", "cove", "image", "prune")
-	if out := h.Run("", "cove", "image", "list"); strings.Contains(out, "app") {
+	if out, _ := h.Try("", "cove", "image", "prune", "--dry-run"); !strings.Contains(out, " steps of builds") || !strings.Contains(out, "caches of builds, ") || strings.Contains(out, "app") {
+		t.Errorf("a prune would: %s", out)
+	}
+	if out := h.Run("", "cove", "image", "list", "--all"); strings.Count(out, "\n-") < 5 {
+		t.Errorf("with the steps of builds: %s", out)
+	}
+	h.Run("", "cove", "image", "prune", "--yes")
+	if out := h.Run("", "cove", "image", "list", "--all"); !strings.Contains(out, "app") || strings.Contains(out, "\n-") {
 		t.Errorf("after a prune: %s", out)
+	}
+	h.Run("", "cove", "image", "prune", "--all")
+	if out := h.Run("", "cove", "image", "list"); strings.Contains(out, "app") {
+		t.Errorf("after a prune of all: %s", out)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) == 0 {
 		t.Error(left, err)

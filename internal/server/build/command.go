@@ -54,7 +54,11 @@ func (r *run) command(ctx context.Context, c *dockerfile.Run, parent string) (b 
 	cmd.Stdout.(*output).end()
 	cmd.Stderr.(*output).end()
 	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
-		return b, release, fail.Newf("build_failed", "", "the command ended with exit code %d", exit.Code)
+		hint := ""
+		if flags := r.refusals(ctx, b.Name()); flags != "" {
+			hint = "the network rules refused something to it; if it needs that, build with: " + flags
+		}
+		return b, release, fail.Newf("build_failed", hint, "the command ended with exit code %d", exit.Code)
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause

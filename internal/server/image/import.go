@@ -47,17 +47,17 @@ func (s *Store) Import(ctx context.Context, r io.Reader, as string, progress fun
 		}
 		names = append(names, ref)
 	}
-	err = s.opened(ctx, r, progress, func(a *archive, m *meter) (err error) {
+	err = opened(ctx, s, r, progress, func(a *archive, m *meter) (err error) {
 		one, err = a.take(ctx, as, names, m)
 		return err
 	})
 	return one, err
 }
 
-// ImportAll is Import of all images of an archive, each by a name that it has there. If one of
+// ImportAll is a store's Import of all images of an archive, each by a name that it has there. If one of
 // them is refused, those before it are here all the same.
-func (s *Store) ImportAll(ctx context.Context, r io.Reader, progress func(Progress)) (all []Image, err error) {
-	err = s.opened(ctx, r, progress, func(a *archive, m *meter) error {
+func ImportAll(ctx context.Context, s *Store, r io.Reader, progress func(Progress)) (all []Image, err error) {
+	err = opened(ctx, s, r, progress, func(a *archive, m *meter) error {
 		names := a.names()
 		if _, _, err := a.image("", nil); err == nil || len(names) < 2 {
 			one, err := a.take(ctx, "", nil, m)
@@ -78,7 +78,7 @@ func (s *Store) ImportAll(ctx context.Context, r io.Reader, progress func(Progre
 }
 
 // opened calls take with an archive that has come, and removes it.
-func (s *Store) opened(ctx context.Context, r io.Reader, progress func(Progress), take func(*archive, *meter) error) (err error) {
+func opened(ctx context.Context, s *Store, r io.Reader, progress func(Progress), take func(*archive, *meter) error) (err error) {
 	m := &meter{tell: progress}
 	dir, err := os.MkdirTemp(s.path(stagingFolder), "import-")
 	if err != nil {

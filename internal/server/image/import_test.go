@@ -341,7 +341,7 @@ func TestImportAll(t *testing.T) {
 		"nothing":     {nil, nil, "image_bad"},
 	} {
 		s := storeIn(t, t.TempDir(), nil)
-		all, err := s.ImportAll(t.Context(), bytes.NewReader(test.text), nil)
+		all, err := ImportAll(t.Context(), s, bytes.NewReader(test.text), nil)
 		if test.code != "" {
 			wantCode(t, err, test.code, "")
 			continue

@@ -35,7 +35,7 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 		return err
 	}
 	if len(users) > 0 {
-		return fail.Newf("image_in_use", "cove rm "+users[0], "image %s is in use by %s", nameOrDigest, strings.Join(users, ", "))
+		return fail.Newf("image_in_use", "see which sprites those are: cove list; an image that is not used is removed by: cove image rm "+nameOrDigest, "image %s is in use by %s", nameOrDigest, strings.Join(users, ", "))
 	}
 	had, err := pathsOf(row)
 	if err != nil {
@@ -182,7 +182,7 @@ func (s *Store) doom(ctx context.Context, mayGo func(path string) bool) (doomed 
 	if err != nil {
 		return nil, 0, err
 	}
-	paths, err := s.needless(rows)
+	paths, err := needless(s, rows)
 	if err != nil {
 		return nil, 0, err
 	}

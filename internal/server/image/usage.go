@@ -13,7 +13,7 @@ var contentFolders = []string{blobFolder, partialFolder, layerFolder, mergedFold
 
 // DiskBytes is what all images take on the disk: what was received of them and what was extracted,
 // each layer once, and downloads that are not at their end.
-func (s *Store) DiskBytes() (int64, error) {
+func DiskBytes(s *Store) (int64, error) {
 	all, err := s.contents()
 	var bytes int64
 	for _, path := range all {
@@ -22,14 +22,21 @@ func (s *Store) DiskBytes() (int64, error) {
 	return bytes, err
 }
 
-// Prunable is what Prune would remove, and the names that those images have.
-func (s *Store) Prunable(ctx context.Context, used func(digest string) bool) (p Pruned, names []string, err error) {
+// A Pruning is what Prune would remove.
+type Pruning struct {
+	Pruned
+	Names map[string][]string // that the images have, by their digests
+}
+
+// Prunable says what Prune of a store would remove.
+func Prunable(ctx context.Context, s *Store, used func(digest string) bool) (p Pruning, err error) {
 	s.mu.Lock() // nobody pins meanwhile
 	defer s.mu.Unlock()
 	rows, err := s.o.Store.List(ctx)
 	if err != nil {
-		return p, nil, err
+		return p, err
 	}
+	p.Names = map[string][]string{}
 	var kept []store.Image
 	for _, row := range rows {
 		if used(row.Digest) || s.held[row.Digest] > 0 {
@@ -38,19 +45,19 @@ func (s *Store) Prunable(ctx context.Context, used func(digest string) bool) (p 
 		}
 		p.Images = append(p.Images, row.Digest)
 		for _, name := range row.Names {
-			names = append(names, familiar(name))
+			p.Names[row.Digest] = append(p.Names[row.Digest], familiar(name))
 		}
 	}
-	paths, err := s.needless(kept)
+	paths, err := needless(s, kept)
 	for _, path := range paths {
 		p.Bytes += s.sizeOf(path)
 	}
-	return p, names, err
+	return p, err
 }
 
 // needless are the paths, below the store's folder, that none of these images has and no call needs.
 // The caller holds mu.
-func (s *Store) needless(rows []store.Image) ([]string, error) {
+func needless(s *Store, rows []store.Image) ([]string, error) {
 	kept := map[string]bool{}
 	for _, row := range rows {
 		paths, err := pathsOf(row)
