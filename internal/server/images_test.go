@@ -213,3 +213,52 @@ func TestPruneImages(t *testing.T) {
 		t.Errorf("with nothing to do: %s, %v", text, err)
 	}
 }
+
+// TestBuildRefusals: what can't be built is refused before the first step, and says why.
+func TestBuildRefusals(t *testing.T) {
+	s := withImages(t)
+	all := cove.Images{Client: s.Client()}
+	for what, test := range map[string]struct{ text, code, says string }{
+		"too many layers":     {"FROM scratch AS a\n" + strings.Repeat("COPY <<x /x\nx\n", 100) + "FROM a\n" + strings.Repeat("COPY <<x /x\nx\n", 28), "dockerfile_unsupported", "Dockerfile:257: the image would have more than 127 layers"},
+		"no stage, no image":  {"FROM scratch\nWORKDIR /x\nCOPY --from=127.0.0.1:1/nostage /a /b\n", "registry_unreachable", `Dockerfile:3: no stage before this one is named "127.0.0.1:1/nostage", and as an image: `},
+		"a RUN with no image": {"FROM scratch\nRUN x\n", "dockerfile_bad", "nothing could run there"},
+		"a name of an image":  {"FROM 127.0.0.1:1/none\n", "registry_unreachable", "the registry 127.0.0.1:1 can't be reached"},
+	} {
+		steps := 0
+		_, err := all.Build(t.Context(), cove.ImageBuild{Dockerfile: test.text}, nil, func(e cove.ImageBuildEvent) {
+			if e.Type == cove.BuildStep && what != "a RUN with no image" {
+				steps++
+			}
+		})
+		if !hasCode(err, test.code) || !strings.Contains(err.Error(), test.says) || steps > 0 {
+			t.Errorf("%s: after %d steps %v", what, steps, err)
+		}
+		if e, ok := errors.AsType[*sprites.Error](err); ok && e.Code == "registry_unreachable" && !strings.Contains(e.Hint, "cove image list") {
+			t.Errorf("%s: the hint is %q", what, e.Hint)
+		}
+	}
+	// As in Docker, an argument that nothing declares is no error.
+	var warned string
+	_, err := all.Build(t.Context(), cove.ImageBuild{Dockerfile: "FROM scratch\nARG ONE\nWORKDIR /x\n", Args: map[string]string{"TOW": "1"}}, nil, func(e cove.ImageBuildEvent) {
+		if e.Type == cove.BuildWarning {
+			warned += e.Text
+		}
+	})
+	if err != nil || !strings.Contains(warned, `ARG "TOW"`) || !strings.Contains(warned, "ONE") {
+		t.Errorf("an unknown argument: %q, %v", warned, err)
+	}
+}
+
+// TestNoDefaultImage: if the default image is not here, a sprite that names no image is refused, and
+// the hint has more than a pull.
+func TestNoDefaultImage(t *testing.T) {
+	s := withImages(t, func(s *server.Server) { s.DefaultImage = "default:1" })
+	_, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: "paint"})
+	e, ok := errors.AsType[*sprites.Error](err)
+	if !ok || e.Code != "image_not_found" || !strings.Contains(e.Message, "the server's default image default:1") || !strings.Contains(e.Hint, "cove image pull default:1;") || !strings.Contains(e.Hint, "cove image build -t default:1 ") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: "paint", Config: &sprites.Config{Image: "other:1"}}); !hasCode(err, "image_not_found") || strings.Contains(err.Error(), "default") {
+		t.Errorf("another image: %v", err)
+	}
+}

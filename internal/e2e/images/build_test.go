@@ -176,15 +176,7 @@ func TestBuild(t *testing.T) {
 func TestBuildTmp(t *testing.T) {
 	need.Program(t, "busybox", "busybox-static")
 	h := e2e.NewHost(t)
-	saved := filepath.Join(filepath.Dir(h.Home), "saved.tar")
-	small, err := name.NewTag("small:1")
-	if err == nil {
-		err = tarball.WriteToFile(saved, small, imageOf(t, v1.Config{Env: []string{"PATH=/bin"}}, busyboxLayer(t)))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.Run("", "cove", "image", "import", saved)
+	importSmall(t, h)
 	write(t, filepath.Join(filepath.Dir(h.Home), "app/Dockerfile"), `FROM small:1 AS fetch
 USER 7:8
 RUN echo hi >/tmp/x && stat -c %a /tmp
@@ -200,6 +192,33 @@ RUN cat /from/y && ls -A /tmp
 	h.Run("", "cove", "create", "paint", "--image", "app")
 	if got := h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "ls -A /from; ls -A /tmp; grep -c ' /tmp ' /proc/mounts"); got != "y\n1\n" {
 		t.Errorf("the image has %q", got)
+	}
+}
+
+// importSmall has a server have the image small:1, which has busybox.
+func importSmall(t *testing.T, h *e2e.Host) {
+	t.Helper()
+	saved := filepath.Join(filepath.Dir(h.Home), "saved.tar")
+	small, err := name.NewTag("small:1")
+	if err == nil {
+		err = tarball.WriteToFile(saved, small, imageOf(t, v1.Config{Env: []string{"PATH=/bin"}}, busyboxLayer(t)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Run("", "cove", "image", "import", saved)
+}
+
+// TestBuildRefused: if the network rules refuse something to a RUN that fails, the build says so, and
+// how to allow it.
+func TestBuildRefused(t *testing.T) {
+	need.Program(t, "busybox", "busybox-static")
+	h := e2e.NewHost(t)
+	importSmall(t, h)
+	write(t, filepath.Join(filepath.Dir(h.Home), "app/Dockerfile"), "FROM small:1\nRUN wget -O- http://203.0.113.80/ || wget -O- http://203.0.113.80/\n")
+	out, code := h.Try("app", "cove", "image", "build", "-q", ".")
+	if code == 0 || strings.Count(out, "refused by the network rules: 203.0.113.80:80; allow it: --allow 203.0.113.80:80\n") != 1 || !strings.Contains(out, "build with: --allow 203.0.113.80:80\n") {
+		t.Errorf("exit code %d: %s", code, out)
 	}
 }
 
