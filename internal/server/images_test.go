@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -19,6 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
@@ -246,6 +249,40 @@ func TestBuildRefusals(t *testing.T) {
 	})
 	if err != nil || !strings.Contains(warned, `ARG "TOW"`) || !strings.Contains(warned, "ONE") {
 		t.Errorf("an unknown argument: %q, %v", warned, err)
+	}
+}
+
+// TestBuildVolume: the folders of a VOLUME are in the image, and new folders have a time of now.
+func TestBuildVolume(t *testing.T) {
+	s := withImages(t)
+	began := time.Now().Add(-time.Minute)
+	all := cove.Images{Client: s.Client()}
+	_, err := all.Build(t.Context(), cove.ImageBuild{Dockerfile: "FROM scratch\nVOLUME /data /logs/all\nVOLUME [\"cache\"]\n", Names: []string{"v:1"}}, nil, nil)
+	must(t, err)
+	saved, err := all.Save(t.Context(), "v:1")
+	must(t, err)
+	defer saved.Close()
+	archive, err := io.ReadAll(saved)
+	must(t, err)
+	img, err := tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive)), nil }, nil)
+	must(t, err)
+	var got []string
+	files := mutate.Extract(img)
+	defer files.Close()
+	for r := tar.NewReader(files); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		must(t, err)
+		got = append(got, strings.TrimSuffix(h.Name, "/"))
+		if h.Typeflag != tar.TypeDir || h.ModTime.Before(began) {
+			t.Errorf("%s is a %c of %v", h.Name, h.Typeflag, h.ModTime)
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"cache", "data", "logs", "logs/all"}; !slices.Equal(got, want) {
+		t.Errorf("it has %v, want %v", got, want)
 	}
 }
 
