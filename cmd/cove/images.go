@@ -59,7 +59,7 @@ func leaves(dir string, reserve int64) func(bytes int64) error {
 			return fmt.Errorf("look how full the disk of %s is: %w", dir, err)
 		}
 		if int64(st.Bavail)*st.Bsize-bytes < reserve {
-			return fail.New("no_space", "the server's disk has no room left for this image", "make room: cove image prune")
+			return fail.New("no_space", "the server's disk has no room left for this image", "make room: cove image prune; of images that no sprite uses, too: cove image prune --all")
 		}
 		return nil
 	}
