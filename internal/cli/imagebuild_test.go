@@ -123,3 +123,42 @@ func TestPrunedLines(t *testing.T) {
 		t.Errorf("of nothing: %q", got)
 	}
 }
+
+// TestImagesOfNobody: on a data folder without a server, a command about images says how to get one.
+func TestImagesOfNobody(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	var out, errs bytes.Buffer
+	exit := Main(t.Context(), []string{"image", "list", "--data", t.TempDir()}, Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
+	if exit == 0 || !strings.Contains(errs.String(), "there is nothing at") || !strings.Contains(errs.String(), "hint: get an image with: cove image pull ") {
+		t.Errorf("exit code %d: %s%s", exit, &out, &errs)
+	}
+}
+
+// TestImageNames: names that other tools have for a command lead to ours, and remove is rm.
+func TestImageNames(t *testing.T) {
+	for typed, want := range map[string]string{"load": "cove image import", "inspect": "cove image info", "history": "cove image info"} {
+		var errs bytes.Buffer
+		if exit := Main(t.Context(), []string{"image", typed, "x"}, Streams{In: strings.NewReader(""), Out: io.Discard, Err: &errs}); exit != exitUsage || !strings.Contains(errs.String(), "did you mean "+want+"?") {
+			t.Errorf("%s: exit code %d: %s", typed, exit, &errs)
+		}
+	}
+	if c, _, err := newRootCommand(newInvocation(Streams{})).Find([]string{"image", "remove"}); err != nil || c.Name() != "rm" {
+		t.Errorf("remove is %v (%v)", c.Name(), err)
+	}
+}
+
+// TestSaveJSON: --json of a save says which file has which images.
+func TestSaveJSON(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "archive") }))
+	t.Cleanup(s.Close)
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	to := filepath.Join(t.TempDir(), "x.tar")
+	var out, errs bytes.Buffer
+	exit := Main(t.Context(), []string{"image", "save", "a:1", "b:1", "-o", to, "--json", "--url", s.URL, "--token", "x"}, Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
+	var got savedImages
+	if err := json.Unmarshal(out.Bytes(), &got); exit != 0 || err != nil || got.File != to || strings.Join(got.Images, " ") != "a:1 b:1" || got.Bytes != 7 {
+		t.Errorf("exit code %d: %s%s (%v)", exit, &out, &errs, err)
+	}
+}

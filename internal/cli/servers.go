@@ -60,7 +60,11 @@ const settingsHint = "mend that file; see what may stand in it: cove serve --hel
 func (s *chosenServer) mayStart(dir string) error {
 	start := "cove server start"
 	if _, err := os.Stat(filepath.Join(dir, "cove.db")); errors.Is(err, fs.ErrNotExist) && (readVerbs[s.verb] || needVerbs[s.verb]) {
-		return fail.Wrap("no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), "make a sprite with: cove create NAME")
+		hint := "make a sprite with: cove create NAME"
+		if strings.HasPrefix(s.verb, "image ") {
+			hint = "get an image with: cove image pull debian:12"
+		}
+		return fail.Wrap("no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), hint)
 	}
 	set, err := config.ReadServe(filepath.Join(dir, config.ServeFile), false, nil)
 	if err != nil {
