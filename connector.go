@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Connector is a named upstream of a cove server. What a sprite that it is granted
-// to sends to http://NAME.connect.internal/ goes there, with the headers added
+// Connector is a named upstream of a cove server. If a sprite that it is granted to sends
+// a request to http://NAME.connect.internal/, it goes there, with the headers added
 // outside of the sprite. It serves nobody until it is granted.
 type Connector struct {
 	Name     string `json:"name"`
@@ -36,7 +36,7 @@ type Connector struct {
 	// the upstream's usual URLs a repository is named.
 	Git bool `json:"git,omitempty"`
 
-	// What follows is not of the definition, and ignored where that is set.
+	// These fields are not of the definition, and ignored in one.
 	Grants    []ConnectorGrant `json:"grants,omitempty"`
 	CreatedAt time.Time        `json:"created_at,omitzero"`
 	UpdatedAt time.Time        `json:"updated_at,omitzero"`
@@ -48,8 +48,8 @@ type ConnectorLimits struct {
 	Requests          int64 `json:"requests,omitempty"`      // ever
 	BytesPerDay       int64 `json:"bytes_per_day,omitempty"` // of bodies, both ways, from midnight UTC on
 
-	// What models use, as their answers tell. An answer that is cut short, or tells
-	// nothing, counts a token for every four bytes of it and of its request. Requests
+	// Limits on the use of models, as their answers tell it. An answer that is cut short,
+	// or tells nothing, counts a token for every four bytes of it and of its request. Requests
 	// under way when a limit is reached, 8 at most, are let end.
 	TokensPerDay int64   `json:"tokens_per_day,omitempty"` // of input and output
 	USDPerDay    float64 `json:"usd_per_day,omitempty"`    // by the connector's prices

@@ -27,7 +27,8 @@ type Image struct {
 	DiskBytes int64        `json:"disk_bytes"`          // extracted; layers may be other images', too
 	CreatedAt time.Time    `json:"created_at,omitzero"` // zero: the image does not say
 	PulledAt  time.Time    `json:"pulled_at"`
-	UsedBy    []string     `json:"used_by"` // sprites, of those that the token reaches
+	UsedBy    []string     `json:"used_by"`        // sprites, of those that the token reaches
+	Pool      bool         `json:"pool,omitempty"` // the server keeps sandboxes over it ready, and so it stays
 }
 
 // ImageConfig is what an image says of how its programs are run.

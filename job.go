@@ -53,11 +53,16 @@ type JobSettings struct {
 	AgentCommand string `json:"agent_command,omitempty"`
 	Permissions  string `json:"permissions,omitempty"`
 
-	TimeoutSec  int64  `json:"timeout_seconds"` // running time; 0: the server's default
-	Guards      Guards `json:"guards,omitzero"`
-	Interactive bool   `json:"interactive,omitempty"`
-	Converse    bool   `json:"converse,omitempty"` // the agent waits for messages instead of ending
-	Remove      bool   `json:"remove,omitempty"`   // delete the sprite once pulled
+	TimeoutSec int64  `json:"timeout_seconds"` // running time; 0: the server's default
+	Guards     Guards `json:"guards,omitzero"`
+	// Profile names the server's settings that stand in for what a request leaves out; empty:
+	// none do. ProfileRevision is the one that a job was made with, which the server says.
+	Profile         string `json:"profile,omitempty"`
+	ProfileRevision int64  `json:"profile_revision,omitempty"`
+
+	Interactive bool `json:"interactive,omitempty"`
+	Converse    bool `json:"converse,omitempty"` // the agent waits for messages instead of ending
+	Remove      bool `json:"remove,omitempty"`   // delete the sprite once pulled
 
 	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it; lists of jobs leave it out
 	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own; in a job without its text
@@ -94,7 +99,11 @@ type JobRequest struct {
 	Author  Person          `json:"author"`
 	Config  *sprites.Config `json:"config,omitempty"`
 	Include []string        `json:"include,omitempty"`
-	Env     []string        `json:"env,omitempty"` // KEY=VALUE for the agent
+
+	// Env are the agent's variables, KEY=VALUE. In a value, {secret:NAME} stands for a secret
+	// of the server, as in a connector's headers. The server puts it in when it hands the job
+	// to its sprite. It keeps the reference, sealed as all of the request.
+	Env []string `json:"env,omitempty"`
 
 	SetupScript *SetupScript   `json:"setup_script,omitempty"` // nil: there is none
 	Settings    []SettingsFile `json:"settings,omitempty"`     // the person's, for the agent
@@ -117,6 +126,7 @@ type JobPreview struct {
 	Sprite        string                 `json:"sprite,omitempty"` // empty: one would be made
 	Connectors    []JobConnector         `json:"connectors,omitempty"`
 	EnvNames      []string               `json:"env_names,omitempty"`
+	Secrets       []string               `json:"secrets,omitempty"`  // that the variables refer to, by name
 	Settings      []string               `json:"settings,omitempty"` // the paths of the person's
 	Guards        Guards                 `json:"guards,omitzero"`
 	TimeoutSec    int64                  `json:"timeout_seconds,omitempty"`
@@ -222,6 +232,11 @@ type JobProgress struct {
 
 	JobEnding // of a job that has not ended
 
+	// Place is which of the jobs it is that wait for their turn among those of the profile,
+	// from 1; 0: it does not wait. TurnAt is when its turn came; nil: it had not to wait, or waits.
+	Place  int        `json:"place,omitempty"`
+	TurnAt *time.Time `json:"turn_at,omitempty"`
+
 	ReadyAt   *time.Time `json:"ready_at,omitempty"` // when its agent was installed and its sprite made; nil: with the row
 	StartedAt *time.Time `json:"started_at,omitempty"`
 }
@@ -240,6 +255,7 @@ type Job struct {
 	OwnsSprite bool        `json:"owns_sprite"`
 	Workdir    string      `json:"workdir,omitempty"`   // the clone, in the sprite
 	EnvNames   []string    `json:"env_names,omitempty"` // of the variables that the agent has been given
+	Secrets    []string    `json:"secrets,omitempty"`   // of the server, by name, that its variables refer to
 	Settings   []string    `json:"settings,omitempty"`  // the paths of the person's
 	Install    *JobInstall `json:"install,omitempty"`   // nil: nothing had to be installed
 	RetryOf    string      `json:"retry_of,omitempty"`  // the job that this one does again
@@ -312,12 +328,13 @@ type JobAnswer struct {
 type JobEvent struct {
 	Seq  int64     `json:"seq"`
 	Time time.Time `json:"time"`
-	Type string    `json:"type"` // state, output, event, input, notice, exit, collected, end
+	Type string    `json:"type"` // state, step, output, event, input, notice, exit, collected, end
 
-	State  JobState `json:"state,omitempty"`  // state
-	Stream string   `json:"stream,omitempty"` // output: stdout or stderr; setup: both, of the setup script
-	Text   string   `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; input: what a person sent; notice: for people
-	Cut    bool     `json:"cut,omitempty"`    // output: the line was longer than a line may be and goes on in the next event
+	State  JobState  `json:"state,omitempty"`  // state
+	Step   *StepTurn `json:"step,omitempty"`   // step
+	Stream string    `json:"stream,omitempty"` // output: stdout or stderr; setup: both, of the step that runs
+	Text   string    `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; input: what a person sent; notice: for people
+	Cut    bool      `json:"cut,omitempty"`    // output: the line was longer than a line may be and goes on in the next event
 
 	ExitCode *int     `json:"exit_code,omitempty"` // exit
 	Reason   string   `json:"reason,omitempty"`    // exit: as JobEnd's
@@ -354,7 +371,10 @@ type JobSpec struct {
 	Shallow      []string   `json:"shallow,omitempty"` // as in JobStart
 	Store        string     `json:"store,omitempty"`   // RepositoryStore; empty: nothing is kept
 	Author       Person     `json:"author"`
-	Setup        [][]string `json:"setup,omitempty"` // commands before the agent, in Workdir; a failure ends the job in phase prepare
+	Program      string     `json:"program,omitempty"` // that Install brings
+	Needs        []string   `json:"needs,omitempty"`   // programs that Install needs where Program is missing, and which are installed: node
+	Install      [][]string `json:"install,omitempty"` // commands that bring the agent, in Workdir; a failure ends the job in phase prepare
+	Setup        [][]string `json:"setup,omitempty"`   // after Install; the same
 	Argv         []string   `json:"argv"`
 	Env          []string   `json:"env"`
 	TimeoutSec   int64      `json:"timeout_seconds"` // of running time, counting neither sleep nor what a person is waited for; 0: none

@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
 
 // Secret describes a secret of a cove server: a value that it keeps encrypted, and
-// adds to what goes through a connector. No call returns the value.
+// adds to what goes through a connector, or to a variable of a job. No call returns the value.
 type Secret struct {
 	Name      string    `json:"name"`
 	CreatedAt time.Time `json:"created_at"`
@@ -44,10 +45,15 @@ func (c *Client) Secrets(ctx context.Context) ([]Secret, error) {
 	return list.Secrets, nil
 }
 
-// DeleteSecret forgets a secret. Connectors that need it serve nobody until it is
-// set again.
-func (c *Client) DeleteSecret(ctx context.Context, name string) error {
-	if err := c.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "secrets", name)}, nil); err != nil {
+// DeleteSecret forgets a secret. One that a connector names, or a job that has not ended, is
+// forgotten only by force: the connector serves nobody until it is set again, and the job
+// can't begin.
+func (c *Client) DeleteSecret(ctx context.Context, name string, opts sprites.DeleteOptions) error {
+	query := url.Values{}
+	if opts.Force {
+		query.Set("force", "true")
+	}
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "secrets", name), Query: query}, nil); err != nil {
 		return fmt.Errorf("delete secret %s: %w", name, err)
 	}
 	return nil

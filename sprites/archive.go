@@ -26,6 +26,7 @@ type Imported struct {
 type ExportOptions struct {
 	Checkpoint  string
 	Environment bool
+	WithBase    bool // the image that its disk is over, too, which needs the verb admin
 }
 
 // Export returns a sprite of a cove server as an archive, to be read to its end and
@@ -37,6 +38,9 @@ func (s *Sprite) Export(ctx context.Context, o ExportOptions) (io.ReadCloser, er
 	}
 	if o.Environment {
 		query.Set("environment", "true")
+	}
+	if o.WithBase {
+		query.Set("with_base", "true")
 	}
 	resp, err := s.client.Do(ctx, Request{Method: http.MethodGet, Path: s.path("export"), Query: query})
 	if err != nil {
@@ -50,6 +54,7 @@ type ImportOptions struct {
 	Name    string   // empty: the one in the archive
 	Labels  []string // those in the archive don't count
 	MaxSize int64    // of what is unpacked; 0: most of what is free on the server's disk
+	Pull    bool     // get the image that it is over, if that is not there, from the registry that the archive names
 }
 
 // Import makes a sprite of an archive, on a cove server. It is there once the whole
@@ -64,6 +69,9 @@ func (c *Client) Import(ctx context.Context, archive io.Reader, o ImportOptions)
 	}
 	if o.MaxSize > 0 {
 		query.Set("max_size", strconv.FormatInt(o.MaxSize, 10))
+	}
+	if o.Pull {
+		query.Set("pull", "true")
 	}
 	var done Imported
 	err := c.Call(ctx, Request{Method: http.MethodPost, Path: Path("v1", "sprites", "import"), Query: query, Body: archive}, &done)

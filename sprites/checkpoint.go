@@ -31,8 +31,8 @@ type CheckpointDetails struct {
 	PauseMilliseconds float64  `json:"pause_ms,omitempty"` // how long what ran stood still for it
 
 	// CopiedBytes is what was copied in the pause: files that were open for writing,
-	// or still open since they were written, when their layer was sealed. What ran goes
-	// on with the copies.
+	// or still open since they were written, when their layer was sealed. The programs
+	// go on with the copies.
 	CopiedBytes int64 `json:"copied_bytes"`
 
 	MemoryBytes   int64  `json:"memory_bytes,omitempty"`    // of what was kept of its memory; 0: nothing was

@@ -259,10 +259,14 @@ func closeBody(body io.ReadCloser) {
 }
 
 // withoutURL takes the method and URL off an error of net/http: callers say
-// what they were doing, and a URL may be long (a command line is in it).
+// what they were doing, and a URL may be long (a command line is in it). A server that goes
+// away before it answers is io.ErrUnexpectedEOF: io.EOF is the good end of something.
 func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
-		return u.Err
+		err = u.Err
+	}
+	if err == io.EOF { //nolint:errorlint // net/http's own
+		return io.ErrUnexpectedEOF
 	}
 	return err
 }

@@ -123,7 +123,7 @@ func (c *Client) Upgrade(ctx context.Context, name string) error {
 
 // DeleteOptions are cove's additions to a delete.
 type DeleteOptions struct {
-	Force bool // also where that loses work that nobody has pulled
+	Force bool // also where that loses work that nobody has pulled, or something that is needed
 }
 
 // Delete destroys a sprite and its disk.

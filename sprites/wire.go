@@ -90,7 +90,7 @@ type Details struct {
 }
 
 // Held says why a sprite does not run, whoever wants it to, until something changes.
-// What runs in it stands still, and goes on then.
+// All that runs in it stands still, and goes on then.
 type Held struct {
 	Code    string    `json:"error"` // as in an ErrorBody: "disk_limit", "disk_full"
 	Message string    `json:"message"`
@@ -521,6 +521,18 @@ type ServerInfo struct {
 type Pool struct {
 	Size  int `json:"size"`
 	Ready int `json:"ready"` // of them now
+
+	Parts []PoolPart `json:"parts,omitempty"` // one for each base
+}
+
+// PoolPart is how many sandboxes a server keeps ready over one base.
+type PoolPart struct {
+	Image  string `json:"image"`            // as the server was told; HostBase: the tools of its machine
+	Digest string `json:"digest,omitempty"` // of the image that this names now; empty: it is not there, or HostBase
+	Size   int    `json:"size"`
+	Ready  int    `json:"ready"`
+	Error  string `json:"error,omitempty"` // why it is not full, if something is wrong
+	Hint   string `json:"hint,omitempty"`  // what to type then
 }
 
 // SandboxLogs are the logs of a sprite's last sandboxes, for people (GET

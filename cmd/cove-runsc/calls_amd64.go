@@ -26,6 +26,7 @@ func init() {
 	changes[unix.SYS_OPEN] = func(args arch.SyscallArguments) (changed, bool) {
 		return opened(linux.AT_FDCWD, args[0].Pointer(), args[1].Uint())
 	}
+	clones = append(clones, unix.SYS_FORK, unix.SYS_VFORK)
 	for _, number := range []uintptr{unix.SYS_LINK, unix.SYS_LCHOWN} {
 		changes[number] = func(args arch.SyscallArguments) (changed, bool) {
 			return changed{linux.AT_FDCWD, args[0].Pointer(), false}, true

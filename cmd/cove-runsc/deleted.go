@@ -151,9 +151,11 @@ func (d *deletedFiles) StateLoad(_ gocontext.Context, s state.Source) {
 	s.AfterLoad(d.give)
 }
 
+// PrepareSave is called before anything is saved, and may refuse it.
+func (*deletedFiles) PrepareSave(ctx context.Context) error { return checkNetworks(ctx) }
+
 func (*deletedFiles) Release(context.Context)                                           {}
 func (*deletedFiles) Sync(context.Context) error                                        { return nil }
-func (*deletedFiles) PrepareSave(context.Context) error                                 { return nil }
 func (d *deletedFiles) BeforeResume(context.Context)                                    { d.drop() }
 func (*deletedFiles) CompleteRestore(context.Context, vfs.CompleteRestoreOptions) error { return nil }
 

@@ -36,6 +36,8 @@ func main() {
 		return
 	case "boot": // the sandbox's process
 		os.Args = limited(os.Args, cgroup.Process{}.Limits(), runtime.NumCPU())
+		boundTasks()
+		refuseOverlays()
 		collectLater()
 		saveDeletedWhole()
 		keepTimes()

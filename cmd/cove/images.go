@@ -2,14 +2,15 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"io"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/image"
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim/base"
 )
 
@@ -26,13 +27,36 @@ func (i images) Resolve(ctx context.Context, reference string) (digest string, e
 	return one.Digest, err
 }
 
+// Pack returns the archive of an image, for that of a sprite.
+func (i images) Pack(ctx context.Context, digest string) (a archive.Image, done func(), err error) {
+	packed, err := image.Pack(ctx, i.store, digest)
+	if err != nil {
+		return a, nil, err
+	}
+	return archive.Image{Bytes: packed.Bytes, Write: func(w io.Writer) error { return packed.Write(ctx, w) }}, packed.Close, nil
+}
+
+// Bring takes an image that has come with a sprite.
+func (i images) Bring(ctx context.Context, digest string, r io.Reader) (finish func(used bool), err error) {
+	return image.Bring(ctx, i.store, digest, r)
+}
+
+// Pull gets the image of a digest from its registry.
+func (i images) Pull(ctx context.Context, reference, digest string) error {
+	one, err := i.store.Pull(ctx, reference, image.PullOptions{})
+	if err == nil && one.Digest != digest {
+		err = fail.Newf("image_not_found", "", "%s is another image than %s", reference, digest)
+	}
+	return err
+}
+
 // ground is an image as disks lie on it.
 func (i images) ground(ctx context.Context, digest string) (base.Image, error) {
 	one, err := i.store.Get(ctx, digest)
 	if err != nil {
 		return base.Image{}, err
 	}
-	lowers, err := i.store.Lowers(digest)
+	lowers, err := i.store.Lowers(ctx, digest)
 	if err != nil {
 		return base.Image{}, err
 	}
@@ -51,16 +75,14 @@ func unfit(dir string) func(digest string) error {
 	return func(digest string) error { return base.RemoveFittings(filepath.Join(dir, "base"), digest) }
 }
 
-// leaves returns a check that what is about to be written leaves the reserve of a folder's disk.
-func leaves(dir string, reserve int64) func(bytes int64) error {
+// room returns a check that what is about to be written of an image leaves the reserve of a host's
+// disk, and what others have claimed of it.
+func room(host *sprite.Host) func(bytes int64) error {
 	return func(bytes int64) error {
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); err != nil {
-			return fmt.Errorf("look how full the disk of %s is: %w", dir, err)
-		}
-		if int64(st.Bavail)*st.Bsize-bytes < reserve {
+		err := sprite.Room(host, bytes)
+		if errors.Is(err, sprite.ErrNoRoom) {
 			return fail.New("no_space", "the server's disk has no room left for this image", "make room: cove image prune; of images that no sprite uses, too: cove image prune --all")
 		}
-		return nil
+		return err
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -50,7 +51,7 @@ type serveOptions struct {
 	idle       time.Duration
 	hibernate  time.Duration
 	maxRunning int
-	pool       int
+	pool       []string
 	image      string
 	reserve    string
 	timeout    time.Duration
@@ -59,6 +60,7 @@ type serveOptions struct {
 	headers    []string
 	suspend    bool
 	older      bool
+	forget     bool
 
 	given    bool   // addr was
 	config   string // a file of these, which the flags given go before
@@ -88,14 +90,15 @@ TOML: idle = "30m", pool = 2, name = ["cove.example.org"]. Those given here go b
 If an older cove.db was put back, the server refuses to start. With --accept-older-store it
 goes on: it moves layers and memories that cove.db does not know to aside/ in the data
 folder, and removes none. It ends sandboxes that cove.db does not know, and keeps their
-memory there.
+memory there. If secret.key was lost, it refuses, too: --forget-sealed gives up what that
+key has sealed, which are secrets, backends' tokens, and what jobs could be retried with.
 
 As an ordinary user the server runs in a user namespace of its own, for which it needs
 newuidmap and subordinate ids (see: cove doctor).`,
 		Example: `  cove serve
   cove serve --addr 127.0.0.1:0 --data ./data --idle 30m --hibernate 2h
   cove serve --pool 4
-  cove serve --default-image debian:12
+  cove serve --default-image debian:12 --pool 2 --pool golang:1.25=1
   cove serve --connector local-model=http://127.0.0.1:11434
   cove serve --connector api=https://API-HOST --connector-header 'api=x-api-key: $API_KEY'`,
 		Args: cobra.NoArgs,
@@ -151,7 +154,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.DurationVar(&o.idle, "idle", 30*time.Second, "how long a sprite that does not say stays awake unused, before it is paused; 0: for ever")
 	f.DurationVar(&o.hibernate, "hibernate", 5*time.Minute, "after how long unused its memory goes to disk, if it does not say; 0: never")
 	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once, besides those that are paused; 0: any number")
-	f.IntVar(&o.pool, "pool", 0, "sandboxes, besides --max-running, that are kept ready for new sprites without limits or --include, some 30 MB of memory each")
+	f.StringArrayVar(&o.pool, "pool", nil, "`[IMAGE=]N`: so many sandboxes, besides --max-running, are kept ready for new sprites without limits or --include, some 30 MB of memory each: over IMAGE (host: this machine's own tools), or else over what sprites start from that name nothing (repeatable)")
 	f.StringVar(&o.image, "default-image", "", "what new sprites start from that name no image, such as debian:12; get it with: cove image pull (if not given: this machine's own tools)")
 	f.StringVar(&o.reserve, "disk-reserve", "", "what sprites leave free of the data folder's disk, such as 5G: at less, who writes is paused until there is more; 0: nothing (if not given: 1G, or 5 % of a disk of less than 20G)")
 	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "running time of a job that does not say")
@@ -160,6 +163,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
 	f.StringArrayVar(&o.headers, "connector-header", nil, "'NAME=HEADER: VALUE' added to what goes through a connector; $VAR is taken from the environment (repeatable)")
 	f.BoolVar(&o.check, "check", false, "say what is wrong with the settings or the data folder, and end")
+	f.BoolVar(&o.forget, "forget-sealed", false, "give up what the key of the secrets does not open: secrets, backends, and the settings of jobs")
 	f.BoolVar(&o.older, "accept-older-store", false, "go on with a cove.db that is older than the rest of the data folder; what it does not know is moved to aside/ there")
 	return cmd
 }
@@ -205,7 +209,7 @@ const anyPort = "127.0.0.1:0"
 func givenFlags(flags *pflag.FlagSet) []string {
 	var given []string
 	flags.Visit(func(f *pflag.Flag) {
-		if f.Hidden || slices.Contains([]string{"data", "check", "accept-older-store"}, f.Name) {
+		if f.Hidden || slices.Contains([]string{"data", "check", "accept-older-store", "forget-sealed"}, f.Name) {
 			return
 		}
 		values := []string{f.Value.String()}
@@ -230,14 +234,45 @@ func checkSettings(o serveOptions, dir string) error {
 		at = filepath.Dir(at)
 	}
 	_, reserveErr := diskReserve(o.reserve, at)
-	return errors.Join(checkPool(o.pool), connectorErr, reserveErr, private.Fit(dir))
+	_, poolErr := parsePool(o.pool, o.image)
+	return errors.Join(poolErr, connectorErr, reserveErr, private.Fit(dir))
 }
 
-func checkPool(n int) error {
-	if n < 0 || n > maxPool {
-		return fmt.Errorf("--pool %d: from 0 to %d", n, maxPool)
+// parsePool reads the flags --pool. image is the default image; empty: there is none.
+func parsePool(specs []string, image string) (parts []sprite.PoolPart, err error) {
+	seen, sum := map[string]bool{}, 0
+	for _, spec := range specs {
+		part := sprite.PoolPart{Image: cmp.Or(image, sprites.HostBase)}
+		number := spec
+		if name, after, ok := strings.Cut(spec, "="); ok {
+			part.Image, number = name, after
+			if err := checkPooled(name); err != nil {
+				return nil, fmt.Errorf("--pool %s: %w", spec, err)
+			}
+		}
+		if part.Size, err = strconv.Atoi(number); err != nil || part.Size < 0 || part.Size > maxPool {
+			return nil, fmt.Errorf("--pool %s: write N or IMAGE=N, with N from 0 to %d", spec, maxPool)
+		}
+		if seen[part.Image] {
+			return nil, fmt.Errorf("--pool %s: given twice for %s; leave one of them out", spec, part.Image)
+		}
+		seen[part.Image] = true
+		if sum += part.Size; part.Size > 0 {
+			parts = append(parts, part)
+		}
 	}
-	return nil
+	if sum > maxPool {
+		return nil, fmt.Errorf("--pool: %d sandboxes in all are more than %d", sum, maxPool)
+	}
+	return parts, nil
+}
+
+// checkPooled refuses what can't be the name of an image, nor the host base.
+func checkPooled(name string) error {
+	if name == sprites.HostBase {
+		return nil
+	}
+	return image.CheckReference(name)
 }
 
 // checkDefaultImage refuses what can't be the name of an image. Empty: there is none.
@@ -306,7 +341,8 @@ func errNoListen(err error) error {
 
 // serve runs a server until a signal ends it.
 func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err error) {
-	if err := checkPool(o.pool); err != nil {
+	pool, err := parsePool(o.pool, o.image)
+	if err != nil {
 		return err
 	}
 	connectors, err := parseConnectors(o.connectors, o.headers, os.LookupEnv)
@@ -365,19 +401,20 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return err
 	}
 	defer closing(&err, lock)
-	openStore := store.Open
-	if o.older {
-		openStore = store.OpenOlder
-	}
-	st, err := openStore(ctx, filepath.Join(dir, "cove.db"))
+	st, err := store.Options{Older: o.older, ForgetSealed: o.forget}.Open(ctx, filepath.Join(dir, "cove.db"))
 	if err != nil {
 		return err
 	}
 	defer closing(&err, st)
-	stored, err := image.New(image.Options{Dir: filepath.Join(dir, "oci"), Store: st.Images, UserNS: userns.Inside(), Removed: unfit(dir), Claim: leaves(dir, reserve), Logger: logger})
+	host := &sprite.Host{
+		Store: st, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: pool,
+		DiskReserve: reserve, Registries: new(registries.Finder).Hosts, Connectors: connectors,
+	}
+	stored, err := image.New(image.Options{Dir: filepath.Join(dir, "oci"), Store: st.Images, UserNS: userns.Inside(), Removed: unfit(dir), Claim: room(host), Logger: logger})
 	if err != nil {
 		return err
 	}
+	defer closing(&err, stored)
 	sayDefaultImage(ctx, stored, o.image, logger)
 	rt := &gvisor.Runtime{
 		Dir: dir, Shim: []string{self, "shim"}, Runsc: runsc, Guest: guest,
@@ -385,11 +422,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	}
 	defer closing(&err, rt)
 	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: cli.Version(), Flags: o.flags, Names: o.names, Domain: o.domain, Images: stored, DefaultImage: o.image}
-	host := &sprite.Host{
-		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: o.pool, URL: srv.SpriteURL,
-		DiskReserve: reserve, Images: images{stored},
-		Registries: new(registries.Finder).Hosts, Connectors: connectors,
-	}
+	host.Runtime, host.Images, host.URL = rt, images{stored}, srv.SpriteURL
 	if err := host.Start(ctx); err != nil {
 		return err
 	}

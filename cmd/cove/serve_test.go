@@ -4,11 +4,13 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/server/sprite"
 )
 
 // TestDefaultImageChecked: what can't be the name of an image is refused, also by --check.
@@ -109,6 +111,47 @@ func TestListenWhereItIsTaken(t *testing.T) {
 	} {
 		if ln, err := o.listen(t.Context(), dir, logger); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("%s: got %v, %v, want %v", name, ln, err, syscall.EADDRINUSE)
+		}
+	}
+}
+
+func TestParsePool(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("a1", 32)
+	for name, test := range map[string]struct {
+		specs []string
+		image string
+		want  []sprite.PoolPart
+	}{
+		"none":              {nil, "", nil},
+		"of the host base":  {[]string{"2"}, "", []sprite.PoolPart{{Image: "host", Size: 2}}},
+		"of the default":    {[]string{"2"}, "debian:12", []sprite.PoolPart{{Image: "debian:12", Size: 2}}},
+		"of several":        {[]string{"1", "host=2", digest + "=3", "a1a1a1a1a1a1=4"}, "debian:12", []sprite.PoolPart{{Image: "debian:12", Size: 1}, {Image: "host", Size: 2}, {Image: digest, Size: 3}, {Image: "a1a1a1a1a1a1", Size: 4}}},
+		"zero is none":      {[]string{"0", "debian:12=0"}, "", nil},
+		"as many as can be": {[]string{"60", "debian:12=40"}, "", []sprite.PoolPart{{Image: "host", Size: 60}, {Image: "debian:12", Size: 40}}},
+	} {
+		if got, err := parsePool(test.specs, test.image); err != nil || !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %v, %v, want %v", name, got, err, test.want)
+		}
+	}
+	for name, test := range map[string]struct {
+		specs []string
+		image string
+		want  string
+	}{
+		"no number":         {[]string{"debian:12"}, "", "IMAGE=N"},
+		"nothing":           {[]string{""}, "", "IMAGE=N"},
+		"negative":          {[]string{"-1"}, "", "0 to 100"},
+		"too many":          {[]string{"101"}, "", "0 to 100"},
+		"too many together": {[]string{"60", "debian:12=41"}, "", "101"},
+		"beyond a number":   {[]string{"debian:12=99999999999999999999"}, "", "0 to 100"},
+		"no image":          {[]string{"=2"}, "", "no name of an image"},
+		"a template":        {[]string{"paint@v1=2"}, "", "no name of an image"},
+		"a trick":           {[]string{"$(reboot)=2"}, "", "no name of an image"},
+		"twice":             {[]string{"1", "2"}, "", "twice"},
+		"the default twice": {[]string{"1", "debian:12=2"}, "debian:12", "twice"},
+	} {
+		if _, err := parsePool(test.specs, test.image); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", name, err, test.want)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -34,7 +35,7 @@ var machineKeys = []config.Key{config.Image, config.Memory, config.CPUs, config.
 func (m *machineFlags) register(inv *invocation, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&m.image, "image", "", "start from this image: a name such as debian:12, oci:DIR, docker-archive:FILE or -; host: the tools of the server's machine (default: the server's, which is host if it says nothing)")
-	must(cmd.RegisterFlagCompletionFunc("image", completeImage(inv)))
+	must(cmd.RegisterFlagCompletionFunc("image", imageNames(inv)))
 	f.StringVar(&m.memory, "memory", "", "memory limit, such as 2G or 512M (default: the server's)")
 	f.IntVar(&m.cpus, "cpus", 0, "how many CPUs it may use (default: the server's)")
 	f.StringVar(&m.disk, "disk", "", "disk limit, checkpoints included, such as 20G (default: none; see cove update --help)")
@@ -106,6 +107,19 @@ func checkEnv(cmd *cobra.Command, env []string) error {
 		}
 	}
 	return nil
+}
+
+// checkPlainEnv is checkEnv for those that are given as they are: a sprite and a command get
+// no secrets.
+func checkPlainEnv(cmd *cobra.Command, env []string) error {
+	for _, kv := range env {
+		if connect.Refers(kv) {
+			name, _, _ := strings.Cut(kv, "=")
+			return hinted(usagef(cmd, "--env %s refers to a secret, which only a job can be given", name),
+				"keep it outside: cove help connector; or give it to a job: cove push --env "+name+"={secret:NAME} PLAN")
+		}
+	}
+	return checkEnv(cmd, env)
 }
 
 // ParseSize reads a size in bytes: a number with K, M, G or T (of 1024) after it, or of bytes.
@@ -187,11 +201,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		if err != nil {
 			return err
 		}
-		who, err := identity(ctx, o.gitID)
-		if err != nil {
-			return err
-		}
-		c, err := inv.server.client(ctx)
+		who, c, err := identityAndClient(ctx, inv, o.gitID)
 		if err != nil {
 			return err
 		}
@@ -287,7 +297,7 @@ func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.Cr
 	if err := checkName(name); err != nil {
 		return req, err
 	}
-	if err := checkEnv(cmd, o.machine.env); err != nil {
+	if err := checkPlainEnv(cmd, o.machine.env); err != nil {
 		return req, err
 	}
 	if cmd.Flags().Changed("base") {

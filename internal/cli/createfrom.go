@@ -45,11 +45,7 @@ func createFrom(ctx context.Context, inv *invocation, cmd *cobra.Command, name s
 		}
 		return err
 	}
-	who, err := identity(ctx, o.gitID)
-	if err != nil {
-		return err
-	}
-	c, err := inv.server.client(ctx)
+	who, c, err := identityAndClient(ctx, inv, o.gitID)
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 	"github.com/cove-dev/cove/internal/shim/userns"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // The levels of a check.
@@ -567,6 +568,24 @@ func (d *doctor) checkServe(ctx context.Context) error {
 	return checkServe(ctx, d.data, nil)
 }
 
+// poolNote says what a server's pool has, and what to type if it lacks something.
+func poolNote(p *sprites.Pool) (detail, fix string) {
+	detail = fmt.Sprintf("of its pool of %d sandboxes %d are ready", p.Size, p.Ready)
+	var parts []string
+	for _, part := range p.Parts {
+		one := fmt.Sprintf("%s %d of %d", printable.Line(part.Image), part.Ready, part.Size)
+		if part.Error != "" {
+			one += ": " + printable.Line(part.Error)
+			fix = cmp.Or(fix, printable.Line(part.Hint))
+		}
+		parts = append(parts, one)
+	}
+	if len(parts) > 0 {
+		detail += " (" + strings.Join(parts, "; ") + ")"
+	}
+	return detail, fix
+}
+
 func (d *doctor) server(ctx context.Context) check {
 	c := check{Name: "server", Level: levelOK}
 	client, err := d.inv.server.runningClient(ctx)
@@ -594,7 +613,10 @@ func (d *doctor) server(ctx context.Context) check {
 		if err = versionErr; err == nil {
 			c.Detail = fmt.Sprintf("version %s answers at %s", info.Version, client.URL)
 			if p := info.Pool; p != nil {
-				c.Detail += fmt.Sprintf("; of its pool of %d sandboxes %d are ready", p.Size, p.Ready)
+				detail, fix := poolNote(p)
+				if c.Detail += "; " + detail; fix != "" {
+					c.Level, c.Fix = levelWarn, fix
+				}
 			}
 			if n := info.DiskReserve; n > 0 {
 				c.Detail += fmt.Sprintf("; sprites leave %s of its disk, of which %s are free", printable.Bytes(n), printable.Bytes(info.DiskFree))

@@ -27,7 +27,9 @@ A file has a NAME=VALUE on each line, with or without export in front; # begins 
 In 'single quotes' all is as it stands, in "double quotes" \n, \r, \t, \" and \\ mean what
 they usually do, and either may go over several lines. Nothing is expanded: $ is a $.
 
-What stands there is inside the sprite. For the keys of APIs, connectors do without that.`,
+All of it is inside the sprite. For the keys of APIs, connectors do without that. In
+your own files {secret:NAME} stands for a secret (cove help secret), for jobs: it is in the
+sprite from then on, and the server keeps the reference alone.`,
 		Example: `  cove env show paint`,
 		Args:    subcommandOnly,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

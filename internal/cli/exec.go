@@ -92,7 +92,7 @@ goes on. If the sprite does not answer after a signal, exec leaves it.`,
 }
 
 func (o *execOptions) check(cmd *cobra.Command, inv *invocation) error {
-	if err := checkEnv(cmd, o.env); err != nil {
+	if err := checkPlainEnv(cmd, o.env); err != nil {
 		return err
 	}
 	switch {

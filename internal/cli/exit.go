@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -240,6 +239,8 @@ var serverHints = map[string]string{
 
 	"deleted_files_open": "end what has them open: cove exec --user root -- sh -c 'ls -l /proc/[0-9]*/fd | grep deleted'",
 
+	"own_networks": "end these programs, and try again; Docker's containers, if its service is called docker: cove service stop docker --grace 30s",
+
 	"boot_failed":   "see what this machine lacks: cove doctor; and the sprite: cove info NAME",
 	"unavailable":   "try again",
 	"job_running":   "see: cove job list; end it: cove job stop JOB; or delete all the same: --force",
@@ -312,6 +313,7 @@ func (f *failure) local(err error) {
 		}
 	case lostAnswer(err):
 		f.exit, f.code = exitLost, "connection_lost"
+		f.message = strings.ReplaceAll(f.message, io.ErrUnexpectedEOF.Error(), "the connection broke off")
 		f.hint = "the server, or the connection to it, went away in the middle; start it again, if it is this machine's: cove server start"
 	case errors.Is(err, syscall.ECONNREFUSED) || isNetError(err):
 		f.code = "unreachable"
@@ -326,9 +328,7 @@ func (f *failure) local(err error) {
 // lostAnswer reports whether err is that of a call whose connection broke off before its answer
 // was whole.
 func lostAnswer(err error) bool {
-	_, asked := errors.AsType[*url.Error](err)
-	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		asked && errors.Is(err, io.EOF) || isNetError(err) && errors.Is(err, syscall.EPIPE)
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrUnexpectedEOF) || isNetError(err) && errors.Is(err, syscall.EPIPE)
 }
 
 // sandboxGone reports whether nothing is left to come back to.

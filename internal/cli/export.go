@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,9 @@ import (
 
 func newExportCommand(inv *invocation) *cobra.Command {
 	var o sprites.ExportOptions
+	var to string
 	cmd := &cobra.Command{
-		Use:   "export [NAME][@CHECKPOINT] > FILE",
+		Use:   "export [NAME][@CHECKPOINT] [> FILE]",
 		Short: "Write a sprite as one file, for another machine",
 		Long: `Writes a sprite as one archive to the standard output: what its disk has besides the base, at a
 checkpoint or now, and its settings. A sprite that is awake stands still for a moment, and goes
@@ -32,10 +34,12 @@ secret or not.
 The archive is a tar compressed by zstd, with the files below disk/ as in a layer of an OCI image.
 It depends neither on the machine nor on the version of cove; what the sprite has not changed of
 its base is not in it, and is the other machine's where it is imported. The image of a sprite is
-not in it either: the other server needs it (cove image pull, import). Only cove import takes it
-back, as a new sprite; to bring a sprite back to what it was, there is cove restore.`,
+in it with --with-base alone; else the archive names it, and the other server needs it. Only cove
+import takes the archive back, as a new sprite; to bring a sprite back to what it was, there is
+cove restore.`,
 		Example: `  cove export paint > paint.tar.zst
   cove export paint@v3 > paint-v3.tar.zst
+  cove export paint --with-base -o paint.tar.zst
   cove export paint | ssh HOST cove import`,
 		Args:              maxArgs(1),
 		ValidArgsFunction: completeExport(inv),
@@ -55,46 +59,95 @@ back, as a new sprite; to bring a sprite back to what it was, there is cove rest
 		if err != nil {
 			return err
 		}
-		if isTerminal(inv.Out) {
+		if to == "" && isTerminal(inv.Out) {
 			if at {
 				name += "@" + checkpoint
 			}
 			return hinted(usagef(cmd, "refusing to write an archive to a terminal"), "cove export "+printable.Word(name)+" > FILE")
 		}
-		if inv.global.json {
-			return usagef(cmd, "--json has no place here: what is printed is the archive")
+		if to == "" && inv.global.json {
+			return usagef(cmd, "--json has no place here without -o FILE: what is printed is the archive")
 		}
 		o.Checkpoint = checkpoint
 		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
-		return runExport(ctx, inv, c.Sprite(name), o)
+		return runExport(ctx, inv, c, name, o, to)
 	})
 	cmd.Flags().BoolVar(&o.Environment, "environment", false, "the values of its environment, too")
+	cmd.Flags().BoolVar(&o.WithBase, "with-base", false, "the image that its disk is over, too, for a server that does not have it")
+	cmd.Flags().StringVarP(&to, "output", "o", "", "write it to `FILE`, which appears when it is whole")
 	return cmd
 }
 
-func runExport(ctx context.Context, inv *invocation, s *sprites.Sprite, o sprites.ExportOptions) error {
+// exported is the JSON of `cove export -o FILE`.
+type exported struct {
+	Sprite     string `json:"sprite"`
+	Checkpoint string `json:"checkpoint,omitempty"`
+	File       string `json:"file"`
+	Bytes      int64  `json:"bytes"`
+	Base       string `json:"base"`            // host, or the digest of the image that the disk is over
+	Image      string `json:"image,omitempty"` // that image, as it was named
+	WithBase   bool   `json:"with_base"`       // the image is in the archive
+}
+
+func runExport(ctx context.Context, inv *invocation, c *cove.Client, name string, o sprites.ExportOptions, to string) error {
+	done := exported{Sprite: name, Checkpoint: o.Checkpoint, File: to, WithBase: o.WithBase}
+	err := toFile(inv.Out, to, "cove export "+printable.Word(name)+" > "+printable.Word(to), func(out io.Writer) (err error) {
+		done.Bytes, err = copyExport(ctx, inv, c.Sprite(name), o, out)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if info, err := c.Get(ctx, name); err == nil { // removed meanwhile, it is in the archive all the same
+		if info.Cove != nil {
+			done.Base = info.Cove.Base
+		}
+		if info.Config != nil {
+			done.Image = info.Config.Image
+		}
+	}
+	if inv.global.json {
+		return inv.show(done, nil)
+	}
+	inv.say("Sprite %s exported: %s%s. Make a sprite of it, here or elsewhere: cove import [NAME] < %s", name, printable.Bytes(done.Bytes), done.over(), cmp.Or(printable.Word(to), "FILE"))
+	return nil
+}
+
+// over says which image the disk is over, if any.
+func (e exported) over() string {
+	image := printable.Line(cmp.Or(e.Image, e.Base))
+	switch {
+	case e.Base == "" || e.Base == hostBase:
+		return ""
+	case e.WithBase:
+		return ", with its image " + image
+	}
+	return ", over image " + image + ", which is not in it"
+}
+
+// copyExport writes the archive of a sprite, and returns how long it is.
+func copyExport(ctx context.Context, inv *invocation, s *sprites.Sprite, o sprites.ExportOptions, out io.Writer) (int64, error) {
 	p := inv.newProgress("exporting "+s.Name(), 0)
 	body, err := s.Export(ctx, o)
 	if err == nil {
-		_, err = io.CopyBuffer(struct{ io.Writer }{countingWriter{inv.Out, p}}, struct{ io.Reader }{body}, make([]byte, copyBuffer))
+		_, err = io.CopyBuffer(struct{ io.Writer }{countingWriter{out, p}}, struct{ io.Reader }{body}, make([]byte, copyBuffer))
 		_ = body.Close()
 	}
 	n := p.count()
 	p.Close()
 	if lostOutput(inv.Out) == nil && brokeOff(err) {
-		return fail.New("connection_lost", "the archive is cut short, and can't be imported: the server, or the connection to it, went away", "try again; the server's log says why, if it was not the connection")
+		return n, fail.New("connection_lost", "the archive is cut short, and can't be imported: the server, or the connection to it, went away", "try again; the server's log says why, if it was not the connection")
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return fail.Wrap("no_space", fmt.Errorf("write the archive: %w", err), "free some space, and try again; what was written is no whole archive, and can't be imported")
+		return n, fail.Wrap("no_space", fmt.Errorf("write the archive: %w", err), "free some space, and try again; what was written is no whole archive, and can't be imported")
 	}
 	if err != nil {
-		return checkpointError(err)
+		return n, checkpointError(err)
 	}
-	inv.say("Sprite %s exported: %s. Make a sprite of it, here or elsewhere: cove import [NAME] < FILE", s.Name(), printable.Bytes(n))
-	return nil
+	return n, nil
 }
 
 // readWhole notes whether all of a reader was read.
@@ -167,13 +220,15 @@ another one. There is a sprite once the whole archive has come and was found sou
 all; what is no archive of cove export, or has something in it that must not be, is refused.
 
 It goes on over this machine's base, and says so if that is another one than it was made over; or
-over its image, which must be here. Its
+over its image. If that is neither here nor in the archive, --pull gets it from the registry that
+the archive names; the digest is the archive's. Its
 labels, which may grant it connectors, folders of the other machine, and rules of its network
 policy that open addresses are not taken over; each is told. What an archive of somebody else
 starts when the sprite boots is theirs.`,
 		Example: `  cove import < paint.tar.zst
   cove import paint-2 --label copied < paint.tar.zst
-  cove import --max-size 20G < paint.tar.zst`,
+  cove import --max-size 20G < paint.tar.zst
+  cove import --pull < paint.tar.zst`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
@@ -215,6 +270,7 @@ starts when the sprite boots is theirs.`,
 		})
 	})
 	cmd.Flags().StringArrayVar(&o.Labels, "label", nil, "note this `LABEL` on it (repeatable)")
+	cmd.Flags().BoolVar(&o.Pull, "pull", false, "get the image that it is over, if that is not here, from the registry that the archive names")
 	cmd.Flags().StringVar(&size, "max-size", "", "refuse what is more, unpacked, such as 20G (default: most of what is free on the server's disk)")
 	return cmd
 }

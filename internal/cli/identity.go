@@ -29,6 +29,17 @@ func giveIdentity(ctx context.Context, c *cove.Client, sprite string, who cove.P
 	return nil
 }
 
+// identityAndClient are what a create needs before it makes a sprite: the person's identity, if it is
+// asked for, and the server.
+func identityAndClient(ctx context.Context, inv *invocation, asked bool) (cove.Person, *cove.Client, error) {
+	who, err := identity(ctx, asked)
+	if err != nil {
+		return who, nil, err
+	}
+	c, err := inv.server.client(ctx)
+	return who, c, err
+}
+
 // identity is the person's, if it is asked for.
 func identity(ctx context.Context, asked bool) (cove.Person, error) {
 	if !asked {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -59,7 +60,8 @@ The server logs in as Docker of its account does: ~/.docker/config.json and the 
 names. An image that only your machine can reach is brought by cove image import.`,
 		Example: `  cove image pull debian:12
   cove image pull registry.example.org/team/tools@sha256:DIGEST`,
-		Args: exactArgs("the image's reference"),
+		Args:              exactArgs("the image's reference"),
+		ValidArgsFunction: completeImage(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
 			all, err := images(ctx, inv)
 			if err != nil {
@@ -262,7 +264,7 @@ func newImageInfoCommand(inv *invocation) *cobra.Command {
 		Aliases:    []string{"show"},
 		SuggestFor: []string{"inspect", "history"},
 		Short:      "Describe an image",
-		Long: `Describes an image: what its programs run as, its layers, and which sprites use it. NAME is one
+		Long: `Describes an image: what its programs run as, its layers, and who uses it. NAME is one
 of its names, its digest, or 12 digits with which that begins.`,
 		Example:           `  cove image info debian:12`,
 		Args:              exactArgs("the image's name"),
@@ -287,11 +289,15 @@ of its names, its digest, or 12 digits with which that begins.`,
 func describeImage(w io.Writer, i cove.Image) {
 	c := i.Config
 	platform := strings.Trim(strings.Join([]string{c.OS, c.Architecture, c.Variant}, "/"), "/")
+	users := i.UsedBy
+	if i.Pool {
+		users = append(slices.Clone(users), "the server's pool")
+	}
 	var rows [][]string
 	for _, row := range [][2]string{
 		{"digest", i.Digest}, {"names", strings.Join(i.Names, ", ")}, {"platform", platform}, {"user", c.User}, {"workdir", c.Workdir},
 		{"shell", strings.Join(c.Shell, " ")}, {"entrypoint", strings.Join(c.Entrypoint, " ")}, {"command", strings.Join(c.Cmd, " ")},
-		{"ports", strings.Join(c.Ports, ", ")}, {"environment", strings.Join(c.Env, "\n")}, {"used by", strings.Join(i.UsedBy, ", ")},
+		{"ports", strings.Join(c.Ports, ", ")}, {"environment", strings.Join(c.Env, "\n")}, {"used by", strings.Join(users, ", ")},
 		{"received", printable.Bytes(i.Bytes)}, {"disk", printable.Bytes(i.DiskBytes)},
 	} {
 		for n, line := range strings.Split(row[1], "\n") {
@@ -317,7 +323,7 @@ func newImageRmCommand(inv *invocation) *cobra.Command {
 		Aliases: []string{"remove"},
 		Short:   "Remove images",
 		Long: `Removes images, or, of one that has other names, the name. An image that a sprite uses stays:
-its disk is over it.`,
+its disk is over it. So does one of which the server's pool has sandboxes (cove server status).`,
 		Example: `  cove image rm debian:11 tools:1`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -333,11 +339,14 @@ its disk is over it.`,
 				return err
 			}
 			return removeEach(ctx, inv, args, func(name string) error {
+				p := inv.newProgress("removing", 0)
+				p.say("removing " + printable.Line(name))
 				err := all.Remove(ctx, name)
+				p.Close()
 				if errors.Is(err, sprites.ErrNotFound) {
 					return hinted(err, "see which there are: cove image list")
 				}
-				return err
+				return unseen(err, "remove image "+name, "cove image list")
 			})
 		}),
 	}
@@ -350,7 +359,7 @@ func newImagePruneCommand(inv *invocation) *cobra.Command {
 		Short: "Remove images without a name, and what builds keep",
 		Long: `Removes the images without a name that no sprite uses, such as steps of builds, and the caches
 of RUN --mount=type=cache. The next build does all steps again. With --all it also removes images
-with a name that no sprite uses. The server's default image stays.`,
+with a name that no sprite uses. Images that the server's pool uses stay, and its default image.`,
 		Example: `  cove image prune --dry-run
   cove image prune --all`,
 		Args: exactArgs(),
@@ -359,9 +368,12 @@ with a name that no sprite uses. The server's default image stays.`,
 			if err != nil {
 				return err
 			}
+			p := inv.newProgress("removing", 0)
+			p.say("removing images that nobody uses")
 			done, err := all.Prune(ctx, which)
+			p.Close()
 			if err != nil {
-				return err
+				return unseen(err, "prune images", "cove image list")
 			}
 			return inv.show(done, func(io.Writer) {
 				did, freed := "Removed", "Freed"
@@ -411,12 +423,19 @@ func prunedLines(p cove.ImagePruned) (lines []string) {
 	return lines
 }
 
-// completeImage completes the names of images.
+// completeImage completes the names of images: a command's first argument, or each if it says so.
 func completeImage(inv *invocation) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 && cmd.Annotations["several"] == "" {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
+		return imageNames(inv)(cmd, args, prefix)
+	}
+}
+
+// imageNames completes the names of images, whatever came before.
+func imageNames(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			list, err := cove.Images{Client: c}.List(ctx)
 			var names []string

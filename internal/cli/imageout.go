@@ -56,21 +56,10 @@ which you save it.`,
 
 // saveImages writes an archive of images to a file, or to the standard output.
 func saveImages(ctx context.Context, inv *invocation, all cove.Images, names []string, to string) error {
-	if to == "" {
-		return copyImages(ctx, inv, all, names, inv.Out)
-	}
-	if st, err := os.Stat(to); err == nil && !st.Mode().IsRegular() { // such as a pipe: it stays what it is
-		return fail.Newf("no_file", "cove image save "+printable.Word(names[0])+" > "+printable.Word(to), "%s is no file", to)
-	}
-	f, err := atomicfile.Create(to)
-	if err != nil {
-		return fail.Wrap("no_file", err, "name a file in a folder that is there")
-	}
-	defer f.Discard()
-	if err := copyImages(ctx, inv, all, names, f); err != nil {
-		return err
-	}
-	if err := f.Commit(0o600); err != nil { // as docker save: what is in an image may be a secret
+	err := toFile(inv.Out, to, "cove image save "+printable.Word(names[0])+" > "+printable.Word(to), func(out io.Writer) error {
+		return copyImages(ctx, inv, all, names, out)
+	})
+	if err != nil || to == "" {
 		return err
 	}
 	st, err := os.Stat(to)
@@ -87,6 +76,26 @@ type savedImages struct {
 	File   string   `json:"file"`
 	Images []string `json:"images"`
 	Bytes  int64    `json:"bytes"`
+}
+
+// toFile has an archive be written to a file, which appears when it is whole, or to out if no file
+// is named. hint is the command that writes it to what is no file.
+func toFile(out io.Writer, to, hint string, write func(io.Writer) error) error {
+	if to == "" {
+		return write(out)
+	}
+	if st, err := os.Stat(to); err == nil && !st.Mode().IsRegular() { // such as a pipe: it stays what it is
+		return fail.Newf("no_file", hint, "%s is no file", to)
+	}
+	f, err := atomicfile.Create(to)
+	if err != nil {
+		return fail.Wrap("no_file", err, "name a file in a folder that is there")
+	}
+	defer f.Discard()
+	if err := write(f); err != nil {
+		return err
+	}
+	return f.Commit(0o600) // as docker save: what is in it may be a secret
 }
 
 func copyImages(ctx context.Context, inv *invocation, all cove.Images, names []string, out io.Writer) error {
@@ -124,7 +133,12 @@ that the registry has are not sent again. The server logs in as Docker of its ac
 			}
 			return nil
 		},
-		ValidArgsFunction: completeImage(inv),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 1 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return imageNames(inv)(cmd, args, prefix)
+		},
 		RunE: verb(func(ctx context.Context, args []string) error {
 			all, err := images(ctx, inv)
 			if err != nil {

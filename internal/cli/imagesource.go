@@ -11,7 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/cli/buildcontext"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
@@ -100,22 +103,19 @@ func packLayout(dir string) (*imageSource, error) {
 func writeLayout(w io.Writer, root *os.Root) error {
 	out := tar.NewWriter(w)
 	add := func(name string) error {
-		f, err := root.Open(name)
+		f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is none, and is not waited for
 		if err != nil {
 			return err
 		}
 		defer f.Close()
 		st, err := f.Stat()
+		if err == nil && !st.Mode().IsRegular() {
+			err = fmt.Errorf("%s is no file", name)
+		}
 		if err != nil {
 			return err
 		}
-		if !st.Mode().IsRegular() {
-			return fmt.Errorf("%s is no file", name)
-		}
-		if err := out.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: st.Size(), Typeflag: tar.TypeReg}); err != nil {
-			return err
-		}
-		_, err = io.CopyN(out, f, st.Size())
+		_, err = buildcontext.SendFile(out, f, &tar.Header{Name: name, Mode: 0o644, Typeflag: tar.TypeReg})
 		return err
 	}
 	for _, name := range []string{"oci-layout", "index.json"} {

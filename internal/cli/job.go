@@ -31,7 +31,7 @@ func newJobCommand(inv *invocation) *cobra.Command {
 		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newJobListCommand(inv), newJobShowCommand(inv), newJobLogsCommand(inv), newJobEventsCommand(inv), newJobAttachCommand(inv),
+	cmd.AddCommand(newJobListCommand(inv), newJobShowCommand(inv), newJobLogsCommand(inv), newJobStepsCommand(inv), newJobEventsCommand(inv), newJobAttachCommand(inv),
 		newJobWaitCommand(inv), newJobStopCommand(inv), newJobSendCommand(inv), newJobAnswerCommand(inv), newJobRetryCommand(inv), newJobResumeCommand(inv), newJobBundleCommand(inv), asksFirst(inv, newJobRmCommand(inv), lostJobs(inv)), newJobGCCommand(inv),
 		newJobDiffCommand(inv), newJobLogCommand(inv), newJobMergeCommand(inv), newJobRebaseCommand(inv), newJobCherryPickCommand(inv), asksFirst(inv, newJobRefsCommand(inv), lostRefs))
 	return cmd
@@ -207,6 +207,9 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 	}
 	if j.Held != nil && !j.State.Terminal() {
 		pairs = append(pairs, "held", j.Held.Message+"; "+j.Held.Hint)
+	}
+	if j.Profile != "" {
+		pairs = append(pairs, "profile", fmt.Sprintf("%s, revision %d", printable.Line(j.Profile), j.ProfileRevision))
 	}
 	if j.Installing != nil {
 		pairs = append(pairs, "installation", fmt.Sprintf("%s, since %s", installText(j), j.Installing.Since.Local().Format(time.RFC3339)))

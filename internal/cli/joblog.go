@@ -265,6 +265,10 @@ func (p *logPrinter) print(e cove.JobEvent) {
 		for _, m := range meant {
 			p.agentEvent(m)
 		}
+	case "step":
+		if e.Step != nil && e.Step.Warning != "" {
+			fmt.Fprintf(p.w, "-- %s\n", printable.Text(e.Step.Warning))
+		}
 	case "notice":
 		fmt.Fprintf(p.w, "-- %s\n", printable.Text(p.news(e.Text)))
 		p.note(e.Text)

@@ -43,6 +43,7 @@ type pushOptions struct {
 	skill       *cove.Skill
 	mcp         []string
 	dryRun      bool
+	profile     string
 	bring       bool // the person's settings for the agent
 	settings    []cove.SettingsFile
 }
@@ -60,6 +61,10 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	o.guards.register(cmd)
 	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
 	f.StringArrayVar(&o.mcp, "mcp", nil, "give the agent cove tools of an MCP server outside, `host:NAME=TOOL,TOOL`: NAME is its connector, * all its tools (repeatable)")
+	f.StringVar(&o.profile, "profile", "", "take what the other flags do not say from this profile of the server's (see cove profile)")
+	must(cmd.RegisterFlagCompletionFunc("profile", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return profileNames(inv, cmd, prefix)
+	}))
 	f.BoolVar(&o.dryRun, "dry-run", false, "check everything, say what would be done, and do nothing of it")
 	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
 	f.StringVar(&o.network, "network", config.Default(config.Network), "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
@@ -183,6 +188,9 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 			MCP:          servers,
 		},
 	}
+	if o.profile != "" {
+		return o.ofProfile(cmd, opts)
+	}
 	if opts.Sprite == "" || opts.Policed { // else it has a policy of its own
 		allow, err := parseRules(cmd, o.allow, "allow")
 		if err != nil {
@@ -194,6 +202,71 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 		return opts, usagef(cmd, "--allow goes with a new sprite, or with --network; for one that is there: cove policy allow -s %s %s", opts.Sprite, strings.Join(o.allow, " "))
 	}
 	return opts, err
+}
+
+// ofProfile leaves to a profile what no flag says: the settings of the person and of the
+// repository are for those who push without one.
+func (o *pushOptions) ofProfile(cmd *cobra.Command, opts push.Options) (push.Options, error) {
+	given := cmd.Flags().Changed
+	if !profilePattern.MatchString(o.profile) {
+		return opts, usagef(cmd, "--profile %q can't be the name of a profile: it has lower-case letters, digits and hyphens", o.profile)
+	}
+	opts.Profile, opts.Remotes = o.profile, false
+	if !given("agent") {
+		opts.Agent, opts.Definition, opts.Settings = "", nil, nil
+		for _, name := range []string{"agent-command", "permissions", "model", "agent-settings"} {
+			if given(name) {
+				return opts, usagef(cmd, "--%s goes with --agent; the profile has an agent of its own", name)
+			}
+		}
+		opts.AgentCommand, opts.Permissions, opts.Model = "", "", ""
+	}
+	if !given("timeout") {
+		opts.TimeoutSec = 0
+	}
+	if given("setup") {
+		return opts, usagef(cmd, "--setup or --profile, not both: a profile may have a script of its own")
+	}
+	opts.Config = machineGiven(cmd, opts.Config)
+	if !given("include") {
+		opts.Include = nil
+	}
+	switch {
+	case given("network"):
+		allow, err := parseRules(cmd, o.allow, "allow")
+		if err != nil {
+			return opts, err
+		}
+		p := addRules(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}, allow)
+		opts.NetworkPolicy = &p
+	case len(o.allow) > 0:
+		return opts, usagef(cmd, "--allow adds to the rules of --network; the profile has rules of its own")
+	}
+	return opts, nil
+}
+
+// machineGiven is the machine that flags ask for; nil: they ask for nothing.
+func machineGiven(cmd *cobra.Command, all *sprites.Config) *sprites.Config {
+	if all == nil {
+		return nil
+	}
+	given, c := cmd.Flags().Changed, sprites.Config{}
+	if given("image") {
+		c.Image = all.Image
+	}
+	if given("memory") {
+		c.RAMMB = all.RAMMB
+	}
+	if given("cpus") {
+		c.CPUs = all.CPUs
+	}
+	if given("disk") {
+		c.StorageGB, c.StorageMB = all.StorageGB, all.StorageMB
+	}
+	if c == (sprites.Config{}) {
+		return nil
+	}
+	return &c
 }
 
 // checkACP looks at the settings of the agent acp. For other agents, those that nobody
@@ -250,7 +323,8 @@ are other changes that are not committed, choose:
 
 A script that prepares sprites, .cove/setup.sh or that of --setup, runs in the clone before
 the agent, and not again in a sprite that it has prepared. The agent is given the variables
-of .cove/sandbox.env (see cove help env); flags have the defaults of cove help config. With
+of .cove/sandbox.env (see cove help env), and of --env, where {secret:NAME} stands for a secret
+of the server. Flags have the defaults of cove help config. With
 --agent-settings your own settings for it go along, of claude CLAUDE.md, skills, commands and
 the like in ~/.claude: only files that are known, none with the name of one that holds
 credentials, none in which anything looks like a key, and no links. You are told which.
@@ -282,6 +356,7 @@ private address, which no preset allows.`,
   cove push plan.md --max-idle 10m --max-turns 200 --max-disk 5G
   cove push plan.md --agent cove --model openai/gpt-5.5
   cove push plan.md --agent cove --mcp host:linear=list_issues,get_issue
+  cove push plan.md --profile nightly
   cove push plan.md --network open
   cove push plan.md --allow 10.1.2.3:8443
   cove push plan.md --agent acp --agent-command "opencode acp" --permissions ask
@@ -406,7 +481,7 @@ var stageNames = map[string]string{"count": "counting objects", "compress": "com
 // sayInstalling tells the number of a job whose agent is being installed.
 func sayInstalling(inv *invocation, job cove.Job) {
 	if job.Installing != nil && jobPattern.MatchString(job.ID) {
-		inv.say("Job %s waits until its agent is installed, %s. End it with: cove job stop %s", job.ID, job.Installing.Agent, job.ID)
+		inv.say("Job %s waits until its agent is installed, %s. See how far it is: cove job steps -f %s; end it: cove job stop %s", job.ID, job.Installing.Agent, job.ID, job.ID)
 	}
 }
 
@@ -429,6 +504,8 @@ func installText(job cove.Job) string {
 	}
 	text := "preparing " + p.Agent
 	switch {
+	case job.Place > 0:
+		return fmt.Sprintf("waiting for its turn among the jobs of the profile %s, place %d", job.Profile, job.Place)
 	case job.Install != nil:
 		text = "making the sprite"
 	case p.Commands > 0:

@@ -233,6 +233,11 @@ func TestBrokenOff(t *testing.T) {
 		{[]string{"export", "paint"}, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7\r\narchive\r\n", "the archive is cut short", "try again"},
 		{[]string{"export", "paint"}, "", "the archive is cut short", "try again"},
 		{[]string{"job", "gc"}, "", "the server went away in the middle", "cove job list"},
+		{[]string{"list"}, "", "list sprites", "cove server start"},
+		{[]string{"rm", "paint"}, "", "delete sprite paint", "cove server start"},
+		{[]string{"create", "paint"}, "", "create sprite paint", "cove server start"},
+		{[]string{"image", "rm", "tools:1"}, "", "the server went away in the middle", "cove image list"},
+		{[]string{"image", "prune"}, "", "the server went away in the middle", "cove image list"},
 		{[]string{"import", "copy"}, "", "before the whole archive was sent; no sprite was made", " copy < FILE"},
 	} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -25,7 +25,8 @@ func newSecretCommand(inv *invocation) *cobra.Command {
 		Use:   "secret",
 		Short: "Keep keys that never enter a sprite",
 		Long: `A secret is a key or a token that the server keeps encrypted and never shows again. No
-sprite sees it: a connector adds it to requests on their way out (see cove help connector).`,
+sprite sees it: a connector adds it to requests on their way out (see cove help connector).
+Only a job that is given it as a variable has it inside: push --env NAME={secret:SECRET}.`,
 		Example: `  cove secret set anthropic                  asks for the value
   gh auth token | cove secret set github
   cove secret list
@@ -150,12 +151,15 @@ func newSecretListCommand(inv *invocation) *cobra.Command {
 }
 
 func newSecretRmCommand(inv *invocation) *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Delete secrets",
-		Long: `Deletes secrets. Connectors that need one serve nobody from then on, until it is set
-again.`,
-		Example: `  cove secret rm github`,
+		Long: `Deletes secrets. One that a connector adds, or that a job refers to which has not ended, is
+kept, unless --force is given. Then such a connector serves nobody, and such a job can't
+begin, until it is set again.`,
+		Example: `  cove secret rm github
+  cove secret rm --force ci`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef(cmd, "the secret's name is missing")
@@ -170,7 +174,7 @@ again.`,
 				return err
 			}
 			return removeEach(ctx, inv, args, func(name string) error {
-				err := c.DeleteSecret(ctx, name)
+				err := c.DeleteSecret(ctx, name, sprites.DeleteOptions{Force: force})
 				if errors.Is(err, sprites.ErrNotFound) {
 					return hinted(err, "see which there are: cove secret list")
 				}
@@ -178,6 +182,8 @@ again.`,
 			})
 		}),
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "delete those, too, that a connector or a job needs")
+	return cmd
 }
 
 func completeSecret(inv *invocation) cobra.CompletionFunc {

@@ -119,6 +119,8 @@ type serverStatus struct {
 	Autostart bool   `json:"autostart"`
 	Elsewhere string `json:"elsewhere,omitempty"` // the name of the other container or machine in which it runs, and has that PID
 
+	Pool *sprites.Pool `json:"pool,omitempty"` // nil: it keeps no sandboxes ready
+
 	DefaultImage        string `json:"default_image,omitempty"` // of sprites that name none; empty: the tools of its machine
 	DefaultImageMissing bool   `json:"default_image_missing,omitempty"`
 
@@ -163,7 +165,7 @@ func readServerStatus(ctx context.Context, inv *invocation) (serverStatus, error
 	if err != nil {
 		return s, err
 	}
-	s.Running, s.URL, s.PID, s.Version = true, c.URL, info.PID, info.Version
+	s.Running, s.URL, s.PID, s.Version, s.Pool = true, c.URL, info.PID, info.Version, info.Pool
 	s.DefaultImage = info.DefaultImage
 	s.DefaultImageMissing, err = lacksImage(ctx, c, info.DefaultImage)
 	if err != nil {
@@ -219,6 +221,9 @@ it does not run, neither here nor in another container that has the data folder.
 				if s.Problem != "" {
 					fmt.Fprintf(w, "wrong:     %s\n", printable.Line(s.Problem))
 				}
+				if s.Pool != nil {
+					showPool(w, s.Pool)
+				}
 				if s.DefaultImageMissing {
 					inv.tell(w, "image:     %s, which is not here: no sprite is made without --image; %s", printable.Line(s.DefaultImage), lackingImage(s.DefaultImage))
 				} else if s.DefaultImage != "" {
@@ -235,6 +240,20 @@ it does not run, neither here nor in another container that has the data folder.
 			}
 			return err
 		}),
+	}
+}
+
+// showPool prints what a server's pool has, a line for each base.
+func showPool(w io.Writer, p *sprites.Pool) {
+	for n, part := range p.Parts {
+		label := "pool:"
+		if n > 0 {
+			label = ""
+		}
+		fmt.Fprintf(w, "%-11s%s: %d of %d ready\n", label, printable.Line(part.Image), part.Ready, part.Size)
+		if part.Error != "" {
+			fmt.Fprintf(w, "%-11s%s; to mend it: %s\n", "", printable.Line(part.Error), printable.Line(part.Hint))
+		}
 	}
 }
 

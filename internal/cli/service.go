@@ -112,6 +112,9 @@ no flag, or after --; from there on, flags belong to the command.`,
 		}
 		command := cmd.Flags().Args()
 		def.Name, def.Cmd, def.Args = name, command[0], command[1:]
+		if err := checkPlainEnv(cmd, env); err != nil {
+			return err
+		}
 		def.Env = map[string]string{}
 		for _, pair := range env {
 			key, value, ok := strings.Cut(pair, "=")

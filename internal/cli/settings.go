@@ -17,6 +17,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
@@ -146,6 +147,19 @@ func spriteEnvironment(inv *invocation, p config.Places, sprite string) ([]confi
 		}
 	}
 	return vars, configError(err)
+}
+
+// withoutSecrets are the variables that refer to no secret. The server gives those that do to
+// jobs alone, so that the caller says which ones are left out.
+func withoutSecrets(inv *invocation, vars []config.EnvVar) (rest []config.EnvVar) {
+	for _, v := range vars {
+		if connect.Refers(v.Name + "=" + v.Value) {
+			inv.say("%s is left out: it refers to a secret, which only a job is given.", v.Name)
+			continue
+		}
+		rest = append(rest, v)
+	}
+	return rest
 }
 
 // pairs are variables as NAME=VALUE.

@@ -77,6 +77,7 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
 		if p.vars, err = spriteEnvironment(inv, places, name); err != nil {
 			return err
 		}
+		p.vars = withoutSecrets(inv, p.vars)
 		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err

@@ -170,7 +170,7 @@ func TestSpriteFlagIsShown(t *testing.T) {
 // anything but yes for no.
 func TestDestroyingAsks(t *testing.T) {
 	lines := []string{"rm paint", "checkpoint rm -s paint v1", "checkpoint prune -s paint --keep-last 1", "job rm a3f7b2", "job gc --older-than 0", "job refs --prune --force",
-		"token rm ci", "secret rm github", "connector rm ci", "service rm -s paint web", "agent rm greeter", "backend rm far", "restart paint", "image rm debian:12", "image prune --all"}
+		"token rm ci", "secret rm github", "profile rm nightly", "connector rm ci", "webhook rm ci", "service rm -s paint web", "agent rm greeter", "backend rm far", "restart paint", "image rm debian:12", "image prune --all"}
 	jobs := `{}`
 	asking := 0
 	for _, c := range all(newRootCommand(newInvocation(Streams{}))) {

@@ -188,7 +188,10 @@ func (s *sessions) postKill(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var body struct{ Signal, Timeout string }
+	var body struct {
+		Signal  string `json:"signal"`
+		Timeout string `json:"timeout"`
+	}
 	if err := wire.ReadJSON(r, &body); err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func (s *Server) ShowGitConfig(text string) error { return shown{s.Dir}.gitConfi
 // postPolicy takes the policy that is in force from now on.
 func (s shown) postPolicy(w http.ResponseWriter, r *http.Request) error {
 	var p sprites.NetworkPolicy
-	if err := wire.ReadJSON(r, &p); err != nil {
+	if err := wire.ReadLater(r, &p); err != nil {
 		return err
 	}
 	if err := s.policy(p); err != nil {

@@ -31,7 +31,7 @@ func bearer(tok cove.Token) edit { return header("Authorization", "Bearer "+tok.
 // deeds are requests by the verb that they need. SPRITE stands for the sprite's
 // name; without it they are allowed to any token with the verb.
 var deeds = map[string][]string{
-	"": {"GET /v1/version"},
+	"": {"GET /v1/version", "GET /v1/openapi.json"},
 	"read": {
 		"GET /v1/sprites/SPRITE", "GET /v1/sprites/SPRITE/check", "GET /v1/sprites/SPRITE/exec", "HEAD /v1/sprites/SPRITE/exec",
 		"GET /v1/sprites/SPRITE/checkpoints/v1/diff", "POST /v1/sprites/SPRITE/checkpoints/verify", "GET /v1/sprites/SPRITE/fs/list?path=.", "GET /v1/sprites/SPRITE/fs/read?path=missing", "GET /v1/sprites/SPRITE/ports/watch", "GET /v1/sprites/SPRITE/fs/watch", "GET /v1/sprites/SPRITE/connectors/log", "GET /v1/sprites", "GET /v1/jobs", "GET /v1/images", "GET /v1/images/none/of:1",
@@ -47,6 +47,7 @@ var deeds = map[string][]string{
 	},
 	"admin": {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/none", "GET /v1/secrets", "PUT /v1/secrets/none", "DELETE /v1/secrets/none",
 		"GET /v1/connectors", "GET /v1/connectors/none", "PUT /v1/connectors/none", "DELETE /v1/connectors/none", "POST /v1/connectors/none/grants", "DELETE /v1/connectors/none/grants",
+		"GET /v1/webhooks", "PUT /v1/webhooks/none", "DELETE /v1/webhooks/none", "POST /v1/webhooks/none/test", "GET /v1/webhooks/none/log",
 		"DELETE /v1/images/none/of:1", "POST /v1/images/pull", "POST /v1/images/import", "POST /v1/images/prune",
 		"POST /v1/images/save", "POST /v1/images/tag", "POST /v1/images/push", "POST /v1/images/commit"},
 }

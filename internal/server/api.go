@@ -10,6 +10,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/build"
 	"github.com/cove-dev/cove/internal/server/mcpserver"
+	"github.com/cove-dev/cove/internal/server/webhook"
 	"github.com/cove-dev/cove/internal/shim/userns"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -28,8 +29,8 @@ type api struct {
 }
 
 // newAPI makes the API of a server that is called by hosts and is what info says. The secret
-// is the token of its owner.
-func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string) *api {
+// is the token of its owner, and sender has started.
+func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string, sender *webhook.Sender) *api {
 	most := cmp.Or(s.MaxStreams, 1000)
 	a := &api{
 		hosts:    hosts,
@@ -51,6 +52,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		tokens:      &tokenRoutes{tokens: s.Store.Tokens, rights: rights},
 		secrets:     &secretRoutes{secrets: s.Store.Secrets, host: s.Host},
 		connectors:  &connectorRoutes{connectors: s.Store.Connectors, host: s.Host, labels: labels},
+		webhooks:    &webhookRoutes{webhooks: s.Store.Webhooks, secrets: s.Store.Secrets, sender: sender},
 		backends:    &backendRoutes{backends: s.Store.Backends, refusals: a.refusals},
 		list:        &spriteList{host: s.Host, sprites: s.Store.Sprites, watchers: a.relays, patience: cmp.Or(s.Heartbeat, watchInterval)},
 		sprites:     &spriteRoutes{host: s.Host, image: s.DefaultImage, jobs: s.Store.Jobs, labels: labels, rights: rights},
@@ -60,7 +62,8 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		images:      &imageRoutes{images: s.Images, image: s.DefaultImage, sprites: s.Store.Sprites, host: s.Host, refusals: a.refusals},
 		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
 		policies:    &policyRoutes{host: s.Host},
-		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, host: s.Host, access: a.access, labels: labels},
+		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels},
+		profiles:    &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client()},
 	}
 	if s.Images != nil {
 		a.groups.images.builder = &build.Builder{

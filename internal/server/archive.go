@@ -33,9 +33,16 @@ func (g *archiveRoutes) exportSprite(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
+	withBase, err := flag(r, "with_base")
+	if err != nil {
+		return err
+	}
+	if withBase && !principalOf(r).may(admin) {
+		return fail.New("forbidden", "only a token with the verb admin may take an image out of the server", "leave --with-base out, or export it with another token")
+	}
 	out := &lateWriter{w: w, kind: sprites.ArchiveType}
 	name := r.PathValue("name")
-	_, err = g.host.Export(r.Context(), name, sprite.ExportOptions{Checkpoint: r.URL.Query().Get("checkpoint"), Environment: env}, out)
+	_, err = g.host.Export(r.Context(), name, sprite.ExportOptions{Checkpoint: r.URL.Query().Get("checkpoint"), Environment: env, WithBase: withBase}, out)
 	if err == nil || !out.begun {
 		return err
 	}
@@ -68,6 +75,16 @@ func (g *archiveRoutes) importSprite(w http.ResponseWriter, r *http.Request) err
 		if o.MaxSize, err = strconv.ParseInt(text, 10, 64); err != nil || o.MaxSize <= 0 {
 			return fail.New(sprite.CodeBadRequest, "max_size must be a number of bytes", "")
 		}
+	}
+	var err error
+	if o.Pull, err = flag(r, "pull"); err != nil {
+		return err
+	}
+	o.MayBring = func() error {
+		if principalOf(r).may(admin) {
+			return nil
+		}
+		return fail.New("forbidden", "only a token with the verb admin may bring the server an image, which the sprite in the archive is over", "import it with such a token, or have somebody who has one get the image first: cove image pull --help")
 	}
 	_, labelled, err := g.labels.mayGive(r, "", o.Labels) // asked again when the archive has come
 	if err != nil {

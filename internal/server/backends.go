@@ -42,10 +42,7 @@ func (g *backendRoutes) list(w http.ResponseWriter, r *http.Request) error {
 func (g *backendRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("backend")
 	var req cove.BackendRequest
-	if err := readJSON(w, r, maxBody, &req); err != nil {
-		if _, ok := errors.AsType[*fail.Error](err); ok { // it may quote the token
-			return fail.New(sprite.CodeBadRequest, "the body can't be read as JSON", `it is {"url":"https://…","token":"…"}`)
-		}
+	if err := readObject(w, r, maxBody, &req, "the backend", `it is {"url":"https://…","token":"…"}`); err != nil {
 		return err
 	}
 	req.URL = strings.TrimRight(req.URL, "/")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/jsonbody"
 	"github.com/cove-dev/cove/internal/server/image"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
@@ -28,7 +29,7 @@ func (g *imageRoutes) build(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var req cove.ImageBuild
-	if err := json.Unmarshal(head, &req); err != nil {
+	if err := jsonbody.Decode(head, &req); err != nil {
 		return fail.Newf(sprite.CodeBadRequest, "", "the first line is no build: %v", err)
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")

@@ -23,14 +23,21 @@ type checkpointRoutes struct {
 	refusals refusals // for answers that have begun
 }
 
+// checkpointBody has what clients of the protocol send in vain, too (section 8.1).
+type checkpointBody struct {
+	sprites.CheckpointRequest
+	ID json.RawMessage `json:"id"`
+}
+
 // create makes a checkpoint, and tells of it (protocol section 8.1).
 func (g *checkpointRoutes) create(w http.ResponseWriter, r *http.Request) error {
-	var req sprites.CheckpointRequest
+	var body checkpointBody
 	if r.ContentLength != 0 {
-		if err := readJSON(w, r, maxBody, &req); err != nil {
+		if err := readJSON(w, r, maxBody, &body); err != nil {
 			return err
 		}
 	}
+	req := body.CheckpointRequest
 	name := r.PathValue("name")
 	if _, err := g.host.Get(r.Context(), name); err != nil {
 		return err

@@ -56,7 +56,7 @@ func noConnector(r *http.Request, err error) error {
 // put replaces a whole definition, or nothing.
 func (g *connectorRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	var c cove.Connector
-	if err := readStrict(w, r, &c, "the connector", `such as {"upstream":"https://api.example.org","headers":{"X-Api-Key":"{secret}"}}`); err != nil {
+	if err := readObject(w, r, maxBody, &c, "the connector", `such as {"upstream":"https://api.example.org","headers":{"X-Api-Key":"{secret}"}}`); err != nil {
 		return err
 	}
 	c.Name = r.PathValue("connector")

@@ -120,7 +120,7 @@ func TestConnectorGrants(t *testing.T) {
 	step("put again", "api plain", err)
 	_, err = c.PutConnector(ctx, xKey("api"))
 	step("and back", "api value-two", err)
-	step("without the secret", "api the secret that it adds is not set", c.DeleteSecret(ctx, "key"))
+	step("without the secret", "api the secret that it adds is not set", c.DeleteSecret(ctx, "key", sprites.DeleteOptions{Force: true}))
 	step("revoked", "", c.RevokeConnector(ctx, "api", cove.ConnectorGrant{Sprite: "paint"}))
 	step("for a job", "", func() error { addJob(t, s, "abcdef", "paint"); return nil }())
 	step("of a job", "api the secret that it adds is not set", c.GrantConnector(ctx, "api", cove.ConnectorGrant{Sprite: "paint", Job: "abcdef"}))

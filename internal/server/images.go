@@ -61,7 +61,7 @@ func (g *imageRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	}
 	for _, one := range all {
 		if by := reached(r, used[one.Digest]); every || len(one.Names) > 0 || len(by) > 0 || !hidden[one.Digest] {
-			list.Images = append(list.Images, describeImage(one, by))
+			list.Images = append(list.Images, g.describe(one, by))
 		}
 	}
 	writeJSON(w, http.StatusOK, list)
@@ -77,12 +77,15 @@ func (g *imageRoutes) get(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, describeImage(one, reached(r, used[one.Digest])))
+	writeJSON(w, http.StatusOK, g.describe(one, reached(r, used[one.Digest])))
 	return nil
 }
 
 func (g *imageRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 	err := g.images.Remove(r.Context(), r.PathValue("image"), func(digest string) ([]string, error) {
+		if sprite.InPool(g.host, digest) {
+			return nil, fail.Newf("image_in_use", "see which images it has, and start the server again without that one (--pool, or pool in serve.toml): cove server status", "image %s is in use by the server's pool", r.PathValue("image"))
+		}
 		used, err := g.used(r.Context())
 		return used[digest], err
 	})
@@ -113,7 +116,7 @@ func (g *imageRoutes) prune(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	done, err := g.pruned(r.Context(), which.DryRun, func(digest string) bool {
-		return len(used[digest]) > 0 || unnamed[digest] || stays[digest]
+		return len(used[digest]) > 0 || unnamed[digest] || stays[digest] || sprite.InPool(g.host, digest)
 	})
 	if err != nil {
 		return err
@@ -167,6 +170,13 @@ func (g *imageRoutes) used(ctx context.Context) (map[string][]string, error) {
 func reached(r *http.Request, names []string) []string {
 	p := principalOf(r)
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !p.reaches(name) })
+}
+
+// describe describes an image, and who uses it.
+func (g *imageRoutes) describe(i image.Image, usedBy []string) cove.Image {
+	out := describeImage(i, usedBy)
+	out.Pool = sprite.InPool(g.host, i.Digest)
+	return out
 }
 
 func describeImage(i image.Image, usedBy []string) cove.Image {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"runtime"
@@ -48,6 +49,11 @@ func withImages(t *testing.T, more ...func(*server.Server)) *covetest.Server {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() {
+			if err := store.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 		in.store, s.Images = store, store
 		for _, change := range more {
 			change(s)
@@ -298,4 +304,10 @@ func TestNoDefaultImage(t *testing.T) {
 	if _, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: "paint", Config: &sprites.Config{Image: "other:1"}}); !hasCode(err, "image_not_found") || strings.Contains(err.Error(), "default") {
 		t.Errorf("another image: %v", err)
 	}
+}
+
+// TestPruneNothing: of no images the answer is an empty list, not null.
+func TestPruneNothing(t *testing.T) {
+	a := ask(t, withImages(t), "POST /v1/images/prune", "")
+	failIf(t, a.StatusCode != http.StatusOK || !strings.Contains(string(a.body), `"images":[]`), "got %d %s", a.StatusCode, a.body)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
 )
 
 // jobRoutes makes jobs, acts on them, and tells what became of them. A token sees the jobs
@@ -22,11 +23,12 @@ import (
 type jobRoutes struct {
 	image string // see Server.DefaultImage
 
-	manager Jobs // nil: jobs are not available
-	jobs    *store.Jobs
-	host    *sprite.Host
-	access  *access
-	labels  *labelRights
+	manager  Jobs // nil: jobs are not available
+	jobs     *store.Jobs
+	profiles *store.Profiles
+	host     *sprite.Host
+	access   *access
+	labels   *labelRights
 }
 
 const (
@@ -54,6 +56,21 @@ func (g *jobRoutes) job(r *http.Request) (cove.Job, error) {
 		return job, fail.New(sprite.CodeNotFound, fmt.Sprintf("there is no job %.40q", id), "see what there is with: cove job list")
 	}
 	return job, err
+}
+
+// asked is what a job was asked for.
+func (g *jobRoutes) asked(r *http.Request, id string) (req cove.JobRequest, err error) {
+	settings, err := g.jobs.Settings(r.Context(), id)
+	switch {
+	case errors.Is(err, store.ErrForgotten):
+		return req, fail.Wrap("not_kept", err, "push again")
+	case err != nil:
+		return req, secretError(err)
+	}
+	if err := json.Unmarshal(settings, &req); err != nil {
+		return req, fmt.Errorf("read the settings of job %s: %w", id, err)
+	}
+	return req, nil
 }
 
 func (g *jobRoutes) create(w http.ResponseWriter, r *http.Request) error {
@@ -108,6 +125,9 @@ func (g *jobRoutes) request(w http.ResponseWriter, r *http.Request) (Jobs, cove.
 	if err == nil {
 		err = g.mayBegin(r, req)
 	}
+	if err == nil {
+		req, err = g.completed(r.Context(), req) // a profile may give more than its user may ask for
+	}
 	return jobs, req, err
 }
 
@@ -125,6 +145,8 @@ func (g *jobRoutes) mayBegin(r *http.Request, req cove.JobRequest) error {
 		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
 	case len(req.MCP) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may give a job MCP servers: their connectors are granted to it", "")
+	case len(connect.EnvSecrets(req.Env)) > 0 && !p.may(admin):
+		return fail.New("forbidden", "only a token with the verb admin may give a job the server's secrets", "")
 	case req.Definition != nil && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
 	case req.Sprite != "" && req.Backend == "":
@@ -250,13 +272,9 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	settings, err := g.jobs.Settings(r.Context(), old.ID)
+	req, err := g.asked(r, old.ID)
 	if err != nil {
 		return err
-	}
-	var req cove.JobRequest
-	if err := json.Unmarshal(settings, &req); err != nil {
-		return fmt.Errorf("read the job's settings: %w", err)
 	}
 	if how.SameSprite {
 		req.Sprite, req.Include, req.NetworkPolicy = old.Sprite, nil, nil
@@ -291,7 +309,11 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := g.mayBegin(r, cove.JobRequest{JobSettings: cove.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}}); err != nil {
+	was, err := g.asked(r, old.ID)
+	if err != nil {
+		return err
+	}
+	if err := g.mayBegin(r, cove.JobRequest{JobSettings: cove.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}, Env: was.Env}); err != nil {
 		return err
 	}
 	job, err := jobs.Continue(r.Context(), old.ID, how)

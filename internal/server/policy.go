@@ -1,9 +1,6 @@
 package server
 
 import (
-	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 	"time"
 
@@ -49,7 +46,7 @@ func (g *policyRoutes) get(w http.ResponseWriter, r *http.Request) error {
 // What is not known to be a rule is refused, so that none is taken for less than it says.
 func (g *policyRoutes) post(w http.ResponseWriter, r *http.Request) error {
 	var p sprites.NetworkPolicy
-	if err := readStrict(w, r, &p, "the network policy", `such as {"rules":[{"domain":"example.org","action":"allow"}]}`); err != nil {
+	if err := readObject(w, r, maxPolicy, &p, "the network policy", `such as {"rules":[{"domain":"example.org","action":"allow"}]}`); err != nil {
 		return err
 	}
 	if p.Rules == nil {
@@ -72,22 +69,6 @@ func mayOpen(r *http.Request, host *sprite.Host, name string, p *sprites.Network
 		return nil
 	}
 	return host.OpensInward(r.Context(), name, *p)
-}
-
-// readStrict decodes a document of rules, in which nothing may be unknown.
-func readStrict(w http.ResponseWriter, r *http.Request, v any, what, hint string) error {
-	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPolicy))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return err
-		}
-		return fail.New("bad_request", what+" is no JSON that is understood: "+clean(err.Error(), maxGuestText), hint)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return fail.New("bad_request", "something follows "+what, "")
-	}
-	return nil
 }
 
 func (g *policyRoutes) test(w http.ResponseWriter, r *http.Request) error {

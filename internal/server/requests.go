@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/jsonbody"
 	"github.com/cove-dev/cove/internal/server/sprite"
 )
 
@@ -35,14 +35,19 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	return body, nil
 }
 
-// readJSON decodes a request's body.
+// readJSON decodes a request's body, an object in which no field may be unknown.
 func readJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
+	return readObject(w, r, limit, v, "the body", "")
+}
+
+// readObject is readJSON, with a name for the object and a hint for errors.
+func readObject(w http.ResponseWriter, r *http.Request, limit int64, v any, what, hint string) error {
 	body, err := readBody(w, r, limit)
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return fail.New(sprite.CodeBadRequest, "the body can't be read as JSON: "+err.Error(), "")
+	if err := jsonbody.Decode(body, v); err != nil {
+		return fail.New(sprite.CodeBadRequest, what+" can't be read: "+clean(err.Error(), maxGuestText), hint)
 	}
 	return nil
 }

@@ -39,6 +39,7 @@ type groups struct {
 	tokens      *tokenRoutes
 	secrets     *secretRoutes
 	connectors  *connectorRoutes
+	webhooks    *webhookRoutes
 	backends    *backendRoutes
 	list        *spriteList
 	sprites     *spriteRoutes
@@ -49,6 +50,7 @@ type groups struct {
 	checkpoints *checkpointRoutes
 	policies    *policyRoutes
 	jobs        *jobRoutes
+	profiles    *profileRoutes
 }
 
 // routes is the whole surface.
@@ -56,6 +58,7 @@ func (g *groups) routes() []route {
 	const one = "/v1/sprites/{name}"
 	return []route{
 		{"GET /v1/version", anyone, g.version},
+		{"GET /v1/openapi.json", anyone, describeAPI},
 
 		{"GET /mcp", anyone, g.mcp.serve}, // what the tools may do is decided call by call
 		{"POST /mcp", anyone, g.mcp.serve},
@@ -75,6 +78,12 @@ func (g *groups) routes() []route {
 		{"DELETE /v1/connectors/{connector}", admin, g.connectors.delete},
 		{"POST /v1/connectors/{connector}/grants", admin, g.connectors.grant},
 		{"DELETE /v1/connectors/{connector}/grants", admin, g.connectors.revoke},
+
+		{"GET /v1/webhooks", admin, g.webhooks.list},
+		{"PUT /v1/webhooks/{webhook}", admin, g.webhooks.put},
+		{"DELETE /v1/webhooks/{webhook}", admin, g.webhooks.delete},
+		{"POST /v1/webhooks/{webhook}/test", admin, g.webhooks.test},
+		{"GET /v1/webhooks/{webhook}/log", admin, g.webhooks.log},
 
 		{"GET /v1/backends", admin, g.backends.list},
 		{"PUT /v1/backends/{backend}", admin, g.backends.put},
@@ -154,12 +163,19 @@ func (g *groups) routes() []route {
 
 		{"GET /v1/installs", read, g.installs},
 
+		{"GET /v1/profiles", read, g.profiles.list},
+		{"GET /v1/profiles/{profile}", read, g.profiles.get},
+		{"PUT /v1/profiles/{profile}", admin, g.profiles.put},
+		{"DELETE /v1/profiles/{profile}", admin, g.profiles.delete},
+		{"POST /v1/profiles/{profile}/apply", admin, g.profiles.apply},
+
 		{"GET /v1/jobs", read, g.jobs.list},
 		{"POST /v1/jobs", write, g.jobs.create},
 		{"POST /v1/jobs/preview", write, g.jobs.preview},
 		{"GET /v1/jobs/{id}", read, g.jobs.get},
 		{"DELETE /v1/jobs/{id}", write, g.jobs.delete},
 		{"GET /v1/jobs/{id}/events", read, g.jobs.events},
+		{"GET /v1/jobs/{id}/steps", read, g.jobs.steps},
 		{"POST /v1/jobs/{id}/start", write, g.jobs.start},
 		{"POST /v1/jobs/{id}/stop", write, g.jobs.stop},
 		{"POST /v1/jobs/{id}/send", exec, g.jobs.send},

@@ -35,10 +35,7 @@ func (g *secretRoutes) put(w http.ResponseWriter, r *http.Request) error {
 		return fail.New(sprite.CodeBadRequest, "a secret's name has letters, digits, _ and -, at most 64", "")
 	}
 	var req cove.SecretRequest
-	if err := readJSON(w, r, maxBody, &req); err != nil {
-		if _, ok := errors.AsType[*fail.Error](err); ok { // it may quote the value
-			return fail.New(sprite.CodeBadRequest, "the body can't be read as JSON", `it is {"value":"…"}`)
-		}
+	if err := readObject(w, r, maxBody, &req, "the secret", `it is {"value":"…"}`); err != nil {
 		return err
 	}
 	value := strings.TrimSuffix(strings.TrimSuffix(req.Value, "\n"), "\r")
@@ -78,10 +75,19 @@ func (g *secretRoutes) list(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g *secretRoutes) delete(w http.ResponseWriter, r *http.Request) error {
-	err := g.secrets.Delete(r.Context(), r.PathValue("secret"))
-	if errors.Is(err, store.ErrNotFound) {
-		return fail.New(sprite.CodeNotFound, "there is no secret "+clean(r.PathValue("secret"), maxGuestText), "see which there are with: cove secret list")
-	} else if err != nil {
+	name := clean(r.PathValue("secret"), maxGuestText)
+	force, err := flag(r, "force")
+	if err != nil {
+		return err
+	}
+	err = g.secrets.Delete(r.Context(), r.PathValue("secret"), force)
+	used, isUsed := errors.AsType[*store.SecretInUseError](err)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return fail.New(sprite.CodeNotFound, "there is no secret "+name, "see which there are with: cove secret list")
+	case isUsed:
+		return fail.New("in_use", "the secret "+name+" is not deleted: "+used.Error(), "wait for the jobs, and remove the others; or delete it all the same: cove secret rm --force "+name)
+	case err != nil:
 		return err
 	}
 	return synced(w, r, g.host)

@@ -41,10 +41,10 @@ func TestSecrets(t *testing.T) {
 	_, err = other.Secrets(t.Context())
 	wantError(t, err, 403, "forbidden")
 	wantError(t, other.SetSecret(t.Context(), "ci", value), 403, "forbidden")
-	wantError(t, other.DeleteSecret(t.Context(), "ci"), 403, "forbidden")
+	wantError(t, other.DeleteSecret(t.Context(), "ci", sprites.DeleteOptions{}), 403, "forbidden")
 
-	must(t, c.DeleteSecret(t.Context(), "long"))
-	wantError(t, c.DeleteSecret(t.Context(), "long"), 404, "not_found")
+	must(t, c.DeleteSecret(t.Context(), "long", sprites.DeleteOptions{}))
+	wantError(t, c.DeleteSecret(t.Context(), "long", sprites.DeleteOptions{}), 404, "not_found")
 	must(t, os.WriteFile(filepath.Join(s.Dir, store.KeyFile), bytes.Repeat([]byte{'x'}, 32), 0o600))
 	wantError(t, c.SetSecret(t.Context(), "new", value), 500, "bad_key")
 

@@ -27,6 +27,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/image"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/server/webhook"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -155,7 +156,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		}
 	}()
 	s.hosts.Store(hosts)
-	api := s.newAPI(hosts, info, secret)
+	sender := &webhook.Sender{Store: s.Store.Webhooks, Secret: s.Store.Secrets.Value, Logger: s.Logger}
+	sender.Start(s.ctx)
+	defer func() { _ = sender.Close() }() // which never fails
+	api := s.newAPI(hosts, info, secret, sender)
 
 	heads := &heads{max: maxHeads}
 	web := &http.Server{

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -23,11 +24,27 @@ type spriteRoutes struct {
 	rights *rights // those of a URL's visitors end when it is public no more
 }
 
+// createBody has what clients of the protocol send in vain, too (section 2.2).
+type createBody struct {
+	sprites.CreateRequest
+	Config          lenientConfig   `json:"config"`
+	Runtime         json.RawMessage `json:"runtime"`
+	WaitForCapacity json.RawMessage `json:"wait_for_capacity"`
+}
+
+// lenientConfig is a machine, of which unknown fields are left out: some clients name them
+// otherwise, as in "ramMB".
+type lenientConfig struct{ *sprites.Config }
+
+func (c *lenientConfig) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &c.Config) }
+
 func (g *spriteRoutes) create(w http.ResponseWriter, r *http.Request) error {
-	var req sprites.CreateRequest
-	if err := readJSON(w, r, maxBody, &req); err != nil {
+	var body createBody
+	if err := readJSON(w, r, maxBody, &body); err != nil {
 		return err
 	}
+	req := body.CreateRequest
+	req.Config = body.Config.Config
 	p := principalOf(r)
 	if !p.reaches(req.Name) {
 		return fail.New("forbidden", "the token does not reach a sprite of that name", "")

@@ -186,7 +186,7 @@ func TestSpriteResource(t *testing.T) {
 		failIf(t, got.Name != "paint" || got.ID == "" || got.Labels == nil || got.Created.IsZero() || got.Updated.Before(got.Created), "%s %s: %s", what, body, a.body)
 		return got
 	}
-	made := answer("POST /v1/sprites", `{"name":"paint","config":{"ramMB":512,"moon":1},"runtime":"dev","wait_for_capacity":true,"url_settings":{"private_access":"admins"},"labels":["a"],"x":{}}`, 201)
+	made := answer("POST /v1/sprites", `{"name":"paint","config":{"ramMB":512,"moon":1},"runtime":"dev","wait_for_capacity":true,"url_settings":{"private_access":"admins"},"labels":["a"]}`, 201)
 	failIf(t, made.Organization == "" || made.Status != "cold" || made.Ran != nil || *made.Settings != sprites.URLSettings{Auth: "sprite", PrivateAccess: "admins"}, "created %+v", made)
 	got := answer("GET /v1/sprites/paint", "", 200)
 	failIf(t, got.ID != made.ID || !slices.Equal(got.Labels, []string{"a"}), "created %+v, and got %+v", made, got)

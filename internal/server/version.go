@@ -12,18 +12,9 @@ import (
 func version(info sprites.ServerInfo, host *sprite.Host) handlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) error {
 		now := info
-		now.Goroutines, now.Pool = runtime.NumGoroutine(), pool(host)
+		now.Goroutines, now.Pool = runtime.NumGoroutine(), host.PoolState()
 		now.DiskFree, now.DiskReserve = host.DiskFree(), host.DiskReserve
 		writeJSON(w, http.StatusOK, now)
 		return nil
 	}
-}
-
-// pool describes the pool; nil: the server has none.
-func pool(host *sprite.Host) *sprites.Pool {
-	size, ready := host.PoolState()
-	if size == 0 {
-		return nil
-	}
-	return &sprites.Pool{Size: size, Ready: ready}
 }

@@ -117,6 +117,8 @@ func fail(w http.ResponseWriter, err error) {
 		code = http.StatusUnprocessableEntity
 	case errors.Is(err, ErrDeleted):
 		code = http.StatusConflict
+	case errors.Is(err, ErrNetworks):
+		code = http.StatusFailedDependency
 	case noRoom(err):
 		code = http.StatusInsufficientStorage
 	}

@@ -135,7 +135,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	s.network.gw.Hold()
 	s.memory.raise(old)
 	if err := save(); err != nil {
-		return resume(err)
+		return resume(networks(err))
 	}
 	fault.Reach(fault.MoveSaved)
 	done.Save = time.Since(began)

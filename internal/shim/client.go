@@ -85,6 +85,8 @@ func (c Client) call(ctx context.Context, method, path string, in, out any) erro
 			return fmt.Errorf("shim: %w%s", ErrMemoryUsed, strings.TrimPrefix(text, ErrMemoryUsed.Error()))
 		case http.StatusConflict:
 			return fmt.Errorf("shim: %w%s", ErrDeleted, strings.TrimPrefix(text, ErrDeleted.Error()))
+		case http.StatusFailedDependency:
+			return fmt.Errorf("shim: %w%s", ErrNetworks, strings.TrimPrefix(text, ErrNetworks.Error()))
 		case http.StatusInsufficientStorage:
 			return fmt.Errorf("shim: %s: %w", strings.TrimSuffix(text, ": "+syscall.ENOSPC.Error()), syscall.ENOSPC)
 		}
@@ -128,15 +130,15 @@ func (c Client) Stop(ctx context.Context, grace time.Duration) (End, error) {
 
 // Checkpoint seals the layer that is written, and moves the sandbox to another. After
 // an error of the shim's it goes on as it was, but for ErrEnded; ENOSPC says that there is
-// no room, and ErrDeleted that deleted files are too large. If the answer is lost, Settle
-// says what has become of it.
+// no room, ErrDeleted that deleted files are too large, and ErrNetworks that programs have
+// networks of their own. If the answer is lost, Settle says what has become of it.
 func (c Client) Checkpoint(ctx context.Context, req Checkpoint) (Checkpointed, error) {
 	var done Checkpointed
 	return done, c.call(ctx, http.MethodPost, "/v1/checkpoint", req, &done)
 }
 
 // Hibernate saves the sandbox's memory to a folder, and ends it. After an error it
-// goes on, but for ErrEnded; ErrDeleted says that deleted files are too large.
+// goes on, but for ErrEnded; ErrDeleted and ErrNetworks are as for a Checkpoint.
 func (c Client) Hibernate(ctx context.Context, dir string) error {
 	return c.call(ctx, http.MethodPost, "/v1/hibernate", map[string]string{"dir": dir}, nil)
 }

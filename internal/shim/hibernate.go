@@ -53,7 +53,7 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	fault.Reach(fault.SleepPaused)
 	s.memory.raise(st)
 	if err := s.containers.runsc(st).save(ctx, dir); err != nil {
-		return undo(err)
+		return undo(networks(err))
 	}
 	fault.Reach(fault.SleepSaved)
 	if err := describeImage(s.folder, st, dir); err != nil {

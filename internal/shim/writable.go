@@ -13,6 +13,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/shim/kernel"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -251,6 +252,23 @@ func sharesBlocks(dir string) bool {
 // ErrDeleted says that a sandbox can't be saved because deleted files that are still open
 // are too large.
 var ErrDeleted = errors.New("deleted files that are still open are too large")
+
+// ErrNetworks says that a sandbox can't be saved because programs in it have networks of their
+// own, which would be lost.
+var ErrNetworks = errors.New(kernel.OwnNetworks)
+
+// networks is err of a save, or ErrNetworks with a list if the sandbox's kernel refused it so.
+func networks(err error) error {
+	if err == nil {
+		return nil
+	}
+	_, list, is := strings.Cut(err.Error(), kernel.OwnNetworks)
+	if !is {
+		return err
+	}
+	list, _, _ = strings.Cut(list, "\n")
+	return fmt.Errorf("%w%s", ErrNetworks, list)
+}
 
 const (
 	mostDeleted = 1 << 30 // of deleted files, where memory has no limit

@@ -207,32 +207,42 @@ func (w *writer) member(at string, info fs.FileInfo) error {
 		h.Name += "/"
 	}
 	h.Uid, h.Gid, h.Uname, h.Gname = 0, 0, "", "" // all are root's in an image
-	var f *os.File
-	if info.Mode().IsRegular() {
-		if f, err = w.root.OpenFile(at, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0); err != nil {
-			return err
+	if !info.Mode().IsRegular() {
+		if err := w.tar.WriteHeader(h); err != nil {
+			return fmt.Errorf("%q: %w", at, err)
 		}
-		defer f.Close()
-		now, err := f.Stat()
-		if err != nil {
-			return err
-		}
-		if !now.Mode().IsRegular() {
-			return fail.Newf("changed", "try it again", "%s changed while it was sent", strings.TrimSpace(at))
-		}
-		h.Size = now.Size()
-	}
-	if err := w.tar.WriteHeader(h); err != nil {
-		return fmt.Errorf("%q: %w", at, err)
-	}
-	w.sent.Files++
-	if f == nil {
+		w.sent.Files++
 		return nil
 	}
-	n, err := io.CopyN(w.tar, f, h.Size)
-	w.sent.Bytes += n
-	if err == io.EOF {
-		return fail.Newf("changed", "try it again", "%s changed while it was sent", strings.TrimSpace(at))
+	f, err := w.root.OpenFile(at, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
 	}
+	defer f.Close()
+	n, err := SendFile(w.tar, f, h)
+	w.sent.Files++
+	w.sent.Bytes += n
 	return err
+}
+
+// SendFile writes a file, with a header whose size it sets, and returns how much of its content.
+// One that is no regular file any more, or gets shorter meanwhile, is an error.
+func SendFile(out *tar.Writer, f *os.File, h *tar.Header) (int64, error) {
+	changed := fail.Newf("changed", "try it again", "%s changed while it was sent", strings.TrimSpace(h.Name))
+	now, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if !now.Mode().IsRegular() {
+		return 0, changed
+	}
+	h.Size = now.Size()
+	if err := out.WriteHeader(h); err != nil {
+		return 0, fmt.Errorf("%q: %w", h.Name, err)
+	}
+	n, err := io.CopyN(out, f, h.Size)
+	if err == io.EOF {
+		err = changed
+	}
+	return n, err
 }

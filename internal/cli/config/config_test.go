@@ -342,7 +342,16 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
 		}
 	}
-	p := world(t, map[string]string{"top/.cove/sandbox.env": "A=1\nwrong-value\n", "home/sandboxes/other.env": "B='x\n"}, nil)
+	// A person's file may refer to a secret, and a repository's may not.
+	p := world(t, map[string]string{"top/.cove/sandbox.env": "A=1\n", "home/sandboxes/paint.env": "B={secret:ci}\n"}, nil)
+	if vars, err := p.Environment("paint"); err != nil || len(vars) != 2 || vars[1].Value != "{secret:ci}" {
+		t.Errorf("a secret in a person's file: %v, %v", vars, err)
+	}
+	p = world(t, map[string]string{"top/.cove/sandbox.env": "A=1\nB=the-value{secret:ci}\n", "home/sandboxes/paint.env": "B=\n"}, nil)
+	if vars, err := p.Environment("paint"); err == nil || vars != nil || !strings.Contains(err.Error(), "sandbox.env:2") || !strings.Contains(err.Error(), "sandboxes/paint.env") || strings.Contains(err.Error(), "the-value") {
+		t.Errorf("a secret in a repository's file: %v, %v", vars, err)
+	}
+	p = world(t, map[string]string{"top/.cove/sandbox.env": "A=1\nwrong-value\n", "home/sandboxes/other.env": "B='x\n"}, nil)
 	if vars, err := p.Environment("paint"); err == nil || vars != nil || strings.Contains(err.Error(), "wrong-value") {
 		t.Errorf("a wrong file gave %v, %v", vars, err)
 	}

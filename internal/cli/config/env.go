@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/shim/connect"
 )
 
 // An EnvVar is a variable of a sprite's environment, and where it is from. Its
@@ -35,7 +37,9 @@ func (p Places) PersonalEnv(sprite string) string {
 // Environment is what the repository's .cove/sandbox.env and the person's
 // sandboxes/NAME.env give a sprite, by name. The person's variables stand above the
 // repository's; an empty value takes a variable away. GITHUB_TOKEN is also there as
-// GH_TOKEN, unless that is set, or taken away, by itself. Errors are Problems.
+// GH_TOKEN, unless that is set, or taken away, by itself. Only the person's may refer to a
+// secret: else whoever can write to a repository could have the secrets of all who push it.
+// Errors are Problems.
 func (p Places) Environment(sprite string) ([]EnvVar, error) {
 	merged := map[string]EnvVar{}
 	var problems Problems
@@ -48,11 +52,17 @@ func (p Places) Environment(sprite string) ([]EnvVar, error) {
 			return
 		}
 		vars, wrong := ParseEnv(name, data)
-		problems = append(problems, wrong...)
 		for _, v := range vars {
+			if from == FromRepository && connect.Refers(v.Name+"="+v.Value) {
+				wrong = append(wrong, Problem{
+					File: v.File, Line: v.Line, Key: v.Name,
+					Message: "a repository can't refer to a secret, which is yours: put the line into " + p.PersonalEnv(sprite) + ", or use --env",
+				})
+			}
 			v.From = from
 			merged[v.Name] = v
 		}
+		problems = append(problems, wrong...)
 	}
 	if p.Top != "" {
 		data, err := readOwn(p.Top, "sandbox.env", maxFile)

@@ -32,7 +32,7 @@ type Serve struct {
 const autostartKey = "autostart"
 
 // StartFlags are the flags of serve that are no settings: they are for one start.
-var StartFlags = []string{"accept-older-store", "config", "data"}
+var StartFlags = []string{"accept-older-store", "config", "data", "forget-sealed"}
 
 // ReadServe reads the settings of a server. A file that is not there is none, unless it must
 // be. known are the flags that there are; nil takes any. What is wrong is of type Problems.

@@ -30,6 +30,7 @@ func TestServe(t *testing.T) {
 		"# x\n[pool]\nsize = 1\n":        file + ":2: pool is a text",
 		"autostart = \"no\"\n":           file + ":1: autostart is true or false",
 		"accept-older-store = true\n":    file + ":1: accept-older-store is a flag for one start, not a setting; leave it out here, and type: cove serve --accept-older-store",
+		"forget-sealed = true\n":         file + ":1: forget-sealed is a flag for one start",
 		"idle = \"1h\"\ndata = \"/x\"\n": file + ":2: data is a flag for one start",
 		"config = \"other.toml\"\n":      file + ":1: config is a flag for one start",
 		"idle = \n":                      file + ":1:",

@@ -1,9 +1,12 @@
 package bench
 
 import (
+	"archive/tar"
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,6 +22,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/e2e"
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -103,11 +107,42 @@ func timed(b *testing.B, f func() error) time.Duration {
 	return time.Since(start)
 }
 
-// BenchmarkCreate is from the create call to the end of the first command; also on a
-// server with a pool, which is full each time.
+// smallImage is the name of an image of busybox alone, which servers get that use it.
+const smallImage = "small:1"
+
+// importSmall brings a server the small image.
+func importSmall(b *testing.B, client *cove.Client) {
+	b.Helper()
+	program, err := os.ReadFile(need.Program(b, "busybox", "busybox-static"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var file bytes.Buffer
+	out := tar.NewWriter(&file)
+	for _, h := range []tar.Header{
+		{Typeflag: tar.TypeDir, Name: "etc/", Mode: 0o755}, {Typeflag: tar.TypeDir, Name: "bin/", Mode: 0o755},
+		{Typeflag: tar.TypeReg, Name: "bin/busybox", Mode: 0o755, Size: int64(len(program))},
+		{Typeflag: tar.TypeSymlink, Name: "bin/sh", Linkname: "busybox"}, {Typeflag: tar.TypeSymlink, Name: "bin/true", Linkname: "busybox"},
+	} {
+		if err = errors.Join(err, out.WriteHeader(&h)); h.Size > 0 && err == nil {
+			_, err = out.Write(program)
+		}
+	}
+	if err = errors.Join(err, out.Close()); err == nil {
+		_, err = cove.Images{Client: client}.Import(b.Context(), &file, smallImage, nil)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkCreate is from the create call to the end of the first command, over the host base
+// and over an image; also on a server with a pool, which is full each time.
 func BenchmarkCreate(b *testing.B) {
 	client, _ := benchServer(b)
-	pooled, _ := benchServer(b, "--pool", "1")
+	pooled, _ := benchServer(b, "--pool", "1", "--pool", smallImage+"=1")
+	importSmall(b, client)
+	importSmall(b, pooled)
 	floor := startFloor(b)
 	floor.runProgram(b, 2, "true")
 	warm := "warm"
@@ -117,9 +152,9 @@ func BenchmarkCreate(b *testing.B) {
 	if err := e2e.RunIn(client, warm, "true"); err != nil { // the base is prepared once
 		b.Fatal(err)
 	}
-	create := func(client *cove.Client, name string) time.Duration {
+	create := func(client *cove.Client, name, image string) time.Duration {
 		took := timed(b, func() error {
-			if _, err := client.Create(b.Context(), sprites.CreateRequest{Name: name}); err != nil {
+			if _, err := client.Create(b.Context(), sprites.CreateRequest{Name: name, Config: &sprites.Config{Image: image}}); err != nil {
 				return err
 			}
 			return e2e.RunIn(client, name, "true")
@@ -129,20 +164,29 @@ func BenchmarkCreate(b *testing.B) {
 		}
 		return took
 	}
-	var ours, taken, bare []time.Duration
+	create(client, "first", smallImage) // the image's fitting is made once
+	var ours, taken, bare, overImage, takenImage []time.Duration
 	for i := 0; b.Loop(); i++ {
 		name := "b" + strconv.Itoa(i)
 		e2e.Await(b, "the pool", func() bool {
 			info, err := pooled.Version(b.Context())
-			return err == nil && info.Pool.Ready == 1
+			return err == nil && info.Pool.Ready == 2
 		})
-		ours = append(ours, create(client, name))
-		taken = append(taken, create(pooled, name))
+		ours = append(ours, create(client, name, ""))
+		overImage = append(overImage, create(client, name, smallImage))
+		taken = append(taken, create(pooled, name, ""))
+		e2e.Await(b, "the pool again", func() bool {
+			info, err := pooled.Version(b.Context())
+			return err == nil && info.Pool.Ready == 2
+		})
+		takenImage = append(takenImage, create(pooled, name, smallImage))
 		bare = append(bare, floor.runProgram(b, 1, "true")...)
 	}
 	report(b, ours, bare)
 	b.ReportMetric(e2e.Median(taken), "ms/pool")
 	b.ReportMetric(e2e.Median(taken)/e2e.Median(ours), "pool/ours")
+	b.ReportMetric(e2e.Median(overImage), "ms/image")
+	b.ReportMetric(e2e.Median(takenImage), "ms/imagepool")
 }
 
 // BenchmarkExec is one command on a running sprite, alone, 16 and 64 at once.

@@ -107,6 +107,25 @@ func imageOf(t testing.TB, config v1.Config, dirs ...string) v1.Image {
 	return image
 }
 
+// save writes an image of folders, the lowest first, into a file as docker save does.
+func save(t testing.TB, file, as string, config v1.Config, dirs ...string) {
+	t.Helper()
+	tag, err := name.NewTag(as)
+	if err == nil {
+		err = tarball.WriteToFile(file, tag, imageOf(t, config, dirs...))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bring imports an image of folders, the lowest first, under a name.
+func bring(h *e2e.Host, as string, config v1.Config, dirs ...string) {
+	h.T.Helper()
+	save(h.T, h.Path("bring.tar"), as, config, dirs...)
+	h.Run("", "cove", "image", "import", "bring.tar", "--name", as)
+}
+
 // TestImageVerbs: an image comes from a registry, a file or a folder, sprites and jobs start from
 // it, and one that is in use stays.
 func TestImageVerbs(t *testing.T) {
@@ -153,14 +172,8 @@ func TestImageVerbs(t *testing.T) {
 	}
 
 	// From a file, standard input and a folder, by another name.
-	file := filepath.Join(filepath.Dir(h.Home), "saved.tar")
-	other, err := name.NewTag("saved:2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tarball.WriteToFile(file, other, imageOf(t, v1.Config{User: "nobody"}, small)); err != nil {
-		t.Fatal(err)
-	}
+	file := h.Path("saved.tar")
+	save(t, file, "saved:2", v1.Config{User: "nobody"}, small)
 	h.Run("", "cove", "image", "import", file, "--name", mine)
 	h.Run("", "cove", "create", "third", "--image", mine)
 	if got := h.Run("", "cove", "exec", "-s", "third", "--", "id", "-un"); got != "nobody\n" {
@@ -209,20 +222,40 @@ func TestImageVerbs(t *testing.T) {
 		t.Errorf("got %s", out)
 	}
 
-	// A job's sprite.
+	// A job's sprite. Without git it is refused before anything is sent.
 	repo := h.Repository("repo", map[string]string{"plan.md": "# Copy\n\n## Copy it\n\n```sh\ncat /etc/greeting >greeting.txt\n```\n"})
-	out, code := h.Try(repo, "cove", "run", "plan.md", "--agent", "shell", "--image", reference)
-	if code == 0 || !strings.Contains(out, "git") {
-		t.Errorf("run in an image without git: exit code %d: %s", code, out)
+	for _, args := range [][]string{{"run"}, {"push"}, {"push", "--json"}} {
+		out, code := h.Try(repo, "cove", append(args, "plan.md", "--agent", "shell", "--image", reference)...)
+		if code == 0 || !strings.Contains(out, "the image "+reference+" has no git") || !strings.Contains(out, "--image host") || strings.Contains(out, "upload") {
+			t.Errorf("%q in an image without git: exit code %d: %s", args, code, out)
+		}
 	}
-	job, sprite := h.Push(repo, "plan.md", "--agent", "shell", "--image", reference)
-	out, code = h.Try(repo, "cove", "pull", job, "--wait=10m")
-	if code == 0 {
-		t.Errorf("push in an image without git: exit code %d: %s", code, out)
+	if out, code := h.Try(repo, "cove", "push", "plan.md", "--agent", "shell", "--sprite", "second"); code == 0 || !strings.Contains(out, "sprite second has no git") || !strings.Contains(out, "cove exec -s second") {
+		t.Errorf("push into a sprite without git: exit code %d: %s", code, out)
 	}
-	if out := h.Run("", "cove", "info", sprite); !strings.Contains(out, reference) {
+	if jobs, list := h.Run("", "cove", "job", "list", "--json"), h.Run("", "cove", "list", "--json"); strings.Contains(jobs, `"id"`) || strings.Contains(list, "job-") {
+		t.Errorf("left of jobs that were refused: %s%s", jobs, list)
+	}
+	bring(h, "git:1", v1.Config{Env: []string{"PATH=/usr/bin:/bin"}}, small, top, addedGit(t))
+	job, sprite := h.Push(repo, "plan.md", "--agent", "shell", "--image", "git:1")
+	if out := h.Run("", "cove", "info", sprite); !strings.Contains(out, "git:1") {
 		t.Errorf("the job's sprite is not over the image:\n%s", out)
 	}
+	if out, code := h.Try(repo, "cove", "pull", job, "--wait=10m"); code != 0 {
+		t.Fatalf("pull: exit code %d: %s\n%s", code, out, h.Run(repo, "cove", "logs", job))
+	}
+	if got := e2e.ReadFile(t, filepath.Join(h.Path("repo"), "greeting.txt")); got != "moved\n" {
+		t.Errorf("the job copied %q", got)
+	}
+}
+
+// addedGit is a layer with this machine's git.
+func addedGit(t testing.TB) string {
+	t.Helper()
+	dir := folder(t)
+	need.Program(t, "git", "git")
+	addPrograms(t, dir, []string{"git"})
+	return dir
 }
 
 // program is what an image of the test names as its program: it notes how it was started and
@@ -250,20 +283,8 @@ func TestRunEntrypoint(t *testing.T) {
 		Env: []string{"COLOUR=blue", "PATH=/bin"}, Entrypoint: []string{"/entry.sh", "one"}, Cmd: []string{"two words"}, WorkingDir: "/srv/app", StopSignal: "SIGQUIT",
 		ExposedPorts: map[string]struct{}{"4000/tcp": {}, "53/udp": {}}, Shell: []string{"/bin/ash", "-c"},
 	}
-	bring := func(as string, config v1.Config) {
-		t.Helper()
-		file := filepath.Join(filepath.Dir(h.Home), "image.tar")
-		tag, err := name.NewTag(as)
-		if err == nil {
-			err = tarball.WriteToFile(file, tag, imageOf(t, config, small, top))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		h.Run("", "cove", "image", "import", file, "--name", as)
-	}
-	bring("web:1", config)
-	bring("bare:1", v1.Config{Env: config.Env, ExposedPorts: config.ExposedPorts, WorkingDir: "/srv/app"})
+	bring(h, "web:1", config, small, top)
+	bring(h, "bare:1", v1.Config{Env: config.Env, ExposedPorts: config.ExposedPorts, WorkingDir: "/srv/app"}, small, top)
 	for _, args := range [][]string{{"--image", "bare:1"}, {}, {"--image", "host"}, {"--from", "none"}} {
 		if out, code := h.Try("", "cove", append([]string{"create", "no", "--run-entrypoint"}, args...)...); code == 0 || !strings.Contains(out, "ntrypoint") && !strings.Contains(out, "ENTRYPOINT") {
 			t.Errorf("create --run-entrypoint %q: exit code %d: %s", args, code, out)
@@ -325,15 +346,7 @@ func TestDefaultImage(t *testing.T) {
 	if out, code := h.Try("", "cove", "create", "early"); code == 0 || !strings.Contains(out, "small:1") || !strings.Contains(out, "cove image pull") {
 		t.Errorf("without the image: exit code %d: %s", code, out)
 	}
-	file := filepath.Join(filepath.Dir(h.Home), "small.tar")
-	tag, err := name.NewTag("small:1")
-	if err == nil {
-		err = tarball.WriteToFile(file, tag, imageOf(t, v1.Config{}, busyboxLayer(t)))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.Run("", "cove", "image", "import", file, "--name", "small:1")
+	bring(h, "small:1", v1.Config{}, busyboxLayer(t))
 	h.Run("", "cove", "create", "plain", "--cpus", "1")
 	h.Run("", "cove", "create", "machine", "--image", "host")
 	h.Run("", "cove", "create", "old", "--base", "host")
@@ -353,8 +366,11 @@ func TestDefaultImage(t *testing.T) {
 		t.Errorf("without an entrypoint: exit code %d: %s", code, out)
 	}
 	repo := h.Repository("repo", map[string]string{"plan.md": "# Note\n\n```sh\ntrue\n```\n"})
-	_, sprite := h.Push(repo, "plan.md", "--agent", "shell")
-	if out := h.Run("", "cove", "info", sprite); !strings.Contains(out, "small:1") {
-		t.Errorf("a job's sprite is %s", out)
+	if out, code := h.Try(repo, "cove", "push", "plan.md", "--agent", "shell"); code == 0 || !strings.Contains(out, "the image small:1 has no git") {
+		t.Errorf("a job's sprite is over another image: exit code %d: %s", code, out)
+	}
+	_, sprite := h.Push(repo, "plan.md", "--agent", "shell", "--image", "host")
+	if out := h.Run("", "cove", "info", sprite); strings.Contains(out, "small:1") {
+		t.Errorf("a job's sprite with --image host is %s", out)
 	}
 }

@@ -13,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"github.com/cove-dev/cove/internal/test/e2e"
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -23,8 +26,7 @@ import (
 const exampleFolder = "testdata/examples"
 
 // exampleServer is a server, and a folder in which programs of the SDK reach it unchanged:
-// SpritesClient has its address unless a program gives another, and makes sprites over the
-// image SPRITES_IMAGE, if there is one.
+// SpritesClient has its address unless a program gives another.
 type exampleServer struct {
 	*e2e.Host
 	dir, node string
@@ -39,10 +41,8 @@ func newExampleServer(h *e2e.Host) *exampleServer {
 	h.Write("examples/node_modules/@fly/sprites/package.json", `{"type": "module", "exports": "./index.mjs"}`)
 	h.Write("examples/node_modules/@fly/sprites/index.mjs", fmt.Sprintf(`export * from './sdk/dist/index.js';
 import { SpritesClient as Client } from './sdk/dist/index.js';
-const image = process.env.SPRITES_IMAGE;
 export class SpritesClient extends Client {
   constructor(token, options) { super(token, { baseURL: %q, ...options }); }
-  createSprite(name, options) { return super.createSprite(name, image ? { ...options, config: { ...options?.config, image } } : options); }
 }
 `, client.URL))
 	if err := os.Symlink(filepath.Join(modules, "@fly", "sprites"), filepath.Join(s.dir, "node_modules/@fly/sprites/sdk")); err != nil {
@@ -104,7 +104,7 @@ var block = regexp.MustCompile("(?ms)^##+ ([^\n]+)\n(?:[^#`]*\n)?```typescript\n
 
 // runREADME runs the programs that the README of the installed SDK shows, as they stand; where
 // one begins with a client or a sprite that is there already, it gets one.
-func (s *exampleServer) runREADME(t *testing.T, image string) {
+func (s *exampleServer) runREADME(t *testing.T) {
 	shown := map[string]string{}
 	for _, m := range block.FindAllStringSubmatch(e2e.ReadFile(t, filepath.Join(s.dir, "node_modules/@fly/sprites/sdk/README.md")), -1) {
 		shown[m[1]] = m[2]
@@ -140,7 +140,7 @@ func (s *exampleServer) runREADME(t *testing.T, image string) {
 	}
 	run("Sprite Management") // which deletes its sprite
 	mine := s.Client().Sprite("my-sprite")
-	if _, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: "my-sprite", Config: &sprites.Config{Image: image}}); err != nil {
+	if _, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: "my-sprite"}); err != nil {
 		t.Fatal(err)
 	}
 	run("Quick Start", "^total ", "^hello$", "^Exited with code 0$")
@@ -227,5 +227,16 @@ func TestExamples(t *testing.T) {
 	h.Serve(nil)
 	s := newExampleServer(h)
 	s.runExamples(t, "^(01|02|06|13|14|20|21|24|25|27)_")
-	s.runREADME(t, "")
+	s.runREADME(t)
+}
+
+// TestImageSDK: a program of the unchanged SDK makes sprites over an image, by its name.
+func TestImageSDK(t *testing.T) {
+	need.Program(t, "busybox", "busybox-static")
+	h := e2e.NewHost(t)
+	h.Serve(nil)
+	top := folder(t)
+	write(t, filepath.Join(top, "srv/page"), "a page")
+	bring(h, "small:1", v1.Config{Env: []string{"COLOUR=blue", "PATH=/bin"}}, busyboxLayer(t), top)
+	newExampleServer(h).run(t, "testdata/image.mjs")
 }

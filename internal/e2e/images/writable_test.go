@@ -15,14 +15,12 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// packagesLayer has sudo and dpkg over the small system, with what they need of this machine.
-func packagesLayer(t testing.TB) string {
+// addPrograms copies programs of this machine and files into a layer, with the libraries that
+// they need.
+func addPrograms(t testing.TB, dir string, programs []string, files ...string) {
 	t.Helper()
-	dir := folder(t)
 	ldd := need.Program(t, "ldd", "libc-bin")
-	need.Program(t, "sudo", "sudo")
-	var files []string
-	for _, name := range []string{"sudo", "dpkg", "dpkg-deb", "dpkg-split", "dpkg-query", "tar", "ldconfig", "start-stop-daemon"} {
+	for _, name := range programs {
 		at, err := exec.LookPath(name)
 		if err != nil {
 			if at, err = exec.LookPath("/usr/sbin/" + name); err != nil {
@@ -33,13 +31,6 @@ func packagesLayer(t testing.TB) string {
 			t.Fatal(err)
 		}
 		files = append(files, at)
-	}
-	for _, pattern := range []string{"/usr/libexec/sudo/*.so*", "/usr/lib/sudo/*.so*", "/lib/*/security/pam_permit.so"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, found...)
 	}
 	have := map[string]bool{}
 	for len(files) > 0 {
@@ -58,6 +49,22 @@ func packagesLayer(t testing.TB) string {
 			}
 		}
 	}
+}
+
+// packagesLayer has sudo and dpkg over the small system, with what they need of this machine.
+func packagesLayer(t testing.TB) string {
+	t.Helper()
+	dir := folder(t)
+	need.Program(t, "sudo", "sudo")
+	var files []string
+	for _, pattern := range []string{"/usr/libexec/sudo/*.so*", "/usr/lib/sudo/*.so*", "/lib/*/security/pam_permit.so"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	addPrograms(t, dir, []string{"sudo", "dpkg", "dpkg-deb", "dpkg-split", "dpkg-query", "tar", "ldconfig", "start-stop-daemon"}, files...)
 	if err := os.Chmod(filepath.Join(dir, mustLook(t, "sudo")), os.ModeSetuid|0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -219,4 +226,5 @@ func TestSoakImageDebian(t *testing.T) {
 	t.Run("root", func(t *testing.T) { installs(serve(t, filepath.Join(e2e.TempDir(t), "data"), &shelf{})) })
 	t.Run("user", func(t *testing.T) { e2e.AsOrdinaryUser(t, own, "60m") })
 	t.Run("default", func(t *testing.T) { defaultImage(t, tar) })
+	t.Run("browser", func(t *testing.T) { browserImage(t, tar) })
 }

@@ -28,8 +28,8 @@ type pair struct {
 	Dest   string `json:"dest"`
 }
 
-func (s *Server) transferCall(r *http.Request, v any) (*fileCall, error) {
-	f, err := s.bodyCall(r, v)
+func (s *Server) transferCall(r *http.Request, body caller) (*fileCall, error) {
+	f, err := s.bodyCall(r, body)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (s *Server) transferCall(r *http.Request, v any) (*fileCall, error) {
 
 // postRename moves a file or folder, also to another mount.
 func (s *Server) postRename(w http.ResponseWriter, r *http.Request) error {
-	f, err := s.transferCall(r, nil)
+	f, err := s.transferCall(r, &fileCall{})
 	if err != nil {
 		return err
 	}
@@ -65,6 +65,7 @@ func (s *Server) postRename(w http.ResponseWriter, r *http.Request) error {
 // postCopy copies a file, or a folder onto another.
 func (s *Server) postCopy(w http.ResponseWriter, r *http.Request) error {
 	var opts struct {
+		fileCall
 		PreserveAttrs bool `json:"preserveAttrs"`
 	}
 	f, err := s.transferCall(r, &opts)
@@ -224,6 +225,7 @@ func preserve(to string, st fs.FileInfo) error {
 // postChmod sets permission bits, given as octal text or as a number.
 func (s *Server) postChmod(w http.ResponseWriter, r *http.Request) error {
 	var opts struct {
+		fileCall
 		Mode json.RawMessage `json:"mode"`
 	}
 	f, err := s.bodyCall(r, &opts)
@@ -301,6 +303,7 @@ func each(name string, recursive bool, fn func(name string, link bool) error) er
 // least. Only root may give files away: asRoot.
 func (s *Server) postChown(w http.ResponseWriter, r *http.Request) error {
 	var opts struct {
+		fileCall
 		UID json.RawMessage `json:"uid"`
 		GID json.RawMessage `json:"gid"`
 	}

@@ -425,7 +425,7 @@ func parseMode(text string) (uint32, error) {
 // deleteFile removes a file or an empty folder; with recursive a folder and all
 // in it. Of what was in it the answer names nothing.
 func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request) error {
-	f, err := s.bodyCall(r, nil)
+	f, err := s.bodyCall(r, &fileCall{})
 	if err != nil {
 		return err
 	}
@@ -475,19 +475,17 @@ func treeNames(root string) (names []string, n int) {
 	return names, n
 }
 
-// bodyCall reads a call's JSON body, over which its query goes. v gets the body,
-// too, if it is not nil.
-func (s *Server) bodyCall(r *http.Request, v any) (*fileCall, error) {
-	body := &sprites.RawJSON{}
+// caller is a fileCall, or a struct that embeds it, with the call's other fields.
+type caller interface{ call() *fileCall }
+
+func (f *fileCall) call() *fileCall { return f }
+
+// bodyCall reads a call's JSON body, over which its query goes.
+func (s *Server) bodyCall(r *http.Request, body caller) (*fileCall, error) {
 	if err := wire.ReadJSON(r, body); err != nil {
 		return nil, &fileError{r.URL.Path, badRequestFile(err.Error())}
 	}
-	f := &fileCall{}
-	for _, target := range []any{f, v} {
-		if err := decode(*body, target); err != nil {
-			return nil, &fileError{r.URL.Path, badRequestFile(err.Error())}
-		}
-	}
+	f := body.call()
 	q := r.URL.Query()
 	f.Path = cmp.Or(q.Get("path"), f.Path)
 	f.WorkingDir = cmp.Or(q.Get("workingDir"), f.WorkingDir)

@@ -2,7 +2,6 @@ package files
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -205,12 +204,4 @@ func followLinks(name string) (string, error) {
 func parent(name string) string {
 	dir, _ := path.Split(name)
 	return dir
-}
-
-// decode unmarshals a body that may be absent, into a target that may be nil.
-func decode(body []byte, v any) error {
-	if len(body) == 0 || v == nil {
-		return nil
-	}
-	return json.Unmarshal(body, v)
 }

@@ -3,6 +3,7 @@ package loop
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -108,7 +109,11 @@ func (p *anthropicAPI) params(req Request) anthropic.MessageNewParams {
 		}
 		var blocks []anthropic.ContentBlockParamUnion
 		for _, r := range m.Results {
-			blocks = append(blocks, anthropic.NewToolResultBlock(r.ID, cmp.Or(r.Text, "(nothing)"), r.Failed))
+			block := anthropic.NewToolResultBlock(r.ID, cmp.Or(r.Text, "(nothing)"), r.Failed)
+			if i := r.Image; i != nil {
+				block.OfToolResult.Content = append(block.OfToolResult.Content, anthropicImage(i))
+			}
+			blocks = append(blocks, block)
 		}
 		if m.Text != "" {
 			blocks = append(blocks, anthropic.NewTextBlock(m.Text))
@@ -116,6 +121,12 @@ func (p *anthropicAPI) params(req Request) anthropic.MessageNewParams {
 		params.Messages = append(params.Messages, anthropic.NewUserMessage(blocks...))
 	}
 	return params
+}
+
+func anthropicImage(i *tools.Image) anthropic.ToolResultBlockParamContentUnion {
+	return anthropic.ToolResultBlockParamContentUnion{OfImage: &anthropic.ImageBlockParam{Source: anthropic.ImageBlockParamSourceUnion{
+		OfBase64: &anthropic.Base64ImageSourceParam{Data: base64.StdEncoding.EncodeToString(i.Data), MediaType: anthropic.Base64ImageSourceMediaType(i.MIME)},
+	}}}
 }
 
 func anthropicTool(t tools.Tool) anthropic.ToolUnionParam {

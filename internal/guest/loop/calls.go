@@ -72,7 +72,7 @@ func (l *Loop) call(ctx context.Context, c Call, r *ToolResult) {
 			r.Text = goneText
 		}
 	} else {
-		r.Text, r.Failed = headAndTail(result.Text(), maxResult), false
+		r.Text, r.Image, r.Failed = headAndTail(result.Text(), maxResult), result.Image(), false
 	}
 	e.Text = headAndTail(r.Text, maxShown)
 	l.emit(e)

@@ -9,6 +9,10 @@ const (
 	recent  = 2       // messages with results of which nothing is left out at first
 	small   = 512     // bytes: what is not longer stays
 	shorter = 8 << 10 // bytes of a recent result, where all the others are not enough
+
+	imageTokens = 1600     // of an image, about: the APIs make large ones smaller
+	mostImages  = 16       // in a request; the APIs allow fewer pixels where there are more
+	mostShown   = 12 << 20 // bytes of images in a request
 )
 
 // size is how many tokens a request has, about.
@@ -30,8 +34,55 @@ func (m Message) bytes() int {
 	n := max(len(m.Native), len(m.Text))
 	for _, r := range m.Results {
 		n += len(r.Text)
+		if r.Image != nil {
+			n += imageTokens * bytesPerToken
+		}
 	}
 	return n
+}
+
+// fitImages leaves out old images if there are more than a request may have, until there is
+// half as much: what a cache has of a conversation is of use for some turns then.
+func (l *Loop) fitImages() {
+	count, bytes := l.images()
+	if count > mostImages || bytes > mostShown {
+		l.leaveOutImages(mostImages/2, mostShown/2, "to keep this conversation short")
+	}
+}
+
+// images are how many there are, and their bytes.
+func (l *Loop) images() (count, bytes int) {
+	for _, m := range l.msgs {
+		for _, r := range m.Results {
+			if r.Image != nil {
+				count, bytes = count+1, bytes+len(r.Image.Data)
+			}
+		}
+	}
+	return count, bytes
+}
+
+// leaveOutImages leaves out images, the oldest first, until so many are left, of so many bytes.
+// It reports whether it has left out any.
+func (l *Loop) leaveOutImages(most, mostBytes int, why string) bool {
+	count, bytes := l.images()
+	left := 0
+	for i := range l.msgs {
+		m := &l.msgs[i]
+		m.Results = append([]ToolResult(nil), m.Results...) // others may have them
+		for k := range m.Results {
+			r := &m.Results[k]
+			if r.Image == nil || count <= most && bytes <= mostBytes {
+				continue
+			}
+			count, bytes, left = count-1, bytes-len(r.Image.Data), left+1
+			r.Image, r.Text = nil, r.Text+"\n[The image is left out, "+why+".]"
+		}
+	}
+	if left > 0 {
+		l.emit(Event{Type: "trim", Text: fmt.Sprintf("left out %d of the images, %s", left, why)})
+	}
+	return left > 0
 }
 
 // learn takes in what the API says that the last request was.

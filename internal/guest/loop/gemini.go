@@ -146,6 +146,11 @@ func (p *geminiAPI) params(req Request) ([]*genai.Content, *genai.GenerateConten
 			}
 			c.Parts = append(c.Parts, &genai.Part{FunctionResponse: answer})
 		}
+		for _, r := range m.Results { // not all models take images within the answers
+			if r.Image != nil {
+				c.Parts = append(c.Parts, genai.NewPartFromBytes(r.Image.Data, r.Image.MIME))
+			}
+		}
 		if m.Text != "" {
 			c.Parts = append(c.Parts, genai.NewPartFromText(m.Text))
 		}

@@ -234,6 +234,7 @@ func failure(ctx context.Context, err error, last Answer) Result {
 
 // ask asks until there is an answer.
 func (l *Loop) ask(ctx context.Context) (Answer, error) {
+	l.fitImages()
 	l.fit(ctx, l.Limits.Context)
 	shrunk := false
 	for n := 2; ; n++ {
@@ -250,6 +251,9 @@ func (l *Loop) ask(ctx context.Context) (Answer, error) {
 			if l.fit(ctx, l.size()/2) {
 				continue
 			}
+		}
+		if !failed.Retryable() && l.leaveOutImages(0, 0, "because the model's API has refused a request with it: "+headAndTail(failed.Error(), small)) {
+			continue
 		}
 		wait, ok := l.Limits.wait(failed, n)
 		if !ok {

@@ -33,6 +33,8 @@ type ToolResult struct {
 	Tool   string `json:"tool"`
 	Text   string `json:"text"`
 	Failed bool   `json:"failed,omitempty"`
+
+	Image *tools.Image `json:"image,omitempty"` // that the model is shown besides; nil: none
 }
 
 // Usage is what one answer has used, or all of them. Input has what was read from,

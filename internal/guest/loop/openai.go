@@ -3,6 +3,7 @@ package loop
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"regexp"
@@ -146,6 +147,9 @@ func (p *openaiAPI) params(req Request) (responses.ResponseNewParams, error) {
 		for _, r := range m.Results {
 			item := responses.ResponseInputItemParamOfFunctionCallOutput(r.Text)
 			item.OfFunctionCallOutput.CallID = param.NewOpt(r.ID)
+			if r.Image != nil {
+				item.OfFunctionCallOutput.Output = openaiImage(r)
+			}
 			items = append(items, item)
 		}
 		if m.Text != "" && !m.Model {
@@ -154,6 +158,15 @@ func (p *openaiAPI) params(req Request) (responses.ResponseNewParams, error) {
 	}
 	params.Input = responses.ResponseNewParamsInputUnion{OfInputItemList: items}
 	return params, nil
+}
+
+// openaiImage is a result's text and image.
+func openaiImage(r ToolResult) responses.ResponseInputItemFunctionCallOutputOutputUnionParam {
+	url := "data:" + r.Image.MIME + ";base64," + base64.StdEncoding.EncodeToString(r.Image.Data)
+	return responses.ResponseInputItemFunctionCallOutputOutputUnionParam{OfResponseFunctionCallOutputItemArray: responses.ResponseFunctionCallOutputItemListParam{
+		{OfInputText: &responses.ResponseInputTextContentParam{Text: r.Text}},
+		{OfInputImage: &responses.ResponseInputImageContentParam{ImageURL: param.NewOpt(url)}},
+	}}
 }
 
 func openaiTool(t tools.Tool) (responses.ToolUnionParam, error) {

@@ -49,6 +49,7 @@ func Docker(ctx context.Context, self, again, flags []string) error {
 		"--iptables=false", "--ip6tables=false", "--ip-masq=false", // the relay does without
 		"--ip-forward=false",           // gVisor would do so in the sprite's own network
 		"--cgroup-parent=/cove/docker", // below the limit on the sprite's processes
+		"--storage-driver=vfs",         // the sprite's disk takes no overlay on top of it
 		"--host-gateway-ip=" + Host,    // host.docker.internal is the sprite
 		"--group=" + owner(),           // may use the socket
 	}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -25,10 +26,11 @@ const (
 	maxWatches   = 64                     // clients of GetWatch
 )
 
-// Watcher notices which TCP ports are listened on in the sandbox. It looks
+// Watcher notices which TCP ports are listened on in the sandbox's own network. It looks
 // only while somebody follows. Close it when done.
 type Watcher struct {
 	sessions func() map[int]string // the session of each process that has one
+	away     func(pid int) bool    // whether a process is in another network
 	silence  time.Duration         // before a client of GetWatch is sent a keepalive message
 	watches  *wire.Watches
 	wg       sync.WaitGroup
@@ -53,6 +55,7 @@ type socket struct {
 // listener is what is known of a socket.
 type listener struct {
 	pid, fd  int    // who has it; 0: not known
+	away     bool   // that process is in another network
 	searches int    // for that, in vain
 	session  string // of that process, or ""
 	port     int64  // id of its port; 0: none, because it is the guest's own or nobody's
@@ -78,7 +81,19 @@ type Follower struct {
 // New makes a Watcher. sessions tells the session of each process that has one; silence
 // is how long a client of GetWatch hears nothing before a keepalive message.
 func New(sessions func() map[int]string, silence time.Duration) *Watcher {
-	return &Watcher{sessions: sessions, silence: silence, watches: wire.NewWatches(maxWatches, chunk)}
+	return &Watcher{sessions: sessions, away: away, silence: silence, watches: wire.NewWatches(maxWatches, chunk)}
+}
+
+// away reports whether a process is in another network namespace than this one, as a container's
+// are. gVisor's /proc/net/tcp lists the sockets of all namespaces, but nobody reaches theirs at
+// the sandbox's addresses.
+func away(pid int) bool {
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return false
+	}
+	its, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/net")
+	return err == nil && its != own
 }
 
 // Close ends the calls of GetWatch, and waits for all goroutines. All other followers
@@ -225,7 +240,7 @@ func (w *Watcher) find() (changed bool) {
 	}
 	sessions := w.sessions()
 	for _, l := range found {
-		l.searches, l.session = 0, sessions[l.pid]
+		l.searches, l.session, l.away = 0, sessions[l.pid], w.away(l.pid)
 	}
 	return true
 }
@@ -246,13 +261,13 @@ func (w *Watcher) listening() (known map[socket]bool, fresh []socket) {
 	return known, fresh
 }
 
-// group makes ports of the sockets that a process other than this one has.
+// group makes ports of the sockets that a process other than this one has, in this network.
 func (w *Watcher) group() []openPort {
 	ports := map[netip.AddrPort]openPort{}
 	self := os.Getpid()
 	for _, isNew := range []bool{false, true} { // a new socket may join others at a port
 		for id, l := range w.sockets {
-			if l.pid == 0 || l.pid == self || (l.port == 0) != isNew {
+			if l.pid == 0 || l.pid == self || l.away || (l.port == 0) != isNew {
 				continue
 			}
 			p, joins := ports[id.addr]

@@ -64,6 +64,7 @@ type job struct {
 	ctx    context.Context // bounds everything that the test waits for
 	source string          // the repository that the bundle is of
 	dir    string
+	path   string // of the supervisor; empty: this process's
 	spec   cove.JobSpec
 }
 
@@ -165,6 +166,28 @@ func (j *job) exists(name string) bool {
 	return err == nil
 }
 
+// tools links programs of this machine into a folder.
+func (j *job) tools(dir string, names ...string) {
+	j.t.Helper()
+	for _, name := range names {
+		file, err := exec.LookPath(name)
+		if err == nil {
+			err = os.Symlink(file, filepath.Join(dir, name))
+		}
+		if err != nil {
+			j.t.Fatal(err)
+		}
+	}
+}
+
+// program writes a script for sh.
+func (j *job) program(name, script string) {
+	j.t.Helper()
+	if err := os.WriteFile(name, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
 // give writes job.json.
 func (j *job) give() {
 	j.t.Helper()
@@ -179,6 +202,9 @@ func (j *job) give() {
 func (j *job) command(verb string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(j.ctx, os.Args[0], append([]string{j.dir}, args...)...)
 	cmd.Env = append(os.Environ(), verbVar+"="+verb)
+	if j.path != "" {
+		cmd.Env = append(cmd.Env, "PATH="+j.path)
+	}
 	cmd.Stderr = &bytes.Buffer{}
 	return cmd
 }

@@ -90,6 +90,7 @@ func (l *journal) add(ev cove.JobEvent) {
 }
 
 func (l *journal) state(s cove.JobState) { l.add(cove.JobEvent{Type: "state", State: s}) }
+func (l *journal) step(t cove.StepTurn)  { l.add(cove.JobEvent{Type: "step", Step: &t}) }
 func (l *journal) notice(text string)    { l.add(cove.JobEvent{Type: "notice", Text: text}) }
 
 func (l *journal) sync() error {

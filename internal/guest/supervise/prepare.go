@@ -14,12 +14,15 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// preparation makes the sprite and the clone ready for a job's agent.
+// preparation makes the sprite and the clone ready for a job's agent. Each of its steps is
+// told of in the log: when it begins, and how it ended.
 type preparation struct {
 	folder folder
 	spec   *cove.JobSpec
 	repo   *repository
 	log    *journal
+
+	ran bool // something that may have changed the clone
 }
 
 // run receives the clone, and runs the setup script and the commands in it.
@@ -27,53 +30,182 @@ func (p *preparation) run(ctx context.Context) error {
 	if len(p.spec.Argv) == 0 {
 		return errors.New("the job names no program")
 	}
-	if err := p.repo.receive(ctx); err != nil {
-		return err
-	}
-	if err := p.script(ctx); err != nil {
-		return err
-	}
-	for _, argv := range p.spec.Setup {
-		if err := p.command(ctx, argv); err != nil {
+	for _, step := range []struct {
+		key cove.StepKey
+		do  func(context.Context) (stepEnd, error)
+	}{
+		{cove.StepInstallDeps, p.deps},
+		{cove.StepClone, p.clone},
+		{cove.StepSetupScript, p.script},
+		{cove.StepInstallAgent, p.install},
+		{cove.StepConfigureAgent, p.configure},
+		{cove.StepVerifyCommit, p.verify},
+	} {
+		if err := p.step(ctx, step.key, step.do); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// script runs the job's setup script, if it has one that is not done yet. Its
-// output is in the job's log.
-func (p *preparation) script(ctx context.Context) error {
-	s, err := newSetup(p.folder, p.spec)
-	if s == nil || err != nil {
-		return err
+// stepEnd is what there is to say of a step that went well.
+type stepEnd struct {
+	skipped bool
+	detail  string // what was done, or why nothing was; may be empty
+	warning string // empty: all is as it was meant to be
+}
+
+// skipped is the end of a step that is not needed.
+func skipped(why string) stepEnd { return stepEnd{skipped: true, detail: why} }
+
+// step tells of a step while it is done.
+func (p *preparation) step(ctx context.Context, key cove.StepKey, do func(context.Context) (stepEnd, error)) error {
+	p.log.step(cove.StepTurn{Key: key, State: cove.StepRunning})
+	end, err := do(ctx)
+	turn := cove.StepTurn{Key: key, State: cove.StepCompleted, Detail: end.detail, Warning: end.warning}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		reason, detail := endedBy(ctx)
+		turn.State, turn.Error = cove.StepFailed, strings.TrimSpace(reason+" "+detail)
+	case err != nil:
+		turn.State, turn.Error = cove.StepFailed, err.Error()
+	case end.skipped:
+		turn.State = cove.StepSkipped
 	}
-	again, err := s.run(ctx, p.folder.file("setup.sh"), p.log.notice, func(r io.Reader) { p.log.output(r, "setup") })
-	if again {
-		p.log.notice(fmt.Sprintf("%s has been run in this sprite before", s.Name))
-	}
+	p.log.step(turn)
 	return err
 }
 
-// command runs a command that the agent needs before it starts.
-func (p *preparation) command(ctx context.Context, argv []string) error {
+// clone receives the repository.
+func (p *preparation) clone(ctx context.Context) (stepEnd, error) {
+	if p.spec.Earlier != "" {
+		return skipped("the job goes on in a clone that is there"), p.repo.receive(ctx)
+	}
+	return stepEnd{detail: p.spec.Workdir}, p.repo.receive(ctx)
+}
+
+// script runs the job's setup script, if it has one that is not done yet. Its
+// output is in the job's log.
+func (p *preparation) script(ctx context.Context) (stepEnd, error) {
+	s, err := newSetup(p.folder, p.spec)
+	if err != nil {
+		return stepEnd{}, err
+	}
+	if s == nil {
+		return skipped("there is none"), nil
+	}
+	again, err := s.run(ctx, p.folder.file("setup.sh"), p.log.notice, func(r io.Reader) { p.log.output(r, "setup") })
+	if !again {
+		p.ran = true
+		return stepEnd{detail: s.Name}, err
+	}
+	end := skipped(s.Name + " has been run in this sprite before")
+	p.log.notice(end.detail)
+	return end, err
+}
+
+// install runs the commands that bring the agent.
+func (p *preparation) install(ctx context.Context) (stepEnd, error) {
+	if len(p.spec.Install) == 0 {
+		return skipped("nothing had to be installed in this sprite"), nil
+	}
+	for _, argv := range p.spec.Install {
+		if _, err := p.command(ctx, argv); err != nil {
+			return stepEnd{}, err
+		}
+	}
+	return stepEnd{detail: "in this sprite, for its jobs alone"}, nil
+}
+
+// configure runs the commands that the agent needs before it starts.
+func (p *preparation) configure(ctx context.Context) (stepEnd, error) {
+	if len(p.spec.Setup) == 0 {
+		return skipped("the agent needs nothing"), nil
+	}
+	var said []string
+	for _, argv := range p.spec.Setup {
+		text, err := p.command(ctx, argv)
+		if err != nil {
+			return stepEnd{}, err
+		}
+		if text != "" {
+			said = append(said, text)
+		}
+	}
+	return stepEnd{detail: strings.Join(said, "\n")}, nil
+}
+
+// maxChanged is how many files that differ from the commit are named.
+const maxChanged = 5
+
+// verify makes sure that the agent begins with the commit and the branch that were sent.
+// What the preparation has added to them is told.
+func (p *preparation) verify(ctx context.Context) (stepEnd, error) {
+	if p.spec.Earlier != "" {
+		return skipped("the clone is as the earlier job left it"), nil
+	}
+	end := stepEnd{detail: fmt.Sprintf("%.12s on %s", p.spec.Base, p.spec.Branch)}
+	if !p.ran {
+		return end, nil // the clone was compared when it was made
+	}
+	head, err := p.repo.git.run(ctx, "rev-parse", "--verify", "HEAD^{commit}")
+	if err != nil {
+		return stepEnd{}, err
+	}
+	branch, err := p.repo.git.run(ctx, "symbolic-ref", "-q", "--short", "HEAD")
+	if err != nil {
+		return stepEnd{}, fmt.Errorf("the clone has no branch any more, which the preparation must have changed: %w", err)
+	}
+	if head != p.spec.Base {
+		_, err = p.repo.git.run(ctx, "merge-base", "--is-ancestor", p.spec.Base, head)
+	}
+	if err != nil || branch != p.spec.Branch {
+		return stepEnd{}, fmt.Errorf("the clone is at commit %s of branch %s, not at %s of %s: the preparation must have changed it", head, branch, p.spec.Base, p.spec.Branch)
+	}
+	if head != p.spec.Base {
+		end.warning = fmt.Sprintf("the preparation has made commits, which count as the agent's: the branch is at %.12s", head)
+		return end, nil
+	}
+	status, err := p.repo.git.run(ctx, "status", "--porcelain", "--untracked-files=normal")
+	if err != nil || status == "" {
+		return end, err
+	}
+	files := strings.Split(status, "\n")
+	more := ""
+	if n := len(files) - maxChanged; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	end.warning = fmt.Sprintf("the preparation has left changes in the work tree: %s%s", strings.Join(files[:min(len(files), maxChanged)], ", "), more)
+	return end, nil
+}
+
+// command runs a command in the clone, and logs what it prints. It returns the end of that.
+func (p *preparation) command(ctx context.Context, argv []string) (string, error) {
+	p.ran = true
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = p.spec.Workdir
 	cmd.Env = append(p.folder.environ(), p.spec.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	r, w := io.Pipe()
 	var out tail
-	cmd.Stdout, cmd.Stderr = &out, &out
+	both := io.MultiWriter(w, &out)
+	cmd.Stdout, cmd.Stderr = both, both
 	cmd.WaitDelay = time.Second
+	logged := make(chan struct{})
+	go func() {
+		defer close(logged)
+		p.log.output(r, "setup")
+		_, _ = io.Copy(io.Discard, r)
+	}()
 	err := cmd.Run()
+	_ = w.Close()
+	<-logged
 	text := out.String()
 	if err != nil {
-		return fmt.Errorf("%s: %w: %s", argv[0], err, text)
+		return text, fmt.Errorf("%s: %w: %s", argv[0], err, text)
 	}
-	if text != "" {
-		p.log.notice(text)
-	}
-	return nil
+	return text, nil
 }
 
 // tail keeps the end of what is written to it.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/jsonbody"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -93,8 +94,15 @@ func RespondStatus(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(body, '\n')) // the caller has gone: nobody to tell
 }
 
-// ReadJSON decodes a request's body, if it has one.
-func ReadJSON(r *http.Request, v any) error {
+// ReadJSON decodes a request's body, if it has one: an object in which no field may be
+// unknown.
+func ReadJSON(r *http.Request, v any) error { return readBody(r, v, jsonbody.Decode) }
+
+// ReadLater is ReadJSON for what a server sends, which may be of a later version: unknown
+// fields are left out.
+func ReadLater(r *http.Request, v any) error { return readBody(r, v, json.Unmarshal) }
+
+func readBody(r *http.Request, v any, decode func([]byte, any) error) error {
 	body, err := io.ReadAll(io.LimitReader(r.Body, MaxJSON+1))
 	if err != nil {
 		return BadRequest("read the body: %v", err)
@@ -105,7 +113,7 @@ func ReadJSON(r *http.Request, v any) error {
 	if len(body) == 0 {
 		return nil
 	}
-	if err := json.Unmarshal(body, v); err != nil {
+	if err := decode(body, v); err != nil {
 		return BadRequest("read the body as JSON: %v", err)
 	}
 	return nil

@@ -97,6 +97,7 @@ var meanings = map[string]meaning{
 	"no_connector":           {status: http.StatusBadRequest},
 	"no_key":                 {status: http.StatusBadRequest},
 	"no_price":               {status: http.StatusBadRequest},
+	"no_secret":              {status: http.StatusBadRequest},
 	"no_sprite":              {exit: 2}, // none was named
 	"path_too_long":          {status: http.StatusUnprocessableEntity},
 	"rejected":               {exit: 5, status: http.StatusUnprocessableEntity}, // the other end sent what no honest one sends
@@ -139,11 +140,15 @@ var meanings = map[string]meaning{
 	"job_queued":          {status: http.StatusConflict},
 	"job_running":         {status: http.StatusConflict},
 	"no_backend":          {exit: 2, status: http.StatusConflict},
+	"no_profile":          {exit: 2, status: http.StatusNotFound},
+	"profile_changed":     {status: http.StatusConflict},
+	"wrong_arch":          {status: http.StatusConflict},
 	"no_input":            {status: http.StatusConflict},
 	"no_question":         {status: http.StatusConflict},
 	"no_session":          {status: http.StatusConflict},
 	"not_delivered":       {status: http.StatusBadRequest},
 	"not_kept":            {status: http.StatusConflict},
+	"own_networks":        {status: http.StatusConflict},
 	"policy_changed":      {status: http.StatusPreconditionFailed},
 	"risky":               {exit: 4}, // held, for a person to look at
 	"service_needed":      {status: http.StatusConflict},
@@ -207,6 +212,15 @@ var meanings = map[string]meaning{
 func Known(code string) bool {
 	_, ok := meanings[code]
 	return ok
+}
+
+// Statuses are the codes of the table, each with its HTTP status.
+func Statuses() map[string]int {
+	all := map[string]int{}
+	for code := range meanings {
+		all[code] = New(code, "", "").Status()
+	}
+	return all
 }
 
 // ExitCode is the command line's exit code for this error.

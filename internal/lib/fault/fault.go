@@ -93,6 +93,7 @@ const (
 	ImageStaged   Point = "image-staged"   // a layer is extracted, in a folder that the next start removes
 	ImageLayered  Point = "image-layered"  // it has its name
 	ImageStored   Point = "image-stored"   // the store has the image
+	ImageMerged   Point = "image-merged"   // its lowest layers are merged, in a folder that the next start removes
 
 	BuildBegun    Point = "build-begun"    // of an image: the sprite of a step is there
 	BuildRan      Point = "build-ran"      // its command has ended
@@ -103,6 +104,10 @@ const (
 	EpochStored Point = "epoch-stored" // a change is in the store, and the file beside it does not say so yet
 	EpochNoted  Point = "epoch-noted"  // it does
 	AsideMoved  Point = "aside-moved"  // something that the store does not know has another place
+
+	SettingsSealed Point = "settings-sealed" // of the jobs of an older store; the file still has what they were
+	StoreCopied    Point = "store-copied"    // its rows, to a file beside it
+	StoreReplaced  Point = "store-replaced"  // that file is the store
 )
 
 // InstallPoints are those of an agent's installation, which is no change of a sprite of

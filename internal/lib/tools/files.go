@@ -22,6 +22,8 @@ type workspace struct {
 	dir    string // absolute: what relative paths are relative to
 	locks  locks
 	shells shells
+
+	decoding sync.Mutex // held while an image is decoded: one at a time, for its memory
 }
 
 // path is the absolute path of one that a model gave.

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"hash"
 	"io"
 	"strconv"
 	"strings"
@@ -15,7 +16,8 @@ import (
 
 const readDescription = `Read a text file, or a range of its lines. The answer has the lines with their numbers, and the file's size and sha256. ` +
 	`Lines longer than 2000 bytes are cut, and at most 2000 lines (or what limit says) or 256 KiB come at once; the answer says so, and where to go on. ` +
-	`Binary files are named as such, without their content.`
+	`An image (PNG, JPEG or WebP, by its content) is shown whole, as an image, up to 3.75 MiB and 8000 pixels a side. ` +
+	`Other binary files are named as such, without their content.`
 
 const (
 	defaultLines = 2000
@@ -47,6 +49,7 @@ type ReadResult struct {
 	Cut      int       `json:"cut_lines,omitempty"`    // how many lines were too long, and are cut
 	More     bool      `json:"more,omitempty"`         // there are lines behind those of the content
 	Content  string    `json:"content"`
+	Image    *Image    `json:"image,omitempty"` // the file is one; there is no content
 }
 
 func (w *workspace) read(ctx context.Context, in ReadInput, _ func(Progress)) (*ReadResult, error) {
@@ -68,7 +71,17 @@ func (w *workspace) read(ctx context.Context, in ReadInput, _ func(Progress)) (*
 	if l.limit == 0 {
 		l.limit = defaultLines
 	}
-	if err := l.read(ctx, file); err != nil {
+	from, mime, err := l.begin(file)
+	switch {
+	case err != nil:
+	case mime != "":
+		if r.Image, err = w.readImage(shown, mime, r.Size, from); err == nil {
+			r.SHA256 = hashBytes(r.Image.Data)
+		}
+	default:
+		err = l.read(ctx, from)
+	}
+	if err != nil {
 		return nil, coded(shown, err)
 	}
 	return r, nil
@@ -81,6 +94,8 @@ type lineReader struct {
 	limit  int
 	whole  bool // the file is read to its end
 
+	head    []byte    // the file's first bytes, until more are read
+	sum     hash.Hash // of what was read, if whole
 	content strings.Builder
 	number  int  // of the line that is being read
 	unix    bool // a line ended without CR
@@ -88,26 +103,32 @@ type lineReader struct {
 	full    bool // no more is taken
 }
 
-func (l *lineReader) read(ctx context.Context, file io.Reader) error {
-	sum := sha256.New()
-	r := bufio.NewReaderSize(file, 64<<10)
+// begin looks at the first bytes of a file. mime is the image's type, if it is one; in reads all
+// of the file.
+func (l *lineReader) begin(file io.Reader) (in *bufio.Reader, mime string, err error) {
+	in = bufio.NewReaderSize(file, 64<<10)
 	if l.whole {
-		r.Reset(io.TeeReader(file, sum))
+		l.sum = sha256.New()
+		in.Reset(io.TeeReader(file, l.sum))
 	}
-	head, err := r.Peek(sniff)
-	if err != nil && err != io.EOF {
-		return err
+	if l.head, err = in.Peek(sniff); err != nil && err != io.EOF {
+		return nil, "", err
 	}
-	if l.result.Binary = isBinary(head); l.result.Binary {
+	return in, imageType(l.head), nil
+}
+
+// read takes in what begin has looked at.
+func (l *lineReader) read(ctx context.Context, in *bufio.Reader) error {
+	if l.result.Binary = isBinary(l.head); l.result.Binary {
 		if l.whole {
-			if _, err := io.Copy(io.Discard, r); err != nil {
+			if _, err := io.Copy(io.Discard, in); err != nil {
 				return err
 			}
-			l.result.SHA256 = hex.EncodeToString(sum.Sum(nil))
+			l.result.SHA256 = hex.EncodeToString(l.sum.Sum(nil))
 		}
 		return nil
 	}
-	ended, err := l.lines(ctx, r)
+	ended, err := l.lines(ctx, in)
 	if err != nil {
 		return err
 	}
@@ -116,7 +137,7 @@ func (l *lineReader) read(ctx context.Context, file io.Reader) error {
 	if ended {
 		l.result.Total = l.number
 		if l.whole {
-			l.result.SHA256 = hex.EncodeToString(sum.Sum(nil))
+			l.result.SHA256 = hex.EncodeToString(l.sum.Sum(nil))
 		}
 	}
 	return nil
@@ -201,12 +222,16 @@ func trimEnd(line []byte) []byte {
 
 func (r *ReadResult) text() string {
 	var b strings.Builder
+	if i := r.Image; i != nil {
+		fmt.Fprintf(&b, "[%s is an image: %s, %d × %d pixels, %d bytes%s]", r.Path, i.MIME, i.Width, i.Height, len(i.Data), shortHash(r.SHA256))
+		return b.String()
+	}
 	if r.Binary {
 		fmt.Fprintf(&b, "[%s is binary: %d bytes%s]", r.Path, r.Size, shortHash(r.SHA256))
 		return b.String()
 	}
 	if r.Lines > 0 {
-		b.Grow(len(r.Content) + 8*r.Lines + 500)
+		b.Grow(len(r.Content) + 8*strings.Count(r.Content, "\n") + 500) // r.Lines is the sprite's word
 		number := r.First
 		for line := range strings.SplitSeq(r.Content, "\n") {
 			text := strconv.Itoa(number)
@@ -243,6 +268,9 @@ func (r *ReadResult) text() string {
 	b.WriteString("]")
 	return b.String()
 }
+
+// picture is the image that a model is shown.
+func (r *ReadResult) picture() *Image { return r.Image }
 
 func shortHash(hash string) string {
 	if hash == "" {

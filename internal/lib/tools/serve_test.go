@@ -143,9 +143,28 @@ func TestFrames(t *testing.T) {
 	}
 }
 
+// hostileResults are JSON that no tool answers.
+var hostileResults = []string{`null`, `{"lines":4611686018427387904,"content":"a"}`, `{"lines":-4611686018427387904,"content":"a"}`, `{"files":[null]}`, `[]`, `7`}
+
+// TestHostileResult: the half outside survives results that no tool answers.
+func TestHostileResult(t *testing.T) {
+	for _, tool := range all {
+		for _, data := range hostileResults {
+			_, err := newResult(tool.Name, json.RawMessage(data))
+			if refused := !strings.HasPrefix(data, "{"); refused && err == nil {
+				t.Errorf("%s answers %s", tool.Name, data)
+			}
+		}
+	}
+}
+
 // FuzzFrame: no bytes make the decoder fail other than by an error, and what it
 // takes is what would be sent again.
 func FuzzFrame(f *testing.F) {
+	for _, result := range hostileResults {
+		frame, _ := frameOf(answer{ID: 1, Result: json.RawMessage(result)}, maxAnswer)
+		f.Add(frame)
+	}
 	frame, _ := frameOf(request{ID: 1, Tool: "Read", Input: json.RawMessage(`{"file_path":"f"}`)}, maxRequest)
 	f.Add(frame)
 	f.Add([]byte{0, 0, 0, 2, '{', '}'})

@@ -19,8 +19,8 @@ type Tool struct {
 	Input       *jsonschema.Schema // of the input, which has no other fields than these
 	ReadOnly    bool               // it changes nothing
 
-	run  func(ctx context.Context, w *workspace, c call) (any, error)
-	text func(data []byte) (string, error)
+	run    func(ctx context.Context, w *workspace, c call) (any, error)
+	render func(data []byte) (text string, picture *Image, err error)
 }
 
 // A call is one as a tool gets it.
@@ -85,12 +85,19 @@ func define[In any, Out output](name, description string, run func(*workspace, c
 			}
 			return out, nil
 		},
-		text: func(data []byte) (string, error) {
+		render: func(data []byte) (string, *Image, error) {
 			var out Out
 			if err := json.Unmarshal(data, &out); err != nil {
-				return "", err
+				return "", nil, err
 			}
-			return out.text(), nil
+			if string(data) == "null" { // a nil pointer
+				return "", nil, errors.New("it is null")
+			}
+			var picture *Image
+			if p, ok := any(out).(interface{ picture() *Image }); ok {
+				picture = p.picture()
+			}
+			return out.text(), picture, picture.check()
 		},
 	}
 }
@@ -132,10 +139,15 @@ type Result struct {
 	Data json.RawMessage // a ReadResult, BashResult and so on; nil: there is text alone
 
 	rendered string
+	picture  *Image
 }
 
 // Text is what a model is told.
 func (r *Result) Text() string { return r.rendered }
+
+// Image is what a model is shown besides; nil: nothing. Its first bytes are of its type. The
+// rest is whatever the sprite has sent.
+func (r *Result) Image() *Image { return r.picture }
 
 // TextResult is the result of a tool that is none of this package's, which answers text.
 func TextResult(tool, text string) *Result { return &Result{Tool: tool, rendered: text} }
@@ -146,9 +158,9 @@ func newResult(tool string, data json.RawMessage) (*Result, error) {
 	if !ok {
 		return nil, errorf(CodeProtocol, "the sprite answered a call of %q", tool)
 	}
-	text, err := t.text(data)
+	text, picture, err := t.render(data)
 	if err != nil {
 		return nil, errorf(CodeProtocol, "the sprite's answer to %s can't be read: %v", tool, err)
 	}
-	return &Result{Tool: tool, Data: data, rendered: text}, nil
+	return &Result{Tool: tool, Data: data, rendered: text, picture: picture}, nil
 }

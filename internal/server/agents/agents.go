@@ -48,6 +48,8 @@ type Work struct {
 	// serve many sprites.
 	Install [][]string
 
+	Program string // from npm, that Install brings; empty: Install brings none, or what it needs is unknown
+
 	Argv []string
 
 	// Programs are cove's own that it consists of, which are brought into the sprite.

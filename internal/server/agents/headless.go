@@ -32,6 +32,7 @@ func (w *Work) installFrom(program string, node int, packages ...npmPackage) {
 		argv = append(argv, p.spec, p.integrity)
 	}
 	_, w.Version, _ = strings.Cut(packages[0].spec[1:], "@") // after the scope's
+	w.Program = program
 	w.Install, w.Verify = [][]string{argv}, []string{program, "--version"}
 }
 

@@ -1,7 +1,8 @@
 // Package archive is the portable form of a sprite: one tar, compressed by zstd, of
 // its settings and of what its disk has besides the base.
 //
-// The members, in this order: cove.json, a Header; below disk/ the files, as in a
+// The members, in this order: cove.json, a Header; base.tar, an archive of the image that the
+// disk lies on, if the header says so; below disk/ the files, as in a
 // layer of an OCI image (.wh.NAME stands for a name of the base that is deleted, and
 // .wh..wh..opq for a folder in which nothing of the base is seen); end.json, an End.
 // A folder comes before what is in it, and all of that before anything else. Beyond
@@ -25,12 +26,15 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Format is that of the archives that this package writes, and the only one that it
-// reads.
-const Format = 1
+// The formats of the archives that this package writes and reads.
+const (
+	Format          = 1
+	FormatWithImage = 2 // the image of its base is in it
+)
 
 const (
 	headerName = "cove.json"
+	imageName  = "base.tar"
 	diskName   = "disk"
 	endName    = "end.json"
 	whiteout   = ".wh."
@@ -54,7 +58,8 @@ type Header struct {
 	Settings   Settings  `json:"settings"`
 }
 
-// Base is what a disk lies on. It is not in the archive.
+// Base is what a disk lies on. It is not in the archive, unless that has the format
+// FormatWithImage.
 type Base struct {
 	Name        string   `json:"name"` // host, or the digest of an image
 	Fingerprint string   `json:"fingerprint"`
@@ -78,7 +83,7 @@ type Settings struct {
 type End struct {
 	Members int64  `json:"members"` // below disk/
 	Bytes   int64  `json:"bytes"`   // of their contents
-	Digest  string `json:"sha256"`  // of the header and of the members: see digest
+	Digest  string `json:"sha256"`  // of the header, the image and the members: see digest
 	LeftOut int64  `json:"left_out,omitempty"`
 }
 

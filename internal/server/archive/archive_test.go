@@ -199,7 +199,7 @@ func pack(t testing.TB, base string, chain []string, user bool) []byte {
 	}
 	defer v.Close()
 	var out bytes.Buffer
-	if _, err := Write(t.Context(), &out, Header{Format: Format, Name: "paint", Created: time.Unix(1, 0)}, []Part{{"", v}}); err != nil {
+	if _, err := Write(t.Context(), &out, Header{Name: "paint", Created: time.Unix(1, 0)}, nil, []Part{{"", v}}); err != nil {
 		t.Error(err)
 	}
 	return out.Bytes()
@@ -207,7 +207,7 @@ func pack(t testing.TB, base string, chain []string, user bool) []byte {
 
 func unpack(t testing.TB, data []byte, upper string, user bool) error {
 	t.Helper()
-	_, err := Read(t.Context(), bytes.NewReader(data), Options{MaxSize: 64 << 20, Begin: func(Header) (Target, error) {
+	_, err := Read(t.Context(), bytes.NewReader(data), Options{MaxSize: 64 << 20, Begin: func(Header, io.Reader) (Target, error) {
 		return Target{Uppers: map[string]string{"": upper, "usr": filepath.Join(filepath.Dir(upper), "usr-upper")}, UserXattr: user}, nil
 	}})
 	return err
@@ -281,6 +281,12 @@ func members(t testing.TB, all ...any) []byte {
 // plain is a tar of a good header, members, and a good end.
 func plain(t testing.TB, all ...any) []byte {
 	t.Helper()
+	return plainOf(t, Format, all...)
+}
+
+// plainOf is plain, of a format.
+func plainOf(t testing.TB, format int, all ...any) []byte {
+	t.Helper()
 	var out bytes.Buffer
 	w := writer{tar: tar.NewWriter(&out), sum: newDigest()}
 	check := func(err error) {
@@ -288,7 +294,7 @@ func plain(t testing.TB, all ...any) []byte {
 			t.Fatal(err)
 		}
 	}
-	check(w.document(headerName, time.Unix(0, 0), Header{Format: Format, Name: "paint"}))
+	check(w.document(headerName, time.Unix(0, 0), Header{Format: format, Name: "paint"}))
 	for i, m := range all {
 		h, ok := m.(tar.Header)
 		if !ok {
@@ -306,6 +312,9 @@ func plain(t testing.TB, all ...any) []byte {
 		check(w.tar.WriteHeader(&h))
 		_, err := io.WriteString(io.MultiWriter(w.tar, w.sum), data)
 		check(err)
+		if h.Name == imageName {
+			continue
+		}
 		w.end.Members++
 		w.end.Bytes += h.Size
 	}
@@ -501,19 +510,19 @@ func TestRefusesDamage(t *testing.T) {
 func TestReadErrors(t *testing.T) {
 	broken := errors.New("broken pipe")
 	data := members(t, rootDir)
-	_, err := Read(t.Context(), io.MultiReader(bytes.NewReader(data[:20]), errorReader{broken}), Options{MaxSize: 1 << 20, Begin: func(Header) (Target, error) { return Target{}, nil }})
+	_, err := Read(t.Context(), io.MultiReader(bytes.NewReader(data[:20]), errorReader{broken}), Options{MaxSize: 1 << 20, Begin: func(Header, io.Reader) (Target, error) { return Target{}, nil }})
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
 	refused := errors.New("no such name")
-	if _, err = Read(t.Context(), bytes.NewReader(data), Options{MaxSize: 1 << 20, Begin: func(Header) (Target, error) { return Target{}, refused }}); !errors.Is(err, refused) {
+	if _, err = Read(t.Context(), bytes.NewReader(data), Options{MaxSize: 1 << 20, Begin: func(Header, io.Reader) (Target, error) { return Target{}, refused }}); !errors.Is(err, refused) {
 		t.Errorf("got %v", err)
 	}
 	many := []any{rootDir}
 	for n := range 20 {
 		many = append(many, reg(fmt.Sprint("disk/", n)))
 	}
-	_, err = Read(t.Context(), bytes.NewReader(members(t, many...)), Options{MaxSize: 1 << 30, MaxFiles: 10, Begin: func(Header) (Target, error) {
+	_, err = Read(t.Context(), bytes.NewReader(members(t, many...)), Options{MaxSize: 1 << 30, MaxFiles: 10, Begin: func(Header, io.Reader) (Target, error) {
 		return Target{Uppers: map[string]string{"": filepath.Join(t.TempDir(), "upper")}}, nil
 	}})
 	if e, ok := errors.AsType[*Error](err); !ok || !strings.Contains(e.Why, "more than 10 members") {

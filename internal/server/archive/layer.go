@@ -18,11 +18,12 @@ import (
 // WriteLayer writes what layers have changed of their base, as the tar of an OCI image's layer.
 // skip names what is left out, with all that is in it, by its path below the root. A folder in
 // which nothing else was changed than what is left out is left out, too. Sockets and devices are
-// left out.
+// left out. Nobody may change the layers meanwhile.
 func WriteLayer(ctx context.Context, out io.Writer, v *layers.View, skip func(at string) bool) error {
 	if v.FromBase(v.Root()) {
 		return tar.NewWriter(out).Close()
 	}
+	v.KeepOpen()
 	below, err := v.Base()
 	if err != nil {
 		return fmt.Errorf("write a layer: %w", err)
@@ -97,8 +98,12 @@ func (w *layerWriter) folder(f *openFolder, below *layers.Node) error {
 		below = nil
 	}
 	for _, name := range names {
-		if at := path.Join(f.at, name); !w.skip(at) {
-			if err := w.name(at, f, below); err != nil {
+		at := name
+		if f.at != "" {
+			at = f.at + "/" + name
+		}
+		if !w.skip(at) {
+			if err := w.name(at, name, f, below); err != nil {
 				return err
 			}
 		}
@@ -106,17 +111,17 @@ func (w *layerWriter) folder(f *openFolder, below *layers.Node) error {
 	return nil
 }
 
-func (w *layerWriter) name(at string, f *openFolder, below *layers.Node) error {
+func (w *layerWriter) name(at, name string, f *openFolder, below *layers.Node) error {
 	if w.ctx.Err() != nil {
 		return context.Cause(w.ctx)
 	}
-	n, found, err := w.view.Lookup(f.node, path.Base(at))
+	n, found, err := w.view.Lookup(f.node, name)
 	if err != nil {
 		return err
 	}
 	var was *layers.Node
 	if below != nil {
-		b, has, err := w.view.Lookup(*below, path.Base(at))
+		b, has, err := w.view.Lookup(*below, name)
 		if err != nil {
 			return err
 		}
@@ -127,13 +132,13 @@ func (w *layerWriter) name(at string, f *openFolder, below *layers.Node) error {
 	switch {
 	case !found && was == nil, found && below != nil && w.view.FromBase(n):
 		return nil
-	case strings.HasPrefix(path.Base(at), whiteout):
+	case strings.HasPrefix(name, whiteout):
 		return fmt.Errorf("%q: a layer of an image has no names that begin with %s", at, whiteout)
 	case !found:
 		if err := w.tell(f); err != nil {
 			return err
 		}
-		return w.mark(path.Join(f.at, whiteout+path.Base(at)), f.node)
+		return w.mark(path.Join(f.at, whiteout+name), f.node)
 	case n.IsDir():
 		return w.folder(&openFolder{at: at, node: n, above: f}, was)
 	}

@@ -35,8 +35,10 @@ const (
 
 // Options say where an archive goes.
 type Options struct {
-	// Begin is called with the archive's header, and says where the disk is to be.
-	Begin func(Header) (Target, error)
+	// Begin is called with the archive's header, and says where the disk is to be. image is the
+	// archive of the image in it, of any origin, too; nil: there is none. Begin may leave any of
+	// it unread.
+	Begin func(h Header, image io.Reader) (Target, error)
 
 	// MaxSize is how much it may be, unpacked, each member counted as 4 KiB at least.
 	MaxSize int64
@@ -157,11 +159,11 @@ func (r *reader) read() (End, error) {
 	if err != nil {
 		return End{}, err
 	}
-	if head.Format != Format {
-		return End{}, refuse("", "it has the format %d, and this version of cove reads %d", head.Format, Format)
+	if head.Format != Format && head.Format != FormatWithImage {
+		return End{}, refuse("", "it has the format %d, and this version of cove reads %d and %d", head.Format, Format, FormatWithImage)
 	}
 	_, _ = r.sum.Write(text) // never fails
-	if r.tree.target, err = r.o.Begin(head); err != nil {
+	if err := r.begin(head); err != nil {
 		return End{}, err
 	}
 	for {
@@ -191,6 +193,35 @@ func (r *reader) read() (End, error) {
 			return End{}, err
 		}
 	}
+}
+
+// begin calls Begin, with the image if the archive has one.
+func (r *reader) begin(head Header) (err error) {
+	if head.Format != FormatWithImage {
+		r.tree.target, err = r.o.Begin(head, nil)
+		return err
+	}
+	h, err := r.tar.Next()
+	if err != nil {
+		return err
+	}
+	if h.Name != imageName || h.Typeflag != tar.TypeReg || h.Size < 0 {
+		return refuse(h.Name, "%s was expected in its place", imageName)
+	}
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return refuse(h.Name, "it is sparse in a way that is not known")
+		}
+	}
+	if err := r.sum.member(h); err != nil {
+		return err
+	}
+	image := io.TeeReader(r.tar, r.sum)
+	if r.tree.target, err = r.o.Begin(head, image); err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{image}, r.buf)
+	return err
 }
 
 // document reads a member that is about the archive.

@@ -31,12 +31,21 @@ type Part struct {
 // each name is a file.
 const maxLinks = 64 << 20
 
+// Image is the image of a disk, for its archive.
+type Image struct {
+	Bytes int64                 // that Write writes
+	Write func(io.Writer) error // as something that Options.Begin takes
+}
+
 // Write writes an archive of what a disk, its root first, has besides its base. What
 // it holds in memory does not grow with the disk, but for the names of one folder and
 // of files of several names. Sockets and devices are left out, and counted. An error
 // leaves an archive that Read refuses; nothing is written of a disk with a path that is
-// too long for an archive, which is layers.ErrPathTooLong.
-func Write(ctx context.Context, out io.Writer, h Header, disk []Part) (End, error) {
+// too long for an archive, which is layers.ErrPathTooLong. A nil image is not written.
+func Write(ctx context.Context, out io.Writer, h Header, image *Image, disk []Part) (End, error) {
+	if h.Format = Format; image != nil {
+		h.Format = FormatWithImage
+	}
 	names := writer{ctx: ctx, dry: true}
 	for _, part := range disk {
 		if err := names.part(part, disk); err != nil {
@@ -49,6 +58,9 @@ func Write(ctx context.Context, out io.Writer, h Header, disk []Part) (End, erro
 	}
 	w := writer{ctx: ctx, tar: tar.NewWriter(zw), sum: newDigest(), links: map[[2]uint64]string{}, buf: make([]byte, 256<<10)}
 	err = w.document(headerName, h.Created, h)
+	if err == nil && image != nil {
+		err = w.image(h.Created, *image)
+	}
 	for _, part := range disk {
 		if err == nil {
 			err = w.part(part, disk)
@@ -103,6 +115,18 @@ func (w *writer) document(name string, at time.Time, doc any) error {
 	}
 	_, err = w.tar.Write(text)
 	return err
+}
+
+// image writes the image of the base. It is written as a whole, or the next member is an error.
+func (w *writer) image(at time.Time, image Image) error {
+	h := &tar.Header{Format: tar.FormatPAX, Typeflag: tar.TypeReg, Name: imageName, Mode: 0o644, Size: image.Bytes, ModTime: at}
+	if err := w.sum.member(h); err != nil {
+		return err
+	}
+	if err := w.tar.WriteHeader(h); err != nil {
+		return err
+	}
+	return image.Write(struct{ io.Writer }{io.MultiWriter(w.tar, w.sum)})
 }
 
 // part writes one mount of a disk, if there is anything of it.

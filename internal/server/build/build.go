@@ -53,6 +53,9 @@ type Builder struct {
 	failed error // of the start
 	caches caches
 	active atomic.Int64
+
+	ending sync.Mutex
+	ended  bool // what an earlier server's builds have left; guarded by ending
 }
 
 const (
@@ -78,12 +81,27 @@ func (b *Builder) Start() error {
 	return b.failed
 }
 
+// endEarlier waits until no sandbox of an earlier server's build runs, which would use a cache.
+func (b *Builder) endEarlier(ctx context.Context) error {
+	b.ending.Lock()
+	defer b.ending.Unlock()
+	if b.ended {
+		return nil
+	}
+	err := sprite.EndBuilds(ctx, b.Host)
+	b.ended = err == nil
+	return err
+}
+
 // Busy reports whether anything is being built: then images without a name are in use.
 func (b *Builder) Busy() bool { return b.active.Load() > 0 }
 
 // Prune removes the caches that no build uses, and says how many bytes that was.
 func (b *Builder) Prune(ctx context.Context) (int64, error) {
 	if err := b.Start(); err != nil {
+		return 0, err
+	}
+	if err := b.endEarlier(ctx); err != nil {
 		return 0, err
 	}
 	return b.caches.prune(ctx, 0)
@@ -105,6 +123,9 @@ func (b *Builder) CacheBytes(ctx context.Context) (bytes int64, err error) {
 // event but the last, by one goroutine at a time.
 func (b *Builder) Build(ctx context.Context, req cove.ImageBuild, tar io.Reader, tell func(cove.ImageBuildEvent)) (_ image.Image, err error) {
 	if err := b.Start(); err != nil {
+		return image.Image{}, err
+	}
+	if err := b.endEarlier(ctx); err != nil {
 		return image.Image{}, err
 	}
 	b.active.Add(1)
@@ -184,7 +205,7 @@ func (r *run) build(ctx context.Context, tar io.Reader) (one image.Image, err er
 		r.made[p.Index] = digest
 	}
 	if digest == "" { // FROM scratch, and nothing else
-		if one, err = r.Images.Compose(ctx, image.Draft{}); err != nil {
+		if one, err = r.Images.Compose(ctx, image.Draft{Held: r.hold}); err != nil {
 			return one, err
 		}
 		digest = one.Digest
@@ -334,8 +355,12 @@ func (r *run) image(ctx context.Context, reference string) (string, error) {
 		return digest, nil
 	}
 	one, err := r.Images.Get(ctx, reference)
+	if err == nil {
+		r.hold(r.Images.Hold(one.Digest))
+		_, err = r.Images.Get(ctx, one.Digest) // it may have been removed before it was held
+	}
 	if e, ok := errors.AsType[*fail.Error](err); r.req.Pull || ok && e.Code == sprite.CodeImageNotFound {
-		one, err = r.Images.Pull(ctx, reference, image.PullOptions{Progress: func(p image.Progress) {
+		one, err = r.Images.Pull(ctx, reference, image.PullOptions{Held: r.hold, Progress: func(p image.Progress) {
 			r.tell(cove.ImageBuildEvent{Type: cove.BuildPulling, Text: reference, Pull: &cove.ImageEvent{
 				Type: "progress", Phase: p.Phase, Layer: p.Layer, Bytes: p.Bytes, Total: p.Total, LayersDone: p.LayersDone, Layers: p.Layers,
 			}})
@@ -344,13 +369,12 @@ func (r *run) image(ctx context.Context, reference string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r.held = append(r.held, r.Images.Hold(one.Digest))
-	if _, err := r.Images.Get(ctx, one.Digest); err != nil { // it was removed before it was held
-		return "", err
-	}
 	r.images[reference] = one.Digest
 	return one.Digest, nil
 }
+
+// hold notes a hold on an image, until the build ends.
+func (r *run) hold(release func()) { r.held = append(r.held, release) }
 
 // atLine says in which line of a Dockerfile an error is.
 func atLine(err error, file string, line int) error {
@@ -405,7 +429,7 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 		return digest, nil
 	}
 	r.tell(e)
-	draft := image.Draft{Parent: parent, History: s.History, Edit: func(c *v1.ConfigFile) error {
+	draft := image.Draft{Parent: parent, History: s.History, Held: r.hold, Edit: func(c *v1.ConfigFile) error {
 		c.Config = s.Config
 		c.Author = cmp.Or(s.Author, c.Author)
 		return nil
@@ -413,14 +437,11 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 	switch {
 	case s.Run != nil:
 		done, release, err := r.command(ctx, s.Run, parent)
-		defer r.removing.Go(func() {
-			if done != nil {
-				if err := done.Remove(); err != nil {
-					r.Logger.Error("removing the sprite of a build; the next start does", "err", err)
-				}
-			}
-			release() // nothing writes to the caches any more
-		})
+		remove := func() error { return nil }
+		if done != nil {
+			remove = done.Remove
+		}
+		defer r.clear(remove, release)
 		if err != nil {
 			return "", err
 		}
@@ -429,13 +450,12 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 	case s.Copy != nil:
 		draft.Layer = func(w io.Writer) error { return r.copyFiles(ctx, s.Copy, parent, w) }
 	case s.Folder != "":
-		draft.Layer = func(w io.Writer) error { return r.makeFolder(s, parent, w) }
+		draft.Layer = func(w io.Writer) error { return r.makeFolder(ctx, s, parent, w) }
 	}
 	one, err := r.Images.Compose(ctx, draft)
 	if err != nil {
 		return "", err
 	}
-	r.held = append(r.held, r.Images.Hold(one.Digest))
 	fault.Reach(fault.BuildComposed)
 	for _, key := range keys {
 		if err := r.Steps.Put(ctx, key, one.Digest); err != nil {
@@ -444,6 +464,17 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 	}
 	fault.Reach(fault.BuildCached)
 	return one.Digest, nil
+}
+
+// clear removes the sprite of a command beside the steps that follow, and then releases the caches:
+// until the sandbox has ended, it may write to them.
+func (r *run) clear(remove func() error, release func()) {
+	r.removing.Go(func() {
+		if err := remove(); err != nil {
+			r.Logger.Error("removing the sprite of a build; the next start does", "err", err)
+		}
+		release()
+	})
 }
 
 // known are the keys of a step, and the image that it has made before; empty: none that is here. A
@@ -486,9 +517,8 @@ func (r *run) cached(ctx context.Context, key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	release := r.Images.Hold(s.Image)
-	r.held = append(r.held, release)
-	if _, err := r.Images.Lowers(s.Image); err != nil { // it was removed, or is damaged
+	r.hold(r.Images.Hold(s.Image))
+	if _, err := r.Images.Trees(ctx, s.Image); err != nil { // it was removed, or is damaged
 		return "", nil //nolint:nilerr // then the step is done again
 	}
 	return s.Image, nil

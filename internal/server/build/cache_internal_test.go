@@ -1,11 +1,56 @@
 package build
 
 import (
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 )
+
+// TestCachesRelease: a build gets a cache once the sandbox of the build before has ended, and not
+// when its command has.
+func TestCachesRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := caches{dir: t.TempDir()}
+		_, release, err := c.take(t.Context(), []string{"things"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends := make(chan struct{})
+		var ended atomic.Bool
+		r := &run{Builder: &Builder{Logger: slog.New(slog.DiscardHandler)}}
+		r.clear(func() error {
+			<-ends
+			ended.Store(true)
+			return errors.New("so that it is let go all the same")
+		}, release)
+		taken := make(chan bool, 1)
+		go func() {
+			_, release, err := c.take(t.Context(), []string{"other", "things"})
+			if err != nil {
+				t.Error(err)
+				release = func() {}
+			}
+			taken <- ended.Load()
+			release()
+		}()
+		synctest.Wait()
+		select {
+		case <-taken:
+			t.Error("the cache was taken while the sandbox was there")
+		default:
+		}
+		close(ends)
+		if after := <-taken; !after {
+			t.Error("the cache was taken before the sandbox's end")
+		}
+		r.removing.Wait()
+	})
+}
 
 // TestCachesPrune: caches that nobody uses go, also one whose size can't be told.
 func TestCachesPrune(t *testing.T) {

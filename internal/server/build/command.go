@@ -54,6 +54,9 @@ func (r *run) command(ctx context.Context, c *dockerfile.Run, parent string) (b 
 	cmd.Stdout.(*output).end()
 	cmd.Stderr.(*output).end()
 	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
+		if full, ok := errors.AsType[*fail.Error](r.Images.Claim(1)); ok { // most likely by what it has written
+			return b, release, fail.Newf(full.Code, full.Hint, "the command ended with exit code %d, and the disk of the server is full", exit.Code)
+		}
 		hint := ""
 		if flags := r.refusals(ctx, b.Name()); flags != "" {
 			hint = "the network rules refused something to it; if it needs that, build with: " + flags

@@ -17,11 +17,11 @@ import (
 )
 
 // tree opens what an image shows; empty: nothing.
-func (r *run) tree(digest string) (source.Tree, func() error, error) {
+func (r *run) tree(ctx context.Context, digest string) (source.Tree, func() error, error) {
 	var lowers []string
 	if digest != "" {
 		var err error
-		if lowers, err = r.Images.Lowers(digest); err != nil {
+		if lowers, err = r.Images.Trees(ctx, digest); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -46,9 +46,9 @@ func (r *run) context() (source.Tree, func() error, error) {
 }
 
 // origin opens what a Copy has its files from.
-func (r *run) origin(c *dockerfile.Copy) (source.Tree, func() error, error) {
+func (r *run) origin(ctx context.Context, c *dockerfile.Copy) (source.Tree, func() error, error) {
 	if id := r.imageOf(c); id != "" || c.FromStage >= 0 {
-		return r.tree(id)
+		return r.tree(ctx, id)
 	}
 	return r.context()
 }
@@ -66,7 +66,7 @@ func (r *run) imageOf(c *dockerfile.Copy) string {
 
 // filesDigest is a digest of what a Copy has from elsewhere.
 func (r *run) filesDigest(ctx context.Context, c *dockerfile.Copy) (digest string, err error) {
-	from, end, err := r.origin(c)
+	from, end, err := r.origin(ctx, c)
 	if err != nil {
 		return "", err
 	}
@@ -119,12 +119,12 @@ func (r *run) hasNoLinks(name string) error {
 
 // copyFiles writes the layer of a COPY or an ADD.
 func (r *run) copyFiles(ctx context.Context, c *dockerfile.Copy, parent string, w io.Writer) (err error) {
-	from, end, err := r.origin(c)
+	from, end, err := r.origin(ctx, c)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	to, close, err := r.tree(parent)
+	to, close, err := r.tree(ctx, parent)
 	if err != nil {
 		return err
 	}
@@ -133,8 +133,8 @@ func (r *run) copyFiles(ctx context.Context, c *dockerfile.Copy, parent string, 
 }
 
 // makeFolder writes the layer of a WORKDIR; it has nothing if the folder is there.
-func (r *run) makeFolder(s dockerfile.Step, parent string, w io.Writer) (err error) {
-	to, end, err := r.tree(parent)
+func (r *run) makeFolder(ctx context.Context, s dockerfile.Step, parent string, w io.Writer) (err error) {
+	to, end, err := r.tree(ctx, parent)
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ const (
 	maxText         = 64 << 10  // bytes of one instruction, here-documents aside
 	maxWord         = 256 << 10 // bytes of a word that is expanded
 	maxEntries      = 1000      // variables, labels, ports, volumes, triggers
+	maxPlan         = 64 << 20  // bytes of all steps: of words, and of each RUN's environment
 )
 
 // Stage is a stage that a target needs.

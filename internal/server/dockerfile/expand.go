@@ -54,23 +54,56 @@ func (e *environment) list() []string {
 }
 
 // expand replaces the variables of a word, and takes its quotes away.
-func expand(word string, e *environment, escape rune) (string, error) {
-	return expandBy(shell.NewLex(escape), word, e)
+func (p *plan) expand(word string, e *environment) (string, error) {
+	return p.expandBy(shell.NewLex(p.doc.escape), word, e)
 }
 
 // expandText replaces the variables of a here-document, whose quotes stay.
-func expandText(text string, e *environment) (string, error) {
+func (p *plan) expandText(text string, e *environment) (string, error) {
 	lex := shell.NewLex('\\')
 	lex.SkipProcessQuotes = true
-	return expandBy(lex, text, e)
+	return p.expandBy(lex, text, e)
 }
 
-func expandBy(lex *shell.Lex, word string, e *environment) (string, error) {
+func (p *plan) expandBy(lex *shell.Lex, word string, e *environment) (string, error) {
 	if err := bounded(word, e); err != nil {
 		return "", err
 	}
 	out, _, err := lex.ProcessWord(word, e)
-	return out, err
+	if err != nil {
+		return "", err
+	}
+	return out, p.take(len(out))
+}
+
+// take counts bytes that the plan keeps until the build ends.
+func (p *plan) take(bytes int) error {
+	if p.size += bytes; p.size > maxPlan {
+		return fmt.Errorf("the Dockerfile becomes larger than %d bytes by its variables, which each RUN gets", maxPlan)
+	}
+	return nil
+}
+
+// The bytes that a plan keeps of each step, and of each entry of a list or a map that a step or a
+// stage has for itself, besides texts.
+const (
+	stepCost  = 1 << 10
+	entryCost = 64
+)
+
+// cost is how many bytes a plan keeps of a step, but for its words.
+func cost(s Step) int {
+	c := s.Config
+	n := stepCost + len(s.History) + entryCost*(len(c.Env)+len(c.Labels)+len(c.ExposedPorts)+len(c.Volumes)+len(c.OnBuild))
+	if s.Run == nil {
+		return n
+	}
+	for _, all := range [][]string{s.Run.Argv, s.Run.Env, s.Run.Proxy} {
+		for _, text := range all {
+			n += len(text)
+		}
+	}
+	return n
 }
 
 // bounded refuses a word that may become too large. The lexer would make it in memory first.

@@ -2,6 +2,8 @@ package dockerfile
 
 import (
 	"errors"
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -166,3 +168,60 @@ func FuzzSteps(f *testing.F) {
 		}
 	})
 }
+
+// TestRefusedPlan: a small Dockerfile of which a plan would be large is refused by line before there
+// are steps, and at the bound no more memory is held than that.
+func TestRefusedPlan(t *testing.T) {
+	numbered := func(n int, format string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
+	}
+	half := "ENV A=" + strings.Repeat("a", 60_000) + "\nENV A=$A$A\n" // of what an environment may have
+	for name, text := range map[string]string{
+		"a RUN's environment":       "FROM a\n" + half + strings.Repeat("RUN x\n", 900),
+		"variables that double":     "FROM a\nENV A=0123456789abcdef01234567\n" + strings.Repeat("ENV A=$A$A\n", 12) + strings.Repeat("ENV B=$A\nENV B=\n", 480),
+		"stages":                    "FROM a AS first\n" + half + numbered(150, "FROM first AS s%d\n"+strings.Repeat("RUN x\n", 4)) + "FROM first\n" + numbered(150, "COPY --from=s%d / /\n"),
+		"words of one COPY":         "FROM a\n" + half + "COPY " + strings.Repeat("$A ", 10_000) + "/\n",
+		"arguments before any FROM": "ARG A=" + strings.Repeat("a", 60_000) + "\nARG A=$A$A\n" + numbered(900, "ARG B%d=$A\n") + "FROM a\n",
+		"history of arguments":      "FROM a\nARG A=" + strings.Repeat("a", 60_000) + "\n" + strings.Repeat("RUN x\n", 900),
+		"labels":                    "FROM a\n" + half + strings.Repeat("LABEL a=$A\n", 900),
+	} {
+		if len(text) > 300_000 {
+			t.Fatalf("%s: %d bytes", name, len(text))
+		}
+		count := 0
+		err := func() error {
+			doc, err := Parse([]byte(text), "Dockerfile")
+			if err != nil {
+				return err
+			}
+			stages, err := doc.Stages("", nil, amd64)
+			if err != nil {
+				return err
+			}
+			for i := range stages {
+				all, err := stages[i].Steps(nil)
+				if err != nil {
+					return err
+				}
+				for _, s := range all {
+					count += cost(s)
+				}
+			}
+			return nil
+		}()
+		if f, ok := errors.AsType[*fail.Error](err); !ok || f.Code != "dockerfile_bad" || !strings.Contains(f.Message, "becomes larger than 67108864 bytes") || !lineOf.MatchString(f.Message) || count > maxPlan {
+			t.Errorf("%s: %d bytes of steps, %v", name, count, err)
+		}
+	}
+	// As much as people write is far from the bound.
+	text := "FROM a\n" + numbered(40, "ENV V%d=/usr/local/lib/something/of/a/usual/length\n") + strings.Repeat("RUN x\n", 900)
+	if all := steps(t, text, "", nil, nil); len(all) != 940 {
+		t.Errorf("%d steps", len(all))
+	}
+}
+
+var lineOf = regexp.MustCompile(`^Dockerfile:[1-9][0-9]*: `)

@@ -20,6 +20,7 @@ type plan struct {
 	global environment       // what FROM sees, and an ARG without a value
 	needed []bool            // by Index
 	ends   map[int]*end      // what stages are at their ends, once their steps are known
+	size   int               // bytes that it keeps
 }
 
 // end is what a stage that starts from another one has of it.
@@ -197,7 +198,7 @@ func (p *plan) setGlobal(target string, platform v1.Platform) error {
 			continue
 		default:
 			var err error
-			if value, err = expand(*a.value, &p.global, p.doc.escape); err != nil {
+			if value, err = p.expand(*a.value, &p.global); err != nil {
 				return located(p.doc.name, a.line, err)
 			}
 		}
@@ -209,7 +210,7 @@ func (p *plan) setGlobal(target string, platform v1.Platform) error {
 // stage is the FROM of a stage, expanded.
 func (p *plan) stage(index int, platform v1.Platform) (Stage, error) {
 	s := p.doc.stages[index]
-	base, err := expand(s.base, &p.global, p.doc.escape)
+	base, err := p.expand(s.base, &p.global)
 	if err != nil {
 		return Stage{}, located(p.doc.name, s.line, err)
 	}
@@ -217,7 +218,7 @@ func (p *plan) stage(index int, platform v1.Platform) (Stage, error) {
 		return Stage{}, at(p.doc.name, s.line, fail.Newf("dockerfile_bad", "give it a value: --build-arg NAME=VALUE, or ARG NAME=VALUE before the first FROM", "FROM %.200s is of no image: its variables are empty", s.base))
 	}
 	if s.platform != "" {
-		want, err := expand(s.platform, &p.global, p.doc.escape)
+		want, err := p.expand(s.platform, &p.global)
 		if err != nil {
 			return Stage{}, located(p.doc.name, s.line, err)
 		}

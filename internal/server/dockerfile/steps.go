@@ -91,6 +91,9 @@ func (s *stepper) begin(base *v1.ConfigFile) (triggers []string, err error) {
 			return nil, bad(s.doc.name, s.stage.Line, "of the base: %v", err)
 		}
 	}
+	if err := s.take(stepCost + entryCost*len(s.scope.names)); err != nil {
+		return nil, located(s.doc.name, s.stage.Line, err)
+	}
 	if _, ok := shell.EnvsFromSlice(s.config.Env).Get("PATH"); !ok {
 		s.config.Env = append(slices.Clip(s.config.Env), "PATH="+DefaultPath)
 		s.scope.set("PATH", DefaultPath)
@@ -166,6 +169,9 @@ func (s *stepper) step(parsed any, line int, text string) error {
 		return fmt.Errorf("the image has more than %d labels, ports, volumes and triggers", maxEntries)
 	}
 	out.Config, out.Author = s.config, s.author
+	if err := s.take(cost(out)); err != nil {
+		return err
+	}
 	s.steps = append(s.steps, out)
 	if c, ok := parsed.(*instructions.VolumeCommand); ok { // a step makes one folder
 		for _, v := range c.Volumes[1:] {
@@ -192,12 +198,12 @@ func (s *stepper) expandAll(parsed any) error {
 		return nil // it depends
 	}
 	if c, ok := parsed.(instructions.SupportsSingleWordExpansion); ok {
-		if err := c.Expand(func(word string) (string, error) { return expand(word, &s.scope, s.doc.escape) }); err != nil {
+		if err := c.Expand(func(word string) (string, error) { return s.expand(word, &s.scope) }); err != nil {
 			return err
 		}
 	}
 	if c, ok := parsed.(instructions.SupportsSingleWordExpansionRaw); ok {
-		return c.ExpandRaw(func(text string) (string, error) { return expandText(text, &s.scope) })
+		return c.ExpandRaw(func(text string) (string, error) { return s.expandText(text, &s.scope) })
 	}
 	return nil
 }
@@ -330,7 +336,7 @@ func (s *stepper) arg(c *instructions.ArgCommand, out *Step) error {
 		case given:
 		case a.Value != nil:
 			var err error
-			if value, err = expand(*a.Value, &s.scope, s.doc.escape); err != nil {
+			if value, err = s.expand(*a.Value, &s.scope); err != nil {
 				return err
 			}
 			given = true
@@ -362,6 +368,9 @@ func (s *stepper) expose(c *instructions.ExposeCommand, out *Step) error {
 			return err
 		}
 		for _, text := range words {
+			if err := s.take(len(text)); err != nil {
+				return err
+			}
 			ports, err := portsOf(text)
 			if err != nil {
 				return err

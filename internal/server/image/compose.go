@@ -34,6 +34,10 @@ type Draft struct {
 	History string                     // what made it, as docker history shows it
 	Names   []string                   // none for a step of a build
 	Created time.Time                  // zero: now
+
+	// Held is called with the release of a hold on the image (see Store.Hold), before anybody can
+	// remove it. After an error the hold may be of no image. nil: it is not held.
+	Held func(release func())
 }
 
 // Compose makes an image, and returns it when it can be used. Equal drafts with the same time
@@ -41,7 +45,7 @@ type Draft struct {
 // removed meanwhile. Changes of Edit to the layers and the history do not count. After an
 // error, nothing of the new image stays.
 func (s *Store) Compose(ctx context.Context, d Draft) (_ Image, err error) {
-	t := taken{what: "that is being made", meter: &meter{}}
+	t := taken{what: "that is being made", meter: &meter{}, later: true, held: d.Held}
 	for _, text := range d.Names {
 		ref, err := newName(text)
 		if err != nil {

@@ -5,12 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -66,9 +68,9 @@ func TestCompose(t *testing.T) {
 	if !slices.Equal(made.Config.Env, []string{"A=1", "B=2"}) || made.Config.User != "1000" || made.Config.Labels["kept"] != "yes" || made.Config.Variant != "v9" {
 		t.Errorf("its configuration: %+v", made.Config)
 	}
-	lowers, err := s.Lowers(made.Digest)
+	lowers, err := s.Lowers(t.Context(), made.Digest)
 	must(t, err)
-	below, err := s.Lowers(parent.Digest)
+	below, err := s.Lowers(t.Context(), parent.Digest)
 	must(t, err)
 	if !slices.Equal(lowers[1:], below) || shownIn(t, lowers[0]) != "d/  d/b? 0  d/m=new  d/n=new  l->../.." {
 		t.Errorf("its folders: %v over %v, the new one %s", lowers, below, shownIn(t, lowers[0]))
@@ -105,21 +107,108 @@ func TestCompose(t *testing.T) {
 	}
 
 	scratch := compose(t, s, Draft{Names: []string{"s:1"}})
-	if lowers, err := s.Lowers(scratch.Digest); err != nil || len(lowers) != 0 || scratch.Config.Architecture != thisPlatform.Architecture {
+	if lowers, err := s.Lowers(t.Context(), scratch.Digest); err != nil || len(lowers) != 0 || scratch.Config.Architecture != thisPlatform.Architecture {
 		t.Errorf("from scratch: %+v, %v, %v", scratch, lowers, err)
 	}
 	one := compose(t, s, Draft{Parent: scratch.Digest, Layer: writing(t, file("a", "1"))})
-	if lowers, err := s.Lowers(one.Digest); err != nil || len(lowers) != 1 || shownIn(t, lowers[0]) != "a=1" {
+	if lowers, err := s.Lowers(t.Context(), one.Digest); err != nil || len(lowers) != 1 || shownIn(t, lowers[0]) != "a=1" {
 		t.Errorf("a layer over scratch: %v, %v", lowers, err)
 	}
+}
 
-	// More layers than can be mounted, one over the other.
-	last := one
-	for i := range MaxLowers + 1 {
-		last = compose(t, s, Draft{Parent: last.Digest, Layer: writing(t, file(string(rune('b'+i)), "x"))})
+// TestComposeMany: images one over the other, of more layers than can be mounted, are made without
+// a merge. The first Lowers merges; images of nearly as many layers share what was merged.
+func TestComposeMany(t *testing.T) {
+	s := storeIn(t, t.TempDir(), nil)
+	var all []Image
+	parent := ""
+	for i := range 3*(MaxLowers-1) + 2 {
+		one := compose(t, s, Draft{Parent: parent, Layer: writing(t, file(fmt.Sprint("of", i), "x"), file("last", fmt.Sprint(i)))})
+		all, parent = append(all, one), one.Digest
 	}
-	if lowers, err := s.Lowers(last.Digest); err != nil || len(lowers) != MaxLowers {
-		t.Errorf("of %d layers: %d folders, %v", len(last.Layers), len(lowers), err)
+	if trees, err := s.Trees(t.Context(), parent); err != nil || len(trees) != len(all) || shownIn(t, trees[0]) != fmt.Sprintf("last=%d  of%d=x", len(all)-1, len(all)-1) {
+		t.Errorf("trees %v, %v", trees, err)
+	}
+	if made := namesIn(t, s, mergedFolder, stagingFolder); len(made) > 0 {
+		t.Errorf("merged by Compose: %q", made)
+	}
+	for _, one := range slices.Backward(all) {
+		lowers, err := s.Lowers(t.Context(), one.Digest)
+		must(t, err)
+		n := len(one.Layers)
+		if most := min(n, MaxLowers); len(lowers) > most || n > MaxLowers && filepath.Dir(filepath.Dir(lowers[len(lowers)-1])) != s.path(mergedFolder) {
+			t.Errorf("of %d layers: %v", n, lowers)
+		}
+		if got := shownIn(t, lowers[0]); n%(MaxLowers-1) != 1 && got != fmt.Sprintf("last=%d  of%d=x", n-1, n-1) {
+			t.Errorf("of %d layers: the topmost shows %s", n, got)
+		}
+	}
+	if made := namesIn(t, s, mergedFolder, stagingFolder); len(made) != 3 {
+		t.Errorf("%d merges: %q", len(made), made)
+	}
+	// Of the last image nothing goes with the others.
+	lowers, err := s.Lowers(t.Context(), parent)
+	must(t, err)
+	_, err = s.Prune(t.Context(), func(digest string) bool { return digest == parent })
+	must(t, err)
+	if made := namesIn(t, s, mergedFolder, stagingFolder); len(made) != 1 || s.path(made[0], treeName) != lowers[len(lowers)-1] {
+		t.Errorf("after a prune: %q, %q", made, lowers)
+	}
+	// Two at once that merge the same share one folder.
+	must(t, os.RemoveAll(s.path(mergedFolder)))
+	must(t, os.Mkdir(s.path(mergedFolder), 0o700))
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			if again, err := s.Lowers(t.Context(), parent); err != nil || !slices.Equal(again, lowers) {
+				t.Errorf("two at once: %v, %v, want %v", again, err, lowers)
+			}
+		})
+	}
+	wg.Wait()
+	if made := namesIn(t, s, mergedFolder, stagingFolder); len(made) != 1 {
+		t.Errorf("two at once: %q", made)
+	}
+	must(t, s.Remove(t.Context(), parent, nobody))
+	if left := namesIn(t, s, blobFolder, layerFolder, mergedFolder, stagingFolder); len(left) > 0 {
+		t.Errorf("left %q", left)
+	}
+}
+
+// TestMergeKilled: a process that is killed while it merges layers leaves nothing of that, and the
+// next one merges them.
+func TestMergeKilled(t *testing.T) {
+	const child = "COVE_TEST_MERGE_CHILD"
+	if dir := os.Getenv(child); dir != "" {
+		s := storeIn(t, dir, nil)
+		_, err := s.Lowers(t.Context(), os.Getenv(child+"_IMAGE")) // it is stopped in here
+		t.Fatal("the point was not reached", err)
+	}
+	dir := t.TempDir()
+	digest := func() (digest string) {
+		db, s := openIn(t, dir, nil)
+		defer db.Close()
+		for i := range MaxLowers + 1 {
+			digest = compose(t, s, Draft{Parent: digest, Layer: writing(t, file(fmt.Sprintf("of%02d", i), "x"))}).Digest
+		}
+		return digest
+	}()
+	c := exec.Command(os.Args[0], "-test.run=^TestMergeKilled$")
+	reached := filepath.Join(dir, "reached")
+	c.Env = append(os.Environ(), child+"="+dir, child+"_IMAGE="+digest, fault.Variable+"="+string(fault.ImageMerged)+"="+reached)
+	killAt(t, c, reached)
+	s := storeIn(t, dir, nil)
+	if left := namesIn(t, s, mergedFolder, stagingFolder); len(left) > 0 {
+		t.Errorf("left %q", left)
+	}
+	lowers, err := s.Lowers(t.Context(), digest)
+	must(t, err)
+	var want []string
+	for i := range MaxLowers - 1 {
+		want = append(want, fmt.Sprintf("of%02d=x", i))
+	}
+	if got := shownIn(t, lowers[len(lowers)-1]); len(lowers) != 3 || got != strings.Join(want, "  ") {
+		t.Errorf("got %q, which shows %s", lowers, got)
 	}
 }
 
@@ -202,13 +291,31 @@ func TestHold(t *testing.T) {
 	if p, err := s.Prune(t.Context(), func(string) bool { return false }); err != nil || len(p.Images) != 0 {
 		t.Errorf("pruned %+v, %v", p, err)
 	}
-	if _, err := s.Lowers(image.Digest); err != nil {
+	if _, err := s.Lowers(t.Context(), image.Digest); err != nil {
 		t.Error(err)
 	}
 	second()
 	must(t, s.Remove(t.Context(), "held:1", nobody))
 	if left := namesIn(t, s, blobFolder, layerFolder, stagingFolder); len(left) > 0 {
 		t.Errorf("left %q", left)
+	}
+
+	// An image can be held from before it can be found.
+	var releases []func()
+	had, err := s.List(t.Context())
+	must(t, err)
+	image = compose(t, s, Draft{Layer: writing(t, file("a", "2")), Held: func(release func()) {
+		releases = append(releases, release)
+		if now, err := s.List(t.Context()); err != nil || len(now) != len(had) {
+			t.Errorf("it is here before it is held: %+v, %v", now, err)
+		}
+	}})
+	if p, err := s.Prune(t.Context(), func(string) bool { return false }); err != nil || len(p.Images) != 0 || len(releases) != 1 {
+		t.Errorf("pruned %+v, %v, held %d times", p, err, len(releases))
+	}
+	releases[0]()
+	if p, err := s.Prune(t.Context(), func(string) bool { return false }); err != nil || !slices.Equal(p.Images, []string{image.Digest}) {
+		t.Errorf("pruned %+v, %v", p, err)
 	}
 
 	// The parent of an image that is being made stays, and so do its layers.
@@ -221,7 +328,7 @@ func TestHold(t *testing.T) {
 		return writing(t, file("b", "1"))(w)
 	}})
 	must(t, s.Remove(t.Context(), image.Digest, nobody))
-	if lowers, err := s.Lowers(made.Digest); err != nil || shownIn(t, lowers[1]) != "a=1" {
+	if lowers, err := s.Lowers(t.Context(), made.Digest); err != nil || shownIn(t, lowers[1]) != "a=1" {
 		t.Errorf("got %v, %v", lowers, err)
 	}
 }
@@ -283,7 +390,7 @@ func TestComposeKilled(t *testing.T) {
 				t.Errorf("there is %+v, %v", list, err)
 			}
 			made := compose(t, s, draft(parent.Digest))
-			lowers, err := s.Lowers(made.Digest)
+			lowers, err := s.Lowers(t.Context(), made.Digest)
 			if err != nil || len(lowers) != 2 || shownIn(t, lowers[0]) != "b=2" || shownIn(t, lowers[1]) != "a=1" {
 				t.Errorf("got %v, %v", lowers, err)
 			}

@@ -91,11 +91,7 @@ func (s *Store) unpack(ctx context.Context, all []Layer) (n note, err error) {
 	if err := os.Mkdir(filepath.Join(dir, treeName), 0o700); err != nil {
 		return n, err
 	}
-	var lower []string
-	for i := len(all) - 2; i >= 0; i-- {
-		lower = append(lower, s.path(layerFolder, hexOf(all[i].ChainID), treeName))
-	}
-	if n.LeftOut, err = s.unpackTo(ctx, filepath.Join(dir, treeName), lower, l, b); err != nil {
+	if n.LeftOut, err = s.unpackTo(ctx, filepath.Join(dir, treeName), s.trees(all[:len(all)-1]), l, b); err != nil {
 		return n, err
 	}
 	n.Files, n.Bytes, n.Steps = left.files-b.files, left.bytes-b.bytes, left.steps-b.steps

@@ -216,7 +216,7 @@ func TestExtract(t *testing.T) {
 						t.Errorf("%s: %v", what, err)
 						continue
 					}
-					mounted(t, s, s.lowers(all), func(root string) {
+					mounted(t, s, s.trees(all), func(root string) {
 						if got := shownIn(t, root); got != test.want {
 							t.Errorf("%s: got\n%q, want\n%q", what, got, test.want)
 						}
@@ -251,7 +251,7 @@ func TestExtractKeeps(t *testing.T) {
 		at(file("d/gone", ""), 1), at(file("d/e/late", ""), 1), special("dev/x", tar.TypeChar), special("dev/y", tar.TypeBlock)),
 		tarOf(t, at(file("d/e/second", ""), 9)))
 	must(t, err)
-	tree := s.lowers(all)
+	tree := s.trees(all)
 	for name, want := range map[string]int64{".": 1, "d": 2, "d/e": 4, "d/e/f": 3, "d/attrs": 5, "l": 6, "g": math.MaxInt64 / 1_000_000_000} {
 		var st unix.Stat_t
 		must(t, unix.Lstat(filepath.Join(tree[1], name), &st))
@@ -304,12 +304,12 @@ func TestExtractSparse(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 			continue
 		}
-		got, err := os.ReadFile(filepath.Join(s.lowers(all)[0], "sparse"))
+		got, err := os.ReadFile(filepath.Join(s.trees(all)[0], "sparse"))
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%v: got %d bytes, which differ, %v", args, len(got), err)
 		}
 		var st unix.Stat_t
-		must(t, unix.Stat(filepath.Join(s.lowers(all)[0], "sparse"), &st))
+		must(t, unix.Stat(filepath.Join(s.trees(all)[0], "sparse"), &st))
 		if st.Blocks*512 > 1<<20 {
 			t.Errorf("%v: it takes %d bytes", args, st.Blocks*512)
 		}
@@ -324,7 +324,7 @@ func TestExtractLong(t *testing.T) {
 		s := storeIn(t, t.TempDir(), nil)
 		all, err := extracted(t, s, tarOf(t, with(file(long, "x"), func(m *member) { m.Format = format }), with(hardlink("h", long), func(m *member) { m.Format = format })))
 		must(t, err)
-		if data, err := os.ReadFile(filepath.Join(s.lowers(all)[0], "h")); err != nil || string(data) != "x" {
+		if data, err := os.ReadFile(filepath.Join(s.trees(all)[0], "h")); err != nil || string(data) != "x" {
 			t.Errorf("got %q, %v", data, err)
 		}
 	}
@@ -362,7 +362,7 @@ func TestCompressions(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if got := shownIn(t, s.lowers([]Layer{l})[0]); got != "a=1" {
+		if got := shownIn(t, s.trees([]Layer{l})[0]); got != "a=1" {
 			t.Errorf("%s: got %s", name, got)
 		}
 	}
@@ -451,7 +451,7 @@ func TestLinksStayInside(t *testing.T) {
 	if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
 		t.Errorf("outside is %v, %v", left, err)
 	}
-	if to, err := os.Readlink(filepath.Join(s.lowers(all[:1])[0], "h")); err != nil || to != outside {
+	if to, err := os.Readlink(filepath.Join(s.trees(all[:1])[0], "h")); err != nil || to != outside {
 		t.Errorf("the link is %q, %v", to, err)
 	}
 }

@@ -49,7 +49,7 @@ func TestFull(t *testing.T) {
 		}
 		_, err = s.Pull(t.Context(), r.host+"/extraction:1", PullOptions{})
 		wantCode(t, err, "no_space")
-		if lowers, err := s.Lowers(digestOf(t, small)); err != nil || shownIn(t, lowers[0]) != "a=1" {
+		if lowers, err := s.Lowers(t.Context(), digestOf(t, small)); err != nil || shownIn(t, lowers[0]) != "a=1" {
 			t.Errorf("one that shares a layer with it: %v, %v", lowers, err)
 		}
 	})
@@ -109,7 +109,7 @@ func TestMemory(t *testing.T) {
 	if peak > before.HeapAlloc+most || !phases[Downloading] || !phases[Extracting] {
 		t.Errorf("%d bytes of memory, %d before; phases %v", peak, before.HeapAlloc, phases)
 	}
-	lowers, err := s.Lowers(got.Digest)
+	lowers, err := s.Lowers(t.Context(), got.Digest)
 	must(t, err)
 	if st, err := os.Stat(lowers[0] + "/large"); err != nil || st.Size() != size {
 		t.Errorf("got %v, %v", st, err)

@@ -149,6 +149,7 @@ func openIn(t testing.TB, dir string, r *testRegistry, change ...func(*Options))
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { must(t, s.Close()) })
 	return db, s
 }
 

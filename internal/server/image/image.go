@@ -11,12 +11,13 @@
 //	blobs/sha256/HEX   manifests, configurations and layers, as they were received
 //	blobs/partial/HEX  downloads under way; the next one goes on with them
 //	layers/CHAIN/tree  an extracted layer, by its chain ID; never written again
-//	merged/CHAIN/tree  copies of all layers up to that one, if an image has many
+//	merged/CHAIN/tree  copies of all layers up to that one, if an image has more than can be mounted
 //	staging/           whatever is being made; the next start removes it
 package image
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,9 +76,10 @@ type Options struct {
 }
 
 // Store is a store of images. One process uses its folder. Its methods may be called
-// from any goroutine; their errors are of the package fail.
+// from any goroutine; their errors are of the package fail. Close ends it.
 type Store struct {
 	folders
+	leftovers
 	o     Options
 	turns turns
 
@@ -159,7 +161,8 @@ type doc struct {
 	ID     string  `json:"id"` // the digest of the configuration
 }
 
-// New opens the store in a folder. It removes what an earlier process has left half made.
+// New opens the store in a folder. What an earlier process has left half made, or half removed,
+// is removed in the background: a layer of many files takes minutes.
 func New(o Options) (*Store, error) {
 	if o.Keychain == nil {
 		o.Keychain = authn.DefaultKeychain
@@ -174,15 +177,47 @@ func New(o Options) (*Store, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Store{folders: folders{o.Dir}, o: o, pinned: map[string]int{}, held: map[string]int{}}
-	if err := layers.Remove(s.path("staging")); err != nil {
-		return nil, fmt.Errorf("open the store of images: %w", err)
+	err := os.MkdirAll(s.path(leftFolder), 0o700)
+	if err == nil {
+		err = os.Rename(s.path(stagingFolder), s.path(leftFolder, rand.Text()))
+	}
+	if errors.Is(err, os.ErrNotExist) { // it is a new store
+		err = nil
 	}
 	for _, dir := range []string{blobFolder, partialFolder, layerFolder, mergedFolder, stagingFolder} {
-		if err := os.MkdirAll(s.path(dir), 0o700); err != nil {
-			return nil, fmt.Errorf("open the store of images: %w", err)
+		if err == nil {
+			err = os.MkdirAll(s.path(dir), 0o700)
 		}
 	}
+	if err != nil {
+		return nil, fmt.Errorf("open the store of images: %w", err)
+	}
+	s.leftovers.remove(s.path(leftFolder), o.Logger)
 	return s, nil
+}
+
+// leftovers are what earlier processes have left half made, or half removed.
+type leftovers struct {
+	cancel   context.CancelFunc
+	removing sync.WaitGroup
+}
+
+// remove removes them in the background.
+func (l *leftovers) remove(dir string, logger *slog.Logger) {
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	l.removing.Go(func() {
+		if err := layers.RemoveContext(ctx, dir); err != nil && ctx.Err() == nil {
+			logger.Warn("removing what an earlier server has left of images; the next start does", "err", err)
+		}
+	})
+}
+
+// Close ends what New began. The next New goes on with it.
+func (l *leftovers) Close() error {
+	l.cancel()
+	l.removing.Wait()
+	return nil
 }
 
 // The folders of a store.
@@ -192,6 +227,7 @@ const (
 	layerFolder   = "layers"
 	mergedFolder  = "merged"
 	stagingFolder = "staging"
+	leftFolder    = "left" // staging folders of earlier processes
 
 	treeName = "tree" // of the folder in a layer's
 	noteName = "layer.json"
@@ -300,48 +336,72 @@ func ofRow(row store.Image) (Image, error) {
 	return image, nil
 }
 
-// Lowers returns the extracted folders of an image, the topmost first, at most MaxLowers.
-// An image of no layers has none.
-func (s *Store) Lowers(digest string) ([]string, error) {
-	row, err := s.o.Store.Get(context.Background(), digest)
+// Trees returns the extracted folders of an image's layers, the topmost first. They may be more
+// than can be mounted. An image of no layers has none.
+func (s *Store) Trees(ctx context.Context, digest string) ([]string, error) {
+	_, trees, err := whole(ctx, s, digest)
+	return trees, err
+}
+
+// whole returns an image with its Trees.
+func whole(ctx context.Context, s *Store, digest string) (_ Image, trees []string, err error) {
+	row, err := s.o.Store.Get(ctx, digest)
 	if err != nil {
-		return nil, missing(err, digest)
+		return Image{}, nil, missing(err, digest)
 	}
 	image, err := ofRow(row)
 	if err != nil {
-		return nil, err
+		return Image{}, nil, err
 	}
-	lowers := s.lowers(image.Layers)
-	for _, dir := range lowers {
+	trees = s.trees(image.Layers)
+	for _, dir := range trees {
 		if _, err := os.Lstat(dir); err != nil {
 			hint := "see: cove image list"
 			if len(image.Names) > 0 {
 				hint = "cove image pull " + image.Names[0]
 			}
-			return nil, fail.Newf("image_bad", hint, "image %s has lost a layer: %v", digest, err)
+			return Image{}, nil, fail.Newf("image_bad", hint, "image %s has lost a layer: %v", digest, err)
 		}
 	}
-	return lowers, nil
+	return image, trees, nil
 }
 
-// lowers are the folders of layers, the lowest of which may be merged.
-func (l folders) lowers(all []Layer) (lowers []string) {
-	merged := mergedLayers(all)
-	for i := len(all) - 1; i >= merged; i-- {
-		lowers = append(lowers, l.path(layerFolder, hexOf(all[i].ChainID), treeName))
+// trees are the folders of layers, the topmost first.
+func (l folders) trees(all []Layer) (trees []string) {
+	for _, one := range slices.Backward(all) {
+		trees = append(trees, l.path(layerFolder, hexOf(one.ChainID), treeName))
 	}
-	if merged > 0 {
-		lowers = append(lowers, l.path(mergedFolder, hexOf(all[merged-1].ChainID), treeName))
-	}
-	return lowers
+	return trees
 }
 
-// mergedLayers is how many of the lowest layers are one folder.
+// Lowers returns the folders that a disk over an image is mounted on, the topmost first, at most
+// MaxLowers. They stay the same while the image is here. If an image has more layers, the lowest
+// ones are merged into one folder by the first call (or by the pull). An image of no layers has none.
+func (s *Store) Lowers(ctx context.Context, digest string) ([]string, error) {
+	defer s.Hold(digest)()
+	image, lowers, err := whole(ctx, s, digest)
+	if err != nil {
+		return nil, err
+	}
+	n := mergedLayers(image.Layers)
+	if n == 0 {
+		return lowers, nil
+	}
+	merged, err := merge(ctx, s, image.Layers[:n])
+	if err != nil {
+		return nil, err
+	}
+	return append(lowers[:len(lowers)-n], merged), nil
+}
+
+// mergedLayers is how many of the lowest layers are merged. It grows by a whole step, so that
+// images over each other share what was merged.
 func mergedLayers(all []Layer) int {
 	if len(all) <= MaxLowers {
 		return 0
 	}
-	return len(all) - MaxLowers + 1
+	const step = MaxLowers - 1
+	return (len(all) - 1) / step * step
 }
 
 func hexOf(digest string) string { return strings.TrimPrefix(digest, "sha256:") }

@@ -106,7 +106,7 @@ func (a *archive) take(ctx context.Context, as string, names []name.Reference, m
 	if len(names) > 0 {
 		what = familiar(names[0].Name())
 	}
-	return a.s.take(ctx, d, a, taken{what, names, m})
+	return a.s.take(ctx, d, a, taken{what: what, names: names, meter: m})
 }
 
 // maxNames bounds the names that an archive has for its images.

@@ -111,7 +111,7 @@ func TestImport(t *testing.T) {
 		if !slices.Equal(got.Names, test.names) || got.Config.User != "me" || len(got.Layers) != 2 || test.same && got.Digest != digestOf(t, image) || last.Phase != Done {
 			t.Errorf("%s: got %+v, the last of which was %+v", what, got, last)
 		}
-		lowers, err := s.Lowers(got.Digest)
+		lowers, err := s.Lowers(t.Context(), got.Digest)
 		if err != nil || len(lowers) != 2 || shownIn(t, lowers[0]) != "b=2" || shownIn(t, lowers[1]) != "a=1" {
 			t.Errorf("%s: the layers are %v, %v", what, lowers, err)
 		}
@@ -141,7 +141,7 @@ func TestImportRoot(t *testing.T) {
 		if !slices.Equal(got.Names, []string{"mine:1"}) || len(got.Layers) != 1 || !slices.Equal(got.Config.Env, []string{rootPath}) || got.Config.Architecture != runtime.GOARCH {
 			t.Errorf("%s: got %+v", what, got)
 		}
-		lowers, err := s.Lowers(got.Digest)
+		lowers, err := s.Lowers(t.Context(), got.Digest)
 		if err != nil || len(lowers) != 1 {
 			t.Fatalf("%s: the layers are %v, %v", what, lowers, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -72,6 +73,10 @@ func TestKilled(t *testing.T) {
 			if left := namesIn(t, s, stagingFolder); len(left) > 0 {
 				t.Errorf("staged: %q", left)
 			}
+			s.removing.Wait()
+			if _, err := os.Lstat(s.path(leftFolder)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("left by the process that was killed: %v", err)
+			}
 			blobs := namesIn(t, s, blobFolder)
 			for _, path := range blobs {
 				data, err := os.ReadFile(s.path(path))
@@ -89,7 +94,7 @@ func TestKilled(t *testing.T) {
 				t.Errorf("there is %+v, %v", list, err)
 			}
 			if point == fault.ImageStored {
-				if _, err := s.Lowers(list[0].Digest); err != nil {
+				if _, err := s.Lowers(t.Context(), list[0].Digest); err != nil {
 					t.Error(err)
 				}
 			}
@@ -98,7 +103,7 @@ func TestKilled(t *testing.T) {
 			r.mu.Unlock()
 			got, err := s.Pull(t.Context(), ref, PullOptions{})
 			must(t, err)
-			lowers, err := s.Lowers(got.Digest)
+			lowers, err := s.Lowers(t.Context(), got.Digest)
 			must(t, err)
 			if len(lowers) != 2 || shownIn(t, lowers[1]) != "a=1  d/  d/b=1" {
 				t.Errorf("got %v", lowers)

@@ -19,7 +19,8 @@ import (
 
 // PullOptions are those of Pull.
 type PullOptions struct {
-	Progress func(Progress) // called by one goroutine at a time; it should return soon. nil: nobody wants to know
+	Progress func(Progress)       // called by one goroutine at a time; it should return soon. nil: nobody wants to know
+	Held     func(release func()) // as in Draft
 }
 
 // atOnce is how many blobs are downloaded at the same time.
@@ -46,7 +47,7 @@ func (s *Store) Pull(ctx context.Context, ref string, o PullOptions) (Image, err
 	if err != nil {
 		return Image{}, err
 	}
-	return s.take(ctx, d, r, taken{familiar(parsed.Name()), []name.Reference{parsed}, m})
+	return s.take(ctx, d, r, taken{what: familiar(parsed.Name()), names: []name.Reference{parsed}, meter: m, held: o.Held})
 }
 
 // resolve returns the manifest that a name leads to on this machine.
@@ -76,6 +77,8 @@ type taken struct {
 	what  string // for messages
 	names []name.Reference
 	meter *meter
+	later bool                 // the first Lowers merges its layers
+	held  func(release func()) // as in Draft
 }
 
 // take has an image be in the store, by its manifest.
@@ -117,9 +120,9 @@ func (s *Store) take(ctx context.Context, d document, from source, t taken) (_ I
 	if err := s.layers(ctx, m.Layers, contents.Layers, from, t.meter); err != nil {
 		return Image{}, err
 	}
-	if n := mergedLayers(contents.Layers); n > 0 {
+	if n := mergedLayers(contents.Layers); n > 0 && !t.later {
 		s.pin(&pins, mergedFolder, hexOf(contents.Layers[n-1].ChainID))
-		if err := s.merge(ctx, contents.Layers[:n]); err != nil {
+		if _, err := merge(ctx, s, contents.Layers[:n]); err != nil {
 			return Image{}, err
 		}
 	}
@@ -135,6 +138,9 @@ func (s *Store) take(ctx context.Context, d document, from source, t taken) (_ I
 	}
 	if row.Doc, err = json.Marshal(contents); err != nil {
 		return Image{}, err
+	}
+	if t.held != nil { // before anybody can find it
+		t.held(s.Hold(row.Digest))
 	}
 	if err := s.o.Store.Put(ctx, row); err != nil {
 		return Image{}, onDisk(err)

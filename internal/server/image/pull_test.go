@@ -408,8 +408,10 @@ func TestResume(t *testing.T) {
 	mu.Lock()
 	ranges, ignoreRange, most = nil, false, int(size)
 	mu.Unlock()
+	must(t, s.Close())
 	s, err = New(s.o)
 	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
 	if _, err = s.Pull(t.Context(), ref, PullOptions{}); err != nil {
 		t.Error(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/plant"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/layers"
@@ -37,19 +38,25 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 	if len(users) > 0 {
 		return fail.Newf("image_in_use", "see which sprites those are: cove list; an image that is not used is removed by: cove image rm "+nameOrDigest, "image %s is in use by %s", nameOrDigest, strings.Join(users, ", "))
 	}
-	had, err := pathsOf(row)
-	if err != nil {
-		return err
-	}
-	err = s.forget(ctx, row.Digest)
+	err = removeUnheld(ctx, s, row)
 	switch {
 	case errors.Is(err, errHeld):
 		err = fail.Newf("image_in_use", "try again when that has ended", "image %s is in use by a build, a push or a save under way", nameOrDigest)
 	case errors.Is(err, store.ErrInUse):
-		err = fail.Newf("image_in_use", "see by whom: cove image info "+hexOf(row.Digest)[:minPrefix], "image %s is in use", nameOrDigest)
+		err = fail.Newf("image_in_use", "see by whom: cove image info "+hexOf(row.Digest)[:minPrefix]+"; if by nobody, a sandbox over it is about to end: try again", "image %s is in use", nameOrDigest)
 	}
+	return missing(err, nameOrDigest)
+}
+
+// removeUnheld removes an image, and what no other has of it. If it is held: errHeld; if a sprite's
+// disk is over it: store.ErrInUse.
+func removeUnheld(ctx context.Context, s *Store, row store.Image) error {
+	had, err := pathsOf(row)
 	if err != nil {
-		return missing(err, nameOrDigest)
+		return err
+	}
+	if err := s.forget(ctx, row.Digest); err != nil {
+		return err
 	}
 	_, err = s.sweep(ctx, func(path string) bool { return slices.Contains(had, path) })
 	return err
@@ -134,7 +141,10 @@ func pathsOf(row store.Image) (all []string, err error) {
 		all = append(all, filepath.Join(blobFolder, hexOf(l.Digest)), filepath.Join(layerFolder, hexOf(l.ChainID)))
 	}
 	if n := mergedLayers(d.Layers); n > 0 {
-		all = append(all, filepath.Join(mergedFolder, hexOf(d.Layers[n-1].ChainID)))
+		was := len(d.Layers) - MaxLowers + 1 // in earlier versions, whose sandboxes may run yet
+		for _, n := range []int{n, was} {
+			all = append(all, filepath.Join(mergedFolder, hexOf(d.Layers[n-1].ChainID)))
+		}
 	}
 	return all, nil
 }
@@ -222,31 +232,31 @@ func (l folders) sizeOf(path string) int64 {
 	return st.Size()
 }
 
-// merge has layers, of which the first is the lowest of an image, be one folder, too.
-func (s *Store) merge(ctx context.Context, all []Layer) (err error) {
+// merge returns the folder of layers, of which the first is the lowest of an image, as one. The
+// first call makes it.
+func merge(ctx context.Context, s *Store, all []Layer) (tree string, err error) {
 	chain := hexOf(all[len(all)-1].ChainID)
 	leave, err := s.turns.enter(ctx, "merged "+chain, func(int64) {})
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer leave()
 	to := s.path(mergedFolder, chain)
+	tree = filepath.Join(to, treeName)
 	if _, err := os.Lstat(to); !errors.Is(err, os.ErrNotExist) {
-		return err
+		return tree, err
 	}
 	dir, err := os.MkdirTemp(s.path(stagingFolder), "merged-")
 	if err != nil {
-		return onDisk(err)
+		return "", onDisk(err)
 	}
 	defer func() {
 		if err != nil {
 			err = onDisk(errors.Join(err, layers.Remove(dir)))
 		}
 	}()
-	var trees []string
-	for _, l := range all {
-		trees = append(trees, s.path(layerFolder, hexOf(l.ChainID), treeName))
-	}
+	trees := s.trees(all)
+	slices.Reverse(trees)
 	// Copies: to link a file of a layer changes it. gVisor takes a file that has just changed for the
 	// sprite's own, and copies all of one with several names before it is first written.
 	var n note
@@ -255,7 +265,7 @@ func (s *Store) merge(ctx context.Context, all []Layer) (err error) {
 		return cmp.Or(context.Cause(ctx), s.Claim(bytes))
 	})
 	if err != nil {
-		return err
+		return "", err
 	}
 	text, err := json.Marshal(n)
 	if err == nil {
@@ -265,12 +275,13 @@ func (s *Store) merge(ctx context.Context, all []Layer) (err error) {
 		err = cleanTree(filepath.Join(dir, treeName), s.o.UserNS)
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
+	fault.Reach(fault.ImageMerged)
 	if err := os.Rename(dir, to); err != nil {
-		return err
+		return "", err
 	}
-	return atomicfile.SyncFolder(filepath.Dir(to))
+	return tree, atomicfile.SyncFolder(filepath.Dir(to))
 }
 
 // cleanTree removes the marks of an overlay from a folder that is always the lowest one. It

@@ -69,7 +69,7 @@ func TestRemove(t *testing.T) {
 	if got := namesIn(t, s, blobFolder, layerFolder, partialFolder); len(got) != 4+2+1 {
 		t.Errorf("of two images one is left, and a download: %q", got)
 	}
-	if lowers, err := s.Lowers(digestOf(t, two)); err != nil || shownIn(t, lowers[1]) != "a=1" {
+	if lowers, err := s.Lowers(t.Context(), digestOf(t, two)); err != nil || shownIn(t, lowers[1]) != "a=1" {
 		t.Errorf("the other one: %v, %v", lowers, err)
 	}
 	must(t, s.Remove(t.Context(), digestOf(t, two), nobody))
@@ -144,10 +144,10 @@ func TestMerged(t *testing.T) {
 			ref := r.push(t, fmt.Sprintf("x:%d", n), image)
 			got, err := s.Pull(t.Context(), ref, PullOptions{})
 			must(t, err)
-			lowers, err := s.Lowers(got.Digest)
+			lowers, err := s.Lowers(t.Context(), got.Digest)
 			must(t, err)
-			if len(lowers) != MaxLowers {
-				t.Errorf("%d layers: %d lowers", n, len(lowers))
+			if wanted := map[int]int{MaxLowers: MaxLowers, MaxLowers + 1: 3, 40: 11}[n]; len(lowers) != wanted {
+				t.Errorf("%d layers: %d lowers, want %d", n, len(lowers), wanted)
 			}
 			mounted(t, s, lowers, func(root string) {
 				if got := shownIn(t, root); got != strings.Join(want, "  ") {
@@ -163,18 +163,24 @@ func TestMerged(t *testing.T) {
 				if st.Nlink != 1 {
 					t.Errorf("%d layers: a layer's file was linked %d times", n, st.Nlink)
 				}
-				if merged, _ := filepath.Rel(s.o.Dir, filepath.Dir(lowers[MaxLowers-1])); s.sizeOf(merged) == 0 {
+				lowest := filepath.Dir(lowers[len(lowers)-1])
+				if merged, _ := filepath.Rel(s.o.Dir, lowest); s.sizeOf(merged) == 0 {
 					t.Errorf("%d layers: the copies of %s take no room", n, merged)
 				}
-				must(t, os.RemoveAll(filepath.Dir(lowers[MaxLowers-1])))
-				_, err := s.Lowers(got.Digest)
+				must(t, os.RemoveAll(lowest))
+				if again, err := s.Lowers(t.Context(), got.Digest); err != nil || !slices.Equal(again, lowers) || s.sizeOf(filepath.Join(mergedFolder, filepath.Base(lowest))) == 0 {
+					t.Errorf("%d layers: without what was merged: %v, %v", n, again, err) // it is made again
+				}
+				must(t, os.Rename(s.path(layerFolder, hexOf(got.Layers[0].ChainID)), s.path(stagingFolder, "aside")))
+				_, err := s.Lowers(t.Context(), got.Digest)
 				wantCode(t, err, "image_bad", "lost a layer")
 				if _, err := s.Pull(t.Context(), ref, PullOptions{}); err != nil { // makes it again
 					t.Error(err)
 				}
-				if _, err := s.Lowers(got.Digest); err != nil {
+				if _, err := s.Lowers(t.Context(), got.Digest); err != nil {
 					t.Error(err)
 				}
+				must(t, os.RemoveAll(s.path(stagingFolder, "aside")))
 			}
 			must(t, s.Remove(t.Context(), ref, nobody))
 			if left := namesIn(t, s, blobFolder, layerFolder, mergedFolder, stagingFolder); len(left) != 0 {

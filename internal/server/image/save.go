@@ -149,32 +149,139 @@ func (s *Store) Save(ctx context.Context, names []string, w io.Writer) error {
 		}
 		all = append(all, i)
 	}
-	index, docker, err := tables(all)
+	members, err := membersOf(all)
 	if err != nil {
 		return err
 	}
-	out := saver{ctx: ctx, tar: tar.NewWriter(w), buf: make([]byte, copyBlock)}
-	for _, member := range []struct {
-		name string
-		text []byte
-	}{{"oci-layout", []byte(layoutVersion)}, {"index.json", index}, {"manifest.json", docker}} {
-		if err := out.member(member.name, int64(len(member.text)), bytes.NewReader(member.text)); err != nil {
-			return err
+	return writeMembers(ctx, members, w)
+}
+
+// Packed is an image that is about to be written as an archive, of which Bring takes it.
+type Packed struct {
+	Bytes   int64 // of the archive
+	members []archived
+	release func()
+}
+
+// Pack finds an image, which is held until Close.
+func Pack(ctx context.Context, s *Store, digest string) (_ *Packed, err error) {
+	i, release, err := openStored(ctx, s, digest)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			release()
 		}
+	}()
+	if err := i.whole(); err != nil {
+		return nil, err
+	}
+	p := &Packed{release: release}
+	if p.members, err = membersOf([]*stored{i}); err != nil {
+		return nil, err
+	}
+	p.Bytes, err = tarBytes(p.members)
+	return p, err
+}
+
+// Write writes the archive.
+func (p *Packed) Write(ctx context.Context, w io.Writer) error {
+	return writeMembers(ctx, p.members, w)
+}
+
+// Close ends the use of the image.
+func (p *Packed) Close() { p.release() }
+
+// archived is a file of an archive.
+type archived struct {
+	name string
+	size int64
+	text []byte // of a document
+	blob string // the path of a blob; empty: it is a document
+}
+
+// membersOf are the files of an archive of images, in their order.
+func membersOf(all []*stored) ([]archived, error) {
+	index, docker, err := tables(all)
+	if err != nil {
+		return nil, err
+	}
+	var members []archived
+	for _, d := range []archived{{name: "oci-layout", text: []byte(layoutVersion)}, {name: "index.json", text: index}, {name: "manifest.json", text: docker}} {
+		d.size = int64(len(d.text))
+		members = append(members, d)
 	}
 	seen := map[v1.Hash]bool{}
 	for _, i := range all {
 		for _, d := range append([]v1.Descriptor{{Digest: i.digest, Size: int64(len(i.raw))}}, i.blobs()...) {
-			if seen[d.Digest] {
-				continue
-			}
-			seen[d.Digest] = true
-			if err := out.blob(s.blobPath(d.Digest), d); err != nil {
-				return err
+			if !seen[d.Digest] {
+				seen[d.Digest] = true
+				members = append(members, archived{name: blobName(d.Digest.Hex), size: d.Size, blob: i.blobPath(d.Digest)})
 			}
 		}
 	}
-	return out.tar.Close()
+	return members, nil
+}
+
+// header is a member's in a tar.
+func (m archived) header() *tar.Header {
+	return &tar.Header{Typeflag: tar.TypeReg, Name: m.name, Size: m.size, Mode: 0o644, ModTime: time.Unix(0, 0)}
+}
+
+// The units of a tar.
+const (
+	tarBlock = 512
+	tarEnd   = 2 * tarBlock
+)
+
+// tarBytes is how many bytes writeMembers writes.
+func tarBytes(members []archived) (int64, error) {
+	var n counter
+	for _, m := range members {
+		if err := tar.NewWriter(&n).WriteHeader(m.header()); err != nil {
+			return 0, err
+		}
+		n += counter((m.size + tarBlock - 1) / tarBlock * tarBlock)
+	}
+	return int64(n) + tarEnd, nil
+}
+
+// counter counts what is written to it.
+type counter int64
+
+func (c *counter) Write(b []byte) (int, error) {
+	*c += counter(len(b))
+	return len(b), nil
+}
+
+// writeMembers writes a tar.
+func writeMembers(ctx context.Context, members []archived, w io.Writer) error {
+	out, buf := tar.NewWriter(w), make([]byte, copyBlock)
+	for _, m := range members {
+		if err := out.WriteHeader(m.header()); err != nil {
+			return err
+		}
+		if err := m.write(ctx, out, buf); err != nil {
+			return err
+		}
+	}
+	return out.Close()
+}
+
+// write writes what a member has.
+func (m archived) write(ctx context.Context, out io.Writer, buf []byte) error {
+	if m.blob == "" {
+		_, err := out.Write(m.text)
+		return err
+	}
+	f, err := os.Open(m.blob)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{cancelledReader{ctx, io.LimitReader(f, m.size)}}, buf)
+	return err
 }
 
 // tables are index.json and manifest.json of an archive.
@@ -235,31 +342,6 @@ func tagOf(full string) (name.Tag, bool) {
 	}
 	tag, ok := ref.(name.Tag)
 	return tag, ok
-}
-
-// saver writes the members of an archive.
-type saver struct {
-	ctx context.Context
-	tar *tar.Writer
-	buf []byte
-}
-
-func (w saver) member(at string, size int64, r io.Reader) error {
-	h := tar.Header{Typeflag: tar.TypeReg, Name: at, Size: size, Mode: 0o644, ModTime: time.Unix(0, 0)}
-	if err := w.tar.WriteHeader(&h); err != nil {
-		return err
-	}
-	_, err := io.CopyBuffer(struct{ io.Writer }{w.tar}, struct{ io.Reader }{cancelledReader{w.ctx, r}}, w.buf)
-	return err
-}
-
-func (w saver) blob(file string, d v1.Descriptor) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return w.member(blobName(d.Digest.Hex), d.Size, io.LimitReader(f, d.Size))
 }
 
 // cancelledReader reads until its context ends.

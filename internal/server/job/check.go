@@ -89,9 +89,12 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 			return nil, fail.Newf("bad_request", "0 means ten minutes", "the setup script's time can't be %d seconds", s.TimeoutSec)
 		}
 	}
-	for _, kv := range req.Env {
-		if !envName.MatchString(kv) || strings.ContainsRune(kv, 0) {
-			return nil, fail.Newf("bad_request", "write KEY=VALUE", "an environment variable can't be %.40q", kv)
+	for i, kv := range req.Env {
+		if !envName.MatchString(kv) { // it may be a part of a value
+			return nil, fail.Newf("bad_request", "write KEY=VALUE", "environment variable %d has no name, or one that can't be one", i+1)
+		}
+		if name, _, _ := strings.Cut(kv, "="); strings.ContainsRune(kv, 0) {
+			return nil, fail.Newf("bad_request", "", "the value of the environment variable %s has a NUL", name)
 		}
 	}
 	return agent, nil

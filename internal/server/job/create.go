@@ -16,6 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -55,9 +56,14 @@ func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf str
 	if err != nil {
 		return cove.Job{}, err
 	}
+	waits, err := m.preparer.turns.limited(ctx, req.Profile)
+	if err != nil {
+		return cove.Job{}, err
+	}
+	first = first || waits
 	of := made{env: envNames(work.Env, req.Env), retryOf: retryOf}
 	if !first {
-		if of.install, err = m.installs.install(ctx, w, func(cove.InstallProgress) {}); err != nil {
+		if of.install, err = m.installs.install(ctx, w, func(cove.InstallProgress, cove.StepOutput) {}); err != nil {
 			return cove.Job{}, err
 		}
 	}
@@ -108,6 +114,7 @@ func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job
 		Workdir:     workdir(id, req.Repository),
 		Settings:    settingsPaths(req.Settings),
 		EnvNames:    of.env,
+		Secrets:     connect.EnvSecrets(req.Env),
 		Install:     of.install,
 		RetryOf:     of.retryOf,
 	}
@@ -131,14 +138,16 @@ func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job
 
 // create makes a new job's row, and then its sprite.
 func (m *Manager) create(ctx context.Context, job cove.Job, req cove.JobRequest, settings []byte) (cove.Job, error) {
-	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
+	if err := keep(ctx, m.Store.Jobs, job, settings); err != nil {
 		return job, err
 	}
+	m.jobSprites.steps.installed(ctx, job)
 	if err := m.jobSprites.furnish(ctx, job, req); errors.Is(err, errLeft) {
 		return job, err
 	} else if err != nil {
 		return job, errors.Join(err, m.Store.Jobs.Delete(context.WithoutCancel(ctx), job.ID))
 	}
+	m.jobSprites.steps.begin(ctx, job.ID, cove.StepUploadRepository)
 	return m.Store.Jobs.Get(ctx, job.ID)
 }
 

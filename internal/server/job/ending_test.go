@@ -89,6 +89,8 @@ type bench struct {
 	t       *testing.T
 	home    string
 	dir     string
+	env     []string // more variables of the jobs
+	said    string   // the pipe of the last one
 	runtime *covetest.InProcess
 	server  *covetest.Server
 	manager *Manager
@@ -179,9 +181,10 @@ func (b *bench) begin(script string) cove.Job {
 	if err := syscall.Mkfifo(said, 0o600); err != nil {
 		b.t.Fatal(err)
 	}
+	b.said = said
 	req := request()
 	req.Base, req.TimeoutSec = b.git(repo, "rev-parse", "HEAD"), 24*3600
-	req.Env = []string{"said=" + said}
+	req.Env = append([]string{"said=" + said}, b.env...)
 	req.Plan = "# Work\n```sh\necho x >x; git add x; git commit -q -m work; echo y >y\n" + script + "\nsleep 100000\n```\n"
 	c := b.server.Client()
 	job, err := c.CreateJob(ctx, req)

@@ -27,6 +27,7 @@ type finisher struct {
 	jobs       *store.Jobs
 	connectors *connectors
 	jobSprites *jobSprites
+	turns      *turns
 }
 
 // ended finishes a job whose log is in the store with its end: a server may have

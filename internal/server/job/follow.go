@@ -306,7 +306,7 @@ func readLine(br *bufio.Reader) ([]byte, error) {
 }
 
 var eventTypes = map[string]bool{
-	"state": true, "output": true, "event": true, "input": true, "notice": true, "exit": true, "collected": true, "end": true,
+	"state": true, "step": true, "output": true, "event": true, "input": true, "notice": true, "exit": true, "collected": true, "end": true,
 }
 
 // decode reads the event that must have the number want. What only the server may

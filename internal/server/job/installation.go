@@ -3,6 +3,7 @@ package job
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"unicode"
@@ -28,6 +29,7 @@ type installation struct {
 	mu       sync.Mutex
 	progress cove.InstallProgress // guarded by mu
 	said     tail                 // of the command that runs; guarded by mu
+	log      stepLog              // of all commands; guarded by mu
 }
 
 // runs notes which of its commands runs now.
@@ -35,6 +37,7 @@ func (i *installation) runs(command, commands int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.said = tail{}
+	_, _ = fmt.Fprintf(&i.log, "command %d of %d\n", command, commands)
 	i.progress.Command, i.progress.Commands = command, commands
 }
 
@@ -42,6 +45,7 @@ func (i *installation) runs(command, commands int) {
 func (i *installation) Write(p []byte) (int, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	_, _ = i.log.Write(p)
 	return i.said.Write(p)
 }
 
@@ -52,13 +56,13 @@ func (i *installation) String() string {
 	return i.said.String()
 }
 
-// sofar is how far the installation is.
-func (i *installation) sofar() cove.InstallProgress {
+// sofar is how far the installation is, and what its commands have printed.
+func (i *installation) sofar() (cove.InstallProgress, cove.StepOutput) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	p := i.progress
 	p.Said = i.said.line()
-	return p
+	return p, i.log.out
 }
 
 // tail is the last of what a command says.

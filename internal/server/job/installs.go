@@ -89,8 +89,13 @@ type wanted struct {
 	work agents.Work
 }
 
-// what is the agent, for people.
-func (w *wanted) what() string { return strings.TrimSpace(w.Agent + " " + w.Version) }
+// what is the agent, for people. Nil: there is nothing to install.
+func (w *wanted) what() string {
+	if w == nil {
+		return "the sprite"
+	}
+	return strings.TrimSpace(w.Agent + " " + w.Version)
+}
 
 // wants is the installation that a job wants; nil: there is nothing to install for jobs
 // to share. A job that brings folders or a PATH of its own may have the agent there, and
@@ -139,7 +144,7 @@ func (is *installs) must(ctx context.Context, w *wanted) (bool, error) {
 
 // install is where the agent of a job is from. It is installed for that if it has not
 // been yet; show is told how far that is.
-func (is *installs) install(ctx context.Context, w *wanted, show func(cove.InstallProgress)) (*cove.JobInstall, error) {
+func (is *installs) install(ctx context.Context, w *wanted, show showInstall) (*cove.JobInstall, error) {
 	if w == nil {
 		return nil, nil
 	}
@@ -179,11 +184,14 @@ func installKey(ctx context.Context, installer Installer, agent string, work age
 var errUnwanted = errors.New("no job waits for it any more")
 
 // showInterval is how often a job is told how far its installation is.
-const showInterval = time.Second
+const showInterval = 200 * time.Millisecond
+
+// showInstall is told how far an installation is, and what its commands have printed.
+type showInstall func(cove.InstallProgress, cove.StepOutput)
 
 // once installs an agent, or waits for the installation of the same that is under
 // way. That ends when nobody waits for it any more.
-func (is *installs) once(ctx context.Context, w *wanted, show func(cove.InstallProgress)) (store.Install, error) {
+func (is *installs) once(ctx context.Context, w *wanted, show showInstall) (store.Install, error) {
 	inst, err := is.join(w)
 	if err != nil {
 		return w.Install, err
@@ -358,12 +366,20 @@ func key(in *cove.JobInstall) string {
 	return in.Key
 }
 
-// commands are what is left to do of an agent's before it starts.
-func commands(work agents.Work, in *cove.JobInstall) [][]string {
+// installCommands are what is left to do to bring an agent.
+func installCommands(work agents.Work, in *cove.JobInstall) [][]string {
 	if key(in) != "" {
-		return work.Setup
+		return nil
 	}
-	return work.Commands()
+	return work.Install
+}
+
+// needs are the programs that bringing an agent takes, where it has yet to be brought.
+func needs(work agents.Work, in *cove.JobInstall) []string {
+	if key(in) != "" || work.Program == "" {
+		return nil
+	}
+	return []string{"node"}
 }
 
 // notices are what a job's log begins with.

@@ -18,6 +18,7 @@ import (
 // connectors that there are, and changes nothing.
 type intake struct {
 	connectors *connectors
+	secrets    *store.Secrets
 	client     *cove.Client
 	namesOnly  func(context.Context, sprites.NetworkPolicy) (sprites.NetworkPolicy, error) // nil: backends have no policies
 }
@@ -30,6 +31,9 @@ func (in *intake) settle(ctx context.Context, req cove.JobRequest) (_ cove.JobRe
 		return req, nil, work, err
 	}
 	if err := checkSettings(req.Settings); err != nil {
+		return req, nil, work, err
+	}
+	if err := in.checkSecrets(ctx, req.Env); err != nil {
 		return req, nil, work, err
 	}
 	if req.Skill, err = checkSkill(req.Skill); err != nil {
@@ -73,7 +77,7 @@ func (in *intake) preview(ctx context.Context, req cove.JobRequest) (cove.JobPre
 	}
 	p := cove.JobPreview{
 		Agent: agent.Name(), AgentVersion: work.Version, Model: req.Model, Backend: req.Backend, Sprite: req.Sprite,
-		EnvNames: envNames(work.Env, req.Env), Settings: settingsPaths(req.Settings), Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
+		EnvNames: envNames(work.Env, req.Env), Secrets: connect.EnvSecrets(req.Env), Settings: settingsPaths(req.Settings), Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
 	}
 	if req.Backend != "" {
 		return p, nil // it has no connectors

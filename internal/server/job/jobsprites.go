@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -37,6 +38,7 @@ type jobSprites struct {
 	jobs   *store.Jobs
 	rows   *store.Sprites
 	client *cove.Client
+	steps  *steps
 	lease  time.Duration // of a new one
 }
 
@@ -52,6 +54,9 @@ func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobReq
 	defer cancel()
 	made, err := js.furnishAll(ctx, job, req)
 	if err == nil {
+		err = checkGit(asked, js.client, job)
+	}
+	if err == nil {
 		err = context.Cause(asked)
 	}
 	if err == nil || !made {
@@ -65,37 +70,87 @@ func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobReq
 	return err
 }
 
+// checkGit refuses a sprite over an image if it has no git, without which a job can't clone
+// the repository. The caller has not uploaded that yet.
+func checkGit(ctx context.Context, client *cove.Client, job cove.Job) error {
+	if job.Backend != "" {
+		return nil // a backend has no images
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	info, err := client.Get(ctx, job.Sprite)
+	if err != nil || info.Cove == nil || info.Cove.Base == sprites.HostBase {
+		return err
+	}
+	err = client.Sprite(job.Sprite).CommandContext(ctx, "git", "--version").Run()
+	exit, ended := errors.AsType[*sprites.ExitError](err)
+	switch {
+	case !ended:
+		return err
+	case exit.Code != notFound:
+		return nil // the clone fails with git's own words
+	case !job.OwnsSprite:
+		return fail.Newf("no_git", "install it there; in one over Debian: cove exec -s "+job.Sprite+" -- sudo apt-get install --yes git",
+			"the sprite %s has no git, and a job clones the repository with it", job.Sprite)
+	}
+	image := info.Cove.Base
+	if info.Config != nil && info.Config.Image != "" {
+		image = info.Config.Image
+	}
+	return fail.Newf("no_git", "choose an image with git, or add git to its Dockerfile (over Debian: RUN apt-get update && apt-get install --yes git); or use this server's own tools: --image host",
+		"the image %s has no git, and a job clones the repository with it", image)
+}
+
+// notFound is the exit code of a command that is not there.
+const notFound = 127
+
 // furnishAll reports whether it has made a sprite.
 func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
-	at := js.client.At(job.Backend)
-	switch {
-	case job.Backend != "":
-		if made, err = js.furnishAt(ctx, at, job, req); err != nil {
-			return made, err
-		}
-	case job.OwnsSprite:
-		_, err := at.Create(ctx, sprites.CreateRequest{
-			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
-			Owner: owner(job.ID), LeaseSeconds: int64(js.lease / time.Second), Install: key(job.Install),
-		})
-		if errors.Is(err, sprites.ErrNotFound) && key(job.Install) != "" {
-			return js.furnishAlone(ctx, job, req) // the installation was dropped in between
-		}
-		return err == nil, err
+	err = js.steps.run(ctx, job.ID, cove.StepCreateSprite, func() (err error) {
+		made, err = js.make(ctx, job, req)
+		return err
+	})
+	if err != nil {
+		return made, err
 	}
-	if req.NetworkPolicy != nil {
-		err = at.Sprite(job.Sprite).SetNetworkPolicy(ctx, *req.NetworkPolicy)
+	switch {
+	case req.NetworkPolicy == nil:
+		js.steps.skip(ctx, job.ID, cove.StepApplyPolicy, "no rules were given")
+	case job.Backend == "" && job.OwnsSprite:
+		js.steps.complete(ctx, job.ID, cove.StepApplyPolicy, "the sprite was made with it")
+	default:
+		err = js.steps.run(ctx, job.ID, cove.StepApplyPolicy, func() error {
+			return spriteOf(js.client, job).SetNetworkPolicy(ctx, *req.NetworkPolicy)
+		})
 	}
 	return made, err
 }
 
-// furnishAlone is furnishAll for a job whose agent is not installed yet.
-func (js *jobSprites) furnishAlone(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
-	job.Install = &cove.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
-	if err := js.jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.Install = job.Install; return nil }); err != nil {
-		return false, err
+// make makes the sprite of a job that names none, and looks for that of one at a backend.
+func (js *jobSprites) make(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
+	at := js.client.At(job.Backend)
+	switch {
+	case job.Backend != "":
+		return js.furnishAt(ctx, at, job, req)
+	case !job.OwnsSprite:
+		return false, nil
 	}
-	return js.furnishAll(ctx, job, req)
+	ask := sprites.CreateRequest{
+		Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
+		Owner: owner(job.ID), LeaseSeconds: int64(js.lease / time.Second), Install: key(job.Install),
+	}
+	_, err = at.Create(ctx, ask)
+	if errors.Is(err, sprites.ErrNotFound) && ask.Install != "" { // the installation was dropped in between
+		ask.Install = ""
+		err = js.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
+			j.Install = &cove.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
+			return nil
+		})
+		if err == nil {
+			_, err = at.Create(ctx, ask)
+		}
+	}
+	return err == nil, err
 }
 
 // furnishAt makes the job's sprite at a backend, or finds the one that is there, and

@@ -7,6 +7,8 @@
 // the state and the lock that it needs, in a file of its name:
 //
 //	intake         decides which requests become jobs (check.go, model.go, mcp.go)
+//	steps          notes how far the preparation of jobs is
+//	turns          lets as many jobs of a profile work at once as that says
 //	installs       installs agents for jobs to share
 //	preparations   knows which jobs are being prepared
 //	preparer       prepares them: installs the agent, makes the sprite, queues the job
@@ -105,22 +107,24 @@ func (m *Manager) Resume(ctx context.Context) error {
 // build makes what the manager consists of. Each part knows those above it only.
 func (m *Manager) build() {
 	jobs, client, logger := m.Store.Jobs, m.Client, m.Logger
+	steps := &steps{jobs: jobs, logger: logger}
+	turns := newTurns(m.Store)
 	m.connectors = &connectors{store: m.Store.Connectors, client: client, logger: logger}
-	m.intake = &intake{connectors: m.connectors, client: client, namesOnly: m.NamesOnly}
+	m.intake = &intake{connectors: m.connectors, secrets: m.Store.Secrets, client: client, namesOnly: m.NamesOnly}
 	m.installs = &installs{store: m.Store, client: client, installer: m.Installer, logger: logger}
-	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, lease: m.Lease}
+	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, steps: steps, lease: m.Lease}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
-	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites}
+	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, turns: turns}
 	m.followers = &followers{
 		jobs: jobs, client: client, supervisors: m.supervisors, finisher: m.finisher, locks: &m.locks, logger: logger,
 		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
 	}
 	m.starter = &starter{
-		jobs: jobs, client: client, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
+		jobs: jobs, secrets: m.Store.Secrets, client: client, steps: steps, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
 	}
 	m.preparations = &preparations{locks: &m.locks}
 	m.preparer = &preparer{
-		store: m.Store, client: client, installs: m.installs, jobSprites: m.jobSprites, finisher: m.finisher, starter: m.starter,
+		store: m.Store, client: client, installs: m.installs, steps: steps, turns: turns, jobSprites: m.jobSprites, finisher: m.finisher, starter: m.starter,
 		preparations: m.preparations, locks: &m.locks, logger: logger,
 	}
 	m.collector = &collector{

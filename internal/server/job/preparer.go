@@ -2,7 +2,6 @@ package job
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +21,8 @@ type preparer struct {
 	store        *store.Store
 	client       *cove.Client
 	installs     *installs
+	steps        *steps
+	turns        *turns
 	jobSprites   *jobSprites
 	finisher     *finisher
 	starter      *starter
@@ -46,7 +47,7 @@ func (pr *preparer) create(ctx context.Context, job cove.Job, req cove.JobReques
 	if err != nil {
 		return job, err
 	}
-	if err := pr.store.Jobs.Create(ctx, job, settings); err != nil {
+	if err := keep(ctx, pr.store.Jobs, job, settings); err != nil {
 		pr.preparations.over(p, err)
 		return job, err
 	}
@@ -103,9 +104,17 @@ func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.Jo
 		return err
 	}
 	if !there {
-		if job.Install, err = pr.installs.install(ctx, w, pr.show(ctx, job.ID)); err != nil {
+		if err := pr.turns.wait(ctx, job, pr.showPlace(ctx, job.ID)); err != nil {
 			return err
 		}
+		if w != nil {
+			pr.steps.begin(ctx, job.ID, cove.StepInstallAgent)
+		}
+		if job.Install, err = pr.installs.install(ctx, w, pr.show(ctx, job.ID)); err != nil {
+			pr.steps.fail(ctx, job.ID, cove.StepInstallAgent, err)
+			return err
+		}
+		pr.steps.installed(ctx, job)
 		err = pr.store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 			if j.Install = job.Install; j.Installing != nil {
 				j.Installing.Command, j.Installing.Said = 0, ""
@@ -130,8 +139,12 @@ func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.Jo
 		job = *j
 		return nil
 	})
-	if err != nil || !again {
+	if err != nil {
 		return err
+	}
+	pr.steps.begin(ctx, job.ID, cove.StepUploadRepository)
+	if !again {
+		return nil
 	}
 	unlock, err := pr.preparations.lockJob(ctx, job.RetryOf)
 	if err != nil {
@@ -150,9 +163,14 @@ func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.Jo
 }
 
 // show writes into a job's row how far its installation is, if that has changed.
-func (pr *preparer) show(ctx context.Context, id string) func(cove.InstallProgress) {
+func (pr *preparer) show(ctx context.Context, id string) showInstall {
 	var last cove.InstallProgress
-	return func(p cove.InstallProgress) {
+	var printed int64
+	return func(p cove.InstallProgress, out cove.StepOutput) {
+		if n := out.Size(); n != printed {
+			printed = n
+			pr.steps.output(ctx, id, cove.StepInstallAgent, out)
+		}
 		if p == last {
 			return
 		}
@@ -166,6 +184,13 @@ func (pr *preparer) show(ctx context.Context, id string) func(cove.InstallProgre
 		if err != nil && ctx.Err() == nil {
 			pr.logger.Error("noting how far an installation is", "job", id, "err", err)
 		}
+	}
+}
+
+// showPlace writes into a job's row which of those it is that wait for their turn.
+func (pr *preparer) showPlace(ctx context.Context, id string) func(int) error {
+	return func(place int) error {
+		return pr.store.Jobs.Update(ctx, id, func(j *cove.Job) error { j.Place = place; return nil })
 	}
 }
 
@@ -184,16 +209,14 @@ func (pr *preparer) takeUp(ctx context.Context) error {
 }
 
 func (pr *preparer) takeUpJob(ctx context.Context, job cove.Job) error {
-	settings, err := pr.store.Jobs.Settings(ctx, job.ID)
-	if errors.Is(err, store.ErrNotFound) {
+	req, err := settingsOf(ctx, pr.store.Jobs, job.ID)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
 		return nil
-	}
-	var req cove.JobRequest
-	if err == nil {
-		err = json.Unmarshal(settings, &req)
-	}
-	if err != nil {
-		return fmt.Errorf("read the settings of job %s: %w", job.ID, err)
+	case errors.Is(err, store.ErrForgotten):
+		return pr.finisher.giveUp(ctx, job, err)
+	case err != nil:
+		return err
 	}
 	p, err := pr.preparations.reserve(job.ID)
 	if errors.Is(err, store.ErrExists) {
@@ -214,7 +237,7 @@ func (pr *preparer) prepareAgain(ctx context.Context, job cove.Job, req cove.Job
 	}
 	if err == nil && req.Early {
 		if w != nil { // what the row says is of an installation that is no more
-			pr.show(ctx, job.ID)(cove.InstallProgress{Agent: w.what(), Since: time.Now().UTC()})
+			pr.show(ctx, job.ID)(cove.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}, cove.StepOutput{})
 		}
 		return pr.prepare(ctx, job, req, w)
 	}

@@ -3,7 +3,6 @@ package job
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -126,13 +125,9 @@ func inClone(ctx context.Context, jobs *store.Jobs, job cove.Job) ([]cove.Job, e
 
 // createNext makes the job in which an old one's agent goes on.
 func (m *Manager) createNext(ctx context.Context, old cove.Job, message string) (cove.Job, error) {
-	settings, err := m.Store.Jobs.Settings(ctx, old.ID)
+	req, err := settingsOf(ctx, m.Store.Jobs, old.ID)
 	if err != nil {
 		return cove.Job{}, err
-	}
-	var req cove.JobRequest
-	if err := json.Unmarshal(settings, &req); err != nil {
-		return cove.Job{}, fmt.Errorf("read the job's settings: %w", err)
 	}
 	req.Plan, req.Sprite = message, old.Sprite
 	// The sprite is what it is, and nobody sits at the agent.

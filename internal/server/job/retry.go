@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,13 +43,9 @@ func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove
 	if err := kept(ctx, m.Client, old); err != nil {
 		return old, err
 	}
-	settings, err := m.Store.Jobs.Settings(ctx, id)
+	req, err := settingsOf(ctx, m.Store.Jobs, id)
 	if err != nil {
 		return old, err
-	}
-	var req cove.JobRequest
-	if err := json.Unmarshal(settings, &req); err != nil {
-		return old, fmt.Errorf("read the job's settings: %w", err)
 	}
 	if how.SameSprite {
 		// The sprite is what it is.

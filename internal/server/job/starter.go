@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"runtime"
 	"strings"
 	"time"
 
@@ -24,7 +25,9 @@ import (
 // supervisor and the agent need, and has the job followed.
 type starter struct {
 	jobs        *store.Jobs
+	secrets     *store.Secrets
 	client      *cove.Client
+	steps       *steps
 	connectors  *connectors
 	supervisors *supervisors
 	finisher    *finisher
@@ -34,13 +37,22 @@ type starter struct {
 // begin has a job that is queued, and whose lock is held, start with what is there.
 func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (cove.Job, error) {
 	id := job.ID
-	if err := s.hand(ctx, job, req); err != nil {
+	if req.BundleSize > 0 {
+		s.steps.complete(ctx, id, cove.StepUploadRepository, fmt.Sprintf("%d bytes", req.BundleSize+req.LargeBytes))
+	} else {
+		s.steps.skip(ctx, id, cove.StepUploadRepository, "the job goes on in a clone that is there")
+	}
+	if err := s.bringSupervisor(ctx, job); err != nil {
+		return job, fmt.Errorf("give job %s to its sprite: %w", id, err)
+	}
+	err := s.steps.retried(ctx, id, cove.StepCopySettings, func() error { return s.hand(ctx, job, req) })
+	if err != nil {
 		return job, fmt.Errorf("give job %s to its sprite: %w", id, err)
 	}
 	// From here on the job may run, and goes on whatever becomes of the request.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
 	defer cancel()
-	err := s.jobs.Update(ctx, id, func(j *cove.Job) error {
+	err = s.jobs.Update(ctx, id, func(j *cove.Job) error {
 		now := time.Now().UTC()
 		j.State, j.StartedAt, j.Upload, j.Installing = cove.JobPreparing, &now, "", nil
 		if req.BundleSize > 0 {
@@ -52,24 +64,62 @@ func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (c
 	if err != nil {
 		return job, err
 	}
+	s.steps.begin(ctx, id, cove.StepStartSupervisor)
 	if err := s.supervisors.launch(ctx, job); err != nil {
+		s.steps.fail(ctx, id, cove.StepStartSupervisor, err)
 		outcome := cove.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
 		_, finishErr := s.finisher.finish(ctx, id, cove.JobFailed, outcome, func(j *cove.Job) { j.Error = outcome.Reason })
 		return job, errors.Join(fail.Newf("start_failed", "see the server's log", "job %s: %s", id, outcome.Reason), finishErr)
 	}
+	s.steps.complete(ctx, id, cove.StepStartSupervisor, "")
+	s.steps.begin(ctx, id, cove.StepHealthCheck) // its log's first event ends it
 	s.followers.follow(id)
 	return s.jobs.Get(ctx, id)
 }
 
-// hand writes what the supervisor and the agent need into the job's folder.
-func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) error {
-	settings, err := s.jobs.Settings(ctx, job.ID)
+// bringSupervisor sees that the sprite of a job at a backend can run the supervisor, and has it.
+func (s *starter) bringSupervisor(ctx context.Context, job cove.Job) error {
+	if job.Backend == "" {
+		s.steps.skip(ctx, job.ID, cove.StepProbeArch, "the server's own sprites have its architecture")
+		s.steps.skip(ctx, job.ID, cove.StepUploadSupervisor, "the server's own sprites have the supervisor")
+		return nil
+	}
+	sprite := spriteOf(s.client, job)
+	err := s.steps.retried(ctx, job.ID, cove.StepProbeArch, func() error { return probeArch(ctx, sprite, job.Backend) })
 	if err != nil {
 		return err
 	}
-	var req cove.JobRequest
-	if err := json.Unmarshal(settings, &req); err != nil {
-		return fmt.Errorf("read the job's settings: %w", err)
+	return s.steps.retried(ctx, job.ID, cove.StepUploadSupervisor, func() error {
+		_, err := guestbin.Bring(ctx, sprite)
+		return err
+	})
+}
+
+// machines are what uname calls the architectures that Go has other words for.
+var machines = map[string]string{"x86_64": "amd64", "aarch64": "arm64"}
+
+// probeArch refuses a sprite in which this server's supervisor can't run. Nothing that
+// answers is as good as the right answer: its start will tell.
+func probeArch(ctx context.Context, sprite *sprites.Sprite, backend string) error {
+	out, err := sprite.CommandContext(ctx, "uname", "-m").Output()
+	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	machine := strings.TrimSpace(string(out[:min(len(out), 64)]))
+	if arch, ok := machines[machine]; ok && arch != runtime.GOARCH {
+		return fail.Newf("wrong_arch", "choose a backend, or a server, of the same architecture",
+			"sprite %s of the backend %s is %s, and this server's supervisor is for %s", sprite.Name(), backend, arch, runtime.GOARCH)
+	}
+	return nil
+}
+
+// hand writes what the supervisor and the agent need into the job's folder.
+func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) error {
+	req, err := settingsOf(ctx, s.jobs, job.ID)
+	if err != nil {
+		return err
 	}
 	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
@@ -114,11 +164,15 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 	if script != nil {
 		script.Repository = req.RepoID
 	}
+	env, err := resolved(ctx, s.secrets, req.Env)
+	if err != nil {
+		return err
+	}
 	spec, err := json.Marshal(cove.JobSpec{
 		ID: job.ID, Bundle: job.Upload, Earlier: earlier(job), BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
 		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
 		Shallow: start.Shallow, Store: cove.RepositoryStore(job.RepoID, start.Shallow),
-		Setup: commands(work, job.Install), Argv: work.Argv, Env: append(work.Env, req.Env...),
+		Program: work.Program, Needs: needs(work, job.Install), Install: installCommands(work, job.Install), Setup: work.Setup, Argv: work.Argv, Env: append(work.Env, env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), CollectSec: s.followers.limits.collectSec(), TTY: job.Interactive,
 		SetupScript: script, Notices: notices(job.Install),

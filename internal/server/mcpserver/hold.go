@@ -2,6 +2,7 @@ package mcpserver
 
 import (
 	"context"
+	"encoding/base64"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -39,8 +40,11 @@ func room(ctx context.Context, result *mcp.CallToolResult) error {
 	}
 	var size int64
 	for _, c := range result.Content {
-		if text, ok := c.(*mcp.TextContent); ok {
-			size += int64(len(text.Text))
+		switch c := c.(type) {
+		case *mcp.TextContent:
+			size += int64(len(c.Text))
+		case *mcp.ImageContent:
+			size += int64(base64.StdEncoding.EncodedLen(len(c.Data)))
 		}
 	}
 	if hold(copies*size) != nil {

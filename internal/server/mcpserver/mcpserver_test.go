@@ -220,3 +220,20 @@ func TestNoMessage(t *testing.T) {
 		t.Errorf("%d results, and the errors %v, want 3 and %v:\n%s", results, codes, want, out.String())
 	}
 }
+
+// An image counts, as it is sent, where an answer asks for room.
+func TestRoom(t *testing.T) {
+	var held int64
+	ctx := WithHold(t.Context(), func(bytes int64) error {
+		if held = bytes; bytes > 100 {
+			return errors.New("no room")
+		}
+		return nil
+	})
+	for size, want := range map[int]int64{3: copies * (1 + 4), 30: copies * (1 + 40)} {
+		result := &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "x"}, &mcp.ImageContent{Data: make([]byte, size), MIMEType: "image/png"}}}
+		if err := room(ctx, result); held != want || (err != nil) != (want > 100) {
+			t.Errorf("%d bytes of image: it asks for %d, want %d: %v", size, held, want, err)
+		}
+	}
+}

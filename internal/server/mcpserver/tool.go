@@ -181,7 +181,11 @@ func inside(ctx context.Context, c call, name string) (*mcp.CallToolResult, erro
 	if err != nil {
 		return nil, err
 	}
-	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: r.Text()}}}, nil
+	result := &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: r.Text()}}}
+	if i := r.Image(); i != nil {
+		result.Content = append(result.Content, &mcp.ImageContent{Data: i.Data, MIMEType: i.MIME})
+	}
+	return result, nil
 }
 
 // execArgs is the input of exec.

@@ -43,7 +43,8 @@ type takeover struct {
 	lives       *lifecycle
 	disk        *diskWatch
 
-	older atomic.Bool // some of what an older store does not know is not aside yet
+	older  atomic.Bool     // some of what an older store does not know is not aside yet
+	builds []chan struct{} // of each build's sprite that was left: closed when its removal has ended
 }
 
 // agree returns the sprites of the store, once it and what there is on disk agree as far

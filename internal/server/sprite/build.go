@@ -3,6 +3,7 @@ package sprite
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -37,6 +38,31 @@ func CheckBuild(ctx context.Context, h *Host, req BuildRequest) error {
 	}
 	_, err := h.network.compile(ctx, req.NetworkPolicy)
 	return err
+}
+
+// EndBuilds waits until the sandboxes of builds that an earlier server has left have ended, and
+// removes the sprites whose removal has failed. No build may have started a sprite yet.
+func EndBuilds(ctx context.Context, h *Host) error {
+	for _, ended := range h.takeover.builds {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	rows, err := h.Store.Sprites.List(ctx, store.SpriteFilter{Prefix: store.BuildName})
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if row.Owner != store.BuildOwner {
+			continue
+		}
+		if err := h.Delete(ctx, row.Name, true); err != nil {
+			return fmt.Errorf("end what an earlier build has left: %w", err)
+		}
+	}
+	return nil
 }
 
 // StartBuild makes a sprite for a step of a build, and starts its sandbox.

@@ -29,7 +29,7 @@ func OpenCommit(ctx context.Context, h *Host, name, checkpoint string) (*Commit,
 		return nil, err
 	}
 	if !base.IsImage(row.Base) {
-		return nil, fail.Newf("host_base", "make one that starts from an image: cove create NAME --image debian:12",
+		return nil, fail.Newf(CodeHostBase, "make one that starts from an image: cove create NAME --image debian:12",
 			"sprite %s starts from the tools of the server's machine, which are not on its disk: there is no image of it", name)
 	}
 	row, s, err := h.openExport(ctx, name, checkpoint)

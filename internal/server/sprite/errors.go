@@ -41,10 +41,12 @@ const (
 	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
 
 	CodeDeletedOpen = "deleted_files_open" // more of them than can be saved
+	CodeNetworks    = "own_networks"       // of programs, which can't be saved
 	CodeOccupied    = "sprite_elsewhere"   // another container has its sandbox
 
 	CodeImageNotFound = "image_not_found"
 	CodeImageBad      = "image_bad" // no disk can lie on it
+	CodeHostBase      = "host_base" // of a sprite that has no image
 )
 
 // Hints of what to do about the server's disk.
@@ -74,6 +76,9 @@ func endAndRemove(name string) string {
 
 // closeSome is the hint where deleted files are too large.
 const closeSome = "end what has them open, and try again; as root in the sprite: ls -l /proc/[0-9]*/fd | grep deleted"
+
+// endNetworks is the hint for a sprite whose programs have networks of their own.
+const endNetworks = "end these programs, and try again; all of them: cove restart %[1]s; Docker's, as its service: cove service stop -s %[1]s docker --grace 30s"
 
 // pathTooLong says it of an error that is that.
 func pathTooLong(err error) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -17,6 +18,7 @@ import (
 type ExportOptions struct {
 	Checkpoint  string // empty: what it is now
 	Environment bool   // the values of its environment, too, which may be secrets
+	WithBase    bool   // the image that its disk is over, too
 }
 
 // Export writes a sprite as an archive: its disk, without the base and never its
@@ -33,7 +35,7 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 		return archive.End{}, err
 	}
 	defer s.close()
-	head := archive.Header{Format: archive.Format, Created: time.Now().UTC().Truncate(time.Second), Name: row.Name, Checkpoint: o.Checkpoint, Settings: h.settingsOf(row)}
+	head := archive.Header{Created: time.Now().UTC().Truncate(time.Second), Name: row.Name, Checkpoint: o.Checkpoint, Settings: h.settingsOf(row)}
 	if o.Environment {
 		head.Settings.Environment = row.Env
 	}
@@ -41,12 +43,34 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 		return archive.End{}, err
 	}
 	head.Base.Image = row.Config.Image
+	image, done, err := packBase(ctx, h, row, o)
+	if err != nil {
+		return archive.End{}, err
+	}
+	defer done()
 	parts := make([]archive.Part, len(s.Disk))
 	for i, part := range s.Disk {
 		parts[i] = archive.Part(part)
 	}
-	end, err := archive.Write(ctx, out, head, parts)
+	end, err := archive.Write(ctx, out, head, image, parts)
 	return end, pathTooLong(err)
+}
+
+// packBase packs the image of a sprite that is exported, if that was asked for. The caller calls
+// done when it has been written.
+func packBase(ctx context.Context, h *Host, row store.Sprite, o ExportOptions) (image *archive.Image, done func(), err error) {
+	if !o.WithBase {
+		return nil, func() {}, nil
+	}
+	if !base.IsImage(row.Base) {
+		return nil, nil, fail.Newf(CodeHostBase, "leave --with-base out: the other machine has a base of its own", "sprite %s is over its machine's own tools, which can't be in an archive", row.Name)
+	}
+	all, ok := h.Images.(ImageArchives)
+	if !ok {
+		return nil, nil, fail.Newf(CodeNotAvailable, "", "this server can't export images")
+	}
+	one, done, err := all.Pack(ctx, row.Base)
+	return &one, done, err
 }
 
 // openExport opens the state of a sprite that is to be exported.

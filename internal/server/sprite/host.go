@@ -41,7 +41,7 @@ type Host struct {
 	// bytes: at less, those that write are held. 0: none.
 	DiskReserve int64
 
-	Pool int // sandboxes that are kept ready for new sprites, besides MaxRunning
+	Pool []PoolPart // sandboxes that are kept ready for new sprites, besides MaxRunning
 
 	// Registries lists the hosts of the package registries that this machine's own
 	// clients are configured for, for presets; nil: none.
@@ -150,8 +150,11 @@ func (h *Host) furnish(ctx context.Context) {
 		settler: settler, sealer: h.sealer, network: h.network, booter: booter, disk: h.disk, limits: &limiter{store: sprites, machines: h.machines},
 	}
 	h.pool = &pool{
-		size: h.Pool, machines: h.machines, places: places, tasks: h.tasks, rows: h.rows, logger: logger, taken: make(chan struct{}, 1),
-		booter: booter, lives: h.lives,
+		images: h.Images, watch: h.Store.Images.Watch, machines: h.machines, places: places, tasks: h.tasks, rows: h.rows, logger: logger,
+		taken: make(chan struct{}, 1), booter: booter, lives: h.lives,
+	}
+	for _, part := range h.Pool {
+		h.pool.parts = append(h.pool.parts, &poolPart{PoolPart: part})
 	}
 	h.takeover = &takeover{
 		runtime: rt, store: h.Store, rows: h.rows, machines: h.machines, tasks: h.tasks, logger: logger, layers: h.layers, memories: h.memories,
@@ -177,8 +180,8 @@ func (h *Host) Close() error {
 	return nil
 }
 
-// PoolState describes the pool: how many sandboxes it is to have, and has.
-func (h *Host) PoolState() (size, ready int) { return h.Pool, h.pool.ready() }
+// PoolState describes the pool; nil: there is none.
+func (h *Host) PoolState() *sprites.Pool { return h.pool.state() }
 
 // DiskFree is how much of the file system of Data an ordinary user may take, in bytes; 0:
 // that is not known.
@@ -261,52 +264,13 @@ func (h *Host) Live(ctx context.Context, name string) (Sandbox, error) {
 // info describes a sprite.
 func (h *Host) info(row store.Sprite) sprites.Info {
 	own := h.machines.defaults.of(row)
-	info := sprites.Info{
-		ID:           row.ID,
-		Name:         row.Name,
-		Organization: Organization,
-		URLSettings:  row.URL,
-		Status:       sprites.StatusCold,
-		Labels:       row.Labels,
-		Environment:  row.Env,
-		CreatedAt:    row.CreatedAt,
-		UpdatedAt:    row.UpdatedAt.UTC(),
-		Cove: &sprites.Details{
-			Base:        row.Base,
-			Include:     row.Include,
-			Incarnation: row.Incarnation,
-			IdleSeconds: int64(own.idle / time.Second),
-
-			HibernateSeconds: int64(own.hibernate / time.Second),
-
-			Owner:     row.Owner,
-			Removing:  row.Deleting,
-			LastError: row.LastError,
-		},
-	}
-	if info.Labels == nil {
-		info.Labels = []string{}
-	}
-	if row.Config != (sprites.Config{}) {
-		info.Config = &row.Config
-	}
-	if !row.LastRunning.IsZero() {
-		info.LastRunning = &row.LastRunning
-	}
-	if row.Retention != (sprites.Retention{}) {
-		info.Cove.Retention = &row.Retention
-	}
-	if !row.LeaseUntil.IsZero() {
-		info.Cove.LeaseUntil = &row.LeaseUntil
-	}
-
+	info := row.Info()
+	info.Cove.IdleSeconds = int64(own.idle / time.Second)
+	info.Cove.HibernateSeconds = int64(own.hibernate / time.Second)
 	if h.URL != nil {
 		info.URL = h.URL(row.Name)
 	}
 
-	if row.Status == sprites.StatusWarm {
-		info.Status = row.Status
-	}
 	if row.Config.RAMMB > 0 || row.Config.CPUs > 0 {
 		info.Cove.Unlimited = h.Runtime.Unlimited() // of one that runs, what it started with
 	}
@@ -344,4 +308,4 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 }
 
 // Organization is the one that all sprites of a server belong to.
-const Organization = "local"
+const Organization = store.Organization

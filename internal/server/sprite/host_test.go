@@ -34,6 +34,7 @@ type memory struct {
 	hold      chan struct{} // if not nil, Boot waits until it is closed
 	err       error         // of Boot
 	refuse    error         // of Destroy
+	keep      chan struct{} // if not nil, Destroy waits until it is closed
 	inside    func() string // what a guest says to any call; nil: nobody listens
 	pauses    bool          // its sandboxes are Pausers
 	stuck     error         // of Resume
@@ -84,6 +85,12 @@ func (r *memory) Live(context.Context) ([]sprite.Sandbox, error) {
 }
 
 func (r *memory) Destroy(_ context.Context, id string) error {
+	r.mu.Lock()
+	keep := r.keep
+	r.mu.Unlock()
+	if keep != nil {
+		<-keep
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.refuse != nil {

@@ -3,11 +3,13 @@ package sprite
 import (
 	"context"
 	"errors"
+	"io"
 	"regexp"
 	"strings"
 	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/base"
 )
@@ -18,6 +20,20 @@ type Images interface {
 	// Resolve returns the digest of the image that a reference names now. The image is here
 	// when it returns.
 	Resolve(ctx context.Context, reference string) (digest string, err error)
+}
+
+// ImageArchives are Images that leave with a sprite, and come with one.
+type ImageArchives interface {
+	// Pack returns the archive of an image that is here. The caller calls done after it has written
+	// it, or not.
+	Pack(ctx context.Context, digest string) (a archive.Image, done func(), err error)
+
+	// Bring takes the image of a digest from an archive of anybody's. It stays until finish is
+	// called, and after that if used is true.
+	Bring(ctx context.Context, digest string, r io.Reader) (finish func(used bool), err error)
+
+	// Pull gets the image of a digest from the registry that a reference names.
+	Pull(ctx context.Context, reference, digest string) error
 }
 
 // reference is what a reference to an image can consist of. All else is the business of Images.
@@ -35,13 +51,18 @@ func baseOf(ctx context.Context, h *Host, name, ref string) (string, error) {
 	if ref == "" {
 		return defaultBase, nil
 	}
-	if h.Images == nil {
-		return "", fail.Newf(CodeNotAvailable, "", "this server has no images: sprites start from its machine's own tools")
-	}
 	if _, err := h.Store.Sprites.Get(ctx, name); err == nil {
 		return "", nameTaken(name) // before an image is fetched for it
 	}
-	digest, err := h.Images.Resolve(ctx, ref)
+	return resolve(ctx, h.Images, ref)
+}
+
+// resolve returns the digest of the image that a reference names now. nil has no images.
+func resolve(ctx context.Context, images Images, ref string) (digest string, err error) {
+	if images == nil {
+		return "", fail.Newf(CodeNotAvailable, "", "this server has no images: sprites start from its machine's own tools")
+	}
+	digest, err = images.Resolve(ctx, ref)
 	if err == nil && !base.IsImage(digest) {
 		err = fail.Newf(CodeImageNotFound, "", "image %s has no digest: %.100q", ref, digest)
 	}

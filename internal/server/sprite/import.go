@@ -26,6 +26,14 @@ type ImportOptions struct {
 	MaxSize int64    // of what is unpacked; 0: most of what is free
 	By      string   // the token that asks; empty: the server's owner, who has all the room that there is
 
+	// Pull gets the image of its base, if that is not here, from the registry that the archive
+	// names.
+	Pull bool
+
+	// MayBring is asked whether the image of its base may come with it, or from a registry; nil:
+	// it may.
+	MayBring func() error
+
 	// Interrupt, if not nil, is called when the import is to end: what it reads from is
 	// to fail.
 	Interrupt func()
@@ -58,7 +66,7 @@ func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprit
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	i := importer{store: h.Store.Sprites, layers: h.layers, network: h.network, disk: h.disk, disks: disks, o: o, staged: staged}
+	i := importer{store: h.Store.Sprites, images: h.Images, finish: func(bool) {}, layers: h.layers, network: h.network, disk: h.disk, disks: disks, o: o, staged: staged}
 	i.claim, err = h.disk.imports.open(staged.Path, o.By, h.DiskReserve, cancel)
 	if err == nil {
 		defer i.claim.close() // when what was unpacked is gone
@@ -75,18 +83,19 @@ func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprit
 		defer context.AfterFunc(ctx, o.Interrupt)()
 	}
 	done, err := i.run(ctx, in)
+	i.finish(err == nil)
 	if err == nil {
 		done.Sprite = h.info(i.row)
 	}
-	if errors.Is(context.Cause(ctx), errNoRoom) && err != nil {
-		err = errNoRoom // however it ended because of that
+	if errors.Is(context.Cause(ctx), ErrNoRoom) && err != nil {
+		err = ErrNoRoom // however it ended because of that
 	}
 	return done, i.noRoom(err)
 }
 
 // noRoom says why there is no room for an import. Other errors it returns as they are.
 func (i *importer) noRoom(err error) error {
-	if !errors.Is(err, errNoRoom) {
+	if !errors.Is(err, ErrNoRoom) {
 		return err
 	}
 	const full = "the disk of the server has not enough space for the archive: nothing was made of it. %d bytes are free, and %d of them stay so"
@@ -99,6 +108,8 @@ func (i *importer) noRoom(err error) error {
 
 type importer struct {
 	store   *store.Sprites
+	images  Images          // nil: there are none
+	finish  func(used bool) // ends the use of an image that has come
 	layers  *layerKeeper
 	network *network
 	disk    *diskWatch
@@ -107,6 +118,7 @@ type importer struct {
 	staged  layers.Dir
 	claim   *claim
 	row     store.Sprite
+	was     string // its name in the archive, if that can be one
 	done    sprites.Imported
 }
 
@@ -116,12 +128,12 @@ func (i *importer) run(ctx context.Context, in io.Reader) (sprites.Imported, err
 		return i.done, err
 	}
 	limits.Take = i.claim.take
-	limits.Begin = func(head archive.Header) (archive.Target, error) { return i.begin(ctx, head) }
+	limits.Begin = func(head archive.Header, image io.Reader) (archive.Target, error) { return i.begin(ctx, head, image) }
 	end, err := archive.Read(ctx, in, limits)
 	e, refused := errors.AsType[*archive.Error](err)
 	switch {
 	case refused && e.TooLarge && (i.o.MaxSize == 0 || limits.MaxSize < i.o.MaxSize):
-		return i.done, errNoRoom
+		return i.done, ErrNoRoom
 	case refused:
 		return i.done, fail.New(CodeRejected, e.Error()+"; nothing was made of it", "")
 	case err != nil:
@@ -159,7 +171,7 @@ func (i *importer) limits() (o archive.Options, err error) {
 }
 
 // begin makes of an archive's header what the sprite will be.
-func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Target, err error) {
+func (i *importer) begin(ctx context.Context, head archive.Header, image io.Reader) (t archive.Target, err error) {
 	set := head.Settings
 	name := i.o.Name
 	if name == "" {
@@ -167,6 +179,9 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 	}
 	if err := CheckName(name); err != nil {
 		return t, err
+	}
+	if i.was = "NAME"; CheckName(head.Name) == nil {
+		i.was = head.Name
 	}
 	if i.o.Allow != nil {
 		if err := i.o.Allow(name); err != nil {
@@ -176,7 +191,7 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 	if _, err := i.store.Get(ctx, name); err == nil {
 		return t, nameTaken(name)
 	}
-	here, err := i.base(ctx, head.Base)
+	here, err := i.base(ctx, head.Base, image)
 	if err != nil {
 		return t, err
 	}
@@ -214,18 +229,63 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 }
 
 // base is the base here that a disk which was made over another lies on: the same image, or
-// else this machine's own tools.
-func (i *importer) base(ctx context.Context, was archive.Base) (archive.Base, error) {
+// else this machine's own tools. If the image is not here, it is taken from the archive, or from
+// its registry.
+func (i *importer) base(ctx context.Context, was archive.Base, image io.Reader) (archive.Base, error) {
 	name := defaultBase
 	if base.IsImage(was.Name) {
 		name = was.Name
 	}
-	here, err := i.disks.Base(ctx, name)
-	if e, ok := errors.AsType[*fail.Error](err); errors.Is(err, ErrNoImage) || ok && e.Code == CodeImageNotFound {
-		ref := pinned(was.Image, name)
-		return here, fail.Newf(CodeImageNotFound, "get it, and import it again: cove image pull "+ref, "the sprite in the archive is over image %s, which is not here", ref)
+	if image != nil && name == defaultBase {
+		return archive.Base{}, &archive.Error{Why: "it has an image, and does not say that its disk is over one"}
 	}
-	return here, err
+	here, err := i.disks.Base(ctx, name)
+	if !isGone(err) {
+		return here, err
+	}
+	switch brought, err := i.bring(ctx, was, image); {
+	case err != nil:
+		return here, err
+	case !brought:
+		ref := pinned(was.Image, name)
+		hint := "get it, and import it again: cove image pull " + ref
+		if ref != name {
+			hint += "; or have the import get it: cove import --pull < FILE"
+		}
+		return here, fail.Newf(CodeImageNotFound, hint+"; or export it with the image: cove export "+i.was+" --with-base > FILE", "the sprite in the archive is over image %s, which is not here", ref)
+	}
+	return i.disks.Base(ctx, name)
+}
+
+// isGone reports whether an error is that an image is not here.
+func isGone(err error) bool {
+	e, ok := errors.AsType[*fail.Error](err)
+	return errors.Is(err, ErrNoImage) || ok && e.Code == CodeImageNotFound
+}
+
+// bring gets the image of a base; false: nobody has said from where.
+func (i *importer) bring(ctx context.Context, was archive.Base, image io.Reader) (brought bool, err error) {
+	ref := pinned(was.Image, was.Name)
+	all, ok := i.images.(ImageArchives)
+	pull := i.o.Pull && ref != was.Name
+	if !ok || image == nil && !pull {
+		return false, nil
+	}
+	if i.o.MayBring != nil {
+		if err := i.o.MayBring(); err != nil {
+			return false, err
+		}
+	}
+	if image == nil {
+		return true, all.Pull(ctx, ref, was.Name)
+	}
+	finish, err := all.Bring(ctx, was.Name, image)
+	if err != nil {
+		return false, err
+	}
+	i.finish = finish
+	i.note("its image %s has come with it, without a name; give it one: cove image tag %s NAME", was.Name, strings.TrimPrefix(was.Name, "sha256:")[:12])
+	return true, nil
 }
 
 // settings takes over what this machine can give, and notes the rest.

@@ -2,6 +2,7 @@ package sprite
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -149,6 +150,19 @@ func (ms *machines) deletedOpen(id string) string {
 		return endAndRemove(m.name)
 	}
 	return closeSome
+}
+
+// ownNetworks is the hint for a sprite whose programs have networks of their own. Nothing ends
+// them one by one in a sprite that is held.
+func (ms *machines) ownNetworks(id string) string {
+	switch m := ms.known(id); {
+	case m == nil:
+		return "end these programs, and try again"
+	case m.now().held != nil:
+		return endAndRemove(m.name)
+	default:
+		return fmt.Sprintf(endNetworks, m.name)
+	}
 }
 
 // places counts the sprites that are awake: their sandbox is not paused, or is about to be

@@ -2,25 +2,43 @@ package sprite
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // The pool is of sandboxes that run before anybody has asked for one, each of a sprite
-// that nobody sees. A create takes one: the store makes that sprite the one that was
-// asked for, which is then the sandbox's start. Each is used once. What is left of a
-// pool when the server ends is removed, by it or by the next one.
+// that nobody sees. A create takes one over its own base: the store makes that sprite the one
+// that was asked for, which is then the sandbox's start. Each is used once. The
+// rest of a pool is removed when the server ends, by it or by the next one.
 
 const (
 	poolPause = 50 * time.Millisecond // between looks whether somebody else starts a sandbox
 	poolRetry = 30 * time.Second      // after one that did not start
 )
+
+// PoolPart is how many sandboxes the pool keeps over one base.
+type PoolPart struct {
+	Image string // a reference for Images; sprites.HostBase: this machine's own tools
+	Size  int
+}
+
+// poolPart is a PoolPart, and how it is.
+type poolPart struct {
+	PoolPart
+	base  string      // of its sandboxes; empty: the image is not here
+	wrong *fail.Error // why it is not full; nil: nothing is wrong
+	retry time.Time   // no sandbox of it is started before
+}
 
 // spare is a sandbox of the pool, and the row of its sprite.
 type spare struct {
@@ -30,7 +48,8 @@ type spare struct {
 
 // A pool keeps so many sandboxes ready. It begins with start, and ends with close.
 type pool struct {
-	size     int
+	images   Images
+	watch    func() (changed <-chan struct{}, cancel func()) // of images
 	machines *machines
 	places   *places
 	tasks    *tasks
@@ -45,13 +64,14 @@ type pool struct {
 	wg     sync.WaitGroup
 
 	mu     sync.Mutex
+	parts  []*poolPart // each of another image; two may have one base
 	spares []spare
 }
 
 // start fills the pool in the background.
 func (p *pool) start(ctx context.Context) {
 	ctx, p.cancel = context.WithCancel(ctx)
-	if p.size > 0 {
+	if len(p.parts) > 0 {
 		p.wg.Go(func() { p.fill(ctx) })
 	}
 }
@@ -72,50 +92,167 @@ func (p *pool) close() {
 	}
 }
 
-// ready is how many sandboxes it has.
-func (p *pool) ready() int {
+// state describes the pool; nil: there is none.
+func (p *pool) state() *sprites.Pool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.spares)
+	if len(p.parts) == 0 {
+		return nil
+	}
+	all := &sprites.Pool{Ready: len(p.spares)}
+	have := p.have()
+	for _, part := range p.parts {
+		one := sprites.PoolPart{Image: part.Image, Size: part.Size, Ready: min(part.Size, have[part.base])}
+		have[part.base] -= one.Ready
+		if base.IsImage(part.base) {
+			one.Digest = part.base
+		}
+		if part.wrong != nil {
+			one.Error, one.Hint = part.wrong.Message, part.wrong.Hint
+		}
+		all.Size += part.Size
+		all.Parts = append(all.Parts, one)
+	}
+	return all
+}
+
+// have counts the sandboxes over each base. mu is held.
+func (p *pool) have() map[string]int {
+	have := map[string]int{}
+	for _, s := range p.spares {
+		have[s.row.Base]++
+	}
+	return have
 }
 
 // fill keeps the pool full until ctx ends, one sandbox after the other, and never
 // while somebody waits for one.
 func (p *pool) fill(ctx context.Context) {
+	changed, stop := p.watch()
+	defer stop()
+	look := true
 	for ctx.Err() == nil {
-		p.mu.Lock()
-		p.spares = slices.DeleteFunc(p.spares, func(s spare) bool {
-			if ended(s.sandbox) {
-				p.wg.Go(func() { p.discard(s) })
-				return true
-			}
-			return false
-		})
-		full := len(p.spares) >= p.size
-		p.mu.Unlock()
+		if look {
+			p.look(ctx)
+		}
+		part := p.next()
 		pause := poolPause
 		switch {
-		case full:
+		case part == nil:
 			pause = poolRetry // some may have died
 		case p.machines.quiet():
 			pause = 0
-			if err := p.add(ctx); err != nil {
-				p.logger.Error("starting a sandbox for the pool", "err", err)
-				pause = poolRetry
+			if err := p.add(ctx, part.base); ctx.Err() == nil {
+				p.noteAdded(part, err)
 			}
 		}
+		look = pause == poolRetry
 		select {
 		case <-time.After(pause):
 		case <-p.taken:
+		case <-changed:
+			look = true
 		case <-ctx.Done():
 		}
 	}
 }
 
-// add starts a sandbox for the pool.
-func (p *pool) add(ctx context.Context) error {
+// look finds which image each part means now.
+func (p *pool) look(ctx context.Context) {
+	for _, part := range p.parts {
+		found, err := defaultBase, error(nil)
+		if part.Image != sprites.HostBase {
+			found, err = resolve(ctx, p.images, part.Image)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		wrong := notFound(err)
+		was := p.found(part, found, wrong)
+		if wrong != nil && (was == nil || was.Message != wrong.Message) {
+			p.logger.Warn("the pool waits for an image: "+wrong.Message, "image", part.Image, "fix", wrong.Hint)
+		}
+	}
+}
+
+// notFound says for people why there is no image; nil: err is none.
+func notFound(err error) *fail.Error {
+	e, ok := errors.AsType[*fail.Error](err)
+	if ok || err == nil {
+		return e
+	}
+	return fail.New(CodeUnavailable, "looking for the image failed: "+err.Error(), "see: cove server logs")
+}
+
+// found notes the base of a part, or why there is none. It returns what was wrong before.
+func (p *pool) found(part *poolPart, found string, wrong *fail.Error) (was *fail.Error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was = part.wrong
+	if wrong != nil {
+		found = ""
+	}
+	if part.base != found || wrong != nil {
+		part.base, part.wrong, part.retry = found, wrong, time.Time{}
+	}
+	return was
+}
+
+// next is a part that has less than it is to have; nil: there is none that can be helped now. It
+// discards those that have ended, and those that no part is to have.
+func (p *pool) next() *poolPart {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	want := map[string]int{}
+	for _, part := range p.parts {
+		want[part.base] += part.Size
+	}
+	delete(want, "")
+	left := maps.Clone(want)
+	p.spares = slices.DeleteFunc(p.spares, func(s spare) bool {
+		if left[s.row.Base] > 0 && !ended(s.sandbox) {
+			left[s.row.Base]--
+			return false
+		}
+		p.wg.Go(func() { p.discard(s) })
+		return true
+	})
+	for _, part := range p.parts {
+		if left[part.base] > 0 && !time.Now().Before(part.retry) {
+			return part
+		}
+	}
+	return nil
+}
+
+// noteAdded notes how the start of a sandbox ended.
+func (p *pool) noteAdded(part *poolPart, err error) {
+	if err != nil {
+		p.logger.Error("starting a sandbox for the pool", "image", part.Image, "err", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if part.wrong = nil; err != nil {
+		part.wrong, part.retry = notStarted(part, err), time.Now().Add(poolRetry)
+	}
+}
+
+// notStarted says for people why no sandbox of a part has started.
+func notStarted(part *poolPart, err error) *fail.Error {
+	row := store.Sprite{Base: part.base, Config: sprites.Config{Image: part.Image}}
+	if e := imageError(row, "no sandbox starts", err); e != nil {
+		return e
+	}
+	if errors.Is(err, store.ErrNoImage) {
+		return goneImage(row)
+	}
+	return fail.New(CodeBootFailed, "no sandbox starts", "the server's log, and cove doctor, may say more: cove server logs")
+}
+
+// add starts a sandbox over a base for the pool.
+func (p *pool) add(ctx context.Context, on string) error {
 	s := spare{row: store.Sprite{
-		ID: randomHex(8), MachineID: randomHex(16), Base: defaultBase, Owner: store.PoolOwner,
+		ID: randomHex(8), MachineID: randomHex(16), Base: on, Owner: store.PoolOwner,
 		URL: sprites.URLSettings{Auth: "sprite"}, Status: sprites.StatusCold,
 	}}
 	s.row.Name = "pool." + s.row.ID // no name that anybody could ask for
@@ -152,7 +289,7 @@ func (p *pool) discard(s spare) {
 // take takes a sandbox out of the pool that can be that of a new sprite; nil:
 // there is none.
 func (p *pool) take(row store.Sprite) *spare {
-	if row.Base != defaultBase || len(row.Include) > 0 || row.Config.RAMMB > 0 || row.Config.CPUs > 0 || row.Layer != "" {
+	if len(row.Include) > 0 || row.Config.RAMMB > 0 || row.Config.CPUs > 0 || row.Layer != "" {
 		return nil
 	}
 	if p.tasks.isClosed() || p.places.full() {
@@ -160,9 +297,13 @@ func (p *pool) take(row store.Sprite) *spare {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.spares) > 0 {
-		s := p.spares[0]
-		p.spares = p.spares[1:]
+	for {
+		n := slices.IndexFunc(p.spares, func(s spare) bool { return s.row.Base == row.Base })
+		if n < 0 {
+			return nil
+		}
+		s := p.spares[n]
+		p.spares = slices.Delete(p.spares, n, n+1)
 		select {
 		case p.taken <- struct{}{}:
 		default:
@@ -172,7 +313,14 @@ func (p *pool) take(row store.Sprite) *spare {
 		}
 		p.tasks.begin(func() { p.discard(s) }) // else the next start does
 	}
-	return nil
+}
+
+// InPool reports whether the pool has sandboxes over an image, or is to have some.
+func InPool(h *Host, digest string) bool {
+	p := h.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.parts, func(part *poolPart) bool { return part.base == digest }) || p.have()[digest] > 0
 }
 
 // create makes a sprite of one of the pool's, whose sandbox starts at once. After

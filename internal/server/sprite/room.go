@@ -28,9 +28,9 @@ const (
 	filePart = 20
 )
 
-// errNoRoom says that a claim can't be met. The server's disk is not full: the rest is
+// ErrNoRoom says that a claim can't be met. The server's disk is not full: the rest is
 // for others.
-var errNoRoom = errors.New("the server's disk has no room left for this")
+var ErrNoRoom = errors.New("the server's disk has no room left for this")
 
 // diskRoom is the account of what is under way. Its zero value is ready for use.
 type diskRoom struct {
@@ -67,7 +67,7 @@ func (r *diskRoom) open(dir, by string, reserve int64, end context.CancelCauseFu
 		c.most = (free + c.own()) / sharePart
 	}
 	if c.most <= c.own() {
-		return nil, errNoRoom
+		return nil, ErrNoRoom
 	}
 	if r.claims == nil {
 		r.claims = map[*claim]bool{}
@@ -123,7 +123,7 @@ func (c *claim) take(n int64) error {
 	c.room.mu.Lock()
 	defer c.room.mu.Unlock()
 	if c.ended {
-		return errNoRoom
+		return ErrNoRoom
 	}
 	if c.left < n {
 		own := c.own()
@@ -136,7 +136,7 @@ func (c *claim) take(n int64) error {
 			more = n - c.left // the last of it is claimed piece by piece
 		}
 		if c.left+more > free || own+more > c.most {
-			return errNoRoom
+			return ErrNoRoom
 		}
 		c.left += more
 	}
@@ -151,6 +151,22 @@ func (c *claim) close() {
 	defer c.room.mu.Unlock()
 	delete(c.room.claims, c)
 }
+
+// has reports whether there is room for so many bytes that the owner's operation is about to write,
+// besides what others have claimed; else the error is ErrNoRoom.
+func (r *diskRoom) has(dir string, reserve, n int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	free, err := (&claim{room: r, dir: dir, reserve: reserve}).free()
+	if err == nil && n > free {
+		err = ErrNoRoom
+	}
+	return err
+}
+
+// Room reports whether so many bytes that are about to be written to a host's disk, of an image,
+// leave its reserve, and what imports have claimed; else the error is ErrNoRoom.
+func Room(h *Host, bytes int64) error { return h.disk.imports.has(h.Data, h.DiskReserve, bytes) }
 
 // endLargest ends the operation that has taken the most, and reports whether one is
 // under way that makes room, or soon will.
@@ -170,6 +186,6 @@ func (r *diskRoom) endLargest() bool {
 		return false
 	}
 	most.ended = true
-	most.end(errNoRoom)
+	most.end(ErrNoRoom)
 	return true
 }

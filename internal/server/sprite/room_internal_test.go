@@ -88,7 +88,7 @@ func TestDiskRoom(t *testing.T) {
 				full = 0
 				for _, c := range claims {
 					switch err := c.take(piece); {
-					case errors.Is(err, errNoRoom):
+					case errors.Is(err, ErrNoRoom):
 						full++
 					case err != nil:
 						t.Fatal(err)
@@ -140,12 +140,12 @@ func TestEndLargest(t *testing.T) {
 			t.Error("none was ended")
 		}
 	}
-	if len(ends) != 1 || !errors.Is(ends["large"], errNoRoom) {
+	if len(ends) != 1 || !errors.Is(ends["large"], ErrNoRoom) {
 		t.Errorf("ended: %v", ends)
 	}
 	for _, c := range claims {
 		if c.ended {
-			if err := c.take(1); !errors.Is(err, errNoRoom) {
+			if err := c.take(1); !errors.Is(err, ErrNoRoom) {
 				t.Errorf("one that was ended takes: %v", err)
 			}
 			c.close()
@@ -153,5 +153,34 @@ func TestEndLargest(t *testing.T) {
 	}
 	if !room.endLargest() || len(ends) != 2 || ends["small"] == nil {
 		t.Errorf("then ended: %v", ends)
+	}
+}
+
+// TestRoomOfImages: an image gets no room that an import has claimed, and none of the reserve.
+func TestRoomOfImages(t *testing.T) {
+	const reserve = 32 << 20
+	d := newAccountDisk(t)
+	var room diskRoom
+	if err := room.has(d.dir, reserve, d.left()-reserve); err != nil {
+		t.Errorf("all but the reserve: %v", err)
+	}
+	if err := room.has(d.dir, reserve, d.left()-reserve+1); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("a byte of the reserve: %v", err)
+	}
+	_, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	c, err := room.open(d.dir, "", reserve, cancel)
+	if err == nil {
+		err = c.take(1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := room.has(d.dir, reserve, d.left()-reserve-claimStep/2); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("what an import has claimed: %v", err)
+	}
+	c.close()
+	if err := room.has(d.dir, reserve, d.left()-reserve); err != nil {
+		t.Errorf("after the import: %v", err)
 	}
 }

@@ -157,8 +157,8 @@ type Assigner interface {
 
 // A Hibernator is a Sandbox whose memory can be kept while it sleeps. Hibernate ends
 // it, and the next Boot of the same sprite goes on from where it was, if it can.
-// After an error it goes on, or has ended and its memory is lost; ErrDeletedOpen and
-// NoRoomError are two after which it goes on.
+// After an error it goes on, or has ended and its memory is lost; ErrDeletedOpen, ErrNetworks and
+// NoRoomError are three after which it goes on.
 type Hibernator interface {
 	Sandbox
 	Hibernate(ctx context.Context) error
@@ -257,7 +257,7 @@ func (d Disk) Close() (err error) {
 // A Checkpointer is a Sandbox whose disk can be sealed while it runs. What runs
 // goes on, with its memory and its connections, over the disk that Checkpoint is
 // given: its own layers, and another to be written. After an error it runs over either of
-// the two, or has ended: Settle says which. ErrDeletedOpen is one.
+// the two, or has ended: Settle says which. ErrDeletedOpen and ErrNetworks are two.
 //
 // With a name for it the memory is kept, too, in the MemoryStore: unless going on from
 // it would be slow, because of what is open, and it is not to be kept always.
@@ -274,6 +274,10 @@ type Checkpointer interface {
 // ErrDeletedOpen says that deleted files that are still open are larger than what a
 // sandbox's memory takes of them while it is saved.
 var ErrDeletedOpen = errors.New("deleted files that are still open are too large")
+
+// ErrNetworks says that programs have networks of their own, which would be lost if a sandbox's
+// memory were saved.
+var ErrNetworks = errors.New("programs have networks of their own, which can't be saved")
 
 // Memory says what is to become of the memory at a checkpoint.
 type Memory struct {

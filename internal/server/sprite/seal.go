@@ -96,6 +96,9 @@ func (s *sealer) move(ctx context.Context, id string, sb Sandbox, layer string, 
 	if errors.Is(err, ErrDeletedOpen) {
 		return Pause{}, fail.Newf(CodeDeletedOpen, s.machines.deletedOpen(id), "no checkpoint was made: %v", err)
 	}
+	if errors.Is(err, ErrNetworks) {
+		return Pause{}, fail.Newf(CodeNetworks, s.machines.ownNetworks(id), "no checkpoint was made: %v", err)
+	}
 	if err != nil {
 		e := fail.Newf(CodeUnavailable, "the log of the server says more", "no checkpoint was made")
 		e.Err = err

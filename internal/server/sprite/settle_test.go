@@ -257,7 +257,7 @@ func TestPoolBesideWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := &movers{mute: true}
 		rt.err = errors.New("not yet") // the pool tries again after 30 s
-		h := start(t, &sprite.Host{Runtime: rt, Pool: 1})
+		h := start(t, &sprite.Host{Runtime: rt, Pool: []sprite.PoolPart{{Image: sprites.HostBase, Size: 1}}})
 		pass(time.Second)
 		rt.set(func() { rt.err = nil })
 		create(t, h, "paint")
@@ -269,8 +269,8 @@ func TestPoolBesideWhatHangs(t *testing.T) {
 			failed <- err
 		}()
 		pass(15 * time.Second)
-		if _, ready := h.PoolState(); ready != 1 || len(failed) > 0 {
-			t.Errorf("%d sandboxes in the pool", ready)
+		if pool := h.PoolState(); pool.Ready != 1 || len(failed) > 0 {
+			t.Errorf("the pool is %+v", *pool)
 		}
 		wantCode(t, "the checkpoint", <-failed, sprite.CodeUnavailable)
 	})

@@ -82,6 +82,9 @@ func (l *lifecycle) stopSprite(ctx context.Context, name string, sleep bool) err
 				if errors.Is(err, ErrDeletedOpen) {
 					return fail.Newf(CodeDeletedOpen, l.machines.deletedOpen(row.ID), "sprite %s stays awake: %v", name, err)
 				}
+				if errors.Is(err, ErrNetworks) {
+					return fail.Newf(CodeNetworks, l.machines.ownNetworks(row.ID), "sprite %s stays awake: %v", name, err)
+				}
 				if err != nil {
 					return fmt.Errorf("stop sprite %s: %w", name, err)
 				}
@@ -204,7 +207,10 @@ func (l *lifecycle) hibernate(sb Hibernator) error {
 	ctx, cancel := context.WithTimeout(l.tasks.lasting(), hibernateLimit)
 	defer cancel()
 	err := sb.Hibernate(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrNetworks): // an idle sprite is asked again and again, and is paused all the while
+		l.logger.Info("the memory of a sandbox can't be kept; it does not sleep", "why", err)
+	case err != nil:
 		l.logger.Error("keeping the memory of a sandbox that sleeps; it stays awake", "err", err)
 	}
 	return err

@@ -48,6 +48,9 @@ func (h *Host) SuspendAll(ctx context.Context) (asleep int, awake []string) {
 			short = append(short, shortMachine{m, lacks})
 		} else if err != nil {
 			awake = append(awake, m.name)
+			if errors.Is(err, ErrNetworks) {
+				noteNotKept(h, m, err)
+			}
 		}
 	})
 	slices.SortFunc(short, func(a, b shortMachine) int { return cmp.Compare(a.lacks.Needed, b.lacks.Needed) })
@@ -58,7 +61,7 @@ func (h *Host) SuspendAll(ctx context.Context) (asleep int, awake []string) {
 		}
 		if err != nil {
 			awake = append(awake, s.machine.name)
-			noteNotKept(h, s)
+			noteNotKept(h, s.machine, s.lacks)
 		}
 	}
 	return asleep, awake
@@ -74,8 +77,8 @@ type shortMachine struct {
 const notKept = "its sandbox ended with the server, and its memory was not kept: "
 
 // noteNotKept notes why a memory is not kept, for the next server.
-func noteNotKept(h *Host, s shortMachine) {
-	h.rows.note(s.machine.id, func(row *store.Sprite) { row.Lost = notKept + s.lacks.Error() })
+func noteNotKept(h *Host, m *machine, why error) {
+	h.rows.note(m.id, func(row *store.Sprite) { row.Lost = notKept + why.Error() })
 }
 
 // atOnce calls do for each of some things, for so many at once, not counting those that take

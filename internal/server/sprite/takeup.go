@@ -17,7 +17,12 @@ func (t *takeover) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 	case row.Deleting || row.Owner == store.PoolOwner || row.Owner == store.BuildOwner:
 		m := t.machines.of(row)
 		m.condemn(sb)
+		ended := make(chan struct{})
+		if row.Owner == store.BuildOwner {
+			t.builds = append(t.builds, ended)
+		}
 		t.tasks.more(func() {
+			defer close(ended)
 			if err := t.lives.destroy(m); err != nil {
 				t.logger.Error("finishing a delete", "sprite", row.Name, "err", err)
 			}

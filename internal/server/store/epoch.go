@@ -178,11 +178,18 @@ func (db *database) checkEpoch(ctx context.Context, accept bool) (forward int64,
 	return 0, nil
 }
 
-// Check returns the error that Open would give of a file that is older than its folder, or
-// that has another one's log: an OlderError or a ForeignLogError. It changes nothing, and is
-// only of use while nobody has the store open. A file that can't be read without its log
-// is not judged.
+// Check returns the error that Open would give of a file that is older than its folder, that
+// has another one's log, or that has not its key: an OlderError, a ForeignLogError or a
+// KeyError. It changes nothing, and is only of use while nobody has the store open. A file
+// that can't be read without its log is not judged.
 func Check(ctx context.Context, path string) error {
+	if err := checkAge(ctx, path); err != nil {
+		return err
+	}
+	return checkKey(ctx, path)
+}
+
+func checkAge(ctx context.Context, path string) error {
 	if err := checkLog(ctx, path); err != nil {
 		return err
 	}

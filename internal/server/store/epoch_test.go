@@ -121,7 +121,7 @@ func TestStoreBeforeEpochs(t *testing.T) {
 	migrations = all[:9]
 	db, err := sql.Open("sqlite", dsn(path, "immediate"))
 	must(t, err)
-	err = migrate(t.Context(), db)
+	err = (&database{path: path, write: db}).migrate(t.Context(), false)
 	migrations = all
 	must(t, errors.Join(err, db.Close()))
 	copyStore(t, path, backup)
@@ -210,7 +210,7 @@ func TestEpochKilled(t *testing.T) {
 				}
 				must(t, s.Close())
 				copyStore(t, path, backup)
-				killAt(t, point, path, reached)
+				killAt(t, "TestEpochKilled", epochChild, point, path, reached)
 
 				must(t, Check(t.Context(), path))
 				for range 2 {
@@ -233,11 +233,12 @@ func TestEpochKilled(t *testing.T) {
 	}
 }
 
-// killAt has a child change a store, and kills it at a point.
-func killAt(t *testing.T, point fault.Point, path, reached string) {
+// killAt has a child, which is a test that finds a variable, change a store, and kills it at a
+// point.
+func killAt(t *testing.T, test, variable string, point fault.Point, path, reached string) {
 	t.Helper()
-	child := exec.Command(os.Args[0], "-test.run=^TestEpochKilled$")
-	child.Env = append(os.Environ(), epochChild+"="+path, fault.Variable+"="+string(point)+"="+reached)
+	child := exec.Command(os.Args[0], "-test.run=^"+test+"$")
+	child.Env = append(os.Environ(), variable+"="+path, fault.Variable+"="+string(point)+"="+reached)
 	var out bytes.Buffer
 	child.Stdout, child.Stderr = &out, &out
 	must(t, child.Start())

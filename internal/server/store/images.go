@@ -20,7 +20,10 @@ type Image struct {
 }
 
 // Images are the images that the server has, and their names.
-type Images struct{ db *database }
+type Images struct {
+	db *database
+	watchers
+}
 
 const imageColumns = `digest, doc, created_at, pulled_at, (SELECT json_group_array(n.name) FROM image_names n WHERE n.digest = images.digest)`
 
@@ -53,6 +56,7 @@ func (t *Images) Put(ctx context.Context, in Image) error {
 	if err != nil {
 		return fmt.Errorf("store image %s: %w", in.Digest, err)
 	}
+	t.notify()
 	return nil
 }
 
@@ -91,6 +95,7 @@ func (t *Images) Unname(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("take the name %s from its image: %w", name, err)
 	}
+	t.notify()
 	return nil
 }
 
@@ -123,5 +128,6 @@ func (t *Images) Delete(ctx context.Context, digest string) error {
 	if err != nil {
 		return fmt.Errorf("delete image %s: %w", digest, err)
 	}
+	t.notify()
 	return nil
 }

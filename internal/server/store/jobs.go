@@ -25,7 +25,8 @@ var (
 // Jobs are the jobs and their events. Job.LastSeq is the store's own: it is the
 // number of the last event appended, whatever is written to it.
 type Jobs struct {
-	db *database
+	db      *database
+	secrets *Secrets // whose key seals the settings
 
 	mu       sync.Mutex
 	watchers map[string]map[chan struct{}]struct{} // by job
@@ -55,8 +56,21 @@ func place(backend, sprite string) string {
 	return backend + "/" + sprite
 }
 
+// jobSeal begins the name that a job's settings are sealed under. No secret's name has a
+// colon.
+const jobSeal = "job:"
+
+// A NoSecretError says that a job refers to a secret that is not there.
+type NoSecretError struct{ Name string }
+
+func (e *NoSecretError) Error() string { return "there is no secret " + e.Name }
+
+// ErrForgotten says that the settings of a job were sealed with a key that was lost.
+var ErrForgotten = errors.New("its settings were sealed with a key that was lost")
+
 // Create adds a job and a snapshot of its settings, which is JSON of the caller's
-// choice and never changes. An ID that is taken is ErrExists.
+// choice and never changes. It is kept as secrets are. An ID that is taken is ErrExists. If
+// one of the job's secrets is not there, it is a NoSecretError.
 func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessage) error {
 	if job.CreatedAt.IsZero() {
 		job.CreatedAt = now()
@@ -69,17 +83,32 @@ func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessag
 		settings = json.RawMessage("null")
 	}
 	err = j.db.update(ctx, func(tx *sql.Tx) error {
+		for _, name := range job.Secrets {
+			if there, err := hasSecret(ctx, tx, name); err != nil {
+				return err
+			} else if !there {
+				return &NoSecretError{name}
+			}
+		}
+		key, err := j.secrets.keyFor(ctx, tx)
+		if err != nil {
+			return err
+		}
 		res, err := tx.ExecContext(ctx,
-			`INSERT INTO jobs (id, state, sprite, created_at, doc, settings) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
-			job.ID, job.State, place(job.Backend, job.Sprite), micros(job.CreatedAt), string(doc), string(settings))
+			`INSERT INTO jobs (id, state, sprite, created_at, doc, sealed) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+			job.ID, job.State, place(job.Backend, job.Sprite), micros(job.CreatedAt), string(doc), seal(key, jobSeal+job.ID, settings))
 		if err = exactlyOne(res, err); errors.Is(err, ErrNotFound) {
 			err = ErrExists
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return queueJob(ctx, tx, cove.Job{}, job)
 	})
 	if err != nil {
 		return fmt.Errorf("store job %s: %w", job.ID, err)
 	}
+	j.db.told()
 	return nil
 }
 
@@ -96,12 +125,20 @@ func getJob(ctx context.Context, q querier, id string) (cove.Job, error) {
 	return job, nil
 }
 
-// Settings returns the snapshot that Create was given.
+// Settings returns the snapshot that Create was given. One that was given up with its key
+// is ErrForgotten; one that does not open is ErrKey.
 func (j *Jobs) Settings(ctx context.Context, id string) (json.RawMessage, error) {
+	var sealed []byte
+	err := notFound(j.db.read.QueryRowContext(ctx, "SELECT sealed FROM jobs WHERE id = ?", id).Scan(&sealed))
+	if err == nil && sealed == nil {
+		err = ErrForgotten
+	}
 	var settings []byte
-	err := j.db.read.QueryRowContext(ctx, "SELECT settings FROM jobs WHERE id = ?", id).Scan(&settings)
+	if err == nil {
+		settings, err = j.secrets.unsealed(jobSeal+id, sealed)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("settings of job %s: %w", id, notFound(err))
+		return nil, fmt.Errorf("settings of job %s: %w", id, err)
 	}
 	return settings, nil
 }
@@ -200,19 +237,28 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 		if err != nil {
 			return err
 		}
-		created := job.CreatedAt
+		was := job
 		if err := f(&job); err != nil {
 			return err
 		}
-		job.ID, job.CreatedAt = id, created
+		job.ID, job.CreatedAt = id, was.CreatedAt
+		if job.State.Terminal() && !was.State.Terminal() {
+			if err := endSteps(ctx, tx, id, job); err != nil {
+				return err
+			}
+		}
 		doc, err := json.Marshal(job)
 		if err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, "UPDATE jobs SET state = ?, sprite = ?, doc = ? WHERE id = ?", job.State, place(job.Backend, job.Sprite), string(doc), id)
-		return err
+		if err != nil {
+			return err
+		}
+		return queueJob(ctx, tx, was, job)
 	})
 	if err == nil {
+		j.db.told()
 		j.notify(id)
 	}
 	return err
@@ -255,6 +301,7 @@ func appendEvents(ctx context.Context, tx *sql.Tx, id string, events []cove.JobE
 		return err
 	}
 	defer func() { _ = insert.Close() }()
+	var added []cove.JobEvent
 	for _, e := range events {
 		if e.Seq <= last && e.Seq > 0 {
 			continue
@@ -269,10 +316,12 @@ func appendEvents(ctx context.Context, tx *sql.Tx, id string, events []cove.JobE
 		if _, err := insert.ExecContext(ctx, id, e.Seq, string(doc)); err != nil {
 			return err
 		}
-		last = e.Seq
+		last, added = e.Seq, append(added, e)
 	}
-	_, err = tx.ExecContext(ctx, "UPDATE jobs SET last_seq = ? WHERE id = ?", last, id)
-	return err
+	if _, err := tx.ExecContext(ctx, "UPDATE jobs SET last_seq = ? WHERE id = ?", last, id); err != nil {
+		return err
+	}
+	return foldSteps(ctx, tx, id, added)
 }
 
 // Events returns up to limit of a job's events, from number from on, in order. A

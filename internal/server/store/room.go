@@ -87,3 +87,12 @@ func voidLog(path string) error {
 	_, err = f.WriteAt(make([]byte, walHeader), 0)
 	return errors.Join(err, f.Sync(), f.Close())
 }
+
+// emptyLog removes all that a log has, of a database that is closed and has it.
+func emptyLog(path string) error {
+	f, err := os.OpenFile(path+"-wal", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -5,6 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/fault"
 )
 
 // migrations bring a database from version i to i+1; the version is SQLite's own
@@ -167,32 +172,92 @@ var migrations = []string{
 		used_at    INTEGER NOT NULL
 	) STRICT, WITHOUT ROWID;
 	CREATE INDEX build_steps_by_image ON build_steps (image);`,
+	`CREATE TABLE job_steps (
+		job TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+		key TEXT NOT NULL, -- cove.StepKey
+		doc TEXT NOT NULL, -- cove.Step
+		PRIMARY KEY (job, key)
+	) STRICT, WITHOUT ROWID;
+	CREATE TABLE profiles (
+		name       TEXT PRIMARY KEY,
+		revision   INTEGER NOT NULL,
+		doc        TEXT NOT NULL, -- cove.ProfileSettings
+		created_at INTEGER NOT NULL,
+		updated_at INTEGER NOT NULL
+	) STRICT, WITHOUT ROWID;`,
+	`CREATE TABLE webhooks (
+		name       TEXT PRIMARY KEY,
+		url        TEXT NOT NULL,
+		events     TEXT NOT NULL, -- JSON array
+		secret     TEXT NOT NULL, -- the name of one of secrets
+		private    INTEGER NOT NULL,
+		created_at INTEGER NOT NULL,
+		updated_at INTEGER NOT NULL
+	) STRICT;
+	CREATE TABLE webhook_deliveries (
+		seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+		webhook    TEXT NOT NULL REFERENCES webhooks (name) ON DELETE CASCADE,
+		event      TEXT NOT NULL,
+		type       TEXT NOT NULL,
+		state      TEXT NOT NULL, -- pending, delivered, failed, dropped
+		body       TEXT NOT NULL, -- '': it is pending no more
+		attempts   INTEGER NOT NULL DEFAULT 0,
+		status     INTEGER NOT NULL DEFAULT 0,
+		error      TEXT NOT NULL DEFAULT '',
+		created_at INTEGER NOT NULL,
+		next_at    INTEGER,
+		done_at    INTEGER
+	) STRICT;
+	CREATE INDEX webhook_deliveries_by_webhook ON webhook_deliveries (webhook, state, seq);`,
+	sealedMigration,
+	`ALTER TABLE jobs DROP COLUMN settings;`,
+	rewrittenMigration,
 }
 
+const (
+	// sealedMigration seals the settings of jobs, which were in plain text: see seal.go.
+	sealedMigration = `ALTER TABLE jobs ADD COLUMN sealed BLOB; -- the request's snapshot, sealed as secrets are; NULL: it was given up`
+
+	// rewrittenMigration takes from the file what rows had that are not there any more.
+	rewrittenMigration = `SELECT 1; -- the file is another one: see database.rewrite`
+)
+
 // migrate runs the migrations that the database has not seen, each in a
-// transaction together with the new version.
-func migrate(ctx context.Context, db *sql.DB) error {
+// transaction together with the new version. With forget, it gives up what the key does not
+// open.
+func (db *database) migrate(ctx context.Context, forget bool) error {
 	var version int
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+	if err := db.write.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
 		return err
 	}
+	made := version == 0
 	if version > len(migrations) {
 		return fmt.Errorf("it was written by a later cove (schema %d, this one knows %d): install that version, or use another data folder", version, len(migrations))
 	}
 	for ; version < len(migrations); version++ {
-		if err := step(ctx, db, version); err != nil {
+		err := error(nil)
+		if migrations[version] == rewrittenMigration && !made {
+			err = db.rewrite(ctx)
+		}
+		if err == nil {
+			err = db.step(ctx, version, forget)
+		}
+		if err != nil {
 			return fmt.Errorf("bring schema %d to %d: %w", version, version+1, err)
 		}
 	}
 	return nil
 }
 
-func step(ctx context.Context, db *sql.DB, version int) error {
-	tx, err := db.BeginTx(ctx, nil)
+func (db *database) step(ctx context.Context, version int, forget bool) error {
+	tx, err := db.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, migrations[version])
+	if err == nil && migrations[version] == sealedMigration {
+		err = db.sealSettings(ctx, tx, forget)
+	}
 	if err == nil {
 		_, err = tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", version+1))
 	}
@@ -200,4 +265,78 @@ func step(ctx context.Context, db *sql.DB, version int) error {
 		return errors.Join(err, tx.Rollback())
 	}
 	return tx.Commit()
+}
+
+// sealSettings seals the settings of all jobs. Without their key, it is ErrKey.
+func (db *database) sealSettings(ctx context.Context, tx *sql.Tx, forget bool) error {
+	secrets := &Secrets{path: db.key}
+	if forget {
+		if err := secrets.forget(ctx, tx); err != nil {
+			return err
+		}
+	}
+	ids, err := collect(ctx, tx, func(row scanner) (id string, err error) {
+		err = row.Scan(&id)
+		return id, err
+	}, "SELECT id FROM jobs")
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	key, err := secrets.keyFor(ctx, tx)
+	for _, id := range ids {
+		var settings []byte
+		if err == nil {
+			err = tx.QueryRowContext(ctx, "SELECT settings FROM jobs WHERE id = ?", id).Scan(&settings)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE jobs SET sealed = ?, settings = '' WHERE id = ?", seal(key, jobSeal+id, settings), id)
+	}
+	return err
+}
+
+// rewrite puts a file in the database's place that has its rows, and nothing of those that
+// were changed or deleted: neither in free pages, nor in the log. If the process is killed,
+// it is done anew. Other connections than db.write must not be there.
+func (db *database) rewrite(ctx context.Context) error {
+	fault.Reach(fault.SettingsSealed)
+	path, err := filepath.EvalSymlinks(db.path) // the owner may have put it elsewhere
+	if err != nil {
+		return err
+	}
+	next := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"-next")
+	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(next, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := db.write.ExecContext(ctx, "VACUUM INTO ?", next); err != nil {
+		return errors.Join(err, os.Remove(next)) // on a full disk, its room is needed
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if !logApplied(db.write) {
+		return errors.New("the log could not be applied")
+	}
+	if err := db.write.Close(); err != nil {
+		return err
+	}
+	if err := emptyLog(path); err != nil {
+		return err
+	}
+	fault.Reach(fault.StoreCopied)
+	if err := os.Rename(next, path); err != nil {
+		return err
+	}
+	if err := atomicfile.SyncFolder(filepath.Dir(path)); err != nil {
+		return err
+	}
+	fault.Reach(fault.StoreReplaced)
+	db.openWrite()
+	return nil
 }

@@ -9,10 +9,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/private"
 )
 
 // ErrKey says that the key of the secrets is missing, damaged, or not theirs.
@@ -44,7 +46,7 @@ func readKey(path string) (cipher.AEAD, error) {
 		return nil, err
 	}
 	if len(key) != keySize {
-		return nil, fmt.Errorf("%w: %s has not the %d bytes of a key; put the right one back", ErrKey, path, keySize)
+		return nil, fmt.Errorf("%w: %s has not the %d bytes of a key", ErrKey, path, keySize)
 	}
 	return newSeal(key)
 }
@@ -92,10 +94,29 @@ func unseal(key cipher.AEAD, name string, sealed []byte) ([]byte, error) {
 	return key.Open(nil, sealed[:n], sealed[n:], []byte(sealVersion+name))
 }
 
-// missingKey says what to do about a key that is gone while secrets are there.
-func missingKey(path string, err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: %s is gone; put it back, or remove the secrets (cove secret list; cove secret rm NAME) and set them anew", ErrKey, path)
+// keyProblem says what is the matter with a key that could not be read. It is ErrKey.
+func keyProblem(path string, err error) error {
+	switch {
+	case errors.Is(err, ErrKey):
+		return err
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: %s is gone", ErrKey, path)
 	}
-	return err
+	return fmt.Errorf("%w: %w", ErrKey, err)
+}
+
+// A KeyError says that a store was not opened because its key is missing, damaged, or not
+// the one that its rows were sealed with. It is ErrKey.
+type KeyError struct {
+	Dir string
+	Err error
+}
+
+func (e *KeyError) Error() string { return e.Err.Error() }
+
+// Unwrap tells a person what to do, too.
+func (e *KeyError) Unwrap() []error {
+	return []error{e.Err, &private.RefusedError{Dir: e.Dir, Why: "has not the key of its secrets", Hint: fmt.Sprintf(
+		"put the right %[1]s back; or, if it is lost, move away what is there in its place, and give up what was sealed with it: cove serve --data %[2]s --forget-sealed",
+		filepath.Join(e.Dir, KeyFile), e.Dir)}}
 }

@@ -58,8 +58,8 @@ func TestSecrets(t *testing.T) {
 	if v, err := s.Secrets.Value(ctx, "other"); !errors.Is(err, ErrKey) {
 		t.Errorf("a value that was moved: got %q, %v", v, err)
 	}
-	must(t, s.Secrets.Delete(ctx, "other"))
-	if err := s.Secrets.Delete(ctx, "other"); !errors.Is(err, ErrNotFound) {
+	must(t, s.Secrets.Delete(ctx, "other", false))
+	if err := s.Secrets.Delete(ctx, "other", false); !errors.Is(err, ErrNotFound) {
 		t.Errorf("deleted twice: got %v", err)
 	}
 }
@@ -106,7 +106,7 @@ func TestSecretKey(t *testing.T) {
 		t.Errorf("with the key back: got %q, %v", got, err)
 	}
 	// Without secrets, a new key harms nobody.
-	must(t, s.Secrets.Delete(ctx, "a"))
+	must(t, s.Secrets.Delete(ctx, "a", false))
 	must(t, os.Remove(key))
 	must(t, s.Secrets.Set(ctx, "a", "again"))
 }

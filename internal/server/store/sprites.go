@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -50,9 +50,7 @@ const ServersOwn = -1
 // Sprites are the server's sprites.
 type Sprites struct {
 	db *database
-
-	mu       sync.Mutex
-	watchers map[chan struct{}]struct{}
+	watchers
 }
 
 const spriteColumns = `id, name, machine_id, base, include, env, config, labels, url_settings, idle_seconds,
@@ -97,6 +95,52 @@ func (s Sprite) values() ([]any, error) {
 		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5], s.Layer, s.Source, texts[6], texts[7], s.Hibernate, texts[8], s.Lost}, nil
 }
 
+// Organization is the one that all sprites of a server belong to.
+const Organization = "local"
+
+// Info describes a sprite as far as the store knows it: neither its URL, nor what only its
+// sandbox tells. Of one that runs, it says that it is cold.
+func (s Sprite) Info() sprites.Info {
+	info := sprites.Info{
+		ID:           s.ID,
+		Name:         s.Name,
+		Organization: Organization,
+		URLSettings:  s.URL,
+		Status:       sprites.StatusCold,
+		Labels:       s.Labels,
+		Environment:  s.Env,
+		CreatedAt:    s.CreatedAt,
+		UpdatedAt:    s.UpdatedAt.UTC(),
+		Cove: &sprites.Details{
+			Base:        s.Base,
+			Include:     s.Include,
+			Incarnation: s.Incarnation,
+			Owner:       s.Owner,
+			Removing:    s.Deleting,
+			LastError:   s.LastError,
+		},
+	}
+	if info.Labels == nil {
+		info.Labels = []string{}
+	}
+	if s.Config != (sprites.Config{}) {
+		info.Config = &s.Config
+	}
+	if !s.LastRunning.IsZero() {
+		info.LastRunning = &s.LastRunning
+	}
+	if s.Retention != (sprites.Retention{}) {
+		info.Cove.Retention = &s.Retention
+	}
+	if !s.LeaseUntil.IsZero() {
+		info.Cove.LeaseUntil = &s.LeaseUntil
+	}
+	if s.Status == sprites.StatusWarm {
+		info.Status = s.Status
+	}
+	return info
+}
+
 // Create adds a sprite, with a new layer for its disk on top of s.Layer, or of the
 // base where that is empty, and sets Layer and its times. A name or ID that is taken
 // is ErrExists, a layer that is not there ErrNotFound, a base that is no image of Images, nor
@@ -125,6 +169,9 @@ func (t *Sprites) Create(ctx context.Context, s *Sprite) error {
 		if _, err = tx.ExecContext(ctx, "INSERT INTO sprites ("+spriteColumns+") VALUES "+spriteValues, values...); err != nil {
 			return err
 		}
+		if err := queueSprite(ctx, tx, cove.EventSpriteCreated, *s); err != nil {
+			return err
+		}
 		return reprieve(ctx, tx, s.ID)
 	})
 	if err != nil {
@@ -139,7 +186,7 @@ const PoolOwner = "pool"
 
 // Take makes the sprite of the pool whose ID s has the sprite s, and sets Layer,
 // Incarnation and its times. A name that is taken is ErrExists, a sprite that is not the
-// pool's ErrNotFound.
+// pool's, or is over another base, ErrNotFound.
 func (t *Sprites) Take(ctx context.Context, s *Sprite) error {
 	s.CreatedAt = now()
 	s.UpdatedAt = s.CreatedAt
@@ -151,7 +198,7 @@ func (t *Sprites) Take(ctx context.Context, s *Sprite) error {
 		if taken {
 			return ErrExists
 		}
-		err := tx.QueryRowContext(ctx, "SELECT layer, incarnation FROM sprites WHERE id = ? AND owner = ? AND deleting = 0", s.ID, PoolOwner).Scan(&s.Layer, &s.Incarnation)
+		err := tx.QueryRowContext(ctx, "SELECT layer, incarnation FROM sprites WHERE id = ? AND owner = ? AND base = ? AND deleting = 0", s.ID, PoolOwner, s.Base).Scan(&s.Layer, &s.Incarnation)
 		if err != nil {
 			return notFound(err)
 		}
@@ -160,7 +207,10 @@ func (t *Sprites) Take(ctx context.Context, s *Sprite) error {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, "UPDATE sprites SET ("+spriteColumns+") = "+spriteValues+" WHERE id = ?", append(values, s.ID)...)
-		return err
+		if err != nil {
+			return err
+		}
+		return queueSprite(ctx, tx, cove.EventSpriteCreated, *s)
 	})
 	if err != nil {
 		return fmt.Errorf("store sprite %s: %w", s.Name, err)
@@ -277,7 +327,10 @@ func (t *Sprites) Update(ctx context.Context, id string, f func(*Sprite) error) 
 			return err
 		}
 		_, err = tx.ExecContext(ctx, "UPDATE sprites SET ("+spriteColumns+") = "+spriteValues+" WHERE id = ?", append(values, id)...)
-		return err
+		if err != nil || !failed(fixed, s) {
+			return err
+		}
+		return queueSprite(ctx, tx, cove.EventSpriteFailed, s)
 	})
 	if err != nil {
 		return Sprite{}, fmt.Errorf("update sprite %s: %w", id, err)
@@ -314,6 +367,13 @@ func (t *Sprites) Reached(ctx context.Context, id string, incarnation int64) err
 // Delete forgets a sprite, and that connectors were granted to it.
 func (t *Sprites) Delete(ctx context.Context, id string) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		s, err := scanSprite(tx.QueryRowContext(ctx, "SELECT "+spriteColumns+" FROM sprites WHERE id = ?", id))
+		if err == nil {
+			err = queueSprite(ctx, tx, cove.EventSpriteDeleted, s)
+		}
+		if err != nil {
+			return notFound(err)
+		}
 		if _, err := tx.ExecContext(ctx, "DELETE FROM connector_grants WHERE sprite = (SELECT name FROM sprites WHERE id = ?)", id); err != nil {
 			return err
 		}
@@ -329,30 +389,7 @@ func (t *Sprites) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// Watch returns a channel that gets a value after a sprite was created, updated
-// or deleted. Changes that nobody has received yet are one value. cancel ends it.
-func (t *Sprites) Watch() (changed <-chan struct{}, cancel func()) {
-	c := make(chan struct{}, 1)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.watchers == nil {
-		t.watchers = map[chan struct{}]struct{}{}
-	}
-	t.watchers[c] = struct{}{}
-	return c, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.watchers, c)
-	}
-}
-
 func (t *Sprites) notify() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for c := range t.watchers {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
+	t.db.told()
+	t.watchers.notify()
 }

@@ -48,7 +48,9 @@ type Store struct {
 	Installs   *Installs
 	Images     *Images
 	Builds     *Builds
+	Profiles   *Profiles
 	Epoch      *Epoch
+	Webhooks   *Webhooks
 
 	db *database
 }
@@ -57,24 +59,36 @@ type Store struct {
 // brings it to this version's schema. A file of a later version is refused, and so is
 // one that is older than the folder that it is in, by an OlderError, or that has another
 // one's log beside it, by a ForeignLogError: none of them is changed.
-func Open(ctx context.Context, path string) (*Store, error) { return openStore(ctx, path, false) }
+//
+// If something is sealed, the key must be there, and be the one that it was sealed with. Else
+// it is a KeyError.
+func Open(ctx context.Context, path string) (*Store, error) { return Options{}.Open(ctx, path) }
 
 // OpenOlder is Open, but it accepts an older file, with its own log or none. Epoch.Older then says so.
-func OpenOlder(ctx context.Context, path string) (*Store, error) { return openStore(ctx, path, true) }
+func OpenOlder(ctx context.Context, path string) (*Store, error) {
+	return Options{Older: true}.Open(ctx, path)
+}
 
-func openStore(ctx context.Context, path string, older bool) (*Store, error) {
-	db, err := openDatabase(ctx, path, older)
+// Options are ways to open a store that Open refuses.
+type Options struct {
+	Older        bool // see OpenOlder
+	ForgetSealed bool // give up what the key does not open: secrets, backends, and the settings of jobs
+}
+
+// Open is the function Open, with the options.
+func (o Options) Open(ctx context.Context, path string) (*Store, error) {
+	db, err := openDatabase(ctx, path, o)
 	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code()&0xff == sqlite3.SQLITE_BUSY {
 		return nil, &private.RefusedError{Dir: filepath.Dir(path), Why: "has a cove.db that another program has open", Hint: "end that program; see which one it is: fuser -v " + path}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the store %s: %w", path, diskError(err))
 	}
-	secrets := &Secrets{db: db, path: filepath.Join(filepath.Dir(path), KeyFile)}
+	secrets := &Secrets{db: db, path: db.key}
 	return &Store{
 		Sprites:    &Sprites{db: db},
 		Tokens:     &Tokens{db: db},
-		Jobs:       &Jobs{db: db},
+		Jobs:       &Jobs{db: db, secrets: secrets},
 		Secrets:    secrets,
 		Backends:   &Backends{db: db, secrets: secrets},
 		Connectors: &Connectors{db: db},
@@ -82,7 +96,9 @@ func openStore(ctx context.Context, path string, older bool) (*Store, error) {
 		Installs:   &Installs{db: db},
 		Images:     &Images{db: db},
 		Builds:     &Builds{db: db},
+		Profiles:   &Profiles{db: db},
 		Epoch:      &Epoch{db: db},
+		Webhooks:   &Webhooks{db: db},
 		db:         db,
 	}, nil
 }
@@ -94,15 +110,18 @@ func (s *Store) Close() error { return s.db.close() }
 // Go and not in SQLite's polling, and several for reading.
 type database struct {
 	path  string
+	key   string // the file with the key of the secrets
 	read  *sql.DB
 	write *sql.DB
 	epoch epochFile
+
+	events chan struct{} // see Webhooks.Changed
 }
 
 const readers = 4
 
-func openDatabase(ctx context.Context, path string, older bool) (*database, error) {
-	db := &database{path: path, epoch: epochFile{path: filepath.Join(filepath.Dir(path), EpochFile)}}
+func openDatabase(ctx context.Context, path string, opts Options) (*database, error) {
+	db := &database{path: path, events: make(chan struct{}, 1), key: filepath.Join(filepath.Dir(path), KeyFile), epoch: epochFile{path: filepath.Join(filepath.Dir(path), EpochFile)}}
 	err := makePrivate(path)
 	if err != nil {
 		return nil, err
@@ -110,14 +129,22 @@ func openDatabase(ctx context.Context, path string, older bool) (*database, erro
 	if err := checkLog(ctx, path); err != nil {
 		return nil, err
 	}
-	db.write = sql.OpenDB(connector(dsn(path, "immediate")))
-	db.write.SetMaxOpenConns(1)
-	forward, err := db.checkEpoch(ctx, older)
+	db.openWrite()
+	forward, err := db.checkEpoch(ctx, opts.Older)
 	if err == nil {
-		err = migrate(ctx, db.write)
+		err = db.migrate(ctx, opts.ForgetSealed)
+	}
+	if err == nil && !opts.ForgetSealed {
+		_, err = (&Secrets{path: db.key}).key(ctx, db.write)
 	}
 	if err == nil {
 		err = db.startEpoch(ctx, forward)
+	}
+	if err == nil && opts.ForgetSealed {
+		err = db.update(ctx, func(tx *sql.Tx) error { return (&Secrets{path: db.key}).forget(ctx, tx) })
+	}
+	if errors.Is(err, ErrKey) {
+		err = &KeyError{Dir: filepath.Dir(path), Err: err}
 	}
 	if err != nil {
 		return nil, errors.Join(err, db.epoch.close(), db.write.Close())
@@ -128,6 +155,12 @@ func openDatabase(ctx context.Context, path string, older bool) (*database, erro
 	db.read.SetMaxOpenConns(readers)
 	db.read.SetMaxIdleConns(readers)
 	return db, nil
+}
+
+// openWrite opens the connection for writing.
+func (db *database) openWrite() {
+	db.write = sql.OpenDB(connector(dsn(db.path, "immediate")))
+	db.write.SetMaxOpenConns(1)
 }
 
 // makePrivate makes the database file, so that SQLite does not do so by the umask, and

@@ -72,7 +72,7 @@ func TestMigrationIsAtomic(t *testing.T) {
 	defer db.Close()
 	defer func(m []string) { migrations = m }(migrations)
 	migrations = []string{"CREATE TABLE a (x TEXT)", "CREATE TABLE b (x TEXT); CREATE TABLE nonsense"}
-	if err := migrate(t.Context(), db); err == nil {
+	if err := (&database{write: db}).migrate(t.Context(), false); err == nil {
 		t.Fatal("a broken migration succeeded")
 	}
 	var version, tables int
@@ -227,8 +227,8 @@ func TestWatchSprites(t *testing.T) {
 	cancel()
 	must(t, s.Delete(ctx, "2"))
 	told("a delete after cancel", false)
-	if len(s.watchers) != 0 {
-		t.Errorf("%d watchers are left", len(s.watchers))
+	if len(s.all) != 0 {
+		t.Errorf("%d watchers are left", len(s.all))
 	}
 }
 
@@ -473,6 +473,10 @@ func TestTake(t *testing.T) {
 	taken := Sprite{ID: pooled.ID, Name: "other"}
 	if err := s.Sprites.Take(ctx, &taken); !errors.Is(err, ErrExists) {
 		t.Errorf("a name that is taken: %v", err)
+	}
+	taken = Sprite{ID: pooled.ID, Name: "paint", Base: "sha256:a"}
+	if err := s.Sprites.Take(ctx, &taken); !errors.Is(err, ErrNotFound) {
+		t.Errorf("over another base: %v", err)
 	}
 	taken = Sprite{ID: pooled.ID, Name: "paint", MachineID: "m", Env: map[string]string{"A": "b"}, Labels: []string{"x"}}
 	if err := s.Sprites.Take(ctx, &taken); err != nil || taken.Layer != pooled.Layer || taken.Incarnation != 1 {

@@ -89,17 +89,22 @@ func checkLog(ctx context.Context, path string) error {
 	return nil
 }
 
+// openWithoutLog opens a database file that is there, for reading it as it is.
+func openWithoutLog(path string) (*sql.DB, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	u := url.URL{Scheme: "file", Path: abs, RawQuery: "immutable=1&mode=ro"}
+	return sql.Open("sqlite", u.String())
+}
+
 // epochWithoutLog reads the epoch of a database file, and which page has it; 0: none.
 func epochWithoutLog(ctx context.Context, path string) (root uint32, epoch int64, err error) {
 	if info, err := os.Stat(path); errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
 		return 0, 0, nil
 	}
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return 0, 0, err
-	}
-	u := url.URL{Scheme: "file", Path: abs, RawQuery: "immutable=1&mode=ro"}
-	db, err := sql.Open("sqlite", u.String())
+	db, err := openWithoutLog(path)
 	if err != nil {
 		return 0, 0, err
 	}

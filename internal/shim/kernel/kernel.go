@@ -26,6 +26,10 @@ const Log = "kernel.log"
 // Kept is the file with the last report before that in Log.
 const Kept = Log + ".1"
 
+// OwnNetworks begins what a sandbox's kernel says if it refuses to be saved because programs are in
+// network namespaces of their own. A list of them follows, in which names are quoted.
+const OwnNetworks = "programs have networks of their own, which can't be saved"
+
 // maxReport is how much of a report is kept, from its beginning: the cause stands there, and
 // the stacks of all threads follow.
 const maxReport = 256 << 10

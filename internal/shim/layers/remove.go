@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,14 +17,17 @@ import (
 // does not stop its owner. Folders may be in each other as deep as they like: those
 // that are not empty are moved up before they are emptied. What an error leaves can be
 // removed again.
-func Remove(path string) error {
+func Remove(path string) error { return RemoveContext(context.Background(), path) }
+
+// RemoveContext is Remove, but it ends with ctx, and leaves what it has not deleted by then.
+func RemoveContext(ctx context.Context, path string) error {
 	for {
 		err := unix.Unlink(path)
 		if errors.Is(err, unix.EISDIR) {
 			err = unix.Rmdir(path)
 		}
 		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-			if err = empty(path); err == nil {
+			if err = empty(ctx, path); err == nil {
 				continue
 			}
 		}
@@ -41,25 +45,25 @@ type remover struct {
 	moved int
 }
 
-func empty(path string) (err error) {
+func empty(ctx context.Context, path string) (err error) {
 	top, err := openWritable(unix.AT_FDCWD, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, top.Close()) }()
 	r := remover{top: int(top.Fd())}
-	err = r.clear(top)
+	err = r.clear(ctx, top)
 	for len(r.full) > 0 && err == nil {
 		last := len(r.full) - 1
 		name := r.full[last]
 		r.full = r.full[:last]
-		err = r.remove(name)
+		err = r.remove(ctx, name)
 	}
 	return err
 }
 
 // remove removes a folder that is in the topmost one.
-func (r *remover) remove(name string) error {
+func (r *remover) remove(ctx context.Context, name string) error {
 	dir, err := openWritable(r.top, name)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
@@ -67,17 +71,20 @@ func (r *remover) remove(name string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.clear(dir), dir.Close()); err != nil {
+	if err := errors.Join(r.clear(ctx, dir), dir.Close()); err != nil {
 		return err
 	}
 	return pathError("remove", name, unix.Unlinkat(r.top, name, unix.AT_REMOVEDIR))
 }
 
 // clear removes what is in a folder, or moves it to the topmost one.
-func (r *remover) clear(dir *os.File) error {
+func (r *remover) clear(ctx context.Context, dir *os.File) error {
 	for {
 		names, err := dir.Readdirnames(1024)
 		for _, name := range names {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			if err := r.name(int(dir.Fd()), name); err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -28,6 +29,12 @@ func TestRemove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := RemoveContext(over, top); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that it ended", err)
+	}
+	read(t, filepath.Join(top, ".removed-0", "x"))
 	if err := Remove(top); err != nil {
 		t.Error(err)
 	}

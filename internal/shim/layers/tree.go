@@ -19,6 +19,15 @@ import (
 type tree struct {
 	dir string
 	fd  int
+
+	most int      // folders that stay open between calls
+	kept []folded // each in the one before, not always right in it
+}
+
+// folded is a folder that stays open.
+type folded struct {
+	path string
+	fd   int
 }
 
 func openTree(dir string) (*tree, error) {
@@ -29,7 +38,63 @@ func openTree(dir string) (*tree, error) {
 	return &tree{dir: dir, fd: fd}, nil
 }
 
-func (t *tree) close() error { return unix.Close(t.fd) }
+// has reports whether the folder is one, or what another is in.
+func (f folded) has(folder string) bool {
+	return strings.HasPrefix(folder, f.path) && (len(folder) == len(f.path) || folder[len(f.path)] == '/')
+}
+
+func (t *tree) close() error { return errors.Join(t.forget(0), unix.Close(t.fd)) }
+
+// forget closes the folders that stay open, but for the first ones.
+func (t *tree) forget(but int) (err error) {
+	for _, f := range t.kept[but:] {
+		err = errors.Join(err, unix.Close(f.fd))
+	}
+	t.kept = t.kept[:but]
+	return err
+}
+
+// near returns an open folder, and the rest of a path from there. If folders stay open, those right
+// above what is at the path do.
+func (t *tree) near(name string) (dir int, rest string, err error) {
+	if t.most == 0 {
+		return t.fd, name, nil
+	}
+	cut := strings.LastIndexByte(name, '/')
+	if cut < 0 {
+		return t.fd, name, nil
+	}
+	above := name[:cut]
+	shared := len(t.kept) // that the path is in
+	for shared > 0 && !t.kept[shared-1].has(above) {
+		shared--
+	}
+	if err := t.forget(shared); err != nil {
+		return -1, "", err
+	}
+	at, done := t.fd, 0
+	if shared > 0 {
+		at, done = t.kept[shared-1].fd, len(t.kept[shared-1].path)+1
+	}
+	var ends []int // of the last folders of above that are still to be opened
+	for end := len(above); end > done && len(ends) < t.most; end = strings.LastIndexByte(above[:end], '/') {
+		ends = append(ends, end)
+	}
+	for _, end := range slices.Backward(ends) {
+		if at, err = openBelow(at, above[done:end], unix.O_PATH|unix.O_DIRECTORY); err != nil {
+			return -1, "", err
+		}
+		done = end + 1
+		t.kept = append(t.kept, folded{above[:end], at})
+	}
+	if over := len(t.kept) - t.most; over > 0 {
+		for _, f := range t.kept[:over] {
+			err = errors.Join(err, unix.Close(f.fd))
+		}
+		t.kept = slices.Delete(t.kept, 0, over)
+	}
+	return at, name[cut+1:], err
+}
 
 // maxPath bounds a path in a tree, which may be longer than the kernel's, and how deep
 // folders can be in each other where they are gone through by paths.
@@ -42,8 +107,12 @@ var ErrPathTooLong = errors.New("the path is too long")
 func (t *tree) openat(name string, flags uint64) (int, error) {
 	err := ErrPathTooLong
 	if len(name) <= maxPath {
-		var fd int
-		if fd, err = openBelow(t.fd, name, flags); err == nil {
+		var dir, fd int
+		var rest string
+		if dir, rest, err = t.near(name); err == nil {
+			fd, err = openBelow(dir, rest, flags)
+		}
+		if err == nil {
 			return fd, nil
 		}
 	}

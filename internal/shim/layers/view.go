@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"slices"
 	"strings"
 )
@@ -56,6 +55,15 @@ func OpenView(base, chain []string, userXattr bool) (_ *View, err error) {
 	}
 	v.root.Stat, err = v.stat(v.root.places[0])
 	return v, err
+}
+
+// KeepOpen has folders on the way to what is looked up stay open. Then a walk through folders that
+// are deep in each other opens each of them only a few times. Nobody may change the layers any more.
+func (v *View) KeepOpen() {
+	const together = 64
+	for _, t := range v.trees {
+		t.most = max(2, together/len(v.trees))
+	}
 }
 
 // Close lets go of the layers.
@@ -161,7 +169,10 @@ func (v *View) in(l *lookup, at place) (*place, error) {
 	parts := l.parts()
 	for i, part := range parts {
 		last := i == len(parts)-1
-		at.path = path.Join(at.path, part)
+		if at.path != "" {
+			at.path += "/"
+		}
+		at.path += part
 		var st Stat
 		var opaque, redirect string
 		err := t.at(at.path, func(fd int) (err error) {

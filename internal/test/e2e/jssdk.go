@@ -15,7 +15,7 @@ import (
 
 // JSTests is where the tests of the JavaScript SDK are, seen from any package of
 // internal/e2e. Their package.json names
-// the SDK and a Node to run it, and the lock file has the digests of both.
+// the SDK, Playwright for Browse, and a Node to run them. The lock file has their digests.
 const JSTests = "../sprite/testdata/jssdk"
 
 // JSModules returns the folder node_modules with the packages of JSTests. It is

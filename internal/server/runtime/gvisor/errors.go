@@ -39,8 +39,11 @@ func (e elsewhereError) Error() string { return string(e) }
 
 func (e elsewhereError) Is(target error) bool { return target == errElsewhere || target == errGone }
 
-// deletedOpen is err, or what a Host knows for it.
-func deletedOpen(err error) error {
+// unsavable is err, or what a Host knows for it.
+func unsavable(err error) error {
+	if text, is := strings.CutPrefix(err.Error(), "shim: "+shim.ErrNetworks.Error()); is && errors.Is(err, shim.ErrNetworks) {
+		return fmt.Errorf("%w%s", sprite.ErrNetworks, text)
+	}
 	if text, is := strings.CutPrefix(err.Error(), "shim: "+shim.ErrDeleted.Error()); is && errors.Is(err, shim.ErrDeleted) {
 		return fmt.Errorf("%w%s", sprite.ErrDeletedOpen, text)
 	}

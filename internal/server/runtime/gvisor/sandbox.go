@@ -179,7 +179,7 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.
 	})
 	if err != nil {
 		s.awaitEnd(err)
-		return sprite.Pause{}, deletedOpen(err)
+		return sprite.Pause{}, unsavable(err)
 	}
 	s.setState(done.State)
 	return sprite.Pause{
@@ -239,7 +239,7 @@ func (s *sandbox) Hibernate(ctx context.Context) error {
 			if room, is := shim.RoomOf(err); is {
 				return &sprite.NoRoomError{Free: room.Free, Needed: room.Needed}
 			}
-			return deletedOpen(err)
+			return unsavable(err)
 		}
 	}
 	select {

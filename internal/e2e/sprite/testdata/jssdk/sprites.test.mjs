@@ -55,8 +55,9 @@ describe('sprites', { concurrency: 4 }, () => {
   });
 
   test('14 create: unknown settings are ignored', async () => {
-    const sprite = await create('js-unknown', { runtime: 'dev', config: { moon: 3 }, somethingNew: { a: 1 } });
+    const sprite = await create('js-unknown', { runtime: 'dev', waitForCapacity: true, config: { moon: 3 } });
     assert.equal(sprite.name, 'js-unknown');
+    await refused(create('js-new', { labels: [], somethingNew: { a: 1 } }), 400, 'bad_request'); // it is none of the protocol's
   });
 
   test('15 list: maxResults', async () => {

@@ -1,0 +1,432 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/sprites"
+)
+
+var profilePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+
+func newProfileCommand(inv *invocation) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "profile",
+		Short: "Keep settings of jobs on the server, for all who push",
+		Long: `A profile is a named set of settings for jobs: the agent and its model, the image, what the
+network lets through, variables, a setup script, limits, and how many of its jobs work at
+once. cove push --profile NAME takes from it what its own flags do not say. An administrator
+keeps profiles; who pushes needs no more than the right to begin jobs, and gets from a profile
+also what else would need the verb admin. Each change is a new revision; a job keeps the one
+that it was made with.
+
+A profile is written as TOML (cove profile show prints it so):
+
+  description = "Repairs what the nightly tests find"
+  agent = "claude"
+  timeout_seconds = 7200
+  max_jobs = 10
+  include = ["/opt/tools"]
+
+  [config]
+  image = "team:1"
+  ram_mb = 4096
+
+  [network_policy]
+  rules = [{ include = "agent" }, { domain = "registry.example.org", action = "allow" }]
+
+  [env]
+  CI = "1"
+
+  [setup_script]
+  name = "setup"
+  text = "make deps"
+
+  [author]
+  name = "Robot"
+  email = "robot@example.org"`,
+		Example: `  cove profile put nightly nightly.toml
+  cove profile list
+  cove push plan.md --profile nightly
+  cove profile edit nightly && cove profile apply nightly`,
+		Args: subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newProfileListCommand(inv), newProfileShowCommand(inv), newProfilePutCommand(inv), newProfileEditCommand(inv), newProfileApplyCommand(inv),
+		asksFirst(inv, newProfileRmCommand(inv), eachLost("the profile %s; its jobs go on")))
+	return cmd
+}
+
+// profileVerb makes the handler of a verb about one profile, given by its name.
+func profileVerb(inv *invocation, cmd *cobra.Command, run func(ctx context.Context, calls cove.Profiles, args []string) error) func(*cobra.Command, []string) error {
+	return verb(func(ctx context.Context, args []string) error {
+		if !profilePattern.MatchString(args[0]) {
+			return usagef(cmd, "%q can't be the name of a profile: it has lower-case letters, digits and hyphens", args[0])
+		}
+		c, err := inv.server.client(ctx)
+		if err != nil {
+			return err
+		}
+		return run(ctx, cove.Profiles{Client: c}, args)
+	})
+}
+
+func newProfileListCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the profiles",
+		Long:    `Lists the profiles, with how many jobs of each may work at once.`,
+		Example: `  cove profile list
+  cove profile list --json`,
+		Args: exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			c, err := inv.server.client(ctx)
+			if err != nil {
+				return err
+			}
+			list, err := cove.Profiles{Client: c}.List(ctx)
+			if err != nil {
+				return err
+			}
+			return inv.show(cove.ProfileList{Profiles: list}, func(w io.Writer) {
+				rows, now := [][]string{{"NAME", "REVISION", "AGENT", "AT ONCE", "CHANGED", "DESCRIPTION"}}, time.Now()
+				for _, p := range list {
+					most := "any"
+					if p.MaxJobs > 0 {
+						most = fmt.Sprint(p.MaxJobs)
+					}
+					rows = append(rows, []string{p.Name, fmt.Sprint(p.Revision), printable.Line(p.Agent), most, ago(p.UpdatedAt, now), printable.Line(p.Description)})
+				}
+				table(w, rows)
+			})
+		}),
+	}
+}
+
+func newProfileShowCommand(inv *invocation) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show NAME",
+		Short: "Print a profile, as cove profile put reads it",
+		Long: `Prints a profile as TOML, as cove profile put reads it. A token without the verb admin sees
+the names of its variables, and no values.`,
+		Example: `  cove profile show nightly
+  cove profile show nightly >nightly.toml`,
+		Args:              exactArgs("the profile's name"),
+		ValidArgsFunction: completeProfile(inv),
+	}
+	cmd.RunE = profileVerb(inv, cmd, func(ctx context.Context, calls cove.Profiles, args []string) error {
+		p, err := calls.Get(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		text, err := profileText(p)
+		if err != nil {
+			return err
+		}
+		return inv.show(p, func(w io.Writer) { fmt.Fprint(w, printable.Text(text)) })
+	})
+	return cmd
+}
+
+func newProfilePutCommand(inv *invocation) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "put NAME FILE",
+		Short: "Store a profile that a file describes",
+		Long: `Stores a profile, in place of one of the same name. FILE is TOML (see cove profile --help), or
+- for standard input. It is checked by what a job of it would be; a key that is missing is
+a warning only.`,
+		Example: `  cove profile put nightly nightly.toml
+  cove profile show nightly | sed 's/max_jobs = 10/max_jobs = 20/' | cove profile put nightly -`,
+		Args:              exactArgs("the profile's name", "its file"),
+		ValidArgsFunction: completeProfile(inv),
+	}
+	cmd.RunE = profileVerb(inv, cmd, func(ctx context.Context, calls cove.Profiles, args []string) error {
+		text, err := readProfile(inv, args[1])
+		if err != nil {
+			return err
+		}
+		settings, err := parseProfile(args[1], text)
+		if err != nil {
+			return err
+		}
+		put, err := calls.Put(ctx, args[0], 0, settings)
+		if err != nil {
+			return err
+		}
+		return showPut(inv, put)
+	})
+	return cmd
+}
+
+// maxProfile is more than a server takes.
+const maxProfile = 4 << 20
+
+func readProfile(inv *invocation, name string) ([]byte, error) {
+	in := inv.In
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("read the profile: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxProfile))
+	if err != nil {
+		return nil, fmt.Errorf("read the profile: %w", err)
+	}
+	return text, nil
+}
+
+func showPut(inv *invocation, put cove.ProfilePut) error {
+	for _, warning := range put.Warnings {
+		inv.say("warning: %s", printable.Lines(warning))
+	}
+	return inv.show(put, func(io.Writer) {
+		inv.say("Profile %s is stored, revision %d. Push with: cove push --profile %s PLAN", put.Name, put.Revision, put.Name)
+	})
+}
+
+// parseProfile reads TOML whose names are those of the API.
+func parseProfile(name string, text []byte) (cove.ProfileSettings, error) {
+	var settings cove.ProfileSettings
+	bad := func(err error) error {
+		return hinted(fmt.Errorf("%s is no profile: %w", printable.Name(name), err), "how one is written: cove profile --help")
+	}
+	var all map[string]any
+	if err := toml.Unmarshal(text, &all); err != nil {
+		if at, ok := errors.AsType[*toml.DecodeError](err); ok {
+			line, _ := at.Position()
+			err = fmt.Errorf("line %d: %s", line, strings.TrimPrefix(at.Error(), "toml: "))
+		}
+		return settings, bad(err)
+	}
+	doc, err := json.Marshal(all)
+	if err != nil {
+		return settings, bad(err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(doc))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&settings); err != nil {
+		return settings, bad(errors.New(strings.TrimPrefix(err.Error(), "json: ")))
+	}
+	return settings, nil
+}
+
+// profileText writes a profile as parseProfile reads it.
+func profileText(p cove.Profile) (string, error) {
+	doc, err := json.Marshal(p.ProfileSettings)
+	if err != nil {
+		return "", err
+	}
+	var all map[string]any
+	dec := json.NewDecoder(bytes.NewReader(doc))
+	dec.UseNumber()
+	if err := dec.Decode(&all); err != nil {
+		return "", err
+	}
+	text, err := toml.Marshal(tomlNumbers(all))
+	return string(text), err
+}
+
+// tomlNumbers turns JSON's numbers, wherever they are in v, into those of TOML.
+func tomlNumbers(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			v[key] = tomlNumbers(value)
+		}
+	case []any:
+		for i, value := range v {
+			v[i] = tomlNumbers(value)
+		}
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		f, _ := v.Float64() // what Go wrote, it reads
+		return f
+	}
+	return v
+}
+
+func newProfileEditCommand(inv *invocation) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "edit NAME",
+		Short: "Change a profile in your editor",
+		Long: `Opens a profile in your editor ($VISUAL, $EDITOR, or vi), and stores what is saved there. If
+somebody has changed it meanwhile, or it is refused, your text is kept in a file, which is
+named.`,
+		Example:           `  cove profile edit nightly`,
+		Args:              exactArgs("the profile's name"),
+		ValidArgsFunction: completeProfile(inv),
+	}
+	cmd.RunE = profileVerb(inv, cmd, func(ctx context.Context, calls cove.Profiles, args []string) error {
+		p, err := calls.Get(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		before, err := profileText(p)
+		if err != nil {
+			return err
+		}
+		dir, err := os.MkdirTemp("", "cove-profile-")
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(dir, args[0]+".toml")
+		if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
+			return err
+		}
+		put, err := editProfile(ctx, inv, calls, p, file, before)
+		if err != nil {
+			return hinted(err, "your text is in "+file+"; store it with: cove profile put "+args[0]+" "+printable.Word(file))
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+		if put.Name == "" {
+			inv.say("Nothing has changed.")
+			return nil
+		}
+		return showPut(inv, put)
+	})
+	return cmd
+}
+
+// editProfile has a file edited, and stores it. No name in the answer: nothing has changed.
+func editProfile(ctx context.Context, inv *invocation, calls cove.Profiles, p cove.Profile, file, before string) (cove.ProfilePut, error) {
+	editor := strings.Fields(os.Getenv("VISUAL"))
+	if len(editor) == 0 {
+		editor = strings.Fields(os.Getenv("EDITOR"))
+	}
+	if len(editor) == 0 {
+		editor = []string{"vi"}
+	}
+	cmd := exec.CommandContext(ctx, editor[0], append(editor[1:], file)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = inv.In, inv.Out, inv.Err
+	if err := cmd.Run(); err != nil {
+		return cove.ProfilePut{}, fmt.Errorf("the editor %s: %w", printable.Name(editor[0]), err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil || string(text) == before {
+		return cove.ProfilePut{}, err
+	}
+	settings, err := parseProfile(file, text)
+	if err != nil {
+		return cove.ProfilePut{}, err
+	}
+	return calls.Put(ctx, p.Name, p.Revision, settings)
+}
+
+func newProfileApplyCommand(inv *invocation) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "apply NAME",
+		Short: "Give running jobs of a profile its network policy of now",
+		Long: `Gives the jobs that an older revision of a profile has made, and that have not ended, the
+network policy that the profile has now. Nothing else of a job changes.`,
+		Example:           `  cove profile apply nightly`,
+		Args:              exactArgs("the profile's name"),
+		ValidArgsFunction: completeProfile(inv),
+	}
+	cmd.RunE = profileVerb(inv, cmd, func(ctx context.Context, calls cove.Profiles, args []string) error {
+		applied, err := calls.Apply(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		failed := 0
+		for _, job := range applied.Jobs {
+			if job.Error != "" {
+				failed++
+			}
+		}
+		if err := inv.show(applied, func(w io.Writer) {
+			for _, job := range applied.Jobs {
+				said := "has the policy now"
+				if job.Error != "" {
+					said = printable.Lines(job.Error)
+				}
+				fmt.Fprintf(w, "%s in %s: %s\n", printable.Line(job.Job), printable.Line(job.Sprite), said)
+			}
+			if len(applied.Jobs) == 0 {
+				inv.say("All its jobs that have not ended are of its present revision.")
+			}
+		}); err != nil {
+			return err
+		}
+		if failed > 0 {
+			return hinted(fmt.Errorf("%s of %d did not get it", countText(failed, "job"), len(applied.Jobs)), "try again: cove profile apply "+args[0])
+		}
+		return nil
+	})
+	return cmd
+}
+
+func newProfileRmCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm NAME...",
+		Short: "Delete profiles",
+		Long:  `Deletes profiles. Jobs that were made with one go on.`,
+		Example: `  cove profile rm nightly
+  cove profile rm nightly weekly`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef(cmd, "the profile's name is missing")
+			}
+			return nil
+		},
+		Annotations:       map[string]string{"several": "yes"},
+		ValidArgsFunction: completeProfile(inv),
+		RunE: verb(func(ctx context.Context, args []string) error {
+			c, err := inv.server.client(ctx)
+			if err != nil {
+				return err
+			}
+			return removeEach(ctx, inv, args, func(name string) error {
+				err := cove.Profiles{Client: c}.Delete(ctx, name)
+				if errors.Is(err, sprites.ErrNotFound) {
+					return hinted(err, "see which there are: cove profile list")
+				}
+				return err
+			})
+		}),
+	}
+}
+
+func completeProfile(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 1 && cmd.Name() == "put" {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		if len(args) > 0 && cmd.Annotations["several"] == "" {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return profileNames(inv, cmd, prefix)
+	}
+}
+
+// profileNames are the profiles that a prefix may become.
+func profileNames(inv *invocation, cmd *cobra.Command, prefix string) ([]string, cobra.ShellCompDirective) {
+	return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
+		list, err := cove.Profiles{Client: c}.List(ctx)
+		return candidates(list, err, prefix, func(p cove.Profile) (string, string, bool) {
+			return p.Name, p.Description, profilePattern.MatchString(p.Name)
+		})
+	})
+}

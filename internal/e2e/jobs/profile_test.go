@@ -1,0 +1,211 @@
+package jobs
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/e2e"
+)
+
+const shellPlan = "## One\n```sh\necho \"$GREETING\" >greeting\n```\n"
+
+const robotProfile = `description = "Greets"
+agent = "shell"
+timeout_seconds = 600
+
+[config]
+ram_mb = 700
+
+[network_policy]
+rules = [{ include = "none" }]
+
+[env]
+GREETING = "from the profile"
+
+[author]
+name = "Robot"
+email = "robot@example.org"
+`
+
+// TestProfile: a push by a profile has what that says, with flags over it; a token that may
+// begin jobs gets by it what it could not ask for.
+func TestProfile(t *testing.T) {
+	h := e2e.NewHost(t)
+	repo := h.Repository("repo", map[string]string{"plan.md": shellPlan})
+	h.Write("robot.toml", robotProfile)
+	h.Serve(nil)
+	h.Run(repo, "cove", "profile", "put", "robot", "../robot.toml")
+	if out := h.Run("", "cove", "profile", "list"); !strings.Contains(out, "robot") || !strings.Contains(out, "Greets") {
+		t.Errorf("list: %s", out)
+	}
+	job, sprite := h.Push(repo, "plan.md", "--profile", "robot")
+	h.Run(repo, "cove", "pull", job, "--wait=10m")
+	if got := h.Run(repo, "git", "log", "-1", "--format=%an <%ae>") + h.Run(repo, "cat", "greeting"); got != "Robot <robot@example.org>\nfrom the profile\n" {
+		t.Errorf("got %q", got)
+	}
+	j := h.Job(job)
+	if j.Profile != "robot" || j.ProfileRevision != 1 || j.TimeoutSec != 600 || h.Info(sprite).Config == nil || h.Info(sprite).Config.RAMMB != 700 {
+		t.Errorf("got %+v", j)
+	}
+	if out, code := h.Try(repo, "cove", "push", "plan.md", "--profile", "other"); code == 0 || !strings.Contains(out, "cove profile list") {
+		t.Errorf("no such profile: %d: %s", code, out)
+	}
+
+	// What is wrong is said when it is stored, and nothing is lost.
+	for text, want := range map[string]string{
+		"agent = 'nobody'": "nobody",
+		"max_jobs = -1":    "max_jobs",
+		"[network_policy]\nrules = [{ domain = 'a b', action = 'allow' }]": "a b",
+		"[network_policy]\nrules = [{ include = 'no-such' }]":              "no-such",
+		"agnet = 'shell'":    "agnet",
+		"[env]\n'A B' = '1'": "A B",
+	} {
+		h.Write("bad.toml", text)
+		if out, code := h.Try(repo, "cove", "profile", "put", "robot", "../bad.toml"); code == 0 || !strings.Contains(out, want) {
+			t.Errorf("%s: exited with %d: %s", text, code, out)
+		}
+	}
+	if out := h.Run("", "cove", "profile", "show", "robot"); !strings.Contains(out, "from the profile") {
+		t.Errorf("show: %s", out)
+	}
+	h.Write("keyless.toml", "agent = 'claude'\n")
+	if out, _ := h.Try(repo, "cove", "profile", "put", "keyless", "../keyless.toml"); !strings.Contains(out, "warning: ") || !strings.Contains(out, "cove secret set anthropic") {
+		t.Errorf("without a key: %s", out)
+	}
+
+	// An editor's change is another revision, unless it comes too late.
+	h.Write("edit.sh", "#!/bin/sh\nsed -i 's/Greets/Greets everybody/' \"$1\"\n")
+	h.Run("", "env", "EDITOR=sh "+h.Path("edit.sh"), "cove", "profile", "edit", "robot")
+	if out := h.Run("", "cove", "profile", "show", "robot", "--json"); !strings.Contains(out, `"revision": 2`) || !strings.Contains(out, "Greets everybody") {
+		t.Errorf("after the change: %s", out)
+	}
+	h.Write("late.sh", "#!/bin/sh\nsed 's/everybody/all/' \"$1\" | cove profile put robot -; sed -i 's/everybody/nobody/' \"$1\"\n")
+	out, code := h.Try("", "env", "EDITOR=sh "+h.Path("late.sh"), "cove", "profile", "edit", "robot")
+	_, kept, _ := strings.Cut(out, "your text is in ")
+	kept, _, _ = strings.Cut(kept, ";")
+	if code == 0 || !strings.Contains(out, "has changed since") || !strings.Contains(h.Run("", "cat", kept), "Greets nobody") {
+		t.Errorf("too late: %d: %s", code, out)
+	}
+	h.Run("", "rm", "-r", strings.TrimSuffix(kept, "/robot.toml"))
+
+	// Who may begin jobs sees no values, and changes nothing.
+	_, secret := h.Token("pusher", "--all", "--verbs", "read,write,exec")
+	asPusher := func(args ...string) (string, int) {
+		return h.Try(repo, "cove", append([]string{"--token", secret}, args...)...)
+	}
+	if out, code := asPusher("profile", "show", "robot"); code != 0 || strings.Contains(out, "from the profile") || !strings.Contains(out, "GREETING") {
+		t.Errorf("a pusher's look exited with %d: %s", code, out)
+	}
+	if out, code := asPusher("profile", "rm", "robot"); code == 0 {
+		t.Errorf("a pusher removed it: %s", out)
+	}
+	h.Run("", "cove", "profile", "rm", "robot", "keyless")
+}
+
+// TestProfileApply: the rules of a profile as it is now reach the jobs of an older revision.
+func TestProfileApply(t *testing.T) {
+	h := e2e.NewHost(t)
+	repo := h.Repository("repo", map[string]string{"plan.md": "## One\n```sh\nuntil test -e ~/go; do sleep 0.1; done\n```\n"})
+	h.Write("p.toml", robotProfile)
+	h.Serve(nil)
+	h.Run(repo, "cove", "profile", "put", "robot", "../p.toml")
+	job, sprite := h.Push(repo, "plan.md", "--profile", "robot")
+	if out, _ := h.Try("", "cove", "profile", "apply", "robot"); !strings.Contains(out, "present revision") {
+		t.Errorf("nothing to do: %s", out)
+	}
+	h.Write("p.toml", strings.Replace(robotProfile, `{ include = "none" }`, `{ domain = "example.org", action = "allow" }`, 1))
+	h.Run(repo, "cove", "profile", "put", "robot", "../p.toml")
+	if out := h.Run("", "cove", "policy", "show", "-s", sprite); strings.Contains(out, "example.org") {
+		t.Errorf("before: %s", out)
+	}
+	if out := h.Run("", "cove", "profile", "apply", "robot"); !strings.Contains(out, job) {
+		t.Errorf("apply: %s", out)
+	}
+	if out := h.Run("", "cove", "policy", "show", "-s", sprite); !strings.Contains(out, "example.org") {
+		t.Errorf("after: %s", out)
+	}
+	if j := h.Job(job); j.ProfileRevision != 2 {
+		t.Errorf("got %+v", j)
+	}
+	h.Sh(sprite, "touch ~/go")
+	h.Run("", "cove", "job", "wait", job)
+}
+
+// TestProfileTurns: no more jobs of a profile are at work than it says, the others get their
+// turn in the order in which they came, and a killed server loses and doubles none.
+func TestProfileTurns(t *testing.T) {
+	const jobs, atOnce = 7, 2
+	h := e2e.NewHost(t)
+	repo := h.Repository("repo", map[string]string{"plan.md": "## One\n```sh\nuntil test -e ~/go; do sleep 0.1; done\n```\n"})
+	h.Write("p.toml", fmt.Sprintf("agent = 'shell'\nmax_jobs = %d\n", atOnce))
+	h.Serve(nil)
+	h.Run(repo, "cove", "profile", "put", "few", "../p.toml")
+	list := func() []cove.Job {
+		t.Helper()
+		var all cove.JobList
+		if err := json.Unmarshal([]byte(h.Run("", "cove", "job", "list", "--json")), &all); err != nil {
+			t.Fatal(err)
+		}
+		slices.SortFunc(all.Jobs, func(a, b cove.Job) int { return a.CreatedAt.Compare(b.CreatedAt) })
+		return all.Jobs
+	}
+	var pushed []func() (string, error)
+	for range jobs {
+		_, wait := h.Background(repo, "cove", "push", "plan.md", "--profile", "few", "--json")
+		pushed = append(pushed, wait)
+	}
+	for done := 0; done < jobs; {
+		var working []string
+		e2e.Await(t, "the next jobs at work", func() bool {
+			working = nil
+			waiting := 0
+			for _, j := range list() {
+				if !j.State.Terminal() && j.TurnAt != nil {
+					waiting-- // it has not begun
+				}
+				switch {
+				case j.State == cove.JobRunning:
+					working, waiting = append(working, j.ID), waiting+1
+				case j.Place > 0:
+					if waiting++; waiting != j.Place {
+						return false // it has not been told yet
+					}
+				}
+			}
+			if len(working) > atOnce {
+				t.Fatalf("%d jobs are at work, %d may be", len(working), atOnce)
+			}
+			return len(working) == min(atOnce, jobs-done) && waiting == jobs-done-len(working)
+		})
+		if done == 0 || done == 4 {
+			h.EndServer(syscall.SIGKILL)
+			h.Run("", "cove", "server", "start")
+		}
+		for _, id := range working {
+			h.Sh("job-"+id, "touch ~/go")
+			h.Run("", "cove", "job", "wait", id)
+			done++
+		}
+	}
+	for _, wait := range pushed {
+		if out, err := wait(); err != nil {
+			t.Errorf("push: %v: %s", err, out)
+		}
+	}
+	all := list()
+	if len(all) != jobs {
+		t.Errorf("%d jobs, of %d pushes", len(all), jobs)
+	}
+	for i, j := range all {
+		if j.State != cove.JobSucceeded || j.TurnAt == nil || j.Place != 0 {
+			t.Errorf("job %d: %+v", i, j)
+		} else if i >= atOnce && j.TurnAt.Before(*all[i-atOnce].TurnAt) { // as many have it at once
+			t.Errorf("job %d had its turn before one that came earlier", i)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package job
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
+)
+
+// settingsOf is what a job was asked for. Its variables refer to secrets as the request did.
+func settingsOf(ctx context.Context, jobs *store.Jobs, id string) (req cove.JobRequest, err error) {
+	settings, err := jobs.Settings(ctx, id)
+	switch {
+	case errors.Is(err, store.ErrForgotten):
+		return req, fail.Wrap("not_kept", err, "push again")
+	case errors.Is(err, store.ErrKey):
+		return req, fail.Wrap("bad_key", err, "put the right key back, and restart the server")
+	case err != nil:
+		return req, err
+	}
+	if err := json.Unmarshal(settings, &req); err != nil {
+		return req, fmt.Errorf("read the settings of job %s: %w", id, err)
+	}
+	return req, nil
+}
+
+// checkSecrets refuses variables that come twice, or refer to a secret that is not there. It
+// names variables and secrets, and repeats no value.
+func (in *intake) checkSecrets(ctx context.Context, env []string) error {
+	if err := connect.CheckEnv(env); err != nil {
+		return fail.Newf("bad_request", "", "%v", err)
+	}
+	given := map[string]bool{}
+	for _, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		if given[name] {
+			return fail.Newf("bad_request", "leave out one of them", "the variable %s is given twice", name)
+		}
+		given[name] = true
+	}
+	for _, name := range connect.EnvSecrets(env) {
+		if there, err := in.secrets.Has(ctx, name); err != nil {
+			return err
+		} else if !there {
+			return noSecret(name)
+		}
+	}
+	return nil
+}
+
+// resolved are a job's variables with the secrets that they refer to. They are for its sprite
+// alone: nothing else is told of them, and nothing keeps them.
+func resolved(ctx context.Context, secrets *store.Secrets, env []string) ([]string, error) {
+	return connect.ResolveEnv(env, func(name string) (string, error) {
+		value, err := secrets.Value(ctx, name)
+		if errors.Is(err, store.ErrNotFound) {
+			err = noSecret(name)
+		} else if errors.Is(err, store.ErrKey) {
+			err = fail.Wrap("bad_key", err, "")
+		}
+		return value, err
+	})
+}
+
+func noSecret(name string) error {
+	return fail.Newf("no_secret", "cove secret set "+name, "there is no secret %s, to which a variable of the job refers", name)
+}
+
+// keep makes a job's row.
+func keep(ctx context.Context, jobs *store.Jobs, job cove.Job, settings []byte) error {
+	err := jobs.Create(ctx, job, settings)
+	if e, ok := errors.AsType[*store.NoSecretError](err); ok {
+		return noSecret(e.Name)
+	}
+	if errors.Is(err, store.ErrKey) {
+		return fail.Wrap("bad_key", err, "put the right key back, and restart the server")
+	}
+	return err
+}

@@ -1,0 +1,153 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// steps notes how far the preparation of jobs is, for who looks on. What the supervisor does
+// is in its log (store.Jobs.AppendEvents); the rest is told here. A note that fails does not
+// end the work.
+type steps struct {
+	jobs   *store.Jobs
+	logger *slog.Logger
+}
+
+// run does a step of a job's. It has ended when run returns, or panics.
+func (s *steps) run(ctx context.Context, job string, key cove.StepKey, f func() error) error {
+	s.begin(ctx, job, key)
+	panicked := true
+	defer func() {
+		if panicked {
+			s.fail(ctx, job, key, errors.New("a fault in cove: see the server's log"))
+		}
+	}()
+	err := f()
+	panicked = false
+	if err != nil {
+		s.fail(ctx, job, key, err)
+	} else {
+		s.complete(ctx, job, key, "")
+	}
+	return err
+}
+
+func (s *steps) begin(ctx context.Context, job string, key cove.StepKey) {
+	s.note(ctx, job, key, func(step *cove.Step) { store.BeginStep(step, stepTime()) })
+}
+
+// complete ends a step well. Detail may be empty.
+func (s *steps) complete(ctx context.Context, job string, key cove.StepKey, detail string) {
+	s.note(ctx, job, key, func(step *cove.Step) {
+		store.EndStep(step, cove.StepCompleted, stepTime())
+		step.Detail = detail
+	})
+}
+
+// skip says why a step is not needed.
+func (s *steps) skip(ctx context.Context, job string, key cove.StepKey, why string) {
+	s.note(ctx, job, key, func(step *cove.Step) {
+		store.EndStep(step, cove.StepSkipped, stepTime())
+		step.Detail = why
+	})
+}
+
+// warn says what of a step is not as it was meant to be. The step is begun again later.
+func (s *steps) warn(ctx context.Context, job string, key cove.StepKey, warning string) {
+	s.note(ctx, job, key, func(step *cove.Step) { step.State, step.Warning = cove.StepPending, warning })
+}
+
+// output is all that a step has printed.
+func (s *steps) output(ctx context.Context, job string, key cove.StepKey, out cove.StepOutput) {
+	s.note(ctx, job, key, func(step *cove.Step) { step.Output = out })
+}
+
+// fail ends a step by an error. A context that has ended is why, if it has.
+func (s *steps) fail(ctx context.Context, job string, key cove.StepKey, err error) {
+	if ctx.Err() != nil {
+		err = fmt.Errorf("cancelled: %w", context.Cause(ctx))
+	}
+	s.note(ctx, job, key, func(step *cove.Step) {
+		store.EndStep(step, cove.StepFailed, stepTime())
+		step.Error, step.Hint = clip(err.Error()), hintOf(err)
+	})
+}
+
+// noteLimit is for how long a note may take. It is made also of what was cancelled.
+const noteLimit = 10 * time.Second
+
+func (s *steps) note(ctx context.Context, job string, key cove.StepKey, f func(*cove.Step)) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteLimit)
+	defer cancel()
+	if err := s.jobs.UpdateStep(ctx, job, key, f); err != nil {
+		s.logger.Warn("noting how far a job's preparation is", "job", job, "step", key, "err", err)
+	}
+}
+
+func stepTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+// retried is run for a step that is begun again if it fails: the job goes on without an end.
+func (s *steps) retried(ctx context.Context, job string, key cove.StepKey, f func() error) error {
+	s.begin(ctx, job, key)
+	err := f()
+	if err != nil {
+		s.warn(ctx, job, key, clip(err.Error()))
+	} else {
+		s.complete(ctx, job, key, "")
+	}
+	return err
+}
+
+// installed says where a job's agent is from. Nil: its supervisor will bring it, if need be.
+func (s *steps) installed(ctx context.Context, job cove.Job) {
+	switch {
+	case job.Install == nil:
+	case key(job.Install) != "":
+		s.complete(ctx, job.ID, cove.StepInstallAgent, job.Install.Detail)
+	default:
+		s.warn(ctx, job.ID, cove.StepInstallAgent, job.Install.Detail)
+	}
+}
+
+// hintOf is what an error says to type next; empty: nothing.
+func hintOf(err error) string {
+	if e, ok := errors.AsType[*sprites.Error](err); ok {
+		return e.Hint
+	}
+	if e, ok := errors.AsType[*fail.Error](err); ok {
+		return e.Hint
+	}
+	return ""
+}
+
+// stepLog is an io.Writer for what the commands of a step print. Its user has a lock.
+type stepLog struct {
+	out cove.StepOutput
+	cut []byte // the beginning of a character
+}
+
+func (l *stepLog) Write(p []byte) (int, error) {
+	text := append(l.cut, p...)
+	whole := len(text)
+	for i := whole - 1; i >= 0 && i > whole-utf8.UTFMax; i-- {
+		if utf8.RuneStart(text[i]) {
+			if !utf8.FullRune(text[i:]) {
+				whole = i
+			}
+			break
+		}
+	}
+	l.out.Append(string(text[:whole]))
+	l.cut = slices.Clone(text[whole:])
+	return len(p), nil
+}

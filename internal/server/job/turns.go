@@ -1,0 +1,94 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/store"
+)
+
+// turns lets as many jobs of a profile work at once as that says. Who has its turn, the store
+// knows: a server that ends changes nothing.
+type turns struct {
+	jobs     *store.Jobs
+	profiles *store.Profiles
+
+	mu    sync.Mutex
+	ended chan struct{} // closed when a job has ended, or is gone; guarded by mu
+}
+
+func newTurns(s *store.Store) *turns {
+	return &turns{jobs: s.Jobs, profiles: s.Profiles, ended: make(chan struct{})}
+}
+
+// turnInterval is how often it is looked, too: what a profile says may change.
+const turnInterval = 5 * time.Second
+
+// wait returns when it is the job's turn. Show is told the job's place until then, and 0 then.
+func (t *turns) wait(ctx context.Context, job cove.Job, show func(place int) error) error {
+	if job.Profile == "" {
+		return nil
+	}
+	tick := time.NewTicker(turnInterval)
+	defer tick.Stop()
+	for last := 0; ; {
+		ended := t.next()
+		limit, err := t.limit(ctx, job.Profile)
+		if err != nil {
+			return err
+		}
+		place, err := t.jobs.TakeTurn(ctx, job.ID, job.Profile, limit)
+		if err != nil {
+			return err
+		}
+		if place != last {
+			if err := show(place); err != nil {
+				return err
+			}
+		}
+		if last = place; place == 0 {
+			return nil
+		}
+		select {
+		case <-ended:
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// limit is how many jobs of a profile may be at work at once; 0: any number.
+func (t *turns) limit(ctx context.Context, profile string) (int, error) {
+	p, err := t.profiles.Get(ctx, profile)
+	if errors.Is(err, store.ErrNotFound) {
+		return 0, nil
+	}
+	return p.MaxJobs, err
+}
+
+// limited reports whether a job may have to wait for its turn.
+func (t *turns) limited(ctx context.Context, profile string) (bool, error) {
+	if profile == "" {
+		return false, nil
+	}
+	limit, err := t.limit(ctx, profile)
+	return limit > 0, err
+}
+
+func (t *turns) next() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ended
+}
+
+// over has those that wait look again: a job has ended, or is gone.
+func (t *turns) over() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	close(t.ended)
+	t.ended = make(chan struct{})
+}

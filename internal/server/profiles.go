@@ -1,0 +1,216 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/profile"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// profileRoutes keeps the profiles of jobs.
+type profileRoutes struct {
+	profiles *store.Profiles
+	jobs     *store.Jobs
+	manager  Jobs // nil: jobs are not available
+	host     *sprite.Host
+	client   *cove.Client // of the server's own
+}
+
+var profileName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+
+const (
+	maxProfile     = 2 << 20 // of a profile's document
+	maxDescription = 1000
+	maxProfileJobs = 10_000 // at once
+	maxProfileEnv  = 1000
+)
+
+var profileVariable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func (g *profileRoutes) list(w http.ResponseWriter, r *http.Request) error {
+	all, err := g.profiles.List(r.Context())
+	if err != nil {
+		return err
+	}
+	list := cove.ProfileList{Profiles: []cove.Profile{}}
+	for _, p := range all {
+		list.Profiles = append(list.Profiles, visibleProfile(r, p))
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (g *profileRoutes) get(w http.ResponseWriter, r *http.Request) error {
+	p, err := g.profiles.Get(r.Context(), r.PathValue("profile"))
+	if err != nil {
+		return profileError(r.PathValue("profile"), err)
+	}
+	writeJSON(w, http.StatusOK, visibleProfile(r, p))
+	return nil
+}
+
+// visibleProfile is what the caller may see of a profile.
+func visibleProfile(r *http.Request, p cove.Profile) cove.Profile {
+	if principalOf(r).may(admin) {
+		return p
+	}
+	return profile.Hidden(p)
+}
+
+// put checks a profile by the job that it would make, and stores it. A missing key is no
+// reason to refuse: it may come later.
+func (g *profileRoutes) put(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("profile")
+	if !profileName.MatchString(name) {
+		return fail.New(sprite.CodeBadRequest, "a profile's name has lower-case letters, digits and hyphens, at most 63", "")
+	}
+	expected, err := ifMatch(r)
+	if err != nil {
+		return err
+	}
+	var settings cove.ProfileSettings
+	if err := readJSON(w, r, maxProfile, &settings); err != nil {
+		return err
+	}
+	warnings, err := g.check(r.Context(), cove.Profile{Name: name, ProfileSettings: settings})
+	if err != nil {
+		return err
+	}
+	p, err := g.profiles.Put(r.Context(), name, expected, settings)
+	if err != nil {
+		return profileError(name, err)
+	}
+	writeJSON(w, http.StatusOK, cove.ProfilePut{Profile: p, Warnings: warnings})
+	return nil
+}
+
+// check refuses a profile of which no job could be made.
+func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []string, err error) {
+	switch {
+	case len(p.Description) > maxDescription || strings.ContainsFunc(p.Description, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return nil, fail.Newf(sprite.CodeBadRequest, "", "a description is a line of at most %d bytes", maxDescription)
+	case p.MaxJobs < 0 || p.MaxJobs > maxProfileJobs:
+		return nil, fail.Newf(sprite.CodeBadRequest, "0 means any number", "max_jobs must be from 0 to %d, not %d", maxProfileJobs, p.MaxJobs)
+	case len(p.Env) > maxProfileEnv:
+		return nil, fail.Newf(sprite.CodeBadRequest, "", "%d variables are more than %d", len(p.Env), maxProfileEnv)
+	case p.Agent == "" && (p.Model != "" || p.AgentCommand != "" || p.Permissions != "" || p.Definition != nil):
+		return nil, fail.New(sprite.CodeBadRequest, "a model, a command, permissions and a definition go with an agent, which the profile does not name", "")
+	case p.SetupScript != nil && strings.TrimSpace(p.SetupScript.Name) == "":
+		return nil, fail.New(sprite.CodeBadRequest, "the setup script has no name, by which people know it", "")
+	}
+	for key := range p.Env {
+		if !profileVariable.MatchString(key) {
+			return nil, fail.Newf(sprite.CodeBadRequest, "", "no variable can be called %.40q", key)
+		}
+	}
+	if p.NetworkPolicy != nil {
+		err := g.host.OpensInward(ctx, "", *p.NetworkPolicy)
+		if e, ok := errors.AsType[*fail.Error](err); err != nil && !(ok && e.Code == sprite.CodeForbidden) { // who stores it may
+			return nil, err
+		}
+	}
+	if g.manager == nil || p.Agent == "" {
+		return nil, nil // there is nothing to try it with
+	}
+	_, err = g.manager.Preview(ctx, profile.Trial(p))
+	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_key" {
+		return []string{strings.TrimSpace(e.Error() + "; " + e.Hint)}, nil
+	}
+	return nil, err
+}
+
+func (g *profileRoutes) delete(w http.ResponseWriter, r *http.Request) error {
+	if err := g.profiles.Delete(r.Context(), r.PathValue("profile")); err != nil {
+		return profileError(r.PathValue("profile"), err)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// apply gives the jobs of older revisions the profile's network policy. One that fails is
+// told, and the others get it.
+func (g *profileRoutes) apply(w http.ResponseWriter, r *http.Request) error {
+	p, err := g.profiles.Get(r.Context(), r.PathValue("profile"))
+	if err != nil {
+		return profileError(r.PathValue("profile"), err)
+	}
+	jobs, err := g.jobs.List(r.Context(), store.JobFilter{States: []cove.JobState{cove.JobQueued, cove.JobPreparing, cove.JobRunning, cove.JobWaiting}})
+	if err != nil {
+		return err
+	}
+	applied := cove.ProfileApplied{Jobs: []cove.ProfileJob{}}
+	for _, job := range jobs {
+		if job.Profile != p.Name || job.ProfileRevision >= p.Revision {
+			continue
+		}
+		result := cove.ProfileJob{Job: job.ID, Sprite: job.Sprite}
+		if err := g.applyTo(r.Context(), p, job); err != nil {
+			result.Error = err.Error()
+		}
+		applied.Jobs = append(applied.Jobs, result)
+	}
+	writeJSON(w, http.StatusOK, applied)
+	return nil
+}
+
+func (g *profileRoutes) applyTo(ctx context.Context, p cove.Profile, job cove.Job) error {
+	rules := sprites.NetworkPolicy{}
+	if p.NetworkPolicy != nil {
+		rules = *p.NetworkPolicy
+	}
+	if err := g.client.At(job.Backend).Sprite(job.Sprite).SetNetworkPolicy(ctx, rules); err != nil {
+		return err
+	}
+	return g.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
+		j.NetworkPolicy, j.ProfileRevision = &rules, p.Revision
+		return nil
+	})
+}
+
+// completed is a request with what its profile says.
+func (g *jobRoutes) completed(ctx context.Context, req cove.JobRequest) (cove.JobRequest, error) {
+	req.ProfileRevision = 0
+	if req.Profile == "" {
+		return req, nil
+	}
+	p, err := g.profiles.Get(ctx, req.Profile)
+	if err != nil {
+		return req, profileError(req.Profile, err)
+	}
+	return profile.Apply(p, req), nil
+}
+
+func profileError(name string, err error) error {
+	name = clean(name, maxGuestText)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return fail.New("no_profile", fmt.Sprintf("there is no profile %q", name), "see which there are: cove profile list")
+	case errors.Is(err, store.ErrRevision):
+		return fail.New("profile_changed", fmt.Sprintf("the profile %s: %v", name, err), "look at it again: cove profile show "+name)
+	}
+	return err
+}
+
+// ifMatch is the revision that a caller expects; 0: any.
+func ifMatch(r *http.Request) (int64, error) {
+	text := strings.Trim(r.Header.Get("If-Match"), `"`)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 || slices.Contains(r.Header.Values("If-Match"), "*") {
+		return 0, fail.Newf(sprite.CodeBadRequest, "", "If-Match is the revision of a profile, such as \"3\", not %.40q", text)
+	}
+	return n, nil
+}

@@ -1,0 +1,94 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove"
+)
+
+func TestProfiles(t *testing.T) {
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "cove.db"))
+	must(t, err)
+	defer s.Close()
+	ctx := t.Context()
+	if _, err := s.Profiles.Get(ctx, "a"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("none: %v", err)
+	}
+	if _, err := s.Profiles.Put(ctx, "a", 1, cove.ProfileSettings{}); !errors.Is(err, ErrRevision) {
+		t.Errorf("a change of none: %v", err)
+	}
+	first, err := s.Profiles.Put(ctx, "a", 0, cove.ProfileSettings{Agent: "shell", Env: map[string]string{"K": "v"}})
+	must(t, err)
+	if first.Revision != 1 || first.Agent != "shell" || first.Env["K"] != "v" || first.CreatedAt.IsZero() {
+		t.Errorf("got %+v", first)
+	}
+	second, err := s.Profiles.Put(ctx, "a", 1, cove.ProfileSettings{MaxJobs: 3})
+	must(t, err)
+	if second.Revision != 2 || second.Agent != "" || second.MaxJobs != 3 || !second.CreatedAt.Equal(first.CreatedAt) {
+		t.Errorf("got %+v", second)
+	}
+	if _, err := s.Profiles.Put(ctx, "a", 1, cove.ProfileSettings{}); !errors.Is(err, ErrRevision) {
+		t.Errorf("a change of an old one: %v", err)
+	}
+	list, err := s.Profiles.List(ctx)
+	must(t, err)
+	if len(list) != 1 || list[0].Revision != 2 {
+		t.Errorf("got %+v", list)
+	}
+	must(t, s.Profiles.Delete(ctx, "a"))
+	if err := s.Profiles.Delete(ctx, "a"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("twice: %v", err)
+	}
+}
+
+// TestTakeTurn: as many jobs of a profile have their turn as may, in the order in which they
+// came; what has ended frees its place, and another profile's jobs don't count.
+func TestTakeTurn(t *testing.T) {
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "cove.db"))
+	must(t, err)
+	defer s.Close()
+	ctx := t.Context()
+	for i := range 6 {
+		job := cove.Job{ID: fmt.Sprint(i), State: cove.JobInstalling, CreatedAt: time.Unix(int64(i), 0)}
+		if job.Profile = "a"; i == 5 {
+			job.Profile = "b"
+		}
+		must(t, s.Jobs.Create(ctx, job, nil))
+	}
+	take := func(id, profile string, limit, want int) {
+		t.Helper()
+		if got, err := s.Jobs.TakeTurn(ctx, id, profile, limit); err != nil || got != want {
+			t.Errorf("job %s: place %d, %v, want %d", id, got, err, want)
+		}
+	}
+	take("4", "a", 2, 3) // it asks first, and came last
+	take("1", "a", 2, 0)
+	take("1", "a", 2, 0)
+	take("3", "a", 2, 2)
+	take("2", "a", 2, 1)
+	take("0", "a", 2, 0)
+	take("2", "a", 2, 1)
+	take("5", "b", 1, 0)
+	take("2", "a", 3, 0)
+	take("3", "a", 0, 0) // any number
+	job, err := s.Jobs.Get(ctx, "0")
+	must(t, err)
+	if job.TurnAt == nil || job.Profile != "a" {
+		t.Errorf("got %+v", job)
+	}
+	for _, id := range []string{"0", "1", "2"} {
+		_, err := s.Jobs.Finish(ctx, id, cove.JobFailed, cove.Outcome{}, nil)
+		must(t, err)
+	}
+	take("4", "a", 1, 1)
+	_, err = s.Jobs.Finish(ctx, "3", cove.JobFailed, cove.Outcome{}, nil)
+	must(t, err)
+	take("4", "a", 1, 0)
+	if _, err := s.Jobs.TakeTurn(ctx, "3", "a", 1); !errors.Is(err, ErrNotFound) {
+		t.Errorf("one that has ended: %v", err)
+	}
+}

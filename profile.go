@@ -1,0 +1,134 @@
+package cove
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Profile is a named set of settings on the server from which jobs are made, so that who
+// begins a job need not know them. Its revision grows by one with each change; a job keeps
+// what it was made with.
+type Profile struct {
+	Name      string    `json:"name"`
+	Revision  int64     `json:"revision"` // from 1
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+
+	ProfileSettings
+}
+
+// ProfileSettings are what a profile says. A request for a job that names the profile gets
+// from it what it leaves out itself; the zero value of a field says nothing. What only a
+// token with the verb admin may ask for, a profile may give to every token that begins jobs.
+type ProfileSettings struct {
+	Description string `json:"description,omitempty"`
+
+	// As in JobSettings and JobRequest.
+	Backend       string                 `json:"backend,omitempty"`
+	Agent         string                 `json:"agent,omitempty"`
+	AgentCommand  string                 `json:"agent_command,omitempty"`
+	Permissions   string                 `json:"permissions,omitempty"`
+	Model         string                 `json:"model,omitempty"`
+	TimeoutSec    int64                  `json:"timeout_seconds,omitempty"`
+	Guards        Guards                 `json:"guards,omitzero"`
+	Definition    *AgentDefinition       `json:"agent_definition,omitempty"`
+	MCP           []MCPServer            `json:"mcp,omitempty"`
+	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"`
+	Config        *sprites.Config        `json:"config,omitempty"`
+	Include       []string               `json:"include,omitempty"`
+	SetupScript   *SetupScript           `json:"setup_script,omitempty"` // in place of what the request has: the repository's
+
+	Env map[string]string `json:"env,omitempty"` // variables of the agent's; those of the request go over them
+
+	// Author is who the commits are by, in place of who begins the job. Nil: that person.
+	Author *Person `json:"author,omitempty"`
+
+	// MaxJobs is how many jobs of the profile are at work at once. More wait for their turn, in
+	// the order in which they came. 0: any number.
+	MaxJobs int `json:"max_jobs,omitempty"`
+}
+
+// ProfileList is the answer to GET /v1/profiles.
+type ProfileList struct {
+	Profiles []Profile `json:"profiles"` // by name
+}
+
+// ProfilePut is the answer to PUT /v1/profiles/{profile}.
+type ProfilePut struct {
+	Profile
+	Warnings []string `json:"warnings,omitempty"` // what a job of it would lack as it is now
+}
+
+// ProfileApplied is what became of the jobs that were made with an older revision of a
+// profile (POST /v1/profiles/{profile}/apply).
+type ProfileApplied struct {
+	Jobs []ProfileJob `json:"jobs"` // those that have not ended
+}
+
+// ProfileJob is a job to which a profile's network policy was applied.
+type ProfileJob struct {
+	Job    string `json:"job"`
+	Sprite string `json:"sprite"`
+	Error  string `json:"error,omitempty"` // why it was not; empty: it was
+}
+
+// Profiles are the calls about profiles. All but Get and List need the verb admin.
+type Profiles struct{ Client *Client }
+
+func profilePath(name string, more ...string) string {
+	return sprites.Path(append([]string{"v1", "profiles", name}, more...)...)
+}
+
+// List returns all profiles. Values of variables are shown to tokens with the verb admin only.
+func (p Profiles) List(ctx context.Context) ([]Profile, error) {
+	var list ProfileList
+	if err := p.Client.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "profiles")}, &list); err != nil {
+		return nil, fmt.Errorf("list profiles: %w", err)
+	}
+	return list.Profiles, nil
+}
+
+// Get returns a profile, as List does.
+func (p Profiles) Get(ctx context.Context, name string) (Profile, error) {
+	var profile Profile
+	if err := p.Client.Call(ctx, sprites.Request{Method: http.MethodGet, Path: profilePath(name)}, &profile); err != nil {
+		return profile, fmt.Errorf("profile %s: %w", name, err)
+	}
+	return profile, nil
+}
+
+// Put stores a profile, in place of one of the same name: if revision is not 0, only of the
+// one that has that revision. What could not become a job is refused.
+func (p Profiles) Put(ctx context.Context, name string, revision int64, settings ProfileSettings) (ProfilePut, error) {
+	var put ProfilePut
+	req := sprites.Request{Method: http.MethodPut, Path: profilePath(name), JSON: settings}
+	if revision != 0 {
+		req.Header = http.Header{"If-Match": {fmt.Sprintf("%q", fmt.Sprint(revision))}}
+	}
+	if err := p.Client.Call(ctx, req, &put); err != nil {
+		return put, fmt.Errorf("store profile %s: %w", name, err)
+	}
+	return put, nil
+}
+
+// Delete forgets a profile. Jobs that were made with it go on.
+func (p Profiles) Delete(ctx context.Context, name string) error {
+	if err := p.Client.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: profilePath(name)}, nil); err != nil {
+		return fmt.Errorf("delete profile %s: %w", name, err)
+	}
+	return nil
+}
+
+// Apply gives the jobs that an older revision of a profile has made, and that have not ended,
+// its network policy of now.
+func (p Profiles) Apply(ctx context.Context, name string) (ProfileApplied, error) {
+	var applied ProfileApplied
+	if err := p.Client.Call(ctx, sprites.Request{Method: http.MethodPost, Path: profilePath(name, "apply")}, &applied); err != nil {
+		return applied, fmt.Errorf("apply profile %s: %w", name, err)
+	}
+	return applied, nil
+}
