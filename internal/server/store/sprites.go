@@ -388,8 +388,3 @@ func (t *Sprites) Delete(ctx context.Context, id string) error {
 	t.notify()
 	return nil
 }
-
-func (t *Sprites) notify() {
-	t.db.told()
-	t.watchers.notify()
-}

@@ -86,7 +86,7 @@ func (o Options) Open(ctx context.Context, path string) (*Store, error) {
 	}
 	secrets := &Secrets{db: db, path: db.key}
 	return &Store{
-		Sprites:    &Sprites{db: db},
+		Sprites:    &Sprites{db: db, watchers: watchers{also: db.told}},
 		Tokens:     &Tokens{db: db},
 		Jobs:       &Jobs{db: db, secrets: secrets},
 		Secrets:    secrets,

@@ -4,6 +4,8 @@ import "sync"
 
 // watchers are told of changes of a table. The zero value has none.
 type watchers struct {
+	also func() // called at each change; nil: nothing is
+
 	mu  sync.Mutex
 	all map[chan struct{}]struct{}
 }
@@ -26,6 +28,9 @@ func (w *watchers) Watch() (changed <-chan struct{}, cancel func()) {
 }
 
 func (w *watchers) notify() {
+	if w.also != nil {
+		w.also()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.all {
