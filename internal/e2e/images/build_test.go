@@ -209,9 +209,9 @@ func importSmall(t *testing.T, h *e2e.Host) {
 	h.Run("", "cove", "image", "import", saved)
 }
 
-// TestBuildRefused: if the network rules refuse something to a RUN that fails, the build says so, and
+// TestBuildNetwork: if the network rules refuse something to a RUN that fails, the build says so, and
 // how to allow it.
-func TestBuildRefused(t *testing.T) {
+func TestBuildNetwork(t *testing.T) {
 	need.Program(t, "busybox", "busybox-static")
 	h := e2e.NewHost(t)
 	importSmall(t, h)
