@@ -27,8 +27,8 @@ type Image struct {
 	DiskBytes int64        `json:"disk_bytes"`          // extracted; layers may be other images', too
 	CreatedAt time.Time    `json:"created_at,omitzero"` // zero: the image does not say
 	PulledAt  time.Time    `json:"pulled_at"`
-	UsedBy    []string     `json:"used_by,omitempty"` // sprites, of those that the token reaches
-	Pool      bool         `json:"pool,omitempty"`    // the server keeps sandboxes over it ready, and so it stays
+	UsedBy    []string     `json:"used_by"`        // sprites, of those that the token reaches
+	Pool      bool         `json:"pool,omitempty"` // the server keeps sandboxes over it ready, and so it stays
 }
 
 // ImageConfig is what an image says of how its programs are run.
@@ -75,7 +75,8 @@ type ImageLayer struct {
 
 // ImageList answers GET /v1/images.
 type ImageList struct {
-	Images []Image `json:"images"`
+	Images    []Image `json:"images"`
+	DiskBytes int64   `json:"disk_bytes"` // that all images take, received and extracted, each layer once; hidden ones too
 }
 
 // ImagePull asks for an image by its reference (POST /v1/images/pull).
@@ -102,17 +103,29 @@ type ImageEvent struct {
 	LayersDone int    `json:"layers_done,omitempty"`
 	Layers     int    `json:"layers,omitempty"`
 
-	Image *Image `json:"image,omitempty"`
+	Image  *Image  `json:"image,omitempty"`
+	Images []Image `json:"images,omitempty"` // Image, and the others of an archive of several
 
 	Code  string `json:"code,omitempty"`
 	Error string `json:"error,omitempty"`
 	Hint  string `json:"hint,omitempty"`
 }
 
-// ImagePruned says what a prune has removed.
+// ImagePruning says what a prune removes (POST /v1/images/prune), besides images without a name that no
+// sprite uses, and the caches of builds.
+type ImagePruning struct {
+	All    bool `json:"all,omitempty"`     // images with a name, too, if no sprite uses them; never the server's default image
+	DryRun bool `json:"dry_run,omitempty"` // remove nothing: only say what would go
+}
+
+// ImagePruned says what a prune has removed, or would remove.
 type ImagePruned struct {
-	Images []string `json:"images"` // digests
-	Bytes  int64    `json:"bytes"`  // that are free again
+	Images     []string `json:"images"`      // digests
+	Names      []string `json:"names"`       // that these images had
+	Named      int      `json:"named"`       // how many of Images these are
+	Steps      int      `json:"steps"`       // how many of the others are steps of builds, which List leaves out
+	Bytes      int64    `json:"bytes"`       // that are free again
+	CacheBytes int64    `json:"cache_bytes"` // of Bytes, those of RUN --mount=type=cache
 }
 
 // Images are the images of a server. The zero value is of no use: set Client.
@@ -122,13 +135,24 @@ func imagePath(name string) string {
 	return sprites.Path("v1", "images") + "/" + (&url.URL{Path: name}).EscapedPath()
 }
 
-// List describes all images, the one that was pulled last first.
+// List describes all images, the one that was pulled last first. Steps of builds without a name are
+// left out.
 func (i Images) List(ctx context.Context) ([]Image, error) {
-	var list ImageList
-	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "images"), Retry: true}, &list); err != nil {
-		return nil, fmt.Errorf("list images: %w", err)
+	list, err := i.ListAll(ctx, false)
+	return list.Images, err
+}
+
+// ListAll is List with what all images take on the disk; if steps is true, it lists the steps of
+// builds, too.
+func (i Images) ListAll(ctx context.Context, steps bool) (ImageList, error) {
+	list, query := ImageList{Images: []Image{}}, url.Values{}
+	if steps {
+		query.Set("all", "true")
 	}
-	return list.Images, nil
+	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "images"), Query: query, Retry: true}, &list); err != nil {
+		return list, fmt.Errorf("list images: %w", err)
+	}
+	return list, nil
 }
 
 // Get describes one image, by a name as people write it, its digest, or 12 digits of that.
@@ -148,10 +172,10 @@ func (i Images) Remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// Prune removes the images that no sprite uses.
-func (i Images) Prune(ctx context.Context) (ImagePruned, error) {
-	pruned := ImagePruned{Images: []string{}}
-	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "images", "prune")}, &pruned); err != nil {
+// Prune removes images that no sprite uses, and the caches of builds.
+func (i Images) Prune(ctx context.Context, which ImagePruning) (ImagePruned, error) {
+	pruned := ImagePruned{Images: []string{}, Names: []string{}}
+	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "images", "prune"), JSON: which}, &pruned); err != nil {
 		return pruned, fmt.Errorf("prune images: %w", err)
 	}
 	return pruned, nil
@@ -182,23 +206,46 @@ func (i Images) Import(ctx context.Context, archive io.Reader, name string, each
 	return image, nil
 }
 
+// ImportAll is Import of all images of an archive, each by a name that it has there. There is one at
+// least.
+func (i Images) ImportAll(ctx context.Context, archive io.Reader, each func(ImageEvent)) ([]Image, error) {
+	query := url.Values{"several": {"true"}}
+	end, err := i.end(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "images", "import"), Query: query, Body: archive}, each)
+	if err != nil {
+		return nil, fmt.Errorf("import images: %w", err)
+	}
+	if len(end.Images) == 0 { // an older server's
+		return []Image{*end.Image}, nil
+	}
+	return end.Images, nil
+}
+
 func (i Images) events(ctx context.Context, r sprites.Request, each func(ImageEvent)) (Image, error) {
+	end, err := i.end(ctx, r, each)
+	if err != nil {
+		return Image{}, err
+	}
+	return *end.Image, nil
+}
+
+// end returns the last event, which has an image.
+func (i Images) end(ctx context.Context, r sprites.Request, each func(ImageEvent)) (ImageEvent, error) {
 	for line, err := range i.Client.Lines(ctx, r) {
 		if err != nil {
-			return Image{}, err
+			return ImageEvent{}, err
 		}
 		var e ImageEvent
 		if err := json.Unmarshal(line, &e); err != nil {
-			return Image{}, fmt.Errorf("read an event: %w", err)
+			return e, fmt.Errorf("read an event: %w", err)
 		}
 		switch {
 		case e.Type == "error":
-			return Image{}, &sprites.Error{ErrorBody: sprites.ErrorBody{Code: e.Code, Message: e.Error, Hint: e.Hint}}
+			return e, &sprites.Error{ErrorBody: sprites.ErrorBody{Code: e.Code, Message: e.Error, Hint: e.Hint}}
 		case e.Type == "complete" && e.Image != nil:
-			return *e.Image, nil
+			return e, nil
 		case each != nil:
 			each(e)
 		}
 	}
-	return Image{}, errors.New("the server's answer ended too soon")
+	return ImageEvent{}, errors.New("the server's answer ended too soon")
 }

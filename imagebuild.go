@@ -36,8 +36,10 @@ type ImageBuild struct {
 // The types of an ImageBuildEvent.
 const (
 	BuildPulling  = "pulling"  // an image of a FROM is on its way
+	BuildWarning  = "warning"  // Text says what is odd
 	BuildStep     = "step"     // a step begins, or Cached is true
 	BuildOutput   = "output"   // of the RUN that was told of last
+	BuildRefused  = "refused"  // the network rules refused something to a RUN that failed
 	BuildComplete = "complete" // the last event: the image is there
 	BuildError    = "error"    // the last event: it is not
 )
@@ -57,6 +59,8 @@ type ImageBuildEvent struct {
 	Stderr bool   `json:"stderr,omitempty"` // the command wrote them to its standard error
 
 	Pull *ImageEvent `json:"pull,omitempty"` // of BuildPulling
+
+	Refused *sprites.NetworkEvent `json:"refused,omitempty"` // of BuildRefused; Hint is for who builds
 
 	Image *Image `json:"image,omitempty"` // of BuildComplete
 

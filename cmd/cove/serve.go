@@ -225,6 +225,9 @@ func givenFlags(flags *pflag.FlagSet) []string {
 
 // checkSettings says what is wrong with a server's settings, or its data folder.
 func checkSettings(o serveOptions, dir string) error {
+	if err := checkDefaultImage(o.image); err != nil {
+		return err
+	}
 	_, connectorErr := parseConnectors(o.connectors, o.headers, os.LookupEnv)
 	at := dir // or what there is above a folder that has yet to be made
 	for _, err := os.Stat(at); errors.Is(err, os.ErrNotExist) && at != filepath.Dir(at); _, err = os.Stat(at) {
@@ -270,6 +273,27 @@ func checkPooled(name string) error {
 		return nil
 	}
 	return image.CheckReference(name)
+}
+
+// checkDefaultImage refuses what can't be the name of an image. Empty: there is none.
+func checkDefaultImage(name string) error {
+	if name == "" || name == sprites.HostBase {
+		return nil
+	}
+	if err := image.CheckReference(name); err != nil {
+		return fmt.Errorf("--default-image: %w", err)
+	}
+	return nil
+}
+
+// sayDefaultImage warns that the default image is not here.
+func sayDefaultImage(ctx context.Context, stored *image.Store, name string, logger *slog.Logger) {
+	if name == "" || name == sprites.HostBase {
+		return
+	}
+	if _, err := stored.Get(ctx, name); err != nil {
+		logger.Warn("sprites that name no image can't be made: the default image is not here", "image", name, "err", err, "hint", server.DefaultImageHint(name))
+	}
 }
 
 // applySettings sets the flags that are not given to what the server's file of settings says.
@@ -323,6 +347,9 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	}
 	connectors, err := parseConnectors(o.connectors, o.headers, os.LookupEnv)
 	if err != nil {
+		return err
+	}
+	if err := checkDefaultImage(o.image); err != nil {
 		return err
 	}
 	if err := private.Process(); err != nil {
@@ -388,6 +415,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return err
 	}
 	defer closing(&err, stored)
+	sayDefaultImage(ctx, stored, o.image, logger)
 	rt := &gvisor.Runtime{
 		Dir: dir, Shim: []string{self, "shim"}, Runsc: runsc, Guest: guest,
 		UserNS: userns.Inside(), Images: images{stored}.ground, Logger: logger,

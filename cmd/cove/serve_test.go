@@ -13,6 +13,15 @@ import (
 	"github.com/cove-dev/cove/internal/server/sprite"
 )
 
+// TestDefaultImageChecked: what can't be the name of an image is refused, also by --check.
+func TestDefaultImageChecked(t *testing.T) {
+	for name, good := range map[string]bool{"": true, "host": true, "debian:12": true, "sha256:" + strings.Repeat("a1", 32): true, "Bad Name": false, "a:b:c": false} {
+		if err := checkSettings(serveOptions{image: name}, t.TempDir()); (err == nil) != good {
+			t.Errorf("--default-image %q: %v", name, err)
+		}
+	}
+}
+
 // TestSuspendedReport: nothing is said to be on disk if nothing is.
 func TestSuspendedReport(t *testing.T) {
 	for _, tt := range []struct {

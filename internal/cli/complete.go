@@ -236,7 +236,7 @@ func newCompletionCommand(inv *invocation) *cobra.Command {
 		Use:   "completion bash|zsh|fish|powershell",
 		Short: "Print a completion script for a shell",
 		Long: `Prints a script that lets a shell complete cove's commands and flags, the names of
-sprites and the ids of jobs. Completion never starts a server.
+sprites and images and the ids of jobs. Completion never starts a server.
 
 The one for bash is at its best with the package bash-completion, and does without.`,
 		Example: `  source <(cove completion bash)                  in ~/.bashrc

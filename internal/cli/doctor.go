@@ -624,6 +624,10 @@ func (d *doctor) server(ctx context.Context) check {
 					c.Level, c.Fix = levelWarn, "free room on that disk, or remove sprites (cove list; cove rm NAME): until then who writes is paused"
 				}
 			}
+			if missing, err := lacksImage(limited, client, info.DefaultImage); err == nil && missing {
+				c.Level, c.Fix = levelWarn, lackingImage(info.DefaultImage)
+				c.Detail += "; its default image " + printable.Line(info.DefaultImage) + " is not there: no sprite is made without --image"
+			}
 			if err := d.checkServe(ctx); err != nil {
 				c.Level, c.Detail, c.Fix = levelWarn, c.Detail+"; the next one would not start: "+err.Error(), settingsHint
 			}

@@ -74,7 +74,8 @@ type failure struct {
 	exit    int
 	code    string // for programs
 	message string
-	hint    string // what to type next; may be empty
+	hint    string   // what to type next; may be empty
+	output  []string // the last lines of a command that failed
 }
 
 // usageError is a command line that can't be understood.
@@ -167,6 +168,9 @@ func classify(err error) failure {
 	f.of(err)
 	if h, ok := errors.AsType[hintError](err); ok {
 		f.hint = h.hint
+	}
+	if o, ok := errors.AsType[stepError](err); ok {
+		f.output = o.lines
 	}
 	if _, ok := errors.AsType[coveFailed](err); ok && f.exit != exitUsage && f.exit != exitInterrupted && f.exit != exitLost && f.exit != exitNoSpace {
 		f.exit = exitCove
@@ -354,7 +358,7 @@ func reportError(inv *invocation, cmd *cobra.Command, err error) int {
 	}
 	f := inv.classify(err)
 	if _, ok := errors.AsType[usageError](err); !ok && isUnknownCommand(err) {
-		f = failure{exitUsage, "usage", err.Error(), cmd.CommandPath() + " --help"}
+		f = failure{exit: exitUsage, code: "usage", message: err.Error(), hint: cmd.CommandPath() + " --help"}
 	}
 	if cmd != nil && changedNothing(cmd, err) {
 		f.message += "; nothing was changed"
@@ -410,10 +414,12 @@ type errorJSON struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+
+	Output []string `json:"output,omitempty"` // the last lines of a command that failed
 }
 
 func (f failure) document() errorJSON {
-	return errorJSON{Code: f.code, Message: f.message, Hint: f.hint}
+	return errorJSON{Code: f.code, Message: f.message, Hint: f.hint, Output: f.output}
 }
 
 // outcomeExit is the exit code that mirrors how a job ended.

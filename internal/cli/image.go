@@ -39,9 +39,7 @@ that it was made from, whatever becomes of the name.`,
 	cmd.AddCommand(newImagePullCommand(inv), newImageImportCommand(inv), newImageBuildCommand(inv), newImageListCommand(inv), newImageInfoCommand(inv),
 		newImageCommitCommand(inv), newImageTagCommand(inv), newImagePushCommand(inv), newImageSaveCommand(inv),
 		asksFirst(inv, newImageRmCommand(inv), eachLost("the image %s, unless a sprite uses it: to have it again, pull or import it")),
-		asksFirst(inv, newImagePruneCommand(inv), func(context.Context, *cobra.Command, []string) ([]string, error) {
-			return []string{"all images that no sprite uses"}, nil
-		}))
+		newImagePruneCommand(inv))
 	return cmd
 }
 
@@ -129,11 +127,14 @@ func shortDigest(digest string) string {
 func newImageImportCommand(inv *invocation) *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
-		Use:   "import SOURCE",
-		Short: "Bring an image from a file",
+		Use:        "import SOURCE",
+		SuggestFor: []string{"load"},
+		Short:      "Bring images from a file",
 		Long: `Sends the server an image that is here: an archive of docker save, an archive of an OCI
 layout, or the folder of one. SOURCE is a file, - for the standard input, oci:DIR,
 docker-archive:FILE or oci-archive:FILE. The archive may be compressed by gzip or zstd.
+
+An archive of several images brings all of them, by their names; with --name NAME only that one.
 
 A tar of a root file system, such as mmdebstrap and docker export write, becomes an image of one
 layer. It has no name unless you give it one.`,
@@ -153,36 +154,75 @@ layer. It has no name unless you give it one.`,
 		if err != nil {
 			return err
 		}
-		image, err := importImage(ctx, inv, all, source, name)
+		if name != "" {
+			image, err := importImage(ctx, inv, all, source, name)
+			if err != nil {
+				return err
+			}
+			return showImage(inv, image, name, "is imported")
+		}
+		several, err := importAll(ctx, inv, all, source)
 		if err != nil {
 			return err
 		}
-		return showImage(inv, image, name, "is imported")
+		if len(several) == 1 {
+			return showImage(inv, several[0], "", "is imported")
+		}
+		return inv.show(importedImages{several}, func(io.Writer) {
+			for _, image := range several {
+				inv.say("%s is imported: %s.", imageName(image), printable.Line(image.Digest))
+			}
+		})
 	})
-	cmd.Flags().StringVar(&name, "name", "", "call it `NAME`, such as tools:2 (default: as the archive says)")
+	cmd.Flags().StringVar(&name, "name", "", "call it `NAME`, such as tools:2; of an archive of several images, take the one of that name (default: all, as the archive says)")
 	return cmd
 }
 
+// importedImages is the JSON of an import of several images.
+type importedImages struct {
+	Images []cove.Image `json:"images"`
+}
+
 // importImage sends an image, and shows how far that is.
-func importImage(ctx context.Context, inv *invocation, all cove.Images, source *imageSource, name string) (cove.Image, error) {
+func importImage(ctx context.Context, inv *invocation, all cove.Images, source *imageSource, name string) (image cove.Image, err error) {
+	err = sendImage(inv, source, func(archive io.Reader, each func(cove.ImageEvent)) (err error) {
+		image, err = all.Import(ctx, archive, name, each)
+		return err
+	})
+	return image, err
+}
+
+// importAll sends all images of an archive, and shows how far that is.
+func importAll(ctx context.Context, inv *invocation, all cove.Images, source *imageSource) (images []cove.Image, err error) {
+	err = sendImage(inv, source, func(archive io.Reader, each func(cove.ImageEvent)) (err error) {
+		images, err = all.ImportAll(ctx, archive, each)
+		return err
+	})
+	return images, err
+}
+
+func sendImage(inv *invocation, source *imageSource, send func(archive io.Reader, each func(cove.ImageEvent)) error) error {
 	p := inv.newProgress("sending "+source.what, source.size)
 	defer p.Close()
-	image, err := all.Import(ctx, countingReader{source, p}, name, func(e cove.ImageEvent) {
+	err := send(countingReader{source, p}, func(e cove.ImageEvent) {
 		if e.Phase == cove.ImageExtracting {
 			p.say(imageNote(source.what, e))
 		}
 	})
-	return image, errors.Join(err, source.failed())
+	return errors.Join(err, source.failed())
 }
 
 func newImageListCommand(inv *invocation) *cobra.Command {
-	return &cobra.Command{
+	var steps bool
+	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the images",
-		Long: `Lists the images that the server has: their names, what they take on the disk (layers that
-several have count for each), and how many sprites use them.`,
+		Long: `Lists the images that the server has: their names, what they take on the disk, received and
+extracted (layers that several have count for each), and how many sprites use them. The last line
+has what all images take together, each layer once, the steps of builds too.`,
 		Example: `  cove image list
+  cove image list --all
   cove image list --json`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -190,32 +230,40 @@ several have count for each), and how many sprites use them.`,
 			if err != nil {
 				return err
 			}
-			list, err := all.List(ctx)
+			list, err := all.ListAll(ctx, steps)
 			if err != nil {
 				return err
 			}
-			return inv.show(cove.ImageList{Images: append([]cove.Image{}, list...)}, func(w io.Writer) {
-				rows, now := [][]string{{"NAME", "DIGEST", "LAYERS", "DISK", "SPRITES", "PULLED"}}, time.Now()
-				for _, i := range list {
-					names := i.Names
-					if len(names) == 0 {
-						names = []string{"-"}
-					}
-					for _, name := range names {
-						rows = append(rows, []string{printable.Line(name), shortDigest(i.Digest), strconv.Itoa(len(i.Layers)), printable.Bytes(i.DiskBytes), strconv.Itoa(len(i.UsedBy)), ago(i.PulledAt, now)})
-					}
-				}
-				table(w, rows)
-			})
+			return inv.show(list, func(w io.Writer) { listImages(w, list, time.Now()) })
 		}),
+	}
+	cmd.Flags().BoolVarP(&steps, "all", "a", false, "also the steps of builds, which have no name, and builds without -t")
+	return cmd
+}
+
+func listImages(w io.Writer, list cove.ImageList, now time.Time) {
+	rows := [][]string{{"NAME", "DIGEST", "LAYERS", "DISK", "SPRITES", "PULLED"}}
+	for _, i := range list.Images {
+		names := i.Names
+		if len(names) == 0 {
+			names = []string{"-"}
+		}
+		for _, name := range names {
+			rows = append(rows, []string{printable.Line(name), shortDigest(i.Digest), strconv.Itoa(len(i.Layers)), printable.Bytes(i.Bytes + i.DiskBytes), strconv.Itoa(len(i.UsedBy)), ago(i.PulledAt, now)})
+		}
+	}
+	table(w, rows)
+	if list.DiskBytes > 0 {
+		fmt.Fprintf(w, "all images take %s on the disk\n", printable.Bytes(list.DiskBytes))
 	}
 }
 
 func newImageInfoCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
-		Use:     "info NAME",
-		Aliases: []string{"show"},
-		Short:   "Describe an image",
+		Use:        "info NAME",
+		Aliases:    []string{"show"},
+		SuggestFor: []string{"inspect", "history"},
+		Short:      "Describe an image",
 		Long: `Describes an image: what its programs run as, its layers, and who uses it. NAME is one
 of its names, its digest, or 12 digits with which that begins.`,
 		Example:           `  cove image info debian:12`,
@@ -271,8 +319,9 @@ func describeImage(w io.Writer, i cove.Image) {
 
 func newImageRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
-		Use:   "rm NAME...",
-		Short: "Remove images",
+		Use:     "rm NAME...",
+		Aliases: []string{"remove"},
+		Short:   "Remove images",
 		Long: `Removes images, or, of one that has other names, the name. An image that a sprite uses stays:
 its disk is over it. So does one of which the server's pool has sandboxes (cove server status).`,
 		Example: `  cove image rm debian:11 tools:1`,
@@ -304,13 +353,16 @@ its disk is over it. So does one of which the server's pool has sandboxes (cove 
 }
 
 func newImagePruneCommand(inv *invocation) *cobra.Command {
-	return &cobra.Command{
+	var which cove.ImagePruning
+	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove the images that no sprite uses",
-		Long: `Removes the images that neither a sprite nor the server's pool uses, and what was left of others:
-layers that no image has, and downloads that were broken off.`,
-		Example: `  cove image prune`,
-		Args:    exactArgs(),
+		Short: "Remove images without a name, and what builds keep",
+		Long: `Removes the images without a name that no sprite uses, such as steps of builds, and the caches
+of RUN --mount=type=cache. The next build does all steps again. With --all it also removes images
+with a name that no sprite uses. Images that the server's pool uses stay, and its default image.`,
+		Example: `  cove image prune --dry-run
+  cove image prune --all`,
+		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
 			all, err := images(ctx, inv)
 			if err != nil {
@@ -318,16 +370,57 @@ layers that no image has, and downloads that were broken off.`,
 			}
 			p := inv.newProgress("removing", 0)
 			p.say("removing images that nobody uses")
-			done, err := all.Prune(ctx)
+			done, err := all.Prune(ctx, which)
 			p.Close()
 			if err != nil {
 				return unseen(err, "prune images", "cove image list")
 			}
 			return inv.show(done, func(io.Writer) {
-				inv.say("Images removed: %d. Freed: %s.", len(done.Images), printable.Bytes(done.Bytes))
+				did, freed := "Removed", "Freed"
+				if which.DryRun {
+					did, freed = "Would remove", "Would free"
+				}
+				lines := prunedLines(done)
+				if len(lines) == 0 {
+					lines = []string{"nothing"}
+				}
+				for _, line := range lines {
+					inv.say("%s: %s", did, line)
+				}
+				inv.say("%s: %s", freed, printable.Bytes(done.Bytes))
 			})
 		}),
 	}
+	cmd.Flags().BoolVarP(&which.All, "all", "a", false, "also images with a name that no sprite uses")
+	cmd.Flags().BoolVar(&which.DryRun, "dry-run", false, "only say what would be removed")
+	return asksFirst(inv, cmd, func(ctx context.Context, _ *cobra.Command, _ []string) ([]string, error) {
+		if which.DryRun {
+			return nil, nil
+		}
+		all, err := images(ctx, inv)
+		if err != nil {
+			return nil, err
+		}
+		would, err := all.Prune(ctx, cove.ImagePruning{All: which.All, DryRun: true})
+		return prunedLines(would), err
+	})
+}
+
+// prunedLines are what a prune removes, for people.
+func prunedLines(p cove.ImagePruned) (lines []string) {
+	for _, name := range p.Names {
+		lines = append(lines, "the image "+printable.Line(name))
+	}
+	if p.Steps > 0 {
+		lines = append(lines, countText(p.Steps, "step")+" of builds")
+	}
+	if unnamed := len(p.Images) - p.Named - p.Steps; unnamed > 0 {
+		lines = append(lines, countText(unnamed, "image")+" without a name")
+	}
+	if p.CacheBytes > 0 {
+		lines = append(lines, "caches of builds, "+printable.Bytes(p.CacheBytes))
+	}
+	return lines
 }
 
 // completeImage completes the names of images: a command's first argument, or each if it says so.

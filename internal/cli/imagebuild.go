@@ -46,7 +46,8 @@ something that they depend on has changed.
 
 Images in FROM that are not here are pulled. With --secret a RUN --mount=type=secret,id=ID gets a
 secret, which no layer, log or history has. A RUN --mount=type=cache keeps its folder between
-builds, until cove image prune. --network and --allow say what RUN may reach, as for cove create.
+builds, until cove image prune. RUN may reach what --network says, as for cove create, and what
+--allow says besides.
 
 Not supported: ADD of a URL, --mount=type=ssh, and other platforms. They are refused, with the
 line, before anything runs.`,
@@ -79,13 +80,17 @@ line, before anything runs.`,
 		if len(sent.LeftOut) > 0 {
 			inv.say("Left out of the context, because no image can have them: %s", printable.Line(strings.Join(sent.LeftOut, ", ")))
 		}
-		if name = ""; len(req.Names) > 0 {
+		if inv.global.quiet && !inv.global.json { // programs want to know what to name
+			fmt.Fprintln(inv.Out, printable.Line(image.Digest))
+			return nil
+		}
+		if name = shortDigest(image.Digest); len(req.Names) > 0 { // it may have other names, of earlier builds
 			name = req.Names[0]
 		}
 		return showImage(inv, image, name, "is built")
 	})
 	f := cmd.Flags()
-	f.StringVarP(&o.file, "file", "f", "", "the Dockerfile; - for the standard input (default: Dockerfile in FOLDER)")
+	f.StringVarP(&o.file, "file", "f", "", "the Dockerfile; - for the standard input (default: Dockerfile in FOLDER, or else Containerfile)")
 	f.StringArrayVarP(&o.names, "tag", "t", nil, "call the image `NAME`, such as app:1 (repeatable)")
 	f.StringVar(&o.target, "target", "", "build this `STAGE`, by its name or number (default: the last one)")
 	f.StringArrayVar(&o.args, "build-arg", nil, "the value of an ARG, `K=V`; K alone: from the environment (repeatable)")
@@ -206,23 +211,92 @@ func readBuildSecret(cmd *cobra.Command, text string) (id string, data []byte, e
 // buildImage has an image built, and shows how far that is.
 func buildImage(ctx context.Context, inv *invocation, all cove.Images, req cove.ImageBuild, tree io.Reader) (cove.Image, error) {
 	p := inv.newProgress("sending the context", 0)
-	defer p.Close()
-	return all.Build(ctx, req, countingReader{tree, p}, func(e cove.ImageBuildEvent) {
-		switch e.Type {
-		case cove.BuildPulling:
-			if e.Pull != nil {
-				p.say(imageNote("pulling "+e.Text, *e.Pull))
-			}
-		case cove.BuildStep:
-			note := ""
-			if e.Cached {
-				note = "cached: "
-			}
-			inv.say("[%s %d/%d] %s%s", printable.Word(e.Stage), e.Step, e.Steps, note, printable.Line(e.Text))
-		case cove.BuildOutput:
-			for line := range strings.Lines(e.Output) {
-				inv.say("  %s", printable.Line(strings.TrimRight(line, "\r\n")))
+	out := &buildOutput{inv: inv, progress: p}
+	image, err := all.Build(ctx, req, countingReader{tree, p}, out.event)
+	p.Close()
+	if err != nil && len(out.last) > 0 {
+		err = stepError{err, out.last}
+		if inv.global.quiet || inv.global.json {
+			for _, line := range out.last {
+				inv.warn("  %s", line)
 			}
 		}
-	})
+	}
+	return image, err
 }
+
+// maxLastLines is how much of a command's output is told again if it fails.
+const maxLastLines = 50
+
+// buildOutput shows the events of a build.
+type buildOutput struct {
+	inv      *invocation
+	progress *progress
+	last     []string // lines of the RUN that runs
+}
+
+func (o *buildOutput) event(e cove.ImageBuildEvent) {
+	switch {
+	case e.Type == cove.BuildPulling && e.Pull != nil:
+		o.progress.say(imageNote("pulling "+e.Text, *e.Pull))
+	case e.Type == cove.BuildWarning:
+		o.progress.above(func() { o.inv.say("warning: %s", printable.Line(e.Text)) })
+	case e.Type == cove.BuildStep:
+		o.last = nil
+		note := ""
+		if e.Cached {
+			note = "cached: "
+		}
+		o.progress.above(func() {
+			o.inv.say("[%s %d/%d] %s%s", printable.Word(e.Stage), e.Step, e.Steps, note, printable.Line(e.Text))
+		})
+		o.progress.begin(stepNote(e))
+	case e.Type == cove.BuildOutput:
+		for line := range strings.Lines(e.Output) {
+			o.line(lastOverwrite(line))
+		}
+	case e.Type == cove.BuildRefused && e.Refused != nil:
+		line := "refused by the network rules: " + eventTarget(*e.Refused)
+		if e.Refused.Hint != "" {
+			line += "; " + e.Refused.Hint
+		}
+		o.line(line)
+	}
+}
+
+// line shows a line of a command, and keeps it.
+func (o *buildOutput) line(text string) {
+	text = printable.Line(text)
+	if o.last = append(o.last, text); len(o.last) > maxLastLines {
+		o.last = o.last[1:]
+	}
+	o.progress.above(func() { o.inv.say("  %s", text) })
+}
+
+// lastOverwrite is a line as a terminal shows it at its end, if programs wrote it several times over
+// itself, as apt does.
+func lastOverwrite(line string) string {
+	line = strings.TrimRight(line, "\r\n")
+	return line[strings.LastIndexByte(line, '\r')+1:]
+}
+
+// stepNote says which step is being done.
+func stepNote(e cove.ImageBuildEvent) string {
+	const most = 60 // characters of the instruction, so that the line fits
+	text, _, cut := strings.Cut(e.Text, "\n")
+	if runes := []rune(text); len(runes) > most {
+		text, cut = string(runes[:most]), true
+	}
+	if cut {
+		text += " …"
+	}
+	return fmt.Sprintf("step %d/%d %s", e.Step, e.Steps, printable.Line(text))
+}
+
+// stepError is the error of a RUN with the last lines of its output.
+type stepError struct {
+	error
+	lines []string
+}
+
+func (e stepError) Unwrap() error { return e.error }

@@ -62,8 +62,20 @@ func saveImages(ctx context.Context, inv *invocation, all cove.Images, names []s
 	if err != nil || to == "" {
 		return err
 	}
-	inv.say("Saved as %s. Load it: docker load < %s, or: cove image import %s", printable.Line(to), printable.Word(to), printable.Word(to))
-	return nil
+	st, err := os.Stat(to)
+	if err != nil {
+		return err
+	}
+	return inv.show(savedImages{to, names, st.Size()}, func(io.Writer) {
+		inv.say("Saved as %s. Load it: docker load < %s, or: cove image import %s", printable.Line(to), printable.Word(to), printable.Word(to))
+	})
+}
+
+// savedImages is the JSON of images that were saved.
+type savedImages struct {
+	File   string   `json:"file"`
+	Images []string `json:"images"`
+	Bytes  int64    `json:"bytes"`
 }
 
 // toFile has an archive be written to a file, which appears when it is whole, or to out if no file

@@ -28,12 +28,13 @@ type progress struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
 
-	began time.Time
-	shown bool   // of run, and of Close after it
-	last  string // the last line; of these two as well
+	drawing sync.Mutex
+	shown   bool   // guarded by drawing, as last
+	last    string // the last line
 
 	mu      sync.Mutex
-	done    int64  // guarded by mu, as those below
+	began   time.Time // guarded by mu, as those below
+	done    int64
 	total   int64  // 0: not known
 	objects bool   // are counted, and not bytes
 	note    string // instead of numbers; empty: those
@@ -75,6 +76,31 @@ func (p *progress) say(note string) {
 	p.mu.Lock()
 	p.note = note
 	p.mu.Unlock()
+}
+
+// begin is say for work that begins now: its time is counted anew.
+func (p *progress) begin(note string) {
+	p.mu.Lock()
+	p.note, p.began = note, time.Now()
+	p.mu.Unlock()
+}
+
+// above calls print, which writes whole lines to where the line is shown. On a terminal the line is
+// taken away before.
+func (p *progress) above(print func()) {
+	p.drawing.Lock()
+	defer p.drawing.Unlock()
+	if p.shown && p.terminal {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+	print()
+}
+
+// took is how long the work has taken.
+func (p *progress) took() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.began)
 }
 
 // count is how many bytes are done.
@@ -139,8 +165,10 @@ func (p *progress) run() {
 
 // show prints the line. One that says the same as the last line is not printed again.
 func (p *progress) show() {
+	p.drawing.Lock()
+	defer p.drawing.Unlock()
 	p.shown = true
-	line := printable.Line(p.text(time.Since(p.began))) // it may name a file of a sandbox
+	line := printable.Line(p.text(p.took())) // it may name a file of a sandbox
 	if p.terminal {
 		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
 	} else if line != p.last {

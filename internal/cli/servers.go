@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
@@ -59,7 +60,11 @@ const settingsHint = "mend that file; see what may stand in it: cove serve --hel
 func (s *chosenServer) mayStart(dir string) error {
 	start := "cove server start"
 	if _, err := os.Stat(filepath.Join(dir, "cove.db")); errors.Is(err, fs.ErrNotExist) && (readVerbs[s.verb] || needVerbs[s.verb]) {
-		return fail.Wrap("no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), "make a sprite with: cove create NAME")
+		hint := "make a sprite with: cove create NAME"
+		if strings.HasPrefix(s.verb, "image ") {
+			hint = "get an image with: cove image pull debian:12"
+		}
+		return fail.Wrap("no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), hint)
 	}
 	set, err := config.ReadServe(filepath.Join(dir, config.ServeFile), false, nil)
 	if err != nil {
@@ -116,6 +121,9 @@ type serverStatus struct {
 
 	Pool *sprites.Pool `json:"pool,omitempty"` // nil: it keeps no sandboxes ready
 
+	DefaultImage        string `json:"default_image,omitempty"` // of sprites that name none; empty: the tools of its machine
+	DefaultImageMissing bool   `json:"default_image_missing,omitempty"`
+
 	elsewhere *elsewhereError
 }
 
@@ -158,7 +166,30 @@ func readServerStatus(ctx context.Context, inv *invocation) (serverStatus, error
 		return s, err
 	}
 	s.Running, s.URL, s.PID, s.Version, s.Pool = true, c.URL, info.PID, info.Version, info.Pool
+	s.DefaultImage = info.DefaultImage
+	s.DefaultImageMissing, err = lacksImage(ctx, c, info.DefaultImage)
+	if err != nil {
+		s.DefaultImageMissing = false // it is not known
+	}
 	return s, nil
+}
+
+// lacksImage reports whether a server's default image is not there. Empty: it has none.
+func lacksImage(ctx context.Context, c *cove.Client, name string) (bool, error) {
+	if name == "" || name == hostBase {
+		return false, nil
+	}
+	_, err := cove.Images{Client: c}.Get(ctx, name)
+	if errors.Is(err, sprites.ErrNotFound) {
+		return true, nil
+	}
+	return false, err
+}
+
+// lackingImage says of a default image that is not there how to have it.
+func lackingImage(name string) string {
+	name = printable.Word(name)
+	return "from its registry: cove image pull " + name + "; of a Dockerfile: cove image build -t " + name + " FOLDER"
 }
 
 func newServerStatusCommand(inv *invocation) *cobra.Command {
@@ -192,6 +223,11 @@ it does not run, neither here nor in another container that has the data folder.
 				}
 				if s.Pool != nil {
 					showPool(w, s.Pool)
+				}
+				if s.DefaultImageMissing {
+					inv.tell(w, "image:     %s, which is not here: no sprite is made without --image; %s", printable.Line(s.DefaultImage), lackingImage(s.DefaultImage))
+				} else if s.DefaultImage != "" {
+					fmt.Fprintf(w, "image:     %s, for sprites that name none\n", printable.Line(s.DefaultImage))
 				}
 				if s.Unit != "" {
 					fmt.Fprintf(w, "run by:    systemd, %s\n", s.Unit)
@@ -250,7 +286,12 @@ func startOwn(ctx context.Context, inv *invocation) error {
 	if err != nil {
 		return err
 	}
-	return inv.show(s, func(w io.Writer) { fmt.Fprintf(w, "The server runs at %s (process %d).\n", s.URL, s.PID) })
+	return inv.show(s, func(w io.Writer) {
+		fmt.Fprintf(w, "The server runs at %s (process %d).\n", s.URL, s.PID)
+		if s.DefaultImageMissing {
+			inv.say("Its default image %s is not here: no sprite is made without --image. It comes %s", printable.Line(s.DefaultImage), lackingImage(s.DefaultImage))
+		}
+	})
 }
 
 func newServerStopCommand(inv *invocation) *cobra.Command {

@@ -170,7 +170,7 @@ func TestSpriteFlagIsShown(t *testing.T) {
 // anything but yes for no.
 func TestDestroyingAsks(t *testing.T) {
 	lines := []string{"rm paint", "checkpoint rm -s paint v1", "checkpoint prune -s paint --keep-last 1", "job rm a3f7b2", "job gc --older-than 0", "job refs --prune --force",
-		"token rm ci", "secret rm github", "profile rm nightly", "connector rm ci", "webhook rm ci", "service rm -s paint web", "agent rm greeter", "backend rm far", "restart paint", "image rm debian:12", "image prune"}
+		"token rm ci", "secret rm github", "profile rm nightly", "connector rm ci", "webhook rm ci", "service rm -s paint web", "agent rm greeter", "backend rm far", "restart paint", "image rm debian:12", "image prune --all"}
 	jobs := `{}`
 	asking := 0
 	for _, c := range all(newRootCommand(newInvocation(Streams{}))) {
@@ -192,7 +192,7 @@ func TestDestroyingAsks(t *testing.T) {
 			if text, _ := io.ReadAll(r.Body); !strings.Contains(string(text), `"dry_run":true`) {
 				t.Errorf("%s: %s, though nobody said yes", r.URL.Path, text)
 			}
-			_, _ = io.WriteString(w, `{"removed":[{"id":"v1","job":"a3f7b2","why":"old"}]}`)
+			_, _ = io.WriteString(w, `{"removed":[{"id":"v1","job":"a3f7b2","why":"old"}],"images":["sha256:1"],"names":["old:1"],"named":1}`)
 		case strings.HasSuffix(r.URL.Path, "/restart"):
 			t.Errorf("%s, though nobody said yes", r.URL.Path)
 		case strings.HasSuffix(r.URL.Path, "/jobs"):

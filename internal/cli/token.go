@@ -48,8 +48,8 @@ func newTokenCreateCommand(inv *invocation) *cobra.Command {
 		Long: `Makes a token and prints it. It is shown this once only. Say which sprites it reaches: --all,
 those of a --prefix, or one by -s. Its verbs do not include each other: read looks at
 sprites, files and jobs, write changes them, exec runs commands and opens connections,
-admin is for tokens, images (cove image pull, import, rm), the server itself, and rules that open
-its own network.`,
+admin is for tokens, images (all of cove image but list and info), the server itself, and rules
+that open its own network.`,
 		Example: `  cove token create laptop --all
   cove token create ci --prefix ci- --verbs read,write,exec --expires 24h
   cove token create viewer -s paint --verbs read`,

@@ -59,7 +59,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		visits:      &visits{host: s.Host, settings: s.Store.Settings, access: a.access, hosts: hosts},
 		guest:       &guestRoutes{host: s.Host, guests: a.guests, relays: a.relays, log: s.Logger},
 		archives:    &archiveRoutes{host: s.Host, labels: labels, imports: &quota{what: "imports", max: maxImports}, log: s.Logger},
-		images:      &imageRoutes{images: s.Images, sprites: s.Store.Sprites, host: s.Host, refusals: a.refusals},
+		images:      &imageRoutes{images: s.Images, image: s.DefaultImage, sprites: s.Store.Sprites, host: s.Host, refusals: a.refusals},
 		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
 		policies:    &policyRoutes{host: s.Host},
 		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels},
@@ -175,8 +175,10 @@ func (a *api) unrouted(w http.ResponseWriter, r *http.Request, fallback http.Han
 		return
 	}
 	w.Header().Set("Allow", rec.header.Get("Allow"))
-	writeJSON(w, http.StatusMethodNotAllowed, sprites.ErrorBody{
-		Code: "method_not_allowed", Message: "use " + rec.header.Get("Allow") + " here",
+	answerEarly(a.refusals.ending, w, r, func() {
+		writeJSON(w, http.StatusMethodNotAllowed, sprites.ErrorBody{
+			Code: "method_not_allowed", Message: "use " + rec.header.Get("Allow") + " here",
+		})
 	})
 }
 

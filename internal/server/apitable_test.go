@@ -286,13 +286,13 @@ var policyOps = map[string]op{
 }
 
 var imageOps = map[string]op{
-	"GET /v1/images":               {Summary: "List the images", Answer: cove.ImageList{}},
+	"GET /v1/images":               {Summary: "List the images", Query: params{q("all", "boolean", "Also the steps of builds, which have no name.")}, Answer: cove.ImageList{}},
 	"GET /v1/images/{image...}":    {Summary: "Describe an image", Answer: cove.Image{}},
 	"DELETE /v1/images/{image...}": {Summary: "Remove a name of an image, or the image"},
 	"POST /v1/images/pull":         {Summary: "Get an image from a registry", Request: cove.ImagePull{}, Answer: cove.ImageEvent{}, AnswerType: openapi.NDJSON},
-	"POST /v1/images/import":       {Summary: "Take an image from an archive", Query: params{q("name", "string", "The name that it gets.")}, RequestType: cove.ImageArchiveType, Answer: cove.ImageEvent{}, AnswerType: openapi.NDJSON},
+	"POST /v1/images/import":       {Summary: "Take an image from an archive", Query: params{q("name", "string", "The name that it gets; of an archive of several images, the one that is taken."), q("several", "boolean", "Without a name: all images of the archive.")}, RequestType: cove.ImageArchiveType, Answer: cove.ImageEvent{}, AnswerType: openapi.NDJSON},
 	"POST /v1/images/build":        {Summary: "Build an image of a Dockerfile", Details: "The body is a line of JSON (ImageBuild), and after it the context as a tar archive.", RequestType: openapi.Bytes, Answer: cove.ImageBuildEvent{}, AnswerType: openapi.NDJSON},
-	"POST /v1/images/prune":        {Summary: "Remove the images that nothing uses", Answer: cove.ImagePruned{}},
+	"POST /v1/images/prune":        {Summary: "Remove images that nothing uses, and the caches of builds", Request: cove.ImagePruning{}, Answer: cove.ImagePruned{}},
 	"POST /v1/images/save":         {Summary: "Get images as an archive", Request: cove.ImageSave{}, AnswerType: cove.ImageArchiveType},
 	"POST /v1/images/tag":          {Summary: "Give an image one more name", Request: cove.ImageTag{}, Answer: cove.Image{}},
 	"POST /v1/images/push":         {Summary: "Send an image to its registry", Request: cove.ImagePush{}, Answer: cove.ImageEvent{}, AnswerType: openapi.NDJSON},

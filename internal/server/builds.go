@@ -33,10 +33,11 @@ func (g *imageRoutes) build(w http.ResponseWriter, r *http.Request) error {
 		return fail.Newf(sprite.CodeBadRequest, "", "the first line is no build: %v", err)
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	rc := http.NewResponseController(w)
-	if err := rc.EnableFullDuplex(); err != nil { // the build is told of while its context is sent
+	rest, err := answerWhileSent(g.refusals.ending, w, r) // the build is told of while its context is sent
+	if err != nil {
 		return err
 	}
+	rc := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)
 	_ = rc.Flush() // it has gone: the end says so
 	lines := &buildLines{w: w, rc: rc}
@@ -61,6 +62,7 @@ func (g *imageRoutes) build(w http.ResponseWriter, r *http.Request) error {
 		end.Image = &image
 	}
 	lines.tell(end)
+	rest()
 	return nil
 }
 

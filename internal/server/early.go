@@ -51,8 +51,8 @@ func (u *upload) Close() error {
 // to its end. The client may be sending it still, or have paused: net/http would read on
 // before it sends the answer, for ever if nothing comes.
 func answerEarly(ctx context.Context, w http.ResponseWriter, r *http.Request, answer func()) {
-	u, ok := r.Body.(*upload)
-	if !ok || u.ended.Load() || r.ProtoMajor != 1 {
+	u := unreadBody(r)
+	if u == nil {
 		answer()
 		return
 	}
@@ -64,6 +64,41 @@ func answerEarly(ctx context.Context, w http.ResponseWriter, r *http.Request, an
 	w.Header().Set("Connection", "close")
 	answer()
 	_ = rc.Flush() // a client that has gone reads no answer
+	u.readRest(ctx, rc)
+}
+
+// answerWhileSent has w answer while the client sends the body of r. The caller calls rest once the
+// answer is written, and before the handler returns: if not all of the body was read, the
+// connection would be reset under a client that still sends it, and has not read the answer.
+func answerWhileSent(ctx context.Context, w http.ResponseWriter, r *http.Request) (rest func(), err error) {
+	rc := http.NewResponseController(w)
+	if err := rc.EnableFullDuplex(); err != nil {
+		return nil, err
+	}
+	if unreadBody(r) != nil {
+		w.Header().Set("Connection", "close") // a body that is not read to its end would be taken for the next request
+	}
+	return func() {
+		_ = rc.Flush() // a client that has gone reads no answer
+		if u := unreadBody(r); u != nil {
+			u.readRest(ctx, rc)
+		}
+	}, nil
+}
+
+// unreadBody is the body of a request, if it may not have been read to its end, and has a
+// connection of its own; else nil.
+func unreadBody(r *http.Request) *upload {
+	u, ok := r.Body.(*upload)
+	if !ok || u.ended.Load() || r.ProtoMajor != 1 {
+		return nil
+	}
+	return u
+}
+
+// readRest reads what the client still sends, until it closes the connection, for restPatience at
+// most.
+func (u *upload) readRest(ctx context.Context, rc *http.ResponseController) {
 	if u.expectsToSend && !u.begun.Load() {
 		return
 	}

@@ -24,6 +24,7 @@ type imageRoutes struct {
 	sprites  *store.Sprites
 	host     *sprite.Host
 	builder  *build.Builder // nil: there are no images
+	image    string         // see Server.DefaultImage
 	refusals refusals
 }
 
@@ -50,9 +51,16 @@ func (g *imageRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	every, err := flag(r, "all")
+	if err != nil {
+		return err
+	}
 	list := cove.ImageList{Images: []cove.Image{}}
+	if list.DiskBytes, err = image.DiskBytes(g.images); err != nil {
+		return err
+	}
 	for _, one := range all {
-		if by := reached(r, used[one.Digest]); len(one.Names) > 0 || len(by) > 0 || !hidden[one.Digest] {
+		if by := reached(r, used[one.Digest]); every || len(one.Names) > 0 || len(by) > 0 || !hidden[one.Digest] {
 			list.Images = append(list.Images, g.describe(one, by))
 		}
 	}
@@ -89,6 +97,12 @@ func (g *imageRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g *imageRoutes) prune(w http.ResponseWriter, r *http.Request) error {
+	var which cove.ImagePruning
+	if r.ContentLength != 0 {
+		if err := readJSON(w, r, maxBody, &which); err != nil {
+			return err
+		}
+	}
 	used, err := g.used(r.Context())
 	if err != nil {
 		return err
@@ -97,17 +111,17 @@ func (g *imageRoutes) prune(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	done, err := g.images.Prune(r.Context(), func(digest string) bool {
-		return len(used[digest]) > 0 || unnamed[digest] || sprite.InPool(g.host, digest)
+	stays, err := g.stays(r.Context(), which.All)
+	if err != nil {
+		return err
+	}
+	done, err := g.pruned(r.Context(), which.DryRun, func(digest string) bool {
+		return len(used[digest]) > 0 || unnamed[digest] || stays[digest] || sprite.InPool(g.host, digest)
 	})
 	if err != nil {
 		return err
 	}
-	caches, err := g.builder.Prune(r.Context())
-	if done.Bytes += caches; err != nil {
-		return err
-	}
-	writeJSON(w, http.StatusOK, cove.ImagePruned{Images: append([]string{}, done.Images...), Bytes: done.Bytes})
+	writeJSON(w, http.StatusOK, done)
 	return nil
 }
 
@@ -119,15 +133,22 @@ func (g *imageRoutes) pull(w http.ResponseWriter, r *http.Request) error {
 	if req.Reference == "" {
 		return fail.New(sprite.CodeBadRequest, "reference is missing", `such as {"reference":"debian:12"}`)
 	}
-	return g.tell(w, r, func(ctx context.Context, progress func(image.Progress)) (image.Image, error) {
-		return g.images.Pull(ctx, req.Reference, image.PullOptions{Progress: progress})
+	return g.tell(w, r, func(ctx context.Context, progress func(image.Progress)) ([]image.Image, error) {
+		return one(g.images.Pull(ctx, req.Reference, image.PullOptions{Progress: progress}))
 	})
 }
 
 func (g *imageRoutes) importArchive(w http.ResponseWriter, r *http.Request) error {
 	body := &patientBody{r: r.Body, rc: http.NewResponseController(w)}
-	err := g.tell(w, r, func(ctx context.Context, progress func(image.Progress)) (image.Image, error) {
-		return g.images.Import(ctx, io.Reader(body), r.URL.Query().Get("name"), progress)
+	several, err := flag(r, "several")
+	if err != nil {
+		return err
+	}
+	err = g.tell(w, r, func(ctx context.Context, progress func(image.Progress)) ([]image.Image, error) {
+		if as := r.URL.Query().Get("name"); as != "" || !several {
+			return one(g.images.Import(ctx, io.Reader(body), as, progress))
+		}
+		return image.ImportAll(ctx, g.images, io.Reader(body), progress)
 	})
 	if _, rest := body.rest(); err == nil {
 		err = rest
@@ -161,7 +182,7 @@ func (g *imageRoutes) describe(i image.Image, usedBy []string) cove.Image {
 func describeImage(i image.Image, usedBy []string) cove.Image {
 	c := i.Config
 	out := cove.Image{
-		Digest: i.Digest, Names: append([]string{}, i.Names...), Bytes: i.Bytes, DiskBytes: i.DiskBytes, CreatedAt: i.Created, PulledAt: i.Pulled, UsedBy: usedBy,
+		Digest: i.Digest, Names: append([]string{}, i.Names...), Bytes: i.Bytes, DiskBytes: i.DiskBytes, CreatedAt: i.Created, PulledAt: i.Pulled, UsedBy: append([]string{}, usedBy...),
 		Layers: make([]cove.ImageLayer, len(i.Layers)),
 		Config: cove.ImageConfig{
 			OS: c.OS, Architecture: c.Architecture, Variant: c.Variant, User: c.User, Workdir: c.Workdir, Env: c.Env, Shell: c.Shell,
@@ -181,20 +202,24 @@ const (
 	aliveInterval    = 20 * time.Second
 )
 
+// one is what tell is told of one image.
+func one(i image.Image, err error) ([]image.Image, error) { return []image.Image{i}, err }
+
 // tell answers with lines of f's progress, and one of its end.
-func (g *imageRoutes) tell(w http.ResponseWriter, r *http.Request, f func(context.Context, func(image.Progress)) (image.Image, error)) error {
+func (g *imageRoutes) tell(w http.ResponseWriter, r *http.Request, f func(context.Context, func(image.Progress)) ([]image.Image, error)) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	rc := http.NewResponseController(w)
-	if err := rc.EnableFullDuplex(); err != nil { // an import is told of while it is sent
+	rest, err := answerWhileSent(g.refusals.ending, w, r) // an import is told of while it is sent
+	if err != nil {
 		return err
 	}
+	rc := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)
 	_ = rc.Flush() // it has gone: the end says so
 	var lines progressLines
 	stop := make(chan struct{})
 	var telling sync.WaitGroup
 	telling.Go(func() { lines.write(w, rc, stop) })
-	one, err := func() (image.Image, error) {
+	all, err := func() ([]image.Image, error) {
 		defer telling.Wait() // whatever becomes of f: w is of no use after this handler
 		defer close(stop)
 		return f(r.Context(), lines.set)
@@ -208,10 +233,13 @@ func (g *imageRoutes) tell(w http.ResponseWriter, r *http.Request, f func(contex
 		}
 		end = cove.ImageEvent{Type: "error", Error: body.Message, Code: body.Code, Hint: body.Hint}
 	} else {
-		image := describeImage(one, nil)
-		end.Image = &image
+		for _, one := range all {
+			end.Images = append(end.Images, describeImage(one, nil))
+		}
+		end.Image = &end.Images[0]
 	}
 	_ = json.NewEncoder(w).Encode(end) // it has gone
+	rest()
 	return nil
 }
 

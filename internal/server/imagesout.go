@@ -46,11 +46,11 @@ func (g *imageRoutes) push(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
 	}
-	return g.tell(w, r, func(ctx context.Context, progress func(image.Progress)) (image.Image, error) {
+	return g.tell(w, r, func(ctx context.Context, progress func(image.Progress)) ([]image.Image, error) {
 		if _, err := g.images.Push(ctx, req.Image, req.To, image.PushOptions{Progress: progress}); err != nil {
-			return image.Image{}, err
+			return nil, err
 		}
-		return g.images.Get(ctx, req.Image)
+		return one(g.images.Get(ctx, req.Image))
 	})
 }
 
@@ -69,22 +69,22 @@ func (g *imageRoutes) commit(w http.ResponseWriter, r *http.Request) error {
 	if !principalOf(r).reaches(req.Sprite) {
 		return fail.New("forbidden", "the token does not reach this sprite", "")
 	}
-	return g.tell(w, r, func(ctx context.Context, progress func(image.Progress)) (image.Image, error) {
+	return g.tell(w, r, func(ctx context.Context, progress func(image.Progress)) ([]image.Image, error) {
 		disk, err := sprite.OpenCommit(ctx, g.host, req.Sprite, req.Checkpoint)
 		if err != nil {
-			return image.Image{}, err
+			return nil, err
 		}
 		defer disk.Close()
 		of := req.Sprite
 		if req.Checkpoint != "" {
 			of += "@" + req.Checkpoint
 		}
-		return g.images.Compose(ctx, image.Draft{
+		return one(g.images.Compose(ctx, image.Draft{
 			Parent: disk.Base, Names: []string{req.Name}, History: "commit of sprite " + of,
 			Layer: func(w io.Writer) error {
 				return disk.WriteLayer(ctx, &progressWriter{w: w, tell: progress})
 			},
-		})
+		}))
 	})
 }
 

@@ -83,10 +83,14 @@ func (g *jobRoutes) create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer labelled()
+	chosen := req.Config != nil && req.Config.Image != ""
 	if req.Sprite == "" && req.Backend == "" {
 		req.Config = withImage(req.Config, g.image) // also for what depends on it, such as a shared installation
 	}
 	job, err := jobs.Create(r.Context(), req)
+	if err != nil && !chosen {
+		err = noDefault(err, g.image)
+	}
 	if err != nil {
 		return err
 	}

@@ -60,15 +60,32 @@ func (g *spriteRoutes) create(w http.ResponseWriter, r *http.Request) error {
 	if err := mayOpen(r, g.host, req.Name, req.NetworkPolicy); err != nil {
 		return err
 	}
+	chosen := req.Base != "" || req.Config != nil && req.Config.Image != ""
 	if req.Base == "" {
 		req.Config = withImage(req.Config, g.image)
 	}
 	info, err := g.host.Create(r.Context(), req)
+	if err != nil && !chosen {
+		err = noDefault(err, g.image)
+	}
 	if err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusCreated, info)
 	return nil
+}
+
+// noDefault says of an image that is not here that it is the server's default image.
+func noDefault(err error, image string) error {
+	if e, ok := errors.AsType[*fail.Error](err); ok && image != "" && e.Code == sprite.CodeImageNotFound {
+		return fail.Newf(e.Code, DefaultImageHint(image)+"; without it: cove create NAME --image host", "the server's default image %s is not here", image)
+	}
+	return err
+}
+
+// DefaultImageHint says how to have a default image that is not here.
+func DefaultImageHint(image string) string {
+	return "from its registry: cove image pull " + image + "; of a Dockerfile: cove image build -t " + image + " FOLDER"
 }
 
 // withImage is a new sprite's machine, with the server's default image if it names none.

@@ -27,7 +27,7 @@ const maxDockerfile = 1 << 20
 // Source is what is to be built.
 type Source struct {
 	Dir        string
-	Dockerfile string    // a file; empty: Dockerfile in Dir; -: it is read from In
+	Dockerfile string    // a file; empty: Dockerfile in Dir, or else Containerfile; -: it is read from In
 	In         io.Reader // for a Dockerfile that is -
 }
 
@@ -44,6 +44,11 @@ func (s Source) Read() (text []byte, name string, ignore dockerignore.Patterns, 
 	file := s.Dockerfile
 	if file == "" {
 		file = filepath.Join(s.Dir, "Dockerfile")
+		if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
+			if other := filepath.Join(s.Dir, "Containerfile"); isThere(other) {
+				file = other
+			}
+		}
 	}
 	ignores := []string{filepath.Join(s.Dir, ".dockerignore")}
 	if file == "-" {
@@ -71,6 +76,11 @@ func (s Source) Read() (text []byte, name string, ignore dockerignore.Patterns, 
 		break
 	}
 	return text, name, ignore, nil
+}
+
+func isThere(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
 }
 
 // readFile reads a small file. It waits for no FIFO.

@@ -65,3 +65,17 @@ func TestWrite(t *testing.T) {
 		t.Errorf("without a Dockerfile: %v", err)
 	}
 }
+
+// TestIgnoreError: what is wrong with a .dockerignore file is told with its line.
+func TestIgnoreError(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"Containerfile": "FROM scratch\n", ".dockerignore": "# none\n\nok\n[a-\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, name, _, err := Source{Dir: dir}.Read()
+	if filepath.Base(name) != "Containerfile" || err == nil || !strings.Contains(err.Error(), `line 4: "[a-"`) {
+		t.Errorf("got %s, %v", name, err)
+	}
+}

@@ -144,7 +144,7 @@ func TestBuild(t *testing.T) {
 	if out := h.Run("", "cove", "list", "--json"); strings.Contains(out, "build.") {
 		t.Errorf("a build's sprite is listed: %s", out)
 	}
-	if out := h.Run("", "cove", "image", "list"); strings.Count(out, "\n") != 5 {
+	if out := h.Run("", "cove", "image", "list"); strings.Count(out, "\n") != 6 {
 		t.Errorf("images: %s", out)
 	}
 	data := h.Run("", "sh", "-c", `cd "$COVE_DATA" && ls build/runs && grep -rl opensesame . || true`)
@@ -152,17 +152,78 @@ func TestBuild(t *testing.T) {
 		t.Errorf("it left: %s", data)
 	}
 	h.Run("", "cove", "rm", "paint")
-	h.Run("", "cove", "image", "prune")
-	if out := h.Run("", "cove", "image", "list"); strings.Contains(out, "app") {
+	if out, _ := h.Try("", "cove", "image", "prune", "--dry-run"); !strings.Contains(out, " steps of builds") || !strings.Contains(out, "caches of builds, ") || strings.Contains(out, "app") {
+		t.Errorf("a prune would: %s", out)
+	}
+	if out := h.Run("", "cove", "image", "list", "--all"); strings.Count(out, "\n-") < 5 {
+		t.Errorf("with the steps of builds: %s", out)
+	}
+	h.Run("", "cove", "image", "prune", "--yes")
+	if out := h.Run("", "cove", "image", "list", "--all"); !strings.Contains(out, "app") || strings.Contains(out, "\n-") {
 		t.Errorf("after a prune: %s", out)
+	}
+	h.Run("", "cove", "image", "prune", "--all")
+	if out := h.Run("", "cove", "image", "list"); strings.Contains(out, "app") {
+		t.Errorf("after a prune of all: %s", out)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) == 0 {
 		t.Error(left, err)
 	}
 }
 
+// TestBuildTmp: /tmp of a RUN is on the disk: the next step, another stage and the image have its
+// files. A sprite of an image without files there has it in memory.
+func TestBuildTmp(t *testing.T) {
+	need.Program(t, "busybox", "busybox-static")
+	h := e2e.NewHost(t)
+	importSmall(t, h)
+	write(t, filepath.Join(filepath.Dir(h.Home), "app/Dockerfile"), `FROM small:1 AS fetch
+USER 7:8
+RUN echo hi >/tmp/x && stat -c %a /tmp
+RUN --mount=type=tmpfs,target=/tmp/deep cat /tmp/x && mv /tmp/x /tmp/y && echo no >/tmp/deep/z
+FROM small:1
+COPY --from=fetch /tmp /from
+RUN cat /from/y && ls -A /tmp
+`)
+	out := h.Run("app", "sh", "-c", "exec cove image build -t app . 2>&1")
+	if strings.Count(out, "  hi\n") != 2 || !strings.Contains(out, "  1777\n") {
+		t.Errorf("the build says %s", out)
+	}
+	h.Run("", "cove", "create", "paint", "--image", "app")
+	if got := h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "ls -A /from; ls -A /tmp; grep -c ' /tmp ' /proc/mounts"); got != "y\n1\n" {
+		t.Errorf("the image has %q", got)
+	}
+}
+
+// importSmall has a server have the image small:1, which has busybox.
+func importSmall(t *testing.T, h *e2e.Host) {
+	t.Helper()
+	saved := filepath.Join(filepath.Dir(h.Home), "saved.tar")
+	small, err := name.NewTag("small:1")
+	if err == nil {
+		err = tarball.WriteToFile(saved, small, imageOf(t, v1.Config{Env: []string{"PATH=/bin"}}, busyboxLayer(t)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Run("", "cove", "image", "import", saved)
+}
+
+// TestBuildNetwork: if the network rules refuse something to a RUN that fails, the build says so, and
+// how to allow it.
+func TestBuildNetwork(t *testing.T) {
+	need.Program(t, "busybox", "busybox-static")
+	h := e2e.NewHost(t)
+	importSmall(t, h)
+	write(t, filepath.Join(filepath.Dir(h.Home), "app/Dockerfile"), "FROM small:1\nRUN wget -O- http://203.0.113.80/ || wget -O- http://203.0.113.80/\n")
+	out, code := h.Try("app", "cove", "image", "build", "-q", ".")
+	if code == 0 || strings.Count(out, "refused by the network rules: 203.0.113.80:80; allow it: --allow 203.0.113.80:80\n") != 1 || !strings.Contains(out, "build with: --allow 203.0.113.80:80\n") {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+}
+
 // TestBuildAsUser: an ordinary user's server builds the same.
-func TestBuildAsUser(t *testing.T) { e2e.AsOrdinaryUser(t, "^TestBuild$", "30m") }
+func TestBuildAsUser(t *testing.T) { e2e.AsOrdinaryUser(t, "^TestBuild(Tmp)?$", "30m") }
 
 // skopeoTakes: another program takes what is saved, as an archive of Docker's and as one of an
 // OCI layout, and compares all digests.

@@ -201,7 +201,7 @@ func TestImageVerbs(t *testing.T) {
 	if out, code := h.Try("", "cove", "create", "fifth", "--image", mine); code == 0 || !strings.Contains(out, "cove: pull image "+mine) {
 		t.Errorf("an image that is gone: exit code %d: %s", code, out)
 	}
-	h.Run("", "cove", "image", "prune")
+	h.Run("", "cove", "image", "prune", "--all")
 	var list cove.ImageList
 	if err := json.Unmarshal([]byte(h.Run("", "cove", "image", "list", "--json")), &list); err != nil {
 		t.Fatal(err)

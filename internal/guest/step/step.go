@@ -75,6 +75,9 @@ func Main(in io.Reader, errs io.Writer, inside bool) int {
 // outside makes what is mounted on, runs the command in a mount namespace of its own, and removes
 // what it has made.
 func outside(s buildstep.Step, text []byte, errs io.Writer) (code int, err error) {
+	if err := keepTmp(); err != nil {
+		return setupFailed, err
+	}
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return setupFailed, err
 	}
@@ -99,6 +102,16 @@ func outside(s buildstep.Step, text []byte, errs io.Writer) (code int, err error
 		return setupFailed, err
 	}
 	return 0, nil
+}
+
+// keepTmp has /tmp be on the disk, so that the next step has what this one puts there. gVisor mounts a
+// tmpfs on an empty /tmp.
+func keepTmp() error {
+	err := unix.Unmount("/tmp", unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.EINVAL) { // nothing is mounted
+		return fmt.Errorf("have /tmp be on the disk: %w", err)
+	}
+	return nil
 }
 
 // stubs are the files and folders that were made to mount on, parents first.

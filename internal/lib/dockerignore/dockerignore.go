@@ -29,7 +29,24 @@ func Parse(text []byte) (Patterns, error) {
 		return Patterns{}, err
 	}
 	m, err := patternmatcher.New(lines)
+	if err != nil {
+		err = located(text, err)
+	}
 	return Patterns{m}, err
+}
+
+// located says which line of a file has the pattern that is wrong.
+func located(text []byte, err error) error {
+	for n, line := range strings.Split(string(text), "\n") {
+		one, readErr := ignorefile.ReadAll(strings.NewReader(line))
+		if readErr != nil || len(one) == 0 {
+			continue
+		}
+		if _, bad := patternmatcher.New(one); bad != nil {
+			return fmt.Errorf("line %d: %.200q: %w", n+1, one[0], err)
+		}
+	}
+	return err
 }
 
 // Parent is what is known of a folder, for those who ask about what is in it. The zero value

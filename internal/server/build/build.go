@@ -107,6 +107,18 @@ func (b *Builder) Prune(ctx context.Context) (int64, error) {
 	return b.caches.prune(ctx, 0)
 }
 
+// CacheBytes is what the caches take on the disk.
+func (b *Builder) CacheBytes(ctx context.Context) (bytes int64, err error) {
+	if err := b.Start(); err != nil {
+		return 0, err
+	}
+	all, err := b.caches.list(ctx)
+	for _, one := range all {
+		bytes += one.bytes
+	}
+	return bytes, err
+}
+
 // Build makes the image that a request asks for. tar is the context. tell is called with each
 // event but the last, by one goroutine at a time.
 func (b *Builder) Build(ctx context.Context, req cove.ImageBuild, tar io.Reader, tell func(cove.ImageBuildEvent)) (_ image.Image, err error) {
@@ -177,6 +189,7 @@ func (r *run) build(ctx context.Context, tar io.Reader) (one image.Image, err er
 	if err := r.check(ctx); err != nil {
 		return one, err
 	}
+	r.warn(doc)
 	if err := r.receive(ctx, tar); err != nil {
 		return one, err
 	}
@@ -206,6 +219,18 @@ func (r *run) build(ctx context.Context, tar io.Reader) (one image.Image, err er
 	return r.Images.Get(ctx, digest)
 }
 
+// warn tells of what is odd, and no error.
+func (r *run) warn(doc *dockerfile.Document) {
+	names, declared := doc.Undeclared(r.req.Args)
+	for _, name := range names {
+		says := fmt.Sprintf("nothing has an ARG %.100q, which --build-arg sets", name)
+		if declared != "" {
+			says += "; there are: " + declared
+		}
+		r.tell(cove.ImageBuildEvent{Type: cove.BuildWarning, Text: says})
+	}
+}
+
 // check refuses what the build itself asks for, before anything is done.
 func (r *run) check(ctx context.Context) error {
 	for _, name := range r.req.Names {
@@ -229,6 +254,7 @@ func (r *run) policy(network string) sprites.NetworkPolicy {
 // plan gets the images that the stages begin with or copy from, and works out all steps, so that
 // whatever is refused is so before the first one is done.
 func (r *run) plan(ctx context.Context, file string, stages []dockerfile.Stage) (plan []planned, err error) {
+	layers := map[int]int{} // of each stage, by Index, at most
 	for _, st := range stages {
 		p := planned{Stage: st}
 		var base *v1.ConfigFile
@@ -249,16 +275,46 @@ func (r *run) plan(ctx context.Context, file string, stages []dockerfile.Stage) 
 				return nil, atLine(err, file, s.Line)
 			}
 		}
+		if layers[st.Index], err = r.countLayers(ctx, p, layers[st.FromStage], file); err != nil {
+			return nil, err
+		}
 		r.steps += len(p.steps)
 		plan = append(plan, p)
 	}
 	return plan, nil
 }
 
+// countLayers is how many layers a stage has in the end, at most. More than an image can have are
+// refused at the first step that would be one too many. below are those of the stage that it starts
+// from.
+func (r *run) countLayers(ctx context.Context, p planned, below int, file string) (int, error) {
+	n := 0
+	if p.base != "" {
+		one, err := r.Images.Get(ctx, p.base)
+		if err != nil {
+			return 0, err
+		}
+		n = len(one.Layers)
+	} else if p.FromStage >= 0 {
+		n = below
+	}
+	for _, s := range p.steps {
+		if s.Run == nil && s.Copy == nil {
+			continue
+		}
+		if n++; n > image.MaxLayers {
+			return 0, atLine(fail.Newf("dockerfile_unsupported", "join commands: RUN one && two", "the image would have more than %d layers: each RUN, COPY and ADD is one", image.MaxLayers), file, s.Line)
+		}
+	}
+	return n, nil
+}
+
 // checkStep refuses a step that can't be done, and gets the images that it needs.
 func (r *run) checkStep(ctx context.Context, s dockerfile.Step) (err error) {
 	if s.Copy != nil && s.Copy.FromImage != "" {
-		_, err = r.image(ctx, s.Copy.FromImage)
+		if _, err = r.image(ctx, s.Copy.FromImage); err != nil {
+			err = noStage(err, s.Copy.FromImage)
+		}
 	}
 	if s.Run == nil || err != nil {
 		return err
@@ -280,6 +336,16 @@ func (r *run) checkStep(ctx context.Context, s dockerfile.Step) (err error) {
 		}
 	}
 	return nil
+}
+
+// noStage says of an image that can't be had that no stage has its name either.
+func noStage(err error, name string) error {
+	if e, ok := errors.AsType[*fail.Error](err); ok {
+		with := *e
+		with.Message = fmt.Sprintf("no stage before this one is named %.100q, and as an image: %s", name, e.Message)
+		return &with
+	}
+	return err
 }
 
 // image returns the digest of an image, which it pulls if it is not here. It stays until the

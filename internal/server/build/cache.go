@@ -108,34 +108,13 @@ func (c *caches) leave(name string) {
 // prune removes caches that nobody uses, the one that was used the longest time ago first, until
 // they have so many bytes together.
 func (c *caches) prune(ctx context.Context, most int64) (freed int64, err error) {
-	entries, err := os.ReadDir(c.dir)
+	all, err := c.list(ctx)
 	if err != nil {
 		return 0, err
 	}
-	type cache struct {
-		name  string
-		bytes int64
-		used  time.Time
-	}
-	var all []cache
 	var total int64
-	for _, e := range entries {
-		st, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return 0, err
-		}
-		n, err := layers.Used(ctx, layers.Dir{Path: filepath.Join(c.dir, e.Name())})
-		if ctx.Err() != nil {
-			return 0, context.Cause(ctx)
-		}
-		if err != nil { // such as folders that are too deep: it goes whatever it has
-			n = maxCaches + 1
-		}
-		all = append(all, cache{e.Name(), n, st.ModTime()})
-		total += n
+	for _, one := range all {
+		total += one.bytes
 	}
 	slices.SortFunc(all, func(a, b cache) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name)) })
 	for _, one := range all {
@@ -153,4 +132,37 @@ func (c *caches) prune(ctx context.Context, most int64) (freed int64, err error)
 		freed, total = freed+one.bytes, total-one.bytes
 	}
 	return freed, nil
+}
+
+// cache is a folder of caches.
+type cache struct {
+	name  string
+	bytes int64
+	used  time.Time
+}
+
+// list measures all caches.
+func (c *caches) list(ctx context.Context) (all []cache, err error) {
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		st, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		n, err := layers.Used(ctx, layers.Dir{Path: filepath.Join(c.dir, e.Name())})
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err != nil { // such as folders that are too deep: it goes whatever it has
+			n = maxCaches + 1
+		}
+		all = append(all, cache{e.Name(), n, st.ModTime()})
+	}
+	return all, nil
 }

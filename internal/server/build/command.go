@@ -57,7 +57,11 @@ func (r *run) command(ctx context.Context, c *dockerfile.Run, parent string) (b 
 		if full, ok := errors.AsType[*fail.Error](r.Images.Claim(1)); ok { // most likely by what it has written
 			return b, release, fail.Newf(full.Code, full.Hint, "the command ended with exit code %d, and the disk of the server is full", exit.Code)
 		}
-		return b, release, fail.Newf("build_failed", "", "the command ended with exit code %d", exit.Code)
+		hint := ""
+		if flags := r.refusals(ctx, b.Name()); flags != "" {
+			hint = "the network rules refused something to it; if it needs that, build with: " + flags
+		}
+		return b, release, fail.Newf("build_failed", hint, "the command ended with exit code %d", exit.Code)
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause

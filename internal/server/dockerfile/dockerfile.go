@@ -54,7 +54,7 @@ type Step struct {
 	Config v1.Config // after the step
 	Run    *Run
 	Copy   *Copy
-	Folder string // WORKDIR: make this folder, with its parents, for Config.User, if it is not there
+	Folder string // WORKDIR, VOLUME: make this folder, with its parents, for Config.User, if it is not there
 }
 
 // Run is a program to be run.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,9 +60,17 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%.60q: got %v, want %s", text, err, want)
 		}
 	}
-	_, err := parsed(t, "ARG ONE\nFROM a\nARG TWO").Stages("", map[string]string{"TOW": "1", "HTTP_PROXY": "p"}, amd64)
-	if f, ok := errors.AsType[*fail.Error](err); !ok || !strings.Contains(f.Message, `has no ARG "TOW"`) || f.Hint != "it has: ONE, TWO" {
-		t.Errorf("a misspelled argument: %v", err)
+}
+
+// TestUndeclared: an argument that nothing declares changes nothing, and is told.
+func TestUndeclared(t *testing.T) {
+	doc := parsed(t, "ARG ONE\nFROM a\nARG TWO")
+	args := map[string]string{"TOW": "1", "ONE": "2", "HTTP_PROXY": "p"}
+	if _, err := doc.Stages("", args, amd64); err != nil {
+		t.Error(err)
+	}
+	if names, declared := doc.Undeclared(args); !slices.Equal(names, []string{"TOW"}) || declared != "ONE, TWO" {
+		t.Errorf("got %v of %s", names, declared)
 	}
 }
 

@@ -115,17 +115,39 @@ var predefined = []string{
 	"TARGETPLATFORM", "TARGETOS", "TARGETOSVERSION", "TARGETARCH", "TARGETVARIANT", "TARGETSTAGE",
 }
 
-// checkArgs refuses an argument that nothing declares.
+// checkArgs refuses arguments that are too large.
 func (p *plan) checkArgs() error {
-	var declared []string
-	for _, a := range p.doc.args {
+	size := 0
+	for name, value := range p.args {
+		if size += len(name) + len(value); size > maxWord {
+			return fail.Newf("dockerfile_bad", "", "the build's arguments have more than %d bytes", maxWord)
+		}
+	}
+	return nil
+}
+
+// Undeclared says which arguments nothing declares, and which names are declared, for people. As in
+// Docker, such an argument changes nothing.
+func (d *Document) Undeclared(args map[string]string) (names []string, declared string) {
+	all := d.declared()
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		if !slices.Contains(all, name) && !slices.Contains(predefined, name) {
+			names = append(names, name)
+		}
+	}
+	return names, brief(all)
+}
+
+// declared are the arguments that an ARG declares, sorted.
+func (d *Document) declared() (declared []string) {
+	for _, a := range d.args {
 		declared = append(declared, a.name)
 	}
-	for _, s := range p.doc.stages {
+	for _, s := range d.stages {
 		for _, node := range s.nodes {
 			parsed, err := instructions.ParseInstruction(node)
 			if err != nil {
-				return located(p.doc.name, node.StartLine, err)
+				continue // Steps tells of it
 			}
 			if o, ok := parsed.(*instructions.OnbuildCommand); ok {
 				if parsed, err = trigger(o.Expression); err != nil {
@@ -140,22 +162,7 @@ func (p *plan) checkArgs() error {
 		}
 	}
 	slices.Sort(declared)
-	declared = slices.Compact(declared)
-	size := 0
-	for _, name := range slices.Sorted(maps.Keys(p.args)) {
-		if size += len(name) + len(p.args[name]); size > maxWord {
-			return fail.Newf("dockerfile_bad", "", "the build's arguments have more than %d bytes", maxWord)
-		}
-		if slices.Contains(declared, name) || slices.Contains(predefined, name) {
-			continue
-		}
-		hint := "it has no ARG at all: write one"
-		if len(declared) > 0 {
-			hint = "it has: " + brief(declared)
-		}
-		return fail.Newf("dockerfile_bad", hint, "%s has no ARG %.100q, which --build-arg sets", p.doc.name, name)
-	}
-	return nil
+	return slices.Compact(declared)
 }
 
 // brief is a list for a message.

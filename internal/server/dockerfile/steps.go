@@ -173,7 +173,23 @@ func (s *stepper) step(parsed any, line int, text string) error {
 		return err
 	}
 	s.steps = append(s.steps, out)
+	if c, ok := parsed.(*instructions.VolumeCommand); ok { // a step makes one folder
+		for _, v := range c.Volumes[1:] {
+			more := out
+			more.Folder = volumeFolder(v)
+			s.steps = append(s.steps, more)
+		}
+	}
 	return nil
+}
+
+// volumeFolder is the folder of a volume. Docker makes it when a container starts; a sprite has it
+// from its image. Empty: there is nothing to make.
+func volumeFolder(volume string) string {
+	if dir := path.Join("/", volume); dir != "/" {
+		return dir
+	}
+	return ""
 }
 
 // expandAll expands the variables of an instruction, as it says itself.
@@ -258,6 +274,7 @@ func (s *stepper) apply(parsed any, out *Step) error {
 			}
 			s.config.Volumes[v] = struct{}{}
 		}
+		out.Folder = volumeFolder(c.Volumes[0])
 		out.History = fmt.Sprintf("VOLUME %v", c.Volumes)
 	case *instructions.StopSignalCommand:
 		s.config.StopSignal = c.Signal

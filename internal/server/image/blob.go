@@ -67,7 +67,7 @@ func (s *Store) Claim(n int64) error {
 	return nil
 }
 
-const pruneHint = "cove image prune"
+const pruneHint = "make room: cove image prune; of images that no sprite uses, too: cove image prune --all"
 
 // onDisk gives an error of the disk a code, if the disk is full.
 func onDisk(err error) error {

@@ -311,7 +311,7 @@ func digitsOf(text string) (digits string, ok bool) {
 // missing turns the store's error for an image that is not there into one for people.
 func missing(err error, name string) error {
 	if errors.Is(err, store.ErrNotFound) {
-		hint := "cove image pull " + name
+		hint := "see which there are: cove image list; get it from its registry: cove image pull " + name
 		if _, err := parse(name); err != nil || strings.HasPrefix(name, "sha256:") {
 			hint = "see: cove image list"
 		}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -37,26 +38,63 @@ const (
 // root file system becomes an image of one layer. The image gets the name, or if that is empty
 // those that the archive has. An archive of several images is
 // refused, unless the name is one of theirs.
-func (s *Store) Import(ctx context.Context, r io.Reader, as string, progress func(Progress)) (_ Image, err error) {
+func (s *Store) Import(ctx context.Context, r io.Reader, as string, progress func(Progress)) (one Image, err error) {
 	var names []name.Reference
 	if as != "" {
 		ref, err := newName(as)
 		if err != nil {
-			return Image{}, err
+			return one, err
 		}
 		names = append(names, ref)
 	}
+	err = opened(ctx, s, r, progress, func(a *archive, m *meter) (err error) {
+		one, err = a.take(ctx, as, names, m)
+		return err
+	})
+	return one, err
+}
+
+// ImportAll is a store's Import of all images of an archive, each by a name that it has there. If one of
+// them is refused, those before it are here all the same.
+func ImportAll(ctx context.Context, s *Store, r io.Reader, progress func(Progress)) (all []Image, err error) {
+	err = opened(ctx, s, r, progress, func(a *archive, m *meter) error {
+		names := a.names()
+		if _, _, err := a.image("", nil); err == nil || len(names) < 2 {
+			one, err := a.take(ctx, "", nil, m)
+			all = append(all, one)
+			return err
+		}
+		for _, ref := range names {
+			one, err := a.take(ctx, familiar(ref.Name()), []name.Reference{ref}, m)
+			if err != nil {
+				return err
+			}
+			all = slices.DeleteFunc(all, func(had Image) bool { return had.Digest == one.Digest }) // by another name
+			all = append(all, one)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// opened calls take with an archive that has come, and removes it.
+func opened(ctx context.Context, s *Store, r io.Reader, progress func(Progress), take func(*archive, *meter) error) (err error) {
 	m := &meter{tell: progress}
 	dir, err := os.MkdirTemp(s.path(stagingFolder), "import-")
 	if err != nil {
-		return Image{}, onDisk(err)
+		return onDisk(err)
 	}
 	defer func() { err = errors.Join(err, layers.Remove(dir)) }()
 	a := &archive{s: s, dir: dir, files: map[string]spooled{}, links: map[string]string{}}
 	if err := a.spool(ctx, r, m.gauge(Downloading, "", 0)); err != nil {
-		return Image{}, err
+		return err
 	}
 	m.phase(Resolving)
+	return take(a, m)
+}
+
+// take takes one image of an archive.
+func (a *archive) take(ctx context.Context, as string, names []name.Reference, m *meter) (Image, error) {
 	d, found, err := a.image(as, names)
 	if err != nil {
 		return Image{}, err
@@ -68,7 +106,60 @@ func (s *Store) Import(ctx context.Context, r io.Reader, as string, progress fun
 	if len(names) > 0 {
 		what = familiar(names[0].Name())
 	}
-	return s.take(ctx, d, a, taken{what: what, names: names, meter: m})
+	return a.s.take(ctx, d, a, taken{what: what, names: names, meter: m})
+}
+
+// maxNames bounds the names that an archive has for its images.
+const maxNames = 1000
+
+// names are the names that an archive has for its images, in their order, maxNames at most.
+func (a *archive) names() (all []name.Reference) {
+	seen := map[string]bool{}
+	add := func(refs ...name.Reference) {
+		for _, ref := range refs {
+			if !seen[ref.Name()] && len(all) < maxNames {
+				seen[ref.Name()] = true
+				all = append(all, ref)
+			}
+		}
+	}
+	if raw, ok, err := a.document("manifest.json"); ok && err == nil {
+		var images []dockerImage
+		_ = json.Unmarshal(raw, &images) // image tells what is wrong with it
+		for _, image := range images {
+			for _, tag := range image.RepoTags {
+				if ref, ok := mayName(tag); ok {
+					add(ref)
+				}
+			}
+		}
+	}
+	if raw, ok, err := a.document("index.json"); ok && err == nil {
+		if index, err := v1.ParseIndexManifest(bytes.NewReader(raw)); err == nil {
+			for _, m := range index.Manifests {
+				add(annotated(m)...)
+			}
+		}
+	}
+	return all
+}
+
+// several refuses to choose one of an archive's images.
+func (a *archive) several(n int, as string) error {
+	var names []string
+	for _, ref := range a.names() {
+		if names = append(names, familiar(ref.Name())); len(names) == 20 {
+			break
+		}
+	}
+	says, hint := fmt.Sprintf("the archive has %d images", n), "save one of them alone"
+	if as != "" {
+		says += fmt.Sprintf(", and none of the name %.200q", as)
+	}
+	if len(names) > 0 {
+		says, hint = says+": "+strings.Join(names, ", "), "import one of them: cove image import FILE --name "+names[0]+"; all: cove image import FILE"
+	}
+	return fail.Newf("image_bad", hint, "the image was refused: %s", says)
 }
 
 // archive is what an archive has, in a folder of its own.
@@ -84,6 +175,7 @@ type spooled struct {
 	path   string
 	digest string // hex
 	size   int64
+	gzip   bool // it is compressed
 }
 
 // arriving is an archive on its way in. Its errors are not the archive's.
@@ -190,9 +282,17 @@ func (a *archive) file(at string, r io.Reader, to string, buf []byte) error {
 	if err != nil {
 		return err
 	}
-	sum := sha256.New()
+	sum, head := sha256.New(), make([]byte, 2)
+	had, err := io.ReadFull(r, head)
+	if err == nil {
+		r = io.MultiReader(bytes.NewReader(head), r)
+	} else if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		r = bytes.NewReader(head[:had])
+	} else {
+		return errors.Join(err, f.Close())
+	}
 	n, err := io.CopyBuffer(struct{ io.Writer }{claiming{a.s, io.MultiWriter(f, sum)}}, struct{ io.Reader }{r}, buf)
-	a.files[at] = spooled{to, hex.EncodeToString(sum.Sum(nil)), n}
+	a.files[at] = spooled{to, hex.EncodeToString(sum.Sum(nil)), n, head[0] == 0x1f && head[1] == 0x8b}
 	return errors.Join(err, f.Close())
 }
 
@@ -240,7 +340,7 @@ func (a *archive) document(at string) ([]byte, bool, error) {
 // blobName is where an OCI layout has a blob.
 func blobName(hex string) string { return "blobs/sha256/" + hex }
 
-// blob moves a file to the blobs.
+// blob moves a file to the blobs. Another image of the archive finds it there.
 func (a *archive) blob(_ context.Context, d v1.Descriptor) error {
 	for _, f := range a.files {
 		if f.digest != d.Digest.Hex {
@@ -308,7 +408,11 @@ func (a *archive) ofLayout(asked []name.Reference) (d document, names []name.Ref
 	}
 	next, err := choose(newDocument(raw), "in the archive")
 	if err != nil || next.Platform == nil {
-		return d, nil, true, bad("the archive has %d images, and none of that name: save one of them", len(all))
+		as := ""
+		if len(asked) > 0 {
+			as = familiar(asked[0].Name())
+		}
+		return d, nil, true, a.several(len(all), as)
 	}
 	d, err = a.resolve(next)
 	return d, named[next.Digest], true, err
@@ -382,17 +486,20 @@ func (a *archive) complete(d document) error {
 	return nil
 }
 
+// dockerImage is what docker save says of an image.
+type dockerImage struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
 // ofDocker makes a manifest of what docker save says; false: it is no such archive.
 func (a *archive) ofDocker(as string, asked []name.Reference) (d document, names []name.Reference, ok bool, err error) {
 	raw, ok, err := a.document("manifest.json")
 	if !ok || err != nil {
 		return d, nil, ok, err
 	}
-	var all []struct {
-		Config   string
-		RepoTags []string
-		Layers   []string
-	}
+	var all []dockerImage
 	if err := json.Unmarshal(raw, &all); err != nil {
 		return d, nil, true, bad("manifest.json can't be read: %v", err)
 	}
@@ -409,7 +516,7 @@ func (a *archive) ofDocker(as string, asked []name.Reference) (d document, names
 		}
 	}
 	if at < 0 {
-		return d, nil, true, bad("the archive has %d images, and none of the name %q: save one of them", len(all), as)
+		return d, nil, true, a.several(len(all), as)
 	}
 	for _, tag := range all[at].RepoTags {
 		if ref, ok := mayName(tag); ok {
@@ -446,15 +553,8 @@ func (a *archive) describe(at string, kind types.MediaType) (v1.Descriptor, erro
 	if !ok {
 		return v1.Descriptor{}, bad("the archive has no %.300q", at)
 	}
-	opened, err := os.Open(f.path)
-	if err != nil {
-		return v1.Descriptor{}, err
-	}
-	defer opened.Close()
-	if head := make([]byte, 2); kind == types.DockerUncompressedLayer {
-		if _, err := io.ReadFull(opened, head); err == nil && head[0] == 0x1f && head[1] == 0x8b {
-			kind = types.DockerLayer
-		}
+	if kind == types.DockerUncompressedLayer && f.gzip {
+		kind = types.DockerLayer
 	}
 	return v1.Descriptor{MediaType: kind, Size: f.size, Digest: v1.Hash{Algorithm: "sha256", Hex: f.digest}}, nil
 }

@@ -259,14 +259,15 @@ func TestImportRefused(t *testing.T) {
 		as, code string
 		says     string
 	}{
-		"nothing":              {nil, "", "image_bad", "neither"},
-		"no tar":               {bytes.Repeat([]byte("x"), 4096), "", "image_bad", "damaged"},
-		"another tar":          {tarOf(t, file("a", "1")), "", "image_bad", "neither"},
-		"cut short":            {whole[:len(whole)/2], "", "image_bad", ""},
-		"two":                  {dockerOf(t, map[string]v1.Image{"x:1": image, "o:1": other}), "", "image_bad", "2 images"},
-		"two in a layout":      {layoutOf(t, mutate.AppendManifests(empty.Index, named(image, nil, nil), named(other, nil, nil))), "", "image_bad", "2 images"},
-		"a name that is none":  {whole, "?", "bad_reference", ""},
-		"a name with a digest": {whole, "x@sha256:" + strings.Repeat("0", 64), "bad_reference", "digest"},
+		"nothing":               {nil, "", "image_bad", "neither"},
+		"no tar":                {bytes.Repeat([]byte("x"), 4096), "", "image_bad", "damaged"},
+		"another tar":           {tarOf(t, file("a", "1")), "", "image_bad", "neither"},
+		"cut short":             {whole[:len(whole)/2], "", "image_bad", ""},
+		"two":                   {dockerOf(t, map[string]v1.Image{"x:1": image, "o:1": other}), "", "image_bad", "2 images: "},
+		"two, and none of them": {dockerOf(t, map[string]v1.Image{"x:1": image, "o:1": other}), "y:1", "image_bad", `none of the name "y:1": `},
+		"two in a layout":       {layoutOf(t, mutate.AppendManifests(empty.Index, named(image, nil, nil), named(other, nil, nil))), "", "image_bad", "2 images"},
+		"a name that is none":   {whole, "?", "bad_reference", ""},
+		"a name with a digest":  {whole, "x@sha256:" + strings.Repeat("0", 64), "bad_reference", "digest"},
 		"a layer is missing": {without(func(h *tar.Header, text []byte) []byte {
 			return pick(strings.HasSuffix(h.Name, hexOf(layer)), nil, text)
 		}), "", "image_bad", "has no " + layer},
@@ -312,3 +313,51 @@ func pick(yes bool, a, b []byte) []byte {
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+// TestImportAll: all images of an archive come by their names, one with two names once. What is
+// wrong with one of them is told.
+func TestImportAll(t *testing.T) {
+	one, two := imageOf(t, layerOf(t, file("a", "1"))), imageOf(t, layerOf(t, file("c", "3")))
+	foreign := configured(t, v1.ConfigFile{OS: "linux", Architecture: "other"}, layerOf(t, file("e", "5")))
+	from := storeIn(t, t.TempDir(), nil)
+	_, err := from.Import(t.Context(), bytes.NewReader(dockerOf(t, map[string]v1.Image{"x:1": one})), "", nil)
+	must(t, err)
+	_, err = from.Import(t.Context(), bytes.NewReader(dockerOf(t, map[string]v1.Image{"y:1": two})), "", nil)
+	must(t, err)
+	_, err = from.Tag(t.Context(), "x:1", "x:2")
+	must(t, err)
+	var saved bytes.Buffer
+	must(t, from.Save(t.Context(), []string{"x:1", "y:1", "x:2"}, &saved))
+	for what, test := range map[string]struct {
+		text []byte
+		want []string
+		code string
+	}{
+		"docker save": {dockerOf(t, map[string]v1.Image{"x:1": one, "y:1": two, "x:2": one}), []string{"x:1", "x:2", "y:1"}, ""},
+		"cove save":   {saved.Bytes(), []string{"x:1", "x:2", "y:1"}, ""},
+		"one":         {dockerOf(t, map[string]v1.Image{"x:1": one}), []string{"x:1"}, ""},
+		"no names":    {layoutOf(t, mutate.AppendManifests(empty.Index, named(one, nil, nil), named(two, nil, nil))), nil, "image_bad"},
+		"foreign":     {dockerOf(t, map[string]v1.Image{"y:1": two, "z:1": foreign}), nil, "image_platform"},
+		"nothing":     {nil, nil, "image_bad"},
+	} {
+		s := storeIn(t, t.TempDir(), nil)
+		all, err := ImportAll(t.Context(), s, bytes.NewReader(test.text), nil)
+		if test.code != "" {
+			wantCode(t, err, test.code, "")
+			continue
+		}
+		var names, listed []string
+		for _, i := range all {
+			names = append(names, i.Names...)
+		}
+		list, err2 := s.List(t.Context())
+		for _, i := range list {
+			listed = append(listed, i.Names...)
+		}
+		slices.Sort(names)
+		slices.Sort(listed)
+		if err != nil || err2 != nil || !slices.Equal(names, test.want) || !slices.Equal(listed, test.want) || len(list) != len(all) {
+			t.Errorf("%s: got %v, has %v, want %v (%v, %v)", what, names, listed, test.want, err, err2)
+		}
+	}
+}

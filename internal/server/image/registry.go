@@ -91,7 +91,7 @@ func (r *registry) explain(ctx, watch context.Context, err error) error {
 	}
 	said, ok := errors.AsType[*transport.Error](err)
 	if !ok {
-		return &fail.Error{Code: "registry_unreachable", Message: fmt.Sprintf("the registry %s can't be reached", host), Err: err}
+		return &fail.Error{Code: "registry_unreachable", Message: fmt.Sprintf("the registry %s can't be reached", host), Hint: "is that the image's name? see which are here: cove image list; an image in a file: cove image import FILE", Err: err}
 	}
 	text := fmt.Sprintf("%.300s", http.StatusText(said.StatusCode))
 	if len(said.Errors) > 0 {

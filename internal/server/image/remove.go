@@ -36,7 +36,7 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 		return err
 	}
 	if len(users) > 0 {
-		return fail.Newf("image_in_use", "cove rm "+users[0], "image %s is in use by %s", nameOrDigest, strings.Join(users, ", "))
+		return fail.Newf("image_in_use", "see which sprites those are: cove list; an image that is not used is removed by: cove image rm "+nameOrDigest, "image %s is in use by %s", nameOrDigest, strings.Join(users, ", "))
 	}
 	err = removeUnheld(ctx, s, row)
 	switch {
@@ -192,34 +192,21 @@ func (s *Store) doom(ctx context.Context, mayGo func(path string) bool) (doomed 
 	if err != nil {
 		return nil, 0, err
 	}
-	kept := map[string]bool{}
-	for _, row := range rows {
-		paths, err := pathsOf(row)
-		if err != nil {
-			return nil, 0, err
-		}
-		for _, path := range paths {
-			kept[path] = true
-		}
+	paths, err := needless(s, rows)
+	if err != nil {
+		return nil, 0, err
 	}
-	for _, folder := range []string{blobFolder, partialFolder, layerFolder, mergedFolder} {
-		entries, err := os.ReadDir(s.path(folder))
-		if err != nil {
+	for _, path := range paths {
+		if !mayGo(path) {
+			continue
+		}
+		size := s.sizeOf(path)
+		to := s.path(stagingFolder, fmt.Sprintf("removed-%d-%s", s.removed, filepath.Base(path)))
+		s.removed++
+		if err := os.Rename(s.path(path), to); err != nil {
 			return doomed, bytes, err
 		}
-		for _, e := range entries {
-			path := filepath.Join(folder, e.Name())
-			if kept[path] || s.pinned[path] > 0 || !mayGo(path) {
-				continue
-			}
-			size := s.sizeOf(path)
-			to := s.path(stagingFolder, fmt.Sprintf("removed-%d-%s", s.removed, e.Name()))
-			s.removed++
-			if err := os.Rename(s.path(path), to); err != nil {
-				return doomed, bytes, err
-			}
-			doomed, bytes = append(doomed, to), bytes+size
-		}
+		doomed, bytes = append(doomed, to), bytes+size
 	}
 	return doomed, bytes, nil
 }

@@ -52,7 +52,7 @@ func TestRemove(t *testing.T) {
 		return []string{"paint", "draw"}, nil
 	})
 	wantCode(t, err, "image_in_use", "paint, draw")
-	if e, _ := errors.AsType[*fail.Error](err); e == nil || !strings.Contains(e.Hint, "cove rm paint") {
+	if e, _ := errors.AsType[*fail.Error](err); e == nil || !strings.Contains(e.Hint, "cove list") || strings.Contains(e.Hint, "cove rm") {
 		t.Errorf("the hint of %v", err)
 	}
 	asking := errors.New("no answer")

@@ -147,7 +147,7 @@ func (w *writer) folders(dir string) (string, error) {
 		case !errors.Is(err, fs.ErrNotExist):
 			return "", err
 		}
-		made := Info{Mode: fs.ModeDir | 0o755, ModTime: time.Unix(0, 0)}
+		made := Info{Mode: fs.ModeDir | 0o755, ModTime: time.Now()}
 		if w.owned {
 			made.UID, made.GID = w.uid, w.gid
 		}
