@@ -371,10 +371,10 @@ type JobSpec struct {
 	Shallow      []string   `json:"shallow,omitempty"` // as in JobStart
 	Store        string     `json:"store,omitempty"`   // RepositoryStore; empty: nothing is kept
 	Author       Person     `json:"author"`
-	Program      string     `json:"program,omitempty"` // that Install brings
-	Needs        []string   `json:"needs,omitempty"`   // programs that Install needs where Program is missing, and which are installed: node
-	Install      [][]string `json:"install,omitempty"` // commands that bring the agent, in Workdir; a failure ends the job in phase prepare
-	Setup        [][]string `json:"setup,omitempty"`   // after Install; the same
+	Setup        [][]string `json:"setup,omitempty"`    // commands before the agent, in Workdir; a failure ends the job in phase prepare
+	Installs     int        `json:"installs,omitempty"` // how many of Setup, the first ones, bring the agent
+	Program      string     `json:"program,omitempty"`  // that these bring
+	Needs        []string   `json:"needs,omitempty"`    // programs that these need where Program is missing, and which are installed: node
 	Argv         []string   `json:"argv"`
 	Env          []string   `json:"env"`
 	TimeoutSec   int64      `json:"timeout_seconds"` // of running time, counting neither sleep nor what a person is waited for; 0: none

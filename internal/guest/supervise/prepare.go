@@ -106,10 +106,11 @@ func (p *preparation) script(ctx context.Context) (stepEnd, error) {
 
 // install runs the commands that bring the agent.
 func (p *preparation) install(ctx context.Context) (stepEnd, error) {
-	if len(p.spec.Install) == 0 {
+	commands := p.spec.Setup[:p.installs()]
+	if len(commands) == 0 {
 		return skipped("nothing had to be installed in this sprite"), nil
 	}
-	for _, argv := range p.spec.Install {
+	for _, argv := range commands {
 		if _, err := p.command(ctx, argv); err != nil {
 			return stepEnd{}, err
 		}
@@ -117,13 +118,17 @@ func (p *preparation) install(ctx context.Context) (stepEnd, error) {
 	return stepEnd{detail: "in this sprite, for its jobs alone"}, nil
 }
 
+// installs is how many commands of Setup bring the agent.
+func (p *preparation) installs() int { return min(max(p.spec.Installs, 0), len(p.spec.Setup)) }
+
 // configure runs the commands that the agent needs before it starts.
 func (p *preparation) configure(ctx context.Context) (stepEnd, error) {
-	if len(p.spec.Setup) == 0 {
+	commands := p.spec.Setup[p.installs():]
+	if len(commands) == 0 {
 		return skipped("the agent needs nothing"), nil
 	}
 	var said []string
-	for _, argv := range p.spec.Setup {
+	for _, argv := range commands {
 		text, err := p.command(ctx, argv)
 		if err != nil {
 			return stepEnd{}, err

@@ -100,7 +100,8 @@ func TestStepsTellOfChanges(t *testing.T) {
 // TestStepFails: the step that failed says why, and none comes after it.
 func TestStepFails(t *testing.T) {
 	j := newJob(t, "true")
-	j.spec.Install = [][]string{{"/bin/sh", "-c", "echo fetching; echo it is missing >&2; exit 5"}}
+	j.spec.Installs = 1
+	j.spec.Setup = [][]string{{"/bin/sh", "-c", "echo fetching; echo it is missing >&2; exit 5"}}
 	end := j.run()
 	order, last := turns(t, j)
 	if want := supervisors[:4]; !slices.Equal(order, want) {

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -172,7 +173,7 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 		ID: job.ID, Bundle: job.Upload, Earlier: earlier(job), BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
 		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
 		Shallow: start.Shallow, Store: cove.RepositoryStore(job.RepoID, start.Shallow),
-		Program: work.Program, Needs: needs(work, job.Install), Install: installCommands(work, job.Install), Setup: work.Setup, Argv: work.Argv, Env: append(work.Env, env...),
+		Program: work.Program, Needs: needs(work, job.Install), Installs: len(installCommands(work, job.Install)), Setup: slices.Concat(installCommands(work, job.Install), work.Setup), Argv: work.Argv, Env: append(work.Env, env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), CollectSec: s.followers.limits.collectSec(), TTY: job.Interactive,
 		SetupScript: script, Notices: notices(job.Install),
