@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +34,7 @@ and bodies, and the codes of errors. The server gives it out at /v1/openapi.json
 			if err != nil {
 				return err
 			}
-			_, err = io.WriteString(inv.Out, string(text))
+			_, err = inv.Out.Write(text)
 			return err
 		}),
 	})

@@ -42,7 +42,7 @@ const apiText = `Everything that the command cove does, it does by this API. ` +
 
 // document is what the description is made of.
 func document() openapi.Document {
-	of := func(v any) reflect.Type { return reflect.TypeOf(v) }
+	of := reflect.TypeOf
 	return openapi.Document{
 		Title: "cove", Description: apiText, Operations: operations(), Verbs: server.RouteVerbs(),
 		Params: map[string]string{

@@ -31,7 +31,7 @@ func TestDecode(t *testing.T) {
 		`{"name":'a'}`:          "at byte 9",
 		`{"name":"a"}{}`:        "something follows",
 		`{"name":"a"} x`:        "something follows",
-		`{"nmae":"SECRET"}`:     `no field "nmae"`,
+		`{"other":"SECRET"}`:    `no field "other"`,
 		`{"inner":{"M":1}}`:     `no field "M"`,
 		`{"name":31337}`:        `"name" can't be a number: it is a string`,
 		`{"size":"SECRET"}`:     `"size" can't be a string: it is a whole number`,

@@ -22,6 +22,7 @@ type collector struct {
 	installs     *installs
 	jobSprites   *jobSprites
 	preparations *preparations
+	turns        *turns
 	locks        *keyedMutex // of jobs
 }
 
@@ -213,6 +214,7 @@ func (c *collector) remove(ctx context.Context, id string, force, everywhere boo
 			return fmt.Errorf("delete job %s: %w", id, err)
 		}
 	}
+	defer c.turns.over()
 	return c.jobs.Delete(ctx, id)
 }
 

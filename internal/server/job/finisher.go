@@ -85,6 +85,7 @@ func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) erro
 // finish is the store's Finish, for a job that has its connectors no more.
 func (f *finisher) finish(ctx context.Context, id string, state cove.JobState, outcome cove.Outcome, edit func(*cove.Job)) (bool, error) {
 	f.connectors.revoke(ctx, id)
+	defer f.turns.over()
 	return f.jobs.Finish(ctx, id, state, outcome, func(j *cove.Job) {
 		j.Question, j.Installing = nil, nil // nobody waits for the answer
 		j.JobEnding = cove.JobEnding{RanSec: j.RanSec}

@@ -129,7 +129,7 @@ func (m *Manager) build() {
 	}
 	m.collector = &collector{
 		jobs: jobs, client: client, connectors: m.connectors, installs: m.installs, jobSprites: m.jobSprites, preparations: m.preparations,
-		locks: &m.locks,
+		turns: turns, locks: &m.locks,
 	}
 	m.janitor = &janitor{
 		jobs: jobs, client: client, installs: m.installs, finisher: m.finisher, preparer: m.preparer, collector: m.collector,

@@ -71,6 +71,7 @@ func (pr *preparer) create(ctx context.Context, job cove.Job, req cove.JobReques
 	case errors.Is(err, errLeft):
 		return job, err // the janitor ends it
 	default:
+		defer pr.turns.over()
 		return job, errors.Join(err, pr.store.Jobs.Delete(undo, job.ID))
 	}
 }

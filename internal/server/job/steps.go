@@ -137,7 +137,7 @@ type stepLog struct {
 }
 
 func (l *stepLog) Write(p []byte) (int, error) {
-	text := append(l.cut, p...)
+	text := slices.Concat(l.cut, p)
 	whole := len(text)
 	for i := whole - 1; i >= 0 && i > whole-utf8.UTFMax; i-- {
 		if utf8.RuneStart(text[i]) {
