@@ -90,7 +90,7 @@ var imports = map[string][]string{
 	"internal/server/job":                 {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/server/agents", "internal/server/store", "internal/shim/connect", "sprites"},
 	"internal/server/mcpserver":           {".", "internal/lib/fail", "internal/lib/tools", "sprites"},
 	"internal/server/plant":               nil,
-	"internal/server/profile":             {".", "sprites"},
+	"internal/server/profile":             {".", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/runtime/gvisor":      {"internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/private", "internal/server/archive", "internal/server/sprite", "internal/shim", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/layers", "internal/shim/policy"},
 	"internal/server/runtime/runtimetest": {".", "internal/lib/boot", "internal/server/sprite", "sprites"},
 	"internal/server/sprite":              {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/server/archive", "internal/server/store", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/hostnet", "internal/shim/layers", "internal/shim/policy", "sprites"},

@@ -57,8 +57,10 @@ type JobSettings struct {
 	Guards     Guards `json:"guards,omitzero"`
 	// Profile names the server's settings that stand in for what a request leaves out; empty:
 	// none do. ProfileRevision is the one that a job was made with, which the server says.
-	Profile         string `json:"profile,omitempty"`
-	ProfileRevision int64  `json:"profile_revision,omitempty"`
+	Profile string `json:"profile,omitempty"`
+	// ProfilePolicy says that the network policy is the profile's.
+	ProfileRevision int64 `json:"profile_revision,omitempty"`
+	ProfilePolicy   bool  `json:"profile_policy,omitempty"`
 
 	Interactive bool `json:"interactive,omitempty"`
 	Converse    bool `json:"converse,omitempty"` // the agent waits for messages instead of ending
@@ -415,7 +417,7 @@ type JobMessage struct {
 // JobRetry asks for a job to be done again from its beginning (POST
 // /v1/jobs/{id}/retry); the answer is the new job.
 type JobRetry struct {
-	Early      bool `json:"early,omitempty"`       // as in JobRequest; the server starts an installing one by itself
+	Early      bool `json:"early,omitempty"`       // as in JobRequest, and so for one that may wait for its turn; the server starts an installing one by itself
 	SameSprite bool `json:"same_sprite,omitempty"` // in the old job's; otherwise in a new one, if the old job had one made
 }
 

@@ -3,7 +3,9 @@ package cove
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/cove-dev/cove/sprites"
@@ -37,7 +39,7 @@ type ProfileSettings struct {
 	Guards        Guards                 `json:"guards,omitzero"`
 	Definition    *AgentDefinition       `json:"agent_definition,omitempty"`
 	MCP           []MCPServer            `json:"mcp,omitempty"`
-	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"`
+	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"` // of new sprites; nil: the preset agent
 	Config        *sprites.Config        `json:"config,omitempty"`
 	Include       []string               `json:"include,omitempty"`
 	SetupScript   *SetupScript           `json:"setup_script,omitempty"` // in place of what the request has: the repository's
@@ -52,6 +54,15 @@ type ProfileSettings struct {
 	MaxJobs int `json:"max_jobs,omitempty"`
 }
 
+// Variables are the variables, as NAME=VALUE, by name.
+func (p ProfileSettings) Variables() []string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
+		all = append(all, name+"="+p.Env[name])
+	}
+	return all
+}
+
 // ProfileList is the answer to GET /v1/profiles.
 type ProfileList struct {
 	Profiles []Profile `json:"profiles"` // by name
@@ -63,8 +74,8 @@ type ProfilePut struct {
 	Warnings []string `json:"warnings,omitempty"` // what a job of it would lack as it is now
 }
 
-// ProfileApplied is what became of the jobs that were made with an older revision of a
-// profile (POST /v1/profiles/{profile}/apply).
+// ProfileApplied is what became of the jobs that were made with the network policy of an older
+// revision of a profile (POST /v1/profiles/{profile}/apply).
 type ProfileApplied struct {
 	Jobs []ProfileJob `json:"jobs"` // those that have not ended
 }

@@ -100,8 +100,8 @@ func (s Step) Duration() time.Duration {
 
 // Bounds of a step's output, in bytes.
 const (
-	stepHead = 16 << 10
-	stepTail = 48 << 10
+	stepHead = 8 << 10
+	stepTail = 24 << 10
 )
 
 // StepOutput is what the commands of a step have printed: all of it, or its beginning and
@@ -112,9 +112,15 @@ type StepOutput struct {
 	Tail    string `json:"tail,omitempty"`
 }
 
-// Append adds text, made valid UTF-8. Where there is too much, the middle is dropped.
+// Append adds text, made valid UTF-8 without control characters other than line ends, tabs and
+// escape. Where there is too much, the middle is dropped.
 func (o *StepOutput) Append(text string) {
-	text = strings.ToValidUTF8(text, "\uFFFD")
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' && !strings.ContainsRune("\n\r\t\x1b", r) {
+			return -1 // JSON has six bytes for it
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD"))
 	if o.Tail == "" && o.Dropped == 0 {
 		n := wholeRunes(text, stepHead-len(o.Head))
 		o.Head, text = o.Head+text[:n], text[n:]

@@ -26,7 +26,7 @@ func TestStepOutput(t *testing.T) {
 			read.WriteString(text)
 		}
 	}
-	if n := len(o.Head) + len(o.Tail); n > 200<<10 || !utf8.ValidString(o.Head) || !utf8.ValidString(o.Tail) {
+	if n := len(o.Head) + len(o.Tail); n > 100<<10 || !utf8.ValidString(o.Head) || !utf8.ValidString(o.Tail) {
 		t.Errorf("kept %d bytes, valid UTF-8: %t, %t", n, utf8.ValidString(o.Head), utf8.ValidString(o.Tail))
 	}
 	if o.Size() != int64(all.Len()) || !strings.HasPrefix(all.String(), o.Head) || !strings.HasSuffix(all.String(), o.Tail) {

@@ -189,7 +189,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 		},
 	}
 	if o.profile != "" {
-		return o.ofProfile(cmd, opts)
+		return o.ofProfile(inv, cmd, opts)
 	}
 	if opts.Sprite == "" || opts.Policed { // else it has a policy of its own
 		allow, err := parseRules(cmd, o.allow, "allow")
@@ -206,12 +206,15 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 
 // ofProfile leaves to a profile what no flag says: the settings of the person and of the
 // repository are for those who push without one.
-func (o *pushOptions) ofProfile(cmd *cobra.Command, opts push.Options) (push.Options, error) {
+func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.Options) (push.Options, error) {
 	given := cmd.Flags().Changed
 	if !profilePattern.MatchString(o.profile) {
 		return opts, usagef(cmd, "--profile %q can't be the name of a profile: it has lower-case letters, digits and hyphens", o.profile)
 	}
 	opts.Profile, opts.Remotes = o.profile, false
+	if opts.Sprite != "" {
+		inv.say("The sprite %s keeps its own image, folders and network rules: those of the profile are for new sprites.", opts.Sprite)
+	}
 	if !given("agent") {
 		opts.Agent, opts.Definition, opts.Settings = "", nil, nil
 		for _, name := range []string{"agent-command", "permissions", "model", "agent-settings"} {
@@ -480,6 +483,10 @@ var stageNames = map[string]string{"count": "counting objects", "compress": "com
 
 // sayInstalling tells the number of a job whose agent is being installed.
 func sayInstalling(inv *invocation, job cove.Job) {
+	if job.Profile != "" && job.TurnAt == nil && jobPattern.MatchString(job.ID) {
+		inv.say("Job %s waits for its turn among the jobs of the profile %s. Leave this running: it sends the repository then. End the job: cove job stop %s", job.ID, job.Profile, job.ID)
+		return
+	}
 	if job.Installing != nil && jobPattern.MatchString(job.ID) {
 		inv.say("Job %s waits until its agent is installed, %s. See how far it is: cove job steps -f %s; end it: cove job stop %s", job.ID, job.Installing.Agent, job.ID, job.ID)
 	}

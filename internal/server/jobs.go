@@ -126,7 +126,7 @@ func (g *jobRoutes) request(w http.ResponseWriter, r *http.Request) (Jobs, cove.
 		err = g.mayBegin(r, req)
 	}
 	if err == nil {
-		req, err = g.completed(r.Context(), req) // a profile may give more than its user may ask for
+		req, err = g.completed(r, req) // a profile may give more than its user may ask for
 	}
 	return jobs, req, err
 }

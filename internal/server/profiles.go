@@ -15,7 +15,6 @@ import (
 	"github.com/cove-dev/cove/internal/server/profile"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // profileRoutes keeps the profiles of jobs.
@@ -106,6 +105,8 @@ func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []s
 		return nil, fail.Newf(sprite.CodeBadRequest, "", "%d variables are more than %d", len(p.Env), maxProfileEnv)
 	case p.Agent == "" && (p.Model != "" || p.AgentCommand != "" || p.Permissions != "" || p.Definition != nil):
 		return nil, fail.New(sprite.CodeBadRequest, "a model, a command, permissions and a definition go with an agent, which the profile does not name", "")
+	case p.Author != nil && (strings.TrimSpace(p.Author.Name) == "" || strings.TrimSpace(p.Author.Email) == ""):
+		return nil, fail.New(sprite.CodeBadRequest, "an author has a name and an email", "")
 	case p.SetupScript != nil && strings.TrimSpace(p.SetupScript.Name) == "":
 		return nil, fail.New(sprite.CodeBadRequest, "the setup script has no name, by which people know it", "")
 	}
@@ -138,21 +139,24 @@ func (g *profileRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// apply gives the jobs of older revisions the profile's network policy. One that fails is
-// told, and the others get it.
+// apply gives the jobs that have the network policy of an older revision the one of now. A
+// profile without one changes none. One that fails is told, and the others get it.
 func (g *profileRoutes) apply(w http.ResponseWriter, r *http.Request) error {
 	p, err := g.profiles.Get(r.Context(), r.PathValue("profile"))
 	if err != nil {
 		return profileError(r.PathValue("profile"), err)
 	}
-	jobs, err := g.jobs.List(r.Context(), store.JobFilter{States: []cove.JobState{cove.JobQueued, cove.JobPreparing, cove.JobRunning, cove.JobWaiting}})
+	if p.NetworkPolicy == nil {
+		return fail.New(sprite.CodeBadRequest, "the profile "+p.Name+" has no network policy", "give it one: cove profile edit "+p.Name)
+	}
+	jobs, err := g.jobs.List(r.Context(), store.JobFilter{States: []cove.JobState{cove.JobInstalling, cove.JobQueued, cove.JobPreparing, cove.JobRunning, cove.JobWaiting}})
 	if err != nil {
 		return err
 	}
 	applied := cove.ProfileApplied{Jobs: []cove.ProfileJob{}}
 	for _, job := range jobs {
-		if job.Profile != p.Name || job.ProfileRevision >= p.Revision {
-			continue
+		if job.Profile != p.Name || job.ProfileRevision >= p.Revision || !job.ProfilePolicy {
+			continue // it has other rules, which are its own
 		}
 		result := cove.ProfileJob{Job: job.ID, Sprite: job.Sprite}
 		if err := g.applyTo(r.Context(), p, job); err != nil {
@@ -165,9 +169,9 @@ func (g *profileRoutes) apply(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g *profileRoutes) applyTo(ctx context.Context, p cove.Profile, job cove.Job) error {
-	rules := sprites.NetworkPolicy{}
-	if p.NetworkPolicy != nil {
-		rules = *p.NetworkPolicy
+	rules := *p.NetworkPolicy
+	if job.State == cove.JobInstalling {
+		return fail.New("job_installing", fmt.Sprintf("it has no sprite yet, and will get the rules of revision %d", job.ProfileRevision), "push it again")
 	}
 	if err := g.client.At(job.Backend).Sprite(job.Sprite).SetNetworkPolicy(ctx, rules); err != nil {
 		return err
@@ -178,17 +182,31 @@ func (g *profileRoutes) applyTo(ctx context.Context, p cove.Profile, job cove.Jo
 	})
 }
 
-// completed is a request with what its profile says.
-func (g *jobRoutes) completed(ctx context.Context, req cove.JobRequest) (cove.JobRequest, error) {
-	req.ProfileRevision = 0
+// completed is a request with what its profile says. Where the profile gives what the caller
+// could not ask for, the caller can't change what confines that.
+func (g *jobRoutes) completed(r *http.Request, req cove.JobRequest) (cove.JobRequest, error) {
+	req.ProfileRevision, req.ProfilePolicy = 0, false
 	if req.Profile == "" {
 		return req, nil
 	}
-	p, err := g.profiles.Get(ctx, req.Profile)
+	p, err := g.profiles.Get(r.Context(), req.Profile)
 	if err != nil {
 		return req, profileError(req.Profile, err)
 	}
-	return profile.Apply(p, req), nil
+	if names := profile.Overrides(req); len(names) > 0 && !principalOf(r).may(admin) {
+		gives := profile.Gives(p)
+		if p.NetworkPolicy != nil && !gives {
+			gives = g.host.OpensInward(r.Context(), "", *p.NetworkPolicy) != nil
+		}
+		if gives {
+			return req, fail.Newf("forbidden", "leave it out, or use a token with the verb admin",
+				"the profile %s gives what only the verb admin may ask for, so its jobs have no %s of their own", p.Name, strings.Join(names, ", "))
+		}
+	}
+	if req = profile.Apply(p, req); req.Agent == "" {
+		return req, fail.New("no_agent", "the profile "+p.Name+" names no agent", "choose one with --agent")
+	}
+	return req, nil
 }
 
 func profileError(name string, err error) error {

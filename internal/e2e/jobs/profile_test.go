@@ -17,6 +17,7 @@ const shellPlan = "## One\n```sh\necho \"$GREETING\" >greeting\n```\n"
 const robotProfile = `description = "Greets"
 agent = "shell"
 timeout_seconds = 600
+max_jobs = 1
 
 [config]
 ram_mb = 700
@@ -51,6 +52,14 @@ func TestProfile(t *testing.T) {
 	j := h.Job(job)
 	if j.Profile != "robot" || j.ProfileRevision != 1 || j.TimeoutSec != 600 || h.Info(sprite).Config == nil || h.Info(sprite).Config.RAMMB != 700 {
 		t.Errorf("got %+v", j)
+	}
+	// A sprite that is there has its turn at once, and what was done can be done again.
+	next, _ := h.Push(repo, "plan.md", "--profile", "robot", "-s", sprite)
+	h.Run("", "cove", "job", "wait", next)
+	again := e2e.JSONField(t, h.Run(repo, "cove", "job", "retry", "--json", job), "job")
+	h.Run("", "cove", "job", "wait", again)
+	if j := h.Job(again); j.Profile != "robot" || j.RetryOf != job || j.TurnAt == nil {
+		t.Errorf("again: %+v", j)
 	}
 	if out, code := h.Try(repo, "cove", "push", "plan.md", "--profile", "other"); code == 0 || !strings.Contains(out, "cove profile list") {
 		t.Errorf("no such profile: %d: %s", code, out)
@@ -104,6 +113,22 @@ func TestProfile(t *testing.T) {
 	if out, code := asPusher("profile", "rm", "robot"); code == 0 {
 		t.Errorf("a pusher removed it: %s", out)
 	}
+
+	// Of a profile that gives what the pusher could not ask for, the pusher changes nothing
+	// that confines it.
+	shown := h.Path("shown")
+	h.Run("", "mkdir", shown)
+	h.Write("gives.toml", "agent = 'shell'\ninclude = ['"+shown+"']\n\n[network_policy]\nrules = [{ include = 'none' }]\n")
+	h.Run(repo, "cove", "profile", "put", "gives", "../gives.toml")
+	for _, args := range [][]string{{"--network", "open"}, {"--agent", "shell"}, {"-s", sprite}, {"--memory", "1G"}} {
+		if out, code := asPusher(append([]string{"push", "plan.md", "--profile", "gives"}, args...)...); code == 0 || !strings.Contains(out, "gives what only the verb admin may ask for") {
+			t.Errorf("%q exited with %d: %s", args, code, out)
+		}
+	}
+	if out, code := asPusher("push", "plan.md", "--profile", "gives", "--dry-run"); code != 0 {
+		t.Errorf("as it is: %d: %s", code, out)
+	}
+	h.Run("", "cove", "profile", "rm", "gives")
 	h.Run("", "cove", "profile", "rm", "robot", "keyless")
 }
 

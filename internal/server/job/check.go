@@ -21,6 +21,9 @@ const (
 	maxText    = 255 // of names
 	maxTimeout = 100 * 24 * time.Hour
 	maxEnv     = 1000
+	maxEnvName = 255
+	maxEnvSize = 1 << 20 // of all variables together
+	maxShallow = 2000    // commits at which a history is cut off
 	maxTurns   = 1 << 20
 
 	maxSettings     = 500 // files
@@ -49,7 +52,7 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 		return nil, err
 	}
 	for what, text := range map[string]string{
-		"plan's name": req.PlanName, "repository's name": req.Repository, "author's name": req.Author.Name, "author's address": req.Author.Email,
+		"repository's id": req.RepoID, "plan's name": req.PlanName, "repository's name": req.Repository, "author's name": req.Author.Name, "author's address": req.Author.Email,
 	} {
 		if len(text) > maxText || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			return nil, fail.Newf("bad_request", "", "the %s must be at most %d printable characters", what, maxText)
@@ -89,11 +92,16 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 			return nil, fail.Newf("bad_request", "0 means ten minutes", "the setup script's time can't be %d seconds", s.TimeoutSec)
 		}
 	}
+	size := 0
 	for i, kv := range req.Env {
+		name, _, _ := strings.Cut(kv, "=")
+		if size += len(kv); len(name) > maxEnvName || size > maxEnvSize {
+			return nil, fail.Newf("bad_request", "", "a variable's name has at most %d characters, and all variables together have at most %d bytes", maxEnvName, maxEnvSize)
+		}
 		if !envName.MatchString(kv) { // it may be a part of a value
 			return nil, fail.Newf("bad_request", "write KEY=VALUE", "environment variable %d has no name, or one that can't be one", i+1)
 		}
-		if name, _, _ := strings.Cut(kv, "="); strings.ContainsRune(kv, 0) {
+		if strings.ContainsRune(kv, 0) {
 			return nil, fail.Newf("bad_request", "", "the value of the environment variable %s has a NUL", name)
 		}
 	}

@@ -56,7 +56,7 @@ func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf str
 	if err != nil {
 		return cove.Job{}, err
 	}
-	waits, err := m.preparer.turns.limited(ctx, req.Profile)
+	waits, err := m.preparer.turns.limited(ctx, req)
 	if err != nil {
 		return cove.Job{}, err
 	}

@@ -26,6 +26,9 @@ type intake struct {
 // settle refuses a request that could not become a job, and puts in what it leaves to
 // the server. It makes nothing.
 func (in *intake) settle(ctx context.Context, req cove.JobRequest) (_ cove.JobRequest, _ agents.Agent, work agents.Work, _ error) {
+	if req.Author == (cove.Person{}) { // git commits by nobody
+		req.Author = cove.Person{Name: "cove", Email: "cove@localhost"}
+	}
 	agent, err := check(req)
 	if err != nil {
 		return req, nil, work, err

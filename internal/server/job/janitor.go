@@ -99,7 +99,7 @@ func (j *janitor) expire(ctx context.Context, now time.Time) error {
 			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
 			continue
 		}
-		if !cut && now.Sub(since) < j.lease {
+		if cut == nil && now.Sub(since) < j.lease {
 			continue
 		}
 		if err := j.expireJob(ctx, job.ID, cut); err != nil {
@@ -109,8 +109,8 @@ func (j *janitor) expire(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// expireJob ends a job that is still queued. Cut says that its push was cut off.
-func (j *janitor) expireJob(ctx context.Context, id string, cut bool) error {
+// expireJob ends a job that is still queued. Cut says how its push was cut off; nil: it was not.
+func (j *janitor) expireJob(ctx context.Context, id string, cut error) error {
 	unlock, err := j.locks.lock(ctx, id)
 	if err != nil {
 		return err
@@ -120,34 +120,51 @@ func (j *janitor) expireJob(ctx context.Context, id string, cut bool) error {
 	switch {
 	case err != nil || job.State != cove.JobQueued:
 		return err
-	case cut:
-		return j.finisher.giveUp(ctx, job, errPushCut)
+	case cut != nil:
+		return j.finisher.giveUp(ctx, job, cut)
 	}
 	return j.finisher.abandon(ctx, job, fmt.Sprintf("its repository did not arrive within %v", j.lease))
 }
 
 // pushPatience is how long a push has after a start of the server to go on with what it
-// began at the one before.
+// began at the one before; and after its job's turn has come, while others wait for theirs.
 const pushPatience = 2 * time.Minute
 
-var errPushCut = errors.New("the server ended while its repository was on its way")
+var (
+	errPushCut  = errors.New("the server ended while its repository was on its way")
+	errPushGone = errors.New("its turn had come, and nobody sent its repository: its push had ended")
+)
 
-// pushCut reports whether nobody is at work on a queued job any more: it was queued by an
-// earlier server, and nobody uses its sprite. What a backend's sprite is used for can't be told.
-func (j *janitor) pushCut(ctx context.Context, job cove.Job, since, now time.Time) (bool, error) {
+// pushCut says why nobody is at work on a queued job any more, if so: it was queued by an
+// earlier server, or has the turn of others, and nobody uses its sprite. What a backend's
+// sprite is used for can't be told.
+func (j *janitor) pushCut(ctx context.Context, job cove.Job, since, now time.Time) (cut error, err error) {
 	switch {
-	case job.Backend != "" || !since.Before(j.since):
-		return false, nil
+	case job.Backend != "":
+		return nil, nil
+	case !since.Before(j.since):
+		if job.TurnAt == nil || now.Sub(since) < pushPatience {
+			return nil, nil
+		}
+		return j.unused(ctx, job, errPushGone)
 	case job.RetryOf != "" || job.ResumeOf != "": // the server itself was to bring it
-		return true, nil
+		return errPushCut, nil
 	case now.Sub(j.since) < pushPatience:
-		return false, nil
+		return nil, nil
 	}
+	return j.unused(ctx, job, errPushCut)
+}
+
+// unused is why, if nobody uses a job's sprite.
+func (j *janitor) unused(ctx context.Context, job cove.Job, why error) (cut error, err error) {
 	info, err := j.client.Get(ctx, job.Sprite)
 	if errors.Is(err, sprites.ErrNotFound) {
-		return true, nil
+		return why, nil
 	}
-	return err == nil && (info.Cove == nil || len(info.Cove.AwakeBy) == 0), err
+	if err != nil || info.Cove != nil && len(info.Cove.AwakeBy) > 0 {
+		return nil, err
+	}
+	return why, nil
 }
 
 // sweep is a collection by the server's own rule.

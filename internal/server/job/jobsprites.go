@@ -114,6 +114,8 @@ func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.Job
 		return made, err
 	}
 	switch {
+	case req.NetworkPolicy == nil && !job.OwnsSprite:
+		js.steps.skip(ctx, job.ID, cove.StepApplyPolicy, "the sprite keeps its own rules")
 	case req.NetworkPolicy == nil:
 		js.steps.skip(ctx, job.ID, cove.StepApplyPolicy, "no rules were given")
 	case job.Backend == "" && job.OwnsSprite:

@@ -51,7 +51,11 @@ func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove
 		// The sprite is what it is.
 		req.Sprite, req.Config, req.Include, req.Remove, req.NetworkPolicy = old.Sprite, nil, nil, false, nil
 	}
-	req.Early = how.Early
+	waits, err := m.preparer.turns.limited(ctx, req)
+	if err != nil {
+		return old, err
+	}
+	req.Early = how.Early || waits // nobody waits for a turn with the old job's lock
 	job, err := m.createAs(ctx, req, id)
 	if err != nil || job.State == cove.JobInstalling { // its preparation starts it
 		return job, err

@@ -10,8 +10,9 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// turns lets as many jobs of a profile work at once as that says. Who has its turn, the store
-// knows: a server that ends changes nothing.
+// turns lets as many jobs of a profile work at once as that says. A job in a sprite that is
+// there already does not wait: it goes on with what somebody has begun. Who has its turn, the
+// store knows: a server that ends changes nothing.
 type turns struct {
 	jobs     *store.Jobs
 	profiles *store.Profiles
@@ -29,7 +30,7 @@ const turnInterval = 5 * time.Second
 
 // wait returns when it is the job's turn. Show is told the job's place until then, and 0 then.
 func (t *turns) wait(ctx context.Context, job cove.Job, show func(place int) error) error {
-	if job.Profile == "" {
+	if job.Profile == "" || !job.OwnsSprite {
 		return nil
 	}
 	tick := time.NewTicker(turnInterval)
@@ -71,11 +72,11 @@ func (t *turns) limit(ctx context.Context, profile string) (int, error) {
 }
 
 // limited reports whether a job may have to wait for its turn.
-func (t *turns) limited(ctx context.Context, profile string) (bool, error) {
-	if profile == "" {
+func (t *turns) limited(ctx context.Context, req cove.JobRequest) (bool, error) {
+	if req.Profile == "" || req.Sprite != "" {
 		return false, nil
 	}
-	limit, err := t.limit(ctx, profile)
+	limit, err := t.limit(ctx, req.Profile)
 	return limit > 0, err
 }
 

@@ -9,13 +9,15 @@ import (
 	"strings"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // Apply puts into a request what it leaves out and the profile says. A request with a sprite
 // that is there gets nothing of what a new one is made with.
 func Apply(p cove.Profile, req cove.JobRequest) cove.JobRequest {
-	req.Profile, req.ProfileRevision = p.Name, p.Revision
+	req.Profile, req.ProfileRevision, req.ProfilePolicy = p.Name, p.Revision, false
 	if req.Agent == "" {
 		req.Agent = p.Agent
 		req.AgentCommand = cmp.Or(req.AgentCommand, p.AgentCommand)
@@ -42,8 +44,12 @@ func Apply(p cove.Profile, req cove.JobRequest) cove.JobRequest {
 		return req
 	}
 	req.Backend = cmp.Or(req.Backend, p.Backend)
-	if req.NetworkPolicy == nil {
-		req.NetworkPolicy = p.NetworkPolicy
+	switch {
+	case req.NetworkPolicy != nil:
+	case p.NetworkPolicy != nil:
+		req.NetworkPolicy, req.ProfilePolicy = p.NetworkPolicy, true
+	default: // nobody has asked for more
+		req.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: policy.Agent}}}
 	}
 	req.Config = config(req.Config, p.Config)
 	if len(req.Include) == 0 {
@@ -94,11 +100,40 @@ func Trial(p cove.Profile) cove.JobRequest {
 	return Apply(p, req)
 }
 
-// Hidden is a profile without the values of its variables, which may be anybody's.
+// Hidden is what of a profile those see who do not keep it: enough to choose one. A job of
+// theirs gets the rest all the same.
 func Hidden(p cove.Profile) cove.Profile {
-	p.Env = maps.Clone(p.Env)
+	hidden := cove.Profile{Name: p.Name, Revision: p.Revision, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, ProfileSettings: cove.ProfileSettings{
+		Description: p.Description, Backend: p.Backend, Agent: p.Agent, Model: p.Model, TimeoutSec: p.TimeoutSec, Guards: p.Guards,
+		Config: p.Config, Author: p.Author, MaxJobs: p.MaxJobs,
+	}}
 	for key := range p.Env {
-		p.Env[key] = ""
+		if hidden.Env == nil {
+			hidden.Env = map[string]string{}
+		}
+		hidden.Env[key] = ""
 	}
-	return p
+	return hidden
+}
+
+// Gives reports whether a profile gives a job what only an administrator may ask for, rules
+// for the server's own network aside. Then the rest of the profile is what confines it.
+func Gives(p cove.Profile) bool {
+	return p.Backend != "" || len(p.Include) > 0 || len(p.MCP) > 0 || p.Definition != nil || len(connect.EnvSecrets(p.Variables())) > 0
+}
+
+// Overrides are the settings of a request that would take the place of what confines a job
+// of a profile: none of a profile that gives much.
+func Overrides(req cove.JobRequest) []string {
+	var names []string
+	for name, set := range map[string]bool{
+		"agent": req.Agent != "", "agent_command": req.AgentCommand != "", "agent_definition": req.Definition != nil, "sprite": req.Sprite != "",
+		"network_policy": req.NetworkPolicy != nil, "config": req.Config != nil, "backend": req.Backend != "",
+	} {
+		if set {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }

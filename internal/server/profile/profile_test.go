@@ -30,7 +30,7 @@ func TestApply(t *testing.T) {
 	got := profile.Apply(p, cove.JobRequest{Author: cove.Person{Name: "Ada"}})
 	want := cove.JobRequest{
 		JobSettings: cove.JobSettings{
-			Profile: "nightly", ProfileRevision: 3, Backend: "cloud", Agent: "acp", AgentCommand: "agent --acp", Permissions: "ask", Model: "p/m",
+			Profile: "nightly", ProfileRevision: 3, ProfilePolicy: true, Backend: "cloud", Agent: "acp", AgentCommand: "agent --acp", Permissions: "ask", Model: "p/m",
 			TimeoutSec: 60, Guards: p.Guards, MCP: p.MCP, NetworkPolicy: p.NetworkPolicy,
 		},
 		Author: *p.Author, Config: p.Config, Include: p.Include, Env: []string{"A=profile", "B=profile"}, SetupScript: p.SetupScript,
@@ -71,9 +71,44 @@ func TestApplyToSprite(t *testing.T) {
 	}
 }
 
+// TestApplyNoPolicy: a profile that says nothing of the network opens it no further than a push
+// without a profile does.
+func TestApplyNoPolicy(t *testing.T) {
+	got := profile.Apply(cove.Profile{Name: "plain"}, cove.JobRequest{})
+	if got.NetworkPolicy == nil || len(got.NetworkPolicy.Rules) != 1 || got.NetworkPolicy.Rules[0].Include != "agent" || got.ProfilePolicy {
+		t.Errorf("got %+v", got.NetworkPolicy)
+	}
+}
+
 func TestHidden(t *testing.T) {
 	p := full()
-	if got := profile.Hidden(p); got.Env["A"] != "" || len(got.Env) != 2 || p.Env["A"] != "profile" {
+	got := profile.Hidden(p)
+	if got.Env["A"] != "" || len(got.Env) != 2 || p.Env["A"] != "profile" {
 		t.Errorf("got %q, of %q", got.Env, p.Env)
+	}
+	if got.Include != nil || got.SetupScript != nil || got.NetworkPolicy != nil || got.MCP != nil || got.AgentCommand != "" || got.Agent != "acp" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestGives: the profile decides on all that confines a job, if it gives what is the
+// administrator's to give.
+func TestGives(t *testing.T) {
+	if profile.Gives(cove.Profile{ProfileSettings: cove.ProfileSettings{Agent: "shell", Env: map[string]string{"A": "secret:x"}, NetworkPolicy: &sprites.NetworkPolicy{}}}) {
+		t.Error("a plain one gives much")
+	}
+	for name, s := range map[string]cove.ProfileSettings{
+		"a folder": {Include: []string{"/opt"}}, "a secret": {Env: map[string]string{"A": "x{secret:name}"}}, "a server": {MCP: []cove.MCPServer{{Connector: "x"}}},
+		"an agent": {Definition: &cove.AgentDefinition{}}, "a backend": {Backend: "far"},
+	} {
+		if !profile.Gives(cove.Profile{ProfileSettings: s}) {
+			t.Errorf("%s is not much", name)
+		}
+	}
+	if got := profile.Overrides(cove.JobRequest{JobSettings: cove.JobSettings{TimeoutSec: 5, Model: "m"}, Env: []string{"A=1"}}); got != nil {
+		t.Errorf("got %q", got)
+	}
+	if got := profile.Overrides(cove.JobRequest{JobSettings: cove.JobSettings{Agent: "a", Sprite: "s", NetworkPolicy: &sprites.NetworkPolicy{}}}); len(got) != 3 {
+		t.Errorf("got %q", got)
 	}
 }

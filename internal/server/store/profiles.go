@@ -48,7 +48,8 @@ func (k *Profiles) Put(ctx context.Context, name string, expected int64, setting
 		if expected != 0 && before.Revision != expected {
 			return ErrRevision
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO profiles (name, revision, doc, created_at, updated_at) VALUES (?1, 1, ?2, ?3, ?3)
+		_, err = tx.ExecContext(ctx, `INSERT INTO profiles (name, revision, doc, created_at, updated_at) VALUES (?1,
+				1 + (SELECT coalesce(max(doc->>'$.profile_revision'), 0) FROM jobs WHERE doc->>'$.profile' = ?1), ?2, ?3, ?3) -- one of that name may have been deleted
 			ON CONFLICT (name) DO UPDATE SET revision = revision + 1, doc = excluded.doc, updated_at = excluded.updated_at`,
 			name, string(doc), micros(now()))
 		if err != nil {
@@ -100,23 +101,24 @@ func (k *Profiles) Delete(ctx context.Context, name string) error {
 // once, in the order in which they came. It returns 0 if the job has its turn, else its place
 // among those that wait, from 1. A turn that was taken is kept until the job has ended.
 func (j *Jobs) TakeTurn(ctx context.Context, id, profile string, limit int) (place int, err error) {
-	err = j.db.update(ctx, func(tx *sql.Tx) error {
-		rows, err := collect(ctx, tx, func(row scanner) (turn turn, err error) {
+	take := func(q querier) (free bool, err error) {
+		rows, err := collect(ctx, q, func(row scanner) (turn turn, err error) {
 			err = row.Scan(&turn.id, &turn.taken)
 			return turn, err
 		}, `SELECT id, doc->>'$.turn_at' IS NOT NULL OR state <> 'installing' FROM jobs
 			WHERE state NOT IN ('succeeded', 'failed', 'timed_out', 'cancelled', 'lost') AND doc->>'$.profile' = ?
 			ORDER BY created_at, id`, profile)
 		if err != nil {
-			return err
+			return false, err
 		}
-		free, ahead, found := limit, 0, false
+		left, ahead, found := limit, 0, false
+		place = 0
 		for _, row := range rows {
 			switch {
 			case row.id == id && row.taken:
-				return nil
+				return false, nil
 			case row.taken:
-				free--
+				left--
 			case row.id == id:
 				found = true
 			case !found:
@@ -124,15 +126,24 @@ func (j *Jobs) TakeTurn(ctx context.Context, id, profile string, limit int) (pla
 			}
 		}
 		if !found {
-			return fmt.Errorf("job %s: %w", id, ErrNotFound)
+			return false, fmt.Errorf("job %s: %w", id, ErrNotFound)
 		}
-		if limit > 0 && ahead >= free {
-			place = ahead - max(free, 0) + 1
-			return nil
+		if limit > 0 && ahead >= left {
+			place = ahead - max(left, 0) + 1
+			return false, nil
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE jobs SET doc = json_set(doc, '$.turn_at', ?) WHERE id = ?", now().Format(timeFormat), id)
-		return err
-	})
+		return true, nil
+	}
+	free, err := take(j.db.read) // most look in vain, and are to hold up no writer
+	if err == nil && free {
+		err = j.db.update(ctx, func(tx *sql.Tx) error {
+			if free, err := take(tx); err != nil || !free {
+				return err
+			}
+			_, err := tx.ExecContext(ctx, "UPDATE jobs SET doc = json_set(doc, '$.turn_at', ?) WHERE id = ?", now().Format(timeFormat), id)
+			return err
+		})
+	}
 	if err != nil {
 		return 0, fmt.Errorf("the turn of job %s: %w", id, err)
 	}

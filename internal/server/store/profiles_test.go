@@ -39,6 +39,19 @@ func TestProfiles(t *testing.T) {
 	if len(list) != 1 || list[0].Revision != 2 {
 		t.Errorf("got %+v", list)
 	}
+	_, err = s.Profiles.Put(ctx, "b", 0, cove.ProfileSettings{Env: map[string]string{"K": "x{secret:hidden}"}})
+	must(t, err)
+	must(t, s.Secrets.Set(ctx, "hidden", "0123456789"))
+	if err := s.Secrets.Delete(ctx, "hidden", false); !errors.Is(err, ErrInUse) {
+		t.Errorf("a secret that a profile needs: %v", err)
+	}
+	must(t, s.Profiles.Delete(ctx, "a"))
+	must(t, s.Jobs.Create(ctx, cove.Job{ID: "1", State: cove.JobQueued, JobSettings: cove.JobSettings{Profile: "a", ProfileRevision: 2}}, nil))
+	third, err := s.Profiles.Put(ctx, "a", 0, cove.ProfileSettings{})
+	must(t, err)
+	if third.Revision != 3 {
+		t.Errorf("another one of that name has revision %d, as one before may have had", third.Revision)
+	}
 	must(t, s.Profiles.Delete(ctx, "a"))
 	if err := s.Profiles.Delete(ctx, "a"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("twice: %v", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fault"
@@ -238,6 +239,9 @@ func (db *database) migrate(ctx context.Context, forget bool) error {
 		err := error(nil)
 		if migrations[version] == rewrittenMigration && !made {
 			err = db.rewrite(ctx)
+			if errors.Is(err, errNoRoom) && version == len(migrations)-1 {
+				return nil // the next start tries again: till then nothing needs it
+			}
 		}
 		if err == nil {
 			err = db.step(ctx, version, forget)
@@ -296,6 +300,9 @@ func (db *database) sealSettings(ctx context.Context, tx *sql.Tx, forget bool) e
 	return err
 }
 
+// errNoRoom says that a database was not rewritten, and is as it was.
+var errNoRoom = errors.New("the disk has no room for a copy of the database")
+
 // rewrite puts a file in the database's place that has its rows, and nothing of those that
 // were changed or deleted: neither in free pages, nor in the log. If the process is killed,
 // it is done anew. Other connections than db.write must not be there.
@@ -315,6 +322,9 @@ func (db *database) rewrite(ctx context.Context) error {
 	}
 	defer f.Close()
 	if _, err := db.write.ExecContext(ctx, "VACUUM INTO ?", next); err != nil {
+		if errors.Is(diskError(err), syscall.ENOSPC) {
+			err = errors.Join(errNoRoom, err)
+		}
 		return errors.Join(err, os.Remove(next)) // on a full disk, its room is needed
 	}
 	if err := f.Sync(); err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -267,7 +266,7 @@ func unused(ctx context.Context, tx *sql.Tx, name string) error {
 		return err
 	}
 	for _, p := range profiles {
-		if slices.Contains(connect.EnvSecrets(slices.Collect(maps.Values(p.Env))), name) {
+		if slices.Contains(connect.EnvSecrets(p.Variables()), name) {
 			e.Profiles = append(e.Profiles, p.Name)
 		}
 	}

@@ -65,6 +65,9 @@ func EndStep(s *cove.Step, state cove.StepState, at time.Time) {
 	if s.StartedAt == nil && state != cove.StepSkipped {
 		s.StartedAt, s.Attempt = &at, 1
 	}
+	if s.StartedAt != nil && at.Before(*s.StartedAt) {
+		at = *s.StartedAt // by another clock
+	}
 	s.State, s.EndedAt = state, &at
 }
 
@@ -168,6 +171,13 @@ func (k *steps) turn(ev cove.JobEvent) {
 	}
 	switch state := ev.Step.State; {
 	case state == cove.StepRunning:
+		for _, key := range supervisorSteps { // one runs at a time
+			if other := k.of(key); other.State == cove.StepRunning && key != s.Key {
+				EndStep(other, cove.StepFailed, ev.Time)
+				other.Error = "its end was not told"
+				k.changed(key)
+			}
+		}
 		BeginStep(s, ev.Time)
 	case state.Ended():
 		EndStep(s, state, ev.Time)

@@ -205,6 +205,11 @@ func queue(ctx context.Context, tx *sql.Tx, e cove.WebhookEvent) error {
 		return err
 	}
 	for _, hook := range hooks {
+		if told, err := waits(ctx, tx, hook.Name, e); err != nil {
+			return err
+		} else if told {
+			continue
+		}
 		if _, err := tx.ExecContext(ctx, "INSERT INTO webhook_deliveries (webhook, event, type, state, body, created_at) VALUES (?, ?, ?, 'pending', ?, ?)", hook.Name, e.ID, e.Type, string(body), micros(e.Time)); err != nil {
 			return err
 		}
@@ -222,6 +227,17 @@ func queue(ctx context.Context, tx *sql.Tx, e cove.WebhookEvent) error {
 		}
 	}
 	return nil
+}
+
+// waits reports whether a job's event of a type that may come often is to be sent already: one
+// job is not to push out those of others.
+func waits(ctx context.Context, tx *sql.Tx, hook string, e cove.WebhookEvent) (yes bool, err error) {
+	if e.Job == nil || e.Type != cove.EventJobWaiting && e.Type != cove.EventJobQuestion {
+		return false, nil
+	}
+	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM webhook_deliveries
+		WHERE webhook = ? AND state = 'pending' AND type = ? AND body->>'$.job.id' = ?)`, hook, e.Type, e.Job.ID).Scan(&yes)
+	return yes, err
 }
 
 // told has a receiver of Changed look for events.
