@@ -506,6 +506,63 @@ func TestPushCut(t *testing.T) {
 	}
 }
 
+// TestTurnGivenBack: a job whose turn has come, and whose push has ended before that, does not
+// keep the others waiting.
+func TestTurnGivenBack(t *testing.T) {
+	b := newBench(t)
+	b.serve(0, 0)
+	ctx := t.Context()
+	if _, err := b.manager.Store.Profiles.Put(ctx, "one", 0, cove.ProfileSettings{MaxJobs: 1}); err != nil {
+		t.Fatal(err)
+	}
+	c := b.server.Client()
+	create := func() cove.Job {
+		t.Helper()
+		req := request()
+		req.Profile, req.Early = "one", true
+		job, err := c.CreateJob(ctx, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return job
+	}
+	is := func(id string, state cove.JobState, place int) cove.Job {
+		t.Helper()
+		changed, cancel := b.manager.Store.Jobs.Watch(id)
+		defer cancel()
+		for {
+			job, err := c.Job(ctx, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if job.State == state && job.Place == place {
+				return job
+			}
+			select {
+			case <-changed:
+			case <-time.After(10 * time.Minute):
+				t.Fatalf("job %s is %s, place %d, want %s, %d", id, job.State, job.Place, state, place)
+			}
+		}
+	}
+	gone := create()
+	is(gone.ID, cove.JobQueued, 0)
+	next := create()
+	is(next.ID, cove.JobInstalling, 1)
+	ready := *is(gone.ID, cove.JobQueued, 0).ReadyAt
+	if err := b.manager.janitor.expire(ctx, ready.Add(pushPatience-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	is(gone.ID, cove.JobQueued, 0)
+	if err := b.manager.janitor.expire(ctx, ready.Add(pushPatience)); err != nil {
+		t.Fatal(err)
+	}
+	if job := is(gone.ID, cove.JobFailed, 0); !strings.Contains(job.Error, "nobody sent its repository") {
+		t.Errorf("got %q", job.Error)
+	}
+	is(next.ID, cove.JobQueued, 0)
+}
+
 // TestRemoveUncollected: a job is not forgotten with the only copy of its work.
 func TestRemoveUncollected(t *testing.T) {
 	m, client := newManager(t)
