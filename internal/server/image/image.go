@@ -28,6 +28,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -177,13 +178,7 @@ func New(o Options) (*Store, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Store{folders: folders{o.Dir}, o: o, pinned: map[string]int{}, held: map[string]int{}}
-	err := os.MkdirAll(s.path(leftFolder), 0o700)
-	if err == nil {
-		err = os.Rename(s.path(stagingFolder), s.path(leftFolder, rand.Text()))
-	}
-	if errors.Is(err, os.ErrNotExist) { // it is a new store
-		err = nil
-	}
+	err := setAside(s.folders)
 	for _, dir := range []string{blobFolder, partialFolder, layerFolder, mergedFolder, stagingFolder} {
 		if err == nil {
 			err = os.MkdirAll(s.path(dir), 0o700)
@@ -194,6 +189,30 @@ func New(o Options) (*Store, error) {
 	}
 	s.leftovers.remove(s.path(leftFolder), o.Logger)
 	return s, nil
+}
+
+// setAside moves away what is staged, to be removed later. On a full disk, which has no room
+// for the folder that it would go to, it is removed at once.
+func setAside(in folders) error {
+	staged, err := os.ReadDir(in.path(stagingFolder))
+	if errors.Is(err, os.ErrNotExist) || err == nil && len(staged) == 0 {
+		return nil
+	}
+	if err == nil {
+		err = os.MkdirAll(in.path(leftFolder), 0o700)
+	}
+	if err == nil {
+		err = os.Rename(in.path(stagingFolder), in.path(leftFolder, rand.Text()))
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		for _, entry := range staged {
+			if err := layers.Remove(in.path(stagingFolder, entry.Name())); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return err
 }
 
 // leftovers are what earlier processes have left half made, or half removed.
