@@ -294,5 +294,5 @@ func (t *Trial) later() string {
 	if t.test.URL != "" {
 		return "test the same executor again, which removes it"
 	}
-	return "nothing: the server tries again"
+	return "nothing needs to be done: the server removes it later, or its next start does"
 }
