@@ -10,6 +10,7 @@
 //	cove-guest job set-up DIR          run the setup script of the job described in DIR, and nothing else of it
 //	cove-guest job is-set-up DIR       say by the exit code whether that would run it (6), or has been done (0)
 //	cove-guest probe [URL...]          say what the sprite is like from here, and what the URLs answer
+//	cove-guest answer FILE             answer HTTP requests at a free port, which FILE gets the number of
 //	cove-guest lfs clean|smudge DIR    be Git LFS's filter for one file
 //	cove-guest sync                    be the sprite's half of a sync; the other one is on stdin and stdout
 //	cove-guest tool serve [--role ROLE]... [--dir DIR]
@@ -56,7 +57,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] CMD... | acp bridge CMD... | nest CMD... | docker [FLAG...] | step | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | answer FILE | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] CMD... | acp bridge CMD... | nest CMD... | docker [FLAG...] | step | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -86,6 +87,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	case command == "probe":
 		return json.NewEncoder(stdout).Encode(probe.Run(ctx, args))
+	case command == "answer" && len(args) == 1:
+		return probe.Answer(ctx, args[0])
 	case command == "lfs" && len(args) == 2:
 		return supervise.Filter(args[0], args[1], os.Stdin, stdout)
 	case command == "sync" && len(args) == 0:

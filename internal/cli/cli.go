@@ -173,6 +173,7 @@ func addVerbs(root *cobra.Command, inv *invocation) {
 		newConnectorCommand(inv),
 		newWebhookCommand(inv),
 		newBackendCommand(inv),
+		newTestCommand(inv),
 		newImageCommand(inv),
 		newDoctorCommand(inv),
 		newDiagnoseCommand(inv),

@@ -14,19 +14,12 @@ import (
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/internal/shim/policy"
+	"github.com/cove-dev/cove/internal/server/harness"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // deepTime bounds the agent of a deep check, which has next to nothing to do.
 const deepTime = 10 * time.Minute
-
-// refusedHost is a name that no preset allows.
-const refusedHost = "cove-doctor.example"
-
-// deepPlan is carried out by the agent shell as it stands, and by any other as it
-// reads.
-const deepPlan = "# Say that it works\n\nWrite the file works.txt with the text yes in it, as below, and commit it.\n\n## Write works.txt\n\n```sh\necho yes > works.txt\n```\n"
 
 // deep is one cove doctor --deep: a job in a sprite and a repository of its own.
 type deep struct {
@@ -86,24 +79,7 @@ func (d *deep) create(ctx context.Context) (string, error) {
 
 // policy gives it the one of a job, and sees that it is in force.
 func (d *deep) policy(ctx context.Context) (string, error) {
-	sprite := d.client.Sprite(d.name)
-	rules := sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: policy.Agent}}}
-	if err := sprite.SetNetworkPolicy(ctx, rules); err != nil {
-		return "", err
-	}
-	err := sprite.CommandContext(ctx, "getent", "hosts", refusedHost).Run()
-	if _, refused := errors.AsType[*sprites.ExitError](err); !refused {
-		return "", errors.Join(errors.New("a name that no rule allows can be looked up inside"), err)
-	}
-	seen := false
-	err = sprite.NetworkLog(ctx, sprites.NetworkLogOptions{}, func(e sprites.NetworkEvent) error {
-		seen = seen || e.Name == refusedHost
-		return nil
-	})
-	if err == nil && !seen {
-		err = errors.New("what was refused is not in the log of the sprite's network")
-	}
-	return "in force: another name was refused, and noted", err
+	return harness.TryPolicy(ctx, d.client.Sprite(d.name))
 }
 
 // upload pushes a repository that is made for it.
@@ -111,7 +87,7 @@ func (d *deep) upload(ctx context.Context) (string, error) {
 	if err := gitwork.Init(ctx, d.repo, map[string]string{"README.md": "Made by cove doctor.\n"}); err != nil {
 		return "", err
 	}
-	pushed, err := push.New(d.client).Push(ctx, push.Options{Dir: d.repo, Plan: deepPlan, JobSettings: cove.JobSettings{TimeoutSec: int64(deepTime / time.Second), Agent: d.agent, Definition: d.definition, Sprite: d.name}})
+	pushed, err := push.New(d.client).Push(ctx, push.Options{Dir: d.repo, Plan: harness.Plan, JobSettings: cove.JobSettings{TimeoutSec: int64(deepTime / time.Second), Agent: d.agent, Definition: d.definition, Sprite: d.name}})
 	d.job = pushed.Job
 	return "job " + pushed.Job, err
 }

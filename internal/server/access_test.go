@@ -47,7 +47,7 @@ var deeds = map[string][]string{
 	},
 	"admin": {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/none", "GET /v1/secrets", "PUT /v1/secrets/none", "DELETE /v1/secrets/none",
 		"GET /v1/connectors", "GET /v1/connectors/none", "PUT /v1/connectors/none", "DELETE /v1/connectors/none", "POST /v1/connectors/none/grants", "DELETE /v1/connectors/none/grants",
-		"GET /v1/webhooks", "PUT /v1/webhooks/none", "DELETE /v1/webhooks/none", "POST /v1/webhooks/none/test", "GET /v1/webhooks/none/log",
+		"GET /v1/webhooks", "PUT /v1/webhooks/none", "DELETE /v1/webhooks/none", "POST /v1/webhooks/none/test", "POST /v1/executors/test", "GET /v1/webhooks/none/log",
 		"DELETE /v1/images/none/of:1", "POST /v1/images/pull", "POST /v1/images/import", "POST /v1/images/prune",
 		"POST /v1/images/save", "POST /v1/images/tag", "POST /v1/images/push", "POST /v1/images/commit"},
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/build"
+	"github.com/cove-dev/cove/internal/server/harness"
 	"github.com/cove-dev/cove/internal/server/mcpserver"
 	"github.com/cove-dev/cove/internal/server/webhook"
 	"github.com/cove-dev/cove/internal/shim/userns"
@@ -65,6 +66,11 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels},
 		profiles:    &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client()},
 	}
+	a.groups.executors = &executorRoutes{
+		harness:  &harness.Harness{Client: s.Client(), Settings: s.Store.Settings, Logger: s.Logger, Secret: s.Store.Secrets.Value, NamesOnly: s.Host.NamesOnly},
+		refusals: a.refusals, running: &quota{what: "tests of executors", max: maxTests},
+	}
+	a.groups.executors.harness.Start(s.ctx)
 	if s.Images != nil {
 		a.groups.images.builder = &build.Builder{
 			Dir: filepath.Join(s.Dir, "build"), Images: s.Images, Steps: s.Store.Builds, Host: s.Host, Client: s.Client(), UserNS: userns.Inside(), Logger: s.Logger,
@@ -89,7 +95,10 @@ func (a *api) end() {
 }
 
 // close closes the connections to guests, once no request is left.
-func (a *api) close() { a.guests.close() }
+func (a *api) close() {
+	a.groups.executors.harness.Close()
+	a.guests.close()
+}
 
 // handler is the whole API.
 func (a *api) handler() http.Handler {

@@ -306,6 +306,8 @@ var jobOps = map[string]op{
 	"DELETE /v1/profiles/{profile}":     {Summary: "Delete a profile", Details: "Jobs that were made with it go on."},
 	"POST /v1/profiles/{profile}/apply": {Summary: "Give running jobs of a profile its network policy of now", Answer: cove.ProfileApplied{}},
 
+	"POST /v1/executors/test": {Summary: "Test a place in which jobs work", Details: "The answer tells of each step when it begins and when it ends; the last line has over. The server removes the sprite of the test, also if the answer is not read to its end. A token in the request is not kept.", Request: cove.ExecutorTest{}, Answer: cove.ExecutorNews{}, AnswerType: openapi.NDJSON},
+
 	"GET /v1/jobs":             {Summary: "List the jobs, the newest first", Query: params{q("sprite", "string", "Only jobs in this sprite."), q("backend", "string", "The server elsewhere that has the sprite."), q("state", "string[]", "Only jobs in one of these states.")}, Answer: cove.JobList{}},
 	"POST /v1/jobs":            {Summary: "Make a job", Details: "It begins when its bundle is in the sprite and it is started.", Request: cove.JobRequest{}, Status: 201, Answer: cove.Job{}},
 	"POST /v1/jobs/preview":    {Summary: "Tell what a job would be", Details: "Nothing is made.", Request: cove.JobRequest{}, Answer: cove.JobPreview{}},

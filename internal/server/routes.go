@@ -51,6 +51,7 @@ type groups struct {
 	policies    *policyRoutes
 	jobs        *jobRoutes
 	profiles    *profileRoutes
+	executors   *executorRoutes
 }
 
 // routes is the whole surface.
@@ -168,6 +169,8 @@ func (g *groups) routes() []route {
 		{"PUT /v1/profiles/{profile}", admin, g.profiles.put},
 		{"DELETE /v1/profiles/{profile}", admin, g.profiles.delete},
 		{"POST /v1/profiles/{profile}/apply", admin, g.profiles.apply},
+
+		{"POST /v1/executors/test", admin, g.executors.test},
 
 		{"GET /v1/jobs", read, g.jobs.list},
 		{"POST /v1/jobs", write, g.jobs.create},

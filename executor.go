@@ -1,0 +1,82 @@
+package cove
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// ExecutorTest says which executor to test (POST /v1/executors/test). An executor is a place
+// in which jobs work: the server itself, or a backend. At most one of Profile, Backend and URL
+// is given; without any, the server itself is tested.
+type ExecutorTest struct {
+	Profile string `json:"profile,omitempty"` // its backend, with its settings
+	Backend string `json:"backend,omitempty"` // one that the server knows
+
+	// URL and Token are a server of the protocol that need not be known. The server keeps
+	// neither of them.
+	URL   string `json:"url,omitempty"`
+	Token string `json:"token,omitempty"`
+
+	Agent string `json:"agent,omitempty"` // who carries out the prompt; empty: the profile's, or shell
+	Quick bool   `json:"quick,omitempty"` // only connection, token and list: nothing is made
+}
+
+// The steps of a test, in their order. Those of a quick one are the first three.
+const (
+	TestConnection StepKey = "connection"
+	TestAuth       StepKey = "auth"
+	TestList       StepKey = "list" // and removes what a test left that was cut off
+	TestCreate     StepKey = "create"
+	TestPolicy     StepKey = "policy"
+	TestUpload     StepKey = "upload"
+	TestInstall    StepKey = "install"
+	TestService    StepKey = "service"
+	TestTunnel     StepKey = "tunnel"
+	TestHealth     StepKey = "health"
+	TestPrompt     StepKey = "prompt"
+	TestDestroy    StepKey = "destroy"
+)
+
+// ExecutorStep is a step of a test of an executor.
+type ExecutorStep struct {
+	Step
+	MS float64 `json:"ms"` // how long it took
+}
+
+// ExecutorNews is a line of the answer to POST /v1/executors/test. There is one when a step
+// begins, and one when it ends. The last line has Over; an answer without it was cut off.
+type ExecutorNews struct {
+	Step *ExecutorStep `json:"step,omitempty"`
+
+	Over   bool   `json:"over,omitempty"`
+	OK     bool   `json:"ok,omitempty"`     // with Over: no step failed
+	Sprite string `json:"sprite,omitempty"` // with Over: the sprite that was made; empty: none
+}
+
+// Executors are the calls about executors. They need the verb admin.
+type Executors struct{ Client *Client }
+
+// Test tests an executor, and tells each of the steps. A step that fails is no error. The
+// server removes what a test has made, also if ctx ends or each returns an error before.
+func (e Executors) Test(ctx context.Context, test ExecutorTest, each func(ExecutorNews) error) error {
+	for line, err := range e.Client.Lines(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "executors", "test"), JSON: test}) {
+		if err != nil {
+			return fmt.Errorf("test an executor: %w", err)
+		}
+		var news ExecutorNews
+		if err := json.Unmarshal(line, &news); err != nil {
+			return fmt.Errorf("read the steps of a test: %w", err)
+		}
+		if err := each(news); err != nil || news.Over {
+			return err
+		}
+	}
+	return fmt.Errorf("test an executor: %w", errors.Join(ctx.Err(), errTestCut))
+}
+
+var errTestCut = errors.New("the server ended before the test did; its next start removes what the test made")

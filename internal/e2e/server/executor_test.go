@@ -1,0 +1,201 @@
+package server
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/e2e"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// tested is what cove test --json prints.
+type tested struct {
+	OK    bool                `json:"ok"`
+	Steps []cove.ExecutorStep `json:"steps"`
+}
+
+// states of the steps, by their keys.
+func (d tested) states() map[cove.StepKey]cove.StepState {
+	all := map[cove.StepKey]cove.StepState{}
+	for _, s := range d.Steps {
+		all[s.Key] = s.State
+	}
+	return all
+}
+
+func testExecutor(h *e2e.Host, stdin string, args ...string) (doc tested, said string, code int) {
+	h.T.Helper()
+	cmd := h.Command("", "cove", append([]string{"test", "--json"}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if len(out) > 0 {
+		if err := json.Unmarshal(out, &doc); err != nil {
+			h.T.Fatalf("got %s: %v", out, err)
+		}
+	}
+	return doc, string(out) + stderr.String(), e2e.ExitCode(err)
+}
+
+// empty waits until a server has no sprite.
+func empty(t *testing.T, c *cove.Client) {
+	t.Helper()
+	e2e.Await(t, "the end of the test's sprite", func() bool {
+		page, err := c.List(t.Context(), sprites.ListOptions{})
+		return err == nil && len(page.Sprites) == 0
+	})
+}
+
+// TestExecutors: a server tests itself, with a profile, and an agent without a key.
+func TestExecutors(t *testing.T) {
+	h := e2e.NewHost(t)
+	doc, said, code := testExecutor(h, "", "--full")
+	if code != 0 || !doc.OK || len(doc.Steps) != 12 {
+		t.Fatalf("exit %d: %s", code, said)
+	}
+	for _, s := range doc.Steps {
+		want := cove.StepCompleted
+		if s.Key == cove.TestInstall {
+			want = cove.StepSkipped
+		}
+		if s.State != want || s.MS < 0 || s.Total != 12 {
+			t.Errorf("got %+v", s)
+		}
+	}
+	empty(t, h.Client())
+	if doc, said, code := testExecutor(h, "", "--quick"); code != 0 || !doc.OK || len(doc.Steps) != 3 {
+		t.Errorf("quick: exit %d: %s", code, said)
+	}
+
+	// A profile whose policy nobody asks anything of, and an agent that has no key.
+	_, err := cove.Profiles{Client: h.Client()}.Put(t.Context(), "closed", 0, cove.ProfileSettings{
+		Agent: "shell", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}, Config: &sprites.Config{RAMMB: 512},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if doc, said, code := testExecutor(h, "", "--profile", "closed"); code != 0 || !doc.OK || doc.states()[cove.TestPrompt] != cove.StepCompleted {
+		t.Errorf("with a profile: exit %d: %s", code, said)
+	}
+	doc, said, code = testExecutor(h, "", "--profile", "closed", "--agent", "cove")
+	if code != 0 || doc.states()[cove.TestPrompt] != cove.StepSkipped || !strings.Contains(said, "no key") {
+		t.Errorf("without a key: exit %d: %s", code, said)
+	}
+	empty(t, h.Client())
+
+	for _, args := range [][]string{{"--profile", "none"}, {"--agent", "none"}, {"--backend", "none"}, {"--token-stdin"}, {"--token-stdin", "--url", "http://127.0.0.1:9"}} {
+		if _, said, code := testExecutor(h, "", args...); code == 0 || !strings.Contains(said, "hint") {
+			t.Errorf("%v: exit %d: %s", args, code, said)
+		}
+	}
+	if doc, said, code := testExecutor(h, "tok\n", "--token-stdin", "--url", "http://127.0.0.1:9"); code != 1 || doc.states()[cove.TestConnection] != cove.StepFailed || doc.states()[cove.TestDestroy] != cove.StepSkipped {
+		t.Errorf("where nobody answers: exit %d: %s", code, said)
+	}
+}
+
+// TestExecutorElsewhere: a server that knows the protocol alone is tested by its name, and by a
+// token that is in no file and no log of the server that tests it.
+func TestExecutorElsewhere(t *testing.T) {
+	h := e2e.NewHost(t)
+	e2e.GoFar(h)
+	far := h.Far.Client()
+	if doc, said, code := testExecutor(h, "", "--backend", "far"); code != 0 || !doc.OK || doc.states()[cove.TestPrompt] != cove.StepCompleted {
+		t.Errorf("exit %d: %s", code, said)
+	}
+	empty(t, far)
+	token, err := far.CreateToken(t.Context(), cove.TokenRequest{Name: "tested", Scope: cove.TokenScope{All: true}, Verbs: []string{"read", "write", "exec"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if doc, said, code := testExecutor(h, token.Secret+"\n", "--token-stdin", "--url", far.URL); code != 0 || !doc.OK {
+		t.Errorf("exit %d: %s", code, said)
+	}
+	doc, said, code := testExecutor(h, token.Secret+"x\n", "--token-stdin", "--url", far.URL)
+	if code != 1 || doc.states()[cove.TestAuth] != cove.StepFailed || strings.Contains(said, token.Secret) {
+		t.Errorf("with a wrong token: exit %d: %s", code, said)
+	}
+	found, err := e2e.Canary(token.Secret).InFiles(h.Data)
+	if err != nil || len(found) > 0 {
+		t.Errorf("the token is in %v, %v", found, err)
+	}
+	list, err := h.Client().Backends(t.Context())
+	if err != nil || len(list) != 0 {
+		t.Errorf("the server has kept %v, %v", list, err)
+	}
+	empty(t, far)
+	empty(t, h.Client())
+}
+
+// untilStep starts cove test, and returns once a step has ended.
+func untilStep(h *e2e.Host, key cove.StepKey, args ...string) *exec.Cmd {
+	h.T.Helper()
+	cmd := h.Command("", "cove", append([]string{"test"}, args...)...)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	var said []string
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if said = append(said, lines.Text()); strings.HasPrefix(lines.Text(), string(key)+" ") {
+			return cmd
+		}
+	}
+	h.T.Fatalf("it ended before the step %s (%v): %s", key, cmd.Wait(), said)
+	return nil
+}
+
+// TestExecutorCutOff: Ctrl-C, and the end of the server by force, in the middle of a test leave
+// nothing: at the server itself, and at a backend that it knows.
+func TestExecutorCutOff(t *testing.T) {
+	h := e2e.NewHost(t)
+	e2e.GoFar(h)
+	h.Env = slices.DeleteFunc(h.Env, func(kv string) bool {
+		return strings.HasPrefix(kv, "COVE_BACKEND=") || strings.HasPrefix(kv, "SPRITES_TOKEN=")
+	})
+	far := h.Far.Client()
+	h.Run("", "cove", "server", "start")
+	if err := h.Client().PutBackend(t.Context(), "kept", cove.BackendRequest{URL: far.URL, Token: far.Token}); err != nil {
+		t.Fatal(err)
+	}
+	for name, args := range map[string][]string{"here": nil, "backend": {"--backend", "kept"}} {
+		t.Run("interrupted/"+name, func(t *testing.T) {
+			h := h.On(t)
+			cmd := untilStep(h, cove.TestCreate, args...)
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); e2e.ExitCode(err) != 130 {
+				t.Errorf("got %v", err)
+			}
+			empty(t, h.Client())
+			empty(t, far)
+		})
+		t.Run("killed/"+name, func(t *testing.T) {
+			h := h.On(t)
+			cmd := untilStep(h, cove.TestCreate, args...)
+			h.EndServer(syscall.SIGKILL)
+			err := cmd.Wait()
+			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() == 0 {
+				t.Errorf("the test went on without its server: %v", err)
+			}
+			if page, err := far.List(t.Context(), sprites.ListOptions{}); name == "backend" && (err != nil || len(page.Sprites) != 1) {
+				t.Errorf("the server has left %d sprites there, %v", len(page.Sprites), err)
+			}
+			h.Run("", "cove", "server", "start")
+			empty(t, h.Client())
+			empty(t, far)
+		})
+	}
+}

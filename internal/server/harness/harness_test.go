@@ -1,0 +1,313 @@
+package harness_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/guest/probe"
+	"github.com/cove-dev/cove/internal/server/harness"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// TestMain is cove-guest, too, which the harness brings into the sprites of these tests.
+func TestMain(m *testing.M) {
+	if strings.HasPrefix(filepath.Base(os.Args[0]), "cove-guest") {
+		if len(os.Args) == 3 && os.Args[1] == "answer" {
+			if err := probe.Answer(context.Background(), os.Args[2]); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+		}
+		os.Exit(0)
+	}
+	os.Exit(withGuest(m))
+}
+
+func withGuest(m *testing.M) int {
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	guest := filepath.Join(filepath.Dir(self), "cove-guest")
+	if err := os.Link(self, guest); err != nil {
+		panic(err)
+	}
+	defer os.Remove(guest)
+	return m.Run()
+}
+
+// bench is a server with a harness of its own, whose requests a test may break.
+type bench struct {
+	*covetest.Server
+	h     *harness.Harness
+	store *store.Store
+	log   *bytes.Buffer
+	hurt  *hurtful
+}
+
+// hurtful is an http.RoundTripper that breaks what is asked during one step.
+type hurtful struct {
+	next   http.RoundTripper
+	during atomic.Pointer[cove.StepKey]
+
+	mu     sync.Mutex
+	victim cove.StepKey
+	how    func(r *http.Request, next http.RoundTripper) (*http.Response, error)
+	hit    int
+}
+
+func (h *hurtful) RoundTrip(r *http.Request) (*http.Response, error) {
+	h.mu.Lock()
+	now, how := h.during.Load(), h.how
+	if how == nil || now == nil || *now != h.victim {
+		h.mu.Unlock()
+		return h.next.RoundTrip(r)
+	}
+	h.hit++
+	h.mu.Unlock()
+	return how(r, h.next)
+}
+
+// set says what to break; nil: nothing.
+func (h *hurtful) set(victim cove.StepKey, how func(*http.Request, http.RoundTripper) (*http.Response, error)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.victim, h.how, h.hit = victim, how, 0
+}
+
+func broken(r *http.Request) *http.Response {
+	return &http.Response{
+		StatusCode: 500, Status: "500 Internal Server Error", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(`{"error":"injected","message":"a fault of the test's"}`)),
+	}
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{Server: covetest.Start(t, covetest.Options{}), log: &bytes.Buffer{}}
+	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "cove.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	b.store = st
+	own := b.Server.Server.Client()
+	b.hurt = &hurtful{next: own.HTTPClient.Transport}
+	own.HTTPClient = &http.Client{Transport: b.hurt}
+	b.h = &harness.Harness{
+		Client: own, Settings: st.Settings, Logger: slog.New(slog.NewTextHandler(b.log, nil)), Secret: b.Store.Secrets.Value,
+		NamesOnly: func(_ context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+			return sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Domain: "registry.example", Action: "allow"}}}, nil
+		},
+	}
+	return b
+}
+
+// run runs a test, and returns its steps as they ended.
+func (b *bench) run(t *testing.T, ctx context.Context, test cove.ExecutorTest, also func(cove.ExecutorNews)) (ok bool, steps []cove.ExecutorStep) {
+	t.Helper()
+	trial, err := b.h.Prepare(t.Context(), test)
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := 0
+	ok = trial.Run(ctx, func(news cove.ExecutorNews) {
+		if s := news.Step; s != nil {
+			key := s.Key
+			if b.hurt.during.Store(&key); s.State.Ended() {
+				none := cove.StepKey("")
+				b.hurt.during.Store(&none)
+				steps = append(steps, *s)
+			}
+		}
+		if news.Over {
+			over++
+		}
+		if also != nil {
+			also(news)
+		}
+	})
+	if over != 1 {
+		t.Errorf("the end was told %d times", over)
+	}
+	return ok, steps
+}
+
+// empty fails if anything is left of a test.
+func (b *bench) empty(t *testing.T) {
+	t.Helper()
+	page, err := b.Client().List(t.Context(), sprites.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, info := range page.Sprites {
+		t.Errorf("the sprite %s is left", info.Name)
+	}
+	text, err := b.store.Settings.Get(t.Context(), "executor-test-left")
+	if err == nil && text != "null" && text != "[]" || err != nil && !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("noted as left: %s, %v", text, err)
+	}
+}
+
+// here makes a test that an in-process server can pass: its policies are not enforced, so that
+// the executor is reached as any other server of the protocol.
+func (b *bench) here(t *testing.T) cove.ExecutorTest {
+	t.Helper()
+	if err := b.Client().PutBackend(t.Context(), "far", cove.BackendRequest{URL: b.URL, Token: b.Token}); err != nil {
+		t.Fatal(err)
+	}
+	return cove.ExecutorTest{Backend: "far"}
+}
+
+var all = []cove.StepKey{
+	cove.TestConnection, cove.TestAuth, cove.TestList, cove.TestCreate, cove.TestPolicy, cove.TestUpload, cove.TestInstall, cove.TestService,
+	cove.TestTunnel, cove.TestHealth, cove.TestPrompt, cove.TestDestroy,
+}
+
+// TestPasses: each step is told, timed, and ends as it should; by a backend's name, and by a
+// URL with a token that nobody keeps.
+func TestPasses(t *testing.T) {
+	b := newBench(t)
+	for _, test := range []cove.ExecutorTest{b.here(t), b.profile(t, "true"), {URL: b.URL, Token: b.Token}} {
+		ok, steps := b.run(t, t.Context(), test, nil)
+		var keys []cove.StepKey
+		for i, s := range steps {
+			keys = append(keys, s.Key)
+			want := cove.StepCompleted
+			if s.Key == cove.TestInstall && test.Profile == "" {
+				want = cove.StepSkipped
+			}
+			if s.State != want || s.Index != i+1 || s.Total != len(all) || s.Error != "" || s.Detail == "" {
+				t.Errorf("got %+v", s)
+			}
+		}
+		if !ok || !slices.Equal(keys, all) {
+			t.Errorf("ok %v: %v", ok, keys)
+		}
+		b.empty(t)
+	}
+}
+
+// TestQuick makes nothing.
+func TestQuick(t *testing.T) {
+	b := newBench(t)
+	test := b.here(t)
+	test.Quick = true
+	ok, steps := b.run(t, t.Context(), test, nil)
+	if !ok || len(steps) != 3 || steps[2].Total != 3 {
+		t.Errorf("ok %v: %+v", ok, steps)
+	}
+	b.hurt.set(cove.TestAuth, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) { return broken(r), nil })
+	if ok, steps = b.run(t, t.Context(), test, nil); ok || steps[1].State != cove.StepFailed || steps[2].State != cove.StepSkipped {
+		t.Errorf("ok %v: %+v", ok, steps)
+	}
+	b.empty(t)
+}
+
+// greeter is an agent that does as the plan says, once it is installed.
+func greeter(install string) *cove.AgentDefinition {
+	return &cove.AgentDefinition{File: "greeter.toml", Text: `name = "greeter"
+argv = ["sh", "-c", "echo yes >works.txt; git add works.txt; git commit -q -m Greet"]
+install = [["sh", "-c", "` + install + `"]]
+stdin = "prompt"
+verify = ["true"]
+`}
+}
+
+// profile stores one at the backend far, with that agent.
+func (b *bench) profile(t *testing.T, install string) cove.ExecutorTest {
+	t.Helper()
+	b.here(t)
+	_, err := b.Store.Profiles.Put(t.Context(), "greeting", 0, cove.ProfileSettings{Agent: "greeter", Definition: greeter(install), Backend: "far"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cove.ExecutorTest{Profile: "greeting"}
+}
+
+// TestEachFailure: whatever fails, or is cancelled, in whatever step, nothing is left, and
+// the steps after it are skipped.
+func TestEachFailure(t *testing.T) {
+	b := newBench(t)
+	for _, victim := range all {
+		for name, how := range map[string]func(cancel func(), r *http.Request, next http.RoundTripper) (*http.Response, error){
+			"error": func(_ func(), r *http.Request, _ http.RoundTripper) (*http.Response, error) { return broken(r), nil },
+			"lost answer": func(_ func(), r *http.Request, next http.RoundTripper) (*http.Response, error) {
+				if resp, err := next.RoundTrip(r); err == nil {
+					_ = resp.Body.Close()
+				}
+				return nil, errors.New("the connection broke")
+			},
+			"cancel": func(cancel func(), r *http.Request, next http.RoundTripper) (*http.Response, error) {
+				cancel()
+				return next.RoundTrip(r)
+			},
+		} {
+			for where, test := range map[string]cove.ExecutorTest{"profile": b.profile(t, "true"), "here": {}} {
+				if where == "here" && slices.Index(all, victim) > slices.Index(all, cove.TestPolicy) && victim != cove.TestDestroy {
+					continue // no policy is enforced here, so that the test ends before
+				}
+				t.Run(fmt.Sprint(victim, "/", name, "/", where), func(t *testing.T) {
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					b.hurt.set(victim, func(r *http.Request, next http.RoundTripper) (*http.Response, error) { return how(cancel, r, next) })
+					ok, steps := b.run(t, ctx, test, nil)
+					hit := b.hurt.hit
+					b.hurt.set("", nil)
+					if hit == 0 {
+						t.Fatal("nothing was asked in that step")
+					}
+					seen := false
+					for _, s := range steps {
+						switch {
+						case s.Key == victim && !(victim == cove.TestDestroy && name == "cancel"):
+							seen = true
+							if ok || s.State != cove.StepFailed || s.Error == "" {
+								t.Errorf("ok %v: %+v", ok, s)
+							}
+						case seen && s.Key != cove.TestDestroy && s.State != cove.StepSkipped:
+							t.Errorf("after it: %+v", s)
+						}
+					}
+					if victim == cove.TestDestroy || victim == cove.TestCreate && name == "error" || name == "lost answer" { // which a later look removes
+						if err := b.h.Clear(t.Context()); err != nil {
+							t.Error(err)
+						}
+					}
+					b.empty(t)
+				})
+			}
+		}
+	}
+}
+
+// TestInstallFails: what an installation prints is told.
+func TestInstallFails(t *testing.T) {
+	b := newBench(t)
+	test := b.profile(t, "echo no such package; exit 3")
+	ok, steps := b.run(t, t.Context(), test, nil)
+	i := slices.IndexFunc(steps, func(s cove.ExecutorStep) bool { return s.Key == cove.TestInstall })
+	if ok || steps[i].State != cove.StepFailed || steps[i].Output.String() != "no such package\n" || steps[i].Hint == "" || !strings.Contains(steps[i].Error, "greeter") {
+		t.Errorf("ok %v: %+v", ok, steps[i])
+	}
+	b.empty(t)
+}

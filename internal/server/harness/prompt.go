@@ -1,0 +1,174 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/guestbin"
+	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Plan is carried out by the agent shell as it stands, and by any other as it reads.
+const Plan = "# Say that it works\n\nWrite the file works.txt with the text yes in it, as below, and commit it.\n\n## Write works.txt\n\n```sh\necho yes > works.txt\n```\n"
+
+// prepare is the agent's work in the sprite, with a model or its own default.
+func (t *Trial) prepare(model string) (agents.Work, error) {
+	work, err := t.agent.Prepare(agents.Task{
+		Plan: Plan, PlanName: "test.md", Dir: t.dir(), Workdir: t.workdir(), Branch: "main", Home: t.home, Command: t.job.AgentCommand, Permissions: t.job.Permissions,
+		Model: model, Direct: !t.here, Skill: t.job.Skill,
+	})
+	if err != nil {
+		return work, fail.Newf("bad_agent", "", "prepare the agent %s: %v", t.agent.Name(), err)
+	}
+	return work, nil
+}
+
+// models are those that the agent may ask, the first one first; an empty one is its own choice.
+func (t *Trial) models() []string {
+	if chooser, ok := t.agent.(agents.Chooser); ok && t.job.Model == "" {
+		return chooser.Models()
+	}
+	return []string{t.job.Model}
+}
+
+func (t *Trial) workdir() string { return t.home + "/work/" + t.name }
+
+// begin makes a repository with a first commit.
+const begin = `set -e
+command -v git >/dev/null || exit 127
+mkdir -p "$1"
+cd "$1"
+git init -q -b main
+git config user.name cove
+git config user.email cove@localhost
+echo "Made by cove test." >README.md
+git add README.md
+git commit -q -m "Begin"`
+
+// look says what the agent has committed; and how many commits there are.
+const look = `cd "$1" && git show HEAD:works.txt && git rev-list --count HEAD`
+
+// prompt has the agent carry out a plan in a repository. An agent without a key is left out.
+func (t *Trial) prompt(ctx context.Context) (string, error) {
+	env, err := t.env(ctx)
+	if err != nil {
+		return "", err
+	}
+	work, err := t.choose(ctx, env)
+	if err != nil {
+		return "", err
+	}
+	if err := t.run(ctx, nil, "sh", "-c", begin, "sh", t.workdir()); err != nil {
+		if exit, ok := errors.AsType[*sprites.ExitError](err); ok && exit.Code == notThere {
+			return "", fail.New("no_git", "the sprite has no git, and a job clones its repository with it", "choose an image with git, or add git to it")
+		}
+		return "", fmt.Errorf("make a repository: %w", err)
+	}
+	for name, file := range work.Files {
+		if err := t.sprite.WriteFile(ctx, path.Join(t.dir(), name), bytes.NewReader(file.Data), sprites.WriteOptions{Mode: file.Mode}); err != nil {
+			return "", err
+		}
+	}
+	for _, name := range work.Programs {
+		at, err := guestbin.BringProgram(ctx, t.sprite, name)
+		if err != nil {
+			return "", err
+		}
+		work.Place(name, at)
+	}
+	work.Place(cove.Guest, t.guest)
+	if t.here {
+		for _, name := range work.Connectors {
+			t.granted = append(t.granted, name)
+			if err := t.h.Client.GrantConnector(ctx, name, cove.ConnectorGrant{Sprite: t.name}); err != nil {
+				return "", err
+			}
+		}
+	}
+	env = append(slices.Clone(work.Env), env...)
+	for _, argv := range work.Setup {
+		if err := t.run(ctx, env, argv[0], argv[1:]...); err != nil {
+			return "", fmt.Errorf("set up the agent %s: %w", t.agent.Name(), err)
+		}
+	}
+	events := `cd "$1" && exec 3>"$2" && shift 2 && exec "$@"`
+	if err := t.run(ctx, env, "sh", append([]string{"-c", events, "sh", t.workdir(), t.dir() + "/events"}, work.Argv...)...); err != nil {
+		return "", fail.Wrap("agent_failed", fmt.Errorf("the agent %s: %w", t.agent.Name(), err), "its output says more")
+	}
+	said, err := t.sprite.CommandContext(ctx, "sh", "-c", look, "sh", t.workdir()).Output()
+	text, commits, _ := strings.Cut(strings.TrimSpace(string(said)), "\n")
+	if err != nil || text != "yes" || commits == "1" {
+		return "", fail.Newf("no_result", "its output says more", "the agent %s ended well, and has not committed what the plan asks for: %.200q, %v", t.agent.Name(), said, err)
+	}
+	return "the agent " + t.agent.Name() + " has carried out a plan, and committed it", nil
+}
+
+// env is what the profile gives the agent, with the values of secrets.
+func (t *Trial) env(ctx context.Context) ([]string, error) {
+	return connect.ResolveEnv(t.job.Env, func(name string) (string, error) {
+		value, err := t.h.Secret(ctx, name)
+		if err != nil {
+			err = fail.Wrap("no_secret", fmt.Errorf("the secret %s, to which a variable of the profile refers: %w", name, err), "cove secret set "+name)
+		}
+		return value, err
+	})
+}
+
+// choose prepares the agent with the first model for which there is a key.
+func (t *Trial) choose(ctx context.Context, env []string) (agents.Work, error) {
+	var missing string
+	for _, model := range t.models() {
+		work, err := t.prepare(model)
+		if err != nil {
+			return work, err
+		}
+		lacks, err := t.lacks(ctx, work, env)
+		if lacks == "" || err != nil {
+			return work, err
+		}
+		if missing == "" {
+			missing = lacks
+		}
+	}
+	return agents.Work{}, skip("the agent %s has no key here: %s", t.agent.Name(), missing)
+}
+
+// lacks says which key an agent has not; empty: it has what it needs.
+func (t *Trial) lacks(ctx context.Context, work agents.Work, env []string) (string, error) {
+	if !t.here {
+		given := func(kv string) bool {
+			name, value, _ := strings.Cut(kv, "=")
+			return slices.Contains(work.Keys, name) && value != ""
+		}
+		if len(work.Keys) == 0 || slices.ContainsFunc(env, given) {
+			return "", nil
+		}
+		return "test a profile that sets " + work.Keys[0], nil
+	}
+	for _, name := range work.Connectors {
+		def, err := t.h.Client.Connector(ctx, name)
+		if errors.Is(err, sprites.ErrNotFound) {
+			return "cove secret set " + name + "; cove connector put " + name, nil
+		}
+		if err != nil {
+			return "", err
+		}
+		secrets, err := t.h.Client.Secrets(ctx)
+		if err != nil {
+			return "", err
+		}
+		if unset := connect.Unset(def, secrets); len(unset) > 0 {
+			return "cove secret set " + unset[0], nil
+		}
+	}
+	return "", nil
+}
