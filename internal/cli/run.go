@@ -131,7 +131,7 @@ func runJob(ctx context.Context, inv *invocation, opts push.Options, autoPull bo
 		}
 	}
 	if ctx.Err() != nil {
-		return hinted(codedInterrupt(result.Job), "pull with: cove pull "+result.Job+" --wait; stop it with: cove job stop "+result.Job)
+		return leftJob(result.Job)
 	}
 	err = lostServer(err, "cove pull "+result.Job+" --wait")
 	if job.State.Terminal() && job.State != cove.JobSucceeded {
@@ -148,9 +148,9 @@ func showUnpulled(inv *invocation, job cove.Job) error {
 	return inv.show(job, printTo(inv, "%s", strings.TrimSpace(fmt.Sprintf("Job %s %s. %s", job.ID, outcomeText(job), nextStep(job)))))
 }
 
-// codedInterrupt says that the person has left a job.
-func codedInterrupt(id string) error {
-	return fail.Newf("interrupted", "", "left job %s, which goes on", id)
+// leftJob says that the person has left a job.
+func leftJob(id string) error {
+	return fail.Newf("interrupted", "pull with: cove pull "+id+" --wait; stop it with: cove job stop "+id, "left job %s, which goes on", id)
 }
 
 // followJob prints a job's log until its end, or with --json or --quiet waits for that.
