@@ -342,6 +342,10 @@ With --mcp the agent cove may also call tools of MCP servers that are outside of
 those that you name and no others. Each is a connector, which adds the key and keeps the
 log: cove connector put linear --upstream URL --header "Authorization: Bearer {secret}".
 
+With --auto-pull, or the setting push.auto_pull in your own file, push waits for the end of the
+work and pulls, as cove run -q does, with the same exit codes, but tells that the job has started.
+The settings pull.into and pull.risky count. With --json only the flag counts.
+
 --dry-run packs and checks as a push does, asks the server if one runs, and says what would
 be sent, with what, and to where; nothing is sent or made.
 
@@ -357,6 +361,7 @@ private address, which no preset allows.`,
   cove push plan.md --agent cove --model openai/gpt-5.5
   cove push plan.md --agent cove --mcp host:linear=list_issues,get_issue
   cove push plan.md --profile nightly
+  cove push plan.md --auto-pull
   cove push plan.md --network open
   cove push plan.md --allow 10.1.2.3:8443
   cove push plan.md --agent acp --agent-command "opencode acp" --permissions ask
@@ -377,13 +382,43 @@ private address, which no preset allows.`,
 		if o.dryRun {
 			return runDryRun(ctx, inv, opts)
 		}
+		run, err := o.autoPull(ctx, inv, cmd)
+		if err != nil {
+			return err
+		}
+		if run.pull {
+			return runJob(ctx, inv, opts, run)
+		}
 		return runPush(ctx, inv, opts)
 	})
 	o.register(inv, cmd)
+	cmd.Flags().Bool("auto-pull", false, "wait for the end of the work, and pull")
 	registerPrompt(cmd, &prompt)
 	cmd.Flags().BoolVar(&o.interactive, "interactive", false, "start the agent in a terminal, and join it")
 	cmd.Flags().BoolVar(&o.converse, "converse", false, "keep the agent for messages when it has had its say (cove job send)")
 	return cmd
+}
+
+// autoPull says whether a push goes on as a run without its log, as --auto-pull or the settings
+// have it. The setting is not for scripts, and not for jobs that wait for a person.
+func (o *pushOptions) autoPull(ctx context.Context, inv *invocation, cmd *cobra.Command) (runOptions, error) {
+	var run runOptions
+	forPerson := o.interactive || o.converse
+	if given := cmd.Flags().Changed("auto-pull"); !given && (forPerson || inv.global.json) {
+		return run, nil
+	}
+	s, _, err := loadSettings(ctx)
+	if err != nil {
+		return run, err
+	}
+	if err := setDefaults(inv, cmd, s, config.PushAutoPull); err != nil {
+		return run, err
+	}
+	if run.pull, err = cmd.Flags().GetBool("auto-pull"); run.pull && forPerson {
+		return run, usagef(cmd, "--auto-pull does not go with --interactive or --converse")
+	}
+	run.with = push.PullOptions{Into: push.Into(s.Value(config.PullInto).Text), AcceptRisky: s.Value(config.PullRisky).Text == "list"}
+	return run, err
 }
 
 func runPush(ctx context.Context, inv *invocation, opts push.Options) error {

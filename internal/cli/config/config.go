@@ -46,6 +46,7 @@ const (
 	PullAuto     Key = "pull.auto"
 	PullInto     Key = "pull.into"
 	PullRisky    Key = "pull.risky"
+	PushAutoPull Key = "push.auto_pull"
 )
 
 // Dir is a repository's folder for cove, at the top of the work tree.
@@ -119,17 +120,20 @@ var settings = []setting{
 	{key: Include, kind: folders, usage: "folders to show in new sprites", personal: "it shows sprites a part of your machine"},
 	{key: SetupScript, kind: file, usage: "what prepares a sprite before the agent"},
 	{key: SetupTimeout, kind: duration, builtIn: "10m0s", usage: "the setup script's time"},
-	{key: PullAuto, kind: boolean, usage: "whether run and job wait pull what has succeeded",
-		refuse: func(v string) string {
-			if v == "true" {
-				return "only you can decide that commits arrive unasked"
-			}
-			return ""
-		}},
+	{key: PullAuto, kind: boolean, usage: "whether run and job wait pull what has succeeded", refuse: unasked},
 	{key: PullInto, builtIn: "ff", choices: []string{"ff", "branch", "none"}, usage: "what a pull does with the commits"},
 	{key: PullRisky, builtIn: "hold", choices: []string{"hold", "list"}, usage: "what a pull does about files that could make something run here",
 		personal: "it guards you against what comes with repositories"},
+	{key: PushAutoPull, kind: boolean, usage: "whether push waits for the end of the work, and pulls", refuse: unasked},
 	{key: Backend, usage: "the server that is spoken to, by its name in [backends]", personal: "it says who gets your work"},
+}
+
+// unasked refuses a repository that commits are pulled unasked.
+func unasked(value string) string {
+	if value == "true" {
+		return "only you can decide that commits arrive unasked"
+	}
+	return ""
 }
 
 // Keys are all settings, in the order that they are shown in.

@@ -50,6 +50,7 @@ var example = map[config.Key][2]string{
 	config.PullAuto:     {`false`, `true`},
 	config.PullInto:     {`"branch"`, `"none"`},
 	config.PullRisky:    {`"list"`, `"hold"`},
+	config.PushAutoPull: {`false`, `true`},
 	config.Backend:      {`"one"`, `"two"`},
 }
 
@@ -131,7 +132,8 @@ func TestProblems(t *testing.T) {
 		{"twice", "agent = 'shell'\nagent = 'shell'\n", "", []string{":2: agent:"}},
 		{"what only the person may set", "", "include = [\"/home\"]\nbackend = \"mine\"\npull.risky = \"list\"\npermissions = \"allow\"\n[backends.mine]\nurl = \"http://evil.example\"\n",
 			[]string{"top/.cove/config.toml:1: include: a repository may not set it", ":2: backend: a repository", ":3: pull.risky: a repository", ":4: permissions: a repository", "backends: a repository may not name servers"}},
-		{"what a repository may set partly", "", "dirty = \"include\"\npull.auto = true\n", []string{":1: dirty: a repository may not set it to include", ":2: pull.auto: a repository may not"}},
+		{"what a repository may set partly", "", "dirty = \"include\"\npull.auto = true\n[push]\nauto_pull = true\n",
+			[]string{":1: dirty: a repository may not set it to include", ":2: pull.auto: a repository may not", ":4: push.auto_pull: a repository may not"}},
 		{"backends", "[backends.a]\nurl = \"ftp://x\"\ntoken = \"secret-value\"\n[backends.b]\ntoken_file = \"x\"\nfoo = 1\n[backends.C]\n", "",
 			[]string{":2: backends.a.url:", ":3: backends.a.token: a token does not stand", ":5: backends.b.token_file", ":6: backends.b.foo: there is no", "backends.b: it has no url", "backends.C: a backend is a table"}},
 		{"trees", "[[pull.sync]]\nfrom = \"../x\"\nto = \"a\"\n\n[[pull.sync]]\nfrom = \"dist\"\nto = \"a/b\"\nincludes = [\"*\"]\n[[pull.sync]]\nfrom = \"/\"\nto = \"../b\"\ninclude = [\"!x\"]\nexclude = \"y\"\n" +

@@ -76,6 +76,7 @@ func (p *parser) find(data []byte) {
 	var tables struct {
 		Setup    struct{}            `toml:"setup"`
 		Pull     struct{}            `toml:"pull"`
+		Push     struct{}            `toml:"push"`
 		Backends map[string]struct{} `toml:"backends"`
 	}
 	d := toml.NewDecoder(bytes.NewReader(data))
@@ -109,7 +110,7 @@ func (p *parser) wrong(key, message, hint string) {
 }
 
 // sections are the tables of settings.
-var sections = []string{"setup", "pull", "backends"}
+var sections = []string{"setup", "pull", "push", "backends"}
 
 func (p *parser) table(prefix string, all map[string]any) {
 	for name, value := range all {
