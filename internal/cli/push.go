@@ -28,6 +28,7 @@ type pushOptions struct {
 	command     string
 	permissions string
 	model       string
+	role        string
 	dirty       string
 	depth       int
 	timeout     time.Duration
@@ -55,6 +56,8 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.StringVar(&o.permissions, "permissions", config.Default(config.Permissions), "what becomes of the agent acp's requests for permission: allow, ask (cove job answer) or deny")
 	must(cmd.RegisterFlagCompletionFunc("permissions", cobra.FixedCompletions(agents.PermissionChoices, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.model, "model", config.Default(config.Model), "the model that the agent asks, as PROVIDER/MODEL (empty: the agent's choice)")
+	f.StringVar(&o.role, "role", "", "what the agent cove may do: plan and review only read, build does all (empty: build)")
+	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(agents.Roles, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
@@ -82,7 +85,7 @@ func (o *pushOptions) settle(ctx context.Context, inv *invocation, cmd *cobra.Co
 	if err != nil {
 		return err
 	}
-	name, keys := inv.global.sprite, []config.Key{config.Agent, config.Model, config.AgentCommand, config.Permissions, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
+	name, keys := inv.global.sprite, []config.Key{config.Agent, config.Model, config.Role, config.AgentCommand, config.Permissions, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
 	if name == "" {
 		name, keys = config.JobEnv, append(keys, machineKeys...)
 	}
@@ -122,6 +125,9 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 	}
 	if !slices.Contains([]string{"refuse", "include", "ignore"}, o.dirty) {
 		return opts, usagef(cmd, "--dirty %q is none of refuse, include and ignore", o.dirty)
+	}
+	if o.role != "" && !slices.Contains(agents.Roles, o.role) {
+		return opts, usagef(cmd, "--role %q is none of %s", o.role, strings.Join(agents.Roles, ", "))
 	}
 	if !slices.Contains(policy.Presets, o.network) {
 		return opts, usagef(cmd, "--network %q is none of %s", o.network, strings.Join(policy.Presets, ", "))
@@ -175,6 +181,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 		JobSettings: cove.JobSettings{
 			Agent:        o.agent,
 			Model:        o.model,
+			Role:         o.role,
 			Sprite:       inv.global.sprite,
 			TimeoutSec:   int64((o.timeout + time.Second - 1) / time.Second),
 			Guards:       guards,
@@ -212,6 +219,9 @@ func (o *pushOptions) ofProfile(cmd *cobra.Command, opts push.Options) (push.Opt
 		return opts, usagef(cmd, "--profile %q can't be the name of a profile: it has lower-case letters, digits and hyphens", o.profile)
 	}
 	opts.Profile, opts.Remotes = o.profile, false
+	if !given("role") {
+		opts.Role = ""
+	}
 	if !given("agent") {
 		opts.Agent, opts.Definition, opts.Settings = "", nil, nil
 		for _, name := range []string{"agent-command", "permissions", "model", "agent-settings"} {
@@ -342,6 +352,10 @@ With --mcp the agent cove may also call tools of MCP servers that are outside of
 those that you name and no others. Each is a connector, which adds the key and keeps the
 log: cove connector put linear --upstream URL --header "Authorization: Bearer {secret}".
 
+--role plan or review has the agent cove only read: a call of any other tool is refused in the
+sprite. Such a job commits nothing; cove job logs has its answer. The tools of --mcp are not
+limited. Other agents have tools of their own: cove refuses the job.
+
 With --auto-pull, or the setting push.auto_pull in your own file, push waits for the end of the
 work and pulls, as cove run -q does, with the same exit codes, but tells that the job has started.
 The settings pull.into and pull.risky count. With --json only the flag counts.
@@ -359,6 +373,7 @@ private address, which no preset allows.`,
   cove push plan.md --timeout 3h --memory 8G --include ~/.cargo/bin --rm
   cove push plan.md --max-idle 10m --max-turns 200 --max-disk 5G
   cove push plan.md --agent cove --model openai/gpt-5.5
+  cove push -p "Plan the move to SQLite." --agent cove --role plan
   cove push plan.md --agent cove --mcp host:linear=list_issues,get_issue
   cove push plan.md --profile nightly
   cove push plan.md --auto-pull

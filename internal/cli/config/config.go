@@ -32,6 +32,7 @@ const (
 	AgentCommand Key = "agent_command"
 	Permissions  Key = "permissions"
 	Model        Key = "model"
+	Role         Key = "role"
 	Network      Key = "network"
 	Dirty        Key = "dirty"
 	Timeout      Key = "timeout"
@@ -103,6 +104,7 @@ var settings = []setting{
 	{key: Permissions, builtIn: "allow", choices: agents.PermissionChoices, usage: "what becomes of the agent acp's requests for permission",
 		personal: "it says whether you are asked"},
 	{key: Model, usage: "the model that the agent asks"},
+	{key: Role, choices: agents.Roles, usage: "what the agent cove may do", personal: "it limits what comes with repositories, too"},
 	{key: Network, builtIn: policy.Agent, choices: policy.Presets, usage: "what a job's sprite may reach"},
 	{key: Dirty, builtIn: "refuse", choices: []string{"refuse", "include", "ignore"}, usage: "what a push does about changes that are not committed",
 		refuse: func(v string) string {

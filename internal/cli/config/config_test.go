@@ -37,6 +37,7 @@ var example = map[config.Key][2]string{
 	config.AgentCommand: {`"opencode acp"`, `"gemini --acp"`},
 	config.Permissions:  {`"ask"`, `"deny"`},
 	config.Model:        {`"openai/gpt-5.5"`, `"gemini/x"`},
+	config.Role:         {`"plan"`, `"review"`},
 	config.Network:      {`"none"`, `"agent"`},
 	config.Dirty:        {`"ignore"`, `"refuse"`},
 	config.Timeout:      {`"3h"`, `"90s"`},
@@ -88,7 +89,7 @@ func TestOrder(t *testing.T) {
 			if key == config.SyncExclude && test.name != "personal" {
 				continue // it has all of them: TestSyncExclude
 			}
-			if (key == config.Include || key == config.Backend || key == config.PullRisky || key == config.Permissions) && test.name != "personal" {
+			if (key == config.Include || key == config.Backend || key == config.PullRisky || key == config.Permissions || key == config.Role) && test.name != "personal" {
 				test.repository = ""
 				if test.name == "repository" {
 					continue
