@@ -165,8 +165,8 @@ func looped(h *e2e.Host, v vendor, repo, job, sprite string) {
 	}
 }
 
-// TestLoopRole: with the role of a plan the agent only reads. What else the model asks for is
-// refused in the sprite. Agents with tools of their own can't be given the role.
+// TestLoopRole: with the role of a plan the agent only reads. The sprite
+// refuses all else that the model asks for. Agents with tools of their own can't be given the role.
 func TestLoopRole(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
