@@ -53,6 +53,10 @@ type JobSettings struct {
 	AgentCommand string `json:"agent_command,omitempty"`
 	Permissions  string `json:"permissions,omitempty"`
 
+	// Role limits the tools of the agent "cove" to those of a phase: "plan" and "review" only
+	// read, "build" (as empty) has all. Other agents can be given "build" alone.
+	Role string `json:"role,omitempty"`
+
 	TimeoutSec int64  `json:"timeout_seconds"` // running time; 0: the server's default
 	Guards     Guards `json:"guards,omitzero"`
 	// Profile names the server's settings that stand in for what a request leaves out; empty:

@@ -94,9 +94,12 @@ func localPreview(_ context.Context, req cove.JobRequest) (cove.JobPreview, erro
 	if _, ok := agent.(agents.MCPClient); !ok && len(req.MCP) > 0 {
 		return cove.JobPreview{}, hinted(fmt.Errorf("the agent %s is given no MCP servers of the host", req.Agent), "leave out --mcp, or use --agent cove")
 	}
+	if err := agents.CheckRole(agent, req.Role); err != nil {
+		return cove.JobPreview{}, hinted(err, "use --agent cove, or --role build")
+	}
 	work, err := agent.Prepare(agents.Task{
 		Plan: req.Plan, PlanName: req.PlanName, Dir: spriteHome, Workdir: spriteHome, Home: spriteHome, Branch: req.Branch, Interactive: req.Interactive, Converse: req.Converse,
-		Command: req.AgentCommand, Permissions: req.Permissions, Direct: req.Backend != "", Model: req.Model, Skill: req.Skill, MCP: req.MCP,
+		Command: req.AgentCommand, Permissions: req.Permissions, Direct: req.Backend != "", Model: req.Model, Skill: req.Skill, Role: req.Role, MCP: req.MCP,
 	})
 	if err != nil {
 		return cove.JobPreview{}, fail.Wrap("bad_plan", err, "")

@@ -223,6 +223,7 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 		"command", j.AgentCommand,
 		"permissions", j.Permissions,
 		"model", j.Model,
+		"role", j.Role,
 		"mcp", strings.Join(mcpTexts(j.MCP), " "),
 		"plan", j.PlanName,
 		"repository", j.Repository,

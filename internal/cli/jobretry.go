@@ -69,7 +69,7 @@ func awaitRetry(ctx context.Context, inv *invocation, c *cove.Client, job cove.J
 	shown.Close()
 	switch {
 	case ctx.Err() != nil:
-		return job, hinted(codedInterrupt(job.ID), "pull with: cove pull "+job.ID+" --wait; stop it with: cove job stop "+job.ID)
+		return job, leftJob(job.ID)
 	case err == nil && now.Failure != nil:
 		err = fail.Newf(now.Failure.Code, now.Failure.Hint, "job %s: %s", job.ID, now.Failure.Message)
 	case err == nil && now.State == cove.JobCancelled:

@@ -30,7 +30,7 @@ var intoChoices = []string{"ff", "branch", "none"}
 func newPullCommand(inv *invocation) *cobra.Command {
 	var wait time.Duration
 	var into, onConflict string
-	var accept bool
+	var accept, noWait bool
 	cmd := &cobra.Command{
 		Use:   "pull JOB",
 		Short: "Bring the commits of a job back",
@@ -43,8 +43,13 @@ does no harm.
 If something of what the agent left could not be collected, as from a repository that it has
 broken, the exit code is 75, and the message has the command that copies it out of the sprite.
 
-With --wait the exit code also tells how the job ended, as that of cove job wait does: what a
-job has made that failed or was lost is brought as well.
+If the job is still at work, a terminal waits for its end and shows how far it is. Ctrl-C
+leaves the job at work (exit code 130). Elsewhere, and with --json, that is an error. --wait
+waits anywhere; --no-wait, or --wait=0, waits nowhere.
+
+After a wait the exit code also tells how the job ended, as that of cove job wait does. With
+--wait so it does if the job had ended before. The commits of a job that failed or was lost
+are brought as well.
 ` + riskyHelp + `
 
 With the setting pull.risky = "list", in your own file only, they are listed and taken.
@@ -53,7 +58,7 @@ Of a job that succeeded, the folders that your settings name as [[pull.sync]] co
 cove config), without files of that kind. What both sides have changed there is a conflict,
 as in cove sync: nothing of that folder is brought then (exit code 3), and the sprite is kept.`,
 		Example: `  cove pull a3f7b2
-  cove pull a3f7b2 --wait            until the job has ended
+  cove pull a3f7b2 --wait            until the job has ended, without a terminal, too
   cove pull a3f7b2 --wait=30m
   cove pull a3f7b2 --into branch     leave my branch alone, make cove-a3f7b2
   cove pull a3f7b2 --accept-risky    I have looked at what it listed
@@ -78,6 +83,9 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 		if wait < 0 {
 			return usagef(cmd, "--wait %v is negative", wait)
 		}
+		if noWait && wait > 0 {
+			return usagef(cmd, "--wait or --no-wait, not both")
+		}
 		policy, err := syncPolicy(onConflict)
 		if err != nil {
 			return err
@@ -89,7 +97,13 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 		if err != nil {
 			return err
 		}
+		if !noWait && !cmd.Flags().Changed("wait") {
+			wait = waitUnasked(ctx, inv, c, args[0])
+		}
 		pulled, err := pullWork(ctx, inv, c, push.PullOptions{Job: args[0], Wait: wait, Into: push.Into(into), AcceptRisky: accept}, policy)
+		if ctx.Err() != nil && pulled.State == "" && wait > 0 {
+			return leftJob(args[0])
+		}
 		if wait > 0 {
 			err = lostServer(err, "cove pull "+args[0]+" --wait")
 		}
@@ -101,6 +115,7 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 	f := cmd.Flags()
 	f.DurationVar(&wait, "wait", 0, "wait for the job's end, for so long at most")
 	f.Lookup("wait").NoOptDefVal = waitForEver.String()
+	f.BoolVar(&noWait, "no-wait", false, "do not wait for a job that is still at work: that is an error")
 	f.StringVar(&into, "into", config.Default(config.PullInto), "move the branch forward (ff), make a new one (branch), or only keep the commits (none)")
 	registerAccept(cmd, &accept)
 	f.StringVar(&onConflict, "on-conflict", string(filesync.Fail), "of folders, not of commits: fail, ours, theirs, or both")
@@ -132,6 +147,20 @@ func waitArgument(cmd *cobra.Command, args []string, wait time.Duration) ([]stri
 		}
 	}
 	return args, wait
+}
+
+// waitUnasked is how long a pull waits for a job if no flag says so: on a terminal, until a
+// job that is still at work has ended.
+func waitUnasked(ctx context.Context, inv *invocation, c *cove.Client, id string) time.Duration {
+	if inv.global.json || !isTerminal(inv.In) || !isTerminal(inv.Err) {
+		return 0
+	}
+	job, err := c.Job(ctx, id)
+	if err != nil || job.State.Terminal() { // the pull has the error
+		return 0
+	}
+	inv.say("Job %s has not ended: the pull waits for it. Ctrl-C leaves it at work.", id)
+	return waitForEver
 }
 
 // pullWork brings a job's commits, and the folders that the settings name.

@@ -28,6 +28,7 @@ type pushOptions struct {
 	command     string
 	permissions string
 	model       string
+	role        string
 	dirty       string
 	depth       int
 	timeout     time.Duration
@@ -55,6 +56,8 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.StringVar(&o.permissions, "permissions", config.Default(config.Permissions), "what becomes of the agent acp's requests for permission: allow, ask (cove job answer) or deny")
 	must(cmd.RegisterFlagCompletionFunc("permissions", cobra.FixedCompletions(agents.PermissionChoices, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.model, "model", config.Default(config.Model), "the model that the agent asks, as PROVIDER/MODEL (empty: the agent's choice)")
+	f.StringVar(&o.role, "role", "", "what the agent cove may do: plan and review only read, build does all (empty: build)")
+	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(agents.Roles, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
@@ -82,7 +85,7 @@ func (o *pushOptions) settle(ctx context.Context, inv *invocation, cmd *cobra.Co
 	if err != nil {
 		return err
 	}
-	name, keys := inv.global.sprite, []config.Key{config.Agent, config.Model, config.AgentCommand, config.Permissions, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
+	name, keys := inv.global.sprite, []config.Key{config.Agent, config.Model, config.Role, config.AgentCommand, config.Permissions, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
 	if name == "" {
 		name, keys = config.JobEnv, append(keys, machineKeys...)
 	}
@@ -122,6 +125,9 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 	}
 	if !slices.Contains([]string{"refuse", "include", "ignore"}, o.dirty) {
 		return opts, usagef(cmd, "--dirty %q is none of refuse, include and ignore", o.dirty)
+	}
+	if o.role != "" && !slices.Contains(agents.Roles, o.role) {
+		return opts, usagef(cmd, "--role %q is none of %s", o.role, strings.Join(agents.Roles, ", "))
 	}
 	if !slices.Contains(policy.Presets, o.network) {
 		return opts, usagef(cmd, "--network %q is none of %s", o.network, strings.Join(policy.Presets, ", "))
@@ -175,6 +181,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 		JobSettings: cove.JobSettings{
 			Agent:        o.agent,
 			Model:        o.model,
+			Role:         o.role,
 			Sprite:       inv.global.sprite,
 			TimeoutSec:   int64((o.timeout + time.Second - 1) / time.Second),
 			Guards:       guards,
@@ -214,6 +221,9 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 	opts.Profile, opts.Remotes = o.profile, false
 	if opts.Sprite != "" {
 		inv.say("The sprite %s keeps its own image, folders and network rules: those of the profile are for new sprites.", opts.Sprite)
+	}
+	if !given("role") {
+		opts.Role = ""
 	}
 	if !given("agent") {
 		opts.Agent, opts.Definition, opts.Settings = "", nil, nil
@@ -345,6 +355,14 @@ With --mcp the agent cove may also call tools of MCP servers that are outside of
 those that you name and no others. Each is a connector, which adds the key and keeps the
 log: cove connector put linear --upstream URL --header "Authorization: Bearer {secret}".
 
+--role plan or review has the agent cove only read: a call of any other tool is refused in the
+sprite. Such a job commits nothing; cove job logs has its answer. The tools of --mcp are not
+limited. Other agents have tools of their own: cove refuses the job.
+
+With --auto-pull, or the setting push.auto_pull in your own file, push waits for the end of the
+work and pulls, as cove run -q does, with the same exit codes, but tells that the job has started.
+The settings pull.into and pull.risky count. With --json only the flag counts.
+
 --dry-run packs and checks as a push does, asks the server if one runs, and says what would
 be sent, with what, and to where; nothing is sent or made.
 
@@ -358,8 +376,10 @@ private address, which no preset allows.`,
   cove push plan.md --timeout 3h --memory 8G --include ~/.cargo/bin --rm
   cove push plan.md --max-idle 10m --max-turns 200 --max-disk 5G
   cove push plan.md --agent cove --model openai/gpt-5.5
+  cove push -p "Plan the move to SQLite." --agent cove --role plan
   cove push plan.md --agent cove --mcp host:linear=list_issues,get_issue
   cove push plan.md --profile nightly
+  cove push plan.md --auto-pull
   cove push plan.md --network open
   cove push plan.md --allow 10.1.2.3:8443
   cove push plan.md --agent acp --agent-command "opencode acp" --permissions ask
@@ -380,13 +400,43 @@ private address, which no preset allows.`,
 		if o.dryRun {
 			return runDryRun(ctx, inv, opts)
 		}
+		run, err := o.autoPull(ctx, inv, cmd)
+		if err != nil {
+			return err
+		}
+		if run.pull {
+			return runJob(ctx, inv, opts, run)
+		}
 		return runPush(ctx, inv, opts)
 	})
 	o.register(inv, cmd)
+	cmd.Flags().Bool("auto-pull", false, "wait for the end of the work, and pull")
 	registerPrompt(cmd, &prompt)
 	cmd.Flags().BoolVar(&o.interactive, "interactive", false, "start the agent in a terminal, and join it")
 	cmd.Flags().BoolVar(&o.converse, "converse", false, "keep the agent for messages when it has had its say (cove job send)")
 	return cmd
+}
+
+// autoPull says whether a push goes on as a run without its log, as --auto-pull or the settings
+// have it. The setting is not for scripts, and not for jobs that wait for a person.
+func (o *pushOptions) autoPull(ctx context.Context, inv *invocation, cmd *cobra.Command) (runOptions, error) {
+	var run runOptions
+	forPerson := o.interactive || o.converse
+	if given := cmd.Flags().Changed("auto-pull"); !given && (forPerson || inv.global.json) {
+		return run, nil
+	}
+	s, _, err := loadSettings(ctx)
+	if err != nil {
+		return run, err
+	}
+	if err := setDefaults(inv, cmd, s, config.PushAutoPull); err != nil {
+		return run, err
+	}
+	if run.pull, err = cmd.Flags().GetBool("auto-pull"); run.pull && forPerson {
+		return run, usagef(cmd, "--auto-pull does not go with --interactive or --converse")
+	}
+	run.with = push.PullOptions{Into: push.Into(s.Value(config.PullInto).Text), AcceptRisky: s.Value(config.PullRisky).Text == "list"}
+	return run, err
 }
 
 func runPush(ctx context.Context, inv *invocation, opts push.Options) error {

@@ -59,7 +59,9 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 		if o.dryRun {
 			return runDryRun(ctx, inv, opts)
 		}
-		return runJob(ctx, inv, opts, autoPull, push.PullOptions{Into: push.Into(into), AcceptRisky: accept})
+		o := runOptions{log: !inv.global.json && !inv.global.quiet, pull: autoPull}
+		o.with = push.PullOptions{Into: push.Into(into), AcceptRisky: accept}
+		return runJob(ctx, inv, opts, o)
 	})
 	o.register(inv, cmd)
 	f := cmd.Flags()
@@ -103,8 +105,15 @@ func setPullDefaults(ctx context.Context, inv *invocation, cmd *cobra.Command) e
 	return setDefaults(inv, cmd, s, keys...)
 }
 
+// runOptions say what run, and push --auto-pull, do besides the push.
+type runOptions struct {
+	log  bool // print the job's log until its end; else only wait
+	pull bool
+	with push.PullOptions // without the job
+}
+
 // runJob pushes, follows, and pulls if it is to.
-func runJob(ctx context.Context, inv *invocation, opts push.Options, autoPull bool, pull push.PullOptions) error {
+func runJob(ctx context.Context, inv *invocation, opts push.Options, o runOptions) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
 	}
@@ -118,27 +127,27 @@ func runJob(ctx context.Context, inv *invocation, opts push.Options, autoPull bo
 		return err
 	}
 	inv.say("Job %s started in %s.", result.Job, result.Sprite)
-	job, err := followJob(ctx, inv, c, result.Job)
+	job, err := followJob(ctx, inv, c, result.Job, o.log)
 	switch {
-	case err == nil && !autoPull:
+	case err == nil && !o.pull:
 		err = showUnpulled(inv, job)
 	case err == nil:
 		var p pulled
-		pull.Job = result.Job
-		p, err = pullWork(ctx, inv, c, pull, filesync.Fail)
+		o.with.Job = result.Job
+		p, err = pullWork(ctx, inv, c, o.with, filesync.Fail)
 		if ctx.Err() == nil {
 			err = showPulled(inv, p, err, result.Sprite)
 		}
 	}
 	if ctx.Err() != nil {
-		return hinted(codedInterrupt(result.Job), "pull with: cove pull "+result.Job+" --wait; stop it with: cove job stop "+result.Job)
+		return leftJob(result.Job)
 	}
 	err = lostServer(err, "cove pull "+result.Job+" --wait")
 	if job.State.Terminal() && job.State != cove.JobSucceeded {
 		if hint := refusals(ctx, c, job); hint != "" {
 			inv.say("%s", hint)
 		}
-		return endRun(inv, job, err)
+		return endRun(inv, job, o.log, err)
 	}
 	return err
 }
@@ -148,14 +157,14 @@ func showUnpulled(inv *invocation, job cove.Job) error {
 	return inv.show(job, printTo(inv, "%s", strings.TrimSpace(fmt.Sprintf("Job %s %s. %s", job.ID, outcomeText(job), nextStep(job)))))
 }
 
-// codedInterrupt says that the person has left a job.
-func codedInterrupt(id string) error {
-	return fail.Newf("interrupted", "", "left job %s, which goes on", id)
+// leftJob says that the person has left a job.
+func leftJob(id string) error {
+	return fail.Newf("interrupted", "pull with: cove pull "+id+" --wait; stop it with: cove job stop "+id, "left job %s, which goes on", id)
 }
 
-// followJob prints a job's log until its end, or with --json or --quiet waits for that.
-func followJob(ctx context.Context, inv *invocation, c *cove.Client, id string) (cove.Job, error) {
-	if !inv.global.json && !inv.global.quiet {
+// followJob prints a job's log until its end, or only waits for that.
+func followJob(ctx context.Context, inv *invocation, c *cove.Client, id string, log bool) (cove.Job, error) {
+	if log {
 		job, err := c.Job(ctx, id)
 		if err != nil {
 			return job, err
@@ -164,11 +173,14 @@ func followJob(ctx context.Context, inv *invocation, c *cove.Client, id string) 
 			return job, err
 		}
 	}
+	if !log {
+		defer showWaiting(ctx, inv, c, id)()
+	}
 	return c.WaitJob(ctx, id)
 }
 
 // endRun ends a run whose job did not succeed, after what the pull said.
-func endRun(inv *invocation, job cove.Job, pullErr error) error {
+func endRun(inv *invocation, job cove.Job, logged bool, pullErr error) error {
 	exit := outcomeExit(job.State)
 	if _, reported := pullErr.(reportedError); inv.global.json && reported {
 		return reportedError{exit}
@@ -181,7 +193,7 @@ func endRun(inv *invocation, job cove.Job, pullErr error) error {
 		return reportedError{exit} // the document was printed
 	}
 	text := outcomeText(job)
-	if !inv.global.quiet && !inv.global.json { // the log was shown, and has the rest
+	if logged { // the log has the rest
 		text = headline(text)
 	}
 	return fail.Newf(string(job.State), "cove job logs "+job.ID, "job %s: %s", job.ID, text)

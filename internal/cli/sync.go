@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
@@ -34,6 +35,22 @@ type syncFlags struct {
 	watch    bool
 	maxSize  string
 	accept   bool
+
+	preset []string // what the settings leave out
+	fixed  []string // files of settings that say so, in which a sprite changes nothing unseen
+}
+
+// settle takes the settings in.
+func (f *syncFlags) settle(ctx context.Context) error {
+	s, _, err := loadSettings(ctx)
+	if err != nil {
+		return err
+	}
+	f.preset = s.Value(config.SyncExclude).List
+	if name := s.Limits(); name != "" {
+		f.fixed = []string{name}
+	}
+	return nil
 }
 
 const syncWhere = `SRC defaults to the current folder; DST to the folder of SRC's name, in the sprite in the
@@ -49,6 +66,7 @@ target's version stays, the other is put beside it as NAME` + `.cove-theirs).
 A link that leads out of the folder, a device or a pipe is left out; the result says so.
 In a git repository, what git ignores stays where it is. A .coveignore file, in any folder,
 and --exclude have the same syntax, and count more; "!" takes back. .git never travels.
+The setting sync.exclude has further patterns, such as ["node_modules"] (see cove help config).
 
 What is replaced or deleted is kept for cove sync undo (of the last ten syncs). All of it is
 applied or nothing, also when it is interrupted. What had come stays for the next attempt.`
@@ -105,7 +123,7 @@ here stays in the sprite, unless --accept-risky takes it.
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.exclude, "exclude", nil, "leave out what matches, in the syntax of .gitignore: /build is the one at the top (repeatable)")
-	flags.BoolVar(&f.noIgnore, "no-ignore", false, ".gitignore and .coveignore do not count")
+	flags.BoolVar(&f.noIgnore, "no-ignore", false, ".gitignore, .coveignore and sync.exclude do not count")
 	flags.BoolVarP(&f.dryRun, "dry-run", "n", false, "only say what would be done")
 	flags.StringVar(&f.policy, "on-conflict", string(filesync.Fail), "fail, ours, theirs, or both")
 	flags.BoolVar(&f.delete, "delete", true, "delete at the target what was deleted at the source")
@@ -171,6 +189,9 @@ func openSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *s
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := f.settle(ctx); err != nil {
+		return nil, nil, err
+	}
 	inv.hints.syncs = syncHint{local: local, remote: remote, exclude: f.exclude, noIgnore: f.noIgnore}
 	policy, err := syncPolicy(f.policy)
 	if err != nil {
@@ -189,7 +210,7 @@ func openSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *s
 	y := &filesync.Sync{
 		Verb: verbName, Local: local, Remote: remote,
 		Policy: policy, Reset: f.reset, NoDelete: !f.delete, DryRun: f.dryRun, MaxBytes: limit,
-		Merge: gitwork.MergeFile, AcceptRisky: f.accept,
+		Merge: gitwork.MergeFile, AcceptRisky: f.accept, FixedFiles: f.fixed,
 	}
 	if verbName == filesync.Pull {
 		y.Risky = riskyIn(ctx, local)
@@ -325,6 +346,9 @@ func prepareSync(ctx context.Context, y *filesync.Sync, sprite *sprites.Sprite, 
 // same with --no-ignore: the next sync may be without it.
 func syncRules(ctx context.Context, local string, f *syncFlags) (rules filesync.Rules, files []string, err error) {
 	rules = filesync.Rules{Exclude: f.exclude, Cove: !f.noIgnore}
+	if !f.noIgnore {
+		rules.Exclude = slices.Concat(f.preset, f.exclude)
+	}
 	if _, err := os.Stat(local); errors.Is(err, fs.ErrNotExist) {
 		return rules, nil, nil
 	}
@@ -650,7 +674,7 @@ LOCAL defaults to the current folder, REMOTE to the one of its name in the sprit
 		RunE: verb(func(ctx context.Context, args []string) error { return runSyncStatus(ctx, inv, f, args) }),
 	}
 	cmd.Flags().StringArrayVar(&f.exclude, "exclude", nil, "leave out what matches, as in push and pull")
-	cmd.Flags().BoolVar(&f.noIgnore, "no-ignore", false, ".gitignore and .coveignore do not count")
+	cmd.Flags().BoolVar(&f.noIgnore, "no-ignore", false, ".gitignore, .coveignore and sync.exclude do not count")
 	return cmd
 }
 

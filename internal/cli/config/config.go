@@ -32,6 +32,7 @@ const (
 	AgentCommand Key = "agent_command"
 	Permissions  Key = "permissions"
 	Model        Key = "model"
+	Role         Key = "role"
 	Network      Key = "network"
 	Dirty        Key = "dirty"
 	Timeout      Key = "timeout"
@@ -46,6 +47,8 @@ const (
 	PullAuto     Key = "pull.auto"
 	PullInto     Key = "pull.into"
 	PullRisky    Key = "pull.risky"
+	PushAutoPull Key = "push.auto_pull"
+	SyncExclude  Key = "sync.exclude"
 )
 
 // Dir is a repository's folder for cove, at the top of the work tree.
@@ -72,9 +75,13 @@ const (
 	size
 	count
 	boolean
-	folders // a list
+	folders  // a list
+	patterns // a list
 	file
 )
+
+// list reports whether a value is a list.
+func (k kind) list() bool { return k == folders || k == patterns }
 
 // setting is what there is to know of a key.
 type setting struct {
@@ -87,7 +94,7 @@ type setting struct {
 	// personal, if not empty, says why a repository may not set it.
 	personal string
 
-	// refuse, if not nil, says why a repository may not set it to this.
+	// refuse, if not nil, says why a repository may not set it to this, or to a list with it.
 	refuse func(value string) string
 }
 
@@ -97,6 +104,7 @@ var settings = []setting{
 	{key: Permissions, builtIn: "allow", choices: agents.PermissionChoices, usage: "what becomes of the agent acp's requests for permission",
 		personal: "it says whether you are asked"},
 	{key: Model, usage: "the model that the agent asks"},
+	{key: Role, choices: agents.Roles, usage: "what the agent cove may do", personal: "it limits what comes with repositories, too"},
 	{key: Network, builtIn: policy.Agent, choices: policy.Presets, usage: "what a job's sprite may reach"},
 	{key: Dirty, builtIn: "refuse", choices: []string{"refuse", "include", "ignore"}, usage: "what a push does about changes that are not committed",
 		refuse: func(v string) string {
@@ -119,17 +127,27 @@ var settings = []setting{
 	{key: Include, kind: folders, usage: "folders to show in new sprites", personal: "it shows sprites a part of your machine"},
 	{key: SetupScript, kind: file, usage: "what prepares a sprite before the agent"},
 	{key: SetupTimeout, kind: duration, builtIn: "10m0s", usage: "the setup script's time"},
-	{key: PullAuto, kind: boolean, usage: "whether run and job wait pull what has succeeded",
-		refuse: func(v string) string {
-			if v == "true" {
-				return "only you can decide that commits arrive unasked"
-			}
-			return ""
-		}},
+	{key: PullAuto, kind: boolean, usage: "whether run and job wait pull what has succeeded", refuse: unasked},
 	{key: PullInto, builtIn: "ff", choices: []string{"ff", "branch", "none"}, usage: "what a pull does with the commits"},
 	{key: PullRisky, builtIn: "hold", choices: []string{"hold", "list"}, usage: "what a pull does about files that could make something run here",
 		personal: "it guards you against what comes with repositories"},
+	{key: PushAutoPull, kind: boolean, usage: "whether push waits for the end of the work, and pulls", refuse: unasked},
+	{key: SyncExclude, kind: patterns, usage: "what cove sync leaves out, besides --exclude: a list",
+		refuse: func(v string) string {
+			if strings.HasPrefix(v, "!") {
+				return "only you can take back what is ignored"
+			}
+			return ""
+		}},
 	{key: Backend, usage: "the server that is spoken to, by its name in [backends]", personal: "it says who gets your work"},
+}
+
+// unasked refuses a repository that commits are pulled unasked.
+func unasked(value string) string {
+	if value == "true" {
+		return "only you can decide that commits arrive unasked"
+	}
+	return ""
 }
 
 // Keys are all settings, in the order that they are shown in.
@@ -191,6 +209,8 @@ func (s setting) check(value string) error {
 		if !filepath.IsAbs(value) && !strings.HasPrefix(value, "~/") {
 			return fmt.Errorf("%q must begin with / or ~/", value)
 		}
+	case patterns:
+		return checkPattern(value)
 	default:
 		if value == "" && s.kind != file {
 			return fmt.Errorf("it is empty")
@@ -302,7 +322,7 @@ func (s setting) fromEnvironment(given string) (Value, bool, error) {
 	}
 	v := Value{From: FromEnvironment, Text: given}
 	parts := []string{given}
-	if s.kind == folders {
+	if s.kind.list() {
 		parts = filepath.SplitList(given)
 		v.Text, v.List = "", parts
 	}
@@ -380,8 +400,33 @@ func (s *Settings) Value(key Key) Value {
 	if key == Network {
 		return s.Network(Default(Network))
 	}
+	if key == SyncExclude {
+		return s.excludes()
+	}
 	return s.first(key, order)
 }
+
+// excludes are the patterns of all sources, as later ones count more: a repository's can't
+// take back any of the person's. The source is that of the last ones.
+func (s *Settings) excludes() Value {
+	all := Value{From: BuiltIn}
+	for _, from := range []Source{FromRepository, FromPersonal, FromEnvironment} {
+		v, ok := s.values[from][SyncExclude]
+		if !ok {
+			continue
+		}
+		if all.From != BuiltIn {
+			v.Note = fmt.Sprintf("%s has the patterns of the repository, your own file and the environment together", SyncExclude)
+		}
+		v.List = slices.Concat(all.List, v.List)
+		all = v
+	}
+	return all
+}
+
+// Limits is the repository's file if its rules for cove sync are in force, so that a change of
+// the file may end them; empty: it has none.
+func (s *Settings) Limits() string { return s.values[FromRepository][SyncExclude].File }
 
 func (s *Settings) first(key Key, order []Source) Value {
 	for _, from := range order {

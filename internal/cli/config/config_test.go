@@ -37,6 +37,7 @@ var example = map[config.Key][2]string{
 	config.AgentCommand: {`"opencode acp"`, `"gemini --acp"`},
 	config.Permissions:  {`"ask"`, `"deny"`},
 	config.Model:        {`"openai/gpt-5.5"`, `"gemini/x"`},
+	config.Role:         {`"plan"`, `"review"`},
 	config.Network:      {`"none"`, `"agent"`},
 	config.Dirty:        {`"ignore"`, `"refuse"`},
 	config.Timeout:      {`"3h"`, `"90s"`},
@@ -50,6 +51,8 @@ var example = map[config.Key][2]string{
 	config.PullAuto:     {`false`, `true`},
 	config.PullInto:     {`"branch"`, `"none"`},
 	config.PullRisky:    {`"list"`, `"hold"`},
+	config.PushAutoPull: {`false`, `true`},
+	config.SyncExclude:  {`["node_modules", "/dist"]`, `["*.o"]`},
 	config.Backend:      {`"one"`, `"two"`},
 }
 
@@ -83,7 +86,10 @@ func TestOrder(t *testing.T) {
 			{"repository", line(key, values[0]), nil, values[0], config.FromRepository},
 			{"environment", line(key, values[0]), map[string]string{config.Variable(key): plain(values[0])}, values[0], config.FromEnvironment},
 		} {
-			if (key == config.Include || key == config.Backend || key == config.PullRisky || key == config.Permissions) && test.name != "personal" {
+			if key == config.SyncExclude && test.name != "personal" {
+				continue // it has all of them: TestSyncExclude
+			}
+			if (key == config.Include || key == config.Backend || key == config.PullRisky || key == config.Permissions || key == config.Role) && test.name != "personal" {
 				test.repository = ""
 				if test.name == "repository" {
 					continue
@@ -113,6 +119,42 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// Patterns of all places are in force together. A repository can't take back the person's.
+func TestSyncExclude(t *testing.T) {
+	files := map[string]string{"home/config.toml": "[sync]\nexclude = [\"*.o\", \"!/keep.o\"]\n", "top/.cove/config.toml": "[sync]\nexclude = [\"node_modules\", \"/dist\"]\n"}
+	env := map[string]string{"COVE_SYNC_EXCLUDE": "/a:/b"}
+	for _, test := range []struct {
+		file string
+		env  map[string]string
+		want string
+		from config.Source
+		note bool
+	}{
+		{"top/.cove/config.toml", nil, "node_modules /dist", config.FromRepository, false},
+		{"", nil, "node_modules /dist *.o !/keep.o", config.FromPersonal, true},
+		{"", env, "node_modules /dist *.o !/keep.o /a /b", config.FromEnvironment, true},
+	} {
+		some := files
+		if test.file != "" {
+			some = map[string]string{test.file: files[test.file], "home/config.toml": ""}
+		}
+		s, err := config.Load(world(t, some, test.env))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := s.Value(config.SyncExclude); strings.Join(v.List, " ") != test.want || v.From != test.from || (v.Note != "") != test.note {
+			t.Errorf("got %+v, want %s from %s", v, test.want, test.from)
+		}
+		if !strings.HasSuffix(s.Limits(), "top/.cove/config.toml") {
+			t.Errorf("the repository's rules are in %q", s.Limits())
+		}
+	}
+	s, err := config.Load(world(t, map[string]string{"home/config.toml": files["home/config.toml"], "top/.cove/config.toml": "agent = \"shell\"\n"}, nil))
+	if err != nil || s.Limits() != "" {
+		t.Errorf("without rules of the repository: %q, %v", s.Limits(), err)
+	}
+}
+
 // A file that is wrong says where and what, all of it, and nothing of it is used.
 func TestProblems(t *testing.T) {
 	for _, test := range []struct {
@@ -126,12 +168,16 @@ func TestProblems(t *testing.T) {
 		{"values", "", "agent = \"shel\"\ntimeout = \"long\"\nmemory = \"much\"\ncpus = 0\nnetwork = 3\n[setup]\ntimeout = \"-1s\"\n", []string{
 			`:1: agent: "shel" is none of`, `(did you mean shell?)`, ":2: timeout:", ":3: memory:", ":4: cpus:", ":5: network: it is a text, in quotes", ":7: setup.timeout:"}},
 		{"types", "include = \"/opt\"\ncpus = \"2\"\npull.auto = 'yes'\n", "", []string{":1: include: it is a list", ":2: cpus: it is a number", ":3: pull.auto: it is true or false"}},
+		{"patterns", "[sync]\nexclude = [\"a\", \"!\"]\n", "[sync]\nexclude = [\"a\", \"!.env\"]\n", []string{
+			`home/config.toml:2: sync.exclude: "!" is not a pattern`, "top/.cove/config.toml:2: sync.exclude: a repository may not set it to !.env"}},
+		{"no list of patterns", "sync.exclude = \"a\"\n", "", []string{`:1: sync.exclude: it is a list, such as ["node_modules", "/dist"]`}},
 		{"no table", "pull = true\n", "", []string{":1: pull: it is a table"}},
 		{"no TOML", "agent = \n", "", []string{"home/config.toml:1"}},
 		{"twice", "agent = 'shell'\nagent = 'shell'\n", "", []string{":2: agent:"}},
 		{"what only the person may set", "", "include = [\"/home\"]\nbackend = \"mine\"\npull.risky = \"list\"\npermissions = \"allow\"\n[backends.mine]\nurl = \"http://evil.example\"\n",
 			[]string{"top/.cove/config.toml:1: include: a repository may not set it", ":2: backend: a repository", ":3: pull.risky: a repository", ":4: permissions: a repository", "backends: a repository may not name servers"}},
-		{"what a repository may set partly", "", "dirty = \"include\"\npull.auto = true\n", []string{":1: dirty: a repository may not set it to include", ":2: pull.auto: a repository may not"}},
+		{"what a repository may set partly", "", "dirty = \"include\"\npull.auto = true\n[push]\nauto_pull = true\n",
+			[]string{":1: dirty: a repository may not set it to include", ":2: pull.auto: a repository may not", ":4: push.auto_pull: a repository may not"}},
 		{"backends", "[backends.a]\nurl = \"ftp://x\"\ntoken = \"secret-value\"\n[backends.b]\ntoken_file = \"x\"\nfoo = 1\n[backends.C]\n", "",
 			[]string{":2: backends.a.url:", ":3: backends.a.token: a token does not stand", ":5: backends.b.token_file", ":6: backends.b.foo: there is no", "backends.b: it has no url", "backends.C: a backend is a table"}},
 		{"trees", "[[pull.sync]]\nfrom = \"../x\"\nto = \"a\"\n\n[[pull.sync]]\nfrom = \"dist\"\nto = \"a/b\"\nincludes = [\"*\"]\n[[pull.sync]]\nfrom = \"/\"\nto = \"../b\"\ninclude = [\"!x\"]\nexclude = \"y\"\n" +

@@ -76,6 +76,8 @@ func (p *parser) find(data []byte) {
 	var tables struct {
 		Setup    struct{}            `toml:"setup"`
 		Pull     struct{}            `toml:"pull"`
+		Push     struct{}            `toml:"push"`
+		Sync     struct{}            `toml:"sync"`
 		Backends map[string]struct{} `toml:"backends"`
 	}
 	d := toml.NewDecoder(bytes.NewReader(data))
@@ -109,7 +111,7 @@ func (p *parser) wrong(key, message, hint string) {
 }
 
 // sections are the tables of settings.
-var sections = []string{"setup", "pull", "backends"}
+var sections = []string{"setup", "pull", "push", "sync", "backends"}
 
 func (p *parser) table(prefix string, all map[string]any) {
 	for name, value := range all {
@@ -152,14 +154,17 @@ func (p *parser) value(key Key, value any) {
 		return
 	}
 	v := Value{From: p.from, File: p.name, Line: p.line(string(key))}
-	if set.kind == folders {
+	if set.kind.list() {
 		v.List = parts
 	} else {
 		v.Text = parts[0]
 	}
-	if p.from == FromRepository && set.refuse != nil {
-		if why := set.refuse(v.Text); why != "" {
-			p.wrong(string(key), fmt.Sprintf("a repository may not set it to %s: %s", v.Text, why), "set it in your own file; cove config show says where that is")
+	for _, part := range parts {
+		if p.from != FromRepository || set.refuse == nil {
+			break
+		}
+		if why := set.refuse(part); why != "" {
+			p.wrong(string(key), fmt.Sprintf("a repository may not set it to %s: %s", part, why), "set it in your own file; cove config show says where that is")
 			return
 		}
 	}
@@ -179,7 +184,7 @@ func (s setting) texts(value any) ([]string, error) {
 			return []string{strconv.FormatBool(b)}, nil
 		}
 		return nil, errors.New("it is true or false, without quotes")
-	case folders:
+	case folders, patterns:
 		list, ok := value.([]any)
 		texts := make([]string, len(list))
 		for i, item := range list {
@@ -188,6 +193,9 @@ func (s setting) texts(value any) ([]string, error) {
 			ok = ok && isText
 		}
 		if !ok {
+			if s.kind == patterns {
+				return nil, errors.New(`it is a list, such as ["node_modules", "/dist"]`)
+			}
 			return nil, errors.New(`it is a list, such as ["~/.cargo"]`)
 		}
 		return texts, nil

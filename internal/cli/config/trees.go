@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -105,8 +106,8 @@ func (p *parser) tree(t *Tree, table map[string]any) {
 				err = errors.New(`it is a list, such as ["*.whl"]`)
 			}
 			for _, pattern := range *list {
-				if strings.ContainsAny(pattern, "\r\n") || strings.Trim(pattern, "/ ") == "" || field == "include" && pattern[0] == '!' {
-					err = fmt.Errorf("%q is not a pattern of gitignore's syntax", pattern)
+				if bad := checkPattern(pattern); bad != nil || field == "include" && pattern[0] == '!' {
+					err = cmp.Or(bad, badPattern(pattern))
 				}
 			}
 		} else {
@@ -126,6 +127,18 @@ func (p *parser) tree(t *Tree, table map[string]any) {
 	if err := (setting{kind: folders}).check(t.Repository); t.Repository != "" && err != nil {
 		wrong(".repository", err.Error(), "")
 	}
+}
+
+// checkPattern says that a text can't be one pattern of gitignore's syntax.
+func checkPattern(pattern string) error {
+	if strings.ContainsAny(pattern, "\r\n\x00") || strings.Trim(pattern, "/! ") == "" {
+		return badPattern(pattern)
+	}
+	return nil
+}
+
+func badPattern(pattern string) error {
+	return fmt.Errorf("%q is not a pattern of gitignore's syntax", pattern)
 }
 
 func checkFrom(from string) error {

@@ -42,7 +42,7 @@ func (c *Courier) Fetch(ctx context.Context, dir, id string) (Work, error) {
 	if err != nil {
 		return w, err
 	}
-	job, err := c.finished(ctx, PullOptions{Job: id})
+	job, err := c.finished(ctx, repo, PullOptions{Job: id})
 	if err != nil {
 		return w, keptHere(ctx, repo, id, err)
 	}

@@ -130,7 +130,7 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	if err != nil {
 		return p, err
 	}
-	job, err := c.finished(ctx, opts)
+	job, err := c.finished(ctx, repo, opts)
 	if err != nil {
 		return p, keptHere(ctx, repo, opts.Job, err)
 	}
@@ -197,9 +197,15 @@ func CopyOut(job cove.Job) string {
 	return fmt.Sprintf("copy its files out: cove sync pull -s %s %s ./job-%s", printable.Word(job.Sprite), printable.Word(job.Workdir), job.ID)
 }
 
-// finished gets the job, waiting for its end if asked.
-func (c *Courier) finished(ctx context.Context, opts PullOptions) (cove.Job, error) {
+// finished gets the job, waiting for its end if asked. It does not wait for a job of another
+// repository.
+func (c *Courier) finished(ctx context.Context, repo *gitwork.Repo, opts PullOptions) (cove.Job, error) {
 	job, err := c.Jobs.Job(ctx, opts.Job)
+	if opts.Wait > 0 && err == nil && !job.State.Terminal() && job.Base != "" {
+		if err := c.checkRepo(ctx, repo, job); err != nil {
+			return job, err
+		}
+	}
 	_, answered := errors.AsType[*sprites.Error](err)
 	if opts.Wait > 0 && (err == nil && !job.State.Terminal() || err != nil && !answered) { // a server that is away may come back
 		waiting, cancel := context.WithTimeout(ctx, opts.Wait)

@@ -2,6 +2,7 @@ package agents
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -162,6 +163,64 @@ func looped(h *e2e.Host, v vendor, repo, job, sprite string) {
 			h.T.Errorf("%s: what turn %d gave is not in the next request: no %q", v.name, i, want)
 		}
 	}
+}
+
+// TestLoopRole: with the role of a plan the agent only reads. The sprite
+// refuses all else that the model asks for. Agents with tools of their own can't be given the role.
+func TestLoopRole(t *testing.T) {
+	h := e2e.NewHost(t)
+	h.Serve(nil)
+	repo := h.Repository("repo", map[string]string{"greet.sh": "echo hello\n", "plan.md": "Plan it.\n"})
+	model := &modeltest.Anthropic{Key: modelKey, Turns: []modeltest.Turn{
+		{Calls: []modeltest.Call{{Tool: "Read", Input: map[string]any{"file_path": "greet.sh"}}}},
+		{Calls: []modeltest.Call{{Tool: "Bash", Input: map[string]any{"command": "touch by-bash"}}}},
+		{Calls: []modeltest.Call{{Tool: "Write", Input: map[string]any{"file_path": "by-write", "content": "x"}}}},
+		{Calls: []modeltest.Call{{Tool: "finish", Input: map[string]any{"outcome": "done", "summary": "First the test."}}}},
+	}}
+	offer(h, vendor{"anthropic", "", model, model.Requests})
+	for _, role := range []string{"plan", "review"} {
+		before := len(model.Requests())
+		push := h.Command(repo, "cove", "push", "plan.md", "--agent", "cove", "--json")
+		push.Env = append(push.Env, "COVE_ROLE="+role)
+		if role == "review" { // the flag counts more
+			push.Env = append(push.Env, "COVE_ROLE=build")
+			push.Args = append(push.Args, "--role", role)
+		}
+		out, err := push.Output()
+		var pushed struct{ Job, Sprite string }
+		if err != nil || json.Unmarshal(out, &pushed) != nil {
+			t.Fatalf("%s: %v: %s", role, err, out)
+		}
+		h.Run("", "cove", "job", "wait", pushed.Job)
+		if j := h.Job(pushed.Job); j.Role != role || j.Commits != 0 || j.Leftover != "" {
+			t.Errorf("%s: the job has the role %q, %d commits, and left %q", role, j.Role, j.Commits, j.Leftover)
+		}
+		if files := h.Sh(pushed.Sprite, "cd work/*/repo && ls"); files != "greet.sh\nplan.md\n" {
+			t.Errorf("%s: there are %q", role, files)
+		}
+		if logs := h.Run("", "cove", "job", "logs", pushed.Job); !strings.Contains(logs, "First the test.") {
+			t.Errorf("%s: the log: %s", role, logs)
+		}
+		asked := model.Requests()[before:]
+		if len(asked) != 4 {
+			t.Fatalf("%s: the model was asked %d times", role, len(asked))
+		}
+		for i, want := range []string{1: "echo hello", 2: "does not allow Bash", 3: "does not allow Write"} {
+			if offered := slices.Sorted(slices.Values(asked[i].Tools)); !slices.Equal(offered, []string{"Glob", "Grep", "Read", "finish"}) || !strings.Contains(asked[i].Last, want) {
+				t.Errorf("%s: request %d has the tools %v and %s", role, i, offered, asked[i].Last)
+			}
+		}
+	}
+	for _, more := range [][]string{nil, {"--dry-run"}} {
+		out, code := h.Try(repo, "cove", append([]string{"push", "plan.md", "--agent", "shell", "--role", "plan"}, more...)...)
+		if code != 1 || !strings.Contains(out, "the agent shell has tools of its own") || !strings.Contains(out, "--role build") {
+			t.Errorf("%v: another agent: %d, %s", more, code, out)
+		}
+	}
+	if out, code := h.Try(repo, "cove", "push", "plan.md", "--agent", "cove", "--role", "none"); code != 2 {
+		t.Errorf("a role that there is not: %d, %s", code, out)
+	}
+	h.Run(repo, "cove", "push", "-p", "## One\n```sh\ntrue\n```\n", "--agent", "shell", "--role", "build", "--dry-run")
 }
 
 // TestLoopEnds is how cove's own agent ends where it can't go on: its model refuses the

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cove-dev/cove/internal/lib/gitignore"
@@ -18,7 +19,7 @@ const maxRuleChanges = 1000
 // Without it, a sprite could empty a .gitignore: the next push would send what the rules
 // kept here, and a pull after it could delete that here.
 type ruleGuard struct {
-	files  map[string]bool   // further ignore files, by their paths below the root
+	files  map[string]bool   // further ignore files, by their paths below the root; true: no change of it comes
 	held   map[string]string // why, by the paths of ignore files that stay in the sprite
 	above  map[string]bool   // the folders that these are in
 	judged map[string]Hash   // contents of ignore files that may come
@@ -50,14 +51,14 @@ func guardOf(s *session) (*ruleGuard, error) {
 		return nil, nil
 	}
 	g := &ruleGuard{files: map[string]bool{}, held: map[string]string{}, above: map[string]bool{}, judged: map[string]Hash{}}
-	for _, name := range s.RuleFiles {
+	for i, name := range slices.Concat(s.RuleFiles, s.FixedFiles) {
 		names := []string{name}
 		if real, err := filepath.EvalSymlinks(name); err == nil {
 			names = append(names, real)
 		}
 		for _, name := range names {
 			if rel, err := filepath.Rel(s.localAt.Root, name); err == nil && filepath.IsLocal(rel) {
-				g.files[filepath.ToSlash(rel)] = true
+				g.files[filepath.ToSlash(rel)] = i >= len(s.RuleFiles)
 			}
 		}
 	}
@@ -70,7 +71,8 @@ func (g *ruleGuard) isRules(name string) bool {
 	case ".gitignore", ".coveignore":
 		return true
 	}
-	return g.files[name]
+	_, is := g.files[name]
+	return is
 }
 
 // hold has an ignore file stay in the sprite.
@@ -137,6 +139,11 @@ func holdRules(s *session, merged map[string]*mergedText) (held bool, err error)
 	}
 	defer t.close()
 	for _, c := range g.found {
+		if g.files[c.path] {
+			g.hold(c.path)
+			held = true
+			continue
+		}
 		is, known, err := g.text(s, c, merged)
 		if err != nil {
 			return false, err

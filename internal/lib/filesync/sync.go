@@ -54,6 +54,10 @@ type Sync struct {
 	// Pull judges their changes as those of a .gitignore.
 	RuleFiles []string
 
+	// FixedFiles are files of this machine, by their absolute paths, of which Pull holds every
+	// change as one that may let through what is ignored here, unless AcceptRisky.
+	FixedFiles []string
+
 	// Merge merges two texts that grew from base; clean is false where it can't.
 	// Nil: texts never merge.
 	Merge func(ctx context.Context, ours, base, theirs string) (merged []byte, clean bool, err error)

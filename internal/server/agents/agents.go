@@ -29,6 +29,8 @@ type Task struct {
 	Session     string // the agent's own, which is to go on; Plan is the next message. Only of a Rememberer
 	Model       string // PROVIDER/MODEL; empty: the agent's default. Agents have their own ways besides
 
+	Role string // limits the agent's tools: one of Roles, empty as build; only of a Limiter
+
 	MCP []cove.MCPServer // whose tools the agent gets; only of an MCPClient
 
 	Price  *cove.ConnectorPrice // of that model, where it is known; only a Chooser looks
@@ -127,6 +129,32 @@ type Chooser interface {
 type MCPClient interface {
 	// MCPArguments are the arguments by which it is given them.
 	MCPArguments(servers []cove.MCPServer) []string
+}
+
+// A Limiter is an Agent whose tools are cove's own, so that a role limits them: what the role
+// does not allow is refused where the tool would run, whatever the model asks.
+type Limiter interface {
+	// RoleArguments are the arguments by which it is given one of Roles; empty: it is given
+	// none, which allows all.
+	RoleArguments(role string) []string
+}
+
+// Roles are the phases of work, by which a Limiter's tools are chosen.
+var Roles = []string{"plan", Build, "review"}
+
+// Build is the role that limits nothing.
+const Build = "build"
+
+// CheckRole says that an agent can't be limited to a role, or that there is no such role. The
+// role build limits nothing, so that any agent has it.
+func CheckRole(agent Agent, role string) error {
+	if role != "" && !slices.Contains(Roles, role) {
+		return fmt.Errorf("the role %.40q is none of %s", role, strings.Join(Roles, ", "))
+	}
+	if _, ok := agent.(Limiter); !ok && role != "" && role != Build {
+		return fmt.Errorf("the agent %s has tools of its own, which cove can't limit to the role %s", agent.Name(), role)
+	}
+	return nil
 }
 
 // A Transcriber is an Agent that keeps a record of its own of what was said.

@@ -81,6 +81,7 @@ func (c Cove) Prepare(t Task) (Work, error) {
 	if t.MaxUSD > 0 {
 		w.Argv = append(w.Argv, "--max-cost", number(t.MaxUSD))
 	}
+	w.Argv = append(w.Argv, c.RoleArguments(t.Role)...)
 	w.Argv = append(w.Argv, c.MCPArguments(t.MCP)...)
 	for _, s := range t.MCP {
 		w.Connectors = append(w.Connectors, s.Connector)
@@ -89,6 +90,14 @@ func (c Cove) Prepare(t Task) (Work, error) {
 		w.Env = []string{p.urlVar + "=" + p.url, p.keyVar + "=" + placeholderKey}
 	}
 	return w, nil
+}
+
+// RoleArguments name the role of the tools that a phase has.
+func (Cove) RoleArguments(role string) []string {
+	if role == "" || role == Build {
+		return nil
+	}
+	return []string{"--role", "read-only"}
 }
 
 // MCPArguments name each server, and what may be called of it.

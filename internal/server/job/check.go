@@ -51,6 +51,9 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 	if err := checkCommand(agent, req); err != nil {
 		return nil, err
 	}
+	if err := agents.CheckRole(agent, req.Role); err != nil {
+		return nil, fail.Newf("bad_request", "use --agent cove, or --role build", "%v", err)
+	}
 	for what, text := range map[string]string{
 		"repository's id": req.RepoID, "plan's name": req.PlanName, "repository's name": req.Repository, "author's name": req.Author.Name, "author's address": req.Author.Email,
 	} {

@@ -180,6 +180,7 @@ func task(req cove.JobRequest, id string) agents.Task {
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
 		Command: req.AgentCommand, Permissions: req.Permissions,
 		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse, Direct: req.Backend != "",
+		Role:  req.Role,
 		MCP:   req.MCP,
 		Model: req.Model, MaxUSD: req.Guards.CostUSD,
 		Skill: req.Skill,

@@ -163,7 +163,7 @@ func (js *jobSprites) furnishAt(ctx context.Context, at *cove.Client, job cove.J
 	case job.OwnsSprite && err == nil:
 		return false, fmt.Errorf("sprite %s: %w", job.Sprite, sprites.ErrNameTaken)
 	case job.OwnsSprite && errors.Is(err, sprites.ErrNotFound):
-		info, err = at.Create(ctx, sprites.CreateRequest{Name: job.Sprite, Labels: []string{label}, Config: req.Config})
+		info, err = createAt(ctx, at, sprites.CreateRequest{Name: job.Sprite, Labels: []string{label}, Config: req.Config})
 		made = err == nil
 		if _, refused := errors.AsType[*sprites.Error](err); err != nil && !refused {
 			err = fmt.Errorf("%w, if it was made: %w", errLeft, err)
