@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -65,6 +66,33 @@ type Provider struct {
 	calls  []Call
 	faults []*fault
 	down   bool
+	conns  []net.Conn
+}
+
+// listener notes the connections, those of WebSockets too.
+type listener struct {
+	net.Listener
+	provider *Provider
+}
+
+func (l listener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.provider.mu.Lock()
+		defer l.provider.mu.Unlock()
+		l.provider.conns = append(l.provider.conns, conn)
+	}
+	return conn, err
+}
+
+// Cut cuts all connections, those of WebSockets too.
+func (p *Provider) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range p.conns {
+		_ = conn.Close() // it may be closed already
+	}
+	p.conns = nil
 }
 
 type fault struct {
@@ -82,9 +110,11 @@ func Start(t testing.TB, server, token string) *Provider {
 		t.Fatal(err)
 	}
 	p := &Provider{Token: "the-providers-own-token", filter: ProtocolOnly(t, target), inner: token, page: 2}
-	s := httptest.NewServer(p)
+	s := httptest.NewUnstartedServer(p)
+	s.Listener = listener{s.Listener, p}
+	s.Start()
 	t.Cleanup(func() {
-		s.CloseClientConnections()
+		p.Cut()
 		s.Close()
 	})
 	p.URL = s.URL
@@ -105,18 +135,21 @@ func (p *Provider) Clear() {
 	p.faults = nil
 }
 
-// SetToken changes the token that callers must send.
+// SetToken changes the token that callers must send, and cuts all connections.
 func (p *Provider) SetToken(token string) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.Token = token
+	p.mu.Unlock()
+	p.Cut()
 }
 
-// SetDown has the service cut every connection before it answers, or no more.
+// SetDown has the service cut all connections, and the new ones before it answers; or no
+// more.
 func (p *Provider) SetDown(down bool) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.down = down
+	p.mu.Unlock()
+	p.Cut()
 }
 
 // Calls are all calls so far that match a regular expression for "METHOD URI", in order.

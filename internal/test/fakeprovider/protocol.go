@@ -3,6 +3,7 @@ package fakeprovider
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -60,7 +61,9 @@ func ProtocolOnly(t testing.TB, target *url.URL) http.Handler {
 			http.Error(w, "404 page not found", http.StatusNotFound)
 			return
 		}
-		if err := onlyPublic(r); err != nil {
+		if err := onlyPublic(r); errors.Is(err, errCut) {
+			panic(http.ErrAbortHandler)
+		} else if err != nil {
 			t.Errorf("%s: %v", call, err)
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
