@@ -136,7 +136,7 @@ func newBench(t *testing.T) *bench {
 			answer := httptest.NewRecorder()
 			inside.ServeHTTP(answer, r)
 			w.WriteHeader(answer.Code)
-			if _, err := io.WriteString(w, strings.Replace(answer.Body.String(), fmt.Sprint(len(text)), sent, 1)); err != nil {
+			if _, err := io.WriteString(w, strings.Replace(answer.Body.String(), ":"+fmt.Sprint(len(text)), ":"+sent, 1)); err != nil {
 				t.Error(err)
 			}
 			return
