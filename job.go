@@ -234,6 +234,7 @@ type JobProgress struct {
 	LastSeq      int64  `json:"last_seq"`
 
 	Held     *sprites.Held `json:"held,omitempty"`     // why it stands still with its sprite; nil: it does not
+	Unknown  *JobUnknown   `json:"unknown,omitempty"`  // why nothing is known of it now; nil: something is
 	Question *JobQuestion  `json:"question,omitempty"` // the agent waits for its answer; nil: it has asked nothing
 
 	JobEnding // of a job that has not ended
@@ -257,16 +258,38 @@ type Job struct {
 	JobProgress
 	JobResult
 
-	SpriteID   string      `json:"sprite_id,omitempty"` // as the backend calls it; of this server's, once the job has begun
-	OwnsSprite bool        `json:"owns_sprite"`
-	Workdir    string      `json:"workdir,omitempty"`   // the clone, in the sprite
-	EnvNames   []string    `json:"env_names,omitempty"` // of the variables that the agent has been given
-	Secrets    []string    `json:"secrets,omitempty"`   // of the server, by name, that its variables refer to
-	Settings   []string    `json:"settings,omitempty"`  // the paths of the person's
-	Install    *JobInstall `json:"install,omitempty"`   // nil: nothing had to be installed
-	RetryOf    string      `json:"retry_of,omitempty"`  // the job that this one does again
-	ResumeOf   string      `json:"resume_of,omitempty"` // the job whose agent goes on in this one
-	CreatedAt  time.Time   `json:"created_at"`
+	SpriteID   string `json:"sprite_id,omitempty"` // as the backend calls it; of this server's, once the job has begun
+	OwnsSprite bool   `json:"owns_sprite"`
+
+	SpriteRemoval *SpriteRemoval `json:"sprite_removal,omitempty"` // its sprite is to be deleted, and may be there still; nil: no
+
+	Workdir   string      `json:"workdir,omitempty"`   // the clone, in the sprite
+	EnvNames  []string    `json:"env_names,omitempty"` // of the variables that the agent has been given
+	Secrets   []string    `json:"secrets,omitempty"`   // of the server, by name, that its variables refer to
+	Settings  []string    `json:"settings,omitempty"`  // the paths of the person's
+	Install   *JobInstall `json:"install,omitempty"`   // nil: nothing had to be installed
+	RetryOf   string      `json:"retry_of,omitempty"`  // the job that this one does again
+	ResumeOf  string      `json:"resume_of,omitempty"` // the job whose agent goes on in this one
+	CreatedAt time.Time   `json:"created_at"`
+}
+
+// JobUnknown says why nothing is known of a job: its backend does not answer, or refuses.
+// The job may go on there. It changes nothing but that.
+type JobUnknown struct {
+	Code    string    `json:"error"` // "backend_unreachable", "backend_refused", or the backend's own
+	Message string    `json:"message"`
+	Hint    string    `json:"hint,omitempty"` // what to do
+	Since   time.Time `json:"since"`
+}
+
+// SpriteRemoval says that the sprite that was made for a job is to be deleted. The server
+// tries that until the sprite is known to be gone.
+type SpriteRemoval struct {
+	Since  time.Time `json:"since"`
+	Tries  int       `json:"tries"`           // that failed
+	NextAt time.Time `json:"next_at"`         // when it is tried again, at the earliest
+	Error  string    `json:"error,omitempty"` // of the last try
+	Hint   string    `json:"hint,omitempty"`  // what to do
 }
 
 // JobEnding is how far the end of a job is that has not ended yet. All but RanSec is zero

@@ -142,6 +142,12 @@ func jobStateText(j cove.Job) string {
 	if j.Held != nil && !j.State.Terminal() {
 		text += " (disk full)"
 	}
+	if j.Unknown != nil && !j.State.Terminal() {
+		text += " (unknown)"
+	}
+	if j.SpriteRemoval != nil {
+		text += " (sprite not deleted yet)"
+	}
 	return text
 }
 
@@ -164,6 +170,12 @@ func newJobShowCommand(inv *invocation) *cobra.Command {
 		}
 		if job.Failure != nil {
 			job.Failure.Hint = inv.hints.full(job.Failure.Hint)
+		}
+		if job.Unknown != nil {
+			job.Unknown.Hint = inv.hints.full(job.Unknown.Hint)
+		}
+		if job.SpriteRemoval != nil {
+			job.SpriteRemoval.Hint = inv.hints.full(job.SpriteRemoval.Hint)
 		}
 		return inv.show(job, func(w io.Writer) {
 			printJob(w, job, time.Now())
@@ -200,6 +212,14 @@ left uncommitted.`,
 	}
 }
 
+// withHint is a message of a server for people, with what to do.
+func withHint(message, hint string) string {
+	if hint != "" {
+		message += "; " + hint
+	}
+	return printable.Line(message)
+}
+
 func printJob(w io.Writer, j cove.Job, now time.Time) {
 	pairs := []string{
 		"job", j.ID,
@@ -207,6 +227,12 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 	}
 	if j.Held != nil && !j.State.Terminal() {
 		pairs = append(pairs, "held", j.Held.Message+"; "+j.Held.Hint)
+	}
+	if u := j.Unknown; u != nil && !j.State.Terminal() {
+		pairs = append(pairs, "unknown", withHint(u.Message, u.Hint)+"; since "+u.Since.Local().Format(time.RFC3339))
+	}
+	if r := j.SpriteRemoval; r != nil {
+		pairs = append(pairs, "deletion", "of the sprite, since "+r.Since.Local().Format(time.RFC3339)+"; it is tried again: "+withHint(r.Error, r.Hint))
 	}
 	if j.Profile != "" {
 		pairs = append(pairs, "profile", fmt.Sprintf("%s, revision %d", printable.Line(j.Profile), j.ProfileRevision))

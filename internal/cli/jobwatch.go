@@ -52,6 +52,8 @@ func waitingText(job cove.Job, err error, now time.Time) string {
 		text += "; " + installText(job)
 	case job.Held != nil:
 		text += "; it stands still: " + job.Held.Message
+	case job.Unknown != nil:
+		text += ": " + job.Unknown.Message
 	case job.State == cove.JobQueued:
 		text += "; it waits for its repository: if its push is gone, push again"
 	case job.State == cove.JobWaiting:

@@ -6,6 +6,7 @@ package guestbin
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,12 +15,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/sprites"
 )
 
 const name = "cove-guest"
+
+// undoLimit is for how long what is left of an upload that failed is cleared away.
+const undoLimit = 10 * time.Second
 
 // inHome is the folder, in the home of a sprite's user, that uploaded ones are in.
 const inHome = ".local/share/cove/guest"
@@ -75,7 +80,7 @@ func Upload(ctx context.Context, sprite *sprites.Sprite, file io.ReadSeeker) (st
 	return upload(ctx, sprite, name, file)
 }
 
-func upload(ctx context.Context, sprite *sprites.Sprite, name string, file io.ReadSeeker) (string, error) {
+func upload(ctx context.Context, sprite *sprites.Sprite, name string, file io.ReadSeeker) (_ string, err error) {
 	digest, size, err := digestOf(file)
 	if err != nil {
 		return "", err
@@ -92,8 +97,15 @@ func upload(ctx context.Context, sprite *sprites.Sprite, name string, file io.Re
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return "", err
 	}
-	// Under another name first: what has the name is whole.
-	part := path + ".part"
+	// Under a name of its own first: what has the other one is whole.
+	part := path + "." + rand.Text() + ".part"
+	defer func() {
+		if err != nil {
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+			defer cancel()
+			_ = sprite.Remove(undo, part, false) // it may not be there, nor the sprite
+		}
+	}()
 	if err := sprite.WriteFile(ctx, part, file, sprites.WriteOptions{Mode: 0o755, Size: size}); err != nil {
 		return "", fmt.Errorf("upload %s: %w", name, err)
 	}

@@ -69,6 +69,9 @@ func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf str
 	}
 	for range 20 {
 		job := newRow(req, of, m.DefaultTimeout)
+		if job.OwnsSprite {
+			job.Sprite = m.jobSprites.name(job)
+		}
 		if first {
 			job, err = m.preparer.create(ctx, job, req, settings, w)
 		} else {
@@ -100,7 +103,7 @@ type made struct {
 	retryOf string // the job that it does again; empty: none
 }
 
-// newRow is that of a new job, queued. An agent without a time limit gets the default.
+// newRow is that of a new job, queued, without a name for a sprite of its own. An agent without a time limit gets the default.
 func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job {
 	id := randomID(3)
 	job := cove.Job{
@@ -130,9 +133,6 @@ func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job
 	if job.TimeoutSec == 0 {
 		job.TimeoutSec = int64(defaultTimeout / time.Second)
 	}
-	if job.OwnsSprite {
-		job.Sprite = spriteName(id)
-	}
 	return job
 }
 
@@ -143,7 +143,7 @@ func (m *Manager) create(ctx context.Context, job cove.Job, req cove.JobRequest,
 	}
 	m.jobSprites.steps.installed(ctx, job)
 	if err := m.jobSprites.furnish(ctx, job, req); errors.Is(err, errLeft) {
-		return job, err
+		return job, errors.Join(err, m.finisher.giveUp(context.WithoutCancel(ctx), job, err))
 	} else if err != nil {
 		return job, errors.Join(err, m.Store.Jobs.Delete(context.WithoutCancel(ctx), job.ID))
 	}

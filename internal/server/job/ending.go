@@ -60,7 +60,7 @@ func (c *endClock) tick(job cove.Job, now time.Time) {
 	passed := min(now.Sub(c.last), 2*endTick)
 	c.last = now
 	switch {
-	case job.Held != nil:
+	case job.Held != nil || job.Unknown != nil:
 	case job.Forced != "":
 		c.forced += passed
 	case job.Exited != nil:
@@ -234,7 +234,7 @@ func (f *follower) force(ctx context.Context, job cove.Job) error {
 		}
 	}
 	if errors.Is(err, sprites.ErrNotFound) {
-		return f.all.finisher.lose(ctx, job.ID, "its sprite was deleted", "")
+		return f.loseDeleted(ctx, job, err)
 	}
 	return err
 }

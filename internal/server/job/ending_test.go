@@ -91,6 +91,7 @@ type bench struct {
 	dir     string
 	env     []string // more variables of the jobs
 	said    string   // the pipe of the last one
+	backend string   // of the jobs; empty: none
 	runtime *covetest.InProcess
 	server  *covetest.Server
 	manager *Manager
@@ -103,7 +104,7 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	g := &guest.Server{
-		Env:  map[string]string{"HOME": b.home, guestVar: "1", "GIT_CONFIG_GLOBAL": os.DevNull, "GIT_CONFIG_SYSTEM": os.DevNull},
+		Env:  map[string]string{"HOME": b.home, "PATH": b.home + "/bin:" + os.Getenv("PATH"), guestVar: "1", "GIT_CONFIG_GLOBAL": os.DevNull, "GIT_CONFIG_SYSTEM": os.DevNull},
 		User: strconv.Itoa(os.Getuid()), Workdir: b.home, Dir: t.TempDir(),
 	}
 	there := strings.NewReplacer(boot.BinDir+"/cove-guest", exe, boot.Home, b.home)
@@ -116,6 +117,14 @@ func newBench(t *testing.T) *bench {
 			}
 		}
 		r.URL.RawQuery = q.Encode()
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/fs/rename") {
+			text, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			text = []byte(there.Replace(string(text)))
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
+		}
 		if r.Method == http.MethodPut && strings.HasSuffix(q.Get("path"), "/job.json") {
 			text, err := io.ReadAll(r.Body)
 			if err != nil {
@@ -127,7 +136,7 @@ func newBench(t *testing.T) *bench {
 			answer := httptest.NewRecorder()
 			inside.ServeHTTP(answer, r)
 			w.WriteHeader(answer.Code)
-			if _, err := io.WriteString(w, strings.Replace(answer.Body.String(), fmt.Sprint(len(text)), sent, 1)); err != nil {
+			if _, err := io.WriteString(w, strings.Replace(answer.Body.String(), ":"+fmt.Sprint(len(text)), ":"+sent, 1)); err != nil {
 				t.Error(err)
 			}
 			return
@@ -167,6 +176,12 @@ func (b *bench) git(dir string, args ...string) string {
 // waits for ever. It returns once the script has written into the pipe $said.
 func (b *bench) begin(script string) cove.Job {
 	b.t.Helper()
+	return b.beginWith(script, func(*cove.JobRequest) {})
+}
+
+// beginWith is begin with a change of the request.
+func (b *bench) beginWith(script string, change func(*cove.JobRequest)) cove.Job {
+	b.t.Helper()
 	ctx, repo := b.t.Context(), b.t.TempDir()
 	b.git(repo, "init", "-q", "-b", "main")
 	b.git(repo, "-c", "user.name=Ada", "-c", "user.email=ada@example.org", "commit", "-q", "--allow-empty", "-m", "first")
@@ -183,13 +198,15 @@ func (b *bench) begin(script string) cove.Job {
 	}
 	b.said = said
 	req := request()
+	req.Backend = b.backend
 	req.Base, req.TimeoutSec = b.git(repo, "rev-parse", "HEAD"), 24*3600
 	req.Env = append([]string{"said=" + said}, b.env...)
 	req.Plan = "# Work\n```sh\necho x >x; git add x; git commit -q -m work; echo y >y\n" + script + "\nsleep 100000\n```\n"
+	change(&req)
 	c := b.server.Client()
 	job, err := c.CreateJob(ctx, req)
 	if err == nil {
-		err = c.Sprite(job.Sprite).WriteFile(ctx, job.Upload, bytes.NewReader(data), sprites.WriteOptions{})
+		err = spriteOf(c, job).WriteFile(ctx, job.Upload, bytes.NewReader(data), sprites.WriteOptions{})
 	}
 	if err == nil {
 		job, err = c.StartJob(ctx, job.ID, cove.JobStart{BundleSHA256: digestOf(data), BundleSize: int64(len(data))})
@@ -434,6 +451,7 @@ func TestEndClock(t *testing.T) {
 		"a stop of one that waits":     {func(j *cove.Job) { j.State, j.Converse, j.Stopping = cove.JobWaiting, true, true }, forcedStop, time.Minute},
 		"it waits":                     {func(j *cove.Job) { j.State, j.Converse = cove.JobWaiting, true }, "", 0},
 		"it says so":                   {func(j *cove.Job) { j.State = cove.JobWaiting }, forcedTimeout, 11 * time.Minute},
+		"its backend is silent":        {func(j *cove.Job) { j.Unknown, j.Stopping = &cove.JobUnknown{}, true }, "", 0},
 		"it is held":                   {func(j *cove.Job) { j.Held, j.Stopping = &sprites.Held{}, true }, "", 0},
 		"its work":                     {func(j *cove.Job) { j.Exited, j.Stopping = &cove.JobExit{}, true }, forcedCollect, 11 * time.Minute},
 		"it is ended by force already": {func(j *cove.Job) { j.Forced, j.Stopping = forcedStop, true }, "", 0},

@@ -87,7 +87,7 @@ func (f *finisher) finish(ctx context.Context, id string, state cove.JobState, o
 	f.connectors.revoke(ctx, id)
 	defer f.turns.over()
 	return f.jobs.Finish(ctx, id, state, outcome, func(j *cove.Job) {
-		j.Question, j.Installing = nil, nil // nobody waits for the answer
+		j.Question, j.Installing, j.Unknown = nil, nil, nil // nobody waits for the answer
 		j.JobEnding = cove.JobEnding{RanSec: j.RanSec}
 		if edit != nil {
 			edit(j)
@@ -110,11 +110,11 @@ func (f *finisher) abandon(ctx context.Context, job cove.Job, why string) error 
 	if err != nil || !won {
 		return err
 	}
-	_, err = f.jobSprites.remove(ctx, job)
-	return err
+	return f.jobSprites.discard(ctx, job)
 }
 
-// giveUp fails an installing job, whose lock is held, with what to type next.
+// giveUp fails a job that never began, with what to type next, and with the sprite that was
+// made for it.
 func (f *finisher) giveUp(ctx context.Context, job cove.Job, why error) error {
 	body := sprites.ErrorBody{Code: "prepare_failed", Message: why.Error()}
 	if e, ok := errors.AsType[*sprites.Error](why); ok {
@@ -138,6 +138,5 @@ func (f *finisher) giveUp(ctx context.Context, job cove.Job, why error) error {
 	if err != nil || !won {
 		return err
 	}
-	_, err = f.jobSprites.remove(ctx, job)
-	return err
+	return f.jobSprites.discard(ctx, job)
 }

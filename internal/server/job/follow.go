@@ -2,11 +2,13 @@ package job
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -77,6 +79,8 @@ func (f *follower) run(ctx context.Context) {
 		}
 		if held := heldError(err); held != nil {
 			f.noteHeld(ctx, held)
+		} else if before.Backend != "" && unheard(err) {
+			noteUnknown(ctx, f.all.jobs, f.id, err)
 		}
 		if ctx.Err() != nil {
 			return
@@ -142,7 +146,7 @@ func (f *follower) advance(ctx context.Context, job cove.Job) error {
 	code, said, err := f.copyLog(ctx, job)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
-		return f.all.finisher.lose(ctx, job.ID, "its sprite was deleted", "")
+		return f.loseDeleted(ctx, job, err)
 	case errors.Is(err, errBadLog):
 		if f.failed++; f.failed >= tries {
 			return f.all.finisher.lose(ctx, job.ID, err.Error(), err.Error())
@@ -160,12 +164,21 @@ func (f *follower) advance(ctx context.Context, job cove.Job) error {
 	return nil
 }
 
+// loseDeleted loses a job whose sprite is not there any more. That something was not found
+// is not enough: the sprite itself must be what is not there. Else it returns err.
+func (f *follower) loseDeleted(ctx context.Context, job cove.Job, err error) error {
+	if _, getErr := f.all.client.At(job.Backend).Get(ctx, job.Sprite); !errors.Is(getErr, sprites.ErrNotFound) {
+		return errors.Join(err, getErr)
+	}
+	return f.all.finisher.lose(ctx, job.ID, "its sprite was deleted", "")
+}
+
 // noteDeath notes why the job's sandbox has ended, before the next one is booted. A job
 // whose sprite is another one by now is lost: nothing of it is to reach that one, and
 // nothing that is there is believed.
 func (f *follower) noteDeath(ctx context.Context, job cove.Job) (other bool, err error) {
 	info, err := f.all.client.At(job.Backend).Get(ctx, job.Sprite)
-	if err == nil && job.Backend == "" && job.SpriteID != "" && info.ID != job.SpriteID {
+	if err == nil && job.SpriteID != "" && info.ID != "" && info.ID != job.SpriteID {
 		return true, f.all.finisher.lose(ctx, job.ID, "its sprite was deleted, and another one has its name", "")
 	}
 	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
@@ -204,6 +217,9 @@ func (f *follower) copyLog(ctx context.Context, job cove.Job) (code int, said st
 	if job.Held != nil {
 		f.noteHeld(ctx, nil)
 	}
+	if job.Unknown != nil {
+		noteUnknown(ctx, f.all.jobs, f.id, nil)
+	}
 	storeErr := f.store(ctx, out, job.LastSeq)
 	if storeErr != nil {
 		cancel() // the follower has no more to say
@@ -232,6 +248,36 @@ func heldError(err error) *sprites.Held {
 		return nil
 	}
 	return &sprites.Held{Code: e.Code, Message: e.Message, Hint: e.Hint, Since: time.Now().UTC()}
+}
+
+// unheard reports whether an error of a call to a backend says nothing of the sprite: the
+// backend did not answer, or not us.
+func unheard(err error) bool {
+	e, ok := errors.AsType[*sprites.Error](err)
+	refused := ok && (e.Code == backendRefused || e.StatusCode == http.StatusUnauthorized || e.StatusCode == http.StatusForbidden)
+	return refused || passing(err)
+}
+
+// noteUnknown notes why nothing is known of a job; nil: something is. It is no error that it
+// can't be noted: it is tried again with the next call.
+func noteUnknown(ctx context.Context, jobs *store.Jobs, id string, why error) {
+	var unknown *cove.JobUnknown
+	if why != nil {
+		unknown = &cove.JobUnknown{Code: "backend_unreachable", Message: clip(why.Error()), Since: time.Now().UTC()}
+		if e, ok := errors.AsType[*sprites.Error](why); ok {
+			unknown.Code, unknown.Message, unknown.Hint = cmp.Or(e.Code, unknown.Code), clip(e.Message), e.Hint
+		}
+	}
+	_ = jobs.Update(ctx, id, func(j *cove.Job) error {
+		if j.State.Terminal() {
+			unknown = nil
+		}
+		if j.Unknown != nil && unknown != nil {
+			unknown.Since = j.Unknown.Since
+		}
+		j.Unknown = unknown
+		return nil
+	})
 }
 
 // stopping reports whether the job's end was asked for while it was held.

@@ -19,19 +19,21 @@ const (
 )
 
 // janitor takes up the jobs that were being prepared, ends jobs whose repository never
-// came, with their sprites, and removes what nobody needs any more.
+// came, with their sprites, deletes sprites that could not be deleted before, and removes
+// what nobody needs any more.
 type janitor struct {
-	jobs      *store.Jobs
-	client    *cove.Client
-	installs  *installs
-	finisher  *finisher
-	preparer  *preparer
-	collector *collector
-	locks     *keyedMutex   // of jobs
-	lease     time.Duration // how long a job may wait for its repository
-	keep      time.Duration // how long jobs that nobody needs any more are kept; 0: for ever
-	since     time.Time     // what was queued before was queued by an earlier server
-	logger    *slog.Logger
+	jobs       *store.Jobs
+	client     *cove.Client
+	installs   *installs
+	jobSprites *jobSprites
+	finisher   *finisher
+	preparer   *preparer
+	collector  *collector
+	locks      *keyedMutex   // of jobs
+	lease      time.Duration // how long a job may wait for its repository
+	keep       time.Duration // how long jobs that nobody needs any more are kept; 0: for ever
+	since      time.Time     // what was queued before was queued by an earlier server
+	logger     *slog.Logger
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -74,12 +76,48 @@ func (j *janitor) run() {
 		if err := j.expire(j.ctx, time.Now()); err != nil && j.ctx.Err() == nil {
 			j.logger.Error("ending jobs whose repository never came", "err", err)
 		}
+		if err := j.removeSprites(j.ctx, time.Now()); err != nil && j.ctx.Err() == nil {
+			j.logger.Warn("deleting the sprites of jobs", "err", err)
+		}
 		select {
 		case <-tick.C:
 		case <-j.ctx.Done():
 			return
 		}
 	}
+}
+
+// removeSprites deletes the sprites of jobs that are to be deleted, and whose time has come.
+func (j *janitor) removeSprites(ctx context.Context, now time.Time) error {
+	jobs, err := j.jobs.List(ctx, store.JobFilter{SpriteRemoval: true})
+	errs := []error{err}
+	for _, job := range jobs {
+		if now.Before(job.SpriteRemoval.NextAt) {
+			continue
+		}
+		if err := j.removeSprite(ctx, job.ID); err != nil {
+			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (j *janitor) removeSprite(ctx context.Context, id string) error {
+	unlock, err := j.locks.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	ctx, cancel := context.WithTimeout(ctx, undoLimit)
+	defer cancel()
+	job, err := j.jobs.Get(ctx, id)
+	if errors.Is(err, store.ErrNotFound) || err == nil && job.SpriteRemoval == nil {
+		return nil
+	}
+	if err == nil {
+		_, err = j.jobSprites.remove(ctx, job)
+	}
+	return err
 }
 
 // expire ends the jobs whose repository did not come in time, or will not come any more.

@@ -40,9 +40,30 @@ type jobSprites struct {
 	client *cove.Client
 	steps  *steps
 	lease  time.Duration // of a new one
+
+	patience     *patience
+	installation string // of this server: see name
 }
 
-// errLeft says that a sprite could not be taken back. Its job stays queued until then.
+// installationSetting is the setting that tells this server from others. It is made once.
+const installationSetting = "installation"
+
+// name is what the sprite of a job is called that is to be made. At a backend, where other
+// servers may have theirs, the server's installation is a part of it.
+func (js *jobSprites) name(job cove.Job) string {
+	if job.Backend == "" {
+		return spriteName(job.ID)
+	}
+	return "job-" + js.installation + "-" + job.ID
+}
+
+// mark is the label by which the sprite of a job at a backend is known to be that: no other
+// job has it, and no other server's.
+func (js *jobSprites) mark(job cove.Job) string {
+	return "cove-" + js.installation + "-" + job.Execution
+}
+
+// errLeft says that a sprite could not be taken back. Its job stays until then.
 var errLeft = errors.New("its sprite is still there, and will be deleted later")
 
 // furnish makes the job's sprite, or gives the one that is there the job's policy.
@@ -64,7 +85,8 @@ func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobReq
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(asked), undoLimit)
 	defer cancel()
-	if undoErr := js.client.At(job.Backend).Delete(undo, job.Sprite, sprites.DeleteOptions{Force: true}); undoErr != nil {
+	undoErr := js.client.At(job.Backend).Delete(undo, job.Sprite, sprites.DeleteOptions{Force: true})
+	if undoErr != nil && !errors.Is(undoErr, sprites.ErrNotFound) {
 		err = errors.Join(err, fmt.Errorf("%w: %w", errLeft, undoErr))
 	}
 	return err
@@ -121,8 +143,12 @@ func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.Job
 	case job.Backend == "" && job.OwnsSprite:
 		js.steps.complete(ctx, job.ID, cove.StepApplyPolicy, "the sprite was made with it")
 	default:
+		set := func() error { return spriteOf(js.client, job).SetNetworkPolicy(ctx, *req.NetworkPolicy) }
 		err = js.steps.run(ctx, job.ID, cove.StepApplyPolicy, func() error {
-			return spriteOf(js.client, job).SetNetworkPolicy(ctx, *req.NetworkPolicy)
+			if job.Backend == "" {
+				return set()
+			}
+			return js.patience.try(ctx, set)
 		})
 	}
 	return made, err
@@ -158,16 +184,12 @@ func (js *jobSprites) make(ctx context.Context, job cove.Job, req cove.JobReques
 // furnishAt makes the job's sprite at a backend, or finds the one that is there, and
 // notes its id. It reports whether it has made one.
 func (js *jobSprites) furnishAt(ctx context.Context, at *cove.Client, job cove.Job, req cove.JobRequest) (made bool, err error) {
-	info, err := at.Get(ctx, job.Sprite)
-	switch {
-	case job.OwnsSprite && err == nil:
-		return false, fmt.Errorf("sprite %s: %w", job.Sprite, sprites.ErrNameTaken)
-	case job.OwnsSprite && errors.Is(err, sprites.ErrNotFound):
-		info, err = createAt(ctx, at, sprites.CreateRequest{Name: job.Sprite, Labels: []string{label}, Config: req.Config})
+	var info sprites.Info
+	if job.OwnsSprite {
+		info, err = js.createAt(ctx, at, job, req)
 		made = err == nil
-		if _, refused := errors.AsType[*sprites.Error](err); err != nil && !refused {
-			err = fmt.Errorf("%w, if it was made: %w", errLeft, err)
-		}
+	} else {
+		err = js.patience.try(ctx, func() (err error) { info, err = at.Get(ctx, job.Sprite); return err })
 	}
 	if err != nil {
 		return made, err
@@ -175,10 +197,90 @@ func (js *jobSprites) furnishAt(ctx context.Context, at *cove.Client, job cove.J
 	return made, js.jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.SpriteID = info.ID; return nil })
 }
 
+// createAt makes a sprite at a backend. Before each try it looks whether an earlier one has
+// made it, whose answer did not come: that one has the job's mark, and is taken. A sprite
+// of that name without the mark is ErrNameTaken.
+func (js *jobSprites) createAt(ctx context.Context, at *cove.Client, job cove.Job, req cove.JobRequest) (info sprites.Info, err error) {
+	unclear := false // a call may have made it, and did not say so
+	look := func() (there bool, err error) {
+		info, err = at.Get(ctx, job.Sprite)
+		switch {
+		case errors.Is(err, sprites.ErrNotFound):
+			return false, nil
+		case err == nil && !slices.Contains(info.Labels, js.mark(job)):
+			return true, fmt.Errorf("sprite %s: %w", job.Sprite, sprites.ErrNameTaken)
+		}
+		return err == nil, err
+	}
+	err = js.patience.try(ctx, func() error {
+		if there, err := look(); there || err != nil {
+			return err
+		}
+		var err error
+		info, err = at.Create(ctx, sprites.CreateRequest{Name: job.Sprite, Labels: []string{label, js.mark(job)}, Config: req.Config})
+		if errors.Is(err, sprites.ErrNameTaken) { // by an earlier call that took its time, perhaps
+			if there, lookErr := look(); there && lookErr == nil {
+				return nil
+			}
+		}
+		unclear = unclear || err != nil && !errors.Is(err, sprites.ErrLimited) && (passing(err) || ctx.Err() != nil)
+		return err
+	})
+	if err != nil && unclear && !errors.Is(err, sprites.ErrNameTaken) {
+		err = fmt.Errorf("%w, if it was made: %w", errLeft, err)
+	}
+	return info, err
+}
+
+// discard is remove, for a caller who does not wait until the sprite is gone.
+func (js *jobSprites) discard(ctx context.Context, job cove.Job) error {
+	_, err := js.remove(ctx, job)
+	if now, getErr := js.jobs.Get(ctx, job.ID); err == nil || getErr != nil || now.SpriteRemoval == nil {
+		return err
+	}
+	js.steps.logger.Warn("deleting the sprite of a job; it will be tried again", "job", job.ID, "sprite", job.Sprite, "err", err)
+	return nil
+}
+
 // remove deletes the sprite that was made for a job, and reports whether it
 // is gone. Another one that has its name by now is left alone. So is one in which
 // another job works, or has left what nobody has pulled: it is that job's then.
+// That the sprite is to be deleted is noted before. If it fails, it is tried again,
+// by the next server too, until the sprite is known to be gone.
 func (js *jobSprites) remove(ctx context.Context, job cove.Job) (gone bool, err error) {
+	if !job.OwnsSprite {
+		return js.removeNow(ctx, job)
+	}
+	err = js.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
+		if j.SpriteRemoval == nil {
+			j.SpriteRemoval = &cove.SpriteRemoval{Since: time.Now().UTC()}
+		}
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	gone, err = js.removeNow(ctx, job)
+	noteErr := js.jobs.Update(context.WithoutCancel(ctx), job.ID, func(j *cove.Job) error {
+		switch r := j.SpriteRemoval; {
+		case err == nil:
+			j.SpriteRemoval = nil
+		case r != nil:
+			next := *r
+			next.Tries++
+			next.NextAt = time.Now().UTC().Add(min(janitorInterval<<min(r.Tries, 10), longestWait))
+			next.Error, next.Hint = clip(err.Error()), hintOf(err)
+			j.SpriteRemoval = &next
+		}
+		return nil
+	})
+	return gone, errors.Join(err, noteErr)
+}
+
+// longestWait is how long the next try of deleting a sprite is waited for at most.
+const longestWait = time.Hour
+
+func (js *jobSprites) removeNow(ctx context.Context, job cove.Job) (gone bool, err error) {
 	own, err := js.owned(ctx, job)
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, sprites.ErrNotFound) {
 		return true, nil
@@ -207,7 +309,7 @@ func (js *jobSprites) owned(ctx context.Context, job cove.Job) (bool, error) {
 	if job.Backend != "" {
 		info, err := js.client.At(job.Backend).Get(ctx, job.Sprite)
 		// A server may have died between its creation and the note of its id.
-		ours := info.ID == job.SpriteID || job.SpriteID == "" && slices.Contains(info.Labels, label)
+		ours := job.SpriteID != "" && info.ID == job.SpriteID || job.SpriteID == "" && slices.Contains(info.Labels, js.mark(job))
 		return job.OwnsSprite && ours, err
 	}
 	row, err := js.rows.Get(ctx, job.Sprite)
@@ -237,6 +339,9 @@ func (js *jobSprites) inherit(ctx context.Context, from cove.Job, to string) err
 func (js *jobSprites) clear(ctx context.Context, job cove.Job, running bool) error {
 	if gone, err := js.remove(ctx, job); gone || err != nil {
 		return err
+	}
+	if now, err := js.jobs.Get(ctx, job.ID); err != nil || now.OwnsSprite {
+		return err // the one that has its name is another's
 	}
 	sprite := spriteOf(js.client, job)
 	if running && job.Session != "" {

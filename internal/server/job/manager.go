@@ -10,6 +10,7 @@
 //	steps          notes how far the preparation of jobs is
 //	turns          lets as many jobs of a profile work at once as that says
 //	installs       installs agents for jobs to share
+//	patience       tries calls to backends again
 //	preparations   knows which jobs are being prepared
 //	preparer       prepares them: installs the agent, makes the sprite, queues the job
 //	jobSprites     makes, hands on and removes the sprites of jobs
@@ -84,7 +85,11 @@ func (m *Manager) Resume(ctx context.Context) error {
 	}
 	m.DefaultTimeout = cmp.Or(m.DefaultTimeout, time.Hour)
 	m.Lease = cmp.Or(m.Lease, time.Hour)
-	m.build()
+	installation, err := m.Store.Settings.Once(ctx, installationSetting, randomID(4))
+	if err != nil {
+		return fmt.Errorf("take up the jobs: %w", err)
+	}
+	m.build(installation)
 	all, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m.cancel = cancel
 	m.followers.Start(all)
@@ -105,14 +110,14 @@ func (m *Manager) Resume(ctx context.Context) error {
 }
 
 // build makes what the manager consists of. Each part knows those above it only.
-func (m *Manager) build() {
+func (m *Manager) build(installation string) {
 	jobs, client, logger := m.Store.Jobs, m.Client, m.Logger
-	steps := &steps{jobs: jobs, logger: logger}
+	steps, patience := &steps{jobs: jobs, logger: logger}, &patience{}
 	turns := newTurns(m.Store)
 	m.connectors = &connectors{store: m.Store.Connectors, client: client, logger: logger}
 	m.intake = &intake{connectors: m.connectors, secrets: m.Store.Secrets, client: client, namesOnly: m.NamesOnly}
 	m.installs = &installs{store: m.Store, client: client, installer: m.Installer, logger: logger}
-	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, steps: steps, lease: m.Lease}
+	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, steps: steps, patience: patience, lease: m.Lease, installation: installation}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
 	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, turns: turns}
 	m.followers = &followers{
@@ -120,7 +125,7 @@ func (m *Manager) build() {
 		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
 	}
 	m.starter = &starter{
-		jobs: jobs, secrets: m.Store.Secrets, client: client, steps: steps, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
+		jobs: jobs, secrets: m.Store.Secrets, client: client, steps: steps, patience: patience, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
 	}
 	m.preparations = &preparations{locks: &m.locks}
 	m.preparer = &preparer{
@@ -132,7 +137,7 @@ func (m *Manager) build() {
 		turns: turns, locks: &m.locks,
 	}
 	m.janitor = &janitor{
-		jobs: jobs, client: client, installs: m.installs, finisher: m.finisher, preparer: m.preparer, collector: m.collector,
+		jobs: jobs, client: client, installs: m.installs, jobSprites: m.jobSprites, finisher: m.finisher, preparer: m.preparer, collector: m.collector,
 		locks: &m.locks, lease: m.Lease, keep: m.Keep, since: time.Now(), logger: logger,
 	}
 }

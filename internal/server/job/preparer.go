@@ -100,9 +100,12 @@ func (pr *preparer) prepare(ctx context.Context, job cove.Job, req cove.JobReque
 }
 
 func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.JobRequest, w *wanted) error {
-	there, err := pr.jobSprites.owned(ctx, job) // another server had made its sprite
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return err
+	var there bool // another server had made its sprite, with its policy; at a backend that is another call
+	var err error
+	if job.Backend == "" {
+		if there, err = pr.jobSprites.owned(ctx, job); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
 	}
 	if !there {
 		if err := pr.turns.wait(ctx, job, pr.showPlace(ctx, job.ID)); err != nil {
@@ -235,6 +238,13 @@ func (pr *preparer) prepareAgain(ctx context.Context, job cove.Job, req cove.Job
 	var w *wanted
 	if err == nil {
 		w, err = pr.installs.wants(req, agent)
+	}
+	if err == nil && req.Early && job.Backend != "" {
+		if _, askErr := pr.jobSprites.owned(ctx, job); askErr != nil && unheard(askErr) {
+			noteUnknown(ctx, pr.store.Jobs, job.ID, askErr)
+			return askErr // it is taken up again
+		}
+		noteUnknown(ctx, pr.store.Jobs, job.ID, nil)
 	}
 	if err == nil && req.Early {
 		if w != nil { // what the row says is of an installation that is no more

@@ -29,6 +29,7 @@ type starter struct {
 	secrets     *store.Secrets
 	client      *cove.Client
 	steps       *steps
+	patience    *patience
 	connectors  *connectors
 	supervisors *supervisors
 	finisher    *finisher
@@ -46,7 +47,9 @@ func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (c
 	if err := s.bringSupervisor(ctx, job); err != nil {
 		return job, fmt.Errorf("give job %s to its sprite: %w", id, err)
 	}
-	err := s.steps.retried(ctx, id, cove.StepCopySettings, func() error { return s.hand(ctx, job, req) })
+	err := s.steps.retried(ctx, id, cove.StepCopySettings, func() error {
+		return s.patiently(ctx, job, func() error { return s.hand(ctx, job, req) })
+	})
 	if err != nil {
 		return job, fmt.Errorf("give job %s to its sprite: %w", id, err)
 	}
@@ -66,13 +69,17 @@ func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (c
 		return job, err
 	}
 	s.steps.begin(ctx, id, cove.StepStartSupervisor)
-	if err := s.supervisors.launch(ctx, job); err != nil {
+	if err := s.supervisors.launch(ctx, job); job.Backend != "" && err != nil && unheard(err) {
+		// It may run. If it does not, the follower starts it.
+		s.steps.warn(ctx, id, cove.StepStartSupervisor, clip(err.Error()))
+	} else if err != nil {
 		s.steps.fail(ctx, id, cove.StepStartSupervisor, err)
 		outcome := cove.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
 		_, finishErr := s.finisher.finish(ctx, id, cove.JobFailed, outcome, func(j *cove.Job) { j.Error = outcome.Reason })
 		return job, errors.Join(fail.Newf("start_failed", "see the server's log", "job %s: %s", id, outcome.Reason), finishErr)
+	} else {
+		s.steps.complete(ctx, id, cove.StepStartSupervisor, "")
 	}
-	s.steps.complete(ctx, id, cove.StepStartSupervisor, "")
 	s.steps.begin(ctx, id, cove.StepHealthCheck) // its log's first event ends it
 	s.followers.follow(id)
 	return s.jobs.Get(ctx, id)
@@ -86,14 +93,26 @@ func (s *starter) bringSupervisor(ctx context.Context, job cove.Job) error {
 		return nil
 	}
 	sprite := spriteOf(s.client, job)
-	err := s.steps.retried(ctx, job.ID, cove.StepProbeArch, func() error { return probeArch(ctx, sprite, job.Backend) })
+	err := s.steps.retried(ctx, job.ID, cove.StepProbeArch, func() error {
+		return s.patience.try(ctx, func() error { return probeArch(ctx, sprite, job.Backend) })
+	})
 	if err != nil {
 		return err
 	}
 	return s.steps.retried(ctx, job.ID, cove.StepUploadSupervisor, func() error {
-		_, err := guestbin.Bring(ctx, sprite)
-		return err
+		return s.patience.try(ctx, func() error {
+			_, err := guestbin.Bring(ctx, sprite)
+			return err
+		})
 	})
+}
+
+// patiently calls f, and again if the job is at a backend that may do it later.
+func (s *starter) patiently(ctx context.Context, job cove.Job, f func() error) error {
+	if job.Backend == "" {
+		return f()
+	}
+	return s.patience.try(ctx, f)
 }
 
 // machines are what uname calls the architectures that Go has other words for.

@@ -138,7 +138,7 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (cove.Job, error)
 		return job, err
 	}
 	if job.Remove && job.Uncollected == "" {
-		if _, err := m.jobSprites.remove(ctx, job); err != nil {
+		if err := m.jobSprites.discard(ctx, job); err != nil {
 			return job, fmt.Errorf("delete the sprite of job %s, which has been pulled: %w", id, err)
 		}
 	}

@@ -149,6 +149,8 @@ type JobFilter struct {
 	Backend string          // of Sprite
 	States  []cove.JobState // empty: in any
 	Limit   int             // 0: no limit
+
+	SpriteRemoval bool // only those whose sprite is to be deleted
 }
 
 // List returns the jobs that filter selects, the newest first.
@@ -164,6 +166,9 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 		for _, s := range filter.States {
 			args = append(args, s)
 		}
+	}
+	if filter.SpriteRemoval {
+		query += " AND doc->>'$.sprite_removal' IS NOT NULL"
 	}
 	query += " ORDER BY created_at DESC, id"
 	if filter.Limit > 0 {

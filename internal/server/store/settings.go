@@ -18,6 +18,18 @@ func (s *Settings) Get(ctx context.Context, key string) (string, error) {
 	return value, nil
 }
 
+// Once stores a setting that was never set, and returns what it is then.
+func (s *Settings) Once(ctx context.Context, key, value string) (string, error) {
+	err := s.db.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO settings (key, value) VALUES (?, ?) ON CONFLICT (key) DO NOTHING", key, value)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("store setting %s: %w", key, err)
+	}
+	return s.Get(ctx, key)
+}
+
 // Set stores a setting.
 func (s *Settings) Set(ctx context.Context, key, value string) error {
 	err := s.db.update(ctx, func(tx *sql.Tx) error {

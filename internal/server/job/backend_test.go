@@ -1,0 +1,577 @@
+package job
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/fakeprovider"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// site is a service at which servers have jobs.
+type site struct {
+	*fakeprovider.Provider
+	t      *testing.T
+	server *covetest.Server // behind the service
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	far := covetest.Start(t, covetest.Options{})
+	return &site{fakeprovider.Start(t, far.URL, far.Token), t, far}
+}
+
+// office is a server that has jobs at a site.
+type office struct {
+	*Manager
+	server *covetest.Server
+	client *cove.Client
+	dir    string
+	pauses []time.Duration // between calls that are tried again
+}
+
+// open starts a server over a data folder, which may be that of one that was stopped.
+func (s *site) open(dir string) *office {
+	s.t.Helper()
+	o := &office{dir: dir}
+	o.server = covetest.Start(s.t, covetest.Options{Dir: dir, Jobs: func(st *store.Store, client *cove.Client) (server.Jobs, func() error, error) {
+		o.Manager = &Manager{Store: st, Client: client, NamesOnly: func(_ context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) { return p, nil }}
+		return o.Manager, o.Close, o.Resume(s.t.Context())
+	}})
+	o.jobSprites.patience.pause = func(_ context.Context, d time.Duration) error {
+		o.pauses = append(o.pauses, d)
+		return nil
+	}
+	o.client = o.server.Client()
+	if err := o.client.PutBackend(s.t.Context(), "far", cove.BackendRequest{URL: s.URL, Token: s.Token}); err != nil {
+		s.t.Fatal(err)
+	}
+	return o
+}
+
+// sprites are those of the service, as it knows them.
+func (s *site) sprites() (all []sprites.Info) {
+	s.t.Helper()
+	for info, err := range s.server.Client().All(s.t.Context(), "") {
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		all = append(all, info)
+	}
+	return all
+}
+
+func farRequest() cove.JobRequest {
+	req := request()
+	req.Backend = "far"
+	req.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Domain: "example.org", Action: "allow"}}}
+	return req
+}
+
+// TestBackendCreate: C2, C3: what fails in passing is tried again, in bounds; a refusal is
+// not. However the answer is lost, there is one sprite for the job.
+func TestBackendCreate(t *testing.T) {
+	seconds := func(n ...time.Duration) []time.Duration {
+		for i := range n {
+			n[i] *= time.Second
+		}
+		return n
+	}
+	const made = "<nil>"
+	post := `^POST /v1/sprites$`
+	after := func(s string) http.Header { return http.Header{"Retry-After": {s}} }
+	for name, test := range map[string]struct {
+		faults []fakeprovider.Fault
+		want   string // the error's code
+		posts  int
+		pauses []time.Duration
+	}{
+		"all well":                {nil, made, 1, nil},
+		"the answer is lost":      {[]fakeprovider.Fault{{Call: post, Lost: true, Times: 1}}, made, 1, seconds(1)},
+		"the next look fails too": {[]fakeprovider.Fault{{Call: post, Lost: true, Times: 1}, {Call: `^GET /v1/sprites/job-[^/]*$`, After: 1, Times: 2, Status: 503}}, made, 1, seconds(1, 2, 4)},
+		"the answer is cut":       {[]fakeprovider.Fault{{Call: post, CutAnswer: 9, Times: 1}}, made, 1, seconds(1)},
+		"the request is cut":      {[]fakeprovider.Fault{{Call: post, CutRequest: 9, Times: 1}}, made, 2, seconds(1)},
+		"out of order, twice":     {[]fakeprovider.Fault{{Call: post, Status: 500, Times: 2}}, made, 3, seconds(1, 2)},
+		"out of order":            {[]fakeprovider.Fault{{Call: post, Status: 502}}, "prepare_failed", 6, seconds(1, 2, 4, 8, 16)},
+		"too fast":                {[]fakeprovider.Fault{{Call: post, Status: 429, Header: after("7"), Times: 1}}, made, 2, seconds(7)},
+		"too fast, it says only":  {[]fakeprovider.Fault{{Call: post, Status: 429, Body: `{"error":"sprite_creation_rate_limited","retry_after_seconds":9}`, Times: 1}}, made, 2, seconds(9)},
+		"far too fast":            {[]fakeprovider.Fault{{Call: post, Status: 429, Header: after("3600"), Body: `{"error":"rate","message":"m"}`}}, "rate", 1, nil},
+		"too many":                {[]fakeprovider.Fault{{Call: post, Status: 429, Body: `{"error":"concurrent_sprite_limit_exceeded","message":"3 of 3"}`}}, "concurrent_sprite_limit_exceeded", 1, nil},
+		"a bad request":           {[]fakeprovider.Fault{{Call: post, Status: 400, Body: `{"error":"bad","message":"m"}`}}, "bad", 1, nil},
+		"a refused token":         {[]fakeprovider.Fault{{Call: post, Status: 401}}, "backend_refused", 1, nil},
+		"no money":                {[]fakeprovider.Fault{{Call: post, Status: 402, Body: `{"error":"payment","message":"m"}`}}, "payment", 1, nil},
+		"no right":                {[]fakeprovider.Fault{{Call: post, Status: 403, Body: `{"error":"scope","message":"m"}`}}, "scope", 1, nil},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			s := newSite(t)
+			o := s.open(t.TempDir())
+			for _, f := range test.faults {
+				s.Add(f)
+			}
+			job, err := o.client.CreateJob(t.Context(), farRequest())
+			if test.want == "prepare_failed" { // by the answer's own words
+				if err == nil || !strings.Contains(err.Error(), "502") {
+					t.Errorf("got %v", err)
+				}
+			} else if got := code(err); got != test.want {
+				t.Errorf("got %v, want %s", err, test.want)
+			}
+			if posts := len(s.Calls(post)); posts != test.posts || !slices.Equal(o.pauses, test.pauses) {
+				t.Errorf("it was asked %d times, with pauses of %v; want %d, %v", posts, o.pauses, test.posts, test.pauses)
+			}
+			all := s.sprites()
+			if err != nil {
+				if len(all) != 0 {
+					t.Errorf("%d sprites are left", len(all))
+				}
+				return
+			}
+			if len(all) != 1 || all[0].Name != job.Sprite || all[0].ID != job.SpriteID || job.State != cove.JobQueued {
+				t.Errorf("there are %d sprites, and the job is %+v", len(all), job)
+			}
+		})
+	}
+}
+
+// TestBackendRowFirst: C1: the job's row, with the sprite's name, is there before the call
+// that makes the sprite. From the row alone the sprite is found, and deleted.
+func TestBackendRowFirst(t *testing.T) {
+	s := newSite(t)
+	o := s.open(t.TempDir())
+	pace := make(chan struct{})
+	s.Add(fakeprovider.Fault{Call: `^POST /v1/sprites$`, Pace: pace})
+	type answer struct {
+		job cove.Job
+		err error
+	}
+	answered := make(chan answer)
+	go func() {
+		job, err := o.client.CreateJob(t.Context(), farRequest())
+		answered <- answer{job, err}
+	}()
+	for len(s.Calls(`^POST /v1/sprites$`)) == 0 && t.Context().Err() == nil { // it has come, and is not carried out yet
+		runtime.Gosched()
+	}
+	rows, err := o.Store.Jobs.List(t.Context(), store.JobFilter{})
+	if err != nil || len(rows) != 1 || rows[0].SpriteID != "" || !rows[0].OwnsSprite || len(s.sprites()) != 0 {
+		t.Fatalf("before the call there are %+v, %v", rows, err)
+	}
+	close(pace)
+	got := <-answered
+	if got.err != nil || got.job.ID != rows[0].ID || got.job.Sprite != rows[0].Sprite {
+		t.Fatalf("got %+v, %v", got.job, got.err)
+	}
+	// A server that died before it noted the sprite's id.
+	if err := o.Store.Jobs.Update(t.Context(), got.job.ID, func(j *cove.Job) error { j.SpriteID = ""; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	o.server.Stop()
+	o = s.open(o.dir)
+	if err := o.janitor.expire(t.Context(), time.Now().Add(2*o.Lease)); err != nil {
+		t.Fatal(err)
+	}
+	job, err := o.client.Job(t.Context(), got.job.ID)
+	if err != nil || job.State != cove.JobCancelled || job.SpriteRemoval != nil || len(s.sprites()) != 0 {
+		t.Errorf("the job is %+v, %v, and %d sprites are left", job, err, len(s.sprites()))
+	}
+}
+
+// TestBackendInstallations: C5: a server's sprites have its installation in their names and
+// marks, which stays; it takes and deletes no other's, whatever they are called.
+func TestBackendInstallations(t *testing.T) {
+	s := newSite(t)
+	one, two := s.open(t.TempDir()), s.open(t.TempDir())
+	job, err := one.client.CreateJob(t.Context(), farRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	installation := one.jobSprites.installation
+	if other := two.jobSprites.installation; installation == "" || installation == other {
+		t.Errorf("the installations are %q and %q", installation, other)
+	}
+	if all := s.sprites(); len(all) != 1 || all[0].Name != "job-"+installation+"-"+job.ID || !slices.Contains(all[0].Labels, one.jobSprites.mark(job)) {
+		t.Errorf("the sprites are %+v", all)
+	}
+	// The other server believes that this is its own, and has lost the note of its id.
+	claim := job
+	claim.SpriteID, claim.Execution = "", randomID(8)
+	if err := two.Store.Jobs.Create(t.Context(), claim, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := two.jobSprites.createAt(t.Context(), two.Client.At("far"), claim, farRequest()); !errors.Is(err, sprites.ErrNameTaken) || errors.Is(err, errLeft) {
+		t.Errorf("the other server made it: %v", err)
+	}
+	if gone, err := two.jobSprites.remove(t.Context(), claim); gone || err != nil {
+		t.Errorf("the other server removed it: %v, %v", gone, err)
+	}
+	if _, err := two.client.StopJob(t.Context(), job.ID); err != nil {
+		t.Error(err)
+	}
+	if err := two.client.DeleteJob(t.Context(), job.ID, true); err != nil {
+		t.Error(err)
+	}
+	if len(s.sprites()) != 1 || len(s.Calls("^DELETE /v1/sprites/[^/]*$")) != 0 {
+		t.Error("the other server has deleted it")
+	}
+	one.server.Stop()
+	if one = s.open(one.dir); one.jobSprites.installation != installation {
+		t.Errorf("after a restart it is %q", one.jobSprites.installation)
+	}
+	if err := one.client.DeleteJob(t.Context(), job.ID, true); err != nil || len(s.sprites()) != 0 {
+		t.Errorf("its own server left %d sprites, %v", len(s.sprites()), err)
+	}
+}
+
+// TestBackendPolicy: N1, N2: the policy comes right after the sprite. If the service refuses
+// it, the job fails with the service's words, and its sprite is deleted.
+func TestBackendPolicy(t *testing.T) {
+	s := newSite(t)
+	o := s.open(t.TempDir())
+	for _, test := range []struct {
+		status int
+		want   string
+		calls  int
+	}{{422, "bad_rule", 1}, {503, "down", 6}} {
+		s.Add(fakeprovider.Fault{Call: "/policy/network$", Status: test.status, Body: `{"error":"` + test.want + `","message":"rule 1: example.org is not allowed here"}`})
+		before := len(s.Calls("/policy/network$"))
+		_, err := o.client.CreateJob(t.Context(), farRequest())
+		if code(err) != test.want || !strings.Contains(err.Error(), "rule 1: example.org") {
+			t.Errorf("got %v, want %s", err, test.want)
+		}
+		if calls := len(s.Calls("/policy/network$")) - before; calls != test.calls {
+			t.Errorf("%d: it was asked %d times", test.status, calls)
+		}
+		rows, err := o.client.Jobs(t.Context())
+		if err != nil || len(rows) != 0 || len(s.sprites()) != 0 {
+			t.Errorf("%d: %d jobs and %d sprites are left, %v", test.status, len(rows), len(s.sprites()), err)
+		}
+		s.Clear()
+	}
+	if acted := s.Calls(`/(exec|fs|services|checkpoint)`); len(acted) != 0 {
+		t.Errorf("before the policy there was %v", acted)
+	}
+}
+
+// TestBackendRemoval: D3, D6: a sprite that can't be deleted is noted, with why and what to
+// do, also by the next server. It is tried again until the service says that it is gone.
+func TestBackendRemoval(t *testing.T) {
+	s := newSite(t)
+	o := s.open(t.TempDir())
+	ctx := t.Context()
+	job, err := o.client.CreateJob(ctx, farRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetDown(true)
+	job, err = o.client.StopJob(ctx, job.ID)
+	if err != nil || job.State != cove.JobCancelled || job.SpriteRemoval == nil || job.SpriteRemoval.Tries != 1 {
+		t.Fatalf("stopped: %+v, %v", job, err)
+	}
+	look := func(words, hint string) {
+		t.Helper()
+		tries := 0
+		if job.SpriteRemoval != nil {
+			tries = job.SpriteRemoval.Tries
+		}
+		if err := o.janitor.removeSprites(ctx, time.Now()); err != nil { // too early
+			t.Error(err)
+		}
+		err := o.janitor.removeSprites(ctx, time.Now().Add(2*longestWait))
+		if job, _ = o.client.Job(ctx, job.ID); (err == nil) != (words == "") || (job.SpriteRemoval == nil) != (words == "") {
+			t.Fatalf("got %v, and the job is %+v", err, job)
+		}
+		if r := job.SpriteRemoval; r != nil && (!strings.Contains(r.Error, words) || !strings.Contains(r.Hint, hint) || r.Tries != tries+1 || !r.NextAt.After(time.Now())) {
+			t.Errorf("after %d tries it says %+v", tries, r)
+		}
+		if left := len(s.sprites()); left != 1 && words != "" {
+			t.Errorf("%d sprites are left", left)
+		}
+	}
+	look("does not answer", "cove ping --backend far")
+	if err := o.client.DeleteBackend(ctx, "far"); code(err) != "backend_in_use" {
+		t.Errorf("the backend was forgotten: %v", err)
+	}
+	if err := o.client.DeleteJob(ctx, job.ID, true); code(err) != "backend_unreachable" {
+		t.Errorf("the job was forgotten: %v", err)
+	}
+	job, _ = o.client.Job(ctx, job.ID)
+	o.server.Stop()
+	s.SetDown(false)
+	token := s.Token
+	o = s.open(o.dir)
+	s.SetToken("another")
+	look("refused the token", "--token")
+	s.SetToken(token)
+	s.Add(fakeprovider.Fault{Call: "^DELETE ", Status: 500, Body: `{"error":"broken","message":"out of order"}`})
+	look("out of order", "")
+	s.Clear()
+	look("", "")
+	if left := s.sprites(); len(left) != 0 {
+		t.Errorf("%+v is left", left)
+	}
+	if err := o.client.DeleteJob(ctx, job.ID, false); err != nil {
+		t.Error(err)
+	}
+	if err := o.client.DeleteBackend(ctx, "far"); err != nil {
+		t.Error(err)
+	}
+}
+
+// newFarBench is a bench whose jobs are at a service. The test binary is the supervisor that
+// is brought there.
+func newFarBench(t *testing.T) (*bench, *site) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest := filepath.Join(filepath.Dir(exe), "cove-guest")
+	if err := os.Link(exe, guest); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(guest) })
+	b := newBench(t)
+	b.backend = "far"
+	far := covetest.Start(t, covetest.Options{Runtime: b.runtime})
+	return b, &site{fakeprovider.Start(t, far.URL, far.Token), t, far}
+}
+
+// work opens a bench's server.
+func (s *site) work(b *bench) *office {
+	o := s.open(b.dir)
+	b.server, b.manager = o.server, o.Manager
+	return o
+}
+
+// until waits until a job is as it should be.
+func (o *office) until(t *testing.T, id string, is func(cove.Job) bool) cove.Job {
+	t.Helper()
+	limit := time.After(5 * time.Minute)
+	changed, stop := o.Store.Jobs.Watch(id)
+	defer stop()
+	for {
+		job, err := o.Store.Jobs.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is(job) {
+			return job
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatalf("the job stays %+v", job)
+		}
+	}
+}
+
+// TestBackendOutage: R1, S6: whatever a service says, or does not, of a job that is at work:
+// it is unknown then, and nothing else, and goes on when the service answers again. It is
+// lost only when its sprite is known to be gone.
+func TestBackendOutage(t *testing.T) {
+	b, s := newFarBench(t)
+	o := s.work(b)
+	job := b.begin(`echo x >"$said"`)
+	known := func(j cove.Job) bool { return j.Unknown == nil && j.State == cove.JobRunning }
+	because := func(code string) func(cove.Job) bool {
+		return func(j cove.Job) bool {
+			if j.State.Terminal() {
+				t.Fatalf("the job has ended: %+v", j)
+			}
+			return j.Unknown != nil && j.Unknown.Code == code
+		}
+	}
+	o.until(t, job.ID, known)
+
+	s.SetDown(true)
+	o.until(t, job.ID, because("backend_unreachable"))
+	if _, err := b.server.Client().StopJob(t.Context(), job.ID); code(err) != "backend_unreachable" {
+		t.Errorf("stopped: %v", err)
+	}
+	if err := o.Store.Jobs.Update(t.Context(), job.ID, func(j *cove.Job) error { j.Stopping = false; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	b.server.Stop()
+	o = s.work(b)
+	o.until(t, job.ID, because("backend_unreachable"))
+	s.SetDown(false)
+	o.until(t, job.ID, known)
+
+	old := s.Token
+	s.SetToken("another")
+	refused := o.until(t, job.ID, because("backend_refused"))
+	if !strings.Contains(refused.Unknown.Message, "refused the token") || !strings.Contains(refused.Unknown.Hint, "--token") {
+		t.Errorf("of a refused token it says %+v", refused.Unknown)
+	}
+	if err := b.server.Client().PutBackend(t.Context(), "far", cove.BackendRequest{URL: s.URL, Token: "another"}); err != nil {
+		t.Fatal(err)
+	}
+	o.until(t, job.ID, known)
+
+	s.Add(fakeprovider.Fault{Call: `/exec`, Status: 404, Times: 3})
+	s.Add(fakeprovider.Fault{Call: `/exec`, Status: 500, Body: `{"error":"broken"}`})
+	s.Cut()
+	o.until(t, job.ID, because("broken")) // after three times "not found"
+	s.Clear()
+	o.until(t, job.ID, known)
+
+	for _, c := range s.Calls("") { // S4
+		for name, values := range c.Header {
+			if text := fmt.Sprint(values); name != "Authorization" && (strings.Contains(text, old) || strings.Contains(text, s.server.Token)) {
+				t.Errorf("%s has a token in %s", c, name)
+			}
+		}
+		if strings.Contains(c.URI, old) || strings.Contains(string(c.Body), old) {
+			t.Errorf("%s has the token", c)
+		}
+	}
+	if deleted := s.Calls("^DELETE /v1/sprites/[^/]*$"); len(deleted) != 0 {
+		t.Errorf("there was %v", deleted)
+	}
+	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	if job = b.await(job.ID); job.State != cove.JobCancelled || job.Commits != 1 || job.Bundle.Size == 0 || job.Unknown != nil {
+		t.Errorf("got %+v", job)
+	}
+}
+
+// TestBackendPreparedLater: R1, C2, N1: nor does a job fail that a server finds in preparation
+// while its service does not answer. The sprite that an earlier server had made for it is
+// taken, and given its policy.
+func TestBackendPreparedLater(t *testing.T) {
+	s := newSite(t)
+	o := s.open(t.TempDir())
+	s.SetDown(true)
+	req := farRequest()
+	req.Early = true
+	settings, err := json.Marshal(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := newRow(req, made{}, time.Hour)
+	row.State, row.Sprite, row.Upload = cove.JobInstalling, o.jobSprites.name(row), ""
+	if err := o.Store.Jobs.Create(t.Context(), row, settings); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.server.Client().Create(t.Context(), sprites.CreateRequest{Name: row.Sprite, Labels: []string{label, o.jobSprites.mark(row)}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.preparer.takeUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	job := o.until(t, row.ID, func(j cove.Job) bool { return j.Unknown != nil })
+	if job.State != cove.JobInstalling || !strings.Contains(job.Unknown.Hint, "cove ping --backend far") {
+		t.Errorf("the job is %+v", job)
+	}
+	s.SetDown(false)
+	for job.State == cove.JobInstalling && t.Context().Err() == nil {
+		if err := o.preparer.takeUp(t.Context()); err != nil { // as the janitor does, each minute
+			t.Fatal(err)
+		}
+		runtime.Gosched()
+		if job, err = o.client.Job(t.Context(), row.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all := s.sprites(); job.State != cove.JobQueued || job.Unknown != nil || len(all) != 1 || all[0].Name != row.Sprite {
+		t.Errorf("the job is %+v, and the sprites %+v", job, all)
+	}
+	if made, policies := s.Calls(`^POST /v1/sprites$`), s.Calls(`^POST .*/policy/network$`); len(made) != 0 || len(policies) != 1 || job.SpriteID == "" {
+		t.Errorf("it made %d sprites, and set %d policies", len(made), len(policies))
+	}
+}
+
+// TestBackendGone: R1, R4: a job is lost when its sprite is gone, or another one has its name.
+func TestBackendGone(t *testing.T) {
+	b, s := newFarBench(t)
+	s.work(b)
+	job := b.begin(`echo x >"$said"`)
+	far := s.server.Client()
+	if err := far.Delete(t.Context(), job.Sprite, sprites.DeleteOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	s.Cut() // a real one ends what ran in it
+	if job, err := b.server.Client().WaitJob(t.Context(), job.ID); err != nil || job.State != cove.JobLost || !strings.Contains(job.Error, "its sprite was deleted") {
+		t.Errorf("got %+v, %v", job, err)
+	}
+}
+
+// TestBackendPreparation: N1, P11, P12: after the sprite comes its policy; then what it runs on
+// is asked; then the supervisor is brought, which outlives a connection that is cut in its
+// middle, leaves nothing behind, and is not sent again.
+func TestBackendPreparation(t *testing.T) {
+	b, s := newFarBench(t)
+	o := s.work(b)
+	s.Add(fakeprovider.Fault{Call: `^PUT .*cove-guest`, CutRequest: 1 << 20, Times: 1})
+	s.Add(fakeprovider.Fault{Call: `^POST .*/fs/rename`, Lost: true, Times: 1})
+	policy := &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Domain: "example.org", Action: "allow"}}}
+	job := b.beginWith(`echo x >"$said"`, func(req *cove.JobRequest) { req.NetworkPolicy = policy })
+	var order []string
+	for _, c := range s.Calls("") {
+		what := strings.TrimPrefix(c.String(), c.Method+" /v1/sprites/"+job.Sprite)
+		switch {
+		case strings.Contains(c.URI, "uname"):
+			what = "uname"
+		case c.Method == http.MethodPut && strings.Contains(c.URI, "cove-guest"):
+			what = "supervisor"
+		case c.Method == http.MethodPut && strings.Contains(c.URI, "in.bundle"):
+			what = "repository"
+		case c.String() == "POST /v1/sprites":
+			what = "create"
+		case c.Method != http.MethodPost:
+			continue
+		}
+		if !slices.Contains(order, what) {
+			order = append(order, what)
+		}
+	}
+	if got := strings.Join(order, " "); !strings.HasPrefix(got, "create /policy/network repository uname supervisor /fs/rename") {
+		t.Errorf("the order was %s", got)
+	}
+	if sent := len(s.Calls(`^PUT .*cove-guest`)); sent != 2 {
+		t.Errorf("the supervisor was sent %d times", sent)
+	}
+	left, err := os.ReadDir(filepath.Join(b.home, ".local/share/cove/guest"))
+	if err != nil || len(left) != 1 || strings.HasSuffix(left[0].Name(), ".part") {
+		t.Errorf("there is %v, %v", left, err)
+	}
+	if len(o.pauses) != 2 {
+		t.Errorf("it paused %v", o.pauses)
+	}
+	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.await(job.ID)
+
+	// Another architecture is refused before anything is brought.
+	other := "aarch64"
+	if runtime.GOARCH == machines[other] {
+		other = "x86_64"
+	}
+	if err := errors.Join(os.MkdirAll(b.home+"/bin", 0o755), os.WriteFile(b.home+"/bin/uname", []byte("#!/bin/sh\necho "+other+"\n"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	before := len(s.Calls(`^(PUT|GET) .*cove-guest`))
+	if job, err = b.server.Client().CreateJob(t.Context(), farRequest()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = o.starter.begin(t.Context(), job, cove.JobStart{})
+	if code(err) != "wrong_arch" || len(s.Calls(`^(PUT|GET) .*cove-guest`)) != before {
+		t.Errorf("got %v", err)
+	}
+}
