@@ -24,8 +24,8 @@ type Profile struct {
 }
 
 // ProfileSettings are what a profile says. A request for a job that names the profile gets
-// from it what it leaves out itself; the zero value of a field says nothing. What only a
-// token with the verb admin may ask for, a profile may give to every token that begins jobs.
+// from it what it leaves out itself; the zero value of a field says nothing. A
+// profile may give every token that begins jobs what only the verb admin may ask for.
 type ProfileSettings struct {
 	Description string `json:"description,omitempty"`
 
@@ -113,7 +113,7 @@ func (p Profiles) Get(ctx context.Context, name string) (Profile, error) {
 }
 
 // Put stores a profile, in place of one of the same name: if revision is not 0, only of the
-// one that has that revision. What could not become a job is refused.
+// one that has that revision. A profile that could not become a job is refused.
 func (p Profiles) Put(ctx context.Context, name string, revision int64, settings ProfileSettings) (ProfilePut, error) {
 	var put ProfilePut
 	req := sprites.Request{Method: http.MethodPut, Path: profilePath(name), JSON: settings}

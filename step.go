@@ -113,7 +113,7 @@ type StepOutput struct {
 }
 
 // Append adds text, made valid UTF-8 without control characters other than line ends, tabs and
-// escape. Where there is too much, the middle is dropped.
+// escape. If there is too much, the middle is dropped.
 func (o *StepOutput) Append(text string) {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' && !strings.ContainsRune("\n\r\t\x1b", r) {

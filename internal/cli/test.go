@@ -34,7 +34,7 @@ the sprite. The agent is shell, which needs no model, or that of --agent or the 
 agent has no key, its prompt is skipped.
 
 --quick looks at the connection, the token and the list of sprites only, and makes nothing.
-What is made is removed also after Ctrl-C: the server does that by itself, or its next start.
+All that is made is removed also after Ctrl-C: the server does that by itself, or its next start.
 The token of this server needs the verb admin. The exit code is 1 if a step fails.`,
 		Example: `  cove test
   cove test --profile nightly

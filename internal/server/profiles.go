@@ -182,7 +182,7 @@ func (g *profileRoutes) applyTo(ctx context.Context, p cove.Profile, job cove.Jo
 	})
 }
 
-// completed is a request with what its profile says. Where the profile gives what the caller
+// completed is a request with what its profile says. If the profile gives what the caller
 // could not ask for, the caller can't change what confines that.
 func (g *jobRoutes) completed(r *http.Request, req cove.JobRequest) (cove.JobRequest, error) {
 	req.ProfileRevision, req.ProfilePolicy = 0, false

@@ -151,7 +151,7 @@ func dockerWorks(t *testing.T, debian string) {
 	sh(`until curl -sf http://127.0.0.1:8090/; do sleep 0.2; done`, "built\n")
 	sh(`cd app; docker-compose exec -T back sh -c 'echo kept >/kept/file'; docker-compose exec -T front cat /got`, "built\n")
 
-	// What can't be saved is refused, and all goes on.
+	// A sprite that can't be saved is refused, and all goes on.
 	began := h.Sh("paint", "docker inspect -f '{{.State.StartedAt}}' web named hidden")
 	for _, args := range [][]string{{"checkpoint", "create", "-s", "paint"}, {"fork", "paint", "other"}, {"suspend", "paint"}} {
 		out, code := h.Try("", "cove", args...)

@@ -61,7 +61,7 @@ func TestExportWithBase(t *testing.T) {
 	if out, code := h.Try("", "cove", "export", "tools", "--with-base", "-o", at("no")); code == 0 || !strings.Contains(out, "leave --with-base out") {
 		t.Errorf("over the host base: %d, %s", code, out)
 	}
-	// What is in an image is for those who may have it saved.
+	// The files of an image are for those who may have it saved.
 	_, secret := h.Token("writer", "--all", "--verbs", "read,write")
 	less := func(args ...string) (string, int) {
 		return h.Try("", "sh", "-c", "COVE_TOKEN="+secret+" COVE_URL="+h.Client().URL+" "+strings.Join(args, " "))
@@ -117,7 +117,7 @@ func TestExportWithBase(t *testing.T) {
 		t.Errorf("with its image: got %q", got)
 	}
 	h.Run("", "cove", "image", "tag", hash.Hex[:12], "small:here")
-	// Where the image is, nobody needs more than for any other import.
+	// If the image is there, nobody needs more than for any other import.
 	if out, code := less("cove", "import", "again", "<", at("with")); code != 0 {
 		t.Errorf("where the image is: %d, %s", code, out)
 	}

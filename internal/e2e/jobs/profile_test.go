@@ -65,7 +65,7 @@ func TestProfile(t *testing.T) {
 		t.Errorf("no such profile: %d: %s", code, out)
 	}
 
-	// What is wrong is said when it is stored, and nothing is lost.
+	// A mistake is told when it is stored, and nothing is lost.
 	for text, want := range map[string]string{
 		"agent = 'nobody'": "nobody",
 		"max_jobs = -1":    "max_jobs",
@@ -102,7 +102,7 @@ func TestProfile(t *testing.T) {
 	}
 	h.Run("", "rm", "-r", strings.TrimSuffix(kept, "/robot.toml"))
 
-	// Who may begin jobs sees no values, and changes nothing.
+	// A pusher sees no values, and changes nothing.
 	_, secret := h.Token("pusher", "--all", "--verbs", "read,write,exec")
 	asPusher := func(args ...string) (string, int) {
 		return h.Try(repo, "cove", append([]string{"--token", secret}, args...)...)

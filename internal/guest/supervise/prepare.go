@@ -144,7 +144,7 @@ func (p *preparation) configure(ctx context.Context) (stepEnd, error) {
 const maxChanged = 5
 
 // verify makes sure that the agent begins with the commit and the branch that were sent.
-// What the preparation has added to them is told.
+// The preparation may have added to them: that is told.
 func (p *preparation) verify(ctx context.Context) (stepEnd, error) {
 	if p.spec.Earlier != "" {
 		return skipped("the clone is as the earlier job left it"), nil

@@ -66,7 +66,7 @@ func TestImageInArchive(t *testing.T) {
 	}
 }
 
-// What is not as it should be around an image is refused, and bounds count it.
+// Anything that is not as it should be around an image is refused, and bounds count it.
 func TestRefusesHostileImages(t *testing.T) {
 	good := plainOf(t, FormatWithImage, imageHeader(5), "image", tar.Header{Typeflag: tar.TypeDir, Name: "disk/", Mode: 0o755})
 	broken := bytes.Replace(good, []byte("image\x00"), []byte("imago\x00"), 1)

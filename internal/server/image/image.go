@@ -162,7 +162,7 @@ type doc struct {
 	ID     string  `json:"id"` // the digest of the configuration
 }
 
-// New opens the store in a folder. What an earlier process has left half made, or half removed,
+// New opens the store in a folder. The half-made and half-removed of an earlier process
 // is removed in the background: a layer of many files takes minutes.
 func New(o Options) (*Store, error) {
 	if o.Keychain == nil {

@@ -314,8 +314,8 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// TestImportAll: all images of an archive come by their names, one with two names once. What is
-// wrong with one of them is told.
+// TestImportAll: all images of an archive come by their names, one with two names once. A fault
+// of one of them is told.
 func TestImportAll(t *testing.T) {
 	one, two := imageOf(t, layerOf(t, file("a", "1"))), imageOf(t, layerOf(t, file("c", "3")))
 	foreign := configured(t, v1.ConfigFile{OS: "linux", Architecture: "other"}, layerOf(t, file("e", "5")))

@@ -174,8 +174,8 @@ var (
 )
 
 // pushCut says why nobody is at work on a queued job any more, if so: it was queued by an
-// earlier server, or has the turn of others, and nobody uses its sprite. What a backend's
-// sprite is used for can't be told.
+// earlier server, or has the turn of others, and nobody uses its sprite. Of a backend's
+// sprite that can't be told.
 func (j *janitor) pushCut(ctx context.Context, job cove.Job, since, now time.Time) (cut error, err error) {
 	switch {
 	case job.Backend != "":

@@ -15,8 +15,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// steps notes how far the preparation of jobs is, for who looks on. What the supervisor does
-// is in its log (store.Jobs.AppendEvents); the rest is told here. A note that fails does not
+// steps notes how far the preparation of jobs is, for who looks on. The supervisor's are
+// in its log (store.Jobs.AppendEvents); the rest is told here. A note that fails does not
 // end the work.
 type steps struct {
 	jobs   *store.Jobs

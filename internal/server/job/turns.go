@@ -11,8 +11,8 @@ import (
 )
 
 // turns lets as many jobs of a profile work at once as that says. A job in a sprite that is
-// there already does not wait: it goes on with what somebody has begun. Who has its turn, the
-// store knows: a server that ends changes nothing.
+// there already does not wait: it goes on with what somebody has begun. The store
+// knows which have their turn: a server that ends changes nothing.
 type turns struct {
 	jobs     *store.Jobs
 	profiles *store.Profiles
