@@ -205,10 +205,12 @@ func queue(ctx context.Context, tx *sql.Tx, e cove.WebhookEvent) error {
 		return err
 	}
 	for _, hook := range hooks {
-		if told, err := waits(ctx, tx, hook.Name, e); err != nil {
-			return err
-		} else if told {
-			continue
+		if hook.Pending >= MaxPending/2 {
+			if told, err := waits(ctx, tx, hook.Name, e); err != nil {
+				return err
+			} else if told {
+				continue
+			}
 		}
 		if _, err := tx.ExecContext(ctx, "INSERT INTO webhook_deliveries (webhook, event, type, state, body, created_at) VALUES (?, ?, ?, 'pending', ?, ?)", hook.Name, e.ID, e.Type, string(body), micros(e.Time)); err != nil {
 			return err
@@ -229,8 +231,8 @@ func queue(ctx context.Context, tx *sql.Tx, e cove.WebhookEvent) error {
 	return nil
 }
 
-// waits reports whether a job's event of a type that may come often is to be sent already: one
-// job is not to push out those of others.
+// waits reports whether a job's event of a type that may come often is to be sent already: where
+// much waits, one job is not to push out the events of others.
 func waits(ctx context.Context, tx *sql.Tx, hook string, e cove.WebhookEvent) (yes bool, err error) {
 	if e.Job == nil || e.Type != cove.EventJobWaiting && e.Type != cove.EventJobQuestion {
 		return false, nil

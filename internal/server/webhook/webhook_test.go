@@ -305,6 +305,30 @@ func TestBound(t *testing.T) {
 	})
 }
 
+// TestFlood: a job that waits and goes on without an end does not push out what others tell.
+func TestFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{answer: func(string, cove.WebhookEvent) int { return 0 }}
+		w := open(t, t.TempDir(), r)
+		defer w.close()
+		w.hook("one", "*")
+		w.job("aaaaaa")
+		w.job("bbbbbb")
+		for range store.MaxPending + 10 {
+			for _, state := range []cove.JobState{cove.JobWaiting, cove.JobRunning} {
+				w.must(w.Jobs.Update(t.Context(), "bbbbbb", func(j *cove.Job) error { j.State = state; return nil }))
+			}
+		}
+		hook, err := w.Webhooks.Get(t.Context(), "one")
+		w.must(err)
+		list, err := w.Webhooks.Log(t.Context(), "one", 0)
+		w.must(err)
+		if hook.Pending > store.MaxPending/2+10 || slices.ContainsFunc(list, func(d cove.WebhookDelivery) bool { return d.State == cove.DeliveryDropped }) {
+			t.Errorf("%d wait, the last of them %+v", hook.Pending, list[0])
+		}
+	})
+}
+
 // TestSprites: sprites are told of, but not those of the server's own, and without their
 // environment.
 func TestSprites(t *testing.T) {
