@@ -594,6 +594,10 @@ func newCourier(inv *invocation, c *cove.Client) (courier *push.Courier, done fu
 		}
 		shown.say(installText(job))
 	}
+	courier.Away = func(err error) {
+		done()
+		inv.say("cove: the server has gone away (%s); if it is back within %v, the push goes on", printable.Line(err.Error()), courier.Outlast)
+	}
 	courier.Progress = func(p push.Progress) {
 		if p.Stage != stage || shown == nil && !p.End {
 			done()
