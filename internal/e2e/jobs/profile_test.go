@@ -193,6 +193,11 @@ func TestSoakTurns(t *testing.T) {
 		_, wait := h.Background(repo, "cove", "push", "plan.md", "--profile", "few", "--json")
 		pushed = append(pushed, wait)
 	}
+	defer func() {
+		if t.Failed() {
+			t.Log(h.Try("", "cove", "job", "list"))
+		}
+	}()
 	for done := 0; done < jobs; {
 		var working []string
 		e2e.Await(t, "the next jobs at work", func() bool {
