@@ -165,9 +165,9 @@ func TestProfileApply(t *testing.T) {
 // turns in order. A server is killed while jobs are at work, and while the next ones begin:
 // no job is lost or doubled.
 func TestSoakTurns(t *testing.T) {
-	jobs, atOnce, kills := 7, 2, 2
+	jobs, atOnce, kills, pause := 7, 2, 2, "0.1"
 	if e2e.Soak() {
-		jobs, atOnce, kills = 100, 10, 5
+		jobs, atOnce, kills, pause = 100, 10, 5, "1"
 	}
 	kill := func(h *e2e.Host) {
 		h.EndServer(syscall.SIGKILL)
@@ -175,7 +175,7 @@ func TestSoakTurns(t *testing.T) {
 		kills--
 	}
 	h := e2e.NewHost(t)
-	repo := h.Repository("repo", map[string]string{"plan.md": "## One\n```sh\nuntil test -e ~/go; do sleep 0.1; done\n```\n"})
+	repo := h.Repository("repo", map[string]string{"plan.md": "## One\n```sh\nuntil test -e ~/go; do sleep " + pause + "; done\n```\n"})
 	h.Write("p.toml", fmt.Sprintf("agent = 'shell'\nmax_jobs = %d\n", atOnce))
 	h.Serve(nil)
 	h.Run(repo, "cove", "profile", "put", "few", "../p.toml")
