@@ -308,6 +308,11 @@ var jobOps = map[string]op{
 
 	"POST /v1/executors/test": {Summary: "Test a place in which jobs work", Details: "The answer tells of each step when it begins and when it ends; the last line has over. The server removes the sprite of the test, also if the answer is not read to its end. A token in the request is not kept.", Request: cove.ExecutorTest{}, Answer: cove.ExecutorNews{}, AnswerType: openapi.NDJSON},
 
+	"GET /v1/environments":                  {Summary: "List the environments, the newest first", Query: params{q("state", "string[]", "Only those in one of these states; missing: all but gone."), q("profile", "string", "Only those of jobs of this profile."), q("backend", "string", "Only those of this backend; empty: of this server.")}, Answer: cove.EnvironmentList{}},
+	"GET /v1/environments/{environment}":    {Summary: "Describe an environment", Answer: cove.Environment{}},
+	"DELETE /v1/environments/{environment}": {Summary: "Destroy an environment", Details: "One in which a job works, or that has work which nobody has pulled, is refused without force. The state in the answer is gone, or destroying: then the server tries again.", Query: params{force}, Answer: cove.Environment{}},
+	"POST /v1/environments/destroy":         {Summary: "Destroy several environments, or all", Details: "Each for itself, with a result each.", Request: cove.EnvironmentDestroy{}, Answer: cove.EnvironmentDestroyed{}},
+
 	"GET /v1/jobs":             {Summary: "List the jobs, the newest first", Query: params{q("sprite", "string", "Only jobs in this sprite."), q("backend", "string", "The server elsewhere that has the sprite."), q("state", "string[]", "Only jobs in one of these states.")}, Answer: cove.JobList{}},
 	"POST /v1/jobs":            {Summary: "Make a job", Details: "It begins when its bundle is in the sprite and it is started.", Request: cove.JobRequest{}, Status: 201, Answer: cove.Job{}},
 	"POST /v1/jobs/preview":    {Summary: "Tell what a job would be", Details: "Nothing is made.", Request: cove.JobRequest{}, Answer: cove.JobPreview{}},

@@ -52,6 +52,8 @@ type groups struct {
 	jobs        *jobRoutes
 	profiles    *profileRoutes
 	executors   *executorRoutes
+
+	environments *environmentRoutes
 }
 
 // routes is the whole surface.
@@ -171,6 +173,11 @@ func (g *groups) routes() []route {
 		{"POST /v1/profiles/{profile}/apply", admin, g.profiles.apply},
 
 		{"POST /v1/executors/test", admin, g.executors.test},
+
+		{"GET /v1/environments", read, g.environments.list},
+		{"GET /v1/environments/{environment}", read, g.environments.get},
+		{"DELETE /v1/environments/{environment}", write, g.environments.delete},
+		{"POST /v1/environments/destroy", write, g.environments.destroyAll},
 
 		{"GET /v1/jobs", read, g.jobs.list},
 		{"POST /v1/jobs", write, g.jobs.create},
