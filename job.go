@@ -227,7 +227,12 @@ type JobProgress struct {
 	LargeBytes int64            `json:"large_bytes,omitempty"` // as in JobStart
 	Shallow    []string         `json:"shallow,omitempty"`     // as in JobStart
 
-	Session      string `json:"session,omitempty"`       // exec session of the supervisor
+	// Service is the sprite's service that is the supervisor; empty: Session is, an exec session.
+	// Supervisor is what it has said of itself last; nil: nothing yet.
+	Service    string         `json:"service,omitempty"`
+	Session    string         `json:"session,omitempty"`
+	Supervisor *JobSupervisor `json:"supervisor,omitempty"`
+
 	AgentSession string `json:"agent_session,omitempty"` // the agent's own, as it calls it; empty: it has none, or has not said
 	Execution    string `json:"execution_id"`
 	Incarnation  int64  `json:"incarnation"` // of the sandbox that the supervisor was started in
@@ -357,7 +362,9 @@ type JobAnswer struct {
 type JobEvent struct {
 	Seq  int64     `json:"seq"`
 	Time time.Time `json:"time"`
-	Type string    `json:"type"` // state, step, output, event, input, notice, exit, collected, end
+	Type string    `json:"type"` // supervisor, state, step, output, event, input, notice, exit, collected, end
+
+	Supervisor *JobSupervisor `json:"supervisor,omitempty"` // supervisor: it begins, or is back
 
 	State  JobState  `json:"state,omitempty"`  // state
 	Step   *StepTurn `json:"step,omitempty"`   // step
@@ -370,6 +377,28 @@ type JobEvent struct {
 	Result   *JobEnd  `json:"result,omitempty"`    // end
 	Outcome  *Outcome `json:"outcome,omitempty"`   // end, added by the server
 	Usage    *Usage   `json:"usage,omitempty"`     // end, added by the server
+}
+
+// JobProtocol is the version of the log and the commands that a supervisor of this cove has,
+// and OldestJobProtocol the oldest that its server understands.
+const (
+	JobProtocol       = 1
+	OldestJobProtocol = 1
+)
+
+// JobBootVar is the variable by which a supervisor that is a service is told the boot of its
+// sprite in which its job may begin. A copy of the sprite is another boot.
+const JobBootVar = "COVE_JOB_BOOT"
+
+// JobSupervisor is what a supervisor says of itself in the log, each time it starts: first of
+// all, and again if it is back after a crash or a boot.
+type JobSupervisor struct {
+	Version        string `json:"version"`         // of cove-guest
+	Protocol       int    `json:"protocol"`        // JobProtocol
+	OldestProtocol int    `json:"oldest_protocol"` // that it understands
+	Job            string `json:"job"`
+	Execution      string `json:"execution_id"`
+	Boot           string `json:"boot_id,omitempty"` // of the sprite; empty: it does not say
 }
 
 // JobEnd is the supervisor's terminal record: what was collected, and how the
@@ -391,6 +420,7 @@ type JobEnd struct {
 // job's folder. All paths are the sprite's.
 type JobSpec struct {
 	ID           string     `json:"id"`
+	Execution    string     `json:"execution_id"`
 	Bundle       string     `json:"bundle"`            // input bundle with refs/cove/base
 	Earlier      string     `json:"earlier,omitempty"` // instead of Bundle: the folder of the job whose clone, in Workdir, is gone on with
 	BundleSHA256 string     `json:"bundle_sha256"`

@@ -46,7 +46,7 @@ func supervisor(verb string, args []string) int {
 	err := errors.New("no verb " + verb)
 	switch verb {
 	case "run":
-		err = supervise.Run(ctx, args[0])
+		err = supervise.Run(ctx, args[0], os.Getenv(cove.JobBootVar))
 	case "set-up":
 		err = supervise.SetUp(ctx, args[0], os.Stdout)
 	case "finalize":

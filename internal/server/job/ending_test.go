@@ -49,7 +49,7 @@ func guestMain(args []string) int {
 	err := fmt.Errorf("wrong usage: %q", args)
 	switch strings.Join(args[:min(2, len(args))], " ") {
 	case "job run":
-		err = supervise.Run(ctx, args[2])
+		err = supervise.Run(ctx, args[2], os.Getenv(cove.JobBootVar))
 	case "job stop":
 		err = supervise.Stop(args[2])
 	case "job finalize":
@@ -117,7 +117,7 @@ func newBench(t *testing.T) *bench {
 			}
 		}
 		r.URL.RawQuery = q.Encode()
-		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/fs/rename") {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/fs/rename") || r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/services/") {
 			text, err := io.ReadAll(r.Body)
 			if err != nil {
 				t.Error(err)

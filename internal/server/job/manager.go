@@ -119,7 +119,7 @@ func (m *Manager) build(installation string) {
 	m.installs = &installs{store: m.Store, client: client, installer: m.Installer, logger: logger}
 	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, steps: steps, patience: patience, lease: m.Lease, installation: installation}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
-	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, turns: turns}
+	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, supervisors: m.supervisors, turns: turns}
 	m.followers = &followers{
 		jobs: jobs, client: client, supervisors: m.supervisors, finisher: m.finisher, locks: &m.locks, logger: logger,
 		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
