@@ -241,6 +241,7 @@ type JobProgress struct {
 	Held     *sprites.Held `json:"held,omitempty"`     // why it stands still with its sprite; nil: it does not
 	Unknown  *JobUnknown   `json:"unknown,omitempty"`  // why nothing is known of it now; nil: something is
 	Question *JobQuestion  `json:"question,omitempty"` // the agent waits for its answer; nil: it has asked nothing
+	Answered *JobAnswer    `json:"answered,omitempty"` // the last answer that it was given, without its option if only its log tells of it; nil: none
 
 	JobEnding // of a job that has not ended
 
@@ -355,6 +356,10 @@ type QuestionOption struct {
 type JobAnswer struct {
 	Question string `json:"question"` // its ID
 	Option   string `json:"option"`   // its ID
+
+	// Key names the answer. A question is answered once: the same answer again, by its key,
+	// succeeds and does nothing, and any other is already_answered.
+	Key string `json:"key,omitempty"`
 }
 
 // JobEvent is a line of a job's append-only log. Seq grows by one from 1; the
@@ -369,8 +374,11 @@ type JobEvent struct {
 	State  JobState  `json:"state,omitempty"`  // state
 	Step   *StepTurn `json:"step,omitempty"`   // step
 	Stream string    `json:"stream,omitempty"` // output: stdout or stderr; setup: both, of the step that runs
-	Text   string    `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; input: what a person sent; notice: for people
+	Text   string    `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; input: what a person sent; notice: for people; exit: of an agent that failed, the end of its standard error
 	Cut    bool      `json:"cut,omitempty"`    // output: the line was longer than a line may be and goes on in the next event
+
+	Key      string `json:"key,omitempty"`      // input: as in JobMessage
+	Question string `json:"question,omitempty"` // input: the ID of the question that it answers
 
 	ExitCode *int     `json:"exit_code,omitempty"` // exit
 	Reason   string   `json:"reason,omitempty"`    // exit: as JobEnd's
@@ -469,6 +477,10 @@ const Guest = "cove-guest"
 type JobMessage struct {
 	Text  string `json:"text,omitempty"`  // empty: none
 	Close bool   `json:"close,omitempty"` // there will be no more: the agent ends when it has done what it was told
+
+	// Key names the message. One that the agent has is not handed on again: sending it again
+	// succeeds and does nothing. Empty: each is another message.
+	Key string `json:"key,omitempty"`
 }
 
 // JobRetry asks for a job to be done again from its beginning (POST
@@ -524,7 +536,8 @@ type JobGCItem struct {
 type JobInputLine struct {
 	JobMessage
 
-	Line string `json:"line,omitempty"` // the message as the agent reads it, without the line's end
+	Line     string `json:"line,omitempty"`     // the message as the agent reads it, without the line's end
+	Question string `json:"question,omitempty"` // that it answers; empty: it answers none
 }
 
 // JobList answers GET /v1/jobs, newest first.

@@ -49,6 +49,8 @@ func supervisor(verb string, args []string) int {
 		err = supervise.Run(ctx, args[0], os.Getenv(cove.JobBootVar))
 	case "set-up":
 		err = supervise.SetUp(ctx, args[0], os.Stdout)
+	case "agents":
+		err = runAgents(args[0], args[1])
 	case "finalize":
 		err = supervise.Finalize(ctx, args[0], args[1])
 	}

@@ -46,6 +46,7 @@ const (
 	ExitDead = 4 // ErrDead
 	ExitDeaf = 5 // ErrNoInput
 	ExitOpen = 6 // ErrNotSetUp
+	ExitTold = 7 // ErrAnswered
 )
 
 // ExitCode is the exit code that tells a caller outside of the sprite what err is.
@@ -61,6 +62,8 @@ func ExitCode(err error) int {
 		return ExitDeaf
 	case errors.Is(err, ErrNotSetUp):
 		return ExitOpen
+	case errors.Is(err, ErrAnswered):
+		return ExitTold
 	}
 	return ExitErr
 }
@@ -205,7 +208,11 @@ func Run(ctx context.Context, dir, boot string) error {
 			exit.reason, exit.detail = reason, detail
 		}
 	}
-	j.log.add(cove.JobEvent{Type: "exit", ExitCode: &exit.code, Reason: exit.reason})
+	exited := cove.JobEvent{Type: "exit", ExitCode: &exit.code, Reason: exit.reason}
+	if exit.code != 0 {
+		exited.Text = j.log.lastError()
+	}
+	j.log.add(exited)
 	return j.finish(cove.JobEnd{Phase: "done", Reason: exit.reason, Detail: exit.detail, ExitCode: exit.code})
 }
 

@@ -24,6 +24,7 @@ import (
 const (
 	exitDead = 4 // no supervisor is at work, and the log has no end
 	exitDeaf = 5 // the agent takes no messages
+	exitTold = 7 // the question has been answered
 )
 
 // supervisors asks things of the supervisors of jobs, in their sprites, by the commands of
@@ -245,6 +246,8 @@ func (ss *supervisors) deliver(ctx context.Context, job cove.Job, line []byte) e
 			return fail.Newf("job_ended", "see how: cove job show "+id, "job %s has ended", id)
 		case exitDeaf:
 			return fail.Newf("no_input", "see: cove job logs "+id, "the agent of job %s takes no messages now", id)
+		case exitTold:
+			return alreadyAnswered(id)
 		}
 		return fail.Newf("not_delivered", "see: cove job logs "+id, "the agent of job %s did not get the message: %s", id, said.String())
 	}
