@@ -185,6 +185,12 @@ func Run(ctx context.Context, dir, boot string) error {
 	}
 	ctx, guards := startGuards(ctx, &j.spec, j.log)
 	defer guards.close()
+	awake := &hold{
+		guest: guestAt(guestSocket), task: "cove-job-" + j.spec.ID, refresh: holdRefresh, changed: guards.turned,
+		working: func() bool { return !guards.waiting.Load() },
+	}
+	awake.start()
+	defer awake.close()
 	j.log.state(cove.JobPreparing)
 	for _, text := range j.spec.Notices {
 		j.log.notice(text)
