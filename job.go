@@ -70,7 +70,7 @@ type JobSettings struct {
 	Converse    bool `json:"converse,omitempty"` // the agent waits for messages instead of ending
 	Remove      bool `json:"remove,omitempty"`   // delete the sprite once pulled
 
-	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it; lists of jobs leave it out
+	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it
 	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own; in a job without its text
 	MCP        []MCPServer      `json:"mcp,omitempty"`              // the agent gets their tools
 
@@ -271,6 +271,13 @@ type Job struct {
 	RetryOf   string      `json:"retry_of,omitempty"`  // the job that this one does again
 	ResumeOf  string      `json:"resume_of,omitempty"` // the job whose agent goes on in this one
 	CreatedAt time.Time   `json:"created_at"`
+}
+
+// Brief is the job as lists and webhooks have it: without what may be long and tells nothing of how
+// the job is (its agent's definition, rules, tools, variables, settings, and where its history is cut off).
+func (j Job) Brief() Job {
+	j.Definition, j.NetworkPolicy, j.MCP, j.Shallow, j.EnvNames, j.Secrets, j.Settings = nil, nil, nil, nil, nil, nil, nil
+	return j
 }
 
 // JobUnknown says why nothing is known of a job: its backend does not answer, or refuses.

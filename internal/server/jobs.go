@@ -62,7 +62,7 @@ func (g *jobRoutes) job(r *http.Request) (cove.Job, error) {
 func (g *jobRoutes) asked(r *http.Request, id string) (req cove.JobRequest, err error) {
 	settings, err := g.jobs.Settings(r.Context(), id)
 	switch {
-	case errors.Is(err, store.ErrForgotten):
+	case errors.Is(err, store.ErrForgotten), errors.Is(err, store.ErrDamaged):
 		return req, fail.Wrap("not_kept", err, "push again")
 	case err != nil:
 		return req, secretError(err)
@@ -181,8 +181,7 @@ func (g *jobRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	list := cove.JobList{Jobs: []cove.Job{}}
 	for _, job := range all {
 		if principalOf(r).reachesAt(job.Backend, job.Sprite) && len(list.Jobs) < maxJobs {
-			job.Definition = nil // it may be long
-			list.Jobs = append(list.Jobs, job)
+			list.Jobs = append(list.Jobs, job.Brief())
 		}
 	}
 	writeJSON(w, http.StatusOK, list)

@@ -17,7 +17,7 @@ import (
 func settingsOf(ctx context.Context, jobs *store.Jobs, id string) (req cove.JobRequest, err error) {
 	settings, err := jobs.Settings(ctx, id)
 	switch {
-	case errors.Is(err, store.ErrForgotten):
+	case errors.Is(err, store.ErrForgotten), errors.Is(err, store.ErrDamaged):
 		return req, fail.Wrap("not_kept", err, "push again")
 	case errors.Is(err, store.ErrKey):
 		return req, fail.Wrap("bad_key", err, "put the right key back, and restart the server")

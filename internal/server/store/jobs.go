@@ -68,6 +68,9 @@ func (e *NoSecretError) Error() string { return "there is no secret " + e.Name }
 // ErrForgotten says that the settings of a job were sealed with a key that was lost.
 var ErrForgotten = errors.New("its settings were sealed with a key that was lost")
 
+// ErrDamaged says that the settings of a job do not open, with a key that opens others.
+var ErrDamaged = errors.New("its settings were damaged in the store, and do not open with the server's key")
+
 // Create adds a job and a snapshot of its settings, which is JSON of the caller's
 // choice and never changes. It is kept as secrets are. An ID that is taken is ErrExists. If
 // one of the job's secrets is not there, it is a NoSecretError.
@@ -126,7 +129,7 @@ func getJob(ctx context.Context, q querier, id string) (cove.Job, error) {
 }
 
 // Settings returns the snapshot that Create was given. One that was given up with its key
-// is ErrForgotten; one that does not open is ErrKey.
+// is ErrForgotten; one that was damaged is ErrDamaged. If the key is not the right one, it is ErrKey.
 func (j *Jobs) Settings(ctx context.Context, id string) (json.RawMessage, error) {
 	var sealed []byte
 	err := notFound(j.db.read.QueryRowContext(ctx, "SELECT sealed FROM jobs WHERE id = ?", id).Scan(&sealed))
@@ -136,6 +139,9 @@ func (j *Jobs) Settings(ctx context.Context, id string) (json.RawMessage, error)
 	var settings []byte
 	if err == nil {
 		settings, err = j.secrets.unsealed(jobSeal+id, sealed)
+		if errors.Is(err, ErrKey) && j.secrets.damaged(ctx) {
+			err = ErrDamaged
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("settings of job %s: %w", id, err)
