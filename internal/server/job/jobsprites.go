@@ -42,6 +42,7 @@ type jobSprites struct {
 	lease  time.Duration // of a new one
 
 	patience     *patience
+	cleanups     *cleanups
 	installation string // of this server: see name
 }
 
@@ -296,6 +297,11 @@ func (js *jobSprites) removeNow(ctx context.Context, job cove.Job) (gone bool, e
 		if heir.ID != job.ID && (!heir.State.Terminal() || heir.Bundle.Size > 0 && heir.PulledAt == nil) {
 			return false, js.inherit(ctx, job, heir.ID)
 		}
+	}
+	if js.cleanups.run(ctx, job) { // its time may have been all that ctx had
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+		defer cancel()
 	}
 	err = js.client.At(job.Backend).Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true})
 	if err != nil && !errors.Is(err, sprites.ErrNotFound) {

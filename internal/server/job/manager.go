@@ -13,6 +13,7 @@
 //	patience       tries calls to backends again
 //	preparations   knows which jobs are being prepared
 //	preparer       prepares them: installs the agent, makes the sprite, queues the job
+//	cleanups       runs the cleanup scripts of jobs before their sprites are deleted
 //	jobSprites     makes, hands on and removes the sprites of jobs
 //	connectors     grants connectors to jobs
 //	starter        starts a job whose repository is there
@@ -117,7 +118,8 @@ func (m *Manager) build(installation string) {
 	m.connectors = &connectors{store: m.Store.Connectors, client: client, logger: logger}
 	m.intake = &intake{connectors: m.connectors, secrets: m.Store.Secrets, client: client, namesOnly: m.NamesOnly}
 	m.installs = &installs{store: m.Store, client: client, installer: m.Installer, logger: logger}
-	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, steps: steps, patience: patience, lease: m.Lease, installation: installation}
+	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, steps: steps, patience: patience, lease: m.Lease, installation: installation,
+		cleanups: &cleanups{jobs: jobs, secrets: m.Store.Secrets, client: client, logger: logger}}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
 	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, turns: turns}
 	m.followers = &followers{
@@ -138,7 +140,7 @@ func (m *Manager) build(installation string) {
 	}
 	m.janitor = &janitor{
 		jobs: jobs, client: client, installs: m.installs, jobSprites: m.jobSprites, finisher: m.finisher, preparer: m.preparer, collector: m.collector,
-		locks: &m.locks, lease: m.Lease, keep: m.Keep, since: time.Now(), logger: logger,
+		turns: turns, stop: m.Stop, locks: &m.locks, lease: m.Lease, keep: m.Keep, since: time.Now(), logger: logger,
 	}
 }
 

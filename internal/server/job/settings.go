@@ -78,6 +78,11 @@ func keep(ctx context.Context, jobs *store.Jobs, job cove.Job, settings []byte) 
 	if e, ok := errors.AsType[*store.NoSecretError](err); ok {
 		return noSecret(e.Name)
 	}
+	if e, ok := errors.AsType[*store.WaitingError](err); ok {
+		full := fail.Newf("limit", "see them, and end some: cove job list --state installing", "%v, and no more may", e)
+		full.Limit, full.Count = store.MaxWaiting, e.Count
+		return full
+	}
 	if errors.Is(err, store.ErrKey) {
 		return fail.Wrap("bad_key", err, "put the right key back, and restart the server")
 	}

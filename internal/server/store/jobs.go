@@ -65,6 +65,17 @@ type NoSecretError struct{ Name string }
 
 func (e *NoSecretError) Error() string { return "there is no secret " + e.Name }
 
+// MaxWaiting is how many jobs of one token may wait: for their preparation or their repository, for
+// a person, or because they are held.
+const MaxWaiting = 100
+
+// A WaitingError says that a token has as many jobs that wait as it may.
+type WaitingError struct{ Count int }
+
+func (e *WaitingError) Error() string {
+	return fmt.Sprintf("%d jobs of the same token wait already", e.Count)
+}
+
 // ErrForgotten says that the settings of a job were sealed with a key that was lost.
 var ErrForgotten = errors.New("its settings were sealed with a key that was lost")
 
@@ -73,7 +84,8 @@ var ErrDamaged = errors.New("its settings were damaged in the store, and do not 
 
 // Create adds a job and a snapshot of its settings, which is JSON of the caller's
 // choice and never changes. It is kept as secrets are. An ID that is taken is ErrExists. If
-// one of the job's secrets is not there, it is a NoSecretError.
+// one of the job's secrets is not there, it is a NoSecretError. If MaxWaiting jobs of the job's token
+// wait, it is a WaitingError.
 func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessage) error {
 	if job.CreatedAt.IsZero() {
 		job.CreatedAt = now()
@@ -86,6 +98,9 @@ func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessag
 		settings = json.RawMessage("null")
 	}
 	err = j.db.update(ctx, func(tx *sql.Tx) error {
+		if err := mayWait(ctx, tx, job); err != nil {
+			return err
+		}
 		for _, name := range job.Secrets {
 			if there, err := hasSecret(ctx, tx, name); err != nil {
 				return err
@@ -113,6 +128,29 @@ func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessag
 	}
 	j.db.told()
 	return nil
+}
+
+// mayWait is a WaitingError if one more job of a token may not wait.
+func mayWait(ctx context.Context, tx *sql.Tx, job cove.Job) error {
+	if job.By == "" {
+		return nil
+	}
+	var count int
+	err := tx.QueryRowContext(ctx, `SELECT count(*) FROM jobs WHERE doc->>'$.by' = ? AND (state IN ('installing', 'queued', 'waiting')
+		OR state IN ('preparing', 'running') AND doc->>'$.held' IS NOT NULL)`, job.By).Scan(&count)
+	if err == nil && count >= MaxWaiting {
+		err = &WaitingError{count}
+	}
+	return err
+}
+
+// Waiting is how many jobs of a profile wait for their turn.
+func (j *Jobs) Waiting(ctx context.Context, profile string) (n int, err error) {
+	err = j.db.read.QueryRowContext(ctx, "SELECT count(*) FROM jobs WHERE state = 'installing' AND doc->>'$.profile' = ? AND doc->>'$.place' > 0", profile).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("jobs that wait for the profile %s: %w", profile, err)
+	}
+	return n, nil
 }
 
 // Get returns a job; ErrNotFound if there is none.
@@ -253,6 +291,13 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 			return err
 		}
 		job.ID, job.CreatedAt = id, was.CreatedAt
+		switch stands := job.State == cove.JobWaiting || job.Held != nil && !job.State.Terminal(); {
+		case !stands:
+			job.StandsSince = nil
+		case job.StandsSince == nil:
+			t := now()
+			job.StandsSince = &t
+		}
 		if job.State.Terminal() && !was.State.Terminal() {
 			if err := endSteps(ctx, tx, id, job); err != nil {
 				return err
