@@ -70,7 +70,7 @@ type JobSettings struct {
 	Converse    bool `json:"converse,omitempty"` // the agent waits for messages instead of ending
 	Remove      bool `json:"remove,omitempty"`   // delete the sprite once pulled
 
-	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it; lists of jobs leave it out
+	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it
 	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own; in a job without its text
 	MCP        []MCPServer      `json:"mcp,omitempty"`              // the agent gets their tools
 
@@ -113,6 +113,12 @@ type JobRequest struct {
 
 	SetupScript *SetupScript   `json:"setup_script,omitempty"` // nil: there is none
 	Settings    []SettingsFile `json:"settings,omitempty"`     // the person's, for the agent
+
+	// CleanupScript runs in the sprite that was made for the job before that is deleted, if the
+	// job had begun. Nil: there is none. Its time is a minute if it says none. Only a profile gives one.
+	CleanupScript *SetupScript `json:"cleanup_script,omitempty"`
+
+	By string `json:"-"` // the token that asks, by ID; the server says it
 }
 
 // MCPServer is an MCP server outside of the sprite, behind a connector of the server's,
@@ -137,6 +143,9 @@ type JobPreview struct {
 	Guards        Guards                 `json:"guards,omitzero"`
 	TimeoutSec    int64                  `json:"timeout_seconds,omitempty"`
 	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"`
+
+	Installs bool     `json:"installs,omitempty"` // a missing agent is installed in the job's sprite, by the job's network
+	Hosts    []string `json:"hosts,omitempty"`    // that the agent asks its model at, where there are no connectors
 }
 
 // JobConnector is a connector that a job would have for its time.
@@ -247,8 +256,13 @@ type JobProgress struct {
 
 	// Place is which of the jobs it is that wait for their turn among those of the profile,
 	// from 1; 0: it does not wait. TurnAt is when its turn came; nil: it had not to wait, or waits.
-	Place  int        `json:"place,omitempty"`
-	TurnAt *time.Time `json:"turn_at,omitempty"`
+	// PlaceOf is how many wait, as an answer of the server says it.
+	Place   int        `json:"place,omitempty"`
+	PlaceOf int        `json:"place_of,omitempty"`
+	TurnAt  *time.Time `json:"turn_at,omitempty"`
+
+	// StandsSince is since when it waits for a person, or is held. Nil: it does neither.
+	StandsSince *time.Time `json:"stands_since,omitempty"`
 
 	ReadyAt   *time.Time `json:"ready_at,omitempty"` // when its agent was installed and its sprite made; nil: with the row
 	StartedAt *time.Time `json:"started_at,omitempty"`
@@ -268,6 +282,9 @@ type Job struct {
 	OwnsSprite bool   `json:"owns_sprite"`
 
 	SpriteRemoval *SpriteRemoval `json:"sprite_removal,omitempty"` // its sprite is to be deleted, and may be there still; nil: no
+	Cleanup       *JobCleanup    `json:"cleanup,omitempty"`        // what became of its cleanup script; nil: it was not begun
+
+	By string `json:"by,omitempty"` // the token that asked for it, by ID; empty: the server's owner
 
 	Workdir   string      `json:"workdir,omitempty"`   // the clone, in the sprite
 	EnvNames  []string    `json:"env_names,omitempty"` // of the variables that the agent has been given
@@ -279,6 +296,17 @@ type Job struct {
 	CreatedAt time.Time   `json:"created_at"`
 }
 
+// Brief is the job as lists and webhooks have it: without what may be long and tells nothing of how
+// the job is (its agent's definition, rules, tools, variables, settings, and where its history is cut off).
+func (j Job) Brief() Job {
+	j.Definition, j.NetworkPolicy, j.MCP, j.Shallow, j.EnvNames, j.Secrets, j.Settings = nil, nil, nil, nil, nil, nil, nil
+	if j.Cleanup != nil {
+		short := *j.Cleanup
+		short.Output, j.Cleanup = StepOutput{}, &short
+	}
+	return j
+}
+
 // JobUnknown says why nothing is known of a job, or of an environment: its backend does not
 // answer, or refuses. The job may go on there. It changes nothing but that.
 type JobUnknown struct {
@@ -286,6 +314,14 @@ type JobUnknown struct {
 	Message string    `json:"message"`
 	Hint    string    `json:"hint,omitempty"` // what to do
 	Since   time.Time `json:"since"`
+}
+
+// JobCleanup is what became of the cleanup script of a job's profile. It runs once.
+type JobCleanup struct {
+	StartedAt time.Time  `json:"started_at"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"` // nil: it runs, or the server ended meanwhile
+	Error     string     `json:"error,omitempty"`    // why it did not succeed; empty: it did
+	Output    StepOutput `json:"output,omitzero"`    // what it has printed
 }
 
 // SpriteRemoval says that the sprite that was made for a job is to be deleted. The server
@@ -488,6 +524,8 @@ type JobMessage struct {
 type JobRetry struct {
 	Early      bool `json:"early,omitempty"`       // as in JobRequest, and so for one that may wait for its turn; the server starts an installing one by itself
 	SameSprite bool `json:"same_sprite,omitempty"` // in the old job's; otherwise in a new one, if the old job had one made
+
+	By string `json:"-"` // as in JobRequest
 }
 
 // JobResume asks for the agent of a job that has ended to go on with its own session,
@@ -495,6 +533,8 @@ type JobRetry struct {
 type JobResume struct {
 	Message string `json:"message"`          // what the agent is told
 	Sprite  string `json:"sprite,omitempty"` // a fork of the job's sprite; empty: that one
+
+	By string `json:"-"` // as in JobRequest
 }
 
 // JobGC asks for the end of jobs that nobody needs any more, and of the sprites

@@ -19,6 +19,7 @@ type Profile struct {
 	Revision  int64     `json:"revision"` // from 1
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
+	Default   bool      `json:"default,omitempty"` // pushes that name no profile are by this one
 
 	ProfileSettings
 }
@@ -44,6 +45,11 @@ type ProfileSettings struct {
 	Include       []string               `json:"include,omitempty"`
 	SetupScript   *SetupScript           `json:"setup_script,omitempty"` // in place of what the request has: the repository's
 
+	// CleanupScript runs in a sprite that was made for a job of the profile, before that is
+	// deleted. It has the job's variables. Its time is a minute if it says none, and ten at most;
+	// its end, good or bad, is in Job.Cleanup, and does not hold up the deletion.
+	CleanupScript *SetupScript `json:"cleanup_script,omitempty"`
+
 	Env map[string]string `json:"env,omitempty"` // variables of the agent's; those of the request go over them
 
 	// Author is who the commits are by, in place of who begins the job. Nil: that person.
@@ -52,6 +58,10 @@ type ProfileSettings struct {
 	// MaxJobs is how many jobs of the profile are at work at once. More wait for their turn, in
 	// the order in which they came. 0: any number.
 	MaxJobs int `json:"max_jobs,omitempty"`
+
+	// MaxWaitSec is how long a job may wait for a person, or be held, while others wait for their
+	// turn. Then it is stopped, and what it has done is collected. 0: as long as it likes.
+	MaxWaitSec int64 `json:"max_wait_seconds,omitempty"`
 }
 
 // Variables are the variables, as NAME=VALUE, by name.
@@ -132,6 +142,21 @@ func (p Profiles) Delete(ctx context.Context, name string) error {
 		return fmt.Errorf("delete profile %s: %w", name, err)
 	}
 	return nil
+}
+
+// SetDefault makes a profile the one by which jobs are pushed that name none; with an empty name
+// there is no such profile. It is for clients that push: a request for a job without a profile has none.
+func (p Profiles) SetDefault(ctx context.Context, name string) error {
+	req := sprites.Request{Method: http.MethodPut, Path: sprites.Path("v1", "default-profile"), JSON: DefaultProfile{name}}
+	if err := p.Client.Call(ctx, req, nil); err != nil {
+		return fmt.Errorf("default profile %s: %w", name, err)
+	}
+	return nil
+}
+
+// DefaultProfile is the body of PUT /v1/default-profile.
+type DefaultProfile struct {
+	Name string `json:"name"` // empty: none
 }
 
 // Apply gives the jobs that an older revision of a profile has made, and that have not ended,

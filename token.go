@@ -17,12 +17,14 @@ const (
 	VerbAdmin = "admin" // tokens and the server itself
 )
 
-// TokenScope says which sprites a token reaches: all of them, those whose names
-// begin with Prefix, or one. Exactly one of the fields is set.
+// TokenScope says which sprites a token reaches: all of them, those whose names begin with
+// Prefix, one, or those that were made for its own jobs. Exactly one of the fields is set. With
+// Profile, the token begins jobs by that profile alone.
 type TokenScope struct {
-	All    bool   `json:"all,omitempty"`
-	Prefix string `json:"prefix,omitempty"`
-	Sprite string `json:"sprite,omitempty"`
+	All     bool   `json:"all,omitempty"`
+	Prefix  string `json:"prefix,omitempty"`
+	Sprite  string `json:"sprite,omitempty"`
+	Profile string `json:"profile,omitempty"`
 }
 
 // TokenRequest asks a cove server for a new token (POST /v1/tokens).

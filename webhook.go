@@ -61,7 +61,7 @@ type WebhookEvent struct {
 	Type string    `json:"type"`
 	Time time.Time `json:"time"`
 
-	Job    *Job          `json:"job,omitempty"`    // of a job's; without agent_definition, as in lists
+	Job    *Job          `json:"job,omitempty"`    // of a job's; as in lists (Job.Brief)
 	Sprite *sprites.Info `json:"sprite,omitempty"` // of a sprite's; without its environment, and what its sandbox tells
 }
 

@@ -18,13 +18,18 @@ import (
 
 // runDryRun does what of a push is done here, and asks who would have to do the rest
 // whether it would. No server is started for it.
-func runDryRun(ctx context.Context, inv *invocation, opts push.Options) error {
+func runDryRun(ctx context.Context, inv *invocation, opts push.Options, choose choose) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
 	}
 	at, jobs, err := askedServers(ctx, inv, &opts)
 	if err != nil {
 		return err
+	}
+	if jobs != nil {
+		if opts, err = choose(ctx, jobs, opts); err != nil {
+			return err
+		}
 	}
 	backend, ask, where := opts.Backend, localPreview, opts
 	if jobs != nil {

@@ -136,6 +136,9 @@ func pulledText(j cove.Job) string {
 // jobStateText is a job's state for people, with why it stands still.
 func jobStateText(j cove.Job) string {
 	text := string(j.State)
+	if j.State == cove.JobInstalling && j.Place > 0 {
+		text = turnText(j)
+	}
 	if j.Stopping {
 		text = "stopping"
 	}
@@ -237,8 +240,11 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 	if j.Profile != "" {
 		pairs = append(pairs, "profile", fmt.Sprintf("%s, revision %d", printable.Line(j.Profile), j.ProfileRevision))
 	}
-	if j.Installing != nil {
+	if j.Installing != nil && j.Place == 0 {
 		pairs = append(pairs, "installation", fmt.Sprintf("%s, since %s", installText(j), j.Installing.Since.Local().Format(time.RFC3339)))
+	}
+	if c := j.Cleanup; c != nil {
+		pairs = append(pairs, "cleanup", cleanupText(*c))
 	}
 	if o := j.Outcome; o != nil {
 		pairs = append(pairs, "outcome", fmt.Sprintf("%s (exit code %d)", o.Kind, o.ExitCode), "reason", o.Reason)
@@ -280,6 +286,21 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 	fields(w, pairs...)
 }
 
+// cleanupText says what became of a job's cleanup script, with the end of what it has printed.
+func cleanupText(c cove.JobCleanup) string {
+	text := "it runs, since " + c.StartedAt.Local().Format(time.RFC3339)
+	switch {
+	case c.Error != "":
+		text = "failed: " + c.Error
+	case c.EndedAt != nil:
+		text = "done, in " + c.EndedAt.Sub(c.StartedAt).Round(time.Millisecond).String()
+	}
+	if said := lastOf(c.Output.String(), failedLines); said != "" {
+		text += "\n" + said
+	}
+	return text
+}
+
 // refusalsLimit bounds how long is asked what a job's sprite was refused.
 const refusalsLimit = 5 * time.Second
 
@@ -307,7 +328,9 @@ func refusals(ctx context.Context, c *cove.Client, j cove.Job) string {
 	if err == nil && n > 0 {
 		hint := fmt.Sprintf("%s: cove policy log -s %s", countText(n, "refusal"), j.Sprite)
 		if j.OwnsSprite && rule != "" { // the next job has a sprite that is not there yet
-			hint += "; to allow the next job one of them from its start: cove push PLAN --allow " + rule
+			if hint += "; to allow the next job one of them from its start: cove push PLAN --allow " + rule; j.Profile != "" && profilePattern.MatchString(j.Profile) {
+				hint = fmt.Sprintf("%s: cove policy log -s %s; to allow the jobs of the profile one of them, %s, add it to its rules: cove profile edit %s", countText(n, "refusal"), j.Sprite, rule, j.Profile)
+			}
 		}
 		hints = append(hints, hint)
 	}
@@ -360,6 +383,8 @@ func nextStep(j cove.Job) string {
 		return "It asks you something: cove job answer " + j.ID
 	case j.State == cove.JobWaiting:
 		return "It waits for you: cove job send " + j.ID + " TEXT; or end it in good order: cove job send " + j.ID + " --close"
+	case j.State == cove.JobInstalling && j.Place > 0:
+		return "It waits for its turn. End it with: cove job stop " + j.ID
 	case j.State == cove.JobInstalling:
 		return "Its agent is being installed. End it with: cove job stop " + j.ID
 	case j.State == cove.JobQueued:

@@ -93,7 +93,7 @@ func logInstalling(ctx context.Context, inv *invocation, c *cove.Client, job cov
 		inv.say("Job %s has no log yet: %s. Follow it with: cove job logs -f %s", job.ID, installText(job), job.ID)
 		return job, nil
 	}
-	shown := inv.newProgress("installing", 0)
+	shown := inv.newProgress(preparingTitle(job), 0)
 	defer shown.Close()
 	shown.say(installText(job))
 	return c.AwaitInstall(ctx, job.ID, func(job cove.Job) { shown.say(installText(job)) })

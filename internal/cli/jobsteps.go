@@ -56,7 +56,7 @@ first line is a snapshot.`,
 func printSteps(w io.Writer, all cove.JobSteps) {
 	rows := [][]string{{"STEP", "STATE", "TIME", "DETAIL"}}
 	for _, s := range all.Steps {
-		rows = append(rows, []string{printable.Line(string(s.Key)), printable.Line(string(s.State)), stepDuration(s), printable.Line(firstLine(cmp.Or(s.Error, s.Warning, s.Detail)))})
+		rows = append(rows, []string{printable.Line(string(s.Key)), printable.Line(string(s.State)), cmp.Or(stepDuration(s), "-"), printable.Line(firstLine(cmp.Or(s.Error, s.Warning, s.Detail)))})
 	}
 	table(w, rows)
 	for _, s := range all.Steps {
@@ -87,10 +87,10 @@ func firstLine(text string) string {
 	return line
 }
 
-// stepDuration is how long a step took; empty: it has not begun.
+// stepDuration is how long a step took; empty: it has not begun, or was skipped.
 func stepDuration(s cove.Step) string {
 	switch d := s.Duration(); {
-	case s.StartedAt == nil:
+	case s.StartedAt == nil || s.State == cove.StepSkipped:
 		return ""
 	case d < 10*time.Second:
 		return d.Round(10 * time.Millisecond).String()

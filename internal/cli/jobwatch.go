@@ -48,6 +48,7 @@ func waitingText(job cove.Job, err error, now time.Time) string {
 		text += ", began " + ago(*job.StartedAt, now)
 	}
 	switch {
+	case job.Place > 0: // the state says it
 	case job.Installing != nil:
 		text += "; " + installText(job)
 	case job.Held != nil:

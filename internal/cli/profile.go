@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -29,8 +31,8 @@ func newProfileCommand(inv *invocation) *cobra.Command {
 		Use:   "profile",
 		Short: "Keep settings of jobs on the server, for all who push",
 		Long: `A profile is a named set of settings for jobs: the agent and its model, the image, what the
-network lets through, variables, a setup script, limits, and how many of its jobs work at
-once. cove push --profile NAME takes from it what its own flags do not say. An administrator
+network lets through, variables, a setup script and one that cleans up, limits, and how many of
+its jobs work at once. cove push --profile NAME takes from it what its own flags do not say. An administrator
 keeps profiles; who pushes needs no more than the right to begin jobs, and gets from a profile
 also what else would need the verb admin. Each change is a new revision; a job keeps the one
 that it was made with.
@@ -57,6 +59,11 @@ A profile is written as TOML (cove profile show prints it so):
   name = "setup"
   text = "make deps"
 
+  [cleanup_script]
+  name = "cleanup"
+  text = "make logout"
+  timeout_seconds = 30
+
   [author]
   name = "Robot"
   email = "robot@example.org"`,
@@ -67,7 +74,7 @@ A profile is written as TOML (cove profile show prints it so):
 		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newProfileListCommand(inv), newProfileShowCommand(inv), newProfilePutCommand(inv), newProfileEditCommand(inv), newProfileApplyCommand(inv),
+	cmd.AddCommand(newProfileListCommand(inv), newProfileShowCommand(inv), newProfilePutCommand(inv), newProfileEditCommand(inv), newProfileApplyCommand(inv), newProfileDefaultCommand(inv),
 		asksFirst(inv, newProfileRmCommand(inv), eachLost("the profile %s; its jobs go on")))
 	return cmd
 }
@@ -111,7 +118,11 @@ func newProfileListCommand(inv *invocation) *cobra.Command {
 					if p.MaxJobs > 0 {
 						most = fmt.Sprint(p.MaxJobs)
 					}
-					rows = append(rows, []string{p.Name, fmt.Sprint(p.Revision), printable.Line(p.Agent), most, ago(p.UpdatedAt, now), printable.Line(p.Description)})
+					name := p.Name
+					if p.Default {
+						name += " (default)"
+					}
+					rows = append(rows, []string{name, fmt.Sprint(p.Revision), printable.Line(p.Agent), most, ago(p.UpdatedAt, now), printable.Line(p.Description)})
 				}
 				table(w, rows)
 			})
@@ -149,8 +160,9 @@ func newProfilePutCommand(inv *invocation) *cobra.Command {
 		Use:   "put NAME FILE",
 		Short: "Store a profile that a file describes",
 		Long: `Stores a profile, in place of one of the same name. FILE is TOML (see cove profile --help), or
-- for standard input. It is checked by what a job of it would be; a key that is missing is
-a warning only.`,
+- for standard input. An agent that you have added (cove agent add) goes along with its
+definition. The profile is checked by what a job of it would be; a key that is missing, an image
+that is not there, and rules that block what the agent needs are warnings only.`,
 		Example: `  cove profile put nightly nightly.toml
   cove profile show nightly | sed 's/max_jobs = 10/max_jobs = 20/' | cove profile put nightly -`,
 		Args:              exactArgs("the profile's name", "its file"),
@@ -165,12 +177,86 @@ a warning only.`,
 		if err != nil {
 			return err
 		}
+		if err := bringDefinition(ctx, inv, cmd, &settings); err != nil {
+			return err
+		}
 		put, err := calls.Put(ctx, args[0], 0, settings)
 		if err != nil {
 			return err
 		}
 		return showPut(inv, put)
 	})
+	return cmd
+}
+
+// bringDefinition adds the definition of an agent that the server does not know, if there is one here.
+func bringDefinition(ctx context.Context, inv *invocation, cmd *cobra.Command, settings *cove.ProfileSettings) error {
+	if settings.Agent == "" || settings.Definition != nil || slices.Contains(agents.Names(), settings.Agent) {
+		return nil
+	}
+	places, err := findPlaces(ctx)
+	if err != nil {
+		return err
+	}
+	agent, err := findAgent(cmd, places, settings.Agent)
+	if err != nil {
+		return err
+	}
+	if settings.Definition = definitionOf(agent); settings.Definition != nil {
+		inv.say("The definition of the agent %s goes along, as it is now.", settings.Agent)
+	}
+	return nil
+}
+
+func newProfileDefaultCommand(inv *invocation) *cobra.Command {
+	var none bool
+	cmd := &cobra.Command{
+		Use:   "default NAME | default --none",
+		Short: "Say which profile pushes are by that name none",
+		Long: `Says by which profile cove push and cove run are that name none and make a sprite. The setting
+profile of who pushes goes before that; --profile '' pushes by none.`,
+		Example: `  cove profile default nightly
+  cove profile default --none`,
+		ValidArgsFunction: completeProfile(inv),
+	}
+	cmd.Flags().BoolVar(&none, "none", false, "by none")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if none && len(args) > 0 {
+			return usagef(cmd, "a profile or --none, not both")
+		}
+		if none {
+			return nil
+		}
+		return exactArgs("the profile's name")(cmd, args)
+	}
+	set := func(ctx context.Context, calls cove.Profiles, args []string) error {
+		name := ""
+		if len(args) > 0 {
+			name = args[0]
+		}
+		if err := calls.SetDefault(ctx, name); err != nil {
+			return err
+		}
+		return inv.show(cove.DefaultProfile{Name: name}, func(io.Writer) {
+			if name == "" {
+				inv.say("Pushes that name no profile are by none.")
+				return
+			}
+			inv.say("Pushes that name no profile are by %s.", name)
+		})
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return profileVerb(inv, cmd, set)(cmd, args)
+		}
+		return verb(func(ctx context.Context, args []string) error {
+			c, err := inv.server.client(ctx)
+			if err != nil {
+				return err
+			}
+			return set(ctx, cove.Profiles{Client: c}, args)
+		})(cmd, args)
+	}
 	return cmd
 }
 

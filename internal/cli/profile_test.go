@@ -3,6 +3,7 @@ package cli
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -62,5 +63,58 @@ func TestProfileExample(t *testing.T) {
 	got, err := parseProfile("help", []byte(text))
 	if err != nil || got.MaxJobs != 10 || got.SetupScript == nil || got.NetworkPolicy == nil || len(got.NetworkPolicy.Rules) != 2 {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// TestTurnText: a job that waits for its turn is not said to be installing.
+func TestTurnText(t *testing.T) {
+	for n, want := range map[int]string{1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st", 102: "102nd", 111: "111th"} {
+		if got := ordinal(n); got != want {
+			t.Errorf("%d: got %s", n, got)
+		}
+	}
+	job := cove.Job{ID: "abcdef", State: cove.JobInstalling, JobSettings: cove.JobSettings{Profile: "nightly"}, JobProgress: cove.JobProgress{Place: 3, PlaceOf: 7, Installing: &cove.InstallProgress{Agent: "claude"}}}
+	want := "waiting for its turn (3rd of 7 at profile nightly)"
+	var shown strings.Builder
+	printJob(&shown, job, time.Now())
+	printJobs(&shown, []cove.Job{job}, time.Now())
+	if got := installText(job); got != want || strings.Contains(shown.String(), "install") || strings.Count(shown.String(), want) != 2 {
+		t.Errorf("got %q, and\n%s", got, shown.String())
+	}
+	if text := waitingText(job, nil, time.Now()) + nextStep(job) + preparingTitle(job); strings.Contains(text, "install") {
+		t.Errorf("got %q", text)
+	}
+	job.Place = 0
+	if got := jobStateText(job); got != "installing" {
+		t.Errorf("with its turn: %q", got)
+	}
+}
+
+// TestSkippedStep: a step that was skipped took no time, whenever it had begun.
+func TestSkippedStep(t *testing.T) {
+	at := time.Unix(1, 0)
+	var shown strings.Builder
+	printSteps(&shown, cove.JobSteps{Steps: []cove.Step{
+		{Key: cove.StepClone, State: cove.StepSkipped, StartedAt: &at, EndedAt: &at, Detail: "why"}, {Key: cove.StepVerifyCommit, State: cove.StepPending},
+		{Key: cove.StepSetupScript, State: cove.StepCompleted, StartedAt: &at, EndedAt: &at},
+	}})
+	for _, line := range strings.Split(shown.String(), "\n") {
+		if f := strings.Fields(line); len(f) > 2 && (f[1] == "skipped" || f[1] == "pending") && f[2] != "-" || len(f) > 2 && f[1] == "completed" && f[2] != "0s" {
+			t.Errorf("got %q", line)
+		}
+	}
+}
+
+// TestCleanupText: what became of a cleanup script, and the end of what it has printed.
+func TestCleanupText(t *testing.T) {
+	at := time.Unix(1, 0)
+	c := cove.JobCleanup{StartedAt: at, EndedAt: &at, Error: "it ended with exit code 3"}
+	c.Output.Append("one\ntwo\n")
+	if got := cleanupText(c); got != "failed: it ended with exit code 3\none\ntwo" {
+		t.Errorf("got %q", got)
+	}
+	c.Error = ""
+	if got := cleanupText(c); !strings.HasPrefix(got, "done, in 0s") {
+		t.Errorf("got %q", got)
 	}
 }

@@ -65,7 +65,7 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	o.guards.register(cmd)
 	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
 	f.StringArrayVar(&o.mcp, "mcp", nil, "give the agent cove tools of an MCP server outside, `host:NAME=TOOL,TOOL`: NAME is its connector, * all its tools (repeatable)")
-	f.StringVar(&o.profile, "profile", "", "take what the other flags do not say from this profile of the server's (see cove profile)")
+	f.StringVar(&o.profile, "profile", "", "take what the other flags do not say from this profile of the server's; empty: from none, not the default one either (see cove profile)")
 	must(cmd.RegisterFlagCompletionFunc("profile", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return profileNames(inv, cmd, prefix)
 	}))
@@ -88,7 +88,7 @@ func (o *pushOptions) settle(ctx context.Context, inv *invocation, cmd *cobra.Co
 	}
 	name, keys := inv.global.sprite, []config.Key{config.Agent, config.Model, config.Role, config.AgentCommand, config.Permissions, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
 	if name == "" {
-		name, keys = config.JobEnv, append(keys, machineKeys...)
+		name, keys = config.JobEnv, append(append(keys, config.Profile), machineKeys...)
 	}
 	if err := setDefaults(inv, cmd, s, keys...); err != nil {
 		return err
@@ -219,7 +219,7 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 	if !profilePattern.MatchString(o.profile) {
 		return opts, usagef(cmd, "--profile %q can't be the name of a profile: it has lower-case letters, digits and hyphens", o.profile)
 	}
-	opts.Profile, opts.Remotes = o.profile, false
+	opts.Profile, opts.Remotes, opts.NetworkPolicy = o.profile, false, nil
 	if opts.Sprite != "" {
 		inv.say("The sprite %s keeps its own image, folders and network rules: those of the profile are for new sprites.", opts.Sprite)
 	}
@@ -230,7 +230,7 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 		opts.Agent, opts.Definition, opts.Settings = "", nil, nil
 		for _, name := range []string{"agent-command", "permissions", "model", "agent-settings"} {
 			if given(name) {
-				return opts, usagef(cmd, "--%s goes with --agent; the profile has an agent of its own", name)
+				return opts, usagef(cmd, "--%s goes with --agent; the profile %s has an agent of its own (to push by no profile: --profile '')", name, o.profile)
 			}
 		}
 		opts.AgentCommand, opts.Permissions, opts.Model = "", "", ""
@@ -239,7 +239,7 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 		opts.TimeoutSec = 0
 	}
 	if given("setup") {
-		return opts, usagef(cmd, "--setup or --profile, not both: a profile may have a script of its own")
+		return opts, usagef(cmd, "--setup or --profile, not both: the profile %s may have a script of its own (to push by no profile: --profile '')", o.profile)
 	}
 	opts.Config = machineGiven(cmd, opts.Config)
 	if !given("include") {
@@ -254,9 +254,31 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 		p := addRules(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}, allow)
 		opts.NetworkPolicy = &p
 	case len(o.allow) > 0:
-		return opts, usagef(cmd, "--allow adds to the rules of --network; the profile has rules of its own")
+		return opts, usagef(cmd, "--allow adds to the rules of --network; the profile %[1]s has rules of its own: cove profile edit %[1]s (to push by no profile: --profile '')", o.profile)
 	}
 	return opts, nil
+}
+
+// choose takes the server's default profile for a push into a new sprite that names none.
+type choose func(ctx context.Context, c *cove.Client, opts push.Options) (push.Options, error)
+
+func (o *pushOptions) choose(inv *invocation, cmd *cobra.Command) choose {
+	return func(ctx context.Context, c *cove.Client, opts push.Options) (push.Options, error) {
+		if o.profile != "" || opts.Sprite != "" || cmd.Flags().Changed("profile") {
+			return opts, nil
+		}
+		all, err := cove.Profiles{Client: c}.List(ctx)
+		if errors.Is(err, sprites.ErrNotFound) { // the server knows of none
+			return opts, nil
+		}
+		i := slices.IndexFunc(all, func(p cove.Profile) bool { return p.Default && profilePattern.MatchString(p.Name) })
+		if err != nil || i < 0 {
+			return opts, err
+		}
+		o.profile = all[i].Name
+		inv.say("By the server's default profile, %s. To push by none: --profile ''", o.profile)
+		return o.ofProfile(inv, cmd, opts)
+	}
 }
 
 // machineGiven is the machine that flags ask for; nil: they ask for nothing.
@@ -399,16 +421,16 @@ private address, which no preset allows.`,
 			return err
 		}
 		if o.dryRun {
-			return runDryRun(ctx, inv, opts)
+			return runDryRun(ctx, inv, opts, o.choose(inv, cmd))
 		}
 		run, err := o.autoPull(ctx, inv, cmd)
 		if err != nil {
 			return err
 		}
 		if run.pull {
-			return runJob(ctx, inv, opts, run)
+			return runJob(ctx, inv, opts, o.choose(inv, cmd), run)
 		}
-		return runPush(ctx, inv, opts)
+		return runPush(ctx, inv, opts, o.choose(inv, cmd))
 	})
 	o.register(inv, cmd)
 	cmd.Flags().Bool("auto-pull", false, "wait for the end of the work, and pull")
@@ -440,11 +462,14 @@ func (o *pushOptions) autoPull(ctx context.Context, inv *invocation, cmd *cobra.
 	return run, err
 }
 
-func runPush(ctx context.Context, inv *invocation, opts push.Options) error {
+func runPush(ctx context.Context, inv *invocation, opts push.Options, choose choose) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err // before a server is started for it
 	}
 	c, backend, err := inv.server.newJobs(ctx)
+	if err == nil {
+		opts, err = choose(ctx, c, opts)
+	}
 	if err != nil {
 		return err
 	}
@@ -554,16 +579,46 @@ func sayLeft(ctx context.Context, inv *invocation, c *cove.Client, id string) {
 	inv.say("Job %s may still be there. Forget it: cove job rm --force %s", id, id)
 }
 
+// turnText says which of those it is that wait for their turn. The job has a place.
+func turnText(job cove.Job) string {
+	return fmt.Sprintf("waiting for its turn (%s of %d at profile %s)", ordinal(job.Place), max(job.PlaceOf, job.Place), printable.Line(job.Profile))
+}
+
+// ordinal is 1st, 2nd, 3rd, 4th …
+func ordinal(n int) string {
+	ending := "th"
+	if tens := n / 10 % 10; tens != 1 {
+		switch n % 10 {
+		case 1:
+			ending = "st"
+		case 2:
+			ending = "nd"
+		case 3:
+			ending = "rd"
+		}
+	}
+	return fmt.Sprint(n) + ending
+}
+
+// preparingTitle is what an installing job's progress is called.
+func preparingTitle(job cove.Job) string {
+	if job.Place > 0 {
+		return "waiting"
+	}
+	return "installing"
+}
+
 // installText says how far the installation for a job is.
 func installText(job cove.Job) string {
 	p := job.Installing
+	if job.Place > 0 {
+		return turnText(job)
+	}
 	if p == nil {
 		return "installing"
 	}
 	text := "preparing " + p.Agent
 	switch {
-	case job.Place > 0:
-		return fmt.Sprintf("waiting for its turn among the jobs of the profile %s, place %d", job.Profile, job.Place)
 	case job.Install != nil:
 		text = "making the sprite"
 	case p.Commands > 0:
@@ -579,7 +634,7 @@ func installText(job cove.Job) string {
 func newCourier(inv *invocation, c *cove.Client) (courier *push.Courier, done func()) {
 	courier = push.New(c)
 	var shown *progress
-	stage := ""
+	stage, told := "", ""
 	done = func() {
 		if shown != nil {
 			shown.Close()
@@ -587,11 +642,15 @@ func newCourier(inv *invocation, c *cove.Client) (courier *push.Courier, done fu
 		}
 	}
 	courier.Installing = func(job cove.Job) {
-		if stage != job.ID {
+		if told != job.ID {
+			told = job.ID
 			done()
-			stage = job.ID
 			sayInstalling(inv, job)
-			shown = inv.newProgress("installing", 0)
+		}
+		if title := job.ID + " " + preparingTitle(job); stage != title {
+			done()
+			stage = title
+			shown = inv.newProgress(preparingTitle(job), 0)
 		}
 		shown.say(installText(job))
 	}

@@ -57,11 +57,11 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 			}
 		}
 		if o.dryRun {
-			return runDryRun(ctx, inv, opts)
+			return runDryRun(ctx, inv, opts, o.choose(inv, cmd))
 		}
-		o := runOptions{log: !inv.global.json && !inv.global.quiet, pull: autoPull}
-		o.with = push.PullOptions{Into: push.Into(into), AcceptRisky: accept}
-		return runJob(ctx, inv, opts, o)
+		run := runOptions{log: !inv.global.json && !inv.global.quiet, pull: autoPull}
+		run.with = push.PullOptions{Into: push.Into(into), AcceptRisky: accept}
+		return runJob(ctx, inv, opts, o.choose(inv, cmd), run)
 	})
 	o.register(inv, cmd)
 	f := cmd.Flags()
@@ -113,11 +113,14 @@ type runOptions struct {
 }
 
 // runJob pushes, follows, and pulls if it is to.
-func runJob(ctx context.Context, inv *invocation, opts push.Options, o runOptions) error {
+func runJob(ctx context.Context, inv *invocation, opts push.Options, choose choose, o runOptions) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
 	}
 	c, backend, err := inv.server.newJobs(ctx)
+	if err == nil {
+		opts, err = choose(ctx, c, opts)
+	}
 	if err != nil {
 		return err
 	}

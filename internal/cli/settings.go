@@ -23,7 +23,7 @@ import (
 
 // flagOf names the flag that a setting is the default of.
 var flagOf = map[config.Key]string{
-	config.Agent: "agent", config.Model: "model", config.Role: "role", config.AgentCommand: "agent-command", config.Permissions: "permissions", config.Network: "network", config.Dirty: "dirty", config.Timeout: "timeout", config.Image: "image", config.Memory: "memory", config.CPUs: "cpus", config.Disk: "disk",
+	config.Agent: "agent", config.Profile: "profile", config.Model: "model", config.Role: "role", config.AgentCommand: "agent-command", config.Permissions: "permissions", config.Network: "network", config.Dirty: "dirty", config.Timeout: "timeout", config.Image: "image", config.Memory: "memory", config.CPUs: "cpus", config.Disk: "disk",
 	config.Include: "include", config.SetupScript: "setup", config.SetupTimeout: "setup-timeout", config.PullAuto: "pull", config.PullInto: "into",
 	config.PullRisky: "accept-risky", config.PushAutoPull: "auto-pull",
 }

@@ -36,6 +36,7 @@ for some time. The server keeps a hash of it and nothing else.`,
 type tokenOptions struct {
 	all     bool
 	prefix  string
+	profile string
 	verbs   []string
 	expires time.Duration
 }
@@ -46,13 +47,15 @@ func newTokenCreateCommand(inv *invocation) *cobra.Command {
 		Use:   "create NAME",
 		Short: "Make a token",
 		Long: `Makes a token and prints it. It is shown this once only. Say which sprites it reaches: --all,
-those of a --prefix, or one by -s. Its verbs do not include each other: read looks at
+those of a --prefix, one by -s, or with --profile those of its own jobs: it may push by that
+profile, and follow and pull what it has pushed, and nothing else. Its verbs do not include each other: read looks at
 sprites, files and jobs, write changes them, exec runs commands and opens connections,
 admin is for tokens, images (all of cove image but list and info), the server itself, and rules
 that open its own network.`,
 		Example: `  cove token create laptop --all
   cove token create ci --prefix ci- --verbs read,write,exec --expires 24h
-  cove token create viewer -s paint --verbs read`,
+  cove token create viewer -s paint --verbs read
+  cove token create robot --profile nightly`,
 		Args: exactArgs("a name for it"),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
@@ -82,6 +85,10 @@ that open its own network.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.all, "all", false, "for all sprites")
 	f.StringVar(&o.prefix, "prefix", "", "for the sprites whose names begin so")
+	f.StringVar(&o.profile, "profile", "", "for pushes by this profile, and for their jobs and sprites")
+	must(cmd.RegisterFlagCompletionFunc("profile", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return profileNames(inv, cmd, prefix)
+	}))
 	f.StringSliceVar(&o.verbs, "verbs", []string{cove.VerbRead, cove.VerbWrite, cove.VerbExec}, "what it is good for: "+strings.Join(tokenVerbs, ", "))
 	f.DurationVar(&o.expires, "expires", 0, "ends after so long (default: never)")
 	return cmd
@@ -89,7 +96,7 @@ that open its own network.`,
 
 func (o *tokenOptions) request(cmd *cobra.Command, name, sprite string) (cove.TokenRequest, error) {
 	scopes := 0
-	for _, given := range []bool{o.all, o.prefix != "", sprite != ""} {
+	for _, given := range []bool{o.all, o.prefix != "", sprite != "", o.profile != ""} {
 		if given {
 			scopes++
 		}
@@ -98,7 +105,7 @@ func (o *tokenOptions) request(cmd *cobra.Command, name, sprite string) (cove.To
 	case strings.TrimSpace(name) == "":
 		return cove.TokenRequest{}, usagef(cmd, "the token needs a name")
 	case scopes != 1:
-		return cove.TokenRequest{}, usagef(cmd, "say which sprites it is for, by one of --all, --prefix and -s")
+		return cove.TokenRequest{}, usagef(cmd, "say which sprites it is for, by one of --all, --prefix, -s and --profile")
 	case o.expires < 0 || o.expires > 0 && o.expires < time.Second:
 		return cove.TokenRequest{}, usagef(cmd, "--expires %v: a second at least", o.expires)
 	case len(o.verbs) == 0:
@@ -109,6 +116,9 @@ func (o *tokenOptions) request(cmd *cobra.Command, name, sprite string) (cove.To
 			return cove.TokenRequest{}, usagef(cmd, "--verbs: %q is none of %s", v, strings.Join(tokenVerbs, ", "))
 		}
 	}
+	if o.profile != "" && !profilePattern.MatchString(o.profile) {
+		return cove.TokenRequest{}, usagef(cmd, "--profile %q can't be the name of a profile", o.profile)
+	}
 	if sprite != "" {
 		if err := checkName(sprite); err != nil {
 			return cove.TokenRequest{}, err
@@ -116,7 +126,7 @@ func (o *tokenOptions) request(cmd *cobra.Command, name, sprite string) (cove.To
 	}
 	return cove.TokenRequest{
 		Name:       name,
-		Scope:      cove.TokenScope{All: o.all, Prefix: o.prefix, Sprite: sprite},
+		Scope:      cove.TokenScope{All: o.all, Prefix: o.prefix, Sprite: sprite, Profile: o.profile},
 		Verbs:      o.verbs,
 		TTLSeconds: int64(o.expires / time.Second),
 	}, nil
@@ -156,6 +166,8 @@ func printTokens(w io.Writer, list []cove.Token, now time.Time) {
 			scope = t.Scope.Sprite
 		case t.Scope.Prefix != "":
 			scope = t.Scope.Prefix + "*"
+		case t.Scope.Profile != "":
+			scope = "profile " + printable.Line(t.Scope.Profile)
 		}
 		expires := "never"
 		if t.ExpiresAt != nil {

@@ -30,7 +30,8 @@ type principal struct {
 	hash  [sha256.Size]byte
 	scope cove.TokenScope
 	verbs []string
-	until time.Time // zero: for ever
+	until time.Time       // zero: for ever
+	own   map[string]bool // the sprites of its jobs, by name, if the scope is a profile
 }
 
 // newPrincipal is one that may do everything. Its name is another with another
@@ -60,6 +61,8 @@ func (p principal) reaches(name string) bool {
 		return true
 	case p.scope.Prefix != "":
 		return strings.HasPrefix(name, p.scope.Prefix)
+	case p.scope.Profile != "":
+		return p.own[name]
 	}
 	return p.scope.Sprite != "" && name == p.scope.Sprite
 }
@@ -67,6 +70,12 @@ func (p principal) reaches(name string) bool {
 // reachesAt is reaches for a sprite of a backend; the empty one is this server.
 func (p principal) reachesAt(backend, name string) bool {
 	return p.scope.All || backend == "" && p.reaches(name)
+}
+
+// sees reports whether the principal may see a job: one that it has begun, or one of a sprite that
+// it reaches.
+func (p principal) sees(job cove.Job) bool {
+	return job.By != "" && job.By == p.name || p.reachesAt(job.Backend, job.Sprite)
 }
 
 // access finds out whose token a request carries, and what that may do.
@@ -120,6 +129,8 @@ func (p principal) with(verb string) string {
 		scope = "-s " + p.scope.Sprite
 	case p.scope.Prefix != "":
 		scope = "--prefix " + p.scope.Prefix
+	case p.scope.Profile != "":
+		scope = "--profile " + p.scope.Profile
 	}
 	verbs := append(slices.Clone(p.verbs), verb)
 	return "cove token create NAME " + scope + " --verbs " + strings.Join(verbs, ",")
@@ -176,7 +187,21 @@ func (a *access) authenticate(r *http.Request) (principal, error) {
 		return principal{}, fail.New("unauthorized", "the token has expired", "make one on the server's machine: cove token create NAME --all")
 	}
 	a.noteUse(r.Context(), t, now)
-	return principal{name: t.ID, hash: t.Hash, scope: t.Scope, verbs: t.Verbs, until: t.ExpiresAt}, nil
+	p := principal{name: t.ID, hash: t.Hash, scope: t.Scope, verbs: t.Verbs, until: t.ExpiresAt}
+	if t.Scope.Profile != "" {
+		p.own, err = a.spritesOf(r.Context(), t.ID)
+	}
+	return p, err
+}
+
+// spritesOf are the names of the sprites that were made for the jobs of a token.
+func (a *access) spritesOf(ctx context.Context, token string) (map[string]bool, error) {
+	list, err := a.sprites.List(ctx, store.SpriteFilter{JobsBy: token})
+	names := map[string]bool{}
+	for _, s := range list {
+		names[s.Name] = true
+	}
+	return names, err
 }
 
 // visitor is the principal of a visit, as long as its token may still be used.

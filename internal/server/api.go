@@ -50,7 +50,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		installs:    listInstalls(s.Host),
 		sandboxLogs: sandboxLogs(s.Host),
 		mcp:         &mcpRoutes{access: a.access, loop: s.newLoop(), ending: s.ctx, sessions: mcpserver.HTTP{Idle: s.MCPIdle}},
-		tokens:      &tokenRoutes{tokens: s.Store.Tokens, rights: rights},
+		tokens:      &tokenRoutes{tokens: s.Store.Tokens, profiles: s.Store.Profiles, rights: rights},
 		secrets:     &secretRoutes{secrets: s.Store.Secrets, host: s.Host},
 		connectors:  &connectorRoutes{connectors: s.Store.Connectors, host: s.Host, labels: labels},
 		webhooks:    &webhookRoutes{webhooks: s.Store.Webhooks, secrets: s.Store.Secrets, sender: sender},
@@ -64,7 +64,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
 		policies:    &policyRoutes{host: s.Host},
 		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels},
-		profiles:    &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client()},
+		profiles:    &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client(), settings: s.Store.Settings, backends: s.Store.Backends},
 	}
 	a.groups.environments = &environmentRoutes{manager: s.Jobs, environments: s.Store.Environments, refusals: a.refusals}
 	a.groups.executors = &executorRoutes{

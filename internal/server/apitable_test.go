@@ -304,6 +304,7 @@ var jobOps = map[string]op{
 	"GET /v1/profiles/{profile}":        {Summary: "Describe a profile", Answer: cove.Profile{}},
 	"PUT /v1/profiles/{profile}":        {Summary: "Store a profile", Details: "It is checked by the job that it would make. With the header If-Match, only the profile that has that revision is replaced.", Request: cove.ProfileSettings{}, Answer: cove.ProfilePut{}},
 	"DELETE /v1/profiles/{profile}":     {Summary: "Delete a profile", Details: "Jobs that were made with it go on."},
+	"PUT /v1/default-profile":           {Summary: "Say which profile pushes are by that name none", Details: "An empty name is none. A request for a job that names no profile has none.", Request: cove.DefaultProfile{}},
 	"POST /v1/profiles/{profile}/apply": {Summary: "Give running jobs of a profile its network policy of now", Answer: cove.ProfileApplied{}},
 
 	"POST /v1/executors/test": {Summary: "Test a place in which jobs work", Details: "The answer tells of each step when it begins and when it ends; the last line has over. The server removes the sprite of the test, also if the answer is not read to its end. A token in the request is not kept.", Request: cove.ExecutorTest{}, Answer: cove.ExecutorNews{}, AnswerType: openapi.NDJSON},

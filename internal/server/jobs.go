@@ -52,7 +52,7 @@ func (g *jobRoutes) available() (Jobs, error) {
 func (g *jobRoutes) job(r *http.Request) (cove.Job, error) {
 	id := r.PathValue("id")
 	job, err := g.jobs.Get(r.Context(), id)
-	if errors.Is(err, store.ErrNotFound) || err == nil && !principalOf(r).reachesAt(job.Backend, job.Sprite) {
+	if errors.Is(err, store.ErrNotFound) || err == nil && !principalOf(r).sees(job) {
 		return job, fail.New(sprite.CodeNotFound, fmt.Sprintf("there is no job %.40q", id), "see what there is with: cove job list")
 	}
 	return job, err
@@ -62,7 +62,7 @@ func (g *jobRoutes) job(r *http.Request) (cove.Job, error) {
 func (g *jobRoutes) asked(r *http.Request, id string) (req cove.JobRequest, err error) {
 	settings, err := g.jobs.Settings(r.Context(), id)
 	switch {
-	case errors.Is(err, store.ErrForgotten):
+	case errors.Is(err, store.ErrForgotten), errors.Is(err, store.ErrDamaged):
 		return req, fail.Wrap("not_kept", err, "push again")
 	case err != nil:
 		return req, secretError(err)
@@ -87,18 +87,45 @@ func (g *jobRoutes) create(w http.ResponseWriter, r *http.Request) error {
 	if req.Sprite == "" && req.Backend == "" {
 		req.Config = withImage(req.Config, g.image) // also for what depends on it, such as a shared installation
 	}
+	if err := g.room(req); err != nil {
+		return err
+	}
+	req.By = asker(r)
 	job, err := jobs.Create(r.Context(), req)
 	if err != nil && !chosen {
 		err = noDefault(err, g.image)
 	}
 	if err != nil {
-		return err
+		return ofProfile(err, req.Profile)
 	}
 	if r.Context().Err() != nil { // nobody would hear its name
 		return errors.Join(context.Cause(r.Context()), jobs.Delete(context.WithoutCancel(r.Context()), job.ID, true))
 	}
 	writeJSON(w, http.StatusCreated, job)
 	return nil
+}
+
+// asker is the token that makes a request, by ID; empty: the server's owner.
+func asker(r *http.Request) string {
+	if p := principalOf(r); !p.owner {
+		return p.name
+	}
+	return ""
+}
+
+// room refuses a job whose settings the disk has no room for: they are kept until the job is deleted.
+func (g *jobRoutes) room(req cove.JobRequest) error {
+	if g.host.Data == "" { // it keeps nothing on a disk
+		return nil
+	}
+	settings, err := json.Marshal(req)
+	if err == nil {
+		err = sprite.Room(g.host, int64(len(settings)))
+	}
+	if errors.Is(err, sprite.ErrNoRoom) {
+		return fail.New(sprite.CodeNoSpace, "the disk of the server has not enough space for another job", "see how full the disk is: cove doctor; delete jobs that nobody needs: cove job gc")
+	}
+	return err
 }
 
 // preview says what a job would be, to whom it could begin.
@@ -109,7 +136,7 @@ func (g *jobRoutes) preview(w http.ResponseWriter, r *http.Request) error {
 	}
 	preview, err := jobs.Preview(r.Context(), req)
 	if err != nil {
-		return err
+		return ofProfile(err, req.Profile)
 	}
 	writeJSON(w, http.StatusOK, preview)
 	return nil
@@ -139,7 +166,9 @@ func (g *jobRoutes) mayBegin(r *http.Request, req cove.JobRequest) error {
 		return fail.New("forbidden", "a job runs commands, for which the token does not have the verb exec", "")
 	case req.Backend != "" && (!p.scope.All || !p.may(admin)):
 		return fail.New("forbidden", "only a token for everything, with the verb admin, may begin jobs at a backend", "")
-	case req.Sprite == "" && !p.scope.All:
+	case p.scope.Profile != "" && req.Profile != p.scope.Profile:
+		return fail.New("forbidden", "the token begins jobs by the profile "+p.scope.Profile+" alone", "cove push --profile "+p.scope.Profile+" PLAN")
+	case req.Sprite == "" && !p.scope.All && p.scope.Profile == "":
 		return fail.New("forbidden", "the token does not reach new sprites", "name one that it reaches")
 	case len(req.Include) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
@@ -147,6 +176,8 @@ func (g *jobRoutes) mayBegin(r *http.Request, req cove.JobRequest) error {
 		return fail.New("forbidden", "only a token with the verb admin may give a job MCP servers: their connectors are granted to it", "")
 	case len(connect.EnvSecrets(req.Env)) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may give a job the server's secrets", "")
+	case req.CleanupScript != nil && !p.may(admin):
+		return fail.New("forbidden", "only a profile gives its jobs a cleanup script", "cove profile edit NAME")
 	case req.Definition != nil && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
 	case req.Sprite != "" && req.Backend == "":
@@ -178,11 +209,16 @@ func (g *jobRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list := cove.JobList{Jobs: []cove.Job{}}
+	list, waiting := cove.JobList{Jobs: []cove.Job{}}, map[string]int{}
 	for _, job := range all {
-		if principalOf(r).reachesAt(job.Backend, job.Sprite) && len(list.Jobs) < maxJobs {
-			job.Definition = nil // it may be long
-			list.Jobs = append(list.Jobs, job)
+		if principalOf(r).sees(job) && len(list.Jobs) < maxJobs {
+			list.Jobs = append(list.Jobs, job.Brief())
+		}
+		waiting[job.Profile] = max(waiting[job.Profile], job.Place)
+	}
+	for i, job := range list.Jobs {
+		if job.Place > 0 {
+			list.Jobs[i].PlaceOf = waiting[job.Profile]
 		}
 	}
 	writeJSON(w, http.StatusOK, list)
@@ -214,8 +250,13 @@ func (g *jobRoutes) get(w http.ResponseWriter, r *http.Request) error {
 		if first == nil {
 			first = &job
 		}
-		news := while != "" && (job.State != while || !reflect.DeepEqual(job.Installing, first.Installing))
+		news := while != "" && (job.State != while || job.Place != first.Place || !reflect.DeepEqual(job.Installing, first.Installing))
 		if !waiting || job.State.Terminal() || news {
+			if job.Place > 0 {
+				if job.PlaceOf, err = g.jobs.Waiting(r.Context(), job.Profile); err != nil {
+					return err
+				}
+			}
 			writeJSON(w, http.StatusOK, job)
 			return nil
 		}
@@ -277,9 +318,9 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if how.SameSprite {
-		req.Sprite, req.Include, req.NetworkPolicy = old.Sprite, nil, nil
+		req.Sprite, req.Include, req.NetworkPolicy, req.Config = old.Sprite, nil, nil, nil
 	}
-	if err := g.mayBegin(r, req); err != nil {
+	if err := g.mayAgain(r, req, old.Sprite); err != nil {
 		return err
 	}
 	labelled, err := g.mayMake(r, req)
@@ -287,9 +328,13 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer labelled()
+	if err := g.room(req); err != nil {
+		return err
+	}
+	how.By = asker(r)
 	job, err := jobs.Retry(r.Context(), old.ID, how)
 	if err != nil {
-		return err
+		return ofProfile(err, req.Profile)
 	}
 	writeJSON(w, http.StatusCreated, job)
 	return nil
@@ -313,9 +358,13 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := g.mayBegin(r, cove.JobRequest{JobSettings: cove.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}, Env: was.Env}); err != nil {
+	next := was
+	next.Backend, next.Sprite, next.Definition, next.MCP = old.Backend, cmp.Or(how.Sprite, old.Sprite), old.Definition, old.MCP
+	next.Config, next.Include, next.NetworkPolicy = nil, nil, nil // the sprite is what it is
+	if err := g.mayAgain(r, next, old.Sprite); err != nil {
 		return err
 	}
+	how.By = asker(r)
 	job, err := jobs.Continue(r.Context(), old.ID, how)
 	if err != nil {
 		return err

@@ -78,6 +78,9 @@ func (g *mcpRoutes) session(r *http.Request, p principal) (*mcpserver.Server, er
 			return nil, fail.New(sprite.CodeBadRequest, fmt.Sprintf("the query has %.40q; there are sprite, prefix, role and dir", key), "")
 		}
 	}
+	if p.scope.Profile != "" {
+		return nil, fail.New("forbidden", "the token is for the jobs of the profile "+p.scope.Profile+", and not for these tools", "use one for a sprite or a prefix")
+	}
 	within := mcpserver.Bound{Sprite: p.scope.Sprite, Prefix: p.scope.Prefix}
 	within, ok := within.Narrow(mcpserver.Bound{Sprite: q.Get("sprite"), Prefix: q.Get("prefix")})
 	if !ok {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/profile"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // profileRoutes keeps the profiles of jobs.
@@ -24,6 +26,37 @@ type profileRoutes struct {
 	manager  Jobs // nil: jobs are not available
 	host     *sprite.Host
 	client   *cove.Client // of the server's own
+	settings *store.Settings
+	backends *store.Backends
+}
+
+// defaultProfile is the setting that has the name of the default profile; empty: there is none.
+const defaultProfile = "default_profile"
+
+func (g *profileRoutes) defaultName(ctx context.Context) (string, error) {
+	name, err := g.settings.Get(ctx, defaultProfile)
+	if errors.Is(err, store.ErrNotFound) {
+		err = nil
+	}
+	return name, err
+}
+
+// setDefault names the profile for those who name none.
+func (g *profileRoutes) setDefault(w http.ResponseWriter, r *http.Request) error {
+	var req cove.DefaultProfile
+	if err := readJSON(w, r, maxBody, &req); err != nil {
+		return err
+	}
+	if req.Name != "" {
+		if _, err := g.profiles.Get(r.Context(), req.Name); err != nil {
+			return profileError(req.Name, err)
+		}
+	}
+	if err := g.settings.Set(r.Context(), defaultProfile, req.Name); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 var profileName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
@@ -33,6 +66,7 @@ const (
 	maxDescription = 1000
 	maxProfileJobs = 10_000 // at once
 	maxProfileEnv  = 1000
+	maxProfileWait = 100 * 24 * 3600 // seconds
 )
 
 var profileVariable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -42,8 +76,13 @@ func (g *profileRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	preset, err := g.defaultName(r.Context())
+	if err != nil {
+		return err
+	}
 	list := cove.ProfileList{Profiles: []cove.Profile{}}
 	for _, p := range all {
+		p.Default = p.Name == preset
 		list.Profiles = append(list.Profiles, visibleProfile(r, p))
 	}
 	writeJSON(w, http.StatusOK, list)
@@ -55,6 +94,11 @@ func (g *profileRoutes) get(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return profileError(r.PathValue("profile"), err)
 	}
+	preset, err := g.defaultName(r.Context())
+	if err != nil {
+		return err
+	}
+	p.Default = p.Name == preset
 	writeJSON(w, http.StatusOK, visibleProfile(r, p))
 	return nil
 }
@@ -107,6 +151,10 @@ func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []s
 		return nil, fail.New(sprite.CodeBadRequest, "a model, a command, permissions and a definition go with an agent, which the profile does not name", "")
 	case p.Author != nil && (strings.TrimSpace(p.Author.Name) == "" || strings.TrimSpace(p.Author.Email) == ""):
 		return nil, fail.New(sprite.CodeBadRequest, "an author has a name and an email", "")
+	case p.MaxWaitSec < 0 || p.MaxWaitSec > maxProfileWait:
+		return nil, fail.Newf(sprite.CodeBadRequest, "0 means as long as it likes", "max_wait_seconds must be from 0 to %d, not %d", maxProfileWait, p.MaxWaitSec)
+	case p.CleanupScript != nil && strings.TrimSpace(p.CleanupScript.Name) == "":
+		return nil, fail.New(sprite.CodeBadRequest, "the cleanup script has no name, by which people know it", "")
 	case p.SetupScript != nil && strings.TrimSpace(p.SetupScript.Name) == "":
 		return nil, fail.New(sprite.CodeBadRequest, "the setup script has no name, by which people know it", "")
 	}
@@ -121,19 +169,79 @@ func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []s
 			return nil, err
 		}
 	}
-	if g.manager == nil || p.Agent == "" {
-		return nil, nil // there is nothing to try it with
+	if err := g.checkPlace(ctx, p); err != nil {
+		return nil, err
 	}
-	_, err = g.manager.Preview(ctx, profile.Trial(p))
+	if warnings, err = g.checkImage(ctx, p); err != nil || g.manager == nil {
+		return warnings, err
+	}
+	trial := profile.Trial(p)
+	if p.Agent == "" { // each job names its own
+		trial.Agent, trial.MCP, trial.Guards.CostUSD = "shell", nil, 0
+	}
+	preview, err := g.manager.Preview(ctx, trial)
 	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_key" {
-		return []string{strings.TrimSpace(e.Error() + "; " + e.Hint)}, nil
+		return append(warnings, strings.TrimSpace(e.Error()+"; "+e.Hint)), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	more, err := g.checkRules(ctx, p, preview)
+	return append(warnings, more...), err
+}
+
+// checkPlace refuses a backend that is not there, and a machine or folders that no sprite here could have.
+func (g *profileRoutes) checkPlace(ctx context.Context, p cove.Profile) error {
+	if p.Backend == "" {
+		return sprite.CheckPlace(g.host, p.Config, p.Include)
+	}
+	_, _, err := g.backends.Get(ctx, p.Backend)
+	if errors.Is(err, store.ErrNotFound) {
+		return fail.Newf("no_backend", "see which there are: cove backend list", "there is no backend %.40q", p.Backend)
+	}
+	return err
+}
+
+// checkImage refuses what can't be the name of an image, and warns of one that is not here.
+func (g *profileRoutes) checkImage(ctx context.Context, p cove.Profile) ([]string, error) {
+	if p.Backend != "" || p.Config == nil || p.Config.Image == "" || p.Config.Image == sprites.HostBase {
+		return nil, nil
+	}
+	_, err := cove.Images{Client: g.client}.Get(ctx, p.Config.Image)
+	e, ok := errors.AsType[*sprites.Error](err)
+	switch {
+	case errors.Is(err, sprites.ErrNotFound), ok && e.Code == "image_not_found":
+		return []string{"the image " + p.Config.Image + " is not here; before the first job: cove image pull " + p.Config.Image}, nil
+	case ok:
+		return nil, fail.New(e.Code, e.Message, e.Hint)
 	}
 	return nil, err
 }
 
+// checkRules warns of hosts that the profile's agent needs, and its rules do not let through.
+func (g *profileRoutes) checkRules(ctx context.Context, p cove.Profile, job cove.JobPreview) ([]string, error) {
+	if p.NetworkPolicy == nil || p.Agent == "" {
+		return nil, nil
+	}
+	blocked, err := sprite.Blocked(ctx, g.host, *p.NetworkPolicy, job.Installs, job.Hosts...)
+	var warnings []string
+	for _, host := range blocked {
+		warnings = append(warnings, fmt.Sprintf("the rules do not let through %s, which the agent %s needs in its sprite; add the rule { domain = %q, action = \"allow\" }", host, p.Agent, host))
+	}
+	return warnings, err
+}
+
 func (g *profileRoutes) delete(w http.ResponseWriter, r *http.Request) error {
-	if err := g.profiles.Delete(r.Context(), r.PathValue("profile")); err != nil {
-		return profileError(r.PathValue("profile"), err)
+	name := r.PathValue("profile")
+	if err := g.profiles.Delete(r.Context(), name); err != nil {
+		return profileError(name, err)
+	}
+	if preset, err := g.defaultName(r.Context()); err != nil {
+		return err
+	} else if preset == name { // another of that name is not meant
+		if err := g.settings.Set(r.Context(), defaultProfile, ""); err != nil {
+			return err
+		}
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
@@ -193,20 +301,78 @@ func (g *jobRoutes) completed(r *http.Request, req cove.JobRequest) (cove.JobReq
 	if err != nil {
 		return req, profileError(req.Profile, err)
 	}
-	if names := profile.Overrides(req); len(names) > 0 && !principalOf(r).may(admin) {
-		gives := profile.Gives(p)
-		if p.NetworkPolicy != nil && !gives {
-			gives = g.host.OpensInward(r.Context(), "", *p.NetworkPolicy) != nil
-		}
-		if gives {
-			return req, fail.Newf("forbidden", "leave it out, or use a token with the verb admin",
-				"the profile %s gives what only the verb admin may ask for, so its jobs have no %s of their own", p.Name, strings.Join(names, ", "))
-		}
+	if err := g.mayOverride(r, p, req, false); err != nil {
+		return req, err
 	}
 	if req = profile.Apply(p, req); req.Agent == "" {
-		return req, fail.New("no_agent", "the profile "+p.Name+" names no agent", "choose one with --agent")
+		return req, fail.New("no_agent", "the profile "+p.Name+" names no agent", "choose one with --agent, or give the profile one: cove profile edit "+p.Name)
 	}
-	return req, nil
+	return req, g.bounded(r, p, req)
+}
+
+// bounded refuses a job that is beyond what its caller may ask of a profile.
+func (g *jobRoutes) bounded(r *http.Request, p cove.Profile, req cove.JobRequest) error {
+	by := principalOf(r)
+	if by.scope.Profile != "" && req.Backend != "" {
+		return fail.New("forbidden", "the sprites of the profile "+p.Name+" are at the backend "+req.Backend+", which a token for a profile does not reach", "use a token for all sprites: --all")
+	}
+	if e := profile.Exceeds(p, req); e != nil && !by.may(admin) {
+		return fail.Newf("forbidden", "ask for no more: "+e.Flag+"; or use a token with the verb admin",
+			"%s of jobs of the profile %s is limited to %s, and %s was asked for", e.What, p.Name, e.Most, cmp.Or(e.Asked, "none"))
+	}
+	return nil
+}
+
+// mayAgain refuses a job that does one of a profile again, unless the caller may ask for all that the
+// profile does not give any more. It is in the sprite that it had before, or in a new one.
+func (g *jobRoutes) mayAgain(r *http.Request, req cove.JobRequest, had string) error {
+	if req.Profile == "" || principalOf(r).may(admin) {
+		return g.mayBegin(r, req)
+	}
+	p, err := g.profiles.Get(r.Context(), req.Profile)
+	if err != nil {
+		return profileError(req.Profile, err)
+	}
+	asked := profile.Asked(p, req, g.image)
+	if err := g.mayBegin(r, asked); err != nil {
+		return ofProfile(err, req.Profile)
+	}
+	if err := g.mayOverride(r, p, asked, req.Sprite == had); err != nil {
+		return err
+	}
+	return g.bounded(r, p, req)
+}
+
+// mayOverride refuses settings in place of those of a profile that gives more than the caller could
+// ask for. A sprite that is the job's already takes the place of nothing.
+func (g *jobRoutes) mayOverride(r *http.Request, p cove.Profile, req cove.JobRequest, own bool) error {
+	if own {
+		req.Sprite = ""
+	}
+	names := profile.Overrides(req)
+	if len(names) == 0 || principalOf(r).may(admin) {
+		return nil
+	}
+	gives := profile.Gives(p)
+	if p.NetworkPolicy != nil && !gives {
+		gives = g.host.OpensInward(r.Context(), "", *p.NetworkPolicy) != nil
+	}
+	if !gives {
+		return nil
+	}
+	return fail.Newf("forbidden", "leave it out, or use a token with the verb admin",
+		"the profile %s gives what only the verb admin may ask for, so its jobs have no %s of their own", p.Name, strings.Join(names, ", "))
+}
+
+// ofProfile adds to a hint that names flags of push that the profile may have said the same.
+func ofProfile(err error, name string) error {
+	e, ok := errors.AsType[*fail.Error](err)
+	if !ok || name == "" || !strings.Contains(e.Hint, "--") || strings.Contains(e.Hint, "cove profile ") {
+		return err
+	}
+	more := *e
+	more.Hint += "; or, if the profile says it: cove profile edit " + name
+	return &more
 }
 
 func profileError(name string, err error) error {

@@ -171,6 +171,7 @@ func (g *groups) routes() []route {
 		{"PUT /v1/profiles/{profile}", admin, g.profiles.put},
 		{"DELETE /v1/profiles/{profile}", admin, g.profiles.delete},
 		{"POST /v1/profiles/{profile}/apply", admin, g.profiles.apply},
+		{"PUT /v1/default-profile", admin, g.profiles.setDefault},
 
 		{"POST /v1/executors/test", admin, g.executors.test},
 

@@ -63,6 +63,9 @@ func (l *spriteList) serve(w http.ResponseWriter, r *http.Request) error {
 func spriteFilters(r *http.Request) (scope, filter store.SpriteFilter) {
 	p, q := principalOf(r), r.URL.Query()
 	scope = store.SpriteFilter{Name: p.scope.Sprite, Scope: p.scope.Prefix}
+	if p.scope.Profile != "" {
+		scope.JobsBy = p.name
+	}
 	filter = scope
 	filter.Prefix, filter.Label = q.Get("prefix"), q.Get("label")
 	return scope, filter

@@ -17,8 +17,9 @@ import (
 
 // tokenRoutes makes, lists and deletes the tokens of the store.
 type tokenRoutes struct {
-	tokens *store.Tokens
-	rights *rights // those of a token that is deleted end
+	tokens   *store.Tokens
+	profiles *store.Profiles
+	rights   *rights // those of a token that is deleted end
 }
 
 const (
@@ -33,6 +34,11 @@ func (g *tokenRoutes) create(w http.ResponseWriter, r *http.Request) error {
 	}
 	if err := checkToken(req); err != nil {
 		return err
+	}
+	if name := req.Scope.Profile; name != "" {
+		if _, err := g.profiles.Get(r.Context(), name); err != nil {
+			return profileError(name, err)
+		}
 	}
 	id := make([]byte, 4)
 	_, _ = rand.Read(id) // never fails
@@ -65,13 +71,13 @@ func checkToken(req cove.TokenRequest) error {
 		return bad("a token needs a name, of at most %d printable characters", maxTokenName)
 	}
 	fields := 0
-	for _, set := range []bool{req.Scope.All, req.Scope.Prefix != "", req.Scope.Sprite != ""} {
+	for _, set := range []bool{req.Scope.All, req.Scope.Prefix != "", req.Scope.Sprite != "", req.Scope.Profile != ""} {
 		if set {
 			fields++
 		}
 	}
 	if fields != 1 {
-		return bad("a token's scope is one of: all, a prefix, a sprite")
+		return bad("a token's scope is one of: all, a prefix, a sprite, a profile")
 	}
 	if req.Scope.Sprite != "" {
 		if err := sprite.CheckName(req.Scope.Sprite); err != nil {

@@ -46,38 +46,35 @@ func (g *webhookRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	if err := g.check(r, &hook); err != nil {
 		return err
 	}
-	made := ""
+	key := ""
 	if hook.Secret == "" {
-		hook.Secret = store.WebhookSecret(hook.Name)
-		if _, err := g.secrets.Value(r.Context(), hook.Secret); errors.Is(err, store.ErrNotFound) {
-			key := make([]byte, 32)
-			_, _ = rand.Read(key) // never fails
-			made = webhook.KeyPrefix + base64.StdEncoding.EncodeToString(key)
-			err = g.secrets.Set(r.Context(), hook.Secret, made)
-			if err != nil {
-				return secretError(err)
-			}
-		} else if err != nil {
-			return secretError(err)
-		}
+		random := make([]byte, 32)
+		_, _ = rand.Read(random) // never fails
+		hook.Secret, key = store.WebhookSecret(hook.Name), webhook.KeyPrefix+base64.StdEncoding.EncodeToString(random)
 	}
 	value, err := g.secrets.Value(r.Context(), hook.Secret)
-	if errors.Is(err, store.ErrNotFound) {
-		return fail.New(sprite.CodeBadRequest, "there is no secret "+clean(hook.Secret, maxGuestText), "set it with: cove secret set "+clean(hook.Secret, maxGuestText))
+	switch {
+	case errors.Is(err, store.ErrNotFound): // Put decides
+	case err != nil:
+		return secretError(err)
+	default:
+		if _, err := webhook.Key(value); err != nil {
+			return fail.New(sprite.CodeBadRequest, "secret "+hook.Secret+": "+err.Error(), "")
+		}
+	}
+	made, err := g.webhooks.Put(r.Context(), hook, key)
+	if e, ok := errors.AsType[*store.NoSecretError](err); ok {
+		return fail.New(sprite.CodeBadRequest, "there is no secret "+clean(e.Name, maxGuestText), "set it with: cove secret set "+clean(e.Name, maxGuestText))
 	} else if err != nil {
 		return secretError(err)
-	}
-	if _, err := webhook.Key(value); err != nil {
-		return fail.New(sprite.CodeBadRequest, "secret "+hook.Secret+": "+err.Error(), "")
-	}
-	if err := g.webhooks.Put(r.Context(), hook); err != nil {
-		return err
 	}
 	g.sender.Wake(hook.Name)
 	if hook, err = g.webhooks.Get(r.Context(), hook.Name); err != nil {
 		return err
 	}
-	hook.SigningSecret = made
+	if made {
+		hook.SigningSecret = key
+	}
 	writeJSON(w, http.StatusOK, hook)
 	return nil
 }
@@ -118,17 +115,8 @@ func noWebhook(r *http.Request, err error) error {
 
 // delete forgets a webhook, and the secret that was made with it.
 func (g *webhookRoutes) delete(w http.ResponseWriter, r *http.Request) error {
-	hook, err := g.webhooks.Get(r.Context(), r.PathValue("webhook"))
-	if err == nil {
-		err = g.webhooks.Delete(r.Context(), hook.Name)
-	}
-	if err != nil {
+	if err := g.webhooks.Delete(r.Context(), r.PathValue("webhook")); err != nil {
 		return noWebhook(r, err)
-	}
-	if hook.Secret == store.WebhookSecret(hook.Name) {
-		if err := g.secrets.Delete(r.Context(), hook.Secret, true); err != nil && !errors.Is(err, store.ErrNotFound) {
-			return err
-		}
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil

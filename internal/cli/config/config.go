@@ -29,6 +29,7 @@ type Key string
 // The settings.
 const (
 	Agent        Key = "agent"
+	Profile      Key = "profile"
 	AgentCommand Key = "agent_command"
 	Permissions  Key = "permissions"
 	Model        Key = "model"
@@ -100,6 +101,7 @@ type setting struct {
 
 var settings = []setting{
 	{key: Agent, builtIn: "claude", choices: agents.Names(), usage: "who does the work"},
+	{key: Profile, usage: "the server's profile that pushes into new sprites are by", personal: "a profile may give a job secrets and rules of the server's"},
 	{key: AgentCommand, usage: "what starts the agent acp, in the sprite: a command line for sh"},
 	{key: Permissions, builtIn: "allow", choices: agents.PermissionChoices, usage: "what becomes of the agent acp's requests for permission",
 		personal: "it says whether you are asked"},

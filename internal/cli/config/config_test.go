@@ -34,6 +34,7 @@ func world(t *testing.T, files map[string]string, env map[string]string) config.
 // example has a value other than the built-in one for each key, and one more.
 var example = map[config.Key][2]string{
 	config.Agent:        {`"shell"`, `"claude"`},
+	config.Profile:      {`"nightly"`, `"weekly"`},
 	config.AgentCommand: {`"opencode acp"`, `"gemini --acp"`},
 	config.Permissions:  {`"ask"`, `"deny"`},
 	config.Model:        {`"openai/gpt-5.5"`, `"gemini/x"`},
@@ -89,7 +90,7 @@ func TestOrder(t *testing.T) {
 			if key == config.SyncExclude && test.name != "personal" {
 				continue // it has all of them: TestSyncExclude
 			}
-			if (key == config.Include || key == config.Backend || key == config.PullRisky || key == config.Permissions || key == config.Role) && test.name != "personal" {
+			if (key == config.Include || key == config.Backend || key == config.PullRisky || key == config.Permissions || key == config.Role || key == config.Profile) && test.name != "personal" {
 				test.repository = ""
 				if test.name == "repository" {
 					continue

@@ -129,6 +129,33 @@ func TestProfile(t *testing.T) {
 		t.Errorf("as it is: %d: %s", code, out)
 	}
 	h.Run("", "cove", "profile", "rm", "gives")
+
+	// Pushes that name no profile are by the default one, unless they say none.
+	h.Run("", "cove", "profile", "default", "robot")
+	if out, _ := h.Try(repo, "cove", "push", "plan.md", "--dry-run"); !strings.Contains(out, "default profile, robot") || !strings.Contains(out, "GREETING") {
+		t.Errorf("by the default: %s", out)
+	}
+	if out := h.Run(repo, "cove", "push", "plan.md", "--dry-run", "--agent", "shell", "--profile", ""); strings.Contains(out, "GREETING") {
+		t.Errorf("by none: %s", out)
+	}
+	if out, _ := h.Try("", "cove", "profile", "default", "--none"); !strings.Contains(out, "by none") {
+		t.Errorf("no default: %s", out)
+	}
+	out = h.Run(repo, "env", "COVE_PROFILE=robot", "cove", "push", "plan.md", "--dry-run")
+	if !strings.Contains(out, "GREETING") {
+		t.Errorf("by the setting: %s", out)
+	}
+
+	// A token for the profile pushes by it, and pulls; its limits are the most that it gets.
+	narrow := strings.TrimSpace(h.Run("", "cove", "token", "create", "robot", "--profile", "robot", "-q"))
+	mine := e2e.JSONField(t, h.Run(repo, "cove", "--token", narrow, "push", "plan.md", "--profile", "robot", "--json"), "job")
+	h.Run(repo, "cove", "--token", narrow, "pull", mine, "--wait=10m")
+	if out, code := h.Try(repo, "cove", "--token", narrow, "push", "plan.md", "--profile", "robot", "--timeout", "20m"); code == 0 || !strings.Contains(out, "--timeout 600s") {
+		t.Errorf("beyond a limit: %d: %s", code, out)
+	}
+	if out, code := h.Try(repo, "cove", "--token", narrow, "info", sprite); code == 0 {
+		t.Errorf("another's sprite: %s", out)
+	}
 	h.Run("", "cove", "profile", "rm", "robot", "keyless")
 }
 

@@ -40,6 +40,11 @@ type Keeper struct {
 	// again.
 	Retry func(context.Context, func() error) error
 
+	// Before is called before an environment's sprite is deleted, each time that this is tried. The
+	// sprite may not be there, or be another's (Attach). It has a time limit of its own, and
+	// reports whether it did anything; nil: there is nothing to do.
+	Before func(ctx context.Context, env cove.Environment) bool
+
 	turns  keylock.Mutex // an environment's sprite is made and deleted by one at a time
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -237,6 +242,11 @@ func (k *Keeper) Destroy(ctx context.Context, id string, reason cove.DestroyReas
 
 // try tries to delete an environment that is to be destroyed.
 func (k *Keeper) try(ctx context.Context, env cove.Environment) (cove.Environment, error) {
+	if k.Before != nil && k.Before(ctx, env) { // its time may have been all that ctx had
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), firstRetry)
+		defer cancel()
+	}
 	err := k.At(env.Backend).Destroy(ctx, env, reasonOf(env))
 	note, cancel := context.WithTimeout(context.WithoutCancel(ctx), firstRetry)
 	defer cancel()

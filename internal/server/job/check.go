@@ -87,13 +87,11 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 	case len(req.Env) > maxEnv:
 		return nil, fail.Newf("bad_request", "", "%d environment variables are more than %d", len(req.Env), maxEnv)
 	}
-	if s := req.SetupScript; s != nil {
-		if s.Text == "" || len(s.Text) > maxScript || strings.ContainsRune(s.Text, 0) || len(s.Name) > maxText || strings.ContainsFunc(s.Name, unicode.IsControl) {
-			return nil, fail.Newf("bad_request", "", "the setup script must be a text of at most %d bytes, with a name", maxScript)
-		}
-		if s.TimeoutSec < 0 || s.TimeoutSec > int64(maxTimeout/time.Second) {
-			return nil, fail.Newf("bad_request", "0 means ten minutes", "the setup script's time can't be %d seconds", s.TimeoutSec)
-		}
+	if err := checkScript("setup", req.SetupScript, maxTimeout, "ten minutes"); err != nil {
+		return nil, err
+	}
+	if err := checkScript("cleanup", req.CleanupScript, maxCleanupTime, "a minute"); err != nil {
+		return nil, err
 	}
 	size := 0
 	for i, kv := range req.Env {
@@ -109,6 +107,18 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 		}
 	}
 	return agent, nil
+}
+
+// checkScript refuses a script that can't be run. Nil is none.
+func checkScript(what string, s *cove.SetupScript, most time.Duration, preset string) error {
+	switch {
+	case s == nil:
+	case s.Text == "" || len(s.Text) > maxScript || strings.ContainsRune(s.Text, 0) || len(s.Name) > maxText || strings.ContainsFunc(s.Name, unicode.IsControl):
+		return fail.Newf("bad_request", "", "the %s script must be a text of at most %d bytes, with a name", what, maxScript)
+	case s.TimeoutSec < 0 || s.TimeoutSec > int64(most/time.Second):
+		return fail.Newf("bad_request", "0 means "+preset, "the %s script's time can't be %d seconds: it has %v at most", what, s.TimeoutSec, most)
+	}
+	return nil
 }
 
 // checkCommand refuses settings of an agent that its command starts, for others, and

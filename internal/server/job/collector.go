@@ -216,7 +216,7 @@ func (c *collector) remove(ctx context.Context, id string, force, everywhere boo
 		}
 	}
 	defer c.turns.over()
-	return c.jobs.Delete(ctx, id)
+	return c.jobs.Delete(context.WithoutCancel(ctx), id) // a cleanup script may have taken all the time
 }
 
 // holdsAlone reports whether the files that go with a job are the only copy of something

@@ -120,6 +120,7 @@ func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job
 		Secrets:     connect.EnvSecrets(req.Env),
 		Install:     of.install,
 		RetryOf:     of.retryOf,
+		By:          req.By,
 	}
 	job.Skill = nil
 	if agents.ReadsSkill(req.Agent) {

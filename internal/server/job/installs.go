@@ -104,12 +104,16 @@ func (w *wanted) what() string {
 // alone: an installation goes with the base that it was made over.
 func (is *installs) wants(req cove.JobRequest, agent agents.Agent) (*wanted, error) {
 	work, err := agents.Trial(agent, boot.Home)
-	ownPath := func(kv string) bool { return strings.HasPrefix(kv, "PATH=") }
-	if err != nil || is.installer == nil || len(work.Install) == 0 || req.Backend != "" || req.Sprite != "" ||
-		len(req.Include) > 0 || req.Config != nil && req.Config.Image != "" && req.Config.Image != sprites.HostBase || slices.ContainsFunc(req.Env, ownPath) {
+	if err != nil || is.installer == nil || len(work.Install) == 0 || req.Sprite != "" || ownInstall(req) {
 		return nil, err
 	}
 	return &wanted{store.Install{Agent: agent.Name(), Version: work.Version}, work}, nil
+}
+
+// ownInstall reports whether a job in a new sprite installs a missing agent there, and shares no installation.
+func ownInstall(req cove.JobRequest) bool {
+	ownPath := func(kv string) bool { return strings.HasPrefix(kv, "PATH=") }
+	return req.Backend != "" || len(req.Include) > 0 || req.Config != nil && req.Config.Image != "" && req.Config.Image != sprites.HostBase || slices.ContainsFunc(req.Env, ownPath)
 }
 
 // identify finds out the key of an installation. The first time that may take long: the

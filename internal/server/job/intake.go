@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"errors"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -82,8 +83,10 @@ func (in *intake) preview(ctx context.Context, req cove.JobRequest) (cove.JobPre
 		Agent: agent.Name(), AgentVersion: work.Version, Model: req.Model, Backend: req.Backend, Sprite: req.Sprite,
 		EnvNames: envNames(work.Env, req.Env), Secrets: connect.EnvSecrets(req.Env), Settings: settingsPaths(req.Settings), Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
 	}
-	if req.Backend != "" {
-		return p, nil // it has no connectors
+	p.Installs = len(work.Install) > 0 && req.Sprite == "" && ownInstall(req)
+	if req.Backend != "" { // it has no connectors
+		p.Hosts = upstreams(work.Connectors)
+		return p, nil
 	}
 	secrets, err := in.client.Secrets(ctx)
 	for _, name := range work.Connectors {
@@ -98,6 +101,16 @@ func (in *intake) preview(ctx context.Context, req cove.JobRequest) (cove.JobPre
 		p.Connectors = append(p.Connectors, cove.JobConnector{Name: name, Upstream: c.Upstream, SecretSet: !missing})
 	}
 	return p, err
+}
+
+// upstreams are the hosts that connectors of an agent's are known to lead to.
+func upstreams(connectors []string) (hosts []string) {
+	for _, name := range connectors {
+		if u, err := url.Parse(connect.Complete(cove.Connector{Name: name}).Upstream); err == nil && u.Hostname() != "" {
+			hosts = append(hosts, u.Hostname())
+		}
+	}
+	return hosts
 }
 
 // checkKey refuses a request whose agent has nothing to ask its model with, or what else

@@ -30,10 +30,12 @@ type janitor struct {
 	finisher   *finisher
 	preparer   *preparer
 	collector  *collector
-	locks      *keylock.Mutex // of jobs
-	lease      time.Duration  // how long a job may wait for its repository
-	keep       time.Duration  // how long jobs that nobody needs any more are kept; 0: for ever
-	since      time.Time      // what was queued before was queued by an earlier server
+	turns      *turns
+	stop       func(ctx context.Context, id string) (cove.Job, error) // Manager.Stop
+	locks      *keylock.Mutex                                         // of jobs
+	lease      time.Duration                                          // how long a job may wait for its repository
+	keep       time.Duration                                          // how long jobs that nobody needs any more are kept; 0: for ever
+	since      time.Time                                              // what was queued before was queued by an earlier server
 	logger     *slog.Logger
 
 	ctx    context.Context
@@ -76,6 +78,9 @@ func (j *janitor) run() {
 		}
 		if err := j.expire(j.ctx, time.Now()); err != nil && j.ctx.Err() == nil {
 			j.logger.Error("ending jobs whose repository never came", "err", err)
+		}
+		if err := j.endWaits(j.ctx, time.Now()); err != nil && j.ctx.Err() == nil {
+			j.logger.Warn("ending jobs that keep others from their turn", "err", err)
 		}
 		if err := j.leftovers(j.ctx); err != nil && j.ctx.Err() == nil {
 			j.logger.Warn("removing the environments of jobs that never began", "err", err)
@@ -171,6 +176,48 @@ func (j *janitor) expireJob(ctx context.Context, id string, cut error) error {
 		return j.finisher.giveUp(ctx, job, cut)
 	}
 	return j.finisher.abandon(ctx, job, fmt.Sprintf("its repository did not arrive within %v", j.lease))
+}
+
+// endWaits stops the jobs that have waited for a person, or were held, for longer than their profile
+// lets them while others of the profile wait for their turn.
+func (j *janitor) endWaits(ctx context.Context, now time.Time) error {
+	jobs, err := j.jobs.List(ctx, store.JobFilter{States: []cove.JobState{cove.JobInstalling, cove.JobPreparing, cove.JobRunning, cove.JobWaiting}})
+	errs, queued := []error{err}, map[string]bool{}
+	for _, job := range jobs {
+		queued[job.Profile] = queued[job.Profile] || job.Place > 0
+	}
+	for _, job := range jobs {
+		if job.StandsSince == nil || job.Stopping || job.Profile == "" || !queued[job.Profile] {
+			continue
+		}
+		limit, err := j.turns.maxWait(ctx, job.Profile)
+		if err == nil && limit > 0 && now.Sub(*job.StandsSince) >= limit {
+			err = j.endWait(ctx, job.ID, limit)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// endWait stops a job that stands still, if it still does. It does not wait for the end.
+func (j *janitor) endWait(ctx context.Context, id string, limit time.Duration) error {
+	moved := errors.New("it has gone on")
+	err := j.jobs.Update(ctx, id, func(job *cove.Job) error {
+		if job.StandsSince == nil || job.State.Terminal() {
+			return moved
+		}
+		job.StopReason = fmt.Sprintf("it stood still for longer than %v, and others of its profile wait for their turn", limit)
+		return nil
+	})
+	if errors.Is(err, moved) {
+		return nil
+	}
+	if err == nil {
+		_, err = j.stop(ctx, id)
+	}
+	return err
 }
 
 // pushPatience is how long a push has after a start of the server to go on with what it

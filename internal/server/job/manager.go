@@ -13,6 +13,7 @@
 //	patience       tries calls to backends again
 //	preparations   knows which jobs are being prepared
 //	preparer       prepares them: installs the agent, makes the sprite, queues the job
+//	cleanups       runs the cleanup scripts of jobs before their sprites are deleted
 //	jobSprites     gives jobs their environments, and hands these on (package environment)
 //	connectors     grants connectors to jobs
 //	starter        starts a job whose repository is there
@@ -122,6 +123,11 @@ func (m *Manager) build(installation string) {
 	m.intake = &intake{connectors: m.connectors, secrets: m.Store.Secrets, client: client, namesOnly: m.NamesOnly}
 	m.installs = &installs{store: m.Store, client: client, installer: m.Installer, logger: logger}
 	m.environments = &environment.Keeper{Store: m.Store.Environments, Client: client, Installation: installation, Retry: patience.try, Logger: logger}
+	clean := &cleanups{jobs: jobs, secrets: m.Store.Secrets, logger: logger}
+	clean.attach = func(ctx context.Context, env cove.Environment) (*sprites.Sprite, error) {
+		return m.environments.At(env.Backend).Attach(ctx, env)
+	}
+	m.environments.Before = clean.before
 	m.jobSprites = &jobSprites{jobs: jobs, client: client, environments: m.environments, steps: steps, patience: patience, lease: m.Lease}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
 	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, supervisors: m.supervisors, turns: turns}
@@ -143,7 +149,7 @@ func (m *Manager) build(installation string) {
 	}
 	m.janitor = &janitor{
 		jobs: jobs, client: client, installs: m.installs, jobSprites: m.jobSprites, finisher: m.finisher, preparer: m.preparer, collector: m.collector,
-		locks: &m.locks, lease: m.Lease, keep: m.Keep, since: time.Now(), logger: logger,
+		turns: turns, stop: m.Stop, locks: &m.locks, lease: m.Lease, keep: m.Keep, since: time.Now(), logger: logger,
 	}
 }
 

@@ -216,7 +216,7 @@ func (pr *preparer) takeUpJob(ctx context.Context, job cove.Job) error {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil
-	case errors.Is(err, store.ErrForgotten):
+	case errors.Is(err, store.ErrForgotten), errors.Is(err, store.ErrDamaged): // it would hold up those that came after it
 		return pr.finisher.giveUp(ctx, job, err)
 	case err != nil:
 		return err

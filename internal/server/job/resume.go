@@ -44,7 +44,7 @@ func (m *Manager) Continue(ctx context.Context, id string, how cove.JobResume) (
 	if err := canGoOn(ctx, m.Client, m.Store.Jobs, target); err != nil {
 		return old, err
 	}
-	job, err := m.createNext(ctx, target, how.Message)
+	job, err := m.createNext(ctx, target, how)
 	if err != nil {
 		return job, err
 	}
@@ -124,12 +124,12 @@ func inClone(ctx context.Context, jobs *store.Jobs, job cove.Job) ([]cove.Job, e
 }
 
 // createNext makes the job in which an old one's agent goes on.
-func (m *Manager) createNext(ctx context.Context, old cove.Job, message string) (cove.Job, error) {
+func (m *Manager) createNext(ctx context.Context, old cove.Job, how cove.JobResume) (cove.Job, error) {
 	req, err := settingsOf(ctx, m.Store.Jobs, old.ID)
 	if err != nil {
 		return cove.Job{}, err
 	}
-	req.Plan, req.Sprite = message, old.Sprite
+	req.Plan, req.Sprite, req.By = how.Message, old.Sprite, how.By
 	// The sprite is what it is, and nobody sits at the agent.
 	req.Config, req.Include, req.Remove, req.NetworkPolicy = nil, nil, false, nil
 	req.Interactive, req.Converse, req.Early = false, false, false

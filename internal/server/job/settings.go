@@ -17,7 +17,7 @@ import (
 func settingsOf(ctx context.Context, jobs *store.Jobs, id string) (req cove.JobRequest, err error) {
 	settings, err := jobs.Settings(ctx, id)
 	switch {
-	case errors.Is(err, store.ErrForgotten):
+	case errors.Is(err, store.ErrForgotten), errors.Is(err, store.ErrDamaged):
 		return req, fail.Wrap("not_kept", err, "push again")
 	case errors.Is(err, store.ErrKey):
 		return req, fail.Wrap("bad_key", err, "put the right key back, and restart the server")
@@ -77,6 +77,11 @@ func keep(ctx context.Context, jobs *store.Jobs, job cove.Job, settings []byte) 
 	err := jobs.Create(ctx, job, settings)
 	if e, ok := errors.AsType[*store.NoSecretError](err); ok {
 		return noSecret(e.Name)
+	}
+	if e, ok := errors.AsType[*store.WaitingError](err); ok {
+		full := fail.Newf("limit", "see them, and end some: cove job list --state installing", "%v, and no more may", e)
+		full.Limit, full.Count = store.MaxWaiting, e.Count
+		return full
 	}
 	if errors.Is(err, store.ErrKey) {
 		return fail.Wrap("bad_key", err, "put the right key back, and restart the server")

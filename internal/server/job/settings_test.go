@@ -1,6 +1,9 @@
 package job
 
 import (
+	"database/sql"
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -192,5 +195,65 @@ func TestForgottenSettings(t *testing.T) {
 	}
 	if _, err := b.server.Client().RetryJob(ctx, job.ID, cove.JobRetry{}); code(err) != "not_kept" {
 		t.Errorf("a retry: got %v", err)
+	}
+}
+
+// TestDamagedSettings: an installing job whose settings were damaged fails, and those that came
+// after it have their turn.
+func TestDamagedSettings(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, 0)
+	ctx := t.Context()
+	if _, err := b.manager.Store.Profiles.Put(ctx, "one", 0, cove.ProfileSettings{MaxJobs: 1}); err != nil {
+		t.Fatal(err)
+	}
+	b.server.Stop()
+	st, err := store.Open(ctx, filepath.Join(b.dir, "cove.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, id := range []string{"aaaaaa", "bbbbbb"} {
+		req := request()
+		req.Profile, req.Early = "one", true
+		row := newRow(req, made{}, time.Hour)
+		row.ID, row.State, row.Upload, row.Sprite, row.CreatedAt = id, cove.JobInstalling, "", spriteName(id), time.Unix(int64(i+1), 0)
+		settings, err := json.Marshal(req)
+		if err == nil {
+			err = st.Jobs.Create(ctx, row, settings)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", filepath.Join(b.dir, "cove.db"))
+	if err == nil {
+		_, err = db.ExecContext(ctx, "UPDATE jobs SET sealed = zeroblob(length(sealed)) WHERE id = 'aaaaaa'")
+		err = errors.Join(err, db.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.serve(time.Second, 0)
+	if ended := b.await("aaaaaa"); ended.State != cove.JobFailed || !strings.Contains(ended.Error, "damaged") || ended.Failure.Hint != "push again" {
+		t.Errorf("got %s, %q, %+v", ended.State, ended.Error, ended.Failure)
+	}
+	changed, cancel := b.manager.Store.Jobs.Watch("bbbbbb")
+	defer cancel()
+	for {
+		job, err := b.manager.Store.Jobs.Get(ctx, "bbbbbb")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if job.State == cove.JobQueued {
+			break
+		}
+		select {
+		case <-changed:
+		case <-time.After(10 * time.Minute):
+			t.Fatalf("the next job is %s", job.State)
+		}
 	}
 }

@@ -71,6 +71,15 @@ func (t *turns) limit(ctx context.Context, profile string) (int, error) {
 	return p.MaxJobs, err
 }
 
+// maxWait is how long a job of a profile may stand still while others wait; 0: as long as it likes.
+func (t *turns) maxWait(ctx context.Context, profile string) (time.Duration, error) {
+	p, err := t.profiles.Get(ctx, profile)
+	if errors.Is(err, store.ErrNotFound) {
+		return 0, nil
+	}
+	return seconds(p.MaxWaitSec), err
+}
+
 // limited reports whether a job may have to wait for its turn.
 func (t *turns) limited(ctx context.Context, req cove.JobRequest) (bool, error) {
 	if req.Profile == "" || req.Sprite != "" {

@@ -4,7 +4,9 @@ package profile
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -36,6 +38,10 @@ func Apply(p cove.Profile, req cove.JobRequest) cove.JobRequest {
 		script := *p.SetupScript
 		req.SetupScript = &script
 	}
+	if p.CleanupScript != nil {
+		script := *p.CleanupScript
+		req.CleanupScript = &script
+	}
 	if p.Author != nil {
 		req.Author = *p.Author
 	}
@@ -49,13 +55,18 @@ func Apply(p cove.Profile, req cove.JobRequest) cove.JobRequest {
 	case p.NetworkPolicy != nil:
 		req.NetworkPolicy, req.ProfilePolicy = p.NetworkPolicy, true
 	default: // nobody has asked for more
-		req.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: policy.Agent}}}
+		req.NetworkPolicy = preset()
 	}
 	req.Config = config(req.Config, p.Config)
 	if len(req.Include) == 0 {
 		req.Include = slices.Clone(p.Include)
 	}
 	return req
+}
+
+// preset is the policy of new sprites if the profile has none.
+func preset() *sprites.NetworkPolicy {
+	return &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: policy.Agent}}}
 }
 
 func guards(given, of cove.Guards) cove.Guards {
@@ -105,8 +116,9 @@ func Trial(p cove.Profile) cove.JobRequest {
 func Hidden(p cove.Profile) cove.Profile {
 	hidden := cove.Profile{Name: p.Name, Revision: p.Revision, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, ProfileSettings: cove.ProfileSettings{
 		Description: p.Description, Backend: p.Backend, Agent: p.Agent, Model: p.Model, TimeoutSec: p.TimeoutSec, Guards: p.Guards,
-		Config: p.Config, Author: p.Author, MaxJobs: p.MaxJobs,
+		Config: p.Config, Author: p.Author, MaxJobs: p.MaxJobs, MaxWaitSec: p.MaxWaitSec,
 	}}
+	hidden.Default = p.Default
 	for key := range p.Env {
 		if hidden.Env == nil {
 			hidden.Env = map[string]string{}
@@ -136,4 +148,91 @@ func Overrides(req cove.JobRequest) []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// Asked is what a whole request has beyond its profile as that is now: somebody has asked for it,
+// or an older revision gave it. Image is the one of new sprites that name none.
+func Asked(p cove.Profile, req cove.JobRequest, image string) cove.JobRequest {
+	if req.Agent == p.Agent && req.AgentCommand == p.AgentCommand && req.Permissions == p.Permissions && reflect.DeepEqual(req.Definition, p.Definition) {
+		req.Agent, req.AgentCommand, req.Permissions, req.Definition = "", "", "", nil
+	}
+	if req.Backend == p.Backend {
+		req.Backend = ""
+	}
+	if slices.Equal(req.Include, p.Include) {
+		req.Include = nil
+	}
+	if reflect.DeepEqual(req.MCP, p.MCP) {
+		req.MCP = nil
+	}
+	of := cmp.Or(p.NetworkPolicy, preset())
+	if reflect.DeepEqual(req.NetworkPolicy, of) || req.ProfilePolicy && req.ProfileRevision == p.Revision { // at a backend it is said in other words
+		req.NetworkPolicy = nil
+	}
+	whole := config(p.Config, nil)
+	if image != "" && (whole == nil || whole.Image == "") {
+		whole = config(whole, &sprites.Config{Image: image})
+	}
+	if reflect.DeepEqual(req.Config, p.Config) || reflect.DeepEqual(req.Config, whole) {
+		req.Config = nil
+	}
+	if reflect.DeepEqual(req.CleanupScript, p.CleanupScript) {
+		req.CleanupScript = nil
+	}
+	given := p.Variables()
+	req.Env = slices.DeleteFunc(slices.Clone(req.Env), func(kv string) bool { return slices.Contains(given, kv) })
+	return req
+}
+
+// An Excess is a limit of a profile that a request is beyond.
+type Excess struct {
+	What  string // that is limited
+	Asked string // empty: no limit at all
+	Most  string
+	Flag  string // by which push asks for no more
+}
+
+// Exceeds is the first limit of a profile that a whole request is beyond; nil: none. A sprite that is there has
+// limits of its own.
+func Exceeds(p cove.Profile, req cove.JobRequest) *Excess {
+	type limit struct {
+		what, unit, flag string
+		asked, most      float64
+	}
+	limits := []limit{
+		{"the running time", " seconds", "--timeout %gs", float64(req.TimeoutSec), float64(p.TimeoutSec)},
+		{"the time without an event", " seconds", "--max-idle %gs", float64(req.Guards.IdleSec), float64(p.Guards.IdleSec)},
+		{"the number of turns", "", "--max-turns %g", float64(req.Guards.Turns), float64(p.Guards.Turns)},
+		{"the growth of its files", " bytes", "--max-disk %.0f", float64(req.Guards.DiskBytes), float64(p.Guards.DiskBytes)},
+		{"the cost of its model", " dollars", "--max-cost %g", req.Guards.CostUSD, p.Guards.CostUSD},
+	}
+	if req.Sprite == "" && p.Config != nil {
+		var asked sprites.Config
+		if req.Config != nil {
+			asked = *req.Config
+		}
+		limits = append(limits,
+			limit{"the memory", " MiB", "--memory %gM", float64(asked.RAMMB), float64(p.Config.RAMMB)},
+			limit{"the number of CPUs", "", "--cpus %g", float64(asked.CPUs), float64(p.Config.CPUs)},
+			limit{"the disk", " MiB", "--disk %gM", storage(asked), storage(*p.Config)})
+	}
+	for _, l := range limits {
+		if l.most == 0 || l.asked > 0 && l.asked <= l.most {
+			continue
+		}
+		e := &Excess{What: l.what, Most: fmt.Sprintf("%.10g", l.most) + l.unit, Flag: fmt.Sprintf(l.flag, l.most)}
+		if l.asked > 0 {
+			e.Asked = fmt.Sprintf("%.10g", l.asked) + l.unit
+		}
+		return e
+	}
+	return nil
+}
+
+// storage is a disk limit in MiB.
+func storage(c sprites.Config) float64 {
+	if c.StorageMB > 0 {
+		return float64(c.StorageMB)
+	}
+	return float64(c.StorageGB) * 1024
 }

@@ -112,3 +112,64 @@ func TestGives(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// TestAsked: a job of a profile has nothing beyond it, and all that somebody has added.
+func TestAsked(t *testing.T) {
+	p := full()
+	p.CleanupScript = &cove.SetupScript{Name: "cleanup", Text: "true"}
+	whole := profile.Apply(p, cove.JobRequest{})
+	left := profile.Asked(p, whole, "debian:12")
+	if names := profile.Overrides(left); names != nil || left.Include != nil || left.MCP != nil || left.CleanupScript != nil || len(left.Env) != 0 {
+		t.Errorf("of the profile alone: %q, %+v", names, left)
+	}
+	plain := cove.Profile{Name: "plain", Revision: 1}
+	preset := profile.Apply(plain, cove.JobRequest{})
+	preset.Config = &sprites.Config{Image: "debian:12"}
+	if names := profile.Overrides(profile.Asked(plain, preset, "debian:12")); names != nil {
+		t.Errorf("of the server's own image and rules: %q", names)
+	}
+	later := p
+	later.Revision, later.Include, later.Env, later.NetworkPolicy = 4, []string{"/opt/other"}, map[string]string{"A": "profile"}, &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}
+	left = profile.Asked(later, whole, "")
+	if names := profile.Overrides(left); len(names) != 1 || names[0] != "network_policy" || len(left.Include) != 1 || len(left.Env) != 1 || left.Env[0] != "B=profile" {
+		t.Errorf("of a later revision: %q, %+v", names, left)
+	}
+	whole.Agent = "shell"
+	if left := profile.Asked(p, whole, ""); left.Agent != "shell" {
+		t.Errorf("another agent: %+v", left)
+	}
+}
+
+// TestExceeds: each limit that a profile has is the most that a job may ask for, and none is more.
+func TestExceeds(t *testing.T) {
+	p := cove.Profile{ProfileSettings: cove.ProfileSettings{
+		TimeoutSec: 600, Guards: cove.Guards{IdleSec: 60, Turns: 7, DiskBytes: 5 << 30, CostUSD: 1.5},
+		Config: &sprites.Config{RAMMB: 1024, CPUs: 2, StorageGB: 3},
+	}}
+	for flag, change := range map[string]func(*cove.JobRequest){
+		"":                      func(*cove.JobRequest) {},
+		"--timeout 600s":        func(r *cove.JobRequest) { r.TimeoutSec = 601 },
+		"--max-idle 60s":        func(r *cove.JobRequest) { r.Guards.IdleSec = 61 },
+		"--max-turns 7":         func(r *cove.JobRequest) { r.Guards.Turns = 8 },
+		"--max-disk 5368709120": func(r *cove.JobRequest) { r.Guards.DiskBytes = 5<<30 + 1 },
+		"--max-cost 1.5":        func(r *cove.JobRequest) { r.Guards.CostUSD = 1.6 },
+		"--memory 1024M":        func(r *cove.JobRequest) { r.Config = &sprites.Config{RAMMB: 1025} },
+		"--cpus 2":              func(r *cove.JobRequest) { r.Config = &sprites.Config{CPUs: 3} },
+		"--disk 3072M":          func(r *cove.JobRequest) { r.Config = &sprites.Config{StorageMB: 3073} },
+	} {
+		var req cove.JobRequest
+		change(&req)
+		got := profile.Exceeds(p, profile.Apply(p, req))
+		if got == nil && flag != "" || got != nil && got.Flag != flag {
+			t.Errorf("%s: got %+v", flag, got)
+		}
+	}
+	low := profile.Apply(p, cove.JobRequest{JobSettings: cove.JobSettings{TimeoutSec: 5, Guards: cove.Guards{Turns: 1}}, Config: &sprites.Config{RAMMB: 512}})
+	if got := profile.Exceeds(p, low); got != nil {
+		t.Errorf("less: got %+v", got)
+	}
+	low.Guards.Turns = 0 // a job of an older revision has no limit
+	if got := profile.Exceeds(p, low); got == nil || got.Asked != "" {
+		t.Errorf("none: got %+v", got)
+	}
+}

@@ -177,6 +177,16 @@ func checkCreate(data string, req sprites.CreateRequest) error {
 	return errors.Join(CheckLabels(req.Labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds))
 }
 
+// CheckPlace refuses a machine and folders of the host that no new sprite could have.
+func CheckPlace(h *Host, c *sprites.Config, include []string) error {
+	if c != nil && c.Image != "" && c.Image != sprites.HostBase {
+		if err := checkReference(c.Image); err != nil {
+			return err
+		}
+	}
+	return errors.Join(checkConfig(c), checkInclude(h.Data, include))
+}
+
 func checkEnvironment(env map[string]string) error {
 	if len(env) > maxEnv {
 		return fail.Newf(CodeBadRequest, "", "%d environment variables are more than %d", len(env), maxEnv)

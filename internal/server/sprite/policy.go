@@ -238,6 +238,26 @@ func PresetRules(ctx context.Context, h *Host, name string, all bool) (out sprit
 	return out, nil
 }
 
+// Blocked are those of some hosts that a policy for a new sprite does not let through by HTTPS. With
+// packages, the hosts of the package registries are among them.
+func Blocked(ctx context.Context, h *Host, p sprites.NetworkPolicy, packages bool, hosts ...string) (blocked []string, err error) {
+	set, err := h.network.compile(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	if packages && h.network.registries != nil {
+		hosts = append(slices.Clone(hosts), h.network.registries(ctx)...)
+	}
+	rules := policy.New(set.Rules...)
+	for _, host := range hosts {
+		if _, err := policy.CanonicalName(host); err == nil && !rules.Named(host, 443, policy.TCP).Allow {
+			blocked = append(blocked, host)
+		}
+	}
+	slices.Sort(blocked)
+	return slices.Compact(blocked), nil
+}
+
 // OpensInward returns an error if a policy for a new sprite opens something of the
 // host's own network, which only the verb admin may. The rules of presets don't count.
 func (h *Host) OpensInward(ctx context.Context, name string, p sprites.NetworkPolicy) error {

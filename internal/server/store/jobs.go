@@ -85,12 +85,27 @@ type NoSecretError struct{ Name string }
 
 func (e *NoSecretError) Error() string { return "there is no secret " + e.Name }
 
+// MaxWaiting is how many jobs of one token may wait: for their preparation or their repository, for
+// a person, or because they are held.
+const MaxWaiting = 100
+
+// A WaitingError says that a token has as many jobs that wait as it may.
+type WaitingError struct{ Count int }
+
+func (e *WaitingError) Error() string {
+	return fmt.Sprintf("%d jobs of the same token wait already", e.Count)
+}
+
 // ErrForgotten says that the settings of a job were sealed with a key that was lost.
 var ErrForgotten = errors.New("its settings were sealed with a key that was lost")
 
+// ErrDamaged says that the settings of a job do not open, with a key that opens others.
+var ErrDamaged = errors.New("its settings were damaged in the store, and do not open with the server's key")
+
 // Create adds a job and a snapshot of its settings, which is JSON of the caller's
 // choice and never changes. It is kept as secrets are. An ID that is taken is ErrExists. If
-// one of the job's secrets is not there, it is a NoSecretError.
+// one of the job's secrets is not there, it is a NoSecretError. If MaxWaiting jobs of the job's token
+// wait, it is a WaitingError.
 //
 // A job that owns its sprite gets the row of an environment with it, planned. One in the
 // sprite of an environment that is being destroyed is ErrDestroying.
@@ -106,6 +121,9 @@ func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessag
 		settings = json.RawMessage("null")
 	}
 	err = j.db.update(ctx, func(tx *sql.Tx) error {
+		if err := mayWait(ctx, tx, job); err != nil {
+			return err
+		}
 		for _, name := range job.Secrets {
 			if there, err := hasSecret(ctx, tx, name); err != nil {
 				return err
@@ -140,6 +158,29 @@ func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessag
 	return nil
 }
 
+// mayWait is a WaitingError if one more job of a token may not wait.
+func mayWait(ctx context.Context, tx *sql.Tx, job cove.Job) error {
+	if job.By == "" {
+		return nil
+	}
+	var count int
+	err := tx.QueryRowContext(ctx, `SELECT count(*) FROM jobs WHERE doc->>'$.by' = ? AND (state IN ('installing', 'queued', 'waiting')
+		OR state IN ('preparing', 'running') AND doc->>'$.held' IS NOT NULL)`, job.By).Scan(&count)
+	if err == nil && count >= MaxWaiting {
+		err = &WaitingError{count}
+	}
+	return err
+}
+
+// Waiting is how many jobs of a profile wait for their turn.
+func (j *Jobs) Waiting(ctx context.Context, profile string) (n int, err error) {
+	err = j.db.read.QueryRowContext(ctx, "SELECT count(*) FROM jobs WHERE state = 'installing' AND doc->>'$.profile' = ? AND doc->>'$.place' > 0", profile).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("jobs that wait for the profile %s: %w", profile, err)
+	}
+	return n, nil
+}
+
 // Get returns a job; ErrNotFound if there is none.
 func (j *Jobs) Get(ctx context.Context, id string) (cove.Job, error) {
 	return getJob(ctx, j.db.read, id)
@@ -154,7 +195,7 @@ func getJob(ctx context.Context, q querier, id string) (cove.Job, error) {
 }
 
 // Settings returns the snapshot that Create was given. One that was given up with its key
-// is ErrForgotten; one that does not open is ErrKey.
+// is ErrForgotten; one that was damaged is ErrDamaged. If the key is not the right one, it is ErrKey.
 func (j *Jobs) Settings(ctx context.Context, id string) (json.RawMessage, error) {
 	var sealed []byte
 	err := notFound(j.db.read.QueryRowContext(ctx, "SELECT sealed FROM jobs WHERE id = ?", id).Scan(&sealed))
@@ -164,6 +205,9 @@ func (j *Jobs) Settings(ctx context.Context, id string) (json.RawMessage, error)
 	var settings []byte
 	if err == nil {
 		settings, err = j.secrets.unsealed(jobSeal+id, sealed)
+		if errors.Is(err, ErrKey) && j.secrets.damaged(ctx) {
+			err = ErrDamaged
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("settings of job %s: %w", id, err)
@@ -270,6 +314,13 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 			return err
 		}
 		job.ID, job.CreatedAt = id, was.CreatedAt
+		switch stands := job.State == cove.JobWaiting || job.Held != nil && !job.State.Terminal(); {
+		case !stands:
+			job.StandsSince = nil
+		case job.StandsSince == nil:
+			t := now()
+			job.StandsSince = &t
+		}
 		if job.State.Terminal() && !was.State.Terminal() {
 			if err := endSteps(ctx, tx, id, job); err != nil {
 				return err

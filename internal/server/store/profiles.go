@@ -107,6 +107,7 @@ func (j *Jobs) TakeTurn(ctx context.Context, id, profile string, limit int) (pla
 			return turn, err
 		}, `SELECT id, doc->>'$.turn_at' IS NOT NULL OR state <> 'installing' FROM jobs
 			WHERE state NOT IN ('succeeded', 'failed', 'timed_out', 'cancelled', 'lost') AND doc->>'$.profile' = ?
+				AND NOT coalesce(doc->>'$.stopping' AND doc->>'$.held' IS NOT NULL, FALSE) -- nothing of it runs on
 			ORDER BY created_at, id`, profile)
 		if err != nil {
 			return false, err

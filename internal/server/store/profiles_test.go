@@ -105,3 +105,31 @@ func TestTakeTurn(t *testing.T) {
 		t.Errorf("one that has ended: %v", err)
 	}
 }
+
+// TestMaxWaiting: a token has so many jobs that wait, and no more; others' do not count.
+func TestMaxWaiting(t *testing.T) {
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "cove.db"))
+	must(t, err)
+	defer s.Close()
+	ctx := t.Context()
+	add := func(id, token string) error {
+		return s.Jobs.Create(ctx, cove.Job{ID: id, By: token, State: cove.JobQueued}, nil)
+	}
+	for i := range MaxWaiting {
+		must(t, add(fmt.Sprint(i), "a"))
+	}
+	err = add("one more", "a")
+	if e, ok := errors.AsType[*WaitingError](err); !ok || e.Count != MaxWaiting {
+		t.Errorf("got %v", err)
+	}
+	must(t, add("another's", "b"))
+	must(t, add("the owner's", ""))
+	must(t, s.Jobs.Update(ctx, "0", func(j *cove.Job) error { j.State = cove.JobRunning; return nil }))
+	must(t, add("in its place", "a"))
+	if err := add("yet one more", "a"); err == nil {
+		t.Error("it was stored")
+	}
+	if n, err := s.Jobs.Waiting(ctx, "none"); n != 0 || err != nil {
+		t.Errorf("got %d, %v", n, err)
+	}
+}

@@ -34,20 +34,23 @@ type Secrets struct {
 // Set stores a secret, in place of one of the same name. A key that is missing or
 // another than that of the secrets that are there is ErrKey.
 func (s *Secrets) Set(ctx context.Context, name, value string) error {
-	err := s.db.update(ctx, func(tx *sql.Tx) error {
-		key, err := s.keyFor(ctx, tx)
-		if err != nil {
-			return err
-		}
-		at := micros(now())
-		_, err = tx.ExecContext(ctx, `INSERT INTO secrets (name, sealed, created_at, updated_at) VALUES (?1, ?2, ?3, ?3)
-			ON CONFLICT (name) DO UPDATE SET sealed = excluded.sealed, updated_at = excluded.updated_at`, name, seal(key, name, []byte(value)), at)
-		return err
-	})
+	err := s.db.update(ctx, func(tx *sql.Tx) error { return s.set(ctx, tx, name, value) })
 	if err != nil {
 		return fmt.Errorf("store secret %s: %w", name, err)
 	}
 	return nil
+}
+
+// set is Set in a transaction.
+func (s *Secrets) set(ctx context.Context, tx *sql.Tx, name, value string) error {
+	key, err := s.keyFor(ctx, tx)
+	if err != nil {
+		return err
+	}
+	at := micros(now())
+	_, err = tx.ExecContext(ctx, `INSERT INTO secrets (name, sealed, created_at, updated_at) VALUES (?1, ?2, ?3, ?3)
+		ON CONFLICT (name) DO UPDATE SET sealed = excluded.sealed, updated_at = excluded.updated_at`, name, seal(key, name, []byte(value)), at)
+	return err
 }
 
 // sealedRows are the names and values of all that is sealed.
@@ -166,6 +169,12 @@ func (s *Secrets) open(name string, sealed []byte) (string, error) {
 		return "", fmt.Errorf("secret %s: %w; set it anew once that is the right key", name, err)
 	}
 	return string(value), nil
+}
+
+// damaged reports whether a value that does not open was damaged: the key opens another one.
+func (s *Secrets) damaged(ctx context.Context) bool {
+	key, err := s.key(ctx, s.db.read)
+	return key != nil && err == nil
 }
 
 // unsealed is what was sealed under a name. That it does not open is ErrKey.

@@ -243,6 +243,7 @@ type SpriteFilter struct {
 	Prefix string // of the name
 	Scope  string // another prefix of the name
 	Label  string // one that it has; empty: any
+	JobsBy string // the token whose jobs they were made for; empty: any
 	After  string // names that sort after this one
 	Limit  int    // 0: no limit
 
@@ -260,6 +261,10 @@ func (f SpriteFilter) where() (string, []any) {
 			where += " AND substr(name, 1, length(?)) = ?"
 			args = append(args, p, p)
 		}
+	}
+	if f.JobsBy != "" {
+		where += " AND EXISTS (SELECT 1 FROM jobs j WHERE j.sprite = sprites.name AND sprites.owner = 'job:' || j.id AND j.doc->>'$.by' = ?)"
+		args = append(args, f.JobsBy)
 	}
 	if f.Public {
 		where += " AND substr(owner, 1, length(?)) <> ? AND owner NOT IN (?, ?)"

@@ -101,7 +101,7 @@ func (o Options) Open(ctx context.Context, path string) (*Store, error) {
 		Builds:       &Builds{db: db},
 		Profiles:     &Profiles{db: db},
 		Epoch:        &Epoch{db: db},
-		Webhooks:     &Webhooks{db: db},
+		Webhooks:     &Webhooks{db: db, secrets: secrets},
 		db:           db,
 	}, nil
 }

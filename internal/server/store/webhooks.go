@@ -23,7 +23,8 @@ const (
 // Webhooks are the webhooks, with what is to be sent to each. An event is written in the
 // transaction that makes the change: neither is there without the other.
 type Webhooks struct {
-	db *database
+	db      *database
+	secrets *Secrets // in which the keys are
 }
 
 // Delivery is an event that waits to be sent.
@@ -37,22 +38,37 @@ type Delivery struct {
 // value. It has one receiver.
 func (w *Webhooks) Changed() <-chan struct{} { return w.db.events }
 
-// Put defines a webhook, in place of one of the same name, whose deliveries stay.
-func (w *Webhooks) Put(ctx context.Context, hook cove.Webhook) error {
+// Put defines a webhook, in place of one of the same name, whose deliveries stay. If key is not
+// empty and there is no secret of the name that the webhook has, key becomes that secret, in the
+// same transaction; made reports whether it has. Without the secret, the error is a NoSecretError.
+func (w *Webhooks) Put(ctx context.Context, hook cove.Webhook, key string) (made bool, err error) {
 	events, err := json.Marshal(hook.Events)
 	if err != nil {
-		return err
+		return false, err
 	}
 	err = w.db.update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO webhooks (name, url, events, secret, private, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
+		there, err := hasSecret(ctx, tx, hook.Secret)
+		switch {
+		case err != nil:
+			return err
+		case there:
+		case key == "":
+			return &NoSecretError{hook.Secret}
+		default:
+			if err := w.secrets.set(ctx, tx, hook.Secret, key); err != nil {
+				return err
+			}
+		}
+		made = !there
+		_, err = tx.ExecContext(ctx, `INSERT INTO webhooks (name, url, events, secret, private, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
 			ON CONFLICT (name) DO UPDATE SET url = excluded.url, events = excluded.events, secret = excluded.secret, private = excluded.private, updated_at = excluded.updated_at`,
 			hook.Name, hook.URL, string(events), hook.Secret, hook.Private, micros(now()))
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("store webhook %s: %w", hook.Name, err)
+		return false, fmt.Errorf("store webhook %s: %w", hook.Name, err)
 	}
-	return nil
+	return made, nil
 }
 
 const webhookColumns = "name, url, events, secret, private, created_at, updated_at, (SELECT count(*) FROM webhook_deliveries d WHERE d.webhook = name AND d.state = 'pending')"
@@ -86,9 +102,13 @@ func (w *Webhooks) List(ctx context.Context) ([]cove.Webhook, error) {
 	return list, nil
 }
 
-// Delete forgets a webhook, and what waits to be sent to it.
+// Delete forgets a webhook, what waits to be sent to it, and the secret that was made with it.
 func (w *Webhooks) Delete(ctx context.Context, name string) error {
 	err := w.db.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "DELETE FROM secrets WHERE name = ?2 AND EXISTS (SELECT 1 FROM webhooks WHERE name = ?1 AND secret = ?2)", name, WebhookSecret(name))
+		if err != nil {
+			return err
+		}
 		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM webhooks WHERE name = ?", name))
 	})
 	if err != nil {
@@ -269,7 +289,7 @@ func queueJob(ctx context.Context, tx *sql.Tx, was, is cove.Job) error {
 	if is.Question != nil && (was.Question == nil || was.Question.ID != is.Question.ID) {
 		types = append(types, cove.EventJobQuestion)
 	}
-	is.Definition = nil // it may be long
+	is = is.Brief()
 	for _, of := range types {
 		e := NewEvent(of)
 		e.Job = &is

@@ -113,7 +113,8 @@ func (w *world) must(err error) {
 
 func (w *world) hook(name string, events ...string) {
 	w.t.Helper()
-	w.must(w.Webhooks.Put(w.t.Context(), cove.Webhook{Name: name, URL: "https://" + name + ".example.org/", Events: events, Secret: "s"}))
+	_, err := w.Webhooks.Put(w.t.Context(), cove.Webhook{Name: name, URL: "https://" + name + ".example.org/", Events: events, Secret: "s"}, secret)
+	w.must(err)
 }
 
 func (w *world) job(id string) {
@@ -399,7 +400,7 @@ func TestGuard(t *testing.T) {
 	defer func() { _ = sender.Close() }()
 	try := func(url string, private bool) cove.WebhookDelivery {
 		t.Helper()
-		if err := st.Webhooks.Put(t.Context(), cove.Webhook{Name: "one", URL: url, Events: []string{"*"}, Private: private}); err != nil {
+		if _, err := st.Webhooks.Put(t.Context(), cove.Webhook{Name: "one", URL: url, Events: []string{"*"}, Secret: "s", Private: private}, secret); err != nil {
 			t.Fatal(err)
 		}
 		d, err := sender.Test(t.Context(), "one")

@@ -1,0 +1,137 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	cleanupTime    = time.Minute // of a script that says none
+	maxCleanupTime = 10 * time.Minute
+	minRedacted    = 4 // bytes of a secret that is looked for in what a script prints
+)
+
+// cleanups run the cleanup scripts of jobs, each once, before the sprites are deleted. How a script
+// ends is in the job and in the log, and does not hold up the deletion.
+type cleanups struct {
+	jobs    *store.Jobs
+	secrets *store.Secrets
+	logger  *slog.Logger
+
+	attach func(context.Context, cove.Environment) (*sprites.Sprite, error)
+}
+
+// before runs the cleanup script of the job that has an environment, unless it has run, or the job
+// never began; it reports whether it did. Its time does not end with ctx.
+func (c *cleanups) before(ctx context.Context, env cove.Environment) bool {
+	job, err := c.jobs.Get(ctx, env.Job)
+	if err != nil || job.StartedAt == nil || job.Cleanup != nil {
+		return false
+	}
+	log := c.logger.With("job", job.ID, "sprite", env.Name)
+	req, err := settingsOf(ctx, c.jobs, job.ID)
+	if err != nil {
+		log.Warn("looking for the cleanup script of a job", "err", err)
+		return false
+	}
+	script := req.CleanupScript
+	if script == nil {
+		return false
+	}
+	sprite, err := c.attach(ctx, env)
+	if err != nil {
+		log.Warn("a cleanup script did not run: its sprite is not there", "err", err)
+		return false
+	}
+	now := stepTime()
+	result := cove.JobCleanup{StartedAt: now}
+	if err := c.note(ctx, job.ID, result); err != nil { // else the next server would run it again
+		log.Error("noting that the cleanup script of a job begins", "err", err)
+		return false
+	}
+	limit := cmp.Or(min(seconds(script.TimeoutSec), maxCleanupTime), cleanupTime)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	var out stepLog
+	secrets, err := c.do(limited, sprite, job, req, &out)
+	switch exit, ended := errors.AsType[*sprites.ExitError](err); {
+	case limited.Err() != nil:
+		err = fmt.Errorf("it did not end within %v", limit)
+	case ended:
+		err = fmt.Errorf("it ended with exit code %d", exit.Code)
+	}
+	end := stepTime()
+	result.EndedAt, result.Output = &end, redacted(out.out, secrets)
+	if err != nil {
+		result.Error = clip(err.Error())
+	}
+	log.Info("ran the cleanup script of a job", "took", end.Sub(now), "err", err, "output", result.Output.String())
+	if err := c.note(context.WithoutCancel(ctx), job.ID, result); err != nil {
+		log.Error("noting how the cleanup script of a job ended", "err", err)
+	}
+	return true
+}
+
+func (c *cleanups) note(ctx context.Context, id string, result cove.JobCleanup) error {
+	return c.jobs.Update(ctx, id, func(j *cove.Job) error { j.Cleanup = &result; return nil })
+}
+
+// do runs a script. The text and the variables go by files: a command's arguments are in a URL. It returns the
+// secrets that the variables have.
+func (c *cleanups) do(ctx context.Context, sprite *sprites.Sprite, job cove.Job, req cove.JobRequest, out *stepLog) (secrets []string, err error) {
+	env, err := resolved(ctx, c.secrets, req.Env)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range connect.EnvSecrets(req.Env) {
+		value, err := c.secrets.Value(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		secrets = append(secrets, value)
+	}
+	program := dir(job.ID) + "/cleanup"
+	var first strings.Builder
+	first.WriteString("#!/bin/sh\n")
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		fmt.Fprintf(&first, "export %s=%s\n", name, quoted(value))
+	}
+	first.WriteString("cd \"$1\" 2>/dev/null || cd\n")
+	if strings.HasPrefix(req.CleanupScript.Text, "#!") {
+		first.WriteString("exec \"$0-script\"\n")
+	} else {
+		first.WriteString("exec sh \"$0-script\"\n")
+	}
+	for name, text := range map[string]string{program + "-script": req.CleanupScript.Text, program: first.String()} {
+		if err := sprite.WriteFile(ctx, name, strings.NewReader(text), sprites.WriteOptions{Mode: 0o700}); err != nil {
+			return secrets, err
+		}
+	}
+	cmd := sprite.CommandContext(ctx, program, job.Workdir)
+	cmd.Stdout, cmd.Stderr = out, out
+	return secrets, cmd.Run()
+}
+
+// quoted is a word for sh.
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// redacted is an output without secrets.
+func redacted(out cove.StepOutput, secrets []string) cove.StepOutput {
+	for _, secret := range secrets {
+		if len(secret) >= minRedacted {
+			out.Head, out.Tail = strings.ReplaceAll(out.Head, secret, "***"), strings.ReplaceAll(out.Tail, secret, "***")
+		}
+	}
+	return out
+}

@@ -1,0 +1,422 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// by is a client with a token of its own.
+func by(t *testing.T, client *cove.Client, scope cove.TokenScope) (*cove.Client, string) {
+	t.Helper()
+	tok, err := client.CreateToken(t.Context(), cove.TokenRequest{Name: "t", Scope: scope, Verbs: []string{"read", "write", "exec"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cove.Client{Client: &sprites.Client{URL: client.URL, Token: tok.Secret, HTTPClient: client.HTTPClient}}, tok.ID
+}
+
+func put(t *testing.T, client *cove.Client, name string, s cove.ProfileSettings) cove.ProfilePut {
+	t.Helper()
+	p, err := cove.Profiles{Client: client}.Put(t.Context(), name, 0, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func hintText(err error) string {
+	if e, ok := errors.AsType[*sprites.Error](err); ok {
+		return e.Hint
+	}
+	return ""
+}
+
+// profiled is a request by a profile that says nothing else.
+func profiled(name string) cove.JobRequest {
+	req := request()
+	req.Agent, req.Profile = "", name
+	return req
+}
+
+// TestProfileLimits: the limits of a profile are the most that a token without admin gets.
+func TestProfileLimits(t *testing.T) {
+	_, client := newManager(t)
+	ctx := t.Context()
+	put(t, client, "few", cove.ProfileSettings{Agent: "shell", TimeoutSec: 600, Guards: cove.Guards{Turns: 3}})
+	pusher, id := by(t, client, cove.TokenScope{All: true})
+	for name, change := range map[string]func(*cove.JobRequest){
+		"--timeout 600s": func(r *cove.JobRequest) { r.TimeoutSec = 601 }, "--max-turns 3": func(r *cove.JobRequest) { r.Guards.Turns = 4 },
+	} {
+		req := profiled("few")
+		change(&req)
+		if _, err := pusher.CreateJob(ctx, req); code(err) != "forbidden" || !strings.Contains(hintText(err), name) {
+			t.Errorf("%s: got %v, %q", name, err, hintText(err))
+		}
+		if _, err := client.PreviewJob(ctx, req); err != nil {
+			t.Errorf("%s, by an administrator: %v", name, err)
+		}
+	}
+	req := profiled("few")
+	req.TimeoutSec = 60
+	job, err := pusher.CreateJob(ctx, req)
+	if err != nil || job.TimeoutSec != 60 || job.Guards.Turns != 3 || job.By != id {
+		t.Errorf("less: got %+v, %v", job, err)
+	}
+	// A hint about a flag says that the profile may be to blame.
+	req = profiled("few")
+	req.Converse = true
+	if _, err := pusher.CreateJob(ctx, req); !strings.Contains(hintText(err), "cove profile edit few") {
+		t.Errorf("got %v, %q", err, hintText(err))
+	}
+}
+
+// TestRetryByProfile: whoever may push by a profile may do its jobs again, as long as the profile
+// gives what they had.
+func TestRetryByProfile(t *testing.T) {
+	m, client := newManager(t)
+	ctx := t.Context()
+	shown := filepath.Clean(t.TempDir())
+	settings := cove.ProfileSettings{Agent: "shell", Include: []string{shown}, Env: map[string]string{"KEY": "{secret:ci}"}, CleanupScript: &cove.SetupScript{Name: "cleanup", Text: "true"}}
+	if err := client.SetSecret(ctx, "ci", canary); err != nil {
+		t.Fatal(err)
+	}
+	put(t, client, "gives", settings)
+	pusher, _ := by(t, client, cove.TokenScope{All: true})
+	job, err := pusher.CreateJob(ctx, profiled("gives"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Store.Jobs.Finish(ctx, job.ID, cove.JobFailed, cove.Outcome{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	again := func(want string) {
+		t.Helper()
+		// It never had its repository, which is what is looked for once all else is well.
+		if _, err := pusher.RetryJob(ctx, job.ID, cove.JobRetry{}); code(err) != want {
+			t.Errorf("a retry: got %v, want %s", err, want)
+		}
+	}
+	again("not_kept")
+	// Not in another sprite, whose rules are its own.
+	if _, err := client.Create(ctx, sprites.CreateRequest{Name: "paint"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pusher.ResumeJob(ctx, job.ID, cove.JobResume{Message: "on", Sprite: "paint"}); code(err) != "forbidden" {
+		t.Errorf("a resume in another sprite: got %v", err)
+	}
+	if _, err := pusher.ResumeJob(ctx, job.ID, cove.JobResume{Message: "on"}); code(err) != "no_session" {
+		t.Errorf("a resume: got %v", err)
+	}
+	settings.Description = "another revision, that gives the same"
+	put(t, client, "gives", settings)
+	again("not_kept")
+	settings.Env = nil
+	put(t, client, "gives", settings)
+	again("forbidden")
+	settings.Env, settings.Include = map[string]string{"KEY": "{secret:ci}"}, nil
+	put(t, client, "gives", settings)
+	again("forbidden")
+	if err := (cove.Profiles{Client: client}).Delete(ctx, "gives"); err != nil {
+		t.Fatal(err)
+	}
+	again("no_profile")
+}
+
+// TestProfileToken: a token for a profile pushes by it, reaches what is its jobs', and nothing else.
+func TestProfileToken(t *testing.T) {
+	_, client := newManager(t)
+	ctx := t.Context()
+	put(t, client, "mine", cove.ProfileSettings{Agent: "shell"})
+	put(t, client, "other", cove.ProfileSettings{Agent: "shell"})
+	if _, err := client.CreateToken(ctx, cove.TokenRequest{Name: "t", Scope: cove.TokenScope{Profile: "none"}, Verbs: []string{"read"}}); code(err) != "no_profile" {
+		t.Errorf("for a profile that is not there: got %v", err)
+	}
+	pusher, id := by(t, client, cove.TokenScope{Profile: "mine"})
+	job, err := pusher.CreateJob(ctx, profiled("mine"))
+	if err != nil || job.By != id {
+		t.Fatalf("got %+v, %v", job, err)
+	}
+	second, _ := by(t, client, cove.TokenScope{Profile: "mine"})
+	others, err := second.CreateJob(ctx, profiled("mine"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Create(ctx, sprites.CreateRequest{Name: "job-paint"}); err != nil {
+		t.Fatal(err)
+	}
+	for name, req := range map[string]cove.JobRequest{"another profile": profiled("other"), "no profile": request()} {
+		if _, err := pusher.CreateJob(ctx, req); code(err) != "forbidden" || !strings.Contains(hintText(err), "cove push --profile mine PLAN") {
+			t.Errorf("%s: got %v, %q", name, err, hintText(err))
+		}
+	}
+	if err := pusher.Sprite(job.Sprite).WriteFile(ctx, job.Upload, strings.NewReader("x"), sprites.WriteOptions{}); err != nil {
+		t.Errorf("its own sprite: %v", err)
+	}
+	if got, err := pusher.Job(ctx, job.ID); err != nil || got.ID != job.ID {
+		t.Errorf("its own job: %+v, %v", got, err)
+	}
+	for _, name := range []string{others.Sprite, "job-paint"} {
+		if _, err := pusher.Get(ctx, name); code(err) != "forbidden" {
+			t.Errorf("the sprite %s: got %v", name, err)
+		}
+	}
+	if _, err := pusher.Job(ctx, others.ID); code(err) != "not_found" {
+		t.Errorf("another's job: got %v", err)
+	}
+	if _, err := pusher.Create(ctx, sprites.CreateRequest{Name: "job-mine"}); code(err) != "forbidden" {
+		t.Errorf("a sprite of its own: got %v", err)
+	}
+	jobs, err := pusher.Jobs(ctx)
+	if err != nil || len(jobs) != 1 || jobs[0].ID != job.ID {
+		t.Errorf("the jobs: %+v, %v", jobs, err)
+	}
+	list, err := pusher.List(ctx, sprites.ListOptions{})
+	if err != nil || len(list.Sprites) != 1 || list.Sprites[0].Name != job.Sprite {
+		t.Errorf("the sprites: %+v, %v", list, err)
+	}
+}
+
+// TestProfileIsChecked: what a profile names must be there when it is stored; what can come later is a warning.
+func TestProfileIsChecked(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{
+		Host: &sprite.Host{Registries: func(context.Context) []string { return []string{"packages.example.org"} }},
+		Jobs: func(st *store.Store, client *cove.Client) (server.Jobs, func() error, error) {
+			m := &Manager{Store: st, Client: client}
+			return m, m.Close, m.Resume(t.Context())
+		},
+	})
+	client, ctx := s.Client(), t.Context()
+	script := func(text string, seconds int64) *cove.SetupScript {
+		return &cove.SetupScript{Name: "cleanup", Text: text, TimeoutSec: seconds}
+	}
+	for want, p := range map[string]cove.ProfileSettings{
+		"no folder":         {Include: []string{"/no/such/folder"}},
+		"no_backend":        {Agent: "shell", Backend: "nowhere"},
+		"no_secret":         {Env: map[string]string{"A": "{secret:nobody}"}},
+		"variable A":        {Env: map[string]string{"A": "{secret}"}},
+		"no_connector":      {Agent: "cove", Model: "openai/x", MCP: []cove.MCPServer{{Connector: "nobody", Tools: []string{"*"}}}},
+		"no_agent":          {Agent: "nobody"},
+		"MiB of memory":     {Config: &sprites.Config{RAMMB: 1}},
+		"name of an image":  {Config: &sprites.Config{Image: "not a name"}},
+		"cleanup script":    {CleanupScript: script("", 0)},
+		"10m0s at most":     {CleanupScript: script("true", 601)},
+		"max_wait_seconds":  {MaxWaitSec: -1},
+		"network policy":    {NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Domain: "https://a.example/", Action: "allow"}}}},
+		"no such preset at": {NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "no-such"}}}},
+	} {
+		_, err := cove.Profiles{Client: client}.Put(ctx, "bad", 0, p)
+		if err == nil || code(err) != want && !strings.Contains(err.Error(), want) && want != "no such preset at" {
+			t.Errorf("%s: got %v", want, err)
+		}
+	}
+	if list, err := (cove.Profiles{Client: client}).List(ctx); err != nil || len(list) != 0 {
+		t.Errorf("left: %+v, %v", list, err)
+	}
+	// An agent that comes with its own sprite's installation needs the package hosts.
+	closed := &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}
+	if err := client.SetSecret(ctx, "anthropic", canary); err != nil {
+		t.Fatal(err)
+	}
+	included := cove.ProfileSettings{Agent: "claude", Include: []string{t.TempDir()}, NetworkPolicy: closed}
+	warned := func(p cove.ProfilePut) bool {
+		return slices.ContainsFunc(p.Warnings, func(w string) bool { return strings.Contains(w, "packages.example.org") })
+	}
+	if p := put(t, client, "closed", included); !warned(p) {
+		t.Errorf("without the package hosts: %q", p.Warnings)
+	}
+	included.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "agent"}}}
+	if p := put(t, client, "open", included); len(p.Warnings) != 0 {
+		t.Errorf("with them: %q", p.Warnings)
+	}
+}
+
+// TestDefaultProfile: one profile at most is the default, and is no more when it is deleted.
+func TestDefaultProfile(t *testing.T) {
+	_, client := newManager(t)
+	ctx, calls := t.Context(), cove.Profiles{Client: client}
+	put(t, client, "a", cove.ProfileSettings{Agent: "shell"})
+	put(t, client, "b", cove.ProfileSettings{Agent: "shell"})
+	defaults := func() (names []string) {
+		t.Helper()
+		list, err := calls.List(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range list {
+			if p.Default {
+				names = append(names, p.Name)
+			}
+		}
+		return names
+	}
+	if err := calls.SetDefault(ctx, "none"); code(err) != "no_profile" {
+		t.Errorf("one that is not there: got %v", err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if err := calls.SetDefault(ctx, name); err != nil {
+			t.Fatal(err)
+		}
+		if got := defaults(); !slices.Equal(got, []string{name}) {
+			t.Errorf("the default is %q, want %s", got, name)
+		}
+	}
+	if err := calls.Delete(ctx, "b"); err != nil {
+		t.Fatal(err)
+	}
+	put(t, client, "b", cove.ProfileSettings{Agent: "shell"})
+	if got := defaults(); got != nil {
+		t.Errorf("another of its name is the default: %q", got)
+	}
+	pusher, _ := by(t, client, cove.TokenScope{All: true})
+	if err := (cove.Profiles{Client: pusher}).SetDefault(ctx, "a"); code(err) != "forbidden" {
+		t.Errorf("by a token without admin: got %v", err)
+	}
+}
+
+// TestEndWaits: a job that stands still for longer than its profile lets it is stopped if another waits for its turn.
+func TestEndWaits(t *testing.T) {
+	m, client := newManager(t)
+	ctx := t.Context()
+	put(t, client, "few", cove.ProfileSettings{Agent: "shell", MaxJobs: 1, MaxWaitSec: 60})
+	row := func(id, profile string, state cove.JobState) {
+		t.Helper()
+		job := cove.Job{ID: id, State: cove.JobQueued, JobSettings: cove.JobSettings{Profile: profile, Sprite: "job-" + id}}
+		err := m.Store.Jobs.Create(ctx, job, nil)
+		if err == nil {
+			err = m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error { j.State = state; return nil })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	row("aaaaaa", "few", cove.JobWaiting)
+	row("bbbbbb", "few", cove.JobRunning)
+	row("cccccc", "any", cove.JobWaiting)
+	var stopped []string
+	j := *m.janitor
+	j.stop = func(_ context.Context, id string) (cove.Job, error) {
+		stopped = append(stopped, id)
+		return cove.Job{}, nil
+	}
+	waits, err := m.Store.Jobs.Get(ctx, "aaaaaa")
+	if err != nil || waits.StandsSince == nil {
+		t.Fatalf("got %+v, %v", waits, err)
+	}
+	end := waits.StandsSince.Add(time.Minute)
+	check := func(now time.Time, want ...string) {
+		t.Helper()
+		if err := j.endWaits(ctx, now); err != nil || !slices.Equal(stopped, want) {
+			t.Errorf("stopped %q, %v, want %q", stopped, err, want)
+		}
+	}
+	check(end) // nobody waits for its turn
+	row("dddddd", "few", cove.JobInstalling)
+	if err := m.Store.Jobs.Update(ctx, "dddddd", func(j *cove.Job) error { j.Place = 1; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	check(end.Add(-time.Second))
+	check(end, "aaaaaa")
+	if job, err := m.Store.Jobs.Get(ctx, "aaaaaa"); err != nil || !strings.Contains(job.StopReason, "1m0s") {
+		t.Errorf("why: %q, %v", job.StopReason, err)
+	}
+	// One that is stopped, and held, has no turn any more.
+	if err := m.Store.Jobs.Update(ctx, "aaaaaa", func(j *cove.Job) error {
+		j.State, j.Stopping, j.Held = cove.JobRunning, true, &sprites.Held{Code: "disk_full"}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Store.Jobs.Finish(ctx, "bbbbbb", cove.JobFailed, cove.Outcome{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if place, err := m.Store.Jobs.TakeTurn(ctx, "dddddd", "few", 1); err != nil || place != 0 {
+		t.Errorf("the next one: place %d, %v", place, err)
+	}
+}
+
+// TestCleanup: a job's cleanup script runs once before its sprite is deleted, with the job's
+// variables and in its clone; however it ends, the sprite is gone.
+func TestCleanup(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, 0)
+	client, ctx := b.server.Client(), t.Context()
+	if err := client.SetSecret(ctx, "ci", canary); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		script  cove.SetupScript
+		wrong   string
+		printed string
+	}{
+		"well":     {cove.SetupScript{Text: `echo "$QUOTED in $(basename "$PWD")"`}, "", "it's \"so\" in repo"},
+		"fails":    {cove.SetupScript{Text: "#!/bin/sh -e\necho \"with $KEY\" >&2\nexit 3"}, "exit code 3", "with ***"},
+		"too long": {cove.SetupScript{Text: "echo begun; sleep 1000", TimeoutSec: 1}, "did not end within 1s", ""},
+		"gone":     {cove.SetupScript{Text: "#!/no/such/shell\n"}, "exit code", ""},
+	} {
+		job := b.beginWith(`echo x >"$said"`, func(r *cove.JobRequest) {
+			r.Env = append(r.Env, "QUOTED=it's \"so\"", "KEY={secret:ci}")
+			test.script.Name = "cleanup"
+			r.CleanupScript = &test.script
+		})
+		if _, err := client.StopJob(ctx, job.ID); err != nil {
+			t.Fatal(err)
+		}
+		job = b.await(job.ID)
+		if gone, err := b.manager.jobSprites.remove(ctx, job, cove.DestroyJobGone); !gone || err != nil {
+			t.Errorf("%s: the sprite is gone: %v, %v", name, gone, err)
+		}
+		if _, err := client.Get(ctx, job.Sprite); !errors.Is(err, sprites.ErrNotFound) {
+			t.Errorf("%s: the sprite: %v", name, err)
+		}
+		after, err := b.manager.Store.Jobs.Get(ctx, job.ID)
+		if err != nil || after.Cleanup == nil || after.Cleanup.EndedAt == nil {
+			t.Errorf("%s: got %+v, %v", name, after.Cleanup, err)
+			continue
+		}
+		said := after.Cleanup.Output.String()
+		if wrong := after.Cleanup.Error; (wrong == "") != (test.wrong == "") || !strings.Contains(wrong, test.wrong) || !strings.Contains(said, test.printed) || strings.Contains(said, canary) {
+			t.Errorf("%s: %q, and said %q", name, wrong, said)
+		}
+		env, err := b.manager.environments.Store.Get(ctx, after.Execution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.manager.environments.Before(ctx, env) {
+			t.Errorf("%s: it ran twice", name)
+		}
+	}
+	never := cove.Job{ID: "abcdef", OwnsSprite: true}
+	if b.manager.jobSprites.cleanups.run(ctx, never) {
+		t.Error("a job that never began was cleaned up")
+	}
+}
+
+// TestJobsLeaveReserve: what is kept of a job leaves the disk its reserve.
+func TestJobsLeaveReserve(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{
+		Host: &sprite.Host{Data: t.TempDir(), DiskReserve: 1 << 60},
+		Jobs: func(st *store.Store, client *cove.Client) (server.Jobs, func() error, error) {
+			m := &Manager{Store: st, Client: client}
+			return m, m.Close, m.Resume(t.Context())
+		},
+	})
+	_, err := s.Client().CreateJob(t.Context(), request())
+	if code(err) != "no_space" || !strings.Contains(hintText(err), "cove job gc") {
+		t.Errorf("got %v, %q", err, hintText(err))
+	}
+	if jobs, err := s.Client().Jobs(t.Context()); err != nil || len(jobs) != 0 {
+		t.Errorf("left: %+v, %v", jobs, err)
+	}
+}
