@@ -460,11 +460,17 @@ type JobEnd struct {
 	Uncollected string `json:"uncollected,omitempty"` // as in Job
 }
 
+// JobIdentity says which job a supervisor has.
+type JobIdentity struct {
+	ID        string `json:"id"`
+	Execution string `json:"execution_id"` // as in JobProgress
+}
+
 // JobSpec is what the supervisor in the sprite is given, as job.json in the
 // job's folder. All paths are the sprite's.
 type JobSpec struct {
-	ID           string     `json:"id"`
-	Execution    string     `json:"execution_id"`
+	JobIdentity
+
 	Bundle       string     `json:"bundle"`            // input bundle with refs/cove/base
 	Earlier      string     `json:"earlier,omitempty"` // instead of Bundle: the folder of the job whose clone, in Workdir, is gone on with
 	BundleSHA256 string     `json:"bundle_sha256"`

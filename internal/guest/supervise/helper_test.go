@@ -110,7 +110,7 @@ func newJob(t *testing.T, script string) *job {
 	j.git("update-ref", "refs/cove/base", "HEAD")
 	j.git("bundle", "create", "-q", bundle, "refs/cove/base")
 	j.spec = cove.JobSpec{
-		ID: "abc123", Bundle: bundle, BundleSHA256: j.digest(bundle),
+		JobIdentity: cove.JobIdentity{ID: "abc123"}, Bundle: bundle, BundleSHA256: j.digest(bundle),
 		Workdir: filepath.Join(top, "work"), Branch: "topic", Base: j.git("rev-parse", "HEAD"),
 		Author: cove.Person{Name: "Ada", Email: "ada@example.com"},
 		Argv:   []string{"/bin/sh", "-ec", script},

@@ -38,6 +38,9 @@ var ErrBusy = errors.New("a supervisor is at work on this job")
 // ErrDead says that the job has no end and no supervisor that would write one.
 var ErrDead = errors.New("the job's supervisor has died")
 
+// BootVar is the variable that names the boot in which a job may begin; see Run.
+const BootVar = cove.JobBootVar
+
 // Exit codes of the guest binary's job commands.
 const (
 	ExitDone = 0
