@@ -71,8 +71,7 @@ var errLeft = errors.New("its sprite is still there, and will be deleted later")
 // carried out: it is waited for instead, and what was made is taken back.
 func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobRequest) error {
 	asked := ctx
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx) // its steps have limits
 	made, err := js.furnishAll(ctx, job, req)
 	if err == nil {
 		err = checkGit(asked, js.client, job)
@@ -128,7 +127,7 @@ const notFound = 127
 
 // furnishAll reports whether it has made a sprite.
 func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
-	err = js.steps.run(ctx, job.ID, cove.StepCreateSprite, func() (err error) {
+	err = js.steps.run(ctx, job, cove.StepCreateSprite, func(ctx context.Context) (err error) {
 		made, err = js.make(ctx, job, req)
 		return err
 	})
@@ -143,8 +142,8 @@ func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.Job
 	case job.Backend == "" && job.OwnsSprite:
 		js.steps.complete(ctx, job.ID, cove.StepApplyPolicy, "the sprite was made with it")
 	default:
-		set := func() error { return spriteOf(js.client, job).SetNetworkPolicy(ctx, *req.NetworkPolicy) }
-		err = js.steps.run(ctx, job.ID, cove.StepApplyPolicy, func() error {
+		err = js.steps.run(ctx, job, cove.StepApplyPolicy, func(ctx context.Context) error {
+			set := func() error { return spriteOf(js.client, job).SetNetworkPolicy(ctx, *req.NetworkPolicy) }
 			if job.Backend == "" {
 				return set()
 			}

@@ -38,7 +38,7 @@ func (ss *supervisors) command(ctx context.Context, job cove.Job, verb string, a
 	guest := boot.BinDir + "/cove-guest"
 	if job.Backend != "" {
 		var err error
-		if guest, err = guestbin.Bring(ctx, spriteOf(ss.client, job)); err != nil {
+		if guest, err = (guestbin.Program{Arch: job.Arch}).Bring(ctx, spriteOf(ss.client, job)); err != nil {
 			return nil, err
 		}
 	}
