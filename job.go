@@ -420,11 +420,15 @@ type JobSpec struct {
 	CollectSec   int64      `json:"collect_seconds"` // that collecting the work may take; 0: 10 minutes
 	TTY          bool       `json:"tty,omitempty"`   // the agent gets the supervisor's terminal
 
-	StepLimits map[StepKey]int64 `json:"step_limits,omitempty"` // as in JobSettings
-	Masked     []string          `json:"masked,omitempty"`      // secrets that are in Env: the log has asterisks in their place
+	JobPreparation
+}
 
-	Notices     []string     `json:"notices,omitempty"`      // for people, at the beginning of the log
-	SetupScript *SetupScript `json:"setup_script,omitempty"` // before Setup; a failure ends the job in phase prepare
+// JobPreparation is what a JobSpec says of the time before the agent.
+type JobPreparation struct {
+	Notices     []string          `json:"notices,omitempty"`      // for people, at the beginning of the log
+	SetupScript *SetupScript      `json:"setup_script,omitempty"` // before Setup; a failure ends the job in phase prepare
+	StepLimits  map[StepKey]int64 `json:"step_limits,omitempty"`  // as in JobSettings
+	Masked      []string          `json:"masked,omitempty"`       // secrets that are in Env: the log has asterisks in their place
 }
 
 // LineRule picks lines of JSON out of what an agent says.

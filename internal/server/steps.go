@@ -9,8 +9,8 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
-	"github.com/cove-dev/cove/internal/server/job"
 	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/stephint"
 )
 
 // steps tells how far the preparation of a job is; with follow, what changes until it is over.
@@ -62,13 +62,13 @@ func (g *jobRoutes) steps(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g *jobRoutes) readSteps(r *http.Request) (cove.JobSteps, error) {
-	one, err := g.job(r)
+	job, err := g.job(r)
 	if err != nil {
 		return cove.JobSteps{}, err
 	}
-	steps, err := g.jobs.Steps(r.Context(), one.ID)
-	job.HintSteps(one, steps)
-	return cove.JobSteps{Job: one.ID, State: one.State, Steps: steps}, err
+	steps, err := g.jobs.Steps(r.Context(), job.ID)
+	stephint.Fill(job, steps)
+	return cove.JobSteps{Job: job.ID, State: job.State, Steps: steps}, err
 }
 
 // stepStream sends a client what has changed in the steps of a job.

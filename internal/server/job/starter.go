@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -33,10 +34,53 @@ type starter struct {
 	supervisors *supervisors
 	finisher    *finisher
 	followers   *followers
+
+	mu      sync.Mutex
+	handing map[string]context.CancelCauseFunc // by job: ends the handing over; guarded by mu
+}
+
+// errStopped is why a job is not handed to its sprite: somebody has stopped it meanwhile.
+var errStopped = errors.New("it was stopped before it began")
+
+// halt ends the handing over of a job to its sprite, if that is under way. A job that may
+// run already goes on.
+func (s *starter) halt(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cancel := s.handing[id]; cancel != nil {
+		cancel(errStopped)
+	}
+}
+
+// haltable is a context that halt ends until done is called.
+func (s *starter) haltable(ctx context.Context, id string) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.handing == nil {
+		s.handing = map[string]context.CancelCauseFunc{}
+	}
+	s.handing[id] = cancel
+	return ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.handing, id)
+		cancel(nil)
+	}
 }
 
 // begin has a job that is queued, and whose lock is held, start with what is there.
 func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (cove.Job, error) {
+	ctx, done := s.haltable(ctx, job.ID)
+	defer done()
+	begun, err := s.start(ctx, job, req)
+	if err != nil && errors.Is(context.Cause(ctx), errStopped) {
+		err = fail.Newf("job_ended", "push again", "job %s: %v", job.ID, errStopped)
+	}
+	return begun, err
+}
+
+func (s *starter) start(ctx context.Context, job cove.Job, req cove.JobStart) (cove.Job, error) {
 	id := job.ID
 	if req.BundleSize > 0 {
 		s.steps.complete(ctx, id, cove.StepUploadRepository, fmt.Sprintf("%d bytes", req.BundleSize+req.LargeBytes))
@@ -216,7 +260,7 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 		Program: work.Program, Needs: needs(work, job.Install), Installs: len(installCommands(work, job.Install)), Setup: slices.Concat(installCommands(work, job.Install), work.Setup), Argv: work.Argv, Env: append(work.Env, env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), CollectSec: s.followers.limits.collectSec(), TTY: job.Interactive,
-		SetupScript: script, Notices: notices(job.Install), StepLimits: job.StepLimits, Masked: masked,
+		JobPreparation: cove.JobPreparation{SetupScript: script, Notices: notices(job.Install), StepLimits: job.StepLimits, Masked: masked},
 	})
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/stephint"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -61,7 +62,7 @@ func within(ctx context.Context, job cove.Job, key cove.StepKey, f func(context.
 	if err == nil || ctx.Err() != nil || !errors.Is(context.Cause(limited), late) {
 		return err
 	}
-	return fail.Wrap("step_timeout", fmt.Errorf("%w: %w", late, err), moreTime(job, key))
+	return fail.Wrap("step_timeout", fmt.Errorf("%w: %w", late, err), stephint.MoreTime(job, key))
 }
 
 func (s *steps) begin(ctx context.Context, job string, key cove.StepKey) {

@@ -1,4 +1,6 @@
-package job
+// Package stephint says what to do about steps of a job's preparation that have failed. It is
+// pure: it reads what the steps have printed, which is a sandbox's, and keeps nothing.
+package stephint
 
 import (
 	"fmt"
@@ -10,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
-// moreTime is how a step of the next job gets more time.
-func moreTime(job cove.Job, key cove.StepKey) string {
+// MoreTime is how a step of the next job gets more time.
+func MoreTime(job cove.Job, key cove.StepKey) string {
 	more := 2 * cove.StepLimit(job.StepLimits, key)
 	if job.Profile != "" {
 		return fmt.Sprintf("give it more time, under [step_limits] %s = %d: cove profile edit %s", key, int64(more/time.Second), job.Profile)
@@ -19,15 +21,15 @@ func moreTime(job cove.Job, key cove.StepKey) string {
 	return fmt.Sprintf("give it more time: cove push --step-limit %s=%v PLAN", key, more)
 }
 
-// HintSteps puts into steps that have failed what to do about it, if that is known. What they
+// Fill puts into steps that have failed what to do about it, if that is known. What they
 // have printed is a sandbox's.
-func HintSteps(job cove.Job, steps []cove.Step) {
+func Fill(job cove.Job, steps []cove.Step) {
 	for i := range steps {
 		s := &steps[i]
 		switch {
 		case s.State != cove.StepFailed || s.Hint != "":
 		case s.TimedOut:
-			s.Hint = moreTime(job, s.Key)
+			s.Hint = MoreTime(job, s.Key)
 		default:
 			s.Hint = blocked(job, s.Output.Tail, s.Output.Head, s.Error)
 		}
@@ -38,7 +40,8 @@ func HintSteps(job cove.Job, steps []cove.Step) {
 // is the first group. The programs are git, curl, apt, wget (of GNU and of BusyBox), ssh,
 // Node.js, Go, and Python.
 var unresolved = []*regexp.Regexp{
-	regexp.MustCompile(`(?i)could not resolve (?:host|hostname|proxy)?:? ?["'‘]?([a-z0-9._-]+)`),
+	regexp.MustCompile(`(?i)could not resolve (?:hostname|host|proxy)[: ]+["'‘]?([a-z0-9][a-z0-9._-]*)`),
+	regexp.MustCompile(`(?i)could not resolve ["'‘]([a-z0-9][a-z0-9._-]*)`),
 	regexp.MustCompile(`(?i)(?:failure|failed to|error) resolv(?:ing|e) ["'‘]([a-z0-9._-]+)`),
 	regexp.MustCompile(`(?i)unable to resolve host address ["'‘]?([a-z0-9._-]+)`),
 	regexp.MustCompile(`(?i)bad address ["'‘]([a-z0-9._-]+)`),
