@@ -63,6 +63,10 @@ type Courier struct {
 	// Installing is called with the job now and then as long as its agent is being
 	// installed; nil: not. The job has its number by then.
 	Installing func(cove.Job)
+
+	// Handing is called with the job when its repository is in its sprite, before it is begun.
+	// Nil: nobody wants to know.
+	Handing func(cove.Job)
 }
 
 // New is a Courier that uses a client.
@@ -330,6 +334,9 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job cove.Job, fi
 	}
 	if err == nil {
 		err = c.sendLarge(ctx, job, load)
+	}
+	if err == nil && c.Handing != nil {
+		c.Handing(job)
 	}
 	if err == nil {
 		_, err = c.Jobs.StartJob(ctx, job.ID, cove.JobStart{BundleSHA256: load.bundle.SHA256, BundleSize: load.bundle.Size, LargeBytes: load.largeBytes(), Shallow: load.Shallow})

@@ -32,7 +32,7 @@ func (p *preparation) run(ctx context.Context) error {
 	if len(p.spec.Argv) == 0 {
 		return errors.New("the job names no program")
 	}
-	// What a command leaves behind, also by double forks, becomes a child of this process.
+	// A command's orphans, also those of double forks, become children of this process.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		p.log.notice("no subreaper: " + err.Error())
 	}

@@ -33,8 +33,8 @@ func stepOf(t *testing.T, c *cove.Client, job string, key cove.StepKey) cove.Ste
 	return cove.Step{}
 }
 
-// TestBackendArch: P11: what a sprite runs on is asked first, and the supervisor of that
-// architecture is sent, which is told by its digest. For one that nothing is for, nothing is.
+// TestBackendArch: P11: a sprite's architecture is asked first, and the supervisor for it is
+// sent, which its digest tells. If there is none for it, nothing is sent.
 func TestBackendArch(t *testing.T) {
 	b, s := newFarBench(t)
 	o := s.work(b)
