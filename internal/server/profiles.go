@@ -121,10 +121,14 @@ func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []s
 			return nil, err
 		}
 	}
-	if g.manager == nil || p.Agent == "" {
+	if g.manager == nil {
 		return nil, nil // there is nothing to try it with
 	}
-	_, err = g.manager.Preview(ctx, profile.Trial(p))
+	trial := profile.Trial(p)
+	if trial.Agent == "" { // any agent may come; these need one that knows them
+		trial.Agent, trial.Guards, trial.MCP = "shell", cove.Guards{}, nil
+	}
+	_, err = g.manager.Preview(ctx, trial)
 	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_key" {
 		return []string{strings.TrimSpace(e.Error() + "; " + e.Hint)}, nil
 	}

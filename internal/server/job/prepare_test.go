@@ -277,3 +277,31 @@ func TestStepWithin(t *testing.T) {
 		}
 	}
 }
+
+// TestProfileIsChecked: P9, P5: a profile that refers to a secret that is not there, or limits a step
+// that there is none of, is not stored; a job has the limits of its profile.
+func TestProfileIsChecked(t *testing.T) {
+	_, client := newManager(t)
+	calls := cove.Profiles{Client: client}
+	for _, agent := range []string{"", "shell"} {
+		for want, settings := range map[string]cove.ProfileSettings{
+			"no_secret":   {Env: map[string]string{"A": "{secret:nobody}"}},
+			"bad_request": {StepLimits: map[cove.StepKey]int64{"nothing": 5}},
+		} {
+			settings.Agent = agent
+			if _, err := calls.Put(t.Context(), "nightly", 0, settings); code(err) != want {
+				t.Errorf("%q: got %v, want %s", agent, err, want)
+			}
+		}
+		good := cove.ProfileSettings{Agent: agent, StepLimits: map[cove.StepKey]int64{cove.StepClone: 7, cove.StepSetupScript: 8}}
+		if _, err := calls.Put(t.Context(), "nightly", 0, good); err != nil {
+			t.Fatal(err)
+		}
+		req := request()
+		req.Profile, req.StepLimits = "nightly", map[cove.StepKey]int64{cove.StepClone: 9}
+		job, err := client.CreateJob(t.Context(), req)
+		if err != nil || job.StepLimits[cove.StepClone] != 9 || job.StepLimits[cove.StepSetupScript] != 8 {
+			t.Errorf("got %+v, %v", job, err)
+		}
+	}
+}
