@@ -4,6 +4,10 @@ GO     ?= go
 PREFIX ?= /usr/local
 
 BINARIES := cove cove-guest cove-loop cove-runsc
+# Programs that sprites at a backend are brought, for the architecture that this machine has not.
+# The agent cove there needs cove-loop as well.
+FOREIGN  ?= cove-guest
+OTHER    := $(if $(filter arm64,$(shell $(GO) env GOARCH)),amd64,arm64)
 LINTER   := .cache/golangci-lint
 LEAKS    := .cache/leaks.json
 SKIPPED  := .cache/skipped
@@ -12,7 +16,7 @@ TMP      := $(or $(TMPDIR),/tmp)
 .PHONY: help build install demo test test-units test-e2e test-agents soak lint bench clean
 
 help:
-	@echo 'make build                the four binaries, in bin/'
+	@echo 'make build                the four binaries, in bin/, and cove-guest for sprites of another architecture'
 	@echo 'make install PREFIX=DIR   the same in DIR/bin (default: $(PREFIX)/bin)'
 	@echo 'make demo                 push a plan into a sandbox and pull the commits, on a clone of this repository'
 	@echo 'make test                 every test, and then a look for what they left behind'
@@ -25,11 +29,14 @@ help:
 # cove-guest runs where there is no libc to link against; the others follow suit.
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ $(BINARIES:%=./cmd/%)
+	@for name in $(FOREIGN); do \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$(OTHER) $(GO) build -trimpath -ldflags '-s -w' -o "bin/$$name-$(OTHER)" "./cmd/$$name" || exit 1; \
+	done
 
 # A rename is atomic, and does not disturb a program that runs.
 install: build
 	mkdir -p '$(DESTDIR)$(PREFIX)/bin'
-	@for name in $(BINARIES); do \
+	@for name in $(BINARIES) $(FOREIGN:%=%-$(OTHER)); do \
 		install -m 0755 "bin/$$name" '$(DESTDIR)$(PREFIX)/bin/.'"$$name.new" && \
 		mv -f '$(DESTDIR)$(PREFIX)/bin/.'"$$name.new" '$(DESTDIR)$(PREFIX)/bin/'"$$name" || exit 1; \
 		echo "installed $(DESTDIR)$(PREFIX)/bin/$$name"; \

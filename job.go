@@ -59,6 +59,11 @@ type JobSettings struct {
 
 	TimeoutSec int64  `json:"timeout_seconds"` // running time; 0: the server's default
 	Guards     Guards `json:"guards,omitzero"`
+
+	// StepLimits are how long steps of the preparation may take, in seconds of running time. A
+	// step that is not there has the usual limit (StepLimit).
+	StepLimits map[StepKey]int64 `json:"step_limits,omitempty"`
+
 	// Profile names the server's settings that stand in for what a request leaves out; empty:
 	// none do. ProfileRevision is the one that a job was made with, which the server says.
 	Profile string `json:"profile,omitempty"`
@@ -278,6 +283,7 @@ type Job struct {
 	JobProgress
 	JobResult
 
+	Arch       string `json:"arch,omitempty"`      // of a sprite at a backend, as Go calls it; empty: not known, or the server's own
 	SpriteID   string `json:"sprite_id,omitempty"` // as the backend calls it; of this server's, once the job has begun
 	OwnsSprite bool   `json:"owns_sprite"`
 
@@ -494,8 +500,15 @@ type JobSpec struct {
 	CollectSec   int64      `json:"collect_seconds"` // that collecting the work may take; 0: 10 minutes
 	TTY          bool       `json:"tty,omitempty"`   // the agent gets the supervisor's terminal
 
-	Notices     []string     `json:"notices,omitempty"`      // for people, at the beginning of the log
-	SetupScript *SetupScript `json:"setup_script,omitempty"` // before Setup; a failure ends the job in phase prepare
+	JobPreparation
+}
+
+// JobPreparation is what a JobSpec says of the time before the agent.
+type JobPreparation struct {
+	Notices     []string          `json:"notices,omitempty"`      // for people, at the beginning of the log
+	SetupScript *SetupScript      `json:"setup_script,omitempty"` // before Setup; a failure ends the job in phase prepare
+	StepLimits  map[StepKey]int64 `json:"step_limits,omitempty"`  // as in JobSettings
+	Masked      []string          `json:"masked,omitempty"`       // secrets that are in Env: the log has asterisks in their place
 }
 
 // LineRule picks lines of JSON out of what an agent says.

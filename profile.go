@@ -38,6 +38,7 @@ type ProfileSettings struct {
 	Model         string                 `json:"model,omitempty"`
 	TimeoutSec    int64                  `json:"timeout_seconds,omitempty"`
 	Guards        Guards                 `json:"guards,omitzero"`
+	StepLimits    map[StepKey]int64      `json:"step_limits,omitempty"`
 	Definition    *AgentDefinition       `json:"agent_definition,omitempty"`
 	MCP           []MCPServer            `json:"mcp,omitempty"`
 	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"` // of new sprites; nil: the preset agent

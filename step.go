@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -44,6 +45,49 @@ var stepKeys = []StepKey{
 // StepKeys are all steps, in the order in which they are listed.
 func StepKeys() []StepKey { return slices.Clone(stepKeys) }
 
+// maxStepLimit is the most that the limit of a step can be.
+const maxStepLimit = 24 * time.Hour
+
+// stepLimits are the limits of the steps that have one, if a job has no others. The person who
+// pushes uploads the repository, and the first event of the supervisor's log ends health_check.
+var stepLimits = map[StepKey]time.Duration{
+	StepInstallAgent:     15 * time.Minute,
+	StepCreateSprite:     2 * time.Minute,
+	StepApplyPolicy:      2 * time.Minute,
+	StepProbeArch:        2 * time.Minute,
+	StepUploadSupervisor: time.Hour,
+	StepCopySettings:     15 * time.Minute,
+	StepStartSupervisor:  2 * time.Minute,
+	StepInstallDeps:      15 * time.Minute,
+	StepClone:            30 * time.Minute,
+	StepSetupScript:      10 * time.Minute,
+	StepConfigureAgent:   10 * time.Minute,
+	StepVerifyCommit:     10 * time.Minute,
+}
+
+// StepLimit is how long a step may take: as limits (in seconds) say, or else as usual. 0: it
+// has no limit of its own.
+func StepLimit(limits map[StepKey]int64, key StepKey) time.Duration {
+	if sec := limits[key]; sec > 0 {
+		return time.Duration(sec) * time.Second
+	}
+	return stepLimits[key]
+}
+
+// CheckStepLimits says which of the limits of steps (in seconds) can't be one.
+func CheckStepLimits(limits map[StepKey]int64) error {
+	for _, key := range slices.Sorted(maps.Keys(limits)) {
+		if stepLimits[key] == 0 {
+			known := slices.DeleteFunc(StepKeys(), func(k StepKey) bool { return stepLimits[k] == 0 })
+			return fmt.Errorf("no step that can have a limit is called %.40q; there are %q", key, known)
+		}
+		if sec := limits[key]; sec < 1 || sec > int64(maxStepLimit/time.Second) {
+			return fmt.Errorf("the limit of the step %s must be from 1 second to %v, not %d seconds", key, maxStepLimit, sec)
+		}
+	}
+	return nil
+}
+
 // StepState is where a step is. One that has begun gets exactly one of the last three, and
 // keeps it.
 type StepState string
@@ -75,6 +119,8 @@ type Step struct {
 	Error   string `json:"error,omitempty"`
 	Hint    string `json:"hint,omitempty"` // what to do about the error
 
+	TimedOut bool `json:"timed_out,omitempty"` // it failed because its time was up
+
 	Output StepOutput `json:"output,omitzero"`
 }
 
@@ -85,6 +131,8 @@ type StepTurn struct {
 	Detail  string    `json:"detail,omitempty"`
 	Warning string    `json:"warning,omitempty"`
 	Error   string    `json:"error,omitempty"`
+
+	TimedOut bool `json:"timed_out,omitempty"`
 }
 
 // Duration is how long a step took, or has taken until now; 0: it has not begun.

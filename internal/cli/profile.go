@@ -42,6 +42,7 @@ A profile is written as TOML (cove profile show prints it so):
   description = "Repairs what the nightly tests find"
   agent = "claude"
   timeout_seconds = 7200
+  step_limits = { setup_script = 1800 }
   max_jobs = 10
   include = ["/opt/tools"]
 

@@ -48,6 +48,7 @@ type pushOptions struct {
 	profile     string
 	bring       bool // the person's settings for the agent
 	settings    []cove.SettingsFile
+	limits      []string // of steps, as KEY=DURATION
 }
 
 func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
@@ -62,6 +63,8 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
+	f.StringArrayVar(&o.limits, "step-limit", nil, "end the preparation if one of its steps takes longer, `STEP=TIME`, as setup_script=30m (repeatable; cove job steps has their names)")
+	f.Bool("steps", false, "show the preparation step by step, until the agent begins (on a terminal it is shown anyway)")
 	o.guards.register(cmd)
 	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
 	f.StringArrayVar(&o.mcp, "mcp", nil, "give the agent cove tools of an MCP server outside, `host:NAME=TOOL,TOOL`: NAME is its connector, * all its tools (repeatable)")
@@ -142,6 +145,10 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 	if o.timeout <= 0 {
 		return opts, usagef(cmd, "--timeout %v must be more than nothing", o.timeout)
 	}
+	limits, err := stepLimits(cmd, o.limits)
+	if err != nil {
+		return opts, err
+	}
 	guards, err := o.guards.guards(cmd)
 	if err != nil {
 		return opts, err
@@ -186,6 +193,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 			Sprite:       inv.global.sprite,
 			TimeoutSec:   int64((o.timeout + time.Second - 1) / time.Second),
 			Guards:       guards,
+			StepLimits:   limits,
 			Converse:     o.converse,
 			AgentCommand: o.command,
 			Permissions:  o.permissions,
@@ -326,6 +334,26 @@ func (o *pushOptions) checkACP(cmd *cobra.Command) error {
 	return nil
 }
 
+// stepLimits reads limits of steps, each STEP=TIME, into seconds.
+func stepLimits(cmd *cobra.Command, given []string) (map[cove.StepKey]int64, error) {
+	var limits map[cove.StepKey]int64
+	for _, text := range given {
+		key, value, _ := strings.Cut(text, "=")
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			return nil, usagef(cmd, "--step-limit %q is not STEP=TIME, as in setup_script=30m", text)
+		}
+		if limits == nil {
+			limits = map[cove.StepKey]int64{}
+		}
+		limits[cove.StepKey(key)] = int64((d + time.Second - 1) / time.Second)
+	}
+	if err := cove.CheckStepLimits(limits); err != nil {
+		return nil, usagef(cmd, "--step-limit: %v", err)
+	}
+	return limits, nil
+}
+
 // mustDuration reads a time that is built in.
 func mustDuration(text string) time.Duration {
 	d, err := time.ParseDuration(text)
@@ -364,6 +392,9 @@ of the server. Flags have the defaults of cove help config. With
 --agent-settings your own settings for it go along, of claude CLAUDE.md, skills, commands and
 the like in ~/.claude: only files that are known, none with the name of one that holds
 credentials, none in which anything looks like a key, and no links. You are told which.
+
+On a terminal, or with --steps, push shows how the job is prepared, step by step, until the
+agent begins. Ctrl-C leaves it then, and it goes on.
 
 What goes on too long is ended, and what there is is collected: --timeout (running time, in
 which neither the sprite's sleep nor the wait for a person counts), --max-idle, --max-turns,
@@ -427,10 +458,10 @@ private address, which no preset allows.`,
 		if err != nil {
 			return err
 		}
-		if run.pull {
+		if run.steps = wantsSteps(inv, cmd); run.pull {
 			return runJob(ctx, inv, opts, o.choose(inv, cmd), run)
 		}
-		return runPush(ctx, inv, opts, o.choose(inv, cmd))
+		return runPush(ctx, inv, opts, o.choose(inv, cmd), run.steps)
 	})
 	o.register(inv, cmd)
 	cmd.Flags().Bool("auto-pull", false, "wait for the end of the work, and pull")
@@ -462,7 +493,7 @@ func (o *pushOptions) autoPull(ctx context.Context, inv *invocation, cmd *cobra.
 	return run, err
 }
 
-func runPush(ctx context.Context, inv *invocation, opts push.Options, choose choose) error {
+func runPush(ctx context.Context, inv *invocation, opts push.Options, choose choose, steps bool) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err // before a server is started for it
 	}
@@ -474,13 +505,19 @@ func runPush(ctx context.Context, inv *invocation, opts push.Options, choose cho
 		return err
 	}
 	opts.Backend = backend
-	result, err := pushWith(ctx, inv, c, opts)
+	result, view, err := pushWith(ctx, inv, c, opts, steps)
 	if err != nil {
 		return err
 	}
-	if err := inv.show(result, func(w io.Writer) {
-		inv.tell(w, "Job %s started. Pull with: cove pull %s", result.Job, result.Job)
-	}); err != nil {
+	view.above(func() {
+		err = inv.show(result, func(w io.Writer) {
+			inv.tell(w, "Job %s started. Pull with: cove pull %s", result.Job, result.Job)
+		})
+	})
+	if steps {
+		err = cmp.Or(err, prepared(ctx, c, result.Job, view.wait(ctx)))
+	}
+	if err != nil {
 		return err
 	}
 	if !opts.Interactive || inv.global.json {
@@ -523,25 +560,40 @@ func checkPlan(name string) error {
 	return nil
 }
 
-func pushWith(ctx context.Context, inv *invocation, c *cove.Client, opts push.Options) (push.Result, error) {
+// pushWith pushes. With steps it shows how the job is prepared: the caller ends the view.
+func pushWith(ctx context.Context, inv *invocation, c *cove.Client, opts push.Options, steps bool) (push.Result, *stepView, error) {
 	if opts.Backend == "" {
 		if err := ensureImage(ctx, inv, c, opts.Config); err != nil {
-			return push.Result{}, err
+			return push.Result{}, nil, err
 		}
 	} else if opts.Config != nil && opts.Config.Image == hostBase {
 		opts.Config.Image = "" // whatever the backend has
 	} else if opts.Config != nil && opts.Config.Image != "" {
-		return push.Result{}, fail.Newf("not_available", "leave --image out", "the backend %s knows the protocol alone, which has no images", opts.Backend)
+		return push.Result{}, nil, fail.Newf("not_available", "leave --image out", "the backend %s knows the protocol alone, which has no images", opts.Backend)
 	}
 	courier, done := newCourier(inv, c)
 	defer done()
 	waits, show := "", courier.Installing
 	courier.Installing = func(job cove.Job) { waits = job.ID; show(job) }
+	var view *stepView
+	if steps {
+		courier.Handing = func(job cove.Job) { view = startSteps(ctx, inv, c, job.ID) }
+	}
 	result, err := courier.Push(ctx, opts)
+	if err != nil {
+		view.stop()
+		view = nil
+	}
 	if err != nil && ctx.Err() != nil && waits != "" {
 		done() // the line of its progress
 		sayLeft(ctx, inv, c, waits)
 	}
+	view.above(func() { sayPushed(inv, opts, result, err) })
+	return result, view, err
+}
+
+// sayPushed tells what else there is to say of a push.
+func sayPushed(inv *invocation, opts push.Options, result push.Result, err error) {
 	for _, message := range result.Messages {
 		inv.say("%s", message)
 	}
@@ -551,7 +603,6 @@ func pushWith(ctx context.Context, inv *invocation, c *cove.Client, opts push.Op
 	if err == nil && opts.NetworkPolicy != nil && result.NetworkPolicy == nil {
 		inv.say("This server enforces no network policy: what the job reaches is up to it.")
 	}
-	return result, err
 }
 
 // stageNames are what people call the stages of a push.

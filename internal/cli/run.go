@@ -60,6 +60,7 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 			return runDryRun(ctx, inv, opts, o.choose(inv, cmd))
 		}
 		run := runOptions{log: !inv.global.json && !inv.global.quiet, pull: autoPull}
+		run.steps = wantsSteps(inv, cmd)
 		run.with = push.PullOptions{Into: push.Into(into), AcceptRisky: accept}
 		return runJob(ctx, inv, opts, o.choose(inv, cmd), run)
 	})
@@ -107,9 +108,10 @@ func setPullDefaults(ctx context.Context, inv *invocation, cmd *cobra.Command) e
 
 // runOptions say what run, and push --auto-pull, do besides the push.
 type runOptions struct {
-	log  bool // print the job's log until its end; else only wait
-	pull bool
-	with push.PullOptions // without the job
+	log   bool // print the job's log until its end; else only wait
+	steps bool // show its preparation, without a log
+	pull  bool
+	with  push.PullOptions // without the job
 }
 
 // runJob pushes, follows, and pulls if it is to.
@@ -125,11 +127,12 @@ func runJob(ctx context.Context, inv *invocation, opts push.Options, choose choo
 		return err
 	}
 	opts.Backend = backend
-	result, err := pushWith(ctx, inv, c, opts)
+	result, view, err := pushWith(ctx, inv, c, opts, o.steps && !o.log)
 	if err != nil {
 		return err
 	}
-	inv.say("Job %s started in %s.", result.Job, result.Sprite)
+	view.above(func() { inv.say("Job %s started in %s.", result.Job, result.Sprite) })
+	_ = view.wait(ctx) // the wait for its end tells more
 	job, err := followJob(ctx, inv, c, result.Job, o.log)
 	switch {
 	case err == nil && !o.pull:

@@ -203,7 +203,7 @@ func (p *preparation) runScript(ctx context.Context, work agents.Work) (string, 
 		return stepNone, "no " + config.DefaultScript, nil
 	}
 	dir := ".cove/setup/run-" + randomName()
-	spec := cove.JobSpec{JobIdentity: cove.JobIdentity{ID: "setup"}, Workdir: "work", Env: overEnv(work.Env, pairs(p.vars)), SetupScript: p.script}
+	spec := cove.JobSpec{JobIdentity: cove.JobIdentity{ID: "setup"}, Workdir: "work", Env: overEnv(work.Env, pairs(p.vars)), JobPreparation: cove.JobPreparation{SetupScript: p.script}}
 	var repo *gitwork.Repo
 	if p.places.Top != "" {
 		var err error

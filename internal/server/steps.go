@@ -10,6 +10,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/stephint"
 )
 
 // steps tells how far the preparation of a job is; with follow, what changes until it is over.
@@ -66,6 +67,7 @@ func (g *jobRoutes) readSteps(r *http.Request) (cove.JobSteps, error) {
 		return cove.JobSteps{}, err
 	}
 	steps, err := g.jobs.Steps(r.Context(), job.ID)
+	stephint.Fill(job, steps)
 	return cove.JobSteps{Job: job.ID, State: job.State, Steps: steps}, err
 }
 

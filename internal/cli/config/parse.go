@@ -22,7 +22,7 @@ import (
 
 const (
 	maxFile   = 256 << 10
-	maxScript = 1 << 20
+	maxScript = 4 << 20
 )
 
 // A Problem is one thing that is wrong in a file, of settings or of anything else that

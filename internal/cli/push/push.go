@@ -64,6 +64,10 @@ type Courier struct {
 	// installed; nil: not. The job has its number by then.
 	Installing func(cove.Job)
 
+	// Handing is called with the job when its repository is in its sprite, before it is begun.
+	// Nil: nobody wants to know.
+	Handing func(cove.Job)
+
 	// Outlast is how long a push waits for a server that goes away once the job is made; 0:
 	// not at all. Away is called then, with the first error; nil: not.
 	Outlast time.Duration
@@ -339,6 +343,9 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job cove.Job, fi
 	}
 	if err == nil {
 		err = c.sendLarge(ctx, job, load)
+	}
+	if err == nil && c.Handing != nil {
+		c.Handing(job)
 	}
 	if err == nil {
 		var known bool

@@ -36,6 +36,7 @@ func (p *preparation) deps(ctx context.Context) (stepEnd, error) {
 	at.Workdir = "/" // there is no clone yet
 	in := preparation{folder: p.folder, spec: &at, log: p.log}
 	_, err := in.command(ctx, append([]string{"/bin/sh", "-c", depsScript, "sh"}, packages...))
+	p.out = in.out
 	if err != nil {
 		return stepEnd{}, missingError{strings.Join(missing, " and "), err}
 	}

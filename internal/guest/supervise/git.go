@@ -15,7 +15,7 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// gitLimit bounds one call of git.
+// gitLimit bounds one call of git, but for those of a step with a limit of its own.
 const gitLimit = 15 * time.Minute
 
 // git runs git in a job's clone and in its submodules, with hooks off and in the
@@ -40,8 +40,11 @@ type call struct {
 // in runs git in a folder, which must be a repository's own: it does not look
 // for one above.
 func (g git) in(ctx context.Context, dir string, c call, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, gitLimit)
-	defer cancel()
+	if ctx.Value(stepBound{}) == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, gitLimit)
+		defer cancel()
+	}
 	config := []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.quotePath=false"}
 	cmd := exec.CommandContext(ctx, "git", append(config, args...)...)
 	cmd.Dir = dir

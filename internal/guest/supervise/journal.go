@@ -28,6 +28,7 @@ type journal struct {
 	seq   int64 // of the last event
 	ended bool  // the last event is the end
 	err   error
+	mask  mask // set before anything is added
 
 	heard func(stream, line string) // nil: nobody listens; set before the output comes
 
@@ -79,6 +80,7 @@ func (l *journal) add(ev cove.JobEvent) {
 	if l.err != nil {
 		return
 	}
+	ev = l.mask.event(ev)
 	ev.Seq, ev.Time = l.seq+1, now()
 	line, err := json.Marshal(ev)
 	if err == nil {
@@ -116,6 +118,9 @@ func (l *journal) output(r io.Reader, stream string) {
 		n := len(buf)
 		if cut {
 			n = wholeRunes(buf)
+			if whole := n - l.mask.begun(buf[:n]); whole > 0 {
+				n = whole
+			}
 		}
 		if n > 0 || open {
 			t.line(string(bytes.TrimSuffix(buf[:n], []byte("\n"))), cut)

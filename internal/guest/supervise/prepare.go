@@ -9,7 +9,8 @@ import (
 	"os/exec"
 	"strings"
 	"syscall"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove"
 )
@@ -23,12 +24,17 @@ type preparation struct {
 	log    *journal
 
 	ran bool // something that may have changed the clone
+	out tail // of what the commands of a step have printed
 }
 
 // run receives the clone, and runs the setup script and the commands in it.
 func (p *preparation) run(ctx context.Context) error {
 	if len(p.spec.Argv) == 0 {
 		return errors.New("the job names no program")
+	}
+	// A command's orphans, also those of double forks, become children of this process.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		p.log.notice("no subreaper: " + err.Error())
 	}
 	for _, step := range []struct {
 		key cove.StepKey
@@ -61,19 +67,42 @@ func skipped(why string) stepEnd { return stepEnd{skipped: true, detail: why} }
 // step tells of a step while it is done.
 func (p *preparation) step(ctx context.Context, key cove.StepKey, do func(context.Context) (stepEnd, error)) error {
 	p.log.step(cove.StepTurn{Key: key, State: cove.StepRunning})
-	end, err := do(ctx)
+	p.out = tail{}
+	end, err := p.limited(ctx, key, do)
 	turn := cove.StepTurn{Key: key, State: cove.StepCompleted, Detail: end.detail, Warning: end.warning}
 	switch {
 	case err != nil && ctx.Err() != nil:
 		reason, detail := endedBy(ctx)
 		turn.State, turn.Error = cove.StepFailed, strings.TrimSpace(reason+" "+detail)
 	case err != nil:
+		_, turn.TimedOut = errors.AsType[overtime](err)
 		turn.State, turn.Error = cove.StepFailed, err.Error()
 	case end.skipped:
 		turn.State = cove.StepSkipped
 	}
 	p.log.step(turn)
 	return err
+}
+
+// limited does a step within its limit. The setup script has its limit from when it starts: it
+// may wait for another job's.
+func (p *preparation) limited(ctx context.Context, key cove.StepKey, do func(context.Context) (stepEnd, error)) (stepEnd, error) {
+	limit := cove.StepLimit(p.spec.StepLimits, key)
+	if key == cove.StepSetupScript || limit == 0 {
+		return do(ctx)
+	}
+	within, stop := limitRunning(ctx, limit)
+	defer stop()
+	end, err := do(within)
+	late, ok := errors.AsType[overtime](context.Cause(within))
+	if err == nil || !ok || ctx.Err() != nil {
+		return end, err
+	}
+	said := p.out.String()
+	if said == "" {
+		said = err.Error()
+	}
+	return end, fmt.Errorf("%s %w:\n%s", key, late, lastLines(said))
 }
 
 // clone receives the repository.
@@ -191,12 +220,12 @@ func (p *preparation) command(ctx context.Context, argv []string) (string, error
 	cmd.Dir = p.spec.Workdir
 	cmd.Env = append(p.folder.environ(), p.spec.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	r, w := io.Pipe()
 	var out tail
-	both := io.MultiWriter(w, &out)
+	both := io.MultiWriter(w, &out, &p.out)
 	cmd.Stdout, cmd.Stderr = both, both
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = stopGrace
 	logged := make(chan struct{})
 	go func() {
 		defer close(logged)
@@ -204,6 +233,9 @@ func (p *preparation) command(ctx context.Context, argv []string) (string, error
 		_, _ = io.Copy(io.Discard, r)
 	}()
 	err := cmd.Run()
+	if ctx.Err() != nil { // nothing of it may outlive it
+		killDescendants()
+	}
 	_ = w.Close()
 	<-logged
 	text := out.String()

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,11 +24,6 @@ import (
 
 // ErrNotSetUp says that this sprite has not been set up by that script.
 var ErrNotSetUp = errors.New("the setup script has not succeeded in this sprite")
-
-const (
-	defaultSetupTime = 10 * time.Minute
-	setupLines       = 12 // of its output, in the error when it fails
-)
 
 // A setup is a sprite's setup script on its way. What is known of it from job to
 // job is in ~/.cove/setup, by repository: KEY.json says which text has succeeded,
@@ -56,7 +52,9 @@ func newSetup(dir folder, spec *cove.JobSpec) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &setup{SetupScript: *spec.SetupScript, dir: spec.Workdir,
+	script := *spec.SetupScript
+	script.TimeoutSec = cmp.Or(spec.StepLimits[cove.StepSetupScript], script.TimeoutSec)
+	return &setup{SetupScript: script, dir: spec.Workdir,
 		env: append(dir.environ(), spec.Env...), records: filepath.Join(home, ".cove", "setup")}, nil
 }
 
@@ -138,6 +136,7 @@ func (s *setup) run(ctx context.Context, file string, say func(string), out func
 		return true, nil
 	}
 	say(s.Name + " prepares the sprite")
+	defer os.Remove(file)
 	if err := os.WriteFile(file, []byte(s.Text), 0o700); err != nil {
 		return false, err
 	}
@@ -147,15 +146,19 @@ func (s *setup) run(ctx context.Context, file string, say func(string), out func
 	}
 	defer log.Close()
 	var last tail
-	ended, err := s.execute(ctx, file, func(r io.Reader) {
+	within, stop := limitRunning(ctx, s.limit())
+	defer stop()
+	ended, err := s.execute(within, file, func(r io.Reader) {
 		out(io.TeeReader(r, io.MultiWriter(quietWriter{log}, &last)))
 	})
+	if err == nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
 	if err != nil {
 		return false, err
 	}
-	if ended != "" {
-		text := strings.Split(last.String(), "\n")
-		return false, fmt.Errorf("the setup script %s %s:\n%s", s.Name, ended, strings.Join(text[max(0, len(text)-setupLines):], "\n"))
+	if ended != nil {
+		return false, fmt.Errorf("the setup script %s %w:\n%s", s.Name, ended, lastLines(last.String()))
 	}
 	return false, s.write()
 }
@@ -182,12 +185,20 @@ func (s *setup) lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
+// limit is how long the script may run.
+func (s *setup) limit() time.Duration {
+	if s.TimeoutSec > 0 {
+		return time.Duration(s.TimeoutSec) * time.Second
+	}
+	return cove.StepLimit(nil, cove.StepSetupScript)
+}
+
 // execute starts the script and sees it to its end, after which no process of it is
-// left: what is to go on running is a service. It says how the script ended;
-// nothing: well.
-func (s *setup) execute(ctx context.Context, file string, out func(io.Reader)) (ended string, err error) {
+// left: what is to go on running is a service. If ctx ends, so does the script. Ended says how
+// it did; nil: well.
+func (s *setup) execute(ctx context.Context, file string, out func(io.Reader)) (ended, err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return "", err
+		return nil, err
 	}
 	argv := []string{"/bin/sh", file}
 	if strings.HasPrefix(s.Text, "#!") {
@@ -195,14 +206,14 @@ func (s *setup) execute(ctx context.Context, file string, out func(io.Reader)) (
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir, cmd.Env = s.dir, s.env
 	cmd.Stdout, cmd.Stderr = w, w
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return "", errors.Join(fmt.Errorf("the setup script %s does not start: %w", s.Name, err), r.Close(), w.Close())
+		return nil, errors.Join(fmt.Errorf("the setup script %s does not start: %w", s.Name, err), r.Close(), w.Close())
 	}
 	streams := &streams{theirs: []*os.File{w}, ours: []*os.File{r}, run: []func(){func() { out(r) }}}
 	streams.started()
@@ -211,47 +222,20 @@ func (s *setup) execute(ctx context.Context, file string, out func(io.Reader)) (
 		_ = cmd.Wait() // ProcessState has what matters
 		close(over)
 	}()
-	ended = s.wait(ctx, over)
-	if ended != "" {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		<-over
+	select {
+	case <-over:
+	case <-ctx.Done():
+		ended = context.Cause(ctx)
+		endGroup(cmd.Process.Pid, over)
 	}
 	killDescendants()
 	streams.drain()
-	if ctx.Err() != nil {
-		return "", ctx.Err()
-	}
-	if code, signalled := exitCode(cmd.ProcessState); ended == "" && signalled != "" {
-		ended = "was ended by " + signalled
-	} else if ended == "" && code != 0 {
-		ended = fmt.Sprintf("exited with %d", code)
+	if code, signalled := exitCode(cmd.ProcessState); ended == nil && signalled != "" {
+		ended = errors.New("was ended by " + signalled)
+	} else if ended == nil && code != 0 {
+		ended = fmt.Errorf("exited with %d", code)
 	}
 	return ended, nil
-}
-
-// wait waits for the script's end, and says why there is no more waiting, if so.
-// Only running time counts: a step of the clock between two ticks is sleep.
-func (s *setup) wait(ctx context.Context, over <-chan struct{}) string {
-	limit := time.Duration(s.TimeoutSec) * time.Second
-	if limit == 0 {
-		limit = defaultSetupTime
-	}
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	last, ran := time.Now(), time.Duration(0)
-	for {
-		select {
-		case <-over:
-			return ""
-		case <-ctx.Done():
-			return "was stopped"
-		case now := <-tick.C:
-			ran += min(now.Sub(last), 2*time.Second)
-			if last = now; ran >= limit {
-				return fmt.Sprintf("took longer than the %v that it has", limit)
-			}
-		}
-	}
 }
 
 // write notes that the script has succeeded.

@@ -104,6 +104,7 @@ func open(dir string) (*job, error) {
 	if j.log, err = openJournal(j.folder.file("events.jsonl")); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
+	j.log.mask = newMask(j.spec.Masked)
 	j.repo = newRepository(j.folder, &j.spec, j.log)
 	j.keepLog()
 	return j, nil
@@ -300,6 +301,7 @@ func (j *job) finish(end cove.JobEnd) error {
 // record writes the end: exactly once, and on the disk before anybody can read
 // it.
 func (j *job) record(end cove.JobEnd) error {
+	end.Reason, end.Detail, end.Uncollected = j.log.mask.hide(end.Reason), j.log.mask.hide(end.Detail), j.log.mask.hide(end.Uncollected)
 	data, err := json.Marshal(end)
 	if err != nil {
 		return err
@@ -317,9 +319,20 @@ func (j *job) record(end cove.JobEnd) error {
 		return fmt.Errorf("record the end: %w", err)
 	}
 	j.log.add(cove.JobEvent{Type: "end", Result: &end})
-	err = j.log.sync()
+	err = errors.Join(j.log.sync(), j.forget())
 	j.own.Info("end", "phase", end.Phase, "reason", end.Reason, "code", end.ExitCode, "commits", end.Commits, "log", err)
 	return err
+}
+
+// forget takes out of job.json what may be secret, and is not needed once the job has ended.
+func (j *job) forget() error {
+	spec := j.spec
+	spec.Env, spec.Masked, spec.SetupScript = nil, nil, nil
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(j.folder.file("job.json"), data, 0o600)
 }
 
 // now is the time of an event.

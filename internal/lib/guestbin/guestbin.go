@@ -1,7 +1,8 @@
 // Package guestbin finds cove's guest in a sprite, or brings it there: what works
 // inside a sprite (the far end of a sync, the supervisor of a job) is one static
 // program. A sprite of cove's has it. To another backend's it is uploaded once,
-// under a name that says its digest.
+// under a name that says its digest. Beside this program is one for its own architecture
+// (cove-guest), and one for each other (cove-guest-arm64).
 package guestbin
 
 import (
@@ -15,9 +16,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -50,16 +54,39 @@ func Bring(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 
 // BringProgram is Bring for another program of cove's, which no sprite has.
 func BringProgram(ctx context.Context, sprite *sprites.Sprite, name string) (string, error) {
-	file, err := beside(name)
+	arch, err := Arch(ctx, sprite)
+	if err != nil {
+		return "", err
+	}
+	return Program{Name: name, Arch: arch}.Bring(ctx, sprite)
+}
+
+// Program is one of cove's programs for one kind of sprite.
+type Program struct {
+	Name string // empty: the guest
+	Arch string // of the sprite, as Go calls it; empty: as this program's
+
+	// Progress is told how much of the program has been sent, again from 0 if it is sent again.
+	// Nil: nobody wants to know. It is not called if the sprite has the program.
+	Progress func(sent, size int64)
+}
+
+// Bring uploads the program, unless the sprite has it, and returns its path. It is the one
+// beside this program, which for another architecture has that in its name.
+func (p Program) Bring(ctx context.Context, sprite *sprites.Sprite) (string, error) {
+	if p.Name == "" {
+		p.Name = name
+	}
+	file, err := beside(p.Name, p.Arch)
 	if err != nil {
 		return "", err
 	}
 	defer file.Close()
-	return upload(ctx, sprite, name, file)
+	return p.upload(ctx, sprite, file)
 }
 
 // beside opens a program in the folder of this one.
-func beside(name string) (*os.File, error) {
+func beside(name, arch string) (*os.File, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -67,20 +94,61 @@ func beside(name string) (*os.File, error) {
 	if real, err := filepath.EvalSymlinks(exe); err == nil {
 		exe = real
 	}
-	file, err := os.Open(filepath.Join(filepath.Dir(exe), name))
+	foreign := arch != "" && arch != runtime.GOARCH
+	full := name
+	if foreign {
+		full += "-" + arch
+	}
+	file, err := os.Open(filepath.Join(filepath.Dir(exe), full))
+	if foreign && errors.Is(err, fs.ErrNotExist) {
+		return nil, fail.Newf(wrongArch, "in cove's sources: make install FOREIGN='"+foreignPrograms(name)+"'",
+			"the sprite is of the architecture %s, and %s, which it needs, is not beside cove", arch, full)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("the sprite has no %s, and it is not beside cove to be uploaded: %w", name, err)
+		return nil, fmt.Errorf("the sprite has no %s, and it is not beside cove to be uploaded: %w", full, err)
 	}
 	return file, nil
+}
+
+// foreignPrograms are the programs to build for other architectures, so that name is one.
+func foreignPrograms(program string) string {
+	if program == name {
+		return name
+	}
+	return name + " " + program
+}
+
+// wrongArch is the code of a sprite of an architecture that nothing here is for.
+const wrongArch = "wrong_arch"
+
+// machines are what uname calls the architectures that cove is built for.
+var machines = map[string]string{"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+
+// Arch asks a sprite for its architecture, and returns it as Go calls it. One that can't say is
+// taken for one as this program's: the start of a program will tell.
+func Arch(ctx context.Context, sprite *sprites.Sprite) (string, error) {
+	out, err := sprite.CommandContext(ctx, "uname", "-m").Output()
+	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
+		return runtime.GOARCH, nil
+	} else if err != nil {
+		return "", fmt.Errorf("ask for the architecture of the sprite: %w", err)
+	}
+	machine := strings.TrimSpace(string(out[:min(len(out), 64)]))
+	arch, ok := machines[machine]
+	if !ok {
+		return "", fail.Newf(wrongArch, "choose a backend whose sprites are of one of the two", "the sprite %s is of the architecture %.40q, and cove's programs for sprites are for amd64 and arm64", sprite.Name(), machine)
+	}
+	return arch, nil
 }
 
 // Upload brings a guest into a sprite, unless it is there, and returns its path.
 // What is there afterwards has been read back and compared.
 func Upload(ctx context.Context, sprite *sprites.Sprite, file io.ReadSeeker) (string, error) {
-	return upload(ctx, sprite, name, file)
+	return Program{Name: name}.upload(ctx, sprite, file)
 }
 
-func upload(ctx context.Context, sprite *sprites.Sprite, name string, file io.ReadSeeker) (_ string, err error) {
+func (p Program) upload(ctx context.Context, sprite *sprites.Sprite, file io.ReadSeeker) (_ string, err error) {
+	name := p.Name
 	digest, size, err := digestOf(file)
 	if err != nil {
 		return "", err
@@ -106,7 +174,11 @@ func upload(ctx context.Context, sprite *sprites.Sprite, name string, file io.Re
 			_ = sprite.Remove(undo, part, false) // it may not be there, nor the sprite
 		}
 	}()
-	if err := sprite.WriteFile(ctx, part, file, sprites.WriteOptions{Mode: 0o755, Size: size}); err != nil {
+	var body io.Reader = file
+	if p.Progress != nil {
+		body = &counter{r: file, size: size, told: p.Progress}
+	}
+	if err := sprite.WriteFile(ctx, part, body, sprites.WriteOptions{Mode: 0o755, Size: size}); err != nil {
 		return "", fmt.Errorf("upload %s: %w", name, err)
 	}
 	back, err := sprite.Open(ctx, part)
@@ -125,6 +197,21 @@ func upload(ctx context.Context, sprite *sprites.Sprite, name string, file io.Re
 		return "", fmt.Errorf("upload %s: %w", name, err)
 	}
 	return path, nil
+}
+
+// counter tells how much has been read.
+type counter struct {
+	r    io.Reader
+	n    int64
+	size int64
+	told func(n, size int64)
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	c.told(c.n, c.size)
+	return n, err
 }
 
 func digestOf(file io.ReadSeeker) (digest [32]byte, size int64, err error) {

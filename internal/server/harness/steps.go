@@ -146,7 +146,7 @@ func (t *Trial) upload(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if err := t.run(ctx, nil, t.guest, "version"); err != nil {
-		return "", fail.Wrap("guest_failed", fmt.Errorf("start cove-guest there: %w", err), "is the executor of another architecture than this server? choose one of the same")
+		return "", fail.Wrap("guest_failed", fmt.Errorf("start cove-guest there: %w", err), "")
 	}
 	return fmt.Sprintf("%d bytes, read back; cove-guest starts", uploadSize), nil
 }

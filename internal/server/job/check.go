@@ -17,7 +17,7 @@ import (
 // Bounds on what a caller may ask for.
 const (
 	maxPlan    = 1 << 20
-	maxScript  = 1 << 20
+	maxScript  = 4 << 20
 	maxText    = 255 // of names
 	maxTimeout = 100 * 24 * time.Hour
 	maxEnv     = 1000
@@ -74,6 +74,8 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 		return nil, fail.Newf("bad_request", "", "an author can't have < or > in the name")
 	case req.TimeoutSec < 0 || req.TimeoutSec > int64(maxTimeout/time.Second):
 		return nil, fail.Newf("bad_request", "0 means the server's default", "the timeout can't be %d seconds", req.TimeoutSec)
+	case cove.CheckStepLimits(req.StepLimits) != nil:
+		return nil, fail.Newf("bad_request", "", "%v", cove.CheckStepLimits(req.StepLimits))
 	case badGuards(req.Guards):
 		return nil, fail.Newf("bad_request", "0 means no such guard", "a guard can't be so large, nor negative")
 	case req.Converse && req.Interactive:

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -89,16 +88,9 @@ func (c *cleanups) note(ctx context.Context, id string, result cove.JobCleanup) 
 // do runs a script. The text and the variables go by files: a command's arguments are in a URL. It returns the
 // secrets that the variables have.
 func (c *cleanups) do(ctx context.Context, sprite *sprites.Sprite, job cove.Job, req cove.JobRequest, out *stepLog) (secrets []string, err error) {
-	env, err := resolved(ctx, c.secrets, req.Env)
+	env, secrets, err := resolved(ctx, c.secrets, req.Env)
 	if err != nil {
 		return nil, err
-	}
-	for _, name := range connect.EnvSecrets(req.Env) {
-		value, err := c.secrets.Value(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		secrets = append(secrets, value)
 	}
 	program := dir(job.ID) + "/cleanup"
 	var first strings.Builder

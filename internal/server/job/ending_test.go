@@ -206,7 +206,7 @@ func (b *bench) beginWith(script string, change func(*cove.JobRequest)) cove.Job
 		req.Plan = "# Work\n```sh\necho x >x; git add x; git commit -q -m work; echo y >y\n" + script + "\nsleep 100000\n```\n"
 		change(req)
 	})
-	if _, err := os.ReadFile(said); err != nil { // waits for the writer
+	if _, err := os.ReadFile(b.said); err != nil { // waits for the writer
 		b.t.Fatal(err)
 	}
 	return job
@@ -241,6 +241,19 @@ func (b *bench) queue(change func(*cove.JobRequest)) cove.Job {
 		b.t.Fatal(err)
 	}
 	return job
+}
+
+// prepared begins a job with a setup script, and returns once that has written into a pipe,
+// which it makes at the path given.
+func (b *bench) prepared(script *cove.SetupScript, at string) cove.Job {
+	b.t.Helper()
+	if err := syscall.Mkfifo(at, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	return b.beginWith("true", func(r *cove.JobRequest) {
+		r.SetupScript = script
+		b.said = at
+	})
 }
 
 // await waits for a job's end.

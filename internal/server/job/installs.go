@@ -44,7 +44,6 @@ type Installer interface {
 }
 
 const (
-	installLimit  = 15 * time.Minute
 	installPause  = 5 * time.Minute // after one that failed
 	installPreset = "agent"         // the network that an agent is installed with
 )
@@ -87,7 +86,8 @@ func (is *installs) Close() {
 type wanted struct {
 	store.Install // its Key is empty until identify has been called
 
-	work agents.Work
+	work  agents.Work
+	limit time.Duration // of its commands, all together
 }
 
 // what is the agent, for people. Nil: there is nothing to install.
@@ -107,7 +107,7 @@ func (is *installs) wants(req cove.JobRequest, agent agents.Agent) (*wanted, err
 	if err != nil || is.installer == nil || len(work.Install) == 0 || req.Sprite != "" || ownInstall(req) {
 		return nil, err
 	}
-	return &wanted{store.Install{Agent: agent.Name(), Version: work.Version}, work}, nil
+	return &wanted{store.Install{Agent: agent.Name(), Version: work.Version}, work, cove.StepLimit(req.StepLimits, cove.StepInstallAgent)}, nil
 }
 
 // ownInstall reports whether a job in a new sprite installs a missing agent there, and shares no installation.
@@ -274,7 +274,7 @@ func (is *installs) run(ctx context.Context, w *wanted, inst *installation) (sto
 	if err := is.failedNow(w.Key); err != nil {
 		return w.Install, err
 	}
-	limited, cancel := context.WithTimeout(ctx, installLimit)
+	limited, cancel := context.WithTimeoutCause(ctx, w.limit, overtime{cove.StepInstallAgent, w.limit})
 	defer cancel()
 	name := store.InstallName + randomID(4)
 	is.setBuilding(name, true)
@@ -287,6 +287,9 @@ func (is *installs) run(ctx context.Context, w *wanted, inst *installation) (sto
 			gone = nil
 		}
 		err = errors.Join(err, gone)
+		if late, ok := errors.AsType[overtime](context.Cause(limited)); ok {
+			err = fmt.Errorf("%w: %w", late, err)
+		}
 		if ctx.Err() != nil { // it did not fail
 			return w.Install, errors.Join(context.Cause(ctx), err)
 		}

@@ -51,8 +51,7 @@ func (js *jobSprites) of(ctx context.Context, job string) (cove.Environment, err
 // carried out: it is waited for instead, and what was made is taken back.
 func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobRequest) error {
 	asked := ctx
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx) // its steps have limits
 	err := js.furnishAll(ctx, job, req)
 	if err == nil {
 		err = checkGit(asked, js.client, job)
@@ -112,7 +111,7 @@ const notFound = 127
 // furnishAll makes the sprite, and sees that it has its policy.
 func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.JobRequest) error {
 	var env cove.Environment
-	err := js.steps.run(ctx, job.ID, cove.StepCreateSprite, func() (err error) {
+	err := js.steps.run(ctx, job, cove.StepCreateSprite, func(ctx context.Context) (err error) {
 		env, err = js.make(ctx, job, req)
 		return err
 	})
@@ -127,8 +126,8 @@ func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.Job
 	case job.Backend == "" && job.OwnsSprite: // environment.Capabilities.Policy
 		js.steps.complete(ctx, job.ID, cove.StepApplyPolicy, "the sprite was made with it")
 	default:
-		set := func() error { return spriteOf(js.client, job).SetNetworkPolicy(ctx, *req.NetworkPolicy) }
-		err = js.steps.run(ctx, job.ID, cove.StepApplyPolicy, func() error {
+		err = js.steps.run(ctx, job, cove.StepApplyPolicy, func(ctx context.Context) error {
+			set := func() error { return spriteOf(js.client, job).SetNetworkPolicy(ctx, *req.NetworkPolicy) }
 			if job.Backend == "" {
 				return set()
 			}

@@ -397,9 +397,8 @@ func TestCleanup(t *testing.T) {
 			t.Errorf("%s: it ran twice", name)
 		}
 	}
-	never := cove.Job{ID: "abcdef", OwnsSprite: true}
-	if b.manager.jobSprites.cleanups.run(ctx, never) {
-		t.Error("a job that never began was cleaned up")
+	if b.manager.environments.Before(ctx, cove.Environment{ID: "abcdef", Job: "abcdef"}) {
+		t.Error("one without a job was cleaned up")
 	}
 }
 

@@ -55,17 +55,19 @@ func (in *intake) checkSecrets(ctx context.Context, env []string) error {
 }
 
 // resolved are a job's variables with the secrets that they refer to. They are for its sprite
-// alone: nothing else is told of them, and nothing keeps them.
-func resolved(ctx context.Context, secrets *store.Secrets, env []string) ([]string, error) {
-	return connect.ResolveEnv(env, func(name string) (string, error) {
+// alone: nothing else is told of them, and nothing keeps them. Used are the secrets' values.
+func resolved(ctx context.Context, secrets *store.Secrets, env []string) (all, used []string, err error) {
+	all, err = connect.ResolveEnv(env, func(name string) (string, error) {
 		value, err := secrets.Value(ctx, name)
 		if errors.Is(err, store.ErrNotFound) {
 			err = noSecret(name)
 		} else if errors.Is(err, store.ErrKey) {
 			err = fail.Wrap("bad_key", err, "")
 		}
+		used = append(used, value)
 		return value, err
 	})
+	return all, used, err
 }
 
 func noSecret(name string) error {

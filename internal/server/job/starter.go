@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -34,21 +34,65 @@ type starter struct {
 	supervisors *supervisors
 	finisher    *finisher
 	followers   *followers
+
+	mu      sync.Mutex
+	handing map[string]context.CancelCauseFunc // by job: ends the handing over; guarded by mu
+}
+
+// errStopped is why a job is not handed to its sprite: somebody has stopped it meanwhile.
+var errStopped = errors.New("it was stopped before it began")
+
+// halt ends the handing over of a job to its sprite, if that is under way. A job that may
+// run already goes on.
+func (s *starter) halt(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cancel := s.handing[id]; cancel != nil {
+		cancel(errStopped)
+	}
+}
+
+// haltable is a context that halt ends until done is called.
+func (s *starter) haltable(ctx context.Context, id string) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.handing == nil {
+		s.handing = map[string]context.CancelCauseFunc{}
+	}
+	s.handing[id] = cancel
+	return ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.handing, id)
+		cancel(nil)
+	}
 }
 
 // begin has a job that is queued, and whose lock is held, start with what is there.
 func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (cove.Job, error) {
+	ctx, done := s.haltable(ctx, job.ID)
+	defer done()
+	begun, err := s.start(ctx, job, req)
+	if err != nil && errors.Is(context.Cause(ctx), errStopped) {
+		err = fail.Newf("job_ended", "push again", "job %s: %v", job.ID, errStopped)
+	}
+	return begun, err
+}
+
+func (s *starter) start(ctx context.Context, job cove.Job, req cove.JobStart) (cove.Job, error) {
 	id := job.ID
 	if req.BundleSize > 0 {
 		s.steps.complete(ctx, id, cove.StepUploadRepository, fmt.Sprintf("%d bytes", req.BundleSize+req.LargeBytes))
 	} else {
 		s.steps.skip(ctx, id, cove.StepUploadRepository, "the job goes on in a clone that is there")
 	}
-	if err := s.bringSupervisor(ctx, job); err != nil {
+	var err error
+	if job.Arch, err = s.bringSupervisor(ctx, job); err != nil {
 		return job, fmt.Errorf("give job %s to its sprite: %w", id, err)
 	}
-	err := s.steps.retried(ctx, id, cove.StepCopySettings, func() error {
-		return s.patiently(ctx, job, func() error { return s.hand(ctx, job, req) })
+	err = s.steps.retried(ctx, job, cove.StepCopySettings, func(ctx context.Context) (string, error) {
+		return "", s.patiently(ctx, job, func() error { return s.hand(ctx, job, req) })
 	})
 	if err != nil {
 		return job, fmt.Errorf("give job %s to its sprite: %w", id, err)
@@ -62,7 +106,7 @@ func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (c
 		if req.BundleSize > 0 {
 			j.Input = cove.Artifact{Path: job.Upload, Size: req.BundleSize, SHA256: req.BundleSHA256}
 		}
-		j.Shallow, j.LargeBytes = req.Shallow, req.LargeBytes
+		j.Arch, j.Shallow, j.LargeBytes = job.Arch, req.Shallow, req.LargeBytes
 		return nil
 	})
 	if err != nil {
@@ -86,25 +130,66 @@ func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (c
 }
 
 // bringSupervisor sees that the sprite of a job at a backend can run the supervisor, and has it.
-func (s *starter) bringSupervisor(ctx context.Context, job cove.Job) error {
+// It returns the sprite's architecture; empty: it is the server's.
+func (s *starter) bringSupervisor(ctx context.Context, job cove.Job) (arch string, err error) {
 	if job.Backend == "" {
 		s.steps.skip(ctx, job.ID, cove.StepProbeArch, "the server's own sprites have its architecture")
 		s.steps.skip(ctx, job.ID, cove.StepUploadSupervisor, "the server's own sprites have the supervisor")
-		return nil
+		return "", nil
 	}
 	sprite := spriteOf(s.client, job)
-	err := s.steps.retried(ctx, job.ID, cove.StepProbeArch, func() error {
-		return s.patience.try(ctx, func() error { return probeArch(ctx, sprite, job.Backend) })
+	err = s.steps.retried(ctx, job, cove.StepProbeArch, func(ctx context.Context) (string, error) {
+		err := s.patience.try(ctx, func() (err error) { arch, err = guestbin.Arch(ctx, sprite); return err })
+		return arch, err
 	})
 	if err != nil {
-		return err
+		return "", err
 	}
-	return s.steps.retried(ctx, job.ID, cove.StepUploadSupervisor, func() error {
-		return s.patience.try(ctx, func() error {
-			_, err := guestbin.Bring(ctx, sprite)
+	return arch, s.steps.retried(ctx, job, cove.StepUploadSupervisor, func(ctx context.Context) (string, error) {
+		upload := upload{steps: s.steps, job: job.ID}
+		program := guestbin.Program{Arch: arch, Progress: func(sent, size int64) { upload.tell(ctx, sent, size) }}
+		err := s.patience.try(ctx, func() error {
+			upload.tries++
+			_, err := program.Bring(ctx, sprite)
 			return err
 		})
+		return upload.done(), err
 	})
+}
+
+// upload tells how much of the supervisor has been sent.
+type upload struct {
+	steps *steps
+	job   string
+	tries int
+	size  int64     // 0: nothing is sent
+	last  time.Time // that it was told
+}
+
+// uploadInterval is how often it is told at most.
+const uploadInterval = 500 * time.Millisecond
+
+func (u *upload) tell(ctx context.Context, sent, size int64) {
+	u.size = size
+	if now := time.Now(); sent == size || now.Sub(u.last) >= uploadInterval {
+		u.last = now
+		u.steps.progress(ctx, u.job, cove.StepUploadSupervisor, fmt.Sprintf("%d of %d bytes", sent, size)+u.again())
+	}
+}
+
+// again says which try it is, if it is not the first.
+func (u *upload) again() string {
+	if u.tries < 2 {
+		return ""
+	}
+	return fmt.Sprintf(", try %d of %d", u.tries, patientTries)
+}
+
+func (u *upload) done() string {
+	if u.size == 0 {
+		return "the sprite had it"
+	}
+	return fmt.Sprintf("%d bytes", u.size) + u.again()
 }
 
 // patiently calls f, and again if the job is at a backend that may do it later.
@@ -113,26 +198,6 @@ func (s *starter) patiently(ctx context.Context, job cove.Job, f func() error) e
 		return f()
 	}
 	return s.patience.try(ctx, f)
-}
-
-// machines are what uname calls the architectures that Go has other words for.
-var machines = map[string]string{"x86_64": "amd64", "aarch64": "arm64"}
-
-// probeArch refuses a sprite in which this server's supervisor can't run. Nothing that
-// answers is as good as the right answer: its start will tell.
-func probeArch(ctx context.Context, sprite *sprites.Sprite, backend string) error {
-	out, err := sprite.CommandContext(ctx, "uname", "-m").Output()
-	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	machine := strings.TrimSpace(string(out[:min(len(out), 64)]))
-	if arch, ok := machines[machine]; ok && arch != runtime.GOARCH {
-		return fail.Newf("wrong_arch", "choose a backend, or a server, of the same architecture",
-			"sprite %s of the backend %s is %s, and this server's supervisor is for %s", sprite.Name(), backend, arch, runtime.GOARCH)
-	}
-	return nil
 }
 
 // hand writes what the supervisor and the agent need into the job's folder.
@@ -154,7 +219,7 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 		return err
 	}
 	for _, name := range work.Programs {
-		path, err := guestbin.BringProgram(ctx, spriteOf(s.client, job), name)
+		path, err := guestbin.Program{Name: name, Arch: job.Arch}.Bring(ctx, spriteOf(s.client, job))
 		if err != nil {
 			return err
 		}
@@ -184,7 +249,7 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 	if script != nil {
 		script.Repository = req.RepoID
 	}
-	env, err := resolved(ctx, s.secrets, req.Env)
+	env, masked, err := resolved(ctx, s.secrets, req.Env)
 	if err != nil {
 		return err
 	}
@@ -195,7 +260,7 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 		Program: work.Program, Needs: needs(work, job.Install), Installs: len(installCommands(work, job.Install)), Setup: slices.Concat(installCommands(work, job.Install), work.Setup), Argv: work.Argv, Env: append(work.Env, env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), CollectSec: s.followers.limits.collectSec(), TTY: job.Interactive,
-		SetupScript: script, Notices: notices(job.Install),
+		JobPreparation: cove.JobPreparation{SetupScript: script, Notices: notices(job.Install), StepLimits: job.StepLimits, Masked: masked},
 	})
 	if err != nil {
 		return err

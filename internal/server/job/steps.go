@@ -11,6 +11,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/stephint"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -23,23 +24,45 @@ type steps struct {
 	logger *slog.Logger
 }
 
-// run does a step of a job's. It has ended when run returns, or panics.
-func (s *steps) run(ctx context.Context, job string, key cove.StepKey, f func() error) error {
-	s.begin(ctx, job, key)
+// run does a step of a job's, within its limit. It has ended when run returns, or panics.
+func (s *steps) run(ctx context.Context, job cove.Job, key cove.StepKey, f func(context.Context) error) error {
+	s.begin(ctx, job.ID, key)
 	panicked := true
 	defer func() {
 		if panicked {
-			s.fail(ctx, job, key, errors.New("a fault in cove: see the server's log"))
+			s.fail(ctx, job.ID, key, errors.New("a fault in cove: see the server's log"))
 		}
 	}()
-	err := f()
+	err := within(ctx, job, key, f)
 	panicked = false
 	if err != nil {
-		s.fail(ctx, job, key, err)
+		s.fail(ctx, job.ID, key, err)
 	} else {
-		s.complete(ctx, job, key, "")
+		s.complete(ctx, job.ID, key, "")
 	}
 	return err
+}
+
+// overtime is the cause of a context whose step has taken longer than it may.
+type overtime struct {
+	key   cove.StepKey
+	limit time.Duration
+}
+
+func (e overtime) Error() string {
+	return fmt.Sprintf("%s took longer than the %v that it has", e.key, e.limit)
+}
+
+// within does a step of a job's within its limit.
+func within(ctx context.Context, job cove.Job, key cove.StepKey, f func(context.Context) error) error {
+	late := overtime{key, cove.StepLimit(job.StepLimits, key)}
+	limited, cancel := context.WithTimeoutCause(ctx, late.limit, late)
+	defer cancel()
+	err := f(limited)
+	if err == nil || ctx.Err() != nil || !errors.Is(context.Cause(limited), late) {
+		return err
+	}
+	return fail.Wrap("step_timeout", fmt.Errorf("%w: %w", late, err), stephint.MoreTime(job, key))
 }
 
 func (s *steps) begin(ctx context.Context, job string, key cove.StepKey) {
@@ -80,6 +103,7 @@ func (s *steps) fail(ctx context.Context, job string, key cove.StepKey, err erro
 	s.note(ctx, job, key, func(step *cove.Step) {
 		store.EndStep(step, cove.StepFailed, stepTime())
 		step.Error, step.Hint = clip(err.Error()), hintOf(err)
+		_, step.TimedOut = errors.AsType[overtime](err)
 	})
 }
 
@@ -97,15 +121,25 @@ func (s *steps) note(ctx context.Context, job string, key cove.StepKey, f func(*
 func stepTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // retried is run for a step that is begun again if it fails: the job goes on without an end.
-func (s *steps) retried(ctx context.Context, job string, key cove.StepKey, f func() error) error {
-	s.begin(ctx, job, key)
-	err := f()
+// Detail is what there is to say of a step that went well; it may be empty.
+func (s *steps) retried(ctx context.Context, job cove.Job, key cove.StepKey, f func(context.Context) (detail string, err error)) error {
+	s.begin(ctx, job.ID, key)
+	var detail string
+	err := within(ctx, job, key, func(ctx context.Context) (err error) {
+		detail, err = f(ctx)
+		return err
+	})
 	if err != nil {
-		s.warn(ctx, job, key, clip(err.Error()))
+		s.warn(ctx, job.ID, key, clip(err.Error()))
 	} else {
-		s.complete(ctx, job, key, "")
+		s.complete(ctx, job.ID, key, detail)
 	}
 	return err
+}
+
+// progress says how far a step is that runs.
+func (s *steps) progress(ctx context.Context, job string, key cove.StepKey, detail string) {
+	s.note(ctx, job, key, func(step *cove.Step) { step.Detail = detail })
 }
 
 // installed says where a job's agent is from. Nil: its supervisor will bring it, if need be.

@@ -24,6 +24,7 @@ func (m *Manager) Stop(ctx context.Context, id string) (cove.Job, error) {
 	if err := m.preparations.halt(ctx, id); err != nil {
 		return cove.Job{}, err
 	}
+	m.starter.halt(id)
 	unlock, err := m.locks.Lock(ctx, id)
 	if err != nil {
 		return cove.Job{}, err

@@ -50,7 +50,7 @@ func (ss *supervisors) program(ctx context.Context, job cove.Job) (string, error
 	if job.Backend == "" {
 		return boot.BinDir + "/cove-guest", nil
 	}
-	return guestbin.Bring(ctx, spriteOf(ss.client, job))
+	return guestbin.Program{Arch: job.Arch}.Bring(ctx, spriteOf(ss.client, job))
 }
 
 // launch starts the supervisor as a service of the sprite, which is back after a crash or a

@@ -31,6 +31,7 @@ func Apply(p cove.Profile, req cove.JobRequest) cove.JobRequest {
 	}
 	req.TimeoutSec = cmp.Or(req.TimeoutSec, p.TimeoutSec)
 	req.Guards = guards(req.Guards, p.Guards)
+	req.StepLimits = limits(req.StepLimits, p.StepLimits)
 	if len(req.MCP) == 0 {
 		req.MCP = slices.Clone(p.MCP)
 	}
@@ -74,6 +75,16 @@ func guards(given, of cove.Guards) cove.Guards {
 		IdleSec: cmp.Or(given.IdleSec, of.IdleSec), Turns: cmp.Or(given.Turns, of.Turns),
 		DiskBytes: cmp.Or(given.DiskBytes, of.DiskBytes), CostUSD: cmp.Or(given.CostUSD, of.CostUSD),
 	}
+}
+
+// limits are the profile's, and over them those that were given.
+func limits(given, of map[cove.StepKey]int64) map[cove.StepKey]int64 {
+	if len(of) == 0 {
+		return given
+	}
+	all := maps.Clone(of)
+	maps.Copy(all, given)
+	return all
 }
 
 func config(given, of *sprites.Config) *sprites.Config {

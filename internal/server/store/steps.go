@@ -191,6 +191,7 @@ func (k *steps) turn(ev cove.JobEvent) {
 		BeginStep(s, ev.Time)
 	case state.Ended():
 		EndStep(s, state, ev.Time)
+		s.TimedOut = state == cove.StepFailed && ev.Step.TimedOut
 	default:
 		return
 	}

@@ -1,0 +1,94 @@
+// Package stephint says what to do about steps of a job's preparation that have failed. It is
+// pure: it reads what the steps have printed, which is a sandbox's, and keeps nothing.
+package stephint
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/shim/policy"
+)
+
+// MoreTime is how a step of the next job gets more time.
+func MoreTime(job cove.Job, key cove.StepKey) string {
+	more := 2 * cove.StepLimit(job.StepLimits, key)
+	if job.Profile != "" {
+		return fmt.Sprintf("give it more time, under [step_limits] %s = %d: cove profile edit %s", key, int64(more/time.Second), job.Profile)
+	}
+	return fmt.Sprintf("give it more time: cove push --step-limit %s=%v PLAN", key, more)
+}
+
+// Fill puts into steps that have failed what to do about it, if that is known. What they
+// have printed is a sandbox's.
+func Fill(job cove.Job, steps []cove.Step) {
+	for i := range steps {
+		s := &steps[i]
+		switch {
+		case s.State != cove.StepFailed || s.Hint != "":
+		case s.TimedOut:
+			s.Hint = MoreTime(job, s.Key)
+		default:
+			s.Hint = blocked(job, s.Output.Tail, s.Output.Head, s.Error)
+		}
+	}
+}
+
+// unresolved are the words of programs that could not find out the address of a host, which
+// is the first group. The programs are git, curl, apt, wget (of GNU and of BusyBox), ssh,
+// Node.js, Go, and Python.
+var unresolved = []*regexp.Regexp{
+	regexp.MustCompile(`(?i)could not resolve (?:hostname|host|proxy)[: ]+["'‘]?([a-z0-9][a-z0-9._-]*)`),
+	regexp.MustCompile(`(?i)could not resolve ["'‘]([a-z0-9][a-z0-9._-]*)`),
+	regexp.MustCompile(`(?i)(?:failure|failed to|error) resolv(?:ing|e) ["'‘]([a-z0-9._-]+)`),
+	regexp.MustCompile(`(?i)unable to resolve host address ["'‘]?([a-z0-9._-]+)`),
+	regexp.MustCompile(`(?i)bad address ["'‘]([a-z0-9._-]+)`),
+	regexp.MustCompile(`getaddrinfo (?:EAI_AGAIN|ENOTFOUND|EREFUSED) ([A-Za-z0-9._-]+)`),
+	regexp.MustCompile(`(?:ENOTFOUND|EREFUSED|EAI_AGAIN) ([A-Za-z0-9-]+\.[A-Za-z0-9._-]+)`),
+	regexp.MustCompile(`lookup ([A-Za-z0-9._-]+)(?: on [^ ]+)?: (?:server misbehaving|no such host|.*refused)`),
+	regexp.MustCompile(`host='([A-Za-z0-9._-]+)'.*(?:[Nn]ame resolution|[Nn]ame or service not known|resolve)`),
+}
+
+// blocked is what to do about a step whose programs could not find a host that the job's network
+// policy does not let through; empty: there is none. The texts are looked through in order.
+func blocked(job cove.Job, texts ...string) string {
+	host := ""
+	for _, text := range texts {
+		for _, re := range unresolved {
+			if m := re.FindStringSubmatch(text); m != nil && host == "" {
+				if name, err := policy.CanonicalName(strings.TrimRight(m[1], ".")); err == nil {
+					host = name
+				}
+			}
+		}
+	}
+	if host == "" || lets(job, host) {
+		return ""
+	}
+	why := "the network policy may block " + host + ": "
+	switch {
+	case job.Profile != "" && job.ProfilePolicy:
+		return why + fmt.Sprintf("add { domain = %q, action = \"allow\" } to the rules of the profile: cove profile edit %s", host, job.Profile)
+	case job.OwnsSprite:
+		return why + fmt.Sprintf("cove push --allow %s PLAN", host)
+	case job.Backend != "":
+		return why + fmt.Sprintf("cove policy allow -s %s --backend %s %s", job.Sprite, job.Backend, host)
+	}
+	return why + fmt.Sprintf("cove policy allow -s %s %s", job.Sprite, host)
+}
+
+// lets reports whether the rules that a job was made with let a name through. It is false if the
+// job says nothing of the network, in a sprite that has rules of its own.
+func lets(job cove.Job, host string) bool {
+	if job.NetworkPolicy == nil {
+		return job.OwnsSprite
+	}
+	var specs []policy.Spec
+	for _, r := range job.NetworkPolicy.Rules {
+		specs = append(specs, policy.Spec(r))
+	}
+	rules, err := policy.Compile(specs, func(name string) ([]policy.Rule, error) { return policy.Preset(name, policy.Machine{}) })
+	return err == nil && policy.New(rules...).Lookup(host).Allow
+}
