@@ -212,6 +212,7 @@ var migrations = []string{
 	CREATE INDEX webhook_deliveries_by_webhook ON webhook_deliveries (webhook, state, seq);`,
 	sealedMigration,
 	`ALTER TABLE jobs DROP COLUMN settings;`,
+	changesMigration,
 	rewrittenMigration,
 }
 

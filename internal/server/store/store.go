@@ -51,6 +51,7 @@ type Store struct {
 	Profiles   *Profiles
 	Epoch      *Epoch
 	Webhooks   *Webhooks
+	Changes    *Changes
 
 	db *database
 }
@@ -84,6 +85,10 @@ func (o Options) Open(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the store %s: %w", path, diskError(err))
 	}
+	changes := &Changes{db: db}
+	if err := changes.begin(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the store %s: %w", path, err), db.close())
+	}
 	secrets := &Secrets{db: db, path: db.key}
 	return &Store{
 		Sprites:    &Sprites{db: db, watchers: watchers{also: db.told}},
@@ -99,6 +104,7 @@ func (o Options) Open(ctx context.Context, path string) (*Store, error) {
 		Profiles:   &Profiles{db: db},
 		Epoch:      &Epoch{db: db},
 		Webhooks:   &Webhooks{db: db},
+		Changes:    changes,
 		db:         db,
 	}, nil
 }
@@ -115,7 +121,8 @@ type database struct {
 	write *sql.DB
 	epoch epochFile
 
-	events chan struct{} // see Webhooks.Changed
+	events    chan struct{} // see Webhooks.Changed
+	committed watchers      // of everything
 }
 
 const readers = 4
@@ -247,6 +254,7 @@ func (db *database) update(ctx context.Context, f func(*sql.Tx) error) error {
 	fault.Reach(fault.EpochStored)
 	db.epoch.note(epoch)
 	fault.Reach(fault.EpochNoted)
+	db.committed.notify()
 	return nil
 }
 
