@@ -37,6 +37,7 @@ const apiText = `Everything that the command cove does, it does by this API. ` +
 	`Send it as Authorization: Bearer TOKEN. Each operation names the verb that a token needs, as x-cove-verb. ` +
 	`Times are RFC 3339, in UTC. Durations in a query are such as 30s or 5m. ` +
 	`An error has a code for programs (error), a message, and often a hint: what to type next. ` +
+	`GET /v1/ws has most calls about jobs over one WebSocket, with notifications. ` +
 	`A JSON body with a field that is not known, or of another type, is refused with the status 400 and the name of the field. ` +
 	`A call about a sprite wakes it if it has to; no call about jobs does.`
 
@@ -236,7 +237,7 @@ func (b *checkedBody) Read(p []byte) (int, error) {
 }
 
 func (c *apiCheck) check(pattern, kind string, status int, text []byte, accept string) {
-	if pattern == "GET /v1/sprites" && kind == openapi.NDJSON || pattern == "GET /v1/openapi.json" || strings.HasSuffix(accept, "text/plain") {
+	if pattern == "GET /v1/openapi.json" || strings.HasSuffix(accept, "text/plain") {
 		return // described in words
 	}
 	schema := c.schemas[fmt.Sprintf("%s %d %s", pattern, status, kind)]

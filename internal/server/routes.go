@@ -52,6 +52,7 @@ type groups struct {
 	jobs        *jobRoutes
 	profiles    *profileRoutes
 	executors   *executorRoutes
+	sockets     *socketRoutes
 }
 
 // routes is the whole surface.
@@ -60,6 +61,7 @@ func (g *groups) routes() []route {
 	return []route{
 		{"GET /v1/version", anyone, g.version},
 		{"GET /v1/openapi.json", anyone, describeAPI},
+		{"GET /v1/ws", anyone, g.sockets.serve}, // each request has the verb of its route
 
 		{"GET /mcp", anyone, g.mcp.serve}, // what the tools may do is decided call by call
 		{"POST /mcp", anyone, g.mcp.serve},
@@ -170,7 +172,10 @@ func (g *groups) routes() []route {
 		{"DELETE /v1/profiles/{profile}", admin, g.profiles.delete},
 		{"POST /v1/profiles/{profile}/apply", admin, g.profiles.apply},
 
+		{"GET /v1/executors", admin, g.executors.list},
 		{"POST /v1/executors/test", admin, g.executors.test},
+		{"GET /api/v1/sprites/status", admin, g.executors.list}, // other names of the same calls
+		{"POST /api/v1/sprites/test", admin, g.executors.test},
 
 		{"GET /v1/jobs", read, g.jobs.list},
 		{"POST /v1/jobs", write, g.jobs.create},
@@ -193,6 +198,29 @@ func (g *groups) routes() []route {
 		{one + "/policy", anyone, notAvailable}, // else the mux would redirect
 		{one + "/policy/{rest...}", anyone, notAvailable},
 	}
+}
+
+// methods are the calls that a socket (GET /v1/ws) can make, by their names there.
+var methods = map[string]method{
+	"jobs.list":    {"GET /v1/jobs", []string{"sprite", "backend", "state"}},
+	"jobs.create":  {"POST /v1/jobs", nil},
+	"jobs.preview": {"POST /v1/jobs/preview", nil},
+	"jobs.get":     {"GET /v1/jobs/{id}", []string{"wait", "while"}},
+	"jobs.delete":  {"DELETE /v1/jobs/{id}", []string{"force"}},
+	"jobs.events":  {"GET /v1/jobs/{id}/events", []string{"from", "follow"}},
+	"jobs.steps":   {"GET /v1/jobs/{id}/steps", []string{"follow"}},
+	"jobs.start":   {"POST /v1/jobs/{id}/start", nil},
+	"jobs.stop":    {"POST /v1/jobs/{id}/stop", nil},
+	"jobs.send":    {"POST /v1/jobs/{id}/send", nil},
+	"jobs.answer":  {"POST /v1/jobs/{id}/answer", nil},
+	"jobs.retry":   {"POST /v1/jobs/{id}/retry", nil},
+	"jobs.resume":  {"POST /v1/jobs/{id}/resume", nil},
+
+	"profiles.list": {"GET /v1/profiles", nil},
+	"profiles.get":  {"GET /v1/profiles/{profile}", nil},
+
+	"sprites.test":   {"POST /v1/executors/test", nil},
+	"sprites.status": {"GET /v1/executors", nil},
 }
 
 func notAvailable(http.ResponseWriter, *http.Request) error {
