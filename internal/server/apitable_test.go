@@ -141,7 +141,7 @@ var serverOps = map[string]op{
 			"The result is the call's answer, and the verb is the call's. A call that answers with lines sends {\"id\":1,\"line\":…} for each, and then a result null. Up to 16 requests are answered at once, in any order. " +
 			"The method cancel with {\"request\":1} ends one. " +
 			"The method subscribe (params Subscription, result Subscribed, verb read) asks for notifications of jobs, of the steps of their preparation, and of profiles. " +
-			"All that there is comes first, then {\"synced\":true}, and then what changes. Who reads slowly is told of the last state alone. " +
+			"All that there is comes first, then {\"synced\":true}, and then what changes. A slow reader is told of the last state alone. " +
 			"After a lost connection, send feed and the last seq as since: what changed meanwhile comes, or the result has gap, and all comes anew. Numbers hold on after a restart of the server. " +
 			"The server pings every 15 s.",
 		Client: cove.SocketRequest{}, Server: cove.SocketMessage{}, Methods: server.SocketMethods(),

@@ -92,7 +92,7 @@ func (g *jobRoutes) create(w http.ResponseWriter, r *http.Request) error {
 		err = noDefault(err, g.image)
 	}
 	if err != nil {
-		return err
+		return ofBackend(req.Backend, err)
 	}
 	if r.Context().Err() != nil { // nobody would hear its name
 		return errors.Join(context.Cause(r.Context()), jobs.Delete(context.WithoutCancel(r.Context()), job.ID, true))
@@ -109,7 +109,7 @@ func (g *jobRoutes) preview(w http.ResponseWriter, r *http.Request) error {
 	}
 	preview, err := jobs.Preview(r.Context(), req)
 	if err != nil {
-		return err
+		return ofBackend(req.Backend, err)
 	}
 	writeJSON(w, http.StatusOK, preview)
 	return nil
@@ -289,7 +289,7 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 	defer labelled()
 	job, err := jobs.Retry(r.Context(), old.ID, how)
 	if err != nil {
-		return err
+		return ofBackend(old.Backend, err)
 	}
 	writeJSON(w, http.StatusCreated, job)
 	return nil
@@ -318,7 +318,7 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	}
 	job, err := jobs.Continue(r.Context(), old.ID, how)
 	if err != nil {
-		return err
+		return ofBackend(old.Backend, err)
 	}
 	writeJSON(w, http.StatusCreated, job)
 	return nil
@@ -365,8 +365,9 @@ func (g *jobRoutes) act(w http.ResponseWriter, r *http.Request, body any, act fu
 	if err != nil {
 		return err
 	}
+	backend := job.Backend
 	if job, err = act(jobs, job.ID); err != nil {
-		return err
+		return ofBackend(backend, err)
 	}
 	writeJSON(w, http.StatusOK, job)
 	return nil
@@ -386,7 +387,7 @@ func (g *jobRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := jobs.Delete(r.Context(), job.ID, force); err != nil {
-		return err
+		return ofBackend(job.Backend, err)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil

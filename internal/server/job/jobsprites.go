@@ -238,7 +238,7 @@ func (js *jobSprites) discard(ctx context.Context, job cove.Job) error {
 	if now, getErr := js.jobs.Get(ctx, job.ID); err == nil || getErr != nil || now.SpriteRemoval == nil {
 		return err
 	}
-	js.steps.logger.Warn("deleting the sprite of a job; it will be tried again", "job", job.ID, "sprite", job.Sprite, "err", err)
+	js.steps.logger.Warn("deleting the sprite of a job; it will be tried again", append(about(job), "err", err)...)
 	return nil
 }
 

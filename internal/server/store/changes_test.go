@@ -160,3 +160,29 @@ func TestChangesResumed(t *testing.T) {
 	}
 	must(t, old.Close())
 }
+
+// TestChangesOfOldStore: what was there before anything had a number gets one, the older the smaller.
+func TestChangesOfOldStore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cove.db")
+	all := migrations
+	migrations = all[:slices.Index(all, changesMigration)]
+	db, err := openDatabase(t.Context(), path, Options{})
+	migrations = all
+	must(t, err)
+	_, err = db.write.ExecContext(t.Context(), `
+		INSERT INTO profiles (name, revision, doc, created_at, updated_at) VALUES ('nightly', 1, '{}', 5, 5);
+		INSERT INTO jobs (id, state, sprite, created_at, doc) VALUES ('b', 'running', 'paint', 20, '{"id":"b"}'), ('a', 'running', 'far/paint', 10, '{"id":"a"}');
+		INSERT INTO job_steps (job, key, doc) VALUES ('b', 'clone', '{}'), ('b', 'setup_script', '{}')`)
+	must(t, err)
+	must(t, db.close())
+	s, err := Open(t.Context(), path)
+	must(t, err)
+	if got := told(t, s, allTopics, "", 0); !slices.Equal(got, []string{"profiles/nightly", "jobs/a", "jobs/b", "steps/b"}) {
+		t.Errorf("got %v", got)
+	}
+	must(t, s.Jobs.Delete(t.Context(), "a"))
+	if got := told(t, s, allTopics, "", 0); !slices.Equal(got, []string{"profiles/nightly", "jobs/b", "steps/b", "-jobs/a@far:paint"}) {
+		t.Errorf("after a deletion: %v", got)
+	}
+	must(t, s.Close())
+}
