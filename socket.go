@@ -43,7 +43,8 @@ const (
 
 // Subscription says what a socket is notified of (the method subscribe). It replaces the one
 // before. At first all that there is comes, or what has changed since a number; then each
-// change, as it happens. Who reads slowly gets what has changed meanwhile once, as it is then.
+// change, as it happens. A slow reader gets what has
+// changed meanwhile once, as it is then.
 type Subscription struct {
 	Topics []string `json:"topics"`        // jobs, steps, profiles; none: nothing comes any more
 	Job    string   `json:"job,omitempty"` // of the jobs and steps, only this job's; empty: of all
