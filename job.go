@@ -273,8 +273,8 @@ type Job struct {
 	CreatedAt time.Time   `json:"created_at"`
 }
 
-// JobUnknown says why nothing is known of a job: its backend does not answer, or refuses.
-// The job may go on there. It changes nothing but that.
+// JobUnknown says why nothing is known of a job, or of an environment: its backend does not
+// answer, or refuses. The job may go on there. It changes nothing but that.
 type JobUnknown struct {
 	Code    string    `json:"error"` // "backend_unreachable", "backend_refused", or the backend's own
 	Message string    `json:"message"`
@@ -283,7 +283,7 @@ type JobUnknown struct {
 }
 
 // SpriteRemoval says that the sprite that was made for a job is to be deleted. The server
-// tries that until the sprite is known to be gone.
+// tries that until the sprite is known to be gone. It is what the job's Environment says.
 type SpriteRemoval struct {
 	Since  time.Time `json:"since"`
 	Tries  int       `json:"tries"`           // that failed

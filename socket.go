@@ -39,6 +39,8 @@ const (
 	TopicJobs     = "jobs"
 	TopicSteps    = "steps" // of the preparation of jobs
 	TopicProfiles = "profiles"
+
+	TopicEnvironments = "environments"
 )
 
 // Subscription says what a socket is notified of (the method subscribe). It replaces the one
@@ -46,7 +48,7 @@ const (
 // change, as it happens. A slow reader gets what has
 // changed meanwhile once, as it is then.
 type Subscription struct {
-	Topics []string `json:"topics"`        // jobs, steps, profiles; none: nothing comes any more
+	Topics []string `json:"topics"`        // jobs, steps, profiles, environments; none: nothing comes any more
 	Job    string   `json:"job,omitempty"` // of the jobs and steps, only this job's; empty: of all
 	// Since is the last number that came over an earlier socket, and Feed what that was
 	// answered with. 0: nothing came yet.
@@ -67,12 +69,14 @@ type Subscribed struct {
 type Notification struct {
 	Seq   int64  `json:"seq,omitempty"` // from 1
 	Topic string `json:"topic,omitempty"`
-	Name  string `json:"name,omitempty"` // the job's ID, or the profile's name
+	Name  string `json:"name,omitempty"` // the job's or environment's ID, or the profile's name
 
 	Deleted bool       `json:"deleted,omitempty"` // it is not there any more
 	Job     *Job       `json:"job,omitempty"`
 	Steps   []StepNews `json:"steps,omitempty"` // over each socket, a job's first has a snapshot
 	Profile *Profile   `json:"profile,omitempty"`
+
+	Environment *Environment `json:"environment,omitempty"`
 
 	Synced bool `json:"synced,omitempty"` // by itself: all that there was at the time of the subscription has come
 }

@@ -132,6 +132,7 @@ func addVerbs(root *cobra.Command, inv *invocation) {
 		newPullCommand(inv),
 		newRunCommand(inv),
 		newJobCommand(inv),
+		newEnvironmentCommand(inv),
 		newSyncCommand(inv),
 	)
 	addGroup(root, "sprite",

@@ -65,11 +65,12 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		policies:    &policyRoutes{host: s.Host},
 		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels},
 		sockets: &socketRoutes{
-			feed: &feed{changes: s.Store.Changes, jobs: s.Store.Jobs, profiles: s.Store.Profiles},
+			feed: &feed{changes: s.Store.Changes, jobs: s.Store.Jobs, profiles: s.Store.Profiles, environments: s.Store.Environments},
 			loop: s.newLoop(), sockets: &quota{what: "sockets", max: most}, every: cmp.Or(s.Heartbeat, pingInterval), log: s.Logger,
 		},
 		profiles: &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client()},
 	}
+	a.groups.environments = &environmentRoutes{manager: s.Jobs, environments: s.Store.Environments, refusals: a.refusals}
 	a.groups.executors = &executorRoutes{
 		harness:  &harness.Harness{Client: s.Client(), Settings: s.Store.Settings, Logger: s.Logger, Secret: s.Store.Secrets.Value, NamesOnly: s.Host.NamesOnly},
 		refusals: a.refusals, running: &quota{what: "tests of executors", max: maxTests},

@@ -140,7 +140,7 @@ var serverOps = map[string]op{
 			"x-websocket-methods names the call for which each method stands. The params are those of the path and the query, or of the path and the fields of the body, in one object. " +
 			"The result is the call's answer, and the verb is the call's. A call that answers with lines sends {\"id\":1,\"line\":…} for each, and then a result null. Up to 16 requests are answered at once, in any order. " +
 			"The method cancel with {\"request\":1} ends one. " +
-			"The method subscribe (params Subscription, result Subscribed, verb read) asks for notifications of jobs, of the steps of their preparation, and of profiles. " +
+			"The method subscribe (params Subscription, result Subscribed, verb read) asks for notifications of jobs, of the steps of their preparation, of profiles, and of environments. " +
 			"All that there is comes first, then {\"synced\":true}, and then what changes. A slow reader is told of the last state alone. " +
 			"After a lost connection, send feed and the last seq as since: what changed meanwhile comes, or the result has gap, and all comes anew. Numbers hold on after a restart of the server. " +
 			"The server pings every 15 s.",
@@ -314,6 +314,8 @@ var imageOps = map[string]op{
 // begins are the verbs that a call needs, besides its route's, if an agent runs commands by it.
 var begins = []string{"exec"}
 
+var environmentQuery = params{q("state", "string[]", "Only those in one of these states; missing: all but gone."), q("profile", "string", "Only those of jobs of this profile."), q("backend", "string", "Only those of this backend; empty: of this server.")}
+
 var jobOps = map[string]op{
 	"GET /v1/profiles":                  {Summary: "List the profiles", Details: "Only a token with the verb admin sees the values of their variables.", Answer: cove.ProfileList{}},
 	"GET /v1/profiles/{profile}":        {Summary: "Describe a profile", Answer: cove.Profile{}},
@@ -326,6 +328,15 @@ var jobOps = map[string]op{
 	"POST /api/v1/sprites/test":  {Summary: "Test a place in which jobs work", Details: "Another name of POST /v1/executors/test.", Request: cove.ExecutorTest{}, Answer: cove.ExecutorNews{}, AnswerType: openapi.NDJSON},
 
 	"POST /v1/executors/test": {Summary: "Test a place in which jobs work", Details: "The answer tells of each step when it begins and when it ends; the last line has over. The server removes the sprite of the test, also if the answer is not read to its end. A token in the request is not kept.", Request: cove.ExecutorTest{}, Answer: cove.ExecutorNews{}, AnswerType: openapi.NDJSON},
+
+	"GET /api/v1/sprites/instances":                  {Summary: "List the environments, the newest first", Details: "Another name of GET /v1/environments.", Query: environmentQuery, Answer: cove.EnvironmentList{}},
+	"DELETE /api/v1/sprites/instances/{environment}": {Summary: "Destroy an environment", Details: "Another name of DELETE /v1/environments/{environment}.", Query: params{force}, Answer: cove.Environment{}},
+	"POST /api/v1/sprites/instances/destroy":         {Summary: "Destroy several environments, or all", Details: "Another name of POST /v1/environments/destroy.", Request: cove.EnvironmentDestroy{}, Answer: cove.EnvironmentDestroyed{}},
+
+	"GET /v1/environments":                  {Summary: "List the environments, the newest first", Query: environmentQuery, Answer: cove.EnvironmentList{}},
+	"GET /v1/environments/{environment}":    {Summary: "Describe an environment", Answer: cove.Environment{}},
+	"DELETE /v1/environments/{environment}": {Summary: "Destroy an environment", Details: "One in which a job works, or that has work which nobody has pulled, is refused without force. The state in the answer is gone, or destroying: then the server tries again.", Query: params{force}, Answer: cove.Environment{}},
+	"POST /v1/environments/destroy":         {Summary: "Destroy several environments, or all", Details: "Each for itself, with a result each.", Request: cove.EnvironmentDestroy{}, Answer: cove.EnvironmentDestroyed{}},
 
 	"GET /v1/jobs":             {Summary: "List the jobs, the newest first", Query: params{q("sprite", "string", "Only jobs in this sprite."), q("backend", "string", "The server elsewhere that has the sprite."), q("state", "string[]", "Only jobs in one of these states.")}, Answer: cove.JobList{}},
 	"POST /v1/jobs":            {Summary: "Make a job", Details: "It begins when its bundle is in the sprite and it is started.", Request: cove.JobRequest{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},

@@ -78,4 +78,8 @@ func TestExecutorStatus(t *testing.T) {
 	ask(t, s, "POST /api/v1/sprites/test", `{"backend":"none"}`).refused(t, http.StatusConflict, "no_backend")
 	quick := ask(t, s, "POST /api/v1/sprites/test", `{"quick":true}`)
 	failIf(t, quick.StatusCode != 200 || !strings.Contains(string(quick.body), `"over":true,"ok":true`), "got %d %s", quick.StatusCode, quick.body)
+	list1, list2 := ask(t, s, "GET /api/v1/sprites/instances", ""), ask(t, s, "GET /v1/environments", "")
+	failIf(t, list1.StatusCode != 200 || !bytes.Equal(list1.body, list2.body), "got %d %s, want %s", list1.StatusCode, list1.body, list2.body)
+	ask(t, s, "DELETE /api/v1/sprites/instances/none", "").refused(t, http.StatusNotFound, "not_found")
+	ask(t, s, "POST /api/v1/sprites/instances/destroy", `{"ids":["none"]}`).refused(t, http.StatusNotFound, "not_found")
 }

@@ -19,6 +19,8 @@ type feed struct {
 	changes  *store.Changes
 	jobs     *store.Jobs
 	profiles *store.Profiles
+
+	environments *store.Environments
 }
 
 // feedPage is how many changes are read at once.
@@ -30,6 +32,8 @@ var topics = map[string]func(*subscriber, context.Context, store.Change) (cove.N
 	cove.TopicJobs:     (*subscriber).job,
 	cove.TopicSteps:    (*subscriber).steps,
 	cove.TopicProfiles: (*subscriber).profile,
+
+	cove.TopicEnvironments: (*subscriber).environment,
 }
 
 func topicNames() []string {
@@ -194,4 +198,21 @@ func (s *subscriber) profile(ctx context.Context, c store.Change) (n cove.Notifi
 		p = profile.Hidden(p)
 	}
 	return cove.Notification{Topic: c.Topic, Profile: &p}, nil
+}
+
+func (s *subscriber) environment(ctx context.Context, c store.Change) (n cove.Notification, err error) {
+	if c.Gone {
+		if s.snapshot(c) || !s.principal.reachesAt(c.Backend, c.Sprite) {
+			return n, nil
+		}
+		return cove.Notification{Topic: c.Topic, Deleted: true}, nil
+	}
+	env, err := s.environments.Get(ctx, c.Name)
+	if errors.Is(err, store.ErrNotFound) {
+		return n, nil
+	}
+	if err != nil || !s.principal.reachesAt(env.Backend, env.Name) {
+		return n, err
+	}
+	return cove.Notification{Topic: c.Topic, Environment: &env}, nil
 }

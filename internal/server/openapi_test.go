@@ -47,7 +47,7 @@ func document() openapi.Document {
 	return openapi.Document{
 		Title: "cove", Description: apiText, Operations: operations(), Verbs: server.RouteVerbs(),
 		Params: map[string]string{
-			"name": "The sprite's name.", "secret": "The secret's name.", "connector": "The connector's name.", "webhook": "The webhook's name.", "profile": "The profile's name.", "backend": "The name of the server elsewhere.", "rest": "A path there. It may have slashes.",
+			"name": "The sprite's name.", "secret": "The secret's name.", "connector": "The connector's name.", "webhook": "The webhook's name.", "environment": "The environment's id.", "profile": "The profile's name.", "backend": "The name of the server elsewhere.", "rest": "A path there. It may have slashes.",
 			"service": "The service's name.", "checkpoint": "The checkpoint's ID, such as v3.", "image": "A name or a digest. It may have slashes.",
 			"tokens id": "The token's ID.", "jobs id": "The job's ID: six hexadecimal digits.", "exec id": "The session's ID.",
 		},
@@ -125,11 +125,38 @@ func checkDocument(t *testing.T, text []byte) {
 // apiCheck compares the answers that tests get with the description.
 type apiCheck struct {
 	mux     *http.ServeMux
-	schemas map[string]*jsonschema.Resolved // by pattern and status
+	sources map[string]string // the schemas, as JSON with all definitions aside, by pattern, status and kind
+	defs    any
 
 	mu       sync.Mutex
 	problems []string
-	seen     map[string]int // by pattern
+	seen     map[string]int                  // by pattern
+	resolved map[string]*jsonschema.Resolved // by source: only what an answer needs, since each takes its time
+}
+
+// schema is what an answer must fit; nil: it is not described.
+func (c *apiCheck) schema(key string) *jsonschema.Resolved {
+	source := c.sources[key]
+	if source == "" {
+		return nil
+	}
+	r := c.resolved[source]
+	if r != nil {
+		return r
+	}
+	text, err := json.Marshal(map[string]any{"$defs": c.defs, "allOf": []any{json.RawMessage(source)}})
+	var s jsonschema.Schema
+	if err == nil {
+		err = json.Unmarshal(bytes.ReplaceAll(text, []byte("#/components/schemas/"), []byte("#/$defs/")), &s)
+	}
+	if err == nil {
+		r, err = s.Resolve(nil)
+	}
+	if err != nil {
+		panic(fmt.Errorf("%s: %w", key, err))
+	}
+	c.resolved[source] = r
+	return r
 }
 
 // described is the check of all tests. It is made with the first answer.
@@ -147,7 +174,7 @@ func newAPICheck() (*apiCheck, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &apiCheck{mux: http.NewServeMux(), schemas: map[string]*jsonschema.Resolved{}, seen: map[string]int{}}
+	c := &apiCheck{mux: http.NewServeMux(), sources: map[string]string{}, seen: map[string]int{}, resolved: map[string]*jsonschema.Resolved{}}
 	get := func(v any, keys ...string) any {
 		for _, key := range keys {
 			m, _ := v.(map[string]any)
@@ -161,17 +188,7 @@ func newAPICheck() (*apiCheck, error) {
 			s["additionalProperties"] = false
 		}
 	}
-	resolve := func(schema any) (*jsonschema.Resolved, error) {
-		text, err := json.Marshal(map[string]any{"$defs": defs, "allOf": []any{schema}})
-		if err != nil {
-			return nil, err
-		}
-		var s jsonschema.Schema
-		if err := json.Unmarshal(bytes.ReplaceAll(text, []byte("#/components/schemas/"), []byte("#/$defs/")), &s); err != nil {
-			return nil, err
-		}
-		return s.Resolve(nil)
-	}
+	c.defs = defs
 	for pattern, op := range operations() {
 		method, path, ok := strings.Cut(pattern, " ")
 		c.mux.Handle(pattern, http.NotFoundHandler())
@@ -187,11 +204,11 @@ func newAPICheck() (*apiCheck, error) {
 				if content == nil {
 					continue
 				}
-				r, err := resolve(get(content, "schema"))
+				text, err := json.Marshal(get(content, "schema"))
 				if err != nil {
 					return nil, fmt.Errorf("%s %s: %w", pattern, status, err)
 				}
-				c.schemas[pattern+" "+status+" "+kind] = r
+				c.sources[pattern+" "+status+" "+kind] = string(text)
 			}
 		}
 	}
@@ -240,9 +257,9 @@ func (c *apiCheck) check(pattern, kind string, status int, text []byte, accept s
 	if pattern == "GET /v1/openapi.json" || strings.HasSuffix(accept, "text/plain") {
 		return // described in words
 	}
-	schema := c.schemas[fmt.Sprintf("%s %d %s", pattern, status, kind)]
+	key := fmt.Sprintf("%s %d %s", pattern, status, kind)
 	if status >= 400 {
-		schema = c.schemas[fmt.Sprintf("%s %dXX %s", pattern, status/100, kind)]
+		key = fmt.Sprintf("%s %dXX %s", pattern, status/100, kind)
 	}
 	documents := [][]byte{text}
 	if kind == openapi.NDJSON {
@@ -250,6 +267,7 @@ func (c *apiCheck) check(pattern, kind string, status int, text []byte, accept s
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	schema := c.schema(key)
 	if schema == nil {
 		c.problems = append(c.problems, fmt.Sprintf("%s: the description has no answer %d of %s", pattern, status, kind))
 		return

@@ -53,6 +53,8 @@ type groups struct {
 	profiles    *profileRoutes
 	executors   *executorRoutes
 	sockets     *socketRoutes
+
+	environments *environmentRoutes
 }
 
 // routes is the whole surface.
@@ -176,6 +178,14 @@ func (g *groups) routes() []route {
 		{"POST /v1/executors/test", admin, g.executors.test},
 		{"GET /api/v1/sprites/status", admin, g.executors.list}, // other names of the same calls
 		{"POST /api/v1/sprites/test", admin, g.executors.test},
+		{"GET /api/v1/sprites/instances", read, g.environments.list},
+		{"DELETE /api/v1/sprites/instances/{environment}", write, g.environments.delete},
+		{"POST /api/v1/sprites/instances/destroy", write, g.environments.destroyAll},
+
+		{"GET /v1/environments", read, g.environments.list},
+		{"GET /v1/environments/{environment}", read, g.environments.get},
+		{"DELETE /v1/environments/{environment}", write, g.environments.delete},
+		{"POST /v1/environments/destroy", write, g.environments.destroyAll},
 
 		{"GET /v1/jobs", read, g.jobs.list},
 		{"POST /v1/jobs", write, g.jobs.create},
@@ -221,6 +231,10 @@ var methods = map[string]method{
 
 	"sprites.test":   {"POST /v1/executors/test", nil},
 	"sprites.status": {"GET /v1/executors", nil},
+
+	"sprites.instances.list":        {"GET /v1/environments", []string{"profile", "backend", "state"}},
+	"sprites.instances.destroy":     {"DELETE /v1/environments/{environment}", []string{"force"}},
+	"sprites.instances.destroy_all": {"POST /v1/environments/destroy", nil},
 }
 
 func notAvailable(http.ResponseWriter, *http.Request) error {

@@ -501,7 +501,7 @@ func TestSocketMethods(t *testing.T) {
 		_, ok := verbs[pattern]
 		failIf(t, !ok || described[name] != pattern, "%s is %s, described as %q", name, pattern, described[name])
 	}
-	for _, name := range []string{"jobs.list", "jobs.get", "jobs.create", "jobs.stop", "jobs.send", "jobs.answer", "jobs.steps", "profiles.list", "profiles.get", "sprites.test", "sprites.status"} {
+	for _, name := range []string{"jobs.list", "jobs.get", "jobs.create", "jobs.stop", "jobs.send", "jobs.answer", "jobs.steps", "profiles.list", "profiles.get", "sprites.test", "sprites.status", "sprites.instances.list", "sprites.instances.destroy", "sprites.instances.destroy_all"} {
 		failIf(t, described[name] == "", "there is no %s", name)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/server/environment"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/internal/test/fakeprovider"
@@ -61,6 +62,11 @@ func (s *site) open(dir string) *office {
 		s.t.Fatal(err)
 	}
 	return o
+}
+
+// mark is the label by which a server knows the sprite of a job of its own.
+func mark(o *office, job cove.Job) string {
+	return "cove-" + o.environments.Installation + "-" + job.Execution
 }
 
 // sprites are those of the service, as it knows them.
@@ -211,7 +217,7 @@ func TestBackendRowFirst(t *testing.T) {
 		t.Fatalf("got %+v, %v", got.job, got.err)
 	}
 	// A server that died before it noted the sprite's id.
-	if err := o.Store.Jobs.Update(t.Context(), got.job.ID, func(j *cove.Job) error { j.SpriteID = ""; return nil }); err != nil {
+	if _, err := o.Store.Environments.Change(t.Context(), got.job.Execution, func(e *cove.Environment) error { e.SpriteID = ""; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	o.server.Stop()
@@ -234,11 +240,11 @@ func TestBackendInstallations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	installation := one.jobSprites.installation
-	if other := two.jobSprites.installation; installation == "" || installation == other {
+	installation := one.environments.Installation
+	if other := two.environments.Installation; installation == "" || installation == other {
 		t.Errorf("the installations are %q and %q", installation, other)
 	}
-	if all := s.sprites(); len(all) != 1 || all[0].Name != "job-"+installation+"-"+job.ID || !slices.Contains(all[0].Labels, one.jobSprites.mark(job)) {
+	if all := s.sprites(); len(all) != 1 || all[0].Name != "job-"+installation+"-"+job.ID || !slices.Contains(all[0].Labels, mark(one, job)) {
 		t.Errorf("the sprites are %+v", all)
 	}
 	// The other server believes that this is its own, and has lost the note of its id.
@@ -247,10 +253,21 @@ func TestBackendInstallations(t *testing.T) {
 	if err := two.Store.Jobs.Create(t.Context(), claim, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := two.jobSprites.createAt(t.Context(), two.Client.At("far"), claim, farRequest()); !errors.Is(err, sprites.ErrNameTaken) || errors.Is(err, errLeft) {
-		t.Errorf("the other server made it: %v", err)
+	theirs, err := two.jobSprites.of(t.Context(), claim.ID)
+	if err != nil || theirs.ID != claim.Execution || theirs.Name != job.Sprite {
+		t.Fatalf("the other server's is %+v, %v", theirs, err)
 	}
-	if gone, err := two.jobSprites.remove(t.Context(), claim); gone || err != nil {
+	theirs.State = cove.EnvironmentCreating
+	if _, err := two.environments.Store.Update(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	if err := two.environments.At("far").Destroy(t.Context(), theirs, cove.DestroyAsked); !errors.Is(err, environment.ErrForeign) {
+		t.Errorf("the other server deleted it: %v", err)
+	}
+	if env, err := two.environments.Make(t.Context(), theirs.ID, environment.Plan{}); !errors.Is(err, sprites.ErrNameTaken) || errors.Is(err, environment.ErrUnclear) || env.State != cove.EnvironmentGone {
+		t.Errorf("the other server made it: %+v, %v", env, err)
+	}
+	if gone, err := two.jobSprites.remove(t.Context(), claim, cove.DestroyAsked); !gone || err != nil {
 		t.Errorf("the other server removed it: %v, %v", gone, err)
 	}
 	if _, err := two.client.StopJob(t.Context(), job.ID); err != nil {
@@ -263,8 +280,8 @@ func TestBackendInstallations(t *testing.T) {
 		t.Error("the other server has deleted it")
 	}
 	one.server.Stop()
-	if one = s.open(one.dir); one.jobSprites.installation != installation {
-		t.Errorf("after a restart it is %q", one.jobSprites.installation)
+	if one = s.open(one.dir); one.environments.Installation != installation {
+		t.Errorf("after a restart it is %q", one.environments.Installation)
 	}
 	if err := one.client.DeleteJob(t.Context(), job.ID, true); err != nil || len(s.sprites()) != 0 {
 		t.Errorf("its own server left %d sprites, %v", len(s.sprites()), err)
@@ -323,10 +340,10 @@ func TestBackendRemoval(t *testing.T) {
 		if job.SpriteRemoval != nil {
 			tries = job.SpriteRemoval.Tries
 		}
-		if err := o.janitor.removeSprites(ctx, time.Now()); err != nil { // too early
+		if err := o.environments.Sweep(ctx, time.Now()); err != nil { // too early
 			t.Error(err)
 		}
-		err := o.janitor.removeSprites(ctx, time.Now().Add(2*longestWait))
+		err := o.environments.Sweep(ctx, time.Now().Add(2*time.Hour))
 		if job, _ = o.client.Job(ctx, job.ID); (err == nil) != (words == "") || (job.SpriteRemoval == nil) != (words == "") {
 			t.Fatalf("got %v, and the job is %+v", err, job)
 		}
@@ -500,11 +517,11 @@ func TestBackendPreparedLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	row := newRow(req, made{}, time.Hour)
-	row.State, row.Sprite, row.Upload = cove.JobInstalling, o.jobSprites.name(row), ""
+	row.State, row.Sprite, row.Upload = cove.JobInstalling, o.environments.Name(row.Backend, row.ID), ""
 	if err := o.Store.Jobs.Create(t.Context(), row, settings); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.server.Client().Create(t.Context(), sprites.CreateRequest{Name: row.Sprite, Labels: []string{label, o.jobSprites.mark(row)}}); err != nil {
+	if _, err := s.server.Client().Create(t.Context(), sprites.CreateRequest{Name: row.Sprite, Labels: []string{label, mark(o, row)}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := o.preparer.takeUp(t.Context()); err != nil {

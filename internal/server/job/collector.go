@@ -10,6 +10,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/keylock"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -23,7 +24,7 @@ type collector struct {
 	jobSprites   *jobSprites
 	preparations *preparations
 	turns        *turns
-	locks        *keyedMutex // of jobs
+	locks        *keylock.Mutex // of jobs
 }
 
 // collect is Manager.Collect.
@@ -49,14 +50,14 @@ func (c *collector) collect(ctx context.Context, req cove.JobGC, mine func(backe
 	for _, job := range jobs {
 		info, there := made[job.Sprite]
 		there = there && job.Backend == ""
-		if there && info.Cove.Owner == owner(job.ID) {
+		if there && info.Cove.Owner == store.JobOwner(job.ID) {
 			delete(made, job.Sprite)
 		}
 		if !mine(job.Backend, job.Sprite) {
 			continue
 		}
 		item := cove.JobGCItem{Job: job.ID, State: job.State}
-		if there && info.Cove.Owner == owner(job.ID) {
+		if there && info.Cove.Owner == store.JobOwner(job.ID) {
 			item.Sprite = job.Sprite
 		} else {
 			info = sprites.Info{} // it is somebody else's
@@ -145,9 +146,9 @@ func seconds(n int64) time.Duration {
 // collectOrphan removes a sprite that was made for a job which is gone: a server
 // may have died between the two. It is left alone as long as its lease lasts.
 func (c *collector) collectOrphan(ctx context.Context, info sprites.Info, req cove.JobGC) (cove.JobGCItem, error) {
-	id, ours := strings.CutPrefix(info.Cove.Owner, ownerPrefix)
+	id, ours := strings.CutPrefix(info.Cove.Owner, store.JobOwnerPrefix)
 	// A fork says the same of its owner, and is a person's.
-	if !ours || info.Name != spriteName(id) || info.Cove.LeaseUntil != nil && time.Now().Before(*info.Cove.LeaseUntil) {
+	if !ours || info.Name != c.jobSprites.environments.Name("", id) || info.Cove.LeaseUntil != nil && time.Now().Before(*info.Cove.LeaseUntil) {
 		return cove.JobGCItem{}, nil
 	}
 	if _, err := c.jobs.Get(ctx, id); !errors.Is(err, store.ErrNotFound) {
@@ -177,7 +178,7 @@ func (c *collector) remove(ctx context.Context, id string, force, everywhere boo
 	} else if c.preparations.of(id) != nil {
 		return fail.Newf("job_running", "stop it with: cove job stop "+id, "the agent of job %s is being installed", id)
 	}
-	unlock, err := c.locks.lock(ctx, id)
+	unlock, err := c.locks.Lock(ctx, id)
 	if err != nil {
 		return err
 	}

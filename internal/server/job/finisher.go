@@ -103,6 +103,19 @@ func (f *finisher) lose(ctx context.Context, id, why, uncollected string) error 
 	return err
 }
 
+// loseSprite finishes a job whose sprite is not there any more. Its environment, if it had
+// one, is gone.
+func (f *finisher) loseSprite(ctx context.Context, job cove.Job, why string) error {
+	if err := f.lose(ctx, job.ID, why, ""); err != nil || !job.OwnsSprite {
+		return err
+	}
+	env, err := f.jobSprites.of(ctx, job.ID)
+	if err == nil && env.State != cove.EnvironmentGone {
+		err = f.jobSprites.environments.Gone(ctx, env)
+	}
+	return err
+}
+
 // abandon ends a job that never began, with the sprite that was made for it.
 func (f *finisher) abandon(ctx context.Context, job cove.Job, why string) error {
 	outcome := cove.Outcome{Kind: agents.Cancelled, Reason: why, ExitCode: -1}
@@ -110,7 +123,7 @@ func (f *finisher) abandon(ctx context.Context, job cove.Job, why string) error 
 	if err != nil || !won {
 		return err
 	}
-	return f.jobSprites.discard(ctx, job)
+	return f.jobSprites.discard(ctx, job, cove.DestroyNeverUsed)
 }
 
 // giveUp fails a job that never began, with what to type next, and with the sprite that was
@@ -138,5 +151,5 @@ func (f *finisher) giveUp(ctx context.Context, job cove.Job, why error) error {
 	if err != nil || !won {
 		return err
 	}
-	return f.jobSprites.discard(ctx, job)
+	return f.jobSprites.discard(ctx, job, cove.DestroyNeverUsed)
 }

@@ -8,13 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/environment"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -171,7 +171,7 @@ func (f *follower) loseDeleted(ctx context.Context, job cove.Job, err error) err
 	if _, getErr := f.all.client.At(job.Backend).Get(ctx, job.Sprite); !errors.Is(getErr, sprites.ErrNotFound) {
 		return errors.Join(err, getErr)
 	}
-	return f.all.finisher.lose(ctx, job.ID, "its sprite was deleted", "")
+	return f.all.finisher.loseSprite(ctx, job, "its sprite was deleted")
 }
 
 // noteDeath notes why the job's sandbox has ended, before the next one is booted. A job
@@ -180,7 +180,7 @@ func (f *follower) loseDeleted(ctx context.Context, job cove.Job, err error) err
 func (f *follower) noteDeath(ctx context.Context, job cove.Job) (other bool, err error) {
 	info, err := f.all.client.At(job.Backend).Get(ctx, job.Sprite)
 	if err == nil && job.SpriteID != "" && info.ID != "" && info.ID != job.SpriteID {
-		return true, f.all.finisher.lose(ctx, job.ID, "its sprite was deleted, and another one has its name", "")
+		return true, f.all.finisher.loseSprite(ctx, job, "its sprite was deleted, and another one has its name")
 	}
 	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
 		return false, nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for
@@ -251,13 +251,8 @@ func heldError(err error) *sprites.Held {
 	return &sprites.Held{Code: e.Code, Message: e.Message, Hint: e.Hint, Since: time.Now().UTC()}
 }
 
-// unheard reports whether an error of a call to a backend says nothing of the sprite: the
-// backend did not answer, or not us.
-func unheard(err error) bool {
-	e, ok := errors.AsType[*sprites.Error](err)
-	refused := ok && (e.Code == backendRefused || e.StatusCode == http.StatusUnauthorized || e.StatusCode == http.StatusForbidden)
-	return refused || passing(err)
-}
+// unheard reports whether an error of a call to a backend says nothing of the sprite.
+func unheard(err error) bool { return environment.Unheard(err) }
 
 // noteUnknown notes why nothing is known of a job; nil: something is. It is no error that it
 // can't be noted: it is tried again with the next call.
@@ -466,7 +461,7 @@ const maxStarts = 3
 // after all, the lock in the sprite tells the second one so.
 func (f *follower) restart(ctx context.Context, job cove.Job) error {
 	f.starts++
-	unlock, err := f.all.locks.lock(ctx, job.ID)
+	unlock, err := f.all.locks.Lock(ctx, job.ID)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/keylock"
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
@@ -16,7 +17,7 @@ type followers struct {
 	client      *cove.Client
 	supervisors *supervisors
 	finisher    *finisher
-	locks       *keyedMutex // of jobs
+	locks       *keylock.Mutex // of jobs
 	limits      endLimits
 	logger      *slog.Logger
 

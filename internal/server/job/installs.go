@@ -18,6 +18,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/lib/keylock"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -59,8 +60,8 @@ type installs struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	based  atomic.Bool // the base of disks was there when it was asked for
-	keys   keyedMutex  // an agent is installed, by its key, one at a time
+	based  atomic.Bool   // the base of disks was there when it was asked for
+	keys   keylock.Mutex // an agent is installed, by its key, one at a time
 
 	mu       sync.Mutex
 	underWay map[string]*installation // by key; guarded by mu
@@ -258,7 +259,7 @@ func (is *installs) forget(key string, inst *installation) {
 
 // run installs an agent, once those that were begun before have ended.
 func (is *installs) run(ctx context.Context, w *wanted, inst *installation) (store.Install, error) {
-	unlock, err := is.keys.lock(ctx, w.Key)
+	unlock, err := is.keys.Lock(ctx, w.Key)
 	if err != nil {
 		return w.Install, err
 	}

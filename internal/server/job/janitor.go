@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/keylock"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -19,7 +20,7 @@ const (
 )
 
 // janitor takes up the jobs that were being prepared, ends jobs whose repository never
-// came, with their sprites, deletes sprites that could not be deleted before, and removes
+// came, with their sprites, deletes environments that could not be deleted before, and removes
 // what nobody needs any more.
 type janitor struct {
 	jobs       *store.Jobs
@@ -29,10 +30,10 @@ type janitor struct {
 	finisher   *finisher
 	preparer   *preparer
 	collector  *collector
-	locks      *keyedMutex   // of jobs
-	lease      time.Duration // how long a job may wait for its repository
-	keep       time.Duration // how long jobs that nobody needs any more are kept; 0: for ever
-	since      time.Time     // what was queued before was queued by an earlier server
+	locks      *keylock.Mutex // of jobs
+	lease      time.Duration  // how long a job may wait for its repository
+	keep       time.Duration  // how long jobs that nobody needs any more are kept; 0: for ever
+	since      time.Time      // what was queued before was queued by an earlier server
 	logger     *slog.Logger
 
 	ctx    context.Context
@@ -76,8 +77,11 @@ func (j *janitor) run() {
 		if err := j.expire(j.ctx, time.Now()); err != nil && j.ctx.Err() == nil {
 			j.logger.Error("ending jobs whose repository never came", "err", err)
 		}
-		if err := j.removeSprites(j.ctx, time.Now()); err != nil && j.ctx.Err() == nil {
-			j.logger.Warn("deleting the sprites of jobs", "err", err)
+		if err := j.leftovers(j.ctx); err != nil && j.ctx.Err() == nil {
+			j.logger.Warn("removing the environments of jobs that never began", "err", err)
+		}
+		if err := j.jobSprites.environments.Sweep(j.ctx, time.Now()); err != nil && j.ctx.Err() == nil {
+			j.logger.Warn("destroying environments", "err", err)
 		}
 		select {
 		case <-tick.C:
@@ -87,23 +91,28 @@ func (j *janitor) run() {
 	}
 }
 
-// removeSprites deletes the sprites of jobs that are to be deleted, and whose time has come.
-func (j *janitor) removeSprites(ctx context.Context, now time.Time) error {
-	jobs, err := j.jobs.List(ctx, store.JobFilter{SpriteRemoval: true})
+// leftovers destroys the environments of jobs that have ended before they began: a server may
+// have died between the two.
+func (j *janitor) leftovers(ctx context.Context) error {
+	all, err := j.jobSprites.environments.Store.List(ctx, cove.EnvironmentFilter{})
 	errs := []error{err}
-	for _, job := range jobs {
-		if now.Before(job.SpriteRemoval.NextAt) {
+	for _, env := range all {
+		switch env.State {
+		case cove.EnvironmentReady, cove.EnvironmentAsleep, cove.EnvironmentDestroying:
 			continue
 		}
-		if err := j.removeSprite(ctx, job.ID); err != nil {
-			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
+		if env.Busy {
+			continue
+		}
+		if err := j.leftover(ctx, env.Job); err != nil {
+			errs = append(errs, fmt.Errorf("job %s: %w", env.Job, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (j *janitor) removeSprite(ctx context.Context, id string) error {
-	unlock, err := j.locks.lock(ctx, id)
+func (j *janitor) leftover(ctx context.Context, id string) error {
+	unlock, err := j.locks.Lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -111,11 +120,11 @@ func (j *janitor) removeSprite(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, undoLimit)
 	defer cancel()
 	job, err := j.jobs.Get(ctx, id)
-	if errors.Is(err, store.ErrNotFound) || err == nil && job.SpriteRemoval == nil {
+	if errors.Is(err, store.ErrNotFound) || err == nil && (!job.State.Terminal() || job.StartedAt != nil) {
 		return nil
 	}
 	if err == nil {
-		_, err = j.jobSprites.remove(ctx, job)
+		err = j.jobSprites.discard(ctx, job, cove.DestroyNeverUsed)
 	}
 	return err
 }
@@ -149,7 +158,7 @@ func (j *janitor) expire(ctx context.Context, now time.Time) error {
 
 // expireJob ends a job that is still queued. Cut says how its push was cut off; nil: it was not.
 func (j *janitor) expireJob(ctx context.Context, id string, cut error) error {
-	unlock, err := j.locks.lock(ctx, id)
+	unlock, err := j.locks.Lock(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/environment"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -17,54 +17,34 @@ import (
 // label marks the sprites that jobs have made.
 const label = store.JobLabel
 
-// owner is how a sprite names the job that it was made for.
-func owner(id string) string { return ownerPrefix + id }
-
-const ownerPrefix = "job:"
-
-// spriteName is what a sprite is called that is made for a job.
-func spriteName(id string) string { return "job-" + id }
-
 // spriteOf is a job's sprite, wherever it is. It may be at a backend: a server that is
 // reached by the protocol alone, which knows nothing of jobs, connectors or cove-guest.
 func spriteOf(client *cove.Client, job cove.Job) *sprites.Sprite {
 	return client.At(job.Backend).Sprite(job.Sprite)
 }
 
-// jobSprites looks after the sprites in which jobs work. It makes them, hands them on to
-// other jobs, and removes them. From a sprite that was not made for a job, it removes the
+// jobSprites looks after the sprites in which jobs work. It gives a job its environment, and
+// hands that on to other jobs. From a sprite that was not made for a job, it removes the
 // job's folders only.
 type jobSprites struct {
-	jobs   *store.Jobs
-	rows   *store.Sprites
-	client *cove.Client
-	steps  *steps
-	lease  time.Duration // of a new one
-
+	jobs         *store.Jobs
+	client       *cove.Client
+	environments *environment.Keeper
+	steps        *steps
 	patience     *patience
-	installation string // of this server: see name
+	lease        time.Duration // of a new one
 }
 
 // installationSetting is the setting that tells this server from others. It is made once.
 const installationSetting = "installation"
 
-// name is what the sprite of a job is called that is to be made. At a backend, where other
-// servers may have theirs, the server's installation is a part of it.
-func (js *jobSprites) name(job cove.Job) string {
-	if job.Backend == "" {
-		return spriteName(job.ID)
-	}
-	return "job-" + js.installation + "-" + job.ID
-}
-
-// mark is the label by which the sprite of a job at a backend is known to be that: no other
-// job has it, and no other server's.
-func (js *jobSprites) mark(job cove.Job) string {
-	return "cove-" + js.installation + "-" + job.Execution
-}
-
 // errLeft says that a sprite could not be taken back. Its job stays until then.
 var errLeft = errors.New("its sprite is still there, and will be deleted later")
+
+// of is the environment that a job has; store.ErrNotFound if it has none.
+func (js *jobSprites) of(ctx context.Context, job string) (cove.Environment, error) {
+	return js.environments.Store.OfJob(ctx, job)
+}
 
 // furnish makes the job's sprite, or gives the one that is there the job's policy.
 // Nothing runs in a new one before it has that. A call that is cut may still be
@@ -73,20 +53,23 @@ func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobReq
 	asked := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
 	defer cancel()
-	made, err := js.furnishAll(ctx, job, req)
+	err := js.furnishAll(ctx, job, req)
 	if err == nil {
 		err = checkGit(asked, js.client, job)
 	}
 	if err == nil {
 		err = context.Cause(asked)
 	}
-	if err == nil || !made {
+	if err == nil || !job.OwnsSprite {
 		return err
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(asked), undoLimit)
 	defer cancel()
-	undoErr := js.client.At(job.Backend).Delete(undo, job.Sprite, sprites.DeleteOptions{Force: true})
-	if undoErr != nil && !errors.Is(undoErr, sprites.ErrNotFound) {
+	env, undoErr := js.of(undo, job.ID)
+	if undoErr == nil {
+		env, undoErr = js.environments.Destroy(undo, env.ID, cove.DestroyNeverUsed)
+	}
+	if env.State != cove.EnvironmentGone {
 		err = errors.Join(err, fmt.Errorf("%w: %w", errLeft, undoErr))
 	}
 	return err
@@ -126,21 +109,22 @@ func checkGit(ctx context.Context, client *cove.Client, job cove.Job) error {
 // notFound is the exit code of a command that is not there.
 const notFound = 127
 
-// furnishAll reports whether it has made a sprite.
-func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
-	err = js.steps.run(ctx, job.ID, cove.StepCreateSprite, func() (err error) {
-		made, err = js.make(ctx, job, req)
+// furnishAll makes the sprite, and sees that it has its policy.
+func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.JobRequest) error {
+	var env cove.Environment
+	err := js.steps.run(ctx, job.ID, cove.StepCreateSprite, func() (err error) {
+		env, err = js.make(ctx, job, req)
 		return err
 	})
 	if err != nil {
-		return made, err
+		return err
 	}
 	switch {
 	case req.NetworkPolicy == nil && !job.OwnsSprite:
 		js.steps.skip(ctx, job.ID, cove.StepApplyPolicy, "the sprite keeps its own rules")
 	case req.NetworkPolicy == nil:
 		js.steps.skip(ctx, job.ID, cove.StepApplyPolicy, "no rules were given")
-	case job.Backend == "" && job.OwnsSprite:
+	case job.Backend == "" && job.OwnsSprite: // environment.Capabilities.Policy
 		js.steps.complete(ctx, job.ID, cove.StepApplyPolicy, "the sprite was made with it")
 	default:
 		set := func() error { return spriteOf(js.client, job).SetNetworkPolicy(ctx, *req.NetworkPolicy) }
@@ -151,197 +135,149 @@ func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.Job
 			return js.patience.try(ctx, set)
 		})
 	}
-	return made, err
+	if err != nil || !job.OwnsSprite {
+		return err
+	}
+	return js.environments.Furnished(ctx, env.ID)
 }
 
 // make makes the sprite of a job that names none, and looks for that of one at a backend.
-func (js *jobSprites) make(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
-	at := js.client.At(job.Backend)
-	switch {
-	case job.Backend != "":
-		return js.furnishAt(ctx, at, job, req)
-	case !job.OwnsSprite:
-		return false, nil
+func (js *jobSprites) make(ctx context.Context, job cove.Job, req cove.JobRequest) (env cove.Environment, err error) {
+	if !job.OwnsSprite {
+		return env, js.find(ctx, job)
 	}
-	ask := sprites.CreateRequest{
-		Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
-		Owner: owner(job.ID), LeaseSeconds: int64(js.lease / time.Second), Install: key(job.Install),
+	if env, err = js.of(ctx, job.ID); err != nil {
+		return env, err
 	}
-	_, err = at.Create(ctx, ask)
-	if errors.Is(err, sprites.ErrNotFound) && ask.Install != "" { // the installation was dropped in between
-		ask.Install = ""
+	if env.State == cove.EnvironmentGone { // what an earlier server had begun was taken back
+		if err := js.environments.Store.Replan(ctx, job.ID, randomID(8)); err != nil {
+			return env, err
+		}
+		if env, err = js.of(ctx, job.ID); err != nil {
+			return env, err
+		}
+	}
+	plan := environment.Plan{Config: req.Config, Policy: req.NetworkPolicy, Include: req.Include, Install: key(job.Install), Lease: js.lease}
+	made, err := js.environments.Make(ctx, env.ID, plan)
+	if errors.Is(err, sprites.ErrNotFound) && made.State == cove.EnvironmentCreating && plan.Install != "" { // the installation was dropped in between
+		plan.Install = ""
 		err = js.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 			j.Install = &cove.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
 			return nil
 		})
 		if err == nil {
-			_, err = at.Create(ctx, ask)
+			made, err = js.environments.Make(ctx, env.ID, plan)
 		}
+	}
+	return made, err
+}
+
+// find looks for the sprite that a job at a backend names, and notes its id.
+func (js *jobSprites) find(ctx context.Context, job cove.Job) error {
+	if job.Backend == "" {
+		return nil
+	}
+	var info sprites.Info
+	err := js.patience.try(ctx, func() (err error) { info, err = js.client.At(job.Backend).Get(ctx, job.Sprite); return err })
+	if err != nil {
+		return err
+	}
+	return js.jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.SpriteID = info.ID; return nil })
+}
+
+// there reports whether an earlier server had made a job's sprite here, with its policy.
+func (js *jobSprites) there(ctx context.Context, job cove.Job) (bool, error) {
+	if job.Backend != "" {
+		return false, nil
+	}
+	own, err := js.owned(ctx, job)
+	if !own {
+		return false, err
+	}
+	env, err := js.of(ctx, job.ID)
+	if err == nil {
+		env, err = js.environments.Make(ctx, env.ID, environment.Plan{})
+	}
+	if err == nil {
+		err = js.environments.Furnished(ctx, env.ID)
 	}
 	return err == nil, err
 }
 
-// furnishAt makes the job's sprite at a backend, or finds the one that is there, and
-// notes its id. It reports whether it has made one.
-func (js *jobSprites) furnishAt(ctx context.Context, at *cove.Client, job cove.Job, req cove.JobRequest) (made bool, err error) {
-	var info sprites.Info
-	if job.OwnsSprite {
-		info, err = js.createAt(ctx, at, job, req)
-		made = err == nil
-	} else {
-		err = js.patience.try(ctx, func() (err error) { info, err = at.Get(ctx, job.Sprite); return err })
+// owned reports whether a job's sprite is there, and the one that was made for it. That it is
+// not there is no error.
+func (js *jobSprites) owned(ctx context.Context, job cove.Job) (bool, error) {
+	env, err := js.of(ctx, job.ID)
+	if errors.Is(err, store.ErrNotFound) || err == nil && env.State == cove.EnvironmentGone {
+		return false, nil
 	}
-	if err != nil {
-		return made, err
+	if err == nil {
+		_, err = js.environments.At(env.Backend).Status(ctx, env)
 	}
-	return made, js.jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.SpriteID = info.ID; return nil })
-}
-
-// createAt makes a sprite at a backend. Before each try it looks whether an earlier one has
-// made it, whose answer did not come: that one has the job's mark, and is taken. A sprite
-// of that name without the mark is ErrNameTaken.
-func (js *jobSprites) createAt(ctx context.Context, at *cove.Client, job cove.Job, req cove.JobRequest) (info sprites.Info, err error) {
-	unclear := false // a call may have made it, and did not say so
-	look := func() (there bool, err error) {
-		info, err = at.Get(ctx, job.Sprite)
-		switch {
-		case errors.Is(err, sprites.ErrNotFound):
-			return false, nil
-		case err == nil && !slices.Contains(info.Labels, js.mark(job)):
-			return true, fmt.Errorf("sprite %s: %w", job.Sprite, sprites.ErrNameTaken)
-		}
-		return err == nil, err
+	if errors.Is(err, environment.ErrGone) || errors.Is(err, environment.ErrForeign) {
+		return false, nil
 	}
-	err = js.patience.try(ctx, func() error {
-		if there, err := look(); there || err != nil {
-			return err
-		}
-		var err error
-		info, err = at.Create(ctx, sprites.CreateRequest{Name: job.Sprite, Labels: []string{label, js.mark(job)}, Config: req.Config})
-		if errors.Is(err, sprites.ErrNameTaken) { // by an earlier call that took its time, perhaps
-			if there, lookErr := look(); there && lookErr == nil {
-				return nil
-			}
-		}
-		unclear = unclear || err != nil && !errors.Is(err, sprites.ErrLimited) && (passing(err) || ctx.Err() != nil)
-		return err
-	})
-	if err != nil && unclear && !errors.Is(err, sprites.ErrNameTaken) {
-		err = fmt.Errorf("%w, if it was made: %w", errLeft, err)
-	}
-	return info, err
+	return err == nil, err
 }
 
 // discard is remove, for a caller who does not wait until the sprite is gone.
-func (js *jobSprites) discard(ctx context.Context, job cove.Job) error {
-	_, err := js.remove(ctx, job)
-	if now, getErr := js.jobs.Get(ctx, job.ID); err == nil || getErr != nil || now.SpriteRemoval == nil {
+func (js *jobSprites) discard(ctx context.Context, job cove.Job, reason cove.DestroyReason) error {
+	_, err := js.remove(ctx, job, reason)
+	if err == nil {
+		return nil
+	}
+	if env, getErr := js.of(ctx, job.ID); getErr != nil || env.State != cove.EnvironmentDestroying {
 		return err
 	}
 	js.steps.logger.Warn("deleting the sprite of a job; it will be tried again", append(about(job), "err", err)...)
 	return nil
 }
 
-// remove deletes the sprite that was made for a job, and reports whether it
-// is gone. Another one that has its name by now is left alone. So is one in which
-// another job works, or has left what nobody has pulled: it is that job's then.
-// That the sprite is to be deleted is noted before. If it fails, it is tried again,
-// by the next server too, until the sprite is known to be gone.
-func (js *jobSprites) remove(ctx context.Context, job cove.Job) (gone bool, err error) {
-	if !job.OwnsSprite {
-		return js.removeNow(ctx, job)
-	}
-	err = js.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
-		if j.SpriteRemoval == nil {
-			j.SpriteRemoval = &cove.SpriteRemoval{Since: time.Now().UTC()}
+// remove destroys the environment that a job has, and reports whether it is gone. One in which
+// another job works, or has left what nobody has pulled, becomes that job's. If it fails, it is
+// tried again, by the next server too, until the sprite is known to be gone.
+func (js *jobSprites) remove(ctx context.Context, job cove.Job, reason cove.DestroyReason) (gone bool, err error) {
+	for {
+		env, err := js.of(ctx, job.ID)
+		if errors.Is(err, store.ErrNotFound) {
+			return false, nil
 		}
-		return nil
-	})
-	if err != nil {
-		return false, err
-	}
-	gone, err = js.removeNow(ctx, job)
-	noteErr := js.jobs.Update(context.WithoutCancel(ctx), job.ID, func(j *cove.Job) error {
-		switch r := j.SpriteRemoval; {
-		case err == nil:
-			j.SpriteRemoval = nil
-		case r != nil:
-			next := *r
-			next.Tries++
-			next.NextAt = time.Now().UTC().Add(min(janitorInterval<<min(r.Tries, 10), longestWait))
-			next.Error, next.Hint = clip(err.Error()), hintOf(err)
-			j.SpriteRemoval = &next
+		if err != nil || env.State == cove.EnvironmentGone {
+			return err == nil, err
 		}
-		return nil
-	})
-	return gone, errors.Join(err, noteErr)
+		heir := ""
+		if env.State != cove.EnvironmentDestroying {
+			if heir, err = js.heir(ctx, job); err != nil {
+				return false, err
+			}
+		}
+		if heir == "" {
+			env, err = js.environments.Destroy(ctx, env.ID, reason)
+			return env.State == cove.EnvironmentGone, err
+		}
+		err = js.environments.Store.Inherit(ctx, env, heir)
+		if !errors.Is(err, store.ErrRevision) && !errors.Is(err, store.ErrNotFound) {
+			return false, err
+		}
+	}
 }
 
-// longestWait is how long the next try of deleting a sprite is waited for at most.
-const longestWait = time.Hour
-
-func (js *jobSprites) removeNow(ctx context.Context, job cove.Job) (gone bool, err error) {
-	own, err := js.owned(ctx, job)
-	if errors.Is(err, store.ErrNotFound) || errors.Is(err, sprites.ErrNotFound) {
-		return true, nil
-	}
-	if err != nil || !own {
-		return false, err
-	}
+// heir is another job that works in a job's sprite, or has left there what nobody has pulled;
+// empty: there is none.
+func (js *jobSprites) heir(ctx context.Context, job cove.Job) (string, error) {
 	others, err := js.jobs.List(ctx, store.JobFilter{Backend: job.Backend, Sprite: job.Sprite})
-	if err != nil {
-		return false, err
-	}
 	for _, heir := range others {
 		if heir.ID != job.ID && (!heir.State.Terminal() || heir.Bundle.Size > 0 && heir.PulledAt == nil) {
-			return false, js.inherit(ctx, job, heir.ID)
+			return heir.ID, err
 		}
 	}
-	err = js.client.At(job.Backend).Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true})
-	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
-		return false, err
-	}
-	return true, nil
-}
-
-// owned reports whether a job's sprite is still the one that was made for it.
-func (js *jobSprites) owned(ctx context.Context, job cove.Job) (bool, error) {
-	if job.Backend != "" {
-		info, err := js.client.At(job.Backend).Get(ctx, job.Sprite)
-		// A server may have died between its creation and the note of its id.
-		ours := job.SpriteID != "" && info.ID == job.SpriteID || job.SpriteID == "" && slices.Contains(info.Labels, js.mark(job))
-		return job.OwnsSprite && ours, err
-	}
-	row, err := js.rows.Get(ctx, job.Sprite)
-	return job.OwnsSprite && row.Owner == owner(job.ID), err
-}
-
-// inherit makes a job's sprite another's.
-func (js *jobSprites) inherit(ctx context.Context, from cove.Job, to string) error {
-	if from.Backend == "" {
-		row, err := js.rows.Get(ctx, from.Sprite)
-		if err != nil {
-			return err
-		}
-		if _, err := js.rows.Update(ctx, row.ID, func(s *store.Sprite) error { s.Owner = owner(to); return nil }); err != nil {
-			return err
-		}
-	}
-	// The heir first: what nobody owns, nobody removes.
-	err := js.jobs.Update(ctx, to, func(j *cove.Job) error { j.OwnsSprite, j.SpriteID = true, from.SpriteID; return nil })
-	if err != nil {
-		return err
-	}
-	return js.jobs.Update(ctx, from.ID, func(j *cove.Job) error { j.OwnsSprite = false; return nil })
+	return "", err
 }
 
 // clear removes what a job has in its sprite, or the sprite.
 func (js *jobSprites) clear(ctx context.Context, job cove.Job, running bool) error {
-	if gone, err := js.remove(ctx, job); gone || err != nil {
+	if gone, err := js.remove(ctx, job, cove.DestroyJobGone); gone || err != nil {
 		return err
-	}
-	if now, err := js.jobs.Get(ctx, job.ID); err != nil || now.OwnsSprite {
-		return err // the one that has its name is another's
 	}
 	sprite := spriteOf(js.client, job)
 	if running && job.Session != "" {

@@ -13,7 +13,7 @@
 //	patience       tries calls to backends again
 //	preparations   knows which jobs are being prepared
 //	preparer       prepares them: installs the agent, makes the sprite, queues the job
-//	jobSprites     makes, hands on and removes the sprites of jobs
+//	jobSprites     gives jobs their environments, and hands these on (package environment)
 //	connectors     grants connectors to jobs
 //	starter        starts a job whose repository is there
 //	supervisors    asks things of the supervisors in the sprites
@@ -33,6 +33,8 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/keylock"
+	"github.com/cove-dev/cove/internal/server/environment"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -58,14 +60,15 @@ type Manager struct {
 	// installation of its own.
 	Installer Installer
 
-	connectors  *connectors
-	intake      *intake
-	installs    *installs
-	jobSprites  *jobSprites
-	supervisors *supervisors
-	finisher    *finisher
-	followers   *followers
-	starter     *starter
+	connectors   *connectors
+	intake       *intake
+	installs     *installs
+	environments *environment.Keeper
+	jobSprites   *jobSprites
+	supervisors  *supervisors
+	finisher     *finisher
+	followers    *followers
+	starter      *starter
 
 	preparations *preparations
 	preparer     *preparer
@@ -73,8 +76,8 @@ type Manager struct {
 	janitor      *janitor
 
 	cancel context.CancelFunc
-	locks  keyedMutex // a job is started, stopped, deleted one at a time
-	clones keyedMutex // an agent's work goes on in a clone one at a time
+	locks  keylock.Mutex // a job is started, stopped, deleted one at a time
+	clones keylock.Mutex // an agent's work goes on in a clone one at a time
 }
 
 // Resume takes up the jobs that an earlier server left, and begins to look after
@@ -95,6 +98,7 @@ func (m *Manager) Resume(ctx context.Context) error {
 	m.followers.Start(all)
 	m.installs.Start(all)
 	m.preparations.Start(all)
+	m.environments.Start(all)
 
 	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []cove.JobState{
 		cove.JobPreparing, cove.JobRunning, cove.JobWaiting,
@@ -117,7 +121,8 @@ func (m *Manager) build(installation string) {
 	m.connectors = &connectors{store: m.Store.Connectors, client: client, logger: logger}
 	m.intake = &intake{connectors: m.connectors, secrets: m.Store.Secrets, client: client, namesOnly: m.NamesOnly}
 	m.installs = &installs{store: m.Store, client: client, installer: m.Installer, logger: logger}
-	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, steps: steps, patience: patience, lease: m.Lease, installation: installation}
+	m.environments = &environment.Keeper{Store: m.Store.Environments, Client: client, Installation: installation, Retry: patience.try, Logger: logger}
+	m.jobSprites = &jobSprites{jobs: jobs, client: client, environments: m.environments, steps: steps, patience: patience, lease: m.Lease}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
 	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, turns: turns}
 	m.followers = &followers{
@@ -152,5 +157,6 @@ func (m *Manager) Close() error {
 	m.preparations.Close()
 	m.installs.Close()
 	m.followers.Close()
+	m.environments.Close()
 	return nil
 }

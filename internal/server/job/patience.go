@@ -3,11 +3,9 @@ package job
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
-	"net/http"
 	"time"
 
+	"github.com/cove-dev/cove/internal/server/environment"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -29,7 +27,7 @@ func (p *patience) try(ctx context.Context, f func() error) error {
 	wait := firstPause
 	for n := 1; ; n++ {
 		err := f()
-		if err == nil || n == patientTries || ctx.Err() != nil || !passing(err) {
+		if err == nil || n == patientTries || ctx.Err() != nil || !environment.Passing(err) {
 			return err
 		}
 		pause := wait
@@ -56,25 +54,4 @@ func (p *patience) sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// Codes of this server's own, for backends, and of a service that has as many sprites as
-// the account may have: none goes away by waiting.
-const (
-	backendRefused = "backend_refused"
-	tooManySprites = "concurrent_sprite_limit_exceeded"
-)
-
-// passing reports whether a call that failed may succeed later: nobody answered, or a server
-// that is overloaded or out of order. A refusal stays one.
-func passing(err error) bool {
-	if e, ok := errors.AsType[*sprites.Error](err); ok {
-		switch {
-		case e.Code == backendRefused, e.Code == tooManySprites, heldError(err) != nil, e.StatusCode == http.StatusNotImplemented:
-			return false
-		}
-		return e.StatusCode == http.StatusTooManyRequests || e.StatusCode >= http.StatusInternalServerError
-	}
-	_, network := errors.AsType[net.Error](err)
-	return network || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, sprites.ErrNoExit)
 }

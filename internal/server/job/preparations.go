@@ -7,13 +7,14 @@ import (
 	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/keylock"
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
 // preparations knows which jobs are being prepared. A job has one preparation at most, and
 // whoever ends the job ends that first.
 type preparations struct {
-	locks *keyedMutex // of jobs
+	locks *keylock.Mutex // of jobs
 
 	ctx    context.Context // of what halt does not cut off
 	cancel context.CancelFunc
@@ -111,7 +112,7 @@ func (ps *preparations) lockJob(ctx context.Context, id string) (unlock func(), 
 	if ps.of(id) != nil {
 		return nil, stillInstalling(id)
 	}
-	return ps.locks.lock(ctx, id)
+	return ps.locks.Lock(ctx, id)
 }
 
 // stillInstalling refuses what can't be done before a job is prepared.

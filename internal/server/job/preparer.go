@@ -10,6 +10,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/lib/keylock"
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
@@ -27,7 +28,7 @@ type preparer struct {
 	finisher     *finisher
 	starter      *starter
 	preparations *preparations
-	locks        *keyedMutex // of jobs
+	locks        *keylock.Mutex // of jobs
 	logger       *slog.Logger
 }
 
@@ -80,7 +81,7 @@ func (pr *preparer) create(ctx context.Context, job cove.Job, req cove.JobReques
 // nobody waits for it, starts it. A job that was asked for early and can't be prepared
 // fails. One whose preparation was cancelled is left as it is.
 func (pr *preparer) prepare(ctx context.Context, job cove.Job, req cove.JobRequest, w *wanted) error {
-	unlock, err := pr.locks.lock(ctx, job.ID)
+	unlock, err := pr.locks.Lock(ctx, job.ID)
 	if err != nil {
 		return err
 	}
@@ -102,10 +103,8 @@ func (pr *preparer) prepare(ctx context.Context, job cove.Job, req cove.JobReque
 func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.JobRequest, w *wanted) error {
 	var there bool // another server had made its sprite, with its policy; at a backend that is another call
 	var err error
-	if job.Backend == "" {
-		if there, err = pr.jobSprites.owned(ctx, job); err != nil && !errors.Is(err, store.ErrNotFound) {
-			return err
-		}
+	if there, err = pr.jobSprites.there(ctx, job); err != nil {
+		return err
 	}
 	if !there {
 		if err := pr.turns.wait(ctx, job, pr.showPlace(ctx, job.ID)); err != nil {
@@ -258,7 +257,7 @@ func (pr *preparer) prepareAgain(ctx context.Context, job cove.Job, req cove.Job
 	if err == nil {
 		err = errors.New("the server ended while the agent was being installed")
 	}
-	unlock, lockErr := pr.locks.lock(ctx, job.ID)
+	unlock, lockErr := pr.locks.Lock(ctx, job.ID)
 	if lockErr != nil {
 		return lockErr
 	}

@@ -36,7 +36,7 @@ func (m *Manager) Continue(ctx context.Context, id string, how cove.JobResume) (
 	}
 	target := old
 	target.Sprite = cmp.Or(how.Sprite, old.Sprite)
-	free, err := m.clones.lock(ctx, target.Backend+" "+target.Sprite+" "+target.Workdir)
+	free, err := m.clones.Lock(ctx, target.Backend+" "+target.Sprite+" "+target.Workdir)
 	if err != nil {
 		return old, err
 	}
@@ -138,7 +138,7 @@ func (m *Manager) createNext(ctx context.Context, old cove.Job, message string) 
 
 // goOn starts a job in the clone of the old one.
 func (m *Manager) goOn(ctx context.Context, old, job cove.Job) error {
-	unlock, err := m.locks.lock(ctx, job.ID)
+	unlock, err := m.locks.Lock(ctx, job.ID)
 	if err != nil {
 		return err
 	}

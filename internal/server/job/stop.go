@@ -24,7 +24,7 @@ func (m *Manager) Stop(ctx context.Context, id string) (cove.Job, error) {
 	if err := m.preparations.halt(ctx, id); err != nil {
 		return cove.Job{}, err
 	}
-	unlock, err := m.locks.lock(ctx, id)
+	unlock, err := m.locks.Lock(ctx, id)
 	if err != nil {
 		return cove.Job{}, err
 	}
@@ -138,7 +138,7 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (cove.Job, error)
 		return job, err
 	}
 	if job.Remove && job.Uncollected == "" {
-		if err := m.jobSprites.discard(ctx, job); err != nil {
+		if err := m.jobSprites.discard(ctx, job, cove.DestroyPulled); err != nil {
 			return job, fmt.Errorf("delete the sprite of job %s, which has been pulled: %w", id, err)
 		}
 	}

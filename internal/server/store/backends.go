@@ -88,14 +88,20 @@ func (b *Backends) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// needed is ErrInUse where jobs at a backend have not ended, have work that nobody has
-// pulled, or a sprite that is to be deleted.
+// needed is ErrInUse where jobs at a backend have not ended, or have work that nobody has
+// pulled, or an environment there is to be deleted.
 func needed(ctx context.Context, tx *sql.Tx, name string) error {
 	var n int
 	err := tx.QueryRowContext(ctx, `SELECT count(*) FROM jobs WHERE doc->>'$.backend' = ?
-		AND (state IN ('installing', 'queued', 'preparing', 'running', 'waiting') OR doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL OR doc->>'$.sprite_removal' IS NOT NULL)`, name).Scan(&n)
+		AND (state IN ('installing', 'queued', 'preparing', 'running', 'waiting') OR doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL)`, name).Scan(&n)
 	if err == nil && n > 0 {
-		err = fmt.Errorf("jobs there that need it: %d: %w", n, ErrInUse)
+		return fmt.Errorf("jobs there that need it: %d: %w", n, ErrInUse)
+	}
+	if err == nil {
+		err = tx.QueryRowContext(ctx, "SELECT count(*) FROM environments WHERE substr(place, 1, instr(place, '/')) = ? AND state = 'destroying'", place(name, "")).Scan(&n)
+	}
+	if err == nil && n > 0 {
+		err = fmt.Errorf("environments there that are to be deleted: %d: %w", n, ErrInUse)
 	}
 	return err
 }

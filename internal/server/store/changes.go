@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// Changes tells which jobs, steps and profiles have changed, and in which order. Triggers of
+// Changes tells which jobs, steps, profiles and environments have changed, and in which order. Triggers of
 // the schema write a row in the transaction of each change, so neither is there without the
 // other. A thing has one row, which its next change numbers anew: all of the past is a list of
 // what there is, and who was away gets each thing once, as it is now.
@@ -25,10 +25,10 @@ type Changes struct {
 type Change struct {
 	Seq   int64
 	Topic string // cove.TopicJobs, …
-	Name  string // the job's ID, or the profile's name
+	Name  string // the job's or environment's ID, or the profile's name
 	Gone  bool   // it was deleted
 
-	Backend, Sprite string // of a job that is gone
+	Backend, Sprite string // of a job or environment that is gone
 }
 
 // maxGone is how many changes are kept that say that something is gone. The triggers have the number, too.
@@ -40,9 +40,9 @@ const maxFeeds = 1000
 // changesMigration gives everything that is there a number, in the order of age.
 const changesMigration = `CREATE TABLE changes (
 		seq   INTEGER PRIMARY KEY AUTOINCREMENT,
-		topic TEXT NOT NULL, -- jobs, steps, profiles
+		topic TEXT NOT NULL, -- jobs, steps, profiles, environments
 		name  TEXT NOT NULL,
-		place TEXT NOT NULL DEFAULT '', -- of a job that is gone: jobs.sprite
+		place TEXT NOT NULL DEFAULT '', -- of a job or environment that is gone: backend/sprite, or sprite
 		gone  INTEGER NOT NULL DEFAULT 0
 	) STRICT;
 	CREATE UNIQUE INDEX changes_by_name ON changes (topic, name);
@@ -54,6 +54,7 @@ const changesMigration = `CREATE TABLE changes (
 	INSERT INTO changes (topic, name) SELECT 'profiles', name FROM profiles ORDER BY created_at;
 	INSERT INTO changes (topic, name) SELECT 'jobs', id FROM jobs ORDER BY created_at;
 	INSERT INTO changes (topic, name) SELECT 'steps', id FROM jobs WHERE id IN (SELECT job FROM job_steps) ORDER BY created_at;
+	INSERT INTO changes (topic, name) SELECT 'environments', id FROM environments ORDER BY created_at;
 	CREATE TRIGGER job_made AFTER INSERT ON jobs BEGIN
 		DELETE FROM changes WHERE topic = 'jobs' AND name = NEW.id;
 		INSERT INTO changes (topic, name) VALUES ('jobs', NEW.id);
@@ -86,6 +87,21 @@ const changesMigration = `CREATE TABLE changes (
 	CREATE TRIGGER profile_deleted AFTER DELETE ON profiles BEGIN
 		DELETE FROM changes WHERE topic = 'profiles' AND name = OLD.name;
 		INSERT INTO changes (topic, name, gone) VALUES ('profiles', OLD.name, 1);
+		DELETE FROM changes WHERE gone AND seq <= (SELECT seq FROM changes WHERE gone ORDER BY seq DESC LIMIT 1 OFFSET 10000);
+	END;
+	CREATE TRIGGER environment_made AFTER INSERT ON environments BEGIN
+		DELETE FROM changes WHERE topic = 'environments' AND name = NEW.id;
+		INSERT INTO changes (topic, name) VALUES ('environments', NEW.id);
+	END;
+	CREATE TRIGGER environment_changed AFTER UPDATE OF version ON environments WHEN NEW.version <> OLD.version BEGIN
+		DELETE FROM changes WHERE topic = 'environments' AND name = NEW.id;
+		INSERT INTO changes (topic, name) VALUES ('environments', NEW.id);
+		DELETE FROM changes WHERE topic = 'jobs' AND name = NEW.job AND NOT gone; -- a job shows its environment
+		INSERT INTO changes (topic, name) SELECT 'jobs', id FROM jobs WHERE id = NEW.job;
+	END;
+	CREATE TRIGGER environment_deleted AFTER DELETE ON environments BEGIN
+		DELETE FROM changes WHERE topic = 'environments' AND name = OLD.id;
+		INSERT INTO changes (topic, name, place, gone) VALUES ('environments', OLD.id, OLD.place, 1);
 		DELETE FROM changes WHERE gone AND seq <= (SELECT seq FROM changes WHERE gone ORDER BY seq DESC LIMIT 1 OFFSET 10000);
 	END;`
 
@@ -160,12 +176,4 @@ func (c *Changes) After(ctx context.Context, topics []string, job string, seq in
 		return nil, fmt.Errorf("changes after %d: %w", seq, err)
 	}
 	return list, nil
-}
-
-// placed is the inverse of place.
-func placed(at string) (backend, sprite string) {
-	if backend, sprite, ok := strings.Cut(at, "/"); ok {
-		return backend, sprite
-	}
-	return "", at
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-var allTopics = []string{cove.TopicJobs, cove.TopicSteps, cove.TopicProfiles}
+var allTopics = []string{cove.TopicJobs, cove.TopicSteps, cove.TopicProfiles, cove.TopicEnvironments}
 
 // told is what the changes after a number say, as TOPIC/NAME, with a "-" before what is gone.
 func told(t *testing.T, s *Store, topics []string, job string, seq int64) (all []string) {
@@ -92,6 +92,13 @@ func TestChanges(t *testing.T) {
 	want("all are gone", before, "-jobs/a@:", "-jobs/b@far:paint", "-profiles/nightly@:")
 	must(t, s.Jobs.Create(ctx, cove.Job{ID: "a", State: cove.JobQueued}, nil))
 	want("one is there again", before, "-jobs/b@far:paint", "-profiles/nightly@:", "jobs/a")
+
+	before = last(t, s)
+	e := own(t, s, "e", "far")
+	want("a job with an environment", before, "jobs/e", "environments/xe")
+	_, err = s.Environments.Change(ctx, e.ID, func(e *cove.Environment) error { e.State = cove.EnvironmentCreating; return nil })
+	must(t, err)
+	want("its job shows it", before, "environments/xe", "jobs/e")
 }
 
 // TestChangesResumed: a number holds on after a restart of the server. One of another store, of a

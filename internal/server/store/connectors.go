@@ -167,8 +167,8 @@ func checkReaches(ctx context.Context, tx *sql.Tx, connector string, g cove.Conn
 		err = row.Scan(&name)
 		return name, err
 	}, `SELECT name FROM sprites s WHERE EXISTS (SELECT 1 FROM json_each(s.labels) l WHERE l.value = ?1)
-		UNION SELECT doc->>'$.sprite' FROM jobs WHERE ?1 = ?2 AND doc->>'$.owns_sprite' AND ifnull(doc->>'$.backend', '') = ''
-			AND state IN ('installing', 'queued')
+		UNION SELECT e.place FROM environments e JOIN jobs j ON j.id = e.job WHERE ?1 = ?2 AND instr(e.place, '/') = 0
+			AND j.state IN ('installing', 'queued')
 		ORDER BY 1`, g.Label, JobLabel)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -25,27 +26,46 @@ var (
 // Jobs are the jobs and their events. Job.LastSeq is the store's own: it is the
 // number of the last event appended, whatever is written to it.
 type Jobs struct {
-	db      *database
-	secrets *Secrets // whose key seals the settings
+	db           *database
+	secrets      *Secrets // whose key seals the settings
+	environments *Environments
 
 	mu       sync.Mutex
 	watchers map[string]map[chan struct{}]struct{} // by job
 }
 
-const jobColumns = "doc, last_seq"
+const jobColumns = `doc, last_seq, (SELECT json_set(e.doc, '$.state', e.state) FROM environments e WHERE e.job = jobs.id)`
 
 func scanJob(row scanner) (cove.Job, error) {
 	var job cove.Job
-	var doc []byte
+	var doc, environment []byte
 	var seq int64
-	if err := row.Scan(&doc, &seq); err != nil {
+	if err := row.Scan(&doc, &seq, &environment); err != nil {
 		return job, err
 	}
 	if err := json.Unmarshal(doc, &job); err != nil {
 		return job, fmt.Errorf("read a job: %w", err)
 	}
 	job.LastSeq = seq
+	if environment == nil {
+		return job, nil
+	}
+	var e cove.Environment
+	if err := json.Unmarshal(environment, &e); err != nil {
+		return job, fmt.Errorf("read the environment of job %s: %w", job.ID, err)
+	}
+	job.OwnsSprite, job.SpriteID = true, cmp.Or(e.SpriteID, job.SpriteID)
+	if r := e.Removal; r != nil && e.State == cove.EnvironmentDestroying {
+		job.SpriteRemoval = &cove.SpriteRemoval{Since: r.Since, Tries: r.Tries, NextAt: r.NextAt, Error: e.Error, Hint: e.Hint}
+	}
 	return job, nil
+}
+
+// jobDoc is a row's document. What its environment tells is not in it.
+func jobDoc(job cove.Job) (string, error) {
+	job.OwnsSprite, job.SpriteRemoval = false, nil
+	doc, err := json.Marshal(job)
+	return string(doc), err
 }
 
 // place is what the column sprite has: a name has no slash.
@@ -71,11 +91,14 @@ var ErrForgotten = errors.New("its settings were sealed with a key that was lost
 // Create adds a job and a snapshot of its settings, which is JSON of the caller's
 // choice and never changes. It is kept as secrets are. An ID that is taken is ErrExists. If
 // one of the job's secrets is not there, it is a NoSecretError.
+//
+// A job that owns its sprite gets the row of an environment with it, planned. One in the
+// sprite of an environment that is being destroyed is ErrDestroying.
 func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessage) error {
 	if job.CreatedAt.IsZero() {
 		job.CreatedAt = now()
 	}
-	doc, err := json.Marshal(job)
+	doc, err := jobDoc(job)
 	if err != nil {
 		return err
 	}
@@ -96,9 +119,14 @@ func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessag
 		}
 		res, err := tx.ExecContext(ctx,
 			`INSERT INTO jobs (id, state, sprite, created_at, doc, sealed) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
-			job.ID, job.State, place(job.Backend, job.Sprite), micros(job.CreatedAt), string(doc), seal(key, jobSeal+job.ID, settings))
+			job.ID, job.State, place(job.Backend, job.Sprite), micros(job.CreatedAt), doc, seal(key, jobSeal+job.ID, settings))
 		if err = exactlyOne(res, err); errors.Is(err, ErrNotFound) {
 			err = ErrExists
+		}
+		if err == nil && job.OwnsSprite {
+			err = planEnvironment(ctx, tx, job)
+		} else if err == nil {
+			err = checkNotDestroying(ctx, tx, job)
 		}
 		if err != nil {
 			return err
@@ -108,7 +136,7 @@ func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessag
 	if err != nil {
 		return fmt.Errorf("store job %s: %w", job.ID, err)
 	}
-	j.db.told()
+	j.environments.notify()
 	return nil
 }
 
@@ -149,8 +177,6 @@ type JobFilter struct {
 	Backend string          // of Sprite
 	States  []cove.JobState // empty: in any
 	Limit   int             // 0: no limit
-
-	SpriteRemoval bool // only those whose sprite is to be deleted
 }
 
 // List returns the jobs that filter selects, the newest first.
@@ -166,9 +192,6 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 		for _, s := range filter.States {
 			args = append(args, s)
 		}
-	}
-	if filter.SpriteRemoval {
-		query += " AND doc->>'$.sprite_removal' IS NOT NULL"
 	}
 	query += " ORDER BY created_at DESC, id"
 	if filter.Limit > 0 {
@@ -252,31 +275,39 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 				return err
 			}
 		}
-		doc, err := json.Marshal(job)
+		doc, err := jobDoc(job)
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE jobs SET state = ?, sprite = ?, doc = ? WHERE id = ?", job.State, place(job.Backend, job.Sprite), string(doc), id)
+		_, err = tx.ExecContext(ctx, "UPDATE jobs SET state = ?, sprite = ?, doc = ? WHERE id = ?", job.State, place(job.Backend, job.Sprite), doc, id)
+		if err == nil {
+			err = advanceEnvironment(ctx, tx, was, job)
+		}
 		if err != nil {
 			return err
 		}
 		return queueJob(ctx, tx, was, job)
 	})
 	if err == nil {
-		j.db.told()
+		j.environments.notify()
 		j.notify(id)
 	}
 	return err
 }
 
-// Delete forgets a job and its events.
+// Delete forgets a job and its events, and its environment if that is gone, or was never
+// asked for. Another one stays, as an orphan.
 func (j *Jobs) Delete(ctx context.Context, id string) error {
 	err := j.db.update(ctx, func(tx *sql.Tx) error {
+		if err := forgetEnvironment(ctx, tx, id); err != nil {
+			return err
+		}
 		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM jobs WHERE id = ?", id))
 	})
 	if err != nil {
 		return fmt.Errorf("delete job %s: %w", id, err)
 	}
+	j.environments.notify()
 	j.notify(id)
 	return nil
 }

@@ -212,6 +212,7 @@ var migrations = []string{
 	CREATE INDEX webhook_deliveries_by_webhook ON webhook_deliveries (webhook, state, seq);`,
 	sealedMigration,
 	`ALTER TABLE jobs DROP COLUMN settings;`,
+	environmentsMigration,
 	changesMigration,
 	rewrittenMigration,
 }
@@ -219,6 +220,39 @@ var migrations = []string{
 const (
 	// sealedMigration seals the settings of jobs, which were in plain text: see seal.go.
 	sealedMigration = `ALTER TABLE jobs ADD COLUMN sealed BLOB; -- the request's snapshot, sealed as secrets are; NULL: it was given up`
+
+	// environmentsMigration makes a row for each sprite that was made for a job. If two jobs
+	// have the same one, because a server was killed as one inherited it, the heir has it: it is
+	// the younger one. A sprite here is there, or not. One at a backend is looked for when the
+	// server has started.
+	environmentsMigration = `CREATE TABLE environments (
+		id         TEXT PRIMARY KEY,  -- an execution id
+		version    INTEGER NOT NULL,  -- grows with each change
+		job        TEXT NOT NULL UNIQUE,
+		place      TEXT NOT NULL,     -- as jobs.sprite
+		state      TEXT NOT NULL,
+		doc        TEXT NOT NULL,     -- cove.Environment
+		created_at INTEGER NOT NULL
+	) STRICT, WITHOUT ROWID;
+	CREATE UNIQUE INDEX environments_by_place ON environments (place) WHERE state <> 'gone';
+	INSERT OR IGNORE INTO environments (id, version, job, place, state, doc, created_at)
+		SELECT coalesce(nullif(doc->>'$.execution_id', ''), id), 1, id, sprite, now,
+			json_patch(json_object('changed_at', doc->>'$.created_at', 'sprite_id', doc->>'$.sprite_id'), CASE now
+				WHEN 'destroying' THEN json_object('error', doc->>'$.sprite_removal.error', 'hint', doc->>'$.sprite_removal.hint', 'removal', json_object('reason', 'job_removed',
+					'since', doc->>'$.sprite_removal.since', 'tries', doc->>'$.sprite_removal.tries', 'next_at', doc->>'$.sprite_removal.next_at'))
+				WHEN 'unknown' THEN json_object('was', 'ready', 'unknown', json_object('error', 'not_seen', 'message', 'this server has not looked at it since it was updated', 'since', doc->>'$.created_at'))
+				ELSE '{}' END), created_at
+		FROM (SELECT *, CASE
+				WHEN doc->>'$.sprite_removal' IS NOT NULL THEN 'destroying'
+				WHEN state = 'installing' THEN 'creating'
+				WHEN state IN ('queued', 'preparing') THEN 'preparing'
+				WHEN state IN ('running', 'waiting') THEN 'ready'
+				WHEN instr(sprite, '/') > 0 THEN 'unknown'
+				WHEN EXISTS (SELECT 1 FROM sprites s WHERE s.name = jobs.sprite AND s.owner = 'job:' || jobs.id) THEN 'ready'
+				ELSE 'gone' END AS now
+			FROM jobs WHERE doc->>'$.owns_sprite')
+		ORDER BY created_at DESC;
+	UPDATE jobs SET doc = json_remove(doc, '$.owns_sprite', '$.sprite_removal');`
 
 	// rewrittenMigration takes from the file what rows had that are not there any more.
 	rewrittenMigration = `SELECT 1; -- the file is another one: see database.rewrite`

@@ -364,7 +364,8 @@ func (t *Sprites) Reached(ctx context.Context, id string, incarnation int64) err
 	return nil
 }
 
-// Delete forgets a sprite, and that connectors were granted to it.
+// Delete forgets a sprite, and that connectors were granted to it. An environment that it is
+// is gone with it.
 func (t *Sprites) Delete(ctx context.Context, id string) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		s, err := scanSprite(tx.QueryRowContext(ctx, "SELECT "+spriteColumns+" FROM sprites WHERE id = ?", id))
@@ -378,6 +379,9 @@ func (t *Sprites) Delete(ctx context.Context, id string) error {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, "INSERT OR IGNORE INTO doomed_memories SELECT doc->>'$.memory' FROM checkpoints WHERE sprite = ? AND doc->>'$.memory' IS NOT NULL", id); err != nil {
+			return err
+		}
+		if err := loseEnvironment(ctx, tx, s.Name); err != nil {
 			return err
 		}
 		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM sprites WHERE id = ?", id))

@@ -105,6 +105,16 @@ func (k *steps) of(key cove.StepKey) *cove.Step {
 	return s
 }
 
+// lastFailed is the last step, in their order, that has failed; empty: none has.
+func (k *steps) lastFailed() (key cove.StepKey) {
+	for _, s := range k.byKey {
+		if s.State == cove.StepFailed && (key == "" || s.Index > k.byKey[key].Index) {
+			key = s.Key
+		}
+	}
+	return key
+}
+
 func (k *steps) changed(key cove.StepKey) {
 	if !slices.Contains(k.dirty, key) {
 		k.dirty = append(k.dirty, key)

@@ -38,20 +38,21 @@ const KeyFile = "secret.key"
 // Store is an open database. Its parts share it. If its disk is full, the errors of its
 // methods are syscall.ENOSPC; if the disk is read-only or faulty, ErrDisk.
 type Store struct {
-	Sprites    *Sprites
-	Tokens     *Tokens
-	Jobs       *Jobs
-	Secrets    *Secrets
-	Backends   *Backends
-	Connectors *Connectors
-	Settings   *Settings
-	Installs   *Installs
-	Images     *Images
-	Builds     *Builds
-	Profiles   *Profiles
-	Epoch      *Epoch
-	Webhooks   *Webhooks
-	Changes    *Changes
+	Sprites      *Sprites
+	Tokens       *Tokens
+	Jobs         *Jobs
+	Environments *Environments
+	Secrets      *Secrets
+	Backends     *Backends
+	Connectors   *Connectors
+	Settings     *Settings
+	Installs     *Installs
+	Images       *Images
+	Builds       *Builds
+	Profiles     *Profiles
+	Epoch        *Epoch
+	Webhooks     *Webhooks
+	Changes      *Changes
 
 	db *database
 }
@@ -90,22 +91,24 @@ func (o Options) Open(ctx context.Context, path string) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("open the store %s: %w", path, err), db.close())
 	}
 	secrets := &Secrets{db: db, path: db.key}
+	environments := &Environments{db: db, watchers: watchers{also: db.told}}
 	return &Store{
-		Sprites:    &Sprites{db: db, watchers: watchers{also: db.told}},
-		Tokens:     &Tokens{db: db},
-		Jobs:       &Jobs{db: db, secrets: secrets},
-		Secrets:    secrets,
-		Backends:   &Backends{db: db, secrets: secrets},
-		Connectors: &Connectors{db: db},
-		Settings:   &Settings{db: db},
-		Installs:   &Installs{db: db},
-		Images:     &Images{db: db},
-		Builds:     &Builds{db: db},
-		Profiles:   &Profiles{db: db},
-		Epoch:      &Epoch{db: db},
-		Webhooks:   &Webhooks{db: db},
-		Changes:    changes,
-		db:         db,
+		Environments: environments,
+		Sprites:      &Sprites{db: db, watchers: watchers{also: environments.notify}},
+		Tokens:       &Tokens{db: db},
+		Jobs:         &Jobs{db: db, secrets: secrets, environments: environments},
+		Secrets:      secrets,
+		Backends:     &Backends{db: db, secrets: secrets},
+		Connectors:   &Connectors{db: db},
+		Settings:     &Settings{db: db},
+		Installs:     &Installs{db: db},
+		Images:       &Images{db: db},
+		Builds:       &Builds{db: db},
+		Profiles:     &Profiles{db: db},
+		Epoch:        &Epoch{db: db},
+		Webhooks:     &Webhooks{db: db},
+		Changes:      changes,
+		db:           db,
 	}, nil
 }
 

@@ -1,18 +1,19 @@
-package job
+// Package keylock has a mutex for each key.
+package keylock
 
 import (
 	"context"
 	"sync"
 )
 
-// keyedMutex is a mutex for each key. The zero value has all of them free.
-type keyedMutex struct {
+// Mutex is a mutex for each key. The zero value has all of them free.
+type Mutex struct {
 	mu   sync.Mutex
 	held map[string]chan struct{} // by key, closed when it is free again; guarded by mu
 }
 
-// lock waits until a key is free, or ctx ends, and holds it until unlock.
-func (k *keyedMutex) lock(ctx context.Context, key string) (unlock func(), err error) {
+// Lock waits until a key is free, or ctx ends, and holds it until unlock.
+func (k *Mutex) Lock(ctx context.Context, key string) (unlock func(), err error) {
 	for {
 		k.mu.Lock()
 		busy := k.held[key]

@@ -1,0 +1,352 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// environmentPattern is what an environment's id looks like.
+var environmentPattern = regexp.MustCompile(`^[0-9a-f]{1,64}$`)
+
+func newEnvironmentCommand(inv *invocation) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "environment",
+		Aliases: []string{"environments"},
+		Short:   "List and destroy the sprites that were made for jobs",
+		Long: `An environment is a sprite that was made for a job, on this server or at a backend. Its state
+is planned, creating, policy, preparing, ready, asleep, failed, unknown, destroying or gone.
+
+An environment is unknown while its backend does not answer: nothing of it changes then, and it
+is as before when the backend answers. It is gone only if its place says so. One that can't be
+deleted is destroying: the server tries again until it is gone.`,
+		Example: `  cove environment list
+  cove environment show 3f9c1d2e4b5a6978
+  cove environment rm 3f9c1d2e4b5a6978`,
+		Args: subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newEnvironmentListCommand(inv), newEnvironmentShowCommand(inv), asksFirst(inv, newEnvironmentRmCommand(inv), lostEnvironments(inv)))
+	return cmd
+}
+
+func newEnvironmentListCommand(inv *invocation) *cobra.Command {
+	var all bool
+	var states []string
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the environments",
+		Long: `Lists the environments, the newest first, with the plan of their job. Those that are gone are
+left out without --all.`,
+		Example: `  cove environment list
+  cove environment list --state unknown --state destroying
+  cove environment list --all --json`,
+		Args: exactArgs(),
+	}
+	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		filter := cove.EnvironmentFilter{}
+		for _, text := range states {
+			state := cove.EnvironmentState(text)
+			if !state.Valid() {
+				return usagef(cmd, "%q is not a state of an environment", text)
+			}
+			filter.States = append(filter.States, state)
+		}
+		if all && len(states) == 0 {
+			filter.States = cove.EnvironmentStates()
+		}
+		c, err := inv.server.client(ctx)
+		if err != nil {
+			return err
+		}
+		list, err := cove.Environments{Client: c}.List(ctx, filter)
+		if err != nil {
+			return err
+		}
+		return inv.show(cove.EnvironmentList{Environments: list}, func(w io.Writer) {
+			rows, now := [][]string{{"ID", "NAME", "JOB", "PLAN", "PROFILE", "STATE", "HEALTH", "WORK", "AGE"}}, time.Now()
+			for _, e := range list {
+				rows = append(rows, []string{e.ID, environmentName(e), e.Job, environmentTitle(e), cmp.Or(e.Profile, "-"), environmentState(e), environmentHealth(e), environmentWork(e), span(now.Sub(e.CreatedAt))})
+			}
+			table(w, rows)
+		})
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "also those that are gone")
+	cmd.Flags().StringArrayVar(&states, "state", nil, "only those in this state (several)")
+	must(cmd.RegisterFlagCompletionFunc("state", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+		for _, state := range cove.EnvironmentStates() {
+			names = append(names, string(state))
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}))
+	return cmd
+}
+
+// environmentName is the name of an environment's sprite, with the backend if it is at one.
+func environmentName(e cove.Environment) string {
+	if e.Backend == "" {
+		return e.Name
+	}
+	return e.Backend + "/" + e.Name
+}
+
+func environmentTitle(e cove.Environment) string {
+	if e.Orphan {
+		return "(orphan)"
+	}
+	return cmp.Or(e.JobTitle, "-")
+}
+
+// environmentState is an environment's state for people, with what it was or where it failed.
+func environmentState(e cove.Environment) string {
+	switch {
+	case e.State == cove.EnvironmentUnknown && e.Was != "":
+		return fmt.Sprintf("unknown (was %s)", e.Was)
+	case e.State == cove.EnvironmentFailed && e.Step != "":
+		return fmt.Sprintf("failed (%s)", e.Step)
+	case e.State == cove.EnvironmentDestroying && e.Removal != nil && e.Removal.Tries > 0:
+		return fmt.Sprintf("still deleting (%s)", countText(e.Removal.Tries, "try"))
+	}
+	return string(e.State)
+}
+
+func environmentHealth(e cove.Environment) string {
+	switch {
+	case e.Health.CheckedAt == nil:
+		return "-"
+	case e.Health.Failures > 0:
+		return "degraded"
+	}
+	return "ok"
+}
+
+// environmentWork says what is in an environment that would be lost with it.
+func environmentWork(e cove.Environment) string {
+	switch {
+	case e.Busy:
+		return "running"
+	case e.Work:
+		return "not pulled"
+	}
+	return "-"
+}
+
+// environmentVerb makes the handler of a verb about one environment, given by its id.
+func environmentVerb(inv *invocation, cmd *cobra.Command, run func(ctx context.Context, calls cove.Environments, id string) error) func(*cobra.Command, []string) error {
+	return verb(func(ctx context.Context, args []string) error {
+		if err := checkEnvironment(cmd, args[0]); err != nil {
+			return err
+		}
+		c, err := inv.server.client(ctx)
+		if err != nil {
+			return err
+		}
+		return run(ctx, cove.Environments{Client: c}, args[0])
+	})
+}
+
+func checkEnvironment(cmd *cobra.Command, id string) error {
+	if environmentPattern.MatchString(id) {
+		return nil
+	}
+	return usagef(cmd, "%q can't be the id of an environment: it has hexadecimal digits (see cove environment list)", id)
+}
+
+func newEnvironmentShowCommand(inv *invocation) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show ID",
+		Short: "Describe an environment",
+		Long: `Describes an environment: its state and why, its job, its sprite, when it was made and last
+woken, and how far its deletion is.`,
+		Example: `  cove environment show 3f9c1d2e4b5a6978
+  cove environment show 3f9c1d2e4b5a6978 --json | jq .state`,
+		Args:              exactArgs("the environment's id"),
+		ValidArgsFunction: completeEnvironment(inv),
+	}
+	cmd.RunE = environmentVerb(inv, cmd, func(ctx context.Context, calls cove.Environments, id string) error {
+		e, err := calls.Get(ctx, id)
+		if err != nil {
+			return environmentError(err)
+		}
+		e.Hint = inv.hints.full(e.Hint)
+		if e.Unknown != nil {
+			e.Unknown.Hint = inv.hints.full(e.Unknown.Hint)
+		}
+		return inv.show(e, func(w io.Writer) { printEnvironment(w, e, time.Now()) })
+	})
+	return cmd
+}
+
+func printEnvironment(w io.Writer, e cove.Environment, now time.Time) {
+	pairs := []string{"environment", e.ID, "state", environmentState(e) + ", for " + span(now.Sub(e.ChangedAt))}
+	if u := e.Unknown; u != nil {
+		pairs = append(pairs, "unknown", withHint(u.Message, u.Hint)+"; since "+u.Since.Local().Format(time.RFC3339))
+	}
+	if e.Error != "" {
+		pairs = append(pairs, "error", withHint(e.Error, e.Hint))
+	}
+	if r := e.Removal; r != nil {
+		pairs = append(pairs, "deletion", fmt.Sprintf("since %s (%s)", r.Since.Local().Format(time.RFC3339), r.Reason))
+		if e.State == cove.EnvironmentDestroying {
+			pairs = append(pairs, "next try", r.NextAt.Local().Format(time.RFC3339))
+		}
+	}
+	profile := ""
+	if e.Profile != "" {
+		profile = fmt.Sprintf("%s, revision %d", e.Profile, e.ProfileRevision)
+	}
+	job := e.Job
+	if e.Orphan {
+		job += " (removed)"
+	}
+	fields(w, append(pairs,
+		"job", job,
+		"plan", e.JobTitle,
+		"repository", e.Repository,
+		"profile", profile,
+		"backend", e.Backend,
+		"sprite", e.Name,
+		"sprite id", e.SpriteID,
+		"health", environmentHealth(e),
+		"work", environmentWork(e),
+		"created", e.CreatedAt.Local().Format(time.RFC3339),
+		"age", span(now.Sub(e.CreatedAt)),
+		"woken", timeText(e.WokenAt))...)
+}
+
+func newEnvironmentRmCommand(inv *invocation) *cobra.Command {
+	var all, force bool
+	cmd := &cobra.Command{
+		Use:   "rm [ID...]",
+		Short: "Destroy environments",
+		Long: `Destroys environments: the sprites, with all that is in them. One in which a job works, or that
+has work which nobody has pulled, is refused without --force; with it, the job ends, and the
+work is lost. Each is destroyed for itself. One that its backend does not delete now stays in
+the list (still deleting), and the server tries again; the exit code is 1 then.`,
+		Example: `  cove environment rm 3f9c1d2e4b5a6978
+  cove environment rm --force 3f9c1d2e4b5a6978
+  cove environment rm --all`,
+		Annotations:       map[string]string{"several": "yes"},
+		ValidArgsFunction: completeEnvironment(inv),
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if all == (len(args) > 0) {
+			return usagef(cmd, "name environments by their ids, or give --all")
+		}
+		for _, id := range args {
+			if err := checkEnvironment(cmd, id); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		c, err := inv.server.client(ctx)
+		if err != nil {
+			return err
+		}
+		results, err := cove.Environments{Client: c}.DestroyAll(ctx, cove.EnvironmentDestroy{IDs: args, Force: force})
+		if err != nil {
+			return environmentError(err)
+		}
+		return showDestroyed(inv, results)
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "all environments")
+	cmd.Flags().BoolVar(&force, "force", false, "also one in which a job works, or whose work would be lost")
+	return cmd
+}
+
+// showDestroyed shows what became of environments that were to be destroyed. It is an error if
+// one is left.
+func showDestroyed(inv *invocation, results []cove.EnvironmentResult) error {
+	failed := 0
+	for i := range results {
+		if e := results[i].Error; e != nil {
+			failed++
+			e.Hint = inv.hints.full(e.Hint)
+		}
+	}
+	err := inv.show(cove.EnvironmentDestroyed{Results: results}, func(w io.Writer) {
+		for _, r := range results {
+			said := "destroyed"
+			if r.Error != nil {
+				said = withHint(r.Error.Message, r.Error.Hint)
+			}
+			if r.Error != nil && r.Environment.State == cove.EnvironmentDestroying {
+				said = "still deleting: " + said
+			}
+			fmt.Fprintf(w, "%s %s: %s\n", printable.Line(r.Environment.ID), printable.Line(environmentName(r.Environment)), said)
+		}
+		if len(results) == 0 {
+			inv.say("There are no environments.")
+		}
+	})
+	if err == nil && failed > 0 {
+		err = hinted(fmt.Errorf("%s of %d not destroyed", countText(failed, "environment"), len(results)), "see what is left: cove environment list")
+	}
+	return err
+}
+
+func environmentError(err error) error {
+	if errors.Is(err, sprites.ErrNotFound) {
+		return hinted(err, "see which there are: cove environment list --all")
+	}
+	return err
+}
+
+// lostEnvironments says of each environment what goes with it.
+func lostEnvironments(inv *invocation) losses {
+	return func(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
+		c, err := inv.server.client(ctx)
+		if err != nil {
+			return nil, err
+		}
+		list, err := cove.Environments{Client: c}.List(ctx, cove.EnvironmentFilter{})
+		if err != nil {
+			return nil, err
+		}
+		named := map[string]bool{}
+		for _, id := range args {
+			named[id] = true
+		}
+		for _, e := range list {
+			if len(args) > 0 && !named[e.ID] {
+				continue
+			}
+			line := fmt.Sprintf("environment %s: sprite %s, of job %s (%s)", e.ID, environmentName(e), e.Job, environmentTitle(e))
+			if e.Busy {
+				line += ", which is at work"
+			}
+			if e.Work {
+				line += ", with work that nobody has pulled"
+			}
+			lines = append(lines, line)
+		}
+		return lines, nil
+	}
+}
+
+func completeEnvironment(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && cmd.Annotations["several"] == "" {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
+			list, err := cove.Environments{Client: c}.List(ctx, cove.EnvironmentFilter{})
+			return candidates(list, err, prefix, func(e cove.Environment) (string, string, bool) {
+				return e.ID, string(e.State) + " " + environmentTitle(e), environmentPattern.MatchString(e.ID)
+			})
+		})
+	}
+}

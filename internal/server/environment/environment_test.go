@@ -1,0 +1,275 @@
+package environment_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/environment"
+	"github.com/cove-dev/cove/internal/server/environment/environmenttest"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/fakeprovider"
+)
+
+// local is a server's own place.
+func local(t *testing.T) *environmenttest.Place {
+	s := covetest.Start(t, covetest.Options{})
+	keeper := &environment.Keeper{Store: s.Store.Environments, Client: s.Client(), Installation: "aabbccdd", Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	return &environmenttest.Place{Keeper: keeper, Store: s.Store, Behind: s.Client()}
+}
+
+// backend is a place at a server of the protocol.
+func backend(t *testing.T, url, token string, behind *cove.Client) *environmenttest.Place {
+	p := local(t)
+	if err := p.Keeper.Client.PutBackend(t.Context(), "far", cove.BackendRequest{URL: url, Token: token}); err != nil {
+		t.Fatal(err)
+	}
+	p.Keeper.Retry = func(ctx context.Context, f func() error) error {
+		var err error
+		for range 3 {
+			if err = f(); err == nil || !environment.Passing(err) || ctx.Err() != nil {
+				break
+			}
+		}
+		return err
+	}
+	p.Backend, p.Behind = "far", behind
+	return p
+}
+
+func TestLocal(t *testing.T) { environmenttest.Run(t, local) }
+
+// TestCove: another cove is a place, too.
+func TestCove(t *testing.T) {
+	environmenttest.Run(t, func(t *testing.T) *environmenttest.Place {
+		far := covetest.Start(t, covetest.Options{})
+		return backend(t, far.URL, far.Token, far.Client())
+	})
+}
+
+func provider(t *testing.T) (*environmenttest.Place, *fakeprovider.Provider) {
+	far := covetest.Start(t, covetest.Options{})
+	s := fakeprovider.Start(t, far.URL, far.Token)
+	return backend(t, s.URL, s.Token, far.Client()), s
+}
+
+// TestProvider: so is a service that speaks the public protocol.
+func TestProvider(t *testing.T) {
+	environmenttest.Run(t, func(t *testing.T) *environmenttest.Place {
+		p, _ := provider(t)
+		return p
+	})
+}
+
+const (
+	post = `^POST /v1/sprites$`
+	list = `^GET /v1/sprites\?`
+	one  = `^GET /v1/sprites/[^/]*$`
+	del  = `^DELETE /v1/sprites/[^/]*$`
+)
+
+// TestLostCreate: C1, C2: whatever of the answer is lost, and by whichever server it is looked
+// for, there is one sprite.
+func TestLostCreate(t *testing.T) {
+	for name, f := range map[string]fakeprovider.Fault{
+		"lost": {Call: post, Lost: true, Times: 1}, "lost twice": {Call: post, Lost: true, Times: 2}, "cut": {Call: post, CutAnswer: 9, Times: 1}, "broken": {Call: post, Status: 500, Times: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, s := provider(t)
+			s.Add(f)
+			env, err := p.Keeper.Make(t.Context(), p.Plan(t).ID, environment.Plan{})
+			if err != nil || env.State != cove.EnvironmentPolicy || env.SpriteID == "" || len(p.Sprites(t)) != 1 {
+				t.Errorf("made %+v, %v, and there are %v", env, err, p.Sprites(t))
+			}
+		})
+	}
+	// A server that dies as the answer is lost: the next one finds the sprite by its mark.
+	p, s := provider(t)
+	s.Add(fakeprovider.Fault{Call: post, Lost: true})
+	s.Add(fakeprovider.Fault{Call: one, After: 1, Status: 503})
+	env, err := p.Keeper.Make(t.Context(), p.Plan(t).ID, environment.Plan{})
+	if !errors.Is(err, environment.ErrUnclear) || env.State != cove.EnvironmentCreating {
+		t.Fatalf("made %+v, %v", env, err)
+	}
+	s.Clear()
+	if err := p.Keeper.Survey(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if env = p.Env(t, env.ID); env.State != cove.EnvironmentCreating {
+		t.Errorf("it is %+v", env)
+	}
+	next := *p
+	next.Keeper = &environment.Keeper{Store: p.Keeper.Store, Client: p.Keeper.Client, Installation: p.Keeper.Installation, Logger: p.Keeper.Logger}
+	if env, err = next.Keeper.Make(t.Context(), env.ID, environment.Plan{}); err != nil || env.State != cove.EnvironmentPolicy || len(s.Calls(post)) != 1 {
+		t.Errorf("the next server made %+v, %v, and asked %d times", env, err, len(s.Calls(post)))
+	}
+	// A refusal is clear, and leaves nothing.
+	s.Add(fakeprovider.Fault{Call: post, Status: 402, Body: `{"error":"payment","message":"m"}`})
+	if env, err = p.Keeper.Make(t.Context(), p.Plan(t).ID, environment.Plan{}); err == nil || errors.Is(err, environment.ErrUnclear) || env.State != cove.EnvironmentGone {
+		t.Errorf("made %+v, %v", env, err)
+	}
+}
+
+// TestOutage: R1, D5: a provider that does not answer, refuses, or lacks a page makes its
+// environments unknown, and nothing else; they are as before when it answers. Those here are
+// not touched.
+func TestOutage(t *testing.T) {
+	p, s := provider(t)
+	env := p.Ready(t)
+	p.Ready(t)
+	p.Ready(t)
+	other := p.Backend
+	p.Backend = ""
+	here := p.Ready(t)
+	p.Backend = other
+	token := s.Token
+	for name, fault := range map[string]struct {
+		begin func()
+		code  string
+	}{
+		"down":    {func() { s.SetDown(true) }, "backend_unreachable"},
+		"refused": {func() { s.SetToken("another") }, "backend_refused"},
+		"broken":  {func() { s.Add(fakeprovider.Fault{Call: list, Status: 500, Body: `{"error":"broken","message":"m"}`}) }, "broken"},
+		"next page": {func() {
+			s.Add(fakeprovider.Fault{Call: list, After: 1, Status: 503, Body: `{"error":"page","message":"m"}`})
+		}, "page"},
+		"empty": {func() {
+			s.Add(fakeprovider.Fault{Call: list, Status: 200, Body: `{"sprites":[],"has_more":false}`})
+			s.Add(fakeprovider.Fault{Call: one, Status: 503, Body: `{"error":"one","message":"m"}`})
+		}, "one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls := len(s.Calls(""))
+			fault.begin()
+			var first time.Time
+			for range 2 {
+				if err := p.Keeper.Survey(t.Context()); (err == nil) != (name == "empty") {
+					t.Errorf("the survey: %v", err)
+				}
+				got := p.Env(t, env.ID)
+				if got.State != cove.EnvironmentUnknown || got.Was != cove.EnvironmentReady && got.Was != cove.EnvironmentAsleep || got.Unknown == nil || got.Unknown.Code != fault.code {
+					t.Fatalf("got %+v, %+v", got, got.Unknown)
+				}
+				if !first.IsZero() && !got.Unknown.Since.Equal(first) {
+					t.Errorf("it is unknown since %v, and was since %v", got.Unknown.Since, first)
+				}
+				first = got.Unknown.Since
+			}
+			if got := p.Env(t, here.ID); got.State != cove.EnvironmentReady && got.State != cove.EnvironmentAsleep {
+				t.Errorf("that here is %+v", got)
+			}
+			s.Clear()
+			s.SetDown(false)
+			s.SetToken(token)
+			if err := p.Keeper.Survey(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if got := p.Env(t, env.ID); got.State != cove.EnvironmentReady && got.State != cove.EnvironmentAsleep || got.Unknown != nil || got.Was != "" {
+				t.Errorf("afterwards it is %+v", got)
+			}
+			for _, c := range s.Calls("")[calls:] {
+				if c.Method != http.MethodGet {
+					t.Errorf("there was %s", c)
+				}
+			}
+		})
+	}
+	// H2: one list of three on two pages, and no look at each.
+	before := len(s.Calls(one))
+	pages := len(s.Calls(list))
+	if err := p.Keeper.Survey(t.Context()); err != nil || len(s.Calls(one)) != before || len(s.Calls(list)) != pages+2 {
+		t.Errorf("a survey took %d pages and %d looks, %v", len(s.Calls(list))-pages, len(s.Calls(one))-before, err)
+	}
+}
+
+// TestRace: R9: what changes while a survey is under way is left as it is then, also if the
+// provider's list is older.
+func TestRace(t *testing.T) {
+	p, s := provider(t)
+	env := p.Ready(t)
+	s.Add(fakeprovider.Fault{Call: list, Status: 200, Body: `{"sprites":[],"has_more":false}`})
+	s.Add(fakeprovider.Fault{Call: one, Status: 404, Body: `{"error":"not_found"}`})
+	stale := p.Env(t, env.ID)
+	if _, err := p.Store.Environments.Change(t.Context(), env.ID, func(e *cove.Environment) error { e.Health.Failures = 1; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	stale.State = cove.EnvironmentGone
+	if _, err := p.Store.Environments.Update(t.Context(), stale); err == nil {
+		t.Error("a stale note was taken")
+	}
+	// One that is being made is not gone by not being there yet.
+	made := p.Plan(t)
+	if _, err := p.Store.Environments.Change(t.Context(), made.ID, func(e *cove.Environment) error { e.State = cove.EnvironmentCreating; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Keeper.Survey(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := p.Env(t, made.ID); got.State != cove.EnvironmentCreating {
+		t.Errorf("that which is being made is %+v", got)
+	}
+	if got := p.Env(t, env.ID); got.State != cove.EnvironmentGone {
+		t.Errorf("that which the provider does not have is %+v", got)
+	}
+}
+
+// TestDestroying: D3, D6: a deletion that fails is noted, with why, and tried again, more and more
+// seldom, also by the next server, until the provider says that it is gone.
+func TestDestroying(t *testing.T) {
+	p, s := provider(t)
+	env := p.Ready(t)
+	token := s.Token
+	s.SetDown(true)
+	got, err := p.Keeper.Destroy(t.Context(), env.ID, cove.DestroyPulled)
+	if err == nil || got.State != cove.EnvironmentDestroying || got.Removal == nil || got.Removal.Tries != 1 || got.Removal.Reason != cove.DestroyPulled || got.Error == "" || got.Hint == "" {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	if err := p.Keeper.Survey(t.Context()); err != nil { // there is nobody else to ask about
+		t.Logf("the survey: %v", err)
+	}
+	last := got
+	try := func(tries int) {
+		t.Helper()
+		if err := p.Keeper.Sweep(t.Context(), last.Removal.NextAt.Add(-time.Second)); err != nil {
+			t.Errorf("too early: %v", err)
+		}
+		if early := p.Env(t, env.ID); early.Version != last.Version {
+			t.Errorf("it was tried too early: %+v", early)
+		}
+		if err := p.Keeper.Sweep(t.Context(), last.Removal.NextAt); err == nil {
+			t.Error("it succeeded")
+		}
+		now := p.Env(t, env.ID)
+		if now.State != cove.EnvironmentDestroying || now.Removal.Tries != tries || !now.Removal.Since.Equal(got.Removal.Since) || !now.Removal.NextAt.After(last.Removal.NextAt) {
+			t.Errorf("after %d tries it is %+v, %+v", tries, now, now.Removal)
+		}
+		last = now
+	}
+	try(2)
+	s.SetDown(false)
+	s.SetToken("another")
+	try(3)
+	s.SetToken(token)
+	s.Add(fakeprovider.Fault{Call: del, Status: 500})
+	p.Keeper = &environment.Keeper{Store: p.Keeper.Store, Client: p.Keeper.Client, Installation: p.Keeper.Installation, Logger: p.Keeper.Logger}
+	try(4)
+	s.Clear()
+	s.Add(fakeprovider.Fault{Call: del, Lost: true, Times: 1})
+	try(5)
+	if err := p.Keeper.Sweep(t.Context(), last.Removal.NextAt); err != nil {
+		t.Error(err)
+	}
+	if now := p.Env(t, env.ID); now.State != cove.EnvironmentGone || len(p.Sprites(t)) != 0 {
+		t.Errorf("it is %+v, and there are %v", now, p.Sprites(t))
+	}
+	// 404 to the deletion itself is proof, too.
+	env = p.Ready(t)
+	s.Add(fakeprovider.Fault{Call: del, Status: 404, Body: `{"error":"not_found"}`})
+	if got, err := p.Keeper.Destroy(t.Context(), env.ID, cove.DestroyAsked); err != nil || got.State != cove.EnvironmentGone {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}

@@ -1,0 +1,119 @@
+// Package environment makes, finds, watches and destroys the sprites that are made for jobs:
+// environments. Their rows are in the store (store.Environments), and change by
+// compare-and-swap.
+//
+// An Executor does that at one place: this server, or a backend (place.go). The Keeper
+// (keeper.go) keeps the rows true: a row is stored before its place is asked, an outage makes
+// an environment unknown, and it is gone only if its place has said so. The package
+// environmenttest has the tests that each executor passes.
+package environment
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Executor makes, finds and destroys the sprites of environments at one place. Its methods
+// may be called from any goroutine. None of them changes a row.
+//
+// An error that wraps ErrGone or ErrForeign says that the environment's sprite is not there.
+// Another one says nothing of it.
+type Executor interface {
+	// Provision makes the sprite of an environment, or takes the one that an earlier call has
+	// made, whose answer was lost. An error that does not wrap ErrUnclear says that this call
+	// has made none.
+	Provision(ctx context.Context, env cove.Environment, plan Plan) (Status, error)
+
+	// Attach returns the sprite, if it is there. It does not wake it; its next use does.
+	Attach(ctx context.Context, env cove.Environment) (*sprites.Sprite, error)
+
+	// Suspend has the sprite sleep. Without Capabilities.Suspend it is errors.ErrUnsupported.
+	Suspend(ctx context.Context, env cove.Environment) error
+
+	// Destroy deletes the sprite. It returns nil if the place says that it is gone, and never
+	// touches one that is not the environment's: that is ErrForeign. It needs a valid reason.
+	Destroy(ctx context.Context, env cove.Environment, reason cove.DestroyReason) error
+
+	// Status looks at the sprite, and does not wake it.
+	Status(ctx context.Context, env cove.Environment) (Status, error)
+
+	// List looks at all sprites at the place that this server has made for jobs, in one list
+	// of several pages. It wakes none.
+	List(ctx context.Context) ([]Status, error)
+
+	// Capabilities says what can be done at the place beyond the protocol.
+	Capabilities(ctx context.Context) (Capabilities, error)
+}
+
+// Plan is what the sprite of an environment is made with. What a place has no Capabilities
+// for is left out.
+type Plan struct {
+	Config  *sprites.Config
+	Policy  *sprites.NetworkPolicy
+	Include []string
+	Install string // the key of an agent's installation; one that is not there is sprites.ErrNotFound
+	Lease   time.Duration
+}
+
+// Capabilities are what not all places can do.
+type Capabilities struct {
+	Suspend bool // an environment can be made to sleep
+	Policy  bool // the policy of a Plan is in force when the sprite is there; else it must be set then
+	Install bool // agents are installed before, for all
+	Include bool // sprites can have folders of the host
+}
+
+// Status is what a place says of a sprite.
+type Status struct {
+	Name      string
+	SpriteID  string
+	State     cove.EnvironmentState // ready or asleep
+	Said      sprites.Status        // the place's own word
+	CreatedAt time.Time
+}
+
+// Errors of executors.
+var (
+	ErrGone    = errors.New("its sprite is not there")
+	ErrForeign = errors.New("the sprite of its name is another one")
+	ErrUnclear = errors.New("its sprite may have been made")
+	ErrReason  = errors.New("an environment is destroyed for a reason only")
+)
+
+// Codes of this server's own, for backends and sprites, and of a service that has as many
+// sprites as the account may have: none goes away by waiting.
+const (
+	backendRefused = "backend_refused"
+	tooManySprites = "concurrent_sprite_limit_exceeded"
+	diskLimit      = "disk_limit"
+	diskFull       = "disk_full"
+)
+
+// Passing reports whether a call that failed may succeed later: nobody answered, or a server
+// that is overloaded or out of order. A refusal stays one.
+func Passing(err error) bool {
+	if e, ok := errors.AsType[*sprites.Error](err); ok {
+		switch {
+		case e.Code == backendRefused, e.Code == tooManySprites, e.Code == diskLimit, e.Code == diskFull, e.StatusCode == http.StatusNotImplemented:
+			return false
+		}
+		return e.StatusCode == http.StatusTooManyRequests || e.StatusCode >= http.StatusInternalServerError
+	}
+	_, network := errors.AsType[net.Error](err)
+	return network || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, sprites.ErrNoExit)
+}
+
+// Unheard reports whether an error of a call to a place says nothing of a sprite: the place
+// did not answer, or not us.
+func Unheard(err error) bool {
+	e, ok := errors.AsType[*sprites.Error](err)
+	refused := ok && (e.Code == backendRefused || e.StatusCode == http.StatusUnauthorized || e.StatusCode == http.StatusForbidden)
+	return refused || Passing(err)
+}

@@ -1,0 +1,425 @@
+package environment
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/keylock"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	surveyInterval = 30 * time.Second // between looks at all environments; a tenth more or less
+	surveyLimit    = time.Minute      // of the look at one place
+
+	firstRetry = time.Minute // until a deletion that failed is tried again; it doubles
+	lastRetry  = time.Hour   // and is at most that
+
+	maxText = 4000 // of an error in a row
+)
+
+// Keeper keeps the rows of environments true. Set its exported fields before it is used. Its
+// methods may be called from any goroutine.
+type Keeper struct {
+	Store        *store.Environments // required
+	Client       *cove.Client        // of the server's own; required
+	Installation string              // of this server; tells its sprites at backends from others'
+	Logger       *slog.Logger        // required
+
+	// Retry tries a call to a backend again, if what failed may pass; nil: nothing is tried
+	// again.
+	Retry func(context.Context, func() error) error
+
+	turns  keylock.Mutex // an environment's sprite is made and deleted by one at a time
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// Start has the keeper look at all environments, now and then, until Close.
+func (k *Keeper) Start(ctx context.Context) {
+	ctx, k.cancel = context.WithCancel(ctx)
+	k.wg.Go(func() { k.watch(ctx) })
+}
+
+// Close ends that, and waits.
+func (k *Keeper) Close() {
+	if k.cancel != nil {
+		k.cancel()
+	}
+	k.wg.Wait()
+}
+
+func (k *Keeper) watch(ctx context.Context) {
+	for {
+		if err := k.Survey(ctx); err != nil && ctx.Err() == nil {
+			k.Logger.Warn("looking at the environments", "err", err)
+		}
+		tenth := surveyInterval / 10
+		select {
+		case <-time.After(surveyInterval - tenth + rand.N(2*tenth)):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// At is the executor of a backend; empty: of this server.
+func (k *Keeper) At(backend string) Executor {
+	if backend == "" {
+		return here(k.Client)
+	}
+	retry := k.Retry
+	if retry == nil {
+		retry = func(_ context.Context, f func() error) error { return f() }
+	}
+	return there(k.Client.At(backend), k.Installation, retry)
+}
+
+// Name is the name of the sprite that is made for a job.
+func (k *Keeper) Name(backend, job string) string {
+	if backend == "" {
+		return spriteName(job)
+	}
+	return spriteName(k.Installation + "-" + job)
+}
+
+// errSettled says that there is nothing to change.
+var errSettled = errors.New("nothing is to be changed")
+
+// change is Store.Change, for an f that may return errSettled.
+func (k *Keeper) change(ctx context.Context, id string, f func(*cove.Environment) error) (cove.Environment, error) {
+	env, err := k.Store.Change(ctx, id, f)
+	if errors.Is(err, errSettled) {
+		err = nil
+	}
+	return env, err
+}
+
+// before is the state of an environment, or that before it was unknown.
+func before(env cove.Environment) cove.EnvironmentState {
+	if env.State == cove.EnvironmentUnknown {
+		return env.Was
+	}
+	return env.State
+}
+
+// Make makes the sprite of an environment that was planned, or finds what has become of it
+// since. Of several calls one makes it. If the sprite was not made, the environment is gone. If
+// that is not known, the error wraps ErrUnclear, and the environment is as it was: creating. It
+// is that, too, if the plan's installation is not there (sprites.ErrNotFound).
+func (k *Keeper) Make(ctx context.Context, id string, plan Plan) (cove.Environment, error) {
+	unlock, err := k.turns.Lock(ctx, id)
+	if err != nil {
+		return cove.Environment{}, err
+	}
+	defer unlock()
+	asked := false // by an earlier call, of whose answer nothing is known
+	env, err := k.change(ctx, id, func(e *cove.Environment) error {
+		switch before(*e) {
+		case cove.EnvironmentPlanned:
+			e.State = cove.EnvironmentCreating
+			return nil
+		case cove.EnvironmentCreating:
+			asked = true
+		case cove.EnvironmentDestroying, cove.EnvironmentGone:
+			return fmt.Errorf("environment %s (%s): %w", id, e.State, ErrGone)
+		}
+		return errSettled
+	})
+	if err != nil {
+		return env, err
+	}
+	executor := k.At(env.Backend)
+	if before(env) != cove.EnvironmentCreating {
+		_, err := executor.Status(ctx, env)
+		return env, err
+	}
+	status, err := executor.Provision(ctx, env, plan)
+	note, cancel := context.WithTimeout(context.WithoutCancel(ctx), firstRetry)
+	defer cancel()
+	if err != nil {
+		if asked && !errors.Is(err, sprites.ErrNameTaken) {
+			err = fmt.Errorf("%w: %w", ErrUnclear, err)
+		}
+		if again := plan.Install != "" && errors.Is(err, sprites.ErrNotFound); !again && !errors.Is(err, ErrUnclear) {
+			var goneErr error
+			env, goneErr = k.gone(note, id)
+			err = errors.Join(err, goneErr)
+		}
+		return env, err
+	}
+	env, noteErr := k.change(note, id, func(e *cove.Environment) error {
+		if before(*e) != cove.EnvironmentCreating {
+			return errSettled
+		}
+		e.State, e.SpriteID, e.Error, e.Hint = cove.EnvironmentPolicy, status.SpriteID, "", ""
+		return nil
+	})
+	return env, noteErr
+}
+
+// Furnished notes that the network policy of an environment is in force.
+func (k *Keeper) Furnished(ctx context.Context, id string) error {
+	_, err := k.change(ctx, id, func(e *cove.Environment) error {
+		if before(*e) != cove.EnvironmentPolicy {
+			return errSettled
+		}
+		e.State, e.Error, e.Hint = cove.EnvironmentPreparing, "", ""
+		return nil
+	})
+	return err
+}
+
+// gone notes that an environment's sprite is not there.
+func (k *Keeper) gone(ctx context.Context, id string) (cove.Environment, error) {
+	return k.change(ctx, id, func(e *cove.Environment) error {
+		if e.State == cove.EnvironmentGone {
+			return errSettled
+		}
+		e.State, e.Error, e.Hint = cove.EnvironmentGone, "", ""
+		return nil
+	})
+}
+
+// Gone notes that an environment's sprite is not there, if its place says so now.
+func (k *Keeper) Gone(ctx context.Context, env cove.Environment) error {
+	_, err := k.At(env.Backend).Status(ctx, env)
+	if isGone(err) {
+		_, err = k.gone(ctx, env.ID)
+	}
+	return err
+}
+
+func isGone(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, ErrForeign) }
+
+// Destroy has an environment deleted. That it is to be is stored before; its place is asked
+// then. If that fails, the environment is destroying, with why and when it is tried again
+// (Sweep), by the next server too, until its place says that it is gone. The error says then
+// what has failed. One of the environment's name that is another's is left alone, and the
+// environment is gone.
+func (k *Keeper) Destroy(ctx context.Context, id string, reason cove.DestroyReason) (cove.Environment, error) {
+	if !reason.Valid() {
+		return cove.Environment{}, fmt.Errorf("environment %s for %q: %w", id, reason, ErrReason)
+	}
+	unlock, err := k.turns.Lock(ctx, id)
+	if err != nil {
+		return cove.Environment{}, err
+	}
+	defer unlock()
+	env, err := k.change(ctx, id, func(e *cove.Environment) error {
+		switch e.State {
+		case cove.EnvironmentGone, cove.EnvironmentDestroying:
+			return errSettled
+		case cove.EnvironmentPlanned: // nobody has asked for its sprite
+			e.State = cove.EnvironmentGone
+			return nil
+		}
+		now := time.Now().UTC()
+		e.State, e.Error, e.Hint = cove.EnvironmentDestroying, "", ""
+		e.Removal = &cove.EnvironmentRemoval{Reason: reason, Since: now, NextAt: now}
+		return nil
+	})
+	if err != nil || env.State == cove.EnvironmentGone {
+		return env, err
+	}
+	return k.try(ctx, env)
+}
+
+// try tries to delete an environment that is to be destroyed.
+func (k *Keeper) try(ctx context.Context, env cove.Environment) (cove.Environment, error) {
+	err := k.At(env.Backend).Destroy(ctx, env, reasonOf(env))
+	note, cancel := context.WithTimeout(context.WithoutCancel(ctx), firstRetry)
+	defer cancel()
+	if err == nil || errors.Is(err, ErrForeign) {
+		return k.gone(note, env.ID)
+	}
+	env, noteErr := k.change(note, env.ID, func(e *cove.Environment) error {
+		if e.State == cove.EnvironmentGone {
+			return errSettled
+		}
+		next := cove.EnvironmentRemoval{Reason: reasonOf(*e)}
+		if e.Removal != nil {
+			next = *e.Removal
+		}
+		next.NextAt = time.Now().UTC().Add(min(firstRetry<<min(next.Tries, 10), lastRetry))
+		next.Tries++
+		e.Removal = &next
+		e.Error, e.Hint = told(err)
+		return nil
+	})
+	return env, errors.Join(err, noteErr)
+}
+
+func reasonOf(env cove.Environment) cove.DestroyReason {
+	if env.Removal != nil && env.Removal.Reason.Valid() {
+		return env.Removal.Reason
+	}
+	return cove.DestroyJobGone
+}
+
+// told is what an error says, in bounds, and what to type next.
+func told(err error) (text, hint string) {
+	if text = err.Error(); len(text) > maxText {
+		text = strings.ToValidUTF8(text[:maxText], "") + "…"
+	}
+	if e, ok := errors.AsType[*sprites.Error](err); ok {
+		return text, e.Hint
+	}
+	if e, ok := errors.AsType[*fail.Error](err); ok {
+		return text, e.Hint
+	}
+	return text, ""
+}
+
+// Sweep tries to delete the environments that are to be destroyed, and whose time has come.
+func (k *Keeper) Sweep(ctx context.Context, now time.Time) error {
+	all, err := k.Store.List(ctx, cove.EnvironmentFilter{States: []cove.EnvironmentState{cove.EnvironmentDestroying}})
+	errs := []error{err}
+	for _, env := range all {
+		if env.Removal != nil && now.Before(env.Removal.NextAt) {
+			continue
+		}
+		if err := k.sweep(ctx, env.ID); err != nil {
+			errs = append(errs, fmt.Errorf("environment %s: %w", env.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (k *Keeper) sweep(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, surveyLimit)
+	defer cancel()
+	unlock, err := k.turns.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	env, err := k.Store.Get(ctx, id)
+	if errors.Is(err, store.ErrNotFound) || err == nil && env.State != cove.EnvironmentDestroying {
+		return nil
+	}
+	if err == nil {
+		_, err = k.try(ctx, env)
+	}
+	return err
+}
+
+// Survey looks at all environments, by one list of each place that has some. It wakes none.
+// If a place does not answer, its environments are unknown; nothing else of them changes. An
+// environment that changes meanwhile is left as it is then.
+func (k *Keeper) Survey(ctx context.Context) error {
+	all, err := k.Store.List(ctx, cove.EnvironmentFilter{}) // before the places are asked: what is younger is not in their lists
+	if err != nil {
+		return err
+	}
+	byPlace := map[string][]cove.Environment{}
+	for _, env := range all {
+		byPlace[env.Backend] = append(byPlace[env.Backend], env)
+	}
+	var mu sync.Mutex
+	var errs []error
+	var wg sync.WaitGroup
+	for backend, envs := range byPlace {
+		wg.Go(func() {
+			if err := k.survey(ctx, k.At(backend), backend, envs); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, fmt.Errorf("at %s: %w", cmp.Or(backend, "this server"), err))
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// survey looks at the environments of one place. One that is shut off meanwhile notes nothing.
+func (k *Keeper) survey(ctx context.Context, at Executor, backend string, envs []cove.Environment) error {
+	limited, cancel := context.WithTimeout(ctx, surveyLimit)
+	defer cancel()
+	list, err := at.List(limited)
+	if err != nil && (ctx.Err() != nil || backend == "") { // this server is here, whatever it says
+		return err
+	}
+	byID := map[string]Status{}
+	for _, s := range list {
+		byID[s.SpriteID] = s
+	}
+	errs := []error{err}
+	for _, env := range envs {
+		state := before(env)
+		if state == cove.EnvironmentPlanned || state == cove.EnvironmentDestroying {
+			continue
+		}
+		status, found := byID[env.SpriteID]
+		said := err
+		if said == nil && (!found || status.Name != env.Name || env.SpriteID == "") {
+			status, said = at.Status(limited, env) // a list alone is no proof that it is gone
+		}
+		if ctx.Err() != nil {
+			return errors.Join(append(errs, context.Cause(ctx))...)
+		}
+		errs = append(errs, k.note(ctx, env, status, said))
+	}
+	return errors.Join(errs...)
+}
+
+// note writes what a place has said of an environment, or why it has not, unless that changes
+// meanwhile.
+func (k *Keeper) note(ctx context.Context, env cove.Environment, status Status, said error) error {
+	next := seen(env, status, said, time.Now().UTC())
+	if next == env {
+		return nil
+	}
+	_, err := k.Store.Update(ctx, next)
+	if errors.Is(err, store.ErrRevision) {
+		return nil
+	}
+	return err
+}
+
+// seen is an environment after its place has said its status, or an error.
+func seen(env cove.Environment, status Status, said error, now time.Time) cove.Environment {
+	state := before(env)
+	switch {
+	case isGone(said) && state == cove.EnvironmentCreating: // it is still being made
+		env.State = state
+	case isGone(said):
+		env.State, env.Error, env.Hint = cove.EnvironmentGone, "", ""
+	case said != nil:
+		env.Was, env.State = state, cove.EnvironmentUnknown
+		if next := unknown(said, now); env.Unknown == nil {
+			env.Unknown = next
+		} else if next.Since = env.Unknown.Since; *next != *env.Unknown {
+			env.Unknown = next
+		}
+		return env
+	case state == cove.EnvironmentReady || state == cove.EnvironmentAsleep:
+		if env.State = status.State; state == cove.EnvironmentAsleep && status.State == cove.EnvironmentReady {
+			env.WokenAt = &now
+		}
+	default:
+		env.State = state
+	}
+	env.Was, env.Unknown = "", nil
+	return env
+}
+
+// unknown is why nothing is known of what is at a place.
+func unknown(why error, now time.Time) *cove.JobUnknown {
+	u := &cove.JobUnknown{Code: "backend_unreachable", Since: now}
+	u.Message, u.Hint = told(why)
+	if e, ok := errors.AsType[*sprites.Error](why); ok && e.Code != "" {
+		u.Code = e.Code
+	}
+	return u
+}

@@ -1,0 +1,96 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/store"
+)
+
+// DestroyEnvironment destroys an environment, and returns it as it is then: gone, or
+// destroying. That its place does not do it now is no error: it is tried again. Without force
+// it refuses one in which a job works, or that has work which nobody has pulled. With force
+// these jobs end, and that work is lost.
+func (m *Manager) DestroyEnvironment(ctx context.Context, id string, force bool) (cove.Environment, error) {
+	env, err := m.environments.Store.Get(ctx, id)
+	if err != nil || env.State == cove.EnvironmentGone {
+		return env, err
+	}
+	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{Backend: env.Backend, Sprite: env.Name})
+	if err != nil {
+		return env, err
+	}
+	if env.State != cove.EnvironmentDestroying && !force {
+		if err := needed(env, jobs); err != nil {
+			return env, err
+		}
+	}
+	for _, job := range jobs {
+		if err := m.preparations.halt(ctx, job.ID); err != nil {
+			return env, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	if env, err = m.environments.Destroy(ctx, id, cove.DestroyAsked); err != nil && env.State != cove.EnvironmentDestroying {
+		return env, err
+	}
+	var errs []error
+	for _, job := range jobs {
+		if !job.State.Terminal() {
+			errs = append(errs, m.endWithout(ctx, job.ID, "its environment was destroyed"))
+		}
+	}
+	now, err := m.environments.Store.Get(ctx, id) // in which these jobs work no more
+	return now, errors.Join(append(errs, err)...)
+}
+
+// needed refuses to destroy an environment in which a job works, or that has work which nobody
+// has pulled, and says what would be lost.
+func needed(env cove.Environment, jobs []cove.Job) error {
+	lose := "; or lose it: cove environment rm " + env.ID + " --force"
+	for _, job := range jobs {
+		if !job.State.Terminal() {
+			return fail.Newf("job_running", "stop it: cove job stop "+job.ID+lose,
+				"job %s (%s, %s, branch %s) is at work in environment %s", job.ID, job.PlanName, job.State, cmp.Or(job.Branch, "-"), env.ID)
+		}
+	}
+	for _, job := range jobs {
+		switch {
+		case job.Bundle.Size > 0 && job.PulledAt == nil:
+			left := ""
+			if job.Leftover != "" {
+				left = ", and uncommitted changes"
+			}
+			return fail.Newf("unpulled_work", "pull it: cove pull "+job.ID+lose,
+				"nobody has pulled the work of job %s (%s, branch %s), which only environment %s has: %d commits%s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.ID, job.Commits, left)
+		case job.Uncollected != "" && env.SpriteID == job.SpriteID:
+			return fail.Newf("uncollected_work", fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s%s", job.Sprite, job.Workdir, job.ID, lose),
+				"not all that job %s (%s, branch %s) left could be collected, and environment %s alone has it: %s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.ID, job.Uncollected)
+		}
+	}
+	return nil
+}
+
+// endWithout ends a job whose sprite was taken from it.
+func (m *Manager) endWithout(ctx context.Context, id, why string) error {
+	unlock, err := m.locks.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	job, err := m.Store.Jobs.Get(ctx, id)
+	switch {
+	case errors.Is(err, store.ErrNotFound) || err == nil && job.State.Terminal():
+		return nil
+	case err != nil:
+		return err
+	case job.StartedAt == nil:
+		return m.finisher.abandon(ctx, job, why)
+	}
+	return m.finisher.lose(ctx, id, why, "")
+}
