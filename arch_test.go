@@ -124,6 +124,8 @@ var imports = map[string][]string{
 	"cmd/cove-guest": {"internal/guest", "internal/guest/nest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/step", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
 	"cmd/cove-loop":  {"internal/guest/loop", "internal/lib/tools", "sprites"},
 	"cmd/cove-runsc": {"internal/lib/boot", "internal/shim/cgroup", "internal/shim/kernel"},
+
+	"examples/job": {"."},
 }
 
 // wings are the folders of internal, by where their code runs, and says of each which

@@ -58,6 +58,30 @@ type ExecutorNews struct {
 	Sprite string `json:"sprite,omitempty"` // with Over: the sprite that was made; empty: none
 }
 
+// ExecutorList is the answer to GET /v1/executors.
+type ExecutorList struct {
+	Executors []ExecutorStatus `json:"executors"` // the server itself first, then the backends by name
+}
+
+// ExecutorStatus says whether an executor can be used now.
+type ExecutorStatus struct {
+	Backend   string             `json:"backend,omitempty"` // its name; empty: it is the server itself
+	URL       string             `json:"url,omitempty"`     // of the backend
+	Connected bool               `json:"connected"`         // it answers, and takes the token
+	MS        float64            `json:"ms"`                // how long that took
+	Error     *sprites.ErrorBody `json:"error,omitempty"`   // why it is not connected
+	Jobs      int                `json:"jobs"`              // there that have not ended
+}
+
+// List asks each executor whether it can be used now.
+func (e Executors) List(ctx context.Context) ([]ExecutorStatus, error) {
+	var list ExecutorList
+	if err := e.Client.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "executors")}, &list); err != nil {
+		return nil, fmt.Errorf("list executors: %w", err)
+	}
+	return list.Executors, nil
+}
+
 // Executors are the calls about executors. They need the verb admin.
 type Executors struct{ Client *Client }
 

@@ -64,12 +64,17 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
 		policies:    &policyRoutes{host: s.Host},
 		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels},
-		profiles:    &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client(), settings: s.Store.Settings, backends: s.Store.Backends},
+		sockets: &socketRoutes{
+			feed: &feed{changes: s.Store.Changes, jobs: s.Store.Jobs, profiles: s.Store.Profiles, environments: s.Store.Environments},
+			loop: s.newLoop(), sockets: &quota{what: "sockets", max: most}, every: cmp.Or(s.Heartbeat, pingInterval), log: s.Logger,
+		},
+		profiles: &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client(), settings: s.Store.Settings, backends: s.Store.Backends},
 	}
 	a.groups.environments = &environmentRoutes{manager: s.Jobs, environments: s.Store.Environments, refusals: a.refusals}
 	a.groups.executors = &executorRoutes{
 		harness:  &harness.Harness{Client: s.Client(), Settings: s.Store.Settings, Logger: s.Logger, Secret: s.Store.Secrets.Value, NamesOnly: s.Host.NamesOnly},
 		refusals: a.refusals, running: &quota{what: "tests of executors", max: maxTests},
+		backends: s.Store.Backends, jobs: s.Store.Jobs, client: s.Client(),
 	}
 	a.groups.executors.harness.Start(s.ctx)
 	if s.Images != nil {
@@ -91,6 +96,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 // does not know. Their context has ended already.
 func (a *api) end() {
 	a.groups.mcp.close()
+	a.groups.sockets.sockets.wait()
 	a.relays.wait()
 	a.ingress.wait()
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/test/openapi"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -134,6 +135,17 @@ func operations() map[string]op {
 var serverOps = map[string]op{
 	"GET /v1/version":      {Summary: "Tell what server this is, and how it is", Answer: sprites.ServerInfo{}},
 	"GET /v1/openapi.json": {Summary: "Get this document", Answer: map[string]any{}},
+	"GET /v1/ws": {Summary: "Make requests, and be notified of changes", Only: true, Upgrade: &openapi.Socket{
+		Details: "Messages are JSON texts. A request is {\"id\":1,\"method\":\"jobs.get\",\"params\":{\"id\":\"a3f7b2\"}}; its answer is {\"id\":1,\"result\":…} or {\"id\":1,\"error\":{…}}. " +
+			"x-websocket-methods names the call for which each method stands. The params are those of the path and the query, or of the path and the fields of the body, in one object. " +
+			"The result is the call's answer, and the verb is the call's. A call that answers with lines sends {\"id\":1,\"line\":…} for each, and then a result null. Up to 16 requests are answered at once, in any order. " +
+			"The method cancel with {\"request\":1} ends one. " +
+			"The method subscribe (params Subscription, result Subscribed, verb read) asks for notifications of jobs, of the steps of their preparation, of profiles, and of environments. " +
+			"All that there is comes first, then {\"synced\":true}, and then what changes. A slow reader is told of the last state alone. " +
+			"After a lost connection, send feed and the last seq as since: what changed meanwhile comes, or the result has gap, and all comes anew. Numbers hold on after a restart of the server. " +
+			"The server pings every 15 s.",
+		Client: cove.SocketRequest{}, Server: cove.SocketMessage{}, Methods: server.SocketMethods(),
+	}},
 
 	"GET /mcp":    {Summary: "Read the messages of an MCP session", Details: "The Streamable HTTP transport of the Model Context Protocol.", Answer: "", AnswerType: "text/event-stream", Query: mcpQuery},
 	"POST /mcp":   {Summary: "Send an MCP message", Details: "The Streamable HTTP transport of the Model Context Protocol. The verb that a tool needs is decided call by call.", Request: map[string]any{}, Answer: map[string]any{}, Query: mcpQuery},
@@ -183,7 +195,7 @@ var spriteOps = map[string]op{
 			q("prefix", "string", "Only names that begin so."), q("label", "string", "Only sprites with this label."),
 			q("max_results", "integer", "The size of a page."), q("continuation_token", "string", "The next_continuation_token of the page before."),
 		},
-		Answer: sprites.ListResponse{},
+		Answer: sprites.ListResponse{}, Lines: sprites.StateEvent{},
 	},
 	"POST /v1/sprites": {
 		Summary: "Make a sprite", Details: "It is cold; its first use boots it.", Request: sprites.CreateRequest{}, Status: 201, Answer: sprites.Info{},
@@ -205,7 +217,7 @@ var spriteOps = map[string]op{
 	"POST " + oneSprite + "/wake":    {Summary: "Wake a sprite, and wait until it is awake", Answer: sprites.Info{}},
 	"POST " + oneSprite + "/fork":    {Summary: "Copy a sprite", Details: "With names, several; the answer is a list then.", Request: sprites.ForkRequest{}, Status: 201, Answer: sprites.Info{}, Also: sprites.ListResponse{}},
 	"GET " + oneSprite + "/export": {
-		Summary: "Get a sprite as an archive", Details: "Needs the verb read, too. An answer that breaks off is no archive.",
+		Summary: "Get a sprite as an archive", Details: "An answer that breaks off is no archive.", AlsoVerbs: []string{"read"},
 		Query:      params{q("checkpoint", "string", "This state; missing: the present one."), q("environment", "boolean", "With the values of its variables.")},
 		AnswerType: sprites.ArchiveType,
 	},
@@ -299,6 +311,11 @@ var imageOps = map[string]op{
 	"POST /v1/images/commit":       {Summary: "Make an image of a sprite's disk", Request: cove.ImageCommit{}, Answer: cove.ImageEvent{}, AnswerType: openapi.NDJSON},
 }
 
+// begins are the verbs that a call needs, besides its route's, if an agent runs commands by it.
+var begins = []string{"exec"}
+
+var environmentQuery = params{q("state", "string[]", "Only those in one of these states; missing: all but gone."), q("profile", "string", "Only those of jobs of this profile."), q("backend", "string", "Only those of this backend; empty: of this server.")}
+
 var jobOps = map[string]op{
 	"GET /v1/profiles":                  {Summary: "List the profiles", Details: "Only a token with the verb admin sees the values of their variables.", Answer: cove.ProfileList{}},
 	"GET /v1/profiles/{profile}":        {Summary: "Describe a profile", Answer: cove.Profile{}},
@@ -307,27 +324,35 @@ var jobOps = map[string]op{
 	"PUT /v1/default-profile":           {Summary: "Say which profile pushes are by that name none", Details: "An empty name is none. A request for a job that names no profile has none.", Request: cove.DefaultProfile{}},
 	"POST /v1/profiles/{profile}/apply": {Summary: "Give running jobs of a profile its network policy of now", Answer: cove.ProfileApplied{}},
 
+	"GET /v1/executors":          {Summary: "Tell which places for jobs can be used now", Details: "Each is asked for a page of its sprites, for 10 s at most.", Answer: cove.ExecutorList{}},
+	"GET /api/v1/sprites/status": {Summary: "Tell which places for jobs can be used now", Details: "Another name of GET /v1/executors.", Answer: cove.ExecutorList{}},
+	"POST /api/v1/sprites/test":  {Summary: "Test a place in which jobs work", Details: "Another name of POST /v1/executors/test.", Request: cove.ExecutorTest{}, Answer: cove.ExecutorNews{}, AnswerType: openapi.NDJSON},
+
 	"POST /v1/executors/test": {Summary: "Test a place in which jobs work", Details: "The answer tells of each step when it begins and when it ends; the last line has over. The server removes the sprite of the test, also if the answer is not read to its end. A token in the request is not kept.", Request: cove.ExecutorTest{}, Answer: cove.ExecutorNews{}, AnswerType: openapi.NDJSON},
 
-	"GET /v1/environments":                  {Summary: "List the environments, the newest first", Query: params{q("state", "string[]", "Only those in one of these states; missing: all but gone."), q("profile", "string", "Only those of jobs of this profile."), q("backend", "string", "Only those of this backend; empty: of this server.")}, Answer: cove.EnvironmentList{}},
+	"GET /api/v1/sprites/instances":                  {Summary: "List the environments, the newest first", Details: "Another name of GET /v1/environments.", Query: environmentQuery, Answer: cove.EnvironmentList{}},
+	"DELETE /api/v1/sprites/instances/{environment}": {Summary: "Destroy an environment", Details: "Another name of DELETE /v1/environments/{environment}.", Query: params{force}, Answer: cove.Environment{}},
+	"POST /api/v1/sprites/instances/destroy":         {Summary: "Destroy several environments, or all", Details: "Another name of POST /v1/environments/destroy.", Request: cove.EnvironmentDestroy{}, Answer: cove.EnvironmentDestroyed{}},
+
+	"GET /v1/environments":                  {Summary: "List the environments, the newest first", Query: environmentQuery, Answer: cove.EnvironmentList{}},
 	"GET /v1/environments/{environment}":    {Summary: "Describe an environment", Answer: cove.Environment{}},
 	"DELETE /v1/environments/{environment}": {Summary: "Destroy an environment", Details: "One in which a job works, or that has work which nobody has pulled, is refused without force. The state in the answer is gone, or destroying: then the server tries again.", Query: params{force}, Answer: cove.Environment{}},
 	"POST /v1/environments/destroy":         {Summary: "Destroy several environments, or all", Details: "Each for itself, with a result each.", Request: cove.EnvironmentDestroy{}, Answer: cove.EnvironmentDestroyed{}},
 
 	"GET /v1/jobs":             {Summary: "List the jobs, the newest first", Query: params{q("sprite", "string", "Only jobs in this sprite."), q("backend", "string", "The server elsewhere that has the sprite."), q("state", "string[]", "Only jobs in one of these states.")}, Answer: cove.JobList{}},
-	"POST /v1/jobs":            {Summary: "Make a job", Details: "It begins when its bundle is in the sprite and it is started.", Request: cove.JobRequest{}, Status: 201, Answer: cove.Job{}},
-	"POST /v1/jobs/preview":    {Summary: "Tell what a job would be", Details: "Nothing is made.", Request: cove.JobRequest{}, Answer: cove.JobPreview{}},
+	"POST /v1/jobs":            {Summary: "Make a job", Details: "It begins when its bundle is in the sprite and it is started.", Request: cove.JobRequest{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
+	"POST /v1/jobs/preview":    {Summary: "Tell what a job would be", Details: "Nothing is made.", Request: cove.JobRequest{}, Answer: cove.JobPreview{}, AlsoVerbs: begins},
 	"GET /v1/jobs/{id}":        {Summary: "Describe a job, or wait for it", Query: params{q("wait", "string", "Answer when the job has ended, or after this time (such as 30s; one minute at most)."), q("while", "string", "With wait: answer also when the job is in another state than this.")}, Answer: cove.Job{}},
 	"DELETE /v1/jobs/{id}":     {Summary: "Delete a job", Query: params{force}},
 	"GET /v1/jobs/{id}/events": {Summary: "Read the events of a job", Query: params{q("from", "integer", "The number of the first one; missing: 1."), q("follow", "boolean", "Go on until the job has ended.")}, Answer: cove.JobEvent{}, AnswerType: openapi.NDJSON},
-	"GET /v1/jobs/{id}/steps":  {Summary: "Tell how far the preparation of a job is", Details: "With follow, a line for each change (StepNews), the first with a snapshot; the last has over.", Query: params{q("follow", "boolean", "Go on until the preparation is over.")}, Answer: cove.JobSteps{}},
+	"GET /v1/jobs/{id}/steps":  {Summary: "Tell how far the preparation of a job is", Details: "With follow, a line for each change (StepNews), the first with a snapshot; the last has over.", Query: params{q("follow", "boolean", "Go on until the preparation is over.")}, Answer: cove.JobSteps{}, Lines: cove.StepNews{}},
 	"POST /v1/jobs/{id}/start": {Summary: "Start a job whose bundle is in place", Request: cove.JobStart{}, Answer: cove.Job{}},
 	"POST /v1/jobs/{id}/stop":  {Summary: "Stop a job", Details: "Its work so far is still collected.", Answer: cove.Job{}},
 	"POST /v1/jobs/{id}/send":  {Summary: "Send a message to a job's agent", Request: cove.JobMessage{}, Answer: cove.Job{}},
 
 	"POST /v1/jobs/{id}/answer": {Summary: "Answer the question of a job's agent", Request: cove.JobAnswer{}, Answer: cove.Job{}},
-	"POST /v1/jobs/{id}/retry":  {Summary: "Do a job again from its beginning", Request: cove.JobRetry{}, Status: 201, Answer: cove.Job{}},
-	"POST /v1/jobs/{id}/resume": {Summary: "Have the agent of a job that has ended go on", Request: cove.JobResume{}, Status: 201, Answer: cove.Job{}},
+	"POST /v1/jobs/{id}/retry":  {Summary: "Do a job again from its beginning", Request: cove.JobRetry{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
+	"POST /v1/jobs/{id}/resume": {Summary: "Have the agent of a job that has ended go on", Request: cove.JobResume{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
 	"POST /v1/jobs/{id}/pulled": {Summary: "Note that a job's work was pulled", Request: cove.JobPulled{}, Answer: cove.Job{}},
 	"POST /v1/jobs/gc":          {Summary: "Delete jobs that nobody needs any more, and their sprites", Request: cove.JobGC{}, Answer: cove.JobGCResult{}},
 }

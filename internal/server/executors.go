@@ -1,24 +1,86 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/harness"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // maxTests bounds the tests of executors at once.
 const maxTests = 8
+
+// statusLimit is for how long executors are asked whether they are there.
+const statusLimit = 10 * time.Second
+
+// unended are the states of jobs that have not ended.
+var unended = []cove.JobState{cove.JobInstalling, cove.JobQueued, cove.JobPreparing, cove.JobRunning, cove.JobWaiting}
 
 // executorRoutes tests the places in which jobs work.
 type executorRoutes struct {
 	harness  *harness.Harness
 	refusals refusals
 	running  *quota
+
+	backends *store.Backends
+	jobs     *store.Jobs
+	client   *cove.Client // of the server's own
+}
+
+// list asks each executor for a sign of life: one page of its sprites. None waits for another.
+func (g *executorRoutes) list(w http.ResponseWriter, r *http.Request) error {
+	backends, err := g.backends.List(r.Context())
+	if err != nil {
+		return err
+	}
+	jobs, err := g.jobs.List(r.Context(), store.JobFilter{States: unended})
+	if err != nil {
+		return err
+	}
+	list := cove.ExecutorList{Executors: make([]cove.ExecutorStatus, 1+len(backends))}
+	ctx, cancel := context.WithTimeout(r.Context(), statusLimit)
+	defer cancel()
+	var asking sync.WaitGroup
+	for i := range list.Executors {
+		e := &list.Executors[i]
+		if i > 0 {
+			e.Backend, e.URL = backends[i-1].Name, backends[i-1].URL
+		}
+		for _, job := range jobs {
+			if job.Backend == e.Backend {
+				e.Jobs++
+			}
+		}
+		asking.Go(func() { g.ask(ctx, e) })
+	}
+	asking.Wait()
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (g *executorRoutes) ask(ctx context.Context, e *cove.ExecutorStatus) {
+	begun := time.Now()
+	_, err := g.client.At(e.Backend).List(ctx, sprites.ListOptions{MaxResults: 1})
+	e.MS, e.Connected = float64(time.Since(begun).Microseconds())/1000, err == nil
+	if err == nil {
+		return
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fail.Newf("timeout", "see what the matter is: cove ping --backend "+e.Backend, "the backend %s did not answer within %s", e.Backend, statusLimit)
+	}
+	_, body := g.refusals.describe(err)
+	if b, ok := body.(sprites.ErrorBody); ok {
+		e.Error = &b
+	}
 }
 
 // test tells of each step of a test. A caller that goes away ends the test; the handler

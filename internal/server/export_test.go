@@ -8,3 +8,12 @@ func RouteVerbs() map[string]string {
 	}
 	return verbs
 }
+
+// SocketMethods are the methods of a socket, with the routes that they are.
+func SocketMethods() map[string]string {
+	all := map[string]string{}
+	for name, m := range methods {
+		all[name] = m.pattern
+	}
+	return all
+}

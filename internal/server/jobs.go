@@ -96,7 +96,7 @@ func (g *jobRoutes) create(w http.ResponseWriter, r *http.Request) error {
 		err = noDefault(err, g.image)
 	}
 	if err != nil {
-		return ofProfile(err, req.Profile)
+		return ofBackend(req.Backend, ofProfile(err, req.Profile))
 	}
 	if r.Context().Err() != nil { // nobody would hear its name
 		return errors.Join(context.Cause(r.Context()), jobs.Delete(context.WithoutCancel(r.Context()), job.ID, true))
@@ -136,7 +136,7 @@ func (g *jobRoutes) preview(w http.ResponseWriter, r *http.Request) error {
 	}
 	preview, err := jobs.Preview(r.Context(), req)
 	if err != nil {
-		return ofProfile(err, req.Profile)
+		return ofBackend(req.Backend, ofProfile(err, req.Profile))
 	}
 	writeJSON(w, http.StatusOK, preview)
 	return nil
@@ -334,7 +334,7 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 	how.By = asker(r)
 	job, err := jobs.Retry(r.Context(), old.ID, how)
 	if err != nil {
-		return ofProfile(err, req.Profile)
+		return ofBackend(old.Backend, ofProfile(err, req.Profile))
 	}
 	writeJSON(w, http.StatusCreated, job)
 	return nil
@@ -367,7 +367,7 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	how.By = asker(r)
 	job, err := jobs.Continue(r.Context(), old.ID, how)
 	if err != nil {
-		return err
+		return ofBackend(old.Backend, err)
 	}
 	writeJSON(w, http.StatusCreated, job)
 	return nil
@@ -414,8 +414,9 @@ func (g *jobRoutes) act(w http.ResponseWriter, r *http.Request, body any, act fu
 	if err != nil {
 		return err
 	}
+	backend := job.Backend
 	if job, err = act(jobs, job.ID); err != nil {
-		return err
+		return ofBackend(backend, err)
 	}
 	writeJSON(w, http.StatusOK, job)
 	return nil
@@ -435,7 +436,7 @@ func (g *jobRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := jobs.Delete(r.Context(), job.ID, force); err != nil {
-		return err
+		return ofBackend(job.Backend, err)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil

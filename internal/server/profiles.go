@@ -257,7 +257,7 @@ func (g *profileRoutes) apply(w http.ResponseWriter, r *http.Request) error {
 	if p.NetworkPolicy == nil {
 		return fail.New(sprite.CodeBadRequest, "the profile "+p.Name+" has no network policy", "give it one: cove profile edit "+p.Name)
 	}
-	jobs, err := g.jobs.List(r.Context(), store.JobFilter{States: []cove.JobState{cove.JobInstalling, cove.JobQueued, cove.JobPreparing, cove.JobRunning, cove.JobWaiting}})
+	jobs, err := g.jobs.List(r.Context(), store.JobFilter{States: unended})
 	if err != nil {
 		return err
 	}

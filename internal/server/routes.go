@@ -52,6 +52,7 @@ type groups struct {
 	jobs        *jobRoutes
 	profiles    *profileRoutes
 	executors   *executorRoutes
+	sockets     *socketRoutes
 
 	environments *environmentRoutes
 }
@@ -62,6 +63,7 @@ func (g *groups) routes() []route {
 	return []route{
 		{"GET /v1/version", anyone, g.version},
 		{"GET /v1/openapi.json", anyone, describeAPI},
+		{"GET /v1/ws", anyone, g.sockets.serve}, // each request has the verb of its route
 
 		{"GET /mcp", anyone, g.mcp.serve}, // what the tools may do is decided call by call
 		{"POST /mcp", anyone, g.mcp.serve},
@@ -173,7 +175,13 @@ func (g *groups) routes() []route {
 		{"POST /v1/profiles/{profile}/apply", admin, g.profiles.apply},
 		{"PUT /v1/default-profile", admin, g.profiles.setDefault},
 
+		{"GET /v1/executors", admin, g.executors.list},
 		{"POST /v1/executors/test", admin, g.executors.test},
+		{"GET /api/v1/sprites/status", admin, g.executors.list}, // other names of the same calls
+		{"POST /api/v1/sprites/test", admin, g.executors.test},
+		{"GET /api/v1/sprites/instances", read, g.environments.list},
+		{"DELETE /api/v1/sprites/instances/{environment}", write, g.environments.delete},
+		{"POST /api/v1/sprites/instances/destroy", write, g.environments.destroyAll},
 
 		{"GET /v1/environments", read, g.environments.list},
 		{"GET /v1/environments/{environment}", read, g.environments.get},
@@ -201,6 +209,33 @@ func (g *groups) routes() []route {
 		{one + "/policy", anyone, notAvailable}, // else the mux would redirect
 		{one + "/policy/{rest...}", anyone, notAvailable},
 	}
+}
+
+// methods are the calls that a socket (GET /v1/ws) can make, by their names there.
+var methods = map[string]method{
+	"jobs.list":    {"GET /v1/jobs", []string{"sprite", "backend", "state"}},
+	"jobs.create":  {"POST /v1/jobs", nil},
+	"jobs.preview": {"POST /v1/jobs/preview", nil},
+	"jobs.get":     {"GET /v1/jobs/{id}", []string{"wait", "while"}},
+	"jobs.delete":  {"DELETE /v1/jobs/{id}", []string{"force"}},
+	"jobs.events":  {"GET /v1/jobs/{id}/events", []string{"from", "follow"}},
+	"jobs.steps":   {"GET /v1/jobs/{id}/steps", []string{"follow"}},
+	"jobs.start":   {"POST /v1/jobs/{id}/start", nil},
+	"jobs.stop":    {"POST /v1/jobs/{id}/stop", nil},
+	"jobs.send":    {"POST /v1/jobs/{id}/send", nil},
+	"jobs.answer":  {"POST /v1/jobs/{id}/answer", nil},
+	"jobs.retry":   {"POST /v1/jobs/{id}/retry", nil},
+	"jobs.resume":  {"POST /v1/jobs/{id}/resume", nil},
+
+	"profiles.list": {"GET /v1/profiles", nil},
+	"profiles.get":  {"GET /v1/profiles/{profile}", nil},
+
+	"sprites.test":   {"POST /v1/executors/test", nil},
+	"sprites.status": {"GET /v1/executors", nil},
+
+	"sprites.instances.list":        {"GET /v1/environments", []string{"profile", "backend", "state"}},
+	"sprites.instances.destroy":     {"DELETE /v1/environments/{environment}", []string{"force"}},
+	"sprites.instances.destroy_all": {"POST /v1/environments/destroy", nil},
 }
 
 func notAvailable(http.ResponseWriter, *http.Request) error {

@@ -84,7 +84,8 @@ type Server struct {
 	MaxStreams int
 
 	// Heartbeat is how often those who watch the list of sprites hear something,
-	// and for how long one may not read before it is dropped; 0 means 20 s.
+	// and for how long one may not read before it is dropped; 0 means 20 s. Sockets (GET /v1/ws)
+	// are pinged as often, and dropped after twice that time; 0 means 15 s.
 	Heartbeat time.Duration
 
 	// MCPIdle is how long an MCP session lasts without a call; 0 means half an hour.

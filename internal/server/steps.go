@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/stephint"
+	"github.com/cove-dev/cove/internal/server/store"
 )
 
 // steps tells how far the preparation of a job is; with follow, what changes until it is over.
@@ -30,8 +32,16 @@ func (g *jobRoutes) steps(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	stream := &stepStream{enc: json.NewEncoder(w), sent: all.Steps}
-	err = stream.enc.Encode(cove.StepNews{Snapshot: &all})
+	enc, teller := json.NewEncoder(w), &stepTeller{}
+	send := func() error {
+		for _, news := range teller.news(all) {
+			if err := enc.Encode(news); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	err = send()
 	quiet := time.NewTicker(eventInterval)
 	defer quiet.Stop()
 	flush := http.NewResponseController(w).Flush
@@ -48,7 +58,7 @@ func (g *jobRoutes) steps(w http.ResponseWriter, r *http.Request) error {
 			if err != nil { // too late for an answer: cut the stream
 				panic(http.ErrAbortHandler)
 			}
-			err = stream.send(all.Steps)
+			err = send()
 		case <-quiet.C:
 			_, err = io.WriteString(w, "\n")
 		case <-r.Context().Done():
@@ -56,7 +66,7 @@ func (g *jobRoutes) steps(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if err == nil {
-		_ = stream.enc.Encode(cove.StepNews{Over: true}) // it may have gone
+		_ = enc.Encode(cove.StepNews{Over: true}) // it may have gone
 	}
 	return nil
 }
@@ -66,39 +76,42 @@ func (g *jobRoutes) readSteps(r *http.Request) (cove.JobSteps, error) {
 	if err != nil {
 		return cove.JobSteps{}, err
 	}
-	steps, err := g.jobs.Steps(r.Context(), job.ID)
+	return stepsOf(r.Context(), g.jobs, job)
+}
+
+func stepsOf(ctx context.Context, jobs *store.Jobs, job cove.Job) (cove.JobSteps, error) {
+	steps, err := jobs.Steps(ctx, job.ID)
 	stephint.Fill(job, steps)
 	return cove.JobSteps{Job: job.ID, State: job.State, Steps: steps}, err
 }
 
-// stepStream sends a client what has changed in the steps of a job.
-type stepStream struct {
-	enc  *json.Encoder
-	sent []cove.Step
+// stepTeller knows what a client has been told of the steps of a job. The zero value has told nothing.
+type stepTeller struct {
+	steps []cove.Step // without their output
+	sizes []int64     // of their output
 }
 
-func (s *stepStream) send(steps []cove.Step) error {
-	for i, step := range steps {
-		last := s.sent[i].Output.Size()
-		if step.Attempt != s.sent[i].Attempt {
+// news is what has changed since the last call: at first, a snapshot.
+func (s *stepTeller) news(all cove.JobSteps) (list []cove.StepNews) {
+	first := s.steps == nil
+	if first {
+		s.steps, s.sizes = make([]cove.Step, len(all.Steps)), make([]int64, len(all.Steps))
+		list = append(list, cove.StepNews{Snapshot: &all})
+	}
+	for i, step := range all.Steps {
+		last := s.sizes[i]
+		if step.Attempt != s.steps[i].Attempt {
 			last = 0 // it has begun anew
 		}
 		at, text := step.Output.From(last)
-		news := cove.StepNews{Step: &step, At: at, Text: text}
-		output := step.Output
+		size := step.Output.Size()
 		step.Output = cove.StepOutput{}
-		before := s.sent[i]
-		before.Output = cove.StepOutput{}
-		if text == "" && sameStep(before, step) {
-			continue
+		if !first && (text != "" || !sameStep(s.steps[i], step)) {
+			list = append(list, cove.StepNews{Step: &step, At: at, Text: text})
 		}
-		if err := s.enc.Encode(news); err != nil {
-			return err
-		}
-		s.sent[i] = step
-		s.sent[i].Output = output
+		s.steps[i], s.sizes[i] = step, size
 	}
-	return nil
+	return list
 }
 
 // sameStep compares steps without their output.

@@ -163,6 +163,7 @@ var meanings = map[string]meaning{
 	"unpulled_work":       {status: http.StatusConflict},
 
 	// What there is no more of.
+	"payment_required":                 {status: http.StatusPaymentRequired}, // at a backend
 	"concurrent_sprite_limit_exceeded": {status: http.StatusTooManyRequests},
 
 	"disk_full":            {exit: 6, status: http.StatusInsufficientStorage},
@@ -179,6 +180,7 @@ var meanings = map[string]meaning{
 	"too_many_watches":     {status: http.StatusTooManyRequests},
 
 	// What ended, was lost, or is not there yet.
+	"backend_failed":        {status: http.StatusBadGateway},
 	"backend_refused":       {status: http.StatusBadGateway},
 	"backend_unreachable":   {status: http.StatusBadGateway},
 	"bad_guest":             {status: http.StatusBadGateway},

@@ -112,7 +112,7 @@ func TestBackendCreate(t *testing.T) {
 		"the answer is cut":       {[]fakeprovider.Fault{{Call: post, CutAnswer: 9, Times: 1}}, made, 1, seconds(1)},
 		"the request is cut":      {[]fakeprovider.Fault{{Call: post, CutRequest: 9, Times: 1}}, made, 2, seconds(1)},
 		"out of order, twice":     {[]fakeprovider.Fault{{Call: post, Status: 500, Times: 2}}, made, 3, seconds(1, 2)},
-		"out of order":            {[]fakeprovider.Fault{{Call: post, Status: 502}}, "prepare_failed", 6, seconds(1, 2, 4, 8, 16)},
+		"out of order":            {[]fakeprovider.Fault{{Call: post, Status: 502}}, "backend_failed", 6, seconds(1, 2, 4, 8, 16)},
 		"too fast":                {[]fakeprovider.Fault{{Call: post, Status: 429, Header: after("7"), Times: 1}}, made, 2, seconds(7)},
 		"too fast, it says only":  {[]fakeprovider.Fault{{Call: post, Status: 429, Body: `{"error":"sprite_creation_rate_limited","retry_after_seconds":9}`, Times: 1}}, made, 2, seconds(9)},
 		"far too fast":            {[]fakeprovider.Fault{{Call: post, Status: 429, Header: after("3600"), Body: `{"error":"rate","message":"m"}`}}, "rate", 1, nil},
@@ -129,11 +129,7 @@ func TestBackendCreate(t *testing.T) {
 				s.Add(f)
 			}
 			job, err := o.client.CreateJob(t.Context(), farRequest())
-			if test.want == "prepare_failed" { // by the answer's own words
-				if err == nil || !strings.Contains(err.Error(), "502") {
-					t.Errorf("got %v", err)
-				}
-			} else if got := code(err); got != test.want {
+			if got := code(err); got != test.want {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
 			if posts := len(s.Calls(post)); posts != test.posts || !slices.Equal(o.pauses, test.pauses) {
@@ -148,6 +144,45 @@ func TestBackendCreate(t *testing.T) {
 			}
 			if len(all) != 1 || all[0].Name != job.Sprite || all[0].ID != job.SpriteID || job.State != cove.JobQueued {
 				t.Errorf("there are %d sprites, and the job is %+v", len(all), job)
+			}
+		})
+	}
+}
+
+// TestBackendErrors: U2: whatever a service answers, a call about a job there fails with a status that says
+// whose fault it is, a code, a message and a hint; and never with 500, nor with 401, which is about the
+// caller's own token.
+func TestBackendErrors(t *testing.T) {
+	post := `^POST /v1/sprites$`
+	for name, test := range map[string]struct {
+		fault  fakeprovider.Fault
+		status int
+		code   string
+	}{
+		"401":              {fakeprovider.Fault{Status: 401, Body: `{"error":"unauthorized"}`}, 502, "backend_refused"},
+		"402":              {fakeprovider.Fault{Status: 402}, 402, "payment_required"},
+		"402 with a code":  {fakeprovider.Fault{Status: 402, Body: `{"error":"plan_limit","message":"m"}`}, 402, "plan_limit"},
+		"403":              {fakeprovider.Fault{Status: 403}, 403, "forbidden"},
+		"404":              {fakeprovider.Fault{Status: 404}, 404, "not_found"},
+		"409":              {fakeprovider.Fault{Status: 409, Body: `{"error":"conflict","message":"m"}`}, 409, "conflict"},
+		"429":              {fakeprovider.Fault{Status: 429, Body: `{"error":"concurrent_sprite_limit_exceeded","message":"3 of 3"}`}, 429, "concurrent_sprite_limit_exceeded"},
+		"429 without code": {fakeprovider.Fault{Status: 429}, 429, "limit"},
+		"500":              {fakeprovider.Fault{Status: 500, Body: `{"error":"internal","message":"m"}`}, 502, "backend_failed"},
+		"501":              {fakeprovider.Fault{Status: 501, Body: `no JSON`}, 502, "backend_failed"},
+		"502":              {fakeprovider.Fault{Status: 502}, 502, "backend_failed"},
+		"503":              {fakeprovider.Fault{Status: 503}, 502, "backend_failed"},
+		"504":              {fakeprovider.Fault{Status: 504}, 504, "timeout"},
+		"lost":             {fakeprovider.Fault{CutRequest: 1}, 502, "backend_unreachable"},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			s := newSite(t)
+			o := s.open(t.TempDir())
+			test.fault.Call = post
+			s.Add(test.fault)
+			_, err := o.client.CreateJob(t.Context(), farRequest())
+			e, ok := errors.AsType[*sprites.Error](err)
+			if !ok || e.StatusCode != test.status || e.Code != test.code || e.Message == "" || e.Hint == "" {
+				t.Fatalf("got %+v, want %d %s", err, test.status, test.code)
 			}
 		})
 	}
@@ -260,10 +295,11 @@ func TestBackendPolicy(t *testing.T) {
 	o := s.open(t.TempDir())
 	for _, test := range []struct {
 		status int
+		said   string
 		want   string
 		calls  int
-	}{{422, "bad_rule", 1}, {503, "down", 6}} {
-		s.Add(fakeprovider.Fault{Call: "/policy/network$", Status: test.status, Body: `{"error":"` + test.want + `","message":"rule 1: example.org is not allowed here"}`})
+	}{{422, "bad_rule", "bad_rule", 1}, {503, "down", "backend_failed", 6}} {
+		s.Add(fakeprovider.Fault{Call: "/policy/network$", Status: test.status, Body: `{"error":"` + test.said + `","message":"rule 1: example.org is not allowed here"}`})
 		before := len(s.Calls("/policy/network$"))
 		_, err := o.client.CreateJob(t.Context(), farRequest())
 		if code(err) != test.want || !strings.Contains(err.Error(), "rule 1: example.org") {

@@ -246,7 +246,7 @@ func (f *follower) endUncollected(ctx context.Context, job cove.Job, why string)
 		return err
 	}
 	if err := f.all.supervisors.kill(ctx, now); err != nil {
-		f.all.logger.Warn("ending a job whose work can't be collected", "job", job.ID, "err", err)
+		f.all.logger.Warn("ending a job whose work can't be collected", append(about(job), "err", err)...)
 	}
 	result := cove.JobEnd{Phase: "collect", Reason: now.Forced, ExitCode: -1, Uncollected: why}
 	return f.all.finisher.end(ctx, now, cove.JobEvent{Seq: now.LastSeq + 1, Time: time.Now().UTC(), Type: "end", Result: &result})

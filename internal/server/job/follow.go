@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -376,6 +377,32 @@ func decode(line []byte, want int64) (cove.JobEvent, error) {
 	return ev, nil
 }
 
+// append stores events, and logs the steps that end by them.
+func (f *follower) append(ctx context.Context, batch []cove.JobEvent) error {
+	if !slices.ContainsFunc(batch, func(ev cove.JobEvent) bool { return ev.Type == "step" || ev.Type == "state" }) {
+		return f.all.jobs.AppendEvents(ctx, f.id, batch)
+	}
+	before, err := f.all.jobs.Steps(ctx, f.id)
+	if err == nil {
+		err = f.all.jobs.AppendEvents(ctx, f.id, batch)
+	}
+	if err != nil {
+		return err
+	}
+	now, err := f.all.jobs.Steps(ctx, f.id)
+	if err != nil {
+		return err
+	}
+	var ended []cove.Step
+	for i, step := range now {
+		if step.State.Ended() && !before[i].State.Ended() {
+			ended = append(ended, step)
+		}
+	}
+	logEnded(ctx, f.all.jobs, f.all.logger, f.id, ended...)
+	return nil
+}
+
 // take stores a batch of events and what follows from them.
 func (f *follower) take(ctx context.Context, batch []cove.JobEvent) error {
 	last := batch[len(batch)-1]
@@ -385,7 +412,7 @@ func (f *follower) take(ctx context.Context, batch []cove.JobEvent) error {
 	if err := noteSupervisor(ctx, f.all.jobs, f.id, batch); err != nil {
 		return err
 	}
-	if err := f.all.jobs.AppendEvents(ctx, f.id, batch); err != nil {
+	if err := f.append(ctx, batch); err != nil {
 		return err
 	}
 	if err := noteQuestion(ctx, f.all.jobs, f.id, batch); err != nil {
@@ -476,7 +503,7 @@ func (f *follower) restart(ctx context.Context, job cove.Job) error {
 	if err != nil || job.State.Terminal() || job.LastSeq > 0 || job.Stopping {
 		return err
 	}
-	f.all.logger.Warn("a job has no supervisor; starting one", "job", job.ID)
+	f.all.logger.Warn("a job has no supervisor; starting one", about(job)...)
 	return f.all.supervisors.launch(ctx, job)
 }
 

@@ -228,7 +228,7 @@ func (js *jobSprites) discard(ctx context.Context, job cove.Job, reason cove.Des
 	if env, getErr := js.of(ctx, job.ID); getErr != nil || env.State != cove.EnvironmentDestroying {
 		return err
 	}
-	js.steps.logger.Warn("deleting the sprite of a job; it will be tried again", "job", job.ID, "sprite", job.Sprite, "err", err)
+	js.steps.logger.Warn("deleting the sprite of a job; it will be tried again", append(about(job), "err", err)...)
 	return nil
 }
 

@@ -94,7 +94,7 @@ func (pr *preparer) prepare(ctx context.Context, job cove.Job, req cove.JobReque
 		return errors.Join(context.Cause(ctx), err)
 	}
 	if err != nil && req.Early {
-		pr.logger.Warn("preparing a job", "job", job.ID, "err", err)
+		pr.logger.Warn("preparing a job", append(about(job), "err", err)...)
 		return errors.Join(err, pr.finisher.giveUp(pr.preparations.ctx, job, err))
 	}
 	return err

@@ -216,7 +216,7 @@ func TestDamagedSettings(t *testing.T) {
 		req := request()
 		req.Profile, req.Early = "one", true
 		row := newRow(req, made{}, time.Hour)
-		row.ID, row.State, row.Upload, row.Sprite, row.CreatedAt = id, cove.JobInstalling, "", spriteName(id), time.Unix(int64(i+1), 0)
+		row.ID, row.State, row.Upload, row.Sprite, row.CreatedAt = id, cove.JobInstalling, "", "job-"+id, time.Unix(int64(i+1), 0)
 		settings, err := json.Marshal(req)
 		if err == nil {
 			err = st.Jobs.Create(ctx, row, settings)

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,9 +114,33 @@ const noteLimit = 10 * time.Second
 func (s *steps) note(ctx context.Context, job string, key cove.StepKey, f func(*cove.Step)) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteLimit)
 	defer cancel()
-	if err := s.jobs.UpdateStep(ctx, job, key, f); err != nil {
+	var ended *cove.Step
+	err := s.jobs.UpdateStep(ctx, job, key, func(step *cove.Step) {
+		if f(step); step.State.Ended() { // it had not before: else f is not called
+			ended = step
+		}
+	})
+	if err != nil {
 		s.logger.Warn("noting how far a job's preparation is", "job", job, "step", key, "err", err)
+	} else if ended != nil {
+		logEnded(ctx, s.jobs, s.logger, job, *ended)
 	}
+}
+
+// logEnded writes a line into the log for each step of a job that has ended.
+func logEnded(ctx context.Context, jobs *store.Jobs, logger *slog.Logger, id string, list ...cove.Step) {
+	job, err := jobs.Get(ctx, id)
+	if err != nil {
+		return // it has just been deleted, or the next line says what is wrong
+	}
+	for _, step := range list {
+		logger.Info("a step of a job's preparation has ended", append(about(job), "step", step.Key, "state", step.State, "elapsed_ms", step.Duration().Milliseconds())...)
+	}
+}
+
+// about are the fields by which the lines of the log about a job are found.
+func about(job cove.Job) []any {
+	return []any{"job", job.ID, "executor", cmp.Or(job.Backend, "server"), "sprite", job.Sprite}
 }
 
 func stepTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

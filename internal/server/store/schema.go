@@ -213,6 +213,7 @@ var migrations = []string{
 	sealedMigration,
 	`ALTER TABLE jobs DROP COLUMN settings;`,
 	environmentsMigration,
+	changesMigration,
 	rewrittenMigration,
 }
 

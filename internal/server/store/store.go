@@ -52,6 +52,7 @@ type Store struct {
 	Profiles     *Profiles
 	Epoch        *Epoch
 	Webhooks     *Webhooks
+	Changes      *Changes
 
 	db *database
 }
@@ -85,6 +86,10 @@ func (o Options) Open(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the store %s: %w", path, diskError(err))
 	}
+	changes := &Changes{db: db}
+	if err := changes.begin(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the store %s: %w", path, err), db.close())
+	}
 	secrets := &Secrets{db: db, path: db.key}
 	environments := &Environments{db: db, watchers: watchers{also: db.told}}
 	return &Store{
@@ -102,6 +107,7 @@ func (o Options) Open(ctx context.Context, path string) (*Store, error) {
 		Profiles:     &Profiles{db: db},
 		Epoch:        &Epoch{db: db},
 		Webhooks:     &Webhooks{db: db, secrets: secrets},
+		Changes:      changes,
 		db:           db,
 	}, nil
 }
@@ -118,7 +124,8 @@ type database struct {
 	write *sql.DB
 	epoch epochFile
 
-	events chan struct{} // see Webhooks.Changed
+	events    chan struct{} // see Webhooks.Changed
+	committed watchers      // of everything
 }
 
 const readers = 4
@@ -250,6 +257,7 @@ func (db *database) update(ctx context.Context, f func(*sql.Tx) error) error {
 	fault.Reach(fault.EpochStored)
 	db.epoch.note(epoch)
 	fault.Reach(fault.EpochNoted)
+	db.committed.notify()
 	return nil
 }
 

@@ -30,6 +30,9 @@ type Operation struct {
 	Answer     any // a value of the answer's type; of a stream: of a line
 	AnswerType string
 	Also       any // another type that the answer may have
+	Lines      any // a value of a line's type, if the answer may also be NDJSON
+
+	AlsoVerbs []string // that a token needs besides the route's
 
 	Upgrade *Socket // what the route is as a WebSocket
 	Only    bool    // a WebSocket alone
@@ -47,6 +50,8 @@ const (
 type Socket struct {
 	Details        string
 	Client, Server any // values of the types of text messages; nil: see Details
+
+	Methods map[string]string // of requests, with the patterns of the routes that they stand for
 }
 
 // Param is a parameter of the query, or a header.
@@ -199,8 +204,16 @@ func (m *maker) operation(method, path, pattern string, op Operation) (object, e
 			}
 		}
 		out["x-websocket-messages"] = socket
+		if op.Upgrade.Methods != nil {
+			out["x-websocket-methods"] = op.Upgrade.Methods
+		}
 	}
-	if verb != "any" {
+	switch {
+	case op.AlsoVerbs != nil:
+		verbs := append([]string{verb}, op.AlsoVerbs...)
+		out["x-cove-verbs"] = verbs
+		details = append(details, "Needs a token with the verbs "+strings.Join(verbs, " and ")+".")
+	case verb != "any":
 		details = append(details, "Needs a token with the verb "+verb+".")
 	}
 	if op.Lenient != "" {
@@ -268,10 +281,12 @@ func (m *maker) responses(path string, op Operation) object {
 		if op.AnswerType == NDJSON {
 			text = "A stream of lines, each of which is one JSON document. Empty lines are signs of life."
 		}
-		all[fmt.Sprint(cmp.Or(op.Status, 200))] = object{
-			"description": text,
-			"content":     object{cmp.Or(op.AnswerType, "application/json"): object{"schema": schema}},
+		content := object{cmp.Or(op.AnswerType, "application/json"): object{"schema": schema}}
+		if op.Lines != nil {
+			content[NDJSON] = object{"schema": m.body(op.Lines)}
+			text = "Done. As " + NDJSON + " it is a stream of lines, each of which is one JSON document. Empty lines are signs of life."
 		}
+		all[fmt.Sprint(cmp.Or(op.Status, 200))] = object{"description": text, "content": content}
 	}
 	return all
 }

@@ -1,0 +1,218 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/profile"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/store"
+)
+
+// feed tells subscribers what changes. Nothing is kept for one that reads slowly: it has a place
+// among the numbers of the store, and gets what has changed after that as it is by then.
+type feed struct {
+	changes  *store.Changes
+	jobs     *store.Jobs
+	profiles *store.Profiles
+
+	environments *store.Environments
+}
+
+// feedPage is how many changes are read at once.
+const feedPage = 100
+
+// topics are what there is to subscribe to: how a change is told. An answer without Topic is not
+// for the subscriber.
+var topics = map[string]func(*subscriber, context.Context, store.Change) (cove.Notification, error){
+	cove.TopicJobs:     (*subscriber).job,
+	cove.TopicSteps:    (*subscriber).steps,
+	cove.TopicProfiles: (*subscriber).profile,
+
+	cove.TopicEnvironments: (*subscriber).environment,
+}
+
+func topicNames() []string {
+	names := make([]string, 0, len(topics))
+	for name := range topics {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// subscriber is one client, by whose right it sees something.
+type subscriber struct {
+	*feed
+	principal principal
+	cove.Subscription
+	seq    int64 // of the last change that was told, or was not for it
+	synced int64 // all up to this one was there at the subscription
+
+	told map[string]*stepTeller // by job, of those whose preparation is not over
+}
+
+// begin finds out where a subscription begins.
+func (f *feed) begin(ctx context.Context, p principal, sub cove.Subscription) (*subscriber, cove.Subscribed, error) {
+	answer := cove.Subscribed{Feed: f.changes.Feed()}
+	if !p.may(read) {
+		return nil, answer, p.lacks(read)
+	}
+	for _, topic := range sub.Topics {
+		if topics[topic] == nil {
+			return nil, answer, fail.Newf(sprite.CodeBadRequest, "there are "+strings.Join(topicNames(), ", "), "there is no topic %s", clean(topic, maxMethod))
+		}
+	}
+	if sub.Since != 0 && sub.Feed == "" || sub.Since < 0 {
+		return nil, answer, fail.New(sprite.CodeBadRequest, "since is a number from the feed that goes with it", "send both, or neither")
+	}
+	if sub.Since > 0 {
+		known, err := f.changes.Knows(ctx, sub.Feed, sub.Since)
+		if err != nil {
+			return nil, answer, err
+		}
+		if !known {
+			sub.Since, answer.Gap = 0, true
+		}
+	}
+	last, err := f.changes.Last(ctx)
+	return &subscriber{feed: f, principal: p, Subscription: sub, seq: sub.Since, synced: last, told: map[string]*stepTeller{}}, answer, err
+}
+
+// tell sends what has changed, and then what changes, until ctx ends or send fails.
+func (s *subscriber) tell(ctx context.Context, send func(cove.Notification) error) error {
+	changed, cancel := s.changes.Watch()
+	defer cancel()
+	synced := false
+	for {
+		list, err := s.changes.After(ctx, s.Topics, s.Job, s.seq, feedPage)
+		if err != nil {
+			return err
+		}
+		for _, change := range list {
+			if !synced && change.Seq > s.synced {
+				synced = true
+				if err := send(cove.Notification{Synced: true}); err != nil {
+					return err
+				}
+			}
+			n, err := topics[change.Topic](s, ctx, change)
+			if err != nil {
+				return err
+			}
+			if n.Topic != "" {
+				n.Seq, n.Name = change.Seq, change.Name
+				if err := send(n); err != nil {
+					return err
+				}
+			}
+			s.seq = change.Seq
+		}
+		if len(list) == feedPage {
+			continue
+		}
+		if !synced {
+			synced = true
+			if err := send(cove.Notification{Synced: true}); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// snapshot reports whether a change is of what a subscriber begins with who has nothing yet.
+func (s *subscriber) snapshot(c store.Change) bool { return s.Since == 0 && c.Seq <= s.synced }
+
+func (s *subscriber) job(ctx context.Context, c store.Change) (n cove.Notification, err error) {
+	if c.Gone {
+		delete(s.told, c.Name)
+		if s.snapshot(c) || !s.principal.reachesAt(c.Backend, c.Sprite) {
+			return n, nil
+		}
+		return cove.Notification{Topic: c.Topic, Deleted: true}, nil
+	}
+	job, err := s.jobs.Get(ctx, c.Name)
+	if errors.Is(err, store.ErrNotFound) {
+		return n, nil // which has a number of its own
+	}
+	if err != nil || !s.principal.reachesAt(job.Backend, job.Sprite) {
+		return n, err
+	}
+	job.Definition = nil // it may be long
+	return cove.Notification{Topic: c.Topic, Job: &job}, nil
+}
+
+// steps are told of a job that has ended to who was there before that, or asks for this job.
+func (s *subscriber) steps(ctx context.Context, c store.Change) (n cove.Notification, err error) {
+	job, err := s.jobs.Get(ctx, c.Name)
+	if errors.Is(err, store.ErrNotFound) {
+		return n, nil
+	}
+	if err != nil || !s.principal.reachesAt(job.Backend, job.Sprite) || s.snapshot(c) && s.Job == "" && job.State.Terminal() {
+		return n, err
+	}
+	all, err := stepsOf(ctx, s.jobs, job)
+	if err != nil {
+		return n, err
+	}
+	teller := s.told[job.ID]
+	if teller == nil {
+		teller = &stepTeller{}
+		s.told[job.ID] = teller
+	}
+	news := teller.news(all)
+	if all.Over() {
+		news = append(news, cove.StepNews{Over: true})
+		delete(s.told, job.ID)
+	}
+	if len(news) == 0 {
+		return n, nil
+	}
+	return cove.Notification{Topic: c.Topic, Steps: news}, nil
+}
+
+func (s *subscriber) profile(ctx context.Context, c store.Change) (n cove.Notification, err error) {
+	if c.Gone {
+		if s.snapshot(c) {
+			return n, nil
+		}
+		return cove.Notification{Topic: c.Topic, Deleted: true}, nil
+	}
+	p, err := s.profiles.Get(ctx, c.Name)
+	if errors.Is(err, store.ErrNotFound) {
+		return n, nil
+	}
+	if err != nil {
+		return n, err
+	}
+	if !s.principal.may(admin) {
+		p = profile.Hidden(p)
+	}
+	return cove.Notification{Topic: c.Topic, Profile: &p}, nil
+}
+
+func (s *subscriber) environment(ctx context.Context, c store.Change) (n cove.Notification, err error) {
+	if c.Gone {
+		if s.snapshot(c) || !s.principal.reachesAt(c.Backend, c.Sprite) {
+			return n, nil
+		}
+		return cove.Notification{Topic: c.Topic, Deleted: true}, nil
+	}
+	env, err := s.environments.Get(ctx, c.Name)
+	if errors.Is(err, store.ErrNotFound) {
+		return n, nil
+	}
+	if err != nil || !s.principal.reachesAt(env.Backend, env.Name) {
+		return n, err
+	}
+	return cove.Notification{Topic: c.Topic, Environment: &env}, nil
+}

@@ -1,0 +1,82 @@
+package cove
+
+import "encoding/json"
+
+// SocketRequest is what a client sends over GET /v1/ws, as a text message. A method is a call of this API
+// under another name: x-websocket-methods has them all. Its parameters are one object, with those of the path
+// and the query, or of the path and the body.
+type SocketRequest struct {
+	ID     int64           `json:"id"` // from 1; the answer has the same
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params,omitempty"`
+}
+
+// SocketMessage is what the server sends over GET /v1/ws, as a text message: the answer to a request, or
+// a notification.
+type SocketMessage struct {
+	ID     int64           `json:"id,omitempty"`     // of the request that it answers; 0: it is a notification, or the answer to what was no request
+	Result json.RawMessage `json:"result,omitempty"` // the answer; null if there is nothing to say
+	Error  *SocketError    `json:"error,omitempty"`  // in place of Result
+	Line   json.RawMessage `json:"line,omitempty"`   // of a call that answers with several; its Result is null, and comes last
+
+	Notification
+}
+
+// SocketError is why a request over a socket failed, as of the same call over HTTP.
+type SocketError struct {
+	Code    string `json:"code"` // as "error" in ErrorBody
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"` // what to do
+	Status  int    `json:"status"`         // of HTTP
+
+	Limit             int `json:"limit,omitempty"`
+	CurrentCount      int `json:"current_count,omitempty"`
+	RetryAfterSeconds int `json:"retry_after_seconds,omitempty"`
+}
+
+// The topics of notifications.
+const (
+	TopicJobs     = "jobs"
+	TopicSteps    = "steps" // of the preparation of jobs
+	TopicProfiles = "profiles"
+
+	TopicEnvironments = "environments"
+)
+
+// Subscription says what a socket is notified of (the method subscribe). It replaces the one
+// before. At first all that there is comes, or what has changed since a number; then each
+// change, as it happens. A slow reader gets what has
+// changed meanwhile once, as it is then.
+type Subscription struct {
+	Topics []string `json:"topics"`        // jobs, steps, profiles, environments; none: nothing comes any more
+	Job    string   `json:"job,omitempty"` // of the jobs and steps, only this job's; empty: of all
+	// Since is the last number that came over an earlier socket, and Feed what that was
+	// answered with. 0: nothing came yet.
+	Since int64  `json:"since,omitempty"`
+	Feed  string `json:"feed,omitempty"`
+}
+
+// Subscribed answers the method subscribe.
+type Subscribed struct {
+	Feed string `json:"feed"` // is sent with Since
+	// Gap says that the server can't tell what has changed since. All that there is
+	// comes instead, up to the notification synced: what has not come by then is not there any more.
+	Gap bool `json:"gap,omitempty"`
+}
+
+// Notification says that something is as told now. Numbers grow, with spaces in between, and
+// hold on after a restart of the server.
+type Notification struct {
+	Seq   int64  `json:"seq,omitempty"` // from 1
+	Topic string `json:"topic,omitempty"`
+	Name  string `json:"name,omitempty"` // the job's or environment's ID, or the profile's name
+
+	Deleted bool       `json:"deleted,omitempty"` // it is not there any more
+	Job     *Job       `json:"job,omitempty"`
+	Steps   []StepNews `json:"steps,omitempty"` // over each socket, a job's first has a snapshot
+	Profile *Profile   `json:"profile,omitempty"`
+
+	Environment *Environment `json:"environment,omitempty"`
+
+	Synced bool `json:"synced,omitempty"` // by itself: all that there was at the time of the subscription has come
+}
