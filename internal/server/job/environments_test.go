@@ -165,10 +165,12 @@ func TestDestroyEnvironments(t *testing.T) {
 	if here, err := o.client.Job(ctx, hereEnv.Job); err != nil || here.State != cove.JobCancelled {
 		t.Errorf("its job is %+v, %v", here, err)
 	}
-	if _, err := o.client.CreateJob(ctx, func() cove.JobRequest { req := farRequest(); req.Sprite = farEnv.Name; return req }()); err == nil {
-		t.Error("a job begins where one is deleted")
-	}
 	s.SetDown(false)
+	late := farRequest()
+	late.Sprite = farEnv.Name
+	if job, err := o.client.CreateJob(ctx, late); code(err) != "being_deleted" {
+		t.Errorf("a job begins where one is deleted: %+v, %v", job, err)
+	}
 	if err := o.jobSprites.environments.Sweep(ctx, time.Now().Add(2*time.Hour)); err != nil {
 		t.Error(err)
 	}
