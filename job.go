@@ -227,7 +227,12 @@ type JobProgress struct {
 	LargeBytes int64            `json:"large_bytes,omitempty"` // as in JobStart
 	Shallow    []string         `json:"shallow,omitempty"`     // as in JobStart
 
-	Session      string `json:"session,omitempty"`       // exec session of the supervisor
+	// Service is the sprite's service that is the supervisor; empty: Session is, an exec session.
+	// Supervisor is what it has said of itself last; nil: nothing yet.
+	Service    string         `json:"service,omitempty"`
+	Session    string         `json:"session,omitempty"`
+	Supervisor *JobSupervisor `json:"supervisor,omitempty"`
+
 	AgentSession string `json:"agent_session,omitempty"` // the agent's own, as it calls it; empty: it has none, or has not said
 	Execution    string `json:"execution_id"`
 	Incarnation  int64  `json:"incarnation"` // of the sandbox that the supervisor was started in
@@ -236,6 +241,7 @@ type JobProgress struct {
 	Held     *sprites.Held `json:"held,omitempty"`     // why it stands still with its sprite; nil: it does not
 	Unknown  *JobUnknown   `json:"unknown,omitempty"`  // why nothing is known of it now; nil: something is
 	Question *JobQuestion  `json:"question,omitempty"` // the agent waits for its answer; nil: it has asked nothing
+	Answered *JobAnswer    `json:"answered,omitempty"` // the last answer that it was given, without its option if only its log tells of it; nil: none
 
 	JobEnding // of a job that has not ended
 
@@ -350,6 +356,10 @@ type QuestionOption struct {
 type JobAnswer struct {
 	Question string `json:"question"` // its ID
 	Option   string `json:"option"`   // its ID
+
+	// Key names the answer. A question is answered once: the same answer again, by its key,
+	// succeeds and does nothing, and any other is already_answered.
+	Key string `json:"key,omitempty"`
 }
 
 // JobEvent is a line of a job's append-only log. Seq grows by one from 1; the
@@ -357,19 +367,46 @@ type JobAnswer struct {
 type JobEvent struct {
 	Seq  int64     `json:"seq"`
 	Time time.Time `json:"time"`
-	Type string    `json:"type"` // state, step, output, event, input, notice, exit, collected, end
+	Type string    `json:"type"` // supervisor, state, step, output, event, input, notice, exit, collected, end
+
+	Supervisor *JobSupervisor `json:"supervisor,omitempty"` // supervisor: it begins, or is back
 
 	State  JobState  `json:"state,omitempty"`  // state
 	Step   *StepTurn `json:"step,omitempty"`   // step
 	Stream string    `json:"stream,omitempty"` // output: stdout or stderr; setup: both, of the step that runs
-	Text   string    `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; input: what a person sent; notice: for people
+	Text   string    `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; input: what a person sent; notice: for people; exit: of an agent that failed, the end of its standard error
 	Cut    bool      `json:"cut,omitempty"`    // output: the line was longer than a line may be and goes on in the next event
+
+	Key      string `json:"key,omitempty"`      // input: as in JobMessage
+	Question string `json:"question,omitempty"` // input: the ID of the question that it answers
 
 	ExitCode *int     `json:"exit_code,omitempty"` // exit
 	Reason   string   `json:"reason,omitempty"`    // exit: as JobEnd's
 	Result   *JobEnd  `json:"result,omitempty"`    // end
 	Outcome  *Outcome `json:"outcome,omitempty"`   // end, added by the server
 	Usage    *Usage   `json:"usage,omitempty"`     // end, added by the server
+}
+
+// JobProtocol is the version of the log and the commands that a supervisor of this cove has,
+// and OldestJobProtocol the oldest that its server understands.
+const (
+	JobProtocol       = 1
+	OldestJobProtocol = 1
+)
+
+// JobBootVar is the variable by which a supervisor that is a service is told the boot of its
+// sprite in which its job may begin. A copy of the sprite is another boot.
+const JobBootVar = "COVE_JOB_BOOT"
+
+// JobSupervisor is what a supervisor says of itself in the log, each time it starts: first of
+// all, and again if it is back after a crash or a boot.
+type JobSupervisor struct {
+	Version        string `json:"version"`         // of cove-guest
+	Protocol       int    `json:"protocol"`        // JobProtocol
+	OldestProtocol int    `json:"oldest_protocol"` // that it understands
+	Job            string `json:"job"`
+	Execution      string `json:"execution_id"`
+	Boot           string `json:"boot_id,omitempty"` // of the sprite; empty: it does not say
 }
 
 // JobEnd is the supervisor's terminal record: what was collected, and how the
@@ -391,6 +428,7 @@ type JobEnd struct {
 // job's folder. All paths are the sprite's.
 type JobSpec struct {
 	ID           string     `json:"id"`
+	Execution    string     `json:"execution_id"`
 	Bundle       string     `json:"bundle"`            // input bundle with refs/cove/base
 	Earlier      string     `json:"earlier,omitempty"` // instead of Bundle: the folder of the job whose clone, in Workdir, is gone on with
 	BundleSHA256 string     `json:"bundle_sha256"`
@@ -439,6 +477,10 @@ const Guest = "cove-guest"
 type JobMessage struct {
 	Text  string `json:"text,omitempty"`  // empty: none
 	Close bool   `json:"close,omitempty"` // there will be no more: the agent ends when it has done what it was told
+
+	// Key names the message. One that the agent has is not handed on again: sending it again
+	// succeeds and does nothing. Empty: each is another message.
+	Key string `json:"key,omitempty"`
 }
 
 // JobRetry asks for a job to be done again from its beginning (POST
@@ -494,7 +536,8 @@ type JobGCItem struct {
 type JobInputLine struct {
 	JobMessage
 
-	Line string `json:"line,omitempty"` // the message as the agent reads it, without the line's end
+	Line     string `json:"line,omitempty"`     // the message as the agent reads it, without the line's end
+	Question string `json:"question,omitempty"` // that it answers; empty: it answers none
 }
 
 // JobList answers GET /v1/jobs, newest first.

@@ -1,7 +1,9 @@
 package cove
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,14 +66,18 @@ func (c *Client) StopJob(ctx context.Context, id string) (Job, error) {
 }
 
 // SendJob hands a message to the agent of a job that was made with Converse, and
-// returns when the agent has it.
+// returns when the agent has it. If an answer is lost, the message is sent again under its
+// key, which is made if m has none: the agent gets it once.
 func (c *Client) SendJob(ctx context.Context, id string, m JobMessage) (Job, error) {
-	return callJob(ctx, c, "send to job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "send"), JSON: m})
+	m.Key = cmp.Or(m.Key, rand.Text())
+	return callOnce(ctx, c, "send to job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "send"), JSON: m})
 }
 
-// AnswerJob answers the question of a job's agent, and returns when the agent has it.
+// AnswerJob answers the question of a job's agent, and returns when the agent has it. It
+// deals with lost answers as SendJob does.
 func (c *Client) AnswerJob(ctx context.Context, id string, a JobAnswer) (Job, error) {
-	return callJob(ctx, c, "answer job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "answer"), JSON: a})
+	a.Key = cmp.Or(a.Key, rand.Text())
+	return callOnce(ctx, c, "answer job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "answer"), JSON: a})
 }
 
 // RetryJob begins a job that has ended anew, and returns the new one.
@@ -120,6 +126,27 @@ func callJob(ctx context.Context, c *Client, doing string, r sprites.Request) (J
 		return Job{}, fmt.Errorf("%s: %w", doing, err)
 	}
 	return job, nil
+}
+
+// onceTries is how often a call with a key is made if its answers are lost: for some seconds.
+const onceTries = 8
+
+// callOnce is callJob for a call with a key, which is carried out once however often it is
+// made. If no answer comes, it is made again.
+func callOnce(ctx context.Context, c *Client, doing string, r sprites.Request) (Job, error) {
+	var again patience
+	for try := 1; ; try++ {
+		job, err := callJob(ctx, c, doing, r)
+		if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode != http.StatusBadGateway && e.StatusCode != http.StatusGatewayTimeout {
+			return job, err
+		}
+		if err == nil || try == onceTries {
+			return job, err
+		}
+		if err := again.wait(ctx, err); err != nil {
+			return job, err
+		}
+	}
 }
 
 // WaitJob waits until the job's state is terminal. A server that is away is

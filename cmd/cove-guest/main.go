@@ -44,6 +44,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest"
 	"github.com/cove-dev/cove/internal/guest/nest"
 	"github.com/cove-dev/cove/internal/guest/probe"
@@ -114,7 +115,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 func job(ctx context.Context, verb string, args []string, stdout io.Writer) error {
 	switch {
 	case verb == "run" && len(args) == 1:
-		return supervise.Run(ctx, args[0])
+		return supervise.Run(ctx, args[0], os.Getenv(cove.JobBootVar))
 	case verb == "follow" && len(args) == 2:
 		from, err := strconv.ParseInt(args[1], 10, 64)
 		if err != nil {

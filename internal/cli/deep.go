@@ -21,13 +21,13 @@ import (
 // deepTime bounds the agent of a deep check, which has next to nothing to do.
 const deepTime = 10 * time.Minute
 
-// deep is one cove doctor --deep: a job in a sprite and a repository of its own.
+// deep does a job, or a part of one, in a sprite that goes again.
 type deep struct {
 	inv    *invocation
 	agent  string
 	client *cove.Client
-	name   string // of the sprite
-	repo   string // the repository's folder
+	name   string // of the sprite; empty: there is none but the job's own
+	repo   string // the repository's folder; empty: there is none
 	made   bool   // the sprite may be there
 	job    string // empty: none was begun
 	steps  steps
@@ -35,13 +35,14 @@ type deep struct {
 	definition *cove.AgentDefinition // of the agent; nil: it is one of cove's own
 }
 
-// doctorDeep does what a push, an agent and a pull do, and leaves nothing of it.
+// doctorDeep has the server test itself as cove test does, then does the person's half of a
+// job: a push, an agent's work, and a pull. It leaves nothing of either.
 func doctorDeep(ctx context.Context, inv *invocation, who agents.Agent) (err error) {
 	c, err := inv.server.client(ctx)
 	if err != nil {
 		return err
 	}
-	d := &deep{inv: inv, agent: who.Name(), definition: definitionOf(who), client: c, name: "doctor-" + randomName(), steps: steps{inv: inv}}
+	d := &deep{inv: inv, agent: who.Name(), definition: definitionOf(who), client: c, steps: steps{inv: inv}}
 	if d.repo, err = os.MkdirTemp("", "cove-doctor-"); err != nil {
 		return err
 	}
@@ -49,14 +50,17 @@ func doctorDeep(ctx context.Context, inv *invocation, who agents.Agent) (err err
 	if undoErr := d.undo(ctx); err == nil {
 		err = undoErr
 	}
-	return d.steps.end(stepsJSON{Sprite: d.name, Agent: d.agent}, err)
+	return d.steps.end(stepsJSON{Agent: d.agent}, err)
 }
 
 func (d *deep) run(ctx context.Context) error {
+	if err := d.place(ctx); err != nil {
+		return err
+	}
 	for _, s := range []struct {
 		name string
 		do   func(context.Context) (string, error)
-	}{{"create", d.create}, {"policy", d.policy}, {"upload", d.upload}, {"run", d.work}, {"pull", d.pull}} {
+	}{{"push", d.push}, {"run", d.work}, {"pull", d.pull}} {
 		err := d.steps.do(s.name, func() (string, string, error) {
 			detail, err := s.do(ctx)
 			return stepDone, detail, err
@@ -66,6 +70,45 @@ func (d *deep) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// place has the server test itself, with an agent that needs no model. A token without the
+// verb admin can't ask for that, and has the job alone done.
+func (d *deep) place(ctx context.Context) error {
+	var failed error
+	err := cove.Executors{Client: d.client}.Test(ctx, cove.ExecutorTest{}, func(news cove.ExecutorNews) error {
+		s := news.Step
+		if s == nil || !s.State.Ended() {
+			return nil
+		}
+		st := stepJSON{Step: string(s.Key), Result: stepDone, Detail: s.Detail, MS: s.MS}
+		switch s.State {
+		case cove.StepSkipped:
+			st.Result = stepNone
+			if failed != nil {
+				return nil // it was not come to
+			}
+		case cove.StepFailed:
+			err := fail.Newf("step_failed", s.Hint, "%s", s.Error)
+			if failed == nil {
+				failed = err
+			}
+			d.steps.add(st, err)
+			return nil
+		}
+		d.steps.add(st, nil)
+		return nil
+	})
+	switch {
+	case failed != nil:
+		return failed
+	case errors.Is(err, sprites.ErrForbidden):
+		d.steps.add(stepJSON{Step: "place", Result: stepNone, Detail: "the server tests itself for a token with the verb admin only"}, nil)
+		return nil
+	case err != nil && ctx.Err() != nil:
+		d.inv.say("cove: the server removes what its test has made.")
+	}
+	return err
 }
 
 // create makes the sprite, and runs a first command in it.
@@ -82,12 +125,15 @@ func (d *deep) policy(ctx context.Context) (string, error) {
 	return harness.TryPolicy(ctx, d.client.Sprite(d.name))
 }
 
-// upload pushes a repository that is made for it.
-func (d *deep) upload(ctx context.Context) (string, error) {
+// push pushes a repository that is made for it.
+func (d *deep) push(ctx context.Context) (string, error) {
 	if err := gitwork.Init(ctx, d.repo, map[string]string{"README.md": "Made by cove doctor.\n"}); err != nil {
 		return "", err
 	}
-	pushed, err := push.New(d.client).Push(ctx, push.Options{Dir: d.repo, Plan: harness.Plan, JobSettings: cove.JobSettings{TimeoutSec: int64(deepTime / time.Second), Agent: d.agent, Definition: d.definition, Sprite: d.name}})
+	pushed, err := push.New(d.client).Push(ctx, push.Options{Dir: d.repo, Plan: harness.Plan, JobSettings: cove.JobSettings{
+		TimeoutSec: int64(deepTime / time.Second), Agent: d.agent, Definition: d.definition, Remove: true,
+		NetworkPolicy: new(harness.AgentPolicy()),
+	}})
 	d.job = pushed.Job
 	return "job " + pushed.Job, err
 }
@@ -138,6 +184,9 @@ func (d *deep) undo(ctx context.Context) error {
 			}
 			err = errors.Join(err, gone)
 		}
-		return stepDone, "the sprite, the job and the repository", errors.Join(err, os.RemoveAll(d.repo))
+		if d.repo == "" {
+			return stepDone, "the sprite", err
+		}
+		return stepDone, "the job, its sprite and the repository", errors.Join(err, os.RemoveAll(d.repo))
 	})
 }

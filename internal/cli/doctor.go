@@ -58,9 +58,9 @@ its file system can share blocks of files (reflink), git, and cove's own program
 whether a server answers. None is started. It also finds toolchains outside /usr, which a
 sprite sees only if they are included.
 
-With --deep it does the whole of a job instead, in a sprite and a repository that it makes
-and removes again: create, policy, upload, run, pull, delete, each step timed. The agent is
-shell, which needs no model, or that of --agent.
+With --deep the server tests itself instead, as cove test has it do (for a token with the verb
+admin). After that a repository is made, pushed, worked on by an agent, and pulled. Each step
+is timed, and all is removed again. The agent is shell, which needs no model, or that of --agent.
 
 The exit code is 1 if something that cove can't do without is missing, or a step fails.`,
 		Example: `  cove doctor

@@ -264,6 +264,7 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 		"head", j.Head,
 		"commits", fmt.Sprint(j.Commits),
 		"left uncommitted", j.Leftover,
+		"service", j.Service,
 		"session", j.Session,
 		"agent's session", j.AgentSession,
 		"created", j.CreatedAt.Local().Format(time.RFC3339),

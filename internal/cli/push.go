@@ -17,6 +17,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
@@ -593,6 +594,10 @@ func newCourier(inv *invocation, c *cove.Client) (courier *push.Courier, done fu
 			shown = inv.newProgress("installing", 0)
 		}
 		shown.say(installText(job))
+	}
+	courier.Away = func(err error) {
+		done()
+		inv.say("cove: the server has gone away (%s); if it is back within %v, the push goes on", printable.Line(err.Error()), courier.Outlast)
 	}
 	courier.Progress = func(p push.Progress) {
 		if p.Stage != stage || shown == nil && !p.End {

@@ -186,13 +186,15 @@ func (c *Courier) sendLarge(ctx context.Context, job cove.Job, load *load) error
 }
 
 func (c *Courier) sendOne(ctx context.Context, job cove.Job, f large, track *tracker) error {
-	file, err := f.repo.OpenLarge(f.LargeFile)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }()
 	before := track.n
-	err = c.Files.Write(ctx, placeOf(job), path.Dir(job.Upload)+"/"+cove.LargeFilesIn+"/"+f.OID, file, f.Size)
+	err := c.outlast(ctx, func() error {
+		file, err := f.repo.OpenLarge(f.LargeFile)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }()
+		return c.Files.Write(ctx, placeOf(job), path.Dir(job.Upload)+"/"+cove.LargeFilesIn+"/"+f.OID, file, f.Size)
+	})
 	track.at(before + f.Size)
 	return err
 }

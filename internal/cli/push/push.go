@@ -63,11 +63,16 @@ type Courier struct {
 	// Installing is called with the job now and then as long as its agent is being
 	// installed; nil: not. The job has its number by then.
 	Installing func(cove.Job)
+
+	// Outlast is how long a push waits for a server that goes away once the job is made; 0:
+	// not at all. Away is called then, with the first error; nil: not.
+	Outlast time.Duration
+	Away    func(error)
 }
 
-// New is a Courier that uses a client.
+// New is a Courier that uses a client, and outlasts a restart of the server.
 func New(client *cove.Client) *Courier {
-	return &Courier{Jobs: client, Files: clientFiles{client}}
+	return &Courier{Jobs: client, Files: clientFiles{client}, Outlast: outlastLimit}
 }
 
 type clientFiles struct{ client *cove.Client }
@@ -320,22 +325,26 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job cove.Job, fi
 		err = repo.SetRef(ctx, ref, load.Base, "")
 	}
 	if err == nil {
-		_, err = file.Seek(0, io.SeekStart)
-	}
-	if err == nil {
-		track := c.track("upload", load.bundle.Size)
-		if err = c.Files.Write(ctx, placeOf(job), job.Upload, track.reader(file), load.bundle.Size); err == nil {
-			track.done()
-		}
+		err = c.outlast(ctx, func() error {
+			if _, err := file.Seek(0, io.SeekStart); err != nil {
+				return err
+			}
+			track := c.track("upload", load.bundle.Size)
+			err := c.Files.Write(ctx, placeOf(job), job.Upload, track.reader(file), load.bundle.Size)
+			if err == nil {
+				track.done()
+			}
+			return err
+		})
 	}
 	if err == nil {
 		err = c.sendLarge(ctx, job, load)
 	}
 	if err == nil {
-		_, err = c.Jobs.StartJob(ctx, job.ID, cove.JobStart{BundleSHA256: load.bundle.SHA256, BundleSize: load.bundle.Size, LargeBytes: load.largeBytes(), Shallow: load.Shallow})
-		begun, known := c.begun(ctx, job.ID, err)
+		var known bool
+		known, err = c.start(ctx, job.ID, cove.JobStart{BundleSHA256: load.bundle.SHA256, BundleSize: load.bundle.Size, LargeBytes: load.largeBytes(), Shallow: load.Shallow})
 		switch {
-		case begun:
+		case err == nil:
 			return nil
 		case !known:
 			return fail.New("lost", "push job "+job.ID+": the server went away in the middle; the job may have begun all the same", "see: cove job show "+job.ID)
@@ -349,21 +358,6 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job cove.Job, fi
 		return err // there is nothing that could be named
 	}
 	return errors.Join(c.undo(ctx, job, err), repo.DeleteRef(context.WithoutCancel(ctx), ref))
-}
-
-// begun reports whether a job has begun whose start was asked for, with err as the answer,
-// and whether that is known: an answer may be lost, and the server with it.
-func (c *Courier) begun(ctx context.Context, id string, err error) (begun, known bool) {
-	if _, refused := errors.AsType[*sprites.Error](err); err == nil || refused {
-		return err == nil, true
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	job, err := c.Jobs.Job(ctx, id)
-	if _, refused := errors.AsType[*sprites.Error](err); err != nil {
-		return false, refused
-	}
-	return job.State != cove.JobQueued, true
 }
 
 // checkAnswer refuses a job that could not be named or filled.

@@ -270,13 +270,34 @@ func TestPushLosesServer(t *testing.T) {
 		r := newRepo(t)
 		s := newServer(t, change)
 		s.dies = suffix
-		_, err := s.courier().Push(t.Context(), options(r))
+		c := s.courier()
+		c.Outlast = 0
+		_, err := c.Push(t.Context(), options(r))
 		e, coded := errors.AsType[*fail.Error](err)
 		if !coded || text(err) != want || e.ExitCode() != 75 {
 			t.Errorf("%s: got %v, want %s", suffix, err, want)
 		}
 		if kept := r.git("for-each-ref", "refs/cove") != ""; kept != (suffix == "/start") {
 			t.Errorf("%s: the base is kept: %v", suffix, kept)
+		}
+	}
+}
+
+// A push outlives a server that dies while it carries a call out, and comes back: whether the
+// call was carried out or not, the job begins, and begins once.
+func TestPushOutlivesServer(t *testing.T) {
+	for _, suffix := range []string{"/fs/write", "/start"} {
+		for _, cut := range []bool{false, true} {
+			r := newRepo(t)
+			s := newServer(t, change)
+			s.dies, s.cut, s.back = suffix, cut, 3
+			c := s.courier()
+			away := 0
+			c.Outlast, c.Away = time.Minute, func(error) { away++ }
+			result, err := c.Push(t.Context(), options(r))
+			if err != nil || result.Job != id || s.deleted || away != 1 || s.starts != 1 {
+				t.Errorf("%s, cut %v: got %+v, %v, deleted %v; told %d times, begun %d times", suffix, cut, result, err, s.deleted, away, s.starts)
+			}
 		}
 	}
 }

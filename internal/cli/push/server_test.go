@@ -42,6 +42,10 @@ type server struct {
 	fails   map[string]int // path suffix to the status that is answered
 	dies    string         // path suffix of a call after which no call is answered, nor that one
 	dead    bool
+	back    int // calls that are not answered until it answers again; 0: it never does
+	missed  int
+	starts  int
+	cut     bool // the call of dies is not carried out
 }
 
 const id = "a3f7b2"
@@ -59,12 +63,14 @@ func newServer(t *testing.T, agent func(repo)) *server {
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.dead {
+		if s.missed++; s.dead && (s.back == 0 || s.missed < s.back) {
 			panic(http.ErrAbortHandler)
 		}
-		if s.dies != "" && strings.HasSuffix(r.URL.Path, s.dies) {
-			mux.ServeHTTP(httptest.NewRecorder(), r)
-			s.dead = true
+		if s.dies != "" && !s.dead && strings.HasSuffix(r.URL.Path, s.dies) {
+			if !s.cut {
+				mux.ServeHTTP(httptest.NewRecorder(), r)
+			}
+			s.dead, s.missed = true, 0
 			panic(http.ErrAbortHandler)
 		}
 		for suffix, status := range s.fails {
@@ -135,6 +141,7 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) start(w http.ResponseWriter, r *http.Request) {
+	s.starts++
 	var req cove.JobStart
 	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
 		s.t.Error(err)

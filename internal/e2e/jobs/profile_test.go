@@ -161,12 +161,21 @@ func TestProfileApply(t *testing.T) {
 	h.Run("", "cove", "job", "wait", job)
 }
 
-// TestProfileTurns: no more jobs of a profile are at work than it says, the others get their
-// turn in the order in which they came, and a killed server loses and doubles none.
-func TestProfileTurns(t *testing.T) {
-	const jobs, atOnce = 7, 2
+// TestSoakTurns: no more jobs of a profile are at work than it says, and the others get their
+// turns in order. A server is killed while jobs are at work, and while the next ones begin:
+// no job is lost or doubled.
+func TestSoakTurns(t *testing.T) {
+	jobs, atOnce, kills, pause := 7, 2, 2, "0.1"
+	if e2e.Soak() {
+		jobs, atOnce, kills, pause = 100, 10, 5, "1"
+	}
+	kill := func(h *e2e.Host) {
+		h.EndServer(syscall.SIGKILL)
+		h.Run("", "cove", "server", "start")
+		kills--
+	}
 	h := e2e.NewHost(t)
-	repo := h.Repository("repo", map[string]string{"plan.md": "## One\n```sh\nuntil test -e ~/go; do sleep 0.1; done\n```\n"})
+	repo := h.Repository("repo", map[string]string{"plan.md": "## One\n```sh\nuntil test -e ~/go; do sleep " + pause + "; done\n```\n"})
 	h.Write("p.toml", fmt.Sprintf("agent = 'shell'\nmax_jobs = %d\n", atOnce))
 	h.Serve(nil)
 	h.Run(repo, "cove", "profile", "put", "few", "../p.toml")
@@ -184,6 +193,11 @@ func TestProfileTurns(t *testing.T) {
 		_, wait := h.Background(repo, "cove", "push", "plan.md", "--profile", "few", "--json")
 		pushed = append(pushed, wait)
 	}
+	defer func() {
+		if t.Failed() {
+			t.Log(h.Try("", "cove", "job", "list"))
+		}
+	}()
 	for done := 0; done < jobs; {
 		var working []string
 		e2e.Await(t, "the next jobs at work", func() bool {
@@ -207,12 +221,16 @@ func TestProfileTurns(t *testing.T) {
 			}
 			return len(working) == min(atOnce, jobs-done) && waiting == jobs-done-len(working)
 		})
-		if done == 0 || done == 4 {
-			h.EndServer(syscall.SIGKILL)
-			h.Run("", "cove", "server", "start")
+		if kills > 0 && done/atOnce%4 == 0 {
+			kill(h)
 		}
 		for _, id := range working {
 			h.Sh("job-"+id, "touch ~/go")
+		}
+		if kills > 0 && done/atOnce%4 == 2 {
+			kill(h)
+		}
+		for _, id := range working {
 			h.Run("", "cove", "job", "wait", id)
 			done++
 		}
@@ -223,8 +241,8 @@ func TestProfileTurns(t *testing.T) {
 		}
 	}
 	all := list()
-	if len(all) != jobs {
-		t.Errorf("%d jobs, of %d pushes", len(all), jobs)
+	if kills != 0 || len(all) != jobs {
+		t.Errorf("%d jobs, of %d pushes; %d kills are left", len(all), jobs, kills)
 	}
 	for i, j := range all {
 		if j.State != cove.JobSucceeded || j.TurnAt == nil || j.Place != 0 {

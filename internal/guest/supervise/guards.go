@@ -43,7 +43,9 @@ type guards struct {
 	spec *cove.JobSpec
 	log  *journal
 	fire context.CancelCauseFunc
-	wg   sync.WaitGroup
+
+	turned chan struct{} // has an element when waiting has changed
+	wg     sync.WaitGroup
 
 	atWork  atomic.Bool  // the agent is
 	waiting atomic.Bool  // the agent, for a person
@@ -61,7 +63,7 @@ type guards struct {
 // returns ends with ctx, or when one fires; close ends them, and waits.
 func startGuards(ctx context.Context, spec *cove.JobSpec, log *journal) (context.Context, *guards) {
 	ctx, fire := context.WithCancelCause(ctx)
-	g := &guards{spec: spec, log: log, fire: fire, turns: map[string]bool{}}
+	g := &guards{spec: spec, log: log, fire: fire, turns: map[string]bool{}, turned: make(chan struct{}, 1)}
 	log.heard = g.line
 	g.wg.Go(func() { g.keepTime(ctx) })
 	return ctx, g
@@ -186,6 +188,10 @@ func (g *guards) line(stream, text string) {
 // wait notes whether the agent waits for a person.
 func (g *guards) wait(is bool) {
 	if g.waiting.CompareAndSwap(!is, is) {
+		select {
+		case g.turned <- struct{}{}:
+		default: // it is known to have changed
+		}
 		state := cove.JobRunning
 		if is {
 			state = cove.JobWaiting

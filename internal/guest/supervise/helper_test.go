@@ -46,9 +46,11 @@ func supervisor(verb string, args []string) int {
 	err := errors.New("no verb " + verb)
 	switch verb {
 	case "run":
-		err = supervise.Run(ctx, args[0])
+		err = supervise.Run(ctx, args[0], os.Getenv(cove.JobBootVar))
 	case "set-up":
 		err = supervise.SetUp(ctx, args[0], os.Stdout)
+	case "agents":
+		err = runAgents(args[0], args[1])
 	case "finalize":
 		err = supervise.Finalize(ctx, args[0], args[1])
 	}

@@ -20,6 +20,9 @@ import (
 // ErrNoInput says that the job's agent takes no messages, or none any more.
 var ErrNoInput = errors.New("the job's agent takes no messages")
 
+// ErrAnswered says that the question that a message answers has another answer.
+var ErrAnswered = errors.New("the question has been answered")
+
 // Bounds on messages.
 const (
 	maxMessage  = 8 << 20 // one, as it comes to the supervisor, twice and escaped
@@ -37,8 +40,10 @@ type input struct {
 	slots    chan struct{}
 	wg       sync.WaitGroup
 
-	mu     sync.Mutex // held while a message is written: each is whole
-	closed bool
+	mu       sync.Mutex // held while a message is written: each is whole
+	closed   bool
+	taken    map[string]bool // the keys of messages that the agent has
+	answered map[string]bool // the questions that have been answered
 }
 
 // answer is what a sender is told.
@@ -65,7 +70,7 @@ func (a *agent) listen(pipe *os.File) (*input, error) {
 	if err := os.Chmod(name, 0o600); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	in := &input{log: a.log, guards: a.guards, pipe: pipe, listener: l, slots: make(chan struct{}, maxSenders)}
+	in := &input{log: a.log, guards: a.guards, pipe: pipe, listener: l, slots: make(chan struct{}, maxSenders), taken: map[string]bool{}, answered: map[string]bool{}}
 	in.wg.Go(func() {
 		in.mu.Lock()
 		defer in.mu.Unlock()
@@ -109,7 +114,12 @@ func (in *input) take(r io.Reader) error {
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.closed {
+	switch {
+	case in.taken[m.Key]:
+		return nil // its first answer was lost
+	case in.answered[m.Question]:
+		return ErrAnswered
+	case in.closed:
 		return ErrNoInput
 	}
 	if m.Line != "" {
@@ -117,12 +127,18 @@ func (in *input) take(r io.Reader) error {
 		if len(text) > maxLine {
 			text = text[:wholeRunes([]byte(text[:maxLine]))] + "…"
 		}
-		in.log.add(cove.JobEvent{Type: "input", Text: text}) // before what the agent makes of it
-		in.guards.wait(false)                                // which may be that it waits again
+		in.log.add(cove.JobEvent{Type: "input", Text: text, Key: m.Key, Question: m.Question}) // before what the agent makes of it
+		in.guards.wait(false)                                                                  // which may be that it waits again
 		if _, err := io.WriteString(in.pipe, m.Line+"\n"); err != nil {
 			in.log.notice("the agent has not taken that message")
 			return fmt.Errorf("the agent has ended, or does not read: %w", err)
 		}
+	}
+	if m.Key != "" {
+		in.taken[m.Key] = true
+	}
+	if m.Question != "" {
+		in.answered[m.Question] = true
 	}
 	if m.Close {
 		in.closed = true
@@ -135,7 +151,8 @@ func (in *input) take(r io.Reader) error {
 
 // Send hands a message, a cove.JobInputLine that r gives, to the agent of a
 // job, and returns when the agent has it in its input. ErrDead: no supervisor is
-// at work. ErrNoInput: the agent takes none.
+// at work. ErrNoInput: the agent takes none. ErrAnswered: the question has another answer.
+// A message whose key the agent has is not handed on again.
 func Send(dir string, r io.Reader) error {
 	text, err := io.ReadAll(io.LimitReader(r, maxMessage))
 	if err != nil {
@@ -165,6 +182,8 @@ func Send(dir string, r io.Reader) error {
 		return nil
 	case ErrNoInput.Error():
 		return ErrNoInput
+	case ErrAnswered.Error():
+		return ErrAnswered
 	}
 	return errors.New(a.Error)
 }

@@ -32,6 +32,8 @@ type journal struct {
 	heard func(stream, line string) // nil: nobody listens; set before the output comes
 
 	logged, loggedEvents int64 // bytes of output, and of the agent's own events
+
+	last tail // of standard error; guarded by mu
 }
 
 // openJournal opens a log and finds its last event. A torn last line, of a
@@ -160,6 +162,9 @@ func (t *tap) line(text string, cut bool) {
 	if first && t.log.heard != nil {
 		t.log.heard(t.stream, text)
 	}
+	if t.stream == "stderr" {
+		t.log.keepLast(text, cut)
+	}
 	ev := cove.JobEvent{Type: "output", Stream: t.stream, Text: text, Cut: cut}
 	if t.stream == eventStream {
 		ev = cove.JobEvent{Type: "event", Text: text, Cut: cut}
@@ -183,6 +188,23 @@ func (t *tap) line(text string, cut bool) {
 	if !t.skip {
 		t.last = append(t.last, ev)
 	}
+}
+
+// keepLast keeps the end of what comes on standard error, also of what the log has no room for.
+func (l *journal) keepLast(text string, cut bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !cut {
+		text += "\n"
+	}
+	_, _ = l.last.Write([]byte(text)) // never fails
+}
+
+// lastError is the end of what came on standard error.
+func (l *journal) lastError() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last.String()
 }
 
 func (t *tap) end() {

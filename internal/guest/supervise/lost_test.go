@@ -118,6 +118,45 @@ func TestRunAfterDeath(t *testing.T) {
 	j.checkLost(starts)
 }
 
+// A copy of a sprite, made after its job was given to a supervisor and before that has begun,
+// has the service, and is another boot. It does not begin the job, nor does it end it. Once the
+// log has begun, a copy ends what there is of the job, and never begins it.
+func TestRunInCopy(t *testing.T) {
+	j := newJob(t, "echo x >x")
+	j.give()
+	other := j.command("run")
+	other.Env = append(other.Env, cove.JobBootVar+"=00000000-0000-4000-8000-000000000000")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if code := j.exitCode(other); code != 0 || j.exists(j.file("end.json")) || j.exists(j.spec.Workdir) || j.read(j.file("events.jsonl")) != "" {
+		t.Errorf("in another boot it exited with %d, and has begun", code)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := j.command("run")
+	own.Env = append(own.Env, cove.JobBootVar+"="+strings.TrimSpace(string(boot)))
+	if err := own.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if code := j.exitCode(own); code != 0 || j.end().Phase != "done" {
+		t.Errorf("in its boot it exited with %d: %+v", code, j.end())
+	}
+
+	begun, starts := orphan(t)
+	other = begun.command("run")
+	other.Env = append(other.Env, cove.JobBootVar+"=00000000-0000-4000-8000-000000000000")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if code := begun.exitCode(other); code != 0 {
+		t.Errorf("in another boot, of a job that had begun, it exited with %d", code)
+	}
+	begun.checkLost(starts)
+}
+
 // A supervisor may die between recording the end and logging it, or in the middle
 // of a line.
 func TestRepair(t *testing.T) {

@@ -21,6 +21,19 @@ const (
 	maxAnswer = 64 << 10
 )
 
+// guestSocket is where the sprite's own API is, for programs in it.
+var guestSocket = filepath.Join(boot.Dir, boot.Socket)
+
+// guestAt is a client of the API at a socket. The host of its URLs is sprite.
+func guestAt(socket string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+}
+
 // outOfMemory reports whether an agent that ended with a code since then ended for want
 // of memory, and which process was ended. Where nobody can say, it did not.
 func outOfMemory(ctx context.Context, code int, since time.Time) (string, bool) {
@@ -29,12 +42,7 @@ func outOfMemory(ctx context.Context, code int, since time.Time) (string, bool) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(boot.Dir, boot.Socket))
-		},
-	}}
+	client := guestAt(guestSocket)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sprite/v1/memory/kills", nil)
 	if err != nil {
 		return "", false

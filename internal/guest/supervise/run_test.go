@@ -97,7 +97,7 @@ func TestLog(t *testing.T) {
 	if diff := cmp.Diff(want, streams); diff != "" {
 		t.Error(diff)
 	}
-	if want := []string{"state preparing", "state running", "exit", "collected", "end"}; !slices.Equal(rest, want) {
+	if want := []string{"supervisor", "state preparing", "state running", "exit", "collected", "end"}; !slices.Equal(rest, want) {
 		t.Errorf("got %q, want %q", rest, want)
 	}
 	if end.Phase != "done" || end.ExitCode != 3 || end.Reason != "" {

@@ -22,12 +22,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // ErrBusy says that a supervisor is at work on the job already.
@@ -44,6 +46,7 @@ const (
 	ExitDead = 4 // ErrDead
 	ExitDeaf = 5 // ErrNoInput
 	ExitOpen = 6 // ErrNotSetUp
+	ExitTold = 7 // ErrAnswered
 )
 
 // ExitCode is the exit code that tells a caller outside of the sprite what err is.
@@ -59,6 +62,8 @@ func ExitCode(err error) int {
 		return ExitDeaf
 	case errors.Is(err, ErrNotSetUp):
 		return ExitOpen
+	case errors.Is(err, ErrAnswered):
+		return ExitTold
 	}
 	return ExitErr
 }
@@ -149,7 +154,11 @@ func readJSON(name string, v any) error {
 // Run carries the job out, and returns when its end is on record. The end of ctx
 // stops the agent, and what it has done until then is collected. A job that has
 // an end already is left alone.
-func Run(ctx context.Context, dir string) error {
+//
+// A job whose log has begun is not begun again: its agent's processes are ended, its work is
+// collected, and it is lost. A job whose log is empty begins in the boot of that id only; empty:
+// in any. In another boot Run does nothing: that may be a copy of the sprite.
+func Run(ctx context.Context, dir, boot string) error {
 	j, err := open(dir)
 	if err != nil {
 		return err
@@ -159,12 +168,29 @@ func Run(ctx context.Context, dir string) error {
 	if done, err := j.finished(); done || err != nil {
 		return err
 	}
-	if j.log.seq > 0 {
+	now := bootID()
+	if j.log.seq == 0 && boot != "" && boot != now {
+		j.own.Warn("not begun: the job was given to another boot of the sprite, or to a copy of it", "boot", now, "given", boot)
+		return nil
+	}
+	hello := cove.JobSupervisor{
+		Version: sprites.Version, Protocol: cove.JobProtocol, OldestProtocol: cove.OldestJobProtocol, Job: j.spec.ID, Execution: j.spec.Execution, Boot: now,
+	}
+	began := j.log.seq > 0
+	j.log.add(cove.JobEvent{Type: "supervisor", Supervisor: &hello})
+	if began {
 		// A supervisor was here and died. Its agent's work is not begun again.
+		j.log.notice("the job's supervisor is back after it had died: its agent is ended, and the work collected")
 		return j.lost("lost")
 	}
 	ctx, guards := startGuards(ctx, &j.spec, j.log)
 	defer guards.close()
+	awake := &hold{
+		guest: guestAt(guestSocket), task: "cove-job-" + j.spec.ID, refresh: holdRefresh, changed: guards.turned,
+		working: func() bool { return !guards.waiting.Load() },
+	}
+	awake.start()
+	defer awake.close()
 	j.log.state(cove.JobPreparing)
 	for _, text := range j.spec.Notices {
 		j.log.notice(text)
@@ -188,7 +214,11 @@ func Run(ctx context.Context, dir string) error {
 			exit.reason, exit.detail = reason, detail
 		}
 	}
-	j.log.add(cove.JobEvent{Type: "exit", ExitCode: &exit.code, Reason: exit.reason})
+	exited := cove.JobEvent{Type: "exit", ExitCode: &exit.code, Reason: exit.reason}
+	if exit.code != 0 {
+		exited.Text = j.log.lastError()
+	}
+	j.log.add(exited)
 	return j.finish(cove.JobEnd{Phase: "done", Reason: exit.reason, Detail: exit.detail, ExitCode: exit.code})
 }
 
@@ -205,6 +235,19 @@ func Finalize(_ context.Context, dir, reason string) error {
 		return err
 	}
 	return j.lost(reason)
+}
+
+// bootIDFile is where Linux tells the id of this boot. In a copy of a sprite that goes on from
+// memory, the guest gives it another one.
+const bootIDFile = "/proc/sys/kernel/random/boot_id"
+
+// bootID is the id of this boot; empty: nobody says.
+func bootID() string {
+	id, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
 }
 
 // lost ends a job whose supervisor died, and whatever of it is still at work.

@@ -129,6 +129,7 @@ var meanings = map[string]meaning{
 	// What does not go with how things are.
 	"active_checkpoint":   {status: http.StatusConflict},
 	"backend_in_use":      {status: http.StatusConflict},
+	"already_answered":    {status: http.StatusConflict},
 	"being_deleted":       {status: http.StatusConflict},
 	"conflict":            {exit: 3, status: http.StatusConflict}, // both ends have changed: nothing was applied
 	"damaged":             {status: http.StatusConflict},

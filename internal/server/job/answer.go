@@ -25,23 +25,37 @@ func (m *Manager) Answer(ctx context.Context, id string, a cove.JobAnswer) (cove
 	if err != nil {
 		return job, err
 	}
+	if err := checkMessageKey(a.Key); err != nil {
+		return job, err
+	}
+	if had := job.Answered; had != nil && had.Question == a.Question {
+		if a.Key != "" && a.Key == had.Key {
+			return job, nil // its first answer was lost
+		}
+		return job, alreadyAnswered(id)
+	}
 	line, err := answer(job, a)
 	if err != nil {
 		return job, err
 	}
 	if err := m.supervisors.deliver(ctx, job, line); err != nil {
-		return job, err
+		return job, err // if it was delivered all the same, the log tells
 	}
 	err = m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error {
 		if j.Question != nil && j.Question.ID == a.Question {
 			j.Question = nil
 		}
+		j.Answered = &a
 		return nil
 	})
 	if err != nil {
 		return job, err
 	}
 	return m.Store.Jobs.Get(ctx, id)
+}
+
+func alreadyAnswered(id string) error {
+	return fail.Newf("already_answered", "see what it does: cove job logs "+id, "the question of the agent of job %s has been answered", id)
 }
 
 // answer is what the supervisor is given of an answer, if the job awaits it.
@@ -61,7 +75,7 @@ func answer(job cove.Job, a cove.JobAnswer) ([]byte, error) {
 	case !slices.ContainsFunc(q.Options, func(o cove.QuestionOption) bool { return o.ID == a.Option }):
 		return nil, fail.Newf("bad_request", "see the options: cove job answer "+job.ID, "%.40q is none of the options", a.Option)
 	}
-	in := cove.JobInputLine{JobMessage: cove.JobMessage{Text: answerText(*job.Question, a.Option)}}
+	in := cove.JobInputLine{JobMessage: cove.JobMessage{Text: answerText(*job.Question, a.Option), Key: a.Key}, Question: a.Question}
 	if in.Line, err = asks.Answer(a); err != nil {
 		return nil, err
 	}
@@ -88,9 +102,13 @@ func noteQuestion(ctx context.Context, jobs *store.Jobs, id string, batch []cove
 	if !ok {
 		return nil
 	}
-	question, changed := job.Question, false
+	question, answered, changed := job.Question, job.Answered, false
 	for _, ev := range batch {
 		switch {
+		case ev.Type == "input" && ev.Question != "":
+			if answered == nil || answered.Question != ev.Question {
+				answered, changed = &cove.JobAnswer{Question: clip(ev.Question), Key: clip(ev.Key)}, true
+			}
 		case ev.Type == "state" && ev.State != cove.JobWaiting, ev.Type == "exit":
 			question, changed = nil, true
 		case ev.Type == "event":
@@ -99,12 +117,15 @@ func noteQuestion(ctx context.Context, jobs *store.Jobs, id string, batch []cove
 			}
 		}
 	}
-	if !changed || question == nil && job.Question == nil {
+	if !changed || question == nil && job.Question == nil && answered == job.Answered {
 		return nil
 	}
 	return jobs.Update(ctx, id, func(j *cove.Job) error {
 		if !j.State.Terminal() {
 			j.Question = question
+			if answered != nil && (j.Answered == nil || j.Answered.Question != answered.Question) {
+				j.Answered = answered
+			}
 		}
 		return nil
 	})

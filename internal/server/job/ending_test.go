@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -26,6 +27,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest"
 	"github.com/cove-dev/cove/internal/guest/supervise"
+	"github.com/cove-dev/cove/internal/lib/acp"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -49,7 +51,7 @@ func guestMain(args []string) int {
 	err := fmt.Errorf("wrong usage: %q", args)
 	switch strings.Join(args[:min(2, len(args))], " ") {
 	case "job run":
-		err = supervise.Run(ctx, args[2])
+		err = supervise.Run(ctx, args[2], os.Getenv(cove.JobBootVar))
 	case "job stop":
 		err = supervise.Stop(args[2])
 	case "job finalize":
@@ -61,6 +63,18 @@ func guestMain(args []string) int {
 			return 9
 		}
 		err = supervise.Finalize(ctx, args[2], args[3])
+	case "job send":
+		err = supervise.Send(args[2], os.Stdin)
+	case "acp run":
+		flags := flag.NewFlagSet("acp", flag.ExitOnError)
+		prompt, session, permissions := flags.String("prompt", "", ""), flags.String("session", "", ""), flags.String("permissions", "", "")
+		var cwd string
+		if cwd, err = os.Getwd(); err == nil {
+			err = flags.Parse(args[2:])
+		}
+		if err == nil {
+			err = acp.Main(ctx, acp.Job{Argv: flags.Args(), Dir: cwd, Session: *session, Permissions: acp.Permissions(*permissions)}, *prompt)
+		}
 	case "job follow":
 		var from int64
 		if from, err = strconv.ParseInt(args[3], 10, 64); err == nil {
@@ -117,7 +131,7 @@ func newBench(t *testing.T) *bench {
 			}
 		}
 		r.URL.RawQuery = q.Encode()
-		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/fs/rename") {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/fs/rename") || r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/services/") {
 			text, err := io.ReadAll(r.Body)
 			if err != nil {
 				t.Error(err)
@@ -182,6 +196,25 @@ func (b *bench) begin(script string) cove.Job {
 // beginWith is begin with a change of the request.
 func (b *bench) beginWith(script string, change func(*cove.JobRequest)) cove.Job {
 	b.t.Helper()
+	said := filepath.Join(b.t.TempDir(), "said")
+	if err := syscall.Mkfifo(said, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	b.said = said
+	job := b.queue(func(req *cove.JobRequest) {
+		req.Env = append([]string{"said=" + said}, b.env...)
+		req.Plan = "# Work\n```sh\necho x >x; git add x; git commit -q -m work; echo y >y\n" + script + "\nsleep 100000\n```\n"
+		change(req)
+	})
+	if _, err := os.ReadFile(said); err != nil { // waits for the writer
+		b.t.Fatal(err)
+	}
+	return job
+}
+
+// queue pushes a job, and starts it.
+func (b *bench) queue(change func(*cove.JobRequest)) cove.Job {
+	b.t.Helper()
 	ctx, repo := b.t.Context(), b.t.TempDir()
 	b.git(repo, "init", "-q", "-b", "main")
 	b.git(repo, "-c", "user.name=Ada", "-c", "user.email=ada@example.org", "commit", "-q", "--allow-empty", "-m", "first")
@@ -192,16 +225,9 @@ func (b *bench) beginWith(script string, change func(*cove.JobRequest)) cove.Job
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	said := filepath.Join(b.t.TempDir(), "said")
-	if err := syscall.Mkfifo(said, 0o600); err != nil {
-		b.t.Fatal(err)
-	}
-	b.said = said
 	req := request()
 	req.Backend = b.backend
 	req.Base, req.TimeoutSec = b.git(repo, "rev-parse", "HEAD"), 24*3600
-	req.Env = append([]string{"said=" + said}, b.env...)
-	req.Plan = "# Work\n```sh\necho x >x; git add x; git commit -q -m work; echo y >y\n" + script + "\nsleep 100000\n```\n"
 	change(&req)
 	c := b.server.Client()
 	job, err := c.CreateJob(ctx, req)
@@ -212,9 +238,6 @@ func (b *bench) beginWith(script string, change func(*cove.JobRequest)) cove.Job
 		job, err = c.StartJob(ctx, job.ID, cove.JobStart{BundleSHA256: digestOf(data), BundleSize: int64(len(data))})
 	}
 	if err != nil {
-		b.t.Fatal(err)
-	}
-	if _, err := os.ReadFile(said); err != nil { // waits for the writer
 		b.t.Fatal(err)
 	}
 	return job

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -24,10 +25,11 @@ var stateOf = map[string]cove.JobState{
 // finisher records the ends of jobs. It judges a job by its log, takes back what the job
 // was granted, and removes the sprite of a job that never began.
 type finisher struct {
-	jobs       *store.Jobs
-	connectors *connectors
-	jobSprites *jobSprites
-	turns      *turns
+	jobs        *store.Jobs
+	connectors  *connectors
+	jobSprites  *jobSprites
+	supervisors *supervisors
+	turns       *turns
 }
 
 // ended finishes a job whose log is in the store with its end: a server may have
@@ -47,6 +49,9 @@ func (f *finisher) ended(ctx context.Context, job cove.Job) (bool, error) {
 // and finishes the job.
 func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) error {
 	result := forcedEnd(job, sanitize(*ev.Result, job.ID))
+	if job.Stopping && result.Reason == "lost" {
+		result.Reason = forcedStop // it was to end, and its supervisor came back without knowing
+	}
 	ev.Result = &result
 	j, err := judge(ctx, f.jobs, job, result)
 	if err != nil {
@@ -65,6 +70,9 @@ func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) erro
 	if err := f.jobs.AppendEvents(ctx, job.ID, []cove.JobEvent{ev}); err != nil {
 		return err
 	}
+	if job.Service != "" {
+		f.retire(ctx, job)
+	}
 	state := stateOf[outcome.Kind]
 	if state == "" {
 		state = cove.JobFailed
@@ -72,7 +80,7 @@ func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) erro
 	_, err = f.finish(ctx, job.ID, state, outcome, func(j *cove.Job) {
 		j.Head, j.Leftover, j.Commits, j.Bundle = result.Head, result.Leftover, result.Commits, result.Bundle
 		j.Uncollected = result.Uncollected
-		j.Usage, j.Session = usage, ""
+		j.Usage, j.Session, j.Service = usage, "", ""
 		j.AgentSession = cmp.Or(session, j.AgentSession)
 		j.Error = ""
 		if state != cove.JobSucceeded {
@@ -80,6 +88,17 @@ func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) erro
 		}
 	})
 	return err
+}
+
+// retireLimit bounds the deletion of a service whose job has ended.
+const retireLimit = 20 * time.Second
+
+// retire deletes the service of a job whose log has its end. It is no error that this fails:
+// at the next boot the service sees that the job has an end.
+func (f *finisher) retire(ctx context.Context, job cove.Job) {
+	ctx, cancel := context.WithTimeout(ctx, retireLimit)
+	defer cancel()
+	_ = f.supervisors.end(ctx, job)
 }
 
 // finish is the store's Finish, for a job that has its connectors no more.
@@ -99,7 +118,7 @@ func (f *finisher) finish(ctx context.Context, id string, state cove.JobState, o
 // its sprite can't be had; empty: there is none.
 func (f *finisher) lose(ctx context.Context, id, why, uncollected string) error {
 	outcome := cove.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
-	_, err := f.finish(ctx, id, cove.JobLost, outcome, func(j *cove.Job) { j.Error, j.Uncollected, j.Session = why, uncollected, "" })
+	_, err := f.finish(ctx, id, cove.JobLost, outcome, func(j *cove.Job) { j.Error, j.Uncollected, j.Session, j.Service = why, uncollected, "", "" })
 	return err
 }
 

@@ -347,7 +347,7 @@ func readLine(br *bufio.Reader) ([]byte, error) {
 }
 
 var eventTypes = map[string]bool{
-	"state": true, "step": true, "output": true, "event": true, "input": true, "notice": true, "exit": true, "collected": true, "end": true,
+	"supervisor": true, "state": true, "step": true, "output": true, "event": true, "input": true, "notice": true, "exit": true, "collected": true, "end": true,
 }
 
 // decode reads the event that must have the number want. What only the server may
@@ -363,6 +363,8 @@ func decode(line []byte, want int64) (cove.JobEvent, error) {
 		return ev, fmt.Errorf("%w: event %d where %d should be", errBadLog, ev.Seq, want)
 	case !eventTypes[ev.Type]:
 		return ev, fmt.Errorf("%w: event %d is of the type %.40q", errBadLog, ev.Seq, ev.Type)
+	case ev.Type == "supervisor" && ev.Supervisor == nil:
+		return ev, fmt.Errorf("%w: event %d does not say who the supervisor is", errBadLog, ev.Seq)
 	case ev.Type == "end" && ev.Result == nil:
 		return ev, fmt.Errorf("%w: its end has no result", errBadLog)
 	}
@@ -379,6 +381,9 @@ func (f *follower) take(ctx context.Context, batch []cove.JobEvent) error {
 	last := batch[len(batch)-1]
 	if last.Type == "end" {
 		batch = batch[:len(batch)-1]
+	}
+	if err := noteSupervisor(ctx, f.all.jobs, f.id, batch); err != nil {
+		return err
 	}
 	if err := f.all.jobs.AppendEvents(ctx, f.id, batch); err != nil {
 		return err
@@ -400,6 +405,34 @@ func (f *follower) take(ctx context.Context, batch []cove.JobEvent) error {
 		return err
 	}
 	return f.all.finisher.end(ctx, job, last)
+}
+
+// noteSupervisor notes what the supervisor of a job says of itself. Another job's is refused,
+// and one that this server does not understand.
+func noteSupervisor(ctx context.Context, jobs *store.Jobs, id string, batch []cove.JobEvent) error {
+	for _, ev := range batch {
+		s := ev.Supervisor
+		if ev.Type != "supervisor" {
+			continue
+		}
+		job, err := jobs.Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		switch {
+		case s.Job != job.ID || s.Execution != job.Execution:
+			return fmt.Errorf("%w: event %d is of the supervisor of another job (%.40q, %.40q)", errBadLog, ev.Seq, s.Job, s.Execution)
+		case s.OldestProtocol > cove.JobProtocol || s.Protocol < cove.OldestJobProtocol:
+			return fmt.Errorf("%w: the supervisor speaks the versions %d to %d, and this server %d to %d", errBadLog, s.OldestProtocol, s.Protocol, cove.OldestJobProtocol, cove.JobProtocol)
+		case job.State.Terminal():
+			continue
+		}
+		s.Version, s.Boot = clip(s.Version), clip(s.Boot)
+		if err := jobs.Update(ctx, id, func(j *cove.Job) error { j.Supervisor = s; return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // noteState notes the last state that a batch of events tells of. A log may have

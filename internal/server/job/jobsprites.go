@@ -280,9 +280,8 @@ func (js *jobSprites) clear(ctx context.Context, job cove.Job, running bool) err
 		return err
 	}
 	sprite := spriteOf(js.client, job)
-	if running && job.Session != "" {
-		_, err := sprite.Kill(ctx, job.Session, sprites.SIGKILL, time.Second)
-		if err != nil && !errors.Is(err, sprites.ErrGone) && !errors.Is(err, sprites.ErrNotFound) {
+	if running {
+		if err := endSupervisor(ctx, sprite, job); err != nil {
 			return err
 		}
 	}

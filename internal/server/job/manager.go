@@ -123,7 +123,7 @@ func (m *Manager) build(installation string) {
 	environments := &environment.Keeper{Store: m.Store.Environments, Client: client, Installation: installation, Retry: patience.try, Logger: logger}
 	m.jobSprites = &jobSprites{jobs: jobs, client: client, environments: environments, steps: steps, patience: patience, lease: m.Lease}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
-	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, turns: turns}
+	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, supervisors: m.supervisors, turns: turns}
 	m.followers = &followers{
 		jobs: jobs, client: client, supervisors: m.supervisors, finisher: m.finisher, locks: &m.locks, logger: logger,
 		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},

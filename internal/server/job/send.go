@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"encoding/json"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -21,14 +22,33 @@ func (m *Manager) Send(ctx context.Context, id string, msg cove.JobMessage) (cov
 	if err != nil {
 		return job, err
 	}
+	if err := checkMessageKey(msg.Key); err != nil {
+		return job, err
+	}
 	line, err := message(job, msg)
+	if err == nil {
+		err = m.supervisors.deliver(ctx, job, line)
+	}
+	if err != nil && msg.Key != "" {
+		// It may have come before, and the agent have ended.
+		if had, lookErr := m.Store.Jobs.HasInput(ctx, id, msg.Key); had || lookErr != nil {
+			return job, lookErr
+		}
+	}
 	if err != nil {
 		return job, err
 	}
-	if err := m.supervisors.deliver(ctx, job, line); err != nil {
-		return job, err
-	}
 	return m.Store.Jobs.Get(ctx, id)
+}
+
+// messageKey is what a message's key may be.
+var messageKey = regexp.MustCompile(`^[A-Za-z0-9._:-]{0,100}$`)
+
+func checkMessageKey(key string) error {
+	if !messageKey.MatchString(key) {
+		return fail.Newf("bad_request", "", "a key is letters, digits and any of . _ : -, at most 100: %.120q is none", key)
+	}
+	return nil
 }
 
 // message is what the supervisor is given of a message, if the job is one that

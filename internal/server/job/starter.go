@@ -189,7 +189,7 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 		return err
 	}
 	spec, err := json.Marshal(cove.JobSpec{
-		ID: job.ID, Bundle: job.Upload, Earlier: earlier(job), BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
+		ID: job.ID, Execution: job.Execution, Bundle: job.Upload, Earlier: earlier(job), BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
 		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
 		Shallow: start.Shallow, Store: cove.RepositoryStore(job.RepoID, start.Shallow),
 		Program: work.Program, Needs: needs(work, job.Install), Installs: len(installCommands(work, job.Install)), Setup: slices.Concat(installCommands(work, job.Install), work.Setup), Argv: work.Argv, Env: append(work.Env, env...),

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +24,7 @@ import (
 const (
 	exitDead = 4 // no supervisor is at work, and the log has no end
 	exitDeaf = 5 // the agent takes no messages
+	exitTold = 7 // the question has been answered
 )
 
 // supervisors asks things of the supervisors of jobs, in their sprites, by the commands of
@@ -32,22 +35,141 @@ type supervisors struct {
 	logger *slog.Logger
 }
 
-// command is a command of the supervisor's, about a job. At a backend the supervisor
-// is this server's own, which is brought there where it is missing.
+// command is a command of the supervisor's, about a job.
 func (ss *supervisors) command(ctx context.Context, job cove.Job, verb string, args ...string) (*sprites.Cmd, error) {
-	guest := boot.BinDir + "/cove-guest"
-	if job.Backend != "" {
-		var err error
-		if guest, err = guestbin.Bring(ctx, spriteOf(ss.client, job)); err != nil {
-			return nil, err
-		}
+	guest, err := ss.program(ctx, job)
+	if err != nil {
+		return nil, err
 	}
 	return spriteOf(ss.client, job).CommandContext(ctx, guest, slices.Concat([]string{"job", verb, dir(job.ID)}, args)...), nil
 }
 
-// launch starts the supervisor in a session of its own, which goes on without a
-// client, and leaves it.
+// program is where the supervisor is in a job's sprite. At a backend it is this server's own,
+// which is brought there where it is missing.
+func (ss *supervisors) program(ctx context.Context, job cove.Job) (string, error) {
+	if job.Backend == "" {
+		return boot.BinDir + "/cove-guest", nil
+	}
+	return guestbin.Bring(ctx, spriteOf(ss.client, job))
+}
+
+// launch starts the supervisor as a service of the sprite, which is back after a crash or a
+// boot. If the sprite has no services, or the agent sits at a terminal, the supervisor is an
+// exec session.
 func (ss *supervisors) launch(ctx context.Context, job cove.Job) error {
+	if !job.Interactive {
+		if served, err := ss.serve(ctx, job); served || err != nil {
+			return err
+		}
+	}
+	return ss.session(ctx, job)
+}
+
+// serviceName is the name of a job's service.
+func serviceName(id string) string { return "cove-job-" + id }
+
+// startedLimit bounds the wait for a service's first word.
+const startedLimit = 2 * time.Second
+
+// serve starts the supervisor as a service, and reports whether the sprite has services. The
+// same call again changes nothing of one that runs.
+func (ss *supervisors) serve(ctx context.Context, job cove.Job) (served bool, err error) {
+	sprite := spriteOf(ss.client, job)
+	id, err := bootOf(ctx, sprite)
+	if id == "" || err != nil {
+		return false, err
+	}
+	guest, err := ss.program(ctx, job)
+	if err != nil {
+		return false, err
+	}
+	name := serviceName(job.ID)
+	// Before the call: it may be carried out, and its answer lost.
+	if err := ss.note(ctx, job, func(j *cove.Job) { j.Service, j.Session = name, "" }); err != nil {
+		return false, err
+	}
+	asked, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var started bool
+	var why string
+	err = sprite.PutService(asked, sprites.Service{
+		Name: name, Cmd: guest, Args: []string{"job", "run", dir(job.ID)}, Env: map[string]string{cove.JobBootVar: id},
+	}, sprites.Follow{Duration: startedLimit, Events: func(ev sprites.ServiceEvent) {
+		switch ev.Type {
+		case sprites.ServiceEventStarted:
+			started = true
+			cancel()
+		case sprites.ServiceEventError:
+			why = clip(ev.Data)
+			cancel()
+		}
+	}})
+	switch e, ok := errors.AsType[*sprites.Error](err); {
+	case started:
+		return true, nil
+	case why != "":
+		return false, errors.New(why)
+	case ok && (e.StatusCode == http.StatusNotFound || e.StatusCode == http.StatusMethodNotAllowed || e.StatusCode == http.StatusNotImplemented):
+		return false, ss.note(ctx, job, func(j *cove.Job) { j.Service = "" })
+	case err != nil:
+		return false, err
+	}
+	return true, nil // it has ended in good order meanwhile, or is slow: its log will tell
+}
+
+var bootIDForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// bootOf is the id of a sprite's boot; empty: it does not say.
+func bootOf(ctx context.Context, sprite *sprites.Sprite) (string, error) {
+	out, err := sprite.CommandContext(ctx, "cat", "/proc/sys/kernel/random/boot_id").Output()
+	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
+		return "", nil
+	}
+	if id := string(bytes.TrimSpace(out[:min(len(out), 64)])); err == nil && bootIDForm.MatchString(id) {
+		return id, nil
+	}
+	return "", err
+}
+
+// note notes where the supervisor of a job is.
+func (ss *supervisors) note(ctx context.Context, job cove.Job, edit func(*cove.Job)) error {
+	info, err := ss.client.At(job.Backend).Get(ctx, job.Sprite)
+	if err != nil {
+		return err
+	}
+	return ss.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
+		if edit(j); info.Cove != nil {
+			j.Incarnation = info.Cove.Incarnation
+		}
+		if job.Backend == "" {
+			j.SpriteID = info.ID
+		}
+		return nil
+	})
+}
+
+// end ends the supervisor of a job for good, and all that it has started. It is no error that
+// there is none.
+func (ss *supervisors) end(ctx context.Context, job cove.Job) error {
+	return endSupervisor(ctx, spriteOf(ss.client, job), job)
+}
+
+func endSupervisor(ctx context.Context, sprite *sprites.Sprite, job cove.Job) error {
+	var err error
+	if job.Service != "" {
+		err = sprite.DeleteService(ctx, job.Service)
+	} else if job.Session != "" {
+		_, err = sprite.Kill(ctx, job.Session, sprites.SIGKILL, time.Second)
+	}
+	if errors.Is(err, sprites.ErrGone) || errors.Is(err, sprites.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// session starts the supervisor in a session of its own, which goes on without a
+// client, and leaves it.
+func (ss *supervisors) session(ctx context.Context, job cove.Job) error {
 	forever := time.Duration(0)
 	cmd, err := ss.command(ctx, job, "run")
 	if err != nil {
@@ -66,19 +188,7 @@ func (ss *supervisors) launch(ctx context.Context, job cove.Job) error {
 	if session == "" {
 		return errors.Join(cmd.Wait(), errors.New(said.String()))
 	}
-	info, err := ss.client.At(job.Backend).Get(ctx, job.Sprite)
-	if err == nil {
-		err = ss.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
-			j.Session = session
-			if info.Cove != nil {
-				j.Incarnation = info.Cove.Incarnation
-			}
-			if job.Backend == "" {
-				j.SpriteID = info.ID
-			}
-			return nil
-		})
-	}
+	err = ss.note(ctx, job, func(j *cove.Job) { j.Session = session })
 	if detachErr := cmd.Detach(); detachErr != nil && !errors.Is(detachErr, sprites.ErrGone) {
 		ss.logger.Warn("leaving a supervisor", "job", job.ID, "err", detachErr)
 	}
@@ -136,6 +246,8 @@ func (ss *supervisors) deliver(ctx context.Context, job cove.Job, line []byte) e
 			return fail.Newf("job_ended", "see how: cove job show "+id, "job %s has ended", id)
 		case exitDeaf:
 			return fail.Newf("no_input", "see: cove job logs "+id, "the agent of job %s takes no messages now", id)
+		case exitTold:
+			return alreadyAnswered(id)
 		}
 		return fail.Newf("not_delivered", "see: cove job logs "+id, "the agent of job %s did not get the message: %s", id, said.String())
 	}
@@ -163,6 +275,13 @@ func (ss *supervisors) finalize(ctx context.Context, job cove.Job, reason string
 // kill kills all processes of a job, those of its supervisor and those that ask it.
 func (ss *supervisors) kill(ctx context.Context, job cove.Job) error {
 	sprite := spriteOf(ss.client, job)
+	if job.Service != "" {
+		var e *sprites.Error
+		// Stopped for good: the one that collects is not to find it back.
+		if err := sprite.StopService(ctx, job.Service, 0, nil); err != nil && (!errors.As(err, &e) || e.StatusCode != http.StatusConflict && e.StatusCode != http.StatusNotFound) {
+			return fmt.Errorf("end job %s by force: %w", job.ID, err)
+		}
+	}
 	sessions, err := sprite.Sessions(ctx)
 	if err != nil {
 		return err

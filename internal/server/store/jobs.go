@@ -378,6 +378,17 @@ func (j *Jobs) Events(ctx context.Context, id string, from int64, limit int) ([]
 	return events, nil
 }
 
+// HasInput reports whether a job's log has a message with a key.
+func (j *Jobs) HasInput(ctx context.Context, id, key string) (bool, error) {
+	var n int
+	err := j.db.read.QueryRowContext(ctx, `SELECT count(*) FROM job_events
+		WHERE job = ? AND json_extract(doc, '$.type') = 'input' AND json_extract(doc, '$.key') = ?`, id, key).Scan(&n)
+	if err != nil {
+		return false, fmt.Errorf("look for a message to job %s: %w", id, err)
+	}
+	return n > 0, nil
+}
+
 // Watch returns a channel that is signalled after each change of a job, its
 // events and its deletion included, until cancel is called. Signals are not
 // counted: read what there is after Watch, and again after each.

@@ -1,0 +1,127 @@
+package job
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/fakeprovider"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// asker is an agent that speaks ACP. It asks for permission twice, and notes each answer.
+const asker = `
+answer() { id=$(printf %s "$1" | sed 's/.*"id":\([0-9]*\).*/\1/'); printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$2"; }
+options='[{"optionId":"no","name":"No","kind":"reject_once"},{"optionId":"yes","name":"Yes","kind":"allow_once"}]'
+ask() { printf '{"jsonrpc":"2.0","id":%s,"method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"t%s","title":"step %s"},"options":%s}}\n' "$1" "$1" "$1" "$options"; }
+while read -r line; do
+	case $line in
+	*'"initialize"'*) answer "$line" '{"protocolVersion":1}' ;;
+	*'"session/new"'*) answer "$line" '{"sessionId":"s1"}' ;;
+	*'"session/prompt"'*) prompt=$line; ask 101 ;;
+	*'"id":101'*) printf '%s\n' "$line" >>"$answers"; ask 102 ;;
+	*'"id":102'*) printf '%s\n' "$line" >>"$answers"; answer "$prompt" '{"stopReason":"end_turn"}' ;;
+	esac
+done`
+
+// TestAnswerOnce: A8, T9: a question of an agent outlives its server. It is answered once,
+// however often the answer is sent, and by the first one; that holds for the next server, for an
+// answer that was lost on its way back, and once the job has ended.
+func TestAnswerOnce(t *testing.T) {
+	b, s := newFarBench(t)
+	o := s.work(b)
+	answers := filepath.Join(t.TempDir(), "answers")
+	script := filepath.Join(t.TempDir(), "asker")
+	if err := os.WriteFile(script, []byte(asker), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	job := b.queue(func(req *cove.JobRequest) {
+		req.Agent, req.AgentCommand, req.Permissions, req.Env = "acp", "sh "+script, "ask", []string{"answers=" + answers}
+		req.Plan = "ask"
+	})
+	asks := func(id string) func(cove.Job) bool {
+		return func(j cove.Job) bool {
+			return j.State == cove.JobWaiting && j.Question != nil && j.Question.ID == id || j.State.Terminal()
+		}
+	}
+	job = o.until(t, job.ID, asks("1"))
+	if job.State != cove.JobWaiting || job.Question == nil {
+		t.Fatalf("got %+v", job)
+	}
+	b.server.Stop()
+	o = s.work(b)
+	yes := cove.JobAnswer{Question: "1", Option: "2", Key: "first"}
+	s.Add(fakeprovider.Fault{Call: "^GET .*/exec.*cmd=send", Status: 502, Times: 1}) // nobody knows whether it has come
+	lost := 0
+	c := &cove.Client{Client: &sprites.Client{URL: b.server.URL, Token: b.server.Token, HTTPClient: &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err == nil && resp.StatusCode == http.StatusOK && lost == 0 { // it is done, and the answer does not come
+			lost++
+			return nil, errors.Join(errors.New("the connection was cut"), resp.Body.Close())
+		}
+		return resp, err
+	})}}}
+	answer := func(a cove.JobAnswer) string {
+		t.Helper()
+		_, err := c.AnswerJob(t.Context(), job.ID, a)
+		return code(err)
+	}
+	if got := answer(yes); got != "<nil>" || lost != 1 {
+		t.Errorf("answered after %d lost answers: %s", lost, got)
+	}
+	again := yes
+	again.Key = "another"
+	no := cove.JobAnswer{Question: "1", Option: "1"}
+	o.until(t, job.ID, asks("2"))
+	for _, a := range []cove.JobAnswer{again, no} {
+		if got := answer(a); got != "already_answered" {
+			t.Errorf("%+v: %s", a, got)
+		}
+	}
+	if got := answer(yes); got != "<nil>" {
+		t.Errorf("the same answer again: %s", got)
+	}
+	// A server that dies before it has noted the answer.
+	if err := o.Store.Jobs.Update(t.Context(), job.ID, func(j *cove.Job) error {
+		j.Question = &cove.JobQuestion{ID: "1", Options: []cove.QuestionOption{{ID: "1"}, {ID: "2"}}}
+		j.Answered = nil
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := answer(no); got != "already_answered" {
+		t.Errorf("another answer, which only the supervisor knows to be late: %s", got)
+	}
+	if err := o.Store.Jobs.Update(t.Context(), job.ID, func(j *cove.Job) error {
+		j.Question = &cove.JobQuestion{ID: "2", Options: []cove.QuestionOption{{ID: "1"}, {ID: "2"}}}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	last := cove.JobAnswer{Question: "2", Option: "1", Key: "last"}
+	if got := answer(last); got != "<nil>" {
+		t.Errorf("the second question: %s", got)
+	}
+	job = b.await(job.ID)
+	if got := answer(last); got != "<nil>" {
+		t.Errorf("the same answer to a job that has ended: %s", got)
+	}
+	text, err := os.ReadFile(answers)
+	if err != nil || strings.Count(string(text), "\n") != 2 || strings.Count(string(text), `"yes"`) != 1 || strings.Count(string(text), `"no"`) != 1 {
+		t.Errorf("the agent was told\n%s%v", text, err)
+	}
+	inputs := 0
+	events, err := o.Store.Jobs.Events(t.Context(), job.ID, 1, 1000)
+	for _, ev := range events {
+		if ev.Type == "input" {
+			inputs++
+		}
+	}
+	if err != nil || inputs != 2 || job.State != cove.JobSucceeded {
+		t.Errorf("the log has %d answers, %v, and the job is %+v", inputs, err, job)
+	}
+}
