@@ -169,7 +169,7 @@ func TestSpriteFlagIsShown(t *testing.T) {
 // Whatever destroys something asks at a terminal, names what would be lost, and takes
 // anything but yes for no.
 func TestDestroyingAsks(t *testing.T) {
-	lines := []string{"rm paint", "checkpoint rm -s paint v1", "checkpoint prune -s paint --keep-last 1", "job rm a3f7b2", "job gc --older-than 0", "job refs --prune --force",
+	lines := []string{"rm paint", "checkpoint rm -s paint v1", "checkpoint prune -s paint --keep-last 1", "job rm a3f7b2", "job gc --older-than 0", "job refs --prune --force", "environment rm 3f9c",
 		"token rm ci", "secret rm github", "profile rm nightly", "connector rm ci", "webhook rm ci", "service rm -s paint web", "agent rm greeter", "backend rm far", "restart paint", "image rm debian:12", "image prune --all"}
 	jobs := `{}`
 	asking := 0
@@ -193,7 +193,9 @@ func TestDestroyingAsks(t *testing.T) {
 				t.Errorf("%s: %s, though nobody said yes", r.URL.Path, text)
 			}
 			_, _ = io.WriteString(w, `{"removed":[{"id":"v1","job":"a3f7b2","why":"old"}],"images":["sha256:1"],"names":["old:1"],"named":1}`)
-		case strings.HasSuffix(r.URL.Path, "/restart"):
+		case strings.HasSuffix(r.URL.Path, "/environments"):
+			_, _ = io.WriteString(w, `{"environments":[{"id":"3f9c","name":"job-a3f7b2","job":"a3f7b2","state":"asleep","work":true}]}`)
+		case strings.HasSuffix(r.URL.Path, "/restart"), strings.HasSuffix(r.URL.Path, "/environments/destroy"):
 			t.Errorf("%s, though nobody said yes", r.URL.Path)
 		case strings.HasSuffix(r.URL.Path, "/jobs"):
 			_, _ = io.WriteString(w, jobs)
@@ -250,7 +252,7 @@ func TestYesAsksNothing(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("COVE_DATA", t.TempDir())
 	for _, line := range []string{"rm --yes paint", "rm paint", "checkpoint rm --yes -s paint v1", "checkpoint prune --yes -s paint --keep-last 1", "job rm --yes a3f7b2", "job gc --yes",
-		"job refs --yes --prune --force", "token rm --yes ci", "secret rm --yes github", "connector rm --yes ci", "service rm --yes -s paint web", "agent rm --yes greeter"} {
+		"job refs --yes --prune --force", "token rm --yes ci", "secret rm --yes github", "connector rm --yes ci", "service rm --yes -s paint web", "agent rm --yes greeter", "environment rm --yes 3f9c"} {
 		screen, terminal, err := pty.Open()
 		if err != nil {
 			t.Fatal(err)

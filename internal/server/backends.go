@@ -150,8 +150,8 @@ func (g *backendRoutes) pass(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if r.Context().Err() != nil {
-				return // nobody is there to be told
+			if r.Context().Err() != nil { // the caller has gone; or this server ends, and an empty answer would say that all went well
+				panic(http.ErrAbortHandler)
 			}
 			g.refusals.answer(w, r, unreached(clean(r.PathValue("backend"), maxGuestText), err))
 		},

@@ -52,8 +52,8 @@ type Executor interface {
 	Capabilities(ctx context.Context) (Capabilities, error)
 }
 
-// Plan is what the sprite of an environment is made with. What a place has no Capabilities
-// for is left out.
+// Plan is what the sprite of an environment is made with. A place leaves out that for which
+// it has no Capabilities.
 type Plan struct {
 	Config  *sprites.Config
 	Policy  *sprites.NetworkPolicy

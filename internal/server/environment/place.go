@@ -110,13 +110,20 @@ func (p *place) Provision(ctx context.Context, env cove.Environment, plan Plan) 
 		if err == nil {
 			status = statusOf(info)
 		}
-		unclear = unclear || err != nil && !errors.Is(err, sprites.ErrLimited) && (Passing(err) || ctx.Err() != nil)
+		unclear = unclear || err != nil && !refused(err)
 		return err
 	})
 	if err != nil && unclear && !errors.Is(err, sprites.ErrNameTaken) {
 		err = fmt.Errorf("%w: %w", ErrUnclear, err)
 	}
 	return status, err
+}
+
+// refused reports whether a place has said that it does not make a sprite. Any other error
+// leaves open whether it has.
+func refused(err error) bool {
+	_, said := errors.AsType[*sprites.Error](err)
+	return errors.Is(err, sprites.ErrLimited) || said && !Passing(err)
 }
 
 // statusOf is what a place says of a sprite in an answer.

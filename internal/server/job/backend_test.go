@@ -66,7 +66,7 @@ func (s *site) open(dir string) *office {
 
 // mark is the label by which a server knows the sprite of a job of its own.
 func mark(o *office, job cove.Job) string {
-	return "cove-" + o.environments.Installation + "-" + job.Execution
+	return "cove-" + o.jobSprites.environments.Installation + "-" + job.Execution
 }
 
 // sprites are those of the service, as it knows them.
@@ -240,8 +240,8 @@ func TestBackendInstallations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	installation := one.environments.Installation
-	if other := two.environments.Installation; installation == "" || installation == other {
+	installation := one.jobSprites.environments.Installation
+	if other := two.jobSprites.environments.Installation; installation == "" || installation == other {
 		t.Errorf("the installations are %q and %q", installation, other)
 	}
 	if all := s.sprites(); len(all) != 1 || all[0].Name != "job-"+installation+"-"+job.ID || !slices.Contains(all[0].Labels, mark(one, job)) {
@@ -258,13 +258,13 @@ func TestBackendInstallations(t *testing.T) {
 		t.Fatalf("the other server's is %+v, %v", theirs, err)
 	}
 	theirs.State = cove.EnvironmentCreating
-	if _, err := two.environments.Store.Update(t.Context(), theirs); err != nil {
+	if _, err := two.jobSprites.environments.Store.Update(t.Context(), theirs); err != nil {
 		t.Fatal(err)
 	}
-	if err := two.environments.At("far").Destroy(t.Context(), theirs, cove.DestroyAsked); !errors.Is(err, environment.ErrForeign) {
+	if err := two.jobSprites.environments.At("far").Destroy(t.Context(), theirs, cove.DestroyAsked); !errors.Is(err, environment.ErrForeign) {
 		t.Errorf("the other server deleted it: %v", err)
 	}
-	if env, err := two.environments.Make(t.Context(), theirs.ID, environment.Plan{}); !errors.Is(err, sprites.ErrNameTaken) || errors.Is(err, environment.ErrUnclear) || env.State != cove.EnvironmentGone {
+	if env, err := two.jobSprites.environments.Make(t.Context(), theirs.ID, environment.Plan{}); !errors.Is(err, sprites.ErrNameTaken) || errors.Is(err, environment.ErrUnclear) || env.State != cove.EnvironmentGone {
 		t.Errorf("the other server made it: %+v, %v", env, err)
 	}
 	if gone, err := two.jobSprites.remove(t.Context(), claim, cove.DestroyAsked); !gone || err != nil {
@@ -280,8 +280,8 @@ func TestBackendInstallations(t *testing.T) {
 		t.Error("the other server has deleted it")
 	}
 	one.server.Stop()
-	if one = s.open(one.dir); one.environments.Installation != installation {
-		t.Errorf("after a restart it is %q", one.environments.Installation)
+	if one = s.open(one.dir); one.jobSprites.environments.Installation != installation {
+		t.Errorf("after a restart it is %q", one.jobSprites.environments.Installation)
 	}
 	if err := one.client.DeleteJob(t.Context(), job.ID, true); err != nil || len(s.sprites()) != 0 {
 		t.Errorf("its own server left %d sprites, %v", len(s.sprites()), err)
@@ -340,10 +340,10 @@ func TestBackendRemoval(t *testing.T) {
 		if job.SpriteRemoval != nil {
 			tries = job.SpriteRemoval.Tries
 		}
-		if err := o.environments.Sweep(ctx, time.Now()); err != nil { // too early
+		if err := o.jobSprites.environments.Sweep(ctx, time.Now()); err != nil { // too early
 			t.Error(err)
 		}
-		err := o.environments.Sweep(ctx, time.Now().Add(2*time.Hour))
+		err := o.jobSprites.environments.Sweep(ctx, time.Now().Add(2*time.Hour))
 		if job, _ = o.client.Job(ctx, job.ID); (err == nil) != (words == "") || (job.SpriteRemoval == nil) != (words == "") {
 			t.Fatalf("got %v, and the job is %+v", err, job)
 		}
@@ -517,7 +517,7 @@ func TestBackendPreparedLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	row := newRow(req, made{}, time.Hour)
-	row.State, row.Sprite, row.Upload = cove.JobInstalling, o.environments.Name(row.Backend, row.ID), ""
+	row.State, row.Sprite, row.Upload = cove.JobInstalling, o.jobSprites.environments.Name(row.Backend, row.ID), ""
 	if err := o.Store.Jobs.Create(t.Context(), row, settings); err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf str
 	for range 20 {
 		job := newRow(req, of, m.DefaultTimeout)
 		if job.OwnsSprite {
-			job.Sprite = m.environments.Name(job.Backend, job.ID)
+			job.Sprite = m.jobSprites.environments.Name(job.Backend, job.ID)
 		}
 		if first {
 			job, err = m.preparer.create(ctx, job, req, settings, w)

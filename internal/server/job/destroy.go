@@ -16,7 +16,7 @@ import (
 // it refuses one in which a job works, or that has work which nobody has pulled. With force
 // these jobs end, and that work is lost.
 func (m *Manager) DestroyEnvironment(ctx context.Context, id string, force bool) (cove.Environment, error) {
-	env, err := m.environments.Store.Get(ctx, id)
+	env, err := m.jobSprites.environments.Store.Get(ctx, id)
 	if err != nil || env.State == cove.EnvironmentGone {
 		return env, err
 	}
@@ -36,7 +36,7 @@ func (m *Manager) DestroyEnvironment(ctx context.Context, id string, force bool)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
-	if env, err = m.environments.Destroy(ctx, id, cove.DestroyAsked); err != nil && env.State != cove.EnvironmentDestroying {
+	if env, err = m.jobSprites.environments.Destroy(ctx, id, cove.DestroyAsked); err != nil && env.State != cove.EnvironmentDestroying {
 		return env, err
 	}
 	var errs []error
@@ -45,7 +45,7 @@ func (m *Manager) DestroyEnvironment(ctx context.Context, id string, force bool)
 			errs = append(errs, m.endWithout(ctx, job.ID, "its environment was destroyed"))
 		}
 	}
-	now, err := m.environments.Store.Get(ctx, id) // in which these jobs work no more
+	now, err := m.jobSprites.environments.Store.Get(ctx, id) // in which these jobs work no more
 	return now, errors.Join(append(errs, err)...)
 }
 

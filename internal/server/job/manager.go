@@ -61,15 +61,14 @@ type Manager struct {
 	// installation of its own.
 	Installer Installer
 
-	connectors   *connectors
-	intake       *intake
-	installs     *installs
-	environments *environment.Keeper
-	jobSprites   *jobSprites
-	supervisors  *supervisors
-	finisher     *finisher
-	followers    *followers
-	starter      *starter
+	connectors  *connectors
+	intake      *intake
+	installs    *installs
+	jobSprites  *jobSprites
+	supervisors *supervisors
+	finisher    *finisher
+	followers   *followers
+	starter     *starter
 
 	preparations *preparations
 	preparer     *preparer
@@ -99,7 +98,7 @@ func (m *Manager) Resume(ctx context.Context) error {
 	m.followers.Start(all)
 	m.installs.Start(all)
 	m.preparations.Start(all)
-	m.environments.Start(all)
+	m.jobSprites.environments.Start(all)
 
 	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []cove.JobState{
 		cove.JobPreparing, cove.JobRunning, cove.JobWaiting,
@@ -122,13 +121,13 @@ func (m *Manager) build(installation string) {
 	m.connectors = &connectors{store: m.Store.Connectors, client: client, logger: logger}
 	m.intake = &intake{connectors: m.connectors, secrets: m.Store.Secrets, client: client, namesOnly: m.NamesOnly}
 	m.installs = &installs{store: m.Store, client: client, installer: m.Installer, logger: logger}
-	m.environments = &environment.Keeper{Store: m.Store.Environments, Client: client, Installation: installation, Retry: patience.try, Logger: logger}
+	environments := &environment.Keeper{Store: m.Store.Environments, Client: client, Installation: installation, Retry: patience.try, Logger: logger}
 	clean := &cleanups{jobs: jobs, secrets: m.Store.Secrets, logger: logger}
 	clean.attach = func(ctx context.Context, env cove.Environment) (*sprites.Sprite, error) {
-		return m.environments.At(env.Backend).Attach(ctx, env)
+		return environments.At(env.Backend).Attach(ctx, env)
 	}
-	m.environments.Before = clean.before
-	m.jobSprites = &jobSprites{jobs: jobs, client: client, environments: m.environments, steps: steps, patience: patience, lease: m.Lease}
+	environments.Before = clean.before
+	m.jobSprites = &jobSprites{jobs: jobs, client: client, environments: environments, steps: steps, patience: patience, lease: m.Lease}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
 	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, supervisors: m.supervisors, turns: turns}
 	m.followers = &followers{
@@ -163,6 +162,6 @@ func (m *Manager) Close() error {
 	m.preparations.Close()
 	m.installs.Close()
 	m.followers.Close()
-	m.environments.Close()
+	m.jobSprites.environments.Close()
 	return nil
 }

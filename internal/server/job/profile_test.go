@@ -305,11 +305,10 @@ func TestEndWaits(t *testing.T) {
 	row("bbbbbb", "few", cove.JobRunning)
 	row("cccccc", "any", cove.JobWaiting)
 	var stopped []string
-	j := *m.janitor
-	j.stop = func(_ context.Context, id string) (cove.Job, error) {
+	j := janitor{jobs: m.janitor.jobs, turns: m.janitor.turns, locks: m.janitor.locks, logger: m.janitor.logger, stop: func(_ context.Context, id string) (cove.Job, error) {
 		stopped = append(stopped, id)
 		return cove.Job{}, nil
-	}
+	}}
 	waits, err := m.Store.Jobs.Get(ctx, "aaaaaa")
 	if err != nil || waits.StandsSince == nil {
 		t.Fatalf("got %+v, %v", waits, err)
@@ -389,15 +388,15 @@ func TestCleanup(t *testing.T) {
 		if wrong := after.Cleanup.Error; (wrong == "") != (test.wrong == "") || !strings.Contains(wrong, test.wrong) || !strings.Contains(said, test.printed) || strings.Contains(said, canary) {
 			t.Errorf("%s: %q, and said %q", name, wrong, said)
 		}
-		env, err := b.manager.environments.Store.Get(ctx, after.Execution)
+		env, err := b.manager.jobSprites.environments.Store.Get(ctx, after.Execution)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b.manager.environments.Before(ctx, env) {
+		if b.manager.jobSprites.environments.Before(ctx, env) {
 			t.Errorf("%s: it ran twice", name)
 		}
 	}
-	if b.manager.environments.Before(ctx, cove.Environment{ID: "abcdef", Job: "abcdef"}) {
+	if b.manager.jobSprites.environments.Before(ctx, cove.Environment{ID: "abcdef", Job: "abcdef"}) {
 		t.Error("one without a job was cleaned up")
 	}
 }

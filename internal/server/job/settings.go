@@ -88,5 +88,8 @@ func keep(ctx context.Context, jobs *store.Jobs, job cove.Job, settings []byte) 
 	if errors.Is(err, store.ErrKey) {
 		return fail.Wrap("bad_key", err, "put the right key back, and restart the server")
 	}
+	if errors.Is(err, store.ErrDestroying) {
+		return fail.Newf("being_deleted", "name another sprite, or none", "no job can begin in sprite %s: %v", job.Sprite, store.ErrDestroying)
+	}
 	return err
 }

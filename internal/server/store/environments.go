@@ -142,8 +142,8 @@ func (t *Environments) List(ctx context.Context, filter cove.EnvironmentFilter) 
 
 // Update stores an environment that was read before, and returns it. If its row has changed
 // since then, or is not there any more, it is ErrRevision, and nothing is stored. A state
-// that can't follow the one before is ErrTransition. What is the job's, the name, the place
-// and the times stay.
+// that can't follow the one before is ErrTransition. The name, the place, the times
+// and all that is the job's stay.
 func (t *Environments) Update(ctx context.Context, e cove.Environment) (stored cove.Environment, err error) {
 	err = t.db.update(ctx, func(tx *sql.Tx) error {
 		is, err := getEnvironment(ctx, tx, "e.id = ?", e.ID)
@@ -297,8 +297,8 @@ func advanceEnvironment(ctx context.Context, tx *sql.Tx, was, job cove.Job) erro
 	return err
 }
 
-// advanced is an environment after its job was changed. What the job hears of its place, the
-// environment has heard, too.
+// advanced is an environment after its job was changed. News of its place that
+// reaches the job reaches the environment, too.
 func advanced(e cove.Environment, was, job cove.Job) cove.Environment {
 	if job.Unknown == nil && was.Unknown != nil && e.State == cove.EnvironmentUnknown {
 		e.State = e.Was

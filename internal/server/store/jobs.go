@@ -61,7 +61,7 @@ func scanJob(row scanner) (cove.Job, error) {
 	return job, nil
 }
 
-// jobDoc is a row's document. What its environment tells is not in it.
+// jobDoc is a row's document. It leaves out that which the environment tells.
 func jobDoc(job cove.Job) (string, error) {
 	job.OwnsSprite, job.SpriteRemoval = false, nil
 	doc, err := json.Marshal(job)
