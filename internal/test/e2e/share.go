@@ -27,6 +27,9 @@ var shared struct {
 	stock  []string // folders that each have what sandboxes start from
 }
 
+// SharedDir is a folder for what the tests of a package share. It is removed with the last test.
+func SharedDir() string { return shared.dir }
+
 // share makes what is shared. The caller removes it with end.
 func share() (end func(), err error) {
 	if shared.dir, err = os.MkdirTemp("", "cove-shared-"); err != nil {
