@@ -60,7 +60,7 @@ func completeSprite(inv *invocation) cobra.CompletionFunc {
 				if err != nil || len(names) == maxCompletions {
 					break
 				}
-				if namePattern.MatchString(info.Name) {
+				if namePattern().MatchString(info.Name) {
 					names = append(names, info.Name+"\t"+string(info.Status))
 				}
 			}
@@ -77,7 +77,7 @@ func completeJob(inv *invocation) cobra.CompletionFunc {
 		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			jobs, err := c.Jobs(ctx)
 			return candidates(jobs, err, prefix, func(j cove.Job) (string, string, bool) {
-				return j.ID, string(j.State) + ", " + j.PlanName, jobPattern.MatchString(j.ID)
+				return j.ID, string(j.State) + ", " + j.PlanName, jobPattern().MatchString(j.ID)
 			})
 		})
 	}
@@ -108,7 +108,7 @@ func completeService(inv *invocation) cobra.CompletionFunc {
 		return completeInside(inv, cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
 			list, err := sprite.Services(ctx)
 			return candidates(list, err, prefix, func(s sprites.Service) (string, string, bool) {
-				return s.Name, s.State.Status, servicePattern.MatchString(s.Name)
+				return s.Name, s.State.Status, servicePattern().MatchString(s.Name)
 			})
 		})
 	}

@@ -156,7 +156,7 @@ func lostSprites(inv *invocation) losses {
 func runningJobs(ctx context.Context, c *cove.Client, sprite string) (running []cove.Job) {
 	jobs, _ := c.Jobs(ctx) // another server of the protocol has none
 	for _, j := range jobs {
-		if j.Backend == "" && j.Sprite == sprite && !j.State.Terminal() && j.StartedAt != nil && jobPattern.MatchString(j.ID) {
+		if j.Backend == "" && j.Sprite == sprite && !j.State.Terminal() && j.StartedAt != nil && jobPattern().MatchString(j.ID) {
 			running = append(running, j)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/connect"
 )
 
-var connectorPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
+var connectorPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`) })
 
 func newConnectorCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
@@ -147,7 +148,7 @@ first that has the model.`,
 func (o *connectorOptions) definition(cmd *cobra.Command, name string) (cove.Connector, error) {
 	def := o.def
 	def.Name = name
-	if !connectorPattern.MatchString(name) {
+	if !connectorPattern().MatchString(name) {
 		return def, usagef(cmd, "%q can't be a connector's name: it has lower-case letters, digits and hyphens", name)
 	}
 	for _, h := range o.headers {
@@ -509,7 +510,7 @@ func completeConnector(inv *invocation) cobra.CompletionFunc {
 		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			list, err := c.Connectors(ctx)
 			return candidates(list, err, prefix, func(c cove.Connector) (string, string, bool) {
-				return c.Name, c.Upstream, connectorPattern.MatchString(c.Name)
+				return c.Name, c.Upstream, connectorPattern().MatchString(c.Name)
 			})
 		})
 	}
@@ -527,7 +528,7 @@ func completeReaches(inv *invocation, label *string) cobra.CompletionFunc {
 				if err != nil || len(names) == maxCompletions {
 					break
 				}
-				if namePattern.MatchString(info.Name) && !slices.Contains(given, info.Name) && (*label == "" || slices.Contains(info.Labels, *label)) {
+				if namePattern().MatchString(info.Name) && !slices.Contains(given, info.Name) && (*label == "" || slices.Contains(info.Labels, *label)) {
 					names = append(names, begun+info.Name)
 				}
 			}

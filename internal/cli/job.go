@@ -377,7 +377,7 @@ func waitsForPush(id string) string {
 // nextStep is what to type about a job.
 func nextStep(j cove.Job) string {
 	switch {
-	case !jobPattern.MatchString(j.ID):
+	case !jobPattern().MatchString(j.ID):
 		return ""
 	case j.State == cove.JobWaiting && j.Question != nil:
 		return "It asks you something: cove job answer " + j.ID

@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -239,7 +240,7 @@ func (b *jobBundle) fromSprite(ctx context.Context) error {
 		if !e.Type().IsRegular() || strings.ContainsAny(e.Name(), "/\\\x00") {
 			continue
 		}
-		name := fmt.Sprintf("transcript/%d%s", i+1, plainExt.FindString(e.Name()))
+		name := fmt.Sprintf("transcript/%d%s", i+1, plainExt().FindString(e.Name()))
 		if err := b.copy(ctx, path.Join(from, e.Name()), name); err != nil {
 			return err
 		}
@@ -269,7 +270,7 @@ func (b *jobBundle) copy(ctx context.Context, from, name string) error {
 }
 
 // plainExt is the end of a name that a sprite chose, if it can be that of ours.
-var plainExt = regexp.MustCompile(`\.[0-9A-Za-z]{1,10}$`)
+var plainExt = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\.[0-9A-Za-z]{1,10}$`) })
 
 // missing notes what can't be had. A person's Ctrl-C is no such thing.
 func (b *jobBundle) missing(name string, why error) error {

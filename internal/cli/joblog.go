@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -282,7 +283,7 @@ func (p *logPrinter) print(e cove.JobEvent) {
 }
 
 // coveLine is the beginning of a line of cove's, which one of an agent's must not look like.
-var coveLine = regexp.MustCompile(`(?m)^(==|--|->|<-|\?\?|##|>>|\|) `)
+var coveLine = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^(==|--|->|<-|\?\?|##|>>|\|) `) })
 
 // agentEvent says what an agent did.
 func (p *logPrinter) agentEvent(e agents.Event) {
@@ -294,7 +295,7 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 	case agents.KindStart:
 		fmt.Fprintf(p.w, "-- %s\n", printable.Line(e.Text))
 	case agents.KindText:
-		fmt.Fprintln(p.w, coveLine.ReplaceAllString(printable.Text(e.Text), " $0"))
+		fmt.Fprintln(p.w, coveLine().ReplaceAllString(printable.Text(e.Text), " $0"))
 	case agents.KindAsk:
 		fmt.Fprintf(p.w, "?? %s\n", printable.Line(e.Text))
 		if p.job != "" {

@@ -67,7 +67,7 @@ func pruneRefs(ctx context.Context, inv *invocation, repo *gitwork.Repo, all []g
 	}
 	for _, refs := range all {
 		over := true
-		if jobPattern.MatchString(refs.Job) {
+		if jobPattern().MatchString(refs.Job) {
 			job, err := c.Job(ctx, refs.Job)
 			if err != nil && !errors.Is(err, sprites.ErrNotFound) {
 				return doc, err

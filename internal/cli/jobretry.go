@@ -90,7 +90,7 @@ func keepBase(ctx context.Context, job cove.Job) error {
 		return nil //nolint:nilerr // it is not pulled here
 	}
 	base, err := repo.Resolve(ctx, job.Base)
-	if err != nil || base != job.Base || !jobPattern.MatchString(job.ID) {
+	if err != nil || base != job.Base || !jobPattern().MatchString(job.ID) {
 		return err
 	}
 	return repo.SetRef(ctx, gitwork.JobRef(job.ID, "base"), job.Base, "")

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +36,7 @@ var otherNames = map[string]string{
 func didYouMean(cmd *cobra.Command, args []string, err error) error {
 	typed := args[0]
 	if known := otherNames[typed]; known != "" && !cmd.HasParent() {
-		if len(args) > 1 && jobPattern.MatchString(args[1]) {
+		if len(args) > 1 && jobPattern().MatchString(args[1]) {
 			known = strings.ReplaceAll(known, "JOB", args[1])
 		} else if len(args) > 1 && checkName(args[1]) == nil && typed != "login" {
 			known = strings.ReplaceAll(known, "NAME", args[1])
@@ -79,13 +80,13 @@ func quotedAll(words []string) string {
 }
 
 // checkpointID is a checkpoint's id as the server makes it.
-var checkpointID = regexp.MustCompile(`^v[0-9]+(\.[0-9]+)?$`)
+var checkpointID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v[0-9]+(\.[0-9]+)?$`) })
 
 // orSprite adds to an error about an argument too many that one of them may be meant to be
 // the sprite: the first, or the last if the first is a checkpoint's id.
 func orSprite(cmd *cobra.Command, args []string, err error) error {
 	name, rest := args[0], args[1:]
-	if last := len(args) - 1; checkpointID.MatchString(name) && !checkpointID.MatchString(args[last]) {
+	if last := len(args) - 1; checkpointID().MatchString(name) && !checkpointID().MatchString(args[last]) {
 		name, rest = args[last], args[:last]
 	}
 	if use := usesSprite(cmd); use != byFlag || cmd.Flags().Changed("sprite") || checkName(name) != nil {

@@ -142,7 +142,7 @@ func waitArgument(cmd *cobra.Command, args []string, wait time.Duration) ([]stri
 		return args, wait
 	}
 	for i, arg := range args {
-		if d, err := time.ParseDuration(arg); err == nil && !jobPattern.MatchString(arg) {
+		if d, err := time.ParseDuration(arg); err == nil && !jobPattern().MatchString(arg) {
 			return slices.Delete(slices.Clone(args), i, i+1), d
 		}
 	}

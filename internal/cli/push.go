@@ -610,11 +610,11 @@ var stageNames = map[string]string{"count": "counting objects", "compress": "com
 
 // sayInstalling tells the number of a job whose agent is being installed.
 func sayInstalling(inv *invocation, job cove.Job) {
-	if job.Profile != "" && job.TurnAt == nil && jobPattern.MatchString(job.ID) {
+	if job.Profile != "" && job.TurnAt == nil && jobPattern().MatchString(job.ID) {
 		inv.say("Job %s waits for its turn among the jobs of the profile %s. Leave this running: it sends the repository then. End the job: cove job stop %s", job.ID, job.Profile, job.ID)
 		return
 	}
-	if job.Installing != nil && jobPattern.MatchString(job.ID) {
+	if job.Installing != nil && jobPattern().MatchString(job.ID) {
 		inv.say("Job %s waits until its agent is installed, %s. See how far it is: cove job steps -f %s; end it: cove job stop %s", job.ID, job.Installing.Agent, job.ID, job.ID)
 	}
 }

@@ -52,7 +52,7 @@ func unpulledHint(ctx context.Context, c *cove.Client, name string, err error) e
 	lose := "or lose it: cove rm --force " + name
 	jobs, listErr := c.Jobs(ctx)
 	for _, job := range jobs { // none after an error
-		if job.Backend == "" && job.Sprite == name && job.PulledAt == nil && job.Bundle.Size > 0 && jobPattern.MatchString(job.ID) {
+		if job.Backend == "" && job.Sprite == name && job.PulledAt == nil && job.Bundle.Size > 0 && jobPattern().MatchString(job.ID) {
 			return hinted(err, "bring its work home: cove pull "+job.ID+"; "+lose)
 		}
 	}

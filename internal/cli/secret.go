@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -18,7 +19,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var secretPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+var secretPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`) })
 
 func newSecretCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
@@ -55,7 +56,7 @@ an argument, which others could see. It is one line, of 8 bytes to 64 KiB.`,
 		ValidArgsFunction: completeSecret(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		if !secretPattern.MatchString(args[0]) {
+		if !secretPattern().MatchString(args[0]) {
 			return usagef(cmd, "%q can't be the name of a secret: it has letters, digits, _ and -", args[0])
 		}
 		value, err := readSecret(ctx, inv, args[0])
@@ -194,7 +195,7 @@ func completeSecret(inv *invocation) cobra.CompletionFunc {
 		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			list, err := c.Secrets(ctx)
 			return candidates(list, err, prefix, func(s cove.Secret) (string, string, bool) {
-				return s.Name, "", secretPattern.MatchString(s.Name)
+				return s.Name, "", secretPattern().MatchString(s.Name)
 			})
 		})
 	}

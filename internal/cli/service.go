@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 )
 
 // servicePattern is what may be a service's name.
-var servicePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+var servicePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`) })
 
 func newServiceCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
@@ -61,7 +62,7 @@ func serviceVerb(inv *invocation, run func(ctx context.Context, sprite *sprites.
 
 // checkService says what is wrong with a service's name.
 func checkService(name string) error {
-	if servicePattern.MatchString(name) {
+	if servicePattern().MatchString(name) {
 		return nil
 	}
 	return fail.Newf("bad_name", "letters, digits, dots, dashes and underscores, at most 63", "%q can't be a service's name", name)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"syscall"
 
 	"github.com/cove-dev/cove"
@@ -28,11 +29,11 @@ type spriteFile struct {
 	Sprite string `json:"sprite"`
 }
 
-var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var namePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) })
 
 // checkName says what is wrong with a sprite's name.
 func checkName(name string) error {
-	if namePattern.MatchString(name) {
+	if namePattern().MatchString(name) {
 		return nil
 	}
 	return fail.Newf("bad_name", nameHint, "%q can't be a sprite's name", name)
@@ -141,7 +142,7 @@ func readSpriteFile(file string) (string, error) {
 		return "", err
 	}
 	var doc spriteFile
-	if err := json.Unmarshal([]byte(text), &doc); err != nil || !namePattern.MatchString(doc.Sprite) {
+	if err := json.Unmarshal([]byte(text), &doc); err != nil || !namePattern().MatchString(doc.Sprite) {
 		return "", fail.Newf("bad_sprite_file", "write it anew: cove use NAME", "%s does not name a sprite", file)
 	}
 	return doc.Sprite, nil
@@ -157,11 +158,11 @@ func writeSpriteFile(dir, name string) (string, error) {
 	return file, atomicfile.Write(file, append(text, '\n'), 0o644)
 }
 
-var jobPattern = regexp.MustCompile(`^[0-9a-f]{6}$`)
+var jobPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{6}$`) })
 
 // checkJob says what is wrong with a job's id.
 func checkJob(id string) error {
-	if jobPattern.MatchString(id) {
+	if jobPattern().MatchString(id) {
 		return nil
 	}
 	return fail.Newf("bad_job", "cove job list", "%q is not a job's id, which has six hexadecimal digits like a3f7b2", id)

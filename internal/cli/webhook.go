@@ -67,7 +67,7 @@ The server follows no redirect. It refuses http, and addresses that are not publ
 			}
 			def.Name = webhookName(u.Hostname())
 		}
-		if !connectorPattern.MatchString(def.Name) {
+		if !connectorPattern().MatchString(def.Name) {
 			return usagef(cmd, "%q can't be a webhook's name: it has lower-case letters, digits and hyphens; give one: --name NAME", def.Name)
 		}
 		c, err := inv.server.client(ctx)
@@ -253,7 +253,7 @@ func completeWebhook(inv *invocation) cobra.CompletionFunc {
 		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			list, err := cove.Webhooks{Client: c}.List(ctx)
 			return candidates(list, err, prefix, func(h cove.Webhook) (string, string, bool) {
-				return h.Name, h.URL, connectorPattern.MatchString(h.Name)
+				return h.Name, h.URL, connectorPattern().MatchString(h.Name)
 			})
 		})
 	}

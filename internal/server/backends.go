@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -24,7 +25,7 @@ type backendRoutes struct {
 	refusals refusals
 }
 
-var backendName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+var backendName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`) })
 
 func (g *backendRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	all, err := g.backends.List(r.Context())
@@ -48,7 +49,7 @@ func (g *backendRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	req.URL = strings.TrimRight(req.URL, "/")
 	u, err := url.Parse(req.URL)
 	switch {
-	case !backendName.MatchString(name):
+	case !backendName().MatchString(name):
 		return fail.New(sprite.CodeBadRequest, "a backend's name has lower-case letters, digits and hyphens, at most 63", "")
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return fail.New(sprite.CodeBadRequest, "a backend's url is an http or https URL without user and query", "")

@@ -110,8 +110,8 @@ var guestCodes = map[string]bool{
 }
 
 var (
-	fileCode  = regexp.MustCompile(`^E[A-Z0-9]{2,14}$`)
-	plainCode = regexp.MustCompile(`^[a-z][a-z0-9_]{1,63}$`)
+	fileCode  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^E[A-Z0-9]{2,14}$`) })
+	plainCode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9_]{1,63}$`) })
 )
 
 // guestFailure reads a guest's error answer, as far as it is one, and closes it. A hint
@@ -136,7 +136,7 @@ func guestFailure(resp *http.Response, files bool) error {
 	if json.Unmarshal(text, &body) != nil {
 		body.Message = string(text)
 	}
-	if files && fileCode.MatchString(body.Code) {
+	if files && fileCode().MatchString(body.Code) {
 		e := &fileError{resp.StatusCode, sprites.FileError{
 			Error:   clean(body.Error, maxGuestText),
 			Code:    body.Code,
@@ -155,7 +155,7 @@ func guestFailure(resp *http.Response, files bool) error {
 		// Of a file a guest may say so. Otherwise it would be this server's word on a token, or on its disk.
 		return fail.New("bad_guest", "the sandbox answers with status "+strconv.Itoa(resp.StatusCode), "")
 	}
-	if body.Message == "" && !plainCode.MatchString(body.Error) {
+	if body.Message == "" && !plainCode().MatchString(body.Error) {
 		body.Message = body.Error
 	}
 	e := sprites.ErrorBody{Message: clean(body.Message, maxGuestText)}

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/duplex"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -110,11 +111,11 @@ func fixed(path string) guestPath {
 	return func(*http.Request) (string, error) { return path, nil }
 }
 
-var sessionID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]{0,63}$`)
+var sessionID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]{0,63}$`) })
 
 func guestSession(r *http.Request) (string, error) {
 	id := r.PathValue("id")
-	if !sessionID.MatchString(id) {
+	if !sessionID().MatchString(id) {
 		return "", fail.New("session_not_found", "there is no such session", "see what there is with: cove session list")
 	}
 	return "exec/" + url.PathEscape(id), nil
@@ -125,14 +126,14 @@ func guestKill(r *http.Request) (string, error) {
 	return path + "/kill", err
 }
 
-var serviceName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]{0,62}$`)
+var serviceName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]{0,62}$`) })
 
 // guestService is the path of the service that a request names, and what is asked
 // of it.
 func guestService(rest string) guestPath {
 	return func(r *http.Request) (string, error) {
 		name := r.PathValue("service")
-		if !serviceName.MatchString(name) {
+		if !serviceName().MatchString(name) {
 			return "", fail.New("service_not_found", "there is no such service", "see what there is with: cove service list")
 		}
 		return "services/" + url.PathEscape(name) + rest, nil

@@ -474,7 +474,7 @@ func execMessage(text []byte) (m sprites.Message, ok bool) {
 		return m, false // that is for the server to say
 	}
 	m.Held, m.Lost = nil, ""
-	if !sessionID.MatchString(m.SessionID) { // people type it
+	if !sessionID().MatchString(m.SessionID) { // people type it
 		m.SessionID = ""
 	}
 	return m, true

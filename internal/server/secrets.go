@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -26,12 +27,12 @@ const (
 	maxSecret = 64 << 10
 )
 
-var secretName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+var secretName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`) })
 
 // put stores a secret. Neither its answers nor its errors repeat the value.
 func (g *secretRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("secret")
-	if !secretName.MatchString(name) {
+	if !secretName().MatchString(name) {
 		return fail.New(sprite.CodeBadRequest, "a secret's name has letters, digits, _ and -, at most 64", "")
 	}
 	var req cove.SecretRequest

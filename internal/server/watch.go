@@ -55,7 +55,7 @@ func watchDown(text []byte) []byte {
 		e.Timestamp = e.Timestamp.UTC()
 		return encode(sprites.WatchMessage{Type: m.Type, WatchEvent: e})
 	case "error":
-		if !fileCode.MatchString(m.Code) && !plainCode.MatchString(m.Code) {
+		if !fileCode().MatchString(m.Code) && !plainCode().MatchString(m.Code) {
 			m.Code = ""
 		}
 		return encode(sprites.WatchMessage{Type: m.Type, Code: m.Code, Message: clean(m.Message, maxGuestText+maxGuestPath)})

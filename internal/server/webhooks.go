@@ -90,7 +90,7 @@ func (g *webhookRoutes) check(r *http.Request, hook *cove.Webhook) error {
 	if err := webhook.CheckEvents(hook.Events); err != nil {
 		return fail.New(sprite.CodeBadRequest, err.Error(), "there are "+strings.Join(cove.WebhookEvents, ", ")+`, and "*"`)
 	}
-	if hook.Secret != "" && !secretName.MatchString(hook.Secret) {
+	if hook.Secret != "" && !secretName().MatchString(hook.Secret) {
 		return fail.New(sprite.CodeBadRequest, "a secret's name has letters, digits, _ and -, at most 64", "")
 	}
 	all, err := g.webhooks.List(r.Context())

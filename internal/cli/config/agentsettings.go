@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/cove-dev/cove"
@@ -176,30 +177,34 @@ func onlyKeys(text string, keys []string) (string, error) {
 }
 
 // credentialNames are those of files and folders that hold credentials, or what was said.
-var credentialNames = regexp.MustCompile(`(?i)credential|secret|passw|token|oauth|keychain|keyring|cookie|netrc|history|(^|[._-])auth([._-]|$)|(^|[._-])env([._-]|$)|^\.(npmrc|pypirc|git|ssh|gnupg|aws|kube|docker|claude\.json)$|^(id_(rsa|dsa|ecdsa|ed25519).*|hosts\.ya?ml|node_modules)$|\.(pem|key|p12|pfx|jks|kdbx|asc|gpg|jsonl|sqlite|db)$`)
+var credentialNames = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)credential|secret|passw|token|oauth|keychain|keyring|cookie|netrc|history|(^|[._-])auth([._-]|$)|(^|[._-])env([._-]|$)|^\.(npmrc|pypirc|git|ssh|gnupg|aws|kube|docker|claude\.json)$|^(id_(rsa|dsa|ecdsa|ed25519).*|hosts\.ya?ml|node_modules)$|\.(pem|key|p12|pfx|jks|kdbx|asc|gpg|jsonl|sqlite|db)$`)
+})
 
 // forbiddenName says why nothing of that name goes along; empty: it may.
 func forbiddenName(name string) string {
-	if credentialNames.MatchString(name) {
+	if credentialNames().MatchString(name) {
 		return "it has the name of one that holds credentials"
 	}
 	return ""
 }
 
 // keyShapes are what keys and tokens look like.
-var keyShapes = []*regexp.Regexp{
-	regexp.MustCompile(`\b(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}`),
-	regexp.MustCompile(`\b(gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|npm_|pypi-|hf_|dop_v1_|shpat_|ya29\.|AIza|cove_)[A-Za-z0-9_.-]{16,}`),
-	regexp.MustCompile(`\b(AKIA|ASIA)[A-Z0-9]{16}\b`),
-	regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY`),
-	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`),
-	regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9+/._~-]{16,}`),
-	regexp.MustCompile(`[a-z][a-z0-9+.-]*://[^/\s:@"']+:[^/\s@"']+@`),
-	regexp.MustCompile(`(?i)(api[_-]?key|secret|token|passw(or)?d|credential|private[_-]?key|authorization)[A-Za-z0-9_-]*["']?\s*[:=]\s*["']?[^\s"'<>$(){}]{8,}`),
-}
+var keyShapes = sync.OnceValue(func() []*regexp.Regexp {
+	return []*regexp.Regexp{
+		regexp.MustCompile(`\b(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}`),
+		regexp.MustCompile(`\b(gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|npm_|pypi-|hf_|dop_v1_|shpat_|ya29\.|AIza|cove_)[A-Za-z0-9_.-]{16,}`),
+		regexp.MustCompile(`\b(AKIA|ASIA)[A-Z0-9]{16}\b`),
+		regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY`),
+		regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`),
+		regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9+/._~-]{16,}`),
+		regexp.MustCompile(`[a-z][a-z0-9+.-]*://[^/\s:@"']+:[^/\s@"']+@`),
+		regexp.MustCompile(`(?i)(api[_-]?key|secret|token|passw(or)?d|credential|private[_-]?key|authorization)[A-Za-z0-9_-]*["']?\s*[:=]\s*["']?[^\s"'<>$(){}]{8,}`),
+	}
+})
 
 // longText is what a key may be that has no shape of its own.
-var longText = regexp.MustCompile(`[A-Za-z0-9+/_=-]{32,}`)
+var longText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[A-Za-z0-9+/_=-]{32,}`) })
 
 // forbiddenText says what in a text looks like a key; empty: nothing does.
 func forbiddenText(text string) string {
@@ -209,12 +214,12 @@ func forbiddenText(text string) string {
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
-		for _, shape := range keyShapes {
+		for _, shape := range keyShapes() {
 			if shape.MatchString(line) {
 				return fmt.Sprintf("something in line %d looks like a key", n)
 			}
 		}
-		if slices.ContainsFunc(longText.FindAllString(line, -1), random) {
+		if slices.ContainsFunc(longText().FindAllString(line, -1), random) {
 			return fmt.Sprintf("something in line %d looks like a key", n)
 		}
 	}

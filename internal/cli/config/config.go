@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -196,7 +197,7 @@ func (s setting) check(value string) error {
 			return fmt.Errorf("%q is not a time such as 90s, 30m or 3h", value)
 		}
 	case size:
-		if !sizePattern.MatchString(value) {
+		if !sizePattern().MatchString(value) {
 			return fmt.Errorf("%q is not a size such as 2G or 512M", value)
 		}
 	case count:
@@ -224,7 +225,7 @@ func (s setting) check(value string) error {
 	return nil
 }
 
-var sizePattern = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?[KkMmGgTt]([iI]?[bB])?$`)
+var sizePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]+(\.[0-9]+)?[KkMmGgTt]([iI]?[bB])?$`) })
 
 // A Value is a setting's, with where it is from. List has the values of one that
 // is a list, Text that of any other; empty: it is not set, and nothing is built in.

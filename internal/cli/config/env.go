@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove/internal/shim/connect"
 )
@@ -90,7 +91,7 @@ func (p Places) Environment(sprite string) ([]EnvVar, error) {
 	return vars, nil
 }
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // ParseEnv reads NAME=VALUE lines. A line may begin with export, and is a remark
 // if it begins with #. A value without quotes ends at a # after white space, and
@@ -157,7 +158,7 @@ func (r *envReader) next() (EnvVar, error) {
 	if rest, ok := strings.CutPrefix(name, "export"); ok && rest != strings.TrimLeft(rest, " \t") {
 		name = strings.TrimSpace(rest)
 	}
-	if !envName.MatchString(name) {
+	if !envName().MatchString(name) {
 		r.takeLine()
 		// It may be a part of a value that lacks its quotes, and is not shown.
 		return EnvVar{}, errors.New("what stands before the = can't be the name of a variable")

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/pelletier/go-toml/v2"
@@ -219,7 +220,7 @@ func (p *parser) unknown(key string) {
 	p.wrong(key, "there is no such key", hint)
 }
 
-var backendName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
+var backendName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`) })
 
 // backends reads the servers that the person names.
 func (p *parser) backends(all map[string]any) {
@@ -230,7 +231,7 @@ func (p *parser) backends(all map[string]any) {
 	for name, value := range all {
 		key := "backends." + name
 		table, ok := value.(map[string]any)
-		if !ok || !backendName.MatchString(name) {
+		if !ok || !backendName().MatchString(name) {
 			p.wrong(key, "a backend is a table, with a name of lower-case letters, digits and hyphens", "write [backends.NAME] and its url below")
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -216,7 +217,9 @@ type packProgress struct {
 }
 
 // progressLine is "Counting objects:  45% (450/1000)" or "Enumerating objects: 450, done."
-var progressLine = regexp.MustCompile(`^([A-Z][a-z]+) objects: +(?:\d+% \((\d+)/(\d+)\)|(\d+))`)
+var progressLine = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([A-Z][a-z]+) objects: +(?:\d+% \((\d+)/(\d+)\)|(\d+))`)
+})
 
 func (p *packProgress) Write(text []byte) (int, error) {
 	for _, c := range text {
@@ -233,7 +236,7 @@ func (p *packProgress) Write(text []byte) (int, error) {
 }
 
 func (p *packProgress) end() error {
-	m := progressLine.FindSubmatch(p.line)
+	m := progressLine().FindSubmatch(p.line)
 	if m == nil {
 		_, err := p.rest.Write(append(p.line, '\n'))
 		return err

@@ -375,14 +375,23 @@ func (d *datagramAnswer) WriteMsg(m *dns.Msg) error {
 	return err
 }
 
+// prober builds the program of testdata once for all tests of the package, and returns its path.
+var prober = sync.OnceValues(func() (string, error) {
+	name := filepath.Join(e2e.SharedDir(), "prober")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", name, "./testdata/prober")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the prober: %w\n%s", err, out)
+	}
+	return name, nil
+})
+
 // sprite makes a sprite with the prober in it.
 func (i *island) sprite(name string) {
 	i.T.Helper()
-	prober := filepath.Join(i.T.TempDir(), "prober")
-	build := exec.Command("go", "build", "-trimpath", "-o", prober, "./testdata/prober")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		i.T.Fatalf("build the prober: %v\n%s", err, out)
+	prober, err := prober()
+	if err != nil {
+		i.T.Fatal(err)
 	}
 	i.Run("", "cove", "create", name, "--idle", "0")
 	i.Run("", "cove", "cp", prober, name+":/home/sprite/prober")

@@ -145,8 +145,8 @@ func TestSecretsStay(t *testing.T) {
 func TestControlHolds(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
-	h.Run("", "cove", "create", "paint", "--network", "none", "--memory", "512M")
-	h.Run("", "cove", "create", "other")
+	h.Run("", "cove", "create", "paint", "--network", "none", "--memory", "512M", "--idle", "0")
+	h.Run("", "cove", "create", "other", "--idle", "0") // or its state changes by itself
 	h.Run("", "cove", "exec", "-s", "other", "--", "true")
 	state := func() string {
 		var all strings.Builder

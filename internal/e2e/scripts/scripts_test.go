@@ -57,7 +57,7 @@ func setupScript(env *testscript.Env) error {
 			return err
 		}
 	}
-	if err := e2e.ShareListing(data); err != nil {
+	if err := e2e.Lend(data); err != nil {
 		return err
 	}
 	gitconfig := "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n[advice]\n\tdetachedHead = false\n"
@@ -69,7 +69,11 @@ func setupScript(env *testscript.Env) error {
 	env.Setenv("PATH", e2e.BinDir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	env.Setenv("BIN", e2e.BinDir)
 	env.Defer(func() {
-		if err := e2e.EndServer(e2e.BinDir, data, home); err != nil {
+		err := e2e.EndServer(e2e.BinDir, data, home)
+		if err == nil {
+			err = e2e.TakeBack(data)
+		}
+		if err != nil {
 			env.T().Log("end the server: ", err)
 			env.T().FailNow()
 		}

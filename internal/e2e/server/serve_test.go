@@ -15,6 +15,9 @@ import (
 // this machine's programs. A server that has ended has also ended what it began.
 func TestServePrepares(t *testing.T) {
 	h := e2e.NewHost(t)
+	if err := e2e.TakeBack(h.Data); err != nil { // the first server is to find nothing
+		t.Fatal(err)
+	}
 	dir := filepath.Join(h.Data, "base")
 	prepared := func() bool {
 		t.Helper()

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -202,11 +203,11 @@ func (w *work) prune() error {
 
 func (w *work) backupDir(id string) string { return filepath.Join(w.dir, "backups", id) }
 
-var backupID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,63}$`)
+var backupID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,63}$`) })
 
 // checkID refuses what is no backup's id: it becomes the name of a file.
 func checkID(id string) error {
-	if !backupID.MatchString(id) {
+	if !backupID().MatchString(id) {
 		return failedf(CodeUsage, hintBackups, "%q is no backup's id", id)
 	}
 	return nil

@@ -148,7 +148,7 @@ var hostileResults = []string{`null`, `{"lines":4611686018427387904,"content":"a
 
 // TestHostileResult: the half outside survives results that no tool answers.
 func TestHostileResult(t *testing.T) {
-	for _, tool := range all {
+	for _, tool := range all() {
 		for _, data := range hostileResults {
 			_, err := newResult(tool.Name, json.RawMessage(data))
 			if refused := !strings.HasPrefix(data, "{"); refused && err == nil {
@@ -182,7 +182,7 @@ func FuzzFrame(f *testing.F) {
 				t.Fatalf("%+v can't be read: %v", v, err)
 			}
 			if a, ok := v.(*answer); ok && a.Error == nil {
-				for _, tool := range all {
+				for _, tool := range all() {
 					_, _ = newResult(tool.Name, a.Result) // errors are fine
 				}
 			}

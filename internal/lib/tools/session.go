@@ -324,7 +324,7 @@ func (s *Session) giveUp(ctx context.Context, id uint64, p *pending) error {
 
 // Offers are the tools that may be called.
 func (s *Session) Offers() []Tool {
-	return slices.DeleteFunc(slices.Clone(all), func(t Tool) bool { return !slices.Contains(s.Tools, t.Name) })
+	return slices.DeleteFunc(slices.Clone(all()), func(t Tool) bool { return !slices.Contains(s.Tools, t.Name) })
 }
 
 // Ended reports whether the session has ended: every call fails then.

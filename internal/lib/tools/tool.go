@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
 )
@@ -43,26 +44,29 @@ type output interface {
 }
 
 // all are the tools, sorted by their names.
-var all = []Tool{
-	define("Bash", bashDescription, (*workspace).bash),
-	define("Edit", editDescription, (*workspace).edit),
-	define("Glob", globDescription, (*workspace).glob),
-	define("Grep", grepDescription, (*workspace).grep),
-	define("Read", readDescription, (*workspace).read),
-	define("Write", writeDescription, (*workspace).write),
-}
+var all = sync.OnceValue(func() []Tool {
+	return []Tool{
+		define("Bash", bashDescription, (*workspace).bash),
+		define("Edit", editDescription, (*workspace).edit),
+		define("Glob", globDescription, (*workspace).glob),
+		define("Grep", grepDescription, (*workspace).grep),
+		define("Read", readDescription, (*workspace).read),
+		define("Write", writeDescription, (*workspace).write),
+	}
+})
 
 // List returns the tools that a role allows, sorted by their names.
 func List(role Role) []Tool {
-	return slices.DeleteFunc(slices.Clone(all), func(t Tool) bool { return !role.Allows(t.Name) })
+	return slices.DeleteFunc(slices.Clone(all()), func(t Tool) bool { return !role.Allows(t.Name) })
 }
 
 func find(name string) (Tool, bool) {
-	i := slices.IndexFunc(all, func(t Tool) bool { return t.Name == name })
+	list := all()
+	i := slices.IndexFunc(list, func(t Tool) bool { return t.Name == name })
 	if i < 0 {
 		return Tool{}, false
 	}
-	return all[i], true
+	return list[i], true
 }
 
 // define makes a tool of a method. Its input's schema comes from the type In.

@@ -90,7 +90,7 @@ func (s *Server) start(ctx context.Context, id func() string, asked func(mcp.Req
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 		GetSessionID: id,
 	})
-	for _, t := range all {
+	for _, t := range all() {
 		if !role.Allows(t.name) || t.many && s.Within.Sprite != "" || s.Verbs != nil && !slices.Contains(s.Verbs, t.verb) {
 			continue
 		}
@@ -131,17 +131,18 @@ func both(a, b context.Context) (context.Context, context.CancelFunc) {
 
 // refuse is the error of a call of what is not offered.
 func (s *Server) refuse(name string, role Role) *fail.Error {
-	i := slices.IndexFunc(all, func(t *tool) bool { return t.name == name })
+	list := all()
+	i := slices.IndexFunc(list, func(t *tool) bool { return t.name == name })
 	e := &fail.Error{Code: tools.CodeDenied}
 	switch {
 	case i < 0:
 		e.Message = "there is no tool " + quote(name) + "."
 	case !role.Allows(name):
 		e.Message = "the role " + quote(role.String()) + " does not allow " + name + "."
-	case all[i].many && s.Within.Sprite != "":
+	case list[i].many && s.Within.Sprite != "":
 		e.Message = name + " is not for who has the sandbox " + s.Within.Sprite + " alone."
 	default:
-		e.Message = "the token does not have the verb " + all[i].verb + ", which " + name + " needs."
+		e.Message = "the token does not have the verb " + list[i].verb + ", which " + name + " needs."
 	}
 	return e
 }

@@ -40,7 +40,7 @@ func ParseRole(texts ...string) (Role, error) {
 
 func parseOne(text string) (allowed []string, err error) {
 	if slices.Contains(RoleNames, text) {
-		for _, t := range all {
+		for _, t := range all() {
 			if slices.Contains(t.roles, text) {
 				allowed = append(allowed, t.name)
 			}
@@ -48,7 +48,7 @@ func parseOne(text string) (allowed []string, err error) {
 		return allowed, nil
 	}
 	for name := range strings.SplitSeq(text, ",") {
-		if !slices.ContainsFunc(all, func(t *tool) bool { return t.name == name }) {
+		if !slices.ContainsFunc(all(), func(t *tool) bool { return t.name == name }) {
 			return nil, fmt.Errorf("the role %q is unknown, and allows nothing: it is %s, or a list of tools such as Read,Grep,list",
 				text, strings.Join(RoleNames, ", "))
 		}

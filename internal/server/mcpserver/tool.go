@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -62,12 +63,12 @@ var (
 )
 
 // all are the tools.
-var all = slices.Concat(fileTools(), spriteTools(), jobTools())
+var all = sync.OnceValue(func() []*tool { return slices.Concat(fileTools(), spriteTools(), jobTools()) })
 
 // Names are the tools' names.
 func Names() []string {
 	var names []string
-	for _, t := range all {
+	for _, t := range all() {
 		names = append(names, t.name)
 	}
 	return names

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove"
 )
@@ -89,16 +90,18 @@ func Complete(c cove.Connector) cove.Connector {
 }
 
 var (
-	namePattern   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
-	secretPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
-	headerPattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")
-	methodPattern = regexp.MustCompile(`^[A-Z]{1,20}$`)
-	placeholder   = regexp.MustCompile(`\{(secret)\}|\{secret:([^{}]*)\}|\{basic:([^{}:]+)\}`)
+	namePattern   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`) })
+	secretPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`) })
+	headerPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$") })
+	methodPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Z]{1,20}$`) })
+	placeholder   = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`\{(secret)\}|\{secret:([^{}]*)\}|\{basic:([^{}:]+)\}`)
+	})
 )
 
 // CheckName says what is wrong with a connector's name.
 func CheckName(name string) error {
-	if !namePattern.MatchString(name) {
+	if !namePattern().MatchString(name) {
 		return fmt.Errorf("%.60q can't be a connector's name: it has lower-case letters, digits and hyphens, at most 40", name)
 	}
 	return nil
@@ -118,7 +121,7 @@ func Check(c cove.Connector) error {
 	if err := CheckName(c.Name); err != nil {
 		return err
 	}
-	if c.Secret != "" && !secretPattern.MatchString(c.Secret) {
+	if c.Secret != "" && !secretPattern().MatchString(c.Secret) {
 		return fmt.Errorf("%.60q can't be a secret's name", c.Secret)
 	}
 	if len(c.Headers) > maxList || len(c.Methods) > maxList || len(c.Paths) > maxList || len(c.DenyPaths) > maxList {
@@ -136,7 +139,7 @@ func Check(c cove.Connector) error {
 		}
 	}
 	for _, m := range c.Methods {
-		if !methodPattern.MatchString(m) {
+		if !methodPattern().MatchString(m) {
 			return fmt.Errorf("%.60q is no method", m)
 		}
 	}
@@ -152,17 +155,17 @@ func control(r rune) bool { return r < ' ' || r == 0x7f }
 
 func checkHeader(name, value string) error {
 	switch {
-	case !headerPattern.MatchString(name):
+	case !headerPattern().MatchString(name):
 		return fmt.Errorf("%.60q is no header", name)
 	case slices.Contains(notOurs, name):
 		return fmt.Errorf("the header %s can't be set by a connector", name)
 	case value == "" || len(value) > maxText || strings.ContainsFunc(value, control):
 		return fmt.Errorf("the value of %s is empty, too long, or has control characters", name)
-	case strings.ContainsAny(placeholder.ReplaceAllString(value, ""), "{}"):
+	case strings.ContainsAny(placeholder().ReplaceAllString(value, ""), "{}"):
 		return fmt.Errorf("the value of %s has braces that are none of {secret}, {secret:NAME} and {basic:USER}", name)
 	}
-	for _, m := range placeholder.FindAllStringSubmatch(value, -1) {
-		if m[1] == "" && m[3] == "" && !secretPattern.MatchString(m[2]) {
+	for _, m := range placeholder().FindAllStringSubmatch(value, -1) {
+		if m[1] == "" && m[3] == "" && !secretPattern().MatchString(m[2]) {
 			return fmt.Errorf("the value of %s: %.60q can't be a secret's name", name, m[2])
 		}
 	}
@@ -204,7 +207,7 @@ func loopback(host string) bool {
 func SecretsOf(c cove.Connector) []string {
 	names := map[string]bool{}
 	for _, value := range c.Headers {
-		for _, m := range placeholder.FindAllStringSubmatch(value, -1) {
+		for _, m := range placeholder().FindAllStringSubmatch(value, -1) {
 			names[m[2]] = true
 		}
 	}
@@ -235,8 +238,8 @@ func Resolve(c cove.Connector, value func(name string) (string, error)) (Upstrea
 		u.hide(v)
 	}
 	for name, text := range c.Headers {
-		u.Header.Set(name, placeholder.ReplaceAllStringFunc(text, func(p string) string {
-			m := placeholder.FindStringSubmatch(p)
+		u.Header.Set(name, placeholder().ReplaceAllStringFunc(text, func(p string) string {
+			m := placeholder().FindStringSubmatch(p)
 			switch {
 			case m[1] != "":
 				return values[c.Secret]
@@ -352,14 +355,14 @@ func (u *Upstream) denies(path string) bool {
 }
 
 var (
-	slashes    = regexp.MustCompile(`[/\\]+`)
-	parameters = regexp.MustCompile(`;[^/\\]*`)
+	slashes    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[/\\]+`) })
+	parameters = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`;[^/\\]*`) })
 )
 
 // plain is a path as it may be understood: without parameters of its parts, and
 // with single slashes.
 func plain(path string) string {
-	return slashes.ReplaceAllString(parameters.ReplaceAllString(path, ""), "/")
+	return slashes().ReplaceAllString(parameters().ReplaceAllString(path, ""), "/")
 }
 
 // Match reports whether a path is of a pattern, in which * stands for anything.

@@ -12,12 +12,12 @@ import (
 func CheckEnv(env []string) error {
 	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
-		for _, m := range placeholder.FindAllStringSubmatch(value, -1) {
+		for _, m := range placeholder().FindAllStringSubmatch(value, -1) {
 			switch {
 			case m[3] != "": // it is of connectors alone
 			case m[1] != "":
 				return fmt.Errorf("the variable %s has {secret}, which does not say which one: write {secret:NAME}", name)
-			case !secretPattern.MatchString(m[2]):
+			case !secretPattern().MatchString(m[2]):
 				return fmt.Errorf("the variable %s refers to a secret whose name can't be one: it has letters, digits, _ and -, at most 64", name)
 			}
 		}
@@ -41,7 +41,7 @@ func Refers(kv string) bool { return len(secretsIn(kv)) > 0 }
 
 func secretsIn(kv string) (names []string) {
 	_, value, _ := strings.Cut(kv, "=")
-	for _, m := range placeholder.FindAllStringSubmatch(value, -1) {
+	for _, m := range placeholder().FindAllStringSubmatch(value, -1) {
 		if m[1] == "" && m[3] == "" {
 			names = append(names, m[2])
 		}
@@ -66,8 +66,8 @@ func ResolveEnv(env []string, value func(name string) (string, error)) ([]string
 		if !Refers(kv) {
 			continue
 		}
-		resolved[i] = name + "=" + placeholder.ReplaceAllStringFunc(text, func(p string) string {
-			if m := placeholder.FindStringSubmatch(p); m[1] == "" && m[3] == "" {
+		resolved[i] = name + "=" + placeholder().ReplaceAllStringFunc(text, func(p string) string {
+			if m := placeholder().FindStringSubmatch(p); m[1] == "" && m[3] == "" {
 				return values[m[2]]
 			}
 			return p

@@ -7,6 +7,7 @@ import (
 	"math"
 	"regexp"
 	"strconv"
+	"sync"
 
 	"github.com/cove-dev/cove"
 )
@@ -54,8 +55,10 @@ func checkPrices(c cove.Connector) error {
 // usageField matches what the answers of model APIs, whole or as events, say of
 // their model and of the tokens used. In text that a model wrote the quotes are
 // escaped.
-var usageField = regexp.MustCompile(`[^\\]"(model|modelVersion|input_tokens|output_tokens|cache_creation_input_tokens|cache_read_input_tokens|` +
-	`prompt_tokens|completion_tokens|promptTokenCount|candidatesTokenCount|thoughtsTokenCount|toolUsePromptTokenCount)"\s*:\s*(?:(\d{1,15})\b|"([^"\\]{1,200})")`)
+var usageField = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`[^\\]"(model|modelVersion|input_tokens|output_tokens|cache_creation_input_tokens|cache_read_input_tokens|` +
+		`prompt_tokens|completion_tokens|promptTokenCount|candidatesTokenCount|thoughtsTokenCount|toolUsePromptTokenCount)"\s*:\s*(?:(\d{1,15})\b|"([^"\\]{1,200})")`)
+})
 
 // Tally reads along with an answer, in any pieces, for what it says of tokens. The
 // zero value is ready.
@@ -89,7 +92,7 @@ func (t *Tally) look() {
 	if !bytes.Contains(t.tail, []byte("oken")) && (t.model != "" || !bytes.Contains(t.tail, []byte(`"model`))) {
 		return
 	}
-	for _, m := range usageField.FindAllSubmatch(t.tail, -1) {
+	for _, m := range usageField().FindAllSubmatch(t.tail, -1) {
 		name := string(m[1])
 		if name == "model" || name == "modelVersion" {
 			if t.model == "" {

@@ -67,13 +67,15 @@ func NewLoneHost(t testing.TB) *Host {
 			t.Fatal(err)
 		}
 	}
-	if err := ShareListing(h.Data); err != nil {
+	if err := Lend(h.Data); err != nil {
 		t.Fatal(err)
 	}
 	h.Write("home/.gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n")
 	t.Cleanup(func() {
 		if err := h.Within(func() error { return EndServer(h.Bin, h.Data, h.Home) }); err != nil {
 			t.Errorf("end the server: %v", err)
+		} else if err := TakeBack(h.Data); err != nil {
+			t.Error(err)
 		}
 		if t.Failed() {
 			log, _ := os.ReadFile(filepath.Join(h.Data, "serve.log"))

@@ -6,8 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cove-dev/cove/internal/shim/base"
@@ -21,7 +23,12 @@ var shared struct {
 	mu     sync.Mutex
 	hider  base.Hider
 	looked time.Time
+	lent   int      // number of the next folder of stock
+	stock  []string // folders that each have what sandboxes start from
 }
+
+// SharedDir is a folder for what the tests of a package share. It is removed with the last test.
+func SharedDir() string { return shared.dir }
 
 // share makes what is shared. The caller removes it with end.
 func share() (end func(), err error) {
@@ -86,4 +93,61 @@ func ShareListing(data string) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "listing"), text, 0o600)
+}
+
+// madeOnce are the parts of a data folder that all sandboxes start from. Their names have a digest
+// of their contents, and a server never writes them again.
+var madeOnce = []string{"base/host-*", "base/mask-*", "guest/*"}
+
+// Lend gives a new data folder what sandboxes start from, if a test that has ended left it: else
+// each server would copy the same thousands of files. The server makes what it finds no more use
+// for anew. It gives the folder a listing too.
+func Lend(data string) error {
+	if err := ShareListing(data); err != nil {
+		return err
+	}
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if len(shared.stock) == 0 {
+		return nil
+	}
+	last := len(shared.stock) - 1
+	from := shared.stock[last]
+	shared.stock = shared.stock[:last]
+	return moveMade(from, data)
+}
+
+// TakeBack takes what sandboxes start from out of a data folder whose server has ended, for the
+// next one.
+func TakeBack(data string) error {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	shared.lent++
+	to := filepath.Join(shared.dir, "stock", strconv.Itoa(shared.lent))
+	if err := moveMade(data, to); err != nil {
+		return err
+	}
+	shared.stock = append(shared.stock, to)
+	return nil
+}
+
+// moveMade moves what sandboxes start from between two folders. It leaves what is on another disk.
+func moveMade(from, to string) error {
+	for _, pattern := range madeOnce {
+		names, err := filepath.Glob(filepath.Join(from, pattern))
+		if err != nil {
+			return err
+		}
+		dir := filepath.Join(to, filepath.Dir(pattern))
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		for _, name := range names {
+			err := os.Rename(name, filepath.Join(dir, filepath.Base(name)))
+			if err != nil && !errors.Is(err, syscall.EXDEV) {
+				return err
+			}
+		}
+	}
+	return nil
 }
