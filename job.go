@@ -48,6 +48,11 @@ type JobSettings struct {
 	Agent   string `json:"agent"`
 	Model   string `json:"model,omitempty"` // PROVIDER/MODEL; in a request empty for the agent's own choice
 
+	// Login says how the agent asks its model: one of Logins. In a request it may be empty: then
+	// it is LoginInside if a variable has the token of a login, LoginOutside if the server has
+	// the agent's login as a secret, and otherwise LoginKey, which a job may have as empty.
+	Login string `json:"login,omitempty"`
+
 	// AgentCommand starts the agent "acp": a command line for the sprite's sh. Permissions
 	// answers that agent's requests for permission: "allow" (as empty), "ask" or "deny".
 	AgentCommand string `json:"agent_command,omitempty"`
@@ -78,6 +83,16 @@ type JobSettings struct {
 	// own, and a new sprite has no rules. A server that enforces no policy answers nil.
 	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"`
 }
+
+// The values of JobSettings.Login.
+const (
+	LoginKey     = "key"     // with a key, which the agent's connector adds
+	LoginOutside = "outside" // by a person's subscription; the token is a secret, which a connector adds
+	LoginInside  = "inside"  // by a person's subscription; the login, or its token, is in the sprite
+)
+
+// Logins are all of them.
+var Logins = []string{LoginKey, LoginOutside, LoginInside}
 
 // JobSource names the work that a job begins with.
 type JobSource struct {

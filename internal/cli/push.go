@@ -43,6 +43,7 @@ type pushOptions struct {
 	definition  *cove.AgentDefinition
 	skill       *cove.Skill
 	mcp         []string
+	login       string
 	dryRun      bool
 	profile     string
 	bring       bool // the person's settings for the agent
@@ -56,6 +57,8 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.StringVar(&o.permissions, "permissions", config.Default(config.Permissions), "what becomes of the agent acp's requests for permission: allow, ask (cove job answer) or deny")
 	must(cmd.RegisterFlagCompletionFunc("permissions", cobra.FixedCompletions(agents.PermissionChoices, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.model, "model", config.Default(config.Model), "the model that the agent asks, as PROVIDER/MODEL (empty: the agent's choice)")
+	f.StringVar(&o.login, "login", "", "how claude and codex ask their model: with a key, or by your subscription, whose token is outside or inside the sprite (empty: see cove secret set --help)")
+	must(cmd.RegisterFlagCompletionFunc("login", cobra.FixedCompletions(cove.Logins, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.role, "role", "", "what the agent cove may do: plan and review only read, build does all (empty: build)")
 	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(agents.Roles, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
@@ -182,6 +185,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 			Agent:        o.agent,
 			Model:        o.model,
 			Role:         o.role,
+			Login:        o.login,
 			Sprite:       inv.global.sprite,
 			TimeoutSec:   int64((o.timeout + time.Second - 1) / time.Second),
 			Guards:       guards,
@@ -227,7 +231,7 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 	}
 	if !given("agent") {
 		opts.Agent, opts.Definition, opts.Settings = "", nil, nil
-		for _, name := range []string{"agent-command", "permissions", "model", "agent-settings"} {
+		for _, name := range []string{"agent-command", "permissions", "model", "login", "agent-settings"} {
 			if given(name) {
 				return opts, usagef(cmd, "--%s goes with --agent; the profile has an agent of its own", name)
 			}
@@ -498,6 +502,7 @@ func checkPlan(name string) error {
 }
 
 func pushWith(ctx context.Context, inv *invocation, c *cove.Client, opts push.Options) (push.Result, error) {
+	renewLogin(ctx, inv, c, opts)
 	if opts.Backend == "" {
 		if err := ensureImage(ctx, inv, c, opts.Config); err != nil {
 			return push.Result{}, err

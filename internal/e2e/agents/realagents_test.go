@@ -2,6 +2,7 @@ package agents
 
 import (
 	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -181,6 +183,7 @@ var agentModes = []struct {
 	{"max-turns", (*agentRun).mayTakeOneTurn},
 	{"1 MB", (*agentRun).readsMuch},
 	{"open stdin", (*agentRun).readsNoMore},
+	{"login", (*agentRun).asksByLogin},
 }
 
 // finish waits for a job's end.
@@ -229,6 +232,55 @@ func (r *agentRun) used(job cove.Job, turns int64) {
 	n := turns + r.aside
 	if u := job.Usage; u == nil || u.InputTokens != 100*n || u.OutputTokens != 20*n || r.turns && u.Turns != turns {
 		r.T.Errorf("usage of %d turns: got %+v", turns, u)
+	}
+}
+
+// asksByLogin: the agents of a subscription ask with the token of a login, which of codex is
+// outside of the sprite. All others are refused it.
+func (r *agentRun) asksByLogin(func(script) model) {
+	var m model
+	var flags []string
+	token := "sk-ant-oat-of-a-login"
+	turns := []modeltest.Turn{{Text: "There is nothing to do."}}
+	switch r.name {
+	case "claude":
+		m = &modeltest.Anthropic{Turns: turns}
+		if err := r.Client().SetSecret(r.T.Context(), "claude-token", token); err != nil {
+			r.T.Fatal(err)
+		}
+		server := httptest.NewServer(http.HandlerFunc(m.ServeHTTP))
+		defer server.Close()
+		r.Run("", "cove", "connector", "put", "straight", "--upstream", server.URL)
+		r.Run("", "cove", "connector", "grant", "straight", "--sprite", "paint")
+		flags = []string{"--env", "CLAUDE_CODE_OAUTH_TOKEN={secret:claude-token}", "--env", "ANTHROPIC_BASE_URL=http://straight.connect.internal"}
+	case "codex":
+		claims := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"exp":%d}`, time.Now().Add(24*time.Hour).Unix()))
+		token = "e30." + claims + ".x"
+		m = &modeltest.OpenAI{Turns: turns, Key: token}
+		server := httptest.NewServer(http.HandlerFunc(m.ServeHTTP))
+		defer server.Close()
+		home := filepath.Join(r.Home, ".codex")
+		if err := os.MkdirAll(home, 0o700); err != nil {
+			r.T.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(home, "auth.json"), []byte(`{"tokens":{"access_token":"`+token+`","account_id":"ada"}}`), 0o600); err != nil {
+			r.T.Fatal(err)
+		}
+		r.Run("", "cove", "secret", "set", "chatgpt", "--from-login")
+		r.Run("", "cove", "connector", "put", "chatgpt", "--upstream", server.URL)
+	default:
+		if out, code := r.Try(r.repo, "cove", slices.Concat([]string{"push", "plan.md", "--login", "inside"}, r.flags)...); code == 0 || !strings.Contains(out, "asks its model with a key") {
+			r.T.Errorf("a login: %d, %s", code, out)
+		}
+		return
+	}
+	job := r.finish(r.begin(flags...), cove.JobSucceeded)
+	asked := m.Requests()
+	if len(asked) == 0 || asked[0].Auth != "Bearer "+token || asked[0].Key != "" {
+		r.T.Errorf("the model was asked %+v", asked)
+	}
+	if want := map[string]string{"claude": cove.LoginInside, "codex": cove.LoginOutside}[r.name]; job.Login != want {
+		r.T.Errorf("the login is %q, want %q", job.Login, want)
 	}
 }
 

@@ -26,6 +26,7 @@ type Task struct {
 	Command     string // starts the agent, where it is any that speaks ACP: a command line for sh
 	Permissions string // what becomes of its requests for permission: allow (as empty), ask or deny
 	Direct      bool   // there are no connectors: the agent asks the model itself, with a key of its own
+	Login       string // how it asks the model: cove.LoginKey (as empty), LoginOutside or LoginInside; the latter only of a Subscriber
 	Session     string // the agent's own, which is to go on; Plan is the next message. Only of a Rememberer
 	Model       string // PROVIDER/MODEL; empty: the agent's default. Agents have their own ways besides
 

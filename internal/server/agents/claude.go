@@ -65,7 +65,9 @@ func (Claude) Prepare(t Task) (Work, error) {
 	if model != "" {
 		w.Env = append(w.Env, "ANTHROPIC_MODEL="+model)
 	}
-	if !t.Direct {
+	if t.Login == cove.LoginInside {
+		w.Connectors, w.Keys = nil, nil
+	} else if !t.Direct {
 		w.Env = append(w.Env, "ANTHROPIC_BASE_URL=http://anthropic.connect.internal", "ANTHROPIC_API_KEY="+claudeKey)
 	}
 	if t.Converse {

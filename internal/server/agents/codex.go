@@ -25,20 +25,26 @@ func (Codex) Name() string { return "codex" }
 // Prepare gives the plan on the agent's standard input. Of the person's own
 // configuration in the sprite only the model's provider is replaced.
 func (Codex) Prepare(t Task) (Work, error) {
-	base := through("openai")
-	if t.Direct {
-		base = "https://api.openai.com"
-	}
-	url, err := json.Marshal(base + "/v1") // also a string of TOML
-	if err != nil {
-		return Work{}, err
+	base, connector := through("openai")+"/v1", "openai"
+	switch {
+	case t.Login == cove.LoginOutside:
+		connector = Codex{}.Login().Connector
+		base = through(connector)
+	case t.Direct:
+		base = "https://api.openai.com/v1"
 	}
 	options := []string{
 		"--dangerously-bypass-approvals-and-sandbox",
-		"-c", "model_provider=cove",
-		"-c", fmt.Sprintf(`model_providers.cove={name="cove",base_url=%s,env_key="OPENAI_API_KEY",wire_api="responses"}`, url),
 		"-c", "check_for_update_on_startup=false",
 		"-c", "analytics.enabled=false",
+	}
+	if t.Login != cove.LoginInside { // then the provider is its own, and its login
+		url, err := json.Marshal(base) // also a string of TOML
+		if err != nil {
+			return Work{}, err
+		}
+		options = append(options, "-c", "model_provider=cove",
+			"-c", fmt.Sprintf(`model_providers.cove={name="cove",base_url=%s,env_key="OPENAI_API_KEY",wire_api="responses"}`, url))
 	}
 	model, err := t.modelOf("codex", "openai")
 	if err != nil {
@@ -57,7 +63,10 @@ func (Codex) Prepare(t Task) (Work, error) {
 	}
 	w.installFrom("codex", 16, codexPackages...)
 	w.Needs = Needs{DiskMB: 404, MemoryMB: 144}
-	w.Connectors, w.Keys = []string{"openai"}, []string{"OPENAI_API_KEY"}
+	if t.Login == cove.LoginInside {
+		return w, nil
+	}
+	w.Connectors, w.Keys = []string{connector}, []string{"OPENAI_API_KEY"}
 	if !t.Direct {
 		w.Env = append(w.Env, "OPENAI_API_KEY="+placeholderKey)
 	}

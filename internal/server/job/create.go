@@ -181,6 +181,7 @@ func task(req cove.JobRequest, id string) agents.Task {
 		Command: req.AgentCommand, Permissions: req.Permissions,
 		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse, Direct: req.Backend != "",
 		Role:  req.Role,
+		Login: req.Login,
 		MCP:   req.MCP,
 		Model: req.Model, MaxUSD: req.Guards.CostUSD,
 		Skill: req.Skill,

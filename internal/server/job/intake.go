@@ -45,6 +45,9 @@ func (in *intake) settle(ctx context.Context, req cove.JobRequest) (_ cove.JobRe
 	if err := in.checkMCP(ctx, req, agent); err != nil {
 		return req, nil, work, err
 	}
+	if req.Login, err = in.login(ctx, req, agent); err != nil {
+		return req, nil, work, err
+	}
 	if req, err = in.choose(ctx, req, agent); err != nil {
 		return req, nil, work, err
 	}

@@ -212,6 +212,7 @@ var migrations = []string{
 	CREATE INDEX webhook_deliveries_by_webhook ON webhook_deliveries (webhook, state, seq);`,
 	sealedMigration,
 	`ALTER TABLE jobs DROP COLUMN settings;`,
+	`ALTER TABLE secrets ADD COLUMN login TEXT; -- JSON object: whose token the value is; NULL: it is none of a login's`,
 	rewrittenMigration,
 }
 
