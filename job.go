@@ -130,11 +130,28 @@ type JobRequest struct {
 	Settings    []SettingsFile `json:"settings,omitempty"`     // the person's, for the agent
 }
 
-// MCPServer is an MCP server outside of the sprite, behind a connector of the server's,
-// which is the job's as long as that runs.
+// MCPServer is an MCP server of a job's. Connector names one outside of the sprite, behind a
+// connector of the server's, which is the job's as long as that runs. Name and Command are of
+// one that the agent starts in the sprite, and speaks to by its standard streams.
 type MCPServer struct {
-	Connector string   `json:"connector"`
-	Tools     []string `json:"tools"` // that the agent gets; "*" alone: all that it has
+	Connector string   `json:"connector,omitempty"`
+	Tools     []string `json:"tools,omitempty"` // of the connector's, that the agent gets; "*" alone: all that it has
+
+	Name    string   `json:"name,omitempty"`    // by which the agent knows it
+	Command []string `json:"command,omitempty"` // the program and its arguments
+
+	// Env are the program's variables, NAME=VALUE; in a value {secret:NAME} stands for a
+	// secret, as in those of the job. In a Job there are the names alone.
+	Env []string `json:"env,omitempty"`
+}
+
+// MCPEnv are the variables of MCP servers, one after the other.
+func MCPEnv(servers []MCPServer) []string {
+	var all []string
+	for _, s := range servers {
+		all = append(all, s.Env...)
+	}
+	return all
 }
 
 // JobPreview is what a job would be (POST /v1/jobs/preview, with a JobRequest): all that

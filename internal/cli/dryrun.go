@@ -91,7 +91,7 @@ func localPreview(_ context.Context, req cove.JobRequest) (cove.JobPreview, erro
 	if err != nil {
 		return cove.JobPreview{}, hinted(err, "choose one with --agent: cove agent list")
 	}
-	if _, ok := agent.(agents.MCPClient); !ok && len(req.MCP) > 0 {
+	if _, ok := agent.(agents.MCPClient); !ok && slices.ContainsFunc(req.MCP, func(s cove.MCPServer) bool { return s.Connector != "" }) {
 		return cove.JobPreview{}, hinted(fmt.Errorf("the agent %s is given no MCP servers of the host", req.Agent), "leave out --mcp, or use --agent cove")
 	}
 	if err := agents.CheckRole(agent, req.Role); err != nil {

@@ -42,7 +42,7 @@ type pushOptions struct {
 	environment []config.EnvVar
 	definition  *cove.AgentDefinition
 	skill       *cove.Skill
-	mcp         []string
+	mcp, mcpEnv []string
 	login       string
 	dryRun      bool
 	profile     string
@@ -66,7 +66,8 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
 	o.guards.register(cmd)
 	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
-	f.StringArrayVar(&o.mcp, "mcp", nil, "give the agent cove tools of an MCP server outside, `host:NAME=TOOL,TOOL`: NAME is its connector, * all its tools (repeatable)")
+	f.StringArrayVar(&o.mcp, "mcp", nil, "give the agent an MCP server: `sprite:NAME=COMMAND` starts one inside; host:NAME=TOOL,TOOL, for cove alone, is one outside, behind that connector, * all its tools (repeatable)")
+	f.StringArrayVar(&o.mcpEnv, "mcp-env", nil, "give the server of --mcp sprite:NAME a variable, `NAME:KEY=VALUE`, in which {secret:SECRET} stands for a secret (repeatable)")
 	f.StringVar(&o.profile, "profile", "", "take what the other flags do not say from this profile of the server's (see cove profile)")
 	must(cmd.RegisterFlagCompletionFunc("profile", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return profileNames(inv, cmd, prefix)
@@ -165,7 +166,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 	if err != nil {
 		return opts, err
 	}
-	servers, err := parseMCP(cmd, o.mcp)
+	servers, err := parseMCP(cmd, o.mcp, o.mcpEnv)
 	if err != nil {
 		return opts, err
 	}
@@ -355,8 +356,9 @@ The agent "acp" is any that speaks the Agent Client Protocol; --agent-command st
 the sprite. Its requests for permission are granted, since the sandbox is the boundary, or
 as --permissions says: with ask the job waits for you, and its time does not count.
 
-With --mcp the agent cove may also call tools of MCP servers that are outside of the sprite,
-those that you name and no others. Each is a connector, which adds the key and keeps the
+--mcp sprite:NAME=COMMAND gives claude, codex, opencode, acp or cove an MCP server that it starts
+in the sprite, by a command line for sh. With --mcp host:… the agent cove may also call tools
+of MCP servers that are outside of the sprite, those that you name and no others. Each is a connector, which adds the key and keeps the
 log: cove connector put linear --upstream URL --header "Authorization: Bearer {secret}".
 
 --role plan or review has the agent cove only read: a call of any other tool is refused in the

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -143,9 +144,9 @@ func (g *jobRoutes) mayBegin(r *http.Request, req cove.JobRequest) error {
 		return fail.New("forbidden", "the token does not reach new sprites", "name one that it reaches")
 	case len(req.Include) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
-	case len(req.MCP) > 0 && !p.may(admin):
-		return fail.New("forbidden", "only a token with the verb admin may give a job MCP servers: their connectors are granted to it", "")
-	case len(connect.EnvSecrets(req.Env)) > 0 && !p.may(admin):
+	case slices.ContainsFunc(req.MCP, func(s cove.MCPServer) bool { return s.Connector != "" }) && !p.may(admin):
+		return fail.New("forbidden", "only a token with the verb admin may give a job MCP servers outside of its sprite: their connectors are granted to it", "")
+	case len(connect.EnvSecrets(slices.Concat(req.Env, cove.MCPEnv(req.MCP)))) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may give a job the server's secrets", "")
 	case req.Definition != nil && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
@@ -313,7 +314,7 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := g.mayBegin(r, cove.JobRequest{JobSettings: cove.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}, Env: was.Env}); err != nil {
+	if err := g.mayBegin(r, cove.JobRequest{JobSettings: cove.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: was.MCP}, Env: was.Env}); err != nil {
 		return err
 	}
 	job, err := jobs.Continue(r.Context(), old.ID, how)

@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
@@ -184,6 +185,7 @@ var agentModes = []struct {
 	{"1 MB", (*agentRun).readsMuch},
 	{"open stdin", (*agentRun).readsNoMore},
 	{"login", (*agentRun).asksByLogin},
+	{"mcp", (*agentRun).startsServers},
 }
 
 // finish waits for a job's end.
@@ -232,6 +234,53 @@ func (r *agentRun) used(job cove.Job, turns int64) {
 	n := turns + r.aside
 	if u := job.Usage; u == nil || u.InputTokens != 100*n || u.OutputTokens != 20*n || r.turns && u.Turns != turns {
 		r.T.Errorf("usage of %d turns: got %+v", turns, u)
+	}
+}
+
+// notes is an MCP server that tells of the variable that it was given.
+const notes = `import json, os, sys
+for line in sys.stdin:
+    m = json.loads(line)
+    answer = {}
+    if m.get("method") == "initialize":
+        answer = {"protocolVersion": m["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": {"name": "notes", "version": "1"}}
+        open(os.path.expanduser("~/notes.log"), "a").write(os.environ["TOKEN"] + "\n")
+    elif m.get("method") == "tools/list":
+        answer = {"tools": [{"name": "look_at_notes", "description": "Looks.", "inputSchema": {"type": "object", "properties": {}}}]}
+    if "id" in m:
+        print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": answer}), flush=True)
+`
+
+// startsServers: an MCP server is started in the sprite, with its variables, and its tools
+// are offered to the model; an agent that can't is refused one.
+func (r *agentRun) startsServers(play func(script) model) {
+	m := play(script{turns: []modeltest.Turn{{Text: "There is nothing to do."}}})
+	if err := r.Client().SetSecret(r.T.Context(), "notes", "the-token-of-notes"); err != nil {
+		r.T.Fatal(err)
+	}
+	r.Write("notes.py", notes)
+	r.Run("", "cove", "cp", filepath.Join(filepath.Dir(r.repo), "notes.py"), "paint:notes.py")
+	flags := []string{"--mcp", "sprite:notes=exec python3 ~/notes.py", "--mcp-env", "notes:TOKEN={secret:notes}"}
+	agent, err := agents.Find(r.name)
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	if _, ok := agent.(agents.MCPStarter); !ok {
+		if out, code := r.Try(r.repo, "cove", slices.Concat([]string{"push", "plan.md"}, flags, r.flags)...); code == 0 || !strings.Contains(out, "is given no MCP servers") {
+			r.T.Errorf("an MCP server: %d, %s", code, out)
+		}
+		return
+	}
+	job := r.finish(r.begin(flags...), cove.JobSucceeded)
+	if got := r.Run("", "cove", "exec", "-s", "paint", "cat", "notes.log"); !strings.Contains(got, "the-token-of-notes") {
+		r.T.Errorf("the server has %q", got)
+	}
+	offered := func(req modeltest.Request) bool { return bytes.Contains(req.Body, []byte("look_at_notes")) }
+	if !slices.ContainsFunc(m.Requests(), offered) {
+		r.T.Errorf("the model was not offered the server's tool; it was offered %q", m.Requests()[0].Tools)
+	}
+	if len(job.MCP) != 1 || !slices.Equal(job.MCP[0].Env, []string{"TOKEN"}) {
+		r.T.Errorf("the job says %+v", job.MCP)
 	}
 }
 

@@ -32,7 +32,7 @@ type Task struct {
 
 	Role string // limits the agent's tools: one of Roles, empty as build; only of a Limiter
 
-	MCP []cove.MCPServer // whose tools the agent gets; only of an MCPClient
+	MCP []cove.MCPServer // whose tools the agent gets: those outside only of an MCPClient, those inside of an MCPStarter
 
 	Price  *cove.ConnectorPrice // of that model, where it is known; only a Chooser looks
 	MaxUSD float64              // that the model may cost; 0: any sum. Only with Price
@@ -131,6 +131,9 @@ type MCPClient interface {
 	// MCPArguments are the arguments by which it is given them.
 	MCPArguments(servers []cove.MCPServer) []string
 }
+
+// An MCPStarter is an Agent that starts MCP servers in the sprite, those of Task.MCP.
+type MCPStarter interface{ StartsMCP() }
 
 // A Limiter is an Agent whose tools are cove's own, so that a role limits them: what the role
 // does not allow is refused where the tool would run, whatever the model asks.

@@ -3,6 +3,7 @@ package agents
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/cove-dev/cove"
@@ -53,6 +54,14 @@ func (Codex) Prepare(t Task) (Work, error) {
 	if model != "" {
 		options = append(options, "-m", model)
 	}
+	of := Work{Files: map[string]File{}}
+	for _, s := range t.startServers(&of) {
+		program, err := json.Marshal(s.program)
+		if err != nil {
+			return Work{}, err
+		}
+		options = append(options, "-c", fmt.Sprintf("mcp_servers.%s={command=%s}", s.name, program))
+	}
 	argv := append([]string{"codex", "exec", "--json", "--skip-git-repo-check"}, options...)
 	if t.Session != "" {
 		argv = append([]string{"codex", "exec", "resume", "--json", "--skip-git-repo-check"}, append(options, t.Session)...)
@@ -61,6 +70,7 @@ func (Codex) Prepare(t Task) (Work, error) {
 	if err != nil {
 		return w, err
 	}
+	maps.Copy(w.Files, of.Files)
 	w.installFrom("codex", 16, codexPackages...)
 	w.Needs = Needs{DiskMB: 404, MemoryMB: 144}
 	if t.Login == cove.LoginInside {

@@ -117,11 +117,11 @@ func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job
 		Workdir:     workdir(id, req.Repository),
 		Settings:    settingsPaths(req.Settings),
 		EnvNames:    of.env,
-		Secrets:     connect.EnvSecrets(req.Env),
+		Secrets:     connect.EnvSecrets(slices.Concat(req.Env, cove.MCPEnv(req.MCP))),
 		Install:     of.install,
 		RetryOf:     of.retryOf,
 	}
-	job.Skill = nil
+	job.Skill, job.MCP = nil, shownServers(req.MCP)
 	if agents.ReadsSkill(req.Agent) {
 		skill := agents.DefaultSkill()
 		if req.Skill != nil {

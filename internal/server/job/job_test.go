@@ -234,6 +234,69 @@ func TestLogins(t *testing.T) {
 	try("no such login", "codex", "x", nil, "bad_request: write --login key, outside or inside")
 }
 
+// An MCP server inside is a command with variables, whose values no answer has. Secrets in them
+// are for an administrator, as in a job's own.
+func TestMCPInside(t *testing.T) {
+	_, client := newManager(t)
+	ctx := t.Context()
+	for _, name := range []string{"anthropic", "ci"} {
+		if err := client.SetSecret(ctx, name, canary); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(agent string, servers ...cove.MCPServer) cove.JobRequest {
+		req := request()
+		req.Agent, req.MCP = agent, servers
+		return req
+	}
+	good := cove.MCPServer{Name: "files", Command: []string{"serve-files", "."}, Env: []string{"PLAIN=" + canary, "TOKEN={secret:ci}"}}
+	with := func(change func(*cove.MCPServer)) cove.MCPServer {
+		s := good
+		change(&s)
+		return s
+	}
+	for name, test := range map[string]struct {
+		req  cove.JobRequest
+		want string
+	}{
+		"an agent without":   {ask("pi", good), "bad_request"},
+		"no name":            {ask("claude", with(func(s *cove.MCPServer) { s.Name = "" })), "bad_request"},
+		"a name of a path":   {ask("claude", with(func(s *cove.MCPServer) { s.Name = "../x" })), "bad_request"},
+		"twice":              {ask("claude", good, good), "bad_request"},
+		"no command":         {ask("claude", with(func(s *cove.MCPServer) { s.Command = nil })), "bad_request"},
+		"a NUL":              {ask("claude", with(func(s *cove.MCPServer) { s.Command = []string{"a\x00"} })), "bad_request"},
+		"two kinds":          {ask("cove", with(func(s *cove.MCPServer) { s.Connector = "ci" })), "bad_request"},
+		"tools":              {ask("cove", with(func(s *cove.MCPServer) { s.Tools = []string{"*"} })), "bad_request"},
+		"a name for no sh":   {ask("claude", with(func(s *cove.MCPServer) { s.Env = []string{"A;id=" + canary} })), "bad_request"},
+		"a missing secret":   {ask("claude", with(func(s *cove.MCPServer) { s.Env = []string{"A={secret:nobody}"} })), "no_secret"},
+		"a variable of none": {ask("claude", with(func(s *cove.MCPServer) { s.Env = []string{canary} })), "bad_request"},
+	} {
+		_, err := client.CreateJob(ctx, test.req)
+		if code(err) != test.want || strings.Contains(err.Error(), canary) {
+			t.Errorf("%s: got %v, want %s", name, err, test.want)
+		}
+	}
+	tok, err := client.CreateToken(ctx, cove.TokenRequest{Name: "t", Scope: cove.TokenScope{All: true}, Verbs: []string{"read", "write", "exec"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := &cove.Client{Client: &sprites.Client{URL: client.URL, Token: tok.Secret, HTTPClient: client.HTTPClient}}
+	if _, err := by.PreviewJob(ctx, ask("claude", good)); code(err) != "forbidden" {
+		t.Errorf("a secret for a token without admin: got %v", err)
+	}
+	if _, err := by.PreviewJob(ctx, ask("claude", with(func(s *cove.MCPServer) { s.Env = nil }))); err != nil {
+		t.Errorf("a server of a token without admin: got %v", err)
+	}
+	job, err := client.CreateJob(ctx, ask("claude", good))
+	if err != nil || fmt.Sprint(job.MCP) != "[{ [] files [serve-files .] [PLAIN TOKEN]}]" || fmt.Sprint(job.Secrets) != "[ci]" {
+		t.Fatalf("got %+v, %v, %v", job.MCP, job.Secrets, err)
+	}
+	text, err := json.Marshal(job)
+	if err != nil || strings.Contains(string(text), canary) {
+		t.Errorf("the job has a value: %s, %v", text, err)
+	}
+}
+
 // A job's policy is its sprite's from the beginning. A sprite that was there before
 // keeps its own, unless the job brings one.
 func TestNetworkPolicy(t *testing.T) {

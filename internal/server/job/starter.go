@@ -149,6 +149,11 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 	if t.Price, err = s.connectors.price(ctx, req); err != nil {
 		return err
 	}
+	for i, server := range t.MCP { // t has servers of its own: settingsOf has read them anew
+		if t.MCP[i].Env, err = resolved(ctx, s.secrets, server.Env); err != nil {
+			return err
+		}
+	}
 	work, err := agent.Prepare(t)
 	if err != nil {
 		return err

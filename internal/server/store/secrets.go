@@ -313,7 +313,7 @@ func unused(ctx context.Context, tx *sql.Tx, name string) error {
 		return err
 	}
 	for _, p := range profiles {
-		if slices.Contains(connect.EnvSecrets(p.Variables()), name) {
+		if slices.Contains(connect.EnvSecrets(slices.Concat(p.Variables(), cove.MCPEnv(p.MCP))), name) {
 			e.Profiles = append(e.Profiles, p.Name)
 		}
 	}
