@@ -54,7 +54,7 @@ func (c *Client) SetSecret(ctx context.Context, name, value string) error {
 }
 
 // SetLogin stores the token of a login as a secret, in place of one of the same name.
-func (c *Client) SetLogin(ctx context.Context, name, token string, login SecretLogin) error {
+func SetLogin(ctx context.Context, c *Client, name, token string, login SecretLogin) error {
 	req := SecretRequest{Value: token, Login: &login}
 	if err := c.Call(ctx, sprites.Request{Method: http.MethodPut, Path: sprites.Path("v1", "secrets", name), JSON: req}, nil); err != nil {
 		return fmt.Errorf("set secret %s: %w", name, err)

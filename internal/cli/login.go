@@ -50,7 +50,7 @@ func setFromLogin(ctx context.Context, inv *invocation, cmd *cobra.Command, name
 	if err != nil {
 		return err
 	}
-	if err := c.SetLogin(ctx, name, token, login); err != nil {
+	if err := cove.SetLogin(ctx, c, name, token, login); err != nil {
 		return err
 	}
 	return inv.show(cove.Secret{Name: name, Login: &login}, func(io.Writer) {
@@ -169,7 +169,7 @@ func renewLogin(ctx context.Context, inv *invocation, c *cove.Client, opts push.
 	if old == nil || old.Client != login.Client || old.Account != login.Account || old.ExpiresAt == nil || !old.ExpiresAt.Before(*login.ExpiresAt) {
 		return
 	}
-	if err := c.SetLogin(ctx, codexLogin, token, login); err != nil {
+	if err := cove.SetLogin(ctx, c, codexLogin, token, login); err != nil {
 		inv.say("The newer token in %s was not stored: %s", printable.Line(path), printable.Line(err.Error()))
 		return
 	}

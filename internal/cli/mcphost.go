@@ -9,11 +9,14 @@ import (
 	"github.com/cove-dev/cove"
 )
 
+// mcpFlags are the flags --mcp and --mcp-env, as they were given.
+type mcpFlags struct{ servers, env []string }
+
 // parseMCP reads the flags --mcp and --mcp-env. On which side a server is must be said: a tool
 // that acts on this side of the sandbox is not to be taken for one inside.
-func parseMCP(cmd *cobra.Command, all, variables []string) ([]cove.MCPServer, error) {
+func parseMCP(cmd *cobra.Command, given mcpFlags) ([]cove.MCPServer, error) {
 	var servers []cove.MCPServer
-	for _, text := range all {
+	for _, text := range given.servers {
 		side, rest, _ := strings.Cut(text, ":")
 		name, list, _ := strings.Cut(rest, "=")
 		switch {
@@ -29,7 +32,7 @@ func parseMCP(cmd *cobra.Command, all, variables []string) ([]cove.MCPServer, er
 			servers = append(servers, cove.MCPServer{Connector: name, Tools: strings.Split(list, ",")})
 		}
 	}
-	for _, text := range variables {
+	for _, text := range given.env {
 		name, kv, ok := strings.Cut(text, ":")
 		i := slices.IndexFunc(servers, func(s cove.MCPServer) bool { return s.Name == name && name != "" })
 		if key, _, is := strings.Cut(kv, "="); !ok || !is || key == "" {

@@ -42,7 +42,7 @@ type pushOptions struct {
 	environment []config.EnvVar
 	definition  *cove.AgentDefinition
 	skill       *cove.Skill
-	mcp, mcpEnv []string
+	mcp         mcpFlags
 	login       string
 	dryRun      bool
 	profile     string
@@ -66,8 +66,8 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
 	o.guards.register(cmd)
 	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
-	f.StringArrayVar(&o.mcp, "mcp", nil, "give the agent an MCP server: `sprite:NAME=COMMAND` starts one inside; host:NAME=TOOL,TOOL, for cove alone, is one outside, behind that connector, * all its tools (repeatable)")
-	f.StringArrayVar(&o.mcpEnv, "mcp-env", nil, "give the server of --mcp sprite:NAME a variable, `NAME:KEY=VALUE`, in which {secret:SECRET} stands for a secret (repeatable)")
+	f.StringArrayVar(&o.mcp.servers, "mcp", nil, "give the agent an MCP server: `sprite:NAME=COMMAND` starts one inside; host:NAME=TOOL,TOOL, for cove alone, is one outside, behind that connector, * all its tools (repeatable)")
+	f.StringArrayVar(&o.mcp.env, "mcp-env", nil, "give the server of --mcp sprite:NAME a variable, `NAME:KEY=VALUE`, in which {secret:SECRET} stands for a secret (repeatable)")
 	f.StringVar(&o.profile, "profile", "", "take what the other flags do not say from this profile of the server's (see cove profile)")
 	must(cmd.RegisterFlagCompletionFunc("profile", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return profileNames(inv, cmd, prefix)
@@ -166,7 +166,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 	if err != nil {
 		return opts, err
 	}
-	servers, err := parseMCP(cmd, o.mcp, o.mcpEnv)
+	servers, err := parseMCP(cmd, o.mcp)
 	if err != nil {
 		return opts, err
 	}
@@ -357,9 +357,10 @@ the sprite. Its requests for permission are granted, since the sandbox is the bo
 as --permissions says: with ask the job waits for you, and its time does not count.
 
 --mcp sprite:NAME=COMMAND gives claude, codex, opencode, acp or cove an MCP server that it starts
-in the sprite, by a command line for sh. With --mcp host:… the agent cove may also call tools
-of MCP servers that are outside of the sprite, those that you name and no others. Each is a connector, which adds the key and keeps the
-log: cove connector put linear --upstream URL --header "Authorization: Bearer {secret}".
+in the sprite, by a command line for sh; --mcp-env gives that a variable. With --mcp host:… the
+agent cove may also call tools of MCP servers that are outside of the sprite, those that you
+name and no others. Each is a connector, which adds the key and keeps the log: cove connector
+put linear --upstream URL --header "Authorization: Bearer {secret}".
 
 --role plan or review has the agent cove only read: a call of any other tool is refused in the
 sprite. Such a job commits nothing; cove job logs has its answer. The tools of --mcp are not

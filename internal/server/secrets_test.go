@@ -29,7 +29,7 @@ func TestSecrets(t *testing.T) {
 	failIf(t, err != nil || len(list) != 1 || list[0].UpdatedAt.IsZero(), "got %+v, %v", list, err)
 
 	at := time.Unix(2e9, 0).UTC()
-	must(t, c.SetLogin(t.Context(), "chatgpt", value, cove.SecretLogin{Client: "codex", Account: "the-account", ExpiresAt: &at}))
+	must(t, cove.SetLogin(t.Context(), c, "chatgpt", value, cove.SecretLogin{Client: "codex", Account: "the-account", ExpiresAt: &at}))
 	list, err = c.Secrets(t.Context())
 	failIf(t, err != nil || len(list) != 2 || list[0].Login == nil || list[0].Login.Account != "the-account" || !list[0].Login.ExpiresAt.Equal(at) || list[1].Login != nil, "got %+v, %v", list, err)
 	for _, bad := range []string{`{}`, `{"client":"codex","account":"a\r\nX-Other: 1"}`, `{"client":"a b"}`} {

@@ -254,7 +254,11 @@ for line in sys.stdin:
 // startsServers: an MCP server is started in the sprite, with its variables, and its tools
 // are offered to the model; an agent that can't is refused one.
 func (r *agentRun) startsServers(play func(script) model) {
-	m := play(script{turns: []modeltest.Turn{{Text: "There is nothing to do."}}})
+	turns := []modeltest.Turn{{Text: "There is nothing to do."}}
+	if r.name == "codex" { // whose model finds such tools by its own only one
+		turns = append([]modeltest.Turn{{Calls: []modeltest.Call{{Tool: "exec", Input: map[string]any{"input": "text(JSON.stringify(ALL_TOOLS))"}}}}}, turns...)
+	}
+	m := play(script{turns: turns})
 	if err := r.Client().SetSecret(r.T.Context(), "notes", "the-token-of-notes"); err != nil {
 		r.T.Fatal(err)
 	}

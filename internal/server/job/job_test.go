@@ -205,7 +205,7 @@ func TestLogins(t *testing.T) {
 	try("no login", "codex", cove.LoginOutside, nil, "no_login: cove secret set chatgpt --from-login")
 	set := func(at time.Time) {
 		t.Helper()
-		if err := client.SetLogin(ctx, "chatgpt", canary, cove.SecretLogin{Client: "codex", Account: "the-account", ExpiresAt: &at}); err != nil {
+		if err := cove.SetLogin(ctx, client, "chatgpt", canary, cove.SecretLogin{Client: "codex", Account: "the-account", ExpiresAt: &at}); err != nil {
 			t.Fatal(err)
 		}
 	}
