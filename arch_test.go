@@ -82,7 +82,7 @@ var imports = map[string][]string{
 	"internal/shim/userns":  nil,
 
 	"internal/server":                             {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/jsonbody", "internal/lib/printable", "internal/lib/private", "internal/server/build", "internal/server/harness", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/profile", "internal/server/sprite", "internal/server/stephint", "internal/server/store", "internal/server/webhook", "internal/shim/connect", "internal/shim/userns", "sprites"},
-	"internal/server/agents":                      {"."},
+	"internal/server/agents":                      {".", "internal/lib/fail"},
 	"internal/server/archive":                     {"internal/lib/safepath", "internal/server/plant", "internal/shim/layers", "sprites"},
 	"internal/server/build":                       {".", "internal/lib/boot", "internal/lib/buildstep", "internal/lib/fail", "internal/lib/fault", "internal/server/dockerfile", "internal/server/dockerfile/source", "internal/server/image", "internal/server/sprite", "internal/server/store", "internal/shim/layers", "sprites"},
 	"internal/server/dockerfile":                  {"internal/lib/fail"},

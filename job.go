@@ -48,6 +48,11 @@ type JobSettings struct {
 	Agent   string `json:"agent"`
 	Model   string `json:"model,omitempty"` // PROVIDER/MODEL; in a request empty for the agent's own choice
 
+	// Login says how the agent asks its model: one of Logins. In a request it may be empty: then
+	// it is LoginInside if a variable has the token of a login, LoginOutside if the server has
+	// the agent's login as a secret, and otherwise LoginKey, which a job may have as empty.
+	Login string `json:"login,omitempty"`
+
 	// AgentCommand starts the agent "acp": a command line for the sprite's sh. Permissions
 	// answers that agent's requests for permission: "allow" (as empty), "ask" or "deny".
 	AgentCommand string `json:"agent_command,omitempty"`
@@ -83,6 +88,16 @@ type JobSettings struct {
 	// own, and a new sprite has no rules. A server that enforces no policy answers nil.
 	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"`
 }
+
+// The values of JobSettings.Login.
+const (
+	LoginKey     = "key"     // with a key, which the agent's connector adds
+	LoginOutside = "outside" // by a person's subscription; the token is a secret, which a connector adds
+	LoginInside  = "inside"  // by a person's subscription; the login, or its token, is in the sprite
+)
+
+// Logins are all of them.
+var Logins = []string{LoginKey, LoginOutside, LoginInside}
 
 // JobSource names the work that a job begins with.
 type JobSource struct {
@@ -126,11 +141,28 @@ type JobRequest struct {
 	By string `json:"-"` // the token that asks, by ID; the server says it
 }
 
-// MCPServer is an MCP server outside of the sprite, behind a connector of the server's,
-// which is the job's as long as that runs.
+// MCPServer is an MCP server of a job's. Connector names one outside of the sprite, behind a
+// connector of the server's, which is the job's as long as that runs. Name and Command are of
+// one that the agent starts in the sprite, and speaks to by its standard streams.
 type MCPServer struct {
-	Connector string   `json:"connector"`
-	Tools     []string `json:"tools"` // that the agent gets; "*" alone: all that it has
+	Connector string   `json:"connector,omitempty"`
+	Tools     []string `json:"tools,omitempty"` // of the connector's, that the agent gets; "*" alone: all that it has
+
+	Name    string   `json:"name,omitempty"`    // by which the agent knows it
+	Command []string `json:"command,omitempty"` // the program and its arguments
+
+	// Env are the program's variables, NAME=VALUE; in a value {secret:NAME} stands for a
+	// secret, as in those of the job. In a Job there are the names alone.
+	Env []string `json:"env,omitempty"`
+}
+
+// MCPEnv are the variables of MCP servers, one after the other.
+func MCPEnv(servers []MCPServer) []string {
+	var all []string
+	for _, s := range servers {
+		all = append(all, s.Env...)
+	}
+	return all
 }
 
 // JobPreview is what a job would be (POST /v1/jobs/preview, with a JobRequest): all that

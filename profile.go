@@ -36,6 +36,7 @@ type ProfileSettings struct {
 	AgentCommand  string                 `json:"agent_command,omitempty"`
 	Permissions   string                 `json:"permissions,omitempty"`
 	Model         string                 `json:"model,omitempty"`
+	Login         string                 `json:"login,omitempty"`
 	TimeoutSec    int64                  `json:"timeout_seconds,omitempty"`
 	Guards        Guards                 `json:"guards,omitzero"`
 	StepLimits    map[StepKey]int64      `json:"step_limits,omitempty"`

@@ -16,6 +16,22 @@ type Secret struct {
 	Name      string    `json:"name"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
+
+	Login *SecretLogin `json:"login,omitempty"` // nil: the value is none of a login's
+}
+
+// SecretLogin says whose login a secret's value is the token of: that of a program by which
+// a person has signed in to a model's provider. The program renews its login itself; the
+// server has the token alone, until it expires.
+type SecretLogin struct {
+	Client    string     `json:"client"`               // the program, such as codex
+	Account   string     `json:"account,omitempty"`    // the provider's name for the account
+	ExpiresAt *time.Time `json:"expires_at,omitempty"` // of the token; nil: unknown
+}
+
+// Expired reports whether the token has expired at a time.
+func (l *SecretLogin) Expired(at time.Time) bool {
+	return l != nil && l.ExpiresAt != nil && !at.Before(*l.ExpiresAt)
 }
 
 // SecretList answers GET /v1/secrets.
@@ -25,12 +41,22 @@ type SecretList struct {
 
 // SecretRequest sets a secret (PUT /v1/secrets/NAME).
 type SecretRequest struct {
-	Value string `json:"value"`
+	Value string       `json:"value"`
+	Login *SecretLogin `json:"login,omitempty"` // nil: the value is none of a login's
 }
 
 // SetSecret stores a secret, in place of one of the same name.
 func (c *Client) SetSecret(ctx context.Context, name, value string) error {
-	if err := c.Call(ctx, sprites.Request{Method: http.MethodPut, Path: sprites.Path("v1", "secrets", name), JSON: SecretRequest{value}}, nil); err != nil {
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodPut, Path: sprites.Path("v1", "secrets", name), JSON: SecretRequest{Value: value}}, nil); err != nil {
+		return fmt.Errorf("set secret %s: %w", name, err)
+	}
+	return nil
+}
+
+// SetLogin stores the token of a login as a secret, in place of one of the same name.
+func SetLogin(ctx context.Context, c *Client, name, token string, login SecretLogin) error {
+	req := SecretRequest{Value: token, Login: &login}
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodPut, Path: sprites.Path("v1", "secrets", name), JSON: req}, nil); err != nil {
 		return fmt.Errorf("set secret %s: %w", name, err)
 	}
 	return nil

@@ -16,7 +16,7 @@
 //	cove-guest tool serve [--role ROLE]... [--dir DIR]
 //	                                   carry out calls of a model's tools; they come on stdin, the answers are on stdout
 //	cove-guest tool keep               run one command, for tool serve and acp
-//	cove-guest acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] CMD...
+//	cove-guest acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] [--mcp NAME=PROGRAM]... CMD...
 //	                                   have an agent that speaks ACP carry out a prompt; events go to file descriptor 3
 //	cove-guest acp bridge CMD...       let a client of ACP, on stdin and stdout, talk with an agent here
 //	cove-guest nest CMD...             run a program as root of a network of its own (package nest)
@@ -41,6 +41,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -57,7 +58,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | answer FILE | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] CMD... | acp bridge CMD... | nest CMD... | docker [FLAG...] | step | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | answer FILE | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] [--mcp NAME=PROGRAM]... CMD... | acp bridge CMD... | nest CMD... | docker [FLAG...] | step | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -183,6 +184,15 @@ func agent(ctx context.Context, verb string, args []string, stdout io.Writer) er
 	flags.StringVar(&prompt, "prompt", "", "")
 	flags.StringVar(&session, "session", "", "")
 	flags.StringVar(&permissions, "permissions", "", "")
+	var servers []acp.Server
+	flags.Func("mcp", "", func(text string) error {
+		name, program, ok := strings.Cut(text, "=")
+		if !ok {
+			return errUsage
+		}
+		servers = append(servers, acp.Server{Name: name, Program: program})
+		return nil
+	})
 	policy, parseErr := acp.Permissions(""), flags.Parse(args)
 	if parseErr == nil {
 		policy, parseErr = acp.ParsePermissions(permissions)
@@ -190,7 +200,7 @@ func agent(ctx context.Context, verb string, args []string, stdout io.Writer) er
 	if parseErr != nil || verb != "run" || prompt == "" || flags.NArg() == 0 {
 		return errUsage
 	}
-	return acp.Main(ctx, acp.Job{Argv: flags.Args(), Dir: dir, Session: session, Permissions: policy, Keeper: keeper}, prompt)
+	return acp.Main(ctx, acp.Job{Argv: flags.Args(), Dir: dir, Session: session, Permissions: policy, Keeper: keeper, Servers: servers}, prompt)
 }
 
 func exitCode(err error) int {

@@ -10,6 +10,9 @@
 //	--mcp host:NAME=TOOL,TOOL
 //	                    the MCP server behind the connector NAME, and its tools that may
 //	                    be called (*: all of them); may be given again
+//	--mcp sprite:NAME=PROGRAM
+//	                    the MCP server that a program is, by its standard streams, with all
+//	                    its tools; likewise
 //	--base-url URL      of the model's API (else ANTHROPIC_BASE_URL, OPENAI_BASE_URL,
 //	                    GOOGLE_GEMINI_BASE_URL, or the vendor's)
 //	--sessions DIR      keep the conversation there, in a file that has its session's id
@@ -46,7 +49,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-loop run --model PROVIDER/MODEL [--prompt FILE] [--role ROLE]... [--mcp host:NAME=TOOL,...]... [--base-url URL] [--sessions DIR [--resume ID]] " +
+var errUsage = errors.New("usage: cove-loop run --model PROVIDER/MODEL [--prompt FILE] [--role ROLE]... [--mcp host:NAME=TOOL,... | --mcp sprite:NAME=PROGRAM]... [--base-url URL] [--sessions DIR [--resume ID]] " +
 	"[--max-turns N] [--max-time DURATION] [--max-cost USD --price IN/OUT] [--context TOKENS] [--stall DURATION] | tool keep | version")
 
 func main() {
@@ -95,9 +98,13 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.resume, "resume", "", "")
 	f.Func("role", "", func(text string) error { o.roles = append(o.roles, text); return nil })
 	f.Func("mcp", "", func(text string) error {
+		if name, program, ok := strings.Cut(strings.TrimPrefix(text, "sprite:"), "="); ok && strings.HasPrefix(text, "sprite:") && program != "" {
+			o.mcp = append(o.mcp, loop.MCPServer{Name: name, Program: program, Tools: []string{loop.AllTools}})
+			return nil
+		}
 		name, list, ok := strings.Cut(strings.TrimPrefix(text, "host:"), "=")
 		if !ok || list == "" || !strings.HasPrefix(text, "host:") {
-			return errors.New("a server is host:NAME=TOOL,TOOL")
+			return errors.New("a server is host:NAME=TOOL,TOOL or sprite:NAME=PROGRAM")
 		}
 		o.mcp = append(o.mcp, loop.MCPServer{Name: name, URL: "http://" + name + ".connect.internal/", Tools: strings.Split(list, ",")})
 		return nil

@@ -64,11 +64,12 @@ func newConnectorPutCommand(inv *invocation) *cobra.Command {
 		Use:   "put NAME",
 		Short: "Define a connector",
 		Long: `Defines a connector, in place of one of the same name, whose grants stay; it is in force
-when the command returns. Known by name are anthropic, openai, gemini, github (git over
-HTTPS) and github-api: without --upstream and --header they have the usual ones.
+when the command returns. Known by name are anthropic, openai, chatgpt, gemini, github (git
+over HTTPS) and github-api: without --upstream and --header they have the usual ones.
 
 In a header's value {secret} stands for the secret of the connector's name, or of --secret;
-{secret:NAME} for another; {basic:USER} for USER and the secret as "Basic" has them. The
+{secret:NAME} for another; {basic:USER} for USER and the secret as "Basic" has them; {account}
+for the account of a secret that is a login. The
 upstream's certificate is verified, and no secret goes over plain HTTP but to this machine.
 
 With --git, which github has, git in the sprites that it is granted to goes through it: what

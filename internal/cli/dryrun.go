@@ -96,15 +96,18 @@ func localPreview(_ context.Context, req cove.JobRequest) (cove.JobPreview, erro
 	if err != nil {
 		return cove.JobPreview{}, hinted(err, "choose one with --agent: cove agent list")
 	}
-	if _, ok := agent.(agents.MCPClient); !ok && len(req.MCP) > 0 {
+	if _, ok := agent.(agents.MCPClient); !ok && slices.ContainsFunc(req.MCP, func(s cove.MCPServer) bool { return s.Connector != "" }) {
 		return cove.JobPreview{}, hinted(fmt.Errorf("the agent %s is given no MCP servers of the host", req.Agent), "leave out --mcp, or use --agent cove")
 	}
 	if err := agents.CheckRole(agent, req.Role); err != nil {
 		return cove.JobPreview{}, hinted(err, "use --agent cove, or --role build")
 	}
+	if err := agents.CheckLogin(agent, req.Login); err != nil {
+		return cove.JobPreview{}, err
+	}
 	work, err := agent.Prepare(agents.Task{
 		Plan: req.Plan, PlanName: req.PlanName, Dir: spriteHome, Workdir: spriteHome, Home: spriteHome, Branch: req.Branch, Interactive: req.Interactive, Converse: req.Converse,
-		Command: req.AgentCommand, Permissions: req.Permissions, Direct: req.Backend != "", Model: req.Model, Skill: req.Skill, Role: req.Role, MCP: req.MCP,
+		Command: req.AgentCommand, Permissions: req.Permissions, Direct: req.Backend != "", Model: req.Model, Skill: req.Skill, Role: req.Role, MCP: req.MCP, Login: agents.LoginOf(agent, req.Login, req.Env),
 	})
 	if err != nil {
 		return cove.JobPreview{}, fail.Wrap("bad_plan", err, "")

@@ -256,6 +256,7 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 		"permissions", j.Permissions,
 		"model", j.Model,
 		"role", j.Role,
+		"login", j.Login,
 		"mcp", strings.Join(mcpTexts(j.MCP), " "),
 		"plan", j.PlanName,
 		"repository", j.Repository,

@@ -43,7 +43,8 @@ type pushOptions struct {
 	environment []config.EnvVar
 	definition  *cove.AgentDefinition
 	skill       *cove.Skill
-	mcp         []string
+	mcp         mcpFlags
+	login       string
 	dryRun      bool
 	profile     string
 	bring       bool // the person's settings for the agent
@@ -58,6 +59,8 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.StringVar(&o.permissions, "permissions", config.Default(config.Permissions), "what becomes of the agent acp's requests for permission: allow, ask (cove job answer) or deny")
 	must(cmd.RegisterFlagCompletionFunc("permissions", cobra.FixedCompletions(agents.PermissionChoices, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.model, "model", config.Default(config.Model), "the model that the agent asks, as PROVIDER/MODEL (empty: the agent's choice)")
+	f.StringVar(&o.login, "login", "", "how claude and codex ask their model: with a key, or by your subscription, whose token is outside or inside the sprite (empty: see cove secret set --help)")
+	must(cmd.RegisterFlagCompletionFunc("login", cobra.FixedCompletions(cove.Logins, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.role, "role", "", "what the agent cove may do: plan and review only read, build does all (empty: build)")
 	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(agents.Roles, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
@@ -67,7 +70,8 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.Bool("steps", false, "show the preparation step by step, until the agent begins (on a terminal it is shown anyway)")
 	o.guards.register(cmd)
 	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
-	f.StringArrayVar(&o.mcp, "mcp", nil, "give the agent cove tools of an MCP server outside, `host:NAME=TOOL,TOOL`: NAME is its connector, * all its tools (repeatable)")
+	f.StringArrayVar(&o.mcp.servers, "mcp", nil, "give the agent an MCP server: `sprite:NAME=COMMAND` starts one inside; host:NAME=TOOL,TOOL, for cove alone, is one outside, behind that connector, * all its tools (repeatable)")
+	f.StringArrayVar(&o.mcp.env, "mcp-env", nil, "give the server of --mcp sprite:NAME a variable, `NAME:KEY=VALUE`, in which {secret:SECRET} stands for a secret (repeatable)")
 	f.StringVar(&o.profile, "profile", "", "take what the other flags do not say from this profile of the server's; empty: from none, not the default one either (see cove profile)")
 	must(cmd.RegisterFlagCompletionFunc("profile", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return profileNames(inv, cmd, prefix)
@@ -190,6 +194,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 			Agent:        o.agent,
 			Model:        o.model,
 			Role:         o.role,
+			Login:        o.login,
 			Sprite:       inv.global.sprite,
 			TimeoutSec:   int64((o.timeout + time.Second - 1) / time.Second),
 			Guards:       guards,
@@ -236,7 +241,7 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 	}
 	if !given("agent") {
 		opts.Agent, opts.Definition, opts.Settings = "", nil, nil
-		for _, name := range []string{"agent-command", "permissions", "model", "agent-settings"} {
+		for _, name := range []string{"agent-command", "permissions", "model", "login", "agent-settings"} {
 			if given(name) {
 				return opts, usagef(cmd, "--%s goes with --agent; the profile %s has an agent of its own (to push by no profile: --profile '')", name, o.profile)
 			}
@@ -405,9 +410,11 @@ The agent "acp" is any that speaks the Agent Client Protocol; --agent-command st
 the sprite. Its requests for permission are granted, since the sandbox is the boundary, or
 as --permissions says: with ask the job waits for you, and its time does not count.
 
-With --mcp the agent cove may also call tools of MCP servers that are outside of the sprite,
-those that you name and no others. Each is a connector, which adds the key and keeps the
-log: cove connector put linear --upstream URL --header "Authorization: Bearer {secret}".
+--mcp sprite:NAME=COMMAND gives claude, codex, opencode, acp or cove an MCP server that it starts
+in the sprite, by a command line for sh; --mcp-env gives that a variable. With --mcp host:… the
+agent cove may also call tools of MCP servers that are outside of the sprite, those that you
+name and no others. Each is a connector, which adds the key and keeps the log: cove connector
+put linear --upstream URL --header "Authorization: Bearer {secret}".
 
 --role plan or review has the agent cove only read: a call of any other tool is refused in the
 sprite. Such a job commits nothing; cove job logs has its answer. The tools of --mcp are not
@@ -562,6 +569,7 @@ func checkPlan(name string) error {
 
 // pushWith pushes. With steps it shows how the job is prepared: the caller ends the view.
 func pushWith(ctx context.Context, inv *invocation, c *cove.Client, opts push.Options, steps bool) (push.Result, *stepView, error) {
+	renewLogin(ctx, inv, c, opts)
 	if opts.Backend == "" {
 		if err := ensureImage(ctx, inv, c, opts.Config); err != nil {
 			return push.Result{}, nil, err

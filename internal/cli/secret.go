@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -43,15 +44,25 @@ Only a job that is given it as a variable has it inside: push --env NAME={secret
 const maxSecret = 1 << 20
 
 func newSecretSetCommand(inv *invocation) *cobra.Command {
+	var fromLogin bool
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Store a secret",
 		Long: `Stores a secret, in place of one of the same name, and at once for the sprites that use it.
 The value is read from standard input, or asked for where that is a terminal; it is never
-an argument, which others could see. It is one line, of 8 bytes to 64 KiB.`,
+an argument, which others could see. It is one line, of 8 bytes to 64 KiB.
+
+With --from-login the value is the token of your login with an agent's own program on this
+machine. The name is chatgpt, for codex: jobs of codex then ask by your ChatGPT subscription,
+through the connector chatgpt, and no key is needed. The refresh token stays with codex, which
+alone renews the login; cove push --agent codex hands on the new token. Anthropic's terms do
+not let a Claude login be kept so: a job of claude has its token inside,
+--env CLAUDE_CODE_OAUTH_TOKEN={secret:NAME}, or the login that you have made in its sprite,
+--login inside. docs/network.md has more.`,
 		Example: `  cove secret set anthropic
   gh auth token | cove secret set github
-  cove secret set ci < key.txt`,
+  cove secret set ci < key.txt
+  cove secret set chatgpt --from-login`,
 		Args:              exactArgs("a name for it"),
 		ValidArgsFunction: completeSecret(inv),
 	}
@@ -59,7 +70,13 @@ an argument, which others could see. It is one line, of 8 bytes to 64 KiB.`,
 		if !secretPattern().MatchString(args[0]) {
 			return usagef(cmd, "%q can't be the name of a secret: it has letters, digits, _ and -", args[0])
 		}
+		if fromLogin {
+			return setFromLogin(ctx, inv, cmd, args[0])
+		}
 		value, err := readSecret(ctx, inv, args[0])
+		if err == nil {
+			err = notClaude(args[0], value)
+		}
 		if err != nil {
 			return err // before a server is started for it
 		}
@@ -72,6 +89,7 @@ an argument, which others could see. It is one line, of 8 bytes to 64 KiB.`,
 		}
 		return inv.show(map[string]string{"name": args[0]}, func(io.Writer) { inv.say("Secret %s is set.", args[0]) })
 	})
+	cmd.Flags().BoolVar(&fromLogin, "from-login", false, "store the token of your login with an agent's own program (NAME: chatgpt)")
 	return cmd
 }
 
@@ -125,7 +143,8 @@ func newSecretListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the secrets",
-		Long:    `Lists the secrets: their names and when they were set, never their values.`,
+		Long: `Lists the secrets: their names, when they were set, and of tokens of logins until
+when they are good; never their values.`,
 		Example: `  cove secret list`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -141,11 +160,16 @@ func newSecretListCommand(inv *invocation) *cobra.Command {
 				list = []cove.Secret{}
 			}
 			return inv.show(cove.SecretList{Secrets: list}, func(w io.Writer) {
-				rows, now := [][]string{{"NAME", "CREATED", "SET"}}, time.Now()
+				rows, now := [][]string{{"NAME", "CREATED", "SET", "LOGIN"}}, time.Now()
 				for _, s := range list {
-					rows = append(rows, []string{s.Name, ago(s.CreatedAt, now), ago(s.UpdatedAt, now)})
+					rows = append(rows, []string{s.Name, ago(s.CreatedAt, now), ago(s.UpdatedAt, now), loginText(s, now)})
 				}
 				table(w, rows)
+				for _, s := range list {
+					if s.Login.Expired(now) {
+						inv.say("The token of %s has expired: %s", s.Name, connect.LoginHint(s.Name, *s.Login))
+					}
+				}
 			})
 		}),
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -172,9 +173,9 @@ func (g *jobRoutes) mayBegin(r *http.Request, req cove.JobRequest) error {
 		return fail.New("forbidden", "the token does not reach new sprites", "name one that it reaches")
 	case len(req.Include) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
-	case len(req.MCP) > 0 && !p.may(admin):
-		return fail.New("forbidden", "only a token with the verb admin may give a job MCP servers: their connectors are granted to it", "")
-	case len(connect.EnvSecrets(req.Env)) > 0 && !p.may(admin):
+	case slices.ContainsFunc(req.MCP, func(s cove.MCPServer) bool { return s.Connector != "" }) && !p.may(admin):
+		return fail.New("forbidden", "only a token with the verb admin may give a job MCP servers outside of its sprite: their connectors are granted to it", "")
+	case len(connect.EnvSecrets(slices.Concat(req.Env, cove.MCPEnv(req.MCP)))) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may give a job the server's secrets", "")
 	case req.CleanupScript != nil && !p.may(admin):
 		return fail.New("forbidden", "only a profile gives its jobs a cleanup script", "cove profile edit NAME")
@@ -359,7 +360,7 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	next := was
-	next.Backend, next.Sprite, next.Definition, next.MCP = old.Backend, cmp.Or(how.Sprite, old.Sprite), old.Definition, old.MCP
+	next.Backend, next.Sprite, next.Definition = old.Backend, cmp.Or(how.Sprite, old.Sprite), old.Definition
 	next.Config, next.Include, next.NetworkPolicy = nil, nil, nil // the sprite is what it is
 	if err := g.mayAgain(r, next, old.Sprite); err != nil {
 		return err

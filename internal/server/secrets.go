@@ -48,10 +48,29 @@ func (g *secretRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fail.New(sprite.CodeBadRequest, "a secret is one line, without control characters", "what goes into a header can't have any")
 	}
-	if err := g.secrets.Set(r.Context(), name, value); err != nil {
+	if err := checkLogin(req.Login); err != nil {
+		return err
+	}
+	var err error
+	if req.Login != nil {
+		err = g.secrets.SetLogin(r.Context(), name, value, *req.Login)
+	} else {
+		err = g.secrets.Set(r.Context(), name, value)
+	}
+	if err != nil {
 		return secretError(err)
 	}
 	return synced(w, r, g.host)
+}
+
+// loginText is what a login's program and account may be called: an account goes into a header.
+var loginText = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@-]{0,199}$`)
+
+func checkLogin(l *cove.SecretLogin) error {
+	if l != nil && (!loginText.MatchString(l.Client) || l.Account != "" && !loginText.MatchString(l.Account)) {
+		return fail.New(sprite.CodeBadRequest, "a login names its program, and the account, in letters, digits and . _ : @ -, at most 200", "")
+	}
+	return nil
 }
 
 // secretError says what is the matter with the key.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -26,6 +27,17 @@ func TestSecrets(t *testing.T) {
 	failIf(t, a.StatusCode != 200 || !strings.Contains(string(a.body), `"name":"ci"`) || strings.Contains(string(a.body), value), "got %d %s", a.StatusCode, a.body)
 	list, err := c.Secrets(t.Context())
 	failIf(t, err != nil || len(list) != 1 || list[0].UpdatedAt.IsZero(), "got %+v, %v", list, err)
+
+	at := time.Unix(2e9, 0).UTC()
+	must(t, cove.SetLogin(t.Context(), c, "chatgpt", value, cove.SecretLogin{Client: "codex", Account: "the-account", ExpiresAt: &at}))
+	list, err = c.Secrets(t.Context())
+	failIf(t, err != nil || len(list) != 2 || list[0].Login == nil || list[0].Login.Account != "the-account" || !list[0].Login.ExpiresAt.Equal(at) || list[1].Login != nil, "got %+v, %v", list, err)
+	for _, bad := range []string{`{}`, `{"client":"codex","account":"a\r\nX-Other: 1"}`, `{"client":"a b"}`} {
+		ask(t, s, "PUT /v1/secrets/chatgpt", `{"value":"`+value+`","login":`+bad+`}`).refused(t, 400, "bad_request")
+	}
+	must(t, c.SetSecret(t.Context(), "chatgpt", value))
+	list, err = c.Secrets(t.Context())
+	failIf(t, err != nil || list[0].Login != nil, "a key in the login's place: got %+v, %v", list, err)
 
 	for _, bad := range []string{`{"value":"` + value + `\nX-Other: 1"}`, `{"value":"` + value + `\n\n"}`, `{"value":"short"}`, `{}`, `{"value":"` + value, `{"value":1234567890}`, `"` + value + `"`} {
 		a := ask(t, s, "PUT /v1/secrets/ci", bad)

@@ -69,6 +69,8 @@ func TestLoopMCP(t *testing.T) {
 		args []string
 	}{
 		{2, "hint: write --mcp host:tracker=list_issues", []string{"--agent", "cove", "--mcp", "tracker=list_issues"}},
+		{2, "write --mcp sprite:NAME=COMMAND", []string{"--agent", "cove", "--mcp", "sprite:notes"}},
+		{2, "there is no --mcp sprite:notes", []string{"--agent", "cove", "--mcp-env", "notes:TOKEN=x"}},
 		{2, "=TOOL,TOOL", []string{"--agent", "cove", "--mcp", "host:tracker"}},
 		{1, "use --agent cove", []string{"--agent", "shell", "--mcp", "host:tracker=list_issues"}},
 		{1, "cove connector put tracker", []string{"--agent", "cove", "--mcp", "host:tracker=list_issues"}},

@@ -1,7 +1,9 @@
 package agents
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -181,6 +184,8 @@ var agentModes = []struct {
 	{"max-turns", (*agentRun).mayTakeOneTurn},
 	{"1 MB", (*agentRun).readsMuch},
 	{"open stdin", (*agentRun).readsNoMore},
+	{"login", (*agentRun).asksByLogin},
+	{"mcp", (*agentRun).startsServers},
 }
 
 // finish waits for a job's end.
@@ -229,6 +234,106 @@ func (r *agentRun) used(job cove.Job, turns int64) {
 	n := turns + r.aside
 	if u := job.Usage; u == nil || u.InputTokens != 100*n || u.OutputTokens != 20*n || r.turns && u.Turns != turns {
 		r.T.Errorf("usage of %d turns: got %+v", turns, u)
+	}
+}
+
+// notes is an MCP server that tells of the variable that it was given.
+const notes = `import json, os, sys
+for line in sys.stdin:
+    m = json.loads(line)
+    answer = {}
+    if m.get("method") == "initialize":
+        answer = {"protocolVersion": m["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": {"name": "notes", "version": "1"}}
+        open(os.path.expanduser("~/notes.log"), "a").write(os.environ["TOKEN"] + "\n")
+    elif m.get("method") == "tools/list":
+        answer = {"tools": [{"name": "look_at_notes", "description": "Looks.", "inputSchema": {"type": "object", "properties": {}}}]}
+    if "id" in m:
+        print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": answer}), flush=True)
+`
+
+// startsServers: an MCP server is started in the sprite, with its variables, and its tools
+// are offered to the model; an agent that can't is refused one.
+func (r *agentRun) startsServers(play func(script) model) {
+	turns := []modeltest.Turn{{Text: "There is nothing to do."}}
+	if r.name == "codex" { // whose model finds such tools by its own only one
+		turns = append([]modeltest.Turn{{Calls: []modeltest.Call{{Tool: "exec", Input: map[string]any{"input": "text(JSON.stringify(ALL_TOOLS))"}}}}}, turns...)
+	}
+	m := play(script{turns: turns})
+	if err := r.Client().SetSecret(r.T.Context(), "notes", "the-token-of-notes"); err != nil {
+		r.T.Fatal(err)
+	}
+	r.Write("notes.py", notes)
+	r.Run("", "cove", "cp", filepath.Join(filepath.Dir(r.repo), "notes.py"), "paint:notes.py")
+	flags := []string{"--mcp", "sprite:notes=exec python3 ~/notes.py", "--mcp-env", "notes:TOKEN={secret:notes}"}
+	agent, err := agents.Find(r.name)
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	if _, ok := agent.(agents.MCPStarter); !ok {
+		if out, code := r.Try(r.repo, "cove", slices.Concat([]string{"push", "plan.md"}, flags, r.flags)...); code == 0 || !strings.Contains(out, "is given no MCP servers") {
+			r.T.Errorf("an MCP server: %d, %s", code, out)
+		}
+		return
+	}
+	job := r.finish(r.begin(flags...), cove.JobSucceeded)
+	if got := r.Run("", "cove", "exec", "-s", "paint", "cat", "notes.log"); !strings.Contains(got, "the-token-of-notes") {
+		r.T.Errorf("the server has %q", got)
+	}
+	offered := func(req modeltest.Request) bool { return bytes.Contains(req.Body, []byte("look_at_notes")) }
+	if !slices.ContainsFunc(m.Requests(), offered) {
+		r.T.Errorf("the model was not offered the server's tool; it was offered %q", m.Requests()[0].Tools)
+	}
+	if len(job.MCP) != 1 || !slices.Equal(job.MCP[0].Env, []string{"TOKEN"}) {
+		r.T.Errorf("the job says %+v", job.MCP)
+	}
+}
+
+// asksByLogin: the agents of a subscription ask with the token of a login, which of codex is
+// outside of the sprite. All others are refused it.
+func (r *agentRun) asksByLogin(func(script) model) {
+	var m model
+	var flags []string
+	token := "sk-ant-oat-of-a-login"
+	turns := []modeltest.Turn{{Text: "There is nothing to do."}}
+	switch r.name {
+	case "claude":
+		m = &modeltest.Anthropic{Turns: turns}
+		if err := r.Client().SetSecret(r.T.Context(), "claude-token", token); err != nil {
+			r.T.Fatal(err)
+		}
+		server := httptest.NewServer(http.HandlerFunc(m.ServeHTTP))
+		defer server.Close()
+		r.Run("", "cove", "connector", "put", "straight", "--upstream", server.URL)
+		r.Run("", "cove", "connector", "grant", "straight", "--sprite", "paint")
+		flags = []string{"--env", "CLAUDE_CODE_OAUTH_TOKEN={secret:claude-token}", "--env", "ANTHROPIC_BASE_URL=http://straight.connect.internal"}
+	case "codex":
+		claims := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"exp":%d}`, time.Now().Add(24*time.Hour).Unix()))
+		token = "e30." + claims + ".x"
+		m = &modeltest.OpenAI{Turns: turns, Key: token}
+		server := httptest.NewServer(http.HandlerFunc(m.ServeHTTP))
+		defer server.Close()
+		home := filepath.Join(r.Home, ".codex")
+		if err := os.MkdirAll(home, 0o700); err != nil {
+			r.T.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(home, "auth.json"), []byte(`{"tokens":{"access_token":"`+token+`","account_id":"ada"}}`), 0o600); err != nil {
+			r.T.Fatal(err)
+		}
+		r.Run("", "cove", "secret", "set", "chatgpt", "--from-login")
+		r.Run("", "cove", "connector", "put", "chatgpt", "--upstream", server.URL)
+	default:
+		if out, code := r.Try(r.repo, "cove", slices.Concat([]string{"push", "plan.md", "--login", "inside"}, r.flags)...); code == 0 || !strings.Contains(out, "asks its model with a key") {
+			r.T.Errorf("a login: %d, %s", code, out)
+		}
+		return
+	}
+	job := r.finish(r.begin(flags...), cove.JobSucceeded)
+	asked := m.Requests()
+	if len(asked) == 0 || asked[0].Auth != "Bearer "+token || asked[0].Key != "" {
+		r.T.Errorf("the model was asked %+v", asked)
+	}
+	if want := map[string]string{"claude": cove.LoginInside, "codex": cove.LoginOutside}[r.name]; job.Login != want {
+		r.T.Errorf("the login is %q, want %q", job.Login, want)
 	}
 }
 

@@ -22,6 +22,8 @@ const (
 	inStore     e2e.Canary = "canary-store/0123456789+abc"
 	inConnector e2e.Canary = "canary-connector/1123456789+abc"
 	inBackend   e2e.Canary = "canary-backend-2123456789-abc"
+	inLogin     e2e.Canary = "canary-login/6123456789+abc"
+	inRefresh   e2e.Canary = "canary-refresh/7123456789+abc"
 	byReference e2e.Canary = "canary-reference/3123456789+abc"
 	asItIs      e2e.Canary = "canary-variable/4123456789+abc"
 	printed     e2e.Canary = "canary-printed/5123456789+abc"
@@ -74,6 +76,18 @@ func TestCanaries(t *testing.T) {
 	}
 	h.Run("", "cove", "connector", "put", "api", "--upstream", upstream.URL, "--header", "X-Api-Key: {secret}")
 	h.Run("", "cove", "connector", "grant", "api", "--label", "cove-job")
+	if err := os.MkdirAll(filepath.Join(h.Home, ".codex"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	login := `{"tokens":{"access_token":"` + string(inLogin) + `","refresh_token":"` + string(inRefresh) + `","account_id":"the-account"}}`
+	if err := os.WriteFile(filepath.Join(h.Home, ".codex", "auth.json"), []byte(login), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := try("", "secret", "set", "chatgpt", "--from-login"); code != 0 {
+		t.Fatalf("the login: %s", out)
+	}
+	h.Run("", "cove", "connector", "put", "chatgpt", "--upstream", upstream.URL, "--paths", "/check", "--methods", "GET")
+	h.Run("", "cove", "connector", "grant", "chatgpt", "--label", "cove-job")
 	own := filepath.Join(h.Home, ".config", "cove", "sandboxes")
 	if err := os.MkdirAll(own, 0o700); err != nil {
 		t.Fatal(err)
@@ -85,7 +99,7 @@ func TestCanaries(t *testing.T) {
 
 	// The agent shows that it has been given the values, and does not show them.
 	const script = "# Plan\n```sh\nfor v in \"$KEY\" \"$FROM_FILE\" \"$PLAIN\"; do printf %s \"$v\" | sha256sum; done\n" +
-		"curl -s -m 600 http://api.connect.internal/check\nenv >/tmp/env; false || exit 3\n```\n"
+		"curl -s -m 600 http://api.connect.internal/check\ncurl -s -m 600 http://chatgpt.connect.internal/check\nenv >/tmp/env; false || exit 3\n```\n"
 	repo := h.Repository("repo", map[string]string{"plan.md": script, "shows.md": "```sh\necho \"it is $KEY\"\n```\n"})
 	push := []string{"push", "--agent", "shell", "--env", "KEY={secret:jobkey}"}
 	out, code := try(repo, append(push, "plan.md", "--json")...)
@@ -158,7 +172,7 @@ func TestCanaries(t *testing.T) {
 
 	look := func(when string) {
 		t.Helper()
-		for what, c := range map[string]e2e.Canary{"a secret": inStore, "a connector's secret": inConnector, "a backend's token": inBackend, "a variable by reference": byReference, "a variable": asItIs} {
+		for what, c := range map[string]e2e.Canary{"a secret": inStore, "a connector's secret": inConnector, "a backend's token": inBackend, "a login's token": inLogin, "its refresh token": inRefresh, "a variable by reference": byReference, "a variable": asItIs} {
 			var but []string
 			if c == byReference || c == asItIs {
 				but = []string{"layers", "images", "memories"} // of sprites, which have it

@@ -20,8 +20,14 @@ import (
 // lastResort keeps a broken test from hanging for ever.
 const lastResort = 10 * time.Minute
 
-// TestMain is also what keeps the commands of Bash.
+// TestMain is also what keeps the commands of Bash, and an MCP server.
 func TestMain(m *testing.M) {
+	if slices.Equal(os.Args[1:], []string{"serve-mcp"}) {
+		if err := serveMCP(); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if slices.Equal(os.Args[1:], []string{"tool", "keep"}) {
 		if err := tools.Keep(os.Stdin, os.NewFile(3, "report")); err != nil {
 			os.Exit(1)

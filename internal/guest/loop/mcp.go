@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,12 +23,22 @@ import (
 	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
-// MCPServer is an MCP server on the host's side, reached by streamable HTTP. A model
-// knows its tools as host__NAME__TOOL, people as host:NAME.TOOL.
+// MCPServer is an MCP server on the host's side, reached by streamable HTTP, or a program in
+// the sprite, reached by its standard streams. A model knows its tools as host__NAME__TOOL or
+// sprite__NAME__TOOL, people as host:NAME.TOOL or sprite:NAME.TOOL.
 type MCPServer struct {
-	Name  string
-	URL   string
-	Tools []string // that may be called; AllTools alone: any. None: none
+	Name    string
+	URL     string   // of one on the host's side
+	Program string   // of one in the sprite: its path
+	Tools   []string // that may be called; AllTools alone: any. None: none
+}
+
+// side is where a server is.
+func (s MCPServer) side() string {
+	if s.Program != "" {
+		return "sprite"
+	}
+	return "host"
 }
 
 // AllTools stands for every tool of a server.
@@ -76,7 +88,7 @@ func openHosts(ctx context.Context, box Toolbox, servers []MCPServer) (*withHost
 		}
 		if err != nil {
 			b.close()
-			return nil, fmt.Errorf("host:%s: %w", s.Name, err)
+			return nil, fmt.Errorf("%s:%s: %w", s.side(), s.Name, err)
 		}
 	}
 	return b, nil
@@ -93,7 +105,7 @@ func (b *withHosts) add(h *mcpHost, all []*mcp.Tool) error {
 		if !slices.Contains(h.Tools, t.Name) && !slices.Equal(h.Tools, []string{AllTools}) {
 			continue
 		}
-		offered, err := offer(h.Name, t)
+		offered, err := offer(h.side()+"__"+h.Name, t)
 		if err != nil {
 			return fmt.Errorf("the tool %.80q can't be offered: %w", t.Name, err)
 		}
@@ -109,8 +121,8 @@ func (b *withHosts) add(h *mcpHost, all []*mcp.Tool) error {
 }
 
 // offer is a server's tool, as a model is told of it.
-func offer(host string, t *mcp.Tool) (tools.Tool, error) {
-	offered := tools.Tool{Name: "host__" + host + "__" + t.Name, Description: headAndTail(t.Description, mcpDescription)}
+func offer(server string, t *mcp.Tool) (tools.Tool, error) {
+	offered := tools.Tool{Name: server + "__" + t.Name, Description: headAndTail(t.Description, mcpDescription)}
 	if !offeredName.MatchString(offered.Name) {
 		return offered, fmt.Errorf("no model takes the name %.200q", offered.Name)
 	}
@@ -148,7 +160,7 @@ func (b *withHosts) Ended() bool {
 // shown is a tool's name for people: where it is is part of it.
 func (b *withHosts) shown(tool string) string {
 	if t, ok := b.calls[tool]; ok {
-		return "host:" + t.host.Name + "." + t.name
+		return t.host.side() + ":" + t.host.Name + "." + t.name
 	}
 	return tool
 }
@@ -175,15 +187,25 @@ func (h *mcpHost) connect(ctx context.Context) (*mcp.ClientSession, error) {
 		return h.session, nil
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "cove", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}})
-	session, err := client.Connect(ctx, &mcp.StreamableClientTransport{
+	session, err := client.Connect(ctx, h.transport(), nil)
+	h.session = session
+	return session, err
+}
+
+// transport is how the server is reached. A program has the agent's standard error.
+func (h *mcpHost) transport() mcp.Transport {
+	if h.Program != "" {
+		program := exec.Command(h.Program) // ends with its session, not with a call
+		program.Stderr = os.Stderr
+		return &mcp.CommandTransport{Command: program}
+	}
+	return &mcp.StreamableClientTransport{
 		Endpoint: h.URL, MaxRetries: -1, DisableStandaloneSSE: true, MaxEventSize: mcpAnswer,
 		HTTPClient: &http.Client{
 			Transport:     bounded{http.DefaultTransport},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it is asked where the person said
 		},
-	}, nil)
-	h.session = session
-	return session, err
+	}
 }
 
 // drop ends a session, unless another has begun.
@@ -245,7 +267,7 @@ func (h *mcpHost) call(ctx context.Context, offered, name string, input json.Raw
 		return nil, &fail.Error{Code: tools.CodeFailed, Message: text}
 	}
 	h.drop(session)
-	return nil, &fail.Error{Code: tools.CodeUnreachable, Message: "host:" + h.Name + " does not answer: " + text}
+	return nil, &fail.Error{Code: tools.CodeUnreachable, Message: h.side() + ":" + h.Name + " does not answer: " + text}
 }
 
 // textOf is what a model is told of a result.

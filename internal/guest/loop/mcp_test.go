@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -81,6 +83,56 @@ func (h *hosted) called() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return strings.Join(h.calls, ", ")
+}
+
+// serveMCP is a server by standard streams, until their end.
+func serveMCP() error {
+	server := mcp.NewServer(&mcp.Implementation{Name: "notes", Version: "1"}, nil)
+	type in struct {
+		Query string `json:"query"`
+	}
+	mcp.AddTool(server, &mcp.Tool{Name: "search"}, func(_ context.Context, _ *mcp.CallToolRequest, in in) (*mcp.CallToolResult, any, error) {
+		if in.Query == "end" {
+			os.Exit(1)
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "noted " + in.Query}}}, nil, nil
+	})
+	return server.Run(context.Background(), &mcp.StdioTransport{})
+}
+
+// TestMCPInside: a server in the sprite is a program, whose tools have names that say where
+// they are. One that ends is an error of the call, and is started again for the next.
+func TestMCPInside(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "notes")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nexec '"+self+"' serve-mcp\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	query := func(text string) modeltest.Call { return call("sprite__notes__search", object{"query": text}) }
+	b := set(t, "anthropic", "read-only", script{turns: []modeltest.Turn{turn("", query("one")), turn("", query("end")), turn("", query("two")), turn("Done.")}})
+	b.MCP = []loop.MCPServer{{Name: "notes", Program: program, Tools: []string{loop.AllTools}}}
+	b.run(loop.Done)
+	var got []string
+	for _, e := range b.all() {
+		switch e.Type {
+		case "tool_result":
+			got = append(got, e.Tool+" "+e.Text)
+		case "tool_error":
+			got = append(got, e.Tool+" "+e.Code)
+		}
+	}
+	if text, want := strings.Join(got, "; "), "sprite:notes.search noted one; sprite:notes.search unreachable; sprite:notes.search noted two"; text != want {
+		t.Errorf("got %s, want %s", text, want)
+	}
+
+	b = set(t, "anthropic", "read-only", script{})
+	b.MCP = []loop.MCPServer{{Name: "notes", Program: program + "-none", Tools: []string{loop.AllTools}}}
+	if r := b.run(loop.NoServer); !strings.HasPrefix(r.Text, "sprite:notes: ") {
+		t.Errorf("a program that is not there: %q", r.Text)
+	}
 }
 
 // TestP3: of the host's MCP servers those tools are offered that were named, under

@@ -163,6 +163,15 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// The agent is told of the servers that it is to start.
+func TestRunServers(t *testing.T) {
+	t.Parallel()
+	r := run(t, t.Context(), func(j *acp.Job) { j.Servers = []acp.Server{{Name: "notes", Program: "/d/mcp/notes"}} })
+	if got := r.result(); r.err == nil || got == nil || !strings.Contains(got.Error, "I was given the MCP server notes, /d/mcp/notes") {
+		t.Errorf("got %v, %+v", r.err, r.events)
+	}
+}
+
 func TestRunEnds(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -35,6 +35,7 @@ type Job struct {
 	Session     string // to be continued; empty: a new one
 	Permissions Permissions
 	Keeper      []string // the command line of a keeper (tools.Keep)
+	Servers     []Server // MCP servers that the agent is to start
 
 	// Grace is how long an agent that is told to stop may take to say so; 0: 5 s.
 	Grace time.Duration
@@ -42,6 +43,18 @@ type Job struct {
 	Events  io.Writer // gets a line of JSON for each Event
 	Noise   io.Writer // gets what the agent prints that is no message
 	Answers io.Reader // Answer by Answer, a line each; nil: nobody answers
+}
+
+// Server is an MCP server, which speaks by its standard streams.
+type Server struct{ Name, Program string }
+
+// servers are those of the job, as a session begins with them.
+func (j *Job) servers() []acp.McpServer {
+	all := []acp.McpServer{} // not null
+	for _, s := range j.Servers {
+		all = append(all, acp.McpServer{Stdio: &acp.McpServerStdio{Name: s.Name, Command: s.Program, Args: []string{}, Env: []acp.EnvVariable{}}})
+	}
+	return all
 }
 
 // runner is a Job at work. It is the SDK's client, too.
@@ -230,7 +243,7 @@ func (r *runner) begin(ctx context.Context) error {
 	} else {
 		var answer acp.NewSessionResponse
 		answer, err = call(ctx, r, func(ctx context.Context) (acp.NewSessionResponse, error) {
-			return r.conn.NewSession(ctx, acp.NewSessionRequest{Cwd: r.job.Dir, McpServers: []acp.McpServer{}})
+			return r.conn.NewSession(ctx, acp.NewSessionRequest{Cwd: r.job.Dir, McpServers: r.job.servers()})
 		})
 		id = answer.SessionId
 	}
@@ -256,7 +269,7 @@ func (r *runner) load(ctx context.Context, id acp.SessionId, can acp.AgentCapabi
 	r.replay(true)
 	defer r.replay(false)
 	_, err := call(ctx, r, func(ctx context.Context) (acp.LoadSessionResponse, error) {
-		return r.conn.LoadSession(ctx, acp.LoadSessionRequest{SessionId: id, Cwd: r.job.Dir, McpServers: []acp.McpServer{}})
+		return r.conn.LoadSession(ctx, acp.LoadSessionRequest{SessionId: id, Cwd: r.job.Dir, McpServers: r.job.servers()})
 	})
 	return err
 }

@@ -55,6 +55,9 @@ func (ACP) Prepare(t Task) (Work, error) {
 	if t.Session != "" {
 		w.Argv = append(w.Argv, "--session="+t.Session)
 	}
+	for _, s := range t.startServers(&w) {
+		w.Argv = append(w.Argv, "--mcp="+s.name+"="+s.program)
+	}
 	w.Argv = append(w.Argv, "--", "/bin/sh", "-c", t.Command)
 	return w, nil
 }

@@ -26,12 +26,13 @@ type Task struct {
 	Command     string // starts the agent, where it is any that speaks ACP: a command line for sh
 	Permissions string // what becomes of its requests for permission: allow (as empty), ask or deny
 	Direct      bool   // there are no connectors: the agent asks the model itself, with a key of its own
+	Login       string // how it asks the model: cove.LoginKey (as empty), LoginOutside or LoginInside; the latter only of a Subscriber
 	Session     string // the agent's own, which is to go on; Plan is the next message. Only of a Rememberer
 	Model       string // PROVIDER/MODEL; empty: the agent's default. Agents have their own ways besides
 
 	Role string // limits the agent's tools: one of Roles, empty as build; only of a Limiter
 
-	MCP []cove.MCPServer // whose tools the agent gets; only of an MCPClient
+	MCP []cove.MCPServer // whose tools the agent gets: those outside only of an MCPClient, those inside of an MCPStarter
 
 	Price  *cove.ConnectorPrice // of that model, where it is known; only a Chooser looks
 	MaxUSD float64              // that the model may cost; 0: any sum. Only with Price
@@ -130,6 +131,9 @@ type MCPClient interface {
 	// MCPArguments are the arguments by which it is given them.
 	MCPArguments(servers []cove.MCPServer) []string
 }
+
+// An MCPStarter is an Agent that starts MCP servers in the sprite, those of Task.MCP.
+type MCPStarter interface{ StartsMCP() }
 
 // A Limiter is an Agent whose tools are cove's own, so that a role limits them: what the role
 // does not allow is refused where the tool would run, whatever the model asks.

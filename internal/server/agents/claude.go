@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/cove-dev/cove"
@@ -65,20 +66,33 @@ func (Claude) Prepare(t Task) (Work, error) {
 	if model != "" {
 		w.Env = append(w.Env, "ANTHROPIC_MODEL="+model)
 	}
-	if !t.Direct {
+	if t.Login == cove.LoginInside {
+		w.Connectors, w.Keys = nil, nil
+	} else if !t.Direct {
 		w.Env = append(w.Env, "ANTHROPIC_BASE_URL=http://anthropic.connect.internal", "ANTHROPIC_API_KEY="+claudeKey)
 	}
+	var servers []string // arguments
+	if started := t.startServers(&w); len(started) > 0 {
+		const name = "mcp.json"
+		if w.Files[name], err = mcpServersFile(started); err != nil {
+			return Work{}, err
+		}
+		servers = []string{"--mcp-config=" + t.Dir + "/" + name}
+	}
 	if t.Converse {
-		return claudeConverse(t, w)
+		w, err = claudeConverse(t, w)
+		w.Argv = append(w.Argv, servers...)
+		return w, err
 	}
 	if t.Interactive {
-		w.Argv = []string{"claude", "--dangerously-skip-permissions", "Read " + prompt + " and carry out the plan in it."}
+		w.Argv = slices.Concat([]string{"claude"}, servers, []string{"--dangerously-skip-permissions", "Read " + prompt + " and carry out the plan in it."})
 		return w, nil
 	}
 	w.Argv = []string{
 		"/bin/sh", "-c", `in=$1; shift; exec "$@" <"$in"`, "claude", prompt,
 		"claude", "-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions",
 	}
+	w.Argv = append(w.Argv, servers...)
 	if t.Session != "" {
 		w.Argv = append(w.Argv, "--resume", t.Session)
 	}
@@ -93,7 +107,8 @@ func claudeConverse(t Task, w Work) (Work, error) {
 		return w, err
 	}
 	const name = "first.jsonl"
-	w.Files = map[string]File{name: {[]byte(first + "\n"), 0o600}}
+	delete(w.Files, "prompt.md")
+	w.Files[name] = File{[]byte(first + "\n"), 0o600}
 	w.Input = &cove.JobInput{
 		First: t.Dir + "/" + name,
 		Over:  cove.LineRule{Stream: "stdout", Fields: map[string]string{"type": "result"}},

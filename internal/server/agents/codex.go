@@ -3,6 +3,7 @@ package agents
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/cove-dev/cove"
@@ -25,20 +26,26 @@ func (Codex) Name() string { return "codex" }
 // Prepare gives the plan on the agent's standard input. Of the person's own
 // configuration in the sprite only the model's provider is replaced.
 func (Codex) Prepare(t Task) (Work, error) {
-	base := through("openai")
-	if t.Direct {
-		base = "https://api.openai.com"
-	}
-	url, err := json.Marshal(base + "/v1") // also a string of TOML
-	if err != nil {
-		return Work{}, err
+	base, connector := through("openai")+"/v1", "openai"
+	switch {
+	case t.Login == cove.LoginOutside:
+		connector = Codex{}.Login().Connector
+		base = through(connector)
+	case t.Direct:
+		base = "https://api.openai.com/v1"
 	}
 	options := []string{
 		"--dangerously-bypass-approvals-and-sandbox",
-		"-c", "model_provider=cove",
-		"-c", fmt.Sprintf(`model_providers.cove={name="cove",base_url=%s,env_key="OPENAI_API_KEY",wire_api="responses"}`, url),
 		"-c", "check_for_update_on_startup=false",
 		"-c", "analytics.enabled=false",
+	}
+	if t.Login != cove.LoginInside { // then the provider is its own, and its login
+		url, err := json.Marshal(base) // also a string of TOML
+		if err != nil {
+			return Work{}, err
+		}
+		options = append(options, "-c", "model_provider=cove",
+			"-c", fmt.Sprintf(`model_providers.cove={name="cove",base_url=%s,env_key="OPENAI_API_KEY",wire_api="responses"}`, url))
 	}
 	model, err := t.modelOf("codex", "openai")
 	if err != nil {
@@ -46,6 +53,14 @@ func (Codex) Prepare(t Task) (Work, error) {
 	}
 	if model != "" {
 		options = append(options, "-m", model)
+	}
+	of := Work{Files: map[string]File{}}
+	for _, s := range t.startServers(&of) {
+		program, err := json.Marshal(s.program)
+		if err != nil {
+			return Work{}, err
+		}
+		options = append(options, "-c", fmt.Sprintf("mcp_servers.%s={command=%s}", s.name, program))
 	}
 	argv := append([]string{"codex", "exec", "--json", "--skip-git-repo-check"}, options...)
 	if t.Session != "" {
@@ -55,9 +70,13 @@ func (Codex) Prepare(t Task) (Work, error) {
 	if err != nil {
 		return w, err
 	}
+	maps.Copy(w.Files, of.Files)
 	w.installFrom("codex", 16, codexPackages...)
 	w.Needs = Needs{DiskMB: 404, MemoryMB: 144}
-	w.Connectors, w.Keys = []string{"openai"}, []string{"OPENAI_API_KEY"}
+	if t.Login == cove.LoginInside {
+		return w, nil
+	}
+	w.Connectors, w.Keys = []string{connector}, []string{"OPENAI_API_KEY"}
 	if !t.Direct {
 		w.Env = append(w.Env, "OPENAI_API_KEY="+placeholderKey)
 	}

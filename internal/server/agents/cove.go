@@ -82,9 +82,12 @@ func (c Cove) Prepare(t Task) (Work, error) {
 		w.Argv = append(w.Argv, "--max-cost", number(t.MaxUSD))
 	}
 	w.Argv = append(w.Argv, c.RoleArguments(t.Role)...)
-	w.Argv = append(w.Argv, c.MCPArguments(t.MCP)...)
-	for _, s := range t.MCP {
+	w.Argv = append(w.Argv, c.MCPArguments(outside(t.MCP))...)
+	for _, s := range outside(t.MCP) {
 		w.Connectors = append(w.Connectors, s.Connector)
+	}
+	for _, s := range t.startServers(&w) {
+		w.Argv = append(w.Argv, "--mcp", "sprite:"+s.name+"="+s.program)
 	}
 	if !t.Direct {
 		w.Env = []string{p.urlVar + "=" + p.url, p.keyVar + "=" + placeholderKey}

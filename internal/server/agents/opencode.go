@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	"github.com/cove-dev/cove"
 )
@@ -26,8 +27,15 @@ func (OpenCode) Name() string { return "opencode" }
 type opencodeConfig struct {
 	Enabled    []string                    `json:"enabled_providers"`
 	Provider   map[string]opencodeProvider `json:"provider,omitempty"`
+	MCP        map[string]opencodeMCP      `json:"mcp,omitempty"`
 	AutoUpdate bool                        `json:"autoupdate"`
 	Share      string                      `json:"share"`
+}
+
+type opencodeMCP struct {
+	Type    string   `json:"type"`
+	Command []string `json:"command"`
+	Enabled bool     `json:"enabled"`
 }
 
 type opencodeProvider struct {
@@ -50,6 +58,13 @@ func (OpenCode) Prepare(t Task) (Work, error) {
 		there.Options.BaseURL, there.Options.APIKey = through(p.connector)+p.base, placeholderKey
 		config.Provider = map[string]opencodeProvider{p.name: there}
 	}
+	of := Work{Files: map[string]File{}}
+	for _, s := range t.startServers(&of) {
+		if config.MCP == nil {
+			config.MCP = map[string]opencodeMCP{}
+		}
+		config.MCP[s.name] = opencodeMCP{"local", []string{s.program}, true}
+	}
 	text, err := json.Marshal(config)
 	if err != nil {
 		return Work{}, err
@@ -67,6 +82,7 @@ func (OpenCode) Prepare(t Task) (Work, error) {
 	if err != nil {
 		return w, err
 	}
+	maps.Copy(w.Files, of.Files)
 	w.Env = append(w.Env, "OPENCODE_CONFIG_CONTENT="+string(text), "OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_LSP_DOWNLOAD=1")
 	w.installFrom("opencode", 16, opencodePackages...)
 	w.Needs = Needs{DiskMB: 354, MemoryMB: 620}

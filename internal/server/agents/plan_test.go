@@ -1,10 +1,13 @@
 package agents
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-dev/cove"
 )
 
 // block is a step without its place.
@@ -95,4 +98,26 @@ func FuzzSteps(f *testing.F) {
 			}
 		}
 	})
+}
+
+// By a login of its own an agent is led to no connector, and by codex's outside to that one.
+func TestLoginWork(t *testing.T) {
+	for _, agent := range []Agent{Claude{}, Codex{}} {
+		for login, want := range map[string]string{cove.LoginKey: "", cove.LoginOutside: "chatgpt", cove.LoginInside: ""} {
+			if login == cove.LoginOutside && agent.Name() == "claude" {
+				continue
+			}
+			work, err := agent.Prepare(Task{Plan: "# Plan", PlanName: "plan.md", Dir: "/d", Workdir: "/w", Home: "/h", Login: login})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := strings.Join(slices.Concat(work.Env, work.Argv), " ")
+			if led := strings.Contains(text, ".connect.internal"); led == (login == cove.LoginInside) || len(work.Connectors) > 0 != led {
+				t.Errorf("%s, %s: %v, with %q", agent.Name(), login, work.Connectors, text)
+			}
+			if want != "" && (!slices.Equal(work.Connectors, []string{want}) || !strings.Contains(text, `base_url="http://`+want+`.connect.internal"`)) {
+				t.Errorf("%s, %s: %v, with %q", agent.Name(), login, work.Connectors, text)
+			}
+		}
+	}
 }

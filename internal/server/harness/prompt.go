@@ -24,7 +24,7 @@ const Plan = "# Say that it works\n\nWrite the file works.txt with the text yes 
 func (t *Trial) prepare(model string) (agents.Work, error) {
 	work, err := t.agent.Prepare(agents.Task{
 		Plan: Plan, PlanName: "test.md", Dir: t.dir(), Workdir: t.workdir(), Branch: "main", Home: t.home, Command: t.job.AgentCommand, Permissions: t.job.Permissions,
-		Model: model, Direct: !t.here, Skill: t.job.Skill,
+		Model: model, Direct: !t.here, Skill: t.job.Skill, Login: agents.LoginOf(t.agent, t.job.Login, t.job.Env),
 	})
 	if err != nil {
 		return work, fail.Newf("bad_agent", "", "prepare the agent %s: %v", t.agent.Name(), err)

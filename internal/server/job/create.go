@@ -117,12 +117,12 @@ func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job
 		Workdir:     workdir(id, req.Repository),
 		Settings:    settingsPaths(req.Settings),
 		EnvNames:    of.env,
-		Secrets:     connect.EnvSecrets(req.Env),
+		Secrets:     connect.EnvSecrets(slices.Concat(req.Env, cove.MCPEnv(req.MCP))),
 		Install:     of.install,
 		RetryOf:     of.retryOf,
 		By:          req.By,
 	}
-	job.Skill = nil
+	job.Skill, job.MCP = nil, shownServers(req.MCP)
 	if agents.ReadsSkill(req.Agent) {
 		skill := agents.DefaultSkill()
 		if req.Skill != nil {
@@ -182,6 +182,7 @@ func task(req cove.JobRequest, id string) agents.Task {
 		Command: req.AgentCommand, Permissions: req.Permissions,
 		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse, Direct: req.Backend != "",
 		Role:  req.Role,
+		Login: req.Login,
 		MCP:   req.MCP,
 		Model: req.Model, MaxUSD: req.Guards.CostUSD,
 		Skill: req.Skill,

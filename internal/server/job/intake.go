@@ -40,10 +40,18 @@ func (in *intake) settle(ctx context.Context, req cove.JobRequest) (_ cove.JobRe
 	if err := in.checkSecrets(ctx, req.Env); err != nil {
 		return req, nil, work, err
 	}
+	for _, s := range req.MCP {
+		if err := in.checkSecrets(ctx, s.Env); err != nil {
+			return req, nil, work, err
+		}
+	}
 	if req.Skill, err = checkSkill(req.Skill); err != nil {
 		return req, nil, work, err
 	}
 	if err := in.checkMCP(ctx, req, agent); err != nil {
+		return req, nil, work, err
+	}
+	if req.Login, err = in.login(ctx, req, agent); err != nil {
 		return req, nil, work, err
 	}
 	if req, err = in.choose(ctx, req, agent); err != nil {
@@ -81,7 +89,7 @@ func (in *intake) preview(ctx context.Context, req cove.JobRequest) (cove.JobPre
 	}
 	p := cove.JobPreview{
 		Agent: agent.Name(), AgentVersion: work.Version, Model: req.Model, Backend: req.Backend, Sprite: req.Sprite,
-		EnvNames: envNames(work.Env, req.Env), Secrets: connect.EnvSecrets(req.Env), Settings: settingsPaths(req.Settings), Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
+		EnvNames: envNames(work.Env, req.Env), Secrets: connect.EnvSecrets(slices.Concat(req.Env, cove.MCPEnv(req.MCP))), Settings: settingsPaths(req.Settings), Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
 	}
 	p.Installs = len(work.Install) > 0 && req.Sprite == "" && ownInstall(req)
 	if req.Backend != "" { // it has no connectors

@@ -181,6 +181,122 @@ func TestCreateWithoutKey(t *testing.T) {
 	try("with its secret, the own agent", agent("cove"), "")
 }
 
+// The agents of two providers may ask by a subscription: codex by a login that the server has,
+// or by one that is in the sprite, claude by the latter alone. Each refusal says what to type.
+func TestLogins(t *testing.T) {
+	m, client := newManager(t)
+	ctx := t.Context()
+	try := func(name, agent, login string, env []string, want string) {
+		t.Helper()
+		req := request()
+		req.Agent, req.Login, req.Env = agent, login, env
+		p, err := m.Preview(ctx, req)
+		got := fmt.Sprint(p.Connectors)
+		if e, ok := errors.AsType[*fail.Error](err); ok {
+			got = e.Code + ": " + e.Hint
+		} else if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+	const outside = "[{chatgpt https://chatgpt.com/backend-api/codex true}]"
+	try("no login", "codex", cove.LoginOutside, nil, "no_login: cove secret set chatgpt --from-login")
+	set := func(at time.Time) {
+		t.Helper()
+		if err := cove.SetLogin(ctx, client, "chatgpt", canary, cove.SecretLogin{Client: "codex", Account: "the-account", ExpiresAt: &at}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(time.Now().Add(24 * time.Hour))
+	try("the login that there is", "codex", "", nil, outside)
+	try("the login that is asked for", "codex", cove.LoginOutside, nil, outside)
+	try("a key in its place", "codex", cove.LoginKey, nil, "no_key: cove secret set openai")
+	try("a login of its own", "codex", cove.LoginInside, nil, "[]")
+	try("a token of its own", "codex", "", []string{"CODEX_ACCESS_TOKEN=x"}, "[]")
+	try("the token inside", "codex", "", []string{"X={secret:chatgpt}"}, "is_login: leave out the variable: the connector adds the token")
+	set(time.Now().Add(-time.Second))
+	hint := "login_expired: use codex once where you have logged in, which renews its login, and then: cove secret set chatgpt --from-login; or use a key: --login key"
+	try("an old token", "codex", "", nil, hint)
+	try("an old token that is asked for", "codex", cove.LoginOutside, nil, hint)
+
+	try("claude's token", "claude", "", []string{"CLAUDE_CODE_OAUTH_TOKEN=x"}, "[]")
+	try("claude's login", "claude", cove.LoginInside, nil, "[]")
+	try("claude's login outside", "claude", cove.LoginOutside, nil, "no_login: take a token of claude setup-token, store it: cove secret set claude-token, and give it to the agent: "+
+		"cove push --agent claude --env CLAUDE_CODE_OAUTH_TOKEN={secret:claude-token} plan.md")
+	try("another agent's token", "cove", "", []string{"CLAUDE_CODE_OAUTH_TOKEN=x"}, "no_key: cove secret set anthropic")
+	for _, agent := range []string{"cove", "opencode", "pi", "gemini", "shell"} {
+		for _, login := range []string{cove.LoginOutside, cove.LoginInside} {
+			try(agent+" "+login, agent, login, nil, "no_login: leave out --login, or use --agent claude or codex")
+		}
+	}
+	try("no such login", "codex", "x", nil, "bad_request: write --login key, outside or inside")
+}
+
+// An MCP server inside is a command with variables, whose values no answer has. Secrets in them
+// are for an administrator, as in a job's own.
+func TestMCPInside(t *testing.T) {
+	_, client := newManager(t)
+	ctx := t.Context()
+	for _, name := range []string{"anthropic", "ci"} {
+		if err := client.SetSecret(ctx, name, canary); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(agent string, servers ...cove.MCPServer) cove.JobRequest {
+		req := request()
+		req.Agent, req.MCP = agent, servers
+		return req
+	}
+	good := cove.MCPServer{Name: "files", Command: []string{"serve-files", "."}, Env: []string{"PLAIN=" + canary, "TOKEN={secret:ci}"}}
+	with := func(change func(*cove.MCPServer)) cove.MCPServer {
+		s := good
+		change(&s)
+		return s
+	}
+	for name, test := range map[string]struct {
+		req  cove.JobRequest
+		want string
+	}{
+		"an agent without":   {ask("pi", good), "bad_request"},
+		"no name":            {ask("claude", with(func(s *cove.MCPServer) { s.Name = "" })), "bad_request"},
+		"a name of a path":   {ask("claude", with(func(s *cove.MCPServer) { s.Name = "../x" })), "bad_request"},
+		"twice":              {ask("claude", good, good), "bad_request"},
+		"no command":         {ask("claude", with(func(s *cove.MCPServer) { s.Command = nil })), "bad_request"},
+		"a NUL":              {ask("claude", with(func(s *cove.MCPServer) { s.Command = []string{"a\x00"} })), "bad_request"},
+		"two kinds":          {ask("cove", with(func(s *cove.MCPServer) { s.Connector = "ci" })), "bad_request"},
+		"tools":              {ask("cove", with(func(s *cove.MCPServer) { s.Tools = []string{"*"} })), "bad_request"},
+		"a name for no sh":   {ask("claude", with(func(s *cove.MCPServer) { s.Env = []string{"A;id=" + canary} })), "bad_request"},
+		"a missing secret":   {ask("claude", with(func(s *cove.MCPServer) { s.Env = []string{"A={secret:nobody}"} })), "no_secret"},
+		"a variable of none": {ask("claude", with(func(s *cove.MCPServer) { s.Env = []string{canary} })), "bad_request"},
+	} {
+		_, err := client.CreateJob(ctx, test.req)
+		if code(err) != test.want || strings.Contains(err.Error(), canary) {
+			t.Errorf("%s: got %v, want %s", name, err, test.want)
+		}
+	}
+	tok, err := client.CreateToken(ctx, cove.TokenRequest{Name: "t", Scope: cove.TokenScope{All: true}, Verbs: []string{"read", "write", "exec"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := &cove.Client{Client: &sprites.Client{URL: client.URL, Token: tok.Secret, HTTPClient: client.HTTPClient}}
+	if _, err := by.PreviewJob(ctx, ask("claude", good)); code(err) != "forbidden" {
+		t.Errorf("a secret for a token without admin: got %v", err)
+	}
+	if _, err := by.PreviewJob(ctx, ask("claude", with(func(s *cove.MCPServer) { s.Env = nil }))); err != nil {
+		t.Errorf("a server of a token without admin: got %v", err)
+	}
+	job, err := client.CreateJob(ctx, ask("claude", good))
+	if err != nil || fmt.Sprint(job.MCP) != "[{ [] files [serve-files .] [PLAIN TOKEN]}]" || fmt.Sprint(job.Secrets) != "[ci]" {
+		t.Fatalf("got %+v, %v, %v", job.MCP, job.Secrets, err)
+	}
+	text, err := json.Marshal(job)
+	if err != nil || strings.Contains(string(text), canary) {
+		t.Errorf("the job has a value: %s, %v", text, err)
+	}
+}
+
 // A job's policy is its sprite's from the beginning. A sprite that was there before
 // keeps its own, unless the job brings one.
 func TestNetworkPolicy(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/cove-dev/cove"
@@ -23,10 +24,75 @@ const (
 // mcpTool is what a tool of an MCP server may be called; the protocol has no more.
 var mcpTool = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([A-Za-z0-9_.-]{1,64}|\*)$`) })
 
-// checkMCP refuses MCP servers that the agent could not be given: each is a connector
-// of this server's, and says which of its tools may be called.
+// checkStarted refuses MCP servers that the agent could not start in the sprite. It repeats no
+// value of a variable.
+func checkStarted(req cove.JobRequest, agent agents.Agent) error {
+	var names []string
+	for _, s := range req.MCP {
+		inside := s.Name != "" || len(s.Command) > 0 || len(s.Env) > 0
+		switch _, ok := agent.(agents.MCPStarter); {
+		case s.Connector != "" && inside:
+			return fail.Newf("bad_request", "give one of them", "the MCP server %s is a connector, and a command", s.Connector)
+		case s.Connector != "":
+			continue
+		case !ok:
+			return fail.Newf("bad_request", "leave out --mcp, or use --agent claude, codex, opencode, acp or cove", "the agent %s is given no MCP servers", req.Agent)
+		case !serverName().MatchString(s.Name):
+			return fail.Newf("bad_request", "", "%.60q can't be the name of an MCP server: it has lower-case letters, digits and hyphens, at most 30", s.Name)
+		case slices.Contains(names, s.Name):
+			return fail.Newf("bad_request", "", "there are two MCP servers %s", s.Name)
+		case len(s.Command) == 0 || s.Command[0] == "" || len(s.Command) > maxWords || len(s.Env) > maxWords || len(s.Tools) > 0:
+			return fail.Newf("bad_request", "write --mcp sprite:"+s.Name+"=COMMAND", "the MCP server %s is a command and its variables, at most %d of each, with all its tools", s.Name, maxWords)
+		}
+		names = append(names, s.Name)
+		for _, kv := range s.Env {
+			if name, _, _ := strings.Cut(kv, "="); !shellName().MatchString(name) {
+				return fail.Newf("bad_request", "", "the MCP server %s has a variable that can't be one: a name has letters, digits and _", s.Name)
+			}
+		}
+		for _, text := range slices.Concat(s.Command, s.Env) {
+			if strings.ContainsRune(text, 0) {
+				return fail.Newf("bad_request", "", "the MCP server %s has a NUL in its command or a variable", s.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// maxWords bounds the arguments of a server's command, and its variables.
+const maxWords = 64
+
+var (
+	serverName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?$`) })
+	shellName  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`) })
+)
+
+// shownServers are MCP servers without the values of variables.
+func shownServers(servers []cove.MCPServer) []cove.MCPServer {
+	shown := slices.Clone(servers)
+	for i, s := range shown {
+		shown[i].Env = nil
+		for _, kv := range s.Env {
+			name, _, _ := strings.Cut(kv, "=")
+			shown[i].Env = append(shown[i].Env, name)
+		}
+	}
+	return shown
+}
+
+// checkMCP refuses MCP servers that the agent could not be given. One outside of the sprite is
+// a connector of this server's, and says which of its tools may be called.
 func (in *intake) checkMCP(ctx context.Context, req cove.JobRequest, agent agents.Agent) error {
 	if len(req.MCP) == 0 {
+		return nil
+	}
+	if len(req.MCP) > maxServers {
+		return fail.Newf("bad_request", "", "a job has %d MCP servers at most", maxServers)
+	}
+	if err := checkStarted(req, agent); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(req.MCP, func(s cove.MCPServer) bool { return s.Connector != "" }) {
 		return nil
 	}
 	if _, ok := agent.(agents.MCPClient); !ok {
@@ -35,11 +101,11 @@ func (in *intake) checkMCP(ctx context.Context, req cove.JobRequest, agent agent
 	if req.Backend != "" {
 		return fail.Newf("bad_request", "leave out --mcp", "connectors, by which MCP servers of the host are reached, are not at the backend %s", req.Backend)
 	}
-	if len(req.MCP) > maxServers {
-		return fail.Newf("bad_request", "", "a job has %d MCP servers at most", maxServers)
-	}
 	var names []string
 	for _, s := range req.MCP {
+		if s.Connector == "" {
+			continue
+		}
 		if err := connect.CheckName(s.Connector); err != nil {
 			return fail.Newf("bad_request", "", "%v", err)
 		}

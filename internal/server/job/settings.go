@@ -50,15 +50,27 @@ func (in *intake) checkSecrets(ctx context.Context, env []string) error {
 		} else if !there {
 			return noSecret(name)
 		}
+		if v, err := in.secrets.Whole(ctx, name); err == nil && v.Login != nil { // that it opens is looked at when it is needed
+			return isLogin(name)
+		}
 	}
 	return nil
+}
+
+// isLogin refuses that the token of a login goes into a sprite.
+func isLogin(name string) error {
+	return fail.Newf("is_login", "leave out the variable: the connector adds the token", "the secret %s is the token of a login, which stays outside of sprites", name)
 }
 
 // resolved are a job's variables with the secrets that they refer to. They are for its sprite
 // alone: nothing else is told of them, and nothing keeps them. Used are the secrets' values.
 func resolved(ctx context.Context, secrets *store.Secrets, env []string) (all, used []string, err error) {
 	all, err = connect.ResolveEnv(env, func(name string) (string, error) {
-		value, err := secrets.Value(ctx, name)
+		v, err := secrets.Whole(ctx, name)
+		value := v.Text
+		if err == nil && v.Login != nil {
+			return "", isLogin(name)
+		}
 		if errors.Is(err, store.ErrNotFound) {
 			err = noSecret(name)
 		} else if errors.Is(err, store.ErrKey) {

@@ -214,6 +214,14 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 	if t.Price, err = s.connectors.price(ctx, req); err != nil {
 		return err
 	}
+	var masked []string
+	for i, server := range t.MCP { // t has servers of its own: settingsOf has read them anew
+		var used []string
+		if t.MCP[i].Env, used, err = resolved(ctx, s.secrets, server.Env); err != nil {
+			return err
+		}
+		masked = append(masked, used...)
+	}
 	work, err := agent.Prepare(t)
 	if err != nil {
 		return err
@@ -249,7 +257,7 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 	if script != nil {
 		script.Repository = req.RepoID
 	}
-	env, masked, err := resolved(ctx, s.secrets, req.Env)
+	env, used, err := resolved(ctx, s.secrets, req.Env)
 	if err != nil {
 		return err
 	}
@@ -260,7 +268,7 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 		Program: work.Program, Needs: needs(work, job.Install), Installs: len(installCommands(work, job.Install)), Setup: slices.Concat(installCommands(work, job.Install), work.Setup), Argv: work.Argv, Env: append(work.Env, env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), CollectSec: s.followers.limits.collectSec(), TTY: job.Interactive,
-		JobPreparation: cove.JobPreparation{SetupScript: script, Notices: notices(job.Install), StepLimits: job.StepLimits, Masked: masked},
+		JobPreparation: cove.JobPreparation{SetupScript: script, Notices: notices(job.Install), StepLimits: job.StepLimits, Masked: append(masked, used...)},
 	})
 	if err != nil {
 		return err

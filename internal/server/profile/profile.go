@@ -28,6 +28,7 @@ func Apply(p cove.Profile, req cove.JobRequest) cove.JobRequest {
 			req.Definition = p.Definition
 		}
 		req.Model = cmp.Or(req.Model, p.Model) // a model goes with its agent
+		req.Login = cmp.Or(req.Login, p.Login) // and so does a login
 	}
 	req.TimeoutSec = cmp.Or(req.TimeoutSec, p.TimeoutSec)
 	req.Guards = guards(req.Guards, p.Guards)

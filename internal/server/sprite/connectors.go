@@ -39,13 +39,15 @@ func (n *network) connectors(ctx context.Context, name string) (map[string]conne
 	maps.Copy(all, n.given)
 	for _, c := range granted {
 		missing := c.Secret
-		u, err := connect.Resolve(c, func(name string) (string, error) {
+		u, err := connect.Resolve(c, func(name string) (connect.Value, error) {
 			missing = name
-			return n.store.Secrets.Value(ctx, name)
+			return n.store.Secrets.Whole(ctx, name)
 		})
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			u = connect.Upstream{Refused: "the secret that it adds is not set", Hint: "on the host: cove secret set " + missing}
+		case errors.Is(err, connect.ErrNoLogin):
+			u = connect.Upstream{Refused: err.Error(), Hint: "on the host: cove secret set " + c.Secret + " --from-login"}
 		case errors.Is(err, store.ErrKey):
 			n.logger.Error("reading the secret of a connector", "connector", c.Name, "err", err)
 			u = connect.Upstream{Refused: "the secret that it adds can't be read", Hint: "see the log of the server"}

@@ -214,6 +214,7 @@ var migrations = []string{
 	`ALTER TABLE jobs DROP COLUMN settings;`,
 	environmentsMigration,
 	changesMigration,
+	`ALTER TABLE secrets ADD COLUMN login TEXT; -- JSON object: whose token the value is; NULL: it is none of a login's`,
 	rewrittenMigration,
 }
 

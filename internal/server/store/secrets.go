@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/cipher"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/shim/connect"
 )
 
@@ -21,6 +23,7 @@ type Secret struct {
 	Name      string
 	CreatedAt time.Time
 	UpdatedAt time.Time
+	Login     *cove.SecretLogin // nil: it is none of a login's
 }
 
 // Secrets are values that are kept encrypted, each bound to its name. Their key also seals
@@ -34,22 +37,39 @@ type Secrets struct {
 // Set stores a secret, in place of one of the same name. A key that is missing or
 // another than that of the secrets that are there is ErrKey.
 func (s *Secrets) Set(ctx context.Context, name, value string) error {
-	err := s.db.update(ctx, func(tx *sql.Tx) error { return s.set(ctx, tx, name, value) })
+	return s.store(ctx, name, value, nil)
+}
+
+// SetLogin is Set for the token of a login.
+func (s *Secrets) SetLogin(ctx context.Context, name, token string, login cove.SecretLogin) error {
+	return s.store(ctx, name, token, &login)
+}
+
+func (s *Secrets) store(ctx context.Context, name, value string, login *cove.SecretLogin) error {
+	err := s.db.update(ctx, func(tx *sql.Tx) error { return s.set(ctx, tx, name, value, login) })
 	if err != nil {
 		return fmt.Errorf("store secret %s: %w", name, err)
 	}
 	return nil
 }
 
-// set is Set in a transaction.
-func (s *Secrets) set(ctx context.Context, tx *sql.Tx, name, value string) error {
+// set stores a secret in a transaction. Login says whose token it is; nil: none of a login's.
+func (s *Secrets) set(ctx context.Context, tx *sql.Tx, name, value string, login *cove.SecretLogin) error {
+	var about sql.NullString
+	if login != nil {
+		text, err := json.Marshal(login)
+		if err != nil {
+			return err
+		}
+		about = sql.NullString{String: string(text), Valid: true}
+	}
 	key, err := s.keyFor(ctx, tx)
 	if err != nil {
 		return err
 	}
 	at := micros(now())
-	_, err = tx.ExecContext(ctx, `INSERT INTO secrets (name, sealed, created_at, updated_at) VALUES (?1, ?2, ?3, ?3)
-		ON CONFLICT (name) DO UPDATE SET sealed = excluded.sealed, updated_at = excluded.updated_at`, name, seal(key, name, []byte(value)), at)
+	_, err = tx.ExecContext(ctx, `INSERT INTO secrets (name, sealed, created_at, updated_at, login) VALUES (?1, ?2, ?3, ?3, ?4)
+		ON CONFLICT (name) DO UPDATE SET sealed = excluded.sealed, updated_at = excluded.updated_at, login = excluded.login`, name, seal(key, name, []byte(value)), at, about)
 	return err
 }
 
@@ -155,11 +175,33 @@ func (s *Secrets) forget(ctx context.Context, tx *sql.Tx) error {
 
 // Value returns a secret's value; ErrNotFound if there is none of that name.
 func (s *Secrets) Value(ctx context.Context, name string) (string, error) {
+	value, err := s.Whole(ctx, name)
+	return value.Text, err
+}
+
+// Whole is Value with what goes with a login's token.
+func (s *Secrets) Whole(ctx context.Context, name string) (v connect.Value, err error) {
 	var sealed []byte
-	if err := s.db.read.QueryRowContext(ctx, "SELECT sealed FROM secrets WHERE name = ?", name).Scan(&sealed); err != nil {
-		return "", fmt.Errorf("secret %s: %w", name, notFound(err))
+	var about sql.NullString
+	if err := s.db.read.QueryRowContext(ctx, "SELECT sealed, login FROM secrets WHERE name = ?", name).Scan(&sealed, &about); err != nil {
+		return v, fmt.Errorf("secret %s: %w", name, notFound(err))
 	}
-	return s.open(name, sealed)
+	if v.Login, err = loginOf(about); err != nil {
+		return v, fmt.Errorf("secret %s: %w", name, err)
+	}
+	v.Text, err = s.open(name, sealed)
+	return v, err
+}
+
+func loginOf(about sql.NullString) (*cove.SecretLogin, error) {
+	if !about.Valid {
+		return nil, nil
+	}
+	var login cove.SecretLogin
+	if err := json.Unmarshal([]byte(about.String), &login); err != nil {
+		return nil, fmt.Errorf("read whose login it is: %w", err)
+	}
+	return &login, nil
 }
 
 // open is the value that was sealed under a secret's name, or a backend's.
@@ -195,10 +237,15 @@ func (s *Secrets) List(ctx context.Context) ([]Secret, error) {
 	list, err := collect(ctx, s.db.read, func(row scanner) (Secret, error) {
 		var v Secret
 		var created, updated sql.NullInt64
-		err := row.Scan(&v.Name, &created, &updated)
+		var about sql.NullString
+		if err := row.Scan(&v.Name, &created, &updated, &about); err != nil {
+			return v, err
+		}
 		v.CreatedAt, v.UpdatedAt = fromMicros(created), fromMicros(updated)
+		login, err := loginOf(about)
+		v.Login = login
 		return v, err
-	}, "SELECT name, created_at, updated_at FROM secrets ORDER BY name")
+	}, "SELECT name, created_at, updated_at, login FROM secrets ORDER BY name")
 	if err != nil {
 		return nil, fmt.Errorf("list secrets: %w", err)
 	}
@@ -275,7 +322,7 @@ func unused(ctx context.Context, tx *sql.Tx, name string) error {
 		return err
 	}
 	for _, p := range profiles {
-		if slices.Contains(connect.EnvSecrets(p.Variables()), name) {
+		if slices.Contains(connect.EnvSecrets(slices.Concat(p.Variables(), cove.MCPEnv(p.MCP))), name) {
 			e.Profiles = append(e.Profiles, p.Name)
 		}
 	}

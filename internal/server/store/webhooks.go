@@ -55,7 +55,7 @@ func (w *Webhooks) Put(ctx context.Context, hook cove.Webhook, key string) (made
 		case key == "":
 			return &NoSecretError{hook.Secret}
 		default:
-			if err := w.secrets.set(ctx, tx, hook.Secret, key); err != nil {
+			if err := w.secrets.set(ctx, tx, hook.Secret, key, nil); err != nil {
 				return err
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cove-dev/cove"
 )
@@ -40,6 +41,9 @@ type Upstream struct {
 	Prices                    []cove.ConnectorPrice
 	Git                       bool // git in the sandbox is to go through it
 
+	Expires     time.Time `json:",omitzero"`  // from then on it serves nobody; zero: never
+	ExpiredHint string    `json:",omitempty"` // what to type then
+
 	Refused string // why it serves nobody now; empty: it does
 	Hint    string // of Refused
 }
@@ -49,8 +53,12 @@ type Limits = cove.ConnectorLimits
 
 // presets are the definitions that are known by name.
 var presets = map[string]cove.Connector{
-	"anthropic":  {Upstream: "https://api.anthropic.com", Headers: map[string]string{"X-Api-Key": "{secret}"}},
-	"openai":     {Upstream: "https://api.openai.com", Headers: map[string]string{"Authorization": "Bearer {secret}"}},
+	"anthropic": {Upstream: "https://api.anthropic.com", Headers: map[string]string{"X-Api-Key": "{secret}"}},
+	"openai":    {Upstream: "https://api.openai.com", Headers: map[string]string{"Authorization": "Bearer {secret}"}},
+	"chatgpt": {
+		Upstream: "https://chatgpt.com/backend-api/codex", Headers: map[string]string{"Authorization": "Bearer {secret}", "Chatgpt-Account-Id": "{account}"},
+		Methods: []string{http.MethodPost}, Paths: []string{"/responses", "/responses/*"},
+	},
 	"gemini":     {Upstream: "https://generativelanguage.googleapis.com", Headers: map[string]string{"X-Goog-Api-Key": "{secret}"}},
 	"github":     {Upstream: "https://github.com", Headers: map[string]string{"Authorization": "Basic {basic:x-access-token}"}, Git: true},
 	"github-api": {Upstream: "https://api.github.com", Headers: map[string]string{"Authorization": "Bearer {secret}"}, Secret: "github"},
@@ -59,8 +67,11 @@ var presets = map[string]cove.Connector{
 // Presets are the names that are known.
 func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
 
+// account stands in a header's value for the account of the login that the secret is.
+const account = "{account}"
+
 // Complete fills in what a definition leaves out: of a name that is known the
-// upstream, the headers (nil, not empty) and the secret's name.
+// upstream, the headers, methods and paths (nil, not empty) and the secret's name.
 func Complete(c cove.Connector) cove.Connector {
 	if p, ok := presets[c.Name]; ok {
 		c.Git = c.Git || p.Git
@@ -72,6 +83,12 @@ func Complete(c cove.Connector) cove.Connector {
 		}
 		if c.Secret == "" {
 			c.Secret = p.Secret
+		}
+		if c.Methods == nil {
+			c.Methods = p.Methods
+		}
+		if c.Paths == nil {
+			c.Paths = p.Paths
 		}
 	}
 	headers := map[string]string{}
@@ -161,8 +178,8 @@ func checkHeader(name, value string) error {
 		return fmt.Errorf("the header %s can't be set by a connector", name)
 	case value == "" || len(value) > maxText || strings.ContainsFunc(value, control):
 		return fmt.Errorf("the value of %s is empty, too long, or has control characters", name)
-	case strings.ContainsAny(placeholder().ReplaceAllString(value, ""), "{}"):
-		return fmt.Errorf("the value of %s has braces that are none of {secret}, {secret:NAME} and {basic:USER}", name)
+	case strings.ContainsAny(placeholder().ReplaceAllString(strings.ReplaceAll(value, account, ""), ""), "{}"):
+		return fmt.Errorf("the value of %s has braces that are none of {secret}, {secret:NAME}, {basic:USER} and {account}", name)
 	}
 	for _, m := range placeholder().FindAllStringSubmatch(value, -1) {
 		if m[1] == "" && m[3] == "" && !secretPattern().MatchString(m[2]) {
@@ -225,19 +242,38 @@ func Unset(c cove.Connector, set []cove.Secret) []string {
 	})
 }
 
+// Value is a secret's value, and what goes with it if the secret is a login.
+type Value struct {
+	Text  string
+	Login *cove.SecretLogin // nil: it is none
+}
+
+// ErrNoLogin says that a definition needs a login, and its secret is none.
+var ErrNoLogin = errors.New("the secret is not a login, whose account a header has")
+
 // Resolve puts the secrets' values into a definition.
-func Resolve(c cove.Connector, value func(name string) (string, error)) (Upstream, error) {
+func Resolve(c cove.Connector, value func(name string) (Value, error)) (Upstream, error) {
 	u := Upstream{URL: c.Upstream, Header: http.Header{}, Methods: c.Methods, Paths: c.Paths, DenyPaths: c.DenyPaths, Limits: c.Limits, Prices: c.Prices, Git: c.Git}
-	values := map[string]string{}
+	values, of := map[string]string{}, ""
 	for _, name := range SecretsOf(c) {
 		v, err := value(name)
 		if err != nil {
 			return Upstream{}, err
 		}
-		values[name] = v
-		u.hide(v)
+		values[name] = v.Text
+		u.hide(v.Text)
+		if l := v.Login; l != nil {
+			u.expire(name, *l)
+			if name == c.Secret {
+				of = l.Account
+			}
+		}
 	}
 	for name, text := range c.Headers {
+		if strings.Contains(text, account) && of == "" {
+			return Upstream{}, ErrNoLogin
+		}
+		text = strings.ReplaceAll(text, account, of)
 		u.Header.Set(name, placeholder().ReplaceAllStringFunc(text, func(p string) string {
 			m := placeholder().FindStringSubmatch(p)
 			switch {
@@ -252,6 +288,18 @@ func Resolve(c cove.Connector, value func(name string) (string, error)) (Upstrea
 		}))
 	}
 	return u, nil
+}
+
+// expire has the upstream serve nobody once a login of its secrets has expired.
+func (u *Upstream) expire(name string, l cove.SecretLogin) {
+	if at := l.ExpiresAt; at != nil && (u.Expires.IsZero() || at.Before(u.Expires)) {
+		u.Expires, u.ExpiredHint = *at, LoginHint(name, l)
+	}
+}
+
+// LoginHint says how a login gets a new token.
+func LoginHint(name string, l cove.SecretLogin) string {
+	return fmt.Sprintf("use %s once where you have logged in, which renews its login, and then: cove secret set %s --from-login", l.Client, name)
 }
 
 // leastForm is the length from which a derived form of a value is redacted: a shorter

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove"
 )
@@ -61,7 +62,7 @@ func TestResolve(t *testing.T) {
 	c := Complete(cove.Connector{Name: "a", Upstream: "https://a.example", Headers: map[string]string{
 		"x-key": "{secret}", "X-Two": "one {secret} two {secret:b}", "Authorization": "Basic {basic:user}", "X-Plain": "text",
 	}})
-	u, err := Resolve(c, func(name string) (string, error) { return "value/of " + name, nil })
+	u, err := Resolve(c, func(name string) (Value, error) { return Value{Text: "value/of " + name}, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,15 +77,43 @@ func TestResolve(t *testing.T) {
 		}
 	}
 	missing := errors.New("missing")
-	if _, err := Resolve(c, func(string) (string, error) { return "", missing }); !errors.Is(err, missing) {
+	if _, err := Resolve(c, func(string) (Value, error) { return Value{}, missing }); !errors.Is(err, missing) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A login's account goes into a header, and the upstream knows when its token expires.
+func TestResolveLogin(t *testing.T) {
+	c := Complete(cove.Connector{Name: "chatgpt"})
+	if err := Check(c); err != nil || !slices.Equal(SecretsOf(c), []string{"chatgpt"}) {
+		t.Fatalf("got %+v, %v", c, err)
+	}
+	at := time.Unix(2e9, 0).UTC()
+	login := &cove.SecretLogin{Client: "codex", Account: "the-account", ExpiresAt: &at}
+	u, err := Resolve(c, func(string) (Value, error) { return Value{Text: "the-access-token", Login: login}, nil })
+	if err != nil || u.Header.Get("Authorization") != "Bearer the-access-token" || u.Header.Get("Chatgpt-Account-Id") != "the-account" {
+		t.Errorf("got %+v, %v", u.Header, err)
+	}
+	if !u.Expires.Equal(at) || !strings.Contains(u.ExpiredHint, "cove secret set chatgpt --from-login") || !slices.Contains(u.Secrets, "the-access-token") {
+		t.Errorf("got %v, %q, %q", u.Expires, u.ExpiredHint, u.Secrets)
+	}
+	for path, want := range map[string]bool{"/responses": true, "/responses/compact": true, "/models": false, "/../wham/accounts/check": false} {
+		if got := u.Allows("POST", path) == ""; got != want {
+			t.Errorf("%s: allowed is %v", path, got)
+		}
+	}
+	if u.Allows("GET", "/responses") == "" {
+		t.Error("a GET is allowed")
+	}
+	if _, err := Resolve(c, func(string) (Value, error) { return Value{Text: "a-mere-text"}, nil }); !errors.Is(err, ErrNoLogin) {
+		t.Errorf("a secret that is no login: got %v", err)
 	}
 }
 
 // The usual encodings of a secret are hidden, too, wherever an upstream puts them.
 func TestHiddenForms(t *testing.T) {
 	const value = "Sk-test/0123&456?789"
-	u, err := Resolve(cove.Connector{Name: "x", Secret: "x", Headers: map[string]string{"X-Key": "{secret}"}}, func(string) (string, error) { return value, nil })
+	u, err := Resolve(cove.Connector{Name: "x", Secret: "x", Headers: map[string]string{"X-Key": "{secret}"}}, func(string) (Value, error) { return Value{Text: value}, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

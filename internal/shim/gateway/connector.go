@@ -245,6 +245,10 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusForbidden, "no_secret", "connector "+name+": "+c.Refused+"; "+c.Hint, c.Hint)
 		return
 	}
+	if !c.Expires.IsZero() && !began.Before(c.Expires) {
+		refuse(http.StatusForbidden, "login_expired", "connector "+name+": the token of its login expired at "+c.Expires.UTC().Format(time.RFC3339), "on the host: "+c.ExpiredHint)
+		return
+	}
 	if r.Method == http.MethodConnect {
 		refuse(http.StatusMethodNotAllowed, "no_tunnel", "a connector is no proxy", "send the request itself to http://"+name+"."+connect.Zone+"/")
 		return

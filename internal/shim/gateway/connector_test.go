@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -175,6 +176,42 @@ func TestConnector(t *testing.T) {
 
 // TestConnectorTarget: an upstream is asked for the path that was judged, however the
 // request's target is written.
+// From the time on at which a login's token expires, nothing is asked with it.
+func TestConnectorExpires(t *testing.T) {
+	asked := make(chan http.Header, 2)
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Header.Clone() }))
+	defer upstream.Close()
+	w := newWorld(t, "veth", nil)
+	header := http.Header{"Authorization": {"Bearer the-access-token"}, "Chatgpt-Account-Id": {"the-account"}}
+	set(t, w, map[string]connect.Upstream{
+		"good": {URL: upstream.URL, Header: header, Expires: time.Now().Add(time.Hour), ExpiredHint: "log in"},
+		"over": {URL: upstream.URL, Header: header, Expires: time.Now(), ExpiredHint: "log in"},
+	})
+	client := w.client()
+	defer client.CloseIdleConnections()
+	for name, want := range map[string]string{"good": "200 ", "over": "403 log in"} {
+		req, err := http.NewRequest("POST", "http://"+name+".connect.internal/responses", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer placeholder")
+		req.Header.Set("Chatgpt-Account-Id", "another")
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		status, text, _ := strings.Cut(want, " ")
+		if err != nil || fmt.Sprint(resp.StatusCode) != status || !strings.Contains(string(body), text) {
+			t.Errorf("%s: got %d %s, %v", name, resp.StatusCode, body, err)
+		}
+	}
+	if got := <-asked; len(asked) != 0 || got.Get("Authorization") != "Bearer the-access-token" || !slices.Equal(got["Chatgpt-Account-Id"], []string{"the-account"}) {
+		t.Errorf("the upstream got %v, and %d more", got, len(asked))
+	}
+}
+
 func TestConnectorTarget(t *testing.T) {
 	asked := make(chan string, 10)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { asked <- r.RequestURI }))

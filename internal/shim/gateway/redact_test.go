@@ -103,7 +103,7 @@ func (r *pieceReader) Read(p []byte) (int, error) {
 func TestRedactorIsNoOracle(t *testing.T) {
 	const alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 	const key = "sk-live-Zq8RmT3vXw92LbNc5KdYh7PfGa-4E" // 37 signs
-	u, err := connect.Resolve(cove.Connector{Name: "x", Secret: "x", Headers: map[string]string{"X-Key": "{secret}", "Authorization": "Basic {basic:me}"}}, func(string) (string, error) { return key, nil })
+	u, err := connect.Resolve(cove.Connector{Name: "x", Secret: "x", Headers: map[string]string{"X-Key": "{secret}", "Authorization": "Basic {basic:me}"}}, func(string) (connect.Value, error) { return connect.Value{Text: key}, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func mask(seen []string) string {
 // puts it and however that arrives.
 func TestHiddenForms(t *testing.T) {
 	const value = `Sk-test/0123&456?78+9"<x'>\_=a`
-	u, err := connect.Resolve(cove.Connector{Name: "x", Secret: "x", Headers: map[string]string{"X-Key": "{secret}"}}, func(string) (string, error) { return value, nil })
+	u, err := connect.Resolve(cove.Connector{Name: "x", Secret: "x", Headers: map[string]string{"X-Key": "{secret}"}}, func(string) (connect.Value, error) { return connect.Value{Text: value}, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

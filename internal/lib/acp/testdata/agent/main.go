@@ -103,8 +103,8 @@ func (a *agent) SetSessionMode(context.Context, acp.SetSessionModeRequest) (acp.
 }
 
 func (a *agent) NewSession(_ context.Context, p acp.NewSessionRequest) (acp.NewSessionResponse, error) {
-	if len(p.McpServers) > 0 {
-		return acp.NewSessionResponse{}, errors.New("I was given MCP servers")
+	for _, s := range p.McpServers {
+		return acp.NewSessionResponse{}, fmt.Errorf("I was given the MCP server %s, %s", s.Stdio.Name, s.Stdio.Command)
 	}
 	a.cwd = p.Cwd
 	return acp.NewSessionResponse{SessionId: "the-session"}, nil
