@@ -110,6 +110,7 @@ var imports = map[string][]string{
 	"internal/test/duplextest":              nil,
 	"internal/test/e2e":                     {everything},
 	"internal/test/fakeprovider":            nil,
+	"internal/test/gitserver":               nil,
 	"internal/test/leakcheck":               nil,
 	"internal/test/leakcheck/cmd/leakcheck": {"internal/test/leakcheck"},
 	"internal/test/modeltest":               nil,

@@ -73,6 +73,16 @@ type ConnectorGrant struct {
 	// Reaches names the sprites that have the label now. A new grant to a label must name all
 	// of them: whoever may change a sprite may have given it the label. It is not stored.
 	Reaches []string `json:"reaches,omitempty"`
+
+	// Git limits the grant to git's requests about one repository; zero: it is for all that
+	// the connector lets through. Another grant to the same sprite may let it do more.
+	Git GitGrant `json:"git,omitzero"`
+}
+
+// GitGrant is one repository behind a connector.
+type GitGrant struct {
+	Repository string `json:"repository"`     // its path below the upstream, such as /team/project.git
+	Push       bool   `json:"push,omitempty"` // also to write to it; otherwise only to read it
 }
 
 // ConnectorList answers GET /v1/connectors.

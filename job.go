@@ -86,6 +86,15 @@ type JobSource struct {
 	RepoID     string `json:"repo_id"` // identifies the repository: its root commits
 	Branch     string `json:"branch"`  // short name; empty: none was checked out
 	Base       string `json:"base"`    // the commit that the bundle's ref refs/cove/base holds
+
+	// URL is a repository that the sprite clones itself; empty: a bundle is sent. It is http
+	// or https, and has no credentials: the server's connector for git that leads there adds
+	// them, and lets the sprite read this repository only. Without such a connector, the
+	// sprite's network policy decides. Branch is then the one to clone; empty: the
+	// repository's default. RepoID and Base are left out of a request, and are in the job
+	// once the clone is there. Depth is how many commits of the history are fetched; 0: all.
+	URL   string `json:"url,omitempty"`
+	Depth int    `json:"depth,omitempty"`
 }
 
 // JobRequest asks the server for a job. The server makes the row (queued) and,
@@ -157,7 +166,8 @@ type Guards struct {
 	CostUSD float64 `json:"cost_usd,omitempty"`
 }
 
-// JobStart says that the bundle is in place.
+// JobStart says that the bundle is in place. It is empty for a job with a URL, which
+// needs none.
 type JobStart struct {
 	BundleSHA256 string   `json:"bundle_sha256"`
 	BundleSize   int64    `json:"bundle_size"`
@@ -357,7 +367,7 @@ type JobAnswer struct {
 type JobEvent struct {
 	Seq  int64     `json:"seq"`
 	Time time.Time `json:"time"`
-	Type string    `json:"type"` // state, step, output, event, input, notice, exit, collected, end
+	Type string    `json:"type"` // state, step, cloned, output, event, input, notice, exit, collected, end
 
 	State  JobState  `json:"state,omitempty"`  // state
 	Step   *StepTurn `json:"step,omitempty"`   // step
@@ -365,11 +375,20 @@ type JobEvent struct {
 	Text   string    `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; input: what a person sent; notice: for people
 	Cut    bool      `json:"cut,omitempty"`    // output: the line was longer than a line may be and goes on in the next event
 
-	ExitCode *int     `json:"exit_code,omitempty"` // exit
-	Reason   string   `json:"reason,omitempty"`    // exit: as JobEnd's
-	Result   *JobEnd  `json:"result,omitempty"`    // end
-	Outcome  *Outcome `json:"outcome,omitempty"`   // end, added by the server
-	Usage    *Usage   `json:"usage,omitempty"`     // end, added by the server
+	ExitCode *int       `json:"exit_code,omitempty"` // exit
+	Reason   string     `json:"reason,omitempty"`    // exit: as JobEnd's
+	Result   *JobEnd    `json:"result,omitempty"`    // end
+	Cloned   *JobCloned `json:"cloned,omitempty"`    // cloned
+	Outcome  *Outcome   `json:"outcome,omitempty"`   // end, added by the server
+	Usage    *Usage     `json:"usage,omitempty"`     // end, added by the server
+}
+
+// JobCloned is what a sprite has cloned of a JobSource's URL.
+type JobCloned struct {
+	Branch  string   `json:"branch"`
+	Base    string   `json:"base"`              // the branch's commit
+	RepoID  string   `json:"repo_id,omitempty"` // as in JobSource; empty: the history is cut off
+	Shallow []string `json:"shallow,omitempty"` // as in JobStart
 }
 
 // JobEnd is the supervisor's terminal record: what was collected, and how the
@@ -387,12 +406,20 @@ type JobEnd struct {
 	Uncollected string `json:"uncollected,omitempty"` // as in Job
 }
 
+// JobOrigin is where a job's clone comes from that was sent no bundle.
+type JobOrigin struct {
+	Earlier string `json:"earlier,omitempty"` // the folder of the job whose clone, in Workdir, is gone on with
+	Remote  string `json:"remote,omitempty"`  // the URL that is cloned; Branch may be empty, and Base is written into job.json once it is known
+	Depth   int    `json:"depth,omitempty"`   // of Remote, as in JobSource
+}
+
 // JobSpec is what the supervisor in the sprite is given, as job.json in the
 // job's folder. All paths are the sprite's.
 type JobSpec struct {
+	JobOrigin // in place of Bundle; zero: that is there
+
 	ID           string     `json:"id"`
-	Bundle       string     `json:"bundle"`            // input bundle with refs/cove/base
-	Earlier      string     `json:"earlier,omitempty"` // instead of Bundle: the folder of the job whose clone, in Workdir, is gone on with
+	Bundle       string     `json:"bundle"` // input bundle with refs/cove/base
 	BundleSHA256 string     `json:"bundle_sha256"`
 	Workdir      string     `json:"workdir"` // where the clone goes, and the agent starts
 	Branch       string     `json:"branch"`

@@ -29,6 +29,10 @@ type Profile struct {
 type ProfileSettings struct {
 	Description string `json:"description,omitempty"`
 
+	// As in JobSource: the repository that jobs of the profile clone, if they are sent none.
+	URL    string `json:"url,omitempty"`
+	Branch string `json:"branch,omitempty"`
+
 	// As in JobSettings and JobRequest.
 	Backend       string                 `json:"backend,omitempty"`
 	Agent         string                 `json:"agent,omitempty"`

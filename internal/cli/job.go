@@ -369,6 +369,8 @@ func nextStep(j cove.Job) string {
 		return "Join it with: cove job attach " + j.ID
 	case !j.State.Terminal():
 		return "Follow it with: cove job logs -f " + j.ID
+	case j.PulledAt == nil && j.Bundle.Size > 0 && j.URL != "":
+		return "Pull in a clone of its repository: cove pull " + j.ID + "; or in a new one: " + push.CloneFirst(j)
 	case j.PulledAt == nil && j.Bundle.Size > 0:
 		return "Pull with: cove pull " + j.ID
 	case j.Uncollected != "" && !j.WorkDeleted:

@@ -129,6 +129,8 @@ func runJob(ctx context.Context, inv *invocation, opts push.Options, o runOption
 	inv.say("Job %s started in %s.", result.Job, result.Sprite)
 	job, err := followJob(ctx, inv, c, result.Job, o.log)
 	switch {
+	case err == nil && job.URL != "" && !push.Cloned(ctx, opts.Dir, job):
+		err = showUnpulled(inv, job)
 	case err == nil && !o.pull:
 		err = showUnpulled(inv, job)
 	case err == nil:

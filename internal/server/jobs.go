@@ -143,6 +143,8 @@ func (g *jobRoutes) mayBegin(r *http.Request, req cove.JobRequest) error {
 		return fail.New("forbidden", "the token does not reach new sprites", "name one that it reaches")
 	case len(req.Include) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
+	case req.URL != "" && !p.may(admin):
+		return fail.New("forbidden", "only a token with the verb admin may have a job clone a URL: the connector that leads there is granted to it", "use a profile that names the repository: cove run PLAN --profile NAME; or push from a clone")
 	case len(req.MCP) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may give a job MCP servers: their connectors are granted to it", "")
 	case len(connect.EnvSecrets(req.Env)) > 0 && !p.may(admin):
@@ -313,7 +315,7 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := g.mayBegin(r, cove.JobRequest{JobSettings: cove.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}, Env: was.Env}); err != nil {
+	if err := g.mayBegin(r, cove.JobRequest{JobSettings: cove.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}, JobSource: cove.JobSource{URL: old.URL}, Env: was.Env}); err != nil {
 		return err
 	}
 	job, err := jobs.Continue(r.Context(), old.ID, how)

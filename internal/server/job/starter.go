@@ -41,6 +41,8 @@ func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (c
 	id := job.ID
 	if req.BundleSize > 0 {
 		s.steps.complete(ctx, id, cove.StepUploadRepository, fmt.Sprintf("%d bytes", req.BundleSize+req.LargeBytes))
+	} else if job.ResumeOf == "" {
+		s.steps.skip(ctx, id, cove.StepUploadRepository, "the sprite clones "+job.URL)
 	} else {
 		s.steps.skip(ctx, id, cove.StepUploadRepository, "the job goes on in a clone that is there")
 	}
@@ -163,6 +165,9 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 	if err := s.connectors.grant(ctx, job, work.Connectors); err != nil {
 		return err
 	}
+	if err := s.connectors.grantRepository(ctx, job); err != nil {
+		return err
+	}
 	sprite := spriteOf(s.client, job)
 	for name, file := range work.Files {
 		err := sprite.WriteFile(ctx, path.Join(t.Dir, name), bytes.NewReader(file.Data), sprites.WriteOptions{Mode: file.Mode})
@@ -182,15 +187,20 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 	}
 	script := req.SetupScript
 	if script != nil {
-		script.Repository = req.RepoID
+		script.Repository = cmp.Or(req.RepoID, req.URL)
 	}
 	env, err := resolved(ctx, s.secrets, req.Env)
 	if err != nil {
 		return err
 	}
+	bundle, branch := job.Upload, cmp.Or(job.Branch, "cove-"+job.ID)
+	if job.URL != "" {
+		bundle = bundleIn(job.ID) // its folder has what else comes
+		branch = job.Branch       // empty: the one that the repository has for its default
+	}
 	spec, err := json.Marshal(cove.JobSpec{
-		ID: job.ID, Bundle: job.Upload, Earlier: earlier(job), BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
-		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
+		ID: job.ID, JobOrigin: cove.JobOrigin{Earlier: earlier(job), Remote: job.URL, Depth: job.Depth}, Bundle: bundle, BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
+		Branch: branch, Base: job.Base, Author: req.Author,
 		Shallow: start.Shallow, Store: cove.RepositoryStore(job.RepoID, start.Shallow),
 		Program: work.Program, Needs: needs(work, job.Install), Installs: len(installCommands(work, job.Install)), Setup: slices.Concat(installCommands(work, job.Install), work.Setup), Argv: work.Argv, Env: append(work.Env, env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,

@@ -1,0 +1,70 @@
+package jobs
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/e2e"
+	"github.com/cove-dev/cove/internal/test/gitserver"
+)
+
+// forgeToken is a password of a git server that no sandbox may have.
+const forgeToken e2e.Canary = "canary-forge/6123456789+abc"
+
+// TestRemote: somebody who is in no repository has a job clone one from a server that asks for a
+// password. The sprite never has that. It reads this repository and no other, and can't write.
+func TestRemote(t *testing.T) {
+	h := e2e.NewHost(t)
+	h.Write("home/.gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n")
+	s := gitserver.Start(t, "robot", string(forgeToken))
+	url := s.Repository("team/project.git", map[string]string{"README": "hello\n"})
+	s.Repository("team/other.git", map[string]string{"README": "not for the job\n"})
+	s.In("team/project.git", "branch", "release/2", "main")
+	h.Serve(nil, "--verbose")
+	if err := h.Client().SetSecret(t.Context(), "forge", string(forgeToken)); err != nil {
+		t.Fatal(err)
+	}
+	h.Run("", "cove", "connector", "put", "forge", "--upstream", s.URL, "--git", "--header", "Authorization: Basic {basic:robot}")
+	plan := h.Plan(
+		"echo more >>README; cat .git/config .git/logs/HEAD /proc/[0-9]*/environ /proc/[0-9]*/cmdline >/tmp/seen 2>/dev/null || true",
+		"git fetch -q origin main",
+		"if git push -q origin HEAD:refs/heads/evil; then exit 9; fi",
+		"if git ls-remote "+strings.Replace(url, "project", "other", 1)+"; then exit 9; fi",
+		"if curl -sf http://forge.connect.internal/team/project.git/HEAD; then exit 9; fi",
+	)
+	out, code := h.Try("", "cove", "run", "--agent", "shell", "--repo", url, "--depth", "1", "--branch", "release/2", plan)
+	if code != 0 {
+		t.Fatalf("exit code %d:\n%s", code, out)
+	}
+	jobs, err := h.Client().Jobs(t.Context())
+	if err != nil || len(jobs) != 1 {
+		t.Fatalf("%d jobs, %v", len(jobs), err)
+	}
+	job := jobs[0]
+	base := s.In("team/project.git", "rev-parse", "release/2")
+	clone := "git clone " + url + " job-" + job.ID + " && cd job-" + job.ID + " && cove pull " + job.ID
+	if job.State != cove.JobSucceeded || job.Base != base || job.Branch != "release/2" || job.Commits == 0 || len(job.Shallow) != 1 || !strings.Contains(out, clone) {
+		t.Errorf("got %+v, and was told:\n%s", job, out)
+	}
+	if out, code := h.Try("", "cove", "pull", job.ID); code == 0 || !strings.Contains(out, clone) {
+		t.Errorf("a pull outside of a clone: %d, %s", code, out)
+	}
+	h.Run("", "git", "clone", "-q", s.Root+"/team/project.git", "mine")
+	h.Run("mine", "git", "switch", "-q", "release/2")
+	if out := h.Run("mine", "cove", "pull", job.ID); !strings.Contains(out, "README") {
+		t.Errorf("the pull says %s", out)
+	}
+	if got := h.Run("mine", "cat", "README"); got != "hello\nmore\n" {
+		t.Errorf("pulled: %q", got)
+	}
+	if refs := s.In("team/project.git", "for-each-ref", "--format=%(refname)"); refs != "refs/heads/main\nrefs/heads/release/2" {
+		t.Errorf("the server has %s", refs)
+	}
+	if out, _ := h.Try("", "cove", "exec", "-s", job.Sprite, "--", "sh", "-c", "grep -rl "+string(forgeToken)[:20]+" /home /tmp /etc /run /.sprite /proc/[0-9]*/environ 2>/dev/null"); strings.TrimSpace(out) != "" {
+		t.Errorf("the token is in %s", out)
+	}
+	if out, code := h.Try("", "cove", "run", "--agent", "shell", "--repo", url, "--branch", "releases/2", plan, "--rm"); code == 0 || !strings.Contains(out, "did you mean release/2?") {
+		t.Errorf("a branch that is not there: %d, %s", code, out)
+	}
+}
