@@ -86,9 +86,10 @@ var imports = map[string][]string{
 	"internal/server/build":               {".", "internal/lib/boot", "internal/lib/buildstep", "internal/lib/fail", "internal/lib/fault", "internal/server/dockerfile", "internal/server/dockerfile/source", "internal/server/image", "internal/server/sprite", "internal/server/store", "internal/shim/layers", "sprites"},
 	"internal/server/dockerfile":          {"internal/lib/fail"},
 	"internal/server/dockerfile/source":   {"internal/lib/fail", "internal/server/dockerfile", "internal/shim/layers"},
+	"internal/server/forge":               {"internal/shim/connect"},
 	"internal/server/harness":             {".", "internal/lib/fail", "internal/lib/guestbin", "internal/server/agents", "internal/server/profile", "internal/server/store", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/image":               {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/fault", "internal/server/plant", "internal/server/store", "internal/shim/layers"},
-	"internal/server/job":                 {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/server/agents", "internal/server/store", "internal/shim/connect", "sprites"},
+	"internal/server/job":                 {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/server/agents", "internal/server/forge", "internal/server/store", "internal/shim/connect", "sprites"},
 	"internal/server/mcpserver":           {".", "internal/lib/fail", "internal/lib/tools", "sprites"},
 	"internal/server/plant":               nil,
 	"internal/server/profile":             {".", "internal/shim/connect", "internal/shim/policy", "sprites"},
@@ -118,7 +119,7 @@ var imports = map[string][]string{
 	"internal/test/openapi":                 nil,
 
 	"cmd/cove":       {everything},
-	"cmd/cove-guest": {"internal/guest", "internal/guest/nest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/step", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
+	"cmd/cove-guest": {".", "internal/cli/gitwork", "internal/guest", "internal/guest/nest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/step", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
 	"cmd/cove-loop":  {"internal/guest/loop", "internal/lib/tools", "sprites"},
 	"cmd/cove-runsc": {"internal/lib/boot", "internal/shim/cgroup", "internal/shim/kernel"},
 }

@@ -70,6 +70,11 @@ type JobSettings struct {
 	Converse    bool `json:"converse,omitempty"` // the agent waits for messages instead of ending
 	Remove      bool `json:"remove,omitempty"`   // delete the sprite once pulled
 
+	// Publish pushes the commits of a job that has succeeded, and whose JobSource has a URL, as
+	// a branch there: PublishBranch, or with a pull request PublishPullRequest. Empty: nothing
+	// is published.
+	Publish string `json:"publish,omitempty"`
+
 	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it; lists of jobs leave it out
 	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own; in a job without its text
 	MCP        []MCPServer      `json:"mcp,omitempty"`              // the agent gets their tools
@@ -221,6 +226,8 @@ type JobResult struct {
 	// Uncollected says why not all that the agent left could be collected. The rest is in
 	// the sprite alone, which is kept for it. Empty: all was collected.
 	Uncollected string `json:"uncollected,omitempty"`
+
+	Published *JobPublished `json:"published,omitempty"` // nil: nothing is, or was, to be published
 
 	Error   string             `json:"error,omitempty"`
 	Failure *sprites.ErrorBody `json:"failure,omitempty"` // why it ended before it was queued; nil: it did not

@@ -33,6 +33,9 @@ type ProfileSettings struct {
 	URL    string `json:"url,omitempty"`
 	Branch string `json:"branch,omitempty"`
 
+	// Publish is as in JobSettings, for jobs that clone a URL.
+	Publish string `json:"publish,omitempty"`
+
 	// As in JobSettings and JobRequest.
 	Backend       string                 `json:"backend,omitempty"`
 	Agent         string                 `json:"agent,omitempty"`

@@ -52,7 +52,7 @@ type pushOptions struct {
 }
 
 // remoteFlags name a repository that the sprite clones.
-type remoteFlags struct{ url, branch string }
+type remoteFlags struct{ url, branch, publish string }
 
 func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f := cmd.Flags()
@@ -67,6 +67,8 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.StringVar(&o.remote.url, "repo", "", "have the sprite clone this repository, an https `URL`, in place of yours (see cove help remote)")
 	f.StringVar(&o.remote.branch, "branch", "", "of --repo: begin with this branch (default: the repository's)")
+	f.StringVar(&o.remote.publish, "publish", "", "of --repo: push the commits of a job that succeeds there, if no file is held for review: branch (cove/JOB), or pull_request")
+	must(cmd.RegisterFlagCompletionFunc("publish", cobra.FixedCompletions([]string{cove.PublishBranch, cove.PublishPullRequest}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("repo", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("branch", cobra.NoFileCompletions))
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
@@ -209,6 +211,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 			Permissions:  o.permissions,
 			Interactive:  o.interactive,
 			Remove:       o.remove,
+			Publish:      o.remote.publish,
 			Definition:   o.definition,
 			Skill:        o.skill,
 			MCP:          servers,
@@ -235,6 +238,9 @@ func (o *pushOptions) checkRepo(cmd *cobra.Command) error {
 	if o.remote.url == "" {
 		if cmd.Flags().Changed("repo") {
 			return usagef(cmd, "--repo is empty")
+		}
+		if o.remote.publish != "" && o.profile == "" {
+			return usagef(cmd, "--publish goes with --repo; pull the commits, and push them as you do with yours")
 		}
 		if o.remote.branch != "" && o.profile == "" {
 			return usagef(cmd, "--branch goes with --repo; of your own repository, the branch that is checked out is pushed")

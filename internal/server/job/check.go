@@ -76,6 +76,10 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 		return nil, fail.Newf("bad_request", "push from one with another name: git switch -c NAME", "%.80q can't be a branch", req.Branch)
 	case req.URL != "" && (req.Base != "" || req.RepoID != ""):
 		return nil, fail.Newf("bad_request", "leave out base and repo_id, or url", "a job that clones a URL is told neither a commit nor the repository's id: it begins with the branch as it is there")
+	case req.Publish != "" && !slices.Contains(publishChoices, req.Publish):
+		return nil, fail.Newf("bad_request", "", "publish %.40q is none of %s", req.Publish, publishText())
+	case req.Publish != "" && req.URL == "":
+		return nil, fail.Newf("bad_request", "leave out publish, or name a URL", "what is published goes to the server of the URL that the job clones, and this one clones none")
 	case req.Depth < 0 || req.Depth > 0 && req.URL == "":
 		return nil, fail.Newf("bad_request", "", "a depth is a number of commits, and goes with a URL")
 	case req.URL == "" && !commitID.MatchString(req.Base):

@@ -18,6 +18,7 @@
 //	starter        starts a job whose repository is there
 //	supervisors    asks things of the supervisors in the sprites
 //	followers      copies the logs of running jobs (follow.go), and ends jobs in time (ending.go)
+//	publisher      pushes what jobs have made to the servers of their repositories
 //	finisher       records how jobs end (judge.go)
 //	collector      removes jobs, with their sprites
 //	janitor        does each minute what no client asks for
@@ -105,6 +106,7 @@ func (m *Manager) Resume(ctx context.Context) error {
 	for _, job := range jobs {
 		m.followers.follow(job.ID)
 	}
+	m.finisher.publisher.Start(all)
 	m.janitor.Start(all)
 	return nil
 }
@@ -119,7 +121,8 @@ func (m *Manager) build(installation string) {
 	m.installs = &installs{store: m.Store, client: client, installer: m.Installer, logger: logger}
 	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, steps: steps, patience: patience, lease: m.Lease, installation: installation}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
-	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, turns: turns}
+	publisher := &publisher{jobs: jobs, secrets: m.Store.Secrets, client: client, connectors: m.connectors, installs: m.installs, jobSprites: m.jobSprites, locks: &m.locks, logger: logger, wake: make(chan struct{}, 1)}
+	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, turns: turns, publisher: publisher}
 	m.followers = &followers{
 		jobs: jobs, client: client, supervisors: m.supervisors, finisher: m.finisher, locks: &m.locks, logger: logger,
 		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
@@ -149,6 +152,7 @@ func (m *Manager) Close() error {
 	}
 	m.cancel() // for all at once: some wait for others
 	m.janitor.Close()
+	m.finisher.publisher.Close()
 	m.preparations.Close()
 	m.installs.Close()
 	m.followers.Close()

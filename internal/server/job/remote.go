@@ -3,10 +3,12 @@ package job
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/forge"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
 )
@@ -44,10 +46,13 @@ func (cs *connectors) repositoryConnector(ctx context.Context, url string) (name
 
 // checkRepository refuses a job that clones a URL by a connector whose secret is missing.
 func (cs *connectors) checkRepository(ctx context.Context, req cove.JobRequest) error {
-	if req.URL == "" || req.Backend != "" {
+	if req.URL == "" || req.Backend != "" && req.Publish == "" {
 		return nil
 	}
 	name, _, err := cs.repositoryConnector(ctx, req.URL)
+	if err == nil && name == "" && req.Publish != "" {
+		err = fail.Newf("no_connector", "cove connector put NAME --upstream https://HOST --git --header 'Authorization: Basic {basic:USER}'", "no connector for git leads to %s, by which the commits would be published", req.URL)
+	}
 	if err != nil || name == "" {
 		return err
 	}
@@ -55,7 +60,40 @@ func (cs *connectors) checkRepository(ctx context.Context, req cove.JobRequest) 
 	if err == nil && missing != "" {
 		err = fail.Newf("no_key", missing, "the connector %s, by which %s is reached, has no secret", name, req.URL)
 	}
+	if err != nil || req.Publish != cove.PublishPullRequest {
+		return err
+	}
+	c, err := cs.store.Get(ctx, name)
+	if err == nil && c.Forge.API == "" {
+		err = fail.Newf("no_forge", "cove connector put "+name+" --forge KIND=CONNECTOR, with all else that it has", "the connector %s does not say by which API pull requests are opened", name)
+	}
+	if err != nil {
+		return err
+	}
+	if missing, err = cs.missing(ctx, c.Forge.API); err == nil && missing != "" {
+		err = fail.Newf("no_key", missing, "the connector %s, by which pull requests are opened, is not there, or has no secret", c.Forge.API)
+	}
 	return err
+}
+
+// forge is the API by which pull requests are opened at the server of a connector for git.
+func (cs *connectors) forge(ctx context.Context, name string, secrets *store.Secrets) (*forge.Forge, error) {
+	c, err := cs.store.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if c.Forge.API == "" {
+		return nil, fmt.Errorf("the connector %s does not say by which API pull requests are opened", name)
+	}
+	if _, err := cs.has(ctx, c.Forge.API); err != nil { // it may have to be made of its secret
+		return nil, err
+	}
+	api, err := cs.store.Get(ctx, c.Forge.API)
+	if err != nil {
+		return nil, err
+	}
+	u, err := connect.Resolve(api, func(name string) (string, error) { return secrets.Value(ctx, name) })
+	return &forge.Forge{Kind: c.Forge.Kind, API: u}, err
 }
 
 // grantRepository lets a job's sprite read the repository that it clones, for the job's time.

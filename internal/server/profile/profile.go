@@ -21,6 +21,9 @@ func Apply(p cove.Profile, req cove.JobRequest) cove.JobRequest {
 	if p.URL != "" && req.URL == "" && req.Base == "" {
 		req.URL, req.Branch = p.URL, cmp.Or(req.Branch, p.Branch)
 	}
+	if req.URL != "" {
+		req.Publish = cmp.Or(req.Publish, p.Publish)
+	}
 	if req.Agent == "" {
 		req.Agent = p.Agent
 		req.AgentCommand = cmp.Or(req.AgentCommand, p.AgentCommand)
@@ -110,7 +113,7 @@ func Trial(p cove.Profile) cove.JobRequest {
 // theirs gets the rest all the same.
 func Hidden(p cove.Profile) cove.Profile {
 	hidden := cove.Profile{Name: p.Name, Revision: p.Revision, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, ProfileSettings: cove.ProfileSettings{
-		Description: p.Description, URL: p.URL, Branch: p.Branch, Backend: p.Backend, Agent: p.Agent, Model: p.Model, TimeoutSec: p.TimeoutSec, Guards: p.Guards,
+		Description: p.Description, URL: p.URL, Branch: p.Branch, Publish: p.Publish, Backend: p.Backend, Agent: p.Agent, Model: p.Model, TimeoutSec: p.TimeoutSec, Guards: p.Guards,
 		Config: p.Config, Author: p.Author, MaxJobs: p.MaxJobs,
 	}}
 	for key := range p.Env {
@@ -125,7 +128,7 @@ func Hidden(p cove.Profile) cove.Profile {
 // Gives reports whether a profile gives a job what only an administrator may ask for, rules
 // for the server's own network aside. Then the rest of the profile is what confines it.
 func Gives(p cove.Profile) bool {
-	return p.Backend != "" || p.URL != "" || len(p.Include) > 0 || len(p.MCP) > 0 || p.Definition != nil || len(connect.EnvSecrets(p.Variables())) > 0
+	return p.Backend != "" || p.URL != "" || p.Publish != "" || len(p.Include) > 0 || len(p.MCP) > 0 || p.Definition != nil || len(connect.EnvSecrets(p.Variables())) > 0
 }
 
 // Overrides are the settings of a request that would take the place of what confines a job

@@ -151,6 +151,7 @@ type JobFilter struct {
 	Limit   int             // 0: no limit
 
 	SpriteRemoval bool // only those whose sprite is to be deleted
+	Publishing    bool // only those whose commits are to be published
 }
 
 // List returns the jobs that filter selects, the newest first.
@@ -166,6 +167,9 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 		for _, s := range filter.States {
 			args = append(args, s)
 		}
+	}
+	if filter.Publishing {
+		query += " AND doc->>'$.published.state' = 'pending'"
 	}
 	if filter.SpriteRemoval {
 		query += " AND doc->>'$.sprite_removal' IS NOT NULL"
