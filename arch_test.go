@@ -89,9 +89,10 @@ var imports = map[string][]string{
 	"internal/server/dockerfile/source":           {"internal/lib/fail", "internal/server/dockerfile", "internal/shim/layers"},
 	"internal/server/environment":                 {".", "internal/lib/fail", "internal/lib/keylock", "internal/server/store", "sprites"},
 	"internal/server/environment/environmenttest": {".", "internal/server/environment", "internal/server/store", "sprites"},
+	"internal/server/forge":                       {"internal/shim/connect"},
 	"internal/server/harness":                     {".", "internal/lib/fail", "internal/lib/guestbin", "internal/server/agents", "internal/server/profile", "internal/server/store", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/image":                       {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/fault", "internal/server/plant", "internal/server/store", "internal/shim/layers"},
-	"internal/server/job":                         {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/lib/keylock", "internal/server/agents", "internal/server/environment", "internal/server/stephint", "internal/server/store", "internal/shim/connect", "sprites"},
+	"internal/server/job":                         {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/lib/keylock", "internal/server/agents", "internal/server/environment", "internal/server/forge", "internal/server/stephint", "internal/server/store", "internal/shim/connect", "sprites"},
 	"internal/server/mcpserver":                   {".", "internal/lib/fail", "internal/lib/tools", "sprites"},
 	"internal/server/plant":                       nil,
 	"internal/server/profile":                     {".", "internal/shim/connect", "internal/shim/policy", "sprites"},
@@ -114,6 +115,7 @@ var imports = map[string][]string{
 	"internal/test/duplextest":              nil,
 	"internal/test/e2e":                     {everything},
 	"internal/test/fakeprovider":            nil,
+	"internal/test/gitserver":               nil,
 	"internal/test/leakcheck":               nil,
 	"internal/test/leakcheck/cmd/leakcheck": {"internal/test/leakcheck"},
 	"internal/test/modeltest":               nil,
@@ -121,7 +123,7 @@ var imports = map[string][]string{
 	"internal/test/openapi":                 nil,
 
 	"cmd/cove":       {everything},
-	"cmd/cove-guest": {"internal/guest", "internal/guest/nest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/step", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
+	"cmd/cove-guest": {".", "internal/cli/gitwork", "internal/guest", "internal/guest/nest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/step", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
 	"cmd/cove-loop":  {"internal/guest/loop", "internal/lib/tools", "sprites"},
 	"cmd/cove-runsc": {"internal/lib/boot", "internal/shim/cgroup", "internal/shim/kernel"},
 

@@ -36,10 +36,20 @@ type Connector struct {
 	// the upstream's usual URLs a repository is named.
 	Git bool `json:"git,omitempty"`
 
+	// Forge is the API of the server that Git leads to, by which pull requests are opened there.
+	// Zero: they are not.
+	Forge ConnectorForge `json:"forge,omitzero"`
+
 	// These fields are not of the definition, and ignored in one.
 	Grants    []ConnectorGrant `json:"grants,omitempty"`
 	CreatedAt time.Time        `json:"created_at,omitzero"`
 	UpdatedAt time.Time        `json:"updated_at,omitzero"`
+}
+
+// ConnectorForge says how a server of repositories is asked for more than git's own requests.
+type ConnectorForge struct {
+	Kind string `json:"kind"` // github, gitlab or gitea
+	API  string `json:"api"`  // the connector whose upstream is the API's root, such as https://git.example.org/api/v4
 }
 
 // ConnectorLimits bound what one sprite may do through a connector; 0 is no limit.
@@ -73,6 +83,16 @@ type ConnectorGrant struct {
 	// Reaches names the sprites that have the label now. A new grant to a label must name all
 	// of them: whoever may change a sprite may have given it the label. It is not stored.
 	Reaches []string `json:"reaches,omitempty"`
+
+	// Git limits the grant to git's requests about one repository; zero: it is for all that
+	// the connector lets through. Another grant to the same sprite may let it do more.
+	Git GitGrant `json:"git,omitzero"`
+}
+
+// GitGrant is one repository behind a connector.
+type GitGrant struct {
+	Repository string `json:"repository"`     // its path below the upstream, such as /team/project.git
+	Push       bool   `json:"push,omitempty"` // also to write to it; otherwise only to read it
 }
 
 // ConnectorList answers GET /v1/connectors.

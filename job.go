@@ -80,7 +80,12 @@ type JobSettings struct {
 	Converse    bool `json:"converse,omitempty"` // the agent waits for messages instead of ending
 	Remove      bool `json:"remove,omitempty"`   // delete the sprite once pulled
 
-	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it
+	// Publish pushes the commits of a job that has succeeded, and whose JobSource has a URL, as
+	// a branch there: PublishBranch, or with a pull request PublishPullRequest. Empty: nothing
+	// is published.
+	Publish string `json:"publish,omitempty"`
+
+	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it; lists of jobs leave it out
 	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own; in a job without its text
 	MCP        []MCPServer      `json:"mcp,omitempty"`              // the agent gets their tools
 
@@ -106,6 +111,15 @@ type JobSource struct {
 	RepoID     string `json:"repo_id"` // identifies the repository: its root commits
 	Branch     string `json:"branch"`  // short name; empty: none was checked out
 	Base       string `json:"base"`    // the commit that the bundle's ref refs/cove/base holds
+
+	// URL is a repository that the sprite clones itself; empty: a bundle is sent. It is http
+	// or https, and has no credentials: the server's connector for git that leads there adds
+	// them, and lets the sprite read this repository only. Without such a connector, the
+	// sprite's network policy decides. Branch is then the one to clone; empty: the
+	// repository's default. RepoID and Base are left out of a request, and are in the job
+	// once the clone is there. Depth is how many commits of the history are fetched; 0: all.
+	URL   string `json:"url,omitempty"`
+	Depth int    `json:"depth,omitempty"`
 }
 
 // JobRequest asks the server for a job. The server makes the row (queued) and,
@@ -203,7 +217,8 @@ type Guards struct {
 	CostUSD float64 `json:"cost_usd,omitempty"`
 }
 
-// JobStart says that the bundle is in place.
+// JobStart says that the bundle is in place. It is empty for a job with a URL, which
+// needs none.
 type JobStart struct {
 	BundleSHA256 string   `json:"bundle_sha256"`
 	BundleSize   int64    `json:"bundle_size"`
@@ -257,6 +272,8 @@ type JobResult struct {
 	// Uncollected says why not all that the agent left could be collected. The rest is in
 	// the sprite alone, which is kept for it. Empty: all was collected.
 	Uncollected string `json:"uncollected,omitempty"`
+
+	Published *JobPublished `json:"published,omitempty"` // nil: nothing is, or was, to be published
 
 	Error   string             `json:"error,omitempty"`
 	Failure *sprites.ErrorBody `json:"failure,omitempty"` // why it ended before it was queued; nil: it did not
@@ -441,7 +458,7 @@ type JobAnswer struct {
 type JobEvent struct {
 	Seq  int64     `json:"seq"`
 	Time time.Time `json:"time"`
-	Type string    `json:"type"` // supervisor, state, step, output, event, input, notice, exit, collected, end
+	Type string    `json:"type"` // supervisor, state, step, cloned, output, event, input, notice, exit, collected, end
 
 	Supervisor *JobSupervisor `json:"supervisor,omitempty"` // supervisor: it begins, or is back
 
@@ -454,11 +471,20 @@ type JobEvent struct {
 	Key      string `json:"key,omitempty"`      // input: as in JobMessage
 	Question string `json:"question,omitempty"` // input: the ID of the question that it answers
 
-	ExitCode *int     `json:"exit_code,omitempty"` // exit
-	Reason   string   `json:"reason,omitempty"`    // exit: as JobEnd's
-	Result   *JobEnd  `json:"result,omitempty"`    // end
-	Outcome  *Outcome `json:"outcome,omitempty"`   // end, added by the server
-	Usage    *Usage   `json:"usage,omitempty"`     // end, added by the server
+	ExitCode *int       `json:"exit_code,omitempty"` // exit
+	Reason   string     `json:"reason,omitempty"`    // exit: as JobEnd's
+	Result   *JobEnd    `json:"result,omitempty"`    // end
+	Cloned   *JobCloned `json:"cloned,omitempty"`    // cloned
+	Outcome  *Outcome   `json:"outcome,omitempty"`   // end, added by the server
+	Usage    *Usage     `json:"usage,omitempty"`     // end, added by the server
+}
+
+// JobCloned is what a sprite has cloned of a JobSource's URL.
+type JobCloned struct {
+	Branch  string   `json:"branch"`
+	Base    string   `json:"base"`              // the branch's commit
+	RepoID  string   `json:"repo_id,omitempty"` // as in JobSource; empty: the history is cut off
+	Shallow []string `json:"shallow,omitempty"` // as in JobStart
 }
 
 // JobProtocol is the version of the log and the commands that a supervisor of this cove has,
@@ -498,6 +524,13 @@ type JobEnd struct {
 	Uncollected string `json:"uncollected,omitempty"` // as in Job
 }
 
+// JobOrigin is where a job's clone comes from that was sent no bundle.
+type JobOrigin struct {
+	Earlier string `json:"earlier,omitempty"` // the folder of the job whose clone, in Workdir, is gone on with
+	Remote  string `json:"remote,omitempty"`  // the URL that is cloned; Branch may be empty, and Base is written into job.json once it is known
+	Depth   int    `json:"depth,omitempty"`   // of Remote, as in JobSource
+}
+
 // JobIdentity says which job a supervisor has.
 type JobIdentity struct {
 	ID        string `json:"id"`
@@ -508,9 +541,9 @@ type JobIdentity struct {
 // job's folder. All paths are the sprite's.
 type JobSpec struct {
 	JobIdentity
+	JobOrigin // in place of Bundle; zero: that is there
 
-	Bundle       string     `json:"bundle"`            // input bundle with refs/cove/base
-	Earlier      string     `json:"earlier,omitempty"` // instead of Bundle: the folder of the job whose clone, in Workdir, is gone on with
+	Bundle       string     `json:"bundle"` // input bundle with refs/cove/base
 	BundleSHA256 string     `json:"bundle_sha256"`
 	Workdir      string     `json:"workdir"` // where the clone goes, and the agent starts
 	Branch       string     `json:"branch"`
@@ -521,7 +554,6 @@ type JobSpec struct {
 	Setup        [][]string `json:"setup,omitempty"`    // commands before the agent, in Workdir; a failure ends the job in phase prepare
 	Installs     int        `json:"installs,omitempty"` // how many of Setup, the first ones, bring the agent
 	Program      string     `json:"program,omitempty"`  // that these bring
-	Needs        []string   `json:"needs,omitempty"`    // programs that these need where Program is missing, and which are installed: node
 	Argv         []string   `json:"argv"`
 	Env          []string   `json:"env"`
 	TimeoutSec   int64      `json:"timeout_seconds"` // of running time, counting neither sleep nor what a person is waited for; 0: none
@@ -537,6 +569,7 @@ type JobSpec struct {
 
 // JobPreparation is what a JobSpec says of the time before the agent.
 type JobPreparation struct {
+	Needs       []string          `json:"needs,omitempty"`        // programs that these need where Program is missing, and which are installed: node
 	Notices     []string          `json:"notices,omitempty"`      // for people, at the beginning of the log
 	SetupScript *SetupScript      `json:"setup_script,omitempty"` // before Setup; a failure ends the job in phase prepare
 	StepLimits  map[StepKey]int64 `json:"step_limits,omitempty"`  // as in JobSettings

@@ -30,6 +30,13 @@ type Profile struct {
 type ProfileSettings struct {
 	Description string `json:"description,omitempty"`
 
+	// As in JobSource: the repository that jobs of the profile clone, if they are sent none.
+	URL    string `json:"url,omitempty"`
+	Branch string `json:"branch,omitempty"`
+
+	// Publish is as in JobSettings, for jobs that clone a URL.
+	Publish string `json:"publish,omitempty"`
+
 	// As in JobSettings and JobRequest.
 	Backend       string                 `json:"backend,omitempty"`
 	Agent         string                 `json:"agent,omitempty"`

@@ -58,7 +58,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | answer FILE | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] [--mcp NAME=PROGRAM]... CMD... | acp bridge CMD... | nest CMD... | docker [FLAG...] | step | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | publish | lfs clean|smudge DIR | probe [URL...] | answer FILE | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] [--mcp NAME=PROGRAM]... CMD... | acp bridge CMD... | nest CMD... | docker [FLAG...] | step | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -92,6 +92,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return probe.Answer(ctx, args[0])
 	case command == "lfs" && len(args) == 2:
 		return supervise.Filter(args[0], args[1], os.Stdin, stdout)
+	case command == "publish" && len(args) == 0:
+		return publish(ctx, os.Stdin, stdout)
 	case command == "sync" && len(args) == 0:
 		return filesync.Serve(ctx, os.Stdin, stdout, func() { os.Exit(1) })
 	case command == "tool" && len(args) > 0:

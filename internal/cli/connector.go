@@ -133,6 +133,14 @@ first that has the model.`,
 	f.StringVar(&o.def.Upstream, "upstream", "", "URL that it leads to")
 	f.StringArrayVar(&o.headers, "header", nil, "'NAME: VALUE' that is added, with {secret} in the value (repeatable)")
 	f.BoolVar(&o.def.Git, "git", false, "have git in sprites go through it (of github: always)")
+	f.Func("forge", "of --git: open pull requests by this API, `KIND=CONNECTOR`: github, gitlab or gitea, and the connector that leads to the API's root (of github: always)", func(text string) error {
+		kind, api, ok := strings.Cut(text, "=")
+		if !ok || api == "" || !slices.Contains(connect.ForgeKinds, kind) {
+			return fmt.Errorf("write KIND=CONNECTOR, and as KIND one of %s", strings.Join(connect.ForgeKinds, ", "))
+		}
+		o.def.Forge = cove.ConnectorForge{Kind: kind, API: api}
+		return nil
+	})
 	f.BoolVar(&o.fromGH, "from-gh", false, "take the secret from your gh login (gh auth token)")
 	f.StringVar(&o.def.Secret, "secret", "", "name of the secret (default: the connector's)")
 	f.StringSliceVar(&o.def.Methods, "methods", nil, "methods that are let through (default: all)")
@@ -285,6 +293,9 @@ func printConnector(w io.Writer, c cove.Connector) {
 	git := ""
 	if c.Git {
 		git = "goes through it"
+	}
+	if c.Forge.API != "" {
+		git += ", and pull requests of jobs are opened by the connector " + c.Forge.API + " (" + c.Forge.Kind + ")"
 	}
 	fields(w, "name", c.Name, "URL in sprites", "http://"+c.Name+".connect.internal/", "upstream", c.Upstream,
 		"headers", strings.Join(headers, "; "), "secret", strings.Join(connect.SecretsOf(c), ", "), "git", git, "methods", cmp.Or(strings.Join(c.Methods, ", "), "all"),

@@ -170,8 +170,12 @@ func printPreview(w io.Writer, p push.Preview) {
 		"guards", guardsText(cove.Job{JobSettings: cove.JobSettings{Guards: p.Guards, TimeoutSec: p.TimeoutSec}}),
 		"branch", p.Branch,
 		"base", p.Base,
-		"commits", fmt.Sprintf("%d, %s", p.Commits, printable.Bytes(p.Bytes)),
 	)
+	if p.Repository != "" {
+		fields(w, "clones", p.Repository)
+		return
+	}
+	fields(w, "commits", fmt.Sprintf("%d, %s", p.Commits, printable.Bytes(p.Bytes)))
 	if p.LargeFiles > 0 {
 		fields(w, "large files", fmt.Sprintf("%d, %s", p.LargeFiles, printable.Bytes(p.LargeBytes)))
 	}

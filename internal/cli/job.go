@@ -280,6 +280,7 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 		"took", took(j, now),
 		"pulled", timeText(j.PulledAt),
 		"not collected", j.Uncollected,
+		"published", publishedText(j),
 	)
 	if u := j.Usage; u != nil && *u != (cove.Usage{}) {
 		pairs = append(pairs, "usage", fmt.Sprintf("%s, %d tokens in, %d out, $%.4f", countText(int(u.Turns), "turn"), u.InputTokens, u.OutputTokens, u.CostUSD))
@@ -396,12 +397,44 @@ func nextStep(j cove.Job) string {
 		return "Join it with: cove job attach " + j.ID
 	case !j.State.Terminal():
 		return "Follow it with: cove job logs -f " + j.ID
+	case j.PulledAt == nil && j.Bundle.Size > 0 && j.URL != "":
+		return "Pull in a clone of its repository: cove pull " + j.ID + "; or in a new one: " + push.CloneFirst(j)
 	case j.PulledAt == nil && j.Bundle.Size > 0:
 		return "Pull with: cove pull " + j.ID
 	case j.Uncollected != "" && !j.WorkDeleted:
 		return "Not all of its work could be collected; " + push.CopyOut(j)
 	}
 	return ""
+}
+
+// publishedText says what became of a job's commits at the server of its repository.
+func publishedText(j cove.Job) string {
+	p := j.Published
+	if p == nil {
+		return ""
+	}
+	text := p.Branch + ": "
+	switch p.State {
+	case cove.PublishDone:
+		return strings.TrimSpace(text + "pushed " + p.URL)
+	case cove.PublishPending:
+		text += "being pushed"
+		if p.Error != "" {
+			text += ", after a failure: " + p.Error
+		}
+	case cove.PublishHeld:
+		text += "not pushed, since these files could make something run on the machine of who takes them: "
+		for i, f := range p.Risky {
+			if i > 0 {
+				text += "; "
+			}
+			text += f.Path + " (" + f.Why + ")"
+		}
+		text += ". Review them: " + push.CloneFirst(j)
+	default:
+		text += "not pushed: " + p.Error
+	}
+	return text
 }
 
 func newJobAttachCommand(inv *invocation) *cobra.Command {

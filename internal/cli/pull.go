@@ -91,7 +91,7 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 			return err
 		}
 		if _, err := gitwork.Open(ctx, "."); errors.Is(err, gitwork.ErrNotRepository) {
-			return err // before a server is started for it
+			return inNoClone(ctx, inv, args[0], err) // before a server is started for it
 		}
 		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
@@ -122,6 +122,19 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("on-conflict", cobra.FixedCompletions(conflictChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
+}
+
+// inNoClone says where to pull a job whose sprite cloned a URL, if a server runs that knows
+// it; err says that no repository is here.
+func inNoClone(ctx context.Context, inv *invocation, id string, err error) error {
+	c, clientErr := inv.server.runningClient(ctx)
+	if clientErr != nil {
+		return err
+	}
+	if job, jobErr := c.Job(ctx, id); jobErr == nil && job.ID == id && job.URL != "" {
+		return fail.Newf(gitwork.ErrNotRepository.Code, push.CloneFirst(job), "no repository is here, and job %s is of %s", id, printable.Name(job.URL))
+	}
+	return err
 }
 
 const riskyHelp = `

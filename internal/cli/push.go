@@ -19,6 +19,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -31,6 +32,7 @@ type pushOptions struct {
 	model       string
 	role        string
 	dirty       string
+	remote      remoteFlags
 	depth       int
 	timeout     time.Duration
 	guards      guardFlags
@@ -52,6 +54,9 @@ type pushOptions struct {
 	limits      []string // of steps, as KEY=DURATION
 }
 
+// remoteFlags name a repository that the sprite clones.
+type remoteFlags struct{ url, branch, publish string }
+
 func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f := cmd.Flags()
 	registerAgent(cmd, &o.agent, config.Default(config.Agent), "who does the work: ")
@@ -65,6 +70,12 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(agents.Roles, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
+	f.StringVar(&o.remote.url, "repo", "", "have the sprite clone this repository, an https `URL`, in place of yours (see cove help remote)")
+	f.StringVar(&o.remote.branch, "branch", "", "of --repo: begin with this branch (default: the repository's)")
+	f.StringVar(&o.remote.publish, "publish", "", "of --repo: push the commits of a job that succeeds there, if no file is held for review: branch (cove/JOB), or pull_request")
+	must(cmd.RegisterFlagCompletionFunc("publish", cobra.FixedCompletions([]string{cove.PublishBranch, cove.PublishPullRequest}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("repo", cobra.NoFileCompletions))
+	must(cmd.RegisterFlagCompletionFunc("branch", cobra.NoFileCompletions))
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
 	f.StringArrayVar(&o.limits, "step-limit", nil, "end the preparation if one of its steps takes longer, `STEP=TIME`, as setup_script=30m (repeatable; cove job steps has their names)")
 	f.Bool("steps", false, "show the preparation step by step, until the agent begins (on a terminal it is shown anyway)")
@@ -89,7 +100,11 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 
 // settle takes the settings in: they stand in for flags that were not given.
 func (o *pushOptions) settle(ctx context.Context, inv *invocation, cmd *cobra.Command) error {
-	s, places, err := loadSettings(ctx)
+	load := loadSettings
+	if o.remote.url != "" { // those of a repository that happens to be here are for another one
+		load = loadPersonal
+	}
+	s, places, err := load(ctx)
 	if err != nil {
 		return err
 	}
@@ -146,6 +161,9 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 	if o.depth < 0 {
 		return opts, usagef(cmd, "--depth %d is negative", o.depth)
 	}
+	if err := o.checkRepo(cmd); err != nil {
+		return opts, err
+	}
 	if o.timeout <= 0 {
 		return opts, usagef(cmd, "--timeout %v must be more than nothing", o.timeout)
 	}
@@ -183,6 +201,9 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 		Dir:         dir,
 		Dirty:       push.Dirty(o.dirty),
 		Depth:       o.depth,
+		Remote:      o.remote.url != "",
+		URL:         o.remote.url,
+		Branch:      o.remote.branch,
 		Config:      machine,
 		Include:     include,
 		Env:         overEnv(pairs(o.environment), o.machine.env),
@@ -204,6 +225,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 			Permissions:  o.permissions,
 			Interactive:  o.interactive,
 			Remove:       o.remove,
+			Publish:      o.remote.publish,
 			Definition:   o.definition,
 			Skill:        o.skill,
 			MCP:          servers,
@@ -223,6 +245,32 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 		return opts, usagef(cmd, "--allow goes with a new sprite, or with --network; for one that is there: cove policy allow -s %s %s", opts.Sprite, strings.Join(o.allow, " "))
 	}
 	return opts, err
+}
+
+// checkRepo looks at --repo, and at what goes with it.
+func (o *pushOptions) checkRepo(cmd *cobra.Command) error {
+	if o.remote.url == "" {
+		if cmd.Flags().Changed("repo") {
+			return usagef(cmd, "--repo is empty")
+		}
+		if o.remote.publish != "" && o.profile == "" {
+			return usagef(cmd, "--publish goes with --repo; pull the commits, and push them as you do with yours")
+		}
+		if o.remote.branch != "" && o.profile == "" {
+			return usagef(cmd, "--branch goes with --repo; of your own repository, the branch that is checked out is pushed")
+		}
+		return nil
+	}
+	if cmd.Flags().Changed("dirty") {
+		return usagef(cmd, "--dirty is about your own repository, which --repo leaves out")
+	}
+	if strings.HasPrefix(o.remote.branch, "-") {
+		return usagef(cmd, "--branch %q can't be a branch", o.remote.branch)
+	}
+	if err := connect.CheckRepository(o.remote.url); err != nil {
+		return usagef(cmd, "--repo: %v", err)
+	}
+	return nil
 }
 
 // ofProfile leaves to a profile what no flag says: the settings of the person and of the
@@ -390,6 +438,11 @@ are other changes that are not committed, choose:
 --dirty include sends them in a snapshot commit, which leaves your index alone;
 --dirty ignore sends what is committed.
 
+With --repo URL nothing of your repository travels, and you need be in none: the sprite clones
+that one, its default branch or that of --branch. A connector for git adds the credentials and
+lets the job only read (cove connector put NAME --upstream https://HOST --git). For that the
+token needs the verb admin, or a profile that names the repository.
+
 A script that prepares sprites, .cove/setup.sh or that of --setup, runs in the clone before
 the agent, and not again in a sprite that it has prepared. The agent is given the variables
 of .cove/sandbox.env (see cove help env), and of --env, where {secret:NAME} stands for a secret
@@ -440,6 +493,7 @@ private address, which no preset allows.`,
   cove push -p "Plan the move to SQLite." --agent cove --role plan
   cove push plan.md --agent cove --mcp host:linear=list_issues,get_issue
   cove push plan.md --profile nightly
+  cove push plan.md --repo https://github.com/team/project --branch release/2
   cove push plan.md --auto-pull
   cove push plan.md --network open
   cove push plan.md --allow 10.1.2.3:8443
@@ -578,6 +632,15 @@ func pushWith(ctx context.Context, inv *invocation, c *cove.Client, opts push.Op
 		opts.Config.Image = "" // whatever the backend has
 	} else if opts.Config != nil && opts.Config.Image != "" {
 		return push.Result{}, nil, fail.Newf("not_available", "leave --image out", "the backend %s knows the protocol alone, which has no images", opts.Backend)
+	}
+	if opts.Profile != "" && !opts.Remote {
+		p, err := cove.Profiles{Client: c}.Get(ctx, opts.Profile)
+		if err != nil {
+			return push.Result{}, nil, err
+		}
+		if p.URL != "" { // the script of a repository that happens to be here is for that one
+			opts.Remote, opts.SetupScript = true, nil
+		}
 	}
 	courier, done := newCourier(inv, c)
 	defer done()

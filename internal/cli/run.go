@@ -135,6 +135,8 @@ func runJob(ctx context.Context, inv *invocation, opts push.Options, choose choo
 	_ = view.wait(ctx) // the wait for its end tells more
 	job, err := followJob(ctx, inv, c, result.Job, o.log)
 	switch {
+	case err == nil && job.URL != "" && !push.Cloned(ctx, opts.Dir, job):
+		err = showUnpulled(inv, job)
 	case err == nil && !o.pull:
 		err = showUnpulled(inv, job)
 	case err == nil:

@@ -52,6 +52,14 @@ func loadSettings(ctx context.Context) (*config.Settings, config.Places, error) 
 	return s, p, configError(err)
 }
 
+// loadPersonal is loadSettings without what a repository says.
+func loadPersonal(context.Context) (*config.Settings, config.Places, error) {
+	p := config.Places{Getenv: os.Getenv}
+	p.Personal, p.Named = config.PersonalFile(os.Getenv)
+	s, err := config.Load(p)
+	return s, p, configError(err)
+}
+
 // configError makes of what is wrong in a file an error for people.
 func configError(err error) error {
 	problems, ok := errors.AsType[config.Problems](err)

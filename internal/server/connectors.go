@@ -91,6 +91,11 @@ func (g *connectorRoutes) grant(w http.ResponseWriter, r *http.Request) error {
 	if grant.Label == "" && len(grant.Reaches) > 0 {
 		return fail.New(sprite.CodeBadRequest, "only a grant to a label says which sprites it reaches", "")
 	}
+	if grant.Git != (cove.GitGrant{}) {
+		if err := connect.CheckGit(grant.Git); err != nil {
+			return fail.New(sprite.CodeBadRequest, err.Error(), "")
+		}
+	}
 	if _, err := g.connectors.Get(r.Context(), r.PathValue("connector")); err != nil {
 		return noConnector(r, err)
 	}

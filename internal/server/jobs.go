@@ -173,6 +173,10 @@ func (g *jobRoutes) mayBegin(r *http.Request, req cove.JobRequest) error {
 		return fail.New("forbidden", "the token does not reach new sprites", "name one that it reaches")
 	case len(req.Include) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
+	case req.URL != "" && !p.may(admin):
+		return fail.New("forbidden", "only a token with the verb admin may have a job clone a URL: the connector that leads there is granted to it", "use a profile that names the repository: cove run PLAN --profile NAME; or push from a clone")
+	case req.Publish != "" && !p.may(admin):
+		return fail.New("forbidden", "only a token with the verb admin may have a job's commits published; a profile may say so for others", "")
 	case slices.ContainsFunc(req.MCP, func(s cove.MCPServer) bool { return s.Connector != "" }) && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may give a job MCP servers outside of its sprite: their connectors are granted to it", "")
 	case len(connect.EnvSecrets(slices.Concat(req.Env, cove.MCPEnv(req.MCP)))) > 0 && !p.may(admin):

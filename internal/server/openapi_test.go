@@ -61,7 +61,7 @@ func document() openapi.Document {
 			of(sprites.CreateRequest{}): {"name"}, of(sprites.NetworkPolicy{}): {"rules"}, of(sprites.ServiceSignal{}): {"name", "signal"},
 			of(cove.Webhook{}): {"url", "events"}, of(cove.TokenRequest{}): {"name", "scope", "verbs"}, of(cove.SecretRequest{}): {"value"}, of(cove.BackendRequest{}): {"url"},
 			of(cove.ImagePull{}): {"reference"}, of(cove.ImageSave{}): {"images"}, of(cove.ImageTag{}): {"image", "name"}, of(cove.ImagePush{}): {"image"}, of(cove.ImageCommit{}): {"sprite", "name"},
-			of(cove.JobRequest{}): {"plan"}, of(cove.JobStart{}): {"bundle_sha256", "bundle_size"}, of(cove.JobAnswer{}): {"question", "option"}, of(cove.JobResume{}): {"message"},
+			of(cove.JobRequest{}): {"plan"}, of(cove.JobAnswer{}): {"question", "option"}, of(cove.JobResume{}): {"message"},
 			of(fileTransfer{}): {"source", "dest"}, of(fileCopy{}): {"source", "dest"}, of(fileChmod{}): {"path", "mode"}, of(fileChown{}): {"path"},
 		},
 		Webhooks: map[string]any{"event": cove.WebhookEvent{}}, Error: sprites.ErrorBody{}, FileError: sprites.FileError{}, Codes: fail.Statuses(),

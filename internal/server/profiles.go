@@ -149,6 +149,10 @@ func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []s
 		return nil, fail.Newf(sprite.CodeBadRequest, "", "%d variables are more than %d", len(p.Env), maxProfileEnv)
 	case p.Agent == "" && (p.Model != "" || p.AgentCommand != "" || p.Permissions != "" || p.Definition != nil):
 		return nil, fail.New(sprite.CodeBadRequest, "a model, a command, permissions and a definition go with an agent, which the profile does not name", "")
+	case p.Branch != "" && p.URL == "":
+		return nil, fail.New(sprite.CodeBadRequest, "a branch goes with a URL, which the profile does not name", "")
+	case p.Publish != "" && p.URL == "":
+		return nil, fail.New(sprite.CodeBadRequest, "what is published goes to the server of a URL, which the profile does not name", "")
 	case p.Author != nil && (strings.TrimSpace(p.Author.Name) == "" || strings.TrimSpace(p.Author.Email) == ""):
 		return nil, fail.New(sprite.CodeBadRequest, "an author has a name and an email", "")
 	case p.MaxWaitSec < 0 || p.MaxWaitSec > maxProfileWait:

@@ -37,7 +37,7 @@ func (r *Repo) Remotes(ctx context.Context) ([]Remote, error) {
 		if end < 0 || len(all) == maxRemotes {
 			continue
 		}
-		if remote, ok := parseRemote(rest[:end]); ok && !slices.Contains(all, remote) {
+		if remote, ok := ParseRemote(rest[:end]); ok && !slices.Contains(all, remote) {
 			all = append(all, remote)
 		}
 	}
@@ -53,8 +53,8 @@ var hostName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
 })
 
-// parseRemote reads a remote's URL, or [USER@]HOST:PATH.
-func parseRemote(text string) (Remote, bool) {
+// ParseRemote reads a remote's URL, or [USER@]HOST:PATH.
+func ParseRemote(text string) (Remote, bool) {
 	var host, port string
 	scheme := "ssh"
 	if u, err := url.Parse(text); err == nil && u.Host != "" {

@@ -67,12 +67,23 @@ type Preview struct {
 	LargeFiles int      `json:"large_files,omitempty"`
 	LargeBytes int64    `json:"large_bytes,omitempty"`
 	Messages   []string `json:"messages,omitempty"` // as in Result
+
+	Repository string `json:"repository,omitempty"` // as in Result
 }
 
 // Preview does what of a push is done here, has ask look at what would be asked of a
 // server, and sends nothing. With opts.Dirty include the snapshot is made, as objects
 // that nothing refers to.
 func (c *Courier) Preview(ctx context.Context, opts Options, ask func(context.Context, cove.JobRequest) (cove.JobPreview, error)) (Preview, error) {
+	if opts.Remote {
+		req, err := remoteRequest(ctx, opts)
+		if err != nil {
+			return Preview{}, err
+		}
+		p := Preview{Branch: opts.Branch, Repository: opts.URL}
+		p.JobPreview, err = ask(ctx, req)
+		return p, err
+	}
 	w, err := c.wrap(ctx, opts)
 	if err != nil {
 		return Preview{}, err

@@ -170,6 +170,9 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	if head == "" {
 		head = p.Base
 	}
+	if head == "" {
+		return p, err // it has cloned nothing, of which there is nothing to tell
+	}
 	if _, markErr := c.Jobs.MarkPulled(ctx, job.ID, head); markErr != nil && !(p.Already && errors.Is(markErr, sprites.ErrNotFound)) {
 		return p, errors.Join(err, fmt.Errorf("the commits are here, but the server was not told (pull again to do so): %w", markErr))
 	}
@@ -269,9 +272,16 @@ func (c *Courier) checkRepo(ctx context.Context, repo *gitwork.Repo, job cove.Jo
 	if job.Branch != "" && !repo.ValidBranch(ctx, job.Branch) {
 		return &fail.Error{Code: "bad_answer", Message: fmt.Sprintf("the server says that job %s is for the branch %s, which can't be one", job.ID, printable.Name(job.Branch))}
 	}
+	if job.Base == "" { // its sprite has cloned nothing
+		return nil
+	}
 	base, err := repo.Resolve(ctx, job.Base)
 	if err != nil || base != "" && base == job.Base {
 		return err
+	}
+	if job.URL != "" {
+		return fail.New("wrong_repository", fmt.Sprintf("job %s cloned %s, and its commit %.12s is not in this repository", job.ID, printable.Name(job.URL), printable.Name(job.Base)),
+			"in a clone of it, git fetch; or "+CloneFirst(job))
 	}
 	return fail.New("wrong_repository", fmt.Sprintf("job %s was pushed from another repository, %s (its commit %.12s is not here)",
 		job.ID, printable.Name(job.Repository), printable.Name(job.Base)), "cd into that one and pull there")

@@ -120,6 +120,12 @@ type Options struct {
 	Dirty    Dirty
 	Depth    int // how many commits of the history are sent; 0: all that are here
 
+	// Remote has the sprite clone the repository itself, in place of that of Dir: with the URL,
+	// or that of the profile if it is empty. Branch is as in cove.JobSource, and so is Depth then.
+	Remote bool
+	URL    string
+	Branch string
+
 	cove.JobSettings
 
 	// As in cove.JobRequest.
@@ -142,6 +148,8 @@ type Result struct {
 	Branch  string `json:"branch"`
 	Base    string `json:"base"`
 	Sent    int64  `json:"sent"` // bytes of the repository
+
+	Repository string `json:"repository,omitempty"` // the URL that the sprite clones; then base and sent are empty
 
 	// Messages are what the person should know, in sentences.
 	Messages []string `json:"messages,omitempty"`
@@ -202,6 +210,9 @@ func planFile(path string) (string, error) {
 // has the job started. When it fails after the job was made, the job is deleted
 // again, with the sprite that was made for it.
 func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
+	if opts.Remote {
+		return c.pushRemote(ctx, opts)
+	}
 	w, err := c.wrap(ctx, opts)
 	if err != nil {
 		return Result{}, err

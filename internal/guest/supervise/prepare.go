@@ -110,6 +110,9 @@ func (p *preparation) clone(ctx context.Context) (stepEnd, error) {
 	if p.spec.Earlier != "" {
 		return skipped("the job goes on in a clone that is there"), p.repo.receive(ctx)
 	}
+	if p.spec.Remote != "" {
+		return (&remote{folder: p.folder, spec: p.spec, repo: p.repo, log: p.log}).clone(ctx)
+	}
 	return stepEnd{detail: p.spec.Workdir}, p.repo.receive(ctx)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/shim/connect"
 )
 
 // Bounds on what a caller may ask for.
@@ -54,6 +55,11 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 	if err := agents.CheckRole(agent, req.Role); err != nil {
 		return nil, fail.Newf("bad_request", "use --agent cove, or --role build", "%v", err)
 	}
+	if req.URL != "" {
+		if err := connect.CheckRepository(req.URL); err != nil {
+			return nil, fail.Newf("bad_request", "", "%v", err)
+		}
+	}
 	for what, text := range map[string]string{
 		"repository's id": req.RepoID, "plan's name": req.PlanName, "repository's name": req.Repository, "author's name": req.Author.Name, "author's address": req.Author.Email,
 	} {
@@ -68,7 +74,15 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 		return nil, fail.Newf("bad_plan", "", "a plan of %d bytes is more than %d", len(req.Plan), maxPlan)
 	case req.Branch != "" && !branchName(req.Branch):
 		return nil, fail.Newf("bad_request", "push from one with another name: git switch -c NAME", "%.80q can't be a branch", req.Branch)
-	case !commitID.MatchString(req.Base):
+	case req.URL != "" && (req.Base != "" || req.RepoID != ""):
+		return nil, fail.Newf("bad_request", "leave out base and repo_id, or url", "a job that clones a URL is told neither a commit nor the repository's id: it begins with the branch as it is there")
+	case req.Publish != "" && !slices.Contains(publishChoices, req.Publish):
+		return nil, fail.Newf("bad_request", "", "publish %.40q is none of %s", req.Publish, publishText())
+	case req.Publish != "" && req.URL == "":
+		return nil, fail.Newf("bad_request", "leave out publish, or name a URL", "what is published goes to the server of the URL that the job clones, and this one clones none")
+	case req.Depth < 0 || req.Depth > 0 && req.URL == "":
+		return nil, fail.Newf("bad_request", "", "a depth is a number of commits, and goes with a URL")
+	case req.URL == "" && !commitID.MatchString(req.Base):
 		return nil, fail.Newf("bad_request", "", "%.80q is no commit", req.Base)
 	case strings.ContainsAny(req.Author.Name+req.Author.Email, "<>"):
 		return nil, fail.Newf("bad_request", "", "an author can't have < or > in the name")

@@ -30,6 +30,7 @@ type finisher struct {
 	jobSprites  *jobSprites
 	supervisors *supervisors
 	turns       *turns
+	publisher   *publisher
 }
 
 // ended finishes a job whose log is in the store with its end: a server may have
@@ -80,6 +81,7 @@ func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) erro
 	_, err = f.finish(ctx, job.ID, state, outcome, func(j *cove.Job) {
 		j.Head, j.Leftover, j.Commits, j.Bundle = result.Head, result.Leftover, result.Commits, result.Bundle
 		j.Uncollected = result.Uncollected
+		j.Published = begun(*j, state, result)
 		j.Usage, j.Session, j.Service = usage, "", ""
 		j.AgentSession = cmp.Or(session, j.AgentSession)
 		j.Error = ""
@@ -87,6 +89,7 @@ func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) erro
 			j.Error = outcome.Reason
 		}
 	})
+	f.publisher.more()
 	return err
 }
 

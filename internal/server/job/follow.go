@@ -348,7 +348,7 @@ func readLine(br *bufio.Reader) ([]byte, error) {
 }
 
 var eventTypes = map[string]bool{
-	"supervisor": true, "state": true, "step": true, "output": true, "event": true, "input": true, "notice": true, "exit": true, "collected": true, "end": true,
+	"supervisor": true, "state": true, "step": true, "cloned": true, "output": true, "event": true, "input": true, "notice": true, "exit": true, "collected": true, "end": true,
 }
 
 // decode reads the event that must have the number want. What only the server may
@@ -410,6 +410,9 @@ func (f *follower) take(ctx context.Context, batch []cove.JobEvent) error {
 		batch = batch[:len(batch)-1]
 	}
 	if err := noteSupervisor(ctx, f.all.jobs, f.id, batch); err != nil {
+		return err
+	}
+	if err := noteCloned(ctx, f.all.jobs, f.id, batch); err != nil { // before its event is read for the last time
 		return err
 	}
 	if err := f.append(ctx, batch); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
@@ -29,6 +30,9 @@ type intake struct {
 func (in *intake) settle(ctx context.Context, req cove.JobRequest) (_ cove.JobRequest, _ agents.Agent, work agents.Work, _ error) {
 	if req.Author == (cove.Person{}) { // git commits by nobody
 		req.Author = cove.Person{Name: "cove", Email: "cove@localhost"}
+	}
+	if req.Repository == "" && req.URL != "" {
+		req.Repository = strings.TrimSuffix(path.Base(req.URL), ".git")
 	}
 	agent, err := check(req)
 	if err != nil {
@@ -65,6 +69,9 @@ func (in *intake) settle(ctx context.Context, req cove.JobRequest) (_ cove.JobRe
 		if req, err = in.atBackend(ctx, req, work); err != nil {
 			return req, nil, work, err
 		}
+	}
+	if err := in.connectors.checkRepository(ctx, req); err != nil {
+		return req, nil, work, err
 	}
 	if err := in.checkKey(ctx, req, work); err != nil {
 		return req, nil, work, err

@@ -19,6 +19,7 @@
 //	starter        starts a job whose repository is there
 //	supervisors    asks things of the supervisors in the sprites
 //	followers      copies the logs of running jobs (follow.go), and ends jobs in time (ending.go)
+//	publisher      pushes what jobs have made to the servers of their repositories
 //	finisher       records how jobs end (judge.go)
 //	collector      removes jobs, with their sprites
 //	janitor        does each minute what no client asks for
@@ -109,6 +110,7 @@ func (m *Manager) Resume(ctx context.Context) error {
 	for _, job := range jobs {
 		m.followers.follow(job.ID)
 	}
+	m.finisher.publisher.Start(all)
 	m.janitor.Start(all)
 	return nil
 }
@@ -129,7 +131,8 @@ func (m *Manager) build(installation string) {
 	environments.Before = clean.before
 	m.jobSprites = &jobSprites{jobs: jobs, client: client, environments: environments, steps: steps, patience: patience, lease: m.Lease}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
-	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, supervisors: m.supervisors, turns: turns}
+	publisher := &publisher{jobs: jobs, secrets: m.Store.Secrets, client: client, connectors: m.connectors, installs: m.installs, jobSprites: m.jobSprites, locks: &m.locks, logger: logger, wake: make(chan struct{}, 1)}
+	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, supervisors: m.supervisors, turns: turns, publisher: publisher}
 	m.followers = &followers{
 		jobs: jobs, client: client, supervisors: m.supervisors, finisher: m.finisher, locks: &m.locks, logger: logger,
 		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
@@ -159,6 +162,7 @@ func (m *Manager) Close() error {
 	}
 	m.cancel() // for all at once: some wait for others
 	m.janitor.Close()
+	m.finisher.publisher.Close()
 	m.preparations.Close()
 	m.installs.Close()
 	m.followers.Close()

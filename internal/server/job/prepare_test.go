@@ -102,8 +102,8 @@ func TestBackendArch(t *testing.T) {
 	}
 }
 
-// begun has a job at a service whose repository is to be handed over, and does that.
-func begun(t *testing.T, o *office, change func(*cove.JobRequest)) (cove.Job, chan error) {
+// handed has a job at a service whose repository is to be handed over, and does that.
+func handed(t *testing.T, o *office, change func(*cove.JobRequest)) (cove.Job, chan error) {
 	t.Helper()
 	req := farRequest()
 	change(&req)
@@ -127,7 +127,7 @@ func TestBackendUploadProgress(t *testing.T) {
 	o := s.work(b)
 	pace := make(chan struct{})
 	s.Add(fakeprovider.Fault{Call: `^PUT .*cove-guest`, Pace: pace})
-	job, ended := begun(t, o, func(*cove.JobRequest) {})
+	job, ended := handed(t, o, func(*cove.JobRequest) {})
 	some := func() (sent, size int64) {
 		_, _ = fmt.Sscanf(stepOf(t, o.client, job.ID, cove.StepUploadSupervisor).Detail, "%d of %d bytes", &sent, &size)
 		return sent, size
@@ -160,7 +160,7 @@ func TestBackendUploadProgress(t *testing.T) {
 	stalled := make(chan struct{})
 	s.Add(fakeprovider.Fault{Call: `^PUT .*cove-guest`, Pace: stalled})
 	t.Cleanup(func() { close(stalled) })
-	_, ended = begun(t, o, func(r *cove.JobRequest) { r.StepLimits = map[cove.StepKey]int64{cove.StepUploadSupervisor: 1} })
+	_, ended = handed(t, o, func(r *cove.JobRequest) { r.StepLimits = map[cove.StepKey]int64{cove.StepUploadSupervisor: 1} })
 	err = <-ended
 	e, _ := errors.AsType[*sprites.Error](err)
 	if code(err) != "step_timeout" || !strings.Contains(err.Error(), "upload_supervisor took longer than the 1s that it has") || e.Hint != "give it more time: cove push --step-limit upload_supervisor=2s PLAN" {

@@ -25,7 +25,7 @@ func finished(ctx context.Context, jobs *store.Jobs, id string) (cove.Job, error
 }
 
 // Retry begins a job that has ended anew: the same plan on the same commit with
-// the same settings, as another job. What it began from comes from its sprite; that
+// the same settings, as another job. One that clones a URL begins with what the branch has now. What it began from comes from its sprite; that
 // it is what was sent, its digest in the store says.
 func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove.Job, error) {
 	unlock, err := m.preparations.lockJob(ctx, id)
@@ -71,6 +71,9 @@ func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove
 
 // kept returns an error if the bundle that a job began from is not there any more.
 func kept(ctx context.Context, client *cove.Client, job cove.Job) error {
+	if job.URL != "" {
+		return nil // it is cloned again
+	}
 	if job.Input.Size == 0 {
 		return fail.Newf("not_kept", "push it again", "job %s ended before it had its repository", job.ID)
 	}
@@ -92,6 +95,9 @@ func (m *Manager) again(ctx context.Context, old, job cove.Job) error {
 
 // carryAll gives a new job what the old one began from.
 func carryAll(ctx context.Context, client *cove.Client, old, job cove.Job) (start cove.JobStart, err error) {
+	if old.URL != "" {
+		return cove.JobStart{}, nil // the sprite clones it again
+	}
 	from, to := spriteOf(client, old), spriteOf(client, job)
 	if err := carry(ctx, from, file{old.Input.Path, old.Input.Size, old.Input.SHA256}, to, job.Upload); err != nil {
 		return start, err

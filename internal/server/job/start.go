@@ -17,7 +17,8 @@ const (
 // Start starts the supervisor of a job whose bundle is in place. A job that has
 // been started already is left alone.
 func (m *Manager) Start(ctx context.Context, id string, req cove.JobStart) (cove.Job, error) {
-	if !sha256ID.MatchString(req.BundleSHA256) || req.BundleSize <= 0 || req.LargeBytes < 0 {
+	empty := req.BundleSHA256 == "" && req.BundleSize == 0 && req.LargeBytes == 0 && len(req.Shallow) == 0
+	if !empty && (!sha256ID.MatchString(req.BundleSHA256) || req.BundleSize <= 0 || req.LargeBytes < 0) {
 		return cove.Job{}, fail.Newf("bad_request", "", "the bundle's size and sha256 must be given")
 	}
 	if len(req.Shallow) > maxShallow {
@@ -44,6 +45,10 @@ func (m *Manager) Start(ctx context.Context, id string, req cove.JobStart) (cove
 		return job, stillInstalling(id)
 	case job.State != cove.JobQueued:
 		return job, nil
+	case empty && job.URL == "":
+		return job, fail.Newf("bad_request", "", "the bundle's size and sha256 must be given")
+	case !empty && job.URL != "":
+		return job, fail.Newf("bad_request", "", "job %s clones %s, and takes no bundle", id, job.URL)
 	}
 	return m.starter.begin(ctx, job, req)
 }

@@ -84,6 +84,8 @@ func (s *starter) start(ctx context.Context, job cove.Job, req cove.JobStart) (c
 	id := job.ID
 	if req.BundleSize > 0 {
 		s.steps.complete(ctx, id, cove.StepUploadRepository, fmt.Sprintf("%d bytes", req.BundleSize+req.LargeBytes))
+	} else if job.ResumeOf == "" {
+		s.steps.skip(ctx, id, cove.StepUploadRepository, "the sprite clones "+job.URL)
 	} else {
 		s.steps.skip(ctx, id, cove.StepUploadRepository, "the job goes on in a clone that is there")
 	}
@@ -236,6 +238,9 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 	if err := s.connectors.grant(ctx, job, work.Connectors); err != nil {
 		return err
 	}
+	if err := s.connectors.grantRepository(ctx, job); err != nil {
+		return err
+	}
 	sprite := spriteOf(s.client, job)
 	for name, file := range work.Files {
 		err := sprite.WriteFile(ctx, path.Join(t.Dir, name), bytes.NewReader(file.Data), sprites.WriteOptions{Mode: file.Mode})
@@ -255,20 +260,25 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 	}
 	script := req.SetupScript
 	if script != nil {
-		script.Repository = req.RepoID
+		script.Repository = cmp.Or(req.RepoID, req.URL)
 	}
 	env, used, err := resolved(ctx, s.secrets, req.Env)
 	if err != nil {
 		return err
 	}
+	bundle, branch := job.Upload, cmp.Or(job.Branch, "cove-"+job.ID)
+	if job.URL != "" {
+		bundle = bundleIn(job.ID) // its folder has what else comes
+		branch = job.Branch       // empty: the one that the repository has for its default
+	}
 	spec, err := json.Marshal(cove.JobSpec{
-		JobIdentity: cove.JobIdentity{ID: job.ID, Execution: job.Execution}, Bundle: job.Upload, Earlier: earlier(job), BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
-		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
+		JobIdentity: cove.JobIdentity{ID: job.ID, Execution: job.Execution}, JobOrigin: cove.JobOrigin{Earlier: earlier(job), Remote: job.URL, Depth: job.Depth}, Bundle: bundle, BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
+		Branch: branch, Base: job.Base, Author: req.Author,
 		Shallow: start.Shallow, Store: cove.RepositoryStore(job.RepoID, start.Shallow),
-		Program: work.Program, Needs: needs(work, job.Install), Installs: len(installCommands(work, job.Install)), Setup: slices.Concat(installCommands(work, job.Install), work.Setup), Argv: work.Argv, Env: append(work.Env, env...),
+		Program: work.Program, Installs: len(installCommands(work, job.Install)), Setup: slices.Concat(installCommands(work, job.Install), work.Setup), Argv: work.Argv, Env: append(work.Env, env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), CollectSec: s.followers.limits.collectSec(), TTY: job.Interactive,
-		JobPreparation: cove.JobPreparation{SetupScript: script, Notices: notices(job.Install), StepLimits: job.StepLimits, Masked: append(masked, used...)},
+		JobPreparation: cove.JobPreparation{Needs: needs(work, job.Install), SetupScript: script, Notices: notices(job.Install), StepLimits: job.StepLimits, Masked: append(masked, used...)},
 	})
 	if err != nil {
 		return err

@@ -133,10 +133,14 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (cove.Job, error)
 			now := time.Now().UTC()
 			j.PulledAt = &now
 		}
+		job = *j
 		return nil
 	})
 	if err != nil {
 		return job, err
+	}
+	if publishing(job) { // which needs the sprite, and lets go of it then
+		return job, nil
 	}
 	if job.Remove && job.Uncollected == "" {
 		if err := m.jobSprites.discard(ctx, job, cove.DestroyPulled); err != nil {

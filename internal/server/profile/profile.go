@@ -20,6 +20,12 @@ import (
 // that is there gets nothing of what a new one is made with.
 func Apply(p cove.Profile, req cove.JobRequest) cove.JobRequest {
 	req.Profile, req.ProfileRevision, req.ProfilePolicy = p.Name, p.Revision, false
+	if p.URL != "" && req.URL == "" && req.Base == "" {
+		req.URL, req.Branch = p.URL, cmp.Or(req.Branch, p.Branch)
+	}
+	if req.URL != "" {
+		req.Publish = cmp.Or(req.Publish, p.Publish)
+	}
 	if req.Agent == "" {
 		req.Agent = p.Agent
 		req.AgentCommand = cmp.Or(req.AgentCommand, p.AgentCommand)
@@ -120,6 +126,9 @@ func Trial(p cove.Profile) cove.JobRequest {
 		Plan:      "## Try\n```sh\ntrue\n```\n",
 		Author:    cove.Person{Name: "cove", Email: "cove@localhost"},
 	}
+	if p.URL != "" {
+		req.JobSource = cove.JobSource{PlanName: req.PlanName}
+	}
 	return Apply(p, req)
 }
 
@@ -127,7 +136,7 @@ func Trial(p cove.Profile) cove.JobRequest {
 // theirs gets the rest all the same.
 func Hidden(p cove.Profile) cove.Profile {
 	hidden := cove.Profile{Name: p.Name, Revision: p.Revision, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, ProfileSettings: cove.ProfileSettings{
-		Description: p.Description, Backend: p.Backend, Agent: p.Agent, Model: p.Model, TimeoutSec: p.TimeoutSec, Guards: p.Guards,
+		Description: p.Description, URL: p.URL, Branch: p.Branch, Publish: p.Publish, Backend: p.Backend, Agent: p.Agent, Model: p.Model, TimeoutSec: p.TimeoutSec, Guards: p.Guards,
 		Config: p.Config, Author: p.Author, MaxJobs: p.MaxJobs, MaxWaitSec: p.MaxWaitSec,
 	}}
 	hidden.Default = p.Default
@@ -143,7 +152,7 @@ func Hidden(p cove.Profile) cove.Profile {
 // Gives reports whether a profile gives a job what only an administrator may ask for, rules
 // for the server's own network aside. Then the rest of the profile is what confines it.
 func Gives(p cove.Profile) bool {
-	return p.Backend != "" || len(p.Include) > 0 || len(p.MCP) > 0 || p.Definition != nil || len(connect.EnvSecrets(p.Variables())) > 0
+	return p.Backend != "" || p.URL != "" || p.Publish != "" || len(p.Include) > 0 || len(p.MCP) > 0 || p.Definition != nil || len(connect.EnvSecrets(p.Variables())) > 0
 }
 
 // Overrides are the settings of a request that would take the place of what confines a job

@@ -71,6 +71,24 @@ func TestApplyToSprite(t *testing.T) {
 	}
 }
 
+// TestApplyURL: the profile's repository is for who sends none.
+func TestApplyURL(t *testing.T) {
+	p := cove.Profile{Name: "plain", ProfileSettings: cove.ProfileSettings{URL: "https://example.org/a.git", Branch: "main"}}
+	for name, test := range map[string]struct{ asked, want cove.JobSource }{
+		"nothing":  {cove.JobSource{}, cove.JobSource{URL: p.URL, Branch: "main"}},
+		"a branch": {cove.JobSource{Branch: "topic"}, cove.JobSource{URL: p.URL, Branch: "topic"}},
+		"a bundle": {cove.JobSource{Base: "a"}, cove.JobSource{Base: "a"}},
+		"another":  {cove.JobSource{URL: "https://example.org/b.git"}, cove.JobSource{URL: "https://example.org/b.git"}},
+	} {
+		if got := profile.Apply(p, cove.JobRequest{JobSource: test.asked}).JobSource; got != test.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, test.want)
+		}
+	}
+	if got := profile.Trial(p); got.URL != p.URL || got.Base != "" {
+		t.Errorf("the trial is of %+v", got.JobSource)
+	}
+}
+
 // TestApplyNoPolicy: a profile that says nothing of the network opens it no further than a push
 // without a profile does.
 func TestApplyNoPolicy(t *testing.T) {
@@ -99,7 +117,7 @@ func TestGives(t *testing.T) {
 	}
 	for name, s := range map[string]cove.ProfileSettings{
 		"a folder": {Include: []string{"/opt"}}, "a secret": {Env: map[string]string{"A": "x{secret:name}"}}, "a server": {MCP: []cove.MCPServer{{Connector: "x"}}},
-		"an agent": {Definition: &cove.AgentDefinition{}}, "a backend": {Backend: "far"},
+		"an agent": {Definition: &cove.AgentDefinition{}}, "a backend": {Backend: "far"}, "a repository": {URL: "https://example.org/a.git"},
 	} {
 		if !profile.Gives(cove.Profile{ProfileSettings: s}) {
 			t.Errorf("%s is not much", name)

@@ -54,6 +54,7 @@ func (n *network) connectors(ctx context.Context, name string) (map[string]conne
 		case err != nil:
 			return nil, fmt.Errorf("connector %s: %w", c.Name, err)
 		}
+		u.Limit(c.Grants)
 		all[c.Name] = u
 	}
 	return all, nil

@@ -77,9 +77,18 @@ func (k *Connectors) Get(ctx context.Context, name string) (cove.Connector, erro
 func (k *Connectors) grants(ctx context.Context, name string) ([]cove.ConnectorGrant, error) {
 	return collect(ctx, k.db.read, func(row scanner) (cove.ConnectorGrant, error) {
 		var g cove.ConnectorGrant
-		err := row.Scan(&g.Sprite, &g.Label, &g.Job)
-		return g, err
-	}, "SELECT sprite, label, ifnull(job, '') FROM connector_grants WHERE connector = ? ORDER BY sprite, label, job", name)
+		var git []byte
+		err := row.Scan(&g.Sprite, &g.Label, &g.Job, &git)
+		return g, errors.Join(err, readGit(git, &g))
+	}, "SELECT sprite, label, ifnull(job, ''), git FROM connector_grants WHERE connector = ? ORDER BY sprite, label, job", name)
+}
+
+// readGit reads the repository that a grant is limited to.
+func readGit(doc []byte, g *cove.ConnectorGrant) error {
+	if len(doc) == 0 {
+		return nil
+	}
+	return json.Unmarshal(doc, &g.Git)
 }
 
 // List returns all connectors with their grants, by name.
@@ -144,7 +153,14 @@ func (k *Connectors) Grant(ctx context.Context, name string, g cove.ConnectorGra
 		if err := checkReaches(ctx, tx, name, g); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "INSERT INTO connector_grants (connector, sprite, label, job) VALUES (?, ?, ?, nullif(?, '')) ON CONFLICT DO NOTHING", name, g.Sprite, g.Label, g.Job)
+		git := []byte{}
+		if g.Git != (cove.GitGrant{}) {
+			var err error
+			if git, err = json.Marshal(g.Git); err != nil {
+				return err
+			}
+		}
+		_, err := tx.ExecContext(ctx, "INSERT INTO connector_grants (connector, sprite, label, job, git) VALUES (?, ?, ?, nullif(?, ''), ?) ON CONFLICT DO NOTHING", name, g.Sprite, g.Label, g.Job, string(git))
 		return err
 	})
 	if err != nil {
@@ -196,18 +212,44 @@ func (k *Connectors) Revoke(ctx context.Context, name string, g cove.ConnectorGr
 	return nil
 }
 
-// Granted returns the connectors that serve a sprite now, without their grants, by
-// name. Those of jobs that have ended are none of them.
+// Granted returns the connectors that serve a sprite now, by name, each with the grants by
+// which it does, of which Git alone is set. Those of jobs that have ended are none of them.
 func (k *Connectors) Granted(ctx context.Context, sprite string) ([]cove.Connector, error) {
-	list, err := collect(ctx, k.db.read, scanConnector, `SELECT DISTINCT `+connectorColumns+` FROM connectors c JOIN connector_grants g ON g.connector = c.name
+	type granted struct {
+		cove.Connector
+		by cove.ConnectorGrant
+	}
+	all, err := collect(ctx, k.db.read, func(row scanner) (g granted, err error) {
+		var git []byte
+		if g.Connector, err = scanConnector(beside{row, &git}); err == nil {
+			err = readGit(git, &g.by)
+		}
+		return g, err
+	}, `SELECT DISTINCT `+connectorColumns+`, g.git FROM connectors c JOIN connector_grants g ON g.connector = c.name
 		WHERE (g.sprite = ?1 OR g.label <> '' AND EXISTS (SELECT 1 FROM sprites s, json_each(s.labels) l WHERE s.name = ?1 AND l.value = g.label))
 			AND (g.job IS NULL OR EXISTS (SELECT 1 FROM jobs j WHERE j.id = g.job AND j.sprite = ?1 AND j.state IN ('installing', 'queued', 'preparing', 'running', 'waiting')))
 		ORDER BY c.name`, sprite)
 	if err != nil {
 		return nil, fmt.Errorf("connectors of sprite %s: %w", sprite, err)
 	}
+	var list []cove.Connector
+	for _, g := range all {
+		if n := len(list); n == 0 || list[n-1].Name != g.Name {
+			list = append(list, g.Connector)
+		}
+		last := &list[len(list)-1]
+		last.Grants = append(last.Grants, g.by)
+	}
 	return list, nil
 }
+
+// beside scans one more column, the last one.
+type beside struct {
+	scanner
+	last any
+}
+
+func (b beside) Scan(dest ...any) error { return b.scanner.Scan(append(dest, b.last)...) }
 
 // Labelled reports whether some connector is granted to sprites with the label.
 func (k *Connectors) Labelled(ctx context.Context, label string) (bool, error) {

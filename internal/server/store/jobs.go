@@ -221,6 +221,8 @@ type JobFilter struct {
 	Backend string          // of Sprite
 	States  []cove.JobState // empty: in any
 	Limit   int             // 0: no limit
+
+	Publishing bool // only those whose commits are to be published
 }
 
 // List returns the jobs that filter selects, the newest first.
@@ -236,6 +238,9 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 		for _, s := range filter.States {
 			args = append(args, s)
 		}
+	}
+	if filter.Publishing {
+		query += " AND doc->>'$.published.state' = 'pending'"
 	}
 	query += " ORDER BY created_at DESC, id"
 	if filter.Limit > 0 {

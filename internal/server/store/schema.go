@@ -215,6 +215,9 @@ var migrations = []string{
 	environmentsMigration,
 	changesMigration,
 	`ALTER TABLE secrets ADD COLUMN login TEXT; -- JSON object: whose token the value is; NULL: it is none of a login's`,
+	`ALTER TABLE connector_grants ADD COLUMN git TEXT NOT NULL DEFAULT ''; -- cove.GitGrant; '': of all that the connector lets through
+	DROP INDEX connector_grants_once;
+	CREATE UNIQUE INDEX connector_grants_once ON connector_grants (connector, sprite, label, ifnull(job, ''), git);`,
 	rewrittenMigration,
 }
 

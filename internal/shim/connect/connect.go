@@ -60,9 +60,12 @@ var presets = map[string]cove.Connector{
 		Methods: []string{http.MethodPost}, Paths: []string{"/responses", "/responses/*"},
 	},
 	"gemini":     {Upstream: "https://generativelanguage.googleapis.com", Headers: map[string]string{"X-Goog-Api-Key": "{secret}"}},
-	"github":     {Upstream: "https://github.com", Headers: map[string]string{"Authorization": "Basic {basic:x-access-token}"}, Git: true},
+	"github":     {Upstream: "https://github.com", Headers: map[string]string{"Authorization": "Basic {basic:x-access-token}"}, Git: true, Forge: cove.ConnectorForge{Kind: "github", API: "github-api"}},
 	"github-api": {Upstream: "https://api.github.com", Headers: map[string]string{"Authorization": "Bearer {secret}"}, Secret: "github"},
 }
+
+// ForgeKinds are those of servers of repositories whose API is known.
+var ForgeKinds = []string{"github", "gitlab", "gitea"}
 
 // Presets are the names that are known.
 func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
@@ -75,6 +78,9 @@ const account = "{account}"
 func Complete(c cove.Connector) cove.Connector {
 	if p, ok := presets[c.Name]; ok {
 		c.Git = c.Git || p.Git
+		if c.Forge == (cove.ConnectorForge{}) {
+			c.Forge = p.Forge
+		}
 		if c.Upstream == "" {
 			c.Upstream = p.Upstream
 		}
@@ -140,6 +146,14 @@ func Check(c cove.Connector) error {
 	}
 	if c.Secret != "" && !secretPattern().MatchString(c.Secret) {
 		return fmt.Errorf("%.60q can't be a secret's name", c.Secret)
+	}
+	if c.Forge != (cove.ConnectorForge{}) {
+		if err := CheckName(c.Forge.API); err != nil {
+			return err
+		}
+		if !c.Git || !slices.Contains(ForgeKinds, c.Forge.Kind) {
+			return fmt.Errorf("the forge %.40q is none of %s, or the connector is not for git", c.Forge.Kind, strings.Join(ForgeKinds, ", "))
+		}
 	}
 	if len(c.Headers) > maxList || len(c.Methods) > maxList || len(c.Paths) > maxList || len(c.DenyPaths) > maxList {
 		return fmt.Errorf("more than %d headers, methods or paths", maxList)

@@ -1,0 +1,297 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/keylock"
+	"github.com/cove-dev/cove/internal/server/forge"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// publisher pushes the commits of jobs that have succeeded to the servers of their
+// repositories. The agent never has the right to do that, and neither does what it may have
+// left in its sprite. Each publication has a sprite of its own, without a network but for the
+// connector, in which cove-guest judges the changes as a pull does, and pushes. The server
+// reads no more than its verdict. What is to be done is in the jobs' rows.
+type publisher struct {
+	jobs       *store.Jobs
+	secrets    *store.Secrets
+	client     *cove.Client
+	connectors *connectors
+	installs   *installs // looks after sprites that nobody else acts in
+	jobSprites *jobSprites
+	locks      *keylock.Mutex // of jobs
+	logger     *slog.Logger   // of what goes wrong
+
+	wake   chan struct{} // has one: there may be something to do
+	wg     sync.WaitGroup
+	cancel context.CancelFunc
+}
+
+const (
+	publishLimit  = time.Hour
+	publishTries  = 5
+	maxVerdict    = 256 << 10
+	maxRisky      = 50 // files of a verdict that a row has
+	publishPrefix = "cove/"
+	publishPreset = "none" // of the network: connectors are all that there is
+)
+
+// Start begins to publish, until Close.
+func (p *publisher) Start(ctx context.Context) {
+	ctx, p.cancel = context.WithCancel(ctx)
+	p.wg.Go(func() {
+		tick := time.NewTicker(janitorInterval)
+		defer tick.Stop()
+		for {
+			p.all(ctx)
+			select {
+			case <-p.wake:
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// Close waits until nothing is being published. What is cut off is done again by the next
+// server.
+func (p *publisher) Close() {
+	if p.cancel != nil {
+		p.cancel()
+		p.wg.Wait()
+	}
+}
+
+// more says that there may be something to publish.
+func (p *publisher) more() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // it looks soon anyway
+	}
+}
+
+// begun is what the row of a job says that ends so; nil: nothing is published.
+func begun(job cove.Job, state cove.JobState, result cove.JobEnd) *cove.JobPublished {
+	if job.Publish == "" || state != cove.JobSucceeded || result.Head == "" || result.Head == job.Base {
+		return nil
+	}
+	return &cove.JobPublished{State: cove.PublishPending, Branch: publishPrefix + job.ID}
+}
+
+// all publishes what is to be published.
+func (p *publisher) all(ctx context.Context) {
+	jobs, err := p.jobs.List(ctx, store.JobFilter{Publishing: true})
+	if err != nil && ctx.Err() == nil {
+		p.logger.Error("looking for what is to be published", "err", err)
+	}
+	for _, job := range jobs {
+		if err := p.one(ctx, job.ID); err != nil && ctx.Err() == nil {
+			p.logger.Warn("publishing the commits of a job", "job", job.ID, "err", err)
+		}
+	}
+}
+
+// one publishes a job's commits, and notes what became of that.
+func (p *publisher) one(ctx context.Context, id string) error {
+	job, err := p.jobs.Get(ctx, id)
+	if err != nil || !publishing(job) {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, publishLimit)
+	defer cancel()
+	verdict, err := p.publish(limited, job)
+	page := ""
+	if err == nil && verdict.Pushed && verdict.Refused == "" && len(verdict.Risky) == 0 && job.Publish == cove.PublishPullRequest {
+		page, err = p.open(limited, job)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	noteErr := p.jobs.Update(ctx, id, func(j *cove.Job) error {
+		if j.Published != nil {
+			next := published(*j.Published, j.Head, verdict, err)
+			next.URL = page
+			j.Published = &next
+		}
+		job = *j
+		return nil
+	})
+	return errors.Join(err, noteErr, p.letGo(ctx, job))
+}
+
+// publishing reports whether a job's commits are still to be published.
+func publishing(job cove.Job) bool {
+	return job.Published != nil && job.Published.State == cove.PublishPending
+}
+
+// letGo deletes the sprite of a job that is to be deleted once pulled, and was pulled meanwhile.
+func (p *publisher) letGo(ctx context.Context, job cove.Job) error {
+	if publishing(job) || !job.Remove || job.PulledAt == nil || job.Uncollected != "" {
+		return nil
+	}
+	unlock, err := p.locks.Lock(ctx, job.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return p.jobSprites.discard(ctx, job, cove.DestroyPulled)
+}
+
+// published is what a job's row says after a try.
+func published(was cove.JobPublished, head string, v cove.PublishVerdict, err error) cove.JobPublished {
+	was.Error, was.Risky = "", nil
+	switch {
+	case err != nil:
+		was.Error = clip(err.Error())
+		if was.Tries++; was.Tries < publishTries {
+			return was
+		}
+		was.State = cove.PublishFailed
+		if v.Pushed {
+			was.Commit = head // without its pull request
+		}
+	case len(v.Risky) > 0:
+		was.State = cove.PublishHeld
+		for _, r := range v.Risky[:min(len(v.Risky), maxRisky)] {
+			was.Risky = append(was.Risky, cove.RiskyFile{Path: clip(r.Path), Why: clip(r.Why)})
+		}
+	case v.Pushed && v.Refused == "":
+		was.State, was.Commit = cove.PublishDone, head
+	default:
+		was.State, was.Error = cove.PublishFailed, clip(v.Refused)
+	}
+	now := time.Now().UTC()
+	was.Ended = &now
+	return was
+}
+
+// publish makes a sprite, and has cove-guest judge and push there.
+func (p *publisher) publish(ctx context.Context, job cove.Job) (v cove.PublishVerdict, err error) {
+	name, path, err := p.connectors.repositoryConnector(ctx, job.URL)
+	if err != nil {
+		return v, err
+	}
+	if name == "" {
+		return v, fmt.Errorf("no connector for git leads to %s any more", job.URL)
+	}
+	at := store.InstallName + randomID(4)
+	p.installs.setBuilding(at, true)
+	defer p.installs.setBuilding(at, false)
+	defer func() {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+		defer cancel()
+		if gone := p.client.Delete(undo, at, sprites.DeleteOptions{Force: true}); gone != nil && !errors.Is(gone, sprites.ErrNotFound) {
+			p.logger.Warn("deleting the sprite of a publication; it will be tried again", "sprite", at, "err", gone)
+		}
+	}()
+	_, err = p.client.Create(ctx, sprites.CreateRequest{
+		Base: sprites.HostBase, // whose git is the host's, whatever the job's image is
+		Name: at, Owner: store.InstallOwner + "publish:" + job.ID,
+		NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: publishPreset}}},
+	})
+	if err != nil {
+		return v, err
+	}
+	sprite := p.client.Sprite(at)
+	bundle := dir(job.ID) + "/publish.bundle"
+	if err := carry(ctx, spriteOf(p.client, job), file{job.Bundle.Path, job.Bundle.Size, job.Bundle.SHA256}, sprite, bundle); err != nil {
+		return v, err
+	}
+	if err := p.client.GrantConnector(ctx, name, cove.ConnectorGrant{Sprite: at, Git: cove.GitGrant{Repository: path, Push: true}}); err != nil {
+		return v, err
+	}
+	order, err := json.Marshal(cove.PublishOrder{
+		Job: job.ID, URL: "http://" + name + "." + connect.Zone + path, Branch: job.Branch, Base: job.Base, Head: job.Head, Leftover: job.Leftover,
+		Bundle: bundle, SHA256: job.Bundle.SHA256, Size: job.Bundle.Size, To: job.Published.Branch,
+	})
+	if err != nil {
+		return v, err
+	}
+	var said head
+	out := &limitedBuffer{left: maxVerdict}
+	cmd := sprite.CommandContext(ctx, boot.BinDir+"/cove-guest", "publish")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(order), out, &said
+	if err := cmd.Run(); err != nil {
+		return v, fmt.Errorf("%w: %s", err, said.String())
+	}
+	if err := json.Unmarshal(out.Bytes(), &v); err != nil {
+		return v, fmt.Errorf("read the verdict: %w", err)
+	}
+	return v, nil
+}
+
+// maxTitle bounds a pull request's title, in bytes.
+const maxTitle = 200
+
+// open opens a pull request for the branch that was pushed. The server does so itself: no
+// sandbox has the right to.
+func (p *publisher) open(ctx context.Context, job cove.Job) (page string, err error) {
+	name, path, err := p.connectors.repositoryConnector(ctx, job.URL)
+	if err != nil {
+		return "", err
+	}
+	f, err := p.connectors.forge(ctx, name, p.secrets)
+	if err != nil {
+		return "", err
+	}
+	title := "Job " + job.ID
+	if req, err := settingsOf(ctx, p.jobs, job.ID); err == nil { // else nobody knows the plan any more
+		title = titleOf(req.Plan, title)
+	}
+	page, err = f.Open(ctx, forge.PullRequest{
+		Repository: path, Head: job.Published.Branch, Base: job.Branch, Title: title,
+		Body: fmt.Sprintf("Job %s of cove: the agent %s, by the plan %s.", job.ID, job.Agent, job.PlanName),
+	})
+	if err != nil {
+		return "", fmt.Errorf("the branch %s is pushed; open a pull request for it: %w", job.Published.Branch, err)
+	}
+	return page, nil
+}
+
+// titleOf is the first line of a plan in which there is something.
+func titleOf(plan, otherwise string) string {
+	for line := range strings.Lines(plan) {
+		line = strings.TrimSpace(strings.TrimLeft(strings.TrimSpace(line), "#"))
+		if line == "" || strings.HasPrefix(line, "```") {
+			continue
+		}
+		if len(line) > maxTitle {
+			line = strings.ToValidUTF8(line[:maxTitle], "") + "…"
+		}
+		return line
+	}
+	return otherwise
+}
+
+// limitedBuffer is an error if more is written than it takes.
+type limitedBuffer struct {
+	bytes.Buffer
+	left int
+}
+
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	if b.left -= len(p); b.left < 0 {
+		return 0, errors.New("the answer is too long")
+	}
+	return b.Buffer.Write(p)
+}
+
+// publishChoices are those of a request; empty: nothing is published.
+var publishChoices = []string{cove.PublishBranch, cove.PublishPullRequest}
+
+// publishText names them.
+func publishText() string { return strings.Join(publishChoices, ", ") }

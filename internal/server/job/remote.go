@@ -1,0 +1,134 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/forge"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
+)
+
+// repositoryConnector finds the connector by which git reaches a repository, and the
+// repository's path there: of those for git whose upstream it lies below, the one with the
+// longest. Without a name there is none.
+func (cs *connectors) repositoryConnector(ctx context.Context, url string) (name, path string, err error) {
+	all, err := cs.store.List(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	for _, known := range connect.Presets() { // one that would be made of its secret
+		if slices.ContainsFunc(all, func(c cove.Connector) bool { return c.Name == known }) {
+			continue
+		}
+		c := connect.Complete(cove.Connector{Name: known})
+		if _, leads := connect.RepositoryOf(c, url); !leads {
+			continue
+		}
+		if there, err := cs.has(ctx, known); err != nil {
+			return "", "", err
+		} else if there {
+			all = append(all, c)
+		}
+	}
+	longest := -1
+	for _, c := range all {
+		if at, ok := connect.RepositoryOf(c, url); ok && len(c.Upstream) > longest {
+			name, path, longest = c.Name, at, len(c.Upstream)
+		}
+	}
+	return name, path, nil
+}
+
+// checkRepository refuses a job that clones a URL by a connector whose secret is missing.
+func (cs *connectors) checkRepository(ctx context.Context, req cove.JobRequest) error {
+	if req.URL == "" || req.Backend != "" && req.Publish == "" {
+		return nil
+	}
+	name, _, err := cs.repositoryConnector(ctx, req.URL)
+	if err == nil && name == "" && req.Publish != "" {
+		err = fail.Newf("no_connector", "cove connector put NAME --upstream https://HOST --git --header 'Authorization: Basic {basic:USER}'", "no connector for git leads to %s, by which the commits would be published", req.URL)
+	}
+	if err != nil || name == "" {
+		return err
+	}
+	missing, err := cs.missing(ctx, name)
+	if err == nil && missing != "" {
+		err = fail.Newf("no_key", missing, "the connector %s, by which %s is reached, has no secret", name, req.URL)
+	}
+	if err != nil || req.Publish != cove.PublishPullRequest {
+		return err
+	}
+	c, err := cs.store.Get(ctx, name)
+	if err == nil && c.Forge.API == "" {
+		err = fail.Newf("no_forge", "cove connector put "+name+" --forge KIND=CONNECTOR, with all else that it has", "the connector %s does not say by which API pull requests are opened", name)
+	}
+	if err != nil {
+		return err
+	}
+	if missing, err = cs.missing(ctx, c.Forge.API); err == nil && missing != "" {
+		err = fail.Newf("no_key", missing, "the connector %s, by which pull requests are opened, is not there, or has no secret", c.Forge.API)
+	}
+	return err
+}
+
+// forge is the API by which pull requests are opened at the server of a connector for git.
+func (cs *connectors) forge(ctx context.Context, name string, secrets *store.Secrets) (*forge.Forge, error) {
+	c, err := cs.store.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if c.Forge.API == "" {
+		return nil, fmt.Errorf("the connector %s does not say by which API pull requests are opened", name)
+	}
+	if _, err := cs.has(ctx, c.Forge.API); err != nil { // it may have to be made of its secret
+		return nil, err
+	}
+	api, err := cs.store.Get(ctx, c.Forge.API)
+	if err != nil {
+		return nil, err
+	}
+	u, err := connect.Resolve(api, func(name string) (connect.Value, error) { return secrets.Whole(ctx, name) })
+	return &forge.Forge{Kind: c.Forge.Kind, API: u}, err
+}
+
+// grantRepository lets a job's sprite read the repository that it clones, for the job's time.
+func (cs *connectors) grantRepository(ctx context.Context, job cove.Job) error {
+	if job.URL == "" || job.Backend != "" {
+		return nil
+	}
+	name, path, err := cs.repositoryConnector(ctx, job.URL)
+	if err != nil || name == "" {
+		return err
+	}
+	return cs.client.GrantConnector(ctx, name, cove.ConnectorGrant{Sprite: job.Sprite, Job: job.ID, Git: cove.GitGrant{Repository: path}})
+}
+
+// noteCloned notes what a sprite says that it has cloned. That is said once, before the
+// agent runs: what comes later, of a log that the agent can write to, changes nothing.
+func noteCloned(ctx context.Context, jobs *store.Jobs, id string, batch []cove.JobEvent) error {
+	i := slices.IndexFunc(batch, func(ev cove.JobEvent) bool { return ev.Type == "cloned" && ev.Cloned != nil })
+	if i < 0 {
+		return nil
+	}
+	cloned := *batch[i].Cloned
+	cuts := len(cloned.Shallow) <= maxShallow && !slices.ContainsFunc(cloned.Shallow, func(c string) bool { return !commitID.MatchString(c) })
+	if !commitID.MatchString(cloned.Base) || !branchName(cloned.Branch) || cloned.RepoID != "" && !sha256ID.MatchString(cloned.RepoID) || !cuts {
+		return nil
+	}
+	err := jobs.Update(ctx, id, func(j *cove.Job) error {
+		if j.URL == "" || j.Base != "" || j.State.Terminal() || j.Branch != "" && j.Branch != cloned.Branch {
+			return nil
+		}
+		j.Branch, j.Base, j.RepoID, j.Shallow = cloned.Branch, cloned.Base, cloned.RepoID, cloned.Shallow
+		return nil
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}

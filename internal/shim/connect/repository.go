@@ -1,0 +1,93 @@
+package connect
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove"
+)
+
+// repositoryPath has no sign that a server, or a pattern of paths, could take for something
+// else than a name.
+var repositoryPath = regexp.MustCompile(`^(/[A-Za-z0-9_~+@-][A-Za-z0-9._~+@-]*)+$`)
+
+// maxRepository bounds the URL of a repository.
+const maxRepository = 1000
+
+// CheckRepository says what is wrong with the URL of a repository that is to be cloned. Its
+// errors do not repeat a password.
+func CheckRepository(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || len(text) > maxRepository || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return errors.New("the repository is not an http or https URL, such as https://example.org/team/project.git")
+	case u.User != nil:
+		return errors.New("a secret in the repository's URL is seen by all; a connector adds it")
+	case u.RawPath != "" || !repositoryPath.MatchString(u.Path):
+		return errors.New("the path of the repository's URL has signs that are not taken: letters, digits and . _ ~ + @ - are")
+	}
+	return nil
+}
+
+// CheckGit says what is wrong with the repository that a grant is limited to.
+func CheckGit(g cove.GitGrant) error {
+	if len(g.Repository) > maxRepository || !repositoryPath.MatchString(g.Repository) {
+		return fmt.Errorf("%.80q is no path of a repository, such as /team/project.git", g.Repository)
+	}
+	return nil
+}
+
+// RepositoryOf is the path below a connector's upstream of the repository with the URL. It
+// is not there if the connector is not for git, or leads elsewhere.
+func RepositoryOf(c cove.Connector, repository string) (path string, ok bool) {
+	if !c.Git || CheckRepository(repository) != nil {
+		return "", false
+	}
+	u, err := ParseURL(c.Upstream)
+	if err != nil {
+		return "", false
+	}
+	r, err := url.Parse(repository)
+	if err != nil || r.Scheme != u.Scheme || r.Host != u.Host { // git compares them so, too
+		return "", false
+	}
+	path, ok = strings.CutPrefix(r.Path, strings.TrimSuffix(u.Path, "/"))
+	return path, ok && strings.HasPrefix(path, "/")
+}
+
+// gitPaths are the paths that git asks for about one repository, by either of its names.
+func gitPaths(g cove.GitGrant) (paths []string) {
+	name := strings.TrimSuffix(g.Repository, ".git")
+	for _, repo := range []string{name, name + ".git"} {
+		paths = append(paths, repo+"/info/refs", repo+"/git-upload-pack")
+		if g.Push {
+			paths = append(paths, repo+"/git-receive-pack")
+		}
+	}
+	return paths
+}
+
+// Limit leaves of an upstream what the grants let a sprite do, which are not none. One that
+// is not limited to a repository leaves all.
+func (u *Upstream) Limit(grants []cove.ConnectorGrant) {
+	var paths []string
+	for _, g := range grants {
+		if g.Git == (cove.GitGrant{}) {
+			return
+		}
+		for _, p := range gitPaths(g.Git) {
+			if len(u.Paths) == 0 || slices.ContainsFunc(u.Paths, func(pattern string) bool { return Match(pattern, p) }) {
+				paths = append(paths, p)
+			}
+		}
+	}
+	u.Git = true
+	if len(paths) == 0 && u.Refused == "" {
+		u.Refused, u.Hint = "its paths leave out the repository that it is granted for", "on the host, see its paths: cove connector list"
+	}
+	u.Paths = paths
+}
