@@ -27,8 +27,8 @@ flag, the environment (COVE_AGENT and so on), the repository's file, your own, w
 built in.
 
 ` + keyTable() + `
-A repository may come from anybody. Its file can't set include, role, profile, backend or [backends],
-[[pull.sync]], pull.risky, dirty to include, or pull.auto and push.auto_pull to true; its setup
+A repository may come from anybody. Its file can't set include, role, profile, backend or
+[backends], [[pull.sync]], pull.risky, dirty to include, or pull.auto and push.auto_pull to true; its setup
 script lies in .cove; and a network that reaches further than yours is not used, and you are
 told. A file with a mistake in it stops what would have used it.
 

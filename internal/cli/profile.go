@@ -32,10 +32,10 @@ func newProfileCommand(inv *invocation) *cobra.Command {
 		Short: "Keep settings of jobs on the server, for all who push",
 		Long: `A profile is a named set of settings for jobs: the agent and its model, the image, what the
 network lets through, variables, a setup script and one that cleans up, limits, and how many of
-its jobs work at once. cove push --profile NAME takes from it what its own flags do not say. An administrator
-keeps profiles; who pushes needs no more than the right to begin jobs, and gets from a profile
-also what else would need the verb admin. Each change is a new revision; a job keeps the one
-that it was made with.
+its jobs work at once. cove push --profile NAME takes from it what its own flags do not say. An
+administrator keeps profiles; who pushes needs no more than the right to begin jobs, and gets
+from a profile also what else would need the verb admin. Each change is a new revision; a job
+keeps the one that it was made with.
 
 A profile is written as TOML (cove profile show prints it so):
 

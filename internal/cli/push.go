@@ -25,12 +25,8 @@ import (
 )
 
 type pushOptions struct {
+	agentFlags
 	machine     machineFlags
-	agent       string
-	command     string
-	permissions string
-	model       string
-	role        string
 	dirty       string
 	remote      remoteFlags
 	depth       int
@@ -46,13 +42,15 @@ type pushOptions struct {
 	definition  *cove.AgentDefinition
 	skill       *cove.Skill
 	mcp         mcpFlags
-	login       string
 	dryRun      bool
 	profile     string
 	bring       bool // the person's settings for the agent
 	settings    []cove.SettingsFile
 	limits      []string // of steps, as KEY=DURATION
 }
+
+// agentFlags say who does the work, and how.
+type agentFlags struct{ agent, command, permissions, model, role, login string }
 
 // remoteFlags name a repository that the sprite clones.
 type remoteFlags struct{ url, branch, publish string }

@@ -167,7 +167,7 @@ func TestConnectorCalls(t *testing.T) {
 	failIf(t, err != nil || got.Upstream != "https://api.github.com" || got.Secret != "github" || got.Limits.Requests != 9 || got.CreatedAt.IsZero(), "got %+v, %v", got, err)
 	must(t, c.GrantConnector(ctx, "github-api", cove.ConnectorGrant{Label: "ci"}))
 	got, err = c.Connector(ctx, "github-api")
-	failIf(t, err != nil || fmt.Sprint(got.Grants) != "[{ ci  []}]", "got %+v, %v", got, err)
+	failIf(t, err != nil || fmt.Sprint(got.Grants) != "[{ ci  [] { false}}]", "got %+v, %v", got, err)
 	list, err := c.Connectors(ctx)
 	failIf(t, err != nil || len(list) != 1 || list[0].Name != "github-api", "got %+v, %v", list, err)
 

@@ -366,6 +366,9 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	next := was
 	next.Backend, next.Sprite, next.Definition = old.Backend, cmp.Or(how.Sprite, old.Sprite), old.Definition
 	next.Config, next.Include, next.NetworkPolicy = nil, nil, nil // the sprite is what it is
+	if len(next.MCP) == 0 {
+		next.MCP = old.MCP
+	}
 	if err := g.mayAgain(r, next, old.Sprite); err != nil {
 		return err
 	}
