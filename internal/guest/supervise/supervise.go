@@ -50,6 +50,7 @@ const (
 	ExitDeaf = 5 // ErrNoInput
 	ExitOpen = 6 // ErrNotSetUp
 	ExitTold = 7 // ErrAnswered
+	ExitUsed = 8 // ErrKeyTaken
 )
 
 // ExitCode is the exit code that tells a caller outside of the sprite what err is.
@@ -67,6 +68,8 @@ func ExitCode(err error) int {
 		return ExitOpen
 	case errors.Is(err, ErrAnswered):
 		return ExitTold
+	case errors.Is(err, ErrKeyTaken):
+		return ExitUsed
 	}
 	return ExitErr
 }
