@@ -304,6 +304,9 @@ func parseProfile(name string, text []byte) (cove.ProfileSettings, error) {
 		}
 		return settings, bad(err)
 	}
+	if len(all) == 0 {
+		return settings, bad(errors.New("it is empty"))
+	}
 	doc, err := json.Marshal(all)
 	if err != nil {
 		return settings, bad(err)

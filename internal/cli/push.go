@@ -313,7 +313,7 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 		p := addRules(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}, allow)
 		opts.NetworkPolicy = &p
 	case len(o.allow) > 0:
-		return opts, usagef(cmd, "--allow adds to the rules of --network; the profile %[1]s has rules of its own: cove profile edit %[1]s (to push by no profile: --profile '')", o.profile)
+		return opts, usagef(cmd, "--allow adds to the rules of --network, and the rules are those of the profile %[1]s: cove profile edit %[1]s (or give --network, too; to push by no profile: --profile '')", o.profile)
 	}
 	return opts, nil
 }
@@ -683,7 +683,7 @@ func sayInstalling(inv *invocation, job cove.Job) {
 		inv.say("Job %s waits for its turn among the jobs of the profile %s. Leave this running: it sends the repository then. End the job: cove job stop %s", job.ID, job.Profile, job.ID)
 		return
 	}
-	if job.Installing != nil && jobPattern().MatchString(job.ID) {
+	if job.Installing != nil && job.Installing.Agent != "the sprite" && jobPattern().MatchString(job.ID) {
 		inv.say("Job %s waits until its agent is installed, %s. See how far it is: cove job steps -f %s; end it: cove job stop %s", job.ID, job.Installing.Agent, job.ID, job.ID)
 	}
 }
