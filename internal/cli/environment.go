@@ -48,7 +48,12 @@ func newEnvironmentListCommand(inv *invocation) *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List the environments",
 		Long: `Lists the environments, the newest first, with the plan of their job. Those that are gone are
-left out without --all.`,
+left out without --all.
+
+The server checks each environment every 30 s, and wakes none. HEALTH is healthy, asleep,
+unknown (the last check failed) or degraded (three failed in a row); cove environment show says
+why. AGE is the time since the environment was planned, UPTIME since it last woke if that is
+known, and CHECKED since the last check.`,
 		Example: `  cove environment list
   cove environment list --state unknown --state destroying
   cove environment list --all --json`,
@@ -75,9 +80,9 @@ left out without --all.`,
 			return err
 		}
 		return inv.show(cove.EnvironmentList{Environments: list}, func(w io.Writer) {
-			rows, now := [][]string{{"ID", "NAME", "JOB", "PLAN", "PROFILE", "STATE", "HEALTH", "WORK", "AGE"}}, time.Now()
+			rows, now := [][]string{{"ID", "NAME", "JOB", "PLAN", "PROFILE", "STATE", "HEALTH", "WORK", "AGE", "UPTIME", "CHECKED"}}, time.Now()
 			for _, e := range list {
-				rows = append(rows, []string{e.ID, environmentName(e), e.Job, environmentTitle(e), cmp.Or(e.Profile, "-"), environmentState(e), environmentHealth(e), environmentWork(e), span(now.Sub(e.CreatedAt))})
+				rows = append(rows, []string{e.ID, environmentName(e), e.Job, environmentTitle(e), cmp.Or(e.Profile, "-"), environmentState(e), environmentHealth(e), environmentWork(e), span(now.Sub(e.CreatedAt)), environmentUptime(e, now), environmentChecked(e, now)})
 			}
 			table(w, rows)
 		})
@@ -121,14 +126,21 @@ func environmentState(e cove.Environment) string {
 	return string(e.State)
 }
 
-func environmentHealth(e cove.Environment) string {
-	switch {
-	case e.Health.CheckedAt == nil:
-		return "-"
-	case e.Health.Failures > 0:
-		return "degraded"
+func environmentHealth(e cove.Environment) string { return cmp.Or(e.Health.Word, "-") }
+
+// environmentUptime is the time since an environment last woke, if that is known.
+func environmentUptime(e cove.Environment, now time.Time) string {
+	if up, known := e.Uptime(now); known {
+		return span(up)
 	}
-	return "ok"
+	return "-"
+}
+
+func environmentChecked(e cove.Environment, now time.Time) string {
+	if e.Health.CheckedAt == nil {
+		return "never"
+	}
+	return span(now.Sub(*e.Health.CheckedAt)) + " ago"
 }
 
 // environmentWork says what is in an environment that would be lost with it.
@@ -206,6 +218,10 @@ func printEnvironment(w io.Writer, e cove.Environment, now time.Time) {
 	if e.Profile != "" {
 		profile = fmt.Sprintf("%s, revision %d", e.Profile, e.ProfileRevision)
 	}
+	health := environmentHealth(e)
+	if e.Health.Detail != "" {
+		health += ": " + e.Health.Detail
+	}
 	job := e.Job
 	if e.Orphan {
 		job += " (removed)"
@@ -218,11 +234,13 @@ func printEnvironment(w io.Writer, e cove.Environment, now time.Time) {
 		"backend", e.Backend,
 		"sprite", e.Name,
 		"sprite id", e.SpriteID,
-		"health", environmentHealth(e),
+		"health", health,
+		"checked", environmentChecked(e, now),
 		"work", environmentWork(e),
 		"created", e.CreatedAt.Local().Format(time.RFC3339),
 		"age", span(now.Sub(e.CreatedAt)),
-		"woken", timeText(e.WokenAt))...)
+		"woken", timeText(e.WokenAt),
+		"uptime", environmentUptime(e, now))...)
 }
 
 func newEnvironmentRmCommand(inv *invocation) *cobra.Command {

@@ -201,6 +201,13 @@ func testSuspend(t *testing.T, p *Place) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sprite, err := at.Attach(t.Context(), env)
+	if err == nil {
+		err = sprite.CommandContext(t.Context(), "true").Run() // one that has run
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	err = at.Suspend(t.Context(), env)
 	if !can.Suspend {
 		if !errors.Is(err, errors.ErrUnsupported) {
@@ -211,15 +218,22 @@ func testSuspend(t *testing.T, p *Place) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the first look does not wake it
+	slept, err := p.Behind.Get(t.Context(), env.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // no check wakes it, or is a use of it
 		if err := p.Keeper.Survey(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		p.is(t, env.ID, cove.EnvironmentAsleep)
+		e := p.is(t, env.ID, cove.EnvironmentAsleep)
+		if e.Health.Word != cove.HealthAsleep || e.Health.Failures != 0 || e.Health.CheckedAt == nil {
+			t.Errorf("its health is %+v", e.Health)
+		}
 	}
-	sprite, err := at.Attach(t.Context(), env)
-	if err != nil {
-		t.Fatal(err)
+	now, err := p.Behind.Get(t.Context(), env.Name)
+	if err != nil || now.Status != slept.Status || now.LastRunning == nil || !now.LastRunning.Equal(*slept.LastRunning) || !now.UpdatedAt.Equal(slept.UpdatedAt) {
+		t.Errorf("after the checks it is %+v, %v, and was %+v", now, err, slept)
 	}
 	if err := sprite.CommandContext(t.Context(), "true").Run(); err != nil {
 		t.Fatal(err)
