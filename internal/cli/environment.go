@@ -41,7 +41,7 @@ deleted is destroying: the server tries again until it is gone.`,
 }
 
 func newEnvironmentListCommand(inv *invocation) *cobra.Command {
-	var all bool
+	var all, orphans bool
 	var states []string
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -53,13 +53,23 @@ left out without --all.
 The server checks each environment every 30 s, and wakes none. HEALTH is healthy, asleep,
 unknown (the last check failed) or degraded (three failed in a row); cove environment show says
 why. AGE is the time since the environment was planned, UPTIME since it last woke if that is
-known, and CHECKED since the last check.`,
+known, and CHECKED since the last check.
+
+--orphans asks this server and each backend for sprites that this server made for jobs, that no
+environment has, and that are at least 10 minutes old. They are not in the other lists.`,
 		Example: `  cove environment list
+  cove environment list --orphans
   cove environment list --state unknown --state destroying
   cove environment list --all --json`,
 		Args: exactArgs(),
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		if orphans {
+			if all || len(states) > 0 {
+				return usagef(cmd, "--orphans goes with neither --all nor --state")
+			}
+			return listOrphans(ctx, inv)
+		}
 		filter := cove.EnvironmentFilter{}
 		for _, text := range states {
 			state := cove.EnvironmentState(text)
@@ -88,6 +98,7 @@ known, and CHECKED since the last check.`,
 		})
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "also those that are gone")
+	cmd.Flags().BoolVar(&orphans, "orphans", false, "the sprites of this server that no environment has")
 	cmd.Flags().StringArrayVar(&states, "state", nil, "only those in this state (several)")
 	must(cmd.RegisterFlagCompletionFunc("state", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
 		for _, state := range cove.EnvironmentStates() {
@@ -244,23 +255,33 @@ func printEnvironment(w io.Writer, e cove.Environment, now time.Time) {
 }
 
 func newEnvironmentRmCommand(inv *invocation) *cobra.Command {
-	var all, force bool
+	var all, force, orphans bool
 	cmd := &cobra.Command{
-		Use:   "rm [ID...]",
+		Use:   "rm [ID...|NAME...]",
 		Short: "Destroy environments",
 		Long: `Destroys environments: the sprites, with all that is in them. One in which a job works, or that
 has work which nobody has pulled, is refused without --force; with it, the job ends, and the
 work is lost. Each is destroyed for itself. One that its backend does not delete now stays in
-the list (still deleting), and the server tries again; the exit code is 1 then.`,
+the list (still deleting), and the server tries again; the exit code is 1 then.
+
+--orphans destroys the orphans of these names, or all of them (see cove environment list). The
+server looks at each again before: one that something needs now, or that it did not make, stays.`,
 		Example: `  cove environment rm 3f9c1d2e4b5a6978
   cove environment rm --force 3f9c1d2e4b5a6978
-  cove environment rm --all`,
+  cove environment rm --all
+  cove environment rm --orphans far/job-1a2b3c4d-a3f7b2`,
 		Annotations:       map[string]string{"several": "yes"},
 		ValidArgsFunction: completeEnvironment(inv),
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if orphans {
+			if all || force {
+				return usagef(cmd, "--orphans goes with neither --all nor --force: nothing needs an orphan")
+			}
+			return nil
+		}
 		if all == (len(args) > 0) {
-			return usagef(cmd, "name environments by their ids, or give --all")
+			return usagef(cmd, "name environments by their ids, or give --all or --orphans")
 		}
 		for _, id := range args {
 			if err := checkEnvironment(cmd, id); err != nil {
@@ -270,6 +291,9 @@ the list (still deleting), and the server tries again; the exit code is 1 then.`
 		return nil
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if orphans {
+			return destroyOrphans(ctx, inv, args)
+		}
 		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
@@ -281,6 +305,7 @@ the list (still deleting), and the server tries again; the exit code is 1 then.`
 		return showDestroyed(inv, results)
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "all environments")
+	cmd.Flags().BoolVar(&orphans, "orphans", false, "orphans, by name, or all")
 	cmd.Flags().BoolVar(&force, "force", false, "also one in which a job works, or whose work would be lost")
 	return cmd
 }
@@ -325,7 +350,10 @@ func environmentError(err error) error {
 
 // lostEnvironments says of each environment what goes with it.
 func lostEnvironments(inv *invocation) losses {
-	return func(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
+	return func(ctx context.Context, cmd *cobra.Command, args []string) (lines []string, _ error) {
+		if f := cmd.Flags().Lookup("orphans"); f.Changed && f.Value.String() == "true" {
+			return lostOrphans(ctx, inv, args)
+		}
 		c, err := inv.server.client(ctx)
 		if err != nil {
 			return nil, err

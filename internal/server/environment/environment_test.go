@@ -368,3 +368,39 @@ func TestHealth(t *testing.T) {
 		t.Errorf("it has changed from %+v to %+v", before, after)
 	}
 }
+
+// TestOrphansElsewhere: D10: those of another server at the same service are not ours; a service
+// that does not list its sprites is named, and keeps nobody from those of others.
+func TestOrphansElsewhere(t *testing.T) {
+	p, s := provider(t)
+	there := p.Ready(t)
+	p.Backend = ""
+	here := p.Ready(t)
+	p.Backend = "far"
+	p.Lose(t, there)
+	p.Lose(t, here)
+	now := time.Now().Add(2 * cove.OrphanAge)
+	look := func(k *environment.Keeper, unheard int, want ...string) {
+		t.Helper()
+		list, failed, err := k.Orphans(t.Context(), now)
+		var names []string
+		for _, o := range list {
+			names = append(names, o.Name)
+		}
+		if err != nil || !slices.Equal(names, want) || len(failed) != unheard || unheard > 0 && failed["far"] == nil {
+			t.Errorf("got %v, %v, %v, want %v", names, failed, err, want)
+		}
+	}
+	look(p.Keeper, 0, here.Name, there.Name)
+	look(&environment.Keeper{Store: p.Keeper.Store, Client: p.Keeper.Client, Installation: "11223344", Logger: p.Keeper.Logger}, 0, here.Name)
+	s.SetDown(true)
+	look(p.Keeper, 1, here.Name)
+	if err := p.Keeper.DestroyOrphan(t.Context(), cove.Orphan{Name: there.Name, Backend: "far", SpriteID: there.SpriteID, Job: there.Job, CreatedAt: there.CreatedAt}, now); err == nil {
+		t.Error("one was destroyed where nobody answers")
+	}
+	s.SetDown(false)
+	look(p.Keeper, 0, here.Name, there.Name)
+	if calls := s.Calls(del); len(calls) != 0 {
+		t.Errorf("there was %v", calls)
+	}
+}

@@ -141,6 +141,18 @@ func (t *Environments) List(ctx context.Context, filter cove.EnvironmentFilter) 
 	return list, nil
 }
 
+// Needed reports whether anything has a sprite that was made for a job: an environment that is
+// not gone, or a job that works in it. At this server its job has it for as long as that is there.
+func (t *Environments) Needed(ctx context.Context, backend, sprite, job string) (needed bool, err error) {
+	err = t.db.read.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM environments WHERE place = ?1 AND state <> 'gone')
+		OR EXISTS (SELECT 1 FROM jobs WHERE sprite = ?1 AND state IN ('installing', 'queued', 'preparing', 'running', 'waiting'))
+		OR ?2 = '' AND EXISTS (SELECT 1 FROM jobs WHERE id = ?3)`, place(backend, sprite), backend, job).Scan(&needed)
+	if err != nil {
+		return true, fmt.Errorf("look for what needs %s: %w", place(backend, sprite), err)
+	}
+	return needed, nil
+}
+
 // Update stores an environment that was read before, and returns it. If its row has changed
 // since then, or is not there any more, it is ErrRevision, and nothing is stored. A state
 // that can't follow the one before is ErrTransition. The name, the place, the times
