@@ -100,12 +100,17 @@ func TestFollowCuts(t *testing.T) {
 	for range 8 {
 		say(5)
 		seq := o.until(t, job.ID, func(j cove.Job) bool { return j.LastSeq > job.LastSeq }).LastSeq
-		if got := o.followers.signal(env); got != cove.SupervisorAnswers {
-			t.Errorf("while its log comes, the supervisor %s", got)
-		}
 		say(5)
 		s.Cut()
 		job = o.until(t, job.ID, func(j cove.Job) bool { return j.LastSeq > seq })
+	}
+	say(1)
+	o.until(t, job.ID, func(cove.Job) bool { // what was said after the last cut has come by another connection
+		events, err := o.Store.Jobs.Events(t.Context(), job.ID, 1, 10000)
+		return err != nil || slices.ContainsFunc(events, func(ev cove.JobEvent) bool { return ev.Text == fmt.Sprint("line ", n-1) })
+	})
+	if got := o.followers.signal(env); got != cove.SupervisorAnswers {
+		t.Errorf("while its log comes, the supervisor is %q", got)
 	}
 	s.SetDown(true)
 	o.until(t, job.ID, func(j cove.Job) bool { return j.Unknown != nil })
