@@ -599,7 +599,7 @@ type JobMessage struct {
 	Close bool   `json:"close,omitempty"` // there will be no more: the agent ends when it has done what it was told
 
 	// Key names the message. One that the agent has is not handed on again: sending it again
-	// succeeds and does nothing. Empty: each is another message.
+	// succeeds and does nothing; another message by its key is key_taken. Empty: each is another message.
 	Key string `json:"key,omitempty"`
 }
 

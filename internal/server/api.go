@@ -45,6 +45,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		guests: &guestPool{},
 	}
 	rights, labels := &a.access.rights, &labelRights{connectors: s.Store.Connectors, host: s.Host}
+	confined := &confines{sprites: s.Store.Sprites, jobs: s.Store.Jobs, profiles: s.Store.Profiles}
 	a.groups = groups{
 		version:     version(info, s.Host),
 		installs:    listInstalls(s.Host),
@@ -56,16 +57,16 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		webhooks:    &webhookRoutes{webhooks: s.Store.Webhooks, secrets: s.Store.Secrets, sender: sender},
 		backends:    &backendRoutes{backends: s.Store.Backends, refusals: a.refusals},
 		list:        &spriteList{host: s.Host, sprites: s.Store.Sprites, watchers: a.relays, patience: cmp.Or(s.Heartbeat, watchInterval)},
-		sprites:     &spriteRoutes{host: s.Host, image: s.DefaultImage, jobs: s.Store.Jobs, labels: labels, rights: rights},
+		sprites:     &spriteRoutes{host: s.Host, image: s.DefaultImage, jobs: s.Store.Jobs, labels: labels, rights: rights, confined: confined},
 		visits:      &visits{host: s.Host, settings: s.Store.Settings, access: a.access, hosts: hosts},
 		guest:       &guestRoutes{host: s.Host, guests: a.guests, relays: a.relays, log: s.Logger},
 		archives:    &archiveRoutes{host: s.Host, labels: labels, imports: &quota{what: "imports", max: maxImports}, log: s.Logger},
 		images:      &imageRoutes{images: s.Images, image: s.DefaultImage, sprites: s.Store.Sprites, host: s.Host, refusals: a.refusals},
 		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
-		policies:    &policyRoutes{host: s.Host},
-		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels},
+		policies:    &policyRoutes{host: s.Host, confined: confined},
+		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels, confined: confined},
 		sockets: &socketRoutes{
-			feed: &feed{changes: s.Store.Changes, jobs: s.Store.Jobs, profiles: s.Store.Profiles, environments: s.Store.Environments},
+			feed: &feed{changes: s.Store.Changes, jobs: s.Store.Jobs, profiles: s.Store.Profiles, environments: s.Store.Environments, access: a.access},
 			loop: s.newLoop(), sockets: &quota{what: "sockets", max: most}, every: cmp.Or(s.Heartbeat, pingInterval), log: s.Logger,
 		},
 		profiles: &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client(), settings: s.Store.Settings, backends: s.Store.Backends},

@@ -21,6 +21,7 @@ type feed struct {
 	profiles *store.Profiles
 
 	environments *store.Environments
+	access       *access
 }
 
 // feedPage is how many changes are read at once.
@@ -54,6 +55,26 @@ type subscriber struct {
 	synced int64 // all up to this one was there at the subscription
 
 	told map[string]*stepTeller // by job, of those whose preparation is not over
+	seen map[string]bool        // jobs and environments that a token for a profile was told of
+}
+
+// reaches reports whether a job, or an environment, which has a sprite and is of a job, is the
+// subscriber's.
+func (s *subscriber) reaches(id string, job cove.Job) bool {
+	if !s.principal.sees(job) {
+		return false
+	}
+	if s.principal.scope.Profile != "" {
+		s.seen[id] = true
+	}
+	return true
+}
+
+// reached is reaches for what is gone, of which only the place is known.
+func (s *subscriber) reached(c store.Change) bool {
+	had := s.seen[c.Name]
+	delete(s.seen, c.Name)
+	return had || s.principal.reachesAt(c.Backend, c.Sprite)
 }
 
 // begin finds out where a subscription begins.
@@ -80,7 +101,7 @@ func (f *feed) begin(ctx context.Context, p principal, sub cove.Subscription) (*
 		}
 	}
 	last, err := f.changes.Last(ctx)
-	return &subscriber{feed: f, principal: p, Subscription: sub, seq: sub.Since, synced: last, told: map[string]*stepTeller{}}, answer, err
+	return &subscriber{feed: f, principal: p, Subscription: sub, seq: sub.Since, synced: last, told: map[string]*stepTeller{}, seen: map[string]bool{}}, answer, err
 }
 
 // tell sends what has changed, and then what changes, until ctx ends or send fails.
@@ -92,6 +113,11 @@ func (s *subscriber) tell(ctx context.Context, send func(cove.Notification) erro
 		list, err := s.changes.After(ctx, s.Topics, s.Job, s.seq, feedPage)
 		if err != nil {
 			return err
+		}
+		if len(list) > 0 && s.principal.scope.Profile != "" { // its jobs have new sprites meanwhile
+			if s.principal.own, err = s.access.spritesOf(ctx, s.principal.name); err != nil {
+				return err
+			}
 		}
 		for _, change := range list {
 			if !synced && change.Seq > s.synced {
@@ -135,7 +161,7 @@ func (s *subscriber) snapshot(c store.Change) bool { return s.Since == 0 && c.Se
 func (s *subscriber) job(ctx context.Context, c store.Change) (n cove.Notification, err error) {
 	if c.Gone {
 		delete(s.told, c.Name)
-		if s.snapshot(c) || !s.principal.reachesAt(c.Backend, c.Sprite) {
+		if !s.reached(c) || s.snapshot(c) {
 			return n, nil
 		}
 		return cove.Notification{Topic: c.Topic, Deleted: true}, nil
@@ -144,7 +170,7 @@ func (s *subscriber) job(ctx context.Context, c store.Change) (n cove.Notificati
 	if errors.Is(err, store.ErrNotFound) {
 		return n, nil // which has a number of its own
 	}
-	if err != nil || !s.principal.reachesAt(job.Backend, job.Sprite) {
+	if err != nil || !s.reaches(job.ID, job) {
 		return n, err
 	}
 	job.Definition = nil // it may be long
@@ -157,7 +183,7 @@ func (s *subscriber) steps(ctx context.Context, c store.Change) (n cove.Notifica
 	if errors.Is(err, store.ErrNotFound) {
 		return n, nil
 	}
-	if err != nil || !s.principal.reachesAt(job.Backend, job.Sprite) || s.snapshot(c) && s.Job == "" && job.State.Terminal() {
+	if err != nil || !s.principal.sees(job) || s.snapshot(c) && s.Job == "" && job.State.Terminal() {
 		return n, err
 	}
 	all, err := stepsOf(ctx, s.jobs, job)
@@ -202,7 +228,7 @@ func (s *subscriber) profile(ctx context.Context, c store.Change) (n cove.Notifi
 
 func (s *subscriber) environment(ctx context.Context, c store.Change) (n cove.Notification, err error) {
 	if c.Gone {
-		if s.snapshot(c) || !s.principal.reachesAt(c.Backend, c.Sprite) {
+		if !s.reached(c) || s.snapshot(c) {
 			return n, nil
 		}
 		return cove.Notification{Topic: c.Topic, Deleted: true}, nil
@@ -211,7 +237,7 @@ func (s *subscriber) environment(ctx context.Context, c store.Change) (n cove.No
 	if errors.Is(err, store.ErrNotFound) {
 		return n, nil
 	}
-	if err != nil || !s.principal.reachesAt(env.Backend, env.Name) {
+	if err != nil || !s.reaches(env.ID, cove.Job{JobSettings: cove.JobSettings{Backend: env.Backend, Sprite: env.Name}}) {
 		return n, err
 	}
 	return cove.Notification{Topic: c.Topic, Environment: &env}, nil

@@ -30,6 +30,7 @@ type jobRoutes struct {
 	host     *sprite.Host
 	access   *access
 	labels   *labelRights
+	confined *confines
 }
 
 const (
@@ -188,6 +189,11 @@ func (g *jobRoutes) mayBegin(r *http.Request, req cove.JobRequest) error {
 	case req.Sprite != "" && req.Backend == "":
 		if err := g.access.mayActIn(r.Context(), p, req.Sprite); err != nil {
 			return err
+		}
+		if req.NetworkPolicy != nil {
+			if err := g.confined.mayOpen(r, req.Sprite); err != nil {
+				return err
+			}
 		}
 	}
 	return mayOpen(r, g.host, req.Sprite, req.NetworkPolicy)

@@ -11,7 +11,8 @@ import (
 
 // policyRoutes has the network policies of sprites, and tells what came of them.
 type policyRoutes struct {
-	host *sprite.Host
+	host     *sprite.Host
+	confined *confines
 }
 
 // maxPolicy bounds a document of rules.
@@ -54,6 +55,9 @@ func (g *policyRoutes) post(w http.ResponseWriter, r *http.Request) error {
 	}
 	if p.Revision = r.Header.Get("If-Match"); p.Revision == "*" {
 		p.Revision = ""
+	}
+	if err := g.confined.mayOpen(r, r.PathValue("name")); err != nil {
+		return err
 	}
 	if err := g.host.SetNetworkPolicy(r.Context(), r.PathValue("name"), p, principalOf(r).may(admin)); err != nil {
 		return err

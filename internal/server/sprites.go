@@ -17,11 +17,12 @@ import (
 
 // spriteRoutes makes sprites, and describes, changes, stops, wakes and deletes each.
 type spriteRoutes struct {
-	host   *sprite.Host
-	image  string      // see Server.DefaultImage
-	jobs   *store.Jobs // those that end with a sandbox are told why
-	labels *labelRights
-	rights *rights // those of a URL's visitors end when it is public no more
+	host     *sprite.Host
+	image    string      // see Server.DefaultImage
+	jobs     *store.Jobs // those that end with a sandbox are told why
+	labels   *labelRights
+	confined *confines
+	rights   *rights // those of a URL's visitors end when it is public no more
 }
 
 // createBody has what clients of the protocol send in vain, too (section 2.2).
@@ -119,6 +120,9 @@ func (g *spriteRoutes) update(w http.ResponseWriter, r *http.Request) error {
 	}
 	if req.Revision = r.Header.Get("If-Match"); req.Revision == "*" {
 		req.Revision = ""
+	}
+	if err := g.confined.mayGrow(r, r.PathValue("name"), req); err != nil {
+		return err
 	}
 	if req.Labels != nil {
 		kept, labelled, err := g.labels.mayGive(r, r.PathValue("name"), *req.Labels)

@@ -92,6 +92,10 @@ func TestSendOnce(t *testing.T) {
 	send(`{"text":"a","line":"a","key":"k1"}`, "0")
 	send(`{"text":"a","line":"a","key":"k1"}`, "0")
 	send(`{"text":"a","line":"a","key":"k2"}`, "0") // the same words once more
+	used := strconv.Itoa(supervise.ExitUsed)
+	send(`{"text":"other","line":"other","key":"k1"}`, used)
+	send(`{"text":"a","line":"a","key":"k1","question":"1"}`, used)
+	send(`{"close":true,"key":"k1"}`, used)
 	send(`{"text":"b","line":"b"}`, "0")
 	send(`{"text":"b","line":"b"}`, "0")
 	send(`{"text":"yes","line":"yes","key":"k3","question":"1"}`, "0")

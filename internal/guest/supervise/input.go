@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,9 @@ var ErrNoInput = errors.New("the job's agent takes no messages")
 // ErrAnswered says that the question that a message answers has another answer.
 var ErrAnswered = errors.New("the question has been answered")
 
+// ErrKeyTaken says that another message has had a message's key.
+var ErrKeyTaken = errors.New("another message has had that key")
+
 // Bounds on messages.
 const (
 	maxMessage  = 8 << 20 // one, as it comes to the supervisor, twice and escaped
@@ -42,8 +46,8 @@ type input struct {
 
 	mu       sync.Mutex // held while a message is written: each is whole
 	closed   bool
-	taken    map[string]bool // the keys of messages that the agent has
-	answered map[string]bool // the questions that have been answered
+	taken    map[string]string // by key, contentOf of messages that the agent has
+	answered map[string]bool   // the questions that have been answered
 }
 
 // answer is what a sender is told.
@@ -70,7 +74,7 @@ func (a *agent) listen(pipe *os.File) (*input, error) {
 	if err := os.Chmod(name, 0o600); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	in := &input{log: a.log, guards: a.guards, pipe: pipe, listener: l, slots: make(chan struct{}, maxSenders), taken: map[string]bool{}, answered: map[string]bool{}}
+	in := &input{log: a.log, guards: a.guards, pipe: pipe, listener: l, slots: make(chan struct{}, maxSenders), taken: map[string]string{}, answered: map[string]bool{}}
 	in.wg.Go(func() {
 		in.mu.Lock()
 		defer in.mu.Unlock()
@@ -106,6 +110,12 @@ func (in *input) accept() {
 	}
 }
 
+// contentOf tells a message from others that may have its key; it is not empty.
+func contentOf(m cove.JobInputLine) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %v", m.Line, m.Question, m.Close))
+	return string(sum[:])
+}
+
 // take reads a message and hands it on.
 func (in *input) take(r io.Reader) error {
 	var m cove.JobInputLine
@@ -115,8 +125,10 @@ func (in *input) take(r io.Reader) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch {
-	case in.taken[m.Key]:
+	case m.Key != "" && in.taken[m.Key] == contentOf(m):
 		return nil // its first answer was lost
+	case m.Key != "" && in.taken[m.Key] != "":
+		return ErrKeyTaken
 	case in.answered[m.Question]:
 		return ErrAnswered
 	case in.closed:
@@ -135,7 +147,7 @@ func (in *input) take(r io.Reader) error {
 		}
 	}
 	if m.Key != "" {
-		in.taken[m.Key] = true
+		in.taken[m.Key] = contentOf(m)
 	}
 	if m.Question != "" {
 		in.answered[m.Question] = true
@@ -152,7 +164,7 @@ func (in *input) take(r io.Reader) error {
 // Send hands a message, a cove.JobInputLine that r gives, to the agent of a
 // job, and returns when the agent has it in its input. ErrDead: no supervisor is
 // at work. ErrNoInput: the agent takes none. ErrAnswered: the question has another answer.
-// A message whose key the agent has is not handed on again.
+// ErrKeyTaken: its key is another message's. A message that the agent has, by its key, is not handed on again.
 func Send(dir string, r io.Reader) error {
 	text, err := io.ReadAll(io.LimitReader(r, maxMessage))
 	if err != nil {
@@ -184,6 +196,8 @@ func Send(dir string, r io.Reader) error {
 		return ErrNoInput
 	case ErrAnswered.Error():
 		return ErrAnswered
+	case ErrKeyTaken.Error():
+		return ErrKeyTaken
 	}
 	return errors.New(a.Error)
 }

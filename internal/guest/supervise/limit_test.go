@@ -1,7 +1,11 @@
 package supervise_test
 
 import (
+	"bytes"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -192,5 +196,37 @@ func TestWhateverTheScriptDoes(t *testing.T) {
 				t.Error("the script's file is left")
 			}
 		})
+	}
+}
+
+// TestForgets: once a job has ended, its folder has no secret any more: neither its variables nor
+// those of its MCP servers.
+func TestForgets(t *testing.T) {
+	const secret = "canary-secret-value"
+	j := newJob(t, `grep -c canary "$MCP"`)
+	if err := os.MkdirAll(j.file("mcp"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	server := j.file("mcp/tracker")
+	if err := os.WriteFile(server, []byte("#!/bin/sh\nexport TOKEN='"+secret+"'\n# "+secret+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	j.spec.Env, j.spec.Masked = append(j.spec.Env, "S="+secret, "MCP="+server), []string{secret}
+	j.run()
+	if outputOf(j, "stdout") != "2" {
+		t.Error("the agent did not have its server")
+	}
+	err := filepath.WalkDir(j.dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		if bytes.Contains(text, []byte(secret)) {
+			t.Errorf("%s has the secret", name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -50,6 +50,7 @@ const (
 	ExitDeaf = 5 // ErrNoInput
 	ExitOpen = 6 // ErrNotSetUp
 	ExitTold = 7 // ErrAnswered
+	ExitUsed = 8 // ErrKeyTaken
 )
 
 // ExitCode is the exit code that tells a caller outside of the sprite what err is.
@@ -67,6 +68,8 @@ func ExitCode(err error) int {
 		return ExitOpen
 	case errors.Is(err, ErrAnswered):
 		return ExitTold
+	case errors.Is(err, ErrKeyTaken):
+		return ExitUsed
 	}
 	return ExitErr
 }
@@ -324,15 +327,19 @@ func (j *job) record(end cove.JobEnd) error {
 	return err
 }
 
-// forget takes out of job.json what may be secret, and is not needed once the job has ended.
+// serversFolder has the programs that start the MCP servers of an agent, with their variables.
+const serversFolder = "mcp"
+
+// forget takes out of the job's folder what may be secret, and is not needed once the job has ended.
 func (j *job) forget() error {
+	gone := os.RemoveAll(j.folder.file(serversFolder))
 	spec := j.spec
 	spec.Env, spec.Masked, spec.SetupScript = nil, nil, nil
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(j.folder.file("job.json"), data, 0o600)
+	return errors.Join(gone, atomicfile.Write(j.folder.file("job.json"), data, 0o600))
 }
 
 // now is the time of an event.

@@ -130,6 +130,7 @@ var meanings = map[string]meaning{
 	"active_checkpoint":   {status: http.StatusConflict},
 	"backend_in_use":      {status: http.StatusConflict},
 	"already_answered":    {status: http.StatusConflict},
+	"key_taken":           {status: http.StatusConflict},
 	"being_deleted":       {status: http.StatusConflict},
 	"conflict":            {exit: 3, status: http.StatusConflict}, // both ends have changed: nothing was applied
 	"damaged":             {status: http.StatusConflict},

@@ -29,7 +29,7 @@ func (m *Manager) Answer(ctx context.Context, id string, a cove.JobAnswer) (cove
 		return job, err
 	}
 	if had := job.Answered; had != nil && had.Question == a.Question {
-		if a.Key != "" && a.Key == had.Key {
+		if a.Key != "" && a.Key == had.Key && (had.Option == "" || had.Option == a.Option) { // the log does not say the option
 			return job, nil // its first answer was lost
 		}
 		return job, alreadyAnswered(id)

@@ -75,9 +75,10 @@ func TestAnswerOnce(t *testing.T) {
 	}
 	again := yes
 	again.Key = "another"
-	no := cove.JobAnswer{Question: "1", Option: "1"}
+	no, other := cove.JobAnswer{Question: "1", Option: "1"}, yes
+	other.Option = "1" // somebody else's, by the same key
 	o.until(t, job.ID, asks("2"))
-	for _, a := range []cove.JobAnswer{again, no} {
+	for _, a := range []cove.JobAnswer{again, no, other} {
 		if got := answer(a); got != "already_answered" {
 			t.Errorf("%+v: %s", a, got)
 		}

@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -29,6 +30,9 @@ func (m *Manager) Send(ctx context.Context, id string, msg cove.JobMessage) (cov
 	if err == nil {
 		err = m.supervisors.deliver(ctx, job, line)
 	}
+	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == codeKeyTaken {
+		return job, err
+	}
 	if err != nil && msg.Key != "" {
 		// It may have come before, and the agent have ended.
 		if had, lookErr := m.Store.Jobs.HasInput(ctx, id, msg.Key); had || lookErr != nil {
@@ -40,6 +44,9 @@ func (m *Manager) Send(ctx context.Context, id string, msg cove.JobMessage) (cov
 	}
 	return m.Store.Jobs.Get(ctx, id)
 }
+
+// codeKeyTaken says that a key is another message's.
+const codeKeyTaken = "key_taken"
 
 // messageKey is what a message's key may be.
 var messageKey = regexp.MustCompile(`^[A-Za-z0-9._:-]{0,100}$`)

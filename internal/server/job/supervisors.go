@@ -25,6 +25,7 @@ const (
 	exitDead = 4 // no supervisor is at work, and the log has no end
 	exitDeaf = 5 // the agent takes no messages
 	exitTold = 7 // the question has been answered
+	exitUsed = 8 // another message has had the key
 )
 
 // supervisors asks things of the supervisors of jobs, in their sprites, by the commands of
@@ -248,6 +249,8 @@ func (ss *supervisors) deliver(ctx context.Context, job cove.Job, line []byte) e
 			return fail.Newf("no_input", "see: cove job logs "+id, "the agent of job %s takes no messages now", id)
 		case exitTold:
 			return alreadyAnswered(id)
+		case exitUsed:
+			return fail.Newf(codeKeyTaken, "choose another key", "another message to job %s has had that key, and this one was not handed on", id)
 		}
 		return fail.Newf("not_delivered", "see: cove job logs "+id, "the agent of job %s did not get the message: %s", id, said.String())
 	}

@@ -200,6 +200,12 @@ func Asked(p cove.Profile, req cove.JobRequest, image string) cove.JobRequest {
 	if reflect.DeepEqual(req.CleanupScript, p.CleanupScript) {
 		req.CleanupScript = nil
 	}
+	if req.URL == p.URL {
+		req.URL = ""
+		if req.Publish == p.Publish {
+			req.Publish = ""
+		}
+	}
 	given := p.Variables()
 	req.Env = slices.DeleteFunc(slices.Clone(req.Env), func(kv string) bool { return slices.Contains(given, kv) })
 	return req

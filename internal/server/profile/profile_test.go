@@ -191,3 +191,22 @@ func TestExceeds(t *testing.T) {
 		t.Errorf("none: got %+v", got)
 	}
 }
+
+// TestAskedURL: the profile's repository, and that it is published there, nobody has asked for; another
+// one, or more than the profile says of it, somebody has.
+func TestAskedURL(t *testing.T) {
+	p := cove.Profile{Name: "plain", Revision: 1, ProfileSettings: cove.ProfileSettings{Agent: "shell", URL: "https://example.org/a", Publish: cove.PublishBranch}}
+	whole := profile.Apply(p, cove.JobRequest{})
+	if got := profile.Asked(p, whole, ""); got.URL != "" || got.Publish != "" {
+		t.Errorf("got %q, %q", got.URL, got.Publish)
+	}
+	less := p
+	less.Publish = ""
+	if got := profile.Asked(less, whole, ""); got.Publish == "" {
+		t.Error("a profile that publishes no more gives it still")
+	}
+	less.URL = "https://example.org/b"
+	if got := profile.Asked(less, whole, ""); got.URL == "" {
+		t.Error("a profile gives the repository of an older revision")
+	}
+}

@@ -1,0 +1,91 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/profile"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// confines hold what a profile decides for the sprites that are made for its jobs, after they are
+// made: a change of the sprite is no way around the profile.
+type confines struct {
+	sprites  *store.Sprites
+	jobs     *store.Jobs
+	profiles *store.Profiles
+}
+
+// of is the job by a profile that a sprite was made for, and the profile as it is now; nil: it was
+// made for none. Of a profile that is gone there is the name.
+func (c *confines) of(ctx context.Context, sprite string) (*cove.Job, cove.Profile, error) {
+	row, err := c.sprites.Get(ctx, sprite)
+	id, ok := strings.CutPrefix(row.Owner, store.JobOwnerPrefix)
+	if errors.Is(err, store.ErrNotFound) || err == nil && !ok {
+		return nil, cove.Profile{}, nil
+	}
+	var job cove.Job
+	if err == nil {
+		job, err = c.jobs.Get(ctx, id)
+	}
+	if errors.Is(err, store.ErrNotFound) || err == nil && job.Profile == "" {
+		return nil, cove.Profile{}, nil
+	}
+	if err != nil {
+		return nil, cove.Profile{}, err
+	}
+	p, err := c.profiles.Get(ctx, job.Profile)
+	if errors.Is(err, store.ErrNotFound) {
+		return &job, cove.Profile{Name: job.Profile}, nil
+	}
+	return &job, p, err
+}
+
+// mayOpen refuses other rules for a sprite whose job has of its profile what only the verb admin may
+// ask for.
+func (c *confines) mayOpen(r *http.Request, sprite string) error {
+	if principalOf(r).may(admin) {
+		return nil
+	}
+	job, p, err := c.of(r.Context(), sprite)
+	if err != nil || job == nil {
+		return err
+	}
+	has := job.URL != "" || job.Publish != "" || job.Definition != nil || len(job.Secrets) > 0 ||
+		slices.ContainsFunc(job.MCP, func(s cove.MCPServer) bool { return s.Connector != "" })
+	if !has && p.Revision != 0 && !profile.Gives(p) {
+		return nil
+	}
+	return fail.New("forbidden", "the profile "+p.Name+" gives what only the verb admin may ask for, so the sprites of its jobs have no network_policy of their own", "use a token with the verb admin")
+}
+
+// mayGrow refuses a machine that is beyond the limits of the profile of a sprite's job.
+func (c *confines) mayGrow(r *http.Request, sprite string, req sprites.UpdateRequest) error {
+	if principalOf(r).may(admin) || req.RAMMB == nil && req.CPUs == nil && req.StorageMB == nil {
+		return nil
+	}
+	job, p, err := c.of(r.Context(), sprite)
+	if err != nil || job == nil || p.Config == nil {
+		return err
+	}
+	asked := *p.Config // what is not asked for stays as it is
+	for of, n := range map[*int]*int{&asked.RAMMB: req.RAMMB, &asked.CPUs: req.CPUs, &asked.StorageMB: req.StorageMB} {
+		if n != nil {
+			*of = *n
+		}
+	}
+	if req.StorageMB != nil {
+		asked.StorageGB = 0
+	}
+	only := cove.Profile{Name: p.Name, ProfileSettings: cove.ProfileSettings{Config: p.Config}}
+	if e := profile.Exceeds(only, cove.JobRequest{Config: &asked}); e != nil {
+		return fail.Newf("forbidden", "ask for no more, or use a token with the verb admin", "%s of sprites of the profile %s is limited to %s", e.What, p.Name, e.Most)
+	}
+	return nil
+}
