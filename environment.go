@@ -106,13 +106,91 @@ type EnvironmentRemoval struct {
 	NextAt time.Time     `json:"next_at"` // when it is tried again, at the earliest
 }
 
-// EnvironmentHealth is what was last seen of an environment, by two signals. The zero value
-// says that it was never looked at.
+// EnvironmentHealth is the result of the last check of an environment, by two signals. The zero
+// value means that it was never checked. A check reads the list of the sprite's place, and how the
+// jobs in the sprite are followed. It never wakes the sprite, and is no use of it.
 type EnvironmentHealth struct {
-	Provider   string     `json:"provider,omitempty"`   // the state of the sprite, as its place says
-	Supervisor string     `json:"supervisor,omitempty"` // whether the supervisor answers
-	CheckedAt  *time.Time `json:"checked_at,omitempty"`
-	Failures   int        `json:"failures,omitempty"` // in a row
+	Word   string `json:"word,omitempty"`   // one of the health words; empty: there is nothing to say
+	Detail string `json:"detail,omitempty"` // why, for people
+
+	Provider   string           `json:"provider,omitempty"`   // the sprite's status in the place's own word, or unreachable
+	Supervisor SupervisorSignal `json:"supervisor,omitempty"` // of the jobs at work in it; empty: none is
+	CheckedAt  *time.Time       `json:"checked_at,omitempty"`
+	Failures   int              `json:"failures,omitempty"` // checks that failed in a row; no more than DegradedAfter are counted
+}
+
+// The health words.
+const (
+	HealthHealthy  = "healthy"  // the last check succeeded, and the sprite is awake
+	HealthAsleep   = "asleep"   // the last check succeeded, and the sprite is not awake
+	HealthUnknown  = "unknown"  // the last check failed, or its place has not answered a job since
+	HealthDegraded = "degraded" // the last DegradedAfter checks failed, or more
+)
+
+// ProviderUnreachable is EnvironmentHealth.Provider of a place that did not answer, or refused.
+const ProviderUnreachable = "unreachable"
+
+// DegradedAfter is the number of checks that fail in a row until an environment is degraded. The
+// first check that succeeds restores it.
+const DegradedAfter = 3
+
+// Degraded reports whether so many checks have failed.
+func (h EnvironmentHealth) Degraded() bool { return h.Failures >= DegradedAfter }
+
+// SupervisorSignal says whether the supervisor of a job answers: whether the server's connection
+// to its log is open.
+type SupervisorSignal string
+
+// The signals of supervisors. Several jobs in one sprite have the worst, which is the last here.
+const (
+	SupervisorAnswers  SupervisorSignal = "answers"
+	SupervisorHeld     SupervisorSignal = "held"     // it stands still with its sprite, for lack of disk
+	SupervisorStarting SupervisorSignal = "starting" // the server has not connected to it yet
+	SupervisorSilent   SupervisorSignal = "silent"   // the last connection failed, or brought nothing
+)
+
+// Judged is the environment with the word and the detail of its health.
+func (e Environment) Judged() Environment {
+	h := &e.Health
+	h.Word, h.Detail = "", ""
+	if h.CheckedAt == nil || e.State == EnvironmentPlanned || e.State == EnvironmentDestroying || e.State == EnvironmentGone {
+		return e
+	}
+	sprite, supervisor := "the sprite is "+h.Provider, "no job works in it"
+	if h.Provider == ProviderUnreachable || e.State == EnvironmentUnknown {
+		sprite = "its backend does not answer, or refuses"
+	}
+	switch h.Supervisor {
+	case SupervisorAnswers:
+		supervisor = "the supervisor answers"
+	case SupervisorHeld:
+		supervisor = "the supervisor stands still with its sprite"
+	case SupervisorStarting:
+		supervisor = "the supervisor has not answered yet"
+	case SupervisorSilent:
+		supervisor = "the supervisor does not answer"
+	}
+	h.Detail = sprite + "; " + supervisor
+	switch {
+	case h.Degraded():
+		h.Word = HealthDegraded
+	case h.Failures > 0 || e.State == EnvironmentUnknown:
+		h.Word = HealthUnknown
+	case h.Provider != string(sprites.StatusRunning):
+		h.Word = HealthAsleep
+	default:
+		h.Word = HealthHealthy
+	}
+	return e
+}
+
+// Uptime is how long an environment has been awake since it last woke. known is false if it is
+// not awake, or was never seen to wake.
+func (e Environment) Uptime(now time.Time) (up time.Duration, known bool) {
+	if e.State != EnvironmentReady || e.WokenAt == nil {
+		return 0, false
+	}
+	return max(now.Sub(*e.WokenAt), 0), true
 }
 
 // EnvironmentList is the answer to GET /v1/environments.

@@ -46,13 +46,18 @@ const (
 	EventSpriteCreated = "sprite.created"
 	EventSpriteDeleted = "sprite.deleted"
 	EventSpriteFailed  = "sprite.failed" // its sandbox did not start, or ended unasked
-	EventTest          = "webhook.test"
+
+	EventEnvironmentDegraded = "environment.degraded" // DegradedAfter checks of its health failed in a row
+	EventEnvironmentRestored = "environment.restored" // a check succeeded again
+
+	EventTest = "webhook.test"
 )
 
 // WebhookEvents are the types of events that a webhook can ask for.
 var WebhookEvents = []string{
 	EventJobCreated, EventJobStarted, EventJobQuestion, EventJobWaiting, EventJobEnded,
 	EventSpriteCreated, EventSpriteDeleted, EventSpriteFailed,
+	EventEnvironmentDegraded, EventEnvironmentRestored,
 }
 
 // WebhookEvent is the body of a delivery. It has the object as it was then.
@@ -63,6 +68,8 @@ type WebhookEvent struct {
 
 	Job    *Job          `json:"job,omitempty"`    // of a job's; as in lists (Job.Brief)
 	Sprite *sprites.Info `json:"sprite,omitempty"` // of a sprite's; without its environment, and what its sandbox tells
+
+	Environment *Environment `json:"environment,omitempty"` // of an environment's
 }
 
 // The states of a delivery.

@@ -41,20 +41,35 @@ deleted is destroying: the server tries again until it is gone.`,
 }
 
 func newEnvironmentListCommand(inv *invocation) *cobra.Command {
-	var all bool
+	var all, orphans bool
 	var states []string
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the environments",
 		Long: `Lists the environments, the newest first, with the plan of their job. Those that are gone are
-left out without --all.`,
+left out without --all.
+
+The server checks each environment every 30 s, and wakes none. HEALTH is healthy, asleep,
+unknown (the last check failed) or degraded (three failed in a row); cove environment show says
+why. AGE is the time since the environment was planned, UPTIME since it last woke if that is
+known, and CHECKED since the last check.
+
+--orphans asks this server and each backend for sprites that this server made for jobs, that no
+environment has, and that are at least 10 minutes old. They are not in the other lists.`,
 		Example: `  cove environment list
+  cove environment list --orphans
   cove environment list --state unknown --state destroying
   cove environment list --all --json`,
 		Args: exactArgs(),
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		if orphans {
+			if all || len(states) > 0 {
+				return usagef(cmd, "--orphans goes with neither --all nor --state")
+			}
+			return listOrphans(ctx, inv)
+		}
 		filter := cove.EnvironmentFilter{}
 		for _, text := range states {
 			state := cove.EnvironmentState(text)
@@ -75,14 +90,15 @@ left out without --all.`,
 			return err
 		}
 		return inv.show(cove.EnvironmentList{Environments: list}, func(w io.Writer) {
-			rows, now := [][]string{{"ID", "NAME", "JOB", "PLAN", "PROFILE", "STATE", "HEALTH", "WORK", "AGE"}}, time.Now()
+			rows, now := [][]string{{"ID", "NAME", "JOB", "PLAN", "PROFILE", "STATE", "HEALTH", "WORK", "AGE", "UPTIME", "CHECKED"}}, time.Now()
 			for _, e := range list {
-				rows = append(rows, []string{e.ID, environmentName(e), e.Job, environmentTitle(e), cmp.Or(e.Profile, "-"), environmentState(e), environmentHealth(e), environmentWork(e), span(now.Sub(e.CreatedAt))})
+				rows = append(rows, []string{e.ID, environmentName(e), e.Job, environmentTitle(e), cmp.Or(e.Profile, "-"), environmentState(e), environmentHealth(e), environmentWork(e), span(now.Sub(e.CreatedAt)), environmentUptime(e, now), environmentChecked(e, now)})
 			}
 			table(w, rows)
 		})
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "also those that are gone")
+	cmd.Flags().BoolVar(&orphans, "orphans", false, "the sprites of this server that no environment has")
 	cmd.Flags().StringArrayVar(&states, "state", nil, "only those in this state (several)")
 	must(cmd.RegisterFlagCompletionFunc("state", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
 		for _, state := range cove.EnvironmentStates() {
@@ -121,14 +137,21 @@ func environmentState(e cove.Environment) string {
 	return string(e.State)
 }
 
-func environmentHealth(e cove.Environment) string {
-	switch {
-	case e.Health.CheckedAt == nil:
-		return "-"
-	case e.Health.Failures > 0:
-		return "degraded"
+func environmentHealth(e cove.Environment) string { return cmp.Or(e.Health.Word, "-") }
+
+// environmentUptime is the time since an environment last woke, if that is known.
+func environmentUptime(e cove.Environment, now time.Time) string {
+	if up, known := e.Uptime(now); known {
+		return span(up)
 	}
-	return "ok"
+	return "-"
+}
+
+func environmentChecked(e cove.Environment, now time.Time) string {
+	if e.Health.CheckedAt == nil {
+		return "never"
+	}
+	return span(now.Sub(*e.Health.CheckedAt)) + " ago"
 }
 
 // environmentWork says what is in an environment that would be lost with it.
@@ -206,6 +229,10 @@ func printEnvironment(w io.Writer, e cove.Environment, now time.Time) {
 	if e.Profile != "" {
 		profile = fmt.Sprintf("%s, revision %d", e.Profile, e.ProfileRevision)
 	}
+	health := environmentHealth(e)
+	if e.Health.Detail != "" {
+		health += ": " + e.Health.Detail
+	}
 	job := e.Job
 	if e.Orphan {
 		job += " (removed)"
@@ -218,31 +245,43 @@ func printEnvironment(w io.Writer, e cove.Environment, now time.Time) {
 		"backend", e.Backend,
 		"sprite", e.Name,
 		"sprite id", e.SpriteID,
-		"health", environmentHealth(e),
+		"health", health,
+		"checked", environmentChecked(e, now),
 		"work", environmentWork(e),
 		"created", e.CreatedAt.Local().Format(time.RFC3339),
 		"age", span(now.Sub(e.CreatedAt)),
-		"woken", timeText(e.WokenAt))...)
+		"woken", timeText(e.WokenAt),
+		"uptime", environmentUptime(e, now))...)
 }
 
 func newEnvironmentRmCommand(inv *invocation) *cobra.Command {
-	var all, force bool
+	var all, force, orphans bool
 	cmd := &cobra.Command{
-		Use:   "rm [ID...]",
+		Use:   "rm [ID...|NAME...]",
 		Short: "Destroy environments",
 		Long: `Destroys environments: the sprites, with all that is in them. One in which a job works, or that
 has work which nobody has pulled, is refused without --force; with it, the job ends, and the
 work is lost. Each is destroyed for itself. One that its backend does not delete now stays in
-the list (still deleting), and the server tries again; the exit code is 1 then.`,
+the list (still deleting), and the server tries again; the exit code is 1 then.
+
+--orphans destroys the orphans of these names, or all of them (see cove environment list). The
+server looks at each again before: one that something needs now, or that it did not make, stays.`,
 		Example: `  cove environment rm 3f9c1d2e4b5a6978
   cove environment rm --force 3f9c1d2e4b5a6978
-  cove environment rm --all`,
+  cove environment rm --all
+  cove environment rm --orphans far/job-1a2b3c4d-a3f7b2`,
 		Annotations:       map[string]string{"several": "yes"},
 		ValidArgsFunction: completeEnvironment(inv),
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if orphans {
+			if all || force {
+				return usagef(cmd, "--orphans goes with neither --all nor --force: nothing needs an orphan")
+			}
+			return nil
+		}
 		if all == (len(args) > 0) {
-			return usagef(cmd, "name environments by their ids, or give --all")
+			return usagef(cmd, "name environments by their ids, or give --all or --orphans")
 		}
 		for _, id := range args {
 			if err := checkEnvironment(cmd, id); err != nil {
@@ -252,6 +291,9 @@ the list (still deleting), and the server tries again; the exit code is 1 then.`
 		return nil
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if orphans {
+			return destroyOrphans(ctx, inv, args)
+		}
 		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
@@ -263,6 +305,7 @@ the list (still deleting), and the server tries again; the exit code is 1 then.`
 		return showDestroyed(inv, results)
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "all environments")
+	cmd.Flags().BoolVar(&orphans, "orphans", false, "orphans, by name, or all")
 	cmd.Flags().BoolVar(&force, "force", false, "also one in which a job works, or whose work would be lost")
 	return cmd
 }
@@ -307,7 +350,10 @@ func environmentError(err error) error {
 
 // lostEnvironments says of each environment what goes with it.
 func lostEnvironments(inv *invocation) losses {
-	return func(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
+	return func(ctx context.Context, cmd *cobra.Command, args []string) (lines []string, _ error) {
+		if f := cmd.Flags().Lookup("orphans"); f.Changed && f.Value.String() == "true" {
+			return lostOrphans(ctx, inv, args)
+		}
 		c, err := inv.server.client(ctx)
 		if err != nil {
 			return nil, err

@@ -252,7 +252,7 @@ func TestYesAsksNothing(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("COVE_DATA", t.TempDir())
 	for _, line := range []string{"rm --yes paint", "rm paint", "checkpoint rm --yes -s paint v1", "checkpoint prune --yes -s paint --keep-last 1", "job rm --yes a3f7b2", "job gc --yes",
-		"job refs --yes --prune --force", "token rm --yes ci", "secret rm --yes github", "connector rm --yes ci", "service rm --yes -s paint web", "agent rm --yes greeter", "environment rm --yes 3f9c"} {
+		"job refs --yes --prune --force", "token rm --yes ci", "secret rm --yes github", "connector rm --yes ci", "service rm --yes -s paint web", "agent rm --yes greeter", "environment rm --yes 3f9c", "environment rm --yes --orphans"} {
 		screen, terminal, err := pty.Open()
 		if err != nil {
 			t.Fatal(err)

@@ -45,7 +45,8 @@ func newWebhookPutCommand(inv *invocation) *cobra.Command {
 		Short: "Define a webhook",
 		Long: `Defines a webhook, in place of the one of the same name, whose deliveries stay. The events
 are ` + strings.Join(cove.WebhookEvents[:5], ", ") + `,
-` + strings.Join(cove.WebhookEvents[5:], ", ") + `; '*' is all of them.
+` + strings.Join(cove.WebhookEvents[5:8], ", ") + `,
+` + strings.Join(cove.WebhookEvents[8:], ", ") + `; '*' is all of them.
 
 Without --secret the server makes a key, which this command prints once. With --secret the
 calls are signed with that secret (cove secret set NAME).

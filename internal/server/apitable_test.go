@@ -335,6 +335,8 @@ var jobOps = map[string]op{
 	"POST /api/v1/sprites/instances/destroy":         {Summary: "Destroy several environments, or all", Details: "Another name of POST /v1/environments/destroy.", Request: cove.EnvironmentDestroy{}, Answer: cove.EnvironmentDestroyed{}},
 
 	"GET /v1/environments":                  {Summary: "List the environments, the newest first", Query: environmentQuery, Answer: cove.EnvironmentList{}},
+	"GET /v1/environments/orphans":          {Summary: "List the orphans", Details: "Sprites that this server made for jobs, here and at backends, that are at least ten minutes old and that no environment has. Each place is asked now.", Answer: cove.OrphanList{}},
+	"POST /v1/environments/orphans/destroy": {Summary: "Destroy orphans, by their names, or all", Details: "Each for itself, with a result each. The server looks again, before it deletes one, whether it made it and nothing has it.", Request: cove.OrphanDestroy{}, Answer: cove.OrphansDestroyed{}},
 	"GET /v1/environments/{environment}":    {Summary: "Describe an environment", Answer: cove.Environment{}},
 	"DELETE /v1/environments/{environment}": {Summary: "Destroy an environment", Details: "One in which a job works, or that has work which nobody has pulled, is refused without force. The state in the answer is gone, or destroying: then the server tries again.", Query: params{force}, Answer: cove.Environment{}},
 	"POST /v1/environments/destroy":         {Summary: "Destroy several environments, or all", Details: "Each for itself, with a result each.", Request: cove.EnvironmentDestroy{}, Answer: cove.EnvironmentDestroyed{}},

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -143,14 +145,100 @@ func (g *environmentRoutes) result(r *http.Request, env cove.Environment, force 
 	}
 	result := cove.EnvironmentResult{Environment: now}
 	if err != nil {
-		_, body := g.refusals.describe(err)
-		if e, ok := body.(sprites.ErrorBody); ok {
-			result.Error = &e
-		} else {
-			result.Error = &sprites.ErrorBody{Code: "internal", Message: "it could not be destroyed"}
-		}
+		result.Error = g.told(err)
 	} else if now.State != cove.EnvironmentGone {
 		result.Error = &sprites.ErrorBody{Code: "still_deleting", Message: cmp.Or(now.Error, "it is not deleted yet"), Hint: now.Hint}
 	}
 	return result
+}
+
+// told is an error as an answer has it.
+func (g *environmentRoutes) told(err error) *sprites.ErrorBody {
+	_, body := g.refusals.describe(err)
+	if e, ok := body.(sprites.ErrorBody); ok {
+		return &e
+	}
+	return &sprites.ErrorBody{Code: "internal", Message: "the server could not do it"}
+}
+
+// orphans lists the orphans at all places.
+func (g *environmentRoutes) orphans(w http.ResponseWriter, r *http.Request) error {
+	list, err := g.reachedOrphans(r)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// reachedOrphans are the orphans that the caller's token reaches.
+func (g *environmentRoutes) reachedOrphans(r *http.Request) (list cove.OrphanList, err error) {
+	if g.manager == nil {
+		return list, fail.New("not_available", "this server has no jobs", "")
+	}
+	all, unheard, err := g.manager.Orphans(r.Context())
+	if err != nil {
+		return list, err
+	}
+	list.Orphans = []cove.Orphan{}
+	for _, o := range all {
+		if principalOf(r).reachesAt(o.Backend, o.Name) {
+			list.Orphans = append(list.Orphans, o)
+		}
+	}
+	for _, backend := range slices.Sorted(maps.Keys(unheard)) {
+		list.Unheard = append(list.Unheard, cove.OrphanPlace{Backend: backend, Error: *g.told(unheard[backend])})
+	}
+	return list, nil
+}
+
+// destroyOrphans destroys those that are named, or all, each for itself.
+func (g *environmentRoutes) destroyOrphans(w http.ResponseWriter, r *http.Request) error {
+	var ask cove.OrphanDestroy
+	if err := readObject(w, r, maxBody, &ask, "what to destroy", `it is {"orphans":[{"backend":"NAME","name":"NAME"}]}, or {} for all`); err != nil {
+		return err
+	}
+	list, err := g.reachedOrphans(r)
+	if err != nil {
+		return err
+	}
+	all := list.Orphans
+	if len(ask.Orphans) > 0 {
+		if all, list.Unheard, err = named(ask.Orphans, list); err != nil {
+			return err // before anything is destroyed
+		}
+	}
+	answer := cove.OrphansDestroyed{Results: []cove.OrphanResult{}, Unheard: list.Unheard}
+	for _, o := range all {
+		if r.Context().Err() != nil {
+			return r.Context().Err()
+		}
+		result := cove.OrphanResult{Orphan: o}
+		if err := g.manager.DestroyOrphan(r.Context(), o); err != nil {
+			result.Error = g.told(err)
+		}
+		answer.Results = append(answer.Results, result)
+	}
+	writeJSON(w, http.StatusOK, answer)
+	return nil
+}
+
+// named are the orphans of these names, and those of their places that were not heard.
+func named(names []cove.OrphanName, list cove.OrphanList) (all []cove.Orphan, unheard []cove.OrphanPlace, err error) {
+	for _, n := range names {
+		if i := slices.IndexFunc(list.Orphans, func(o cove.Orphan) bool { return o.Backend == n.Backend && o.Name == n.Name }); i >= 0 {
+			if !slices.Contains(all, list.Orphans[i]) {
+				all = append(all, list.Orphans[i])
+			}
+			continue
+		}
+		i := slices.IndexFunc(list.Unheard, func(p cove.OrphanPlace) bool { return p.Backend == n.Backend })
+		if i < 0 {
+			return nil, nil, fail.New(sprite.CodeNotFound, fmt.Sprintf("there is no orphan %.80q", strings.TrimPrefix(n.Backend+"/"+n.Name, "/")), "see which there are: cove environment list --orphans")
+		}
+		if !slices.ContainsFunc(unheard, func(p cove.OrphanPlace) bool { return p.Backend == n.Backend }) {
+			unheard = append(unheard, list.Unheard[i])
+		}
+	}
+	return all, unheard, nil
 }

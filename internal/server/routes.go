@@ -184,6 +184,8 @@ func (g *groups) routes() []route {
 		{"POST /api/v1/sprites/instances/destroy", write, g.environments.destroyAll},
 
 		{"GET /v1/environments", read, g.environments.list},
+		{"GET /v1/environments/orphans", read, g.environments.orphans},
+		{"POST /v1/environments/orphans/destroy", write, g.environments.destroyOrphans},
 		{"GET /v1/environments/{environment}", read, g.environments.get},
 		{"DELETE /v1/environments/{environment}", write, g.environments.delete},
 		{"POST /v1/environments/destroy", write, g.environments.destroyAll},

@@ -55,6 +55,8 @@ type Jobs interface {
 	Collect(ctx context.Context, req cove.JobGC, mine func(backend, sprite string) bool) (cove.JobGCResult, error)
 	Pulled(ctx context.Context, id, head string) (cove.Job, error)
 	DestroyEnvironment(ctx context.Context, id string, force bool) (cove.Environment, error)
+	Orphans(ctx context.Context) (orphans []cove.Orphan, unheard map[string]error, err error)
+	DestroyOrphan(ctx context.Context, o cove.Orphan) error
 }
 
 // Server serves the API. Set the exported fields before Serve, which may be

@@ -143,6 +143,7 @@ var meanings = map[string]meaning{
 	"job_running":         {status: http.StatusConflict},
 	"no_backend":          {exit: 2, status: http.StatusConflict},
 	"no_profile":          {exit: 2, status: http.StatusNotFound},
+	"not_an_orphan":       {status: http.StatusConflict},
 	"profile_changed":     {status: http.StatusConflict},
 	"wrong_arch":          {status: http.StatusConflict},
 	"no_input":            {status: http.StatusConflict},

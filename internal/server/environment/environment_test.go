@@ -2,9 +2,11 @@ package environment_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -271,5 +273,134 @@ func TestDestroying(t *testing.T) {
 	s.Add(fakeprovider.Fault{Call: del, Status: 404, Body: `{"error":"not_found"}`})
 	if got, err := p.Keeper.Destroy(t.Context(), env.ID, cove.DestroyAsked); err != nil || got.State != cove.EnvironmentGone {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// TestHealth: H1, H3: two signals, each kept for itself. Three checks that fail in a row make one
+// event, and the first that succeeds makes one; a supervisor that has not answered yet makes none.
+func TestHealth(t *testing.T) {
+	p, s := provider(t)
+	var signal cove.SupervisorSignal
+	p.Keeper.Supervisor = func(cove.Environment) cove.SupervisorSignal { return signal }
+	env := p.Ready(t)
+	if _, err := p.Store.Webhooks.Put(t.Context(), cove.Webhook{Name: "w", URL: "https://example.org", Events: []string{cove.EventEnvironmentDegraded, cove.EventEnvironmentRestored}, Secret: "s"}, "key"); err != nil {
+		t.Fatal(err)
+	}
+	const degraded, restored = "environment.degraded", "environment.restored"
+	down := func(is bool) func() { return func() { s.SetDown(is) } }
+	says := func(is cove.SupervisorSignal) func() { return func() { signal = is } }
+	var want []string
+	for i, step := range []struct {
+		first    func()
+		failures int
+		word     string // healthy: or asleep
+		event    string
+	}{
+		{nil, 0, cove.HealthHealthy, ""},
+		{down(true), 1, cove.HealthUnknown, ""},
+		{nil, 2, cove.HealthUnknown, ""},
+		{down(false), 0, cove.HealthHealthy, ""}, // not in a row
+		{down(true), 1, cove.HealthUnknown, ""},
+		{nil, 2, cove.HealthUnknown, ""},
+		{nil, 3, cove.HealthDegraded, degraded},
+		{nil, 3, cove.HealthDegraded, ""},
+		{down(false), 0, cove.HealthHealthy, restored},
+		{nil, 0, cove.HealthHealthy, ""},
+		{says(cove.SupervisorSilent), 1, cove.HealthUnknown, ""},
+		{nil, 2, cove.HealthUnknown, ""},
+		{says(cove.SupervisorStarting), 2, cove.HealthUnknown, ""}, // which proves nothing
+		{says(cove.SupervisorSilent), 3, cove.HealthDegraded, degraded},
+		{says(cove.SupervisorStarting), 3, cove.HealthDegraded, ""}, // the next server begins so
+		{says(cove.SupervisorHeld), 0, cove.HealthHealthy, restored},
+		{says(cove.SupervisorAnswers), 0, cove.HealthHealthy, ""},
+	} {
+		if step.first != nil {
+			step.first()
+		}
+		before := p.Env(t, env.ID)
+		surveyErr := p.Keeper.Survey(t.Context())
+		got := p.Env(t, env.ID)
+		h := got.Health
+		if step.word == cove.HealthHealthy && h.Word == cove.HealthAsleep {
+			h.Word = cove.HealthHealthy // there is no job, and it may sleep
+		}
+		if h.Failures != step.failures || h.Word != step.word || h.Supervisor != signal || (h.Provider == cove.ProviderUnreachable) != (surveyErr != nil) || h.CheckedAt == nil {
+			t.Errorf("step %d: its health is %+v, after %v", i, h, surveyErr)
+		}
+		if got.Health.Provider == before.Health.Provider && got.Health.Supervisor == before.Health.Supervisor && h.Failures == before.Health.Failures && got.Version != before.Version {
+			t.Errorf("step %d: it has changed from %+v to %+v", i, before, got)
+		}
+		if step.event != "" {
+			want = append([]string{step.event}, want...)
+		}
+		log, err := p.Store.Webhooks.Log(t.Context(), "w", 0)
+		var events []string
+		for _, d := range log {
+			events = append(events, d.Type)
+		}
+		if err != nil || !slices.Equal(events, want) {
+			t.Fatalf("step %d: the events are %v, want %v, %v", i, events, want, err)
+		}
+	}
+	d, err := p.Store.Webhooks.Next(t.Context(), "w")
+	var e cove.WebhookEvent
+	if err == nil {
+		err = json.Unmarshal(d.Body, &e)
+	}
+	if err != nil || e.Environment == nil || e.Environment.ID != env.ID || e.Environment.Health.Word != cove.HealthDegraded || e.Environment.Unknown == nil {
+		t.Errorf("the first event is %s, %v", d.Body, err)
+	}
+
+	// A check that brings no news is noted, and is no change.
+	old := time.Now().Add(-time.Hour)
+	before, err := p.Store.Environments.Change(t.Context(), env.ID, func(e *cove.Environment) error { e.Health.CheckedAt = &old; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Keeper.Survey(t.Context()); err != nil {
+		t.Error(err)
+	}
+	after := p.Env(t, env.ID)
+	if !after.Health.CheckedAt.After(old) {
+		t.Errorf("it was checked at %v", after.Health.CheckedAt)
+	}
+	if after.State == before.State && after.Version != before.Version {
+		t.Errorf("it has changed from %+v to %+v", before, after)
+	}
+}
+
+// TestOrphansElsewhere: D10: those of another server at the same service are not ours; a service
+// that does not list its sprites is named, and keeps nobody from those of others.
+func TestOrphansElsewhere(t *testing.T) {
+	p, s := provider(t)
+	there := p.Ready(t)
+	p.Backend = ""
+	here := p.Ready(t)
+	p.Backend = "far"
+	p.Lose(t, there)
+	p.Lose(t, here)
+	now := time.Now().Add(2 * cove.OrphanAge)
+	look := func(k *environment.Keeper, unheard int, want ...string) {
+		t.Helper()
+		list, failed, err := k.Orphans(t.Context(), now)
+		var names []string
+		for _, o := range list {
+			names = append(names, o.Name)
+		}
+		if err != nil || !slices.Equal(names, want) || len(failed) != unheard || unheard > 0 && failed["far"] == nil {
+			t.Errorf("got %v, %v, %v, want %v", names, failed, err, want)
+		}
+	}
+	look(p.Keeper, 0, here.Name, there.Name)
+	look(&environment.Keeper{Store: p.Keeper.Store, Client: p.Keeper.Client, Installation: "11223344", Logger: p.Keeper.Logger}, 0, here.Name)
+	s.SetDown(true)
+	look(p.Keeper, 1, here.Name)
+	if err := p.Keeper.DestroyOrphan(t.Context(), cove.Orphan{Name: there.Name, Backend: "far", SpriteID: there.SpriteID, Job: there.Job, CreatedAt: there.CreatedAt}, now); err == nil {
+		t.Error("one was destroyed where nobody answers")
+	}
+	s.SetDown(false)
+	look(p.Keeper, 0, here.Name, there.Name)
+	if calls := s.Calls(del); len(calls) != 0 {
+		t.Errorf("there was %v", calls)
 	}
 }

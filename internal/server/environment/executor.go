@@ -48,6 +48,11 @@ type Executor interface {
 	// of several pages. It wakes none.
 	List(ctx context.Context) ([]Status, error)
 
+	// Remove deletes a sprite that List has given, and that no environment has. It looks at the
+	// sprite before: if that is another one by now, or not ours by its mark, it is ErrForeign.
+	// One that is gone is no error.
+	Remove(ctx context.Context, sprite Status) error
+
 	// Capabilities says what can be done at the place beyond the protocol.
 	Capabilities(ctx context.Context) (Capabilities, error)
 }
@@ -77,6 +82,7 @@ type Status struct {
 	State     cove.EnvironmentState // ready or asleep
 	Said      sprites.Status        // the place's own word
 	CreatedAt time.Time
+	Job       string // that a sprite of List was made for, or is another's now
 }
 
 // Errors of executors.

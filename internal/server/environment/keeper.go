@@ -45,6 +45,10 @@ type Keeper struct {
 	// reports whether it did anything; nil: there is nothing to do.
 	Before func(ctx context.Context, env cove.Environment) bool
 
+	// Supervisor says whether the supervisors of the jobs in an environment's sprite answer, by
+	// what the server knows of them already: it makes no call. Nil: nothing is known of any.
+	Supervisor func(env cove.Environment) cove.SupervisorSignal
+
 	turns  keylock.Mutex // an environment's sprite is made and deleted by one at a time
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -365,6 +369,7 @@ func (k *Keeper) survey(ctx context.Context, at Executor, backend string, envs [
 		byID[s.SpriteID] = s
 	}
 	errs := []error{err}
+	var same []string // the ids of those of which there is no news
 	for _, env := range envs {
 		state := before(env)
 		if state == cove.EnvironmentPlanned || state == cove.EnvironmentDestroying {
@@ -378,23 +383,57 @@ func (k *Keeper) survey(ctx context.Context, at Executor, backend string, envs [
 		if ctx.Err() != nil {
 			return errors.Join(append(errs, context.Cause(ctx))...)
 		}
-		errs = append(errs, k.note(ctx, env, status, said))
+		changed, err := k.note(ctx, env, status, said)
+		errs = append(errs, err)
+		if !changed {
+			same = append(same, env.ID)
+		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, k.Store.Checked(ctx, same, time.Now()))...)
 }
 
-// note writes what a place has said of an environment, or why it has not, unless that changes
-// meanwhile.
-func (k *Keeper) note(ctx context.Context, env cove.Environment, status Status, said error) error {
-	next := seen(env, status, said, time.Now().UTC())
+// note writes what a place has said of an environment, or why it has not, unless the row changes
+// meanwhile. It reports false if there is no news.
+func (k *Keeper) note(ctx context.Context, env cove.Environment, status Status, said error) (changed bool, err error) {
+	now := time.Now().UTC()
+	next := k.checked(seen(env, status, said, now), status, said)
 	if next == env {
-		return nil
+		return false, nil
 	}
-	_, err := k.Store.Update(ctx, next)
-	if errors.Is(err, store.ErrRevision) {
-		return nil
+	next.Health.CheckedAt = &now
+	if _, err = k.Store.Update(ctx, next); errors.Is(err, store.ErrRevision) {
+		return true, nil
 	}
-	return err
+	return true, err
+}
+
+// checked is an environment that has been seen, with its health. Each signal is kept for itself.
+// A check fails if the place does not answer, or a supervisor is silent. One that is still
+// starting proves nothing, and leaves the failures as they are.
+func (k *Keeper) checked(env cove.Environment, status Status, said error) cove.Environment {
+	if env.State == cove.EnvironmentGone {
+		return env
+	}
+	h := &env.Health
+	h.Supervisor = ""
+	if k.Supervisor != nil {
+		h.Supervisor = k.Supervisor(env)
+	}
+	switch {
+	case said == nil:
+		h.Provider = string(status.Said)
+	case env.State == cove.EnvironmentUnknown:
+		h.Provider = cove.ProviderUnreachable
+	default:
+		return env // it is being made
+	}
+	switch {
+	case said != nil || h.Supervisor == cove.SupervisorSilent:
+		h.Failures = min(h.Failures+1, cove.DegradedAfter)
+	case h.Supervisor != cove.SupervisorStarting:
+		h.Failures = 0
+	}
+	return env
 }
 
 // seen is an environment after its place has said its status, or an error.

@@ -23,6 +23,7 @@ type place struct {
 	request func(cove.Environment, Plan) sprites.CreateRequest
 	owns    func(cove.Environment, sprites.Info) bool // the sprite is the environment's
 	ours    func(sprites.Info) bool                   // it is one of this server's environments
+	job     func(sprites.Info) string                 // the job that has one that is ours
 	can     func(context.Context) (Capabilities, error)
 }
 
@@ -47,6 +48,7 @@ func here(client *cove.Client) *place {
 		ours: func(info sprites.Info) bool {
 			return info.Cove != nil && strings.HasPrefix(info.Cove.Owner, store.JobOwnerPrefix)
 		},
+		job: func(info sprites.Info) string { return strings.TrimPrefix(info.Cove.Owner, store.JobOwnerPrefix) },
 		can: func(context.Context) (Capabilities, error) {
 			return Capabilities{Suspend: true, Policy: true, Install: true, Include: true}, nil
 		},
@@ -75,6 +77,7 @@ func there(client *cove.Client, installation string, retry func(context.Context,
 		ours: func(info sprites.Info) bool {
 			return slices.ContainsFunc(info.Labels, func(l string) bool { return strings.HasPrefix(l, marks) })
 		},
+		job: func(info sprites.Info) string { return strings.TrimPrefix(info.Name, spriteName(installation+"-")) },
 		can: func(ctx context.Context) (Capabilities, error) {
 			_, err := client.Version(ctx)
 			if errors.Is(err, sprites.ErrNotFound) || errors.Is(err, errors.ErrUnsupported) {
@@ -193,11 +196,35 @@ func (p *place) List(ctx context.Context) ([]Status, error) {
 		if err != nil {
 			return nil, err
 		}
-		if strings.HasPrefix(info.Name, p.prefix) && p.ours(info) { // a server may ignore the prefix
-			all = append(all, statusOf(info))
+		if p.made(info) { // a server may ignore the prefix
+			s := statusOf(info)
+			s.Job = p.job(info)
+			all = append(all, s)
 		}
 	}
 	return all, nil
+}
+
+// made reports whether this server has made a sprite, by its name and its mark.
+func (p *place) made(info sprites.Info) bool {
+	return strings.HasPrefix(info.Name, p.prefix) && p.ours(info)
+}
+
+func (p *place) Remove(ctx context.Context, sprite Status) error {
+	info, err := p.client.Get(ctx, sprite.Name)
+	switch {
+	case errors.Is(err, sprites.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case info.ID != sprite.SpriteID || !p.made(info) || p.job(info) != sprite.Job:
+		return fmt.Errorf("sprite %s: %w", sprite.Name, ErrForeign)
+	}
+	err = p.client.Delete(ctx, sprite.Name, sprites.DeleteOptions{Force: true})
+	if errors.Is(err, sprites.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 func (p *place) Capabilities(ctx context.Context) (Capabilities, error) { return p.can(ctx) }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/environment"
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
@@ -47,6 +49,23 @@ func (m *Manager) DestroyEnvironment(ctx context.Context, id string, force bool)
 	}
 	now, err := m.jobSprites.environments.Store.Get(ctx, id) // in which these jobs work no more
 	return now, errors.Join(append(errs, err)...)
+}
+
+// Orphans are the orphans at all places, and the places, by backend, that did not list theirs.
+func (m *Manager) Orphans(ctx context.Context) ([]cove.Orphan, map[string]error, error) {
+	return m.jobSprites.environments.Orphans(ctx, time.Now())
+}
+
+// DestroyOrphan destroys a sprite that Orphans has listed, if it is still an orphan.
+func (m *Manager) DestroyOrphan(ctx context.Context, o cove.Orphan) error {
+	err := m.jobSprites.environments.DestroyOrphan(ctx, o, time.Now())
+	if errors.Is(err, environment.ErrNeeded) || errors.Is(err, environment.ErrForeign) {
+		return fail.Newf("not_an_orphan", "see what there is now: cove environment list --orphans", "sprite %s is no orphan any more, and stays", o.Name)
+	}
+	if err == nil {
+		m.Logger.Info("destroyed an orphan, as asked", "backend", o.Backend, "sprite", o.Name, "job", o.Job)
+	}
+	return err
 }
 
 // needed refuses to destroy an environment in which a job works, or that has work which nobody

@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -215,5 +216,51 @@ func TestEnvironmentsGone(t *testing.T) {
 		if _, err := o.Store.Environments.Get(ctx, job.Execution); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("without its job it is there: %v", err)
 		}
+	}
+}
+
+// TestOrphans: D10: over the API: a list, with the places that were not heard; a deletion by name, or of all, after
+// another look; a name that is no orphan deletes nothing.
+func TestOrphans(t *testing.T) {
+	s := newSite(t)
+	o := s.open(t.TempDir())
+	ctx := t.Context()
+	calls := cove.Environments{Client: o.client}
+	installation := o.jobSprites.environments.Installation
+	row := func(name, label string) string {
+		return fmt.Sprintf(`{"id":"id-%s","name":"job-%s-%[1]s","status":"cold","labels":["cove-job","cove-%[3]s-0123"],"created_at":"2020-02-03T10:11:12Z"}`, name, installation, label)
+	}
+	const list, del = `^GET /v1/sprites\?`, `^DELETE `
+	s.Add(fakeprovider.Fault{Call: list, Status: 200, Body: `{"sprites":[` + row("aa", installation) + "," + row("bb", installation) + "," + row("cc", "11223344") + `],"has_more":false}`})
+	s.Add(fakeprovider.Fault{Call: `^GET /v1/sprites/.*-aa$`, Status: 200, Body: row("aa", installation)})
+	s.Add(fakeprovider.Fault{Call: `^GET /v1/sprites/.*-bb$`, Status: 200, Body: row("bb", "11223344")}) // its labels were changed
+	s.Add(fakeprovider.Fault{Call: del, Status: 204})
+	got, err := calls.Orphans(ctx)
+	if err != nil || len(got.Orphans) != 2 || got.Orphans[0].Job != "aa" || got.Orphans[1].Job != "bb" || len(got.Unheard) != 0 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	aa, bb := got.Orphans[0], got.Orphans[1]
+	names := func(all ...cove.OrphanName) cove.OrphanDestroy { return cove.OrphanDestroy{Orphans: all} }
+	if done, err := calls.DestroyOrphans(ctx, names(cove.OrphanName{Backend: "far", Name: aa.Name}, cove.OrphanName{Backend: "far", Name: "paint"})); code(err) != "not_found" || len(s.Calls(del)) != 0 {
+		t.Errorf("with a name that is none: %+v, %v", done, err)
+	}
+	done, err := calls.DestroyOrphans(ctx, cove.OrphanDestroy{})
+	if err != nil || len(done.Results) != 2 || done.Results[0].Error != nil || done.Results[1].Error == nil || done.Results[1].Error.Code != "not_an_orphan" || done.Results[1].Orphan != bb {
+		t.Errorf("destroyed %+v, %v", done, err)
+	}
+	if deleted := s.Calls(del); len(deleted) != 1 || !strings.Contains(deleted[0].String(), aa.Name) {
+		t.Errorf("there was %v", deleted)
+	}
+	done, err = calls.DestroyOrphans(ctx, names(cove.OrphanName{Backend: "far", Name: aa.Name}))
+	if err != nil || len(done.Results) != 1 || done.Results[0].Error != nil {
+		t.Errorf("by its name: %+v, %v", done, err)
+	}
+	s.SetDown(true)
+	if got, err = calls.Orphans(ctx); err != nil || len(got.Orphans) != 0 || len(got.Unheard) != 1 || got.Unheard[0].Backend != "far" || got.Unheard[0].Error.Code != "backend_unreachable" {
+		t.Errorf("while it is down: %+v, %v", got, err)
+	}
+	done, err = calls.DestroyOrphans(ctx, names(cove.OrphanName{Backend: "far", Name: aa.Name}))
+	if err != nil || len(done.Results) != 0 || len(done.Unheard) != 1 || len(s.Calls(del)) != 2 {
+		t.Errorf("while it is down: %+v, %v", done, err)
 	}
 }

@@ -63,6 +63,7 @@ func (f *follower) run(ctx context.Context) {
 			return
 		}
 		if err == nil {
+			f.all.notePlace(before)
 			err = f.advance(step, before)
 		}
 		cut := errors.Is(context.Cause(step), errForced)
@@ -78,7 +79,15 @@ func (f *follower) run(ctx context.Context) {
 				continue
 			}
 		}
-		if held := heldError(err); held != nil {
+		held := heldError(err)
+		switch {
+		case before.ID == "": // it could not be read
+		case held != nil:
+			f.all.note(before, cove.SupervisorHeld)
+		case !errors.Is(err, errNoEnd) || f.idle > 0:
+			f.all.note(before, cove.SupervisorSilent)
+		}
+		if held != nil {
 			f.noteHeld(ctx, held)
 		} else if before.Backend != "" && unheard(err) {
 			noteUnknown(ctx, f.all.jobs, f.id, err)
@@ -203,6 +212,11 @@ func (f *follower) copyLog(ctx context.Context, job cove.Job) (code int, said st
 	cmd.Stderr = &stderr
 	cmd.OnMessage = func(msg sprites.Message) {
 		if msg.Type == sprites.MessageHeld {
+			signal := cove.SupervisorAnswers
+			if msg.Held != nil {
+				signal = cove.SupervisorHeld
+			}
+			f.all.note(job, signal)
 			if f.noteHeld(ctx, msg.Held); msg.Held == nil && f.stopping(ctx) {
 				cancel() // it is told before more of its log is read
 			}
@@ -215,6 +229,7 @@ func (f *follower) copyLog(ctx context.Context, job cove.Job) (code int, said st
 	if err := cmd.Start(); err != nil {
 		return 0, "", err
 	}
+	f.all.note(job, cove.SupervisorAnswers)
 	if job.Held != nil {
 		f.noteHeld(ctx, nil)
 	}

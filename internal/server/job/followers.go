@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/cove-dev/cove"
@@ -26,13 +27,51 @@ type followers struct {
 	wg     sync.WaitGroup
 
 	mu        sync.Mutex
-	following map[string]bool // by job ID; guarded by mu
+	following map[string]*contact // by job ID; guarded by mu
+}
+
+// contact is the server's connection to the supervisor of a job that it follows.
+type contact struct {
+	place  string                // backend/sprite; empty: not read yet
+	signal cove.SupervisorSignal // of the connection
+}
+
+// note notes how the connection to the supervisor of a job is.
+func (fs *followers) note(job cove.Job, signal cove.SupervisorSignal) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if c := fs.following[job.ID]; c != nil {
+		c.place, c.signal = job.Backend+"/"+job.Sprite, signal
+	}
+}
+
+// notePlace notes the place of the sprite in which a job works.
+func (fs *followers) notePlace(job cove.Job) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if c := fs.following[job.ID]; c != nil {
+		c.place = job.Backend + "/" + job.Sprite
+	}
+}
+
+// signal says whether the supervisors of the jobs answer that work in an environment's sprite,
+// by their connections: the worst of them; empty: none works there.
+func (fs *followers) signal(env cove.Environment) (worst cove.SupervisorSignal) {
+	rank := []cove.SupervisorSignal{"", cove.SupervisorAnswers, cove.SupervisorHeld, cove.SupervisorStarting, cove.SupervisorSilent}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, c := range fs.following {
+		if c.place == env.Backend+"/"+env.Name && slices.Index(rank, c.signal) > slices.Index(rank, worst) {
+			worst = c.signal
+		}
+	}
+	return worst
 }
 
 // Start lets jobs be followed until Close, or until ctx ends.
 func (fs *followers) Start(ctx context.Context) {
 	fs.ctx, fs.cancel = context.WithCancel(ctx)
-	fs.following = map[string]bool{}
+	fs.following = map[string]*contact{}
 }
 
 // Close stops following the jobs, and waits. They go on.
@@ -47,10 +86,10 @@ func (fs *followers) Close() {
 func (fs *followers) follow(id string) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if fs.ctx.Err() != nil || fs.following[id] {
+	if fs.ctx.Err() != nil || fs.following[id] != nil {
 		return
 	}
-	fs.following[id] = true
+	fs.following[id] = &contact{signal: cove.SupervisorStarting}
 	fs.wg.Go(func() {
 		f := follower{all: fs, id: id, ender: &ender{id: id, jobs: fs.jobs, limits: fs.limits, logger: fs.logger}}
 		ctx, cancel := context.WithCancel(fs.ctx)

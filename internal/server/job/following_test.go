@@ -83,6 +83,10 @@ func TestFollowCuts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	env, err := o.Store.Environments.OfJob(t.Context(), job.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
 	n := 0
 	say := func(lines int) {
 		t.Helper()
@@ -100,7 +104,21 @@ func TestFollowCuts(t *testing.T) {
 		s.Cut()
 		job = o.until(t, job.ID, func(j cove.Job) bool { return j.LastSeq > seq })
 	}
+	say(1)
+	o.until(t, job.ID, func(cove.Job) bool { // what was said after the last cut has come by another connection
+		events, err := o.Store.Jobs.Events(t.Context(), job.ID, 1, 10000)
+		return err != nil || slices.ContainsFunc(events, func(ev cove.JobEvent) bool { return ev.Text == fmt.Sprint("line ", n-1) })
+	})
+	if got := o.followers.signal(env); got != cove.SupervisorAnswers {
+		t.Errorf("while its log comes, the supervisor is %q", got)
+	}
 	s.SetDown(true)
+	o.until(t, job.ID, func(j cove.Job) bool { return j.Unknown != nil })
+	elsewhere := env
+	elsewhere.Backend = ""
+	if got, other := o.followers.signal(env), o.followers.signal(elsewhere); got != cove.SupervisorSilent || other != "" {
+		t.Errorf("while its service is away, the supervisor is %q, and one elsewhere %q", got, other)
+	}
 	say(5)
 	if err := in.Close(); err != nil {
 		t.Fatal(err)
@@ -114,6 +132,10 @@ func TestFollowCuts(t *testing.T) {
 	s.SetDown(false)
 	if job = b.await(job.ID); job.State != cove.JobSucceeded || job.Commits != 1 || job.Outcome.Kind != agents.Success {
 		t.Errorf("got %+v", job)
+	}
+	o.followers.Close() // and wait for those that have ended
+	if got := o.followers.signal(env); got != "" {
+		t.Errorf("without a job, the supervisor is %q", got)
 	}
 	events, err := o.Store.Jobs.Events(t.Context(), job.ID, 1, 10000)
 	if err != nil {

@@ -137,6 +137,7 @@ func (m *Manager) build(installation string) {
 		jobs: jobs, client: client, supervisors: m.supervisors, finisher: m.finisher, locks: &m.locks, logger: logger,
 		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
 	}
+	environments.Supervisor = m.followers.signal
 	m.starter = &starter{
 		jobs: jobs, secrets: m.Store.Secrets, client: client, steps: steps, patience: patience, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
 	}

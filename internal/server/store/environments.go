@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cove-dev/cove"
 )
@@ -71,7 +72,7 @@ func scanEnvironment(row scanner) (cove.Environment, error) {
 	e.Work = is.Work && e.State != cove.EnvironmentGone
 	e.Backend, e.Name = placed(at)
 	e.CreatedAt = fromMicros(created)
-	return e, nil
+	return e.Judged(), nil
 }
 
 // placed is the inverse of place.
@@ -140,6 +141,18 @@ func (t *Environments) List(ctx context.Context, filter cove.EnvironmentFilter) 
 	return list, nil
 }
 
+// Needed reports whether anything has a sprite that was made for a job: an environment that is
+// not gone, or a job that works in it. At this server its job has it for as long as that is there.
+func (t *Environments) Needed(ctx context.Context, backend, sprite, job string) (needed bool, err error) {
+	err = t.db.read.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM environments WHERE place = ?1 AND state <> 'gone')
+		OR EXISTS (SELECT 1 FROM jobs WHERE sprite = ?1 AND state IN ('installing', 'queued', 'preparing', 'running', 'waiting'))
+		OR ?2 = '' AND EXISTS (SELECT 1 FROM jobs WHERE id = ?3)`, place(backend, sprite), backend, job).Scan(&needed)
+	if err != nil {
+		return true, fmt.Errorf("look for what needs %s: %w", place(backend, sprite), err)
+	}
+	return needed, nil
+}
+
 // Update stores an environment that was read before, and returns it. If its row has changed
 // since then, or is not there any more, it is ErrRevision, and nothing is stored. A state
 // that can't follow the one before is ErrTransition. The name, the place, the times
@@ -199,11 +212,34 @@ func putEnvironment(ctx context.Context, tx *sql.Tx, was, e cove.Environment) (c
 	}
 	e.Version = was.Version + 1
 	_, err = tx.ExecContext(ctx, "UPDATE environments SET version = ?, state = ?, doc = ? WHERE id = ?", e.Version, e.State, doc, e.ID)
-	return e, err
+	if err == nil {
+		err = queueEnvironment(ctx, tx, was, e)
+	}
+	return e.Judged(), err
+}
+
+// Checked notes when environments were checked that are as they were. Their versions stay, and
+// nobody who watches is told.
+func (t *Environments) Checked(ctx context.Context, ids []string, at time.Time) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	list, err := json.Marshal(ids)
+	if err == nil {
+		err = t.db.update(ctx, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE environments SET doc = json_set(doc, '$.health.checked_at', ?) WHERE id IN (SELECT value FROM json_each(?))", at.UTC().Format(time.RFC3339Nano), string(list))
+			return err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("note the check of environments: %w", err)
+	}
+	return nil
 }
 
 // environmentDoc is a row's document. The columns, and what is the job's, are not in it.
 func environmentDoc(e cove.Environment) (string, error) {
+	e.Health.Word, e.Health.Detail = "", "" // follow from the rest
 	doc, err := json.Marshal(cove.Environment{
 		SpriteID: e.SpriteID, Was: e.Was, Step: e.Step, Unknown: e.Unknown, Error: e.Error, Hint: e.Hint, Removal: e.Removal, Health: e.Health, ChangedAt: e.ChangedAt, WokenAt: e.WokenAt,
 	})

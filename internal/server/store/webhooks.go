@@ -311,6 +311,21 @@ func queueSprite(ctx context.Context, tx *sql.Tx, of string, s Sprite) error {
 	return queue(ctx, tx, e)
 }
 
+// queueEnvironment writes down that an environment has become degraded, or is restored.
+func queueEnvironment(ctx context.Context, tx *sql.Tx, was, is cove.Environment) error {
+	of := cove.EventEnvironmentDegraded
+	switch {
+	case is.State == cove.EnvironmentDestroying || is.State == cove.EnvironmentGone || is.Health.Degraded() == was.Health.Degraded():
+		return nil
+	case was.Health.Degraded():
+		of = cove.EventEnvironmentRestored
+	}
+	e := NewEvent(of)
+	is = is.Judged()
+	e.Environment = &is
+	return queue(ctx, tx, e)
+}
+
 // failed reports whether a change of a sprite is that it does not run, for a reason that it
 // did not have before.
 func failed(was, is Sprite) bool {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/environment"
@@ -96,7 +97,7 @@ func (p *Place) Sprites(t *testing.T) (names []string) {
 func Run(t *testing.T, start func(*testing.T) *Place) {
 	for name, test := range map[string]func(*testing.T, *Place){
 		"provision": testProvision, "once": testOnce, "foreign": testForeign, "attach": testAttach, "suspend": testSuspend,
-		"list": testList, "destroy": testDestroy, "life": testLife, "deleted": testDeleted,
+		"list": testList, "destroy": testDestroy, "life": testLife, "deleted": testDeleted, "orphans": testOrphans,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, start(t)) })
 	}
@@ -201,6 +202,13 @@ func testSuspend(t *testing.T, p *Place) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sprite, err := at.Attach(t.Context(), env)
+	if err == nil {
+		err = sprite.CommandContext(t.Context(), "true").Run() // one that has run
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	err = at.Suspend(t.Context(), env)
 	if !can.Suspend {
 		if !errors.Is(err, errors.ErrUnsupported) {
@@ -211,15 +219,22 @@ func testSuspend(t *testing.T, p *Place) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the first look does not wake it
+	slept, err := p.Behind.Get(t.Context(), env.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // no check wakes it, or is a use of it
 		if err := p.Keeper.Survey(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		p.is(t, env.ID, cove.EnvironmentAsleep)
+		e := p.is(t, env.ID, cove.EnvironmentAsleep)
+		if e.Health.Word != cove.HealthAsleep || e.Health.Failures != 0 || e.Health.CheckedAt == nil {
+			t.Errorf("its health is %+v", e.Health)
+		}
 	}
-	sprite, err := at.Attach(t.Context(), env)
-	if err != nil {
-		t.Fatal(err)
+	now, err := p.Behind.Get(t.Context(), env.Name)
+	if err != nil || now.Status != slept.Status || now.LastRunning == nil || !now.LastRunning.Equal(*slept.LastRunning) || !now.UpdatedAt.Equal(slept.UpdatedAt) {
+		t.Errorf("after the checks it is %+v, %v, and was %+v", now, err, slept)
 	}
 	if err := sprite.CommandContext(t.Context(), "true").Run(); err != nil {
 		t.Fatal(err)
@@ -337,5 +352,95 @@ func testDeleted(t *testing.T, p *Place) {
 	p.is(t, kept.ID, cove.EnvironmentReady, cove.EnvironmentAsleep)
 	if got := p.Sprites(t); !slices.Equal(got, []string{replaced.Name, kept.Name}) {
 		t.Errorf("there are %v", got)
+	}
+}
+
+// Lose has the server forget an environment and its job, and not its sprite.
+func (p *Place) Lose(t *testing.T, env cove.Environment) {
+	t.Helper()
+	_, err := p.Store.Jobs.Finish(t.Context(), env.Job, cove.JobCancelled, cove.Outcome{}, nil)
+	if err == nil {
+		_, err = p.Store.Environments.Change(t.Context(), env.ID, func(e *cove.Environment) error { e.State = cove.EnvironmentGone; return nil })
+	}
+	if err == nil {
+		err = p.Store.Jobs.Delete(t.Context(), env.Job)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testOrphans: D10: a sprite of ours that nothing has, and that is old enough, is listed. It is
+// deleted only if somebody asks for that, and if it is still ours then, and nothing has it.
+func testOrphans(t *testing.T, p *Place) {
+	live, lost, working := p.Ready(t), p.Ready(t), p.Ready(t)
+	p.Lose(t, lost)
+	if p.Backend != "" { // its place has said, falsely, that it is gone; its job goes on
+		if _, err := p.Store.Environments.Change(t.Context(), working.ID, func(e *cove.Environment) error { e.State = cove.EnvironmentGone; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := p.Behind.Create(t.Context(), sprites.CreateRequest{Name: lost.Name + "-x"}); err != nil {
+		t.Fatal(err)
+	}
+	orphans := func(now time.Time, want ...string) (list []cove.Orphan) {
+		t.Helper()
+		list, unheard, err := p.Keeper.Orphans(t.Context(), now)
+		var names []string
+		for _, o := range list {
+			names = append(names, o.Name)
+		}
+		if err != nil || len(unheard) != 0 || !slices.Equal(names, want) {
+			t.Fatalf("the orphans are %+v, want %v, %v, %v", list, want, unheard, err)
+		}
+		return list
+	}
+	info, err := p.Behind.Get(t.Context(), lost.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	young, old := info.CreatedAt.Add(cove.OrphanAge-time.Second), info.CreatedAt.Add(cove.OrphanAge)
+	orphans(young)
+	o := orphans(old, lost.Name)[0]
+	if o.Backend != p.Backend || o.SpriteID != info.ID || o.Job != lost.Job || !o.CreatedAt.Equal(info.CreatedAt) {
+		t.Errorf("the orphan is %+v", o)
+	}
+
+	if err := errors.Join(p.Keeper.Survey(t.Context()), p.Keeper.Sweep(t.Context(), old)); err != nil {
+		t.Error(err)
+	}
+	orphans(old, lost.Name) // nothing goes by itself
+
+	foreign, needed := o, cove.Orphan{Name: live.Name, Backend: p.Backend, SpriteID: live.SpriteID, Job: live.Job, CreatedAt: o.CreatedAt}
+	foreign.SpriteID = live.SpriteID
+	if err := p.Keeper.DestroyOrphan(t.Context(), foreign, old); !errors.Is(err, environment.ErrForeign) {
+		t.Errorf("another sprite of its name: %v", err)
+	}
+	if err := p.Keeper.DestroyOrphan(t.Context(), needed, old); !errors.Is(err, environment.ErrNeeded) {
+		t.Errorf("one that is needed: %v", err)
+	}
+	if err := p.Keeper.DestroyOrphan(t.Context(), o, young); !errors.Is(err, environment.ErrNeeded) {
+		t.Errorf("one that is too young: %v", err)
+	}
+	orphans(old, lost.Name)
+	for range 2 {
+		if err := p.Keeper.DestroyOrphan(t.Context(), o, old); err != nil {
+			t.Error(err)
+		}
+		orphans(old)
+	}
+
+	// One of its name that does not have our mark stays.
+	again, err := p.Behind.Create(t.Context(), sprites.CreateRequest{Name: lost.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.SpriteID = again.ID
+	if err := p.Keeper.DestroyOrphan(t.Context(), o, old); !errors.Is(err, environment.ErrForeign) {
+		t.Errorf("one without our mark: %v", err)
+	}
+	want := []string{live.Name, lost.Name, lost.Name + "-x", working.Name}
+	if got := p.Sprites(t); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+		t.Errorf("there are %v, want %v", got, want)
 	}
 }
