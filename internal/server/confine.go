@@ -65,6 +65,22 @@ func (c *confines) mayOpen(r *http.Request, sprite string) error {
 	return fail.New("forbidden", "the profile "+p.Name+" gives what only the verb admin may ask for, so the sprites of its jobs have no network_policy of their own", "use a token with the verb admin")
 }
 
+// mayCopy refuses a copy of a sprite that mayOpen or mayGrow could refuse a change of: a copy is no
+// job's, and nothing would hold it.
+func (c *confines) mayCopy(r *http.Request, sprite string) error {
+	if principalOf(r).may(admin) {
+		return nil
+	}
+	if err := c.mayOpen(r, sprite); err != nil {
+		return err
+	}
+	job, p, err := c.of(r.Context(), sprite)
+	if err != nil || job == nil || p.Config == nil {
+		return err
+	}
+	return fail.New("forbidden", "the profile "+p.Name+" limits the machines of its jobs, so their sprites are not copied", "use a token with the verb admin")
+}
+
 // mayGrow refuses a machine that is beyond the limits of the profile of a sprite's job.
 func (c *confines) mayGrow(r *http.Request, sprite string, req sprites.UpdateRequest) error {
 	if principalOf(r).may(admin) || req.RAMMB == nil && req.CPUs == nil && req.StorageMB == nil {

@@ -35,6 +35,7 @@ func TestConfined(t *testing.T) {
 		ask(t, s, "POST "+at+"/policy/network", open, bearer(tok)).refused(t, 403, "forbidden")
 		ask(t, s, "PUT "+at, `{"ram_mb":1024}`, bearer(tok)).refused(t, 403, "forbidden")
 		ask(t, s, "PUT "+at, `{"ram_mb":0}`, bearer(tok)).refused(t, 403, "forbidden")
+		ask(t, s, "POST "+at+"/fork", `{"name":"copy"}`, bearer(tok)).refused(t, 403, "forbidden")
 		ask(t, s, "PUT "+at, `{"storage_mb":2048}`, bearer(tok)).refused(t, 403, "forbidden")
 		a := ask(t, s, "PUT "+at, `{"storage_mb":512,"idle_seconds":100}`, bearer(tok))
 		failIf(t, a.StatusCode != 200, "less: %d %s", a.StatusCode, a.body)

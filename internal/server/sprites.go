@@ -254,6 +254,9 @@ func (g *spriteRoutes) fork(w http.ResponseWriter, r *http.Request) error {
 	if !p.may(admin) && req.Owner != "" {
 		return fail.New("forbidden", "only a token with the verb admin may give a sprite an owner", "")
 	}
+	if err := g.confined.mayCopy(r, r.PathValue("name")); err != nil {
+		return err
+	}
 	_, labelled, err := g.labels.mayGive(r, "", req.Labels)
 	if err != nil {
 		return err
