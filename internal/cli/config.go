@@ -28,9 +28,9 @@ built in.
 
 ` + keyTable() + `
 A repository may come from anybody. Its file can't set include, role, profile, backend or
-[backends], [[pull.sync]], pull.risky, dirty to include, or pull.auto and push.auto_pull to true; its setup
-script lies in .cove; and a network that reaches further than yours is not used, and you are
-told. A file with a mistake in it stops what would have used it.
+[backends], [[pull.sync]], pull.risky, dirty to include, or pull.auto and push.auto_pull to
+true; its setup script lies in .cove; and a network that reaches further than yours is not
+used, and you are told. A file with a mistake in it stops what would have used it.
 
 A backend is a server, by a name for --backend (see cove backend --help):
 

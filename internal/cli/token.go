@@ -50,8 +50,8 @@ func newTokenCreateCommand(inv *invocation) *cobra.Command {
 those of a --prefix, one by -s, or with --profile those of its own jobs: it may push by that
 profile, and follow and pull what it has pushed, and nothing else. Its verbs do not include each
 other: read looks at sprites, files and jobs, write changes them, exec runs commands and opens
-connections, admin is for tokens, images (all of cove image but list and info), the server itself, and rules
-that open its own network.`,
+connections, admin is for tokens, images (all of cove image but list and info), the server
+itself, and rules that open its own network.`,
 		Example: `  cove token create laptop --all
   cove token create ci --prefix ci- --verbs read,write,exec --expires 24h
   cove token create viewer -s paint --verbs read

@@ -100,7 +100,7 @@ func TestCanaries(t *testing.T) {
 	// The agent shows that it has been given the values, and does not show them.
 	const script = "# Plan\n```sh\nfor v in \"$KEY\" \"$FROM_FILE\" \"$PLAIN\"; do printf %s \"$v\" | sha256sum; done\n" +
 		"curl -s -m 600 http://api.connect.internal/check\ncurl -s -m 600 http://chatgpt.connect.internal/check\nenv >/tmp/env; false || exit 3\n```\n"
-	repo := h.Repository("repo", map[string]string{"plan.md": script, "shows.md": "```sh\necho \"it is $KEY\"\n```\n"})
+	repo := h.Repository("repo", map[string]string{"plan.md": script, "shows.md": "```sh\necho \"it is $KEY, and $PLAIN\"; echo \"$SAME\" >~/kept\n```\n"})
 	push := []string{"push", "--agent", "shell", "--env", "KEY={secret:jobkey}"}
 	out, code := try(repo, append(push, "plan.md", "--json")...)
 	if code != 0 {
@@ -199,15 +199,13 @@ func TestCanaries(t *testing.T) {
 	look("with the next server")
 	h.Run("", "cove", "secret", "rm", "--force", "api")
 
-	// Planted on purpose, they are found: an agent that prints a variable has it in its log.
-	if err := h.Client().SetSecret(t.Context(), "jobkey", string(printed)); err != nil {
-		t.Fatal(err)
-	}
-	shown, _ := h.Push(repo, "shows.md", "--agent", "shell", "--env", "KEY={secret:jobkey}")
+	// Planted on purpose, they are found: an agent that prints a variable has it in its log, but
+	// for what a secret is.
+	shown, _ := h.Push(repo, "shows.md", "--agent", "shell", "--env", "KEY={secret:jobkey}", "--env", "PLAIN="+string(printed), "--env", "SAME="+string(byReference))
 	h.Run("", "cove", "job", "wait", shown)
 	text, err := json.Marshal(h.Events(shown))
-	if err != nil || printed.In(text) == nil {
-		t.Errorf("the printed value is not in the events: %s, %v", text, err)
+	if err != nil || printed.In(text) == nil || byReference.In(text) != nil {
+		t.Errorf("the printed value is not in the events, or the secret is: %s, %v", text, err)
 	}
 	found, err := printed.InFiles(h.Data, "layers", "images", "memories")
 	if err != nil || !strings.Contains(strings.Join(found, " "), filepath.Join(h.Data, "cove.db")) {

@@ -352,6 +352,7 @@ func rewind(h *e2e.Host, id string) {
 		h.T.Fatal(err)
 	}
 	job.State, job.Outcome, job.EndedAt, job.Bundle, job.Commits, job.Head, job.Error = cove.JobPreparing, nil, nil, cove.Artifact{}, 0, "", ""
+	job.OwnsSprite = false // its environment is there
 	if err := errors.Join(st.Jobs.Create(h.T.Context(), job, settings), st.Close()); err != nil {
 		h.T.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func TestRemote(t *testing.T) {
 	if err != nil || len(jobs) != 1 {
 		t.Fatalf("%d jobs, %v", len(jobs), err)
 	}
-	job := jobs[0]
+	job := h.Job(jobs[0].ID)
 	base := s.In("team/project.git", "rev-parse", "release/2")
 	clone := "git clone " + url + " job-" + job.ID + " && cd job-" + job.ID + " && cove pull " + job.ID
 	if job.State != cove.JobSucceeded || job.Base != base || job.Branch != "release/2" || job.Commits == 0 || len(job.Shallow) != 1 || !strings.Contains(out, clone) {
