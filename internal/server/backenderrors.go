@@ -37,6 +37,8 @@ func ofBackend(backend string, err error) error {
 	default:
 		if e.StatusCode >= http.StatusInternalServerError {
 			out.StatusCode, out.Code, out.Hint = http.StatusBadGateway, "backend_failed", "see what the matter is: cove ping --backend "+backend
+		} else {
+			out.Hint = cmp.Or(e.Hint, "see what the service can do: cove ping --backend "+backend)
 		}
 	}
 	out.Message = "the backend " + backend + ": " + cmp.Or(e.Message, e.Error())

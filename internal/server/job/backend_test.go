@@ -28,12 +28,13 @@ type site struct {
 	*fakeprovider.Provider
 	t      *testing.T
 	server *covetest.Server // behind the service
+	grace  time.Duration    // of the servers that have jobs; 0: as usual
 }
 
 func newSite(t *testing.T) *site {
 	t.Helper()
 	far := covetest.Start(t, covetest.Options{})
-	return &site{fakeprovider.Start(t, far.URL, far.Token), t, far}
+	return &site{Provider: fakeprovider.Start(t, far.URL, far.Token), t: t, server: far}
 }
 
 // office is a server that has jobs at a site.
@@ -50,7 +51,7 @@ func (s *site) open(dir string) *office {
 	s.t.Helper()
 	o := &office{dir: dir}
 	o.server = covetest.Start(s.t, covetest.Options{Dir: dir, Jobs: func(st *store.Store, client *cove.Client) (server.Jobs, func() error, error) {
-		o.Manager = &Manager{Store: st, Client: client, NamesOnly: func(_ context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) { return p, nil }}
+		o.Manager = &Manager{Store: st, Client: client, Grace: s.grace, NamesOnly: func(_ context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) { return p, nil }}
 		return o.Manager, o.Close, o.Resume(s.t.Context())
 	}})
 	o.jobSprites.patience.pause = func(_ context.Context, d time.Duration) error {
@@ -159,6 +160,7 @@ func TestBackendErrors(t *testing.T) {
 		status int
 		code   string
 	}{
+		"400":              {fakeprovider.Fault{Status: 400, Body: `{"error":"bad","message":"m"}`}, 400, "bad"},
 		"401":              {fakeprovider.Fault{Status: 401, Body: `{"error":"unauthorized"}`}, 502, "backend_refused"},
 		"402":              {fakeprovider.Fault{Status: 402}, 402, "payment_required"},
 		"402 with a code":  {fakeprovider.Fault{Status: 402, Body: `{"error":"plan_limit","message":"m"}`}, 402, "plan_limit"},
@@ -400,7 +402,7 @@ func newFarBench(t *testing.T) (*bench, *site) {
 	b := newBench(t)
 	b.backend = "far"
 	far := covetest.Start(t, covetest.Options{Runtime: b.runtime})
-	return b, &site{fakeprovider.Start(t, far.URL, far.Token), t, far}
+	return b, &site{Provider: fakeprovider.Start(t, far.URL, far.Token), t: t, server: far}
 }
 
 // work opens a bench's server.

@@ -115,14 +115,14 @@ func (s *starter) start(ctx context.Context, job cove.Job, req cove.JobStart) (c
 		return job, err
 	}
 	s.steps.begin(ctx, id, cove.StepStartSupervisor)
-	if err := s.supervisors.launch(ctx, job); job.Backend != "" && err != nil && unheard(err) {
+	if err := within(ctx, job, cove.StepStartSupervisor, func(ctx context.Context) error { return s.supervisors.launch(ctx, job) }); job.Backend != "" && err != nil && unheard(err) {
 		// It may run. If it does not, the follower starts it.
 		s.steps.warn(ctx, id, cove.StepStartSupervisor, clip(err.Error()))
 	} else if err != nil {
 		s.steps.fail(ctx, id, cove.StepStartSupervisor, err)
 		outcome := cove.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
 		_, finishErr := s.finisher.finish(ctx, id, cove.JobFailed, outcome, func(j *cove.Job) { j.Error = outcome.Reason })
-		return job, errors.Join(fail.Newf("start_failed", "see the server's log", "job %s: %s", id, outcome.Reason), finishErr)
+		return job, errors.Join(fail.Newf("start_failed", cmp.Or(hintOf(err), "see its steps: cove job show "+id), "job %s: %s", id, outcome.Reason), finishErr)
 	} else {
 		s.steps.complete(ctx, id, cove.StepStartSupervisor, "")
 	}

@@ -3,6 +3,7 @@
 package stephint
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -31,9 +32,21 @@ func Fill(job cove.Job, steps []cove.Step) {
 		case s.TimedOut:
 			s.Hint = MoreTime(job, s.Key)
 		default:
-			s.Hint = blocked(job, s.Output.Tail, s.Output.Head, s.Error)
+			s.Hint = cmp.Or(blocked(job, s.Output.Tail, s.Output.Head, s.Error), lookUp(job, s.Key))
 		}
 	}
+}
+
+// lookUp is how to see more of a step that failed; empty: there is no more to see.
+func lookUp(job cove.Job, key cove.StepKey) string {
+	switch key {
+	case cove.StepInstallDeps, cove.StepClone, cove.StepSetupScript, cove.StepInstallAgent, cove.StepConfigureAgent, cove.StepVerifyCommit:
+		return "see all that was printed: cove job logs " + job.ID
+	}
+	if job.Backend != "" {
+		return "see what the matter is: cove ping --backend " + job.Backend
+	}
+	return ""
 }
 
 // unresolved are the words of programs that could not find out the address of a host, which

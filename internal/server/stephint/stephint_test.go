@@ -9,11 +9,12 @@ import (
 )
 
 // TestFill: N6, P5: a step that failed since a host was not found says how the network policy
-// lets it through, where that may be why; one whose time was up, how it gets more.
+// lets it through, where that may be why; one whose time was up, how it gets more; any other,
+// by what more of it is seen.
 func TestFill(t *testing.T) {
 	rules := func(rules ...sprites.NetworkRule) *sprites.NetworkPolicy { return &sprites.NetworkPolicy{Rules: rules} }
 	agent := rules(sprites.NetworkRule{Include: "agent"})
-	own := cove.Job{OwnsSprite: true}
+	own := cove.Job{ID: "a3f7b2", OwnsSprite: true}
 	own.NetworkPolicy = agent
 	there := cove.Job{}
 	there.Sprite = "paint"
@@ -49,6 +50,8 @@ func TestFill(t *testing.T) {
 		"hostile":     {own, cove.Step{Error: "Could not resolve host: $(reboot)"}, ""},
 		"an option":   {own, cove.Step{Error: "Could not resolve host: --all"}, ""},
 		"nothing":     {own, cove.Step{Error: "exited with 1"}, ""},
+		"a script":    {own, cove.Step{Key: cove.StepSetupScript, Error: "exited with 1"}, "see all that was printed: cove job logs a3f7b2"},
+		"a service":   {far, cove.Step{Key: cove.StepStartSupervisor, Error: "no"}, "see what the matter is: cove ping --backend far"},
 		"its own":     {own, cove.Step{Error: curl, Hint: "do this"}, "do this"},
 		"late":        {own, cove.Step{Key: cove.StepClone, TimedOut: true, Error: curl}, "give it more time: cove push --step-limit clone=1h0m0s PLAN"},
 		"late there":  {profile, cove.Step{Key: cove.StepClone, TimedOut: true}, "give it more time, under [step_limits] clone = 3600: cove profile edit nightly"},

@@ -262,6 +262,9 @@ func (b *body) Read(p []byte) (int, error) {
 		<-b.fault.Pace
 	}
 	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = errCut // by who sent it
+	}
 	b.read += int64(n)
 	b.provider.mu.Lock()
 	defer b.provider.mu.Unlock()
