@@ -152,11 +152,11 @@ func (c *cell) arrange() {
 	c.shell(c, script)
 }
 
-// goOn lets the phase go on. A sprite whose creation was given up is not made behind the back of
-// who looks for what is left.
+// goOn lets the phase go on. A sprite or a supervisor whose start was given up is not made while
+// the test looks for what is left.
 func (c *cell) goOn() {
 	c.Helper()
-	if c.name == "create_sprite" && c.mishap != aCancel {
+	if c.name == "create_sprite" && c.mishap != aCancel || c.name == "start_supervisor" && c.mishap == aTimeOut {
 		c.Cleanup(func() { close(c.pace) })
 	} else {
 		close(c.pace)
@@ -266,7 +266,7 @@ func (c *cell) ended(state cove.JobState) {
 	step := stepOf(c.T, c.o.client, c.job.ID, cove.StepKey(c.name))
 	want := []string{"no route to it"}
 	if c.mishap == aTimeOut {
-		if want = append(want, "longer than", "1s"); c.call != "" {
+		if want = append(want, "longer than", "1s"); !exists(c.at) {
 			want = want[1:]
 		}
 		if !strings.Contains(step.Hint, "cove push --step-limit "+c.name+"=2s PLAN") || !step.TimedOut {
@@ -309,8 +309,13 @@ func (c *cell) run() {
 	defer cancel()
 	pushed := make(chan error, 1)
 	go func() { _, err := c.push(ctx); pushed <- err }()
-	if c.mishap == anError {
+	switch c.mishap {
+	case anError:
 		c.fails(<-pushed)
+		return
+	case aTimeOut: // it may come before the phase stands still
+		c.late(<-pushed)
+		c.goOn()
 		return
 	}
 	c.reached()
@@ -320,21 +325,6 @@ func (c *cell) run() {
 		c.Fatalf("there are %d jobs", len(all))
 	}
 	switch c.mishap {
-	case aTimeOut:
-		if c.call == "" {
-			if err := <-pushed; err != nil {
-				c.Fatal(err)
-			}
-			state := cove.JobFailed
-			if c.name == "running" {
-				state = cove.JobTimedOut
-			}
-			c.ended(state)
-			c.goOn()
-			return
-		}
-		c.fails(<-pushed)
-		c.goOn()
 	case aCancel:
 		c.cancelled(cancel, pushed)
 	case noServer:
@@ -342,6 +332,20 @@ func (c *cell) run() {
 	case noSupervisor:
 		c.killed(pushed)
 	}
+}
+
+// late checks what becomes of a push whose phase takes too long.
+func (c *cell) late(err error) {
+	c.Helper()
+	if c.name != "running" {
+		c.fails(err)
+		return
+	}
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.job = c.rows()[0]
+	c.ended(cove.JobTimedOut)
 }
 
 // fails checks what becomes of a push whose phase failed.
