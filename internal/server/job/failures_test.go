@@ -107,11 +107,13 @@ type cell struct {
 	job  cove.Job
 }
 
-// program puts a script into the sprite's PATH.
+// program puts a script into the sprite's PATH. A link of that name to the machine's own program
+// is replaced, and not written through.
 func (c *cell) program(name, script string) {
 	c.Helper()
 	dir := filepath.Join(c.b.home, "bin")
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755)); err != nil {
+	to := filepath.Join(dir, name)
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.RemoveAll(to), os.WriteFile(to, []byte("#!/bin/sh\n"+script+"\n"), 0o755)); err != nil {
 		c.Fatal(err)
 	}
 }
