@@ -114,6 +114,12 @@ func (a *access) authorize(r *http.Request, verb string) (principal, error) {
 	return p, a.mayActIn(r.Context(), p, name)
 }
 
+// knows reports whether the caller may look at a profile: one whose token is for a profile knows
+// that alone.
+func (p principal) knows(profile string) bool {
+	return p.may(admin) || p.scope.Profile == "" || p.scope.Profile == profile
+}
+
 // lacks refuses a principal that has not a verb. Only the server's owner can make a token that has it:
 // the token that is refused may not.
 func (p principal) lacks(verb string) error {

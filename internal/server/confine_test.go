@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/cove-dev/cove"
@@ -46,6 +47,9 @@ func TestConfined(t *testing.T) {
 	tok := token(t, s, cove.TokenScope{Profile: "plain"}, "read", "write", "exec")
 	a := ask(t, s, "POST /v1/sprites/"+addProfiled(t, s, "cccccc", "plain", tok.ID)+"/policy/network", open, bearer(tok))
 	failIf(t, a.StatusCode != 204, "of a profile that gives nothing: %d %s", a.StatusCode, a.body)
+	known := string(ask(t, s, "GET /v1/profiles", "", bearer(tok)).body)
+	failIf(t, !strings.Contains(known, `"plain"`) || strings.Contains(known, `"gives"`), "a token for one knows of %s", known)
+	ask(t, s, "GET /v1/profiles/gives", "", bearer(tok)).refused(t, 404, "no_profile")
 }
 
 // TestSocketOfProfile: a token for a profile is told of the jobs that it begins after it has

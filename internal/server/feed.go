@@ -207,6 +207,9 @@ func (s *subscriber) steps(ctx context.Context, c store.Change) (n cove.Notifica
 }
 
 func (s *subscriber) profile(ctx context.Context, c store.Change) (n cove.Notification, err error) {
+	if !s.principal.knows(c.Name) {
+		return n, nil
+	}
 	if c.Gone {
 		if s.snapshot(c) {
 			return n, nil

@@ -82,6 +82,9 @@ func (g *profileRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	}
 	list := cove.ProfileList{Profiles: []cove.Profile{}}
 	for _, p := range all {
+		if !principalOf(r).knows(p.Name) {
+			continue
+		}
 		p.Default = p.Name == preset
 		list.Profiles = append(list.Profiles, visibleProfile(r, p))
 	}
@@ -90,9 +93,13 @@ func (g *profileRoutes) list(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g *profileRoutes) get(w http.ResponseWriter, r *http.Request) error {
-	p, err := g.profiles.Get(r.Context(), r.PathValue("profile"))
+	name := r.PathValue("profile")
+	if !principalOf(r).knows(name) {
+		return profileError(name, store.ErrNotFound)
+	}
+	p, err := g.profiles.Get(r.Context(), name)
 	if err != nil {
-		return profileError(r.PathValue("profile"), err)
+		return profileError(name, err)
 	}
 	preset, err := g.defaultName(r.Context())
 	if err != nil {

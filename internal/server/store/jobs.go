@@ -355,6 +355,17 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 // asked for. Another one stays, as an orphan.
 func (j *Jobs) Delete(ctx context.Context, id string) error {
 	err := j.db.update(ctx, func(tx *sql.Tx) error {
+		was, err := getJob(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if !was.State.Terminal() { // who was told of its beginning is told of its end
+			is := was
+			is.State, is.Error = cove.JobCancelled, "it was removed before it had ended"
+			if err := queueJob(ctx, tx, was, is); err != nil {
+				return err
+			}
+		}
 		if err := forgetEnvironment(ctx, tx, id); err != nil {
 			return err
 		}
@@ -363,6 +374,7 @@ func (j *Jobs) Delete(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("delete job %s: %w", id, err)
 	}
+	j.db.told()
 	j.environments.notify()
 	j.notify(id)
 	return nil

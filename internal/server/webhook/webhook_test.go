@@ -162,6 +162,9 @@ func TestEvents(t *testing.T) {
 			_, err := w.Jobs.Finish(ctx, "aaaaaa", cove.JobFailed, cove.Outcome{}, nil)
 			w.must(err)
 		}
+		w.must(w.Jobs.Delete(ctx, "aaaaaa")) // its end was told
+		w.job("bbbbbb")
+		w.must(w.Jobs.Delete(ctx, "bbbbbb")) // it never began
 		synctest.Wait()
 		time.Sleep(time.Second)
 		var all, ends []string
@@ -172,9 +175,9 @@ func TestEvents(t *testing.T) {
 				ends = append(ends, line)
 			}
 		}
-		equal(t, "all", all, "all aaaaaa job.created", "all aaaaaa job.started", "all aaaaaa job.waiting", "all aaaaaa job.question", "all aaaaaa job.question", "all aaaaaa job.ended")
-		equal(t, "ends", ends, "ends aaaaaa job.ended")
-		equal(t, "log", w.log("ends"), "job.ended delivered 1 204")
+		equal(t, "all", all, "all aaaaaa job.created", "all aaaaaa job.started", "all aaaaaa job.waiting", "all aaaaaa job.question", "all aaaaaa job.question", "all aaaaaa job.ended", "all bbbbbb job.created", "all bbbbbb job.ended")
+		equal(t, "ends", ends, "ends aaaaaa job.ended", "ends bbbbbb job.ended")
+		equal(t, "log", w.log("ends"), "job.ended delivered 1 204", "job.ended delivered 1 204")
 	})
 }
 
