@@ -385,7 +385,7 @@ func (c *cell) cancelled(cancel func(), pushed chan error) {
 	c.Helper()
 	if !c.made() {
 		cancel()
-		<-pushed
+		c.Log("the call that was cancelled:", <-pushed)
 		c.goOn()
 		c.wait("the end of the creation", func() bool { return len(c.rows()) == 0 && len(c.s.sprites()) == 0 })
 		return

@@ -38,10 +38,14 @@ type publisher struct {
 	wake   chan struct{} // has one: there may be something to do
 	wg     sync.WaitGroup
 	cancel context.CancelFunc
+
+	mu   sync.Mutex
+	busy map[string]bool // jobs that are being published; guarded by mu
 }
 
 const (
-	publishLimit  = time.Hour
+	publishLimit  = 20 * time.Minute
+	publishAtOnce = 4 // so that a slow server does not hold up the others
 	publishTries  = 5
 	maxVerdict    = 256 << 10
 	maxRisky      = 50 // files of a verdict that a row has
@@ -92,17 +96,47 @@ func begun(job cove.Job, state cove.JobState, result cove.JobEnd) *cove.JobPubli
 	return &cove.JobPublished{State: cove.PublishPending, Branch: publishPrefix + job.ID}
 }
 
-// all publishes what is to be published.
+// all begins to publish what is to be published, as much at once as may.
 func (p *publisher) all(ctx context.Context) {
 	jobs, err := p.jobs.List(ctx, store.JobFilter{Publishing: true})
 	if err != nil && ctx.Err() == nil {
 		p.logger.Error("looking for what is to be published", "err", err)
 	}
 	for _, job := range jobs {
-		if err := p.one(ctx, job.ID); err != nil && ctx.Err() == nil {
-			p.logger.Warn("publishing the commits of a job", "job", job.ID, "err", err)
+		if !p.take(job.ID) {
+			continue
 		}
+		p.wg.Go(func() {
+			err := p.one(ctx, job.ID)
+			if err != nil && ctx.Err() == nil {
+				p.logger.Warn("publishing the commits of a job", "job", job.ID, "err", err)
+			}
+			p.letOthers(job.ID)
+			if err == nil {
+				p.more()
+			}
+		})
 	}
+}
+
+// take reports whether a job may be published now, and notes that it is.
+func (p *publisher) take(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy[id] || len(p.busy) >= publishAtOnce {
+		return false
+	}
+	if p.busy == nil {
+		p.busy = map[string]bool{}
+	}
+	p.busy[id] = true
+	return true
+}
+
+func (p *publisher) letOthers(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.busy, id)
 }
 
 // one publishes a job's commits, and notes what became of that.
