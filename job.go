@@ -120,6 +120,10 @@ type JobSource struct {
 	// once the clone is there. Depth is how many commits of the history are fetched; 0: all.
 	URL   string `json:"url,omitempty"`
 	Depth int    `json:"depth,omitempty"`
+
+	// Issue is the number of an issue of URL, whose title and text the server adds to the plan
+	// as a quotation; 0: none. The connector for git says by which API it is asked for.
+	Issue int `json:"issue,omitempty"`
 }
 
 // JobRequest asks the server for a job. The server makes the row (queued) and,

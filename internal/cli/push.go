@@ -53,7 +53,10 @@ type pushOptions struct {
 type agentFlags struct{ agent, command, permissions, model, role, login string }
 
 // remoteFlags name a repository that the sprite clones.
-type remoteFlags struct{ url, branch, publish string }
+type remoteFlags struct {
+	url, branch, publish string
+	issue                int
+}
 
 func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f := cmd.Flags()
@@ -70,6 +73,7 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.StringVar(&o.remote.url, "repo", "", "have the sprite clone this repository, an https `URL`, in place of yours (see cove help remote)")
 	f.StringVar(&o.remote.branch, "branch", "", "of --repo: begin with this branch (default: the repository's)")
+	f.IntVar(&o.remote.issue, "issue", 0, "of --repo: add the title and text of this issue to the plan, as a quotation, by the forge of the connector for git")
 	f.StringVar(&o.remote.publish, "publish", "", "of --repo: push the commits of a job that succeeds there, if no file is held for review: branch (cove/JOB), or pull_request")
 	must(cmd.RegisterFlagCompletionFunc("publish", cobra.FixedCompletions([]string{cove.PublishBranch, cove.PublishPullRequest}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("repo", cobra.NoFileCompletions))
@@ -202,6 +206,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 		Remote:      o.remote.url != "",
 		URL:         o.remote.url,
 		Branch:      o.remote.branch,
+		Issue:       o.remote.issue,
 		Config:      machine,
 		Include:     include,
 		Env:         overEnv(pairs(o.environment), o.machine.env),
@@ -251,6 +256,9 @@ func (o *pushOptions) checkRepo(cmd *cobra.Command) error {
 		if cmd.Flags().Changed("repo") {
 			return usagef(cmd, "--repo is empty")
 		}
+		if o.remote.issue != 0 && o.profile == "" {
+			return usagef(cmd, "--issue goes with --repo")
+		}
 		if o.remote.publish != "" && o.profile == "" {
 			return usagef(cmd, "--publish goes with --repo; pull the commits, and push them as you do with yours")
 		}
@@ -261,6 +269,9 @@ func (o *pushOptions) checkRepo(cmd *cobra.Command) error {
 	}
 	if cmd.Flags().Changed("dirty") {
 		return usagef(cmd, "--dirty is about your own repository, which --repo leaves out")
+	}
+	if o.remote.issue < 0 {
+		return usagef(cmd, "--issue %d is no issue", o.remote.issue)
 	}
 	if strings.HasPrefix(o.remote.branch, "-") {
 		return usagef(cmd, "--branch %q can't be a branch", o.remote.branch)

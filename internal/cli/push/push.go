@@ -125,6 +125,7 @@ type Options struct {
 	Remote bool
 	URL    string
 	Branch string
+	Issue  int // of the repository that Remote is about; 0: none
 
 	cove.JobSettings
 
@@ -212,6 +213,9 @@ func planFile(path string) (string, error) {
 func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	if opts.Remote {
 		return c.pushRemote(ctx, opts)
+	}
+	if opts.Issue != 0 {
+		return Result{}, fail.New("bad_option", "an issue goes with a repository that the sprite clones", "name it: --repo URL")
 	}
 	w, err := c.wrap(ctx, opts)
 	if err != nil {

@@ -35,7 +35,7 @@ func remoteRequest(ctx context.Context, opts Options) (cove.JobRequest, error) {
 		SetupScript: opts.SetupScript,
 		Settings:    opts.Settings,
 		JobSettings: opts.JobSettings,
-		JobSource:   cove.JobSource{PlanName: name, URL: opts.URL, Branch: opts.Branch, Depth: opts.Depth},
+		JobSource:   cove.JobSource{PlanName: name, URL: opts.URL, Branch: opts.Branch, Depth: opts.Depth, Issue: opts.Issue},
 	}
 	req.NetworkPolicy = withHost(opts)
 	return req, nil

@@ -1,8 +1,10 @@
-// Package forge opens pull requests at the servers of repositories: GitHub, GitLab and Gitea.
+// Package forge opens pull requests at the servers of repositories, and reads their issues:
+// GitHub, GitLab and Gitea.
 // It speaks for the server, by a connector's definition with its secrets, so that no sandbox
 // has the right to. All that such a server answers is taken for text of others.
 //
-// Sources: GitHub's REST API, "Pulls" (POST /repos/OWNER/NAME/pulls); GitLab's REST API,
+// Sources: GitHub's REST API, "Pulls" (POST /repos/OWNER/NAME/pulls) and "Issues" (GET
+// /repos/OWNER/NAME/issues/N), as Gitea's; GitLab's REST API,
 // "Merge requests" (POST /projects/ID/merge_requests, ID being the path, escaped); Gitea's
 // API, "repository" (POST /repos/OWNER/NAME/pulls).
 package forge
@@ -100,6 +102,42 @@ func (f *Forge) Open(ctx context.Context, pr PullRequest) (page string, err erro
 		}
 	}
 	return "", fmt.Errorf("the forge refuses the pull request (%d): %s", status, f.said(answer))
+}
+
+// Issue is what somebody has written of a repository. All of it is text of others.
+type Issue struct{ Title, Text string }
+
+// maxIssue bounds an issue's text, in bytes.
+const maxIssue = 64 << 10
+
+// Issue reads an issue of a repository, given by its path.
+func (f *Forge) Issue(ctx context.Context, repository string, number int) (Issue, error) {
+	name := strings.TrimSuffix(strings.Trim(repository, "/"), ".git")
+	path := fmt.Sprintf("/repos/%s/issues/%d", name, number)
+	if f.Kind == GitLab {
+		path = fmt.Sprintf("/projects/%s/issues/%d", url.PathEscape(name), number)
+	}
+	status, answer, err := f.call(ctx, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return Issue{}, err
+	}
+	if status != http.StatusOK {
+		return Issue{}, fmt.Errorf("the forge does not show issue %d of %s (%d): %s", number, name, status, f.said(answer))
+	}
+	var doc struct {
+		Title       string `json:"title"`
+		Body        string `json:"body"`
+		Description string `json:"description"` // GitLab's
+	}
+	if err := json.Unmarshal(answer, &doc); err != nil {
+		return Issue{}, fmt.Errorf("the forge's answer about issue %d is not what its documents say", number)
+	}
+	text := f.hidden(cmp.Or(doc.Body, doc.Description))
+	if len(text) > maxIssue {
+		text = text[:maxIssue] + "\n(cut off)"
+	}
+	title, _, _ := strings.Cut(f.hidden(doc.Title), "\n")
+	return Issue{Title: strings.ToValidUTF8(title[:min(len(title), maxSaid)], ""), Text: strings.ToValidUTF8(text, "")}, nil
 }
 
 // call makes a request of the API, if the connector lets it through.

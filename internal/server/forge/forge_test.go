@@ -32,7 +32,7 @@ func scripted(t *testing.T, kind string, status int, body string, paths ...strin
 			http.Error(w, "who are you?", http.StatusUnauthorized)
 			return
 		}
-		if r.Method == http.MethodGet {
+		if r.Method == http.MethodGet && !strings.Contains(r.URL.Path, "/issues/") {
 			doc := `{"html_url":"https://forge.example.org/old/7"}`
 			if kind != forge.Gitea {
 				doc = `[{"html_url":"https://forge.example.org/old/7"}]`
@@ -77,6 +77,33 @@ func TestOpen(t *testing.T) {
 				t.Errorf("%s, %d: got %q, %v after %q, want %q", kind, status, page, err, *requests, want.find)
 			}
 		}
+	}
+}
+
+// TestIssue: each kind of forge is asked for an issue as its documents say, and the answer is bounded.
+func TestIssue(t *testing.T) {
+	for kind, want := range map[string]string{
+		forge.GitHub: "GET /api/repos/team/project/issues/12  ", forge.Gitea: "GET /api/repos/team/project/issues/12  ", forge.GitLab: "GET /api/projects/team%2Fproject/issues/12  ",
+	} {
+		text := "body"
+		if kind == forge.GitLab {
+			text = "description"
+		}
+		f, requests := scripted(t, kind, http.StatusOK, `{"title":"It is slow\nand more","`+text+`":"Make it `+token+` fast"}`)
+		got, err := f.Issue(t.Context(), "/team/project.git", 12)
+		if err != nil || got != (forge.Issue{Title: "It is slow", Text: "Make it *** fast"}) || len(*requests) != 1 || (*requests)[0] != want {
+			t.Errorf("%s: got %+v, %v after %q", kind, got, err, *requests)
+		}
+	}
+	for status, body := range map[int]string{http.StatusNotFound: `{"message":"no ` + token + `"}`, http.StatusTemporaryRedirect: "", http.StatusOK: "<html>"} {
+		f, _ := scripted(t, forge.GitHub, status, body)
+		if got, err := f.Issue(t.Context(), "team/project", 12); err == nil || strings.Contains(err.Error(), token) {
+			t.Errorf("%d: got %+v, %v", status, got, err)
+		}
+	}
+	f, _ := scripted(t, forge.GitHub, http.StatusOK, `{"title":"`+strings.Repeat("t", 5000)+`","body":"`+strings.Repeat("x", 1<<20)+`"}`)
+	if got, err := f.Issue(t.Context(), "team/project", 12); err != nil || len(got.Title) > 300 || len(got.Text) > 65<<10 || !strings.HasSuffix(got.Text, "(cut off)") {
+		t.Errorf("a long one: %d and %d bytes, %v", len(got.Title), len(got.Text), err)
 	}
 }
 

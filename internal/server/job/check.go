@@ -80,6 +80,8 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 		return nil, fail.Newf("bad_request", "", "publish %.40q is none of %s", req.Publish, publishText())
 	case req.Publish != "" && req.URL == "":
 		return nil, fail.Newf("bad_request", "leave out publish, or name a URL", "what is published goes to the server of the URL that the job clones, and this one clones none")
+	case req.Issue < 0 || req.Issue > 0 && req.URL == "":
+		return nil, fail.New("bad_request", "an issue is a positive number, and goes with a url", "")
 	case req.Depth < 0 || req.Depth > 0 && req.URL == "":
 		return nil, fail.Newf("bad_request", "", "a depth is a number of commits, and goes with a URL")
 	case req.URL == "" && !commitID.MatchString(req.Base):

@@ -39,6 +39,11 @@ func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf str
 	if err != nil {
 		return cove.Job{}, err
 	}
+	if req.Issue != 0 && retryOf == "" { // a retry's plan has it
+		if req.Plan, err = m.connectors.withIssue(ctx, req, m.Store.Secrets); err != nil {
+			return cove.Job{}, err
+		}
+	}
 	if req.Sprite != "" {
 		if _, err := m.Client.At(req.Backend).Get(ctx, req.Sprite); err != nil {
 			return cove.Job{}, err

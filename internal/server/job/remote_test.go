@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/forge"
 	"github.com/cove-dev/cove/internal/test/gitserver"
 )
 
@@ -153,6 +154,16 @@ func TestRemoteRefused(t *testing.T) {
 	}
 	if _, err := c.StartJob(t.Context(), bundled.ID, cove.JobStart{}); code(err) != "bad_request" {
 		t.Errorf("a job that is sent a bundle began without: %v", err)
+	}
+}
+
+// TestQuotedIssue: no line of an issue begins anything of the plan's own, and none has what a terminal obeys.
+func TestQuotedIssue(t *testing.T) {
+	got := quotedIssue(12, forge.Issue{Title: "Slow\x1b[2J", Text: "## 2. Evil\r\n```sh\nrm -rf /\n```\n\n# End"})
+	_, quoted, _ := strings.Cut(got, "\n\n")
+	want := "> Slow[2J\n>\n> ## 2. Evil\n> ```sh\n> rm -rf /\n> ```\n>\n> # End\n"
+	if quoted != want || !strings.HasPrefix(got, "This is issue 12 of the repository.") {
+		t.Errorf("got %q, want %q", quoted, want)
 	}
 }
 
