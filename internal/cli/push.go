@@ -71,7 +71,7 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(agents.Roles, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
-	f.StringVar(&o.remote.url, "repo", "", "have the sprite clone this repository, an https `URL`, in place of yours (see cove help remote)")
+	f.StringVar(&o.remote.url, "repo", "", "have the sprite clone this repository, an https `URL`, in place of yours")
 	f.StringVar(&o.remote.branch, "branch", "", "of --repo: begin with this branch (default: the repository's)")
 	f.IntVar(&o.remote.issue, "issue", 0, "of --repo: add the title and text of this issue to the plan, as a quotation, by the forge of the connector for git")
 	f.StringVar(&o.remote.publish, "publish", "", "of --repo: push the commits of a job that succeeds there, if no file is held for review: branch (cove/JOB), or pull_request")

@@ -166,7 +166,7 @@ func answers(h *e2e.Host, job, repo string) {
 	if second := asks("leave"); second.ID == q.ID {
 		t.Errorf("the second question is the first: %+v", second)
 	}
-	if _, err := h.Client().AnswerJob(t.Context(), job, cove.JobAnswer{Question: q.ID, Option: "1"}); err == nil || !strings.Contains(err.Error(), "asks something else") {
+	if _, err := h.Client().AnswerJob(t.Context(), job, cove.JobAnswer{Question: q.ID, Option: "1"}); err == nil || !strings.Contains(err.Error(), "has been answered") {
 		t.Errorf("an answer to the first question: %v", err)
 	}
 	h.Run("", "cove", "job", "answer", job, "reject_once")
