@@ -198,6 +198,9 @@ func (g *environmentRoutes) destroyOrphans(w http.ResponseWriter, r *http.Reques
 	if err := readObject(w, r, maxBody, &ask, "what to destroy", `it is {"orphans":[{"backend":"NAME","name":"NAME"}]}, or {} for all`); err != nil {
 		return err
 	}
+	if slices.ContainsFunc(ask.Orphans, func(n cove.OrphanName) bool { return n.Name == "" }) {
+		return fail.New(sprite.CodeBadRequest, "one of the orphans has no name", "see which there are: cove environment list --orphans")
+	}
 	list, err := g.reachedOrphans(r)
 	if err != nil {
 		return err
