@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
@@ -212,13 +213,13 @@ var migrations = []string{
 	CREATE INDEX webhook_deliveries_by_webhook ON webhook_deliveries (webhook, state, seq);`,
 	sealedMigration,
 	`ALTER TABLE jobs DROP COLUMN settings;`,
+	rewrittenMigration,
 	environmentsMigration,
 	changesMigration,
 	`ALTER TABLE secrets ADD COLUMN login TEXT; -- JSON object: whose token the value is; NULL: it is none of a login's`,
 	`ALTER TABLE connector_grants ADD COLUMN git TEXT NOT NULL DEFAULT ''; -- cove.GitGrant; '': of all that the connector lets through
 	DROP INDEX connector_grants_once;
 	CREATE UNIQUE INDEX connector_grants_once ON connector_grants (connector, sprite, label, ifnull(job, ''), git);`,
-	rewrittenMigration,
 }
 
 const (
@@ -277,9 +278,8 @@ func (db *database) migrate(ctx context.Context, forget bool) error {
 	for ; version < len(migrations); version++ {
 		err := error(nil)
 		if migrations[version] == rewrittenMigration && !made {
-			err = db.rewrite(ctx)
-			if errors.Is(err, errNoRoom) && version == len(migrations)-1 {
-				return nil // the next start tries again: till then nothing needs it
+			if err = db.rewrite(ctx); errors.Is(err, errNoRoom) { // the next start tries again: till then nothing needs it
+				_, err = db.write.ExecContext(ctx, "INSERT OR IGNORE INTO settings (key, value) VALUES (?, '')", rewriteOwed)
 			}
 		}
 		if err == nil {
@@ -289,7 +289,29 @@ func (db *database) migrate(ctx context.Context, forget bool) error {
 			return fmt.Errorf("bring schema %d to %d: %w", version, version+1, err)
 		}
 	}
-	return nil
+	return db.payRewrite(ctx)
+}
+
+// rewriteOwed is the setting of a store that was not rewritten, because its disk had no room.
+const rewriteOwed = "rewrite_owed"
+
+// payRewrite rewrites a store that was not, if there is room by now.
+func (db *database) payRewrite(ctx context.Context) error {
+	if !slices.Contains(migrations, rewrittenMigration) {
+		return nil
+	}
+	var owed bool
+	err := db.write.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM settings WHERE key = ?)", rewriteOwed).Scan(&owed)
+	if err != nil || !owed {
+		return err
+	}
+	if err := db.rewrite(ctx); errors.Is(err, errNoRoom) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	_, err = db.write.ExecContext(ctx, "DELETE FROM settings WHERE key = ?", rewriteOwed)
+	return err
 }
 
 func (db *database) step(ctx context.Context, version int, forget bool) error {

@@ -118,6 +118,29 @@ func TestOlderSettingsAreSealed(t *testing.T) {
 	checkSealed(t, path)
 }
 
+// TestRewriteIsOwed: a store whose disk had no room for its copy has all later migrations, and
+// is rewritten by a start that has the room.
+func TestRewriteIsOwed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cove.db")
+	olderWithJobs(t, path)
+	all := migrations
+	migrations = slices.Clone(all)
+	migrations[slices.Index(all, rewrittenMigration)] = "INSERT INTO settings (key, value) VALUES ('" + rewriteOwed + "', '')" // as with a full disk
+	func() {
+		defer func() { migrations = all }()
+		must(t, open(t, path).Close())
+	}()
+	if files := plainIn(t, filepath.Dir(path)); files == nil {
+		t.Fatal("the store was rewritten")
+	}
+	checkSealed(t, path)
+	s := open(t, path)
+	if _, err := s.Settings.Get(t.Context(), rewriteOwed); !errors.Is(err, ErrNotFound) {
+		t.Errorf("it is still owed: %v", err)
+	}
+	must(t, s.Close())
+}
+
 // TestOlderStoreElsewhere: the database may be a link to another disk, and stays one.
 func TestOlderStoreElsewhere(t *testing.T) {
 	there, dir := t.TempDir(), t.TempDir()

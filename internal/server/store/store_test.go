@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -63,6 +64,22 @@ func TestMigrations(t *testing.T) {
 	must(t, s.Close())
 	if _, err := Open(t.Context(), path); err == nil || !strings.Contains(err.Error(), "later cove") {
 		t.Errorf("opening a later schema: got %v", err)
+	}
+}
+
+// TestMigrationsAreAppended: a store knows by their number which migrations it has had, so that
+// those of a cove that people have stay as they are, at their places. New ones come after them.
+func TestMigrationsAreAppended(t *testing.T) {
+	for n, want := range map[int]string{
+		23: "23c7b6040fe4f8af3ba8d63a41e0e392e1a2907f3dcf11e07bc241d9c27822ff",
+		27: "4c49c104d67563c04a5eae082067e1816b015ab9b72db824b5d2e3bcdd293833",
+	} {
+		if len(migrations) < n {
+			t.Fatalf("there are %d migrations, and were %d", len(migrations), n)
+		}
+		if got := fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(migrations[:n], "\x00")))); got != want {
+			t.Errorf("the first %d migrations have changed: %s", n, got)
+		}
 	}
 }
 
