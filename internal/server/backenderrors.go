@@ -10,7 +10,7 @@ import (
 )
 
 // ofBackend gives the error of a call about a job at a backend a code and a hint that hold for
-// each service, whatever it answers. What fails there is not this server's fault: no status is 500.
+// each service, whatever it answers. A failure there is not this server's fault: no status is 500.
 // The empty backend leaves err as it is.
 func ofBackend(backend string, err error) error {
 	e, ok := errors.AsType[*sprites.Error](err)

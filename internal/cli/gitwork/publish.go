@@ -20,7 +20,7 @@ const networkTime = 30 * time.Minute
 // Publish brings a job's commits to the server of its repository, as a new branch, if Pull
 // would move a branch to them without asking: it imports the bundle under the same checks, and
 // judges the same files. It works in dir, which is empty, and is meant for a sprite of its own,
-// in which nothing of the job's has run. What is wrong with the work is in the verdict.
+// in which nothing of the job's has run. The verdict says what is wrong with the work.
 func Publish(ctx context.Context, dir string, o cove.PublishOrder) (v cove.PublishVerdict, err error) {
 	repo, err := fetchBase(ctx, dir, o)
 	if err != nil {

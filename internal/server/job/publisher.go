@@ -24,7 +24,7 @@ import (
 // repositories. The agent never has the right to do that, and neither does what it may have
 // left in its sprite. Each publication has a sprite of its own, without a network but for the
 // connector, in which cove-guest judges the changes as a pull does, and pushes. The server
-// reads no more than its verdict. What is to be done is in the jobs' rows.
+// reads no more than its verdict. The jobs' rows say what is to be done.
 type publisher struct {
 	jobs       *store.Jobs
 	secrets    *store.Secrets
@@ -71,7 +71,7 @@ func (p *publisher) Start(ctx context.Context) {
 	})
 }
 
-// Close waits until nothing is being published. What is cut off is done again by the next
+// Close waits until nothing is being published. A publication that is cut off is done again by the next
 // server.
 func (p *publisher) Close() {
 	if p.cancel != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// TestPublished: only what succeeded is published. What a try brings is told within bounds; a
+// TestPublished: only what succeeded is published. The result of a try is told within bounds; a
 // failure is tried again, and a verdict is not.
 func TestPublished(t *testing.T) {
 	job := cove.Job{ID: "abc123", JobSettings: cove.JobSettings{Publish: cove.PublishBranch}, JobSource: cove.JobSource{Base: "a"}}

@@ -25,8 +25,9 @@ func finished(ctx context.Context, jobs *store.Jobs, id string) (cove.Job, error
 }
 
 // Retry begins a job that has ended anew: the same plan on the same commit with
-// the same settings, as another job. One that clones a URL begins with what the branch has now. What it began from comes from its sprite; that
-// it is what was sent, its digest in the store says.
+// the same settings, as another job. One that clones a URL begins with what the
+// branch has now. The repository of any other comes from its sprite, and must have the digest in
+// the store.
 func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove.Job, error) {
 	unlock, err := m.preparations.lockJob(ctx, id)
 	if err != nil {

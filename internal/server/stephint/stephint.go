@@ -22,8 +22,8 @@ func MoreTime(job cove.Job, key cove.StepKey) string {
 	return fmt.Sprintf("give it more time: cove push --step-limit %s=%v PLAN", key, more)
 }
 
-// Fill puts into steps that have failed what to do about it, if that is known. What they
-// have printed is a sandbox's.
+// Fill puts into steps that have failed what to do about it, if that is known. Their output
+// is a sandbox's.
 func Fill(job cove.Job, steps []cove.Step) {
 	for i := range steps {
 		s := &steps[i]
