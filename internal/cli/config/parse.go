@@ -18,6 +18,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/cove-dev/cove/internal/lib/editdistance"
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
@@ -284,9 +285,9 @@ func (p *parser) backend(name, key string, table map[string]any) BackendServer {
 func nearest(given string, names []string) string {
 	best, at := "", 3 // farther than this is another word
 	for _, name := range names {
-		d := distance(strings.ToLower(given), name)
+		d := editdistance.Of(strings.ToLower(given), name)
 		if _, last, ok := strings.Cut(name, "."); ok && len(names) > 3 {
-			d = min(d, distance(strings.ToLower(given), last))
+			d = min(d, editdistance.Of(strings.ToLower(given), last))
 		}
 		if d < at {
 			best, at = name, d
@@ -296,27 +297,6 @@ func nearest(given string, names []string) string {
 		return ""
 	}
 	return "did you mean " + best + "?"
-}
-
-// distance is how many letters must be changed, put in or taken out.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		above := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := above
-			if a[i] != b[j] {
-				change++
-			}
-			above = row[j+1]
-			row[j+1] = min(change, row[j]+1, above+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // readPersonal reads a file of the person's, which may be a link to elsewhere.

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/mask"
 )
 
 // maxLine is the most of one line of output that one event holds.
@@ -28,7 +29,7 @@ type journal struct {
 	seq   int64 // of the last event
 	ended bool  // the last event is the end
 	err   error
-	mask  mask // set before anything is added
+	mask  mask.Mask // set before anything is added
 
 	heard func(stream, line string) // nil: nobody listens; set before the output comes
 
@@ -80,7 +81,7 @@ func (l *journal) add(ev cove.JobEvent) {
 	if l.err != nil {
 		return
 	}
-	ev = l.mask.event(ev)
+	ev = masked(l.mask, ev)
 	ev.Seq, ev.Time = l.seq+1, now()
 	line, err := json.Marshal(ev)
 	if err == nil {
@@ -118,7 +119,7 @@ func (l *journal) output(r io.Reader, stream string) {
 		n := len(buf)
 		if cut {
 			n = wholeRunes(buf)
-			if whole := n - l.mask.begun(buf[:n]); whole > 0 {
+			if whole := n - l.mask.Begun(buf[:n]); whole > 0 {
 				n = whole
 			}
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/editdistance"
 )
 
 // remote clones the repository of a job that brings none along, by its URL. No credential
@@ -227,7 +228,7 @@ func (h heads) near(name string) []string {
 	low := strings.ToLower(name)
 	for _, other := range slices.Sorted(maps.Keys(h.ids))[:min(len(h.ids), maxCompared)] {
 		o := strings.ToLower(other)
-		far := distance(low, o)
+		far := editdistance.Of(low, o)
 		if strings.Contains(o, low) || strings.Contains(low, o) {
 			far = min(far, 1)
 		}
@@ -241,29 +242,4 @@ func (h heads) near(name string) []string {
 		names = append(names, l.name)
 	}
 	return names
-}
-
-// distance is how many bytes must be put in, taken out or changed to make b of a. Of longer
-// texts than branches have it says their length.
-func distance(a, b string) int {
-	if len(a) > 255 || len(b) > 255 {
-		return max(len(a), len(b))
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := before
-			if a[i] != b[j] {
-				change++
-			}
-			before = row[j+1]
-			row[j+1] = min(change, row[j]+1, before+1)
-		}
-	}
-	return row[len(b)]
 }

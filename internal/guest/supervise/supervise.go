@@ -29,6 +29,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/mask"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -107,7 +108,7 @@ func open(dir string) (*job, error) {
 	if j.log, err = openJournal(j.folder.file("events.jsonl")); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	j.log.mask = newMask(j.spec.Masked)
+	j.log.mask = mask.New(j.spec.Masked)
 	j.repo = newRepository(j.folder, &j.spec, j.log)
 	j.keepLog()
 	return j, nil
@@ -304,7 +305,7 @@ func (j *job) finish(end cove.JobEnd) error {
 // record writes the end: exactly once, and on the disk before anybody can read
 // it.
 func (j *job) record(end cove.JobEnd) error {
-	end.Reason, end.Detail, end.Uncollected = j.log.mask.hide(end.Reason), j.log.mask.hide(end.Detail), j.log.mask.hide(end.Uncollected)
+	end.Reason, end.Detail, end.Uncollected = j.log.mask.Hide(end.Reason), j.log.mask.Hide(end.Detail), j.log.mask.Hide(end.Uncollected)
 	data, err := json.Marshal(end)
 	if err != nil {
 		return err

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/mask"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -17,7 +19,6 @@ import (
 const (
 	cleanupTime    = time.Minute // of a script that says none
 	maxCleanupTime = 10 * time.Minute
-	minRedacted    = 4 // bytes of a secret that is looked for in what a script prints
 )
 
 // cleanups run the cleanup scripts of jobs, each once, before the sprites are deleted. How a script
@@ -62,7 +63,7 @@ func (c *cleanups) before(ctx context.Context, env cove.Environment) bool {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	var out stepLog
-	secrets, err := c.do(limited, sprite, job, req, &out)
+	err = c.do(limited, sprite, job, req, &out)
 	switch exit, ended := errors.AsType[*sprites.ExitError](err); {
 	case limited.Err() != nil:
 		err = fmt.Errorf("it did not end within %v", limit)
@@ -70,7 +71,7 @@ func (c *cleanups) before(ctx context.Context, env cove.Environment) bool {
 		err = fmt.Errorf("it ended with exit code %d", exit.Code)
 	}
 	end := stepTime()
-	result.EndedAt, result.Output = &end, redacted(out.out, secrets)
+	result.EndedAt, result.Output = &end, out.out
 	if err != nil {
 		result.Error = clip(err.Error())
 	}
@@ -85,12 +86,12 @@ func (c *cleanups) note(ctx context.Context, id string, result cove.JobCleanup) 
 	return c.jobs.Update(ctx, id, func(j *cove.Job) error { j.Cleanup = &result; return nil })
 }
 
-// do runs a script. The text and the variables go by files: a command's arguments are in a URL. It returns the
-// secrets that the variables have.
-func (c *cleanups) do(ctx context.Context, sprite *sprites.Sprite, job cove.Job, req cove.JobRequest, out *stepLog) (secrets []string, err error) {
+// do runs a script. The text and the variables go by files: a command's arguments are in a URL.
+// Out gets what the script prints, without the secrets that its variables have.
+func (c *cleanups) do(ctx context.Context, sprite *sprites.Sprite, job cove.Job, req cove.JobRequest, out io.Writer) error {
 	env, secrets, err := resolved(ctx, c.secrets, req.Env)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	program := dir(job.ID) + "/cleanup"
 	var first strings.Builder
@@ -107,23 +108,14 @@ func (c *cleanups) do(ctx context.Context, sprite *sprites.Sprite, job cove.Job,
 	}
 	for name, text := range map[string]string{program + "-script": req.CleanupScript.Text, program: first.String()} {
 		if err := sprite.WriteFile(ctx, name, strings.NewReader(text), sprites.WriteOptions{Mode: 0o700}); err != nil {
-			return secrets, err
+			return err
 		}
 	}
 	cmd := sprite.CommandContext(ctx, program, job.Workdir)
-	cmd.Stdout, cmd.Stderr = out, out
-	return secrets, cmd.Run()
+	hidden := &mask.Writer{W: out, Mask: mask.New(secrets)}
+	cmd.Stdout, cmd.Stderr = hidden, hidden
+	return errors.Join(cmd.Run(), hidden.Close())
 }
 
 // quoted is a word for sh.
 func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
-
-// redacted is an output without secrets.
-func redacted(out cove.StepOutput, secrets []string) cove.StepOutput {
-	for _, secret := range secrets {
-		if len(secret) >= minRedacted {
-			out.Head, out.Tail = strings.ReplaceAll(out.Head, secret, "***"), strings.ReplaceAll(out.Tail, secret, "***")
-		}
-	}
-	return out
-}
