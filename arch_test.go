@@ -83,7 +83,7 @@ var imports = map[string][]string{
 	"internal/shim/policy":  nil,
 	"internal/shim/userns":  nil,
 
-	"internal/server":                             {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/jsonbody", "internal/lib/printable", "internal/lib/private", "internal/server/build", "internal/server/harness", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/profile", "internal/server/sprite", "internal/server/stephint", "internal/server/store", "internal/server/webhook", "internal/shim/connect", "internal/shim/userns", "sprites"},
+	"internal/server":                             {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/jsonbody", "internal/lib/printable", "internal/lib/private", "internal/server/build", "internal/server/harness", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/profile", "internal/server/sprite", "internal/server/stephint", "internal/server/store", "internal/server/web", "internal/server/webhook", "internal/shim/connect", "internal/shim/userns", "sprites"},
 	"internal/server/agents":                      {".", "internal/lib/fail"},
 	"internal/server/archive":                     {"internal/lib/safepath", "internal/server/plant", "internal/shim/layers", "sprites"},
 	"internal/server/build":                       {".", "internal/lib/boot", "internal/lib/buildstep", "internal/lib/fail", "internal/lib/fault", "internal/server/dockerfile", "internal/server/dockerfile/source", "internal/server/image", "internal/server/sprite", "internal/server/store", "internal/shim/layers", "sprites"},
@@ -103,6 +103,7 @@ var imports = map[string][]string{
 	"internal/server/sprite":                      {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/server/archive", "internal/server/store", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/hostnet", "internal/shim/layers", "internal/shim/policy", "sprites"},
 	"internal/server/stephint":                    {".", "internal/shim/policy"},
 	"internal/server/store":                       {".", "internal/lib/atomicfile", "internal/lib/fault", "internal/lib/private", "internal/shim/connect", "sprites"},
+	"internal/server/web":                         {".", "internal/lib/fail", "sprites"},
 	"internal/server/webhook":                     {".", "internal/server/store", "internal/shim/policy"},
 
 	"internal/cli":              {".", "internal/cli/acpserver", "internal/cli/buildcontext", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/cli/tree", "internal/lib/atomicfile", "internal/lib/children", "internal/lib/datafolder", "internal/lib/dockerignore", "internal/lib/fail", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/loopback", "internal/lib/openfiles", "internal/lib/printable", "internal/lib/private", "internal/lib/safepath", "internal/lib/tools", "internal/server/agents", "internal/server/harness", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/policy", "internal/shim/userns", "sprites"},

@@ -54,6 +54,8 @@ type Subscription struct {
 	// answered with. 0: nothing came yet.
 	Since int64  `json:"since,omitempty"`
 	Feed  string `json:"feed,omitempty"`
+	// Now leaves out what there is already: only changes from now on come.
+	Now bool `json:"now,omitempty"`
 }
 
 // Subscribed answers the method subscribe.

@@ -165,6 +165,7 @@ func addVerbs(root *cobra.Command, inv *invocation) {
 	)
 	addGroup(root, "server",
 		newServerCommand(inv),
+		newWebCommand(inv),
 		newAgentCommand(inv),
 		newProfileCommand(inv),
 		newConfigCommand(inv),

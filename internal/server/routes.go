@@ -53,6 +53,7 @@ type groups struct {
 	profiles    *profileRoutes
 	executors   *executorRoutes
 	sockets     *socketRoutes
+	web         *webSessions
 
 	environments *environmentRoutes
 }
@@ -64,6 +65,11 @@ func (g *groups) routes() []route {
 		{"GET /v1/version", anyone, g.version},
 		{"GET /v1/openapi.json", anyone, describeAPI},
 		{"GET /v1/ws", anyone, g.sockets.serve}, // each request has the verb of its route
+
+		{"POST /v1/web/links", anyone, g.web.link}, // the browser gets the rights of the token
+		{"GET /v1/web/sessions", anyone, g.web.list},
+		{"DELETE /v1/web/sessions", anyone, g.web.deleteAll},
+		{"DELETE /v1/web/sessions/{session}", anyone, g.web.delete}, // its own, but for an administrator
 
 		{"GET /mcp", anyone, g.mcp.serve}, // what the tools may do is decided call by call
 		{"POST /mcp", anyone, g.mcp.serve},

@@ -220,6 +220,17 @@ var migrations = []string{
 	`ALTER TABLE connector_grants ADD COLUMN git TEXT NOT NULL DEFAULT ''; -- cove.GitGrant; '': of all that the connector lets through
 	DROP INDEX connector_grants_once;
 	CREATE UNIQUE INDEX connector_grants_once ON connector_grants (connector, sprite, label, ifnull(job, ''), git);`,
+	`CREATE TABLE web_sessions (
+		id           TEXT PRIMARY KEY,
+		hash         BLOB NOT NULL UNIQUE, -- SHA-256 of the cookie
+		token        TEXT NOT NULL,        -- the name of the principal whose rights it has
+		browser      TEXT NOT NULL,
+		address      TEXT NOT NULL,
+		created_at   INTEGER NOT NULL,
+		confirmed_at INTEGER NOT NULL,     -- when it came by a link last
+		last_used    INTEGER NOT NULL,
+		expires_at   INTEGER NOT NULL
+	) STRICT, WITHOUT ROWID;`,
 }
 
 const (
