@@ -231,6 +231,9 @@ func TestSoakTurns(t *testing.T) {
 			working = nil
 			waiting := 0
 			for _, j := range list() {
+				if j.Place > 0 && (j.State != cove.JobInstalling || j.TurnAt != nil) {
+					t.Fatalf("job %s is %s, had its turn at %v, and waits as number %d", j.ID, j.State, j.TurnAt, j.Place)
+				}
 				if !j.State.Terminal() && j.TurnAt != nil {
 					waiting-- // it has not begun
 				}
