@@ -223,6 +223,12 @@ func TestSoakTurns(t *testing.T) {
 	defer func() {
 		if t.Failed() {
 			t.Log(h.Try("", "cove", "job", "list"))
+			// As the sprites are removed, the jobs that wait would have their turns, and new sprites.
+			for _, j := range slices.Backward(list()) {
+				if j.State == cove.JobInstalling {
+					h.Run("", "cove", "job", "stop", j.ID)
+				}
+			}
 		}
 	}()
 	for done := 0; done < jobs; {
