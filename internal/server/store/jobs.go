@@ -326,6 +326,9 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 			t := now()
 			job.StandsSince = &t
 		}
+		if was.State == cove.JobInstalling && job.State != was.State {
+			job.Place = 0 // it has ended as it waited for its turn, or goes on
+		}
 		if job.State.Terminal() && !was.State.Terminal() {
 			if err := endSteps(ctx, tx, id, job); err != nil {
 				return err

@@ -220,6 +220,7 @@ var migrations = []string{
 	`ALTER TABLE connector_grants ADD COLUMN git TEXT NOT NULL DEFAULT ''; -- cove.GitGrant; '': of all that the connector lets through
 	DROP INDEX connector_grants_once;
 	CREATE UNIQUE INDEX connector_grants_once ON connector_grants (connector, sprite, label, ifnull(job, ''), git);`,
+	placesMigration,
 	`CREATE TABLE web_sessions (
 		id           TEXT PRIMARY KEY,
 		hash         BLOB NOT NULL UNIQUE, -- SHA-256 of the cookie
@@ -269,6 +270,10 @@ const (
 			FROM jobs WHERE doc->>'$.owns_sprite')
 		ORDER BY created_at DESC;
 	UPDATE jobs SET doc = json_remove(doc, '$.owns_sprite', '$.sprite_removal');`
+
+	// placesMigration takes the places of jobs that wait no more: a server that was killed as
+	// their turn came, or that stopped them before it, left them there.
+	placesMigration = `UPDATE jobs SET doc = json_remove(doc, '$.place') WHERE doc->>'$.place' IS NOT NULL AND (state <> 'installing' OR doc->>'$.turn_at' IS NOT NULL);`
 
 	// rewrittenMigration takes from the file what rows had that are not there any more.
 	rewrittenMigration = `SELECT 1; -- the file is another one: see database.rewrite`
