@@ -141,6 +141,8 @@ func (c *cell) arrange() {
 		switch {
 		case c.mishap == anError:
 			fault = fakeprovider.Fault{Call: c.call, Status: http.StatusBadRequest, Body: `{"error":"bad","message":"no route to it"}`}
+		case c.late():
+			fault = fakeprovider.Fault{Call: c.call, Late: c.pace}
 		case c.exec:
 			fault = fakeprovider.Fault{Call: c.call, Silent: true, Times: 1}
 		}
@@ -154,15 +156,16 @@ func (c *cell) arrange() {
 	c.shell(c, script)
 }
 
-// goOn lets the phase go on. A sprite or a supervisor whose start was given up is not made while
-// the test looks for what is left.
+// late is whether the service carries out the phase's call after that was given up.
+func (c *cell) late() bool {
+	return c.name == "create_sprite" && c.mishap != aCancel || c.name == "start_supervisor" && c.mishap == aTimeOut
+}
+
+// goOn lets the phase go on.
 func (c *cell) goOn() {
 	c.Helper()
-	if c.name == "create_sprite" && c.mishap != aCancel || c.name == "start_supervisor" && c.mishap == aTimeOut {
-		c.Cleanup(func() { close(c.pace) })
-	} else {
-		close(c.pace)
-	}
+	close(c.pace)
+	c.s.CarryOut()
 	c.s.Clear()
 	if err := os.WriteFile(c.free, nil, 0o644); err != nil {
 		c.Fatal(err)
@@ -316,7 +319,7 @@ func (c *cell) run() {
 		c.fails(<-pushed)
 		return
 	case aTimeOut: // it may come before the phase stands still
-		c.late(<-pushed)
+		c.overdue(<-pushed)
 		c.goOn()
 		return
 	}
@@ -336,8 +339,8 @@ func (c *cell) run() {
 	}
 }
 
-// late checks what becomes of a push whose phase takes too long.
-func (c *cell) late(err error) {
+// overdue checks what becomes of a push whose phase takes too long.
+func (c *cell) overdue(err error) {
 	c.Helper()
 	if c.name != "running" {
 		c.fails(err)
