@@ -78,7 +78,7 @@ type Manager struct {
 
 	cancel context.CancelFunc
 	locks  keylock.Mutex // a job is started, stopped, deleted one at a time
-	clones keylock.Mutex // an agent's work goes on in a clone one at a time
+	alone  keylock.Mutex // the request of a key is carried out, and work goes on in a clone, one at a time
 }
 
 // Resume takes up the jobs that an earlier server left, and begins to look after

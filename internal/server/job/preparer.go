@@ -48,7 +48,7 @@ func (pr *preparer) create(ctx context.Context, job cove.Job, req cove.JobReques
 	if err != nil {
 		return job, err
 	}
-	if err := keep(ctx, pr.store.Jobs, job, settings); err != nil {
+	if err := keep(ctx, pr.store.Jobs, job, req, settings); err != nil {
 		pr.preparations.over(p, err)
 		return job, err
 	}

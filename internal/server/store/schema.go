@@ -220,6 +220,13 @@ var migrations = []string{
 	`ALTER TABLE connector_grants ADD COLUMN git TEXT NOT NULL DEFAULT ''; -- cove.GitGrant; '': of all that the connector lets through
 	DROP INDEX connector_grants_once;
 	CREATE UNIQUE INDEX connector_grants_once ON connector_grants (connector, sprite, label, ifnull(job, ''), git);`,
+	`CREATE TABLE job_keys (
+		key    TEXT PRIMARY KEY,
+		asker  TEXT NOT NULL, -- a token's ID; '': the owner
+		digest TEXT NOT NULL, -- of the request
+		job    TEXT NOT NULL UNIQUE REFERENCES jobs (id) ON DELETE CASCADE,
+		made   INTEGER NOT NULL -- 0: a server has begun to make it
+	) STRICT, WITHOUT ROWID;`,
 }
 
 const (
