@@ -333,7 +333,7 @@ func (c *cell) run() {
 	case aCancel:
 		c.cancelled(cancel, pushed)
 	case noServer:
-		c.restarted(pushed)
+		c.restarted(cancel, pushed)
 	case noSupervisor:
 		c.killed(pushed)
 	}
@@ -410,18 +410,24 @@ func (c *cell) cancelled(cancel func(), pushed chan error) {
 	}
 }
 
-// restarted ends the server in the phase, and starts another over what it left.
-func (c *cell) restarted(pushed chan error) {
+// restarted kills the server in the phase, and starts another over what it left. Of what the first one
+// does from then on nothing is stored, and nothing gets to the service.
+func (c *cell) restarted(leave func(), pushed chan error) {
 	c.Helper()
-	ended := make(chan struct{})
-	go func() { c.o.server.Stop(); close(ended) }()
-	if c.call != "" {
-		if err := <-pushed; err == nil && !c.handed() {
-			c.Error("the push went well")
+	c.s.DownAfter(func() {
+		if err := c.o.Store.Close(); err != nil {
+			c.Error(err)
 		}
-	}
+	})
+	ended := make(chan struct{})
+	go func() { c.o.server.Kill(); close(ended) }()
 	c.goOn()
 	<-ended
+	leave() // else the pusher asks again
+	if err := <-pushed; c.call != "" && err == nil && !c.handed() {
+		c.Error("the push went well")
+	}
+	c.s.SetDown(false)
 	c.o = c.s.work(c.b)
 	all := c.rows()
 	if !c.made() { // nobody waits for the job: it is gone, or its lease ends it

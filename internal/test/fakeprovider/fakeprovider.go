@@ -158,6 +158,16 @@ func (p *Provider) SetDown(down bool) {
 	p.Cut()
 }
 
+// DownAfter is SetDown when f has returned. No call begins meanwhile: what a caller does because of f
+// does not get through.
+func (p *Provider) DownAfter(f func()) {
+	p.mu.Lock()
+	f()
+	p.down = true
+	p.mu.Unlock()
+	p.Cut()
+}
+
 // Calls are all calls so far that match a regular expression for "METHOD URI", in order.
 func (p *Provider) Calls(match string) []Call {
 	re := regexp.MustCompile(match)
