@@ -306,6 +306,10 @@ type JobProgress struct {
 	Session    string         `json:"session,omitempty"`
 	Supervisor *JobSupervisor `json:"supervisor,omitempty"`
 
+	// Handed says that its settings, with the values of its variables, may be in its sprite. They are
+	// taken out when it has ended; of a sprite that can't be reached then, later.
+	Handed bool `json:"handed,omitempty"`
+
 	AgentSession string `json:"agent_session,omitempty"` // the agent's own, as it calls it; empty: it has none, or has not said
 	Execution    string `json:"execution_id"`
 	Incarnation  int64  `json:"incarnation"` // of the sandbox that the supervisor was started in

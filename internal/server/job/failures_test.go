@@ -372,6 +372,9 @@ func (c *cell) fails(err error) {
 	switch {
 	case c.name == "start_supervisor":
 		c.ended(cove.JobFailed)
+		if exists(filepath.Join(c.b.folder(c.job.ID), "job.json")) { // without which one that comes late does nothing
+			c.Error("its settings are still in the sprite")
+		}
 	case c.handed():
 		c.ended(cove.JobFailed)
 	default: // the pusher may hand over again, and here gives up

@@ -231,6 +231,7 @@ type JobFilter struct {
 	Limit   int             // 0: no limit
 
 	Publishing bool // only those whose commits are to be published
+	Handed     bool // only those whose settings may be in their sprites
 }
 
 // List returns the jobs that filter selects, the newest first.
@@ -249,6 +250,9 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 	}
 	if filter.Publishing {
 		query += " AND doc->>'$.published.state' = 'pending'"
+	}
+	if filter.Handed {
+		query += " AND doc->>'$.handed' = 1"
 	}
 	query += " ORDER BY created_at DESC, id"
 	if filter.Limit > 0 {
