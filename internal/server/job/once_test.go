@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/fakeprovider"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -149,6 +151,40 @@ func TestJobKeyKilled(t *testing.T) {
 		t.Errorf("made %+v, %v", job, err)
 	}
 	there(t, client, 1)
+}
+
+// TestJobKeyCut: a caller whose connection is cut while its job is made, and that comes again at once,
+// has one job in the end, and one sprite.
+func TestJobKeyCut(t *testing.T) {
+	s := newSite(t)
+	o := s.open(t.TempDir())
+	pace := make(chan struct{})
+	s.Add(fakeprovider.Fault{Call: `^POST /v1/sprites$`, Pace: pace, Times: 1})
+	req := farRequest()
+	req.Key = "push-1"
+	ctx, cut := context.WithCancel(t.Context())
+	defer cut()
+	first := make(chan error, 1)
+	go func() { _, err := o.client.CreateJob(ctx, req); first <- err }()
+	for len(s.Calls(`^POST /v1/sprites$`)) == 0 && t.Context().Err() == nil {
+		runtime.Gosched()
+	}
+	cut()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first: %v", err)
+	}
+	type answer struct {
+		job cove.Job
+		err error
+	}
+	second := make(chan answer, 1)
+	go func() { job, err := o.client.CreateJob(t.Context(), req); second <- answer{job, err} }()
+	close(pace)
+	got := <-second
+	jobs, err := o.client.Jobs(t.Context())
+	if all := s.sprites(); got.err != nil || err != nil || len(jobs) != 1 || len(all) != 1 || jobs[0].ID != got.job.ID || all[0].Name != got.job.Sprite || got.job.State != cove.JobQueued {
+		t.Errorf("got %+v, %v; there are %+v and %+v, %v", got.job, got.err, jobs, all, err)
+	}
 }
 
 // cutter is a server before another one. The answers to calls for jobs that a path has are lost, as
