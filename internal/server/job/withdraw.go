@@ -17,7 +17,7 @@ import (
 const withdrawLimit = 20 * time.Second
 
 // withdrawals take out of sprites what was handed to them for jobs that have ended without their
-// supervisors, which do that else: the settings, with the values of the variables. What could still
+// supervisors, which do that else: the settings, with the values of the variables. Whatever could still
 // begin by them is ended before. The job's row says that this is to be done (Job.Handed), so that the
 // next server goes on with it.
 type withdrawals struct {
