@@ -200,7 +200,7 @@ type JobPreview struct {
 	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"`
 
 	Installs bool     `json:"installs,omitempty"` // a missing agent is installed in the job's sprite, by the job's network
-	Hosts    []string `json:"hosts,omitempty"`    // that the agent asks its model at, where there are no connectors
+	Hosts    []string `json:"hosts,omitempty"`    // that the agent itself must reach, to ask its model or to renew its login
 }
 
 // JobConnector is a connector that a job would have for its time.

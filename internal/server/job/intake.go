@@ -99,8 +99,11 @@ func (in *intake) preview(ctx context.Context, req cove.JobRequest) (cove.JobPre
 		EnvNames: envNames(work.Env, req.Env), Secrets: connect.EnvSecrets(slices.Concat(req.Env, cove.MCPEnv(req.MCP))), Settings: settingsPaths(req.Settings), Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
 	}
 	p.Installs = len(work.Install) > 0 && req.Sprite == "" && ownInstall(req)
+	if s, ok := agent.(agents.Subscriber); ok && req.Login == cove.LoginInside {
+		p.Hosts = s.Login().Hosts
+	}
 	if req.Backend != "" { // it has no connectors
-		p.Hosts = upstreams(work.Connectors)
+		p.Hosts = append(slices.Clone(p.Hosts), upstreams(work.Connectors)...)
 		return p, nil
 	}
 	secrets, err := in.client.Secrets(ctx)

@@ -240,6 +240,22 @@ func TestProfileIsChecked(t *testing.T) {
 	if p := put(t, client, "open", included); len(p.Warnings) != 0 {
 		t.Errorf("with them: %q", p.Warnings)
 	}
+	// An agent whose login is inside asks its model itself, and renews the login.
+	for login, want := range map[string][]string{cove.LoginInside: {"auth.openai.com", "chatgpt.com"}, cove.LoginKey: nil} {
+		if err := client.SetSecret(ctx, "openai", canary); err != nil {
+			t.Fatal(err)
+		}
+		p := put(t, client, "login", cove.ProfileSettings{Agent: "codex", Login: login, NetworkPolicy: closed})
+		var blocked []string
+		for _, host := range []string{"auth.openai.com", "chatgpt.com", "api.openai.com"} {
+			if slices.ContainsFunc(p.Warnings, func(w string) bool { return strings.Contains(w, host) }) {
+				blocked = append(blocked, host)
+			}
+		}
+		if !slices.Equal(blocked, want) {
+			t.Errorf("with the login %s: warned of %q: %q", login, blocked, p.Warnings)
+		}
+	}
 }
 
 // TestDefaultProfile: one profile at most is the default, and is no more when it is deleted.
