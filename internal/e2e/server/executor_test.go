@@ -59,15 +59,15 @@ func empty(t *testing.T, c *cove.Client) {
 func TestExecutors(t *testing.T) {
 	h := e2e.NewHost(t)
 	doc, said, code := testExecutor(h, "", "--full")
-	if code != 0 || !doc.OK || len(doc.Steps) != 12 {
+	if code != 0 || !doc.OK || len(doc.Steps) != 15 {
 		t.Fatalf("exit %d: %s", code, said)
 	}
 	for _, s := range doc.Steps {
 		want := cove.StepCompleted
-		if s.Key == cove.TestInstall {
+		if slices.Contains([]cove.StepKey{cove.TestInstall, cove.TestClone, cove.TestSetupScript, cove.TestCleanupScript}, s.Key) {
 			want = cove.StepSkipped
 		}
-		if s.State != want || s.MS < 0 || s.Total != 12 {
+		if s.State != want || s.MS < 0 || s.Total != 15 {
 			t.Errorf("got %+v", s)
 		}
 	}
@@ -79,11 +79,12 @@ func TestExecutors(t *testing.T) {
 	// A profile whose policy nobody asks anything of, and an agent that has no key.
 	_, err := cove.Profiles{Client: h.Client()}.Put(t.Context(), "closed", 0, cove.ProfileSettings{
 		Agent: "shell", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}, Config: &sprites.Config{RAMMB: 512},
+		SetupScript: &cove.SetupScript{Name: "setup", Text: "touch $HOME/made"}, CleanupScript: &cove.SetupScript{Name: "cleanup", Text: "rm $HOME/made"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if doc, said, code := testExecutor(h, "", "--profile", "closed"); code != 0 || !doc.OK || doc.states()[cove.TestPrompt] != cove.StepCompleted {
+	if doc, said, code := testExecutor(h, "", "--profile", "closed"); code != 0 || !doc.OK || doc.states()[cove.TestPrompt] != cove.StepCompleted || doc.states()[cove.TestSetupScript] != cove.StepCompleted || doc.states()[cove.TestCleanupScript] != cove.StepCompleted {
 		t.Errorf("with a profile: exit %d: %s", code, said)
 	}
 	doc, said, code = testExecutor(h, "", "--profile", "closed", "--agent", "cove")

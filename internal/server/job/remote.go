@@ -15,9 +15,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/connect"
 )
 
-// repositoryConnector finds the connector by which git reaches a repository, and the
-// repository's path there: of those for git whose upstream it lies below, the one with the
-// longest. Without a name there is none.
+// repositoryConnector is connect.RepositoryConnector of the connectors that there are, or that
+// would be made of a secret.
 func (cs *connectors) repositoryConnector(ctx context.Context, url string) (name, path string, err error) {
 	all, err := cs.store.List(ctx)
 	if err != nil {
@@ -37,12 +36,7 @@ func (cs *connectors) repositoryConnector(ctx context.Context, url string) (name
 			all = append(all, c)
 		}
 	}
-	longest := -1
-	for _, c := range all {
-		if at, ok := connect.RepositoryOf(c, url); ok && len(c.Upstream) > longest {
-			name, path, longest = c.Name, at, len(c.Upstream)
-		}
-	}
+	name, path = connect.RepositoryConnector(all, url)
 	return name, path, nil
 }
 

@@ -59,6 +59,19 @@ func RepositoryOf(c cove.Connector, repository string) (path string, ok bool) {
 	return path, ok && strings.HasPrefix(path, "/")
 }
 
+// RepositoryConnector finds the connector by which git reaches a repository, and the
+// repository's path there: of those that lead to it, the one with the longest upstream. Without
+// a name there is none.
+func RepositoryConnector(all []cove.Connector, repository string) (name, path string) {
+	longest := -1
+	for _, c := range all {
+		if at, ok := RepositoryOf(c, repository); ok && len(c.Upstream) > longest {
+			name, path, longest = c.Name, at, len(c.Upstream)
+		}
+	}
+	return name, path
+}
+
 // gitPaths are the paths that git asks for about one repository, by either of its names.
 func gitPaths(g cove.GitGrant) (paths []string) {
 	name := strings.TrimSuffix(g.Repository, ".git")
