@@ -132,6 +132,21 @@ func TestExecutorElsewhere(t *testing.T) {
 	if err != nil || len(list) != 0 {
 		t.Errorf("the server has kept %v, %v", list, err)
 	}
+	// A token that is refused is replaced by the command that the hint has.
+	for _, put := range []struct {
+		token string
+		want  cove.StepState
+	}{{token.Secret + "x", cove.StepFailed}, {token.Secret, cove.StepCompleted}} {
+		cmd := h.Command("", "cove", "backend", "put", "kept", far.URL)
+		cmd.Stdin = strings.NewReader(put.token + "\n")
+		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), put.token) {
+			t.Fatalf("%v: %s", err, out)
+		}
+		doc, said, _ := testExecutor(h, "", "--backend", "kept", "--quick")
+		if state := doc.states()[cove.TestAuth]; state != put.want || state == cove.StepFailed && !strings.Contains(said, "cove backend put") {
+			t.Errorf("got %s: %s", state, said)
+		}
+	}
 	empty(t, far)
 	empty(t, h.Client())
 }
