@@ -322,6 +322,10 @@ type JobProgress struct {
 	// StandsSince is since when it waits for a person, or is held. Nil: it does neither.
 	StandsSince *time.Time `json:"stands_since,omitempty"`
 
+	// Removing says that the job is being deleted, with what it has in its sprite. If the server
+	// ends meanwhile, the next one goes on with that.
+	Removing bool `json:"removing,omitempty"`
+
 	ReadyAt   *time.Time `json:"ready_at,omitempty"` // when its agent was installed and its sprite made; nil: with the row
 	StartedAt *time.Time `json:"started_at,omitempty"`
 }

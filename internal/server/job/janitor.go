@@ -20,8 +20,8 @@ const (
 )
 
 // janitor takes up the jobs that were being prepared, ends jobs whose repository never
-// came, with their sprites, deletes environments that could not be deleted before, and removes
-// what nobody needs any more.
+// came, with their sprites, deletes environments and jobs that could not be deleted before, and
+// removes what nobody needs any more.
 type janitor struct {
 	jobs       *store.Jobs
 	client     *cove.Client
@@ -66,6 +66,9 @@ func (j *janitor) run() {
 	for {
 		if err := j.preparer.takeUp(j.ctx); err != nil && j.ctx.Err() == nil {
 			j.logger.Error("preparing the jobs that were being prepared", "err", err)
+		}
+		if err := j.collector.goOn(j.ctx); err != nil && j.ctx.Err() == nil {
+			j.logger.Warn("deleting jobs whose deletion did not end", "err", err)
 		}
 		if now := time.Now(); now.Sub(swept) >= sweepInterval {
 			swept = now

@@ -223,6 +223,7 @@ type JobFilter struct {
 	Limit   int             // 0: no limit
 
 	Publishing bool // only those whose commits are to be published
+	Removing   bool // only those that are being deleted
 }
 
 // List returns the jobs that filter selects, the newest first.
@@ -241,6 +242,9 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 	}
 	if filter.Publishing {
 		query += " AND doc->>'$.published.state' = 'pending'"
+	}
+	if filter.Removing {
+		query += " AND doc->>'$.removing'"
 	}
 	query += " ORDER BY created_at DESC, id"
 	if filter.Limit > 0 {
