@@ -199,6 +199,7 @@ type JobPreview struct {
 	TimeoutSec    int64                  `json:"timeout_seconds,omitempty"`
 	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"`
 
+	Warnings []string `json:"warnings,omitempty"` // why the job would fail, though it can be made
 	Installs bool     `json:"installs,omitempty"` // a missing agent is installed in the job's sprite, by the job's network
 	Hosts    []string `json:"hosts,omitempty"`    // that the agent itself must reach, to ask its model or to renew its login
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -187,6 +188,15 @@ func TestJobReason(t *testing.T) {
 		if text := shown.String(); strings.Count(text, "it broke") != 1 || !strings.Contains(text, want) {
 			t.Errorf("%q:\n%s", err, text)
 		}
+	}
+}
+
+// TestPreviewWarns: what a server warns of is shown of a job that would be.
+func TestPreviewWarns(t *testing.T) {
+	var shown strings.Builder
+	printPreview(&shown, push.Preview{Repository: "http://localhost/a", JobPreview: cove.JobPreview{Warnings: []string{"nobody is there"}}})
+	if !strings.Contains(shown.String(), "warning: nobody is there\n") {
+		t.Errorf("got %s", &shown)
 	}
 }
 

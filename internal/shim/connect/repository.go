@@ -2,6 +2,7 @@ package connect
 
 import (
 	"errors"
+	"net/netip"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -31,6 +32,26 @@ func CheckRepository(text string) error {
 		return errors.New("the path of the repository's URL has signs that are not taken: letters, digits and . _ ~ + @ - are")
 	}
 	return nil
+}
+
+// InwardRepository says whether the URL of a repository names the machine itself that asks for it
+// (own), or an address of a private network, which it returns. A name is not looked up.
+func InwardRepository(repository string) (own bool, private netip.Addr) {
+	u, err := url.Parse(repository)
+	if err != nil {
+		return false, netip.Addr{}
+	}
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	addr, err := netip.ParseAddr(host)
+	switch addr = addr.Unmap(); {
+	case err != nil:
+		return host == "localhost" || strings.HasSuffix(host, ".localhost"), netip.Addr{}
+	case addr.IsLoopback() || addr.IsUnspecified():
+		return true, netip.Addr{}
+	case addr.IsPrivate() || addr.IsLinkLocalUnicast():
+		return false, addr
+	}
+	return false, netip.Addr{}
 }
 
 // CheckGit says what is wrong with the repository that a grant is limited to.
