@@ -235,12 +235,16 @@ func (c *collector) noteRemoving(ctx context.Context, id string, is bool) error 
 }
 
 // goOn deletes the jobs whose deletion was begun, by an earlier server perhaps, and did not end.
-// What spoke against it was asked then.
+// What spoke against it was asked then. An environment that is being destroyed is left to the
+// keeper, which has times for that.
 func (c *collector) goOn(ctx context.Context) error {
 	jobs, err := c.jobs.List(ctx, store.JobFilter{Removing: true})
 	errs := []error{err}
 	for _, job := range jobs {
 		if _, busy := c.removing.Load(job.ID); busy {
+			continue
+		}
+		if env, err := c.jobSprites.of(ctx, job.ID); err == nil && env.State == cove.EnvironmentDestroying {
 			continue
 		}
 		err := c.remove(ctx, job.ID, true, !job.OwnsSprite)

@@ -67,9 +67,6 @@ func (j *janitor) run() {
 		if err := j.preparer.takeUp(j.ctx); err != nil && j.ctx.Err() == nil {
 			j.logger.Error("preparing the jobs that were being prepared", "err", err)
 		}
-		if err := j.collector.goOn(j.ctx); err != nil && j.ctx.Err() == nil {
-			j.logger.Warn("deleting jobs whose deletion did not end", "err", err)
-		}
 		if now := time.Now(); now.Sub(swept) >= sweepInterval {
 			swept = now
 			if err := j.sweep(j.ctx); err != nil && j.ctx.Err() == nil {
@@ -90,6 +87,9 @@ func (j *janitor) run() {
 		}
 		if err := j.jobSprites.environments.Sweep(j.ctx, time.Now()); err != nil && j.ctx.Err() == nil {
 			j.logger.Warn("destroying environments", "err", err)
+		}
+		if err := j.collector.goOn(j.ctx); err != nil && j.ctx.Err() == nil {
+			j.logger.Warn("deleting jobs whose deletion did not end", "err", err)
 		}
 		select {
 		case <-tick.C:
