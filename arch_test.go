@@ -130,7 +130,7 @@ var imports = map[string][]string{
 	"cmd/cove-loop":  {"internal/guest/loop", "internal/lib/tools", "sprites"},
 	"cmd/cove-runsc": {"internal/lib/boot", "internal/shim/cgroup", "internal/shim/kernel"},
 
-	"examples/job": {"."},
+	"examples/job": {".", "sprites"},
 }
 
 // wings are the folders of internal, by where their code runs, and says of each which
