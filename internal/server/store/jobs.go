@@ -232,6 +232,7 @@ type JobFilter struct {
 
 	Publishing bool // only those whose commits are to be published
 	Handed     bool // only those whose settings may be in their sprites
+	Removing   bool // only those that are being deleted
 }
 
 // List returns the jobs that filter selects, the newest first.
@@ -253,6 +254,9 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 	}
 	if filter.Handed {
 		query += " AND doc->>'$.handed' = 1"
+	}
+	if filter.Removing {
+		query += " AND doc->>'$.removing'"
 	}
 	query += " ORDER BY created_at DESC, id"
 	if filter.Limit > 0 {
