@@ -185,8 +185,8 @@ func TestRequestIsBounded(t *testing.T) {
 				t.Errorf("%s: got %v, %+v", field, err, whole.JobSettings)
 			}
 		case free:
-			if code(err) == "forbidden" {
-				t.Errorf("%s: got %v", field, err)
+			if e, ok := errors.AsType[*sprites.Error](err); ok && (e.Code == "forbidden" || e.StatusCode >= 500) {
+				t.Errorf("%s: got %d, %v", field, e.StatusCode, err)
 			}
 		}
 	}
