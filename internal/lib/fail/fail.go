@@ -159,7 +159,8 @@ var meanings = map[string]meaning{
 	"not_kept":            {status: http.StatusConflict},
 	"own_networks":        {status: http.StatusConflict},
 	"policy_changed":      {status: http.StatusPreconditionFailed},
-	"risky":               {exit: 4}, // held, for a person to look at
+	"not_published":       {status: http.StatusConflict},
+	"risky":               {exit: 4, status: http.StatusConflict}, // held, for a person to look at
 	"service_needed":      {status: http.StatusConflict},
 	"service_not_running": {status: http.StatusConflict},
 	"sprite_changed":      {status: http.StatusPreconditionFailed},

@@ -50,6 +50,8 @@ func guestMain(args []string) int {
 	defer stop()
 	err := fmt.Errorf("wrong usage: %q", args)
 	switch strings.Join(args[:min(2, len(args))], " ") {
+	case "publish":
+		err = publishThere(ctx)
 	case "job run":
 		err = supervise.Run(ctx, args[2], os.Getenv(cove.JobBootVar))
 	case "job stop":
