@@ -86,7 +86,7 @@ func (c *Client) RetryJob(ctx context.Context, id string, req JobRetry) (Job, er
 }
 
 // PublishJob has a job's commits published again, after that has failed. It returns at once:
-// Job.Published says how far that is. What is published, or being published, stays as it is.
+// Job.Published says how far that is. Commits that are published, or being published, stay as they are.
 func PublishJob(ctx context.Context, c *Client, id string) (Job, error) {
 	return callJob(ctx, c, "publish job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "publish")})
 }

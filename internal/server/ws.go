@@ -436,7 +436,7 @@ type refusedError struct{ *cove.SocketError }
 
 func (e *refusedError) Error() string { return e.Message }
 
-// call makes a call of this server's API. Lines are sent as they come. What it returns is held
+// call makes a call of this server's API. Lines are sent as they come. The result is held
 // until done is called.
 func (s *socket) call(r *http.Request, id int64) (result json.RawMessage, done func(), err error) {
 	resp, err := s.routes.loop.Do(r)
