@@ -177,7 +177,7 @@ func (a *access) authenticate(r *http.Request) (principal, error) {
 	if !ok || !strings.EqualFold(scheme, "Bearer") || secret == "" {
 		return principal{}, fail.New("unauthorized", "the request carries no token", "the server's own is in the file token of its data folder")
 	}
-	if p, ok, err := a.web.principal(r.Context(), secret); ok {
+	if p, ok, err := a.web.principal(r, secret); ok {
 		return p, err
 	}
 	hash := store.HashToken(secret)

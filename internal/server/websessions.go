@@ -135,21 +135,37 @@ func (g *webSessions) deleteAll(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// errCode refuses a link's code.
+var errCode = fail.New("unauthorized", "this link has been used, or is too old", "make another: cove web")
+
+// Waiting is the name of the token of a code that can still be used.
+func (g *webSessions) Waiting(ctx context.Context, code string) (name string, err error) {
+	g.mu.Lock()
+	v, ok := g.codes[code]
+	g.mu.Unlock()
+	if !ok || !time.Now().Before(v.until) {
+		return "", errCode
+	}
+	p, err := g.access.byName(ctx, v.token)
+	return p.title, err
+}
+
 // Redeem exchanges a code for a cookie's value.
-func (g *webSessions) Redeem(r *http.Request, code, old string) (value string, until time.Time, err error) {
+func (g *webSessions) Redeem(r *http.Request, code string, old []string) (value string, until time.Time, err error) {
 	g.mu.Lock()
 	v, ok := g.codes[code]
 	delete(g.codes, code)
 	g.mu.Unlock()
 	now := time.Now()
 	if !ok || !now.Before(v.until) {
-		return "", now, fail.New("unauthorized", "this link has been used, or is too old", "make another: cove web")
+		return "", now, errCode
 	}
 	if _, err := g.access.byName(r.Context(), v.token); err != nil {
 		return "", now, err
 	}
-	if s, err := g.sessions.ByHash(r.Context(), store.HashToken(old)); err == nil && old != "" && s.Token == v.token && now.Before(s.ExpiresAt) {
-		return old, s.ExpiresAt, g.sessions.Used(r.Context(), s.ID, now, now)
+	value, until, err = g.supersede(r.Context(), v.token, old)
+	if value != "" || err != nil {
+		return value, until, err
 	}
 	address, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -166,26 +182,75 @@ func (g *webSessions) Redeem(r *http.Request, code, old string) (value string, u
 	return value, until, err
 }
 
-// Hold finds whose a cookie is. What the session does ends with it, and with its token.
-func (g *webSessions) Hold(ctx context.Context, cookie string) (s web.Session, held context.Context, release func(), err error) {
-	find := func() (principal, error) {
-		row, err := g.sessions.ByHash(ctx, store.HashToken(cookie))
-		if errors.Is(err, store.ErrNotFound) || cookie == "" || err == nil && !time.Now().Before(row.ExpiresAt) {
-			return principal{}, web.ErrNoSession
+// supersede confirms the first session of a token among a browser's cookies, and ends the others,
+// of whatever token. value is empty if there is none of the token.
+func (g *webSessions) supersede(ctx context.Context, token string, old []string) (value string, until time.Time, err error) {
+	now := time.Now()
+	for _, cookie := range old {
+		s, err := g.sessions.ByHash(ctx, store.HashToken(cookie))
+		if errors.Is(err, store.ErrNotFound) {
+			continue
 		}
 		if err != nil {
+			return "", now, err
+		}
+		if value == "" && s.Token == token && now.Before(s.ExpiresAt) {
+			value, until, err = cookie, s.ExpiresAt, g.sessions.Used(ctx, s.ID, now, now)
+		} else {
+			err = g.End(ctx, s.ID)
+		}
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return "", now, err
+		}
+	}
+	return value, until, nil
+}
+
+// Hold finds whose a browser's cookies are. What the session does ends with it, and with its token.
+func (g *webSessions) Hold(ctx context.Context, cookies []string) (s web.Session, held context.Context, release func(), err error) {
+	var token principal
+	find := func() (principal, error) {
+		var row store.WebSession
+		if row, token, err = g.find(ctx, cookies); err != nil {
 			return principal{}, err
 		}
-		p, err := g.access.byName(ctx, row.Token)
-		if err != nil {
-			return p, web.ErrNoSession
-		}
-		s = web.Session{ID: row.ID, Name: p.title, Verbs: p.verbs, Bearer: g.bearer(row.ID), Key: row.Hash[:], ConfirmedAt: row.ConfirmedAt}
+		s = web.Session{ID: row.ID, Name: token.title, Verbs: token.verbs, Bearer: g.bearer(row.ID), Key: row.Hash[:], ConfirmedAt: row.ConfirmedAt}
 		g.noteUse(ctx, row)
 		return principal{name: webPrefix + row.ID, until: row.ExpiresAt}, nil
 	}
-	_, held, release, err = g.rights.hold(ctx, find)
-	return s, held, release, err
+	_, own, releaseOwn, err := g.rights.hold(ctx, find)
+	if err != nil {
+		return s, nil, nil, err
+	}
+	_, held, releaseToken, err := g.rights.hold(own, func() (principal, error) { return g.access.byName(own, token.name) })
+	if err != nil {
+		releaseOwn()
+		return s, nil, nil, web.ErrNoSession
+	}
+	return s, held, func() { releaseToken(); releaseOwn() }, nil
+}
+
+// find is the session of the cookies that is good, and by whose rights it acts.
+func (g *webSessions) find(ctx context.Context, cookies []string) (s store.WebSession, p principal, err error) {
+	err = web.ErrNoSession
+	for _, cookie := range cookies {
+		row, e := g.sessions.ByHash(ctx, store.HashToken(cookie))
+		if errors.Is(e, store.ErrNotFound) || e == nil && !time.Now().Before(row.ExpiresAt) {
+			continue
+		}
+		if e != nil {
+			return s, p, e
+		}
+		by, e := g.access.byName(ctx, row.Token)
+		if e != nil {
+			continue
+		}
+		if err == nil {
+			return s, p, fail.New("unauthorized", "this browser carries the cookies of two sessions, of which a page at a sprite's URL may have set one", "log in again, which ends the other: cove web")
+		}
+		s, p, err = row, by, nil
+	}
+	return s, p, err
 }
 
 // noteUse writes a session's use down, now and then.
@@ -215,10 +280,12 @@ func (g *webSessions) bearer(id string) string {
 	return webPrefix + id + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// principal is by whose rights a bearer calls; ok is false if it is none of a session's.
-func (g *webSessions) principal(ctx context.Context, secret string) (p principal, ok bool, err error) {
+// principal is by whose rights a bearer calls; ok is false if it is none of a session's. A bearer
+// is good in this process alone: one that comes by the network is nobody's.
+func (g *webSessions) principal(r *http.Request, secret string) (p principal, ok bool, err error) {
+	ctx := r.Context()
 	rest, ok := strings.CutPrefix(secret, webPrefix)
-	if !ok {
+	if _, network := ctx.Value(http.LocalAddrContextKey).(*net.TCPAddr); !ok || network {
 		return p, false, nil
 	}
 	id, _, _ := strings.Cut(rest, ".")

@@ -35,13 +35,19 @@ func (s Session) Confirmed() bool { return time.Since(s.ConfirmedAt) < Confirmed
 
 // Sessions are the sessions of the server.
 type Sessions interface {
-	// Redeem exchanges a link's code for a cookie's value. If old is the cookie of a session of
-	// the same token, that goes on, and is confirmed: value is old then.
-	Redeem(r *http.Request, code, old string) (value string, until time.Time, err error)
+	// Waiting is the name of the token by which a link's code logs in, which can still be used.
+	Waiting(ctx context.Context, code string) (name string, err error)
 
-	// Hold finds the session of a cookie. The context ends with it. release is to be called
-	// when the request is over. ErrNoSession: there is none.
-	Hold(ctx context.Context, cookie string) (s Session, held context.Context, release func(), err error)
+	// Redeem exchanges a link's code for a cookie's value. old are the cookies that the browser
+	// has. A session of the same token among them goes on, and is confirmed: value is its cookie
+	// then. Their other sessions end.
+	Redeem(r *http.Request, code string, old []string) (value string, until time.Time, err error)
+
+	// Hold finds the session of a browser's cookies: of the one that is good. Two good ones of
+	// different sessions are an error, since a page of a sibling's may have set the one. The context
+	// ends with the session. The caller calls release when the request is over. ErrNoSession: there
+	// is none.
+	Hold(ctx context.Context, cookies []string) (s Session, held context.Context, release func(), err error)
 
 	// End logs a session out.
 	End(ctx context.Context, id string) error
@@ -56,6 +62,20 @@ func cookieName(r *http.Request) string {
 		return "__Host-cove_web"
 	}
 	return "cove_web"
+}
+
+// maxCookies is how many cookies of the name are looked at.
+const maxCookies = 50
+
+// cookies are the values of the cookies that may be a session's. There may be others of the
+// same name before ours: a page at a sprite's URL can set some for the whole domain.
+func cookies(r *http.Request) (values []string) {
+	for _, c := range r.CookiesNamed(cookieName(r)) {
+		if len(values) < maxCookies && c.Value != "" && !slices.Contains(values, c.Value) {
+			values = append(values, c.Value)
+		}
+	}
+	return values
 }
 
 // secure reports whether the browser speaks TLS, to the server itself or to a proxy before it.

@@ -33,7 +33,8 @@ func (s *Site) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/web", http.StatusSeeOther) })
 	mux.HandleFunc("GET /web/static/{name...}", serveAsset)
-	mux.HandleFunc("GET /web/login", s.login)
+	mux.HandleFunc("GET /web/login", s.loginLink)
+	mux.HandleFunc("POST /web/login", s.loginForm)
 	for _, rt := range routes() {
 		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt.handle) })
 	}
@@ -53,18 +54,14 @@ func (s *Site) Handler() http.Handler {
 }
 
 // followed reports whether a request is a person's who follows a link: of another site, too.
-// Nothing comes of it but a page, and that only with a cookie, which such a request has not.
+// It does nothing: a page is all that comes of it, and a link that logs in asks first.
 func followed(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
 // serve finds whose a request is, and has it handled.
 func (s *Site) serve(w http.ResponseWriter, r *http.Request, handle handler) {
-	var cookie string
-	if c, err := r.Cookie(cookieName(r)); err == nil {
-		cookie = c.Value
-	}
-	session, ctx, release, err := s.Sessions.Hold(r.Context(), cookie)
+	session, ctx, release, err := s.Sessions.Hold(r.Context(), cookies(r))
 	switch {
 	case errors.Is(err, ErrNoSession):
 		s.loggedOut(w, r)
@@ -101,18 +98,43 @@ func (s *Site) loggedOut(w http.ResponseWriter, r *http.Request) {
 	render(w, r, http.StatusUnauthorized, layout{Title: "Log in", Bare: true, Version: s.Version}, "login", loginPage{})
 }
 
-type loginPage struct{ Error string }
+type loginPage struct{ Error, Code, Name string }
 
-// login exchanges the code of a link for a cookie. The page that answers leads on by itself:
-// browsers do not send a strict cookie with a redirect that another program's link began.
-func (s *Site) login(w http.ResponseWriter, r *http.Request) {
-	var old string
-	if c, err := r.Cookie(cookieName(r)); err == nil {
-		old = c.Value
+// loginLink answers a link that has a code. If another page led here, that page may have made the
+// link, to have this browser act by the rights of another: the person is asked first. A browser
+// that says nothing of what led here is taken for one that was told the address.
+func (s *Site) loginLink(w http.ResponseWriter, r *http.Request) {
+	code := r.URL.Query().Get("code")
+	if from := r.Header.Get("Sec-Fetch-Site"); r.Method == http.MethodGet && (from == "" || from == "none") {
+		s.login(w, r, code)
+		return
 	}
-	value, until, err := s.Sessions.Redeem(r, r.URL.Query().Get("code"), old)
+	name, err := s.Sessions.Waiting(r.Context(), code)
 	if err != nil {
-		render(w, r, http.StatusUnauthorized, layout{Title: "Log in", Bare: true, Version: s.Version}, "login", loginPage{Error: err.Error()})
+		s.loginFailed(w, r, err)
+		return
+	}
+	render(w, r, http.StatusOK, layout{Title: "Log in", Bare: true, Version: s.Version}, "login-ask", loginPage{Code: code, Name: name})
+}
+
+// loginForm answers the button of the page that asks.
+func (s *Site) loginForm(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxLoginForm)
+	s.login(w, r, r.PostFormValue("code"))
+}
+
+const maxLoginForm = 4 << 10
+
+func (s *Site) loginFailed(w http.ResponseWriter, r *http.Request, err error) {
+	render(w, r, http.StatusUnauthorized, layout{Title: "Log in", Bare: true, Version: s.Version}, "login", loginPage{Error: err.Error()})
+}
+
+// login exchanges a code for a cookie. The page that answers leads on by itself: browsers do not
+// send a strict cookie with a redirect that another program's link began.
+func (s *Site) login(w http.ResponseWriter, r *http.Request, code string) {
+	value, until, err := s.Sessions.Redeem(r, code, cookies(r))
+	if err != nil {
+		s.loginFailed(w, r, err)
 		return
 	}
 	setCookie(w, r, value, secondsUntil(until))

@@ -1,0 +1,305 @@
+package server_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/covetest"
+)
+
+// browser is a client of the web page that has cookies, and no token.
+func browser(cookies ...*http.Cookie) edit {
+	return func(r *http.Request) {
+		r.Header.Del("Authorization")
+		for _, c := range cookies {
+			r.AddCookie(&http.Cookie{Name: c.Name, Value: c.Value})
+		}
+	}
+}
+
+// webLink is the path of a link that logs in by a client's token.
+func webLink(t *testing.T, c *cove.Client) string {
+	t.Helper()
+	link, err := cove.Web{Client: c}.Link(t.Context())
+	must(t, err)
+	u, err := url.Parse(link.URL)
+	must(t, err)
+	return u.RequestURI()
+}
+
+// logIn is the cookie of a browser that is logged in by a client's token.
+func logIn(t *testing.T, s *covetest.Server, c *cove.Client, edits ...edit) *http.Cookie {
+	t.Helper()
+	a := ask(t, s, "GET "+webLink(t, c), "", append([]edit{browser()}, edits...)...)
+	if len(a.Cookies()) != 1 {
+		t.Fatalf("log in: %d, cookies %v\n%s", a.StatusCode, a.Cookies(), a.body)
+	}
+	return a.Cookies()[0]
+}
+
+var markOf = regexp.MustCompile(`name="cove-mark" content="([^"]+)"`)
+
+// formMark is the mark of a page of the browser's.
+func formMark(t *testing.T, s *covetest.Server, c *http.Cookie, edits ...edit) string {
+	t.Helper()
+	a := ask(t, s, "GET /web", "", append([]edit{browser(c)}, edits...)...)
+	found := markOf.FindSubmatch(a.body)
+	if found == nil {
+		t.Fatalf("the page has no mark: %d %s", a.StatusCode, a.body)
+	}
+	return string(found[1])
+}
+
+// another is a client with a token of its own.
+func another(t *testing.T, s *covetest.Server, name string, verbs ...string) (*cove.Client, cove.Token) {
+	t.Helper()
+	token, err := s.Client().CreateToken(t.Context(), cove.TokenRequest{Name: name, Scope: cove.TokenScope{All: true}, Verbs: verbs})
+	must(t, err)
+	c := *s.Client().Client
+	c.Token = token.Secret
+	return &cove.Client{Client: &c}, token
+}
+
+func has(t *testing.T, a answer, status int, text string) {
+	t.Helper()
+	failIf(t, a.StatusCode != status || !bytes.Contains(a.body, []byte(text)), "%s %s: got %d, want %d with %q:\n%s", a.Request.Method, a.Request.URL.Path, a.StatusCode, status, text, a.body)
+}
+
+// TestWebCookie: the cookie is out of reach of scripts and of other sites; over TLS, of siblings too.
+func TestWebCookie(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	c := logIn(t, s, s.Client())
+	failIf(t, c.Name != "cove_web" || !c.HttpOnly || c.Secure || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || c.Domain != "", "got %+v", c)
+	tls := header("X-Forwarded-Proto", "https")
+	safe := logIn(t, s, s.Client(), tls)
+	failIf(t, safe.Name != "__Host-cove_web" || !safe.HttpOnly || !safe.Secure || safe.SameSite != http.SameSiteStrictMode || safe.Path != "/" || safe.Domain != "", "got %+v", safe)
+	has(t, ask(t, s, "GET /web", "", browser(safe), tls), 200, `id="now"`)
+	has(t, ask(t, s, "GET /web", "", browser(&http.Cookie{Name: "cove_web", Value: safe.Value}), tls), 401, "Log in") // one that a sibling could set
+
+	a := ask(t, s, "GET /web", "", browser(safe), tls)
+	for name, want := range map[string]string{
+		"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+		"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin", "Strict-Transport-Security": "max-age=31536000",
+	} {
+		failIf(t, a.Header.Get(name) != want, "%s: got %q", name, a.Header.Get(name))
+	}
+	policy := a.Header.Get("Content-Security-Policy")
+	failIf(t, !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "frame-ancestors 'none'") || strings.Contains(policy, "unsafe"), "policy: %s", policy)
+}
+
+// TestWebForgery: what changes something is done for a page of the browser's own session alone.
+func TestWebForgery(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	c := logIn(t, s, s.Client())
+	other := logIn(t, s, s.Client())
+	form := header("Content-Type", "application/x-www-form-urlencoded")
+	post := func(mark string, edits ...edit) answer {
+		t.Helper()
+		return ask(t, s, "POST /web/logout", url.Values{"_mark": {mark}}.Encode(), append([]edit{browser(c), form}, edits...)...)
+	}
+	mark := formMark(t, s, c)
+	failIf(t, mark == formMark(t, s, c), "a mark is written twice alike")
+	has(t, post(""), 403, "too old")
+	has(t, post("AAAA"), 403, "too old")
+	has(t, post(formMark(t, s, other)), 403, "too old")
+	_, port, _ := strings.Cut(strings.TrimPrefix(s.URL, "http://"), ":")
+	for _, edits := range [][]edit{
+		{header("Origin", "https://evil.example")},
+		{header("Origin", "null")},
+		{header("Origin", "http://paint.localhost:"+port)},
+		{header("Sec-Fetch-Site", "cross-site"), header("Sec-Fetch-Mode", "navigate"), header("Sec-Fetch-Dest", "document")},
+		{header("Sec-Fetch-Site", "same-site"), header("Sec-Fetch-Mode", "navigate"), header("Sec-Fetch-Dest", "document")},
+	} {
+		has(t, post(mark, edits...), 403, "another origin")
+	}
+	for _, site := range []string{"cross-site", "same-site"} { // as a picture, a frame, or by fetch
+		for mode, dest := range map[string]string{"no-cors": "image", "cors": "empty", "navigate": "iframe"} {
+			has(t, ask(t, s, "GET /web", "", browser(c), header("Sec-Fetch-Site", site), header("Sec-Fetch-Mode", mode), header("Sec-Fetch-Dest", dest)), 403, "another origin")
+		}
+	}
+	for _, path := range []string{"/", "/web", "/web/login?code=x", "/web/static/cove.css"} {
+		a := ask(t, s, "GET "+path, "", browser(c), header("Accept", "text/html"), func(r *http.Request) { r.Host = "evil.example" })
+		failIf(t, a.StatusCode != 403, "%s at another host: got %d", path, a.StatusCode)
+	}
+	a := ask(t, s, "GET /web", "", browser(c), func(r *http.Request) { r.Host = "paint.localhost:" + port })
+	failIf(t, a.StatusCode != 404 || bytes.Contains(a.body, []byte("cove-mark")), "at a sprite's URL: got %d %s", a.StatusCode, a.body)
+	has(t, ask(t, s, "GET /web", "", browser(c)), 200, `id="now"`) // nothing of all that has logged out
+	post(mark)
+	has(t, ask(t, s, "GET /web", "", browser(c)), 401, "Log in")
+	has(t, ask(t, s, "GET /web", "", browser(other)), 200, `id="now"`)
+}
+
+// TestWebCodes: a code is good once, and to a browser whose person has asked for it.
+func TestWebCodes(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	link := webLink(t, s.Client())
+	for range 100 {
+		has(t, ask(t, s, "GET /web/login?code=AAAAAAAAAAAAAAAAAAAAAAAAAA", "", browser()), 401, "has been used")
+	}
+	code := strings.TrimPrefix(link, "/web/login?code=")
+	failIf(t, len(code) < 26, "the code %q has less than 128 bits", code)
+	has(t, ask(t, s, "HEAD "+link, "", browser()), 200, "") // a program that looks at links does not use it
+
+	// A page that leads to a link of its own choice does not log in by that.
+	mallory, _ := another(t, s, "mallory", cove.VerbRead)
+	victim := logIn(t, s, s.Client())
+	planted := webLink(t, mallory)
+	for _, site := range []string{"cross-site", "same-site", "same-origin"} {
+		a := ask(t, s, "GET "+planted, "", browser(victim), header("Sec-Fetch-Site", site), header("Sec-Fetch-Mode", "navigate"), header("Sec-Fetch-Dest", "document"))
+		has(t, a, 200, "<strong>mallory</strong>")
+		failIf(t, len(a.Cookies()) > 0, "cookies: %v", a.Cookies())
+	}
+	form := header("Content-Type", "application/x-www-form-urlencoded")
+	has(t, ask(t, s, "POST /web/login", url.Values{"code": {code}}.Encode(), browser(), form, header("Sec-Fetch-Site", "same-site")), 403, "another origin")
+	a := ask(t, s, "POST /web/login", url.Values{"code": {code}}.Encode(), browser(), form, header("Sec-Fetch-Site", "same-origin"))
+	has(t, a, 200, "You are logged in")
+	has(t, ask(t, s, "GET "+link, "", browser()), 401, "has been used")
+	failIf(t, strings.Contains(a.Header.Get("Refresh"), "//"), "leads to %q", a.Header.Get("Refresh"))
+
+	// A name of somebody's choice never gets into a link or a redirect.
+	for _, path := range []string{"/web//evil.example", "/web/../..//evil.example", "/web/%2f%2fevil.example", "/web/..%5cevil.example", "/web/%0d%0aSet-Cookie:x=y"} {
+		a := ask(t, s, "GET "+path, "", browser(victim), header("Accept", "text/html"))
+		to := a.Header.Get("Location")
+		failIf(t, strings.HasPrefix(to, "//") || strings.Contains(to, ":") || strings.Contains(to, `\`) || len(a.Cookies()) > 0, "%s leads to %q, %v", path, to, a.Cookies())
+	}
+	has(t, ask(t, s, "POST /v1/web/links", "", func(r *http.Request) { r.Host = "evil.example" }), 403, "")
+}
+
+// TestWebCookieTossing: a page at a sprite's URL can set a cookie of the same name for the whole
+// domain. It neither logs anybody out, nor has them act by the rights of another.
+func TestWebCookieTossing(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	c := logIn(t, s, s.Client())
+	junk := &http.Cookie{Name: c.Name, Value: "junk"}
+	has(t, ask(t, s, "GET /web", "", browser(junk, c)), 200, "as the owner")
+	has(t, ask(t, s, "GET /web", "", browser(c, junk)), 200, "as the owner")
+
+	fixed := ask(t, s, "GET "+webLink(t, s.Client()), "", browser(junk)).Cookies()[0]
+	failIf(t, fixed.Value == junk.Value || fixed.Value == c.Value, "a log-in takes a cookie that was there before")
+
+	client, _ := another(t, s, "mallory", cove.VerbRead)
+	mallory := logIn(t, s, client)
+	for _, both := range [][]*http.Cookie{{mallory, c}, {c, mallory}} {
+		a := ask(t, s, "GET /web", "", browser(both...))
+		has(t, a, 401, "two sessions")
+		failIf(t, bytes.Contains(a.body, []byte("cove-mark")), "a page of one of two sessions")
+	}
+	kept := ask(t, s, "GET "+webLink(t, s.Client()), "", browser(mallory, c)).Cookies()[0]
+	failIf(t, kept.Value != c.Value, "a log-in by the same token does not go on with the session")
+	has(t, ask(t, s, "GET /web", "", browser(mallory, c)), 200, "as the owner") // the other has ended
+	has(t, ask(t, s, "GET /web", "", browser(mallory)), 401, "Log in")
+
+	many := make([]*http.Cookie, 500)
+	for i := range many {
+		many[i] = &http.Cookie{Name: c.Name, Value: "junk" + strings.Repeat("x", i)}
+	}
+	a := ask(t, s, "GET /web", "", browser(many...))
+	failIf(t, a.StatusCode != 401 && a.StatusCode != 413 && a.StatusCode != 431, "many cookies: got %d", a.StatusCode)
+}
+
+// sharedLog is a log that requests write to while a test reads it.
+type sharedLog struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (l *sharedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+func (l *sharedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+// TestWebEnds: a stream of a page ends with its session, and with the session's token. By then the
+// cookie is good for nothing. No answer and no log has had a secret of the session.
+func TestWebEnds(t *testing.T) {
+	var log sharedLog
+	s := covetest.Start(t, covetest.Options{Log: &log})
+	for what, end := range map[string]func(c *http.Cookie, by *cove.Client, token cove.Token, id string){
+		"logout": func(c *http.Cookie, _ *cove.Client, _ cove.Token, _ string) {
+			ask(t, s, "POST /web/logout", "", browser(c), header("X-Cove-Mark", formMark(t, s, c)))
+		},
+		"session": func(_ *http.Cookie, by *cove.Client, _ cove.Token, id string) { must(t, cove.Web{Client: by}.End(t.Context(), id)) },
+		"all":     func(_ *http.Cookie, by *cove.Client, _ cove.Token, _ string) { must(t, cove.Web{Client: by}.EndAll(t.Context())) },
+		"token": func(_ *http.Cookie, _ *cove.Client, token cove.Token, _ string) {
+			must(t, s.Client().DeleteToken(t.Context(), token.ID))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			by, token := another(t, s, "of-"+what, cove.VerbRead)
+			c := logIn(t, s, by)
+			sessions, err := cove.Web{Client: by}.Sessions(t.Context())
+			must(t, err)
+			failIf(t, len(sessions) != 1, "sessions: %v", sessions)
+			stream := open(t, s, "GET /web/now/live", "", browser(c), header("Accept", "text/event-stream"))
+			first, err := bufio.NewReader(stream.Body).ReadString('\n')
+			failIf(t, err != nil || first == "", "the stream does not begin: %v", err)
+			end(c, by, token, sessions[0].ID)
+			_, err = io.Copy(io.Discard, stream.Body) // until it ends
+			failIf(t, err != nil && t.Context().Err() != nil, "the stream: %v", err)
+			has(t, ask(t, s, "GET /web", "", browser(c)), 401, "Log in")
+			for _, secret := range []string{c.Value, token.Secret, "web." + sessions[0].ID} {
+				failIf(t, strings.Contains(log.String(), secret), "the log has %s", secret)
+			}
+		})
+	}
+}
+
+// TestWebSecrets: no page and no header has the bearer of a session, its cookie or the token; and a
+// session sees and does no more than its token.
+func TestWebSecrets(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("mine-1")
+	s.Create("theirs-1")
+	token, err := s.Client().CreateToken(t.Context(), cove.TokenRequest{Name: "narrow", Scope: cove.TokenScope{Prefix: "mine-"}, Verbs: []string{cove.VerbRead, cove.VerbExec}})
+	must(t, err)
+	c := *s.Client().Client
+	c.Token = token.Secret
+	narrow := &cove.Client{Client: &c}
+	cookie := logIn(t, s, narrow)
+	sessions, err := cove.Web{Client: narrow}.Sessions(t.Context())
+	must(t, err)
+	for _, path := range []string{"/web", "/web/components", "/web/jobs", "/web/sprites", "/web/settings", "/web/new", "/web/search?q=theirs-", "/web/sprites/mine-1", "/web/sprites/theirs-1", "/web/nothing"} {
+		a := ask(t, s, "GET "+path, "", browser(cookie), header("Accept", "text/html"))
+		var head bytes.Buffer
+		must(t, a.Header.Write(&head))
+		all := head.String() + string(a.body)
+		for _, secret := range []string{"web." + sessions[0].ID, cookie.Value, token.Secret} {
+			failIf(t, strings.Contains(all, secret), "%s has %s", path, secret)
+		}
+		failIf(t, !strings.Contains(path, "theirs") && strings.Contains(all, "theirs-1"), "%s shows a sprite of others", path)
+		failIf(t, path == "/web/sprites/theirs-1" && a.StatusCode < 400, "%s: got %d", path, a.StatusCode)
+	}
+}
+
+// TestWebExpiry: a session that has expired is none.
+func TestWebExpiry(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	ctx := context.WithoutCancel(t.Context())
+	row := func(value string) {
+		list, err := s.Store.WebSessions.List(ctx, "")
+		must(t, err)
+		old := list[0]
+		old.ID, old.Hash, old.ExpiresAt = value, store.HashToken(value), old.CreatedAt
+		must(t, s.Store.WebSessions.Create(ctx, old))
+	}
+	c := logIn(t, s, s.Client())
+	row("expired")
+	has(t, ask(t, s, "GET /web", "", browser(&http.Cookie{Name: c.Name, Value: "expired"})), 401, "Log in")
+	has(t, ask(t, s, "GET /web", "", browser(c, &http.Cookie{Name: c.Name, Value: "expired"})), 200, `id="now"`)
+}
