@@ -234,8 +234,12 @@ func TestWebEnds(t *testing.T) {
 		"logout": func(c *http.Cookie, _ *cove.Client, _ cove.Token, _ string) {
 			ask(t, s, "POST /web/logout", "", browser(c), header("X-Cove-Mark", formMark(t, s, c)))
 		},
-		"session": func(_ *http.Cookie, by *cove.Client, _ cove.Token, id string) { must(t, cove.Web{Client: by}.End(t.Context(), id)) },
-		"all":     func(_ *http.Cookie, by *cove.Client, _ cove.Token, _ string) { must(t, cove.Web{Client: by}.EndAll(t.Context())) },
+		"session": func(_ *http.Cookie, by *cove.Client, _ cove.Token, id string) {
+			must(t, cove.Web{Client: by}.End(t.Context(), id))
+		},
+		"all": func(_ *http.Cookie, by *cove.Client, _ cove.Token, _ string) {
+			must(t, cove.Web{Client: by}.EndAll(t.Context()))
+		},
 		"token": func(_ *http.Cookie, _ *cove.Client, token cove.Token, _ string) {
 			must(t, s.Client().DeleteToken(t.Context(), token.ID))
 		},
