@@ -284,6 +284,10 @@ type JobResult struct {
 
 	EndedAt  *time.Time `json:"ended_at,omitempty"`
 	PulledAt *time.Time `json:"pulled_at,omitempty"`
+
+	// SeenAt is when a person said that they have seen how it ended, or began a job that does it
+	// again or goes on with it. Nil: not yet.
+	SeenAt *time.Time `json:"seen_at,omitempty"`
 }
 
 // JobProgress is how far a job is, and how it is followed.
@@ -318,6 +322,8 @@ type JobProgress struct {
 	Place   int        `json:"place,omitempty"`
 	PlaceOf int        `json:"place_of,omitempty"`
 	TurnAt  *time.Time `json:"turn_at,omitempty"`
+
+	Latest *JobLatest `json:"latest,omitempty"` // what it has told last; nil: nothing yet
 
 	// StandsSince is since when it waits for a person, or is held. Nil: it does neither.
 	StandsSince *time.Time `json:"stands_since,omitempty"`
@@ -666,11 +672,6 @@ type JobInputLine struct {
 
 	Line     string `json:"line,omitempty"`     // the message as the agent reads it, without the line's end
 	Question string `json:"question,omitempty"` // that it answers; empty: it answers none
-}
-
-// JobList answers GET /v1/jobs, newest first.
-type JobList struct {
-	Jobs []Job `json:"jobs"`
 }
 
 // JobPulled says that a job's commits have arrived where they belong (POST

@@ -193,6 +193,7 @@ var spriteOps = map[string]op{
 		Summary: "List the sprites", Details: "A page of them. With Accept: application/x-ndjson the answer is a stream of StateEvent lines: first one for each sprite, then one for each change.",
 		Query: params{
 			q("prefix", "string", "Only names that begin so."), q("label", "string", "Only sprites with this label."),
+			q("state", "string", "Only sprites that are running, warm or cold; held: that may not run now."), q("q", "string", "Only sprites with this text in their name or a label."),
 			q("max_results", "integer", "The size of a page."), q("continuation_token", "string", "The next_continuation_token of the page before."),
 		},
 		Answer: sprites.ListResponse{}, Lines: sprites.StateEvent{},
@@ -341,7 +342,11 @@ var jobOps = map[string]op{
 	"DELETE /v1/environments/{environment}": {Summary: "Destroy an environment", Details: "One in which a job works, or that has work which nobody has pulled, is refused without force. The state in the answer is gone, or destroying: then the server tries again.", Query: params{force}, Answer: cove.Environment{}},
 	"POST /v1/environments/destroy":         {Summary: "Destroy several environments, or all", Details: "Each for itself, with a result each.", Request: cove.EnvironmentDestroy{}, Answer: cove.EnvironmentDestroyed{}},
 
-	"GET /v1/jobs":             {Summary: "List the jobs, the newest first", Query: params{q("sprite", "string", "Only jobs in this sprite."), q("backend", "string", "The server elsewhere that has the sprite."), q("state", "string[]", "Only jobs in one of these states.")}, Answer: cove.JobList{}},
+	"GET /v1/jobs":             {Summary: "List the jobs, the newest first", Query: params{q("sprite", "string", "Only jobs in this sprite."), q("backend", "string", "The server elsewhere that has the sprite."), q("state", "string[]", "Only jobs in one of these states."),
+		q("group", "string", "Only jobs of this group: needs (a person), working, review, done."), q("q", "string", "Only jobs with this text in their ID, sprite, plan's name, repository, branch, URL, agent or profile."),
+		q("label", "string", "Only jobs whose sprite, on this server, has this label."), q("profile", "string", "Only jobs of this profile."), q("repository", "string", "Only jobs in the repository of this name."),
+		q("by", "string", "Only jobs that this token (by ID) asked for; owner: the server's owner; me: who asks."),
+		q("limit", "integer", "How many jobs the answer has at most; missing: 1000, which is the most."), q("after", "string", "The next of the page before."), q("counts", "boolean", "Count the jobs of each group.")}, Answer: cove.JobList{}},
 	"POST /v1/jobs":            {Summary: "Make a job", Details: "It begins when its bundle is in the sprite and it is started.", Request: cove.JobRequest{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
 	"POST /v1/jobs/preview":    {Summary: "Tell what a job would be", Details: "Nothing is made.", Request: cove.JobRequest{}, Answer: cove.JobPreview{}, AlsoVerbs: begins},
 	"GET /v1/jobs/{id}":        {Summary: "Describe a job, or wait for it", Query: params{q("wait", "string", "Answer when the job has ended, or after this time (such as 30s; one minute at most)."), q("while", "string", "With wait: answer also when the job is in another state than this.")}, Answer: cove.Job{}},
@@ -356,5 +361,7 @@ var jobOps = map[string]op{
 	"POST /v1/jobs/{id}/retry":  {Summary: "Do a job again from its beginning", Request: cove.JobRetry{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
 	"POST /v1/jobs/{id}/resume": {Summary: "Have the agent of a job that has ended go on", Request: cove.JobResume{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
 	"POST /v1/jobs/{id}/pulled": {Summary: "Note that a job's work was pulled", Request: cove.JobPulled{}, Answer: cove.Job{}},
+	"POST /v1/jobs/{id}/seen":   {Summary: "Note that a person has seen how a job ended", Details: "It is then in the group done.", Answer: cove.Job{}},
+	"GET /v1/search":            {Summary: "Find jobs, sprites, commits and lines of logs", Details: "Commits are found by the beginning of their hash. Logs are looked through from the newest job on, 100,000 events and 3 seconds at most.", Query: params{needed(q("q", "string", "The text, of 2 to 200 bytes."))}, Answer: cove.Found{}},
 	"POST /v1/jobs/gc":          {Summary: "Delete jobs that nobody needs any more, and their sprites", Request: cove.JobGC{}, Answer: cove.JobGCResult{}},
 }

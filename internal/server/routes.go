@@ -50,6 +50,7 @@ type groups struct {
 	checkpoints *checkpointRoutes
 	policies    *policyRoutes
 	jobs        *jobRoutes
+	search      *search
 	profiles    *profileRoutes
 	executors   *executorRoutes
 	sockets     *socketRoutes
@@ -210,7 +211,10 @@ func (g *groups) routes() []route {
 		{"POST /v1/jobs/{id}/retry", write, g.jobs.retry},
 		{"POST /v1/jobs/{id}/resume", write, g.jobs.resume},
 		{"POST /v1/jobs/{id}/pulled", write, g.jobs.pulled},
+		{"POST /v1/jobs/{id}/seen", write, g.jobs.seen},
 		{"POST /v1/jobs/gc", write, g.jobs.collect},
+
+		{"GET /v1/search", read, g.search.serve},
 
 		// The rest of the protocol, which this server does not have yet. (control
 		// is not here: clients must see 404 to do without it.)
@@ -221,7 +225,7 @@ func (g *groups) routes() []route {
 
 // methods are the calls that a socket (GET /v1/ws) can make, by their names there.
 var methods = map[string]method{
-	"jobs.list":    {"GET /v1/jobs", []string{"sprite", "backend", "state"}},
+	"jobs.list":    {"GET /v1/jobs", []string{"sprite", "backend", "state", "group", "q", "label", "profile", "repository", "by", "limit", "after", "counts"}},
 	"jobs.create":  {"POST /v1/jobs", nil},
 	"jobs.preview": {"POST /v1/jobs/preview", nil},
 	"jobs.get":     {"GET /v1/jobs/{id}", []string{"wait", "while"}},

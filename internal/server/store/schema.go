@@ -232,6 +232,7 @@ var migrations = []string{
 		last_used    INTEGER NOT NULL,
 		expires_at   INTEGER NOT NULL
 	) STRICT, WITHOUT ROWID;`,
+	listsMigration,
 }
 
 const (
