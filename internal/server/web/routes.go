@@ -18,6 +18,14 @@ func routes() []route {
 		// Lists: now.go, jobs.go, sprites.go, search.go.
 		{"GET /web", now},
 		{"GET /web/now/live", nowLive},
+		{"POST /web/now/{id}/answer", nowAnswer},
+		{"POST /web/now/{id}/send", nowSend},
+		{"POST /web/now/{id}/seen", nowSeen},
+		{"GET /web/jobs", jobs},
+		{"GET /web/lists/jobs/live", jobsLive},
+		{"GET /web/sprites", spriteList},
+		{"GET /web/lists/sprites/live", spritesLive},
+		{"GET /web/search", search},
 
 		// One job: job.go and beside it.
 
