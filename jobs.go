@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -26,9 +27,11 @@ const (
 )
 
 // CreateJob makes a job, and a sprite for it where req names none. The work
-// begins with StartJob; with req.Early it may take an AwaitInstall before that.
+// begins with StartJob; with req.Early it may take an AwaitInstall before that. If the answer is
+// lost, the request is sent again under its key, which is made if req has none: there is one job.
 func (c *Client) CreateJob(ctx context.Context, req JobRequest) (Job, error) {
-	return callJob(ctx, c, "create job", sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs"), JSON: req})
+	req.Key = cmp.Or(req.Key, rand.Text())
+	return makeOnce(ctx, c, "create job", sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs"), JSON: req})
 }
 
 // PreviewJob says what CreateJob would make, or why it would not, and makes nothing.
@@ -80,14 +83,18 @@ func (c *Client) AnswerJob(ctx context.Context, id string, a JobAnswer) (Job, er
 	return callOnce(ctx, c, "answer job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "answer"), JSON: a})
 }
 
-// RetryJob begins a job that has ended anew, and returns the new one.
+// RetryJob begins a job that has ended anew, and returns the new one. It deals with lost answers
+// as CreateJob does.
 func (c *Client) RetryJob(ctx context.Context, id string, req JobRetry) (Job, error) {
-	return callJob(ctx, c, "retry job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "retry"), JSON: req})
+	req.Key = cmp.Or(req.Key, rand.Text())
+	return makeOnce(ctx, c, "retry job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "retry"), JSON: req})
 }
 
-// ResumeJob has the agent of a job that has ended go on, and returns the new job.
+// ResumeJob has the agent of a job that has ended go on, and returns the new job. It deals with
+// lost answers as CreateJob does.
 func (c *Client) ResumeJob(ctx context.Context, id string, req JobResume) (Job, error) {
-	return callJob(ctx, c, "resume job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "resume"), JSON: req})
+	req.Key = cmp.Or(req.Key, rand.Text())
+	return makeOnce(ctx, c, "resume job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "resume"), JSON: req})
 }
 
 // CollectJobs removes the jobs that nobody needs any more.
@@ -142,6 +149,31 @@ func callOnce(ctx context.Context, c *Client, doing string, r sprites.Request) (
 		}
 		if err == nil || try == onceTries {
 			return job, err
+		}
+		if err := again.wait(ctx, err); err != nil {
+			return job, err
+		}
+	}
+}
+
+// ErrLost says that a request for a job was sent and not answered, also when it was sent again: the
+// job may have been made.
+var ErrLost = errors.New("the server went away in the middle")
+
+// makeOnce is callOnce for a request that makes a job. It is sent again if its connection was lost,
+// and not if it was answered, or never sent.
+func makeOnce(ctx context.Context, c *Client, doing string, r sprites.Request) (Job, error) {
+	var again patience
+	for try := 1; ; try++ {
+		job, err := callJob(ctx, c, doing, r)
+		if _, said := errors.AsType[*sprites.Error](err); err == nil || said || ctx.Err() != nil {
+			return job, err
+		}
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && try == 1 {
+			return job, err
+		}
+		if try == onceTries {
+			return job, fmt.Errorf("%w: %w", ErrLost, err)
 		}
 		if err := again.wait(ctx, err); err != nil {
 			return job, err

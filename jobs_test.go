@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
@@ -159,5 +162,67 @@ func TestWaitJob(t *testing.T) {
 	}))
 	if _, err := client.WaitJob(ctx, "a3f7b2"); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// transport is a server that answers as it is told.
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestMakeJobOnce: a request for a job whose connection is lost is sent again in bounds, under the same
+// key. One that is answered, or that can't be sent at all, is not.
+func TestMakeJobOnce(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: errors.New("refused")}
+	answer := func(status int, body string) func() (*http.Response, error) {
+		return func() (*http.Response, error) {
+			return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}, nil
+		}
+	}
+	fail := func(err error) func() (*http.Response, error) {
+		return func() (*http.Response, error) { return nil, err }
+	}
+	for name, test := range map[string]struct {
+		answers []func() (*http.Response, error) // the last one is given again and again
+		calls   int
+		lost    bool
+	}{
+		"at once":          {[]func() (*http.Response, error){answer(201, `{"id":"abcdef"}`)}, 1, false},
+		"lost once":        {[]func() (*http.Response, error){fail(io.EOF), answer(201, `{"id":"abcdef"}`)}, 2, false},
+		"cut, and away":    {[]func() (*http.Response, error){answer(201, `{"id":"abc`), fail(refused), answer(201, `{"id":"abcdef"}`)}, 3, false},
+		"it stays away":    {[]func() (*http.Response, error){fail(io.EOF), fail(refused)}, 8, true},
+		"never reached":    {[]func() (*http.Response, error){fail(refused)}, 1, false},
+		"it says no":       {[]func() (*http.Response, error){answer(502, `{"error":"backend_failed","message":"m"}`)}, 1, false},
+		"it says no later": {[]func() (*http.Response, error){fail(io.EOF), answer(409, `{"error":"key_taken","message":"m"}`)}, 2, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var keys []string
+			c := &cove.Client{Client: &sprites.Client{URL: "http://server.test", Token: "t", HTTPClient: &http.Client{Transport: transport(func(r *http.Request) (*http.Response, error) {
+				var body struct{ Key string }
+				if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Key == "" {
+					t.Errorf("%s: no key: %v", name, err)
+				}
+				keys = append(keys, body.Key)
+				resp, err := test.answers[min(len(keys), len(test.answers))-1]()
+				if resp != nil {
+					resp.Request = r
+				}
+				return resp, err
+			})}}}
+			for doing, call := range map[string]func() (cove.Job, error){
+				"create": func() (cove.Job, error) { return c.CreateJob(t.Context(), cove.JobRequest{}) },
+				"retry":  func() (cove.Job, error) { return c.RetryJob(t.Context(), "abcdef", cove.JobRetry{}) },
+				"resume": func() (cove.Job, error) { return c.ResumeJob(t.Context(), "abcdef", cove.JobResume{}) },
+			} {
+				keys = nil
+				job, err := call()
+				if len(keys) != test.calls || errors.Is(err, cove.ErrLost) != test.lost || (job.ID == "abcdef") != (err == nil) {
+					t.Errorf("%s, %s: after %d calls %+v, %v", name, doing, len(keys), job, err)
+				}
+				if len(slices.Compact(slices.Clone(keys))) != 1 {
+					t.Errorf("%s, %s: the keys are %v", name, doing, keys)
+				}
+			}
+		})
 	}
 }

@@ -51,8 +51,12 @@ func jobVerb(inv *invocation, run func(ctx context.Context, c *cove.Client, id s
 	})
 }
 
-// jobError adds to an unknown job how to find the known ones.
+// jobError adds to an unknown job how to find the known ones, and how to find one that may have been
+// made.
 func jobError(err error) error {
+	if errors.Is(err, cove.ErrLost) {
+		return fail.Wrap("connection_lost", fmt.Errorf("%w; the job may have been made all the same", err), "see: cove job list")
+	}
 	if errors.Is(err, sprites.ErrNotFound) {
 		return hinted(err, "see which there are: cove job list")
 	}

@@ -166,6 +166,11 @@ var serverOps = map[string]op{
 	"POST /v1/connectors/{connector}/grants":   {Summary: "Grant a connector to a sprite, a label or a job", Request: cove.ConnectorGrant{}},
 	"DELETE /v1/connectors/{connector}/grants": {Summary: "Revoke a grant", Query: params{q("sprite", "string", "The sprite that has the grant."), q("label", "string", "The label that has it."), q("job", "string", "The job that has it.")}},
 
+	"POST /v1/web/links":                {Summary: "Make a link that logs a browser in to the web page", Details: "The browser gets the rights of the token. The link works once.", Answer: cove.WebLink{}, Status: 201},
+	"GET /v1/web/sessions":              {Summary: "List the browsers that are logged in by the token; with the verb admin, all", Answer: cove.WebSessionList{}},
+	"DELETE /v1/web/sessions":           {Summary: "Log out all browsers that are logged in by the token"},
+	"DELETE /v1/web/sessions/{session}": {Summary: "Log a browser out"},
+
 	"GET /v1/webhooks":                 {Summary: "List the webhooks", Answer: cove.WebhookList{}},
 	"PUT /v1/webhooks/{webhook}":       {Summary: "Define a webhook", Details: "The definition replaces the one of the same name, whose deliveries stay. Its deliveries have the body WebhookEvent.", Request: cove.Webhook{}, Answer: cove.Webhook{}},
 	"DELETE /v1/webhooks/{webhook}":    {Summary: "Delete a webhook, and what waits to be sent to it"},
@@ -342,7 +347,7 @@ var jobOps = map[string]op{
 	"DELETE /v1/environments/{environment}": {Summary: "Destroy an environment", Details: "One in which a job works, or that has work which nobody has pulled, is refused without force. The state in the answer is gone, or destroying: then the server tries again.", Query: params{force}, Answer: cove.Environment{}},
 	"POST /v1/environments/destroy":         {Summary: "Destroy several environments, or all", Details: "Each for itself, with a result each.", Request: cove.EnvironmentDestroy{}, Answer: cove.EnvironmentDestroyed{}},
 
-	"GET /v1/jobs":             {Summary: "List the jobs, the newest first", Query: params{q("sprite", "string", "Only jobs in this sprite."), q("backend", "string", "The server elsewhere that has the sprite."), q("state", "string[]", "Only jobs in one of these states."),
+	"GET /v1/jobs": {Summary: "List the jobs, the newest first", Query: params{q("sprite", "string", "Only jobs in this sprite."), q("backend", "string", "The server elsewhere that has the sprite."), q("state", "string[]", "Only jobs in one of these states."),
 		q("group", "string", "Only jobs of this group: needs (a person), working, review, done."), q("q", "string", "Only jobs with this text in their ID, sprite, plan's name, repository, branch, URL, agent or profile."),
 		q("label", "string", "Only jobs whose sprite, on this server, has this label."), q("profile", "string", "Only jobs of this profile."), q("repository", "string", "Only jobs in the repository of this name."),
 		q("by", "string", "Only jobs that this token (by ID) asked for; owner: the server's owner; me: who asks."),

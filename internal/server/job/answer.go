@@ -25,7 +25,7 @@ func (m *Manager) Answer(ctx context.Context, id string, a cove.JobAnswer) (cove
 	if err != nil {
 		return job, err
 	}
-	if err := checkMessageKey(a.Key); err != nil {
+	if err := checkKeyForm(a.Key); err != nil {
 		return job, err
 	}
 	if had := job.Answered; had != nil && had.Question == a.Question {

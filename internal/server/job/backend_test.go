@@ -551,6 +551,55 @@ func TestBackendPreparedLater(t *testing.T) {
 	}
 }
 
+// TestBackendLateSprite: C2: a job that the next server takes up, and whose sprite may still come
+// of a call that the first one gave up, is prepared when that can't be any more.
+func TestBackendLateSprite(t *testing.T) {
+	s := newSite(t)
+	o := s.open(t.TempDir())
+	req := farRequest()
+	req.Early = true
+	settings, err := json.Marshal(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := newRow(req, made{}, time.Hour)
+	row.State, row.Sprite, row.Upload = cove.JobInstalling, o.jobSprites.environments.Name(row.Backend, row.ID), ""
+	if err := o.Store.Jobs.Create(t.Context(), row, settings); err != nil {
+		t.Fatal(err)
+	}
+	environments := o.jobSprites.environments
+	env, err := environments.Store.Change(t.Context(), row.Execution, func(e *cove.Environment) error { e.State = cove.EnvironmentCreating; return nil })
+	if err == nil {
+		env, err = environments.Destroy(t.Context(), env.ID, cove.DestroyNeverUsed)
+	}
+	if err != nil || env.State != cove.EnvironmentDestroying || env.LateUntil == nil {
+		t.Fatalf("it is %+v, %v", env, err)
+	}
+	takeUp := func() cove.Job {
+		t.Helper()
+		if err := o.preparer.takeUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for o.preparations.of(row.ID) != nil && t.Context().Err() == nil {
+			runtime.Gosched()
+		}
+		job, err := o.client.Job(t.Context(), row.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return job
+	}
+	if job := takeUp(); job.State != cove.JobInstalling || len(s.Calls(`^POST /v1/sprites$`)) != 0 {
+		t.Errorf("the job is %+v", job)
+	}
+	if err := environments.Sweep(t.Context(), *env.LateUntil); err != nil {
+		t.Fatal(err)
+	}
+	if job := takeUp(); job.State != cove.JobQueued || job.SpriteID == "" || job.Execution == row.Execution || len(s.sprites()) != 1 {
+		t.Errorf("the job is %+v, and there are %d sprites", job, len(s.sprites()))
+	}
+}
+
 // TestBackendGone: R1, R4: a job is lost when its sprite is gone, or another one has its name.
 func TestBackendGone(t *testing.T) {
 	b, s := newFarBench(t)

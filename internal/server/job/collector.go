@@ -24,6 +24,7 @@ type collector struct {
 	jobSprites   *jobSprites
 	preparations *preparations
 	turns        *turns
+	withdrawals  *withdrawals
 	locks        *keylock.Mutex // of jobs
 }
 
@@ -214,6 +215,8 @@ func (c *collector) remove(ctx context.Context, id string, force, everywhere boo
 		if err := c.jobSprites.clear(ctx, job, running); err != nil {
 			return fmt.Errorf("delete job %s: %w", id, err)
 		}
+	} else if err := c.withdrawals.one(ctx, job); err != nil { // nobody would know of them
+		return fmt.Errorf("delete job %s: take its settings out of sprite %s: %w", id, job.Sprite, err)
 	}
 	defer c.turns.over()
 	return c.jobs.Delete(context.WithoutCancel(ctx), id) // a cleanup script may have taken all the time

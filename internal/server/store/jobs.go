@@ -117,6 +117,11 @@ var ErrDamaged = errors.New("its settings were damaged in the store, and do not 
 // A job that owns its sprite gets the row of an environment with it, planned. One in the
 // sprite of an environment that is being destroyed is ErrDestroying.
 func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessage) error {
+	return j.create(ctx, job, settings, func(*sql.Tx) error { return nil })
+}
+
+// create is Create, with what else is stored in the same transaction.
+func (j *Jobs) create(ctx context.Context, job cove.Job, settings json.RawMessage, more func(*sql.Tx) error) error {
 	if job.CreatedAt.IsZero() {
 		job.CreatedAt = now()
 	}
@@ -155,6 +160,9 @@ func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessag
 		}
 		if err == nil {
 			err = followUp(ctx, tx, job)
+		}
+		if err == nil {
+			err = more(tx)
 		}
 		if err != nil {
 			return err
@@ -233,6 +241,7 @@ type JobFilter struct {
 	Limit   int             // 0: no limit
 
 	Publishing bool // only those whose commits are to be published
+	Handed     bool // only those whose settings may be in their sprites
 
 	Group      cove.JobGroup // empty: any
 	Text       string        // that stands in its ID, sprite, plan's name, repository, branch, URL, agent or profile; empty: any
@@ -255,6 +264,9 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 	if at, id, ok := readCursor(filter.After); ok {
 		query += " AND (created_at < ? OR created_at = ? AND id > ?)"
 		args = append(args, at, at, id)
+	}
+	if filter.Handed {
+		query += " AND doc->>'$.handed' = 1"
 	}
 	query += " ORDER BY created_at DESC, id"
 	if filter.Limit > 0 {

@@ -112,6 +112,9 @@ func (f JobFilter) where() (string, []any) {
 	if f.Publishing {
 		add(" AND doc->>'$.published.state' = 'pending'")
 	}
+	if f.Handed {
+		add(" AND doc->>'$.handed' = 1")
+	}
 	if f.Profile != "" {
 		add(" AND doc->>'$.profile' = ?", f.Profile)
 	}
