@@ -205,8 +205,9 @@ type JobPreview struct {
 	TimeoutSec    int64                  `json:"timeout_seconds,omitempty"`
 	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"`
 
+	Warnings []string `json:"warnings,omitempty"` // why the job would fail, though it can be made
 	Installs bool     `json:"installs,omitempty"` // a missing agent is installed in the job's sprite, by the job's network
-	Hosts    []string `json:"hosts,omitempty"`    // that the agent asks its model at, where there are no connectors
+	Hosts    []string `json:"hosts,omitempty"`    // that the agent itself must reach, to ask its model or to renew its login
 }
 
 // JobConnector is a connector that a job would have for its time.
@@ -337,6 +338,10 @@ type JobProgress struct {
 
 	// StandsSince is since when it waits for a person, or is held. Nil: it does neither.
 	StandsSince *time.Time `json:"stands_since,omitempty"`
+
+	// Removing says that the job is being deleted, with what it has in its sprite. If the server
+	// ends meanwhile, the next one goes on with that.
+	Removing bool `json:"removing,omitempty"`
 
 	ReadyAt   *time.Time `json:"ready_at,omitempty"` // when its agent was installed and its sprite made; nil: with the row
 	StartedAt *time.Time `json:"started_at,omitempty"`

@@ -70,17 +70,28 @@ func (c *Client) StopJob(ctx context.Context, id string) (Job, error) {
 
 // SendJob hands a message to the agent of a job that was made with Converse, and
 // returns when the agent has it. If an answer is lost, the message is sent again under its
-// key, which is made if m has none: the agent gets it once.
+// key, which is made if m has none: the agent gets it once. An older server, which knows no
+// keys, is sent a message without one, and only once.
 func (c *Client) SendJob(ctx context.Context, id string, m JobMessage) (Job, error) {
-	m.Key = cmp.Or(m.Key, rand.Text())
-	return callOnce(ctx, c, "send to job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "send"), JSON: m})
+	plain := sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "send"), JSON: m}
+	keyed := plain
+	if m.Key == "" {
+		m.Key = rand.Text()
+		keyed.JSON = m
+	}
+	return callOnce(ctx, c, "send to job "+id, keyed, plain)
 }
 
 // AnswerJob answers the question of a job's agent, and returns when the agent has it. It
-// deals with lost answers as SendJob does.
+// deals with lost answers, and with older servers, as SendJob does.
 func (c *Client) AnswerJob(ctx context.Context, id string, a JobAnswer) (Job, error) {
-	a.Key = cmp.Or(a.Key, rand.Text())
-	return callOnce(ctx, c, "answer job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "answer"), JSON: a})
+	plain := sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "answer"), JSON: a}
+	keyed := plain
+	if a.Key == "" {
+		a.Key = rand.Text()
+		keyed.JSON = a
+	}
+	return callOnce(ctx, c, "answer job "+id, keyed, plain)
 }
 
 // RetryJob begins a job that has ended anew, and returns the new one. It deals with lost answers
@@ -139,11 +150,16 @@ func callJob(ctx context.Context, c *Client, doing string, r sprites.Request) (J
 const onceTries = 8
 
 // callOnce is callJob for a call with a key, which is carried out once however often it is
-// made. If no answer comes, it is made again.
-func callOnce(ctx context.Context, c *Client, doing string, r sprites.Request) (Job, error) {
+// made. If no answer comes, it is made again. If the server does not take the call as it is, it
+// has not been carried out: that may be for the key, and plain, which is the call as the caller
+// made it, is tried once.
+func callOnce(ctx context.Context, c *Client, doing string, keyed, plain sprites.Request) (Job, error) {
 	var again patience
 	for try := 1; ; try++ {
-		job, err := callJob(ctx, c, doing, r)
+		job, err := callJob(ctx, c, doing, keyed)
+		if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusBadRequest && keyed.JSON != plain.JSON {
+			return callJob(ctx, c, doing, plain)
+		}
 		if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode != http.StatusBadGateway && e.StatusCode != http.StatusGatewayTimeout {
 			return job, err
 		}

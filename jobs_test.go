@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -224,5 +226,60 @@ func TestMakeJobOnce(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestKeysOfOlderServers: a server that knows no keys gets a message without one, once. A refusal
+// that is not for the key stays one, and the caller's own key is never left out.
+func TestKeysOfOlderServers(t *testing.T) {
+	var asked []string
+	var refuse func(keyed bool) int
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		keyed := strings.Contains(string(body), `"key"`)
+		asked = append(asked, fmt.Sprintf("%s %v", path.Base(r.URL.Path), keyed))
+		if status := refuse(keyed); status != 0 {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, `{"error":"bad_request","message":"no"}`)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(cove.Job{ID: "a3f7b2"})
+	}))
+	t.Cleanup(server.Close)
+	client := &cove.Client{Client: &sprites.Client{URL: server.URL}}
+	send := func(key string) func() error {
+		return func() error {
+			_, err := client.SendJob(t.Context(), "a3f7b2", cove.JobMessage{Text: "on", Key: key})
+			return err
+		}
+	}
+	answer := func() error {
+		_, err := client.AnswerJob(t.Context(), "a3f7b2", cove.JobAnswer{Question: "1", Option: "1"})
+		return err
+	}
+	older := func(keyed bool) int {
+		if keyed {
+			return http.StatusBadRequest
+		}
+		return 0
+	}
+	always := func(status int) func(bool) int { return func(bool) int { return status } }
+	for name, test := range map[string]struct {
+		do     func() error
+		refuse func(bool) int
+		want   string
+		ok     bool
+	}{
+		"now":                  {send(""), always(0), "send true", true},
+		"older":                {send(""), older, "send true, send false", true},
+		"older, an answer":     {answer, older, "answer true, answer false", true},
+		"a key of the caller":  {send("mine"), older, "send true", false},
+		"refused all the same": {send(""), always(http.StatusBadRequest), "send true, send false", false},
+		"taken":                {send(""), always(http.StatusConflict), "send true", false},
+	} {
+		asked, refuse = nil, test.refuse
+		if err := test.do(); (err == nil) != test.ok || strings.Join(asked, ", ") != test.want {
+			t.Errorf("%s: got %v, asked %q", name, err, asked)
+		}
 	}
 }

@@ -252,6 +252,9 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 	}
 	if o := j.Outcome; o != nil {
 		pairs = append(pairs, "outcome", fmt.Sprintf("%s (exit code %d)", o.Kind, o.ExitCode), "reason", o.Reason)
+		if j.Error == o.Reason {
+			j.Error = ""
+		}
 	}
 	pairs = append(pairs,
 		"error", j.Error,

@@ -198,7 +198,7 @@ func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []s
 		return nil, err
 	}
 	more, err := g.checkRules(ctx, p, preview)
-	return append(warnings, more...), err
+	return slices.Concat(warnings, preview.Warnings, more), err
 }
 
 // checkPlace refuses a backend that is not there, and a machine or folders that no sprite here could have.

@@ -19,6 +19,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/job"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // wire is a client of GET /v1/ws.
@@ -220,6 +221,37 @@ func TestSocketRequests(t *testing.T) {
 	ask(t, s, "GET /v1/ws", "").refused(t, 426, "upgrade_required")
 	ask(t, s, "GET /v1/ws", "", handshake, header("Authorization", "Bearer x")).refused(t, 401, "unauthorized")
 	ask(t, s, "GET /v1/ws", "", handshake, header("Origin", "https://evil.example")).refused(t, 403, "forbidden")
+}
+
+// TestFeed: a program follows what changes by one call, until it has seen enough. What it may not
+// subscribe to is an error with the server's words.
+func TestFeed(t *testing.T) {
+	s := covetest.Start(t, withJobs(t))
+	addJob(t, s, "aaaaaa", "paint")
+	ctx, feed := t.Context(), cove.Feed{Client: &cove.Client{Client: &sprites.Client{URL: s.URL + "/", Token: s.Token}}}
+	var seen []string
+	for n, err := range feed.Follow(ctx, cove.Subscription{Topics: []string{"jobs"}}) {
+		must(t, err)
+		if n.Synced {
+			addJob(t, s, "bbbbbb", "other")
+		}
+		if seen = append(seen, n.Name); n.Name == "bbbbbb" {
+			break
+		}
+	}
+	failIf(t, strings.Join(seen, " ") != "aaaaaa  bbbbbb", "got %q", seen)
+	ends := func(ctx context.Context, feed cove.Feed, sub cove.Subscription) (err error) {
+		for _, err = range feed.Follow(ctx, sub) {
+		}
+		return err
+	}
+	e, ok := errors.AsType[*sprites.Error](ends(ctx, feed, cove.Subscription{Topics: []string{"weather"}}))
+	failIf(t, !ok || e.StatusCode != http.StatusBadRequest || !strings.Contains(e.Message, "weather"), "got %+v", e)
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	failIf(t, !errors.Is(ends(gone, feed, cove.Subscription{Topics: []string{"jobs"}}), context.Canceled), "the end of the context is not told")
+	feed.Client.Token = "wrong"
+	failIf(t, ends(ctx, feed, cove.Subscription{Topics: []string{"jobs"}}) == nil, "a wrong token is taken")
 }
 
 // TestSocketRights: a token is told of what it reaches, may do over a socket what it may do

@@ -369,7 +369,7 @@ func TestBackendRemoval(t *testing.T) {
 	token := s.Token
 	o = s.open(o.dir)
 	s.SetToken("another")
-	look("refused the token", "--token")
+	look("refused the token", "cove backend put far")
 	s.SetToken(token)
 	s.Add(fakeprovider.Fault{Call: "^DELETE ", Status: 500, Body: `{"error":"broken","message":"out of order"}`})
 	look("out of order", "")
@@ -378,8 +378,11 @@ func TestBackendRemoval(t *testing.T) {
 	if left := s.sprites(); len(left) != 0 {
 		t.Errorf("%+v is left", left)
 	}
-	if err := o.client.DeleteJob(ctx, job.ID, false); err != nil {
+	if err := o.collector.goOn(ctx); err != nil { // somebody has asked for that
 		t.Error(err)
+	}
+	if _, err := o.client.Job(ctx, job.ID); code(err) != "not_found" {
+		t.Errorf("the job is left: %v", err)
 	}
 	if err := o.client.DeleteBackend(ctx, "far"); err != nil {
 		t.Error(err)
@@ -469,7 +472,7 @@ func TestBackendOutage(t *testing.T) {
 	old := s.Token
 	s.SetToken("another")
 	refused := o.until(t, job.ID, because("backend_refused"))
-	if !strings.Contains(refused.Unknown.Message, "refused the token") || !strings.Contains(refused.Unknown.Hint, "--token") {
+	if !strings.Contains(refused.Unknown.Message, "refused the token") || !strings.Contains(refused.Unknown.Hint, "cove backend put far") {
 		t.Errorf("of a refused token it says %+v", refused.Unknown)
 	}
 	if err := b.server.Client().PutBackend(t.Context(), "far", cove.BackendRequest{URL: s.URL, Token: "another"}); err != nil {

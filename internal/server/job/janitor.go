@@ -20,8 +20,8 @@ const (
 )
 
 // janitor takes up the jobs that were being prepared, ends jobs whose repository never
-// came, with their sprites, deletes environments that could not be deleted before, takes settings
-// out of sprites that could not be reached, and removes what nobody needs any more.
+// came, with their sprites, deletes environments and jobs that could not be deleted before, takes
+// settings out of sprites that could not be reached, and removes what nobody needs any more.
 type janitor struct {
 	jobs       *store.Jobs
 	client     *cove.Client
@@ -90,6 +90,9 @@ func (j *janitor) run() {
 		}
 		if err := j.jobSprites.environments.Sweep(j.ctx, time.Now()); err != nil && j.ctx.Err() == nil {
 			j.logger.Warn("destroying environments", "err", err)
+		}
+		if err := j.collector.goOn(j.ctx); err != nil && j.ctx.Err() == nil {
+			j.logger.Warn("deleting jobs whose deletion did not end", "err", err)
 		}
 		select {
 		case <-tick.C:

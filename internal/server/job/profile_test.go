@@ -3,9 +3,11 @@ package job
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -240,6 +242,22 @@ func TestProfileIsChecked(t *testing.T) {
 	if p := put(t, client, "open", included); len(p.Warnings) != 0 {
 		t.Errorf("with them: %q", p.Warnings)
 	}
+	// An agent whose login is inside asks its model itself, and renews the login.
+	for login, want := range map[string][]string{cove.LoginInside: {"auth.openai.com", "chatgpt.com"}, cove.LoginKey: nil} {
+		if err := client.SetSecret(ctx, "openai", canary); err != nil {
+			t.Fatal(err)
+		}
+		p := put(t, client, "login", cove.ProfileSettings{Agent: "codex", Login: login, NetworkPolicy: closed})
+		var blocked []string
+		for _, host := range []string{"auth.openai.com", "chatgpt.com", "api.openai.com"} {
+			if slices.ContainsFunc(p.Warnings, func(w string) bool { return strings.Contains(w, host) }) {
+				blocked = append(blocked, host)
+			}
+		}
+		if !slices.Equal(blocked, want) {
+			t.Errorf("with the login %s: warned of %q: %q", login, blocked, p.Warnings)
+		}
+	}
 }
 
 // TestDefaultProfile: one profile at most is the default, and is no more when it is deleted.
@@ -399,6 +417,67 @@ func TestCleanup(t *testing.T) {
 	if b.manager.jobSprites.environments.Before(ctx, cove.Environment{ID: "abcdef", Job: "abcdef"}) {
 		t.Error("one without a job was cleaned up")
 	}
+}
+
+// TestRemovalGoesOn: a job is noted as being deleted before its cleanup script runs. If the server
+// ends in the middle of that script, the next one deletes the job, without running it again.
+func TestRemovalGoesOn(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, 0)
+	client, ctx := b.server.Client(), t.Context()
+	ended := func(script string) cove.Job {
+		t.Helper()
+		job := b.beginWith(`echo x >"$said"`, func(r *cove.JobRequest) {
+			r.CleanupScript = &cove.SetupScript{Name: "cleanup", Text: script, TimeoutSec: 600}
+		})
+		if _, err := client.StopJob(ctx, job.ID); err != nil {
+			t.Fatal(err)
+		}
+		return b.await(job.ID)
+	}
+	gone := func(job cove.Job) {
+		t.Helper()
+		if _, err := b.manager.Store.Jobs.Get(ctx, job.ID); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("the job: %v", err)
+		}
+		if _, err := client.Get(ctx, job.Sprite); !errors.Is(err, sprites.ErrNotFound) {
+			t.Errorf("the sprite: %v", err)
+		}
+	}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	job := ended("echo begun >" + fifo + "; cat " + fifo)
+	result := make(chan error, 1)
+	go func() { result <- client.DeleteJob(ctx, job.ID, true) }()
+	if _, err := os.ReadFile(fifo); err != nil { // waits for the script
+		t.Fatal(err)
+	}
+	now, err := b.manager.Store.Jobs.Get(ctx, job.ID)
+	if err != nil || !now.Removing || now.Cleanup == nil {
+		t.Errorf("while the script runs: %+v, %v", now.JobProgress, err)
+	}
+	if err := b.manager.collector.goOn(ctx); err != nil { // it leaves this one alone
+		t.Error(err)
+	}
+	if err := errors.Join(os.WriteFile(fifo, nil, 0), <-result); err != nil {
+		t.Fatal(err)
+	}
+	gone(job)
+
+	job = ended("exit 1")
+	err = b.manager.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error { // as a killed server leaves it
+		j.Removing, j.Cleanup = true, &cove.JobCleanup{StartedAt: time.Now()}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.manager.collector.goOn(ctx); err != nil {
+		t.Error(err)
+	}
+	gone(job)
 }
 
 // TestJobsLeaveReserve: what is kept of a job leaves the disk its reserve.

@@ -242,6 +242,7 @@ type JobFilter struct {
 
 	Publishing bool // only those whose commits are to be published
 	Handed     bool // only those whose settings may be in their sprites
+	Removing   bool // only those that are being deleted
 
 	Group      cove.JobGroup // empty: any
 	Text       string        // that stands in its ID, sprite, plan's name, repository, branch, URL, agent or profile; empty: any
@@ -264,9 +265,6 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 	if at, id, ok := readCursor(filter.After); ok {
 		query += " AND (created_at < ? OR created_at = ? AND id > ?)"
 		args = append(args, at, at, id)
-	}
-	if filter.Handed {
-		query += " AND doc->>'$.handed' = 1"
 	}
 	query += " ORDER BY created_at DESC, id"
 	if filter.Limit > 0 {

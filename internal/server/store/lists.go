@@ -115,6 +115,9 @@ func (f JobFilter) where() (string, []any) {
 	if f.Handed {
 		add(" AND doc->>'$.handed' = 1")
 	}
+	if f.Removing {
+		add(" AND doc->>'$.removing'")
+	}
 	if f.Profile != "" {
 		add(" AND doc->>'$.profile' = ?", f.Profile)
 	}
