@@ -26,7 +26,7 @@ func visitor(t testing.TB, s *covetest.Server) *http.Client {
 	must(t, err)
 	c := &http.Client{Jar: jar, Transport: &http.Transport{MaxConnsPerHost: 0, DisableCompression: true}}
 	t.Cleanup(c.CloseIdleConnections)
-	link, err := s.Client().WebLink(t.Context())
+	link, err := cove.Web{Client: s.Client()}.Link(t.Context())
 	must(t, err)
 	resp, err := c.Get(link.URL)
 	must(t, err)
