@@ -334,8 +334,6 @@ type JobProgress struct {
 	PlaceOf int        `json:"place_of,omitempty"`
 	TurnAt  *time.Time `json:"turn_at,omitempty"`
 
-	Latest *JobLatest `json:"latest,omitempty"` // what it has told last; nil: nothing yet
-
 	// StandsSince is since when it waits for a person, or is held. Nil: it does neither.
 	StandsSince *time.Time `json:"stands_since,omitempty"`
 
@@ -360,6 +358,8 @@ type Job struct {
 	Arch       string `json:"arch,omitempty"`      // of a sprite at a backend, as Go calls it; empty: not known, or the server's own
 	SpriteID   string `json:"sprite_id,omitempty"` // as the backend calls it; of this server's, once the job has begun
 	OwnsSprite bool   `json:"owns_sprite"`
+
+	Latest *JobLatest `json:"latest,omitempty"` // what it has told last; nil: nothing yet
 
 	SpriteRemoval *SpriteRemoval `json:"sprite_removal,omitempty"` // its sprite is to be deleted, and may be there still; nil: no
 	Cleanup       *JobCleanup    `json:"cleanup,omitempty"`        // what became of its cleanup script; nil: it was not begun
