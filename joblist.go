@@ -29,6 +29,28 @@ const (
 // JobGroups are all of them.
 var JobGroups = []JobGroup{JobsNeeds, JobsWorking, JobsReview, JobsDone}
 
+// Group is the group of a job, as the server lists it.
+func (j Job) Group() JobGroup {
+	failed := j.State == JobFailed || j.State == JobTimedOut || j.State == JobLost
+	published := ""
+	if j.Published != nil {
+		published = j.Published.State
+	}
+	switch {
+	case !j.State.Terminal() && (j.State == JobWaiting || j.Held != nil):
+		return JobsNeeds
+	case !j.State.Terminal():
+		return JobsWorking
+	case j.SeenAt != nil || j.PulledAt != nil:
+		return JobsDone
+	case failed || published == PublishHeld || published == PublishFailed:
+		return JobsNeeds
+	case published == PublishDone || j.WorkDeleted || j.Commits == 0 && j.Leftover == "":
+		return JobsDone
+	}
+	return JobsReview
+}
+
 // JobLatest is what a job has told last. Its texts are the agent's.
 type JobLatest struct {
 	Said string  `json:"said,omitempty"` // the end of what its agent, or a command of its preparation, has said: one line

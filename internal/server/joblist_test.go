@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -44,6 +45,7 @@ func TestJobGroups(t *testing.T) {
 			list, err := cove.ListJobs(t.Context(), s.Client(), cove.JobQuery{Group: g, Counts: true, Limit: 100})
 			must(t, err)
 			failIf(t, slices.Contains(jobIDs(list.Jobs), job.ID) != (g == want), "%s: job %d is, or is not, in %s", want, n, g)
+			failIf(t, slices.ContainsFunc(list.Jobs, func(j cove.Job) bool { return j.Group() != g }), "a job of %s says that it is of another group", g)
 			failIf(t, list.Counts[g] != len(list.Jobs), "%s: %d counted, %d listed", g, list.Counts[g], len(list.Jobs))
 		}
 		return job
@@ -141,6 +143,9 @@ func TestSearch(t *testing.T) {
 		"sprite": token(t, s, cove.TokenScope{Sprite: "mine-1"}, cove.VerbRead),
 	}
 	theirs := token(t, s, cove.TokenScope{Sprite: "nothing"}, cove.VerbRead)
+	_, err := cove.Profiles{Client: s.Client()}.Put(t.Context(), "fast", 0, cove.ProfileSettings{})
+	must(t, err)
+	worker := token(t, s, cove.TokenScope{Profile: "fast"}, cove.VerbRead)
 	for n, where := range []string{"mine-1", "other-needle", "backend", "started"} {
 		job := putJob(t, s, n+1, func(j *cove.Job) {
 			j.Sprite, j.PlanName, j.Head = where, "Needle.md", strings.Repeat("cafe", 10)
@@ -193,5 +198,13 @@ func TestSearch(t *testing.T) {
 		is(who, fmt.Sprint(jobIDs(list.Jobs), list.Counts), "[000001] map[working:1]")
 	}
 	is("who began it", look(as(theirs), "needle"), "[000004] [] [000004 2]")
+	// One that may use a profile reaches the sprites that were made for its jobs, and all jobs there.
+	putJob(t, s, 5, func(j *cove.Job) { j.By, j.Sprite, j.OwnsSprite, j.PlanName = worker.ID, "its-own", true, "a.md" })
+	must(t, s.Store.Sprites.Create(t.Context(), &store.Sprite{ID: "0123456789abcdef", Name: "its-own", MachineID: strings.Repeat("1", 32), Base: "host", Owner: "job:000005", Status: sprites.StatusCold, Labels: []string{"needle"}}))
+	putJob(t, s, 6, func(j *cove.Job) { j.Sprite, j.PlanName = "its-own", "needle.md" })
+	is("who uses a profile", look(as(worker), "needle"), "[000006] [its-own] []")
+	list, err := cove.ListJobs(t.Context(), as(worker), cove.JobQuery{})
+	must(t, err)
+	is("who uses a profile", fmt.Sprint(jobIDs(list.Jobs)), "[000006 000005]")
 	ask(t, s, "GET /v1/search?q=x", "", header("Authorization", "Bearer "+s.Token)).refused(t, 400, "bad_request")
 }

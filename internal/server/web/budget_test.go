@@ -145,6 +145,13 @@ func TestManyPages(t *testing.T) {
 
 func BenchmarkLists(b *testing.B) {
 	s := fleet(b, 1000)
+	for n := range 20 { // as much as a search looks through
+		var events []cove.JobEvent
+		for seq := range int64(5000) {
+			events = append(events, cove.JobEvent{Seq: seq + 1, Type: "event", Text: fmt.Sprintf(`{"type":"assistant","message":{"id":"%d","text":%q}}`, seq, strings.Repeat("as an agent says it ", 10))})
+		}
+		must(b, s.Store.Jobs.AppendEvents(b.Context(), fmt.Sprintf("%06x", n+1), events))
+	}
 	c := visitor(b, s)
 	for _, path := range []string{"/web", "/web/jobs", "/web/jobs?group=review&q=plan", "/web/sprites", "/web/search?q=plan-77"} {
 		b.Run(strings.NewReplacer("/", "_", "?", "_").Replace(path), func(b *testing.B) {

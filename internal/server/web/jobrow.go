@@ -48,32 +48,10 @@ func (v *view) jobRow(job cove.Job) row {
 	return row{ID: jobRowID(job.ID), Template: "job-row", Data: rowOf(job, v.session.May(cove.VerbExec), v.session.May(cove.VerbWrite))}
 }
 
-// groupOf is the group of a job, as the server lists it.
-func groupOf(job cove.Job) cove.JobGroup {
-	failed := job.State == cove.JobFailed || job.State == cove.JobTimedOut || job.State == cove.JobLost
-	published := ""
-	if job.Published != nil {
-		published = job.Published.State
-	}
-	switch {
-	case !job.State.Terminal() && (job.State == cove.JobWaiting || job.Held != nil):
-		return cove.JobsNeeds
-	case !job.State.Terminal():
-		return cove.JobsWorking
-	case job.SeenAt != nil || job.PulledAt != nil:
-		return cove.JobsDone
-	case failed || published == cove.PublishHeld || published == cove.PublishFailed:
-		return cove.JobsNeeds
-	case published == cove.PublishDone || job.WorkDeleted || job.Commits == 0 && job.Leftover == "":
-		return cove.JobsDone
-	}
-	return cove.JobsReview
-}
-
 // rowOf makes a row's data.
 func rowOf(job cove.Job, mayExec, mayWrite bool) jobRow {
 	r := jobRow{
-		ID: job.ID, Group: groupOf(job), State: job.State, Title: cmp.Or(line(job.PlanName), "a job"), Repository: job.Repository, Branch: job.Branch,
+		ID: job.ID, Group: job.Group(), State: job.State, Title: cmp.Or(line(job.PlanName), "a job"), Repository: job.Repository, Branch: job.Branch,
 		Agent: job.Agent, Profile: job.Profile, Backend: job.Backend, At: job.CreatedAt.UTC(), Doing: "began",
 		MayExec: mayExec, MayWrite: mayWrite,
 	}
