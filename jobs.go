@@ -101,6 +101,12 @@ func (c *Client) RetryJob(ctx context.Context, id string, req JobRetry) (Job, er
 	return makeOnce(ctx, c, "retry job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "retry"), JSON: req})
 }
 
+// PublishJob has a job's commits published again, after that has failed. It returns at once:
+// Job.Published says how far that is. Commits that are published, or being published, stay as they are.
+func PublishJob(ctx context.Context, c *Client, id string) (Job, error) {
+	return callJob(ctx, c, "publish job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "publish")})
+}
+
 // ResumeJob has the agent of a job that has ended go on, and returns the new job. It deals with
 // lost answers as CreateJob does.
 func (c *Client) ResumeJob(ctx context.Context, id string, req JobResume) (Job, error) {

@@ -32,7 +32,7 @@ func newJobCommand(inv *invocation) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newJobListCommand(inv), newJobShowCommand(inv), newJobLogsCommand(inv), newJobStepsCommand(inv), newJobEventsCommand(inv), newJobAttachCommand(inv),
-		newJobWaitCommand(inv), newJobStopCommand(inv), newJobSendCommand(inv), newJobAnswerCommand(inv), newJobRetryCommand(inv), newJobResumeCommand(inv), newJobBundleCommand(inv), asksFirst(inv, newJobRmCommand(inv), lostJobs(inv)), newJobGCCommand(inv),
+		newJobWaitCommand(inv), newJobStopCommand(inv), newJobSendCommand(inv), newJobAnswerCommand(inv), newJobRetryCommand(inv), newJobResumeCommand(inv), newJobPublishCommand(inv), newJobBundleCommand(inv), asksFirst(inv, newJobRmCommand(inv), lostJobs(inv)), newJobGCCommand(inv),
 		newJobDiffCommand(inv), newJobLogCommand(inv), newJobMergeCommand(inv), newJobRebaseCommand(inv), newJobCherryPickCommand(inv), asksFirst(inv, newJobRefsCommand(inv), lostRefs))
 	return cmd
 }
@@ -439,7 +439,7 @@ func publishedText(j cove.Job) string {
 		}
 		text += ". Review them: " + push.CloneFirst(j)
 	default:
-		text += "not pushed: " + p.Error
+		text += "not pushed: " + p.Error + ". Try again: cove job publish " + j.ID
 	}
 	return text
 }

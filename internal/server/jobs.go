@@ -368,6 +368,27 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// publish has a job's commits published again, if the caller could begin the job now: its profile may
+// give less than it did.
+func (g *jobRoutes) publish(w http.ResponseWriter, r *http.Request) error {
+	if !principalOf(r).may(admin) {
+		old, err := g.job(r)
+		if err != nil {
+			return err
+		}
+		req, err := g.asked(r, old.ID)
+		if err != nil {
+			return err
+		}
+		if err := g.mayAgain(r, req, old.Sprite); err != nil {
+			return err
+		}
+	}
+	return g.act(w, r, nil, func(jobs Jobs, id string) (cove.Job, error) {
+		return jobs.Publish(r.Context(), id)
+	})
+}
+
 // collect removes old jobs, of the sprites that the token reaches.
 func (g *jobRoutes) collect(w http.ResponseWriter, r *http.Request) error {
 	jobs, err := g.available()

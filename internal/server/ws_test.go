@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -484,6 +485,107 @@ func TestSocketSlow(t *testing.T) {
 		late.take(slow.note())
 	}
 	failIf(t, late.n > jobs*rounds*3/4, "%d notifications were kept for one that did not read", late.n)
+}
+
+// sight closes itself when something has been written that has a text in it.
+type sight struct {
+	text string
+	once sync.Once
+	seen chan struct{}
+}
+
+func (s *sight) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), s.text) {
+		s.once.Do(func() { close(s.seen) })
+	}
+	return len(p), nil
+}
+
+// TestSocketBudget: a client that asks for much and reads nothing is told so and dropped, and goes on from its last
+// number. One that reads gets as much.
+func TestSocketBudget(t *testing.T) {
+	dropped := &sight{text: "dropping a client", seen: make(chan struct{})}
+	s := covetest.Start(t, covetest.Options{Log: dropped, Configure: func(s *server.Server) { s.Heartbeat = time.Hour }})
+	addJob(t, s, "aaaaaa", "paint")
+	must(t, s.Store.Jobs.Update(t.Context(), "aaaaaa", func(j *cove.Job) error { j.Error = strings.Repeat("x", 6<<20); return nil }))
+	w := dialWire(t, s, s.Token)
+	feed := w.subscribe(cove.Subscription{Topics: []string{"jobs"}}).Feed
+	v := &viewer{t: t, jobs: map[string]cove.Job{}}
+	v.take(w.note())
+	w.wants("synced")
+	for i := range 16 { // 96 MiB in all
+		w.write(fmt.Sprintf(`{"id":%d,"method":"jobs.get","params":{"id":"aaaaaa"}}`, 100+i))
+	}
+	select {
+	case <-dropped.seen:
+	case <-time.After(lastResort):
+		t.Fatal("nothing becomes of a client that reads nothing")
+	}
+	must(t, s.Store.Jobs.Update(t.Context(), "aaaaaa", func(j *cove.Job) error { j.Place = 7; return nil }))
+	answers := 0
+	var err error
+	for {
+		var m cove.SocketMessage
+		if m, err = w.read(); err != nil {
+			break
+		}
+		if m.ID >= 100 {
+			failIf(t, m.Error != nil || len(m.Result) < 6<<20, "an answer is cut: %+v, %d bytes", m.Error, len(m.Result))
+			answers++
+		}
+	}
+	var closing websocket.CloseError
+	failIf(t, !errors.As(err, &closing) || closing.Code != websocket.StatusTryAgainLater || !strings.Contains(closing.Reason, "64 MiB of answers wait for you"), "it ended with %v", err)
+	failIf(t, answers > 10, "%d answers came, of more than there was room for", answers)
+
+	again := dialWire(t, s, s.Token)
+	failIf(t, again.subscribe(cove.Subscription{Topics: []string{"jobs"}, Since: v.seq, Feed: feed}).Gap, "a gap")
+	v.take(again.note())
+	again.wants("synced")
+	must(t, v.is(s))
+	for range 12 { // one after the other: 72 MiB
+		m := again.call("jobs.get", `{"id":"aaaaaa"}`)
+		failIf(t, m.Error != nil || len(m.Result) < 6<<20, "one that reads: %+v", m.Error)
+	}
+	// An answer that is too large is an error, and the socket goes on.
+	again.subscribe(cove.Subscription{})
+	must(t, s.Store.Jobs.Update(t.Context(), "aaaaaa", func(j *cove.Job) error { j.Error = strings.Repeat("x", 33<<20); return nil }))
+	again.refused(413, "too_large", "jobs.get", `{"id":"aaaaaa"}`)
+	failIf(t, again.call("jobs.get", `{"id":"none"}`).Error.Code != "not_found", "after that")
+}
+
+// TestSocketsOfToken: a token has a quarter of all sockets, and another one, and the owner, have theirs.
+func TestSocketsOfToken(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	dial := func(secret string) (*websocket.Conn, error) {
+		conn, resp, err := websocket.Dial(t.Context(), s.URL+"/v1/ws", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + secret}}})
+		if err == nil {
+			t.Cleanup(func() { _ = conn.CloseNow() })
+		} else if resp == nil || resp.StatusCode != http.StatusTooManyRequests {
+			t.Fatalf("got %v, %v", resp, err)
+		}
+		return conn, err
+	}
+	first, second := token(t, s, cove.TokenScope{All: true}, "read"), token(t, s, cove.TokenScope{All: true}, "read")
+	var last *websocket.Conn
+	for range 32 {
+		conn, err := dial(first.Secret)
+		must(t, err)
+		last = conn
+	}
+	_, err := dial(first.Secret)
+	failIf(t, err == nil, "a token has more than 32")
+	for _, secret := range []string{second.Secret, s.Token} {
+		_, err := dial(secret)
+		must(t, err)
+	}
+	_ = last.CloseNow()
+	for deadline := time.Now().Add(lastResort); ; {
+		if _, err = dial(first.Secret); err == nil || time.Now().After(deadline) {
+			break
+		}
+	}
+	must(t, err)
 }
 
 // TestSocketSilent: each client is pinged, and one that answers no ping is dropped.
