@@ -613,7 +613,20 @@ type JobRetry struct {
 	Early      bool `json:"early,omitempty"`       // as in JobRequest, and so for one that may wait for its turn; the server starts an installing one by itself
 	SameSprite bool `json:"same_sprite,omitempty"` // in the old job's; otherwise in a new one, if the old job had one made
 
+	// Agent has another agent try the same plan on the same commit, by its own name; empty: the old
+	// job's. Model is as in JobSettings, for that agent.
+	Agent string `json:"agent,omitempty"`
+	Model string `json:"model,omitempty"`
+
 	By string `json:"-"` // as in JobRequest
+}
+
+// Of is the request for the new job, of that for the old one.
+func (r JobRetry) Of(req JobRequest) JobRequest {
+	if r.Agent != "" {
+		req.Agent, req.Model, req.Login, req.Role, req.AgentCommand, req.Permissions, req.Definition = r.Agent, r.Model, "", "", "", "", nil
+	}
+	return req
 }
 
 // JobResume asks for the agent of a job that has ended to go on with its own session,

@@ -328,6 +328,10 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if how.Agent == "" && how.Model != "" {
+		return fail.New(sprite.CodeBadRequest, "a model is that of another agent, which the request does not name", "")
+	}
+	req = how.Of(req)
 	if how.SameSprite {
 		req.Sprite, req.Include, req.NetworkPolicy, req.Config = old.Sprite, nil, nil, nil
 	}

@@ -48,6 +48,7 @@ func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove
 	if err != nil {
 		return old, err
 	}
+	req = how.Of(req)
 	if how.SameSprite {
 		// The sprite is what it is.
 		req.Sprite, req.Config, req.Include, req.Remove, req.NetworkPolicy = old.Sprite, nil, nil, false, nil

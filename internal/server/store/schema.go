@@ -232,6 +232,18 @@ var migrations = []string{
 		last_used    INTEGER NOT NULL,
 		expires_at   INTEGER NOT NULL
 	) STRICT, WITHOUT ROWID;`,
+	`CREATE TABLE job_comments (
+		id         INTEGER PRIMARY KEY AUTOINCREMENT,
+		job        TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+		path       TEXT NOT NULL,
+		side       TEXT NOT NULL,    -- old or new
+		line       INTEGER NOT NULL,
+		quote      TEXT NOT NULL,
+		text       TEXT NOT NULL,
+		token      TEXT NOT NULL,    -- by ID; '': the owner
+		created_at INTEGER NOT NULL
+	) STRICT;
+	CREATE INDEX job_comments_by_job ON job_comments (job);`,
 }
 
 const (

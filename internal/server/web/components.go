@@ -10,7 +10,7 @@ type component struct {
 // shown are the components in all of their states. TestComponents fails if a template of
 // templates/components is missing.
 func shown() []component {
-	return []component{
+	all := []component{
 		{"error", "with a hint", problem{Status: 409, Code: "in_use", Title: "Conflict", Message: "the sprite paint is in use", Hint: "cove job stop 0a1b2c"}},
 		{"error", "without one", problem{Status: 500, Code: "internal", Title: "Internal Server Error", Message: "the disk is full"}},
 		{"empty", "nothing there", dictOf("Text", "No job has begun yet.", "Command", "cove push plan.md")},
@@ -18,14 +18,13 @@ func shown() []component {
 
 		// Of lists.
 
-		// Of one job.
-
 		// Of one sprite.
 
 		// Of a new job.
 
 		// Of settings.
 	}
+	return append(all, jobComponents()...)
 }
 
 func dictOf(pairs ...any) map[string]any {

@@ -65,6 +65,7 @@ type layout struct {
 	Admin    bool
 	Bare     bool // without navigation: nobody is logged in
 	Terminal bool // it has a terminal
+	Job      bool // it is about a job
 	Version  string
 	Body     template.HTML // which render fills in
 }

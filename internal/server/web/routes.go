@@ -10,7 +10,7 @@ type route struct {
 
 // routes are all of them. A path that ends in /live is a stream of a page's changes.
 func routes() []route {
-	return []route{
+	all := []route{
 		{"GET /web/alive", alive},
 		{"POST /web/logout", logout},
 		{"GET /web/components", components},
@@ -19,14 +19,13 @@ func routes() []route {
 		{"GET /web", now},
 		{"GET /web/now/live", nowLive},
 
-		// One job: job.go and beside it.
-
 		// One sprite: sprite.go and beside it.
 
 		// A new job, and the first one: new.go.
 
 		// Settings: settings.go and beside it.
 	}
+	return append(all, jobRoutes()...)
 }
 
 // logout ends the session of the browser that asks.

@@ -23,6 +23,7 @@
     const t = document.createElement("template");
     t.innerHTML = c.html;
     const made = [...t.content.children];
+    if (c.how === "replace" && at.dataset.sum && at.dataset.sum === made[0]?.dataset.sum) return; // nothing in it is new, and a person may be typing
     if (c.how === "replace") {
       for (const d of at.querySelectorAll("details[id][open]")) { const n = t.content.getElementById(d.id); if (n) n.open = true; }
       at.replaceWith(t.content);
