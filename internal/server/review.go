@@ -21,8 +21,11 @@ const (
 	maxCommentPath  = 4096
 )
 
+// reviewRoutes tells what jobs have changed, and keeps the comments on that.
+type reviewRoutes struct{ *jobRoutes }
+
 // diff says what a job has changed.
-func (g *jobRoutes) diff(w http.ResponseWriter, r *http.Request) error {
+func (g reviewRoutes) diff(w http.ResponseWriter, r *http.Request) error {
 	jobs, err := g.available()
 	if err != nil {
 		return err
@@ -39,7 +42,7 @@ func (g *jobRoutes) diff(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (g *jobRoutes) comments(w http.ResponseWriter, r *http.Request) error {
+func (g reviewRoutes) comments(w http.ResponseWriter, r *http.Request) error {
 	job, err := g.job(r)
 	if err != nil {
 		return err
@@ -55,7 +58,7 @@ func (g *jobRoutes) comments(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (g *jobRoutes) addComment(w http.ResponseWriter, r *http.Request) error {
+func (g reviewRoutes) addComment(w http.ResponseWriter, r *http.Request) error {
 	var c cove.JobComment
 	if err := readJSON(w, r, maxBody, &c); err != nil {
 		return err
@@ -104,7 +107,7 @@ func checkComment(c cove.JobComment) error {
 	return nil
 }
 
-func (g *jobRoutes) deleteComments(w http.ResponseWriter, r *http.Request) error {
+func (g reviewRoutes) deleteComments(w http.ResponseWriter, r *http.Request) error {
 	job, err := g.job(r)
 	if err != nil {
 		return err

@@ -61,6 +61,7 @@ type groups struct {
 // routes is the whole surface.
 func (g *groups) routes() []route {
 	const one = "/v1/sprites/{name}"
+	review := reviewRoutes{g.jobs}
 	return []route{
 		{"GET /v1/version", anyone, g.version},
 		{"GET /v1/openapi.json", anyone, describeAPI},
@@ -203,10 +204,10 @@ func (g *groups) routes() []route {
 		{"DELETE /v1/jobs/{id}", write, g.jobs.delete},
 		{"GET /v1/jobs/{id}/events", read, g.jobs.events},
 		{"GET /v1/jobs/{id}/steps", read, g.jobs.steps},
-		{"GET /v1/jobs/{id}/diff", read, g.jobs.diff},
-		{"GET /v1/jobs/{id}/comments", read, g.jobs.comments},
-		{"POST /v1/jobs/{id}/comments", write, g.jobs.addComment},
-		{"DELETE /v1/jobs/{id}/comments", write, g.jobs.deleteComments},
+		{"GET /v1/jobs/{id}/diff", read, review.diff},
+		{"GET /v1/jobs/{id}/comments", read, review.comments},
+		{"POST /v1/jobs/{id}/comments", write, review.addComment},
+		{"DELETE /v1/jobs/{id}/comments", write, review.deleteComments},
 		{"POST /v1/jobs/{id}/start", write, g.jobs.start},
 		{"POST /v1/jobs/{id}/stop", write, g.jobs.stop},
 		{"POST /v1/jobs/{id}/send", exec, g.jobs.send},
@@ -214,6 +215,7 @@ func (g *groups) routes() []route {
 		{"POST /v1/jobs/{id}/retry", write, g.jobs.retry},
 		{"POST /v1/jobs/{id}/resume", write, g.jobs.resume},
 		{"POST /v1/jobs/{id}/pulled", write, g.jobs.pulled},
+		{"POST /v1/jobs/{id}/publish", write, g.jobs.publish},
 		{"POST /v1/jobs/gc", write, g.jobs.collect},
 
 		// The rest of the protocol, which this server does not have yet. (control
@@ -238,6 +240,7 @@ var methods = map[string]method{
 	"jobs.answer":  {"POST /v1/jobs/{id}/answer", nil},
 	"jobs.retry":   {"POST /v1/jobs/{id}/retry", nil},
 	"jobs.resume":  {"POST /v1/jobs/{id}/resume", nil},
+	"jobs.publish": {"POST /v1/jobs/{id}/publish", nil},
 
 	"profiles.list": {"GET /v1/profiles", nil},
 	"profiles.get":  {"GET /v1/profiles/{profile}", nil},

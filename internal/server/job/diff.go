@@ -52,7 +52,7 @@ func (m *Manager) Diff(ctx context.Context, id string) (cove.JobDiff, error) {
 	if err != nil {
 		return cove.JobDiff{}, err
 	}
-	return m.differ.diff(ctx, job)
+	return m.jobSprites.differ.diff(ctx, job)
 }
 
 func (d *differ) diff(ctx context.Context, job cove.Job) (cove.JobDiff, error) {
