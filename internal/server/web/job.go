@@ -219,6 +219,9 @@ func jobLive(v *view) error {
 		if err := v.followEvents(ctx, s, j.Job); err != nil {
 			return err
 		}
+		if _, err := v.api.WaitJob(ctx, j.ID); err != nil { // its log ends before its state does
+			return err
+		}
 		if err := v.sendState(ctx, s, j.ID); err != nil {
 			return err
 		}

@@ -23,10 +23,10 @@
   };
 
   // Replay: what came after the chosen event is hidden.
-  let playing = 0;
+  let playing = 0, following = true;
   const entries = () => [...document.querySelectorAll("#transcript [data-seq]")];
   const showUpTo = n => {
-    const r = range(), all = n >= Number(r.max);
+    const r = range(), all = following = n >= Number(r.max);
     for (const e of entries()) e.classList.toggle("later", !all && Number(e.dataset.seq) > n);
     r.value = n;
     const at = entries().filter(e => e.dataset.at && Number(e.dataset.seq) <= n).at(-1);
@@ -55,9 +55,8 @@
     document.getElementById("transcript-empty")?.remove();
     const r = range(), last = Math.max(0, ...e.detail.map(x => Number(x.dataset?.seq || 0)));
     if (r && last > Number(r.max)) {
-      const all = r.value === r.max;
       r.max = last;
-      if (all) r.value = last;
+      if (following) r.value = last;
       else for (const x of e.detail) if (x.dataset?.seq) x.classList.add("later");
     }
     trim();
