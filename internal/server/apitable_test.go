@@ -209,6 +209,7 @@ var spriteOps = map[string]op{
 	"GET " + oneSprite:               {Summary: "Describe a sprite", Details: "It is not woken. The ETag changes with what PUT changes.", Answer: sprites.Info{}},
 	"PUT " + oneSprite:               {Summary: "Change a sprite", Details: "Fields that are missing keep their value.", Headers: params{ifMatch}, Request: sprites.UpdateRequest{}, Answer: sprites.Info{}},
 	"DELETE " + oneSprite:            {Summary: "Delete a sprite and its disk", Query: params{force}},
+	"GET " + oneSprite + "/stats":    {Summary: "Tell what a sprite has used in the last hour", Details: "It is not woken. Samples are taken each minute while it is awake, and kept in memory.", Answer: sprites.Stats{}},
 	"GET " + oneSprite + "/check":    {Summary: "Ask a sprite for a sign of life", Details: "It is not woken.", Answer: cove.Check{}},
 	"POST " + oneSprite + "/visit":   {Summary: "Make a link that lets a browser enter a sprite's URL", Request: sprites.VisitRequest{}, Status: 201, Answer: sprites.Visit{}},
 	"POST " + oneSprite + "/restart": {Summary: "End a sprite's sandbox", Details: "All that runs in it ends. The next use starts another sandbox over the same disk.", Answer: sprites.RestartResult{}},

@@ -108,6 +108,7 @@ func (g *groups) routes() []route {
 		{"PUT " + one, write, g.sprites.update},
 		{"DELETE " + one, write, g.sprites.delete},
 		{"GET " + one + "/check", read, g.sprites.check},
+		{"GET " + one + "/stats", read, g.sprites.stats},
 		{"POST " + one + "/visit", exec, g.visits.post},
 		{"POST " + one + "/restart", write, g.sprites.restart},
 		{"POST " + one + "/upgrade", write, g.sprites.upgrade},
