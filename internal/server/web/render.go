@@ -30,6 +30,7 @@ var funcs = template.FuncMap{
 	"span":  formatDuration,
 	"list":  func(all ...any) []any { return all },
 	"dict":  dict,
+	"rule":  ruleText,
 }
 
 // dict makes a map of names and values, for a component that takes several.
@@ -65,6 +66,7 @@ type layout struct {
 	Admin    bool
 	Bare     bool // without navigation: nobody is logged in
 	Terminal bool // it has a terminal
+	Uploads  bool // it takes files
 	Version  string
 	Body     template.HTML // which render fills in
 }
