@@ -33,7 +33,7 @@ func newJobCommand(inv *invocation) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newJobListCommand(inv), newJobShowCommand(inv), newJobLogsCommand(inv), newJobStepsCommand(inv), newJobEventsCommand(inv), newJobAttachCommand(inv),
-		newJobWaitCommand(inv), newJobStopCommand(inv), newJobSendCommand(inv), newJobAnswerCommand(inv), newJobRetryCommand(inv), newJobResumeCommand(inv), newJobBundleCommand(inv), asksFirst(inv, newJobRmCommand(inv), lostJobs(inv)), newJobGCCommand(inv),
+		newJobWaitCommand(inv), newJobStopCommand(inv), newJobSendCommand(inv), newJobAnswerCommand(inv), newJobRetryCommand(inv), newJobResumeCommand(inv), newJobPublishCommand(inv), newJobBundleCommand(inv), asksFirst(inv, newJobRmCommand(inv), lostJobs(inv)), newJobGCCommand(inv),
 		newJobDiffCommand(inv), newJobLogCommand(inv), newJobMergeCommand(inv), newJobRebaseCommand(inv), newJobCherryPickCommand(inv), asksFirst(inv, newJobRefsCommand(inv), lostRefs))
 	return cmd
 }
@@ -52,8 +52,12 @@ func jobVerb(inv *invocation, run func(ctx context.Context, c *cove.Client, id s
 	})
 }
 
-// jobError adds to an unknown job how to find the known ones.
+// jobError adds to an unknown job how to find the known ones, and how to find one that may have been
+// made.
 func jobError(err error) error {
+	if errors.Is(err, cove.ErrLost) {
+		return fail.Wrap("connection_lost", fmt.Errorf("%w; the job may have been made all the same", err), "see: cove job list")
+	}
 	if errors.Is(err, sprites.ErrNotFound) {
 		return hinted(err, "see which there are: cove job list")
 	}
@@ -249,6 +253,9 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 	}
 	if o := j.Outcome; o != nil {
 		pairs = append(pairs, "outcome", fmt.Sprintf("%s (exit code %d)", o.Kind, o.ExitCode), "reason", o.Reason)
+		if j.Error == o.Reason {
+			j.Error = ""
+		}
 	}
 	pairs = append(pairs,
 		"error", j.Error,
@@ -433,7 +440,7 @@ func publishedText(j cove.Job) string {
 		}
 		text += ". Review them: " + push.CloneFirst(j)
 	default:
-		text += "not pushed: " + p.Error
+		text += "not pushed: " + p.Error + ". Try again: cove job publish " + j.ID
 	}
 	return text
 }

@@ -1,14 +1,17 @@
 package web_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/internal/test/webtest"
 	"github.com/cove-dev/cove/sprites"
@@ -90,6 +93,26 @@ func TestTerminal(t *testing.T) {
 		t.Fatalf("sessions: %+v", list)
 	}
 
+	// The page is loaded again, and has both.
+	page.Goto("/web/sprites/paint/terminal")
+	page.Until("both are there again", `document.querySelectorAll(".terminal-panel[data-session]").length === 2`)
+	page.Click("#terminal-tab-1")
+	shows(page, "kept-42")
+
+	// The server ends, and another takes its place. The page notices by itself.
+	page.Allow("ERR_CONNECTION_REFUSED")
+	page.Allow("ERR_INCOMPLETE_CHUNKED_ENCODING")
+	page.Allow("ERR_EMPTY_RESPONSE")
+	page.Allow("WebSocket")
+	s.Stop()
+	page.Until("the page says that it is away", `document.getElementById("terminal-state").innerText.includes("Trying to come back")`)
+	s = covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: strings.TrimPrefix(s.URL, "http://")})
+	page.Until("the terminal is back", `document.querySelectorAll(".terminal-panel[data-session][data-state=open]").length === 2`)
+	shows(page, "kept-42")
+	page.Do(chromedp.Focus("#terminal-panel-1 textarea", chromedp.ByQuery))
+	enter(page, "echo back-$((40+2))")
+	shows(page, "back-42")
+
 	// Another browser joins, sees what was shown, and is cut off by a logout alone.
 	other := b.Open(s.Client(), webtest.Phone)
 	other.Goto("/web/sprites/paint/terminal")
@@ -100,24 +123,125 @@ func TestTerminal(t *testing.T) {
 	other.Allow("401")
 	other.Allow("WebSocket")
 	page.Allow("401")
-	page.Allow("WebSocket")
-	must(t, s.Client().EndWebSessions(t.Context()))
+	must(t, cove.Web{Client: s.Client()}.EndAll(t.Context()))
 	other.Sees("Log in")
 	page.Sees("Log in")
 }
 
-// TestFiles: a folder is shown, a file is changed, and not over the change of somebody else; an
-// upload arrives; a download is no page.
+// TestFiles: a file is changed, and not over the change of somebody else; an upload arrives; a
+// download is no page.
 func TestFiles(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	paint := s.Create("paint")
 	home := t.TempDir()
-	must(t, paint.WriteFile(t.Context(), filepath.Join(home, "notes.txt"), strings.NewReader("one\ntwo\n"), sprites.WriteOptions{}))
-	must(t, paint.WriteFile(t.Context(), filepath.Join(home, "sub", "deep.html"), strings.NewReader("<script>alert(1)</script>"), sprites.WriteOptions{}))
+	notes := filepath.Join(home, "notes.txt")
+	write := func(name, text string) {
+		t.Helper()
+		must(t, paint.WriteFile(t.Context(), name, strings.NewReader(text), sprites.WriteOptions{}))
+	}
+	write(notes, "one\ntwo\n")
+	write(filepath.Join(home, "sub", "deep.html"), "<script>alert(1)</script>")
 	b := webtest.Start(t)
 	page := b.Open(s.Client(), webtest.Phone)
 	page.Goto("/web/sprites/paint/files?path=" + home)
 	page.Sees("notes.txt")
+	page.Eval(`document.querySelector("details").open = true`, nil)
+	page.Sees("deep.html")
 	narrow(t, page)
 	look(t, page, "files-phone")
+
+	page.Goto("/web/sprites/paint/files?path=" + notes)
+	page.Fill("#file-text", "one\nthree\n")
+	page.Eval("window.old = true", nil)
+	page.Click("#save")
+	page.Until("it is saved", `!window.old && document.getElementById("file-text")?.value === "one\nthree\n"`)
+	narrow(t, page)
+	look(t, page, "file-phone")
+	write(notes, "somebody else\n")
+	page.Allow("409")
+	page.Fill("#file-text", "mine\n")
+	page.Click("#save")
+	page.Sees("has changed since")
+	page.Until("the text is still there", `document.getElementById("file-text").value === "mine\n"`)
+	if got, err := paint.ReadFile(t.Context(), notes); err != nil || string(got) != "somebody else\n" {
+		t.Fatalf("the file: %q, %v", got, err)
+	}
+
+	up := filepath.Join(t.TempDir(), "up.bin")
+	must(t, os.WriteFile(up, []byte("up\x00load"), 0o600))
+	page.Goto("/web/sprites/paint/files?path=" + home)
+	page.Do(chromedp.SetUploadFiles("#upload", []string{up}, chromedp.ByQuery))
+	page.Until("the upload is listed", `[...document.querySelectorAll(".file a")].some(a => a.innerText === "up.bin")`)
+	if got, err := paint.ReadFile(t.Context(), filepath.Join(home, "up.bin")); err != nil || string(got) != "up\x00load" {
+		t.Fatalf("the upload: %q, %v", got, err)
+	}
+	var answer struct{ Disposition, Policy, Kind string }
+	page.Do(chromedp.Evaluate(`fetch("/web/sprites/paint/files/raw?path=`+home+`/sub/deep.html").then(r => ({
+		Disposition: r.headers.get("Content-Disposition"), Policy: r.headers.get("Content-Security-Policy"), Kind: r.headers.get("Content-Type")}))`, &answer, awaited))
+	if !strings.HasPrefix(answer.Disposition, "attachment") || !strings.HasPrefix(answer.Policy, "sandbox") || answer.Kind != "application/octet-stream" {
+		t.Errorf("a download: %+v", answer)
+	}
+}
+
+// awaited has an expression be a promise.
+func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
+
+// TestSpritePages: each page of a sprite is there at both widths; looking wakes nothing; a service
+// is stopped, and its log is live; a rule is shown before it is added; a delete asks.
+func TestSpritePages(t *testing.T) {
+	rt := runtimeOf(t)
+	s := covetest.Start(t, covetest.Options{Runtime: rt})
+	paint := s.Create("paint")
+	b := webtest.Start(t)
+	page := b.Open(s.Client(), webtest.Desktop)
+	phone := b.Open(s.Client(), webtest.Phone)
+	for _, tab := range []string{"", "/terminal", "/files", "/services", "/checkpoints", "/network", "/connectors"} {
+		phone.Goto("/web/sprites/paint" + tab)
+		phone.Wait(".tabs [aria-current]")
+		narrow(t, phone)
+	}
+	if rt.Boots() != 0 {
+		t.Fatal("a page has woken the sprite")
+	}
+
+	must(t, paint.PutService(t.Context(), sprites.Service{Name: "talk", Cmd: "/bin/sh", Args: []string{"-c", "echo \"<b>said</b>\"; exec sleep 1000"}}, sprites.Follow{}))
+	page.Goto("/web/sprites/paint/services/talk")
+	page.Sees("<b>said</b>")
+	look(t, page, "log")
+	page.Goto("/web/sprites/paint/services")
+	page.Click(`[aria-label="Stop talk"]`)
+	page.Wait(`[aria-label="Start talk"]`)
+	look(t, page, "services")
+	for _, tab := range []string{"", "/services", "/checkpoints", "/network", "/connectors"} {
+		phone.Goto("/web/sprites/paint" + tab)
+		phone.Wait(".tabs [aria-current]")
+		narrow(t, phone)
+		look(t, phone, "phone"+strings.ReplaceAll(tab, "/", "-"))
+	}
+
+	page.Goto("/web/sprites/paint/network")
+	page.Fill(`[name="rule"]`, "example.org:443")
+	page.Type("\r")
+	page.Sees("It opens the name example.org, on port 443 alone, by TCP.")
+	p, err := paint.NetworkPolicy(t.Context())
+	if err != nil || len(p.Rules) != 0 {
+		t.Fatalf("rules before the yes: %+v, %v", p.Rules, err)
+	}
+	look(t, page, "network")
+	page.Click("#allow-it")
+	page.Wait(`[aria-label="Remove allow example.org:443"]`)
+	page.Fill("#target", "example.org:443")
+	page.Type("\r")
+	page.Until("it is allowed", `document.querySelector("#decision .badge")?.innerText === "allowed"`)
+
+	page.Goto("/web/sprites/paint")
+	look(t, page, "overview")
+	page.Click("#open-delete")
+	page.Fill(`#delete-it [name="typed"]`, "paint")
+	page.Eval(`document.querySelector("#delete-it form button.danger").click()`, nil)
+	page.Allow("404") // of the page with all sprites, until that is there
+	page.Until("the sprite's page is left", `location.pathname === "/web/sprites"`)
+	if _, err := s.Client().Get(t.Context(), "paint"); !errors.Is(err, sprites.ErrNotFound) {
+		t.Errorf("after the delete: %v", err)
+	}
 }

@@ -3,6 +3,7 @@
 package covetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -29,6 +30,7 @@ type Options struct {
 	Idle    time.Duration  // until an unused sprite sleeps; 0: never
 	Host    *sprite.Host   // nil: one of the above; else its Store and Runtime are set
 	Log     io.Writer      // nil: the test's own log
+	Listen  string         // the address; empty: any port of loopback
 
 	// Jobs makes the server's half of jobs; nil: none. stop is called before the
 	// server ends.
@@ -121,7 +123,7 @@ func start(t testing.TB, opts Options) (*Server, error) {
 			return nil, err
 		}
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := net.Listen("tcp", cmp.Or(opts.Listen, "127.0.0.1:0"))
 	if err != nil {
 		return nil, err
 	}
@@ -151,6 +153,14 @@ func (s *Server) Stop() {
 	if err := s.stop(); err != nil {
 		s.t.Errorf("stop the server: %v", err)
 	}
+}
+
+// Kill is Stop as far as it can be like a kill: the store is closed first, so that nothing which the
+// server does at its end, or because of that, is stored. Its errors do not count. Its connections to
+// others are theirs to cut before. The data folder is free for another server then.
+func (s *Server) Kill() {
+	_ = s.Store.Close()
+	_ = s.stop()
 }
 
 // Client returns a client with the owner's token.
