@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -86,6 +87,17 @@ func TestTerminal(t *testing.T) {
 	shows(page, "kept-42")
 	page.Do(chromedp.KeyEvent("t", chromedp.KeyModifiers(2|1))) // Ctrl+Alt
 	page.Until("the tab has the focus", `document.activeElement.id === "terminal-tab-1"`)
+
+	// Another site's page gets none of it, though the browser sent the cookie.
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/web/sprites/paint/terminal/socket", nil)
+	must(t, err)
+	r.Header = http.Header{"Origin": {"http://evil.example"}, "Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="}}
+	resp, err := http.DefaultClient.Do(r)
+	must(t, err)
+	must(t, resp.Body.Close())
+	if resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a WebSocket of another site: %s", resp.Status)
+	}
 
 	list, err := paint.Sessions(t.Context())
 	must(t, err)
@@ -234,7 +246,10 @@ func TestSpritePages(t *testing.T) {
 	page.Type("\r")
 	page.Until("it is allowed", `document.querySelector("#decision .badge")?.innerText === "allowed"`)
 
+	page.Goto("/web/components")
+	page.Sees("with work that nobody has pulled")
 	page.Goto("/web/sprites/paint")
+	page.Sees("Written to disk")
 	look(t, page, "overview")
 	page.Click("#open-delete")
 	page.Fill(`#delete-it [name="typed"]`, "paint")

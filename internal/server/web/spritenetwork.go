@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -94,9 +95,11 @@ func spriteNetworkLive(v *spriteView) error {
 			return err
 		}
 		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
 		events := make(chan sprites.NetworkEvent, 64)
-		go func() {
+		var following sync.WaitGroup
+		defer following.Wait()
+		defer cancel(nil)
+		following.Go(func() {
 			cancel(v.sprite().NetworkLog(ctx, sprites.NetworkLogOptions{Follow: true}, func(e sprites.NetworkEvent) error {
 				select {
 				case events <- e:
@@ -105,7 +108,7 @@ func spriteNetworkLive(v *spriteView) error {
 					return ctx.Err()
 				}
 			}))
-		}()
+		})
 		var log merged
 		var due <-chan time.Time
 		for {
