@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 
