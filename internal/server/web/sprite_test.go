@@ -246,6 +246,33 @@ func TestSpritePages(t *testing.T) {
 	page.Type("\r")
 	page.Until("it is allowed", `document.querySelector("#decision .badge")?.innerText === "allowed"`)
 
+	if _, err := paint.Suspend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	page.Goto("/web/sprites/paint/checkpoints")
+	page.Fill(`[name="comment"]`, "tests pass")
+	page.Click("#checkpoint")
+	page.Sees("tests pass")
+	look(t, page, "checkpoints")
+	page.Click(`.point a[href$="/v1"]`)
+	page.Click("#open-restore")
+	page.Sees("The disk of now is kept")
+	look(t, page, "restore")
+	page.Click("#restore-it button.danger")
+	page.Until("the list is back", `location.pathname.endsWith("/checkpoints")`)
+	page.Goto("/web/sprites/paint/checkpoints?auto=yes")
+	page.Sees("pre-restore")
+	page.Click(`[hx-target="#prune"] button`)
+	page.Wait("#prune h3")
+	page.Goto("/web/sprites/paint/checkpoints/v1")
+	page.Click("#open-fork")
+	page.Fill(`#fork-point [name="to"]`, "copy")
+	page.Click("#fork-point button.primary")
+	page.Until("the copy is shown", `location.pathname === "/web/sprites/copy"`)
+	if boots := rt.Boots(); boots != 1 {
+		t.Errorf("%d boots: a page has woken a sprite", boots)
+	}
+
 	page.Goto("/web/components")
 	page.Sees("with work that nobody has pulled")
 	page.Goto("/web/sprites/paint")

@@ -41,6 +41,7 @@ func spriteComponents() []component {
 		{"service-state", "running", sprites.ServiceState{Status: sprites.ServiceRunning}},
 		{"service-state", "failed", sprites.ServiceState{Status: sprites.ServiceFailed, RestartCount: 3, Error: "exit code 1", ExitCode: &exited}},
 		{"service-do", "a button", dictOf("Head", awake, "Service", "web", "Deed", "stop", "Text", "Stop")},
+		{"service-log", "nothing said yet", nil},
 		{"log-line", "standard error", logLine{now, sprites.ServiceEventStderr, "no such file"}},
 		{"checkpoint", "with labels", dictOf("Head", awake, "Point", point)},
 		{"diff-summary", "some", sprites.DiffSummary{Added: 2, AddedBytes: 4096}},

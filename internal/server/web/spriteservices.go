@@ -103,7 +103,7 @@ func spriteServiceLive(v *spriteView) error {
 		return err
 	}
 	return v.stream(func(ctx context.Context, s *stream) error {
-		if err := s.send("", change{Target: "service-log", How: "inner"}); err != nil {
+		if err := s.replace("service-log", "service-log", nil); err != nil {
 			return err
 		}
 		shown := 0
@@ -115,7 +115,7 @@ func spriteServiceLive(v *spriteView) error {
 			const most = 2000 // that the page keeps
 			if shown++; shown > most {
 				shown = 0
-				if err := s.send("", change{Target: "service-log", How: "inner"}); err != nil {
+				if err := s.replace("service-log", "service-log", nil); err != nil {
 					return err
 				}
 			}

@@ -27,7 +27,7 @@ import (
 
 // patience is how long a page may take for what is waited for. It ends a test that hangs; no
 // test passes or fails by it on a machine that is merely slow.
-const patience = 4 * time.Minute
+const patience = 20 * time.Second
 
 // Browser is one browser, whose pages have nothing in common with those of others.
 type Browser struct {
