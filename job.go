@@ -139,6 +139,10 @@ type JobRequest struct {
 	// server answers when the job is queued, and forgets it if that fails.
 	Early bool `json:"early,omitempty"`
 
+	// Begin has the server begin a job that clones a URL, as soon as its sprite is there. The
+	// answer is early then, and nobody need call POST /v1/jobs/{id}/start.
+	Begin bool `json:"begin,omitempty"`
+
 	Plan    string          `json:"plan"` // the plan's text
 	Author  Person          `json:"author"`
 	Config  *sprites.Config `json:"config,omitempty"`

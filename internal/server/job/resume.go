@@ -132,7 +132,7 @@ func (m *Manager) createNext(ctx context.Context, old cove.Job, how cove.JobResu
 	req.Plan, req.Sprite, req.By = how.Message, old.Sprite, how.By
 	// The sprite is what it is, and nobody sits at the agent.
 	req.Config, req.Include, req.Remove, req.NetworkPolicy = nil, nil, false, nil
-	req.Interactive, req.Converse, req.Early = false, false, false
+	req.Interactive, req.Converse, req.Early, req.Begin = false, false, false, false
 	return m.Create(ctx, req)
 }
 

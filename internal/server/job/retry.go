@@ -57,7 +57,7 @@ func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove
 		return old, err
 	}
 	req.By = how.By
-	req.Early = how.Early || waits // nobody waits for a turn with the old job's lock
+	req.Early, req.Begin = how.Early || waits, false // nobody waits for a turn with the old job's lock
 	job, err := m.createAs(ctx, req, id)
 	if err != nil || job.State == cove.JobInstalling { // its preparation starts it
 		return job, err
