@@ -55,6 +55,7 @@ var imports = map[string][]string{
 	"internal/lib/proctree":     nil,
 	"internal/lib/registries":   nil,
 	"internal/lib/safepath":     nil,
+	"internal/lib/tomldoc":      nil,
 	"internal/lib/tools":        {"internal/lib/fail", "internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/proctree", "sprites"},
 
 	"internal/guest":           {"internal/guest/files", "internal/guest/ports", "internal/guest/services", "internal/guest/signals", "internal/guest/smallfile", "internal/guest/users", "internal/guest/wire", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "sprites"},
@@ -103,10 +104,10 @@ var imports = map[string][]string{
 	"internal/server/sprite":                      {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/server/archive", "internal/server/store", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/hostnet", "internal/shim/layers", "internal/shim/policy", "sprites"},
 	"internal/server/stephint":                    {".", "internal/shim/policy"},
 	"internal/server/store":                       {".", "internal/lib/atomicfile", "internal/lib/fault", "internal/lib/private", "internal/shim/connect", "sprites"},
-	"internal/server/web":                         {".", "internal/lib/fail", "sprites"},
+	"internal/server/web":                         {".", "internal/lib/fail", "internal/lib/printable", "internal/lib/tomldoc", "internal/server/agents", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/webhook":                     {".", "internal/server/store", "internal/shim/policy"},
 
-	"internal/cli":              {".", "internal/cli/acpserver", "internal/cli/buildcontext", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/cli/tree", "internal/lib/atomicfile", "internal/lib/children", "internal/lib/datafolder", "internal/lib/dockerignore", "internal/lib/fail", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/loopback", "internal/lib/openfiles", "internal/lib/printable", "internal/lib/private", "internal/lib/safepath", "internal/lib/tools", "internal/server/agents", "internal/server/harness", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/policy", "internal/shim/userns", "sprites"},
+	"internal/cli":              {".", "internal/cli/acpserver", "internal/cli/buildcontext", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/cli/tree", "internal/lib/atomicfile", "internal/lib/children", "internal/lib/datafolder", "internal/lib/dockerignore", "internal/lib/fail", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/loopback", "internal/lib/openfiles", "internal/lib/printable", "internal/lib/private", "internal/lib/safepath", "internal/lib/tomldoc", "internal/lib/tools", "internal/server/agents", "internal/server/harness", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/policy", "internal/shim/userns", "sprites"},
 	"internal/cli/acpserver":    {"internal/lib/acp", "internal/lib/fail", "internal/lib/guestbin", "sprites"},
 	"internal/cli/buildcontext": {"internal/lib/dockerignore", "internal/lib/fail"},
 	"internal/cli/config":       {".", "internal/lib/atomicfile", "internal/lib/editdistance", "internal/lib/safepath", "internal/server/agents", "internal/shim/connect", "internal/shim/policy"},
@@ -119,6 +120,7 @@ var imports = map[string][]string{
 	"internal/test/e2e":                     {everything},
 	"internal/test/fakeprovider":            nil,
 	"internal/test/gitserver":               nil,
+	"internal/test/jobtest":                 {everything},
 	"internal/test/leakcheck":               nil,
 	"internal/test/leakcheck/cmd/leakcheck": {"internal/test/leakcheck"},
 	"internal/test/modeltest":               nil,

@@ -1,5 +1,7 @@
 package web
 
+import "slices"
+
 // component is one state of a component, as /web/components shows it.
 type component struct {
 	Name  string // of the template
@@ -10,7 +12,7 @@ type component struct {
 // shown are the components in all of their states. TestComponents fails if a template of
 // templates/components is missing.
 func shown() []component {
-	return []component{
+	all := []component{
 		{"error", "with a hint", problem{Status: 409, Code: "in_use", Title: "Conflict", Message: "the sprite paint is in use", Hint: "cove job stop 0a1b2c"}},
 		{"error", "without one", problem{Status: 500, Code: "internal", Title: "Internal Server Error", Message: "the disk is full"}},
 		{"empty", "nothing there", dictOf("Text", "No job has begun yet.", "Command", "cove push plan.md")},
@@ -26,6 +28,7 @@ func shown() []component {
 
 		// Of settings.
 	}
+	return slices.Concat(all, shownOfNew(), shownOfSettings())
 }
 
 func dictOf(pairs ...any) map[string]any {

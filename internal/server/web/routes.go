@@ -23,9 +23,41 @@ func routes() []route {
 
 		// One sprite: sprite.go and beside it.
 
-		// A new job, and the first one: new.go.
+		// A new job, and the first one: new.go, first.go.
+		{"GET /web/new", newJobPage},
+		{"POST /web/new", startJob},
+		{"POST /web/new/preview", previewJob},
+		{"GET /web/first", first},
+		{"GET /web/first/live", firstLive},
+		{"POST /web/first", startFirst},
 
 		// Settings: settings.go and beside it.
+		{"GET /web/settings", settings},
+		{"POST /web/settings/test", testExecutor},
+		{"POST /web/settings/profiles", putProfile},
+		{"POST /web/settings/profiles/apply", applyProfile},
+		{"POST /web/settings/profiles/default", saves("profiles", defaultProfile)},
+		{"POST /web/settings/profiles/delete", destroys("profiles", deleteProfile)},
+		{"POST /web/settings/secrets", saves("secrets", putSecret)},
+		{"POST /web/settings/secrets/delete", destroys("secrets", deleteSecret)},
+		{"POST /web/settings/connectors", saves("connectors", putConnector)},
+		{"POST /web/settings/connectors/delete", destroys("connectors", deleteConnector)},
+		{"POST /web/settings/connectors/grant", saves("connectors", grantConnector)},
+		{"POST /web/settings/connectors/revoke", saves("connectors", revokeConnector)},
+		{"POST /web/settings/tokens", makeToken},
+		{"POST /web/settings/tokens/delete", destroys("tokens", deleteToken)},
+		{"POST /web/settings/sessions/end", saves("sessions", endSession)},
+		{"POST /web/settings/sessions/end-all", saves("sessions", endSessions)},
+		{"POST /web/settings/images/pull", pullImage},
+		{"POST /web/settings/images/remove", destroys("images", removeImage)},
+		{"POST /web/settings/images/prune", destroys("images", pruneImages)},
+		{"POST /web/settings/backends", saves("backends", putBackend)},
+		{"POST /web/settings/backends/delete", destroys("backends", deleteBackend)},
+		{"POST /web/settings/webhooks", putWebhook},
+		{"POST /web/settings/webhooks/test", testWebhook},
+		{"POST /web/settings/webhooks/delete", destroys("webhooks", deleteWebhook)},
+		{"POST /web/settings/running/destroy", destroyEnvironments},
+		{"POST /web/settings/running/orphans", destroyOrphans},
 	}
 }
 
