@@ -125,6 +125,7 @@ var imports = map[string][]string{
 	"internal/test/leakcheck/cmd/leakcheck": {"internal/test/leakcheck"},
 	"internal/test/modeltest":               nil,
 	"internal/test/need":                    nil,
+	"internal/test/webtest":                 {".", "internal/test/need"},
 	"internal/test/openapi":                 nil,
 
 	"cmd/cove":       {everything},

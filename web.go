@@ -33,36 +33,39 @@ type WebSessionList struct {
 	Sessions []WebSession `json:"sessions"`
 }
 
-// WebLink makes a link that logs a browser in once.
-func (c *Client) WebLink(ctx context.Context) (WebLink, error) {
+// Web is what a server says of its web page: Web{client}.Link makes a link.
+type Web struct{ Client *Client }
+
+// Link makes a link that logs a browser in once.
+func (w Web) Link(ctx context.Context) (WebLink, error) {
 	var link WebLink
-	if err := c.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "web", "links")}, &link); err != nil {
+	if err := w.Client.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "web", "links")}, &link); err != nil {
 		return WebLink{}, fmt.Errorf("make a link to the web page: %w", err)
 	}
 	return link, nil
 }
 
-// WebSessions describes the browsers that are logged in by the client's token; with the verb
+// Sessions describes the browsers that are logged in by the client's token; with the verb
 // admin, all.
-func (c *Client) WebSessions(ctx context.Context) ([]WebSession, error) {
+func (w Web) Sessions(ctx context.Context) ([]WebSession, error) {
 	var list WebSessionList
-	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "web", "sessions")}, &list); err != nil {
+	if err := w.Client.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "web", "sessions")}, &list); err != nil {
 		return nil, fmt.Errorf("list the web page's sessions: %w", err)
 	}
 	return list.Sessions, nil
 }
 
-// EndWebSession logs a browser out.
-func (c *Client) EndWebSession(ctx context.Context, id string) error {
-	if err := c.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "web", "sessions", id)}, nil); err != nil {
+// End logs a browser out.
+func (w Web) End(ctx context.Context, id string) error {
+	if err := w.Client.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "web", "sessions", id)}, nil); err != nil {
 		return fmt.Errorf("end the web page's session %s: %w", id, err)
 	}
 	return nil
 }
 
-// EndWebSessions logs out all browsers that are logged in by the client's token.
-func (c *Client) EndWebSessions(ctx context.Context) error {
-	if err := c.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "web", "sessions")}, nil); err != nil {
+// EndAll logs out all browsers that are logged in by the client's token.
+func (w Web) EndAll(ctx context.Context) error {
+	if err := w.Client.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "web", "sessions")}, nil); err != nil {
 		return fmt.Errorf("end the web page's sessions: %w", err)
 	}
 	return nil

@@ -38,7 +38,7 @@ has to be reached from here under the name that this command uses for it.`,
 		if err != nil {
 			return err
 		}
-		link, err := c.WebLink(ctx)
+		link, err := cove.Web{Client: c}.Link(ctx)
 		if err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func newWebSessionsCommand(inv *invocation) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := c.WebSessions(ctx)
+			list, err := cove.Web{Client: c}.Sessions(ctx)
 			if err != nil {
 				return err
 			}
@@ -120,9 +120,9 @@ func newWebLogoutCommand(inv *invocation) *cobra.Command {
 			return err
 		}
 		if all {
-			return c.EndWebSessions(ctx)
+			return cove.Web{Client: c}.EndAll(ctx)
 		}
-		return removeEach(ctx, inv, args, func(id string) error { return c.EndWebSession(ctx, id) })
+		return removeEach(ctx, inv, args, func(id string) error { return cove.Web{Client: c}.End(ctx, id) })
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "all that are logged in by this token")
 	return cmd

@@ -166,6 +166,11 @@ var serverOps = map[string]op{
 	"POST /v1/connectors/{connector}/grants":   {Summary: "Grant a connector to a sprite, a label or a job", Request: cove.ConnectorGrant{}},
 	"DELETE /v1/connectors/{connector}/grants": {Summary: "Revoke a grant", Query: params{q("sprite", "string", "The sprite that has the grant."), q("label", "string", "The label that has it."), q("job", "string", "The job that has it.")}},
 
+	"POST /v1/web/links":                {Summary: "Make a link that logs a browser in to the web page", Details: "The browser gets the rights of the token. The link works once.", Answer: cove.WebLink{}, Status: 201},
+	"GET /v1/web/sessions":              {Summary: "List the browsers that are logged in by the token; with the verb admin, all", Answer: cove.WebSessionList{}},
+	"DELETE /v1/web/sessions":           {Summary: "Log out all browsers that are logged in by the token"},
+	"DELETE /v1/web/sessions/{session}": {Summary: "Log a browser out"},
+
 	"GET /v1/webhooks":                 {Summary: "List the webhooks", Answer: cove.WebhookList{}},
 	"PUT /v1/webhooks/{webhook}":       {Summary: "Define a webhook", Details: "The definition replaces the one of the same name, whose deliveries stay. Its deliveries have the body WebhookEvent.", Request: cove.Webhook{}, Answer: cove.Webhook{}},
 	"DELETE /v1/webhooks/{webhook}":    {Summary: "Delete a webhook, and what waits to be sent to it"},

@@ -13,7 +13,7 @@ func TestWebLogin(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	b := webtest.Start(t)
 	page := b.Open(s.Client(), webtest.Desktop)
-	sessions, err := s.Client().WebSessions(t.Context())
+	sessions, err := cove.Web{Client: s.Client()}.Sessions(t.Context())
 	must(t, err)
 	failIf(t, len(sessions) != 1 || sessions[0].Token != "", "sessions: %+v", sessions)
 
@@ -21,7 +21,7 @@ func TestWebLogin(t *testing.T) {
 	page.Wait("dialog[open]")
 	page.Click("dialog[open] button")
 
-	link, err := s.Client().WebLink(t.Context())
+	link, err := cove.Web{Client: s.Client()}.Link(t.Context())
 	must(t, err)
 	other := b.Tab(s.URL, webtest.Phone)
 	other.Allow("401")
@@ -35,7 +35,11 @@ func TestWebLogin(t *testing.T) {
 	third.Sees("has been used")
 
 	page.Allow("401")
-	must(t, s.Client().EndWebSessions(t.Context()))
+	must(t, cove.Web{Client: s.Client()}.EndAll(t.Context()))
 	page.Sees("Log in")
-	failIf(t, len(func() []cove.WebSession { l, err := s.Client().WebSessions(t.Context()); must(t, err); return l }()) != 0, "sessions are left")
+	failIf(t, len(func() []cove.WebSession {
+		l, err := cove.Web{Client: s.Client()}.Sessions(t.Context())
+		must(t, err)
+		return l
+	}()) != 0, "sessions are left")
 }

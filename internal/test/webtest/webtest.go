@@ -87,7 +87,7 @@ type Page struct {
 // Open logs a new tab in to a server, by a link of the client's, and waits for the start page.
 func (b *Browser) Open(c *cove.Client, size Size) *Page {
 	b.t.Helper()
-	link, err := c.WebLink(b.t.Context())
+	link, err := cove.Web{Client: c}.Link(b.t.Context())
 	if err != nil {
 		b.t.Fatal(err)
 	}
