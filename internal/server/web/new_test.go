@@ -62,6 +62,7 @@ func TestFirstRun(t *testing.T) {
 		t.Fatalf("the jobs are %+v", jobs)
 	}
 	newJob(t, s.Client(), b)
+	destroyAll(t, s.Client(), page)
 }
 
 // newJob: a plan is checked as it is typed, with its headings beside it; a refusal is shown with its

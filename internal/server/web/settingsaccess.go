@@ -196,7 +196,7 @@ type sessionRow struct {
 
 func sessionsTab(v *view) (any, error) {
 	ctx, page := v.r.Context(), sessionsPage{Mark: v.session.mark()}
-	all, err := v.api.WebSessions(ctx)
+	all, err := cove.Web{Client: v.api}.Sessions(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -225,10 +225,10 @@ func endSession(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
-	return v.api.EndWebSession(v.r.Context(), id)
+	return cove.Web{Client: v.api}.End(v.r.Context(), id)
 }
 
-func endSessions(v *view, _ url.Values) error { return v.api.EndWebSessions(v.r.Context()) }
+func endSessions(v *view, _ url.Values) error { return cove.Web{Client: v.api}.EndAll(v.r.Context()) }
 
 // connectorsPage lists connectors.
 type connectorsPage struct {

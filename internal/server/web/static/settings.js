@@ -26,7 +26,7 @@
     if (more) for (const [name, value] of new FormData(more)) body.append(name, value);
     if (button) button.disabled = true;
     try {
-      const r = await coveFetch(button?.formAction || form.action, { method: "POST", body, headers: { Accept: "text/event-stream" } });
+      const r = await coveFetch(form.action, { method: "POST", body, headers: { Accept: "text/event-stream" } });
       if (!r.ok) { refuse(await r.text()); return; }
       const reader = r.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let rest = ""; ;) {
