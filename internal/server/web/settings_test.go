@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -18,19 +19,34 @@ import (
 // TestSettings: a profile is made and tested, a secret is set and not shown again, a token is shown
 // once, and sprites are destroyed, of which one stays that has work.
 func TestSettings(t *testing.T) {
-	c := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
-		m := &job.Manager{Store: st, Client: c}
+	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
+		m := &job.Manager{Store: st, Client: c, NamesOnly: func(_ context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) { return p, nil }}
 		return m, m.Close, m.Resume(t.Context())
-	}}).Client()
+	}})
+	c := s.Client()
 	b := webtest.Start(t)
 	page := b.Open(c, webtest.Desktop)
+
+	// The server is its own backend: it is tested as any other server of the protocol.
+	page.Goto("/web/settings?tab=backends")
+	page.Fill("#backend-form [name=name]", "far")
+	page.Fill("#backend-form [name=url]", s.URL)
+	page.Fill("#backend-form [name=token]", "wrong")
+	page.Click("#backend-try")
+	page.Until("the token is refused", `document.querySelector("#trial .badge[role=status].failed") && document.querySelectorAll("#trial li").length === 3`)
+	page.Fill("#backend-form [name=token]", s.Token)
+	page.Click("#backend-try")
+	page.Wait("#trial .badge[role=status].succeeded")
+	page.Click("#backend-store")
+	page.Wait("main .badge.ready")
+	page.Until("the token is not on the page", fmt.Sprintf(`!document.documentElement.outerHTML.includes(%q)`, s.Token))
 
 	page.Goto("/web/settings")
 	page.Fill("#profile-name", "nightly")
 	page.Fill("#profile-text", "agnet = \"shell\"\n")
 	page.Click("#profile-store")
 	page.Until("the refusal is shown", `document.querySelector("#profile-editor .error")?.innerText.includes("agnet")`)
-	page.Fill("#profile-text", "agent = \"shell\"\ndescription = \"Repairs at night\"\n[env]\nCI = \"1\"\n")
+	page.Fill("#profile-text", "agent = \"shell\"\nbackend = \"far\"\ndescription = \"Repairs at night\"\n[env]\nCI = \"1\"\n")
 	page.Click("#profile-store")
 	page.Wait("#profile-stored")
 	p, err := cove.Profiles{Client: c}.Get(t.Context(), "nightly")
@@ -41,7 +57,9 @@ func TestSettings(t *testing.T) {
 	page.Goto("/web/settings?tab=profiles&name=nightly")
 	page.Until("its text is in the editor", `document.getElementById("profile-text").value.includes("Repairs at night")`)
 	page.Click("#test-nightly")
-	page.Until("all steps of the test are there", `document.querySelectorAll("#trial li").length === 12 && !document.querySelector("#trial .badge.running")`)
+	page.Until("all steps of the test are there", `document.querySelectorAll("#trial li").length === 12 && document.querySelector("#trial .badge[role=status].failed")`)
+	page.Sees("the sprite has no cove-guest") // nor has this server one to give, which the test of the profile finds
+	page.Sees("the sprite is gone")
 	shot(t, page, "profiles-desktop")
 
 	page.Goto("/web/settings?tab=secrets")
