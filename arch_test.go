@@ -93,14 +93,15 @@ var imports = map[string][]string{
 	"internal/server/environment":                 {".", "internal/lib/fail", "internal/lib/keylock", "internal/server/store", "sprites"},
 	"internal/server/environment/environmenttest": {".", "internal/server/environment", "internal/server/store", "sprites"},
 	"internal/server/forge":                       {"internal/shim/connect"},
-	"internal/server/harness":                     {".", "internal/lib/fail", "internal/lib/guestbin", "internal/server/agents", "internal/server/profile", "internal/server/store", "internal/shim/connect", "internal/shim/policy", "sprites"},
+	"internal/server/harness":                     {".", "internal/lib/fail", "internal/lib/guestbin", "internal/server/agents", "internal/server/profile", "internal/server/script", "internal/server/stephint", "internal/server/store", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/image":                       {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/fault", "internal/server/plant", "internal/server/store", "internal/shim/layers"},
-	"internal/server/job":                         {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/lib/keylock", "internal/lib/mask", "internal/server/agents", "internal/server/environment", "internal/server/forge", "internal/server/stephint", "internal/server/store", "internal/shim/connect", "sprites"},
+	"internal/server/job":                         {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/lib/keylock", "internal/server/agents", "internal/server/environment", "internal/server/forge", "internal/server/script", "internal/server/stephint", "internal/server/store", "internal/shim/connect", "sprites"},
 	"internal/server/mcpserver":                   {".", "internal/lib/fail", "internal/lib/tools", "sprites"},
 	"internal/server/plant":                       nil,
 	"internal/server/profile":                     {".", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/runtime/gvisor":              {"internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/private", "internal/server/archive", "internal/server/sprite", "internal/shim", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/layers", "internal/shim/policy"},
 	"internal/server/runtime/runtimetest":         {".", "internal/lib/boot", "internal/server/sprite", "sprites"},
+	"internal/server/script":                      {"internal/lib/mask", "sprites"},
 	"internal/server/sprite":                      {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/server/archive", "internal/server/store", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/hostnet", "internal/shim/layers", "internal/shim/policy", "sprites"},
 	"internal/server/stephint":                    {".", "internal/shim/policy"},
 	"internal/server/store":                       {".", "internal/lib/atomicfile", "internal/lib/fault", "internal/lib/private", "internal/shim/connect", "sprites"},
@@ -133,7 +134,7 @@ var imports = map[string][]string{
 	"cmd/cove-loop":  {"internal/guest/loop", "internal/lib/tools", "sprites"},
 	"cmd/cove-runsc": {"internal/lib/boot", "internal/shim/cgroup", "internal/shim/kernel"},
 
-	"examples/job": {"."},
+	"examples/job": {".", "sprites"},
 }
 
 // wings are the folders of internal, by where their code runs, and says of each which

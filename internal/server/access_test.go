@@ -39,7 +39,7 @@ var deeds = map[string][]string{
 	"write": {
 		"POST /v1/sprites/import?name=SPRITE",
 		"PUT /v1/sprites/SPRITE", "PUT /v1/sprites/SPRITE/fs/write?path=.", "DELETE /v1/sprites/SPRITE/fs/delete?path=missing",
-		"POST /v1/sprites", "POST /v1/jobs/abcdef/stop", "DELETE /v1/environments/none", "POST /v1/environments/destroy", "POST /v1/environments/orphans/destroy", "POST /v1/sprites/SPRITE/restart", "POST /v1/sprites/SPRITE/upgrade",
+		"POST /v1/sprites", "POST /v1/jobs/abcdef/stop", "POST /v1/jobs/abcdef/publish", "DELETE /v1/environments/none", "POST /v1/environments/destroy", "POST /v1/environments/orphans/destroy", "POST /v1/sprites/SPRITE/restart", "POST /v1/sprites/SPRITE/upgrade",
 	},
 	"exec": {
 		"POST /v1/sprites/SPRITE/exec?cmd=cat&stdin=true", "GET /v1/sprites/SPRITE/exec/none",

@@ -71,7 +71,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels, confined: confined},
 		sockets: &socketRoutes{
 			feed: &feed{changes: s.Store.Changes, jobs: s.Store.Jobs, profiles: s.Store.Profiles, environments: s.Store.Environments, access: a.access},
-			loop: s.newLoop(), sockets: &quota{what: "sockets", max: most}, every: cmp.Or(s.Heartbeat, pingInterval), log: s.Logger,
+			loop: s.newLoop(), sockets: &quota{what: "sockets", max: min(most, maxSockets)}, every: cmp.Or(s.Heartbeat, pingInterval), log: s.Logger,
 		},
 		web:      a.access.web,
 		profiles: &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client(), settings: s.Store.Settings, backends: s.Store.Backends},

@@ -357,9 +357,10 @@ var jobOps = map[string]op{
 	"POST /v1/jobs/{id}/stop":  {Summary: "Stop a job", Details: "Its work so far is still collected.", Answer: cove.Job{}},
 	"POST /v1/jobs/{id}/send":  {Summary: "Send a message to a job's agent", Request: cove.JobMessage{}, Answer: cove.Job{}},
 
-	"POST /v1/jobs/{id}/answer": {Summary: "Answer the question of a job's agent", Request: cove.JobAnswer{}, Answer: cove.Job{}},
-	"POST /v1/jobs/{id}/retry":  {Summary: "Do a job again from its beginning", Request: cove.JobRetry{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
-	"POST /v1/jobs/{id}/resume": {Summary: "Have the agent of a job that has ended go on", Request: cove.JobResume{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
-	"POST /v1/jobs/{id}/pulled": {Summary: "Note that a job's work was pulled", Request: cove.JobPulled{}, Answer: cove.Job{}},
-	"POST /v1/jobs/gc":          {Summary: "Delete jobs that nobody needs any more, and their sprites", Request: cove.JobGC{}, Answer: cove.JobGCResult{}},
+	"POST /v1/jobs/{id}/answer":  {Summary: "Answer the question of a job's agent", Request: cove.JobAnswer{}, Answer: cove.Job{}},
+	"POST /v1/jobs/{id}/retry":   {Summary: "Do a job again from its beginning", Request: cove.JobRetry{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
+	"POST /v1/jobs/{id}/resume":  {Summary: "Have the agent of a job that has ended go on", Request: cove.JobResume{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
+	"POST /v1/jobs/{id}/publish": {Summary: "Publish the commits of a job again, after that has failed", Details: "It answers at once: published in the job says what becomes of it. Commits that are published, or being published, stay as they are.", Answer: cove.Job{}},
+	"POST /v1/jobs/{id}/pulled":  {Summary: "Note that a job's work was pulled", Request: cove.JobPulled{}, Answer: cove.Job{}},
+	"POST /v1/jobs/gc":           {Summary: "Delete jobs that nobody needs any more, and their sprites", Request: cove.JobGC{}, Answer: cove.JobGCResult{}},
 }

@@ -210,6 +210,7 @@ func (g *groups) routes() []route {
 		{"POST /v1/jobs/{id}/retry", write, g.jobs.retry},
 		{"POST /v1/jobs/{id}/resume", write, g.jobs.resume},
 		{"POST /v1/jobs/{id}/pulled", write, g.jobs.pulled},
+		{"POST /v1/jobs/{id}/publish", write, g.jobs.publish},
 		{"POST /v1/jobs/gc", write, g.jobs.collect},
 
 		// The rest of the protocol, which this server does not have yet. (control
@@ -234,6 +235,7 @@ var methods = map[string]method{
 	"jobs.answer":  {"POST /v1/jobs/{id}/answer", nil},
 	"jobs.retry":   {"POST /v1/jobs/{id}/retry", nil},
 	"jobs.resume":  {"POST /v1/jobs/{id}/resume", nil},
+	"jobs.publish": {"POST /v1/jobs/{id}/publish", nil},
 
 	"profiles.list": {"GET /v1/profiles", nil},
 	"profiles.get":  {"GET /v1/profiles/{profile}", nil},

@@ -232,6 +232,13 @@ var migrations = []string{
 		last_used    INTEGER NOT NULL,
 		expires_at   INTEGER NOT NULL
 	) STRICT, WITHOUT ROWID;`,
+	`CREATE TABLE job_keys (
+		key    TEXT PRIMARY KEY,
+		asker  TEXT NOT NULL, -- a token's ID; '': the owner
+		digest TEXT NOT NULL, -- of the request
+		job    TEXT NOT NULL UNIQUE REFERENCES jobs (id) ON DELETE CASCADE,
+		made   INTEGER NOT NULL -- 0: a server has begun to make it
+	) STRICT, WITHOUT ROWID;`,
 }
 
 const (
