@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,7 @@ import (
 )
 
 // environmentPattern is what an environment's id looks like.
-var environmentPattern = regexp.MustCompile(`^[0-9a-f]{1,64}$`)
+var environmentPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{1,64}$`) })
 
 func newEnvironmentCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
@@ -180,7 +181,7 @@ func environmentVerb(inv *invocation, cmd *cobra.Command, run func(ctx context.C
 }
 
 func checkEnvironment(cmd *cobra.Command, id string) error {
-	if environmentPattern.MatchString(id) {
+	if environmentPattern().MatchString(id) {
 		return nil
 	}
 	return usagef(cmd, "%q can't be the id of an environment: it has hexadecimal digits (see cove environment list)", id)
@@ -391,7 +392,7 @@ func completeEnvironment(inv *invocation) cobra.CompletionFunc {
 		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			list, err := cove.Environments{Client: c}.List(ctx, cove.EnvironmentFilter{})
 			return candidates(list, err, prefix, func(e cove.Environment) (string, string, bool) {
-				return e.ID, string(e.State) + " " + environmentTitle(e), environmentPattern.MatchString(e.ID)
+				return e.ID, string(e.State) + " " + environmentTitle(e), environmentPattern().MatchString(e.ID)
 			})
 		})
 	}

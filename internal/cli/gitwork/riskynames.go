@@ -3,6 +3,7 @@ package gitwork
 import (
 	"path"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
@@ -163,8 +164,8 @@ type names struct {
 type pattern struct{ glob, why string }
 
 var (
-	heldNames   = namesOf(held)
-	listedNames = namesOf(listed)
+	heldNames   = sync.OnceValue(func() *names { return namesOf(held) })
+	listedNames = sync.OnceValue(func() *names { return namesOf(listed) })
 )
 
 func namesOf(families []family) *names {
@@ -265,7 +266,7 @@ func RiskyPath(p string) string {
 	if path.Base(folded) == "codeowners" {
 		return whyOwners // also in .github, whose other files run in CI
 	}
-	return heldNames.why(folded)
+	return heldNames().why(folded)
 }
 
 // harmless are names of files that begin as held ones do, and that nothing reads by name.
@@ -291,7 +292,7 @@ func withoutHarmless(folded string) string {
 var templates = map[string]string{"issue_template": "issues", "pull_request_template": "pull requests"}
 
 // ListedPath says why a path is listed, though not held; empty if it is not.
-func ListedPath(p string) string { return listedNames.why(safepath.FoldPath(p)) }
+func ListedPath(p string) string { return listedNames().why(safepath.FoldPath(p)) }
 
 // gitHookNames are files that git runs if they are in a folder that it is told of.
 var gitHookNames = func() map[string]bool {
