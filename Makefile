@@ -13,7 +13,7 @@ LEAKS    := .cache/leaks.json
 SKIPPED  := .cache/skipped
 TMP      := $(or $(TMPDIR),/tmp)
 
-.PHONY: help build install demo test test-units test-e2e test-agents soak lint bench clean
+.PHONY: help build install demo test test-units test-e2e test-agents soak lint bench web-vendor clean
 
 help:
 	@echo 'make build                the four binaries, in bin/, and cove-guest for sprites of another architecture'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-agents          the real agent CLIs, from npm, against a scripted model'
 	@echo 'make soak                 load and kill -9, at length'
 	@echo 'make lint                 golangci-lint'
+	@echo 'make web-vendor           bring the scripts and styles of others that the web page has, by npm'
 	@echo 'make bench                the benchmarks, each beside its floor'
 	@echo 'make clean                remove what the other targets made'
 
@@ -41,6 +42,9 @@ install: build
 		mv -f '$(DESTDIR)$(PREFIX)/bin/.'"$$name.new" '$(DESTDIR)$(PREFIX)/bin/'"$$name" || exit 1; \
 		echo "installed $(DESTDIR)$(PREFIX)/bin/$$name"; \
 	done
+
+web-vendor:
+	scripts/web-vendor.sh
 
 demo: build
 	scripts/demo.sh bin

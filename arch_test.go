@@ -83,7 +83,7 @@ var imports = map[string][]string{
 	"internal/shim/policy":  nil,
 	"internal/shim/userns":  nil,
 
-	"internal/server":                             {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/jsonbody", "internal/lib/printable", "internal/lib/private", "internal/server/build", "internal/server/harness", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/profile", "internal/server/sprite", "internal/server/stephint", "internal/server/store", "internal/server/webhook", "internal/shim/connect", "internal/shim/userns", "sprites"},
+	"internal/server":                             {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/jsonbody", "internal/lib/printable", "internal/lib/private", "internal/server/build", "internal/server/harness", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/profile", "internal/server/sprite", "internal/server/stephint", "internal/server/store", "internal/server/web", "internal/server/webhook", "internal/shim/connect", "internal/shim/userns", "sprites"},
 	"internal/server/agents":                      {".", "internal/lib/fail"},
 	"internal/server/archive":                     {"internal/lib/safepath", "internal/server/plant", "internal/shim/layers", "sprites"},
 	"internal/server/build":                       {".", "internal/lib/boot", "internal/lib/buildstep", "internal/lib/fail", "internal/lib/fault", "internal/server/dockerfile", "internal/server/dockerfile/source", "internal/server/image", "internal/server/sprite", "internal/server/store", "internal/shim/layers", "sprites"},
@@ -92,17 +92,19 @@ var imports = map[string][]string{
 	"internal/server/environment":                 {".", "internal/lib/fail", "internal/lib/keylock", "internal/server/store", "sprites"},
 	"internal/server/environment/environmenttest": {".", "internal/server/environment", "internal/server/store", "sprites"},
 	"internal/server/forge":                       {"internal/shim/connect"},
-	"internal/server/harness":                     {".", "internal/lib/fail", "internal/lib/guestbin", "internal/server/agents", "internal/server/profile", "internal/server/store", "internal/shim/connect", "internal/shim/policy", "sprites"},
+	"internal/server/harness":                     {".", "internal/lib/fail", "internal/lib/guestbin", "internal/server/agents", "internal/server/profile", "internal/server/script", "internal/server/stephint", "internal/server/store", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/image":                       {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/fault", "internal/server/plant", "internal/server/store", "internal/shim/layers"},
-	"internal/server/job":                         {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/lib/keylock", "internal/lib/mask", "internal/server/agents", "internal/server/environment", "internal/server/forge", "internal/server/stephint", "internal/server/store", "internal/shim/connect", "sprites"},
+	"internal/server/job":                         {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/lib/keylock", "internal/server/agents", "internal/server/environment", "internal/server/forge", "internal/server/script", "internal/server/stephint", "internal/server/store", "internal/shim/connect", "sprites"},
 	"internal/server/mcpserver":                   {".", "internal/lib/fail", "internal/lib/tools", "sprites"},
 	"internal/server/plant":                       nil,
 	"internal/server/profile":                     {".", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/runtime/gvisor":              {"internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/private", "internal/server/archive", "internal/server/sprite", "internal/shim", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/layers", "internal/shim/policy"},
 	"internal/server/runtime/runtimetest":         {".", "internal/lib/boot", "internal/server/sprite", "sprites"},
+	"internal/server/script":                      {"internal/lib/mask", "sprites"},
 	"internal/server/sprite":                      {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/server/archive", "internal/server/store", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/hostnet", "internal/shim/layers", "internal/shim/policy", "sprites"},
 	"internal/server/stephint":                    {".", "internal/shim/policy"},
 	"internal/server/store":                       {".", "internal/lib/atomicfile", "internal/lib/fault", "internal/lib/private", "internal/shim/connect", "sprites"},
+	"internal/server/web":                         {".", "internal/lib/fail", "sprites"},
 	"internal/server/webhook":                     {".", "internal/server/store", "internal/shim/policy"},
 
 	"internal/cli":              {".", "internal/cli/acpserver", "internal/cli/buildcontext", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/cli/tree", "internal/lib/atomicfile", "internal/lib/children", "internal/lib/datafolder", "internal/lib/dockerignore", "internal/lib/fail", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/loopback", "internal/lib/openfiles", "internal/lib/printable", "internal/lib/private", "internal/lib/safepath", "internal/lib/tools", "internal/server/agents", "internal/server/harness", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/policy", "internal/shim/userns", "sprites"},
@@ -122,6 +124,7 @@ var imports = map[string][]string{
 	"internal/test/leakcheck/cmd/leakcheck": {"internal/test/leakcheck"},
 	"internal/test/modeltest":               nil,
 	"internal/test/need":                    nil,
+	"internal/test/webtest":                 {".", "internal/test/need"},
 	"internal/test/openapi":                 nil,
 
 	"cmd/cove":       {everything},
@@ -129,7 +132,7 @@ var imports = map[string][]string{
 	"cmd/cove-loop":  {"internal/guest/loop", "internal/lib/tools", "sprites"},
 	"cmd/cove-runsc": {"internal/lib/boot", "internal/shim/cgroup", "internal/shim/kernel"},
 
-	"examples/job": {"."},
+	"examples/job": {".", "sprites"},
 }
 
 // wings are the folders of internal, by where their code runs, and says of each which

@@ -26,7 +26,7 @@ const (
 	EnvironmentAsleep     EnvironmentState = "asleep"     // it is prepared, and its next use wakes it
 	EnvironmentFailed     EnvironmentState = "failed"     // its preparation failed, at Step; its sprite is there
 	EnvironmentUnknown    EnvironmentState = "unknown"    // its place does not answer, or refuses; it is as it was, perhaps
-	EnvironmentDestroying EnvironmentState = "destroying" // it is deleted, again and again, until its place says that it is gone
+	EnvironmentDestroying EnvironmentState = "destroying" // it is deleted, again and again, until its place says that it is gone, and will not come (LateUntil)
 	EnvironmentGone       EnvironmentState = "gone"       // its sprite is not there
 )
 
@@ -88,7 +88,12 @@ type Environment struct {
 	Unknown *JobUnknown `json:"unknown,omitempty"` // unknown: why, and since when
 
 	Removal *EnvironmentRemoval `json:"removal,omitempty"` // destroying and after: how far that is; nil: it was not asked for
-	Health  EnvironmentHealth   `json:"health,omitzero"`
+
+	// LateUntil is when the backend will not make the sprite any more, late, of a call for it that was
+	// not answered. Until then a deletion has not ended. Nil: no such call is open, or one is under way.
+	LateUntil *time.Time `json:"late_until,omitempty"`
+
+	Health EnvironmentHealth `json:"health,omitzero"`
 
 	Busy bool `json:"busy"` // a job that has not ended works in it
 	Work bool `json:"work"` // it has work that nobody has pulled

@@ -28,18 +28,21 @@ type ExecutorTest struct {
 
 // The steps of a test, in their order. Those of a quick one are the first three.
 const (
-	TestConnection StepKey = "connection"
-	TestAuth       StepKey = "auth"
-	TestList       StepKey = "list" // and removes what a test left that was cut off
-	TestCreate     StepKey = "create"
-	TestPolicy     StepKey = "policy"
-	TestUpload     StepKey = "upload"
-	TestInstall    StepKey = "install"
-	TestService    StepKey = "service"
-	TestTunnel     StepKey = "tunnel"
-	TestHealth     StepKey = "health"
-	TestPrompt     StepKey = "prompt"
-	TestDestroy    StepKey = "destroy"
+	TestConnection    StepKey = "connection"
+	TestAuth          StepKey = "auth"
+	TestList          StepKey = "list" // and removes what a test left that was cut off
+	TestCreate        StepKey = "create"
+	TestPolicy        StepKey = "policy"
+	TestUpload        StepKey = "upload"
+	TestInstall       StepKey = "install"
+	TestService       StepKey = "service"
+	TestTunnel        StepKey = "tunnel"
+	TestHealth        StepKey = "health"
+	TestClone         StepKey = "clone"        // of the repository of the profile
+	TestSetupScript   StepKey = "setup_script" // of the profile
+	TestPrompt        StepKey = "prompt"
+	TestCleanupScript StepKey = "cleanup_script" // of the profile; also if the prompt failed
+	TestDestroy       StepKey = "destroy"
 )
 
 // ExecutorStep is a step of a test of an executor.

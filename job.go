@@ -139,6 +139,11 @@ type JobRequest struct {
 	// server answers when the job is queued, and forgets it if that fails.
 	Early bool `json:"early,omitempty"`
 
+	// Key lets the request be sent again if its answer was lost: the same request by the same token
+	// gets the same job for as long as that is there, and any other is key_taken. Empty: each
+	// request makes another job.
+	Key string `json:"key,omitempty"`
+
 	Plan    string          `json:"plan"` // the plan's text
 	Author  Person          `json:"author"`
 	Config  *sprites.Config `json:"config,omitempty"`
@@ -156,7 +161,8 @@ type JobRequest struct {
 	// job had begun. Nil: there is none. Its time is a minute if it says none. Only a profile gives one.
 	CleanupScript *SetupScript `json:"cleanup_script,omitempty"`
 
-	By string `json:"-"` // the token that asks, by ID; the server says it
+	By     string `json:"-"` // the token that asks, by ID; the server says it
+	Digest string `json:"-"` // of the request as it was sent, if it has a key; the server says it
 }
 
 // MCPServer is an MCP server of a job's. Connector names one outside of the sprite, behind a
@@ -199,8 +205,9 @@ type JobPreview struct {
 	TimeoutSec    int64                  `json:"timeout_seconds,omitempty"`
 	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"`
 
+	Warnings []string `json:"warnings,omitempty"` // why the job would fail, though it can be made
 	Installs bool     `json:"installs,omitempty"` // a missing agent is installed in the job's sprite, by the job's network
-	Hosts    []string `json:"hosts,omitempty"`    // that the agent asks its model at, where there are no connectors
+	Hosts    []string `json:"hosts,omitempty"`    // that the agent itself must reach, to ask its model or to renew its login
 }
 
 // JobConnector is a connector that a job would have for its time.
@@ -300,6 +307,10 @@ type JobProgress struct {
 	Session    string         `json:"session,omitempty"`
 	Supervisor *JobSupervisor `json:"supervisor,omitempty"`
 
+	// Handed says that its settings, with the values of its variables, may be in its sprite. They are
+	// taken out when it has ended; of a sprite that can't be reached then, later.
+	Handed bool `json:"handed,omitempty"`
+
 	AgentSession string `json:"agent_session,omitempty"` // the agent's own, as it calls it; empty: it has none, or has not said
 	Execution    string `json:"execution_id"`
 	Incarnation  int64  `json:"incarnation"` // of the sandbox that the supervisor was started in
@@ -321,6 +332,10 @@ type JobProgress struct {
 
 	// StandsSince is since when it waits for a person, or is held. Nil: it does neither.
 	StandsSince *time.Time `json:"stands_since,omitempty"`
+
+	// Removing says that the job is being deleted, with what it has in its sprite. If the server
+	// ends meanwhile, the next one goes on with that.
+	Removing bool `json:"removing,omitempty"`
 
 	ReadyAt   *time.Time `json:"ready_at,omitempty"` // when its agent was installed and its sprite made; nil: with the row
 	StartedAt *time.Time `json:"started_at,omitempty"`
@@ -613,7 +628,10 @@ type JobRetry struct {
 	Early      bool `json:"early,omitempty"`       // as in JobRequest, and so for one that may wait for its turn; the server starts an installing one by itself
 	SameSprite bool `json:"same_sprite,omitempty"` // in the old job's; otherwise in a new one, if the old job had one made
 
-	By string `json:"-"` // as in JobRequest
+	Key string `json:"key,omitempty"` // as in JobRequest
+
+	By     string `json:"-"` // as in JobRequest
+	Digest string `json:"-"`
 }
 
 // JobResume asks for the agent of a job that has ended to go on with its own session,
@@ -622,7 +640,10 @@ type JobResume struct {
 	Message string `json:"message"`          // what the agent is told
 	Sprite  string `json:"sprite,omitempty"` // a fork of the job's sprite; empty: that one
 
-	By string `json:"-"` // as in JobRequest
+	Key string `json:"key,omitempty"` // as in JobRequest
+
+	By     string `json:"-"` // as in JobRequest
+	Digest string `json:"-"`
 }
 
 // JobGC asks for the end of jobs that nobody needs any more, and of the sprites

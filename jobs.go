@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -26,9 +27,11 @@ const (
 )
 
 // CreateJob makes a job, and a sprite for it where req names none. The work
-// begins with StartJob; with req.Early it may take an AwaitInstall before that.
+// begins with StartJob; with req.Early it may take an AwaitInstall before that. If the answer is
+// lost, the request is sent again under its key, which is made if req has none: there is one job.
 func (c *Client) CreateJob(ctx context.Context, req JobRequest) (Job, error) {
-	return callJob(ctx, c, "create job", sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs"), JSON: req})
+	req.Key = cmp.Or(req.Key, rand.Text())
+	return makeOnce(ctx, c, "create job", sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs"), JSON: req})
 }
 
 // PreviewJob says what CreateJob would make, or why it would not, and makes nothing.
@@ -67,27 +70,48 @@ func (c *Client) StopJob(ctx context.Context, id string) (Job, error) {
 
 // SendJob hands a message to the agent of a job that was made with Converse, and
 // returns when the agent has it. If an answer is lost, the message is sent again under its
-// key, which is made if m has none: the agent gets it once.
+// key, which is made if m has none: the agent gets it once. An older server, which knows no
+// keys, is sent a message without one, and only once.
 func (c *Client) SendJob(ctx context.Context, id string, m JobMessage) (Job, error) {
-	m.Key = cmp.Or(m.Key, rand.Text())
-	return callOnce(ctx, c, "send to job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "send"), JSON: m})
+	plain := sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "send"), JSON: m}
+	keyed := plain
+	if m.Key == "" {
+		m.Key = rand.Text()
+		keyed.JSON = m
+	}
+	return callOnce(ctx, c, "send to job "+id, keyed, plain)
 }
 
 // AnswerJob answers the question of a job's agent, and returns when the agent has it. It
-// deals with lost answers as SendJob does.
+// deals with lost answers, and with older servers, as SendJob does.
 func (c *Client) AnswerJob(ctx context.Context, id string, a JobAnswer) (Job, error) {
-	a.Key = cmp.Or(a.Key, rand.Text())
-	return callOnce(ctx, c, "answer job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "answer"), JSON: a})
+	plain := sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "answer"), JSON: a}
+	keyed := plain
+	if a.Key == "" {
+		a.Key = rand.Text()
+		keyed.JSON = a
+	}
+	return callOnce(ctx, c, "answer job "+id, keyed, plain)
 }
 
-// RetryJob begins a job that has ended anew, and returns the new one.
+// RetryJob begins a job that has ended anew, and returns the new one. It deals with lost answers
+// as CreateJob does.
 func (c *Client) RetryJob(ctx context.Context, id string, req JobRetry) (Job, error) {
-	return callJob(ctx, c, "retry job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "retry"), JSON: req})
+	req.Key = cmp.Or(req.Key, rand.Text())
+	return makeOnce(ctx, c, "retry job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "retry"), JSON: req})
 }
 
-// ResumeJob has the agent of a job that has ended go on, and returns the new job.
+// PublishJob has a job's commits published again, after that has failed. It returns at once:
+// Job.Published says how far that is. Commits that are published, or being published, stay as they are.
+func PublishJob(ctx context.Context, c *Client, id string) (Job, error) {
+	return callJob(ctx, c, "publish job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "publish")})
+}
+
+// ResumeJob has the agent of a job that has ended go on, and returns the new job. It deals with
+// lost answers as CreateJob does.
 func (c *Client) ResumeJob(ctx context.Context, id string, req JobResume) (Job, error) {
-	return callJob(ctx, c, "resume job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "resume"), JSON: req})
+	req.Key = cmp.Or(req.Key, rand.Text())
+	return makeOnce(ctx, c, "resume job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "resume"), JSON: req})
 }
 
 // CollectJobs removes the jobs that nobody needs any more.
@@ -132,16 +156,46 @@ func callJob(ctx context.Context, c *Client, doing string, r sprites.Request) (J
 const onceTries = 8
 
 // callOnce is callJob for a call with a key, which is carried out once however often it is
-// made. If no answer comes, it is made again.
-func callOnce(ctx context.Context, c *Client, doing string, r sprites.Request) (Job, error) {
+// made. If no answer comes, it is made again. If the server does not take the call as it is, it
+// has not been carried out: that may be for the key, and plain, which is the call as the caller
+// made it, is tried once.
+func callOnce(ctx context.Context, c *Client, doing string, keyed, plain sprites.Request) (Job, error) {
 	var again patience
 	for try := 1; ; try++ {
-		job, err := callJob(ctx, c, doing, r)
+		job, err := callJob(ctx, c, doing, keyed)
+		if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusBadRequest && keyed.JSON != plain.JSON {
+			return callJob(ctx, c, doing, plain)
+		}
 		if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode != http.StatusBadGateway && e.StatusCode != http.StatusGatewayTimeout {
 			return job, err
 		}
 		if err == nil || try == onceTries {
 			return job, err
+		}
+		if err := again.wait(ctx, err); err != nil {
+			return job, err
+		}
+	}
+}
+
+// ErrLost says that a request for a job was sent and not answered, also when it was sent again: the
+// job may have been made.
+var ErrLost = errors.New("the server went away in the middle")
+
+// makeOnce is callOnce for a request that makes a job. It is sent again if its connection was lost,
+// and not if it was answered, or never sent.
+func makeOnce(ctx context.Context, c *Client, doing string, r sprites.Request) (Job, error) {
+	var again patience
+	for try := 1; ; try++ {
+		job, err := callJob(ctx, c, doing, r)
+		if _, said := errors.AsType[*sprites.Error](err); err == nil || said || ctx.Err() != nil {
+			return job, err
+		}
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && try == 1 {
+			return job, err
+		}
+		if try == onceTries {
+			return job, fmt.Errorf("%w: %w", ErrLost, err)
 		}
 		if err := again.wait(ctx, err); err != nil {
 			return job, err

@@ -6,10 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
@@ -159,5 +164,122 @@ func TestWaitJob(t *testing.T) {
 	}))
 	if _, err := client.WaitJob(ctx, "a3f7b2"); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// transport is a server that answers as it is told.
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestMakeJobOnce: a request for a job whose connection is lost is sent again in bounds, under the same
+// key. One that is answered, or that can't be sent at all, is not.
+func TestMakeJobOnce(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: errors.New("refused")}
+	answer := func(status int, body string) func() (*http.Response, error) {
+		return func() (*http.Response, error) {
+			return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}, nil
+		}
+	}
+	fail := func(err error) func() (*http.Response, error) {
+		return func() (*http.Response, error) { return nil, err }
+	}
+	for name, test := range map[string]struct {
+		answers []func() (*http.Response, error) // the last one is given again and again
+		calls   int
+		lost    bool
+	}{
+		"at once":          {[]func() (*http.Response, error){answer(201, `{"id":"abcdef"}`)}, 1, false},
+		"lost once":        {[]func() (*http.Response, error){fail(io.EOF), answer(201, `{"id":"abcdef"}`)}, 2, false},
+		"cut, and away":    {[]func() (*http.Response, error){answer(201, `{"id":"abc`), fail(refused), answer(201, `{"id":"abcdef"}`)}, 3, false},
+		"it stays away":    {[]func() (*http.Response, error){fail(io.EOF), fail(refused)}, 8, true},
+		"never reached":    {[]func() (*http.Response, error){fail(refused)}, 1, false},
+		"it says no":       {[]func() (*http.Response, error){answer(502, `{"error":"backend_failed","message":"m"}`)}, 1, false},
+		"it says no later": {[]func() (*http.Response, error){fail(io.EOF), answer(409, `{"error":"key_taken","message":"m"}`)}, 2, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var keys []string
+			c := &cove.Client{Client: &sprites.Client{URL: "http://server.test", Token: "t", HTTPClient: &http.Client{Transport: transport(func(r *http.Request) (*http.Response, error) {
+				var body struct{ Key string }
+				if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Key == "" {
+					t.Errorf("%s: no key: %v", name, err)
+				}
+				keys = append(keys, body.Key)
+				resp, err := test.answers[min(len(keys), len(test.answers))-1]()
+				if resp != nil {
+					resp.Request = r
+				}
+				return resp, err
+			})}}}
+			for doing, call := range map[string]func() (cove.Job, error){
+				"create": func() (cove.Job, error) { return c.CreateJob(t.Context(), cove.JobRequest{}) },
+				"retry":  func() (cove.Job, error) { return c.RetryJob(t.Context(), "abcdef", cove.JobRetry{}) },
+				"resume": func() (cove.Job, error) { return c.ResumeJob(t.Context(), "abcdef", cove.JobResume{}) },
+			} {
+				keys = nil
+				job, err := call()
+				if len(keys) != test.calls || errors.Is(err, cove.ErrLost) != test.lost || (job.ID == "abcdef") != (err == nil) {
+					t.Errorf("%s, %s: after %d calls %+v, %v", name, doing, len(keys), job, err)
+				}
+				if len(slices.Compact(slices.Clone(keys))) != 1 {
+					t.Errorf("%s, %s: the keys are %v", name, doing, keys)
+				}
+			}
+		})
+	}
+}
+
+// TestKeysOfOlderServers: a server that knows no keys gets a message without one, once. A refusal
+// that is not for the key stays one, and the caller's own key is never left out.
+func TestKeysOfOlderServers(t *testing.T) {
+	var asked []string
+	var refuse func(keyed bool) int
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		keyed := strings.Contains(string(body), `"key"`)
+		asked = append(asked, fmt.Sprintf("%s %v", path.Base(r.URL.Path), keyed))
+		if status := refuse(keyed); status != 0 {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, `{"error":"bad_request","message":"no"}`)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(cove.Job{ID: "a3f7b2"})
+	}))
+	t.Cleanup(server.Close)
+	client := &cove.Client{Client: &sprites.Client{URL: server.URL}}
+	send := func(key string) func() error {
+		return func() error {
+			_, err := client.SendJob(t.Context(), "a3f7b2", cove.JobMessage{Text: "on", Key: key})
+			return err
+		}
+	}
+	answer := func() error {
+		_, err := client.AnswerJob(t.Context(), "a3f7b2", cove.JobAnswer{Question: "1", Option: "1"})
+		return err
+	}
+	older := func(keyed bool) int {
+		if keyed {
+			return http.StatusBadRequest
+		}
+		return 0
+	}
+	always := func(status int) func(bool) int { return func(bool) int { return status } }
+	for name, test := range map[string]struct {
+		do     func() error
+		refuse func(bool) int
+		want   string
+		ok     bool
+	}{
+		"now":                  {send(""), always(0), "send true", true},
+		"older":                {send(""), older, "send true, send false", true},
+		"older, an answer":     {answer, older, "answer true, answer false", true},
+		"a key of the caller":  {send("mine"), older, "send true", false},
+		"refused all the same": {send(""), always(http.StatusBadRequest), "send true, send false", false},
+		"taken":                {send(""), always(http.StatusConflict), "send true", false},
+	} {
+		asked, refuse = nil, test.refuse
+		if err := test.do(); (err == nil) != test.ok || strings.Join(asked, ", ") != test.want {
+			t.Errorf("%s: got %v, asked %q", name, err, asked)
+		}
 	}
 }

@@ -1,6 +1,68 @@
 package cove
 
-import "encoding/json"
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/http"
+	"strings"
+
+	"github.com/coder/websocket"
+	"github.com/coder/websocket/wsjson"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Feed tells what changes on a server, over GET /v1/ws.
+type Feed struct{ Client *Client }
+
+// maxSocketMessage is the most bytes of a message that a Feed reads.
+const maxSocketMessage = 16 << 20
+
+// Follow subscribes, and yields what is notified until the caller or ctx ends it. It does not
+// connect again: if the connection breaks, or the server refuses the subscription, the last pair
+// has an error.
+func (f Feed) Follow(ctx context.Context, sub Subscription) iter.Seq2[Notification, error] {
+	return func(yield func(Notification, error) bool) {
+		if err := f.follow(ctx, sub, func(n Notification) bool { return yield(n, nil) }); err != nil {
+			yield(Notification{}, fmt.Errorf("follow what changes: %w", err))
+		}
+	}
+}
+
+func (f Feed) follow(ctx context.Context, sub Subscription, each func(Notification) bool) error {
+	params, err := json.Marshal(sub)
+	if err != nil {
+		return err
+	}
+	header := http.Header{}
+	if f.Client.Token != "" {
+		header.Set("Authorization", "Bearer "+f.Client.Token)
+	}
+	ws, _, err := websocket.Dial(ctx, strings.TrimRight(f.Client.URL, "/")+"/v1/ws", &websocket.DialOptions{HTTPClient: f.Client.HTTPClient, HTTPHeader: header})
+	if err != nil {
+		return cmp.Or(ctx.Err(), err)
+	}
+	defer func() { _ = ws.CloseNow() }()
+	ws.SetReadLimit(maxSocketMessage)
+	if err := wsjson.Write(ctx, ws, SocketRequest{ID: 1, Method: "subscribe", Params: params}); err != nil {
+		return cmp.Or(ctx.Err(), err)
+	}
+	for {
+		var m SocketMessage
+		if err := wsjson.Read(ctx, ws, &m); err != nil {
+			return cmp.Or(ctx.Err(), err)
+		}
+		if e := m.Error; e != nil {
+			return &sprites.Error{StatusCode: e.Status, ErrorBody: sprites.ErrorBody{Code: e.Code, Message: e.Message, Hint: e.Hint}}
+		}
+		if m.ID == 0 && !each(m.Notification) {
+			return nil
+		}
+	}
+}
 
 // SocketRequest is what a client sends over GET /v1/ws, as a text message. A method is a call of this API
 // under another name: x-websocket-methods has them all. Its parameters are one object, with those of the path
@@ -54,6 +116,8 @@ type Subscription struct {
 	// answered with. 0: nothing came yet.
 	Since int64  `json:"since,omitempty"`
 	Feed  string `json:"feed,omitempty"`
+	// Now leaves out what there is already: only changes from now on come.
+	Now bool `json:"now,omitempty"`
 }
 
 // Subscribed answers the method subscribe.

@@ -136,6 +136,17 @@ func (s *chosenServer) backendToken(ctx context.Context, b *config.BackendServer
 	return keptToken(b)
 }
 
+// ofBackend says how a backend that commands go to is given another token; empty: they go to none.
+func (s *chosenServer) ofBackend() string {
+	r, err := s.remote()
+	if err != nil || r.backend == nil {
+		return ""
+	}
+	name := r.backend.Name
+	return "give a token that the backend " + name + " takes: SPRITES_TOKEN=TOKEN cove list --backend " + name +
+		"; or mend token_file or token_command below [backends." + name + "] in your file of settings: cove config show"
+}
+
 // keptToken is the token that the service's own client keeps, in its file
 // ~/.sprites/sprites.json. It is read, never written.
 func keptToken(b *config.BackendServer) (string, error) {

@@ -3,11 +3,14 @@ package cli
 import (
 	"context"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 func newBackendCommand(inv *invocation) *cobra.Command {
@@ -29,12 +32,13 @@ Where the backend is a cove, its jobs are its own. Any other knows nothing of jo
 this machine's server looks after them, for which the first push gives it the token. It
 keeps that as it keeps secrets. Connectors are not there: the agent's key goes inside.`,
 		Example: `  cove push plan.md --backend far
+  cove backend put far
   cove backend list
   cove backend rm far`,
 		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBackendListCommand(inv), asksFirst(inv, newBackendRmCommand(inv), eachLost("what this machine's server knows of the backend %s, with its token")))
+	cmd.AddCommand(newBackendListCommand(inv), newBackendPutCommand(inv), asksFirst(inv, newBackendRmCommand(inv), eachLost("what this machine's server knows of the backend %s, with its token")))
 	return cmd
 }
 
@@ -69,6 +73,77 @@ func newBackendListCommand(inv *invocation) *cobra.Command {
 			})
 		}),
 	}
+}
+
+func newBackendPutCommand(inv *invocation) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "put NAME [URL]",
+		Short: "Give this machine's server a backend, or another token to one",
+		Long: `Gives this machine's server a backend, or another token to one that it knows. The token is read
+from standard input, or asked for where that is a terminal. Without URL, the backend is where
+your file of settings says, or where the server knows it.
+
+A push to the backend gives the server the token that the push itself uses (cove help backend).`,
+		Example: `  cove backend put far
+  pass show sprites | cove backend put far https://sprites.example.org`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef(cmd, "the backend's name is missing")
+			}
+			return maxArgs(2)(cmd, args)
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return completeBackend(cmd, nil, "")
+		},
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		c, err := inv.server.ownClient(ctx, "")
+		if err != nil {
+			return err
+		}
+		req := cove.BackendRequest{}
+		if len(args) > 1 {
+			req.URL = args[1]
+		} else if req.URL, err = knownBackend(ctx, c, args[0]); err != nil {
+			return err
+		}
+		token, err := readSecret(ctx, inv, "the token of "+args[0], "such as: cove backend put "+args[0]+" < FILE")
+		if err != nil {
+			return err
+		}
+		req.Token = strings.TrimSpace(token)
+		if err := c.PutBackend(ctx, args[0], req); err != nil {
+			return err
+		}
+		return inv.show(map[string]string{"backend": args[0], "url": req.URL}, func(io.Writer) {
+			inv.say("This machine's server has a token to the backend %s at %s. Try it: cove test --backend %s --quick", args[0], req.URL, args[0])
+		})
+	})
+	return cmd
+}
+
+// knownBackend is the URL of a backend, by the person's file of settings or by the server.
+func knownBackend(ctx context.Context, c *cove.Client, name string) (string, error) {
+	set, err := backends()
+	if err != nil {
+		return "", err
+	}
+	if b, ok := set.Backends[name]; ok {
+		return b.URL, nil
+	}
+	list, err := c.Backends(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, b := range list {
+		if b.Name == name {
+			return b.URL, nil
+		}
+	}
+	return "", fail.Newf("no_backend", "say where it is: cove backend put "+printable.Word(name)+" URL", "neither your file of settings nor this machine's server knows the backend %q", name)
 }
 
 func newBackendRmCommand(inv *invocation) *cobra.Command {

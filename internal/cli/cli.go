@@ -97,7 +97,14 @@ or COVE_URL names another one.
 		showSpriteFlag(cmd)
 		help(cmd, args)
 	})
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd, flagError(err)} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 { // the flag is that of a subcommand
+			if unknown := cmd.ValidateArgs(args[:1]); unknown != nil {
+				return unknown
+			}
+		}
+		return usageError{cmd, flagError(err)}
+	})
 	registerGlobals(root, inv)
 	addVerbs(root, inv)
 	root.SetHelpCommand(newHelpCommand())
@@ -165,6 +172,7 @@ func addVerbs(root *cobra.Command, inv *invocation) {
 	)
 	addGroup(root, "server",
 		newServerCommand(inv),
+		newWebCommand(inv),
 		newAgentCommand(inv),
 		newProfileCommand(inv),
 		newConfigCommand(inv),

@@ -57,7 +57,7 @@ func runDryRun(ctx context.Context, inv *invocation, opts push.Options, choose c
 		return err
 	}
 	p.Asked = jobs != nil
-	inv.hints.fullAll(p.Messages)
+	inv.hints.fullAll(p.Messages, p.Warnings)
 	return inv.show(p, func(w io.Writer) { printPreview(w, p) })
 }
 
@@ -171,6 +171,9 @@ func printPreview(w io.Writer, p push.Preview) {
 		"branch", p.Branch,
 		"base", p.Base,
 	)
+	for _, warning := range p.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", printable.Lines(warning))
+	}
 	if p.Repository != "" {
 		fields(w, "clones", p.Repository)
 		return

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -166,18 +169,39 @@ func environmentWork(e cove.Environment) string {
 	return "-"
 }
 
-// environmentVerb makes the handler of a verb about one environment, given by its id.
-func environmentVerb(inv *invocation, cmd *cobra.Command, run func(ctx context.Context, calls cove.Environments, id string) error) func(*cobra.Command, []string) error {
-	return verb(func(ctx context.Context, args []string) error {
-		if err := checkEnvironment(cmd, args[0]); err != nil {
-			return err
+// findEnvironment finds an environment by its id, or else by the name of its sprite (with the
+// backend before it or not) or the id of its job. One that is gone is found if no other has it.
+func findEnvironment(ctx context.Context, calls cove.Environments, word string) (cove.Environment, error) {
+	var missing error
+	if environmentPattern().MatchString(word) {
+		e, err := calls.Get(ctx, word)
+		if !errors.Is(err, sprites.ErrNotFound) {
+			return e, err
 		}
-		c, err := inv.server.client(ctx)
-		if err != nil {
-			return err
-		}
-		return run(ctx, cove.Environments{Client: c}, args[0])
-	})
+		missing = err
+	}
+	all, err := calls.List(ctx, cove.EnvironmentFilter{States: cove.EnvironmentStates()})
+	if err != nil {
+		return cove.Environment{}, err
+	}
+	all = slices.DeleteFunc(all, func(e cove.Environment) bool { return e.Name != word && environmentName(e) != word && e.Job != word })
+	there := slices.DeleteFunc(slices.Clone(all), func(e cove.Environment) bool { return e.State == cove.EnvironmentGone })
+	if len(there) > 0 {
+		all = there
+	}
+	switch {
+	case len(all) == 1:
+		return all[0], nil
+	case len(all) == 0 && missing != nil:
+		return cove.Environment{}, missing
+	case len(all) == 0:
+		return cove.Environment{}, fail.Newf("not_found", "see what there is with: cove environment list --all", "no environment has the id, the sprite or the job %q", word)
+	}
+	var lines []string
+	for _, e := range all {
+		lines = append(lines, fmt.Sprintf("cove environment show %s (%s, job %s, %s)", printable.Word(e.ID), printable.Line(environmentName(e)), printable.Line(e.Job), e.State))
+	}
+	return cove.Environment{}, fail.Newf("ambiguous", strings.Join(lines, "\n"), "%d environments have the sprite or the job %q", len(all), word)
 }
 
 func checkEnvironment(cmd *cobra.Command, id string) error {
@@ -192,14 +216,19 @@ func newEnvironmentShowCommand(inv *invocation) *cobra.Command {
 		Use:   "show ID",
 		Short: "Describe an environment",
 		Long: `Describes an environment: its state and why, its job, its sprite, when it was made and last
-woken, and how far its deletion is.`,
+woken, and how far its deletion is. ID may also be the name of its sprite, or the id of its job.`,
 		Example: `  cove environment show 3f9c1d2e4b5a6978
+  cove environment show far/job-1a2b3c4d-a3f7b2
   cove environment show 3f9c1d2e4b5a6978 --json | jq .state`,
-		Args:              exactArgs("the environment's id"),
+		Args:              exactArgs("the environment's id, its sprite or its job"),
 		ValidArgsFunction: completeEnvironment(inv),
 	}
-	cmd.RunE = environmentVerb(inv, cmd, func(ctx context.Context, calls cove.Environments, id string) error {
-		e, err := calls.Get(ctx, id)
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		c, err := inv.server.client(ctx)
+		if err != nil {
+			return err
+		}
+		e, err := findEnvironment(ctx, cove.Environments{Client: c}, args[0])
 		if err != nil {
 			return environmentError(err)
 		}

@@ -357,6 +357,9 @@ func reportError(inv *invocation, cmd *cobra.Command, err error) int {
 		aboutFlag(inv, cmd) // arguments may be refused before anything is run
 	}
 	f := inv.classify(err)
+	if errors.Is(err, sprites.ErrUnauthorized) {
+		f.hint = strings.TrimSpace(inv.server.ofBackend() + "\n" + f.hint)
+	}
 	if _, ok := errors.AsType[usageError](err); !ok && isUnknownCommand(err) {
 		f = failure{exit: exitUsage, code: "usage", message: err.Error(), hint: cmd.CommandPath() + " --help"}
 	}

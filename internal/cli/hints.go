@@ -19,7 +19,7 @@ import (
 
 // thisMachine are commands that ask no server, or only the one of this machine. They take
 // --data, and neither --url nor --backend.
-var thisMachine = map[string]bool{"server": true, "serve": true, "doctor": true}
+var thisMachine = map[string]bool{"server": true, "serve": true, "doctor": true, "backend": true}
 
 // nobody are commands that read files of this machine, and take none of those flags.
 var nobody = map[string]bool{"config": true, "completion": true, "help": true, "version": true, "agent": true}

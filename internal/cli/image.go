@@ -262,7 +262,7 @@ func newImageInfoCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:        "info NAME",
 		Aliases:    []string{"show"},
-		SuggestFor: []string{"inspect", "history"},
+		SuggestFor: []string{"history"},
 		Short:      "Describe an image",
 		Long: `Describes an image: what its programs run as, its layers, and who uses it. NAME is one
 of its names, its digest, or 12 digits with which that begins.`,

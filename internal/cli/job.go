@@ -32,7 +32,7 @@ func newJobCommand(inv *invocation) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newJobListCommand(inv), newJobShowCommand(inv), newJobLogsCommand(inv), newJobStepsCommand(inv), newJobEventsCommand(inv), newJobAttachCommand(inv),
-		newJobWaitCommand(inv), newJobStopCommand(inv), newJobSendCommand(inv), newJobAnswerCommand(inv), newJobRetryCommand(inv), newJobResumeCommand(inv), newJobBundleCommand(inv), asksFirst(inv, newJobRmCommand(inv), lostJobs(inv)), newJobGCCommand(inv),
+		newJobWaitCommand(inv), newJobStopCommand(inv), newJobSendCommand(inv), newJobAnswerCommand(inv), newJobRetryCommand(inv), newJobResumeCommand(inv), newJobPublishCommand(inv), newJobBundleCommand(inv), asksFirst(inv, newJobRmCommand(inv), lostJobs(inv)), newJobGCCommand(inv),
 		newJobDiffCommand(inv), newJobLogCommand(inv), newJobMergeCommand(inv), newJobRebaseCommand(inv), newJobCherryPickCommand(inv), asksFirst(inv, newJobRefsCommand(inv), lostRefs))
 	return cmd
 }
@@ -51,8 +51,12 @@ func jobVerb(inv *invocation, run func(ctx context.Context, c *cove.Client, id s
 	})
 }
 
-// jobError adds to an unknown job how to find the known ones.
+// jobError adds to an unknown job how to find the known ones, and how to find one that may have been
+// made.
 func jobError(err error) error {
+	if errors.Is(err, cove.ErrLost) {
+		return fail.Wrap("connection_lost", fmt.Errorf("%w; the job may have been made all the same", err), "see: cove job list")
+	}
 	if errors.Is(err, sprites.ErrNotFound) {
 		return hinted(err, "see which there are: cove job list")
 	}
@@ -248,6 +252,9 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 	}
 	if o := j.Outcome; o != nil {
 		pairs = append(pairs, "outcome", fmt.Sprintf("%s (exit code %d)", o.Kind, o.ExitCode), "reason", o.Reason)
+		if j.Error == o.Reason {
+			j.Error = ""
+		}
 	}
 	pairs = append(pairs,
 		"error", j.Error,
@@ -432,7 +439,7 @@ func publishedText(j cove.Job) string {
 		}
 		text += ". Review them: " + push.CloneFirst(j)
 	default:
-		text += "not pushed: " + p.Error
+		text += "not pushed: " + p.Error + ". Try again: cove job publish " + j.ID
 	}
 	return text
 }

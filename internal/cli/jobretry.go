@@ -30,7 +30,7 @@ sprite: where that is gone, push again. The old job stays as it is.`,
 			shown := inv.newProgress("starting", 0)
 			job, err := c.RetryJob(ctx, id, how)
 			shown.Close()
-			if err == nil && job.State == cove.JobInstalling {
+			if err == nil && (job.State == cove.JobInstalling || job.Failure != nil) {
 				job, err = awaitRetry(ctx, inv, c, job)
 			}
 			if err != nil {

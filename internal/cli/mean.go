@@ -31,6 +31,34 @@ var otherNames = map[string]string{
 	"login": "cove token create NAME --all, on the server's machine; then COVE_URL and COVE_TOKEN here",
 }
 
+// verbs are words by which programs like this one call the same. Each command that has
+// subcommands has at most one of a row, or those that come first are meant rather.
+var verbs = [][]string{
+	{"put", "set", "create", "add", "new", "make", "save", "store"},
+	{"rm", "delete", "del", "remove", "destroy", "revoke", "forget", "unset"},
+	{"list", "ls", "all"},
+	{"show", "info", "get", "describe", "inspect", "view"},
+	{"edit", "change", "modify", "update"},
+}
+
+// sameVerb is the subcommand of a command that does what is typed; empty: it has none.
+func sameVerb(cmd *cobra.Command, typed string) string {
+	if !cmd.HasParent() {
+		return "" // otherNames has these
+	}
+	for _, words := range verbs {
+		if !slices.Contains(words, typed) {
+			continue
+		}
+		for _, word := range words {
+			if sub := subcommand(cmd, word); sub != nil && sub.IsAvailableCommand() {
+				return sub.Name()
+			}
+		}
+	}
+	return ""
+}
+
 // didYouMean adds to an error about a command that is not there what may be meant. args
 // are what was typed in its place, and after it.
 func didYouMean(cmd *cobra.Command, args []string, err error) error {
@@ -42,6 +70,9 @@ func didYouMean(cmd *cobra.Command, args []string, err error) error {
 			known = strings.ReplaceAll(known, "NAME", args[1])
 		}
 		return hinted(err, known)
+	}
+	if same := sameVerb(cmd, typed); same != "" {
+		return hinted(err, "did you mean "+cmd.CommandPath()+" "+same+"?")
 	}
 	cmd.SuggestionsMinimumDistance = 1 // letters that differ
 	if len(typed) > 3 {

@@ -89,3 +89,42 @@ func TestEnvironmentColumns(t *testing.T) {
 		t.Errorf("exit code %d, %s\n%s", code, errs.String(), strings.Join(rows, "\n"))
 	}
 }
+
+// TestFindEnvironment: an environment is shown by its id, its sprite or its job. If several
+// match, the error names each; one that is gone counts only alone.
+func TestFindEnvironment(t *testing.T) {
+	rows := []string{
+		`{"id":"a1","name":"job-a3f7b2-aa","job":"a3f7b2","state":"ready"}`,
+		`{"id":"b2","name":"job-b4","backend":"far","job":"b4","state":"gone"}`,
+		`{"id":"c3","name":"job-b4","job":"c5","state":"ready"}`,
+		`{"id":"d4","name":"twice","backend":"far","job":"d6","state":"ready"}`,
+		`{"id":"e5","name":"twice","job":"e7","state":"unknown"}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, one := strings.CutPrefix(r.URL.Path, "/v1/environments/")
+		for _, row := range rows {
+			if one && strings.HasPrefix(row, `{"id":"`+id+`"`) {
+				_, _ = io.WriteString(w, row)
+				return
+			}
+		}
+		if one {
+			http.Error(w, `{"error":"not_found","message":"there is no environment"}`, http.StatusNotFound)
+			return
+		}
+		_, _ = io.WriteString(w, `{"environments":[`+strings.Join(rows, ",")+`]}`)
+	}))
+	t.Cleanup(server.Close)
+	t.Chdir(t.TempDir())
+	t.Setenv("COVE_DATA", t.TempDir())
+	for word, want := range map[string]string{
+		"a1": "a1", "job-a3f7b2-aa": "a1", "a3f7b2": "a1", "b4": "b2", "far/job-b4": "b2", "job-b4": "c3", "far/twice": "d4", "e7": "e5",
+		"twice": "cove environment show --url " + server.URL + " d4 (far/twice, job d6, ready)", "nobody": "cove environment list", "ffff": "cove environment list",
+	} {
+		var out, errs bytes.Buffer
+		code := Main(t.Context(), []string{"environment", "show", word, "--url", server.URL, "--token", "x"}, Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
+		if ok := len(want) == 2; ok != (code == 0) || ok && !strings.Contains(out.String(), want) || !ok && !strings.Contains(errs.String(), want) {
+			t.Errorf("%s: exit code %d, want %s in: %s%s", word, code, want, &out, &errs)
+		}
+	}
+}

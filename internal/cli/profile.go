@@ -38,7 +38,7 @@ administrator keeps profiles; who pushes needs no more than the right to begin j
 from a profile also what else would need the verb admin. Each change is a new revision; a job
 keeps the one that it was made with.
 
-A profile is written as TOML (cove profile show prints it so):
+A profile is written as TOML; cove profile keys lists all keys (cove profile show prints it so):
 
   description = "Repairs what the nightly tests find"
   agent = "claude"
@@ -76,8 +76,8 @@ A profile is written as TOML (cove profile show prints it so):
 		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newProfileListCommand(inv), newProfileShowCommand(inv), newProfilePutCommand(inv), newProfileEditCommand(inv), newProfileApplyCommand(inv), newProfileDefaultCommand(inv),
-		asksFirst(inv, newProfileRmCommand(inv), eachLost("the profile %s; its jobs go on")))
+	cmd.AddCommand(newProfileListCommand(inv), newProfileShowCommand(inv), newProfileKeysCommand(inv), newProfilePutCommand(inv), newProfileEditCommand(inv), newProfileApplyCommand(inv), newProfileDefaultCommand(inv),
+		asksFirst(inv, newProfileRmCommand(inv), lostProfiles(inv)))
 	return cmd
 }
 
@@ -161,7 +161,7 @@ func newProfilePutCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put NAME FILE",
 		Short: "Store a profile that a file describes",
-		Long: `Stores a profile, in place of one of the same name. FILE is TOML (see cove profile --help), or
+		Long: `Stores a profile, in place of one of the same name. FILE is TOML (see cove profile keys), or
 - for standard input. An agent that you have added (cove agent add) goes along with its
 definition. The profile is checked by what a job of it would be; a key that is missing, an image
 that is not there, and rules that block what the agent needs are warnings only.`,
@@ -295,7 +295,7 @@ func showPut(inv *invocation, put cove.ProfilePut) error {
 func parseProfile(name string, text []byte) (cove.ProfileSettings, error) {
 	var settings cove.ProfileSettings
 	bad := func(err error) error {
-		return hinted(fmt.Errorf("%s is no profile: %w", printable.Name(name), err), "how one is written: cove profile --help")
+		return hinted(fmt.Errorf("%s is no profile: %w", printable.Name(name), err), "all keys, with an example: cove profile keys")
 	}
 	var all map[string]any
 	if err := toml.Unmarshal(text, &all); err != nil {
@@ -473,7 +473,8 @@ func newProfileRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Delete profiles",
-		Long:  `Deletes profiles. Jobs that were made with one go on.`,
+		Long: `Deletes profiles. Jobs that were made with one go on. If one was the default profile, pushes
+that name none are by none from then on.`,
 		Example: `  cove profile rm nightly
   cove profile rm nightly weekly`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -490,13 +491,36 @@ func newProfileRmCommand(inv *invocation) *cobra.Command {
 				return err
 			}
 			return removeEach(ctx, inv, args, func(name string) error {
-				err := cove.Profiles{Client: c}.Delete(ctx, name)
+				calls := cove.Profiles{Client: c}
+				before, _ := calls.Get(ctx, name) // if it can't be read, the deletion says why
+				err := calls.Delete(ctx, name)
 				if errors.Is(err, sprites.ErrNotFound) {
 					return hinted(err, "see which there are: cove profile list")
+				}
+				if err == nil && before.Default {
+					inv.say("%s was the default profile: pushes that name none are by none now. Choose another: cove profile default NAME", name)
 				}
 				return err
 			})
 		}),
+	}
+}
+
+// lostProfiles says of each profile what goes with it.
+func lostProfiles(inv *invocation) losses {
+	return func(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
+		c, err := inv.server.client(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range args {
+			line := "the profile " + name + "; its jobs go on"
+			if p, err := (cove.Profiles{Client: c}).Get(ctx, name); err == nil && p.Default {
+				line = "the profile " + name + ", by which pushes are that name none; its jobs go on"
+			}
+			lines = append(lines, line)
+		}
+		return lines, nil
 	}
 }
 

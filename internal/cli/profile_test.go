@@ -1,6 +1,12 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -66,6 +73,72 @@ func TestProfileExample(t *testing.T) {
 	}
 }
 
+// TestRemoveDefaultProfile: if the default profile is deleted, that is said.
+func TestRemoveDefaultProfile(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		name := path.Base(r.URL.Path)
+		_ = json.NewEncoder(w).Encode(cove.Profile{Name: name, Default: name == "nightly"})
+	}))
+	t.Cleanup(server.Close)
+	t.Chdir(t.TempDir())
+	t.Setenv("COVE_DATA", t.TempDir())
+	for name, want := range map[string]bool{"nightly": true, "weekly": false} {
+		var out, errs bytes.Buffer
+		code := Main(t.Context(), []string{"profile", "rm", name, "--url", server.URL, "--token", "x"}, Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
+		if code != 0 || out.String() != "Removed "+name+".\n" || strings.Contains(errs.String(), "was the default profile") != want {
+			t.Errorf("%s: exit code %d: %s%s", name, code, &out, &errs)
+		}
+	}
+}
+
+// TestProfileKeys: the list of a profile's keys has each field of the type, with a value that
+// can be read, and no other.
+func TestProfileKeys(t *testing.T) {
+	text := profileKeys()
+	got, err := parseProfile("keys", []byte(text))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	seen := map[string]bool{}
+	var look func(prefix string, v reflect.Value)
+	look = func(prefix string, v reflect.Value) {
+		for f, value := range v.Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			key := prefix + name
+			if name == "-" || notProfileKeys[key] {
+				continue
+			}
+			seen[key] = true
+			if value.IsZero() {
+				t.Errorf("%s is not in the list", key)
+				continue
+			}
+			if _, known := aboutProfile[key]; !known {
+				t.Errorf("nothing says what %s is", key)
+			}
+			if value.Kind() == reflect.Pointer {
+				value = value.Elem()
+			}
+			if value.Kind() == reflect.Slice && value.Type().Elem().Kind() == reflect.Struct {
+				value = value.Index(0)
+			}
+			if value.Kind() == reflect.Struct {
+				look(key+".", value)
+			}
+		}
+	}
+	look("", reflect.ValueOf(got))
+	for key := range aboutProfile {
+		if !seen[key] {
+			t.Errorf("%s is no key of a profile", key)
+		}
+	}
+}
+
 // TestTurnText: a job that waits for its turn is not said to be installing.
 func TestTurnText(t *testing.T) {
 	for n, want := range map[int]string{1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st", 102: "102nd", 111: "111th"} {
@@ -102,6 +175,28 @@ func TestSkippedStep(t *testing.T) {
 		if f := strings.Fields(line); len(f) > 2 && (f[1] == "skipped" || f[1] == "pending") && f[2] != "-" || len(f) > 2 && f[1] == "completed" && f[2] != "0s" {
 			t.Errorf("got %q", line)
 		}
+	}
+}
+
+// TestJobReason: why a job failed is shown once, though its error says the same.
+func TestJobReason(t *testing.T) {
+	job := cove.Job{ID: "abcdef", State: cove.JobFailed, JobResult: cove.JobResult{Outcome: &cove.Outcome{Kind: "failed", Reason: "it broke"}}}
+	for err, want := range map[string]string{"it broke": "", "its bundle is gone": "its bundle is gone", "": ""} {
+		job.Error = err
+		var shown strings.Builder
+		printJob(&shown, job, time.Now())
+		if text := shown.String(); strings.Count(text, "it broke") != 1 || !strings.Contains(text, want) {
+			t.Errorf("%q:\n%s", err, text)
+		}
+	}
+}
+
+// TestPreviewWarns: what a server warns of is shown of a job that would be.
+func TestPreviewWarns(t *testing.T) {
+	var shown strings.Builder
+	printPreview(&shown, push.Preview{Repository: "http://localhost/a", JobPreview: cove.JobPreview{Warnings: []string{"nobody is there"}}})
+	if !strings.Contains(shown.String(), "warning: nobody is there\n") {
+		t.Errorf("got %s", &shown)
 	}
 }
 

@@ -73,7 +73,7 @@ not let a Claude login be kept so: a job of claude has its token inside,
 		if fromLogin {
 			return setFromLogin(ctx, inv, cmd, args[0])
 		}
-		value, err := readSecret(ctx, inv, args[0])
+		value, err := readSecret(ctx, inv, args[0], "such as: cove secret set "+args[0]+" < FILE")
 		if err == nil {
 			err = notClaude(args[0], value)
 		}
@@ -93,8 +93,8 @@ not let a Claude login be kept so: a job of claude has its token inside,
 	return cmd
 }
 
-// readSecret reads a secret's value, which a terminal does not show.
-func readSecret(ctx context.Context, inv *invocation, name string) (string, error) {
+// readSecret reads a value that a terminal does not show. The hint is for one that is empty.
+func readSecret(ctx context.Context, inv *invocation, name, hint string) (string, error) {
 	read := func() ([]byte, error) { return io.ReadAll(io.LimitReader(inv.In, maxSecret)) }
 	if f, ok := inv.In.(*os.File); ok && isTerminal(f) {
 		fmt.Fprintf(inv.Err, "Value of %s (not shown): ", name)
@@ -105,7 +105,7 @@ func readSecret(ctx context.Context, inv *invocation, name string) (string, erro
 	case err != nil:
 		return "", fmt.Errorf("read the value: %w", err)
 	case len(bytes.TrimSpace(value)) == 0:
-		return "", hinted(errors.New("there is no value"), "such as: cove secret set "+name+" < FILE")
+		return "", hinted(errors.New("there is no value"), hint)
 	case !utf8.Valid(value):
 		return "", errors.New("the value is no text")
 	}

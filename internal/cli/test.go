@@ -28,12 +28,15 @@ func newTestCommand(inv *invocation) *cobra.Command {
 		Use:   "test",
 		Short: "Test a place in which jobs work, step by step",
 		Long: `Has the server test itself, the backend of a profile, a backend, or any server of the
-protocol (--url with --token-stdin: the token is read from standard input, and not kept). It
-makes a sprite there, does in it what a job needs, has an agent carry out a plan, and removes
-the sprite. The agent is shell, which needs no model, or that of --agent or the profile. If an
-agent has no key, its prompt is skipped.
+protocol (--url with --token-stdin: the token is read from standard input, and not kept). The
+steps are connection, auth, list (with --quick only these), create, policy, upload, install,
+service, tunnel, health, clone, setup_script, prompt, cleanup_script and destroy.
 
---quick looks at the connection, the token and the list of sprites only, and makes nothing.
+With --profile, clone, setup_script and cleanup_script do what the url and the scripts of the
+profile say, under its limits; without a url, the scripts run in a folder of the test's. In
+prompt the agent shell, or that of --agent or the profile, carries out a plan. If it has no
+key, this step is skipped.
+
 All that is made is removed also after Ctrl-C: the server does that by itself, or its next start.
 The token of this server needs the verb admin. The exit code is 1 if a step fails.`,
 		Example: `  cove test
@@ -162,9 +165,9 @@ func printTestStep(w io.Writer, s cove.ExecutorStep) {
 	if s.State == cove.StepFailed {
 		detail = firstLine(s.Error)
 	}
-	fmt.Fprintf(w, "%-12s %9.1f ms  %-10s %s\n", printable.Line(string(s.Key)), s.MS, printable.Line(string(s.State)), printable.Line(detail))
+	fmt.Fprintf(w, "%-14s %9.1f ms  %-10s %s\n", printable.Line(string(s.Key)), s.MS, printable.Line(string(s.State)), printable.Line(detail))
 	if s.Warning != "" {
-		fmt.Fprintf(w, "%-12s warning: %s\n", "", printable.Line(s.Warning))
+		fmt.Fprintf(w, "%-14s warning: %s\n", "", printable.Line(s.Warning))
 	}
 	if s.State != cove.StepFailed {
 		return

@@ -26,7 +26,8 @@ var allVerbs = []string{cove.VerbRead, cove.VerbWrite, cove.VerbExec, cove.VerbA
 // public, everybody who does.
 type principal struct {
 	name  string
-	owner bool // the server's own, not one of the store's
+	title string // of the token, for people
+	owner bool   // the server's own, not one of the store's
 	hash  [sha256.Size]byte
 	scope cove.TokenScope
 	verbs []string
@@ -85,7 +86,8 @@ type access struct {
 	owners  []principal // may do everything; they are not in the store
 	log     *slog.Logger
 
-	rights rights // that calls on their way rest on
+	web    *webSessions // whose bearers are good, too
+	rights rights       // that calls on their way rest on
 	used   usedTokens
 }
 
@@ -175,6 +177,9 @@ func (a *access) authenticate(r *http.Request) (principal, error) {
 	if !ok || !strings.EqualFold(scheme, "Bearer") || secret == "" {
 		return principal{}, fail.New("unauthorized", "the request carries no token", "the server's own is in the file token of its data folder")
 	}
+	if p, ok, err := a.web.principal(r.Context(), secret); ok {
+		return p, err
+	}
 	hash := store.HashToken(secret)
 	for _, p := range a.owners {
 		if subtle.ConstantTimeCompare(hash[:], p.hash[:]) == 1 {
@@ -189,15 +194,41 @@ func (a *access) authenticate(r *http.Request) (principal, error) {
 		return principal{}, err
 	}
 	now := time.Now()
-	if !t.ExpiresAt.IsZero() && !now.Before(t.ExpiresAt) {
+	if expired(t, now) {
 		return principal{}, fail.New("unauthorized", "the token has expired", "make one on the server's machine: cove token create NAME --all")
 	}
 	a.noteUse(r.Context(), t, now)
-	p := principal{name: t.ID, hash: t.Hash, scope: t.Scope, verbs: t.Verbs, until: t.ExpiresAt}
+	return a.principal(r.Context(), t)
+}
+
+func expired(t store.Token, now time.Time) bool {
+	return !t.ExpiresAt.IsZero() && !now.Before(t.ExpiresAt)
+}
+
+// principal is who calls with a token.
+func (a *access) principal(ctx context.Context, t store.Token) (p principal, err error) {
+	p = principal{name: t.ID, title: t.Name, hash: t.Hash, scope: t.Scope, verbs: t.Verbs, until: t.ExpiresAt}
 	if t.Scope.Profile != "" {
-		p.own, err = a.spritesOf(r.Context(), t.ID)
+		p.own, err = a.spritesOf(ctx, t.ID)
 	}
 	return p, err
+}
+
+// byName is the principal of a name, as long as its token may be used.
+func (a *access) byName(ctx context.Context, name string) (principal, error) {
+	for _, p := range a.owners {
+		if name == p.name {
+			return p, nil
+		}
+	}
+	t, err := a.tokens.Get(ctx, name)
+	if errors.Is(err, store.ErrNotFound) || err == nil && expired(t, time.Now()) {
+		return principal{}, fail.New("unauthorized", "the token is not known, or has expired", "make one on the server's machine: cove token create NAME --all")
+	}
+	if err != nil {
+		return principal{}, err
+	}
+	return a.principal(ctx, t)
 }
 
 // spritesOf are the names of the sprites that were made for the jobs of a token.

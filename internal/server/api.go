@@ -11,6 +11,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/build"
 	"github.com/cove-dev/cove/internal/server/harness"
 	"github.com/cove-dev/cove/internal/server/mcpserver"
+	"github.com/cove-dev/cove/internal/server/web"
 	"github.com/cove-dev/cove/internal/server/webhook"
 	"github.com/cove-dev/cove/internal/shim/userns"
 	"github.com/cove-dev/cove/sprites"
@@ -27,6 +28,7 @@ type api struct {
 	guests   *guestPool
 	ingress  *ingress
 	groups   groups
+	site     http.Handler // the web page
 }
 
 // newAPI makes the API of a server that is called by hosts and is what info says. The secret
@@ -44,6 +46,8 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		relays: &quota{what: "connections into sprites", max: most},
 		guests: &guestPool{},
 	}
+	a.access.web = &webSessions{sessions: s.Store.WebSessions, access: a.access, rights: &a.access.rights, key: newWebKey(), log: s.Logger}
+	a.site = (&web.Site{API: s.newLoop(), Sessions: a.access.web, Logger: s.Logger, Version: s.Version, SameOrigin: hosts.checkOrigin}).Handler()
 	rights, labels := &a.access.rights, &labelRights{connectors: s.Store.Connectors, host: s.Host}
 	confined := &confines{sprites: s.Store.Sprites, jobs: s.Store.Jobs, profiles: s.Store.Profiles}
 	a.groups = groups{
@@ -67,8 +71,9 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels, confined: confined},
 		sockets: &socketRoutes{
 			feed: &feed{changes: s.Store.Changes, jobs: s.Store.Jobs, profiles: s.Store.Profiles, environments: s.Store.Environments, access: a.access},
-			loop: s.newLoop(), sockets: &quota{what: "sockets", max: most}, every: cmp.Or(s.Heartbeat, pingInterval), log: s.Logger,
+			loop: s.newLoop(), sockets: &quota{what: "sockets", max: min(most, maxSockets)}, every: cmp.Or(s.Heartbeat, pingInterval), log: s.Logger,
 		},
+		web:      a.access.web,
 		profiles: &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client(), settings: s.Store.Settings, backends: s.Store.Backends},
 	}
 	a.groups.environments = &environmentRoutes{manager: s.Jobs, environments: s.Store.Environments, refusals: a.refusals}
@@ -124,6 +129,14 @@ func (a *api) handler() http.Handler {
 			if err := a.ingress.serve(w, r, name); err != nil {
 				a.ingress.answer(w, r, err)
 			}
+			return
+		}
+		if web.Paths(r) {
+			if err := a.hosts.checkName(r); err != nil {
+				a.refusals.answer(w, r, err)
+				return
+			}
+			a.site.ServeHTTP(w, r)
 			return
 		}
 		watchBody(r)

@@ -166,6 +166,11 @@ var serverOps = map[string]op{
 	"POST /v1/connectors/{connector}/grants":   {Summary: "Grant a connector to a sprite, a label or a job", Request: cove.ConnectorGrant{}},
 	"DELETE /v1/connectors/{connector}/grants": {Summary: "Revoke a grant", Query: params{q("sprite", "string", "The sprite that has the grant."), q("label", "string", "The label that has it."), q("job", "string", "The job that has it.")}},
 
+	"POST /v1/web/links":                {Summary: "Make a link that logs a browser in to the web page", Details: "The browser gets the rights of the token. The link works once.", Answer: cove.WebLink{}, Status: 201},
+	"GET /v1/web/sessions":              {Summary: "List the browsers that are logged in by the token; with the verb admin, all", Answer: cove.WebSessionList{}},
+	"DELETE /v1/web/sessions":           {Summary: "Log out all browsers that are logged in by the token"},
+	"DELETE /v1/web/sessions/{session}": {Summary: "Log a browser out"},
+
 	"GET /v1/webhooks":                 {Summary: "List the webhooks", Answer: cove.WebhookList{}},
 	"PUT /v1/webhooks/{webhook}":       {Summary: "Define a webhook", Details: "The definition replaces the one of the same name, whose deliveries stay. Its deliveries have the body WebhookEvent.", Request: cove.Webhook{}, Answer: cove.Webhook{}},
 	"DELETE /v1/webhooks/{webhook}":    {Summary: "Delete a webhook, and what waits to be sent to it"},
@@ -352,9 +357,10 @@ var jobOps = map[string]op{
 	"POST /v1/jobs/{id}/stop":  {Summary: "Stop a job", Details: "Its work so far is still collected.", Answer: cove.Job{}},
 	"POST /v1/jobs/{id}/send":  {Summary: "Send a message to a job's agent", Request: cove.JobMessage{}, Answer: cove.Job{}},
 
-	"POST /v1/jobs/{id}/answer": {Summary: "Answer the question of a job's agent", Request: cove.JobAnswer{}, Answer: cove.Job{}},
-	"POST /v1/jobs/{id}/retry":  {Summary: "Do a job again from its beginning", Request: cove.JobRetry{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
-	"POST /v1/jobs/{id}/resume": {Summary: "Have the agent of a job that has ended go on", Request: cove.JobResume{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
-	"POST /v1/jobs/{id}/pulled": {Summary: "Note that a job's work was pulled", Request: cove.JobPulled{}, Answer: cove.Job{}},
-	"POST /v1/jobs/gc":          {Summary: "Delete jobs that nobody needs any more, and their sprites", Request: cove.JobGC{}, Answer: cove.JobGCResult{}},
+	"POST /v1/jobs/{id}/answer":  {Summary: "Answer the question of a job's agent", Request: cove.JobAnswer{}, Answer: cove.Job{}},
+	"POST /v1/jobs/{id}/retry":   {Summary: "Do a job again from its beginning", Request: cove.JobRetry{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
+	"POST /v1/jobs/{id}/resume":  {Summary: "Have the agent of a job that has ended go on", Request: cove.JobResume{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
+	"POST /v1/jobs/{id}/publish": {Summary: "Publish the commits of a job again, after that has failed", Details: "It answers at once: published in the job says what becomes of it. Commits that are published, or being published, stay as they are.", Answer: cove.Job{}},
+	"POST /v1/jobs/{id}/pulled":  {Summary: "Note that a job's work was pulled", Request: cove.JobPulled{}, Answer: cove.Job{}},
+	"POST /v1/jobs/gc":           {Summary: "Delete jobs that nobody needs any more, and their sprites", Request: cove.JobGC{}, Answer: cove.JobGCResult{}},
 }

@@ -25,7 +25,7 @@ func ofBackend(backend string, err error) error {
 	case http.StatusPaymentRequired:
 		out.Code, out.Hint = cmp.Or(e.Code, "payment_required"), cmp.Or(e.Hint, "see what the account at the service pays for")
 	case http.StatusForbidden:
-		out.Hint = cmp.Or(e.Hint, "the backend's token lacks that right: push with another one, which is kept (--token)")
+		out.Hint = cmp.Or(e.Hint, "the backend's token lacks that right; give this server another one: cove backend put "+backend)
 	case http.StatusNotFound:
 		out.Hint = cmp.Or(e.Hint, "see what is there: cove list --backend "+backend)
 	case http.StatusConflict:

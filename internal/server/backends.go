@@ -90,7 +90,7 @@ var errRefused = errors.New("it refused the token")
 // unreached is the error for a backend that did not answer, or not us.
 func unreached(name string, err error) error {
 	if errors.Is(err, errRefused) {
-		return fail.New("backend_refused", fmt.Sprintf("the backend %s: %v", name, err), "push to it again with one that it takes, which is kept: --token, SPRITES_TOKEN, or your file of settings")
+		return fail.New("backend_refused", fmt.Sprintf("the backend %s: %v", name, err), "give this server one that it takes: cove backend put "+name+"; a push gives it that of SPRITES_TOKEN or of your file of settings, so mend those too: cove config show")
 	}
 	return fail.New("backend_unreachable", fmt.Sprintf("the backend %s does not answer: %v", name, err), "see what the matter is: cove ping --backend "+name)
 }

@@ -48,7 +48,7 @@ func (c *confines) of(ctx context.Context, sprite string) (*cove.Job, cove.Profi
 }
 
 // mayOpen refuses other rules for a sprite whose job has of its profile what only the verb admin may
-// ask for.
+// ask for, or its rules.
 func (c *confines) mayOpen(r *http.Request, sprite string) error {
 	if principalOf(r).may(admin) {
 		return nil
@@ -60,7 +60,10 @@ func (c *confines) mayOpen(r *http.Request, sprite string) error {
 	has := job.URL != "" || job.Publish != "" || job.Definition != nil || len(job.Secrets) > 0 ||
 		slices.ContainsFunc(job.MCP, func(s cove.MCPServer) bool { return s.Connector != "" })
 	if !has && p.Revision != 0 && !profile.Gives(p) {
-		return nil
+		if p.NetworkPolicy == nil && !job.ProfilePolicy {
+			return nil
+		}
+		return fail.New("forbidden", "the profile "+p.Name+" says the network_policy of its jobs, so their sprites have none of their own", "use a token with the verb admin")
 	}
 	return fail.New("forbidden", "the profile "+p.Name+" gives what only the verb admin may ask for, so the sprites of its jobs have no network_policy of their own", "use a token with the verb admin")
 }

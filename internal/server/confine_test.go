@@ -25,6 +25,7 @@ func TestConfined(t *testing.T) {
 	s := covetest.Start(t, withJobs(t))
 	for name, p := range map[string]cove.ProfileSettings{
 		"gives": {Agent: "shell", URL: "https://example.org/a", Config: &sprites.Config{RAMMB: 512, StorageGB: 1}}, "plain": {Agent: "shell"},
+		"ruled": {Agent: "shell", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}},
 	} {
 		_, err := s.Store.Profiles.Put(t.Context(), name, 0, p)
 		must(t, err)
@@ -47,6 +48,10 @@ func TestConfined(t *testing.T) {
 	tok := token(t, s, cove.TokenScope{Profile: "plain"}, "read", "write", "exec")
 	a := ask(t, s, "POST /v1/sprites/"+addProfiled(t, s, "cccccc", "plain", tok.ID)+"/policy/network", open, bearer(tok))
 	failIf(t, a.StatusCode != 204, "of a profile that gives nothing: %d %s", a.StatusCode, a.body)
+	by := token(t, s, cove.TokenScope{Profile: "ruled"}, "read", "write", "exec")
+	ruled := "/v1/sprites/" + addProfiled(t, s, "dddddd", "ruled", by.ID)
+	ask(t, s, "POST "+ruled+"/policy/network", open, bearer(by)).refused(t, 403, "forbidden")
+	ask(t, s, "POST "+ruled+"/fork", `{"name":"copy"}`, bearer(by)).refused(t, 403, "forbidden")
 	known := string(ask(t, s, "GET /v1/profiles", "", bearer(tok)).body)
 	failIf(t, !strings.Contains(known, `"plain"`) || strings.Contains(known, `"gives"`), "a token for one knows of %s", known)
 	ask(t, s, "GET /v1/profiles/gives", "", bearer(tok)).refused(t, 404, "no_profile")

@@ -101,6 +101,9 @@ func (f *feed) begin(ctx context.Context, p principal, sub cove.Subscription) (*
 		}
 	}
 	last, err := f.changes.Last(ctx)
+	if sub.Now {
+		sub.Since = last
+	}
 	return &subscriber{feed: f, principal: p, Subscription: sub, seq: sub.Since, synced: last, told: map[string]*stepTeller{}, seen: map[string]bool{}}, answer, err
 }
 

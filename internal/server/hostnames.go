@@ -72,8 +72,8 @@ var crossOrigin = http.NewCrossOriginProtection()
 // checkOrigin refuses what a web page of another site may have sent. That holds
 // for every method: a WebSocket begins as a GET.
 func (h *hostnames) checkOrigin(r *http.Request) error {
-	if !h.known(r) {
-		return fail.New("forbidden", "the server is not called "+quoteHost(r.Host), "if that name is the server's, start it with: cove serve --name "+nameOf(r.Host))
+	if err := h.checkName(r); err != nil {
+		return err
 	}
 	probe := *r
 	probe.Method = http.MethodPost // the protection lets GET pass
@@ -81,6 +81,14 @@ func (h *hostnames) checkOrigin(r *http.Request) error {
 		return fail.New("forbidden", "the request comes from another origin", "")
 	}
 	return nil
+}
+
+// checkName refuses a request for another host.
+func (h *hostnames) checkName(r *http.Request) error {
+	if h.known(r) {
+		return nil
+	}
+	return fail.New("forbidden", "the server is not called "+quoteHost(r.Host), "if that name is the server's, start it with: cove serve --name "+nameOf(r.Host))
 }
 
 // nameOf is a request's Host without its port, if it is fit for a command line.

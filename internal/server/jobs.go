@@ -2,7 +2,8 @@ package server
 
 import (
 	"cmp"
-	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,11 +101,18 @@ func (g *jobRoutes) create(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return ofBackend(req.Backend, ofProfile(err, req.Profile))
 	}
-	if r.Context().Err() != nil { // nobody would hear its name
-		return errors.Join(context.Cause(r.Context()), jobs.Delete(context.WithoutCancel(r.Context()), job.ID, true))
-	}
 	writeJSON(w, http.StatusCreated, job)
 	return nil
+}
+
+// digestOf is that of a request with a key, as it was sent and where; empty: it has none.
+func digestOf(r *http.Request, key string, body any) string {
+	text, err := json.Marshal(body)
+	if key == "" || err != nil { // it has just been read from JSON
+		return ""
+	}
+	sum := sha256.Sum256(slices.Concat([]byte(r.URL.Path), []byte{0}, text))
+	return hex.EncodeToString(sum[:])
 }
 
 // asker is the token that makes a request, by ID; empty: the server's owner.
@@ -152,6 +160,7 @@ func (g *jobRoutes) request(w http.ResponseWriter, r *http.Request) (Jobs, cove.
 		err = readJSON(w, r, maxPlan, &req)
 	}
 	if err == nil {
+		req.Digest = digestOf(r, req.Key, req)
 		err = g.mayBegin(r, req)
 	}
 	if err == nil {
@@ -342,7 +351,7 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 	if err := g.room(req); err != nil {
 		return err
 	}
-	how.By = asker(r)
+	how.By, how.Digest = asker(r), digestOf(r, how.Key, how)
 	job, err := jobs.Retry(r.Context(), old.ID, how)
 	if err != nil {
 		return ofBackend(old.Backend, ofProfile(err, req.Profile))
@@ -378,13 +387,34 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	if err := g.mayAgain(r, next, old.Sprite); err != nil {
 		return err
 	}
-	how.By = asker(r)
+	how.By, how.Digest = asker(r), digestOf(r, how.Key, how)
 	job, err := jobs.Continue(r.Context(), old.ID, how)
 	if err != nil {
 		return ofBackend(old.Backend, err)
 	}
 	writeJSON(w, http.StatusCreated, job)
 	return nil
+}
+
+// publish has a job's commits published again, if the caller could begin the job now: its profile may
+// give less than it did.
+func (g *jobRoutes) publish(w http.ResponseWriter, r *http.Request) error {
+	if !principalOf(r).may(admin) {
+		old, err := g.job(r)
+		if err != nil {
+			return err
+		}
+		req, err := g.asked(r, old.ID)
+		if err != nil {
+			return err
+		}
+		if err := g.mayAgain(r, req, old.Sprite); err != nil {
+			return err
+		}
+	}
+	return g.act(w, r, nil, func(jobs Jobs, id string) (cove.Job, error) {
+		return jobs.Publish(r.Context(), id)
+	})
 }
 
 // collect removes old jobs, of the sprites that the token reaches.

@@ -47,7 +47,7 @@ func document() openapi.Document {
 	return openapi.Document{
 		Title: "cove", Description: apiText, Operations: operations(), Verbs: server.RouteVerbs(),
 		Params: map[string]string{
-			"name": "The sprite's name.", "secret": "The secret's name.", "connector": "The connector's name.", "webhook": "The webhook's name.", "environment": "The environment's id.", "profile": "The profile's name.", "backend": "The name of the server elsewhere.", "rest": "A path there. It may have slashes.",
+			"name": "The sprite's name.", "secret": "The secret's name.", "connector": "The connector's name.", "webhook": "The webhook's name.", "session": "The id of the browser's session.", "environment": "The environment's id.", "profile": "The profile's name.", "backend": "The name of the server elsewhere.", "rest": "A path there. It may have slashes.",
 			"service": "The service's name.", "checkpoint": "The checkpoint's ID, such as v3.", "image": "A name or a digest. It may have slashes.",
 			"tokens id": "The token's ID.", "jobs id": "The job's ID: six hexadecimal digits.", "exec id": "The session's ID.",
 		},

@@ -199,7 +199,7 @@ func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []s
 		return nil, err
 	}
 	more, err := g.checkRules(ctx, p, preview)
-	return append(warnings, more...), err
+	return slices.Concat(warnings, preview.Warnings, more), err
 }
 
 // checkPlace refuses a backend that is not there, and a machine or folders that no sprite here could have.
@@ -330,7 +330,7 @@ func (g *jobRoutes) bounded(r *http.Request, p cove.Profile, req cove.JobRequest
 	}
 	if e := profile.Exceeds(p, req); e != nil && !by.may(admin) {
 		return fail.Newf("forbidden", "ask for no more: "+e.Flag+"; or use a token with the verb admin",
-			"%s of jobs of the profile %s is limited to %s, and %s was asked for", e.What, p.Name, e.Most, cmp.Or(e.Asked, "none"))
+			"%s (%s) is limited to %s in jobs of the profile %s, and %s was asked for", e.What, e.Field, e.Most, p.Name, cmp.Or(e.Asked, "none"))
 	}
 	return nil
 }
@@ -361,8 +361,15 @@ func (g *jobRoutes) mayOverride(r *http.Request, p cove.Profile, req cove.JobReq
 	if own {
 		req.Sprite = ""
 	}
+	if principalOf(r).may(admin) {
+		return nil
+	}
+	if names := profile.Opens(p, req); len(names) > 0 && !profile.Gives(p) {
+		return fail.Newf("forbidden", "leave it out, or use a token with the verb admin",
+			"the profile %s says what its jobs may do, so they have no %s of their own", p.Name, strings.Join(names, ", "))
+	}
 	names := profile.Overrides(req)
-	if len(names) == 0 || principalOf(r).may(admin) {
+	if len(names) == 0 {
 		return nil
 	}
 	gives := profile.Gives(p)

@@ -53,6 +53,7 @@ type groups struct {
 	profiles    *profileRoutes
 	executors   *executorRoutes
 	sockets     *socketRoutes
+	web         *webSessions
 
 	environments *environmentRoutes
 }
@@ -64,6 +65,11 @@ func (g *groups) routes() []route {
 		{"GET /v1/version", anyone, g.version},
 		{"GET /v1/openapi.json", anyone, describeAPI},
 		{"GET /v1/ws", anyone, g.sockets.serve}, // each request has the verb of its route
+
+		{"POST /v1/web/links", anyone, g.web.link}, // the browser gets the rights of the token
+		{"GET /v1/web/sessions", anyone, g.web.list},
+		{"DELETE /v1/web/sessions", anyone, g.web.deleteAll},
+		{"DELETE /v1/web/sessions/{session}", anyone, g.web.delete}, // its own, but for an administrator
 
 		{"GET /mcp", anyone, g.mcp.serve}, // what the tools may do is decided call by call
 		{"POST /mcp", anyone, g.mcp.serve},
@@ -204,6 +210,7 @@ func (g *groups) routes() []route {
 		{"POST /v1/jobs/{id}/retry", write, g.jobs.retry},
 		{"POST /v1/jobs/{id}/resume", write, g.jobs.resume},
 		{"POST /v1/jobs/{id}/pulled", write, g.jobs.pulled},
+		{"POST /v1/jobs/{id}/publish", write, g.jobs.publish},
 		{"POST /v1/jobs/gc", write, g.jobs.collect},
 
 		// The rest of the protocol, which this server does not have yet. (control
@@ -228,6 +235,7 @@ var methods = map[string]method{
 	"jobs.answer":  {"POST /v1/jobs/{id}/answer", nil},
 	"jobs.retry":   {"POST /v1/jobs/{id}/retry", nil},
 	"jobs.resume":  {"POST /v1/jobs/{id}/resume", nil},
+	"jobs.publish": {"POST /v1/jobs/{id}/publish", nil},
 
 	"profiles.list": {"GET /v1/profiles", nil},
 	"profiles.get":  {"GET /v1/profiles/{profile}", nil},

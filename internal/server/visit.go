@@ -93,27 +93,32 @@ func (vs *visits) post(w http.ResponseWriter, r *http.Request) error {
 func (vs *visits) add(code string, v visit) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
+	return addCode(&vs.codes, code, v)
+}
+
+// addCode keeps a code beside others, unless there are too many.
+func addCode(codes *map[string]visit, code string, v visit) bool {
 	own, oldest := 0, ""
-	for c, o := range vs.codes {
+	for c, o := range *codes {
 		switch {
 		case time.Now().After(o.until):
-			delete(vs.codes, c)
+			delete(*codes, c)
 		case o.token == v.token:
-			if own++; oldest == "" || o.until.Before(vs.codes[oldest].until) {
+			if own++; oldest == "" || o.until.Before((*codes)[oldest].until) {
 				oldest = c
 			}
 		}
 	}
 	if own >= maxOwnCodes {
-		delete(vs.codes, oldest)
+		delete(*codes, oldest)
 	}
-	if len(vs.codes) >= maxCodes {
+	if len(*codes) >= maxCodes {
 		return false
 	}
-	if vs.codes == nil {
-		vs.codes = map[string]visit{}
+	if *codes == nil {
+		*codes = map[string]visit{}
 	}
-	vs.codes[code] = v
+	(*codes)[code] = v
 	return true
 }
 

@@ -44,7 +44,9 @@ type method struct {
 const (
 	maxAsked     = 16               // requests of a socket at once
 	maxRequest   = maxPlan + 64<<10 // a plan, and what is around it
-	maxAnswer    = 64 << 20
+	maxAnswer    = 32 << 20
+	maxHeld      = 64 << 20 // of a socket's requests and answers in memory, beside the message that is being written
+	maxSockets   = 128      // a token may have a quarter
 	pingInterval = 15 * time.Second
 	maxMethod    = 64
 )
@@ -67,7 +69,7 @@ func (g *socketRoutes) serve(w http.ResponseWriter, r *http.Request) error {
 	client.conn.SetReadLimit(maxRequest)
 	s := &socket{
 		routes: g, conn: client.conn, principal: principalOf(r), authorization: r.Header.Get("Authorization"),
-		out: make(chan []byte), asked: map[int64]context.CancelFunc{},
+		out: make(chan []byte), asked: map[int64]context.CancelFunc{}, held: budget{left: maxHeld, over: make(chan struct{})},
 	}
 	s.ctx, s.end = context.WithCancel(context.WithoutCancel(r.Context())) // the client is told first that that has ended
 	s.run(r.Context())
@@ -86,15 +88,85 @@ type socket struct {
 	wg  sync.WaitGroup
 	out chan []byte // unbuffered: who has something to say waits for the client
 
+	held budget
+
 	mu        sync.Mutex
 	asked     map[int64]context.CancelFunc
 	subscribe func() // ends the subscription, and waits for that; nil: there is none. Only the reader uses it.
 }
 
+// budget counts the bytes that a socket holds in memory: of requests that are being answered, and
+// of answers that the client has not taken.
+type budget struct {
+	mu   sync.Mutex
+	left int
+	over chan struct{} // closed once there are too many
+	full bool          // over is closed
+}
+
+// fits counts n bytes, if there is room for them.
+func (b *budget) fits(n int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n > b.left {
+		return false
+	}
+	b.left -= n
+	return true
+}
+
+// hold counts n bytes that are there already. It fails for good once they are too many.
+func (b *budget) hold(n int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left -= n; b.left < 0 && !b.full {
+		b.full = true
+		close(b.over)
+	}
+	if b.full {
+		return errHeld
+	}
+	return nil
+}
+
+func (b *budget) release(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left += n
+}
+
+// errHeld is also what the client is told, in 125 bytes at most.
+var errHeld = fmt.Errorf("more than %d MiB of answers wait for you: read them, ask for less at once, and subscribe from your last number", maxHeld>>20)
+
+// holder is a reader whose bytes are held until release.
+type holder struct {
+	io.Reader
+	b *budget
+	n int
+}
+
+func (h *holder) Read(p []byte) (int, error) {
+	n, err := h.Reader.Read(p)
+	h.n += n
+	if held := h.b.hold(n); held != nil {
+		return 0, held
+	}
+	return n, err
+}
+
+func (h *holder) release() { h.b.release(h.n) }
+
 // run reads until the client leaves, or whole ends, and waits for all that was started.
 func (s *socket) run(whole context.Context) {
 	s.wg.Go(s.write)
 	s.wg.Go(s.ping)
+	s.wg.Go(func() {
+		select {
+		case <-s.held.over:
+			s.routes.log.Info("dropping a client that does not read its answers", "token", s.principal.name)
+		case <-s.ctx.Done():
+		}
+	})
 	context.AfterFunc(s.ctx, func() { _ = s.conn.CloseNow() })
 	told := make(chan struct{})
 	stop := context.AfterFunc(whole, func() {
@@ -130,12 +202,19 @@ func (s *socket) read() error {
 	}
 }
 
-// write is the one that writes. A client that takes nothing for long is dropped: it can come
-// again, with the last number that it has.
+// write is the one that writes. A client that takes nothing for long is dropped, and so is one for which too
+// much is held: it can come again, with the last number that it has.
 func (s *socket) write() {
 	defer s.end()
 	for {
 		select {
+		case <-s.held.over:
+			closeWithin(2*s.routes.every, s.conn, websocket.StatusTryAgainLater, errHeld.Error())
+			return
+		default:
+		}
+		select {
+		case <-s.held.over: // looked at above
 		case text := <-s.out:
 			ctx, cancel := context.WithTimeout(s.ctx, 2*s.routes.every)
 			err := s.conn.Write(ctx, websocket.MessageText, text)
@@ -304,27 +383,17 @@ func (s *socket) ask(req cove.SocketRequest) {
 		return
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	s.mu.Lock()
-	_, taken := s.asked[req.ID]
-	full := len(s.asked) >= maxAsked
-	if !taken && !full {
-		s.asked[req.ID] = cancel
-	}
-	s.mu.Unlock()
-	if taken || full {
+	if err := s.begin(req, cancel); err != nil {
 		cancel()
-		err := fail.Newf("limit", "wait for an answer first", "%d requests of this socket are being answered, and there are no more at once", maxAsked)
-		err.Limit, err.Count = maxAsked, maxAsked
-		if taken {
-			err = fail.Newf(sprite.CodeBadRequest, "give each request a number of its own", "the request %d is being answered still", req.ID)
-		}
 		s.refuse(req.ID, err)
 		return
 	}
 	call = call.WithContext(ctx)
 	call.Header.Set("Authorization", s.authorization)
 	s.wg.Go(func() {
-		result, err := s.call(call, req.ID)
+		result, done, err := s.call(call, req.ID)
+		defer done()
+		s.held.release(len(req.Params))
 		cancelled := ctx.Err() != nil
 		s.mu.Lock()
 		delete(s.asked, req.ID) // before the answer: the client may use the number again
@@ -344,36 +413,59 @@ func (s *socket) ask(req cove.SocketRequest) {
 	})
 }
 
+// begin notes that a request is being answered, and by what it is cancelled; or refuses it.
+func (s *socket) begin(req cove.SocketRequest, cancel context.CancelFunc) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch _, taken := s.asked[req.ID]; {
+	case taken:
+		return fail.Newf(sprite.CodeBadRequest, "give each request a number of its own", "the request %d is being answered still", req.ID)
+	case len(s.asked) >= maxAsked:
+		err := fail.Newf("limit", "wait for an answer first", "%d requests of this socket are being answered, and there are no more at once", maxAsked)
+		err.Limit, err.Count = maxAsked, maxAsked
+		return err
+	case !s.held.fits(len(req.Params)):
+		return fail.Newf("limit", "wait for an answer first", "the requests of this socket that are being answered, and their answers, have more than %d bytes with this one", maxHeld)
+	}
+	s.asked[req.ID] = cancel
+	return nil
+}
+
 // refusedError is an answer of HTTP that tells of an error.
 type refusedError struct{ *cove.SocketError }
 
 func (e *refusedError) Error() string { return e.Message }
 
-// call makes a call of this server's API. Lines are sent as they come.
-func (s *socket) call(r *http.Request, id int64) (result json.RawMessage, err error) {
+// call makes a call of this server's API. Lines are sent as they come. The result is held
+// until done is called.
+func (s *socket) call(r *http.Request, id int64) (result json.RawMessage, done func(), err error) {
 	resp, err := s.routes.loop.Do(r)
 	if err != nil {
-		return nil, err
+		return nil, func() {}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if resp.StatusCode < 400 && kind == "application/x-ndjson" {
-		return json.RawMessage("null"), s.lines(resp.Body, id)
+		return json.RawMessage("null"), func() {}, s.lines(resp.Body, id)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, maxAnswer))
+	held := &holder{Reader: http.MaxBytesReader(nil, resp.Body, maxAnswer), b: &s.held}
+	body, err := io.ReadAll(held)
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		err = fail.Newf("too_large", "ask for it over HTTP", "the answer has more than %d bytes", maxAnswer)
+	}
 	if err != nil {
-		return nil, err
+		return nil, held.release, err
 	}
 	body = bytes.TrimSpace(body)
 	if resp.StatusCode >= 400 {
 		var e sprites.ErrorBody
 		_ = json.Unmarshal(body, &e) // withCode makes one of nothing
-		return nil, &refusedError{socketError(resp.StatusCode, withCode(e, resp.StatusCode))}
+		return nil, held.release, &refusedError{socketError(resp.StatusCode, withCode(e, resp.StatusCode))}
 	}
 	if len(body) == 0 {
 		body = []byte("null")
 	}
-	return body, nil
+	return body, held.release, nil
 }
 
 func (s *socket) lines(body io.Reader, id int64) error {
@@ -381,7 +473,12 @@ func (s *socket) lines(body io.Reader, id int64) error {
 	for {
 		line, err := in.ReadBytes('\n')
 		if line = bytes.TrimSpace(line); len(line) > 0 && json.Valid(line) {
-			if err := s.send(cove.SocketMessage{ID: id, Line: line}); err != nil {
+			err := s.held.hold(len(line))
+			if err == nil {
+				err = s.send(cove.SocketMessage{ID: id, Line: line})
+			}
+			s.held.release(len(line))
+			if err != nil {
 				return err
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/job"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // wire is a client of GET /v1/ws.
@@ -220,6 +222,37 @@ func TestSocketRequests(t *testing.T) {
 	ask(t, s, "GET /v1/ws", "").refused(t, 426, "upgrade_required")
 	ask(t, s, "GET /v1/ws", "", handshake, header("Authorization", "Bearer x")).refused(t, 401, "unauthorized")
 	ask(t, s, "GET /v1/ws", "", handshake, header("Origin", "https://evil.example")).refused(t, 403, "forbidden")
+}
+
+// TestFeed: a program follows what changes by one call, until it has seen enough. What it may not
+// subscribe to is an error with the server's words.
+func TestFeed(t *testing.T) {
+	s := covetest.Start(t, withJobs(t))
+	addJob(t, s, "aaaaaa", "paint")
+	ctx, feed := t.Context(), cove.Feed{Client: &cove.Client{Client: &sprites.Client{URL: s.URL + "/", Token: s.Token}}}
+	var seen []string
+	for n, err := range feed.Follow(ctx, cove.Subscription{Topics: []string{"jobs"}}) {
+		must(t, err)
+		if n.Synced {
+			addJob(t, s, "bbbbbb", "other")
+		}
+		if seen = append(seen, n.Name); n.Name == "bbbbbb" {
+			break
+		}
+	}
+	failIf(t, strings.Join(seen, " ") != "aaaaaa  bbbbbb", "got %q", seen)
+	ends := func(ctx context.Context, feed cove.Feed, sub cove.Subscription) (err error) {
+		for _, err = range feed.Follow(ctx, sub) {
+		}
+		return err
+	}
+	e, ok := errors.AsType[*sprites.Error](ends(ctx, feed, cove.Subscription{Topics: []string{"weather"}}))
+	failIf(t, !ok || e.StatusCode != http.StatusBadRequest || !strings.Contains(e.Message, "weather"), "got %+v", e)
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	failIf(t, !errors.Is(ends(gone, feed, cove.Subscription{Topics: []string{"jobs"}}), context.Canceled), "the end of the context is not told")
+	feed.Client.Token = "wrong"
+	failIf(t, ends(ctx, feed, cove.Subscription{Topics: []string{"jobs"}}) == nil, "a wrong token is taken")
 }
 
 // TestSocketRights: a token is told of what it reaches, may do over a socket what it may do
@@ -452,6 +485,107 @@ func TestSocketSlow(t *testing.T) {
 		late.take(slow.note())
 	}
 	failIf(t, late.n > jobs*rounds*3/4, "%d notifications were kept for one that did not read", late.n)
+}
+
+// sight closes itself when something has been written that has a text in it.
+type sight struct {
+	text string
+	once sync.Once
+	seen chan struct{}
+}
+
+func (s *sight) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), s.text) {
+		s.once.Do(func() { close(s.seen) })
+	}
+	return len(p), nil
+}
+
+// TestSocketBudget: a client that asks for much and reads nothing is told so and dropped, and goes on from its last
+// number. One that reads gets as much.
+func TestSocketBudget(t *testing.T) {
+	dropped := &sight{text: "dropping a client", seen: make(chan struct{})}
+	s := covetest.Start(t, covetest.Options{Log: dropped, Configure: func(s *server.Server) { s.Heartbeat = time.Hour }})
+	addJob(t, s, "aaaaaa", "paint")
+	must(t, s.Store.Jobs.Update(t.Context(), "aaaaaa", func(j *cove.Job) error { j.Error = strings.Repeat("x", 6<<20); return nil }))
+	w := dialWire(t, s, s.Token)
+	feed := w.subscribe(cove.Subscription{Topics: []string{"jobs"}}).Feed
+	v := &viewer{t: t, jobs: map[string]cove.Job{}}
+	v.take(w.note())
+	w.wants("synced")
+	for i := range 16 { // 96 MiB in all
+		w.write(fmt.Sprintf(`{"id":%d,"method":"jobs.get","params":{"id":"aaaaaa"}}`, 100+i))
+	}
+	select {
+	case <-dropped.seen:
+	case <-time.After(lastResort):
+		t.Fatal("nothing becomes of a client that reads nothing")
+	}
+	must(t, s.Store.Jobs.Update(t.Context(), "aaaaaa", func(j *cove.Job) error { j.Place = 7; return nil }))
+	answers := 0
+	var err error
+	for {
+		var m cove.SocketMessage
+		if m, err = w.read(); err != nil {
+			break
+		}
+		if m.ID >= 100 {
+			failIf(t, m.Error != nil || len(m.Result) < 6<<20, "an answer is cut: %+v, %d bytes", m.Error, len(m.Result))
+			answers++
+		}
+	}
+	var closing websocket.CloseError
+	failIf(t, !errors.As(err, &closing) || closing.Code != websocket.StatusTryAgainLater || !strings.Contains(closing.Reason, "64 MiB of answers wait for you"), "it ended with %v", err)
+	failIf(t, answers > 10, "%d answers came, of more than there was room for", answers)
+
+	again := dialWire(t, s, s.Token)
+	failIf(t, again.subscribe(cove.Subscription{Topics: []string{"jobs"}, Since: v.seq, Feed: feed}).Gap, "a gap")
+	v.take(again.note())
+	again.wants("synced")
+	must(t, v.is(s))
+	for range 12 { // one after the other: 72 MiB
+		m := again.call("jobs.get", `{"id":"aaaaaa"}`)
+		failIf(t, m.Error != nil || len(m.Result) < 6<<20, "one that reads: %+v", m.Error)
+	}
+	// An answer that is too large is an error, and the socket goes on.
+	again.subscribe(cove.Subscription{})
+	must(t, s.Store.Jobs.Update(t.Context(), "aaaaaa", func(j *cove.Job) error { j.Error = strings.Repeat("x", 33<<20); return nil }))
+	again.refused(413, "too_large", "jobs.get", `{"id":"aaaaaa"}`)
+	failIf(t, again.call("jobs.get", `{"id":"none"}`).Error.Code != "not_found", "after that")
+}
+
+// TestSocketsOfToken: a token has a quarter of all sockets, and another one, and the owner, have theirs.
+func TestSocketsOfToken(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	dial := func(secret string) (*websocket.Conn, error) {
+		conn, resp, err := websocket.Dial(t.Context(), s.URL+"/v1/ws", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + secret}}})
+		if err == nil {
+			t.Cleanup(func() { _ = conn.CloseNow() })
+		} else if resp == nil || resp.StatusCode != http.StatusTooManyRequests {
+			t.Fatalf("got %v, %v", resp, err)
+		}
+		return conn, err
+	}
+	first, second := token(t, s, cove.TokenScope{All: true}, "read"), token(t, s, cove.TokenScope{All: true}, "read")
+	var last *websocket.Conn
+	for range 32 {
+		conn, err := dial(first.Secret)
+		must(t, err)
+		last = conn
+	}
+	_, err := dial(first.Secret)
+	failIf(t, err == nil, "a token has more than 32")
+	for _, secret := range []string{second.Secret, s.Token} {
+		_, err := dial(secret)
+		must(t, err)
+	}
+	_ = last.CloseNow()
+	for deadline := time.Now().Add(lastResort); ; {
+		if _, err = dial(first.Secret); err == nil || time.Now().After(deadline) {
+			break
+		}
+	}
+	must(t, err)
 }
 
 // TestSocketSilent: each client is pinged, and one that answers no ping is dropped.

@@ -231,7 +231,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if job.State == cove.JobInstalling {
+	if job.State == cove.JobInstalling || job.State.Terminal() { // it may have ended by the time an answer came
 		if job, err = c.awaitInstall(ctx, job); err != nil {
 			return Result{}, err
 		}
@@ -259,7 +259,7 @@ func (c *Courier) createJob(ctx context.Context, req cove.JobRequest) (cove.Job,
 	job, err := c.Jobs.CreateJob(asked, req)
 	if err != nil && asked.Err() != nil {
 		err = context.Cause(ctx)
-	} else if brokeOff(err) {
+	} else if errors.Is(err, cove.ErrLost) {
 		err = fail.New("lost", "create job: the server went away in the middle; the job may have been made all the same", "see: cove job list; forget one that waits for its repository: cove job rm --force JOB; and push again")
 	}
 	return job, err

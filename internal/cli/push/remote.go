@@ -66,7 +66,7 @@ func (c *Courier) pushRemote(ctx context.Context, opts Options) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
-	if job.State == cove.JobInstalling {
+	if job.State == cove.JobInstalling || job.State.Terminal() { // it may have ended by the time an answer came
 		if job, err = c.awaitInstall(ctx, job); err != nil {
 			return Result{}, err
 		}

@@ -12,6 +12,30 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
+// TestAPIExamplesAreShort: each program has at most 60 lines that are not blank, imports and comments
+// included, and none of them is wider than 150 columns.
+func TestAPIExamplesAreShort(t *testing.T) {
+	const dir = "../../../examples/job"
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Fatalf("got %v, %v", entries, err)
+	}
+	for _, entry := range entries {
+		lines := 0
+		for line := range strings.Lines(e2e.ReadFile(t, filepath.Join(dir, entry.Name()))) {
+			if line = strings.ReplaceAll(strings.TrimRight(line, "\r\n"), "\t", "    "); strings.TrimSpace(line) != "" {
+				lines++
+			}
+			if len(line) > 150 {
+				t.Errorf("%s: a line has %d columns: %s", entry.Name(), len(line), line)
+			}
+		}
+		if lines == 0 || lines > 60 {
+			t.Errorf("%s has %d lines", entry.Name(), lines)
+		}
+	}
+}
+
 // TestAPIExamples: the programs of examples/job make a profile, start a job, show its steps, answer
 // the question of its agent, and remove all that they have made.
 func TestAPIExamples(t *testing.T) {

@@ -146,7 +146,7 @@ func TestJobJ2(t *testing.T) {
 		{name: "ok", step: "true", state: cove.JobSucceeded, kind: "success"},
 		{name: "crash", step: "kill -SEGV $PPID; sleep 9", state: cove.JobFailed, kind: "agent_failed", code: 1},
 		{name: "supervisor", step: untilGoOn, harm: killSupervisor, state: cove.JobLost, kind: "lost", code: 75},
-		{name: "sandbox", step: untilGoOn, harm: killSandbox, state: cove.JobLost, kind: "lost", code: 75},
+		{name: "sandbox", step: "echo ran >>~/ran\n" + untilGoOn, harm: func(sprite string) { forkAtWork(h, sprite); killSandbox(sprite) }, state: cove.JobLost, kind: "lost", code: 75},
 	}
 	if os.Geteuid() == 0 { // only root's sandboxes have a limit on any machine
 		tests = append(tests, &jobEnd{
@@ -159,6 +159,9 @@ func TestJobJ2(t *testing.T) {
 	}
 	for _, test := range tests {
 		toItsEnd(h, test)
+		if test.name == "sandbox" {
+			ranOnce(h, test.job, test.sprite, "twin")
+		}
 	}
 	last := &jobEnd{name: "power cut", step: untilGoOn, harm: powerCut, state: cove.JobLost, kind: "lost", code: 75}
 	begin(h, last)
@@ -171,6 +174,36 @@ func TestJobJ2(t *testing.T) {
 		h.Try(test.name, "cove", "pull", test.job)
 		if got := h.Run(test.name, "git", "log", "--format=%s", "refs/cove/"+test.job+"/head"); got != "One\nfirst\n" {
 			t.Errorf("%s: commits: got %q", test.name, got)
+		}
+	}
+}
+
+// forkAtWork makes twin of a sprite with a job at work, where the protocol has forks.
+func forkAtWork(h *e2e.Host, sprite string) {
+	h.T.Helper()
+	if h.Far == nil {
+		h.Run("", "cove", "fork", sprite, "twin")
+	}
+}
+
+// ranOnce sees that neither the sprite of a job, which was cold meanwhile, nor its copy has begun the job's
+// step again or gone on with it. In both the supervisor that came back has ended the log.
+func ranOnce(h *e2e.Host, job string, names ...string) {
+	h.T.Helper()
+	for _, name := range names {
+		if name == "twin" && h.Far != nil {
+			continue
+		}
+		look := func(script string) string {
+			h.T.Helper()
+			return h.Run("", "cove", "exec", "-s", name, "sh", "-c", script)
+		}
+		look("touch ~/go-on")
+		e2e.Await(h.T, name+" has ended its log", func() bool {
+			return look(`grep -c '"type":"end"' ~/.cove/jobs/`+job+`/events.jsonl; true`) == "1\n"
+		})
+		if got := look("cat ~/ran; git -C ~/work/" + job + "/* log --format=%s; grep -lz ^COVE_JOB= /proc/[0-9]*/environ 2>/dev/null; true"); got != "ran\nOne\nfirst\n" {
+			h.T.Errorf("%s: the step ran, the commits and the processes are %q", name, got)
 		}
 	}
 }

@@ -223,6 +223,12 @@ func TestSoakTurns(t *testing.T) {
 	defer func() {
 		if t.Failed() {
 			t.Log(h.Try("", "cove", "job", "list"))
+			// As the sprites are removed, the jobs that wait would have their turns, and new sprites.
+			for _, j := range slices.Backward(list()) {
+				if j.State == cove.JobInstalling {
+					h.Run("", "cove", "job", "stop", j.ID)
+				}
+			}
 		}
 	}()
 	for done := 0; done < jobs; {
@@ -231,6 +237,9 @@ func TestSoakTurns(t *testing.T) {
 			working = nil
 			waiting := 0
 			for _, j := range list() {
+				if j.Place > 0 && (j.State != cove.JobInstalling || j.TurnAt != nil) {
+					t.Fatalf("job %s is %s, had its turn at %v, and waits as number %d", j.ID, j.State, j.TurnAt, j.Place)
+				}
 				if !j.State.Terminal() && j.TurnAt != nil {
 					waiting-- // it has not begun
 				}

@@ -113,6 +113,12 @@ func TestRemote(t *testing.T) {
 	if out := h.Run("", "cove", "job", "show", jobs[0].ID); !strings.Contains(out, ".github/workflows/x.yml") {
 		t.Errorf("shown: %s", out)
 	}
+	if out, code := h.Try("", "cove", "job", "publish", jobs[0].ID); code != 4 || !strings.Contains(out, ".github/workflows/x.yml") {
+		t.Errorf("published again, with that file: %d, %s", code, out)
+	}
+	if out := h.Run("", "cove", "job", "publish", asks); !strings.Contains(out, "pushed https://forge.example.org/team/project/pulls/8") {
+		t.Errorf("published again, as it is: %s", out)
+	}
 	if refs := s.In("team/project.git", "for-each-ref", "--format=%(refname)"); !strings.Contains(refs, "refs/heads/cove/"+job.ID) || !strings.Contains(refs, "refs/heads/cove/"+asks) || strings.Count(refs, "\n") != 3 || !strings.Contains(refs, "refs/heads/main\nrefs/heads/release/2") {
 		t.Errorf("the server has %s", refs)
 	}

@@ -59,15 +59,15 @@ func empty(t *testing.T, c *cove.Client) {
 func TestExecutors(t *testing.T) {
 	h := e2e.NewHost(t)
 	doc, said, code := testExecutor(h, "", "--full")
-	if code != 0 || !doc.OK || len(doc.Steps) != 12 {
+	if code != 0 || !doc.OK || len(doc.Steps) != 15 {
 		t.Fatalf("exit %d: %s", code, said)
 	}
 	for _, s := range doc.Steps {
 		want := cove.StepCompleted
-		if s.Key == cove.TestInstall {
+		if slices.Contains([]cove.StepKey{cove.TestInstall, cove.TestClone, cove.TestSetupScript, cove.TestCleanupScript}, s.Key) {
 			want = cove.StepSkipped
 		}
-		if s.State != want || s.MS < 0 || s.Total != 12 {
+		if s.State != want || s.MS < 0 || s.Total != 15 {
 			t.Errorf("got %+v", s)
 		}
 	}
@@ -79,11 +79,12 @@ func TestExecutors(t *testing.T) {
 	// A profile whose policy nobody asks anything of, and an agent that has no key.
 	_, err := cove.Profiles{Client: h.Client()}.Put(t.Context(), "closed", 0, cove.ProfileSettings{
 		Agent: "shell", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}, Config: &sprites.Config{RAMMB: 512},
+		SetupScript: &cove.SetupScript{Name: "setup", Text: "touch $HOME/made"}, CleanupScript: &cove.SetupScript{Name: "cleanup", Text: "rm $HOME/made"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if doc, said, code := testExecutor(h, "", "--profile", "closed"); code != 0 || !doc.OK || doc.states()[cove.TestPrompt] != cove.StepCompleted {
+	if doc, said, code := testExecutor(h, "", "--profile", "closed"); code != 0 || !doc.OK || doc.states()[cove.TestPrompt] != cove.StepCompleted || doc.states()[cove.TestSetupScript] != cove.StepCompleted || doc.states()[cove.TestCleanupScript] != cove.StepCompleted {
 		t.Errorf("with a profile: exit %d: %s", code, said)
 	}
 	doc, said, code = testExecutor(h, "", "--profile", "closed", "--agent", "cove")
@@ -130,6 +131,21 @@ func TestExecutorElsewhere(t *testing.T) {
 	list, err := h.Client().Backends(t.Context())
 	if err != nil || len(list) != 0 {
 		t.Errorf("the server has kept %v, %v", list, err)
+	}
+	// A token that is refused is replaced by the command that the hint has.
+	for _, put := range []struct {
+		token string
+		want  cove.StepState
+	}{{token.Secret + "x", cove.StepFailed}, {token.Secret, cove.StepCompleted}} {
+		cmd := h.Command("", "cove", "backend", "put", "kept", far.URL)
+		cmd.Stdin = strings.NewReader(put.token + "\n")
+		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), put.token) {
+			t.Fatalf("%v: %s", err, out)
+		}
+		doc, said, _ := testExecutor(h, "", "--backend", "kept", "--quick")
+		if state := doc.states()[cove.TestAuth]; state != put.want || state == cove.StepFailed && !strings.Contains(said, "cove backend put") {
+			t.Errorf("got %s: %s", state, said)
+		}
 	}
 	empty(t, far)
 	empty(t, h.Client())

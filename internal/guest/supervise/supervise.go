@@ -39,6 +39,9 @@ var ErrBusy = errors.New("a supervisor is at work on this job")
 // ErrDead says that the job has no end and no supervisor that would write one.
 var ErrDead = errors.New("the job's supervisor has died")
 
+// errNoSettings says that a job's folder has no settings.
+var errNoSettings = errors.New("the job's settings are not there")
+
 // BootVar is the variable that names the boot in which a job may begin; see Run.
 const BootVar = cove.JobBootVar
 
@@ -102,7 +105,9 @@ func open(dir string) (*job, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	j := &job{folder: folder(dir), lock: lock}
-	if err := readJSON(j.folder.file("job.json"), &j.spec); err != nil {
+	if err := readJSON(j.folder.file("job.json"), &j.spec); errors.Is(err, os.ErrNotExist) {
+		return nil, errors.Join(errNoSettings, lock.Close())
+	} else if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	if j.log, err = openJournal(j.folder.file("events.jsonl")); err != nil {
@@ -165,9 +170,14 @@ func readJSON(name string, v any) error {
 //
 // A job whose log has begun is not begun again: its agent's processes are ended, its work is
 // collected, and it is lost. A job whose log is empty begins in the boot of that id only; empty:
-// in any. In another boot Run does nothing: that may be a copy of the sprite.
+// in any. In another boot Run does nothing: that may be a copy of the sprite. Nor does it if the
+// job's settings are not there: the server has taken them back.
 func Run(ctx context.Context, dir, boot string) error {
 	j, err := open(dir)
+	if errors.Is(err, errNoSettings) {
+		fmt.Fprintln(os.Stderr, "not begun:", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -274,11 +284,12 @@ func (j *job) finished() (bool, error) {
 	} else if err != nil {
 		return false, err
 	}
+	err = j.forget()
 	if j.log.ended {
-		return true, nil
+		return true, err
 	}
 	j.log.add(cove.JobEvent{Type: "end", Result: &end})
-	return true, j.log.sync()
+	return true, errors.Join(err, j.log.sync())
 }
 
 func (j *job) endFile() string { return j.folder.file("end.json") }
@@ -322,8 +333,9 @@ func (j *job) record(end cove.JobEnd) error {
 	if err != nil {
 		return fmt.Errorf("record the end: %w", err)
 	}
+	err = j.forget() // before the server hears of the end, and ends what is at work here
 	j.log.add(cove.JobEvent{Type: "end", Result: &end})
-	err = errors.Join(j.log.sync(), j.forget())
+	err = errors.Join(err, j.log.sync())
 	j.own.Info("end", "phase", end.Phase, "reason", end.Reason, "code", end.ExitCode, "commits", end.Commits, "log", err)
 	return err
 }

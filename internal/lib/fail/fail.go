@@ -95,7 +95,11 @@ var meanings = map[string]meaning{
 	"invalid_request":        {status: http.StatusBadRequest},
 	"no_agent":               {status: http.StatusBadRequest},
 	"no_connector":           {status: http.StatusBadRequest},
+	"is_login":               {status: http.StatusBadRequest}, // no secret that a variable may have
+	"no_forge":               {status: http.StatusBadRequest},
+	"no_issue":               {status: http.StatusBadRequest},
 	"no_key":                 {status: http.StatusBadRequest},
+	"no_login":               {status: http.StatusBadRequest},
 	"no_price":               {status: http.StatusBadRequest},
 	"no_secret":              {status: http.StatusBadRequest},
 	"no_sprite":              {exit: 2}, // none was named
@@ -146,6 +150,8 @@ var meanings = map[string]meaning{
 	"not_an_orphan":       {status: http.StatusConflict},
 	"profile_changed":     {status: http.StatusConflict},
 	"wrong_arch":          {status: http.StatusConflict},
+	"login_expired":       {status: http.StatusConflict},
+	"no_git":              {status: http.StatusConflict}, // in the sprite or its image
 	"no_input":            {status: http.StatusConflict},
 	"no_question":         {status: http.StatusConflict},
 	"no_session":          {status: http.StatusConflict},
@@ -153,7 +159,8 @@ var meanings = map[string]meaning{
 	"not_kept":            {status: http.StatusConflict},
 	"own_networks":        {status: http.StatusConflict},
 	"policy_changed":      {status: http.StatusPreconditionFailed},
-	"risky":               {exit: 4}, // held, for a person to look at
+	"not_published":       {status: http.StatusConflict},
+	"risky":               {exit: 4, status: http.StatusConflict}, // held, for a person to look at
 	"service_needed":      {status: http.StatusConflict},
 	"service_not_running": {status: http.StatusConflict},
 	"sprite_changed":      {status: http.StatusPreconditionFailed},

@@ -35,7 +35,7 @@ func TestMeanings(t *testing.T) {
 		"bad_option":    {exit: 2, status: 500},
 		"bad_request":   {exit: 1, status: 400},
 		"conflict":      {exit: 3, status: 409},
-		"risky":         {exit: 4, status: 500},
+		"risky":         {exit: 4, status: 409},
 		"rejected":      {exit: 5, status: 422},
 		"no_space":      {exit: 6, status: 507},
 		"lost":          {exit: 75, status: 500},

@@ -25,6 +25,8 @@ type Login struct {
 	Variable, Token string
 
 	SignIn string // the command by which a person signs in, in a sprite
+
+	Hosts []string // at which the agent asks its model, and renews the login, if that is in the sprite
 }
 
 // Login is refused outside of the sprite: whatever adds the token there stores and passes on
@@ -34,6 +36,7 @@ func (Claude) Login() Login {
 	return Login{
 		Refused:  "Anthropic's terms do not let other programs collect, store or pass on the login of a Claude subscription",
 		Variable: "CLAUDE_CODE_OAUTH_TOKEN", Token: "claude setup-token", SignIn: "claude",
+		Hosts: []string{"api.anthropic.com", "platform.claude.com"},
 	}
 }
 
@@ -43,6 +46,7 @@ func (Codex) Login() Login {
 	return Login{
 		Connector: "chatgpt",
 		Variable:  "CODEX_ACCESS_TOKEN", Token: "an access token of the ChatGPT workspace", SignIn: "codex login --device-auth",
+		Hosts: []string{"auth.openai.com", "chatgpt.com"},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/environment/environmenttest"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/internal/test/fakeprovider"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // local is a server's own place.
@@ -403,4 +405,158 @@ func TestOrphansElsewhere(t *testing.T) {
 	if calls := s.Calls(del); len(calls) != 0 {
 		t.Errorf("there was %v", calls)
 	}
+}
+
+// TestLateCreate: C2, D3: a service makes a sprite after the call for it was given up, and after it has
+// said that there is none. The environment is looked for until that can't be any more, by this
+// server or the next one, and what comes is deleted.
+func TestLateCreate(t *testing.T) {
+	const limit = 10 * time.Minute
+	// The next server sweeps.
+	next := func(p *environmenttest.Place) {
+		p.Keeper = &environment.Keeper{Store: p.Keeper.Store, Client: p.Keeper.Client, Installation: p.Keeper.Installation, Logger: p.Keeper.Logger}
+	}
+	sweep := func(t *testing.T, p *environmenttest.Place, now time.Time) {
+		t.Helper()
+		if err := p.Keeper.Sweep(t.Context(), now); err != nil {
+			t.Error(err)
+		}
+	}
+	awaited := func(t *testing.T, p *environmenttest.Place, id string) cove.Environment {
+		t.Helper()
+		env := p.Env(t, id)
+		if env.State != cove.EnvironmentDestroying || env.LateUntil == nil || env.Error == "" || env.Removal.Tries != 0 || env.Removal.NextAt.After(*env.LateUntil) {
+			t.Fatalf("it is %+v, with %+v, until %v", env, env.Removal, env.LateUntil)
+		}
+		return env
+	}
+	gone := func(t *testing.T, p *environmenttest.Place, id string) {
+		t.Helper()
+		if env := p.Env(t, id); env.State != cove.EnvironmentGone || len(p.Sprites(t)) != 0 {
+			t.Errorf("it is %+v, and there are %v", env, p.Sprites(t))
+		}
+	}
+	destroy := func(t *testing.T, p *environmenttest.Place, id string) {
+		t.Helper()
+		if _, err := p.Keeper.Destroy(t.Context(), id, cove.DestroyNeverUsed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, lost := range map[string]bool{"the call takes too long": false, "the connection is cut": true} {
+		t.Run(name, func(t *testing.T) {
+			p, s := provider(t)
+			p.Keeper.Retry = nil // one call
+			made := make(chan struct{})
+			s.Add(fakeprovider.Fault{Call: post, Late: made, Lost: lost})
+			ctx, giveUp := context.WithCancel(t.Context())
+			defer giveUp()
+			if !lost {
+				go func() {
+					for len(s.Calls(post)) == 0 && ctx.Err() == nil {
+						runtime.Gosched()
+					}
+					giveUp()
+				}()
+			}
+			env, err := p.Keeper.Make(ctx, p.Plan(t).ID, environment.Plan{})
+			if !errors.Is(err, environment.ErrUnclear) || env.State != cove.EnvironmentCreating || env.LateUntil == nil || time.Until(*env.LateUntil) > limit {
+				t.Fatalf("made %+v, %v", env, err)
+			}
+			destroy(t, p, env.ID) // it is not there
+			env = awaited(t, p, env.ID)
+			close(made)
+			s.CarryOut()
+			if len(p.Sprites(t)) != 1 {
+				t.Fatalf("there are %v", p.Sprites(t))
+			}
+			if orphans, _, err := p.Keeper.Orphans(t.Context(), time.Now().Add(limit)); err != nil || len(orphans) != 0 {
+				t.Errorf("the orphans are %+v, %v", orphans, err)
+			}
+			next(p)
+			sweep(t, p, env.Removal.NextAt)
+			if left := p.Sprites(t); len(left) != 0 {
+				t.Errorf("%v are left", left)
+			}
+			sweep(t, p, env.LateUntil.Add(-time.Second)) // another call may be open
+			awaited(t, p, env.ID)
+			sweep(t, p, *env.LateUntil)
+			gone(t, p, env.ID)
+		})
+	}
+	t.Run("it never comes", func(t *testing.T) {
+		p, s := provider(t)
+		s.Add(fakeprovider.Fault{Call: post, Status: 504})
+		env, err := p.Keeper.Make(t.Context(), p.Plan(t).ID, environment.Plan{})
+		if !errors.Is(err, environment.ErrUnclear) {
+			t.Fatal(err)
+		}
+		destroy(t, p, env.ID)
+		env = awaited(t, p, env.ID)
+		looks := len(s.Calls(one))
+		for now := env.Removal.NextAt; now.Before(*env.LateUntil); now = p.Env(t, env.ID).Removal.NextAt {
+			sweep(t, p, now)
+			awaited(t, p, env.ID)
+		}
+		sweep(t, p, *env.LateUntil)
+		gone(t, p, env.ID)
+		if n := len(s.Calls(one)) - looks; n < 5 || n > 15 {
+			t.Errorf("it was looked for %d times", n)
+		}
+	})
+	t.Run("the server is killed while it asks", func(t *testing.T) {
+		p, s := provider(t)
+		env, err := p.Store.Environments.Change(t.Context(), p.Plan(t).ID, func(e *cove.Environment) error { e.State = cove.EnvironmentCreating; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		next(p)
+		destroy(t, p, env.ID)
+		env = awaited(t, p, env.ID)
+		s.Clear()
+		mark := "cove-" + p.Keeper.Installation + "-" + env.ID
+		if _, err := p.Behind.Create(t.Context(), sprites.CreateRequest{Name: env.Name, Labels: []string{mark}}); err != nil {
+			t.Fatal(err)
+		}
+		next(p)
+		sweep(t, p, *env.LateUntil)
+		gone(t, p, env.ID)
+	})
+	t.Run("another call has made it", func(t *testing.T) { // and the first is carried out when that has been deleted
+		p, s := provider(t)
+		made := make(chan struct{})
+		s.Add(fakeprovider.Fault{Call: post, Late: made, Lost: true, Times: 1})
+		env, err := p.Keeper.Make(t.Context(), p.Plan(t).ID, environment.Plan{})
+		if err != nil || env.State != cove.EnvironmentPolicy || env.LateUntil == nil || len(s.Calls(post)) != 2 {
+			t.Fatalf("made %+v, %v", env, err)
+		}
+		destroy(t, p, env.ID)
+		env = awaited(t, p, env.ID)
+		if left := p.Sprites(t); len(left) != 0 {
+			t.Errorf("%v are left", left)
+		}
+		close(made)
+		s.CarryOut()
+		if len(p.Sprites(t)) != 1 {
+			t.Fatalf("there are %v", p.Sprites(t))
+		}
+		sweep(t, p, *env.LateUntil)
+		gone(t, p, env.ID)
+	})
+	t.Run("somebody else's of its name", func(t *testing.T) {
+		p, s := provider(t)
+		s.Add(fakeprovider.Fault{Call: post, Status: 504})
+		env, err := p.Keeper.Make(t.Context(), p.Plan(t).ID, environment.Plan{})
+		if !errors.Is(err, environment.ErrUnclear) {
+			t.Fatal(err)
+		}
+		if _, err := p.Behind.Create(t.Context(), sprites.CreateRequest{Name: env.Name}); err != nil {
+			t.Fatal(err)
+		}
+		destroy(t, p, env.ID)
+		env = awaited(t, p, env.ID)
+		sweep(t, p, *env.LateUntil)
+		if env = p.Env(t, env.ID); env.State != cove.EnvironmentGone || len(p.Sprites(t)) != 1 {
+			t.Errorf("it is %+v, and there are %v", env, p.Sprites(t))
+		}
+	})
 }

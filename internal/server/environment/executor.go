@@ -28,7 +28,7 @@ import (
 type Executor interface {
 	// Provision makes the sprite of an environment, or takes the one that an earlier call has
 	// made, whose answer was lost. An error that does not wrap ErrUnclear says that this call
-	// has made none.
+	// has made none, and that no other will.
 	Provision(ctx context.Context, env cove.Environment, plan Plan) (Status, error)
 
 	// Attach returns the sprite, if it is there. It does not wake it; its next use does.
@@ -65,6 +65,9 @@ type Plan struct {
 	Include []string
 	Install string // the key of an agent's installation; one that is not there is sprites.ErrNotFound
 	Lease   time.Duration
+
+	// Asked says that an earlier call has asked for the sprite, and that its answer is not known.
+	Asked bool
 }
 
 // Capabilities are what not all places can do.
@@ -83,6 +86,10 @@ type Status struct {
 	Said      sprites.Status        // the place's own word
 	CreatedAt time.Time
 	Job       string // that a sprite of List was made for, or is another's now
+
+	// Late says of a sprite that Provision has made that the place was asked for it more than once.
+	// If the sprite is deleted soon, another one may come.
+	Late bool
 }
 
 // Errors of executors.

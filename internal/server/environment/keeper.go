@@ -25,6 +25,10 @@ const (
 	firstRetry = time.Minute // until a deletion that failed is tried again; it doubles
 	lastRetry  = time.Hour   // and is at most that
 
+	// lateLimit is for how long a backend may work on a call for a sprite, and so may make it after
+	// the call was given up. Hosted services say ten minutes.
+	lateLimit = 10 * time.Minute
+
 	maxText = 4000 // of an error in a row
 )
 
@@ -132,14 +136,17 @@ func (k *Keeper) Make(ctx context.Context, id string, plan Plan) (cove.Environme
 		return cove.Environment{}, err
 	}
 	defer unlock()
-	asked := false // by an earlier call, of whose answer nothing is known
 	env, err := k.change(ctx, id, func(e *cove.Environment) error {
 		switch before(*e) {
 		case cove.EnvironmentPlanned:
 			e.State = cove.EnvironmentCreating
 			return nil
 		case cove.EnvironmentCreating:
-			asked = true
+			plan.Asked = true
+			if e.LateUntil != nil { // from now on another call is open
+				e.LateUntil = nil
+				return nil
+			}
 		case cove.EnvironmentDestroying, cove.EnvironmentGone:
 			return fmt.Errorf("environment %s (%s): %w", id, e.State, ErrGone)
 		}
@@ -157,10 +164,18 @@ func (k *Keeper) Make(ctx context.Context, id string, plan Plan) (cove.Environme
 	note, cancel := context.WithTimeout(context.WithoutCancel(ctx), firstRetry)
 	defer cancel()
 	if err != nil {
-		if asked && !errors.Is(err, sprites.ErrNameTaken) {
-			err = fmt.Errorf("%w: %w", ErrUnclear, err)
+		if errors.Is(err, ErrUnclear) {
+			var noteErr error
+			env, noteErr = k.change(note, id, func(e *cove.Environment) error {
+				if before(*e) != cove.EnvironmentCreating {
+					return errSettled
+				}
+				e.LateUntil = late(*e, time.Now())
+				return nil
+			})
+			return env, errors.Join(err, noteErr)
 		}
-		if again := plan.Install != "" && errors.Is(err, sprites.ErrNotFound); !again && !errors.Is(err, ErrUnclear) {
+		if again := plan.Install != "" && errors.Is(err, sprites.ErrNotFound); !again {
 			var goneErr error
 			env, goneErr = k.gone(note, id)
 			err = errors.Join(err, goneErr)
@@ -172,9 +187,22 @@ func (k *Keeper) Make(ctx context.Context, id string, plan Plan) (cove.Environme
 			return errSettled
 		}
 		e.State, e.SpriteID, e.Error, e.Hint = cove.EnvironmentPolicy, status.SpriteID, "", ""
+		if status.Late {
+			e.LateUntil = late(*e, time.Now())
+		}
 		return nil
 	})
 	return env, noteErr
+}
+
+// late is until when the place of an environment may make its sprite of calls that were given up.
+// This server makes none of a call that has ended.
+func late(env cove.Environment, now time.Time) *time.Time {
+	if env.Backend == "" {
+		return nil
+	}
+	until := now.UTC().Add(lateLimit)
+	return &until
 }
 
 // Furnished notes that the network policy of an environment is in force.
@@ -215,7 +243,9 @@ func isGone(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, E
 // then. If that fails, the environment is destroying, with why and when it is tried again
 // (Sweep), by the next server too, until its place says that it is gone. The error says then
 // what has failed. One of the environment's name that is another's is left alone, and the
-// environment is gone.
+// environment is gone. If the sprite is not there, and its place may still make it, the
+// environment is destroying, and that is no error: it is looked for again until it can't come
+// any more.
 func (k *Keeper) Destroy(ctx context.Context, id string, reason cove.DestroyReason) (cove.Environment, error) {
 	if !reason.Valid() {
 		return cove.Environment{}, fmt.Errorf("environment %s for %q: %w", id, reason, ErrReason)
@@ -234,6 +264,9 @@ func (k *Keeper) Destroy(ctx context.Context, id string, reason cove.DestroyReas
 			return nil
 		}
 		now := time.Now().UTC()
+		if before(*e) == cove.EnvironmentCreating && e.LateUntil == nil { // a server has died while it asked
+			e.LateUntil = late(*e, now)
+		}
 		e.State, e.Error, e.Hint = cove.EnvironmentDestroying, "", ""
 		e.Removal = &cove.EnvironmentRemoval{Reason: reason, Since: now, NextAt: now}
 		return nil
@@ -241,11 +274,11 @@ func (k *Keeper) Destroy(ctx context.Context, id string, reason cove.DestroyReas
 	if err != nil || env.State == cove.EnvironmentGone {
 		return env, err
 	}
-	return k.try(ctx, env)
+	return k.try(ctx, env, time.Now())
 }
 
 // try tries to delete an environment that is to be destroyed.
-func (k *Keeper) try(ctx context.Context, env cove.Environment) (cove.Environment, error) {
+func (k *Keeper) try(ctx context.Context, env cove.Environment, now time.Time) (cove.Environment, error) {
 	if k.Before != nil && k.Before(ctx, env) { // its time may have been all that ctx had
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), firstRetry)
@@ -255,6 +288,9 @@ func (k *Keeper) try(ctx context.Context, env cove.Environment) (cove.Environmen
 	note, cancel := context.WithTimeout(context.WithoutCancel(ctx), firstRetry)
 	defer cancel()
 	if err == nil || errors.Is(err, ErrForeign) {
+		if env.LateUntil != nil && now.Before(*env.LateUntil) {
+			return k.awaited(note, env.ID, now)
+		}
 		return k.gone(note, env.ID)
 	}
 	env, noteErr := k.change(note, env.ID, func(e *cove.Environment) error {
@@ -272,6 +308,26 @@ func (k *Keeper) try(ctx context.Context, env cove.Environment) (cove.Environmen
 		return nil
 	})
 	return env, errors.Join(err, noteErr)
+}
+
+// awaited notes of an environment that is to be destroyed that its sprite is not there, and may
+// still come. It is looked for again by its mark: one that comes has an ID of its own.
+func (k *Keeper) awaited(ctx context.Context, id string, now time.Time) (cove.Environment, error) {
+	return k.change(ctx, id, func(e *cove.Environment) error {
+		if e.State == cove.EnvironmentGone || e.LateUntil == nil {
+			return errSettled
+		}
+		next := cove.EnvironmentRemoval{Reason: reasonOf(*e), Since: now.UTC()}
+		if e.Removal != nil {
+			next = *e.Removal
+		}
+		if next.NextAt = now.UTC().Add(firstRetry); next.NextAt.After(*e.LateUntil) {
+			next.NextAt = *e.LateUntil
+		}
+		e.Removal, e.SpriteID, e.Hint = &next, "", ""
+		e.Error = "it is not there, and is looked for until " + e.LateUntil.Format(time.RFC3339) + ": a call for it was not answered, and may still be carried out"
+		return nil
+	})
 }
 
 func reasonOf(env cove.Environment) cove.DestroyReason {
@@ -303,14 +359,14 @@ func (k *Keeper) Sweep(ctx context.Context, now time.Time) error {
 		if env.Removal != nil && now.Before(env.Removal.NextAt) {
 			continue
 		}
-		if err := k.sweep(ctx, env.ID); err != nil {
+		if err := k.sweep(ctx, env.ID, now); err != nil {
 			errs = append(errs, fmt.Errorf("environment %s: %w", env.ID, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (k *Keeper) sweep(ctx context.Context, id string) error {
+func (k *Keeper) sweep(ctx context.Context, id string, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, surveyLimit)
 	defer cancel()
 	unlock, err := k.turns.Lock(ctx, id)
@@ -323,7 +379,7 @@ func (k *Keeper) sweep(ctx context.Context, id string) error {
 		return nil
 	}
 	if err == nil {
-		_, err = k.try(ctx, env)
+		_, err = k.try(ctx, env, now)
 	}
 	return err
 }

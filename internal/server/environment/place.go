@@ -90,11 +90,18 @@ func there(client *cove.Client, installation string, retry func(context.Context,
 
 // Provision looks, before each try, whether an earlier one has made the sprite.
 func (p *place) Provision(ctx context.Context, env cove.Environment, plan Plan) (status Status, err error) {
-	unclear := false // a call may have made it, and did not say so
+	open := 0 // calls that may have made it, or may still do so, and did not say
+	if plan.Asked {
+		open++
+	}
+	found := func(s Status) { // by one of them
+		open = max(0, open-1)
+		status = s
+	}
 	err = p.retry(ctx, func() error {
-		found, err := p.Status(ctx, env)
+		there, err := p.Status(ctx, env)
 		if err == nil {
-			status = found
+			found(there)
 			return nil
 		}
 		if errors.Is(err, ErrForeign) {
@@ -105,20 +112,23 @@ func (p *place) Provision(ctx context.Context, env cove.Environment, plan Plan) 
 		}
 		info, err := p.client.Create(ctx, p.request(env, plan))
 		if errors.Is(err, sprites.ErrNameTaken) { // by an earlier call that took its time, perhaps
-			if found, lookErr := p.Status(ctx, env); lookErr == nil {
-				status = found
+			if there, lookErr := p.Status(ctx, env); lookErr == nil {
+				found(there)
 				return nil
 			}
 		}
 		if err == nil {
 			status = statusOf(info)
 		}
-		unclear = unclear || err != nil && !refused(err)
+		if err != nil && !refused(err) {
+			open++
+		}
 		return err
 	})
-	if err != nil && unclear && !errors.Is(err, sprites.ErrNameTaken) {
+	if err != nil && open > 0 && !errors.Is(err, sprites.ErrNameTaken) {
 		err = fmt.Errorf("%w: %w", ErrUnclear, err)
 	}
+	status.Late = open > 0
 	return status, err
 }
 

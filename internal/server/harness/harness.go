@@ -67,6 +67,7 @@ type Trial struct {
 	guest   string // the path of cove-guest inside
 	home    string // of the sprite's user
 	port    int    // at which the service listens
+	scripts scripts
 	granted []string
 	out     *output // of the step that runs
 	warning string  // of it
@@ -75,6 +76,7 @@ type Trial struct {
 // Prepare checks what is to be tested. Nothing is asked of the executor yet.
 func (h *Harness) Prepare(ctx context.Context, test cove.ExecutorTest) (*Trial, error) {
 	t := &Trial{h: h, test: test}
+	t.scripts.t = t
 	given := 0
 	for _, name := range []string{test.Profile, test.Backend, test.URL} {
 		if name != "" {
@@ -183,26 +185,29 @@ func (t *Trial) Run(ctx context.Context, tell func(cove.ExecutorNews)) (ok bool)
 	if !t.test.Quick {
 		parts = append(parts, part{cove.TestCreate, createLimit, t.create}, part{cove.TestPolicy, stepLimit, t.policy}, part{cove.TestUpload, stepLimit, t.upload},
 			part{cove.TestInstall, installLimit, t.install}, part{cove.TestService, stepLimit, t.service}, part{cove.TestTunnel, stepLimit, t.tunnel},
-			part{cove.TestHealth, stepLimit, t.health}, part{cove.TestPrompt, promptLimit, t.prompt}, part{cove.TestDestroy, undoLimit, nil})
+			part{cove.TestHealth, stepLimit, t.health}, part{cove.TestClone, cove.StepLimit(t.job.StepLimits, cove.StepClone), t.scripts.clone},
+			part{cove.TestSetupScript, t.scripts.setupTime(), t.scripts.setup}, part{cove.TestPrompt, promptLimit, t.prompt},
+			part{cove.TestCleanupScript, t.scripts.cleanupTime(), t.scripts.cleanup}, part{cove.TestDestroy, undoLimit, t.destroy})
 	}
 	n := &narrator{total: len(parts), tell: tell}
 	ok, destroyed := true, t.test.Quick
-	destroy := func() {
-		destroyed = true
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
-		defer cancel()
-		ok = t.step(undo, n, part{cove.TestDestroy, undoLimit, t.destroy}) && ok
+	undo := func(p part) {
+		destroyed = destroyed || p.key == cove.TestDestroy
+		if ctx.Err() != nil { // nobody waits any more
+			p.limit = min(p.limit, undoLimit)
+		}
+		ok = t.step(context.WithoutCancel(ctx), n, p) && ok
 	}
 	defer func() {
 		if !destroyed { // a step has panicked
-			destroy()
+			undo(part{cove.TestDestroy, undoLimit, t.destroy})
 		}
 	}()
 	failed := cove.StepKey("")
 	for _, p := range parts {
 		switch {
-		case p.key == cove.TestDestroy:
-			destroy()
+		case p.key == cove.TestDestroy || p.key == cove.TestCleanupScript && t.scripts.begun:
+			undo(p)
 		case failed != "":
 			n.end(n.begin(p.key), cove.StepSkipped, func(s *cove.Step) { s.Detail = fmt.Sprintf("%s failed", failed) })
 		case !t.step(ctx, n, p):

@@ -8,7 +8,9 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -58,6 +60,7 @@ type bench struct {
 	store *store.Store
 	log   *bytes.Buffer
 	hurt  *hurtful
+	repo  string // the URL of profile's repository
 }
 
 // hurtful is an http.RoundTripper that breaks what is asked during one step.
@@ -180,8 +183,11 @@ func (b *bench) here(t *testing.T) cove.ExecutorTest {
 
 var all = []cove.StepKey{
 	cove.TestConnection, cove.TestAuth, cove.TestList, cove.TestCreate, cove.TestPolicy, cove.TestUpload, cove.TestInstall, cove.TestService,
-	cove.TestTunnel, cove.TestHealth, cove.TestPrompt, cove.TestDestroy,
+	cove.TestTunnel, cove.TestHealth, cove.TestClone, cove.TestSetupScript, cove.TestPrompt, cove.TestCleanupScript, cove.TestDestroy,
 }
+
+// ofProfile are the steps that need a profile.
+var ofProfile = []cove.StepKey{cove.TestInstall, cove.TestClone, cove.TestSetupScript, cove.TestCleanupScript}
 
 // TestPasses: each step is told, timed, and ends as it should; by a backend's name, and by a
 // URL with a token that nobody keeps.
@@ -193,7 +199,7 @@ func TestPasses(t *testing.T) {
 		for i, s := range steps {
 			keys = append(keys, s.Key)
 			want := cove.StepCompleted
-			if s.Key == cove.TestInstall && test.Profile == "" {
+			if slices.Contains(ofProfile, s.Key) && test.Profile == "" {
 				want = cove.StepSkipped
 			}
 			if s.State != want || s.Index != i+1 || s.Total != len(all) || s.Error != "" || s.Detail == "" {
@@ -236,12 +242,42 @@ verify = ["true"]
 // profile stores one at the backend far, with that agent.
 func (b *bench) profile(t *testing.T, install string) cove.ExecutorTest {
 	t.Helper()
+	if b.repo == "" {
+		b.repo = repository(t)
+	}
+	return b.withScripts(t, install, b.repo, "grep -q Begun README.md", "test -e README.md")
+}
+
+// withScripts is profile with a URL and scripts.
+func (b *bench) withScripts(t *testing.T, install, url, setup, cleanup string) cove.ExecutorTest {
+	t.Helper()
 	b.here(t)
-	_, err := b.Store.Profiles.Put(t.Context(), "greeting", 0, cove.ProfileSettings{Agent: "greeter", Definition: greeter(install), Backend: "far"})
+	_, err := b.Store.Profiles.Put(t.Context(), "greeting", 0, cove.ProfileSettings{
+		Agent: "greeter", Definition: greeter(install), Backend: "far", URL: url, Env: map[string]string{"KEY": "{secret:ci}", "PLAIN": "it's"},
+		StepLimits:  map[cove.StepKey]int64{cove.StepSetupScript: 900},
+		SetupScript: &cove.SetupScript{Name: "setup", Text: setup}, CleanupScript: &cove.SetupScript{Name: "cleanup", Text: cleanup},
+	})
+	if err == nil {
+		err = b.Store.Secrets.Set(t.Context(), "ci", "hush-hush-hush")
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	return cove.ExecutorTest{Profile: "greeting"}
+}
+
+// repository serves one by HTTP, and returns its URL.
+func repository(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	const make = `cd "$1" && git init -q -b main work && cd work && echo Begun >README.md && git add . &&
+git -c user.name=a -c user.email=a@localhost commit -q -m Begin && git clone -q --bare . ../project.git && cd ../project.git && git update-server-info`
+	if out, err := exec.Command("sh", "-c", make, "sh", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	s := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	t.Cleanup(s.Close)
+	return s.URL + "/project.git"
 }
 
 // TestEachFailure: whatever fails, or is cancelled, in whatever step, nothing is left, and
@@ -279,12 +315,12 @@ func TestEachFailure(t *testing.T) {
 					seen := false
 					for _, s := range steps {
 						switch {
-						case s.Key == victim && !(victim == cove.TestDestroy && name == "cancel"):
+						case s.Key == victim && !((victim == cove.TestDestroy || victim == cove.TestCleanupScript) && name == "cancel"):
 							seen = true
 							if ok || s.State != cove.StepFailed || s.Error == "" {
 								t.Errorf("ok %v: %+v", ok, s)
 							}
-						case seen && s.Key != cove.TestDestroy && s.State != cove.StepSkipped:
+						case seen && s.Key != cove.TestDestroy && s.Key != cove.TestCleanupScript && s.State != cove.StepSkipped:
 							t.Errorf("after it: %+v", s)
 						}
 					}
@@ -307,6 +343,55 @@ func TestInstallFails(t *testing.T) {
 	ok, steps := b.run(t, t.Context(), test, nil)
 	i := slices.IndexFunc(steps, func(s cove.ExecutorStep) bool { return s.Key == cove.TestInstall })
 	if ok || steps[i].State != cove.StepFailed || steps[i].Output.String() != "no such package\n" || steps[i].Hint == "" || !strings.Contains(steps[i].Error, "greeter") {
+		t.Errorf("ok %v: %+v", ok, steps[i])
+	}
+	b.empty(t)
+}
+
+// TestScriptsFail: what a setup script prints is told, without the secrets of the profile's
+// variables, and the cleanup script runs all the same.
+func TestScriptsFail(t *testing.T) {
+	b := newBench(t)
+	test := b.withScripts(t, "true", "", "echo $KEY; echo \"$PLAIN\"; exit 3", "#!/bin/sh\necho cleaned; exit 4")
+	ok, steps := b.run(t, t.Context(), test, nil)
+	by := map[cove.StepKey]cove.ExecutorStep{}
+	for _, s := range steps {
+		by[s.Key] = s
+	}
+	setup, cleanup := by[cove.TestSetupScript], by[cove.TestCleanupScript]
+	if ok || setup.State != cove.StepFailed || setup.Output.String() != "***\nit's\n" || !strings.Contains(setup.Error, "3") || !strings.Contains(setup.Hint, "no url") {
+		t.Errorf("ok %v: %+v", ok, setup)
+	}
+	if cleanup.State != cove.StepFailed || cleanup.Output.String() != "cleaned\n" || by[cove.TestClone].State != cove.StepSkipped || by[cove.TestPrompt].State != cove.StepSkipped {
+		t.Errorf("%+v, %+v", cleanup, by)
+	}
+	b.empty(t)
+
+	test = b.withScripts(t, "true", repository(t)+"/no", "true", "true")
+	ok, steps = b.run(t, t.Context(), test, nil)
+	i := slices.IndexFunc(steps, func(s cove.ExecutorStep) bool { return s.Key == cove.TestClone })
+	if ok || steps[i].State != cove.StepFailed || !strings.Contains(steps[i].Error, "/no") || steps[i].Output.String() == "" {
+		t.Errorf("ok %v: %+v", ok, steps[i])
+	}
+	b.empty(t)
+}
+
+// TestScriptsLimit: the profile's limit of the setup script is that of the step, and a hint
+// says how it gets more.
+func TestScriptsLimit(t *testing.T) {
+	b := newBench(t)
+	test := b.withScripts(t, "true", "", "exec sleep 1000", "true")
+	p, err := b.Store.Profiles.Get(t.Context(), test.Profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.StepLimits = map[cove.StepKey]int64{cove.StepSetupScript: 1}
+	if _, err := b.Store.Profiles.Put(t.Context(), test.Profile, 0, p.ProfileSettings); err != nil {
+		t.Fatal(err)
+	}
+	ok, steps := b.run(t, t.Context(), test, nil)
+	i := slices.IndexFunc(steps, func(s cove.ExecutorStep) bool { return s.Key == cove.TestSetupScript })
+	if ok || steps[i].State != cove.StepFailed || !strings.Contains(steps[i].Error, "1s") || !strings.Contains(steps[i].Hint, "setup_script = 2: cove profile edit greeting") {
 		t.Errorf("ok %v: %+v", ok, steps[i])
 	}
 	b.empty(t)

@@ -59,7 +59,7 @@ const look = `cd "$1" && git show HEAD:works.txt && git rev-list --count HEAD`
 
 // prompt has the agent carry out a plan in a repository. An agent without a key is left out.
 func (t *Trial) prompt(ctx context.Context) (string, error) {
-	env, err := t.env(ctx)
+	env, _, err := t.env(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -67,11 +67,8 @@ func (t *Trial) prompt(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := t.run(ctx, nil, "sh", "-c", begin, "sh", t.workdir()); err != nil {
-		if exit, ok := errors.AsType[*sprites.ExitError](err); ok && exit.Code == notThere {
-			return "", fail.New("no_git", "the sprite has no git, and a job clones its repository with it", "choose an image with git, or add git to it")
-		}
-		return "", fmt.Errorf("make a repository: %w", err)
+	if err := t.makeRepository(ctx); err != nil {
+		return "", err
 	}
 	for name, file := range work.Files {
 		if err := t.sprite.WriteFile(ctx, path.Join(t.dir(), name), bytes.NewReader(file.Data), sprites.WriteOptions{Mode: file.Mode}); err != nil {
@@ -112,15 +109,32 @@ func (t *Trial) prompt(ctx context.Context) (string, error) {
 	return "the agent " + t.agent.Name() + " has carried out a plan, and committed it", nil
 }
 
-// env is what the profile gives the agent, with the values of secrets.
-func (t *Trial) env(ctx context.Context) ([]string, error) {
-	return connect.ResolveEnv(t.job.Env, func(name string) (string, error) {
+// makeRepository makes a repository for the agent, unless that of the profile is cloned.
+func (t *Trial) makeRepository(ctx context.Context) error {
+	if t.scripts.cloned {
+		return nil
+	}
+	err := t.run(ctx, nil, "sh", "-c", begin, "sh", t.workdir())
+	if exit, ok := errors.AsType[*sprites.ExitError](err); ok && exit.Code == notThere {
+		return noGit()
+	}
+	if err != nil {
+		return fmt.Errorf("make a repository: %w", err)
+	}
+	return nil
+}
+
+// env is what the profile gives the agent, with the values of secrets, and these values.
+func (t *Trial) env(ctx context.Context) (env, secrets []string, err error) {
+	env, err = connect.ResolveEnv(t.job.Env, func(name string) (string, error) {
 		value, err := t.h.Secret(ctx, name)
 		if err != nil {
 			err = fail.Wrap("no_secret", fmt.Errorf("the secret %s, to which a variable of the profile refers: %w", name, err), "cove secret set "+name)
 		}
+		secrets = append(secrets, value)
 		return value, err
 	})
+	return env, secrets, err
 }
 
 // choose prepares the agent with the first model for which there is a key.

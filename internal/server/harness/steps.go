@@ -28,7 +28,7 @@ func (t *Trial) connect(ctx context.Context) (string, error) {
 	switch {
 	case err == nil && info.Version != "":
 		return "cove " + info.Version, nil
-	case err == nil || answered && e.Code != "backend_unreachable" && e.StatusCode < 500:
+	case err == nil || answered && (e.Code == "backend_refused" || e.Code != "backend_unreachable" && e.StatusCode < 500):
 		return "it answers", nil
 	case answered:
 		return "", err

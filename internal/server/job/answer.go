@@ -13,6 +13,11 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
+// Publish has the commits of a job published again, after that has failed.
+func (m *Manager) Publish(ctx context.Context, id string) (cove.Job, error) {
+	return m.finisher.publisher.again(ctx, id)
+}
+
 // Answer hands a person's answer to the agent of a job that has asked, and returns when
 // the agent has it.
 func (m *Manager) Answer(ctx context.Context, id string, a cove.JobAnswer) (cove.Job, error) {
@@ -25,7 +30,7 @@ func (m *Manager) Answer(ctx context.Context, id string, a cove.JobAnswer) (cove
 	if err != nil {
 		return job, err
 	}
-	if err := checkMessageKey(a.Key); err != nil {
+	if err := checkKeyForm(a.Key); err != nil {
 		return job, err
 	}
 	if had := job.Answered; had != nil && had.Question == a.Question {

@@ -369,7 +369,7 @@ func TestBackendRemoval(t *testing.T) {
 	token := s.Token
 	o = s.open(o.dir)
 	s.SetToken("another")
-	look("refused the token", "--token")
+	look("refused the token", "cove backend put far")
 	s.SetToken(token)
 	s.Add(fakeprovider.Fault{Call: "^DELETE ", Status: 500, Body: `{"error":"broken","message":"out of order"}`})
 	look("out of order", "")
@@ -378,8 +378,11 @@ func TestBackendRemoval(t *testing.T) {
 	if left := s.sprites(); len(left) != 0 {
 		t.Errorf("%+v is left", left)
 	}
-	if err := o.client.DeleteJob(ctx, job.ID, false); err != nil {
+	if err := o.collector.goOn(ctx); err != nil { // somebody has asked for that
 		t.Error(err)
+	}
+	if _, err := o.client.Job(ctx, job.ID); code(err) != "not_found" {
+		t.Errorf("the job is left: %v", err)
 	}
 	if err := o.client.DeleteBackend(ctx, "far"); err != nil {
 		t.Error(err)
@@ -469,7 +472,7 @@ func TestBackendOutage(t *testing.T) {
 	old := s.Token
 	s.SetToken("another")
 	refused := o.until(t, job.ID, because("backend_refused"))
-	if !strings.Contains(refused.Unknown.Message, "refused the token") || !strings.Contains(refused.Unknown.Hint, "--token") {
+	if !strings.Contains(refused.Unknown.Message, "refused the token") || !strings.Contains(refused.Unknown.Hint, "cove backend put far") {
 		t.Errorf("of a refused token it says %+v", refused.Unknown)
 	}
 	if err := b.server.Client().PutBackend(t.Context(), "far", cove.BackendRequest{URL: s.URL, Token: "another"}); err != nil {
@@ -548,6 +551,55 @@ func TestBackendPreparedLater(t *testing.T) {
 	}
 	if made, policies := s.Calls(`^POST /v1/sprites$`), s.Calls(`^POST .*/policy/network$`); len(made) != 0 || len(policies) != 1 || job.SpriteID == "" {
 		t.Errorf("it made %d sprites, and set %d policies", len(made), len(policies))
+	}
+}
+
+// TestBackendLateSprite: C2: a job that the next server takes up, and whose sprite may still come
+// of a call that the first one gave up, is prepared when that can't be any more.
+func TestBackendLateSprite(t *testing.T) {
+	s := newSite(t)
+	o := s.open(t.TempDir())
+	req := farRequest()
+	req.Early = true
+	settings, err := json.Marshal(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := newRow(req, made{}, time.Hour)
+	row.State, row.Sprite, row.Upload = cove.JobInstalling, o.jobSprites.environments.Name(row.Backend, row.ID), ""
+	if err := o.Store.Jobs.Create(t.Context(), row, settings); err != nil {
+		t.Fatal(err)
+	}
+	environments := o.jobSprites.environments
+	env, err := environments.Store.Change(t.Context(), row.Execution, func(e *cove.Environment) error { e.State = cove.EnvironmentCreating; return nil })
+	if err == nil {
+		env, err = environments.Destroy(t.Context(), env.ID, cove.DestroyNeverUsed)
+	}
+	if err != nil || env.State != cove.EnvironmentDestroying || env.LateUntil == nil {
+		t.Fatalf("it is %+v, %v", env, err)
+	}
+	takeUp := func() cove.Job {
+		t.Helper()
+		if err := o.preparer.takeUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for o.preparations.of(row.ID) != nil && t.Context().Err() == nil {
+			runtime.Gosched()
+		}
+		job, err := o.client.Job(t.Context(), row.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return job
+	}
+	if job := takeUp(); job.State != cove.JobInstalling || len(s.Calls(`^POST /v1/sprites$`)) != 0 {
+		t.Errorf("the job is %+v", job)
+	}
+	if err := environments.Sweep(t.Context(), *env.LateUntil); err != nil {
+		t.Fatal(err)
+	}
+	if job := takeUp(); job.State != cove.JobQueued || job.SpriteID == "" || job.Execution == row.Execution || len(s.sprites()) != 1 {
+		t.Errorf("the job is %+v, and there are %d sprites", job, len(s.sprites()))
 	}
 }
 

@@ -7,11 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/cove-dev/cove"
-	"github.com/cove-dev/cove/internal/lib/mask"
+	"github.com/cove-dev/cove/internal/server/script"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -44,8 +43,7 @@ func (c *cleanups) before(ctx context.Context, env cove.Environment) bool {
 		log.Warn("looking for the cleanup script of a job", "err", err)
 		return false
 	}
-	script := req.CleanupScript
-	if script == nil {
+	if req.CleanupScript == nil {
 		return false
 	}
 	sprite, err := c.attach(ctx, env)
@@ -59,7 +57,7 @@ func (c *cleanups) before(ctx context.Context, env cove.Environment) bool {
 		log.Error("noting that the cleanup script of a job begins", "err", err)
 		return false
 	}
-	limit := cmp.Or(min(seconds(script.TimeoutSec), maxCleanupTime), cleanupTime)
+	limit := cmp.Or(min(seconds(req.CleanupScript.TimeoutSec), maxCleanupTime), cleanupTime)
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	var out stepLog
@@ -86,36 +84,11 @@ func (c *cleanups) note(ctx context.Context, id string, result cove.JobCleanup) 
 	return c.jobs.Update(ctx, id, func(j *cove.Job) error { j.Cleanup = &result; return nil })
 }
 
-// do runs a script. The text and the variables go by files: a command's arguments are in a URL.
-// Out gets what the script prints, without the secrets that its variables have.
+// do runs a script. Out gets what it prints, without the secrets that its variables have.
 func (c *cleanups) do(ctx context.Context, sprite *sprites.Sprite, job cove.Job, req cove.JobRequest, out io.Writer) error {
 	env, secrets, err := resolved(ctx, c.secrets, req.Env)
 	if err != nil {
 		return err
 	}
-	program := dir(job.ID) + "/cleanup"
-	var first strings.Builder
-	first.WriteString("#!/bin/sh\n")
-	for _, kv := range env {
-		name, value, _ := strings.Cut(kv, "=")
-		fmt.Fprintf(&first, "export %s=%s\n", name, quoted(value))
-	}
-	first.WriteString("cd \"$1\" 2>/dev/null || cd\n")
-	if strings.HasPrefix(req.CleanupScript.Text, "#!") {
-		first.WriteString("exec \"$0-script\"\n")
-	} else {
-		first.WriteString("exec sh \"$0-script\"\n")
-	}
-	for name, text := range map[string]string{program + "-script": req.CleanupScript.Text, program: first.String()} {
-		if err := sprite.WriteFile(ctx, name, strings.NewReader(text), sprites.WriteOptions{Mode: 0o700}); err != nil {
-			return err
-		}
-	}
-	cmd := sprite.CommandContext(ctx, program, job.Workdir)
-	hidden := &mask.Writer{W: out, Mask: mask.New(secrets)}
-	cmd.Stdout, cmd.Stderr = hidden, hidden
-	return errors.Join(cmd.Run(), hidden.Close())
+	return script.Script{Text: req.CleanupScript.Text, File: dir(job.ID) + "/cleanup", Dir: job.Workdir, Env: env, Secrets: secrets}.Run(ctx, sprite, out)
 }
-
-// quoted is a word for sh.
-func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

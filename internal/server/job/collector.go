@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -24,7 +25,9 @@ type collector struct {
 	jobSprites   *jobSprites
 	preparations *preparations
 	turns        *turns
+	withdrawals  *withdrawals
 	locks        *keylock.Mutex // of jobs
+	removing     sync.Map       // the ids of jobs that remove is about, as keys
 }
 
 // collect is Manager.Collect.
@@ -171,6 +174,8 @@ func (c *collector) collectOrphan(ctx context.Context, info sprites.Info, req co
 // remove is Manager.Delete. If the job worked in a sprite that is not its own, its files
 // there go too if everywhere is set.
 func (c *collector) remove(ctx context.Context, id string, force, everywhere bool) error {
+	c.removing.Store(id, true)
+	defer c.removing.Delete(id)
 	if force {
 		if err := c.preparations.halt(ctx, id); err != nil {
 			return err
@@ -211,12 +216,46 @@ func (c *collector) remove(ctx context.Context, id string, force, everywhere boo
 	defer cancel()
 	c.connectors.revoke(ctx, id)
 	if job.OwnsSprite || everywhere {
+		if err := c.noteRemoving(ctx, id, true); err != nil {
+			return err
+		}
 		if err := c.jobSprites.clear(ctx, job, running); err != nil {
+			if env, _ := c.jobSprites.of(ctx, id); env.State != cove.EnvironmentDestroying { // nothing is gone
+				err = errors.Join(err, c.noteRemoving(context.WithoutCancel(ctx), id, false))
+			}
 			return fmt.Errorf("delete job %s: %w", id, err)
 		}
+	} else if err := c.withdrawals.one(ctx, job); err != nil { // nobody would know of them
+		return fmt.Errorf("delete job %s: take its settings out of sprite %s: %w", id, job.Sprite, err)
 	}
 	defer c.turns.over()
 	return c.jobs.Delete(context.WithoutCancel(ctx), id) // a cleanup script may have taken all the time
+}
+
+// noteRemoving notes that a job is being deleted, or is not.
+func (c *collector) noteRemoving(ctx context.Context, id string, is bool) error {
+	return c.jobs.Update(ctx, id, func(j *cove.Job) error { j.Removing = is; return nil })
+}
+
+// goOn deletes the jobs whose deletion was begun, by an earlier server perhaps, and did not end.
+// What spoke against it was asked then. An environment that is being destroyed is left to the
+// keeper, which has times for that.
+func (c *collector) goOn(ctx context.Context) error {
+	jobs, err := c.jobs.List(ctx, store.JobFilter{Removing: true})
+	errs := []error{err}
+	for _, job := range jobs {
+		if _, busy := c.removing.Load(job.ID); busy {
+			continue
+		}
+		if env, err := c.jobSprites.of(ctx, job.ID); err == nil && env.State == cove.EnvironmentDestroying {
+			continue
+		}
+		err := c.remove(ctx, job.ID, true, !job.OwnsSprite)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // holdsAlone reports whether the files that go with a job are the only copy of something

@@ -23,9 +23,20 @@ import (
 
 // Create makes a job, queued, and a sprite for it where req names none. The row
 // is there before the sprite, so that a sprite without a job is never left. It is there
-// before the agent is installed, too: if req is Early, that is all that is waited for.
+// before the agent is installed, too: if req is Early, that is all that is waited for. If the
+// caller goes away, so that nobody hears of the job, it is taken back.
 func (m *Manager) Create(ctx context.Context, req cove.JobRequest) (cove.Job, error) {
-	return m.createAs(ctx, req, "")
+	return m.once(ctx, keyOf(req), func() (cove.Job, error) {
+		job, err := m.createAs(ctx, req, "")
+		if err == nil && ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), m.Delete(context.WithoutCancel(ctx), job.ID, true))
+		}
+		return job, err
+	})
+}
+
+func keyOf(req cove.JobRequest) store.JobKey {
+	return store.JobKey{Key: req.Key, By: req.By, Digest: req.Digest}
 }
 
 // Preview says what Create would make of a request, or refuses it as that would. It
@@ -50,7 +61,9 @@ func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf str
 			return cove.Job{}, err
 		}
 	}
-	settings, err := json.Marshal(req)
+	kept := req
+	kept.Key = "" // it is this request's alone
+	settings, err := json.Marshal(kept)
 	if err != nil {
 		return cove.Job{}, err
 	}
@@ -145,7 +158,7 @@ func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job
 
 // create makes a new job's row, and then its sprite.
 func (m *Manager) create(ctx context.Context, job cove.Job, req cove.JobRequest, settings []byte) (cove.Job, error) {
-	if err := keep(ctx, m.Store.Jobs, job, settings); err != nil {
+	if err := keep(ctx, m.Store.Jobs, job, req, settings); err != nil {
 		return job, err
 	}
 	m.jobSprites.steps.installed(ctx, job)

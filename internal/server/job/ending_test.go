@@ -50,6 +50,8 @@ func guestMain(args []string) int {
 	defer stop()
 	err := fmt.Errorf("wrong usage: %q", args)
 	switch strings.Join(args[:min(2, len(args))], " ") {
+	case "publish":
+		err = publishThere(ctx)
 	case "job run":
 		err = supervise.Run(ctx, args[2], os.Getenv(cove.JobBootVar))
 	case "job stop":
@@ -100,7 +102,7 @@ func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 // bench is a server whose jobs have a real guest, supervisor and git, as the test's user,
 // in a folder that stands for the home of the sprite's.
 type bench struct {
-	t       *testing.T
+	t       testing.TB
 	home    string
 	dir     string
 	env     []string // more variables of the jobs
@@ -111,7 +113,7 @@ type bench struct {
 	manager *Manager
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t testing.TB) *bench {
 	b := &bench{t: t, home: t.TempDir(), dir: t.TempDir()}
 	exe, err := os.Executable()
 	if err != nil {

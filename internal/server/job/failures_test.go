@@ -141,6 +141,8 @@ func (c *cell) arrange() {
 		switch {
 		case c.mishap == anError:
 			fault = fakeprovider.Fault{Call: c.call, Status: http.StatusBadRequest, Body: `{"error":"bad","message":"no route to it"}`}
+		case c.late():
+			fault = fakeprovider.Fault{Call: c.call, Late: c.pace}
 		case c.exec:
 			fault = fakeprovider.Fault{Call: c.call, Silent: true, Times: 1}
 		}
@@ -154,15 +156,16 @@ func (c *cell) arrange() {
 	c.shell(c, script)
 }
 
-// goOn lets the phase go on. A sprite or a supervisor whose start was given up is not made while
-// the test looks for what is left.
+// late is whether the service carries out the phase's call after that was given up.
+func (c *cell) late() bool {
+	return c.name == "create_sprite" && c.mishap != aCancel || c.name == "start_supervisor" && c.mishap == aTimeOut
+}
+
+// goOn lets the phase go on.
 func (c *cell) goOn() {
 	c.Helper()
-	if c.name == "create_sprite" && c.mishap != aCancel || c.name == "start_supervisor" && c.mishap == aTimeOut {
-		c.Cleanup(func() { close(c.pace) })
-	} else {
-		close(c.pace)
-	}
+	close(c.pace)
+	c.s.CarryOut()
 	c.s.Clear()
 	if err := os.WriteFile(c.free, nil, 0o644); err != nil {
 		c.Fatal(err)
@@ -316,7 +319,7 @@ func (c *cell) run() {
 		c.fails(<-pushed)
 		return
 	case aTimeOut: // it may come before the phase stands still
-		c.late(<-pushed)
+		c.overdue(<-pushed)
 		c.goOn()
 		return
 	}
@@ -330,14 +333,14 @@ func (c *cell) run() {
 	case aCancel:
 		c.cancelled(cancel, pushed)
 	case noServer:
-		c.restarted(pushed)
+		c.restarted(cancel, pushed)
 	case noSupervisor:
 		c.killed(pushed)
 	}
 }
 
-// late checks what becomes of a push whose phase takes too long.
-func (c *cell) late(err error) {
+// overdue checks what becomes of a push whose phase takes too long.
+func (c *cell) overdue(err error) {
 	c.Helper()
 	if c.name != "running" {
 		c.fails(err)
@@ -369,6 +372,9 @@ func (c *cell) fails(err error) {
 	switch {
 	case c.name == "start_supervisor":
 		c.ended(cove.JobFailed)
+		if exists(filepath.Join(c.b.folder(c.job.ID), "job.json")) { // without which one that comes late does nothing
+			c.Error("its settings are still in the sprite")
+		}
 	case c.handed():
 		c.ended(cove.JobFailed)
 	default: // the pusher may hand over again, and here gives up
@@ -407,18 +413,24 @@ func (c *cell) cancelled(cancel func(), pushed chan error) {
 	}
 }
 
-// restarted ends the server in the phase, and starts another over what it left.
-func (c *cell) restarted(pushed chan error) {
+// restarted kills the server in the phase, and starts another over what it left. Of what the first one
+// does from then on nothing is stored, and nothing gets to the service.
+func (c *cell) restarted(leave func(), pushed chan error) {
 	c.Helper()
-	ended := make(chan struct{})
-	go func() { c.o.server.Stop(); close(ended) }()
-	if c.call != "" {
-		if err := <-pushed; err == nil && !c.handed() {
-			c.Error("the push went well")
+	c.s.DownAfter(func() {
+		if err := c.o.Store.Close(); err != nil {
+			c.Error(err)
 		}
-	}
+	})
+	ended := make(chan struct{})
+	go func() { c.o.server.Kill(); close(ended) }()
 	c.goOn()
 	<-ended
+	leave() // else the pusher asks again
+	if err := <-pushed; c.call != "" && err == nil && !c.handed() {
+		c.Error("the push went well")
+	}
+	c.s.SetDown(false)
 	c.o = c.s.work(c.b)
 	all := c.rows()
 	if !c.made() { // nobody waits for the job: it is gone, or its lease ends it

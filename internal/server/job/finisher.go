@@ -31,6 +31,7 @@ type finisher struct {
 	supervisors *supervisors
 	turns       *turns
 	publisher   *publisher
+	withdrawals *withdrawals
 }
 
 // ended finishes a job whose log is in the store with its end: a server may have
@@ -83,6 +84,7 @@ func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) erro
 		j.Uncollected = result.Uncollected
 		j.Published = begun(*j, state, result)
 		j.Usage, j.Session, j.Service = usage, "", ""
+		j.Handed = j.Handed && job.Forced != "" // else its supervisor has taken them out
 		j.AgentSession = cmp.Or(session, j.AgentSession)
 		j.Error = ""
 		if state != cove.JobSucceeded {
@@ -90,6 +92,9 @@ func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) erro
 		}
 	})
 	f.publisher.more()
+	if err == nil && job.Forced != "" {
+		f.withdrawals.after(ctx, job.ID)
+	}
 	return err
 }
 
@@ -122,6 +127,9 @@ func (f *finisher) finish(ctx context.Context, id string, state cove.JobState, o
 func (f *finisher) lose(ctx context.Context, id, why, uncollected string) error {
 	outcome := cove.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
 	_, err := f.finish(ctx, id, cove.JobLost, outcome, func(j *cove.Job) { j.Error, j.Uncollected, j.Session, j.Service = why, uncollected, "", "" })
+	if err == nil {
+		f.withdrawals.after(ctx, id)
+	}
 	return err
 }
 

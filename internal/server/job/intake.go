@@ -98,9 +98,17 @@ func (in *intake) preview(ctx context.Context, req cove.JobRequest) (cove.JobPre
 		Agent: agent.Name(), AgentVersion: work.Version, Model: req.Model, Backend: req.Backend, Sprite: req.Sprite,
 		EnvNames: envNames(work.Env, req.Env), Secrets: connect.EnvSecrets(slices.Concat(req.Env, cove.MCPEnv(req.MCP))), Settings: settingsPaths(req.Settings), Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
 	}
+	if warning, err := in.connectors.unreachable(ctx, req); err != nil {
+		return p, err
+	} else if warning != "" {
+		p.Warnings = append(p.Warnings, warning)
+	}
 	p.Installs = len(work.Install) > 0 && req.Sprite == "" && ownInstall(req)
+	if s, ok := agent.(agents.Subscriber); ok && req.Login == cove.LoginInside {
+		p.Hosts = s.Login().Hosts
+	}
 	if req.Backend != "" { // it has no connectors
-		p.Hosts = upstreams(work.Connectors)
+		p.Hosts = append(slices.Clone(p.Hosts), upstreams(work.Connectors)...)
 		return p, nil
 	}
 	secrets, err := in.client.Secrets(ctx)

@@ -20,8 +20,8 @@ const (
 )
 
 // janitor takes up the jobs that were being prepared, ends jobs whose repository never
-// came, with their sprites, deletes environments that could not be deleted before, and removes
-// what nobody needs any more.
+// came, with their sprites, deletes environments and jobs that could not be deleted before, takes
+// settings out of sprites that could not be reached, and removes what nobody needs any more.
 type janitor struct {
 	jobs       *store.Jobs
 	client     *cove.Client
@@ -85,8 +85,14 @@ func (j *janitor) run() {
 		if err := j.leftovers(j.ctx); err != nil && j.ctx.Err() == nil {
 			j.logger.Warn("removing the environments of jobs that never began", "err", err)
 		}
+		if err := j.finisher.withdrawals.all(j.ctx); err != nil && j.ctx.Err() == nil {
+			j.logger.Warn("taking the settings of jobs out of their sprites", "err", err)
+		}
 		if err := j.jobSprites.environments.Sweep(j.ctx, time.Now()); err != nil && j.ctx.Err() == nil {
 			j.logger.Warn("destroying environments", "err", err)
+		}
+		if err := j.collector.goOn(j.ctx); err != nil && j.ctx.Err() == nil {
+			j.logger.Warn("deleting jobs whose deletion did not end", "err", err)
 		}
 		select {
 		case <-tick.C:

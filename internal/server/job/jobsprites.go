@@ -66,9 +66,9 @@ func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobReq
 	defer cancel()
 	env, undoErr := js.of(undo, job.ID)
 	if undoErr == nil {
-		env, undoErr = js.environments.Destroy(undo, env.ID, cove.DestroyNeverUsed)
+		_, undoErr = js.environments.Destroy(undo, env.ID, cove.DestroyNeverUsed)
 	}
-	if env.State != cove.EnvironmentGone {
+	if undoErr != nil {
 		err = errors.Join(err, fmt.Errorf("%w: %w", errLeft, undoErr))
 	}
 	return err
@@ -232,7 +232,7 @@ func (js *jobSprites) discard(ctx context.Context, job cove.Job, reason cove.Des
 	return nil
 }
 
-// remove destroys the environment that a job has, and reports whether it is gone. One in which
+// remove destroys the environment that a job has, and reports whether its sprite is not there. One in which
 // another job works, or has left what nobody has pulled, becomes that job's. If it fails, it is
 // tried again, by the next server too, until the sprite is known to be gone.
 func (js *jobSprites) remove(ctx context.Context, job cove.Job, reason cove.DestroyReason) (gone bool, err error) {
@@ -251,8 +251,8 @@ func (js *jobSprites) remove(ctx context.Context, job cove.Job, reason cove.Dest
 			}
 		}
 		if heir == "" {
-			env, err = js.environments.Destroy(ctx, env.ID, reason)
-			return env.State == cove.EnvironmentGone, err
+			_, err = js.environments.Destroy(ctx, env.ID, reason)
+			return err == nil, err
 		}
 		err = js.environments.Store.Inherit(ctx, env, heir)
 		if !errors.Is(err, store.ErrRevision) && !errors.Is(err, store.ErrNotFound) {

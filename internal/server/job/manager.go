@@ -21,6 +21,7 @@
 //	followers      copies the logs of running jobs (follow.go), and ends jobs in time (ending.go)
 //	publisher      pushes what jobs have made to the servers of their repositories
 //	finisher       records how jobs end (judge.go)
+//	withdrawals    take the settings of jobs that have ended out of their sprites
 //	collector      removes jobs, with their sprites
 //	janitor        does each minute what no client asks for
 //
@@ -78,7 +79,7 @@ type Manager struct {
 
 	cancel context.CancelFunc
 	locks  keylock.Mutex // a job is started, stopped, deleted one at a time
-	clones keylock.Mutex // an agent's work goes on in a clone one at a time
+	alone  keylock.Mutex // the request of a key is carried out, and work goes on in a clone, one at a time
 }
 
 // Resume takes up the jobs that an earlier server left, and begins to look after
@@ -132,7 +133,7 @@ func (m *Manager) build(installation string) {
 	m.jobSprites = &jobSprites{jobs: jobs, client: client, environments: environments, steps: steps, patience: patience, lease: m.Lease}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
 	publisher := &publisher{jobs: jobs, secrets: m.Store.Secrets, client: client, connectors: m.connectors, installs: m.installs, jobSprites: m.jobSprites, locks: &m.locks, logger: logger, wake: make(chan struct{}, 1)}
-	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, supervisors: m.supervisors, turns: turns, publisher: publisher}
+	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, supervisors: m.supervisors, turns: turns, publisher: publisher, withdrawals: &withdrawals{jobs: jobs, client: client, supervisors: m.supervisors, logger: logger}}
 	m.followers = &followers{
 		jobs: jobs, client: client, supervisors: m.supervisors, finisher: m.finisher, locks: &m.locks, logger: logger,
 		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
@@ -148,7 +149,7 @@ func (m *Manager) build(installation string) {
 	}
 	m.collector = &collector{
 		jobs: jobs, client: client, connectors: m.connectors, installs: m.installs, jobSprites: m.jobSprites, preparations: m.preparations,
-		turns: turns, locks: &m.locks,
+		turns: turns, withdrawals: m.finisher.withdrawals, locks: &m.locks,
 	}
 	m.janitor = &janitor{
 		jobs: jobs, client: client, installs: m.installs, jobSprites: m.jobSprites, finisher: m.finisher, preparer: m.preparer, collector: m.collector,

@@ -48,7 +48,7 @@ func (pr *preparer) create(ctx context.Context, job cove.Job, req cove.JobReques
 	if err != nil {
 		return job, err
 	}
-	if err := keep(ctx, pr.store.Jobs, job, settings); err != nil {
+	if err := keep(ctx, pr.store.Jobs, job, req, settings); err != nil {
 		pr.preparations.over(p, err)
 		return job, err
 	}
@@ -239,6 +239,9 @@ func (pr *preparer) prepareAgain(ctx context.Context, job cove.Job, req cove.Job
 		w, err = pr.installs.wants(req, agent)
 	}
 	if err == nil && req.Early && job.Backend != "" {
+		if env, getErr := pr.jobSprites.of(ctx, job.ID); getErr == nil && env.State == cove.EnvironmentDestroying {
+			return nil // an earlier server began that: the job is taken up again when it is gone
+		}
 		if _, askErr := pr.jobSprites.owned(ctx, job); askErr != nil && unheard(askErr) {
 			noteUnknown(ctx, pr.store.Jobs, job.ID, askErr)
 			return askErr // it is taken up again

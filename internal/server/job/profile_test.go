@@ -3,14 +3,19 @@ package job
 import (
 	"context"
 	"errors"
+	"maps"
+	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/server/profile"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
@@ -80,6 +85,160 @@ func TestProfileLimits(t *testing.T) {
 	if _, err := pusher.CreateJob(ctx, req); !strings.Contains(hintText(err), "cove profile edit few") {
 		t.Errorf("got %v, %q", err, hintText(err))
 	}
+}
+
+// A say is what a token for a profile may say in a field of a request.
+type say int
+
+const (
+	free    say = iota // anything: the profile says nothing of it, or stands in for what is left out
+	atMost             // no more than the profile says
+	refused            // nothing: only an administrator may, or the sprite is another's
+	theirs             // nothing that counts: the profile goes before
+	ours               // nothing that counts: the server fills it in
+)
+
+// TestRequestIsBounded: there is a decision on each field of a request by a token for a profile.
+func TestRequestIsBounded(t *testing.T) {
+	_, client := newManager(t)
+	ctx := t.Context()
+	person, script := &cove.Person{Name: "Robot", Email: "robot@example.org"}, &cove.SetupScript{Name: "setup", Text: "true", TimeoutSec: 100}
+	closed, open := &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Domain: "a.example.org", Action: "allow"}}}, &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Domain: "*", Action: "allow"}}}
+	most := cove.ProfileSettings{
+		Agent: "acp", AgentCommand: "agent --acp", Permissions: "ask", TimeoutSec: 600, Guards: cove.Guards{IdleSec: 60, DiskBytes: 1 << 30},
+		StepLimits: map[cove.StepKey]int64{cove.StepClone: 90}, SetupScript: script, NetworkPolicy: closed, Author: person,
+		Config: &sprites.Config{RAMMB: 1024, CPUs: 2, StorageGB: 3}, Env: map[string]string{"A": "profile"},
+	}
+	p := put(t, client, "most", most).Profile
+	put(t, client, "cost", cove.ProfileSettings{Agent: "cove", Guards: cove.Guards{Turns: 7, CostUSD: 1.5}})
+	if _, err := client.Create(ctx, sprites.CreateRequest{Name: "paint"}); err != nil {
+		t.Fatal(err)
+	}
+	pusher, _ := by(t, client, cove.TokenScope{Profile: "most"})
+	spender, _ := by(t, client, cove.TokenScope{Profile: "cost"})
+	machine := func(change func(*sprites.Config)) func(*cove.JobRequest) {
+		return func(r *cove.JobRequest) { r.Config = &sprites.Config{}; change(r.Config) }
+	}
+	type R = cove.JobRequest
+	decisions := map[string]struct {
+		say
+		most   string // that the refusal names
+		change func(*R)
+	}{
+		"Backend": {refused, "", func(r *R) { r.Backend = "far" }}, "Sprite": {refused, "", func(r *R) { r.Sprite = "paint" }},
+		"Agent":        {atMost, "", func(r *R) { r.Agent = "shell" }}, // one that asks for nothing
+		"AgentCommand": {atMost, "", func(r *R) { r.AgentCommand = "other" }}, "Definition": {refused, "", func(r *R) { r.Definition = &cove.AgentDefinition{} }},
+		"Permissions": {atMost, "limited to ask", func(r *R) { r.Permissions = "allow" }},
+		"Model":       {free, "", func(r *R) { r.Model = "a/b" }}, "Login": {free, "", func(r *R) { r.Login = cove.LoginInside }},
+		"Role":           {free, "", func(r *R) { r.Role = "build" }}, // there are fewer tools with one, never more
+		"TimeoutSec":     {atMost, "limited to 600 seconds", func(r *R) { r.TimeoutSec = 601 }},
+		"Guards.IdleSec": {atMost, "limited to 60 seconds", func(r *R) { r.Guards.IdleSec = 61 }}, "Guards.Turns": {atMost, "limited to 7", func(r *R) { r.Guards.Turns = 8 }},
+		"Guards.DiskBytes": {atMost, "limited to 1073741824 bytes", func(r *R) { r.Guards.DiskBytes = 1<<30 + 1 }}, "Guards.CostUSD": {atMost, "limited to 1.5 dollars", func(r *R) { r.Guards.CostUSD = 2 }},
+		"StepLimits": {atMost, "limited to 90 seconds", func(r *R) { r.StepLimits = map[cove.StepKey]int64{cove.StepClone: 91} }},
+		"Profile":    {refused, "", func(r *R) { r.Profile = "cost" }}, "ProfileRevision": {ours, "", func(r *R) { r.ProfileRevision = 99 }}, "ProfilePolicy": {ours, "", func(r *R) { r.ProfilePolicy = true }},
+		"Interactive": {free, "", func(r *R) { r.Interactive = true }}, "Converse": {free, "", func(r *R) { r.Converse = true }}, "Remove": {free, "", func(r *R) { r.Remove = true }},
+		"Publish": {refused, "", func(r *R) { r.Publish = cove.PublishBranch }},
+		"Skill":   {free, "", func(r *R) { r.Skill = &cove.Skill{Text: "x"} }},
+		"MCP":     {refused, "", func(r *R) { r.MCP = []cove.MCPServer{{Connector: "linear", Tools: []string{"*"}}} }}, // one in the sprite is a command there
+		// TestConfined has what becomes of the rules of a sprite later.
+		"NetworkPolicy": {atMost, "", func(r *R) { r.NetworkPolicy = open }},
+		"PlanName":      {free, "", func(r *R) { r.PlanName = "other.md" }}, "Repository": {free, "", func(r *R) { r.Repository = "other" }}, "RepoID": {free, "", func(r *R) { r.RepoID = strings.Repeat("b", 64) }},
+		"Branch": {free, "", func(r *R) { r.Branch = "other" }}, "Base": {free, "", func(r *R) { r.Base = strings.Repeat("b", 40) }}, // of a URL, the right is to the repository
+		"URL": {refused, "", func(r *R) { r.URL = "https://example.org/a" }}, "Depth": {free, "", func(r *R) { r.Depth = 1 }}, "Issue": {free, "", func(r *R) { r.Issue = 1 }},
+		"Early": {free, "", func(r *R) { r.Early = true }}, "Plan": {free, "", func(r *R) { r.Plan = "other" }}, "Settings": {free, "", func(r *R) { r.Settings = []cove.SettingsFile{{Path: ".a/b", Text: "x"}} }},
+		"Author":       {theirs, "", func(r *R) { r.Author.Name = "Eve" }},
+		"Config.RAMMB": {atMost, "limited to 1024 MiB", machine(func(c *sprites.Config) { c.RAMMB = 1025 })}, "Config.CPUs": {atMost, "limited to 2", machine(func(c *sprites.Config) { c.CPUs = 3 })},
+		"Config.StorageGB": {atMost, "limited to 3072 MiB", machine(func(c *sprites.Config) { c.StorageGB = 4 })}, "Config.StorageMB": {atMost, "limited to 3072 MiB", machine(func(c *sprites.Config) { c.StorageMB = 3073 })},
+		"Config.Region": {free, "", machine(func(c *sprites.Config) { c.Region = "ams" })}, "Config.Image": {free, "", machine(func(c *sprites.Config) { c.Image = sprites.HostBase })},
+		"Include":     {refused, "", func(r *R) { r.Include = []string{"/opt"} }},
+		"Env":         {free, "", func(r *R) { r.Env = []string{"A=mine"} }}, // but for references to secrets
+		"SetupScript": {theirs, "", func(r *R) { r.SetupScript = &cove.SetupScript{Name: "x", Text: "x", TimeoutSec: 1000} }}, "CleanupScript": {refused, "", func(r *R) { r.CleanupScript = &cove.SetupScript{Name: "x", Text: "x"} }},
+		"By": {ours, "", func(r *R) { r.By = "somebody" }},
+	}
+	for field, name := range fieldsOf(reflect.TypeFor[R](), "") {
+		d, ok := decisions[field]
+		if !ok {
+			t.Errorf("%s: nobody has decided what a token for a profile may say there", field)
+			continue
+		}
+		delete(decisions, field)
+		caller, req := pusher, profiled("most")
+		if field == "Guards.CostUSD" || field == "Guards.Turns" { // the agent acp tells of neither
+			caller, req = spender, profiled("cost")
+		}
+		d.change(&req)
+		_, err := caller.PreviewJob(ctx, req)
+		whole := profile.Apply(p, req)
+		switch d.say {
+		case atMost:
+			if code(err) != "forbidden" || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), d.most) {
+				t.Errorf("%s: got %v, want one that names %s, %s", field, err, name, d.most)
+			}
+		case refused:
+			if code(err) != "forbidden" {
+				t.Errorf("%s: got %v", field, err)
+			}
+		case theirs:
+			if err != nil || whole.Author != *person || !reflect.DeepEqual(whole.SetupScript, script) {
+				t.Errorf("%s: got %v, %+v", field, err, whole)
+			}
+		case ours:
+			if err != nil || whole.ProfileRevision != p.Revision || name != "-" && !whole.ProfilePolicy {
+				t.Errorf("%s: got %v, %+v", field, err, whole.JobSettings)
+			}
+		case free:
+			if e, ok := errors.AsType[*sprites.Error](err); ok && (e.Code == "forbidden" || e.StatusCode >= 500) {
+				t.Errorf("%s: got %d, %v", field, e.StatusCode, err)
+			}
+		}
+	}
+	for field := range decisions {
+		t.Errorf("there is no field %s", field)
+	}
+
+	// Less is less, and the limit of the setup script is one of its step, too.
+	for name, change := range map[string]func(*R){
+		"permissions": func(r *R) { r.Permissions = "deny" }, "limits": func(r *R) { r.StepLimits = map[cove.StepKey]int64{cove.StepClone: 5, cove.StepSetupScript: 100} },
+		"network": func(r *R) { r.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}} },
+	} {
+		req := profiled("most")
+		change(&req)
+		if _, err := pusher.PreviewJob(ctx, req); err != nil {
+			t.Errorf("less of the %s: %v", name, err)
+		}
+	}
+	req := profiled("most")
+	req.StepLimits = map[cove.StepKey]int64{cove.StepSetupScript: 101}
+	if _, err := pusher.PreviewJob(ctx, req); code(err) != "forbidden" || !strings.Contains(hintText(err), "--step-limit setup_script=100s") {
+		t.Errorf("more than the script has: got %v, %q", err, hintText(err))
+	}
+	req.Permissions, req.NetworkPolicy, req.Agent, req.AgentCommand = "", open, "acp", "agent --acp"
+	if _, err := client.PreviewJob(ctx, req); err != nil {
+		t.Errorf("an administrator: %v", err)
+	}
+}
+
+// fieldsOf are the fields of a request, those of its guards and machine one by one, each with its name in JSON.
+func fieldsOf(of reflect.Type, prefix string) map[string]string {
+	all := map[string]string{}
+	for f := range of.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		inner := f.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		switch {
+		case f.Anonymous:
+			maps.Copy(all, fieldsOf(inner, prefix))
+		case inner == reflect.TypeFor[cove.Guards](), inner == reflect.TypeFor[sprites.Config]():
+			maps.Copy(all, fieldsOf(inner, f.Name+"."))
+		case name == "storage_gb":
+			all[prefix+f.Name] = "storage_mb" // one limit
+		default:
+			all[prefix+f.Name] = name
+		}
+	}
+	return all
 }
 
 // TestRetryByProfile: whoever may push by a profile may do its jobs again, as long as the profile
@@ -240,6 +399,22 @@ func TestProfileIsChecked(t *testing.T) {
 	if p := put(t, client, "open", included); len(p.Warnings) != 0 {
 		t.Errorf("with them: %q", p.Warnings)
 	}
+	// An agent whose login is inside asks its model itself, and renews the login.
+	for login, want := range map[string][]string{cove.LoginInside: {"auth.openai.com", "chatgpt.com"}, cove.LoginKey: nil} {
+		if err := client.SetSecret(ctx, "openai", canary); err != nil {
+			t.Fatal(err)
+		}
+		p := put(t, client, "login", cove.ProfileSettings{Agent: "codex", Login: login, NetworkPolicy: closed})
+		var blocked []string
+		for _, host := range []string{"auth.openai.com", "chatgpt.com", "api.openai.com"} {
+			if slices.ContainsFunc(p.Warnings, func(w string) bool { return strings.Contains(w, host) }) {
+				blocked = append(blocked, host)
+			}
+		}
+		if !slices.Equal(blocked, want) {
+			t.Errorf("with the login %s: warned of %q: %q", login, blocked, p.Warnings)
+		}
+	}
 }
 
 // TestDefaultProfile: one profile at most is the default, and is no more when it is deleted.
@@ -399,6 +574,67 @@ func TestCleanup(t *testing.T) {
 	if b.manager.jobSprites.environments.Before(ctx, cove.Environment{ID: "abcdef", Job: "abcdef"}) {
 		t.Error("one without a job was cleaned up")
 	}
+}
+
+// TestRemovalGoesOn: a job is noted as being deleted before its cleanup script runs. If the server
+// ends in the middle of that script, the next one deletes the job, without running it again.
+func TestRemovalGoesOn(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, 0)
+	client, ctx := b.server.Client(), t.Context()
+	ended := func(script string) cove.Job {
+		t.Helper()
+		job := b.beginWith(`echo x >"$said"`, func(r *cove.JobRequest) {
+			r.CleanupScript = &cove.SetupScript{Name: "cleanup", Text: script, TimeoutSec: 600}
+		})
+		if _, err := client.StopJob(ctx, job.ID); err != nil {
+			t.Fatal(err)
+		}
+		return b.await(job.ID)
+	}
+	gone := func(job cove.Job) {
+		t.Helper()
+		if _, err := b.manager.Store.Jobs.Get(ctx, job.ID); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("the job: %v", err)
+		}
+		if _, err := client.Get(ctx, job.Sprite); !errors.Is(err, sprites.ErrNotFound) {
+			t.Errorf("the sprite: %v", err)
+		}
+	}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	job := ended("echo begun >" + fifo + "; cat " + fifo)
+	result := make(chan error, 1)
+	go func() { result <- client.DeleteJob(ctx, job.ID, true) }()
+	if _, err := os.ReadFile(fifo); err != nil { // waits for the script
+		t.Fatal(err)
+	}
+	now, err := b.manager.Store.Jobs.Get(ctx, job.ID)
+	if err != nil || !now.Removing || now.Cleanup == nil {
+		t.Errorf("while the script runs: %+v, %v", now.JobProgress, err)
+	}
+	if err := b.manager.collector.goOn(ctx); err != nil { // it leaves this one alone
+		t.Error(err)
+	}
+	if err := errors.Join(os.WriteFile(fifo, nil, 0), <-result); err != nil {
+		t.Fatal(err)
+	}
+	gone(job)
+
+	job = ended("exit 1")
+	err = b.manager.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error { // as a killed server leaves it
+		j.Removing, j.Cleanup = true, &cove.JobCleanup{StartedAt: time.Now()}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.manager.collector.goOn(ctx); err != nil {
+		t.Error(err)
+	}
+	gone(job)
 }
 
 // TestJobsLeaveReserve: what is kept of a job leaves the disk its reserve.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/keylock"
 	"github.com/cove-dev/cove/internal/server/forge"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -94,6 +95,65 @@ func begun(job cove.Job, state cove.JobState, result cove.JobEnd) *cove.JobPubli
 		return nil
 	}
 	return &cove.JobPublished{State: cove.PublishPending, Branch: publishPrefix + job.ID}
+}
+
+// again has a job's commits published once more, if that has failed. It changes nothing of what
+// is published, or will be.
+func (p *publisher) again(ctx context.Context, id string) (cove.Job, error) {
+	unlock, err := p.locks.Lock(ctx, id) // its sprite, which has the commits, stays meanwhile
+	if err != nil {
+		return cove.Job{}, err
+	}
+	defer unlock()
+	job, err := finished(ctx, p.jobs, id)
+	if err == nil {
+		err = publishable(job)
+	}
+	if err != nil || job.Published.State != cove.PublishFailed {
+		return job, err
+	}
+	if job.WorkDeleted {
+		return job, fail.Newf("not_kept", "push from a clone that has them", "the sprite of job %s is deleted, and its commits with it", id)
+	}
+	_, err = spriteOf(p.client, job).Stat(ctx, job.Bundle.Path)
+	if errors.Is(err, sprites.ErrNotFound) {
+		err = fail.Newf("not_kept", "push from a clone that has them", "the sprite of job %s is not there any more, or does not have its commits", id)
+	}
+	if err != nil {
+		return job, err
+	}
+	err = p.jobs.Update(ctx, id, func(j *cove.Job) error {
+		if j.Published != nil && j.Published.State == cove.PublishFailed {
+			j.Published = &cove.JobPublished{State: cove.PublishPending, Branch: j.Published.Branch}
+		}
+		job = *j
+		return nil
+	})
+	p.more()
+	return job, err
+}
+
+// publishable says why a job that has ended has nothing that could be published.
+func publishable(job cove.Job) error {
+	none := func(format string, args ...any) error {
+		return fail.Newf("not_published", "see what it has left: cove job show "+job.ID, "job %s %s", job.ID, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case job.Publish == "":
+		return none("was not to be published: only the flag --publish, and a profile, ask for that")
+	case job.State != cove.JobSucceeded:
+		return none("has not succeeded (%s), so its commits are not published", job.State)
+	case job.Published == nil:
+		return none("has made no commits, so there is nothing to publish")
+	case job.Published.State == cove.PublishHeld:
+		var names []string
+		for _, r := range job.Published.Risky {
+			names = append(names, fmt.Sprintf("%q", r.Path))
+		}
+		return fail.Newf("risky", "review them in a clone, and push from there: cove pull "+job.ID, "job %s is not published, since these files could make something run on the machine of who takes them: %s",
+			job.ID, strings.Join(names, ", "))
+	}
+	return nil
 }
 
 // all begins to publish what is to be published, as much at once as may.

@@ -1,11 +1,24 @@
 package job
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/test/gitserver"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // TestPublished: only what succeeded is published. The result of a try is told within bounds; a
@@ -57,6 +70,261 @@ func TestTitleOf(t *testing.T) {
 	} {
 		if got := titleOf(plan, "Job x"); got != want {
 			t.Errorf("%.20q: got %q", plan, got)
+		}
+	}
+}
+
+// publishThere is cove-guest publish in a bench, which has no gateway: a file in its home says where the connector leads.
+func publishThere(ctx context.Context) error {
+	var order cove.PublishOrder
+	if err := json.NewDecoder(os.Stdin).Decode(&order); err != nil {
+		return err
+	}
+	to, err := os.ReadFile(filepath.Join(os.Getenv("HOME"), "forge"))
+	if err != nil {
+		return err
+	}
+	order.URL = strings.Replace(order.URL, "http://forge.connect.internal", string(to), 1)
+	order.Bundle = strings.Replace(order.Bundle, boot.Home, os.Getenv("HOME"), 1)
+	dir, err := os.MkdirTemp("", "publish-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	verdict, err := gitwork.Publish(ctx, dir, order)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(verdict)
+}
+
+// hub is a git server with the API of a forge, where a publication can be held at a point.
+type hub struct {
+	*gitserver.Server
+	url string
+
+	mu      sync.Mutex
+	pulls   map[string]int // by head; more than one is one too many
+	broken  bool           // the API
+	at      string         // where the next one is held; empty: nowhere
+	reached chan struct{}
+	free    chan struct{}
+}
+
+func newHub(t *testing.T) *hub {
+	h := &hub{Server: gitserver.Start(t, "", ""), pulls: map[string]int{}}
+	h.API = http.HandlerFunc(h.api)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		push := r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/git-receive-pack")
+		if push {
+			h.pass("before the push")
+		}
+		h.ServeHTTP(w, r)
+		if push {
+			h.pass("after the push")
+		}
+	}))
+	t.Cleanup(front.Close)
+	h.url = front.URL
+	return h
+}
+
+func (h *hub) api(w http.ResponseWriter, r *http.Request) {
+	const page = `{"html_url":"https://forge.example.org/pulls/1"}`
+	if r.Method != http.MethodPost {
+		fmt.Fprint(w, page)
+		return
+	}
+	var doc struct{ Head string }
+	if err := json.NewDecoder(r.Body).Decode(&doc); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	h.pass("before the pull request")
+	h.mu.Lock()
+	there, broken := h.pulls[doc.Head] > 0, h.broken
+	if !there && !broken {
+		h.pulls[doc.Head]++
+	}
+	h.mu.Unlock()
+	switch {
+	case broken:
+		http.Error(w, "{}", http.StatusInternalServerError)
+	case there:
+		http.Error(w, "{}", http.StatusConflict)
+	default:
+		h.pass("after the pull request") // its answer is on the way
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, page)
+	}
+}
+
+// pass holds the first that comes to the point that was asked for.
+func (h *hub) pass(point string) {
+	h.mu.Lock()
+	held := h.at == point
+	if held {
+		h.at = ""
+	}
+	reached, free := h.reached, h.free
+	h.mu.Unlock()
+	if held {
+		close(reached)
+		<-free
+	}
+}
+
+// hold holds the next publication at a point, until free.
+func (h *hub) hold(point string) (reached, free chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at, h.reached, h.free = point, make(chan struct{}), make(chan struct{})
+	return h.reached, h.free
+}
+
+// breaks has the API fail, or not.
+func (h *hub) breaks(yes bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.broken = yes
+}
+
+func (h *hub) opened(head string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.pulls[head]
+}
+
+// TestPublishCut: at whatever point a server ends while it publishes, the next one brings about one branch and one pull
+// request. A publication that has failed is done again if somebody asks for that, once.
+func TestPublishCut(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, 0)
+	ctx, h := t.Context(), newHub(t)
+	h.Repository("team/project.git", map[string]string{"README": "hello\n"})
+	if err := os.WriteFile(filepath.Join(b.home, "forge"), []byte(h.url), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []cove.Connector{
+		{Name: "forge-api", Upstream: h.url + "/api/v1"},
+		{Name: "forge", Upstream: h.url, Git: true, Forge: cove.ConnectorForge{Kind: "gitea", API: "forge-api"}},
+	} {
+		if _, err := b.server.Client().PutConnector(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish := func() cove.Job {
+		t.Helper()
+		req := remoteRequest(h.url + "/team/project.git")
+		req.Publish, req.Plan = cove.PublishPullRequest, "# Work\n```sh\necho more >>README\n```\n"
+		job, err := b.server.Client().CreateJob(ctx, req)
+		if err == nil {
+			_, err = b.server.Client().StartJob(ctx, job.ID, cove.JobStart{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return job
+	}
+	ended := func(id string, also func()) (job cove.Job) {
+		t.Helper()
+		if job = b.await(id); job.State != cove.JobSucceeded || job.Published == nil {
+			t.Fatalf("got %+v", job)
+		}
+		changed, cancel := b.manager.Store.Jobs.Watch(id)
+		defer cancel()
+		for {
+			var err error
+			if job, err = b.server.Client().Job(ctx, id); err != nil || job.Published.Ended != nil {
+				return job
+			}
+			also()
+			select {
+			case <-changed:
+			case <-time.After(5 * time.Minute):
+				t.Fatalf("it is published no more: %+v", job.Published)
+			}
+		}
+	}
+	is := func(job cove.Job) {
+		t.Helper()
+		refs := h.In("team/project.git", "for-each-ref", "--format=%(objectname)", "refs/heads/cove/"+job.ID)
+		if p := job.Published; p.State != cove.PublishDone || p.URL != "https://forge.example.org/pulls/1" || p.Commit != job.Head || refs != job.Head || h.opened("cove/"+job.ID) != 1 {
+			t.Errorf("published %+v, with the branches %q and %d pull requests; the head is %s", p, refs, h.opened("cove/"+job.ID), job.Head)
+		}
+	}
+	for _, point := range []string{"before the push", "after the push", "before the pull request", "after the pull request"} {
+		reached, free := h.hold(point)
+		job := publish()
+		select {
+		case <-reached:
+		case <-time.After(5 * time.Minute):
+			job, err := b.server.Client().Job(ctx, job.ID)
+			t.Fatalf("%s: it never came there: %+v, published %+v, %v", point, job, job.Published, err)
+		}
+		b.server.Stop()
+		b.serve(time.Second, 0) // what the sprite has begun goes on beside it
+		close(free)
+		is(ended(job.ID, func() {}))
+	}
+
+	h.breaks(true)
+	job := publish()
+	job = ended(job.ID, b.manager.finisher.publisher.more)
+	if p := job.Published; p.State != cove.PublishFailed || p.Tries != publishTries || !strings.Contains(p.Error, "open a pull request") {
+		t.Errorf("got %+v", p)
+	}
+	h.breaks(false)
+	pusher, _ := by(t, b.server.Client(), cove.TokenScope{All: true})
+	if _, err := cove.PublishJob(ctx, pusher, job.ID); code(err) != "forbidden" {
+		t.Errorf("by a token that could not begin it: %v", err)
+	}
+	if again, err := cove.PublishJob(ctx, b.server.Client(), job.ID); err != nil || again.Published.State != cove.PublishPending {
+		t.Errorf("again: %+v, %v", again.Published, err)
+	}
+	job = ended(job.ID, func() {})
+	is(job)
+	if again, err := cove.PublishJob(ctx, b.server.Client(), job.ID); err != nil || again.Published.State != cove.PublishDone || !again.Published.Ended.Equal(*job.Published.Ended) {
+		t.Errorf("once more: %+v, %v", again.Published, err)
+	}
+	if err := b.server.Client().Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	failed := func(j *cove.Job) error { j.Published.State = cove.PublishFailed; return nil }
+	if err := b.manager.Store.Jobs.Update(ctx, job.ID, failed); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cove.PublishJob(ctx, b.server.Client(), job.ID); code(err) != "not_kept" {
+		t.Errorf("without its sprite: %v", err)
+	}
+	for info, err := range b.server.Client().All(ctx, "") {
+		if err != nil || strings.HasPrefix(info.Name, "install-") {
+			t.Errorf("there is %s, %v", info.Name, err)
+		}
+	}
+}
+
+// TestPublishable: a job with nothing to publish, or with files that hold it, is refused, and says why.
+func TestPublishable(t *testing.T) {
+	job := func(change func(*cove.Job)) cove.Job {
+		j := cove.Job{ID: "abc123", State: cove.JobSucceeded, JobSettings: cove.JobSettings{Publish: cove.PublishBranch}}
+		j.Published = &cove.JobPublished{State: cove.PublishFailed}
+		change(&j)
+		return j
+	}
+	for want, change := range map[string]func(*cove.Job){
+		"":                              func(*cove.Job) {},
+		"not_published was not to be":   func(j *cove.Job) { j.Publish = "" },
+		"not_published not succeeded":   func(j *cove.Job) { j.State = cove.JobTimedOut },
+		"not_published made no commits": func(j *cove.Job) { j.Published = nil },
+		"risky .github/x.yml": func(j *cove.Job) {
+			j.Published = &cove.JobPublished{State: cove.PublishHeld, Risky: []cove.RiskyFile{{Path: ".github/x.yml"}}}
+		},
+	} {
+		err := publishable(job(change))
+		wantCode, words, _ := strings.Cut(want, " ")
+		if want == "" && err != nil || want != "" && (code(err) != wantCode || !strings.Contains(err.Error(), words)) {
+			t.Errorf("%q: got %v", want, err)
 		}
 	}
 }

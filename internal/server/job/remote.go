@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"unicode"
@@ -13,11 +15,11 @@ import (
 	"github.com/cove-dev/cove/internal/server/forge"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/sprites"
 )
 
-// repositoryConnector finds the connector by which git reaches a repository, and the
-// repository's path there: of those for git whose upstream it lies below, the one with the
-// longest. Without a name there is none.
+// repositoryConnector is connect.RepositoryConnector of the connectors that there are, or that
+// would be made of a secret.
 func (cs *connectors) repositoryConnector(ctx context.Context, url string) (name, path string, err error) {
 	all, err := cs.store.List(ctx)
 	if err != nil {
@@ -37,12 +39,7 @@ func (cs *connectors) repositoryConnector(ctx context.Context, url string) (name
 			all = append(all, c)
 		}
 	}
-	longest := -1
-	for _, c := range all {
-		if at, ok := connect.RepositoryOf(c, url); ok && len(c.Upstream) > longest {
-			name, path, longest = c.Name, at, len(c.Upstream)
-		}
-	}
+	name, path = connect.RepositoryConnector(all, url)
 	return name, path, nil
 }
 
@@ -76,6 +73,41 @@ func (cs *connectors) checkRepository(ctx context.Context, req cove.JobRequest) 
 		err = fail.Newf("no_key", missing, "the connector %s, by which pull requests are opened, is not there, or has no secret", c.Forge.API)
 	}
 	return err
+}
+
+// unreachable warns of a repository at an address that the job's sprite does not reach; empty: none.
+// The network of a backend is not known.
+func (cs *connectors) unreachable(ctx context.Context, req cove.JobRequest) (string, error) {
+	own, private := connect.InwardRepository(req.URL)
+	if !own && (!private.IsValid() || req.Backend != "" || opens(req.NetworkPolicy, private)) {
+		return "", nil
+	}
+	if req.Backend != "" {
+		return fmt.Sprintf("a sprite of the backend %s does not reach %s: in it, that is the sprite itself; give a url that leads there from outside", req.Backend, req.URL), nil
+	}
+	if name, _, err := cs.repositoryConnector(ctx, req.URL); name != "" || err != nil {
+		return "", err
+	}
+	why := "its network policy does not open that address"
+	if own {
+		why = "in it, that is the sprite itself"
+	}
+	u, err := url.Parse(req.URL)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("the job's sprite does not reach %s: %s; let a connector for git lead there: cove connector put forge --git --upstream %s://%s", req.URL, why, u.Scheme, u.Host), nil
+}
+
+// opens reports whether a rule of a policy allows an address.
+func opens(p *sprites.NetworkPolicy, addr netip.Addr) bool {
+	return p != nil && slices.ContainsFunc(p.Rules, func(r sprites.NetworkRule) bool {
+		prefix, err := netip.ParsePrefix(r.CIDR)
+		if one, oneErr := netip.ParseAddr(r.CIDR); oneErr == nil {
+			prefix, err = netip.PrefixFrom(one, one.BitLen()), nil
+		}
+		return err == nil && r.Action == "allow" && prefix.Contains(addr)
+	})
 }
 
 // forge is the API by which pull requests are opened at the server of a connector for git.

@@ -11,6 +11,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/forge"
 	"github.com/cove-dev/cove/internal/test/gitserver"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // remoteRequest asks for a job that clones a URL.
@@ -218,4 +219,40 @@ func TestHostileClone(t *testing.T) {
 	if got, err := c.Job(t.Context(), bundled.ID); err != nil || got.Base != a {
 		t.Errorf("a job that was sent a bundle: got %+v, %v", got, err)
 	}
+}
+
+// TestInwardRepository: a profile and a preview warn of a repository that a sprite does not reach,
+// unless a connector or a rule leads there.
+func TestInwardRepository(t *testing.T) {
+	_, client := newManager(t)
+	ctx := t.Context()
+	allow := func(cidr string) *sprites.NetworkPolicy {
+		return &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{CIDR: cidr, Action: "allow"}}}
+	}
+	const fix = "cove connector put forge --git --upstream "
+	try := func(url string, p *sprites.NetworkPolicy, want string) {
+		t.Helper()
+		req := remoteRequest(url)
+		req.NetworkPolicy = p
+		preview, err := client.PreviewJob(ctx, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := put(t, client, "inward", cove.ProfileSettings{Agent: "shell", URL: url, NetworkPolicy: p})
+		for _, warnings := range [][]string{preview.Warnings, stored.Warnings} {
+			if text := strings.Join(warnings, "; "); (text == "") != (want == "") || !strings.HasSuffix(text, want) {
+				t.Errorf("%s: got %q, want %q", url, text, want)
+			}
+		}
+	}
+	try("http://localhost:3000/team/project", nil, fix+"http://localhost:3000")
+	try("http://127.0.0.2/team/project", allow("127.0.0.2"), fix+"http://127.0.0.2")
+	try("https://[::1]:3000/team/project", nil, fix+"https://[::1]:3000")
+	try("https://10.1.2.3/team/project", allow("10.2.0.0/16"), fix+"https://10.1.2.3")
+	try("https://10.1.2.3/team/project", allow("10.1.0.0/16"), "")
+	try("https://git.example.org/team/project", nil, "")
+	if _, err := client.PutConnector(ctx, cove.Connector{Name: "forge", Upstream: "http://localhost:3000", Git: true}); err != nil {
+		t.Fatal(err)
+	}
+	try("http://localhost:3000/team/project", nil, "")
 }

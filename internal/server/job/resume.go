@@ -19,6 +19,10 @@ import (
 // sprite or in a fork of that. The new job begins from the same commit, so that its
 // commits are those of both.
 func (m *Manager) Continue(ctx context.Context, id string, how cove.JobResume) (cove.Job, error) {
+	return m.once(ctx, store.JobKey{Key: how.Key, By: how.By, Digest: how.Digest}, func() (cove.Job, error) { return m.resume(ctx, id, how) })
+}
+
+func (m *Manager) resume(ctx context.Context, id string, how cove.JobResume) (cove.Job, error) {
 	unlock, err := m.preparations.lockJob(ctx, id)
 	if err != nil {
 		return cove.Job{}, err
@@ -36,7 +40,7 @@ func (m *Manager) Continue(ctx context.Context, id string, how cove.JobResume) (
 	}
 	target := old
 	target.Sprite = cmp.Or(how.Sprite, old.Sprite)
-	free, err := m.clones.Lock(ctx, target.Backend+" "+target.Sprite+" "+target.Workdir)
+	free, err := m.alone.Lock(ctx, target.Backend+" "+target.Sprite+" "+target.Workdir)
 	if err != nil {
 		return old, err
 	}
@@ -129,11 +133,12 @@ func (m *Manager) createNext(ctx context.Context, old cove.Job, how cove.JobResu
 	if err != nil {
 		return cove.Job{}, err
 	}
-	req.Plan, req.Sprite, req.By = how.Message, old.Sprite, how.By
+	req.Plan, req.Sprite = how.Message, old.Sprite
+	req.By, req.Key, req.Digest = how.By, how.Key, how.Digest
 	// The sprite is what it is, and nobody sits at the agent.
 	req.Config, req.Include, req.Remove, req.NetworkPolicy = nil, nil, false, nil
 	req.Interactive, req.Converse, req.Early = false, false, false
-	return m.Create(ctx, req)
+	return m.createAs(ctx, req, "")
 }
 
 // goOn starts a job in the clone of the old one.

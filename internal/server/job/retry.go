@@ -29,6 +29,10 @@ func finished(ctx context.Context, jobs *store.Jobs, id string) (cove.Job, error
 // branch has now. The repository of any other comes from its sprite, and must have the digest in
 // the store.
 func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove.Job, error) {
+	return m.once(ctx, store.JobKey{Key: how.Key, By: how.By, Digest: how.Digest}, func() (cove.Job, error) { return m.retry(ctx, id, how) })
+}
+
+func (m *Manager) retry(ctx context.Context, id string, how cove.JobRetry) (cove.Job, error) {
 	unlock, err := m.preparations.lockJob(ctx, id)
 	if err != nil {
 		return cove.Job{}, err
@@ -56,7 +60,7 @@ func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove
 	if err != nil {
 		return old, err
 	}
-	req.By = how.By
+	req.By, req.Key, req.Digest = how.By, how.Key, how.Digest
 	req.Early = how.Early || waits // nobody waits for a turn with the old job's lock
 	job, err := m.createAs(ctx, req, id)
 	if err != nil || job.State == cove.JobInstalling { // its preparation starts it

@@ -24,7 +24,7 @@ func (m *Manager) Send(ctx context.Context, id string, msg cove.JobMessage) (cov
 	if err != nil {
 		return job, err
 	}
-	if err := checkMessageKey(msg.Key); err != nil {
+	if err := checkKeyForm(msg.Key); err != nil {
 		return job, err
 	}
 	line, err := message(job, msg)
@@ -46,14 +46,14 @@ func (m *Manager) Send(ctx context.Context, id string, msg cove.JobMessage) (cov
 	return m.Store.Jobs.Get(ctx, id)
 }
 
-// codeKeyTaken says that a key is another message's.
+// codeKeyTaken says that a key is another message's, or another request's.
 const codeKeyTaken = "key_taken"
 
-// messageKey is what a message's key may be.
-var messageKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._:-]{0,100}$`) })
+// keyForm is what a key may be, of a message or of a request for a job.
+var keyForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._:-]{0,100}$`) })
 
-func checkMessageKey(key string) error {
-	if !messageKey().MatchString(key) {
+func checkKeyForm(key string) error {
+	if !keyForm().MatchString(key) {
 		return fail.Newf("bad_request", "", "a key is letters, digits and any of . _ : -, at most 100: %.120q is none", key)
 	}
 	return nil

@@ -86,9 +86,9 @@ func noSecret(name string) error {
 	return fail.Newf("no_secret", "cove secret set "+name, "there is no secret %s, to which a variable of the job refers", name)
 }
 
-// keep makes a job's row.
-func keep(ctx context.Context, jobs *store.Jobs, job cove.Job, settings []byte) error {
-	err := jobs.Create(ctx, job, settings)
+// keep makes the row of a job that was asked for by req.
+func keep(ctx context.Context, jobs *store.Jobs, job cove.Job, req cove.JobRequest, settings []byte) error {
+	err := jobs.CreateKeyed(ctx, job, settings, keyOf(req))
 	if e, ok := errors.AsType[*store.NoSecretError](err); ok {
 		return noSecret(e.Name)
 	}
@@ -99,6 +99,9 @@ func keep(ctx context.Context, jobs *store.Jobs, job cove.Job, settings []byte) 
 	}
 	if errors.Is(err, store.ErrKey) {
 		return fail.Wrap("bad_key", err, "put the right key back, and restart the server")
+	}
+	if errors.Is(err, store.ErrKeyTaken) {
+		return keyTaken()
 	}
 	if errors.Is(err, store.ErrDestroying) {
 		return fail.Newf("being_deleted", "name another sprite, or none", "no job can begin in sprite %s: %v", job.Sprite, store.ErrDestroying)

@@ -122,6 +122,7 @@ func (s *starter) start(ctx context.Context, job cove.Job, req cove.JobStart) (c
 		s.steps.fail(ctx, id, cove.StepStartSupervisor, err)
 		outcome := cove.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
 		_, finishErr := s.finisher.finish(ctx, id, cove.JobFailed, outcome, func(j *cove.Job) { j.Error = outcome.Reason })
+		s.finisher.withdrawals.after(ctx, id)
 		return job, errors.Join(fail.Newf("start_failed", cmp.Or(hintOf(err), "see its steps: cove job show "+id), "job %s: %s", id, outcome.Reason), finishErr)
 	} else {
 		s.steps.complete(ctx, id, cove.StepStartSupervisor, "")
@@ -239,6 +240,9 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 		return err
 	}
 	if err := s.connectors.grantRepository(ctx, job); err != nil {
+		return err
+	}
+	if err := s.jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.Handed = true; return nil }); err != nil {
 		return err
 	}
 	sprite := spriteOf(s.client, job)

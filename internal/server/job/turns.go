@@ -28,14 +28,15 @@ func newTurns(s *store.Store) *turns {
 // turnInterval is how often it is looked, too: what a profile says may change.
 const turnInterval = 5 * time.Second
 
-// wait returns when it is the job's turn. Show is told the job's place until then, and 0 then.
+// wait returns when it is the job's turn. The job is as the store has it. Show is told each place
+// that the job has until then, and that the store does not have yet.
 func (t *turns) wait(ctx context.Context, job cove.Job, show func(place int) error) error {
 	if job.Profile == "" || !job.OwnsSprite {
 		return nil
 	}
 	tick := time.NewTicker(turnInterval)
 	defer tick.Stop()
-	for last := 0; ; {
+	for last := job.Place; ; {
 		ended := t.next()
 		limit, err := t.limit(ctx, job.Profile)
 		if err != nil {
@@ -45,13 +46,14 @@ func (t *turns) wait(ctx context.Context, job cove.Job, show func(place int) err
 		if err != nil {
 			return err
 		}
+		if place == 0 {
+			return nil
+		}
 		if place != last {
 			if err := show(place); err != nil {
 				return err
 			}
-		}
-		if last = place; place == 0 {
-			return nil
+			last = place
 		}
 		select {
 		case <-ended:

@@ -158,24 +158,46 @@ func Gives(p cove.Profile) bool {
 // Overrides are the settings of a request that would take the place of what confines a job
 // of a profile: none of a profile that gives much.
 func Overrides(req cove.JobRequest) []string {
-	var names []string
-	for name, set := range map[string]bool{
-		"agent": req.Agent != "", "agent_command": req.AgentCommand != "", "agent_definition": req.Definition != nil, "sprite": req.Sprite != "",
-		"network_policy": req.NetworkPolicy != nil, "config": req.Config != nil, "backend": req.Backend != "",
-	} {
-		if set {
-			names = append(names, name)
-		}
+	return append(agentOf(req), others(map[string]bool{
+		"sprite": req.Sprite != "", "network_policy": req.NetworkPolicy != nil, "config": req.Config != nil, "backend": req.Backend != "",
+	})...)
+}
+
+// Opens are the settings of a request that would take the place of what a profile says about
+// what its jobs may do: other rules for the network than none at all, and an agent that may
+// ask for nothing, in place of one whose requests are not all allowed.
+func Opens(p cove.Profile, req cove.JobRequest) []string {
+	closed := &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: policy.None}}}
+	names := others(map[string]bool{
+		"network_policy": p.NetworkPolicy != nil && req.NetworkPolicy != nil && !reflect.DeepEqual(req.NetworkPolicy, p.NetworkPolicy) && !reflect.DeepEqual(req.NetworkPolicy, closed),
+	})
+	if p.Permissions != "" && strictness(p.Permissions) < strictness("") {
+		names = append(agentOf(req), names...)
 	}
-	slices.Sort(names)
 	return names
+}
+
+// agentOf are the settings of a request that choose its agent.
+func agentOf(req cove.JobRequest) []string {
+	return others(map[string]bool{"agent": req.Agent != "", "agent_command": req.AgentCommand != "", "agent_definition": req.Definition != nil})
+}
+
+// others are the names of those that are set, sorted.
+func others(set map[string]bool) []string {
+	maps.DeleteFunc(set, func(_ string, is bool) bool { return !is })
+	return slices.Sorted(maps.Keys(set))
+}
+
+// strictness orders the answers to an agent's requests for permission. The least is the strictest.
+func strictness(permissions string) int {
+	return slices.Index([]string{"deny", "ask", "allow"}, cmp.Or(permissions, "allow"))
 }
 
 // Asked is what a whole request has beyond its profile as that is now: somebody has asked for it,
 // or an older revision gave it. Image is the one of new sprites that name none.
 func Asked(p cove.Profile, req cove.JobRequest, image string) cove.JobRequest {
-	if req.Agent == p.Agent && req.AgentCommand == p.AgentCommand && req.Permissions == p.Permissions && reflect.DeepEqual(req.Definition, p.Definition) {
-		req.Agent, req.AgentCommand, req.Permissions, req.Definition = "", "", "", nil
+	if req.Agent == p.Agent && req.AgentCommand == p.AgentCommand && reflect.DeepEqual(req.Definition, p.Definition) {
+		req.Agent, req.AgentCommand, req.Definition = "", "", nil // Exceeds looks at its permissions
 	}
 	if req.Backend == p.Backend {
 		req.Backend = ""
@@ -213,6 +235,7 @@ func Asked(p cove.Profile, req cove.JobRequest, image string) cove.JobRequest {
 
 // An Excess is a limit of a profile that a request is beyond.
 type Excess struct {
+	Field string // of the request, as in JSON
 	What  string // that is limited
 	Asked string // empty: no limit at all
 	Most  string
@@ -223,15 +246,21 @@ type Excess struct {
 // limits of its own.
 func Exceeds(p cove.Profile, req cove.JobRequest) *Excess {
 	type limit struct {
-		what, unit, flag string
-		asked, most      float64
+		field, what, unit, flag string
+		asked, most             float64
 	}
 	limits := []limit{
-		{"the running time", " seconds", "--timeout %gs", float64(req.TimeoutSec), float64(p.TimeoutSec)},
-		{"the time without an event", " seconds", "--max-idle %gs", float64(req.Guards.IdleSec), float64(p.Guards.IdleSec)},
-		{"the number of turns", "", "--max-turns %g", float64(req.Guards.Turns), float64(p.Guards.Turns)},
-		{"the growth of its files", " bytes", "--max-disk %.0f", float64(req.Guards.DiskBytes), float64(p.Guards.DiskBytes)},
-		{"the cost of its model", " dollars", "--max-cost %g", req.Guards.CostUSD, p.Guards.CostUSD},
+		{"timeout_seconds", "the running time", " seconds", "--timeout %gs", float64(req.TimeoutSec), float64(p.TimeoutSec)},
+		{"guards.idle_seconds", "the time without an event", " seconds", "--max-idle %gs", float64(req.Guards.IdleSec), float64(p.Guards.IdleSec)},
+		{"guards.turns", "the number of turns", "", "--max-turns %g", float64(req.Guards.Turns), float64(p.Guards.Turns)},
+		{"guards.disk_bytes", "the growth of its files", " bytes", "--max-disk %.0f", float64(req.Guards.DiskBytes), float64(p.Guards.DiskBytes)},
+		{"guards.cost_usd", "the cost of its model", " dollars", "--max-cost %g", req.Guards.CostUSD, p.Guards.CostUSD},
+	}
+	for _, key := range cove.StepKeys() {
+		limits = append(limits, limit{
+			"step_limits." + string(key), "the time of the step " + string(key), " seconds", "--step-limit " + string(key) + "=%gs",
+			stepLimit(req.StepLimits, req.SetupScript, key), float64(said(p.StepLimits, p.SetupScript, key)),
+		})
 	}
 	if req.Sprite == "" && p.Config != nil {
 		var asked sprites.Config
@@ -239,21 +268,38 @@ func Exceeds(p cove.Profile, req cove.JobRequest) *Excess {
 			asked = *req.Config
 		}
 		limits = append(limits,
-			limit{"the memory", " MiB", "--memory %gM", float64(asked.RAMMB), float64(p.Config.RAMMB)},
-			limit{"the number of CPUs", "", "--cpus %g", float64(asked.CPUs), float64(p.Config.CPUs)},
-			limit{"the disk", " MiB", "--disk %gM", storage(asked), storage(*p.Config)})
+			limit{"config.ram_mb", "the memory", " MiB", "--memory %gM", float64(asked.RAMMB), float64(p.Config.RAMMB)},
+			limit{"config.cpus", "the number of CPUs", "", "--cpus %g", float64(asked.CPUs), float64(p.Config.CPUs)},
+			limit{"config.storage_mb", "the disk", " MiB", "--disk %gM", storage(asked), storage(*p.Config)})
 	}
 	for _, l := range limits {
 		if l.most == 0 || l.asked > 0 && l.asked <= l.most {
 			continue
 		}
-		e := &Excess{What: l.what, Most: fmt.Sprintf("%.10g", l.most) + l.unit, Flag: fmt.Sprintf(l.flag, l.most)}
+		e := &Excess{Field: l.field, What: l.what, Most: fmt.Sprintf("%.10g", l.most) + l.unit, Flag: fmt.Sprintf(l.flag, l.most)}
 		if l.asked > 0 {
 			e.Asked = fmt.Sprintf("%.10g", l.asked) + l.unit
 		}
 		return e
 	}
+	if p.Permissions != "" && strictness(req.Permissions) > strictness(p.Permissions) {
+		return &Excess{"permissions", "what is allowed of that which the agent asks for", cmp.Or(req.Permissions, "allow"), p.Permissions, "--permissions " + p.Permissions}
+	}
 	return nil
+}
+
+// said is the limit of a step in seconds, if something says one: that of the setup script may be with
+// the script.
+func said(limits map[cove.StepKey]int64, script *cove.SetupScript, key cove.StepKey) int64 {
+	if key == cove.StepSetupScript && script != nil {
+		return cmp.Or(limits[key], script.TimeoutSec)
+	}
+	return limits[key]
+}
+
+// stepLimit is the limit that a step has in a job, in seconds.
+func stepLimit(limits map[cove.StepKey]int64, script *cove.SetupScript, key cove.StepKey) float64 {
+	return cmp.Or(float64(said(limits, script, key)), cove.StepLimit(nil, key).Seconds())
 }
 
 // storage is a disk limit in MiB.

@@ -140,6 +140,11 @@ func TestAsked(t *testing.T) {
 	if names := profile.Overrides(left); names != nil || left.Include != nil || left.MCP != nil || left.CleanupScript != nil || len(left.Env) != 0 {
 		t.Errorf("of the profile alone: %q, %+v", names, left)
 	}
+	stricter := whole
+	stricter.Permissions = "deny"
+	if names := profile.Overrides(profile.Asked(p, stricter, "")); names != nil {
+		t.Errorf("with stricter permissions: %q", names)
+	}
 	plain := cove.Profile{Name: "plain", Revision: 1}
 	preset := profile.Apply(plain, cove.JobRequest{})
 	preset.Config = &sprites.Config{Image: "debian:12"}
@@ -162,6 +167,7 @@ func TestAsked(t *testing.T) {
 func TestExceeds(t *testing.T) {
 	p := cove.Profile{ProfileSettings: cove.ProfileSettings{
 		TimeoutSec: 600, Guards: cove.Guards{IdleSec: 60, Turns: 7, DiskBytes: 5 << 30, CostUSD: 1.5},
+		Agent: "acp", Permissions: "ask", StepLimits: map[cove.StepKey]int64{cove.StepClone: 9},
 		Config: &sprites.Config{RAMMB: 1024, CPUs: 2, StorageGB: 3},
 	}}
 	for flag, change := range map[string]func(*cove.JobRequest){
@@ -173,6 +179,8 @@ func TestExceeds(t *testing.T) {
 		"--max-cost 1.5":        func(r *cove.JobRequest) { r.Guards.CostUSD = 1.6 },
 		"--memory 1024M":        func(r *cove.JobRequest) { r.Config = &sprites.Config{RAMMB: 1025} },
 		"--cpus 2":              func(r *cove.JobRequest) { r.Config = &sprites.Config{CPUs: 3} },
+		"--step-limit clone=9s": func(r *cove.JobRequest) { r.StepLimits = map[cove.StepKey]int64{cove.StepClone: 10} },
+		"--permissions ask":     func(r *cove.JobRequest) { r.Permissions = "allow" },
 		"--disk 3072M":          func(r *cove.JobRequest) { r.Config = &sprites.Config{StorageMB: 3073} },
 	} {
 		var req cove.JobRequest

@@ -241,7 +241,7 @@ func (t *Environments) Checked(ctx context.Context, ids []string, at time.Time) 
 func environmentDoc(e cove.Environment) (string, error) {
 	e.Health.Word, e.Health.Detail = "", "" // follow from the rest
 	doc, err := json.Marshal(cove.Environment{
-		SpriteID: e.SpriteID, Was: e.Was, Step: e.Step, Unknown: e.Unknown, Error: e.Error, Hint: e.Hint, Removal: e.Removal, Health: e.Health, ChangedAt: e.ChangedAt, WokenAt: e.WokenAt,
+		SpriteID: e.SpriteID, Was: e.Was, Step: e.Step, Unknown: e.Unknown, Error: e.Error, Hint: e.Hint, Removal: e.Removal, LateUntil: e.LateUntil, Health: e.Health, ChangedAt: e.ChangedAt, WokenAt: e.WokenAt,
 	})
 	return string(doc), err
 }

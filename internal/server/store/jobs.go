@@ -110,6 +110,11 @@ var ErrDamaged = errors.New("its settings were damaged in the store, and do not 
 // A job that owns its sprite gets the row of an environment with it, planned. One in the
 // sprite of an environment that is being destroyed is ErrDestroying.
 func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessage) error {
+	return j.create(ctx, job, settings, func(*sql.Tx) error { return nil })
+}
+
+// create is Create, with what else is stored in the same transaction.
+func (j *Jobs) create(ctx context.Context, job cove.Job, settings json.RawMessage, more func(*sql.Tx) error) error {
 	if job.CreatedAt.IsZero() {
 		job.CreatedAt = now()
 	}
@@ -145,6 +150,9 @@ func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessag
 			err = planEnvironment(ctx, tx, job)
 		} else if err == nil {
 			err = checkNotDestroying(ctx, tx, job)
+		}
+		if err == nil {
+			err = more(tx)
 		}
 		if err != nil {
 			return err
@@ -223,6 +231,8 @@ type JobFilter struct {
 	Limit   int             // 0: no limit
 
 	Publishing bool // only those whose commits are to be published
+	Handed     bool // only those whose settings may be in their sprites
+	Removing   bool // only those that are being deleted
 }
 
 // List returns the jobs that filter selects, the newest first.
@@ -241,6 +251,12 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 	}
 	if filter.Publishing {
 		query += " AND doc->>'$.published.state' = 'pending'"
+	}
+	if filter.Handed {
+		query += " AND doc->>'$.handed' = 1"
+	}
+	if filter.Removing {
+		query += " AND doc->>'$.removing'"
 	}
 	query += " ORDER BY created_at DESC, id"
 	if filter.Limit > 0 {
@@ -325,6 +341,9 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 		case job.StandsSince == nil:
 			t := now()
 			job.StandsSince = &t
+		}
+		if was.State == cove.JobInstalling && job.State != was.State {
+			job.Place = 0 // it has ended as it waited for its turn, or goes on
 		}
 		if job.State.Terminal() && !was.State.Terminal() {
 			if err := endSteps(ctx, tx, id, job); err != nil {

@@ -99,7 +99,8 @@ func (k *Profiles) Delete(ctx context.Context, name string) error {
 
 // TakeTurn gives a job its turn among those of its profile, of which limit may be at work at
 // once, in the order in which they came. It returns 0 if the job has its turn, else its place
-// among those that wait, from 1. A turn that was taken is kept until the job has ended.
+// among those that wait, from 1. A turn that was taken is kept until the job has ended. The
+// job's row has no place any more from the moment at which it has a turn.
 func (j *Jobs) TakeTurn(ctx context.Context, id, profile string, limit int) (place int, err error) {
 	take := func(q querier) (free bool, err error) {
 		rows, err := collect(ctx, q, func(row scanner) (turn turn, err error) {
@@ -141,9 +142,12 @@ func (j *Jobs) TakeTurn(ctx context.Context, id, profile string, limit int) (pla
 			if free, err := take(tx); err != nil || !free {
 				return err
 			}
-			_, err := tx.ExecContext(ctx, "UPDATE jobs SET doc = json_set(doc, '$.turn_at', ?) WHERE id = ?", now().Format(timeFormat), id)
+			_, err := tx.ExecContext(ctx, "UPDATE jobs SET doc = json_remove(json_set(doc, '$.turn_at', ?), '$.place') WHERE id = ?", now().Format(timeFormat), id)
 			return err
 		})
+		if err == nil {
+			j.notify(id)
+		}
 	}
 	if err != nil {
 		return 0, fmt.Errorf("the turn of job %s: %w", id, err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -103,6 +104,69 @@ func TestTakeTurn(t *testing.T) {
 	take("4", "a", 1, 0)
 	if _, err := s.Jobs.TakeTurn(ctx, "3", "a", 1); !errors.Is(err, ErrNotFound) {
 		t.Errorf("one that has ended: %v", err)
+	}
+}
+
+// TestPlace: a job has a place only while it waits for its turn. A server that is killed as the
+// turn comes, or as the job ends without it, leaves no place, and a watcher learns of the turn.
+func TestPlace(t *testing.T) {
+	s := withJob(t)
+	ctx := t.Context()
+	must(t, s.Jobs.Create(ctx, cove.Job{ID: "b", State: cove.JobInstalling}, nil))
+	for _, id := range []string{"a", "b"} {
+		must(t, s.Jobs.Update(ctx, id, func(j *cove.Job) error { j.Profile, j.Place = "p", 1; return nil }))
+	}
+	changed, cancel := s.Jobs.Watch("a")
+	defer cancel()
+	if place, err := s.Jobs.TakeTurn(ctx, "a", "p", 1); place != 0 || err != nil {
+		t.Fatalf("place %d, %v", place, err)
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody is told of the turn")
+	}
+	_, err := s.Jobs.Finish(ctx, "b", cove.JobCancelled, cove.Outcome{}, nil)
+	must(t, err)
+	for _, id := range []string{"a", "b"} {
+		if job, err := s.Jobs.Get(ctx, id); err != nil || job.Place != 0 || (job.TurnAt != nil) != (id == "a") {
+			t.Errorf("got %+v, %v", job, err)
+		}
+	}
+}
+
+// TestOlderPlaces: the places that an older server left to jobs that do not wait are taken away.
+func TestOlderPlaces(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cove.db")
+	all := migrations
+	migrations = all[:slices.Index(all, placesMigration)]
+	db := &database{path: path, key: filepath.Join(filepath.Dir(path), KeyFile)}
+	must(t, makePrivate(path))
+	db.openWrite()
+	err := db.migrate(t.Context(), false)
+	migrations = all
+	must(t, err)
+	for id, job := range map[string]string{
+		"waits": `{"state":"installing","place":3}`,
+		"turn":  `{"state":"installing","place":1,"turn_at":"2026-01-02T03:04:05Z"}`,
+		"works": `{"state":"running","place":2}`,
+		"ended": `{"state":"succeeded","place":1}`,
+	} {
+		_, err := db.write.Exec("INSERT INTO jobs (id, state, sprite, created_at, doc) VALUES (?1, ?2->>'$.state', ?1, 1, json_set(?2, '$.id', ?1))", id, job)
+		must(t, err)
+	}
+	must(t, db.write.Close())
+	s := open(t, path)
+	defer s.Close()
+	jobs, err := s.Jobs.List(t.Context(), JobFilter{})
+	must(t, err)
+	for _, job := range jobs {
+		if want := map[string]int{"waits": 3}[job.ID]; job.Place != want {
+			t.Errorf("%s: place %d, want %d", job.ID, job.Place, want)
+		}
+	}
+	if len(jobs) != 4 {
+		t.Errorf("got %v", jobs)
 	}
 }
 

@@ -220,6 +220,25 @@ var migrations = []string{
 	`ALTER TABLE connector_grants ADD COLUMN git TEXT NOT NULL DEFAULT ''; -- cove.GitGrant; '': of all that the connector lets through
 	DROP INDEX connector_grants_once;
 	CREATE UNIQUE INDEX connector_grants_once ON connector_grants (connector, sprite, label, ifnull(job, ''), git);`,
+	placesMigration,
+	`CREATE TABLE web_sessions (
+		id           TEXT PRIMARY KEY,
+		hash         BLOB NOT NULL UNIQUE, -- SHA-256 of the cookie
+		token        TEXT NOT NULL,        -- the name of the principal whose rights it has
+		browser      TEXT NOT NULL,
+		address      TEXT NOT NULL,
+		created_at   INTEGER NOT NULL,
+		confirmed_at INTEGER NOT NULL,     -- when it came by a link last
+		last_used    INTEGER NOT NULL,
+		expires_at   INTEGER NOT NULL
+	) STRICT, WITHOUT ROWID;`,
+	`CREATE TABLE job_keys (
+		key    TEXT PRIMARY KEY,
+		asker  TEXT NOT NULL, -- a token's ID; '': the owner
+		digest TEXT NOT NULL, -- of the request
+		job    TEXT NOT NULL UNIQUE REFERENCES jobs (id) ON DELETE CASCADE,
+		made   INTEGER NOT NULL -- 0: a server has begun to make it
+	) STRICT, WITHOUT ROWID;`,
 }
 
 const (
@@ -258,6 +277,10 @@ const (
 			FROM jobs WHERE doc->>'$.owns_sprite')
 		ORDER BY created_at DESC;
 	UPDATE jobs SET doc = json_remove(doc, '$.owns_sprite', '$.sprite_removal');`
+
+	// placesMigration takes the places of jobs that wait no more: a server that was killed as
+	// their turn came, or that stopped them before it, left them there.
+	placesMigration = `UPDATE jobs SET doc = json_remove(doc, '$.place') WHERE doc->>'$.place' IS NOT NULL AND (state <> 'installing' OR doc->>'$.turn_at' IS NOT NULL);`
 
 	// rewrittenMigration takes from the file what rows had that are not there any more.
 	rewrittenMigration = `SELECT 1; -- the file is another one: see database.rewrite`

@@ -53,6 +53,7 @@ type Store struct {
 	Epoch        *Epoch
 	Webhooks     *Webhooks
 	Changes      *Changes
+	WebSessions  *WebSessions
 
 	db *database
 }
@@ -108,6 +109,7 @@ func (o Options) Open(ctx context.Context, path string) (*Store, error) {
 		Epoch:        &Epoch{db: db},
 		Webhooks:     &Webhooks{db: db, secrets: secrets},
 		Changes:      changes,
+		WebSessions:  &WebSessions{db: db},
 		db:           db,
 	}, nil
 }

@@ -78,6 +78,15 @@ func (k *Tokens) ByHash(ctx context.Context, hash [sha256.Size]byte) (Token, err
 	return t, nil
 }
 
+// Get returns the token of an ID, also one that has expired.
+func (k *Tokens) Get(ctx context.Context, id string) (Token, error) {
+	t, err := scanToken(k.db.read.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ?", id))
+	if err != nil {
+		return t, fmt.Errorf("token %s: %w", id, notFound(err))
+	}
+	return t, nil
+}
+
 // List returns all tokens, the oldest first.
 func (k *Tokens) List(ctx context.Context) ([]Token, error) {
 	tokens, err := collect(ctx, k.db.read, scanToken, "SELECT "+tokenColumns+" FROM tokens ORDER BY created_at, id")

@@ -3,6 +3,7 @@ package connect
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -34,6 +35,26 @@ func CheckRepository(text string) error {
 	return nil
 }
 
+// InwardRepository says whether the URL of a repository names the machine itself that asks for it
+// (own), or an address of a private network, which it returns. A name is not looked up.
+func InwardRepository(repository string) (own bool, private netip.Addr) {
+	u, err := url.Parse(repository)
+	if err != nil {
+		return false, netip.Addr{}
+	}
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	addr, err := netip.ParseAddr(host)
+	switch addr = addr.Unmap(); {
+	case err != nil:
+		return host == "localhost" || strings.HasSuffix(host, ".localhost"), netip.Addr{}
+	case addr.IsLoopback() || addr.IsUnspecified():
+		return true, netip.Addr{}
+	case addr.IsPrivate() || addr.IsLinkLocalUnicast():
+		return false, addr
+	}
+	return false, netip.Addr{}
+}
+
 // CheckGit says what is wrong with the repository that a grant is limited to.
 func CheckGit(g cove.GitGrant) error {
 	if len(g.Repository) > maxRepository || !repositoryPath().MatchString(g.Repository) {
@@ -58,6 +79,19 @@ func RepositoryOf(c cove.Connector, repository string) (path string, ok bool) {
 	}
 	path, ok = strings.CutPrefix(r.Path, strings.TrimSuffix(u.Path, "/"))
 	return path, ok && strings.HasPrefix(path, "/")
+}
+
+// RepositoryConnector finds the connector by which git reaches a repository, and the
+// repository's path there: of those that lead to it, the one with the longest upstream. Without
+// a name there is none.
+func RepositoryConnector(all []cove.Connector, repository string) (name, path string) {
+	longest := -1
+	for _, c := range all {
+		if at, ok := RepositoryOf(c, repository); ok && len(c.Upstream) > longest {
+			name, path, longest = c.Name, at, len(c.Upstream)
+		}
+	}
+	return name, path
 }
 
 // gitPaths are the paths that git asks for about one repository, by either of its names.

@@ -5,6 +5,7 @@ package fakeprovider
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,6 +48,7 @@ type Fault struct {
 	Body   string      // of that answer
 
 	Lost       bool            // it is carried out, and the connection cut before the answer
+	Late       <-chan struct{} // it is carried out once this is closed, and not answered: the caller gives up, or is cut off at once if Lost; nil: at once
 	CutRequest int64           // the connection is cut after so many bytes of the body came; 0: never
 	CutAnswer  int64           // the connection is cut after so many bytes of the answer; 0: never
 	Pace       <-chan struct{} // a chunk of the request's body is read for each value; nil: at once
@@ -61,6 +63,8 @@ type Provider struct {
 	filter http.Handler
 	inner  string // the token of the server behind it
 	page   int
+	ended  chan struct{}
+	late   sync.WaitGroup // calls that are carried out when nobody waits any more
 
 	mu     sync.Mutex
 	calls  []Call
@@ -109,13 +113,15 @@ func Start(t testing.TB, server, token string) *Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Provider{Token: "the-providers-own-token", filter: ProtocolOnly(t, target), inner: token, page: 2}
+	p := &Provider{Token: "the-providers-own-token", filter: ProtocolOnly(t, target), inner: token, page: 2, ended: make(chan struct{})}
 	s := httptest.NewUnstartedServer(p)
 	s.Listener = listener{s.Listener, p}
 	s.Start()
 	t.Cleanup(func() {
+		close(p.ended)
 		p.Cut()
 		s.Close()
+		p.late.Wait()
 	})
 	p.URL = s.URL
 	return p
@@ -148,6 +154,16 @@ func (p *Provider) SetToken(token string) {
 func (p *Provider) SetDown(down bool) {
 	p.mu.Lock()
 	p.down = down
+	p.mu.Unlock()
+	p.Cut()
+}
+
+// DownAfter is SetDown when f has returned. No call begins meanwhile: what a caller does because of f
+// does not get through.
+func (p *Provider) DownAfter(f func()) {
+	p.mu.Lock()
+	f()
+	p.down = true
 	p.mu.Unlock()
 	p.Cut()
 }
@@ -214,6 +230,9 @@ func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.URL.RawQuery = q.Encode()
 	}
 	switch {
+	case f.Late != nil:
+		p.postpone(r, f)
+		panic(http.ErrAbortHandler)
 	case f.Lost || f.CutAnswer > 0:
 		answer := httptest.NewRecorder()
 		p.filter.ServeHTTP(answer, r)
@@ -228,6 +247,35 @@ func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.filter.ServeHTTP(w, r)
 	}
 }
+
+// postpone has a call carried out late, and returns when its caller has gone away, or is to be cut
+// off.
+func (p *Provider) postpone(r *http.Request, f Fault) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // of half a call nothing comes
+	}
+	call := r.Clone(context.WithoutCancel(r.Context()))
+	call.Body = io.NopCloser(bytes.NewReader(body))
+	p.late.Go(func() {
+		defer func() {
+			if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // it is the value itself
+				panic(v)
+			}
+		}()
+		select {
+		case <-f.Late:
+			p.filter.ServeHTTP(httptest.NewRecorder(), call)
+		case <-p.ended:
+		}
+	})
+	if !f.Lost {
+		<-r.Context().Done()
+	}
+}
+
+// CarryOut waits until the calls that are late have been carried out.
+func (p *Provider) CarryOut() { p.late.Wait() }
 
 // silent accepts a WebSocket, and says nothing until the caller is gone.
 func silent(w http.ResponseWriter, r *http.Request) {

@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove"
+)
+
+func newJobPublishCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:   "publish JOB",
+		Short: "Publish the commits of a job again, after that has failed",
+		Long: `Publishes the commits of a job of cove run --publish (or of a profile with publish) again, after
+that has failed five times. It returns at once: cove job show JOB says what becomes of it. If
+they are published already, or are being published, it changes nothing.
+
+It is refused if there is nothing to publish, and if files hold it back: those need your review.`,
+		Example:           `  cove job publish a3f7b2`,
+		Args:              exactArgs("the job's id"),
+		ValidArgsFunction: completeJob(inv),
+		RunE: jobVerb(inv, func(ctx context.Context, c *cove.Client, id string) error {
+			job, err := cove.PublishJob(ctx, c, id)
+			if err != nil {
+				return err
+			}
+			return inv.show(job, func(w io.Writer) {
+				inv.tell(w, "%s", publishedText(job))
+				if job.Published.State == cove.PublishPending {
+					inv.tell(w, "See what becomes of it: cove job show %s", job.ID)
+				}
+			})
+		}),
+	}
+}

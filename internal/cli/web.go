@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
+)
+
+func newWebCommand(inv *invocation) *cobra.Command {
+	var noOpen bool
+	cmd := &cobra.Command{
+		Use:   "web",
+		Short: "Open the server's web page",
+		Long: `Opens the server's web page in a browser, with the rights of the token that this command uses.
+The link that it makes works once, within two minutes. The browser stays logged in until it has
+not been used for a week, or: cove web logout. If the page asks you to show that it is you, type
+this command again.
+
+The link is printed if there is no browser on this machine. If the server is on another one, it
+has to be reached from here under the name that this command uses for it.`,
+		Example: `  cove web
+  cove web --no-open
+  cove web sessions
+  cove web logout --all`,
+		Args: exactArgs(),
+	}
+	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		c, err := inv.server.client(ctx)
+		if err != nil {
+			return err
+		}
+		link, err := cove.Web{Client: c}.Link(ctx)
+		if err != nil {
+			return err
+		}
+		if err := inv.show(link, func(w io.Writer) { fmt.Fprintln(w, printable.Line(link.URL)) }); err != nil {
+			return err
+		}
+		if noOpen || inv.global.json || !isTerminal(inv.Err) {
+			return nil
+		}
+		if err := openBrowser(ctx, link.URL); err != nil {
+			inv.say("No browser could be opened here (%v): open the link in one within two minutes.", err)
+		}
+		return nil
+	})
+	cmd.Flags().BoolVar(&noOpen, "no-open", false, "only print the link")
+	cmd.AddCommand(newWebSessionsCommand(inv), newWebLogoutCommand(inv))
+	return cmd
+}
+
+// openBrowser opens a page in this machine's browser, and does not wait for it.
+func openBrowser(ctx context.Context, url string) error {
+	opener := "xdg-open"
+	if runtime.GOOS == "darwin" {
+		opener = "open"
+	}
+	path, err := exec.LookPath(opener)
+	if err != nil {
+		return fmt.Errorf("%s is missing", opener)
+	}
+	return exec.CommandContext(context.WithoutCancel(ctx), path, url).Start()
+}
+
+func newWebSessionsCommand(inv *invocation) *cobra.Command {
+	return &cobra.Command{
+		Use:     "sessions",
+		Short:   "List the browsers that are logged in",
+		Long:    `Lists the browsers that are logged in by the token that this command uses; with the verb admin, all.`,
+		Example: `  cove web sessions`,
+		Args:    exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			c, err := inv.server.client(ctx)
+			if err != nil {
+				return err
+			}
+			list, err := cove.Web{Client: c}.Sessions(ctx)
+			if err != nil {
+				return err
+			}
+			if list == nil {
+				list = []cove.WebSession{}
+			}
+			return inv.show(cove.WebSessionList{Sessions: list}, func(w io.Writer) {
+				now := time.Now()
+				rows := [][]string{{"ID", "TOKEN", "ADDRESS", "LOGGED IN", "USED", "EXPIRES", "BROWSER"}}
+				for _, s := range list {
+					rows = append(rows, []string{s.ID, cmp.Or(s.Token, "the owner's"), s.Address, ago(s.CreatedAt, now), ago(s.LastUsed, now), "in " + span(s.ExpiresAt.Sub(now)), s.Browser})
+				}
+				table(w, rows)
+			})
+		}),
+	}
+}
+
+func newWebLogoutCommand(inv *invocation) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "logout [ID...]",
+		Short: "Log browsers out",
+		Long:  `Logs browsers out, at once: what they look at ends.`,
+		Example: `  cove web logout 4f1c8e0d2b6a9753
+  cove web logout --all`,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if all != (len(args) == 0) {
+			return usagef(cmd, "name the sessions, or say --all; see which there are: cove web sessions")
+		}
+		c, err := inv.server.client(ctx)
+		if err != nil {
+			return err
+		}
+		if all {
+			return cove.Web{Client: c}.EndAll(ctx)
+		}
+		return removeEach(ctx, inv, args, func(id string) error { return cove.Web{Client: c}.End(ctx, id) })
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "all that are logged in by this token")
+	return cmd
+}

@@ -1,0 +1,156 @@
+package harness
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/script"
+	"github.com/cove-dev/cove/internal/server/stephint"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// scripts do what a test does for the profile's sake alone: the clone, and its scripts.
+type scripts struct {
+	t *Trial
+
+	begun  bool // what follows is undone by the cleanup script
+	cloned bool // the repository of the profile is there
+}
+
+// Limits of a cleanup script: without its own, and at most.
+const (
+	cleanupLimit    = time.Minute
+	maxCleanupLimit = 10 * time.Minute
+)
+
+// setupTime is how long the setup script may run, as in a job.
+func (s *scripts) setupTime() time.Duration {
+	if setup := s.t.job.SetupScript; setup != nil && setup.TimeoutSec > 0 && s.t.job.StepLimits[cove.StepSetupScript] == 0 {
+		return time.Duration(setup.TimeoutSec) * time.Second
+	}
+	return cove.StepLimit(s.t.job.StepLimits, cove.StepSetupScript)
+}
+
+// cleanupTime is how long the cleanup script may run, as when a job is deleted.
+func (s *scripts) cleanupTime() time.Duration {
+	if s.t.job.CleanupScript == nil {
+		return cleanupLimit
+	}
+	return min(cmp.Or(time.Duration(s.t.job.CleanupScript.TimeoutSec)*time.Second, cleanupLimit), maxCleanupLimit)
+}
+
+// clone has the sprite clone the repository of the profile, by the connector that a job has.
+func (s *scripts) clone(ctx context.Context) (string, error) {
+	s.begun = true
+	if s.t.job.URL == "" {
+		return "", skip("%s", s.without("a url"))
+	}
+	if err := s.reachRepository(ctx); err != nil {
+		return "", err
+	}
+	if err := s.t.run(ctx, []string{"GIT_TERMINAL_PROMPT=0"}, "sh", "-c", fetch, "sh", s.t.workdir(), s.t.job.URL, s.t.job.Branch); err != nil {
+		if exit, ok := errors.AsType[*sprites.ExitError](err); ok && exit.Code == notThere {
+			return "", noGit()
+		}
+		return "", s.late(ctx, cove.StepClone, fail.Wrap("clone_failed", fmt.Errorf("clone %s: %w", s.t.job.URL, err), "its output says more; do the network policy of the profile, or a connector for git, lead there?"))
+	}
+	s.cloned = true
+	return "cloned " + s.t.job.URL, nil
+}
+
+// fetch clones a repository, in which the test commits.
+const fetch = `command -v git >/dev/null || exit 127
+git clone -q --single-branch ${3:+--branch "$3"} -- "$2" "$1" &&
+cd "$1" && git config user.name cove && git config user.email cove@localhost`
+
+// reachRepository grants the sprite the connector by which a job would clone the repository. A
+// backend has none.
+func (s *scripts) reachRepository(ctx context.Context) error {
+	if !s.t.here {
+		return nil
+	}
+	// The check of a job also makes a known connector whose secret is there.
+	_, err := s.t.h.Client.PreviewJob(ctx, cove.JobRequest{JobSource: cove.JobSource{URL: s.t.job.URL, Branch: s.t.job.Branch, PlanName: "test.md"}, Plan: Plan, JobSettings: cove.JobSettings{Agent: "shell"}})
+	if err != nil {
+		return err
+	}
+	all, err := s.t.h.Client.Connectors(ctx)
+	if err != nil {
+		return err
+	}
+	name, path := connect.RepositoryConnector(all, s.t.job.URL)
+	if name == "" {
+		return nil
+	}
+	s.t.granted = append(s.t.granted, name)
+	return s.t.h.Client.GrantConnector(ctx, name, cove.ConnectorGrant{Sprite: s.t.name, Git: cove.GitGrant{Repository: path}})
+}
+
+// setup runs the setup script of the profile in the clone, or in an empty folder.
+func (s *scripts) setup(ctx context.Context) (string, error) {
+	setup := s.t.job.SetupScript
+	if setup == nil {
+		return "", skip("%s", s.without("a setup script"))
+	}
+	if err := s.run(ctx, "setup", setup); err != nil {
+		hint := "its output says more"
+		if !s.cloned {
+			hint += "; the profile names no url, so that the script ran in an empty folder, and not in a clone"
+		}
+		return "", s.late(ctx, cove.StepSetupScript, fail.Wrap("setup_failed", fmt.Errorf("the setup script %s: %w", setup.Name, err), hint))
+	}
+	return "the setup script " + setup.Name + " has run", nil
+}
+
+// cleanup runs the cleanup script of the profile.
+func (s *scripts) cleanup(ctx context.Context) (string, error) {
+	cleanup := s.t.job.CleanupScript
+	if cleanup == nil {
+		return "", skip("%s", s.without("a cleanup script"))
+	}
+	if err := s.run(ctx, "cleanup", cleanup); err != nil {
+		return "", fail.Wrap("cleanup_failed", fmt.Errorf("the cleanup script %s: %w", cleanup.Name, err), "its output says more")
+	}
+	return "the cleanup script " + cleanup.Name + " has run", nil
+}
+
+func (s *scripts) run(ctx context.Context, what string, of *cove.SetupScript) error {
+	env, secrets, err := s.t.env(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.t.sprite.CommandContext(ctx, "mkdir", "-p", s.t.workdir()).Run(); err != nil {
+		return err
+	}
+	return script.Script{Text: of.Text, File: s.t.dir() + "/" + what, Dir: s.t.workdir(), Env: env, Secrets: secrets}.Run(ctx, s.t.sprite, s.t.out)
+}
+
+// without says why a step is not needed that a profile would ask for.
+func (s *scripts) without(what string) string {
+	if s.t.test.Profile == "" {
+		return "only a profile has " + what
+	}
+	return "the profile " + s.t.test.Profile + " has not " + what
+}
+
+// late says how a step of the profile's jobs gets more time, if its time was up.
+func (s *scripts) late(ctx context.Context, key cove.StepKey, err error) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	job := cove.Job{JobSettings: cove.JobSettings{Profile: s.t.test.Profile, StepLimits: s.t.job.StepLimits}}
+	if key == cove.StepSetupScript {
+		job.StepLimits = map[cove.StepKey]int64{key: int64(s.setupTime() / time.Second)}
+	}
+	return fail.Wrap("timeout", errors.New(message(err)), stephint.MoreTime(job, key))
+}
+
+func noGit() error {
+	return fail.New("no_git", "the sprite has no git, and a job clones its repository with it", "choose an image with git, or add git to it")
+}

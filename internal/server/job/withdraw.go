@@ -1,0 +1,103 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// withdrawLimit bounds one try.
+const withdrawLimit = 20 * time.Second
+
+// withdrawals take out of sprites what was handed to them for jobs that have ended without their
+// supervisors, which do that else: the settings, with the values of the variables. Whatever could still
+// begin by them is ended before. The job's row says that this is to be done (Job.Handed), so that the
+// next server goes on with it.
+type withdrawals struct {
+	jobs        *store.Jobs
+	client      *cove.Client
+	supervisors *supervisors
+	logger      *slog.Logger
+}
+
+// after does so for a job that has just ended. It is no error that this fails: it is tried again.
+func (w *withdrawals) after(ctx context.Context, id string) {
+	ctx = context.WithoutCancel(ctx)
+	job, err := w.jobs.Get(ctx, id)
+	if err == nil {
+		err = w.one(ctx, job)
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		w.logger.Warn("taking the settings of a job out of its sprite; it will be tried again", append(about(job), "err", err)...)
+	}
+}
+
+// all does so for all jobs for which it is still to be done. A backend that does not answer is asked
+// once.
+func (w *withdrawals) all(ctx context.Context) error {
+	jobs, err := w.jobs.List(ctx, store.JobFilter{Handed: true})
+	errs, silent := []error{err}, map[string]bool{}
+	for _, job := range jobs {
+		if silent[job.Backend] {
+			continue
+		}
+		if err := w.one(ctx, job); err != nil {
+			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
+			silent[job.Backend] = job.Backend != "" && unheard(err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// one does so for one job, if it is to be done. A sprite that is gone, or is another one by now, has
+// nothing of the job.
+func (w *withdrawals) one(ctx context.Context, job cove.Job) error {
+	if !job.Handed || !job.State.Terminal() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, withdrawLimit)
+	defer cancel()
+	info, err := w.client.At(job.Backend).Get(ctx, job.Sprite)
+	there := err == nil && (job.SpriteID == "" || info.ID == job.SpriteID)
+	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
+		return err
+	}
+	if there {
+		if err := w.clear(ctx, job); err != nil {
+			return err
+		}
+	}
+	return w.jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.Handed = false; return nil })
+}
+
+// clear ends the supervisor of a job, and removes its settings.
+func (w *withdrawals) clear(ctx context.Context, job cove.Job) error {
+	sprite := spriteOf(w.client, job)
+	err := sprite.DeleteService(ctx, serviceName(job.ID))
+	if e, ok := errors.AsType[*sprites.Error](err); ok {
+		switch e.StatusCode {
+		case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented: // none is there, or the sprite has no services
+			err = nil
+		}
+	}
+	if err == nil {
+		job.Service = "" // it is not there any more
+		err = w.supervisors.kill(ctx, job)
+	}
+	for _, name := range []string{"job.json", "mcp"} {
+		if err != nil {
+			return err
+		}
+		if err = sprite.Remove(ctx, dir(job.ID)+"/"+name, true); errors.Is(err, sprites.ErrNotFound) {
+			err = nil
+		}
+	}
+	return err
+}

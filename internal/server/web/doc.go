@@ -1,0 +1,13 @@
+// Package web is the web page of a cove server: templates, static files and the handlers that
+// fill them. It is a client of the server's API, as others are: each request to it makes calls
+// with the rights of the token by which its browser was logged in, and nothing else.
+//
+// A Site (site.go) has the table of pages (routes.go). A page's handler has a view (view.go): the
+// request, whose it is, and a client of the API. It renders a template (render.go), or streams
+// changes of what a page shows (live.go, and static/live.js in the browser).
+//
+// The files of templates/ have a page each, those of templates/components/ one component each,
+// which /web/components shows in all of their states. Everything that a sprite or an agent said
+// is hostile: html/template escapes it, text.go takes its control characters away, and no page
+// has a script of its own (assets.go has the policy).
+package web

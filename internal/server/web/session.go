@@ -1,0 +1,102 @@
+package web
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// Session is a browser that is logged in.
+type Session struct {
+	ID     string
+	Name   string   // of its token, for people; empty: the server's owner
+	Verbs  []string // that its token has
+	Bearer string   // the token of its calls of the API, which is good for those that the site makes alone
+	Key    []byte   // of the marks that its forms carry, a secret of the session's
+
+	ConfirmedAt time.Time // when it came by a link last
+}
+
+// May reports whether the session's token has a verb.
+func (s Session) May(verb string) bool { return slices.Contains(s.Verbs, verb) }
+
+// ConfirmedFor is how long after a link a session may do what can't be undone.
+const ConfirmedFor = 30 * time.Minute
+
+// Confirmed reports whether the session came by a link not long ago.
+func (s Session) Confirmed() bool { return time.Since(s.ConfirmedAt) < ConfirmedFor }
+
+// Sessions are the sessions of the server.
+type Sessions interface {
+	// Redeem exchanges a link's code for a cookie's value. If old is the cookie of a session of
+	// the same token, that goes on, and is confirmed: value is old then.
+	Redeem(r *http.Request, code, old string) (value string, until time.Time, err error)
+
+	// Hold finds the session of a cookie. The context ends with it. release is to be called
+	// when the request is over. ErrNoSession: there is none.
+	Hold(ctx context.Context, cookie string) (s Session, held context.Context, release func(), err error)
+
+	// End logs a session out.
+	End(ctx context.Context, id string) error
+}
+
+// ErrNoSession says that a cookie is nobody's.
+var ErrNoSession = errors.New("not logged in")
+
+// cookieName is the cookie's: over TLS, browsers then take it from this very origin only.
+func cookieName(r *http.Request) string {
+	if secure(r) {
+		return "__Host-cove_web"
+	}
+	return "cove_web"
+}
+
+// secure reports whether the browser speaks TLS, to the server itself or to a proxy before it.
+func secure(r *http.Request) bool {
+	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
+}
+
+func setCookie(w http.ResponseWriter, r *http.Request, value string, maxAge int) {
+	http.SetCookie(w, &http.Cookie{
+		Name: cookieName(r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: secure(r), SameSite: http.SameSiteStrictMode,
+	})
+}
+
+// A form's mark shows that a page of ours, in the session's browser, has sent it. It is
+// different each time it is written, so that compression tells nothing of it.
+const markSize = 32
+
+// mark makes one.
+func (s Session) mark() string {
+	pad := make([]byte, markSize)
+	_, _ = rand.Read(pad) // never fails
+	return base64.RawURLEncoding.EncodeToString(append(pad, xor(s.proof(), pad)...))
+}
+
+// marked reports whether a mark is the session's.
+func (s Session) marked(mark string) bool {
+	b, err := base64.RawURLEncoding.DecodeString(mark)
+	if err != nil || len(b) != 2*markSize {
+		return false
+	}
+	return subtle.ConstantTimeCompare(xor(b[markSize:], b[:markSize]), s.proof()) == 1
+}
+
+func (s Session) proof() []byte {
+	mac := hmac.New(sha256.New, s.Key)
+	mac.Write([]byte("form " + s.ID))
+	return mac.Sum(nil)
+}
+
+func xor(a, b []byte) []byte {
+	out := make([]byte, len(a))
+	subtle.XORBytes(out, a, b)
+	return out
+}

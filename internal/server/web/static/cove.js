@@ -1,0 +1,63 @@
+// What all pages have: the mark on requests, keys, buttons that copy or open something, and times
+// that stay true. Pages work without it but for what it says here.
+"use strict";
+(() => {
+  const mark = () => document.querySelector('meta[name="cove-mark"]')?.content || "";
+  document.addEventListener("htmx:configRequest", e => { e.detail.headers["X-Cove-Mark"] = mark(); });
+  window.coveFetch = (url, init = {}) =>
+    fetch(url, { ...init, headers: { ...(init.headers || {}), "X-Cove-Mark": mark(), "HX-Request": "true" } });
+
+  document.addEventListener("click", async e => {
+    const b = e.target.closest("[data-copy],[data-opens],[data-closes]");
+    if (!b) return;
+    if (b.dataset.copy !== undefined) {
+      const was = b.textContent;
+      try { await navigator.clipboard.writeText(b.dataset.copy); b.textContent = "Copied"; }
+      catch { // without TLS a page may not write to the clipboard
+        const r = document.createRange(); r.selectNodeContents(b.previousElementSibling); getSelection().removeAllRanges(); getSelection().addRange(r);
+        b.textContent = "Press Ctrl+C";
+      }
+      setTimeout(() => { b.textContent = was; }, 2000);
+    }
+    if (b.dataset.opens) document.getElementById(b.dataset.opens)?.showModal();
+    if (b.dataset.closes) document.getElementById(b.dataset.closes)?.close();
+  });
+
+  const units = [[172800000, 86400000, " d"], [3600000, 3600000, " h"], [60000, 60000, " min"], [1000, 1000, " s"]];
+  const ago = ms => {
+    for (const [from, unit, name] of units) if (ms >= from) return Math.floor(ms / unit) + name + " ago";
+    return "now";
+  };
+  const tick = () => {
+    for (const t of document.querySelectorAll("time[datetime]")) {
+      const ms = Date.now() - Date.parse(t.dateTime), said = ago(ms);
+      if (ms >= 0 && t.textContent !== said) t.textContent = said;
+    }
+  };
+  setInterval(() => { if (!document.hidden) tick(); }, 1000);
+
+  let after = "";
+  const go = { n: "/web", j: "/web/jobs", s: "/web/sprites", e: "/web/settings" };
+  const move = by => {
+    const rows = [...document.querySelectorAll("[data-row]")];
+    if (!rows.length) return;
+    const i = rows.indexOf(document.activeElement.closest("[data-row]"));
+    const at = rows[Math.max(0, Math.min(rows.length - 1, i < 0 ? 0 : i + by))];
+    (at.matches("a,button") ? at : at.querySelector("a,button") || at).focus();
+  };
+  document.addEventListener("keydown", e => {
+    if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest("input,textarea,select,[contenteditable],.terminal")) return;
+    const key = e.key;
+    if (after === "g" && go[key]) { location.assign(go[key]); after = ""; e.preventDefault(); return; }
+    after = key === "g" ? "g" : "";
+    if (key === "?") { document.getElementById("keys")?.showModal(); e.preventDefault(); }
+    else if (key === "j") move(1);
+    else if (key === "k") move(-1);
+    else {
+      const to = document.querySelector(`[data-key="${CSS.escape(key)}"]`);
+      if (!to) return;
+      if (to.matches("input,textarea")) to.focus(); else to.click();
+      e.preventDefault();
+    }
+  });
+})();

@@ -1,0 +1,83 @@
+// Keeps a page true: it reads the server-sent events of the stream that the page names (data-live
+// of <body>), and puts what they bring into it. A stream that breaks off is begun again, from the
+// number that came last. A page that is not looked at has none: browsers have few connections.
+"use strict";
+(() => {
+  const hiddenFor = 10000, slowest = 10000;
+  let source = null, last = "", wait = 0, timer = 0, sleep = 0, since = null, gone = false;
+
+  const say = text => {
+    const p = document.getElementById("connection");
+    if (p && p.textContent !== text) p.textContent = text;
+    if (p) p.hidden = !text;
+    document.body.classList.toggle("is-stale", !!text);
+  };
+
+  const put = c => {
+    const at = document.getElementById(c.target);
+    if (!at) return;
+    const keep = document.activeElement && at.contains(document.activeElement) ? document.activeElement.id : "";
+    const bottom = at.closest("[data-follow]");
+    const follows = bottom && bottom.scrollHeight - bottom.scrollTop - bottom.clientHeight < 40;
+    if (c.how === "remove") { at.remove(); return; }
+    const t = document.createElement("template");
+    t.innerHTML = c.html;
+    const made = [...t.content.children];
+    if (c.how === "replace") {
+      for (const d of at.querySelectorAll("details[id][open]")) { const n = t.content.getElementById(d.id); if (n) n.open = true; }
+      at.replaceWith(t.content);
+    } else if (c.how === "inner") at.replaceChildren(t.content);
+    else if (c.how === "prepend") at.prepend(t.content);
+    else at.append(t.content);
+    for (const e of made) if (e.isConnected) htmx.process(e);
+    if (keep) document.getElementById(keep)?.focus({ preventScroll: true });
+    if (follows) bottom.scrollTop = bottom.scrollHeight;
+    document.dispatchEvent(new CustomEvent("cove:changed", { detail: made }));
+  };
+
+  const open = () => {
+    clearTimeout(timer);
+    const live = document.body.dataset.live;
+    if (!live || source || gone || document.hidden) return;
+    source = new EventSource(last ? live + (live.includes("?") ? "&" : "?") + "from=" + encodeURIComponent(last) : live);
+    source.onopen = () => {
+      if (since && document.body.dataset.reload !== undefined && !last) { location.reload(); return; }
+      since = null; wait = 0; say("");
+    };
+    source.onmessage = e => {
+      if (e.lastEventId) last = e.lastEventId;
+      for (const c of JSON.parse(e.data)) put(c);
+    };
+    source.addEventListener("over", () => { gone = true; close(); });
+    source.onerror = () => {
+      close();
+      since ??= new Date();
+      wait = Math.min(slowest, wait ? wait * 2 : 500);
+      say("Not connected to the server since " + since.toLocaleTimeString() + ". Connecting again…");
+      timer = setTimeout(probe, wait);
+    };
+  };
+
+  // A stream does not say why it was refused: a page asks.
+  const probe = async () => {
+    try {
+      const r = await fetch("/web/alive", { headers: { "HX-Request": "true" } });
+      if (r.status === 401) { location.assign("/web"); return; }
+    } catch { /* the server is away still */ }
+    open();
+  };
+
+  const close = () => { source?.close(); source = null; };
+
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(sleep);
+    if (document.hidden) sleep = setTimeout(close, hiddenFor);
+    else open();
+  });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", e => { if (e.persisted) location.reload(); });
+  document.addEventListener("DOMContentLoaded", () => {
+    last = document.body.dataset.from || "";
+    open();
+  });
+})();

@@ -1,0 +1,116 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// maxUpload bounds the body of a request.
+const maxUpload = 1 << 30
+
+// handler answers a request of somebody who is logged in, or returns an error before it has
+// written anything.
+type handler func(*view) error
+
+// view is one request to the site.
+type view struct {
+	w       http.ResponseWriter
+	r       *http.Request
+	site    *Site
+	session Session
+	api     *cove.Client // with the rights of the session's token
+}
+
+// markField is the form's field, and markHeader the header, that has the mark of the session.
+const (
+	markField  = "_mark"
+	markHeader = "X-Cove-Mark"
+)
+
+// sentMark is the mark that the request carries. Only a form of the plain kind is read for it:
+// those with files are sent by scripts, which set the header.
+func (v *view) sentMark() string {
+	if mark := v.r.Header.Get(markHeader); mark != "" {
+		return mark
+	}
+	if v.r.Header.Get("Content-Type") != "application/x-www-form-urlencoded" {
+		return ""
+	}
+	return v.r.PostFormValue(markField)
+}
+
+// layout is what the frame of a page shows.
+func (v *view) layout(title string) layout {
+	return layout{Title: title, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, Admin: v.session.May(cove.VerbAdmin)}
+}
+
+// page answers with a whole page. live is the path of the stream that keeps it true; empty:
+// it does not change by itself.
+func (v *view) page(title, live, name string, data any) error {
+	l := v.layout(title)
+	l.Live = live
+	render(v.w, v.r, http.StatusOK, l, name, data)
+	return nil
+}
+
+// fragment answers with a part of a page.
+func (v *view) fragment(name string, data any) error {
+	fragment(v.w, v.r, http.StatusOK, name, data)
+	return nil
+}
+
+// redirect leads the browser to another page, whether a script or a person asked.
+func (v *view) redirect(path string) error {
+	if !wantsPage(v.r) {
+		v.w.Header().Set("HX-Redirect", path)
+		v.w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	http.Redirect(v.w, v.r, path, http.StatusSeeOther)
+	return nil
+}
+
+// confirm refuses what can't be undone to a session that did not come by a link not long ago.
+func (v *view) confirm() error {
+	if v.session.Confirmed() {
+		return nil
+	}
+	return fail.New("confirm", "this can't be undone: show again that it is you", "type `cove web` in a terminal, open the link in this browser, and try again")
+}
+
+// wantsPage reports whether the answer is shown by the browser itself, not put into a page by
+// a script.
+func wantsPage(r *http.Request) bool {
+	return r.Header.Get("HX-Request") == "" && r.Header.Get("Accept") != "text/event-stream"
+}
+
+// problem is an error as a page shows it.
+type problem struct {
+	Status  int
+	Code    string
+	Title   string
+	Message string
+	Hint    string
+}
+
+// describe says of an error what people are shown.
+func describe(err error) problem {
+	p := problem{Status: http.StatusInternalServerError, Code: "internal", Message: err.Error()}
+	if e, ok := errors.AsType[*fail.Error](err); ok {
+		p.Status, p.Code, p.Message, p.Hint = e.Status(), e.Code, e.Error(), e.Hint
+	} else if e, ok := errors.AsType[*sprites.Error](err); ok {
+		p.Status, p.Code, p.Message, p.Hint = e.StatusCode, e.Code, e.Message, e.Hint
+	}
+	if p.Code == "confirm" {
+		p.Status = http.StatusForbidden
+	}
+	p.Title = http.StatusText(p.Status)
+	return p
+}
+
+func secondsUntil(t time.Time) int { return int(time.Until(t).Seconds()) }

@@ -1,0 +1,240 @@
+package server
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/server/web"
+)
+
+// A browser logs in to the web page by a link with a code that works once, which is exchanged
+// for a cookie. The session that it stands for has the rights of the token that asked for the
+// link, as long as that has them.
+const (
+	webTime       = 7 * 24 * time.Hour // of a session that is not used
+	webPrefix     = "web."             // of the bearers of sessions, which no token's secret has
+	maxWebBrowser = 200
+)
+
+// webSessions makes links and sessions, and finds whose a cookie is.
+type webSessions struct {
+	sessions *store.WebSessions
+	access   *access
+	rights   *rights
+	key      []byte // of bearers: this process alone has it
+	log      *slog.Logger
+
+	mu    sync.Mutex
+	codes map[string]visit
+}
+
+// newWebKey makes the key of bearers.
+func newWebKey() []byte {
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails
+	return key
+}
+
+// link makes a link that logs a browser in by the caller's token.
+func (g *webSessions) link(w http.ResponseWriter, r *http.Request) error {
+	p := principalOf(r)
+	code, until := rand.Text(), time.Now().Add(codeTime)
+	if !g.add(code, visit{token: p.name, until: until}) {
+		e := fail.New("limit", "too many links wait to be used", "use some, or try again later")
+		e.Limit, e.Count, e.RetryAfter = maxCodes, maxCodes, codeTime
+		return e
+	}
+	scheme := "http"
+	if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
+		scheme = "https"
+	}
+	link := url.URL{Scheme: scheme, Host: r.Host, Path: "/web/login", RawQuery: url.Values{"code": {code}}.Encode()}
+	writeJSON(w, http.StatusCreated, cove.WebLink{URL: link.String(), ExpiresAt: until.UTC()})
+	return nil
+}
+
+func (g *webSessions) add(code string, v visit) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return addCode(&g.codes, code, v)
+}
+
+// list describes the caller's sessions; to an administrator, all.
+func (g *webSessions) list(w http.ResponseWriter, r *http.Request) error {
+	p := principalOf(r)
+	of := p.name
+	if p.may(admin) {
+		of = ""
+	}
+	sessions, err := g.sessions.List(r.Context(), of)
+	if err != nil {
+		return err
+	}
+	list := cove.WebSessionList{Sessions: make([]cove.WebSession, len(sessions))}
+	for i, s := range sessions {
+		list.Sessions[i] = cove.WebSession{
+			ID: s.ID, Token: g.tokenOf(s), Browser: s.Browser, Address: s.Address,
+			CreatedAt: s.CreatedAt, ConfirmedAt: s.ConfirmedAt, LastUsed: s.LastUsed, ExpiresAt: s.ExpiresAt,
+		}
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (g *webSessions) tokenOf(s store.WebSession) string {
+	for _, p := range g.access.owners {
+		if s.Token == p.name {
+			return ""
+		}
+	}
+	return s.Token
+}
+
+func (g *webSessions) delete(w http.ResponseWriter, r *http.Request) error {
+	p := principalOf(r)
+	s, err := g.sessions.Get(r.Context(), r.PathValue("session"))
+	if err != nil {
+		return err
+	}
+	if s.Token != p.name && !p.may(admin) {
+		return store.ErrNotFound
+	}
+	if err := g.End(r.Context(), s.ID); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// deleteAll logs out all browsers of the caller.
+func (g *webSessions) deleteAll(w http.ResponseWriter, r *http.Request) error {
+	sessions, err := g.sessions.List(r.Context(), principalOf(r).name)
+	for _, s := range sessions {
+		err = errors.Join(err, g.End(r.Context(), s.ID))
+	}
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// Redeem exchanges a code for a cookie's value.
+func (g *webSessions) Redeem(r *http.Request, code, old string) (value string, until time.Time, err error) {
+	g.mu.Lock()
+	v, ok := g.codes[code]
+	delete(g.codes, code)
+	g.mu.Unlock()
+	now := time.Now()
+	if !ok || !now.Before(v.until) {
+		return "", now, fail.New("unauthorized", "this link has been used, or is too old", "make another: cove web")
+	}
+	if _, err := g.access.byName(r.Context(), v.token); err != nil {
+		return "", now, err
+	}
+	if s, err := g.sessions.ByHash(r.Context(), store.HashToken(old)); err == nil && old != "" && s.Token == v.token && now.Before(s.ExpiresAt) {
+		return old, s.ExpiresAt, g.sessions.Used(r.Context(), s.ID, now, now)
+	}
+	address, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		address = ""
+	}
+	id := make([]byte, 8)
+	_, _ = rand.Read(id) // never fails
+	value, until = newSecret(), now.Add(webTime)
+	err = g.sessions.Create(r.Context(), store.WebSession{
+		ID: hex.EncodeToString(id), Hash: store.HashToken(value), Token: v.token,
+		Browser: clean(r.UserAgent(), maxWebBrowser), Address: address,
+		CreatedAt: now, ConfirmedAt: now, LastUsed: now, ExpiresAt: until,
+	})
+	return value, until, err
+}
+
+// Hold finds whose a cookie is. What the session does ends with it, and with its token.
+func (g *webSessions) Hold(ctx context.Context, cookie string) (s web.Session, held context.Context, release func(), err error) {
+	find := func() (principal, error) {
+		row, err := g.sessions.ByHash(ctx, store.HashToken(cookie))
+		if errors.Is(err, store.ErrNotFound) || cookie == "" || err == nil && !time.Now().Before(row.ExpiresAt) {
+			return principal{}, web.ErrNoSession
+		}
+		if err != nil {
+			return principal{}, err
+		}
+		p, err := g.access.byName(ctx, row.Token)
+		if err != nil {
+			return p, web.ErrNoSession
+		}
+		s = web.Session{ID: row.ID, Name: p.title, Verbs: p.verbs, Bearer: g.bearer(row.ID), Key: row.Hash[:], ConfirmedAt: row.ConfirmedAt}
+		g.noteUse(ctx, row)
+		return principal{name: webPrefix + row.ID, until: row.ExpiresAt}, nil
+	}
+	_, held, release, err = g.rights.hold(ctx, find)
+	return s, held, release, err
+}
+
+// noteUse writes a session's use down, now and then.
+func (g *webSessions) noteUse(ctx context.Context, s store.WebSession) {
+	now := time.Now()
+	if now.Sub(s.LastUsed) < usedInterval {
+		return
+	}
+	if err := g.sessions.Used(context.WithoutCancel(ctx), s.ID, now, time.Time{}); err != nil && !errors.Is(err, store.ErrNotFound) {
+		g.log.Warn("noting the use of a session of the web page", "id", s.ID, "err", err)
+	}
+}
+
+// End logs a session out, and ends what it does.
+func (g *webSessions) End(ctx context.Context, id string) error {
+	if err := g.sessions.Delete(ctx, id); err != nil {
+		return err
+	}
+	g.rights.end(webPrefix + id)
+	return nil
+}
+
+// bearer is what the site sends with a session's calls of the API.
+func (g *webSessions) bearer(id string) string {
+	mac := hmac.New(sha256.New, g.key)
+	mac.Write([]byte(id))
+	return webPrefix + id + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// principal is by whose rights a bearer calls; ok is false if it is none of a session's.
+func (g *webSessions) principal(ctx context.Context, secret string) (p principal, ok bool, err error) {
+	rest, ok := strings.CutPrefix(secret, webPrefix)
+	if !ok {
+		return p, false, nil
+	}
+	id, _, _ := strings.Cut(rest, ".")
+	if subtle.ConstantTimeCompare([]byte(secret), []byte(g.bearer(id))) != 1 {
+		return p, false, nil
+	}
+	s, err := g.sessions.Get(ctx, id)
+	if err == nil && !time.Now().Before(s.ExpiresAt) {
+		err = store.ErrNotFound
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return p, true, fail.New("unauthorized", "the browser is not logged in any more", "cove web")
+	}
+	if err != nil {
+		return p, true, err
+	}
+	p, err = g.access.byName(ctx, s.Token)
+	return p, true, err
+}

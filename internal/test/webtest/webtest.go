@@ -1,0 +1,316 @@
+// Package webtest drives a real browser over the web page, for tests. A console error, a report
+// of the content policy, an exception of a script, or a request to anywhere else fails the test.
+package webtest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
+	"github.com/chromedp/chromedp"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/need"
+)
+
+// patience is how long a page may take for what is waited for. It ends a test that hangs; no
+// test passes or fails by it on a machine that is merely slow.
+const patience = 4 * time.Minute
+
+// Browser is one browser, whose pages have nothing in common with those of others.
+type Browser struct {
+	t   testing.TB
+	ctx context.Context
+}
+
+// Size is that of a page.
+type Size struct{ Width, Height int64 }
+
+// The sizes at which pages are looked at.
+var (
+	Desktop = Size{1280, 800}
+	Phone   = Size{360, 740}
+)
+
+// Start starts a browser, which ends with the test.
+func Start(t testing.TB) *Browser {
+	t.Helper()
+	chromium := need.Program(t, "chromium", "chromium")
+	dir, err := os.MkdirTemp("", "cove-browser-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(chromium), chromedp.UserDataDir(dir), chromedp.NoSandbox,
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("no-proxy-server", true),
+		chromedp.WSURLReadTimeout(patience),
+	)
+	alloc, endAlloc := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), opts...)
+	ctx, end := chromedp.NewContext(alloc, chromedp.WithErrorf(func(string, ...any) {})) // it complains of events that are newer than it is
+	t.Cleanup(func() {
+		_ = chromedp.Cancel(ctx) // which waits for the process
+		end()
+		endAlloc()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("the browser's folder: %v", err)
+		}
+	})
+	if err := chromedp.Run(ctx); err != nil {
+		t.Fatalf("start %s: %v", chromium, err)
+	}
+	return &Browser{t: t, ctx: ctx}
+}
+
+// Page is one tab.
+type Page struct {
+	t      testing.TB
+	ctx    context.Context
+	origin string
+
+	mu       sync.Mutex
+	problems []string
+	allowed  []string
+}
+
+// Open logs a new tab in to a server, by a link of the client's, and waits for the start page.
+func (b *Browser) Open(c *cove.Client, size Size) *Page {
+	b.t.Helper()
+	link, err := cove.Web{Client: c}.Link(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	u, err := url.Parse(link.URL)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	p := b.Tab(u.Scheme+"://"+u.Host, size)
+	p.Do(chromedp.Navigate(link.URL))
+	p.Until("the start page is there", `document.readyState === "complete" && !!document.getElementById("now")`)
+	return p
+}
+
+// Tab opens an empty tab of its own context (cookies), for pages of one origin.
+func (b *Browser) Tab(origin string, size Size) *Page {
+	b.t.Helper()
+	ctx, end := chromedp.NewContext(b.ctx, chromedp.WithTargetID(b.target()))
+	p := &Page{t: b.t, ctx: ctx, origin: origin}
+	b.t.Cleanup(func() {
+		p.Check()
+		end()
+	})
+	chromedp.ListenTarget(ctx, p.heard)
+	if err := chromedp.Run(ctx); err != nil { // the tab ends with the context of its first call
+		b.t.Fatalf("open a tab: %v", err)
+	}
+	p.Do(network.Enable(), runtime.Enable(), log.Enable(),
+		emulation.SetDeviceMetricsOverride(size.Width, size.Height, 1, size == Phone),
+		browser.SetDownloadBehavior(browser.SetDownloadBehaviorBehaviorDeny))
+	return p
+}
+
+// target opens a window with cookies of its own.
+func (b *Browser) target() (id target.ID) {
+	b.t.Helper()
+	ctx := cdp.WithExecutor(b.ctx, chromedp.FromContext(b.ctx).Browser)
+	profile, err := target.CreateBrowserContext().WithDisposeOnDetach(true).Do(ctx)
+	if err == nil {
+		id, err = target.CreateTarget("about:blank").WithBrowserContextID(profile).WithNewWindow(true).Do(ctx)
+	}
+	if err != nil {
+		b.t.Fatalf("open a window: %v", err)
+	}
+	return id
+}
+
+// heard takes down what must not be.
+func (p *Page) heard(event any) {
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		p.problem("exception: " + e.ExceptionDetails.Error())
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == runtime.APITypeError || e.Type == runtime.APITypeAssert {
+			var said []string
+			for _, a := range e.Args {
+				said = append(said, string(a.Value)+a.Description)
+			}
+			p.problem("console: " + strings.Join(said, " "))
+		}
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.LevelError || e.Entry.Source == log.SourceSecurity {
+			p.problem(fmt.Sprintf("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL))
+		}
+	case *network.EventRequestWillBeSent:
+		if u := e.Request.URL; !strings.HasPrefix(u, p.origin+"/") && !strings.HasPrefix(u, "data:") && !strings.HasPrefix(u, "blob:") {
+			p.problem("a request to " + u)
+		}
+	}
+}
+
+func (p *Page) problem(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.problems = append(p.problems, text)
+}
+
+// Allow has problems pass that have a text, such as a status that the test provokes.
+func (p *Page) Allow(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.allowed = append(p.allowed, text)
+}
+
+// Check fails the test if anything happened that must not.
+func (p *Page) Check() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+next:
+	for _, problem := range p.problems {
+		for _, text := range p.allowed {
+			if strings.Contains(problem, text) {
+				continue next
+			}
+		}
+		p.t.Errorf("in the browser: %s", problem)
+	}
+	p.problems = nil
+}
+
+// Do runs actions.
+func (p *Page) Do(actions ...chromedp.Action) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	if err := chromedp.Run(ctx, actions...); err != nil {
+		p.t.Fatalf("in the browser: %v\n%s", err, p.look())
+	}
+}
+
+// look is what the page shows, for who reads why a test failed.
+func (p *Page) look() string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), time.Minute)
+	defer cancel()
+	var at, text string
+	_ = chromedp.Run(ctx, chromedp.Location(&at), chromedp.Evaluate("document.body ? document.body.innerText.slice(0, 4000) : ''", &text))
+	return at + "\n" + text
+}
+
+// Goto opens a path of the site, and waits until it is there.
+func (p *Page) Goto(path string) {
+	p.t.Helper()
+	p.Do(chromedp.Navigate(p.origin + path))
+	p.Until("the page is there", `document.readyState === "complete"`)
+}
+
+// visible is an expression that is the first element that a CSS selector finds, if it can be seen.
+func visible(selector string) string {
+	return fmt.Sprintf("[...document.querySelectorAll(%q)].find(e => e.checkVisibility() && e.getClientRects().length > 0)", selector)
+}
+
+// Wait waits until an element that a CSS selector finds can be seen.
+func (p *Page) Wait(selector string) {
+	p.t.Helper()
+	p.Until(selector+" can be seen", "!!"+visible(selector))
+}
+
+// Click clicks on an element with the mouse, once it can be seen and nothing is above it.
+func (p *Page) Click(selector string) {
+	p.t.Helper()
+	var at []float64
+	p.poll("click on "+selector, fmt.Sprintf(`(() => {
+		const e = %s;
+		if (!e) return null;
+		e.scrollIntoView({block: "center", behavior: "instant"});
+		const r = e.getClientRects()[0], x = r.x + r.width / 2, y = r.y + r.height / 2, top = document.elementFromPoint(x, y);
+		return top && (e.contains(top) || top.contains(e)) ? [x, y] : null;
+	})()`, visible(selector)), &at, func() bool { return len(at) == 2 })
+	p.Do(chromedp.MouseClickXY(at[0], at[1]))
+}
+
+// Fill puts a text in the place of what a field has.
+func (p *Page) Fill(selector, text string) {
+	p.t.Helper()
+	p.Wait(selector)
+	p.Eval(fmt.Sprintf(`(() => {
+		const e = %s;
+		e.focus();
+		e.value = %q;
+		e.dispatchEvent(new Event("input", {bubbles: true}));
+		e.dispatchEvent(new Event("change", {bubbles: true}));
+	})()`, visible(selector), text), nil)
+}
+
+// Type presses keys, as a person would, in what has the focus.
+func (p *Page) Type(keys string) {
+	p.t.Helper()
+	p.Do(chromedp.KeyEvent(keys))
+}
+
+// Text is the text of the first element that a selector finds, once it is there.
+func (p *Page) Text(selector string) (text string) {
+	p.t.Helper()
+	var found *string
+	p.poll("read "+selector, fmt.Sprintf("document.querySelector(%q)?.innerText ?? null", selector), &found, func() bool { return found != nil })
+	return *found
+}
+
+// Until waits until a JavaScript expression is true, over navigations.
+func (p *Page) Until(what, expression string) {
+	p.t.Helper()
+	var yes bool
+	p.poll(what, "!!("+expression+")", &yes, func() bool { return yes })
+}
+
+// Sees waits until the page shows a text.
+func (p *Page) Sees(text string) {
+	p.t.Helper()
+	p.Until("the page shows "+text, fmt.Sprintf("document.body?.innerText.includes(%q)", text))
+}
+
+// pollInterval is how often a page is asked.
+const pollInterval = 50 * time.Millisecond
+
+// poll evaluates an expression into to until done. A page that is being left has no answer.
+func (p *Page) poll(what, expression string, to any, done func() bool) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		err := chromedp.Run(ctx, chromedp.Evaluate(expression, to))
+		if err == nil && done() {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			p.t.Fatalf("%s: not within %v (%v)\n%s", what, patience, err, p.look())
+		}
+	}
+}
+
+// Eval evaluates a JavaScript expression, and awaits a promise.
+func (p *Page) Eval(expression string, to any) {
+	p.t.Helper()
+	p.Do(chromedp.Evaluate(expression, to, func(e *runtime.EvaluateParams) *runtime.EvaluateParams { return e.WithAwaitPromise(true) }))
+}
+
+// Shot is a picture of the page, as PNG.
+func (p *Page) Shot() (png []byte) {
+	p.t.Helper()
+	p.Do(chromedp.FullScreenshot(&png, 100))
+	return png
+}

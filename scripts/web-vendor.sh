@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Brings what the web page has of others, as internal/server/web/vendor.txt says, and refuses a package with another digest.
+set -euo pipefail
+cd "$(dirname "$0")/../internal/server/web"
+to=$PWD/static/vendor work=$(mktemp --directory)
+trap 'rm -rf "$work"' EXIT
+rm -rf "$to" && mkdir -p "$to"
+grep -v '^#' vendor.txt | while read -r package version digest file name; do
+	archive=$work/$(echo "$package@$version" | tr '@/' '__').packed
+	if ! test -e "$archive"; then
+		(cd "$work" && mv "$(npm pack --silent "$package@$version")" "$archive")
+		got=sha512-$(openssl dgst -sha512 -binary "$archive" | base64 -w0)
+		[ "$got" = "$digest" ] || { echo "$package $version: its digest is $got" >&2; exit 1; }
+	fi
+	tar -xzOf "$archive" "package/$file" >"$to/$name"
+done
+cd "$to" && sha256sum -- * >../../vendor.sha256
