@@ -161,7 +161,7 @@ func TestLocal(t *testing.T) {
 	follows(0, []string{`"started"`, `up b`, `"complete"`}, []string{"services", "delete", "web"}, "create", "web", "--cmd", "sh", "--args", "-c,echo up $A; exec sleep 1000", "--env", "A=b")
 	contains(run(0, "services", "list"), `"name": "web"`)
 	contains(run(0, "services", "get", "web"), `"status": "running"`)
-	follows(0, []string{`"stopped"`}, nil, "restart", "web")
+	follows(0, []string{`"stopped"`, `"started"`}, nil, "restart", "web")
 	contains(run(0, "services", "signal", "web", "CONT"))
 	contains(run(0, "services", "logs", "web", "--lines", "1"), "up b\n")
 	contains(run(0, "services", "stop", "web"))
