@@ -146,7 +146,7 @@ func TestJobJ2(t *testing.T) {
 		{name: "ok", step: "true", state: cove.JobSucceeded, kind: "success"},
 		{name: "crash", step: "kill -SEGV $PPID; sleep 9", state: cove.JobFailed, kind: "agent_failed", code: 1},
 		{name: "supervisor", step: untilGoOn, harm: killSupervisor, state: cove.JobLost, kind: "lost", code: 75},
-		{name: "sandbox", step: "echo ran >>~/ran\n" + untilGoOn, harm: func(sprite string) { forkAtWork(h, sprite); killSandbox(sprite) }, state: cove.JobLost, kind: "lost", code: 75},
+		{name: "sandbox", step: "echo ran >>~/ran\n" + untilGoOn, harm: func(sprite string) { untilRan(h, sprite); forkAtWork(h, sprite); killSandbox(sprite) }, state: cove.JobLost, kind: "lost", code: 75},
 	}
 	if os.Geteuid() == 0 { // only root's sandboxes have a limit on any machine
 		tests = append(tests, &jobEnd{
@@ -178,6 +178,15 @@ func TestJobJ2(t *testing.T) {
 	}
 }
 
+// untilRan waits for the line that the step of a job writes, which comes after the event that tells of the step.
+func untilRan(h *e2e.Host, sprite string) {
+	h.T.Helper()
+	e2e.Await(h.T, "the step has begun its script", func() bool {
+		out, _ := h.Try("", "cove", "exec", "-s", sprite, "cat", "/home/sprite/ran")
+		return out == "ran\n"
+	})
+}
+
 // forkAtWork makes twin of a sprite with a job at work, where the protocol has forks.
 func forkAtWork(h *e2e.Host, sprite string) {
 	h.T.Helper()
@@ -202,8 +211,11 @@ func ranOnce(h *e2e.Host, job string, names ...string) {
 		e2e.Await(h.T, name+" has ended its log", func() bool {
 			return look(`grep -c '"type":"end"' ~/.cove/jobs/`+job+`/events.jsonl; true`) == "1\n"
 		})
-		if got := look("cat ~/ran; git -C ~/work/" + job + "/* log --format=%s; grep -lz ^COVE_JOB= /proc/[0-9]*/environ 2>/dev/null; true"); got != "ran\nOne\nfirst\n" {
-			h.T.Errorf("%s: the step ran, the commits and the processes are %q", name, got)
+		e2e.Await(h.T, name+" has no process of the job", func() bool {
+			return look("grep -lz ^COVE_JOB= /proc/[0-9]*/environ 2>/dev/null; true") == ""
+		})
+		if got := look("cat ~/ran; git -C ~/work/" + job + "/* log --format=%s"); got != "ran\nOne\nfirst\n" {
+			h.T.Errorf("%s: the step ran and the commits are %q", name, got)
 		}
 	}
 }
