@@ -306,6 +306,7 @@ func (st *eventStream) flush() {
 // follow tells events for a time, and then completes the answer.
 func (st *eventStream) follow(r *http.Request, d time.Duration) {
 	st.begin()
+	_ = st.rc.Flush() // of what was sent before, such as the end of a log; as in begin
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	st.relay(r, timer.C)
