@@ -33,7 +33,7 @@ type change struct {
 }
 
 // stream answers with a stream of changes, until tell returns or the page is left. The browser
-// comes again by itself, with the number of what it has seen last as Last-Event-ID.
+// comes again by itself, with the number of what it has seen last as Last-Event-ID (v.lastSeen).
 func (v *view) stream(tell func(ctx context.Context, s *stream) error) error {
 	ctx, cancel := context.WithCancel(v.r.Context())
 	defer cancel()
@@ -65,6 +65,14 @@ func (v *view) stream(tell func(ctx context.Context, s *stream) error) error {
 		v.site.Logger.Debug("a stream of a page ended", "path", v.r.URL.Path, "err", err)
 	}
 	return nil // the answer has begun
+}
+
+// lastSeen is the number of the last event that the page has, or "".
+func (v *view) lastSeen() string {
+	if id := v.r.Header.Get("Last-Event-ID"); id != "" {
+		return id
+	}
+	return v.r.URL.Query().Get("from")
 }
 
 func (s *stream) write(text string) error {

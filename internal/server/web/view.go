@@ -58,6 +58,12 @@ func (v *view) page(title, live, name string, data any) error {
 	return nil
 }
 
+// fragment answers with a part of a page.
+func (v *view) fragment(name string, data any) error {
+	fragment(v.w, v.r, http.StatusOK, name, data)
+	return nil
+}
+
 // redirect leads the browser to another page, whether a script or a person asked.
 func (v *view) redirect(path string) error {
 	if !wantsPage(v.r) {
@@ -67,6 +73,14 @@ func (v *view) redirect(path string) error {
 	}
 	http.Redirect(v.w, v.r, path, http.StatusSeeOther)
 	return nil
+}
+
+// confirm refuses what can't be undone to a session that did not come by a link not long ago.
+func (v *view) confirm() error {
+	if v.session.Confirmed() {
+		return nil
+	}
+	return fail.New("confirm", "this can't be undone: show again that it is you", "type `cove web` in a terminal, open the link in this browser, and try again")
 }
 
 // wantsPage reports whether the answer is shown by the browser itself, not put into a page by

@@ -37,7 +37,7 @@
   setInterval(() => { if (!document.hidden) tick(); }, 1000);
 
   let after = "";
-  const go = { n: "/web" };
+  const go = { n: "/web", j: "/web/jobs", s: "/web/sprites", e: "/web/settings" };
   const move = by => {
     const rows = [...document.querySelectorAll("[data-row]")];
     if (!rows.length) return;
