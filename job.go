@@ -139,6 +139,10 @@ type JobRequest struct {
 	// server answers when the job is queued, and forgets it if that fails.
 	Early bool `json:"early,omitempty"`
 
+	// Begin has the server begin a job that clones a URL, as soon as its sprite is there. The
+	// answer is early then, and nobody need call POST /v1/jobs/{id}/start.
+	Begin bool `json:"begin,omitempty"`
+
 	// Key lets the request be sent again if its answer was lost: the same request by the same token
 	// gets the same job for as long as that is there, and any other is key_taken. Empty: each
 	// request makes another job.
@@ -291,6 +295,10 @@ type JobResult struct {
 
 	EndedAt  *time.Time `json:"ended_at,omitempty"`
 	PulledAt *time.Time `json:"pulled_at,omitempty"`
+
+	// SeenAt is when a person said that they have seen how it ended, or began a job that does it
+	// again or goes on with it. Nil: not yet.
+	SeenAt *time.Time `json:"seen_at,omitempty"`
 }
 
 // JobProgress is how far a job is, and how it is followed.
@@ -354,6 +362,8 @@ type Job struct {
 	Arch       string `json:"arch,omitempty"`      // of a sprite at a backend, as Go calls it; empty: not known, or the server's own
 	SpriteID   string `json:"sprite_id,omitempty"` // as the backend calls it; of this server's, once the job has begun
 	OwnsSprite bool   `json:"owns_sprite"`
+
+	Latest *JobLatest `json:"latest,omitempty"` // what it has told last; nil: nothing yet
 
 	SpriteRemoval *SpriteRemoval `json:"sprite_removal,omitempty"` // its sprite is to be deleted, and may be there still; nil: no
 	Cleanup       *JobCleanup    `json:"cleanup,omitempty"`        // what became of its cleanup script; nil: it was not begun
@@ -628,10 +638,23 @@ type JobRetry struct {
 	Early      bool `json:"early,omitempty"`       // as in JobRequest, and so for one that may wait for its turn; the server starts an installing one by itself
 	SameSprite bool `json:"same_sprite,omitempty"` // in the old job's; otherwise in a new one, if the old job had one made
 
+	// Agent has another agent try the same plan on the same commit, by its own name; empty: the old
+	// job's. Model is as in JobSettings, for that agent.
+	Agent string `json:"agent,omitempty"`
+	Model string `json:"model,omitempty"`
+
 	Key string `json:"key,omitempty"` // as in JobRequest
 
 	By     string `json:"-"` // as in JobRequest
 	Digest string `json:"-"`
+}
+
+// Of is the request for the new job, of that for the old one.
+func (r JobRetry) Of(req JobRequest) JobRequest {
+	if r.Agent != "" {
+		req.Agent, req.Model, req.Login, req.Role, req.AgentCommand, req.Permissions, req.Definition = r.Agent, r.Model, "", "", "", "", nil
+	}
+	return req
 }
 
 // JobResume asks for the agent of a job that has ended to go on with its own session,
@@ -687,11 +710,6 @@ type JobInputLine struct {
 
 	Line     string `json:"line,omitempty"`     // the message as the agent reads it, without the line's end
 	Question string `json:"question,omitempty"` // that it answers; empty: it answers none
-}
-
-// JobList answers GET /v1/jobs, newest first.
-type JobList struct {
-	Jobs []Job `json:"jobs"`
 }
 
 // JobPulled says that a job's commits have arrived where they belong (POST

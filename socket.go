@@ -103,6 +103,8 @@ const (
 	TopicProfiles = "profiles"
 
 	TopicEnvironments = "environments"
+
+	TopicProgress = "progress" // of jobs: their Latest, which the topic jobs does not tell of
 )
 
 // Subscription says what a socket is notified of (the method subscribe). It replaces the one
@@ -110,7 +112,7 @@ const (
 // change, as it happens. A slow reader gets what has
 // changed meanwhile once, as it is then.
 type Subscription struct {
-	Topics []string `json:"topics"`        // jobs, steps, profiles, environments; none: nothing comes any more
+	Topics []string `json:"topics"`        // jobs, steps, progress, profiles, environments; none: nothing comes any more
 	Job    string   `json:"job,omitempty"` // of the jobs and steps, only this job's; empty: of all
 	// Since is the last number that came over an earlier socket, and Feed what that was
 	// answered with. 0: nothing came yet.

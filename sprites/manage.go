@@ -144,6 +144,9 @@ const MaxPage = 100
 // ListOptions select sprites for List. The zero value is the first page of all.
 type ListOptions struct {
 	Prefix     string // of the name
+	Label      string // one that they have; empty: any
+	State      string // "running", "warm", "cold"; on a cove server also "held": those that may not run now. Empty: any
+	Text       string // on a cove server: that stands in the name or a label
 	MaxResults int    // of a page; 0: the server's default; it may give less
 	Token      string // ListResponse.NextToken of the page before
 }
@@ -153,6 +156,11 @@ func (c *Client) List(ctx context.Context, opts ListOptions) (ListResponse, erro
 	query := url.Values{}
 	if opts.Prefix != "" {
 		query.Set("prefix", opts.Prefix)
+	}
+	for name, value := range map[string]string{"label": opts.Label, "state": opts.State, "q": opts.Text} {
+		if value != "" {
+			query.Set(name, value)
+		}
 	}
 	if opts.MaxResults > 0 {
 		query.Set("max_results", strconv.Itoa(opts.MaxResults))

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/checkpointtree"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
@@ -166,7 +167,7 @@ as what a restore has replaced, are listed with --all.`,
 			}
 			return inv.show(list, func(w io.Writer) {
 				rows := [][]string{{"ID", "CREATED", "FROM", "SIZE", "OWN", "ADDED", "COMMENT"}}
-				tree := checkpointTree(list)
+				tree := checkpointtree.Draw(list)
 				for i, c := range list {
 					created := "-"
 					if c.ID != "Current" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/server/netrules"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -173,7 +174,7 @@ func completeTarget(inv *invocation, pick func(sprites.NetworkEvent) bool) cobra
 			var seen []string
 			_ = sprite.NetworkLog(ctx, sprites.NetworkLogOptions{Connections: true}, func(e sprites.NetworkEvent) error {
 				if pick(e) {
-					seen = append(seen, eventRule(e))
+					seen = append(seen, netrules.Of(e))
 				}
 				return nil
 			})

@@ -16,6 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/dockerignore"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/server/netrules"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -150,7 +151,7 @@ func (o *imageBuildOptions) request(cmd *cobra.Command) (req cove.ImageBuild, er
 		return req, err
 	}
 	if o.network != "" || len(allow) > 0 {
-		p := addRules(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: cmp.Or(o.network, "open")}}}, allow)
+		p := netrules.Add(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: cmp.Or(o.network, "open")}}}, allow)
 		req.NetworkPolicy = &p
 	}
 	machine := machineFlags{memory: o.memory, cpus: o.cpus}
@@ -256,7 +257,7 @@ func (o *buildOutput) event(e cove.ImageBuildEvent) {
 			o.line(lastOverwrite(line))
 		}
 	case e.Type == cove.BuildRefused && e.Refused != nil:
-		line := "refused by the network rules: " + eventTarget(*e.Refused)
+		line := "refused by the network rules: " + netrules.Target(*e.Refused)
 		if e.Refused.Hint != "" {
 			line += "; " + e.Refused.Hint
 		}

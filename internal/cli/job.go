@@ -17,6 +17,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/server/netrules"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -327,7 +328,7 @@ func refusals(ctx context.Context, c *cove.Client, j cove.Job) string {
 	err := c.Sprite(j.Sprite).NetworkLog(ctx, sprites.NetworkLogOptions{Since: *j.StartedAt}, func(e sprites.NetworkEvent) error {
 		if meanwhile(e.Time) {
 			n += 1 + e.Suppressed
-			if r := eventRule(e); rule == "" && !strings.Contains(r, "*") {
+			if r := netrules.Of(e); rule == "" && !strings.Contains(r, "*") {
 				rule = r
 			}
 		}

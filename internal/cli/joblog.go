@@ -296,6 +296,7 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 		fmt.Fprintf(p.w, "-- %s\n", printable.Line(e.Text))
 	case agents.KindText:
 		fmt.Fprintln(p.w, coveLine().ReplaceAllString(printable.Text(e.Text), " $0"))
+	case agents.KindThought: // the page folds them; here they would hide what was done
 	case agents.KindAsk:
 		fmt.Fprintf(p.w, "?? %s\n", printable.Line(e.Text))
 		if p.job != "" {

@@ -6,11 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
-	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +15,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/server/netrules"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -233,7 +231,7 @@ one. Addresses that no name leads to are not reached then.`},
 		var stay []string
 		var now sprites.NetworkPolicy
 		err = setPolicy(ctx, inv, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
-			added := addRules(p, rules)
+			added := netrules.Add(p, rules)
 			added.Limits = p.Limits
 			stay, now = against(added, rules), added
 			return added, nil
@@ -389,29 +387,6 @@ how many it may open in one. 0 takes a limit away; what is not named stays.`,
 	return cmd
 }
 
-// addRules is a policy with rules more, in place of those of the same thing. One
-// without rules stays as open as it was.
-func addRules(p sprites.NetworkPolicy, rules []sprites.NetworkRule) sprites.NetworkPolicy {
-	out := slices.Clone(p.Rules)
-	if len(out) == 0 {
-		open := sprites.NetworkRule{Domain: "*", Action: "allow"}
-		if !slices.ContainsFunc(rules, func(r sprites.NetworkRule) bool { return r.Action == "deny" }) {
-			open = sprites.NetworkRule{Include: policy.Open}
-		}
-		out = append(out, open)
-	}
-	for _, r := range rules {
-		out = slices.DeleteFunc(out, func(o sprites.NetworkRule) bool {
-			if o.Include == policy.None && r.Domain == "*" && r.Action == "allow" {
-				return true // nothing is left of it: what no rule allows is refused without it, too
-			}
-			return o.Include == "" && o.Domain == r.Domain && o.CIDR == r.CIDR && o.Protocol == r.Protocol && slices.Equal(o.Ports, r.Ports)
-		})
-		out = append(out, r)
-	}
-	return sprites.NetworkPolicy{Rules: out}
-}
-
 func newPolicyTestCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "test HOST[:PORT]",
@@ -556,39 +531,6 @@ func neverRan(ctx context.Context, s *sprites.Sprite) bool {
 	return err == nil && info.LastRunning == nil && info.Status != sprites.StatusRunning
 }
 
-func eventTarget(e sprites.NetworkEvent) string {
-	if e.Address == nil {
-		return e.Name + " (lookup)"
-	}
-	to := netip.AddrPortFrom(*e.Address, uint16(e.Port)).String()
-	if e.Name != "" {
-		to = fmt.Sprintf("%s:%d (%s)", e.Name, e.Port, e.Address)
-	}
-	if e.Protocol == "udp" {
-		to += "/udp"
-	}
-	return to
-}
-
-// eventRule is what an event is about, as a rule is written; empty for what no rule
-// can be of.
-func eventRule(e sprites.NetworkEvent) string {
-	text := e.Name
-	if e.Address != nil {
-		text = netip.AddrPortFrom(*e.Address, uint16(e.Port)).String()
-		if e.Name != "" {
-			text = fmt.Sprintf("%s:%d", e.Name, e.Port)
-		}
-		if e.Protocol == "udp" {
-			text += "/udp"
-		}
-	}
-	if _, err := policy.ParseRule(text); err != nil {
-		return ""
-	}
-	return text
-}
-
 func newPolicyLearnCommand(inv *invocation) *cobra.Command {
 	var since time.Duration
 	var apply bool
@@ -622,7 +564,7 @@ for a while first. It prints what cove policy set takes; --apply puts it in forc
 		if err != nil {
 			return spriteError(err)
 		}
-		p := sprites.NetworkPolicy{Rules: learned(events)}
+		p := sprites.NetworkPolicy{Rules: netrules.Learn(events)}
 		if len(p.Rules) == 0 && neverRan(ctx, sprite) {
 			return fail.New("nothing_reached", sprite.Name()+" has not run yet", "let it work first: cove exec -s "+sprite.Name()+" CMD")
 		}
@@ -642,69 +584,3 @@ for a while first. It prints what cove policy set takes; --apply puts it in forc
 	cmd.Flags().BoolVar(&apply, "apply", false, "put the rules in force")
 	return cmd
 }
-
-// learned are the rules that allow what was reached: one for each host and
-// protocol, with its ports. An address that a rule had to name is named again, since its
-// host's name alone does not open it.
-func learned(events []sprites.NetworkEvent) []sprites.NetworkRule {
-	type host struct{ domain, cidr, protocol string }
-	ports := map[host]map[int]bool{}
-	for _, e := range events {
-		if e.Address == nil {
-			continue
-		}
-		h := host{domain: e.Name}
-		if e.Name == "" || decidedByAddress(e) {
-			h = host{cidr: e.Address.String()}
-		}
-		if e.Protocol == "udp" {
-			h.protocol = e.Protocol
-		}
-		if ports[h] == nil {
-			ports[h] = map[int]bool{}
-		}
-		ports[h][e.Port] = true
-	}
-	hosts := slices.SortedFunc(maps.Keys(ports), func(x, y host) int {
-		return cmp.Or(cmp.Compare(x.domain, y.domain), cmp.Compare(x.cidr, y.cidr), cmp.Compare(x.protocol, y.protocol))
-	})
-	var rules []sprites.NetworkRule
-	for _, h := range hosts {
-		r := sprites.NetworkRule{Domain: h.domain, CIDR: h.cidr, Action: "allow", Protocol: h.protocol}
-		for _, port := range slices.Sorted(maps.Keys(ports[h])) {
-			r.Ports = append(r.Ports, strconv.Itoa(port))
-		}
-		rules = append(rules, r)
-	}
-	return rules
-}
-
-// decidedByAddress reports whether the rule that decided is one of addresses, and the event's
-// is one that no name opens: that very address, or one of a private network.
-func decidedByAddress(e sprites.NetworkEvent) bool {
-	where, _, _ := strings.Cut(e.Rule, " ")
-	where = strings.TrimSuffix(where, "/udp")
-	if a, err := netip.ParseAddr(where); err == nil { // of any port
-		return a == *e.Address
-	}
-	if p, err := netip.ParsePrefix(where); err == nil {
-		return p.Contains(*e.Address) && !isPublic(*e.Address)
-	}
-	if i := strings.LastIndexByte(where, ':'); i >= 0 {
-		where = strings.Trim(where[:i], "[]")
-	}
-	if p, err := netip.ParsePrefix(where); err == nil {
-		return p.Contains(*e.Address) && !isPublic(*e.Address)
-	}
-	a, err := netip.ParseAddr(where)
-	return err == nil && a == *e.Address
-}
-
-// isPublic reports whether an address is of no network that is private, local or shared.
-func isPublic(a netip.Addr) bool {
-	a = a.Unmap()
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedAddresses.Contains(a)
-}
-
-// sharedAddresses are those of RFC 6598, behind a provider's NAT.
-var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")

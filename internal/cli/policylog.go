@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/server/netrules"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -23,7 +24,7 @@ type eventLines struct {
 }
 
 func (l *eventLines) add(e sprites.NetworkEvent) {
-	key := fmt.Sprintf("%t %q %q %q", e.Allowed, e.Protocol, eventTarget(e), e.Rule)
+	key := fmt.Sprintf("%t %q %q %q", e.Allowed, e.Protocol, netrules.Target(e), e.Rule)
 	line := l.by[key]
 	if line == nil {
 		if l.by == nil {
@@ -48,7 +49,7 @@ func printEvent(w io.Writer, e *eventLine) {
 	if e.Allowed {
 		verdict = "allowed"
 	}
-	fmt.Fprintf(w, "%s  %s  %s  by %s", e.Time.Local().Format(time.DateTime), verdict, printable.Line(eventTarget(e.NetworkEvent)), printable.Line(e.Rule))
+	fmt.Fprintf(w, "%s  %s  %s  by %s", e.Time.Local().Format(time.DateTime), verdict, printable.Line(netrules.Target(e.NetworkEvent)), printable.Line(e.Rule))
 	if p := e.Process; p != nil {
 		fmt.Fprintf(w, ", to %s (process %d)", printable.Line(p.Name), p.PID)
 	}

@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,11 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/lib/tomldoc"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -296,65 +294,14 @@ func parseProfile(name string, text []byte) (cove.ProfileSettings, error) {
 	bad := func(err error) error {
 		return hinted(fmt.Errorf("%s is no profile: %w", printable.Name(name), err), "all keys, with an example: cove profile keys")
 	}
-	var all map[string]any
-	if err := toml.Unmarshal(text, &all); err != nil {
-		if at, ok := errors.AsType[*toml.DecodeError](err); ok {
-			line, _ := at.Position()
-			err = fmt.Errorf("line %d: %s", line, strings.TrimPrefix(at.Error(), "toml: "))
-		}
+	if err := tomldoc.Parse(text, &settings); err != nil {
 		return settings, bad(err)
-	}
-	if len(all) == 0 {
-		return settings, bad(errors.New("it is empty"))
-	}
-	doc, err := json.Marshal(all)
-	if err != nil {
-		return settings, bad(err)
-	}
-	dec := json.NewDecoder(bytes.NewReader(doc))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&settings); err != nil {
-		return settings, bad(errors.New(strings.TrimPrefix(err.Error(), "json: ")))
 	}
 	return settings, nil
 }
 
 // profileText writes a profile as parseProfile reads it.
-func profileText(p cove.Profile) (string, error) {
-	doc, err := json.Marshal(p.ProfileSettings)
-	if err != nil {
-		return "", err
-	}
-	var all map[string]any
-	dec := json.NewDecoder(bytes.NewReader(doc))
-	dec.UseNumber()
-	if err := dec.Decode(&all); err != nil {
-		return "", err
-	}
-	text, err := toml.Marshal(tomlNumbers(all))
-	return string(text), err
-}
-
-// tomlNumbers turns JSON's numbers, wherever they are in v, into those of TOML.
-func tomlNumbers(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		for key, value := range v {
-			v[key] = tomlNumbers(value)
-		}
-	case []any:
-		for i, value := range v {
-			v[i] = tomlNumbers(value)
-		}
-	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return n
-		}
-		f, _ := v.Float64() // what Go wrote, it reads
-		return f
-	}
-	return v
-}
+func profileText(p cove.Profile) (string, error) { return tomldoc.Text(p.ProfileSettings) }
 
 func newProfileEditCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{

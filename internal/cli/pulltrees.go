@@ -19,6 +19,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/lib/riskypath"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -141,7 +142,7 @@ func (t *treePuller) hold(ctx context.Context, tree config.Tree, result *pulledT
 		return nil, err
 	}
 	return func(name string) bool {
-		why := gitwork.RiskyPath(name)
+		why := riskypath.Path(name)
 		if why == "" {
 			why = inside(path.Join(tree.To, name))
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/netrules"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
@@ -241,7 +242,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 		if err != nil {
 			return opts, err
 		}
-		p := addRules(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}, allow)
+		p := netrules.Add(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}, allow)
 		opts.NetworkPolicy = &p
 	} else if len(o.allow) > 0 {
 		return opts, usagef(cmd, "--allow goes with a new sprite, or with --network; for one that is there: cove policy allow -s %s %s", opts.Sprite, strings.Join(o.allow, " "))
@@ -320,7 +321,7 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 		if err != nil {
 			return opts, err
 		}
-		p := addRules(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}, allow)
+		p := netrules.Add(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}, allow)
 		opts.NetworkPolicy = &p
 	case len(o.allow) > 0:
 		return opts, usagef(cmd, "--allow adds to the rules of --network, and the rules are those of the profile %[1]s: cove profile edit %[1]s (or give --network, too; to push by no profile: --profile '')", o.profile)

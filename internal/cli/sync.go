@@ -21,6 +21,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/lib/riskypath"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -293,25 +294,25 @@ func syncToEnd(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *s
 func riskyIn(ctx context.Context, local string) func(name string) string {
 	repo, err := gitwork.Open(ctx, local)
 	if err != nil {
-		return gitwork.RiskyPath
+		return riskypath.Path
 	}
 	_, head, err := repo.Head(ctx)
 	if err != nil || head == "" {
-		return gitwork.RiskyPath
+		return riskypath.Path
 	}
 	inside, err := repo.Inside(ctx, head)
 	if err != nil {
-		return gitwork.RiskyPath
+		return riskypath.Path
 	}
 	if real, err := filepath.EvalSymlinks(local); err == nil {
 		local = real
 	}
 	below, err := filepath.Rel(repo.Dir, local)
 	if err != nil || !filepath.IsLocal(below) {
-		return gitwork.RiskyPath
+		return riskypath.Path
 	}
 	return func(name string) string {
-		return cmp.Or(gitwork.RiskyPath(name), inside(path.Join(filepath.ToSlash(below), name)))
+		return cmp.Or(riskypath.Path(name), inside(path.Join(filepath.ToSlash(below), name)))
 	}
 }
 

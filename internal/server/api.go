@@ -69,6 +69,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
 		policies:    &policyRoutes{host: s.Host, confined: confined},
 		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels, confined: confined},
+		search:      &search{host: s.Host, jobs: s.Store.Jobs},
 		sockets: &socketRoutes{
 			feed: &feed{changes: s.Store.Changes, jobs: s.Store.Jobs, profiles: s.Store.Profiles, environments: s.Store.Environments, access: a.access},
 			loop: s.newLoop(), sockets: &quota{what: "sockets", max: min(most, maxSockets)}, every: cmp.Or(s.Heartbeat, pingInterval), log: s.Logger,

@@ -32,6 +32,7 @@ const feedPage = 100
 var topics = map[string]func(*subscriber, context.Context, store.Change) (cove.Notification, error){
 	cove.TopicJobs:     (*subscriber).job,
 	cove.TopicSteps:    (*subscriber).steps,
+	cove.TopicProgress: (*subscriber).progress,
 	cove.TopicProfiles: (*subscriber).profile,
 
 	cove.TopicEnvironments: (*subscriber).environment,
@@ -178,6 +179,19 @@ func (s *subscriber) job(ctx context.Context, c store.Change) (n cove.Notificati
 	}
 	job.Definition = nil // it may be long
 	return cove.Notification{Topic: c.Topic, Job: &job}, nil
+}
+
+// progress is told of a job that has not ended: with its end, its log is read no more.
+func (s *subscriber) progress(ctx context.Context, c store.Change) (n cove.Notification, err error) {
+	if n, err = s.job(ctx, c); n.Job == nil {
+		return n, err
+	}
+	if n.Job.State.Terminal() {
+		return cove.Notification{}, nil
+	}
+	brief := n.Job.Brief()
+	n.Job = &brief
+	return n, nil
 }
 
 // steps are told of a job that has ended to who was there before that, or asks for this job.

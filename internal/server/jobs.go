@@ -217,34 +217,6 @@ func (g *jobRoutes) mayMake(r *http.Request, req cove.JobRequest) (done func(), 
 	return done, err
 }
 
-func (g *jobRoutes) list(w http.ResponseWriter, r *http.Request) error {
-	filter := store.JobFilter{Sprite: r.URL.Query().Get("sprite"), Backend: r.URL.Query().Get("backend")}
-	if principalOf(r).scope.All {
-		filter.Limit = maxJobs // else it would count those that are left out
-	}
-	for _, state := range r.URL.Query()["state"] {
-		filter.States = append(filter.States, cove.JobState(state))
-	}
-	all, err := g.jobs.List(r.Context(), filter)
-	if err != nil {
-		return err
-	}
-	list, waiting := cove.JobList{Jobs: []cove.Job{}}, map[string]int{}
-	for _, job := range all {
-		if principalOf(r).sees(job) && len(list.Jobs) < maxJobs {
-			list.Jobs = append(list.Jobs, job.Brief())
-		}
-		waiting[job.Profile] = max(waiting[job.Profile], job.Place)
-	}
-	for i, job := range list.Jobs {
-		if job.Place > 0 {
-			list.Jobs[i].PlaceOf = waiting[job.Profile]
-		}
-	}
-	writeJSON(w, http.StatusOK, list)
-	return nil
-}
-
 // get describes a job; with wait, once it has ended or the wait is over. With while as
 // well, it is answered once the job is in another state than that, or its installation
 // has got further.
@@ -337,6 +309,10 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if how.Agent == "" && how.Model != "" {
+		return fail.New(sprite.CodeBadRequest, "a model is that of another agent, which the request does not name", "")
+	}
+	req = how.Of(req)
 	if how.SameSprite {
 		req.Sprite, req.Include, req.NetworkPolicy, req.Config = old.Sprite, nil, nil, nil
 	}

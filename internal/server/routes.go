@@ -50,6 +50,7 @@ type groups struct {
 	checkpoints *checkpointRoutes
 	policies    *policyRoutes
 	jobs        *jobRoutes
+	search      *search
 	profiles    *profileRoutes
 	executors   *executorRoutes
 	sockets     *socketRoutes
@@ -61,6 +62,7 @@ type groups struct {
 // routes is the whole surface.
 func (g *groups) routes() []route {
 	const one = "/v1/sprites/{name}"
+	review := reviewRoutes{g.jobs}
 	return []route{
 		{"GET /v1/version", anyone, g.version},
 		{"GET /v1/openapi.json", anyone, describeAPI},
@@ -108,6 +110,7 @@ func (g *groups) routes() []route {
 		{"PUT " + one, write, g.sprites.update},
 		{"DELETE " + one, write, g.sprites.delete},
 		{"GET " + one + "/check", read, g.sprites.check},
+		{"GET " + one + "/stats", read, g.sprites.stats},
 		{"POST " + one + "/visit", exec, g.visits.post},
 		{"POST " + one + "/restart", write, g.sprites.restart},
 		{"POST " + one + "/upgrade", write, g.sprites.upgrade},
@@ -203,6 +206,10 @@ func (g *groups) routes() []route {
 		{"DELETE /v1/jobs/{id}", write, g.jobs.delete},
 		{"GET /v1/jobs/{id}/events", read, g.jobs.events},
 		{"GET /v1/jobs/{id}/steps", read, g.jobs.steps},
+		{"GET /v1/jobs/{id}/diff", read, review.diff},
+		{"GET /v1/jobs/{id}/comments", read, review.comments},
+		{"POST /v1/jobs/{id}/comments", write, review.addComment},
+		{"DELETE /v1/jobs/{id}/comments", write, review.deleteComments},
 		{"POST /v1/jobs/{id}/start", write, g.jobs.start},
 		{"POST /v1/jobs/{id}/stop", write, g.jobs.stop},
 		{"POST /v1/jobs/{id}/send", exec, g.jobs.send},
@@ -211,7 +218,10 @@ func (g *groups) routes() []route {
 		{"POST /v1/jobs/{id}/resume", write, g.jobs.resume},
 		{"POST /v1/jobs/{id}/pulled", write, g.jobs.pulled},
 		{"POST /v1/jobs/{id}/publish", write, g.jobs.publish},
+		{"POST /v1/jobs/{id}/seen", write, g.jobs.seen},
 		{"POST /v1/jobs/gc", write, g.jobs.collect},
+
+		{"GET /v1/search", read, g.search.serve},
 
 		// The rest of the protocol, which this server does not have yet. (control
 		// is not here: clients must see 404 to do without it.)
@@ -222,7 +232,7 @@ func (g *groups) routes() []route {
 
 // methods are the calls that a socket (GET /v1/ws) can make, by their names there.
 var methods = map[string]method{
-	"jobs.list":    {"GET /v1/jobs", []string{"sprite", "backend", "state"}},
+	"jobs.list":    {"GET /v1/jobs", []string{"sprite", "backend", "state", "group", "q", "label", "profile", "repository", "by", "limit", "after", "counts"}},
 	"jobs.create":  {"POST /v1/jobs", nil},
 	"jobs.preview": {"POST /v1/jobs/preview", nil},
 	"jobs.get":     {"GET /v1/jobs/{id}", []string{"wait", "while"}},

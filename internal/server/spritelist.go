@@ -32,6 +32,16 @@ func (l *spriteList) serve(w http.ResponseWriter, r *http.Request) error {
 	}
 	q := r.URL.Query()
 	scope, filter := spriteFilters(r)
+	switch state := q.Get("state"); state {
+	case "":
+	case "held":
+		filter.Held = true
+	case string(sprites.StatusRunning), string(sprites.StatusWarm), string(sprites.StatusCold):
+		filter.Status = sprites.Status(state)
+	default:
+		return fail.Newf(sprite.CodeBadRequest, "there are running, warm, cold and held", "there is no state %s of sprites", clean(state, maxMethod))
+	}
+	filter.Text = q.Get("q")
 	after, err := base64.RawURLEncoding.DecodeString(q.Get("continuation_token"))
 	if err != nil || len(after) > 100 {
 		return fail.New(sprite.CodeBadRequest, "the continuation_token is not one of this server's", "")

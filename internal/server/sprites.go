@@ -112,6 +112,16 @@ func (g *spriteRoutes) get(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// stats tells what was measured of a sprite, which it does not wake.
+func (g *spriteRoutes) stats(w http.ResponseWriter, r *http.Request) error {
+	stats, err := sprite.Stats(r.Context(), g.host, r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, stats)
+	return nil
+}
+
 // update changes a sprite: the one of the revision in If-Match, if that is given.
 func (g *spriteRoutes) update(w http.ResponseWriter, r *http.Request) error {
 	var req sprites.UpdateRequest

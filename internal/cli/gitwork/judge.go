@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/lib/riskypath"
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
@@ -43,7 +44,7 @@ type judge struct {
 	led   map[string]string            // why what is there counts, and all below it
 	exact map[string]string            // likewise, and nothing below it
 	fresh []string                     // paths of led and exact, in the order in which they were found
-	ran   *names                       // files that the person's hooks have a program run
+	ran   *riskypath.Names             // files that the person's hooks have a program run
 	steps int
 	bytes int
 	many  bool // there was more than can be told
@@ -97,10 +98,10 @@ func (s *scratch) judge(ctx context.Context, base, tip string) (*judge, error) {
 		links = append(links, link{path: name})
 	}
 	for _, l := range links {
-		if why := RiskyPath(l.path); why != "" {
+		if why := riskypath.Path(l.path); why != "" {
 			why = fmt.Sprintf("%s, by the link %s", why, printable.Name(l.path))
 			j.follow(ctx, safepath.FoldPath(l.path), func(at string) {
-				if at != "." || RiskyPath(path.Base(l.path)) != "" {
+				if at != "." || riskypath.Path(path.Base(l.path)) != "" {
 					j.add(at, why)
 				}
 			})
@@ -141,7 +142,7 @@ func (j *judge) linksBeside() (names []string) {
 	}
 	for _, e := range entries {
 		at := safepath.Fold(e.Name())
-		if e.Type()&fs.ModeSymlink == 0 || len(j.links[at]) > 0 || RiskyPath(e.Name()) == "" {
+		if e.Type()&fs.ModeSymlink == 0 || len(j.links[at]) > 0 || riskypath.Path(e.Name()) == "" {
 			continue
 		}
 		if target, err := os.Readlink(filepath.Join(j.repo.Dir, e.Name())); err == nil {
@@ -251,16 +252,16 @@ func (j *judge) why(f File) string {
 	ignore := f.mode != linkMode && (last == ".gitignore" || last == ".coveignore") // judged by its content
 	why := ""
 	if !ignore {
-		why = RiskyPath(f.Path)
+		why = riskypath.Path(f.Path)
 	} else if dir != "" {
-		why = RiskyPath(path.Clean(dir))
+		why = riskypath.Path(path.Clean(dir))
 	}
 	if why = cmp.Or(why, j.ledWhy(at)); why != "" {
 		return why
 	}
-	first, _, _ := strings.Cut(withoutHarmless(at), "/")
+	first, _, _ := strings.Cut(riskypath.WithoutHarmless(at), "/")
 	if f.Status == "A" && strings.HasPrefix(first, ".") && !j.top[first] && !(ignore && dir == "") {
-		return whyDot
+		return riskypath.Dot
 	}
 	if j.many {
 		return whyMany
@@ -382,7 +383,7 @@ func (r *Repo) Inside(ctx context.Context, commit string) (why func(name string)
 				return whyRepository(dir)
 			}
 			if dir == "." || dir == "/" {
-				return cmp.Or(j.ledWhy(at), j.ran.why(at))
+				return cmp.Or(j.ledWhy(at), j.ran.Why(at))
 			}
 		}
 	}, nil

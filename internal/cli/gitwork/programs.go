@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/lib/riskypath"
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
@@ -26,8 +27,8 @@ type program struct {
 // programs are what the person's own git, shell and environment already run of the tree.
 type programs struct {
 	list []program
-	runs []family // files that one of runners runs, which a hook or a setting calls
-	ran  *names   // the same
+	runs []riskypath.Family // files that one of runners runs, which a hook or a setting calls
+	ran  *riskypath.Names   // the same
 }
 
 // programs finds them: by the hooks and the configuration of git, by the environment, and
@@ -60,7 +61,7 @@ func (r *Repo) programs(ctx context.Context) (*programs, error) {
 		}
 		c.runs = append(c.runs, outer.runs...)
 	}
-	r.found = &programs{c.list, c.runs, namesOf(c.runs)}
+	r.found = &programs{c.list, c.runs, riskypath.Of(c.runs)}
 	return r.found, nil
 }
 
@@ -115,7 +116,7 @@ type collector struct {
 	list []program
 	seen map[program]bool
 
-	runs  []family // files that runners run
+	runs  []riskypath.Family // files that runners run
 	calls map[string]bool
 }
 
@@ -237,10 +238,10 @@ func (c *collector) hooks() {
 		dirs = append(dirs, dir)
 	}
 	for _, dir := range dirs {
-		c.file(dir, whyHooks, false)
+		c.file(dir, riskypath.Hooks, false)
 		if filepath.Clean(dir) == c.repo.Dir {
-			for name := range gitHookNames {
-				c.file(filepath.Join(dir, name), whyHooks, true)
+			for name := range riskypath.GitHooks {
+				c.file(filepath.Join(dir, name), riskypath.Hooks, true)
 			}
 		}
 		entries, err := os.ReadDir(dir)
@@ -252,18 +253,18 @@ func (c *collector) hooks() {
 			if strings.HasSuffix(name, ".sample") {
 				continue
 			}
-			if filepath.Clean(dir) == c.repo.Dir && !gitHookNames[e.Name()] {
+			if filepath.Clean(dir) == c.repo.Dir && !riskypath.GitHooks[e.Name()] {
 				continue
 			}
-			why := whyHooks + ", by " + printable.Name(c.short(name))
+			why := riskypath.Hooks + ", by " + printable.Name(c.short(name))
 			c.file(name, why, false)
 			c.words(readScript(name), why, false)
 			c.script(name, why, scriptHops)
 		}
 		if filepath.Base(dir) == "_" { // husky's, whose hooks run those above
-			for name := range gitHookNames {
+			for name := range riskypath.GitHooks {
 				name = filepath.Join(filepath.Dir(dir), name)
-				c.script(name, whyHooks+", by "+printable.Name(c.short(name)), scriptHops)
+				c.script(name, riskypath.Hooks+", by "+printable.Name(c.short(name)), scriptHops)
 			}
 		}
 	}

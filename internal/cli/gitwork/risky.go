@@ -12,6 +12,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/gitignore"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/lib/riskypath"
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
@@ -59,7 +60,7 @@ func (s *scratch) risks(ctx context.Context, base, tip string, files []File) (ri
 		if why = cmp.Or(repositories.why(f.Path), why, j.why(f)); why != "" {
 			risky = append(risky, Risk{Path: f.Path, Why: why})
 		} else if isListed {
-			listed = append(listed, Risk{Path: f.Path, Why: cmp.Or(ListedPath(f.Path), whyBuild)})
+			listed = append(listed, Risk{Path: f.Path, Why: cmp.Or(riskypath.Listed(f.Path), riskypath.Build)})
 		}
 	}
 	outside, err := s.linksOutside(ctx, links)
@@ -79,8 +80,8 @@ const (
 type contents struct {
 	ctx context.Context
 	s   *scratch
-	ran *names        // files that the person's hooks have a program run; nil: none
-	r   *objectReader // nil: not started
+	ran *riskypath.Names // files that the person's hooks have a program run; nil: none
+	r   *objectReader    // nil: not started
 }
 
 func (c *contents) close() {
@@ -104,11 +105,11 @@ func (c *contents) judge(f File) (why string, listed bool, err error) {
 	case "package.json":
 		return c.riskyPackage(f)
 	}
-	return c.byHooks(f), ListedPath(f.Path) != "", nil
+	return c.byHooks(f), riskypath.Listed(f.Path) != "", nil
 }
 
 // byHooks says why a file is run by the person's hooks, though they do not name it.
-func (c *contents) byHooks(f File) string { return c.ran.why(safepath.FoldPath(f.Path)) }
+func (c *contents) byHooks(f File) string { return c.ran.Why(safepath.FoldPath(f.Path)) }
 
 // riskyIgnore says why a change of a .gitignore is one to look at. If more is ignored
 // than before, it is not; if less is, the next push may carry what was to stay here.
@@ -216,9 +217,9 @@ func (c *contents) riskyPackage(f File) (why string, listed bool, err error) {
 	case !okNew || f.mode == linkMode:
 		return byHooks, true, nil
 	case changed(was, is, packageHooks):
-		return whyHooks, false, nil
+		return riskypath.Hooks, false, nil
 	case changed(was, is, packageLint):
-		return whyLint, false, nil
+		return riskypath.Lint, false, nil
 	case byHooks != "" && changed(was, is, map[string]bool{"scripts": true}):
 		return byHooks, false, nil
 	case !okOld:

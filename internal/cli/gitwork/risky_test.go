@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/riskypath"
 )
 
 // summary describes what is between two commits.
@@ -210,7 +211,7 @@ func TestFamilies(t *testing.T) {
 		_pyrepl/__init__.py readline.py sub/rlcompleter.py traceback.py readline.cpython-310-x86_64-linux-gnu.so irb.rc _irbrc $irbrc .psysh.php sub/.psysh.php user_default.beam startup.m latexmkrc sub/.latexmkrc LatexMk
 		uno.config.ts AmazonQ.md hardhat.config.ts mcp_config.json hooks/hooks.json reprlib.py sub/sre_parse.py`) {
 		name = strings.ReplaceAll(name, `\u200c`, "\u200c")
-		if gitwork.RiskyPath(name) == "" {
+		if riskypath.Path(name) == "" {
 			t.Errorf("%q is not held", name)
 		}
 	}
@@ -218,8 +219,8 @@ func TestFamilies(t *testing.T) {
 		Dockerfile Dockerfile.dev docker-compose.yml compose.override.yaml Taskfile.yml tox.ini pyproject.toml BUILD.bazel defs.bzl WORKSPACE mix.exs Gemfile x.gemspec webpack.config.js vite.config.ts jest.config.ts Vagrantfile magefile.go
 		x.pyc pkg/__pycache__/x.cpython-312.pyc build.zig x.nimble postcss.config.js next.config.mjs ava.config.js deno.json rescript.json vcpkg-configuration.json project/build.properties Cargo.toml sub/Cargo.toml code.py src/signal.py package-lock.json sub/yarn.lock requirements-dev.txt Pipfile Pipfile.lock docs/conf.py mkdocs.yml
 		gunicorn.conf.py cdk.json Pulumi.yaml site_scons/site_init.py x-gdb.py types.py inspect.py sub/keyword.py`) {
-		if gitwork.RiskyPath(name) != "" || gitwork.ListedPath(name) == "" {
-			t.Errorf("%q: held %q, listed %q", name, gitwork.RiskyPath(name), gitwork.ListedPath(name))
+		if riskypath.Path(name) != "" || riskypath.Listed(name) == "" {
+			t.Errorf("%q: held %q, listed %q", name, riskypath.Path(name), riskypath.Listed(name))
 		}
 	}
 	for _, name := range strings.Fields(`src/main.go agents.go internal/cli/config/agents.go claude.go miser.go mises.txt env.go docs/lefthooks.md jenkinsfiles config/x.yml github/x hooks/useState.js vscode/x makefiles.go
@@ -228,8 +229,8 @@ func TestFamilies(t *testing.T) {
 		renv/x.R packrat/activate.R sorbet/x config sessions.vim phpstan.go graphql.go .editorconfig .dockerignore
 		.mailmap cspell/words.txt lake.lean src/tailwind.ts svelte.ts nims.go vendor/x/bin/y venv.go bin/x lintr.R lsp/config.edn node_modules.go project/x.go env/x.py user.go biome.json rustfmt.toml
 		readline.go src/readline.js startup.go user_default.erl codes.py cargo.rs pyrepl.py`) {
-		if gitwork.RiskyPath(name) != "" || gitwork.ListedPath(name) != "" {
-			t.Errorf("%q: held %q, listed %q", name, gitwork.RiskyPath(name), gitwork.ListedPath(name))
+		if riskypath.Path(name) != "" || riskypath.Listed(name) != "" {
+			t.Errorf("%q: held %q, listed %q", name, riskypath.Path(name), riskypath.Listed(name))
 		}
 	}
 }
@@ -237,7 +238,7 @@ func TestFamilies(t *testing.T) {
 // A file that decides who must approve is held for that, not for CI.
 func TestOwnersReason(t *testing.T) {
 	for _, name := range []string{"CODEOWNERS", "docs/CODEOWNERS", ".github/CODEOWNERS"} {
-		if why := gitwork.RiskyPath(name); !strings.Contains(why, "approve") {
+		if why := riskypath.Path(name); !strings.Contains(why, "approve") {
 			t.Errorf("%s: held for %q", name, why)
 		}
 	}

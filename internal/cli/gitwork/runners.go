@@ -4,10 +4,12 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/riskypath"
 )
 
 // runners are programs that run what files of certain names say, without being told which:
-// a hook that says npm run lint names no file. The patterns are those of family.
+// a hook that says npm run lint names no file. The patterns are those of riskypath.Family.
 var runners = []struct{ programs, files string }{
 	{"npm npx pnpm pnpx yarn yarnpkg bun bunx corepack", "package.json"},
 	{"make gmake bmake bsdmake remake", "makefile* gnumakefile* bsdmakefile* *.mk *.mak"},
@@ -91,7 +93,7 @@ func (c *collector) runners(text, why string) {
 			name := strings.TrimLeft(path.Base(word), "-") // also of ${NPM:-npm}
 			if files := filesOf[name]; files != "" && !c.calls[name] {
 				c.calls[name] = true
-				c.runs = append(c.runs, family{why: why + ", which calls " + name, names: files})
+				c.runs = append(c.runs, riskypath.Family{Why: why + ", which calls " + name, Names: files})
 			}
 		}
 	}

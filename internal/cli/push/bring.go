@@ -13,6 +13,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/lib/riskypath"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -76,7 +77,7 @@ func modulesOf(ctx context.Context, repo *gitwork.Repo, job cove.Job) ([]module,
 		}
 		for _, f := range sum.Files {
 			at := path.Join(m.Path, f.Path)
-			if why := cmp.Or(gitwork.RiskyPath(at), inside(at)); why != "" && !held[f.Path] {
+			if why := cmp.Or(riskypath.Path(at), inside(at)); why != "" && !held[f.Path] {
 				held[f.Path] = true
 				m.risky = append(m.risky, m.place(gitwork.Risk{Path: f.Path, Why: why}))
 			}

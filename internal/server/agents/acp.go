@@ -222,6 +222,8 @@ func (r *acpReader) Event(ev cove.JobEvent) []Event {
 		return []Event{{Kind: KindStart, Text: short(strings.TrimSpace(e.Agent + ", " + verb + " " + e.SessionID))}}
 	case "text":
 		return []Event{{Kind: KindText, Text: e.Text}}
+	case "thought":
+		return []Event{{Kind: KindThought, Text: e.Text}}
 	case "tool_call", "tool_update":
 		return r.tool(e)
 	case "plan":
@@ -273,7 +275,7 @@ func (r *acpReader) tool(e acpEvent) []Event {
 	var out []Event
 	if !t.told && (e.Type == "tool_update" || e.Status != "pending") {
 		t.told = true
-		out = append(out, Event{Kind: KindToolStart, Tool: cmp.Or(t.kind, "tool"), Text: short(cmp.Or(t.title, t.text))})
+		out = append(out, Event{Kind: KindToolStart, Tool: cmp.Or(t.kind, "tool"), Text: short(cmp.Or(t.title, t.text)), ID: e.ID, Full: cmp.Or(t.text, t.title)})
 	}
 	if known || len(r.tools) < maxTools {
 		if r.tools == nil {
@@ -285,9 +287,9 @@ func (r *acpReader) tool(e acpEvent) []Event {
 		delete(r.tools, e.ID)
 		text := ""
 		if e.Type == "tool_update" {
-			text = short(e.Text)
+			text = e.Text
 		}
-		out = append(out, Event{Kind: KindToolEnd, Text: text, Failed: e.Status == "failed"})
+		out = append(out, Event{Kind: KindToolEnd, Text: short(text), ID: e.ID, Full: text, Failed: e.Status == "failed"})
 	}
 	if out == nil {
 		return []Event{}

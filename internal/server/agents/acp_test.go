@@ -76,12 +76,12 @@ func TestACPEvents(t *testing.T) {
 		`{"type":"usage","usage":{"cost_usd":0.1}}`, `{"type":"update","title":"hologram"}`, `garbage`, `{"no":"type"}`, acpResult)
 	events, _, _ := judge(agents.ACP{}, log, cove.JobEnd{Phase: "done"})
 	want := []agents.Event{
-		{Kind: agents.KindStart, Text: "scripted 1, session ses_1"}, {Kind: agents.KindText, Text: "I look."},
+		{Kind: agents.KindStart, Text: "scripted 1, session ses_1"}, {Kind: agents.KindText, Text: "I look."}, {Kind: agents.KindThought, Text: "hm"},
 		{Kind: agents.KindToolStart, Tool: "execute", Text: "ls"}, {Kind: agents.KindToolStart, Tool: "execute", Text: "pwd"}, {Kind: agents.KindToolEnd, Text: "a …"},
 		{Kind: agents.KindToolStart, Tool: "tool", Text: "cat"}, {Kind: agents.KindToolEnd, Text: "no", Failed: true},
 		{Kind: agents.KindStep, Text: "two"}, {Kind: agents.KindAsk, Text: "List"}, {Kind: agents.KindDenied, Text: "List"}, {Kind: agents.KindResult},
 	}
-	if diff := cmp.Diff(want, events); diff != "" {
+	if diff := cmp.Diff(want, events, short); diff != "" {
 		t.Error(diff)
 	}
 	for id, want := range map[string]string{"ses_1": "ses_1", "a\x1b[2J": "", strings.Repeat("x", 501): ""} {

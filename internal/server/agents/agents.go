@@ -198,6 +198,7 @@ type Kind string
 const (
 	KindStart     Kind = "start"      // the agent is ready; Text says with what
 	KindText      Kind = "text"       // the agent says Text
+	KindThought   Kind = "thought"    // the agent's model thinks Text
 	KindStep      Kind = "step"       // a step named Text begins
 	KindStepEnd   Kind = "step_end"   // it ended, with Failed
 	KindToolStart Kind = "tool_start" // Tool is called; Text is its input in short
@@ -215,6 +216,9 @@ type Event struct {
 	Text   string `json:"text,omitempty"`
 	Tool   string `json:"tool,omitempty"`
 	Failed bool   `json:"failed,omitempty"`
+
+	ID   string `json:"-"` // of the call, the same at its start and its end; empty: the agent has none
+	Full string `json:"-"` // all of the input or output of which Text is a short form
 }
 
 // Place puts in where a program of Programs is in the sprite.

@@ -189,6 +189,9 @@ type claudeLine struct {
 type claudeBlock struct {
 	Type    string          `json:"type"`
 	Text    string          `json:"text"`
+	Think   string          `json:"thinking"`
+	ID      string          `json:"id"`
+	Of      string          `json:"tool_use_id"`
 	Name    string          `json:"name"`
 	Input   json.RawMessage `json:"input"`
 	Content json.RawMessage `json:"content"`
@@ -241,18 +244,33 @@ func blockEvents(l claudeLine) []Event {
 			if l.Type == "assistant" {
 				out = append(out, Event{Kind: KindText, Text: b.Text})
 			}
+		case "thinking":
+			if b.Think != "" {
+				out = append(out, Event{Kind: KindThought, Text: b.Think})
+			}
 		case "tool_use":
-			out = append(out, Event{Kind: KindToolStart, Tool: b.Name, Text: short(string(b.Input))})
+			out = append(out, Event{Kind: KindToolStart, Tool: b.Name, Text: short(string(b.Input)), ID: b.ID, Full: string(b.Input)})
 		case "tool_result":
 			text := string(b.Content)
 			var plain string
 			if json.Unmarshal(b.Content, &plain) == nil {
 				text = plain
 			}
-			out = append(out, Event{Kind: KindToolEnd, Text: short(text), Failed: b.IsError})
+			out = append(out, Event{Kind: KindToolEnd, Text: short(text), Failed: b.IsError, ID: b.Of, Full: resultText(b.Content, text)})
 		}
 	}
 	return out
+}
+
+// resultText is what the blocks of a result say, or otherwise if it has none of text.
+func resultText(content json.RawMessage, otherwise string) string {
+	var blocks []piBlock
+	if json.Unmarshal(content, &blocks) == nil {
+		if said := text(blocks); said != "" {
+			return said
+		}
+	}
+	return otherwise
 }
 
 func (r *claudeReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {

@@ -154,7 +154,7 @@ func TestClaudeEvents(t *testing.T) {
 		{"noise", "npm warn", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, agents.Claude{}.Read().Event(printed(test.line)[0])); diff != "" {
+			if diff := cmp.Diff(test.want, agents.Claude{}.Read().Event(printed(test.line)[0]), short); diff != "" {
 				t.Error(diff)
 			}
 		})

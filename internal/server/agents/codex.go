@@ -111,6 +111,7 @@ type codexLine struct {
 // codexItem is something that the agent does or says.
 type codexItem struct {
 	Type     string `json:"type"`
+	ID       string `json:"id"`
 	Text     string `json:"text"`
 	Command  string `json:"command"`
 	Output   string `json:"aggregated_output"`
@@ -169,6 +170,11 @@ func (i codexItem) events(complete bool) []Event {
 	switch i.Type {
 	case "agent_message":
 		return []Event{{Kind: KindText, Text: i.Text}}
+	case "reasoning":
+		if !complete {
+			return []Event{}
+		}
+		return []Event{{Kind: KindThought, Text: i.Text}}
 	case "error": // a mere warning: what ends the work is turn.failed
 		return []Event{{Kind: KindText, Text: "warning: " + i.Message}}
 	case "command_execution":
@@ -187,9 +193,9 @@ func (i codexItem) events(complete bool) []Event {
 		return []Event{}
 	}
 	if !complete {
-		return []Event{{Kind: KindToolStart, Tool: tool, Text: short(input)}}
+		return []Event{{Kind: KindToolStart, Tool: tool, Text: short(input), ID: i.ID, Full: input}}
 	}
-	end := Event{Kind: KindToolEnd, Text: short(output), Failed: i.Status == "failed" || i.Status == "declined" || i.ExitCode != 0}
+	end := Event{Kind: KindToolEnd, Text: short(output), ID: i.ID, Full: output, Failed: i.Status == "failed" || i.Status == "declined" || i.ExitCode != 0}
 	if i.Status == "declined" {
 		return []Event{{Kind: KindDenied, Tool: tool, Text: short(input)}, end}
 	}

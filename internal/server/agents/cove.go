@@ -134,6 +134,7 @@ type coveLine struct {
 	Seq     int64           `json:"seq"`
 	Type    string          `json:"type"`
 	Text    string          `json:"text"`
+	ID      string          `json:"id"`
 	Session string          `json:"session_id"`
 	Model   string          `json:"model"`
 	Tools   []string        `json:"tools"`
@@ -175,15 +176,15 @@ func (r *coveReader) Event(ev cove.JobEvent) []Event {
 	case "text":
 		return []Event{{Kind: KindText, Text: l.Text}}
 	case "tool_start":
-		return []Event{{Kind: KindToolStart, Tool: l.Tool, Text: short(cmp.Or(string(l.Input), l.Text))}}
+		return []Event{{Kind: KindToolStart, Tool: l.Tool, Text: short(cmp.Or(string(l.Input), l.Text)), ID: l.ID, Full: cmp.Or(string(l.Input), l.Text)}}
 	case "tool_result":
-		return []Event{{Kind: KindToolEnd, Tool: l.Tool, Text: short(l.Text)}}
+		return []Event{{Kind: KindToolEnd, Tool: l.Tool, Text: short(l.Text), ID: l.ID, Full: l.Text}}
 	case "tool_error":
 		kind := KindToolEnd
 		if l.Code == "denied" {
 			kind = KindDenied
 		}
-		return []Event{{Kind: kind, Tool: l.Tool, Text: short(l.Text), Failed: true}}
+		return []Event{{Kind: kind, Tool: l.Tool, Text: short(l.Text), Failed: true, ID: l.ID, Full: l.Text}}
 	case "retry":
 		r.retry = short(l.Text)
 		return []Event{{Kind: KindRetry, Text: fmt.Sprintf("attempt %d: %s", l.Attempt, r.retry)}}

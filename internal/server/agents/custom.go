@@ -167,7 +167,7 @@ func (r *customReader) Event(ev cove.JobEvent) []Event {
 	}
 	for _, rule := range r.rules.Rules {
 		if matchesAll(all, rule.Match) {
-			return []Event{{Kind: rule.Kind, Text: eventText(rule.Kind, at(all, rule.Text)), Tool: at(all, rule.Tool), Failed: at(all, rule.Failed) == "true"}}
+			return []Event{{Kind: rule.Kind, Text: eventText(rule.Kind, at(all, rule.Text)), Tool: at(all, rule.Tool), Failed: at(all, rule.Failed) == "true", Full: at(all, rule.Text)}}
 		}
 	}
 	return []Event{}

@@ -196,7 +196,7 @@ func TestDefinitionJudge(t *testing.T) {
 		{Kind: agents.KindToolStart, Tool: "sh", Text: `{"a":1}`}, {Kind: agents.KindToolEnd, Tool: "sh", Text: "x …", Failed: true},
 		{Kind: agents.KindResult, Text: "all done"},
 	}
-	if diff := cmp.Diff(want, events); diff != "" {
+	if diff := cmp.Diff(want, events, short); diff != "" {
 		t.Error(diff)
 	}
 	both := define(t, strings.Replace(greeter, `type = "end", ok = "false"`, `type = "end"`, 1))

@@ -73,6 +73,7 @@ type geminiLine struct {
 	Role      string          `json:"role"` // message
 	Content   string          `json:"content"`
 	Tool      string          `json:"tool_name"` // tool_use
+	ToolID    string          `json:"tool_id"`
 	Input     json.RawMessage `json:"parameters"`
 	Status    string          `json:"status"` // tool_result, result
 	Output    string          `json:"output"` // tool_result
@@ -125,9 +126,9 @@ func (r *geminiReader) events(l geminiLine) []Event {
 		r.name(l.SessionID)
 		return []Event{{Kind: KindStart, Text: short(l.Model)}}
 	case "tool_use":
-		return []Event{{Kind: KindToolStart, Tool: l.Tool, Text: short(string(l.Input))}}
+		return []Event{{Kind: KindToolStart, Tool: l.Tool, Text: short(string(l.Input)), ID: l.ToolID, Full: string(l.Input)}}
 	case "tool_result":
-		end := Event{Kind: KindToolEnd, Text: short(cmp.Or(l.Error.Message, l.Output)), Failed: l.Status == "error"}
+		end := Event{Kind: KindToolEnd, Text: short(cmp.Or(l.Error.Message, l.Output)), ID: l.ToolID, Full: cmp.Or(l.Error.Message, l.Output), Failed: l.Status == "error"}
 		if l.Error.Type == "policy_violation" {
 			return []Event{{Kind: KindDenied, Text: end.Text}, end}
 		}

@@ -108,6 +108,7 @@ type opencodeLine struct {
 	Part      struct {
 		Text   string  `json:"text"`
 		Tool   string  `json:"tool"`
+		CallID string  `json:"callID"`
 		Reason string  `json:"reason"`
 		Cost   float64 `json:"cost"`
 		Tokens struct {
@@ -158,13 +159,15 @@ func (r *opencodeReader) events(l opencodeLine) []Event {
 	switch l.Type {
 	case "step_start":
 		r.ending = ending{}
+	case "reasoning":
+		return []Event{{Kind: KindThought, Text: part.Text}}
 	case "text":
 		r.said = part.Text
 		return []Event{{Kind: KindText, Text: part.Text}}
 	case "tool_use": // it is told of when it is over
 		return []Event{
-			{Kind: KindToolStart, Tool: part.Tool, Text: short(string(state.Input))},
-			{Kind: KindToolEnd, Text: short(cmp.Or(state.Error, state.Output)), Failed: state.Status == "error" || state.Metadata.Exit != 0},
+			{Kind: KindToolStart, Tool: part.Tool, Text: short(string(state.Input)), ID: part.CallID, Full: string(state.Input)},
+			{Kind: KindToolEnd, Text: short(cmp.Or(state.Error, state.Output)), ID: part.CallID, Full: cmp.Or(state.Error, state.Output), Failed: state.Status == "error" || state.Metadata.Exit != 0},
 		}
 	case "step_finish":
 		tokens := part.Tokens

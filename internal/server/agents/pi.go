@@ -79,6 +79,7 @@ type piLine struct {
 
 	// tool_execution_start, tool_execution_end
 	Tool   string          `json:"toolName"`
+	CallID string          `json:"toolCallId"`
 	Args   json.RawMessage `json:"args"`
 	Result struct {
 		Content []piBlock `json:"content"`
@@ -138,9 +139,9 @@ func (r *piReader) Event(ev cove.JobEvent) []Event {
 	case "message_end":
 		return r.message(l.Message)
 	case "tool_execution_start":
-		return []Event{{Kind: KindToolStart, Tool: l.Tool, Text: short(string(l.Args))}}
+		return []Event{{Kind: KindToolStart, Tool: l.Tool, Text: short(string(l.Args)), ID: l.CallID, Full: string(l.Args)}}
 	case "tool_execution_end":
-		return []Event{{Kind: KindToolEnd, Text: short(text(l.Result.Content)), Failed: l.IsError}}
+		return []Event{{Kind: KindToolEnd, Text: short(text(l.Result.Content)), ID: l.CallID, Full: text(l.Result.Content), Failed: l.IsError}}
 	case "auto_retry_start":
 		r.retry = l.Error
 		return []Event{{Kind: KindRetry, Text: fmt.Sprintf("attempt %d: %s", l.Attempt, short(l.Error))}}

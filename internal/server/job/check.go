@@ -76,6 +76,8 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 		return nil, fail.Newf("bad_request", "push from one with another name: git switch -c NAME", "%.80q can't be a branch", req.Branch)
 	case req.URL != "" && (req.Base != "" || req.RepoID != ""):
 		return nil, fail.Newf("bad_request", "leave out base and repo_id, or url", "a job that clones a URL is told neither a commit nor the repository's id: it begins with the branch as it is there")
+	case req.Begin && (req.URL == "" || req.Interactive):
+		return nil, fail.Newf("bad_request", "leave out begin: send the bundle, and call POST /v1/jobs/{id}/start", "only a job that clones a URL, and needs nobody at its terminal, can begin by itself")
 	case req.Publish != "" && !slices.Contains(publishChoices, req.Publish):
 		return nil, fail.Newf("bad_request", "", "publish %.40q is none of %s", req.Publish, publishText())
 	case req.Publish != "" && req.URL == "":

@@ -60,6 +60,7 @@ func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf str
 			return cove.Job{}, err
 		}
 	}
+	req.Early = req.Early || req.Begin
 	kept := req
 	kept.Key = "" // it is this request's alone
 	settings, err := json.Marshal(kept)
@@ -78,7 +79,7 @@ func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf str
 	if err != nil {
 		return cove.Job{}, err
 	}
-	first = first || waits
+	first = first || waits || req.Begin
 	of := made{env: envNames(work.Env, req.Env), retryOf: retryOf}
 	if !first {
 		if of.install, err = m.installs.install(ctx, w, func(cove.InstallProgress, cove.StepOutput) {}); err != nil {

@@ -46,10 +46,11 @@ type follower struct {
 	all    *followers
 	id     string
 	ender  *ender
-	failed int // tries in a row that were the job's own fault
-	idle   int // times in a row that nothing came, and nothing failed
-	copied int // bytes of the log, by this server
-	starts int // of a supervisor that never said anything
+	failed int     // tries in a row that were the job's own fault
+	idle   int     // times in a row that nothing came, and nothing failed
+	copied int     // bytes of the log, by this server
+	starts int     // of a supervisor that never said anything
+	teller *teller // nil: nothing was read yet
 }
 
 func (f *follower) run(ctx context.Context) {
@@ -394,12 +395,23 @@ func decode(line []byte, want int64) (cove.JobEvent, error) {
 
 // append stores events, and logs the steps that end by them.
 func (f *follower) append(ctx context.Context, batch []cove.JobEvent) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	if f.teller == nil {
+		job, err := f.all.jobs.Get(ctx, f.id)
+		if err != nil {
+			return err
+		}
+		f.teller = newTeller(ctx, f.all.jobs, job)
+	}
+	latest := f.teller.take(batch)
 	if !slices.ContainsFunc(batch, func(ev cove.JobEvent) bool { return ev.Type == "step" || ev.Type == "state" }) {
-		return f.all.jobs.AppendEvents(ctx, f.id, batch)
+		return f.all.jobs.Append(ctx, f.id, batch, latest)
 	}
 	before, err := f.all.jobs.Steps(ctx, f.id)
 	if err == nil {
-		err = f.all.jobs.AppendEvents(ctx, f.id, batch)
+		err = f.all.jobs.Append(ctx, f.id, batch, latest)
 	}
 	if err != nil {
 		return err

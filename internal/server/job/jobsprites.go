@@ -32,6 +32,7 @@ type jobSprites struct {
 	environments *environment.Keeper
 	steps        *steps
 	patience     *patience
+	differ       *differ
 	lease        time.Duration // of a new one
 }
 

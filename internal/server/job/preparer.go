@@ -77,8 +77,8 @@ func (pr *preparer) create(ctx context.Context, job cove.Job, req cove.JobReques
 	}
 }
 
-// prepare makes an installing job queued; or, if the job does another one again and
-// nobody waits for it, starts it. A job that was asked for early and can't be prepared
+// prepare makes an installing job queued; or starts it, if it does another one again and nobody
+// waits for it, or its request says so. A job that was asked for early and can't be prepared
 // fails. One whose preparation was cancelled is left as it is.
 func (pr *preparer) prepare(ctx context.Context, job cove.Job, req cove.JobRequest, w *wanted) error {
 	unlock, err := pr.locks.Lock(ctx, job.ID)
@@ -133,10 +133,11 @@ func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.Jo
 		fault.Reach(fault.InstallUsed)
 	}
 	again := req.Early && job.RetryOf != ""
+	begins := again || req.Begin
 	err = pr.store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		now := time.Now().UTC()
 		j.Upload, j.ReadyAt = bundleIn(j.ID), &now
-		if !again {
+		if !begins {
 			j.State, j.Installing = cove.JobQueued, nil
 		}
 		job = *j
@@ -146,8 +147,12 @@ func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.Jo
 		return err
 	}
 	pr.steps.begin(ctx, job.ID, cove.StepUploadRepository)
-	if !again {
+	switch {
+	case !begins:
 		return nil
+	case !again:
+		_, err = pr.starter.begin(ctx, job, cove.JobStart{})
+		return err
 	}
 	unlock, err := pr.preparations.lockJob(ctx, job.RetryOf)
 	if err != nil {

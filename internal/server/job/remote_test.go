@@ -120,6 +120,36 @@ func TestRemoteJob(t *testing.T) {
 	}
 }
 
+// TestRemoteBegins: a job that clones a URL can begin without another call, and the job that
+// does it again as well. A job that waits for a bundle can't.
+func TestRemoteBegins(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, 0)
+	ctx, c := t.Context(), b.server.Client()
+	s := gitserver.Start(t, "", "")
+	req := remoteRequest(s.Repository("project.git", map[string]string{"README": "hello\n"}))
+	req.Begin, req.Plan = true, "# Work\n```sh\necho more >>README\n```\n"
+	job, err := c.CreateJob(ctx, req)
+	if err != nil || job.State != cove.JobInstalling {
+		t.Fatalf("got %+v, %v", job, err)
+	}
+	if job = b.await(job.ID); job.State != cove.JobSucceeded || job.Commits != 1 {
+		t.Fatalf("got %+v", job)
+	}
+	again, err := c.RetryJob(ctx, job.ID, cove.JobRetry{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again = b.await(again.ID); again.State != cove.JobSucceeded {
+		t.Errorf("again: %+v", again)
+	}
+	bundled := request()
+	bundled.Begin = true
+	if _, err := c.CreateJob(ctx, bundled); code(err) != "bad_request" {
+		t.Errorf("without a URL: got %v", err)
+	}
+}
+
 // TestRemoteRefused: what could not be cloned is refused before anything is made.
 func TestRemoteRefused(t *testing.T) {
 	_, c := newManager(t)

@@ -137,7 +137,7 @@ func (m *Manager) createNext(ctx context.Context, old cove.Job, how cove.JobResu
 	req.By, req.Key, req.Digest = how.By, how.Key, how.Digest
 	// The sprite is what it is, and nobody sits at the agent.
 	req.Config, req.Include, req.Remove, req.NetworkPolicy = nil, nil, false, nil
-	req.Interactive, req.Converse, req.Early = false, false, false
+	req.Interactive, req.Converse, req.Early, req.Begin = false, false, false, false
 	return m.createAs(ctx, req, "")
 }
 

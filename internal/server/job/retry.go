@@ -52,6 +52,7 @@ func (m *Manager) retry(ctx context.Context, id string, how cove.JobRetry) (cove
 	if err != nil {
 		return old, err
 	}
+	req = how.Of(req)
 	if how.SameSprite {
 		// The sprite is what it is.
 		req.Sprite, req.Config, req.Include, req.Remove, req.NetworkPolicy = old.Sprite, nil, nil, false, nil
@@ -61,7 +62,7 @@ func (m *Manager) retry(ctx context.Context, id string, how cove.JobRetry) (cove
 		return old, err
 	}
 	req.By, req.Key, req.Digest = how.By, how.Key, how.Digest
-	req.Early = how.Early || waits // nobody waits for a turn with the old job's lock
+	req.Early, req.Begin = how.Early || waits, false // nobody waits for a turn with the old job's lock
 	job, err := m.createAs(ctx, req, id)
 	if err != nil || job.State == cove.JobInstalling { // its preparation starts it
 		return job, err

@@ -111,6 +111,7 @@ func (h *Host) Start(ctx context.Context) error {
 	h.layers.listLater()
 	h.disk.start(h.tasks.ctx)
 	h.pool.start(h.tasks.ctx)
+	h.machines.meters.start(h.tasks.ctx, h.machines)
 	for _, sb := range byID {
 		h.tasks.more(func() { _ = h.takeover.retire(sb, whyNoSprite) }) // logged; the next start tries again
 	}
@@ -125,7 +126,8 @@ func (h *Host) furnish(ctx context.Context) {
 	h.rows = &rows{sprites: sprites, tasks: h.tasks, logger: logger}
 	h.machines = &machines{
 		tasks: h.tasks, places: places, defaults: times{h.IdleDefault, h.HibernateDefault}, all: map[string]*machine{},
-		idle: func(m *machine, epoch int) { h.lives.idle(m, epoch) },
+		idle:   func(m *machine, epoch int) { h.lives.idle(m, epoch) },
+		meters: &meters{},
 	}
 	h.layers = newLayerKeeper(h.tasks.ctx, rt, sprites, logger)
 	h.layers.inUse = func(ctx context.Context) (map[string]bool, error) { return layersInUse(ctx, rt, h.machines) }

@@ -16,6 +16,7 @@ type machines struct {
 	places   *places
 	defaults times                       // of a sprite that does not say
 	idle     func(m *machine, epoch int) // has one sleep whose timer has fired
+	meters   *meters
 
 	mu  sync.Mutex // the lock of a machine is never taken while it is held
 	all map[string]*machine

@@ -163,8 +163,8 @@ func (c *Changes) After(ctx context.Context, topics []string, job string, seq in
 		args = append(args, topic)
 	}
 	if job != "" {
-		query += " AND (name = ? OR topic NOT IN (?, ?))"
-		args = append(args, job, cove.TopicJobs, cove.TopicSteps)
+		query += " AND (name = ? OR topic NOT IN (?, ?, ?))"
+		args = append(args, job, cove.TopicJobs, cove.TopicSteps, cove.TopicProgress)
 	}
 	list, err := collect(ctx, c.db.read, func(row scanner) (ch Change, err error) {
 		var place string

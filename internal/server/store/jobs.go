@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/cove-dev/cove"
@@ -34,19 +33,27 @@ type Jobs struct {
 	watchers map[string]map[chan struct{}]struct{} // by job
 }
 
-const jobColumns = `doc, last_seq, (SELECT json_set(e.doc, '$.state', e.state) FROM environments e WHERE e.job = jobs.id)`
+const jobColumns = `doc, last_seq, (SELECT json_set(e.doc, '$.state', e.state) FROM environments e WHERE e.job = jobs.id), latest,
+	CASE WHEN state IN ('installing', 'queued', 'preparing') THEN (SELECT s.key FROM job_steps s WHERE s.job = jobs.id AND s.doc->>'$.state' = 'running' LIMIT 1) END`
 
 func scanJob(row scanner) (cove.Job, error) {
 	var job cove.Job
-	var doc, environment []byte
+	var doc, environment, latest []byte
+	var step sql.NullString
 	var seq int64
-	if err := row.Scan(&doc, &seq, &environment); err != nil {
+	if err := row.Scan(&doc, &seq, &environment, &latest, &step); err != nil {
 		return job, err
 	}
-	if err := json.Unmarshal(doc, &job); err != nil {
+	if err := errors.Join(json.Unmarshal(doc, &job), json.Unmarshal(latest, &job.Latest)); err != nil {
 		return job, fmt.Errorf("read a job: %w", err)
 	}
 	job.LastSeq = seq
+	if step.String != "" {
+		if job.Latest == nil {
+			job.Latest = &cove.JobLatest{}
+		}
+		job.Latest.Step = cove.StepKey(step.String)
+	}
 	if environment == nil {
 		return job, nil
 	}
@@ -61,9 +68,9 @@ func scanJob(row scanner) (cove.Job, error) {
 	return job, nil
 }
 
-// jobDoc is a row's document. It leaves out that which the environment tells.
+// jobDoc is a row's document. It leaves out that which the environment and other columns tell.
 func jobDoc(job cove.Job) (string, error) {
-	job.OwnsSprite, job.SpriteRemoval = false, nil
+	job.OwnsSprite, job.SpriteRemoval, job.Latest = false, nil, nil
 	doc, err := json.Marshal(job)
 	return string(doc), err
 }
@@ -152,6 +159,9 @@ func (j *Jobs) create(ctx context.Context, job cove.Job, settings json.RawMessag
 			err = checkNotDestroying(ctx, tx, job)
 		}
 		if err == nil {
+			err = followUp(ctx, tx, job)
+		}
+		if err == nil {
 			err = more(tx)
 		}
 		if err != nil {
@@ -233,30 +243,28 @@ type JobFilter struct {
 	Publishing bool // only those whose commits are to be published
 	Handed     bool // only those whose settings may be in their sprites
 	Removing   bool // only those that are being deleted
+
+	Group      cove.JobGroup // empty: any
+	Text       string        // that stands in its ID, sprite, plan's name, repository, branch, URL, agent or profile; empty: any
+	Label      string        // that its sprite, if this server has it, has; empty: any
+	Profile    string        // empty: any
+	Repository string        // by name; empty: any
+	By         string        // the token that asked for it, by ID, or ByOwner; empty: any
+	After      string        // a JobCursor; empty: from the newest on
+	Reach      *Reach        // nil: everything
 }
 
 // List returns the jobs that filter selects, the newest first.
 func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
-	query := "SELECT " + jobColumns + " FROM jobs WHERE 1"
-	var args []any
-	if filter.Sprite != "" {
-		query += " AND sprite = ?"
-		args = append(args, place(filter.Backend, filter.Sprite))
+	where, args := filter.where()
+	query := "SELECT " + jobColumns + " FROM jobs" + where
+	if filter.Group != "" {
+		query += " AND kind = ?"
+		args = append(args, filter.Group)
 	}
-	if n := len(filter.States); n > 0 {
-		query += " AND state IN (" + strings.TrimSuffix(strings.Repeat("?,", n), ",") + ")"
-		for _, s := range filter.States {
-			args = append(args, s)
-		}
-	}
-	if filter.Publishing {
-		query += " AND doc->>'$.published.state' = 'pending'"
-	}
-	if filter.Handed {
-		query += " AND doc->>'$.handed' = 1"
-	}
-	if filter.Removing {
-		query += " AND doc->>'$.removing'"
+	if at, id, ok := readCursor(filter.After); ok {
+		query += " AND (created_at < ? OR created_at = ? AND id > ?)"
+		args = append(args, at, at, id)
 	}
 	query += " ORDER BY created_at DESC, id"
 	if filter.Limit > 0 {
@@ -403,15 +411,7 @@ func (j *Jobs) Delete(ctx context.Context, id string) error {
 // left as they are, so that a batch may be appended again; one that leaves a gap
 // is ErrEventGap, and nothing of the batch is stored.
 func (j *Jobs) AppendEvents(ctx context.Context, id string, events []cove.JobEvent) error {
-	if len(events) == 0 {
-		return nil
-	}
-	err := j.db.update(ctx, func(tx *sql.Tx) error { return appendEvents(ctx, tx, id, events) })
-	if err != nil {
-		return fmt.Errorf("append events to job %s: %w", id, err)
-	}
-	j.notify(id)
-	return nil
+	return j.Append(ctx, id, events, nil)
 }
 
 func appendEvents(ctx context.Context, tx *sql.Tx, id string, events []cove.JobEvent) error {

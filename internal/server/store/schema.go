@@ -239,6 +239,19 @@ var migrations = []string{
 		job    TEXT NOT NULL UNIQUE REFERENCES jobs (id) ON DELETE CASCADE,
 		made   INTEGER NOT NULL -- 0: a server has begun to make it
 	) STRICT, WITHOUT ROWID;`,
+	listsMigration,
+	`CREATE TABLE job_comments (
+		id         INTEGER PRIMARY KEY AUTOINCREMENT,
+		job        TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+		path       TEXT NOT NULL,
+		side       TEXT NOT NULL,    -- old or new
+		line       INTEGER NOT NULL,
+		quote      TEXT NOT NULL,
+		text       TEXT NOT NULL,
+		token      TEXT NOT NULL,    -- by ID; '': the owner
+		created_at INTEGER NOT NULL
+	) STRICT;
+	CREATE INDEX job_comments_by_job ON job_comments (job);`,
 }
 
 const (

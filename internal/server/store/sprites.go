@@ -247,6 +247,10 @@ type SpriteFilter struct {
 	After  string // names that sort after this one
 	Limit  int    // 0: no limit
 
+	Status sprites.Status // empty: any
+	Held   bool           // only those that may not run now
+	Text   string         // that stands in the name or a label; empty: any
+
 	Public bool // not those in which agents are being installed, nor those of builds and of the pool
 }
 
@@ -269,6 +273,17 @@ func (f SpriteFilter) where() (string, []any) {
 	if f.Public {
 		where += " AND substr(owner, 1, length(?)) <> ? AND owner NOT IN (?, ?)"
 		args = append(args, InstallOwner, InstallOwner, PoolOwner, BuildOwner)
+	}
+	if f.Status != "" {
+		where += " AND status = ?"
+		args = append(args, f.Status)
+	}
+	if f.Held {
+		where += " AND held <> 'null'"
+	}
+	if f.Text != "" {
+		cond, values := found(`(name LIKE ?1 ESCAPE '\' OR EXISTS (SELECT 1 FROM json_each(labels) WHERE json_each.value LIKE ?1 ESCAPE '\'))`, f.Text)
+		where, args = where+cond, append(args, values...)
 	}
 	if f.Label != "" {
 		where += " AND EXISTS (SELECT 1 FROM json_each(labels) WHERE json_each.value = ?)"

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// hostile are texts as a sprite, an agent or a repository may say them.
-var hostile = []string{
+// hostileTexts are texts as a sprite, an agent or a repository may say them.
+var hostileTexts = []string{
 	"", "plain", "two\nlines\tand a tab", "<script>hacked=1</script>", `"><img src=x onerror=hacked=1>`, "<svg/onload=hacked=1>",
 	"'-hacked-'", "{{.Secret}} ${hacked} {%x%}", "javascript:hacked=1", "</textarea></title></style><b>", "a{background:url(//evil.example)}",
 	"\x1b[2J\x1b]0;title\a\x1b[31mred", "\u202egnp.exe\u202c \u2066x\u2069 \u200b\u200d\ufeff", "a\u2028b\u2029c", "\xff\xfe\x80", "\x00\x7f\u0085\u009b31m",
@@ -19,7 +19,7 @@ var hostile = []string{
 
 // FuzzText: no text acts on what stands beside it, however it is cut, and markup stays text.
 func FuzzText(f *testing.F) {
-	for _, s := range hostile {
+	for _, s := range hostileTexts {
 		f.Add(s)
 	}
 	page := template.Must(template.New("").Funcs(funcs).Parse(`<p title="{{line .}}">{{text .}}</p>`))

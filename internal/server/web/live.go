@@ -116,6 +116,16 @@ func (s *stream) put(target, how, name string, data any) error {
 // watch calls changed for each notification of the server about topics from now on; of one job,
 // if job is not empty. It returns when ctx ends, or the server does.
 func (v *view) watch(ctx context.Context, topics []string, job string, changed func(cove.Notification) error) error {
+	return v.watchAll(ctx, topics, job, func(n cove.Notification) error {
+		if n.Topic == "" {
+			return nil
+		}
+		return changed(n)
+	})
+}
+
+// watchAll is watch, and calls changed first with the notification Synced: what changes after that is told.
+func (v *view) watchAll(ctx context.Context, topics []string, job string, changed func(cove.Notification) error) error {
 	conn, _, err := websocket.Dial(ctx, "http://localhost/v1/ws", &websocket.DialOptions{
 		HTTPClient: v.site.API, HTTPHeader: http.Header{"Authorization": {"Bearer " + v.session.Bearer}},
 	})
@@ -139,7 +149,7 @@ func (v *view) watch(ctx context.Context, topics []string, job string, changed f
 		if m.Error != nil {
 			return fmt.Errorf("subscribe: %s", m.Error.Message)
 		}
-		if m.ID != 0 || m.Topic == "" {
+		if m.ID != 0 || m.Topic == "" && !m.Synced {
 			continue
 		}
 		if err := changed(m.Notification); err != nil {

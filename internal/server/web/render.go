@@ -21,15 +21,18 @@ var templates = sync.OnceValue(func() *template.Template {
 
 // funcs are the functions of templates.
 var funcs = template.FuncMap{
-	"asset": assetURL,
-	"line":  line,
-	"text":  text,
-	"ago":   func(t time.Time) template.HTML { return timeTag(t) },
-	"agoP":  func(t *time.Time) template.HTML { return timeTag(deref(t)) },
-	"bytes": formatBytes,
-	"span":  formatDuration,
-	"list":  func(all ...any) []any { return all },
-	"dict":  dict,
+	"asset":   assetURL,
+	"line":    line,
+	"text":    text,
+	"ago":     func(t time.Time) template.HTML { return timeTag(t) },
+	"agoP":    func(t *time.Time) template.HTML { return timeTag(deref(t)) },
+	"bytes":   formatBytes,
+	"span":    formatDuration,
+	"seconds": func(n int64) string { return formatDuration(time.Duration(n) * time.Second) },
+	"network": profileNetwork,
+	"list":    func(all ...any) []any { return all },
+	"dict":    dict,
+	"rule":    ruleText,
 }
 
 // dict makes a map of names and values, for a component that takes several.
@@ -63,8 +66,9 @@ type layout struct {
 	Mark     string // of the session
 	Who      string // the token's name; empty: the owner
 	Admin    bool
-	Bare     bool // without navigation: nobody is logged in
-	Terminal bool // it has a terminal
+	Bare     bool   // without navigation: nobody is logged in
+	Terminal bool   // it has a terminal
+	Script   string // of this page alone; empty: none
 	Version  string
 	Body     template.HTML // which render fills in
 }

@@ -3,6 +3,7 @@
 package covetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -29,6 +30,7 @@ type Options struct {
 	Idle    time.Duration  // until an unused sprite sleeps; 0: never
 	Host    *sprite.Host   // nil: one of the above; else its Store and Runtime are set
 	Log     io.Writer      // nil: the test's own log
+	Listen  string         // the address; empty: any port of loopback
 
 	// Jobs makes the server's half of jobs; nil: none. stop is called before the
 	// server ends.
@@ -121,7 +123,7 @@ func start(t testing.TB, opts Options) (*Server, error) {
 			return nil, err
 		}
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := net.Listen("tcp", cmp.Or(opts.Listen, "127.0.0.1:0"))
 	if err != nil {
 		return nil, err
 	}

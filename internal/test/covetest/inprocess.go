@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cove-dev/cove/internal/guest"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/server/sprite"
@@ -128,6 +130,13 @@ func (r *InProcess) home(chain []string) (string, error) {
 		return home, os.CopyFS(home, os.DirFS(from))
 	}
 	return home, os.MkdirAll(home, 0o755)
+}
+
+// Usage is that of this process, which the sandbox is part of.
+func (s *Sandbox) Usage() sprite.Usage {
+	var use unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &use) // fails for no process
+	return sprite.Usage{Memory: use.Maxrss << 10, CPU: time.Duration(use.Utime.Nano() + use.Stime.Nano()), Written: use.Oublock * 512}
 }
 
 // RemoveLayer removes a layer.

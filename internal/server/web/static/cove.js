@@ -7,6 +7,10 @@
   window.coveFetch = (url, init = {}) =>
     fetch(url, { ...init, headers: { ...(init.headers || {}), "X-Cove-Mark": mark(), "HX-Request": "true" } });
 
+  // An answer stands in the page: the dialog that asked for it goes, and an error is brought into view.
+  document.addEventListener("htmx:afterRequest", e => { if (e.target.matches?.("form")) e.target.closest("dialog")?.close(); });
+  document.addEventListener("htmx:afterSwap", e => { if (e.target.id === "notice") e.target.scrollIntoView({ block: "nearest" }); });
+
   document.addEventListener("click", async e => {
     const b = e.target.closest("[data-copy],[data-opens],[data-closes]");
     if (!b) return;

@@ -1,4 +1,6 @@
-package gitwork
+// Package riskypath says which paths of a repository are ones to look at, by their names alone: some
+// program reads such a file without being told, and may run it.
+package riskypath
 
 import (
 	"path"
@@ -9,7 +11,7 @@ import (
 
 // The reasons why a name is one to look at.
 const (
-	whyHooks  = "git hooks"
+	Hooks     = "git hooks"
 	whyCI     = "runs in CI"
 	whyEditor = "settings of an editor, which can run programs"
 	whyServer = "an editor's language server runs it, or what it names, when it opens the folder"
@@ -17,24 +19,24 @@ const (
 	whyAgent  = "settings or instructions of a coding agent"
 	whyShell  = "run by a shell or a tool that enters the folder"
 	whyTool   = "settings of a build or package tool, which can run programs"
-	whyLint   = "settings of a linter or formatter, which editors and hooks run"
+	Lint      = "settings of a linter or formatter, which editors and hooks run"
 	whyREPL   = "run by an interpreter or a debugger that starts in the folder"
 	whyVCS    = "settings of a version control system, which can run programs"
 	whyHome   = "settings that a home folder has"
 	whyGit    = "settings of git"
 	whyCove   = "settings of cove, and what prepares its sprites"
-	whyDot    = "a new dot-file or dot-folder at the top, which some tool may read"
-	whyBuild  = "runs when you build or test"
+	Dot       = "a new dot-file or dot-folder at the top, which some tool may read"
+	Build     = "runs when you build or test"
 	whyOwners = "decides who must approve changes"
 	whyPyc    = "compiled code, which an interpreter can run in place of its source"
 )
 
-// A family is a set of names that one kind of program reads without being told.
-type family struct {
-	why    string
+// A Family is a set of names that one kind of program reads without being told.
+type Family struct {
+	Why    string
 	source string // the programs, and their own documentation of these names
 
-	// names are patterns, divided by white space, of names in the form of safepath.Fold:
+	// Names are patterns, divided by white space, of names in the form of safepath.Fold:
 	//
 	//	jenkinsfile*  the stem, alone or before any other character than a letter or digit
 	//	.git**        all that begins so
@@ -44,12 +46,12 @@ type family struct {
 	//
 	// A pattern that begins with a dot, too, stands for a folder with all in it; another
 	// one only for the last name of a path.
-	names string
+	Names string
 }
 
 // held are the families whose change is held for the person's review.
-var held = []family{
-	{whyHooks, "git: core.hooksPath, by custom; husky, lefthook, pre-commit, prek, overcommit, hk, lint-staged, simple-git-hooks, rusty-hook, captainhook, grumphp, commitlint, commitizen: their manuals' pages on configuration files", `
+var held = []Family{
+	{Hooks, "git: core.hooksPath, by custom; husky, lefthook, pre-commit, prek, overcommit, hk, lint-staged, simple-git-hooks, rusty-hook, captainhook, grumphp, commitlint, commitizen: their manuals' pages on configuration files", `
 		.husky* .huskyrc* .githooks .git-hooks git-hooks/ githooks/ .lefthook* lefthook* .pre-commit* pre-commit-config* .prek* prek.toml
 		.overcommit* hk.pkl hk.*.pkl .hk* .lintstagedrc* lint-staged.config.* .simple-git-hooks* simple-git-hooks* .rusty-hook* rusty-hook*
 		.cargo-husky captainhook* grumphp* .ghooks* .yorkie* .commitlintrc* commitlint.config.* .czrc .cz-config.js .cz.* .commitizen* cz.toml cz.json cz.yaml .git-hooks* .hooks`},
@@ -98,7 +100,7 @@ var held = []family{
 		.bowerrc .jspm* uv.toml .uv* poetry.toml .pdm* pdm.toml .rye .composer .opam* .coursier .nimble .spack* .deno .denorc .tofurc .mill* .paket .bacon* bacon.toml .air* modd.conf .modd* .watchexec* .mutagen* mutagen.yml .reviewboardrc* .ripgreprc .k9s
 		.nycrc* nyc.config.* .c8rc* .taprc .testcafe* .detox* .percy* .storybook .ladle .vuepress .vitepress .umirc* .fatherrc* .dumirc* .nuxtrc .eleventy* .lighthouse* .pa11yci* .svgr* .svgo* .size-limit* .coveragerc* .noserc .pytest* .testr* .stestr*
 		.busted .luacov* .proverc .simplecov .autotest .yardopts .minitest* .cucumber* .jasmine* .versionrc* .bumpversion* .bump-my-version* .release-it* .releaserc* .np-config* .autorc .changeset .xcode.env* directory.build.rsp msbuild.rsp dotnet-tools.json`},
-	{whyLint, "CSpell (import), clj-kondo, lintr (an R program), SQLFluff (library_path), cmake-format (a Python program), Checkov, PHP_CodeSniffer, Psalm, Rector; ESLint, Prettier, stylelint, Pylint (init-hook), Flake8 (local plugins), RuboCop (require), PHP-CS-Fixer, Credo, mix format, Perl::Critic, SwiftLint, scalafmt, mypy (plugins), TSLint (rulesDirectory), PHPStan (bootstrapFiles), Sorbet: settings that are programs or load some", `
+	{Lint, "CSpell (import), clj-kondo, lintr (an R program), SQLFluff (library_path), cmake-format (a Python program), Checkov, PHP_CodeSniffer, Psalm, Rector; ESLint, Prettier, stylelint, Pylint (init-hook), Flake8 (local plugins), RuboCop (require), PHP-CS-Fixer, Credo, mix format, Perl::Critic, SwiftLint, scalafmt, mypy (plugins), TSLint (rulesDirectory), PHPStan (bootstrapFiles), Sorbet: settings that are programs or load some", `
 		.eslintrc* eslint.config.* .prettierrc* prettier.config.* .stylelintrc* stylelint.config.* .pylintrc* pylintrc* .flake8* .bandit .rubocop** .php-cs-fixer* .php_cs* .phan .psalm* .credo.exs
 		.formatter.exs .perlcriticrc .perltidyrc .swiftlint* .swiftformat .scalafmt* .scalafix* .clang-tidy .golangci* .semgrep* .trunk .mega-linter* .markdownlint* .textlintrc* .remarkrc* .solargraph* .standard* .tslint* .jshintrc .xo-config* .oxlintrc* .yamllint* .ansible-lint* .hadolint* .shellcheckrc .reek* .haml-lint* .erb-lint* .luacheckrc .ktlint* .detekt* .htmlhintrc .dprint*
 		mypy.ini .mypy.ini tslint.json phpstan.neon* phpstan.dist.neon sorbet/config
@@ -123,12 +125,12 @@ var held = []family{
 
 // listed are the families that run when the person asks for something: they are listed,
 // and not held.
-var listed = []family{
-	{whyBuild, "make, just, task, rake, mage, invoke, tox, nox, pytest, setuptools, SCons, waf, Meson, CMake, autoconf, ninja, Jam, premake, xmake, tup", `
+var listed = []Family{
+	{Build, "make, just, task, rake, mage, invoke, tox, nox, pytest, setuptools, SCons, waf, Meson, CMake, autoconf, ninja, Jam, premake, xmake, tup", `
 		makefile* gnumakefile* bsdmakefile* *.mk *.mak justfile* .justfile *.just taskfile* rakefile* *.rake magefile.go magefiles/ tasks.py conftest.py setup.py setup.cfg pyproject.toml tox.ini noxfile.py
 		pytest.ini dodo.py fabfile.py wscript sconstruct sconscript meson.build meson.options meson_options.txt cmakelists.txt *.cmake cmakepresets.json cmakeuserpresets.json conanfile* vcpkg.json vcpkg-configuration.json terragrunt.hcl pytest.toml configure
 		configure.ac configure.in autogen.sh bootstrap.sh build.ninja jamfile jamroot jamroot.jam jamfile.jam premake* xmake.lua tupfile* runtests* build.sh test.sh install.sh`},
-	{whyBuild, "cargo, Gradle, Maven, Ant, sbt, Mill, Leiningen, Boot, Bazel, Buck, Pants, Mix, rebar, Cabal, Stack, dune, opam, MSBuild, SwiftPM, Xcode, CocoaPods, Zig, Nim, D, Perl, PHP, Lua, Nix", `
+	{Build, "cargo, Gradle, Maven, Ant, sbt, Mill, Leiningen, Boot, Bazel, Buck, Pants, Mix, rebar, Cabal, Stack, dune, opam, MSBuild, SwiftPM, Xcode, CocoaPods, Zig, Nim, D, Perl, PHP, Lua, Nix", `
 		build.rs cargo.toml build.gradle* settings.gradle* init.gradle* gradle.properties gradle-wrapper.* gradlew* *.gradle *.gradle.kts pom.xml mvnw* build.xml ivy.xml build.sbt *.sbt build.sc build.mill mill project.clj
 		build.boot build.clj deps.edn bb.edn shadow-cljs.edn workspace workspace.bazel workspace.bzlmod module.bazel* build build.bazel *.bzl buck *.plz mix.exs rebar.config* *.cabal setup.hs setup.lhs cabal.project* stack.yaml dune dune-project
 		dune-workspace *.opam shard.yml *.csproj *.fsproj *.vbproj *.vcxproj *.props *.targets global.json nuget.config build.cake build.fsx package.swift project.swift *.podspec podfile* *.pbxproj *.xcscheme
@@ -136,20 +138,20 @@ var listed = []family{
 		dangerfile* fastfile* appfile brewfile* berksfile* thorfile steepfile build.lua *.spec pkgbuild debian/rules project/build.properties snapcraft.yaml *.pro *.pri`},
 	{whyREPL, "CPython 3.6 to 3.13: what its prompt imports, first from the folder that it starts in, of names that programs often have; gdb (auto-load)", `
 		code.py copy.py platform.py select.py signal.py struct.py ast.py enum.py types.py token.py operator.py contextlib.py heapq.py inspect.py keyword.py re.py tokenize.py dis.py functools.py *-gdb.py *-gdb.gdb *-gdb.scm`},
-	{whyBuild, "npm, pnpm, Yarn, Bun, pip, Poetry, uv, PDM, Pipenv, Cargo, Composer, Bundler, mix, conda: what an installation fetches, and may run", `
+	{Build, "npm, pnpm, Yarn, Bun, pip, Poetry, uv, PDM, Pipenv, Cargo, Composer, Bundler, mix, conda: what an installation fetches, and may run", `
 		package-lock.json npm-shrinkwrap.json yarn.lock pnpm-lock.yaml bun.lock bun.lockb requirements*.txt constraints*.txt requirements/ pipfile* poetry.lock uv.lock pdm.lock cargo.lock composer.lock mix.lock environment.yml environment.yaml pubspec.*`},
-	{whyBuild, "Leiningen (profiles), gunicorn, CDK, Firebase, Serverless, Pulumi, Pants, SCons, MkDocs, Sphinx, Snakemake, Nextflow, Docusaurus, Gatsby, Knex, PM2, Foundry, Truffle, dbt, Alembic, Hugo: their settings that are or name programs", `
+	{Build, "Leiningen (profiles), gunicorn, CDK, Firebase, Serverless, Pulumi, Pants, SCons, MkDocs, Sphinx, Snakemake, Nextflow, Docusaurus, Gatsby, Knex, PM2, Foundry, Truffle, dbt, Alembic, Hugo: their settings that are or name programs", `
 		profiles.clj gunicorn.conf.py cdk.json firebase.json serverless.* pulumi.* pants.toml site_scons/ mkdocs.* conf.py snakefile* nextflow.config docusaurus.config.* gatsby-* knexfile.* ecosystem.config.* foundry.toml truffle-config.js truffle.js dbt_project.yml alembic.ini`},
 	{whyPyc, "CPython: a .pyc beside its source's place, or in __pycache__ with a matching time or hash", `
 		*.pyc`},
-	{whyBuild, "Docker, Compose, Vagrant, Earthly, Tilt, Skaffold, foreman; Grunt, gulp, webpack, Vite, Vitest, Rollup, Jest, Karma, Cypress, Playwright, Babel, PostCSS, Tailwind, Next and their kin", `
+	{Build, "Docker, Compose, Vagrant, Earthly, Tilt, Skaffold, foreman; Grunt, gulp, webpack, Vite, Vitest, Rollup, Jest, Karma, Cypress, Playwright, Babel, PostCSS, Tailwind, Next and their kin", `
 		dockerfile* *.dockerfile containerfile* docker-compose* compose.yml compose.yaml compose.*.yml compose.*.yaml docker-bake* vagrantfile* earthfile* tiltfile* skaffold* procfile* gruntfile* gulpfile* webpack.*
 		vite.* vitest.* rollup.config.* esbuild.* jest.config.* jest.setup.* karma.conf* cypress.config.* playwright.config.* babel.config.* postcss.config.* next.config.* nuxt.config.*
 		astro.config.* metro.config.* rspack.config.* rsbuild.config.* tsup.config.* turbo.json nx.json lerna.json rush.json angular.json ember-cli-build.js wdio.conf* wrangler.* snowpack.config.* remix.config.* craco.config.* vue.config.* ava.config.* cucumber.* testem.* nightwatch.conf.* codecept.conf.* stryker.conf* web-test-runner.config.* eleventy.config.* deno.json deno.jsonc bsconfig.json rescript.json`},
 }
 
-// names finds the family of a path. It is made once of the tables above.
-type names struct {
+// Names finds the family of a path. It is made once of the tables above.
+type Names struct {
 	exact  map[string]string // the last name of a path
 	anyDir map[string]string // any name of it
 	stems  map[string]string // the last name, up to a character that is no letter or digit
@@ -163,43 +165,43 @@ type names struct {
 type pattern struct{ glob, why string }
 
 var (
-	heldNames   = namesOf(held)
-	listedNames = namesOf(listed)
+	heldNames   = Of(held)
+	listedNames = Of(listed)
 )
 
-func namesOf(families []family) *names {
-	n := &names{exact: map[string]string{}, anyDir: map[string]string{}, stems: map[string]string{}, dirs: map[string]string{}, starts: map[string]string{}, pairs: map[string]string{}}
+func Of(families []Family) *Names {
+	n := &Names{exact: map[string]string{}, anyDir: map[string]string{}, stems: map[string]string{}, dirs: map[string]string{}, starts: map[string]string{}, pairs: map[string]string{}}
 	for _, f := range families {
-		for p := range strings.FieldsSeq(f.names) {
+		for p := range strings.FieldsSeq(f.Names) {
 			begin, isStart := strings.CutSuffix(p, "**")
 			stem, isStem := strings.CutSuffix(p, "*")
 			stem = strings.TrimSuffix(stem, ".")
 			folder, isFolder := strings.CutSuffix(p, "/")
 			switch hidden := p[0] == '.'; {
 			case isStart:
-				n.starts[begin] = f.why
+				n.starts[begin] = f.Why
 				n.longer = max(n.longer, len(begin))
 			case isStem && strings.Contains(stem, "*") || !isStem && strings.Contains(p, "*"):
-				n.globs = append(n.globs, pattern{p, f.why})
+				n.globs = append(n.globs, pattern{p, f.Why})
 			case isStem && hidden:
-				n.dirs[stem] = f.why
+				n.dirs[stem] = f.Why
 			case isStem:
-				n.stems[stem] = f.why
+				n.stems[stem] = f.Why
 			case isFolder || hidden:
-				n.anyDir[folder] = f.why
+				n.anyDir[folder] = f.Why
 			case strings.Contains(p, "/"):
-				n.pairs[p] = f.why
+				n.pairs[p] = f.Why
 			default:
-				n.exact[p] = f.why
+				n.exact[p] = f.Why
 			}
 		}
 	}
 	return n
 }
 
-// why is the reason of the family that a path, in the form of safepath.FoldPath,
+// Why is the reason of the family that a path, in the form of safepath.FoldPath,
 // belongs to; empty: of none. A nil one has no names.
-func (n *names) why(folded string) string {
+func (n *Names) Why(folded string) string {
 	if n == nil {
 		return ""
 	}
@@ -230,7 +232,7 @@ func (n *names) why(folded string) string {
 }
 
 // anywhere looks a name up that counts also for a folder.
-func (n *names) anywhere(part string) string {
+func (n *Names) anywhere(part string) string {
 	if why := n.anyDir[part]; why != "" {
 		return why
 	}
@@ -255,26 +257,26 @@ func stemOf(stems map[string]string, name string) string {
 	return ""
 }
 
-// RiskyPath says why a path is one to look at; empty if it is not. Names that some file
+// Path says why a path is one to look at; empty if it is not. Names that some file
 // system takes for the same are the same.
-func RiskyPath(p string) string {
-	folded := withoutHarmless(safepath.FoldPath(p))
-	if dir, name := path.Split(folded); gitHookNames[name] && path.Base(dir) == "hooks" {
-		return whyHooks
+func Path(p string) string {
+	folded := WithoutHarmless(safepath.FoldPath(p))
+	if dir, name := path.Split(folded); GitHooks[name] && path.Base(dir) == "hooks" {
+		return Hooks
 	}
 	if path.Base(folded) == "codeowners" {
 		return whyOwners // also in .github, whose other files run in CI
 	}
-	return heldNames.why(folded)
+	return heldNames.Why(folded)
 }
 
 // harmless are names of files that begin as held ones do, and that nothing reads by name.
 var harmless = fieldSet(".gitkeep .env.example .env.sample .env.template")
 
-// withoutHarmless takes from a path, in the form of safepath.FoldPath, what would have it
+// WithoutHarmless takes from a path, in the form of safepath.FoldPath, what would have it
 // held though nothing runs it: a harmless name, and the .github above a template of issues
 // or pull requests. What is left is judged as ever.
-func withoutHarmless(folded string) string {
+func WithoutHarmless(folded string) string {
 	parts := strings.Split(folded, "/")
 	if last := len(parts) - 1; harmless[parts[last]] {
 		parts = parts[:last]
@@ -290,11 +292,11 @@ func withoutHarmless(folded string) string {
 // templates are stems of files and folders in .github that fill in a form.
 var templates = map[string]string{"issue_template": "issues", "pull_request_template": "pull requests"}
 
-// ListedPath says why a path is listed, though not held; empty if it is not.
-func ListedPath(p string) string { return listedNames.why(safepath.FoldPath(p)) }
+// Listed says why a path is listed, though not held; empty if it is not.
+func Listed(p string) string { return listedNames.Why(safepath.FoldPath(p)) }
 
-// gitHookNames are files that git runs if they are in a folder that it is told of.
-var gitHookNames = func() map[string]bool {
+// GitHooks are files that git runs if they are in a folder that it is told of.
+var GitHooks = func() map[string]bool {
 	names := map[string]bool{}
 	for name := range strings.FieldsSeq(`applypatch-msg pre-applypatch post-applypatch pre-commit pre-merge-commit prepare-commit-msg
 		commit-msg post-commit pre-rebase post-checkout post-merge pre-push pre-receive update proc-receive post-receive post-update post-rewrite
@@ -303,3 +305,11 @@ var gitHookNames = func() map[string]bool {
 	}
 	return names
 }()
+
+func fieldSet(names string) map[string]bool {
+	set := map[string]bool{}
+	for name := range strings.FieldsSeq(names) {
+		set[name] = true
+	}
+	return set
+}

@@ -1,4 +1,5 @@
-package cli
+// Package checkpointtree draws what checkpoints grew from, beside a list of them.
+package checkpointtree
 
 import (
 	"slices"
@@ -7,10 +8,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// checkpointTree draws what the states of a list, the newest first, grew from: a line
+// Draw draws what the states of a list, the newest first, grew from: a line
 // for each, to stand before its name. Nothing where none has branched. Of those that
 // are not in the list the nearest one before counts.
-func checkpointTree(list []sprites.Checkpoint) []string {
+func Draw(list []sprites.Checkpoint) []string {
 	at := make(map[string]int, len(list))
 	for i, c := range list {
 		at[c.ID] = i

@@ -1,4 +1,4 @@
-package cli
+package checkpointtree
 
 import (
 	"strings"
@@ -13,9 +13,9 @@ func TestCheckpointTree(t *testing.T) {
 		{"Current<v2 v2<v1 v1<", "Current\nv2\nv1\n"},
 		{"Current<v1 v3<v2 v2<v1 v1<", "*   Current\n│ * v3\n│ * v2\n*─┘ v1\n"},
 		{"Current<v1 b<v1 v3<v2 a<v1 v2<v1 v1<", "*       Current\n│ *     b\n│ │ *   v3\n│ │ │ * a\n│ │ * │ v2\n*─┴─┴─┘ v1\n"},
-		// What is not listed is passed over.
+		// One that is not listed is passed over.
 		{"Current<hidden,v1 v2<v1 v1<", "*   Current\n│ * v2\n*─┘ v1\n"},
-		// What a server says is not always so.
+		// A server may say what can not be so.
 		{"Current<Current v1<v2 v2<v1", "Current\nv1\nv2\n"},
 	} {
 		var list []sprites.Checkpoint
@@ -25,7 +25,7 @@ func TestCheckpointTree(t *testing.T) {
 			list = append(list, sprites.Checkpoint{ID: id, SourceID: history[0], History: history})
 		}
 		var got strings.Builder
-		for i, line := range checkpointTree(list) {
+		for i, line := range Draw(list) {
 			got.WriteString(line + list[i].ID + "\n")
 		}
 		if got.String() != c.want {

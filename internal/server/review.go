@@ -1,0 +1,128 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/store"
+)
+
+// Bounds on a comment, in bytes.
+const (
+	maxCommentText  = 16 << 10
+	maxCommentQuote = 2000
+	maxCommentPath  = 4096
+)
+
+// reviewRoutes tells what jobs have changed, and keeps the comments on that.
+type reviewRoutes struct{ *jobRoutes }
+
+// diff says what a job has changed.
+func (g reviewRoutes) diff(w http.ResponseWriter, r *http.Request) error {
+	jobs, err := g.available()
+	if err != nil {
+		return err
+	}
+	job, err := g.job(r)
+	if err != nil {
+		return err
+	}
+	diff, err := jobs.Diff(r.Context(), job.ID)
+	if err != nil {
+		return ofBackend(job.Backend, err)
+	}
+	writeJSON(w, http.StatusOK, diff)
+	return nil
+}
+
+func (g reviewRoutes) comments(w http.ResponseWriter, r *http.Request) error {
+	job, err := g.job(r)
+	if err != nil {
+		return err
+	}
+	list := cove.JobComments{}
+	if list.Comments, err = g.jobs.Comments(r.Context(), job.ID); err != nil {
+		return err
+	}
+	if list.Comments == nil {
+		list.Comments = []cove.JobComment{}
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (g reviewRoutes) addComment(w http.ResponseWriter, r *http.Request) error {
+	var c cove.JobComment
+	if err := readJSON(w, r, maxBody, &c); err != nil {
+		return err
+	}
+	job, err := g.job(r)
+	if err != nil {
+		return err
+	}
+	if c.Side == "" {
+		c.Side = cove.SideNew
+	}
+	if err := checkComment(c); err != nil {
+		return err
+	}
+	c.Text, c.By = strings.TrimSpace(c.Text), asker(r)
+	c, err = g.jobs.AddComment(r.Context(), job.ID, c)
+	if errors.Is(err, store.ErrTooManyComments) {
+		return fail.Newf("limit", "send those that there are, or delete some", "job %s has %d comments, and can't have more", job.ID, store.MaxComments)
+	}
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, c)
+	return nil
+}
+
+func checkComment(c cove.JobComment) error {
+	for _, f := range []struct {
+		name, value string
+		most        int
+		empty       bool
+	}{{"path", c.Path, maxCommentPath, false}, {"text", strings.TrimSpace(c.Text), maxCommentText, false}, {"quote", c.Quote, maxCommentQuote, true}} {
+		if f.value == "" && !f.empty {
+			return fail.New(sprite.CodeBadRequest, f.name+" can't be empty", "")
+		}
+		if len(f.value) > f.most || !utf8.ValidString(f.value) || strings.ContainsRune(f.value, 0) {
+			return fail.New(sprite.CodeBadRequest, fmt.Sprintf("%s must be text of at most %d bytes", f.name, f.most), "")
+		}
+	}
+	switch {
+	case c.Side != cove.SideOld && c.Side != cove.SideNew:
+		return fail.New(sprite.CodeBadRequest, fmt.Sprintf("side must be %s or %s, not %.40q", cove.SideOld, cove.SideNew, c.Side), "")
+	case c.Line < 1 || c.Line > 1<<30:
+		return fail.New(sprite.CodeBadRequest, fmt.Sprintf("line must be the number of a line, from 1, not %d", c.Line), "")
+	}
+	return nil
+}
+
+func (g reviewRoutes) deleteComments(w http.ResponseWriter, r *http.Request) error {
+	job, err := g.job(r)
+	if err != nil {
+		return err
+	}
+	var ids []int64
+	for _, text := range r.URL.Query()["id"] {
+		id, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || len(ids) == store.MaxComments {
+			return fail.New(sprite.CodeBadRequest, fmt.Sprintf("id must be the number of a comment, of at most %d, not %.40q", store.MaxComments, text), "")
+		}
+		ids = append(ids, id)
+	}
+	if err := g.jobs.DeleteComments(r.Context(), job.ID, ids); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

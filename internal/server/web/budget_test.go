@@ -1,0 +1,168 @@
+package web_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// visitor is a browser without scripts, which is logged in.
+func visitor(t testing.TB, s *covetest.Server) *http.Client {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	must(t, err)
+	c := &http.Client{Jar: jar, Transport: &http.Transport{MaxConnsPerHost: 0, DisableCompression: true}}
+	t.Cleanup(c.CloseIdleConnections)
+	link, err := cove.Web{Client: s.Client()}.Link(t.Context())
+	must(t, err)
+	resp, err := c.Get(link.URL)
+	must(t, err)
+	must(t, resp.Body.Close())
+	return c
+}
+
+// get reads a path as a browser that takes gzip, and gives its body as it was sent.
+func get(t testing.TB, c *http.Client, url string) []byte {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	must(t, err)
+	req.Header.Set("Accept-Encoding", "gzip")
+	resp, err := c.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	must(t, err)
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s", url, resp.Status)
+	}
+	return body
+}
+
+// fleet is a server with many jobs and sprites.
+func fleet(t testing.TB, n int) *covetest.Server {
+	t.Helper()
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	for i := range n {
+		put(t, s, i+1, func(j *cove.Job) {
+			j.State = []cove.JobState{cove.JobRunning, cove.JobSucceeded, cove.JobFailed, cove.JobWaiting}[i%4]
+			j.Commits, j.Outcome = i%3, &cove.Outcome{Kind: "success", Reason: "as it was asked"}
+		})
+		must(t, s.Store.Sprites.Create(t.Context(), &store.Sprite{ID: fmt.Sprintf("%016x", i+1), Name: fmt.Sprintf("job-%06x", i+1), MachineID: strings.Repeat("1", 32), Base: "host", Status: sprites.StatusCold, Labels: []string{"job"}}))
+	}
+	return s
+}
+
+// TestWeight: the start page, with full lists and all that it loads, is within its budget as it is sent.
+func TestWeight(t *testing.T) {
+	const budget = 150 << 10
+	s := fleet(t, 100)
+	c := visitor(t, s)
+	page := get(t, c, s.URL+"/web")
+	sum := len(page)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/web", nil)
+	must(t, err)
+	resp, err := c.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	plain, err := io.ReadAll(resp.Body)
+	must(t, err)
+	files := regexp.MustCompile(`(?:src|href)="(/web/static/[^"]+)"`).FindAllStringSubmatch(string(plain), -1)
+	if len(files) < 4 {
+		t.Fatalf("the page loads %v", files)
+	}
+	seen := map[string]bool{}
+	for _, f := range files {
+		if url := strings.ReplaceAll(f[1], "&amp;", "&"); !seen[url] {
+			seen[url] = true
+			sum += len(get(t, c, s.URL+url))
+		}
+	}
+	t.Logf("the page has %d bytes, with its files %d", len(page), sum)
+	if sum > budget {
+		t.Errorf("the start page and its files have %d bytes, more than %d", sum, budget)
+	}
+}
+
+// TestManyPages: many open pages hear of a change, and cost no more memory than they may, their
+// clients included.
+func TestManyPages(t *testing.T) {
+	const pages, budget = 200, 100 << 20
+	s := fleet(t, 100)
+	c := visitor(t, s)
+	used := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapInuse + m.StackInuse)
+	}
+	before := used()
+	streams := make([]*bufio.Reader, pages)
+	heard := func(text string) {
+		t.Helper()
+		for i, r := range streams {
+			for line := ""; !strings.Contains(line, text); {
+				var err error
+				if line, err = r.ReadString('\n'); err != nil {
+					t.Fatalf("page %d: %v", i, err)
+				}
+			}
+		}
+	}
+	for i := range streams {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/web/now/live", nil)
+		must(t, err)
+		resp, err := c.Do(req)
+		must(t, err)
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("page %d: %s", i, resp.Status)
+		}
+		streams[i] = bufio.NewReader(resp.Body)
+	}
+	heard("data: ") // it has none of the rows yet
+	say(t, s, 1, 1, "something new")
+	heard("something new")
+	grown := used() - before
+	t.Logf("%d pages have %.1f MB", pages, float64(grown)/(1<<20))
+	if grown > budget {
+		t.Errorf("%d pages have %d bytes, more than %d", pages, grown, budget)
+	}
+}
+
+func BenchmarkLists(b *testing.B) {
+	s := fleet(b, 1000)
+	for n := range 20 { // as much as a search looks through
+		var events []cove.JobEvent
+		for seq := range int64(5000) {
+			events = append(events, cove.JobEvent{Seq: seq + 1, Type: "event", Text: fmt.Sprintf(`{"type":"assistant","message":{"id":"%d","text":%q}}`, seq, strings.Repeat("as an agent says it ", 10))})
+		}
+		must(b, s.Store.Jobs.AppendEvents(b.Context(), fmt.Sprintf("%06x", n+1), events))
+	}
+	c := visitor(b, s)
+	for _, path := range []string{"/web", "/web/jobs", "/web/jobs?group=review&q=plan", "/web/sprites", "/web/search?q=plan-77"} {
+		b.Run(strings.NewReplacer("/", "_", "?", "_").Replace(path), func(b *testing.B) {
+			var took []time.Duration
+			for b.Loop() {
+				began := time.Now()
+				get(b, c, s.URL+path)
+				took = append(took, time.Since(began))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+		})
+	}
+}

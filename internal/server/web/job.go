@@ -1,0 +1,360 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/agents"
+)
+
+// jobPage is the page of one job: what its agent does.
+type jobPage struct {
+	jobView
+	Steps   stepsView
+	Entries []*entry
+	Before  int64 // the number of the first event shown, before which there are more; 0: there are none
+	Usage   bool  // there may be something to tell of its cost
+}
+
+// jobView is what all pages of a job show.
+type jobView struct {
+	cove.Job
+	Tab string
+}
+
+// Took is how long the job has worked.
+func (j jobView) Took() time.Duration {
+	switch {
+	case j.StartedAt == nil:
+		return 0
+	case j.EndedAt != nil:
+		return j.EndedAt.Sub(*j.StartedAt)
+	}
+	return time.Since(*j.StartedAt)
+}
+
+// Cost is what the model has cost, for people; empty: nobody has said.
+func (j jobView) Cost() string {
+	if j.JobResult.Usage == nil || j.JobResult.Usage.CostUSD == 0 {
+		return ""
+	}
+	return fmt.Sprintf("$%.2f", j.JobResult.Usage.CostUSD)
+}
+
+// Ended reports whether the state is final.
+func (j jobView) Ended() bool { return j.State.Terminal() }
+
+// Resumable reports whether its agent can go on.
+func (j jobView) Resumable() bool {
+	return j.State.Terminal() && j.AgentSession != "" && !j.WorkDeleted
+}
+
+// Talks reports whether its agent takes a message now.
+func (j jobView) Talks() bool {
+	return j.Converse && !j.Interactive && (j.State == cove.JobRunning || j.State == cove.JobWaiting) && !j.Stopping
+}
+
+// Sum tells two states of the job's buttons apart: the page leaves those alone that are the same.
+func (j jobView) Sum() string {
+	q := ""
+	if j.Question != nil {
+		q = j.Question.ID
+	}
+	return hashID(fmt.Sprint(j.State, j.Stopping, q, j.AgentSession != "", j.Head, j.WorkDeleted, j.PulledAt != nil))
+}
+
+// Others are the agents that could try the same.
+func (j jobView) Others() (names []string) {
+	for _, n := range agents.Names() {
+		if n != j.Agent && n != "acp" && n != "shell" {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// Lost is what is lost if the job is deleted.
+func (j jobView) Lost() (all []string) {
+	if !j.State.Terminal() {
+		all = append(all, "its agent, which is at work")
+	}
+	switch n := j.Commits; {
+	case j.PulledAt != nil || j.WorkDeleted:
+	case n == 1:
+		all = append(all, "1 commit that nobody has pulled")
+	case n > 1:
+		all = append(all, strconv.Itoa(n)+" commits that nobody has pulled")
+	}
+	if j.Uncollected != "" {
+		all = append(all, "work that is in its sprite alone")
+	}
+	if j.OwnsSprite && !j.WorkDeleted {
+		all = append(all, "its sprite "+j.Sprite+" with all files")
+	}
+	return append(all, "its conversation, and the comments on its changes")
+}
+
+func jobRoutes() []route {
+	return []route{
+		{"GET /web/jobs/{id}", job},
+		{"GET /web/jobs/{id}/live", jobLive},
+		{"GET /web/jobs/{id}/earlier", jobEarlier},
+		{"GET /web/jobs/{id}/usage", jobUsage},
+		{"GET /web/jobs/{id}/changes", changes},
+		{"GET /web/jobs/{id}/diff", changesDiff},
+		{"POST /web/jobs/{id}/comments", addComment},
+		{"POST /web/jobs/{id}/comments/send", sendComments},
+		{"POST /web/jobs/{id}/comments/{comment}/delete", deleteComment},
+		{"POST /web/jobs/{id}/answer", answerJob},
+		{"POST /web/jobs/{id}/send", sendJob},
+		{"POST /web/jobs/{id}/stop", stopJob},
+		{"POST /web/jobs/{id}/resume", resumeJob},
+		{"POST /web/jobs/{id}/retry", retryJob},
+		{"POST /web/jobs/{id}/delete", deleteJob},
+		{"GET /web/compare", compare},
+	}
+}
+
+// named is the job that the path names.
+func (v *view) job() (jobView, error) {
+	j, err := v.api.Job(v.r.Context(), v.r.PathValue("id"))
+	return jobView{Job: j}, err
+}
+
+func job(v *view) error {
+	j, err := v.job()
+	if err != nil {
+		return err
+	}
+	j.Tab = "talk"
+	page := jobPage{jobView: j, Usage: j.Agent != "shell"}
+	steps, err := cove.Steps{Client: v.api}.Get(v.r.Context(), j.ID)
+	if err != nil {
+		return err
+	}
+	page.Steps = newStepsView(steps)
+	from := max(1, j.LastSeq-window+1)
+	if page.Entries, err = v.entries(j.Job, from, j.LastSeq+1); err != nil {
+		return err
+	}
+	if from > 1 {
+		page.Before = from
+	}
+	l := v.layout(title(j.Job))
+	l.Path, l.Script = "/web/jobs", "job.js"
+	if !j.Ended() {
+		l.Live = fmt.Sprintf("/web/jobs/%s/live?start=%d", j.ID, j.LastSeq+1)
+	}
+	render(v.w, v.r, http.StatusOK, l, "job", page)
+	return nil
+}
+
+// title is what a job is called, for people.
+func title(j cove.Job) string {
+	return line(strings.TrimSuffix(j.PlanName, ".md")) + " · " + j.ID
+}
+
+// entries are those of the events from one number until before another.
+func (v *view) entries(j cove.Job, from, to int64) ([]*entry, error) {
+	t := newTranscript(j, true)
+	if from >= to {
+		return nil, nil
+	}
+	for ev, err := range v.api.JobEvents(v.r.Context(), j.ID, from, false) {
+		if err != nil {
+			return nil, err
+		}
+		if ev.Seq >= to {
+			break
+		}
+		t.add(ev)
+	}
+	return t.entries, nil
+}
+
+// jobEarlier shows more of the beginning.
+func jobEarlier(v *view) error {
+	j, err := v.job()
+	if err != nil {
+		return err
+	}
+	before, _ := strconv.ParseInt(v.r.URL.Query().Get("before"), 10, 64)
+	before = min(max(before, 1), j.LastSeq+1)
+	page := jobPage{jobView: j}
+	from := max(1, before-earlier)
+	if page.Entries, err = v.entries(j.Job, from, before); err != nil {
+		return err
+	}
+	if from > 1 {
+		page.Before = from
+	}
+	return v.fragment("entries", page)
+}
+
+// jobLive tells of what happens in a job. It ends with the job, once its page has all.
+func jobLive(v *view) error {
+	j, err := v.job()
+	if err != nil {
+		return err
+	}
+	return v.stream(func(ctx context.Context, s *stream) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		var parts sync.WaitGroup
+		defer parts.Wait()
+		defer cancel()
+		parts.Go(func() {
+			_ = v.watch(ctx, []string{cove.TopicJobs}, j.ID, func(cove.Notification) error { return v.sendState(ctx, s, j.ID) })
+		})
+		parts.Go(func() { _ = v.followSteps(ctx, s, j.ID) })
+		if err := v.sendState(ctx, s, j.ID); err != nil {
+			return err
+		}
+		if err := v.followEvents(ctx, s, j.Job); err != nil {
+			return err
+		}
+		if _, err := v.api.WaitJob(ctx, j.ID); err != nil { // its log ends before its state does
+			return err
+		}
+		if err := v.sendState(ctx, s, j.ID); err != nil {
+			return err
+		}
+		return s.write("event: over\ndata: 1\n\n")
+	})
+}
+
+// sendState sends what a job is.
+func (v *view) sendState(ctx context.Context, s *stream, id string) error {
+	now, err := v.api.Job(ctx, id)
+	if err != nil {
+		return err
+	}
+	j := jobView{Job: now, Tab: "talk"}
+	for _, name := range []string{"job-head", "job-question", "job-talk", "job-acts"} {
+		if err := s.replace(name, name, j); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// followEvents sends each event of a job as it comes.
+func (v *view) followEvents(ctx context.Context, s *stream, j cove.Job) error {
+	from, _ := strconv.ParseInt(v.r.URL.Query().Get("start"), 10, 64)
+	if seen, err := strconv.ParseInt(v.lastSeen(), 10, 64); err == nil {
+		from = seen + 1
+	}
+	t := newTranscript(j, false)
+	for ev, err := range v.api.JobEvents(ctx, j.ID, max(from, 1), true) {
+		if err != nil {
+			return err
+		}
+		changes, err := changesOf(t.add(ev))
+		if err != nil {
+			return err
+		}
+		if err := s.send(strconv.FormatInt(ev.Seq, 10), changes...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changesOf says what changes on the page.
+func changesOf(all []entryChange) ([]change, error) {
+	changes := []change{}
+	for _, n := range all {
+		c, name, data := change{Target: "transcript", How: "append"}, "entry", any(n.entry)
+		switch {
+		case n.answer:
+			c, name, data = change{Target: n.entry.ID + "-a", How: "replace"}, "entry-answer", n.entry.Answer
+		case n.more != nil:
+			c, name, data = change{Target: n.entry.ID + "-o", How: "append"}, "segments", n.more
+		case !n.fresh:
+			continue
+		}
+		var err error
+		if c.HTML, err = html(name, data); err != nil {
+			return nil, err
+		}
+		changes = append(changes, c)
+	}
+	return changes, nil
+}
+
+// stepsView is a job's preparation.
+type stepsView struct {
+	Steps []stepView
+	Open  bool // something is to be seen: it goes on, or has failed
+}
+
+// stepView is one step of it.
+type stepView struct {
+	cove.Step
+	Name   string
+	Screen []segment
+}
+
+func newStepsView(s cove.JobSteps) (view stepsView) {
+	for _, step := range s.Steps {
+		if step.State == cove.StepRunning || step.State == cove.StepFailed {
+			view.Open = true
+		}
+		view.Steps = append(view.Steps, stepView{step, strings.ReplaceAll(string(step.Key), "_", " "), terminal(step.Output.String())})
+	}
+	return view
+}
+
+// Done is how many steps are over, and Took how long they took together.
+func (s stepsView) Done() (n int) {
+	for _, step := range s.Steps {
+		if step.State.Ended() {
+			n++
+		}
+	}
+	return n
+}
+
+// Took is how long the steps took.
+func (s stepsView) Took() (d time.Duration) {
+	for _, step := range s.Steps {
+		d += step.Duration()
+	}
+	return d
+}
+
+// followSteps sends what changes in the preparation of a job.
+func (v *view) followSteps(ctx context.Context, s *stream, id string) error {
+	var now cove.JobSteps
+	return cove.Steps{Client: v.api}.Follow(ctx, id, func(n cove.StepNews) error {
+		switch {
+		case n.Snapshot != nil:
+			now = *n.Snapshot
+		case n.Step != nil:
+			for i := range now.Steps {
+				if now.Steps[i].Key == n.Step.Key {
+					was := now.Steps[i].Output
+					now.Steps[i] = *n.Step
+					now.Steps[i].Output = was
+				}
+			}
+		}
+		if n.Step != nil && n.Text != "" {
+			for i := range now.Steps {
+				if now.Steps[i].Key == n.Step.Key {
+					now.Steps[i].Output.Append(n.Text)
+				}
+			}
+		}
+		if n.Snapshot == nil && n.Step == nil {
+			return nil
+		}
+		return s.replace("job-steps", "job-steps", newStepsView(now))
+	})
+}

@@ -1,0 +1,156 @@
+package web
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove"
+)
+
+// TestTerminal: of what a program prints, colours become classes and all other sequences go.
+func TestTerminal(t *testing.T) {
+	for in, want := range map[string]string{
+		"a\x1b[31mb\x1b[0mc":                        "a[f1:b]c",
+		"\x1b[1;38;5;2;48;2;1;2;3mx":                "[f2 tb:x]",
+		"\x1b[m\x1b[;mx\x1b[?25l\x1b[2Jy":           "xy",
+		"\x1b]0;t\ax\x1b]8;;http://e\x1b\\y\x1bPz":  "xy",
+		"10%\r20%\r100%\r\nnext":                    "100%\nnext",
+		"\x1b":                                      "",
+		"\x1b[31":                                   "",
+		"\x1b[99999999999999999999mx":               "x",
+		"\x1b[38mx\x1b[38;5mx\x1b[38;5;999mx":       "xxx",
+		"a\u202eb\u2028c\u200bd\xff<b>\x00":         "abcd\uFFFD<b>",
+		"\x1b[97;104mx\x1b[39;49;22;23;24my\x1b(Bz": "[f15 b12:x]yBz",
+	} {
+		var got strings.Builder
+		for _, s := range terminal(in) {
+			if s.Class == "" {
+				got.WriteString(s.Text)
+			} else {
+				fmt.Fprintf(&got, "[%s:%s]", s.Class, s.Text)
+			}
+		}
+		if got.String() != want {
+			t.Errorf("%q: got %q, want %q", in, got.String(), want)
+		}
+	}
+}
+
+// FuzzTerminal: whatever a program prints, nothing of it acts on the page, or on what stands beside it.
+func FuzzTerminal(f *testing.F) {
+	f.Add("a\x1b[31;1mb\x1b]0;x\a\r\x1b")
+	f.Fuzz(func(t *testing.T, s string) {
+		for _, seg := range terminal(s) {
+			if plain(seg.Text) != seg.Text || strings.Trim(seg.Class, "fbtdiu 0123456789") != "" {
+				t.Errorf("%q: %q %q", s, seg.Class, seg.Text)
+			}
+		}
+	})
+}
+
+// corpus are texts of agents that mean harm.
+var corpus = []string{
+	hostile, strings.Repeat("x", 1<<20), "<script>alert(1)</script><svg onload=alert(1)>", "\" onmouseover=\"alert(1)", "</pre></li><h1>", "javascript:alert(1)",
+	"```diff\n+</div><script>\n```", "@@ -1 +1 @@\n-</div><script>\n+x", "\u2028\u2029\u202e\ufeff\u200b", strings.Repeat("```\n", 5000), strings.Repeat("\x1b[31m", 50000), "\xff\xfe\xf0\x28",
+	strings.Repeat("a\n", 100000), `{"file_path":"</code><script>","old_string":"<b>","new_string":"\u001b[31m","command":"<i>"}`,
+}
+
+// TestHostileTranscript: whatever an agent says, in whatever place of a line of its own form, the page has
+// it as text, in bounds.
+func TestHostileTranscript(t *testing.T) {
+	quote := func(s string) string {
+		return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\x1b", `\u001b`, "\a", `\u0007`).Replace(s)
+	}
+	for _, text := range corpus {
+		tr := newTranscript(working(), true)
+		out := func(format string, args ...any) {
+			tr.add(cove.JobEvent{Seq: int64(len(tr.entries) + 1), Type: "output", Stream: "stdout", Text: fmt.Sprintf(format, args...)})
+		}
+		q := quote(text)
+		out(`{"type":"assistant","message":{"content":[{"type":"text","text":"%s"},{"type":"thinking","thinking":"%[1]s"},{"type":"tool_use","id":"%[1]s","name":"%[1]s","input":{"command":"%[1]s","path":"%[1]s"}}]}}`, q)
+		out(`{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"%s","content":"%[1]s","is_error":true}]}}`, q)
+		if text[0] == '{' {
+			out(`{"type":"assistant","message":{"content":[{"type":"tool_use","id":"j","name":"x","input":%s}]}}`, text)
+		}
+		out("%s", text)
+		for _, kind := range []string{"notice", "input", "event", "exit", "state", "end"} {
+			ev := cove.JobEvent{Seq: 99, Type: kind, Text: text, State: cove.JobState(text), Reason: text, Outcome: &cove.Outcome{Kind: text, Reason: text}}
+			tr.add(ev)
+		}
+		var page strings.Builder
+		for _, e := range tr.entries {
+			part, err := html("entry", e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			page.WriteString(part)
+		}
+		got := page.String()
+		for _, bad := range []string{"<script", "<svg", "<img", "<h1", "<b>", "<i>", "onmouseover=\"", "\x1b", "\u202e", "\u2028", "\u200b", "\x00", "\a"} {
+			if strings.Contains(got, bad) {
+				i := strings.Index(got, bad)
+				t.Errorf("%.40q: the page has %q: %q", text, bad, got[max(0, i-100):i+60])
+			}
+		}
+		if len(got) > 40*maxPart {
+			t.Errorf("%.40q: the page has %d bytes", text, len(got))
+		}
+	}
+}
+
+// TestTranscript: a call gets its answer, output stands together, and a stream that began later finds
+// the call on the page.
+func TestTranscript(t *testing.T) {
+	lines := []string{
+		`{"type":"assistant","message":{"content":[{"type":"tool_use","id":"a","name":"Edit","input":{"file_path":"x","old_string":"1","new_string":"2"}}]}}`,
+		`{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"a","content":"ok"}]}}`, "one", "two",
+	}
+	tr, late := newTranscript(working(), true), newTranscript(working(), false)
+	for i, l := range lines {
+		ev := cove.JobEvent{Seq: int64(i + 1), Type: "output", Stream: "stdout", Text: l}
+		tr.add(ev)
+		if i == 0 {
+			continue
+		}
+		changes, err := changesOf(late.add(ev))
+		if err != nil || len(changes) != 1 {
+			t.Fatalf("got %+v, %v", changes, err)
+		}
+		if want := []string{"", tr.entries[0].ID + "-a", "transcript", "e-3-o"}[i]; changes[0].Target != want {
+			t.Errorf("%s changes %s, want %s", l, changes[0].Target, want)
+		}
+	}
+	if len(tr.entries) != 2 || tr.entries[0].Answer == nil || tr.entries[0].Input[0].Kind != "diff" || tr.entries[1].Kind != "output" {
+		t.Errorf("got %+v", tr.entries)
+	}
+}
+
+// TestComponents: each component is shown, and renders.
+func TestJobComponents(t *testing.T) {
+	for _, c := range jobComponents() {
+		if out, err := html(c.Name, c.Data); err != nil || strings.Contains(out, "<img") || strings.Contains(out, "\u202e") {
+			t.Errorf("%s %s: %v %s", c.Name, c.State, err, out)
+		}
+	}
+}
+
+// TestDiffOfDiffs: two diffs of a file are alike, or it is said which lines only one has.
+func TestDiffOfDiffs(t *testing.T) {
+	file := func(path string, lines ...string) cove.JobDiffFile {
+		f := cove.JobDiffFile{Path: path, Status: cove.DiffModified}
+		h := cove.JobDiffHunk{}
+		for _, l := range lines {
+			h.Lines = append(h.Lines, cove.JobDiffLine{Kind: l[:1], Text: l[1:]})
+		}
+		f.Hunks = []cove.JobDiffHunk{h}
+		return f
+	}
+	files, same := diffOfDiffs([]cove.JobDiffFile{file("a", "+x", "+x", " c"), file("b", "+1"), file("c", "-1")}, []cove.JobDiffFile{file("a", "+x", "-y"), file("b", "+1"), file("d", "+1")})
+	if same != 1 || len(files) != 3 || files[0].Path != "a" || files[1].B != nil || files[2].A != nil {
+		t.Fatalf("got %+v, %d", files, same)
+	}
+	if a, b := files[0].A, files[0].B; a[0].Only || !a[1].Only || b[0].Only || !b[1].Only {
+		t.Errorf("got %+v, %+v", a, b)
+	}
+}

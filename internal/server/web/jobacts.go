@@ -1,0 +1,208 @@
+package web
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+)
+
+// jobPath is the page of a job.
+func jobPath(id string) string { return "/web/jobs/" + id }
+
+// shown answers a button of a job's page: the stream tells what came of it.
+func (v *view) shown(id string) error {
+	if wantsPage(v.r) {
+		return v.redirect(jobPath(id))
+	}
+	v.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func answerJob(v *view) error {
+	id := v.r.PathValue("id")
+	if _, err := v.api.AnswerJob(v.r.Context(), id, cove.JobAnswer{Question: v.r.PostFormValue("question"), Option: v.r.PostFormValue("option")}); err != nil {
+		return err
+	}
+	return v.shown(id)
+}
+
+// said is the text of a form's field, which can't be empty.
+func (v *view) said(field string) (string, error) {
+	text := strings.TrimSpace(strings.ReplaceAll(v.r.PostFormValue(field), "\r\n", "\n"))
+	if text == "" {
+		return "", fail.New("bad_request", "the message is empty", "")
+	}
+	return text, nil
+}
+
+func sendJob(v *view) error {
+	id := v.r.PathValue("id")
+	if v.r.PostFormValue("close") != "" {
+		if _, err := v.api.SendJob(v.r.Context(), id, cove.JobMessage{Close: true}); err != nil {
+			return err
+		}
+		return v.shown(id)
+	}
+	text, err := v.said("message")
+	if err != nil {
+		return err
+	}
+	if _, err := v.api.SendJob(v.r.Context(), id, cove.JobMessage{Text: text}); err != nil {
+		return err
+	}
+	return v.shown(id)
+}
+
+func stopJob(v *view) error {
+	id := v.r.PathValue("id")
+	if _, err := v.api.StopJob(v.r.Context(), id); err != nil {
+		return err
+	}
+	return v.shown(id)
+}
+
+func resumeJob(v *view) error {
+	text, err := v.said("message")
+	if err != nil {
+		return err
+	}
+	next, err := v.api.ResumeJob(v.r.Context(), v.r.PathValue("id"), cove.JobResume{Message: text})
+	if err != nil {
+		return err
+	}
+	return v.redirect(jobPath(next.ID))
+}
+
+// retryJob begins a job anew, by another agent if the form names one.
+func retryJob(v *view) error {
+	next, err := v.api.RetryJob(v.r.Context(), v.r.PathValue("id"), cove.JobRetry{
+		Early: true, Agent: v.r.PostFormValue("agent"), Model: strings.TrimSpace(v.r.PostFormValue("model")),
+	})
+	if err != nil {
+		return err
+	}
+	return v.redirect(jobPath(next.ID))
+}
+
+func deleteJob(v *view) error {
+	if err := v.confirm(); err != nil {
+		return err
+	}
+	if err := v.api.DeleteJob(v.r.Context(), v.r.PathValue("id"), true); err != nil {
+		return err
+	}
+	return v.redirect("/web")
+}
+
+// commentsView are the comments that are gathered for an agent.
+type commentsView struct {
+	jobView
+	Comments []cove.JobComment
+	Beside   bool // it is sent with something else, and takes its own place
+}
+
+// How says how they reach the agent; empty: they can't now.
+func (c commentsView) How() string {
+	switch {
+	case c.Talks():
+		return "send"
+	case c.Resumable():
+		return "resume"
+	}
+	return ""
+}
+
+func (v *view) comments(j jobView, beside bool) (commentsView, error) {
+	all, err := cove.Review{Client: v.api}.Comments(v.r.Context(), j.ID)
+	return commentsView{jobView: j, Comments: all, Beside: beside}, err
+}
+
+// addComment stores a comment, and shows it in the place of the form.
+func addComment(v *view) error {
+	j, err := v.job()
+	if err != nil {
+		return err
+	}
+	text, err := v.said("text")
+	if err != nil {
+		return err
+	}
+	n, _ := strconv.Atoi(v.r.PostFormValue("line"))
+	made, err := cove.Review{Client: v.api}.Add(v.r.Context(), j.ID, cove.JobComment{
+		Path: v.r.PostFormValue("path"), Side: v.r.PostFormValue("side"), Line: n, Quote: cut(v.r.PostFormValue("quote"), 1000), Text: text,
+	})
+	if err != nil {
+		return err
+	}
+	all, err := v.comments(j, true)
+	if err != nil {
+		return err
+	}
+	return v.fragment("comment-added", dictOf("Comment", made, "All", all))
+}
+
+func deleteComment(v *view) error {
+	j, err := v.job()
+	if err != nil {
+		return err
+	}
+	n, err := strconv.ParseInt(v.r.PathValue("comment"), 10, 64)
+	if err != nil {
+		return fail.New("not_found", "there is no such comment", "")
+	}
+	if err := (cove.Review{Client: v.api}).Delete(v.r.Context(), j.ID, n); err != nil {
+		return err
+	}
+	all, err := v.comments(j, false)
+	if err != nil {
+		return err
+	}
+	return v.fragment("comment-deleted", dictOf("ID", n, "All", all))
+}
+
+// sendComments tells the agent the comments as one message, and then deletes them: the
+// conversation has them from now on. Of a message that arrived twice, the agent gets one.
+func sendComments(v *view) error {
+	j, err := v.job()
+	if err != nil {
+		return err
+	}
+	all, err := v.comments(j, false)
+	if err != nil {
+		return err
+	}
+	if len(all.Comments) == 0 {
+		return fail.New("bad_request", "there are no comments to send", "")
+	}
+	text, to := cove.CommentsMessage(all.Comments), j.ID
+	if note := strings.TrimSpace(v.r.PostFormValue("note")); note != "" {
+		text += "\n" + note + "\n"
+	}
+	switch all.How() {
+	case "send":
+		sum := sha256.Sum256([]byte(text))
+		_, err = v.api.SendJob(v.r.Context(), j.ID, cove.JobMessage{Text: text, Key: "review-" + hex.EncodeToString(sum[:12])})
+	case "resume":
+		var next cove.Job
+		next, err = v.api.ResumeJob(v.r.Context(), j.ID, cove.JobResume{Message: text})
+		to = next.ID
+	default:
+		err = fail.New("conflict", "the agent of this job takes no message now", "wait until it has ended, or retry the job with what you have to say in its plan")
+	}
+	if err != nil {
+		return err
+	}
+	ids := make([]int64, 0, len(all.Comments))
+	for _, c := range all.Comments {
+		ids = append(ids, c.ID)
+	}
+	if err := (cove.Review{Client: v.api}).Delete(v.r.Context(), j.ID, ids...); err != nil {
+		return err
+	}
+	return v.redirect(jobPath(to))
+}

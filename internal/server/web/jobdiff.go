@@ -1,0 +1,205 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/cove-dev/cove"
+)
+
+// maxShownLines bounds the lines of a diff that a page shows at once. The files after that are
+// shown one by one.
+const maxShownLines = 4000
+
+// changesPage is the page of what a job has changed.
+type changesPage struct {
+	jobView
+	View     string // "one" column, or "side" by side
+	Comments commentsView
+	Rivals   []cove.Job // that did the same from the same commit
+}
+
+// diffView is a job's diff.
+type diffView struct {
+	cove.JobDiff
+	JobID string
+	View  string
+	Files []changedFile
+}
+
+// changedFile is a file of it.
+type changedFile struct {
+	cove.JobDiffFile
+	ID    string // of its element
+	JobID string
+	View  string
+	Rows  []lineRow
+	Later bool // its lines are shown when they are asked for
+}
+
+// lineRow is a line of a file: of the two sides, or the head of a hunk.
+type lineRow struct {
+	Head     string // of a hunk; empty: it is none
+	Old, New *cove.JobDiffLine
+	Comments []cove.JobComment
+}
+
+// Total is how many lines were added and deleted.
+func (d diffView) Total() (t struct{ Added, Deleted int }) {
+	for _, f := range d.Files {
+		t.Added, t.Deleted = t.Added+f.Added, t.Deleted+f.Deleted
+	}
+	return t
+}
+
+// Risky is how many files are to be looked at first.
+func (d diffView) Risky() (n int) {
+	for _, f := range d.Files {
+		if f.Risk != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// viewOf is how a diff is to be shown.
+func viewOf(r *http.Request) string {
+	if r.URL.Query().Get("view") == "side" {
+		return "side"
+	}
+	return "one"
+}
+
+func changes(v *view) error {
+	j, err := v.job()
+	if err != nil {
+		return err
+	}
+	j.Tab = "changes"
+	page := changesPage{jobView: j, View: viewOf(v.r)}
+	if page.Comments, err = v.comments(j, false); err != nil {
+		return err
+	}
+	if page.Rivals, err = v.rivals(j.Job); err != nil {
+		return err
+	}
+	l := v.layout("Changes · " + title(j.Job))
+	l.Path, l.Script = "/web/jobs", "job.js"
+	render(v.w, v.r, http.StatusOK, l, "changes", page)
+	return nil
+}
+
+// maxRivals bounds the jobs that are offered to compare with.
+const maxRivals = 20
+
+// rivals are the other jobs by the same plan on the same commit.
+func (v *view) rivals(j cove.Job) ([]cove.Job, error) {
+	all, err := v.api.Jobs(v.r.Context())
+	all = slices.DeleteFunc(all, func(o cove.Job) bool {
+		return o.ID == j.ID || o.PlanName != j.PlanName || o.RepoID != j.RepoID || o.Base != j.Base || o.Base == ""
+	})
+	return all[:min(len(all), maxRivals)], err
+}
+
+// changesDiff is the diff itself, for which the sprite is asked.
+func changesDiff(v *view) error {
+	id := v.r.PathValue("id")
+	d, err := cove.Review{Client: v.api}.Diff(v.r.Context(), id)
+	if err != nil {
+		return err
+	}
+	comments, err := cove.Review{Client: v.api}.Comments(v.r.Context(), id)
+	if err != nil {
+		return err
+	}
+	all := newDiffView(d, comments, viewOf(v.r))
+	if only := v.r.URL.Query().Get("file"); only != "" {
+		i := slices.IndexFunc(all.Files, func(f changedFile) bool { return f.ID == only })
+		if i < 0 {
+			return v.fragment("empty", dictOf("Text", "The file has no changes any more.", "Command", ""))
+		}
+		f := all.Files[i]
+		f.Later, f.Rows = false, lineRows(f.JobDiffFile, comments, f.View)
+		return v.fragment("diff-lines", f)
+	}
+	return v.fragment("diff", all)
+}
+
+func newDiffView(d cove.JobDiff, comments []cove.JobComment, view string) diffView {
+	out := diffView{JobDiff: d, JobID: d.Job, View: view}
+	left := maxShownLines
+	for _, f := range d.Files {
+		file := changedFile{JobDiffFile: f, ID: "f-" + hashID(f.Path), JobID: d.Job, View: view}
+		n := 0
+		for _, h := range f.Hunks {
+			n += len(h.Lines)
+		}
+		if file.Later = n > left; !file.Later {
+			left -= n
+			file.Rows = lineRows(f, comments, view)
+		}
+		out.Files = append(out.Files, file)
+	}
+	return out
+}
+
+// lineRows are the lines of a file, beside each other for the view "side".
+func lineRows(f cove.JobDiffFile, comments []cove.JobComment, view string) (rows []lineRow) {
+	on := func(side string, n int) (all []cove.JobComment) {
+		for _, c := range comments {
+			if c.Path == f.Path && c.Side == side && c.Line == n && n > 0 {
+				all = append(all, c)
+			}
+		}
+		return all
+	}
+	add := func(old, is *cove.JobDiffLine) {
+		r := lineRow{Old: old, New: is}
+		if old != nil && (is == nil || old.Kind == "-") {
+			r.Comments = on(cove.SideOld, old.Old)
+		}
+		if is != nil {
+			r.Comments = append(r.Comments, on(cove.SideNew, is.New)...)
+		}
+		rows = append(rows, r)
+	}
+	for _, h := range f.Hunks {
+		rows = append(rows, lineRow{Head: fmt.Sprintf("Line %d %s", max(h.NewStart, h.OldStart), h.Section)})
+		for i := 0; i < len(h.Lines); {
+			if h.Lines[i].Kind == " " {
+				add(&h.Lines[i], &h.Lines[i])
+				i++
+				continue
+			}
+			var gone, come []*cove.JobDiffLine
+			for ; i < len(h.Lines) && h.Lines[i].Kind != " "; i++ {
+				if h.Lines[i].Kind == "-" {
+					gone = append(gone, &h.Lines[i])
+				} else {
+					come = append(come, &h.Lines[i])
+				}
+			}
+			if view != "side" {
+				for _, l := range gone {
+					add(l, nil)
+				}
+				for _, l := range come {
+					add(nil, l)
+				}
+				continue
+			}
+			for k := range max(len(gone), len(come)) {
+				var old, is *cove.JobDiffLine
+				if k < len(gone) {
+					old = gone[k]
+				}
+				if k < len(come) {
+					is = come[k]
+				}
+				add(old, is)
+			}
+		}
+	}
+	return rows
+}

@@ -1,0 +1,39 @@
+package web_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/test/webtest"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shot keeps a picture of a page in the folder that COVE_SHOTS names, for people.
+func shot(t testing.TB, p *webtest.Page, name string) {
+	t.Helper()
+	if dir := os.Getenv("COVE_SHOTS"); dir != "" {
+		must(t, os.WriteFile(filepath.Join(dir, name+".png"), p.Shot(), 0o600))
+	}
+}
+
+// narrow fails if a page is wider than its window, and names what sticks out, or if a hostile text became an image.
+func narrow(t testing.TB, p *webtest.Page) {
+	t.Helper()
+	var wide string
+	p.Eval(`document.documentElement.scrollWidth <= innerWidth ? "" : [...document.querySelectorAll("main *")].filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll, pre")).map(e => e.outerHTML.slice(0, 80)).join("\n") || "something"`, &wide)
+	if wide != "" {
+		t.Errorf("the page is wider than the window: %s", wide)
+	}
+	var images int
+	p.Eval(`document.querySelectorAll('main img[src="x"]').length`, &images)
+	if images > 0 {
+		t.Errorf("the page has %d images of a hostile text", images)
+	}
+}

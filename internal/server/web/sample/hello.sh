@@ -1,0 +1,3 @@
+#!/bin/sh
+# Greets the person who is named, or the world.
+echo "Helo, ${1:-world}!"

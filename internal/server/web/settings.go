@@ -1,0 +1,110 @@
+package web
+
+import (
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+)
+
+// settingsTab is one tab of the settings. Its template is settings-KEY.
+type settingsTab struct {
+	Key, Title string
+	load       func(*view) (any, error)
+}
+
+// settingsTabs are all of them. The first is shown if none is asked for.
+func settingsTabs() []settingsTab {
+	return []settingsTab{
+		{"profiles", "Profiles", profilesTab},
+		{"secrets", "Secrets", secretsTab},
+		{"connectors", "Connectors", connectorsTab},
+		{"tokens", "Tokens", tokensTab},
+		{"sessions", "Browsers", sessionsTab},
+		{"images", "Images", imagesTab},
+		{"backends", "Backends", backendsTab},
+		{"webhooks", "Webhooks", webhooksTab},
+		{"running", "Running sprites", runningTab},
+		{"server", "Server", serverTab},
+	}
+}
+
+// settingsPage is the frame of a tab.
+type settingsPage struct {
+	Tabs []settingsTab
+	Tab  settingsTab
+	Body template.HTML // of the tab's template
+}
+
+// settings shows a tab. Each is one page: what it lists can be long, and is asked for alone.
+func settings(v *view) error {
+	tabs, key := settingsTabs(), v.r.URL.Query().Get("tab")
+	at := max(0, slices.IndexFunc(tabs, func(t settingsTab) bool { return t.Key == key }))
+	data, err := tabs[at].load(v)
+	if err != nil {
+		return err
+	}
+	body, err := markup("settings-"+tabs[at].Key, data)
+	if err != nil {
+		return err
+	}
+	l := v.layout(tabs[at].Title)
+	l.Script = "settings.js"
+	render(v.w, v.r, http.StatusOK, l, "settings", settingsPage{tabs, tabs[at], body})
+	return nil
+}
+
+// saves makes a handler that does what a form says, and then shows the tab again.
+func saves(tab string, do func(v *view, f url.Values) error) handler {
+	return func(v *view) error {
+		f, err := v.readForm()
+		if err != nil {
+			return err
+		}
+		if err := do(v, f); err != nil {
+			return err
+		}
+		return v.redirect("/web/settings?tab=" + tab)
+	}
+}
+
+// destroys is saves for what can't be undone.
+func destroys(tab string, do func(v *view, f url.Values) error) handler {
+	return saves(tab, func(v *view, f url.Values) error {
+		if err := v.confirm(); err != nil {
+			return err
+		}
+		return do(v, f)
+	})
+}
+
+// named is a form's name of something. The API checks names; an empty one would be another path.
+func named(f url.Values) (string, error) {
+	if name := f.Get("name"); name != "" {
+		return name, nil
+	}
+	return "", fail.New("bad_request", "the name is missing", "give one")
+}
+
+// ask is a dialog that asks before something is lost.
+type ask struct {
+	ID     string // of the dialog, on its page
+	Button string // opens it, and is in it
+	Title  string
+	Lost   []string // that is lost, a line each
+	Action string
+	Fields map[string]string
+	Choice string // a box to tick, that says: also; its field is "force"
+	Into   string // the element into which the answer streams; empty: it leads to a page
+}
+
+// serverPage is the tab of the server itself.
+type serverPage struct {
+	Info      serverInfo
+	Executors []cove.ExecutorStatus
+	Findings  []finding
+	Installs  []cove.AgentInstall
+}

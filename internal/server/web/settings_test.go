@@ -1,0 +1,145 @@
+package web_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/server/job"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/webtest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// TestSettings: a profile is made and tested, a secret is set and not shown again, a token is shown
+// once, and sprites are destroyed, of which one stays that has work.
+func TestSettings(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
+		m := &job.Manager{Store: st, Client: c, NamesOnly: func(_ context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) { return p, nil }}
+		return m, m.Close, m.Resume(t.Context())
+	}})
+	c := s.Client()
+	b := webtest.Start(t)
+	page := b.Open(c, webtest.Desktop)
+
+	// The server is its own backend: it is tested as any other server of the protocol.
+	page.Goto("/web/settings?tab=backends")
+	page.Fill("#backend-form [name=name]", "far")
+	page.Fill("#backend-form [name=url]", s.URL)
+	page.Fill("#backend-form [name=token]", "wrong")
+	page.Click("#backend-try")
+	page.Until("the token is refused", `document.querySelector("#trial .badge[role=status].failed") && document.querySelectorAll("#trial li").length === 3`)
+	page.Fill("#backend-form [name=token]", s.Token)
+	page.Click("#backend-try")
+	page.Wait("#trial .badge[role=status].succeeded")
+	page.Click("#backend-store")
+	page.Wait("main .badge.ready")
+	page.Until("the token is not on the page", fmt.Sprintf(`!document.documentElement.outerHTML.includes(%q)`, s.Token))
+
+	page.Goto("/web/settings")
+	page.Fill("#profile-name", "nightly")
+	page.Fill("#profile-text", "agnet = \"shell\"\n")
+	page.Click("#profile-store")
+	page.Until("the refusal is shown", `document.querySelector("#profile-editor .error")?.innerText.includes("agnet")`)
+	page.Fill("#profile-text", "agent = \"shell\"\nbackend = \"far\"\ndescription = \"Repairs at night\"\n[env]\nCI = \"1\"\n")
+	page.Click("#profile-store")
+	page.Wait("#profile-stored")
+	p, err := cove.Profiles{Client: c}.Get(t.Context(), "nightly")
+	must(t, err)
+	if p.Agent != "shell" || p.Env["CI"] != "1" || p.Revision != 1 {
+		t.Errorf("the profile is %+v", p)
+	}
+	page.Goto("/web/settings?tab=profiles&name=nightly")
+	page.Until("its text is in the editor", `document.getElementById("profile-text").value.includes("Repairs at night")`)
+	page.Click("#test-nightly")
+	page.Until("the test is over", `document.querySelector("#trial .badge[role=status].failed")`)
+	page.Sees("the sprite has no cove-guest") // nor has this server one to give, which the test of the profile finds
+	page.Sees("the sprite is gone")
+	shot(t, page, "profiles-desktop")
+
+	page.Goto("/web/settings?tab=secrets")
+	page.Fill("#secret-name", "team")
+	page.Fill("#secret-value", "sesame-opens-it")
+	page.Click("#secret-set")
+	page.Sees("nothing names it")
+	page.Until("the value is not on the page", `!document.documentElement.outerHTML.includes("sesame")`)
+	shot(t, page, "secrets-desktop")
+
+	page.Goto("/web/settings?tab=tokens")
+	page.Fill("#token-name", "ci")
+	page.Click("#token-make")
+	secret := page.Text("#token-made .copy code")
+	other := &cove.Client{Client: &sprites.Client{URL: c.URL, Token: secret}}
+	if _, err := other.List(t.Context(), sprites.ListOptions{}); err != nil {
+		t.Errorf("the token that was shown: %v", err)
+	}
+	shot(t, page, "token-desktop")
+	page.Goto("/web/settings?tab=tokens")
+	page.Until("it is listed, and not shown again", fmt.Sprintf(`document.querySelector("main").innerText.includes("ci") && !document.documentElement.outerHTML.includes(%q)`, secret))
+	page.Click("[data-opens^=delete-token]")
+	page.Click("dialog[open] form .danger")
+	page.Sees("There is no token yet")
+
+	for _, tab := range []string{"connectors", "sessions", "backends", "webhooks", "server"} {
+		page.Goto("/web/settings?tab=" + tab)
+		page.Wait(".tabs [aria-current]")
+		narrow(t, page)
+		shot(t, page, tab+"-desktop")
+	}
+	phone := b.Open(c, webtest.Phone)
+	for _, tab := range []string{"profiles", "secrets", "connectors", "tokens", "sessions", "backends", "webhooks", "running", "server"} {
+		phone.Goto("/web/settings?tab=" + tab)
+		phone.Wait(".tabs [aria-current]")
+		narrow(t, phone)
+		shot(t, phone, tab+"-phone")
+	}
+}
+
+// destroyAll destroys the sprites of two jobs. The work of one was not pulled: its sprite stays, and
+// the page says why. The other goes. By force, the one goes as well.
+func destroyAll(t *testing.T, c *cove.Client, page *webtest.Page) {
+	jobs, err := c.Jobs(t.Context())
+	must(t, err)
+	_, err = c.MarkPulled(t.Context(), jobs[0].ID, jobs[0].Head)
+	must(t, err)
+	page.Goto("/web/settings?tab=running")
+	page.Sees("that nobody has pulled")
+	page.Sees("All of its work was pulled")
+	shot(t, page, "running-phone")
+	page.Click("[data-opens=destroy-all]")
+	page.Wait("dialog[open]")
+	shot(t, page, "running-ask-phone")
+	page.Click("dialog[open] form .danger")
+	page.Until("one failed, and one is gone", `document.querySelectorAll("#destroyed .badge.failed").length === 1 && document.querySelectorAll("#destroyed .badge.ready").length === 1`)
+	narrow(t, page)
+	shot(t, page, "destroyed-phone")
+	page.Goto("/web/settings?tab=running")
+	page.Click("[data-opens=destroy-all]")
+	page.Click("dialog[open] [name=force]")
+	page.Click("dialog[open] form .danger")
+	page.Sees("This became of them")
+	left, err := cove.Environments{Client: c}.List(t.Context(), cove.EnvironmentFilter{})
+	must(t, err)
+	if len(left) != 0 {
+		t.Errorf("left are %+v", left)
+	}
+}
+
+// TestFormsNeedMarks: no form does anything without the mark of its session, nor does a page of
+// settings for somebody who is not logged in.
+func TestFormsNeedMarks(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	for _, path := range []string{"/web/new", "/web/first", "/web/settings/secrets", "/web/settings/running/destroy", "/web/settings/tokens"} {
+		resp, err := http.Post(s.URL+path, "application/x-www-form-urlencoded", strings.NewReader("name=x"))
+		must(t, err)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%s: got %d", path, resp.StatusCode)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package web
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/tomldoc"
+	"github.com/cove-dev/cove/internal/server/agents"
+)
+
+// profilesPage lists profiles, and has the editor of one.
+type profilesPage struct {
+	Profiles []profileRow
+	Editor   profileEditor
+	Mark     string
+}
+
+type profileRow struct {
+	cove.Profile
+	Ask ask
+}
+
+// profileEditor is a profile's text, and what the server says of it.
+type profileEditor struct {
+	Name     string
+	Revision int64 // that was read; 0: a new one
+	Text     string
+	Agents   []string
+	Warnings []string
+	Problem  *problem
+	Stored   int64 // the revision that the text has now; 0: it was not stored
+	Applied  *cove.ProfileApplied
+	Mark     string
+}
+
+// newProfile is the text with which the editor begins.
+const newProfile = `description = ""
+agent = "shell"
+timeout_seconds = 3600
+`
+
+func profilesTab(v *view) (any, error) {
+	page := profilesPage{Mark: v.session.mark(), Editor: profileEditor{Text: newProfile, Agents: agents.Names(), Mark: v.session.mark()}}
+	all, err := cove.Profiles{Client: v.api}.List(v.r.Context())
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range all {
+		page.Profiles = append(page.Profiles, profileRow{p, ask{
+			ID: fmt.Sprintf("delete-profile-%d", i), Button: "Delete", Title: "Delete the profile " + p.Name + "?", Action: "/web/settings/profiles/delete",
+			Fields: map[string]string{"name": p.Name}, Lost: []string{fmt.Sprintf("All of its %d revisions are forgotten. Jobs that were made by it go on.", p.Revision)},
+		}})
+		if p.Name == v.r.URL.Query().Get("name") {
+			page.Editor.Name, page.Editor.Revision = p.Name, p.Revision
+			if page.Editor.Text, err = tomldoc.Text(p.ProfileSettings); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return page, nil
+}
+
+// putProfile stores the text of the editor, and shows it again with what the server says.
+func putProfile(v *view) error {
+	f, err := v.readForm()
+	if err != nil {
+		return err
+	}
+	e := profileEditor{Name: f.Get("name"), Text: f.Get("text"), Agents: agents.Names(), Mark: v.session.mark()}
+	e.Revision, _ = strconv.ParseInt(f.Get("revision"), 10, 64) // of another editor's text: none
+	if put, err := v.storeProfile(e); err != nil {
+		p := describe(err)
+		e.Problem = &p
+	} else {
+		e.Revision, e.Stored, e.Warnings = put.Revision, put.Revision, put.Warnings
+	}
+	if wantsPage(v.r) {
+		return v.page("Profile", "", "profile-editor", e)
+	}
+	return v.fragment("profile-editor", e)
+}
+
+func (v *view) storeProfile(e profileEditor) (put cove.ProfilePut, err error) {
+	var settings cove.ProfileSettings
+	if e.Name == "" {
+		return put, fail.New("bad_request", "the name is missing", "give one: lower-case letters, digits and hyphens")
+	}
+	if err := tomldoc.Parse([]byte(e.Text), &settings); err != nil {
+		return put, fail.New("bad_request", "the text is no profile: "+err.Error(), "how one is written: cove profile --help")
+	}
+	return cove.Profiles{Client: v.api}.Put(v.r.Context(), e.Name, e.Revision, settings)
+}
+
+func deleteProfile(v *view, f url.Values) error {
+	name, err := named(f)
+	if err != nil {
+		return err
+	}
+	return cove.Profiles{Client: v.api}.Delete(v.r.Context(), name)
+}
+
+func defaultProfile(v *view, f url.Values) error {
+	return cove.Profiles{Client: v.api}.SetDefault(v.r.Context(), f.Get("name"))
+}
+
+// applyProfile gives the jobs of a profile its network policy of now, and says what became of each.
+func applyProfile(v *view) error {
+	f, err := v.readForm()
+	if err != nil {
+		return err
+	}
+	name, err := named(f)
+	if err != nil {
+		return err
+	}
+	applied, err := cove.Profiles{Client: v.api}.Apply(v.r.Context(), name)
+	if err != nil {
+		return err
+	}
+	if wantsPage(v.r) {
+		return v.page("Profile "+name, "", "profile-applied", applied)
+	}
+	return v.fragment("profile-applied", applied)
+}

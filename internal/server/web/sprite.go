@@ -1,0 +1,275 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// spriteView is a request about one sprite.
+type spriteView struct {
+	*view
+	name string // of the sprite
+}
+
+// ofSprite makes a handler of one that is about a sprite.
+func ofSprite(handle func(*spriteView) error) handler {
+	return func(v *view) error { return handle(&spriteView{v, v.r.PathValue("name")}) }
+}
+
+// at is a page of the sprite.
+func (v *spriteView) at(rest ...string) string {
+	return spriteHead{Info: sprites.Info{Name: v.name}}.Path(rest...)
+}
+
+// spriteHead is what all pages of one sprite begin with. To describe a sprite does not wake it.
+type spriteHead struct {
+	Info sprites.Info
+	Tab  string
+	Mark string
+
+	Write, Exec, Admin bool // what the session may do
+
+	Unpulled []string // jobs whose work is in this sprite alone
+}
+
+// spriteTabs are the pages of a sprite, as their paths end.
+var spriteTabs = []string{"", "terminal", "files", "services", "checkpoints", "network", "connectors"}
+
+// Awake reports whether the sprite can answer at once, with nothing that wakes it.
+func (h spriteHead) Awake() bool {
+	return h.Info.Status == sprites.StatusRunning && (h.Info.Cove == nil || !h.Info.Cove.Paused && h.Info.Cove.Held == nil)
+}
+
+// Path is a page's of this sprite.
+func (h spriteHead) Path(rest ...string) string {
+	all := slices.DeleteFunc(append([]string{"web", "sprites", h.Info.Name}, rest...), func(s string) bool { return s == "" })
+	return sprites.Path(all...)
+}
+
+// Said is the state in a word that people know.
+func (h spriteHead) Said() string {
+	c := h.Info.Cove
+	switch {
+	case c != nil && c.Removing:
+		return "being deleted"
+	case c != nil && c.Held != nil:
+		return "held"
+	case h.Info.Status == sprites.StatusRunning:
+		return "awake"
+	}
+	return "asleep"
+}
+
+// head describes the sprite of the request's path.
+func (v *spriteView) head(ctx context.Context, tab string) (spriteHead, error) {
+	info, err := v.api.Get(ctx, v.name)
+	if err != nil {
+		return spriteHead{}, err
+	}
+	return spriteHead{
+		Info: info, Tab: tab, Mark: v.session.mark(),
+		Write: v.session.May(cove.VerbWrite), Exec: v.session.May(cove.VerbExec), Admin: v.session.May(cove.VerbAdmin),
+	}, nil
+}
+
+// sprite is a handle on the sprite of the request's path.
+func (v *spriteView) sprite() *sprites.Sprite { return v.api.Sprite(v.name) }
+
+// spriteLive keeps the state of a sprite true, on each of its pages.
+func spriteLive(v *spriteView) error {
+	tab := v.r.URL.Query().Get("tab")
+	if !slices.Contains(spriteTabs, tab) {
+		tab = ""
+	}
+	return v.stream(func(ctx context.Context, s *stream) error {
+		name := v.name
+		for e, err := range v.api.Watch(ctx, name) {
+			if err != nil {
+				return err
+			}
+			if e.Name != name && e.Type != "heartbeat" {
+				continue
+			}
+			h, err := v.head(ctx, tab)
+			if err != nil {
+				return err
+			}
+			if err := s.replace("sprite-state", "sprite-state", h); err != nil {
+				return err
+			}
+			if tab != "" {
+				continue
+			}
+			page, err := v.overview(ctx, h)
+			if err != nil {
+				return err
+			}
+			if err := s.replace("sprite-overview", "sprite-overview", page); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// spritePage answers with a page of one sprite, which the stream of its state keeps true.
+func (v *spriteView) spritePage(h spriteHead, name string, data any) error {
+	live := h.Path("live")
+	if h.Tab != "" {
+		live += "?tab=" + url.QueryEscape(h.Tab)
+	}
+	return v.page(h.Info.Name, live, name, data)
+}
+
+// asleepPage is shown in place of one that only a sprite that is awake can fill.
+type asleepPage struct {
+	Head  spriteHead
+	What  string // to see, when it is awake
+	Again string // the path of the page
+}
+
+// awake answers itself, with a question, if the sprite sleeps: looking at a page wakes nothing.
+func (v *spriteView) awake(tab, what string) (h spriteHead, asked bool, err error) {
+	if h, err = v.head(v.r.Context(), tab); err != nil || h.Awake() {
+		return h, false, err
+	}
+	return h, true, v.spritePage(h, "sprite-asleep", asleepPage{Head: h, What: what, Again: v.r.URL.RequestURI()})
+}
+
+// mustBeAwake refuses what would wake a sprite that the page took to be awake.
+func (v *spriteView) mustBeAwake() error {
+	h, err := v.head(v.r.Context(), "")
+	if err == nil && !h.Awake() {
+		return fail.New("conflict", "the sprite sleeps now", "wake it, and try again")
+	}
+	return err
+}
+
+// spriteDo is a button in the head of a sprite's pages.
+func spriteDo(v *spriteView) error {
+	name, ctx := v.name, v.r.Context()
+	var err error
+	switch v.r.PathValue("deed") {
+	case "wake":
+		_, err = v.sprite().Wake(ctx)
+	case "suspend":
+		_, err = v.sprite().Suspend(ctx)
+	case "restart":
+		if err = v.confirm(); err == nil {
+			_, err = v.api.Restart(ctx, name)
+		}
+	case "fork":
+		to := strings.TrimSpace(v.r.PostFormValue("to"))
+		var info sprites.Info
+		if info, err = v.sprite().Fork(ctx, sprites.ForkRequest{Name: to, Checkpoint: v.r.PostFormValue("checkpoint")}); err == nil {
+			return v.redirect(spriteHead{Info: info}.Path())
+		}
+	case "delete":
+		if v.r.PostFormValue("typed") != name {
+			return fail.New("bad_request", "the name that was typed is not the sprite's", "type "+name)
+		}
+		if err = v.confirm(); err == nil {
+			err = v.api.Delete(ctx, name, sprites.DeleteOptions{Force: v.r.PostFormValue("force") == "yes"})
+		}
+		if err == nil {
+			return v.redirect("/web/sprites")
+		}
+	default:
+		return fail.New("not_found", "there is no such page", "")
+	}
+	if err != nil {
+		return err
+	}
+	return v.redirect(v.back())
+}
+
+// back is the page of the sprite that a form stood on.
+func (v *spriteView) back() string {
+	home := v.at()
+	if to := v.r.PostFormValue("back"); to == home || strings.HasPrefix(to, home+"/") || strings.HasPrefix(to, home+"?") {
+		return to
+	}
+	return home
+}
+
+// unpulledIn are the jobs whose work is in a sprite alone.
+func (v *spriteView) unpulledIn(ctx context.Context, name string) (ids []string, _ error) {
+	jobs, err := v.api.Jobs(ctx)
+	for _, job := range jobs {
+		if job.Backend == "" && job.Sprite == name && job.PulledAt == nil && job.Bundle.Size > 0 {
+			ids = append(ids, job.ID)
+		}
+	}
+	return ids, err
+}
+
+// overviewPage is the first page of a sprite.
+type overviewPage struct {
+	Head   spriteHead
+	Awake  []string // why it does not fall asleep
+	Limits []fact
+	Facts  []fact
+	Charts []chart
+	Job    string // that made it
+}
+
+// fact is a name and what is so.
+type fact struct{ Name, Value string }
+
+func spriteOverview(v *spriteView) error {
+	h, err := v.head(v.r.Context(), "")
+	if err != nil {
+		return err
+	}
+	page, err := v.overview(v.r.Context(), h)
+	if err != nil {
+		return err
+	}
+	return v.spritePage(h, "sprite", page)
+}
+
+// overview gathers what the server knows of a sprite, and asks nothing of the sprite itself.
+func (v *spriteView) overview(ctx context.Context, h spriteHead) (overviewPage, error) {
+	unpulled, err := v.unpulledIn(ctx, h.Info.Name)
+	if err != nil {
+		return overviewPage{}, err
+	}
+	h.Unpulled = unpulled
+	p := overviewPage{Head: h}
+	c := h.Info.Cove
+	if c == nil {
+		c = &sprites.Details{}
+	}
+	p.Awake = c.AwakeBy
+	p.Job, _ = strings.CutPrefix(c.Owner, "job:")
+	if p.Job == c.Owner {
+		p.Job = ""
+	}
+	p.Facts = facts(h.Info, c)
+	p.Limits = limits(h.Info, c)
+	p.Charts, err = v.charts(ctx, h)
+	return p, err
+}
+
+// facts are the lines of the overview.
+func facts(info sprites.Info, c *sprites.Details) []fact {
+	all := []fact{{"Base", cmp.Or(c.Base, "not known yet")}}
+	if info.Config != nil && info.Config.Image != "" {
+		all = append(all, fact{"Image", info.Config.Image})
+	}
+	all = append(all, fact{"URL", info.URL + map[bool]string{true: " (public)", false: " (with a token or a link)"}[info.URLSettings.Auth == "public"]})
+	if len(c.Include) > 0 {
+		all = append(all, fact{"Includes", strings.Join(c.Include, ", ")})
+	}
+	if c.Address != "" {
+		all = append(all, fact{"Address", c.Address})
+	}
+	return append(all, fact{"Falls asleep", never(c.IdleSeconds, "after ", " without use")}, fact{"Memory goes to disk", never(c.HibernateSeconds, "after ", " without use")})
+}

@@ -1,0 +1,276 @@
+package web_test
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/webtest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// runtimeOf is a runtime that outlives servers.
+func runtimeOf(t testing.TB) *covetest.InProcess {
+	rt := &covetest.InProcess{Dir: t.TempDir()}
+	t.Cleanup(func() { must(t, rt.Close()) })
+	return rt
+}
+
+// shows waits until a terminal shows a text.
+func shows(p *webtest.Page, text string) {
+	p.Until("the terminal shows "+text, `[...document.querySelectorAll(".terminal-panel:not([hidden]) .xterm-rows")].some(e => e.innerText.includes("`+text+`"))`)
+}
+
+// arrives waits until a page is there, with its scripts.
+func arrives(p *webtest.Page, path string) {
+	p.Until(path+" is there", `location.pathname === "`+path+`" && document.readyState === "complete"`)
+}
+
+// enter types a line into the terminal that has the focus.
+func enter(p *webtest.Page, line string) {
+	p.Do(input.InsertText(line))
+	p.Type("\r")
+}
+
+// TestTerminal: a terminal goes on through the end of its server, and shows again what it had
+// shown; it leaves the keyboard; a logout ends it.
+func TestTerminal(t *testing.T) {
+	rt, dir := runtimeOf(t), t.TempDir()
+	s := covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt})
+	paint := s.Create("paint")
+	b := webtest.Start(t)
+	page := b.Open(s.Client(), webtest.Desktop)
+
+	page.Goto("/web/sprites/paint/terminal")
+	page.Sees("This sprite sleeps")
+	if rt.Boots() != 0 {
+		t.Fatal("a page has woken the sprite")
+	}
+	page.Click("#wake")
+	page.Until("it is awake", `!document.getElementById("wake") && document.readyState === "complete"`)
+	page.Click("#terminal-new-first:not([disabled])")
+	page.Wait(".terminal-panel[data-session]")
+	enter(page, "echo kept-$((40+2))")
+	shows(page, "kept-42")
+	shot(t, page, "terminal")
+
+	// Another one, and back.
+	page.Click("#terminal-bar [data-terminal-new]")
+	page.Until("there are two", `document.querySelectorAll(".terminal-panel[data-session]").length === 2`)
+	enter(page, "echo other-$((40+2))")
+	shows(page, "other-42")
+	page.Click("#terminal-tab-1")
+	shows(page, "kept-42")
+	page.Do(chromedp.KeyEvent("t", chromedp.KeyModifiers(2|1))) // Ctrl+Alt
+	page.Until("the tab has the focus", `document.activeElement.id === "terminal-tab-1"`)
+
+	// Another site's page gets none of it, though the browser sent the cookie.
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/web/sprites/paint/terminal/socket", nil)
+	must(t, err)
+	r.Header = http.Header{"Origin": {"http://evil.example"}, "Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="}}
+	resp, err := http.DefaultClient.Do(r)
+	must(t, err)
+	must(t, resp.Body.Close())
+	if resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a WebSocket of another site: %s", resp.Status)
+	}
+
+	list, err := paint.Sessions(t.Context())
+	must(t, err)
+	if len(list) != 2 {
+		t.Fatalf("sessions: %+v", list)
+	}
+
+	// The page is loaded again, and has both.
+	page.Goto("/web/sprites/paint/terminal")
+	page.Until("both are there again", `document.querySelectorAll(".terminal-panel[data-session]").length === 2`)
+	page.Click("#terminal-tab-1")
+	shows(page, "kept-42")
+
+	// The server ends, and another takes its place. The page notices by itself.
+	page.Allow("ERR_CONNECTION_REFUSED")
+	page.Allow("ERR_INCOMPLETE_CHUNKED_ENCODING")
+	page.Allow("ERR_EMPTY_RESPONSE")
+	page.Allow("WebSocket")
+	s.Stop()
+	page.Until("the page says that it is away", `document.getElementById("terminal-state").innerText.includes("Trying to come back")`)
+	s = covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: strings.TrimPrefix(s.URL, "http://")})
+	page.Until("the terminal is back", `document.querySelectorAll(".terminal-panel[data-session][data-state=open]").length === 2`)
+	shows(page, "kept-42")
+	page.Do(chromedp.Focus("#terminal-panel-1 textarea", chromedp.ByQuery))
+	enter(page, "echo back-$((40+2))")
+	shows(page, "back-42")
+
+	// Another browser joins, sees what was shown, and is cut off by a logout alone.
+	other := b.Open(s.Client(), webtest.Phone)
+	other.Goto("/web/sprites/paint/terminal")
+	other.Click("#terminal-open li button")
+	other.Wait(".terminal-panel[data-session]")
+	narrow(t, other)
+	shot(t, other, "terminal-phone")
+	other.Allow("401")
+	other.Allow("WebSocket")
+	page.Allow("401")
+	must(t, cove.Web{Client: s.Client()}.EndAll(t.Context()))
+	other.Sees("Log in")
+	page.Sees("Log in")
+}
+
+// TestFiles: a file is changed, and not over the change of somebody else; an upload arrives; a
+// download is no page.
+func TestFiles(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	paint := s.Create("paint")
+	home := t.TempDir()
+	notes := filepath.Join(home, "notes.txt")
+	write := func(name, text string) {
+		t.Helper()
+		must(t, paint.WriteFile(t.Context(), name, strings.NewReader(text), sprites.WriteOptions{}))
+	}
+	write(notes, "one\ntwo\n")
+	write(filepath.Join(home, "sub", "deep.html"), "<script>alert(1)</script>")
+	b := webtest.Start(t)
+	page := b.Open(s.Client(), webtest.Phone)
+	page.Goto("/web/sprites/paint/files?path=" + home)
+	page.Sees("notes.txt")
+	page.Eval(`document.querySelector("details").open = true`, nil)
+	page.Sees("deep.html")
+	narrow(t, page)
+	shot(t, page, "files-phone")
+
+	page.Goto("/web/sprites/paint/files?path=" + notes)
+	page.Fill("#file-text", "one\nthree\n")
+	page.Eval("window.old = true", nil)
+	page.Click("#save")
+	page.Until("it is saved", `!window.old && document.getElementById("file-text")?.value === "one\nthree\n"`)
+	narrow(t, page)
+	shot(t, page, "file-phone")
+	write(notes, "somebody else\n")
+	page.Allow("409")
+	page.Fill("#file-text", "mine\n")
+	page.Click("#save")
+	page.Sees("has changed since")
+	page.Until("the text is still there", `document.getElementById("file-text").value === "mine\n"`)
+	if got, err := paint.ReadFile(t.Context(), notes); err != nil || string(got) != "somebody else\n" {
+		t.Fatalf("the file: %q, %v", got, err)
+	}
+
+	up := filepath.Join(t.TempDir(), "up.bin")
+	must(t, os.WriteFile(up, []byte("up\x00load"), 0o600))
+	page.Goto("/web/sprites/paint/files?path=" + home)
+	page.Do(chromedp.SetUploadFiles("#upload", []string{up}, chromedp.ByQuery))
+	page.Until("the upload is listed", `[...document.querySelectorAll(".file a")].some(a => a.innerText === "up.bin")`)
+	if got, err := paint.ReadFile(t.Context(), filepath.Join(home, "up.bin")); err != nil || string(got) != "up\x00load" {
+		t.Fatalf("the upload: %q, %v", got, err)
+	}
+	var answer struct{ Disposition, Policy, Kind string }
+	page.Do(chromedp.Evaluate(`fetch("/web/sprites/paint/files/raw?path=`+home+`/sub/deep.html").then(r => ({
+		Disposition: r.headers.get("Content-Disposition"), Policy: r.headers.get("Content-Security-Policy"), Kind: r.headers.get("Content-Type")}))`, &answer, awaited))
+	if !strings.HasPrefix(answer.Disposition, "attachment") || !strings.HasPrefix(answer.Policy, "sandbox") || answer.Kind != "application/octet-stream" {
+		t.Errorf("a download: %+v", answer)
+	}
+}
+
+// awaited has an expression be a promise.
+func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
+
+// TestSpritePages: each page of a sprite is there at both widths; looking wakes nothing; a service
+// is stopped, and its log is live; a rule is shown before it is added; a delete asks.
+func TestSpritePages(t *testing.T) {
+	rt := runtimeOf(t)
+	s := covetest.Start(t, covetest.Options{Runtime: rt})
+	paint := s.Create("paint")
+	b := webtest.Start(t)
+	page := b.Open(s.Client(), webtest.Desktop)
+	phone := b.Open(s.Client(), webtest.Phone)
+	for _, tab := range []string{"", "/terminal", "/files", "/services", "/checkpoints", "/network", "/connectors"} {
+		phone.Goto("/web/sprites/paint" + tab)
+		phone.Wait(".tabs [aria-current]")
+		narrow(t, phone)
+	}
+	if rt.Boots() != 0 {
+		t.Fatal("a page has woken the sprite")
+	}
+
+	must(t, paint.PutService(t.Context(), sprites.Service{Name: "talk", Cmd: "/bin/sh", Args: []string{"-c", "echo \"<b>said</b>\"; exec sleep 1000"}}, sprites.Follow{}))
+	page.Goto("/web/sprites/paint/services/talk")
+	page.Sees("<b>said</b>")
+	shot(t, page, "log")
+	page.Goto("/web/sprites/paint/services")
+	page.Click(`[aria-label="Stop talk"]`)
+	page.Wait(`[aria-label="Start talk"]`)
+	shot(t, page, "services")
+	for _, tab := range []string{"", "/services", "/checkpoints", "/network", "/connectors"} {
+		phone.Goto("/web/sprites/paint" + tab)
+		phone.Wait(".tabs [aria-current]")
+		narrow(t, phone)
+		shot(t, phone, "phone"+strings.ReplaceAll(tab, "/", "-"))
+	}
+
+	page.Goto("/web/sprites/paint/network")
+	page.Fill(`[name="rule"]`, "example.org:443")
+	page.Type("\r")
+	page.Sees("It opens the name example.org, on port 443 alone, by TCP.")
+	p, err := paint.NetworkPolicy(t.Context())
+	if err != nil || len(p.Rules) != 0 {
+		t.Fatalf("rules before the yes: %+v, %v", p.Rules, err)
+	}
+	shot(t, page, "network")
+	page.Click("#allow-it")
+	page.Wait(`[aria-label="Remove allow example.org:443"]`)
+	page.Fill("#target", "example.org:443")
+	page.Type("\r")
+	page.Until("it is allowed", `document.querySelector("#decision .badge")?.innerText === "allowed"`)
+
+	page.Goto("/web/sprites/paint")
+	page.Sees("Written to disk")
+	shot(t, page, "overview")
+	if _, err := paint.Suspend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	page.Goto("/web/sprites/paint/checkpoints")
+	page.Fill(`[name="comment"]`, "tests pass")
+	page.Click("#checkpoint")
+	page.Sees("tests pass")
+	shot(t, page, "checkpoints")
+	page.Click(`.point a[href$="/v1"]`)
+	arrives(page, "/web/sprites/paint/checkpoints/v1")
+	page.Click("#open-restore")
+	page.Sees("The disk of now is kept")
+	shot(t, page, "restore")
+	page.Click("#restore-it button.danger")
+	arrives(page, "/web/sprites/paint/checkpoints")
+	page.Goto("/web/sprites/paint/checkpoints?auto=yes")
+	page.Sees("pre-restore")
+	page.Click(`[hx-target="#prune"] button`)
+	page.Sees("These stay")
+	page.Goto("/web/sprites/paint/checkpoints/v1")
+	page.Click("#open-fork")
+	page.Fill(`#fork-point [name="to"]`, "copy")
+	page.Click("#fork-point button.primary")
+	page.Until("the copy is shown", `location.pathname === "/web/sprites/copy"`)
+	if boots := rt.Boots(); boots != 1 {
+		t.Errorf("%d boots: a page has woken a sprite", boots)
+	}
+
+	page.Goto("/web/components")
+	page.Sees("with work that nobody has pulled")
+	page.Goto("/web/sprites/paint")
+	page.Click("#open-delete")
+	page.Fill(`#delete-it [name="typed"]`, "paint")
+	page.Eval(`document.querySelector("#delete-it form button.danger").click()`, nil)
+	page.Allow("404") // of the page with all sprites, until that is there
+	page.Until("the sprite's page is left", `location.pathname === "/web/sprites"`)
+	if _, err := s.Client().Get(t.Context(), "paint"); !errors.Is(err, sprites.ErrNotFound) {
+		t.Errorf("after the delete: %v", err)
+	}
+}

@@ -1,0 +1,355 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"mime"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	maxView    = 256 << 10 // of a file that is shown, or edited
+	maxEntries = 2000      // of a folder
+)
+
+// filesPage is one folder, or one file, of a sprite.
+type filesPage struct {
+	Head    spriteHead
+	Path    string
+	Crumbs  []crumb
+	Entry   sprites.Entry
+	Entries []sprites.Entry // of a folder
+	More    int             // entries that are not shown
+	View    *fileView       // of a file
+	Points  []string        // checkpoints to compare with
+}
+
+type crumb struct{ Name, Path string }
+
+// fileView is what is shown of a file.
+type fileView struct {
+	Text   string
+	Why    string // it is not shown, or can't be edited
+	Shown  bool
+	Edits  bool
+	Digest string
+}
+
+// filePath is the absolute path that a request names.
+func filePath(text string) (string, error) {
+	if !path.IsAbs(text) || strings.ContainsRune(text, 0) || len(text) > 4096 {
+		return "", fail.New("bad_request", "the path must be absolute", "")
+	}
+	return path.Clean(text), nil
+}
+
+// listing asks for a folder, or with one for a file itself.
+func (v *spriteView) listing(ctx context.Context, name string, one bool) (list sprites.ListFiles, err error) {
+	q := url.Values{"path": {name}, "workingDir": {"/"}}
+	if name == "" {
+		q = url.Values{} // the home of the sprite's user
+	}
+	if one {
+		q.Set("stat", "true")
+	}
+	err = v.api.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "sprites", v.name, "fs", "list"), Query: q, Retry: true}, &list)
+	return list, err
+}
+
+func spriteFiles(v *spriteView) error {
+	h, asked, err := v.awake("files", "see its files")
+	if err != nil || asked {
+		return err
+	}
+	ctx := v.r.Context()
+	name := v.r.URL.Query().Get("path")
+	if name != "" {
+		if name, err = filePath(name); err != nil {
+			return err
+		}
+	}
+	list, err := v.listing(ctx, name, true)
+	if err != nil {
+		return err
+	}
+	if len(list.Entries) != 1 {
+		return fail.New("not_found", "there is no such file", "")
+	}
+	p := filesPage{Head: h, Path: list.Path, Entry: list.Entries[0], Crumbs: crumbs(list.Path)}
+	if p.Entry.IsDir || p.Entry.Type == "symlink" {
+		if list, err = v.listing(ctx, p.Path, false); err != nil {
+			return err
+		}
+		if p.Entry.IsDir = p.Entry.IsDir || !isOne(list, p.Path); p.Entry.IsDir {
+			p.Entries, p.More = sorted(list.Entries)
+		}
+	}
+	if !p.Entry.IsDir {
+		if p.View, err = v.viewFile(ctx, p.Entry); err != nil {
+			return err
+		}
+	}
+	points, err := v.sprite().Checkpoints(ctx, false)
+	if err != nil {
+		return err
+	}
+	for _, c := range points[:min(len(points), maxPoints)] {
+		if c.ID != present {
+			p.Points = append(p.Points, c.ID)
+		}
+	}
+	l := v.layout(h.Info.Name + ": " + line(p.Path))
+	l.Live = h.Path("live") + "?tab=files"
+	if p.Entry.IsDir {
+		l.Script = "sprite.js" // it takes files
+	}
+	render(v.w, v.r, http.StatusOK, l, "sprite-files", p)
+	return nil
+}
+
+// isOne reports whether a listing is that of a file, not of a folder.
+func isOne(list sprites.ListFiles, name string) bool {
+	return len(list.Entries) == 1 && list.Entries[0].Path == name
+}
+
+// sorted are the entries of a folder, folders first, as many as are shown.
+func sorted(entries []sprites.Entry) (shown []sprites.Entry, more int) {
+	slices.SortFunc(entries, func(a, b sprites.Entry) int {
+		if a.IsDir != b.IsDir {
+			return map[bool]int{true: -1, false: 1}[a.IsDir]
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	if len(entries) > maxEntries {
+		return entries[:maxEntries], len(entries) - maxEntries
+	}
+	return entries, 0
+}
+
+// crumbs lead from the root to a file.
+func crumbs(name string) []crumb {
+	all := []crumb{{"/", "/"}}
+	at := "/"
+	for part := range strings.SplitSeq(strings.Trim(name, "/"), "/") {
+		if part != "" {
+			at = path.Join(at, part)
+			all = append(all, crumb{part, at})
+		}
+	}
+	return all
+}
+
+// spriteBranch is what is in a folder, to stand below it in the tree.
+func spriteBranch(v *spriteView) error {
+	name, err := filePath(v.r.URL.Query().Get("path"))
+	if err == nil {
+		err = v.mustBeAwake()
+	}
+	if err != nil {
+		return err
+	}
+	list, err := v.listing(v.r.Context(), name, false)
+	if err != nil {
+		return err
+	}
+	p := filesPage{Head: spriteHead{Info: sprites.Info{Name: v.name}}, Path: name}
+	p.Entries, p.More = sorted(list.Entries)
+	return v.fragment("file-entries", p)
+}
+
+// viewFile reads the beginning of a file.
+func (v *spriteView) viewFile(ctx context.Context, e sprites.Entry) (*fileView, error) {
+	if e.Type != "file" && e.Type != "symlink" {
+		return &fileView{Why: "This is no file with a content (" + e.Type + ")."}, nil
+	}
+	f, err := v.sprite().Open(ctx, e.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxView+1))
+	if err != nil {
+		return nil, err
+	}
+	whole := len(b) <= maxView
+	if !whole {
+		b = b[:maxView]
+		for len(b) > 0 && !utf8.RuneStart(b[len(b)-1]) {
+			b = b[:len(b)-1]
+		}
+		b = b[:max(0, len(b)-1)] // a rune may have been cut
+	}
+	view := &fileView{Digest: digest(b)}
+	switch {
+	case bytes.IndexByte(b, 0) >= 0 || !utf8.Valid(b):
+		view.Why = "This file is binary (" + formatBytes(e.Size) + "). Download it to look at it."
+	case !whole:
+		view.Text, view.Shown, view.Why = string(b), true, "The first "+formatBytes(maxView)+" of "+formatBytes(e.Size)+" are shown. Download it to see all, or edit it in a terminal."
+	case bytes.Contains(bytes.ReplaceAll(b, []byte("\r\n"), nil), []byte("\r")) || mixed(b):
+		view.Text, view.Shown, view.Why = string(b), true, "Its lines end in several ways, which a browser would change. Edit it in a terminal."
+	default:
+		view.Text, view.Shown, view.Edits = string(b), true, true
+	}
+	return view, nil
+}
+
+// mixed reports whether some lines end by a carriage return, and others not.
+func mixed(b []byte) bool {
+	n := bytes.Count(b, []byte("\r\n"))
+	return n > 0 && n != bytes.Count(b, []byte("\n"))
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// spriteSave writes a file that was edited, unless it has changed since it was shown.
+func spriteSave(v *spriteView) error {
+	name, err := filePath(v.r.PostFormValue("path"))
+	if err == nil {
+		err = v.mustBeAwake()
+	}
+	if err != nil {
+		return err
+	}
+	ctx, s := v.r.Context(), v.sprite()
+	text := strings.ReplaceAll(v.r.PostFormValue("text"), "\r\n", "\n") // as browsers send all lines
+	mode := fs.FileMode(0o644)
+	was, err := s.ReadFile(ctx, name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && v.r.PostFormValue("digest") == "":
+	case err != nil:
+		return err
+	case digest(was) != v.r.PostFormValue("digest"):
+		return fail.New("conflict", name+" has changed since it was shown here; nothing was written", "copy your text, load the page again, and put it in anew")
+	default:
+		st, err := s.Stat(ctx, name)
+		if err != nil {
+			return err
+		}
+		mode = st.Mode().Perm()
+		if bytes.Contains(was, []byte("\r\n")) {
+			text = strings.ReplaceAll(text, "\n", "\r\n")
+		}
+	}
+	if err := s.WriteFile(ctx, name, strings.NewReader(text), sprites.WriteOptions{Mode: mode}); err != nil {
+		return err
+	}
+	return v.redirect(v.filesAt(name))
+}
+
+// filesAt is the page of a file.
+func (v *spriteView) filesAt(name string) string {
+	return v.at("files") + "?path=" + url.QueryEscape(name)
+}
+
+// spriteUpload takes one file as the body of a request. One that is there is replaced only if
+// that is said.
+func spriteUpload(v *spriteView) error {
+	q := v.r.URL.Query()
+	name, err := filePath(q.Get("path"))
+	if err == nil {
+		err = v.mustBeAwake()
+	}
+	if err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o644)
+	st, err := v.sprite().Stat(v.r.Context(), name)
+	switch {
+	case err == nil && st.IsDir():
+		return fail.New("exists", "there is a folder of that name", "")
+	case err == nil && q.Get("over") != "yes":
+		return fail.New("exists", "there is a file of that name", "")
+	case err == nil:
+		mode = st.Mode().Perm()
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := v.sprite().WriteFile(v.r.Context(), name, v.r.Body, sprites.WriteOptions{Mode: mode, Size: max(v.r.ContentLength, 0)}); err != nil {
+		return err
+	}
+	v.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// spriteDownload gives a file to be kept, never to be shown: it is a sandbox's, at our own origin.
+func spriteDownload(v *spriteView) error {
+	name, err := filePath(v.r.URL.Query().Get("path"))
+	if err == nil {
+		err = v.mustBeAwake()
+	}
+	if err != nil {
+		return err
+	}
+	f, err := v.sprite().Open(v.r.Context(), name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	h := v.w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
+	disposition := mime.FormatMediaType("attachment", map[string]string{"filename": line(path.Base(name))})
+	if disposition == "" {
+		disposition = "attachment"
+	}
+	h.Set("Content-Disposition", disposition)
+	_, _ = io.Copy(v.w, f) // a browser that went away is nobody's error
+	return nil
+}
+
+// spriteFileDo renames or deletes a file, or makes a folder.
+func spriteFileDo(v *spriteView) error {
+	name, err := filePath(v.r.PostFormValue("path"))
+	if err == nil {
+		err = v.mustBeAwake()
+	}
+	if err != nil {
+		return err
+	}
+	ctx, s := v.r.Context(), v.sprite()
+	to := v.r.PostFormValue("to")
+	if v.r.PathValue("deed") != "delete" {
+		if !path.IsAbs(to) {
+			to = path.Join(map[bool]string{true: name, false: path.Dir(name)}[v.r.PathValue("deed") != "rename"], to)
+		}
+		if to, err = filePath(to); err != nil {
+			return err
+		}
+	}
+	switch v.r.PathValue("deed") {
+	case "rename":
+		if _, err := s.Stat(ctx, to); err == nil {
+			return fail.New("exists", "there is a file of that name: "+to, "choose another name")
+		}
+		err = s.Rename(ctx, name, to)
+	case "folder":
+		err = s.MkdirAll(ctx, to, 0o755)
+	case "delete":
+		to = path.Dir(name)
+		if err = v.confirm(); err == nil {
+			err = s.Remove(ctx, name, true)
+		}
+	default:
+		return fail.New("not_found", "there is no such page", "")
+	}
+	if err != nil {
+		return err
+	}
+	return v.redirect(v.filesAt(to))
+}

@@ -1,0 +1,91 @@
+// What the pages of a job have: a transcript that stays short while it is followed, its replay, and
+// comments on lines.
+"use strict";
+(() => {
+  const most = 3000, kept = 2000; // entries of the transcript in the page
+  const list = () => document.getElementById("transcript");
+  const range = () => document.getElementById("replay-at");
+
+  // Of a page that is left open, the oldest entries go; "before" brings them back.
+  const trim = () => {
+    const ol = list();
+    if (!ol || ol.childElementCount <= most || playing || innerHeight + scrollY < document.body.scrollHeight - 400) return;
+    const gone = [...ol.querySelectorAll(":scope > [data-seq]")].slice(0, ol.childElementCount - kept);
+    const next = gone.at(-1)?.nextElementSibling;
+    for (const e of gone) e.remove();
+    document.getElementById("earlier")?.remove();
+    if (!next) return;
+    const li = document.createElement("li"), b = document.createElement("button");
+    li.id = "earlier"; li.className = "more"; b.className = "button"; b.type = "button"; b.textContent = "Show what was before";
+    b.setAttribute("hx-get", `/web/jobs/${ol.dataset.job}/earlier?before=${next.dataset.seq}`);
+    b.setAttribute("hx-target", "closest li"); b.setAttribute("hx-swap", "outerHTML");
+    li.append(b); ol.prepend(li); htmx.process(li);
+  };
+
+  // Replay: what came after the chosen event is hidden.
+  let playing = 0, following = true;
+  const entries = () => [...document.querySelectorAll("#transcript [data-seq]")];
+  const showUpTo = n => {
+    const r = range(), all = following = n >= Number(r.max);
+    for (const e of entries()) e.classList.toggle("later", !all && Number(e.dataset.seq) > n);
+    r.value = n;
+    const at = entries().filter(e => e.dataset.at && Number(e.dataset.seq) <= n).at(-1);
+    document.getElementById("replay-now").textContent = (all ? "all" : "event " + n + " of " + r.max) + (at ? ", " + new Date(Number(at.dataset.at)).toLocaleTimeString() : "");
+    return at;
+  };
+  const stop = () => { clearTimeout(playing); playing = 0; };
+  const play = speed => {
+    stop();
+    const r = range(), all = entries().filter(e => e.dataset.at);
+    if (!all.length) return;
+    let i = all.findIndex(e => Number(e.dataset.seq) > Number(r.value));
+    if (i < 0) i = 0;
+    const step = () => {
+      const at = showUpTo(Number(all[i].dataset.seq));
+      at?.scrollIntoView({ block: "nearest" });
+      if (++i >= all.length) { stop(); showUpTo(Number(r.max)); return; }
+      const pause = (Number(all[i].dataset.at) - Number(all[i - 1].dataset.at)) / speed;
+      playing = setTimeout(step, Math.max(16, Math.min(3000, pause)));
+    };
+    step();
+  };
+  document.addEventListener("input", e => { if (e.target.id === "replay-at") { stop(); showUpTo(Number(e.target.value)); } });
+
+  document.addEventListener("cove:changed", e => {
+    document.getElementById("transcript-empty")?.remove();
+    const r = range(), last = Math.max(0, ...e.detail.map(x => Number(x.dataset?.seq || 0)));
+    if (r && last > Number(r.max)) {
+      r.max = last;
+      if (following) r.value = last;
+      else for (const x of e.detail) if (x.dataset?.seq) x.classList.add("later");
+    }
+    trim();
+  });
+
+  // Comments: the number of a line opens a form below it.
+  document.addEventListener("click", e => {
+    const b = e.target.closest("[data-play]");
+    if (b) { if (b.dataset.play === "0") stop(); else play(Number(b.dataset.play)); return; }
+    if (e.target.closest("[data-cancel]")) { e.target.closest("form").remove(); return; }
+    const no = e.target.closest("button.no");
+    const template = document.getElementById("comment-form");
+    if (!no || !template) return;
+    const row = no.parentElement;
+    if (row.nextElementSibling?.matches("form.comment-form")) { row.nextElementSibling.querySelector("textarea").focus(); return; }
+    const form = template.content.cloneNode(true).firstElementChild;
+    form.elements.path.value = no.closest("[data-path]").dataset.path;
+    form.elements.side.value = no.dataset.side;
+    form.elements.line.value = no.dataset.line;
+    form.elements.quote.value = (row.matches(".two") ? no.nextElementSibling : row.lastElementChild).textContent;
+    row.after(form);
+    htmx.process(form);
+    form.elements.text.focus();
+  });
+  document.addEventListener("htmx:afterRequest", e => {
+    const f = e.target.closest?.("form[data-clears]");
+    if (f && e.detail.successful) f.reset();
+  });
+
+  // A link to a file that is folded opens it.
+  addEventListener("hashchange", () => { const d = document.getElementById(location.hash.slice(1)); if (d?.matches("details")) d.open = true; });
+})();

@@ -1,0 +1,153 @@
+package cove
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// JobDiff is what a job has changed (GET /v1/jobs/{id}/diff): the commits since its base, and the
+// difference to that. All of it was said by a sandbox, in which an agent worked.
+type JobDiff struct {
+	Job  string `json:"job"`
+	Base string `json:"base"`
+	Head string `json:"head,omitempty"` // the commit that is compared; empty: the files as they are now, since the job has not ended
+
+	Commits []JobDiffCommit `json:"commits"`       // the newest first
+	Files   []JobDiffFile   `json:"files"`         // those that are risky first
+	Cut     string          `json:"cut,omitempty"` // why not all is here; empty: all is
+}
+
+// JobDiffCommit is a commit of a job.
+type JobDiffCommit struct {
+	ID      string    `json:"id"`
+	Author  string    `json:"author"`
+	Time    time.Time `json:"time"`
+	Subject string    `json:"subject"`
+}
+
+// The values of JobDiffFile.Status.
+const (
+	DiffAdded    = "added"
+	DiffDeleted  = "deleted"
+	DiffModified = "modified"
+	DiffRenamed  = "renamed"
+	DiffCopied   = "copied"
+)
+
+// JobDiffFile is a file of a JobDiff.
+type JobDiffFile struct {
+	Path    string        `json:"path"`
+	OldPath string        `json:"old_path,omitempty"` // of one that was renamed or copied
+	Status  string        `json:"status"`
+	OldMode string        `json:"old_mode,omitempty"` // as git writes it, such as 100755; both are there if it has changed, or the one that there is
+	NewMode string        `json:"new_mode,omitempty"`
+	Binary  bool          `json:"binary,omitempty"` // it has no lines
+	Added   int           `json:"added"`            // lines
+	Deleted int           `json:"deleted"`
+	Risk    string        `json:"risk,omitempty"` // why its name is one to look at: a pull holds it; empty: it is not
+	Hunks   []JobDiffHunk `json:"hunks"`
+}
+
+// JobDiffHunk is a part of a file, with lines around what has changed.
+type JobDiffHunk struct {
+	OldStart int           `json:"old_start"`
+	NewStart int           `json:"new_start"`
+	Section  string        `json:"section,omitempty"` // what git says of where it is: the head of a function
+	Lines    []JobDiffLine `json:"lines"`
+}
+
+// JobDiffLine is a line of a JobDiffHunk.
+type JobDiffLine struct {
+	Kind string `json:"kind"`          // " ", "-" or "+"
+	Old  int    `json:"old,omitempty"` // its number in the old file; 0: it is not there
+	New  int    `json:"new,omitempty"`
+	Text string `json:"text"`
+	Cut  bool   `json:"cut,omitempty"`   // it is longer
+	NoNL bool   `json:"no_nl,omitempty"` // it is the file's last, and has no line end
+}
+
+// Sides of a diff, for comments.
+const (
+	SideOld = "old"
+	SideNew = "new"
+)
+
+// JobComment is a person's remark on a line of what a job has changed. The server keeps it until
+// it is deleted, or the job is.
+type JobComment struct {
+	ID        int64     `json:"id"`
+	Path      string    `json:"path"`
+	Side      string    `json:"side"`            // SideOld or SideNew; empty in a request: SideNew
+	Line      int       `json:"line"`            // its number in that file, from 1
+	Quote     string    `json:"quote,omitempty"` // the line as the person has seen it
+	Text      string    `json:"text"`
+	By        string    `json:"by,omitempty"` // the token, by ID; empty: the server's owner
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// JobComments answers GET /v1/jobs/{id}/comments, by file and line.
+type JobComments struct {
+	Comments []JobComment `json:"comments"`
+}
+
+// CommentsMessage is what an agent is told of comments: one message, in their order.
+func CommentsMessage(comments []JobComment) string {
+	var b strings.Builder
+	b.WriteString("Please look again at what you have changed. A review has these remarks:\n")
+	for _, c := range comments {
+		where := fmt.Sprintf("%s, line %d", c.Path, c.Line)
+		if c.Side == SideOld {
+			where += " (before the change)"
+		}
+		fmt.Fprintf(&b, "\n## %s\n", where)
+		if c.Quote != "" {
+			fmt.Fprintf(&b, "\n    %s\n", c.Quote)
+		}
+		fmt.Fprintf(&b, "\n%s\n", strings.TrimSpace(c.Text))
+	}
+	return b.String()
+}
+
+// Review are the calls about what a job has changed, and the comments on it.
+type Review struct{ Client *Client }
+
+// Diff returns what a job has changed. Its sprite is asked, and woken for that.
+func (r Review) Diff(ctx context.Context, job string) (JobDiff, error) {
+	var d JobDiff
+	return d, r.call(ctx, "diff of job "+job, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs", job, "diff")}, &d)
+}
+
+// Comments lists the comments on what a job has changed.
+func (r Review) Comments(ctx context.Context, job string) ([]JobComment, error) {
+	var list JobComments
+	return list.Comments, r.call(ctx, "comments on job "+job, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs", job, "comments")}, &list)
+}
+
+// Add stores a comment, and returns it as it is stored.
+func (r Review) Add(ctx context.Context, job string, c JobComment) (JobComment, error) {
+	var made JobComment
+	return made, r.call(ctx, "comment on job "+job, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", job, "comments"), JSON: c}, &made)
+}
+
+// Delete deletes the comments of these ids, or all if there are none. Those that are not there
+// are no error.
+func (r Review) Delete(ctx context.Context, job string, ids ...int64) error {
+	query := url.Values{}
+	for _, id := range ids {
+		query.Add("id", fmt.Sprint(id))
+	}
+	return r.call(ctx, "delete comments on job "+job, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "jobs", job, "comments"), Query: query}, nil)
+}
+
+func (r Review) call(ctx context.Context, doing string, req sprites.Request, into any) error {
+	if err := r.Client.Call(ctx, req, into); err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}

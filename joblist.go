@@ -1,0 +1,159 @@
+package cove
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// JobGroup says what a job needs of a person.
+type JobGroup string
+
+// The groups of jobs. Each job is in one of them.
+const (
+	// JobsNeeds are those that need a person. A question waits for its answer, or a message is
+	// waited for. The sprite may not run, because it has reached its disk limit or the server's disk
+	// is full. The job failed, ran out of time or was lost, or its commits were not published; these
+	// leave the group if they are seen (Job.SeenAt) or pulled.
+	JobsNeeds JobGroup = "needs"
+
+	JobsWorking JobGroup = "working" // they have not ended, and need nobody
+	JobsReview  JobGroup = "review"  // they have ended, and nobody has pulled or published their work, nor marked it as seen
+	JobsDone    JobGroup = "done"    // all others
+)
+
+// JobGroups are all of them.
+var JobGroups = []JobGroup{JobsNeeds, JobsWorking, JobsReview, JobsDone}
+
+// Group is the group of a job, as the server lists it.
+func (j Job) Group() JobGroup {
+	failed := j.State == JobFailed || j.State == JobTimedOut || j.State == JobLost
+	published := ""
+	if j.Published != nil {
+		published = j.Published.State
+	}
+	switch {
+	case !j.State.Terminal() && (j.State == JobWaiting || j.Held != nil):
+		return JobsNeeds
+	case !j.State.Terminal():
+		return JobsWorking
+	case j.SeenAt != nil || j.PulledAt != nil:
+		return JobsDone
+	case failed || published == PublishHeld || published == PublishFailed:
+		return JobsNeeds
+	case published == PublishDone || j.WorkDeleted || j.Commits == 0 && j.Leftover == "":
+		return JobsDone
+	}
+	return JobsReview
+}
+
+// JobLatest is what a job has told last. Its texts are the agent's.
+type JobLatest struct {
+	Said string  `json:"said,omitempty"` // the end of what its agent, or a command of its preparation, has said: one line
+	Step StepKey `json:"step,omitempty"` // of its preparation, that runs; empty: none does
+
+	// Turns and CostUSD are what the agent has reported so far. Some report nothing before their end.
+	Turns   int64   `json:"turns,omitempty"`
+	CostUSD float64 `json:"cost_usd,omitempty"`
+}
+
+// JobQuery selects jobs. The zero value is all of them, the newest first.
+type JobQuery struct {
+	Group      JobGroup
+	States     []JobState
+	Text       string // that stands in its ID, sprite, plan's name, repository, branch, URL, agent or profile
+	Label      string // of its sprite, on the server itself
+	Profile    string
+	Repository string // by name
+	By         string // a token, by ID; "owner": the server's owner; "me": who asks
+	Sprite     string
+	Backend    string // of Sprite
+	Limit      int    // of the answer; 0: 1000, which is the most
+	After      string // JobList.Next of the page before
+	Counts     bool   // the answer has JobList.Counts
+}
+
+// Values is the query as a URL has it.
+func (q JobQuery) Values() url.Values {
+	v := url.Values{}
+	for name, value := range map[string]string{
+		"group": string(q.Group), "q": q.Text, "label": q.Label, "profile": q.Profile, "repository": q.Repository,
+		"by": q.By, "sprite": q.Sprite, "backend": q.Backend, "after": q.After,
+	} {
+		if value != "" {
+			v.Set(name, value)
+		}
+	}
+	for _, state := range q.States {
+		v.Add("state", string(state))
+	}
+	if q.Limit > 0 {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	if q.Counts {
+		v.Set("counts", "true")
+	}
+	return v
+}
+
+// JobList answers GET /v1/jobs, newest first.
+type JobList struct {
+	Jobs   []Job            `json:"jobs"`
+	Next   string           `json:"next,omitempty"`   // the parameter after of the next page; empty: there is none
+	Counts map[JobGroup]int `json:"counts,omitempty"` // how many jobs of each group the other parameters select
+}
+
+// ListJobs returns one page of the jobs that q selects.
+func ListJobs(ctx context.Context, c *Client, q JobQuery) (JobList, error) {
+	var list JobList
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs"), Query: q.Values()}, &list); err != nil {
+		return JobList{}, fmt.Errorf("list jobs: %w", err)
+	}
+	return list, nil
+}
+
+// MarkSeen says that a person has seen how a job ended: it needs nobody any more.
+func MarkSeen(ctx context.Context, c *Client, id string) (Job, error) {
+	return callJob(ctx, c, "mark job "+id+" as seen", sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "seen")})
+}
+
+// Found is what a search has found (GET /v1/search): of each kind the first ones. It has nothing
+// that its token does not reach.
+type Found struct {
+	Jobs    []Job          `json:"jobs"`
+	Sprites []sprites.Info `json:"sprites"`
+	Commits []FoundCommit  `json:"commits"`
+	Lines   []FoundLine    `json:"lines"`
+
+	// Older says that there are logs which were not looked through, because they are those of older jobs
+	// than the server looks at in one search.
+	Older bool `json:"older,omitempty"`
+}
+
+// FoundCommit is a commit that a job began with or made. The server knows of a job's commits
+// the first and the last.
+type FoundCommit struct {
+	Job    string `json:"job"`
+	Commit string `json:"commit"`
+	Role   string `json:"role"` // "base", "head", or "leftover": of the uncommitted changes
+}
+
+// FoundLine is an event of a job's log that has the text.
+type FoundLine struct {
+	Job  string `json:"job"`
+	Seq  int64  `json:"seq"`  // of the JobEvent
+	Text string `json:"text"` // around the place
+}
+
+// Search looks for a text in jobs, sprites, commits (by the beginning of their hash) and logs.
+func Search(ctx context.Context, c *Client, text string) (Found, error) {
+	var found Found
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "search"), Query: url.Values{"q": {text}}}, &found); err != nil {
+		return found, fmt.Errorf("search: %w", err)
+	}
+	return found, nil
+}
