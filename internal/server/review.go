@@ -22,7 +22,10 @@ const (
 )
 
 // reviewRoutes tells what jobs have changed, and keeps the comments on that.
-type reviewRoutes struct{ *jobRoutes }
+type reviewRoutes struct {
+	*jobRoutes
+	made *store.Comments
+}
 
 // diff says what a job has changed.
 func (g reviewRoutes) diff(w http.ResponseWriter, r *http.Request) error {
@@ -48,7 +51,7 @@ func (g reviewRoutes) comments(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	list := cove.JobComments{}
-	if list.Comments, err = g.jobs.Comments(r.Context(), job.ID); err != nil {
+	if list.Comments, err = g.made.List(r.Context(), job.ID); err != nil {
 		return err
 	}
 	if list.Comments == nil {
@@ -74,7 +77,7 @@ func (g reviewRoutes) addComment(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	c.Text, c.By = strings.TrimSpace(c.Text), asker(r)
-	c, err = g.jobs.AddComment(r.Context(), job.ID, c)
+	c, err = g.made.Add(r.Context(), job.ID, c)
 	if errors.Is(err, store.ErrTooManyComments) {
 		return fail.Newf("limit", "send those that there are, or delete some", "job %s has %d comments, and can't have more", job.ID, store.MaxComments)
 	}
@@ -120,7 +123,7 @@ func (g reviewRoutes) deleteComments(w http.ResponseWriter, r *http.Request) err
 		}
 		ids = append(ids, id)
 	}
-	if err := g.jobs.DeleteComments(r.Context(), job.ID, ids); err != nil {
+	if err := g.made.Delete(r.Context(), job.ID, ids); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -55,6 +55,7 @@ type groups struct {
 	executors   *executorRoutes
 	sockets     *socketRoutes
 	web         *webSessions
+	review      reviewRoutes
 
 	environments *environmentRoutes
 }
@@ -62,7 +63,6 @@ type groups struct {
 // routes is the whole surface.
 func (g *groups) routes() []route {
 	const one = "/v1/sprites/{name}"
-	review := reviewRoutes{g.jobs}
 	return []route{
 		{"GET /v1/version", anyone, g.version},
 		{"GET /v1/openapi.json", anyone, describeAPI},
@@ -206,10 +206,10 @@ func (g *groups) routes() []route {
 		{"DELETE /v1/jobs/{id}", write, g.jobs.delete},
 		{"GET /v1/jobs/{id}/events", read, g.jobs.events},
 		{"GET /v1/jobs/{id}/steps", read, g.jobs.steps},
-		{"GET /v1/jobs/{id}/diff", read, review.diff},
-		{"GET /v1/jobs/{id}/comments", read, review.comments},
-		{"POST /v1/jobs/{id}/comments", write, review.addComment},
-		{"DELETE /v1/jobs/{id}/comments", write, review.deleteComments},
+		{"GET /v1/jobs/{id}/diff", read, g.review.diff},
+		{"GET /v1/jobs/{id}/comments", read, g.review.comments},
+		{"POST /v1/jobs/{id}/comments", write, g.review.addComment},
+		{"DELETE /v1/jobs/{id}/comments", write, g.review.deleteComments},
 		{"POST /v1/jobs/{id}/start", write, g.jobs.start},
 		{"POST /v1/jobs/{id}/stop", write, g.jobs.stop},
 		{"POST /v1/jobs/{id}/send", exec, g.jobs.send},

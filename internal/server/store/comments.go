@@ -15,10 +15,13 @@ const MaxComments = 500
 // ErrTooManyComments says that a job has as many as it may have.
 var ErrTooManyComments = errors.New("the job has as many comments as it may have")
 
-// AddComment stores a comment on a job's changes, and returns it with its number and time.
-func (j *Jobs) AddComment(ctx context.Context, job string, c cove.JobComment) (cove.JobComment, error) {
+// Comments are those that people made on what jobs have changed.
+type Comments struct{ db *database }
+
+// Add stores a comment on a job's changes, and returns it with its number and time.
+func (k *Comments) Add(ctx context.Context, job string, c cove.JobComment) (cove.JobComment, error) {
 	c.CreatedAt = now()
-	err := j.db.update(ctx, func(tx *sql.Tx) error {
+	err := k.db.update(ctx, func(tx *sql.Tx) error {
 		if _, err := getJob(ctx, tx, job); err != nil {
 			return err
 		}
@@ -43,9 +46,9 @@ func (j *Jobs) AddComment(ctx context.Context, job string, c cove.JobComment) (c
 	return c, nil
 }
 
-// Comments are those on a job's changes, by file and line.
-func (j *Jobs) Comments(ctx context.Context, job string) ([]cove.JobComment, error) {
-	return collect(ctx, j.db.read, func(row scanner) (c cove.JobComment, err error) {
+// List returns those on a job's changes, by file and line.
+func (k *Comments) List(ctx context.Context, job string) ([]cove.JobComment, error) {
+	return collect(ctx, k.db.read, func(row scanner) (c cove.JobComment, err error) {
 		var created sql.NullInt64
 		err = row.Scan(&c.ID, &c.Path, &c.Side, &c.Line, &c.Quote, &c.Text, &c.By, &created)
 		c.CreatedAt = fromMicros(created)
@@ -53,9 +56,9 @@ func (j *Jobs) Comments(ctx context.Context, job string) ([]cove.JobComment, err
 	}, "SELECT id, path, side, line, quote, text, token, created_at FROM job_comments WHERE job = ? ORDER BY path, line, side DESC, id", job)
 }
 
-// DeleteComments deletes comments on a job's changes by their numbers; without any, all.
-func (j *Jobs) DeleteComments(ctx context.Context, job string, ids []int64) error {
-	err := j.db.update(ctx, func(tx *sql.Tx) error {
+// Delete deletes comments on a job's changes by their numbers; without any, all.
+func (k *Comments) Delete(ctx context.Context, job string, ids []int64) error {
+	err := k.db.update(ctx, func(tx *sql.Tx) error {
 		if len(ids) == 0 {
 			_, err := tx.ExecContext(ctx, "DELETE FROM job_comments WHERE job = ?", job)
 			return err

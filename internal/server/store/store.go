@@ -41,6 +41,7 @@ type Store struct {
 	Sprites      *Sprites
 	Tokens       *Tokens
 	Jobs         *Jobs
+	Comments     *Comments
 	Environments *Environments
 	Secrets      *Secrets
 	Backends     *Backends
@@ -98,6 +99,7 @@ func (o Options) Open(ctx context.Context, path string) (*Store, error) {
 		Sprites:      &Sprites{db: db, watchers: watchers{also: environments.notify}},
 		Tokens:       &Tokens{db: db},
 		Jobs:         &Jobs{db: db, secrets: secrets, environments: environments},
+		Comments:     &Comments{db: db},
 		Secrets:      secrets,
 		Backends:     &Backends{db: db, secrets: secrets},
 		Connectors:   &Connectors{db: db},

@@ -47,7 +47,7 @@ func compare(v *view) error {
 	var errs [2]error
 	var wg sync.WaitGroup
 	for i, id := range ids {
-		wg.Go(func() { both[i], errs[i] = v.compared(id) })
+		wg.Go(func() { both[i], errs[i] = compared(v, id) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs[0], errs[1]); err != nil {
@@ -62,7 +62,7 @@ func compare(v *view) error {
 }
 
 // compared reads one of the jobs. That its diff can't be had is no error: all else can be compared.
-func (v *view) compared(id string) (c comparedJob, err error) {
+func compared(v *view, id string) (c comparedJob, err error) {
 	j, err := v.api.Job(v.r.Context(), id)
 	if err != nil {
 		return c, err

@@ -36,7 +36,7 @@ func (t *trial) heard(n cove.ExecutorNews) {
 // testExecutor runs the test harness, and streams its steps into the element "trial". A URL and its
 // token are in the request alone: nothing of them is kept, or shown again.
 func testExecutor(v *view) error {
-	f, err := v.readForm()
+	f, err := readForm(v)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func answerJob(v *view) error {
 }
 
 // said is the text of a form's field, which can't be empty.
-func (v *view) said(field string) (string, error) {
+func said(v *view, field string) (string, error) {
 	text := strings.TrimSpace(strings.ReplaceAll(v.r.PostFormValue(field), "\r\n", "\n"))
 	if text == "" {
 		return "", fail.New("bad_request", "the message is empty", "")
@@ -48,7 +48,7 @@ func sendJob(v *view) error {
 		}
 		return v.shown(id)
 	}
-	text, err := v.said("message")
+	text, err := said(v, "message")
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func stopJob(v *view) error {
 }
 
 func resumeJob(v *view) error {
-	text, err := v.said("message")
+	text, err := said(v, "message")
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func addComment(v *view) error {
 	if err != nil {
 		return err
 	}
-	text, err := v.said("text")
+	text, err := said(v, "text")
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func changes(v *view) error {
 	if page.Comments, err = v.comments(j, false); err != nil {
 		return err
 	}
-	if page.Rivals, err = v.rivals(j.Job); err != nil {
+	if page.Rivals, err = rivals(v, j.Job); err != nil {
 		return err
 	}
 	l := v.layout("Changes · " + title(j.Job))
@@ -94,7 +94,7 @@ func changes(v *view) error {
 const maxRivals = 20
 
 // rivals are the other jobs by the same plan on the same commit.
-func (v *view) rivals(j cove.Job) ([]cove.Job, error) {
+func rivals(v *view, j cove.Job) ([]cove.Job, error) {
 	all, err := v.api.Jobs(v.r.Context())
 	all = slices.DeleteFunc(all, func(o cove.Job) bool {
 		return o.ID == j.ID || o.PlanName != j.PlanName || o.RepoID != j.RepoID || o.Base != j.Base || o.Base == ""

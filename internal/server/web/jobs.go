@@ -29,7 +29,7 @@ type listPage struct {
 
 func jobs(v *view) error {
 	form := v.jobForm("/web/jobs", true)
-	profiles, err := v.profileNames()
+	profiles, err := profileNames(v)
 	if err != nil {
 		return err
 	}

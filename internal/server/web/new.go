@@ -86,7 +86,7 @@ func profileOf(all []cove.Profile, name string) *cove.Profile {
 }
 
 // readForm reads the fields of a form.
-func (v *view) readForm() (url.Values, error) {
+func readForm(v *view) (url.Values, error) {
 	if err := v.r.ParseForm(); err != nil {
 		return nil, fail.New("bad_request", "the form can't be read: "+err.Error(), "load the page again")
 	}
@@ -105,7 +105,7 @@ func readNewJob(f url.Values) newJob {
 // previewJob says what the job of a form would be: beside the form, or with it to a browser
 // without scripts.
 func previewJob(v *view) error {
-	f, err := v.readForm()
+	f, err := readForm(v)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func profileURL(p *cove.Profile) string {
 
 // startJob begins the job of a form. Its sprite clones the repository.
 func startJob(v *view) error {
-	f, err := v.readForm()
+	f, err := readForm(v)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type nowPage struct {
 
 func now(v *view) error {
 	form := v.jobForm("/web", false)
-	profiles, err := v.profileNames()
+	profiles, err := profileNames(v)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func nowLive(v *view) error {
 }
 
 // profileNames are the names of the profiles, for people to choose from.
-func (v *view) profileNames() (names []string, err error) {
+func profileNames(v *view) (names []string, err error) {
 	profiles, err := cove.Profiles{Client: v.api}.List(v.r.Context())
 	for _, p := range profiles {
 		names = append(names, p.Name)

@@ -32,7 +32,7 @@ func secretsTab(v *view) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	users, err := v.secretUsers()
+	users, err := secretUsers(v)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func secretsTab(v *view) (any, error) {
 }
 
 // secretUsers says which definitions name a secret.
-func (v *view) secretUsers() (map[string][]string, error) {
+func secretUsers(v *view) (map[string][]string, error) {
 	ctx, users := v.r.Context(), map[string][]string{}
 	connectors, err := v.api.Connectors(ctx)
 	if err != nil {
@@ -145,7 +145,7 @@ func tokensTab(v *view) (any, error) {
 
 // makeToken shows the secret of a new token once, in the answer.
 func makeToken(v *view) error {
-	f, err := v.readForm()
+	f, err := readForm(v)
 	if err != nil {
 		return err
 	}
@@ -248,7 +248,6 @@ type connectorRow struct {
 	Needs []string // secrets that are not set
 	Ask   ask
 }
-
 
 func connectorsTab(v *view) (any, error) {
 	ctx, page := v.r.Context(), settingsConnectors{Mark: v.session.mark(), Log: v.r.URL.Query().Get("log")}

@@ -64,7 +64,7 @@ type pull struct {
 
 // pullImage pulls an image, and streams how far it is into the element "pull".
 func pullImage(v *view) error {
-	f, err := v.readForm()
+	f, err := readForm(v)
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func webhooksTab(v *view) (any, error) {
 
 // putWebhook defines a webhook. If its key was made with it, the answer alone has that.
 func putWebhook(v *view) error {
-	f, err := v.readForm()
+	f, err := readForm(v)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func putWebhook(v *view) error {
 }
 
 func testWebhook(v *view) error {
-	f, err := v.readForm()
+	f, err := readForm(v)
 	if err != nil {
 		return err
 	}

@@ -65,13 +65,13 @@ func profilesTab(v *view) (any, error) {
 
 // putProfile stores the text of the editor, and shows it again with what the server says.
 func putProfile(v *view) error {
-	f, err := v.readForm()
+	f, err := readForm(v)
 	if err != nil {
 		return err
 	}
 	e := profileEditor{Name: f.Get("name"), Text: f.Get("text"), Agents: agents.Names(), Mark: v.session.mark()}
 	e.Revision, _ = strconv.ParseInt(f.Get("revision"), 10, 64) // of another editor's text: none
-	if put, err := v.storeProfile(e); err != nil {
+	if put, err := storeProfile(v, e); err != nil {
 		p := describe(err)
 		e.Problem = &p
 	} else {
@@ -83,7 +83,7 @@ func putProfile(v *view) error {
 	return v.fragment("profile-editor", e)
 }
 
-func (v *view) storeProfile(e profileEditor) (put cove.ProfilePut, err error) {
+func storeProfile(v *view, e profileEditor) (put cove.ProfilePut, err error) {
 	var settings cove.ProfileSettings
 	if e.Name == "" {
 		return put, fail.New("bad_request", "the name is missing", "give one: lower-case letters, digits and hyphens")
@@ -108,7 +108,7 @@ func defaultProfile(v *view, f url.Values) error {
 
 // applyProfile gives the jobs of a profile its network policy of now, and says what became of each.
 func applyProfile(v *view) error {
-	f, err := v.readForm()
+	f, err := readForm(v)
 	if err != nil {
 		return err
 	}

@@ -143,7 +143,7 @@ type destroyedRow struct {
 }
 
 func destroyEnvironments(v *view) error {
-	f, err := v.readForm()
+	f, err := readForm(v)
 	if err == nil {
 		err = v.confirm()
 	}
@@ -159,7 +159,7 @@ func destroyEnvironments(v *view) error {
 	for _, r := range results {
 		d.Results = append(d.Results, destroyedRow{r.Environment.Name, string(r.Environment.State), failure(r.Error)})
 	}
-	return v.showDestroyed(d)
+	return showDestroyed(v, d)
 }
 
 func destroyOrphans(v *view) error {
@@ -174,10 +174,10 @@ func destroyOrphans(v *view) error {
 	for _, r := range done.Results {
 		d.Results = append(d.Results, destroyedRow{r.Orphan.Name, string(cove.EnvironmentGone), failure(r.Error)})
 	}
-	return v.showDestroyed(d)
+	return showDestroyed(v, d)
 }
 
-func (v *view) showDestroyed(d destroyed) error {
+func showDestroyed(v *view, d destroyed) error {
 	if wantsPage(v.r) {
 		return v.page("Destroyed", "", "destroyed", d)
 	}

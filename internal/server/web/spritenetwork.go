@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	maxLines  = 200         // lines of a log that are shown
+	maxLines   = 200         // lines of a log that are shown
 	telling    = time.Second // between two states of a log that grows
 	maxGranted = 200         // connectors
 )
