@@ -72,7 +72,8 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		search:      &search{host: s.Host, jobs: s.Store.Jobs},
 		sockets: &socketRoutes{
 			feed: &feed{changes: s.Store.Changes, jobs: s.Store.Jobs, profiles: s.Store.Profiles, environments: s.Store.Environments, access: a.access},
-			loop: s.newLoop(), sockets: &quota{what: "sockets", max: min(most, maxSockets)}, every: cmp.Or(s.Heartbeat, pingInterval), log: s.Logger,
+			loop: s.newLoop(), sockets: &quota{what: "sockets", max: min(most, maxSockets)}, pages: &quota{what: "open pages", max: most},
+			every: cmp.Or(s.Heartbeat, pingInterval), log: s.Logger,
 		},
 		web:      a.access.web,
 		profiles: &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client(), settings: s.Store.Settings, backends: s.Store.Backends},
@@ -105,6 +106,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 func (a *api) end() {
 	a.groups.mcp.close()
 	a.groups.sockets.sockets.wait()
+	a.groups.sockets.pages.wait()
 	a.relays.wait()
 	a.ingress.wait()
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"sync"
 	"syscall"
@@ -86,4 +87,10 @@ func fdConn(fd int) (net.Conn, error) {
 	f := os.NewFile(uintptr(fd), "memory")
 	defer func() { _ = f.Close() }() // FileConn has a copy
 	return net.FileConn(f)
+}
+
+// inMemory reports whether a request, of this context, came from this process itself.
+func inMemory(ctx context.Context) bool {
+	_, network := ctx.Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return !network
 }

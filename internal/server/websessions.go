@@ -285,7 +285,7 @@ func (g *webSessions) bearer(id string) string {
 func (g *webSessions) principal(r *http.Request, secret string) (p principal, ok bool, err error) {
 	ctx := r.Context()
 	rest, ok := strings.CutPrefix(secret, webPrefix)
-	if _, network := ctx.Value(http.LocalAddrContextKey).(*net.TCPAddr); !ok || network {
+	if !ok || !inMemory(ctx) {
 		return p, false, nil
 	}
 	id, _, _ := strings.Cut(rest, ".")

@@ -31,6 +31,7 @@ type socketRoutes struct {
 	feed    *feed
 	loop    *http.Client // to this very server
 	sockets *quota
+	pages   *quota        // of sockets that this very server opens for its web page: they only subscribe, so there may be more
 	every   time.Duration // of pings
 	log     *slog.Logger
 }
@@ -56,7 +57,11 @@ func (g *socketRoutes) serve(w http.ResponseWriter, r *http.Request) error {
 	if err := checkUpgrade(r); err != nil {
 		return err
 	}
-	done, err := g.sockets.add(principalOf(r))
+	count := g.sockets
+	if inMemory(r.Context()) {
+		count = g.pages
+	}
+	done, err := count.add(principalOf(r))
 	if err != nil {
 		return err
 	}
