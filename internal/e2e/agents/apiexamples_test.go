@@ -68,7 +68,7 @@ func TestAPIExamples(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
-		for _, want := range []string{"== clone running", "== clone completed", "?? to paint\n", "== succeeded"} {
+		for _, want := range []string{"== clone completed", "?? to paint\n", "== succeeded"} {
 			if !strings.Contains(string(out), want) {
 				t.Errorf("%s: the output lacks %q:\n%s", name, want, out)
 			}
