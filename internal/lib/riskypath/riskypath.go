@@ -169,6 +169,7 @@ var (
 	listedNames = Of(listed)
 )
 
+// Of makes a set of the names of families, which is asked for the reason of a path.
 func Of(families []Family) *Names {
 	n := &Names{exact: map[string]string{}, anyDir: map[string]string{}, stems: map[string]string{}, dirs: map[string]string{}, starts: map[string]string{}, pairs: map[string]string{}}
 	for _, f := range families {

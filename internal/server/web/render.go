@@ -24,7 +24,7 @@ var funcs = template.FuncMap{
 	"asset":   assetURL,
 	"line":    line,
 	"text":    text,
-	"ago":     func(t time.Time) template.HTML { return timeTag(t) },
+	"ago":     timeTag,
 	"agoP":    func(t *time.Time) template.HTML { return timeTag(deref(t)) },
 	"bytes":   formatBytes,
 	"span":    formatDuration,
