@@ -109,6 +109,8 @@ func TestNow(t *testing.T) {
 		}
 		narrow(t, p)
 	}
+	shot(t, page, "now")
+	shot(t, phone, "now-phone")
 
 	// One row changes: the others are the very same elements.
 	page.Eval(`window.kept = ["job-000002", "job-000005", "job-000006"].map(id => document.getElementById(id)); true`, nil)
@@ -204,6 +206,7 @@ func TestListPages(t *testing.T) {
 	page.Type("\r")
 	page.Sees("the last commit of job 000005")
 	narrow(t, page)
+	shot(t, page, "search")
 	page.Goto("/web/search?q=READING+the")
 	page.Wait("#lines li")
 	page.Goto("/web/search?q=onerror")

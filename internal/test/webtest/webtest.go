@@ -78,6 +78,7 @@ type Page struct {
 	t      testing.TB
 	ctx    context.Context
 	origin string
+	size   Size
 
 	mu       sync.Mutex
 	problems []string
@@ -105,7 +106,7 @@ func (b *Browser) Open(c *cove.Client, size Size) *Page {
 func (b *Browser) Tab(origin string, size Size) *Page {
 	b.t.Helper()
 	ctx, end := chromedp.NewContext(b.ctx, chromedp.WithTargetID(b.target()))
-	p := &Page{t: b.t, ctx: ctx, origin: origin}
+	p := &Page{t: b.t, ctx: ctx, origin: origin, size: size}
 	b.t.Cleanup(func() {
 		p.Check()
 		end()
@@ -115,7 +116,7 @@ func (b *Browser) Tab(origin string, size Size) *Page {
 		b.t.Fatalf("open a tab: %v", err)
 	}
 	p.Do(network.Enable(), runtime.Enable(), log.Enable(),
-		emulation.SetDeviceMetricsOverride(size.Width, size.Height, 1, size == Phone),
+		p.window(size.Height),
 		browser.SetDownloadBehavior(browser.SetDownloadBehaviorBehaviorDeny))
 	return p
 }
@@ -308,9 +309,23 @@ func (p *Page) Eval(expression string, to any) {
 	p.Do(chromedp.Evaluate(expression, to, func(e *runtime.EvaluateParams) *runtime.EvaluateParams { return e.WithAwaitPromise(true) }))
 }
 
-// Shot is a picture of the page, as PNG.
+// Shot is a picture of the whole page, as PNG. The window is as high as the page for it: what is
+// not in the window may not be drawn.
 func (p *Page) Shot() (png []byte) {
 	p.t.Helper()
-	p.Do(chromedp.FullScreenshot(&png, 100))
+	var height int64
+	p.Eval("document.documentElement.scrollHeight", &height)
+	p.Do(p.window(max(p.size.Height, min(height, maxShot))))
+	p.Eval("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(() => drawn(true))))", nil)
+	p.Do(chromedp.CaptureScreenshot(&png))
+	p.Do(p.window(p.size.Height))
 	return png
+}
+
+// maxShot bounds the height of a picture, in pixels.
+const maxShot = 4000
+
+// window sets the height of the window.
+func (p *Page) window(height int64) chromedp.Action {
+	return emulation.SetDeviceMetricsOverride(p.size.Width, height, 1, p.size == Phone)
 }
