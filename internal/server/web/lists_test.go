@@ -147,7 +147,7 @@ func TestNow(t *testing.T) {
 	if job.Answered == nil || job.Answered.Question != "q" || job.Answered.Option != "always" {
 		t.Errorf("answered %+v", job.Answered)
 	}
-	page.Click(`#job-000004 [aria-label="Set 000004 aside"]`)
+	page.Click(`#job-000004 [aria-label="Set aside 000004"]`)
 	phone.Until("it has left", `!document.getElementById("job-000004")`)
 	page.Until("it has left", `!document.querySelector("#needs #job-000004")`)
 
