@@ -10,6 +10,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/server/web"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/internal/test/webtest"
 	"github.com/cove-dev/cove/sprites"
@@ -41,8 +42,8 @@ func (a agents) heard(ctx context.Context, id string, edit func(*cove.Job)) (cov
 	return a.store.Jobs.Get(ctx, id)
 }
 
-// hostile is a text that an agent may say.
-const hostile = "\u202e<img src=x onerror=alert(1)>\x1b[2J"
+// hostile is a text that an agent may say, as the store has it: valid UTF-8.
+var hostile = strings.ToValidUTF8(web.Hostile, "\uFFFD")
 
 // site is a server with a job for each need.
 func site(t testing.TB) *covetest.Server {
@@ -148,7 +149,7 @@ func TestNow(t *testing.T) {
 	if job.Answered == nil || job.Answered.Question != "q" || job.Answered.Option != "always" {
 		t.Errorf("answered %+v", job.Answered)
 	}
-	page.Click(`#job-000004 [aria-label="Set 000004 aside"]`)
+	page.Click(`#job-000004 [aria-label="Set aside 000004"]`)
 	phone.Until("it has left", `!document.getElementById("job-000004")`)
 	page.Until("it has left", `!document.querySelector("#needs #job-000004")`)
 

@@ -4,6 +4,8 @@ package webtest
 
 import (
 	"context"
+	_ "embed"
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"os"
@@ -328,4 +330,32 @@ const maxShot = 4000
 // window sets the height of the window.
 func (p *Page) window(height int64) chromedp.Action {
 	return emulation.SetDeviceMetricsOverride(p.size.Width, height, 1, p.size == Phone)
+}
+
+// Resize gives the page another size, and a theme, as a person's system has it.
+func (p *Page) Resize(size Size, theme string) {
+	p.t.Helper()
+	p.size = size
+	p.Do(p.window(size.Height), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}))
+}
+
+//go:embed testdata/axe.js
+var axe string
+
+// Axe has axe-core look at the page as it is, and returns what it finds serious or critical: the
+// rule, and elements that break it. With no rules, all are looked at.
+func (p *Page) Axe(rules ...string) (found []string) {
+	p.t.Helper()
+	var there bool
+	if p.Eval("!!window.axe", &there); !there {
+		p.Do(chromedp.Evaluate(axe+";0", nil))
+	}
+	only, err := json.Marshal(rules)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.Eval(fmt.Sprintf(`((only) => axe.run(document, {resultTypes: ["violations"], ...(only ? {runOnly: {type: "rule", values: only}} : {})}).then(r => r.violations
+		.filter(v => ["serious", "critical"].includes(v.impact))
+		.map(v => v.id + ": " + v.nodes.slice(0, 4).map(n => n.html.slice(0, 160) + " " + n.any.concat(n.all, n.none).map(c => c.message).join("; ").slice(0, 200)).join("\n    "))))(%s)`, only), &found)
+	return found
 }
