@@ -51,16 +51,20 @@ func site(t testing.TB) *covetest.Server {
 	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, _ *cove.Client) (server.Jobs, func() error, error) {
 		return agents{store: st}, func() error { return nil }, nil
 	}})
+	said, detail := hostile, "rm -rf build "+strings.Repeat("x", 400)
+	if shots() != "" { // which show what an agent says as a rule
+		said, detail = "npm install", "npm install --save-dev vitest"
+	}
 	ended := time.Now().Add(-3 * time.Minute)
 	for n, edit := range []func(*cove.Job){
 		func(j *cove.Job) { j.PlanName = "working.md" },
 		func(j *cove.Job) {
 			j.PlanName, j.State = "asks.md", cove.JobWaiting
-			j.Question = &cove.JobQuestion{ID: "q", Title: "Run " + hostile, Kind: "execute", Detail: "rm -rf build " + strings.Repeat("x", 400), Options: []cove.QuestionOption{{ID: "yes", Name: "Allow " + hostile, Kind: "allow_once"}, {ID: "always", Name: "Allow always", Kind: "allow_always"}, {ID: "no", Name: "Reject", Kind: "reject_once"}}}
+			j.Question = &cove.JobQuestion{ID: "q", Title: "Run " + said, Kind: "execute", Detail: detail, Options: []cove.QuestionOption{{ID: "yes", Name: "Allow " + said, Kind: "allow_once"}, {ID: "always", Name: "Allow always", Kind: "allow_always"}, {ID: "no", Name: "Reject", Kind: "reject_once"}}}
 		},
 		func(j *cove.Job) { j.PlanName, j.State, j.Converse = "hears.md", cove.JobWaiting, true },
 		func(j *cove.Job) {
-			j.PlanName, j.State, j.EndedAt, j.Outcome = "failed "+hostile+".md", cove.JobFailed, &ended, &cove.Outcome{Kind: "agent_failed", Reason: "exit code 1:\nnpm ERR!"}
+			j.PlanName, j.State, j.EndedAt, j.Outcome = "failed "+said+".md", cove.JobFailed, &ended, &cove.Outcome{Kind: "agent_failed", Reason: "exit code 1:\nnpm ERR!"}
 		},
 		func(j *cove.Job) {
 			j.PlanName, j.State, j.EndedAt, j.Commits, j.Head, j.Usage = "review.md", cove.JobSucceeded, &ended, 3, strings.Repeat("cafe", 10), &cove.Usage{Turns: 12, CostUSD: 0.834}

@@ -15,10 +15,13 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// shot keeps a picture of a page in the folder that COVE_SHOTS names, for people.
+// shots is the folder for pictures, which make screenshots names; empty: none are made.
+func shots() string { return os.Getenv("COVE_SHOTS") }
+
+// shot keeps a picture of a page, for people.
 func shot(t testing.TB, p *webtest.Page, name string) {
 	t.Helper()
-	if dir := os.Getenv("COVE_SHOTS"); dir != "" {
+	if dir := shots(); dir != "" {
 		must(t, os.WriteFile(filepath.Join(dir, name+".png"), p.Shot(), 0o600))
 	}
 }
