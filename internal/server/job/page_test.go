@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cove-dev/cove"
@@ -42,7 +43,12 @@ func TestJobPage(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
 	script := filepath.Join(t.TempDir(), "painter")
-	if err := os.WriteFile(script, []byte(painter), 0o644); err != nil {
+	const hostile = "<img src=x onerror=alert(1)> "
+	program, opening := painter, "I paint the "+hostile+"shed"
+	if os.Getenv("COVE_SHOTS") != "" { // which show what an agent says as a rule
+		program, opening = strings.Replace(painter, hostile+`\u202eshed\u001b[31m`, "shed", 1), "I paint the shed"
+	}
+	if err := os.WriteFile(script, []byte(program), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	browser := webtest.Start(t)
@@ -56,7 +62,7 @@ func TestJobPage(t *testing.T) {
 		page.Goto(at)
 		page.Wait("#job-question .button")
 		shoot(t, page, name+"-first")
-		says(page, "I paint the <img src=x onerror=alert(1)> shed")
+		says(page, opening)
 		page.Until("the call has its answer, in colour", `document.querySelector("#transcript .answer .f4")?.textContent === "shed"`)
 		page.Until("a thought is folded", `document.querySelector("#transcript .thought details:not([open])")`)
 		page.Until("all steps are over", `document.querySelector("#job-steps .completed") && !document.querySelector("#job-steps .running, #job-steps .failed")`)
