@@ -161,8 +161,59 @@ func BenchmarkLists(b *testing.B) {
 				get(b, c, s.URL+path)
 				took = append(took, time.Since(began))
 			}
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+			percentiles(b, took)
 		})
 	}
+}
+
+func percentiles(b *testing.B, took []time.Duration) {
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// BenchmarkLongJob is the page of a job with 10,000 events, of which it shows the newest.
+func BenchmarkLongJob(b *testing.B) {
+	s := fleet(b, 1)
+	for seq := range int64(10_000) {
+		say(b, s, 1, seq+1, fmt.Sprintf("line %d: as an agent says it", seq))
+	}
+	c := visitor(b, s)
+	var took []time.Duration
+	size := 0
+	for b.Loop() {
+		began := time.Now()
+		size = len(get(b, c, s.URL+"/web/jobs/000001"))
+		took = append(took, time.Since(began))
+	}
+	percentiles(b, took)
+	b.ReportMetric(float64(size), "bytes")
+}
+
+// BenchmarkEvent is the time from before an event of a job is written to where a page has it. The
+// floor is the write alone.
+func BenchmarkEvent(b *testing.B) {
+	s := fleet(b, 1)
+	c := visitor(b, s)
+	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, s.URL+"/web/jobs/000001/live?start=1", nil)
+	must(b, err)
+	resp, err := c.Do(req)
+	must(b, err)
+	defer resp.Body.Close()
+	page := bufio.NewReader(resp.Body)
+	var took, floor []time.Duration
+	for seq := int64(1); b.Loop(); seq++ {
+		text := fmt.Sprintf("<line %d>", seq)
+		began := time.Now()
+		say(b, s, 1, seq, text)
+		floor = append(floor, time.Since(began))
+		for line, want := "", fmt.Sprintf("line %d", seq); !strings.Contains(line, want); {
+			line, err = page.ReadString('\n')
+			must(b, err)
+		}
+		took = append(took, time.Since(began))
+	}
+	percentiles(b, took)
+	slices.Sort(floor)
+	b.ReportMetric(float64(floor[len(floor)/2].Microseconds())/1000, "floor-p50-ms")
 }
