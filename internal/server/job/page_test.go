@@ -44,8 +44,9 @@ func TestJobPage(t *testing.T) {
 	b.serve(0, 0)
 	script := filepath.Join(t.TempDir(), "painter")
 	const hostile = "<img src=x onerror=alert(1)> "
-	program, opening := painter, "I paint the "+hostile+"shed"
+	program, opening, remark := painter, "I paint the "+hostile+"shed", "Use <b>blue</b>."
 	if os.Getenv("COVE_SHOTS") != "" { // which show what an agent says as a rule
+		remark = "Blue would be nicer."
 		program, opening = strings.Replace(painter, hostile+`\u202eshed\u001b[31m`, "shed", 1), "I paint the shed"
 	}
 	if err := os.WriteFile(script, []byte(program), 0o644); err != nil {
@@ -90,10 +91,10 @@ func TestJobPage(t *testing.T) {
 		page.Until("the commit is there", `document.getElementById("diff").textContent.includes("Paint the shed")`)
 		fits(page)
 		page.Click(`[data-path="shed.txt"] button.no[data-line="2"]`)
-		page.Fill(".comment-form textarea", "Use <b>blue</b>.")
+		page.Fill(".comment-form textarea", remark)
 		shoot(t, page, name+"-comment")
 		page.Click(".comment-form .primary")
-		page.Until("the comment is below its line, and gathered", `document.querySelector("#diff .comment")?.textContent.includes("<b>blue</b>") && document.querySelector("#comments .rows")`)
+		page.Until("the comment is below its line, and gathered", fmt.Sprintf(`document.querySelector("#diff .comment")?.textContent.includes(%q) && document.querySelector("#comments .rows")`, remark))
 		page.Goto(at + "/changes?view=side")
 		page.Wait("#diff .two .add")
 		fits(page)

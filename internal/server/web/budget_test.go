@@ -16,6 +16,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/webtest"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -96,19 +97,21 @@ func TestWeight(t *testing.T) {
 	}
 }
 
+// used is the memory that is in use, of the server and of the test.
+func used() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}
+
 // TestManyPages: many open pages hear of a change, and cost no more memory than they may, their
 // clients included.
 func TestManyPages(t *testing.T) {
 	const pages, budget = 200, 100 << 20
 	s := fleet(t, 100)
 	c := visitor(t, s)
-	used := func() int64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapInuse + m.StackInuse)
-	}
 	before := used()
 	streams := make([]*bufio.Reader, pages)
 	heard := func(text string) {
@@ -216,4 +219,80 @@ func BenchmarkEvent(b *testing.B) {
 	percentiles(b, took)
 	slices.Sort(floor)
 	b.ReportMetric(float64(floor[len(floor)/2].Microseconds())/1000, "floor-p50-ms")
+}
+
+// talk adds what an agent says to the first job's log.
+func talk(b *testing.B, s *covetest.Server, from, n int64) {
+	b.Helper()
+	var events []cove.JobEvent
+	for seq := from; seq < from+n; seq++ {
+		events = append(events, cove.JobEvent{Seq: seq, Time: time.Now(), Type: "output", Stream: "stdout", Text: fmt.Sprintf(`{"type":"assistant","message":{"content":[{"type":"text","text":"at %d: event %d."}]}}`, time.Now().UnixMicro(), seq)})
+	}
+	must(b, s.Store.Jobs.Append(b.Context(), "000001", events, &cove.JobLatest{Said: "event", Turns: from}))
+}
+
+// shown waits until a page has an event of talk's.
+func shown(page *webtest.Page, seq int64) {
+	page.Until(fmt.Sprintf("event %d is there", seq), fmt.Sprintf(`document.querySelector("#transcript > li:last-child")?.textContent.includes("event %d.")`, seq))
+}
+
+// BenchmarkEventInBrowser is the time from before an event of a job is written until a browser has it in its page.
+func BenchmarkEventInBrowser(b *testing.B) {
+	s := fleet(b, 1)
+	page := webtest.Start(b).Open(s.Client(), webtest.Desktop)
+	page.Goto("/web/jobs/000001")
+	talk(b, s, 1, 1)
+	shown(page, 1)
+	page.Eval(`window.delays = []; new MutationObserver(all => {
+		for (const m of all) for (const n of m.addedNodes) {
+			const at = /at (\d+):/.exec(n.textContent);
+			if (at) window.delays.push((performance.timeOrigin + performance.now()) * 1000 - Number(at[1]));
+		}
+	}).observe(document.getElementById("transcript"), {childList: true}); true`, nil)
+	pace := time.NewTicker(20 * time.Millisecond)
+	defer pace.Stop()
+	seq := int64(1)
+	for b.Loop() {
+		<-pace.C
+		seq++
+		talk(b, s, seq, 1)
+	}
+	shown(page, seq)
+	var micros []float64
+	page.Eval("window.delays", &micros)
+	var took []time.Duration
+	for _, d := range micros {
+		took = append(took, time.Duration(d*float64(time.Microsecond)))
+	}
+	percentiles(b, took)
+}
+
+// BenchmarkOpenPage is a job's page that stays open while its job has 10,000 events, and 10,000 more each round: how
+// many nodes it has, and how much memory the server, after the first ones and at the end. Nobody scrolls it, so that
+// it keeps the most that it may.
+func BenchmarkOpenPage(b *testing.B) {
+	const round, batch, most = 10_000, 250, 6_000
+	s := fleet(b, 1)
+	page := webtest.Start(b).Open(s.Client(), webtest.Desktop)
+	page.Goto("/web/jobs/000001")
+	seq := int64(1)
+	feed := func() (nodes int, memory int64) {
+		for range round / batch {
+			talk(b, s, seq, batch)
+			seq += batch
+			shown(page, seq-1)
+		}
+		page.Until("the page has no more entries than it may", fmt.Sprintf(`document.querySelectorAll("#transcript > [data-seq]").length <= %d`, most))
+		page.Eval(`(() => { let n = 0; for (const w = document.createTreeWalker(document); w.nextNode();) n++; return n; })()`, &nodes)
+		return nodes, used()
+	}
+	first, before := feed()
+	nodes, memory := first, before
+	for b.Loop() {
+		nodes, memory = feed()
+	}
+	b.ReportMetric(float64(first), "first-nodes")
+	b.ReportMetric(float64(before)/(1<<20), "first-MiB")
+	b.ReportMetric(float64(nodes), "last-nodes")
+	b.ReportMetric(float64(memory)/(1<<20), "last-MiB")
 }

@@ -57,19 +57,19 @@ func site(t testing.TB) *covetest.Server {
 	}
 	ended := time.Now().Add(-3 * time.Minute)
 	for n, edit := range []func(*cove.Job){
-		func(j *cove.Job) { j.PlanName = "working.md" },
+		func(j *cove.Job) { j.PlanName = "repair-tests.md" },
 		func(j *cove.Job) {
-			j.PlanName, j.State = "asks.md", cove.JobWaiting
+			j.PlanName, j.State = "add-vitest.md", cove.JobWaiting
 			j.Question = &cove.JobQuestion{ID: "q", Title: "Run " + said, Kind: "execute", Detail: detail, Options: []cove.QuestionOption{{ID: "yes", Name: "Allow " + said, Kind: "allow_once"}, {ID: "always", Name: "Allow always", Kind: "allow_always"}, {ID: "no", Name: "Reject", Kind: "reject_once"}}}
 		},
-		func(j *cove.Job) { j.PlanName, j.State, j.Converse = "hears.md", cove.JobWaiting, true },
+		func(j *cove.Job) { j.PlanName, j.State, j.Converse = "new-search.md", cove.JobWaiting, true },
 		func(j *cove.Job) {
 			j.PlanName, j.State, j.EndedAt, j.Outcome = "failed "+said+".md", cove.JobFailed, &ended, &cove.Outcome{Kind: "agent_failed", Reason: "exit code 1:\nnpm ERR!"}
 		},
 		func(j *cove.Job) {
-			j.PlanName, j.State, j.EndedAt, j.Commits, j.Head, j.Usage = "review.md", cove.JobSucceeded, &ended, 3, strings.Repeat("cafe", 10), &cove.Usage{Turns: 12, CostUSD: 0.834}
+			j.PlanName, j.State, j.EndedAt, j.Commits, j.Head, j.Usage = "faster-lists.md", cove.JobSucceeded, &ended, 3, strings.Repeat("cafe", 10), &cove.Usage{Turns: 12, CostUSD: 0.834}
 		},
-		func(j *cove.Job) { j.PlanName, j.State = "prepared.md", cove.JobPreparing },
+		func(j *cove.Job) { j.PlanName, j.State = "update-docs.md", cove.JobPreparing },
 	} {
 		put(t, s, n+1, edit)
 	}
@@ -116,6 +116,11 @@ func TestNow(t *testing.T) {
 	}
 	shot(t, page, "now")
 	shot(t, phone, "now-phone")
+	if shots() != "" {
+		page.Resize(webtest.Desktop, "dark")
+		shot(t, page, "now-dark")
+		page.Resize(webtest.Desktop, "light")
+	}
 
 	// One row changes: the others are the very same elements.
 	page.Eval(`window.kept = ["job-000002", "job-000005", "job-000006"].map(id => document.getElementById(id)); true`, nil)

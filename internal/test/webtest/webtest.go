@@ -324,6 +324,13 @@ func (p *Page) Shot() (png []byte) {
 	return png
 }
 
+// Glance is a picture of what is in the page's window, as PNG.
+func (p *Page) Glance() (png []byte) {
+	p.t.Helper()
+	p.Do(chromedp.CaptureScreenshot(&png))
+	return png
+}
+
 // maxShot bounds the height of a picture, in pixels.
 const maxShot = 4000
 
