@@ -84,6 +84,7 @@ type NetworkEvent struct {
 	Port       int         `json:"port,omitempty"`
 	Rule       string      `json:"rule"`                 // what decided
 	Hint       string      `json:"hint,omitempty"`       // of a refusal: what to do about it
+	Opens      string      `json:"opens,omitempty"`      // of a refusal: the rule that would allow it, as cove policy allow takes it; empty: none would
 	Suppressed int         `json:"suppressed,omitempty"` // refusals before this one of which nothing was kept
 	Process    *Process    `json:"process,omitempty"`    // of a refusal: whose it was, if the sandbox could say
 }

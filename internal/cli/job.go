@@ -328,8 +328,8 @@ func refusals(ctx context.Context, c *cove.Client, j cove.Job) string {
 	err := c.Sprite(j.Sprite).NetworkLog(ctx, sprites.NetworkLogOptions{Since: *j.StartedAt}, func(e sprites.NetworkEvent) error {
 		if meanwhile(e.Time) {
 			n += 1 + e.Suppressed
-			if r := netrules.Of(e); rule == "" && !strings.Contains(r, "*") {
-				rule = r
+			if rule == "" {
+				rule = netrules.Of(e)
 			}
 		}
 		return nil

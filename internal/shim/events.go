@@ -27,7 +27,7 @@ const (
 func networkEvent(e gateway.Event) sprites.NetworkEvent {
 	out := sprites.NetworkEvent{
 		Time: e.Time.UTC(), Allowed: e.Allowed, Protocol: e.Proto, Name: strings.ToValidUTF8(e.Name, "?"), Port: int(e.Port),
-		Rule: e.Rule, Hint: e.Hint, Suppressed: e.Suppressed,
+		Rule: e.Rule, Hint: e.Hint, Opens: e.Opens, Suppressed: e.Suppressed,
 	}
 	if e.Addr.IsValid() {
 		out.Address = &e.Addr

@@ -66,11 +66,11 @@ func Target(e sprites.NetworkEvent) string {
 	return to
 }
 
-// Of is what an event is about, as a rule is written; empty for what no rule
-// can be of.
+// Of is what an event is about, as a rule is written: of a refusal, the rule that opens just
+// that. It is empty for what no rule can be of.
 func Of(e sprites.NetworkEvent) string {
-	text := e.Name
-	if e.Address != nil {
+	text := e.Opens
+	if e.Allowed && e.Address != nil {
 		text = netip.AddrPortFrom(*e.Address, uint16(e.Port)).String()
 		if e.Name != "" {
 			text = fmt.Sprintf("%s:%d", e.Name, e.Port)

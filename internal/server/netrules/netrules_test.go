@@ -9,15 +9,16 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestOf: a completion is a rule, whatever the sandbox has said.
+// TestOf: a completion is a rule, whatever the sandbox has said. Of a refusal it is the one that opens it.
 func TestOf(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("2001:db8::1")
 	for want, e := range map[string]sprites.NetworkEvent{
-		"a.b":                  {Protocol: "dns", Name: "a.b"},
-		"10.1.2.3:80":          {Protocol: "tcp", Address: &v4, Port: 80},
-		"[2001:db8::1]:53/udp": {Protocol: "udp", Address: &v6, Port: 53},
-		"a.b:443":              {Protocol: "tcp", Name: "a.b", Address: &v4, Port: 443},
-		"":                     {Protocol: "dns", Name: "a b\x1b[2J"},
+		"a.b":                  {Protocol: "dns", Name: "a.b", Opens: "a.b"},
+		"10.1.2.3:80":          {Protocol: "tcp", Name: "a.b", Address: &v4, Port: 80, Opens: "10.1.2.3:80"},
+		"10.1.2.3:81":          {Protocol: "tcp", Address: &v4, Port: 81, Allowed: true},
+		"[2001:db8::1]:53/udp": {Protocol: "udp", Address: &v6, Port: 53, Allowed: true},
+		"a.b:443":              {Protocol: "tcp", Name: "a.b", Address: &v4, Port: 443, Allowed: true},
+		"":                     {Protocol: "dns", Name: "a b\x1b[2J", Opens: "a b\x1b[2J"},
 	} {
 		if got := netrules.Of(e); got != want {
 			t.Errorf("%+v: got %q, want %q", e, got, want)

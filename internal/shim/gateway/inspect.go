@@ -78,7 +78,8 @@ func (g *Gateway) inspect(c *Conn, host *net.TCPConn, o *opened) {
 		in <- err
 		d = policy.Decision{Rule: "out of turn", Hint: "the server answered before it was asked"}
 	default:
-		d = policy.Decision{Rule: "unknown protocol", Hint: unknownProtocol + o.to.String()}
+		literal := policy.Literal(o.to, policy.TCP)
+		d = policy.Decision{Rule: "unknown protocol", Hint: unknownProtocol + literal, Opens: literal}
 	}
 	g.refuseSaid(o.from, o.to, said, d)
 	r.abort()
@@ -97,7 +98,8 @@ func (g *Gateway) mayHello(head []byte, o *opened) (said string, d policy.Decisi
 	case slices.Contains(hello.Extensions, echExtension):
 		return hello.ServerName, policy.Decision{Rule: "hidden name", Hint: "the TLS handshake hides its server's name (ECH), or pretends to; turn that off in the client"}
 	case hello.ServerName == "":
-		return "", policy.Decision{Rule: "no name", Hint: "the TLS handshake names no server (SNI); connect by name, or allow the address: cove policy allow " + o.to.String()}
+		literal := policy.Literal(o.to, policy.TCP)
+		return "", policy.Decision{Rule: "no name", Hint: "the TLS handshake names no server (SNI); connect by name, or allow the address: cove policy allow " + literal, Opens: literal}
 	}
 	said = hello.ServerName
 	if d = g.speak(said, o); d.Allow {

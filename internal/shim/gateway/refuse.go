@@ -22,6 +22,7 @@ type Event struct {
 	Name    string // the name refused or said, or under which the sandbox last looked the address up; or empty
 	Rule    string // what decided
 	Hint    string // of a refusal: what to do about it, in one line
+	Opens   string // of a refusal: the rule that would allow it; empty: none would
 
 	// Process is whose refusal it was, as the sandbox says; PID 0: not known.
 	Process Process
@@ -77,7 +78,7 @@ func (g *Gateway) refuse(from source, to netip.AddrPort, d policy.Decision) {
 
 // refuseSaid reports an address refused for a name that was said there.
 func (g *Gateway) refuseSaid(from source, to netip.AddrPort, name string, d policy.Decision) {
-	e := Event{Proto: string(from.proto), Addr: to.Addr(), Port: to.Port(), Name: name, Rule: d.Rule, Hint: g.hint(d)}
+	e := Event{Proto: string(from.proto), Addr: to.Addr(), Port: to.Port(), Name: name, Rule: d.Rule, Hint: g.hint(d), Opens: d.Opens}
 	if g.mayAskOwner(from) {
 		e.Process = g.owner(from)
 	}
@@ -87,7 +88,7 @@ func (g *Gateway) refuseSaid(from source, to netip.AddrPort, name string, d poli
 // refuseDatagram is refuse for who must not wait. Sockets without a connection are
 // not gone so soon.
 func (g *Gateway) refuseDatagram(from source, to netip.AddrPort, d policy.Decision) {
-	e := Event{Proto: string(from.proto), Addr: to.Addr(), Port: to.Port(), Name: cmp.Or(d.Name, g.pins.latest(policy.Canonical(to.Addr()))), Rule: d.Rule, Hint: g.hint(d)}
+	e := Event{Proto: string(from.proto), Addr: to.Addr(), Port: to.Port(), Name: cmp.Or(d.Name, g.pins.latest(policy.Canonical(to.Addr()))), Rule: d.Rule, Hint: g.hint(d), Opens: d.Opens}
 	if !g.mayAskOwner(from) {
 		g.report(e)
 		return
@@ -158,7 +159,7 @@ func (g *Gateway) allowed(to netip.AddrPort, proto policy.Proto, d policy.Decisi
 
 // refuseName reports a refused lookup.
 func (g *Gateway) refuseName(from source, name string, d policy.Decision) {
-	e := Event{Proto: "dns", Name: name, Rule: d.Rule, Hint: g.hint(d)}
+	e := Event{Proto: "dns", Name: name, Rule: d.Rule, Hint: g.hint(d), Opens: d.Opens}
 	if g.mayAskOwner(from) {
 		e.Process = g.owner(from)
 	}

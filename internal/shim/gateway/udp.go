@@ -94,7 +94,8 @@ func (g *Gateway) relayUDP(guest *gonet.UDPConn, from source, to netip.AddrPort,
 	}()
 	passDatagrams(host, guest, host, func(b []byte) bool {
 		if len(d.Names) > 0 && namesHost(b) {
-			g.refuseDatagram(from, to, policy.Decision{Rule: "hidden name", Hint: "QUIC and DTLS say to which name they lead where it can't be read; use TCP, or allow the address: cove policy allow " + to.String() + "/udp"})
+			literal := policy.Literal(to, policy.UDP)
+			g.refuseDatagram(from, to, policy.Decision{Rule: "hidden name", Hint: "QUIC and DTLS say to which name they lead where it can't be read; use TCP, or allow the address: cove policy allow " + literal, Opens: literal})
 			return false
 		}
 		return true

@@ -148,7 +148,8 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	d := w.g.speak(name, c.opened)
 	if r.Method == http.MethodConnect {
-		d = policy.Decision{Rule: "tunnel", Hint: "a tunnel through an HTTP proxy hides where it leads; allow the proxy's address: cove policy allow " + c.opened.to.String()}
+		literal := policy.Literal(c.opened.to, policy.TCP)
+		d = policy.Decision{Rule: "tunnel", Hint: "a tunnel through an HTTP proxy hides where it leads; allow the proxy's address: cove policy allow " + literal, Opens: literal}
 	}
 	if canonical, err := policy.CanonicalName(name); err == nil {
 		c.opened.said.Store(&canonical)

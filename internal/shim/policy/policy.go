@@ -80,6 +80,7 @@ type Decision struct {
 	Allow bool
 	Rule  string // what decided: Public, a Rule's text, or the name of a protected range
 	Hint  string // of a refusal: what to do about it, in one line
+	Opens string // of a refusal: the rule that would allow it, as ParseRule reads it; empty: none would
 
 	// Name, if it is set, is the name that a refusal of an address is about.
 	Name string
@@ -106,13 +107,14 @@ func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 	if !addr.IsValid() || to.Port() == 0 {
 		return Decision{Rule: "invalid address", Hint: "this is no address that can be connected to"}
 	}
+	literal := Literal(to, proto)
 	in := p.protecting(addr)
 	for _, r := range p.prefixes {
 		if !r.Prefix.Contains(addr) || !r.takes(to.Port(), proto) {
 			continue
 		}
 		if r.Deny {
-			return Decision{Rule: r.String(), Hint: fmt.Sprintf("a rule denies it; see it: cove policy show; allow just this: cove policy allow %s", literal(addr, to.Port(), proto))}
+			return Decision{Rule: r.String(), Hint: "a rule denies it; see it: cove policy show; allow just this: cove policy allow " + literal, Opens: literal}
 		}
 		if r.names(in) {
 			return Decision{Allow: true, Rule: r.String()}
@@ -121,13 +123,14 @@ func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 	if len(in) > 0 {
 		why := in[0]
 		return Decision{
-			Rule: why.name,
-			Hint: fmt.Sprintf("%v is %s; allow it: cove policy allow %s", addr, described[why.name], literal(addr, to.Port(), proto)),
+			Rule:  why.name,
+			Hint:  fmt.Sprintf("%v is %s; allow it: cove policy allow %s", addr, described[why.name], literal),
+			Opens: literal,
 		}
 	}
 	if !p.Closed {
 		if proto != TCP {
-			return Decision{Rule: string(proto), Hint: "only TCP leaves a sandbox, and DNS by its own resolver, unless a rule says so: use TCP, or cove policy allow " + literal(addr, to.Port(), proto)}
+			return Decision{Rule: string(proto), Hint: "only TCP leaves a sandbox, and DNS by its own resolver, unless a rule says so: use TCP, or cove policy allow " + literal, Opens: literal}
 		}
 		return Decision{Allow: true, Rule: Public}
 	}
@@ -152,8 +155,9 @@ func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 		return refused
 	}
 	return Decision{
-		Rule: "no rule",
-		Hint: fmt.Sprintf("nothing that may be reached was looked up as %v; use its name, or: cove policy allow %s", addr, literal(addr, to.Port(), proto)),
+		Rule:  "no rule",
+		Hint:  fmt.Sprintf("nothing that may be reached was looked up as %v; use its name, or: cove policy allow %s", addr, literal),
+		Opens: literal,
 	}
 }
 
@@ -186,9 +190,9 @@ func (p Policy) Ping(a netip.Addr, names []string) bool {
 	return !p.Closed || slices.ContainsFunc(names, func(name string) bool { return p.Lookup(name).Allow })
 }
 
-// literal is an address as an argument of cove policy allow.
-func literal(a netip.Addr, port uint16, proto Proto) string {
-	return withProto(netip.AddrPortFrom(a, port).String(), proto)
+// Literal is an address as an argument of cove policy allow: the rule that opens it alone.
+func Literal(to netip.AddrPort, proto Proto) string {
+	return withProto(netip.AddrPortFrom(Canonical(to.Addr()), to.Port()).String(), proto)
 }
 
 func withProto(s string, proto Proto) string {
@@ -284,13 +288,13 @@ func (p Policy) Named(name string, port uint16, proto Proto) Decision {
 
 func (r Rule) decision(name, fix string) Decision {
 	if r.Deny {
-		return Decision{Rule: r.String(), Hint: fmt.Sprintf("a rule denies %s; see it: cove policy show; allow just this: cove policy allow %s", name, fix)}
+		return Decision{Rule: r.String(), Hint: fmt.Sprintf("a rule denies %s; see it: cove policy show; allow just this: cove policy allow %s", name, fix), Opens: fix}
 	}
 	return Decision{Allow: true, Rule: r.String()}
 }
 
 func missing(fix string) Decision {
-	return Decision{Rule: "no rule", Hint: "allow it: cove policy allow " + fix}
+	return Decision{Rule: "no rule", Hint: "allow it: cove policy allow " + fix, Opens: fix}
 }
 
 // Lookup decides on looking up a name, which need not be canonical: one of which
@@ -356,8 +360,9 @@ func (p Policy) plainly(name string) (c string, d Decision, done bool) {
 			}
 		}
 		return c, Decision{
-			Rule: "private name",
-			Hint: fmt.Sprintf("names under %s belong to the host's own network; allow this one and its address: cove policy allow %s ADDRESS", z, c),
+			Rule:  "private name",
+			Hint:  fmt.Sprintf("names under %s belong to the host's own network; allow this one and its address: cove policy allow %s ADDRESS", z, c),
+			Opens: c,
 		}, true
 	}
 	return c, Decision{}, false

@@ -120,6 +120,47 @@ func TestReach(t *testing.T) {
 	}
 }
 
+// TestOpens: the rule that a refusal names opens what was refused, and neither another port of it nor
+// another address.
+func TestOpens(t *testing.T) {
+	texts := []string{"deny evil.org", "deny 192.31.196.0/24", "10.1.0.0/16:5432", "good.org:443", "lan.org"}
+	p := rules(t, texts...)
+	for _, test := range []struct {
+		addr, name, want string
+		proto            policy.Proto
+	}{
+		{"192.175.48.1:443", "", "192.175.48.1:443", policy.TCP},
+		{"192.175.48.1:80", "good.org", "good.org:80", policy.TCP},
+		{"192.175.48.1:443", "evil.org", "evil.org:443", policy.TCP},
+		{"192.31.196.9:443", "good.org", "192.31.196.9:443", policy.TCP}, // no name opens these
+		{"10.1.2.3:8000", "lan.org", "10.1.2.3:8000", policy.TCP},
+		{"[fd12::9]:53", "lan.org", "[fd12::9]:53/udp", policy.UDP},
+		{"[::ffff:127.0.0.1]:80", "lan.org", "127.0.0.1:80", policy.TCP},
+		{"169.254.169.254:80", "lan.org", "169.254.169.254:80", policy.TCP},
+	} {
+		to := netip.MustParseAddrPort(test.addr)
+		d := p.Reach(to, test.proto, strings.Fields(test.name))
+		if d.Allow || d.Opens != test.want || !strings.Contains(d.Hint, "cove policy allow "+d.Opens) {
+			t.Errorf("%s as %q: %+v, want %s", test.addr, test.name, d, test.want)
+			continue
+		}
+		more := rules(t, append(slices.Clone(texts), d.Opens)...)
+		if d := more.Reach(to, test.proto, strings.Fields(test.name)); !d.Allow {
+			t.Errorf("with %s: %+v", test.want, d)
+		}
+		for _, other := range []netip.AddrPort{netip.AddrPortFrom(to.Addr(), 7), netip.AddrPortFrom(to.Addr().Next(), to.Port())} {
+			if d := more.Reach(other, test.proto, nil); d.Allow {
+				t.Errorf("with %s %s is open: %+v", test.want, other, d)
+			}
+		}
+	}
+	for name, want := range map[string]string{"new.org": "new.org", "evil.org": "evil.org", "db.internal": "db.internal", "*.org": "", "a b": ""} {
+		if d := p.Lookup(name); d.Allow || d.Opens != want {
+			t.Errorf("look up %s: %+v, want %q", name, d, want)
+		}
+	}
+}
+
 func TestCompile(t *testing.T) {
 	preset := func(name string) ([]policy.Rule, error) {
 		return policy.Preset(name, policy.Machine{Registries: []string{"registry.example", "192.0.2.9"}})
