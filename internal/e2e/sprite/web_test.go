@@ -1,6 +1,8 @@
 package sprite_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,7 +15,8 @@ import (
 )
 
 // TestWebPage: a terminal in a browser outlives its server, which is killed, with the shell and what it
-// has shown; pages go on without being loaded again; a checkpoint and a fork are made by the page.
+// has shown; it, the list of sprites and the start page say that the server is away, and go on without
+// being loaded again; an upload, a checkpoint and a fork are made by the page.
 func TestWebPage(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -21,9 +24,10 @@ func TestWebPage(t *testing.T) {
 	h.Run("", "cove", "create", "paint")
 	b := webtest.Start(t)
 	page := b.Open(h.Client(), webtest.Desktop)
-	now := b.Open(h.Client(), webtest.Phone)
-	now.Goto("/web/sprites")
-	now.Wait(`#list a[href="/web/sprites/paint"]`)
+	list := b.Open(h.Client(), webtest.Phone)
+	list.Goto("/web/sprites")
+	list.Wait(`#list a[href="/web/sprites/paint"]`)
+	start := b.Open(h.Client(), webtest.Desktop) // the start page
 
 	shows := func(text string) {
 		page.Until("the terminal shows "+text, `[...document.querySelectorAll(".terminal-panel:not([hidden]) .xterm-rows")].some(e => e.innerText.includes("`+text+`"))`)
@@ -39,24 +43,43 @@ func TestWebPage(t *testing.T) {
 	enter("mine=here; echo kept-$((40+2)) >~/kept; cat ~/kept")
 	shows("kept-42")
 
-	for _, p := range []*webtest.Page{page, now} {
+	for _, p := range []*webtest.Page{page, list, start} {
+		p.Eval(`window.same = true`, nil)
 		for _, lost := range []string{"ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET", "WebSocket"} {
 			p.Allow(lost)
 		}
 	}
-	now.Eval(`window.same = true`, nil)
 	e2e.SignalAll(t, syscall.SIGKILL, h.PID())
 	page.Until("the page says that the server is away", `document.getElementById("terminal-state").innerText.includes("Trying to come back")`)
-	now.Until("the list says so", `!document.getElementById("connection").hidden`)
+	for _, p := range []*webtest.Page{list, start} {
+		p.Until("it says that it connects again", `(e => !e.hidden && e.innerText.includes("Connecting again"))(document.getElementById("connection"))`)
+	}
 	h.Serve(nil, "--addr", addr)
 	page.Until("the terminal is back", `document.querySelectorAll(".terminal-panel[data-session][data-state=open]").length === 1`)
 	shows("kept-42")
 	page.Do(chromedp.Focus(".terminal-panel:not([hidden]) textarea", chromedp.ByQuery))
 	enter("echo still-$mine")
 	shows("still-here")
+	page.Until("it is the same page", `window.same`)
 	h.Run("", "cove", "create", "later")
-	now.Wait(`#list a[href="/web/sprites/later"]`)
-	now.Until("it is the same page, which says nothing more", `window.same && document.getElementById("connection").hidden`)
+	list.Wait(`#list a[href="/web/sprites/later"]`)
+	repo := h.Repository("repo", map[string]string{"plan.md": "# Paint it\n```sh\necho red >shed.txt\n```\n"})
+	job, _ := h.Push(repo, "plan.md", "--agent", "shell", "-s", "paint")
+	start.Wait(`#review a[href="/web/jobs/` + job + `"]`)
+	for _, p := range []*webtest.Page{list, start} {
+		p.Until("it is the same page, which says nothing more", `window.same && document.getElementById("connection").hidden`)
+	}
+
+	upload := filepath.Join(t.TempDir(), "drawing.bin")
+	if err := os.WriteFile(upload, []byte("up\x00load"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list.Goto("/web/sprites/paint/files?path=/home/sprite")
+	list.Do(chromedp.SetUploadFiles("#upload", []string{upload}, chromedp.ByQuery))
+	list.Until("the upload is listed", `[...document.querySelectorAll(".tree-file a")].some(a => a.innerText === "drawing.bin")`)
+	if got := h.Run("", "cove", "exec", "-s", "paint", "cat", "drawing.bin"); got != "up\x00load" {
+		t.Errorf("the upload has %q", got)
+	}
 
 	page.Goto("/web/sprites/paint/checkpoints")
 	page.Fill(`[name="comment"]`, "by the page")

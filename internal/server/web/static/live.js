@@ -43,7 +43,6 @@
     if (!live || source || gone || document.hidden) return;
     source = new EventSource(last ? live + (live.includes("?") ? "&" : "?") + "from=" + encodeURIComponent(last) : live);
     source.onopen = () => {
-      if (since && document.body.dataset.reload !== undefined && !last) { location.reload(); return; }
       since = null; wait = 0; say("");
     };
     source.onmessage = e => {
