@@ -102,6 +102,12 @@ func TestJobPage(t *testing.T) {
 		page.Click(`#comments form .primary`)
 		page.Until("the agent goes on as another job", fmt.Sprintf(`/^.web.jobs.[0-9a-f]{6}$/.test(location.pathname) && location.pathname !== %q && document.getElementById("transcript")`, at))
 		says(page, "I look at the remarks.")
+		var next string
+		page.Eval(`location.pathname.split("/").pop()`, &next)
+		if job := b.await(next); job.State != cove.JobSucceeded {
+			t.Errorf("the job of the comments: %s, %+v", job.State, job.Outcome)
+		}
+		page.Until("the page says so", `document.querySelector("#job-head .badge.succeeded")`)
 		if left, err := (cove.Review{Client: b.server.Client()}).Comments(t.Context(), job.ID); err != nil || len(left) != 0 {
 			t.Errorf("the comments %+v are left, %v", left, err)
 		}
