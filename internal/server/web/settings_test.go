@@ -12,11 +12,12 @@ import (
 	"github.com/cove-dev/cove/internal/server/job"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/jobtest"
 	"github.com/cove-dev/cove/internal/test/webtest"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestSettings: a profile is made and tested, a secret is set and not shown again, a token is shown
+// TestSettings: a profile is made and tested, which fails, and passes once the cause is mended; a secret is set and not shown again, a token is shown
 // once, and sprites are destroyed, of which one stays that has work.
 func TestSettings(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
@@ -61,6 +62,17 @@ func TestSettings(t *testing.T) {
 	page.Until("the test is over", `document.querySelector("#trial .badge[role=status].failed")`)
 	page.Sees("the sprite has no cove-guest") // nor has this server one to give, which the test of the profile finds
 	page.Sees("the sprite is gone")
+	jobtest.Bring(t)
+	page.Click("#test-nightly")
+	page.Until("the test has passed", `document.querySelector("#trial .badge[role=status].succeeded")`)
+	page.Until("the agent has done its task, and no step failed", `[...document.querySelectorAll("#trial li")].some(li => li.innerText.includes("prompt") && li.matches(".completed")) && !document.querySelector("#trial li.failed")`)
+	page.Sees("the sprite is gone")
+	page.Resize(webtest.Phone, "light")
+	narrow(t, page)
+	page.Resize(webtest.Desktop, "light")
+	if left, err := c.List(t.Context(), sprites.ListOptions{}); err != nil || len(left.Sprites) != 0 {
+		t.Errorf("left are %+v, %v", left.Sprites, err)
+	}
 	shot(t, page, "trial-desktop")
 
 	page.Goto("/web/settings?tab=secrets")

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/guest/probe"
 	"github.com/cove-dev/cove/internal/guest/supervise"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/server"
@@ -32,9 +34,30 @@ import (
 // guestVar makes of a test's program a guest binary, as far as jobs need one.
 const guestVar = "COVE_JOBTEST_GUEST"
 
+const guestName = "cove-guest"
+
+// Bring gives the server of a test cove-guest to bring into sprites that have none, as those of a
+// backend: the test's own program, as far as tests of executors need one.
+func Bring(t testing.TB) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside := filepath.Join(filepath.Dir(exe), guestName)
+	if err := os.Link(exe, beside); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(beside); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // In a sprite, the test's program is cove-guest before any test begins.
 func init() {
-	if os.Getenv(guestVar) != "" {
+	if os.Getenv(guestVar) != "" || strings.HasPrefix(filepath.Base(os.Args[0]), guestName) {
 		os.Exit(guestMain(os.Args[1:]))
 	}
 }
@@ -44,6 +67,8 @@ func guestMain(args []string) int {
 	defer stop()
 	err := fmt.Errorf("wrong usage: %q", args)
 	switch strings.Join(args[:min(2, len(args))], " ") {
+	case "version":
+		err = nil
 	case "job run":
 		err = supervise.Run(ctx, args[2], os.Getenv(cove.JobBootVar))
 	case "job stop":
@@ -57,6 +82,9 @@ func guestMain(args []string) int {
 		if from, err = strconv.ParseInt(args[3], 10, 64); err == nil {
 			err = supervise.Follow(ctx, os.Stdout, args[2], from)
 		}
+	}
+	if len(args) == 2 && args[0] == "answer" {
+		err = probe.Answer(ctx, args[1])
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
