@@ -78,8 +78,13 @@ func (w *world) lookup(t testing.TB, name string) int {
 // refused waits for the next refusal, which must be by a rule.
 func (w *world) refused(t *testing.T, what, rule, name string) {
 	t.Helper()
-	if e := w.next(t); e.Rule != rule || name != "" && e.Name != name || e.Hint == "" {
+	e := w.next(t)
+	if e.Rule != rule || name != "" && e.Name != name || e.Hint == "" {
 		t.Errorf("%s: got event %+v, want rule %q for %q", what, e, rule, name)
+	}
+	_, told, _ := strings.Cut(e.Hint, "cove policy allow ")
+	if told, _, _ = strings.Cut(told, ";"); told != e.Opens {
+		t.Errorf("%s: %q opens it, and the hint is %q", what, e.Opens, e.Hint)
 	}
 }
 
