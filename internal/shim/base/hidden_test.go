@@ -164,7 +164,7 @@ func longAgo(t *testing.T, h *Hider) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, f := range h.folders {
+	for _, f := range h.folders.all {
 		f.read = f.read.Add(time.Hour)
 	}
 }

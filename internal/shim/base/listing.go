@@ -51,13 +51,13 @@ func (h *Hider) keep(all *look) {
 		return
 	}
 	l.Full = now - time.Since(all.began)
-	for at, f := range all.found {
+	for _, f := range all.found.all {
 		if f.unread { // the next server may have other rights
 			continue
 		}
 		l.Folders = append(l.Folders, listed{
-			Path: at, Dev: f.stat.dev, Ino: f.stat.ino, Ctime: f.stat.ctime, Read: f.read,
-			Folders: below(at, f.folders), Hidden: below(at, f.hidden), Closed: below(at, f.closed),
+			Path: f.at, Dev: f.stat.dev, Ino: f.stat.ino, Ctime: f.stat.ctime, Read: f.read,
+			Folders: below(f.at, f.folders), Hidden: below(f.at, f.hidden), Closed: below(f.at, f.closed),
 		})
 	}
 	var text bytes.Buffer
@@ -68,7 +68,7 @@ func (h *Hider) keep(all *look) {
 
 // restore returns the look of an earlier server and when that was, or nil: there is none of this
 // boot, this user and the last five minutes.
-func (h *Hider) restore() (folders map[string]*folder, full time.Time) {
+func (h *Hider) restore() (known *findings, full time.Time) {
 	text, err := os.ReadFile(filepath.Join(h.Dir, listingFile))
 	if err != nil {
 		return nil, time.Time{}
@@ -85,14 +85,14 @@ func (h *Hider) restore() (folders map[string]*folder, full time.Time) {
 	if age := now - l.Full; err != nil || age < 0 || age >= renewal {
 		return nil, time.Time{}
 	}
-	folders = make(map[string]*folder, len(l.Folders))
+	known = &findings{at: make(map[string]*folder, len(l.Folders))}
 	for _, f := range l.Folders {
-		folders[f.Path] = &folder{
+		known.add(f.Path, &folder{
 			stat: stamp{f.Dev, f.Ino, f.Ctime}, read: f.Read,
 			folders: at(f.Path, f.Folders), hidden: at(f.Path, f.Hidden), closed: at(f.Path, f.Closed),
-		}
+		})
 	}
-	return folders, time.Now().Add(l.Full - now)
+	return known, time.Now().Add(l.Full - now)
 }
 
 // newListing is a listing of this process, without folders.
