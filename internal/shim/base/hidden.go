@@ -211,9 +211,14 @@ func (h *Hider) settle(l *look) (Mask, error) {
 	return h.mask, nil
 }
 
-// Hidden lists what would be hidden from sprites now.
-func (f Files) Hidden() ([]string, error) {
-	l, err := (&Hider{Files: f}).look(nil)
+// Hidden lists what a server that starts now would hide from sprites. Like that server, it takes a
+// listing of Dir that is new enough, if Dir is not empty. It writes nothing.
+func (h *Hider) Hidden() ([]string, error) {
+	var known *findings
+	if h.Dir != "" {
+		known, _ = h.restore()
+	}
+	l, err := h.look(known)
 	if err != nil {
 		return nil, err
 	}

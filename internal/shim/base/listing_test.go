@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -32,6 +33,11 @@ func TestListing(t *testing.T) {
 	// The folder of this file has not changed: only who looks at the file itself finds it.
 	must(t, os.Chmod(filepath.Join(root, "usr/bin/sh"), 0o700))
 	hides(t, next(), want)
+	for h, want := range map[*Hider][]string{next(): want, {Files: first.Files}: append([]string{"usr/bin/sh"}, want...)} {
+		if hidden, err := h.Hidden(); err != nil || !slices.Equal(hidden, want) {
+			t.Errorf("Hidden of %q: %q, %v, want %q", h.Dir, hidden, err, want)
+		}
+	}
 	must(t, os.WriteFile(filepath.Join(root, "usr/share/doc/new"), nil, 0o600))
 	want = []string{"usr/share/doc/new", "usr/share/key", "usr/share/rules.d"}
 	second := next()
