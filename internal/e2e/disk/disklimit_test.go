@@ -327,7 +327,7 @@ func TestDiskLimitOfDead(t *testing.T) {
 	l.fill(t, "full", fillers[0].program)
 	l.Run("", "cove", "create", "soon", "--disk", "64M")
 	l.Run("", "cove", "exec", "-s", "soon", "--detach", "--", "sh", "-c", "while ! test -e go; do sleep 0.1; done; dd if=/dev/zero of=big bs=1M count=200 && touch done")
-	l.Run("", "cove", "exec", "-s", "soon", "touch", "go")
+	l.Run("", "cove", "exec", "-s", "soon", "--detach", "touch", "go") // which may be held before it ends
 	e2e.SignalAll(t, syscall.SIGKILL, l.PID())
 	l.Serve(nil, "--idle", "0")
 	l.refused(t, "full")

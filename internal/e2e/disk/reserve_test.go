@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -126,8 +127,10 @@ func TestDiskReserveOfDead(t *testing.T) {
 	if i := l.Info("wild").Cove; i.Held != nil {
 		t.Errorf("asleep it is held: %+v", i.Held)
 	}
-	l.Run("", "cove", "exec", "-s", "wild", "true")
-	e2e.Await(t, "it is held as soon as it has written", held)
+	waker, wait := l.Background("", "cove", "exec", "-s", "wild", "true")
+	e2e.Await(t, "it is held as soon as it has written", held) // maybe before what woke it has its turn
+	_ = syscall.Kill(waker, syscall.SIGKILL)                   // or it has ended
+	_, _ = wait()
 	e2e.SignalAll(t, 9, l.PID())
 	l.Serve(nil, "--idle", "0", "--disk-reserve", "0")
 	l.Run("", "cove", "exec", "-s", "wild", "touch", "enough")

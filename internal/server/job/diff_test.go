@@ -30,6 +30,14 @@ func TestDiff(t *testing.T) {
 				b.serve(0, 0)
 			}
 			job := b.begin(changes)
+			for ev, err := range b.server.Client().JobEvents(t.Context(), job.ID, 1, true) { // it works before the server has heard that it does
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ev.Type == "state" && ev.State == cove.JobRunning {
+					break
+				}
+			}
 			review := cove.Review{Client: b.server.Client()}
 			paths := func(d cove.JobDiff) (all []string) {
 				for _, f := range d.Files {

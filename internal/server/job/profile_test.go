@@ -154,7 +154,8 @@ func TestRequestIsBounded(t *testing.T) {
 		"Env":         {free, "", func(r *R) { r.Env = []string{"A=mine"} }}, // but for references to secrets
 		"SetupScript": {theirs, "", func(r *R) { r.SetupScript = &cove.SetupScript{Name: "x", Text: "x", TimeoutSec: 1000} }}, "CleanupScript": {refused, "", func(r *R) { r.CleanupScript = &cove.SetupScript{Name: "x", Text: "x"} }},
 		"By": {ours, "", func(r *R) { r.By = "somebody" }}, "Digest": {ours, "", func(r *R) { r.Digest = "other" }},
-		"Key": {free, "", func(r *R) { r.Key = "k" }}, // of the caller's own requests
+		"Begin": {free, "", func(r *R) { r.Begin = true }}, // goes with a URL
+		"Key":   {free, "", func(r *R) { r.Key = "k" }},    // of the caller's own requests
 	}
 	for field, name := range fieldsOf(reflect.TypeFor[R](), "") {
 		d, ok := decisions[field]

@@ -168,7 +168,7 @@ func TestFiles(t *testing.T) {
 	must(t, os.WriteFile(up, []byte("up\x00load"), 0o600))
 	page.Goto("/web/sprites/paint/files?path=" + home)
 	page.Do(chromedp.SetUploadFiles("#upload", []string{up}, chromedp.ByQuery))
-	page.Until("the upload is listed", `[...document.querySelectorAll(".file a")].some(a => a.innerText === "up.bin")`)
+	page.Until("the upload is listed", `[...document.querySelectorAll(".tree-file a")].some(a => a.innerText === "up.bin")`)
 	if got, err := paint.ReadFile(t.Context(), filepath.Join(home, "up.bin")); err != nil || string(got) != "up\x00load" {
 		t.Fatalf("the upload: %q, %v", got, err)
 	}

@@ -1,4 +1,4 @@
-// What the pages of a job have: a transcript that stays short while it is followed, its replay, and
+// The pages of a job have a transcript that stays short while it is followed, its replay, and
 // comments on lines.
 "use strict";
 (() => {
