@@ -13,7 +13,7 @@ LEAKS    := .cache/leaks.json
 SKIPPED  := .cache/skipped
 TMP      := $(or $(TMPDIR),/tmp)
 
-.PHONY: help build install demo test test-units test-e2e test-agents soak lint bench web-vendor clean
+.PHONY: help build install demo test test-units test-e2e test-agents soak lint bench web-vendor screenshots clean
 
 help:
 	@echo 'make build                the four binaries, in bin/, and cove-guest for sprites of another architecture'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-agents          the real agent CLIs, from npm, against a scripted model'
 	@echo 'make soak                 load and kill -9, at length'
 	@echo 'make lint                 golangci-lint'
+	@echo 'make screenshots          pictures of the web page, for the documents'
 	@echo 'make web-vendor           bring the scripts and styles of others that the web page has, by npm'
 	@echo 'make bench                the benchmarks, each beside its floor'
 	@echo 'make clean                remove what the other targets made'
@@ -85,6 +86,13 @@ soak: build
 	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 4h -p 1 -v -run '^(TestSoak|TestHostileMachine|TestOrdinaryUser|TestDiskLimit$$|TestFullDiskStart)' $(TESTFLAGS) ./internal/e2e/...
 	CGO_ENABLED=0 COVE_SOAK=1 $(GO) test -count=1 -timeout 1h -v -run '^TestSoak' $(TESTFLAGS) ./internal/server/job
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck after $(LEAKS)
+
+# The tests of the web page make a picture of each page. Those that the documents show are kept.
+SHOTS := .cache/shots
+screenshots:
+	@rm -rf $(SHOTS) && mkdir -p $(SHOTS) docs/images
+	CGO_ENABLED=0 COVE_SHOTS='$(CURDIR)/$(SHOTS)' $(GO) test -count=1 -run '^Test(Now|JobPage|Sprite|Terminal|Files|First|New|Settings)' $(TESTFLAGS) ./internal/server/web ./internal/server/job
+	for shot in $$(grep -oh 'images/[a-z-]*\.png' README.md docs/*.md | sort -u); do install -m 644 "$(SHOTS)/$${shot#images/}" docs/images/; done
 
 lint: $(LINTER)
 	$(LINTER) run

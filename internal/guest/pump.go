@@ -16,12 +16,8 @@ const chunk = 32 << 10
 
 var chunks = sync.Pool{New: func() any { return new([chunk + 1]byte) }}
 
-// A terminal gives no end of output while background processes hold it, so what
-// its main process wrote is read until nothing has come for terminalQuiet.
-const (
-	terminalQuiet = 10 * time.Millisecond
-	terminalDrain = 250 * time.Millisecond
-)
+// terminalHolds is more than a terminal holds of what was written and not read.
+const terminalHolds = 1 << 20
 
 // A pump sends the output of one stream of a session to its clients.
 type pump struct {
@@ -81,17 +77,27 @@ func (p *pump) rest(buf []byte) {
 		}
 		return
 	}
-	for end := time.Now().Add(terminalDrain); time.Now().Before(end); {
-		if p.f.SetReadDeadline(time.Now().Add(terminalQuiet)) != nil {
+	raw, err := p.f.SyscallConn()
+	if err != nil || p.f.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	// A terminal gives no end of output while background processes hold it. A read that does not
+	// wait has all that was written before it, however busy the machine is.
+	for left := terminalHolds; left > 0; {
+		n := 0
+		var readErr error
+		err := raw.Read(func(fd uintptr) bool {
+			n, readErr = unix.Read(int(fd), buf[1:])
+			return true
+		})
+		if errors.Is(readErr, unix.EINTR) {
+			continue
+		}
+		if err != nil || readErr != nil || n == 0 {
 			return
 		}
-		n, err := p.f.Read(buf[1:])
-		if n > 0 {
-			p.s.broadcast(buf[:1+n])
-		}
-		if err != nil {
-			return
-		}
+		p.s.broadcast(buf[:1+n])
+		left -= n
 	}
 }
 

@@ -78,7 +78,8 @@ func TestAgentDies(t *testing.T) {
 // TestSendOnce: T9: a message that comes again under its key is not handed on again, and is no
 // error; a question is answered once. The log has the keys.
 func TestSendOnce(t *testing.T) {
-	j := newJob(t, `echo ready; while read -r line; do echo "got $line"; done`)
+	done := filepath.Join(t.TempDir(), "done")
+	j := newJob(t, `echo ready; while read -r line; do echo "got $line"; done; until test -e `+done+`; do sleep 0.05; done`)
 	j.spec.Input = &cove.JobInput{}
 	cmd := j.start()
 	send := func(text, want string) {
@@ -105,6 +106,9 @@ func TestSendOnce(t *testing.T) {
 	send(`{"text":"no","line":"no","key":"k5","question":"2"}`, "0")
 	send(`{"close":true,"key":"k6"}`, "0")
 	send(`{"close":true,"key":"k6"}`, "0")
+	if err := os.WriteFile(done, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if code := j.exitCode(cmd); code != 0 {
 		t.Fatalf("exit code %d", code)
 	}

@@ -219,7 +219,7 @@ func (r *acpReader) Event(ev cove.JobEvent) []Event {
 		if e.Loaded {
 			verb = "continues session"
 		}
-		return []Event{{Kind: KindStart, Text: short(strings.TrimSpace(e.Agent + ", " + verb + " " + e.SessionID))}}
+		return []Event{{Kind: KindStart, Text: short(strings.TrimPrefix(strings.TrimSpace(e.Agent+", "+verb+" "+e.SessionID), ", "))}}
 	case "text":
 		return []Event{{Kind: KindText, Text: e.Text}}
 	case "thought":

@@ -436,22 +436,14 @@ func (f *follower) take(ctx context.Context, batch []cove.JobEvent) error {
 	if last.Type == "end" {
 		batch = batch[:len(batch)-1]
 	}
-	if err := noteSupervisor(ctx, f.all.jobs, f.id, batch); err != nil {
-		return err
-	}
-	if err := noteCloned(ctx, f.all.jobs, f.id, batch); err != nil { // before its event is read for the last time
-		return err
+	// What events say of the job is noted before they are stored: who reads one of them finds its job as the event
+	// says, and what was not noted when the server was killed is read again.
+	for _, note := range []func(context.Context, *store.Jobs, string, []cove.JobEvent) error{noteSupervisor, noteCloned, noteQuestion, noteState, noteExit} {
+		if err := note(ctx, f.all.jobs, f.id, batch); err != nil {
+			return err
+		}
 	}
 	if err := f.append(ctx, batch); err != nil {
-		return err
-	}
-	if err := noteQuestion(ctx, f.all.jobs, f.id, batch); err != nil {
-		return err
-	}
-	if err := noteState(ctx, f.all.jobs, f.id, batch); err != nil {
-		return err
-	}
-	if err := noteExit(ctx, f.all.jobs, f.id, batch); err != nil {
 		return err
 	}
 	if last.Type != "end" {

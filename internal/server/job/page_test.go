@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cove-dev/cove"
@@ -42,7 +43,13 @@ func TestJobPage(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
 	script := filepath.Join(t.TempDir(), "painter")
-	if err := os.WriteFile(script, []byte(painter), 0o644); err != nil {
+	const hostile = "<img src=x onerror=alert(1)> "
+	program, opening, remark := painter, "I paint the "+hostile+"shed", "Use <b>blue</b>."
+	if os.Getenv("COVE_SHOTS") != "" { // which show what an agent says as a rule
+		remark = "Blue would be nicer."
+		program, opening = strings.Replace(painter, hostile+`\u202eshed\u001b[31m`, "shed", 1), "I paint the shed"
+	}
+	if err := os.WriteFile(script, []byte(program), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	browser := webtest.Start(t)
@@ -56,7 +63,7 @@ func TestJobPage(t *testing.T) {
 		page.Goto(at)
 		page.Wait("#job-question .button")
 		shoot(t, page, name+"-first")
-		says(page, "I paint the <img src=x onerror=alert(1)> shed")
+		says(page, opening)
 		page.Until("the call has its answer, in colour", `document.querySelector("#transcript .answer .f4")?.textContent === "shed"`)
 		page.Until("a thought is folded", `document.querySelector("#transcript .thought details:not([open])")`)
 		page.Until("all steps are over", `document.querySelector("#job-steps .completed") && !document.querySelector("#job-steps .running, #job-steps .failed")`)
@@ -84,10 +91,10 @@ func TestJobPage(t *testing.T) {
 		page.Until("the commit is there", `document.getElementById("diff").textContent.includes("Paint the shed")`)
 		fits(page)
 		page.Click(`[data-path="shed.txt"] button.no[data-line="2"]`)
-		page.Fill(".comment-form textarea", "Use <b>blue</b>.")
+		page.Fill(".comment-form textarea", remark)
 		shoot(t, page, name+"-comment")
 		page.Click(".comment-form .primary")
-		page.Until("the comment is below its line, and gathered", `document.querySelector("#diff .comment")?.textContent.includes("<b>blue</b>") && document.querySelector("#comments .rows")`)
+		page.Until("the comment is below its line, and gathered", fmt.Sprintf(`document.querySelector("#diff .comment")?.textContent.includes(%q) && document.querySelector("#comments .rows")`, remark))
 		page.Goto(at + "/changes?view=side")
 		page.Wait("#diff .two .add")
 		fits(page)

@@ -16,6 +16,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/webtest"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -96,19 +97,21 @@ func TestWeight(t *testing.T) {
 	}
 }
 
+// used is the memory that is in use, of the server and of the test.
+func used() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}
+
 // TestManyPages: many open pages hear of a change, and cost no more memory than they may, their
 // clients included.
 func TestManyPages(t *testing.T) {
 	const pages, budget = 200, 100 << 20
 	s := fleet(t, 100)
 	c := visitor(t, s)
-	used := func() int64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapInuse + m.StackInuse)
-	}
 	before := used()
 	streams := make([]*bufio.Reader, pages)
 	heard := func(text string) {
@@ -161,8 +164,135 @@ func BenchmarkLists(b *testing.B) {
 				get(b, c, s.URL+path)
 				took = append(took, time.Since(began))
 			}
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+			percentiles(b, took)
 		})
 	}
+}
+
+func percentiles(b *testing.B, took []time.Duration) {
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// BenchmarkLongJob is the page of a job with 10,000 events, of which it shows the newest.
+func BenchmarkLongJob(b *testing.B) {
+	s := fleet(b, 1)
+	for seq := range int64(10_000) {
+		say(b, s, 1, seq+1, fmt.Sprintf("line %d: as an agent says it", seq))
+	}
+	c := visitor(b, s)
+	var took []time.Duration
+	size := 0
+	for b.Loop() {
+		began := time.Now()
+		size = len(get(b, c, s.URL+"/web/jobs/000001"))
+		took = append(took, time.Since(began))
+	}
+	percentiles(b, took)
+	b.ReportMetric(float64(size), "bytes")
+}
+
+// BenchmarkEvent is the time from before an event of a job is written to where a page has it. The
+// floor is the write alone.
+func BenchmarkEvent(b *testing.B) {
+	s := fleet(b, 1)
+	c := visitor(b, s)
+	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, s.URL+"/web/jobs/000001/live?start=1", nil)
+	must(b, err)
+	resp, err := c.Do(req)
+	must(b, err)
+	defer resp.Body.Close()
+	page := bufio.NewReader(resp.Body)
+	var took, floor []time.Duration
+	for seq := int64(1); b.Loop(); seq++ {
+		text := fmt.Sprintf("<line %d>", seq)
+		began := time.Now()
+		say(b, s, 1, seq, text)
+		floor = append(floor, time.Since(began))
+		for line, want := "", fmt.Sprintf("line %d", seq); !strings.Contains(line, want); {
+			line, err = page.ReadString('\n')
+			must(b, err)
+		}
+		took = append(took, time.Since(began))
+	}
+	percentiles(b, took)
+	slices.Sort(floor)
+	b.ReportMetric(float64(floor[len(floor)/2].Microseconds())/1000, "floor-p50-ms")
+}
+
+// talk adds what an agent says to the first job's log.
+func talk(b *testing.B, s *covetest.Server, from, n int64) {
+	b.Helper()
+	var events []cove.JobEvent
+	for seq := from; seq < from+n; seq++ {
+		events = append(events, cove.JobEvent{Seq: seq, Time: time.Now(), Type: "output", Stream: "stdout", Text: fmt.Sprintf(`{"type":"assistant","message":{"content":[{"type":"text","text":"at %d: event %d."}]}}`, time.Now().UnixMicro(), seq)})
+	}
+	must(b, s.Store.Jobs.Append(b.Context(), "000001", events, &cove.JobLatest{Said: "event", Turns: from}))
+}
+
+// shown waits until a page has an event of talk's.
+func shown(page *webtest.Page, seq int64) {
+	page.Until(fmt.Sprintf("event %d is there", seq), fmt.Sprintf(`document.querySelector("#transcript > li:last-child")?.textContent.includes("event %d.")`, seq))
+}
+
+// BenchmarkEventInBrowser is the time from before an event of a job is written until a browser has it in its page.
+func BenchmarkEventInBrowser(b *testing.B) {
+	s := fleet(b, 1)
+	page := webtest.Start(b).Open(s.Client(), webtest.Desktop)
+	page.Goto("/web/jobs/000001")
+	talk(b, s, 1, 1)
+	shown(page, 1)
+	page.Eval(`window.delays = []; new MutationObserver(all => {
+		for (const m of all) for (const n of m.addedNodes) {
+			const at = /at (\d+):/.exec(n.textContent);
+			if (at) window.delays.push((performance.timeOrigin + performance.now()) * 1000 - Number(at[1]));
+		}
+	}).observe(document.getElementById("transcript"), {childList: true}); true`, nil)
+	pace := time.NewTicker(20 * time.Millisecond)
+	defer pace.Stop()
+	seq := int64(1)
+	for b.Loop() {
+		<-pace.C
+		seq++
+		talk(b, s, seq, 1)
+	}
+	shown(page, seq)
+	var micros []float64
+	page.Eval("window.delays", &micros)
+	var took []time.Duration
+	for _, d := range micros {
+		took = append(took, time.Duration(d*float64(time.Microsecond)))
+	}
+	percentiles(b, took)
+}
+
+// BenchmarkOpenPage is a job's page that stays open while its job has 10,000 events, and 10,000 more each round: how
+// many nodes it has, and how much memory the server, after the first ones and at the end. Nobody scrolls it, so that
+// it keeps the most that it may.
+func BenchmarkOpenPage(b *testing.B) {
+	const round, batch, most = 10_000, 250, 6_000
+	s := fleet(b, 1)
+	page := webtest.Start(b).Open(s.Client(), webtest.Desktop)
+	page.Goto("/web/jobs/000001")
+	seq := int64(1)
+	feed := func() (nodes int, memory int64) {
+		for range round / batch {
+			talk(b, s, seq, batch)
+			seq += batch
+			shown(page, seq-1)
+		}
+		page.Until("the page has no more entries than it may", fmt.Sprintf(`document.querySelectorAll("#transcript > [data-seq]").length <= %d`, most))
+		page.Eval(`(() => { let n = 0; for (const w = document.createTreeWalker(document); w.nextNode();) n++; return n; })()`, &nodes)
+		return nodes, used()
+	}
+	first, before := feed()
+	nodes, memory := first, before
+	for b.Loop() {
+		nodes, memory = feed()
+	}
+	b.ReportMetric(float64(first), "first-nodes")
+	b.ReportMetric(float64(before)/(1<<20), "first-MiB")
+	b.ReportMetric(float64(nodes), "last-nodes")
+	b.ReportMetric(float64(memory)/(1<<20), "last-MiB")
 }

@@ -2,6 +2,7 @@ package web
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -87,6 +88,7 @@ func components(v *view) error {
 	type rendered struct {
 		component
 		Body any
+		Item bool // of a list
 	}
 	all := make([]rendered, 0, len(shown()))
 	for _, c := range shown() {
@@ -94,7 +96,7 @@ func components(v *view) error {
 		if err != nil {
 			return err
 		}
-		all = append(all, rendered{c, body})
+		all = append(all, rendered{c, body, strings.HasPrefix(strings.TrimSpace(string(body)), "<li")})
 	}
 	return v.page("Components", "", "components", all)
 }

@@ -11,7 +11,7 @@ import (
 
 // hostileTexts are texts as a sprite, an agent or a repository may say them.
 var hostileTexts = []string{
-	"", "plain", "two\nlines\tand a tab", "<script>hacked=1</script>", `"><img src=x onerror=hacked=1>`, "<svg/onload=hacked=1>",
+	hostile, "", "plain", "two\nlines\tand a tab", "<script>hacked=1</script>", `"><img src=x onerror=hacked=1>`, "<svg/onload=hacked=1>",
 	"'-hacked-'", "{{.Secret}} ${hacked} {%x%}", "javascript:hacked=1", "</textarea></title></style><b>", "a{background:url(//evil.example)}",
 	"\x1b[2J\x1b]0;title\a\x1b[31mred", "\u202egnp.exe\u202c \u2066x\u2069 \u200b\u200d\ufeff", "a\u2028b\u2029c", "\xff\xfe\x80", "\x00\x7f\u0085\u009b31m",
 	"\U000e0041\U000e007f", strings.Repeat("x", 100<<10), strings.Repeat("€", maxText),

@@ -126,15 +126,6 @@ func TestTranscript(t *testing.T) {
 	}
 }
 
-// TestComponents: each component is shown, and renders.
-func TestJobComponents(t *testing.T) {
-	for _, c := range jobComponents() {
-		if out, err := html(c.Name, c.Data); err != nil || strings.Contains(out, "<img") || strings.Contains(out, "\u202e") {
-			t.Errorf("%s %s: %v %s", c.Name, c.State, err, out)
-		}
-	}
-}
-
 // TestDiffOfDiffs: two diffs of a file are alike, or it is said which lines only one has.
 func TestDiffOfDiffs(t *testing.T) {
 	file := func(path string, lines ...string) cove.JobDiffFile {

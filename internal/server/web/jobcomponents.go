@@ -7,8 +7,9 @@ import (
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
-// hostile is a text as an agent may say it, to see that it does no harm.
-const hostile = "<img src=x onerror=alert(1)> \x1b[31mred\x1b[0m \u202egnp.exe\u2066 a\u2028b \x1b]0;title\a\xff"
+// hostile is a text as an agent may say it, to see that it does no harm: no page may run it,
+// and its characters that act on others may be in none.
+const hostile = "<img src=x onerror=window.__owned=1><svg onload=window.__owned=1> \x1b[31mred\x1b[0m \u202egnp.exe\u2066 a\u2028b \x1b]0;title\a\xff"
 
 // jobComponents are those of a job's pages.
 func jobComponents() []component {
@@ -87,6 +88,8 @@ func diffComponents(j jobView, at time.Time) []component {
 		{"comments", "some", commentsView{jobView: j, Comments: []cove.JobComment{comment}}},
 		{"comments", "some, which can't be sent", commentsView{jobView: talks, Comments: []cove.JobComment{comment}}},
 		{"comment", "one", comment},
+		{"comment-added", "the only one", dictOf("Comment", comment, "All", commentsView{jobView: j, Comments: []cove.JobComment{comment}})},
+		{"comment-deleted", "the last one", dictOf("ID", 2, "All", commentsView{jobView: j})},
 		{"diff", "in one column", newDiffView(diff, []cove.JobComment{comment}, "one")},
 		{"diff", "side by side", newDiffView(diff, []cove.JobComment{comment}, "side")},
 		{"diff", "nothing", newDiffView(cove.JobDiff{}, nil, "one")},

@@ -10,6 +10,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/server/web"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/internal/test/webtest"
 	"github.com/cove-dev/cove/sprites"
@@ -41,8 +42,8 @@ func (a agents) heard(ctx context.Context, id string, edit func(*cove.Job)) (cov
 	return a.store.Jobs.Get(ctx, id)
 }
 
-// hostile is a text that an agent may say.
-const hostile = "\u202e<img src=x onerror=alert(1)>\x1b[2J"
+// hostile is a text that an agent may say, as the store has it: valid UTF-8.
+var hostile = strings.ToValidUTF8(web.Hostile, "\uFFFD")
 
 // site is a server with a job for each need.
 func site(t testing.TB) *covetest.Server {
@@ -50,21 +51,25 @@ func site(t testing.TB) *covetest.Server {
 	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, _ *cove.Client) (server.Jobs, func() error, error) {
 		return agents{store: st}, func() error { return nil }, nil
 	}})
+	said, detail := hostile, "rm -rf build "+strings.Repeat("x", 400)
+	if shots() != "" { // which show what an agent says as a rule
+		said, detail = "npm install", "npm install --save-dev vitest"
+	}
 	ended := time.Now().Add(-3 * time.Minute)
 	for n, edit := range []func(*cove.Job){
-		func(j *cove.Job) { j.PlanName = "working.md" },
+		func(j *cove.Job) { j.PlanName = "repair-tests.md" },
 		func(j *cove.Job) {
-			j.PlanName, j.State = "asks.md", cove.JobWaiting
-			j.Question = &cove.JobQuestion{ID: "q", Title: "Run " + hostile, Kind: "execute", Detail: "rm -rf build " + strings.Repeat("x", 400), Options: []cove.QuestionOption{{ID: "yes", Name: "Allow " + hostile, Kind: "allow_once"}, {ID: "always", Name: "Allow always", Kind: "allow_always"}, {ID: "no", Name: "Reject", Kind: "reject_once"}}}
+			j.PlanName, j.State = "add-vitest.md", cove.JobWaiting
+			j.Question = &cove.JobQuestion{ID: "q", Title: "Run " + said, Kind: "execute", Detail: detail, Options: []cove.QuestionOption{{ID: "yes", Name: "Allow " + said, Kind: "allow_once"}, {ID: "always", Name: "Allow always", Kind: "allow_always"}, {ID: "no", Name: "Reject", Kind: "reject_once"}}}
 		},
-		func(j *cove.Job) { j.PlanName, j.State, j.Converse = "hears.md", cove.JobWaiting, true },
+		func(j *cove.Job) { j.PlanName, j.State, j.Converse = "new-search.md", cove.JobWaiting, true },
 		func(j *cove.Job) {
-			j.PlanName, j.State, j.EndedAt, j.Outcome = "failed "+hostile+".md", cove.JobFailed, &ended, &cove.Outcome{Kind: "agent_failed", Reason: "exit code 1:\nnpm ERR!"}
+			j.PlanName, j.State, j.EndedAt, j.Outcome = "failed "+said+".md", cove.JobFailed, &ended, &cove.Outcome{Kind: "agent_failed", Reason: "exit code 1:\nnpm ERR!"}
 		},
 		func(j *cove.Job) {
-			j.PlanName, j.State, j.EndedAt, j.Commits, j.Head, j.Usage = "review.md", cove.JobSucceeded, &ended, 3, strings.Repeat("cafe", 10), &cove.Usage{Turns: 12, CostUSD: 0.834}
+			j.PlanName, j.State, j.EndedAt, j.Commits, j.Head, j.Usage = "faster-lists.md", cove.JobSucceeded, &ended, 3, strings.Repeat("cafe", 10), &cove.Usage{Turns: 12, CostUSD: 0.834}
 		},
-		func(j *cove.Job) { j.PlanName, j.State = "prepared.md", cove.JobPreparing },
+		func(j *cove.Job) { j.PlanName, j.State = "update-docs.md", cove.JobPreparing },
 	} {
 		put(t, s, n+1, edit)
 	}
@@ -109,6 +114,13 @@ func TestNow(t *testing.T) {
 		}
 		narrow(t, p)
 	}
+	shot(t, page, "now")
+	shot(t, phone, "now-phone")
+	if shots() != "" {
+		page.Resize(webtest.Desktop, "dark")
+		shot(t, page, "now-dark")
+		page.Resize(webtest.Desktop, "light")
+	}
 
 	// One row changes: the others are the very same elements.
 	page.Eval(`window.kept = ["job-000002", "job-000005", "job-000006"].map(id => document.getElementById(id)); true`, nil)
@@ -146,7 +158,7 @@ func TestNow(t *testing.T) {
 	if job.Answered == nil || job.Answered.Question != "q" || job.Answered.Option != "always" {
 		t.Errorf("answered %+v", job.Answered)
 	}
-	page.Click(`#job-000004 [aria-label="Set 000004 aside"]`)
+	page.Click(`#job-000004 [aria-label="Set aside 000004"]`)
 	phone.Until("it has left", `!document.getElementById("job-000004")`)
 	page.Until("it has left", `!document.querySelector("#needs #job-000004")`)
 
@@ -204,6 +216,7 @@ func TestListPages(t *testing.T) {
 	page.Type("\r")
 	page.Sees("the last commit of job 000005")
 	narrow(t, page)
+	shot(t, page, "search")
 	page.Goto("/web/search?q=READING+the")
 	page.Wait("#lines li")
 	page.Goto("/web/search?q=onerror")

@@ -24,7 +24,8 @@ func TestFirstRun(t *testing.T) {
 	page.Sees("It is done")
 	page.Sees("cove push plan.md")
 	narrow(t, page)
-	shot(t, page, "first-done-phone")
+	shot(t, page, "first-done-phone-all")
+	glance(t, page, "first-done-phone")
 	jobs, err := s.Client().Jobs(t.Context())
 	must(t, err)
 	if len(jobs) != 1 || jobs[0].State != cove.JobSucceeded || jobs[0].Commits != 2 || jobs[0].Repository != "hello" {

@@ -15,12 +15,28 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// shot keeps a picture of a page in the folder that COVE_SHOTS names, for people.
+// shots is the folder for pictures, which make screenshots names; empty: none are made.
+func shots() string { return os.Getenv("COVE_SHOTS") }
+
+// shot keeps a picture of a page, for people.
 func shot(t testing.TB, p *webtest.Page, name string) {
 	t.Helper()
-	if dir := os.Getenv("COVE_SHOTS"); dir != "" {
-		must(t, os.WriteFile(filepath.Join(dir, name+".png"), p.Shot(), 0o600))
+	if shots() != "" {
+		keep(t, name, p.Shot())
 	}
+}
+
+// glance keeps a picture of what is in a page's window.
+func glance(t testing.TB, p *webtest.Page, name string) {
+	t.Helper()
+	if shots() != "" {
+		keep(t, name, p.Glance())
+	}
+}
+
+func keep(t testing.TB, name string, png []byte) {
+	t.Helper()
+	must(t, os.WriteFile(filepath.Join(shots(), name+".png"), png, 0o600))
 }
 
 // narrow fails if a page is wider than its window, and names what sticks out, or if a hostile text became an image.

@@ -56,11 +56,12 @@ func TestSettings(t *testing.T) {
 	}
 	page.Goto("/web/settings?tab=profiles&name=nightly")
 	page.Until("its text is in the editor", `document.getElementById("profile-text").value.includes("Repairs at night")`)
+	shot(t, page, "profiles-desktop")
 	page.Click("#test-nightly")
 	page.Until("the test is over", `document.querySelector("#trial .badge[role=status].failed")`)
 	page.Sees("the sprite has no cove-guest") // nor has this server one to give, which the test of the profile finds
 	page.Sees("the sprite is gone")
-	shot(t, page, "profiles-desktop")
+	shot(t, page, "trial-desktop")
 
 	page.Goto("/web/settings?tab=secrets")
 	page.Fill("#secret-name", "team")

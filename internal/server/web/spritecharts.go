@@ -82,6 +82,9 @@ func draw(title string, now time.Time, samples []sprites.Sample, value func(befo
 		}
 		fmt.Fprintf(&b, "%c%.1f %.1f", map[bool]byte{true: 'M', false: 'L'}[i == 0], x(at[i]), y)
 	}
+	if len(values) == 1 {
+		b.WriteString("h-3") // a point that can be seen
+	}
 	c.Line = b.String()
 	c.Area = fmt.Sprintf("%sL%.1f %dL%.1f %dZ", c.Line, x(at[len(at)-1]), chartHeight, x(at[0]), chartHeight)
 	return c

@@ -201,7 +201,10 @@ func (v *spriteView) viewFile(ctx context.Context, e sprites.Entry) (*fileView, 
 	case bytes.Contains(bytes.ReplaceAll(b, []byte("\r\n"), nil), []byte("\r")) || mixed(b):
 		view.Text, view.Shown, view.Why = string(b), true, "Its lines end in several ways, which a browser would change. Edit it in a terminal."
 	default:
-		view.Text, view.Shown, view.Edits = string(b), true, true
+		view.Text, view.Shown, view.Edits = string(b), true, plain(string(b)) == strings.ReplaceAll(string(b), "\r\n", "\n")
+		if !view.Edits {
+			view.Why = "It has characters that can't be seen, or that act on others, and is shown without them. Edit it in a terminal."
+		}
 	}
 	return view, nil
 }

@@ -113,6 +113,9 @@ func (t *transcript) add(ev cove.JobEvent) []entryChange {
 	case "input":
 		e.Kind, e.Input = "input", prose(ev.Text)
 	case "exit":
+		if ev.ExitCode != nil && *ev.ExitCode == 0 && ev.Reason == "" && ev.Text == "" {
+			return nil // the end says it
+		}
 		e.Kind, e.Title = "notice", exitText(ev)
 		if e.Failed = ev.ExitCode != nil && *ev.ExitCode != 0; ev.Text != "" {
 			e.Input = []part{screen(ev.Text)}

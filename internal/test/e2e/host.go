@@ -125,27 +125,7 @@ func (h *Host) Environ(env ...string) []string {
 
 // Command prepares a program in a folder below the host's.
 func (h *Host) Command(dir, name string, args ...string) *exec.Cmd {
-	return h.command(context.Background(), dir, name, args...)
-}
-
-// tooLong is far more than any program of a test takes, but in a soak. One that hangs ends its own
-// test, and tells of its goroutines, rather than all tests.
-const tooLong = 15 * time.Minute
-
-// bounded is Command of a program that quits after tooLong. cancel is called when it has ended.
-func (h *Host) bounded(dir, name string, args ...string) (cmd *exec.Cmd, cancel func()) {
-	if Soak() {
-		return h.Command(dir, name, args...), func() {}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), tooLong)
-	cmd = h.command(ctx, dir, name, args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) }
-	cmd.WaitDelay = tooLong / 3
-	return cmd, cancel
-}
-
-func (h *Host) command(ctx context.Context, dir, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := exec.Command(name, args...)
 	if name == "cove" {
 		cmd.Path, cmd.Err = filepath.Join(h.Bin, name), nil
 	}
@@ -154,10 +134,27 @@ func (h *Host) command(ctx context.Context, dir, name string, args ...string) *e
 	return cmd
 }
 
+// tooLong is far more than any program of a test takes, but in a soak. One that hangs ends its own
+// test, and tells of its goroutines, rather than all tests.
+const tooLong = 15 * time.Minute
+
+// bounded is a command that quits after tooLong. cancel is called when it has ended.
+func bounded(of *exec.Cmd) (cmd *exec.Cmd, cancel func()) {
+	if Soak() {
+		return of, func() {}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tooLong)
+	cmd = exec.CommandContext(ctx, of.Path)
+	cmd.Path, cmd.Args, cmd.Dir, cmd.Env, cmd.Err = of.Path, of.Args, of.Dir, of.Env, of.Err
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) }
+	cmd.WaitDelay = tooLong / 3
+	return cmd, cancel
+}
+
 // Try runs a program and returns what it printed, both streams, and its code.
 func (h *Host) Try(dir, name string, args ...string) (string, int) {
 	h.T.Helper()
-	cmd, cancel := h.bounded(dir, name, args...)
+	cmd, cancel := bounded(h.Command(dir, name, args...))
 	defer cancel()
 	var out []byte
 	err := h.Within(func() (err error) {
@@ -176,7 +173,7 @@ func (h *Host) Try(dir, name string, args ...string) (string, int) {
 // Run runs a program that must succeed, and returns its standard output.
 func (h *Host) Run(dir, name string, args ...string) string {
 	h.T.Helper()
-	cmd, cancel := h.bounded(dir, name, args...)
+	cmd, cancel := bounded(h.Command(dir, name, args...))
 	defer cancel()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

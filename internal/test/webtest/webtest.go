@@ -4,6 +4,8 @@ package webtest
 
 import (
 	"context"
+	_ "embed"
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"os"
@@ -78,6 +80,7 @@ type Page struct {
 	t      testing.TB
 	ctx    context.Context
 	origin string
+	size   Size
 
 	mu       sync.Mutex
 	problems []string
@@ -105,7 +108,7 @@ func (b *Browser) Open(c *cove.Client, size Size) *Page {
 func (b *Browser) Tab(origin string, size Size) *Page {
 	b.t.Helper()
 	ctx, end := chromedp.NewContext(b.ctx, chromedp.WithTargetID(b.target()))
-	p := &Page{t: b.t, ctx: ctx, origin: origin}
+	p := &Page{t: b.t, ctx: ctx, origin: origin, size: size}
 	b.t.Cleanup(func() {
 		p.Check()
 		end()
@@ -115,7 +118,7 @@ func (b *Browser) Tab(origin string, size Size) *Page {
 		b.t.Fatalf("open a tab: %v", err)
 	}
 	p.Do(network.Enable(), runtime.Enable(), log.Enable(),
-		emulation.SetDeviceMetricsOverride(size.Width, size.Height, 1, size == Phone),
+		p.window(size.Height),
 		browser.SetDownloadBehavior(browser.SetDownloadBehaviorBehaviorDeny))
 	return p
 }
@@ -308,9 +311,58 @@ func (p *Page) Eval(expression string, to any) {
 	p.Do(chromedp.Evaluate(expression, to, func(e *runtime.EvaluateParams) *runtime.EvaluateParams { return e.WithAwaitPromise(true) }))
 }
 
-// Shot is a picture of the page, as PNG.
+// Shot is a picture of the whole page, as PNG. The window is as high as the page for it: what is
+// not in the window may not be drawn.
 func (p *Page) Shot() (png []byte) {
 	p.t.Helper()
-	p.Do(chromedp.FullScreenshot(&png, 100))
+	var height int64
+	p.Eval("document.documentElement.scrollHeight", &height)
+	p.Do(p.window(max(p.size.Height, min(height, maxShot))))
+	p.Eval("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(() => drawn(true))))", nil)
+	p.Do(chromedp.CaptureScreenshot(&png))
+	p.Do(p.window(p.size.Height))
 	return png
+}
+
+// Glance is a picture of what is in the page's window, as PNG.
+func (p *Page) Glance() (png []byte) {
+	p.t.Helper()
+	p.Do(chromedp.CaptureScreenshot(&png))
+	return png
+}
+
+// maxShot bounds the height of a picture, in pixels.
+const maxShot = 4000
+
+// window sets the height of the window.
+func (p *Page) window(height int64) chromedp.Action {
+	return emulation.SetDeviceMetricsOverride(p.size.Width, height, 1, p.size == Phone)
+}
+
+// Resize gives the page another size, and a theme, as a person's system has it.
+func (p *Page) Resize(size Size, theme string) {
+	p.t.Helper()
+	p.size = size
+	p.Do(p.window(size.Height), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}))
+}
+
+//go:embed testdata/axe.js
+var axe string
+
+// Axe has axe-core look at the page as it is, and returns what it finds serious or critical: the
+// rule, and elements that break it. With no rules, all are looked at.
+func (p *Page) Axe(rules ...string) (found []string) {
+	p.t.Helper()
+	var there bool
+	if p.Eval("!!window.axe", &there); !there {
+		p.Do(chromedp.Evaluate(axe+";0", nil))
+	}
+	only, err := json.Marshal(rules)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.Eval(fmt.Sprintf(`((only) => axe.run(document, {resultTypes: ["violations"], ...(only ? {runOnly: {type: "rule", values: only}} : {})}).then(r => r.violations
+		.filter(v => ["serious", "critical"].includes(v.impact))
+		.map(v => v.id + ": " + v.nodes.slice(0, 4).map(n => n.html.slice(0, 160) + " " + n.any.concat(n.all, n.none).map(c => c.message).join("; ").slice(0, 200)).join("\n    "))))(%s)`, only), &found)
+	return found
 }

@@ -2,15 +2,20 @@
 // comments on lines.
 "use strict";
 (() => {
-  const most = 3000, kept = 2000; // entries of the transcript in the page
+  const most = 3000, kept = 2000; // events of which the page has the entries
   const list = () => document.getElementById("transcript");
   const range = () => document.getElementById("replay-at");
 
-  // Of a page that is left open, the oldest entries go; "before" brings them back.
+  // Of a page that is left open, the oldest entries go; "before" brings them back. Somebody who reads further up
+  // has twice as many.
+  let trimming = 0; // at most twice a second: it asks for the page's height
   const trim = () => {
-    const ol = list();
-    if (!ol || ol.childElementCount <= most || playing || innerHeight + scrollY < document.body.scrollHeight - 400) return;
-    const gone = [...ol.querySelectorAll(":scope > [data-seq]")].slice(0, ol.childElementCount - kept);
+    trimming = 0;
+    const ol = list(), last = Number(ol?.lastElementChild?.dataset.seq);
+    const first = Number(ol?.querySelector(":scope > [data-seq]")?.dataset.seq);
+    const reads = innerHeight + scrollY < document.body.scrollHeight - 400;
+    if (!(last - first >= (reads ? 2 * most : most)) || playing) return;
+    const gone = [...ol.querySelectorAll(":scope > [data-seq]")].filter(e => Number(e.dataset.seq) <= last - kept);
     const next = gone.at(-1)?.nextElementSibling;
     for (const e of gone) e.remove();
     document.getElementById("earlier")?.remove();
@@ -59,7 +64,7 @@
       if (following) r.value = last;
       else for (const x of e.detail) if (x.dataset?.seq) x.classList.add("later");
     }
-    trim();
+    trimming ||= setTimeout(trim, 500);
   });
 
   // Comments: the number of a line opens a form below it.
