@@ -2,8 +2,8 @@
 // a cove installation needs no other sandbox runtime on the machine. It has one
 // command more, move, and one platform more, systrap-paused, saves the content of
 // deleted files in one piece, keeps the times of files, makes files of the host's
-// that root changes root's, has some calls do as Linux does, and notes a pause
-// without emptying the container's file.
+// that root changes root's, has some calls do as Linux does, notes a pause
+// without emptying the container's file, and has its system call filters ready.
 package main
 
 import (
@@ -34,7 +34,10 @@ func main() {
 	case "resume":
 		cli.Run(nil, map[util.SubCommand]string{&noted{"resume", resume}: ""}, nil)
 		return
+	case "gofer":
+		giveFilters()
 	case "boot": // the sandbox's process
+		giveFilters()
 		os.Args = limited(os.Args, cgroup.Process{}.Limits(), runtime.NumCPU())
 		boundTasks()
 		refuseOverlays()

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -547,7 +548,7 @@ func elsewhere(addr net.Addr) string {
 
 func closing(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }
 
-var connectorName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
+var connectorName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`) })
 
 // parseConnectors reads the flags --connector and --connector-header.
 func parseConnectors(specs, headers []string, env func(string) (string, bool)) (map[string]connect.Upstream, error) {
@@ -556,7 +557,7 @@ func parseConnectors(specs, headers []string, env func(string) (string, bool)) (
 		name, text, _ := strings.Cut(spec, "=")
 		u, err := url.Parse(text)
 		switch {
-		case !connectorName.MatchString(name):
+		case !connectorName().MatchString(name):
 			return nil, fmt.Errorf("--connector %q: the name must be lower-case letters, digits and hyphens; write NAME=URL", spec)
 		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "":
 			return nil, fmt.Errorf("--connector %s: %q is not the http or https URL of a host; write NAME=URL", name, text)
@@ -589,7 +590,7 @@ func parseHeader(spec string, env func(string) (string, bool)) (name string, hea
 	name, rest, _ := strings.Cut(spec, "=")
 	key, value, ok := strings.Cut(rest, ":")
 	key = strings.TrimSpace(key)
-	if !ok || !headerName.MatchString(key) {
+	if !ok || !headerName().MatchString(key) {
 		return "", nil, fmt.Errorf("--connector-header %.40q: write 'NAME=HEADER: VALUE'", name)
 	}
 	var missing string
@@ -612,4 +613,4 @@ func parseHeader(spec string, env func(string) (string, bool)) (name string, hea
 	return name, http.Header{http.CanonicalHeaderKey(key): {value}}, nil
 }
 
-var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+var headerName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$") })

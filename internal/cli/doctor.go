@@ -162,7 +162,11 @@ func (d *doctor) run(ctx context.Context) []check {
 // hidden counts what of the host's programs no sprite sees.
 func (d *doctor) hidden() check {
 	c := check{Name: "hidden", Level: levelOK}
-	hidden, err := base.Files{}.Hidden()
+	var h base.Hider
+	if private.Fit(d.data) == nil { // else anybody may have written there
+		h.Dir = filepath.Join(d.data, base.Folder)
+	}
+	hidden, err := h.Hidden()
 	switch n := len(hidden); {
 	case err != nil:
 		return check{c.Name, levelFail, fmt.Sprintf("what to hide of /usr from sprites can't be told: %v", err), "repair the file system of /usr"}

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ import (
 )
 
 // environmentPattern is what an environment's id looks like.
-var environmentPattern = regexp.MustCompile(`^[0-9a-f]{1,64}$`)
+var environmentPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{1,64}$`) })
 
 func newEnvironmentCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
@@ -172,7 +173,7 @@ func environmentWork(e cove.Environment) string {
 // backend before it or not) or the id of its job. One that is gone is found if no other has it.
 func findEnvironment(ctx context.Context, calls cove.Environments, word string) (cove.Environment, error) {
 	var missing error
-	if environmentPattern.MatchString(word) {
+	if environmentPattern().MatchString(word) {
 		e, err := calls.Get(ctx, word)
 		if !errors.Is(err, sprites.ErrNotFound) {
 			return e, err
@@ -204,7 +205,7 @@ func findEnvironment(ctx context.Context, calls cove.Environments, word string) 
 }
 
 func checkEnvironment(cmd *cobra.Command, id string) error {
-	if environmentPattern.MatchString(id) {
+	if environmentPattern().MatchString(id) {
 		return nil
 	}
 	return usagef(cmd, "%q can't be the id of an environment: it has hexadecimal digits (see cove environment list)", id)
@@ -420,7 +421,7 @@ func completeEnvironment(inv *invocation) cobra.CompletionFunc {
 		return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 			list, err := cove.Environments{Client: c}.List(ctx, cove.EnvironmentFilter{})
 			return candidates(list, err, prefix, func(e cove.Environment) (string, string, bool) {
-				return e.ID, string(e.State) + " " + environmentTitle(e), environmentPattern.MatchString(e.ID)
+				return e.ID, string(e.State) + " " + environmentTitle(e), environmentPattern().MatchString(e.ID)
 			})
 		})
 	}

@@ -338,7 +338,7 @@ func refusals(ctx context.Context, c *cove.Client, j cove.Job) string {
 	if err == nil && n > 0 {
 		hint := fmt.Sprintf("%s: cove policy log -s %s", countText(n, "refusal"), j.Sprite)
 		if j.OwnsSprite && rule != "" { // the next job has a sprite that is not there yet
-			if hint += "; to allow the next job one of them from its start: cove push PLAN --allow " + rule; j.Profile != "" && profilePattern.MatchString(j.Profile) {
+			if hint += "; to allow the next job one of them from its start: cove push PLAN --allow " + rule; j.Profile != "" && profilePattern().MatchString(j.Profile) {
 				hint = fmt.Sprintf("%s: cove policy log -s %s; to allow the jobs of the profile one of them, %s, add it to its rules: cove profile edit %s", countText(n, "refusal"), j.Sprite, rule, j.Profile)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -27,7 +28,9 @@ type mcpOptions struct {
 func (o *mcpOptions) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVar(&o.roles, "role", []string{tools.Full}, "read-only, edit, full, or a list of tools (repeatable: what all of them allow)")
-	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(append(mcpserver.RoleNames, mcpserver.Names()...), cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("role", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return slices.Concat(mcpserver.RoleNames, mcpserver.Names()), cobra.ShellCompDirectiveNoFileComp
+	}))
 	f.StringVar(&o.dir, "dir", "", "the tools' working directory (default: the sprite's home)")
 	f.StringVar(&o.prefix, "prefix", "", "offer the sprites whose names begin so, and make and remove such")
 }

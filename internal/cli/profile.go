@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,7 +23,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var profilePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+var profilePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`) })
 
 func newProfileCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
@@ -81,7 +82,7 @@ A profile is written as TOML; cove profile keys lists all keys (cove profile sho
 // profileVerb makes the handler of a verb about one profile, given by its name.
 func profileVerb(inv *invocation, cmd *cobra.Command, run func(ctx context.Context, calls cove.Profiles, args []string) error) func(*cobra.Command, []string) error {
 	return verb(func(ctx context.Context, args []string) error {
-		if !profilePattern.MatchString(args[0]) {
+		if !profilePattern().MatchString(args[0]) {
 			return usagef(cmd, "%q can't be the name of a profile: it has lower-case letters, digits and hyphens", args[0])
 		}
 		c, err := inv.server.client(ctx)
@@ -487,7 +488,7 @@ func profileNames(inv *invocation, cmd *cobra.Command, prefix string) ([]string,
 	return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 		list, err := cove.Profiles{Client: c}.List(ctx)
 		return candidates(list, err, prefix, func(p cove.Profile) (string, string, bool) {
-			return p.Name, p.Description, profilePattern.MatchString(p.Name)
+			return p.Name, p.Description, profilePattern().MatchString(p.Name)
 		})
 	})
 }

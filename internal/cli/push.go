@@ -286,7 +286,7 @@ func (o *pushOptions) checkRepo(cmd *cobra.Command) error {
 // repository are for those who push without one.
 func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.Options) (push.Options, error) {
 	given := cmd.Flags().Changed
-	if !profilePattern.MatchString(o.profile) {
+	if !profilePattern().MatchString(o.profile) {
 		return opts, usagef(cmd, "--profile %q can't be the name of a profile: it has lower-case letters, digits and hyphens", o.profile)
 	}
 	opts.Profile, opts.Remotes, opts.NetworkPolicy = o.profile, false, nil
@@ -341,7 +341,7 @@ func (o *pushOptions) choose(inv *invocation, cmd *cobra.Command) choose {
 		if errors.Is(err, sprites.ErrNotFound) { // the server knows of none
 			return opts, nil
 		}
-		i := slices.IndexFunc(all, func(p cove.Profile) bool { return p.Default && profilePattern.MatchString(p.Name) })
+		i := slices.IndexFunc(all, func(p cove.Profile) bool { return p.Default && profilePattern().MatchString(p.Name) })
 		if err != nil || i < 0 {
 			return opts, err
 		}

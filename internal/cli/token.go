@@ -116,7 +116,7 @@ func (o *tokenOptions) request(cmd *cobra.Command, name, sprite string) (cove.To
 			return cove.TokenRequest{}, usagef(cmd, "--verbs: %q is none of %s", v, strings.Join(tokenVerbs, ", "))
 		}
 	}
-	if o.profile != "" && !profilePattern.MatchString(o.profile) {
+	if o.profile != "" && !profilePattern().MatchString(o.profile) {
 		return cove.TokenRequest{}, usagef(cmd, "--profile %q can't be the name of a profile", o.profile)
 	}
 	if sprite != "" {

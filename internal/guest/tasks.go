@@ -24,7 +24,7 @@ type tasks struct {
 
 const maxTasks = 256
 
-var taskName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+var taskName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`) })
 
 // live drops what has expired, and returns the rest by name. t.mu is held.
 func (t *tasks) live() []sprites.Task {
@@ -57,7 +57,7 @@ func (t *tasks) list() []sprites.Task {
 
 // put makes a task, or, if refresh, gives the one that is there another end.
 func (t *tasks) put(name string, expire time.Duration, refresh bool) (sprites.Task, error) {
-	if !taskName.MatchString(name) {
+	if !taskName().MatchString(name) {
 		return sprites.Task{}, wire.BadRequest("A task's name is letters, digits, dots, dashes and underscores, at most 63: %.64q is none.", name)
 	}
 	t.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -59,7 +60,7 @@ func (g *profileRoutes) setDefault(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-var profileName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+var profileName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`) })
 
 const (
 	maxProfile     = 2 << 20 // of a profile's document
@@ -69,7 +70,7 @@ const (
 	maxProfileWait = 100 * 24 * 3600 // seconds
 )
 
-var profileVariable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var profileVariable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 func (g *profileRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	all, err := g.profiles.List(r.Context())
@@ -122,7 +123,7 @@ func visibleProfile(r *http.Request, p cove.Profile) cove.Profile {
 // reason to refuse: it may come later.
 func (g *profileRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("profile")
-	if !profileName.MatchString(name) {
+	if !profileName().MatchString(name) {
 		return fail.New(sprite.CodeBadRequest, "a profile's name has lower-case letters, digits and hyphens, at most 63", "")
 	}
 	expected, err := ifMatch(r)
@@ -170,7 +171,7 @@ func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []s
 		return nil, fail.New(sprite.CodeBadRequest, "the setup script has no name, by which people know it", "")
 	}
 	for key := range p.Env {
-		if !profileVariable.MatchString(key) {
+		if !profileVariable().MatchString(key) {
 			return nil, fail.Newf(sprite.CodeBadRequest, "", "no variable can be called %.40q", key)
 		}
 	}

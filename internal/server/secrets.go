@@ -64,10 +64,10 @@ func (g *secretRoutes) put(w http.ResponseWriter, r *http.Request) error {
 }
 
 // loginText is what a login's program and account may be called: an account goes into a header.
-var loginText = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@-]{0,199}$`)
+var loginText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@-]{0,199}$`) })
 
 func checkLogin(l *cove.SecretLogin) error {
-	if l != nil && (!loginText.MatchString(l.Client) || l.Account != "" && !loginText.MatchString(l.Account)) {
+	if l != nil && (!loginText().MatchString(l.Client) || l.Account != "" && !loginText().MatchString(l.Account)) {
 		return fail.New(sprite.CodeBadRequest, "a login names its program, and the account, in letters, digits and . _ : @ -, at most 200", "")
 	}
 	return nil

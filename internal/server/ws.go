@@ -546,11 +546,11 @@ func (m method) request(params json.RawMessage) (*http.Request, error) {
 	return r, err
 }
 
-var pathParam = regexp.MustCompile(`\{([a-z]+)\}`)
+var pathParam = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{([a-z]+)\}`) })
 
 // path are the names of the parameters in the path.
 func (m method) path() (names []string) {
-	for _, found := range pathParam.FindAllStringSubmatch(m.pattern, -1) {
+	for _, found := range pathParam().FindAllStringSubmatch(m.pattern, -1) {
 		names = append(names, found[1])
 	}
 	return names

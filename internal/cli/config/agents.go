@@ -115,7 +115,7 @@ func definitionsIn(dir fs.FS) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries[:min(len(entries), maxAgentFiles)] {
-		if name, ok := strings.CutSuffix(e.Name(), ".toml"); ok && agents.AgentName.MatchString(name) {
+		if name, ok := strings.CutSuffix(e.Name(), ".toml"); ok && agents.AgentName().MatchString(name) {
 			names = append(names, name)
 		}
 	}

@@ -35,7 +35,7 @@ func (w Work) Tip(leftover bool) string {
 // refs/cove/JOB/, and moves no branch.
 func (c *Courier) Fetch(ctx context.Context, dir, id string) (Work, error) {
 	var w Work
-	if !jobID.MatchString(id) {
+	if !jobID().MatchString(id) {
 		return w, badJob(id)
 	}
 	repo, err := gitwork.Open(ctx, dir)

@@ -117,7 +117,7 @@ func (p *Pulled) say(format string, args ...any) {
 // the work is in the sprite alone. Pulling again is harmless.
 func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	p := Pulled{Job: opts.Job, Files: []gitwork.File{}, Risky: []gitwork.Risk{}, Listed: []gitwork.Risk{}, Log: []gitwork.Commit{}}
-	if !jobID.MatchString(opts.Job) {
+	if !jobID().MatchString(opts.Job) {
 		p.Job = ""
 		return p, badJob(opts.Job)
 	}

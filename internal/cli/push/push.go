@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -272,7 +273,7 @@ func brokeOff(err error) bool {
 // awaitInstall waits until the job's agent is installed and its sprite made. If that
 // fails, or is interrupted, the job is deleted; one that somebody has stopped is left.
 func (c *Courier) awaitInstall(ctx context.Context, job cove.Job) (cove.Job, error) {
-	if !jobID.MatchString(job.ID) {
+	if !jobID().MatchString(job.ID) {
 		return job, checkAnswer(job)
 	}
 	now, err := c.Jobs.AwaitInstall(ctx, job.ID, c.Installing)
@@ -376,7 +377,7 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job cove.Job, fi
 		err = fail.New("lost", "the server went away in the middle", "push again")
 	}
 	err = fmt.Errorf("push job %s: %w", printable.Name(job.ID), err)
-	if !jobID.MatchString(job.ID) {
+	if !jobID().MatchString(job.ID) {
 		return err // there is nothing that could be named
 	}
 	return errors.Join(c.undo(ctx, job, err), repo.DeleteRef(context.WithoutCancel(ctx), ref))
@@ -384,7 +385,7 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job cove.Job, fi
 
 // checkAnswer refuses a job that could not be named or filled.
 func checkAnswer(job cove.Job) error {
-	if !jobID.MatchString(job.ID) {
+	if !jobID().MatchString(job.ID) {
 		return &fail.Error{Code: "bad_answer", Message: "the server named the job " + printable.Name(job.ID) + ", which is no job id"}
 	}
 	if job.Sprite == "" || job.Upload == "" {
@@ -394,4 +395,4 @@ func checkAnswer(job cove.Job) error {
 }
 
 // jobID is what a job is called. Nothing else gets into a path or a ref.
-var jobID = regexp.MustCompile(`^[0-9a-f]{6}$`)
+var jobID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{6}$`) })

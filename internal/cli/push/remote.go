@@ -97,7 +97,7 @@ func (c *Courier) startRemote(ctx context.Context, job cove.Job, opts Options) e
 		}
 	}
 	err = fmt.Errorf("start job %s: %w", printable.Name(job.ID), err)
-	if !jobID.MatchString(job.ID) {
+	if !jobID().MatchString(job.ID) {
 		return err // there is nothing that could be named
 	}
 	return c.undo(ctx, job, err)

@@ -59,7 +59,7 @@ const (
 const sdkCodes = -32099
 
 // offeredName is what every provider takes as the name of a tool.
-var offeredName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var offeredName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`) })
 
 // withHosts is a Toolbox and the tools of MCP servers. What is in neither is the
 // Toolbox's to refuse.
@@ -123,7 +123,7 @@ func (b *withHosts) add(h *mcpHost, all []*mcp.Tool) error {
 // offer is a server's tool, as a model is told of it.
 func offer(server string, t *mcp.Tool) (tools.Tool, error) {
 	offered := tools.Tool{Name: server + "__" + t.Name, Description: headAndTail(t.Description, mcpDescription)}
-	if !offeredName.MatchString(offered.Name) {
+	if !offeredName().MatchString(offered.Name) {
 		return offered, fmt.Errorf("no model takes the name %.200q", offered.Name)
 	}
 	text, err := json.Marshal(t.InputSchema)

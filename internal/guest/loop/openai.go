@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"regexp"
+	"sync"
 
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/packages/param"
@@ -30,7 +31,7 @@ func newOpenAI(a Access) (Provider, error) {
 
 // reasons are the models that think, of which the thoughts must be given back. Others
 // refuse to be asked for them.
-var reasons = regexp.MustCompile(`^(o[1-9]|gpt-[5-9]|codex)`)
+var reasons = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(o[1-9]|gpt-[5-9]|codex)`) })
 
 func (p *openaiAPI) Ask(ctx context.Context, req Request, heard func(Piece)) (Answer, error) {
 	params, err := p.params(req)
@@ -123,7 +124,7 @@ func (p *openaiAPI) params(req Request) (responses.ResponseNewParams, error) {
 	params := responses.ResponseNewParams{
 		Model: req.Model, Instructions: param.NewOpt(req.System), MaxOutputTokens: param.NewOpt(req.MaxOutput), Store: param.NewOpt(false),
 	}
-	if reasons.MatchString(req.Model) {
+	if reasons().MatchString(req.Model) {
 		params.Include = []responses.ResponseIncludable{responses.ResponseIncludableReasoningEncryptedContent}
 	}
 	for _, t := range req.Tools {

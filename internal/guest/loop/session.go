@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 )
 
 // A Session is a conversation that can be gone on with. Its file has a line with the
@@ -33,7 +34,7 @@ type sessionHead struct {
 }
 
 // sessionID is what ids look like.
-var sessionID = regexp.MustCompile(`^[0-9a-f]{16}$`)
+var sessionID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{16}$`) })
 
 // NewSession begins a session, which a file in dir keeps. The folder is made.
 func NewSession(dir, provider string) (*Session, error) {
@@ -54,7 +55,7 @@ func NewSession(dir, provider string) (*Session, error) {
 // whole, of a loop that was killed, is dropped.
 func ResumeSession(dir, id, provider string) (*Session, error) {
 	s := &Session{ID: id}
-	if !sessionID.MatchString(id) {
+	if !sessionID().MatchString(id) {
 		return nil, fmt.Errorf("%.40q is no session", id)
 	}
 	f, err := os.OpenFile(s.name(dir), os.O_RDWR, 0)

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove/internal/guest/signals"
 	"github.com/cove-dev/cove/internal/guest/smallfile"
@@ -19,7 +20,7 @@ import (
 
 // serviceName is what may be a service's name. "signal" stands where a name would
 // in a path, and is none.
-var serviceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+var serviceName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`) })
 
 // definition is what is kept of a service.
 type definition struct {
@@ -94,7 +95,7 @@ func (f *definitions) save(def sprites.Service, stopped bool) error {
 
 // checkService checks a definition by itself, and fills in what is left out.
 func checkService(def *sprites.Service) error {
-	if !serviceName.MatchString(def.Name) || def.Name == "signal" {
+	if !serviceName().MatchString(def.Name) || def.Name == "signal" {
 		return wire.BadRequest("A service's name is letters, digits, dots, dashes and underscores, at most 63, and not signal: %.64q is none.", def.Name)
 	}
 	if def.Cmd == "" {

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 )
@@ -28,8 +29,10 @@ import (
 const maxPointer = 1024
 
 var (
-	largeFile = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	pointer   = regexp.MustCompile(`\Aversion https://git-lfs\.github\.com/spec/v1\n(?:ext-\d-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize (\d+)\n\z`)
+	largeFile = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
+	pointer   = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`\Aversion https://git-lfs\.github\.com/spec/v1\n(?:ext-\d-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize (\d+)\n\z`)
+	})
 )
 
 // largeFiles are those of a clone and its submodules.
@@ -199,7 +202,7 @@ func filesIn(dir string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.Type().IsRegular() && largeFile.MatchString(e.Name()) {
+		if e.Type().IsRegular() && largeFile().MatchString(e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
@@ -221,7 +224,7 @@ func (l *largeFiles) send() error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if err != nil || !d.Type().IsRegular() || known[d.Name()] || !largeFile.MatchString(d.Name()) {
+		if err != nil || !d.Type().IsRegular() || known[d.Name()] || !largeFile().MatchString(d.Name()) {
 			return err
 		}
 		if err := os.MkdirAll(l.out, 0o755); err != nil {
@@ -248,7 +251,7 @@ func Filter(verb, storage string, r io.Reader, w io.Writer) error {
 		return err
 	}
 	head = head[:n]
-	m := pointer.FindSubmatch(head)
+	m := pointer().FindSubmatch(head)
 	switch verb {
 	case "clean":
 		if m != nil || n == 0 { // an empty file is its own pointer

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -186,13 +187,13 @@ func StartsHere(lock *os.File) bool {
 			return false
 		}
 		status, err := os.ReadFile("/proc/" + f[4] + "/status")
-		return err == nil && oneNumber.Match(status)
+		return err == nil && oneNumber().Match(status)
 	})
 	return err == nil && held
 }
 
 // oneNumber is in the status of a process that has no other number in a namespace below.
-var oneNumber = regexp.MustCompile(`(?m)^NSpid:\s+\d+$`)
+var oneNumber = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^NSpid:\s+\d+$`) })
 
 // lockListed reports whether the kernel's list of locks has one that is wanted, by the
 // fields of its line. The kernel gives the list page by page, and if others come and go

@@ -6,6 +6,7 @@ package gitignore
 import (
 	"regexp"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -98,7 +99,7 @@ func globOf(line string, anchored bool) (glob string, ok bool) {
 	if !anchored {
 		return plainGlob(line)
 	}
-	parts := strings.Split(escapedSlash.ReplaceAllString(line, "$1/"), "/")
+	parts := strings.Split(escapedSlash().ReplaceAllString(line, "$1/"), "/")
 	for i, part := range parts {
 		if len(part) > 1 && strings.Trim(part, "*") == "" { // more of them are the same
 			parts[i] = "**"
@@ -115,7 +116,7 @@ func globOf(line string, anchored bool) (glob string, ok bool) {
 }
 
 // escapedSlash is a slash behind a backslash, which means nothing there.
-var escapedSlash = regexp.MustCompile(`((?:^|[^\\])(?:\\\\)*)\\/`)
+var escapedSlash = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`((?:^|[^\\])(?:\\\\)*)\\/`) })
 
 // plainGlob converts one component.
 func plainGlob(part string) (string, bool) {

@@ -5,6 +5,7 @@ package riskypath
 import (
 	"path"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
@@ -165,8 +166,8 @@ type Names struct {
 type pattern struct{ glob, why string }
 
 var (
-	heldNames   = Of(held)
-	listedNames = Of(listed)
+	heldNames   = sync.OnceValue(func() *Names { return Of(held) })
+	listedNames = sync.OnceValue(func() *Names { return Of(listed) })
 )
 
 // Of makes a set of the names of families, which is asked for the reason of a path.
@@ -268,7 +269,7 @@ func Path(p string) string {
 	if path.Base(folded) == "codeowners" {
 		return whyOwners // also in .github, whose other files run in CI
 	}
-	return heldNames.Why(folded)
+	return heldNames().Why(folded)
 }
 
 // harmless are names of files that begin as held ones do, and that nothing reads by name.
@@ -294,7 +295,7 @@ func WithoutHarmless(folded string) string {
 var templates = map[string]string{"issue_template": "issues", "pull_request_template": "pull requests"}
 
 // Listed says why a path is listed, though not held; empty if it is not.
-func Listed(p string) string { return listedNames.Why(safepath.FoldPath(p)) }
+func Listed(p string) string { return listedNames().Why(safepath.FoldPath(p)) }
 
 // GitHooks are files that git runs if they are in a folder that it is told of.
 var GitHooks = func() map[string]bool {

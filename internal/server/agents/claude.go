@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove"
 )
@@ -135,11 +136,11 @@ func (Claude) Message(text string) (string, error) {
 }
 
 // notInSlug is what the agent replaces in the name of a folder.
-var notInSlug = regexp.MustCompile(`[^A-Za-z0-9]`)
+var notInSlug = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[^A-Za-z0-9]`) })
 
 // Transcripts is where the agent keeps the sessions of a working directory.
 func (Claude) Transcripts(workdir string) string {
-	return ".claude/projects/" + notInSlug.ReplaceAllString(workdir, "-")
+	return ".claude/projects/" + notInSlug().ReplaceAllString(workdir, "-")
 }
 
 // Read begins the reading of a log.

@@ -116,7 +116,7 @@ func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
 // Transcripts is where it keeps the sessions of a working directory.
 func (Cove) Transcripts(workdir string) string {
-	return ".local/share/cove/sessions/" + notInSlug.ReplaceAllString(workdir, "-")
+	return ".local/share/cove/sessions/" + notInSlug().ReplaceAllString(workdir, "-")
 }
 
 // Read begins the reading of a log.

@@ -134,7 +134,7 @@ var eventKinds = []Kind{KindStart, KindText, KindStep, KindStepEnd, KindToolStar
 
 var (
 	// AgentName is what an agent may be called.
-	AgentName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
+	AgentName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`) })
 
 	// Compiled at the first use: that takes a millisecond, for which each call of cove would wait.
 	variableName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`) })
@@ -142,8 +142,8 @@ var (
 		return regexp.MustCompile(`^[A-Za-z0-9_$-]{1,80}(\.[A-Za-z0-9_$-]{1,80}){0,9}$`)
 	})
 	fileName    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_.-]{1,80}(/[A-Za-z0-9_.-]{1,80}){0,5}$`) })
-	needSize    = regexp.MustCompile(`^([0-9]{1,7})([MG])$`)
-	placeholder = regexp.MustCompile(`\{[a-z_]+\}`)
+	needSize    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9]{1,7})([MG])$`) })
+	placeholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{[a-z_]+\}`) })
 )
 
 // ParseDefinition reads the definition of an agent, which may be anybody's. Its errors
@@ -244,7 +244,7 @@ func printable(text string) bool {
 func (p *definitionParser) identity() {
 	d := &p.def
 	switch {
-	case !AgentName.MatchString(d.Name):
+	case !AgentName().MatchString(d.Name):
 		p.add("name", "such as name = \"greeter\"", "%.60q can't be an agent's name: it has up to 40 lower-case letters, digits and hyphens", d.Name)
 	case slices.Contains(Names(), d.Name):
 		p.add("name", "choose another name", "%s is an agent of cove's own, whose place nothing takes", d.Name)
@@ -255,7 +255,7 @@ func (p *definitionParser) identity() {
 		}
 	}
 	for _, name := range d.Connectors {
-		if !AgentName.MatchString(name) {
+		if !AgentName().MatchString(name) {
 			p.add("connectors", "cove connector list", "%.60q can't be a connector's name", name)
 		}
 	}
@@ -273,7 +273,7 @@ func (p *definitionParser) identity() {
 
 // megabytes reads a size; 0: it is none.
 func megabytes(size string) int {
-	m := needSize.FindStringSubmatch(size)
+	m := needSize().FindStringSubmatch(size)
 	if m == nil {
 		return 0
 	}
@@ -311,7 +311,7 @@ func (p *definitionParser) commands() {
 	}
 	for _, argv := range d.Install {
 		for _, arg := range argv {
-			for _, name := range placeholder.FindAllString(arg, -1) {
+			for _, name := range placeholder().FindAllString(arg, -1) {
 				if name != "{home}" {
 					p.add("install", "move what needs it to setup", "%s is of one job, and an installation may serve many", name)
 				}
@@ -355,7 +355,7 @@ func (p *definitionParser) command(key string, argv []string) {
 // placeholders refuses a name in braces that stands for nothing.
 func (p *definitionParser) placeholders(key, text string) {
 	known := places(Task{})
-	for _, name := range placeholder.FindAllString(text, -1) {
+	for _, name := range placeholder().FindAllString(text, -1) {
 		if _, ok := known[name]; !ok {
 			p.add(key, "there are {prompt_file}, {files}, {workdir}, {home} and {session}", "%s stands for nothing", name)
 		}

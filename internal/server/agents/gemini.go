@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove"
 )
@@ -89,11 +90,11 @@ type geminiLine struct {
 }
 
 // geminiRetry is what it says on its standard error when it asks again.
-var geminiRetry = regexp.MustCompile(`^Attempt \d+ failed with status (\d+)\. Retrying`)
+var geminiRetry = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^Attempt \d+ failed with status (\d+)\. Retrying`) })
 
 func (r *geminiReader) Event(ev cove.JobEvent) []Event {
 	if ev.Type == "output" && ev.Stream == "stderr" {
-		if m := geminiRetry.FindString(ev.Text); m != "" {
+		if m := geminiRetry().FindString(ev.Text); m != "" {
 			r.retry = m
 			return []Event{{Kind: KindRetry, Text: m}}
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
@@ -77,12 +78,14 @@ func Parse(src []byte, name string) (*Document, error) {
 }
 
 // officialSyntax is the front end that this package has the parser of, at any version.
-var officialSyntax = regexp.MustCompile(`^(docker\.io/)?docker/dockerfile(-upstream)?([:@].*)?$`)
+var officialSyntax = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(docker\.io/)?docker/dockerfile(-upstream)?([:@].*)?$`)
+})
 
 // checkSyntax refuses a Dockerfile in another language.
 func checkSyntax(src []byte, name string) error {
 	syntax, _, where, ok := parser.DetectSyntax(src)
-	if !ok || officialSyntax.MatchString(strings.TrimSpace(syntax)) {
+	if !ok || officialSyntax().MatchString(strings.TrimSpace(syntax)) {
 		return nil
 	}
 	line := 1
@@ -225,15 +228,17 @@ func isRemote(src string) bool {
 	return false
 }
 
-var signalNumber = regexp.MustCompile(`^([1-9]|[1-5][0-9]|6[0-4])$`)
+var signalNumber = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([1-9]|[1-5][0-9]|6[0-4])$`) })
 
 // isSignal reports whether a text is a signal as STOPSIGNAL has it: a number, or a name.
 func isSignal(text string) bool {
 	name := "SIG" + strings.TrimPrefix(strings.ToUpper(text), "SIG")
-	return signalNumber.MatchString(text) || unix.SignalNum(name) != 0 || realtime.MatchString(name)
+	return signalNumber().MatchString(text) || unix.SignalNum(name) != 0 || realtime().MatchString(name)
 }
 
-var realtime = regexp.MustCompile(`^SIGRT(MIN(\+([0-9]|1[0-5]))?|MAX(-([0-9]|1[0-4]))?)$`)
+var realtime = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^SIGRT(MIN(\+([0-9]|1[0-5]))?|MAX(-([0-9]|1[0-4]))?)$`)
+})
 
 // at says where in a Dockerfile an error is.
 func at(name string, line int, err *fail.Error) error {

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -35,9 +36,9 @@ const (
 )
 
 var (
-	commitID = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
-	sha256ID = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+	commitID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`) })
+	sha256ID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
+	envName  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`) })
 )
 
 // check refuses a request that can't become a job, and finds its agent.
@@ -86,7 +87,7 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 		return nil, fail.New("bad_request", "an issue is a positive number, and goes with a url", "")
 	case req.Depth < 0 || req.Depth > 0 && req.URL == "":
 		return nil, fail.Newf("bad_request", "", "a depth is a number of commits, and goes with a URL")
-	case req.URL == "" && !commitID.MatchString(req.Base):
+	case req.URL == "" && !commitID().MatchString(req.Base):
 		return nil, fail.Newf("bad_request", "", "%.80q is no commit", req.Base)
 	case strings.ContainsAny(req.Author.Name+req.Author.Email, "<>"):
 		return nil, fail.Newf("bad_request", "", "an author can't have < or > in the name")
@@ -119,7 +120,7 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 		if size += len(kv); len(name) > maxEnvName || size > maxEnvSize {
 			return nil, fail.Newf("bad_request", "", "a variable's name has at most %d characters, and all variables together have at most %d bytes", maxEnvName, maxEnvSize)
 		}
-		if !envName.MatchString(kv) { // it may be a part of a value
+		if !envName().MatchString(kv) { // it may be a part of a value
 			return nil, fail.Newf("bad_request", "write KEY=VALUE", "environment variable %d has no name, or one that can't be one", i+1)
 		}
 		if strings.ContainsRune(kv, 0) {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -185,14 +186,14 @@ func bundleIn(id string) string { return dir(id) + "/in.bundle" }
 
 // workdir is where a job's clone goes.
 func workdir(id, repository string) string {
-	name := strings.Trim(notInName.ReplaceAllString(repository, "-"), "-.")
+	name := strings.Trim(notInName().ReplaceAllString(repository, "-"), "-.")
 	if name == "" {
 		name = "repository"
 	}
 	return boot.Home + "/work/" + id + "/" + name
 }
 
-var notInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+var notInName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[^A-Za-z0-9._-]+`) })
 
 // task is what the agent is told of a job.
 func task(req cove.JobRequest, id string) agents.Task {

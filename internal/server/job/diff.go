@@ -64,7 +64,7 @@ func (d *differ) diff(ctx context.Context, job cove.Job) (cove.JobDiff, error) {
 		}
 	}
 	switch {
-	case job.State == cove.JobInstalling || job.State == cove.JobQueued || job.State == cove.JobPreparing || job.Workdir == "" || !commitID.MatchString(job.Base):
+	case job.State == cove.JobInstalling || job.State == cove.JobQueued || job.State == cove.JobPreparing || job.Workdir == "" || !commitID().MatchString(job.Base):
 		if job.State.Terminal() {
 			return out, nil // it ended before it had anything to change
 		}
@@ -135,7 +135,7 @@ func commits(text string) []cove.JobDiffCommit {
 	all := []cove.JobDiffCommit{}
 	for entry := range strings.SplitSeq(text, "\x00") {
 		fields := strings.SplitN(entry, "\x1f", 4)
-		if len(fields) != 4 || !commitID.MatchString(fields[0]) || len(all) == maxCommits {
+		if len(fields) != 4 || !commitID().MatchString(fields[0]) || len(all) == maxCommits {
 			continue
 		}
 		c := cove.JobDiffCommit{ID: fields[0], Author: short(fields[1]), Subject: short(fields[3])}

@@ -65,13 +65,13 @@ func readLog(ctx context.Context, jobs *store.Jobs, job cove.Job) (agents.Reader
 // agent worked.
 func sanitize(r cove.JobEnd, id string) cove.JobEnd {
 	for _, commit := range []*string{&r.Head, &r.Leftover} {
-		if !commitID.MatchString(*commit) {
+		if !commitID().MatchString(*commit) {
 			*commit = ""
 		}
 	}
 	r.Commits = max(r.Commits, 0)
 	r.Phase, r.Reason, r.Detail, r.Uncollected = clip(r.Phase), clip(r.Reason), clip(r.Detail), clip(r.Uncollected)
-	if r.Bundle.Size <= 0 || !sha256ID.MatchString(r.Bundle.SHA256) || r.Head == "" && r.Leftover == "" {
+	if r.Bundle.Size <= 0 || !sha256ID().MatchString(r.Bundle.SHA256) || r.Head == "" && r.Leftover == "" {
 		if r.Head != "" || r.Leftover != "" {
 			r.Uncollected = cmp.Or(r.Uncollected, "its log names commits, but no bundle that has them")
 		}

@@ -190,8 +190,8 @@ func noteCloned(ctx context.Context, jobs *store.Jobs, id string, batch []cove.J
 		return nil
 	}
 	cloned := *batch[i].Cloned
-	cuts := len(cloned.Shallow) <= maxShallow && !slices.ContainsFunc(cloned.Shallow, func(c string) bool { return !commitID.MatchString(c) })
-	if !commitID.MatchString(cloned.Base) || !branchName(cloned.Branch) || cloned.RepoID != "" && !sha256ID.MatchString(cloned.RepoID) || !cuts {
+	cuts := len(cloned.Shallow) <= maxShallow && !slices.ContainsFunc(cloned.Shallow, func(c string) bool { return !commitID().MatchString(c) })
+	if !commitID().MatchString(cloned.Base) || !branchName(cloned.Branch) || cloned.RepoID != "" && !sha256ID().MatchString(cloned.RepoID) || !cuts {
 		return nil
 	}
 	err := jobs.Update(ctx, id, func(j *cove.Job) error {

@@ -115,7 +115,7 @@ func carryAll(ctx context.Context, client *cove.Client, old, job cove.Job) (star
 	}
 	room := old.LargeBytes
 	for _, e := range entries {
-		if name := e.Name(); sha256ID.MatchString(name) {
+		if name := e.Name(); sha256ID().MatchString(name) {
 			info, err := e.Info()
 			if err != nil {
 				return start, err

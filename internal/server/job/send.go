@@ -6,6 +6,7 @@ import (
 	"errors"
 	"regexp"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/cove-dev/cove"
@@ -49,10 +50,10 @@ func (m *Manager) Send(ctx context.Context, id string, msg cove.JobMessage) (cov
 const codeKeyTaken = "key_taken"
 
 // keyForm is what a key may be, of a message or of a request for a job.
-var keyForm = regexp.MustCompile(`^[A-Za-z0-9._:-]{0,100}$`)
+var keyForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._:-]{0,100}$`) })
 
 func checkKeyForm(key string) error {
-	if !keyForm.MatchString(key) {
+	if !keyForm().MatchString(key) {
 		return fail.Newf("bad_request", "", "a key is letters, digits and any of . _ : -, at most 100: %.120q is none", key)
 	}
 	return nil

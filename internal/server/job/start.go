@@ -18,14 +18,14 @@ const (
 // been started already is left alone.
 func (m *Manager) Start(ctx context.Context, id string, req cove.JobStart) (cove.Job, error) {
 	empty := req.BundleSHA256 == "" && req.BundleSize == 0 && req.LargeBytes == 0 && len(req.Shallow) == 0
-	if !empty && (!sha256ID.MatchString(req.BundleSHA256) || req.BundleSize <= 0 || req.LargeBytes < 0) {
+	if !empty && (!sha256ID().MatchString(req.BundleSHA256) || req.BundleSize <= 0 || req.LargeBytes < 0) {
 		return cove.Job{}, fail.Newf("bad_request", "", "the bundle's size and sha256 must be given")
 	}
 	if len(req.Shallow) > maxShallow {
 		return cove.Job{}, fail.Newf("bad_request", "push the whole history, or a shorter one: --depth 1", "a history that is cut off at %d commits is more than %d", len(req.Shallow), maxShallow)
 	}
 	for _, commit := range req.Shallow {
-		if !commitID.MatchString(commit) {
+		if !commitID().MatchString(commit) {
 			return cove.Job{}, fail.Newf("bad_request", "", "%.80q is no commit to cut a history off at", commit)
 		}
 	}

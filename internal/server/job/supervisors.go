@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -118,7 +119,7 @@ func (ss *supervisors) serve(ctx context.Context, job cove.Job) (served bool, er
 	return true, nil // it has ended in good order meanwhile, or is slow: its log will tell
 }
 
-var bootIDForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+var bootIDForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`) })
 
 // bootOf is the id of a sprite's boot; empty: it does not say.
 func bootOf(ctx context.Context, sprite *sprites.Sprite) (string, error) {
@@ -126,7 +127,7 @@ func bootOf(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
 		return "", nil
 	}
-	if id := string(bytes.TrimSpace(out[:min(len(out), 64)])); err == nil && bootIDForm.MatchString(id) {
+	if id := string(bytes.TrimSpace(out[:min(len(out), 64)])); err == nil && bootIDForm().MatchString(id) {
 		return id, nil
 	}
 	return "", err

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -47,11 +48,11 @@ var (
 // defaultBase is what a disk begins with: the tools of this machine.
 const defaultBase = "host"
 
-var nameRule = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+var nameRule = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`) })
 
 // CheckName returns an *fail.Error that gives the rule unless name may be a sprite's.
 func CheckName(name string) error {
-	if len(name) <= maxName && nameRule.MatchString(name) {
+	if len(name) <= maxName && nameRule().MatchString(name) {
 		return nil
 	}
 	if len(name) > 2*maxName {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
@@ -132,7 +133,7 @@ func reasons(a sprites.Activity) []string {
 		if i == maxTasks {
 			break // an honest guest has no more
 		}
-		if taskRule.MatchString(name) {
+		if taskRule().MatchString(name) {
 			all = append(all, "task "+name)
 		}
 	}
@@ -143,4 +144,4 @@ func reasons(a sprites.Activity) []string {
 const maxTasks = 256
 
 // taskRule is what may be a task's name.
-var taskRule = regexp.MustCompile(`^[0-9A-Za-z._-]{1,63}$`)
+var taskRule = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9A-Za-z._-]{1,63}$`) })

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -52,24 +53,26 @@ func lookUp(job cove.Job, key cove.StepKey) string {
 // unresolved are the words of programs that could not find out the address of a host, which
 // is the first group. The programs are git, curl, apt, wget (of GNU and of BusyBox), ssh,
 // Node.js, Go, and Python.
-var unresolved = []*regexp.Regexp{
-	regexp.MustCompile(`(?i)could not resolve (?:hostname|host|proxy)[: ]+["'‘]?([a-z0-9][a-z0-9._-]*)`),
-	regexp.MustCompile(`(?i)could not resolve ["'‘]([a-z0-9][a-z0-9._-]*)`),
-	regexp.MustCompile(`(?i)(?:failure|failed to|error) resolv(?:ing|e) ["'‘]([a-z0-9._-]+)`),
-	regexp.MustCompile(`(?i)unable to resolve host address ["'‘]?([a-z0-9._-]+)`),
-	regexp.MustCompile(`(?i)bad address ["'‘]([a-z0-9._-]+)`),
-	regexp.MustCompile(`getaddrinfo (?:EAI_AGAIN|ENOTFOUND|EREFUSED) ([A-Za-z0-9._-]+)`),
-	regexp.MustCompile(`(?:ENOTFOUND|EREFUSED|EAI_AGAIN) ([A-Za-z0-9-]+\.[A-Za-z0-9._-]+)`),
-	regexp.MustCompile(`lookup ([A-Za-z0-9._-]+)(?: on [^ ]+)?: (?:server misbehaving|no such host|.*refused)`),
-	regexp.MustCompile(`host='([A-Za-z0-9._-]+)'.*(?:[Nn]ame resolution|[Nn]ame or service not known|resolve)`),
-}
+var unresolved = sync.OnceValue(func() []*regexp.Regexp {
+	return []*regexp.Regexp{
+		regexp.MustCompile(`(?i)could not resolve (?:hostname|host|proxy)[: ]+["'‘]?([a-z0-9][a-z0-9._-]*)`),
+		regexp.MustCompile(`(?i)could not resolve ["'‘]([a-z0-9][a-z0-9._-]*)`),
+		regexp.MustCompile(`(?i)(?:failure|failed to|error) resolv(?:ing|e) ["'‘]([a-z0-9._-]+)`),
+		regexp.MustCompile(`(?i)unable to resolve host address ["'‘]?([a-z0-9._-]+)`),
+		regexp.MustCompile(`(?i)bad address ["'‘]([a-z0-9._-]+)`),
+		regexp.MustCompile(`getaddrinfo (?:EAI_AGAIN|ENOTFOUND|EREFUSED) ([A-Za-z0-9._-]+)`),
+		regexp.MustCompile(`(?:ENOTFOUND|EREFUSED|EAI_AGAIN) ([A-Za-z0-9-]+\.[A-Za-z0-9._-]+)`),
+		regexp.MustCompile(`lookup ([A-Za-z0-9._-]+)(?: on [^ ]+)?: (?:server misbehaving|no such host|.*refused)`),
+		regexp.MustCompile(`host='([A-Za-z0-9._-]+)'.*(?:[Nn]ame resolution|[Nn]ame or service not known|resolve)`),
+	}
+})
 
 // blocked is what to do about a step whose programs could not find a host that the job's network
 // policy does not let through; empty: there is none. The texts are looked through in order.
 func blocked(job cove.Job, texts ...string) string {
 	host := ""
 	for _, text := range texts {
-		for _, re := range unresolved {
+		for _, re := range unresolved() {
 			if m := re.FindStringSubmatch(text); m != nil && host == "" {
 				if name, err := policy.CanonicalName(strings.TrimRight(m[1], ".")); err == nil {
 					host = name

@@ -53,6 +53,9 @@ func (f Files) path(rel string) string {
 	return filepath.Join(root, rel)
 }
 
+// Folder is the name, in a data folder, of the folder for what this package makes.
+const Folder = "base"
+
 // programDirs are the folders that hold a system's programs and libraries.
 var programDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 

@@ -39,9 +39,9 @@ type Hider struct {
 	Own   bool   // the masks have all folders, as the server's root's: see owned.go
 
 	mu      sync.Mutex
-	folders map[string]*folder // by path below the root of the files
-	full    time.Time          // all files were looked at
-	checked time.Time          // when the last look began
+	folders *findings
+	full    time.Time // all files were looked at
+	checked time.Time // when the last look began
 	mask    Mask
 	copied  []copied
 
@@ -63,6 +63,23 @@ func (m Mask) For(name string) string {
 		return filepath.Join(m.Dir, name)
 	}
 	return ""
+}
+
+// findings are the folders that a look found.
+type findings struct {
+	at  map[string]*folder // by path below the root of the files
+	all []placed           // each after the one above it
+}
+
+// placed is a folder, and its path.
+type placed struct {
+	at string
+	*folder
+}
+
+func (s *findings) add(at string, f *folder) {
+	s.at[at] = f
+	s.all = append(s.all, placed{at, f})
 }
 
 // folder is what was found in one folder.
@@ -91,6 +108,12 @@ const (
 
 // configuration are the folders whose files are looked at each time.
 var configuration = []string{"usr/etc", "usr/local/etc"}
+
+func ofConfiguration(at string) bool {
+	return slices.ContainsFunc(configuration, func(c string) bool {
+		return strings.HasPrefix(at, c) && (len(at) == len(c) || at[len(c)] == '/')
+	})
+}
 
 // Mask returns the mask for what is hidden now.
 func (h *Hider) Mask() (Mask, error) { return h.MaskSince(time.Now()) }
@@ -168,7 +191,7 @@ func (h *Hider) renewed(all *look) error {
 // settle makes what was found what counts. The caller holds h.mu.
 func (h *Hider) settle(l *look) (Mask, error) {
 	var hidden []string
-	for _, f := range l.found {
+	for _, f := range l.found.all {
 		hidden = append(hidden, f.hidden...)
 	}
 	slices.Sort(hidden)
@@ -177,8 +200,8 @@ func (h *Hider) settle(l *look) (Mask, error) {
 	if err != nil {
 		return Mask{}, fmt.Errorf("make the layer over the programs: %w", err)
 	}
-	if h.folders == nil || !slices.Equal(hidden, h.mask.Hidden) || python != h.mask.Python || !slices.Equal(copies, h.copied) || h.Own && !maps.Equal(l.found, h.folders) {
-		mask, err := h.make(hidden, python, l.found, copies)
+	if h.folders == nil || !slices.Equal(hidden, h.mask.Hidden) || python != h.mask.Python || !slices.Equal(copies, h.copied) || h.Own && l.found != h.folders && !maps.Equal(l.found.at, h.folders.at) {
+		mask, err := h.make(hidden, python, l.found.at, copies)
 		if err != nil {
 			return Mask{}, fmt.Errorf("make the layer over the programs: %w", err)
 		}
@@ -188,14 +211,19 @@ func (h *Hider) settle(l *look) (Mask, error) {
 	return h.mask, nil
 }
 
-// Hidden lists what would be hidden from sprites now.
-func (f Files) Hidden() ([]string, error) {
-	l, err := (&Hider{Files: f}).look(nil)
+// Hidden lists what a server that starts now would hide from sprites. Like that server, it takes a
+// listing of Dir that is new enough, if Dir is not empty. It writes nothing.
+func (h *Hider) Hidden() ([]string, error) {
+	var known *findings
+	if h.Dir != "" {
+		known, _ = h.restore()
+	}
+	l, err := h.look(known)
 	if err != nil {
 		return nil, err
 	}
 	var hidden []string
-	for _, found := range l.found {
+	for _, found := range l.found.all {
 		hidden = append(hidden, found.hidden...)
 	}
 	slices.Sort(hidden)
@@ -204,32 +232,98 @@ func (f Files) Hidden() ([]string, error) {
 
 // look is one look at all folders.
 type look struct {
-	known map[string]*folder
+	known *findings // nil: none
 	began time.Time
 
 	wg    sync.WaitGroup
 	slots chan struct{}
 	mu    sync.Mutex
-	found map[string]*folder
+	found *findings // known, if none has changed
 	err   error
 }
 
-func (h *Hider) look(known map[string]*folder) (*look, error) {
-	l := &look{known: known, began: time.Now(), slots: make(chan struct{}, runtime.GOMAXPROCS(0)-1), found: make(map[string]*folder, len(known))}
+func (h *Hider) look(known *findings) (*look, error) {
+	l := &look{known: known, began: time.Now(), slots: make(chan struct{}, runtime.GOMAXPROCS(0)-1)}
+	tops := map[string]*opened{}
+	defer func() {
+		for _, top := range tops {
+			top.done()
+		}
+	}()
 	for _, name := range programDirs {
 		root, err := openProgramDir(h.Files.path(name))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 			continue // not there, or a link to another
 		} else if err != nil {
-			l.fail(err)
-			break
+			return l, err
 		}
-		top := newOpened(root, name)
-		l.folder(top, name)
-		top.done()
+		tops[name] = newOpened(root, name)
+	}
+	if known != nil && l.unchanged(tops) {
+		l.found = known
+		return l, nil
+	}
+	l.found = &findings{at: map[string]*folder{}}
+	for _, name := range programDirs {
+		if tops[name] != nil {
+			l.folder(tops[name], name)
+		}
 	}
 	l.wg.Wait()
 	return l, l.err
+}
+
+// unchanged reports whether all known folders are as they were. Most often they are, and this
+// takes half as long as a walk that gathers them again.
+func (l *look) unchanged(tops map[string]*opened) bool {
+	all := len(tops)
+	for _, p := range l.known.all {
+		all += len(p.folders)
+	}
+	if all != len(l.known.all) { // one was not read, or has gone
+		return false
+	}
+	for _, name := range programDirs {
+		if (tops[name] != nil) != (l.known.at[name] != nil) {
+			return false
+		}
+	}
+	var changed atomic.Bool
+	var wg sync.WaitGroup
+	part := len(l.known.all)/runtime.GOMAXPROCS(0) + 1
+	for some := range slices.Chunk(l.known.all, part) {
+		wg.Go(func() {
+			for _, p := range some {
+				if changed.Load() {
+					return
+				}
+				if name, _, _ := strings.Cut(p.at, "/"); !l.same(tops[name], p) {
+					changed.Store(true)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return !changed.Load()
+}
+
+// same reports whether a known folder is as it was.
+func (l *look) same(top *opened, p placed) bool {
+	if !ofConfiguration(p.at) {
+		var st unix.Stat_t
+		return unix.Fstatat(top.fd, top.name(p.at), &st, unix.AT_SYMLINK_NOFOLLOW) == nil && p.still(&st)
+	}
+	f, dir, err := l.one(top, p.at)
+	if dir != nil {
+		dir.done()
+	}
+	return err == nil && f.stat == p.stat && f.unread == p.unread &&
+		slices.Equal(f.folders, p.folders) && slices.Equal(f.hidden, p.hidden) && slices.Equal(f.closed, p.closed)
+}
+
+// still reports whether nothing changed in a folder since it was read.
+func (f *folder) still(st *unix.Stat_t) bool {
+	return f.stat == stampOf(st) && f.read.Sub(time.Unix(st.Ctim.Unix())) > settled
 }
 
 // openProgramDir opens a folder as an overlay sees it: without what is mounted in it.
@@ -273,7 +367,7 @@ func (l *look) folder(above *opened, at string) {
 		return
 	}
 	l.mu.Lock()
-	l.found[at] = f
+	l.found.add(at, f)
 	l.mu.Unlock()
 	for _, below := range f.folders {
 		select {
@@ -304,24 +398,37 @@ func newOpened(fd int, at string) *opened {
 	return o
 }
 
+// name is the path below the open folder of one that is below it, or is it.
+func (o *opened) name(at string) string {
+	if at == o.at {
+		return "."
+	}
+	return at[len(o.at)+1:]
+}
+
 func (o *opened) done() {
 	if o.users.Add(-1) == 0 {
 		_ = unix.Close(o.fd) // nothing was written
 	}
 }
 
+// knows returns what is known of a folder; nil: nothing.
+func (l *look) knows(at string) *folder {
+	if l.known == nil {
+		return nil
+	}
+	return l.known.at[at]
+}
+
 // one looks at one folder, and opens it if it must be read.
 func (l *look) one(above *opened, at string) (*folder, *opened, error) {
-	name := "."
-	if at != above.at {
-		name = at[len(above.at)+1:]
-	}
+	name := above.name(at)
 	var st unix.Stat_t
-	if old := l.known[at]; old != nil {
+	if old := l.knows(at); old != nil {
 		if err := unix.Fstatat(above.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return nil, nil, err
 		}
-		if old.stat == stampOf(&st) && old.read.Sub(time.Unix(st.Ctim.Unix())) > settled && !slices.ContainsFunc(configuration, func(c string) bool { return at == c || strings.HasPrefix(at, c+"/") }) {
+		if old.still(&st) && !ofConfiguration(at) {
 			return old, nil, nil
 		}
 	}

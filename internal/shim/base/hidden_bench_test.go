@@ -15,7 +15,7 @@ import (
 
 func BenchmarkHidden(b *testing.B) {
 	measured(b, func() {
-		if _, err := (Files{}).Hidden(); err != nil {
+		if _, err := new(Hider).Hidden(); err != nil {
 			b.Fatal(err)
 		}
 	})

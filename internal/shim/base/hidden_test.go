@@ -44,7 +44,7 @@ func TestHider(t *testing.T) {
 	h := &Hider{Files: Files{Root: root}, Dir: dir}
 	want := []string{"usr/bin/launch-helper", "usr/bin/unreadable", "usr/local/etc", "usr/share/group/key", "usr/share/listed", "usr/share/names", "usr/share/rules.d"}
 	m := hides(t, h, want)
-	if hidden, err := h.Files.Hidden(); err != nil || !slices.Equal(hidden, want) {
+	if hidden, err := (&Hider{Files: h.Files}).Hidden(); err != nil || !slices.Equal(hidden, want) {
 		t.Errorf("Hidden: %q, %v", hidden, err)
 	}
 	// A program that all may start and none may read is one that a sandbox starts, too.
@@ -164,7 +164,7 @@ func longAgo(t *testing.T, h *Hider) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, f := range h.folders {
+	for _, f := range h.folders.all {
 		f.read = f.read.Add(time.Hour)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -37,10 +38,10 @@ type Image struct {
 // MaxImageLayers is the most layers that an Image has.
 const MaxImageLayers = layers.MaxBase - 1 // the fitting is the other one
 
-var imageDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+var imageDigest = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^sha256:[0-9a-f]{64}$`) })
 
 // IsImage reports whether the name of a base is the digest of an image.
-func IsImage(name string) bool { return imageDigest.MatchString(name) }
+func IsImage(name string) bool { return imageDigest().MatchString(name) }
 
 // ErrImage refuses an image that no disk can lie on. Its text says why.
 var ErrImage = errors.New("the image can't be used")

@@ -18,28 +18,41 @@ const listingFile = "listing"
 
 // listingFormat is raised when listings are written differently, or when folders are looked at
 // for something else.
-const listingFormat = 1
+const listingFormat = 2
 
 // A listing is the last look of a Hider at all files. A server that starts soon after another takes
 // it: it looks at the times of the folders alone, as the other would have done for its next sandbox.
+// It has a list for each property of folders, which is read in a third of the time that a list of
+// folders takes.
 type listing struct {
-	Format  int
-	Owner   int           // another user may see more, or less
-	Root    string        // of Hider.Files
-	Boot    string        // of the kernel
-	Full    time.Duration // since that boot, asleep or not: all files were looked at
-	Folders []listed
+	Format int
+	Owner  int           // another user may see more, or less
+	Root   string        // of Hider.Files
+	Boot   string        // of the kernel
+	Full   time.Duration // since that boot, asleep or not: all files were looked at
+
+	Folders        joined // each after the one above it
+	Devs, Inos     []uint64
+	Seconds, Nanos []int64 // Ctime
+	Reads          []int64 // nanoseconds since 1970
+	Hidden, Closed joined
+	Others         joined // folders that are in others, and were not read
 }
 
-// listed is a folder, with its path. The names in it have none.
-type listed struct {
-	Path     string
-	Dev, Ino uint64
-	Ctime    unix.Timespec
-	Read     time.Time
-	Folders  []string
-	Hidden   []string // "": the folder itself
-	Closed   []string
+// joined are paths, each with a NUL behind it.
+type joined string
+
+func join(paths []string) joined {
+	var b strings.Builder
+	for _, p := range paths {
+		b.WriteString(p + "\x00")
+	}
+	return joined(b.String())
+}
+
+func (j joined) paths() []string {
+	all := strings.Split(string(j), "\x00")
+	return all[:len(all)-1]
 }
 
 // keep writes a look at all files for the next server of this data folder. If it can't, that one
@@ -51,15 +64,23 @@ func (h *Hider) keep(all *look) {
 		return
 	}
 	l.Full = now - time.Since(all.began)
-	for at, f := range all.found {
+	var folders, hidden, closed, others []string
+	for _, f := range all.found.all {
 		if f.unread { // the next server may have other rights
 			continue
 		}
-		l.Folders = append(l.Folders, listed{
-			Path: at, Dev: f.stat.dev, Ino: f.stat.ino, Ctime: f.stat.ctime, Read: f.read,
-			Folders: below(at, f.folders), Hidden: below(at, f.hidden), Closed: below(at, f.closed),
-		})
+		folders = append(folders, f.at)
+		l.Devs, l.Inos = append(l.Devs, f.stat.dev), append(l.Inos, f.stat.ino)
+		l.Seconds, l.Nanos = append(l.Seconds, f.stat.ctime.Sec), append(l.Nanos, f.stat.ctime.Nsec)
+		l.Reads = append(l.Reads, f.read.UnixNano())
+		hidden, closed = append(hidden, f.hidden...), append(closed, f.closed...)
+		for _, below := range f.folders {
+			if b := all.found.at[below]; b == nil || b.unread {
+				others = append(others, below)
+			}
+		}
 	}
+	l.Folders, l.Hidden, l.Closed, l.Others = join(folders), join(hidden), join(closed), join(others)
 	var text bytes.Buffer
 	if gob.NewEncoder(&text).Encode(l) == nil && os.MkdirAll(h.Dir, 0o700) == nil {
 		_ = atomicfile.Replace(filepath.Join(h.Dir, listingFile), text.Bytes(), 0o600) // a full disk is no error here
@@ -68,7 +89,7 @@ func (h *Hider) keep(all *look) {
 
 // restore returns the look of an earlier server and when that was, or nil: there is none of this
 // boot, this user and the last five minutes.
-func (h *Hider) restore() (folders map[string]*folder, full time.Time) {
+func (h *Hider) restore() (known *findings, full time.Time) {
 	text, err := os.ReadFile(filepath.Join(h.Dir, listingFile))
 	if err != nil {
 		return nil, time.Time{}
@@ -85,14 +106,57 @@ func (h *Hider) restore() (folders map[string]*folder, full time.Time) {
 	if age := now - l.Full; err != nil || age < 0 || age >= renewal {
 		return nil, time.Time{}
 	}
-	folders = make(map[string]*folder, len(l.Folders))
-	for _, f := range l.Folders {
-		folders[f.Path] = &folder{
-			stat: stamp{f.Dev, f.Ino, f.Ctime}, read: f.Read,
-			folders: at(f.Path, f.Folders), hidden: at(f.Path, f.Hidden), closed: at(f.Path, f.Closed),
+	return l.findings(), time.Now().Add(l.Full - now)
+}
+
+// findings returns the folders of a listing; nil: it is damaged.
+func (l *listing) findings() *findings {
+	folders := l.Folders.paths()
+	n := len(folders)
+	for _, length := range []int{len(l.Devs), len(l.Inos), len(l.Seconds), len(l.Nanos), len(l.Reads)} {
+		if length != n {
+			return nil
 		}
 	}
-	return folders, time.Now().Add(l.Full - now)
+	known := &findings{at: make(map[string]*folder, n), all: make([]placed, 0, n)}
+	made := make([]folder, n)
+	sound := true
+	above := func(at string) *folder {
+		f := known.at[at[:max(0, strings.LastIndexByte(at, '/'))]]
+		if f == nil {
+			sound, f = false, new(folder)
+		}
+		return f
+	}
+	for i, at := range folders {
+		f := &made[i]
+		f.stat = stamp{l.Devs[i], l.Inos[i], unix.Timespec{Sec: l.Seconds[i], Nsec: l.Nanos[i]}}
+		f.read = time.Unix(0, l.Reads[i])
+		if strings.Contains(at, "/") {
+			dir := above(at)
+			dir.folders = append(dir.folders, at)
+		}
+		known.add(at, f)
+	}
+	for _, at := range l.Others.paths() {
+		f := above(at)
+		f.folders = append(f.folders, at)
+	}
+	for _, at := range l.Hidden.paths() {
+		f := known.at[at] // a folder that became secret
+		if f == nil {
+			f = above(at)
+		}
+		f.hidden = append(f.hidden, at)
+	}
+	for _, at := range l.Closed.paths() {
+		f := above(at)
+		f.closed = append(f.closed, at)
+	}
+	if !sound {
+		return nil
+	}
+	return known
 }
 
 // newListing is a listing of this process, without folders.
@@ -106,27 +170,4 @@ func sinceBoot() (time.Duration, error) {
 	var now unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now)
 	return time.Duration(now.Nano()), err
-}
-
-// below takes a folder's path off the paths of what is in it.
-func below(dir string, paths []string) []string {
-	var names []string
-	for _, p := range paths {
-		names = append(names, strings.TrimPrefix(strings.TrimPrefix(p, dir), "/"))
-	}
-	return names
-}
-
-// at is the paths of names in a folder.
-func at(dir string, names []string) []string {
-	var paths []string
-	for _, name := range names {
-		if name != "" {
-			name = dir + "/" + name
-		} else {
-			name = dir
-		}
-		paths = append(paths, name)
-	}
-	return paths
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -32,6 +33,11 @@ func TestListing(t *testing.T) {
 	// The folder of this file has not changed: only who looks at the file itself finds it.
 	must(t, os.Chmod(filepath.Join(root, "usr/bin/sh"), 0o700))
 	hides(t, next(), want)
+	for h, want := range map[*Hider][]string{next(): want, {Files: first.Files}: append([]string{"usr/bin/sh"}, want...)} {
+		if hidden, err := h.Hidden(); err != nil || !slices.Equal(hidden, want) {
+			t.Errorf("Hidden of %q: %q, %v, want %q", h.Dir, hidden, err, want)
+		}
+	}
 	must(t, os.WriteFile(filepath.Join(root, "usr/share/doc/new"), nil, 0o600))
 	want = []string{"usr/share/doc/new", "usr/share/key", "usr/share/rules.d"}
 	second := next()
@@ -47,6 +53,9 @@ func TestListing(t *testing.T) {
 		"of another host":   func(l *listing) { l.Root = "/x" },
 		"of another user":   func(l *listing) { l.Owner++ },
 		"of another format": func(l *listing) { l.Format++ },
+		"without a time":    func(l *listing) { l.Nanos = l.Nanos[1:] },
+		"without a folder":  func(l *listing) { l.Folders = l.Folders[len("usr\x00"):] },
+		"with too much":     func(l *listing) { l.Closed = "usr/none/key\x00" },
 	} {
 		keep()
 		text, err := os.ReadFile(filepath.Join(dir, listingFile))
@@ -63,6 +72,14 @@ func TestListing(t *testing.T) {
 	keep()
 	must(t, os.Truncate(filepath.Join(dir, listingFile), 100))
 	hides(t, next(), all)
+
+	// It lacks what that server could not read, which the next one looks at.
+	doc := first.folders.at["usr/share/doc"]
+	was := *doc
+	doc.unread, doc.hidden = true, nil
+	keep()
+	hides(t, next(), want)
+	*doc = was
 
 	// The server that takes it over renews it when the other would have.
 	ago = time.Minute

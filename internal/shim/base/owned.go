@@ -42,9 +42,9 @@ type copied struct {
 }
 
 // copies lists the files that are copied into a mask which has the folders.
-func (h *Hider) copies(folders map[string]*folder) ([]copied, error) {
+func (h *Hider) copies(found *findings) ([]copied, error) {
 	if !h.Own {
-		return h.closed(folders)
+		return h.closed(found)
 	}
 	var all []copied
 	add := func(name string, setuid bool) error {
@@ -75,7 +75,7 @@ func (h *Hider) copies(folders map[string]*folder) ([]copied, error) {
 		return nil
 	}
 	for _, dir := range []string{"usr/bin", "usr/sbin", "bin", "sbin"} {
-		if folders[dir] == nil {
+		if found.at[dir] == nil {
 			continue
 		}
 		for _, name := range rooted {
@@ -85,7 +85,7 @@ func (h *Hider) copies(folders map[string]*folder) ([]copied, error) {
 		}
 	}
 	for _, dir := range rootedLibraries {
-		if folders[dir] == nil {
+		if found.at[dir] == nil {
 			continue
 		}
 		entries, err := os.ReadDir(h.Files.path(dir))
@@ -105,9 +105,9 @@ func (h *Hider) copies(folders map[string]*folder) ([]copied, error) {
 // closed lists the programs that all may start and not all may read, as sudo of some systems.
 // gVisor reads a program to start it, and of the host's own files a sandbox can read none that
 // others may not: see layers.Overlay.Guard.
-func (h *Hider) closed(folders map[string]*folder) ([]copied, error) {
+func (h *Hider) closed(found *findings) ([]copied, error) {
 	var all []copied
-	for _, f := range folders {
+	for _, f := range found.all {
 		for _, name := range f.closed {
 			var st unix.Stat_t
 			if err := unix.Lstat(h.Files.path(name), &st); err != nil {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -216,12 +217,12 @@ func (f Files) copyPick(dir, rel string, st fs.FileInfo) error {
 }
 
 // userinfo matches the user and password of a URL.
-var userinfo = regexp.MustCompile(`(?i)(\b[a-z][a-z0-9+.-]*://)[^/\s"'@]*@`)
+var userinfo = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)(\b[a-z][a-z0-9+.-]*://)[^/\s"'@]*@`) })
 
 // withoutCredentials removes user names and passwords from the URLs in an apt
 // source list or setting.
 func withoutCredentials(data []byte) []byte {
-	return userinfo.ReplaceAll(data, []byte("$1"))
+	return userinfo().ReplaceAll(data, []byte("$1"))
 }
 
 // writeFile writes a new file with exactly this mode, whatever the umask is.

@@ -8,13 +8,14 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cove-dev/cove"
 )
 
 // repositoryPath has no sign that a server, or a pattern of paths, could take for something
 // else than a name.
-var repositoryPath = regexp.MustCompile(`^(/[A-Za-z0-9_~+@-][A-Za-z0-9._~+@-]*)+$`)
+var repositoryPath = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(/[A-Za-z0-9_~+@-][A-Za-z0-9._~+@-]*)+$`) })
 
 // maxRepository bounds the URL of a repository.
 const maxRepository = 1000
@@ -28,7 +29,7 @@ func CheckRepository(text string) error {
 		return errors.New("the repository is not an http or https URL, such as https://example.org/team/project.git")
 	case u.User != nil:
 		return errors.New("a secret in the repository's URL is seen by all; a connector adds it")
-	case u.RawPath != "" || !repositoryPath.MatchString(u.Path):
+	case u.RawPath != "" || !repositoryPath().MatchString(u.Path):
 		return errors.New("the path of the repository's URL has signs that are not taken: letters, digits and . _ ~ + @ - are")
 	}
 	return nil
@@ -56,7 +57,7 @@ func InwardRepository(repository string) (own bool, private netip.Addr) {
 
 // CheckGit says what is wrong with the repository that a grant is limited to.
 func CheckGit(g cove.GitGrant) error {
-	if len(g.Repository) > maxRepository || !repositoryPath.MatchString(g.Repository) {
+	if len(g.Repository) > maxRepository || !repositoryPath().MatchString(g.Repository) {
 		return fmt.Errorf("%.80q is no path of a repository, such as /team/project.git", g.Repository)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,7 +74,7 @@ const freshListing = 150 * time.Second
 // had looked at them there a moment ago. The first one of root's does look at them.
 func ShareListing(data string) error {
 	if os.Geteuid() != 0 {
-		return nil // an ordinary user's server sees them in another namespace
+		return nil // an ordinary user's server sees them in another namespace: Lend has its own
 	}
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
@@ -98,6 +99,9 @@ func ShareListing(data string) error {
 // madeOnce are the parts of a data folder that all sandboxes start from. Their names have a digest
 // of their contents, and a server never writes them again.
 var madeOnce = []string{"base/host-*", "base/mask-*", "guest/*"}
+
+// ownListing is an ordinary user's listing, which a server takes for five minutes after the look.
+const ownListing = "base/listing"
 
 // Lend gives a new data folder what sandboxes start from, if a test that has ended left it: else
 // each server would copy the same thousands of files. The server makes what it finds no more use
@@ -133,7 +137,11 @@ func TakeBack(data string) error {
 
 // moveMade moves what sandboxes start from between two folders. It leaves what is on another disk.
 func moveMade(from, to string) error {
-	for _, pattern := range madeOnce {
+	patterns := madeOnce
+	if os.Geteuid() != 0 { // root's is of ShareListing
+		patterns = append(slices.Clone(madeOnce), ownListing)
+	}
+	for _, pattern := range patterns {
 		names, err := filepath.Glob(filepath.Join(from, pattern))
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/shim/kernel"
 )
 
@@ -43,7 +44,7 @@ func (f folder) logs(id string, of sprite.Log) []string {
 }
 
 // bases holds what disks lie on.
-func (f folder) bases() string { return filepath.Join(string(f), "base") }
+func (f folder) bases() string { return filepath.Join(string(f), base.Folder) }
 
 // guard is the empty folder of layers.Overlay.Guard.
 func (f folder) guard() string { return filepath.Join(f.bases(), "empty") }

@@ -47,7 +47,7 @@ type movedAside struct {
 }
 
 // itemName is a name that the server gives to layers, memories and sprites.
-var itemName = regexp.MustCompile(`^[0-9a-f]{16}$`)
+var itemName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{16}$`) })
 
 // list lists the layers and the memories that there are.
 func (s *stock) list() (all []sprite.Item, err error) {
@@ -65,7 +65,7 @@ func (s *stock) list() (all []sprite.Item, err error) {
 		for _, e := range entries {
 			name := strings.TrimSuffix(strings.TrimSuffix(e.Name(), usedSuffix), newSuffix)
 			key := fmt.Sprint(dir.kind, name)
-			if !itemName.MatchString(name) || seen[key] {
+			if !itemName().MatchString(name) || seen[key] {
 				continue
 			}
 			seen[key] = true
@@ -83,7 +83,7 @@ func (s *stock) list() (all []sprite.Item, err error) {
 
 // setAside moves an item aside.
 func (s *stock) setAside(item sprite.Item, why string) (to string, err error) {
-	if !itemName.MatchString(item.Name) {
+	if !itemName().MatchString(item.Name) {
 		return "", fmt.Errorf("move aside: bad name %q", item.Name)
 	}
 	var paths []string
