@@ -3,9 +3,13 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"html"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"time"
 
@@ -58,17 +62,45 @@ has to be reached from here under the name that this command uses for it.`,
 	return cmd
 }
 
-// openBrowser opens a page in this machine's browser, and does not wait for it.
-func openBrowser(ctx context.Context, url string) error {
+// openBrowser opens a link in this machine's browser, and does not wait for it. The link is a secret,
+// and other users read the arguments of every process: the browser is told the name of a file that
+// leads on to it.
+func openBrowser(ctx context.Context, link string) error {
 	opener := "xdg-open"
 	if runtime.GOOS == "darwin" {
 		opener = "open"
 	}
-	path, err := exec.LookPath(opener)
+	program, err := exec.LookPath(opener)
 	if err != nil {
 		return fmt.Errorf("%s is missing", opener)
 	}
-	return exec.CommandContext(context.WithoutCancel(ctx), path, url).Start()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	page, err := writeLinkPage(filepath.Join(cache, "cove", "web"), link)
+	if err != nil {
+		return err
+	}
+	return exec.CommandContext(context.WithoutCancel(ctx), program, page).Start()
+}
+
+// writeLinkPage writes a page that leads on to a link, which nobody but the user can read, to a
+// folder. Those of former calls, whose links no longer work, are deleted.
+func writeLinkPage(dir, link string) (string, error) {
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(dir, "open-*.html") // of mode 0600
+	if err != nil {
+		return "", err
+	}
+	to := html.EscapeString(link)
+	_, err = fmt.Fprintf(f, `<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0; url=%s"><title>cove</title><a href="%s">Open cove</a>`+"\n", to, to)
+	return f.Name(), errors.Join(err, f.Close())
 }
 
 func newWebSessionsCommand(inv *invocation) *cobra.Command {

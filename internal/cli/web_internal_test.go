@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"html"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestOpenBrowserHidesTheLink: the program that opens a browser is told a file that the user alone
+// can read, never the link, and the file of the call before is gone.
+func TestOpenBrowserHidesTheLink(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(home, "cache"))
+	told := filepath.Join(home, "told")
+	if err := os.Mkdir(filepath.Join(home, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"xdg-open", "open"} {
+		script := "#!/bin/sh\nprintf '%s\\n' \"$*\" >'" + told + "'\n"
+		if err := os.WriteFile(filepath.Join(home, "bin", name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", filepath.Join(home, "bin")+":"+os.Getenv("PATH"))
+	// To read a pipe waits for the program.
+	if err := unix.Mkfifo(told, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const link = "http://127.0.0.1:7777/web/login?code=SECRETCODE&a=b"
+	var before string
+	for range 2 {
+		if err := openBrowser(t.Context(), link); err != nil {
+			t.Fatal(err)
+		}
+		args, err := os.ReadFile(told)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page := strings.TrimSpace(string(args))
+		if strings.Contains(page, "SECRETCODE") || !filepath.IsAbs(page) {
+			t.Fatalf("the program was told %q", page)
+		}
+		text, err := os.ReadFile(page)
+		if err != nil || !strings.Contains(string(text), "url="+html.EscapeString(link)+`"`) {
+			t.Errorf("the page is %q, %v", text, err)
+		}
+		for path, mode := range map[string]os.FileMode{page: 0o600, filepath.Dir(page): 0o700} {
+			if st, err := os.Stat(path); err != nil {
+				t.Error(err)
+			} else if st.Mode().Perm() != mode {
+				t.Errorf("%s has the mode %v", path, st.Mode())
+			}
+		}
+		if _, err := os.Stat(before); before != "" && err == nil {
+			t.Errorf("%s is left", before)
+		}
+		before = page
+	}
+}
