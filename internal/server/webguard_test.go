@@ -15,6 +15,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // browser is a client of the web page that has cookies, and no token.
@@ -306,4 +307,22 @@ func TestWebExpiry(t *testing.T) {
 	row("expired")
 	has(t, ask(t, s, "GET /web", "", browser(&http.Cookie{Name: c.Name, Value: "expired"})), 401, "Log in")
 	has(t, ask(t, s, "GET /web", "", browser(c, &http.Cookie{Name: c.Name, Value: "expired"})), 200, `id="now"`)
+}
+
+// TestWebParts: a part of a page is a script's to put into it. A browser that a sprite's page, or
+// another one, leads to a part's address is sent to the whole page, and no button that changes
+// something has the keyboard from the start.
+func TestWebParts(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	_, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: "paint"})
+	must(t, err)
+	c := logIn(t, s, s.Client())
+	const network = "/web/sprites/paint/network"
+	for _, part := range []string{"/allow?rule=evil.example:443", "/test?target=evil.example:443"} {
+		a := ask(t, s, "GET "+network+part, "", browser(c), header("Accept", "text/html"), header("Sec-Fetch-Site", "same-site"), header("Sec-Fetch-Mode", "navigate"), header("Sec-Fetch-Dest", "document"))
+		failIf(t, a.StatusCode != 303 || a.Header.Get("Location") != network, "%s as a document: %d, to %q\n%s", part, a.StatusCode, a.Header.Get("Location"), a.body)
+	}
+	a := ask(t, s, "GET "+network+"/allow?rule=evil.example:443", "", browser(c), header("HX-Request", "true"))
+	has(t, a, 200, "Add the rule")
+	failIf(t, bytes.Contains(a.body, []byte("autofocus")), "the button has the keyboard:\n%s", a.body)
 }

@@ -265,6 +265,9 @@ func (v *spriteView) filesAt(name string) string {
 func spriteUpload(v *spriteView) error {
 	q := v.r.URL.Query()
 	name, err := filePath(q.Get("path"))
+	if err == nil && q.Get("over") == "yes" {
+		err = v.confirm() // the file that is there is lost
+	}
 	if err == nil {
 		err = v.mustBeAwake()
 	}

@@ -3,6 +3,7 @@ package web
 import (
 	"errors"
 	"net/http"
+	"path"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -58,8 +59,13 @@ func (v *view) page(title, live, name string, data any) error {
 	return nil
 }
 
-// fragment answers with a part of a page.
+// fragment answers a script with a part of a page. A browser that was led to the part's address is
+// sent to the page that it belongs to: another site's page must not choose which button of ours is
+// all that a person sees.
 func (v *view) fragment(name string, data any) error {
+	if v.r.Method == http.MethodGet && wantsPage(v.r) {
+		return v.redirect(path.Dir(v.r.URL.EscapedPath()))
+	}
 	fragment(v.w, v.r, http.StatusOK, name, data)
 	return nil
 }
@@ -80,7 +86,7 @@ func (v *view) confirm() error {
 	if v.session.Confirmed() {
 		return nil
 	}
-	return fail.New("confirm", "this can't be undone: show again that it is you", "type `cove web` in a terminal, open the link in this browser, and try again")
+	return fail.New("confirm", "this can't be undone, or gives rights away: show again that it is you", "type `cove web` in a terminal, open the link in this browser, and try again")
 }
 
 // wantsPage reports whether the answer is shown by the browser itself, not put into a page by
