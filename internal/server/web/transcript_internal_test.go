@@ -85,3 +85,15 @@ func TestTranscriptBounds(t *testing.T) {
 		}
 	}
 }
+
+// TestLargeFile: of a file with very many lines, a part is shown, and how many are not.
+func TestLargeFile(t *testing.T) {
+	f := cove.JobDiffFile{Path: "a", Hunks: []cove.JobDiffHunk{{Lines: make([]cove.JobDiffLine, 700_000)}}}
+	for i := range f.Hunks[0].Lines {
+		f.Hunks[0].Lines[i] = cove.JobDiffLine{Kind: "+", New: i + 1}
+	}
+	part, err := html("diff-lines", changedFile{JobDiffFile: f, Later: true}.whole(nil))
+	if err != nil || len(part) > 4<<20 || !strings.Contains(part, "The last 692001 lines are left out here") {
+		t.Errorf("%d bytes, %v: %.200s", len(part), err, part)
+	}
+}
