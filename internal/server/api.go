@@ -125,6 +125,7 @@ func (a *api) handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if fields(r.Header) > maxFields {
+			watchBody(r)
 			w.Header().Set("Connection", "close")
 			a.refusals.answer(w, r, fail.New("too_large", fmt.Sprintf("a request has at most %d header fields", maxFields), ""))
 			return
@@ -135,6 +136,7 @@ func (a *api) handler() http.Handler {
 			}
 			return
 		}
+		watchBody(r)
 		if web.Paths(r) {
 			if err := a.hosts.checkName(r); err != nil {
 				a.refusals.answer(w, r, err)
@@ -143,7 +145,6 @@ func (a *api) handler() http.Handler {
 			a.site.ServeHTTP(w, r)
 			return
 		}
-		watchBody(r)
 		h := w.Header()
 		h.Set("Sprite-Version", sprites.Version)
 		h.Set("X-Content-Type-Options", "nosniff")

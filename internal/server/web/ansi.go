@@ -40,13 +40,14 @@ func (l look) class() string {
 // sequences are taken away, and of a line that was written over, its last state is left.
 func terminal(s string) []segment {
 	var out []segment
+	const most = 300 // after so many, all looks like the last
 	at := look{fg: -1, bg: -1}
 	add := func(text string) {
 		if text = plain(text); text == "" {
 			return
 		}
 		class := at.class()
-		if n := len(out); n > 0 && out[n-1].Class == class {
+		if n := len(out); n > 0 && (out[n-1].Class == class || n == most) {
 			out[n-1].Text += text
 			return
 		}

@@ -36,10 +36,7 @@ func (t *trial) heard(n cove.ExecutorNews) {
 // testExecutor runs the test harness, and streams its steps into the element "trial". A URL and its
 // token are in the request alone: nothing of them is kept, or shown again.
 func testExecutor(v *view) error {
-	f, err := readForm(v)
-	if err != nil {
-		return err
-	}
+	f := v.r.PostForm
 	test := cove.ExecutorTest{Profile: f.Get("profile"), Backend: f.Get("backend"), URL: f.Get("url"), Token: f.Get("token"), Quick: f.Get("quick") != ""}
 	t := trial{Of: "this server"}
 	switch {

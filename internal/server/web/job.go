@@ -139,12 +139,8 @@ func job(v *view) error {
 		return err
 	}
 	page.Steps = newStepsView(steps)
-	from := max(1, j.LastSeq-window+1)
-	if page.Entries, err = v.entries(j.Job, from, j.LastSeq+1); err != nil {
+	if page.Entries, page.Before, err = v.newest(j.Job, j.LastSeq-window+1, j.LastSeq+1); err != nil {
 		return err
-	}
-	if from > 1 {
-		page.Before = from
 	}
 	l := v.layout(title(j.Job))
 	l.Path, l.Script = "/web/jobs", "job.js"
@@ -178,6 +174,27 @@ func (v *view) entries(j cove.Job, from, to int64) ([]*entry, error) {
 	return t.entries, nil
 }
 
+// newest are the newest entries of the events from one number until before another, as many as a
+// page takes at once, and the number of the first event among them; 0: there are none before it.
+func (v *view) newest(j cove.Job, from, to int64) (entries []*entry, before int64, err error) {
+	from = max(1, from)
+	if entries, err = v.entries(j, from, to); err != nil {
+		return nil, 0, err
+	}
+	start, err := fits(entries)
+	if err != nil {
+		return nil, 0, err
+	}
+	if start > from { // answers of calls before it stand for themselves now
+		from = start
+		entries, err = v.entries(j, from, to)
+	}
+	if from > 1 {
+		before = from
+	}
+	return entries, before, err
+}
+
 // jobEarlier shows more of the beginning.
 func jobEarlier(v *view) error {
 	j, err := v.job()
@@ -187,12 +204,8 @@ func jobEarlier(v *view) error {
 	before, _ := strconv.ParseInt(v.r.URL.Query().Get("before"), 10, 64)
 	before = min(max(before, 1), j.LastSeq+1)
 	page := jobPage{jobView: j}
-	from := max(1, before-earlier)
-	if page.Entries, err = v.entries(j.Job, from, before); err != nil {
+	if page.Entries, page.Before, err = v.newest(j.Job, before-earlier, before); err != nil {
 		return err
-	}
-	if from > 1 {
-		page.Before = from
 	}
 	return v.fragment("entries", page)
 }

@@ -36,6 +36,7 @@ type changedFile struct {
 	View  string
 	Rows  []lineRow
 	Later bool // its lines are shown when they are asked for
+	More  int  // lines of it that are not shown
 }
 
 // lineRow is a line of a file: of the two sides, or the head of a hunk.
@@ -120,8 +121,7 @@ func changesDiff(v *view) error {
 			return v.fragment("empty", dictOf("Text", "The file has no changes any more.", "Command", ""))
 		}
 		f := all.Files[i]
-		f.Later, f.Rows = false, lineRows(f.JobDiffFile, comments, f.View)
-		return v.fragment("diff-lines", f)
+		return v.fragment("diff-lines", f.whole(comments))
 	}
 	return v.fragment("diff", all)
 }
@@ -142,6 +142,17 @@ func newDiffView(d cove.JobDiff, comments []cove.JobComment, view string) diffVi
 		out.Files = append(out.Files, file)
 	}
 	return out
+}
+
+// maxFileLines bounds the lines of a file that is shown alone.
+const maxFileLines = 2 * maxShownLines
+
+// whole is the file with its lines.
+func (f changedFile) whole(comments []cove.JobComment) changedFile {
+	f.Later, f.Rows = false, lineRows(f.JobDiffFile, comments, f.View)
+	n := min(len(f.Rows), maxFileLines)
+	f.More, f.Rows = len(f.Rows)-n, f.Rows[:n]
+	return f
 }
 
 // lineRows are the lines of a file, beside each other for the view "side".

@@ -85,14 +85,6 @@ func profileOf(all []cove.Profile, name string) *cove.Profile {
 	return nil
 }
 
-// readForm reads the fields of a form.
-func readForm(v *view) (url.Values, error) {
-	if err := v.r.ParseForm(); err != nil {
-		return nil, fail.New("bad_request", "the form can't be read: "+err.Error(), "load the page again")
-	}
-	return v.r.PostForm, nil
-}
-
 func readNewJob(f url.Values) newJob {
 	one := func(name string) string { return strings.TrimSpace(f.Get(name)) }
 	return newJob{
@@ -105,10 +97,7 @@ func readNewJob(f url.Values) newJob {
 // previewJob says what the job of a form would be: beside the form, or with it to a browser
 // without scripts.
 func previewJob(v *view) error {
-	f, err := readForm(v)
-	if err != nil {
-		return err
-	}
+	f := v.r.PostForm
 	form := readNewJob(f)
 	if wantsPage(v.r) {
 		return showNewJob(v, form, true)
@@ -156,10 +145,7 @@ func profileURL(p *cove.Profile) string {
 
 // startJob begins the job of a form. Its sprite clones the repository.
 func startJob(v *view) error {
-	f, err := readForm(v)
-	if err != nil {
-		return err
-	}
+	f := v.r.PostForm
 	form := readNewJob(f)
 	switch {
 	case strings.TrimSpace(form.Plan) == "":

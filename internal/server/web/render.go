@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 )
@@ -33,6 +34,7 @@ var funcs = template.FuncMap{
 	"list":    func(all ...any) []any { return all },
 	"dict":    dict,
 	"rule":    ruleText,
+	"query":   url.QueryEscape, // html/template does not know that htmx's attributes are addresses
 }
 
 // dict makes a map of names and values, for a component that takes several.

@@ -60,10 +60,7 @@ func settings(v *view) error {
 // saves makes a handler that does what a form says, and then shows the tab again.
 func saves(tab string, do func(v *view, f url.Values) error) handler {
 	return func(v *view) error {
-		f, err := readForm(v)
-		if err != nil {
-			return err
-		}
+		f := v.r.PostForm
 		if err := do(v, f); err != nil {
 			return err
 		}

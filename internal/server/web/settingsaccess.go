@@ -145,10 +145,7 @@ func tokensTab(v *view) (any, error) {
 
 // makeToken shows the secret of a new token once, in the answer.
 func makeToken(v *view) error {
-	f, err := readForm(v)
-	if err != nil {
-		return err
-	}
+	f := v.r.PostForm
 	days, err := number(f.Get("days"), "days", strconv.ParseFloat)
 	if err != nil {
 		return err

@@ -64,10 +64,7 @@ type pull struct {
 
 // pullImage pulls an image, and streams how far it is into the element "pull".
 func pullImage(v *view) error {
-	f, err := readForm(v)
-	if err != nil {
-		return err
-	}
+	f := v.r.PostForm
 	p := pull{Reference: f.Get("reference")}
 	return v.stream(func(ctx context.Context, s *stream) error {
 		if err := s.replace("pull", "pull", p); err != nil {
@@ -191,10 +188,7 @@ func webhooksTab(v *view) (any, error) {
 
 // putWebhook defines a webhook. If its key was made with it, the answer alone has that.
 func putWebhook(v *view) error {
-	f, err := readForm(v)
-	if err != nil {
-		return err
-	}
+	f := v.r.PostForm
 	name, err := named(f)
 	if err != nil {
 		return err
@@ -214,10 +208,7 @@ func putWebhook(v *view) error {
 }
 
 func testWebhook(v *view) error {
-	f, err := readForm(v)
-	if err != nil {
-		return err
-	}
+	f := v.r.PostForm
 	name, err := named(f)
 	if err != nil {
 		return err

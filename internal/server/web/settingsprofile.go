@@ -65,10 +65,7 @@ func profilesTab(v *view) (any, error) {
 
 // putProfile stores the text of the editor, and shows it again with what the server says.
 func putProfile(v *view) error {
-	f, err := readForm(v)
-	if err != nil {
-		return err
-	}
+	f := v.r.PostForm
 	e := profileEditor{Name: f.Get("name"), Text: f.Get("text"), Agents: agents.Names(), Mark: v.session.mark()}
 	e.Revision, _ = strconv.ParseInt(f.Get("revision"), 10, 64) // of another editor's text: none
 	if put, err := storeProfile(v, e); err != nil {
@@ -108,10 +105,7 @@ func defaultProfile(v *view, f url.Values) error {
 
 // applyProfile gives the jobs of a profile its network policy of now, and says what became of each.
 func applyProfile(v *view) error {
-	f, err := readForm(v)
-	if err != nil {
-		return err
-	}
+	f := v.r.PostForm
 	name, err := named(f)
 	if err != nil {
 		return err

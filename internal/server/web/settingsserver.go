@@ -143,11 +143,8 @@ type destroyedRow struct {
 }
 
 func destroyEnvironments(v *view) error {
-	f, err := readForm(v)
-	if err == nil {
-		err = v.confirm()
-	}
-	if err != nil {
+	f := v.r.PostForm
+	if err := v.confirm(); err != nil {
 		return err
 	}
 	order := cove.EnvironmentDestroy{IDs: f["id"], Force: f.Get("force") != ""}

@@ -42,6 +42,7 @@ func (s *Site) Handler() http.Handler {
 		s.serve(w, r, func(v *view) error { return fail.New("not_found", "there is no such page", "") })
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		awaitBody(w, r)
 		protect(w.Header(), r)
 		if !followed(r) {
 			if err := s.SameOrigin(r); err != nil {
@@ -77,9 +78,8 @@ func (s *Site) serve(w http.ResponseWriter, r *http.Request, handle handler) {
 		api: &cove.Client{Client: &sprites.Client{URL: "http://localhost", Token: session.Bearer, HTTPClient: s.API, UserAgent: "cove-web"}},
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		r.Body = http.MaxBytesReader(w, r.Body, maxUpload)
-		if !session.marked(v.sentMark()) {
-			s.refuse(w, r, v, fail.New("forbidden", "the page is too old", "load it again"))
+		if err := v.readBody(); err != nil {
+			s.refuse(w, r, v, err)
 			return
 		}
 	}
@@ -119,11 +119,12 @@ func (s *Site) loginLink(w http.ResponseWriter, r *http.Request) {
 
 // loginForm answers the button of the page that asks.
 func (s *Site) loginForm(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, maxLoginForm)
-	s.login(w, r, r.PostFormValue("code"))
+	if err := readForm(w, r, maxLoginForm); err != nil {
+		s.refuse(w, r, nil, err)
+		return
+	}
+	s.login(w, r, r.PostForm.Get("code"))
 }
-
-const maxLoginForm = 4 << 10
 
 func (s *Site) loginFailed(w http.ResponseWriter, r *http.Request, err error) {
 	render(w, r, http.StatusUnauthorized, layout{Title: "Log in", Bare: true, Version: s.Version}, "login", loginPage{Error: err.Error()})

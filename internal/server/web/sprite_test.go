@@ -171,6 +171,15 @@ func TestFiles(t *testing.T) {
 		t.Fatalf("the file: %q, %v", got, err)
 	}
 
+	// By now it is larger than the server's memory may be.
+	f, err := os.OpenFile(notes, os.O_WRONLY, 0)
+	must(t, err)
+	must(t, f.Truncate(64<<30))
+	must(t, f.Close())
+	page.Click("#save")
+	page.Sees("is larger than 256.0 KB by now")
+	must(t, os.Remove(notes))
+
 	up := filepath.Join(t.TempDir(), "up.bin")
 	must(t, os.WriteFile(up, []byte("up\x00load"), 0o600))
 	page.Goto("/web/sprites/paint/files?path=" + home)

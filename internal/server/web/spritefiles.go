@@ -175,12 +175,7 @@ func (v *spriteView) viewFile(ctx context.Context, e sprites.Entry) (*fileView, 
 	if e.Type != "file" && e.Type != "symlink" {
 		return &fileView{Why: "This is no file with a content (" + e.Type + ")."}, nil
 	}
-	f, err := v.sprite().Open(ctx, e.Path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, maxView+1))
+	b, err := v.beginning(ctx, e.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -209,6 +204,16 @@ func (v *spriteView) viewFile(ctx context.Context, e sprites.Entry) (*fileView, 
 	return view, nil
 }
 
+// beginning is what a page shows of a file, and one byte more, if there is one.
+func (v *spriteView) beginning(ctx context.Context, name string) ([]byte, error) {
+	f, err := v.sprite().Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, maxView+1))
+}
+
 // mixed reports whether some lines end by a carriage return, and others not.
 func mixed(b []byte) bool {
 	n := bytes.Count(b, []byte("\r\n"))
@@ -232,8 +237,10 @@ func spriteSave(v *spriteView) error {
 	ctx, s := v.r.Context(), v.sprite()
 	text := strings.ReplaceAll(v.r.PostFormValue("text"), "\r\n", "\n") // as browsers send all lines
 	mode := fs.FileMode(0o644)
-	was, err := s.ReadFile(ctx, name)
+	was, err := v.beginning(ctx, name)
 	switch {
+	case err == nil && len(was) > maxView:
+		return fail.New("conflict", name+" is larger than "+formatBytes(maxView)+" by now, and can't be edited here; nothing was written", "copy your text, and edit the file in a terminal")
 	case errors.Is(err, fs.ErrNotExist) && v.r.PostFormValue("digest") == "":
 	case err != nil:
 		return err

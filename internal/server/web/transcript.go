@@ -19,6 +19,9 @@ const (
 	window    = 300      // events, the newest
 	earlier   = 500      // events that one click more shows
 	maxPart   = 32 << 10 // bytes of one input, answer or text
+	maxRows   = 300      // lines of it
+	maxParts  = 50       // parts of it
+	maxMeant  = 50       // things that one line of an agent's means
 	maxOutput = 200      // lines that stand together
 	maxCalls  = 1000     // whose answers are awaited
 )
@@ -34,6 +37,7 @@ type entry struct {
 	Input  []part
 	Answer *answerView // of a call; nil: it has none yet
 	lines  int
+	bytes  int
 }
 
 // answerView is how a call ended.
@@ -52,6 +56,7 @@ type part struct {
 	Segs  []segment // of a terminal
 	Lines []diffRow // of a diff
 	Cut   int       // bytes that are left out
+	More  int       // lines that are
 }
 
 // diffRow is a line of a small diff.
@@ -90,8 +95,12 @@ func (t *transcript) add(ev cove.JobEvent) []entryChange {
 	}
 	var out []entryChange
 	if meant != nil {
-		for i, m := range meant {
+		for i, m := range meant[:min(len(meant), maxMeant)] {
 			out = append(out, t.agent(ev, i, m)...)
+		}
+		if more := len(meant) - maxMeant; more > 0 {
+			e := &entry{ID: fmt.Sprintf("e-%d-more", ev.Seq), Seq: ev.Seq, At: ev.Time, Kind: "notice", Title: fmt.Sprintf("… and %d more, which cove job events has", more)}
+			out = append(out, t.put(e)...)
 		}
 		return out
 	}
@@ -152,6 +161,7 @@ func endText(ev cove.JobEvent) string {
 }
 
 func (t *transcript) put(e *entry) []entryChange {
+	e.Input = bounded(e.Input)
 	t.last = e
 	if t.keep {
 		t.entries = append(t.entries, e)
@@ -167,14 +177,21 @@ func (t *transcript) output(e *entry, ev cove.JobEvent) []entryChange {
 	}
 	text := ev.Text + end
 	p := screen(text)
-	if last := t.last; last != nil && last.Kind == "output" && last.lines < maxOutput {
+	if p.Cut > 0 {
+		p.Segs = append(p.Segs, segment{"td", fmt.Sprintf("\n… %d bytes are left out here; cove job events has them all\n", p.Cut)})
+	}
+	if last := t.last; last != nil && last.Kind == "output" && last.lines < maxOutput && last.bytes < maxPart && len(p.Segs) < maxRows/10 {
 		last.lines++
+		last.bytes += len(ev.Text)
+		if len(p.Segs) > 1 { // colours are elements of the page, too
+			last.lines += len(p.Segs)
+		}
 		if t.keep {
 			last.Input[0].Segs = append(last.Input[0].Segs, p.Segs...)
 		}
 		return []entryChange{{entry: last, more: p.Segs}}
 	}
-	e.Kind, e.Input, e.lines = "output", []part{p}, 1
+	e.Kind, e.Input, e.lines, e.bytes = "output", []part{p}, max(1, len(p.Segs)), len(ev.Text)
 	return t.put(e)
 }
 
@@ -217,7 +234,7 @@ func (t *transcript) agent(ev cove.JobEvent, i int, m agents.Event) []entryChang
 
 // answered gives a call its answer. Of one that the transcript does not have, the page may.
 func (t *transcript) answered(e *entry, m agents.Event) []entryChange {
-	a := &answerView{Seq: e.Seq, Failed: m.Failed, Parts: answerParts(m)}
+	a := &answerView{Seq: e.Seq, Failed: m.Failed, Parts: bounded(answerParts(m))}
 	call, ok := t.calls[m.ID]
 	delete(t.calls, m.ID)
 	switch {
@@ -239,28 +256,70 @@ func hashID(s string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// shorten leaves the beginning of a text, and says how many bytes it leaves out.
-func shorten(s string) (string, int) {
-	short := cut(s, maxPart)
-	if len(s) <= maxPart {
-		return s, 0
+// shorten leaves the beginning of a text, and says how many bytes and lines it leaves out.
+func shorten(s string) (short string, bytes, lines int) {
+	short = s
+	at := 0
+	for range maxRows {
+		i := strings.IndexByte(s[at:], '\n')
+		if i < 0 {
+			at = len(s)
+			break
+		}
+		at += i + 1
 	}
-	return short, len(s) - maxPart
+	if short = strings.TrimSuffix(cut(s[:at], maxPart), "\n"); at == len(s) && at <= maxPart {
+		return s, 0, 0
+	}
+	bytes = len(s) - min(at, maxPart)
+	return short, bytes, strings.Count(s[len(s)-bytes:], "\n")
+}
+
+// bounded leaves as much of the parts of an entry as a page shows of one.
+func bounded(parts []part) []part {
+	rows, size := maxRows, maxPart
+	for i := range parts {
+		p := &parts[i]
+		if i == maxParts {
+			for _, more := range parts[i:] {
+				parts[i-1].Cut += len(more.Text)
+				parts[i-1].More += 1 + len(more.Lines)
+			}
+			return parts[:i]
+		}
+		if len(p.Text) > size {
+			p.Cut += len(p.Text) - size
+			p.Text = cut(p.Text, size)
+		}
+		size -= min(size, len(p.Text))
+		n := 0
+		for n < min(len(p.Lines), rows) && len(p.Lines[n].Text) <= size {
+			size -= len(p.Lines[n].Text)
+			n++
+		}
+		p.More += len(p.Lines) - n
+		for _, l := range p.Lines[n:] {
+			p.Cut += len(l.Text) + 1
+		}
+		p.Lines = p.Lines[:n]
+		rows -= n
+	}
+	return parts
 }
 
 func code(s string) part {
-	s, left := shorten(s)
-	return part{Kind: "code", Text: s, Cut: left}
+	s, left, lines := shorten(s)
+	return part{Kind: "code", Text: s, Cut: left, More: lines}
 }
 
 func screen(s string) part {
-	s, left := shorten(s)
-	return part{Kind: "terminal", Segs: terminal(s), Cut: left}
+	s, left, lines := shorten(s)
+	return part{Kind: "terminal", Segs: terminal(s), Cut: left, More: lines}
 }
 
 // prose divides what an agent said into text and blocks of code.
 func prose(s string) []part {
-	s, left := shorten(strings.TrimSpace(s))
+	s, left, lines := shorten(strings.TrimSpace(s))
 	var out []part
 	for i, block := range strings.Split(s, "```") {
 		switch {
@@ -280,7 +339,7 @@ func prose(s string) []part {
 		}
 	}
 	if left > 0 && len(out) > 0 {
-		out[len(out)-1].Cut = left
+		out[len(out)-1].Cut, out[len(out)-1].More = left, lines
 	}
 	return out
 }
@@ -319,16 +378,16 @@ func marked(sign, class, s string) (all []diffRow) {
 
 // input is what a tool is asked. Agents have their own names for the same.
 func input(m agents.Event) []part {
-	full, left := shorten(m.Full)
+	full, left, lines := shorten(m.Full)
 	var fields map[string]json.RawMessage
 	if left > 0 || json.Unmarshal([]byte(full), &fields) != nil || len(fields) == 0 {
 		if full == "" {
 			full = m.Text
 		}
 		if looksLikeDiff(full) {
-			return []part{{Kind: "diff", Lines: rows(full), Cut: left}}
+			return []part{{Kind: "diff", Lines: rows(full), Cut: left, More: lines}}
 		}
-		return []part{{Kind: "code", Text: full, Cut: left}}
+		return []part{{Kind: "code", Text: full, Cut: left, More: lines}}
 	}
 	value := func(names ...string) string {
 		for _, n := range names {
@@ -377,8 +436,8 @@ func answerParts(m agents.Event) []part {
 	case strings.TrimSpace(full) == "":
 		return nil
 	case looksLikeDiff(full):
-		s, left := shorten(full)
-		return []part{{Kind: "diff", Lines: rows(s), Cut: left}}
+		s, left, lines := shorten(full)
+		return []part{{Kind: "diff", Lines: rows(s), Cut: left, More: lines}}
 	}
 	return []part{screen(full)}
 }

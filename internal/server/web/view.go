@@ -11,9 +11,6 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// maxUpload bounds the body of a request.
-const maxUpload = 1 << 30
-
 // handler answers a request of somebody who is logged in, or returns an error before it has
 // written anything.
 type handler func(*view) error
@@ -25,24 +22,6 @@ type view struct {
 	site    *Site
 	session Session
 	api     *cove.Client // with the rights of the session's token
-}
-
-// markField is the form's field, and markHeader the header, that has the mark of the session.
-const (
-	markField  = "_mark"
-	markHeader = "X-Cove-Mark"
-)
-
-// sentMark is the mark that the request carries. Only a form of the plain kind is read for it:
-// those with files are sent by scripts, which set the header.
-func (v *view) sentMark() string {
-	if mark := v.r.Header.Get(markHeader); mark != "" {
-		return mark
-	}
-	if v.r.Header.Get("Content-Type") != "application/x-www-form-urlencoded" {
-		return ""
-	}
-	return v.r.PostFormValue(markField)
 }
 
 // layout is what the frame of a page shows.

@@ -3,20 +3,30 @@
 "use strict";
 (() => {
   const most = 3000, kept = 2000; // events of which the page has the entries
+  const largest = 30000; // elements that they are
   const list = () => document.getElementById("transcript");
   const range = () => document.getElementById("replay-at");
 
   // Of a page that is left open, the oldest entries go; "before" brings them back. Somebody who reads further up
-  // has twice as many.
+  // has twice as many, and a replay four times as many.
   let trimming = 0; // at most twice a second: it asks for the page's height
   const trim = () => {
     trimming = 0;
     const ol = list(), last = Number(ol?.lastElementChild?.dataset.seq);
-    const first = Number(ol?.querySelector(":scope > [data-seq]")?.dataset.seq);
-    const reads = innerHeight + scrollY < document.body.scrollHeight - 400;
-    if (!(last - first >= (reads ? 2 * most : most)) || playing) return;
-    const gone = [...ol.querySelectorAll(":scope > [data-seq]")].filter(e => Number(e.dataset.seq) <= last - kept);
-    const next = gone.at(-1)?.nextElementSibling;
+    if (!ol) return;
+    const all = [...ol.querySelectorAll(":scope > [data-seq]")];
+    const times = playing ? 4 : innerHeight + scrollY < document.body.scrollHeight - 400 ? 2 : 1; // somebody reads further up
+    const many = last - Number(all[0]?.dataset.seq) >= times * most && !playing, large = ol.getElementsByTagName("*").length > times * largest;
+    if (!many && !large) return;
+    let first = many ? last - kept + 1 : 0;
+    if (large) {
+      let n = 0;
+      for (const e of all.toReversed()) if ((n += 1 + e.getElementsByTagName("*").length) > largest / 2) { first = Math.max(first, Number(e.dataset.seq) + 1); break; }
+    }
+    first = Math.min(first, last); // of an event, all stays or nothing
+    const gone = all.filter(e => Number(e.dataset.seq) < first);
+    if (!gone.length) return;
+    const next = gone.at(-1).nextElementSibling;
     for (const e of gone) e.remove();
     document.getElementById("earlier")?.remove();
     if (!next) return;

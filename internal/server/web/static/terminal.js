@@ -4,6 +4,24 @@
 "use strict";
 (() => {
   const slowest = 5000, scrollback = 5000, chunk = 32 << 10;
+
+  // A program in the sandbox may say anything. xterm repeats some sequences as often as their number
+  // says, keeps a text of any length in one cell, and reads what it is given in one go, while the
+  // page stands still: counted are the sequences that it repeats, and the texts that it takes apart.
+  const piece = 1 << 10, repeats = 256, joined = 16, payload = 4 << 10;
+  const joins = "[\\p{M}\\p{Cf}\\u1160-\\u11ff]";
+  const crowd = new RegExp(`(${joins}{${joined}})${joins}+`, "gu"), crowdEnd = new RegExp(`${joins}{1,${joined}}$`, "u");
+  const bound = term => {
+    for (const final of "ILMSTZb")
+      term.parser.registerCsiHandler({ final }, params => params.some(n => n > Math.max(repeats, term.rows, term.cols)));
+    for (const id of [0, 1, 2, 4, 10, 11, 12, 104]) term.parser.registerOscHandler(id, text => text.length > payload);
+    term.parser.registerOscHandler(8, () => true); // links lead nowhere here, and each is looked at with each new line
+  };
+  const write = (t, bytes) => {
+    const text = (t.crowd + t.decoder.decode(bytes, { stream: true })).replace(crowd, "$1"), from = t.crowd.length;
+    t.crowd = crowdEnd.exec(text.slice(-2 * joined))?.[0] || "";
+    for (let i = from; i < text.length; i += piece) t.term.write(text.slice(i, i + piece));
+  };
   let root, tabs = [], active = null, number = 0;
   const $ = id => document.getElementById(id);
   const path = rest => root.dataset.base + "/terminal" + rest;
@@ -40,6 +58,7 @@
       scrollback, theme: theme(), screenReaderMode: reads(), fontSize: 14, fontFamily: colour("--mono"),
       cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches, convertEol: false, linkHandler: { activate() {} },
     });
+    bound(t.term);
     t.fit = new FitAddon.FitAddon();
     t.term.loadAddon(t.fit);
     t.panel = document.createElement("div");
@@ -95,8 +114,10 @@
     const socket = new WebSocket(location.origin.replace(/^http/, "ws") + path("/socket") + q);
     socket.binaryType = "arraybuffer";
     t.socket = socket;
+    t.decoder = new TextDecoder();
+    t.crowd = "";
     socket.onmessage = e => {
-      if (typeof e.data !== "string") { t.term.write(new Uint8Array(e.data)); return; }
+      if (typeof e.data !== "string") { write(t, new Uint8Array(e.data)); return; }
       let m;
       try { m = JSON.parse(e.data); } catch { return; }
       if (m.type === "session_info") {

@@ -1,0 +1,58 @@
+package web
+
+import (
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// TestAddressesOfHTMX: html/template does not know that htmx's attributes are addresses: what stands in
+// their query is escaped by name, or is a number or an id of ours.
+func TestAddressesOfHTMX(t *testing.T) {
+	attribute := regexp.MustCompile(`hx-(?:get|post)="((?:[^"{]|\{\{[^}]*\}\})*)"`)
+	inQuery := regexp.MustCompile(`\?.*`)
+	action := regexp.MustCompile(`\{\{([^}]*)\}\}`)
+	seen := 0
+	err := fs.WalkDir(templateFiles, "templates", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := fs.ReadFile(templateFiles, name)
+		if err != nil {
+			return err
+		}
+		for _, m := range attribute.FindAllStringSubmatch(string(b), -1) {
+			for _, a := range action.FindAllStringSubmatch(inQuery.FindString(m[1]), -1) {
+				seen++
+				if !strings.HasPrefix(a[1], "query ") && !slices.Contains([]string{".View", ".ID", ".Before"}, a[1]) {
+					t.Errorf("%s: %s is not escaped in %s", name, a[0], m[0])
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil || seen < 5 {
+		t.Fatalf("%d were found, %v", seen, err)
+	}
+
+	page, err := html("file-entries", filesPage{Entries: folders("x&y", "c++", "h#1", "p%2e"), Path: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`?path=%2Fx%26y"`, `?path=%2Fc%2B%2B"`, `?path=%2Fh%231"`, `?path=%2Fp%252e"`} {
+		if !strings.Contains(page, "/files/branch"+want) {
+			t.Errorf("no folder leads to %s: %s", want, page)
+		}
+	}
+}
+
+func folders(names ...string) (all []sprites.Entry) {
+	for _, n := range names {
+		all = append(all, sprites.Entry{Name: n, Path: "/" + n, Type: "directory", IsDir: true})
+	}
+	return all
+}
