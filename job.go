@@ -418,8 +418,8 @@ type SpriteRemoval struct {
 	Hint   string    `json:"hint,omitempty"`  // what to do
 }
 
-// JobEnding is how far the end of a job is that has not ended yet. All but RanSec is zero
-// once it has ended.
+// JobEnding is how far the end of a job is that has not ended yet. All but RanSec and WaitedSec
+// is zero once it has ended.
 type JobEnding struct {
 	// Stopping says that its end was asked for. If its sprite is held, what it has done is
 	// collected when that may run again.
@@ -430,6 +430,9 @@ type JobEnding struct {
 
 	Forced string `json:"forced,omitempty"`      // why the server itself ends it: stopped, timeout, collect; empty: it does not
 	RanSec int64  `json:"ran_seconds,omitempty"` // of its time, as the server counts it
+
+	// WaitedSec is how long it has waited for a person while its sprite was awake.
+	WaitedSec int64 `json:"waited_seconds,omitempty"`
 }
 
 // JobExit is how the agent of a job exited.
