@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
-	"github.com/cove-dev/cove/internal/lib/acp"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -220,7 +219,7 @@ func (e *ender) asks(ctx context.Context, job cove.Job) bool {
 		return false
 	}
 	req, err := settingsOf(ctx, e.jobs, job.ID)
-	return err == nil && req.Permissions == string(acp.Ask)
+	return err == nil && req.Permissions == agents.PermissionAsk
 }
 
 // awake reports whether a job's sprite is awake; if nobody says, as it was.
