@@ -144,8 +144,8 @@ type JobRequest struct {
 	Begin bool `json:"begin,omitempty"`
 
 	// Key lets the request be sent again if its answer was lost: the same request by the same token
-	// gets the same job for as long as that is there, and any other is key_taken. Empty: each
-	// request makes another job.
+	// gets the same job for as long as that is there, and any other is key_taken. A key goes with
+	// its job: once that is deleted, the same request makes another. Empty: each request does.
 	Key string `json:"key,omitempty"`
 
 	Plan    string          `json:"plan"` // the plan's text
@@ -265,6 +265,9 @@ type Usage struct {
 	CostUSD      float64 `json:"cost_usd"`
 	Turns        int64   `json:"turns"`
 }
+
+// MaxBundle bounds the bundle of a job's commits that is pulled, or published, in bytes.
+const MaxBundle = 4 << 30
 
 // Artifact is a bundle in a job's sprite. Zero Size: there is none.
 type Artifact struct {

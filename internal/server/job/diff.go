@@ -50,7 +50,8 @@ if [ -n "$head" ] && [ -n "$bundle" ]; then
 	export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 XDG_CONFIG_HOME=/dev/null
 	d=$(mktemp -d) || exit
 	trap 'rm -rf "$d"' EXIT
-	git init -q --bare --template= "$d/git" || exit
+	[ ${#base} = 64 ] && format=--object-format=sha256 || format=
+	git init -q --bare --template= $format "$d/git" || exit
 	export GIT_DIR="$d/git"
 	mkdir -p "$d/git/objects/info" && printf '%s\n' "$objects" >"$d/git/objects/info/alternates" || exit
 	[ ! -f "$shallow" ] || cp "$shallow" "$d/git/shallow" || exit
