@@ -45,8 +45,8 @@ if [ -n "$head" ] && [ -n "$bundle" ]; then
 		echo "$bundle is not as it was collected" >&2
 		exit 1
 	fi
-	objects=$(git -c core.fsmonitor=false rev-parse --path-format=absolute --git-path objects) || exit
-	shallow=$(git -c core.fsmonitor=false rev-parse --path-format=absolute --git-path shallow) || exit
+	objects=$(cd "$(git rev-parse --git-path objects)" && pwd -P) || exit
+	shallow=$(git rev-parse --git-path shallow) || exit
 	export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 XDG_CONFIG_HOME=/dev/null
 	d=$(mktemp -d) || exit
 	trap 'rm -rf "$d"' EXIT
