@@ -144,8 +144,8 @@ type JobRequest struct {
 	Begin bool `json:"begin,omitempty"`
 
 	// Key lets the request be sent again if its answer was lost: the same request by the same token
-	// gets the same job for as long as that is there, and any other is key_taken. Empty: each
-	// request makes another job.
+	// gets the same job for as long as that is there, and any other is key_taken. A key goes with
+	// its job: once that is deleted, the same request makes another. Empty: each request does.
 	Key string `json:"key,omitempty"`
 
 	Plan    string          `json:"plan"` // the plan's text
@@ -265,6 +265,9 @@ type Usage struct {
 	CostUSD      float64 `json:"cost_usd"`
 	Turns        int64   `json:"turns"`
 }
+
+// MaxBundle bounds the bundle of a job's commits that is pulled, or published, in bytes.
+const MaxBundle = 4 << 30
 
 // Artifact is a bundle in a job's sprite. Zero Size: there is none.
 type Artifact struct {
@@ -418,8 +421,8 @@ type SpriteRemoval struct {
 	Hint   string    `json:"hint,omitempty"`  // what to do
 }
 
-// JobEnding is how far the end of a job is that has not ended yet. All but RanSec is zero
-// once it has ended.
+// JobEnding is how far the end of a job is that has not ended yet. All but RanSec and WaitedSec
+// is zero once it has ended.
 type JobEnding struct {
 	// Stopping says that its end was asked for. If its sprite is held, what it has done is
 	// collected when that may run again.
@@ -430,6 +433,9 @@ type JobEnding struct {
 
 	Forced string `json:"forced,omitempty"`      // why the server itself ends it: stopped, timeout, collect; empty: it does not
 	RanSec int64  `json:"ran_seconds,omitempty"` // of its time, as the server counts it
+
+	// WaitedSec is how long it has waited for a person while its sprite was awake.
+	WaitedSec int64 `json:"waited_seconds,omitempty"`
 }
 
 // JobExit is how the agent of a job exited.

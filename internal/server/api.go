@@ -79,7 +79,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		profiles: &profileRoutes{profiles: s.Store.Profiles, jobs: s.Store.Jobs, manager: s.Jobs, host: s.Host, client: s.Client(), settings: s.Store.Settings, backends: s.Store.Backends},
 	}
 	a.groups.environments = &environmentRoutes{manager: s.Jobs, environments: s.Store.Environments, refusals: a.refusals}
-	a.groups.review = reviewRoutes{a.groups.jobs, s.Store.Comments}
+	a.groups.review = reviewRoutes{a.groups.jobs, s.Store.Comments, &quota{what: "diffs of jobs", max: maxDiffs}}
 	a.groups.executors = &executorRoutes{
 		harness:  &harness.Harness{Client: s.Client(), Settings: s.Store.Settings, Logger: s.Logger, Secret: s.Store.Secrets.Value, NamesOnly: s.Host.NamesOnly},
 		refusals: a.refusals, running: &quota{what: "tests of executors", max: maxTests},

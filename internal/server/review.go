@@ -24,8 +24,12 @@ const (
 // reviewRoutes tells what jobs have changed, and keeps the comments on that.
 type reviewRoutes struct {
 	*jobRoutes
-	made *store.Comments
+	made  *store.Comments
+	diffs *quota
 }
+
+// maxDiffs bounds the diffs that are made at once. A sprite may let one wait, and each is held in memory.
+const maxDiffs = 64
 
 // diff says what a job has changed.
 func (g reviewRoutes) diff(w http.ResponseWriter, r *http.Request) error {
@@ -37,6 +41,11 @@ func (g reviewRoutes) diff(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	done, err := g.diffs.add(principalOf(r))
+	if err != nil {
+		return err
+	}
+	defer done()
 	diff, err := jobs.Diff(r.Context(), job.ID)
 	if err != nil {
 		return ofBackend(job.Backend, err)

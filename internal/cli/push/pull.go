@@ -403,7 +403,7 @@ func (c *Courier) download(ctx context.Context, job cove.Job, to *os.File) error
 }
 
 // MaxBundle bounds what is downloaded for one job, in bytes.
-const MaxBundle = 4 << 30
+const MaxBundle = cove.MaxBundle
 
 type writeCounter struct {
 	w io.Writer

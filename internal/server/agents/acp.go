@@ -20,7 +20,10 @@ import (
 type ACP struct{}
 
 // PermissionChoices are what Task.Permissions may be; empty is the first.
-var PermissionChoices = []string{"allow", "ask", "deny"}
+var PermissionChoices = []string{"allow", PermissionAsk, "deny"}
+
+// PermissionAsk has a person asked, and waited for.
+const PermissionAsk = "ask"
 
 // Name is "acp".
 func (ACP) Name() string { return "acp" }

@@ -10,41 +10,68 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/keylock"
 	"github.com/cove-dev/cove/internal/server/unidiff"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // differ asks the sprites of jobs what these have changed. The server has no repository: git runs
-// in the sprite, as the agent did, and what it prints is hostile.
+// in the sprite, and what it prints is hostile. Of a job that has ended it reads the bundle that a pull
+// takes, in a repository of its own, where nothing that the agent has set in its own hides a change.
+// Still a sprite is its agent's, who may be root there: only the pull, elsewhere, is sure.
 type differ struct {
 	client *cove.Client
-	slots  chan struct{} // each holds a diff in memory
+	locks  keylock.Mutex // of jobs: one diff of a job is made at a time
 }
 
 const (
-	diffsAtOnce  = 4
 	diffLimit    = time.Minute
 	maxCommits   = 200
 	maxCommitLog = 256 << 10 // bytes of the commits
 )
 
-// diffScript prints the difference to a commit, of another one or, without that, of the files as they
-// are, with those that git does not know yet. It leaves the repository's index alone.
+// diffScript has git print the difference to a commit, or the commits since ("log"). Without a bundle it is
+// that of the files as they are, with those that git does not know yet; the repository's index is left alone.
+// The programs are the system's, not those that the agent may have put first.
 const diffScript = `
-export GIT_OPTIONAL_LOCKS=0 GIT_PAGER=cat
-if [ -z "$2" ]; then
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin
+[ -x /usr/bin/git ] && PATH=/usr/bin:/bin
+export PATH GIT_OPTIONAL_LOCKS=0 GIT_PAGER=cat GIT_NO_REPLACE_OBJECTS=1 GIT_GRAFT_FILE=/dev/null LC_ALL=C
+unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_EXTERNAL_DIFF GIT_EXEC_PATH
+verb=$1 base=$2 head=$3 bundle=$4 sum=$5
+trap 'exit 1' HUP INT TERM
+if [ -n "$head" ] && [ -n "$bundle" ]; then
+	if [ "$(sha256sum <"$bundle" | cut -d ' ' -f 1)" != "$sum" ]; then
+		echo "$bundle is not as it was collected" >&2
+		exit 1
+	fi
+	objects=$(cd "$(git rev-parse --git-path objects)" && pwd -P) || exit
+	shallow=$(git rev-parse --git-path shallow) || exit
+	export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 XDG_CONFIG_HOME=/dev/null
+	d=$(mktemp -d) || exit
+	trap 'rm -rf "$d"' EXIT
+	[ ${#base} = 64 ] && format=--object-format=sha256 || format=
+	git init -q --bare --template= $format "$d/git" || exit
+	export GIT_DIR="$d/git"
+	mkdir -p "$d/git/objects/info" && printf '%s\n' "$objects" >"$d/git/objects/info/alternates" || exit
+	[ ! -f "$shallow" ] || cp "$shallow" "$d/git/shallow" || exit
+	git update-ref refs/base "$base" || exit
+	git bundle unbundle "$bundle" >/dev/null || exit
+elif [ -z "$head" ] && [ "$verb" = diff ]; then
 	i=$(mktemp) || exit
 	trap 'rm -f "$i"' EXIT
 	cp "$(git rev-parse --git-path index)" "$i" || exit
 	export GIT_INDEX_FILE="$i"
 	git -c core.fsmonitor=false add --all --intent-to-add . 2>/dev/null
 fi
-git -c core.fsmonitor=false -c core.quotePath=true --no-pager diff --no-ext-diff --no-textconv --no-color --find-renames --submodule=short --unified=3 --src-prefix=a/ --dst-prefix=b/ "$1" ${2:+"$2"} --
+if [ "$verb" = diff ]; then
+	git -c core.fsmonitor=false -c core.quotePath=true --no-pager diff --no-ext-diff --no-textconv --no-color --find-renames --submodule=short --unified=3 --src-prefix=a/ --dst-prefix=b/ "$base" ${head:+"$head"} --
+else
+	git --no-pager log -z --no-color --no-show-signature --max-count="$6" --format=%H%x1f%an%x1f%at%x1f%s "$base..${head:-HEAD}" --
+fi
 `
 
-func newDiffer(client *cove.Client) *differ {
-	return &differ{client: client, slots: make(chan struct{}, diffsAtOnce)}
-}
+func newDiffer(client *cove.Client) *differ { return &differ{client: client} }
 
 // Diff says what a job has changed.
 func (m *Manager) Diff(ctx context.Context, id string) (cove.JobDiff, error) {
@@ -74,15 +101,14 @@ func (d *differ) diff(ctx context.Context, job cove.Job) (cove.JobDiff, error) {
 	case job.WorkDeleted:
 		return out, gone(job)
 	}
-	select {
-	case d.slots <- struct{}{}:
-		defer func() { <-d.slots }()
-	case <-ctx.Done():
-		return out, ctx.Err()
-	}
 	ctx, cancel := context.WithTimeout(ctx, diffLimit)
 	defer cancel()
-	text, cut, err := d.run(ctx, job, unidiff.MaxBytes, "/bin/sh", "-c", diffScript, "sh", job.Base, out.Head)
+	unlock, err := d.locks.Lock(ctx, job.ID)
+	if err != nil {
+		return out, fail.Newf("timeout", "see it after a pull: cove pull "+job.ID, "other diffs of job %s have taken all the time", job.ID)
+	}
+	defer unlock()
+	text, cut, err := d.run(ctx, job, unidiff.MaxBytes, "diff", job.Base, out.Head)
 	if err != nil {
 		return out, err
 	}
@@ -94,19 +120,15 @@ func (d *differ) diff(ctx context.Context, job cove.Job) (cove.JobDiff, error) {
 		out.Files = []cove.JobDiffFile{}
 	}
 	unidiff.RiskyFirst(out.Files)
-	tip := "HEAD"
-	if out.Head != "" {
-		tip = out.Head
-	}
-	text, _, err = d.run(ctx, job, maxCommitLog, "git", "--no-pager", "log", "-z", "--no-color", "--no-show-signature", "--max-count="+strconv.Itoa(maxCommits), "--format=%H%x1f%an%x1f%at%x1f%s", job.Base+".."+tip, "--")
+	text, _, err = d.run(ctx, job, maxCommitLog, "log", job.Base, out.Head)
 	out.Commits = commits(text)
 	return out, err
 }
 
-// run runs a command where a job's clone is, and returns the beginning of what it prints.
-func (d *differ) run(ctx context.Context, job cove.Job, limit int, argv ...string) (text string, cut bool, err error) {
+// run runs diffScript where a job's clone is, and returns the beginning of what it prints.
+func (d *differ) run(ctx context.Context, job cove.Job, limit int, verb, base, tip string) (text string, cut bool, err error) {
 	stdout, said := &beginning{left: limit}, head{}
-	cmd := spriteOf(d.client, job).CommandContext(ctx, argv[0], argv[1:]...)
+	cmd := spriteOf(d.client, job).CommandContext(ctx, "/bin/sh", "-c", diffScript, "sh", verb, base, tip, job.Bundle.Path, job.Bundle.SHA256, strconv.Itoa(maxCommits))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = job.Workdir, stdout, &said
 	err = cmd.Run()
 	switch exit := (*sprites.ExitError)(nil); {

@@ -1,6 +1,10 @@
 package job
 
 import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +17,19 @@ import (
 const changes = `mkdir -p .github/workflows sub; echo 'on: push' >.github/workflows/ci.yml; printf 'a\nb\n' >sub/two; git add .; git commit -q -m "second
 with more"; echo z >untracked; git config core.fsmonitor "touch $HOME/ran"; git config diff.external false; git config color.diff always; git config diff.noprefix true
 echo x >"$said"`
+
+// heard returns once the server has heard that a job works, which it may do before.
+func (b *bench) heard(id string) {
+	b.t.Helper()
+	for ev, err := range b.server.Client().JobEvents(b.t.Context(), id, 1, true) {
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if ev.Type == "state" && ev.State == cove.JobRunning {
+			return
+		}
+	}
+}
 
 // TestDiff: what a job has changed is told while it runs, by its files, also those that git does not know
 // yet, and once it has ended by its commits; here and at a backend. Settings that the agent has
@@ -30,14 +47,7 @@ func TestDiff(t *testing.T) {
 				b.serve(0, 0)
 			}
 			job := b.begin(changes)
-			for ev, err := range b.server.Client().JobEvents(t.Context(), job.ID, 1, true) { // it works before the server has heard that it does
-				if err != nil {
-					t.Fatal(err)
-				}
-				if ev.Type == "state" && ev.State == cove.JobRunning {
-					break
-				}
-			}
+			b.heard(job.ID)
 			review := cove.Review{Client: b.server.Client()}
 			paths := func(d cove.JobDiff) (all []string) {
 				for _, f := range d.Files {
@@ -83,6 +93,95 @@ func TestDiff(t *testing.T) {
 				t.Errorf("without its sprite: %v", err)
 			}
 		})
+	}
+}
+
+// TestDiffOfHostile: what a job has changed is told by what a pull takes. The agent hides none of it by settings of
+// its repository, or by a program in place of git; and of a bundle that is another one than was collected
+// nothing is told.
+func TestDiffOfHostile(t *testing.T) {
+	b := newBench(t)
+	b.serve(0, 0)
+	job := b.begin(`echo evil >evil; git add .; git commit -q -m evil
+evil=$(git rev-parse HEAD); first=$(git rev-parse HEAD~2)
+git replace "$evil^{tree}" "$first^{tree}"; git replace "$evil" "$first"; echo "$evil $first" >.git/info/grafts
+echo '* -diff' >.git/info/attributes; echo x >"$said"`)
+	check := func(when string, job cove.Job) {
+		t.Helper()
+		d, err := cove.Review{Client: b.server.Client()}.Diff(t.Context(), job.ID)
+		if err != nil {
+			t.Fatal(when, err)
+		}
+		var files, subjects []string
+		for _, f := range d.Files {
+			files = append(files, f.Path)
+		}
+		for _, c := range d.Commits {
+			subjects = append(subjects, c.Subject)
+		}
+		if !slices.Contains(files, "evil") || !slices.Contains(subjects, "evil") || !slices.Contains(subjects, "work") {
+			t.Errorf("%s: got the files %q of the commits %q", when, files, subjects)
+		}
+		if i := slices.Index(files, "evil"); job.State.Terminal() && i >= 0 && len(d.Files[i].Hunks) != 1 {
+			t.Errorf("%s: got %+v", when, d.Files[i])
+		}
+	}
+	bin := filepath.Join(b.home, "bin")
+	hide := func() {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(bin, 0o755), os.WriteFile(filepath.Join(bin, "git"), []byte("#!/bin/sh\n"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.heard(job.ID)
+	hide()
+	check("at work", job)
+	if err := os.RemoveAll(bin); err != nil { // the supervisor collects by it
+		t.Fatal(err)
+	}
+	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	job = b.await(job.ID)
+	hide()
+	check("ended", job)
+	if err := os.WriteFile(filepath.Join(b.home, ".cove", "jobs", job.ID, "out.bundle"), []byte("another"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := (cove.Review{Client: b.server.Client()}).Diff(t.Context(), job.ID); code(err) != "not_kept" || !strings.Contains(err.Error(), "not as it was collected") {
+		t.Errorf("another bundle: %+v, %v", d, err)
+	}
+}
+
+// TestDiffsOfToken: a sprite that lets diffs wait holds up those of its job and token, and nobody else's.
+func TestDiffsOfToken(t *testing.T) {
+	b := newBench(t)
+	b.serve(0, 0)
+	stuck := b.begin(`rm .git/index; mkfifo .git/index; echo x >"$said"`)
+	b.heard(stuck.ID)
+	free := b.begin(`echo x >"$said"`)
+	b.heard(free.ID)
+	holder, _ := by(t, b.server.Client(), cove.TokenScope{All: true})
+	other, _ := by(t, b.server.Client(), cove.TokenScope{All: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	const most = 16 // a quarter of all
+	ended := make(chan error, most+1)
+	for range most + 1 {
+		go func() { _, err := (cove.Review{Client: holder}).Diff(ctx, stuck.ID); ended <- err }()
+	}
+	if err := <-ended; code(err) != "limit" { // the others wait
+		t.Errorf("the first of %d that ends: %v", most+1, err)
+	}
+	for name, c := range map[string]*cove.Client{"another token": other, "the owner": b.server.Client()} {
+		if d, err := (cove.Review{Client: c}).Diff(t.Context(), free.ID); err != nil || len(d.Files) == 0 {
+			t.Errorf("%s: %+v, %v", name, d.Files, err)
+		}
+	}
+	cancel()
+	for range most {
+		if err := <-ended; err == nil {
+			t.Error("a diff of the sprite that answers nothing")
+		}
 	}
 }
 

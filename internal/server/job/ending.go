@@ -29,6 +29,12 @@ const (
 
 	endTick     = time.Second
 	ranInterval = time.Minute // how often a row is told how much of its time a job has had
+
+	// A job that waits lets its sprite sleep. The log that says so is in the agent's hands, so
+	// the time in which the sprite is awake all the same has a limit: that of the job, or this.
+	leastAwakeWait = 24 * time.Hour
+	awakeInterval  = 15 * time.Second // how often it is asked whether the sprite is awake
+	awakeLimit     = 5 * time.Second  // of asking
 )
 
 // Why the server ends a job by force (JobEnding.Forced), as in JobEnd.Reason.
@@ -48,7 +54,11 @@ func (l endLimits) collectSec() int64 { return max(1, int64(l.collect/time.Secon
 type endClock struct {
 	last time.Time
 
+	asks  bool // the job's agent may ask a person
+	awake bool // the sprite is, of a job that waits
+
 	ran        time.Duration // as the job's time limit has it
+	waited     time.Duration // for a person, with the sprite awake
 	stopping   time.Duration // since its stop was asked for
 	collecting time.Duration // since its agent ended
 	forced     time.Duration // since the server began to end it
@@ -69,21 +79,29 @@ func (c *endClock) tick(job cove.Job, now time.Time) {
 		if job.Stopping {
 			c.stopping += passed
 		}
-		if job.State != cove.JobWaiting || !mayWait(job) {
+		switch {
+		case !c.waits(job):
 			c.ran += passed
+		case c.awake:
+			c.waited += passed
 		}
 	}
 }
 
-// mayWait reports whether a job's agent can wait for a person. The state of any other is
-// the word of whoever wrote into its log.
-func mayWait(job cove.Job) bool {
-	if job.Converse {
-		return true
-	}
-	agent, err := agentOf(job.Agent, job.Definition)
-	_, asks := agent.(agents.Questioner)
-	return err == nil && asks
+// waits reports whether a job waits for a person: for a message, or for the answer to a question
+// that the server knows. The state alone is the word of whoever wrote into the job's log.
+func (c *endClock) waits(job cove.Job) bool {
+	return job.State == cove.JobWaiting && (job.Converse || c.asks && job.Question != nil)
+}
+
+// awakeWait is how long a job may wait for a person with its sprite awake.
+func awakeWait(job cove.Job) time.Duration {
+	return max(time.Duration(job.TimeoutSec)*time.Second, leastAwakeWait)
+}
+
+// unsaved reports whether the row of a job is to be told how much of its time it has had.
+func (c *endClock) unsaved(job cove.Job) bool {
+	return c.ran >= ran(job)+ranInterval || c.waited >= waited(job)+ranInterval
 }
 
 // due is why a job is to be ended by force now; empty: it is not.
@@ -97,7 +115,7 @@ func (c *endClock) due(job cove.Job, l endLimits) string {
 		}
 	case job.Stopping && c.stopping >= l.grace:
 		return forcedStop
-	case limit > 0 && c.ran >= limit+l.grace:
+	case limit > 0 && (c.ran >= limit+l.grace || c.waited >= awakeWait(job)+l.grace):
 		return forcedTimeout
 	}
 	return ""
@@ -115,6 +133,7 @@ type ender struct {
 	id     string
 	jobs   *store.Jobs
 	limits endLimits
+	client *cove.Client
 	logger *slog.Logger
 
 	mu     sync.Mutex
@@ -158,13 +177,16 @@ func (e *ender) watch(ctx context.Context) {
 	defer stop()
 	tick := time.NewTicker(endTick)
 	defer tick.Stop()
-	clock := endClock{last: time.Now()}
+	clock, asked, known := endClock{last: time.Now()}, time.Time{}, false
 	for {
 		job, err := e.jobs.Get(ctx, e.id)
 		if ctx.Err() != nil || err == nil && job.State.Terminal() {
 			return
 		}
 		if err == nil {
+			if job.Question != nil && !known {
+				clock.asks, known = e.asks(ctx, job), true
+			}
 			err = e.look(ctx, job, &clock)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -177,27 +199,52 @@ func (e *ender) watch(ctx context.Context) {
 			case <-changed:
 				quiet = false
 			case now := <-tick.C:
+				if clock.waits(job) && now.Sub(asked) >= awakeInterval {
+					clock.awake, asked = e.awake(ctx, job, clock.awake), now
+				}
 				clock.tick(job, now)
-				quiet = clock.due(job, e.limits) == "" && !clock.over(e.limits) && clock.ran < ran(job)+ranInterval
+				quiet = clock.due(job, e.limits) == "" && !clock.over(e.limits) && !clock.unsaved(job)
 			}
 		}
 	}
 }
 
-func ran(job cove.Job) time.Duration { return time.Duration(job.RanSec) * time.Second }
+func ran(job cove.Job) time.Duration    { return time.Duration(job.RanSec) * time.Second }
+func waited(job cove.Job) time.Duration { return time.Duration(job.WaitedSec) * time.Second }
+
+// asks reports whether a job's agent may ask a person, by its kind and by what it was begun with.
+func (e *ender) asks(ctx context.Context, job cove.Job) bool {
+	agent, err := agentOf(job.Agent, job.Definition)
+	if _, asks := agent.(agents.Questioner); err != nil || !asks {
+		return false
+	}
+	req, err := settingsOf(ctx, e.jobs, job.ID)
+	return err == nil && req.Permissions == agents.PermissionAsk
+}
+
+// awake reports whether a job's sprite is awake; if nobody says, as it was.
+func (e *ender) awake(ctx context.Context, job cove.Job, was bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, awakeLimit)
+	defer cancel()
+	info, err := e.client.At(job.Backend).Get(ctx, job.Sprite)
+	if err != nil {
+		return was
+	}
+	return info.Status == sprites.StatusRunning
+}
 
 // look does what a job's time asks for now.
 func (e *ender) look(ctx context.Context, job cove.Job, clock *endClock) error {
-	clock.ran = max(clock.ran, ran(job))
+	clock.ran, clock.waited = max(clock.ran, ran(job)), max(clock.waited, waited(job))
 	why := clock.due(job, e.limits)
 	if clock.over(e.limits) {
 		e.cutOff(true)
 	}
-	if why == "" && clock.ran < ran(job)+ranInterval {
+	if why == "" && !clock.unsaved(job) {
 		return nil
 	}
 	err := e.jobs.Update(ctx, e.id, func(j *cove.Job) error {
-		j.RanSec = int64(clock.ran / time.Second)
+		j.RanSec, j.WaitedSec = int64(clock.ran/time.Second), int64(clock.waited/time.Second)
 		if j.Forced == "" && !j.State.Terminal() {
 			j.Forced = why
 		}
@@ -260,6 +307,9 @@ func forcedEnd(job cove.Job, end cove.JobEnd) cove.JobEnd {
 		end.Reason, end.Detail = forcedStop, ""
 	case forcedTimeout:
 		end.Reason, end.Detail = forcedTimeout, fmt.Sprintf("its time (%v) is up", time.Duration(job.TimeoutSec)*time.Second)
+		if most := awakeWait(job); waited(job) >= most {
+			end.Detail = fmt.Sprintf("it has waited for a person for %v, and its sprite was awake", most)
+		}
 	case forcedCollect:
 		if end.Reason != forcedCollect || job.Exited == nil {
 			break // the supervisor was in time after all

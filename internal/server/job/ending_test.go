@@ -405,6 +405,68 @@ func TestTimeoutByForce(t *testing.T) {
 	}
 }
 
+// TestTimeoutThoughItWaits: an agent that stops its supervisor and writes into its log that it waits for a
+// person does not stand outside its time, be it one that is never asked to wait, one that has asked nothing
+// or has made its question up, or one that may wait for messages.
+func TestTimeoutThoughItWaits(t *testing.T) {
+	const forge = `log=$(echo "$HOME"/.cove/jobs/*/events.jsonl); kill -STOP "$(cat "$HOME"/.cove/jobs/*/lock)"
+add() { n=$(($(wc -l <"$log") + 1)); printf '{"seq":%s,"time":"2026-01-02T03:04:05Z",%s}\n' "$n" "$1" >>"$log"; }
+`
+	const waits = `add '"type":"state","state":"waiting"'
+echo x >"$said"; sleep 100000`
+	const asks = `add '"type":"event","stream":"events","text":"{\"type\":\"permission_request\",\"id\":\"1\",\"title\":\"t\",\"options\":[{\"id\":\"1\",\"kind\":\"allow_once\",\"name\":\"Yes\"}]}"'
+`
+	for name, test := range map[string]struct {
+		permissions, script string
+		waited              bool // its time is up by what it has waited
+	}{
+		"never asked":    {"", forge + waits, false},
+		"it made one up": {"", forge + asks + waits, false},
+		"no question":    {"ask", forge + waits, false},
+		"a question":     {"ask", forge + asks + waits, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.serve(time.Second, 0)
+			said, script := filepath.Join(t.TempDir(), "said"), filepath.Join(t.TempDir(), "agent")
+			if err := errors.Join(syscall.Mkfifo(said, 0o600), os.WriteFile(script, []byte(test.script), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			job := b.queue(func(req *cove.JobRequest) {
+				req.Agent, req.AgentCommand, req.Permissions, req.Env, req.Plan = "acp", "sh "+script, test.permissions, []string{"said=" + said}, "ask"
+			})
+			if _, err := os.ReadFile(said); err != nil {
+				t.Fatal(err)
+			}
+			changed, stop := b.manager.Store.Jobs.Watch(job.ID)
+			for job.State != cove.JobWaiting && !job.State.Terminal() {
+				var err error
+				if job, err = b.manager.Store.Jobs.Get(t.Context(), job.ID); err != nil {
+					t.Fatal(err)
+				}
+				if job.State != cove.JobWaiting {
+					<-changed
+				}
+			}
+			stop()
+			if err := b.manager.Store.Jobs.Update(t.Context(), job.ID, func(j *cove.Job) error {
+				if test.waited {
+					j.WaitedSec = int64(leastAwakeWait / time.Second)
+				} else {
+					j.RanSec = j.TimeoutSec
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			job = b.await(job.ID)
+			if job.State != cove.JobTimedOut || strings.Contains(job.Outcome.Reason, "has waited for a person for 24h0m0s, and its sprite was awake") != test.waited {
+				t.Errorf("got %s, %+v", job.State, job.Outcome)
+			}
+		})
+	}
+}
+
 // TestStopNextServer: a stop that one server was asked for, the next one carries out, also
 // in the middle of doing so by force.
 func TestStopNextServer(t *testing.T) {
@@ -474,7 +536,7 @@ func TestCollectCut(t *testing.T) {
 }
 
 // TestEndClock: the time in which the sprite is held, or a person is waited for, does not
-// count; and only an agent that can wait for a person does so.
+// count; and only an agent that can wait for a person does so, and not for ever with its sprite awake.
 func TestEndClock(t *testing.T) {
 	limits := endLimits{time.Minute, 10 * time.Minute}
 	running := cove.Job{State: cove.JobRunning, JobSettings: cove.JobSettings{Agent: "shell", TimeoutSec: 600}}
@@ -489,6 +551,10 @@ func TestEndClock(t *testing.T) {
 		"a stop of one that waits":     {func(j *cove.Job) { j.State, j.Converse, j.Stopping = cove.JobWaiting, true, true }, forcedStop, time.Minute},
 		"it waits":                     {func(j *cove.Job) { j.State, j.Converse = cove.JobWaiting, true }, "", 0},
 		"it says so":                   {func(j *cove.Job) { j.State = cove.JobWaiting }, forcedTimeout, 11 * time.Minute},
+		"it asks":                      {func(j *cove.Job) { j.State, j.Agent, j.Question = cove.JobWaiting, "acp", &cove.JobQuestion{} }, "", 0},
+		"it may ask, and has not":      {func(j *cove.Job) { j.State, j.Agent = cove.JobWaiting, "acp" }, forcedTimeout, 11 * time.Minute},
+		"awake, it waits":              {func(j *cove.Job) { j.State, j.Converse = cove.JobWaiting, true }, forcedTimeout, leastAwakeWait + time.Minute},
+		"awake, it waits long":         {func(j *cove.Job) { j.State, j.Converse, j.TimeoutSec = cove.JobWaiting, true, 30*3600 }, forcedTimeout, 30*time.Hour + time.Minute},
 		"its backend is silent":        {func(j *cove.Job) { j.Unknown, j.Stopping = &cove.JobUnknown{}, true }, "", 0},
 		"it is held":                   {func(j *cove.Job) { j.Held, j.Stopping = &sprites.Held{}, true }, "", 0},
 		"its work":                     {func(j *cove.Job) { j.Exited, j.Stopping = &cove.JobExit{}, true }, forcedCollect, 11 * time.Minute},
@@ -497,10 +563,10 @@ func TestEndClock(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			job := running
 			test.change(&job)
-			clock, began := endClock{last: time.Now()}, time.Now()
+			clock, began := endClock{last: time.Now(), asks: job.Agent == "acp", awake: strings.HasPrefix(name, "awake")}, time.Now()
 			tick := time.NewTicker(endTick)
 			defer tick.Stop()
-			for clock.due(job, limits) == "" && time.Since(began) < time.Hour {
+			for clock.due(job, limits) == "" && time.Since(began) < 40*time.Hour {
 				clock.tick(job, <-tick.C)
 			}
 			if got := clock.due(job, limits); got != test.want || got != "" && time.Since(began) != test.after {

@@ -115,7 +115,7 @@ func (f *finisher) finish(ctx context.Context, id string, state cove.JobState, o
 	defer f.turns.over()
 	return f.jobs.Finish(ctx, id, state, outcome, func(j *cove.Job) {
 		j.Question, j.Installing, j.Unknown = nil, nil, nil // nobody waits for the answer
-		j.JobEnding = cove.JobEnding{RanSec: j.RanSec}
+		j.JobEnding = cove.JobEnding{RanSec: j.RanSec, WaitedSec: j.WaitedSec}
 		if edit != nil {
 			edit(j)
 		}

@@ -91,7 +91,7 @@ func (fs *followers) follow(id string) {
 	}
 	fs.following[id] = &contact{signal: cove.SupervisorStarting}
 	fs.wg.Go(func() {
-		f := follower{all: fs, id: id, ender: &ender{id: id, jobs: fs.jobs, limits: fs.limits, logger: fs.logger}}
+		f := follower{all: fs, id: id, ender: &ender{id: id, jobs: fs.jobs, limits: fs.limits, client: fs.client, logger: fs.logger}}
 		ctx, cancel := context.WithCancel(fs.ctx)
 		var wg sync.WaitGroup
 		wg.Go(func() { f.ender.watch(ctx) })

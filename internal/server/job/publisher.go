@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"strings"
 	"sync"
@@ -282,6 +283,9 @@ func (p *publisher) publish(ctx context.Context, job cove.Job) (v cove.PublishVe
 	if name == "" {
 		return v, fmt.Errorf("no connector for git leads to %s any more", job.URL)
 	}
+	if v.Refused, err = p.unfit(ctx, job); err != nil || v.Refused != "" {
+		return v, err
+	}
 	at := store.InstallName + randomID(4)
 	p.installs.setBuilding(at, true)
 	defer p.installs.setBuilding(at, false)
@@ -303,6 +307,9 @@ func (p *publisher) publish(ctx context.Context, job cove.Job) (v cove.PublishVe
 	sprite := p.client.Sprite(at)
 	bundle := dir(job.ID) + "/publish.bundle"
 	if err := carry(ctx, spriteOf(p.client, job), file{job.Bundle.Path, job.Bundle.Size, job.Bundle.SHA256}, sprite, bundle); err != nil {
+		if _, other := errors.AsType[*fail.Error](err); other {
+			v.Refused, err = fmt.Sprintf("its bundle in sprite %s is not as it was collected", job.Sprite), nil
+		}
 		return v, err
 	}
 	if err := p.client.GrantConnector(ctx, name, cove.ConnectorGrant{Sprite: at, Git: cove.GitGrant{Repository: path, Push: true}}); err != nil {
@@ -326,6 +333,40 @@ func (p *publisher) publish(ctx context.Context, job cove.Job) (v cove.PublishVe
 		return v, fmt.Errorf("read the verdict: %w", err)
 	}
 	return v, nil
+}
+
+// unfit is why the bundle of a job is not copied to the disk of this server, which has no say in how long it is:
+// the log that tells of it may be the agent's. Empty: it may be copied.
+func (p *publisher) unfit(ctx context.Context, job cove.Job) (why string, err error) {
+	info, err := p.client.At(job.Backend).Get(ctx, job.Sprite)
+	if err != nil {
+		return "", err
+	}
+	there, err := spriteOf(p.client, job).Stat(ctx, job.Bundle.Path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, sprites.ErrNotFound) {
+		return fmt.Sprintf("its bundle is not in sprite %s any more", job.Sprite), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	limit := int64(0)
+	if info.Config != nil {
+		limit = info.Config.DiskLimit()
+	}
+	return unfit(job, there.Size(), limit), nil
+}
+
+// unfit judges a bundle by its size in its sprite, and by the limit of that one's disk; 0: it has none.
+func unfit(job cove.Job, size, limit int64) string {
+	switch said := job.Bundle.Size; {
+	case said < 0 || said > cove.MaxBundle:
+		return fmt.Sprintf("its bundle has %d bytes, and more than %d are not taken", said, int64(cove.MaxBundle))
+	case limit > 0 && said > limit:
+		return fmt.Sprintf("its bundle has %d bytes, and its sprite %s may have %d", said, job.Sprite, limit)
+	case size != said:
+		return fmt.Sprintf("its bundle in sprite %s is not as it was collected: it has %d bytes, and had %d", job.Sprite, size, said)
+	}
+	return ""
 }
 
 // maxTitle bounds a pull request's title, in bytes.

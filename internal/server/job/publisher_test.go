@@ -63,6 +63,21 @@ func TestPublished(t *testing.T) {
 	}
 }
 
+func TestUnfit(t *testing.T) {
+	for said, test := range map[int64]struct {
+		size, limit int64
+		want        string
+	}{
+		-1: {-1, 0, "not taken"}, cove.MaxBundle + 1: {cove.MaxBundle + 1, 0, "not taken"}, cove.MaxBundle: {cove.MaxBundle, 0, ""},
+		100: {100, 100, ""}, 101: {101, 100, "may have 100"}, 5: {6, 0, "it has 6 bytes, and had 5"}, 6: {5, 0, "it has 5 bytes, and had 6"},
+	} {
+		got := unfit(cove.Job{JobResult: cove.JobResult{Bundle: cove.Artifact{Size: said}}}, test.size, test.limit)
+		if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+			t.Errorf("%d: got %q, want %q", said, got, test.want)
+		}
+	}
+}
+
 func TestTitleOf(t *testing.T) {
 	for plan, want := range map[string]string{
 		"\n# Update the *dependencies*\nx": "Update the *dependencies*", "```sh\ntrue\n```\n": "true", "": "Job x", "```\n": "Job x",
@@ -286,6 +301,27 @@ func TestPublishCut(t *testing.T) {
 	is(job)
 	if again, err := cove.PublishJob(ctx, b.server.Client(), job.ID); err != nil || again.Published.State != cove.PublishDone || !again.Published.Ended.Equal(*job.Published.Ended) {
 		t.Errorf("once more: %+v, %v", again.Published, err)
+	}
+	// A log that the agent has written may tell of any bundle. None such is tried twice.
+	forged, was := job.Bundle, job.Bundle
+	for want, change := range map[string]func(){
+		"more than 4294967296 are not taken": func() { forged.Size = 5 << 30 },
+		"it has":                             func() { forged.Size++ },
+		"is not as it was collected":         func() { forged.SHA256 = strings.Repeat("0", 64) },
+		"is not in sprite":                   func() { forged.Path += ".gone" },
+	} {
+		forged = was
+		change()
+		if err := b.manager.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
+			j.Bundle, j.Published = forged, &cove.JobPublished{State: cove.PublishPending, Branch: j.Published.Branch}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		b.manager.finisher.publisher.more()
+		if p := ended(job.ID, func() {}).Published; p.State != cove.PublishFailed || p.Tries != 0 || !strings.Contains(p.Error, want) {
+			t.Errorf("%s: got %+v", want, p)
+		}
 	}
 	if err := b.server.Client().Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true}); err != nil {
 		t.Fatal(err)
