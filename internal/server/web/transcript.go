@@ -258,7 +258,6 @@ func hashID(s string) string {
 
 // shorten leaves the beginning of a text, and says how many bytes and lines it leaves out.
 func shorten(s string) (short string, bytes, lines int) {
-	short = s
 	at := 0
 	for range maxRows {
 		i := strings.IndexByte(s[at:], '\n')
