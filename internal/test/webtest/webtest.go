@@ -100,6 +100,7 @@ func (b *Browser) Open(c *cove.Client, size Size) *Page {
 	}
 	p := b.Tab(u.Scheme+"://"+u.Host, size)
 	p.Do(chromedp.Navigate(link.URL))
+	p.Click(`form[action="/web/login"] button`)
 	p.Until("the start page is there", `document.readyState === "complete" && !!document.getElementById("now")`)
 	return p
 }
