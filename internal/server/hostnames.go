@@ -20,6 +20,11 @@ type hostnames struct {
 	port   string   // where the server listens; "": not known
 }
 
+// pageHost is the web page's own name at loopback addresses. Browsers give cookies to every port of a name, so
+// that what a sprite serves at a port of 127.0.0.1 or localhost, by cove proxy, would get those of a page there.
+// A sprite of that name has no URL.
+const pageHost = "cove.localhost"
+
 // newHostnames returns the names of a server that listens at an address. An empty domain is
 // localhost.
 func newHostnames(names []string, domain string, listens net.Addr) *hostnames {
@@ -46,6 +51,9 @@ func (h *hostnames) spriteURL(name string) string {
 		return ""
 	}
 	host := name + "." + h.domain
+	if host == pageHost {
+		return ""
+	}
 	if h.port != "80" {
 		host = net.JoinHostPort(host, h.port)
 	}
@@ -59,6 +67,9 @@ func (h *hostnames) spriteOf(host string) (name string, ok bool) {
 		host = name
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if host == pageHost {
+		return "", false
+	}
 	for _, domain := range []string{h.domain, "localhost"} {
 		if name, ok := strings.CutSuffix(host, "."+domain); ok && name != "" && !strings.Contains(name, ".") {
 			return name, true
@@ -114,7 +125,7 @@ func (h *hostnames) known(r *http.Request) bool {
 		host = name
 	}
 	host = strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), "."))
-	if host == "localhost" || host != "" && slices.Contains(h.names, host) {
+	if host == "localhost" || host == pageHost || host != "" && slices.Contains(h.names, host) {
 		return true
 	}
 	ip, err := netip.ParseAddr(host)
@@ -126,6 +137,22 @@ func (h *hostnames) known(r *http.Request) bool {
 	}
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return ok && local.AddrPort().Addr().Unmap().WithZone("") == ip.Unmap().WithZone("")
+}
+
+// pageOf is the Host at which the web page is opened by who reached the server at a Host, without TLS.
+func pageOf(host string) string {
+	name, port, err := net.SplitHostPort(host)
+	if err != nil {
+		name, port = host, ""
+	}
+	ip, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	if name != "localhost" && (err != nil || !ip.Unmap().IsLoopback()) {
+		return host
+	}
+	if port == "" {
+		return pageHost
+	}
+	return net.JoinHostPort(pageHost, port)
 }
 
 // quoteHost makes a Host fit for a message.

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"net/url"
 	"testing"
 
 	"github.com/cove-dev/cove"
@@ -27,11 +28,16 @@ func TestWebLogin(t *testing.T) {
 	other.Allow("401")
 	other.Goto("/web")
 	other.Sees("cove web")
-	other.Goto(link.URL[len(s.URL):])
+	u, err := url.Parse(link.URL)
+	must(t, err)
+	failIf(t, u.Hostname() != "cove.localhost", "the link's name is %s", u.Hostname())
+	other.Goto(u.RequestURI())
+	other.Sees("as the owner")
+	other.Click("form button")
 	other.Wait("#now")
 	third := b.Tab(s.URL, webtest.Phone)
 	third.Allow("401")
-	third.Goto(link.URL[len(s.URL):])
+	third.Goto(u.RequestURI())
 	third.Sees("has been used")
 
 	page.Allow("401")

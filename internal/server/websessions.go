@@ -60,11 +60,11 @@ func (g *webSessions) link(w http.ResponseWriter, r *http.Request) error {
 		e.Limit, e.Count, e.RetryAfter = maxCodes, maxCodes, codeTime
 		return e
 	}
-	scheme := "http"
+	scheme, host := "http", pageOf(r.Host)
 	if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
-		scheme = "https"
+		scheme, host = "https", r.Host
 	}
-	link := url.URL{Scheme: scheme, Host: r.Host, Path: "/web/login", RawQuery: url.Values{"code": {code}}.Encode()}
+	link := url.URL{Scheme: scheme, Host: host, Path: "/web/login", RawQuery: url.Values{"code": {code}}.Encode()}
 	writeJSON(w, http.StatusCreated, cove.WebLink{URL: link.String(), ExpiresAt: until.UTC()})
 	return nil
 }

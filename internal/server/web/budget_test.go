@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/cookiejar"
+	"net/url"
 	"regexp"
 	"runtime"
 	"slices"
@@ -29,7 +30,9 @@ func visitor(t testing.TB, s *covetest.Server) *http.Client {
 	t.Cleanup(c.CloseIdleConnections)
 	link, err := cove.Web{Client: s.Client()}.Link(t.Context())
 	must(t, err)
-	resp, err := c.Get(link.URL)
+	u, err := url.Parse(link.URL)
+	must(t, err)
+	resp, err := c.PostForm(s.URL+"/web/login", u.Query())
 	must(t, err)
 	must(t, resp.Body.Close())
 	return c

@@ -29,7 +29,15 @@ type comparedJob struct {
 type comparedFile struct {
 	Path string
 	Risk string
-	A, B []comparedLine // nil: this one has not changed it
+	A, B comparedChange
+}
+
+// comparedChange is what one of the two has made of a file.
+type comparedChange struct {
+	Changed bool // false: nothing
+	Status  string
+	Binary  bool // it has no lines
+	Lines   []comparedLine
 }
 
 // comparedLine is a line of a diff. Only this job has it, or both do.
@@ -111,10 +119,10 @@ func diffOfDiffs(a, b []cove.JobDiffFile) (files []comparedFile, same int) {
 		la, lb = la[:min(len(la), left)], lb[:min(len(lb), left)]
 		left = max(0, left-len(la)-len(lb))
 		if inA {
-			f.A = onlyHere(la, lb)
+			f.A = comparedChange{true, fa.Status, fa.Binary, onlyHere(la, lb)}
 		}
 		if inB {
-			f.B = onlyHere(lb, la)
+			f.B = comparedChange{true, fb.Status, fb.Binary, onlyHere(lb, la)}
 		}
 		files = append(files, f)
 	}

@@ -138,10 +138,15 @@ func TestDiffOfDiffs(t *testing.T) {
 		return f
 	}
 	files, same := diffOfDiffs([]cove.JobDiffFile{file("a", "+x", "+x", " c"), file("b", "+1"), file("c", "-1")}, []cove.JobDiffFile{file("a", "+x", "-y"), file("b", "+1"), file("d", "+1")})
-	if same != 1 || len(files) != 3 || files[0].Path != "a" || files[1].B != nil || files[2].A != nil {
+	if same != 1 || len(files) != 3 || files[0].Path != "a" || files[1].B.Changed || files[2].A.Changed {
 		t.Fatalf("got %+v, %d", files, same)
 	}
-	if a, b := files[0].A, files[0].B; a[0].Only || !a[1].Only || b[0].Only || !b[1].Only {
+	if a, b := files[0].A.Lines, files[0].B.Lines; a[0].Only || !a[1].Only || b[0].Only || !b[1].Only {
 		t.Errorf("got %+v, %+v", a, b)
+	}
+	binary := cove.JobDiffFile{Path: "x.pyc", Status: cove.DiffAdded, Binary: true}
+	files, _ = diffOfDiffs([]cove.JobDiffFile{binary}, nil)
+	if len(files) != 1 || !files[0].A.Changed || !files[0].A.Binary || files[0].B.Changed {
+		t.Errorf("a binary file of one job: got %+v", files)
 	}
 }

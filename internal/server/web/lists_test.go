@@ -142,6 +142,19 @@ func TestNow(t *testing.T) {
 		t.Errorf("%d elements became %d", before, after)
 	}
 
+	// And after a day.
+	for _, path := range []string{"/web", "/web/jobs/000001", "/web/sprites/full"} {
+		day := b.Open(s.Client(), webtest.Desktop)
+		day.Goto(path)
+		day.Eval(`document.querySelectorAll("*").length`, &before)
+		day.Pass(24 * time.Hour)
+		day.Until("its times are of a day later", `[...document.querySelectorAll("time")].some(t => t.textContent.startsWith("24 h"))`)
+		day.Eval(`document.querySelectorAll("*").length`, &after)
+		if after != before {
+			t.Errorf("%s: %d elements became %d in a day", path, before, after)
+		}
+	}
+
 	// A list gets another row: what a person has typed stays.
 	put(t, s, 7, func(j *cove.Job) { j.PlanName, j.State = "also.md", cove.JobWaiting })
 	page.Wait("#needs #job-000007")

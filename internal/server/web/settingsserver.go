@@ -125,7 +125,7 @@ func lostWith(e cove.Environment) (all []string) {
 		all = append(all, "a job works in it: "+line(e.JobTitle)+" ("+e.Job+") is ended")
 	}
 	if e.Work {
-		all = append(all, "work of job "+e.Job+" that nobody has pulled")
+		all = append(all, "work of jobs that nobody has pulled; see: cove job list")
 	}
 	if len(all) == 0 {
 		all = append(all, "its files; nothing that was not pulled")

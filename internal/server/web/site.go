@@ -100,15 +100,10 @@ func (s *Site) loggedOut(w http.ResponseWriter, r *http.Request) {
 
 type loginPage struct{ Error, Code, Name string }
 
-// loginLink answers a link that has a code. If another page led here, that page may have made the
-// link, to have this browser act by the rights of another: the person is asked first. A browser
-// that says nothing of what led here is taken for one that was told the address.
+// loginLink answers a link that has a code: the person is asked first. A page that led here may have made
+// the link, to have this browser act by the rights of another, and a browser does not always say what led here.
 func (s *Site) loginLink(w http.ResponseWriter, r *http.Request) {
 	code := r.URL.Query().Get("code")
-	if from := r.Header.Get("Sec-Fetch-Site"); r.Method == http.MethodGet && (from == "" || from == "none") {
-		s.login(w, r, code)
-		return
-	}
 	name, err := s.Sessions.Waiting(r.Context(), code)
 	if err != nil {
 		s.loginFailed(w, r, err)

@@ -63,8 +63,8 @@ func TestTerminal(t *testing.T) {
 	shows(page, "kept-42")
 	if shots() != "" { // without the name of this machine
 		enter(page, "PS1='sprite@paint:~$ '; clear")
-		enter(page, "for test in parse draw save; do echo \"$test: ok\"; done")
-		shows(page, "save: ok")
+		enter(page, "for test in parse draw save_all; do echo \"$test: ok\"; done")
+		shows(page, "save_all: ok")
 		glance(t, page, "terminal")
 		enter(page, "echo kept-$((40+2))")
 		shows(page, "kept-42")
@@ -155,9 +155,10 @@ func TestFiles(t *testing.T) {
 	shot(t, page, "files-phone")
 
 	page.Goto("/web/sprites/paint/files?path=" + notes)
+	page.Until("to leave asks nothing", `dispatchEvent(new Event("beforeunload", { cancelable: true }))`)
 	page.Fill("#file-text", "one\nthree\n")
 	page.Eval("window.old = true", nil)
-	page.Click("#save")
+	page.Eval(`document.dispatchEvent(new KeyboardEvent("keydown", { key: "s", ctrlKey: true, cancelable: true }))`, nil)
 	page.Until("it is saved", `!window.old && document.getElementById("file-text")?.value === "one\nthree\n"`)
 	narrow(t, page)
 	shot(t, page, "file-phone")
@@ -166,6 +167,7 @@ func TestFiles(t *testing.T) {
 	page.Fill("#file-text", "mine\n")
 	page.Click("#save")
 	page.Sees("has changed since")
+	page.Until("to leave asks first", `!dispatchEvent(new Event("beforeunload", { cancelable: true }))`)
 	page.Until("the text is still there", `document.getElementById("file-text").value === "mine\n"`)
 	if got, err := paint.ReadFile(t.Context(), notes); err != nil || string(got) != "somebody else\n" {
 		t.Fatalf("the file: %q, %v", got, err)
@@ -179,6 +181,7 @@ func TestFiles(t *testing.T) {
 	page.Click("#save")
 	page.Sees("is larger than 256.0 KB by now")
 	must(t, os.Remove(notes))
+	page.Eval(`(t => { t.value = t.defaultValue; })(document.getElementById("file-text"))`, nil) // or the browser asks
 
 	up := filepath.Join(t.TempDir(), "up.bin")
 	must(t, os.WriteFile(up, []byte("up\x00load"), 0o600))

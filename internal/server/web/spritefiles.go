@@ -112,10 +112,7 @@ func spriteFiles(v *spriteView) error {
 		}
 	}
 	l := v.layout(h.Info.Name + ": " + line(p.Path))
-	l.Live = h.Path("live") + "?tab=files"
-	if p.Entry.IsDir {
-		l.Script = "sprite.js" // it takes files
-	}
+	l.Live, l.Script = h.Path("live")+"?tab=files", "sprite.js"
 	render(v.w, v.r, http.StatusOK, l, "sprite-files", p)
 	return nil
 }

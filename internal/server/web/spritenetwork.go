@@ -297,7 +297,7 @@ func spriteLearn(v *spriteView) error {
 	}
 	rules := netrules.Learn(events)
 	if len(rules) == 0 {
-		return fail.New("nothing_reached", v.name+" has reached nothing yet", "let it work for a while without rules, and try again")
+		return fail.New("not_found", v.name+" has reached nothing yet", "let it work for a while without rules, and try again")
 	}
 	text, err := json.Marshal(rules)
 	if err != nil {

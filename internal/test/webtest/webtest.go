@@ -100,6 +100,7 @@ func (b *Browser) Open(c *cove.Client, size Size) *Page {
 	}
 	p := b.Tab(u.Scheme+"://"+u.Host, size)
 	p.Do(chromedp.Navigate(link.URL))
+	p.Click(`form[action="/web/login"] button`)
 	p.Until("the start page is there", `document.readyState === "complete" && !!document.getElementById("now")`)
 	return p
 }
@@ -348,6 +349,30 @@ func (p *Page) Resize(size Size, theme string) {
 
 //go:embed testdata/axe.js
 var axe string
+
+// Pass has time pass in the page, as its clock and timers see it, as fast as the machine can. After it they
+// stand still: the tab loads no other page.
+func (p *Page) Pass(d time.Duration) {
+	p.t.Helper()
+	passed := make(chan struct{})
+	ctx, stop := context.WithCancel(p.ctx)
+	defer stop()
+	chromedp.ListenTarget(ctx, func(event any) {
+		if _, ok := event.(*emulation.EventVirtualTimeBudgetExpired); ok {
+			close(passed)
+		}
+	})
+	policy := emulation.SetVirtualTimePolicy(emulation.VirtualTimePolicyAdvance).WithBudget(float64(d.Milliseconds()))
+	p.Do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := policy.Do(ctx)
+		return err
+	}))
+	select {
+	case <-passed:
+	case <-time.After(patience):
+		p.t.Fatalf("%v have not passed in the page", d)
+	}
+}
 
 // Axe has axe-core look at the page as it is, and returns what it finds serious or critical: the
 // rule, and elements that break it. With no rules, all are looked at.

@@ -96,6 +96,20 @@
     htmx.process(form);
     form.elements.text.focus();
   });
+  // A comment that is half written is not left behind when the others are sent.
+  document.addEventListener("htmx:confirm", e => {
+    if (!e.target.matches?.("form[data-sends]")) return;
+    const open = [...document.querySelectorAll("form.comment-form textarea")].find(t => t.value.trim());
+    if (!open) return;
+    e.preventDefault();
+    open.setCustomValidity("Add this comment, or cancel it: then send them.");
+    open.reportValidity();
+    open.addEventListener("input", () => open.setCustomValidity(""), { once: true });
+    setTimeout(() => open.setCustomValidity(""));
+  });
+  document.addEventListener("keydown", e => {
+    if (e.key === "Enter" && (e.ctrlKey || e.metaKey) && e.target.matches?.("form.comment-form textarea")) { e.preventDefault(); e.target.form.requestSubmit(); }
+  });
   document.addEventListener("htmx:afterRequest", e => {
     const f = e.target.closest?.("form[data-clears]");
     if (f && e.detail.successful) f.reset();

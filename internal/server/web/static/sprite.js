@@ -49,6 +49,19 @@
     if (done && !failed) location.reload();
   };
 
+  // A file that is edited here is not left without a question.
+  document.addEventListener("DOMContentLoaded", () => {
+    const text = document.getElementById("file-text");
+    if (!text) return;
+    let saving = false;
+    text.form.addEventListener("submit", () => { saving = true; });
+    document.addEventListener("htmx:afterRequest", e => { if (!e.detail.xhr || e.detail.xhr.status === 0 || e.detail.xhr.status >= 400) saving = false; });
+    addEventListener("beforeunload", e => { if (!saving && text.value !== text.defaultValue) e.preventDefault(); });
+    document.addEventListener("keydown", e => {
+      if (e.key === "s" && (e.ctrlKey || e.metaKey) && !e.altKey) { e.preventDefault(); text.form.requestSubmit(); }
+    });
+  });
+
   document.addEventListener("DOMContentLoaded", () => {
     const at = document.getElementById("files"), input = document.getElementById("upload");
     if (!at?.dataset.upload || !input) return;

@@ -55,7 +55,7 @@
   const add = id => {
     const t = { id, number: ++number, wait: 0, ended: false };
     t.term = new Terminal({
-      scrollback, theme: theme(), screenReaderMode: reads(), fontSize: 14, fontFamily: colour("--mono"),
+      scrollback, theme: theme(), screenReaderMode: reads(), fontSize: 14, lineHeight: 1.2, fontFamily: colour("--mono"),
       cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches, convertEol: false, linkHandler: { activate() {} },
     });
     bound(t.term);
