@@ -78,7 +78,6 @@ type session struct {
 	code     int
 	reason   string
 	timedOut bool
-	unheard  bool // it ended while the client that waits for it was away
 }
 
 // intake is how input comes to a command.
@@ -205,7 +204,6 @@ func (s *session) run() {
 	if !s.timedOut && s.set.memory.ended(s.id, s.proc) {
 		s.reason = "oom"
 	}
-	s.unheard = len(s.clients) == 0
 	s.mu.Unlock()
 	s.set.table.finished(s)
 	s.mu.Lock()

@@ -120,9 +120,8 @@ func (t *table) finished(sess *session) {
 	if len(t.ended) > keptEnded {
 		t.ended = slices.Clone(t.ended[len(t.ended)-keptEnded:])
 	}
-	if sess.cmd.maxRun == 0 || sess.unheard {
-		t.kept = append(t.kept, keptSession{sess, t.lastEnd.Add(keptFor)})
-	}
+	// A client that was there may not have heard the end: its connection broke with that on its way.
+	t.kept = append(t.kept, keptSession{sess, t.lastEnd.Add(keptFor)})
 }
 
 // trimKept forgets the oldest of the kept sessions that are too many, or hold too
