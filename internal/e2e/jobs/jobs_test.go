@@ -149,7 +149,7 @@ func TestJobJ2(t *testing.T) {
 		{name: "sandbox", step: "echo ran >>~/ran\n" + untilGoOn, harm: func(sprite string) { untilRan(h, sprite); forkAtWork(h, sprite); killSandbox(sprite) }, state: cove.JobLost, kind: "lost", code: 75},
 	}
 	if os.Geteuid() == 0 { // only root's sandboxes have a limit on any machine
-		// What takes its memory at once may be ended by the kernel with its whole sandbox, on a machine that is busy.
+		// On a busy machine the kernel may end a sandbox whose program takes its memory at once.
 		const grow = `python3 -c 'import time; x = [time.sleep(0.01) or b"x" * (1 << 20) for _ in range(1024)]'`
 		tests = append(tests, &jobEnd{
 			name: "memory", step: grow, flags: []string{"--memory", "256M"}, state: cove.JobFailed, kind: "memory_limit", code: 1,

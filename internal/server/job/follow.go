@@ -436,7 +436,7 @@ func (f *follower) take(ctx context.Context, batch []cove.JobEvent) error {
 	if last.Type == "end" {
 		batch = batch[:len(batch)-1]
 	}
-	// What events say of the job is noted before they are stored: who reads one of them finds its job as the event
+	// The record is changed as the events say before they are stored: who reads one of them finds its job as the event
 	// says, and what was not noted when the server was killed is read again.
 	for _, note := range []func(context.Context, *store.Jobs, string, []cove.JobEvent) error{noteSupervisor, noteCloned, noteQuestion, noteState, noteExit} {
 		if err := note(ctx, f.all.jobs, f.id, batch); err != nil {
