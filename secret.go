@@ -17,6 +17,10 @@ type Secret struct {
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 
+	// Ends are the last four characters of the value, by which a person tells one key from another;
+	// "" if it has fewer than 24, or others than printable ASCII, and if it does not open.
+	Ends string `json:"ends,omitempty"`
+
 	Login *SecretLogin `json:"login,omitempty"` // nil: the value is none of a login's
 }
 

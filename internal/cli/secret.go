@@ -143,8 +143,8 @@ func newSecretListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the secrets",
-		Long: `Lists the secrets: their names, when they were set, and of tokens of logins until
-when they are good; never their values.`,
+		Long: `Lists the secrets: their names, the last four characters of those that have 24 or more, when
+they were set, and of tokens of logins until when they are good; never their values.`,
 		Example: `  cove secret list`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -160,9 +160,9 @@ when they are good; never their values.`,
 				list = []cove.Secret{}
 			}
 			return inv.show(cove.SecretList{Secrets: list}, func(w io.Writer) {
-				rows, now := [][]string{{"NAME", "CREATED", "SET", "LOGIN"}}, time.Now()
+				rows, now := [][]string{{"NAME", "ENDS", "CREATED", "SET", "LOGIN"}}, time.Now()
 				for _, s := range list {
-					rows = append(rows, []string{s.Name, ago(s.CreatedAt, now), ago(s.UpdatedAt, now), loginText(s, now)})
+					rows = append(rows, []string{s.Name, s.Ends, ago(s.CreatedAt, now), ago(s.UpdatedAt, now), loginText(s, now)})
 				}
 				table(w, rows)
 				for _, s := range list {

@@ -23,6 +23,7 @@ type Secret struct {
 	Name      string
 	CreatedAt time.Time
 	UpdatedAt time.Time
+	Ends      string            // the last four characters of its value; "": not shown, see ends
 	Login     *cove.SecretLogin // nil: it is none of a login's
 }
 
@@ -232,20 +233,39 @@ func (s *Secrets) unsealed(name string, sealed []byte) ([]byte, error) {
 	return value, nil
 }
 
-// List returns the secrets without their values, by name.
+// endsOf is by which end of its value a person tells a secret from another, as keys are told
+// apart by those who issue them. A value of fewer than 24 characters may be a password that a
+// person chose, of which nothing is shown; and none that is not of printable ASCII.
+func endsOf(value string) string {
+	const shortest, shown = 24, 4
+	if len(value) < shortest || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return ""
+	}
+	return value[len(value)-shown:]
+}
+
+// List returns the secrets without their values, by name. A value that does not open has no
+// end to show.
 func (s *Secrets) List(ctx context.Context) ([]Secret, error) {
+	key, keyErr := readKey(s.path)
 	list, err := collect(ctx, s.db.read, func(row scanner) (Secret, error) {
 		var v Secret
 		var created, updated sql.NullInt64
 		var about sql.NullString
-		if err := row.Scan(&v.Name, &created, &updated, &about); err != nil {
+		var sealed []byte
+		if err := row.Scan(&v.Name, &created, &updated, &about, &sealed); err != nil {
 			return v, err
 		}
 		v.CreatedAt, v.UpdatedAt = fromMicros(created), fromMicros(updated)
+		if keyErr == nil {
+			if value, err := unseal(key, v.Name, sealed); err == nil {
+				v.Ends = endsOf(string(value))
+			}
+		}
 		login, err := loginOf(about)
 		v.Login = login
 		return v, err
-	}, "SELECT name, created_at, updated_at, login FROM secrets ORDER BY name")
+	}, "SELECT name, created_at, updated_at, login, sealed FROM secrets ORDER BY name")
 	if err != nil {
 		return nil, fmt.Errorf("list secrets: %w", err)
 	}

@@ -35,6 +35,9 @@ func TestSecrets(t *testing.T) {
 	if len(list) != 2 || list[0].Name != "anthropic" || list[0].UpdatedAt.Before(list[0].CreatedAt) || list[0].CreatedAt.IsZero() {
 		t.Errorf("got %+v", list)
 	}
+	if got, want := [...]string{list[0].Ends, endsOf(value[1:]), endsOf(value + "\u202e"), endsOf(value + " ")}, [...]string{"alue", "", "", ""}; got != want {
+		t.Errorf("the ends that are shown are %q, want %q", got, want)
+	}
 
 	// Nothing of it is in any file, two equal ones look different.
 	files, err := filepath.Glob(filepath.Join(dir, "*"))

@@ -77,8 +77,9 @@ func TestSettings(t *testing.T) {
 
 	page.Goto("/web/settings?tab=secrets")
 	page.Fill("#secret-name", "team")
-	page.Fill("#secret-value", "sesame-opens-it")
+	page.Fill("#secret-value", "sesame-opens-it-for-all-of-the-forty")
 	page.Click("#secret-set")
+	page.Sees("ends in orty")
 	page.Sees("nothing names it")
 	page.Until("the value is not on the page", `!document.documentElement.outerHTML.includes("sesame")`)
 	shot(t, page, "secrets-desktop")
