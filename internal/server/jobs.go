@@ -76,6 +76,22 @@ func (g *jobRoutes) asked(r *http.Request, id string) (req cove.JobRequest, err 
 	return req, nil
 }
 
+// again reads the request for a job that follows another: how, the other job, and what it was
+// asked to do.
+func (g *jobRoutes) again(w http.ResponseWriter, r *http.Request, how any) (jobs Jobs, old cove.Job, asked cove.JobRequest, err error) {
+	if jobs, err = g.available(); err != nil {
+		return nil, old, asked, err
+	}
+	if err = readJSON(w, r, maxBody, how); err != nil {
+		return nil, old, asked, err
+	}
+	if old, err = g.job(r); err != nil {
+		return nil, old, asked, err
+	}
+	asked, err = g.asked(r, old.ID)
+	return jobs, old, asked, err
+}
+
 func (g *jobRoutes) create(w http.ResponseWriter, r *http.Request) error {
 	jobs, req, err := g.request(w, r)
 	if err != nil {
@@ -293,19 +309,8 @@ func (g *jobRoutes) answer(w http.ResponseWriter, r *http.Request) error {
 
 // retry begins a job anew, with the right to begin it in the first place.
 func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
-	jobs, err := g.available()
-	if err != nil {
-		return err
-	}
 	var how cove.JobRetry
-	if err := readJSON(w, r, maxBody, &how); err != nil {
-		return err
-	}
-	old, err := g.job(r)
-	if err != nil {
-		return err
-	}
-	req, err := g.asked(r, old.ID)
+	jobs, old, req, err := g.again(w, r, &how)
 	if err != nil {
 		return err
 	}
@@ -338,23 +343,11 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 
 // resume has a job's agent go on, with the right to begin a job where that is.
 func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
-	jobs, err := g.available()
-	if err != nil {
-		return err
-	}
 	var how cove.JobResume
-	if err := readJSON(w, r, maxBody, &how); err != nil {
-		return err
-	}
-	old, err := g.job(r)
+	jobs, old, next, err := g.again(w, r, &how)
 	if err != nil {
 		return err
 	}
-	was, err := g.asked(r, old.ID)
-	if err != nil {
-		return err
-	}
-	next := was
 	next.Backend, next.Sprite, next.Definition = old.Backend, cmp.Or(how.Sprite, old.Sprite), old.Definition
 	next.Config, next.Include, next.NetworkPolicy = nil, nil, nil // the sprite is what it is
 	if len(next.MCP) == 0 {

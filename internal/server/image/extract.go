@@ -129,7 +129,7 @@ func (s *Store) unpackTo(ctx context.Context, dir string, lower []string, l Laye
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	from := &watchedFile{ctx: ctx, f: f, tell: func(n int64) { s.turns.tell(l.ChainID, n) }}
+	from := &arriving{ctx: ctx, r: f, tell: func(n int64) { s.turns.tell(l.ChainID, n) }}
 	x := &extraction{tree: t}
 	err = x.stream(from, l)
 	if from.err != nil { // it is not the layer's fault
@@ -142,29 +142,6 @@ func (s *Store) unpackTo(ctx context.Context, dir string, lower []string, l Laye
 		return 0, err
 	}
 	return x.leftOut, t.finish()
-}
-
-// watchedFile is a blob that is being read. Its errors are not the image's.
-type watchedFile struct {
-	ctx  context.Context
-	f    *os.File
-	n    int64
-	tell func(int64)
-	err  error
-}
-
-func (w *watchedFile) Read(b []byte) (int, error) {
-	if w.ctx.Err() != nil {
-		w.err = context.Cause(w.ctx)
-		return 0, w.err
-	}
-	n, err := w.f.Read(b)
-	w.n += int64(n)
-	w.tell(w.n)
-	if err != nil && err != io.EOF {
-		w.err = err
-	}
-	return n, err
 }
 
 // maxWindow bounds the memory that a decompression takes: it is what zstd -20 uses.

@@ -178,7 +178,7 @@ type spooled struct {
 	gzip   bool // it is compressed
 }
 
-// arriving is an archive on its way in. Its errors are not the archive's.
+// arriving is an archive or a blob that is being read. Its errors are not those of what is in it.
 type arriving struct {
 	ctx  context.Context
 	r    io.Reader
