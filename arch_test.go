@@ -34,6 +34,7 @@ var imports = map[string][]string{
 	"internal/lib/atomicfile":     nil,
 	"internal/lib/boot":           nil,
 	"internal/lib/buildstep":      nil,
+	"internal/lib/changerisk":     {"internal/lib/gitignore", "internal/lib/printable", "internal/lib/riskypath", "internal/lib/safepath"},
 	"internal/lib/checkpointtree": {"sprites"},
 	"internal/lib/children":       nil,
 	"internal/lib/datafolder":     {"internal/lib/fail", "internal/lib/loopback", "internal/lib/private", "sprites"},
@@ -116,7 +117,7 @@ var imports = map[string][]string{
 	"internal/cli/acpserver":    {"internal/lib/acp", "internal/lib/fail", "internal/lib/guestbin", "sprites"},
 	"internal/cli/buildcontext": {"internal/lib/dockerignore", "internal/lib/fail"},
 	"internal/cli/config":       {".", "internal/lib/atomicfile", "internal/lib/editdistance", "internal/lib/safepath", "internal/server/agents", "internal/shim/connect", "internal/shim/policy"},
-	"internal/cli/gitwork":      {".", "internal/lib/atomicfile", "internal/lib/children", "internal/lib/fail", "internal/lib/gitignore", "internal/lib/printable", "internal/lib/riskypath", "internal/lib/safepath"},
+	"internal/cli/gitwork":      {".", "internal/lib/atomicfile", "internal/lib/changerisk", "internal/lib/children", "internal/lib/fail", "internal/lib/printable", "internal/lib/riskypath", "internal/lib/safepath"},
 	"internal/cli/push":         {".", "internal/cli/gitwork", "internal/lib/fail", "internal/lib/printable", "internal/lib/riskypath", "sprites"},
 	"internal/cli/tree":         {"internal/lib/fail", "internal/lib/filesync", "internal/lib/printable", "internal/lib/safepath"},
 
