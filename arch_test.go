@@ -98,7 +98,7 @@ var imports = map[string][]string{
 	"internal/server/forge":                       {"internal/shim/connect"},
 	"internal/server/harness":                     {".", "internal/lib/fail", "internal/lib/guestbin", "internal/server/agents", "internal/server/profile", "internal/server/script", "internal/server/stephint", "internal/server/store", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/image":                       {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/fault", "internal/server/plant", "internal/server/store", "internal/shim/layers"},
-	"internal/server/job":                         {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/lib/keylock", "internal/server/agents", "internal/server/environment", "internal/server/forge", "internal/server/script", "internal/server/stephint", "internal/server/store", "internal/server/unidiff", "internal/shim/connect", "sprites"},
+	"internal/server/job":                         {".", "internal/lib/boot", "internal/lib/changerisk", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/lib/keylock", "internal/server/agents", "internal/server/environment", "internal/server/forge", "internal/server/script", "internal/server/stephint", "internal/server/store", "internal/server/unidiff", "internal/shim/connect", "sprites"},
 	"internal/server/mcpserver":                   {".", "internal/lib/fail", "internal/lib/tools", "sprites"},
 	"internal/server/netrules":                    {"internal/shim/policy", "sprites"},
 	"internal/server/plant":                       nil,
@@ -109,7 +109,7 @@ var imports = map[string][]string{
 	"internal/server/sprite":                      {".", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/server/archive", "internal/server/store", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/hostnet", "internal/shim/layers", "internal/shim/policy", "sprites"},
 	"internal/server/stephint":                    {".", "internal/shim/policy"},
 	"internal/server/store":                       {".", "internal/lib/atomicfile", "internal/lib/fault", "internal/lib/private", "internal/shim/connect", "sprites"},
-	"internal/server/unidiff":                     {".", "internal/lib/riskypath"},
+	"internal/server/unidiff":                     {"."},
 	"internal/server/web":                         {".", "internal/lib/checkpointtree", "internal/lib/fail", "internal/lib/printable", "internal/lib/tomldoc", "internal/server/agents", "internal/server/netrules", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/webhook":                     {".", "internal/server/store", "internal/shim/policy"},
 

@@ -91,7 +91,7 @@ func (s *scratch) here(ctx context.Context) (here changerisk.Here, done func(), 
 	if err != nil {
 		return here, done, err
 	}
-	here = changerisk.Here{Programs: programs.list, Runs: programs.ran, InTree: r.inTree, Links: r.linksAtTop()}
+	here = changerisk.Here{Programs: programs.list, Runs: programs.ran, InTree: r.inTree, Links: linksAtTop(r.Dir)}
 	root, err := os.OpenRoot(r.Dir)
 	switch {
 	case err == nil:
@@ -103,9 +103,9 @@ func (s *scratch) here(ctx context.Context) (here changerisk.Here, done func(), 
 	return here, done, nil
 }
 
-// linksAtTop are the symbolic links at the top of the work tree whose names count.
-func (r *Repo) linksAtTop() map[string]string {
-	entries, err := os.ReadDir(r.Dir)
+// linksAtTop are the symbolic links at the top of a work tree whose names count.
+func linksAtTop(dir string) map[string]string {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil // a work tree that is gone, or that nothing can read
 	}
@@ -114,7 +114,7 @@ func (r *Repo) linksAtTop() map[string]string {
 		if e.Type()&fs.ModeSymlink == 0 || riskypath.Path(e.Name()) == "" {
 			continue
 		}
-		if target, err := os.Readlink(filepath.Join(r.Dir, e.Name())); err == nil {
+		if target, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil {
 			links[e.Name()] = filepath.ToSlash(target)
 		}
 	}
