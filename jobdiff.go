@@ -19,7 +19,7 @@ type JobDiff struct {
 	Head string `json:"head,omitempty"` // the commit that is compared; empty: the files as they are now, since the job has not ended
 
 	Commits []JobDiffCommit `json:"commits"`       // the newest first
-	Files   []JobDiffFile   `json:"files"`         // those that are risky first
+	Files   []JobDiffFile   `json:"files"`         // those that a pull holds first, and then those that it lists
 	Cut     string          `json:"cut,omitempty"` // why not all is here; empty: all is
 }
 
@@ -50,7 +50,8 @@ type JobDiffFile struct {
 	Binary  bool          `json:"binary,omitempty"` // it has no lines
 	Added   int           `json:"added"`            // lines
 	Deleted int           `json:"deleted"`
-	Risk    string        `json:"risk,omitempty"` // why its name is one to look at: a pull holds it; empty: it is not
+	Risk    string        `json:"risk,omitempty"`   // why a pull holds it for review; empty: it does not
+	Listed  string        `json:"listed,omitempty"` // why a pull names it, though it does not hold it; empty: it does not
 	Hunks   []JobDiffHunk `json:"hunks"`
 }
 

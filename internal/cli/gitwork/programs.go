@@ -11,22 +11,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/changerisk"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/riskypath"
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
-// A program is a file or folder of the work tree that something of the person's already
-// runs, or reads to know what to run.
-type program struct {
-	path  string // from the top
-	why   string
-	exact bool // only the file itself, no folder of that name
-}
-
 // programs are what the person's own git, shell and environment already run of the tree.
 type programs struct {
-	list []program
+	list []changerisk.Program
 	runs []riskypath.Family // files that one of runners runs, which a hook or a setting calls
 	ran  *riskypath.Names   // the same
 }
@@ -42,7 +35,7 @@ func (r *Repo) programs(ctx context.Context) (*programs, error) {
 	if err := r.findTops(ctx); err != nil {
 		return nil, err
 	}
-	c := &collector{repo: r, home: homeDir(), seen: map[program]bool{}, calls: map[string]bool{}}
+	c := &collector{repo: r, home: homeDir(), seen: map[changerisk.Program]bool{}, calls: map[string]bool{}}
 	c.hooks()
 	if err := c.config(ctx); err != nil {
 		return nil, err
@@ -55,8 +48,8 @@ func (r *Repo) programs(ctx context.Context) (*programs, error) {
 			return nil, err
 		}
 		for _, p := range outer.list {
-			if rel, ok := r.inTree(filepath.Join(r.around.Dir, filepath.FromSlash(p.path))); ok {
-				c.put(program{rel, p.why, p.exact})
+			if rel, ok := r.inTree(filepath.Join(r.around.Dir, filepath.FromSlash(p.Path))); ok {
+				c.put(changerisk.Program{Path: rel, Why: p.Why, Exact: p.Exact})
 			}
 		}
 		c.runs = append(c.runs, outer.runs...)
@@ -109,19 +102,22 @@ func (r *Repo) findTops(ctx context.Context) error {
 	return nil
 }
 
+// maxHops is how many links may lead to one file, as the kernel has it.
+const maxHops = 40
+
 // A collector finds the programs of a repository's person.
 type collector struct {
 	repo *Repo
 	home string
-	list []program
-	seen map[program]bool
+	list []changerisk.Program
+	seen map[changerisk.Program]bool
 
 	runs  []riskypath.Family // files that runners run
 	calls map[string]bool
 }
 
-func (c *collector) put(p program) {
-	if !c.seen[p] && p.path != "" && p.path != "." {
+func (c *collector) put(p changerisk.Program) {
+	if !c.seen[p] && p.Path != "" && p.Path != "." {
 		c.seen[p] = true
 		c.list = append(c.list, p)
 	}
@@ -132,7 +128,7 @@ func (c *collector) put(p program) {
 func (c *collector) file(name, why string, exact bool) {
 	note := func(at string) {
 		if rel, ok := c.repo.inTree(at); ok {
-			c.put(program{rel, why, exact})
+			c.put(changerisk.Program{Path: rel, Why: why, Exact: exact})
 		}
 	}
 	at, todo := "/", strings.Split(filepath.ToSlash(name), "/")
@@ -168,7 +164,7 @@ func (c *collector) words(text, why string, loose bool) {
 	}
 	for _, word := range words {
 		bare := !strings.Contains(word, "/")
-		if len(word) == 0 || len(word) > maxTarget || strings.ContainsAny(word, "\x00\n") || bare && !loose {
+		if len(word) == 0 || len(word) > changerisk.MaxTarget || strings.ContainsAny(word, "\x00\n") || bare && !loose {
 			continue
 		}
 		if rest, ok := strings.CutPrefix(word, "~/"); ok && c.home != "" {
@@ -330,4 +326,12 @@ func (c *collector) homeLinks() {
 			c.file(name, "your "+printable.Name(c.short(name))+" leads to it", false)
 		}
 	}
+}
+
+func fieldSet(names string) map[string]bool {
+	set := map[string]bool{}
+	for name := range strings.FieldsSeq(names) {
+		set[name] = true
+	}
+	return set
 }

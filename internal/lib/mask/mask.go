@@ -1,11 +1,12 @@
 // Package mask puts asterisks in the place of secrets in what programs say. It finds them as
-// they are, line by line, and as JSON has them; not in another spelling.
+// they are, line by line, as JSON has them, and in the forms in which URLs and base64 have
+// them (forms.go); not in another spelling, and not if a line break divides them.
 package mask
 
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
+	"encoding/binary"
 	"io"
 	"slices"
 	"strings"
@@ -20,52 +21,112 @@ const asterisks = "***"
 // Mask knows secrets. The zero value knows none. A Mask does not change, and may be used from
 // any goroutine.
 type Mask struct {
-	secrets []string // the longest first
-	all     *strings.Replacer
+	pairs *[1 << 16 / 64]uint64 // a bit for each two bytes with which one of texts begins; nil: there is none
+	begun map[uint64][]string   // texts by their first 8 bytes; the longest first
+	texts []string              // in order
 }
 
-// New is a mask for secrets, their lines, and both as JSON has them.
+// New is a mask for secrets and their lines, in all their forms.
 func New(values []string) Mask {
 	var m Mask
 	for _, value := range values {
 		for _, text := range append(strings.Split(value, "\n"), value) {
-			text = strings.TrimSpace(text)
-			quoted, err := json.Marshal(text)
-			if err != nil || len(text) < shortest {
-				continue
+			if text = strings.TrimSpace(text); len(text) >= shortest {
+				m.texts = append(m.texts, forms(text)...)
 			}
-			m.secrets = append(m.secrets, text, string(quoted[1:len(quoted)-1]))
 		}
 	}
-	slices.SortFunc(m.secrets, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
-	m.secrets = slices.Compact(m.secrets)
-	var pairs []string
-	for _, secret := range m.secrets {
-		pairs = append(pairs, secret, asterisks)
+	slices.Sort(m.texts)
+	m.texts = slices.Compact(m.texts)
+	if len(m.texts) == 0 {
+		return m
 	}
-	m.all = strings.NewReplacer(pairs...)
+	m.pairs, m.begun = new([1 << 16 / 64]uint64), map[uint64][]string{}
+	for _, text := range m.texts {
+		pair := uint16(text[0])<<8 | uint16(text[1])
+		m.pairs[pair/64] |= 1 << (pair % 64)
+		m.begun[first(text)] = append(m.begun[first(text)], text)
+	}
+	for _, same := range m.begun {
+		slices.SortFunc(same, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	}
 	return m
+}
+
+// first is the first 8 bytes of a text that is not shorter.
+func first(text string) uint64 { return binary.LittleEndian.Uint64([]byte(text[:shortest])) }
+
+// next is the first place in b, from i on, at which a secret is, and its length. If more may follow b, more is set
+// for a place where a secret, or a longer one, may have begun; then the length is not told. Without either, at is
+// the end of b.
+func (m Mask) next(b []byte, i int, whole bool) (at, length int, more bool) {
+	if m.pairs == nil {
+		return len(b), 0, false
+	}
+	for ; i+shortest <= len(b); i++ {
+		pair := uint16(b[i])<<8 | uint16(b[i+1])
+		if m.pairs[pair/64]&(1<<(pair%64)) == 0 {
+			continue
+		}
+		rest := b[i:]
+		for _, text := range m.begun[binary.LittleEndian.Uint64(rest)] {
+			switch {
+			case len(text) <= len(rest) && string(rest[:len(text)]) == text:
+				return i, len(text), false
+			case !whole && len(text) > len(rest) && text[:len(rest)] == string(rest):
+				return i, 0, true
+			}
+		}
+	}
+	for ; !whole && i < len(b); i++ {
+		rest := string(b[i:])
+		if k, _ := slices.BinarySearch(m.texts, rest); k < len(m.texts) && strings.HasPrefix(m.texts[k], rest) {
+			return i, 0, true
+		}
+	}
+	return len(b), 0, false
+}
+
+// hide appends b without secrets to out, up to where one may have begun if b is not the whole; done is how much
+// that is of b.
+func (m Mask) hide(out, b []byte, whole bool) (hidden []byte, done int) {
+	for done < len(b) {
+		at, length, more := m.next(b, done, whole)
+		out = append(out, b[done:at]...)
+		done = at + length
+		if length > 0 {
+			out = append(out, asterisks...)
+		}
+		if more {
+			break
+		}
+	}
+	return out, done
 }
 
 // Hide is a text without the secrets.
 func (m Mask) Hide(text string) string {
-	if m.all == nil {
+	if m.pairs == nil {
 		return text
 	}
-	return m.all.Replace(text)
+	b := []byte(text)
+	if at, _, _ := m.next(b, 0, true); at == len(b) {
+		return text
+	}
+	out, _ := m.hide(make([]byte, 0, len(b)), b, true)
+	return string(out)
 }
 
 // Begun is how many bytes at the end of b may be the beginning of a secret.
 func (m Mask) Begun(b []byte) int {
-	longest := 0
-	for _, secret := range m.secrets {
-		for n := min(len(secret)-1, len(b)); n > longest; n-- {
-			if bytes.HasSuffix(b, []byte(secret[:n])) {
-				longest = n
-			}
+	for i := 0; i < len(b); {
+		at, length, more := m.next(b, i, false)
+		if more {
+			return len(b) - at
 		}
+		i = at + length
 	}
-	return longest
+	return 0
 }
 
 // Writer writes what it is given to W without the secrets, also those that come in parts. It
@@ -80,17 +141,18 @@ type Writer struct {
 // Write takes all of p, or returns W's error.
 func (w *Writer) Write(p []byte) (int, error) {
 	w.held = append(w.held, p...)
-	whole := len(w.held) - w.Mask.Begun(w.held)
-	if _, err := io.WriteString(w.W, w.Mask.Hide(string(w.held[:whole]))); err != nil {
+	out, done := w.Mask.hide(make([]byte, 0, len(w.held)), w.held, false)
+	w.held = bytes.Clone(w.held[done:])
+	if _, err := w.W.Write(out); err != nil {
 		return 0, err
 	}
-	w.held = slices.Clone(w.held[whole:])
 	return len(p), nil
 }
 
 // Close writes what was kept back. It does not close W.
 func (w *Writer) Close() error {
-	_, err := io.WriteString(w.W, w.Mask.Hide(string(w.held)))
+	out, _ := w.Mask.hide(nil, w.held, true)
 	w.held = nil
+	_, err := w.W.Write(out)
 	return err
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/keylock"
-	"github.com/cove-dev/cove/internal/server/unidiff"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -30,26 +29,31 @@ const (
 	maxCommitLog = 256 << 10 // bytes of the commits
 )
 
-// diffScript has git print the difference to a commit, or the commits since ("log"). Without a bundle it is
-// that of the files as they are, with those that git does not know yet; the repository's index is left alone.
-// The programs are the system's, not those that the agent may have put first.
-const diffScript = `
+// diffPrologue has the programs be the system's, not those that the agent may have put first, and git
+// be without what the sprite's environment may say to it. A monitor of files that the agent has set is not asked.
+const diffPrologue = `
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin
 [ -x /usr/bin/git ] && PATH=/usr/bin:/bin
 export PATH GIT_OPTIONAL_LOCKS=0 GIT_PAGER=cat GIT_NO_REPLACE_OBJECTS=1 GIT_GRAFT_FILE=/dev/null LC_ALL=C
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_EXTERNAL_DIFF GIT_EXEC_PATH
-verb=$1 base=$2 head=$3 bundle=$4 sum=$5
+base=$1 head=$2 bundle=$3 sum=$4 count=$5
+git() { command git -c core.fsmonitor=false "$@"; }
 trap 'exit 1' HUP INT TERM
+`
+
+// diffSetup makes ready what is compared, beside the job's clone: of its bundle, or without one of its
+// files as they are ($tip), with those that git does not know yet. The clone is left alone.
+const diffSetup = `
+objects=$(cd "$(git rev-parse --git-path objects)" && pwd -P) || exit
+d=$(mktemp -d) || exit
+trap 'rm -rf "$d"' EXIT
 if [ -n "$head" ] && [ -n "$bundle" ]; then
 	if [ "$(sha256sum <"$bundle" | cut -d ' ' -f 1)" != "$sum" ]; then
 		echo "$bundle is not as it was collected" >&2
 		exit 1
 	fi
-	objects=$(cd "$(git rev-parse --git-path objects)" && pwd -P) || exit
 	shallow=$(git rev-parse --git-path shallow) || exit
 	export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 XDG_CONFIG_HOME=/dev/null
-	d=$(mktemp -d) || exit
-	trap 'rm -rf "$d"' EXIT
 	[ ${#base} = 64 ] && format=--object-format=sha256 || format=
 	git init -q --bare --template= $format "$d/git" || exit
 	export GIT_DIR="$d/git"
@@ -57,18 +61,35 @@ if [ -n "$head" ] && [ -n "$bundle" ]; then
 	[ ! -f "$shallow" ] || cp "$shallow" "$d/git/shallow" || exit
 	git update-ref refs/base "$base" || exit
 	git bundle unbundle "$bundle" >/dev/null || exit
-elif [ -z "$head" ] && [ "$verb" = diff ]; then
-	i=$(mktemp) || exit
-	trap 'rm -f "$i"' EXIT
-	cp "$(git rev-parse --git-path index)" "$i" || exit
-	export GIT_INDEX_FILE="$i"
-	git -c core.fsmonitor=false add --all --intent-to-add . 2>/dev/null
+elif [ -z "$head" ]; then
+	cp "$(git rev-parse --git-path index)" "$d/index" || exit
+	mkdir -p "$d/objects/info" && printf '%s\n' "$objects" >"$d/objects/info/alternates" || exit
+	export GIT_INDEX_FILE="$d/index" GIT_OBJECT_DIRECTORY="$d/objects"
+	git -c advice.addEmbeddedRepo=false add --all --ignore-errors . 2>/dev/null
+	tip=$(git write-tree) || exit
 fi
-if [ "$verb" = diff ]; then
-	git -c core.fsmonitor=false -c core.quotePath=true --no-pager diff --no-ext-diff --no-textconv --no-color --find-renames --submodule=short --unified=3 --src-prefix=a/ --dst-prefix=b/ "$base" ${head:+"$head"} --
-else
-	git --no-pager log -z --no-color --no-show-signature --max-count="$6" --format=%H%x1f%an%x1f%at%x1f%s "$base..${head:-HEAD}" --
-fi
+`
+
+// diffTell has git tell what changed, in the order in which told reads it.
+const diffTell = `
+: "${tip:=$head}"
+end() { printf '\0'; }
+ids() { while read -r id && [ -n "$id" ]; do printf '%s\n' "$id"; done; }
+git diff-tree -r -z --raw --no-abbrev --no-renames --no-ext-diff --no-textconv --no-color --ignore-submodules=none "$base" "$tip" || exit
+end
+git ls-tree -r -t -z --full-tree "$tip" || exit
+end
+git ls-tree -z --full-tree --name-only "$base" || exit
+end
+git config --blob "$tip:.gitmodules" --list >/dev/null 2>&1 && printf 'readable\0'
+end
+ids | git cat-file --batch-check --buffer
+echo
+ids | git cat-file --batch --buffer
+echo
+git --no-pager log -z --no-color --no-show-signature --max-count="$count" --format=%H%x1f%an%x1f%at%x1f%s "$base..${head:-HEAD}" -- || exit
+end
+git -c core.quotePath=true --no-pager diff --no-ext-diff --no-textconv --no-color --find-renames --submodule=short --unified=3 --src-prefix=a/ --dst-prefix=b/ "$base" "$tip" --
 `
 
 func newDiffer(client *cove.Client) *differ { return &differ{client: client} }
@@ -108,40 +129,32 @@ func (d *differ) diff(ctx context.Context, job cove.Job) (cove.JobDiff, error) {
 		return out, fail.Newf("timeout", "see it after a pull: cove pull "+job.ID, "other diffs of job %s have taken all the time", job.ID)
 	}
 	defer unlock()
-	text, cut, err := d.run(ctx, job, unidiff.MaxBytes, "diff", job.Base, out.Head)
+	what, err := d.run(ctx, job, out.Head)
 	if err != nil {
 		return out, err
 	}
-	out.Files, out.Cut = unidiff.Parse(text)
-	if cut && out.Cut == "" {
-		out.Cut = unidiff.CutBytes
-	}
-	if out.Files == nil {
-		out.Files = []cove.JobDiffFile{}
-	}
-	unidiff.RiskyFirst(out.Files)
-	text, _, err = d.run(ctx, job, maxCommitLog, "log", job.Base, out.Head)
-	out.Commits = commits(text)
-	return out, err
+	return out, what.fill(ctx, &out)
 }
 
-// run runs diffScript where a job's clone is, and returns the beginning of what it prints.
-func (d *differ) run(ctx context.Context, job cove.Job, limit int, verb, base, tip string) (text string, cut bool, err error) {
-	stdout, said := &beginning{left: limit}, head{}
-	cmd := spriteOf(d.client, job).CommandContext(ctx, "/bin/sh", "-c", diffScript, "sh", verb, base, tip, job.Bundle.Path, job.Bundle.SHA256, strconv.Itoa(maxCommits))
-	cmd.Dir, cmd.Stdout, cmd.Stderr = job.Workdir, stdout, &said
-	err = cmd.Run()
+// run has a job's sprite tell what the job has changed.
+func (d *differ) run(ctx context.Context, job cove.Job, tip string) (what *told, err error) {
+	var said head
+	what, err = hear(ctx, func(ctx context.Context) *sprites.Cmd {
+		cmd := spriteOf(d.client, job).CommandContext(ctx, "/bin/sh", "-c", diffPrologue+diffSetup+diffTell, "sh", job.Base, tip, job.Bundle.Path, job.Bundle.SHA256, strconv.Itoa(maxCommits))
+		cmd.Dir, cmd.Stderr = job.Workdir, &said
+		return cmd
+	})
 	switch exit := (*sprites.ExitError)(nil); {
-	case errors.Is(err, errEnough):
-		return stdout.String(), true, nil
 	case errors.Is(err, sprites.ErrNotFound) || errors.Is(err, sprites.ErrGone):
-		return "", false, gone(job)
+		return nil, gone(job)
 	case errors.As(err, &exit):
-		return "", false, fail.Newf("not_kept", "see it after a pull: cove pull "+job.ID, "git in sprite %s can't say what job %s has changed: %v: %s", job.Sprite, job.ID, err, clip(said.String()))
+		return nil, fail.Newf("not_kept", "see it after a pull: cove pull "+job.ID, "git in sprite %s can't say what job %s has changed: %v: %s", job.Sprite, job.ID, err, clip(said.String()))
+	case errors.Is(err, errNonsense):
+		return nil, fail.Newf("not_kept", "see it after a pull: cove pull "+job.ID, "git in sprite %s can't say what job %s has changed: %v", job.Sprite, job.ID, err)
 	case err != nil && ctx.Err() != nil:
-		return "", false, fail.Newf("timeout", "see it after a pull: cove pull "+job.ID, "sprite %s did not say in %v what job %s has changed", job.Sprite, diffLimit, job.ID)
+		return nil, fail.Newf("timeout", "see it after a pull: cove pull "+job.ID, "sprite %s did not say in %v what job %s has changed", job.Sprite, diffLimit, job.ID)
 	}
-	return stdout.String(), false, err
+	return what, err
 }
 
 // gone says that the sprite of a job is not there, and how its changes are seen.
@@ -173,22 +186,3 @@ func commits(text string) []cove.JobDiffCommit {
 const maxDate = 32503680000
 
 func short(s string) string { return strings.ToValidUTF8(s[:min(len(s), 300)], "\uFFFD") }
-
-// errEnough ends a command that prints more than is wanted.
-var errEnough = errors.New("that is enough")
-
-// beginning keeps the first bytes that are written to it.
-type beginning struct {
-	strings.Builder
-	left int
-}
-
-func (b *beginning) Write(p []byte) (int, error) {
-	n := min(len(p), b.left)
-	b.left -= n
-	_, _ = b.Builder.Write(p[:n])
-	if n < len(p) {
-		return n, errEnough
-	}
-	return n, nil
-}

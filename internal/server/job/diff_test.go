@@ -1,8 +1,11 @@
 package job
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +13,9 @@ import (
 	"testing"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/changerisk"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -93,6 +99,118 @@ func TestDiff(t *testing.T) {
 				t.Errorf("without its sprite: %v", err)
 			}
 		})
+	}
+}
+
+// TestDiffWarns: of each change that a pull holds or lists, the review warns in the pull's words, while the job runs
+// and when it has ended.
+func TestDiffWarns(t *testing.T) {
+	var script strings.Builder
+	want := map[string]string{} // how each path is told of: held, listed, or not
+	for _, c := range []struct{ told, path, how string }{
+		{"held", ".github/workflows/ci.yml", ""},
+		{"held", ".VSCode/tasks.json", ""},
+		{"held", "hooks/pre-commit", ""},
+		{"held", ".newest", ""},
+		{"held", "sub/.envrc", ""},
+		{"held", "odd\nname/CLAUDE.md", ""},
+		{"held", ".idea", "ln -s src/idea .idea"},
+		{"held", "src/idea/run.xml", ""},
+		{"held", "etc", "ln -s ../../etc etc"},
+		{"held", "config", "ln -s .git/config config"},
+		{"", "near", "ln -s src/a.go near"},
+		{"held", "docs/HEAD", ""},
+		{"held", "docs/objects/x", ""},
+		{"held", "docs/refs/x", ""},
+		{"held", ".gitignore", "printf '*.log\\n!keep.log\\n' >.gitignore"},
+		{"", "more/.gitignore", "printf '*.log\\n' >more/.gitignore"},
+		{"held", "hooked/package.json", `echo '{"lint-staged": {"*": "sh x.sh"}}' >hooked/package.json`},
+		{"listed", "tested/package.json", `echo '{"scripts": {"test": "sh x.sh"}}' >tested/package.json`},
+		{"", "plain/package.json", `echo '{"version": "1"}' >plain/package.json`},
+		{"listed", "sub/Makefile", ""},
+		{"listed", "build.rs", ""},
+		{"held", "CODEOWNERS", ""},
+		{"held", "vendored", "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),vendored; mkdir vendored"},
+		{"", "src/a.go", ""},
+		{"", "x", "true"}, // of each job here
+		{"", "y", "true"},
+	} {
+		want[c.path] = c.told
+		if c.how == "" {
+			c.how = "echo x >'" + c.path + "'"
+		}
+		script.WriteString("mkdir -p \"$(dirname '" + c.path + "')\"; " + c.how + "\n")
+	}
+	b := newBench(t)
+	b.serve(0, 0)
+	job := b.begin(script.String() + `git add -A; git commit -q -m all; echo x >"$said"`)
+	b.heard(job.ID)
+	review := func() cove.JobDiff {
+		t.Helper()
+		d, err := cove.Review{Client: b.server.Client()}.Diff(t.Context(), job.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	warnings := func(d cove.JobDiff) map[string]string {
+		all, rank := map[string]string{}, 0
+		for _, f := range d.Files {
+			now := 2
+			switch {
+			case f.Risk != "":
+				all[f.Path], now = "held: "+f.Risk, 0
+			case f.Listed != "":
+				all[f.Path], now = "listed: "+f.Listed, 1
+			}
+			if kind, _, _ := strings.Cut(all[f.Path], ":"); kind != want[f.Path] {
+				t.Errorf("%q is told of as %q, want %q", f.Path, all[f.Path], want[f.Path])
+			}
+			if now < rank {
+				t.Errorf("%q comes after what matters less", f.Path)
+			}
+			rank = now
+		}
+		if len(d.Files) != len(want) {
+			t.Errorf("there are %d files, want %d", len(d.Files), len(want))
+		}
+		return all
+	}
+	live := warnings(review())
+	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	job = b.await(job.ID)
+	d := review()
+	ended := warnings(d)
+	if !maps.Equal(live, ended) {
+		t.Errorf("while it ran: %q; now: %q", live, ended)
+	}
+
+	repo := filepath.Join(t.TempDir(), "pulled")
+	b.git(t.TempDir(), "init", "-q", "--bare", repo)
+	b.git(repo, "fetch", "-q", strings.Replace(job.Workdir, boot.Home, b.home, 1), "HEAD:refs/heads/main")
+	b.git(repo, "bundle", "unbundle", filepath.Join(b.home, ".cove", "jobs", job.ID, "out.bundle"))
+	pulled, err := gitwork.Open(t.Context(), repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := pulled.Summary(t.Context(), d.Base, d.Head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byPull := map[string]string{}
+	for kind, risks := range map[string][]gitwork.Risk{"held: ": sum.Risky, "listed: ": sum.Listed} {
+		for _, r := range risks {
+			if byPull[r.Path] != "" {
+				byPull[r.Path] += "; " + r.Why
+			} else {
+				byPull[r.Path] = kind + r.Why
+			}
+		}
+	}
+	if !maps.Equal(ended, byPull) {
+		t.Errorf("the review says %q; a pull says %q", ended, byPull)
 	}
 }
 
@@ -182,6 +300,43 @@ func TestDiffsOfToken(t *testing.T) {
 		if err := <-ended; err == nil {
 			t.Error("a diff of the sprite that answers nothing")
 		}
+	}
+}
+
+// TestNonsense: an answer that git does not give is an error, and what is too long for it is bounded; nothing of
+// either is taken for changes.
+func TestNonsense(t *testing.T) {
+	id := strings.Repeat("a", 40)
+	raw := ":100644 100644 " + id + " " + id + " M\x00a\x00\x00"
+	const trees, empty = "\x00\x00\x00", "\n\n"
+	for text, want := range map[string]string{
+		"":                               "not understood",
+		"\x00" + trees + empty + "\x00":  "",
+		raw + trees + empty + "\x00diff": "",
+		":1 2 3\x00a\x00\x00":            "not understood",
+		":100644 100644 " + id + " x M\x00a\x00\x00":                                                               "not understood",
+		strings.Repeat("x", maxRecord+9):                                                                           "longer than",
+		strings.Replace(raw, "\x00a\x00", "\x00"+strings.Repeat("a", 5000)+"\x00", 1):                              "a pull refuses it",
+		strings.Replace(raw, "\x00a", "\x00package.json", 1) + trees + id + " blob 4\n\n" + id + " blob 9999999\n": "not understood",
+		strings.Replace(raw, "\x00a", "\x00package.json", 1) + trees + id + " blob 4\n\n" + id + " blob 4\n{}":     "not understood",
+		strings.Replace(raw, "\x00a", "\x00package.json", 1) + trees + strings.Repeat("b", 40) + " blob 4\n":       "not understood",
+	} {
+		l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(text))}
+		what, err := l.listen()
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%.80q: got %+v, %v; want %q", text, what, err, want)
+		}
+	}
+	huge := "\x00" + strings.Repeat("100644 blob "+id+"\t"+strings.Repeat("n", 4000)+"\x00", maxTree/4000) + trees + empty + "\x00"
+	l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(huge))}
+	what, err := l.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	what.changes = []changerisk.Change{{Path: "src/plain.go", Status: "A", Mode: "100644", Blob: id}}
+	d := cove.JobDiff{}
+	if err := what.fill(t.Context(), &d); err != nil || len(d.Files) != 1 || d.Files[0].Risk == "" || d.Files[0].Status != cove.DiffAdded {
+		t.Errorf("a tree that is too large: got %+v, %v", d.Files, err)
 	}
 }
 

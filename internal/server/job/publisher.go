@@ -298,7 +298,7 @@ func (p *publisher) publish(ctx context.Context, job cove.Job) (v cove.PublishVe
 	}()
 	_, err = p.client.Create(ctx, sprites.CreateRequest{
 		Base: sprites.HostBase, // whose git is the host's, whatever the job's image is
-		Name: at, Owner: store.InstallOwner + "publish:" + job.ID,
+		Name: at, Owner: store.InstallOwner + "publish:" + job.ID, Config: &sprites.Config{StorageMB: publishDisk(job.Bundle.Size)},
 		NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: publishPreset}}},
 	})
 	if err != nil {
@@ -327,12 +327,23 @@ func (p *publisher) publish(ctx context.Context, job cove.Job) (v cove.PublishVe
 	cmd := sprite.CommandContext(ctx, boot.BinDir+"/cove-guest", "publish")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(order), out, &said
 	if err := cmd.Run(); err != nil {
+		if info, there := p.client.Get(context.WithoutCancel(ctx), at); there == nil && info.Cove != nil && info.Cove.Held != nil {
+			v.Refused = fmt.Sprintf("the branch %s and its bundle do not fit in a publication: %s", job.Branch, info.Cove.Held.Message)
+			return v, nil
+		}
 		return v, fmt.Errorf("%w: %s", err, said.String())
 	}
 	if err := json.Unmarshal(out.Bytes(), &v); err != nil {
 		return v, fmt.Errorf("read the verdict: %w", err)
 	}
 	return v, nil
+}
+
+// publishDisk is the limit of the disk of a publication, in MiB: room for the branch that the job began with, and
+// for the bundle, what is in it, and the copies that git makes of both.
+func publishDisk(bundle int64) int {
+	const room = 16 << 10
+	return room + 4*int(min(max(bundle, 0), cove.MaxBundle)>>20)
 }
 
 // unfit is why the bundle of a job is not copied to the disk of this server, which has no say in how long it is:

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/gitserver"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -74,6 +76,15 @@ func TestUnfit(t *testing.T) {
 		got := unfit(cove.Job{JobResult: cove.JobResult{Bundle: cove.Artifact{Size: said}}}, test.size, test.limit)
 		if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 			t.Errorf("%d: got %q, want %q", said, got, test.want)
+		}
+	}
+}
+
+// TestPublishDisk: the limit of a publication's disk grows with the bundle, within bounds, whatever a log says of it.
+func TestPublishDisk(t *testing.T) {
+	for bundle, want := range map[int64]int{-1: 16384, 0: 16384, 100 << 20: 16784, cove.MaxBundle: 32768, 1 << 62: 32768} {
+		if got := publishDisk(bundle); got != want {
+			t.Errorf("%d: got %d MiB, want %d", bundle, got, want)
 		}
 	}
 }
@@ -276,6 +287,10 @@ func TestPublishCut(t *testing.T) {
 		case <-time.After(5 * time.Minute):
 			job, err := b.server.Client().Job(ctx, job.ID)
 			t.Fatalf("%s: it never came there: %+v, published %+v, %v", point, job, job.Published, err)
+		}
+		rows, err := b.manager.Store.Sprites.List(ctx, store.SpriteFilter{Prefix: store.InstallName})
+		if i := slices.IndexFunc(rows, func(s store.Sprite) bool { return strings.HasSuffix(s.Owner, ":"+job.ID) }); err == nil && strings.HasSuffix(point, "the push") && (i < 0 || rows[i].Config.DiskLimit() != 16<<30) {
+			t.Errorf("%s: the sprites of publications are %+v, without one that has its limit of the disk", point, rows)
 		}
 		b.server.Stop()
 		b.serve(time.Second, 0) // what the sprite has begun goes on beside it

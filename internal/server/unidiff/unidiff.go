@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/cove-dev/cove"
-	"github.com/cove-dev/cove/internal/lib/riskypath"
 )
 
 // Bounds on what is kept of a diff.
@@ -55,10 +54,13 @@ func RiskyFirst(files []cove.JobDiffFile) {
 }
 
 func rank(f cove.JobDiffFile) int {
-	if f.Risk != "" {
+	switch {
+	case f.Risk != "":
 		return 0
+	case f.Listed != "":
+		return 1
 	}
-	return 1
+	return 2
 }
 
 // parser is the state between two lines.
@@ -240,10 +242,6 @@ func (p *parser) endFile() {
 		p.cut = cmp.Or(p.cut, CutOdd)
 		return
 	}
-	f.Risk = riskypath.Path(f.Path)
-	if f.OldPath != "" && f.Risk == "" {
-		f.Risk = riskypath.Path(f.OldPath)
-	}
 	p.files = append(p.files, *f)
 }
 
@@ -320,6 +318,9 @@ func quoted(s string) (text, rest string) {
 	}
 	return b.String(), ""
 }
+
+// Path is a path as a diff's files have it: within bounds, and UTF-8.
+func Path(s string) string { return clipPath(s) }
 
 func clipPath(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxPath)], "\uFFFD") }
 

@@ -64,6 +64,16 @@ func (d diffView) Risky() (n int) {
 	return n
 }
 
+// Listed is how many files run when a person builds or tests.
+func (d diffView) Listed() (n int) {
+	for _, f := range d.Files {
+		if f.Risk == "" && f.Listed != "" {
+			n++
+		}
+	}
+	return n
+}
+
 // viewOf is how a diff is to be shown.
 func viewOf(r *http.Request) string {
 	if r.URL.Query().Get("view") == "side" {

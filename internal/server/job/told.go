@@ -1,0 +1,369 @@
+package job
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/changerisk"
+	"github.com/cove-dev/cove/internal/server/unidiff"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Bounds on what is kept of what git tells. What is beyond is read, and left out.
+const (
+	maxRaw      = 16 << 20 // bytes of the list of changed files
+	maxTree     = 32 << 20 // bytes of the list of all files
+	maxRecord   = 64 << 10 // bytes of an entry of either; a longer one is no such
+	maxFilePath = 4096     // bytes; a pull refuses a longer one
+	maxObjects  = 20_000   // symbolic links, and texts of changed files
+	maxLinkText = 8 << 20  // bytes of the links
+	maxTexts    = 16 << 20 // bytes of the texts
+	maxUnshown  = 500      // files that a diff names because a pull warns of them, without their lines
+)
+
+// errNonsense is of an answer that git does not give.
+var errNonsense = errors.New("its answer is not understood")
+
+// told is what diffTell says of the changes of a job. All of it may be hostile.
+type told struct {
+	changes []changerisk.Change
+	tree    *changerisk.Tree
+	texts   map[string]string // by their objects: of changed files and symbolic links
+	whole   bool              // all links are among the texts that are short enough
+	modules bool              // git can read .gitmodules
+	log     string
+	diff    string
+	cut     bool // there is more of the diff
+}
+
+// hear runs a command that ends with diffTell, which prepare makes.
+func hear(ctx context.Context, prepare func(context.Context) *sprites.Cmd) (*told, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := prepare(ctx)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	l := listener{in: in, out: bufio.NewReaderSize(out, 64<<10)}
+	what, err := l.listen()
+	_ = in.Close()
+	if !l.ended || err == nil && what.cut {
+		cancel() // it has more to say than is wanted
+	}
+	ended := cmd.Wait()
+	switch {
+	case err == nil && what.cut:
+		return what, nil
+	case err != nil && (!l.ended || ended == nil):
+		return nil, err
+	}
+	return what, ended
+}
+
+// listener reads what diffTell says, and asks it for objects.
+type listener struct {
+	in    io.Writer
+	out   *bufio.Reader
+	ended bool // nothing more comes
+}
+
+func (l *listener) listen() (*told, error) {
+	what := &told{tree: changerisk.NewTree(), texts: map[string]string{}, whole: true}
+	if err := l.changes(what); err != nil {
+		return nil, err
+	}
+	size := 0
+	err := l.section(func(entry string) error {
+		if size += len(entry); size > maxTree {
+			what.tree.Partial()
+			return nil
+		}
+		what.tree.Entry(entry)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	size = 0
+	err = l.section(func(name string) error {
+		if size += len(name); size > maxTree {
+			what.tree.Partial()
+			return nil
+		}
+		what.tree.Top(name)
+		return nil
+	})
+	if err == nil {
+		err = l.section(func(string) error { what.modules = true; return nil })
+	}
+	if err == nil {
+		err = l.objects(what)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var log strings.Builder
+	err = l.section(func(entry string) error {
+		if log.Len()+len(entry) < maxCommitLog {
+			log.WriteString(entry + "\x00")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	what.log = log.String()
+	diff, err := io.ReadAll(io.LimitReader(l.out, unidiff.MaxBytes+1))
+	l.ended = len(diff) <= unidiff.MaxBytes
+	what.cut = len(diff) > unidiff.MaxBytes
+	what.diff = string(diff[:min(len(diff), unidiff.MaxBytes)])
+	return what, err
+}
+
+// section calls each with its records, which are ended by NUL. An empty one ends it.
+func (l *listener) section(each func(string) error) error {
+	for {
+		record, err := l.upTo(0, maxRecord)
+		if err != nil || record == "" {
+			return err
+		}
+		if err := each(record); err != nil {
+			return err
+		}
+	}
+}
+
+// upTo reads up to a byte, which is left out.
+func (l *listener) upTo(end byte, most int) (string, error) {
+	var all []byte
+	for {
+		part, err := l.out.ReadSlice(end)
+		if len(all)+len(part) > most {
+			return "", fmt.Errorf("%w: an entry of it is longer than %d bytes", errNonsense, most)
+		}
+		all = append(all, part...)
+		switch {
+		case err == nil:
+			return string(all[:len(all)-1]), nil
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF):
+			err = io.ErrUnexpectedEOF
+		}
+		l.ended = true
+		return "", fmt.Errorf("%w: %w", errNonsense, err)
+	}
+}
+
+// changes reads the list of changed files.
+func (l *listener) changes(what *told) error {
+	size := 0
+	return l.section(func(meta string) error {
+		fields := strings.Fields(strings.TrimPrefix(meta, ":"))
+		path, err := l.upTo(0, maxRecord)
+		if err != nil {
+			return err
+		}
+		if len(fields) != 5 || !commitID().MatchString(fields[2]) || !commitID().MatchString(fields[3]) {
+			return errNonsense
+		}
+		if len(path) > maxFilePath {
+			return fmt.Errorf("a path is longer than %d bytes: a pull refuses it", maxFilePath)
+		}
+		if size += len(meta) + len(path); size > maxRaw {
+			return nil
+		}
+		what.changes = append(what.changes, changerisk.Change{
+			Path: path, Status: fields[4], OldMode: fields[0], OldBlob: fields[2], Mode: fields[1], Blob: fields[3],
+		})
+		return nil
+	})
+}
+
+// objects asks for the texts that the judgement needs: for their sizes, and then for those that are not too long.
+func (l *listener) objects(what *told) error {
+	texts, changed := changerisk.Texts(what.changes)
+	links := append(what.tree.Links(), changed...)
+	most := map[string]int64{} // how long each may be
+	var ids []string
+	add := func(all []string, limit int64) {
+		for _, id := range all {
+			if most[id] == 0 && commitID().MatchString(id) {
+				ids = append(ids, id)
+			}
+			most[id] = max(most[id], limit)
+		}
+	}
+	add(texts, changerisk.MaxText)
+	add(links, changerisk.MaxTarget)
+	if len(ids) > maxObjects {
+		ids, what.whole = ids[:maxObjects], false
+	}
+	var short []string
+	left := int64(maxTexts + maxLinkText)
+	i := 0
+	err := l.ask(ids, func(line string) error {
+		id, size, ok := blobHead(line)
+		if i++; i > len(ids) || ok && id != ids[i-1] {
+			return errNonsense
+		}
+		switch {
+		case !ok || size > most[id]: // it is left out
+		case size > left:
+			what.whole = false
+		default:
+			left -= size
+			short = append(short, id)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return l.ask(short, func(line string) error {
+		id, size, ok := blobHead(line)
+		if !ok || size > most[id] || len(what.texts) == len(short) {
+			return errNonsense
+		}
+		body := make([]byte, size+1) // and a line end
+		if _, err := io.ReadFull(l.out, body); err != nil {
+			l.ended = true
+			return fmt.Errorf("%w: %w", errNonsense, err)
+		}
+		what.texts[id] = string(body[:size])
+		return nil
+	})
+}
+
+// blobHead reads what cat-file says before the content of a file. It is not ok if the file is none, or is not there.
+func blobHead(line string) (id string, size int64, ok bool) {
+	fields := strings.Fields(line)
+	if len(fields) != 3 || fields[1] != "blob" {
+		return "", 0, false
+	}
+	size, err := strconv.ParseInt(fields[2], 10, 64)
+	return fields[0], size, err == nil && size >= 0
+}
+
+// ask writes names of objects, while it reads the answers up to an empty line.
+func (l *listener) ask(ids []string, answer func(line string) error) error {
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := io.WriteString(l.in, strings.Join(append(slices.Clone(ids), "", ""), "\n"))
+		wrote <- err
+	}()
+	for {
+		line, err := l.upTo('\n', 4096)
+		if err == nil && line != "" {
+			err = answer(line)
+		}
+		if err != nil {
+			return err // the caller closes the pipe
+		}
+		if line == "" {
+			return <-wrote
+		}
+	}
+}
+
+// Links is of changerisk.Objects.
+func (w *told) Links(_ context.Context, blobs []string) (targets map[string]string, all bool, err error) {
+	targets = map[string]string{}
+	for _, blob := range blobs {
+		if text, ok := w.texts[blob]; ok && len(text) <= changerisk.MaxTarget {
+			targets[blob] = text
+		}
+	}
+	return targets, w.whole, nil
+}
+
+// Text is of changerisk.Objects.
+func (w *told) Text(_ context.Context, blob string) (text string, ok bool, err error) {
+	text, ok = w.texts[blob]
+	return text, ok, nil
+}
+
+// Config is of changerisk.Objects.
+func (w *told) Config(context.Context, string) (bool, error) { return w.modules, nil }
+
+// fill puts what was told into a diff, and judges it as a pull does. Nothing is known of the machine of who pulls.
+func (w *told) fill(ctx context.Context, out *cove.JobDiff) error {
+	files, cut := unidiff.Parse(w.diff)
+	if out.Cut = cut; w.cut && cut == "" {
+		out.Cut = unidiff.CutBytes
+	}
+	out.Files = append(out.Files, files...)
+	out.Commits = commits(w.log)
+	if len(w.changes) == 0 {
+		return nil
+	}
+	judge, err := changerisk.New(ctx, w.tree, w, changerisk.Here{})
+	if err != nil {
+		return err
+	}
+	held, listed, err := judge.Changes(ctx, w.changes)
+	if err != nil {
+		return err
+	}
+	w.warn(out, held, listed)
+	unidiff.RiskyFirst(out.Files)
+	return nil
+}
+
+// warn says with each file why a pull holds or lists it. Files that the diff does not show are added.
+func (w *told) warn(out *cove.JobDiff, held, listed []changerisk.Risk) {
+	at := map[string][]int{}
+	for i, f := range out.Files {
+		at[f.Path] = append(at[f.Path], i)
+		if f.Status == cove.DiffRenamed {
+			at[f.OldPath] = append(at[f.OldPath], i)
+		}
+	}
+	status := map[string]string{}
+	for _, c := range w.changes {
+		status[c.Path] = map[string]string{"A": cove.DiffAdded, "D": cove.DiffDeleted}[c.Status]
+	}
+	unshown := 0
+	say := func(r changerisk.Risk, field func(*cove.JobDiffFile) *string) {
+		path := unidiff.Path(r.Path)
+		if len(at[path]) == 0 {
+			if unshown++; unshown > maxUnshown {
+				return
+			}
+			at[path] = []int{len(out.Files)}
+			f := cove.JobDiffFile{Path: path, Status: cove.DiffModified, Hunks: []cove.JobDiffHunk{}}
+			if s := status[r.Path]; s != "" {
+				f.Status = s
+			}
+			out.Files = append(out.Files, f)
+		}
+		for _, i := range at[path] {
+			if why := field(&out.Files[i]); *why == "" {
+				*why = r.Why
+			} else if !strings.Contains(*why, r.Why) {
+				*why += "; " + r.Why
+			}
+		}
+	}
+	for _, r := range held {
+		say(r, func(f *cove.JobDiffFile) *string { return &f.Risk })
+	}
+	for _, r := range listed {
+		say(r, func(f *cove.JobDiffFile) *string { return &f.Listed })
+	}
+}
