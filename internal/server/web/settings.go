@@ -68,16 +68,6 @@ func saves(tab string, do func(v *view, f url.Values) error) handler {
 	}
 }
 
-// destroys is saves for what can't be undone.
-func destroys(tab string, do func(v *view, f url.Values) error) handler {
-	return saves(tab, func(v *view, f url.Values) error {
-		if err := v.confirm(); err != nil {
-			return err
-		}
-		return do(v, f)
-	})
-}
-
 // named is a form's name of something. The API checks names; an empty one would be another path.
 func named(f url.Values) (string, error) {
 	if name := f.Get("name"); name != "" {

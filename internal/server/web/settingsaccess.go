@@ -161,9 +161,6 @@ func makeToken(v *view) error {
 	default:
 		req.Scope.All = true
 	}
-	if err := v.confirm(); err != nil {
-		return err
-	}
 	t, err := v.api.CreateToken(v.r.Context(), req)
 	if err != nil {
 		return err

@@ -144,9 +144,6 @@ type destroyedRow struct {
 
 func destroyEnvironments(v *view) error {
 	f := v.r.PostForm
-	if err := v.confirm(); err != nil {
-		return err
-	}
 	order := cove.EnvironmentDestroy{IDs: f["id"], Force: f.Get("force") != ""}
 	results, err := cove.Environments{Client: v.api}.DestroyAll(v.r.Context(), order)
 	if err != nil {
@@ -160,9 +157,6 @@ func destroyEnvironments(v *view) error {
 }
 
 func destroyOrphans(v *view) error {
-	if err := v.confirm(); err != nil {
-		return err
-	}
 	done, err := cove.Environments{Client: v.api}.DestroyOrphans(v.r.Context(), cove.OrphanDestroy{})
 	if err != nil {
 		return err

@@ -36,7 +36,7 @@ func (s *Site) Handler() http.Handler {
 	mux.HandleFunc("GET /web/login", s.loginLink)
 	mux.HandleFunc("POST /web/login", s.loginForm)
 	for _, rt := range routes() {
-		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt.handle) })
+		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt.decided()) })
 	}
 	mux.HandleFunc("/web/", func(w http.ResponseWriter, r *http.Request) {
 		s.serve(w, r, func(v *view) error { return fail.New("not_found", "there is no such page", "") })
@@ -77,7 +77,7 @@ func (s *Site) serve(w http.ResponseWriter, r *http.Request, handle handler) {
 		w: w, r: r, site: s, session: session,
 		api: &cove.Client{Client: &sprites.Client{URL: "http://localhost", Token: session.Bearer, HTTPClient: s.API, UserAgent: "cove-web"}},
 	}
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if mayChange(r) {
 		if err := v.readBody(); err != nil {
 			s.refuse(w, r, v, err)
 			return

@@ -326,6 +326,9 @@ func spriteDownload(v *spriteView) error {
 // spriteFileDo renames or deletes a file, or makes a folder.
 func spriteFileDo(v *spriteView) error {
 	name, err := filePath(v.r.PostFormValue("path"))
+	if err == nil && v.r.PathValue("deed") == "delete" {
+		err = v.confirm()
+	}
 	if err == nil {
 		err = v.mustBeAwake()
 	}
@@ -352,9 +355,7 @@ func spriteFileDo(v *spriteView) error {
 		err = s.MkdirAll(ctx, to, 0o755)
 	case "delete":
 		to = path.Dir(name)
-		if err = v.confirm(); err == nil {
-			err = s.Remove(ctx, name, true)
-		}
+		err = s.Remove(ctx, name, true)
 	default:
 		return fail.New("not_found", "there is no such page", "")
 	}
