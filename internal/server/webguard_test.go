@@ -333,3 +333,24 @@ func TestWebParts(t *testing.T) {
 	has(t, a, 200, "Add the rule")
 	failIf(t, bytes.Contains(a.body, []byte("autofocus")), "the button has the keyboard:\n%s", a.body)
 }
+
+// TestWebPrefill: a link fills in no form that one click sends: of a new job it says neither plan nor network, and of
+// the settings no value.
+func TestWebPrefill(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	c := logIn(t, s, s.Client())
+	const planted = "planted-value"
+	fields := url.Values{}
+	for _, name := range []string{"plan", "url", "branch", "model", "agent", "profile", "name", "value", "text", "upstream", "secret", "headers", "sprite", "label", "token", "what", "reference"} {
+		fields.Set(name, planted)
+	}
+	fields.Set("network", "open")
+	fields.Set("publish", "branch")
+	for _, site := range []string{"cross-site", "same-site", "none", "same-origin", ""} {
+		for _, path := range []string{"/web/new?", "/web/settings?tab=profiles&", "/web/settings?tab=secrets&", "/web/settings?tab=connectors&", "/web/settings?tab=tokens&", "/web/settings?tab=backends&", "/web/settings?tab=webhooks&"} {
+			a := ask(t, s, "GET "+path+fields.Encode(), "", browser(c), header("Accept", "text/html"), header("Sec-Fetch-Site", site), header("Sec-Fetch-Mode", "navigate"), header("Sec-Fetch-Dest", "document"))
+			has(t, a, 200, "<form")
+			failIf(t, bytes.Contains(a.body, []byte(planted)) || bytes.Contains(a.body, []byte("<option selected>open")), "%s from %q fills in a form:\n%s", path, site, a.body)
+		}
+	}
+}
