@@ -56,7 +56,7 @@ func (j *Jobs) mayHave(ctx context.Context, part logPart, text string) (bool, er
 	t := j.parts.get(part)
 	if t == nil {
 		var err error
-		if t, err = j.readPart(ctx, part); err != nil {
+		if t, err = part.read(ctx, j.db); err != nil {
 			return false, err
 		}
 		j.parts.put(part, t)
@@ -64,9 +64,9 @@ func (j *Jobs) mayHave(ctx context.Context, part logPart, text string) (bool, er
 	return t.have(text), nil
 }
 
-// readPart finds the trigrams of a part, one event after the other.
-func (j *Jobs) readPart(ctx context.Context, part logPart) (trigrams, error) {
-	rows, err := j.db.read.QueryContext(ctx, "SELECT doc->>'$.text' FROM job_events WHERE job = ? AND seq BETWEEN ? AND ?", part.job, part.first, part.last)
+// read finds the trigrams of a part, one event after the other.
+func (part logPart) read(ctx context.Context, db *database) (trigrams, error) {
+	rows, err := db.read.QueryContext(ctx, "SELECT doc->>'$.text' FROM job_events WHERE job = ? AND seq BETWEEN ? AND ?", part.job, part.first, part.last)
 	if err != nil {
 		return nil, err
 	}

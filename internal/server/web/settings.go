@@ -68,17 +68,17 @@ func saves(tab string, do func(v *view, f url.Values) error) handler {
 	}
 }
 
-// answer answers a form with a part of the page. Beside it, the tab's list is shown as it is now.
-func (v *view) answer(tab, name string, data any) error {
+// answerBeside answers a form with a part of the page. Beside it, the tab's list is shown as it is now.
+func answerBeside(v *view, tab, name string, data any) error {
 	answer, err := markup(name, data)
 	if err != nil {
 		return err
 	}
-	return v.fragment("beside", dictOf("Answer", answer, "Tab", tab, "List", v.listOf(tab)))
+	return v.fragment("beside", dictOf("Answer", answer, "Tab", tab, "List", listOf(v, tab)))
 }
 
 // listOf is the list of a tab, or why it can't be shown: what the form has done is done.
-func (v *view) listOf(tab string) template.HTML {
+func listOf(v *view, tab string) template.HTML {
 	tabs := settingsTabs()
 	data, err := tabs[slices.IndexFunc(tabs, func(t settingsTab) bool { return t.Key == tab })].load(v)
 	if err == nil {

@@ -168,7 +168,7 @@ func makeToken(v *view) error {
 	if wantsPage(v.r) {
 		return v.page("A new token", "", "token-page", t)
 	}
-	return v.answer("tokens", "token-made", t)
+	return answerBeside(v, "tokens", "token-made", t)
 }
 
 func deleteToken(v *view, f url.Values) error {

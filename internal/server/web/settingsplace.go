@@ -84,7 +84,7 @@ func pullImage(v *view) error {
 		if err := s.replace("pull", "pull", p); err != nil {
 			return err
 		}
-		return s.send("", change{Target: "list-images", How: "inner", HTML: string(v.listOf("images"))})
+		return s.send("", change{Target: "list-images", How: "inner", HTML: string(listOf(v, "images"))})
 	})
 }
 
@@ -208,7 +208,7 @@ func putWebhook(v *view) error {
 	if wantsPage(v.r) {
 		return v.page("Webhook "+name, "", "webhook-page", made)
 	}
-	return v.answer("webhooks", "webhook-made", made)
+	return answerBeside(v, "webhooks", "webhook-made", made)
 }
 
 func testWebhook(v *view) error {
@@ -224,7 +224,7 @@ func testWebhook(v *view) error {
 	if wantsPage(v.r) {
 		return v.redirect("/web/settings?tab=webhooks&log=" + url.QueryEscape(name))
 	}
-	return v.answer("webhooks", "delivery", d)
+	return answerBeside(v, "webhooks", "delivery", d)
 }
 
 func deleteWebhook(v *view, f url.Values) error {

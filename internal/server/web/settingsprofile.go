@@ -77,7 +77,7 @@ func putProfile(v *view) error {
 	if wantsPage(v.r) {
 		return v.page("Profile", "", "profile-page", e)
 	}
-	return v.answer("profiles", "profile-editor", e)
+	return answerBeside(v, "profiles", "profile-editor", e)
 }
 
 func storeProfile(v *view, e profileEditor) (put cove.ProfilePut, err error) {

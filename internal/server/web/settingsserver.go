@@ -172,7 +172,7 @@ func showDestroyed(v *view, d destroyed) error {
 	if wantsPage(v.r) {
 		return v.page("Destroyed", "", "destroyed-page", d)
 	}
-	return v.answer("running", "destroyed", d)
+	return answerBeside(v, "running", "destroyed", d)
 }
 
 // failure is an error that an answer tells of.
