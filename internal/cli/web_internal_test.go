@@ -2,13 +2,19 @@ package cli
 
 import (
 	"html"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/webtest"
 )
 
 // TestOpenBrowserHidesTheLink: the program that opens a browser is told a file that the user alone
@@ -83,4 +89,26 @@ func TestOpenBrowserHidesTheLink(t *testing.T) {
 		}
 		before = page
 	}
+}
+
+// TestLinkPageInABrowser: the page of cove web, a file, leads a real browser to the question whether it should log in.
+func TestLinkPageInABrowser(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	link, err := cove.Web{Client: s.Client()}.Link(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := writeLinkPage(filepath.Join(t.TempDir(), "web"), link.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(link.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab := webtest.Start(t).Tab(u.Scheme+"://"+u.Host, webtest.Desktop)
+	tab.Allow("a request to file://" + page)
+	tab.Do(chromedp.Navigate("file://" + page))
+	tab.Click(`form[action="/web/login"] button`)
+	tab.Until("it is logged in", `document.readyState === "complete" && !!document.getElementById("now")`)
 }
