@@ -22,6 +22,7 @@ type File struct {
 	ctx    context.Context
 	name   string
 	body   io.ReadCloser
+	etag   string
 	size   int64 // -1: the server did not say
 	left   int64 // of size
 }
@@ -37,7 +38,7 @@ func (s *Sprite) Open(ctx context.Context, name string) (*File, error) {
 		_ = resp.Body.Close()
 		return nil, pathError("open", name, errors.New("the server's answer has no end that could be checked"))
 	}
-	return &File{sprite: s, ctx: ctx, name: name, body: resp.Body, size: size, left: size}, nil
+	return &File{sprite: s, ctx: ctx, name: name, etag: resp.Header.Get("ETag"), body: resp.Body, size: size, left: size}, nil
 }
 
 // readCall asks for a file, or for the bytes from start up to end if these are
@@ -59,6 +60,9 @@ func (s *Sprite) readCall(ctx context.Context, name string, start, end int64) (*
 
 // Size is the file's size when it was opened, or -1 if the server did not say.
 func (f *File) Size() int64 { return f.size }
+
+// ETag names the file as it was when it was opened, for WriteOptions.IfMatch; empty: the server did not say.
+func (f *File) ETag() string { return f.etag }
 
 // Read reads on. io.EOF is the file's end, and nothing else is: an answer that
 // was cut gives io.ErrUnexpectedEOF.

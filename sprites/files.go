@@ -212,6 +212,10 @@ type WriteOptions struct {
 	Mode   fs.FileMode // 0: 0644
 	AsRoot bool        // not as the sprite's user
 	Size   int64       // of what is written, where it is known; the write then fails if it is not met
+
+	// IfMatch is the ETag of a File that is to be replaced: if the file has changed since, nothing is written, and
+	// the error is an *Error with the status 412. Empty: whatever there is. A server that is not cove may ignore it.
+	IfMatch string
 }
 
 // query is the query of a write.
@@ -262,7 +266,12 @@ func (s *Sprite) WriteFile(ctx context.Context, name string, r io.Reader, opts W
 // put is the call that writes a file.
 func (s *Sprite) put(ctx context.Context, name string, body io.Reader, size int64, opts WriteOptions) (WriteResult, error) {
 	var result WriteResult
+	var header http.Header
+	if opts.IfMatch != "" {
+		header = http.Header{"If-Match": {opts.IfMatch}}
+	}
 	err := s.client.Call(ctx, Request{
+		Header: header,
 		Method: http.MethodPut,
 		Path:   s.path("fs", "write"),
 		Query:  opts.query(name),

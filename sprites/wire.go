@@ -72,6 +72,7 @@ type Details struct {
 	Address     string   `json:"address,omitempty"`  // the guest's address while running
 	Address6    string   `json:"address6,omitempty"` // and that of IPv6, if it has one
 	AwakeBy     []string `json:"kept_awake_by,omitempty"`
+	WokenBy     string   `json:"woken_by,omitempty"`            // the use, as AwakeBy names it, that started it or had it go on last; empty: none since the server started
 	Removing    bool     `json:"removing,omitempty"`            // it is being removed: nothing can be done to it but that
 	Unlimited   []string `json:"limits_not_enforced,omitempty"` // limits this machine can't give, with the reason
 	MemoryMB    int      `json:"memory_mb,omitempty"`           // how much of its memory limit it gets, if the server keeps the rest for itself; else 0
@@ -414,7 +415,7 @@ type WriteResult struct {
 // FileError is the body of a failed /fs call (section 5.10).
 type FileError struct {
 	Error   string `json:"error"`
-	Code    string `json:"code"` // ENOENT EEXIST ENOTDIR EISDIR EACCES EPERM ENOTEMPTY EINVAL ENOSPC EIO
+	Code    string `json:"code"` // ENOENT EEXIST ENOTDIR EISDIR EACCES EPERM ENOTEMPTY EINVAL ENOSPC ESTALE EIO
 	Path    string `json:"path"`
 	Message string `json:"message"`
 }

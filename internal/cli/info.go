@@ -105,6 +105,7 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 			"owner", d.Owner,
 			"address", strings.TrimSuffix(d.Address+", "+d.Address6, ", "),
 			"kept awake by", strings.Join(d.AwakeBy, ", "),
+			"woken by", d.WokenBy,
 			"the network is down", d.NetworkDown,
 			"not enforced", strings.Join(d.Unlimited, "; "),
 			"out of memory", memoryText(d.MemoryKills),

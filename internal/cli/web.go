@@ -85,14 +85,26 @@ func openBrowser(ctx context.Context, link string) error {
 	return exec.CommandContext(context.WithoutCancel(ctx), program, page).Start()
 }
 
+// linkPageTime is longer than any link works.
+const linkPageTime = 10 * time.Minute
+
 // writeLinkPage writes a page that leads on to a link, which nobody but the user can read, to a
-// folder. Those of former calls, whose links no longer work, are deleted.
+// folder. Those of former calls are deleted once their links no longer work.
 func writeLinkPage(dir, link string) (string, error) {
-	if err := os.RemoveAll(dir); err != nil {
-		return "", err
-	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return "", err
+	}
+	pages, err := filepath.Glob(filepath.Join(dir, "open-*.html"))
+	if err != nil {
+		return "", err
+	}
+	for _, page := range pages {
+		if st, err := os.Lstat(page); err == nil && time.Since(st.ModTime()) > linkPageTime {
+			_ = os.Remove(page) // another call may have done so
+		}
 	}
 	f, err := os.CreateTemp(dir, "open-*.html") // of mode 0600
 	if err != nil {

@@ -2,16 +2,23 @@ package cli
 
 import (
 	"html"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/chromedp/chromedp"
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/webtest"
 )
 
 // TestOpenBrowserHidesTheLink: the program that opens a browser is told a file that the user alone
-// can read, never the link, and the file of the call before is gone.
+// can read, never the link. The file of a call just before stays, since its browser may not have read it yet; an old one goes.
 func TestOpenBrowserHidesTheLink(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)
@@ -56,9 +63,52 @@ func TestOpenBrowserHidesTheLink(t *testing.T) {
 				t.Errorf("%s has the mode %v", path, st.Mode())
 			}
 		}
-		if _, err := os.Stat(before); before != "" && err == nil {
-			t.Errorf("%s is left", before)
+		if before == page {
+			t.Errorf("two calls have the file %s", page)
+		}
+		if before != "" {
+			if _, err := os.Stat(before); err != nil {
+				t.Errorf("the page of a call just before: %v", err)
+			}
+			old := time.Now().Add(-2 * linkPageTime)
+			if err := os.Chtimes(before, old, old); err != nil {
+				t.Fatal(err)
+			}
+			after, err := writeLinkPage(filepath.Dir(page), link)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(before); !os.IsNotExist(err) {
+				t.Errorf("the page of an old call: %v", err)
+			}
+			for _, page := range []string{page, after} {
+				if _, err := os.Stat(page); err != nil {
+					t.Error(err)
+				}
+			}
 		}
 		before = page
 	}
+}
+
+// TestLinkPageInABrowser: the page of cove web, a file, leads a real browser to the question whether it should log in.
+func TestLinkPageInABrowser(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	link, err := cove.Web{Client: s.Client()}.Link(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := writeLinkPage(filepath.Join(t.TempDir(), "web"), link.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(link.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab := webtest.Start(t).Tab(u.Scheme+"://"+u.Host, webtest.Desktop)
+	tab.Allow("a request to file://" + page)
+	tab.Do(chromedp.Navigate("file://" + page))
+	tab.Click(`form[action="/web/login"] button`)
+	tab.Until("it is logged in", `document.readyState === "complete" && !!document.getElementById("now")`)
 }

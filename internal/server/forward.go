@@ -39,6 +39,9 @@ func passBody(w http.ResponseWriter, resp *http.Response, sh shape) {
 		return
 	}
 	h.Set("Content-Type", sh.contentType)
+	if tag := resp.Header.Get("ETag"); sh.files && fileTag().MatchString(tag) {
+		h.Set("ETag", tag)
+	}
 	if resp.ContentLength >= 0 {
 		h.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}
@@ -94,7 +97,7 @@ const (
 
 // guestStatuses are those that a guest may answer with; any other is its failure.
 var guestStatuses = map[int]bool{
-	400: true, 403: true, 404: true, 405: true, 409: true, 410: true, 413: true, 416: true,
+	400: true, 403: true, 404: true, 405: true, 409: true, 410: true, 412: true, 413: true, 416: true,
 	422: true, 426: true, 429: true, 500: true, 501: true, 503: true, 507: true,
 }
 
@@ -111,6 +114,7 @@ var guestCodes = map[string]bool{
 
 var (
 	fileCode  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^E[A-Z0-9]{2,14}$`) })
+	fileTag   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^"[0-9a-f-]{1,80}"$`) })
 	plainCode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9_]{1,63}$`) })
 )
 

@@ -27,7 +27,7 @@ type guestRoutes struct {
 func (g *guestRoutes) forward(path string, sh shape) handlerFunc { return g.forwardTo(fixed(path), sh) }
 
 // forwardTo hands a request on to the sprite's guest, and the answer back. Of the
-// guest's headers only the length gets through.
+// guest's headers only the length gets through, and a file's ETag.
 func (g *guestRoutes) forwardTo(path guestPath, sh shape) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		to, err := path(r)
@@ -54,7 +54,7 @@ func (g *guestRoutes) send(w http.ResponseWriter, r *http.Request, lease *sprite
 	if r.ContentLength == 0 {
 		req.Body = http.NoBody
 	}
-	for _, key := range []string{"Content-Type", "Accept"} {
+	for _, key := range []string{"Content-Type", "Accept", "If-Match"} {
 		if v := r.Header.Get(key); v != "" {
 			req.Header.Set(key, v)
 		}

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"encoding/json"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -63,6 +64,65 @@ func TestRawWrite(t *testing.T) {
 	}
 	ask(t, s, fsCall("POST", "write", "path", "p", "workingDir", dir), "x").refused(t, 405, "method_not_allowed")
 	noFile(t, ask(t, s, fsCall("PUT", "write", "path", "no/such", "workingDir", dir, "mkdirParents", "false"), "x"), 404, "ENOENT")
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestWriteIfMatch: a file that has changed since it was read is not written over, whether it was replaced, written to,
+// or deleted; and no upload that was under way replaces it. One that is as it was is written.
+func TestWriteIfMatch(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	paint := s.Create("paint")
+	name := filepath.Join(t.TempDir(), "notes")
+	ctx := t.Context()
+	tag := func() string {
+		t.Helper()
+		f, err := paint.Open(ctx, name)
+		must(t, err)
+		must(t, f.Close())
+		failIf(t, f.ETag() == "", "a file has no ETag")
+		return f.ETag()
+	}
+	write := func(text, match string) error {
+		return paint.WriteFile(ctx, name, strings.NewReader(text), sprites.WriteOptions{IfMatch: match})
+	}
+	is := func(want string) {
+		t.Helper()
+		got, err := os.ReadFile(name)
+		failIf(t, err != nil || string(got) != want, "the file has %q, %v, want %q", got, err, want)
+	}
+	must(t, write("one", ""))
+	first := tag()
+	failIf(t, tag() != first, "the ETag changes by itself")
+	must(t, write("two", first))
+	is("two")
+	wantError(t, write("mine", first), 412, "ESTALE")
+	is("two")
+	second := tag()
+	must(t, os.WriteFile(name, []byte("TWO!"), 0o600)) // in the same file
+	wantError(t, write("mine", second), 412, "ESTALE")
+	is("TWO!")
+	third := tag()
+	changed := false
+	slow := io.MultiReader(strings.NewReader("mi"), readerFunc(func(p []byte) (int, error) {
+		if !changed { // while the upload is under way
+			changed = true
+			must(t, os.WriteFile(name, []byte("others"), 0o600))
+			return copy(p, "ne"), nil
+		}
+		return 0, io.EOF
+	}))
+	wantError(t, paint.WriteFile(ctx, name, slow, sprites.WriteOptions{IfMatch: third}), 412, "ESTALE")
+	is("others")
+	last := tag()
+	must(t, os.Remove(name))
+	wantError(t, write("mine", last), 412, "ESTALE")
+	_, err := os.Stat(name)
+	failIf(t, !os.IsNotExist(err), "a file that was deleted is back: %v", err)
+	left, err := os.ReadDir(filepath.Dir(name))
+	failIf(t, err != nil || len(left) != 0, "left are %v, %v", left, err)
 }
 
 // Statement 72: the list of a directory has entries with seven keys; an empty one has entries [] and count 0.

@@ -333,3 +333,53 @@ func TestWebParts(t *testing.T) {
 	has(t, a, 200, "Add the rule")
 	failIf(t, bytes.Contains(a.body, []byte("autofocus")), "the button has the keyboard:\n%s", a.body)
 }
+
+// TestWebPrefill: a link fills in no form that one click sends: of a new job it says neither plan nor network, and of
+// the settings no value.
+func TestWebPrefill(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	c := logIn(t, s, s.Client())
+	const planted = "planted-value"
+	fields := url.Values{}
+	for _, name := range []string{"plan", "url", "branch", "model", "agent", "profile", "name", "value", "text", "upstream", "secret", "headers", "sprite", "label", "token", "what", "reference"} {
+		fields.Set(name, planted)
+	}
+	fields.Set("network", "open")
+	fields.Set("publish", "branch")
+	for _, site := range []string{"cross-site", "same-site", "none", "same-origin", ""} {
+		for _, path := range []string{"/web/new?", "/web/settings?tab=profiles&", "/web/settings?tab=secrets&", "/web/settings?tab=connectors&", "/web/settings?tab=tokens&", "/web/settings?tab=backends&", "/web/settings?tab=webhooks&"} {
+			a := ask(t, s, "GET "+path+fields.Encode(), "", browser(c), header("Accept", "text/html"), header("Sec-Fetch-Site", site), header("Sec-Fetch-Mode", "navigate"), header("Sec-Fetch-Dest", "document"))
+			has(t, a, 200, "<form")
+			failIf(t, bytes.Contains(a.body, []byte(planted)) || bytes.Contains(a.body, []byte("<option selected>open")), "%s from %q fills in a form:\n%s", path, site, a.body)
+		}
+	}
+}
+
+// TestWebSharedHost: a browser sends the cookie of a page at 127.0.0.1 to every port there. A log-in there says so, and
+// leads to the page's own name; who goes on is logged in for less long. A session that lasts longer ends there.
+func TestWebSharedHost(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	_, port, _ := strings.Cut(strings.TrimPrefix(s.URL, "http://"), ":")
+	at := func(host string) edit { return func(r *http.Request) { r.Host = host + ":" + port } }
+	const own = "cove.localhost"
+	for host, shared := range map[string]bool{"127.0.0.1": true, "localhost": true, "127.1.2.3": true, "[::1]": true, own: false} {
+		link := webLink(t, s.Client())
+		a := ask(t, s, "GET "+link, "", browser(), at(host))
+		has(t, a, 200, "<button")
+		there := "http://" + own + ":" + port + link
+		failIf(t, bytes.Contains(a.body, []byte(`href="`+there+`"`)) != shared, "at %s:\n%s", host, a.body)
+		c := logIn(t, s, s.Client(), at(host))
+		failIf(t, (c.MaxAge <= 12*60*60) != shared, "at %s the cookie lasts %d s", host, c.MaxAge)
+		has(t, ask(t, s, "GET /web", "", browser(c), at(host)), 200, `id="now"`)
+	}
+	tls := logIn(t, s, s.Client(), at("127.0.0.1"), header("X-Forwarded-Proto", "https"))
+	failIf(t, tls.MaxAge <= 12*60*60, "over TLS the cookie lasts %d s", tls.MaxAge)
+
+	long := logIn(t, s, s.Client(), at(own))
+	again := useLink(t, s, webLink(t, s.Client()), browser(long), at("127.0.0.1")).Cookies()[0]
+	failIf(t, again.Value == long.Value, "a log-in at 127.0.0.1 goes on with a session of a week")
+	has(t, ask(t, s, "GET /web", "", browser(long), at(own)), 401, "Log in")
+	long = logIn(t, s, s.Client(), at(own))
+	has(t, ask(t, s, "GET /web", "", browser(long), at("127.0.0.1")), 401, "Log in")
+	has(t, ask(t, s, "GET /web", "", browser(long), at(own)), 401, "Log in") // it has ended: somebody took it there
+}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -28,6 +29,7 @@ import (
 // link, as long as that has them.
 const (
 	webTime       = 7 * 24 * time.Hour // of a session that is not used
+	sharedTime    = 12 * time.Hour     // of one at a host whose cookies other programs get: see pageHost
 	webPrefix     = "web."             // of the bearers of sessions, which no token's secret has
 	maxWebBrowser = 200
 )
@@ -60,13 +62,25 @@ func (g *webSessions) link(w http.ResponseWriter, r *http.Request) error {
 		e.Limit, e.Count, e.RetryAfter = maxCodes, maxCodes, codeTime
 		return e
 	}
-	scheme, host := "http", pageOf(r.Host)
-	if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
-		scheme, host = "https", r.Host
+	scheme, host := "http", cmp.Or(ownHost(r), r.Host)
+	if overTLS(r) {
+		scheme = "https"
 	}
 	link := url.URL{Scheme: scheme, Host: host, Path: "/web/login", RawQuery: url.Values{"code": {code}}.Encode()}
 	writeJSON(w, http.StatusCreated, cove.WebLink{URL: link.String(), ExpiresAt: until.UTC()})
 	return nil
+}
+
+func overTLS(r *http.Request) bool {
+	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
+}
+
+// ownHost is web.Site's OwnHost.
+func ownHost(r *http.Request) string {
+	if own := pageOf(r.Host); own != r.Host && !overTLS(r) {
+		return own
+	}
+	return ""
 }
 
 func (g *webSessions) add(code string, v visit) bool {
@@ -163,7 +177,11 @@ func (g *webSessions) Redeem(r *http.Request, code string, old []string) (value 
 	if _, err := g.access.byName(r.Context(), v.token); err != nil {
 		return "", now, err
 	}
-	value, until, err = g.supersede(r.Context(), v.token, old)
+	lasts := webTime
+	if ownHost(r) != "" {
+		lasts = sharedTime
+	}
+	value, until, err = g.supersede(r.Context(), v.token, old, lasts)
 	if value != "" || err != nil {
 		return value, until, err
 	}
@@ -173,7 +191,7 @@ func (g *webSessions) Redeem(r *http.Request, code string, old []string) (value 
 	}
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
-	value, until = newSecret(), now.Add(webTime)
+	value, until = newSecret(), now.Add(lasts)
 	err = g.sessions.Create(r.Context(), store.WebSession{
 		ID: hex.EncodeToString(id), Hash: store.HashToken(value), Token: v.token,
 		Browser: clean(r.UserAgent(), maxWebBrowser), Address: address,
@@ -183,8 +201,8 @@ func (g *webSessions) Redeem(r *http.Request, code string, old []string) (value 
 }
 
 // supersede confirms the first session of a token among a browser's cookies, and ends the others,
-// of whatever token. value is empty if there is none of the token.
-func (g *webSessions) supersede(ctx context.Context, token string, old []string) (value string, until time.Time, err error) {
+// of whatever token, and those that last longer than one may here. value is empty if none is left.
+func (g *webSessions) supersede(ctx context.Context, token string, old []string, lasts time.Duration) (value string, until time.Time, err error) {
 	now := time.Now()
 	for _, cookie := range old {
 		s, err := g.sessions.ByHash(ctx, store.HashToken(cookie))
@@ -194,7 +212,7 @@ func (g *webSessions) supersede(ctx context.Context, token string, old []string)
 		if err != nil {
 			return "", now, err
 		}
-		if value == "" && s.Token == token && now.Before(s.ExpiresAt) {
+		if value == "" && s.Token == token && now.Before(s.ExpiresAt) && s.ExpiresAt.Sub(s.CreatedAt) <= lasts {
 			value, until, err = cookie, s.ExpiresAt, g.sessions.Used(ctx, s.ID, now, now)
 		} else {
 			err = g.End(ctx, s.ID)
@@ -214,7 +232,7 @@ func (g *webSessions) Hold(ctx context.Context, cookies []string) (s web.Session
 		if row, token, err = g.find(ctx, cookies); err != nil {
 			return principal{}, err
 		}
-		s = web.Session{ID: row.ID, Name: token.title, Verbs: token.verbs, Bearer: g.bearer(row.ID), Key: row.Hash[:], ConfirmedAt: row.ConfirmedAt}
+		s = web.Session{ID: row.ID, Name: token.title, Verbs: token.verbs, Bearer: g.bearer(row.ID), Key: row.Hash[:], ConfirmedAt: row.ConfirmedAt, Short: row.ExpiresAt.Sub(row.CreatedAt) <= sharedTime}
 		g.noteUse(ctx, row)
 		return principal{name: webPrefix + row.ID, until: row.ExpiresAt}, nil
 	}

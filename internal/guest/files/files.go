@@ -210,6 +210,7 @@ func (s *Server) getRead(w http.ResponseWriter, r *http.Request) error {
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("X-Cove-Mode", modeText(st.Mode()))
+	h.Set("ETag", etag(st))
 	h.Set("X-Cove-Mtime", st.ModTime().UTC().Format("2006-01-02T15:04:05.999999999Z07:00"))
 	if st.Size() == 0 {
 		// Files such as those of /proc don't say how long they are.

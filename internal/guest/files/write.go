@@ -44,7 +44,7 @@ func (s *Server) putWrite(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 	}
-	u := &upload{call: f, parents: parents}
+	u := &upload{call: f, parents: parents, match: r.Header.Get("If-Match")}
 	if text := q.Get("mode"); text != "" {
 		if u.mode, err = parseMode(text); err != nil {
 			return &fileError{f.Path, err}
@@ -74,7 +74,8 @@ type upload struct {
 	call    *fileCall
 	parents bool
 	mode    uint32
-	moded   bool // mode was asked for
+	moded   bool   // mode was asked for
+	match   string // the ETag that the file must have; "": any, or none
 
 	target string // the file itself, where links lead
 	temp   string
@@ -86,6 +87,9 @@ type upload struct {
 func (u *upload) begin() error {
 	var err error
 	if u.target, err = followLinks(u.call.Path); err != nil {
+		return err
+	}
+	if err := u.matches(); err != nil {
 		return err
 	}
 	dir := parent(u.target)
@@ -111,6 +115,28 @@ func (u *upload) begin() error {
 	}
 	u.temp = dir + ".cove-" + rand.Text() + suffix
 	u.file, err = os.OpenFile(u.temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	return err
+}
+
+// etag changes when a file is replaced, or written to. Two writes to one file within a tick of the kernel's clock
+// (some milliseconds) look alike if they leave the same size.
+func etag(st fs.FileInfo) string {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf(`"%x-%x-%x-%x"`, sys.Ino, st.Size(), st.ModTime().UnixNano(), sys.Ctim.Nano())
+}
+
+// matches fails if the file is not the one that match names.
+func (u *upload) matches() error {
+	if u.match == "" {
+		return nil
+	}
+	st, err := os.Stat(u.target)
+	if err == nil && etag(st) != u.match || errors.Is(err, fs.ErrNotExist) {
+		return syscall.ESTALE
+	}
 	return err
 }
 
@@ -172,6 +198,9 @@ func (u *upload) commit() error {
 		return err
 	}
 	if err := u.file.Close(); err != nil {
+		return err
+	}
+	if err := u.matches(); err != nil {
 		return err
 	}
 	return os.Rename(u.temp, u.target)

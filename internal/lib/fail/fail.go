@@ -159,6 +159,7 @@ var meanings = map[string]meaning{
 	"not_kept":            {status: http.StatusConflict},
 	"own_networks":        {status: http.StatusConflict},
 	"policy_changed":      {status: http.StatusPreconditionFailed},
+	"file_changed":        {status: http.StatusPreconditionFailed},
 	"not_published":       {status: http.StatusConflict},
 	"risky":               {exit: 4, status: http.StatusConflict}, // held, for a person to look at
 	"service_needed":      {status: http.StatusConflict},

@@ -285,7 +285,7 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 	if m := h.machines.known(row.ID); m != nil {
 		now = m.now()
 		info.Cove.Removing = info.Cove.Removing || now.dead
-		info.Cove.AwakeBy = awakeBy(m)
+		info.Cove.AwakeBy, info.Cove.WokenBy = usesOf(m)
 		_, info.Cove.DiskUsed, _ = m.disk.read()
 	}
 	if now.held != nil {

@@ -340,6 +340,9 @@ func TestOneBootForAll(t *testing.T) {
 		if got := status(t, h, "paint").Cove.AwakeBy; len(got) != 1 || got[0] != "test" {
 			t.Errorf("kept awake by %q", got)
 		}
+		if got := status(t, h, "paint").Cove.WokenBy; got != "first" {
+			t.Errorf("woken by %q", got)
+		}
 		close(rt.hold)
 		sandbox := (<-leases).Sandbox()
 		for range cap(leases) - 1 {

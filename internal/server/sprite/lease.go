@@ -76,11 +76,11 @@ func (l *Lease) Release() {
 	})
 }
 
-// awakeBy names what keeps a machine awake, each once.
-func awakeBy(m *machine) []string {
+// usesOf names what keeps a machine awake, each once, and what it was woken by last.
+func usesOf(m *machine) (awakeBy []string, wokenBy string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return names(m.leases)
+	return names(m.leases), m.wokenBy
 }
 
 // acquire gives the lease its sandbox, or returns what to wait for before it is called again.
@@ -118,6 +118,7 @@ func (l *Lease) acquire() (busy *transition, next step, err error) {
 		}
 		m.counted = true
 	}
+	m.wokenBy = l.why
 	if there {
 		return m.begin(), resumes, nil
 	}

@@ -35,6 +35,7 @@ type machine struct {
 	ending  Sandbox         // the last one that was told to end
 	undone  Sandbox         // the last one that a restore has ended
 	leases  map[*Lease]bool // held, or waiting for the sandbox
+	wokenBy string          // the lease that began its last start; empty: none
 	sleep   sleepTimer      // runs while the sandbox is live and unused
 	busy    *transition     // the sandbox is starting or ending
 	spare   Sandbox         // of the pool, to be the one that starts; nil: none

@@ -28,6 +28,7 @@ type Jobs struct {
 	db           *database
 	secrets      *Secrets // whose key seals the settings
 	environments *Environments
+	parts        logParts // that a search has read
 
 	mu       sync.Mutex
 	watchers map[string]map[chan struct{}]struct{} // by job

@@ -52,16 +52,19 @@ func (j *Jobs) Lines(ctx context.Context, text string, reach *Reach) (lines []co
 	return lines, older, nil
 }
 
+// jobLog is the log of a job, by its number of events.
+type jobLog struct {
+	job     string
+	created int64
+	events  int64
+}
+
 func (j *Jobs) lines(ctx context.Context, text string, reach *Reach) (lines []cove.FoundLine, older bool, err error) {
-	type log struct {
-		job    string
-		events int64
-	}
 	where, args := reach.jobs()
-	logs, err := collect(ctx, j.db.read, func(row scanner) (l log, err error) {
-		err = row.Scan(&l.job, &l.events)
+	logs, err := collect(ctx, j.db.read, func(row scanner) (l jobLog, err error) {
+		err = row.Scan(&l.job, &l.created, &l.events)
 		return l, err
-	}, "SELECT id, last_seq FROM jobs WHERE last_seq > 0"+where+" ORDER BY created_at DESC, id LIMIT ?", append(args, searchEvents)...)
+	}, "SELECT id, created_at, last_seq FROM jobs WHERE last_seq > 0"+where+" ORDER BY created_at DESC, id LIMIT ?", append(args, searchEvents)...)
 	left := int64(searchEvents)
 	for _, l := range logs {
 		if len(lines) >= MaxFound {
@@ -73,19 +76,39 @@ func (j *Jobs) lines(ctx context.Context, text string, reach *Reach) (lines []co
 		from := max(1, l.events-left+1)
 		older = older || from > 1
 		left -= l.events
-		found, err := collect(ctx, j.db.read, func(row scanner) (line cove.FoundLine, err error) {
-			line.Job = l.job
-			err = row.Scan(&line.Seq, &line.Text)
-			line.Text = around(line.Text, text)
-			return line, err
-		}, `SELECT seq, doc->>'$.text' FROM job_events WHERE job = ? AND seq >= ? AND doc->>'$.text' LIKE ? ESCAPE '\' ORDER BY seq DESC LIMIT ?`,
-			l.job, from, pattern(text), linesOfJob)
+		found, err := j.linesOf(ctx, l, from, text)
+		lines = append(lines, found...)
 		if err != nil {
 			return lines, true, err
 		}
-		lines = append(lines, found...)
 	}
 	return lines, older, err
+}
+
+// linesOf are the last ones of a log that have a text, from an event on.
+func (j *Jobs) linesOf(ctx context.Context, l jobLog, from int64, text string) (lines []cove.FoundLine, err error) {
+	for last := l.events; last >= from && len(lines) < linesOfJob; {
+		first := max(from, (last-1)/partEvents*partEvents+1)
+		may, err := j.mayHave(ctx, logPart{l.job, l.created, first, last}, text)
+		if err != nil {
+			return lines, err
+		}
+		if may {
+			found, err := collect(ctx, j.db.read, func(row scanner) (line cove.FoundLine, err error) {
+				line.Job = l.job
+				err = row.Scan(&line.Seq, &line.Text)
+				line.Text = around(line.Text, text)
+				return line, err
+			}, `SELECT seq, doc->>'$.text' FROM job_events WHERE job = ? AND seq BETWEEN ? AND ? AND doc->>'$.text' LIKE ? ESCAPE '\' ORDER BY seq DESC LIMIT ?`,
+				l.job, first, last, pattern(text), linesOfJob-len(lines))
+			if err != nil {
+				return lines, err
+			}
+			lines = append(lines, found...)
+		}
+		last = first - 1
+	}
+	return lines, nil
 }
 
 // around is the part of a line that has a text.

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"html/template"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -70,7 +71,8 @@ func shownOfSettings() []component {
 		{"pull", "failed", pull{Reference: "debian:13", Error: &failed}},
 		{"destroyed", "one of two", destroyed{[]destroyedRow{{Name: "job-0a1b2c", State: "gone"}, {Name: "job-0a1b2d", Error: &failed}}}},
 		{"destroyed", "none", destroyed{}},
-		{"findings", "all kinds", []finding{{"ok", "this server", "answers", ""}, {"warn", "disk", "3.0 GB are free; below 2.0 GB sprites are held", "cove image prune --all"}, {"fail", "backend far", "can't be reached", "cove backend list"}}},
+		{"beside", "a token that was made", dictOf("Answer", template.HTML("<p>An answer.</p>"), "Tab", "tokens", "List", template.HTML("<p>The list as it is now.</p>"))},
+		{"findings", "all kinds", []finding{{"ok", "this server", "answers", ""}, {"warn", "disk", "3.0 GiB are free; below 2.0 GiB sprites are held", "cove image prune --all"}, {"fail", "backend far", "can't be reached", "cove backend list"}}},
 		{"findings", "none", nil},
 	}
 }

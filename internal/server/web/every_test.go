@@ -22,7 +22,7 @@ var pages = map[string][]string{
 	"/web/jobs":       {"/web/jobs", "/web/jobs?state=failed&q=nothing"},
 	"/web/sprites":    {"/web/sprites"},
 	"/web/search":     {"/web/search", "/web/search?q=onerror", "/web/search?q=nothing-has-it"},
-	"/web/new":        {"/web/new?profile=nightly"},
+	"/web/new":        {"/web/new"},
 	"/web/first":      {"/web/first"},
 	"/web/compare":    {"/web/compare?a={job}&b={other}"},
 	"/web/settings": {
@@ -68,6 +68,7 @@ func TestEveryPage(t *testing.T) {
 	s := jobtest.Start(t)
 	populate(t, s)
 	jobs := strings.NewReplacer("{job}", realJob(t, s.Client()), "{other}", realJob(t, s.Client()))
+	must(t, cove.Profiles{Client: s.Client()}.SetDefault(t.Context(), "nightly"))
 	b := webtest.Start(t)
 	page := b.Open(s.Client(), webtest.Desktop)
 	page.Allow("501") // of what the server in this process has not: images, and disks to compare

@@ -50,3 +50,26 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+// TestNamesOfCharacters: a text that is edited has nothing in it that can't be seen, and loses nothing.
+func TestNamesOfCharacters(t *testing.T) {
+	for _, s := range []string{
+		"", "plain\n\ttext ü 漢 🙂\n", "\ufeffbom\n", "zero\u200bwidth\u200d", "turned\u202e\u2066", "lines\r\nof\nboth\r", "\x1b[31mred\x07", "\u2028\u2029\U000e0001", strings.ToValidUTF8(hostile, ""), "U+FEFF⟧", "⟦U", "\ufffd",
+	} {
+		named, ok := withNames(s)
+		if !ok || plain(named) != named {
+			t.Errorf("%q is shown as %q, %v", s, named, ok)
+		}
+		if got := withoutNames(named); got != s {
+			t.Errorf("%q came back as %q", s, got)
+		}
+	}
+	if _, ok := withNames("a ⟦U+FEFF⟧ of the file's own"); ok {
+		t.Error("a name of the file's own can be edited")
+	}
+	for typed, want := range map[string]string{"⟦U+41⟧": "⟦U+41⟧", "⟦U+FEFF": "⟦U+FEFF", "⟦U+⟦U+200B⟧": "⟦U+\u200b", "⟦U+FFFFFFFFF⟧": "⟦U+FFFFFFFFF⟧", "⟦U+000A⟧": "⟦U+000A⟧"} {
+		if got := withoutNames(typed); got != want {
+			t.Errorf("%q is saved as %q, want %q", typed, got, want)
+		}
+	}
+}

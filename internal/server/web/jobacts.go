@@ -90,9 +90,6 @@ func retryJob(v *view) error {
 }
 
 func deleteJob(v *view) error {
-	if err := v.confirm(); err != nil {
-		return err
-	}
 	if err := v.api.DeleteJob(v.r.Context(), v.r.PathValue("id"), true); err != nil {
 		return err
 	}

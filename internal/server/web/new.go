@@ -51,13 +51,9 @@ type planCheck struct {
 // pushCommand is what to type where the repository is.
 type pushCommand struct{ File, Command, Plan string }
 
-func newJobPage(v *view) error {
-	form := newJob{}
-	if q := v.r.URL.Query(); len(q) > 0 {
-		form = readNewJob(q)
-	}
-	return showNewJob(v, form, false)
-}
+// newJobPage shows an empty form. A link fills in nothing: one in a mail, or on a sprite's page, could have a plan,
+// a repository and an open network, which one click would begin.
+func newJobPage(v *view) error { return showNewJob(v, newJob{}, false) }
 
 func showNewJob(v *view, form newJob, checked bool) error {
 	page := newPage{Form: form, Agents: agents.Names(), Networks: rules.Presets, Mark: v.session.mark()}
@@ -65,7 +61,7 @@ func showNewJob(v *view, form newJob, checked bool) error {
 	if page.Profiles, err = (cove.Profiles{Client: v.api}).List(v.r.Context()); err != nil {
 		return err
 	}
-	if v.r.Method == http.MethodGet && !v.r.URL.Query().Has("profile") {
+	if v.r.Method == http.MethodGet {
 		if i := slices.IndexFunc(page.Profiles, func(p cove.Profile) bool { return p.Default }); i >= 0 {
 			page.Form.Profile = page.Profiles[i].Name
 		}

@@ -77,7 +77,9 @@ func newJob(t *testing.T, c *cove.Client, b *webtest.Browser) {
 	}
 
 	phone := b.Open(c, webtest.Phone)
-	phone.Goto("/web/new?profile=nightly&url=" + url)
+	phone.Goto("/web/new?profile=nightly&network=open&plan=rm&url=" + url)
+	phone.Until("a link has filled in nothing", `document.readyState === "complete" && ["profile", "network", "plan", "url"].every(name => document.querySelector("[name=" + name + "]").value === "")`)
+	phone.Fill("[name=profile]", "nightly")
 	phone.Sees("The profile nightly gives")
 	narrow(t, phone)
 	shot(t, phone, "new-phone")

@@ -22,6 +22,7 @@ type Session struct {
 	Key    []byte   // of the marks that its forms carry, a secret of the session's
 
 	ConfirmedAt time.Time // when it came by a link last
+	Short       bool      // it lasts no longer than one at a host whose cookies others get
 }
 
 // May reports whether the session's token has a verb.

@@ -68,14 +68,27 @@ func saves(tab string, do func(v *view, f url.Values) error) handler {
 	}
 }
 
-// destroys is saves for what can't be undone.
-func destroys(tab string, do func(v *view, f url.Values) error) handler {
-	return saves(tab, func(v *view, f url.Values) error {
-		if err := v.confirm(); err != nil {
-			return err
+// answerBeside answers a form with a part of the page. Beside it, the tab's list is shown as it is now.
+func answerBeside(v *view, tab, name string, data any) error {
+	answer, err := markup(name, data)
+	if err != nil {
+		return err
+	}
+	return v.fragment("beside", dictOf("Answer", answer, "Tab", tab, "List", listOf(v, tab)))
+}
+
+// listOf is the list of a tab, or why it can't be shown: what the form has done is done.
+func listOf(v *view, tab string) template.HTML {
+	tabs := settingsTabs()
+	data, err := tabs[slices.IndexFunc(tabs, func(t settingsTab) bool { return t.Key == tab })].load(v)
+	if err == nil {
+		var list template.HTML
+		if list, err = markup("list-"+tab, data); err == nil {
+			return list
 		}
-		return do(v, f)
-	})
+	}
+	list, _ := markup("error", describe(err)) // a component's test has shown it
+	return list
 }
 
 // named is a form's name of something. The API checks names; an empty one would be another path.
@@ -95,6 +108,7 @@ type ask struct {
 	Action string
 	Fields map[string]string
 	Choice string // a box to tick, that says: also; its field is "force"
+	Must   bool   // nothing is done without Choice
 	Into   string // the element into which the answer streams; empty: it leads to a page
 }
 

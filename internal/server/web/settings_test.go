@@ -48,8 +48,10 @@ func TestSettings(t *testing.T) {
 	page.Click("#profile-store")
 	page.Until("the refusal is shown", `document.querySelector("#profile-editor .error")?.innerText.includes("agnet")`)
 	page.Fill("#profile-text", "agent = \"shell\"\nbackend = \"far\"\ndescription = \"Repairs at night\"\n[env]\nCI = \"1\"\n")
+	page.Eval(`window.kept = true`, nil)
 	page.Click("#profile-store")
 	page.Wait("#profile-stored")
+	page.Until("the list beside it has the profile, though the page was not loaded again", `window.kept && [...document.querySelectorAll("#list-profiles [data-row]")].some(li => li.innerText.includes("nightly") && li.innerText.includes("revision 1")) && document.querySelector("#list-profiles .count").innerText === "1"`)
 	p, err := cove.Profiles{Client: c}.Get(t.Context(), "nightly")
 	must(t, err)
 	if p.Agent != "shell" || p.Env["CI"] != "1" || p.Revision != 1 {
@@ -86,7 +88,9 @@ func TestSettings(t *testing.T) {
 
 	page.Goto("/web/settings?tab=tokens")
 	page.Fill("#token-name", "ci")
+	page.Eval(`window.kept = true`, nil)
 	page.Click("#token-make")
+	page.Until("the list beside it has the token", `window.kept && document.querySelector("#token-made .copy") && document.querySelector("#list-tokens [data-row]")?.innerText.includes("ci")`)
 	secret := page.Text("#token-made .copy code")
 	other := &cove.Client{Client: &sprites.Client{URL: c.URL, Token: secret}}
 	if _, err := other.List(t.Context(), sprites.ListOptions{}); err != nil {
@@ -98,6 +102,14 @@ func TestSettings(t *testing.T) {
 	page.Click("[data-opens^=delete-token]")
 	page.Click("dialog[open] form .danger")
 	page.Sees("There is no token yet")
+
+	page.Goto("/web/settings?tab=webhooks")
+	page.Eval(`window.kept = true`, nil)
+	page.Fill("[name=name]", "hook")
+	page.Fill("[name=url]", "https://127.0.0.1:1/")
+	page.Click("[name=private]")
+	page.Click("form[hx-target='#webhook-made'] .primary")
+	page.Until("the list beside it has the webhook", `window.kept && document.querySelector("#webhook-made .copy") && document.querySelector("#list-webhooks [data-row]")?.innerText.includes("hook")`)
 
 	for _, tab := range []string{"connectors", "sessions", "backends", "webhooks", "server"} {
 		page.Goto("/web/settings?tab=" + tab)
@@ -130,6 +142,7 @@ func destroyAll(t *testing.T, c *cove.Client, page *webtest.Page) {
 	shot(t, page, "running-ask-phone")
 	page.Click("dialog[open] form .danger")
 	page.Until("one failed, and one is gone", `document.querySelectorAll("#destroyed .badge.failed").length === 1 && document.querySelectorAll("#destroyed .badge.ready").length === 1`)
+	page.Until("the list beside it has the one alone", `document.querySelectorAll("#list-running [data-row]").length === 1`)
 	narrow(t, page)
 	shot(t, page, "destroyed-phone")
 	page.Goto("/web/settings?tab=running")
@@ -137,6 +150,7 @@ func destroyAll(t *testing.T, c *cove.Client, page *webtest.Page) {
 	page.Click("dialog[open] [name=force]")
 	page.Click("dialog[open] form .danger")
 	page.Sees("This became of them")
+	page.Until("the list beside it has none", `document.querySelectorAll("#list-running [data-row]").length === 0 && !document.querySelector("dialog[open]")`)
 	left, err := cove.Environments{Client: c}.List(t.Context(), cove.EnvironmentFilter{})
 	must(t, err)
 	if len(left) != 0 {

@@ -44,7 +44,7 @@ func secretsTab(v *view) (any, error) {
 		}
 		if len(row.Users) > 0 {
 			row.Ask.Lost = append(row.Ask.Lost, "These name it, and serve nobody until it is set again: "+strings.Join(row.Users, ", "))
-			row.Ask.Choice = "Delete it though it is used"
+			row.Ask.Choice, row.Ask.Must = "Delete it though it is used", true
 		}
 		page.Secrets = append(page.Secrets, row)
 	}
@@ -161,9 +161,6 @@ func makeToken(v *view) error {
 	default:
 		req.Scope.All = true
 	}
-	if err := v.confirm(); err != nil {
-		return err
-	}
 	t, err := v.api.CreateToken(v.r.Context(), req)
 	if err != nil {
 		return err
@@ -171,7 +168,7 @@ func makeToken(v *view) error {
 	if wantsPage(v.r) {
 		return v.page("A new token", "", "token-page", t)
 	}
-	return v.fragment("token-made", t)
+	return answerBeside(v, "tokens", "token-made", t)
 }
 
 func deleteToken(v *view, f url.Values) error {

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -80,7 +81,10 @@ func pullImage(v *view) error {
 		} else {
 			p.Image = &image
 		}
-		return s.replace("pull", "pull", p)
+		if err := s.replace("pull", "pull", p); err != nil {
+			return err
+		}
+		return s.send("", change{Target: "list-images", How: "inner", HTML: string(listOf(v, "images"))})
 	})
 }
 
@@ -168,7 +172,7 @@ type webhookRow struct {
 }
 
 func webhooksTab(v *view) (any, error) {
-	ctx, page := v.r.Context(), webhooksPage{Mark: v.session.mark(), Events: cove.WebhookEvents, Log: v.r.URL.Query().Get("log")}
+	ctx, page := v.r.Context(), webhooksPage{Mark: v.session.mark(), Events: cove.WebhookEvents, Log: cmp.Or(v.r.URL.Query().Get("log"), v.r.PostForm.Get("log"))}
 	calls := cove.Webhooks{Client: v.api}
 	all, err := calls.List(ctx)
 	if err != nil {
@@ -204,7 +208,7 @@ func putWebhook(v *view) error {
 	if wantsPage(v.r) {
 		return v.page("Webhook "+name, "", "webhook-page", made)
 	}
-	return v.fragment("webhook-made", made)
+	return answerBeside(v, "webhooks", "webhook-made", made)
 }
 
 func testWebhook(v *view) error {
@@ -220,7 +224,7 @@ func testWebhook(v *view) error {
 	if wantsPage(v.r) {
 		return v.redirect("/web/settings?tab=webhooks&log=" + url.QueryEscape(name))
 	}
-	return v.fragment("delivery", d)
+	return answerBeside(v, "webhooks", "delivery", d)
 }
 
 func deleteWebhook(v *view, f url.Values) error {

@@ -75,9 +75,9 @@ func putProfile(v *view) error {
 		e.Revision, e.Stored, e.Warnings = put.Revision, put.Revision, put.Warnings
 	}
 	if wantsPage(v.r) {
-		return v.page("Profile", "", "profile-editor", e)
+		return v.page("Profile", "", "profile-page", e)
 	}
-	return v.fragment("profile-editor", e)
+	return answerBeside(v, "profiles", "profile-editor", e)
 }
 
 func storeProfile(v *view, e profileEditor) (put cove.ProfilePut, err error) {

@@ -99,7 +99,7 @@ func runningTab(v *view) (any, error) {
 	if page.Orphans, err = calls.Orphans(ctx); err != nil {
 		return nil, err
 	}
-	page.All = ask{ID: "destroy-all", Button: "Destroy all", Title: fmt.Sprintf("Destroy all %d sprites of jobs?", len(all)), Action: "/web/settings/running/destroy", Into: "destroyed", Choice: "Also those with work that would be lost"}
+	page.All = ask{ID: "destroy-all", Button: "Destroy all", Title: fmt.Sprintf("Destroy all %d sprites of jobs?", len(all)), Action: "/web/settings/running/destroy", Into: "destroyed", Choice: "Also those above, with their work. Without this they stay."}
 	for i, e := range all {
 		row := environmentRow{Environment: e, Lost: lostWith(e)}
 		row.Ask = ask{
@@ -107,13 +107,13 @@ func runningTab(v *view) (any, error) {
 			Fields: map[string]string{"id": e.ID}, Lost: row.Lost,
 		}
 		if e.Busy || e.Work {
-			row.Ask.Choice = "Destroy it, and lose that"
+			row.Ask.Choice, row.Ask.Must = "I don't need what is lost", true
 			page.All.Lost = append(page.All.Lost, line(e.Name)+": "+row.Lost[0])
 		}
 		page.Environments = append(page.Environments, row)
 	}
 	if len(page.All.Lost) == 0 {
-		page.All.Lost = []string{"Their files. All their work has been pulled."}
+		page.All.Lost = []string{"Their files. All of their work was pulled."}
 	}
 	page.OrphansAsk = ask{ID: "destroy-orphans", Button: "Destroy the orphans", Title: fmt.Sprintf("Destroy %d orphans?", len(page.Orphans.Orphans)), Action: "/web/settings/running/orphans", Into: "destroyed", Lost: []string{"Their files. No job of this server has them."}}
 	return page, nil
@@ -144,9 +144,6 @@ type destroyedRow struct {
 
 func destroyEnvironments(v *view) error {
 	f := v.r.PostForm
-	if err := v.confirm(); err != nil {
-		return err
-	}
 	order := cove.EnvironmentDestroy{IDs: f["id"], Force: f.Get("force") != ""}
 	results, err := cove.Environments{Client: v.api}.DestroyAll(v.r.Context(), order)
 	if err != nil {
@@ -160,9 +157,6 @@ func destroyEnvironments(v *view) error {
 }
 
 func destroyOrphans(v *view) error {
-	if err := v.confirm(); err != nil {
-		return err
-	}
 	done, err := cove.Environments{Client: v.api}.DestroyOrphans(v.r.Context(), cove.OrphanDestroy{})
 	if err != nil {
 		return err
@@ -176,9 +170,9 @@ func destroyOrphans(v *view) error {
 
 func showDestroyed(v *view, d destroyed) error {
 	if wantsPage(v.r) {
-		return v.page("Destroyed", "", "destroyed", d)
+		return v.page("Destroyed", "", "destroyed-page", d)
 	}
-	return v.fragment("destroyed", d)
+	return answerBeside(v, "running", "destroyed", d)
 }
 
 // failure is an error that an answer tells of.

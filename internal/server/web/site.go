@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/cove-dev/cove"
@@ -20,6 +21,18 @@ type Site struct {
 
 	// SameOrigin refuses a request that another site's page may have made.
 	SameOrigin func(*http.Request) error
+
+	// OwnHost is the Host at which the page is to be opened in place of the request's, whose cookies other
+	// programs on this machine get; empty: the request's own. Nil: always.
+	OwnHost func(*http.Request) string
+}
+
+// ownHost is OwnHost.
+func (s *Site) ownHost(r *http.Request) string {
+	if s.OwnHost == nil {
+		return ""
+	}
+	return s.OwnHost(r)
 }
 
 // Paths reports whether a request is for the site.
@@ -36,7 +49,7 @@ func (s *Site) Handler() http.Handler {
 	mux.HandleFunc("GET /web/login", s.loginLink)
 	mux.HandleFunc("POST /web/login", s.loginForm)
 	for _, rt := range routes() {
-		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt.handle) })
+		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt.decided()) })
 	}
 	mux.HandleFunc("/web/", func(w http.ResponseWriter, r *http.Request) {
 		s.serve(w, r, func(v *view) error { return fail.New("not_found", "there is no such page", "") })
@@ -72,12 +85,20 @@ func (s *Site) serve(w http.ResponseWriter, r *http.Request, handle handler) {
 		return
 	}
 	defer release()
+	if !session.Short && s.ownHost(r) != "" { // of a time when such a host was as good as any, or stolen from a better one
+		if err := s.Sessions.End(r.Context(), session.ID); err != nil {
+			s.refuse(w, r, nil, err)
+			return
+		}
+		s.loggedOut(w, r)
+		return
+	}
 	r = r.WithContext(ctx)
 	v := &view{
 		w: w, r: r, site: s, session: session,
 		api: &cove.Client{Client: &sprites.Client{URL: "http://localhost", Token: session.Bearer, HTTPClient: s.API, UserAgent: "cove-web"}},
 	}
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if mayChange(r) {
 		if err := v.readBody(); err != nil {
 			s.refuse(w, r, v, err)
 			return
@@ -98,7 +119,10 @@ func (s *Site) loggedOut(w http.ResponseWriter, r *http.Request) {
 	render(w, r, http.StatusUnauthorized, layout{Title: "Log in", Bare: true, Version: s.Version}, "login", loginPage{})
 }
 
-type loginPage struct{ Error, Code, Name string }
+type loginPage struct {
+	Error, Code, Name string
+	Own               string // the same link at the page's own name; empty: it is there
+}
 
 // loginLink answers a link that has a code: the person is asked first. A page that led here may have made
 // the link, to have this browser act by the rights of another, and a browser does not always say what led here.
@@ -109,7 +133,11 @@ func (s *Site) loginLink(w http.ResponseWriter, r *http.Request) {
 		s.loginFailed(w, r, err)
 		return
 	}
-	render(w, r, http.StatusOK, layout{Title: "Log in", Bare: true, Version: s.Version}, "login-ask", loginPage{Code: code, Name: name})
+	page := loginPage{Code: code, Name: name}
+	if host := s.ownHost(r); host != "" {
+		page.Own = (&url.URL{Scheme: "http", Host: host, Path: "/web/login", RawQuery: url.Values{"code": {code}}.Encode()}).String()
+	}
+	render(w, r, http.StatusOK, layout{Title: "Log in", Bare: true, Version: s.Version}, "login-ask", page)
 }
 
 // loginForm answers the button of the page that asks.

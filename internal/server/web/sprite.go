@@ -67,6 +67,23 @@ func (h spriteHead) Said() string {
 	return "asleep"
 }
 
+// Woken is the use for which it was woken last, in words that people know; empty: nobody knows.
+func (h spriteHead) Woken() string {
+	if h.Info.Cove == nil || h.Info.Cove.WokenBy == "" {
+		return ""
+	}
+	return useText(h.Info.Cove.WokenBy)
+}
+
+// uses are the uses that the server names, in words that people know.
+var uses = map[string]string{
+	"exec": "a command or a terminal", "url": "a request to its URL", "proxy": "a connection to one of its ports", "wake": "somebody who asked for it",
+	"fs": "a transfer of files", "watch": "somebody who watches its files", "ports": "somebody who watches its ports", "services": "a call to its services",
+	"restore": "a restore", "fork": "a fork of it",
+}
+
+func useText(why string) string { return cmp.Or(uses[why], line(why)) }
+
 // head describes the sprite of the request's path.
 func (v *spriteView) head(ctx context.Context, tab string) (spriteHead, error) {
 	info, err := v.api.Get(ctx, v.name)
@@ -247,7 +264,9 @@ func (v *spriteView) overview(ctx context.Context, h spriteHead) (overviewPage, 
 	if c == nil {
 		c = &sprites.Details{}
 	}
-	p.Awake = c.AwakeBy
+	for _, why := range c.AwakeBy {
+		p.Awake = append(p.Awake, useText(why))
+	}
 	p.Job, _ = strings.CutPrefix(c.Owner, "job:")
 	if p.Job == c.Owner {
 		p.Job = ""

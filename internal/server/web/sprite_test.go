@@ -162,11 +162,27 @@ func TestFiles(t *testing.T) {
 	page.Until("it is saved", `!window.old && document.getElementById("file-text")?.value === "one\nthree\n"`)
 	narrow(t, page)
 	shot(t, page, "file-phone")
+	const odd = "\ufeffone\r\ntwo\u200b\nthree\r"
+	unseen := filepath.Join(home, "odd.txt")
+	write(unseen, odd)
+	page.Goto("/web/sprites/paint/files?path=" + unseen)
+	page.Sees("are saved as what they are")
+	page.Eval(`document.getElementById("file-text").value += "four\n"`, nil)
+	page.Eval("window.old = true", nil)
+	page.Click("#save")
+	page.Until("it is saved", `!window.old && document.getElementById("file-text")?.value.endsWith("four\n")`)
+	if got, err := paint.ReadFile(t.Context(), unseen); err != nil || string(got) != odd+"four\n" {
+		t.Fatalf("a file with characters that can't be seen: %q, %v", got, err)
+	}
+	page.Goto("/web/sprites/paint/files?path=" + notes)
 	write(notes, "somebody else\n")
+	page.Allow("412")
 	page.Allow("409")
 	page.Fill("#file-text", "mine\n")
 	page.Click("#save")
 	page.Sees("has changed since")
+	page.Until("the other version can be seen", `document.getElementById("other-version")?.target === "_blank" && new URL(document.getElementById("other-version").href).searchParams.get("path") === "`+notes+`"`)
+	shot(t, page, "file-changed-phone")
 	page.Until("to leave asks first", `!dispatchEvent(new Event("beforeunload", { cancelable: true }))`)
 	page.Until("the text is still there", `document.getElementById("file-text").value === "mine\n"`)
 	if got, err := paint.ReadFile(t.Context(), notes); err != nil || string(got) != "somebody else\n" {
@@ -179,7 +195,7 @@ func TestFiles(t *testing.T) {
 	must(t, f.Truncate(64<<30))
 	must(t, f.Close())
 	page.Click("#save")
-	page.Sees("is larger than 256.0 KB by now")
+	page.Sees("is larger than 256.0 KiB by now")
 	must(t, os.Remove(notes))
 	page.Eval(`(t => { t.value = t.defaultValue; })(document.getElementById("file-text"))`, nil) // or the browser asks
 

@@ -113,9 +113,6 @@ func spriteCheckpoint(v *spriteView) error {
 
 // spriteCheckpointDo restores or deletes a checkpoint.
 func spriteCheckpointDo(v *spriteView) error {
-	if err := v.confirm(); err != nil {
-		return err
-	}
 	ctx, id := v.r.Context(), v.r.PathValue("checkpoint")
 	var err error
 	switch v.r.PathValue("deed") {

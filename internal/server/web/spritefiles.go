@@ -172,7 +172,7 @@ func (v *spriteView) viewFile(ctx context.Context, e sprites.Entry) (*fileView, 
 	if e.Type != "file" && e.Type != "symlink" {
 		return &fileView{Why: "This is no file with a content (" + e.Type + ")."}, nil
 	}
-	b, err := v.beginning(ctx, e.Path)
+	b, _, err := v.beginning(ctx, e.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -190,31 +190,38 @@ func (v *spriteView) viewFile(ctx context.Context, e sprites.Entry) (*fileView, 
 		view.Why = "This file is binary (" + formatBytes(e.Size) + "). Download it to look at it."
 	case !whole:
 		view.Text, view.Shown, view.Why = string(b), true, "The first "+formatBytes(maxView)+" of "+formatBytes(e.Size)+" are shown. Download it to see all, or edit it in a terminal."
-	case bytes.Contains(bytes.ReplaceAll(b, []byte("\r\n"), nil), []byte("\r")) || mixed(b):
-		view.Text, view.Shown, view.Why = string(b), true, "Its lines end in several ways, which a browser would change. Edit it in a terminal."
 	default:
-		view.Text, view.Shown, view.Edits = string(b), true, plain(string(b)) == strings.ReplaceAll(string(b), "\r\n", "\n")
-		if !view.Edits {
-			view.Why = "It has characters that can't be seen, or that act on others, and is shown without them. Edit it in a terminal."
+		text := string(b)
+		if byReturns(b) {
+			text = strings.ReplaceAll(text, "\r\n", "\n")
+		}
+		view.Shown = true
+		view.Text, view.Edits = withNames(text)
+		switch {
+		case !view.Edits:
+			view.Why = "It has " + nameBegins + ", by which characters are named here that can't be seen. Edit it in a terminal."
+		case view.Text != text:
+			view.Why = "It has characters that can't be seen, or that act on others. They have names here, such as " + nameBegins + "FEFF" + nameEnds + ", and are saved as what they are."
 		}
 	}
 	return view, nil
 }
 
-// beginning is what a page shows of a file, and one byte more, if there is one.
-func (v *spriteView) beginning(ctx context.Context, name string) ([]byte, error) {
+// beginning is what a page shows of a file, and one byte more, if there is one. etag is the file's.
+func (v *spriteView) beginning(ctx context.Context, name string) (b []byte, etag string, err error) {
 	f, err := v.sprite().Open(ctx, name)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer func() { _ = f.Close() }()
-	return io.ReadAll(io.LimitReader(f, maxView+1))
+	b, err = io.ReadAll(io.LimitReader(f, maxView+1))
+	return b, f.ETag(), err
 }
 
-// mixed reports whether some lines end by a carriage return, and others not.
-func mixed(b []byte) bool {
+// byReturns reports whether all lines of a file, and nothing else, have a carriage return at their end.
+func byReturns(b []byte) bool {
 	n := bytes.Count(b, []byte("\r\n"))
-	return n > 0 && n != bytes.Count(b, []byte("\n"))
+	return n > 0 && n == bytes.Count(b, []byte("\n")) && n == bytes.Count(b, []byte("\r"))
 }
 
 func digest(b []byte) string {
@@ -234,7 +241,7 @@ func spriteSave(v *spriteView) error {
 	ctx, s := v.r.Context(), v.sprite()
 	text := strings.ReplaceAll(v.r.PostFormValue("text"), "\r\n", "\n") // as browsers send all lines
 	mode := fs.FileMode(0o644)
-	was, err := v.beginning(ctx, name)
+	was, etag, err := v.beginning(ctx, name)
 	switch {
 	case err == nil && len(was) > maxView:
 		return fail.New("conflict", name+" is larger than "+formatBytes(maxView)+" by now, and can't be edited here; nothing was written", "copy your text, and edit the file in a terminal")
@@ -242,21 +249,42 @@ func spriteSave(v *spriteView) error {
 	case err != nil:
 		return err
 	case digest(was) != v.r.PostFormValue("digest"):
-		return fail.New("conflict", name+" has changed since it was shown here; nothing was written", "copy your text, load the page again, and put it in anew")
+		return v.otherVersion(name)
 	default:
 		st, err := s.Stat(ctx, name)
 		if err != nil {
 			return err
 		}
 		mode = st.Mode().Perm()
-		if bytes.Contains(was, []byte("\r\n")) {
+		if byReturns(was) {
 			text = strings.ReplaceAll(text, "\n", "\r\n")
 		}
+		text = withoutNames(text)
 	}
-	if err := s.WriteFile(ctx, name, strings.NewReader(text), sprites.WriteOptions{Mode: mode}); err != nil {
+	err = s.WriteFile(ctx, name, strings.NewReader(text), sprites.WriteOptions{Mode: mode, IfMatch: etag})
+	if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusPreconditionFailed {
+		return v.otherVersion(name)
+	}
+	if err != nil {
 		return err
 	}
 	return v.redirect(v.filesAt(name))
+}
+
+// otherVersion refuses to write a file that has changed since it was shown, and leads to what it is now.
+func (v *spriteView) otherVersion(name string) error {
+	e := fail.New("file_changed", name+" has changed since it was shown here; nothing was written", "copy your text, load the page again, and put it in anew")
+	if wantsPage(v.r) {
+		return e
+	}
+	fragment(v.w, v.r, e.Status(), "file-changed", staleFile{describe(e), v.filesAt(name)})
+	return nil
+}
+
+// staleFile says that a file was not written.
+type staleFile struct {
+	problem
+	Now string // the page of the file as it is now
 }
 
 // filesAt is the page of a file.
@@ -326,6 +354,9 @@ func spriteDownload(v *spriteView) error {
 // spriteFileDo renames or deletes a file, or makes a folder.
 func spriteFileDo(v *spriteView) error {
 	name, err := filePath(v.r.PostFormValue("path"))
+	if err == nil && v.r.PathValue("deed") == "delete" {
+		err = v.confirm()
+	}
 	if err == nil {
 		err = v.mustBeAwake()
 	}
@@ -352,9 +383,7 @@ func spriteFileDo(v *spriteView) error {
 		err = s.MkdirAll(ctx, to, 0o755)
 	case "delete":
 		to = path.Dir(name)
-		if err = v.confirm(); err == nil {
-			err = s.Remove(ctx, name, true)
-		}
+		err = s.Remove(ctx, name, true)
 	default:
 		return fail.New("not_found", "there is no such page", "")
 	}

@@ -234,6 +234,11 @@ func (v *spriteView) changePolicy(change func(sprites.NetworkPolicy) sprites.Net
 // spriteRuleRemove takes a rule away: the one that a form names by all that it says.
 func spriteRuleRemove(v *spriteView) error {
 	want := v.r.PostFormValue("rule")
+	if !strings.HasPrefix(want, "allow ") && !strings.HasPrefix(want, "preset ") { // it opens what the rule has kept shut
+		if err := v.confirm(); err != nil {
+			return err
+		}
+	}
 	err := v.changePolicy(func(p sprites.NetworkPolicy) sprites.NetworkPolicy {
 		rules := slices.DeleteFunc(slices.Clone(p.Rules), func(r sprites.NetworkRule) bool { return ruleText(r) == want })
 		if len(rules) == 0 {

@@ -61,9 +61,12 @@ func spriteRowOf(info sprites.Info) spriteRow {
 	case d.DiskUse != nil:
 		r.Disk = "" // of what was sealed alone, which says little
 	}
-	r.Awake, r.Problem, r.Removing = d.AwakeBy, d.LastError, d.Removing
-	if len(r.Awake) > maxLabels {
-		r.Awake = append(r.Awake[:maxLabels:maxLabels], fmt.Sprintf("and %d more", len(d.AwakeBy)-maxLabels))
+	r.Problem, r.Removing = d.LastError, d.Removing
+	for _, why := range d.AwakeBy[:min(len(d.AwakeBy), maxLabels)] {
+		r.Awake = append(r.Awake, useText(why))
+	}
+	if len(d.AwakeBy) > maxLabels {
+		r.Awake = append(r.Awake, fmt.Sprintf("and %d more", len(d.AwakeBy)-maxLabels))
 	}
 	if d.Held != nil {
 		r.Why, r.Hint = d.Held.Message, d.Held.Hint

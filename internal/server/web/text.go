@@ -3,10 +3,13 @@ package web
 import (
 	"fmt"
 	"html/template"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // Texts of sprites and agents are hostile. html/template takes their markup away; these functions
@@ -42,16 +45,62 @@ func cut(s string, limit int) string {
 func plain(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return r
-		case unicode.IsControl(r):
-			return -1
-		case unicode.Is(unicode.Bidi_Control, r), unicode.Is(unicode.Cf, r), r == '\u2028', r == '\u2029':
+		if unseen(r) {
 			return -1
 		}
 		return r
 	}, s)
+}
+
+// unseen reports whether plain takes a character away.
+func unseen(r rune) bool {
+	if r == '\n' || r == '\t' {
+		return false
+	}
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
+}
+
+// Of a text that is edited, no character is lost: those that plain takes away have names.
+const (
+	nameBegins = "⟦U+"
+	nameEnds   = "⟧"
+)
+
+// withNames writes the names of characters that can't be seen in their places. ok is false if the text has
+// something that looks like such a name.
+func withNames(s string) (named string, ok bool) {
+	if strings.Contains(s, nameBegins) {
+		return s, false
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unseen(r) {
+			fmt.Fprintf(&b, "%s%04X%s", nameBegins, r, nameEnds)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String(), true
+}
+
+// withoutNames puts the characters back whose names withNames has written.
+func withoutNames(s string) string {
+	var b strings.Builder
+	for {
+		before, after, ok := strings.Cut(s, nameBegins)
+		b.WriteString(before)
+		if !ok {
+			return b.String()
+		}
+		hex, rest, ends := strings.Cut(after, nameEnds)
+		if n, err := strconv.ParseUint(hex, 16, 32); ends && err == nil && len(hex) <= 6 && n <= unicode.MaxRune && unseen(rune(n)) {
+			b.WriteRune(rune(n))
+			s = rest
+			continue
+		}
+		b.WriteString(nameBegins)
+		s = after
+	}
 }
 
 // timeTag is a time as pages show it: how long ago, with the time itself as the title. The
@@ -88,18 +137,8 @@ func formatDuration(d time.Duration) string {
 	case d < 48*time.Hour:
 		return fmt.Sprintf("%d h", int(d.Hours()))
 	}
-	return fmt.Sprintf("%d d", int(d.Hours()/24))
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
-// formatBytes writes a size with a unit.
-func formatBytes(n int64) string {
-	const units = "KMGTPE"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	f, i := float64(n)/1024, 0
-	for f >= 1024 && i < len(units)-1 {
-		f, i = f/1024, i+1
-	}
-	return fmt.Sprintf("%.1f %cB", f, units[i])
-}
+// formatBytes writes a size with a unit, as the CLI does.
+func formatBytes(n int64) string { return printable.Bytes(n) }

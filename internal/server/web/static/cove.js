@@ -7,6 +7,25 @@
   window.coveFetch = (url, init = {}) =>
     fetch(url, { ...init, headers: { ...(init.headers || {}), "X-Cove-Mark": mark(), "HX-Request": "true" } });
 
+  // A form that takes a while says so, and is not sent twice.
+  document.addEventListener("htmx:beforeRequest", e => {
+    const form = e.target;
+    if (!form.matches?.("form[data-busy]")) return;
+    const p = document.createElement("p");
+    p.className = "busy";
+    p.setAttribute("role", "status");
+    p.append(document.createElement("progress"), form.dataset.busy);
+    p.firstChild.setAttribute("aria-label", "At work");
+    form.append(p);
+    for (const b of form.querySelectorAll("button")) b.disabled = true;
+  });
+  document.addEventListener("htmx:afterRequest", e => {
+    const form = e.target;
+    if (!form.matches?.("form[data-busy]")) return;
+    form.querySelector(".busy")?.remove();
+    for (const b of form.querySelectorAll("button")) b.disabled = false;
+  });
+
   // An answer stands in the page: the dialog that asked for it goes, and an error is brought into view.
   document.addEventListener("htmx:afterRequest", e => { if (e.target.matches?.("form")) e.target.closest("dialog")?.close(); });
   document.addEventListener("htmx:afterSwap", e => { if (e.target.id === "notice") e.target.scrollIntoView({ block: "nearest" }); });
@@ -27,7 +46,7 @@
     if (b.dataset.closes) document.getElementById(b.dataset.closes)?.close();
   });
 
-  const units = [[172800000, 86400000, " d"], [3600000, 3600000, " h"], [60000, 60000, " min"], [1000, 1000, " s"]];
+  const units = [[172800000, 86400000, " days"], [3600000, 3600000, " h"], [60000, 60000, " min"], [1000, 1000, " s"]];
   const ago = ms => {
     for (const [from, unit, name] of units) if (ms >= from) return Math.floor(ms / unit) + name + " ago";
     return "now";

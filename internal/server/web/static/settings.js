@@ -7,7 +7,9 @@
     if (!at) return;
     const t = document.createElement("template");
     t.innerHTML = c.html;
-    at.replaceWith(t.content);
+    const made = [...t.content.children];
+    if (c.how === "inner") at.replaceChildren(t.content); else at.replaceWith(t.content);
+    for (const e of made) htmx.process(e);
   };
 
   const refuse = html => {

@@ -2,7 +2,7 @@
 // each with its progress.
 "use strict";
 (() => {
-  const size = n => { let i = 0; for (; n >= 1024 && i < 4; i++) n /= 1024; return (i ? n.toFixed(1) : n) + " " + ["B", "KB", "MB", "GB", "TB"][i]; };
+  const size = n => { let i = 0; for (; n >= 1024 && i < 4; i++) n /= 1024; return (i ? n.toFixed(1) : n) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][i]; };
 
   const ask = name => new Promise(resolve => {
     const d = document.getElementById("replace-it");
