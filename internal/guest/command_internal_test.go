@@ -66,3 +66,26 @@ func TestImageVariables(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestLocale: a command's text is UTF-8, unless whoever starts it or its image says what it is.
+func TestLocale(t *testing.T) {
+	for _, tt := range []struct{ image, given, want []string }{
+		{nil, nil, []string{"LC_CTYPE=C.UTF-8"}},
+		{nil, []string{"LC_TIME=de_DE.UTF-8"}, []string{"LC_CTYPE=C.UTF-8", "LC_TIME=de_DE.UTF-8"}},
+		{nil, []string{"LANG=de_DE.UTF-8"}, []string{"LANG=de_DE.UTF-8"}},
+		{nil, []string{"LANG="}, []string{"LANG="}},
+		{nil, []string{"LC_ALL=C"}, []string{"LC_ALL=C"}},
+		{nil, []string{"LC_CTYPE=C"}, []string{"LC_CTYPE=C"}},
+		{[]string{"LANG=ja_JP.eucJP"}, nil, []string{"LANG=ja_JP.eucJP"}},
+	} {
+		cs := &commands{given: tt.image, env: func() map[string]string { return nil }}
+		c := &command{user: users.User{Name: "node", Home: "/home/node"}}
+		if err := cs.environment(c, tt.given); err != nil {
+			t.Fatal(err)
+		}
+		got := slices.DeleteFunc(slices.Clone(c.env), func(pair string) bool { return !strings.HasPrefix(pair, "L") || strings.HasPrefix(pair, "LOGNAME=") })
+		if slices.Sort(got); !slices.Equal(got, tt.want) {
+			t.Errorf("image %q, given %q: got %q, want %q", tt.image, tt.given, got, tt.want)
+		}
+	}
+}
