@@ -24,15 +24,24 @@ func AwaitEnd(pid int) error {
 // ever: no test passes or fails because something took long.
 const LastResort = 10 * time.Minute
 
-// Await polls until f says yes.
+// Await polls until f says yes: soon at first, and the more seldom the longer it takes, for f
+// may start programs, which take from what is waited for.
 func Await(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(LastResort); !f(); <-time.After(20 * time.Millisecond) {
+	pause := firstPause
+	for deadline := time.Now().Add(LastResort); !f(); <-time.After(pause) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not within %v", what, LastResort)
 		}
+		pause = min(pause*5/4, longestPause)
 	}
 }
+
+// firstPause and longestPause are between two looks of Await.
+const (
+	firstPause   = 10 * time.Millisecond
+	longestPause = 100 * time.Millisecond
+)
 
 // LongEnough calls f with a limit that is to be reached, or that something is to outlast.
 // A slow machine takes longer for what f does before the limit. If f says that it was not done
