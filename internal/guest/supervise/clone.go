@@ -62,9 +62,10 @@ func (r *repository) clone(ctx context.Context) error {
 	if err := r.git.each(ctx, [][]string{
 		initArgs(r.spec.Base),
 		{"symbolic-ref", "HEAD", branch},
-		{"config", "user.name", r.spec.Author.Name},
-		{"config", "user.email", r.spec.Author.Email},
 	}); err != nil {
+		return err
+	}
+	if err := r.git.name(r.spec.Workdir); err != nil {
 		return err
 	}
 	if err := r.git.cutAt(ctx, r.spec.Workdir, r.spec.Shallow); err != nil {

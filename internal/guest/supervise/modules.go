@@ -125,14 +125,12 @@ func (s *submodules) checkoutOne(ctx context.Context, m module) error {
 	for i, args := range [][]string{
 		initArgs(m.Commit),
 		{"fetch", "-q", "--no-tags", "--update-shallow", s.git.work, ref + ":" + ref},
-		{"config", "user.name", s.git.author.Name},
-		{"config", "user.email", s.git.author.Email},
 	} {
 		if _, err := s.git.in(ctx, dir, call{}, args...); err != nil {
 			return err
 		}
 		if i == 0 {
-			if err := s.git.cutAt(ctx, dir, s.shallow); err != nil {
+			if err := errors.Join(s.git.name(dir), s.git.cutAt(ctx, dir, s.shallow)); err != nil {
 				return err
 			}
 		}
