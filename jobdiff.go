@@ -12,11 +12,15 @@ import (
 )
 
 // JobDiff is what a job has changed (GET /v1/jobs/{id}/diff): the commits since its base, and the
-// difference to that. All of it was said by a sandbox, in which an agent worked.
+// difference to that. All texts in it are the agent's.
 type JobDiff struct {
 	Job  string `json:"job"`
 	Base string `json:"base"`
 	Head string `json:"head,omitempty"` // the commit that is compared; empty: the files as they are now, since the job has not ended
+
+	// Apart says that it was told in a sandbox in which nothing of the job has run, from the commit that a pull takes.
+	// Else it is the word of the job's sandbox, in which its agent works.
+	Apart bool `json:"apart,omitempty"`
 
 	Commits []JobDiffCommit `json:"commits"`       // the newest first
 	Files   []JobDiffFile   `json:"files"`         // those that a pull holds first, and then those that it lists

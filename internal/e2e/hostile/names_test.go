@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
@@ -154,6 +155,16 @@ git commit -q -m "$(printf 'A \033]0;title\007 subject \233 and \342\200\256more
 			t.Errorf("cove %v: %d, %s", args, code, out)
 		}
 		shownSafely(t, "cove "+args, colour.ReplaceAllString(strings.ReplaceAll(out, "\r", ""), ""))
+	}
+	// The review tells of them in a sandbox of its own. Root in the job's sprite can prevent it, and hides nothing.
+	h.Run("", "cove", "exec", "-s", e2e.GitSprite, "--user", "root", "--", "sh", "-c", "mv /usr/bin/git /usr/bin/git.real; printf '#!/bin/sh\ncase \"$*\" in *diff*|*log*) exit 0;; esac; exec /usr/bin/git.real \"$@\"\n' >/usr/bin/git; chmod 755 /usr/bin/git")
+	review := cove.Review{Client: h.Client()}
+	if d, err := review.Diff(t.Context(), job); err == nil || !strings.Contains(err.Error(), "unable to read") {
+		t.Errorf("objects are left out, and the review has %d files, %v", len(d.Files), err)
+	}
+	h.Run("", "cove", "exec", "-s", e2e.GitSprite, "--user", "root", "--", "mv", "/usr/bin/git.real", "/usr/bin/git")
+	if d, err := review.Diff(t.Context(), job); err != nil || !d.Apart || len(d.Files) != len(names) {
+		t.Errorf("the review has %d files of %d, apart: %v, %v", len(d.Files), len(names), d.Apart, err)
 	}
 	for i, name := range names {
 		if got, err := os.ReadFile(filepath.Join(h.Path("names"), name)); err != nil || string(got) != fmt.Sprintf("%03d", i) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -14,12 +16,12 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// differ asks the sprites of jobs what these have changed. The server has no repository: git runs
-// in the sprite, and what it prints is hostile. Of a job that has ended it reads the bundle that a pull
-// takes, in a repository of its own, where nothing that the agent has set in its own hides a change.
-// Still a sprite is its agent's, who may be root there: only the pull, elsewhere, is sure.
+// differ asks git what jobs have changed. The server has no repository, and no git of the host's reads what an
+// agent wrote. A job that works is asked in its sprite, which is its agent's: it may say anything. Of one that has
+// ended the objects come from there, and git tells of them in a sprite apart. What it prints is hostile in any case.
 type differ struct {
 	client *cove.Client
+	apart  *apart
 	locks  keylock.Mutex // of jobs: one diff of a job is made at a time
 }
 
@@ -92,7 +94,9 @@ end
 git -c core.quotePath=true --no-pager diff --no-ext-diff --no-textconv --no-color --find-renames --submodule=short --unified=3 --src-prefix=a/ --dst-prefix=b/ "$base" "$tip" --
 `
 
-func newDiffer(client *cove.Client) *differ { return &differ{client: client} }
+func newDiffer(client *cove.Client, installs *installs, logger *slog.Logger) *differ {
+	return &differ{client: client, apart: &apart{client: client, installs: installs, logger: logger, slots: make(chan struct{}, apartAtOnce)}}
+}
 
 // Diff says what a job has changed.
 func (m *Manager) Diff(ctx context.Context, id string) (cove.JobDiff, error) {
@@ -129,32 +133,79 @@ func (d *differ) diff(ctx context.Context, job cove.Job) (cove.JobDiff, error) {
 		return out, fail.Newf("timeout", "see it after a pull: cove pull "+job.ID, "other diffs of job %s have taken all the time", job.ID)
 	}
 	defer unlock()
-	what, err := d.run(ctx, job, out.Head)
+	if job.State.Terminal() {
+		return d.ended(ctx, job, out)
+	}
+	what, err := d.run(ctx, job, "")
 	if err != nil {
 		return out, err
 	}
 	return out, what.fill(ctx, &out)
 }
 
+// ended is the diff of a job that has ended, as long as the sprite with its work is there.
+func (d *differ) ended(ctx context.Context, job cove.Job, out cove.JobDiff) (cove.JobDiff, error) {
+	if kept, ok := d.apart.again(job.ID, out.Head); ok {
+		_, err := d.client.At(job.Backend).Get(ctx, job.Sprite)
+		if errors.Is(err, sprites.ErrNotFound) || errors.Is(err, sprites.ErrGone) {
+			err = gone(job)
+		}
+		return kept, err
+	}
+	var there, here head // what git said, in the job's sprite and in that of the review
+	what, err := d.apart.tell(ctx, job, out.Head, &here, func(ctx context.Context, w io.Writer) error {
+		cmd := d.command(ctx, job, diffPrologue+diffSetup+diffPack, out.Head)
+		cmd.Stdout, cmd.Stderr = &packWriter{w, maxPack}, &there
+		return cmd.Run()
+	})
+	if errors.Is(err, errNoPlace) {
+		what, err = d.run(ctx, job, out.Head)
+	} else {
+		out.Apart, err = true, d.failed(ctx, job, err, strings.TrimSpace(there.String()+" "+here.String()))
+	}
+	if err != nil {
+		return out, err
+	}
+	if err := what.fill(ctx, &out); err != nil {
+		return out, err
+	}
+	if out.Apart {
+		d.apart.keep(out)
+	}
+	return out, nil
+}
+
+// command is a script in a job's sprite, where its clone is.
+func (d *differ) command(ctx context.Context, job cove.Job, script, head string) *sprites.Cmd {
+	cmd := spriteOf(d.client, job).CommandContext(ctx, "/bin/sh", "-c", script, "sh", job.Base, head, job.Bundle.Path, job.Bundle.SHA256, strconv.Itoa(maxCommits))
+	cmd.Dir = job.Workdir
+	return cmd
+}
+
 // run has a job's sprite tell what the job has changed.
 func (d *differ) run(ctx context.Context, job cove.Job, tip string) (what *told, err error) {
 	var said head
 	what, err = hear(ctx, func(ctx context.Context) *sprites.Cmd {
-		cmd := spriteOf(d.client, job).CommandContext(ctx, "/bin/sh", "-c", diffPrologue+diffSetup+diffTell, "sh", job.Base, tip, job.Bundle.Path, job.Bundle.SHA256, strconv.Itoa(maxCommits))
-		cmd.Dir, cmd.Stderr = job.Workdir, &said
+		cmd := d.command(ctx, job, diffPrologue+diffSetup+diffTell, tip)
+		cmd.Stderr = &said
 		return cmd
-	})
+	}, nil)
+	return what, d.failed(ctx, job, err, said.String())
+}
+
+// failed says why the changes of a job can't be told; nil: they can.
+func (d *differ) failed(ctx context.Context, job cove.Job, err error, said string) error {
 	switch exit := (*sprites.ExitError)(nil); {
 	case errors.Is(err, sprites.ErrNotFound) || errors.Is(err, sprites.ErrGone):
-		return nil, gone(job)
+		return gone(job)
 	case errors.As(err, &exit):
-		return nil, fail.Newf("not_kept", "see it after a pull: cove pull "+job.ID, "git in sprite %s can't say what job %s has changed: %v: %s", job.Sprite, job.ID, err, clip(said.String()))
-	case errors.Is(err, errNonsense):
-		return nil, fail.Newf("not_kept", "see it after a pull: cove pull "+job.ID, "git in sprite %s can't say what job %s has changed: %v", job.Sprite, job.ID, err)
+		return fail.Newf("not_kept", "see it after a pull: cove pull "+job.ID, "git in sprite %s can't say what job %s has changed: %v: %s", job.Sprite, job.ID, err, clip(said))
+	case errors.Is(err, errNonsense) || errors.Is(err, errPackTooLong):
+		return fail.Newf("not_kept", "see it after a pull: cove pull "+job.ID, "git in sprite %s can't say what job %s has changed: %v", job.Sprite, job.ID, err)
 	case err != nil && ctx.Err() != nil:
-		return nil, fail.Newf("timeout", "see it after a pull: cove pull "+job.ID, "sprite %s did not say in %v what job %s has changed", job.Sprite, diffLimit, job.ID)
+		return fail.Newf("timeout", "see it after a pull: cove pull "+job.ID, "sprite %s did not say in %v what job %s has changed", job.Sprite, diffLimit, job.ID)
 	}
-	return what, err
+	return err
 }
 
 // gone says that the sprite of a job is not there, and how its changes are seen.

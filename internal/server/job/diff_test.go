@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/changerisk"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -183,6 +185,10 @@ func TestDiffWarns(t *testing.T) {
 	job = b.await(job.ID)
 	d := review()
 	ended := warnings(d)
+	rows, err := b.manager.Store.Sprites.List(t.Context(), store.SpriteFilter{Prefix: store.InstallName})
+	if err != nil || len(rows) != 0 || !d.Apart {
+		t.Errorf("told apart: %v; the sprites %+v are left, %v", d.Apart, rows, err)
+	}
 	if !maps.Equal(live, ended) {
 		t.Errorf("while it ran: %q; now: %q", live, ended)
 	}
@@ -262,13 +268,17 @@ echo '* -diff' >.git/info/attributes; echo x >"$said"`)
 	}
 	job = b.await(job.ID)
 	hide()
-	check("ended", job)
-	if err := os.WriteFile(filepath.Join(b.home, ".cove", "jobs", job.ID, "out.bundle"), []byte("another"), 0o644); err != nil {
+	bundle := filepath.Join(b.home, ".cove", "jobs", job.ID, "out.bundle")
+	if err := errors.Join(os.Rename(bundle, bundle+".kept"), os.WriteFile(bundle, []byte("another"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := (cove.Review{Client: b.server.Client()}).Diff(t.Context(), job.ID); code(err) != "not_kept" || !strings.Contains(err.Error(), "not as it was collected") {
 		t.Errorf("another bundle: %+v, %v", d, err)
 	}
+	if err := os.Rename(bundle+".kept", bundle); err != nil {
+		t.Fatal(err)
+	}
+	check("ended", job)
 }
 
 // TestDiffsOfToken: a sprite that lets diffs wait holds up those of its job and token, and nobody else's.
@@ -300,6 +310,41 @@ func TestDiffsOfToken(t *testing.T) {
 		if err := <-ended; err == nil {
 			t.Error("a diff of the sprite that answers nothing")
 		}
+	}
+}
+
+// TestApartLeft: the sprite of a review whose server was killed is removed by the next one, and no more reviews than
+// there are slots are at work at once.
+func TestApartLeft(t *testing.T) {
+	b := newBench(t)
+	b.serve(0, 0)
+	left := store.InstallName + "abcdef01"
+	if _, err := b.manager.Client.Create(t.Context(), sprites.CreateRequest{Name: left, Owner: store.InstallOwner + "review:abc123"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.manager.installs.clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.manager.Client.Get(t.Context(), left); !errors.Is(err, sprites.ErrNotFound) {
+		t.Errorf("it is there: %v", err)
+	}
+	a := b.manager.jobSprites.differ.apart
+	for range apartAtOnce {
+		a.slots <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := a.tell(ctx, cove.Job{}, "", io.Discard, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("one more than there are slots: %v", err)
+	}
+	for i := range maxKept + 1 {
+		a.keep(cove.JobDiff{Job: "j", Head: strconv.Itoa(i)})
+	}
+	if _, ok := a.again("j", "0"); ok || len(a.kept) != maxKept {
+		t.Errorf("%d diffs are kept", len(a.kept))
+	}
+	if d, ok := a.again("j", "2"); !ok || d.Head != "2" {
+		t.Errorf("got %+v, %v", d, ok)
 	}
 }
 

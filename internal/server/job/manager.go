@@ -131,7 +131,7 @@ func (m *Manager) build(installation string) {
 		return environments.At(env.Backend).Attach(ctx, env)
 	}
 	environments.Before = clean.before
-	m.jobSprites = &jobSprites{jobs: jobs, client: client, environments: environments, steps: steps, patience: patience, differ: newDiffer(client), lease: m.Lease}
+	m.jobSprites = &jobSprites{jobs: jobs, client: client, environments: environments, steps: steps, patience: patience, differ: newDiffer(client, m.installs, logger), lease: m.Lease}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
 	publisher := &publisher{jobs: jobs, secrets: m.Store.Secrets, client: client, connectors: m.connectors, installs: m.installs, jobSprites: m.jobSprites, locks: &m.locks, logger: logger, wake: make(chan struct{}, 1)}
 	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, supervisors: m.supervisors, turns: turns, publisher: publisher, withdrawals: &withdrawals{jobs: jobs, client: client, supervisors: m.supervisors, logger: logger}}

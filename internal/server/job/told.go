@@ -43,8 +43,9 @@ type told struct {
 	cut     bool // there is more of the diff
 }
 
-// hear runs a command that ends with diffTell, which prepare makes.
-func hear(ctx context.Context, prepare func(context.Context) *sprites.Cmd) (*told, error) {
+// hear runs a command that ends with diffTell, which prepare makes. First writes what the command reads before
+// that; nil: nothing.
+func hear(ctx context.Context, prepare func(context.Context) *sprites.Cmd, first func(context.Context, io.Writer) error) (*told, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := prepare(ctx)
@@ -60,7 +61,15 @@ func hear(ctx context.Context, prepare func(context.Context) *sprites.Cmd) (*tol
 		return nil, err
 	}
 	l := listener{in: in, out: bufio.NewReaderSize(out, 64<<10)}
-	what, err := l.listen()
+	if first != nil {
+		err = first(ctx, in)
+	}
+	var what *told
+	if err == nil {
+		what, err = l.listen()
+	} else if errors.Is(err, io.ErrClosedPipe) {
+		l.ended = true // it ended before it had read all
+	}
 	_ = in.Close()
 	if !l.ended || err == nil && what.cut {
 		cancel() // it has more to say than is wanted

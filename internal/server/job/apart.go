@@ -1,0 +1,142 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Bounds of the sprites in which the changes of jobs that have ended are told.
+const (
+	apartAtOnce = 3
+	apartMemory = 1024      // MiB
+	apartDisk   = 2048      // MiB
+	maxPack     = 512 << 20 // bytes of the objects that come from a job's sprite
+	maxKept     = 4         // diffs that are kept, of which each may have some MiB
+)
+
+// diffPack has git in a job's sprite write the objects that diffTell reads: the trees of both commits, the files
+// that differ, and what symbolic links say. Objects are named by their contents, so that whoever is root there can
+// leave some out, which is noticed, but can't have others be taken for them.
+const diffPack = `
+ids() { sed -n -e '/^:\{0,1\}160000 /d' -e '/ 0*$/d' -e 's/^:\{0,1\}[0-9]* //p'; }
+{
+	git rev-list --no-walk "$base" "$head" &&
+	git rev-list --objects --no-walk --filter=blob:none "$base" "$head" &&
+	git rev-list --boundary "$base..$head" | sed 's/^-//' &&
+	git diff-tree -r --raw --no-abbrev --no-renames "$base" "$head" | cut -d ' ' -f 1,3 | ids &&
+	git diff-tree -r --raw --no-abbrev --no-renames "$base" "$head" | cut -d ' ' -f 2,4 | ids &&
+	git ls-tree -r --full-tree "$head" | sed -n 's/^120000 blob \([0-9a-f]*\).*/\1/p'
+} | git pack-objects -q --stdout
+`
+
+// diffUnpack takes the objects in, in a sprite in which nothing of the job has run, and cuts the history where it
+// was cut.
+const diffUnpack = `
+export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 XDG_CONFIG_HOME=/dev/null
+d=$(mktemp -d) || exit
+trap 'rm -rf "$d"' EXIT
+[ ${#base} = 64 ] && format=--object-format=sha256 || format=
+git init -q --bare --template= $format "$d/git" || exit
+export GIT_DIR="$d/git"
+git index-pack --stdin >/dev/null || exit
+git cat-file --batch-all-objects --batch-check='%(objecttype) %(objectname)' | sed -n 's/^commit //p' >"$d/commits" || exit
+while read -r id; do
+	echo "$id"
+	git cat-file commit "$id" | sed -n -e '/^$/q' -e 's/^parent /\/&/p' | cut -d ' ' -f 2 | sed "s/^/$id /"
+done <"$d/commits" | awk 'NF == 1 { there[$1] = 1 } NF == 2 { parents[NR] = $2; child[NR] = $1 } END { for (i in parents) if (!(parents[i] in there)) print child[i] }' | sort -u >"$d/git/shallow" || exit
+[ -s "$d/git/shallow" ] || rm "$d/git/shallow"
+`
+
+// apart tells the changes of jobs that have ended where their agents have no say: in a sprite for each, which is
+// removed then, by the next server if this one ends first.
+type apart struct {
+	client   *cove.Client
+	installs *installs // looks after sprites that nobody else acts in
+	logger   *slog.Logger
+	slots    chan struct{} // has one for each sprite that there is
+
+	mu   sync.Mutex
+	kept []cove.JobDiff // the one that was asked for last at the end; guarded by mu
+}
+
+// errNoPlace is of a server that can't make a sprite.
+var errNoPlace = errors.New("no sprite can be made here")
+
+// again is the diff of a job's commit, if it was told before and is kept.
+func (a *apart) again(job, head string) (d cove.JobDiff, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i := slices.IndexFunc(a.kept, func(d cove.JobDiff) bool { return d.Job == job && d.Head == head })
+	if i < 0 {
+		return d, false
+	}
+	d = a.kept[i]
+	a.kept = append(slices.Delete(a.kept, i, i+1), d)
+	return d, true
+}
+
+// keep keeps a diff, and forgets the one that was not asked for the longest.
+func (a *apart) keep(d cove.JobDiff) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.kept = append(a.kept, d)
+	a.kept = slices.Clone(a.kept[max(0, len(a.kept)-maxKept):])
+}
+
+// tell has the objects come from the job's sprite, by pack, and git tell of them in one of its own.
+func (a *apart) tell(ctx context.Context, job cove.Job, head string, said io.Writer, pack func(context.Context, io.Writer) error) (*told, error) {
+	select {
+	case a.slots <- struct{}{}:
+		defer func() { <-a.slots }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	name := store.InstallName + randomID(4)
+	a.installs.setBuilding(name, true)
+	defer a.installs.setBuilding(name, false)
+	defer func() {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+		defer cancel()
+		if gone := a.client.Delete(undo, name, sprites.DeleteOptions{Force: true}); gone != nil && !errors.Is(gone, sprites.ErrNotFound) {
+			a.logger.Warn("deleting the sprite of a review; it will be tried again", "sprite", name, "err", gone)
+		}
+	}()
+	_, err := a.client.Create(ctx, sprites.CreateRequest{
+		Base: sprites.HostBase, // whose git is the host's, whatever the job's image is
+		Name: name, Owner: store.InstallOwner + "review:" + job.ID, Config: &sprites.Config{RAMMB: apartMemory, StorageMB: apartDisk},
+		NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: publishPreset}}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoPlace, err)
+	}
+	return hear(ctx, func(ctx context.Context) *sprites.Cmd {
+		cmd := a.client.Sprite(name).CommandContext(ctx, "/bin/sh", "-c", diffPrologue+diffUnpack+diffTell, "sh", job.Base, head, "", "", strconv.Itoa(maxCommits))
+		cmd.Stderr = said
+		return cmd
+	}, pack)
+}
+
+// packWriter is an error if more is written than it takes.
+type packWriter struct {
+	w    io.Writer
+	left int64
+}
+
+var errPackTooLong = fmt.Errorf("it has more than %d MiB of objects to compare", maxPack>>20)
+
+func (b *packWriter) Write(p []byte) (int, error) {
+	if b.left -= int64(len(p)); b.left < 0 {
+		return 0, errPackTooLong
+	}
+	return b.w.Write(p)
+}
