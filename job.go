@@ -720,7 +720,7 @@ type JobInputLine struct {
 
 // JobPulled says that a job's commits have arrived where they belong (POST
 // /v1/jobs/{id}/pulled). Head is the job's head as it was fetched, or its base
-// where it made no commits.
+// where it made no commits. A job that left nothing lets go of its sprite, and is not pulled by it.
 type JobPulled struct {
 	Head string `json:"head"`
 }
