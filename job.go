@@ -34,6 +34,24 @@ func (s JobState) Terminal() bool {
 	return false
 }
 
+// StateText is the job's state for people, in the words of the API: "timed out", "running (held)".
+func (j Job) StateText() string {
+	text := strings.ReplaceAll(string(j.State), "_", " ")
+	switch {
+	case j.State.Terminal():
+		return text
+	case j.Stopping:
+		text = "stopping"
+	}
+	if j.Held != nil {
+		text += " (held)"
+	}
+	if j.Unknown != nil {
+		text += " (unknown)"
+	}
+	return text
+}
+
 // Person is an author as git knows one.
 type Person struct {
 	Name  string `json:"name"`

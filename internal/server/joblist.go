@@ -114,20 +114,6 @@ func (g *jobRoutes) seen(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// plan tells what the agent of a job was told.
-func (g *jobRoutes) plan(w http.ResponseWriter, r *http.Request) error {
-	job, err := g.job(r)
-	if err != nil {
-		return err
-	}
-	req, err := g.asked(r, job.ID)
-	if err != nil {
-		return err
-	}
-	writeJSON(w, http.StatusOK, cove.JobPlan{Name: job.PlanName, Plan: req.Plan})
-	return nil
-}
-
 // search finds what the token reaches.
 type search struct {
 	host *sprite.Host

@@ -204,7 +204,7 @@ func (g *groups) routes() []route {
 		{"POST /v1/jobs/preview", write, g.jobs.preview},
 		{"GET /v1/jobs/{id}", read, g.jobs.get},
 		{"DELETE /v1/jobs/{id}", write, g.jobs.delete},
-		{"GET /v1/jobs/{id}/plan", read, g.jobs.plan},
+		{"GET /v1/jobs/{id}/plan", read, g.review.plan},
 		{"GET /v1/jobs/{id}/events", read, g.jobs.events},
 		{"GET /v1/jobs/{id}/steps", read, g.jobs.steps},
 		{"GET /v1/jobs/{id}/diff", read, g.review.diff},
