@@ -63,6 +63,8 @@ func TestRequests(t *testing.T) {
 		}, `POST /v1/jobs/a3f7b2/start {"bundle_sha256":"00","bundle_size":9}`},
 		{func(c *cove.Client) error { _, err := c.StopJob(ctx, "a3f7b2"); return err }, `POST /v1/jobs/a3f7b2/stop`},
 		{func(c *cove.Client) error { _, err := c.MarkPulled(ctx, "a3f7b2", "beef"); return err }, `POST /v1/jobs/a3f7b2/pulled {"head":"beef"}`},
+		{func(c *cove.Client) error { _, err := cove.MarkUnseen(ctx, c, "a3f7b2"); return err }, `DELETE /v1/jobs/a3f7b2/seen`},
+		{func(c *cove.Client) error { _, err := cove.PlanOf(ctx, c, "a3f7b2"); return err }, `GET /v1/jobs/a3f7b2/plan`},
 		{func(c *cove.Client) error { return c.DeleteJob(ctx, "../../x", true) }, `DELETE /v1/jobs/..%2F..%2Fx?force=true`},
 		{func(c *cove.Client) error { _, err := c.At("far").Get(ctx, "paint"); return err }, `GET /v1/backends/far/v1/sprites/paint`},
 		{func(c *cove.Client) error { _, err := c.At("").Get(ctx, "paint"); return err }, `GET /v1/sprites/paint`},

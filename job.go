@@ -34,6 +34,24 @@ func (s JobState) Terminal() bool {
 	return false
 }
 
+// StateText is the job's state for people, in the words of the API: "timed out", "running (held)".
+func (j Job) StateText() string {
+	text := strings.ReplaceAll(string(j.State), "_", " ")
+	switch {
+	case j.State.Terminal():
+		return text
+	case j.Stopping:
+		text = "stopping"
+	}
+	if j.Held != nil {
+		text += " (held)"
+	}
+	if j.Unknown != nil {
+		text += " (unknown)"
+	}
+	return text
+}
+
 // Person is an author as git knows one.
 type Person struct {
 	Name  string `json:"name"`
@@ -720,7 +738,7 @@ type JobInputLine struct {
 
 // JobPulled says that a job's commits have arrived where they belong (POST
 // /v1/jobs/{id}/pulled). Head is the job's head as it was fetched, or its base
-// where it made no commits.
+// where it made no commits. A job that left nothing lets go of its sprite, and is not pulled by it.
 type JobPulled struct {
 	Head string `json:"head"`
 }

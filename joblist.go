@@ -72,6 +72,7 @@ type JobQuery struct {
 	By         string // a token, by ID; "owner": the server's owner; "me": who asks
 	Sprite     string
 	Backend    string // of Sprite
+	Of         string // a job, by ID: those that do it again, or go on with it
 	Limit      int    // of the answer; 0: 1000, which is the most
 	After      string // JobList.Next of the page before
 	Counts     bool   // the answer has JobList.Counts
@@ -82,7 +83,7 @@ func (q JobQuery) Values() url.Values {
 	v := url.Values{}
 	for name, value := range map[string]string{
 		"group": string(q.Group), "q": q.Text, "label": q.Label, "profile": q.Profile, "repository": q.Repository,
-		"by": q.By, "sprite": q.Sprite, "backend": q.Backend, "after": q.After,
+		"by": q.By, "sprite": q.Sprite, "backend": q.Backend, "of": q.Of, "after": q.After,
 	} {
 		if value != "" {
 			v.Set(name, value)
@@ -119,6 +120,27 @@ func ListJobs(ctx context.Context, c *Client, q JobQuery) (JobList, error) {
 // MarkSeen says that a person has seen how a job ended: it needs nobody any more.
 func MarkSeen(ctx context.Context, c *Client, id string) (Job, error) {
 	return callJob(ctx, c, "mark job "+id+" as seen", sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "seen")})
+}
+
+// MarkUnseen takes MarkSeen back: the job is again in the group that it would be in without it.
+func MarkUnseen(ctx context.Context, c *Client, id string) (Job, error) {
+	return callJob(ctx, c, "mark job "+id+" as not seen", sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "jobs", id, "seen")})
+}
+
+// JobPlan is what the agent of a job was told (GET /v1/jobs/{id}/plan): the plan, or the message
+// with which the job goes on from another one.
+type JobPlan struct {
+	Name string `json:"plan_name"` // its file name, for people
+	Plan string `json:"plan"`      // without what the server adds of an issue
+}
+
+// PlanOf returns the plan of a job. An error with the code not_kept says that the server can't read it any more.
+func PlanOf(ctx context.Context, c *Client, id string) (JobPlan, error) {
+	var plan JobPlan
+	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs", id, "plan")}, &plan); err != nil {
+		return plan, fmt.Errorf("the plan of job %s: %w", id, err)
+	}
+	return plan, nil
 }
 
 // Found is what a search has found (GET /v1/search): of each kind the first ones. It has nothing

@@ -283,3 +283,30 @@ func TestKeysOfOlderServers(t *testing.T) {
 		}
 	}
 }
+
+// TestStateText: lists of the CLI and the page have the same words, which are the API's.
+func TestStateText(t *testing.T) {
+	held := &sprites.Held{Code: "disk_limit"}
+	for want, j := range map[string]cove.Job{
+		"timed out":                {State: cove.JobTimedOut},
+		"running":                  {State: cove.JobRunning},
+		"running (held)":           {State: cove.JobRunning, JobProgress: cove.JobProgress{Held: held}},
+		"waiting (held) (unknown)": {State: cove.JobWaiting, JobProgress: cove.JobProgress{Held: held, Unknown: &cove.JobUnknown{}}},
+		"stopping":                 {State: cove.JobRunning, JobProgress: cove.JobProgress{JobEnding: cove.JobEnding{Stopping: true}}},
+		"cancelled":                {State: cove.JobCancelled, JobProgress: cove.JobProgress{Held: held, JobEnding: cove.JobEnding{Stopping: true}}},
+	} {
+		if got := j.StateText(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	for want, i := range map[string]sprites.Info{
+		"cold":          {Status: sprites.StatusCold},
+		"warm":          {Status: sprites.StatusWarm, Cove: &sprites.Details{}},
+		"paused (held)": {Status: sprites.StatusWarm, Cove: &sprites.Details{Paused: true, Held: held}},
+		"being removed": {Status: sprites.StatusRunning, Cove: &sprites.Details{Removing: true}},
+	} {
+		if got := i.StateText(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

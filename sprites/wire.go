@@ -52,6 +52,24 @@ type Info struct {
 	Revision string `json:"-"`
 }
 
+// StateText is the sprite's state for people: running, paused, warm or cold, with "(held)" if it may
+// not run; "being removed".
+func (i Info) StateText() string {
+	text := string(i.Status)
+	switch {
+	case i.Cove == nil:
+		return text
+	case i.Cove.Removing:
+		return "being removed"
+	case i.Cove.Paused:
+		text = "paused"
+	}
+	if i.Cove.Held != nil {
+		text += " (held)"
+	}
+	return text
+}
+
 // Details is cove's own part of a sprite's description.
 type Details struct {
 	Base        string   `json:"base"` // what the disk starts from: "host", or the digest of an image

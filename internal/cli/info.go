@@ -79,7 +79,7 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 	pairs := []string{
 		"name", i.Name,
 		"id", i.ID,
-		"status", statusText(i),
+		"status", i.StateText(),
 		"held", held,
 		"url", i.URL,
 		"labels", strings.Join(i.Labels, ", "),
@@ -115,22 +115,6 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 		)
 	}
 	fields(w, pairs...)
-}
-
-// statusText is a sprite's state for people: of a warm one, where its memory is; and
-// whether it is held.
-func statusText(i sprites.Info) string {
-	status := string(i.Status)
-	switch {
-	case i.Cove != nil && i.Cove.Removing:
-		return "being removed"
-	case i.Cove != nil && i.Cove.Paused:
-		status = "paused"
-	}
-	if i.Cove != nil && i.Cove.Held != nil {
-		status += " (disk full)"
-	}
-	return status
 }
 
 // memoryLimitText is a sprite's memory limit; empty: it has none.

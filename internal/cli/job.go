@@ -140,18 +140,9 @@ func pulledText(j cove.Job) string {
 
 // jobStateText is a job's state for people, with why it stands still.
 func jobStateText(j cove.Job) string {
-	text := string(j.State)
-	if j.State == cove.JobInstalling && j.Place > 0 {
+	text := j.StateText()
+	if j.State == cove.JobInstalling && j.Place > 0 && !j.Stopping {
 		text = turnText(j)
-	}
-	if j.Stopping {
-		text = "stopping"
-	}
-	if j.Held != nil && !j.State.Terminal() {
-		text += " (disk full)"
-	}
-	if j.Unknown != nil && !j.State.Terminal() {
-		text += " (unknown)"
 	}
 	if j.SpriteRemoval != nil {
 		text += " (sprite not deleted yet)"
@@ -186,7 +177,7 @@ func newJobShowCommand(inv *invocation) *cobra.Command {
 			job.SpriteRemoval.Hint = inv.hints.full(job.SpriteRemoval.Hint)
 		}
 		return inv.show(job, func(w io.Writer) {
-			printJob(w, job, time.Now())
+			printJob(w, job, time.Now(), around(ctx, c, job)...)
 			if hint := nextStep(job); hint != "" {
 				inv.tell(w, "\n%s", hint)
 			}
@@ -220,6 +211,31 @@ left uncommitted.`,
 	}
 }
 
+// around are fields that tell which jobs came after a job, and the first line of what the agent of one
+// that goes on was told. An older server tells neither.
+func around(ctx context.Context, c *cove.Client, job cove.Job) (pairs []string) {
+	if job.ResumeOf != "" {
+		if plan, err := cove.PlanOf(ctx, c, job.ID); err == nil {
+			told, _, _ := strings.Cut(strings.TrimSpace(plan.Plan), "\n")
+			pairs = append(pairs, "told", printable.Line(told))
+		}
+	}
+	list, err := cove.ListJobs(ctx, c, cove.JobQuery{Of: job.ID})
+	if err != nil {
+		return pairs
+	}
+	var again, on []string
+	for _, next := range slices.Backward(list.Jobs) {
+		switch job.ID { // an older server lists all jobs
+		case next.RetryOf:
+			again = append(again, next.ID)
+		case next.ResumeOf:
+			on = append(on, next.ID)
+		}
+	}
+	return append(pairs, "retried in", strings.Join(again, " "), "resumed in", strings.Join(on, " "))
+}
+
 // withHint is a message of a server for people, with what to do.
 func withHint(message, hint string) string {
 	if hint != "" {
@@ -228,7 +244,8 @@ func withHint(message, hint string) string {
 	return printable.Line(message)
 }
 
-func printJob(w io.Writer, j cove.Job, now time.Time) {
+// printJob describes a job; more are further fields.
+func printJob(w io.Writer, j cove.Job, now time.Time, more ...string) {
 	pairs := []string{
 		"job", j.ID,
 		"state", jobStateText(j),
@@ -293,7 +310,7 @@ func printJob(w io.Writer, j cove.Job, now time.Time) {
 	if u := j.Usage; u != nil && *u != (cove.Usage{}) {
 		pairs = append(pairs, "usage", fmt.Sprintf("%s, %d tokens in, %d out, $%.4f", countText(int(u.Turns), "turn"), u.InputTokens, u.OutputTokens, u.CostUSD))
 	}
-	fields(w, pairs...)
+	fields(w, append(pairs, more...)...)
 }
 
 // cleanupText says what became of a job's cleanup script, with the end of what it has printed.

@@ -1,11 +1,15 @@
 package cli
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // TestJobUnknown: what is not known of a job, and what is still to be done for it, is said
@@ -30,5 +34,32 @@ func TestJobUnknown(t *testing.T) {
 	job.State, job.SpriteRemoval = cove.JobLost, nil
 	if text := jobStateText(job); text != "lost" {
 		t.Errorf("an ended job is %q", text)
+	}
+}
+
+// TestJobAround: job show names the jobs after a job, also of a server that lists all of them, and what the
+// agent of one that goes on was told.
+func TestJobAround(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/jobs", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, `{"jobs":[{"id":"00000d","resume_of":"00000c"},{"id":"00000c","resume_of":"00000b"},{"id":"00000b","retry_of":"00000a"}]}`)
+	})
+	mux.HandleFunc("GET /v1/jobs/{id}/plan", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, `{"plan":"\nUse \u001b[2Jblue.\nAnd green."}`)
+	})
+	s := httptest.NewServer(mux)
+	defer s.Close()
+	c := &cove.Client{Client: &sprites.Client{URL: s.URL, Token: "t"}}
+	for id, want := range map[string]string{"00000a": "retried in:00000b", "00000b": "resumed in:00000c", "00000c": "resumed in:00000d"} {
+		job := cove.Job{ID: id, State: cove.JobSucceeded}
+		if id == "00000c" {
+			job.ResumeOf = "00000b"
+		}
+		var b strings.Builder
+		printJob(&b, job, time.Now(), around(t.Context(), c, job)...)
+		text := strings.ReplaceAll(b.String(), " ", "")
+		if !strings.Contains(text, strings.ReplaceAll(want, " ", "")) || strings.Contains(text, "told:Use") != (id == "00000c") || strings.ContainsAny(text, "\x1b") {
+			t.Errorf("%s: %q is not in:\n%s", id, want, b.String())
+		}
 	}
 }

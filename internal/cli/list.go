@@ -112,7 +112,7 @@ func printSprites(w io.Writer, list []sprites.Info, now time.Time) {
 		if s.Cove != nil && s.Cove.Owner != "" {
 			owner = s.Cove.Owner
 		}
-		rows = append(rows, []string{s.Name, statusText(s), ago(s.CreatedAt, now), used, baseText(s), owner, strings.Join(s.Labels, ",")})
+		rows = append(rows, []string{s.Name, s.StateText(), ago(s.CreatedAt, now), used, baseText(s), owner, strings.Join(s.Labels, ",")})
 	}
 	table(w, rows)
 }

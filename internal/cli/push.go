@@ -442,8 +442,8 @@ asked, by cove, opencode and pi of any of the three; cove asks the first for whi
 secret. cove agent list has all, and cove agent add takes others.
 
 Only commits travel, with those of submodules that are checked out and the content of Git
-LFS; the plan itself goes as text: from a file, with - from standard input, or of -p. Where there
-are other changes that are not committed, choose:
+LFS; the plan itself goes as text: from a file, which need not be committed, with - from standard
+input, or of -p. If there are other changes that are not committed, choose:
 --dirty include sends them in a snapshot commit, which leaves your index alone;
 --dirty ignore sends what is committed.
 

@@ -34,12 +34,12 @@ var deeds = map[string][]string{
 	"": {"GET /v1/version", "GET /v1/openapi.json", "POST /v1/web/links", "GET /v1/web/sessions", "DELETE /v1/web/sessions", "DELETE /v1/web/sessions/none"}, // and GET /v1/ws: see TestSocketRights
 	"read": {
 		"GET /v1/sprites/SPRITE", "GET /v1/sprites/SPRITE/check", "GET /v1/sprites/SPRITE/stats", "GET /v1/sprites/SPRITE/exec", "HEAD /v1/sprites/SPRITE/exec",
-		"GET /v1/sprites/SPRITE/checkpoints/v1/diff", "POST /v1/sprites/SPRITE/checkpoints/verify", "GET /v1/sprites/SPRITE/fs/list?path=.", "GET /v1/sprites/SPRITE/fs/read?path=missing", "GET /v1/sprites/SPRITE/ports/watch", "GET /v1/sprites/SPRITE/fs/watch", "GET /v1/sprites/SPRITE/connectors/log", "GET /v1/sprites", "GET /v1/jobs", "GET /v1/search?q=none", "GET /v1/jobs/abcdef/diff", "GET /v1/jobs/abcdef/comments", "GET /v1/environments", "GET /v1/environments/none", "GET /v1/environments/orphans", "GET /v1/images", "GET /v1/images/none/of:1",
+		"GET /v1/sprites/SPRITE/checkpoints/v1/diff", "POST /v1/sprites/SPRITE/checkpoints/verify", "GET /v1/sprites/SPRITE/fs/list?path=.", "GET /v1/sprites/SPRITE/fs/read?path=missing", "GET /v1/sprites/SPRITE/ports/watch", "GET /v1/sprites/SPRITE/fs/watch", "GET /v1/sprites/SPRITE/connectors/log", "GET /v1/sprites", "GET /v1/jobs", "GET /v1/search?q=none", "GET /v1/jobs/abcdef/plan", "GET /v1/jobs/abcdef/diff", "GET /v1/jobs/abcdef/comments", "GET /v1/environments", "GET /v1/environments/none", "GET /v1/environments/orphans", "GET /v1/images", "GET /v1/images/none/of:1",
 	},
 	"write": {
 		"POST /v1/sprites/import?name=SPRITE",
 		"PUT /v1/sprites/SPRITE", "PUT /v1/sprites/SPRITE/fs/write?path=.", "DELETE /v1/sprites/SPRITE/fs/delete?path=missing",
-		"POST /v1/sprites", "POST /v1/jobs/abcdef/stop", "POST /v1/jobs/abcdef/publish", "POST /v1/jobs/abcdef/seen", "POST /v1/jobs/abcdef/comments", "DELETE /v1/jobs/abcdef/comments", "DELETE /v1/environments/none", "POST /v1/environments/destroy", "POST /v1/environments/orphans/destroy", "POST /v1/sprites/SPRITE/restart", "POST /v1/sprites/SPRITE/upgrade",
+		"POST /v1/sprites", "POST /v1/jobs/abcdef/stop", "POST /v1/jobs/abcdef/publish", "POST /v1/jobs/abcdef/seen", "DELETE /v1/jobs/abcdef/seen", "POST /v1/jobs/abcdef/comments", "DELETE /v1/jobs/abcdef/comments", "DELETE /v1/environments/none", "POST /v1/environments/destroy", "POST /v1/environments/orphans/destroy", "POST /v1/sprites/SPRITE/restart", "POST /v1/sprites/SPRITE/upgrade",
 	},
 	"exec": {
 		"POST /v1/sprites/SPRITE/exec?cmd=cat&stdin=true", "GET /v1/sprites/SPRITE/exec/none",

@@ -28,7 +28,7 @@ func jobFilter(r *http.Request) (f store.JobFilter, err error) {
 	q := r.URL.Query()
 	f = store.JobFilter{
 		Sprite: q.Get("sprite"), Backend: q.Get("backend"), Group: cove.JobGroup(q.Get("group")), Text: strings.TrimSpace(q.Get("q")), Label: q.Get("label"),
-		Profile: q.Get("profile"), Repository: q.Get("repository"), By: q.Get("by"), After: q.Get("after"), Limit: maxJobs, Reach: principalOf(r).reach(),
+		Profile: q.Get("profile"), Repository: q.Get("repository"), By: q.Get("by"), Of: q.Get("of"), After: q.Get("after"), Limit: maxJobs, Reach: principalOf(r).reach(),
 	}
 	for _, state := range q["state"] {
 		f.States = append(f.States, cove.JobState(state))
@@ -95,11 +95,11 @@ func (g *jobRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// seen notes that somebody has seen how a job ended.
+// seen notes that somebody has seen how a job ended, or takes that back.
 func (g *jobRoutes) seen(w http.ResponseWriter, r *http.Request) error {
 	job, err := g.job(r)
 	if err == nil {
-		err = g.jobs.MarkSeen(r.Context(), job.ID)
+		err = g.jobs.MarkSeen(r.Context(), job.ID, r.Method == http.MethodPost)
 	}
 	if errors.Is(err, store.ErrInUse) {
 		return fail.New("job_running", "job "+job.ID+" has not ended", "")

@@ -84,6 +84,49 @@ func TestJobGroups(t *testing.T) {
 	list, err := cove.ListJobs(t.Context(), s.Client(), cove.JobQuery{Group: cove.JobsNeeds})
 	must(t, err)
 	failIf(t, fmt.Sprint(jobIDs(list.Jobs)) != "[000006 000004 000003]", "needs: %v", jobIDs(list.Jobs))
+
+	job, err = cove.MarkUnseen(t.Context(), s.Client(), held.ID)
+	must(t, err)
+	failIf(t, job.SeenAt != nil || job.Group() != cove.JobsNeeds, "no longer seen: %+v", job)
+	_, err = cove.MarkUnseen(t.Context(), s.Client(), "000001")
+	failIf(t, err == nil, "a job that runs was taken back")
+}
+
+// TestJobsAfter: the jobs that do a job again, or go on with it, are found from it, and need nobody to look at
+// it any more. A token that does not reach them is not told.
+func TestJobsAfter(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	first := putJob(t, s, 1, func(j *cove.Job) { j.State, j.Commits = cove.JobSucceeded, 1 })
+	failed := putJob(t, s, 2, func(j *cove.Job) { j.State, j.RetryOf = cove.JobFailed, first.ID })
+	putJob(t, s, 3, func(j *cove.Job) { j.RetryOf, j.Sprite = first.ID, "job-000001" })
+	on := putJob(t, s, 4, nil) // the server says only later what it goes on with
+	must(t, s.Store.Jobs.Update(t.Context(), on.ID, func(j *cove.Job) error { j.ResumeOf = failed.ID; return nil }))
+	tok, err := s.Client().CreateToken(t.Context(), cove.TokenRequest{Name: "narrow", Scope: cove.TokenScope{Sprite: "job-000001"}, Verbs: []string{cove.VerbRead}})
+	must(t, err)
+	narrow := &cove.Client{Client: &sprites.Client{URL: s.URL, Token: tok.Secret}}
+	for _, want := range []struct {
+		c    *cove.Client
+		of   string
+		jobs string
+	}{{s.Client(), first.ID, "[000002 000003]"}, {s.Client(), failed.ID, "[000004]"}, {s.Client(), on.ID, "[]"}, {narrow, first.ID, "[000003]"}} {
+		list, err := cove.ListJobs(t.Context(), want.c, cove.JobQuery{Of: want.of})
+		must(t, err)
+		failIf(t, fmt.Sprint(jobIDs(list.Jobs)) != want.jobs, "after %s: %v, want %s", want.of, jobIDs(list.Jobs), want.jobs)
+	}
+	job, err := s.Client().Job(t.Context(), failed.ID)
+	must(t, err)
+	failIf(t, job.SeenAt == nil, "somebody goes on with it, and it is not seen")
+}
+
+// TestJobPlan: the server tells what an agent was told, and says it of a job whose settings it can't read.
+func TestJobPlan(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	const told = `{"plan":"Paint it.","env":["KEY=hidden"]}`
+	must(t, s.Store.Jobs.Create(t.Context(), cove.Job{ID: "000001", State: cove.JobSucceeded, JobSource: cove.JobSource{PlanName: "plan.md"}}, []byte(told)))
+	plan, err := cove.PlanOf(t.Context(), s.Client(), "000001")
+	must(t, err)
+	failIf(t, plan != cove.JobPlan{Name: "plan.md", Plan: "Paint it."}, "got %+v", plan)
+	ask(t, s, "GET /v1/jobs/000002/plan", "", header("Authorization", "Bearer "+s.Token)).refused(t, 404, "not_found")
 }
 
 // TestJobPages: pages are whole, whatever their size, and filters select by SQL.

@@ -138,3 +138,17 @@ func (g reviewRoutes) deleteComments(w http.ResponseWriter, r *http.Request) err
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
+
+// plan tells what the agent of a job was told.
+func (g *reviewRoutes) plan(w http.ResponseWriter, r *http.Request) error {
+	job, err := g.job(r)
+	if err != nil {
+		return err
+	}
+	req, err := g.asked(r, job.ID)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, cove.JobPlan{Name: job.PlanName, Plan: req.Plan})
+	return nil
+}

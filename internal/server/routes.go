@@ -204,6 +204,7 @@ func (g *groups) routes() []route {
 		{"POST /v1/jobs/preview", write, g.jobs.preview},
 		{"GET /v1/jobs/{id}", read, g.jobs.get},
 		{"DELETE /v1/jobs/{id}", write, g.jobs.delete},
+		{"GET /v1/jobs/{id}/plan", read, g.review.plan},
 		{"GET /v1/jobs/{id}/events", read, g.jobs.events},
 		{"GET /v1/jobs/{id}/steps", read, g.jobs.steps},
 		{"GET /v1/jobs/{id}/diff", read, g.review.diff},
@@ -219,6 +220,7 @@ func (g *groups) routes() []route {
 		{"POST /v1/jobs/{id}/pulled", write, g.jobs.pulled},
 		{"POST /v1/jobs/{id}/publish", write, g.jobs.publish},
 		{"POST /v1/jobs/{id}/seen", write, g.jobs.seen},
+		{"DELETE /v1/jobs/{id}/seen", write, g.jobs.seen},
 		{"POST /v1/jobs/gc", write, g.jobs.collect},
 
 		{"GET /v1/search", read, g.search.serve},
@@ -232,7 +234,7 @@ func (g *groups) routes() []route {
 
 // methods are the calls that a socket (GET /v1/ws) can make, by their names there.
 var methods = map[string]method{
-	"jobs.list":    {"GET /v1/jobs", []string{"sprite", "backend", "state", "group", "q", "label", "profile", "repository", "by", "limit", "after", "counts"}},
+	"jobs.list":    {"GET /v1/jobs", []string{"sprite", "backend", "state", "group", "q", "label", "profile", "repository", "by", "of", "limit", "after", "counts"}},
 	"jobs.create":  {"POST /v1/jobs", nil},
 	"jobs.preview": {"POST /v1/jobs/preview", nil},
 	"jobs.get":     {"GET /v1/jobs/{id}", []string{"wait", "while"}},

@@ -44,15 +44,15 @@ func (r *Repo) JobRefs(ctx context.Context, job string) ([]JobRefs, error) {
 		}
 	}
 	for i := range list {
-		if list[i].Elsewhere, err = r.elsewhere(ctx, list[i].Head, list[i].Leftover); err != nil {
+		if list[i].Elsewhere, err = r.Elsewhere(ctx, list[i].Head, list[i].Leftover); err != nil {
 			return nil, err
 		}
 	}
 	return list, nil
 }
 
-// elsewhere reports whether commits are in branches or tags. An empty one is.
-func (r *Repo) elsewhere(ctx context.Context, commits ...string) (bool, error) {
+// Elsewhere reports whether commits are in branches or tags. An empty one is.
+func (r *Repo) Elsewhere(ctx context.Context, commits ...string) (bool, error) {
 	for _, commit := range commits {
 		if commit == "" {
 			continue

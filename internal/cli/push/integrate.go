@@ -32,7 +32,7 @@ func (w Work) Tip(leftover bool) string {
 }
 
 // Fetch makes sure that a job's commits are in the repository of dir, under
-// refs/cove/JOB/, and moves no branch.
+// refs/cove/JOB/, and moves no branch. The job does not count as pulled by it.
 func (c *Courier) Fetch(ctx context.Context, dir, id string) (Work, error) {
 	var w Work
 	if !jobID().MatchString(id) {
@@ -53,7 +53,7 @@ func (c *Courier) Fetch(ctx context.Context, dir, id string) (Work, error) {
 	if here, err := arrived(ctx, repo, job); err != nil || here {
 		return w, err
 	}
-	_, err = c.Pull(ctx, PullOptions{Dir: dir, Job: id, Into: IntoNone})
+	_, err = c.Pull(ctx, PullOptions{Dir: dir, Job: id, Into: IntoNone, looks: true})
 	return w, err
 }
 
@@ -101,7 +101,8 @@ type Integrated struct {
 
 // Integrate brings a job's commits into a branch that has gone on, fetching them
 // first where they are not here. Conflicts are a *ConflictError of gitwork (exit code
-// 3) and change nothing; a branch that can't be moved is a *RefusedError (4).
+// 3) and change nothing; a branch that can't be moved is a *RefusedError (4). Once a branch
+// has all of the commits, the job counts as pulled; those that were picked may be a part.
 func (c *Courier) Integrate(ctx context.Context, opts IntegrateOptions) (Integrated, error) {
 	w, err := c.Fetch(ctx, opts.Dir, opts.Job)
 	if err != nil {
@@ -143,6 +144,9 @@ func (c *Courier) Integrate(ctx context.Context, opts IntegrateOptions) (Integra
 	in.Head, err = w.Repo.Integrate(ctx, lock, f, opts.How, commits)
 	if refused, ok := errors.AsType[*gitwork.RefusedError](err); ok {
 		in.Head, in.Reason, in.Messages = in.Before, refused.Code, nil
+	}
+	if err == nil && opts.How != gitwork.CherryPick {
+		err = c.tellPulled(ctx, w.Job)
 	}
 	return in, err
 }

@@ -1,6 +1,7 @@
 package push
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,8 @@ type PullOptions struct {
 	// the commits are here and the repository is checked, and before the server is
 	// told, which may then let go of the sprite: after an error it is not.
 	Besides func(ctx context.Context, job cove.Job) error
+
+	looks bool // the commits come for somebody who looks at them: the job does not count as pulled
 }
 
 // The results of a pull.
@@ -156,8 +159,8 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	if ok {
 		p.Result, p.Reason, p.Next, p.Merges, p.Conflicts = Kept, refused.Code, refused.Next, refused.Merges, refused.Conflicts
 	}
-	// The refs are safe from here on, whatever became of the branch: also what is held
-	// for review needs its sprite no more.
+	// The refs are safe from here on, whatever became of the branch. The job counts as pulled, and its
+	// sprite may go, only once the work is where the person wanted it.
 	if opts.Besides != nil {
 		if more := opts.Besides(ctx, job); more != nil {
 			return p, errors.Join(err, more)
@@ -166,20 +169,34 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	if left != nil && !hasWork(job) {
 		return p, left // the server is not told that all is well: the sprite alone has the work
 	}
-	head := p.Head
-	if head == "" {
-		head = p.Base
+	if opts.looks {
+		return p, err
 	}
-	if head == "" {
-		return p, err // it has cloned nothing, of which there is nothing to tell
+	if err != nil { // the person may have merged them by hand
+		if merged, lookErr := repo.Elsewhere(ctx, job.Head); lookErr != nil || !merged {
+			return p, err
+		}
 	}
-	if _, markErr := c.Jobs.MarkPulled(ctx, job.ID, head); markErr != nil && !(p.Already && errors.Is(markErr, sprites.ErrNotFound)) {
-		return p, errors.Join(err, fmt.Errorf("the commits are here, but the server was not told (pull again to do so): %w", markErr))
+	if markErr := c.tellPulled(ctx, job); markErr != nil && !(p.Already && errors.Is(markErr, sprites.ErrNotFound)) {
+		return p, errors.Join(err, markErr)
 	}
 	if left != nil && err == nil {
 		err = left
 	}
 	return p, err
+}
+
+// tellPulled tells the server that a job's work is where the person wanted it. The job counts as pulled
+// then, and its sprite may go. A job that has cloned nothing has nothing to tell of.
+func (c *Courier) tellPulled(ctx context.Context, job cove.Job) error {
+	head := cmp.Or(job.Head, job.Base)
+	if head == "" {
+		return nil
+	}
+	if _, err := c.Jobs.MarkPulled(ctx, job.ID, head); err != nil {
+		return fmt.Errorf("the commits are here, but the server was not told (pull again to do so): %w", err)
+	}
+	return nil
 }
 
 // uncollected says what of a job's work did not come, and how to copy it; nil: all came.

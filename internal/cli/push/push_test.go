@@ -434,7 +434,7 @@ func TestPullNoChanges(t *testing.T) {
 	if err != nil || p.Result != push.NoChanges || p.Commits != 0 || p.Files == nil || p.Risky == nil {
 		t.Errorf("got %+v, %v", p, err)
 	}
-	if !slices.Equal(s.pulled, []string{base}) {
+	if !slices.Equal(s.pulled, []string{base}) { // which may let go of the sprite
 		t.Errorf("the server was told %q", s.pulled)
 	}
 }
@@ -470,8 +470,16 @@ func TestPullKeeps(t *testing.T) {
 			if test.into == push.IntoBranch && r.git("rev-parse", "cove-"+id) != s.job.Head {
 				t.Error("the branch is not there")
 			}
-			if len(s.pulled) != 2 {
+			if told := len(s.pulled) == 2; told != (test.code == "") || !told && len(s.pulled) != 0 {
 				t.Errorf("the server was told %q", s.pulled)
+			}
+			if test.code == "" {
+				return
+			}
+			r.git("merge", "-q", "--no-edit", "refs/cove/"+id+"/head") // by hand, after which it counts
+			_, _ = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id, Into: test.into})
+			if len(s.pulled) != 1 {
+				t.Errorf("merged by hand: the server was told %q", s.pulled)
 			}
 		})
 	}
@@ -527,15 +535,15 @@ func TestSecondJobIsKept(t *testing.T) {
 	r.commit("meanwhile")
 	p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
 	e, ok := errors.AsType[*gitwork.RefusedError](err)
-	if !ok || e.Code != "branch_moved" || !e.Merges || p.Result != push.Kept || len(p.Next) < 3 || len(s.pulled) != 1 {
-		t.Fatalf("got %+v, %v", p, err)
+	if !ok || e.Code != "branch_moved" || !e.Merges || p.Result != push.Kept || len(p.Next) < 3 || len(s.pulled) != 0 {
+		t.Fatalf("got %+v, %v, told %q", p, err, s.pulled)
 	}
 	if p, err = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id, AcceptRisky: true}); err == nil || len(p.Next) < 3 || p.Next[0] != "cove job merge "+id+" --accept-risky" {
 		t.Errorf("what was looked at: %q, %v", p.Next, err)
 	}
 	r.git("merge", "-q", "--no-edit", p.Ref)
-	if p, err = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id}); err != nil || p.Result != push.FastForward || !p.Already {
-		t.Errorf("after the merge: %+v, %v", p, err)
+	if p, err = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id}); err != nil || p.Result != push.FastForward || !p.Already || len(s.pulled) != 1 {
+		t.Errorf("after the merge: %+v, %v, told %q", p, err, s.pulled)
 	}
 }
 
@@ -560,7 +568,7 @@ func TestPullLeftover(t *testing.T) {
 }
 
 // What could make something run here is held, by each of the ways into a branch, until
-// the person takes it; the job counts as pulled, as its commits are here.
+// the person takes it. Until then the job does not count as pulled, though its commits are here.
 func TestPullHolds(t *testing.T) {
 	r := newRepo(t)
 	s := newServer(t, plant)
@@ -586,11 +594,11 @@ func TestPullHolds(t *testing.T) {
 			t.Errorf("got %s, %v", doc, err)
 		}
 	}
-	if len(s.pulled) != 2 {
-		t.Errorf("the server was told %q", s.pulled)
+	if _, err := s.courier().Fetch(t.Context(), r.dir, id); err != nil || len(s.pulled) != 0 {
+		t.Errorf("held and looked at: the server was told %q, %v", s.pulled, err)
 	}
 	r.write("mine", "x\n")
-	mine := r.commit("meanwhile")
+	mine, told := r.commit("meanwhile"), 0
 	for _, o := range []push.IntegrateOptions{{How: gitwork.Merge}, {How: gitwork.Rebase, Branch: "main"}, {How: gitwork.CherryPick, Commits: []string{s.job.Head[:9]}}} {
 		o.Dir, o.Job = r.dir, id
 		in, err := s.courier().Integrate(t.Context(), o)
@@ -608,6 +616,10 @@ func TestPullHolds(t *testing.T) {
 		o.AcceptRisky = true
 		if in, err = s.courier().Integrate(t.Context(), o); err != nil || in.Reason != "" || len(in.Risky) != 1 || r.git("show", "main:Jenkinsfile") != "evil" {
 			t.Errorf("%s, accepted: %+v, %v", o.How, in, err)
+		}
+		told += map[bool]int{true: 1}[o.How != gitwork.CherryPick]
+		if len(s.pulled) != told {
+			t.Errorf("%s, accepted: the server was told %q", o.How, s.pulled)
 		}
 		r.git("reset", "-q", "--hard", mine)
 	}

@@ -155,7 +155,7 @@ func TestDiskLimit(t *testing.T) {
 				t.Errorf("got %+v", held)
 			}
 			e2e.Await(t, "it is looked at when it stands still", func() bool { before, held = held.UsedBytes, l.Info(sprite).Cove.Held; return before == held.UsedBytes })
-			if out := l.Run("", "cove", "list"); !strings.Contains(out, "paused (disk full)") {
+			if out := l.Run("", "cove", "list"); !strings.Contains(out, "paused (held)") {
 				t.Errorf("the list says\n%s", out)
 			}
 			l.Run("", "cove", "update", sprite, "--disk", "2G")
@@ -394,7 +394,7 @@ func TestDiskLimitOfJob(t *testing.T) {
 	}
 	job, sprite := pushed()
 	said := l.following(t, "cove", "job", "logs", "-f", job)
-	if out := l.Run("", "cove", "job", "list"); !strings.Contains(out, "running (disk full)") {
+	if out := l.Run("", "cove", "job", "list"); !strings.Contains(out, "running (held)") {
 		t.Errorf("the list says\n%s", out)
 	}
 	update := "cove update " + sprite + " --disk "
@@ -440,7 +440,7 @@ func TestDiskLimitOfJob(t *testing.T) {
 	if j, status := l.job(t, job), l.Info(sprite).Status; !j.Stopping || j.State.Terminal() || status != sprites.StatusCold || size != l.filled(t) {
 		t.Errorf("stopped, it is %s, stopping: %v, in a sprite that is %s; it had written %d bytes, and then %d", j.State, j.Stopping, status, size, l.filled(t))
 	}
-	if out := l.Run("", "cove", "job", "list"); !strings.Contains(out, "stopping (disk full)") {
+	if out := l.Run("", "cove", "job", "list"); !strings.Contains(out, "stopping (held)") {
 		t.Errorf("the list says\n%s", out)
 	}
 	for _, args := range [][]string{{"pull", job}, {"job", "rm", job}} {

@@ -714,3 +714,30 @@ func TestRemoveUncollected(t *testing.T) {
 		t.Errorf("with its sprite gone: %v", err)
 	}
 }
+
+// TestPulledNothing: a job that left nothing lets go of its sprite when it is pulled, and does not count
+// as pulled: if it failed, it still needs somebody.
+func TestPulledNothing(t *testing.T) {
+	m, client := newManager(t)
+	ctx := t.Context()
+	for _, size := range []int64{0, 5} {
+		req := request()
+		req.Remove = true
+		job, err := client.CreateJob(ctx, req)
+		if err == nil {
+			_, err = m.finisher.finish(ctx, job.ID, cove.JobFailed, cove.Outcome{Kind: agents.AgentFailed}, func(j *cove.Job) { j.Bundle.Size = size })
+		}
+		if err == nil {
+			job, err = client.MarkPulled(ctx, job.ID, job.Base)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Get(ctx, job.Sprite); !errors.Is(err, sprites.ErrNotFound) {
+			t.Errorf("with %d bytes, its sprite: %v", size, err)
+		}
+		if pulled := job.PulledAt != nil; pulled != (size > 0) || pulled == (job.Group() == cove.JobsNeeds) {
+			t.Errorf("with %d bytes, it is pulled at %v, and in %s", size, job.PulledAt, job.Group())
+		}
+	}
+}

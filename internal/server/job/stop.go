@@ -111,7 +111,7 @@ func (m *Manager) Delete(ctx context.Context, id string, force bool) error {
 }
 
 // Pulled notes that a job's commits have arrived where they belong, and deletes
-// its sprite if that was asked for with the job.
+// its sprite if that was asked for with the job. A job that left nothing does not become pulled.
 func (m *Manager) Pulled(ctx context.Context, id, head string) (cove.Job, error) {
 	unlock, err := m.preparations.lockJob(ctx, id)
 	if err != nil {
@@ -129,7 +129,7 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (cove.Job, error)
 		return job, fail.Newf("bad_request", "", "job %s ended at commit %s, not %.80q", id, cmp.Or(job.Head, job.Base), head)
 	}
 	err = m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error {
-		if j.PulledAt == nil {
+		if j.PulledAt == nil && j.Bundle.Size > 0 {
 			now := time.Now().UTC()
 			j.PulledAt = &now
 		}

@@ -251,6 +251,7 @@ type JobFilter struct {
 	Profile    string        // empty: any
 	Repository string        // by name; empty: any
 	By         string        // the token that asked for it, by ID, or ByOwner; empty: any
+	Of         string        // the job that it does again, or goes on with; empty: any, or none
 	After      string        // a JobCursor; empty: from the newest on
 	Reach      *Reach        // nil: everything
 }
@@ -366,6 +367,9 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 		_, err = tx.ExecContext(ctx, "UPDATE jobs SET state = ?, sprite = ?, doc = ? WHERE id = ?", job.State, place(job.Backend, job.Sprite), doc, id)
 		if err == nil {
 			err = advanceEnvironment(ctx, tx, was, job)
+		}
+		if err == nil && was.ResumeOf == "" {
+			err = followUp(ctx, tx, cove.Job{ResumeOf: job.ResumeOf})
 		}
 		if err != nil {
 			return err

@@ -131,6 +131,9 @@ func (f JobFilter) where() (string, []any) {
 	default:
 		add(" AND doc->>'$.by' = ?", f.By)
 	}
+	if f.Of != "" {
+		add(" AND "+jobBefore+" = ?", f.Of)
+	}
 	if f.Label != "" {
 		add(" AND EXISTS (SELECT 1 FROM sprites s, json_each(s.labels) l WHERE s.name = jobs.sprite AND l.value = ?)", f.Label)
 	}
@@ -183,14 +186,15 @@ func (j *Jobs) Groups(ctx context.Context, filter JobFilter) (map[cove.JobGroup]
 	return count, nil
 }
 
-// MarkSeen notes that a person has seen how a job ended. One that has not ended is ErrInUse.
-func (j *Jobs) MarkSeen(ctx context.Context, id string) error {
+// MarkSeen notes that a person has seen how a job ended, or has not. One that has not ended is ErrInUse.
+func (j *Jobs) MarkSeen(ctx context.Context, id string, seen bool) error {
 	return j.Update(ctx, id, func(job *cove.Job) error {
-		if !job.State.Terminal() {
+		switch t := now(); {
+		case !job.State.Terminal():
 			return ErrInUse
-		}
-		if job.SeenAt == nil {
-			t := now()
+		case !seen:
+			job.SeenAt = nil
+		case job.SeenAt == nil:
 			job.SeenAt = &t
 		}
 		return nil

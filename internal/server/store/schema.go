@@ -252,7 +252,11 @@ var migrations = []string{
 		created_at INTEGER NOT NULL
 	) STRICT;
 	CREATE INDEX job_comments_by_job ON job_comments (job);`,
+	"CREATE INDEX jobs_by_before ON jobs (" + jobBefore + ");",
 }
+
+// jobBefore is the job that a job does again, or goes on with: a query's words must be those of its index.
+const jobBefore = "coalesce(doc->>'$.resume_of', doc->>'$.retry_of')"
 
 const (
 	// sealedMigration seals the settings of jobs, which were in plain text: see seal.go.
