@@ -20,7 +20,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/connect"
 )
 
-// jobRoutes makes jobs, acts on them, and tells what became of them. A token sees the jobs
+// jobRoutes makes jobs, acts on them, and tells how they are. A token sees the jobs
 // of the sprites that it reaches.
 type jobRoutes struct {
 	image string // see Server.DefaultImage
@@ -33,6 +33,9 @@ type jobRoutes struct {
 	labels   *labelRights
 	confined *confines
 }
+
+// jobRecords tell what has happened in a job: the steps of its preparation, and its events.
+type jobRecords struct{ *jobRoutes }
 
 const (
 	maxPlan       = 8 << 20 // of a job request, in which the whole plan stands
@@ -458,7 +461,7 @@ func (g *jobRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 // events streams a job's events as lines of JSON, from number from on (the
 // first if it is not said). With follow it goes on until the last of a job that
 // has ended; blank lines keep a quiet stream alive.
-func (g *jobRoutes) events(w http.ResponseWriter, r *http.Request) error {
+func (g jobRecords) events(w http.ResponseWriter, r *http.Request) error {
 	from := int64(1)
 	if text := r.URL.Query().Get("from"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)

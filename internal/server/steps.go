@@ -16,7 +16,7 @@ import (
 )
 
 // steps tells how far the preparation of a job is; with follow, what changes until it is over.
-func (g *jobRoutes) steps(w http.ResponseWriter, r *http.Request) error {
+func (g jobRecords) steps(w http.ResponseWriter, r *http.Request) error {
 	follow, err := flag(r, "follow")
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (g *jobRoutes) steps(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (g *jobRoutes) readSteps(r *http.Request) (cove.JobSteps, error) {
+func (g jobRecords) readSteps(r *http.Request) (cove.JobSteps, error) {
 	job, err := g.job(r)
 	if err != nil {
 		return cove.JobSteps{}, err
