@@ -69,13 +69,14 @@ func TestJobPage(t *testing.T) {
 		page.Until("all steps are over", `document.querySelector("#job-steps .completed") && !document.querySelector("#job-steps .running, #job-steps .failed")`)
 		fits(page)
 		shoot(t, page, name+"-question")
+		ticks(page)
 		page.Click("#job-question .primary")
 		says(page, "It is painted.")
 		page.Until("the question is gone", `document.getElementById("job-question").hidden`)
 		if job = b.await(job.ID); job.State != cove.JobSucceeded {
 			t.Fatalf("got %s, %+v", job.State, job.Outcome)
 		}
-		page.Until("the job has ended", `document.querySelector("#job-head .badge.succeeded")`)
+		page.Until("the job has ended, and its time stands still", `document.querySelector("#job-head .badge.succeeded") && document.getElementById("job-head").textContent.includes("Worked") && !document.querySelector("[data-ran]")`)
 		page.Sees("cove pull " + job.ID)
 		shoot(t, page, name+"-done")
 
@@ -107,12 +108,20 @@ func TestJobPage(t *testing.T) {
 		page.Click(`#comments form .primary`)
 		page.Until("the agent goes on as another job", fmt.Sprintf(`/^.web.jobs.[0-9a-f]{6}$/.test(location.pathname) && location.pathname !== %q && document.getElementById("transcript")`, at))
 		says(page, "I look at the remarks.")
+		page.Until("what it was told is there", fmt.Sprintf(`document.getElementById("told").textContent.includes(%q) && document.getElementById("told").textContent.startsWith("You")`, remark))
 		var next string
 		page.Eval(`location.pathname.split("/").pop()`, &next)
 		if job := b.await(next); job.State != cove.JobSucceeded {
 			t.Errorf("the job of the comments: %s, %+v", job.State, job.Outcome)
 		}
 		page.Until("the page says so", `document.querySelector("#job-head .badge.succeeded")`)
+		page.Until("it can't be begun anew, and has no button for that", `!document.querySelector("[hx-post$='/retry'] button.button:not(dialog *)") && !document.querySelector("[data-opens=other-agent]")`)
+		fits(page)
+		shoot(t, page, name+"-resumed")
+		page.Goto(at)
+		page.Until("the old job names the new one", fmt.Sprintf(`document.getElementById("job-after").textContent.startsWith("Goes on in %s (succeeded)")`, next))
+		page.Until("its plan is there", `document.getElementById("told").textContent.includes("Paint the shed.")`)
+		shoot(t, page, name+"-old")
 		if left, err := (cove.Review{Client: b.server.Client()}).Comments(t.Context(), job.ID); err != nil || len(left) != 0 {
 			t.Errorf("the comments %+v are left, %v", left, err)
 		}
@@ -127,6 +136,7 @@ func TestJobPage(t *testing.T) {
 	page.Goto("/web/compare?a=" + last + "&b=" + stopped.ID)
 	page.Until("a file is that of one job only", fmt.Sprintf(`document.body.textContent.includes("only %s")`, stopped.ID))
 	fits(page)
+	page.Until("both jobs are in view", `[...document.querySelectorAll(".compared th:not(:has(.sr)), .compared td")].every(e => e.getBoundingClientRect().right <= innerWidth && e.scrollWidth <= e.clientWidth)`)
 	shoot(t, page, "compare")
 	page.Goto("/web/jobs/" + stopped.ID)
 	page.Click(`[data-opens="delete-job"]`)
@@ -141,6 +151,20 @@ func TestJobPage(t *testing.T) {
 // fits fails a test whose page is wider than its window.
 func fits(page *webtest.Page) {
 	page.Until("the page is no wider than its window", `document.documentElement.scrollWidth <= innerWidth`)
+}
+
+// ticks fails a test on whose page the time of what still runs stands still, or goes on without the server.
+func ticks(page *webtest.Page) {
+	page.Eval(`document.querySelector("#job-head [data-ran]").dataset.ran = 2 * 3600000; true`, nil)
+	page.Until("the time goes on", `document.querySelector("#job-head [data-ran]").textContent === "2 h"`)
+	page.Eval(`(() => {
+		document.body.classList.add("is-stale");
+		document.querySelector("#job-head [data-ran]").dataset.ran = 5 * 3600000;
+		document.querySelector("#job-head time").textContent = "";
+	})()`, nil)
+	page.Until("the page has ticked", `document.querySelector("#job-head time").textContent`)
+	page.Until("nobody knows how long it runs", `document.querySelector("#job-head [data-ran]").textContent === "2 h"`)
+	page.Eval(`document.body.classList.remove("is-stale")`, nil)
 }
 
 // says waits until the conversation has a text. What is not in view has no innerText.

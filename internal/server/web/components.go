@@ -35,15 +35,18 @@ func shown() []component {
 		{"job-row", "failed", rowOf(shownJob(func(j *cove.Job) {
 			j.State, j.Outcome = cove.JobFailed, &cove.Outcome{Kind: "agent_failed", Reason: "exit 1:\nnpm ERR! missing script"}
 		}), true, true)},
+		{"job-row", "set aside", rowOf(shownJob(func(j *cove.Job) { now := time.Now(); j.State, j.Commits, j.SeenAt = cove.JobSucceeded, 3, &now }), true, true)},
+		{"set-aside", "done", dictOf("Row", nil, "ID", "0a1b2c", "Undone", false)},
+		{"set-aside", "undone", dictOf("Row", nil, "ID", "0a1b2c", "Undone", true)},
 		{"job-row", "ready for review", rowOf(shownJob(func(j *cove.Job) { j.State, j.Commits = cove.JobSucceeded, 3 }), true, true)},
 		{"question", "with options", dictOf("Job", jobRow{ID: "0a1b2c", MayExec: true}, "Question", rowOf(shownJob(shownQuestion), true, true).Question)},
-		{"sprite-row", "runs", spriteRow{Name: "paint", To: "/web/sprites/paint", Status: "running", Labels: []string{"ci"}, Memory: "2.0 GiB", Disk: "812.0 MiB", Awake: []string{"exec"}}},
-		{"sprite-row", "at a limit", spriteRow{Name: "paint", To: "/web/sprites/paint", Status: "warm", Why: "sprite paint has reached its disk limit: it takes 1024 MiB of 1024, and stands still", Hint: "raise the limit with: cove update paint --disk 1536M; then it goes on"}},
+		{"sprite-row", "runs", spriteRow{Name: "paint", To: "/web/sprites/paint", Status: "running", State: "running", Labels: []string{"ci"}, Memory: "2.0 GiB", Disk: "812.0 MiB", Awake: []string{"exec"}}},
+		{"sprite-row", "held", spriteRow{Name: "paint", To: "/web/sprites/paint", Status: "warm", State: "paused (held)", Why: "sprite paint has reached its disk limit: it takes 1024 MiB of 1024, and stands still", Hint: "raise the limit with: cove update paint --disk 1536M; then it goes on"}},
 		{"section", "with rows", section{ID: "shown-rows", Title: "Working", Count: "1", Rows: []row{{"job-0a1b2c", "job-row", rowOf(shownJob(nil), true, true)}}, More: "/web/jobs?group=working"}},
 		{"section", "empty", section{ID: "shown-empty", Title: "Needs me", Count: "0", Empty: "Nothing waits for you."}},
 		{"job-filter", "of all lists", jobForm{Action: "/web", Profiles: []string{"fast"}}},
 		{"job-filter", "in use", jobForm{Action: "/web/jobs", Wide: true, Repository: "paint", By: "tok_1", Profiles: []string{"fast"}}},
-		{"tabs", "two", []tab{{"All", 12, "/web/jobs", true}, {"At a limit", -1, "/web/sprites?state=held", false}}},
+		{"tabs", "two", []tab{{"All", 12, "/web/jobs", true}, {"Held", -1, "/web/sprites?state=held", false}}},
 		{"pages", "in the middle", listPage{First: "/web/jobs", Next: "/web/jobs?after=x"}},
 
 		// Of one sprite.

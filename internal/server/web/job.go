@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,13 +21,49 @@ type jobPage struct {
 	Entries []*entry
 	Before  int64 // the number of the first event shown, before which there are more; 0: there are none
 	Usage   bool  // there may be something to tell of its cost
+	Told    toldView
+}
+
+// toldView is what the agent was told before it began.
+type toldView struct {
+	Name  string // of the plan; empty: it is the message by which the job goes on from another one
+	Parts []part // none: the server can't tell any more
+}
+
+// told reads what the agent of a job was told. A server that can't tell any more does not keep the page back.
+func told(v *view, j jobView) toldView {
+	plan, err := cove.PlanOf(v.r.Context(), v.api, j.ID)
+	if err != nil {
+		v.site.Logger.Debug("the plan of a job can't be shown", "job", j.ID, "err", err)
+		return toldView{}
+	}
+	t := toldView{Name: plan.Name, Parts: bounded(prose(plan.Plan))}
+	if j.ResumeOf != "" {
+		t.Name = ""
+	}
+	return t
 }
 
 // jobView is what all pages of a job show.
 type jobView struct {
 	cove.Job
-	Tab string
+	Tab   string
+	After []cove.Job // that do it again, or go on with it
 }
+
+// viewJob is a job for its pages.
+func viewJob(ctx context.Context, v *view, id string) (j jobView, err error) {
+	if j.Job, err = v.api.Job(ctx, id); err != nil || !j.Ended() {
+		return j, err
+	}
+	after, err := cove.ListJobs(ctx, v.api, cove.JobQuery{Of: id, Limit: maxAfter})
+	j.After = after.Jobs
+	slices.Reverse(j.After) // the oldest first
+	return j, err
+}
+
+// maxAfter bounds the jobs after a job that its page names.
+const maxAfter = 20
 
 // Took is how long the job has worked.
 func (j jobView) Took() time.Duration {
@@ -46,6 +83,13 @@ func (j jobView) Cost() string {
 	}
 	return fmt.Sprintf("$%.2f", j.JobResult.Usage.CostUSD)
 }
+
+// Bring is the command that brings its work to the person's machine, and Sample says that this is the first
+// job's, which copies files.
+func (j jobView) Bring() string { return bringing(j.Job) }
+
+// Sample reports whether the job is one on the first job's repository.
+func (j jobView) Sample() bool { return j.RepoID == firstJob().Commit }
 
 // Ended reports whether the state is final.
 func (j jobView) Ended() bool { return j.State.Terminal() }
@@ -123,8 +167,7 @@ func jobRoutes() []route {
 
 // named is the job that the path names.
 func (v *view) job() (jobView, error) {
-	j, err := v.api.Job(v.r.Context(), v.r.PathValue("id"))
-	return jobView{Job: j}, err
+	return viewJob(v.r.Context(), v, v.r.PathValue("id"))
 }
 
 func job(v *view) error {
@@ -133,7 +176,7 @@ func job(v *view) error {
 		return err
 	}
 	j.Tab = "talk"
-	page := jobPage{jobView: j, Usage: j.Agent != "shell"}
+	page := jobPage{jobView: j, Usage: j.Agent != "shell", Told: told(v, j)}
 	steps, err := cove.Steps{Client: v.api}.Get(v.r.Context(), j.ID)
 	if err != nil {
 		return err
@@ -244,11 +287,11 @@ func jobLive(v *view) error {
 
 // sendState sends what a job is.
 func (v *view) sendState(ctx context.Context, s *stream, id string) error {
-	now, err := v.api.Job(ctx, id)
+	j, err := viewJob(ctx, v, id)
 	if err != nil {
 		return err
 	}
-	j := jobView{Job: now, Tab: "talk"}
+	j.Tab = "talk"
 	for _, name := range []string{"job-head", "job-question", "job-talk", "job-acts"} {
 		if err := s.replace(name, name, j); err != nil {
 			return err

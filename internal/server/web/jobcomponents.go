@@ -38,6 +38,9 @@ func jobComponents() []component {
 		all = append(all, views(name, "working", "waiting", "done", "failed")...)
 	}
 	all = append(all, component{"replay", "of 40 events", jobView{Job: working}})
+	again := jobView{Job: done, After: []cove.Job{{ID: "0a1b2d", State: cove.JobTimedOut, RetryOf: done.ID, JobSettings: cove.JobSettings{Agent: "codex"}}, {ID: "0a1b2e", State: cove.JobRunning, ResumeOf: done.ID}}}
+	all = append(all, component{"job-head", "done again, and gone on with", again}, component{"told", "a plan", toldView{Name: "plan.md", Parts: prose(hostile)}},
+		component{"told", "a message", toldView{Parts: prose("Use blue.")}}, component{"told", "the server can't tell", toldView{}})
 	all = append(all, component{"job-steps", "none yet", stepsView{}},
 		component{"job-steps", "one runs, one has failed", newStepsView(cove.JobSteps{Steps: []cove.Step{
 			{Key: cove.StepCreateSprite, State: cove.StepCompleted, StartedAt: &begun, EndedAt: &ended},

@@ -2,19 +2,21 @@ package web
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // jobRow is a job in a list. It has all that the row shows, and nothing else.
 type jobRow struct {
-	ID         string
-	Group      cove.JobGroup
-	State      cove.JobState
+	ID    string
+	Group cove.JobGroup
+	stateBadge
 	Title      string // the plan's name
 	Repository string
 	Branch     string
@@ -33,9 +35,17 @@ type jobRow struct {
 	Question   *cove.JobQuestion
 	Hears      bool // it waits for a message
 	Result     string
-	Pull       bool
+	Get        string // the command that brings its work; empty: there is nothing to bring
+	Aside      bool   // it was set aside, and would be in another group else
 
 	MayExec, MayWrite bool
+}
+
+// stateBadge is a job's state, as a badge has it.
+type stateBadge struct {
+	State     cove.JobState
+	StateText string
+	Held      bool // it has not ended, and may not run
 }
 
 // Ended reports whether the job has.
@@ -51,7 +61,7 @@ func (v *view) jobRow(job cove.Job) row {
 // rowOf makes a row's data.
 func rowOf(job cove.Job, mayExec, mayWrite bool) jobRow {
 	r := jobRow{
-		ID: job.ID, Group: job.Group(), State: job.State, Title: cmp.Or(line(job.PlanName), "a job"), Repository: job.Repository, Branch: job.Branch,
+		ID: job.ID, Group: job.Group(), stateBadge: stateBadge{job.State, job.StateText(), job.Held != nil && !job.State.Terminal()}, Title: cmp.Or(line(job.PlanName), "a job"), Repository: job.Repository, Branch: job.Branch,
 		Agent: job.Agent, Profile: job.Profile, Backend: job.Backend, At: job.CreatedAt.UTC(), Doing: "began",
 		MayExec: mayExec, MayWrite: mayWrite,
 	}
@@ -76,6 +86,9 @@ func rowOf(job cove.Job, mayExec, mayWrite bool) jobRow {
 		r.Step = "waits for its turn: " + strconv.Itoa(job.Place) + " of " + strconv.Itoa(max(job.Place, job.PlaceOf))
 	}
 	r.result(job)
+	before := job
+	before.SeenAt = nil
+	r.Aside = job.SeenAt != nil && before.Group() != r.Group
 	if r.Group == cove.JobsNeeds {
 		r.needs(job)
 	}
@@ -95,10 +108,21 @@ func (r *jobRow) result(job cove.Job) {
 		parts = append(parts, "uncommitted changes")
 	}
 	r.Result = strings.Join(parts, ", ")
-	r.Pull = r.Result != "" && job.State.Terminal() && job.PulledAt == nil && !job.WorkDeleted
+	if r.Result != "" && job.State.Terminal() && job.PulledAt == nil && !job.WorkDeleted {
+		r.Get = bringing(job)
+	}
 	if job.PulledAt != nil && r.Result != "" {
 		r.Result += ", pulled"
 	}
+}
+
+// bringing is the command that brings a job's work to the person's machine. The first job's repository
+// is on no machine: its files are copied.
+func bringing(job cove.Job) string {
+	if job.RepoID == firstJob().Commit && job.Backend == "" {
+		return fmt.Sprintf("cove sync pull -s %s %s ./job-%s", printable.Word(job.Sprite), printable.Word(job.Workdir), job.ID)
+	}
+	return "cove pull " + job.ID
 }
 
 // needs says why a job needs somebody.

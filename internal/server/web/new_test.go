@@ -28,6 +28,15 @@ func TestFirstRun(t *testing.T) {
 	glance(t, page, "first-done-phone")
 	jobs, err := s.Client().Jobs(t.Context())
 	must(t, err)
+	page.Sees("cove run plan.md --agent shell")
+	for _, path := range []string{"/web", "/web/jobs/" + jobs[0].ID} {
+		page.Goto(path)
+		page.Until("a command that needs no repository here is offered", `(c => c.some(t => t.startsWith("cove sync pull -s `+jobs[0].Sprite+` /")) && !c.some(t => t.startsWith("cove pull")))([...document.querySelectorAll(".copy code")].map(e => e.textContent))`)
+		narrow(t, page)
+	}
+	page.Until("the plan is there", `document.getElementById("told").textContent.includes("Repair the greeting")`)
+	shot(t, page, "first-job-phone")
+	page.Goto("/web/first")
 	if len(jobs) != 1 || jobs[0].State != cove.JobSucceeded || jobs[0].Commits != 2 || jobs[0].Repository != "hello" {
 		t.Fatalf("the jobs are %+v", jobs)
 	}

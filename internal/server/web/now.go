@@ -148,11 +148,26 @@ func nowSend(v *view) error {
 	return v.answered(job)
 }
 
-// nowSeen takes a job that has ended out of the start page.
+// nowSeen takes a job that has ended out of the start page, and says how to take that back.
 func nowSeen(v *view) error {
 	job, err := cove.MarkSeen(v.r.Context(), v.api, v.r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	return v.answered(job)
+	if wantsPage(v.r) {
+		return v.redirect("/web")
+	}
+	return v.fragment("set-aside", dictOf("Row", v.jobRow(job).Data, "ID", job.ID, "Undone", false))
+}
+
+// nowUnseen brings back a job that was set aside.
+func nowUnseen(v *view) error {
+	job, err := cove.MarkUnseen(v.r.Context(), v.api, v.r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if wantsPage(v.r) {
+		return v.redirect("/web")
+	}
+	return v.fragment("set-aside", dictOf("Row", nil, "ID", job.ID, "Undone", true))
 }

@@ -29,11 +29,13 @@ var funcs = template.FuncMap{
 	"agoP":    func(t *time.Time) template.HTML { return timeTag(deref(t)) },
 	"bytes":   formatBytes,
 	"span":    formatDuration,
+	"runs":    spanTag,
 	"seconds": func(n int64) string { return formatDuration(time.Duration(n) * time.Second) },
 	"network": profileNetwork,
 	"list":    func(all ...any) []any { return all },
 	"dict":    dict,
 	"rule":    ruleText,
+	"word":    word,
 	"query":   url.QueryEscape, // html/template does not know that htmx's attributes are addresses
 }
 

@@ -22,6 +22,7 @@ func routes() []route {
 		{"POST /web/now/{id}/answer", nowAnswer},
 		{"POST /web/now/{id}/send", nowSend},
 		{"POST /web/now/{id}/seen", nowSeen},
+		{"POST /web/now/{id}/unseen", nowUnseen},
 		{"GET /web/jobs", jobs},
 		{"GET /web/lists/jobs/live", jobsLive},
 		{"GET /web/sprites", spriteList},

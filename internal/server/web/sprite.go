@@ -53,18 +53,27 @@ func (h spriteHead) Path(rest ...string) string {
 	return sprites.Path(all...)
 }
 
-// Said is the state in a word that people know.
-func (h spriteHead) Said() string {
-	c := h.Info.Cove
-	switch {
-	case c != nil && c.Removing:
-		return "being deleted"
-	case c != nil && c.Held != nil:
+// Badge is the class of the state's badge.
+func (h spriteHead) Badge() string {
+	if c := h.Info.Cove; c != nil && (c.Held != nil || c.Removing) {
 		return "held"
-	case h.Info.Status == sprites.StatusRunning:
-		return "awake"
 	}
-	return "asleep"
+	return string(h.Info.Status)
+}
+
+// Means says what the state is; empty: the word says it.
+func (h spriteHead) Means() string {
+	switch c := h.Info.Cove; {
+	case c != nil && c.Removing:
+		return ""
+	case c != nil && c.Paused:
+		return "its programs stand still in memory"
+	case h.Info.Status == sprites.StatusWarm:
+		return "its programs stand still, and their memory is on disk"
+	case h.Info.Status == sprites.StatusCold:
+		return "nothing runs; its next use boots it"
+	}
+	return ""
 }
 
 // Woken is the use for which it was woken last, in words that people know; empty: nobody knows.

@@ -20,6 +20,7 @@ type spriteRow struct {
 	Name     string
 	To       string
 	Status   string
+	State    string // for people
 	Labels   []string
 	Job      string // that it was made for; empty: none
 	Memory   string
@@ -38,7 +39,7 @@ const mib = 1 << 20
 
 // spriteRowOf makes the row of a sprite.
 func spriteRowOf(info sprites.Info) spriteRow {
-	r := spriteRow{Name: info.Name, To: spriteAddress(info.Name), Status: string(info.Status), Labels: info.Labels}
+	r := spriteRow{Name: info.Name, To: spriteAddress(info.Name), Status: string(info.Status), State: info.StateText(), Labels: info.Labels}
 	if len(r.Labels) > maxLabels {
 		r.Labels = append(r.Labels[:maxLabels:maxLabels], "…")
 	}
@@ -109,7 +110,7 @@ func spriteList(v *view) error {
 	for _, state := range []struct {
 		title, state string
 		n            int
-	}{{"All", "", t.Running + t.Warm + t.Cold}, {"Running", "running", t.Running}, {"Warm", "warm", t.Warm}, {"Cold", "cold", t.Cold}, {"At a limit", "held", -1}} {
+	}{{"All", "", t.Running + t.Warm + t.Cold}, {"Running", "running", t.Running}, {"Warm", "warm", t.Warm}, {"Cold", "cold", t.Cold}, {"Held", "held", -1}} {
 		page.Tabs = append(page.Tabs, tab{state.title, state.n, form.address("/web/sprites", state.state), form.State == state.state})
 	}
 	if token != "" {

@@ -114,6 +114,16 @@ func timeTag(t time.Time) template.HTML {
 	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, stamp, t.Format("2006-01-02 15:04:05 UTC"), ago(time.Since(t)))) //nolint:gosec // digits
 }
 
+// spanTag is how long something has run that still does. The browser lets it go on, as long as it is
+// connected; the end comes as a span that stands still.
+func spanTag(d time.Duration) template.HTML {
+	return template.HTML(fmt.Sprintf(`<span data-ran="%d">%s</span>`, d.Milliseconds(), formatDuration(d))) //nolint:gosec // digits
+}
+
+// word is a state as people read it: the API's own word. Its texts with more than the word are those
+// of cove.Job.StateText and sprites.Info.StateText, which the CLI has, too.
+func word(state any) string { return line(strings.ReplaceAll(fmt.Sprint(state), "_", " ")) }
+
 // ago says how long ago something was.
 func ago(d time.Duration) string {
 	if d < 0 {

@@ -31,8 +31,9 @@
   document.addEventListener("htmx:afterSwap", e => { if (e.target.id === "notice") e.target.scrollIntoView({ block: "nearest" }); });
 
   document.addEventListener("click", async e => {
-    const b = e.target.closest("[data-copy],[data-opens],[data-closes]");
+    const b = e.target.closest("[data-copy],[data-opens],[data-closes],[data-empties]");
     if (!b) return;
+    if (b.dataset.empties) document.getElementById(b.dataset.empties)?.replaceChildren();
     if (b.dataset.copy !== undefined) {
       const was = b.textContent;
       try { await navigator.clipboard.writeText(b.dataset.copy); b.textContent = "Copied"; }
@@ -47,16 +48,28 @@
   });
 
   const units = [[172800000, 86400000, " days"], [3600000, 3600000, " h"], [60000, 60000, " min"], [1000, 1000, " s"]];
-  const ago = ms => {
-    for (const [from, unit, name] of units) if (ms >= from) return Math.floor(ms / unit) + name + " ago";
-    return "now";
+  const span = ms => {
+    for (const [from, unit, name] of units) if (ms >= from) return Math.floor(ms / unit) + name;
+    return "";
+  };
+  const ago = ms => { const s = span(ms); return s ? s + " ago" : "now"; };
+  const begun = new WeakMap(); // when the page first saw what runs: clocks of servers differ
+  const runs = () => {
+    if (document.body.classList.contains("is-stale")) return; // nobody knows whether it still does
+    for (const e of document.querySelectorAll("[data-ran]")) {
+      if (!begun.has(e)) begun.set(e, performance.now());
+      const said = span(Number(e.dataset.ran) + performance.now() - begun.get(e));
+      if (said && e.textContent !== said) e.textContent = said;
+    }
   };
   const tick = () => {
+    runs();
     for (const t of document.querySelectorAll("time[datetime]")) {
       const ms = Date.now() - Date.parse(t.dateTime), said = ago(ms);
       if (ms >= 0 && t.textContent !== said) t.textContent = said;
     }
   };
+  runs(); // the page is as old as its numbers are
   setInterval(() => { if (!document.hidden) tick(); }, 1000);
 
   let after = "";
