@@ -19,6 +19,7 @@ var decisions = map[string]decision{
 	"POST /web/now/{id}/answer":                     free,
 	"POST /web/now/{id}/send":                       free,
 	"POST /web/now/{id}/seen":                       free,
+	"POST /web/now/{id}/unseen":                     free,
 	"POST /web/jobs/{id}/answer":                    free,
 	"POST /web/jobs/{id}/send":                      free,
 	"POST /web/jobs/{id}/stop":                      free,
