@@ -57,6 +57,7 @@ func Start(t testing.TB) *Browser {
 	opts := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(chromium), chromedp.UserDataDir(dir), chromedp.NoSandbox,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("no-proxy-server", true),
+		chromedp.Flag("allow-pre-commit-input", true),
 		chromedp.WSURLReadTimeout(patience),
 	)
 	alloc, endAlloc := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), opts...)
@@ -229,18 +230,38 @@ func (p *Page) Wait(selector string) {
 	p.Until(selector+" can be seen", "!!"+visible(selector))
 }
 
-// Click clicks on an element with the mouse, once it can be seen and nothing is above it.
+// Click clicks on an element with the mouse, once it can be seen and nothing is above it. A
+// browser gives no click to a page that it has not drawn yet: then it is clicked again.
 func (p *Page) Click(selector string) {
 	p.t.Helper()
-	var at []float64
-	p.poll("click on "+selector, fmt.Sprintf(`(() => {
-		const e = %s;
-		if (!e) return null;
-		e.scrollIntoView({block: "center", behavior: "instant"});
-		const r = e.getClientRects()[0], x = r.x + r.width / 2, y = r.y + r.height / 2, top = document.elementFromPoint(x, y);
-		return top && (e.contains(top) || top.contains(e)) ? [x, y] : null;
-	})()`, visible(selector)), &at, func() bool { return len(at) == 2 })
-	p.Do(chromedp.MouseClickXY(at[0], at[1]))
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		var at []float64
+		p.poll("click on "+selector, fmt.Sprintf(`(() => {
+			const e = %s;
+			if (!e || document.readyState !== "complete") return null;
+			e.scrollIntoView({block: "center", behavior: "instant"});
+			const r = e.getClientRects()[0], x = r.x + r.width / 2, y = r.y + r.height / 2, top = document.elementFromPoint(x, y);
+			if (!top || !e.contains(top) && !top.contains(e)) return null;
+			window.unclicked = true;
+			window.addEventListener("click", () => delete window.unclicked, {capture: true, once: true});
+			return [x, y];
+		})()`, visible(selector)), &at, func() bool { return len(at) == 2 })
+		p.Do(chromedp.MouseClickXY(at[0], at[1]))
+		if p.clicked() {
+			return
+		}
+	}
+	p.t.Fatalf("%s was not clicked within %v\n%s", selector, patience, p.look())
+}
+
+// clicked reports whether the last click came. A page that is being left, or asks whether it may
+// be, has no answer: it had the click.
+func (p *Page) clicked() bool {
+	ctx, cancel := context.WithTimeout(p.ctx, 10*time.Second)
+	defer cancel()
+	var not bool
+	err := chromedp.Run(ctx, chromedp.Evaluate("!!window.unclicked", &not))
+	return err != nil || !not
 }
 
 // Fill puts a text in the place of what a field has.
