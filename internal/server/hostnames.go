@@ -2,6 +2,9 @@ package server
 
 import (
 	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base32"
 	"fmt"
 	"net"
 	"net/http"
@@ -18,17 +21,25 @@ type hostnames struct {
 	names  []string // of the server, besides loopback and the addresses that it is reached at
 	domain string   // where sprites' URLs are
 	port   string   // where the server listens; "": not known
+	page   string   // the web page's own name at loopback addresses: see pageName
 }
 
-// pageHost is the web page's own name at loopback addresses. Browsers give cookies to every port of a name, so
-// that what a sprite serves at a port of 127.0.0.1 or localhost, by cove proxy, would get those of a page there.
-// A sprite of that name has no URL.
-const pageHost = "cove.localhost"
+// pageName is the web page's own name at the loopback addresses of the server whose owner has a token. A browser
+// sends a page's cookie to every port of its name, and any program, of a sprite by cove proxy or of another
+// user, may listen at one: so nobody can guess the name who was not given it. It stays the same, as the token does.
+func pageName(token string) string {
+	mac := hmac.New(sha256.New, []byte(token))
+	_, _ = mac.Write([]byte("the name of the web page")) // never fails
+	return "cove-" + strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil)[:15])) + ".localhost"
+}
 
-// newHostnames returns the names of a server that listens at an address. An empty domain is
-// localhost.
-func newHostnames(names []string, domain string, listens net.Addr) *hostnames {
-	h := &hostnames{names: names, domain: cmp.Or(domain, "localhost")}
+// plainName leads to the web page, too, for who types it; as localhost does.
+const plainName = "cove.localhost"
+
+// newHostnames returns the names of a server that listens at an address, and whose owner has a
+// token. An empty domain is localhost.
+func newHostnames(names []string, domain string, listens net.Addr, token string) *hostnames {
+	h := &hostnames{names: names, domain: cmp.Or(domain, "localhost"), page: pageName(token)}
 	if _, port, err := net.SplitHostPort(listens.String()); err == nil {
 		h.port = port
 	}
@@ -51,8 +62,8 @@ func (h *hostnames) spriteURL(name string) string {
 		return ""
 	}
 	host := name + "." + h.domain
-	if host == pageHost {
-		return ""
+	if h.isPage(host) {
+		return "" // a sprite of that name has no URL
 	}
 	if h.port != "80" {
 		host = net.JoinHostPort(host, h.port)
@@ -67,7 +78,7 @@ func (h *hostnames) spriteOf(host string) (name string, ok bool) {
 		host = name
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	if host == pageHost {
+	if h.isPage(host) {
 		return "", false
 	}
 	for _, domain := range []string{h.domain, "localhost"} {
@@ -125,7 +136,7 @@ func (h *hostnames) known(r *http.Request) bool {
 		host = name
 	}
 	host = strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), "."))
-	if host == "localhost" || host == pageHost || host != "" && slices.Contains(h.names, host) {
+	if host == "localhost" || h.isPage(host) || host != "" && slices.Contains(h.names, host) {
 		return true
 	}
 	ip, err := netip.ParseAddr(host)
@@ -139,20 +150,28 @@ func (h *hostnames) known(r *http.Request) bool {
 	return ok && local.AddrPort().Addr().Unmap().WithZone("") == ip.Unmap().WithZone("")
 }
 
-// pageOf is the Host at which the web page is opened by who reached the server at a Host, without TLS.
-func pageOf(host string) string {
-	name, port, err := net.SplitHostPort(host)
-	if err != nil {
-		name, port = host, ""
+// isPage reports whether a name is one of the web page's alone.
+func (h *hostnames) isPage(name string) bool { return name == h.page || name == plainName }
+
+// pageOf is the Host at which the web page is to be opened in place of a request's, whose cookies others can get;
+// empty: it is well where it is. It is web.Site's OwnHost.
+func (h *hostnames) pageOf(r *http.Request) string {
+	if overTLS(r) {
+		return ""
 	}
-	ip, err := netip.ParseAddr(strings.Trim(name, "[]"))
-	if name != "localhost" && (err != nil || !ip.Unmap().IsLoopback()) {
-		return host
+	name, port, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		name, port = r.Host, ""
+	}
+	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
+	ip, err := netip.ParseAddr(name)
+	if name != "localhost" && name != plainName && (err != nil || !ip.Unmap().IsLoopback()) {
+		return ""
 	}
 	if port == "" {
-		return pageHost
+		return h.page
 	}
-	return net.JoinHostPort(pageHost, port)
+	return net.JoinHostPort(h.page, port)
 }
 
 // quoteHost makes a Host fit for a message.

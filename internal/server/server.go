@@ -144,12 +144,12 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer func() { _ = s.memory.Close() }()
 	stop := context.AfterFunc(ctx, s.cancel)
 	defer stop()
-	hosts := newHostnames(s.Names, s.Domain, ln.Addr())
-	if err := hosts.check(); err != nil {
-		return errors.Join(err, ln.Close())
-	}
 	secret, err := ownerToken(filepath.Join(s.Dir, datafolder.TokenFile))
 	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	hosts := newHostnames(s.Names, s.Domain, ln.Addr(), secret)
+	if err := hosts.check(); err != nil {
 		return errors.Join(err, ln.Close())
 	}
 	info, err := publish(sprites.ServerInfo{Version: s.Version, Data: s.Dir, PID: os.Getpid(), DefaultImage: s.DefaultImage}, ln.Addr(), s.Flags)

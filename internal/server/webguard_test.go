@@ -356,13 +356,25 @@ func TestWebPrefill(t *testing.T) {
 }
 
 // TestWebSharedHost: a browser sends the cookie of a page at 127.0.0.1 to every port there. A log-in there says so, and
-// leads to the page's own name; who goes on is logged in for less long. A session that lasts longer ends there.
+// leads to the page's own name, which nobody is told who has no link; who goes on is logged in for less long. A session
+// that lasts longer ends there.
 func TestWebSharedHost(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	_, port, _ := strings.Cut(strings.TrimPrefix(s.URL, "http://"), ":")
 	at := func(host string) edit { return func(r *http.Request) { r.Host = host + ":" + port } }
-	const own = "cove.localhost"
-	for host, shared := range map[string]bool{"127.0.0.1": true, "localhost": true, "127.1.2.3": true, "[::1]": true, own: false} {
+	whole, err := cove.Web{Client: s.Client()}.Link(t.Context())
+	must(t, err)
+	u, err := url.Parse(whole.URL)
+	must(t, err)
+	own := u.Hostname()
+	other, err := cove.Web{Client: covetest.Start(t, covetest.Options{}).Client()}.Link(t.Context())
+	must(t, err)
+	failIf(t, strings.Contains(other.URL, own), "two servers have one name: %s and %s", own, other.URL)
+	for host, shared := range map[string]bool{"127.0.0.1": true, "localhost": true, "127.1.2.3": true, "[::1]": true, "cove.localhost": true, own: false} {
+		for _, path := range []string{"/", "/web", "/web/login?code=x", "/web/nothing", "/v1/sprites"} {
+			a := ask(t, s, "GET "+path, "", browser(), at(host))
+			failIf(t, host != own && bytes.Contains(a.body, []byte(own)), "at %s, %s tells the page's name:\n%s", host, path, a.body)
+		}
 		link := webLink(t, s.Client())
 		a := ask(t, s, "GET "+link, "", browser(), at(host))
 		has(t, a, 200, "<button")

@@ -29,7 +29,7 @@ import (
 // link, as long as that has them.
 const (
 	webTime       = 7 * 24 * time.Hour // of a session that is not used
-	sharedTime    = 12 * time.Hour     // of one at a host whose cookies other programs get: see pageHost
+	sharedTime    = 12 * time.Hour     // of one at a host whose cookies other programs get: see pageName
 	webPrefix     = "web."             // of the bearers of sessions, which no token's secret has
 	maxWebBrowser = 200
 )
@@ -39,6 +39,7 @@ type webSessions struct {
 	sessions *store.WebSessions
 	access   *access
 	rights   *rights
+	hosts    *hostnames
 	key      []byte // of bearers: this process alone has it
 	log      *slog.Logger
 
@@ -62,7 +63,7 @@ func (g *webSessions) link(w http.ResponseWriter, r *http.Request) error {
 		e.Limit, e.Count, e.RetryAfter = maxCodes, maxCodes, codeTime
 		return e
 	}
-	scheme, host := "http", cmp.Or(ownHost(r), r.Host)
+	scheme, host := "http", cmp.Or(g.hosts.pageOf(r), r.Host)
 	if overTLS(r) {
 		scheme = "https"
 	}
@@ -73,14 +74,6 @@ func (g *webSessions) link(w http.ResponseWriter, r *http.Request) error {
 
 func overTLS(r *http.Request) bool {
 	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
-}
-
-// ownHost is web.Site's OwnHost.
-func ownHost(r *http.Request) string {
-	if own := pageOf(r.Host); own != r.Host && !overTLS(r) {
-		return own
-	}
-	return ""
 }
 
 func (g *webSessions) add(code string, v visit) bool {
@@ -178,7 +171,7 @@ func (g *webSessions) Redeem(r *http.Request, code string, old []string) (value 
 		return "", now, err
 	}
 	lasts := webTime
-	if ownHost(r) != "" {
+	if g.hosts.pageOf(r) != "" {
 		lasts = sharedTime
 	}
 	value, until, err = g.supersede(r.Context(), v.token, old, lasts)
