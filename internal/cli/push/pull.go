@@ -46,6 +46,9 @@ type PullOptions struct {
 	looks bool // the commits come for somebody who looks at them: the job does not count as pulled
 }
 
+// jobFailed is the code of a refusal to move a branch to the commits of a job that did not succeed.
+const jobFailed = "job_failed"
+
 // The results of a pull.
 const (
 	FastForward = "fast-forward"
@@ -172,7 +175,9 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	if opts.looks {
 		return p, err
 	}
-	if err != nil { // the person may have merged them by hand
+	// What a job that failed has left goes into no branch by a pull, which has done what it can. Else the
+	// person may have merged it by hand.
+	if err != nil && refused.Code != jobFailed {
 		if merged, lookErr := repo.Elsewhere(ctx, job.Head); lookErr != nil || !merged {
 			return p, err
 		}
@@ -524,7 +529,7 @@ func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job cove
 	}
 	f := gitwork.Forward{Job: job.ID, Branch: job.Branch, Base: job.Base, Head: job.Head}
 	if job.State != cove.JobSucceeded {
-		return f.Refuse("job_failed", ending(job))
+		return f.Refuse(jobFailed, ending(job))
 	}
 	if opts.AcceptRisky {
 		f.Again = "cove pull " + job.ID + " --accept-risky"

@@ -470,16 +470,8 @@ func TestPullKeeps(t *testing.T) {
 			if test.into == push.IntoBranch && r.git("rev-parse", "cove-"+id) != s.job.Head {
 				t.Error("the branch is not there")
 			}
-			if told := len(s.pulled) == 2; told != (test.code == "") || !told && len(s.pulled) != 0 {
+			if len(s.pulled) != 2 { // also of a job that failed: no pull does more with it
 				t.Errorf("the server was told %q", s.pulled)
-			}
-			if test.code == "" {
-				return
-			}
-			r.git("merge", "-q", "--no-edit", "refs/cove/"+id+"/head") // by hand, after which it counts
-			_, _ = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id, Into: test.into})
-			if len(s.pulled) != 1 {
-				t.Errorf("merged by hand: the server was told %q", s.pulled)
 			}
 		})
 	}

@@ -55,6 +55,9 @@ func TestHostile44(t *testing.T) {
 	if c.Read(".mcp.json") != "planted\n" || c.Git("status", "--porcelain") != "" {
 		t.Error("what was accepted is not there")
 	}
+	if out := c.Run("", "cove", "job", "show", job, "--json"); !strings.Contains(out, `"pulled_at"`) {
+		t.Errorf("the sprite was not let go of: %s", out)
+	}
 	if doc, code := c.Pull(job); code != 0 || doc["already"] != true {
 		t.Errorf("again: %d, %v", code, doc)
 	}
@@ -161,8 +164,8 @@ func holds(c e2e.Clone, job string, paths ...string) {
 	if c.Git("rev-parse", "refs/cove/"+job+"/head") != doc["head"] {
 		c.T.Error("the commits are not here")
 	}
-	if out := c.Run("", "cove", "job", "show", job, "--json"); !strings.Contains(out, `"pulled_at"`) {
-		c.T.Errorf("the sprite was not let go of: %s", out)
+	if out := c.Run("", "cove", "job", "show", job, "--json"); strings.Contains(out, `"pulled_at"`) {
+		c.T.Errorf("what is held counts as pulled: %s", out)
 	}
 }
 
