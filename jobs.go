@@ -55,11 +55,18 @@ func (c *Client) Job(ctx context.Context, id string) (Job, error) {
 
 // Jobs lists all jobs, the newest first.
 func (c *Client) Jobs(ctx context.Context) ([]Job, error) {
-	var list JobList
-	if err := c.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs")}, &list); err != nil {
-		return nil, fmt.Errorf("list jobs: %w", err)
+	var all []Job
+	for q := (JobQuery{}); ; {
+		page, err := ListJobs(ctx, c, q)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Jobs...)
+		if page.Next == "" || page.Next == q.After {
+			return all, nil
+		}
+		q.After = page.Next
 	}
-	return list.Jobs, nil
 }
 
 // StopJob asks for a job's end; the job collects what there is and becomes

@@ -103,9 +103,12 @@ func (k *Tokens) Used(ctx context.Context, id string, at time.Time) error {
 	})
 }
 
-// Delete forgets a token.
+// Delete forgets a token, and the browsers that are logged in by it.
 func (k *Tokens) Delete(ctx context.Context, id string) error {
 	err := k.db.update(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM web_sessions WHERE token = ?", id); err != nil {
+			return err
+		}
 		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM tokens WHERE id = ?", id))
 	})
 	if err != nil {

@@ -151,6 +151,7 @@ func jobRoutes() []route {
 		{"GET /web/jobs/{id}/earlier", jobEarlier},
 		{"GET /web/jobs/{id}/usage", jobUsage},
 		{"GET /web/jobs/{id}/changes", changes},
+		{"GET /web/jobs/{id}/changes/live", changesLive},
 		{"GET /web/jobs/{id}/diff", changesDiff},
 		{"POST /web/jobs/{id}/comments", addComment},
 		{"POST /web/jobs/{id}/comments/send", sendComments},
@@ -367,10 +368,12 @@ func newStepsView(s cove.JobSteps) (view stepsView) {
 	return view
 }
 
-// Done is how many steps are over, and Took how long they took together.
+// Done is how many steps are over, and Took how long they took together. Once one has failed, those
+// that came to nothing for it are not.
 func (s stepsView) Done() (n int) {
+	failed := slices.ContainsFunc(s.Steps, func(step stepView) bool { return step.State == cove.StepFailed })
 	for _, step := range s.Steps {
-		if step.State.Ended() {
+		if step.State == cove.StepCompleted || step.State == cove.StepSkipped && !failed {
 			n++
 		}
 	}

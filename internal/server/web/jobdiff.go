@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -18,6 +19,7 @@ type changesPage struct {
 	View     string // "one" column, or "side" by side
 	Comments commentsView
 	Rivals   []cove.Job // that did the same from the same commit
+	Over     bool       // the job has ended since the page was loaded
 }
 
 // diffView is a job's diff.
@@ -97,8 +99,30 @@ func changes(v *view) error {
 	}
 	l := v.layout("Changes · " + title(j.Job))
 	l.Path, l.Script = "/web/jobs", "job.js"
+	if !j.Ended() {
+		l.Live = "/web/jobs/" + j.ID + "/changes/live?view=" + page.View
+	}
 	render(v.w, v.r, http.StatusOK, l, "changes", page)
 	return nil
+}
+
+// changesLive keeps the head of the page true until the job ends. The diff stays as it is, since a person
+// may be at a line of it: the page leads to that of the job's end.
+func changesLive(v *view) error {
+	id := v.r.PathValue("id")
+	return v.stream(func(ctx context.Context, s *stream) error {
+		tell := func() error {
+			j, err := viewJob(ctx, v, id)
+			if err != nil {
+				return err
+			}
+			if err := s.replace("job-head", "job-head", j); err != nil || !j.Ended() {
+				return err
+			}
+			return s.replace("diff-news", "diff-news", changesPage{jobView: j, View: viewOf(v.r), Over: true})
+		}
+		return v.watchAll(ctx, []string{cove.TopicJobs}, id, func(cove.Notification) error { return tell() })
+	})
 }
 
 // maxRivals bounds the jobs that are offered to compare with.
@@ -106,8 +130,8 @@ const maxRivals = 20
 
 // rivals are the other jobs by the same plan on the same commit.
 func rivals(v *view, j cove.Job) ([]cove.Job, error) {
-	all, err := v.api.Jobs(v.r.Context())
-	all = slices.DeleteFunc(all, func(o cove.Job) bool {
+	list, err := cove.ListJobs(v.r.Context(), v.api, cove.JobQuery{Repository: j.Repository})
+	all := slices.DeleteFunc(list.Jobs, func(o cove.Job) bool {
 		return o.ID == j.ID || o.PlanName != j.PlanName || o.RepoID != j.RepoID || o.Base != j.Base || o.Base == ""
 	})
 	return all[:min(len(all), maxRivals)], err

@@ -1,6 +1,9 @@
 package web
 
-import "net/http"
+import (
+	"context"
+	"net/http"
+)
 
 // route is one page, or a part of one: a pattern of net/http, and what answers.
 type route struct {
@@ -13,6 +16,7 @@ func routes() []route {
 	const one = "/web/sprites/{name}"
 	all := []route{
 		{"GET /web/alive", alive},
+		{"GET " + aliveStream, aliveLive},
 		{"POST /web/logout", logout},
 		{"GET /web/components", components},
 
@@ -116,4 +120,15 @@ func logout(v *view) error {
 func alive(v *view) error {
 	v.w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// aliveStream is the stream of pages that do not change by themselves.
+const aliveStream = "/web/alive/live"
+
+// aliveLive brings nothing: a page whose stream breaks off knows that the server is away.
+func aliveLive(v *view) error {
+	return v.stream(func(ctx context.Context, _ *stream) error {
+		<-ctx.Done()
+		return nil
+	})
 }

@@ -135,7 +135,7 @@ func destroyAll(t *testing.T, c *cove.Client, page *webtest.Page) {
 	must(t, err)
 	page.Goto("/web/settings?tab=running")
 	page.Sees("that nobody has pulled")
-	page.Sees("All of its work was pulled")
+	page.Sees("It has no commits that nobody has pulled")
 	shot(t, page, "running-phone")
 	page.Click("[data-opens=destroy-all]")
 	page.Wait("dialog[open]")

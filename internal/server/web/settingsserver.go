@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
@@ -99,7 +100,8 @@ func runningTab(v *view) (any, error) {
 	if page.Orphans, err = calls.Orphans(ctx); err != nil {
 		return nil, err
 	}
-	page.All = ask{ID: "destroy-all", Button: "Destroy all", Title: fmt.Sprintf("Destroy all %d sprites of jobs?", len(all)), Action: "/web/settings/running/destroy", Into: "destroyed", Choice: "Also those above, with their work. Without this they stay."}
+	page.All = ask{ID: "destroy-all", Button: "Destroy all", Title: fmt.Sprintf("Destroy all %d sprites of jobs?", len(all)), Action: "/web/settings/running/destroy", Into: "destroyed"}
+	var idle, needed []string
 	for i, e := range all {
 		row := environmentRow{Environment: e, Lost: lostWith(e)}
 		row.Ask = ask{
@@ -108,12 +110,17 @@ func runningTab(v *view) (any, error) {
 		}
 		if e.Busy || e.Work {
 			row.Ask.Choice, row.Ask.Must = "I don't need what is lost", true
-			page.All.Lost = append(page.All.Lost, line(e.Name)+": "+row.Lost[0])
+			needed = append(needed, line(e.Name)+" ("+row.Lost[0]+")")
+		} else {
+			idle = append(idle, line(e.Name))
 		}
 		page.Environments = append(page.Environments, row)
 	}
-	if len(page.All.Lost) == 0 {
-		page.All.Lost = []string{"Their files. All of their work was pulled."}
+	if len(idle) > 0 {
+		page.All.Lost = append(page.All.Lost, "the files and checkpoints of "+strings.Join(idle, ", ")+"; no commits that nobody has pulled")
+	}
+	if len(needed) > 0 {
+		page.All.Choice = "Also " + strings.Join(needed, ", ") + ". Without this they stay."
 	}
 	page.OrphansAsk = ask{ID: "destroy-orphans", Button: "Destroy the orphans", Title: fmt.Sprintf("Destroy %d orphans?", len(page.Orphans.Orphans)), Action: "/web/settings/running/orphans", Into: "destroyed", Lost: []string{"Their files. No job of this server has them."}}
 	return page, nil
@@ -128,7 +135,7 @@ func lostWith(e cove.Environment) (all []string) {
 		all = append(all, "work of jobs that nobody has pulled; see: cove job list")
 	}
 	if len(all) == 0 {
-		all = append(all, "its files; nothing that was not pulled")
+		all = append(all, "its files and checkpoints; no commits that nobody has pulled")
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"path"
@@ -26,14 +27,14 @@ type view struct {
 
 // layout is what the frame of a page shows.
 func (v *view) layout(title string) layout {
-	return layout{Title: title, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, Admin: v.session.May(cove.VerbAdmin)}
+	return layout{Title: title, Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, Admin: v.session.May(cove.VerbAdmin)}
 }
 
 // page answers with a whole page. live is the path of the stream that keeps it true; empty:
-// it does not change by itself.
+// it does not change by itself, and only says whether the server is there.
 func (v *view) page(title, live, name string, data any) error {
 	l := v.layout(title)
-	l.Live = live
+	l.Live = cmp.Or(live, aliveStream)
 	render(v.w, v.r, http.StatusOK, l, name, data)
 	return nil
 }
