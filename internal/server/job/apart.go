@@ -72,11 +72,13 @@ type apart struct {
 // errNoPlace is of a server that can't make a sprite.
 var errNoPlace = errors.New("no sprite can be made here")
 
-// again is the diff of a job's commit, if it was told before and is kept.
-func (a *apart) again(job, head string) (d cove.JobDiff, ok bool) {
+// again is a diff that was told before between the same commits, if it is kept.
+func (a *apart) again(of cove.JobDiff) (d cove.JobDiff, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	i := slices.IndexFunc(a.kept, func(d cove.JobDiff) bool { return d.Job == job && d.Head == head })
+	i := slices.IndexFunc(a.kept, func(d cove.JobDiff) bool {
+		return d.Job == of.Job && d.Base == of.Base && d.Head == of.Head && d.Part == of.Part
+	})
 	if i < 0 {
 		return d, false
 	}
@@ -94,7 +96,7 @@ func (a *apart) keep(d cove.JobDiff) {
 }
 
 // tell has the objects come from the job's sprite, by pack, and git tell of them in one of its own.
-func (a *apart) tell(ctx context.Context, job cove.Job, head string, said io.Writer, pack func(context.Context, io.Writer) error) (*told, error) {
+func (a *apart) tell(ctx context.Context, of cove.JobDiff, said io.Writer, pack func(context.Context, io.Writer) error) (*told, error) {
 	select {
 	case a.slots <- struct{}{}:
 		defer func() { <-a.slots }()
@@ -113,14 +115,14 @@ func (a *apart) tell(ctx context.Context, job cove.Job, head string, said io.Wri
 	}()
 	_, err := a.client.Create(ctx, sprites.CreateRequest{
 		Base: sprites.HostBase, // whose git is the host's, whatever the job's image is
-		Name: name, Owner: store.InstallOwner + "review:" + job.ID, Config: &sprites.Config{RAMMB: apartMemory, StorageMB: apartDisk},
+		Name: name, Owner: store.InstallOwner + "review:" + of.Job, Config: &sprites.Config{RAMMB: apartMemory, StorageMB: apartDisk},
 		NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: publishPreset}}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoPlace, err)
 	}
 	return hear(ctx, func(ctx context.Context) *sprites.Cmd {
-		cmd := a.client.Sprite(name).CommandContext(ctx, "/bin/sh", "-c", diffPrologue+diffUnpack+diffTell, "sh", job.Base, head, "", "", strconv.Itoa(maxCommits))
+		cmd := a.client.Sprite(name).CommandContext(ctx, "/bin/sh", "-c", diffPrologue+diffUnpack+diffTell, "sh", of.Base, of.Head, "", "", strconv.Itoa(maxCommits), "")
 		cmd.Stderr = said
 		return cmd
 	}, pack)

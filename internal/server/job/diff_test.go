@@ -76,21 +76,27 @@ func TestDiff(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got := paths(d); !slices.Equal(got, want) || d.Cut != "" || d.Base != job.Base || (d.Head != "") != ended {
+				got := paths(d)
+				if ended {
+					left, err := review.Leftover(t.Context(), job.ID)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got = append(got, paths(left)...)
+					slices.Sort(got)
+				}
+				if !slices.Equal(got, want) || d.Cut != "" || d.Base != job.Base || (d.Head != "") != ended {
 					t.Errorf("ended %v: got %q, %q, %q of %q", ended, got, d.Cut, d.Head, d.Base)
 				}
 				if d.Files[0].Risk == "" || d.Files[1].Risk != "" || d.Files[1].Added != 2 || d.Files[1].Hunks[0].Lines[1].Text != "b" {
 					t.Errorf("ended %v: got %+v", ended, d.Files)
 				}
 				subjects := []string{"second with more", "work"}
-				if ended {
-					subjects = slices.Insert(subjects, 0, d.Commits[0].Subject) // of what was left uncommitted
-				}
-				var got []string
+				var told []string
 				for _, c := range d.Commits {
-					got = append(got, c.Subject)
+					told = append(told, c.Subject)
 				}
-				if !slices.Equal(got, subjects) || d.Commits[len(d.Commits)-1].Time.IsZero() {
+				if !slices.Equal(told, subjects) || d.Commits[len(d.Commits)-1].Time.IsZero() {
 					t.Errorf("ended %v: the commits are %+v", ended, d.Commits)
 				}
 			}
@@ -334,16 +340,16 @@ func TestApartLeft(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := a.tell(ctx, cove.Job{}, "", io.Discard, nil); !errors.Is(err, context.Canceled) {
+	if _, err := a.tell(ctx, cove.JobDiff{}, io.Discard, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("one more than there are slots: %v", err)
 	}
 	for i := range maxKept + 1 {
 		a.keep(cove.JobDiff{Job: "j", Head: strconv.Itoa(i)})
 	}
-	if _, ok := a.again("j", "0"); ok || len(a.kept) != maxKept {
+	if _, ok := a.again(cove.JobDiff{Job: "j", Head: "0"}); ok || len(a.kept) != maxKept {
 		t.Errorf("%d diffs are kept", len(a.kept))
 	}
-	if d, ok := a.again("j", "2"); !ok || d.Head != "2" {
+	if d, ok := a.again(cove.JobDiff{Job: "j", Head: "2"}); !ok || d.Head != "2" {
 		t.Errorf("got %+v, %v", d, ok)
 	}
 }
@@ -402,6 +408,55 @@ func TestHostileCommits(t *testing.T) {
 			if len(c.Subject) > 400 || !c.Time.IsZero() && c.Time.Unix() != 1 {
 				t.Errorf("got %+v", c)
 			}
+		}
+	}
+}
+
+// TestDiffOfRestored: a change that is committed, and undone in the work tree alone, is in the review, as a pull brings
+// it. What is uncommitted is a part of its own, judged like the first.
+func TestDiffOfRestored(t *testing.T) {
+	b := newBench(t)
+	b.serve(0, 0)
+	job := b.begin(`mkdir -p .github/workflows; echo good >app; git add app; git commit -q -m good
+echo evil >app; echo 'on: push' >.github/workflows/ci.yml; git add -A; git commit -q -m tidy
+echo good >app; rm -r .github; echo x >.envrc; echo x >"$said"`)
+	review := cove.Review{Client: b.server.Client()}
+	if d, err := review.Leftover(t.Context(), job.ID); code(err) != "job_running" {
+		t.Errorf("at work: %+v, %v", d, err)
+	}
+	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	job = b.await(job.ID)
+	told := func(d cove.JobDiff, err error) map[string]string {
+		t.Helper()
+		if err != nil || d.Leftover != job.Leftover || !d.Apart {
+			t.Fatalf("got %+v, %v", d, err)
+		}
+		all := map[string]string{}
+		for _, f := range d.Files {
+			all[f.Path] = f.Status
+			if f.Risk != "" {
+				all[f.Path] += ", held"
+			}
+			for _, h := range f.Hunks {
+				for _, l := range h.Lines {
+					all[f.Path] += " " + l.Kind + l.Text
+				}
+			}
+		}
+		return all
+	}
+	for range 2 { // the second is of what is kept
+		d, err := review.Diff(t.Context(), job.ID)
+		got, want := told(d, err), map[string]string{"app": "added +evil", ".github/workflows/ci.yml": "added, held +on: push", "x": "added +x", "y": "added +y"}
+		if !maps.Equal(got, want) || d.Head != job.Head || d.Base != job.Base || d.Part != "" {
+			t.Errorf("a pull brings %s..%s; got %q of %+v", job.Base, job.Head, got, d)
+		}
+		d, err = review.Leftover(t.Context(), job.ID)
+		got, want = told(d, err), map[string]string{"app": "modified -evil +good", ".github/workflows/ci.yml": "deleted, held -on: push", ".envrc": "added, held +x"}
+		if !maps.Equal(got, want) || d.Head != job.Leftover || d.Base != job.Head || d.Part != cove.DiffLeftover {
+			t.Errorf("left uncommitted; got %q of %+v", got, d)
 		}
 	}
 }
