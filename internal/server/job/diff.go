@@ -27,7 +27,7 @@ type differ struct {
 }
 
 const (
-	diffLimit    = time.Minute
+	diffLimit    = 2 * time.Minute // of which objects that come from a sprite have packLimit
 	maxCommits   = 200
 	maxCommitLog = 256 << 10 // bytes of the commits
 )
@@ -40,7 +40,7 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-s
 export PATH GIT_OPTIONAL_LOCKS=0 GIT_PAGER=cat GIT_NO_REPLACE_OBJECTS=1 GIT_GRAFT_FILE=/dev/null LC_ALL=C
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_EXTERNAL_DIFF GIT_EXEC_PATH
 base=$1 head=$2 bundle=$3 sum=$4 count=$5 began=$6
-git() { command git -c core.fsmonitor=false "$@"; }
+git() { command git -c core.fsmonitor=false -c advice.graftFileDeprecated=false "$@"; }
 trap 'exit 1' HUP INT TERM
 `
 
@@ -200,14 +200,16 @@ func (d *differ) run(ctx context.Context, job cove.Job, of cove.JobDiff) (what *
 // failed says why the changes of a job can't be told; nil: they can.
 func (d *differ) failed(ctx context.Context, job cove.Job, err error, said string) error {
 	switch exit := (*sprites.ExitError)(nil); {
+	case errors.Is(err, errNoRoom):
+		return fail.Newf("timeout", "try again, or see it after a pull: cove pull "+job.ID, "what job %s has changed is not told yet: %v", job.ID, errNoRoom)
 	case errors.Is(err, sprites.ErrNotFound) || errors.Is(err, sprites.ErrGone):
 		return gone(job)
 	case errors.As(err, &exit):
 		return fail.Newf("not_kept", "see it after a pull: cove pull "+job.ID, "git in sprite %s can't say what job %s has changed: %v: %s", job.Sprite, job.ID, err, clip(said))
-	case errors.Is(err, errNonsense) || errors.Is(err, errPackTooLong):
+	case errors.Is(err, errNonsense) || errors.Is(err, errMissing) || errors.Is(err, errPackTooLong):
 		return fail.Newf("not_kept", "see it after a pull: cove pull "+job.ID, "git in sprite %s can't say what job %s has changed: %v", job.Sprite, job.ID, err)
-	case err != nil && ctx.Err() != nil:
-		return fail.Newf("timeout", "see it after a pull: cove pull "+job.ID, "sprite %s did not say in %v what job %s has changed", job.Sprite, diffLimit, job.ID)
+	case errors.Is(err, context.DeadlineExceeded) || err != nil && ctx.Err() != nil:
+		return fail.Newf("timeout", "see it after a pull: cove pull "+job.ID, "sprite %s did not say in time what job %s has changed", job.Sprite, job.ID)
 	}
 	return err
 }
