@@ -144,8 +144,10 @@ func changesDiff(v *view) error {
 func newDiffView(d cove.JobDiff, comments []cove.JobComment, view string) diffView {
 	out := diffView{JobDiff: d, JobID: d.Job, View: view}
 	left := maxShownLines
+	seen := map[string]int{} // a path may come twice: of a change of its kind, or where two differ in bytes that are no text
 	for _, f := range d.Files {
-		file := changedFile{JobDiffFile: f, ID: "f-" + hashID(d.Part+"\x00"+f.Path), JobID: d.Job, View: view, Part: d.Part}
+		seen[f.Path]++
+		file := changedFile{JobDiffFile: f, ID: "f-" + hashID(fmt.Sprint(d.Part, "\x00", f.Path, "\x00", seen[f.Path])), JobID: d.Job, View: view, Part: d.Part}
 		n := 0
 		for _, h := range f.Hunks {
 			n += len(h.Lines)
