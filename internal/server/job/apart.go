@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -20,9 +21,11 @@ import (
 // Bounds of the sprites in which the changes of jobs that have ended are told.
 const (
 	apartAtOnce = 3
-	apartMemory = 1024        // MiB
-	apartDisk   = 2048        // MiB
-	maxPack     = 512 << 20   // bytes of the objects that come from a job's sprite
+	apartMemory = 1024      // MiB
+	apartDisk   = 2048      // MiB
+	maxPack     = 512 << 20 // bytes of the objects that come from a job's sprite
+	maxPacks    = 1 << 30   // bytes of those of all reviews, beside the first of each:
+	freePack    = 16 << 20
 	packLimit   = time.Minute // for them to come
 	maxKept     = 4           // diffs that are kept, of which each may have some MiB
 )
@@ -77,6 +80,7 @@ type apart struct {
 	installs *installs // looks after sprites that nobody else acts in
 	logger   *slog.Logger
 	slots    chan struct{} // has one for each sprite that there is
+	held     atomic.Int64  // bytes of the objects of all reviews, beside freePack of each
 
 	mu   sync.Mutex
 	kept []cove.JobDiff // the one that was asked for last at the end; guarded by mu
@@ -116,7 +120,13 @@ func (a *apart) collect(ctx context.Context, pack func(context.Context, io.Write
 		return nil, 0, err
 	}
 	if err = os.Remove(file.Name()); err == nil {
-		err = pack(ctx, file)
+		room := &roomWriter{w: file, of: &a.held}
+		defer func() { // of a file that is not needed, or else by tell
+			if err != nil {
+				a.held.Add(-room.taken)
+			}
+		}()
+		err = pack(ctx, room)
 	}
 	if err == nil {
 		size, err = file.Seek(0, io.SeekCurrent)
@@ -141,7 +151,10 @@ func (a *apart) tell(ctx context.Context, of cove.JobDiff, said io.Writer, pack 
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = objects.Close() }()
+	defer func() {
+		_ = objects.Close()
+		a.held.Add(-max(0, size-freePack))
+	}()
 	select {
 	case a.slots <- struct{}{}:
 		defer func() { <-a.slots }()
@@ -174,6 +187,24 @@ func (a *apart) tell(ctx context.Context, of cove.JobDiff, said io.Writer, pack 
 		_, err := io.Copy(w, objects)
 		return err
 	})
+}
+
+// roomWriter takes what is beyond freePack from the room of all reviews.
+type roomWriter struct {
+	w     io.Writer
+	of    *atomic.Int64
+	size  int64
+	taken int64
+}
+
+func (r *roomWriter) Write(p []byte) (int, error) {
+	r.size += int64(len(p))
+	more := max(0, r.size-freePack) - r.taken
+	r.taken += more
+	if r.of.Add(more) > maxPacks {
+		return 0, errNoRoom
+	}
+	return r.w.Write(p)
 }
 
 // packWriter is an error if more is written than it takes.

@@ -335,6 +335,20 @@ func TestApartLeft(t *testing.T) {
 		t.Errorf("it is there: %v", err)
 	}
 	a := b.manager.jobSprites.differ.apart
+	a.held.Store(maxPacks - 1)
+	for size, want := range map[int]error{freePack: nil, freePack + 2: errNoRoom} {
+		file, _, err := a.collect(t.Context(), func(_ context.Context, w io.Writer) error {
+			_, err := w.Write(make([]byte, size))
+			return err
+		})
+		if !errors.Is(err, want) || a.held.Load() != maxPacks-1 {
+			t.Errorf("%d bytes beside those of others: %v; %d are held", size, err, a.held.Load())
+		}
+		if err == nil {
+			_ = file.Close()
+		}
+	}
+	a.held.Store(0)
 	for range apartAtOnce {
 		a.slots <- struct{}{}
 	}
