@@ -18,7 +18,12 @@ type JobDiff struct {
 	Base string `json:"base"`
 	Head string `json:"head,omitempty"` // the commit that is compared; empty: the files as they are now, since the job has not ended
 
-	// Apart says that it was told in a sandbox in which nothing of the job has run, from the commit that a pull takes.
+	// Leftover is the commit of what the agent left uncommitted, in a job that has ended. No branch gets it by a pull.
+	// It is compared with the job's last commit in a part of its own (Review.Leftover), which has Part DiffLeftover.
+	Leftover string `json:"leftover,omitempty"`
+	Part     string `json:"part,omitempty"` // empty: what a pull brings
+
+	// Apart says that it was told in a sandbox in which nothing of the job has run, from the commits that a pull takes.
 	// Else it is the word of the job's sandbox, in which its agent works.
 	Apart bool `json:"apart,omitempty"`
 
@@ -26,6 +31,9 @@ type JobDiff struct {
 	Files   []JobDiffFile   `json:"files"`         // those that a pull holds first, and then those that it lists
 	Cut     string          `json:"cut,omitempty"` // why not all is here; empty: all is
 }
+
+// DiffLeftover is the part of a JobDiff that has what was left uncommitted.
+const DiffLeftover = "leftover"
 
 // JobDiffCommit is a commit of a job.
 type JobDiffCommit struct {
@@ -122,10 +130,18 @@ func CommentsMessage(comments []JobComment) string {
 // Review are the calls about what a job has changed, and the comments on it.
 type Review struct{ Client *Client }
 
-// Diff returns what a job has changed. Its sprite is asked, and woken for that.
+// Diff returns what a job has changed: of one that has ended, its commits, which a pull brings. Its sprite is asked,
+// and woken for that.
 func (r Review) Diff(ctx context.Context, job string) (JobDiff, error) {
 	var d JobDiff
 	return d, r.call(ctx, "diff of job "+job, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs", job, "diff")}, &d)
+}
+
+// Leftover returns what the agent of a job that has ended left uncommitted.
+func (r Review) Leftover(ctx context.Context, job string) (JobDiff, error) {
+	var d JobDiff
+	req := sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs", job, "diff"), Query: url.Values{"part": {DiffLeftover}}}
+	return d, r.call(ctx, "what job "+job+" left uncommitted", req, &d)
 }
 
 // Comments lists the comments on what a job has changed.

@@ -41,12 +41,16 @@ func (g reviewRoutes) diff(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	part := r.URL.Query().Get("part")
+	if part != "" && part != cove.DiffLeftover {
+		return fail.New(sprite.CodeBadRequest, fmt.Sprintf("part must be %s, or be left out, not %.40q", cove.DiffLeftover, part), "")
+	}
 	done, err := g.diffs.add(principalOf(r))
 	if err != nil {
 		return err
 	}
 	defer done()
-	diff, err := jobs.Diff(r.Context(), job.ID)
+	diff, err := jobs.Diff(r.Context(), job.ID, part)
 	if err != nil {
 		return ofBackend(job.Backend, err)
 	}

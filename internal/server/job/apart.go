@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -21,11 +24,15 @@ const (
 	apartMemory = 1024      // MiB
 	apartDisk   = 2048      // MiB
 	maxPack     = 512 << 20 // bytes of the objects that come from a job's sprite
-	maxKept     = 4         // diffs that are kept, of which each may have some MiB
+	maxPacks    = 1 << 30   // bytes of those of all reviews, beside the first of each:
+	freePack    = 16 << 20
+	packLimit   = time.Minute // for them to come
+	maxKept     = 4           // diffs that are kept, of which each may have some MiB
 )
 
-// diffPack has git in a job's sprite write the objects that diffTell reads: the trees of both commits, the files
-// that differ, and what symbolic links say. Objects are named by their contents, so that whoever is root there can
+// diffPack has git in a job's sprite write the objects that diffTell reads: the commits between both, and those by
+// which the first reaches where the others began; the trees of both, the files that differ, and what symbolic links
+// say. Objects are named by their contents, so that whoever is root there can
 // leave some out, which is noticed, but can't have others be taken for them.
 const diffPack = `
 ids() { sed -n -e '/^:\{0,1\}160000 /d' -e '/ 0*$/d' -e 's/^:\{0,1\}[0-9]* //p'; }
@@ -33,14 +40,17 @@ ids() { sed -n -e '/^:\{0,1\}160000 /d' -e '/ 0*$/d' -e 's/^:\{0,1\}[0-9]* //p';
 	git rev-list --no-walk "$base" "$head" &&
 	git rev-list --objects --no-walk --filter=blob:none "$base" "$head" &&
 	git rev-list --boundary "$base..$head" | sed 's/^-//' &&
+	git rev-list --boundary "$base..$head" | sed -n 's/^-//p' | while read -r id; do
+		git rev-list --boundary "$base" --not "$id^@" | sed 's/^-//' || exit
+	done &&
 	git diff-tree -r --raw --no-abbrev --no-renames "$base" "$head" | cut -d ' ' -f 1,3 | ids &&
 	git diff-tree -r --raw --no-abbrev --no-renames "$base" "$head" | cut -d ' ' -f 2,4 | ids &&
 	git ls-tree -r --full-tree "$head" | sed -n 's/^120000 blob \([0-9a-f]*\).*/\1/p'
 } | git pack-objects -q --stdout
 `
 
-// diffUnpack takes the objects in, in a sprite in which nothing of the job has run, and cuts the history where it
-// was cut.
+// diffUnpack takes the objects in, in a sprite in which nothing of the job has run: $sum bytes, all of which must be
+// a pack. It cuts the history where it ends, which is not between the commits that it tells of.
 const diffUnpack = `
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 XDG_CONFIG_HOME=/dev/null
 d=$(mktemp -d) || exit
@@ -48,13 +58,19 @@ trap 'rm -rf "$d"' EXIT
 [ ${#base} = 64 ] && format=--object-format=sha256 || format=
 git init -q --bare --template= $format "$d/git" || exit
 export GIT_DIR="$d/git"
-git index-pack --stdin >/dev/null || exit
+head -c "$sum" >"$d/pack" && git index-pack --stdin <"$d/pack" >/dev/null || exit
+rm "$d/pack"
 git cat-file --batch-all-objects --batch-check='%(objecttype) %(objectname)' | sed -n 's/^commit //p' >"$d/commits" || exit
 while read -r id; do
 	echo "$id"
 	git cat-file commit "$id" | sed -n -e '/^$/q' -e 's/^parent /\/&/p' | cut -d ' ' -f 2 | sed "s/^/$id /"
 done <"$d/commits" | awk 'NF == 1 { there[$1] = 1 } NF == 2 { parents[NR] = $2; child[NR] = $1 } END { for (i in parents) if (!(parents[i] in there)) print child[i] }' | sort -u >"$d/git/shallow" || exit
 [ -s "$d/git/shallow" ] || rm "$d/git/shallow"
+git rev-list "$base..$head" >"$d/commits" || exit
+if [ -f "$d/git/shallow" ] && grep -qxFf "$d/git/shallow" "$d/commits"; then
+	echo "commits are missing" >&2
+	exit 1
+fi
 `
 
 // apart tells the changes of jobs that have ended where their agents have no say: in a sprite for each, which is
@@ -64,6 +80,7 @@ type apart struct {
 	installs *installs // looks after sprites that nobody else acts in
 	logger   *slog.Logger
 	slots    chan struct{} // has one for each sprite that there is
+	held     atomic.Int64  // bytes of the objects of all reviews, beside freePack of each
 
 	mu   sync.Mutex
 	kept []cove.JobDiff // the one that was asked for last at the end; guarded by mu
@@ -72,11 +89,13 @@ type apart struct {
 // errNoPlace is of a server that can't make a sprite.
 var errNoPlace = errors.New("no sprite can be made here")
 
-// again is the diff of a job's commit, if it was told before and is kept.
-func (a *apart) again(job, head string) (d cove.JobDiff, ok bool) {
+// again is a diff that was told before between the same commits, if it is kept.
+func (a *apart) again(of cove.JobDiff) (d cove.JobDiff, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	i := slices.IndexFunc(a.kept, func(d cove.JobDiff) bool { return d.Job == job && d.Head == head })
+	i := slices.IndexFunc(a.kept, func(d cove.JobDiff) bool {
+		return d.Job == of.Job && d.Base == of.Base && d.Head == of.Head && d.Part == of.Part
+	})
 	if i < 0 {
 		return d, false
 	}
@@ -93,13 +112,54 @@ func (a *apart) keep(d cove.JobDiff) {
 	a.kept = slices.Clone(a.kept[max(0, len(a.kept)-maxKept):])
 }
 
-// tell has the objects come from the job's sprite, by pack, and git tell of them in one of its own.
-func (a *apart) tell(ctx context.Context, job cove.Job, head string, said io.Writer, pack func(context.Context, io.Writer) error) (*told, error) {
+// collect has the objects come from a job's sprite into a file, which nothing else has the name of.
+func (a *apart) collect(ctx context.Context, pack func(context.Context, io.Writer) error) (file *os.File, size int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, packLimit)
+	defer cancel()
+	if file, err = os.CreateTemp("", "cove-review-*"); err != nil {
+		return nil, 0, err
+	}
+	if err = os.Remove(file.Name()); err == nil {
+		room := &roomWriter{w: file, of: &a.held}
+		defer func() { // of a file that is not needed, or else by tell
+			if err != nil {
+				a.held.Add(-room.taken)
+			}
+		}()
+		err = pack(ctx, room)
+	}
+	if err == nil {
+		size, err = file.Seek(0, io.SeekCurrent)
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, 0, err
+	}
+	return file, size, nil
+}
+
+// errNoRoom is of a review that has waited for others.
+var errNoRoom = errors.New("other reviews take all the room")
+
+// tell has the objects come from the job's sprite, by pack, and git tell of them in one of its own. A sprite that
+// lets that wait takes no room from other reviews.
+func (a *apart) tell(ctx context.Context, of cove.JobDiff, said io.Writer, pack func(context.Context, io.Writer) error) (*told, error) {
+	objects, size, err := a.collect(ctx, pack)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		_ = objects.Close()
+		a.held.Add(-max(0, size-freePack))
+	}()
 	select {
 	case a.slots <- struct{}{}:
 		defer func() { <-a.slots }()
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, fmt.Errorf("%w: %w", errNoRoom, ctx.Err())
 	}
 	name := store.InstallName + randomID(4)
 	a.installs.setBuilding(name, true)
@@ -111,19 +171,40 @@ func (a *apart) tell(ctx context.Context, job cove.Job, head string, said io.Wri
 			a.logger.Warn("deleting the sprite of a review; it will be tried again", "sprite", name, "err", gone)
 		}
 	}()
-	_, err := a.client.Create(ctx, sprites.CreateRequest{
+	_, err = a.client.Create(ctx, sprites.CreateRequest{
 		Base: sprites.HostBase, // whose git is the host's, whatever the job's image is
-		Name: name, Owner: store.InstallOwner + "review:" + job.ID, Config: &sprites.Config{RAMMB: apartMemory, StorageMB: apartDisk},
+		Name: name, Owner: store.InstallOwner + "review:" + of.Job, Config: &sprites.Config{RAMMB: apartMemory, StorageMB: apartDisk},
 		NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: publishPreset}}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoPlace, err)
 	}
 	return hear(ctx, func(ctx context.Context) *sprites.Cmd {
-		cmd := a.client.Sprite(name).CommandContext(ctx, "/bin/sh", "-c", diffPrologue+diffUnpack+diffTell, "sh", job.Base, head, "", "", strconv.Itoa(maxCommits))
+		cmd := a.client.Sprite(name).CommandContext(ctx, "/bin/sh", "-c", diffPrologue+diffUnpack+diffTell, "sh", of.Base, of.Head, "", strconv.FormatInt(size, 10), strconv.Itoa(maxCommits), "")
 		cmd.Stderr = said
 		return cmd
-	}, pack)
+	}, func(_ context.Context, w io.Writer) error {
+		_, err := io.Copy(w, objects)
+		return err
+	})
+}
+
+// roomWriter takes what is beyond freePack from the room of all reviews.
+type roomWriter struct {
+	w     io.Writer
+	of    *atomic.Int64
+	size  int64
+	taken int64
+}
+
+func (r *roomWriter) Write(p []byte) (int, error) {
+	r.size += int64(len(p))
+	more := max(0, r.size-freePack) - r.taken
+	r.taken += more
+	if r.of.Add(more) > maxPacks {
+		return 0, errNoRoom
+	}
+	return r.w.Write(p)
 }
 
 // packWriter is an error if more is written than it takes.

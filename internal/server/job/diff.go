@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ type differ struct {
 }
 
 const (
-	diffLimit    = time.Minute
+	diffLimit    = 2 * time.Minute // of which objects that come from a sprite have packLimit
 	maxCommits   = 200
 	maxCommitLog = 256 << 10 // bytes of the commits
 )
@@ -38,8 +39,8 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-s
 [ -x /usr/bin/git ] && PATH=/usr/bin:/bin
 export PATH GIT_OPTIONAL_LOCKS=0 GIT_PAGER=cat GIT_NO_REPLACE_OBJECTS=1 GIT_GRAFT_FILE=/dev/null LC_ALL=C
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_EXTERNAL_DIFF GIT_EXEC_PATH
-base=$1 head=$2 bundle=$3 sum=$4 count=$5
-git() { command git -c core.fsmonitor=false "$@"; }
+base=$1 head=$2 bundle=$3 sum=$4 count=$5 began=$6
+git() { command git -c core.fsmonitor=false -c advice.graftFileDeprecated=false "$@"; }
 trap 'exit 1' HUP INT TERM
 `
 
@@ -61,7 +62,7 @@ if [ -n "$head" ] && [ -n "$bundle" ]; then
 	export GIT_DIR="$d/git"
 	mkdir -p "$d/git/objects/info" && printf '%s\n' "$objects" >"$d/git/objects/info/alternates" || exit
 	[ ! -f "$shallow" ] || cp "$shallow" "$d/git/shallow" || exit
-	git update-ref refs/base "$base" || exit
+	git update-ref refs/base "$began" || exit
 	git bundle unbundle "$bundle" >/dev/null || exit
 elif [ -z "$head" ]; then
 	cp "$(git rev-parse --git-path index)" "$d/index" || exit
@@ -98,21 +99,22 @@ func newDiffer(client *cove.Client, installs *installs, logger *slog.Logger) *di
 	return &differ{client: client, apart: &apart{client: client, installs: installs, logger: logger, slots: make(chan struct{}, apartAtOnce)}}
 }
 
-// Diff says what a job has changed.
-func (m *Manager) Diff(ctx context.Context, id string) (cove.JobDiff, error) {
+// Diff says what a job has changed. Of a job that has ended that is what a pull brings to a branch, its commits; what
+// was left uncommitted is a part of its own (cove.DiffLeftover).
+func (m *Manager) Diff(ctx context.Context, id, part string) (cove.JobDiff, error) {
 	job, err := m.Store.Jobs.Get(ctx, id)
 	if err != nil {
 		return cove.JobDiff{}, err
 	}
-	return m.jobSprites.differ.diff(ctx, job)
+	return m.jobSprites.differ.diff(ctx, job, part)
 }
 
-func (d *differ) diff(ctx context.Context, job cove.Job) (cove.JobDiff, error) {
-	out := cove.JobDiff{Job: job.ID, Base: job.Base, Commits: []cove.JobDiffCommit{}, Files: []cove.JobDiffFile{}}
+func (d *differ) diff(ctx context.Context, job cove.Job, part string) (cove.JobDiff, error) {
+	out := cove.JobDiff{Job: job.ID, Base: job.Base, Part: part, Commits: []cove.JobDiffCommit{}, Files: []cove.JobDiffFile{}}
 	if job.State.Terminal() {
-		out.Head = job.Head
-		if job.Leftover != "" {
-			out.Head = job.Leftover
+		out.Head, out.Leftover = job.Head, job.Leftover
+		if part == cove.DiffLeftover {
+			out.Base, out.Head = cmp.Or(job.Head, job.Base), job.Leftover
 		}
 	}
 	switch {
@@ -121,10 +123,12 @@ func (d *differ) diff(ctx context.Context, job cove.Job) (cove.JobDiff, error) {
 			return out, nil // it ended before it had anything to change
 		}
 		return out, fail.Newf("job_queued", "try again when it runs: cove job show "+job.ID, "job %s has changed nothing yet (%s)", job.ID, job.State)
-	case job.State.Terminal() && (out.Head == "" || out.Head == job.Base):
+	case job.State.Terminal() && (out.Head == "" || out.Head == out.Base):
 		return out, nil
 	case job.WorkDeleted:
 		return out, gone(job)
+	case !job.State.Terminal() && part == cove.DiffLeftover:
+		return out, fail.Newf("job_running", "ask without a part: its files are compared as they are", "job %s has not ended, so that nothing is left uncommitted yet", job.ID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, diffLimit)
 	defer cancel()
@@ -136,7 +140,7 @@ func (d *differ) diff(ctx context.Context, job cove.Job) (cove.JobDiff, error) {
 	if job.State.Terminal() {
 		return d.ended(ctx, job, out)
 	}
-	what, err := d.run(ctx, job, "")
+	what, err := d.run(ctx, job, out)
 	if err != nil {
 		return out, err
 	}
@@ -145,7 +149,7 @@ func (d *differ) diff(ctx context.Context, job cove.Job) (cove.JobDiff, error) {
 
 // ended is the diff of a job that has ended, as long as the sprite with its work is there.
 func (d *differ) ended(ctx context.Context, job cove.Job, out cove.JobDiff) (cove.JobDiff, error) {
-	if kept, ok := d.apart.again(job.ID, out.Head); ok {
+	if kept, ok := d.apart.again(out); ok {
 		_, err := d.client.At(job.Backend).Get(ctx, job.Sprite)
 		if errors.Is(err, sprites.ErrNotFound) || errors.Is(err, sprites.ErrGone) {
 			err = gone(job)
@@ -153,13 +157,13 @@ func (d *differ) ended(ctx context.Context, job cove.Job, out cove.JobDiff) (cov
 		return kept, err
 	}
 	var there, here head // what git said, in the job's sprite and in that of the review
-	what, err := d.apart.tell(ctx, job, out.Head, &here, func(ctx context.Context, w io.Writer) error {
-		cmd := d.command(ctx, job, diffPrologue+diffSetup+diffPack, out.Head)
+	what, err := d.apart.tell(ctx, out, &here, func(ctx context.Context, w io.Writer) error {
+		cmd := d.command(ctx, job, diffPrologue+diffSetup+diffPack, out)
 		cmd.Stdout, cmd.Stderr = &packWriter{w, maxPack}, &there
 		return cmd.Run()
 	})
 	if errors.Is(err, errNoPlace) {
-		what, err = d.run(ctx, job, out.Head)
+		what, err = d.run(ctx, job, out)
 	} else {
 		out.Apart, err = true, d.failed(ctx, job, err, strings.TrimSpace(there.String()+" "+here.String()))
 	}
@@ -176,17 +180,17 @@ func (d *differ) ended(ctx context.Context, job cove.Job, out cove.JobDiff) (cov
 }
 
 // command is a script in a job's sprite, where its clone is.
-func (d *differ) command(ctx context.Context, job cove.Job, script, head string) *sprites.Cmd {
-	cmd := spriteOf(d.client, job).CommandContext(ctx, "/bin/sh", "-c", script, "sh", job.Base, head, job.Bundle.Path, job.Bundle.SHA256, strconv.Itoa(maxCommits))
+func (d *differ) command(ctx context.Context, job cove.Job, script string, of cove.JobDiff) *sprites.Cmd {
+	cmd := spriteOf(d.client, job).CommandContext(ctx, "/bin/sh", "-c", script, "sh", of.Base, of.Head, job.Bundle.Path, job.Bundle.SHA256, strconv.Itoa(maxCommits), job.Base)
 	cmd.Dir = job.Workdir
 	return cmd
 }
 
 // run has a job's sprite tell what the job has changed.
-func (d *differ) run(ctx context.Context, job cove.Job, tip string) (what *told, err error) {
+func (d *differ) run(ctx context.Context, job cove.Job, of cove.JobDiff) (what *told, err error) {
 	var said head
 	what, err = hear(ctx, func(ctx context.Context) *sprites.Cmd {
-		cmd := d.command(ctx, job, diffPrologue+diffSetup+diffTell, tip)
+		cmd := d.command(ctx, job, diffPrologue+diffSetup+diffTell, of)
 		cmd.Stderr = &said
 		return cmd
 	}, nil)
@@ -196,14 +200,16 @@ func (d *differ) run(ctx context.Context, job cove.Job, tip string) (what *told,
 // failed says why the changes of a job can't be told; nil: they can.
 func (d *differ) failed(ctx context.Context, job cove.Job, err error, said string) error {
 	switch exit := (*sprites.ExitError)(nil); {
+	case errors.Is(err, errNoRoom):
+		return fail.Newf("timeout", "try again, or see it after a pull: cove pull "+job.ID, "what job %s has changed is not told yet: %v", job.ID, errNoRoom)
 	case errors.Is(err, sprites.ErrNotFound) || errors.Is(err, sprites.ErrGone):
 		return gone(job)
 	case errors.As(err, &exit):
 		return fail.Newf("not_kept", "see it after a pull: cove pull "+job.ID, "git in sprite %s can't say what job %s has changed: %v: %s", job.Sprite, job.ID, err, clip(said))
-	case errors.Is(err, errNonsense) || errors.Is(err, errPackTooLong):
+	case errors.Is(err, errNonsense) || errors.Is(err, errMissing) || errors.Is(err, errPackTooLong):
 		return fail.Newf("not_kept", "see it after a pull: cove pull "+job.ID, "git in sprite %s can't say what job %s has changed: %v", job.Sprite, job.ID, err)
-	case err != nil && ctx.Err() != nil:
-		return fail.Newf("timeout", "see it after a pull: cove pull "+job.ID, "sprite %s did not say in %v what job %s has changed", job.Sprite, diffLimit, job.ID)
+	case errors.Is(err, context.DeadlineExceeded) || err != nil && ctx.Err() != nil:
+		return fail.Newf("timeout", "see it after a pull: cove pull "+job.ID, "sprite %s did not say in time what job %s has changed", job.Sprite, job.ID)
 	}
 	return err
 }

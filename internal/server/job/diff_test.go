@@ -76,21 +76,27 @@ func TestDiff(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got := paths(d); !slices.Equal(got, want) || d.Cut != "" || d.Base != job.Base || (d.Head != "") != ended {
+				got := paths(d)
+				if ended {
+					left, err := review.Leftover(t.Context(), job.ID)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got = append(got, paths(left)...)
+					slices.Sort(got)
+				}
+				if !slices.Equal(got, want) || d.Cut != "" || d.Base != job.Base || (d.Head != "") != ended {
 					t.Errorf("ended %v: got %q, %q, %q of %q", ended, got, d.Cut, d.Head, d.Base)
 				}
 				if d.Files[0].Risk == "" || d.Files[1].Risk != "" || d.Files[1].Added != 2 || d.Files[1].Hunks[0].Lines[1].Text != "b" {
 					t.Errorf("ended %v: got %+v", ended, d.Files)
 				}
 				subjects := []string{"second with more", "work"}
-				if ended {
-					subjects = slices.Insert(subjects, 0, d.Commits[0].Subject) // of what was left uncommitted
-				}
-				var got []string
+				var told []string
 				for _, c := range d.Commits {
-					got = append(got, c.Subject)
+					told = append(told, c.Subject)
 				}
-				if !slices.Equal(got, subjects) || d.Commits[len(d.Commits)-1].Time.IsZero() {
+				if !slices.Equal(told, subjects) || d.Commits[len(d.Commits)-1].Time.IsZero() {
 					t.Errorf("ended %v: the commits are %+v", ended, d.Commits)
 				}
 			}
@@ -329,21 +335,35 @@ func TestApartLeft(t *testing.T) {
 		t.Errorf("it is there: %v", err)
 	}
 	a := b.manager.jobSprites.differ.apart
+	a.held.Store(maxPacks - 1)
+	for size, want := range map[int]error{freePack: nil, freePack + 2: errNoRoom} {
+		file, _, err := a.collect(t.Context(), func(_ context.Context, w io.Writer) error {
+			_, err := w.Write(make([]byte, size))
+			return err
+		})
+		if !errors.Is(err, want) || a.held.Load() != maxPacks-1 {
+			t.Errorf("%d bytes beside those of others: %v; %d are held", size, err, a.held.Load())
+		}
+		if err == nil {
+			_ = file.Close()
+		}
+	}
+	a.held.Store(0)
 	for range apartAtOnce {
 		a.slots <- struct{}{}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := a.tell(ctx, cove.Job{}, "", io.Discard, nil); !errors.Is(err, context.Canceled) {
+	if _, err := a.tell(ctx, cove.JobDiff{}, io.Discard, func(context.Context, io.Writer) error { return nil }); !errors.Is(err, context.Canceled) || !errors.Is(err, errNoRoom) {
 		t.Errorf("one more than there are slots: %v", err)
 	}
 	for i := range maxKept + 1 {
 		a.keep(cove.JobDiff{Job: "j", Head: strconv.Itoa(i)})
 	}
-	if _, ok := a.again("j", "0"); ok || len(a.kept) != maxKept {
+	if _, ok := a.again(cove.JobDiff{Job: "j", Head: "0"}); ok || len(a.kept) != maxKept {
 		t.Errorf("%d diffs are kept", len(a.kept))
 	}
-	if d, ok := a.again("j", "2"); !ok || d.Head != "2" {
+	if d, ok := a.again(cove.JobDiff{Job: "j", Head: "2"}); !ok || d.Head != "2" {
 		t.Errorf("got %+v, %v", d, ok)
 	}
 }
@@ -372,14 +392,32 @@ func TestNonsense(t *testing.T) {
 			t.Errorf("%.80q: got %+v, %v; want %q", text, what, err, want)
 		}
 	}
+	asks := strings.Replace(raw, "\x00a", "\x00package.json", 1) + trees
+	for answer, want := range map[string]error{"\n": errNonsense, id + " blob 2\n\n\n": errNonsense, id + " missing\n\n\n": errMissing} {
+		l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(asks + answer + "\n\x00"))}
+		if what, err := l.listen(); !errors.Is(err, want) {
+			t.Errorf("%q: got %+v, %v; want %v", answer, what, err, want)
+		}
+	}
+	long := strings.Repeat(":000000 100644 "+id+" "+id+" A\x00"+strings.Repeat("n", 4000)+"\x00", maxRaw/4000) + raw + trees + empty + "\x00"
+	most := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(long))}
+	what, err := most.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	what.changes = what.changes[:1]
+	d := cove.JobDiff{}
+	if err := what.fill(t.Context(), &d); err != nil || d.Cut != cutChanges || len(d.Files) != 1 || d.Files[0].Risk == "" {
+		t.Errorf("more changes than are judged: %q, %+v, %v", d.Cut, d.Files, err)
+	}
 	huge := "\x00" + strings.Repeat("100644 blob "+id+"\t"+strings.Repeat("n", 4000)+"\x00", maxTree/4000) + trees + empty + "\x00"
 	l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(huge))}
-	what, err := l.listen()
+	what, err = l.listen()
 	if err != nil {
 		t.Fatal(err)
 	}
 	what.changes = []changerisk.Change{{Path: "src/plain.go", Status: "A", Mode: "100644", Blob: id}}
-	d := cove.JobDiff{}
+	d = cove.JobDiff{}
 	if err := what.fill(t.Context(), &d); err != nil || len(d.Files) != 1 || d.Files[0].Risk == "" || d.Files[0].Status != cove.DiffAdded {
 		t.Errorf("a tree that is too large: got %+v, %v", d.Files, err)
 	}
@@ -402,6 +440,139 @@ func TestHostileCommits(t *testing.T) {
 			if len(c.Subject) > 400 || !c.Time.IsZero() && c.Time.Unix() != 1 {
 				t.Errorf("got %+v", c)
 			}
+		}
+	}
+}
+
+// TestDiffOfRestored: a change that is committed, and undone in the work tree alone, is in the review, as a pull brings
+// it. What is uncommitted is a part of its own, judged like the first.
+func TestDiffOfRestored(t *testing.T) {
+	b := newBench(t)
+	b.serve(0, 0)
+	job := b.begin(`mkdir -p .github/workflows; echo good >app; git add app; git commit -q -m good
+echo evil >app; echo 'on: push' >.github/workflows/ci.yml; git add -A; git commit -q -m tidy
+echo good >app; rm -r .github; echo x >.envrc; echo x >"$said"`)
+	review := cove.Review{Client: b.server.Client()}
+	if d, err := review.Leftover(t.Context(), job.ID); code(err) != "job_running" {
+		t.Errorf("at work: %+v, %v", d, err)
+	}
+	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	job = b.await(job.ID)
+	told := func(d cove.JobDiff, err error) map[string]string {
+		t.Helper()
+		if err != nil || d.Leftover != job.Leftover || !d.Apart {
+			t.Fatalf("got %+v, %v", d, err)
+		}
+		all := map[string]string{}
+		for _, f := range d.Files {
+			all[f.Path] = f.Status
+			if f.Risk != "" {
+				all[f.Path] += ", held"
+			}
+			for _, h := range f.Hunks {
+				for _, l := range h.Lines {
+					all[f.Path] += " " + l.Kind + l.Text
+				}
+			}
+		}
+		return all
+	}
+	for range 2 { // the second is of what is kept
+		d, err := review.Diff(t.Context(), job.ID)
+		got, want := told(d, err), map[string]string{"app": "added +evil", ".github/workflows/ci.yml": "added, held +on: push", "x": "added +x", "y": "added +y"}
+		if !maps.Equal(got, want) || d.Head != job.Head || d.Base != job.Base || d.Part != "" {
+			t.Errorf("a pull brings %s..%s; got %q of %+v", job.Base, job.Head, got, d)
+		}
+		d, err = review.Leftover(t.Context(), job.ID)
+		got, want = told(d, err), map[string]string{"app": "modified -evil +good", ".github/workflows/ci.yml": "deleted, held -on: push", ".envrc": "added, held +x"}
+		if !maps.Equal(got, want) || d.Head != job.Leftover || d.Base != job.Head || d.Part != cove.DiffLeftover {
+			t.Errorf("left uncommitted; got %q of %+v", got, d)
+		}
+	}
+}
+
+// TestDiffIncomplete: objects that root in the job's sprite leaves out or adds make the review fail, and no change and
+// no warning is missing from it; a sprite that lets the review wait holds up no other one. A history that goes back
+// behind the base is whole.
+func TestDiffIncomplete(t *testing.T) {
+	b := newBench(t)
+	b.serve(0, 0)
+	job := b.begin(`echo m >m; git add m; git commit -q -m m; git checkout -q -b side HEAD~2; echo s >s; git add s; git commit -q -m side; git checkout -q -; git merge -q --no-edit side
+mkdir real; ln -s real .idea; git add -A; git commit -q -m link
+mkdir -p real; echo x >real/run.xml; git add -A; git commit -q -m run; echo x >"$said"`)
+	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	job = b.await(job.ID)
+	d := b.manager.jobSprites.differ
+	clone := strings.Replace(job.Workdir, boot.Home, b.home, 1)
+	whole := cove.JobDiff{Job: job.ID, Base: job.Base, Head: job.Head}
+	last := cove.JobDiff{Job: job.ID, Base: strings.TrimSpace(b.git(clone, "rev-parse", job.Head+"~1")), Head: job.Head}
+	old := cove.JobDiff{Job: job.ID, Base: strings.TrimSpace(b.git(clone, "rev-parse", job.Head+"~3")), Head: job.Head}
+	tell := func(of cove.JobDiff, script, after string) (*told, error) {
+		var said head
+		what, err := d.apart.tell(t.Context(), of, &said, func(ctx context.Context, w io.Writer) error {
+			cmd := d.command(ctx, job, diffPrologue+diffSetup+script+after, of)
+			cmd.Stdout, cmd.Stderr = w, &said
+			return cmd.Run()
+		})
+		return what, d.failed(t.Context(), job, err, said.String())
+	}
+	without := func(part string) string {
+		lines := strings.SplitAfter(diffPack, "\n")
+		n := len(lines)
+		lines = slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, part) })
+		if len(lines) == n {
+			t.Fatalf("no line has %q", part)
+		}
+		return strings.Replace(strings.Join(lines, ""), "&&\n}", "\n}", 1)
+	}
+	for name, c := range map[string]struct {
+		of            cove.JobDiff
+		script, after string
+		want          string
+	}{
+		"whole":          {whole, diffPack, "", ""},
+		"the last":       {last, diffPack, "", ""},
+		"back":           {old, diffPack, "", ""},
+		"bytes after it": {last, diffPack, `printf '\n\n'`, "junk"},
+		"no links":       {last, without("120000 blob"), "", "missing"},
+		"no commits":     {whole, without(`sed 's/^-//' &&`), "", "missing"},
+		"no files":       {whole, without("2,4"), "", "unable to read"},
+	} {
+		what, err := tell(c.of, c.script, c.after)
+		if name == "back" && err == nil && len(commits(what.log)) != 4 {
+			t.Errorf("of a merge of what began before the base: %+v", commits(what.log))
+		}
+		if (err == nil) != (c.want == "") || err != nil && (code(err) != "not_kept" || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, told: %v; want %q", name, err, what != nil, c.want)
+		}
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	waits, ended := make(chan error, apartAtOnce), make(chan error, apartAtOnce)
+	for range apartAtOnce {
+		go func() {
+			_, err := d.apart.tell(ctx, whole, io.Discard, func(ctx context.Context, _ io.Writer) error {
+				waits <- nil
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			ended <- err
+		}()
+	}
+	for range apartAtOnce {
+		<-waits
+	}
+	if _, err := tell(whole, diffPack, ""); err != nil {
+		t.Errorf("while others wait for their sprites: %v", err)
+	}
+	cancel()
+	for range apartAtOnce {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("a review whose sprite says nothing: %v", err)
 		}
 	}
 }

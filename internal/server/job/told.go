@@ -28,8 +28,17 @@ const (
 	maxUnshown  = 500      // files that a diff names because a pull warns of them, without their lines
 )
 
+// Why a review is not whole, beside the reasons of unidiff.
+const (
+	cutChanges = "the list of changed files is longer than 16 MiB, and those after that are not judged"
+	cutWarned  = "more than 500 files are not shown, of which a pull warns"
+)
+
 // errNonsense is of an answer that git does not give.
 var errNonsense = errors.New("its answer is not understood")
+
+// errMissing is of objects that are not there: what they hold could not be judged.
+var errMissing = errors.New("the review is incomplete: objects are missing")
 
 // told is what diffTell says of the changes of a job. All of it may be hostile.
 type told struct {
@@ -41,6 +50,7 @@ type told struct {
 	log     string
 	diff    string
 	cut     bool // there is more of the diff
+	many    bool // there are more changes
 }
 
 // hear runs a command that ends with diffTell, which prepare makes. First writes what the command reads before
@@ -195,6 +205,8 @@ func (l *listener) changes(what *told) error {
 			return fmt.Errorf("a path is longer than %d bytes: a pull refuses it", maxFilePath)
 		}
 		if size += len(meta) + len(path); size > maxRaw {
+			what.many = true
+			what.tree.Partial()
 			return nil
 		}
 		what.changes = append(what.changes, changerisk.Change{
@@ -232,6 +244,8 @@ func (l *listener) objects(what *told) error {
 			return errNonsense
 		}
 		switch {
+		case !ok && strings.HasSuffix(line, " missing"):
+			return errMissing
 		case !ok || size > most[id]: // it is left out
 		case size > left:
 			what.whole = false
@@ -241,10 +255,13 @@ func (l *listener) objects(what *told) error {
 		}
 		return nil
 	})
+	if err == nil && i != len(ids) {
+		err = fmt.Errorf("%w: it has not answered all", errNonsense)
+	}
 	if err != nil {
 		return err
 	}
-	return l.ask(short, func(line string) error {
+	err = l.ask(short, func(line string) error {
 		id, size, ok := blobHead(line)
 		if !ok || size > most[id] || len(what.texts) == len(short) {
 			return errNonsense
@@ -257,6 +274,10 @@ func (l *listener) objects(what *told) error {
 		what.texts[id] = string(body[:size])
 		return nil
 	})
+	if err == nil && len(what.texts) != len(short) {
+		err = fmt.Errorf("%w: it has not answered all", errNonsense)
+	}
+	return err
 }
 
 // blobHead reads what cat-file says before the content of a file. It is not ok if the file is none, or is not there.
@@ -316,6 +337,9 @@ func (w *told) fill(ctx context.Context, out *cove.JobDiff) error {
 	if out.Cut = cut; w.cut && cut == "" {
 		out.Cut = unidiff.CutBytes
 	}
+	if w.many {
+		out.Cut = cutChanges
+	}
 	out.Files = append(out.Files, files...)
 	out.Commits = commits(w.log)
 	if len(w.changes) == 0 {
@@ -374,5 +398,8 @@ func (w *told) warn(out *cove.JobDiff, held, listed []changerisk.Risk) {
 	}
 	for _, r := range listed {
 		say(r, func(f *cove.JobDiffFile) *string { return &f.Listed })
+	}
+	if unshown > maxUnshown && !w.many {
+		out.Cut = cutWarned
 	}
 }

@@ -22,6 +22,7 @@ type comparePage struct {
 type comparedJob struct {
 	jobView
 	Diff    diffView
+	Left    bool     // more was left uncommitted, which is not compared
 	Problem *problem // why there is no diff; nil: there is one
 }
 
@@ -81,6 +82,14 @@ func compared(v *view, id string) (c comparedJob, err error) {
 		p := describe(err)
 		c.Problem = &p
 		return c, nil
+	}
+	if c.Left = d.Leftover != ""; c.Left && len(d.Files) == 0 { // it has committed nothing
+		if d, err = (cove.Review{Client: v.api}).Leftover(v.r.Context(), id); err != nil {
+			p := describe(err)
+			c.Problem = &p
+			return c, nil
+		}
+		c.Left = false
 	}
 	c.Diff = diffView{JobDiff: d, JobID: id}
 	for _, f := range d.Files {

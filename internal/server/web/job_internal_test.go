@@ -150,3 +150,19 @@ func TestDiffOfDiffs(t *testing.T) {
 		t.Errorf("a binary file of one job: got %+v", files)
 	}
 }
+
+// TestDiffIDs: each file of a diff, and of its parts, has an element of its own, though paths be shown alike.
+func TestDiffIDs(t *testing.T) {
+	files := []cove.JobDiffFile{{Path: "a\uFFFD", Status: cove.DiffAdded}, {Path: "a\uFFFD", Status: cove.DiffAdded}, {Path: "b", Status: cove.DiffDeleted}, {Path: "b", Status: cove.DiffAdded}}
+	ids := map[string]bool{}
+	for range 2 { // the same ones each time
+		for _, part := range []string{"", cove.DiffLeftover} {
+			for _, f := range newDiffView(cove.JobDiff{Job: "j", Part: part, Files: files}, nil, "one").Files {
+				ids[f.ID] = true
+			}
+		}
+	}
+	if len(ids) != 2*len(files) {
+		t.Errorf("%d IDs of %d files", len(ids), 2*len(files))
+	}
+}

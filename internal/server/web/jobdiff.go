@@ -36,6 +36,7 @@ type changedFile struct {
 	ID    string // of its element
 	JobID string
 	View  string
+	Part  string // of the diff
 	Rows  []lineRow
 	Later bool // its lines are shown when they are asked for
 	More  int  // lines of it that are not shown
@@ -140,7 +141,11 @@ func rivals(v *view, j cove.Job) ([]cove.Job, error) {
 // changesDiff is the diff itself, for which the sprite is asked.
 func changesDiff(v *view) error {
 	id := v.r.PathValue("id")
-	d, err := cove.Review{Client: v.api}.Diff(v.r.Context(), id)
+	tell := cove.Review{Client: v.api}.Diff
+	if v.r.URL.Query().Get("part") == cove.DiffLeftover {
+		tell = cove.Review{Client: v.api}.Leftover
+	}
+	d, err := tell(v.r.Context(), id)
 	if err != nil {
 		return err
 	}
@@ -163,8 +168,10 @@ func changesDiff(v *view) error {
 func newDiffView(d cove.JobDiff, comments []cove.JobComment, view string) diffView {
 	out := diffView{JobDiff: d, JobID: d.Job, View: view}
 	left := maxShownLines
+	seen := map[string]int{} // a path may come twice: of a change of its kind, or where two differ in bytes that are no text
 	for _, f := range d.Files {
-		file := changedFile{JobDiffFile: f, ID: "f-" + hashID(f.Path), JobID: d.Job, View: view}
+		seen[f.Path]++
+		file := changedFile{JobDiffFile: f, ID: "f-" + hashID(fmt.Sprint(d.Part, "\x00", f.Path, "\x00", seen[f.Path])), JobID: d.Job, View: view, Part: d.Part}
 		n := 0
 		for _, h := range f.Hunks {
 			n += len(h.Lines)
