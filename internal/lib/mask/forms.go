@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// plain are what encoders of URLs leave as they are, beside letters and digits.
+// plain are what encoders of URLs leave as they are, beside letters and digits, for a text of many other signs.
 var plain = []string{
 	"",                     // all that need not be
 	"-_.~",                 // RFC 3986, and most libraries
@@ -34,7 +34,7 @@ const large = 4 << 10
 func forms(text string, isLarge bool) []string {
 	all := []string{text}
 	if !isLarge {
-		for _, keep := range plain {
+		for _, keep := range kept(text) {
 			for _, digits := range []string{"0123456789ABCDEF", "0123456789abcdef"} {
 				percent := percented(text, keep, digits)
 				all = append(all, percent, strings.ReplaceAll(percent, "%20", "+"))
@@ -115,12 +115,37 @@ func upperNumbers(form string) string {
 	return string(b)
 }
 
+// kept are what encoders of URLs may leave as it is of a text: any of its signs, if they are few.
+func kept(text string) []string {
+	const few = 6
+	signs := ""
+	for i := range len(text) {
+		if c := text[i]; c < utf8.RuneSelf && !alphanumeric(c) && strings.IndexByte(signs, c) < 0 {
+			signs += string(rune(c))
+		}
+	}
+	if len(signs) > few {
+		return plain
+	}
+	all := []string{""}
+	for _, c := range signs {
+		for _, keep := range all[:len(all):len(all)] {
+			all = append(all, keep+string(c))
+		}
+	}
+	return all
+}
+
+func alphanumeric(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}
+
 // percented is a text as a URL has it, but for letters, digits and what is kept.
 func percented(text, keep, digits string) string {
 	var b strings.Builder
 	for i := range len(text) {
 		c := text[i]
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte(keep, c) >= 0 {
+		if alphanumeric(c) || strings.IndexByte(keep, c) >= 0 {
 			b.WriteByte(c)
 			continue
 		}

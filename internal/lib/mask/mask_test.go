@@ -126,7 +126,7 @@ func TestJSON(t *testing.T) {
 	for _, said := range []string{
 		`a&b=c\"d<e>/f`, `a&b=c\"d<e>\/f`, `a\u0026b=c\"d\u003ce\u003e/f`, `a\u0026b=c\"d\u003Ce\u003E\/f`,
 		`pass/wörd-☃-🔑`, `pass\/wörd-☃-🔑`, `pass/w\u00f6rd-\u2603-\ud83d\udd11`, `pass\/w\u00F6rd-\u2603-\uD83D\uDD11`,
-		"p%40ss:w0rd%2Fxyz", "p%40ss:w0rd%2fxyz", "p%40ss%3Aw0rd/xyz", "p%40ss%3Aw0rd%2Fxyz", "p@ss:w0rd%2Fxyz",
+		"p%40ss:w0rd%2Fxyz", "p%40ss:w0rd%2fxyz", "p%40ss%3Aw0rd/xyz", "p%40ss%3Aw0rd%2Fxyz", "p@ss:w0rd%2Fxyz", "p@ss%3aw0rd/xyz",
 		`back\\u00ff\"slash/`, `back\\u00ff\"slash\/`,
 	} {
 		if got := m.Hide(`{"is":"` + said + `"}`); got != `{"is":"***"}` {
