@@ -1,6 +1,7 @@
 // Package mask puts asterisks in the place of secrets in what programs say. It finds them as
 // they are, line by line, as JSON has them, and in the forms in which URLs and base64 have
-// them (forms.go); not in another spelling, and not if a line break divides them.
+// them (forms.go); not in another spelling, and not if a line break divides them. A value of more
+// than 4 KiB is found as it is and in JSON. Secrets that overlap leave nothing of either.
 package mask
 
 import (
@@ -24,6 +25,8 @@ type Mask struct {
 	pairs *[1 << 16 / 64]uint64 // a bit for each two bytes with which one of texts begins; nil: there is none
 	begun map[uint64][]string   // texts by their first 8 bytes; the longest first
 	texts []string              // in order
+
+	longest int // of texts
 }
 
 // New is a mask for secrets and their lines, in all their forms.
@@ -32,7 +35,7 @@ func New(values []string) Mask {
 	for _, value := range values {
 		for _, text := range append(strings.Split(value, "\n"), value) {
 			if text = strings.TrimSpace(text); len(text) >= shortest {
-				m.texts = append(m.texts, forms(text)...)
+				m.texts = append(m.texts, forms(text, len(value) > large)...)
 			}
 		}
 	}
@@ -40,6 +43,9 @@ func New(values []string) Mask {
 	m.texts = slices.Compact(m.texts)
 	if len(m.texts) == 0 {
 		return m
+	}
+	for _, text := range m.texts {
+		m.longest = max(m.longest, len(text))
 	}
 	m.pairs, m.begun = new([1 << 16 / 64]uint64), map[uint64][]string{}
 	for _, text := range m.texts {
@@ -56,35 +62,69 @@ func New(values []string) Mask {
 // first is the first 8 bytes of a text that is not shorter.
 func first(text string) uint64 { return binary.LittleEndian.Uint64([]byte(text[:shortest])) }
 
-// next is the first place in b, from i on, at which a secret is, and its length. If more may follow b, more is set
-// for a place where a secret, or a longer one, may have begun; then the length is not told. Without either, at is
-// the end of b.
+// next is the first place in b, from i on, at which a secret is, or several that overlap, and the length of all. If
+// more may follow b, more is set for a place where a secret, or a longer one, may have begun; then the length is not
+// told. Without either, at is the end of b.
 func (m Mask) next(b []byte, i int, whole bool) (at, length int, more bool) {
 	if m.pairs == nil {
 		return len(b), 0, false
 	}
-	for ; i+shortest <= len(b); i++ {
-		pair := uint16(b[i])<<8 | uint16(b[i+1])
-		if m.pairs[pair/64]&(1<<(pair%64)) == 0 {
-			continue
-		}
-		rest := b[i:]
-		for _, text := range m.begun[binary.LittleEndian.Uint64(rest)] {
-			switch {
-			case len(text) <= len(rest) && string(rest[:len(text)]) == text:
-				return i, len(text), false
-			case !whole && len(text) > len(rest) && text[:len(rest)] == string(rest):
-				return i, 0, true
+	for at = i; at < len(b); at++ {
+		if at+shortest <= len(b) {
+			if pair := uint16(b[at])<<8 | uint16(b[at+1]); m.pairs[pair/64]&(1<<(pair%64)) == 0 {
+				continue
 			}
 		}
-	}
-	for ; !whole && i < len(b); i++ {
-		rest := string(b[i:])
-		if k, _ := slices.BinarySearch(m.texts, rest); k < len(m.texts) && strings.HasPrefix(m.texts[k], rest) {
-			return i, 0, true
+		if length, more = m.begins(b, at, whole); length > 0 || more {
+			break
 		}
 	}
-	return len(b), 0, false
+	if length == 0 {
+		return at, 0, more
+	}
+	// From the end back, since what begins last reaches furthest: in a text that repeats itself few are compared.
+	for seen, end := at, at+length; seen+1 < end; seen, end = end-1, at+length {
+		for k := end - 1; k > seen && k+m.longest > at+length; k-- {
+			n, open := m.begins(b, k, whole)
+			if open && length <= maxRun*m.longest { // beyond that nothing is kept back for it
+				return at, 0, true
+			}
+			length = max(length, k+n-at)
+		}
+	}
+	return at, length, false
+}
+
+// maxRun bounds secrets that overlap without an end, in multiples of the longest.
+const maxRun = 4
+
+// begins is the length of the longest secret that begins at a place of b; 0: there is none. If more may follow b,
+// more is set if a secret, or a longer one, may have begun there.
+func (m Mask) begins(b []byte, i int, whole bool) (length int, more bool) {
+	rest := b[i:]
+	if len(rest) < shortest {
+		if whole {
+			return 0, false
+		}
+		k, _ := slices.BinarySearchFunc(m.texts, rest, func(text string, rest []byte) int { return cmp.Compare(text, string(rest)) })
+		return 0, k < len(m.texts) && strings.HasPrefix(m.texts[k], string(rest))
+	}
+	for _, text := range m.begun[binary.LittleEndian.Uint64(rest)] {
+		switch {
+		case len(text) <= len(rest) && same(text, rest[:len(text)]):
+			return len(text), false
+		case !whole && len(text) > len(rest) && same(text[:len(rest)], rest):
+			return 0, true
+		}
+	}
+	return 0, false
+}
+
+// same reports whether a text is b; both have 8 bytes or more. It looks at the ends first: what only begins as a long
+// secret does costs no more than a word by it.
+func same(text string, b []byte) bool {
+	n := len(text) - shortest
+	return text[n:] == string(b[n:]) && text[:n] == string(b[:n])
 }
 
 // hide appends b without secrets to out, up to where one may have begun if b is not the whole; done is how much

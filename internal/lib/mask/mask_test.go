@@ -110,13 +110,100 @@ func TestForms(t *testing.T) {
 }
 
 // TestBegun: what may be the beginning of a secret is not told before the rest is there. A secret that is there
-// already is none, also if it ends as it begins.
+// already is kept back only as long as another one may have begun in it.
 func TestBegun(t *testing.T) {
 	m := mask.New([]string{"abcabcabcabcab"})
-	for text, want := range map[string]int{"": 0, "x": 0, "xa": 1, "xabcabcab": 8, "abcabcabcabcab": 0, "abcabcabcabcabx": 0, "abcabcabcabcaba": 1} {
+	for text, want := range map[string]int{"": 0, "x": 0, "xa": 1, "xabcabcab": 8, "abcabcabcabcab": 14, "xabcabcabcabcab": 14, "abcabcabcabcabx": 0, "abcabcabcabcaba": 1} {
 		if got := m.Begun([]byte(text)); got != want {
 			t.Errorf("%q: %d bytes are kept back, want %d", text, got, want)
 		}
+	}
+}
+
+// TestJSON: a secret is masked in JSON as encoders of other languages write it, and as users of URLs do.
+func TestJSON(t *testing.T) {
+	m := mask.New([]string{`a&b=c"d<e>/f`, "pass/wörd-\u2603-\U0001f511", "p@ss:w0rd/xyz", `back\u00ff"slash/`})
+	for _, said := range []string{
+		`a&b=c\"d<e>/f`, `a&b=c\"d<e>\/f`, `a\u0026b=c\"d\u003ce\u003e/f`, `a\u0026b=c\"d\u003Ce\u003E\/f`,
+		`pass/wörd-☃-🔑`, `pass\/wörd-☃-🔑`, `pass/w\u00f6rd-\u2603-\ud83d\udd11`, `pass\/w\u00F6rd-\u2603-\uD83D\uDD11`,
+		"p%40ss:w0rd%2Fxyz", "p%40ss:w0rd%2fxyz", "p%40ss%3Aw0rd/xyz", "p%40ss%3Aw0rd%2Fxyz", "p@ss:w0rd%2Fxyz", "p@ss%3aw0rd/xyz",
+		`back\\u00ff\"slash/`, `back\\u00ff\"slash\/`,
+	} {
+		if got := m.Hide(`{"is":"` + said + `"}`); got != `{"is":"***"}` {
+			t.Errorf("%s is told as %s", said, got)
+		}
+	}
+	key := strings.Repeat("large \"&/ key \u2603 ", 300)
+	m = mask.New([]string{key})
+	ascii, _ := json.Marshal(strings.TrimSpace(key))
+	for _, said := range []string{key[:len(key)-1], string(ascii[1 : len(ascii)-1]), strings.NewReplacer("/", `\/`, "\u2603", `\u2603`, `"`, `\"`).Replace(key[:len(key)-1])} {
+		if got := m.Hide("is " + said + " end"); got != "is *** end" {
+			t.Errorf("a large one is told as %.200s", got)
+		}
+	}
+}
+
+// TestOverlap: of secrets that overlap nothing is left, however the output is cut, and what repeats one without an end
+// is written before it ends.
+func TestOverlap(t *testing.T) {
+	m := mask.New([]string{"abcdefgh12", "gh12345678", "5678-9012", "abcabcabcabcab"})
+	for said, want := range map[string]string{
+		"a abcdefgh12345678 b": "a *** b", "abcdefgh12345678-9012": "***", "abcdefgh1234567": "***34567", "xgh12345678-901y": "x***-901y",
+		strings.Repeat("abc", 9) + "ab.": "***.", "abcdefgh12gh12345678": "***" + "***", "gh12345678abcdefgh12345678 ": "***" + "*** ",
+	} {
+		for size := 1; size <= len(said); size++ {
+			var b strings.Builder
+			w := mask.Writer{W: &b, Mask: m}
+			for i := 0; i < len(said); i += size {
+				if _, err := w.Write([]byte(said[i:min(i+size, len(said))])); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.Close(); err != nil || b.String() != want {
+				t.Errorf("%q in parts of %d bytes: %q, want %q, %v", said, size, b.String(), want, err)
+			}
+		}
+	}
+	var b strings.Builder
+	w := mask.Writer{W: &b, Mask: m}
+	for range 1000 {
+		if _, err := w.Write([]byte("abcabcabc")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b.Len() == 0 || strings.Contains(b.String(), "abcabcabc") {
+		t.Errorf("before the end there is %q", b.String())
+	}
+}
+
+// BenchmarkNew measures masks of large values, beside a copy of them.
+func BenchmarkNew(b *testing.B) {
+	var values []string
+	for i := range 20 {
+		values = append(values, strings.Repeat(fmt.Sprintf("%04d/abcdefg&", i), 5000))
+	}
+	b.Run("floor", func(b *testing.B) {
+		for b.Loop() {
+			_ = []byte(strings.Join(values, "\n"))
+		}
+	})
+	b.Run("20 of 64 KiB", func(b *testing.B) {
+		for b.Loop() {
+			mask.New(values)
+		}
+	})
+}
+
+// BenchmarkNearMiss measures output that is nearly a large secret at each of its bytes.
+func BenchmarkNearMiss(b *testing.B) {
+	said := []byte(strings.Repeat("a", 1<<20))
+	for name, m := range map[string]mask.Mask{"floor": {}, "64 KiB": mask.New([]string{strings.Repeat("a", 64<<10-1) + "b"}), "it repeats": mask.New([]string{strings.Repeat("a", 64<<10)})} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(said)))
+			for b.Loop() {
+				m.Hide(string(said))
+			}
+		})
 	}
 }
 

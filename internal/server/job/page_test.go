@@ -30,7 +30,7 @@ while read -r line; do
 		tell '{"sessionUpdate":"tool_call_update","toolCallId":"t1","status":"completed","content":[{"type":"content","content":{"type":"text","text":"\u001b[34mshed\u001b[0m"}}]}'
 		printf '{"jsonrpc":"2.0","id":101,"method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"t2","title":"Paint the shed","kind":"edit"},"options":%s}}\n' "$options" ;;
 	*'"id":101'*)
-		mkdir -p .github/workflows; printf 'on: push\n' >.github/workflows/ci.yml; printf 'red\ngreen\n' >shed.txt
+		mkdir -p .github/workflows; printf 'on: push\n' >.github/workflows/ci.yml; printf 'red\ngreen\n' >shed.txt; seq 4100 >zebra.txt
 		git add . && git commit -q -m 'Paint the shed'
 		tell '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"It is painted.\n"}}'
 		answer "$prompt" '{"stopReason":"end_turn"}' ;;
@@ -91,6 +91,8 @@ func TestJobPage(t *testing.T) {
 		page.Until("what is risky comes first", `document.querySelector("#diff .file").dataset.path === ".github/workflows/ci.yml"`)
 		page.Until("the commit is there", `document.getElementById("diff").textContent.includes("Paint the shed")`)
 		fits(page)
+		page.Click(`[data-path="zebra.txt"] button.button`)
+		page.Until("the lines of a long file are in their place, and the other files in theirs", `document.querySelector('#diff [data-path="zebra.txt"] [data-line="4100"]') && document.querySelector('#diff [data-path="shed.txt"]') && document.getElementById("files-title")`)
 		page.Click(`[data-path="shed.txt"] button.no[data-line="2"]`)
 		page.Fill(".comment-form textarea", remark)
 		shoot(t, page, name+"-comment")

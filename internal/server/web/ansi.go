@@ -43,7 +43,7 @@ func terminal(s string) []segment {
 	const most = 300 // after so many, all looks like the last
 	at := look{fg: -1, bg: -1}
 	add := func(text string) {
-		if text = plain(text); text == "" {
+		if text = screenText(text); text == "" {
 			return
 		}
 		class := at.class()

@@ -20,7 +20,7 @@ func TestTerminal(t *testing.T) {
 		"\x1b[31":                                   "",
 		"\x1b[99999999999999999999mx":               "x",
 		"\x1b[38mx\x1b[38;5mx\x1b[38;5;999mx":       "xxx",
-		"a\u202eb\u2028c\u200bd\xff<b>\x00":         "abcd\uFFFD<b>",
+		"a\u202eb\u2028c\u200bd\xff<b>\x00":         "a⟦U+202E⟧b⟦U+2028⟧c⟦U+200B⟧d\uFFFD<b>",
 		"\x1b[97;104mx\x1b[39;49;22;23;24my\x1b(Bz": "[f15 b12:x]yBz",
 	} {
 		var got strings.Builder

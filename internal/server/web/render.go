@@ -22,21 +22,24 @@ var templates = sync.OnceValue(func() *template.Template {
 
 // funcs are the functions of templates.
 var funcs = template.FuncMap{
-	"asset":   assetURL,
-	"line":    line,
-	"text":    text,
-	"ago":     timeTag,
-	"agoP":    func(t *time.Time) template.HTML { return timeTag(deref(t)) },
-	"bytes":   formatBytes,
-	"span":    formatDuration,
-	"runs":    spanTag,
-	"seconds": func(n int64) string { return formatDuration(time.Duration(n) * time.Second) },
-	"network": profileNetwork,
-	"list":    func(all ...any) []any { return all },
-	"dict":    dict,
-	"rule":    ruleText,
-	"word":    word,
-	"query":   url.QueryEscape, // html/template does not know that htmx's attributes are addresses
+	"asset":     assetURL,
+	"line":      line,
+	"text":      text,
+	"whole":     wholeText,
+	"wholeRow":  wholeRow,
+	"wholeLine": wholeLine,
+	"ago":       timeTag,
+	"agoP":      func(t *time.Time) template.HTML { return timeTag(deref(t)) },
+	"bytes":     formatBytes,
+	"span":      formatDuration,
+	"runs":      spanTag,
+	"seconds":   func(n int64) string { return formatDuration(time.Duration(n) * time.Second) },
+	"network":   profileNetwork,
+	"list":      func(all ...any) []any { return all },
+	"dict":      dict,
+	"rule":      ruleText,
+	"word":      word,
+	"query":     url.QueryEscape, // html/template does not know that htmx's attributes are addresses
 }
 
 // dict makes a map of names and values, for a component that takes several.

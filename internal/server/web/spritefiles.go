@@ -111,7 +111,7 @@ func spriteFiles(v *spriteView) error {
 			p.Points = append(p.Points, c.ID)
 		}
 	}
-	l := v.layout(h.Info.Name + ": " + line(p.Path))
+	l := v.layout(h.Info.Name + ": " + wholeLine(p.Path))
 	l.Live, l.Script = h.Path("live")+"?tab=files", "sprite.js"
 	render(v.w, v.r, http.StatusOK, l, "sprite-files", p)
 	return nil

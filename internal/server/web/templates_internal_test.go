@@ -50,6 +50,45 @@ func TestAddressesOfHTMX(t *testing.T) {
 	}
 }
 
+// TestTargetsAreOwn: an element that asks for something says itself what the answer replaces, or that it replaces
+// nothing: by htmx's own rule it would be what an element around it replaces, such as a whole diff.
+func TestTargetsAreOwn(t *testing.T) {
+	tag := regexp.MustCompile(`<[a-z]+(?:[^<>"{]|"(?:[^"{]|\{\{[^}]*\}\})*"|\{\{[^}]*\}\})*>`)
+	asks := regexp.MustCompile(`\shx-(?:get|post)="`)
+	own := regexp.MustCompile(`\bhx-target="|\bhx-swap="none"`)
+	seen := 0
+	err := fs.WalkDir(templateFiles, "templates", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := fs.ReadFile(templateFiles, name)
+		if err != nil {
+			return err
+		}
+		found := 0
+		for _, element := range tag.FindAllString(string(b), -1) {
+			if !asks.MatchString(element) {
+				continue
+			}
+			if found++; !own.MatchString(element) {
+				t.Errorf("%s: an element around it decides what this replaces: %s", name, element)
+			}
+		}
+		if all := len(asks.FindAllIndex(b, -1)); found != all {
+			t.Errorf("%s: %d elements of %d were looked at", name, found, all)
+		}
+		seen += found
+		return nil
+	})
+	if err != nil || seen < 50 {
+		t.Fatalf("%d were found, %v", seen, err)
+	}
+	page, err := html("layout", layout{})
+	if err != nil || !strings.Contains(page, `"disableInheritance":true`) {
+		t.Errorf("htmx inherits attributes: %v", err)
+	}
+}
+
 func folders(names ...string) (all []sprites.Entry) {
 	for _, n := range names {
 		all = append(all, sprites.Entry{Name: n, Path: "/" + n, Type: "directory", IsDir: true})

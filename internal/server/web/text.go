@@ -13,7 +13,9 @@ import (
 )
 
 // Texts of sprites and agents are hostile. html/template takes their markup away; these functions
-// take away the rest: characters that act on what stands beside them, and length.
+// take away the rest: characters that act on what stands beside them, and length. Of prose such
+// characters are taken away without a mark: an emoji's selector or a soft hyphen is in many a sentence, and
+// nothing is built from a sentence. In what is reviewed, and comes with a pull, they have names.
 const (
 	maxLine = 500       // bytes of a text that stands in one line
 	maxText = 256 << 10 // of one that is shown whole
@@ -27,6 +29,31 @@ func line(s string) string {
 
 // text makes a text harmless, and leaves its lines.
 func text(s string) string { return cut(plain(s), maxText) }
+
+// wholeText is a text of a file, or of a command: nothing of it is taken away, and characters that can't be seen
+// have names.
+func wholeText(s string) string {
+	return withMarks(cut(strings.ReplaceAll(s, "\r\n", "\n"), maxText), unseen)
+}
+
+// wholeRow is wholeText for one line of a file, without its line feed: a carriage return at its end is told, too.
+func wholeRow(s string) string { return withMarks(cut(s, maxText), unseen) }
+
+// wholeLine is the name of a file, or a path, in one line. It has marks for all by which it could look like another.
+func wholeLine(s string) string {
+	return cut(withMarks(s, func(r rune) bool {
+		return unseen(r) || r == '\n' || r == '\t' || r != ' ' && unicode.Is(unicode.Z, r)
+	}), maxLine)
+}
+
+// screenText is a text on a terminal's screen: controls have had their effect there, and what composes emoji is
+// taken away. All else that can't be seen has a name, since a screen shows files, too.
+func screenText(s string) string {
+	const joiner, selector = '\u200d', '\ufe0f'
+	return plain(withMarks(s, func(r rune) bool {
+		return unseen(r) && !unicode.IsControl(r) && r != joiner && r != selector && r != blankBraille
+	}))
+}
 
 // cut shortens a text at a rune's boundary, and says so by an ellipsis.
 func cut(s string, limit int) string {
@@ -45,22 +72,27 @@ func cut(s string, limit int) string {
 func plain(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	return strings.Map(func(r rune) rune {
-		if unseen(r) {
+		switch {
+		case r == blankBraille: // it is as wide as a letter, and parts those of a picture
+			return ' '
+		case unseen(r):
 			return -1
 		}
 		return r
 	}, s)
 }
 
-// unseen reports whether plain takes a character away.
+const blankBraille = '\u2800'
+
+// unseen reports whether plain takes a character away: it acts on others, or shows nothing.
 func unseen(r rune) bool {
-	if r == '\n' || r == '\t' {
-		return false
+	if r < utf8.RuneSelf {
+		return r < ' ' && r != '\n' && r != '\t' || r == '\x7f'
 	}
-	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
+	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Bidi_Control, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) || r == blankBraille
 }
 
-// Of a text that is edited, no character is lost: those that plain takes away have names.
+// Of a text that is edited or reviewed, no character is lost: those that plain takes away have names.
 const (
 	nameBegins = "⟦U+"
 	nameEnds   = "⟧"
@@ -81,6 +113,35 @@ func withNames(s string) (named string, ok bool) {
 		}
 	}
 	return b.String(), true
+}
+
+// withMarks writes the names of hidden characters in their places, to be read. Of many of one kind on end it tells
+// the number, so that they don't push away what follows.
+func withMarks(s string, hidden func(rune) bool) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if strings.IndexFunc(s, hidden) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for s != "" {
+		r, size := utf8.DecodeRuneInString(s)
+		char := s[:size]
+		s = s[size:]
+		if !hidden(r) {
+			b.WriteString(char)
+			continue
+		}
+		n := 1
+		for ; strings.HasPrefix(s, char); n++ {
+			s = s[size:]
+		}
+		fmt.Fprintf(&b, "%s%04X", nameBegins, r)
+		if n > 1 {
+			fmt.Fprintf(&b, " × %d", n)
+		}
+		b.WriteString(nameEnds)
+	}
+	return b.String()
 }
 
 // withoutNames puts the characters back whose names withNames has written.

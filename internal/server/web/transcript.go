@@ -400,7 +400,7 @@ func input(m agents.Event) []part {
 	}
 	var out []part
 	if c := value("command", "cmd"); c != "" {
-		out = append(out, part{Kind: "terminal", Segs: []segment{{"td", "$ "}, {"", plain(c)}}})
+		out = append(out, part{Kind: "terminal", Segs: []segment{{"td", "$ "}, {"", wholeText(c)}}})
 	}
 	path := value("file_path", "filePath", "path")
 	before, after := value("old_string", "oldString", "oldText"), value("new_string", "newString", "newText")
