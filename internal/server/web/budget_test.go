@@ -22,17 +22,20 @@ import (
 )
 
 // visitor is a browser without scripts, which is logged in.
-func visitor(t testing.TB, s *covetest.Server) *http.Client {
+func visitor(t testing.TB, s *covetest.Server) *http.Client { return visitorAs(t, s.Client()) }
+
+// visitorAs is visitor for any client.
+func visitorAs(t testing.TB, as *cove.Client) *http.Client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
 	must(t, err)
 	c := &http.Client{Jar: jar, Transport: &http.Transport{MaxConnsPerHost: 0, DisableCompression: true}}
 	t.Cleanup(c.CloseIdleConnections)
-	link, err := cove.Web{Client: s.Client()}.Link(t.Context())
+	link, err := cove.Web{Client: as}.Link(t.Context())
 	must(t, err)
 	u, err := url.Parse(link.URL)
 	must(t, err)
-	resp, err := c.PostForm(s.URL+"/web/login", u.Query())
+	resp, err := c.PostForm(as.URL+"/web/login", u.Query())
 	must(t, err)
 	must(t, resp.Body.Close())
 	return c

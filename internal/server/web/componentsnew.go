@@ -19,8 +19,8 @@ func shownOfNew() []component {
 	preview := cove.JobPreview{Agent: "claude", AgentVersion: "1.2.3", Installs: true, TimeoutSec: 3600, EnvNames: []string{"CI"}, Guards: cove.Guards{Turns: 50, CostUSD: 2.5}, Connectors: []cove.JobConnector{{Name: "anthropic", Upstream: "https://api.example.org"}}}
 	refused := problem{Status: 400, Code: "bad_plan", Title: "Bad Request", Message: "the plan has no block for a shell", Hint: "fence blocks by ```sh"}
 	push := &pushCommand{File: "repair-the-tests.md", Command: "cove push repair-the-tests.md --profile nightly", Plan: "# Repair the tests\n"}
-	job := func(state cove.JobState, outcome *cove.Outcome) *cove.Job {
-		return &cove.Job{ID: "0a1b2c", State: state, JobResult: cove.JobResult{Commits: 2, Outcome: outcome}}
+	job := func(state cove.JobState, outcome *cove.Outcome) firstJobView {
+		return firstJobView{rights: rights{true, true, true}, Job: &cove.Job{ID: "0a1b2c", State: state, JobResult: cove.JobResult{Commits: 2, Outcome: outcome}}}
 	}
 	return []component{
 		{"plan-check", "nothing yet", planCheck{}},
@@ -29,7 +29,8 @@ func shownOfNew() []component {
 		{"plan-check", "from the person's machine", planCheck{Steps: steps, Preview: &preview, Network: "the preset none", Push: push}},
 		{"profile-gives", "much", &profile},
 		{"profile-gives", "nothing", &cove.Profile{Name: "plain"}},
-		{"first-run", "", nil},
+		{"first-run", "for the owner", nowPage{rights: rights{true, true, true}}},
+		{"first-run", "for a token that may read", nowPage{Token: true}},
 		{"first-job", "at work", job(cove.JobRunning, nil)},
 		{"first-job", "done", job(cove.JobSucceeded, nil)},
 		{"first-job", "failed", job(cove.JobFailed, &cove.Outcome{Kind: "agent_failed", Reason: "step 2 exited with 1"})},
@@ -55,9 +56,9 @@ func shownOfSettings() []component {
 		{"trial", "passed", trial{Of: "this server", Over: true, OK: true, Steps: []cove.ExecutorStep{step(cove.TestConnection, cove.StepCompleted, 3)}}},
 		{"trial", "failed", trial{Of: "this server", Over: true, Steps: []cove.ExecutorStep{step(cove.TestConnection, cove.StepCompleted, 3), bad, step(cove.TestPrompt, cove.StepSkipped, 0)}}},
 		{"trial", "cut off", trial{Of: "this server", Over: true, Error: &failed}},
-		{"profile-editor", "new", profileEditor{Text: newProfile, Agents: []string{"shell", "claude"}}},
-		{"profile-editor", "stored", profileEditor{Name: "nightly", Revision: 4, Stored: 4, Text: newProfile, Warnings: []string{"the connector anthropic has no key"}}},
-		{"profile-editor", "refused", profileEditor{Name: "nightly", Revision: 3, Text: "agent = 7", Problem: &failed}},
+		{"profile-editor", "new", profileEditor{rights: rights{true, true, true}, Text: newProfile, Agents: []string{"shell", "claude"}}},
+		{"profile-editor", "stored", profileEditor{rights: rights{true, true, true}, Name: "nightly", Revision: 4, Stored: 4, Text: newProfile, Warnings: []string{"the connector anthropic has no key"}}},
+		{"profile-editor", "refused", profileEditor{rights: rights{true, true, true}, Name: "nightly", Revision: 3, Text: "agent = 7", Problem: &failed}},
 		{"profile-applied", "two jobs", cove.ProfileApplied{Jobs: []cove.ProfileJob{{Job: "0a1b2c", Sprite: "job-0a1b2c"}, {Job: "0a1b2d", Sprite: "job-0a1b2d", Error: "the sprite is being deleted"}}}},
 		{"profile-applied", "none", cove.ProfileApplied{}},
 		{"token-made", "", cove.Token{Name: "ci", Secret: "cove_example"}},

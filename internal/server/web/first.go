@@ -16,7 +16,17 @@ type firstPage struct {
 	sample
 	Job  *cove.Job // the last one on the sample; nil: there is none
 	Mark string
+	rights
 }
+
+// firstJobView is the last first job.
+type firstJobView struct {
+	*cove.Job
+	rights
+}
+
+// Shown is Job, as the page shows it.
+func (p firstPage) Shown() firstJobView { return firstJobView{p.Job, p.rights} }
 
 func first(v *view) error {
 	page, err := v.first(v.r.Context())
@@ -39,7 +49,7 @@ func firstLive(v *view) error {
 }
 
 func (v *view) first(ctx context.Context) (firstPage, error) {
-	page := firstPage{sample: firstJob(), Mark: v.session.mark()}
+	page := firstPage{sample: firstJob(), Mark: v.session.mark(), rights: v.rights()}
 	jobs, err := v.api.Jobs(ctx)
 	for _, job := range jobs {
 		if job.RepoID == page.Commit && (page.Job == nil || job.CreatedAt.After(page.Job.CreatedAt)) {

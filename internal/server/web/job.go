@@ -47,12 +47,14 @@ func told(v *view, j jobView) toldView {
 // jobView is what all pages of a job show.
 type jobView struct {
 	cove.Job
+	rights
 	Tab   string
 	After []cove.Job // that do it again, or go on with it
 }
 
 // viewJob is a job for its pages.
 func viewJob(ctx context.Context, v *view, id string) (j jobView, err error) {
+	j.rights = v.rights()
 	if j.Job, err = v.api.Job(ctx, id); err != nil || !j.Ended() {
 		return j, err
 	}

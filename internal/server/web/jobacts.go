@@ -114,6 +114,9 @@ func (c commentsView) How() string {
 	return ""
 }
 
+// MaySend reports whether the session could send them: they are gone from here then.
+func (c commentsView) MaySend() bool { return c.Write && (c.Exec || c.How() != "send") }
+
 func (v *view) comments(j jobView, beside bool) (commentsView, error) {
 	all, err := cove.Review{Client: v.api}.Comments(v.r.Context(), j.ID)
 	return commentsView{jobView: j, Comments: all, Beside: beside}, err

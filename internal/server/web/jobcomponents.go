@@ -28,17 +28,17 @@ func jobComponents() []component {
 	views := func(name string, states ...string) (all []component) {
 		for i, j := range []cove.Job{working, waiting, done, failed} {
 			if i < len(states) {
-				all = append(all, component{name, states[i], jobView{Job: j, Tab: "talk"}})
+				all = append(all, component{name, states[i], jobView{rights: rights{true, true, true}, Job: j, Tab: "talk"}})
 			}
 		}
 		return all
 	}
-	var all []component
+	all := []component{{"job-acts", "done, for a token that may read", jobView{Job: done}}, {"job-question", "for a token that may read", jobView{Job: waiting}}}
 	for _, name := range []string{"job-head", "job-question", "job-talk", "job-acts"} {
 		all = append(all, views(name, "working", "waiting", "done", "failed")...)
 	}
-	all = append(all, component{"replay", "of 40 events", jobView{Job: working}})
-	again := jobView{Job: done, After: []cove.Job{{ID: "0a1b2d", State: cove.JobTimedOut, RetryOf: done.ID, JobSettings: cove.JobSettings{Agent: "codex"}}, {ID: "0a1b2e", State: cove.JobRunning, ResumeOf: done.ID}}}
+	all = append(all, component{"replay", "of 40 events", jobView{rights: rights{true, true, true}, Job: working}})
+	again := jobView{rights: rights{true, true, true}, Job: done, After: []cove.Job{{ID: "0a1b2d", State: cove.JobTimedOut, RetryOf: done.ID, JobSettings: cove.JobSettings{Agent: "codex"}}, {ID: "0a1b2e", State: cove.JobRunning, ResumeOf: done.ID}}}
 	all = append(all, component{"job-head", "done again, and gone on with", again}, component{"told", "a plan", toldView{Name: "plan.md", Parts: prose(hostile)}},
 		component{"told", "a message", toldView{Parts: prose("Use blue.")}}, component{"told", "the server can't tell", toldView{}})
 	all = append(all, component{"job-steps", "none yet", stepsView{}},
@@ -47,7 +47,7 @@ func jobComponents() []component {
 			{Key: cove.StepClone, State: cove.StepRunning, StartedAt: &ended, Output: cove.StepOutput{Head: "\x1b[32mok\x1b[0m cloning\n"}},
 			{Key: cove.StepSetupScript, State: cove.StepFailed, StartedAt: &ended, EndedAt: &ended, Error: "exit 1", Hint: "cove job retry 0a1b2c"},
 			{Key: cove.StepInstallDeps, State: cove.StepSkipped, Detail: "git is there"}, {Key: cove.StepVerifyCommit, State: cove.StepPending}}})})
-	return append(append(all, entryComponents(ended)...), diffComponents(jobView{Job: done}, ended)...)
+	return append(append(all, entryComponents(ended)...), diffComponents(jobView{rights: rights{true, true, true}, Job: done}, ended)...)
 }
 
 func entryComponents(at time.Time) (all []component) {

@@ -80,6 +80,9 @@ func (v *view) jobs(ctx context.Context, form jobForm, after string) (s section,
 	q.Limit, q.After, q.Counts = listRows, after, true
 	list, err = cove.ListJobs(ctx, v.api, q)
 	s = section{ID: "list", Title: "Jobs", Empty: "No job has begun yet."}
+	if v.session.Name != "" {
+		s.Empty = "No job that this token reaches has begun yet."
+	}
 	n := 0
 	for group, count := range list.Counts {
 		if form.Group == "" || string(group) == form.Group {

@@ -53,7 +53,12 @@ type pushCommand struct{ File, Command, Plan string }
 
 // newJobPage shows an empty form. A link fills in nothing: one in a mail, or on a sprite's page, could have a plan,
 // a repository and an open network, which one click would begin.
-func newJobPage(v *view) error { return showNewJob(v, newJob{}, false) }
+func newJobPage(v *view) error {
+	if !v.session.May(cove.VerbWrite) {
+		return fail.New("forbidden", "to begin a job needs the verb write, which this token has not", "log in by the link of a token that has it: cove web")
+	}
+	return showNewJob(v, newJob{}, false)
+}
 
 func showNewJob(v *view, form newJob, checked bool) error {
 	page := newPage{Form: form, Agents: agents.Names(), Networks: rules.Presets, Mark: v.session.mark()}

@@ -21,7 +21,9 @@ const (
 type nowPage struct {
 	Form     jobForm
 	Sections []section
-	Nothing  bool // there is no job at all
+	Nothing  bool // there is no job at all, or none that the token reaches
+	Token    bool // it is a token's page, not the owner's
+	rights
 }
 
 func now(v *view) error {
@@ -35,7 +37,7 @@ func now(v *view) error {
 	if err != nil {
 		return err
 	}
-	page := nowPage{Form: form, Sections: sections, Nothing: total == 0 && !form.Active()}
+	page := nowPage{Form: form, Sections: sections, Nothing: total == 0 && !form.Active(), Token: v.session.Name != "", rights: v.rights()}
 	return v.page("Now", form.address("/web/now/live", "", "have", listsDigest(sections)), "now", page)
 }
 

@@ -67,12 +67,12 @@ func deref(t *time.Time) time.Time {
 
 // layout is the frame of a page.
 type layout struct {
+	rights
 	Title    string
 	Path     string // of the page, which is marked in the navigation
 	Live     string // the stream that keeps it true
 	Mark     string // of the session
 	Who      string // the token's name; empty: the owner
-	Admin    bool
 	Bare     bool   // without navigation: nobody is logged in
 	Terminal bool   // it has a terminal
 	Script   string // of this page alone; empty: none

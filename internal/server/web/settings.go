@@ -13,22 +13,23 @@ import (
 // settingsTab is one tab of the settings. Its template is settings-KEY.
 type settingsTab struct {
 	Key, Title string
+	verb       string // that looking at it needs; empty: none
 	load       func(*view) (any, error)
 }
 
 // settingsTabs are all of them. The first is shown if none is asked for.
 func settingsTabs() []settingsTab {
 	return []settingsTab{
-		{"profiles", "Profiles", profilesTab},
-		{"secrets", "Secrets", secretsTab},
-		{"connectors", "Connectors", connectorsTab},
-		{"tokens", "Tokens", tokensTab},
-		{"sessions", "Browsers", sessionsTab},
-		{"images", "Images", imagesTab},
-		{"backends", "Backends", backendsTab},
-		{"webhooks", "Webhooks", webhooksTab},
-		{"running", "Running sprites", runningTab},
-		{"server", "Server", serverTab},
+		{"profiles", "Profiles", cove.VerbRead, profilesTab},
+		{"secrets", "Secrets", cove.VerbAdmin, secretsTab},
+		{"connectors", "Connectors", cove.VerbAdmin, connectorsTab},
+		{"tokens", "Tokens", cove.VerbAdmin, tokensTab},
+		{"sessions", "Browsers", "", sessionsTab},
+		{"images", "Images", cove.VerbRead, imagesTab},
+		{"backends", "Backends", cove.VerbAdmin, backendsTab},
+		{"webhooks", "Webhooks", cove.VerbAdmin, webhooksTab},
+		{"running", "Running sprites", cove.VerbRead, runningTab},
+		{"server", "Server", cove.VerbAdmin, serverTab},
 	}
 }
 
@@ -42,18 +43,43 @@ type settingsPage struct {
 // settings shows a tab. Each is one page: what it lists can be long, and is asked for alone.
 func settings(v *view) error {
 	tabs, key := settingsTabs(), v.r.URL.Query().Get("tab")
-	at := max(0, slices.IndexFunc(tabs, func(t settingsTab) bool { return t.Key == key }))
-	data, err := tabs[at].load(v)
+	may := func(t settingsTab) bool { return t.verb == "" || v.session.May(t.verb) }
+	listed := slices.DeleteFunc(slices.Clone(tabs), func(t settingsTab) bool { return !may(t) })
+	tab, known := listed[0], key == "" // all may see their browsers
+	if at := slices.IndexFunc(tabs, func(t settingsTab) bool { return t.Key == key }); at >= 0 {
+		tab, known = tabs[at], true
+	}
+	switch {
+	case !known:
+		return noTab(v, listed, fail.New("not_found", "the settings have no such tab", "choose one above"))
+	case !may(tab):
+		return noTab(v, listed, fail.Newf("forbidden", "log in by the link of a token that has it: cove web", "the settings’ tab %s needs the verb %s, which this token has not", tab.Title, tab.verb))
+	}
+	data, err := tab.load(v)
 	if err != nil {
 		return err
 	}
-	body, err := markup("settings-"+tabs[at].Key, data)
+	body, err := markup("settings-"+tab.Key, data)
 	if err != nil {
 		return err
 	}
-	l := v.layout(tabs[at].Title)
+	l := v.layout(tab.Title)
 	l.Script = "settings.js"
-	render(v.w, v.r, http.StatusOK, l, "settings", settingsPage{tabs, tabs[at], body})
+	render(v.w, v.r, http.StatusOK, l, "settings", settingsPage{listed, tab, body})
+	return nil
+}
+
+// noTab says why a tab is not shown, below those that are there for the session.
+func noTab(v *view, listed []settingsTab, why error) error {
+	if !wantsPage(v.r) {
+		return why
+	}
+	e := describe(why)
+	body, err := markup("error", e)
+	if err != nil {
+		return err
+	}
+	render(v.w, v.r, e.Status, v.layout(e.Title), "settings", settingsPage{Tabs: listed, Body: body})
 	return nil
 }
 

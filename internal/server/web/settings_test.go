@@ -80,7 +80,11 @@ func TestSettings(t *testing.T) {
 	page.Goto("/web/settings?tab=secrets")
 	page.Fill("#secret-name", "team")
 	page.Fill("#secret-value", "sesame-opens-it-for-all-of-the-forty")
+	page.Eval(`(send => { window.away = true; window.fetch = (to, ...rest) => window.away && to === "/web/alive" ? Promise.reject(new TypeError("away")) : send(to, ...rest); })(window.fetch)`, nil)
 	page.Click("#secret-set")
+	page.Sees("It was done. The server has gone away since") // between the answer and the page to which it leads
+	page.Until("the page is kept", `location.search === "?tab=secrets" && document.getElementById("secret-name").value === "team"`)
+	page.Eval(`window.away = false`, nil)
 	page.Sees("ends in orty")
 	page.Sees("nothing names it")
 	page.Until("the value is not on the page", `!document.documentElement.outerHTML.includes("sesame")`)

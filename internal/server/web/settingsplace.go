@@ -15,6 +15,7 @@ type imagesPage struct {
 	Rows  []imageRow
 	Prune ask
 	Mark  string
+	rights
 }
 
 type imageRow struct {
@@ -24,7 +25,7 @@ type imageRow struct {
 }
 
 func imagesTab(v *view) (any, error) {
-	ctx, page := v.r.Context(), imagesPage{Mark: v.session.mark()}
+	ctx, page := v.r.Context(), imagesPage{Mark: v.session.mark(), rights: v.rights()}
 	calls := cove.Images{Client: v.api}
 	var err error
 	if page.ImageList, err = calls.ListAll(ctx, false); err != nil {

@@ -16,6 +16,7 @@ type profilesPage struct {
 	Profiles []profileRow
 	Editor   profileEditor
 	Mark     string
+	rights
 }
 
 type profileRow struct {
@@ -34,6 +35,7 @@ type profileEditor struct {
 	Stored   int64 // the revision that the text has now; 0: it was not stored
 	Applied  *cove.ProfileApplied
 	Mark     string
+	rights
 }
 
 // newProfile is the text with which the editor begins.
@@ -43,7 +45,7 @@ timeout_seconds = 3600
 `
 
 func profilesTab(v *view) (any, error) {
-	page := profilesPage{Mark: v.session.mark(), Editor: profileEditor{Text: newProfile, Agents: agents.Names(), Mark: v.session.mark()}}
+	page := profilesPage{Mark: v.session.mark(), rights: v.rights(), Editor: profileEditor{rights: v.rights(), Text: newProfile, Agents: agents.Names(), Mark: v.session.mark()}}
 	all, err := cove.Profiles{Client: v.api}.List(v.r.Context())
 	if err != nil {
 		return nil, err
@@ -66,7 +68,7 @@ func profilesTab(v *view) (any, error) {
 // putProfile stores the text of the editor, and shows it again with what the server says.
 func putProfile(v *view) error {
 	f := v.r.PostForm
-	e := profileEditor{Name: f.Get("name"), Text: f.Get("text"), Agents: agents.Names(), Mark: v.session.mark()}
+	e := profileEditor{rights: v.rights(), Name: f.Get("name"), Text: f.Get("text"), Agents: agents.Names(), Mark: v.session.mark()}
 	e.Revision, _ = strconv.ParseInt(f.Get("revision"), 10, 64) // of another editor's text: none
 	if put, err := storeProfile(v, e); err != nil {
 		p := describe(err)

@@ -82,6 +82,7 @@ type runningPage struct {
 	Orphans      cove.OrphanList
 	OrphansAsk   ask
 	Mark         string
+	rights
 }
 
 type environmentRow struct {
@@ -91,7 +92,7 @@ type environmentRow struct {
 }
 
 func runningTab(v *view) (any, error) {
-	ctx, page := v.r.Context(), runningPage{Mark: v.session.mark()}
+	ctx, page := v.r.Context(), runningPage{Mark: v.session.mark(), rights: v.rights()}
 	calls := cove.Environments{Client: v.api}
 	all, err := calls.List(ctx, cove.EnvironmentFilter{})
 	if err != nil {

@@ -135,7 +135,8 @@ func TestTerminal(t *testing.T) {
 // TestFiles: a file is changed, and not over the change of somebody else; an upload arrives; a
 // download is no page.
 func TestFiles(t *testing.T) {
-	s := covetest.Start(t, covetest.Options{})
+	rt, dir := runtimeOf(t), t.TempDir()
+	s := covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt})
 	paint := s.Create("paint")
 	home := t.TempDir()
 	notes := filepath.Join(home, "notes.txt")
@@ -174,6 +175,30 @@ func TestFiles(t *testing.T) {
 	if got, err := paint.ReadFile(t.Context(), unseen); err != nil || string(got) != odd+"four\n" {
 		t.Fatalf("a file with characters that can't be seen: %q, %v", got, err)
 	}
+
+	// The server is away while a file is saved: the page says so until it was, though the server is back.
+	page.Goto("/web/sprites/paint/files?path=" + notes)
+	page.Fill("#file-text", "kept\n")
+	for _, text := range []string{"ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "htmx:afterRequest", "htmx:sendError"} {
+		page.Allow(text)
+	}
+	s.Stop()
+	page.Click("#save")
+	page.Until("it says so beside the button", `document.getElementById("save").form.querySelector(".undone[role=alert]")?.innerText === "Not saved: the server was away. Save again."`)
+	narrow(t, page)
+	shot(t, page, "file-away-phone")
+	page.Click("#open-rename")
+	page.Fill("#rename-it [name=to]", "other.txt")
+	page.Click("#rename-it .primary")
+	page.Until("a dialog stays, and says so", `document.querySelector("#rename-it[open] .undone")?.innerText === "“Rename” may not have been done: the server did not answer."`)
+	page.Click("#rename-it [data-closes]")
+	s = covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: strings.TrimPrefix(s.URL, "http://")})
+	page.Until("it is connected again", `document.getElementById("connection").hidden`)
+	page.Until("it says so still", `document.getElementById("save").form.querySelector(".undone").checkVisibility() && document.getElementById("file-text").value === "kept\n"`)
+	page.Eval("window.old = true", nil)
+	page.Click("#save")
+	page.Until("it is saved", `!window.old && document.getElementById("file-text")?.value === "kept\n" && !document.querySelector(".undone")`)
+
 	page.Goto("/web/sprites/paint/files?path=" + notes)
 	write(notes, "somebody else\n")
 	page.Allow("412")

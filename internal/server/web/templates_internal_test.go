@@ -89,6 +89,31 @@ func TestTargetsAreOwn(t *testing.T) {
 	}
 }
 
+// TestFormsStay: no form leaves the page to say what it does, for a server that is away then would cost the page,
+// and what was typed. The login has no page yet.
+func TestFormsStay(t *testing.T) {
+	form, seen := regexp.MustCompile(`<form (?:[^>{]|\{\{[^}]*\}\})*>`), 0
+	err := fs.WalkDir(templateFiles, "templates", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || name == "templates/login.html" {
+			return err
+		}
+		b, err := fs.ReadFile(templateFiles, name)
+		for _, f := range form.FindAllString(string(b), -1) {
+			if !strings.Contains(f, `method="post"`) {
+				continue
+			}
+			seen++
+			if !strings.Contains(f, "hx-post=") && !strings.Contains(f, "data-streams") {
+				t.Errorf("%s: a script is to send %s", name, f)
+			}
+		}
+		return err
+	})
+	if err != nil || seen < 30 {
+		t.Fatalf("%d were found, %v", seen, err)
+	}
+}
+
 func folders(names ...string) (all []sprites.Entry) {
 	for _, n := range names {
 		all = append(all, sprites.Entry{Name: n, Path: "/" + n, Type: "directory", IsDir: true})

@@ -25,9 +25,17 @@ type view struct {
 	api     *cove.Client // with the rights of the session's token
 }
 
+// rights say what a session may do: a page has no button that can't work.
+type rights struct{ Write, Exec, Admin bool }
+
+// rights are those of the session.
+func (v *view) rights() rights {
+	return rights{v.session.May(cove.VerbWrite), v.session.May(cove.VerbExec), v.session.May(cove.VerbAdmin)}
+}
+
 // layout is what the frame of a page shows.
 func (v *view) layout(title string) layout {
-	return layout{Title: title, Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, Admin: v.session.May(cove.VerbAdmin)}
+	return layout{Title: title, Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, rights: v.rights()}
 }
 
 // page answers with a whole page. live is the path of the stream that keeps it true; empty:

@@ -1,11 +1,87 @@
-// What all pages have: the mark on requests, keys, buttons that copy or open something, and times
-// that stay true. Pages work without it but for what it says here.
+// What all pages have: the mark on requests, a word on each that got no answer, keys, buttons that copy
+// or open something, and times that stay true. Pages work without it but for what it says here.
 "use strict";
 (() => {
   const mark = () => document.querySelector('meta[name="cove-mark"]')?.content || "";
   document.addEventListener("htmx:configRequest", e => { e.detail.headers["X-Cove-Mark"] = mark(); });
   window.coveFetch = (url, init = {}) =>
     fetch(url, { ...init, headers: { ...(init.headers || {}), "X-Cove-Mark": mark(), "HX-Request": "true" } });
+
+  // A request that gets no answer may have been done or not. A text says so beside what sent it, until the
+  // same gets an answer; once its place is not shown, it stands above the page.
+  const unanswered = new Map(); // the texts, by what was asked
+  const plain = e => (e?.getAttribute("aria-label") || e?.textContent || "").trim().replace(/\s+/g, " ").slice(0, 100);
+  const asked = (path, from) => {
+    const hidden = [...(from.closest("form")?.querySelectorAll("input[type=hidden]") || [])].filter(i => i.name !== "_mark");
+    return JSON.stringify([path, ...hidden.map(i => i.value)]);
+  };
+  const above = p => {
+    const close = document.createElement("button");
+    close.type = "button"; close.className = "link"; close.textContent = "Close";
+    close.addEventListener("click", () => {
+      for (const [key, q] of unanswered) if (q === p) unanswered.delete(key);
+      p.remove();
+    });
+    if (p.dataset.of) p.prepend(p.dataset.of + ": ");
+    p.append(" ", close);
+    document.getElementById("undone").append(p);
+  };
+  const keep = () => { for (const p of unanswered.values()) if (!p.isConnected) above(p); };
+  window.coveAnswered = (path, from) => {
+    const key = asked(path, from), p = unanswered.get(key);
+    unanswered.delete(key);
+    p?.remove();
+  };
+  window.coveUnanswered = (path, from, by, again) => {
+    coveAnswered(path, from);
+    const form = from.closest("form"), button = by || (from.matches("button,summary") ? from : (form || from).querySelector("button:not([type=button]),summary"));
+    const p = document.createElement("p"), name = plain(button);
+    p.className = "undone";
+    p.setAttribute("role", "alert");
+    p.dataset.of = plain(from.closest("dialog,.item,li,section")?.querySelector("h2,h3,.item-title,strong"));
+    p.textContent = form?.dataset.undone || (again ? (name ? `“${name}”` : "A part of the page") + " could not be loaded: the server did not answer." : `“${name}” may not have been done: the server did not answer.`);
+    if (again) {
+      const b = document.createElement("button");
+      b.type = "button"; b.className = "link"; b.textContent = "Try again";
+      b.addEventListener("click", again);
+      p.append(" ", b);
+    }
+    if (form) form.append(p); else from.after(p);
+    if (!p.checkVisibility()) { p.remove(); above(p); }
+    unanswered.set(asked(path, from), p);
+  };
+  document.addEventListener("htmx:beforeRequest", e => {
+    const { xhr, elt, requestConfig: { path, verb, triggeringEvent } } = e.detail; // what asked may be gone from the page by then, and htmx tells it alone
+    const again = verb === "get" && !elt.matches("form") ? () => htmx.ajax("GET", path, { source: elt }) : null;
+    const lost = () => coveUnanswered(path, elt, triggeringEvent?.submitter, again);
+    xhr.addEventListener("error", lost);
+    xhr.addEventListener("timeout", lost);
+    xhr.addEventListener("load", () => coveAnswered(path, elt));
+  });
+  document.addEventListener("cove:changed", keep);
+  document.addEventListener("htmx:afterSwap", keep);
+
+  // A page that leads on loads the next one once the server is there: a browser shows its own error
+  // in the place of the page else, and what was typed is lost.
+  window.coveLeave = async (to, done = true) => {
+    for (let wait = 250, told = null; ; wait = Math.min(5000, 2 * wait)) {
+      const r = await fetch("/web/alive", { headers: { "HX-Request": "true" } }).catch(() => null);
+      if (r && r.status < 500) { location.assign(to); return; }
+      if (!told) {
+        told = document.createElement("p");
+        told.className = "undone";
+        told.textContent = (done ? "It was done. " : "") + "The server has gone away since: the page is loaded again when it is back.";
+        document.getElementById("undone").append(told);
+      }
+      await new Promise(r => setTimeout(r, wait));
+    }
+  };
+  document.addEventListener("htmx:beforeOnLoad", e => {
+    const to = e.detail.xhr.getResponseHeader("HX-Redirect");
+    if (!to) return;
+    e.preventDefault();
+    coveLeave(to, e.detail.xhr.status < 400);
+  });
 
   // A form that takes a while says so, and is not sent twice.
   document.addEventListener("htmx:beforeRequest", e => {
@@ -27,7 +103,7 @@
   });
 
   // An answer stands in the page: the dialog that asked for it goes, and an error is brought into view.
-  document.addEventListener("htmx:afterRequest", e => { if (e.target.matches?.("form")) e.target.closest("dialog")?.close(); });
+  document.addEventListener("htmx:afterRequest", e => { if (e.detail.xhr.status && e.target.matches?.("form")) e.target.closest("dialog")?.close(); });
   document.addEventListener("htmx:afterSwap", e => { if (e.target.id === "notice") e.target.scrollIntoView({ block: "nearest" }); });
 
   document.addEventListener("click", async e => {

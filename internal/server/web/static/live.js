@@ -19,7 +19,7 @@
     const keep = document.activeElement && at.contains(document.activeElement) ? document.activeElement.id : "";
     const bottom = at.closest("[data-follow]");
     const follows = bottom && bottom.scrollHeight - bottom.scrollTop - bottom.clientHeight < 40;
-    if (c.how === "remove") { at.remove(); return; }
+    if (c.how === "remove") { at.remove(); document.dispatchEvent(new CustomEvent("cove:changed", { detail: [] })); return; }
     const t = document.createElement("template");
     t.innerHTML = c.html;
     const made = [...t.content.children];

@@ -2,9 +2,10 @@
 // for streams that a page reads by itself.
 "use strict";
 (() => {
-  const put = c => {
+  const put = (c, touched) => {
     const at = document.getElementById(c.target);
     if (!at) return;
+    touched.add(c.target);
     const t = document.createElement("template");
     t.innerHTML = c.html;
     const made = [...t.content.children];
@@ -26,6 +27,7 @@
     const more = document.getElementById(form.dataset.fields || "");
     if (more && !more.reportValidity()) return;
     if (more) for (const [name, value] of new FormData(more)) body.append(name, value);
+    const path = new URL(form.action).pathname, touched = new Set();
     if (button) button.disabled = true;
     try {
       const r = await coveFetch(form.action, { method: "POST", body, headers: { Accept: "text/event-stream" } });
@@ -37,12 +39,16 @@
         const events = (rest + value).split("\n\n");
         rest = events.pop();
         for (const event of events) {
-          for (const l of event.split("\n")) if (l.startsWith("data: ")) for (const c of JSON.parse(l.slice(6))) put(c);
+          for (const l of event.split("\n")) if (l.startsWith("data: ")) for (const c of JSON.parse(l.slice(6))) put(c, touched);
         }
       }
+      coveAnswered(path, form);
     } catch {
-      refuse('<div class="error"><p class="bad">The server went away in the middle.</p><p>To do: load the page again</p></div>');
+      coveUnanswered(path, form, button);
     } finally {
+      for (const id of touched) { // nobody tells more of it
+        for (const b of document.getElementById(id)?.querySelectorAll(".badge.running") || []) { b.textContent = "ended"; b.className = "badge unknown"; }
+      }
       if (button) button.disabled = false;
     }
   });

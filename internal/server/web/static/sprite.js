@@ -44,9 +44,9 @@
       const t = document.createElement("template");
       t.innerHTML = r.text;
       said.className = "bad";
-      said.textContent += ": " + (t.content.querySelector(".bad")?.textContent || "the connection was lost");
+      said.textContent += ": " + (t.content.querySelector(".bad")?.textContent || "it may not have been uploaded, for the server did not answer. Upload it again.");
     }
-    if (done && !failed) location.reload();
+    if (done && !failed) coveLeave(location.href);
   };
 
   // A file that is edited here is not left without a question.

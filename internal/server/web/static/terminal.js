@@ -205,7 +205,9 @@
       if (!active) return;
       const t = active;
       if (t.id) {
-        const r = await coveFetch(path("/end?session=" + encodeURIComponent(t.id)), { method: "POST" });
+        const r = await coveFetch(path("/end?session=" + encodeURIComponent(t.id)), { method: "POST" }).catch(() => null);
+        if (!r) { coveUnanswered(path("/end"), $("terminal-end")); return; }
+        coveAnswered(path("/end"), $("terminal-end"));
         if (!r.ok) { $("notice").innerHTML = await r.text(); return; }
       }
       close(t);
