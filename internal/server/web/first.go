@@ -49,7 +49,7 @@ func firstLive(v *view) error {
 }
 
 func (v *view) first(ctx context.Context) (firstPage, error) {
-	page := firstPage{sample: firstJob(), Mark: v.session.mark(), rights: v.rights()}
+	page := firstPage{sample: firstJob(), Mark: v.session.mark(), rights: v.session.rights()}
 	jobs, err := v.api.Jobs(ctx)
 	for _, job := range jobs {
 		if job.RepoID == page.Commit && (page.Job == nil || job.CreatedAt.After(page.Job.CreatedAt)) {

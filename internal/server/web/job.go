@@ -54,7 +54,7 @@ type jobView struct {
 
 // viewJob is a job for its pages.
 func viewJob(ctx context.Context, v *view, id string) (j jobView, err error) {
-	j.rights = v.rights()
+	j.rights = v.session.rights()
 	if j.Job, err = v.api.Job(ctx, id); err != nil || !j.Ended() {
 		return j, err
 	}

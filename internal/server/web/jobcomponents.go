@@ -96,7 +96,6 @@ func diffComponents(j jobView, at time.Time) []component {
 		{"diff", "in one column", newDiffView(diff, []cove.JobComment{comment}, "one")},
 		{"diff", "side by side", newDiffView(diff, []cove.JobComment{comment}, "side")},
 		{"diff", "nothing", newDiffView(cove.JobDiff{}, nil, "one")},
-		{"diff", "all is left uncommitted", newDiffView(cove.JobDiff{Job: j.ID, Leftover: "0123456789abcdef"}, nil, "one")},
 		{"diff", "what is left uncommitted", newDiffView(cove.JobDiff{Job: j.ID, Part: cove.DiffLeftover, Leftover: "0123456789abcdef", Files: diff.Files}, nil, "one")},
 		{"usage", "cost and tokens", usageCharts([]usagePoint{{At: at}, {at.Add(time.Minute), 0.1, 1000}, {at.Add(3 * time.Minute), 0.4, 9000}})},
 		{"usage", "nothing", []usageChart(nil)},

@@ -37,7 +37,7 @@ func now(v *view) error {
 	if err != nil {
 		return err
 	}
-	page := nowPage{Form: form, Sections: sections, Nothing: total == 0 && !form.Active(), Token: v.session.Name != "", rights: v.rights()}
+	page := nowPage{Form: form, Sections: sections, Nothing: total == 0 && !form.Active(), Token: v.session.Name != "", rights: v.session.rights()}
 	return v.page("Now", form.address("/web/now/live", "", "have", listsDigest(sections)), "now", page)
 }
 

@@ -75,6 +75,11 @@ func TestButtonsThatWork(t *testing.T) {
 			t.Errorf("%s: who may read has %v", path, has)
 		}
 	}
+	for id, want := range map[string]string{id: "Comparing in a sandbox of its own…", "000001": "Asking git in the sprite…"} { // which an ended job has no more
+		if _, page := read(t, owner, s.URL+"/web/jobs/"+id+"/changes"); !strings.Contains(page, want) {
+			t.Errorf("the changes of %s do not say %s", id, want)
+		}
+	}
 	if status, page := read(t, other, s.URL+"/web/new"); status != http.StatusForbidden || !strings.Contains(page, "the verb write") {
 		t.Errorf("a new job: %d: %s", status, page)
 	}

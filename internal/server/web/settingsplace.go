@@ -25,7 +25,7 @@ type imageRow struct {
 }
 
 func imagesTab(v *view) (any, error) {
-	ctx, page := v.r.Context(), imagesPage{Mark: v.session.mark(), rights: v.rights()}
+	ctx, page := v.r.Context(), imagesPage{Mark: v.session.mark(), rights: v.session.rights()}
 	calls := cove.Images{Client: v.api}
 	var err error
 	if page.ImageList, err = calls.ListAll(ctx, false); err != nil {

@@ -45,7 +45,7 @@ timeout_seconds = 3600
 `
 
 func profilesTab(v *view) (any, error) {
-	page := profilesPage{Mark: v.session.mark(), rights: v.rights(), Editor: profileEditor{rights: v.rights(), Text: newProfile, Agents: agents.Names(), Mark: v.session.mark()}}
+	page := profilesPage{Mark: v.session.mark(), rights: v.session.rights(), Editor: profileEditor{rights: v.session.rights(), Text: newProfile, Agents: agents.Names(), Mark: v.session.mark()}}
 	all, err := cove.Profiles{Client: v.api}.List(v.r.Context())
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func profilesTab(v *view) (any, error) {
 // putProfile stores the text of the editor, and shows it again with what the server says.
 func putProfile(v *view) error {
 	f := v.r.PostForm
-	e := profileEditor{rights: v.rights(), Name: f.Get("name"), Text: f.Get("text"), Agents: agents.Names(), Mark: v.session.mark()}
+	e := profileEditor{rights: v.session.rights(), Name: f.Get("name"), Text: f.Get("text"), Agents: agents.Names(), Mark: v.session.mark()}
 	e.Revision, _ = strconv.ParseInt(f.Get("revision"), 10, 64) // of another editor's text: none
 	if put, err := storeProfile(v, e); err != nil {
 		p := describe(err)

@@ -92,7 +92,7 @@ type environmentRow struct {
 }
 
 func runningTab(v *view) (any, error) {
-	ctx, page := v.r.Context(), runningPage{Mark: v.session.mark(), rights: v.rights()}
+	ctx, page := v.r.Context(), runningPage{Mark: v.session.mark(), rights: v.session.rights()}
 	calls := cove.Environments{Client: v.api}
 	all, err := calls.List(ctx, cove.EnvironmentFilter{})
 	if err != nil {

@@ -29,13 +29,13 @@ type view struct {
 type rights struct{ Write, Exec, Admin bool }
 
 // rights are those of the session.
-func (v *view) rights() rights {
-	return rights{v.session.May(cove.VerbWrite), v.session.May(cove.VerbExec), v.session.May(cove.VerbAdmin)}
+func (s Session) rights() rights {
+	return rights{s.May(cove.VerbWrite), s.May(cove.VerbExec), s.May(cove.VerbAdmin)}
 }
 
 // layout is what the frame of a page shows.
 func (v *view) layout(title string) layout {
-	return layout{Title: title, Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, rights: v.rights()}
+	return layout{Title: title, Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, rights: v.session.rights()}
 }
 
 // page answers with a whole page. live is the path of the stream that keeps it true; empty:
