@@ -39,7 +39,7 @@ const apiText = `Everything that the command cove does, it does by this API. ` +
 	`An error has a code for programs (error), a message, and often a hint: what to type next. ` +
 	`GET /v1/ws has most calls about jobs over one WebSocket, with notifications. ` +
 	`A JSON body with a field that is not known, or of another type, is refused with the status 400 and the name of the field. ` +
-	`A call about a sprite wakes it if it has to; no call about jobs does.`
+	`A call about a sprite wakes it if it has to; no call about jobs does, but for the diff of one whose sprite sleeps.`
 
 // document is what the description is made of.
 func document() openapi.Document {

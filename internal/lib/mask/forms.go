@@ -71,7 +71,7 @@ func quoted(text string) (all []string) {
 			}
 		}
 	}
-	each(func(form string) string { return byNumber(form) })
+	each(byNumber)
 	for _, form := range all[:len(all):len(all)] {
 		if is := upperNumbers(form); is != form {
 			all = append(all, is)

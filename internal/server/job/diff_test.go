@@ -552,11 +552,11 @@ mkdir -p real; echo x >real/run.xml; git add -A; git commit -q -m run; echo x >"
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
-	waits, ended := make(chan error, apartAtOnce), make(chan error, apartAtOnce)
+	waits, ended := make(chan struct{}, apartAtOnce), make(chan error, apartAtOnce)
 	for range apartAtOnce {
 		go func() {
 			_, err := d.apart.tell(ctx, whole, io.Discard, func(ctx context.Context, _ io.Writer) error {
-				waits <- nil
+				waits <- struct{}{}
 				<-ctx.Done()
 				return ctx.Err()
 			})

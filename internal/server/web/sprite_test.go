@@ -192,7 +192,7 @@ func TestFiles(t *testing.T) {
 	page.Click("#rename-it .primary")
 	page.Until("a dialog stays, and says so", `document.querySelector("#rename-it[open] .undone")?.innerText === "“Rename” may not have been done: the server did not answer."`)
 	page.Click("#rename-it [data-closes]")
-	s = covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: strings.TrimPrefix(s.URL, "http://")})
+	covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: strings.TrimPrefix(s.URL, "http://")})
 	page.Until("it is connected again", `document.getElementById("connection").hidden`)
 	page.Until("it says so still", `document.getElementById("save").form.querySelector(".undone").checkVisibility() && document.getElementById("file-text").value === "kept\n"`)
 	page.Eval("window.old = true", nil)
