@@ -175,8 +175,8 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	if opts.looks {
 		return p, err
 	}
-	// What a job that failed has left goes into no branch by a pull, which has done what it can. Else the
-	// person may have merged it by hand.
+	// No pull puts the commits of a job that failed into a branch: this one has done all that it can.
+	// Those of others the person may have merged by hand.
 	if err != nil && refused.Code != jobFailed {
 		if merged, lookErr := repo.Elsewhere(ctx, job.Head); lookErr != nil || !merged {
 			return p, err
