@@ -14,7 +14,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
-// Bounds of a judgement. What has more is held as a whole.
+// Bounds of a judgement. A change beyond them is held as a whole.
 const (
 	maxLinks     = 200_000   // symbolic links of a tree
 	maxLinkBytes = 64 << 20  // of what they say, and of their paths

@@ -19,7 +19,7 @@ import (
 
 // differ asks git what jobs have changed. The server has no repository, and no git of the host's reads what an
 // agent wrote. A job that works is asked in its sprite, which is its agent's: it may say anything. Of one that has
-// ended the objects come from there, and git tells of them in a sprite apart. What it prints is hostile in any case.
+// ended the objects come from there, and git tells of them in a sprite apart. Its output is hostile in any case.
 type differ struct {
 	client *cove.Client
 	apart  *apart

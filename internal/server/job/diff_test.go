@@ -445,7 +445,7 @@ func TestHostileCommits(t *testing.T) {
 }
 
 // TestDiffOfRestored: a change that is committed, and undone in the work tree alone, is in the review, as a pull brings
-// it. What is uncommitted is a part of its own, judged like the first.
+// it. Uncommitted changes are a part of their own, judged like the first.
 func TestDiffOfRestored(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)

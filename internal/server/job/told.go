@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Bounds on what is kept of what git tells. What is beyond is read, and left out.
+// Bounds on what is kept of what git tells. The server reads the rest, and leaves it out.
 const (
 	maxRaw      = 16 << 20 // bytes of the list of changed files
 	maxTree     = 32 << 20 // bytes of the list of all files

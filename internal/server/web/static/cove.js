@@ -1,4 +1,4 @@
-// What all pages have: the mark on requests, a word on each that got no answer, keys, buttons that copy
+// All pages have this: the mark on requests, a word on each that got no answer, keys, buttons that copy
 // or open something, and times that stay true. Pages work without it but for what it says here.
 "use strict";
 (() => {

@@ -4,7 +4,7 @@
 "use strict";
 (() => {
   const hiddenFor = 10000, slowest = 10000;
-  let source = null, last = "", wait = 0, timer = 0, sleep = 0, since = null, gone = false;
+  let source = null, last = "", wait = 0, timer = 0, sleep = 0, since = null;
 
   const say = text => {
     const p = document.getElementById("connection");
@@ -40,7 +40,7 @@
   const open = () => {
     clearTimeout(timer);
     const live = document.body.dataset.live;
-    if (!live || source || gone || document.hidden) return;
+    if (!live || source || document.hidden) return;
     source = new EventSource(last ? live + (live.includes("?") ? "&" : "?") + "from=" + encodeURIComponent(last) : live);
     source.onopen = () => {
       since = null; wait = 0; say("");
@@ -49,7 +49,7 @@
       if (e.lastEventId) last = e.lastEventId;
       for (const c of JSON.parse(e.data)) put(c);
     };
-    source.addEventListener("over", () => { gone = true; close(); });
+    source.addEventListener("over", () => { close(); last = ""; document.body.dataset.live = "/web/alive/live"; open(); }); // it tells of the server alone from then on
     source.onerror = () => {
       close();
       since ??= new Date();
