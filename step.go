@@ -244,6 +244,17 @@ type StepNews struct {
 	Over bool `json:"over,omitempty"`
 }
 
+// Steps are those that this tells of: all of the snapshot, the one that has changed, or none.
+func (n StepNews) Steps() []Step {
+	switch {
+	case n.Snapshot != nil:
+		return n.Snapshot.Steps
+	case n.Step != nil:
+		return []Step{*n.Step}
+	}
+	return nil
+}
+
 // Steps are the calls about the preparation of jobs.
 type Steps struct{ Client *Client }
 

@@ -39,9 +39,9 @@ try {
     socket.on('close', () => reject(new Error('the connection is lost')));
     socket.on('message', (text) => {
       const m = JSON.parse(text);
-      for (const { step, text } of m.steps ?? []) {
+      for (const { snapshot, step, text } of m.steps ?? []) {
         if (text) process.stdout.write(text);
-        if (step) console.log('==', step.key, step.state, step.error ?? '');
+        for (const s of snapshot?.steps ?? (step ? [step] : [])) console.log('==', s.key, s.state, s.error ?? '');
       }
       const question = m.job?.question;
       if (m.error) reject(new Error(m.error.message));

@@ -48,9 +48,10 @@ func main() {
 	must(client.StartJob(ctx, job.ID, cove.JobStart{BundleSHA256: fmt.Sprintf("%x", sha256.Sum256(bundle)), BundleSize: int64(len(bundle))}))
 
 	for news, err := range feed.Follow(ctx, cove.Subscription{Topics: []string{"jobs", "steps"}, Job: job.ID}) {
-		for _, step := range must(news, err).Steps {
-			if fmt.Print(step.Text); step.Step != nil {
-				fmt.Println("==", step.Step.Key, step.Step.State, step.Step.Error)
+		for _, n := range must(news, err).Steps {
+			fmt.Print(n.Text)
+			for _, step := range n.Steps() {
+				fmt.Println("==", step.Key, step.State, step.Error)
 			}
 		}
 		if news.Job != nil && news.Job.Question != nil {

@@ -13,8 +13,13 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// reapLimit is the time that an init has for a process that has ended.
-const reapLimit = time.Second
+// An init that takes in what has ended is woken by it. One that sleeps on for some rounds, though
+// some are left, does not; of one that is about to run, as on a busy machine, a round says nothing.
+const (
+	reapRound  = 50 * time.Millisecond
+	reapRounds = 20
+	reapTries  = 10 * reapRounds // nothing is said of an init that never sleeps
+)
 
 // init looks, in a container, for processes that have ended and that its first process does
 // not take in. It reports false if there is nothing to say.
@@ -22,11 +27,18 @@ func (d *doctor) init(ctx context.Context) (check, bool) {
 	if !(cgroup.Process{}).InContainer() {
 		return check{}, false
 	}
-	left := unreaped("/proc")
-	for limit := time.Now().Add(reapLimit); len(left) > 0 && time.Now().Before(limit) && ctx.Err() == nil; {
-		time.Sleep(reapLimit / 20)
+	left, slept := unreaped("/proc"), 0
+	for try := 0; try < reapTries && slept < reapRounds && len(left) > 0 && ctx.Err() == nil; try++ {
+		time.Sleep(reapRound)
+		first := statOf("/proc/1/stat") // looked at first: it may be woken meanwhile
 		now := unreaped("/proc")
 		left = slices.DeleteFunc(left, func(pid string) bool { return !slices.Contains(now, pid) })
+		if len(first) > 0 && first[0] == "S" {
+			slept++
+		}
+	}
+	if slept < reapRounds {
+		left = nil
 	}
 	if len(left) == 0 {
 		return check{}, false
@@ -39,14 +51,19 @@ func (d *doctor) init(ctx context.Context) (check, bool) {
 func unreaped(proc string) (pids []string) {
 	stats, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "stat")) // the pattern is a good one
 	for _, name := range stats {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			continue // it has just gone
-		}
-		// State and parent stand after the name, which may have anything in it: proc(5).
-		if f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])); len(f) > 1 && f[0] == "Z" && f[1] == "1" {
+		if f := statOf(name); len(f) > 1 && f[0] == "Z" && f[1] == "1" {
 			pids = append(pids, filepath.Base(filepath.Dir(name)))
 		}
 	}
 	return pids
+}
+
+// statOf are the fields of a stat file that follow a process's name, which may have anything in
+// it: first its state, then its parent (proc(5)). There are none if it has just gone.
+func statOf(name string) []string {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 }
