@@ -61,6 +61,9 @@ func TestLogHides(t *testing.T) {
 			if err != nil {
 				return
 			}
+			if _, err := io.Copy(io.Discard, req.Body); err != nil { // closed with a part unread, the connection would be reset before the answer is seen
+				return
+			}
 			key := req.Header.Get("X-Api-Key")
 			if _, err := io.WriteString(c, strings.ReplaceAll(answers[req.URL.Path], "KEY", key)); err != nil || req.URL.Path != "/after" {
 				return
