@@ -79,7 +79,8 @@ type Server struct {
 	Names []string
 	// DefaultImage is what new sprites start from that name nothing; "": this machine's tools.
 	DefaultImage string
-	// Domain is where sprites' URLs are, NAME.Domain; "": localhost.
+	// Domain is where sprites' URLs are, http://NAME.Domain with the server's port; "": localhost. As a URL, such as
+	// https://sprites.example.org, it says where a proxy takes the requests: then they are https://NAME.sprites.example.org.
 	Domain string
 
 	// MaxStreams bounds the WebSockets, and those who watch the list of sprites,
