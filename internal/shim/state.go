@@ -47,7 +47,13 @@ type State struct {
 	kernel.Place // where it was started
 	Groups
 
-	Build  string `json:"build,omitempty"`  // see Config.Build
+	Wake
+
+	Build string `json:"build,omitempty"` // see Config.Build
+}
+
+// Wake is whether a sandbox began with a memory.
+type Wake struct {
 	Woken  bool   `json:"woken,omitempty"`  // it goes on from a memory image
 	Unused string `json:"unused,omitempty"` // why one was not used
 }
