@@ -48,7 +48,9 @@ trap 'exit 1' HUP INT TERM
 `
 
 // diffSetup makes ready what is compared, beside the job's clone: of its bundle, or without one of its
-// files as they are ($tip), with those that git does not know yet. The clone is left alone.
+// files as they are ($tip), with those that git does not know yet. The clone is left alone. While the bundle is
+// unpacked only the clone's packs are there, if they suffice: git would read and compare each object that lies loose in
+// the clone, too, which took two thirds of the time of a review of 5,000 files.
 const diffSetup = `
 objects=$(cd "$(git rev-parse --git-path objects)" && pwd -P) || exit
 d=$(mktemp -d) || exit
@@ -63,10 +65,14 @@ if [ -n "$head" ] && [ -n "$bundle" ]; then
 	[ ${#base} = 64 ] && format=--object-format=sha256 || format=
 	git init -q --bare --template= $format "$d/git" || exit
 	export GIT_DIR="$d/git"
-	mkdir -p "$d/git/objects/info" && printf '%s\n' "$objects" >"$d/git/objects/info/alternates" || exit
+	mkdir -p "$d/git/objects/info" "$d/packed" && ln -s "$objects/pack" "$d/packed/pack" || exit
 	[ ! -f "$shallow" ] || cp "$shallow" "$d/git/shallow" || exit
-	git update-ref refs/base "$began" || exit
-	git bundle unbundle "$bundle" >/dev/null || exit
+	from="$d/git/objects/info/alternates" done=
+	unbundle() { git update-ref refs/base "$began" && git bundle unbundle "$bundle" >/dev/null; }
+	printf '%s\n' "$d/packed" >"$from" || exit
+	unbundle 2>/dev/null && done=1
+	printf '%s\n' "$objects" >"$from" || exit
+	[ -n "$done" ] || unbundle || exit
 elif [ -z "$head" ]; then
 	cp "$(git rev-parse --git-path index)" "$d/index" || exit
 	mkdir -p "$d/objects/info" && printf '%s\n' "$objects" >"$d/objects/info/alternates" || exit

@@ -234,7 +234,7 @@ func TestDiffWarns(t *testing.T) {
 
 // TestDiffOfHostile: what a job has changed is told by what a pull takes. The agent hides none of it by settings of
 // its repository, or by a program in place of git; and of a bundle that is another one than was collected
-// nothing is told.
+// nothing is told. What the bundle has is not read in the clone.
 func TestDiffOfHostile(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
@@ -290,7 +290,13 @@ echo '* -diff' >.git/info/attributes; echo x >"$said"`)
 	if err := os.Rename(bundle+".kept", bundle); err != nil {
 		t.Fatal(err)
 	}
-	check("ended", job)
+	clone := strings.Replace(job.Workdir, boot.Home, b.home, 1)
+	id := b.git(clone, "hash-object", "evil")
+	loose := filepath.Join(clone, ".git", "objects", id[:2], id[2:])
+	if err := errors.Join(os.Remove(loose), os.WriteFile(loose, []byte("nonsense"), 0o444)); err != nil {
+		t.Fatal(err)
+	}
+	check("ended", job) // by the bundle: the clone's own object is not read
 }
 
 // TestDiffsOfToken: a sprite that lets diffs wait holds up those of its job and token, and nobody else's.
