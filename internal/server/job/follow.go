@@ -198,7 +198,7 @@ func (f *follower) noteDeath(ctx context.Context, job cove.Job) (other bool, err
 	}
 	if err == nil && info.Cove != nil && info.Cove.Elsewhere {
 		return true, f.all.finisher.lose(ctx, job.ID, elsewhere,
-			"the original's sprite has its work, and sprite "+job.Sprite+" here what was on its disk; to go on with that here: cove job resume "+job.ID)
+			"the original's sprite has its work, and sprite "+job.Sprite+" here what was on its disk; to go on with that here: cove job resume "+job.ID+" \"go on\"")
 	}
 	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
 		return false, nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for
