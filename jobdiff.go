@@ -18,6 +18,9 @@ type JobDiff struct {
 	Base string `json:"base"`
 	Head string `json:"head,omitempty"` // the commit that is compared; empty: the files as they are now, since the job has not ended
 
+	// Compares says what is compared with Base: DiffFiles of a job that has not ended, or DiffCommits.
+	Compares string `json:"compares"`
+
 	// Leftover is the commit of what the agent left uncommitted, in a job that has ended. No branch gets it by a pull.
 	// It is compared with the job's last commit in a part of its own (Review.Leftover), which has Part DiffLeftover.
 	Leftover string `json:"leftover,omitempty"`
@@ -27,10 +30,21 @@ type JobDiff struct {
 	// Else it is the word of the job's sandbox, in which its agent works.
 	Apart bool `json:"apart,omitempty"`
 
+	// HistoryEnds is one of the job's commits, before which the history is not there: its clone is shallow, or its
+	// sprite did not hand over what came before. Commits may then lack some, and Files lacks nothing. Empty: it goes
+	// back to Base.
+	HistoryEnds string `json:"history_ends,omitempty"`
+
 	Commits []JobDiffCommit `json:"commits"`       // the newest first
 	Files   []JobDiffFile   `json:"files"`         // those that a pull holds first, and then those that it lists
 	Cut     string          `json:"cut,omitempty"` // why not all is here; empty: all is
 }
+
+// The values of JobDiff.Compares.
+const (
+	DiffFiles   = "files"   // the files as they are now, also those that are not committed
+	DiffCommits = "commits" // what the job has committed, which a pull brings; or in the part DiffLeftover, what it has not
+)
 
 // DiffLeftover is the part of a JobDiff that has what was left uncommitted.
 const DiffLeftover = "leftover"

@@ -96,6 +96,7 @@ type Details struct {
 	MemoryMB    int      `json:"memory_mb,omitempty"`           // how much of its memory limit it gets, if the server keeps the rest for itself; else 0
 	NetworkDown string   `json:"network_down,omitempty"`        // why the sandbox has no network now
 	LastError   string   `json:"last_error,omitempty"`          // why the last sandbox ended or did not start
+	Elsewhere   bool     `json:"elsewhere,omitempty"`           // the server's data folder is a copy, made while the sprite ran: its programs go on in the original. False once it has booted here
 
 	MemoryKills []MemoryKill `json:"memory_kills,omitempty"` // the last processes that were ended for want of memory, the oldest first
 

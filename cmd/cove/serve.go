@@ -151,7 +151,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.StringVar(&o.fallback, "fallback-addr", "", "")
 	_ = f.MarkHidden("fallback-addr") // it is there
 	f.StringArrayVar(&o.names, "name", nil, "a host name by which the server may be called, besides those of --addr and loopback (repeatable)")
-	f.StringVar(&o.domain, "domain", "localhost", "sprites' URLs are http://NAME.DOMAIN:PORT/; all names below another than localhost must lead here")
+	f.StringVar(&o.domain, "domain", "localhost", "sprites' URLs are http://NAME.DOMAIN:PORT/; behind a proxy with TLS, give its https://DOMAIN. All names below another than localhost must lead here")
 	f.DurationVar(&o.idle, "idle", 30*time.Second, "how long a sprite that does not say stays awake unused, before it is paused; 0: for ever")
 	f.DurationVar(&o.hibernate, "hibernate", 5*time.Minute, "after how long unused its memory goes to disk, if it does not say; 0: never")
 	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once, besides those that are paused; 0: any number")

@@ -164,10 +164,16 @@ func newWebLogoutCommand(inv *invocation) *cobra.Command {
 			return err
 		}
 		if all {
-			return cove.Web{Client: c}.EndAll(ctx)
+			list, err := cove.Web{Client: c}.Sessions(ctx)
+			if err != nil {
+				return err
+			}
+			for _, s := range list {
+				args = append(args, s.ID)
+			}
 		}
 		return removeEach(ctx, inv, args, func(id string) error { return cove.Web{Client: c}.End(ctx, id) })
 	})
-	cmd.Flags().BoolVar(&all, "all", false, "all that are logged in by this token")
+	cmd.Flags().BoolVar(&all, "all", false, "all that cove web sessions lists: of this token; with the verb admin, of all")
 	return cmd
 }

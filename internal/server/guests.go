@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -162,7 +163,11 @@ func (g *guest) unreachable(err error) error {
 		return endedError(g.sandbox.Status().Ended)
 	default:
 		text := fmt.Sprintf("the sandbox can't be reached: %v", err) // the error may quote the guest
-		return fail.New("bad_guest", clean(text, maxGuestText), "")
+		hint := "try again; if it stays so, see what the matter is: cove diagnose NAME"
+		if name := g.sandbox.Status().Hostname; name != "" {
+			hint = strings.Replace(hint, "NAME", name, 1)
+		}
+		return fail.New("bad_guest", clean(text, maxGuestText), hint)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -20,6 +21,8 @@ import (
 type hostnames struct {
 	names  []string // of the server, besides loopback and the addresses that it is reached at
 	domain string   // where sprites' URLs are
+	public *url.URL // where a proxy takes requests for sprites' URLs, below its host; nil: there is none that is known
+	bad    error    // of the domain
 	port   string   // where the server listens; "": not known
 	page   string   // the web page's own name at loopback addresses: see pageName
 }
@@ -37,17 +40,36 @@ func pageName(token string) string {
 const plainName = "cove.localhost"
 
 // newHostnames returns the names of a server that listens at an address, and whose owner has a
-// token. An empty domain is localhost.
+// token. An empty domain is localhost. See Server.Domain.
 func newHostnames(names []string, domain string, listens net.Addr, token string) *hostnames {
 	h := &hostnames{names: names, domain: cmp.Or(domain, "localhost"), page: pageName(token)}
 	if _, port, err := net.SplitHostPort(listens.String()); err == nil {
 		h.port = port
 	}
+	if strings.Contains(domain, "://") {
+		h.public, h.bad = publicURL(domain)
+		h.domain = "localhost"
+		if h.bad == nil {
+			h.domain = h.public.Hostname()
+		}
+	}
 	return h
+}
+
+// publicURL reads the URL of a domain.
+func publicURL(text string) (*url.URL, error) {
+	u, err := url.Parse(strings.ToLower(text))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.TrimSuffix(u.Path, "/") != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("%q can't be the domain of sprites' URLs: give a name, such as sprites.example.org, or if a proxy with TLS is in front, https://sprites.example.org", text)
+	}
+	return u, nil
 }
 
 // check refuses a name of the server that would lead to a sprite.
 func (h *hostnames) check() error {
+	if h.bad != nil {
+		return h.bad
+	}
 	for _, name := range h.names {
 		if of, ok := h.spriteOf(name); ok {
 			return fmt.Errorf("the server can't be called %s, which is the URL of sprite %s: choose another --name, or --domain", name, of)
@@ -64,6 +86,9 @@ func (h *hostnames) spriteURL(name string) string {
 	host := name + "." + h.domain
 	if h.isPage(host) {
 		return "" // a sprite of that name has no URL
+	}
+	if h.public != nil {
+		return h.public.Scheme + "://" + name + "." + h.public.Host + "/"
 	}
 	if h.port != "80" {
 		host = net.JoinHostPort(host, h.port)

@@ -444,6 +444,34 @@ func TestURLNames(t *testing.T) {
 	}
 }
 
+// TestURLBehindProxy: with a proxy in front, a sprite's URL and links to it are those of the proxy.
+func TestURLBehindProxy(t *testing.T) {
+	for domain, want := range map[string]string{
+		"https://Sprites.example":      "https://paint.sprites.example/",
+		"https://sprites.example:8443": "https://paint.sprites.example:8443/",
+		"http://sprites.example/":      "http://paint.sprites.example/",
+	} {
+		s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.Domain = domain }})
+		sp, w := s.Create("paint"), newSite(t)
+		w.service(t, sp)
+		info, err := s.Client().Get(t.Context(), "paint")
+		failIf(t, err != nil || info.URL != want, "%s: got %q, %v", domain, info.URL, err)
+		a := ask(t, s, "GET /", "", func(r *http.Request) { r.Host = "paint.sprites.example" })
+		failIf(t, a.StatusCode != 200, "%s: %d %q", domain, a.StatusCode, a.body)
+	}
+	for _, domain := range []string{"ftp://a.example", "https://", "https://a.example/sub", "https://me@a.example", "https://a.example?x"} {
+		dir := t.TempDir()
+		st, err := store.Open(t.Context(), filepath.Join(dir, "cove.db"))
+		must(t, err)
+		s := &server.Server{Dir: dir, Store: st, Host: &sprite.Host{Store: st}, Domain: domain}
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		err = s.Serve(t.Context(), ln)
+		failIf(t, err == nil || !strings.Contains(err.Error(), "can't be the domain"), "%s: %v", domain, err)
+		must(t, errors.Join(s.Close(), st.Close()))
+	}
+}
+
 func TestURLDomain(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.Domain = "sprites.example" }})
 	sp, w := s.Create("paint"), newSite(t)

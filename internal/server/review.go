@@ -45,15 +45,21 @@ func (g reviewRoutes) diff(w http.ResponseWriter, r *http.Request) error {
 	if part != "" && part != cove.DiffLeftover {
 		return fail.New(sprite.CodeBadRequest, fmt.Sprintf("part must be %s, or be left out, not %.40q", cove.DiffLeftover, part), "")
 	}
-	done, err := g.diffs.add(principalOf(r))
+	who := principalOf(r)
+	by := who.name
+	if who.owner {
+		by = ""
+	}
+	done, err := g.diffs.add(who)
 	if err != nil {
 		return err
 	}
 	defer done()
-	diff, err := jobs.Diff(r.Context(), job.ID, part)
+	diff, free, err := jobs.Diff(r.Context(), job.ID, part, by)
 	if err != nil {
 		return ofBackend(job.Backend, err)
 	}
+	defer free()
 	writeJSON(w, http.StatusOK, diff)
 	return nil
 }

@@ -55,7 +55,7 @@ type Jobs interface {
 	Collect(ctx context.Context, req cove.JobGC, mine func(backend, sprite string) bool) (cove.JobGCResult, error)
 	Pulled(ctx context.Context, id, head string) (cove.Job, error)
 	Publish(ctx context.Context, id string) (cove.Job, error)
-	Diff(ctx context.Context, id, part string) (cove.JobDiff, error)
+	Diff(ctx context.Context, id, part, by string) (diff cove.JobDiff, done func(), err error)
 	DestroyEnvironment(ctx context.Context, id string, force bool) (cove.Environment, error)
 	Orphans(ctx context.Context) (orphans []cove.Orphan, unheard map[string]error, err error)
 	DestroyOrphan(ctx context.Context, o cove.Orphan) error
@@ -79,7 +79,8 @@ type Server struct {
 	Names []string
 	// DefaultImage is what new sprites start from that name nothing; "": this machine's tools.
 	DefaultImage string
-	// Domain is where sprites' URLs are, NAME.Domain; "": localhost.
+	// Domain is where sprites' URLs are, http://NAME.Domain with the server's port; "": localhost. As a URL, such as
+	// https://sprites.example.org, it says where a proxy takes the requests: then they are https://NAME.sprites.example.org.
 	Domain string
 
 	// MaxStreams bounds the WebSockets, and those who watch the list of sprites,

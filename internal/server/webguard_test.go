@@ -272,6 +272,24 @@ func TestWebEnds(t *testing.T) {
 	}
 }
 
+// TestWebEndAll: to log out all means those that the token sees: its own, or with the verb admin those of all.
+func TestWebEndAll(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	narrow, _ := another(t, s, "narrow", cove.VerbRead)
+	wide, _ := another(t, s, "wide", cove.VerbRead, cove.VerbAdmin)
+	for _, by := range []*cove.Client{s.Client(), narrow, narrow, wide} {
+		logIn(t, s, by)
+	}
+	for _, c := range []struct {
+		by   *cove.Client
+		left int
+	}{{narrow, 2}, {wide, 0}} {
+		must(t, cove.Web{Client: c.by}.EndAll(t.Context()))
+		left, err := cove.Web{Client: s.Client()}.Sessions(t.Context())
+		failIf(t, err != nil || len(left) != c.left, "got %+v, %v; want %d", left, err, c.left)
+	}
+}
+
 // TestWebSecrets: no page and no header has the bearer of a session, its cookie or the token; and a
 // session sees and does no more than its token.
 func TestWebSecrets(t *testing.T) {

@@ -84,12 +84,7 @@ func (g *webSessions) add(code string, v visit) bool {
 
 // list describes the caller's sessions; to an administrator, all.
 func (g *webSessions) list(w http.ResponseWriter, r *http.Request) error {
-	p := principalOf(r)
-	of := p.name
-	if p.may(admin) {
-		of = ""
-	}
-	sessions, err := g.sessions.List(r.Context(), of)
+	sessions, err := g.of(r)
 	if err != nil {
 		return err
 	}
@@ -102,6 +97,16 @@ func (g *webSessions) list(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeJSON(w, http.StatusOK, list)
 	return nil
+}
+
+// of are the sessions that the caller sees and may end: its own; an administrator, all.
+func (g *webSessions) of(r *http.Request) ([]store.WebSession, error) {
+	p := principalOf(r)
+	name := p.name
+	if p.may(admin) {
+		name = ""
+	}
+	return g.sessions.List(r.Context(), name)
 }
 
 func (g *webSessions) tokenOf(s store.WebSession) string {
@@ -129,9 +134,9 @@ func (g *webSessions) delete(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deleteAll logs out all browsers of the caller.
+// deleteAll logs out all browsers of the caller; for an administrator, all.
 func (g *webSessions) deleteAll(w http.ResponseWriter, r *http.Request) error {
-	sessions, err := g.sessions.List(r.Context(), principalOf(r).name)
+	sessions, err := g.of(r)
 	for _, s := range sessions {
 		err = errors.Join(err, g.End(r.Context(), s.ID))
 	}

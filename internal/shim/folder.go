@@ -20,7 +20,7 @@ import (
 // inode: a folder that is moved keeps both, and a copy has others.
 
 // errElsewhere says that a sandbox is another folder's, of which this one is a copy.
-var errElsewhere = errors.New("this data folder is a copy, made while the sprite ran: its sandbox is the original's, and what was only in its memory is not here")
+var errElsewhere = errors.New("its data folder is not the one that has started the sandbox: that is the original's of which this is a copy")
 
 // A folder is the one that a sandbox has. Each generation of the sandbox has a place for its disk
 // in it, and an OCI bundle.

@@ -214,13 +214,14 @@ func unread(w io.Writer) bool {
 // ErrEnded, even if not all of it is gone yet.
 func (s *Shim) status(refuse string) (State, error) {
 	s.moves.turn.Lock()
-	st, failed := s.record.get(), s.moves.fate().failed
+	st, end := s.record.get(), s.moves.fate()
+	st.Stopping = end.stopping && !end.hibernated
 	if refuse != "" {
 		s.moves.refused = refuse
 	}
 	s.moves.turn.Unlock()
-	if refuse != "" && failed != nil {
-		return State{}, fmt.Errorf("%w, because it could not be restored: %w", ErrEnded, failed)
+	if refuse != "" && end.failed != nil {
+		return State{}, fmt.Errorf("%w, because it could not be restored: %w", ErrEnded, end.failed)
 	}
 	return st, nil
 }

@@ -38,15 +38,22 @@ type State struct {
 	Handshake   int       `json:"handshake,omitempty"` // boot.Handshake of the guest; 0: it takes Token as a bearer token
 	Link        string    `json:"link"`                // "tap" or "veth"
 	Started     time.Time `json:"started"`
-	Paused      bool      `json:"paused,omitempty"` // or it is about to be, or was until just now
-	Saving      string    `json:"saving,omitempty"` // the folder to which its memory is being saved, so that it can end
+	Paused      bool      `json:"paused,omitempty"`   // or it is about to be, or was until just now
+	Stopping    bool      `json:"stopping,omitempty"` // it was told to end; only the shim that was told says so
+	Saving      string    `json:"saving,omitempty"`   // the folder to which its memory is being saved, so that it can end
 	Unlimited   []string  `json:"unlimited,omitempty"`
 	MemoryLimit int64     `json:"memory_limit,omitempty"` // bytes; 0: it has none
 
 	kernel.Place // where it was started
 	Groups
 
-	Build  string `json:"build,omitempty"`  // see Config.Build
+	Wake
+
+	Build string `json:"build,omitempty"` // see Config.Build
+}
+
+// Wake is whether a sandbox began with a memory.
+type Wake struct {
 	Woken  bool   `json:"woken,omitempty"`  // it goes on from a memory image
 	Unused string `json:"unused,omitempty"` // why one was not used
 }

@@ -47,11 +47,11 @@ func (s *scratch) risks(ctx context.Context, base, tip string, files []File) (ri
 // judge looks at the trees of two commits.
 func (s *scratch) judge(ctx context.Context, base, tip string, objects *contents, here changerisk.Here) (*changerisk.Judge, error) {
 	tree := changerisk.NewTree()
-	w := &recordWriter{each: tree.Entry}
+	w := &recordWriter{each: func(entry string) { tree.Entry(entry) }}
 	if _, err := s.git.run(ctx, call{args: []string{"ls-tree", "-r", "-t", "-z", "--full-tree", tip}, stdout: w, timeout: patiently}); err != nil {
 		return nil, fmt.Errorf("look through the tree: %w", err)
 	}
-	w = &recordWriter{each: tree.Top}
+	w = &recordWriter{each: func(name string) { tree.Top(name) }}
 	if _, err := s.git.run(ctx, call{args: []string{"ls-tree", "-z", "--full-tree", "--name-only", base}, stdout: w}); err != nil {
 		return nil, fmt.Errorf("look through the tree: %w", err)
 	}

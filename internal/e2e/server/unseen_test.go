@@ -16,7 +16,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestRestoredWhileExec: a command that a restore ends is told so.
+// TestRestoredWhileExec: a command that a restore ends is told so. If the server is killed while a restore ends what
+// runs, the first command after that waits for the end, and works.
 func TestRestoredWhileExec(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Run("", "cove", "create", "paint")
@@ -35,6 +36,25 @@ func TestRestoredWhileExec(t *testing.T) {
 	if err := cmd.Wait(); err == nil || !strings.Contains(errs.String(), "brought back to a checkpoint") || strings.Contains(errs.String(), "removed") {
 		t.Errorf("%v, %q", err, errs.String())
 	}
+
+	cmd = h.Command("", "cove", "exec", "-s", "paint", "sh", "-c", `trap "echo told" TERM; echo begun; while :; do sleep 1; done`)
+	if out, err = cmd.StdoutPipe(); err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("begun\n"))); err != nil {
+		t.Fatal(err)
+	}
+	_, restored := h.Background("", "cove", "restore", "v1", "-s", "paint")
+	if _, err := io.ReadFull(out, make([]byte, len("told\n"))); err != nil {
+		t.Fatal(err)
+	}
+	e2e.SignalAll(t, syscall.SIGKILL, h.PID(), cmd.Process.Pid)
+	_, _ = restored()
+	_ = cmd.Wait()
+	h.Run("", "cove", "exec", "-s", "paint", "true")
 }
 
 // unseenCalls are calls that a server brings to their end once they have begun: at a

@@ -89,27 +89,37 @@ type link struct{ path, blob string }
 // NewTree is one without entries.
 func NewTree() *Tree { return &Tree{parts: map[string]safepath.GitParts{}, top: map[string]bool{}} }
 
+// entrySize is what an entry of a Tree takes beside its name, in bytes.
+const entrySize = 64
+
 // Entry adds an entry of the later commit's tree, as git ls-tree -r -t -z has it. Another line is left out.
-func (t *Tree) Entry(entry string) {
+// It returns how many bytes the tree keeps for it.
+func (t *Tree) Entry(entry string) (kept int) {
 	meta, name, ok := strings.Cut(entry, "\t")
 	if !ok {
-		return
+		return 0
 	}
 	dir, last := path.Split(name)
 	if part := safepath.GitPart(last); part != 0 {
 		t.parts[foldDir(dir)] |= part
+		kept = len(dir) + entrySize
 	}
 	if fields := strings.Fields(meta); len(fields) == 3 && fields[0] == LinkMode {
 		if t.long += len(name); len(t.links) >= maxLinks || t.long > maxLinkBytes {
 			t.many = true
-			return
+			return kept
 		}
 		t.links = append(t.links, link{name, fields[2]})
+		kept += len(entry) + entrySize
 	}
+	return kept
 }
 
-// Top adds a name at the top of the earlier commit's tree.
-func (t *Tree) Top(name string) { t.top[safepath.Fold(name)] = true }
+// Top adds a name at the top of the earlier commit's tree. It returns how many bytes the tree keeps for it.
+func (t *Tree) Top(name string) (kept int) {
+	t.top[safepath.Fold(name)] = true
+	return len(name) + entrySize
+}
 
 // Partial says that the tree has more than was added: all that changed is held.
 func (t *Tree) Partial() { t.many = true }

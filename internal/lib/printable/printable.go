@@ -1,6 +1,7 @@
 // Package printable makes text fit for a terminal that comes from a sandbox, a server or a
 // repository of anybody's: what a terminal would do something else with than show it becomes
-// visible, in \x or \u notation.
+// visible. Bytes and ASCII's controls have \x notation, and other characters their names, such as
+// ⟦U+202E⟧. Unseen says for the web page, too, which characters are not seen.
 package printable
 
 import (
@@ -14,7 +15,7 @@ import (
 // branch: control characters, line ends, what changes the direction of text or has no width,
 // white space other than a blank, and what is not UTF-8 are escaped.
 func Name(s string) string {
-	return escape(s, func(r rune) bool { return r == ' ' || unicode.IsGraphic(r) && !unicode.Is(unicode.Z, r) })
+	return escape(s, func(r rune) bool { return r == ' ' || unicode.IsGraphic(r) && !unicode.Is(unicode.Z, r) && !Unseen(r) })
 }
 
 // Text is for texts of several lines: line ends and tabs stay, and \r\n becomes \n.
@@ -24,10 +25,29 @@ func Text(s string) string {
 
 // Safe reports whether a terminal does no more with r than show it, or is to: a line's end or
 // a tab.
-func Safe(r rune) bool {
+func Safe(r rune) bool { return r == '\n' || r == '\t' || r == emoji || !Unseen(r) }
+
+// emoji is the selector that has the symbol before it shown in colours, which many a sentence has.
+const emoji = '\ufe0f'
+
+// Blank is the empty pattern of Braille: as wide as a letter, and Unseen.
+const Blank = '\u2800'
+
+// Unseen reports whether a character acts on others, or shows nothing where one would look for it. White space with a
+// place of its own (blanks, tabs and line feeds) does not count.
+func Unseen(r rune) bool {
+	if r < utf8.RuneSelf {
+		return r < ' ' && r != '\n' && r != '\t' || r == '\x7f'
+	}
 	// Cf has the controls of direction, joiners and spaces of no width, and tags.
-	return r == '\n' || r == '\t' || !unicode.IsControl(r) && !unicode.Is(unicode.Cf, r) && !unicode.Is(unicode.Zl, r) && !unicode.Is(unicode.Zp, r)
+	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Bidi_Control, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) || r == Blank
 }
+
+// The beginning and the end of a character's name, with its number in hexadecimal digits between them.
+const (
+	NameBegins = "⟦U+"
+	NameEnds   = "⟧"
+)
 
 // Line is Text for what must stay on one line, in one column.
 func Line(s string) string { return oneLine.Replace(Text(s)) }
@@ -54,7 +74,7 @@ func Word(s string) string {
 	return "'" + strings.ReplaceAll(Name(s), "'", `'\''`) + "'"
 }
 
-// escape writes what is not UTF-8, and what shown does not take, in \x or \u notation.
+// escape writes what is not UTF-8, and what shown does not take, in \x notation or by name.
 func escape(s string, shown func(rune) bool) string {
 	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !shown(r) }) < 0 {
 		return s
@@ -72,7 +92,7 @@ func escape(s string, shown func(rune) bool) string {
 		case r < 0x80:
 			fmt.Fprintf(&b, `\x%02x`, r)
 		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
+			fmt.Fprintf(&b, "%s%04X%s", NameBegins, r, NameEnds)
 		}
 		i += n
 	}

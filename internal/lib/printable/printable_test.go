@@ -2,7 +2,6 @@ package printable_test
 
 import (
 	"testing"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/cove-dev/cove/internal/lib/printable"
@@ -10,18 +9,21 @@ import (
 
 func TestText(t *testing.T) {
 	for in, want := range map[string]string{
-		"plain\ttext\n":        "plain\ttext\n",
-		"Grüße 🙂":              "Grüße 🙂",
-		"\x1b]52;c;eA==\a":     `\x1b]52;c;eA==\x07`,
-		"\x1b[31mred\x1b[0m":   `\x1b[31mred\x1b[0m`,
-		"a\r\nb":               "a\nb",
-		"50%\r100%":            `50%\r100%`,
-		"\u009b31m":            `\u009b31m`,
-		"ab\xffc":              `ab\xffc`,
-		"evil\u202etxt.exe":    `evil\u202etxt.exe`,
-		"\u2066hidden\u2069":   `\u2066hidden\u2069`,
-		"a\x00b\x7f":           `a\x00b\x7f`,
-		"real \uFFFD stays ok": "real \uFFFD stays ok",
+		"plain\ttext\n":         "plain\ttext\n",
+		"Grüße 🙂":               "Grüße 🙂",
+		"\x1b]52;c;eA==\a":      `\x1b]52;c;eA==\x07`,
+		"\x1b[31mred\x1b[0m":    `\x1b[31mred\x1b[0m`,
+		"a\r\nb":                "a\nb",
+		"50%\r100%":             `50%\r100%`,
+		"\u009b31m":             `⟦U+009B⟧31m`,
+		"ab\xffc":               `ab\xffc`,
+		"evil\u202etxt.exe":     `evil⟦U+202E⟧txt.exe`,
+		"\u2066hidden\u2069":    `⟦U+2066⟧hidden⟦U+2069⟧`,
+		"a\x00b\x7f":            `a\x00b\x7f`,
+		"a\u3164b\ufe00\u2800c": `a⟦U+3164⟧b⟦U+FE00⟧⟦U+2800⟧c`,
+		"\U000e0041\U000e0100":  `⟦U+E0041⟧⟦U+E0100⟧`,
+		"⚠\ufe0f careful":       "⚠\ufe0f careful",
+		"real \uFFFD stays ok":  "real \uFFFD stays ok",
 	} {
 		if got := printable.Text(in); got != want {
 			t.Errorf("printable.Text(%q) = %q, want %q", in, got, want)
@@ -38,9 +40,10 @@ func TestName(t *testing.T) {
 		"Grüße 🙂":        "Grüße 🙂",
 		"a\tb\nc":        `a\x09b\x0ac`,
 		"\x1b[31m\r":     `\x1b[31m\r`,
-		"x\u202ey\u200b": `x\u202ey\u200b`,
-		"no\u00a0break":  `no\u00a0break`,
+		"x\u202ey\u200b": `x⟦U+202E⟧y⟦U+200B⟧`,
+		"no\u00a0break":  `no⟦U+00A0⟧break`,
 		"ab\xff":         `ab\xff`,
+		"a\u115fb\ufe0f": `a⟦U+115F⟧b⟦U+FE0F⟧`,
 	} {
 		if got := printable.Name(in); got != want {
 			t.Errorf("printable.Name(%q) = %q, want %q", in, got, want)
@@ -80,7 +83,7 @@ func FuzzText(f *testing.F) {
 		for form, out := range map[string]string{"Text": printable.Text(in), "Line": printable.Line(in), "Name": printable.Name(in), "Lines": printable.Lines(in)} {
 			for _, r := range out {
 				ends := r == '\n' || r == '\t'
-				if ends && form != "Text" || !ends && (unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)) {
+				if ends && form != "Text" || !ends && printable.Unseen(r) && (r != '\ufe0f' || form[0] == 'N') {
 					t.Fatalf("%s(%q) has %q", form, in, r)
 				}
 			}

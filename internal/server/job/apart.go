@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -24,7 +23,8 @@ const (
 	apartMemory = 1024      // MiB
 	apartDisk   = 2048      // MiB
 	maxPack     = 512 << 20 // bytes of the objects that come from a job's sprite
-	maxPacks    = 1 << 30   // bytes of those of all reviews, beside the first of each:
+	maxPacks    = 1 << 30   // bytes of those of all reviews, and
+	eachPacks   = 768 << 20 // of those of one token, beside the first of each:
 	freePack    = 16 << 20
 	packLimit   = time.Minute // for them to come
 	maxKept     = 4           // diffs that are kept, of which each may have some MiB
@@ -50,7 +50,7 @@ ids() { sed -n -e '/^:\{0,1\}160000 /d' -e '/ 0*$/d' -e 's/^:\{0,1\}[0-9]* //p';
 `
 
 // diffUnpack takes the objects in, in a sprite in which nothing of the job has run: $sum bytes, all of which must be
-// a pack. It cuts the history where it ends, which is not between the commits that it tells of.
+// a pack. It cuts the history where it ends; if that is among the commits that diffTell tells of, that says so.
 const diffUnpack = `
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 XDG_CONFIG_HOME=/dev/null
 d=$(mktemp -d) || exit
@@ -61,16 +61,10 @@ export GIT_DIR="$d/git"
 head -c "$sum" >"$d/pack" && git index-pack --stdin <"$d/pack" >/dev/null || exit
 rm "$d/pack"
 git cat-file --batch-all-objects --batch-check='%(objecttype) %(objectname)' | sed -n 's/^commit //p' >"$d/commits" || exit
-while read -r id; do
-	echo "$id"
-	git cat-file commit "$id" | sed -n -e '/^$/q' -e 's/^parent /\/&/p' | cut -d ' ' -f 2 | sed "s/^/$id /"
-done <"$d/commits" | awk 'NF == 1 { there[$1] = 1 } NF == 2 { parents[NR] = $2; child[NR] = $1 } END { for (i in parents) if (!(parents[i] in there)) print child[i] }' | sort -u >"$d/git/shallow" || exit
+git rev-list --no-walk --parents --stdin <"$d/commits" >"$d/parents" || exit
+awk '{ there[$1] = 1; for (i = 2; i <= NF; i++) { parents[++n] = $i; child[n] = $1 } } END { for (i in parents) if (!(parents[i] in there)) print child[i] }' "$d/parents" | sort -u >"$d/git/shallow" || exit
 [ -s "$d/git/shallow" ] || rm "$d/git/shallow"
 git rev-list "$base..$head" >"$d/commits" || exit
-if [ -f "$d/git/shallow" ] && grep -qxFf "$d/git/shallow" "$d/commits"; then
-	echo "commits are missing" >&2
-	exit 1
-fi
 `
 
 // apart tells the changes of jobs that have ended where their agents have no say: in a sprite for each, which is
@@ -79,21 +73,28 @@ type apart struct {
 	client   *cove.Client
 	installs *installs // looks after sprites that nobody else acts in
 	logger   *slog.Logger
+	folder   string        // the objects of each review come to a file there
 	slots    chan struct{} // has one for each sprite that there is
-	held     atomic.Int64  // bytes of the objects of all reviews, beside freePack of each
+	packs    *room         // of the objects of all reviews
 
 	mu   sync.Mutex
-	kept []cove.JobDiff // the one that was asked for last at the end; guarded by mu
+	kept []keptDiff // the one that was asked for last at the end; guarded by mu
+}
+
+// keptDiff is a diff with the memory that an answer with it takes.
+type keptDiff struct {
+	cove.JobDiff
+	weight int64
 }
 
 // errNoPlace is of a server that can't make a sprite.
 var errNoPlace = errors.New("no sprite can be made here")
 
 // again is a diff that was told before between the same commits, if it is kept.
-func (a *apart) again(of cove.JobDiff) (d cove.JobDiff, ok bool) {
+func (a *apart) again(of cove.JobDiff) (d keptDiff, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	i := slices.IndexFunc(a.kept, func(d cove.JobDiff) bool {
+	i := slices.IndexFunc(a.kept, func(d keptDiff) bool {
 		return d.Job == of.Job && d.Base == of.Base && d.Head == of.Head && d.Part == of.Part
 	})
 	if i < 0 {
@@ -105,7 +106,7 @@ func (a *apart) again(of cove.JobDiff) (d cove.JobDiff, ok bool) {
 }
 
 // keep keeps a diff, and forgets the one that was not asked for the longest.
-func (a *apart) keep(d cove.JobDiff) {
+func (a *apart) keep(d keptDiff) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.kept = append(a.kept, d)
@@ -113,20 +114,17 @@ func (a *apart) keep(d cove.JobDiff) {
 }
 
 // collect has the objects come from a job's sprite into a file, which nothing else has the name of.
-func (a *apart) collect(ctx context.Context, pack func(context.Context, io.Writer) error) (file *os.File, size int64, err error) {
+func (a *apart) collect(ctx context.Context, room *share, pack func(context.Context, io.Writer) error) (file *os.File, size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, packLimit)
 	defer cancel()
-	if file, err = os.CreateTemp("", "cove-review-*"); err != nil {
+	if err := os.MkdirAll(a.folder, 0o700); err != nil {
+		return nil, 0, err
+	}
+	if file, err = os.CreateTemp(a.folder, "objects-*"); err != nil {
 		return nil, 0, err
 	}
 	if err = os.Remove(file.Name()); err == nil {
-		room := &roomWriter{w: file, of: &a.held}
-		defer func() { // of a file that is not needed, or else by tell
-			if err != nil {
-				a.held.Add(-room.taken)
-			}
-		}()
-		err = pack(ctx, room)
+		err = pack(ctx, roomWriter{w: file, of: room})
 	}
 	if err == nil {
 		size, err = file.Seek(0, io.SeekCurrent)
@@ -141,20 +139,17 @@ func (a *apart) collect(ctx context.Context, pack func(context.Context, io.Write
 	return file, size, nil
 }
 
-// errNoRoom is of a review that has waited for others.
-var errNoRoom = errors.New("other reviews take all the room")
-
 // tell has the objects come from the job's sprite, by pack, and git tell of them in one of its own. A sprite that
 // lets that wait takes no room from other reviews.
-func (a *apart) tell(ctx context.Context, of cove.JobDiff, said io.Writer, pack func(context.Context, io.Writer) error) (*told, error) {
-	objects, size, err := a.collect(ctx, pack)
+// What it tells of takes memory from hold.
+func (a *apart) tell(ctx context.Context, of cove.JobDiff, hold *share, said io.Writer, pack func(context.Context, io.Writer) error) (*told, error) {
+	room := &share{of: a.packs, by: hold.asker(), free: freePack}
+	defer room.shrink(0)
+	objects, size, err := a.collect(ctx, room, pack)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		_ = objects.Close()
-		a.held.Add(-max(0, size-freePack))
-	}()
+	defer objects.Close()
 	select {
 	case a.slots <- struct{}{}:
 		defer func() { <-a.slots }()
@@ -179,7 +174,7 @@ func (a *apart) tell(ctx context.Context, of cove.JobDiff, said io.Writer, pack 
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoPlace, err)
 	}
-	return hear(ctx, func(ctx context.Context) *sprites.Cmd {
+	return hear(ctx, hold, func(ctx context.Context) *sprites.Cmd {
 		cmd := a.client.Sprite(name).CommandContext(ctx, "/bin/sh", "-c", diffPrologue+diffUnpack+diffTell, "sh", of.Base, of.Head, "", strconv.FormatInt(size, 10), strconv.Itoa(maxCommits), "")
 		cmd.Stderr = said
 		return cmd
@@ -187,24 +182,6 @@ func (a *apart) tell(ctx context.Context, of cove.JobDiff, said io.Writer, pack 
 		_, err := io.Copy(w, objects)
 		return err
 	})
-}
-
-// roomWriter takes what is beyond freePack from the room of all reviews.
-type roomWriter struct {
-	w     io.Writer
-	of    *atomic.Int64
-	size  int64
-	taken int64
-}
-
-func (r *roomWriter) Write(p []byte) (int, error) {
-	r.size += int64(len(p))
-	more := max(0, r.size-freePack) - r.taken
-	r.taken += more
-	if r.of.Add(more) > maxPacks {
-		return 0, errNoRoom
-	}
-	return r.w.Write(p)
 }
 
 // packWriter is an error if more is written than it takes.

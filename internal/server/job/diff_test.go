@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/changerisk"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/server/unidiff"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -84,6 +87,9 @@ func TestDiff(t *testing.T) {
 					}
 					got = append(got, paths(left)...)
 					slices.Sort(got)
+				}
+				if compares := map[bool]string{false: cove.DiffFiles, true: cove.DiffCommits}[ended]; d.Compares != compares || d.HistoryEnds != "" {
+					t.Errorf("ended %v: it compares %q, and its history ends at %q", ended, d.Compares, d.HistoryEnds)
 				}
 				if !slices.Equal(got, want) || d.Cut != "" || d.Base != job.Base || (d.Head != "") != ended {
 					t.Errorf("ended %v: got %q, %q, %q of %q", ended, got, d.Cut, d.Head, d.Base)
@@ -228,7 +234,7 @@ func TestDiffWarns(t *testing.T) {
 
 // TestDiffOfHostile: what a job has changed is told by what a pull takes. The agent hides none of it by settings of
 // its repository, or by a program in place of git; and of a bundle that is another one than was collected
-// nothing is told.
+// nothing is told. What the bundle has is not read in the clone.
 func TestDiffOfHostile(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
@@ -284,7 +290,13 @@ echo '* -diff' >.git/info/attributes; echo x >"$said"`)
 	if err := os.Rename(bundle+".kept", bundle); err != nil {
 		t.Fatal(err)
 	}
-	check("ended", job)
+	clone := strings.Replace(job.Workdir, boot.Home, b.home, 1)
+	id := b.git(clone, "hash-object", "evil")
+	loose := filepath.Join(clone, ".git", "objects", id[:2], id[2:])
+	if err := errors.Join(os.Remove(loose), os.WriteFile(loose, []byte("nonsense"), 0o444)); err != nil {
+		t.Fatal(err)
+	}
+	check("ended", job) // by the bundle: the clone's own object is not read
 }
 
 // TestDiffsOfToken: a sprite that lets diffs wait holds up those of its job and token, and nobody else's.
@@ -335,30 +347,31 @@ func TestApartLeft(t *testing.T) {
 		t.Errorf("it is there: %v", err)
 	}
 	a := b.manager.jobSprites.differ.apart
-	a.held.Store(maxPacks - 1)
+	a.packs.held = maxPacks - 1
 	for size, want := range map[int]error{freePack: nil, freePack + 2: errNoRoom} {
-		file, _, err := a.collect(t.Context(), func(_ context.Context, w io.Writer) error {
+		room := &share{of: a.packs, free: freePack}
+		file, _, err := a.collect(t.Context(), room, func(_ context.Context, w io.Writer) error {
 			_, err := w.Write(make([]byte, size))
 			return err
 		})
-		if !errors.Is(err, want) || a.held.Load() != maxPacks-1 {
-			t.Errorf("%d bytes beside those of others: %v; %d are held", size, err, a.held.Load())
+		if !errors.Is(err, want) || a.packs.held != maxPacks-1 {
+			t.Errorf("%d bytes beside those of others: %v; %d are held", size, err, a.packs.held)
 		}
 		if err == nil {
 			_ = file.Close()
 		}
 	}
-	a.held.Store(0)
+	a.packs.held = 0
 	for range apartAtOnce {
 		a.slots <- struct{}{}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := a.tell(ctx, cove.JobDiff{}, io.Discard, func(context.Context, io.Writer) error { return nil }); !errors.Is(err, context.Canceled) || !errors.Is(err, errNoRoom) {
+	if _, err := a.tell(ctx, cove.JobDiff{}, nil, io.Discard, func(context.Context, io.Writer) error { return nil }); !errors.Is(err, context.Canceled) || !errors.Is(err, errNoRoom) {
 		t.Errorf("one more than there are slots: %v", err)
 	}
 	for i := range maxKept + 1 {
-		a.keep(cove.JobDiff{Job: "j", Head: strconv.Itoa(i)})
+		a.keep(keptDiff{JobDiff: cove.JobDiff{Job: "j", Head: strconv.Itoa(i)}})
 	}
 	if _, ok := a.again(cove.JobDiff{Job: "j", Head: "0"}); ok || len(a.kept) != maxKept {
 		t.Errorf("%d diffs are kept", len(a.kept))
@@ -373,7 +386,7 @@ func TestApartLeft(t *testing.T) {
 func TestNonsense(t *testing.T) {
 	id := strings.Repeat("a", 40)
 	raw := ":100644 100644 " + id + " " + id + " M\x00a\x00\x00"
-	const trees, empty = "\x00\x00\x00", "\n\n"
+	const trees, empty = "\x00\x00\x00", "\n\n\x00"
 	for text, want := range map[string]string{
 		"":                               "not understood",
 		"\x00" + trees + empty + "\x00":  "",
@@ -394,7 +407,7 @@ func TestNonsense(t *testing.T) {
 	}
 	asks := strings.Replace(raw, "\x00a", "\x00package.json", 1) + trees
 	for answer, want := range map[string]error{"\n": errNonsense, id + " blob 2\n\n\n": errNonsense, id + " missing\n\n\n": errMissing} {
-		l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(asks + answer + "\n\x00"))}
+		l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(asks + answer + "\n\x00\x00"))}
 		if what, err := l.listen(); !errors.Is(err, want) {
 			t.Errorf("%q: got %+v, %v; want %v", answer, what, err, want)
 		}
@@ -420,6 +433,92 @@ func TestNonsense(t *testing.T) {
 	d = cove.JobDiff{}
 	if err := what.fill(t.Context(), &d); err != nil || len(d.Files) != 1 || d.Files[0].Risk == "" || d.Files[0].Status != cove.DiffAdded {
 		t.Errorf("a tree that is too large: got %+v, %v", d.Files, err)
+	}
+}
+
+// TestDiffRoom: however much sprites answer, what is kept of it has a bound in memory, for one token and for all, and
+// one answer as long as any may be has room. A diff counts until its caller is done with it.
+func TestDiffRoom(t *testing.T) {
+	id := strings.Repeat("a", 40)
+	var answer strings.Builder
+	fill := func(most int, format string) {
+		for n := 0; n < most; {
+			more, _ := fmt.Fprintf(&answer, format, answer.Len())
+			n += more
+		}
+		answer.WriteByte(0)
+	}
+	fill(maxRaw, ":000000 100644 "+id+" "+id+" A\x00%x\x00")
+	fill(keptTree, "120000 blob "+id+"\t%x\x00")
+	fill(keptTree, "%x\x00")
+	answer.WriteString("\x00" + id + " blob 1\n\n" + id + " blob 1\nx\n\n\x00\x00")
+	answer.WriteString(strings.Repeat("+\n", unidiff.MaxBytes/2+1))
+	all := &room{all: maxHeard, each: eachHeard}
+	var shares []*share
+	var heard []*told
+	listen := func(by string) error {
+		h := &share{of: all, by: by}
+		l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(answer.String())), hold: h}
+		what, err := l.listen()
+		if shares = append(shares, h); err == nil {
+			heard = append(heard, what)
+		} else {
+			h.shrink(0)
+		}
+		return err
+	}
+	memory := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := memory()
+	if err := listen("a"); err != nil {
+		t.Fatalf("the longest answer that is kept: %v", err)
+	}
+	if err := listen("a"); !errors.Is(err, errNoRoom) || all.by["a"] > eachHeard {
+		t.Errorf("two of a token: %v, which has %d bytes", err, all.by["a"])
+	}
+	if got := memory() - before; got > all.held {
+		t.Errorf("%d bytes count as %d", got, all.held)
+	}
+	full := error(nil)
+	for n := 0; full == nil && n < 3; n++ {
+		full = listen("")
+	}
+	if !errors.Is(full, errNoRoom) || all.held > maxHeard {
+		t.Errorf("as many as there may be: %v; they have %d bytes", full, all.held)
+	}
+	for by, n := range map[string]int64{"a": eachHeard, "b": maxHeard, "": maxHeard} {
+		h := &share{of: all, by: by}
+		if err := h.add(n); !errors.Is(err, errNoRoom) || h.taken != 0 {
+			t.Errorf("%d bytes more of %q: %v", n, by, err)
+		}
+	}
+	for _, h := range shares {
+		h.shrink(0)
+	}
+	if all.held != 0 || len(all.by) != 0 || len(heard) == 0 {
+		t.Errorf("%d bytes are held at the end, by %v; %d were heard", all.held, all.by, len(heard))
+	}
+
+	b := newBench(t)
+	b.serve(0, 0)
+	job := b.begin(`echo x >"$said"`)
+	b.heard(job.ID)
+	d := b.manager.jobSprites.differ
+	_, done, err := b.manager.Diff(t.Context(), job.ID, "", "")
+	if err != nil || d.heard.held == 0 {
+		t.Fatalf("got %v, %d bytes are held", err, d.heard.held)
+	}
+	if done(); d.heard.held != 0 {
+		t.Errorf("%d bytes are held by nobody", d.heard.held)
+	}
+	d.heard.held = maxHeard
+	_, err = cove.Review{Client: b.server.Client()}.Diff(t.Context(), job.ID)
+	if e, ok := errors.AsType[*sprites.Error](err); code(err) != "limit" || !ok || e.RetryAfter() != roomRetry {
+		t.Errorf("without room: %v", err)
 	}
 }
 
@@ -494,7 +593,8 @@ echo good >app; rm -r .github; echo x >.envrc; echo x >"$said"`)
 }
 
 // TestDiffIncomplete: objects that root in the job's sprite leaves out or adds make the review fail, and no change and
-// no warning is missing from it; a sprite that lets the review wait holds up no other one. A history that goes back
+// no warning is missing from it. If commits are left out, or the clone is shallow, it says at which one the history
+// ends; a sprite that lets the review wait holds up no other one. A history that goes back
 // behind the base is whole.
 func TestDiffIncomplete(t *testing.T) {
 	b := newBench(t)
@@ -513,7 +613,7 @@ mkdir -p real; echo x >real/run.xml; git add -A; git commit -q -m run; echo x >"
 	old := cove.JobDiff{Job: job.ID, Base: strings.TrimSpace(b.git(clone, "rev-parse", job.Head+"~3")), Head: job.Head}
 	tell := func(of cove.JobDiff, script, after string) (*told, error) {
 		var said head
-		what, err := d.apart.tell(t.Context(), of, &said, func(ctx context.Context, w io.Writer) error {
+		what, err := d.apart.tell(t.Context(), of, nil, &said, func(ctx context.Context, w io.Writer) error {
 			cmd := d.command(ctx, job, diffPrologue+diffSetup+script+after, of)
 			cmd.Stdout, cmd.Stderr = w, &said
 			return cmd.Run()
@@ -539,12 +639,15 @@ mkdir -p real; echo x >real/run.xml; git add -A; git commit -q -m run; echo x >"
 		"back":           {old, diffPack, "", ""},
 		"bytes after it": {last, diffPack, `printf '\n\n'`, "junk"},
 		"no links":       {last, without("120000 blob"), "", "missing"},
-		"no commits":     {whole, without(`sed 's/^-//' &&`), "", "missing"},
+		"no commits":     {whole, without(`sed 's/^-//' &&`), "", ""},
 		"no files":       {whole, without("2,4"), "", "unable to read"},
 	} {
 		what, err := tell(c.of, c.script, c.after)
 		if name == "back" && err == nil && len(commits(what.log)) != 4 {
 			t.Errorf("of a merge of what began before the base: %+v", commits(what.log))
+		}
+		if ends := map[string]string{"no commits": job.Head}[name]; err == nil && what.ends != ends {
+			t.Errorf("%s: the history ends at %q, not %q", name, what.ends, ends)
 		}
 		if (err == nil) != (c.want == "") || err != nil && (code(err) != "not_kept" || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, told: %v; want %q", name, err, what != nil, c.want)
@@ -555,7 +658,7 @@ mkdir -p real; echo x >real/run.xml; git add -A; git commit -q -m run; echo x >"
 	waits, ended := make(chan struct{}, apartAtOnce), make(chan error, apartAtOnce)
 	for range apartAtOnce {
 		go func() {
-			_, err := d.apart.tell(ctx, whole, io.Discard, func(ctx context.Context, _ io.Writer) error {
+			_, err := d.apart.tell(ctx, whole, nil, io.Discard, func(ctx context.Context, _ io.Writer) error {
 				waits <- struct{}{}
 				<-ctx.Done()
 				return ctx.Err()

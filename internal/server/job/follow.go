@@ -184,6 +184,10 @@ func (f *follower) loseDeleted(ctx context.Context, job cove.Job, err error) err
 	return f.all.finisher.loseSprite(ctx, job, "its sprite was deleted")
 }
 
+// elsewhere is why a job is lost in a copy of its server's data folder, that was made while it was at work. Nothing
+// of it is started here: two servers would carry it on.
+const elsewhere = "this server's data folder is a copy, made while the job was at work: it goes on in the original"
+
 // noteDeath notes why the job's sandbox has ended, before the next one is booted. A job
 // whose sprite is another one by now is lost: nothing of it is to reach that one, and
 // nothing that is there is believed.
@@ -191,6 +195,10 @@ func (f *follower) noteDeath(ctx context.Context, job cove.Job) (other bool, err
 	info, err := f.all.client.At(job.Backend).Get(ctx, job.Sprite)
 	if err == nil && job.SpriteID != "" && info.ID != "" && info.ID != job.SpriteID {
 		return true, f.all.finisher.loseSprite(ctx, job, "its sprite was deleted, and another one has its name")
+	}
+	if err == nil && info.Cove != nil && info.Cove.Elsewhere {
+		return true, f.all.finisher.lose(ctx, job.ID, elsewhere,
+			"the original's sprite has its work, and sprite "+job.Sprite+" here what was on its disk; to go on with that here: cove job resume "+job.ID+" \"go on\"")
 	}
 	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
 		return false, nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for

@@ -34,6 +34,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -95,6 +97,9 @@ func (m *Manager) Resume(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("take up the jobs: %w", err)
 	}
+	if err := os.RemoveAll(m.reviews()); err != nil {
+		m.Logger.Warn("removing what reviews have left", "err", err)
+	}
 	m.build(installation)
 	all, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m.cancel = cancel
@@ -117,6 +122,9 @@ func (m *Manager) Resume(ctx context.Context) error {
 	return nil
 }
 
+// reviews is a folder on disk for objects of reviews. A server that was killed may have left files there.
+func (m *Manager) reviews() string { return filepath.Join(m.Store.Folder(), "reviews") }
+
 // build makes what the manager consists of. Each part knows those above it only.
 func (m *Manager) build(installation string) {
 	jobs, client, logger := m.Store.Jobs, m.Client, m.Logger
@@ -131,7 +139,7 @@ func (m *Manager) build(installation string) {
 		return environments.At(env.Backend).Attach(ctx, env)
 	}
 	environments.Before = clean.before
-	m.jobSprites = &jobSprites{jobs: jobs, client: client, environments: environments, steps: steps, patience: patience, differ: newDiffer(client, m.installs, logger), lease: m.Lease}
+	m.jobSprites = &jobSprites{jobs: jobs, client: client, environments: environments, steps: steps, patience: patience, differ: newDiffer(client, m.installs, m.reviews(), logger), lease: m.Lease}
 	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
 	publisher := &publisher{jobs: jobs, secrets: m.Store.Secrets, client: client, connectors: m.connectors, installs: m.installs, jobSprites: m.jobSprites, locks: &m.locks, logger: logger, wake: make(chan struct{}, 1)}
 	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites, supervisors: m.supervisors, turns: turns, publisher: publisher, withdrawals: &withdrawals{jobs: jobs, client: client, supervisors: m.supervisors, logger: logger}}

@@ -2,6 +2,7 @@ package job
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,19 +19,33 @@ import (
 
 // Bounds on what is kept of what git tells. The server reads the rest, and leaves it out.
 const (
-	maxRaw      = 16 << 20 // bytes of the list of changed files
-	maxTree     = 32 << 20 // bytes of the list of all files
+	maxRaw      = 8 << 20  // bytes of the list of changed files
+	maxTree     = 32 << 20 // bytes of the list of all files, of which few are kept:
+	keptTree    = 4 << 20  // bytes
 	maxRecord   = 64 << 10 // bytes of an entry of either; a longer one is no such
 	maxFilePath = 4096     // bytes; a pull refuses a longer one
 	maxObjects  = 20_000   // symbolic links, and texts of changed files
-	maxLinkText = 8 << 20  // bytes of the links
-	maxTexts    = 16 << 20 // bytes of the texts
+	maxLinkText = 4 << 20  // bytes of the links
+	maxTexts    = 8 << 20  // bytes of the texts
 	maxUnshown  = 500      // files that a diff names because a pull warns of them, without their lines
+)
+
+// Bounds on the memory of all reviews, as it is counted: how often what is kept of an answer's bytes is, with what is
+// made of it. One review of all that is kept has eachHeard at most, so that it is told if its token has no other one.
+const (
+	changeWeight = 3
+	treeWeight   = 2
+	diffWeight   = 8 // with its lines, and the answer in JSON
+
+	maxHeard  = 96 << 20
+	eachHeard = 64 << 20 // of those that a token has asked for
+
+	fillsAtOnce = 4 // diffs that are parsed and judged, which waits for nobody
 )
 
 // Why a review is not whole, beside the reasons of unidiff.
 const (
-	cutChanges = "the list of changed files is longer than 16 MiB, and those after that are not judged"
+	cutChanges = "the list of changed files is longer than 8 MiB, and those after that are not judged"
 	cutWarned  = "more than 500 files are not shown, of which a pull warns"
 )
 
@@ -47,6 +62,7 @@ type told struct {
 	texts   map[string]string // by their objects: of changed files and symbolic links
 	whole   bool              // all links are among the texts that are short enough
 	modules bool              // git can read .gitmodules
+	ends    string            // a commit that it tells of, behind which the history is not there
 	log     string
 	diff    string
 	cut     bool // there is more of the diff
@@ -54,8 +70,8 @@ type told struct {
 }
 
 // hear runs a command that ends with diffTell, which prepare makes. First writes what the command reads before
-// that; nil: nothing.
-func hear(ctx context.Context, prepare func(context.Context) *sprites.Cmd, first func(context.Context, io.Writer) error) (*told, error) {
+// that; nil: nothing. What is kept of its answer is taken from hold; nil: it is not counted.
+func hear(ctx context.Context, hold *share, prepare func(context.Context) *sprites.Cmd, first func(context.Context, io.Writer) error) (*told, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := prepare(ctx)
@@ -70,7 +86,7 @@ func hear(ctx context.Context, prepare func(context.Context) *sprites.Cmd, first
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	l := listener{in: in, out: bufio.NewReaderSize(out, 64<<10)}
+	l := listener{in: in, out: bufio.NewReaderSize(out, 64<<10), hold: hold}
 	if first != nil {
 		err = first(ctx, in)
 	}
@@ -98,6 +114,7 @@ func hear(ctx context.Context, prepare func(context.Context) *sprites.Cmd, first
 type listener struct {
 	in    io.Writer
 	out   *bufio.Reader
+	hold  *share
 	ended bool // nothing more comes
 }
 
@@ -106,33 +123,23 @@ func (l *listener) listen() (*told, error) {
 	if err := l.changes(what); err != nil {
 		return nil, err
 	}
-	size := 0
-	err := l.section(func(entry string) error {
-		if size += len(entry); size > maxTree {
-			what.tree.Partial()
-			return nil
-		}
-		what.tree.Entry(entry)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	size = 0
-	err = l.section(func(name string) error {
-		if size += len(name); size > maxTree {
-			what.tree.Partial()
-			return nil
-		}
-		what.tree.Top(name)
-		return nil
-	})
+	err := l.trees(what.tree)
 	if err == nil {
 		err = l.section(func(string) error { what.modules = true; return nil })
 	}
 	if err == nil {
 		err = l.objects(what)
 	}
+	if err != nil {
+		return nil, err
+	}
+	err = l.section(func(id string) error {
+		if !commitID().MatchString(id) {
+			return errNonsense
+		}
+		what.ends = cmp.Or(what.ends, id)
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -147,11 +154,46 @@ func (l *listener) listen() (*told, error) {
 		return nil, err
 	}
 	what.log = log.String()
-	diff, err := io.ReadAll(io.LimitReader(l.out, unidiff.MaxBytes+1))
-	l.ended = len(diff) <= unidiff.MaxBytes
+	diff, err := io.ReadAll(io.LimitReader(&heldReader{l.out, l.hold}, unidiff.MaxBytes+1))
+	l.ended = len(diff) <= unidiff.MaxBytes && !errors.Is(err, errNoRoom)
 	what.cut = len(diff) > unidiff.MaxBytes
 	what.diff = string(diff[:min(len(diff), unidiff.MaxBytes)])
 	return what, err
+}
+
+// trees reads the list of all files, and that of what lay at the top before.
+func (l *listener) trees(tree *changerisk.Tree) error {
+	kept := 0
+	each := func(add func(string) int) error {
+		size := 0
+		return l.section(func(entry string) error {
+			if size += len(entry); size > maxTree || kept > keptTree {
+				tree.Partial()
+				return nil
+			}
+			n := add(entry)
+			kept += n
+			return l.hold.add(treeWeight * int64(n))
+		})
+	}
+	if err := each(tree.Entry); err != nil {
+		return err
+	}
+	return each(tree.Top)
+}
+
+// heldReader takes from a share what a diff takes that it reads.
+type heldReader struct {
+	r    io.Reader
+	hold *share
+}
+
+func (h *heldReader) Read(p []byte) (int, error) {
+	n, err := h.r.Read(p)
+	if full := h.hold.add(diffWeight * int64(n)); full != nil {
+		return 0, full
+	}
+	return n, err
 }
 
 // section calls each with its records, which are ended by NUL. An empty one ends it.
@@ -212,7 +254,7 @@ func (l *listener) changes(what *told) error {
 		what.changes = append(what.changes, changerisk.Change{
 			Path: path, Status: fields[4], OldMode: fields[0], OldBlob: fields[2], Mode: fields[1], Blob: fields[3],
 		})
-		return nil
+		return l.hold.add(changeWeight * int64(len(meta)+len(path)))
 	})
 }
 
@@ -265,6 +307,9 @@ func (l *listener) objects(what *told) error {
 		id, size, ok := blobHead(line)
 		if !ok || size > most[id] || len(what.texts) == len(short) {
 			return errNonsense
+		}
+		if err := l.hold.add(size); err != nil {
+			return err
 		}
 		body := make([]byte, size+1) // and a line end
 		if _, err := io.ReadFull(l.out, body); err != nil {
@@ -341,7 +386,7 @@ func (w *told) fill(ctx context.Context, out *cove.JobDiff) error {
 		out.Cut = cutChanges
 	}
 	out.Files = append(out.Files, files...)
-	out.Commits = commits(w.log)
+	out.Commits, out.HistoryEnds = commits(w.log), w.ends
 	if len(w.changes) == 0 {
 		return nil
 	}

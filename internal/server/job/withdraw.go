@@ -69,6 +69,9 @@ func (w *withdrawals) one(ctx context.Context, job cove.Job) error {
 	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
 		return err
 	}
+	if there && info.Cove != nil && info.Cove.Elsewhere {
+		return nil // nothing runs by the settings, and the sprite is not booted for this; it is tried again
+	}
 	if there {
 		if err := w.clear(ctx, job); err != nil {
 			return err

@@ -4,12 +4,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/test/fakeprovider"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // has checks whether a job's settings, with the value of its variable, are in its sprite.
@@ -113,5 +115,36 @@ func TestWithdraw(t *testing.T) {
 	handed(job.ID, false)
 	if err := o.jobSprites.environments.Sweep(t.Context(), time.Now().Add(time.Hour)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestJobOfCopy: in a copy of a data folder that was made while a job was at work, the job is lost, which says how to
+// go on with it, and the copy boots nothing for it by itself: the job goes on in the original.
+func TestJobOfCopy(t *testing.T) {
+	b := newBench(t)
+	b.serve(0, 0)
+	job := b.begin(`echo x >"$said"`)
+	b.heard(job.ID)
+	pid := b.supervisor(job.ID)
+	b.server.Stop()
+	boots := b.runtime.Boots()
+	b.runtime.Copied = true
+	b.serve(0, 0)
+	lost, err := b.server.Client().WaitJob(t.Context(), job.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lost.State != cove.JobLost || !strings.Contains(lost.Error, "a copy") || !strings.Contains(lost.Uncollected, "cove job resume "+job.ID) {
+		t.Errorf("in the copy: %s, %q, %q", lost.State, lost.Error, lost.Uncollected)
+	}
+	if err := b.manager.finisher.withdrawals.all(t.Context()); err != nil {
+		t.Error(err)
+	}
+	info, err := b.server.Client().Get(t.Context(), job.Sprite)
+	if err != nil || info.Status != sprites.StatusCold || !info.Cove.Elsewhere || b.runtime.Boots() != boots {
+		t.Errorf("the copy's sprite: %+v, %v; %d boots, of which %d were the original's", info, err, b.runtime.Boots(), boots)
+	}
+	if len(b.processes(job.ID)) == 0 || syscall.Kill(pid, 0) != nil {
+		t.Error("the original's job has ended")
 	}
 }

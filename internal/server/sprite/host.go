@@ -281,6 +281,7 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 			info.Cove.MemoryMB = mb
 		}
 	}
+	info.Cove.Elsewhere = row.LastError == Elsewhere
 	now := machineState{held: row.Held}
 	if m := h.machines.known(row.ID); m != nil {
 		now = m.now()

@@ -134,6 +134,7 @@ type fakeSandbox struct {
 	done    chan struct{}
 	why     string
 	paused  bool
+	ending  bool // it was told to end
 }
 
 // fakePauser is a fakeSandbox that can be paused.
@@ -183,7 +184,7 @@ func (s *fakeSandbox) Dial(context.Context, int) (net.Conn, error) {
 func (s *fakeSandbox) Status() sprite.SandboxStatus {
 	s.runtime.mu.Lock()
 	defer s.runtime.mu.Unlock()
-	return sprite.SandboxStatus{Incarnation: s.machine.Incarnation, Address: "10.0.0.1", Ended: s.why, Paused: s.paused}
+	return sprite.SandboxStatus{Incarnation: s.machine.Incarnation, Address: "10.0.0.1", Ended: s.why, Paused: s.paused, Stopping: s.ending}
 }
 
 func (s *fakeSandbox) Stop(context.Context, time.Duration) error { s.end("stopped"); return nil }
@@ -711,10 +712,12 @@ func TestDeleteWaitsForABoot(t *testing.T) {
 	})
 }
 
+// TestRestart: a server takes up the sandboxes that the last one has left. One that was about to end, because the
+// last server was killed while it restored the sprite, gets no call: the next use waits for its end and boots another.
 func TestRestart(t *testing.T) {
 	rt := &memory{}
 	h := start(t, &sprite.Host{Runtime: rt})
-	for _, name := range []string{"alive", "dead", "half"} {
+	for _, name := range []string{"alive", "dead", "half", "ending"} {
 		create(t, h, name)
 		use(t, h, name)
 	}
@@ -725,9 +728,11 @@ func TestRestart(t *testing.T) {
 	if err := h.Close(); err != nil { // a server that ends leaves the sandboxes
 		t.Fatal(err)
 	}
-	if len(rt.live) != 3 {
-		t.Fatalf("%d sandboxes outlived the server, want 3", len(rt.live))
+	if len(rt.live) != 4 {
+		t.Fatalf("%d sandboxes outlived the server, want 4", len(rt.live))
 	}
+	ending := rt.live[status(t, h, "ending").ID]
+	ending.ending = true
 	rt.live[status(t, h, "dead").ID].end("killed")
 	stray, err := rt.Boot(t.Context(), sprite.Machine{ID: "ffffffffffffffff"})
 	if err != nil {
@@ -739,11 +744,20 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-stray.Done()
+	use(t, next, "ending")
+	select {
+	case <-ending.Done():
+	default:
+		t.Error("a sandbox that was about to end was used")
+	}
 	if err := next.Close(); err != nil { // waits for the half delete
 		t.Fatal(err)
 	}
 	if got := status(t, next, "alive"); got.Status != sprites.StatusRunning || got.Cove.Incarnation != 1 {
 		t.Errorf("the live one: got %+v", got)
+	}
+	if got := status(t, next, "ending"); got.Status != sprites.StatusRunning || got.Cove.Incarnation != 2 {
+		t.Errorf("the one that was about to end: got %+v", got)
 	}
 	if got := status(t, next, "dead"); got.Status != sprites.StatusCold || got.Cove.LastError == "" {
 		t.Errorf("the dead one: got %+v", got)

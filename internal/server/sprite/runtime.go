@@ -360,6 +360,7 @@ type SandboxStatus struct {
 	Token       string    // bearer token of the guest's API, if an earlier cove started it; else empty
 	Started     time.Time // when it booted
 	Paused      bool
+	Stopping    bool     // when it was found, it had been told to end
 	Unlimited   []string // limits that this machine can't give, with the reason
 	NetworkDown string   // why nothing passes its network now; empty: it is up
 	Woken       bool     // it goes on from its memory

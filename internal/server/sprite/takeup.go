@@ -7,6 +7,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// Elsewhere is what Runtime.Lost says of a sandbox that another data folder has started, of which this one is a copy.
+// It is a sprite's last error until that boots here.
+const Elsewhere = "this data folder is a copy, made while the sprite ran: its sandbox is the original's, and what was only in its memory is not here"
+
 // takeUp makes the store and the memory agree on a sprite whose live sandbox, or
 // nil, was found at the start. known are the layers that the store knows.
 func (t *takeover) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
@@ -34,6 +38,10 @@ func (t *takeover) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 		t.reached(row, sb)
 		m := t.foundStrange(row, sb)
 		t.tasks.more(func() { t.endForeign(m, sb) })
+	case sb != nil && sb.Status().Stopping: // the last server was killed in a restore, for example
+		t.reached(row, sb)
+		m := t.foundStrange(row, sb)
+		t.tasks.more(func() { _ = t.lives.endSandbox(m, false) }) // logged; uses wait for it
 	case sb != nil:
 		t.reached(row, sb)
 		m, paused := t.machines.of(row), sb.Status().Paused

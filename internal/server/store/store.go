@@ -116,6 +116,9 @@ func (o Options) Open(ctx context.Context, path string) (*Store, error) {
 	}, nil
 }
 
+// Folder is the folder of the database, the server's data folder.
+func (s *Store) Folder() string { return filepath.Dir(s.db.path) }
+
 // Close closes the database. Nothing of the store may be used afterwards.
 func (s *Store) Close() error { return s.db.close() }
 

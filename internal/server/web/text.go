@@ -51,7 +51,7 @@ func wholeLine(s string) string {
 func screenText(s string) string {
 	const joiner, selector = '\u200d', '\ufe0f'
 	return plain(withMarks(s, func(r rune) bool {
-		return unseen(r) && !unicode.IsControl(r) && r != joiner && r != selector && r != blankBraille
+		return unseen(r) && !unicode.IsControl(r) && r != joiner && r != selector && r != printable.Blank
 	}))
 }
 
@@ -73,7 +73,7 @@ func plain(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	return strings.Map(func(r rune) rune {
 		switch {
-		case r == blankBraille: // it is as wide as a letter, and parts those of a picture
+		case r == printable.Blank: // it is as wide as a letter, and parts those of a picture
 			return ' '
 		case unseen(r):
 			return -1
@@ -82,20 +82,13 @@ func plain(s string) string {
 	}, s)
 }
 
-const blankBraille = '\u2800'
-
-// unseen reports whether plain takes a character away: it acts on others, or shows nothing.
-func unseen(r rune) bool {
-	if r < utf8.RuneSelf {
-		return r < ' ' && r != '\n' && r != '\t' || r == '\x7f'
-	}
-	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Bidi_Control, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) || r == blankBraille
-}
+// unseen reports whether plain takes a character away.
+func unseen(r rune) bool { return printable.Unseen(r) }
 
 // Of a text that is edited or reviewed, no character is lost: those that plain takes away have names.
 const (
-	nameBegins = "⟦U+"
-	nameEnds   = "⟧"
+	nameBegins = printable.NameBegins
+	nameEnds   = printable.NameEnds
 )
 
 // withNames writes the names of characters that can't be seen in their places. ok is false if the text has

@@ -30,6 +30,7 @@ type InProcess struct {
 	Dir      string          // holds the sprites' folders
 	Handler  http.Handler    // nil: a real guest; else what answers in its place
 	BootGate <-chan struct{} // if not nil, Boot waits until it is closed
+	Copied   bool            // the server's folder is a copy: what runs is the original's
 
 	mu    sync.Mutex
 	boots int
@@ -179,8 +180,15 @@ func (r *InProcess) SetAside(_ context.Context, item sprite.Item, _ string) (to 
 // Prepare has nothing to make.
 func (r *InProcess) Prepare() error { return nil }
 
-// Lost is empty: whatever runs is in this process.
-func (r *InProcess) Lost(string) string { return "" }
+// Lost is empty, for whatever runs is in this process, unless that is the original's.
+func (r *InProcess) Lost(id string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.Copied && r.live[id] != nil {
+		return sprite.Elsewhere
+	}
+	return ""
+}
 
 // Occupied is nil, likewise.
 func (r *InProcess) Occupied(string) error { return nil }
@@ -212,6 +220,9 @@ func (r *InProcess) Live(context.Context) ([]sprite.Sandbox, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var live []sprite.Sandbox
+	if r.Copied {
+		return nil, nil
+	}
 	for _, sb := range r.live {
 		live = append(live, sb)
 	}

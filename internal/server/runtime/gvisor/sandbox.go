@@ -147,7 +147,7 @@ func (s *sandbox) Status() sprite.SandboxStatus {
 	defer s.mu.Unlock()
 	return sprite.SandboxStatus{
 		Hostname: s.state.Hostname, Incarnation: s.state.Incarnation, Layers: s.state.Layers, Address: s.state.Address, Address6: s.state.Address6,
-		Token: bearer(s.state), Started: s.state.Started, Paused: s.state.Paused, Unlimited: s.state.Unlimited,
+		Token: bearer(s.state), Started: s.state.Started, Paused: s.state.Paused, Stopping: s.state.Stopping, Unlimited: s.state.Unlimited,
 		NetworkDown: s.down, Ended: s.ended, Woken: s.state.Woken, Unused: s.state.Unused,
 	}
 }

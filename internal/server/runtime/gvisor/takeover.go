@@ -94,6 +94,9 @@ func (t *takeover) lose(id string, err error) {
 		t.lost = map[string]string{}
 	}
 	t.lost[id] = strings.TrimPrefix(err.Error(), errGone.Error()+": ")
+	if errors.Is(err, errElsewhere) {
+		t.lost[id] = sprite.Elsewhere
+	}
 	t.logger.Warn("a sandbox is left alone", "sandbox", id, "because", t.lost[id])
 }
 
