@@ -73,6 +73,10 @@ func shownOfSettings() []component {
 		{"destroyed", "one of two", destroyed{[]destroyedRow{{Name: "job-0a1b2c", State: "gone"}, {Name: "job-0a1b2d", Error: &failed}}}},
 		{"destroyed", "none", destroyed{}},
 		{"beside", "a token that was made", dictOf("Answer", template.HTML("<p>An answer.</p>"), "Tab", "tokens", "List", template.HTML("<p>The list as it is now.</p>"))},
+		{"parts-of-page", "a part, and what is said", dictOf("Part", template.HTML("<p>A part of the page.</p>"), "Said", template.HTML("<p>The profile nightly is stored.</p>"))},
+		{"nothing", "", nil},
+		{"said", "a sentence", "The secret anthropic is set."},
+		{"said", "nothing", ""},
 		{"findings", "all kinds", []finding{{"ok", "this server", "answers", ""}, {"warn", "disk", "3.0 GiB are free; below 2.0 GiB sprites are held", "cove image prune --all"}, {"fail", "backend far", "can't be reached", "cove backend list"}}},
 		{"findings", "none", nil},
 	}

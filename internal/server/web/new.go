@@ -163,6 +163,7 @@ func startJob(v *view) error {
 	if err != nil {
 		return err
 	}
+	v.say("The job is begun.")
 	return v.redirect("/web/jobs/" + url.PathEscape(job.ID))
 }
 

@@ -268,6 +268,7 @@ func spriteSave(v *spriteView) error {
 	if err != nil {
 		return err
 	}
+	v.say("%s is saved.", path.Base(name))
 	return v.redirect(v.filesAt(name))
 }
 
@@ -321,6 +322,8 @@ func spriteUpload(v *spriteView) error {
 	if err := v.sprite().WriteFile(v.r.Context(), name, v.r.Body, sprites.WriteOptions{Mode: mode, Size: max(v.r.ContentLength, 0)}); err != nil {
 		return err
 	}
+	v.say("%s is uploaded.", path.Base(name))
+	v.keepSaying() // sprite.js loads the page again
 	v.w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -378,10 +381,13 @@ func spriteFileDo(v *spriteView) error {
 		if _, err := s.Stat(ctx, to); err == nil {
 			return fail.New("exists", "there is a file of that name: "+to, "choose another name")
 		}
+		v.say("%s is %s now.", name, to)
 		err = s.Rename(ctx, name, to)
 	case "folder":
+		v.say("The folder %s is made.", to)
 		err = s.MkdirAll(ctx, to, 0o755)
 	case "delete":
+		v.say("%s is deleted.", name)
 		to = path.Dir(name)
 		err = s.Remove(ctx, name, true)
 	default:

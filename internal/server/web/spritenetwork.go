@@ -218,6 +218,7 @@ func spriteAllowDo(v *spriteView) error {
 	}); err != nil {
 		return err
 	}
+	v.say("The rule is in force: allow %s.", v.r.PostFormValue("rule"))
 	return v.redirect(v.at("network"))
 }
 
@@ -249,6 +250,7 @@ func spriteRuleRemove(v *spriteView) error {
 	if err != nil {
 		return err
 	}
+	v.say("The rule is removed: %s.", want)
 	return v.redirect(v.at("network"))
 }
 
@@ -320,6 +322,7 @@ func spriteLearnDo(v *spriteView) error {
 	if err := v.changePolicy(func(sprites.NetworkPolicy) sprites.NetworkPolicy { return sprites.NetworkPolicy{Rules: rules} }); err != nil {
 		return err
 	}
+	v.say("Rules in force: %d. They took the place of those before.", len(rules))
 	return v.redirect(v.at("network"))
 }
 
