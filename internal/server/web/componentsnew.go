@@ -25,6 +25,7 @@ func shownOfNew() []component {
 	return []component{
 		{"plan-check", "nothing yet", planCheck{}},
 		{"plan-check", "taken", planCheck{Steps: steps, Profile: &profile, Preview: &preview, Network: "the preset agent", Source: "https://git.example.org/team/project.git"}},
+		{"plan-check", "taken, but it would fail", planCheck{Steps: steps, Preview: &cove.JobPreview{Agent: "shell", Warnings: []string{"the job’s sprite does not reach http://192.168.1.4/a.git: its network policy does not open that address"}}, Network: "the preset agent"}},
 		{"plan-check", "refused", planCheck{Steps: steps, Problem: &refused}},
 		{"plan-check", "from the person's machine", planCheck{Steps: steps, Preview: &preview, Network: "the preset none", Push: push}},
 		{"profile-gives", "much", &profile},
