@@ -214,6 +214,23 @@ func TestFiles(t *testing.T) {
 		t.Fatalf("the file: %q, %v", got, err)
 	}
 
+	page.Click("#save-over")
+	page.Sees("notes.txt is saved. The other version is kept as notes.txt.other.")
+	for name, want := range map[string]string{notes: "mine\n", notes + ".other": "somebody else\n"} {
+		if got, err := paint.ReadFile(t.Context(), name); err != nil || string(got) != want {
+			t.Fatalf("%s: %q, %v", name, got, err)
+		}
+	}
+
+	must(t, os.Remove(notes))
+	page.Fill("#file-text", "mine again\n")
+	page.Click("#save")
+	page.Sees("was deleted since it was shown here")
+	page.Eval("window.old = true", nil)
+	page.Click("#save-over")
+	page.Until("it is there again", `!window.old && document.getElementById("file-text")?.value === "mine again\n"`)
+	page.Fill("#file-text", "and again\n")
+
 	// By now it is larger than the server's memory may be.
 	f, err := os.OpenFile(notes, os.O_WRONLY, 0)
 	must(t, err)

@@ -3,7 +3,11 @@
 "use strict";
 (() => {
   const mark = () => document.querySelector('meta[name="cove-mark"]')?.content || "";
-  document.addEventListener("htmx:configRequest", e => { e.detail.headers["X-Cove-Mark"] = mark(); });
+  document.addEventListener("htmx:configRequest", e => {
+    e.detail.headers["X-Cove-Mark"] = mark();
+    const by = e.detail.triggeringEvent?.submitter; // htmx misses a button that was put into the page just now
+    if (by?.name) e.detail.parameters[by.name] = by.value;
+  });
   window.coveFetch = (url, init = {}) =>
     fetch(url, { ...init, headers: { ...(init.headers || {}), "X-Cove-Mark": mark(), "HX-Request": "true" } });
 
