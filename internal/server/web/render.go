@@ -39,6 +39,7 @@ var funcs = template.FuncMap{
 	"dict":      dict,
 	"rule":      ruleText,
 	"word":      word,
+	"terminal":  inTerminal,
 	"query":     url.QueryEscape, // html/template does not know that htmx's attributes are addresses
 }
 

@@ -28,7 +28,7 @@ func settingsTabs() []settingsTab {
 		{"images", "Images", cove.VerbRead, imagesTab},
 		{"backends", "Backends", cove.VerbAdmin, backendsTab},
 		{"webhooks", "Webhooks", cove.VerbAdmin, webhooksTab},
-		{"running", "Running sprites", cove.VerbRead, runningTab},
+		{"running", "Sprites of jobs", cove.VerbRead, runningTab},
 		{"server", "Server", cove.VerbAdmin, serverTab},
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
@@ -92,11 +93,22 @@ func TestSettings(t *testing.T) {
 	shot(t, page, "secrets-desktop")
 
 	page.Goto("/web/settings?tab=tokens")
+	page.Allow("400")
 	page.Fill("#token-name", "ci")
 	page.Eval(`window.kept = true`, nil)
+	page.Click("[name=scope][value=prefix]")
+	page.Click("#token-make")
+	page.Sees("the field beside what the token reaches is empty")
+	page.Fill("[name=prefix]", "ci-")
+	narrow(t, page)
 	page.Click("#token-make")
 	page.Until("the list beside it has the token", `window.kept && document.querySelector("#token-made .copy") && document.querySelector("#list-tokens [data-row]")?.innerText.includes("ci")`)
 	secret := page.Text("#token-made .copy code")
+	tokens, err := c.ListTokens(t.Context())
+	must(t, err)
+	if k := tokens[len(tokens)-1]; k.Name != "ci" || k.Scope.Prefix != "ci-" || strings.Join(k.Verbs, " ") != "read write exec" || k.ExpiresAt == nil || time.Until(*k.ExpiresAt) > 90*24*time.Hour {
+		t.Errorf("the token is %+v", k)
+	}
 	other := &cove.Client{Client: &sprites.Client{URL: c.URL, Token: secret}}
 	if _, err := other.List(t.Context(), sprites.ListOptions{}); err != nil {
 		t.Errorf("the token that was shown: %v", err)
@@ -110,10 +122,10 @@ func TestSettings(t *testing.T) {
 
 	page.Goto("/web/settings?tab=webhooks")
 	page.Eval(`window.kept = true`, nil)
-	page.Allow("400")
 	page.Fill("[name=name]", "hook")
 	page.Fill("[name=url]", "https://127.0.0.1:1/")
 	page.Click("form[hx-target='#webhook-made'] .primary")
+	page.Sees("tick the box: It may lead to an address that is not public")
 	page.Until("the refusal is shown, and what was typed is kept", `document.querySelector("#notice .error") && document.querySelector("[name=name]:not([type=hidden])").value === "hook"`)
 	page.Click("[name=private]")
 	page.Click("form[hx-target='#webhook-made'] .primary")

@@ -156,15 +156,23 @@ func makeToken(v *view) error {
 		return err
 	}
 	req := cove.TokenRequest{Name: f.Get("name"), Verbs: f["verb"], TTLSeconds: int64(days * 86400)}
-	switch what := f.Get("what"); f.Get("scope") {
+	scope := f.Get("scope")
+	to := strings.TrimSpace(f.Get(scope))
+	switch scope {
 	case "prefix":
-		req.Scope.Prefix = what
+		req.Scope.Prefix = to
 	case "sprite":
-		req.Scope.Sprite = what
+		req.Scope.Sprite = to
 	case "profile":
-		req.Scope.Profile = what
+		req.Scope.Profile = to
 	default:
-		req.Scope.All = true
+		req.Scope.All, to = true, "all"
+	}
+	switch {
+	case to == "":
+		return fail.New("bad_request", "the field beside what the token reaches is empty", "fill it in, or choose: all sprites and jobs")
+	case len(req.Verbs) == 0:
+		return fail.New("bad_request", "the token may do nothing", "choose one at least of what it may")
 	}
 	t, err := v.api.CreateToken(v.r.Context(), req)
 	if err != nil {

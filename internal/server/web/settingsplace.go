@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // imagesPage lists images.
@@ -209,6 +211,9 @@ func putWebhook(v *view) error {
 	}
 	made, err := cove.Webhooks{Client: v.api}.Put(v.r.Context(), def)
 	if err != nil {
+		if e := describe(err); !def.Private && strings.Contains(e.Hint, "--private") {
+			return fail.New(e.Code, e.Message, "if that is what you want, tick the box: It may lead to an address that is not public")
+		}
 		return err
 	}
 	v.say("The webhook %s is stored.", name)

@@ -13,6 +13,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/netrules"
+	rules "github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -40,6 +41,22 @@ type refused struct {
 	Rule   string // that decided
 	Opens  string // the rule that would allow it; empty: none can
 	Count  int
+}
+
+// Why says in words why it was refused.
+func (r refused) Why() string {
+	if what, ok := rules.Describe(r.Rule); ok {
+		return "it is " + what
+	}
+	switch r.Rule {
+	case "no rule":
+		return "no rule allows it"
+	case "private name":
+		return "only private networks answer for such a name"
+	case "another name":
+		return "it asked there for another name than the one that is allowed"
+	}
+	return "by the rule " + r.Rule
 }
 
 func spriteNetwork(v *spriteView) error {

@@ -110,7 +110,7 @@ func spriteList(v *view) error {
 	for _, state := range []struct {
 		title, state string
 		n            int
-	}{{"All", "", t.Running + t.Warm + t.Cold}, {"Running", "running", t.Running}, {"Warm", "warm", t.Warm}, {"Cold", "cold", t.Cold}, {"Held", "held", -1}} {
+	}{{"All", "", t.Running + t.Warm + t.Cold}, {"Running", "running", t.Running}, {"Paused or warm", "warm", t.Warm}, {"Cold", "cold", t.Cold}, {"Held", "held", -1}} {
 		page.Tabs = append(page.Tabs, tab{state.title, state.n, form.address("/web/sprites", state.state), form.State == state.state})
 	}
 	if token != "" {
