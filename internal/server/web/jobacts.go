@@ -15,7 +15,7 @@ func jobPath(id string) string { return "/web/jobs/" + id }
 
 // shown answers a button of a job's page: the stream tells what came of it.
 func (v *view) shown(id string) error {
-	return v.done(jobPath(id))
+	return done(v, jobPath(id))
 }
 
 func answerJob(v *view) error {

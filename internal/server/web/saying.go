@@ -16,38 +16,41 @@ const (
 	sayingCookie = "cove_said"
 )
 
+// saying is what a request has done, in words.
+type saying struct{ told string }
+
 // say keeps one short sentence on what the request has done. The answer has it: a part of a page brings it
 // to the live region "said"; a redirect has the next page show it.
-func (v *view) say(format string, args ...any) {
-	v.told = cut(line(fmt.Sprintf(format, args...)), maxSaying)
+func (s *saying) say(format string, args ...any) {
+	s.told = cut(line(fmt.Sprintf(format, args...)), maxSaying)
 }
 
 // hasSaid is the live region, as a script puts it into the page. It is empty if nothing was said: the sentence
 // before is of something else.
-func (v *view) hasSaid() template.HTML {
-	text, _ := markup("said", v.told) // a component's test has shown it
+func (s *saying) hasSaid() template.HTML {
+	text, _ := markup("said", s.told) // a component's test has shown it
 	return `<div hx-swap-oob="innerHTML:#said">` + text + `</div>`
 }
 
 // sayChange is the live region, as a stream puts it into the page.
-func (v *view) sayChange() change {
-	text, _ := html("said", v.told)
+func (s *saying) sayChange() change {
+	text, _ := html("said", s.told)
 	return change{Target: "said", How: "inner", HTML: text}
 }
 
 // keepSaying has the next page of this session say what was said.
-func (v *view) keepSaying() {
+func keepSaying(v *view) {
 	if v.told == "" {
 		return
 	}
 	b := base64.RawURLEncoding
-	v.setSaying(b.EncodeToString([]byte(v.told))+"."+b.EncodeToString(v.session.seal(v.told)), sayingKept)
+	setSaying(v, b.EncodeToString([]byte(v.told))+"."+b.EncodeToString(v.session.seal(v.told)), sayingKept)
 }
 
 // nextSaying is what the request before has said, once. A sprite's page can set a cookie of the name, but not
 // one that this session has sealed.
-func (v *view) nextSaying() string {
-	for i, c := range v.r.CookiesNamed(v.sayingName()) {
+func nextSaying(v *view) string {
+	for i, c := range v.r.CookiesNamed(sayingName(v.r)) {
 		if i >= maxCookies {
 			break
 		}
@@ -55,23 +58,23 @@ func (v *view) nextSaying() string {
 		text, err := base64.RawURLEncoding.DecodeString(head)
 		mac, err2 := base64.RawURLEncoding.DecodeString(tail)
 		if err == nil && err2 == nil && len(text) <= maxSaying && hmac.Equal(mac, v.session.seal(string(text))) {
-			v.setSaying("", -1)
+			setSaying(v, "", -1)
 			return string(text)
 		}
 	}
 	return ""
 }
 
-func (v *view) sayingName() string {
-	if secure(v.r) {
+func sayingName(r *http.Request) string {
+	if secure(r) {
 		return "__Host-" + sayingCookie
 	}
 	return sayingCookie
 }
 
-func (v *view) setSaying(value string, maxAge int) {
+func setSaying(v *view, value string, maxAge int) {
 	http.SetCookie(v.w, &http.Cookie{
-		Name: v.sayingName(), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: secure(v.r), SameSite: http.SameSiteStrictMode,
+		Name: sayingName(v.r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: secure(v.r), SameSite: http.SameSiteStrictMode,
 	})
 }
 

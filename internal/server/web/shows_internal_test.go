@@ -275,11 +275,11 @@ func saidBy(t *testing.T, w *httptest.ResponseRecorder) string {
 	}
 	other := aloneTooLong
 	other.Key = []byte("another")
-	if text := (&view{w: httptest.NewRecorder(), r: r, session: other}).nextSaying(); text != "" {
+	if text := nextSaying(&view{w: httptest.NewRecorder(), r: r, session: other}); text != "" {
 		t.Errorf("another session says %q", text)
 	}
 	next := httptest.NewRecorder()
-	text := (&view{w: next, r: r, session: aloneTooLong}).nextSaying()
+	text := nextSaying(&view{w: next, r: r, session: aloneTooLong})
 	if gone := next.Result().Cookies(); text != "" && (len(gone) != 1 || gone[0].MaxAge >= 0) {
 		t.Errorf("it is said again: %v", gone)
 	}

@@ -369,7 +369,7 @@ func spriteUpload(v *spriteView) error {
 		return err
 	}
 	v.say("%s is uploaded.", path.Base(name))
-	v.keepSaying() // sprite.js loads the page again
+	keepSaying(v.view) // sprite.js loads the page again
 	v.w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -23,7 +23,8 @@ type view struct {
 	site    *Site
 	session Session
 	api     *cove.Client // with the rights of the session's token
-	told    string       // what the request has done: see say
+
+	saying
 }
 
 // rights say what a session may do: a page has no button that can't work.
@@ -36,7 +37,7 @@ func (s Session) rights() rights {
 
 // layout is what the frame of a page shows.
 func (v *view) layout(title string) layout {
-	return layout{Title: title, Said: v.nextSaying(), Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, rights: v.session.rights()}
+	return layout{Title: title, Said: nextSaying(v), Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, rights: v.session.rights()}
 }
 
 // page answers with a whole page. live is the path of the stream that keeps it true; empty:
@@ -69,7 +70,7 @@ func (v *view) fragment(name string, data any) error {
 
 // done answers a script, if all that is to be said of a request is in the live region, or comes by the page's
 // stream. back is the page that a browser without scripts is led to.
-func (v *view) done(back string) error {
+func done(v *view, back string) error {
 	if wantsPage(v.r) {
 		return v.redirect(back)
 	}
@@ -78,7 +79,7 @@ func (v *view) done(back string) error {
 
 // redirect leads the browser to another page, whether a script or a person asked. That page says what was said.
 func (v *view) redirect(path string) error {
-	v.keepSaying()
+	keepSaying(v)
 	if !wantsPage(v.r) {
 		v.w.Header().Set("HX-Redirect", path)
 		v.w.WriteHeader(http.StatusNoContent)
