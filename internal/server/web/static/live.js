@@ -48,7 +48,6 @@
       if (e.lastEventId) last = e.lastEventId;
       for (const c of JSON.parse(e.data)) put(c);
     };
-    source.addEventListener("over", () => { close(); last = ""; document.body.dataset.live = "/web/alive/live"; open(); }); // it tells of the server alone from then on
     source.onerror = () => {
       close();
       since ??= new Date();
