@@ -72,7 +72,7 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 	case len(req.Model) > maxText || strings.ContainsFunc(req.Model, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return nil, fail.Newf("bad_request", "write PROVIDER/MODEL", "a model can't be called %.40q", req.Model)
 	case len(req.Plan) > maxPlan:
-		return nil, fail.Newf("bad_plan", "", "a plan of %d bytes is more than %d", len(req.Plan), maxPlan)
+		return nil, fail.Newf("bad_plan", "shorten it, or put what is long into a file of the repository, which the plan names", "the plan has %d bytes, and the most is %d (1 MiB)", len(req.Plan), maxPlan)
 	case req.Branch != "" && !branchName(req.Branch):
 		return nil, fail.Newf("bad_request", "push from one with another name: git switch -c NAME", "%.80q can't be a branch", req.Branch)
 	case req.URL != "" && (req.Base != "" || req.RepoID != ""):

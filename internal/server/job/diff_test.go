@@ -112,7 +112,26 @@ func TestDiff(t *testing.T) {
 			if _, err := review.Diff(t.Context(), job.ID); code(err) != "sprite_gone" || !strings.Contains(err.Error(), "not there any more") {
 				t.Errorf("without its sprite: %v", err)
 			}
+			if !far {
+				tooManyComments(t, b, job.ID)
+			}
 		})
+	}
+}
+
+// tooManyComments: one comment more than a job can have is refused, and not by a word that to wait would help.
+func tooManyComments(t *testing.T, b *bench, job string) {
+	t.Helper()
+	c := cove.JobComment{Path: "x", Side: cove.SideNew, Line: 1, Text: "why?"}
+	for range store.MaxComments {
+		if _, err := b.server.Store.Comments.Add(t.Context(), job, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := cove.Review{Client: b.server.Client()}.Add(t.Context(), job, c)
+	e, ok := errors.AsType[*sprites.Error](err)
+	if !ok || e.Code != "conflict" || e.RetryAfterSeconds != 0 || !strings.Contains(e.Message, "500 comments") || !strings.Contains(e.Hint, "delete some") {
+		t.Errorf("one comment too many: %+v", err)
 	}
 }
 

@@ -121,8 +121,12 @@ func TestCreateRefuses(t *testing.T) {
 	} {
 		req := request()
 		test.change(&req)
-		if job, err := client.CreateJob(t.Context(), req); code(err) != test.want {
+		job, err := client.CreateJob(t.Context(), req)
+		if code(err) != test.want {
 			t.Errorf("%s: got %+v, %v, want %s", name, job, err, test.want)
+		}
+		if name == "a huge plan" && !strings.Contains(err.Error(), "(1 MiB)") {
+			t.Errorf("%s: %v does not say the most", name, err)
 		}
 	}
 	jobs, err := client.Jobs(t.Context())

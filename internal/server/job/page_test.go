@@ -135,6 +135,17 @@ func TestJobPage(t *testing.T) {
 	page.Click(`[data-opens="stop-job"]`)
 	page.Click("#stop-job .danger")
 	page.Until("the job is stopped", `document.querySelector("#job-head .badge.cancelled")`)
+	page.Goto("/web/jobs/" + stopped.ID)
+	page.Until("its page is there", `document.querySelector("#job-head .badge.cancelled") && !document.getElementById("job-after")`)
+	again, err := b.server.Client().RetryJob(t.Context(), stopped.ID, cove.JobRetry{Early: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page.Until("the job that does it again is named, though this one has ended", fmt.Sprintf(`document.getElementById("job-after")?.textContent.includes(%q)`, again.ID))
+	if _, err := b.server.Client().StopJob(t.Context(), again.ID); err != nil {
+		t.Fatal(err)
+	}
+	page.Until("its state is that of now", fmt.Sprintf(`document.getElementById("job-after").textContent.includes("%s (shell, cancelled)")`, again.ID))
 	page.Goto("/web/compare?a=" + last + "&b=" + stopped.ID)
 	page.Until("a file is that of one job only", fmt.Sprintf(`document.body.textContent.includes("only %s")`, stopped.ID))
 	fits(page)

@@ -166,7 +166,7 @@ func (s *sealer) goBack(ctx context.Context, m *machine, row store.Sprite, to st
 	if err != nil {
 		return "", err
 	}
-	before := &store.Checkpoint{Name: automatic("pre-restore", list), Auto: true, Comment: "before going back to " + to.Name}
+	before := &store.Checkpoint{Name: automatic("pre-restore", list), Auto: true, Comment: "before the restore of " + to.Name}
 	if _, err = s.seal(ctx, m, row, before, sprites.KeepNever); err != nil {
 		return "", err
 	}

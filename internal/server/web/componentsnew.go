@@ -25,6 +25,7 @@ func shownOfNew() []component {
 	return []component{
 		{"plan-check", "nothing yet", planCheck{}},
 		{"plan-check", "taken", planCheck{Steps: steps, Profile: &profile, Preview: &preview, Network: "the preset agent", Source: "https://git.example.org/team/project.git"}},
+		{"plan-check", "taken, but it would fail", planCheck{Steps: steps, Preview: &cove.JobPreview{Agent: "shell", Warnings: []string{"the job’s sprite does not reach http://192.168.1.4/a.git: its network policy does not open that address"}}, Network: "the preset agent"}},
 		{"plan-check", "refused", planCheck{Steps: steps, Problem: &refused}},
 		{"plan-check", "from the person's machine", planCheck{Steps: steps, Preview: &preview, Network: "the preset none", Push: push}},
 		{"profile-gives", "much", &profile},
@@ -73,6 +74,10 @@ func shownOfSettings() []component {
 		{"destroyed", "one of two", destroyed{[]destroyedRow{{Name: "job-0a1b2c", State: "gone"}, {Name: "job-0a1b2d", Error: &failed}}}},
 		{"destroyed", "none", destroyed{}},
 		{"beside", "a token that was made", dictOf("Answer", template.HTML("<p>An answer.</p>"), "Tab", "tokens", "List", template.HTML("<p>The list as it is now.</p>"))},
+		{"parts-of-page", "a part, and what is said", dictOf("Part", template.HTML("<p>A part of the page.</p>"), "Said", template.HTML("<p>The profile nightly is stored.</p>"))},
+		{"nothing", "", nil},
+		{"said", "a sentence", "The secret anthropic is set."},
+		{"said", "nothing", ""},
 		{"findings", "all kinds", []finding{{"ok", "this server", "answers", ""}, {"warn", "disk", "3.0 GiB are free; below 2.0 GiB sprites are held", "cove image prune --all"}, {"fail", "backend far", "can't be reached", "cove backend list"}}},
 		{"findings", "none", nil},
 	}

@@ -81,5 +81,6 @@ func startFirst(v *view) error {
 		}
 		return err
 	}
+	v.say("The job is begun.")
 	return v.redirect("/web/first")
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -184,15 +185,13 @@ func job(v *view) error {
 	if err != nil {
 		return err
 	}
-	page.Steps = newStepsView(steps)
+	page.Steps = newStepsView(steps, j.Outcome)
 	if page.Entries, page.Before, err = v.newest(j.Job, j.LastSeq-window+1, j.LastSeq+1); err != nil {
 		return err
 	}
 	l := v.layout(title(j.Job))
 	l.Path, l.Script = "/web/jobs", "job.js"
-	if !j.Ended() {
-		l.Live = fmt.Sprintf("/web/jobs/%s/live?start=%d", j.ID, j.LastSeq+1)
-	}
+	l.Live = fmt.Sprintf("/web/jobs/%s/live?start=%d", j.ID, j.LastSeq+1) // of one that has ended: of the jobs after it
 	render(v.w, v.r, http.StatusOK, l, "job", page)
 	return nil
 }
@@ -269,9 +268,16 @@ func jobLive(v *view) error {
 		defer parts.Wait()
 		defer cancel()
 		parts.Go(func() {
-			_ = v.watch(ctx, []string{cove.TopicJobs}, j.ID, func(cove.Notification) error { return v.sendState(ctx, s, j.ID) })
+			_ = v.watch(ctx, []string{cove.TopicJobs}, "", func(n cove.Notification) error {
+				if n.Name != j.ID && (n.Job == nil || n.Job.ResumeOf != j.ID && n.Job.RetryOf != j.ID) { // the page names those after it
+					return nil
+				}
+				return v.sendState(ctx, s, j.ID)
+			})
 		})
-		parts.Go(func() { _ = v.followSteps(ctx, s, j.ID) })
+		var outcome atomic.Pointer[cove.Outcome]
+		outcome.Store(j.Outcome)
+		parts.Go(func() { _ = v.followSteps(ctx, s, j.ID, &outcome) })
 		if err := v.sendState(ctx, s, j.ID); err != nil {
 			return err
 		}
@@ -284,7 +290,19 @@ func jobLive(v *view) error {
 		if err := v.sendState(ctx, s, j.ID); err != nil {
 			return err
 		}
-		return s.write("event: over\ndata: 1\n\n")
+		steps, err := cove.Steps{Client: v.api}.Get(ctx, j.ID)
+		if err != nil {
+			return err
+		}
+		if j, err = viewJob(ctx, v, j.ID); err != nil {
+			return err
+		}
+		outcome.Store(j.Outcome)
+		if err := s.replace("job-steps", "job-steps", newStepsView(steps, j.Outcome)); err != nil {
+			return err
+		}
+		<-ctx.Done() // what comes after it is told
+		return nil
 	})
 }
 
@@ -358,14 +376,16 @@ type stepView struct {
 	cove.Step
 	Name   string
 	Screen []segment
+	Above  bool // the head of the page says why it failed
 }
 
-func newStepsView(s cove.JobSteps) (view stepsView) {
+// newStepsView is the preparation of a job with an outcome; nil: it has none yet.
+func newStepsView(s cove.JobSteps, o *cove.Outcome) (view stepsView) {
 	for _, step := range s.Steps {
 		if step.State == cove.StepRunning || step.State == cove.StepFailed {
 			view.Open = true
 		}
-		view.Steps = append(view.Steps, stepView{step, strings.ReplaceAll(string(step.Key), "_", " "), terminal(step.Output.String())})
+		view.Steps = append(view.Steps, stepView{step, strings.ReplaceAll(string(step.Key), "_", " "), terminal(step.Output.String()), o != nil && step.Error != "" && strings.Contains(o.Headline(), step.Error)})
 	}
 	return view
 }
@@ -391,7 +411,7 @@ func (s stepsView) Took() (d time.Duration) {
 }
 
 // followSteps sends what changes in the preparation of a job.
-func (v *view) followSteps(ctx context.Context, s *stream, id string) error {
+func (v *view) followSteps(ctx context.Context, s *stream, id string, outcome *atomic.Pointer[cove.Outcome]) error {
 	var now cove.JobSteps
 	return cove.Steps{Client: v.api}.Follow(ctx, id, func(n cove.StepNews) error {
 		switch {
@@ -416,6 +436,6 @@ func (v *view) followSteps(ctx context.Context, s *stream, id string) error {
 		if n.Snapshot == nil && n.Step == nil {
 			return nil
 		}
-		return s.replace("job-steps", "job-steps", newStepsView(now))
+		return s.replace("job-steps", "job-steps", newStepsView(now, outcome.Load()))
 	})
 }

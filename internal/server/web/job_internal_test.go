@@ -166,3 +166,18 @@ func TestDiffIDs(t *testing.T) {
 		t.Errorf("%d IDs of %d files", len(ids), 2*len(files))
 	}
 }
+
+// TestErrorOnce: the error of a step is not said again if the head of the page says it. What to do still is.
+func TestErrorOnce(t *testing.T) {
+	steps := cove.JobSteps{Steps: []cove.Step{{Key: cove.StepClone, State: cove.StepFailed, Error: "the repository is not there", Hint: "cove job retry 0a1b2c"}}}
+	for reason, again := range map[string]bool{"": true, "the agent ended with 1": true, "clone: the repository is not there:\nfatal: no": false} {
+		var o *cove.Outcome
+		if reason != "" {
+			o = &cove.Outcome{Kind: "prepare_failed", Reason: reason}
+		}
+		page, err := html("job-steps", newStepsView(steps, o))
+		if err != nil || strings.Contains(page, "is not there") != again || strings.Contains(page, `href="#job-head"`) == again || !strings.Contains(page, "cove job retry 0a1b2c") {
+			t.Errorf("%q: %v\n%s", reason, err, page)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package web
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"net/http"
 	"strconv"
 	"strings"
 
@@ -16,11 +15,7 @@ func jobPath(id string) string { return "/web/jobs/" + id }
 
 // shown answers a button of a job's page: the stream tells what came of it.
 func (v *view) shown(id string) error {
-	if wantsPage(v.r) {
-		return v.redirect(jobPath(id))
-	}
-	v.w.WriteHeader(http.StatusNoContent)
-	return nil
+	return done(v, jobPath(id))
 }
 
 func answerJob(v *view) error {
@@ -28,6 +23,7 @@ func answerJob(v *view) error {
 	if _, err := v.api.AnswerJob(v.r.Context(), id, cove.JobAnswer{Question: v.r.PostFormValue("question"), Option: v.r.PostFormValue("option")}); err != nil {
 		return err
 	}
+	v.say("Your answer was sent.")
 	return v.shown(id)
 }
 
@@ -46,6 +42,7 @@ func sendJob(v *view) error {
 		if _, err := v.api.SendJob(v.r.Context(), id, cove.JobMessage{Close: true}); err != nil {
 			return err
 		}
+		v.say("The conversation is closed.")
 		return v.shown(id)
 	}
 	text, err := said(v, "message")
@@ -55,6 +52,7 @@ func sendJob(v *view) error {
 	if _, err := v.api.SendJob(v.r.Context(), id, cove.JobMessage{Text: text}); err != nil {
 		return err
 	}
+	v.say("Your message was sent.")
 	return v.shown(id)
 }
 
@@ -63,6 +61,7 @@ func stopJob(v *view) error {
 	if _, err := v.api.StopJob(v.r.Context(), id); err != nil {
 		return err
 	}
+	v.say("Job %s is being stopped: its work so far is kept.", id)
 	return v.shown(id)
 }
 
@@ -75,6 +74,7 @@ func resumeJob(v *view) error {
 	if err != nil {
 		return err
 	}
+	v.say("Job %s goes on as this one.", v.r.PathValue("id"))
 	return v.redirect(jobPath(next.ID))
 }
 
@@ -86,6 +86,7 @@ func retryJob(v *view) error {
 	if err != nil {
 		return err
 	}
+	v.say("Job %s is tried again as this one.", v.r.PathValue("id"))
 	return v.redirect(jobPath(next.ID))
 }
 
@@ -93,6 +94,7 @@ func deleteJob(v *view) error {
 	if err := v.api.DeleteJob(v.r.Context(), v.r.PathValue("id"), true); err != nil {
 		return err
 	}
+	v.say("Job %s is deleted.", v.r.PathValue("id"))
 	return v.redirect("/web")
 }
 
@@ -143,6 +145,7 @@ func addComment(v *view) error {
 	if err != nil {
 		return err
 	}
+	v.say("The comment is kept. The agent gets it when you send the comments.")
 	return v.fragment("comment-added", dictOf("Comment", made, "All", all))
 }
 
@@ -162,6 +165,7 @@ func deleteComment(v *view) error {
 	if err != nil {
 		return err
 	}
+	v.say("The comment is deleted.")
 	return v.fragment("comment-deleted", dictOf("ID", n, "All", all))
 }
 
@@ -204,5 +208,6 @@ func sendComments(v *view) error {
 	if err := (cove.Review{Client: v.api}).Delete(v.r.Context(), j.ID, ids...); err != nil {
 		return err
 	}
+	v.say("Comments sent to the agent: %d.", len(all.Comments))
 	return v.redirect(jobPath(to))
 }

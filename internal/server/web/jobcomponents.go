@@ -46,7 +46,9 @@ func jobComponents() []component {
 			{Key: cove.StepCreateSprite, State: cove.StepCompleted, StartedAt: &begun, EndedAt: &ended},
 			{Key: cove.StepClone, State: cove.StepRunning, StartedAt: &ended, Output: cove.StepOutput{Head: "\x1b[32mok\x1b[0m cloning\n"}},
 			{Key: cove.StepSetupScript, State: cove.StepFailed, StartedAt: &ended, EndedAt: &ended, Error: "exit 1", Hint: "cove job retry 0a1b2c"},
-			{Key: cove.StepInstallDeps, State: cove.StepSkipped, Detail: "git is there"}, {Key: cove.StepVerifyCommit, State: cove.StepPending}}})})
+			{Key: cove.StepInstallDeps, State: cove.StepSkipped, Detail: "git is there"}, {Key: cove.StepVerifyCommit, State: cove.StepPending}}}, nil)},
+		component{"job-steps", "the head says why it failed", newStepsView(cove.JobSteps{Steps: []cove.Step{
+			{Key: cove.StepClone, State: cove.StepFailed, StartedAt: &begun, EndedAt: &ended, Error: "the repository is not there", Hint: "cove job retry 0a1b2c"}}}, &cove.Outcome{Kind: "prepare_failed", Reason: "clone: the repository is not there"})})
 	return append(append(all, entryComponents(ended)...), diffComponents(jobView{rights: rights{true, true, true}, Job: done}, ended)...)
 }
 

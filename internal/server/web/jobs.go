@@ -21,7 +21,6 @@ type tab struct {
 // listPage is a list of jobs or sprites.
 type listPage struct {
 	Form    any
-	Tabs    []tab
 	Section section
 	First   string // the first page; empty: this is it
 	Next    string // the next page; empty: there is none
@@ -40,17 +39,6 @@ func jobs(v *view) error {
 		return err
 	}
 	page := listPage{Form: form, Section: s}
-	total := 0
-	for _, n := range list.Counts {
-		total += n
-	}
-	page.Tabs = []tab{{"All", total, form.address("/web/jobs", ""), form.Group == ""}}
-	for _, g := range append(groupTitles[:len(groupTitles):len(groupTitles)], struct {
-		group        cove.JobGroup
-		title, empty string
-	}{group: cove.JobsDone, title: "Done"}) {
-		page.Tabs = append(page.Tabs, tab{g.title, list.Counts[g.group], form.address("/web/jobs", g.group), form.Group == string(g.group)})
-	}
 	group := cove.JobGroup(form.Group)
 	if after != "" {
 		page.First = form.address("/web/jobs", group)
@@ -89,7 +77,7 @@ func (v *view) jobs(ctx context.Context, form jobForm, after string) (s section,
 			n += count
 		}
 	}
-	s.Count = strconv.Itoa(n)
+	s.Count, s.Tabs = strconv.Itoa(n), jobTabs(form, list.Counts)
 	if form.Active() || form.Group != "" || after != "" {
 		s.Empty = "No job is like that."
 	}
@@ -97,4 +85,20 @@ func (v *view) jobs(ctx context.Context, form jobForm, after string) (s section,
 		s.Rows = append(s.Rows, v.jobRow(job))
 	}
 	return s, list, err
+}
+
+// jobTabs lead to the groups of jobs, with how many there are in each.
+func jobTabs(form jobForm, counts map[cove.JobGroup]int) []tab {
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	all := []tab{{"All", total, form.address("/web/jobs", ""), form.Group == ""}}
+	for _, g := range append(groupTitles[:len(groupTitles):len(groupTitles)], struct {
+		group        cove.JobGroup
+		title, empty string
+	}{group: cove.JobsDone, title: "Done"}) {
+		all = append(all, tab{g.title, counts[g.group], form.address("/web/jobs", g.group), form.Group == string(g.group)})
+	}
+	return all
 }

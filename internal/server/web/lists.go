@@ -31,6 +31,7 @@ type section struct {
 	More  string // where the rest of it is; empty: all is here
 	Empty string // in place of rows, if there are none
 	Rows  []row
+	Tabs  []tab // of the page, whose counts change with the list; nil: it has none
 }
 
 // seenRow is a row as the browser has it.
@@ -42,6 +43,7 @@ type seenRow struct {
 // seen is a section as the browser has it.
 type seen struct {
 	head uint64
+	tabs uint64
 	rows []seenRow
 }
 
@@ -56,7 +58,7 @@ func sum(v any) uint64 {
 
 // look is what the browser has of a section that was sent.
 func (s section) look() seen {
-	of := seen{head: sum([]string{s.Title, s.Count, s.More, s.Empty}), rows: make([]seenRow, len(s.Rows))}
+	of := seen{head: sum([]string{s.Title, s.Count, s.More, s.Empty}), tabs: sum(s.Tabs), rows: make([]seenRow, len(s.Rows))}
 	for i, r := range s.Rows {
 		of.rows[i] = seenRow{r.ID, sum(r.Data)}
 	}
@@ -86,7 +88,7 @@ func listsDigest(sections []section) string {
 	all := make([]string, 0, len(sections))
 	for _, s := range sections {
 		l := s.look()
-		all = append(all, fmt.Sprint(s.ID, l.head, l.rows))
+		all = append(all, fmt.Sprint(s.ID, l.head, l.tabs, l.rows))
 	}
 	return strconv.FormatUint(sum(all), 36)
 }
@@ -96,6 +98,13 @@ func (l *lists) update(s *stream, sections []section) error {
 	var changes []change
 	for _, sec := range sections {
 		now, was := sec.look(), l.has[sec.ID]
+		if sec.Tabs != nil && now.tabs != was.tabs {
+			text, err := html("tabs", sec.Tabs)
+			if err != nil {
+				return err
+			}
+			changes = append(changes, change{Target: "kinds", How: "replace", HTML: text})
+		}
 		if !now.same(was) {
 			text, err := html("section", sec)
 			if err != nil {

@@ -228,6 +228,7 @@ func TestListPages(t *testing.T) {
 	page.Wait("#job-000004")
 	put(t, s, 9, func(j *cove.Job) { j.State = cove.JobFailed })
 	page.Wait("#job-000009")
+	page.Until("the tab counts as the list does", `document.querySelector("#kinds [aria-current] .count").innerText === "2" && document.querySelector("#list-title .count").innerText === "2"`)
 
 	page.Goto("/web/sprites")
 	page.Until("it is a full page", `document.querySelectorAll("#list .item").length === 50`)

@@ -134,6 +134,7 @@ func nowAnswer(v *view) error {
 	if err != nil {
 		return err
 	}
+	v.say("Your answer was sent to job %s.", job.ID)
 	return v.answered(job)
 }
 
@@ -147,6 +148,7 @@ func nowSend(v *view) error {
 	if err != nil {
 		return err
 	}
+	v.say("Your message was sent to job %s.", job.ID)
 	return v.answered(job)
 }
 

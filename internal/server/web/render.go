@@ -39,6 +39,7 @@ var funcs = template.FuncMap{
 	"dict":      dict,
 	"rule":      ruleText,
 	"word":      word,
+	"terminal":  inTerminal,
 	"query":     url.QueryEscape, // html/template does not know that htmx's attributes are addresses
 }
 
@@ -70,6 +71,7 @@ type layout struct {
 	rights
 	Title    string
 	Path     string // of the page, which is marked in the navigation
+	Said     string // of what the request before has done; empty: nothing
 	Live     string // the stream that keeps it true
 	Mark     string // of the session
 	Who      string // the token's name; empty: the owner

@@ -28,7 +28,7 @@ func settingsTabs() []settingsTab {
 		{"images", "Images", cove.VerbRead, imagesTab},
 		{"backends", "Backends", cove.VerbAdmin, backendsTab},
 		{"webhooks", "Webhooks", cove.VerbAdmin, webhooksTab},
-		{"running", "Running sprites", cove.VerbRead, runningTab},
+		{"running", "Sprites of jobs", cove.VerbRead, runningTab},
 		{"server", "Server", cove.VerbAdmin, serverTab},
 	}
 }
@@ -83,14 +83,18 @@ func noTab(v *view, listed []settingsTab, why error) error {
 	return nil
 }
 
-// saves makes a handler that does what a form says, and then shows the tab again.
+// saves makes a handler that does what a form says, and then shows the list of the tab again: what is typed in
+// other forms of the page stays.
 func saves(tab string, do func(v *view, f url.Values) error) handler {
 	return func(v *view) error {
 		f := v.r.PostForm
 		if err := do(v, f); err != nil {
 			return err
 		}
-		return v.redirect("/web/settings?tab=" + tab)
+		if wantsPage(v.r) || tab == "sessions" { // this browser's own may have ended
+			return v.redirect("/web/settings?tab=" + tab)
+		}
+		return v.fragment("beside", dictOf("Answer", template.HTML(""), "Tab", tab, "List", listOf(v, tab)))
 	}
 }
 

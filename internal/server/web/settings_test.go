@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server"
@@ -60,6 +61,9 @@ func TestSettings(t *testing.T) {
 	page.Goto("/web/settings?tab=profiles&name=nightly")
 	page.Until("its text is in the editor", `document.getElementById("profile-text").value.includes("Repairs at night")`)
 	shot(t, page, "profiles-desktop")
+	page.Fill("#profile-text", "agent = \"shell\"\n# half written")
+	page.Click("[hx-post='/web/settings/profiles/default'] button")
+	page.Until("it is said, shown, and what is typed beside it stays", `document.getElementById("said").innerText.includes("The profile nightly is the default now.") && document.querySelector("#list-profiles .badge.ready") && document.getElementById("profile-text").value.endsWith("half written") && document.activeElement.closest("#list-profiles")`)
 	page.Click("#test-nightly")
 	page.Until("the test is over", `document.querySelector("#trial .badge[role=status].failed")`)
 	page.Sees("the sprite has no cove-guest") // nor has this server one to give, which the test of the profile finds
@@ -80,22 +84,31 @@ func TestSettings(t *testing.T) {
 	page.Goto("/web/settings?tab=secrets")
 	page.Fill("#secret-name", "team")
 	page.Fill("#secret-value", "sesame-opens-it-for-all-of-the-forty")
-	page.Eval(`(send => { window.away = true; window.fetch = (to, ...rest) => window.away && to === "/web/alive" ? Promise.reject(new TypeError("away")) : send(to, ...rest); })(window.fetch)`, nil)
 	page.Click("#secret-set")
-	page.Sees("It was done. The server has gone away since") // between the answer and the page to which it leads
-	page.Until("the page is kept", `location.search === "?tab=secrets" && document.getElementById("secret-name").value === "team"`)
-	page.Eval(`window.away = false`, nil)
+	page.Sees("The secret team is set.")
+	page.Until("the form is empty", `document.getElementById("secret-name").value === "" && document.getElementById("secret-value").value === ""`)
 	page.Sees("ends in orty")
 	page.Sees("nothing names it")
 	page.Until("the value is not on the page", `!document.documentElement.outerHTML.includes("sesame")`)
 	shot(t, page, "secrets-desktop")
 
 	page.Goto("/web/settings?tab=tokens")
+	page.Allow("400")
 	page.Fill("#token-name", "ci")
 	page.Eval(`window.kept = true`, nil)
+	page.Click("[name=scope][value=prefix]")
+	page.Click("#token-make")
+	page.Sees("the field beside what the token reaches is empty")
+	page.Fill("[name=prefix]", "ci-")
+	narrow(t, page)
 	page.Click("#token-make")
 	page.Until("the list beside it has the token", `window.kept && document.querySelector("#token-made .copy") && document.querySelector("#list-tokens [data-row]")?.innerText.includes("ci")`)
 	secret := page.Text("#token-made .copy code")
+	tokens, err := c.ListTokens(t.Context())
+	must(t, err)
+	if k := tokens[len(tokens)-1]; k.Name != "ci" || k.Scope.Prefix != "ci-" || strings.Join(k.Verbs, " ") != "read write exec" || k.ExpiresAt == nil || time.Until(*k.ExpiresAt) > 90*24*time.Hour {
+		t.Errorf("the token is %+v", k)
+	}
 	other := &cove.Client{Client: &sprites.Client{URL: c.URL, Token: secret}}
 	if _, err := other.List(t.Context(), sprites.ListOptions{}); err != nil {
 		t.Errorf("the token that was shown: %v", err)
@@ -111,8 +124,12 @@ func TestSettings(t *testing.T) {
 	page.Eval(`window.kept = true`, nil)
 	page.Fill("[name=name]", "hook")
 	page.Fill("[name=url]", "https://127.0.0.1:1/")
+	page.Click("form[hx-target='#webhook-made'] .primary")
+	page.Sees("tick the box: It may lead to an address that is not public")
+	page.Until("the refusal is shown, and what was typed is kept", `document.querySelector("#notice .error") && document.querySelector("[name=name]:not([type=hidden])").value === "hook"`)
 	page.Click("[name=private]")
 	page.Click("form[hx-target='#webhook-made'] .primary")
+	page.Until("the success is said, and the refusal is gone", `document.getElementById("said").innerText.includes("The webhook hook is stored.") && !document.querySelector("#notice .error")`)
 	page.Until("the list beside it has the webhook", `window.kept && document.querySelector("#webhook-made .copy") && document.querySelector("#list-webhooks [data-row]")?.innerText.includes("hook")`)
 
 	for _, tab := range []string{"connectors", "sessions", "backends", "webhooks", "server"} {

@@ -89,7 +89,11 @@ func putSecret(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
-	return v.api.SetSecret(v.r.Context(), name, f.Get("value"))
+	if err := v.api.SetSecret(v.r.Context(), name, f.Get("value")); err != nil {
+		return err
+	}
+	v.say("The secret %s is set.", name)
+	return nil
 }
 
 func deleteSecret(v *view, f url.Values) error {
@@ -97,6 +101,7 @@ func deleteSecret(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
+	v.say("The secret %s is deleted.", name)
 	return v.api.DeleteSecret(v.r.Context(), name, sprites.DeleteOptions{Force: f.Get("force") != ""})
 }
 
@@ -151,20 +156,29 @@ func makeToken(v *view) error {
 		return err
 	}
 	req := cove.TokenRequest{Name: f.Get("name"), Verbs: f["verb"], TTLSeconds: int64(days * 86400)}
-	switch what := f.Get("what"); f.Get("scope") {
+	scope := f.Get("scope")
+	to := strings.TrimSpace(f.Get(scope))
+	switch scope {
 	case "prefix":
-		req.Scope.Prefix = what
+		req.Scope.Prefix = to
 	case "sprite":
-		req.Scope.Sprite = what
+		req.Scope.Sprite = to
 	case "profile":
-		req.Scope.Profile = what
+		req.Scope.Profile = to
 	default:
-		req.Scope.All = true
+		req.Scope.All, to = true, "all"
+	}
+	switch {
+	case to == "":
+		return fail.New("bad_request", "the field beside what the token reaches is empty", "fill it in, or choose: all sprites and jobs")
+	case len(req.Verbs) == 0:
+		return fail.New("bad_request", "the token may do nothing", "choose one at least of what it may")
 	}
 	t, err := v.api.CreateToken(v.r.Context(), req)
 	if err != nil {
 		return err
 	}
+	v.say("The token %s is made.", t.Name)
 	if wantsPage(v.r) {
 		return v.page("A new token", "", "token-page", t)
 	}
@@ -176,6 +190,7 @@ func deleteToken(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
+	v.say("The token is deleted.")
 	return v.api.DeleteToken(v.r.Context(), id)
 }
 
@@ -222,10 +237,14 @@ func endSession(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
+	v.say("The browser is logged out.")
 	return cove.Web{Client: v.api}.End(v.r.Context(), id)
 }
 
-func endSessions(v *view, _ url.Values) error { return cove.Web{Client: v.api}.EndAll(v.r.Context()) }
+func endSessions(v *view, _ url.Values) error {
+	v.say("All browsers are logged out.")
+	return cove.Web{Client: v.api}.EndAll(v.r.Context())
+}
 
 // settingsConnectors lists connectors.
 type settingsConnectors struct {
@@ -311,6 +330,7 @@ func putConnector(v *view, f url.Values) error {
 		}
 		def.Headers[strings.TrimSpace(key)] = strings.TrimSpace(value)
 	}
+	v.say("The connector %s is stored.", name)
 	_, err = v.api.PutConnector(v.r.Context(), def)
 	return err
 }
@@ -320,6 +340,7 @@ func deleteConnector(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
+	v.say("The connector %s is deleted.", name)
 	return v.api.DeleteConnector(v.r.Context(), name)
 }
 
@@ -344,6 +365,7 @@ func grantConnector(v *view, f url.Values) error {
 			}
 		}
 	}
+	v.say("The connector %s is granted to %s.", name, grantee(g))
 	return v.api.GrantConnector(v.r.Context(), name, g)
 }
 
@@ -352,5 +374,18 @@ func revokeConnector(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
-	return v.api.RevokeConnector(v.r.Context(), name, cove.ConnectorGrant{Sprite: f.Get("sprite"), Label: f.Get("label"), Job: f.Get("job")})
+	g := cove.ConnectorGrant{Sprite: f.Get("sprite"), Label: f.Get("label"), Job: f.Get("job")}
+	v.say("The grant of the connector %s to %s is revoked.", name, grantee(g))
+	return v.api.RevokeConnector(v.r.Context(), name, g)
+}
+
+// grantee says to whom a connector is granted.
+func grantee(g cove.ConnectorGrant) string {
+	switch {
+	case g.Job != "":
+		return "job " + g.Job
+	case g.Label != "":
+		return "all sprites with the label " + g.Label
+	}
+	return "the sprite " + g.Sprite
 }

@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // imagesPage lists images.
@@ -81,11 +83,12 @@ func pullImage(v *view) error {
 			p.Error = &e
 		} else {
 			p.Image = &image
+			v.say("The image %s is there.", p.Reference)
 		}
 		if err := s.replace("pull", "pull", p); err != nil {
 			return err
 		}
-		return s.send("", change{Target: "list-images", How: "inner", HTML: string(listOf(v, "images"))})
+		return s.send("", change{Target: "list-images", How: "inner", HTML: string(listOf(v, "images"))}, v.sayChange())
 	})
 }
 
@@ -94,11 +97,13 @@ func removeImage(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
+	v.say("The image %s is removed.", name)
 	return cove.Images{Client: v.api}.Remove(v.r.Context(), name)
 }
 
 func pruneImages(v *view, f url.Values) error {
-	_, err := cove.Images{Client: v.api}.Prune(v.r.Context(), cove.ImagePruning{All: f.Get("force") != ""})
+	gone, err := cove.Images{Client: v.api}.Prune(v.r.Context(), cove.ImagePruning{All: f.Get("force") != ""})
+	v.say("Images removed: %d. That frees %s.", len(gone.Images), formatBytes(gone.Bytes))
 	return err
 }
 
@@ -146,6 +151,7 @@ func putBackend(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
+	v.say("The backend %s is stored.", name)
 	return v.api.PutBackend(v.r.Context(), name, cove.BackendRequest{URL: f.Get("url"), Token: f.Get("token")})
 }
 
@@ -154,6 +160,7 @@ func deleteBackend(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
+	v.say("The backend %s is forgotten.", name)
 	return v.api.DeleteBackend(v.r.Context(), name)
 }
 
@@ -204,8 +211,12 @@ func putWebhook(v *view) error {
 	}
 	made, err := cove.Webhooks{Client: v.api}.Put(v.r.Context(), def)
 	if err != nil {
+		if e := describe(err); !def.Private && strings.Contains(e.Hint, "--private") {
+			return fail.New(e.Code, e.Message, "if that is what you want, tick the box: It may lead to an address that is not public")
+		}
 		return err
 	}
+	v.say("The webhook %s is stored.", name)
 	if wantsPage(v.r) {
 		return v.page("Webhook "+name, "", "webhook-page", made)
 	}
@@ -222,6 +233,7 @@ func testWebhook(v *view) error {
 	if err != nil {
 		return err
 	}
+	v.say("A test was sent to the webhook %s.", name)
 	if wantsPage(v.r) {
 		return v.redirect("/web/settings?tab=webhooks&log=" + url.QueryEscape(name))
 	}
@@ -233,5 +245,6 @@ func deleteWebhook(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
+	v.say("The webhook %s is deleted.", name)
 	return cove.Webhooks{Client: v.api}.Delete(v.r.Context(), name)
 }

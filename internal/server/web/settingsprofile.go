@@ -75,6 +75,7 @@ func putProfile(v *view) error {
 		e.Problem = &p
 	} else {
 		e.Revision, e.Stored, e.Warnings = put.Revision, put.Revision, put.Warnings
+		v.say("The profile %s is stored.", e.Name)
 	}
 	if wantsPage(v.r) {
 		return v.page("Profile", "", "profile-page", e)
@@ -98,10 +99,15 @@ func deleteProfile(v *view, f url.Values) error {
 	if err != nil {
 		return err
 	}
+	v.say("The profile %s is deleted.", name)
 	return cove.Profiles{Client: v.api}.Delete(v.r.Context(), name)
 }
 
 func defaultProfile(v *view, f url.Values) error {
+	v.say("No profile is the default now.")
+	if name := f.Get("name"); name != "" {
+		v.say("The profile %s is the default now.", name)
+	}
 	return cove.Profiles{Client: v.api}.SetDefault(v.r.Context(), f.Get("name"))
 }
 
@@ -116,6 +122,7 @@ func applyProfile(v *view) error {
 	if err != nil {
 		return err
 	}
+	v.say("The jobs of the profile %s have its network policy of now: %d changed.", name, len(applied.Jobs))
 	if wantsPage(v.r) {
 		return v.page("Profile "+name, "", "profile-applied", applied)
 	}

@@ -177,6 +177,13 @@ func destroyOrphans(v *view) error {
 }
 
 func showDestroyed(v *view, d destroyed) error {
+	gone := 0
+	for _, r := range d.Results {
+		if r.Error == nil {
+			gone++
+		}
+	}
+	v.say("Sprites destroyed: %d of %d.", gone, len(d.Results))
 	if wantsPage(v.r) {
 		return v.page("Destroyed", "", "destroyed-page", d)
 	}

@@ -184,17 +184,21 @@ func spriteDo(v *spriteView) error {
 	var err error
 	switch v.r.PathValue("deed") {
 	case "wake":
+		v.say("The sprite %s is awake.", name)
 		_, err = v.sprite().Wake(ctx)
 	case "suspend":
+		v.say("The sprite %s sleeps.", name)
 		_, err = v.sprite().Suspend(ctx)
 	case "restart":
 		if err = v.confirm(); err == nil {
+			v.say("The sprite %s is restarted: all that ran in it has ended.", name)
 			_, err = v.api.Restart(ctx, name)
 		}
 	case "fork":
 		to := strings.TrimSpace(v.r.PostFormValue("to"))
 		var info sprites.Info
 		if info, err = v.sprite().Fork(ctx, sprites.ForkRequest{Name: to, Checkpoint: v.r.PostFormValue("checkpoint")}); err == nil {
+			v.say("This is the copy of %s.", name)
 			return v.redirect(spriteHead{Info: info}.Path())
 		}
 	case "delete":
@@ -205,6 +209,7 @@ func spriteDo(v *spriteView) error {
 			err = v.api.Delete(ctx, name, sprites.DeleteOptions{Force: v.r.PostFormValue("force") == "yes"})
 		}
 		if err == nil {
+			v.say("The sprite %s is deleted.", name)
 			return v.redirect("/web/sprites")
 		}
 	default:

@@ -214,6 +214,23 @@ func TestFiles(t *testing.T) {
 		t.Fatalf("the file: %q, %v", got, err)
 	}
 
+	page.Click("#save-over")
+	page.Sees("notes.txt is saved. The other version is kept as notes.txt.other.")
+	for name, want := range map[string]string{notes: "mine\n", notes + ".other": "somebody else\n"} {
+		if got, err := paint.ReadFile(t.Context(), name); err != nil || string(got) != want {
+			t.Fatalf("%s: %q, %v", name, got, err)
+		}
+	}
+
+	must(t, os.Remove(notes))
+	page.Fill("#file-text", "mine again\n")
+	page.Click("#save")
+	page.Sees("was deleted since it was shown here")
+	page.Eval("window.old = true", nil)
+	page.Click("#save-over")
+	page.Until("it is there again", `!window.old && document.getElementById("file-text")?.value === "mine again\n"`)
+	page.Fill("#file-text", "and again\n")
+
 	// By now it is larger than the server's memory may be.
 	f, err := os.OpenFile(notes, os.O_WRONLY, 0)
 	must(t, err)
@@ -285,8 +302,15 @@ func TestSpritePages(t *testing.T) {
 		t.Fatalf("rules before the yes: %+v, %v", p.Rules, err)
 	}
 	shot(t, page, "network")
+	page.Fill("#target", "half.example")
+	page.Eval(`(send => { window.away = true; window.fetch = (to, ...rest) => window.away && to === "/web/alive" ? Promise.reject(new TypeError("away")) : send(to, ...rest); })(window.fetch)`, nil)
 	page.Click("#allow-it")
+	page.Sees("It was done. The server has gone away since") // between the answer and the page to which it leads
+	page.Until("the page is kept", `document.getElementById("target").value === "half.example"`)
+	page.Eval(`window.away = false`, nil)
 	page.Wait(`[aria-label="Remove allow example.org:443"]`)
+	page.Sees("The rule is in force: allow example.org:443.")
+	page.Until("what is typed beside it stays", `document.getElementById("target").value === "half.example" && sessionStorage.getItem("cove-typed") === null`)
 	page.Fill("#target", "example.org:443")
 	page.Type("\r")
 	page.Until("it is allowed", `document.querySelector("#decision .badge")?.innerText === "allowed"`)
@@ -309,8 +333,10 @@ func TestSpritePages(t *testing.T) {
 	shot(t, page, "restore")
 	page.Click("#restore-it button.danger")
 	arrives(page, "/web/sprites/paint/checkpoints")
-	page.Goto("/web/sprites/paint/checkpoints?auto=yes")
-	page.Sees("pre-restore")
+	page.Sees("The disk is back at v1. The state before is the checkpoint pre-restore-")
+	page.Until("what was before is listed", `[...document.querySelectorAll(".point")].some(li => li.innerText.includes("pre-restore-") && li.innerText.includes("before the restore of v1"))`)
+	page.Goto("/web/sprites/paint/checkpoints")
+	page.Until("it is said once", `!document.querySelector("#said .saying") && document.querySelector(".points")`)
 	page.Click(`[hx-target="#prune"] button`)
 	page.Sees("These stay")
 	page.Goto("/web/sprites/paint/checkpoints/v1")

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -50,9 +51,12 @@ func spriteCheckpoints(v *spriteView) error {
 
 func (v *spriteView) checkpoints(ctx context.Context, h spriteHead) (checkpointsPage, error) {
 	p := checkpointsPage{Head: h, Auto: v.r.URL.Query().Get("auto") == "yes"}
-	all, err := v.sprite().Checkpoints(ctx, p.Auto)
+	all, err := v.sprite().Checkpoints(ctx, true)
 	if err != nil {
 		return p, err
+	}
+	if !p.Auto { // who has restored looks for what was before
+		all = slices.DeleteFunc(all, func(c sprites.Checkpoint) bool { return c.IsAuto && !strings.HasPrefix(c.ID, "pre-restore-") })
 	}
 	if len(all) > maxPoints {
 		p.More, all = len(all)-maxPoints, all[:maxPoints]
@@ -69,9 +73,11 @@ func spriteCheckpointCreate(v *spriteView) error {
 	if v.r.PostFormValue("memory") == "yes" {
 		req.Memory = sprites.KeepAlways
 	}
-	if _, err := v.sprite().Checkpoint(v.r.Context(), req, nil); err != nil {
+	c, err := v.sprite().Checkpoint(v.r.Context(), req, nil)
+	if err != nil {
 		return err
 	}
+	v.say("The checkpoint %s is made.", c.ID)
 	return v.redirect(v.at("checkpoints"))
 }
 
@@ -117,8 +123,11 @@ func spriteCheckpointDo(v *spriteView) error {
 	var err error
 	switch v.r.PathValue("deed") {
 	case "restore":
-		_, err = v.sprite().RestoreCheckpoint(ctx, id, sprites.RestoreRequest{Boot: v.r.PostFormValue("boot") == "yes"}, nil)
+		var r sprites.Restored
+		r, err = v.sprite().RestoreCheckpoint(ctx, id, sprites.RestoreRequest{Boot: v.r.PostFormValue("boot") == "yes"}, nil)
+		v.say("The disk is back at %s. The state before is the checkpoint %s.", id, r.Replaced)
 	case "delete":
+		v.say("The checkpoint %s is deleted.", id)
 		err = v.sprite().DeleteCheckpoint(ctx, id)
 	default:
 		err = fail.New("not_found", "there is no such page", "")
@@ -205,6 +214,7 @@ func spritePrune(v *spriteView) error {
 		return err
 	}
 	if !req.DryRun {
+		v.say("Checkpoints deleted: %d.", len(result.Removed))
 		return v.redirect(h.Path("checkpoints"))
 	}
 	return v.fragment("prune-preview", checkpointsPage{Head: h, Prune: &result, Request: req})

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -229,7 +230,8 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// spriteSave writes a file that was edited, unless it has changed since it was shown.
+// spriteSave writes a file that was edited. If it has changed since it was shown, it is written only over the version
+// of which the person was told, and that is kept beside it.
 func spriteSave(v *spriteView) error {
 	name, err := filePath(v.r.PostFormValue("path"))
 	if err == nil {
@@ -242,14 +244,18 @@ func spriteSave(v *spriteView) error {
 	text := strings.ReplaceAll(v.r.PostFormValue("text"), "\r\n", "\n") // as browsers send all lines
 	mode := fs.FileMode(0o644)
 	was, etag, err := v.beginning(ctx, name)
+	shown, over := v.r.PostFormValue("digest"), v.r.PostFormValue("over")
 	switch {
 	case err == nil && len(was) > maxView:
 		return fail.New("conflict", name+" is larger than "+formatBytes(maxView)+" by now, and can't be edited here; nothing was written", "copy your text, and edit the file in a terminal")
-	case errors.Is(err, fs.ErrNotExist) && v.r.PostFormValue("digest") == "":
+	case errors.Is(err, fs.ErrNotExist) && (shown == "" || over == gone):
+		text = withoutNames(text)
+	case errors.Is(err, fs.ErrNotExist):
+		return v.otherVersion(name, gone)
 	case err != nil:
 		return err
-	case digest(was) != v.r.PostFormValue("digest"):
-		return v.otherVersion(name)
+	case digest(was) != shown && digest(was) != over:
+		return v.otherVersion(name, digest(was))
 	default:
 		st, err := s.Stat(ctx, name)
 		if err != nil {
@@ -261,9 +267,21 @@ func spriteSave(v *spriteView) error {
 		}
 		text = withoutNames(text)
 	}
+	v.say("%s is saved.", path.Base(name))
+	if err == nil && digest(was) != shown {
+		kept, err := v.keepOther(ctx, name, was, mode)
+		if err != nil {
+			return err
+		}
+		v.say("%s is saved. The other version is kept as %s.", path.Base(name), path.Base(kept))
+	}
 	err = s.WriteFile(ctx, name, strings.NewReader(text), sprites.WriteOptions{Mode: mode, IfMatch: etag})
 	if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusPreconditionFailed {
-		return v.otherVersion(name)
+		now, _, err := v.beginning(ctx, name)
+		if err != nil {
+			return err
+		}
+		return v.otherVersion(name, digest(now))
 	}
 	if err != nil {
 		return err
@@ -271,20 +289,49 @@ func spriteSave(v *spriteView) error {
 	return v.redirect(v.filesAt(name))
 }
 
-// otherVersion refuses to write a file that has changed since it was shown, and leads to what it is now.
-func (v *spriteView) otherVersion(name string) error {
-	e := fail.New("file_changed", name+" has changed since it was shown here; nothing was written", "copy your text, load the page again, and put it in anew")
+// gone is the version of a file that was deleted.
+const gone = "gone"
+
+// keepOther writes a version of a file beside it, under a name that is free, or has the same content already.
+func (v *spriteView) keepOther(ctx context.Context, name string, b []byte, mode fs.FileMode) (kept string, err error) {
+	const most = 20
+	for n := 1; n <= most; n++ {
+		kept = name + ".other"
+		if n > 1 {
+			kept += strconv.Itoa(n)
+		}
+		has, _, err := v.beginning(ctx, kept)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return kept, v.sprite().WriteFile(ctx, kept, bytes.NewReader(b), sprites.WriteOptions{Mode: mode, Size: int64(len(b))})
+		case err == nil && bytes.Equal(has, b):
+			return kept, nil
+		}
+	}
+	return "", fail.New("conflict", "there are "+strconv.Itoa(most)+" other versions beside "+name+" already; nothing was written", "delete those that you don't need, such as "+name+".other")
+}
+
+// otherVersion refuses to write a file that has changed since it was shown. It leads to the version that is there
+// now, and offers to write over that.
+func (v *spriteView) otherVersion(name, version string) error {
+	what := "has changed"
+	if version == gone {
+		what = "was deleted"
+	}
+	e := fail.New("file_changed", name+" "+what+" since it was shown here; nothing was written", "copy your text, load the page again, and put it in anew")
 	if wantsPage(v.r) {
 		return e
 	}
-	fragment(v.w, v.r, e.Status(), "file-changed", staleFile{describe(e), v.filesAt(name)})
+	fragment(v.w, v.r, e.Status(), "file-changed", staleFile{describe(e), v.filesAt(name), version, version == gone})
 	return nil
 }
 
 // staleFile says that a file was not written.
 type staleFile struct {
 	problem
-	Now string // the page of the file as it is now
+	Now     string // the page of the file as it is now
+	Version string // that is there now
+	Gone    bool   // none is
 }
 
 // filesAt is the page of a file.
@@ -321,6 +368,8 @@ func spriteUpload(v *spriteView) error {
 	if err := v.sprite().WriteFile(v.r.Context(), name, v.r.Body, sprites.WriteOptions{Mode: mode, Size: max(v.r.ContentLength, 0)}); err != nil {
 		return err
 	}
+	v.say("%s is uploaded.", path.Base(name))
+	keepSaying(v.view) // sprite.js loads the page again
 	v.w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -378,10 +427,13 @@ func spriteFileDo(v *spriteView) error {
 		if _, err := s.Stat(ctx, to); err == nil {
 			return fail.New("exists", "there is a file of that name: "+to, "choose another name")
 		}
+		v.say("%s is %s now.", name, to)
 		err = s.Rename(ctx, name, to)
 	case "folder":
+		v.say("The folder %s is made.", to)
 		err = s.MkdirAll(ctx, to, 0o755)
 	case "delete":
+		v.say("%s is deleted.", name)
 		to = path.Dir(name)
 		err = s.Remove(ctx, name, true)
 	default:

@@ -13,6 +13,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/netrules"
+	rules "github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -40,6 +41,22 @@ type refused struct {
 	Rule   string // that decided
 	Opens  string // the rule that would allow it; empty: none can
 	Count  int
+}
+
+// Why says in words why it was refused.
+func (r refused) Why() string {
+	if what, ok := rules.Describe(r.Rule); ok {
+		return "it is " + what
+	}
+	switch r.Rule {
+	case "no rule":
+		return "no rule allows it"
+	case "private name":
+		return "only private networks answer for such a name"
+	case "another name":
+		return "it asked there for another name than the one that is allowed"
+	}
+	return "by the rule " + r.Rule
 }
 
 func spriteNetwork(v *spriteView) error {
@@ -218,6 +235,7 @@ func spriteAllowDo(v *spriteView) error {
 	}); err != nil {
 		return err
 	}
+	v.say("The rule is in force: allow %s.", v.r.PostFormValue("rule"))
 	return v.redirect(v.at("network"))
 }
 
@@ -249,6 +267,7 @@ func spriteRuleRemove(v *spriteView) error {
 	if err != nil {
 		return err
 	}
+	v.say("The rule is removed: %s.", want)
 	return v.redirect(v.at("network"))
 }
 
@@ -320,6 +339,7 @@ func spriteLearnDo(v *spriteView) error {
 	if err := v.changePolicy(func(sprites.NetworkPolicy) sprites.NetworkPolicy { return sprites.NetworkPolicy{Rules: rules} }); err != nil {
 		return err
 	}
+	v.say("Rules in force: %d. They took the place of those before.", len(rules))
 	return v.redirect(v.at("network"))
 }
 

@@ -106,13 +106,6 @@ func spriteList(v *view) error {
 		return err
 	}
 	page := listPage{Form: form, Section: s}
-	t := list.Totals
-	for _, state := range []struct {
-		title, state string
-		n            int
-	}{{"All", "", t.Running + t.Warm + t.Cold}, {"Running", "running", t.Running}, {"Warm", "warm", t.Warm}, {"Cold", "cold", t.Cold}, {"Held", "held", -1}} {
-		page.Tabs = append(page.Tabs, tab{state.title, state.n, form.address("/web/sprites", state.state), form.State == state.state})
-	}
 	if token != "" {
 		page.First = form.address("/web/sprites", form.State)
 	}
@@ -143,5 +136,18 @@ func (v *view) sprites(ctx context.Context, form spriteForm, token string) (s se
 	if s.Count = strconv.Itoa(len(s.Rows)); list.HasMore {
 		s.Count += " of more"
 	}
+	s.Tabs = stateTabs(form, list.Totals)
 	return s, list, err
+}
+
+// stateTabs lead to the sprites of a state, with how many there are.
+func stateTabs(form spriteForm, t sprites.Totals) []tab {
+	var all []tab
+	for _, state := range []struct {
+		title, state string
+		n            int
+	}{{"All", "", t.Running + t.Warm + t.Cold}, {"Running", "running", t.Running}, {"Paused or warm", "warm", t.Warm}, {"Cold", "cold", t.Cold}, {"Held", "held", -1}} {
+		all = append(all, tab{state.title, state.n, form.address("/web/sprites", state.state), form.State == state.state})
+	}
+	return all
 }

@@ -59,10 +59,13 @@ func spriteServiceDo(v *spriteView) error {
 	var err error
 	switch v.r.PathValue("deed") {
 	case "start":
+		v.say("The service %s is started.", name)
 		err = v.sprite().StartService(ctx, name, sprites.Follow{})
 	case "stop":
+		v.say("The service %s is stopped.", name)
 		err = v.sprite().StopService(ctx, name, stopGrace, nil)
 	case "restart":
+		v.say("The service %s is restarted.", name)
 		err = v.sprite().RestartService(ctx, name, sprites.Follow{})
 	default:
 		err = fail.New("not_found", "there is no such page", "")

@@ -120,3 +120,28 @@ func folders(names ...string) (all []sprites.Entry) {
 	}
 	return all
 }
+
+// TestHintsSayWhere: a hint that is a command says that it is typed in a terminal; one that names a place does not.
+func TestHintsSayWhere(t *testing.T) {
+	for hint, want := range map[string]bool{
+		"cove job stop 0a1b2c": true, "raise the limit with: cove update paint --disk 1G": true, "load it again": false,
+		"type `cove web` in a terminal, open the link": false, "the cove server is older": false, "it ends; then: cove pull 0a1b2c": true, "choose another name": false,
+	} {
+		page, err := html("error", problem{Message: "no", Hint: hint})
+		if err != nil || strings.Contains(page, "To do, in a terminal: ") != want {
+			t.Errorf("%q: %v\n%s", hint, err, page)
+		}
+	}
+}
+
+// TestRefusalsInWords: the reason of a refusal is a sentence, whatever decided.
+func TestRefusalsInWords(t *testing.T) {
+	for rule, want := range map[string]string{
+		"documentation": "it is an address for documentation", "no rule": "no rule allows it", "private name": "only private networks", "deny example.org": "by the rule deny example.org",
+	} {
+		page, err := html("network-log", networkLog{Lines: []refused{{NetworkEvent: sprites.NetworkEvent{Process: &sprites.Process{Name: "curl", PID: 7}}, Rule: rule, Target: "203.0.113.7:443", Count: 1}}})
+		if err != nil || !strings.Contains(page, want) || !strings.Contains(page, "curl (process 7) asked for it") {
+			t.Errorf("%s: %v\n%s", rule, err, page)
+		}
+	}
+}

@@ -3,8 +3,10 @@ package web
 import (
 	"fmt"
 	"html/template"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -206,3 +208,11 @@ func formatDuration(d time.Duration) string {
 
 // formatBytes writes a size with a unit, as the CLI does.
 func formatBytes(n int64) string { return printable.Bytes(n) }
+
+// command is one of cove's, in a hint.
+var command = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile("(^|[:;,(] ?|`)cove [a-z]") })
+
+// inTerminal reports whether a hint has a command, which a page can't run, and does not say where to type it.
+func inTerminal(hint string) bool {
+	return command().MatchString(hint) && !strings.Contains(hint, "terminal")
+}

@@ -23,6 +23,8 @@ type view struct {
 	site    *Site
 	session Session
 	api     *cove.Client // with the rights of the session's token
+
+	saying
 }
 
 // rights say what a session may do: a page has no button that can't work.
@@ -35,7 +37,7 @@ func (s Session) rights() rights {
 
 // layout is what the frame of a page shows.
 func (v *view) layout(title string) layout {
-	return layout{Title: title, Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, rights: v.session.rights()}
+	return layout{Title: title, Said: nextSaying(v), Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, rights: v.session.rights()}
 }
 
 // page answers with a whole page. live is the path of the stream that keeps it true; empty:
@@ -54,12 +56,30 @@ func (v *view) fragment(name string, data any) error {
 	if v.r.Method == http.MethodGet && wantsPage(v.r) {
 		return v.redirect(path.Dir(v.r.URL.EscapedPath()))
 	}
-	fragment(v.w, v.r, http.StatusOK, name, data)
+	if !mayChange(v.r) {
+		fragment(v.w, v.r, http.StatusOK, name, data)
+		return nil
+	}
+	part, err := markup(name, data)
+	if err != nil {
+		return err
+	}
+	fragment(v.w, v.r, http.StatusOK, "parts-of-page", dictOf("Part", part, "Said", v.hasSaid()))
 	return nil
 }
 
-// redirect leads the browser to another page, whether a script or a person asked.
+// done answers a script, if all that is to be said of a request is in the live region, or comes by the page's
+// stream. back is the page that a browser without scripts is led to.
+func done(v *view, back string) error {
+	if wantsPage(v.r) {
+		return v.redirect(back)
+	}
+	return v.fragment("nothing", nil)
+}
+
+// redirect leads the browser to another page, whether a script or a person asked. That page says what was said.
 func (v *view) redirect(path string) error {
+	keepSaying(v)
 	if !wantsPage(v.r) {
 		v.w.Header().Set("HX-Redirect", path)
 		v.w.WriteHeader(http.StatusNoContent)

@@ -87,6 +87,13 @@ var described = map[string]string{
 	"local network":     "an address on the host's own network, a neighbour or a gateway of it",
 }
 
+// Describe says in words what the addresses of a protected range are, which a Decision's Rule names. ok is false for
+// another rule.
+func Describe(rule string) (what string, ok bool) {
+	what, ok = described[rule]
+	return what, ok
+}
+
 // Canonical returns the one form of an address under which it is decided on:
 // without zone, and IPv4 that is wrapped in IPv6 unwrapped: mapped
 // (::ffff:0:0/96), translated (::ffff:0:0:0/96), NAT64 (64:ff9b::/96),

@@ -3,7 +3,11 @@
 "use strict";
 (() => {
   const mark = () => document.querySelector('meta[name="cove-mark"]')?.content || "";
-  document.addEventListener("htmx:configRequest", e => { e.detail.headers["X-Cove-Mark"] = mark(); });
+  document.addEventListener("htmx:configRequest", e => {
+    e.detail.headers["X-Cove-Mark"] = mark();
+    const by = e.detail.triggeringEvent?.submitter; // htmx misses a button that was put into the page just now
+    if (by?.name) e.detail.parameters[by.name] = by.value;
+  });
   window.coveFetch = (url, init = {}) =>
     fetch(url, { ...init, headers: { ...(init.headers || {}), "X-Cove-Mark": mark(), "HX-Request": "true" } });
 
@@ -63,7 +67,24 @@
 
   // A page that leads on loads the next one once the server is there: a browser shows its own error
   // in the place of the page else, and what was typed is lost.
-  window.coveLeave = async (to, done = true) => {
+  // If it is this page again, other forms keep what is typed in them: no secrets, and no file, which may have changed.
+  const typed = "cove-typed", here = () => location.pathname + location.search;
+  const texts = () => [...document.querySelectorAll("main form :is(input,textarea)[name]:not([type=hidden],[type=password],[type=file],[type=checkbox],[type=radio],#file-text)")];
+  const place = i => i.form.action + " " + i.name;
+  const keepTyped = (to, but) => {
+    const u = new URL(to, location.href);
+    if (u.pathname + u.search !== here()) return;
+    const all = texts().filter(i => i.form !== but && i.value !== i.defaultValue).map(i => [place(i), i.value]);
+    if (all.length) sessionStorage.setItem(typed, JSON.stringify([here(), all]));
+  };
+  document.addEventListener("DOMContentLoaded", () => {
+    const [at, all] = JSON.parse(sessionStorage.getItem(typed) || "[]");
+    sessionStorage.removeItem(typed);
+    if (at === here()) for (const i of texts()) for (const [of, value] of all) if (of === place(i)) i.value = value;
+  });
+
+  window.coveLeave = async (to, done = true, form = null) => {
+    if (done) keepTyped(to, form);
     for (let wait = 250, told = null; ; wait = Math.min(5000, 2 * wait)) {
       const r = await fetch("/web/alive", { headers: { "HX-Request": "true" } }).catch(() => null);
       if (r && r.status < 500) { location.assign(to); return; }
@@ -80,7 +101,7 @@
     const to = e.detail.xhr.getResponseHeader("HX-Redirect");
     if (!to) return;
     e.preventDefault();
-    coveLeave(to, e.detail.xhr.status < 400);
+    coveLeave(to, e.detail.xhr.status < 400, e.detail.elt.closest("form"));
   });
 
   // A form that takes a while says so, and is not sent twice.
@@ -100,6 +121,46 @@
     if (!form.matches?.("form[data-busy]")) return;
     form.querySelector(".busy")?.remove();
     for (const b of form.querySelectorAll("button")) b.disabled = false;
+  });
+
+  // What is typed, and what is open, stays when new content takes the place of old.
+  window.coveKeep = (old, made) => {
+    const twin = e => made.querySelector("#" + CSS.escape(e.id));
+    for (const d of old.querySelectorAll("details[id][open]")) { const n = twin(d); if (n) n.open = true; }
+    for (const i of old.querySelectorAll("input[id],textarea[id]")) { const n = twin(i); if (n && i.value !== i.defaultValue) n.value = i.value; }
+  };
+  let held = null; // the list whose focused button is replaced, and the button's id
+  document.addEventListener("htmx:oobBeforeSwap", e => {
+    const { target, fragment } = e.detail;
+    coveKeep(target, fragment);
+    if (target.contains(document.activeElement)) held = { target, id: document.activeElement.id };
+  });
+  document.addEventListener("htmx:afterRequest", () => {
+    if (!held) return;
+    const { target, id } = held;
+    held = null;
+    if (!id) target.tabIndex = -1;
+    (id && document.getElementById(id) || target).focus({ preventScroll: true });
+  });
+
+  // One thing was done last: what it says is on the page, and nothing of those before. A form that is done with
+  // is emptied, before its list is put into the page anew.
+  window.coveSettled = (ok, form) => {
+    if (ok) {
+      document.getElementById("notice").replaceChildren();
+      if (form?.matches("[data-clears]")) form.reset();
+    } else {
+      document.getElementById("said").replaceChildren();
+      for (const a of document.querySelectorAll("[data-answer]")) a.replaceChildren();
+    }
+  };
+  document.addEventListener("htmx:beforeOnLoad", e => {
+    const { xhr, elt, requestConfig } = e.detail;
+    if (requestConfig.verb !== "get") coveSettled(xhr.status < 400, elt.closest("form"));
+  });
+  document.addEventListener("DOMContentLoaded", () => { // a live region tells of what comes into it
+    const said = document.getElementById("said");
+    said.replaceChildren(...said.childNodes);
   });
 
   // An answer stands in the page: the dialog that asked for it goes, and an error is brought into view.

@@ -110,10 +110,6 @@
   document.addEventListener("keydown", e => {
     if (e.key === "Enter" && (e.ctrlKey || e.metaKey) && e.target.matches?.("form.comment-form textarea")) { e.preventDefault(); e.target.form.requestSubmit(); }
   });
-  document.addEventListener("htmx:afterRequest", e => {
-    const f = e.target.closest?.("form[data-clears]");
-    if (f && e.detail.successful) f.reset();
-  });
 
   // A link to a file that is folded opens it.
   addEventListener("hashchange", () => { const d = document.getElementById(location.hash.slice(1)); if (d?.matches("details")) d.open = true; });

@@ -25,8 +25,7 @@
     const made = [...t.content.children];
     if (c.how === "replace" && at.dataset.sum && at.dataset.sum === made[0]?.dataset.sum) return; // nothing in it is new, and a person may be typing
     if (c.how === "replace") {
-      for (const d of at.querySelectorAll("details[id][open]")) { const n = t.content.getElementById(d.id); if (n) n.open = true; }
-      for (const i of at.querySelectorAll("input[id],textarea[id]")) { const n = t.content.getElementById(i.id); if (n && i.value !== i.defaultValue) n.value = i.value; }
+      coveKeep(at, t.content);
       at.replaceWith(t.content);
     } else if (c.how === "inner") at.replaceChildren(t.content);
     else if (c.how === "prepend") at.prepend(t.content);
@@ -49,7 +48,6 @@
       if (e.lastEventId) last = e.lastEventId;
       for (const c of JSON.parse(e.data)) put(c);
     };
-    source.addEventListener("over", () => { close(); last = ""; document.body.dataset.live = "/web/alive/live"; open(); }); // it tells of the server alone from then on
     source.onerror = () => {
       close();
       since ??= new Date();

@@ -31,6 +31,7 @@
     if (button) button.disabled = true;
     try {
       const r = await coveFetch(form.action, { method: "POST", body, headers: { Accept: "text/event-stream" } });
+      coveSettled(r.ok, form);
       if (!r.ok) { refuse(await r.text()); return; }
       const reader = r.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let rest = ""; ;) {
