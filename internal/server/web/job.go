@@ -310,9 +310,14 @@ func (v *view) followEvents(ctx context.Context, s *stream, j cove.Job) error {
 		from = seen + 1
 	}
 	t := newTranscript(j, false)
-	for ev, err := range v.api.JobEvents(ctx, j.ID, max(from, 1), true) {
+	for ev, err := range v.api.JobEvents(ctx, j.ID, max(from-window, 1), true) {
 		if err != nil {
 			return err
+		}
+		if ev.Seq < from { // the page has it; what comes may be about it
+			t.add(ev)
+			t.last = nil
+			continue
 		}
 		changes, err := changesOf(t.add(ev))
 		if err != nil {

@@ -1,0 +1,79 @@
+package web_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/covetest"
+)
+
+// acp are the events of an agent's, as cove-guest writes them, from a number on.
+func acp(from int64, lines ...string) (events []cove.JobEvent) {
+	for i, l := range lines {
+		events = append(events, cove.JobEvent{Seq: from + int64(i), Type: "event", Stream: "events", Text: l})
+	}
+	return events
+}
+
+// live reads what a stream sends, event by event, until one has all of the texts.
+func live(t *testing.T, c *http.Client, url string, until func(number, html string) bool) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	must(t, err)
+	resp, err := c.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	in := bufio.NewScanner(resp.Body)
+	in.Buffer(nil, 4<<20)
+	number := ""
+	for in.Scan() {
+		if id, ok := strings.CutPrefix(in.Text(), "id: "); ok {
+			number = id
+		}
+		data, ok := strings.CutPrefix(in.Text(), "data: ")
+		var changes []struct{ HTML string }
+		if !ok || json.Unmarshal([]byte(data), &changes) != nil {
+			continue
+		}
+		var all strings.Builder
+		for _, change := range changes {
+			all.WriteString(change.HTML)
+		}
+		if until(number, all.String()) {
+			return
+		}
+	}
+	t.Fatalf("the stream ended: %v", in.Err())
+}
+
+// TestLiveCall: a page that was opened when a tool had been announced, and not begun, hears of it by its title and
+// input; so it does of one about which a person is asked.
+func TestLiveCall(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	put(t, s, 1, func(j *cove.Job) { j.Agent = "acp" })
+	add := func(events []cove.JobEvent) { must(t, s.Store.Jobs.Append(t.Context(), "000001", events, nil)) }
+	add(acp(1, `{"type":"tool_call","id":"c1","title":"Remove the build","kind":"execute","status":"pending","text":"rm -r build"}`,
+		`{"type":"tool_call","id":"c2","title":"Fetch the page","kind":"fetch","status":"pending","text":"http://paint.example"}`))
+	add(acp(3, `{"type":"tool_update","id":"c1","status":"completed","text":"removed"}`,
+		`{"type":"permission_request","id":"1","call":"c2","title":"Fetch the page","kind":"fetch","options":[{"id":"1","name":"Yes","kind":"allow_once"}]}`))
+	got := map[string]string{}
+	live(t, visitor(t, s), s.URL+"/web/jobs/000001/live?start=3", func(number, html string) bool {
+		got[number] += html
+		return number == "4"
+	})
+	for number, want := range map[string][]string{"3": {"execute", "rm -r build", "removed"}, "4": {"fetch", "http://paint.example", "Asks", "Fetch the page"}} {
+		for _, text := range want {
+			if !strings.Contains(got[number], text) {
+				t.Errorf("event %s is shown without %q: %s", number, text, got[number])
+			}
+		}
+	}
+	if got["1"]+got["2"] != "" {
+		t.Errorf("what the page has is sent again: %q", got)
+	}
+}
