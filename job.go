@@ -362,6 +362,9 @@ type JobProgress struct {
 	// StandsSince is since when it waits for a person, or is held. Nil: it does neither.
 	StandsSince *time.Time `json:"stands_since,omitempty"`
 
+	// StoodMS is for how many milliseconds after StartedAt it has done so, without the time since StandsSince.
+	StoodMS int64 `json:"stood_ms,omitempty"`
+
 	// Removing says that the job is being deleted, with what it has in its sprite. If the server
 	// ends meanwhile, the next one goes on with that.
 	Removing bool `json:"removing,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -49,6 +50,44 @@ func (j Job) Group() JobGroup {
 		return JobsDone
 	}
 	return JobsReview
+}
+
+// Times are for how long the agent of a job has worked since it began, and for how long the job has waited
+// meanwhile: for a person, or because it was held. Both are 0 if the agent has not begun.
+func (j Job) Times(now time.Time) (worked, waited time.Duration) {
+	if j.StartedAt == nil {
+		return 0, 0
+	}
+	if j.EndedAt != nil {
+		now = *j.EndedAt
+	}
+	waited = time.Duration(j.StoodMS)*time.Millisecond + j.stood(now)
+	whole := max(0, now.Sub(*j.StartedAt))
+	waited = min(waited, whole)
+	return whole - waited, waited
+}
+
+// stood is for how long it has stood still since StandsSince, once its agent had begun.
+func (j Job) stood(now time.Time) time.Duration {
+	if j.StandsSince == nil || j.StartedAt == nil {
+		return 0
+	}
+	from := *j.StandsSince
+	if from.Before(*j.StartedAt) {
+		from = *j.StartedAt
+	}
+	return max(0, now.Sub(from))
+}
+
+// StandStill notes whether the job stands still: StandsSince and StoodMS.
+func (j *Job) StandStill(stands bool, now time.Time) {
+	switch {
+	case !stands:
+		j.StoodMS += j.stood(now).Milliseconds()
+		j.StandsSince = nil
+	case j.StandsSince == nil:
+		j.StandsSince = &now
+	}
 }
 
 // JobLatest is what a job has told last. Its texts are the agent's.

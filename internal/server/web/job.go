@@ -67,15 +67,13 @@ func viewJob(ctx context.Context, v *view, id string) (j jobView, err error) {
 // maxAfter bounds the jobs after a job that its page names.
 const maxAfter = 20
 
-// Took is how long the job has worked.
-func (j jobView) Took() time.Duration {
-	switch {
-	case j.StartedAt == nil:
-		return 0
-	case j.EndedAt != nil:
-		return j.EndedAt.Sub(*j.StartedAt)
-	}
-	return time.Since(*j.StartedAt)
+// Worked is how long the job has worked, and Waited how long it has waited for a person meanwhile.
+func (j jobView) Worked() time.Duration { worked, _ := j.Times(time.Now()); return worked }
+
+// Waited is told from a second on.
+func (j jobView) Waited() time.Duration {
+	_, waited := j.Times(time.Now())
+	return waited.Truncate(time.Second)
 }
 
 // Cost is what the model has cost, for people; empty: nobody has said.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/covetest"
@@ -49,6 +50,45 @@ func live(t *testing.T, c *http.Client, url string, until func(number, html stri
 		}
 	}
 	t.Fatalf("the stream ended: %v", in.Err())
+}
+
+// pageOf is a page as text: each run of space is one.
+func pageOf(t *testing.T, c *http.Client, url string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	must(t, err)
+	resp, err := c.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	must(t, err)
+	return strings.Join(strings.Fields(string(body)), " ")
+}
+
+// TestJobHead: how long a job has worked is told apart from how long it waited.
+func TestJobHead(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	c := visitor(t, s)
+	begun, ended := time.Now().Add(-10*time.Minute), time.Now().Add(-time.Minute)
+	put(t, s, 1, func(j *cove.Job) {
+		j.State, j.StartedAt, j.EndedAt, j.StoodMS = cove.JobSucceeded, &begun, &ended, (6 * time.Minute).Milliseconds()
+	})
+	head := pageOf(t, c, s.URL+"/web/jobs/000001")
+	for _, want := range []string{"<dt>Worked</dt><dd>3 min</dd>", "<dt>Waited</dt><dd>6 min</dd>"} {
+		if !strings.Contains(head, want) {
+			t.Errorf("the page has no %q", want)
+		}
+	}
+	put(t, s, 2, func(j *cove.Job) { j.StartedAt = &begun })
+	must(t, s.Store.Jobs.Update(t.Context(), "000002", func(j *cove.Job) error { j.State = cove.JobWaiting; return nil }))
+	job, err := s.Store.Jobs.Get(t.Context(), "000002")
+	must(t, err)
+	since := job.StandsSince.Add(-4 * time.Minute)
+	must(t, s.Store.Jobs.Update(t.Context(), "000002", func(j *cove.Job) error { j.StandsSince = &since; return nil }))
+	must(t, s.Store.Jobs.Update(t.Context(), "000002", func(j *cove.Job) error { j.State = cove.JobRunning; return nil }))
+	if job, err = s.Store.Jobs.Get(t.Context(), "000002"); err != nil || job.StandsSince != nil || job.StoodMS < (4*time.Minute).Milliseconds() {
+		t.Errorf("it stood %d ms, and stands since %v, %v", job.StoodMS, job.StandsSince, err)
+	}
 }
 
 // TestLiveCall: a page that was opened when a tool had been announced, and not begun, hears of it by its title and
