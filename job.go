@@ -322,6 +322,12 @@ type JobResult struct {
 	SeenAt *time.Time `json:"seen_at,omitempty"`
 }
 
+// JobStanding is when a job stands still: it waits for a person, or is held.
+type JobStanding struct {
+	StandsSince *time.Time `json:"stands_since,omitempty"` // nil: it does not
+	StoodMS     int64      `json:"stood_ms,omitempty"`     // for how many milliseconds after StartedAt it has done so, without the time since StandsSince
+}
+
 // JobProgress is how far a job is, and how it is followed.
 type JobProgress struct {
 	Installing *InstallProgress `json:"installing,omitempty"`  // how far its installation is; nil: none is under way
@@ -359,11 +365,7 @@ type JobProgress struct {
 	PlaceOf int        `json:"place_of,omitempty"`
 	TurnAt  *time.Time `json:"turn_at,omitempty"`
 
-	// StandsSince is since when it waits for a person, or is held. Nil: it does neither.
-	StandsSince *time.Time `json:"stands_since,omitempty"`
-
-	// StoodMS is for how many milliseconds after StartedAt it has done so, without the time since StandsSince.
-	StoodMS int64 `json:"stood_ms,omitempty"`
+	JobStanding
 
 	// Removing says that the job is being deleted, with what it has in its sprite. If the server
 	// ends meanwhile, the next one goes on with that.

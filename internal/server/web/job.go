@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
@@ -130,10 +131,8 @@ func (j jobView) Lost() (all []string) {
 	}
 	switch n := j.Commits; {
 	case j.PulledAt != nil || j.WorkDeleted:
-	case n == 1:
-		all = append(all, "1 commit that nobody has pulled")
-	case n > 1:
-		all = append(all, strconv.Itoa(n)+" commits that nobody has pulled")
+	case n > 0:
+		all = append(all, printable.Count(n, "commit")+" that nobody has pulled")
 	}
 	if j.Uncollected != "" {
 		all = append(all, "work that is in its sprite alone")

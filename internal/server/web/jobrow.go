@@ -98,11 +98,8 @@ func rowOf(job cove.Job, mayExec, mayWrite bool) jobRow {
 // result says what there is to pull.
 func (r *jobRow) result(job cove.Job) {
 	var parts []string
-	switch {
-	case job.Commits == 1:
-		parts = append(parts, "1 commit")
-	case job.Commits > 1:
-		parts = append(parts, strconv.Itoa(job.Commits)+" commits")
+	if job.Commits > 0 {
+		parts = append(parts, printable.Count(job.Commits, "commit"))
 	}
 	if job.Leftover != "" {
 		parts = append(parts, "uncommitted changes")

@@ -44,7 +44,7 @@ func TestLargeTranscript(t *testing.T) {
 		body, err := io.ReadAll(resp.Body)
 		must(t, err)
 		must(t, resp.Body.Close())
-		if len(body) > budget || !strings.Contains(string(body), "more lines") || !strings.Contains(string(body), "Show what was before") {
+		if len(body) > budget || !strings.Contains(string(body), "lines more") || !strings.Contains(string(body), "Show what was before") {
 			t.Errorf("%s has %d bytes", path, len(body))
 		}
 	}
