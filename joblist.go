@@ -52,6 +52,13 @@ func (j Job) Group() JobGroup {
 	return JobsReview
 }
 
+// FirstJobRepo is the JobSource.RepoID of the repository that the web page makes for somebody's first job.
+const FirstJobRepo = "f6282423ad2dd03441412eb67ea55426abd42315"
+
+// CopiesOnly reports whether the job's repository is on no machine, as that of a first job: its work can't be
+// pulled as commits, and is where it belongs once its files have been copied (cove sync pull).
+func (j Job) CopiesOnly() bool { return j.RepoID == FirstJobRepo && j.Backend == "" }
+
 // Times are for how long the agent of a job has worked since it began, and for how long the job has waited
 // meanwhile: for a person, or because it was held. Both are 0 if the agent has not begun.
 func (j Job) Times(now time.Time) (worked, waited time.Duration) {

@@ -90,7 +90,7 @@ func (j jobView) Cost() string {
 func (j jobView) Bring() string { return bringing(j.Job) }
 
 // Sample reports whether the job is one on the first job's repository.
-func (j jobView) Sample() bool { return j.RepoID == firstJob().Commit }
+func (j jobView) Sample() bool { return j.CopiesOnly() }
 
 // Ended reports whether the state is final.
 func (j jobView) Ended() bool { return j.State.Terminal() }

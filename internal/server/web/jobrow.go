@@ -116,7 +116,7 @@ func (r *jobRow) result(job cove.Job) {
 // bringing is the command that brings a job's work to the person's machine. The first job's repository
 // is on no machine: its files are copied.
 func bringing(job cove.Job) string {
-	if job.RepoID == firstJob().Commit && job.Backend == "" {
+	if job.CopiesOnly() {
 		return fmt.Sprintf("cove sync pull -s %s %s ./job-%s", printable.Word(job.Sprite), printable.Word(job.Workdir), job.ID)
 	}
 	return "cove pull " + job.ID
