@@ -62,7 +62,7 @@ func TestTranscriptBounds(t *testing.T) {
 		if len(page) > 3*maxShownBytes/2 || tags > 3*maxShownTags/2 {
 			t.Errorf("%s: %d bytes, %d tags", name, len(page), tags)
 		}
-		if from > 1 && !strings.Contains(page, "Show what was before") {
+		if from > 1 && !strings.Contains(page, "Show earlier") {
 			t.Errorf("%s: what was before can't be reached", name)
 		}
 		if !strings.Contains(page, "left out here") && !strings.Contains(page, "which cove job events has") && name != "colours" && name != "blocks" {
