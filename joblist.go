@@ -111,7 +111,7 @@ type JobLatest struct {
 type JobQuery struct {
 	Group      JobGroup
 	States     []JobState
-	Text       string // that stands in its ID, sprite, plan's name, repository, branch, URL, agent or profile
+	Text       string // that stands in its ID, sprite, plan's name, title and headings, repository, branch, URL, agent or profile
 	Label      string // of its sprite, on the server itself
 	Profile    string
 	Repository string // by name

@@ -122,7 +122,7 @@ func printJobs(w io.Writer, jobs []cove.Job, now time.Time) {
 			commits = fmt.Sprint(j.Commits)
 			pulled = pulledText(j)
 		}
-		rows = append(rows, []string{j.ID, jobStateText(j), ago(j.CreatedAt, now), commits, pulled, j.Agent, j.Branch, spriteText(j), j.PlanName})
+		rows = append(rows, []string{j.ID, jobStateText(j), ago(j.CreatedAt, now), commits, pulled, j.Agent, j.Branch, spriteText(j), planText(j)})
 	}
 	table(w, rows)
 }
@@ -284,6 +284,7 @@ func printJob(w io.Writer, j cove.Job, now time.Time, more ...string) {
 		"role", j.Role,
 		"login", j.Login,
 		"mcp", strings.Join(mcpTexts(j.MCP), " "),
+		"title", j.Title,
 		"plan", j.PlanName,
 		"repository", j.Repository,
 		"branch", j.Branch,
@@ -385,6 +386,14 @@ func keyRefused(ctx context.Context, c *cove.Client, name string) string {
 		secret = def.Secret
 	}
 	return fmt.Sprintf("the upstream of the connector %s does not take its key; set another: cove secret set %s", name, printable.Word(secret))
+}
+
+// planText is what a job is called, with the name of its plan's file.
+func planText(j cove.Job) string {
+	if j.Title == "" {
+		return j.PlanName
+	}
+	return j.Title + " (" + j.PlanName + ")"
 }
 
 // workedText is how long a job has worked, and how long it has waited for a person meanwhile.

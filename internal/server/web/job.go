@@ -196,7 +196,7 @@ func job(v *view) error {
 
 // title is what a job is called, for people.
 func title(j cove.Job) string {
-	return line(strings.TrimSuffix(j.PlanName, ".md")) + " · " + j.ID
+	return line(strings.TrimSuffix(j.Name(), ".md")) + " · " + j.ID
 }
 
 // entries are those of the events from one number until before another.

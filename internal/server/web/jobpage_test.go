@@ -117,3 +117,32 @@ func TestLiveCall(t *testing.T) {
 		t.Errorf("what the page has is sent again: %q", got)
 	}
 }
+
+// TestTitles: lists and pages call a job by its plan's title, with the file's name beside it; the search finds it by its
+// headings, and shows what an agent said instead of the form in which it came.
+func TestTitles(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	c := visitor(t, s)
+	put(t, s, 1, func(j *cove.Job) {
+		j.PlanName, j.Title, j.Headings = "plan.md", "Paint the shed", []string{"Paint the shed", "Let it dry twice"}
+	})
+	say(t, s, 1, 1, `{"type":"assistant","message":{"content":[{"type":"text","text":"The brush was lost."}]}}`)
+	say(t, s, 1, 2, `{"type":"assistant","message":{"content":[{"type":"tool_use","id":"x","name":"Bash","input":{"command":"find brush"}}]}}`)
+	for path, want := range map[string][]string{
+		"/web":                            {`">Paint the shed</a> <small class="dim">plan.md</small>`},
+		"/web/jobs/000001":                {"<h1>Paint the shed <span", "<dt>Plan</dt><dd>plan.md</dd>", "<title>Paint the shed"},
+		"/web/search?q=dry+twice":         {`href="/web/jobs/000001">Paint the shed</a>`},
+		"/web/search?q=brush":             {">The brush was lost.</span>", ">Bash"},
+		"/web/jobs?group=working&q=twice": {`href="/web/jobs/000001"`},
+	} {
+		page := pageOf(t, c, s.URL+path)
+		for _, text := range want {
+			if !strings.Contains(page, text) {
+				t.Errorf("%s has no %q", path, text)
+			}
+		}
+		if path == "/web/search?q=brush" && strings.Contains(page, "tool_use") {
+			t.Errorf("%s shows JSON: %s", path, page)
+		}
+	}
+}
