@@ -160,6 +160,7 @@ func jobRoutes() []route {
 		{"POST /web/jobs/{id}/stop", stopJob},
 		{"POST /web/jobs/{id}/resume", resumeJob},
 		{"POST /web/jobs/{id}/retry", retryJob},
+		{"POST /web/jobs/{id}/plan", planAgain},
 		{"POST /web/jobs/{id}/delete", deleteJob},
 		{"GET /web/compare", compare},
 	}

@@ -89,6 +89,35 @@ func retryJob(v *view) error {
 	return v.redirect(jobPath(next.ID))
 }
 
+// planAgain shows the page of a new job, filled in with the plan of a job and the comments on its changes, for an agent
+// that can't be told them. Nothing begins by it, and the comments stay.
+func planAgain(v *view) error {
+	j, err := v.job()
+	if err != nil {
+		return err
+	}
+	if !j.Write {
+		return fail.New("forbidden", "to begin a job needs the verb write, which this token has not", "log in by the link of a token that has it: cove web")
+	}
+	plan, err := cove.PlanOf(v.r.Context(), v.api, j.ID)
+	if err != nil {
+		return err
+	}
+	all, err := v.comments(j, false)
+	if err != nil {
+		return err
+	}
+	text := strings.TrimRight(plan.Plan, "\n") + "\n"
+	if len(all.Comments) > 0 {
+		text += "\n" + cove.CommentsMessage(all.Comments)
+	}
+	form := newJob{Plan: text, Profile: j.Profile, Agent: j.Agent, Model: j.Model, Machine: j.URL == "", URL: j.URL}
+	if j.URL != "" {
+		form.Branch = j.Branch
+	}
+	return showNewJob(v, form, true)
+}
+
 func deleteJob(v *view) error {
 	if err := v.api.DeleteJob(v.r.Context(), v.r.PathValue("id"), true); err != nil {
 		return err
@@ -192,7 +221,7 @@ func sendComments(v *view) error {
 		next, err = v.api.ResumeJob(v.r.Context(), j.ID, cove.JobResume{Message: text})
 		to = next.ID
 	default:
-		err = fail.New("conflict", "the agent of this job takes no message now", "wait until it has ended, or retry the job with what you have to say in its plan")
+		err = fail.New("conflict", "the agent of this job takes no message now", "wait until it has ended; if it can't go on then, its changes' page begins a new job with its plan and the comments")
 	}
 	if err != nil {
 		return err

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/web"
 	"github.com/cove-dev/cove/internal/test/covetest"
 )
 
@@ -144,5 +146,42 @@ func TestTitles(t *testing.T) {
 		if path == "/web/search?q=brush" && strings.Contains(page, "tool_use") {
 			t.Errorf("%s shows JSON: %s", path, page)
 		}
+	}
+}
+
+// TestCommentsOnShell: of a job whose agent can't be told anything, the comments go with its plan into the form of a new
+// job, and stay where they are.
+func TestCommentsOnShell(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	c := visitor(t, s)
+	ended := time.Now()
+	job := cove.Job{ID: "000001", State: cove.JobSucceeded, CreatedAt: ended}
+	job.Agent, job.PlanName, job.EndedAt, job.Head, job.Commits = "shell", "plan.md", &ended, "cafe", 1
+	must(t, s.Store.Jobs.Create(t.Context(), job, json.RawMessage(`{"plan":"# Paint <it>\n"}`)))
+	_, err := cove.Review{Client: s.Client()}.Add(t.Context(), job.ID, cove.JobComment{Path: "shed.txt", Side: cove.SideNew, Line: 2, Text: "Use blue."})
+	must(t, err)
+	part, err := web.CommentsOf(job)
+	must(t, err)
+	if !strings.Contains(part, `hx-post="/web/jobs/000001/plan"`) {
+		t.Errorf("the comments have no way on: %s", part)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/web/jobs/000001/plan", nil)
+	must(t, err)
+	req.Header.Set("HX-Request", "true")
+	req.Header.Set("Sec-Fetch-Site", "same-origin")
+	mark := regexp.MustCompile(`name="_mark" value="([^"]+)"`).FindStringSubmatch(pageOf(t, c, s.URL+"/web/new"))
+	req.Header.Set("X-Cove-Mark", mark[1])
+	resp, err := c.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	must(t, err)
+	for _, want := range []string{"# Paint &lt;it&gt;", "shed.txt, line 2", "Use blue."} {
+		if !strings.Contains(string(body), want) {
+			t.Errorf("%s: the form has no %q", resp.Status, want)
+		}
+	}
+	if left, err := (cove.Review{Client: s.Client()}).Comments(t.Context(), job.ID); err != nil || len(left) != 1 {
+		t.Errorf("%d comments are left, %v", len(left), err)
 	}
 }
