@@ -161,6 +161,7 @@ func jobRoutes() []route {
 		{"POST /web/jobs/{id}/resume", resumeJob},
 		{"POST /web/jobs/{id}/retry", retryJob},
 		{"POST /web/jobs/{id}/plan", planAgain},
+		{"GET /web/jobs/{id}/agents", otherAgents},
 		{"POST /web/jobs/{id}/delete", deleteJob},
 		{"GET /web/compare", compare},
 	}

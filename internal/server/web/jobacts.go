@@ -118,6 +118,45 @@ func planAgain(v *view) error {
 	return showNewJob(v, form, true)
 }
 
+// otherAgent is an agent that could try the same, and what it lacks.
+type otherAgent struct{ Name, Lacks string }
+
+// otherAgents says of each agent that could try the same whether it has the key that it needs, or the log-in.
+func otherAgents(v *view) error {
+	j, err := v.job()
+	if err != nil {
+		return err
+	}
+	var all []otherAgent
+	for _, name := range j.Others() {
+		all = append(all, otherAgent{name, v.lacks(j.Job, name)})
+	}
+	return v.fragment("other-agents", all)
+}
+
+// lacks is why a job would fail with an agent, as far as the server knows before; empty: it would not.
+func (v *view) lacks(job cove.Job, agent string) string {
+	const plan = "# Try\n\n```sh\ntrue\n```\n" // of the right form for each
+	req := cove.JobRequest{
+		Plan: plan, Author: cove.Person{Name: "cove", Email: "cove@localhost"},
+		JobSettings: cove.JobSettings{Agent: agent, Profile: job.Profile, Backend: job.Backend},
+		JobSource:   cove.JobSource{PlanName: "plan.md", Repository: "repository", Branch: "main", Base: strings.Repeat("0", 40)},
+	}
+	if job.URL != "" {
+		req.JobSource = cove.JobSource{PlanName: req.PlanName, URL: job.URL, Branch: job.Branch}
+	}
+	preview, err := v.api.PreviewJob(v.r.Context(), req)
+	if err != nil {
+		return describe(err).Message
+	}
+	for _, c := range preview.Connectors {
+		if !c.SecretSet {
+			return "no key or log-in is set for " + c.Name
+		}
+	}
+	return strings.Join(preview.Warnings, "; ")
+}
+
 func deleteJob(v *view) error {
 	if err := v.api.DeleteJob(v.r.Context(), v.r.PathValue("id"), true); err != nil {
 		return err

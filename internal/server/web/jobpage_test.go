@@ -13,6 +13,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/web"
 	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/jobtest"
 )
 
 // acp are the events of an agent's, as cove-guest writes them, from a number on.
@@ -59,6 +60,9 @@ func pageOf(t *testing.T, c *http.Client, url string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	must(t, err)
+	if strings.HasSuffix(url, "/agents") { // a part of a page
+		req.Header.Set("HX-Request", "true")
+	}
 	resp, err := c.Do(req)
 	must(t, err)
 	defer resp.Body.Close()
@@ -183,5 +187,18 @@ func TestCommentsOnShell(t *testing.T) {
 	}
 	if left, err := (cove.Review{Client: s.Client()}).Comments(t.Context(), job.ID); err != nil || len(left) != 1 {
 		t.Errorf("%d comments are left, %v", len(left), err)
+	}
+}
+
+// TestOtherAgents: beside each agent that could try the same stands whether it has its key.
+func TestOtherAgents(t *testing.T) {
+	s := jobtest.Start(t)
+	put(t, s, 1, func(j *cove.Job) { j.Agent, j.State, j.Profile = "shell", cove.JobSucceeded, "" })
+	must(t, s.Client().SetSecret(t.Context(), "anthropic", "sk-ant-0123456789abcdef"))
+	page := pageOf(t, visitor(t, s), s.URL+"/web/jobs/000001/agents")
+	for _, want := range []string{`<option value="claude">claude: ready</option>`, `<option value="codex">codex: it would fail, `} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is not in %s", want, page)
+		}
 	}
 }
