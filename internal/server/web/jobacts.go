@@ -129,13 +129,13 @@ func otherAgents(v *view) error {
 	}
 	var all []otherAgent
 	for _, name := range j.Others() {
-		all = append(all, otherAgent{name, v.lacks(j.Job, name)})
+		all = append(all, otherAgent{name, lacks(v, j.Job, name)})
 	}
 	return v.fragment("other-agents", all)
 }
 
 // lacks is why a job would fail with an agent, as far as the server knows before; empty: it would not.
-func (v *view) lacks(job cove.Job, agent string) string {
+func lacks(v *view, job cove.Job, agent string) string {
 	const plan = "# Try\n\n```sh\ntrue\n```\n" // of the right form for each
 	req := cove.JobRequest{
 		Plan: plan, Author: cove.Person{Name: "cove", Email: "cove@localhost"},
