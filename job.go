@@ -1,6 +1,7 @@
 package cove
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -322,6 +323,12 @@ type JobResult struct {
 	SeenAt *time.Time `json:"seen_at,omitempty"`
 }
 
+// JobStanding is when a job stands still: it waits for a person, or is held.
+type JobStanding struct {
+	StandsSince *time.Time `json:"stands_since,omitempty"` // nil: it does not
+	StoodMS     int64      `json:"stood_ms,omitempty"`     // for how many milliseconds after StartedAt it has done so, without the time since StandsSince
+}
+
 // JobProgress is how far a job is, and how it is followed.
 type JobProgress struct {
 	Installing *InstallProgress `json:"installing,omitempty"`  // how far its installation is; nil: none is under way
@@ -359,8 +366,7 @@ type JobProgress struct {
 	PlaceOf int        `json:"place_of,omitempty"`
 	TurnAt  *time.Time `json:"turn_at,omitempty"`
 
-	// StandsSince is since when it waits for a person, or is held. Nil: it does neither.
-	StandsSince *time.Time `json:"stands_since,omitempty"`
+	JobStanding
 
 	// Removing says that the job is being deleted, with what it has in its sprite. If the server
 	// ends meanwhile, the next one goes on with that.
@@ -389,6 +395,12 @@ type Job struct {
 	SpriteRemoval *SpriteRemoval `json:"sprite_removal,omitempty"` // its sprite is to be deleted, and may be there still; nil: no
 	Cleanup       *JobCleanup    `json:"cleanup,omitempty"`        // what became of its cleanup script; nil: it was not begun
 
+	// Title is what its plan is called: the first heading, or the first line. A job that goes on from another one has
+	// that one's. Empty: the job is from a time when the server kept none. Headings are the plan's; lists of jobs
+	// leave them out.
+	Title    string   `json:"title,omitempty"`
+	Headings []string `json:"headings,omitempty"`
+
 	By string `json:"by,omitempty"` // the token that asked for it, by ID; empty: the server's owner
 
 	Workdir   string      `json:"workdir,omitempty"`   // the clone, in the sprite
@@ -401,10 +413,13 @@ type Job struct {
 	CreatedAt time.Time   `json:"created_at"`
 }
 
+// Name is what the job is called, for people: by its plan's title, or else its plan's file.
+func (j Job) Name() string { return cmp.Or(j.Title, j.PlanName, "a job") }
+
 // Brief is the job as lists and webhooks have it: without what may be long and tells nothing of how
-// the job is (its agent's definition, rules, tools, variables, settings, and where its history is cut off).
+// the job is (its agent's definition, rules, tools, variables, settings, its plan's headings, and where its history is cut off).
 func (j Job) Brief() Job {
-	j.Definition, j.NetworkPolicy, j.MCP, j.Shallow, j.EnvNames, j.Secrets, j.Settings = nil, nil, nil, nil, nil, nil, nil
+	j.Definition, j.NetworkPolicy, j.MCP, j.Shallow, j.EnvNames, j.Secrets, j.Settings, j.Headings = nil, nil, nil, nil, nil, nil, nil, nil
 	if j.Cleanup != nil {
 		short := *j.Cleanup
 		short.Output, j.Cleanup = StepOutput{}, &short

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -51,6 +52,51 @@ func (j Job) Group() JobGroup {
 	return JobsReview
 }
 
+// FirstJobRepo is the JobSource.RepoID of the repository that the web page makes for somebody's first job.
+const FirstJobRepo = "f6282423ad2dd03441412eb67ea55426abd42315"
+
+// CopiesOnly reports whether the job's repository is on no machine, as that of a first job: its work can't be
+// pulled as commits, and is where it belongs once its files have been copied (cove sync pull).
+func (j Job) CopiesOnly() bool { return j.RepoID == FirstJobRepo && j.Backend == "" }
+
+// Times are for how long the agent of a job has worked since it began, and for how long the job has waited
+// meanwhile: for a person, or because it was held. Both are 0 if the agent has not begun.
+func (j Job) Times(now time.Time) (worked, waited time.Duration) {
+	if j.StartedAt == nil {
+		return 0, 0
+	}
+	if j.EndedAt != nil {
+		now = *j.EndedAt
+	}
+	waited = time.Duration(j.StoodMS)*time.Millisecond + j.stood(now)
+	whole := max(0, now.Sub(*j.StartedAt))
+	waited = min(waited, whole)
+	return whole - waited, waited
+}
+
+// stood is for how long it has stood still since StandsSince, once its agent had begun.
+func (j Job) stood(now time.Time) time.Duration {
+	if j.StandsSince == nil || j.StartedAt == nil {
+		return 0
+	}
+	from := *j.StandsSince
+	if from.Before(*j.StartedAt) {
+		from = *j.StartedAt
+	}
+	return max(0, now.Sub(from))
+}
+
+// StandStill notes whether the job stands still: StandsSince and StoodMS.
+func (j *Job) StandStill(stands bool, now time.Time) {
+	switch {
+	case !stands:
+		j.StoodMS += j.stood(now).Milliseconds()
+		j.StandsSince = nil
+	case j.StandsSince == nil:
+		j.StandsSince = &now
+	}
+}
+
 // JobLatest is what a job has told last. Its texts are the agent's.
 type JobLatest struct {
 	Said string  `json:"said,omitempty"` // the end of what its agent, or a command of its preparation, has said: one line
@@ -65,7 +111,7 @@ type JobLatest struct {
 type JobQuery struct {
 	Group      JobGroup
 	States     []JobState
-	Text       string // that stands in its ID, sprite, plan's name, repository, branch, URL, agent or profile
+	Text       string // that stands in its ID, sprite, plan's name, title and headings, repository, branch, URL, agent or profile
 	Label      string // of its sprite, on the server itself
 	Profile    string
 	Repository string // by name

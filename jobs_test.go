@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
@@ -309,4 +310,35 @@ func TestStateText(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
+}
+
+// TestWorkedAndWaited: the time that a job stands still, after its agent has begun, is not the time that it works.
+func TestWorkedAndWaited(t *testing.T) {
+	at := func(minute int) time.Time { return time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC) }
+	check := func(name string, job cove.Job, now time.Time, wantWorked, wantWaited int) {
+		t.Helper()
+		worked, waited := job.Times(now)
+		if worked != time.Duration(wantWorked)*time.Minute || waited != time.Duration(wantWaited)*time.Minute {
+			t.Errorf("%s: worked %v, waited %v, want %d and %d minutes", name, worked, waited, wantWorked, wantWaited)
+		}
+	}
+	var job cove.Job
+	job.StandStill(true, at(0)) // it is held before its agent begins
+	check("held before", job, at(5), 0, 0)
+	begun := at(10)
+	job.StartedAt = &begun
+	check("still held", job, at(12), 0, 2)
+	job.StandStill(false, at(12))
+	check("goes on", job, at(15), 3, 2)
+	job.StandStill(true, at(15))
+	job.StandStill(true, at(16)) // another reason to stand still
+	check("asks", job, at(20), 3, 7)
+	job.StandStill(false, at(25))
+	job.StandStill(false, at(26))
+	check("answered", job, at(30), 8, 12)
+	job.StandStill(true, at(30))
+	ended := at(31)
+	job.EndedAt = &ended
+	job.StandStill(false, at(31))
+	check("ended", job, at(99), 8, 13)
 }

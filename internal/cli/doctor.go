@@ -574,7 +574,7 @@ func (d *doctor) checkServe(ctx context.Context) error {
 
 // poolNote says what a server's pool has, and what to type if it lacks something.
 func poolNote(p *sprites.Pool) (detail, fix string) {
-	detail = fmt.Sprintf("of its pool of %d sandboxes %d are ready", p.Size, p.Ready)
+	detail = fmt.Sprintf("of its pool, %d of %d are ready", p.Ready, p.Size)
 	var parts []string
 	for _, part := range p.Parts {
 		one := fmt.Sprintf("%s %d of %d", printable.Line(part.Image), part.Ready, part.Size)

@@ -122,7 +122,7 @@ func printJobs(w io.Writer, jobs []cove.Job, now time.Time) {
 			commits = fmt.Sprint(j.Commits)
 			pulled = pulledText(j)
 		}
-		rows = append(rows, []string{j.ID, jobStateText(j), ago(j.CreatedAt, now), commits, pulled, j.Agent, j.Branch, spriteText(j), j.PlanName})
+		rows = append(rows, []string{j.ID, jobStateText(j), ago(j.CreatedAt, now), commits, pulled, j.Agent, j.Branch, spriteText(j), planText(j)})
 	}
 	table(w, rows)
 }
@@ -274,6 +274,7 @@ func printJob(w io.Writer, j cove.Job, now time.Time, more ...string) {
 			j.Error = ""
 		}
 	}
+	worked, waited := workedText(j, now)
 	pairs = append(pairs,
 		"error", j.Error,
 		"agent", j.Agent,
@@ -283,6 +284,7 @@ func printJob(w io.Writer, j cove.Job, now time.Time, more ...string) {
 		"role", j.Role,
 		"login", j.Login,
 		"mcp", strings.Join(mcpTexts(j.MCP), " "),
+		"title", j.Title,
 		"plan", j.PlanName,
 		"repository", j.Repository,
 		"branch", j.Branch,
@@ -302,7 +304,8 @@ func printJob(w io.Writer, j cove.Job, now time.Time, more ...string) {
 		"created", j.CreatedAt.Local().Format(time.RFC3339),
 		"started", timeText(j.StartedAt),
 		"ended", timeText(j.EndedAt),
-		"took", took(j, now),
+		"worked", worked,
+		"waited", waited,
 		"pulled", timeText(j.PulledAt),
 		"not collected", j.Uncollected,
 		"published", publishedText(j),
@@ -385,15 +388,24 @@ func keyRefused(ctx context.Context, c *cove.Client, name string) string {
 	return fmt.Sprintf("the upstream of the connector %s does not take its key; set another: cove secret set %s", name, printable.Word(secret))
 }
 
-// took is how long a job has worked.
-func took(j cove.Job, now time.Time) string {
+// planText is what a job is called, with the name of its plan's file.
+func planText(j cove.Job) string {
+	if j.Title == "" {
+		return j.PlanName
+	}
+	return j.Title + " (" + j.PlanName + ")"
+}
+
+// workedText is how long a job has worked, and how long it has waited for a person meanwhile.
+func workedText(j cove.Job, now time.Time) (worked, waited string) {
 	if j.StartedAt == nil {
-		return ""
+		return "", ""
 	}
-	if j.EndedAt != nil {
-		now = *j.EndedAt
+	work, wait := j.Times(now)
+	if wait >= time.Second {
+		waited = wait.Round(time.Second).String()
 	}
-	return now.Sub(*j.StartedAt).Round(time.Second).String()
+	return work.Round(time.Second).String(), waited
 }
 
 // waitsForPush says what a job waits for whose repository is not there.

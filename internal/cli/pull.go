@@ -362,9 +362,4 @@ func printFiles(w io.Writer, files []gitwork.File) {
 	}
 }
 
-func countText(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
+func countText(n int, thing string) string { return printable.Count(n, thing) }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -401,16 +402,50 @@ func runSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *sy
 	if report == nil {
 		return err
 	}
+	var untold error
+	if err == nil && verbName == filesync.Pull {
+		untold = tellCopied(ctx, inv, sprite.Name(), report)
+	}
 	if err != nil && len(report.Conflicts) > 0 && inv.global.json {
 		inv.printJSON(report)
 		return reportedError{exitConflict}
 	}
 	if err == nil && inv.global.json {
 		inv.printJSON(report)
-		return nil
+		return untold
 	}
 	showSync(inv, sprite.Name(), report, err == nil)
-	return err
+	return errors.Join(err, untold)
+}
+
+// tellCopied tells the server that all files of a job are here whose work can't be pulled in another way. It is
+// pulled then, as it is once cove pull has brought its commits.
+func tellCopied(ctx context.Context, inv *invocation, sprite string, r *filesync.Report) error {
+	if r.DryRun || r.Held.Count > 0 || len(r.Conflicts) > 0 {
+		return nil
+	}
+	c, err := inv.server.client(ctx)
+	if err != nil {
+		return err
+	}
+	return markCopied(ctx, c, sprite, r.Remote)
+}
+
+// markCopied marks those of a sprite's jobs as pulled whose folder was copied, and that have no other way.
+func markCopied(ctx context.Context, c *cove.Client, sprite, folder string) error {
+	list, err := cove.ListJobs(ctx, c, cove.JobQuery{Sprite: sprite})
+	if err != nil {
+		return nil //nolint:nilerr // a token may reach a sprite, and no jobs: the files are here all the same
+	}
+	for _, job := range list.Jobs {
+		if !job.CopiesOnly() || !job.State.Terminal() || job.PulledAt != nil || job.Bundle.Size == 0 || path.Clean(job.Workdir) != folder {
+			continue
+		}
+		if _, err := c.MarkPulled(ctx, job.ID, cmp.Or(job.Head, job.Base)); err != nil {
+			return fmt.Errorf("the files are here, but the server was not told that those of job %s are (pull again to do so): %w", job.ID, err)
+		}
+	}
+	return nil
 }
 
 // riskySync gives an error about folders that git would take for repositories the commands

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"regexp"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -159,7 +162,48 @@ func (s *search) serve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	found.Lines, found.Older = append(found.Lines, lines...), older
+	found.Lines, found.Older = append(found.Lines, s.readable(ctx, lines, text)...), older
 	writeJSON(w, http.StatusOK, found)
 	return nil
+}
+
+// readable writes lines of logs as people read them: of a line of an agent's own form, what it means.
+func (s *search) readable(ctx context.Context, lines []cove.FoundLine, text string) []cove.FoundLine {
+	known := map[string]cove.Job{}
+	for i, l := range lines {
+		job, ok := known[l.Job]
+		if !ok {
+			var err error
+			if job, err = s.jobs.Get(ctx, l.Job); err != nil {
+				continue // it was deleted meanwhile
+			}
+			known[l.Job] = job
+		}
+		events, err := s.jobs.Events(ctx, l.Job, l.Seq, 1)
+		if err != nil || len(events) == 0 || events[0].Seq != l.Seq {
+			continue
+		}
+		if said := meaning(job, events[0], text); said != "" {
+			lines[i].Text = store.Around(strings.Join(strings.Fields(said), " "), text)
+		}
+	}
+	return lines
+}
+
+// meaning is what an event says, as far as it has a text: or else what it says first. Empty: it says nothing besides
+// its own text.
+func meaning(job cove.Job, ev cove.JobEvent, text string) (said string) {
+	agent, err := agents.Of(job.Agent, job.Definition)
+	if err != nil {
+		return ""
+	}
+	for _, m := range agent.Read().Event(ev) {
+		for _, part := range []string{strings.TrimSpace(m.Tool + " " + m.Text), m.Full} {
+			if strings.Contains(strings.ToLower(part), strings.ToLower(text)) {
+				return part
+			}
+			said = cmp.Or(said, part)
+		}
+	}
+	return said
 }

@@ -101,7 +101,7 @@ func TestACP(t *testing.T) {
 	if job, _ := ended("stop", "agent_failed", "its model refused"); job.Permissions != "deny" {
 		t.Errorf("the settings: %+v", job)
 	}
-	if _, logs := ended("refuse", "success", "refused permission 1 times"); !strings.Contains(logs, "ask: selected no\n") || !strings.Contains(logs, "-- denied: to paint\n") {
+	if _, logs := ended("refuse", "success", "refused permission 1 time"); !strings.Contains(logs, "ask: selected no\n") || !strings.Contains(logs, "-- denied: to paint\n") {
 		t.Errorf("refused: %s", logs)
 	}
 	e2e.Await(t, "the command of the one that hangs", func() bool {

@@ -126,7 +126,7 @@ func testGuarded(t *testing.T, name string) {
 		t.Helper()
 		e2e.Await(t, "the server and its pool", func() bool {
 			out, _ := try("doctor")
-			return strings.Contains(out, "of its pool of 1 sandboxes 1 are ready")
+			return strings.Contains(out, "of its pool, 1 of 1 are ready")
 		})
 	}
 	ready()

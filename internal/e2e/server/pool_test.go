@@ -36,7 +36,7 @@ func TestPool(t *testing.T) {
 	if out := h.Run("", "cove", "list", "--json"); strings.Contains(out, "pool") {
 		t.Errorf("the pool is listed: %s", out)
 	}
-	if out, code := h.Try("", "cove", "doctor"); code != 0 || !strings.Contains(out, "of its pool of 2 sandboxes 2 are ready") {
+	if out, code := h.Try("", "cove", "doctor"); code != 0 || !strings.Contains(out, "of its pool, 2 of 2 are ready") {
 		t.Errorf("doctor says %s", out)
 	}
 	pooled, tokens := map[string]bool{}, map[string]bool{}

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
@@ -214,7 +215,7 @@ func (l *Loop) run(ctx context.Context) Result {
 			return failure(ctx, ctx.Err(), a)
 		}
 	}
-	return Result{Outcome: MaxTurns, Stop: last.Stop, Text: fmt.Sprintf("stopped after %d turns, the most it may take", l.turns)}
+	return Result{Outcome: MaxTurns, Stop: last.Stop, Text: "stopped after " + printable.Count(l.turns, "turn") + ", the most it may take"}
 }
 
 // failure is the result of what did not end by itself.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -185,7 +186,7 @@ func (s *subscription) take() []sprites.ServiceEvent {
 	if s.lost > 0 {
 		gap := sprites.ServiceEvent{
 			Type: sprites.ServiceEventError, Timestamp: events[0].Timestamp,
-			Data: fmt.Sprintf("%d events came faster than they were read, and are in the log file only", s.lost),
+			Data: fmt.Sprintf("%s came faster than could be read, and can be found in the log file only", printable.Count(s.lost, "event")),
 		}
 		events = append([]sprites.ServiceEvent{gap}, events...)
 	}

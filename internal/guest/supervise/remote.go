@@ -17,6 +17,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/editdistance"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // remote clones the repository of a job that brings none along, by its URL. No credential
@@ -124,7 +125,7 @@ const maxLacking = 5
 func (r *remote) lacks(ctx context.Context, cloned cove.JobCloned) (string, error) {
 	var lacks []string
 	if len(cloned.Shallow) > 0 {
-		lacks = append(lacks, fmt.Sprintf("its history is cut off after %d commits", max(r.spec.Depth, 1)))
+		lacks = append(lacks, "its history is cut off after "+printable.Count(max(r.spec.Depth, 1), "commit"))
 	}
 	links, err := r.repo.git.links(ctx, r.spec.Workdir, cloned.Base)
 	if err != nil {

@@ -87,7 +87,7 @@ func TestRemoteLacks(t *testing.T) {
 	}
 	_, last := turns(t, j)
 	warning := last[cove.StepClone].Warning
-	for _, want := range []string{"cut off after 1 commits", "submodules are not cloned: vendor/lib", "Git LFS", "a.bin"} {
+	for _, want := range []string{"cut off after 1 commit", "submodules are not cloned: vendor/lib", "Git LFS", "a.bin"} {
 		if !strings.Contains(warning, want) {
 			t.Errorf("the warning %q does not have %q", warning, want)
 		}

@@ -343,7 +343,7 @@ func TestAsk(t *testing.T) {
 	r, w := io.Pipe()
 	var events log
 	j := &acp.Job{
-		Argv: []string{program}, Dir: t.TempDir(), Prompt: "! ask one\n! ask two\n! say Done.", Permissions: acp.Ask, Answers: r,
+		Argv: []string{program}, Dir: t.TempDir(), Prompt: "! ask one\n! askbare two\n! say Done.", Permissions: acp.Ask, Answers: r,
 		Events: &events, Noise: io.Discard,
 	}
 	ended := make(chan error, 1)
@@ -365,12 +365,16 @@ func TestAsk(t *testing.T) {
 	for _, line := range []string{"nonsense", `{"id":"77","option":"1"}`, `{"id":"` + first.ID + `","option":"9"}`, `{"id":"` + first.ID + `","option":"1"}`} {
 		fmt.Fprintln(w, line)
 	}
-	fmt.Fprintf(w, `{"id":%q,"option":"3"}`+"\n", asked(2).ID)
+	second := asked(2) // it names its tool only
+	if second.Title != "askbare two" || second.Kind != "execute" || second.Text != `{"command":"rm -r build"}` || second.Call != "call-2" {
+		t.Errorf("the question about a tool that was told of: %+v", second)
+	}
+	fmt.Fprintf(w, `{"id":%q,"option":"3"}`+"\n", second.ID)
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 	got := ran{events: events.events(t)}
-	if said := got.texts(); !strings.Contains(said, "ask: selected forever\nask: selected no\nDone.\n") {
+	if said := got.texts(); !strings.Contains(said, "ask: selected forever\naskbare: selected no\nDone.\n") {
 		t.Errorf("it said %s", said)
 	}
 	if n := len(got.of("notice")); n != 2 {

@@ -21,13 +21,14 @@ type Event struct {
 	//	plan                the agent's own plan: Entries
 	//	usage               Usage, so far
 	//	update              another update of the protocol's: Title
-	//	permission_request  a person is asked: ID, Title, Kind, Text, Options
+	//	permission_request  a person is asked: ID, Call (the tool's ID), Title, Kind, Text, Paths, Options
 	//	permission          a request was decided on: ID, Title, Status (allowed, denied, cancelled), Option
 	//	notice              what the agent did wrong: Text
 	//	result              the last line: StopReason, or Error; SessionID, Usage
 	Type string `json:"type"`
 
 	ID         string   `json:"id,omitempty"`
+	Call       string   `json:"call,omitempty"`
 	SessionID  string   `json:"session_id,omitempty"`
 	Agent      string   `json:"agent,omitempty"` // its name and version
 	Loaded     bool     `json:"loaded,omitempty"`

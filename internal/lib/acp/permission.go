@@ -72,16 +72,16 @@ func (r *runner) RequestPermission(ctx context.Context, p acp.RequestPermissionR
 
 // question is what a person is asked.
 func (r *runner) question(p acp.RequestPermissionRequest) Event {
-	r.mu.Lock()
-	r.asked++
-	ev := Event{Type: "permission_request", ID: strconv.Itoa(r.asked)}
-	r.mu.Unlock()
 	var t toolCall
 	if text, err := json.Marshal(p.ToolCall); err == nil {
 		_ = json.Unmarshal(text, &t) // what was encoded can be decoded
 	}
-	about := t.event()
-	ev.Title, ev.Kind, ev.Text = about.Title, about.Kind, short(about.Text, maxQuestion)
+	r.mu.Lock()
+	r.asked++
+	ev := Event{Type: "permission_request", ID: strconv.Itoa(r.asked)}
+	about := r.calls.fill(t).event()
+	r.mu.Unlock()
+	ev.Call, ev.Title, ev.Kind, ev.Text = about.ID, about.Title, about.Kind, short(about.Text, maxQuestion)
 	if len(about.Paths) > 0 {
 		ev.Paths = about.Paths[:1]
 	}

@@ -76,6 +76,7 @@ type runner struct {
 	lost      string // which answer can't be had
 	lostCh    chan struct{}
 	cost      float64
+	calls     calls
 }
 
 // Run has the agent do its work, and returns nil when it says that it is done; its
@@ -132,6 +133,9 @@ func (r *runner) take(m Message, line []byte, toSDK io.Writer) {
 	skip := r.replaying || r.session != "" && u.SessionID != string(r.session)
 	if c := u.Update.Cost; c != nil && c.Currency == "USD" {
 		r.cost = c.Amount
+	}
+	if !skip {
+		r.calls.note(u.Update)
 	}
 	r.mu.Unlock()
 	if !skip {

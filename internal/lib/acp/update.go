@@ -1,6 +1,8 @@
 package acp
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"strings"
 )
@@ -9,14 +11,17 @@ import (
 // agents are ahead of any version of the protocol.
 type update struct {
 	SessionID string `json:"sessionId"`
-	Update    struct {
-		SessionUpdate string          `json:"sessionUpdate"`
-		Content       json.RawMessage `json:"content"`
-		toolCall
+	Update    news   `json:"update"`
+}
 
-		Entries []Entry `json:"entries"`
-		Cost    *cost   `json:"cost"`
-	} `json:"update"`
+// news is what an update has.
+type news struct {
+	SessionUpdate string          `json:"sessionUpdate"`
+	Content       json.RawMessage `json:"content"`
+	toolCall
+
+	Entries []Entry `json:"entries"`
+	Cost    *cost   `json:"cost"`
 }
 
 type cost struct {
@@ -97,6 +102,51 @@ func (t toolCall) event() Event {
 		ev.Paths = append(ev.Paths, short(l.Path, maxName))
 	}
 	return ev
+}
+
+// calls are the tools that are at work or about to be, by their ids, as their updates have told of them.
+type calls map[string]toolCall
+
+const (
+	maxCalls     = 100
+	maxCallInput = 64 << 10 // bytes: of a longer input, nothing is kept
+)
+
+// note takes in an update.
+func (c *calls) note(n news) {
+	if n.SessionUpdate != "tool_call" && n.SessionUpdate != "tool_call_update" {
+		return
+	}
+	if n.Status == "completed" || n.Status == "failed" {
+		delete(*c, n.ToolCallID)
+		return
+	}
+	if *c == nil {
+		*c = calls{}
+	}
+	if _, known := (*c)[n.ToolCallID]; !known && len(*c) >= maxCalls {
+		return
+	}
+	t := c.fill(n.toolCall)
+	if len(t.RawInput) > maxCallInput {
+		t.RawInput = nil
+	}
+	t.RawInput, t.RawOutput = bytes.Clone(t.RawInput), nil
+	t.Title, t.Kind, t.Locations = short(t.Title, maxName), short(t.Kind, maxName), t.Locations[:min(len(t.Locations), maxList)]
+	(*c)[n.ToolCallID] = t
+}
+
+// fill adds to what is said of a tool what was said of it before. A request for permission need only name it.
+func (c *calls) fill(t toolCall) toolCall {
+	was := (*c)[t.ToolCallID]
+	t.Title, t.Kind = cmp.Or(t.Title, was.Title), cmp.Or(t.Kind, was.Kind)
+	if len(t.Locations) == 0 {
+		t.Locations = was.Locations
+	}
+	if rawText(t.RawInput) == "" {
+		t.RawInput = was.RawInput
+	}
+	return t
 }
 
 // contentText is the text of a tool's content.

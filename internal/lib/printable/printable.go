@@ -111,3 +111,11 @@ func Bytes(n int64) string {
 	}
 	return fmt.Sprintf("%.1f %ciB", value, "KMGTP"[i])
 }
+
+// Count is so many of a thing whose plural has an s more.
+func Count[N int | int64](n N, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

@@ -93,3 +93,11 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+func TestCount(t *testing.T) {
+	for n, want := range map[int]string{0: "0 times", 1: "1 time", 2: "2 times"} {
+		if got := printable.Count(n, "time"); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

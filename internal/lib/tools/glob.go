@@ -129,7 +129,7 @@ func (r *GlobResult) text() string {
 	if len(r.Files) == 0 {
 		b.WriteString("[no file matches")
 	} else {
-		fmt.Fprintf(&b, "[%d files", len(r.Files))
+		b.WriteString("[" + counted(len(r.Files), "file", "files"))
 	}
 	if r.More {
 		b.WriteString(", and more: narrow the pattern, or raise the limit")

@@ -321,7 +321,7 @@ func (r *GrepResult) text() string {
 	case len(r.Files) == 0 && !r.More:
 		b.WriteString("[no match")
 	case r.Mode == ModeFiles:
-		fmt.Fprintf(&b, "[%d files", len(r.Files))
+		b.WriteString("[" + counted(len(r.Files), "file", "files"))
 	default:
 		fmt.Fprintf(&b, "[%s in %s", counted(r.Matches, "match", "matches"), counted(len(r.Files), "file", "files"))
 	}

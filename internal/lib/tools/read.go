@@ -246,13 +246,13 @@ func (r *ReadResult) text() string {
 	case r.Lines == 0 && r.Total == 0:
 		b.WriteString(" is empty")
 	case r.Lines == 0:
-		fmt.Fprintf(&b, ": %d lines, none of them asked for", r.Total)
+		b.WriteString(": " + counted(int(r.Total), "line, not", "lines, none of them") + " asked for")
 	case r.Total > 0:
 		fmt.Fprintf(&b, ": lines %d to %d of %d", r.First, last, r.Total)
 	default:
 		fmt.Fprintf(&b, ": lines %d to %d", r.First, last)
 	}
-	fmt.Fprintf(&b, ", %d bytes%s", r.Size, shortHash(r.SHA256))
+	b.WriteString(", " + counted(int(r.Size), "byte", "bytes") + shortHash(r.SHA256))
 	if r.CRLF {
 		b.WriteString(", lines end in CR LF")
 	}
@@ -260,7 +260,7 @@ func (r *ReadResult) text() string {
 		b.WriteString(", some bytes are not UTF-8 and shown as \uFFFD")
 	}
 	if r.Cut > 0 {
-		fmt.Fprintf(&b, ", %d lines longer than %d bytes are cut", r.Cut, maxLine)
+		fmt.Fprintf(&b, ", cut off after %d bytes: %s", maxLine, counted(int(r.Cut), "line", "lines"))
 	}
 	if r.More {
 		fmt.Fprintf(&b, "; go on with offset %d", r.First+r.Lines)

@@ -158,6 +158,7 @@ func (ACP) Read() Reader { return &acpReader{} }
 type acpEvent struct {
 	Type       string   `json:"type"`
 	ID         string   `json:"id"`
+	Call       string   `json:"call"`
 	SessionID  string   `json:"session_id"`
 	Agent      string   `json:"agent"`
 	Loaded     bool     `json:"loaded"`
@@ -239,7 +240,7 @@ func (r *acpReader) Event(ev cove.JobEvent) []Event {
 			return []Event{{Kind: KindStep, Text: short(e.Entries[i].Content)}}
 		}
 	case "permission_request":
-		return []Event{{Kind: KindAsk, Text: short(e.Title)}}
+		return r.ask(e)
 	case "permission":
 		if e.Status != "allowed" {
 			r.denied++
@@ -270,7 +271,7 @@ type acpTool struct {
 // a tool is about: of one that is pending, nothing is told before.
 func (r *acpReader) tool(e acpEvent) []Event {
 	ended := e.Status == "completed" || e.Status == "failed"
-	t, known := r.tools[e.ID]
+	t := r.tools[e.ID]
 	t.kind, t.title = cmp.Or(e.Kind, t.kind), cmp.Or(e.Title, t.title)
 	if e.Type == "tool_call" {
 		t.text = e.Text
@@ -278,14 +279,9 @@ func (r *acpReader) tool(e acpEvent) []Event {
 	var out []Event
 	if !t.told && (e.Type == "tool_update" || e.Status != "pending") {
 		t.told = true
-		out = append(out, Event{Kind: KindToolStart, Tool: cmp.Or(t.kind, "tool"), Text: short(cmp.Or(t.title, t.text)), ID: e.ID, Full: cmp.Or(t.text, t.title)})
+		out = append(out, t.start(e.ID))
 	}
-	if known || len(r.tools) < maxTools {
-		if r.tools == nil {
-			r.tools = map[string]acpTool{}
-		}
-		r.tools[e.ID] = t
-	}
+	r.keep(e.ID, t)
 	if ended {
 		delete(r.tools, e.ID)
 		text := ""
@@ -298,6 +294,40 @@ func (r *acpReader) tool(e acpEvent) []Event {
 		return []Event{}
 	}
 	return out
+}
+
+// start tells of the tool's beginning.
+func (t acpTool) start(id string) Event {
+	return Event{Kind: KindToolStart, Tool: cmp.Or(t.kind, "tool"), Text: short(cmp.Or(t.title, t.text)), ID: id, Full: cmp.Or(t.text, t.title)}
+}
+
+// keep remembers a tool at work.
+func (r *acpReader) keep(id string, t acpTool) {
+	if _, known := r.tools[id]; !known && len(r.tools) >= maxTools {
+		return
+	}
+	if r.tools == nil {
+		r.tools = map[string]acpTool{}
+	}
+	r.tools[id] = t
+}
+
+// ask tells of a question, after the tool that it is about: this is told now, also if it is pending still. Of a
+// guest that does not say which tool it is, the question has the input itself.
+func (r *acpReader) ask(e acpEvent) (out []Event) {
+	ask := Event{Kind: KindAsk, Text: short(e.Title)}
+	if e.Call == "" {
+		ask.Full = e.Text
+		return []Event{ask}
+	}
+	t := r.tools[e.Call]
+	t.kind, t.title, t.text = cmp.Or(t.kind, e.Kind), cmp.Or(e.Title, t.title), cmp.Or(t.text, e.Text)
+	if !t.told {
+		t.told = true
+		out = append(out, t.start(e.Call))
+	}
+	r.keep(e.Call, t)
+	return append(out, ask)
 }
 
 // maxTools bounds the tools that are remembered to be at work.
@@ -335,7 +365,7 @@ func (r *acpReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	case end.ExitCode != 0:
 		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("exited with %d though it reported a result", end.ExitCode)
 	case r.denied > 0:
-		o.Reason = fmt.Sprintf("done, though it was refused permission %d times", r.denied)
+		o.Reason = "done, though it was refused permission " + counted(int64(r.denied), "time")
 	}
 	return o, r.usage
 }

@@ -38,7 +38,7 @@ func TestACPJudge(t *testing.T) {
 		usage *cove.Usage
 	}{
 		{"success", told(acpSession, acpResult), done, cove.Outcome{Kind: agents.Success}, usage},
-		{"denied", told(acpSession, acpDenied, acpResult), done, cove.Outcome{Kind: agents.Success, Reason: "done, though it was refused permission 1 times"}, usage},
+		{"denied", told(acpSession, acpDenied, acpResult), done, cove.Outcome{Kind: agents.Success, Reason: "done, though it was refused permission 1 time"}, usage},
 		{"result and exit code", told(acpResult), failed, cove.Outcome{Kind: agents.AgentFailed, Reason: "exited with 1 though it reported a result", ExitCode: 1}, usage},
 		{"refusal", told(acpSession, `{"type":"result","stop_reason":"refusal"}`), failed,
 			cove.Outcome{Kind: agents.AgentFailed, Reason: "its model refused to go on", ExitCode: 1}, nil},
@@ -90,6 +90,30 @@ func TestACPEvents(t *testing.T) {
 		if got := r.(interface{ Session() string }).Session(); got != want {
 			t.Errorf("a session %.40q: got %.40q", id, got)
 		}
+	}
+}
+
+// TestACPAsksAboutCall: a question stands after the call that it is about, which is told by then though it is
+// pending, and once; what the call ends with is its own.
+func TestACPAsksAboutCall(t *testing.T) {
+	asks := strings.Replace(acpAsks, `"id":"3"`, `"id":"3","call":"c1"`, 1)
+	for name, test := range map[string]struct {
+		before string
+		want   agents.Event
+	}{
+		"pending":  {`{"type":"tool_call","id":"c1","title":"Terminal","kind":"execute","status":"pending"}`, agents.Event{Kind: agents.KindToolStart, Tool: "execute", Text: "List", ID: "c1", Full: `{"command":"ls"}`}},
+		"told":     {`{"type":"tool_call","id":"c1","title":"Terminal","kind":"execute","status":"in_progress","text":"ls"}`, agents.Event{Kind: agents.KindToolStart, Tool: "execute", Text: "Terminal", ID: "c1", Full: "ls"}},
+		"not told": {`{"type":"update","title":"x"}`, agents.Event{Kind: agents.KindToolStart, Tool: "execute", Text: "List", ID: "c1", Full: `{"command":"ls"}`}},
+	} {
+		events, _, _ := judge(agents.ACP{}, told(test.before, asks, `{"type":"tool_update","id":"c1","status":"completed","text":"a"}`), cove.JobEnd{Phase: "done"})
+		want := []agents.Event{test.want, {Kind: agents.KindAsk, Text: "List"}, {Kind: agents.KindToolEnd, Text: "a", ID: "c1", Full: "a"}}
+		if diff := cmp.Diff(want, events); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	events, _, _ := judge(agents.ACP{}, told(acpAsks), cove.JobEnd{Phase: "done"})
+	if diff := cmp.Diff([]agents.Event{{Kind: agents.KindAsk, Text: "List", Full: `{"command":"ls"}`}}, events); diff != "" {
+		t.Errorf("of a guest that does not name the call: %s", diff)
 	}
 }
 

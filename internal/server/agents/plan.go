@@ -17,8 +17,42 @@ type step struct {
 // backticks and tildes, ATX and setext headings; what stands in other blocks is
 // neither a heading nor a step.
 func steps(text string) []step {
+	var out []step
+	walk(text, func(string) {}, func(s step) { out = append(out, s) })
+	return out
+}
+
+// Bounds of an outline.
+const (
+	maxHeadings = 50
+	maxHeading  = 120 // bytes
+)
+
+// Outline is what a plan is called, its first heading or its first line, and its headings, the first 50 of them. Each
+// is one line, and is cut off where it is long.
+func Outline(plan string) (title string, headings []string) {
+	short := func(s string) string {
+		s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "\uFFFD")), " ")
+		if len(s) <= maxHeading {
+			return s
+		}
+		return strings.ToValidUTF8(s[:maxHeading], "") + "…"
+	}
+	walk(plan, func(h string) {
+		if h = short(h); h != "" && len(headings) < maxHeadings {
+			headings = append(headings, h)
+		}
+	}, func(step) {})
+	if len(headings) > 0 {
+		return headings[0], headings
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(plan), "\n")
+	return short(line), nil
+}
+
+// walk calls head for each heading of a Markdown text, and block for each shell block.
+func walk(text string, head func(string), block func(step)) {
 	var (
-		out   []step
 		title string
 		prev  string // the last line, if it may be a setext heading's text
 		open  fence
@@ -27,7 +61,7 @@ func steps(text string) []step {
 	)
 	flush := func() {
 		if shell := open.shell(); shell != "" {
-			out = append(out, step{Title: title, Shell: shell, Code: strings.Join(code, "\n") + "\n", Line: first, Last: first + max(0, len(code)-1)})
+			block(step{Title: title, Shell: shell, Code: strings.Join(code, "\n") + "\n", Line: first, Last: first + max(0, len(code)-1)})
 		}
 		open, code = fence{}, nil
 	}
@@ -47,10 +81,12 @@ func steps(text string) []step {
 		}
 		if h, ok := heading(line); ok {
 			title, prev = h, ""
+			head(title)
 			continue
 		}
 		if prev != "" && underline(line) {
 			title, prev = prev, ""
+			head(title)
 			continue
 		}
 		prev = paragraph(line)
@@ -61,7 +97,6 @@ func steps(text string) []step {
 		}
 		flush()
 	}
-	return out
 }
 
 // fence is an opening fence. The zero value is none.

@@ -121,3 +121,21 @@ func TestLoginWork(t *testing.T) {
 		}
 	}
 }
+
+// TestOutline: a plan is called by its first heading, or its first line; text in blocks is neither.
+func TestOutline(t *testing.T) {
+	for plan, want := range map[string][]string{
+		"```sh\n# no heading\n```\n# Repair  the *greeting*\n\n## Then test\n\nMore\n----\n": {"Repair the *greeting*", "Repair the *greeting*", "Then test", "More"},
+		"\n\n  Paint the shed.\nAnd more.":                                                   {"Paint the shed."},
+		"":                                                                                   {""},
+		"# " + strings.Repeat("ä", 200):                                                      {strings.Repeat("ä", 60) + "…", strings.Repeat("ä", 60) + "…"},
+	} {
+		title, headings := Outline(plan)
+		if got := append([]string{title}, headings...); !slices.Equal(got, want) {
+			t.Errorf("%.40q: got %q, want %q", plan, got, want)
+		}
+	}
+	if _, headings := Outline(strings.Repeat("# x\n", 999)); len(headings) != 50 {
+		t.Errorf("%d headings are kept", len(headings))
+	}
+}

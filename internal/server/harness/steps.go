@@ -18,6 +18,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -56,7 +57,7 @@ func (t *Trial) list(ctx context.Context) (string, error) {
 	}
 	n, err := t.h.clearAt(ctx, t.at, t.here)
 	if err == nil && n > 0 {
-		t.warning = fmt.Sprintf("removed %d sprites that earlier tests had left", n)
+		t.warning = "removed " + printable.Count(n, "sprite") + " that earlier tests had left"
 	}
 	return "the sprites are listed", err
 }
@@ -106,7 +107,7 @@ func (t *Trial) policy(ctx context.Context) (string, error) {
 		if err == nil && len(got.Rules) == 0 && len(names.Rules) > 0 {
 			err = errors.New("the executor took the rules, and says that there are none")
 		}
-		return fmt.Sprintf("%d rules, read back", len(got.Rules)), err
+		return printable.Count(len(got.Rules), "rule") + ", read back", err
 	}
 	if t.job.NetworkPolicy != nil {
 		return "the profile's", t.sprite.SetNetworkPolicy(ctx, rules)

@@ -144,7 +144,7 @@ func parentOf(ctx context.Context, s *Store, digest string) (*v1.Manifest, *v1.C
 		return nil, nil, err
 	}
 	if len(image.Layers) != len(c.RootFS.DiffIDs) {
-		return nil, nil, bad("its configuration is of %d layers, its manifest of %d", len(c.RootFS.DiffIDs), len(image.Layers))
+		return nil, nil, bad("its configuration has another number of layers (%d) than its manifest (%d)", len(c.RootFS.DiffIDs), len(image.Layers))
 	}
 	for _, l := range image.Layers {
 		h, err := v1.NewHash(l.Digest)

@@ -194,7 +194,7 @@ func readConfig(raw []byte, m *v1.Manifest, what string) (doc, time.Time, error)
 		return doc{}, time.Time{}, foreign(what, []string{shown(v1.Platform{OS: c.OS, Architecture: c.Architecture, Variant: c.Variant})})
 	}
 	if len(c.RootFS.DiffIDs) != len(m.Layers) {
-		return doc{}, time.Time{}, bad("its configuration is of %d layers, its manifest of %d", len(c.RootFS.DiffIDs), len(m.Layers))
+		return doc{}, time.Time{}, bad("its configuration has another number of layers (%d) than its manifest (%d)", len(c.RootFS.DiffIDs), len(m.Layers))
 	}
 	if len(c.Config.Env) > maxEnv {
 		return doc{}, time.Time{}, bad("it has %d environment variables, at most %d are taken", len(c.Config.Env), maxEnv)

@@ -142,6 +142,7 @@ func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job
 		RetryOf:     of.retryOf,
 		By:          req.By,
 	}
+	job.Title, job.Headings = agents.Outline(req.Plan)
 	job.Skill, job.MCP = nil, shownServers(req.MCP)
 	if agents.ReadsSkill(req.Agent) {
 		skill := agents.DefaultSkill()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/environment"
 	"github.com/cove-dev/cove/internal/server/store"
 )
@@ -86,7 +87,7 @@ func needed(env cove.Environment, jobs []cove.Job) error {
 				left = ", and uncommitted changes"
 			}
 			return fail.Newf("unpulled_work", "pull it: cove pull "+job.ID+lose,
-				"nobody has pulled the work of job %s (%s, branch %s), which only environment %s has: %d commits%s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.ID, job.Commits, left)
+				"nobody has pulled the work of job %s (%s, branch %s), which only environment %s has: %s%s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.ID, printable.Count(job.Commits, "commit"), left)
 		case job.Uncollected != "" && env.SpriteID == job.SpriteID:
 			return fail.Newf("uncollected_work", fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s%s", job.Sprite, job.Workdir, job.ID, lose),
 				"not all that job %s (%s, branch %s) left could be collected, and environment %s alone has it: %s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.ID, job.Uncollected)

@@ -149,6 +149,7 @@ func (m *Manager) goOn(ctx context.Context, old, job cove.Job) error {
 	}
 	err = m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		j.ResumeOf, j.AgentSession, j.Workdir, j.Upload = old.ID, old.AgentSession, old.Workdir, ""
+		j.Title, j.Headings = old.Title, old.Headings                 // the message is no plan
 		j.Branch, j.Base, j.RepoID = old.Branch, old.Base, old.RepoID // which a request with a URL does not have
 		job = *j
 		return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
@@ -190,7 +191,7 @@ func waitJob(ctx context.Context, c call, in waitArgs) (jobInfo, error) {
 		if err != nil || j.State.Terminal() || !time.Now().Before(until) {
 			return jobOf(j), err
 		}
-		c.progress(fmt.Sprintf("%s, %d lines of log", j.State, j.LastSeq))
+		c.progress(fmt.Sprintf("%s, %s of log", j.State, printable.Count(j.LastSeq, "line")))
 		limited, cancel := context.WithTimeout(ctx, min(waitInterval, time.Until(until)))
 		_, err = c.server.Client.WaitJob(limited, in.Job)
 		cancel()

@@ -345,13 +345,7 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*cove.Job) error) e
 			return err
 		}
 		job.ID, job.CreatedAt = id, was.CreatedAt
-		switch stands := job.State == cove.JobWaiting || job.Held != nil && !job.State.Terminal(); {
-		case !stands:
-			job.StandsSince = nil
-		case job.StandsSince == nil:
-			t := now()
-			job.StandsSince = &t
-		}
+		job.StandStill(job.State == cove.JobWaiting || job.Held != nil && !job.State.Terminal(), now())
 		if was.State == cove.JobInstalling && job.State != was.State {
 			job.Place = 0 // it has ended as it waited for its turn, or goes on
 		}

@@ -78,6 +78,7 @@ func pattern(text string) string {
 
 // jobTexts are what a job is found by.
 const jobTexts = `(jobs.id LIKE ?1 ESCAPE '\' OR jobs.sprite LIKE ?1 ESCAPE '\' OR jobs.doc->>'$.plan_name' LIKE ?1 ESCAPE '\'
+	OR jobs.doc->>'$.title' LIKE ?1 ESCAPE '\' OR EXISTS (SELECT 1 FROM json_each(jobs.doc, '$.headings') h WHERE h.value LIKE ?1 ESCAPE '\')
 	OR jobs.doc->>'$.repository' LIKE ?1 ESCAPE '\' OR jobs.doc->>'$.branch' LIKE ?1 ESCAPE '\' OR jobs.doc->>'$.agent' LIKE ?1 ESCAPE '\'
 	OR jobs.doc->>'$.profile' LIKE ?1 ESCAPE '\' OR jobs.doc->>'$.url' LIKE ?1 ESCAPE '\')`
 

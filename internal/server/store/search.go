@@ -97,7 +97,7 @@ func (j *Jobs) linesOf(ctx context.Context, l jobLog, from int64, text string) (
 			found, err := collect(ctx, j.db.read, func(row scanner) (line cove.FoundLine, err error) {
 				line.Job = l.job
 				err = row.Scan(&line.Seq, &line.Text)
-				line.Text = around(line.Text, text)
+				line.Text = Around(line.Text, text)
 				return line, err
 			}, `SELECT seq, doc->>'$.text' FROM job_events WHERE job = ? AND seq BETWEEN ? AND ? AND doc->>'$.text' LIKE ? ESCAPE '\' ORDER BY seq DESC LIMIT ?`,
 				l.job, first, last, pattern(text), linesOfJob-len(lines))
@@ -111,8 +111,8 @@ func (j *Jobs) linesOf(ctx context.Context, l jobLog, from int64, text string) (
 	return lines, nil
 }
 
-// around is the part of a line that has a text.
-func around(line, text string) string {
+// Around is the part of a line that has a text.
+func Around(line, text string) string {
 	at := max(0, strings.Index(strings.ToLower(line), strings.ToLower(text)))
 	from, to := max(0, at-aroundFound), min(len(line), at+len(text)+aroundFound)
 	from, to = min(from, len(line)), max(to, min(from, len(line)))

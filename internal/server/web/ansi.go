@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -22,7 +23,7 @@ func (l look) class() string {
 	if l.fg >= 0 {
 		c = append(c, "f"+strconv.Itoa(l.fg))
 	}
-	if l.bg >= 0 {
+	if l.bg >= 0 && l.bg != l.fg { // else nothing could be read
 		c = append(c, "b"+strconv.Itoa(l.bg))
 	}
 	for _, on := range []struct {
@@ -36,17 +37,25 @@ func (l look) class() string {
 	return strings.Join(c, " ")
 }
 
+// maxOver is how many states of a line that was written over are shown.
+const maxOver = 4
+
 // terminal turns a terminal's output into parts with classes. Colours are kept; all other escape
-// sequences are taken away, and of a line that was written over, its last state is left.
+// sequences are taken away. Of a line that was written over, what it said before stands before it, dim, with the
+// name of the character that does it: nothing that was printed is hidden by what follows.
 func terminal(s string) []segment {
 	var out []segment
 	const most = 300 // after so many, all looks like the last
 	at := look{fg: -1, bg: -1}
+	over := false
 	add := func(text string) {
 		if text = screenText(text); text == "" {
 			return
 		}
 		class := at.class()
+		if over {
+			class = "td"
+		}
 		if n := len(out); n > 0 && (out[n-1].Class == class || n == most) {
 			out[n-1].Text += text
 			return
@@ -54,23 +63,54 @@ func terminal(s string) []segment {
 		out = append(out, segment{class, text})
 	}
 	for _, line := range strings.SplitAfter(strings.ReplaceAll(s, "\r\n", "\n"), "\n") {
-		if i := strings.LastIndexByte(strings.TrimRight(line, "\r\n"), '\r'); i >= 0 {
-			line = line[i+1:]
-		}
-		for line != "" {
-			i := strings.IndexByte(line, '\x1b')
-			if i < 0 {
-				add(line)
-				break
+		all := states(line)
+		for i, state := range all {
+			if over = state.over; over && i > maxOver {
+				continue
 			}
-			add(line[:i])
-			var codes string
-			if codes, line = sequence(line[i:]); codes != "" {
-				at.apply(codes)
+			if over && i == maxOver {
+				state.text = fmt.Sprintf("… %d more, which cove job events has …", len(all)-1-maxOver)
+			}
+			for text := state.text; text != ""; {
+				i := strings.IndexByte(text, '\x1b')
+				if i < 0 {
+					add(text)
+					break
+				}
+				add(text[:i])
+				var codes string
+				if codes, text = sequence(text[i:]); codes != "" {
+					at.apply(codes)
+				}
+			}
+			if over {
+				add(nameBegins + "000D" + nameEnds)
 			}
 		}
 	}
 	return out
+}
+
+// state is what a line of a terminal said at a time.
+type state struct {
+	text string
+	over bool // it was written over
+}
+
+// states are those of a line, in their order. Those that show nothing are left out.
+func states(line string) (all []state) {
+	said := strings.TrimRight(line, "\r\n")
+	end := strings.TrimLeft(line[len(said):], "\r")
+	for text := range strings.SplitSeq(said, "\r") {
+		if strings.TrimSpace(text) != "" {
+			all = append(all, state{text, true})
+		}
+	}
+	if n := len(all); n > 0 {
+		all[n-1] = state{all[n-1].text + end, false}
+		return all
+	}
+	return []state{{said + end, false}}
 }
 
 // sequence reads an escape sequence, and returns what one of colours says ("0" if nothing), and what

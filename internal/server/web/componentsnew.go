@@ -51,7 +51,7 @@ func shownOfSettings() []component {
 	signed.SigningSecret = "whsec_example"
 	return []component{
 		{"ask", "simple", ask{ID: "ask-1", Button: "Delete", Title: "Delete the secret team?", Lost: []string{"The value can't be read again."}, Action: "/web/components"}},
-		{"ask", "with a choice", ask{ID: "ask-2", Button: "Destroy all", Title: "Destroy all 2 sprites of jobs?", Lost: []string{"job-0a1b2c: work of job 0a1b2c that nobody has pulled"}, Action: "/web/components", Choice: "Also those with work that would be lost", Into: "destroyed"}},
+		{"ask", "with a choice", ask{ID: "ask-2", Button: "Destroy all", Title: "Destroy the sprites of all jobs (2)?", Lost: []string{"job-0a1b2c: work of job 0a1b2c that nobody has pulled"}, Action: "/web/components", Choice: "Also those with work that would be lost", Into: "destroyed"}},
 		{"trial", "begins", trial{Of: "the profile nightly"}},
 		{"trial", "at work", trial{Of: "the profile nightly", Steps: []cove.ExecutorStep{step(cove.TestConnection, cove.StepCompleted, 3), step(cove.TestCreate, cove.StepRunning, 0)}}},
 		{"trial", "passed", trial{Of: "this server", Over: true, OK: true, Steps: []cove.ExecutorStep{step(cove.TestConnection, cove.StepCompleted, 3)}}},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
@@ -68,15 +69,13 @@ func viewJob(ctx context.Context, v *view, id string) (j jobView, err error) {
 // maxAfter bounds the jobs after a job that its page names.
 const maxAfter = 20
 
-// Took is how long the job has worked.
-func (j jobView) Took() time.Duration {
-	switch {
-	case j.StartedAt == nil:
-		return 0
-	case j.EndedAt != nil:
-		return j.EndedAt.Sub(*j.StartedAt)
-	}
-	return time.Since(*j.StartedAt)
+// Worked is how long the job has worked, and Waited how long it has waited for a person meanwhile.
+func (j jobView) Worked() time.Duration { worked, _ := j.Times(time.Now()); return worked }
+
+// Waited is told from a second on.
+func (j jobView) Waited() time.Duration {
+	_, waited := j.Times(time.Now())
+	return waited.Truncate(time.Second)
 }
 
 // Cost is what the model has cost, for people; empty: nobody has said.
@@ -92,7 +91,7 @@ func (j jobView) Cost() string {
 func (j jobView) Bring() string { return bringing(j.Job) }
 
 // Sample reports whether the job is one on the first job's repository.
-func (j jobView) Sample() bool { return j.RepoID == firstJob().Commit }
+func (j jobView) Sample() bool { return j.CopiesOnly() }
 
 // Ended reports whether the state is final.
 func (j jobView) Ended() bool { return j.State.Terminal() }
@@ -133,10 +132,8 @@ func (j jobView) Lost() (all []string) {
 	}
 	switch n := j.Commits; {
 	case j.PulledAt != nil || j.WorkDeleted:
-	case n == 1:
-		all = append(all, "1 commit that nobody has pulled")
-	case n > 1:
-		all = append(all, strconv.Itoa(n)+" commits that nobody has pulled")
+	case n > 0:
+		all = append(all, printable.Count(n, "commit")+" that nobody has pulled")
 	}
 	if j.Uncollected != "" {
 		all = append(all, "work that is in its sprite alone")
@@ -164,6 +161,8 @@ func jobRoutes() []route {
 		{"POST /web/jobs/{id}/stop", stopJob},
 		{"POST /web/jobs/{id}/resume", resumeJob},
 		{"POST /web/jobs/{id}/retry", retryJob},
+		{"POST /web/jobs/{id}/plan", planAgain},
+		{"GET /web/jobs/{id}/agents", otherAgents},
 		{"POST /web/jobs/{id}/delete", deleteJob},
 		{"GET /web/compare", compare},
 	}
@@ -198,7 +197,7 @@ func job(v *view) error {
 
 // title is what a job is called, for people.
 func title(j cove.Job) string {
-	return line(strings.TrimSuffix(j.PlanName, ".md")) + " · " + j.ID
+	return line(strings.TrimSuffix(j.Name(), ".md")) + " · " + j.ID
 }
 
 // entries are those of the events from one number until before another.
@@ -328,9 +327,14 @@ func (v *view) followEvents(ctx context.Context, s *stream, j cove.Job) error {
 		from = seen + 1
 	}
 	t := newTranscript(j, false)
-	for ev, err := range v.api.JobEvents(ctx, j.ID, max(from, 1), true) {
+	for ev, err := range v.api.JobEvents(ctx, j.ID, max(from-window, 1), true) {
 		if err != nil {
 			return err
+		}
+		if ev.Seq < from { // the page has it; what comes may be about it
+			t.add(ev)
+			t.last = nil
+			continue
 		}
 		changes, err := changesOf(t.add(ev))
 		if err != nil {

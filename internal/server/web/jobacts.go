@@ -90,6 +90,74 @@ func retryJob(v *view) error {
 	return v.redirect(jobPath(next.ID))
 }
 
+// planAgain shows the page of a new job, filled in with the plan of a job and the comments on its changes, for an agent
+// that can't be told them. Nothing begins by it, and the comments stay.
+func planAgain(v *view) error {
+	j, err := v.job()
+	if err != nil {
+		return err
+	}
+	if !j.Write {
+		return fail.New("forbidden", "to begin a job needs the verb write, which this token has not", "log in by the link of a token that has it: cove web")
+	}
+	plan, err := cove.PlanOf(v.r.Context(), v.api, j.ID)
+	if err != nil {
+		return err
+	}
+	all, err := v.comments(j, false)
+	if err != nil {
+		return err
+	}
+	text := strings.TrimRight(plan.Plan, "\n") + "\n"
+	if len(all.Comments) > 0 {
+		text += "\n" + cove.CommentsMessage(all.Comments)
+	}
+	form := newJob{Plan: text, Profile: j.Profile, Agent: j.Agent, Model: j.Model, Machine: j.URL == "", URL: j.URL}
+	if j.URL != "" {
+		form.Branch = j.Branch
+	}
+	return showNewJob(v, form, true)
+}
+
+// otherAgent is an agent that could try the same, and what it lacks.
+type otherAgent struct{ Name, Lacks string }
+
+// otherAgents says of each agent that could try the same whether it has the key that it needs, or the log-in.
+func otherAgents(v *view) error {
+	j, err := v.job()
+	if err != nil {
+		return err
+	}
+	var all []otherAgent
+	for _, name := range j.Others() {
+		all = append(all, otherAgent{name, lacks(v, j.Job, name)})
+	}
+	return v.fragment("other-agents", all)
+}
+
+// lacks is why a job would fail with an agent, as far as the server knows before; empty: it would not.
+func lacks(v *view, job cove.Job, agent string) string {
+	const plan = "# Try\n\n```sh\ntrue\n```\n" // of the right form for each
+	req := cove.JobRequest{
+		Plan: plan, Author: cove.Person{Name: "cove", Email: "cove@localhost"},
+		JobSettings: cove.JobSettings{Agent: agent, Profile: job.Profile, Backend: job.Backend},
+		JobSource:   cove.JobSource{PlanName: "plan.md", Repository: "repository", Branch: "main", Base: strings.Repeat("0", 40)},
+	}
+	if job.URL != "" {
+		req.JobSource = cove.JobSource{PlanName: req.PlanName, URL: job.URL, Branch: job.Branch}
+	}
+	preview, err := v.api.PreviewJob(v.r.Context(), req)
+	if err != nil {
+		return describe(err).Message
+	}
+	for _, c := range preview.Connectors {
+		if !c.SecretSet {
+			return "no key or log-in is set for " + c.Name
+		}
+	}
+	return strings.Join(preview.Warnings, "; ")
+}
+
 func deleteJob(v *view) error {
 	if err := v.api.DeleteJob(v.r.Context(), v.r.PathValue("id"), true); err != nil {
 		return err
@@ -196,7 +264,7 @@ func sendComments(v *view) error {
 		next, err = v.api.ResumeJob(v.r.Context(), j.ID, cove.JobResume{Message: text})
 		to = next.ID
 	default:
-		err = fail.New("conflict", "the agent of this job takes no message now", "wait until it has ended, or retry the job with what you have to say in its plan")
+		err = fail.New("conflict", "the agent of this job takes no message now", "wait until it has ended; if it can't go on then, its changes' page begins a new job with its plan and the comments")
 	}
 	if err != nil {
 		return err

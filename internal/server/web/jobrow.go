@@ -17,7 +17,7 @@ type jobRow struct {
 	ID    string
 	Group cove.JobGroup
 	stateBadge
-	Title      string // the plan's name
+	rowTitle
 	Repository string
 	Branch     string
 	Agent      string
@@ -48,6 +48,20 @@ type stateBadge struct {
 	Held      bool // it has not ended, and may not run
 }
 
+// rowTitle is what a job is called.
+type rowTitle struct {
+	Title string
+	File  string // of the plan, if the title is not its name
+}
+
+func titleOf(job cove.Job) rowTitle {
+	t := rowTitle{Title: cmp.Or(line(job.Name()), "a job")}
+	if job.Title != "" {
+		t.File = line(job.PlanName)
+	}
+	return t
+}
+
 // Ended reports whether the job has.
 func (r jobRow) Ended() bool { return r.State.Terminal() }
 
@@ -61,7 +75,7 @@ func (v *view) jobRow(job cove.Job) row {
 // rowOf makes a row's data.
 func rowOf(job cove.Job, mayExec, mayWrite bool) jobRow {
 	r := jobRow{
-		ID: job.ID, Group: job.Group(), stateBadge: stateBadge{job.State, job.StateText(), job.Held != nil && !job.State.Terminal()}, Title: cmp.Or(line(job.PlanName), "a job"), Repository: job.Repository, Branch: job.Branch,
+		ID: job.ID, Group: job.Group(), stateBadge: stateBadge{job.State, job.StateText(), job.Held != nil && !job.State.Terminal()}, rowTitle: titleOf(job), Repository: job.Repository, Branch: job.Branch,
 		Agent: job.Agent, Profile: job.Profile, Backend: job.Backend, At: job.CreatedAt.UTC(), Doing: "began",
 		MayExec: mayExec, MayWrite: mayWrite,
 	}
@@ -98,11 +112,8 @@ func rowOf(job cove.Job, mayExec, mayWrite bool) jobRow {
 // result says what there is to pull.
 func (r *jobRow) result(job cove.Job) {
 	var parts []string
-	switch {
-	case job.Commits == 1:
-		parts = append(parts, "1 commit")
-	case job.Commits > 1:
-		parts = append(parts, strconv.Itoa(job.Commits)+" commits")
+	if job.Commits > 0 {
+		parts = append(parts, printable.Count(job.Commits, "commit"))
 	}
 	if job.Leftover != "" {
 		parts = append(parts, "uncommitted changes")
@@ -119,7 +130,7 @@ func (r *jobRow) result(job cove.Job) {
 // bringing is the command that brings a job's work to the person's machine. The first job's repository
 // is on no machine: its files are copied.
 func bringing(job cove.Job) string {
-	if job.RepoID == firstJob().Commit && job.Backend == "" {
+	if job.CopiesOnly() {
 		return fmt.Sprintf("cove sync pull -s %s %s ./job-%s", printable.Word(job.Sprite), printable.Word(job.Workdir), job.ID)
 	}
 	return "cove pull " + job.ID

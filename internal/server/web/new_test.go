@@ -37,7 +37,7 @@ func TestFirstRun(t *testing.T) {
 	page.Until("the plan is there", `document.getElementById("told").textContent.includes("Repair the greeting")`)
 	shot(t, page, "first-job-phone")
 	page.Goto("/web/first")
-	if len(jobs) != 1 || jobs[0].State != cove.JobSucceeded || jobs[0].Commits != 2 || jobs[0].Repository != "hello" {
+	if len(jobs) != 1 || !jobs[0].CopiesOnly() || jobs[0].State != cove.JobSucceeded || jobs[0].Commits != 2 || jobs[0].Repository != "hello" {
 		t.Fatalf("the jobs are %+v", jobs)
 	}
 	newJob(t, s.Client(), b)

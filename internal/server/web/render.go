@@ -33,6 +33,7 @@ var funcs = template.FuncMap{
 	"bytes":     formatBytes,
 	"span":      formatDuration,
 	"runs":      spanTag,
+	"count":     count,
 	"seconds":   func(n int64) string { return formatDuration(time.Duration(n) * time.Second) },
 	"network":   profileNetwork,
 	"list":      func(all ...any) []any { return all },

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -283,7 +284,7 @@ func connectorsTab(v *view) (any, error) {
 		}
 		row.Ask = ask{
 			ID: fmt.Sprintf("delete-connector-%d", i), Button: "Delete", Title: "Delete the connector " + c.Name + "?", Action: "/web/settings/connectors/delete",
-			Fields: map[string]string{"name": c.Name}, Lost: []string{fmt.Sprintf("It is granted %d times. Nothing is served by it any more, and requests under way end.", len(c.Grants))},
+			Fields: map[string]string{"name": c.Name}, Lost: []string{fmt.Sprintf("It is granted %s. Nothing is served by it any more, and requests under way end.", printable.Count(len(c.Grants), "time"))},
 		}
 		for _, g := range c.Grants {
 			if !slices.Contains(page.Sprites, g.Sprite) && g.Sprite != "" {

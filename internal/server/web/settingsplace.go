@@ -9,6 +9,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // imagesPage lists images.
@@ -52,7 +53,7 @@ func imagesTab(v *view) (any, error) {
 	}
 	page.Prune = ask{
 		ID: "prune", Button: fmt.Sprintf("Prune (%s)", formatBytes(would.Bytes)), Title: "Prune images?", Action: "/web/settings/images/prune",
-		Lost:   []string{fmt.Sprintf("%d images without a name that no sprite uses, and the caches of builds: %s.", len(would.Images), formatBytes(would.Bytes))},
+		Lost:   []string{fmt.Sprintf("%s without a name that no sprite uses, and the caches of builds: %s.", printable.Count(len(would.Images), "image"), formatBytes(would.Bytes))},
 		Choice: "Also images with a name, if no sprite uses them",
 	}
 	return page, nil
@@ -189,7 +190,7 @@ func webhooksTab(v *view) (any, error) {
 	for i, w := range all {
 		page.Webhooks = append(page.Webhooks, webhookRow{w, ask{
 			ID: fmt.Sprintf("delete-webhook-%d", i), Button: "Delete", Title: "Delete the webhook " + w.Name + "?", Action: "/web/settings/webhooks/delete",
-			Fields: map[string]string{"name": w.Name}, Lost: []string{fmt.Sprintf("%d deliveries that wait to be sent, and its log.", w.Pending)},
+			Fields: map[string]string{"name": w.Name}, Lost: []string{fmt.Sprintf("What waits to be sent (%d), and its log.", w.Pending)},
 		}})
 	}
 	if page.Log != "" {

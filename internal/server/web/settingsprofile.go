@@ -7,6 +7,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/tomldoc"
 	"github.com/cove-dev/cove/internal/server/agents"
 )
@@ -53,7 +54,7 @@ func profilesTab(v *view) (any, error) {
 	for i, p := range all {
 		page.Profiles = append(page.Profiles, profileRow{p, ask{
 			ID: fmt.Sprintf("delete-profile-%d", i), Button: "Delete", Title: "Delete the profile " + p.Name + "?", Action: "/web/settings/profiles/delete",
-			Fields: map[string]string{"name": p.Name}, Lost: []string{fmt.Sprintf("All of its %d revisions are forgotten. Jobs that were made by it go on.", p.Revision)},
+			Fields: map[string]string{"name": p.Name}, Lost: []string{"It is forgotten, with all that it was (" + printable.Count(p.Revision, "revision") + "). Jobs that were made by it go on."},
 		}})
 		if p.Name == v.r.URL.Query().Get("name") {
 			page.Editor.Name, page.Editor.Revision = p.Name, p.Revision

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -50,7 +51,7 @@ func findings(info serverInfo, executors []cove.ExecutorStatus, orphans cove.Orp
 		all = append(all, finding{"ok", "disk", formatBytes(free) + " are free", ""})
 	}
 	if info.Pool != nil {
-		f := finding{"ok", "pool", fmt.Sprintf("%d of %d sandboxes are ready", info.Pool.Ready, info.Pool.Size), ""}
+		f := finding{"ok", "pool", fmt.Sprintf("ready are %d of %d", info.Pool.Ready, info.Pool.Size), ""}
 		for _, part := range info.Pool.Parts {
 			if part.Error != "" {
 				f.Level, f.Detail, f.Fix = "warn", part.Image+": "+part.Error, part.Hint
@@ -69,7 +70,7 @@ func findings(info serverInfo, executors []cove.ExecutorStatus, orphans cove.Orp
 		all = append(all, f)
 	}
 	if n := len(orphans.Orphans); n > 0 {
-		all = append(all, finding{"warn", "orphans", fmt.Sprintf("%d sprites that no job has", n), "cove environment orphans"})
+		all = append(all, finding{"warn", "orphans", printable.Count(n, "sprite") + " that no job has", "cove environment orphans"})
 	}
 	return all
 }
@@ -101,7 +102,7 @@ func runningTab(v *view) (any, error) {
 	if page.Orphans, err = calls.Orphans(ctx); err != nil {
 		return nil, err
 	}
-	page.All = ask{ID: "destroy-all", Button: "Destroy all", Title: fmt.Sprintf("Destroy all %d sprites of jobs?", len(all)), Action: "/web/settings/running/destroy", Into: "destroyed"}
+	page.All = ask{ID: "destroy-all", Button: "Destroy all", Title: fmt.Sprintf("Destroy the sprites of all jobs (%d)?", len(all)), Action: "/web/settings/running/destroy", Into: "destroyed"}
 	var idle, needed []string
 	for i, e := range all {
 		row := environmentRow{Environment: e, Lost: lostWith(e)}
@@ -123,7 +124,7 @@ func runningTab(v *view) (any, error) {
 	if len(needed) > 0 {
 		page.All.Choice = "Also " + strings.Join(needed, ", ") + ". Without this they stay."
 	}
-	page.OrphansAsk = ask{ID: "destroy-orphans", Button: "Destroy the orphans", Title: fmt.Sprintf("Destroy %d orphans?", len(page.Orphans.Orphans)), Action: "/web/settings/running/orphans", Into: "destroyed", Lost: []string{"Their files. No job of this server has them."}}
+	page.OrphansAsk = ask{ID: "destroy-orphans", Button: "Destroy the orphans", Title: "Destroy " + printable.Count(len(page.Orphans.Orphans), "orphan") + "?", Action: "/web/settings/running/orphans", Into: "destroyed", Lost: []string{"Their files. No job of this server has them."}}
 	return page, nil
 }
 

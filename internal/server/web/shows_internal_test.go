@@ -28,7 +28,7 @@ var changed = map[string]string{
 	"POST /web/logout":          "page",
 	"POST /web/now/{id}/answer": "stream", "POST /web/now/{id}/send": "stream", "POST /web/now/{id}/seen": "stream", "POST /web/now/{id}/unseen": "stream",
 	"POST /web/jobs/{id}/answer": "stream", "POST /web/jobs/{id}/send": "stream", "POST /web/jobs/{id}/stop": "stream",
-	"POST /web/jobs/{id}/resume": "page", "POST /web/jobs/{id}/retry": "page", "POST /web/jobs/{id}/delete": "page",
+	"POST /web/jobs/{id}/resume": "page", "POST /web/jobs/{id}/retry": "page", "POST /web/jobs/{id}/plan": "none", "POST /web/jobs/{id}/delete": "page",
 	"POST /web/jobs/{id}/comments": "part", "POST /web/jobs/{id}/comments/send": "page", "POST /web/jobs/{id}/comments/{comment}/delete": "part",
 	"POST /web/new": "page", "POST /web/new/preview": "none", "POST /web/first": "page",
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html/template"
 	"regexp"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -204,6 +205,15 @@ func formatDuration(d time.Duration) string {
 		return fmt.Sprintf("%d h", int(d.Hours()))
 	}
 	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// count is so many of a thing, for a template: its numbers are of several types.
+func count(n any, thing string) (string, error) {
+	v := reflect.ValueOf(n)
+	if !v.CanInt() {
+		return "", fmt.Errorf("count: %v is no number", n)
+	}
+	return printable.Count(v.Int(), thing), nil
 }
 
 // formatBytes writes a size with a unit, as the CLI does.

@@ -218,6 +218,9 @@ func (t *transcript) agent(ev cove.JobEvent, i int, m agents.Event) []entryChang
 		e.Kind, e.Title, e.Failed = "notice", "It was not allowed: "+m.Text, true
 	case agents.KindAsk:
 		e.Kind, e.Title = "ask", m.Text
+		if m.Full != "" {
+			e.Input = input(m)
+		}
 	case agents.KindStep:
 		e.Kind, e.Title = "step", m.Text
 	case agents.KindStepEnd:

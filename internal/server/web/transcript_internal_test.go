@@ -62,7 +62,7 @@ func TestTranscriptBounds(t *testing.T) {
 		if len(page) > 3*maxShownBytes/2 || tags > 3*maxShownTags/2 {
 			t.Errorf("%s: %d bytes, %d tags", name, len(page), tags)
 		}
-		if from > 1 && !strings.Contains(page, "Show what was before") {
+		if from > 1 && !strings.Contains(page, "Show earlier") {
 			t.Errorf("%s: what was before can't be reached", name)
 		}
 		if !strings.Contains(page, "left out here") && !strings.Contains(page, "which cove job events has") && name != "colours" && name != "blocks" {
@@ -93,7 +93,7 @@ func TestLargeFile(t *testing.T) {
 		f.Hunks[0].Lines[i] = cove.JobDiffLine{Kind: "+", New: i + 1}
 	}
 	part, err := html("diff-lines", changedFile{JobDiffFile: f, Later: true}.whole(nil))
-	if err != nil || len(part) > 4<<20 || !strings.Contains(part, "The last 692001 lines are left out here") {
+	if err != nil || len(part) > 4<<20 || !strings.Contains(part, "692001 lines more at its end") {
 		t.Errorf("%d bytes, %v: %.200s", len(part), err, part)
 	}
 }

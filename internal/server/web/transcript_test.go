@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -44,18 +45,45 @@ func TestLargeTranscript(t *testing.T) {
 		body, err := io.ReadAll(resp.Body)
 		must(t, err)
 		must(t, resp.Body.Close())
-		if len(body) > budget || !strings.Contains(string(body), "more lines") || !strings.Contains(string(body), "Show what was before") {
+		if len(body) > budget || !strings.Contains(string(body), "lines more") || !strings.Contains(string(body), "Show earlier") {
 			t.Errorf("%s has %d bytes", path, len(body))
 		}
 	}
 
-	page := webtest.Start(t).Open(s.Client(), webtest.Desktop)
+	b := webtest.Start(t)
+	page := b.Open(s.Client(), webtest.Desktop)
 	page.Goto("/web/jobs/000001")
+	const atEnd = `(ol => ol.scrollTop > 0 && ol.scrollHeight - ol.scrollTop - ol.clientHeight < 40)(document.getElementById("transcript"))`
+	page.Until("it begins at its newest lines", atEnd)
+	opensAtNewest(t, s, b)
 	for _, last := range []string{"first", "second", "third"} {
 		talks(100, last)
 		page.Until(last+" is there", `document.querySelector("#transcript > li:last-child")?.textContent.includes("`+last+`")`)
 	}
+	page.Until("it follows what comes", atEnd)
 	page.Until("the page has let go of what is old", `document.getElementsByTagName("*").length < 62000 && !!document.querySelector("#earlier button")`)
 	page.Eval(`document.querySelector("#earlier button").click(); true`, nil)
 	page.Until("what was before is there", `document.querySelector("#earlier") && !document.querySelector(".htmx-request") && document.querySelectorAll("#transcript > [data-seq]").length > 0`)
+}
+
+// opensAtNewest: on a phone, what needs somebody stands first, then the conversation, which begins at its newest
+// lines or at the event that the address names, and then all else.
+func opensAtNewest(t *testing.T, s *covetest.Server, b *webtest.Browser) {
+	t.Helper()
+	put(t, s, 2, func(j *cove.Job) {
+		j.State = cove.JobWaiting
+		j.Question = &cove.JobQuestion{ID: "q", Title: "Run it?", Options: []cove.QuestionOption{{ID: "yes", Name: "Yes", Kind: "allow_once"}}}
+	})
+	for n := range int64(200) {
+		must(t, s.Store.Jobs.Append(t.Context(), "000002", []cove.JobEvent{{Seq: n + 1, Type: "input", Text: "message " + strconv.FormatInt(n+1, 10)}}, nil))
+	}
+	phone := b.Open(s.Client(), webtest.Phone)
+	phone.Goto("/web/jobs/000002")
+	const sees = `(e => { const box = document.getElementById("transcript").getBoundingClientRect(), r = e.getBoundingClientRect(); return r.top >= box.top - 1 && r.bottom <= box.bottom + 1; })`
+	phone.Until("the last message is seen", sees+`(document.querySelector("#transcript > li:last-child"))`)
+	phone.Until("what needs me, the conversation, the rest", `(tops => tops.every((top, i) => i === 0 || tops[i - 1] < top))(["job-head", "job-question", "transcript", "job-acts", "job-steps"].map(id => document.getElementById(id).getBoundingClientRect().top))`)
+	narrow(t, phone)
+	shot(t, phone, "job-newest-phone")
+	phone.Goto("/web/jobs/000002#event-20")
+	phone.Until("the event that the address names is seen", sees+`(document.querySelector('#transcript > .named[data-seq="20"]'))`)
 }

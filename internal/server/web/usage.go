@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
@@ -110,7 +111,7 @@ func usageCharts(points []usagePoint) []usageChart {
 		all = append(all, draw("Cost", fmt.Sprintf("$%.2f", last.Cost), func(p usagePoint) float64 { return p.Cost }))
 	}
 	if last.Tokens > 0 {
-		all = append(all, draw("Tokens", fmt.Sprintf("%d tokens", last.Tokens), func(p usagePoint) float64 { return float64(p.Tokens) }))
+		all = append(all, draw("Tokens", printable.Count(last.Tokens, "token"), func(p usagePoint) float64 { return float64(p.Tokens) }))
 	}
 	return all
 }

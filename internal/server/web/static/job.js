@@ -15,7 +15,7 @@
     const ol = list(), last = Number(ol?.lastElementChild?.dataset.seq);
     if (!ol) return;
     const all = [...ol.querySelectorAll(":scope > [data-seq]")];
-    const times = playing ? 4 : innerHeight + scrollY < document.body.scrollHeight - 400 ? 2 : 1; // somebody reads further up
+    const times = playing ? 4 : ol.scrollHeight - ol.scrollTop - ol.clientHeight > 400 ? 2 : 1; // somebody reads further up
     const many = last - Number(all[0]?.dataset.seq) >= times * most && !playing, large = ol.getElementsByTagName("*").length > times * largest;
     if (!many && !large) return;
     let first = many ? last - kept + 1 : 0;
@@ -31,11 +31,27 @@
     document.getElementById("earlier")?.remove();
     if (!next) return;
     const li = document.createElement("li"), b = document.createElement("button");
-    li.id = "earlier"; li.className = "more"; b.className = "button"; b.type = "button"; b.textContent = "Show what was before";
+    li.id = "earlier"; li.className = "more"; b.className = "button"; b.type = "button"; b.textContent = "Show earlier";
     b.setAttribute("hx-get", `/web/jobs/${ol.dataset.job}/earlier?before=${next.dataset.seq}`);
     b.setAttribute("hx-target", "closest li"); b.setAttribute("hx-swap", "outerHTML");
     li.append(b); ol.prepend(li); htmx.process(li);
   };
+
+  // The newest is what a page begins with, or the event that its address names. What is added above moves nothing.
+  const toNewest = () => { const ol = list(); if (ol) ol.scrollTop = ol.scrollHeight; };
+  const toNamed = () => {
+    const seq = Number(/^#event-(\d+)$/.exec(location.hash)?.[1]);
+    const all = seq ? [...document.querySelectorAll("#transcript > [data-seq]")] : [];
+    const at = all.filter(e => Number(e.dataset.seq) <= seq).at(-1) ?? all[0];
+    for (const e of all) e.classList.toggle("named", e === at);
+    at?.scrollIntoView({ block: "center" });
+    return !!at;
+  };
+  let fromEnd = -1;
+  document.addEventListener("DOMContentLoaded", () => { if (!toNamed()) toNewest(); });
+  addEventListener("hashchange", toNamed);
+  document.addEventListener("htmx:beforeSwap", e => { if (e.detail.target?.id === "earlier") fromEnd = list().scrollHeight - list().scrollTop; });
+  document.addEventListener("htmx:afterSettle", () => { if (fromEnd >= 0) { list().scrollTop = list().scrollHeight - fromEnd; fromEnd = -1; } });
 
   // Replay: what came after the chosen event is hidden.
   let playing = 0, following = true;

@@ -166,7 +166,7 @@ func (a *agent) do(ctx context.Context, verb, rest string) (acp.StopReason, erro
 	switch verb {
 	case "say":
 		return "", a.say(ctx, rest+"\n")
-	case "read", "write", "run", "ask":
+	case "read", "write", "run", "ask", "askbare": // the last tells what it is about before it asks
 		return "", a.tool(ctx, verb, rest)
 	case "stop":
 		return acp.StopReason(rest), nil
@@ -232,7 +232,9 @@ func (a *agent) tool(ctx context.Context, verb, rest string) error {
 	id := acp.ToolCallId("call-" + strconv.Itoa(a.calls))
 	title := verb + " " + rest[:min(len(rest), 60)]
 	var opts []acp.ToolCallStartOpt
-	if verb != "run" && verb != "ask" {
+	if verb == "askbare" {
+		opts = append(opts, acp.WithStartRawInput(map[string]any{"command": "rm -r build"}))
+	} else if verb != "run" && verb != "ask" {
 		path, _, _ := strings.Cut(rest, " ")
 		opts = append(opts, acp.WithStartLocations([]acp.ToolCallLocation{{Path: a.path(path)}}))
 	}
@@ -276,9 +278,13 @@ func (a *agent) use(ctx context.Context, id acp.ToolCallId, verb, rest string) (
 	case "run":
 		return a.run(ctx, id, rest)
 	}
+	about := acp.ToolCallUpdate{ToolCallId: id}
+	if verb == "ask" {
+		about.Title, about.RawInput = &rest, map[string]any{"command": "rm -rf \x1b[2J/"}
+	}
 	r, err := a.conn.RequestPermission(ctx, acp.RequestPermissionRequest{
 		SessionId: "the-session",
-		ToolCall:  acp.ToolCallUpdate{ToolCallId: id, Title: &rest, RawInput: map[string]any{"command": "rm -rf \x1b[2J/"}},
+		ToolCall:  about,
 		Options: []acp.PermissionOption{
 			{OptionId: "forever", Name: "Always", Kind: acp.PermissionOptionKindAllowAlways},
 			{OptionId: "yes", Name: "Yes\x1b[1m", Kind: acp.PermissionOptionKindAllowOnce},

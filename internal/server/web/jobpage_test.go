@@ -1,0 +1,204 @@
+package web_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/web"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/jobtest"
+)
+
+// acp are the events of an agent's, as cove-guest writes them, from a number on.
+func acp(from int64, lines ...string) (events []cove.JobEvent) {
+	for i, l := range lines {
+		events = append(events, cove.JobEvent{Seq: from + int64(i), Type: "event", Stream: "events", Text: l})
+	}
+	return events
+}
+
+// live reads what a stream sends, event by event, until one has all of the texts.
+func live(t *testing.T, c *http.Client, url string, until func(number, html string) bool) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	must(t, err)
+	resp, err := c.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	in := bufio.NewScanner(resp.Body)
+	in.Buffer(nil, 4<<20)
+	number := ""
+	for in.Scan() {
+		if id, ok := strings.CutPrefix(in.Text(), "id: "); ok {
+			number = id
+		}
+		data, ok := strings.CutPrefix(in.Text(), "data: ")
+		var changes []struct{ HTML string }
+		if !ok || json.Unmarshal([]byte(data), &changes) != nil {
+			continue
+		}
+		var all strings.Builder
+		for _, change := range changes {
+			all.WriteString(change.HTML)
+		}
+		if until(number, all.String()) {
+			return
+		}
+	}
+	t.Fatalf("the stream ended: %v", in.Err())
+}
+
+// pageOf is a page as text: each run of space is one.
+func pageOf(t *testing.T, c *http.Client, url string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	must(t, err)
+	if strings.HasSuffix(url, "/agents") { // a part of a page
+		req.Header.Set("HX-Request", "true")
+	}
+	resp, err := c.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	must(t, err)
+	return strings.Join(strings.Fields(string(body)), " ")
+}
+
+// TestJobHead: how long a job has worked is told apart from how long it waited.
+func TestJobHead(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	c := visitor(t, s)
+	begun, ended := time.Now().Add(-10*time.Minute), time.Now().Add(-time.Minute)
+	put(t, s, 1, func(j *cove.Job) {
+		j.State, j.StartedAt, j.EndedAt, j.StoodMS = cove.JobSucceeded, &begun, &ended, (6 * time.Minute).Milliseconds()
+	})
+	head := pageOf(t, c, s.URL+"/web/jobs/000001")
+	for _, want := range []string{"<dt>Worked</dt><dd>3 min</dd>", "<dt>Waited</dt><dd>6 min</dd>"} {
+		if !strings.Contains(head, want) {
+			t.Errorf("the page has no %q", want)
+		}
+	}
+	put(t, s, 2, func(j *cove.Job) { j.StartedAt = &begun })
+	must(t, s.Store.Jobs.Update(t.Context(), "000002", func(j *cove.Job) error { j.State = cove.JobWaiting; return nil }))
+	job, err := s.Store.Jobs.Get(t.Context(), "000002")
+	must(t, err)
+	since := job.StandsSince.Add(-4 * time.Minute)
+	must(t, s.Store.Jobs.Update(t.Context(), "000002", func(j *cove.Job) error { j.StandsSince = &since; return nil }))
+	must(t, s.Store.Jobs.Update(t.Context(), "000002", func(j *cove.Job) error { j.State = cove.JobRunning; return nil }))
+	if job, err = s.Store.Jobs.Get(t.Context(), "000002"); err != nil || job.StandsSince != nil || job.StoodMS < (4*time.Minute).Milliseconds() {
+		t.Errorf("it stood %d ms, and stands since %v, %v", job.StoodMS, job.StandsSince, err)
+	}
+}
+
+// TestLiveCall: a page that was opened when a tool had been announced, and not begun, hears of it by its title and
+// input; so it does of one about which a person is asked.
+func TestLiveCall(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	put(t, s, 1, func(j *cove.Job) { j.Agent = "acp" })
+	add := func(events []cove.JobEvent) { must(t, s.Store.Jobs.Append(t.Context(), "000001", events, nil)) }
+	add(acp(1, `{"type":"tool_call","id":"c1","title":"Remove the build","kind":"execute","status":"pending","text":"rm -r build"}`,
+		`{"type":"tool_call","id":"c2","title":"Fetch the page","kind":"fetch","status":"pending","text":"http://paint.example"}`))
+	add(acp(3, `{"type":"tool_update","id":"c1","status":"completed","text":"removed"}`,
+		`{"type":"permission_request","id":"1","call":"c2","title":"Fetch the page","kind":"fetch","options":[{"id":"1","name":"Yes","kind":"allow_once"}]}`))
+	got := map[string]string{}
+	live(t, visitor(t, s), s.URL+"/web/jobs/000001/live?start=3", func(number, html string) bool {
+		got[number] += html
+		return number == "4"
+	})
+	for number, want := range map[string][]string{"3": {"execute", "rm -r build", "removed"}, "4": {"fetch", "http://paint.example", "Asks", "Fetch the page"}} {
+		for _, text := range want {
+			if !strings.Contains(got[number], text) {
+				t.Errorf("event %s is shown without %q: %s", number, text, got[number])
+			}
+		}
+	}
+	if got["1"]+got["2"] != "" {
+		t.Errorf("what the page has is sent again: %q", got)
+	}
+}
+
+// TestTitles: lists and pages call a job by its plan's title, with the file's name beside it; the search finds it by its
+// headings, and shows what an agent said instead of the form in which it came.
+func TestTitles(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	c := visitor(t, s)
+	put(t, s, 1, func(j *cove.Job) {
+		j.PlanName, j.Title, j.Headings = "plan.md", "Paint the shed", []string{"Paint the shed", "Let it dry twice"}
+	})
+	say(t, s, 1, 1, `{"type":"assistant","message":{"content":[{"type":"text","text":"The brush was lost."}]}}`)
+	say(t, s, 1, 2, `{"type":"assistant","message":{"content":[{"type":"tool_use","id":"x","name":"Bash","input":{"command":"find brush"}}]}}`)
+	for path, want := range map[string][]string{
+		"/web":                            {`">Paint the shed</a> <small class="dim">plan.md</small>`},
+		"/web/jobs/000001":                {"<h1>Paint the shed <span", "<dt>Plan</dt><dd>plan.md</dd>", "<title>Paint the shed"},
+		"/web/search?q=dry+twice":         {`href="/web/jobs/000001">Paint the shed</a>`},
+		"/web/search?q=brush":             {">The brush was lost.</span>", ">Bash"},
+		"/web/jobs?group=working&q=twice": {`href="/web/jobs/000001"`},
+	} {
+		page := pageOf(t, c, s.URL+path)
+		for _, text := range want {
+			if !strings.Contains(page, text) {
+				t.Errorf("%s has no %q", path, text)
+			}
+		}
+		if path == "/web/search?q=brush" && strings.Contains(page, "tool_use") {
+			t.Errorf("%s shows JSON: %s", path, page)
+		}
+	}
+}
+
+// TestCommentsOnShell: of a job whose agent can't be told anything, the comments go with its plan into the form of a new
+// job, and stay where they are.
+func TestCommentsOnShell(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	c := visitor(t, s)
+	ended := time.Now()
+	job := cove.Job{ID: "000001", State: cove.JobSucceeded, CreatedAt: ended}
+	job.Agent, job.PlanName, job.EndedAt, job.Head, job.Commits = "shell", "plan.md", &ended, "cafe", 1
+	must(t, s.Store.Jobs.Create(t.Context(), job, json.RawMessage(`{"plan":"# Paint <it>\n"}`)))
+	_, err := cove.Review{Client: s.Client()}.Add(t.Context(), job.ID, cove.JobComment{Path: "shed.txt", Side: cove.SideNew, Line: 2, Text: "Use blue."})
+	must(t, err)
+	part, err := web.CommentsOf(job)
+	must(t, err)
+	if !strings.Contains(part, `hx-post="/web/jobs/000001/plan"`) {
+		t.Errorf("the comments have no way on: %s", part)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/web/jobs/000001/plan", nil)
+	must(t, err)
+	req.Header.Set("HX-Request", "true")
+	req.Header.Set("Sec-Fetch-Site", "same-origin")
+	mark := regexp.MustCompile(`name="_mark" value="([^"]+)"`).FindStringSubmatch(pageOf(t, c, s.URL+"/web/new"))
+	req.Header.Set("X-Cove-Mark", mark[1])
+	resp, err := c.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	must(t, err)
+	for _, want := range []string{"# Paint &lt;it&gt;", "shed.txt, line 2", "Use blue."} {
+		if !strings.Contains(string(body), want) {
+			t.Errorf("%s: the form has no %q", resp.Status, want)
+		}
+	}
+	if left, err := (cove.Review{Client: s.Client()}).Comments(t.Context(), job.ID); err != nil || len(left) != 1 {
+		t.Errorf("%d comments are left, %v", len(left), err)
+	}
+}
+
+// TestOtherAgents: beside each agent that could try the same stands whether it has its key.
+func TestOtherAgents(t *testing.T) {
+	s := jobtest.Start(t)
+	put(t, s, 1, func(j *cove.Job) { j.Agent, j.State, j.Profile = "shell", cove.JobSucceeded, "" })
+	must(t, s.Client().SetSecret(t.Context(), "anthropic", "sk-ant-0123456789abcdef"))
+	page := pageOf(t, visitor(t, s), s.URL+"/web/jobs/000001/agents")
+	for _, want := range []string{`<option value="claude">claude: ready</option>`, `<option value="codex">codex: it would fail, `} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is not in %s", want, page)
+		}
+	}
+}
