@@ -3,8 +3,8 @@ package web
 import (
 	"fmt"
 	"html/template"
-	"regexp"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
