@@ -246,7 +246,7 @@ func (r *ReadResult) text() string {
 	case r.Lines == 0 && r.Total == 0:
 		b.WriteString(" is empty")
 	case r.Lines == 0:
-		b.WriteString(": " + counted(int(r.Total), "line, not", "lines, none of them") + " asked for")
+		b.WriteString(": " + counted(r.Total, "line, not", "lines, none of them") + " asked for")
 	case r.Total > 0:
 		fmt.Fprintf(&b, ": lines %d to %d of %d", r.First, last, r.Total)
 	default:
@@ -260,7 +260,7 @@ func (r *ReadResult) text() string {
 		b.WriteString(", some bytes are not UTF-8 and shown as \uFFFD")
 	}
 	if r.Cut > 0 {
-		fmt.Fprintf(&b, ", cut off after %d bytes: %s", maxLine, counted(int(r.Cut), "line", "lines"))
+		fmt.Fprintf(&b, ", cut off after %d bytes: %s", maxLine, counted(r.Cut, "line", "lines"))
 	}
 	if r.More {
 		fmt.Fprintf(&b, "; go on with offset %d", r.First+r.Lines)
