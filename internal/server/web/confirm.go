@@ -25,6 +25,7 @@ var decisions = map[string]decision{
 	"POST /web/jobs/{id}/stop":                      free,
 	"POST /web/jobs/{id}/resume":                    free,
 	"POST /web/jobs/{id}/retry":                     free,
+	"POST /web/jobs/{id}/plan":                      free, // a form, filled in
 	"POST /web/jobs/{id}/delete":                    asks,
 	"POST /web/jobs/{id}/comments":                  free,
 	"POST /web/jobs/{id}/comments/send":             free,

@@ -46,7 +46,7 @@ var pages = map[string][]string{
 
 // parts are the routes that a browser gets as no page of their own, beside streams (/live).
 var parts = []string{
-	"/web/alive", "/web/jobs/{id}/earlier", "/web/jobs/{id}/usage", "/web/jobs/{id}/diff",
+	"/web/alive", "/web/jobs/{id}/earlier", "/web/jobs/{id}/usage", "/web/jobs/{id}/agents", "/web/jobs/{id}/diff",
 	"/web/sprites/{name}/terminal/sessions", "/web/sprites/{name}/terminal/socket", "/web/sprites/{name}/files/branch", "/web/sprites/{name}/files/raw",
 	"/web/sprites/{name}/preview", "/web/sprites/{name}/network/allow", "/web/sprites/{name}/network/test", "/web/sprites/{name}/network/learn",
 }

@@ -208,6 +208,7 @@ var saidOtherwise = map[string]string{
 	"POST /web/now/{id}/seen":               "it has a live region of its own, to undo it",
 	"POST /web/now/{id}/unseen":             "so has this",
 	"POST /web/new/preview":                 "nothing is done",
+	"POST /web/jobs/{id}/plan":              "nothing is done: a form is shown, filled in",
 	"POST /web/settings/test":               "its steps are streamed into a live region",
 	"POST /web/sprites/{name}/terminal/end": "the terminal is gone from the page",
 }
