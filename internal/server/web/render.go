@@ -25,6 +25,7 @@ var funcs = template.FuncMap{
 	"asset":     assetURL,
 	"line":      line,
 	"text":      text,
+	"markdown":  markdown,
 	"whole":     wholeText,
 	"wholeRow":  wholeRow,
 	"wholeLine": wholeLine,
