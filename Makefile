@@ -91,7 +91,7 @@ soak: build
 SHOTS := .cache/shots
 screenshots:
 	@rm -rf $(SHOTS) && mkdir -p $(SHOTS) docs/images
-	CGO_ENABLED=0 COVE_SHOTS='$(CURDIR)/$(SHOTS)' $(GO) test -count=1 -run '^Test(Now|JobPage|Sprite|Terminal|Files|First|New|Settings)' $(TESTFLAGS) ./internal/server/web ./internal/server/job
+	CGO_ENABLED=0 COVE_SHOTS='$(CURDIR)/$(SHOTS)' $(GO) test -count=1 -run '^Test(Now|ListPages|JobPage|Sprite|Terminal|Files|First|New|Settings)' $(TESTFLAGS) ./internal/server/web ./internal/server/job
 	for shot in $$(grep -oh 'images/[a-z-]*\.png' README.md docs/*.md | sort -u); do install -m 644 "$(SHOTS)/$${shot#images/}" docs/images/; done
 
 lint: $(LINTER)
