@@ -239,11 +239,12 @@ func (p *Page) Click(selector string) {
 		p.poll("click on "+selector, fmt.Sprintf(`(() => {
 			const e = %s;
 			if (!e || document.readyState !== "complete") return null;
+			if (e.closest(".htmx-added, .htmx-swapping, .htmx-settling")) return null; // htmx does not hear it yet
 			e.scrollIntoView({block: "center", behavior: "instant"});
 			const r = e.getClientRects()[0], x = r.x + r.width / 2, y = r.y + r.height / 2, top = document.elementFromPoint(x, y);
 			if (!top || !e.contains(top) && !top.contains(e)) return null;
 			window.unclicked = true;
-			window.addEventListener("click", () => delete window.unclicked, {capture: true, once: true});
+			window.addEventListener("click", c => { if (e.contains(c.target) || c.target.contains(e)) delete window.unclicked; }, {capture: true, once: true});
 			return [x, y];
 		})()`, visible(selector)), &at, func() bool { return len(at) == 2 })
 		p.Do(chromedp.MouseClickXY(at[0], at[1]))
