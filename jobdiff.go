@@ -125,8 +125,12 @@ type JobComments struct {
 
 // CommentsMessage is what an agent is told of comments: one message, in their order.
 func CommentsMessage(comments []JobComment) string {
+	return "Please look again at what you have changed. A review has these remarks:\n" + Remarks(comments)
+}
+
+// Remarks are comments in the form of a message or a plan, in their order: each below a heading that says its place.
+func Remarks(comments []JobComment) string {
 	var b strings.Builder
-	b.WriteString("Please look again at what you have changed. A review has these remarks:\n")
 	for _, c := range comments {
 		where := fmt.Sprintf("%s, line %d", c.Path, c.Line)
 		if c.Side == SideOld {

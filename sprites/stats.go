@@ -15,15 +15,16 @@ type Stats struct {
 }
 
 // Sample is one measurement. The sums count from the start of the sandbox: they begin anew with
-// the next one. 0 is also what is not known.
+// the next one. A machine that gives a sandbox no cgroup of its own measures neither its memory nor
+// its processors: they are 0 then, which they are else never, and left out of the JSON.
 type Sample struct {
 	Time            time.Time `json:"time"`
-	MemoryBytes     int64     `json:"memory_bytes"`     // that it uses
-	CPUMicroseconds int64     `json:"cpu_microseconds"` // of processor time
-	WrittenBytes    int64     `json:"written_bytes"`    // to files
-	DiskBytes       int64     `json:"disk_bytes"`       // of its limit, as far as that was looked at
-	ReceivedBytes   int64     `json:"received_bytes"`   // from the network
-	SentBytes       int64     `json:"sent_bytes"`       // to it
+	MemoryBytes     int64     `json:"memory_bytes,omitempty"`     // that it uses
+	CPUMicroseconds int64     `json:"cpu_microseconds,omitempty"` // of processor time
+	WrittenBytes    int64     `json:"written_bytes"`              // to files
+	DiskBytes       int64     `json:"disk_bytes"`                 // of its limit, as far as that was looked at
+	ReceivedBytes   int64     `json:"received_bytes"`             // from the network
+	SentBytes       int64     `json:"sent_bytes"`                 // to it
 }
 
 // Measured tells what a cove server has measured of a sprite in the last hour. It does not wake

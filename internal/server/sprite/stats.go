@@ -16,7 +16,7 @@ type Meter interface {
 	Usage() Usage
 }
 
-// Usage is what a sandbox uses, or has used since it started. 0 is what is not known.
+// Usage is what a sandbox uses, or has used since it started. 0 is what is not known, as sprites.Sample says.
 type Usage struct {
 	Memory         int64         // bytes, now
 	CPU            time.Duration // of processors

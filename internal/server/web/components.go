@@ -21,6 +21,8 @@ func shown() []component {
 	all := []component{
 		{"error", "with a hint", problem{Status: 409, Code: "in_use", Title: "Conflict", Message: "the sprite paint is in use", Hint: "cove job stop 0a1b2c"}},
 		{"error", "without one", problem{Status: 500, Code: "internal", Title: "Internal Server Error", Message: "the disk is full"}},
+		{"todo", "a command", "cove job stop 0a1b2c"},
+		{"todo", "a secret", "cove secret set anthropic"},
 		{"empty", "nothing there", dictOf("Text", "No job has begun yet.", "Command", "cove push plan.md")},
 		{"copy", "a command", "cove pull 0a1b2c"},
 

@@ -312,7 +312,7 @@ func (v *view) sendState(ctx context.Context, s *stream, id string) error {
 		return err
 	}
 	j.Tab = "talk"
-	for _, name := range []string{"job-head", "job-question", "job-talk", "job-acts"} {
+	for _, name := range []string{"job-head", "job-tabs", "job-question", "job-talk", "job-acts"} {
 		if err := s.replace(name, name, j); err != nil {
 			return err
 		}

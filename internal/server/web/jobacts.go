@@ -3,6 +3,7 @@ package web
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -90,8 +91,8 @@ func retryJob(v *view) error {
 	return v.redirect(jobPath(next.ID))
 }
 
-// planAgain shows the page of a new job, filled in with the plan of a job and the comments on its changes, for an agent
-// that can't be told them. Nothing begins by it, and the comments stay.
+// planAgain shows the page of a new job, filled in with the plan of a job, to be changed; or with the comments on its
+// changes below it, for an agent that can't be told them. Nothing begins by it, and the comments stay.
 func planAgain(v *view) error {
 	j, err := v.job()
 	if err != nil {
@@ -104,23 +105,37 @@ func planAgain(v *view) error {
 	if err != nil {
 		return err
 	}
-	all, err := v.comments(j, false)
-	if err != nil {
-		return err
-	}
 	text := strings.TrimRight(plan.Plan, "\n") + "\n"
-	if len(all.Comments) > 0 {
-		text += "\n" + cove.CommentsMessage(all.Comments)
+	if v.r.PostFormValue("comments") != "" {
+		all, err := v.comments(j, false)
+		if err != nil {
+			return err
+		}
+		if len(all.Comments) > 0 {
+			text += "\nThis was done before, as job " + j.ID + ", whose changes are not here. A review of them has these remarks:\n" + cove.Remarks(all.Comments)
+		}
 	}
 	form := newJob{Plan: text, Profile: j.Profile, Agent: j.Agent, Model: j.Model, Machine: j.URL == "", URL: j.URL}
 	if j.URL != "" {
 		form.Branch = j.Branch
 	}
+	v.w.Header().Set("HX-Push-Url", "/web/new")
 	return showNewJob(v, form, true)
 }
 
 // otherAgent is an agent that could try the same, and what it lacks.
 type otherAgent struct{ Name, Lacks string }
+
+// otherAgentsView are the agents that could try the same.
+type otherAgentsView struct {
+	All   []otherAgent
+	Admin bool // the session may store what they lack
+}
+
+// None reports whether all of them would fail.
+func (o otherAgentsView) None() bool {
+	return len(o.All) > 0 && !slices.ContainsFunc(o.All, func(a otherAgent) bool { return a.Lacks == "" })
+}
 
 // otherAgents says of each agent that could try the same whether it has the key that it needs, or the log-in.
 func otherAgents(v *view) error {
@@ -128,9 +143,9 @@ func otherAgents(v *view) error {
 	if err != nil {
 		return err
 	}
-	var all []otherAgent
+	all := otherAgentsView{Admin: j.Admin}
 	for _, name := range j.Others() {
-		all = append(all, otherAgent{name, lacks(v, j.Job, name)})
+		all.All = append(all.All, otherAgent{name, lacks(v, j.Job, name)})
 	}
 	return v.fragment("other-agents", all)
 }
@@ -184,6 +199,9 @@ func (c commentsView) How() string {
 	return ""
 }
 
+// Deaf reports whether its agent can't be told them, now or later.
+func (c commentsView) Deaf() bool { return c.Agent == "shell" || c.Ended() && c.How() == "" }
+
 // MaySend reports whether the session could send them: they are gone from here then.
 func (c commentsView) MaySend() bool { return c.Write && (c.Exec || c.How() != "send") }
 
@@ -213,7 +231,7 @@ func addComment(v *view) error {
 	if err != nil {
 		return err
 	}
-	v.say("The comment is kept. The agent gets it when you send the comments.")
+	v.say("The comment is kept. %s", map[bool]string{true: "A new job can begin with the plan and the comments.", false: "The agent gets it when you send the comments."}[all.Deaf()])
 	return v.fragment("comment-added", dictOf("Comment", made, "All", all))
 }
 

@@ -33,7 +33,7 @@ func jobComponents() []component {
 		}
 		return all
 	}
-	all := []component{{"other-agents", "one is ready", []otherAgent{{"claude", ""}, {"codex", "no key or log-in is set for openai"}}}, {"job-acts", "done, for a token that may read", jobView{Job: done}}, {"job-question", "for a token that may read", jobView{Job: waiting}}}
+	all := []component{{"other-agents", "one is ready", otherAgentsView{All: []otherAgent{{"claude", ""}, {"codex", "no key or log-in is set for openai"}}}}, {"other-agents", "none is ready", otherAgentsView{All: []otherAgent{{"codex", "no key or log-in is set for openai"}}, Admin: true}}, {"job-acts", "done, for a token that may read", jobView{Job: done}}, {"job-question", "for a token that may read", jobView{Job: waiting}}}
 	for _, name := range []string{"job-head", "job-question", "job-talk", "job-acts"} {
 		all = append(all, views(name, "working", "waiting", "done", "failed")...)
 	}

@@ -19,6 +19,7 @@ type changesPage struct {
 	View     string // "one" column, or "side" by side
 	Comments commentsView
 	Rivals   []cove.Job // that did the same from the same commit
+	Apart    int        // jobs of the same plan that began from another one
 	Over     bool       // the job has ended since the page was loaded
 }
 
@@ -95,7 +96,7 @@ func changes(v *view) error {
 	if page.Comments, err = v.comments(j, false); err != nil {
 		return err
 	}
-	if page.Rivals, err = rivals(v, j.Job); err != nil {
+	if page.Rivals, page.Apart, err = rivals(v, j.Job); err != nil {
 		return err
 	}
 	l := v.layout("Changes · " + title(j.Job))
@@ -117,6 +118,10 @@ func changesLive(v *view) error {
 			if err != nil {
 				return err
 			}
+			j.Tab = "changes"
+			if err := s.replace("job-tabs", "job-tabs", j); err != nil {
+				return err
+			}
 			if err := s.replace("job-head", "job-head", j); err != nil || !j.Ended() {
 				return err
 			}
@@ -129,13 +134,19 @@ func changesLive(v *view) error {
 // maxRivals bounds the jobs that are offered to compare with.
 const maxRivals = 20
 
-// rivals are the other jobs by the same plan on the same commit.
-func rivals(v *view, j cove.Job) ([]cove.Job, error) {
+// rivals are the other jobs by the same plan on the same commit, and how many are on another one.
+func rivals(v *view, j cove.Job) (all []cove.Job, apart int, err error) {
 	list, err := cove.ListJobs(v.r.Context(), v.api, cove.JobQuery{Repository: j.Repository})
-	all := slices.DeleteFunc(list.Jobs, func(o cove.Job) bool {
-		return o.ID == j.ID || o.PlanName != j.PlanName || o.RepoID != j.RepoID || o.Base != j.Base || o.Base == ""
-	})
-	return all[:min(len(all), maxRivals)], err
+	for _, o := range list.Jobs {
+		switch {
+		case o.ID == j.ID || o.PlanName != j.PlanName || o.RepoID != j.RepoID || o.Base == "":
+		case o.Base != j.Base:
+			apart++
+		case len(all) < maxRivals:
+			all = append(all, o)
+		}
+	}
+	return all, apart, err
 }
 
 // changesDiff is the diff itself, for which the sprite is asked.
@@ -217,7 +228,11 @@ func lineRows(f cove.JobDiffFile, comments []cove.JobComment, view string) (rows
 		rows = append(rows, r)
 	}
 	for _, h := range f.Hunks {
-		rows = append(rows, lineRow{Head: fmt.Sprintf("Line %d %s", max(h.NewStart, h.OldStart), h.Section)})
+		head := fmt.Sprintf("Line %d", max(h.NewStart, h.OldStart))
+		if h.Section != "" { // git's guess at what the lines are in
+			head += ", below: " + h.Section
+		}
+		rows = append(rows, lineRow{Head: head})
 		for i := 0; i < len(h.Lines); {
 			if h.Lines[i].Kind == " " {
 				add(&h.Lines[i], &h.Lines[i])

@@ -169,9 +169,10 @@ func TestCommentsOnShell(t *testing.T) {
 	if !strings.Contains(part, `hx-post="/web/jobs/000001/plan"`) {
 		t.Errorf("the comments have no way on: %s", part)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/web/jobs/000001/plan", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/web/jobs/000001/plan", strings.NewReader("comments=yes"))
 	must(t, err)
 	req.Header.Set("HX-Request", "true")
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Sec-Fetch-Site", "same-origin")
 	mark := regexp.MustCompile(`name="_mark" value="([^"]+)"`).FindStringSubmatch(pageOf(t, c, s.URL+"/web/new"))
 	req.Header.Set("X-Cove-Mark", mark[1])
@@ -184,6 +185,16 @@ func TestCommentsOnShell(t *testing.T) {
 		if !strings.Contains(string(body), want) {
 			t.Errorf("%s: the form has no %q", resp.Status, want)
 		}
+	}
+	if strings.Contains(string(body), "look again at what you have changed") || resp.Header.Get("HX-Push-Url") != "/web/new" {
+		t.Errorf("at %q, a new job is told that it has changed something", resp.Header.Get("HX-Push-Url"))
+	}
+	if page := pageOf(t, c, s.URL+"/web/jobs/000001"); !strings.Contains(page, `hx-post="/web/jobs/000001/plan"`) {
+		t.Error("the plan of a job that has ended can't be changed")
+	}
+	put(t, s, 2, func(j *cove.Job) { j.Agent = "shell" })
+	if page := pageOf(t, c, s.URL+"/web/jobs/000002/changes"); !strings.Contains(page, "The agent of this job can’t be told them") {
+		t.Error("that its agent can't be told comments is not said first")
 	}
 	if left, err := (cove.Review{Client: s.Client()}).Comments(t.Context(), job.ID); err != nil || len(left) != 1 {
 		t.Errorf("%d comments are left, %v", len(left), err)

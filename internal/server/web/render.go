@@ -42,6 +42,7 @@ var funcs = template.FuncMap{
 	"rule":      ruleText,
 	"word":      word,
 	"terminal":  inTerminal,
+	"secrets":   inSecrets,
 	"query":     url.QueryEscape, // html/template does not know that htmx's attributes are addresses
 }
 

@@ -117,6 +117,17 @@ func TestTabsOfRights(t *testing.T) {
 	}
 }
 
+// TestNoTerminal: who may not open a terminal has no tab of it; its address says which verb it needs, with the other tabs.
+func TestNoTerminal(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	c := visitorAs(t, reader(t, s, "read"))
+	status, page := read(t, c, s.URL+"/web/sprites/paint/terminal")
+	if status != http.StatusForbidden || !strings.Contains(page, "needs the verb exec") || !strings.Contains(page, `href="/web/sprites/paint/files"`) || strings.Contains(page, `href="/web/sprites/paint/terminal"`) || strings.Contains(page, "<dd>a new job</dd>") {
+		t.Errorf("got %d: %s", status, page)
+	}
+}
+
 // TestNothingThatItReaches: a server that has no job for a token does not say that it has none, nor offers what it may not begin.
 func TestNothingThatItReaches(t *testing.T) {
 	s := site(t)

@@ -90,7 +90,7 @@ func storeProfile(v *view, e profileEditor) (put cove.ProfilePut, err error) {
 		return put, fail.New("bad_request", "the name is missing", "give one: lower-case letters, digits and hyphens")
 	}
 	if err := tomldoc.Parse([]byte(e.Text), &settings); err != nil {
-		return put, fail.New("bad_request", "the text is no profile: "+err.Error(), "how one is written: cove profile --help")
+		return put, fail.New("bad_request", "the text is no profile: "+err.Error(), "“What can be in it”, below the text, says how one is written")
 	}
 	return cove.Profiles{Client: v.api}.Put(v.r.Context(), e.Name, e.Revision, settings)
 }

@@ -112,7 +112,7 @@ func runningTab(v *view) (any, error) {
 		}
 		if e.Busy || e.Work {
 			row.Ask.Choice, row.Ask.Must = "I don't need what is lost", true
-			needed = append(needed, line(e.Name)+" ("+row.Lost[0]+")")
+			needed = append(needed, line(e.Name)+" ("+strings.TrimSuffix(row.Lost[0], seeJobs)+")")
 		} else {
 			idle = append(idle, line(e.Name))
 		}
@@ -128,13 +128,16 @@ func runningTab(v *view) (any, error) {
 	return page, nil
 }
 
+// seeJobs is how a person finds out more.
+const seeJobs = "; see: cove job list"
+
 // lostWith says what is lost with an environment. There is always a line.
 func lostWith(e cove.Environment) (all []string) {
 	if e.Busy {
 		all = append(all, "a job works in it: "+line(e.JobTitle)+" ("+e.Job+") is ended")
 	}
 	if e.Work {
-		all = append(all, "work of jobs that nobody has pulled; see: cove job list")
+		all = append(all, "work of jobs that nobody has pulled"+seeJobs)
 	}
 	if len(all) == 0 {
 		all = append(all, "its files and checkpoints; no commits that nobody has pulled")

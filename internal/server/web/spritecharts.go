@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 type chart struct {
 	Title     string
 	Now, Most string
-	Line      string // the path
+	Line      string // the path; empty: this machine does not measure it
 	Area      string // the same, closed at the bottom
 }
 
@@ -47,13 +48,18 @@ func (v *spriteView) charts(ctx context.Context, h spriteHead) ([]chart, error) 
 		return func(_, b sprites.Sample) float64 { return float64(of(b)) }
 	}
 	all := []chart{
-		draw("Memory", now, stats.Samples, last(func(s sprites.Sample) int64 { return s.MemoryBytes }), size),
-		draw("Processors", now, stats.Samples, rate(func(s sprites.Sample) int64 { return s.CPUMicroseconds }), func(f float64) string { return fmt.Sprintf("%.1f %%", f/1e4) }),
+		draw("Memory", now, measured(stats.Samples, func(s sprites.Sample) int64 { return s.MemoryBytes }), last(func(s sprites.Sample) int64 { return s.MemoryBytes }), size),
+		draw("Processors", now, measured(stats.Samples, func(s sprites.Sample) int64 { return s.CPUMicroseconds }), rate(func(s sprites.Sample) int64 { return s.CPUMicroseconds }), func(f float64) string { return fmt.Sprintf("%.1f %%", f/1e4) }),
 		draw("Written to disk", now, stats.Samples, rate(func(s sprites.Sample) int64 { return s.WrittenBytes }), perSecond),
 		draw("Network, in", now, stats.Samples, rate(func(s sprites.Sample) int64 { return s.ReceivedBytes }), perSecond),
 		draw("Network, out", now, stats.Samples, rate(func(s sprites.Sample) int64 { return s.SentBytes }), perSecond),
 	}
 	return all, nil
+}
+
+// measured are the samples that have a value which is 0 only if it is not known.
+func measured(samples []sprites.Sample, of func(sprites.Sample) int64) []sprites.Sample {
+	return slices.DeleteFunc(slices.Clone(samples), func(s sprites.Sample) bool { return of(s) == 0 })
 }
 
 // draw draws one value of each sample, which may need the one before.
@@ -68,11 +74,10 @@ func draw(title string, now time.Time, samples []sprites.Sample, value func(befo
 		f := value(samples[max(0, i-1)], s)
 		at, values, most = append(at, now.Sub(s.Time)), append(values, f), max(most, f)
 	}
-	c := chart{Title: title, Now: "nothing", Most: say(most)}
 	if len(values) == 0 {
-		return c
+		return chart{Title: title}
 	}
-	c.Now = say(values[len(values)-1])
+	c := chart{Title: title, Now: say(values[len(values)-1]), Most: say(most)}
 	var b strings.Builder
 	x := func(d time.Duration) float64 { return chartWidth * (1 - d.Seconds()/chartTime.Seconds()) }
 	for i, f := range values {

@@ -34,6 +34,7 @@ func spriteComponents() []component {
 		{"sprite-charts", "measured", overviewPage{Charts: []chart{line}}},
 		{"sprite-charts", "nothing measured", overviewPage{}},
 		{"chart", "a line", line},
+		{"chart", "not measured", chart{Title: "Memory"}},
 		{"file-entries", "a folder and a file", filesPage{Head: awake, Entries: []sprites.Entry{{Name: "src", Path: "/home/sprite/src", IsDir: true}, entry, {Name: hostile, Path: "/home/sprite/" + hostile, Type: "file"}}, More: 3}},
 		{"file-entries", "empty", filesPage{Head: awake}},
 		{"file-changed", "while it was edited", staleFile{problem{Message: "/home/sprite/notes.txt has changed since it was shown here; nothing was written"}, "/web/sprites/paint/files?path=%2Fhome%2Fsprite%2Fnotes.txt", "d1g35t", false}},

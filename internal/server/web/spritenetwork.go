@@ -21,6 +21,8 @@ const (
 	maxLines   = 200         // lines of a log that are shown
 	telling    = time.Second // between two states of a log that grows
 	maxGranted = 200         // connectors
+
+	maxDecisions = 2 * time.Second // for the policy to decide again
 )
 
 type networkPage struct {
@@ -41,6 +43,7 @@ type refused struct {
 	Rule   string // that decided
 	Opens  string // the rule that would allow it; empty: none can
 	Count  int
+	Now    bool // a rule has been added since, and it would be allowed
 }
 
 // Why says in words why it was refused.
@@ -72,7 +75,7 @@ func spriteNetwork(v *spriteView) error {
 	if err := v.sprite().NetworkLog(v.r.Context(), sprites.NetworkLogOptions{}, log.add); err != nil {
 		return err
 	}
-	p.Log = networkLog{h, log.newest()}
+	p.Log = networkLog{h, v.allowedNow(v.r.Context(), p.Policy, log.newest())}
 	return v.page(h.Info.Name+": network", h.Path("network", "live"), "sprite-network", p)
 }
 
@@ -101,6 +104,22 @@ func (m *merged) newest() []refused {
 	all := slices.Clone(m.lines)
 	slices.Reverse(all)
 	return all
+}
+
+// allowedNow marks what was refused and would be allowed now, by the policy's own decision. It is asked about those
+// alone that a rule is for; of one that it does not decide in time, nothing is said.
+func (v *spriteView) allowedNow(ctx context.Context, p sprites.NetworkPolicy, lines []refused) []refused {
+	ctx, cancel := context.WithTimeout(ctx, maxDecisions)
+	defer cancel()
+	for i, l := range lines {
+		rule, err := netrules.Allow(l.Opens)
+		if err != nil || !slices.ContainsFunc(p.Rules, func(r sprites.NetworkRule) bool { return ruleText(r) == ruleText(rule) }) {
+			continue
+		}
+		d, err := v.sprite().TestNetworkPolicy(ctx, l.Opens)
+		lines[i].Now = err == nil && d.Allow
+	}
+	return lines
 }
 
 // spriteNetworkLive shows new refusals as they come, and the state of the sprite. The log is on
@@ -139,7 +158,11 @@ func spriteNetworkLive(v *spriteView) error {
 				}
 			case <-due:
 				due = nil
-				if err := s.replace("network-log", "network-log", networkLog{h, log.newest()}); err != nil {
+				policy, err := v.sprite().NetworkPolicy(ctx)
+				if err != nil {
+					return err
+				}
+				if err := s.replace("network-log", "network-log", networkLog{h, v.allowedNow(ctx, policy, log.newest())}); err != nil {
 					return err
 				}
 			case <-ctx.Done():

@@ -40,12 +40,16 @@ type terminalPage struct {
 }
 
 func spriteTerminal(v *spriteView) error {
+	if !v.session.May(cove.VerbExec) {
+		h, err := v.head(v.r.Context(), "terminal")
+		if err == nil {
+			render(v.w, v.r, http.StatusForbidden, v.layout(h.Info.Name+": terminal"), "sprite-no-terminal", h)
+		}
+		return err
+	}
 	h, asked, err := v.awake("terminal", "open a terminal in it")
 	if err != nil || asked {
 		return err
-	}
-	if !h.Exec {
-		return fail.New("forbidden", "a terminal needs the verb "+cove.VerbExec, "")
 	}
 	l := v.layout(h.Info.Name + ": terminal")
 	l.Live, l.Terminal = h.Path("live")+"?tab=terminal", true

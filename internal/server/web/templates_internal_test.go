@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -131,6 +133,37 @@ func TestHintsSayWhere(t *testing.T) {
 		if err != nil || strings.Contains(page, "To do, in a terminal: ") != want {
 			t.Errorf("%q: %v\n%s", hint, err, page)
 		}
+	}
+	if page, err := html("todo", "cove secret set anthropic"); err != nil || !strings.Contains(page, `href="/web/settings?tab=secrets"`) {
+		t.Errorf("to store a secret: %v\n%s", err, page)
+	}
+	if page, err := html("todo", "cove secret set anthropic --from-login"); err != nil || strings.Contains(page, "href") {
+		t.Errorf("a log-in is for a terminal: %v\n%s", err, page)
+	}
+}
+
+// TestWordsOfPages: one is no several, a heading of git's is told from the line, and a span is as long as was chosen.
+func TestWordsOfPages(t *testing.T) {
+	diff := cove.JobDiff{Job: "0a1b2c", Part: cove.DiffLeftover, Commits: []cove.JobDiffCommit{{ID: "adafb73a1b"}}, Files: []cove.JobDiffFile{
+		{Path: "a", Risk: "runs in CI", Hunks: []cove.JobDiffHunk{{NewStart: 4, Section: "line 3"}}}, {Path: "b", Listed: "runs"}}}
+	page, err := html("diff", newDiffView(diff, nil, "one"))
+	must(t, err)
+	for _, want := range []string{"may run it.", "1 that runs when", "Line 4, below: line 3"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in %s", want, page)
+		}
+	}
+	if strings.Contains(page, "adafb73a1b") {
+		t.Error("what no commit has is shown as a commit")
+	}
+	if got := ago(-90*24*time.Hour + time.Second); got != "in 90 days" {
+		t.Errorf("got %s", got)
+	}
+	if page, err := html("network-log", networkLog{Head: spriteHead{Write: true}, Lines: []refused{{Opens: "example.org:443", Now: true}}}); err != nil || !strings.Contains(page, "allowed now") || strings.Contains(page, "Allow this") {
+		t.Errorf("what is allowed now: %v\n%s", err, page)
+	}
+	if page, err := html("told", toldView{Name: "prompt", Parts: prose("Paint it.")}); err != nil || !strings.Contains(page, "gave it a prompt") {
+		t.Errorf("a prompt: %v\n%s", err, page)
 	}
 }
 

@@ -184,6 +184,9 @@ func word(state any) string { return line(strings.ReplaceAll(fmt.Sprint(state), 
 // ago says how long ago something was.
 func ago(d time.Duration) string {
 	if d < 0 {
+		if d < -48*time.Hour {
+			d = d.Round(time.Hour) // a second after it was chosen, it is as long still
+		}
 		return "in " + formatDuration(-d)
 	}
 	if d < time.Second {
@@ -221,6 +224,11 @@ func formatBytes(n int64) string { return printable.Bytes(n) }
 
 // command is one of cove's, in a hint.
 var command = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile("(^|[:;,(] ?|`)cove [a-z]") })
+
+// inSecrets reports whether a hint is to store a secret, which the settings can do, too.
+func inSecrets(hint string) bool {
+	return strings.HasPrefix(hint, "cove secret set ") && !strings.ContainsAny(hint, ";-,")
+}
 
 // inTerminal reports whether a hint has a command, which a page can't run, and does not say where to type it.
 func inTerminal(hint string) bool {

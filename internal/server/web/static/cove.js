@@ -69,7 +69,8 @@
   // in the place of the page else, and what was typed is lost.
   // If it is this page again, other forms keep what is typed in them: no secrets, and no file, which may have changed.
   const typed = "cove-typed", here = () => location.pathname + location.search;
-  const texts = () => [...document.querySelectorAll("main form :is(input,textarea)[name]:not([type=hidden],[type=password],[type=file],[type=checkbox],[type=radio],#file-text)")];
+  const fields = ":is(input,textarea)[name]:not([type=hidden],[type=password],[type=file],[type=checkbox],[type=radio],#file-text)";
+  const texts = (of = fields) => [...document.querySelectorAll("main form :is(" + of + ")")];
   const place = i => i.form.action + " " + i.name;
   const keepTyped = (to, but) => {
     const u = new URL(to, location.href);
@@ -77,10 +78,33 @@
     const all = texts().filter(i => i.form !== but && i.value !== i.defaultValue).map(i => [place(i), i.value]);
     if (all.length) sessionStorage.setItem(typed, JSON.stringify([here(), all]));
   };
+  // A session may end while somebody writes. What is typed waits in this tab until the same token is logged in.
+  const who = () => document.body.dataset.who;
+  window.coveLoggedOut = () => {
+    const written = texts().some(i => i.value.trim() && i.value !== i.defaultValue);
+    const all = texts(fields + ",select[name]").filter(i => i.value !== i.defaultValue).map(i => [place(i), i.value]);
+    if (written) sessionStorage.setItem(typed, JSON.stringify([here(), all, who()]));
+    location.assign(written ? here() : "/web");
+  };
   document.addEventListener("DOMContentLoaded", () => {
-    const [at, all] = JSON.parse(sessionStorage.getItem(typed) || "[]");
+    const [at, all, by] = JSON.parse(sessionStorage.getItem(typed) || "[]"), bare = who() === undefined;
+    const kept = document.getElementById("kept");
+    if (kept) kept.hidden = by === undefined;
+    if (by !== undefined && (bare || by === who() && at !== here())) {
+      if (bare) return;
+      const p = document.createElement("p"), a = document.createElement("a");
+      p.className = "undone";
+      a.href = at;
+      a.textContent = "Go on there";
+      p.append("Before you were logged out, you had begun to write something. ", a);
+      document.getElementById("undone").append(p);
+      return;
+    }
     sessionStorage.removeItem(typed);
-    if (at === here()) for (const i of texts()) for (const [of, value] of all) if (of === place(i)) i.value = value;
+    if (at !== here() || by !== undefined && by !== who()) return;
+    let last = null;
+    for (const i of texts(fields + ",select[name]")) for (const [of, value] of all) if (of === place(i)) { i.value = value; last = i; }
+    last?.dispatchEvent(new Event("input", { bubbles: true }));
   });
 
   window.coveLeave = async (to, done = true, form = null) => {
@@ -101,6 +125,7 @@
     const to = e.detail.xhr.getResponseHeader("HX-Redirect");
     if (!to) return;
     e.preventDefault();
+    if (e.detail.xhr.status === 401) { coveLoggedOut(); return; }
     coveLeave(to, e.detail.xhr.status < 400, e.detail.elt.closest("form"));
   });
 

@@ -112,13 +112,15 @@
     htmx.process(form);
     form.elements.text.focus();
   });
-  // A comment that is half written is not left behind when the others are sent.
+  // A comment that is half written is not left without a question, nor left behind when the others are sent.
+  const written = () => [...document.querySelectorAll("form.comment-form textarea")].find(t => t.value.trim());
+  addEventListener("beforeunload", e => { if (written()) e.preventDefault(); });
   document.addEventListener("htmx:confirm", e => {
     if (!e.target.matches?.("form[data-sends]")) return;
-    const open = [...document.querySelectorAll("form.comment-form textarea")].find(t => t.value.trim());
+    const open = written();
     if (!open) return;
     e.preventDefault();
-    open.setCustomValidity("Add this comment, or cancel it: then send them.");
+    open.setCustomValidity("Add this comment, or cancel it, before you go on.");
     open.reportValidity();
     open.addEventListener("input", () => open.setCustomValidity(""), { once: true });
     setTimeout(() => open.setCustomValidity(""));

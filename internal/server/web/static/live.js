@@ -25,6 +25,7 @@
     const made = [...t.content.children];
     if (c.how === "replace" && at.dataset.sum && at.dataset.sum === made[0]?.dataset.sum) return; // nothing in it is new, and a person may be typing
     if (c.how === "replace") {
+      if (at.dataset.over === "false" && made[0]?.dataset.over === "true") document.getElementById("said").replaceChildren(); // it is of a state that is over
       coveKeep(at, t.content);
       at.replaceWith(t.content);
     } else if (c.how === "inner") at.replaceChildren(t.content);
@@ -61,7 +62,7 @@
   const probe = async () => {
     try {
       const r = await fetch("/web/alive", { headers: { "HX-Request": "true" } });
-      if (r.status === 401) { location.assign("/web"); return; }
+      if (r.status === 401) { coveLoggedOut(); return; }
     } catch { /* the server is away still */ }
     open();
   };

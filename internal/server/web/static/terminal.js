@@ -45,6 +45,20 @@
     return true;
   };
 
+  // A phone has no such keys: Ctrl is held for the next key, and the others are sent.
+  const bar = { esc: "\x1b", tab: "\t", up: "A", down: "B", right: "C", left: "D" };
+  const held = () => document.querySelector('[data-term-key="ctrl"]');
+  const ctrl = () => held().getAttribute("aria-pressed") === "true";
+  const press = on => held().setAttribute("aria-pressed", on);
+  const key = name => {
+    if (!active) return;
+    if (name === "ctrl") { press(!ctrl()); return; }
+    const arrow = bar[name].length === 1 && bar[name] >= "A" && bar[name] <= "D";
+    const text = !arrow ? bar[name] : ctrl() ? "\x1b[1;5" + bar[name] : (active.term.modes.applicationCursorKeysMode ? "\x1bO" : "\x1b[") + bar[name];
+    press(false);
+    active.term.input(text);
+  };
+
   const send = (t, data) => { if (t.socket?.readyState === WebSocket.OPEN) t.socket.send(data); };
   const resize = t => {
     if (t !== active) return;
@@ -81,6 +95,7 @@
     t.term.open(t.panel);
     t.term.attachCustomKeyEventHandler(keys(t));
     t.term.onData(text => {
+      if (ctrl() && text.length === 1) { press(false); if (/[@-_a-z]/.test(text)) text = String.fromCharCode(text.charCodeAt(0) & 31); }
       const bytes = new TextEncoder().encode(text);
       for (let i = 0; i < bytes.length; i += chunk) send(t, bytes.subarray(i, i + chunk));
     });
@@ -144,7 +159,7 @@
     if (t.gone) return;
     try {
       const r = await fetch(path("/sessions"), { headers: { "HX-Request": "true" } });
-      if (r.status === 401) { location.assign("/web"); return; }
+      if (r.status === 401) { coveLoggedOut(); return; }
       if (r.status === 404) { ended(t, "The sprite is gone."); return; }
       if (!r.ok) { again(t); return; }
       const now = await r.json();
@@ -200,6 +215,10 @@
     if (!root) return;
     $("terminal-reader").checked = localStorage.getItem("cove-terminal-reader") === "yes";
     for (const b of document.querySelectorAll("[data-terminal-new]")) b.addEventListener("click", () => add(""));
+    for (const b of document.querySelectorAll("[data-term-key]")) {
+      b.addEventListener("pointerdown", e => e.preventDefault()); // the terminal keeps the focus, and a phone its keyboard
+      b.addEventListener("click", () => key(b.dataset.termKey));
+    }
     $("terminal-close").addEventListener("click", () => active && close(active));
     $("terminal-end").addEventListener("click", async () => {
       if (!active) return;
