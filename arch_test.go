@@ -30,7 +30,7 @@ var imports = map[string][]string{
 	".":       {"sprites"},
 	"sprites": nil,
 
-	"internal/lib/acp":            {"internal/lib/fail", "internal/lib/tools", "sprites"},
+	"internal/lib/acp":            {"internal/lib/fail", "internal/lib/printable", "internal/lib/tools", "sprites"},
 	"internal/lib/atomicfile":     nil,
 	"internal/lib/boot":           nil,
 	"internal/lib/buildstep":      nil,
@@ -88,7 +88,7 @@ var imports = map[string][]string{
 	"internal/shim/userns":  nil,
 
 	"internal/server":                             {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/jsonbody", "internal/lib/printable", "internal/lib/private", "internal/server/agents", "internal/server/build", "internal/server/harness", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/profile", "internal/server/sprite", "internal/server/stephint", "internal/server/store", "internal/server/web", "internal/server/webhook", "internal/shim/connect", "internal/shim/userns", "sprites"},
-	"internal/server/agents":                      {".", "internal/lib/fail"},
+	"internal/server/agents":                      {".", "internal/lib/fail", "internal/lib/printable"},
 	"internal/server/archive":                     {"internal/lib/safepath", "internal/server/plant", "internal/shim/layers", "sprites"},
 	"internal/server/build":                       {".", "internal/lib/boot", "internal/lib/buildstep", "internal/lib/fail", "internal/lib/fault", "internal/server/dockerfile", "internal/server/dockerfile/source", "internal/server/image", "internal/server/sprite", "internal/server/store", "internal/shim/layers", "sprites"},
 	"internal/server/dockerfile":                  {"internal/lib/fail"},

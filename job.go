@@ -496,11 +496,15 @@ type JobInstall struct {
 // JobQuestion is what an agent asks a person: whether it may do something. All its
 // texts are the agent's.
 type JobQuestion struct {
-	ID      string           `json:"id"`
-	Title   string           `json:"title"`            // what it is about to do
-	Kind    string           `json:"kind,omitempty"`   // edit, execute, fetch …
-	Detail  string           `json:"detail,omitempty"` // the tool's input
-	Path    string           `json:"path,omitempty"`   // of the file that it is about
+	ID     string `json:"id"`
+	Title  string `json:"title"`            // what it is about to do
+	Kind   string `json:"kind,omitempty"`   // edit, execute, fetch …
+	Detail string `json:"detail,omitempty"` // the tool's input: JSON, or any text; long texts in it (16 KiB in all) lack their middle, with a mark there
+
+	// Incomplete says in words that Detail is not all that an answer allows; empty: it is. Don't allow by default then.
+	Incomplete string `json:"incomplete,omitempty"`
+
+	Path    string           `json:"path,omitempty"` // of the file that it is about
 	Options []QuestionOption `json:"options"`
 }
 

@@ -178,6 +178,10 @@ func newJobShowCommand(inv *invocation) *cobra.Command {
 		}
 		return inv.show(job, func(w io.Writer) {
 			printJob(w, job, time.Now(), around(ctx, c, job)...)
+			if q := job.Question; q != nil && !job.State.Terminal() {
+				fmt.Fprintln(w)
+				printQuestion(w, *q)
+			}
 			if hint := nextStep(job); hint != "" {
 				inv.tell(w, "\n%s", hint)
 			}

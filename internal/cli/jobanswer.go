@@ -12,16 +12,21 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/server/agents"
 )
 
 func newJobAnswerCommand(inv *invocation) *cobra.Command {
-	return &cobra.Command{
+	var incomplete bool
+	cmd := &cobra.Command{
 		Use:   "answer JOB [OPTION]",
 		Short: "Answer the agent of a job that asks for permission",
 		Long: `Answers an agent that asks whether it may do something, and so waits (a job of --agent acp
 with --permissions ask). Without an option it prints what is asked and the options. An option
 is named by its number, or by its kind where that is the only one: allow_once, allow_always,
 reject_once, reject_always.
+
+If cove can't show all of what the agent will run or change, the question says so with !!, and
+an option that allows it needs --incomplete.
 
 The question is the agent's own text: it may say anything. What could make a terminal do
 something is shown, not sent.`,
@@ -63,6 +68,9 @@ something is shown, not sent.`,
 			if err != nil {
 				return hinted(usageError{nil, err}, "cove job answer "+job.ID)
 			}
+			if job.Question.Incomplete != "" && !incomplete && strings.HasPrefix(option.Kind, "allow") {
+				return fail.Newf("bad_request", "cove job answer "+job.ID+" "+option.ID+" --incomplete", "%s Refuse it; or allow it unseen", printable.Line(job.Question.Incomplete))
+			}
 			job, err = c.AnswerJob(ctx, job.ID, cove.JobAnswer{Question: job.Question.ID, Option: option.ID})
 			if err != nil {
 				return jobError(err)
@@ -70,6 +78,8 @@ something is shown, not sent.`,
 			return inv.show(job, printTo(inv, "Answered: %s. Follow it with: cove job logs -f %s", printable.Line(option.Name), job.ID))
 		}),
 	}
+	cmd.Flags().BoolVar(&incomplete, "incomplete", false, "allow it though the question does not have all of it")
+	return cmd
 }
 
 // findOption finds an option by what somebody typed.
@@ -94,15 +104,23 @@ func findOption(q cove.JobQuestion, typed string) (cove.QuestionOption, error) {
 
 func printQuestion(w io.Writer, q cove.JobQuestion) {
 	fields(w, "asks", q.Title, "kind", q.Kind, "file", q.Path)
-	if q.Detail != "" {
-		fmt.Fprint(w, indented(printable.Text(q.Detail)))
-	}
+	printAsked(w, q.Detail, q.Incomplete)
 	fmt.Fprintln(w)
 	rows := [][]string{{"OPTION", "KIND", "SAYS"}}
 	for _, o := range q.Options {
 		rows = append(rows, []string{o.ID, o.Kind, o.Name})
 	}
 	table(w, rows)
+}
+
+// printAsked tells what an answer allows, and what of it is not known.
+func printAsked(w io.Writer, detail, incomplete string) {
+	if detail != "" {
+		fmt.Fprint(w, indented(agents.InputText(detail)))
+	}
+	if incomplete != "" {
+		fmt.Fprint(w, indented("!! "+printable.Line(incomplete)))
+	}
 }
 
 // completeAnswer completes a job, and then an option of its question.

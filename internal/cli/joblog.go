@@ -299,6 +299,7 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 	case agents.KindThought: // the page folds them; here they would hide what was done
 	case agents.KindAsk:
 		fmt.Fprintf(p.w, "?? %s\n", printable.Line(e.Text))
+		printAsked(p.w, e.Full, e.Missing)
 		if p.job != "" {
 			p.tell("   answer with: cove job answer %s", p.job)
 		}

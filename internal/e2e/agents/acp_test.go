@@ -151,7 +151,7 @@ func answers(h *e2e.Host, job, repo string) {
 		t.Errorf("show does not say what to do: %s", out)
 	}
 	out := h.Run("", "cove", "job", "answer", job)
-	for _, want := range []string{`to \x1b]0;pwned\x07 paint`, `rm -rf \u001b[2J/`, `2       allow_once    Yes\x1b[1m`, "cove job answer " + job + " OPTION"} {
+	for _, want := range []string{`to \x1b]0;pwned\x07 paint`, `$ rm -rf \x1b[2J/`, `2       allow_once    Yes\x1b[1m`, "cove job answer " + job + " OPTION"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the question lacks %q:\n%q", want, out)
 		}
@@ -176,7 +176,7 @@ func answers(h *e2e.Host, job, repo string) {
 		t.Errorf("it ended as %s, %+v", got.State, got.Outcome)
 	}
 	if !strings.Contains(logs, "ask: selected yes\n") || !strings.Contains(logs, "ask: selected no\n") || strings.ContainsRune(logs, '\x1b') || !strings.Contains(logs, ">> No (reject_once): to leave\n") ||
-		!strings.Contains(logs, "?? to leave\n   answer with: cove job answer "+job+"\n") {
+		!strings.Contains(logs, "?? to leave\n   $ rm -rf \\x1b[2J/\n   answer with: cove job answer "+job+"\n") {
 		t.Errorf("the log:\n%s", logs)
 	}
 	if out, code := h.Try("", "cove", "job", "answer", job, "1"); code != 1 || !strings.Contains(out, "has asked nothing") {

@@ -1,7 +1,6 @@
 package acp
 
 import (
-	"encoding/json"
 	"io"
 	"strings"
 	"sync"
@@ -21,7 +20,7 @@ type Event struct {
 	//	plan                the agent's own plan: Entries
 	//	usage               Usage, so far
 	//	update              another update of the protocol's: Title
-	//	permission_request  a person is asked: ID, Call (the tool's ID), Title, Kind, Text, Paths, Options
+	//	permission_request  a person is asked: ID, Call (the tool's ID), Title, Kind, Text (the tool's input), Left, Paths, Options
 	//	permission          a request was decided on: ID, Title, Status (allowed, denied, cancelled), Option
 	//	notice              what the agent did wrong: Text
 	//	result              the last line: StopReason, or Error; SessionID, Usage
@@ -33,6 +32,7 @@ type Event struct {
 	Agent      string   `json:"agent,omitempty"` // its name and version
 	Loaded     bool     `json:"loaded,omitempty"`
 	Text       string   `json:"text,omitempty"`
+	Left       int      `json:"left,omitempty"` // bytes that are left out of Text
 	Title      string   `json:"title,omitempty"`
 	Kind       string   `json:"kind,omitempty"`
 	Status     string   `json:"status,omitempty"`
@@ -112,10 +112,7 @@ func (e *events) add(ev Event) {
 }
 
 func (e *events) write(ev Event) {
-	line, err := json.Marshal(ev)
-	if err == nil {
-		_, err = e.w.Write(append(line, '\n'))
-	}
+	_, err := io.WriteString(e.w, encode(ev)+"\n")
 	if e.err == nil {
 		e.err = err
 	}

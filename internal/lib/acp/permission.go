@@ -35,9 +35,8 @@ func ParsePermissions(text string) (Permissions, error) {
 }
 
 const (
-	maxOptions  = 20
-	maxQuestion = 2000 // bytes of a question's text
-	maxLabel    = 200  // bytes of an option's name
+	maxOptions = 20
+	maxLabel   = 200 // bytes of an option's name
 )
 
 // RequestPermission is session/request_permission.
@@ -79,9 +78,9 @@ func (r *runner) question(p acp.RequestPermissionRequest) Event {
 	r.mu.Lock()
 	r.asked++
 	ev := Event{Type: "permission_request", ID: strconv.Itoa(r.asked)}
-	about := r.calls.fill(t).event()
+	about, left := r.calls.fill(t).event()
 	r.mu.Unlock()
-	ev.Call, ev.Title, ev.Kind, ev.Text = about.ID, about.Title, about.Kind, short(about.Text, maxQuestion)
+	ev.Call, ev.Title, ev.Kind, ev.Text, ev.Left = about.ID, about.Title, about.Kind, about.Text, left
 	if len(about.Paths) > 0 {
 		ev.Paths = about.Paths[:1]
 	}

@@ -16,8 +16,7 @@ type update struct {
 
 // news is what an update has.
 type news struct {
-	SessionUpdate string          `json:"sessionUpdate"`
-	Content       json.RawMessage `json:"content"`
+	SessionUpdate string `json:"sessionUpdate"`
 	toolCall
 
 	Entries []Entry `json:"entries"`
@@ -37,7 +36,10 @@ type toolCall struct {
 	Status     string          `json:"status"`
 	Locations  []location      `json:"locations"`
 	RawInput   json.RawMessage `json:"rawInput"`
+	Content    json.RawMessage `json:"content"` // of an update of what the agent says, too
 	RawOutput  json.RawMessage `json:"rawOutput"`
+
+	left int // bytes of the input that are not kept
 }
 
 type location struct {
@@ -68,7 +70,7 @@ func (e *events) tell(u update) {
 		}
 	case "user_message_chunk": // what was said to the agent
 	case "tool_call", "tool_call_update":
-		ev := up.event()
+		ev, _ := up.event()
 		ev.Type = "tool_call"
 		if up.SessionUpdate == "tool_call_update" {
 			ev.Type = "tool_update"
@@ -92,16 +94,17 @@ func (e *events) tell(u update) {
 	}
 }
 
-// event says of a tool what its beginning says.
-func (t toolCall) event() Event {
-	ev := Event{
+// event says of a tool what its beginning says. left counts the bytes of its input that are left out.
+func (t toolCall) event() (ev Event, left int) {
+	ev = Event{
 		ID: short(t.ToolCallID, maxName), Title: short(t.Title, maxName), Kind: short(t.Kind, maxName),
-		Status: short(t.Status, maxName), Text: short(rawText(t.RawInput), maxText),
+		Status: short(t.Status, maxName),
 	}
+	ev.Text, left = t.input()
 	for _, l := range t.Locations[:min(len(t.Locations), maxList)] {
 		ev.Paths = append(ev.Paths, short(l.Path, maxName))
 	}
-	return ev
+	return ev, left
 }
 
 // calls are the tools that are at work or about to be, by their ids, as their updates have told of them.
@@ -109,7 +112,7 @@ type calls map[string]toolCall
 
 const (
 	maxCalls     = 100
-	maxCallInput = 64 << 10 // bytes: of a longer input, nothing is kept
+	maxCallInput = 64 << 10 // bytes: a longer input is kept as it is told
 )
 
 // note takes in an update.
@@ -128,10 +131,15 @@ func (c *calls) note(n news) {
 		return
 	}
 	t := c.fill(n.toolCall)
-	if len(t.RawInput) > maxCallInput {
-		t.RawInput = nil
+	if len(t.RawInput)+len(t.Content) > maxCallInput {
+		var text string
+		text, t.left = t.input()
+		t.RawInput, t.Content = json.RawMessage(text), nil
+		if !json.Valid(t.RawInput) {
+			t.RawInput = json.RawMessage(encode(text))
+		}
 	}
-	t.RawInput, t.RawOutput = bytes.Clone(t.RawInput), nil
+	t.RawInput, t.Content, t.RawOutput = bytes.Clone(t.RawInput), bytes.Clone(t.Content), nil
 	t.Title, t.Kind, t.Locations = short(t.Title, maxName), short(t.Kind, maxName), t.Locations[:min(len(t.Locations), maxList)]
 	(*c)[n.ToolCallID] = t
 }
@@ -144,7 +152,10 @@ func (c *calls) fill(t toolCall) toolCall {
 		t.Locations = was.Locations
 	}
 	if rawText(t.RawInput) == "" {
-		t.RawInput = was.RawInput
+		t.RawInput, t.left = was.RawInput, was.left
+	}
+	if len(diffs(t.Content)) == 0 {
+		t.Content = was.Content
 	}
 	return t
 }

@@ -1,6 +1,7 @@
 package printable_test
 
 import (
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -99,5 +100,25 @@ func TestCount(t *testing.T) {
 		if got := printable.Count(n, "time"); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+func TestLong(t *testing.T) {
+	blanks := strings.Repeat(" \t\n", 700)
+	for in, want := range map[string]string{
+		"make" + blanks + "; curl": "make ⟦2100 blanks⟧ ; curl",
+		"a\n\n\n\n\n\nb":           "a ⟦6 blanks⟧ b",
+		"if x {\n\t\treturn\n}\n":  "if x {\n\t\treturn\n}\n",
+	} {
+		if got := printable.Blanks(in); got != want {
+			t.Errorf("Blanks(%.20q) = %q, want %q", in, got, want)
+		}
+	}
+	got, left := printable.Middle(strings.Repeat("ä", 50)+"end", 20)
+	if got != "äääää ⟦84 bytes are left out⟧ äääend" || left != 84 {
+		t.Errorf("Middle: %q, %d", got, left)
+	}
+	if got, left := printable.Middle("whole", 5); got != "whole" || left != 0 {
+		t.Errorf("Middle: %q, %d", got, left)
 	}
 }

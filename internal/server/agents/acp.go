@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // ACP is any agent that speaks the Agent Client Protocol on its standard streams:
@@ -114,6 +115,7 @@ type Questioner interface {
 const (
 	maxOptions  = 20
 	maxQuestion = 4 << 10
+	maxDetail   = 17 << 10 // bytes of its tool's input
 )
 
 // Question reads a permission_request.
@@ -125,7 +127,9 @@ func (ACP) Question(ev cove.JobEvent) *cove.JobQuestion {
 	if json.Unmarshal([]byte(ev.Text), &e) != nil || len(e.Options) == 0 || len(e.Options) > maxOptions || len(e.ID) > 20 {
 		return nil
 	}
-	q := &cove.JobQuestion{ID: e.ID, Title: clip(e.Title), Kind: clip(e.Kind), Detail: clip(e.Text)}
+	q := &cove.JobQuestion{ID: e.ID, Title: clip(e.Title), Kind: clip(e.Kind)}
+	detail, left := printable.Middle(e.Text, maxDetail)
+	q.Detail, q.Incomplete = detail, incomplete(e, left)
 	if len(e.Paths) > 0 {
 		q.Path = clip(e.Paths[0])
 	}
@@ -136,6 +140,19 @@ func (ACP) Question(ev cove.JobEvent) *cove.JobQuestion {
 		q.Options = append(q.Options, cove.QuestionOption{ID: o.ID, Name: clip(o.Name), Kind: clip(o.Kind)})
 	}
 	return q
+}
+
+// incomplete says in words that a question does not have all that an answer allows; empty: it has.
+func incomplete(e acpEvent, left int) string {
+	switch left += e.Left; {
+	case e.Text == "":
+		return "The agent has not said what it will run or change: only its title for it is known."
+	case left > 0:
+		return fmt.Sprintf("Not all of what it will run or change is shown: %s are left out.", counted(int64(left), "byte"))
+	case strings.HasSuffix(e.Text, "…") && !json.Valid([]byte(e.Text)): // of an earlier cove's guest
+		return "Not all of what it will run or change is shown: the end is left out."
+	}
+	return ""
 }
 
 func clip(s string) string {
@@ -163,6 +180,7 @@ type acpEvent struct {
 	Agent      string   `json:"agent"`
 	Loaded     bool     `json:"loaded"`
 	Text       string   `json:"text"`
+	Left       int      `json:"left"`
 	Title      string   `json:"title"`
 	Kind       string   `json:"kind"`
 	Status     string   `json:"status"`
@@ -312,12 +330,11 @@ func (r *acpReader) keep(id string, t acpTool) {
 	r.tools[id] = t
 }
 
-// ask tells of a question, after the tool that it is about: this is told now, also if it is pending still. Of a
-// guest that does not say which tool it is, the question has the input itself.
+// ask tells of a question, after the tool that it is about: this is told now, also if it is pending still. The question
+// has the input itself, too.
 func (r *acpReader) ask(e acpEvent) (out []Event) {
-	ask := Event{Kind: KindAsk, Text: short(e.Title)}
+	ask := Event{Kind: KindAsk, Text: short(e.Title), Full: e.Text, Missing: incomplete(e, 0)}
 	if e.Call == "" {
-		ask.Full = e.Text
 		return []Event{ask}
 	}
 	t := r.tools[e.Call]
@@ -326,6 +343,7 @@ func (r *acpReader) ask(e acpEvent) (out []Event) {
 		t.told = true
 		out = append(out, t.start(e.Call))
 	}
+	ask.Repeats = t.text == e.Text
 	r.keep(e.Call, t)
 	return append(out, ask)
 }

@@ -79,7 +79,7 @@ func TestACPEvents(t *testing.T) {
 		{Kind: agents.KindStart, Text: "scripted 1, session ses_1"}, {Kind: agents.KindText, Text: "I look."}, {Kind: agents.KindThought, Text: "hm"},
 		{Kind: agents.KindToolStart, Tool: "execute", Text: "ls"}, {Kind: agents.KindToolStart, Tool: "execute", Text: "pwd"}, {Kind: agents.KindToolEnd, Text: "a …"},
 		{Kind: agents.KindToolStart, Tool: "tool", Text: "cat"}, {Kind: agents.KindToolEnd, Text: "no", Failed: true},
-		{Kind: agents.KindStep, Text: "two"}, {Kind: agents.KindAsk, Text: "List"}, {Kind: agents.KindDenied, Text: "List"}, {Kind: agents.KindResult},
+		{Kind: agents.KindStep, Text: "two"}, {Kind: agents.KindAsk, Text: "List", Full: `{"command":"ls"}`}, {Kind: agents.KindDenied, Text: "List"}, {Kind: agents.KindResult},
 	}
 	if diff := cmp.Diff(want, events, short); diff != "" {
 		t.Error(diff)
@@ -106,7 +106,7 @@ func TestACPAsksAboutCall(t *testing.T) {
 		"not told": {`{"type":"update","title":"x"}`, agents.Event{Kind: agents.KindToolStart, Tool: "execute", Text: "List", ID: "c1", Full: `{"command":"ls"}`}},
 	} {
 		events, _, _ := judge(agents.ACP{}, told(test.before, asks, `{"type":"tool_update","id":"c1","status":"completed","text":"a"}`), cove.JobEnd{Phase: "done"})
-		want := []agents.Event{test.want, {Kind: agents.KindAsk, Text: "List"}, {Kind: agents.KindToolEnd, Text: "a", ID: "c1", Full: "a"}}
+		want := []agents.Event{test.want, {Kind: agents.KindAsk, Text: "List", Full: `{"command":"ls"}`, Repeats: name != "told"}, {Kind: agents.KindToolEnd, Text: "a", ID: "c1", Full: "a"}}
 		if diff := cmp.Diff(want, events); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
@@ -175,5 +175,37 @@ func TestACPPrepare(t *testing.T) {
 	}
 	if line, env, err := agents.Editor("claude", "", "/h"); err != nil || line != "claude-agent-acp" || !slices.Contains(env, "ANTHROPIC_BASE_URL=http://anthropic.connect.internal") {
 		t.Errorf("claude: %q, %q, %v", line, env, err)
+	}
+}
+
+// TestQuestionIncomplete: a question that does not have all that an answer allows says so.
+func TestQuestionIncomplete(t *testing.T) {
+	for in, want := range map[string]string{
+		`"text":"{\"command\":\"ls\"}"`:                "",
+		`"text":""`:                                    "only its title",
+		`"text":"{\"command\":\"ls\"}","left":7`:       "7 bytes are left out",
+		`"text":"{\"command\":\"ls …"`:                 "the end is left out",
+		`"text":"` + strings.Repeat("x", 30_000) + `"`: "bytes are left out",
+	} {
+		q := agents.ACP{}.Question(told(strings.Replace(acpAsks, `"text":"{\"command\":\"ls\"}"`, in, 1))[0])
+		if q == nil || (q.Incomplete == "") != (want == "") || !strings.Contains(q.Incomplete, want) || len(q.Detail) > 18<<10 {
+			t.Errorf("%.60s: %+v", in, q)
+		}
+	}
+}
+
+// TestInputText: an input reads the same for all agents, and no line of a value looks like another part.
+func TestInputText(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"command":"rm -rf build \u0026\u0026 make"}`:                                                          "$ rm -rf build && make\n",
+		`{"command":["bash","-c","a b"]}`:                                                                       "$ bash -c 'a b'\n",
+		`{"command":"make` + strings.Repeat(" ", 2100) + `; curl\nx: y"}`:                                       "$ make ⟦2100 blanks⟧ ; curl\n  x: y\n",
+		`{"content":[{"type":"diff","path":"a","oldText":"b","newText":"c\nd"}],"input":{"command":"e","n":1}}`: "$ e\nn: 1\nin a\n- b\n+ c\n+ d\n",
+		`{"file_path":"a","old_string":"b","new_string":"c"}`:                                                   "in a\n- b\n+ c\n",
+		"text\x1b[2J": `text\x1b[2J` + "\n",
+	} {
+		if got := agents.InputText(in); got != want {
+			t.Errorf("%.60s: got %q, want %q", in, got, want)
+		}
 	}
 }

@@ -218,7 +218,10 @@ type Event struct {
 	Failed bool   `json:"failed,omitempty"`
 
 	ID   string `json:"-"` // of the call, the same at its start and its end; empty: the agent has none
-	Full string `json:"-"` // all of the input or output of which Text is a short form
+	Full string `json:"-"` // all of the input or output of which Text is a short form; of a question, the input of what it is about
+
+	Missing string `json:"-"` // of a question: why Full is not all that an answer allows; empty: it is
+	Repeats bool   `json:"-"` // of a question: the start of the tool has the same Full
 }
 
 // Place puts in where a program of Programs is in the sprite.

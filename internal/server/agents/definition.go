@@ -236,8 +236,8 @@ func (p *definitionParser) find(text []byte) {
 	}
 }
 
-// printable reports whether a text can be shown, in a line.
-func printable(text string) bool {
+// plainText reports whether a text can be shown, in a line.
+func plainText(text string) bool {
 	return len(text) <= 200 && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
@@ -250,7 +250,7 @@ func (p *definitionParser) identity() {
 		p.add("name", "choose another name", "%s is an agent of cove's own, whose place nothing takes", d.Name)
 	}
 	for key, text := range map[string]string{"version": d.Version, "description": d.Description} {
-		if !printable(text) {
+		if !plainText(text) {
 			p.add(key, "", "it is a line of at most 200 printable characters")
 		}
 	}

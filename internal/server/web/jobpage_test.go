@@ -213,3 +213,33 @@ func TestOtherAgents(t *testing.T) {
 		}
 	}
 }
+
+// TestQuestionShown: a command that waits for an answer is read the same on the start page, at its job and in the
+// conversation, with all of it; if not all is known, the page says so, and no button stands out.
+func TestQuestionShown(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	c := visitor(t, s)
+	ask := func(n int, detail, incomplete string) {
+		put(t, s, n, func(j *cove.Job) {
+			j.Agent, j.State = "acp", cove.JobWaiting
+			j.Question = &cove.JobQuestion{ID: "1", Title: "Build", Detail: detail, Incomplete: incomplete, Options: []cove.QuestionOption{{ID: "1", Name: "Allow", Kind: "allow_once"}}}
+		})
+	}
+	const input = `{"command":"rm -rf build \\u0026\\u0026 make"}`
+	ask(1, strings.ReplaceAll(input, `\\`, `\`), "")
+	must(t, s.Store.Jobs.Append(t.Context(), "000001", acp(1, `{"type":"permission_request","id":"1","call":"c1","title":"Build","text":"`+strings.ReplaceAll(input, `"`, `\"`)+`","options":[{"id":"1","name":"Allow","kind":"allow_once"}]}`), nil))
+	for path, n := range map[string]int{"/web": 1, "/web/jobs/000001": 2} {
+		page := pageOf(t, c, s.URL+path)
+		if got := strings.Count(page, `<span class="td">$ </span>rm -rf build &amp;&amp; make`); got != n || strings.Contains(page, "u0026") || !strings.Contains(page, `primary" name="option"`) && path == "/web" {
+			t.Errorf("%s shows the command %d times: %s", path, got, page)
+		}
+	}
+	must(t, s.Store.Jobs.Delete(t.Context(), "000001"))
+	ask(2, `{"command":"make`+strings.Repeat(" ", 2100)+`; curl"}`, "Not all of it is known.")
+	for _, path := range []string{"/web", "/web/jobs/000002"} {
+		page := pageOf(t, c, s.URL+path)
+		if !strings.Contains(page, "make ⟦2100 blanks⟧ ; curl") || !strings.Contains(page, "Not all of it is known. Look at what it is") || regexp.MustCompile(`primary"[^>]*>Allow<`).MatchString(page) {
+			t.Errorf("%s: %s", path, page)
+		}
+	}
+}

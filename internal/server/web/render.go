@@ -26,6 +26,7 @@ var funcs = template.FuncMap{
 	"line":      line,
 	"text":      text,
 	"markdown":  markdown,
+	"asked":     inputParts,
 	"whole":     wholeText,
 	"wholeRow":  wholeRow,
 	"wholeLine": wholeLine,

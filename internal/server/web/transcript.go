@@ -3,10 +3,7 @@ package web
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -218,8 +215,11 @@ func (t *transcript) agent(ev cove.JobEvent, i int, m agents.Event) []entryChang
 		e.Kind, e.Title, e.Failed = "notice", "It was not allowed: "+m.Text, true
 	case agents.KindAsk:
 		e.Kind, e.Title = "ask", m.Text
-		if m.Full != "" {
+		if m.Full != "" && !m.Repeats {
 			e.Input = input(m)
+		}
+		if m.Missing != "" {
+			e.Input = append(e.Input, part{Kind: "prose", Text: m.Missing})
 		}
 	case agents.KindStep:
 		e.Kind, e.Title = "step", m.Text
@@ -381,49 +381,42 @@ func marked(sign, class, s string) (all []diffRow) {
 // input is what a tool is asked. Agents have their own names for the same.
 func input(m agents.Event) []part {
 	full, left, lines := shorten(m.Full)
-	var fields map[string]json.RawMessage
-	if left > 0 || json.Unmarshal([]byte(full), &fields) != nil || len(fields) == 0 {
-		if full == "" {
-			full = m.Text
-		}
-		if looksLikeDiff(full) {
-			return []part{{Kind: "diff", Lines: rows(full), Cut: left, More: lines}}
-		}
-		return []part{{Kind: "code", Text: full, Cut: left, More: lines}}
+	if full == "" {
+		full = m.Text
 	}
-	value := func(names ...string) string {
-		for _, n := range names {
-			var s string
-			if json.Unmarshal(fields[n], &s) == nil && s != "" {
-				delete(fields, n)
-				return s
+	out := inputParts(full)
+	if left > 0 {
+		out[len(out)-1].Cut, out[len(out)-1].More = left, lines
+	}
+	return out
+}
+
+// inputParts are the parts of a tool's input, as transcripts and questions show them.
+func inputParts(full string) (out []part) {
+	for _, p := range agents.Parts(full) {
+		switch p.Kind {
+		case agents.PartCommand:
+			out = append(out, part{Kind: "terminal", Segs: []segment{{"td", "$ "}, {"", wholeText(p.Text)}}})
+		case agents.PartChange:
+			var lines []diffRow
+			if p.Before != "" {
+				lines = marked("-", "del", p.Before)
+			}
+			if p.Text != "" {
+				lines = append(lines, marked("+", "add", p.Text)...)
+			}
+			out = append(out, part{Kind: "diff", Name: p.Name, Lines: lines})
+		case agents.PartPatch:
+			out = append(out, part{Kind: "diff", Lines: rows(p.Text)})
+		case agents.PartField:
+			out = append(out, part{Kind: "field", Name: p.Name, Text: p.Text})
+		default:
+			if looksLikeDiff(p.Text) {
+				out = append(out, part{Kind: "diff", Lines: rows(p.Text)})
+			} else {
+				out = append(out, part{Kind: "code", Text: p.Text})
 			}
 		}
-		return ""
-	}
-	var out []part
-	if c := value("command", "cmd"); c != "" {
-		out = append(out, part{Kind: "terminal", Segs: []segment{{"td", "$ "}, {"", wholeText(c)}}})
-	}
-	path := value("file_path", "filePath", "path")
-	before, after := value("old_string", "oldString", "oldText"), value("new_string", "newString", "newText")
-	switch content := value("content", "file_text"); {
-	case before != "" || after != "":
-		out = append(out, part{Kind: "diff", Name: path, Lines: append(marked("-", "del", before), marked("+", "add", after)...)})
-	case content != "":
-		out = append(out, part{Kind: "diff", Name: path, Lines: marked("+", "add", content)})
-	case path != "":
-		out = append(out, part{Kind: "field", Name: "path", Text: path})
-	}
-	if p := value("patch", "diff"); p != "" {
-		out = append(out, part{Kind: "diff", Lines: rows(p)})
-	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		text := value(name)
-		if text == "" {
-			text = string(fields[name])
-		}
-		out = append(out, part{Kind: "field", Name: name, Text: text})
 	}
 	return out
 }
