@@ -47,7 +47,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		guests: &guestPool{},
 	}
 	a.access.web = &webSessions{sessions: s.Store.WebSessions, access: a.access, rights: &a.access.rights, hosts: hosts, key: newWebKey(), log: s.Logger}
-	a.site = (&web.Site{API: s.newLoop(), Sessions: a.access.web, Logger: s.Logger, Version: s.Version, SameOrigin: hosts.checkOrigin, OwnHost: hosts.pageOf}).Handler()
+	a.site = (&web.Site{API: s.newLoop(), Sessions: a.access.web, Logger: s.Logger, Version: s.Version, SameOrigin: hosts.checkOrigin}).Handler()
 	rights, labels := &a.access.rights, &labelRights{connectors: s.Store.Connectors, host: s.Host}
 	confined := &confines{sprites: s.Store.Sprites, jobs: s.Store.Jobs, profiles: s.Store.Profiles}
 	a.groups = groups{

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,17 +25,26 @@ type hostnames struct {
 	public *url.URL // where a proxy takes requests for sprites' URLs, below its host; nil: there is none that is known
 	bad    error    // of the domain
 	port   string   // where the server listens; "": not known
-	page   string   // the web page's own name at loopback addresses: see pageName
+	secret []byte   // the owner's token: the key of pageName
 }
 
-// pageName is the web page's own name at the loopback addresses of the server whose owner has a token. A browser
-// sends a page's cookie to every port of its name, and any program, of a sprite by cove proxy or of another
-// user, may listen at one: so nobody can guess the name who was not given it. It stays the same, as the token does.
-func pageName(token string) string {
-	mac := hmac.New(sha256.New, []byte(token))
-	_, _ = mac.Write([]byte("the name of the web page")) // never fails
-	return "cove-" + strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil)[:15])) + ".localhost"
+// pageName is the web page's own name, at loopback addresses, for the sessions of a token, which is known by its
+// principal's name. A browser sends a page's cookie to every port of its name, and any program, of a sprite by cove
+// proxy or of another user, may listen at one: so nobody can guess the name who was not given it, and no token is
+// given that of another one. It stays the same, as the tokens do.
+func (h *hostnames) pageName(token string) string {
+	mac := hmac.New(sha256.New, h.secret)
+	_, _ = mac.Write([]byte("the name of the web page of " + token)) // never fails
+	return pagePrefix + strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil)[:pageBytes])) + ".localhost"
 }
+
+const (
+	pagePrefix = "cove-"
+	pageBytes  = 15 // of the hash; no padding is needed
+)
+
+// pageNames are all that pageName may return: which tokens there are is not looked up for a name.
+var pageNames = regexp.MustCompile(`^` + pagePrefix + `[a-z2-7]{24}\.localhost$`)
 
 // plainName leads to the web page, too, for who types it; as localhost does.
 const plainName = "cove.localhost"
@@ -42,7 +52,7 @@ const plainName = "cove.localhost"
 // newHostnames returns the names of a server that listens at an address, and whose owner has a
 // token. An empty domain is localhost. See Server.Domain.
 func newHostnames(names []string, domain string, listens net.Addr, token string) *hostnames {
-	h := &hostnames{names: names, domain: cmp.Or(domain, "localhost"), page: pageName(token)}
+	h := &hostnames{names: names, domain: cmp.Or(domain, "localhost"), secret: []byte(token)}
 	if _, port, err := net.SplitHostPort(listens.String()); err == nil {
 		h.port = port
 	}
@@ -176,27 +186,28 @@ func (h *hostnames) known(r *http.Request) bool {
 }
 
 // isPage reports whether a name is one of the web page's alone.
-func (h *hostnames) isPage(name string) bool { return name == h.page || name == plainName }
+func (h *hostnames) isPage(name string) bool { return name == plainName || pageNames.MatchString(name) }
 
-// pageOf is the Host at which the web page is to be opened in place of a request's, whose cookies others can get;
-// empty: it is well where it is. It is web.Site's OwnHost.
-func (h *hostnames) pageOf(r *http.Request) string {
-	if overTLS(r) {
-		return ""
-	}
+// pageOf is the Host at which the web page is to be opened, for the sessions of a token, in place of a request's,
+// whose cookies others can get; empty: it is well where it is. others reports whether the request's is the name
+// of another token's page, or of nobody's.
+func (h *hostnames) pageOf(r *http.Request, token string) (host string, others bool) {
 	name, port, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		name, port = r.Host, ""
 	}
 	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
+	own := h.pageName(token)
+	others = name != own && pageNames.MatchString(name)
 	ip, err := netip.ParseAddr(name)
-	if name != "localhost" && name != plainName && (err != nil || !ip.Unmap().IsLoopback()) {
-		return ""
+	shared := !overTLS(r) && (name == "localhost" || name == plainName || err == nil && ip.Unmap().IsLoopback())
+	switch {
+	case !others && !shared:
+		return "", false
+	case port == "":
+		return own, others
 	}
-	if port == "" {
-		return h.page
-	}
-	return net.JoinHostPort(h.page, port)
+	return net.JoinHostPort(own, port), others
 }
 
 // quoteHost makes a Host fit for a message.

@@ -413,3 +413,63 @@ func TestWebSharedHost(t *testing.T) {
 	has(t, ask(t, s, "GET /web", "", browser(long), at("127.0.0.1")), 401, "Log in")
 	has(t, ask(t, s, "GET /web", "", browser(long), at(own)), 401, "Log in") // it has ended: somebody took it there
 }
+
+// TestWebOwnName: each token has a name of the page of its own. No other token is told it, whatever it asks and may, and
+// a session is good at no other one's name: a cookie that comes there was taken there, and ends.
+func TestWebOwnName(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	_, port, _ := strings.Cut(strings.TrimPrefix(s.URL, "http://"), ":")
+	at := func(host string) edit { return func(r *http.Request) { r.Host = host + ":" + port } }
+	narrow, _ := another(t, s, "narrow", cove.VerbRead)
+	wide, _ := another(t, s, "wide", cove.VerbRead, cove.VerbWrite, cove.VerbExec, cove.VerbAdmin)
+	name := func(c *cove.Client) string {
+		link, err := cove.Web{Client: c}.Link(t.Context())
+		must(t, err)
+		u, err := url.Parse(link.URL)
+		must(t, err)
+		return u.Hostname()
+	}
+	own := name(s.Client())
+	failIf(t, own != name(s.Client()), "the name changes with each link")
+	const nobodys = "cove-aaaaaaaaaaaaaaaaaaaaaaaa.localhost"
+	session := logIn(t, s, s.Client(), at(own)) // the owner's browser is there, which lists may tell of
+	seen := map[string]bool{own: true}
+	for _, by := range []*cove.Client{narrow, wide} {
+		theirs := name(by)
+		failIf(t, seen[theirs], "two tokens have the name %s", theirs)
+		seen[theirs] = true
+		there := logIn(t, s, by, at(theirs))
+		failIf(t, there.MaxAge <= 12*60*60, "at %s the cookie lasts %d s", theirs, there.MaxAge)
+		token := header("Authorization", "Bearer "+by.Token)
+		for _, host := range []string{"127.0.0.1", "cove.localhost", theirs, nobodys} {
+			for _, request := range []string{"POST /v1/web/links", "GET /v1/web/sessions", "GET /v1/version", "GET /v1/sprites", "GET /v1/tokens", "GET /v1/nothing"} {
+				a := ask(t, s, request, "", token, at(host))
+				failIf(t, bytes.Contains(a.body, []byte(own)), "at %s, %s tells the owner's name:\n%s", host, request, a.body)
+			}
+		}
+		for _, path := range []string{"/", "/web", "/web/login?code=x", "/web/settings?tab=sessions", "/web/settings?tab=server", "/web/nothing"} {
+			a := ask(t, s, "GET "+path, "", browser(there), at(theirs), header("Accept", "text/html"))
+			failIf(t, bytes.Contains(a.body, []byte(own)) || strings.Contains(a.Header.Get("Location"), own), "%s tells the owner's name:\n%s", path, a.body)
+		}
+		// Of a link that came to the wrong name, too; it can be used at its own one still.
+		link := webLink(t, s.Client())
+		for _, host := range []string{theirs, nobodys} {
+			for _, a := range []answer{ask(t, s, "GET "+link, "", browser(), at(host)), useLink(t, s, link, browser(), at(host))} {
+				has(t, a, 401, "not the name at which the link was given")
+				failIf(t, bytes.Contains(a.body, []byte(own)) || len(a.Cookies()) > 0, "at %s: cookies %v\n%s", host, a.Cookies(), a.body)
+			}
+		}
+		has(t, useLink(t, s, link, browser(), at(own)), 200, "You are logged in")
+	}
+	has(t, ask(t, s, "GET /web", "", browser(session), at(own)), 200, `id="now"`)
+	for _, host := range []string{name(narrow), name(wide), nobodys} {
+		for _, edits := range [][]edit{nil, {header("X-Forwarded-Proto", "https")}} {
+			stolen := logIn(t, s, s.Client(), append(edits, at(own))...)
+			has(t, ask(t, s, "GET /web", "", append(edits, browser(stolen), at(host))...), 401, "Log in")
+			has(t, ask(t, s, "GET /web", "", append(edits, browser(stolen), at(own))...), 401, "Log in") // it has ended
+		}
+		short := logIn(t, s, s.Client(), at("127.0.0.1"))
+		has(t, ask(t, s, "GET /web", "", browser(short), at("127.0.0.1")), 200, `id="now"`)
+		has(t, ask(t, s, "GET /web", "", browser(short), at(host)), 401, "Log in")
+	}
+}

@@ -63,7 +63,8 @@ func (g *webSessions) link(w http.ResponseWriter, r *http.Request) error {
 		e.Limit, e.Count, e.RetryAfter = maxCodes, maxCodes, codeTime
 		return e
 	}
-	scheme, host := "http", cmp.Or(g.hosts.pageOf(r), r.Host)
+	own, _ := g.hosts.pageOf(r, p.name)
+	scheme, host := "http", cmp.Or(own, r.Host)
 	if overTLS(r) {
 		scheme = "https"
 	}
@@ -150,33 +151,46 @@ func (g *webSessions) deleteAll(w http.ResponseWriter, r *http.Request) error {
 // errCode refuses a link's code.
 var errCode = fail.New("unauthorized", "this link has been used, or is too old", "make another: cove web")
 
-// Waiting is the name of the token of a code that can still be used.
-func (g *webSessions) Waiting(ctx context.Context, code string) (name string, err error) {
+// errOthers refuses a link's code at the name of another token's page. It does not tell that of the code's.
+var errOthers = fail.New("unauthorized", "this is not the name at which the link was given", "open the link as it is, or make another: cove web")
+
+// Waiting tells of a code that can still be used.
+func (g *webSessions) Waiting(r *http.Request, code string) (web.Link, error) {
 	g.mu.Lock()
 	v, ok := g.codes[code]
 	g.mu.Unlock()
 	if !ok || !time.Now().Before(v.until) {
-		return "", errCode
+		return web.Link{}, errCode
 	}
-	p, err := g.access.byName(ctx, v.token)
-	return p.title, err
+	own, others := g.hosts.pageOf(r, v.token)
+	if others {
+		return web.Link{}, errOthers
+	}
+	p, err := g.access.byName(r.Context(), v.token)
+	return web.Link{Name: p.title, Host: own}, err
 }
 
 // Redeem exchanges a code for a cookie's value.
 func (g *webSessions) Redeem(r *http.Request, code string, old []string) (value string, until time.Time, err error) {
+	now := time.Now()
 	g.mu.Lock()
 	v, ok := g.codes[code]
-	delete(g.codes, code)
+	own, others := g.hosts.pageOf(r, v.token)
+	if !others { // else it can be used still
+		delete(g.codes, code)
+	}
 	g.mu.Unlock()
-	now := time.Now()
-	if !ok || !now.Before(v.until) {
+	switch {
+	case !ok || !now.Before(v.until):
 		return "", now, errCode
+	case others:
+		return "", now, errOthers
 	}
 	if _, err := g.access.byName(r.Context(), v.token); err != nil {
 		return "", now, err
 	}
 	lasts := webTime
-	if g.hosts.pageOf(r) != "" {
+	if own != "" {
 		lasts = sharedTime
 	}
 	value, until, err = g.supersede(r.Context(), v.token, old, lasts)
@@ -223,14 +237,21 @@ func (g *webSessions) supersede(ctx context.Context, token string, old []string,
 }
 
 // Hold finds whose a browser's cookies are. What the session does ends with it, and with its token.
-func (g *webSessions) Hold(ctx context.Context, cookies []string) (s web.Session, held context.Context, release func(), err error) {
+func (g *webSessions) Hold(r *http.Request, cookies []string) (s web.Session, held context.Context, release func(), err error) {
+	ctx := r.Context()
 	var token principal
 	find := func() (principal, error) {
 		var row store.WebSession
 		if row, token, err = g.find(ctx, cookies); err != nil {
 			return principal{}, err
 		}
-		s = web.Session{ID: row.ID, Name: token.title, Verbs: token.verbs, Bearer: g.bearer(row.ID), Key: row.Hash[:], ConfirmedAt: row.ConfirmedAt, Short: row.ExpiresAt.Sub(row.CreatedAt) <= sharedTime}
+		if g.strayed(r, row) {
+			if err := g.End(ctx, row.ID); err != nil && !errors.Is(err, store.ErrNotFound) {
+				return principal{}, err
+			}
+			return principal{}, web.ErrNoSession
+		}
+		s = web.Session{ID: row.ID, Name: token.title, Verbs: token.verbs, Bearer: g.bearer(row.ID), Key: row.Hash[:], ConfirmedAt: row.ConfirmedAt}
 		g.noteUse(ctx, row)
 		return principal{name: webPrefix + row.ID, until: row.ExpiresAt}, nil
 	}
@@ -244,6 +265,13 @@ func (g *webSessions) Hold(ctx context.Context, cookies []string) (s web.Session
 		return s, nil, nil, web.ErrNoSession
 	}
 	return s, held, func() { releaseToken(); releaseOwn() }, nil
+}
+
+// strayed reports whether a session was taken to a host where it can't have been made: to the name of another
+// token's page, or for as long as it lasts, to one whose cookies other programs get.
+func (g *webSessions) strayed(r *http.Request, s store.WebSession) bool {
+	own, others := g.hosts.pageOf(r, s.Token)
+	return others || own != "" && s.ExpiresAt.Sub(s.CreatedAt) > sharedTime
 }
 
 // find is the session of the cookies that is good, and by whose rights it acts.

@@ -16,17 +16,17 @@ import (
 // oneSession is a server that has one session, whatever the cookie.
 type oneSession struct{ s *Session }
 
-func (o oneSession) Waiting(context.Context, string) (string, error) { return "", ErrNoSession }
+func (o oneSession) Waiting(*http.Request, string) (Link, error) { return Link{}, ErrNoSession }
 
 func (o oneSession) Redeem(*http.Request, string, []string) (string, time.Time, error) {
 	return "", time.Time{}, ErrNoSession
 }
 
-func (o oneSession) Hold(ctx context.Context, _ []string) (Session, context.Context, func(), error) {
+func (o oneSession) Hold(r *http.Request, _ []string) (Session, context.Context, func(), error) {
 	if o.s == nil {
 		return Session{}, nil, nil, ErrNoSession
 	}
-	return *o.s, ctx, func() {}, nil
+	return *o.s, r.Context(), func() {}, nil
 }
 
 func (o oneSession) End(context.Context, string) error { return nil }

@@ -22,7 +22,6 @@ type Session struct {
 	Key    []byte   // of the marks that its forms carry, a secret of the session's
 
 	ConfirmedAt time.Time // when it came by a link last
-	Short       bool      // it lasts no longer than one at a host whose cookies others get
 }
 
 // May reports whether the session's token has a verb.
@@ -34,10 +33,16 @@ const ConfirmedFor = 30 * time.Minute
 // Confirmed reports whether the session came by a link not long ago.
 func (s Session) Confirmed() bool { return time.Since(s.ConfirmedAt) < ConfirmedFor }
 
+// Link is a link that logs in.
+type Link struct {
+	Name string // of its token, for people; empty: the server's owner
+	Host string // at which it is to be opened in place of the request's, whose cookies other programs on this machine get; empty: the request's own
+}
+
 // Sessions are the sessions of the server.
 type Sessions interface {
-	// Waiting is the name of the token by which a link's code logs in, which can still be used.
-	Waiting(ctx context.Context, code string) (name string, err error)
+	// Waiting tells of the link whose code a request has, which can still be used.
+	Waiting(r *http.Request, code string) (Link, error)
 
 	// Redeem exchanges a link's code for a cookie's value. old are the cookies that the browser
 	// has. A session of the same token among them goes on, and is confirmed: value is its cookie
@@ -45,10 +50,10 @@ type Sessions interface {
 	Redeem(r *http.Request, code string, old []string) (value string, until time.Time, err error)
 
 	// Hold finds the session of a browser's cookies: of the one that is good. Two good ones of
-	// different sessions are an error, since a page of a sibling's may have set the one. The context
-	// ends with the session. The caller calls release when the request is over. ErrNoSession: there
-	// is none.
-	Hold(ctx context.Context, cookies []string) (s Session, held context.Context, release func(), err error)
+	// different sessions are an error, since a page of a sibling's may have set the one. One that
+	// was taken to a host where it does not belong ends, and is none. The context ends with the
+	// session. The caller calls release when the request is over. ErrNoSession: there is none.
+	Hold(r *http.Request, cookies []string) (s Session, held context.Context, release func(), err error)
 
 	// End logs a session out.
 	End(ctx context.Context, id string) error

@@ -21,18 +21,6 @@ type Site struct {
 
 	// SameOrigin refuses a request that another site's page may have made.
 	SameOrigin func(*http.Request) error
-
-	// OwnHost is the Host at which the page is to be opened in place of the request's, whose cookies other
-	// programs on this machine get; empty: the request's own. Nil: always.
-	OwnHost func(*http.Request) string
-}
-
-// ownHost is OwnHost.
-func (s *Site) ownHost(r *http.Request) string {
-	if s.OwnHost == nil {
-		return ""
-	}
-	return s.OwnHost(r)
 }
 
 // Paths reports whether a request is for the site.
@@ -75,7 +63,7 @@ func followed(r *http.Request) bool {
 
 // serve finds whose a request is, and has it handled.
 func (s *Site) serve(w http.ResponseWriter, r *http.Request, handle handler) {
-	session, ctx, release, err := s.Sessions.Hold(r.Context(), cookies(r))
+	session, ctx, release, err := s.Sessions.Hold(r, cookies(r))
 	switch {
 	case errors.Is(err, ErrNoSession):
 		s.loggedOut(w, r)
@@ -85,14 +73,6 @@ func (s *Site) serve(w http.ResponseWriter, r *http.Request, handle handler) {
 		return
 	}
 	defer release()
-	if !session.Short && s.ownHost(r) != "" { // of a time when such a host was as good as any, or stolen from a better one
-		if err := s.Sessions.End(r.Context(), session.ID); err != nil {
-			s.refuse(w, r, nil, err)
-			return
-		}
-		s.loggedOut(w, r)
-		return
-	}
 	r = r.WithContext(ctx)
 	v := &view{
 		w: w, r: r, site: s, session: session,
@@ -128,14 +108,14 @@ type loginPage struct {
 // the link, to have this browser act by the rights of another, and a browser does not always say what led here.
 func (s *Site) loginLink(w http.ResponseWriter, r *http.Request) {
 	code := r.URL.Query().Get("code")
-	name, err := s.Sessions.Waiting(r.Context(), code)
+	link, err := s.Sessions.Waiting(r, code)
 	if err != nil {
 		s.loginFailed(w, r, err)
 		return
 	}
-	page := loginPage{Code: code, Name: name}
-	if host := s.ownHost(r); host != "" {
-		page.Own = (&url.URL{Scheme: "http", Host: host, Path: "/web/login", RawQuery: url.Values{"code": {code}}.Encode()}).String()
+	page := loginPage{Code: code, Name: link.Name}
+	if link.Host != "" {
+		page.Own = (&url.URL{Scheme: "http", Host: link.Host, Path: "/web/login", RawQuery: url.Values{"code": {code}}.Encode()}).String()
 	}
 	render(w, r, http.StatusOK, layout{Title: "Log in", Bare: true, Version: s.Version}, "login-ask", page)
 }
