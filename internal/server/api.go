@@ -47,6 +47,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		guests: &guestPool{},
 	}
 	a.access.web = &webSessions{sessions: s.Store.WebSessions, access: a.access, rights: &a.access.rights, hosts: hosts, key: newWebKey(), log: s.Logger}
+	a.access.web.streams, a.access.web.requests = &quota{what: "live pages", max: min(most, maxLive)}, &quota{what: "requests of pages", max: maxPages}
 	a.site = (&web.Site{API: s.newLoop(), Sessions: a.access.web, Logger: s.Logger, Version: s.Version, SameOrigin: hosts.checkOrigin}).Handler()
 	rights, labels := &a.access.rights, &labelRights{connectors: s.Store.Connectors, host: s.Host}
 	confined := &confines{sprites: s.Store.Sprites, jobs: s.Store.Jobs, profiles: s.Store.Profiles}
@@ -69,7 +70,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
 		policies:    &policyRoutes{host: s.Host, confined: confined},
 		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels, confined: confined},
-		search:      &search{host: s.Host, jobs: s.Store.Jobs},
+		search:      &search{host: s.Host, jobs: s.Store.Jobs, running: &quota{what: "searches", max: maxSearches}},
 		sockets: &socketRoutes{
 			feed: &feed{changes: s.Store.Changes, jobs: s.Store.Jobs, profiles: s.Store.Profiles, environments: s.Store.Environments, access: a.access},
 			loop: s.newLoop(), sockets: &quota{what: "sockets", max: min(most, maxSockets)}, pages: &quota{what: "open pages", max: most},

@@ -56,6 +56,7 @@ func respond(w http.ResponseWriter, status int, body any) {
 	}
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="cove"`)
+		w.Header().Set("Connection", "close") // nobody holds one who has no token
 	}
 	writeJSON(w, status, body)
 }

@@ -119,13 +119,15 @@ func (g *jobRoutes) seen(w http.ResponseWriter, r *http.Request) error {
 
 // search finds what the token reaches.
 type search struct {
-	host *sprite.Host
-	jobs *store.Jobs
+	host    *sprite.Host
+	jobs    *store.Jobs
+	running *quota
 }
 
 const (
-	minSearch = 2 // bytes
-	maxSearch = 200
+	minSearch   = 2 // bytes
+	maxSearch   = 200
+	maxSearches = 16 // at once: each reads logs
 )
 
 var hexPrefix = regexp.MustCompile(`^[0-9a-f]{4,64}$`)
@@ -135,6 +137,11 @@ func (s *search) serve(w http.ResponseWriter, r *http.Request) error {
 	if len(text) < minSearch || len(text) > maxSearch {
 		return fail.Newf(sprite.CodeBadRequest, "", "what is looked for must have %d to %d bytes", minSearch, maxSearch)
 	}
+	done, err := s.running.add(principalOf(r))
+	if err != nil {
+		return err
+	}
+	defer done()
 	ctx, reach := r.Context(), principalOf(r).reach()
 	found := cove.Found{Jobs: []cove.Job{}, Sprites: []sprites.Info{}, Commits: []cove.FoundCommit{}, Lines: []cove.FoundLine{}}
 	jobs, err := s.jobs.List(ctx, store.JobFilter{Text: text, Reach: reach, Limit: store.MaxFound})

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +33,8 @@ const (
 	sharedTime    = 12 * time.Hour     // of one at a host whose cookies other programs get: see pageName
 	webPrefix     = "web."             // of the bearers of sessions, which no token's secret has
 	maxWebBrowser = 200
+	maxLive       = 400 // streams of pages at once; a token may have a quarter
+	maxPages      = 128 // other requests of pages at once; a token may have a quarter
 )
 
 // webSessions makes links and sessions, and finds whose a cookie is.
@@ -42,6 +45,8 @@ type webSessions struct {
 	hosts    *hostnames
 	key      []byte // of bearers: this process alone has it
 	log      *slog.Logger
+
+	streams, requests *quota // of pages
 
 	mu    sync.Mutex
 	codes map[string]visit
@@ -251,7 +256,7 @@ func (g *webSessions) Hold(r *http.Request, cookies []string) (s web.Session, he
 			}
 			return principal{}, web.ErrNoSession
 		}
-		s = web.Session{ID: row.ID, Name: token.title, Verbs: token.verbs, Bearer: g.bearer(row.ID), Key: row.Hash[:], ConfirmedAt: row.ConfirmedAt}
+		s = web.Session{ID: row.ID, Token: token.name, Name: token.title, Verbs: token.verbs, Bearer: g.bearer(row.ID), Key: row.Hash[:], ConfirmedAt: row.ConfirmedAt}
 		g.noteUse(ctx, row)
 		return principal{name: webPrefix + row.ID, until: row.ExpiresAt}, nil
 	}
@@ -265,6 +270,15 @@ func (g *webSessions) Hold(r *http.Request, cookies []string) (s web.Session, he
 		return s, nil, nil, web.ErrNoSession
 	}
 	return s, held, func() { releaseToken(); releaseOwn() }, nil
+}
+
+// Count counts a stream, or another request, of a session until done is called.
+func (g *webSessions) Count(s web.Session, stream bool) (done func(), err error) {
+	by := principal{name: s.Token, owner: slices.ContainsFunc(g.access.owners, func(p principal) bool { return p.name == s.Token })}
+	if stream {
+		return g.streams.add(by)
+	}
+	return g.requests.add(by)
 }
 
 // strayed reports whether a session was taken to a host where it can't have been made: to the name of another

@@ -267,6 +267,7 @@ func jobLive(v *view) error {
 		defer parts.Wait()
 		defer cancel()
 		parts.Go(func() {
+			defer cancel() // the page comes again
 			_ = v.watch(ctx, []string{cove.TopicJobs}, "", func(n cove.Notification) error {
 				if n.Name != j.ID && (n.Job == nil || n.Job.ResumeOf != j.ID && n.Job.RetryOf != j.ID) { // the page names those after it
 					return nil

@@ -3,12 +3,18 @@ package web
 import (
 	"context"
 	"net/http"
+	"strings"
 )
 
 // route is one page, or a part of one: a pattern of net/http, and what answers.
 type route struct {
 	pattern string
 	handle  handler
+}
+
+// streams reports whether an answer may last for as long as its page is open.
+func (rt route) streams() bool {
+	return strings.HasSuffix(rt.pattern, "/live") || strings.HasSuffix(rt.pattern, "/socket")
 }
 
 // routes are all of them. A path that ends in /live is a stream of a page's changes.
@@ -116,8 +122,13 @@ func logout(v *view) error {
 	return v.redirect("/web")
 }
 
-// alive says that the server is there, and the browser logged in.
+// alive says that the server is there, the browser logged in, and a stream more let in.
 func alive(v *view) error {
+	done, err := v.site.Sessions.Count(v.session, true)
+	if err != nil {
+		return err
+	}
+	done()
 	v.w.WriteHeader(http.StatusNoContent)
 	return nil
 }

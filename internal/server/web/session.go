@@ -16,6 +16,7 @@ import (
 // Session is a browser that is logged in.
 type Session struct {
 	ID     string
+	Token  string   // of which it has the rights
 	Name   string   // of its token, for people; empty: the server's owner
 	Verbs  []string // that its token has
 	Bearer string   // the token of its calls of the API, which is good for those that the site makes alone
@@ -54,6 +55,10 @@ type Sessions interface {
 	// was taken to a host where it does not belong ends, and is none. The context ends with the
 	// session. The caller calls release when the request is over. ErrNoSession: there is none.
 	Hold(r *http.Request, cookies []string) (s Session, held context.Context, release func(), err error)
+
+	// Count counts a stream, or another request, by the session's token until done is called. It
+	// refuses one that is too many, so that the server's owner can always look.
+	Count(s Session, stream bool) (done func(), err error)
 
 	// End logs a session out.
 	End(ctx context.Context, id string) error

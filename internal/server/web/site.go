@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/cove-dev/cove"
@@ -37,10 +38,10 @@ func (s *Site) Handler() http.Handler {
 	mux.HandleFunc("GET /web/login", s.loginLink)
 	mux.HandleFunc("POST /web/login", s.loginForm)
 	for _, rt := range routes() {
-		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt.decided()) })
+		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt.streams(), rt.decided()) })
 	}
 	mux.HandleFunc("/web/", func(w http.ResponseWriter, r *http.Request) {
-		s.serve(w, r, func(v *view) error { return fail.New("not_found", "there is no such page", "") })
+		s.serve(w, r, false, func(v *view) error { return fail.New("not_found", "there is no such page", "") })
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		awaitBody(w, r)
@@ -61,8 +62,8 @@ func followed(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
-// serve finds whose a request is, and has it handled.
-func (s *Site) serve(w http.ResponseWriter, r *http.Request, handle handler) {
+// serve finds whose a request is, and has it handled. stream says that it may last for as long as its page is open.
+func (s *Site) serve(w http.ResponseWriter, r *http.Request, stream bool, handle handler) {
 	session, ctx, release, err := s.Sessions.Hold(r, cookies(r))
 	switch {
 	case errors.Is(err, ErrNoSession):
@@ -73,6 +74,15 @@ func (s *Site) serve(w http.ResponseWriter, r *http.Request, handle handler) {
 		return
 	}
 	defer release()
+	done, err := s.Sessions.Count(session, stream)
+	if err != nil {
+		s.refuse(w, r, nil, err)
+		return
+	}
+	defer done()
+	if stream {
+		hangUp(w, r)
+	}
 	r = r.WithContext(ctx)
 	v := &view{
 		w: w, r: r, site: s, session: session,
@@ -89,8 +99,17 @@ func (s *Site) serve(w http.ResponseWriter, r *http.Request, handle handler) {
 	}
 }
 
+// hangUp has the connection closed after the answer: that of somebody who is refused, or whose stream ends, is not
+// kept for what else may come by it.
+func hangUp(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 && r.Header.Get("Upgrade") == "" {
+		w.Header().Set("Connection", "close")
+	}
+}
+
 // loggedOut answers somebody who is not logged in.
 func (s *Site) loggedOut(w http.ResponseWriter, r *http.Request) {
+	hangUp(w, r)
 	if !wantsPage(r) {
 		w.Header().Set("HX-Redirect", "/web")
 		http.Error(w, "not logged in", http.StatusUnauthorized)
@@ -130,6 +149,7 @@ func (s *Site) loginForm(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Site) loginFailed(w http.ResponseWriter, r *http.Request, err error) {
+	hangUp(w, r)
 	render(w, r, http.StatusUnauthorized, layout{Title: "Log in", Bare: true, Version: s.Version}, "login", loginPage{Error: err.Error()})
 }
 
@@ -151,6 +171,12 @@ func (s *Site) refuse(w http.ResponseWriter, r *http.Request, v *view, err error
 	e := describe(err)
 	if r.Context().Err() == nil && e.Status >= http.StatusInternalServerError {
 		s.Logger.Error("a page failed", "path", r.URL.Path, "err", err)
+	}
+	if e.Retry > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(e.Retry))
+	}
+	if v == nil || e.Status == http.StatusTooManyRequests {
+		hangUp(w, r)
 	}
 	if !wantsPage(r) {
 		w.Header().Set("HX-Retarget", "#notice")

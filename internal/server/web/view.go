@@ -110,15 +110,16 @@ type problem struct {
 	Title   string
 	Message string
 	Hint    string
+	Retry   int // in how many seconds to try again; 0: nobody knows
 }
 
 // describe says of an error what people are shown.
 func describe(err error) problem {
 	p := problem{Status: http.StatusInternalServerError, Code: "internal", Message: err.Error()}
 	if e, ok := errors.AsType[*fail.Error](err); ok {
-		p.Status, p.Code, p.Message, p.Hint = e.Status(), e.Code, e.Error(), e.Hint
+		p.Status, p.Code, p.Message, p.Hint, p.Retry = e.Status(), e.Code, e.Error(), e.Hint, int(e.RetryAfter.Seconds())
 	} else if e, ok := errors.AsType[*sprites.Error](err); ok {
-		p.Status, p.Code, p.Message, p.Hint = e.StatusCode, e.Code, e.Message, e.Hint
+		p.Status, p.Code, p.Message, p.Hint, p.Retry = e.StatusCode, e.Code, e.Message, e.Hint, e.RetryAfterSeconds
 	}
 	if p.Code == "confirm" {
 		p.Status = http.StatusForbidden

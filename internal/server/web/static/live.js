@@ -3,7 +3,7 @@
 // number that came last. A page that is not looked at has none: browsers have few connections.
 "use strict";
 (() => {
-  const hiddenFor = 10000, slowest = 10000;
+  const hiddenFor = 10000, slowest = 10000, slowestFull = 120000;
   let source = null, last = "", wait = 0, timer = 0, sleep = 0, since = null;
 
   const say = text => {
@@ -63,8 +63,16 @@
     try {
       const r = await fetch("/web/alive", { headers: { "HX-Request": "true" } });
       if (r.status === 401) { coveLoggedOut(); return; }
+      if (r.status === 429) { full(Number(r.headers.get("Retry-After")) || 5); return; }
     } catch { /* the server is away still */ }
     open();
+  };
+
+  // The server is there, and follows no more pages. Not all that wait ask at once, and they ask ever less often.
+  const full = seconds => {
+    wait = Math.min(slowestFull, Math.max(seconds * 1000, 2 * wait));
+    say("This page is not live: too many pages are open. Close some, or load it again to see what is new. It tries again by itself.");
+    timer = setTimeout(probe, wait * (1 + Math.random() / 2));
   };
 
   const close = () => { source?.close(); source = null; };
