@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -129,20 +131,33 @@ func CommentsMessage(comments []JobComment) string {
 }
 
 // Remarks are comments in the form of a message or a plan, in their order: each below a heading that says its place.
+// Neither a file's name nor a comment makes a heading or a block of code of its own: the lines of a comment are quoted.
 func Remarks(comments []JobComment) string {
 	var b strings.Builder
 	for _, c := range comments {
-		where := fmt.Sprintf("%s, line %d", c.Path, c.Line)
+		path := c.Path
+		if strings.ContainsFunc(path, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			path = strconv.Quote(path)
+		}
+		where := fmt.Sprintf("%s, line %d", path, c.Line)
 		if c.Side == SideOld {
 			where += " (before the change)"
 		}
 		fmt.Fprintf(&b, "\n## %s\n", where)
 		if c.Quote != "" {
-			fmt.Fprintf(&b, "\n    %s\n", c.Quote)
+			fmt.Fprintf(&b, "\n    %s\n", strings.ReplaceAll(oneEnd(c.Quote), "\n", " "))
 		}
-		fmt.Fprintf(&b, "\n%s\n", strings.TrimSpace(c.Text))
+		b.WriteString("\n")
+		for line := range strings.SplitSeq(oneEnd(strings.TrimSpace(c.Text)), "\n") {
+			b.WriteString(strings.TrimRight("> "+line, " ") + "\n")
+		}
 	}
 	return b.String()
+}
+
+// oneEnd has a line feed for all that some program takes for the end of a line.
+func oneEnd(s string) string {
+	return strings.NewReplacer("\r\n", "\n", "\r", "\n", "\v", "\n", "\f", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n").Replace(s)
 }
 
 // Review are the calls about what a job has changed, and the comments on it.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/forge"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/test/gitserver"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -280,6 +281,17 @@ func TestInwardRepository(t *testing.T) {
 	try("https://[::1]:3000/team/project", nil, fix+"https://[::1]:3000")
 	try("https://10.1.2.3/team/project", allow("10.2.0.0/16"), fix+"https://10.1.2.3")
 	try("https://10.1.2.3/team/project", allow("10.1.0.0/16"), "")
+	for wrapped, means := range map[string]string{"[64:ff9b::a9fe:a9fe]": "", "[::ffff:0:10.0.0.1]": "", "[2002:a00:1::1]": "", "168.63.129.16": "", "100.100.100.200": "", "240.0.0.1": "", "[fec0::1]": "", "[64:ff9b::7f00:1]": "own"} {
+		own, private := connect.InwardRepository("https://" + wrapped + "/team/project")
+		if own != (means == "own") || private.IsValid() == own {
+			t.Errorf("%s: got %v, %v", wrapped, own, private)
+		}
+	}
+	for _, host := range []string{"*", "*.com", "[fe80::1%25eth0]"} {
+		if connect.CheckRepository("https://"+host+"/team/project") == nil {
+			t.Errorf("the host %s is taken", host)
+		}
+	}
 	try("https://git.example.org/team/project", nil, "")
 	if _, err := client.PutConnector(ctx, cove.Connector{Name: "forge", Upstream: "http://localhost:3000", Git: true}); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
 // repositoryPath has no sign that a server, or a pattern of paths, could take for something
@@ -27,6 +28,8 @@ func CheckRepository(text string) error {
 	switch {
 	case err != nil || len(text) > maxRepository || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return errors.New("the repository is not an http or https URL, such as https://example.org/team/project.git")
+	case strings.ContainsAny(u.Hostname(), "*%"):
+		return errors.New("the host of the repository's URL has signs that no host's name has")
 	case u.User != nil:
 		return errors.New("a secret in the repository's URL is seen by all; a connector adds it")
 	case u.RawPath != "" || !repositoryPath().MatchString(u.Path):
@@ -36,7 +39,8 @@ func CheckRepository(text string) error {
 }
 
 // InwardRepository says whether the URL of a repository names the machine itself that asks for it
-// (own), or an address of a private network, which it returns. A name is not looked up.
+// (own), or an address that the internet has not, which it returns in its canonical form: of a private network,
+// or of a cloud's metadata service. A name is not looked up.
 func InwardRepository(repository string) (own bool, private netip.Addr) {
 	u, err := url.Parse(repository)
 	if err != nil {
@@ -44,15 +48,18 @@ func InwardRepository(repository string) (own bool, private netip.Addr) {
 	}
 	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 	addr, err := netip.ParseAddr(host)
-	switch addr = addr.Unmap(); {
-	case err != nil:
+	if err != nil {
 		return host == "localhost" || strings.HasSuffix(host, ".localhost"), netip.Addr{}
-	case addr.IsLoopback() || addr.IsUnspecified():
+	}
+	addr = policy.Canonical(addr)
+	switch kind := policy.Range(addr); kind {
+	case "":
+		return false, netip.Addr{}
+	case "loopback", "unspecified":
 		return true, netip.Addr{}
-	case addr.IsPrivate() || addr.IsLinkLocalUnicast():
+	default:
 		return false, addr
 	}
-	return false, netip.Addr{}
 }
 
 // CheckGit says what is wrong with the repository that a grant is limited to.

@@ -94,6 +94,17 @@ func Describe(rule string) (what string, ok bool) {
 	return what, ok
 }
 
+// Range is the name of the first protected range that has a canonical address: a sandbox reaches it by no rule but
+// one that names it. It is empty if there is none, as for an address of the internet.
+func Range(a netip.Addr) string {
+	for _, r := range ranges {
+		if r.prefix.Contains(a) {
+			return r.name
+		}
+	}
+	return ""
+}
+
 // Canonical returns the one form of an address under which it is decided on:
 // without zone, and IPv4 that is wrapped in IPv6 unwrapped: mapped
 // (::ffff:0:0/96), translated (::ffff:0:0:0/96), NAT64 (64:ff9b::/96),
