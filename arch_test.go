@@ -100,7 +100,7 @@ var imports = map[string][]string{
 	"internal/server/image":                       {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/fault", "internal/server/plant", "internal/server/store", "internal/shim/layers"},
 	"internal/server/job":                         {".", "internal/lib/boot", "internal/lib/changerisk", "internal/lib/fail", "internal/lib/fault", "internal/lib/guestbin", "internal/lib/keylock", "internal/lib/printable", "internal/server/agents", "internal/server/environment", "internal/server/forge", "internal/server/script", "internal/server/stephint", "internal/server/store", "internal/server/unidiff", "internal/shim/connect", "sprites"},
 	"internal/server/mcpserver":                   {".", "internal/lib/fail", "internal/lib/printable", "internal/lib/tools", "sprites"},
-	"internal/server/netrules":                    {"internal/shim/policy", "sprites"},
+	"internal/server/netrules":                    {"internal/lib/fail", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/plant":                       nil,
 	"internal/server/profile":                     {".", "internal/shim/connect", "internal/shim/policy", "sprites"},
 	"internal/server/runtime/gvisor":              {"internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/lib/private", "internal/server/archive", "internal/server/sprite", "internal/shim", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/layers", "internal/shim/policy"},
@@ -118,7 +118,7 @@ var imports = map[string][]string{
 	"internal/cli/buildcontext": {"internal/lib/dockerignore", "internal/lib/fail"},
 	"internal/cli/config":       {".", "internal/lib/atomicfile", "internal/lib/editdistance", "internal/lib/safepath", "internal/server/agents", "internal/shim/connect", "internal/shim/policy"},
 	"internal/cli/gitwork":      {".", "internal/lib/atomicfile", "internal/lib/changerisk", "internal/lib/children", "internal/lib/fail", "internal/lib/printable", "internal/lib/riskypath", "internal/lib/safepath"},
-	"internal/cli/push":         {".", "internal/cli/gitwork", "internal/lib/fail", "internal/lib/printable", "internal/lib/riskypath", "sprites"},
+	"internal/cli/push":         {".", "internal/cli/gitwork", "internal/lib/fail", "internal/lib/printable", "internal/lib/riskypath", "internal/server/netrules", "sprites"}, // push and page open the same for a repository's URL
 	"internal/cli/tree":         {"internal/lib/fail", "internal/lib/filesync", "internal/lib/printable", "internal/lib/safepath"},
 
 	"internal/test/covetest":                {everything},

@@ -311,6 +311,6 @@ func readAgentSettings(inv *invocation, agent agents.Agent) ([]cove.SettingsFile
 	for _, l := range left {
 		inv.say("Stays here: ~/%s: %s.", printable.Line(l.File), l.Why)
 	}
-	inv.say("%s of your settings for %s in ~/%s go along.", countText(len(files), "file"), agent.Name(), settled.Settings().Folder)
+	inv.say("%s of your settings for %s in ~/%s go along.", printable.Count(len(files), "file"), agent.Name(), settled.Settings().Folder)
 	return files, nil
 }

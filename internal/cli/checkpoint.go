@@ -330,7 +330,7 @@ func runningCommands(ctx context.Context, inv *invocation, s *sprites.Sprite) (c
 // endedText says which commands a restore has ended.
 func endedText(commands []string) string {
 	const shown = 5
-	text := countText(len(commands), "command") + " that ran until now "
+	text := printable.Count(len(commands), "command") + " that ran until now "
 	if len(commands) == 1 {
 		text += "was ended: "
 	} else {

@@ -58,9 +58,9 @@ none yet. Then they are taken now, and there is nothing to compare with.`,
 			for _, p := range doc.Problems {
 				fmt.Fprintf(w, "%s: %s\n", printable.Line(p.Name()), printable.Line(p.What))
 			}
-			inv.say("%s, %s read; %s", countText(int(doc.Files), "file"), printable.Bytes(doc.Bytes), countText(int(doc.VerifySummary.Problems), "problem"))
+			inv.say("%s, %s read; %s", printable.Count(int(doc.Files), "file"), printable.Bytes(doc.Bytes), printable.Count(int(doc.VerifySummary.Problems), "problem"))
 			if doc.Unlisted > 0 {
-				inv.say("Of %s there were no digests yet; now there are.", countText(int(doc.Unlisted), "layer"))
+				inv.say("Of %s there were no digests yet; now there are.", printable.Count(int(doc.Unlisted), "layer"))
 			}
 			if len(doc.Damaged) > 0 {
 				inv.say("Damaged: %s. Go back to another one: cove restore ID; or delete them: cove checkpoint rm %s", strings.Join(doc.Damaged, ", "), strings.Join(doc.Damaged, " "))

@@ -136,7 +136,7 @@ func lostSprites(inv *invocation) losses {
 				line += " (" + printable.Bytes(info.Cove.DiskUsed) + ")"
 			}
 			if list, err := c.Sprite(name).Checkpoints(ctx, true); err == nil && len(list) > 1 {
-				line += ", " + countText(len(list)-1, "checkpoint") // one of them is Current
+				line += ", " + printable.Count(len(list)-1, "checkpoint") // one of them is Current
 			}
 			if info.Status == sprites.StatusRunning {
 				line += ", what runs in it"

@@ -272,10 +272,10 @@ func printConnector(w io.Writer, c cove.Connector) {
 		headers = append(headers, name+": "+c.Headers[name])
 	}
 	if n := c.Limits.Requests; n > 0 {
-		limits = append(limits, countText(int(n), "request"))
+		limits = append(limits, printable.Count(int(n), "request"))
 	}
 	if n := c.Limits.RequestsPerMinute; n > 0 {
-		limits = append(limits, countText(int(n), "request")+" a minute")
+		limits = append(limits, printable.Count(int(n), "request")+" a minute")
 	}
 	if n := c.Limits.BytesPerDay; n > 0 {
 		limits = append(limits, printable.Bytes(n)+" a day")

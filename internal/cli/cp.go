@@ -420,7 +420,7 @@ func (c *copying) treeOut(ctx context.Context, src, dst string) (int64, error) {
 		return readTar(ctx, c.sprite, src, c.links, unpack)
 	})
 	if more := left - maxShownFiles; more > 0 {
-		c.inv.say("cove: left out %s more", countText(more, "link"))
+		c.inv.say("cove: left out %s more", printable.Count(more, "link"))
 	}
 	return p.count(), err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/harness"
 	"github.com/cove-dev/cove/sprites"
@@ -160,7 +161,7 @@ func (d *deep) pull(ctx context.Context) (string, error) {
 	if err == nil && strings.TrimSpace(string(text)) != "yes" {
 		err = fmt.Errorf("works.txt says %.40q", text)
 	}
-	return countText(pulled.Commits, "commit") + ", checked", err
+	return printable.Count(pulled.Commits, "commit") + ", checked", err
 }
 
 // undo removes what was made, also after an interruption.

@@ -96,7 +96,7 @@ func showEnv(inv *invocation, sprite string, p config.Places, vars []config.EnvV
 			if v.Line > 0 {
 				at = fmt.Sprintf("%s:%d", v.File, v.Line)
 			}
-			rows = append(rows, []string{v.Name, fmt.Sprintf("(%s)", countText(v.Length, "byte")), v.From + ", " + at})
+			rows = append(rows, []string{v.Name, fmt.Sprintf("(%s)", printable.Count(v.Length, "byte")), v.From + ", " + at})
 		}
 		table(w, rows)
 		for _, v := range doc.Variables {

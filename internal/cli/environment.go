@@ -136,7 +136,7 @@ func environmentState(e cove.Environment) string {
 	case e.State == cove.EnvironmentFailed && e.Step != "":
 		return fmt.Sprintf("failed (%s)", e.Step)
 	case e.State == cove.EnvironmentDestroying && e.Removal != nil && e.Removal.Tries > 0:
-		return fmt.Sprintf("still deleting (%s)", countText(e.Removal.Tries, "try"))
+		return fmt.Sprintf("still deleting (%s)", printable.Count(e.Removal.Tries, "try"))
 	}
 	return string(e.State)
 }
@@ -366,7 +366,7 @@ func showDestroyed(inv *invocation, results []cove.EnvironmentResult) error {
 		}
 	})
 	if err == nil && failed > 0 {
-		err = hinted(fmt.Errorf("%s of %d not destroyed", countText(failed, "environment"), len(results)), "see what is left: cove environment list")
+		err = hinted(fmt.Errorf("%s of %d not destroyed", printable.Count(failed, "environment"), len(results)), "see what is left: cove environment list")
 	}
 	return err
 }

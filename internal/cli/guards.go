@@ -58,7 +58,7 @@ func guardsText(j cove.Job) string {
 		all = append(all, fmt.Sprintf("%v without an event", time.Duration(g.IdleSec)*time.Second))
 	}
 	if g := j.Guards; g.Turns > 0 {
-		all = append(all, countText(int(g.Turns), "turn"))
+		all = append(all, printable.Count(int(g.Turns), "turn"))
 	}
 	if g := j.Guards; g.DiskBytes > 0 {
 		all = append(all, printable.Bytes(g.DiskBytes)+" of files")

@@ -412,10 +412,10 @@ func prunedLines(p cove.ImagePruned) (lines []string) {
 		lines = append(lines, "the image "+printable.Line(name))
 	}
 	if p.Steps > 0 {
-		lines = append(lines, countText(p.Steps, "step")+" of builds")
+		lines = append(lines, printable.Count(p.Steps, "step")+" of builds")
 	}
 	if unnamed := len(p.Images) - p.Named - p.Steps; unnamed > 0 {
-		lines = append(lines, countText(unnamed, "image")+" without a name")
+		lines = append(lines, printable.Count(unnamed, "image")+" without a name")
 	}
 	if p.CacheBytes > 0 {
 		lines = append(lines, "caches of builds, "+printable.Bytes(p.CacheBytes))

@@ -167,7 +167,7 @@ func keepText(r *sprites.Retention) string {
 	}
 	daily := ""
 	if r.Daily > 0 {
-		daily = ", the last of each of " + countText(r.Daily, "day")
+		daily = ", the last of each of " + printable.Count(r.Daily, "day")
 	}
 	return strings.TrimPrefix(orNothing(r.Last, ", the last %d")+daily, ", ")
 }

@@ -315,7 +315,7 @@ func printJob(w io.Writer, j cove.Job, now time.Time, more ...string) {
 		"published", publishedText(j),
 	)
 	if u := j.Usage; u != nil && *u != (cove.Usage{}) {
-		pairs = append(pairs, "usage", fmt.Sprintf("%s, %d tokens in, %d out, $%.4f", countText(int(u.Turns), "turn"), u.InputTokens, u.OutputTokens, u.CostUSD))
+		pairs = append(pairs, "usage", fmt.Sprintf("%s, %d tokens in, %d out, $%.4f", printable.Count(int(u.Turns), "turn"), u.InputTokens, u.OutputTokens, u.CostUSD))
 	}
 	fields(w, append(pairs, more...)...)
 }
@@ -360,10 +360,10 @@ func refusals(ctx context.Context, c *cove.Client, j cove.Job) string {
 	})
 	var hints []string
 	if err == nil && n > 0 {
-		hint := fmt.Sprintf("%s: cove policy log -s %s", countText(n, "refusal"), j.Sprite)
+		hint := fmt.Sprintf("%s: cove policy log -s %s", printable.Count(n, "refusal"), j.Sprite)
 		if j.OwnsSprite && rule != "" { // the next job has a sprite that is not there yet
 			if hint += "; to allow the next job one of them from its start: cove push PLAN --allow " + rule; j.Profile != "" && profilePattern().MatchString(j.Profile) {
-				hint = fmt.Sprintf("%s: cove policy log -s %s; to allow the jobs of the profile one of them, %s, add it to its rules: cove profile edit %s", countText(n, "refusal"), j.Sprite, rule, j.Profile)
+				hint = fmt.Sprintf("%s: cove policy log -s %s; to allow the jobs of the profile one of them, %s, add it to its rules: cove profile edit %s", printable.Count(n, "refusal"), j.Sprite, rule, j.Profile)
 			}
 		}
 		hints = append(hints, hint)

@@ -110,7 +110,7 @@ func bundleJob(ctx context.Context, inv *invocation, c *cove.Client, job cove.Jo
 		return fmt.Errorf("write %s: %w", output, err)
 	}
 	return inv.show(b.manifest, func(w io.Writer) {
-		fmt.Fprintf(w, "Wrote %s: %s.\n", printable.Line(output), countText(len(b.manifest.Files), "file"))
+		fmt.Fprintf(w, "Wrote %s: %s.\n", printable.Line(output), printable.Count(len(b.manifest.Files), "file"))
 		for _, m := range b.manifest.Missing {
 			fmt.Fprintf(w, "  without %s: %s\n", printable.Line(m.Name), printable.Line(m.Why))
 		}

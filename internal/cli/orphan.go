@@ -89,9 +89,9 @@ func destroyOrphans(ctx context.Context, inv *invocation, names []string) error 
 	switch {
 	case err != nil:
 	case failed > 0:
-		err = hinted(fmt.Errorf("%s of %d not destroyed", countText(failed, "orphan"), len(done.Results)), hint)
+		err = hinted(fmt.Errorf("%s of %d not destroyed", printable.Count(failed, "orphan"), len(done.Results)), hint)
 	case len(done.Unheard) > 0:
-		err = hinted(fmt.Errorf("%s did not answer", countText(len(done.Unheard), "place")), hint)
+		err = hinted(fmt.Errorf("%s did not answer", printable.Count(len(done.Unheard), "place")), hint)
 	}
 	return err
 }

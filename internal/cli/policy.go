@@ -122,7 +122,7 @@ func networkText(p *sprites.NetworkPolicy) string {
 		}
 	}
 	if n > 0 {
-		parts = append(parts, countText(n, "rule"))
+		parts = append(parts, printable.Count(n, "rule"))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -409,7 +409,7 @@ network policy that the profile has now. Nothing else of a job changes.`,
 			return err
 		}
 		if failed > 0 {
-			return hinted(fmt.Errorf("%s of %d did not get it", countText(failed, "job"), len(applied.Jobs)), "try again: cove profile apply "+args[0])
+			return hinted(fmt.Errorf("%s of %d did not get it", printable.Count(failed, "job"), len(applied.Jobs)), "try again: cove profile apply "+args[0])
 		}
 		return nil
 	})

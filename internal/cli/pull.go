@@ -298,10 +298,10 @@ func printPulled(w io.Writer, p push.Pulled) {
 		if p.Snapshot != "" {
 			below = fmt.Sprintf(", on top of %.10s, the snapshot of your own uncommitted changes", p.Snapshot)
 		}
-		fmt.Fprintf(w, "Fast-forwarded %s to %.12s: %s%s.\n", printable.Name(p.Branch), printable.Name(p.Head), countText(p.Commits, "commit"), below)
+		fmt.Fprintf(w, "Fast-forwarded %s to %.12s: %s%s.\n", printable.Name(p.Branch), printable.Name(p.Head), printable.Count(p.Commits, "commit"), below)
 	case push.Kept:
 		if p.Ref != "" {
-			fmt.Fprintf(w, "Kept %s in %s.\n", countText(p.Commits, "commit"), printable.Name(p.Ref))
+			fmt.Fprintf(w, "Kept %s in %s.\n", printable.Count(p.Commits, "commit"), printable.Name(p.Ref))
 		}
 		if p.Branch == "cove-"+p.Job {
 			fmt.Fprintf(w, "They are the branch %s: git switch %s\n", p.Branch, p.Branch)
@@ -316,7 +316,7 @@ func printPulled(w io.Writer, p push.Pulled) {
 		printFiles(w, p.Leftover.Files)
 	}
 	for _, m := range p.Modules {
-		fmt.Fprintf(w, "In the submodule %s, kept in its %s: %s.\n", printable.Name(m.Path), m.Ref, countText(m.Commits, "commit"))
+		fmt.Fprintf(w, "In the submodule %s, kept in its %s: %s.\n", printable.Name(m.Path), m.Ref, printable.Count(m.Commits, "commit"))
 		for _, c := range m.Log {
 			fmt.Fprintf(w, "  %.10s %s\n", printable.Name(c.SHA), printable.Name(c.Subject))
 		}
@@ -345,7 +345,7 @@ func printListed(w io.Writer, listed []gitwork.Risk) {
 		fmt.Fprintf(w, "  * %s: %s\n", printable.Name(r.Path), printable.Name(r.Why))
 	}
 	if more := len(listed) - maxShownFiles; more > 0 {
-		fmt.Fprintf(w, "  * and %s more that run when you build or test\n", countText(more, "file"))
+		fmt.Fprintf(w, "  * and %s more that run when you build or test\n", printable.Count(more, "file"))
 	}
 }
 
@@ -358,8 +358,6 @@ func printFiles(w io.Writer, files []gitwork.File) {
 		fmt.Fprintf(w, "  %s %s (%s)\n", printable.Name(f.Status), printable.Name(f.Path), change)
 	}
 	if more := len(files) - maxShownFiles; more > 0 {
-		fmt.Fprintf(w, "  and %s more\n", countText(more, "file"))
+		fmt.Fprintf(w, "  and %s more\n", printable.Count(more, "file"))
 	}
 }
-
-func countText(n int, thing string) string { return printable.Count(n, thing) }

@@ -148,7 +148,7 @@ func (p *preparation) environment(ctx context.Context, _ agents.Work) (string, s
 	if err := p.readEnvironment(ctx, &have); err != nil {
 		return "", "", err
 	}
-	detail := countText(len(want), "variable")
+	detail := printable.Count(len(want), "variable")
 	switch {
 	case maps.Equal(want, have) && len(want) == 0:
 		return stepNone, "no variables", nil
@@ -355,7 +355,7 @@ func (p *preparation) each(ctx context.Context, work agents.Work, commands [][]s
 	if len(commands) == 0 {
 		return stepNone, "it has no commands for that", nil
 	}
-	return stepDone, countText(len(commands), "command"), nil
+	return stepDone, printable.Count(len(commands), "command"), nil
 }
 
 // bring brings an agent's programs that are cove's own, and says where they are.

@@ -540,7 +540,7 @@ func showSync(inv *invocation, sprite string, r *filesync.Report, done bool) {
 		inv.say("  ! %s: %s", printable.Line(risk.Path), risk.Why)
 	}
 	if more := len(r.Risky) - maxShownFiles; more > 0 {
-		inv.say("  and %s more; all of them: --json", countText(more, "file"))
+		inv.say("  and %s more; all of them: --json", printable.Count(more, "file"))
 	}
 }
 
@@ -564,7 +564,7 @@ func showUnignored(inv *invocation, r *filesync.Report) {
 	if r.DryRun {
 		are = "would be sent"
 	}
-	inv.warn("%s that %s ignored %s: %s", countText(n, "file"), were, are, strings.Join(names, ", "))
+	inv.warn("%s that %s ignored %s: %s", printable.Count(n, "file"), were, are, strings.Join(names, ", "))
 }
 
 // showHeld names what a pull left in the sprite, for the person to decide.
@@ -578,7 +578,7 @@ func showHeld(inv *invocation, sprite string, r *filesync.Report) {
 		inv.say("  ! %s: %s", printable.Line(risk.Path), risk.Why)
 	}
 	if more := int(r.Held.Count) - len(shown); more > 0 {
-		inv.say("  and %s more; all of them: --json", countText(more, "file"))
+		inv.say("  and %s more; all of them: --json", printable.Count(more, "file"))
 	}
 	inv.say("  look at it, and take it: cove sync pull -s %s %s %s --accept-risky", printable.Word(sprite), printable.Word(r.Remote), printable.Word(r.Local))
 }
@@ -678,7 +678,7 @@ LOCAL defaults to the current folder, REMOTE to the one of its name in the sprit
 			if u.At == "remote" {
 				where = sprite.Name() + ":" + u.Root
 			}
-			inv.say("Sync %s is undone: %s in %s. Take that back: cove sync undo", u.Undid, countText(int(u.Changes), "change"), printable.Line(where))
+			inv.say("Sync %s is undone: %s in %s. Take that back: cove sync undo", u.Undid, printable.Count(int(u.Changes), "change"), printable.Line(where))
 			return nil
 		}),
 	}
@@ -752,7 +752,7 @@ func runSyncStatus(ctx context.Context, inv *invocation, f *syncFlags, args []st
 		if r.Held.Count > 0 {
 			held = fmt.Sprintf(", %d held", r.Held.Count)
 		}
-		fmt.Fprintf(inv.text(), "%s: %d to add, %d to modify, %d to delete, %s%s\n", way, r.Added.Count, r.Modified.Count, r.Deleted.Count, countText(len(r.Conflicts)+int(r.More), "conflict"), held)
+		fmt.Fprintf(inv.text(), "%s: %d to add, %d to modify, %d to delete, %s%s\n", way, r.Added.Count, r.Modified.Count, r.Deleted.Count, printable.Count(len(r.Conflicts)+int(r.More), "conflict"), held)
 	}
 	for _, side := range []string{"local", "remote"} {
 		where := y.Local
@@ -760,7 +760,7 @@ func runSyncStatus(ctx context.Context, inv *invocation, f *syncFlags, args []st
 			where = sprite.Name() + ":" + y.Remote
 		}
 		for _, b := range st.Backups[side] {
-			fmt.Fprintf(inv.text(), "%s  %-6s %s in %s, %s kept\n", b.ID, printable.Line(b.Verb), countText(int(b.Changes), "change"), printable.Line(where), printable.Bytes(b.Bytes))
+			fmt.Fprintf(inv.text(), "%s  %-6s %s in %s, %s kept\n", b.ID, printable.Line(b.Verb), printable.Count(int(b.Changes), "change"), printable.Line(where), printable.Bytes(b.Bytes))
 		}
 	}
 	return nil

@@ -1,12 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -163,11 +163,8 @@ func (g *guest) unreachable(err error) error {
 		return endedError(g.sandbox.Status().Ended)
 	default:
 		text := fmt.Sprintf("the sandbox can't be reached: %v", err) // the error may quote the guest
-		hint := "try again; if it stays so, see what the matter is: cove diagnose NAME"
-		if name := g.sandbox.Status().Hostname; name != "" {
-			hint = strings.Replace(hint, "NAME", name, 1)
-		}
-		return fail.New("bad_guest", clean(text, maxGuestText), hint)
+		name := cmp.Or(g.sandbox.Status().Hostname, "NAME")
+		return fail.New("bad_guest", clean(text, maxGuestText), "try again; if it stays so, see what the matter is: cove diagnose "+name)
 	}
 }
 

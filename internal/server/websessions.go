@@ -256,7 +256,7 @@ func (g *webSessions) Hold(r *http.Request, cookies []string) (s web.Session, he
 			}
 			return principal{}, web.ErrNoSession
 		}
-		s = web.Session{ID: row.ID, Token: token.name, Name: token.title, Verbs: token.verbs, Bearer: g.bearer(row.ID), Key: row.Hash[:], ConfirmedAt: row.ConfirmedAt}
+		s = web.Session{ID: row.ID, Token: token.name, Name: token.title, Verbs: token.verbs, Bearer: g.bearer(row.ID), Key: g.markKey(row), ConfirmedAt: row.ConfirmedAt}
 		g.noteUse(ctx, row)
 		return principal{name: webPrefix + row.ID, until: row.ExpiresAt}, nil
 	}
@@ -336,6 +336,13 @@ func (g *webSessions) bearer(id string) string {
 	mac := hmac.New(sha256.New, g.key)
 	mac.Write([]byte(id))
 	return webPrefix + id + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// markKey is the key of what a session's pages seal. The store has only its one half.
+func (g *webSessions) markKey(row store.WebSession) []byte {
+	mac := hmac.New(sha256.New, g.hosts.secret)
+	mac.Write(append([]byte("marks of "), row.Hash[:]...))
+	return mac.Sum(nil)
 }
 
 // principal is by whose rights a bearer calls; ok is false if it is none of a session's. A bearer

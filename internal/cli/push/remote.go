@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/server/netrules"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -37,20 +37,21 @@ func remoteRequest(ctx context.Context, opts Options) (cove.JobRequest, error) {
 		JobSettings: opts.JobSettings,
 		JobSource:   cove.JobSource{PlanName: name, URL: opts.URL, Branch: opts.Branch, Depth: opts.Depth, Issue: opts.Issue},
 	}
-	req.NetworkPolicy = withHost(opts)
-	return req, nil
+	req.NetworkPolicy, err = withHost(opts)
+	return req, err
 }
 
-// withHost is the policy with a rule for the host of the repository that is cloned, as
+// withHost is the policy with a rule for the server of the repository that is cloned, as
 // withRemotes makes one for those of a repository here.
-func withHost(opts Options) *sprites.NetworkPolicy {
-	u, err := url.Parse(opts.URL)
-	remote, ok := gitwork.ParseRemote(opts.URL)
-	if opts.NetworkPolicy == nil || !opts.Remotes || err != nil || !ok || u.Host == "" {
-		return opts.NetworkPolicy
+func withHost(opts Options) (*sprites.NetworkPolicy, error) {
+	if opts.NetworkPolicy == nil || !opts.Remotes {
+		return opts.NetworkPolicy, nil
 	}
-	rules := append(slices.Clone(opts.NetworkPolicy.Rules), sprites.NetworkRule{Domain: remote.Host, Action: "allow", Ports: []string{fmt.Sprint(remote.Port)}})
-	return &sprites.NetworkPolicy{Rules: rules}
+	rule, err := netrules.Repository(opts.URL)
+	if err != nil || rule == nil {
+		return opts.NetworkPolicy, err
+	}
+	return &sprites.NetworkPolicy{Rules: append(slices.Clone(opts.NetworkPolicy.Rules), *rule)}, nil
 }
 
 // pushRemote is Push for a job whose sprite clones the repository itself.

@@ -148,7 +148,7 @@ func incomplete(e acpEvent, left int) string {
 	case e.Text == "":
 		return "The agent has not said what it will run or change: only its title for it is known."
 	case left > 0:
-		return fmt.Sprintf("Not all of what it will run or change is shown: %s are left out.", counted(int64(left), "byte"))
+		return fmt.Sprintf("Not all of what it will run or change is shown: %s are left out.", printable.Count(left, "byte"))
 	case strings.HasSuffix(e.Text, "…") && !json.Valid([]byte(e.Text)): // of an earlier cove's guest
 		return "Not all of what it will run or change is shown: the end is left out."
 	}
@@ -383,7 +383,7 @@ func (r *acpReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	case end.ExitCode != 0:
 		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("exited with %d though it reported a result", end.ExitCode)
 	case r.denied > 0:
-		o.Reason = "done, though it was refused permission " + counted(int64(r.denied), "time")
+		o.Reason = "done, though it was refused permission " + printable.Count(r.denied, "time")
 	}
 	return o, r.usage
 }

@@ -384,11 +384,3 @@ func short(s string) string {
 	}
 	return s
 }
-
-// counted is so many of a thing, for people.
-func counted(n int64, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // Claude is Claude Code, run headless by `claude -p`. It asks the model through
@@ -219,7 +220,7 @@ func (r *claudeReader) Event(ev cove.JobEvent) []Event {
 		case "permission_denied":
 			return []Event{{Kind: KindDenied, Text: short(r.line)}}
 		case "init":
-			return []Event{{Kind: KindStart, Text: l.Model + ", with " + counted(int64(len(l.Tools)), "tool")}}
+			return []Event{{Kind: KindStart, Text: l.Model + ", with " + printable.Count(len(l.Tools), "tool")}}
 		}
 	case "result":
 		r.result = &l
@@ -289,13 +290,13 @@ func (r *claudeReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	case res == nil:
 		o.Kind, o.Reason = NoResult, fmt.Sprintf("ended with exit code %d and without a result", end.ExitCode)
 	case res.IsError && res.Subtype == "error_max_turns":
-		o.Kind, o.Reason = AgentFailed, "stopped after "+counted(res.NumTurns, "turn")+", the most it may take"
+		o.Kind, o.Reason = AgentFailed, "stopped after "+printable.Count(res.NumTurns, "turn")+", the most it may take"
 	case res.IsError:
 		o.Kind, o.Reason = AgentFailed, cmp.Or(short(res.Result), res.TerminalReason, "it reported an error")
 	case end.ExitCode != 0:
 		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("exited with %d though it reported a result", end.ExitCode)
 	case len(res.Denials) > 0:
-		o.Reason = "done, though it was refused permission " + counted(int64(len(res.Denials)), "time")
+		o.Reason = "done, though it was refused permission " + printable.Count(len(res.Denials), "time")
 	}
 	return o, usage
 }

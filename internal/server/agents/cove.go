@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // Cove is cove's own agent: the program cove-loop (package loop), which is brought into
@@ -172,7 +173,7 @@ func (r *coveReader) Event(ev cove.JobEvent) []Event {
 	switch l.Type {
 	case "start":
 		r.name(l.Session)
-		return []Event{{Kind: KindStart, Text: l.Model + ", with " + counted(int64(len(l.Tools)), "tool")}}
+		return []Event{{Kind: KindStart, Text: l.Model + ", with " + printable.Count(len(l.Tools), "tool")}}
 	case "text":
 		return []Event{{Kind: KindText, Text: l.Text}}
 	case "tool_start":

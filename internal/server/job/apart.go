@@ -140,8 +140,7 @@ func (a *apart) collect(ctx context.Context, room *share, pack func(context.Cont
 }
 
 // tell has the objects come from the job's sprite, by pack, and git tell of them in one of its own. A sprite that
-// lets that wait takes no room from other reviews.
-// What it tells of takes memory from hold.
+// lets that wait takes no room from other reviews. The answer takes its memory from hold.
 func (a *apart) tell(ctx context.Context, of cove.JobDiff, hold *share, said io.Writer, pack func(context.Context, io.Writer) error) (*told, error) {
 	room := &share{of: a.packs, by: hold.asker(), free: freePack}
 	defer room.shrink(0)

@@ -186,3 +186,24 @@ func TestErrorOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestNoCommit: of a job without commits it is not said that a pull brings some, nor that git was asked; and a comment
+// is shown whole, as it is sent.
+func TestNoCommit(t *testing.T) {
+	page, err := html("diff", newDiffView(cove.JobDiff{Base: strings.Repeat("a", 40), Compares: cove.DiffCommits}, nil, "one"))
+	if err != nil || !strings.Contains(page, "has committed nothing") || strings.Contains(page, "a pull brings") || strings.Contains(page, "Git") {
+		t.Errorf("got %v, %s", err, page)
+	}
+	long := strings.Repeat("word ", 1000) + "end."
+	page, err = html("comments", commentsView{Comments: []cove.JobComment{{Path: "a", Line: 1, Text: long}}})
+	if err != nil || !strings.Contains(page, long) {
+		t.Errorf("got %v, %d bytes", err, len(page))
+	}
+}
+
+// TestFirstJobRepo: the commit by which programs know a first job is that of its repository.
+func TestFirstJobRepo(t *testing.T) {
+	if got := firstJob().Commit; got != cove.FirstJobRepo {
+		t.Errorf("the first job's repository is %s, and cove.FirstJobRepo %s", got, cove.FirstJobRepo)
+	}
+}

@@ -3,7 +3,6 @@ package web
 import (
 	"cmp"
 	"context"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/netrules"
-	"github.com/cove-dev/cove/internal/shim/connect"
 	rules "github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -207,7 +205,7 @@ func (f newJob) request() (req cove.JobRequest, err error) {
 	}
 	req.URL, req.Branch, req.Depth, req.Issue, req.Publish = f.URL, f.Branch, int(depth), int(issue), f.Publish
 	if n := cmp.Or(f.Network, rules.Agent); req.NetworkPolicy != nil && (n == rules.Agent || n == rules.Defaults) {
-		rule, err := repositoryRule(f.URL)
+		rule, err := netrules.Repository(f.URL)
 		if err != nil {
 			return req, err
 		}
@@ -216,24 +214,6 @@ func (f newJob) request() (req cove.JobRequest, err error) {
 		}
 	}
 	return req, nil
-}
-
-// repositoryRule opens the server of a repository that the sprite clones: a name or an address, and its port. nil: there
-// is none to open. So it is for an address of this machine, or of a private network: the preview warns of it.
-func repositoryRule(repository string) (*sprites.NetworkRule, error) {
-	u, err := url.Parse(repository)
-	if err != nil || u.Hostname() == "" {
-		return nil, nil //nolint:nilerr // the server says what is wrong with it
-	}
-	if own, private := connect.InwardRepository(repository); own || private.IsValid() {
-		return nil, nil
-	}
-	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
-	rule, err := netrules.Allow(net.JoinHostPort(u.Hostname(), port))
-	if err != nil {
-		return nil, fail.Newf("bad_request", "give a URL such as https://git.example.org/team/project.git", "the server of the repository can't be reached: %v", err)
-	}
-	return &rule, nil
 }
 
 // preset is a policy of one preset's rules.

@@ -278,7 +278,10 @@ func spriteSave(v *spriteView) error {
 	err = s.WriteFile(ctx, name, strings.NewReader(text), sprites.WriteOptions{Mode: mode, IfMatch: etag})
 	if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusPreconditionFailed {
 		now, _, err := v.beginning(ctx, name)
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return v.otherVersion(name, gone)
+		case err != nil:
 			return err
 		}
 		return v.otherVersion(name, digest(now))
