@@ -347,7 +347,7 @@ type JobProgress struct {
 	// taken out when it has ended; of a sprite that can't be reached then, later.
 	Handed bool `json:"handed,omitempty"`
 
-	AgentSession string `json:"agent_session,omitempty"` // the agent's own, as it calls it; empty: it has none, or has not said
+	AgentSession string `json:"agent_session,omitempty"` // the agent's own, as it calls it; empty: it has none that can go on, or has not said
 	Execution    string `json:"execution_id"`
 	Incarnation  int64  `json:"incarnation"` // of the sandbox that the supervisor was started in
 	LastSeq      int64  `json:"last_seq"`

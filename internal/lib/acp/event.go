@@ -31,6 +31,7 @@ type Event struct {
 	SessionID  string   `json:"session_id,omitempty"`
 	Agent      string   `json:"agent,omitempty"` // its name and version
 	Loaded     bool     `json:"loaded,omitempty"`
+	Once       bool     `json:"once,omitempty"` // of a session: the agent can't continue it later
 	Text       string   `json:"text,omitempty"`
 	Left       int      `json:"left,omitempty"` // bytes that are left out of Text
 	Title      string   `json:"title,omitempty"`

@@ -237,7 +237,7 @@ func (r *runner) begin(ctx context.Context) error {
 	if hello.ProtocolVersion != acp.ProtocolVersionNumber {
 		return fmt.Errorf("it speaks version %d of ACP, and cove version %d", hello.ProtocolVersion, acp.ProtocolVersionNumber)
 	}
-	ev := Event{Type: "session", Loaded: r.job.Session != ""}
+	ev := Event{Type: "session", Loaded: r.job.Session != "", Once: !hello.AgentCapabilities.LoadSession}
 	if info := hello.AgentInfo; info != nil {
 		ev.Agent = short(info.Name+" "+info.Version, maxName)
 	}

@@ -179,6 +179,7 @@ type acpEvent struct {
 	SessionID  string   `json:"session_id"`
 	Agent      string   `json:"agent"`
 	Loaded     bool     `json:"loaded"`
+	Once       bool     `json:"once"`
 	Text       string   `json:"text"`
 	Left       int      `json:"left"`
 	Title      string   `json:"title"`
@@ -234,7 +235,7 @@ func (r *acpReader) Event(ev cove.JobEvent) []Event {
 	}
 	switch e.Type {
 	case "session":
-		if plainSession(e.SessionID) {
+		if plainSession(e.SessionID) && !e.Once {
 			r.session = e.SessionID
 		}
 		verb := "session"

@@ -154,6 +154,15 @@ func TestACPPrepare(t *testing.T) {
 	if text := string(w.Files["prompt.md"].Data); !strings.HasSuffix(text, "# The plan\n\nDo it.") || len(text) < 500 {
 		t.Errorf("the prompt is %q", text)
 	}
+	const asked = "a person is asked before you use some tools"
+	if text := string(w.Files["prompt.md"].Data); !strings.Contains(text, asked) {
+		t.Errorf("with permissions that are asked for: %q", text)
+	}
+	alone := task
+	alone.Permissions = "deny"
+	if w, err := (agents.ACP{}).Prepare(alone); err != nil || strings.Contains(string(w.Files["prompt.md"].Data), asked) {
+		t.Errorf("with those that are not: %v", err)
+	}
 	task.Session = "ses 1"
 	w, err = agents.ACP{}.Prepare(task)
 	if err != nil || !slices.Contains(w.Argv, "--session=ses 1") || string(w.Files["prompt.md"].Data) != "Do it." {

@@ -183,7 +183,7 @@ type Reader interface {
 // A Rememberer is a Reader of the log of an agent that can go on with an earlier
 // session.
 type Rememberer interface {
-	// Session is what the agent calls its session; empty: it has not said.
+	// Session is what the agent calls its session; empty: it has not said, or can't go on with it.
 	Session() string
 }
 

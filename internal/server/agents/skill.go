@@ -21,6 +21,9 @@ var planSkill string
 //go:embed skills/converse.md
 var converseSkill string
 
+//go:embed skills/ask.md
+var askSkill string
+
 // builtInSkill is the name of the skill that is there without any file.
 const builtInSkill = "plan"
 
@@ -90,8 +93,12 @@ func mustSkill(name, text string) cove.Skill {
 
 // instructions are what the agent is told before the plan.
 func (t Task) instructions() string {
+	text := DefaultSkill().Text
 	if t.Skill != nil {
-		return t.Skill.Text
+		text = t.Skill.Text
 	}
-	return DefaultSkill().Text
+	if t.Permissions == PermissionAsk {
+		text += mustSkill("ask", askSkill).Text
+	}
+	return text
 }

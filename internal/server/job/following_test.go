@@ -270,6 +270,16 @@ func TestResumeStates(t *testing.T) {
 	if next := resume(failed.ID); next.State != cove.JobSucceeded || next.AgentSession != "s1" {
 		t.Errorf("after that: %+v", next)
 	}
+	can("false")
+	once := b.queue(func(req *cove.JobRequest) {
+		req.Agent, req.AgentCommand, req.Env = "acp", "sh "+script, []string{"loads=" + loads}
+	})
+	if once = b.await(once.ID); once.State != cove.JobSucceeded || once.AgentSession != "" {
+		t.Errorf("an agent that can't continue its session: %+v", once)
+	}
+	if _, err := c.ResumeJob(t.Context(), once.ID, cove.JobResume{Message: "go on"}); code(err) != "no_session" {
+		t.Errorf("it is to go on: %v", err)
+	}
 	if all, err := b.manager.Store.Jobs.List(t.Context(), store.JobFilter{Sprite: job.Sprite}); err != nil || len(all) != 18 {
 		t.Errorf("there are %d jobs, %v", len(all), err)
 	}

@@ -75,7 +75,7 @@ func agentSession(ctx context.Context, jobs *store.Jobs, job cove.Job) (string, 
 	}
 	session := sessionOf(reader)
 	if session == "" {
-		return "", fail.Newf("no_session", again, "the agent of job %s ended before it had a session", job.ID)
+		return "", fail.Newf("no_session", again, "the agent of job %s has no session that could go on: it ended before it had one, or can't continue any", job.ID)
 	}
 	return session, nil
 }
