@@ -197,8 +197,11 @@ func (f *follower) noteDeath(ctx context.Context, job cove.Job) (other bool, err
 		return true, f.all.finisher.loseSprite(ctx, job, "its sprite was deleted, and another one has its name")
 	}
 	if err == nil && info.Cove != nil && info.Cove.Elsewhere {
-		return true, f.all.finisher.lose(ctx, job.ID, elsewhere,
-			"the original's sprite has its work, and sprite "+job.Sprite+" here what was on its disk; to go on with that here: cove job resume "+job.ID+" \"go on\"")
+		next := "to have it done anew here: cove job retry " + job.ID
+		if _, err := agentSession(ctx, f.all.jobs, job); err == nil {
+			next = "to go on with that here: cove job resume " + job.ID + " \"go on\""
+		}
+		return true, f.all.finisher.lose(ctx, job.ID, elsewhere, "the original's sprite has its work, and sprite "+job.Sprite+" here what was on its disk; "+next)
 	}
 	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
 		return false, nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for

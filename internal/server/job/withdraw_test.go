@@ -134,7 +134,7 @@ func TestJobOfCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lost.State != cove.JobLost || !strings.Contains(lost.Error, "a copy") || !strings.Contains(lost.Uncollected, "cove job resume "+job.ID) {
+	if lost.State != cove.JobLost || !strings.Contains(lost.Error, "a copy") || !strings.HasSuffix(lost.Uncollected, "cove job retry "+job.ID) {
 		t.Errorf("in the copy: %s, %q, %q", lost.State, lost.Error, lost.Uncollected)
 	}
 	if err := b.manager.finisher.withdrawals.all(t.Context()); err != nil {
