@@ -7,6 +7,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/netrules"
+	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -49,7 +50,11 @@ func printEvent(w io.Writer, e *eventLine) {
 	if e.Allowed {
 		verdict = "allowed"
 	}
-	fmt.Fprintf(w, "%s  %s  %s  by %s", e.Time.Local().Format(time.DateTime), verdict, printable.Line(netrules.Target(e.NetworkEvent)), printable.Line(e.Rule))
+	why := "by " + printable.Line(e.Rule)
+	if what, ok := policy.Describe(e.Rule); ok && !e.Allowed { // no rule of a person's, but what the address is
+		why = "as " + what
+	}
+	fmt.Fprintf(w, "%s  %s  %s  %s", e.Time.Local().Format(time.DateTime), verdict, printable.Line(netrules.Target(e.NetworkEvent)), why)
 	if p := e.Process; p != nil {
 		fmt.Fprintf(w, ", to %s (process %d)", printable.Line(p.Name), p.PID)
 	}

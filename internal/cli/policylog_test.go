@@ -39,12 +39,12 @@ func TestEventLines(t *testing.T) {
 		printEvent(&got, line)
 	}
 	want := `… 4 more refusals, of which nothing was kept
-2026-01-02 03:04:05  refused  10.1.2.3:80  by private, to curl (process 7), 3 times until 2026-01-02 03:07:05
+2026-01-02 03:04:05  refused  10.1.2.3:80  as a private address, to curl (process 7), 3 times until 2026-01-02 03:07:05
     allow it
-2026-01-02 03:05:05  refused  10.1.2.3:443  by private
+2026-01-02 03:05:05  refused  10.1.2.3:443  as a private address
     allow it
 2026-01-02 03:08:05  allowed  10.1.2.3:80  by private
-2026-01-02 03:09:05  refused  10.1.2.3:80/udp  by private
+2026-01-02 03:09:05  refused  10.1.2.3:80/udp  as a private address
     allow it
 2026-01-02 03:10:05  refused  10.1.2.3:80  by deny 10.0.0.0/8
     allow it
