@@ -236,6 +236,9 @@ func notStarted(c *command, err error) error {
 		}
 		return &startError{126, fmt.Errorf("working directory %s: %w", c.dir, plain(dirErr))}
 	}
+	if errors.Is(err, syscall.EACCES) && errors.Is(c.user.Do(func() error { return enter(c.dir) }), syscall.EACCES) {
+		return &startError{126, fmt.Errorf("working directory %s: %w for %s; start it in another one, or as root", c.dir, syscall.EACCES, c.user.Name)}
+	}
 	code := 126
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
 		code = 127
@@ -250,6 +253,12 @@ func notStarted(c *command, err error) error {
 		return &startError{code, fmt.Errorf("%s: there are as many processes here as there may be; end some first", c.path)}
 	}
 	return &startError{code, fmt.Errorf("%s: %w", c.path, plain(err))}
+}
+
+// enter asks whether this thread's user may make a folder its own working directory.
+func enter(dir string) error {
+	var st syscall.Stat_t
+	return syscall.Stat(dir+"/.", &st)
 }
 
 // plain takes the path off an error that will be shown with one.

@@ -94,6 +94,13 @@ func execCodes(h *e2e.Host) {
 			h.T.Errorf("%q: code %d, want %d; %s", test.args, code, test.code, stderr)
 		}
 	}
+	h.Sh("paint", "mkdir -p /tmp/closed/in && chmod 0 /tmp/closed") // its own user's
+	for _, dir := range []string{"/tmp/closed", "/tmp/closed/in"} {
+		_, stderr, code := h.Streams("exec", "-s", "paint", "--dir", dir, "true")
+		if want := "working directory " + dir + ": permission denied"; code != 126 || !strings.Contains(stderr, want) {
+			h.T.Errorf("in a closed folder: code %d, want 126; %s, want %s", code, stderr, want)
+		}
+	}
 }
 
 // execInput: without -i the input has ended, whoever holds this one open. With it all
