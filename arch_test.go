@@ -58,7 +58,7 @@ var imports = map[string][]string{
 	"internal/lib/registries":     nil,
 	"internal/lib/riskypath":      {"internal/lib/safepath"},
 	"internal/lib/safepath":       nil,
-	"internal/lib/tomldoc":        nil,
+	"internal/lib/tomldoc":        {"internal/lib/editdistance"}, // a name that is misspelt
 	"internal/lib/tools":          {"internal/lib/fail", "internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/proctree", "sprites"},
 
 	"internal/guest":           {"internal/guest/files", "internal/guest/ports", "internal/guest/services", "internal/guest/signals", "internal/guest/smallfile", "internal/guest/users", "internal/guest/wire", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "sprites"},

@@ -5,7 +5,7 @@ package cove
 // agent would: the same user, environment and network. Once it has succeeded it is
 // not run again in that sprite until its text is another one.
 type SetupScript struct {
-	Name       string `json:"name"`                      // for people
+	Name       string `json:"name"`                      // for people; of a profile that leaves it out: setup_script, cleanup_script
 	Text       string `json:"text"`                      // for sh, unless its first line says otherwise
 	TimeoutSec int64  `json:"timeout_seconds,omitempty"` // of running time; 0: ten minutes
 

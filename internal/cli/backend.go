@@ -108,14 +108,22 @@ func (s *chosenServer) newJobs(ctx context.Context) (c *cove.Client, backend str
 // tokenVariables are what other clients of the protocol take a token from.
 var tokenVariables = []string{"SPRITES_TOKEN", "SPRITE_TOKEN"}
 
+// givenToken is what one of them has; empty: none has any.
+func givenToken() string {
+	for _, name := range tokenVariables {
+		if token := strings.TrimSpace(os.Getenv(name)); token != "" {
+			return token
+		}
+	}
+	return ""
+}
+
 // backendToken is the token for a backend: that of --token, of SPRITES_TOKEN, the
 // backend's own in the person's file, or what the service's own client has kept.
 // COVE_TOKEN is another server's.
 func (s *chosenServer) backendToken(ctx context.Context, b *config.BackendServer) (string, error) {
-	for _, name := range tokenVariables {
-		if token := strings.TrimSpace(os.Getenv(name)); token != "" && s.global.token == "" {
-			return token, nil
-		}
+	if token := givenToken(); token != "" && s.global.token == "" {
+		return token, nil
 	}
 	switch {
 	case s.global.token != "":

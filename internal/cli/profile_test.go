@@ -47,7 +47,7 @@ func TestParseProfileErrors(t *testing.T) {
 		"agent = ":              "line 1",
 		"agnet = 'shell'":       `unknown field "agnet"`,
 		"max_jobs = 'ten'":      "max_jobs",
-		"[config]\nram = 1":     `unknown field "ram"`,
+		"[config]\nram = 1":     `unknown field "config.ram"; did you mean config.ram_mb?`,
 		"max_jobs = 1.5":        "max_jobs",
 		"env = ['A=1']":         "env",
 		"name = 'x'":            `unknown field "name"`,

@@ -95,11 +95,11 @@ var aboutProfile = map[string]profileKey{
 	"config.image":      {`"debian:12"`, "host: the tools of the server's machine"},
 
 	"setup_script":                   {"", "prepares the sprite, in the clone; in place of the repository's own"},
-	"setup_script.name":              {`"setup"`, "for people"},
+	"setup_script.name":              {`"setup"`, "for people; setup_script if it is left out"},
 	"setup_script.text":              {`"make deps"`, "for sh, or begins with #!"},
 	"setup_script.timeout_seconds":   {"1800", "without it, ten minutes"},
 	"cleanup_script":                 {"", "runs before the sprite of a job is deleted"},
-	"cleanup_script.name":            {`"cleanup"`, "for people"},
+	"cleanup_script.name":            {`"cleanup"`, "for people; cleanup_script if it is left out"},
 	"cleanup_script.text":            {`"make logout"`, "for sh, or begins with #!"},
 	"cleanup_script.timeout_seconds": {"30", "without it, a minute; ten at most"},
 

@@ -134,6 +134,8 @@ func (g *profileRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(w, r, maxProfile, &settings); err != nil {
 		return err
 	}
+	nameScript(settings.SetupScript, "setup_script")
+	nameScript(settings.CleanupScript, "cleanup_script")
 	warnings, err := g.check(r.Context(), cove.Profile{Name: name, ProfileSettings: settings})
 	if err != nil {
 		return err
@@ -144,6 +146,13 @@ func (g *profileRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeJSON(w, http.StatusOK, cove.ProfilePut{Profile: p, Warnings: warnings})
 	return nil
+}
+
+// nameScript gives a script, or nil, a name if it has none.
+func nameScript(s *cove.SetupScript, name string) {
+	if s != nil && strings.TrimSpace(s.Name) == "" {
+		s.Name = name
+	}
 }
 
 // check refuses a profile of which no job could be made.
@@ -165,10 +174,6 @@ func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []s
 		return nil, fail.New(sprite.CodeBadRequest, "an author has a name and an email", "")
 	case p.MaxWaitSec < 0 || p.MaxWaitSec > maxProfileWait:
 		return nil, fail.Newf(sprite.CodeBadRequest, "0 means as long as it likes", "max_wait_seconds must be from 0 to %d, not %d", maxProfileWait, p.MaxWaitSec)
-	case p.CleanupScript != nil && strings.TrimSpace(p.CleanupScript.Name) == "":
-		return nil, fail.New(sprite.CodeBadRequest, "the cleanup script has no name, by which people know it", "")
-	case p.SetupScript != nil && strings.TrimSpace(p.SetupScript.Name) == "":
-		return nil, fail.New(sprite.CodeBadRequest, "the setup script has no name, by which people know it", "")
 	}
 	for key := range p.Env {
 		if !profileVariable().MatchString(key) {

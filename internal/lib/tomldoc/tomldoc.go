@@ -7,9 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/cove-dev/cove/internal/lib/editdistance"
 )
 
 // Parse reads TOML into a value, by the names of its JSON. A name that the value has not is an
@@ -26,6 +31,9 @@ func Parse(text []byte, into any) error {
 	if len(all) == 0 {
 		return errors.New("it is empty")
 	}
+	if err := known(all, reflect.TypeOf(into), ""); err != nil {
+		return err
+	}
 	doc, err := json.Marshal(all)
 	if err != nil {
 		return err
@@ -36,6 +44,66 @@ func Parse(text []byte, into any) error {
 		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
 	return nil
+}
+
+// known is an error if a document has a name that its type has not. path leads to the document, and
+// ends with a dot unless it is empty.
+func known(doc any, t reflect.Type, path string) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return nil // it reads itself
+	}
+	switch doc := doc.(type) {
+	case []any:
+		if t.Kind() != reflect.Slice {
+			return nil // which decoding says
+		}
+		for _, part := range doc {
+			if err := known(part, t.Elem(), path); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		if t.Kind() != reflect.Struct {
+			return nil
+		}
+		fields := map[string]reflect.Type{}
+		for _, f := range reflect.VisibleFields(t) {
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+				fields[name] = f.Type
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(doc)) {
+			field, ok := fields[name]
+			if !ok {
+				return fmt.Errorf("unknown field %q%s", path+name, meant(name, path, slices.Sorted(maps.Keys(fields))))
+			}
+			if err := known(doc[name], field, path+name+"."); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// meant asks whether another name was meant: the nearest, or one that begins with what was given.
+func meant(given, path string, names []string) string {
+	best, at := "", 3 // farther than this is another word
+	for _, name := range names {
+		d := editdistance.Of(strings.ToLower(given), name)
+		if len(given) >= 3 && strings.HasPrefix(name, strings.ToLower(given)) {
+			d = min(d, 2)
+		}
+		if d < at {
+			best, at = name, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; did you mean " + path + best + "?"
 }
 
 // Text writes a value as Parse reads it. Its JSON must be an object.

@@ -36,8 +36,11 @@ func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                       "empty",
 		"name = 'x'\ncount = ":   "line 2",
-		"name = 'x'\nnaem = 'y'": "naem",
+		"name = 'x'\nnaem = 'y'": `unknown field "naem"; did you mean name?`,
 		"count = 'many'":         "count",
+		"par = 1":                `unknown field "par"; did you mean parts?`,
+		"zzz = 1":                `unknown field "zzz"`,
+		"[[parts]]\ndomian = 1":  `unknown field "parts.domian"; did you mean parts.domain?`,
 	} {
 		var d document
 		if err := Parse([]byte(text), &d); err == nil || !strings.Contains(err.Error(), want) {

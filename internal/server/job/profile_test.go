@@ -385,6 +385,10 @@ func TestProfileIsChecked(t *testing.T) {
 	if list, err := (cove.Profiles{Client: client}).List(ctx); err != nil || len(list) != 0 {
 		t.Errorf("left: %+v, %v", list, err)
 	}
+	nameless := put(t, client, "nameless", cove.ProfileSettings{SetupScript: &cove.SetupScript{Text: "true"}, CleanupScript: &cove.SetupScript{Text: "true"}})
+	if nameless.SetupScript.Name != "setup_script" || nameless.CleanupScript.Name != "cleanup_script" {
+		t.Errorf("scripts without names: %+v", nameless)
+	}
 	// An agent that comes with its own sprite's installation needs the package hosts.
 	closed := &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}
 	if err := client.SetSecret(ctx, "anthropic", canary); err != nil {
