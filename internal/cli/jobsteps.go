@@ -52,6 +52,15 @@ first line is a snapshot.`,
 	return cmd
 }
 
+// reason is an error without its lines after the first if they are the output's, which is shown beside it.
+func reason(text, output string) string {
+	first, rest, more := strings.Cut(text, "\n")
+	if more && strings.Contains(output, strings.TrimSpace(rest)) {
+		return strings.TrimSuffix(first, ":")
+	}
+	return text
+}
+
 // printSteps prints a table of steps, and the output of those that failed.
 func printSteps(w io.Writer, all cove.JobSteps) {
 	rows := [][]string{{"STEP", "STATE", "TIME", "DETAIL"}}
@@ -63,7 +72,7 @@ func printSteps(w io.Writer, all cove.JobSteps) {
 		if s.State != cove.StepFailed {
 			continue
 		}
-		fmt.Fprintf(w, "\n%s failed: %s\n", printable.Line(string(s.Key)), printable.Text(s.Error))
+		fmt.Fprintf(w, "\n%s failed: %s\n", printable.Line(string(s.Key)), printable.Text(reason(s.Error, s.Output.String())))
 		if text := lastOf(s.Output.String(), failedLines); text != "" {
 			fmt.Fprintf(w, "the last lines of its output:\n%s\n", printable.Text(text))
 		}

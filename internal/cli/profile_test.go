@@ -178,6 +178,16 @@ func TestSkippedStep(t *testing.T) {
 	}
 }
 
+// TestFailedStep: a script's last lines are shown once, though its error has them too.
+func TestFailedStep(t *testing.T) {
+	var shown strings.Builder
+	step := cove.Step{Key: cove.StepSetupScript, State: cove.StepFailed, Error: "the setup script x exited with 3:\nlooking\nnot there", Output: cove.StepOutput{Head: "looking\nnot there\n"}}
+	printSteps(&shown, cove.JobSteps{Steps: []cove.Step{step}})
+	if _, text, _ := strings.Cut(shown.String(), "\n\n"); text != "setup_script failed: the setup script x exited with 3\nthe last lines of its output:\nlooking\nnot there\n" {
+		t.Errorf("got %q", text)
+	}
+}
+
 // TestJobReason: why a job failed is shown once, though its error says the same.
 func TestJobReason(t *testing.T) {
 	job := cove.Job{ID: "abcdef", State: cove.JobFailed, JobResult: cove.JobResult{Outcome: &cove.Outcome{Kind: "failed", Reason: "it broke"}}}

@@ -172,7 +172,7 @@ func printTestStep(w io.Writer, s cove.ExecutorStep) {
 	if s.State != cove.StepFailed {
 		return
 	}
-	if _, rest, more := strings.Cut(s.Error, "\n"); more {
+	if _, rest, more := strings.Cut(reason(s.Error, s.Output.String()), "\n"); more {
 		fmt.Fprintf(w, "%s\n", printable.Text(rest))
 	}
 	if text := lastOf(s.Output.String(), failedLines); strings.TrimSpace(text) != "" {

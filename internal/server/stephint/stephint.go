@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -80,7 +81,10 @@ func blocked(job cove.Job, texts ...string) string {
 			}
 		}
 	}
-	if host == "" || lets(job, host) {
+	if host == "" {
+		return blockedUnnamed(job, texts...)
+	}
+	if lets(job, host) {
 		return ""
 	}
 	why := "the network policy may block " + host + ": "
@@ -93,6 +97,23 @@ func blocked(job cove.Job, texts ...string) string {
 		return why + fmt.Sprintf("cove policy allow -s %s --backend %s %s", job.Sprite, job.Backend, host)
 	}
 	return why + fmt.Sprintf("cove policy allow -s %s %s", job.Sprite, host)
+}
+
+// unnamed are the words of programs that could not find out an address, and don't say whose.
+var unnamed = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`Temporary failure in name resolution|Name or service not known|EAI_AGAIN|ENOTFOUND`)
+})
+
+// blockedUnnamed is blocked for programs that don't name the host: the sprite's log does. There is
+// none at a backend.
+func blockedUnnamed(job cove.Job, texts ...string) string {
+	if job.Backend != "" || job.Sprite == "" || lets(job, "anywhere.invalid") {
+		return ""
+	}
+	if !slices.ContainsFunc(texts, unnamed().MatchString) {
+		return ""
+	}
+	return "the network policy may block a host; which one, and what lets it through: cove policy log -s " + job.Sprite
 }
 
 // lets reports whether the rules that a job was made with let a name through. It is false if the
