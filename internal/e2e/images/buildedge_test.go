@@ -151,6 +151,8 @@ func TestBuildFull(t *testing.T) {
 		}
 		return int64(st.Bavail) * st.Bsize
 	}
+	h.Write("app/Dockerfile", "FROM small:1\nRUN true\n") // brings what each build needs
+	h.Run("app", "cove", "image", "build", "-t", "first", ".")
 	before, room := left(), free()
 	h.Write("app/large", "")
 	h.Run("app", "sh", "-c", "head -c 60000000 /dev/urandom >large") // there is no room for it twice
