@@ -73,7 +73,7 @@ var aboutProfile = map[string]profileKey{
 	"mcp.command":   {`["npx", "db-mcp"]`, "its program and arguments"},
 	"mcp.env":       {`["TOKEN={secret:db}"]`, "its variables"},
 
-	"network_policy":                {"", "of new sprites; without it, the preset agent"},
+	"network_policy":                {"", "of new sprites; without it, what a push asks for, or the preset agent"},
 	"network_policy.rules":          {"", "each is an include, or a domain or cidr with an action (cove help policy)"},
 	"network_policy.rules.domain":   {`"registry.example.org"`, "or *.example.org, or *"},
 	"network_policy.rules.cidr":     {`"10.1.0.0/16"`, "an address, or a prefix"},
@@ -86,7 +86,7 @@ var aboutProfile = map[string]profileKey{
 	"network_policy.limits.bytes_per_second":       {"1000000", "each way"},
 	"network_policy.limits.connections_per_second": {"50", ""},
 
-	"config":            {"", "of new sprites"},
+	"config":            {"", "of new sprites; what is left out, a push may ask for"},
 	"config.ram_mb":     {"4096", "memory, in MiB"},
 	"config.cpus":       {"2", ""},
 	"config.region":     {`"ams"`, "of a backend that has regions"},

@@ -48,8 +48,8 @@ func newTokenCreateCommand(inv *invocation) *cobra.Command {
 		Short: "Make a token",
 		Long: `Makes a token and prints it. It is shown this once only. Say which sprites it reaches: --all,
 those of a --prefix, one by -s, or with --profile those of its own jobs: it may push by that
-profile, and follow and pull what it has pushed, and nothing else. Its verbs do not include each
-other: read looks at sprites, files and jobs, write changes them, exec runs commands and opens
+profile, by the agent that this names, and work in the sprites of its jobs, and nothing else. Its
+verbs do not include each other: read looks at sprites, files and jobs, write changes them, exec runs commands and opens
 connections, admin is for tokens, images (all of cove image but list and info), the server
 itself, and rules that open its own network.`,
 		Example: `  cove token create laptop --all

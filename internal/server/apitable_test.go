@@ -140,11 +140,11 @@ var serverOps = map[string]op{
 			"x-websocket-methods names the call for which each method stands. The params are those of the path and the query, or of the path and the fields of the body, in one object. " +
 			"The result is the call's answer, and the verb is the call's. A call that answers with lines sends {\"id\":1,\"line\":…} for each, and then a result null. Up to 16 requests are answered at once, in any order. " +
 			"The method cancel with {\"request\":1} ends one. " +
-			"The method subscribe (params Subscription, result Subscribed, verb read) asks for notifications of jobs, of the steps of their preparation, of profiles, and of environments. " +
+			"The method subscribe (params Subscription, result Subscribed, verb read) asks for notifications: its topics are jobs, steps and progress (of the jobs' preparation), profiles, and environments; without topics nothing comes. " +
 			"All that there is comes first, then {\"synced\":true}, and then what changes. A slow reader is told of the last state alone. " +
 			"After a lost connection, send feed and the last seq as since: what changed meanwhile comes, or the result has gap, and all comes anew. Numbers hold on after a restart of the server. " +
 			"The server pings every 15 s.",
-		Client: cove.SocketRequest{}, Server: cove.SocketMessage{}, Methods: server.SocketMethods(),
+		Client: cove.SocketRequest{}, Server: cove.SocketMessage{}, Parts: []any{cove.Subscription{}, cove.Subscribed{}}, Methods: server.SocketMethods(),
 	}},
 
 	"GET /mcp":    {Summary: "Read the messages of an MCP session", Details: "The Streamable HTTP transport of the Model Context Protocol.", Answer: "", AnswerType: "text/event-stream", Query: mcpQuery},

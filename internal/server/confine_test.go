@@ -52,6 +52,11 @@ func TestConfined(t *testing.T) {
 	ruled := "/v1/sprites/" + addProfiled(t, s, "dddddd", "ruled", by.ID)
 	ask(t, s, "POST "+ruled+"/policy/network", open, bearer(by)).refused(t, 403, "forbidden")
 	ask(t, s, "POST "+ruled+"/fork", `{"name":"copy"}`, bearer(by)).refused(t, 403, "forbidden")
+	for _, other := range []string{`"agent":"cove","model":"anthropic/x"`, `"agent_command":"x"`} { // the server's keys would be used
+		ask(t, s, "POST /v1/jobs", `{"profile":"plain","plan":"x",`+other+`}`, bearer(tok)).refused(t, 403, "forbidden")
+	}
+	same := ask(t, s, "POST /v1/jobs", `{"profile":"plain","plan":"x","agent":"shell"}`, bearer(tok))
+	failIf(t, same.StatusCode == 403, "the profile's own agent: %d %s", same.StatusCode, same.body)
 	known := string(ask(t, s, "GET /v1/profiles", "", bearer(tok)).body)
 	failIf(t, !strings.Contains(known, `"plain"`) || strings.Contains(known, `"gives"`), "a token for one knows of %s", known)
 	ask(t, s, "GET /v1/profiles/gives", "", bearer(tok)).refused(t, 404, "no_profile")

@@ -366,8 +366,13 @@ func (g *jobRoutes) mayOverride(r *http.Request, p cove.Profile, req cove.JobReq
 	if own {
 		req.Sprite = ""
 	}
-	if principalOf(r).may(admin) {
+	by := principalOf(r)
+	if by.may(admin) {
 		return nil
+	}
+	if names := profile.OtherAgent(p, req); by.scope.Profile != "" && len(names) > 0 { // by another, the server's keys would be used
+		return fail.Newf("forbidden", "leave it out, or use a token with the verb admin",
+			"the profile %s names the agent of its jobs, so a token for it chooses no %s", p.Name, strings.Join(names, ", "))
 	}
 	if names := profile.Opens(p, req); len(names) > 0 && !profile.Gives(p) {
 		return fail.Newf("forbidden", "leave it out, or use a token with the verb admin",

@@ -270,7 +270,11 @@ func gone(job cove.Job) error {
 	if job.PulledAt != nil {
 		return fail.Newf("sprite_gone", fmt.Sprintf("in the clone that pulled it: git diff %.12s refs/cove/%s/head", job.Base, job.ID), "the sprite of job %s is not there any more: what it changed was pulled", job.ID)
 	}
-	return fail.Newf("sprite_gone", "do it again: cove job retry "+job.ID, "the sprite of job %s is not there any more, and nobody has pulled what it changed", job.ID)
+	again := "do it again: push its plan again" // the repository was in the sprite
+	if job.URL != "" {
+		again = "do it again: cove job retry " + job.ID
+	}
+	return fail.Newf("sprite_gone", again, "the sprite of job %s is not there any more, and nobody has pulled what it changed", job.ID)
 }
 
 // commits reads what git log printed. It was cut at a byte, maybe.

@@ -177,6 +177,22 @@ func Opens(p cove.Profile, req cove.JobRequest) []string {
 	return names
 }
 
+// OtherAgent are the settings of a request that choose another agent, or another model for it, than the
+// profile names. There are none if it names none.
+func OtherAgent(p cove.Profile, req cove.JobRequest) []string {
+	if p.Agent == "" {
+		return nil
+	}
+	if req.Agent == p.Agent {
+		req.Agent = ""
+	}
+	names := agentOf(req)
+	if p.Model != "" && req.Model != "" && req.Model != p.Model {
+		names = append(names, "model")
+	}
+	return names
+}
+
 // agentOf are the settings of a request that choose its agent.
 func agentOf(req cove.JobRequest) []string {
 	return others(map[string]bool{"agent": req.Agent != "", "agent_command": req.AgentCommand != "", "agent_definition": req.Definition != nil})

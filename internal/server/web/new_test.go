@@ -56,7 +56,10 @@ func newJob(t *testing.T, c *cove.Client, b *webtest.Browser) {
 
 	page := b.Open(c, webtest.Desktop)
 	page.Goto("/web/new")
+	const asks = `!dispatchEvent(new Event("beforeunload", { cancelable: true }))`
+	page.Until("an empty page may be left", "!("+asks+")")
 	page.Fill("#plan", "# Say more\n\nNothing to run.\n")
+	page.Until("a plan that was typed is not left without a question", asks)
 	page.Fill("[name=agent]", "shell")
 	page.Fill("[name=url]", url)
 	page.Sees("has no block for a shell")

@@ -89,6 +89,18 @@ func opensAtNewest(t *testing.T, s *covetest.Server, b *webtest.Browser) {
 	phone.Eval(`document.querySelector(".comment-form textarea").value = "Use blue."; true`, nil)
 	phone.Until("one that is being written is not", `!dispatchEvent(new Event("beforeunload", { cancelable: true }))`)
 	phone.Eval(`document.querySelector(".comment-form").remove(); true`, nil)
+	desk := b.Open(s.Client(), webtest.Desktop)
+	desk.Goto("/web/jobs/000002")
+	for n := range int64(60) {
+		must(t, s.Store.Jobs.Append(t.Context(), "000002", []cove.JobEvent{{Seq: 201 + n, Type: "output", Stream: "stdout", Text: "line " + strconv.FormatInt(n, 10) + "\n"}}, nil))
+		if n == 30 {
+			desk.Sees("line 30")
+		}
+	}
+	const last = `(p => p?.textContent.includes("line 59") && p.scrollTop > 0 && p.scrollHeight - p.scrollTop - p.clientHeight < 40)([...document.querySelectorAll("#transcript pre.screen")].at(-1))`
+	desk.Until("a long output is followed", last)
+	desk.Goto("/web/jobs/000002")
+	desk.Until("and begins at its end", last)
 	_, err := s.Store.Jobs.Finish(t.Context(), "000002", cove.JobSucceeded, cove.Outcome{Kind: "success"}, func(j *cove.Job) { j.Question, j.Commits, j.Head = nil, 1, "cafe" })
 	must(t, err)
 	phone.Until("the tab counts the commits, and what was said of the job at work is gone", `document.querySelector("#job-tabs .count")?.textContent === "1" && document.getElementById("said").textContent === ""`)

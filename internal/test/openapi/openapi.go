@@ -49,7 +49,8 @@ const (
 // Socket describes the messages of a WebSocket.
 type Socket struct {
 	Details        string
-	Client, Server any // values of the types of text messages; nil: see Details
+	Client, Server any   // values of the types of text messages; nil: see Details
+	Parts          []any // values of the types of what is in them, which Details names
 
 	Methods map[string]string // of requests, with the patterns of the routes that they stand for
 }
@@ -204,6 +205,9 @@ func (m *maker) operation(method, path, pattern string, op Operation) (object, e
 			}
 		}
 		out["x-websocket-messages"] = socket
+		for _, part := range op.Upgrade.Parts {
+			m.schema(reflect.TypeOf(part))
+		}
 		if op.Upgrade.Methods != nil {
 			out["x-websocket-methods"] = op.Upgrade.Methods
 		}

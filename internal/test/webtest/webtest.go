@@ -19,6 +19,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
@@ -142,6 +143,8 @@ func (b *Browser) target() (id target.ID) {
 // heard takes down what must not be.
 func (p *Page) heard(event any) {
 	switch e := event.(type) {
+	case *page.EventJavascriptDialogOpening: // a person says yes
+		go func() { _ = chromedp.Run(p.ctx, page.HandleJavaScriptDialog(true)) }() // it waits for what this is called by
 	case *runtime.EventExceptionThrown:
 		p.problem("exception: " + e.ExceptionDetails.Error())
 	case *runtime.EventConsoleAPICalled:
@@ -153,6 +156,9 @@ func (p *Page) heard(event any) {
 			p.problem("console: " + strings.Join(said, " "))
 		}
 	case *log.EventEntryAdded:
+		if strings.Contains(e.Entry.Text, "Blocked attempt to show a 'beforeunload'") { // nobody has typed: a script of the test's has
+			return
+		}
 		if e.Entry.Level == log.LevelError || e.Entry.Source == log.SourceSecurity {
 			p.problem(fmt.Sprintf("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL))
 		}

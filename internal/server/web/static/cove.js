@@ -11,6 +11,15 @@
   window.coveFetch = (url, init = {}) =>
     fetch(url, { ...init, headers: { ...(init.headers || {}), "X-Cove-Mark": mark(), "HX-Request": "true" } });
 
+  // A text that was typed into such a form is not left without a question, unless it is on its way.
+  let sent = null;
+  document.addEventListener("submit", e => { sent = e.target; });
+  document.addEventListener("htmx:afterRequest", e => { if (!e.detail.xhr || e.detail.xhr.status === 0 || e.detail.xhr.status >= 400) sent = null; });
+  addEventListener("beforeunload", e => {
+    const typed = t => t.value !== t.defaultValue && t.value.trim();
+    if ([...document.querySelectorAll("form[data-typed]")].some(f => f !== sent && [...f.querySelectorAll("textarea")].some(typed))) e.preventDefault();
+  });
+
   // A request that gets no answer may have been done or not. A text says so beside what sent it, until the
   // same gets an answer; once its place is not shown, it stands above the page.
   const unanswered = new Map(); // the texts, by what was asked

@@ -17,8 +17,11 @@
     const at = document.getElementById(c.target);
     if (!at) return;
     const keep = document.activeElement && at.contains(document.activeElement) ? document.activeElement.id : "";
-    const bottom = at.closest("[data-follow]");
-    const follows = bottom && bottom.scrollHeight - bottom.scrollTop - bottom.clientHeight < 40;
+    const atEnd = b => b.scrollHeight - b.scrollTop - b.clientHeight < 40;
+    const within = e => [...(e.matches("[data-follow]") ? [e] : []), ...e.querySelectorAll("[data-follow]")];
+    const follows = [];
+    for (let b = at.closest("[data-follow]"); b; b = b.parentElement.closest("[data-follow]")) if (atEnd(b)) follows.push(b);
+    const left = new Map(within(at).filter(b => b.id && !atEnd(b)).map(b => [b.id, b.scrollTop])); // where a person reads
     if (c.how === "remove") { at.remove(); document.dispatchEvent(new CustomEvent("cove:changed", { detail: [] })); return; }
     const t = document.createElement("template");
     t.innerHTML = c.html;
@@ -33,7 +36,8 @@
     else at.append(t.content);
     for (const e of made) if (e.isConnected) htmx.process(e);
     if (keep) document.getElementById(keep)?.focus({ preventScroll: true });
-    if (follows) bottom.scrollTop = bottom.scrollHeight;
+    for (const e of made) if (e.isConnected) for (const b of within(e)) b.scrollTop = left.get(b.id) ?? b.scrollHeight;
+    for (const b of follows) b.scrollTop = b.scrollHeight;
     document.dispatchEvent(new CustomEvent("cove:changed", { detail: made }));
   };
 
@@ -85,6 +89,7 @@
   addEventListener("pagehide", close);
   addEventListener("pageshow", e => { if (e.persisted) location.reload(); });
   document.addEventListener("DOMContentLoaded", () => {
+    if (document.querySelector('[data-over="false"]')) for (const b of document.querySelectorAll("pre[data-follow]")) b.scrollTop = b.scrollHeight;
     last = document.body.dataset.from || "";
     open();
   });

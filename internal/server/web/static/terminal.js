@@ -223,6 +223,7 @@
     $("terminal-end").addEventListener("click", async () => {
       if (!active) return;
       const t = active;
+      if (!confirm("End the shell, and what runs in it?")) return;
       if (t.id) {
         const r = await coveFetch(path("/end?session=" + encodeURIComponent(t.id)), { method: "POST" }).catch(() => null);
         if (!r) { coveUnanswered(path("/end"), $("terminal-end")); return; }
