@@ -161,8 +161,8 @@ func newProfilePutCommand(inv *invocation) *cobra.Command {
 		Short: "Store a profile that a file describes",
 		Long: `Stores a profile, in place of one of the same name. FILE is TOML (see cove profile keys), or
 - for standard input. An agent that you have added (cove agent add) goes along with its
-definition. The profile is checked by what a job of it would be; a model's key that is missing, an image
-that is not there, and rules that block what the agent needs are warnings only.`,
+definition. The profile is checked by what a job of it would be. A model's key that is missing,
+an image that is not there, and rules that block what the agent needs are warnings only.`,
 		Example: `  cove profile put nightly nightly.toml
   cove profile show nightly | sed 's/max_jobs = 10/max_jobs = 20/' | cove profile put nightly -`,
 		Args:              exactArgs("the profile's name", "its file"),

@@ -49,9 +49,9 @@ func newTokenCreateCommand(inv *invocation) *cobra.Command {
 		Long: `Makes a token and prints it. It is shown this once only. Say which sprites it reaches: --all,
 those of a --prefix, one by -s, or with --profile those of its own jobs: it may push by that
 profile, by the agent that this names, and work in the sprites of its jobs, and nothing else. Its
-verbs do not include each other: read looks at sprites, files and jobs, write changes them, exec runs commands and opens
-connections, admin is for tokens, images (all of cove image but list and info), the server
-itself, and rules that open its own network.`,
+verbs do not include each other: read looks at sprites, files and jobs, write changes them, exec
+runs commands and opens connections, admin is for tokens, images (all of cove image but list and
+info), the server itself, and rules that open the network of the server.`,
 		Example: `  cove token create laptop --all
   cove token create ci --prefix ci- --verbs read,write,exec --expires 24h
   cove token create viewer -s paint --verbs read
