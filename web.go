@@ -64,7 +64,7 @@ func (w Web) End(ctx context.Context, id string) error {
 }
 
 // EndAll logs out all browsers that are logged in by the client's token; with the verb admin, all: those that
-// Sessions describes.
+// Sessions describes. Links that were not used yet are void.
 func (w Web) EndAll(ctx context.Context) error {
 	if err := w.Client.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "web", "sessions")}, nil); err != nil {
 		return fmt.Errorf("end the web page's sessions: %w", err)

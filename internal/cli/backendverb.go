@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"time"
@@ -79,8 +80,8 @@ func newBackendPutCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put NAME [URL]",
 		Short: "Give this machine's server a backend, or another token to one",
-		Long: `Gives this machine's server a backend, or another token to one that it knows. The token is that
-of SPRITES_TOKEN. Without that it is read from standard input, or asked for if that is a terminal.
+		Long: `Gives this machine's server a backend, or another token to one that it knows. The token is read
+from standard input, or asked for if that is a terminal. If nothing comes, SPRITES_TOKEN has it.
 Without URL, the backend is where your file of settings says, or where the server knows it.
 
 A push to the backend gives the server the token that the push itself uses (cove help backend).`,
@@ -110,11 +111,12 @@ A push to the backend gives the server the token that the push itself uses (cove
 		} else if req.URL, err = knownBackend(ctx, c, args[0]); err != nil {
 			return err
 		}
-		token := givenToken()
-		if token == "" {
-			if token, err = readSecret(ctx, inv, "the token of "+args[0], "such as: cove backend put "+args[0]+" < FILE; or set SPRITES_TOKEN"); err != nil {
-				return err
-			}
+		token, err := readSecret(ctx, inv, "the token of "+args[0], "such as: cove backend put "+args[0]+" < FILE; or set SPRITES_TOKEN")
+		if given := givenToken(); given != "" && errors.Is(err, errNoValue) {
+			token, err = given, nil
+		}
+		if err != nil {
+			return err
 		}
 		req.Token = strings.TrimSpace(token)
 		if err := c.PutBackend(ctx, args[0], req); err != nil {

@@ -93,6 +93,8 @@ not let a Claude login be kept so: a job of claude has its token inside,
 	return cmd
 }
 
+var errNoValue = errors.New("there is no value")
+
 // readSecret reads a value that a terminal does not show. The hint is for one that is empty.
 func readSecret(ctx context.Context, inv *invocation, name, hint string) (string, error) {
 	read := func() ([]byte, error) { return io.ReadAll(io.LimitReader(inv.In, maxSecret)) }
@@ -105,7 +107,7 @@ func readSecret(ctx context.Context, inv *invocation, name, hint string) (string
 	case err != nil:
 		return "", fmt.Errorf("read the value: %w", err)
 	case len(bytes.TrimSpace(value)) == 0:
-		return "", hinted(errors.New("there is no value"), hint)
+		return "", hinted(errNoValue, hint)
 	case !utf8.Valid(value):
 		return "", errors.New("the value is no text")
 	}

@@ -151,7 +151,8 @@ func newWebLogoutCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logout [ID...]",
 		Short: "Log browsers out",
-		Long:  `Logs browsers out, at once: what they look at ends.`,
+		Long: `Logs browsers out, at once: what they look at ends. With --all, links that nobody has used yet
+are good for nothing, either.`,
 		Example: `  cove web logout 4f1c8e0d2b6a9753
   cove web logout --all`,
 	}
@@ -163,14 +164,18 @@ func newWebLogoutCommand(inv *invocation) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if all {
+		if all { // of those that began since then, none is named
 			list, err := cove.Web{Client: c}.Sessions(ctx)
+			if err == nil {
+				err = cove.Web{Client: c}.EndAll(ctx)
+			}
 			if err != nil {
 				return err
 			}
 			for _, s := range list {
 				args = append(args, s.ID)
 			}
+			return removeEach(ctx, inv, args, func(string) error { return nil })
 		}
 		return removeEach(ctx, inv, args, func(id string) error { return cove.Web{Client: c}.End(ctx, id) })
 	})

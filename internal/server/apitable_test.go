@@ -168,7 +168,7 @@ var serverOps = map[string]op{
 
 	"POST /v1/web/links":                {Summary: "Make a link that logs a browser in to the web page", Details: "The browser gets the rights of the token. The link works once.", Answer: cove.WebLink{}, Status: 201},
 	"GET /v1/web/sessions":              {Summary: "List the browsers that are logged in by the token; with the verb admin, all", Answer: cove.WebSessionList{}},
-	"DELETE /v1/web/sessions":           {Summary: "Log out all browsers that are logged in by the token; with the verb admin, all"},
+	"DELETE /v1/web/sessions":           {Summary: "Log out all browsers that are logged in by the token; with the verb admin, all", Details: "Links that were not used yet are void."},
 	"DELETE /v1/web/sessions/{session}": {Summary: "Log a browser out"},
 
 	"GET /v1/webhooks":                 {Summary: "List the webhooks", Answer: cove.WebhookList{}},

@@ -246,7 +246,10 @@ func TestWebEnds(t *testing.T) {
 			must(t, cove.Web{Client: by}.End(t.Context(), id))
 		},
 		"all": func(_ *http.Cookie, by *cove.Client, _ cove.Token, _ string) {
+			link, other := webLink(t, by), webLink(t, s.Client())
 			must(t, cove.Web{Client: by}.EndAll(t.Context()))
+			has(t, useLink(t, s, link, browser()), 401, "")
+			failIf(t, len(useLink(t, s, other, browser()).Cookies()) != 1, "another token's link is void")
 		},
 		"token": func(_ *http.Cookie, _ *cove.Client, token cove.Token, _ string) {
 			must(t, s.Client().DeleteToken(t.Context(), token.ID))

@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -140,11 +141,17 @@ func (g *webSessions) delete(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deleteAll logs out all browsers of the caller; for an administrator, all.
+// deleteAll logs out all browsers of the caller, and voids its links; for an administrator, all.
 func (g *webSessions) deleteAll(w http.ResponseWriter, r *http.Request) error {
+	p := principalOf(r)
+	g.mu.Lock() // first, so that none becomes a session meanwhile
+	maps.DeleteFunc(g.codes, func(_ string, v visit) bool { return v.token == p.name || p.may(admin) })
+	g.mu.Unlock()
 	sessions, err := g.of(r)
 	for _, s := range sessions {
-		err = errors.Join(err, g.End(r.Context(), s.ID))
+		if endErr := g.End(r.Context(), s.ID); !errors.Is(endErr, store.ErrNotFound) { // it has ended by itself
+			err = errors.Join(err, endErr)
+		}
 	}
 	if err != nil {
 		return err

@@ -172,6 +172,28 @@ func TestDiffIDs(t *testing.T) {
 	}
 }
 
+// TestDiffSays: a file that is added says if it is no usual one, and a line that is cut says so where it begins.
+func TestDiffSays(t *testing.T) {
+	link := cove.JobDiffFile{Path: "link", Status: cove.DiffAdded, NewMode: "120000", Hunks: []cove.JobDiffHunk{{Lines: []cove.JobDiffLine{{Kind: "+", New: 1, Text: "wide", Cut: true}}}}}
+	tool := cove.JobDiffFile{Path: "tool", Status: cove.DiffDeleted, OldMode: "100755", Hunks: []cove.JobDiffHunk{{Lines: []cove.JobDiffLine{{Kind: "-", Old: 1, Text: "wide", Cut: true}}}}}
+	usual := cove.JobDiffFile{Path: "usual", Status: cove.DiffAdded, NewMode: "100644"}
+	for _, view := range []string{"one", "side"} {
+		var said []string
+		for _, f := range newDiffView(cove.JobDiff{Job: "j", Files: []cove.JobDiffFile{link, tool, usual}}, nil, view).Files {
+			page, err := html("diff-file", f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			said = append(said, page)
+		}
+		for i, want := range []string{"added, a symbolic link<", "deleted, executable<", "added<"} {
+			if !strings.Contains(said[i], want) || i < 2 && !strings.Contains(said[i], "too long: its first 2,000 bytes</span> wide…") {
+				t.Errorf("%s: want %q in %s", view, want, said[i])
+			}
+		}
+	}
+}
+
 // TestErrorOnce: the error of a step is not said again if the head of the page says it. What to do still is.
 func TestErrorOnce(t *testing.T) {
 	steps := cove.JobSteps{Steps: []cove.Step{{Key: cove.StepClone, State: cove.StepFailed, Error: "the repository is not there", Hint: "cove job retry 0a1b2c"}}}

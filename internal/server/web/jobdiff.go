@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -269,4 +270,9 @@ func lineRows(f cove.JobDiffFile, comments []cove.JobComment, view string) (rows
 		}
 	}
 	return rows
+}
+
+// fileKind says of a file that was added or deleted if it is no usual one, by the mode that it has.
+func fileKind(old, now string) string {
+	return map[string]string{"100755": ", executable", "120000": ", a symbolic link", "160000": ", a submodule"}[cmp.Or(now, old)]
 }

@@ -30,6 +30,7 @@ var funcs = template.FuncMap{
 	"whole":     wholeText,
 	"wholeRow":  wholeRow,
 	"wholeLine": wholeLine,
+	"kind":      fileKind,
 	"ago":       timeTag,
 	"agoP":      func(t *time.Time) template.HTML { return timeTag(deref(t)) },
 	"bytes":     formatBytes,
