@@ -55,6 +55,10 @@ func TestConfined(t *testing.T) {
 	for _, other := range []string{`"agent":"cove","model":"anthropic/x"`, `"agent_command":"x"`} { // the server's keys would be used
 		ask(t, s, "POST /v1/jobs", `{"profile":"plain","plan":"x",`+other+`}`, bearer(tok)).refused(t, 403, "forbidden")
 	}
+	for _, other := range []string{`"agent":"cove","model":"anthropic/x"`, `"agent":"claude"`} { // nor in a sprite of its own, as a job of no profile
+		ask(t, s, "POST /v1/jobs", `{"plan":"x","sprite":"job-cccccc",`+other+`}`, bearer(tok)).refused(t, 403, "forbidden")
+		ask(t, s, "POST /v1/jobs/cccccc/retry", `{`+other+`}`, bearer(tok)).refused(t, 403, "forbidden")
+	}
 	same := ask(t, s, "POST /v1/jobs", `{"profile":"plain","plan":"x","agent":"shell"}`, bearer(tok))
 	failIf(t, same.StatusCode == 403, "the profile's own agent: %d %s", same.StatusCode, same.body)
 	known := string(ask(t, s, "GET /v1/profiles", "", bearer(tok)).body)

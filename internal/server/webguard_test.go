@@ -476,3 +476,17 @@ func TestWebOwnName(t *testing.T) {
 		has(t, ask(t, s, "GET /web", "", browser(short), at(host)), 401, "Log in")
 	}
 }
+
+// TestWebEndAllAtOnce: a link that is used while all are logged out leads to no session that outlives that.
+func TestWebEndAllAtOnce(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	for round := range 50 {
+		link, used := webLink(t, s.Client()), make(chan int, 1)
+		go func() { used <- useLink(t, s, link, browser()).StatusCode }()
+		must(t, cove.Web{Client: s.Client()}.EndAll(t.Context()))
+		code := <-used
+		sessions, err := cove.Web{Client: s.Client()}.Sessions(t.Context())
+		must(t, err)
+		failIf(t, len(sessions) != 0, "round %d: the link's answer was %d, and %d sessions are left", round, code, len(sessions))
+	}
+}

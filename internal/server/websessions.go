@@ -51,6 +51,8 @@ type webSessions struct {
 
 	mu    sync.Mutex
 	codes map[string]visit
+
+	redeem sync.RWMutex // held for reading while a code becomes a session
 }
 
 // newWebKey makes the key of bearers.
@@ -144,9 +146,11 @@ func (g *webSessions) delete(w http.ResponseWriter, r *http.Request) error {
 // deleteAll logs out all browsers of the caller, and voids its links; for an administrator, all.
 func (g *webSessions) deleteAll(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
-	g.mu.Lock() // first, so that none becomes a session meanwhile
+	g.redeem.Lock() // each code is a session by now, which is listed, or becomes none
+	g.mu.Lock()
 	maps.DeleteFunc(g.codes, func(_ string, v visit) bool { return v.token == p.name || p.may(admin) })
 	g.mu.Unlock()
+	g.redeem.Unlock()
 	sessions, err := g.of(r)
 	for _, s := range sessions {
 		if endErr := g.End(r.Context(), s.ID); !errors.Is(endErr, store.ErrNotFound) { // it has ended by itself
@@ -184,6 +188,8 @@ func (g *webSessions) Waiting(r *http.Request, code string) (web.Link, error) {
 
 // Redeem exchanges a code for a cookie's value.
 func (g *webSessions) Redeem(r *http.Request, code string, old []string) (value string, until time.Time, err error) {
+	g.redeem.RLock()
+	defer g.redeem.RUnlock()
 	now := time.Now()
 	g.mu.Lock()
 	v, ok := g.codes[code]
