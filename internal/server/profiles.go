@@ -372,7 +372,7 @@ func (g *jobRoutes) mayOverride(r *http.Request, p cove.Profile, req cove.JobReq
 	}
 	if names := profile.OtherAgent(p, req); by.scope.Profile != "" && len(names) > 0 { // by another, the server's keys would be used
 		return fail.Newf("forbidden", "leave it out, or use a token with the verb admin",
-			"the profile %s names the agent of its jobs, so a token for it chooses no %s", p.Name, strings.Join(names, ", "))
+			"the profile %s names the agent of its jobs, so a token for it chooses no other %s", p.Name, strings.Join(names, ", "))
 	}
 	if names := profile.Opens(p, req); len(names) > 0 && !profile.Gives(p) {
 		return fail.Newf("forbidden", "leave it out, or use a token with the verb admin",

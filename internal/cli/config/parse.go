@@ -281,22 +281,22 @@ func (p *parser) backend(name, key string, table map[string]any) BackendServer {
 	return b
 }
 
-// nearest suggests which of the names was meant; empty: none is near.
+// nearest suggests which of the names was meant, by its last part alone, too; empty: none is near.
 func nearest(given string, names []string) string {
-	best, at := "", 3 // farther than this is another word
-	for _, name := range names {
-		d := editdistance.Of(strings.ToLower(given), name)
-		if _, last, ok := strings.Cut(name, "."); ok && len(names) > 3 {
-			d = min(d, editdistance.Of(strings.ToLower(given), last))
+	best, at := editdistance.Nearest(given, names)
+	if len(names) > 3 {
+		last := make([]string, len(names))
+		for i, name := range names {
+			last[i] = name[strings.LastIndex(name, ".")+1:]
 		}
-		if d < at {
-			best, at = name, d
+		if i, d := editdistance.Nearest(given, last); d < at {
+			best = i
 		}
 	}
-	if best == "" {
+	if best < 0 {
 		return ""
 	}
-	return "did you mean " + best + "?"
+	return "did you mean " + names[best] + "?"
 }
 
 // readPersonal reads a file of the person's, which may be a link to elsewhere.

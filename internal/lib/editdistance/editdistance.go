@@ -1,6 +1,29 @@
 // Package editdistance tells how alike two names are, for "did you mean".
 package editdistance
 
+import "strings"
+
+// far is the least distance of another word.
+const far = 3
+
+// Nearest is the index of the name that was most likely meant, and how far it is from what was given: at
+// most two changes, or two if it begins with what was given. Small and capital letters are alike; the
+// names are in small ones. The index is -1 if there is none; of names that are as near, the first counts.
+func Nearest(given string, names []string) (index, distance int) {
+	given = strings.ToLower(given)
+	index, distance = -1, far
+	for i, name := range names {
+		d := Of(given, name)
+		if len(given) >= far && strings.HasPrefix(name, given) {
+			d = min(d, far-1)
+		}
+		if d < distance {
+			index, distance = i, d
+		}
+	}
+	return index, distance
+}
+
 // longest is the length, in bytes, of the longest text that is looked at: names are no longer.
 const longest = 255
 

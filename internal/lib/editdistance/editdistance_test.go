@@ -20,3 +20,13 @@ func TestOf(t *testing.T) {
 		}
 	}
 }
+
+// TestNearest: a slip is found, and a beginning; another word is not.
+func TestNearest(t *testing.T) {
+	names := []string{"agent", "network_policy", "name", "cpus"}
+	for given, want := range map[string]int{"agnet": 0, "Agent": 0, "network": 1, "nam": 2, "cpu": 3, "ne": 2, "weather": -1, "": -1} {
+		if got, _ := editdistance.Nearest(given, names); got != want {
+			t.Errorf("%q: got %d, want %d", given, got, want)
+		}
+	}
+}

@@ -88,22 +88,13 @@ func known(doc any, t reflect.Type, path string) error {
 	return nil
 }
 
-// meant asks whether another name was meant: the nearest, or one that begins with what was given.
+// meant asks whether another name was meant.
 func meant(given, path string, names []string) string {
-	best, at := "", 3 // farther than this is another word
-	for _, name := range names {
-		d := editdistance.Of(strings.ToLower(given), name)
-		if len(given) >= 3 && strings.HasPrefix(name, strings.ToLower(given)) {
-			d = min(d, 2)
-		}
-		if d < at {
-			best, at = name, d
-		}
-	}
-	if best == "" {
+	i, _ := editdistance.Nearest(given, names)
+	if i < 0 {
 		return ""
 	}
-	return "; did you mean " + path + best + "?"
+	return "; did you mean " + path + names[i] + "?"
 }
 
 // Text writes a value as Parse reads it. Its JSON must be an object.
