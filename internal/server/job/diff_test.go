@@ -29,19 +29,6 @@ const changes = `mkdir -p .github/workflows sub; echo 'on: push' >.github/workfl
 with more"; echo z >untracked; git config core.fsmonitor "touch $HOME/ran"; git config diff.external false; git config color.diff always; git config diff.noprefix true
 echo x >"$said"`
 
-// heard returns once the server has heard that a job works, which it may do before.
-func (b *bench) heard(id string) {
-	b.t.Helper()
-	for ev, err := range b.server.Client().JobEvents(b.t.Context(), id, 1, true) {
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		if ev.Type == "state" && ev.State == cove.JobRunning {
-			return
-		}
-	}
-}
-
 // TestDiff: what a job has changed is told while it runs, by its files, also those that git does not know
 // yet, and once it has ended by its commits; here and at a backend. Settings that the agent has
 // made of git change nothing.
@@ -58,7 +45,6 @@ func TestDiff(t *testing.T) {
 				b.serve(0, 0)
 			}
 			job := b.begin(changes)
-			b.heard(job.ID)
 			review := cove.Review{Client: b.server.Client()}
 			paths := func(d cove.JobDiff) (all []string) {
 				for _, f := range d.Files {
@@ -177,7 +163,6 @@ func TestDiffWarns(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
 	job := b.begin(script.String() + `git add -A; git commit -q -m all; echo x >"$said"`)
-	b.heard(job.ID)
 	review := func() cove.JobDiff {
 		t.Helper()
 		d, err := cove.Review{Client: b.server.Client()}.Diff(t.Context(), job.ID)
@@ -288,7 +273,6 @@ echo '* -diff' >.git/info/attributes; echo x >"$said"`)
 			t.Fatal(err)
 		}
 	}
-	b.heard(job.ID)
 	hide()
 	check("at work", job)
 	if err := os.RemoveAll(bin); err != nil { // the supervisor collects by it
@@ -323,9 +307,7 @@ func TestDiffsOfToken(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
 	stuck := b.begin(`rm .git/index; mkfifo .git/index; echo x >"$said"`)
-	b.heard(stuck.ID)
 	free := b.begin(`echo x >"$said"`)
-	b.heard(free.ID)
 	holder, _ := by(t, b.server.Client(), cove.TokenScope{All: true})
 	other, _ := by(t, b.server.Client(), cove.TokenScope{All: true})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -525,7 +507,6 @@ func TestDiffRoom(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
 	job := b.begin(`echo x >"$said"`)
-	b.heard(job.ID)
 	d := b.manager.jobSprites.differ
 	_, done, err := b.manager.Diff(t.Context(), job.ID, "", "")
 	if err != nil || d.heard.held == 0 {

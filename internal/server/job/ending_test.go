@@ -188,14 +188,30 @@ func (b *bench) git(dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// begin starts a job whose agent makes a commit, does what the script says, and then
-// waits for ever. It returns once the script has written into the pipe $said.
+// begin starts a job whose agent makes a commit, does what the script says, and then waits for ever. It returns once the
+// script has written into the pipe $said, and the server has heard that the job works.
 func (b *bench) begin(script string) cove.Job {
+	b.t.Helper()
+	job := b.beginDeaf(script)
+	for ev, err := range b.server.Client().JobEvents(b.t.Context(), job.ID, 1, true) {
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if ev.Type == "state" && ev.State == cove.JobRunning {
+			return job
+		}
+	}
+	b.t.Fatalf("job %s ended before it worked", job.ID)
+	return job
+}
+
+// beginDeaf is begin of a job that may keep the server from hearing of it.
+func (b *bench) beginDeaf(script string) cove.Job {
 	b.t.Helper()
 	return b.beginWith(script, func(*cove.JobRequest) {})
 }
 
-// beginWith is begin with a change of the request.
+// beginWith is beginDeaf with a change of the request.
 func (b *bench) beginWith(script string, change func(*cove.JobRequest)) cove.Job {
 	b.t.Helper()
 	said := filepath.Join(b.t.TempDir(), "said")
@@ -289,7 +305,7 @@ const stopSupervisor = `kill -STOP "$(cat "$HOME"/.cove/jobs/*/lock)"; echo stop
 func TestStopByForce(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, 0)
-	job := b.begin(stopSupervisor)
+	job := b.beginDeaf(stopSupervisor)
 	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +373,7 @@ func TestRetryTakesWhatWasSent(t *testing.T) {
 func TestFloodIsNotKept(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, 0)
-	job := b.begin(`cd "$HOME"/.cove/jobs/*; mkfifo printed end; ` + stopSupervisor)
+	job := b.beginDeaf(`cd "$HOME"/.cove/jobs/*; mkfifo printed end; ` + stopSupervisor)
 	held := func() int64 {
 		runtime.GC()
 		runtime.GC() // what pools keep goes with the second
@@ -395,7 +411,7 @@ func TestFloodIsNotKept(t *testing.T) {
 func TestTimeoutByForce(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, 0)
-	job := b.begin(stopSupervisor)
+	job := b.beginDeaf(stopSupervisor)
 	if err := b.manager.Store.Jobs.Update(t.Context(), job.ID, func(j *cove.Job) error { j.RanSec = j.TimeoutSec; return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -472,7 +488,7 @@ echo x >"$said"; sleep 100000`
 func TestStopNextServer(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Hour, 0)
-	asked, begun := b.begin(stopSupervisor), cove.Job{}
+	asked, begun := b.beginDeaf(stopSupervisor), cove.Job{}
 	ctx, cancel := context.WithCancel(t.Context())
 	answered := make(chan error, 1)
 	changed, stop := b.manager.Store.Jobs.Watch(asked.ID)
@@ -500,7 +516,7 @@ func TestStopNextServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.serve(time.Hour, 0)
-	begun = b.begin(stopSupervisor)
+	begun = b.beginDeaf(stopSupervisor)
 	b.server.Stop()
 	st, err := store.Open(t.Context(), filepath.Join(b.dir, "cove.db"))
 	if err == nil {
@@ -522,7 +538,7 @@ func TestCollectCut(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, time.Second)
 	// Whoever reads the job's description from now on waits for ever.
-	job := b.begin(`cd "$HOME"/.cove/jobs/*; rm job.json; mkfifo job.json; ` + stopSupervisor)
+	job := b.beginDeaf(`cd "$HOME"/.cove/jobs/*; rm job.json; mkfifo job.json; ` + stopSupervisor)
 	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -124,7 +124,6 @@ func TestJobOfCopy(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
 	job := b.begin(`echo x >"$said"`)
-	b.heard(job.ID)
 	pid := b.supervisor(job.ID)
 	b.server.Stop()
 	boots := b.runtime.Boots()
