@@ -85,7 +85,7 @@ var imports = map[string][]string{
 	"internal/shim/kernel":  nil,
 	"internal/shim/layers":  {"internal/lib/atomicfile"},
 	"internal/shim/policy":  nil,
-	"internal/shim/userns":  nil,
+	"internal/shim/userns":  {"internal/lib/private"},
 
 	"internal/server":                             {".", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/datafolder", "internal/lib/duplex", "internal/lib/fail", "internal/lib/jsonbody", "internal/lib/printable", "internal/lib/private", "internal/server/agents", "internal/server/build", "internal/server/harness", "internal/server/image", "internal/server/job", "internal/server/mcpserver", "internal/server/profile", "internal/server/sprite", "internal/server/stephint", "internal/server/store", "internal/server/web", "internal/server/webhook", "internal/shim/connect", "internal/shim/userns", "sprites"},
 	"internal/server/agents":                      {".", "internal/lib/fail", "internal/lib/printable"},

@@ -25,16 +25,18 @@ type hostnames struct {
 	public *url.URL // where a proxy takes requests for sprites' URLs, below its host; nil: there is none that is known
 	bad    error    // of the domain
 	port   string   // where the server listens; "": not known
-	secret []byte   // the owner's token: the key of pageName
+	secret []byte   // the owner's token
+	folder string   // the data folder: see private.FolderID
 }
 
 // pageName is the web page's own name, at loopback addresses, for the sessions of a token, which is known by its
 // principal's name. A browser sends a page's cookie to every port of its name, and any program, of a sprite by cove
 // proxy or of another user, may listen at one: so nobody can guess the name who was not given it, and no token is
-// given that of another one. It stays the same, as the tokens do.
+// given that of another one. It stays the same, as the tokens do; in a copy of the data folder it is another one, so that
+// no browser sends the copy what the original has given it.
 func (h *hostnames) pageName(token string) string {
 	mac := hmac.New(sha256.New, h.secret)
-	_, _ = mac.Write([]byte("the name of the web page of " + token)) // never fails
+	_, _ = mac.Write([]byte("the name in " + h.folder + " of the web page of " + token)) // never fails
 	return pagePrefix + strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil)[:pageBytes])) + ".localhost"
 }
 
@@ -49,10 +51,10 @@ var pageNames = regexp.MustCompile(`^` + pagePrefix + `[a-z2-7]{24}\.localhost$`
 // plainName leads to the web page, too, for who types it; as localhost does.
 const plainName = "cove.localhost"
 
-// newHostnames returns the names of a server that listens at an address, and whose owner has a
+// newHostnames returns the names of a server of a data folder that listens at an address, and whose owner has a
 // token. An empty domain is localhost. See Server.Domain.
-func newHostnames(names []string, domain string, listens net.Addr, token string) *hostnames {
-	h := &hostnames{names: names, domain: cmp.Or(domain, "localhost"), secret: []byte(token)}
+func newHostnames(names []string, domain string, listens net.Addr, token, folder string) *hostnames {
+	h := &hostnames{names: names, domain: cmp.Or(domain, "localhost"), secret: []byte(token), folder: folder}
 	if _, port, err := net.SplitHostPort(listens.String()); err == nil {
 		h.port = port
 	}

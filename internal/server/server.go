@@ -24,6 +24,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/server/image"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -149,7 +150,14 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	hosts := newHostnames(s.Names, s.Domain, ln.Addr(), secret)
+	folder, err := private.FolderID(s.Dir)
+	if err == nil {
+		err = s.Store.WebSessions.Settle(ctx, folder)
+	}
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	hosts := newHostnames(s.Names, s.Domain, ln.Addr(), secret, folder)
 	if err := hosts.check(); err != nil {
 		return errors.Join(err, ln.Close())
 	}

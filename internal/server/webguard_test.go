@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -415,6 +417,39 @@ func TestWebSharedHost(t *testing.T) {
 	long = logIn(t, s, s.Client(), at(own))
 	has(t, ask(t, s, "GET /web", "", browser(long), at("127.0.0.1")), 401, "Log in")
 	has(t, ask(t, s, "GET /web", "", browser(long), at(own)), 401, "Log in") // it has ended: somebody took it there
+}
+
+// TestWebCopied: a copy of a data folder has no browser logged in, and another name for its page; the folder itself keeps
+// both, also when it is moved.
+func TestWebCopied(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "original")
+	was, copied := dir+"-was", dir+"-copy"
+	name := func(s *covetest.Server) string {
+		link, err := cove.Web{Client: s.Client()}.Link(t.Context())
+		must(t, err)
+		u, err := url.Parse(link.URL)
+		must(t, err)
+		return u.Hostname()
+	}
+	s := covetest.Start(t, covetest.Options{Dir: dir})
+	own, session := name(s), logIn(t, s, s.Client())
+	s.Stop()
+	must(t, os.CopyFS(copied, os.DirFS(dir)))
+	must(t, os.Rename(dir, was))
+	for range 2 {
+		s = covetest.Start(t, covetest.Options{Dir: copied})
+		failIf(t, name(s) == own, "the copy's page has the name of the original's")
+		has(t, ask(t, s, "GET /web", "", browser(session)), 401, "Log in")
+		sessions, err := cove.Web{Client: s.Client()}.Sessions(t.Context())
+		must(t, err)
+		failIf(t, len(sessions) != 0, "the copy has the sessions %+v", sessions)
+		s.Stop()
+
+		s = covetest.Start(t, covetest.Options{Dir: was})
+		failIf(t, name(s) != own, "the page has got the name %s; it had %s", name(s), own)
+		has(t, ask(t, s, "GET /web", "", browser(session)), 200, `id="now"`)
+		s.Stop()
+	}
 }
 
 // TestWebOwnName: each token has a name of the page of its own. No other token is told it, whatever it asks and may, and

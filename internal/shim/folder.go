@@ -11,13 +11,14 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
 // A data folder may be copied while its sandboxes run. The copy then has the state of
 // sandboxes that are the original's: their process numbers, their names, their sockets. A
-// shim touches only what its own folder has started. It knows its folder by device and
-// inode: a folder that is moved keeps both, and a copy has others.
+// shim touches only what its own folder has started. It knows its folder by
+// private.FolderID.
 
 // errElsewhere says that a sandbox is another folder's, of which this one is a copy.
 var errElsewhere = errors.New("its data folder is not the one that has started the sandbox: that is the original's of which this is a copy")
@@ -26,7 +27,7 @@ var errElsewhere = errors.New("its data folder is not the one that has started t
 // in it, and an OCI bundle.
 type folder struct {
 	path     string
-	identity string // see folderOf; empty: nobody has asked for it
+	identity string // see private.FolderID; empty: nobody has asked for it
 }
 
 // rootfs is where the disk of a generation is mounted.
@@ -58,7 +59,7 @@ func (f folder) atHome() bool {
 	if f.identity == "" {
 		return true
 	}
-	identity, err := folderOf(f.path)
+	identity, err := private.FolderID(f.path)
 	return err == nil && identity == f.identity
 }
 
@@ -89,19 +90,10 @@ func (f folder) forget(st State, log *slog.Logger) error {
 	return nil
 }
 
-// folderOf identifies a folder.
-func folderOf(dir string) (string, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		return "", &os.PathError{Op: "stat", Path: dir, Err: err}
-	}
-	return fmt.Sprintf("%x:%x", st.Dev, st.Ino), nil
-}
-
 // Elsewhere reports whether a state that was read in dir is of a sandbox that another folder
 // has started.
 func (s State) Elsewhere(dir string) bool {
-	folder, err := folderOf(dir)
+	folder, err := private.FolderID(dir)
 	if err != nil {
 		return false // nobody can say, and nothing can be written there either
 	}

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/lib/private"
 )
 
 // TestElsewhere: a folder that is moved knows its sandbox, and a copy of it does not, also if
@@ -33,7 +35,7 @@ func TestElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, err := folderOf(dir)
+	folder, err := private.FolderID(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
@@ -139,7 +140,7 @@ func (m *membership) close(log *slog.Logger) {
 // RemoveOwnGroup removes the cgroup of a shim that was killed when its sandbox was gone: no other shim
 // comes after it, which would. dir is the sprite's run folder, and place that of the server's cgroups.
 func RemoveOwnGroup(dir, id string, place cgroup.Place) error {
-	folder, err := folderOf(dir)
+	folder, err := private.FolderID(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	} else if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/logfile"
 	"github.com/cove-dev/cove/internal/lib/openfiles"
+	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
@@ -133,7 +134,7 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	if err != nil {
 		return nil, err
 	}
-	identity, err := folderOf(cfg.Dir)
+	identity, err := private.FolderID(cfg.Dir)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}

@@ -376,6 +376,16 @@ func owner(st fs.FileInfo) int {
 	return -1
 }
 
+// FolderID identifies a folder by device and inode: one that is moved on its file system stays the same, and a copy is
+// another one. Links are followed.
+func FolderID(dir string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return "", &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	return fmt.Sprintf("%x:%x", st.Dev, st.Ino), nil
+}
+
 // Processes names the numbering that this process's number is of: another machine's, or
 // another container's, has another name. It is empty where the kernel does not tell.
 func Processes() string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -59,6 +60,26 @@ func (w *WebSessions) Create(ctx context.Context, s WebSession) error {
 		return fmt.Errorf("store a session of the web page: %w", err)
 	}
 	return nil
+}
+
+// webFolder is the setting that names the data folder whose sessions the store has.
+const webFolder = "web_folder"
+
+// Settle forgets the sessions of another data folder than the one of that name: the store is a copy's, and who is logged
+// out of the original would stay logged in here.
+func (w *WebSessions) Settle(ctx context.Context, folder string) error {
+	settings := Settings{db: w.db}
+	if was, err := settings.Get(ctx, webFolder); was == folder || err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	err := w.db.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "DELETE FROM web_sessions")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("forget the sessions of the web page: %w", err)
+	}
+	return settings.Set(ctx, webFolder, folder)
 }
 
 // ByHash returns the session whose cookie has the hash, also one that has expired.

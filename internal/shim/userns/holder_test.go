@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/private"
 )
 
 // TestNoteHolder: each holder is noted in the file of the one before, of which no room is
@@ -26,7 +28,7 @@ func TestNoteHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, err := folderOf(dir)
+	folder, err := private.FolderID(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +81,7 @@ func TestHolderOfCopy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		folder, err := folderOf(dir)
+		folder, err := private.FolderID(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/private"
 )
 
 // holderFile, in the data folder, has the process number and start of the holder, and the
@@ -90,22 +92,13 @@ func findHolder(data string) (int, error) {
 	} else if err != nil {
 		folder = startedFor(pid) // an earlier cove wrote it
 	}
-	if own, err := folderOf(data); err != nil || folder != "" && folder != own {
+	if own, err := private.FolderID(data); err != nil || folder != "" && folder != own {
 		return 0, err
 	}
 	if got, err := processStart(pid); err != nil || got != start {
 		return 0, nil
 	}
 	return pid, nil
-}
-
-// folderOf identifies a folder. One that is moved stays the same.
-func folderOf(dir string) (string, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		return "", &os.PathError{Op: "stat", Path: dir, Err: err}
-	}
-	return fmt.Sprintf("%x:%x", st.Dev, st.Ino), nil
 }
 
 // startedFor is the folder that a holder has as its last argument; empty: there is none any
@@ -116,7 +109,7 @@ func startedFor(pid int) string {
 		return ""
 	}
 	args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
-	folder, err := folderOf(args[len(args)-1])
+	folder, err := private.FolderID(args[len(args)-1])
 	if err != nil {
 		return ""
 	}
@@ -195,7 +188,7 @@ func runHolder(data string, cmd *exec.Cmd, begin func() error) (pid int, err err
 	if err != nil {
 		return 0, err
 	}
-	folder, err := folderOf(data)
+	folder, err := private.FolderID(data)
 	if err != nil {
 		return 0, err
 	}
