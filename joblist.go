@@ -59,6 +59,14 @@ const FirstJobRepo = "f6282423ad2dd03441412eb67ea55426abd42315"
 // pulled as commits, and is where it belongs once its files have been copied (cove sync pull).
 func (j Job) CopiesOnly() bool { return j.RepoID == FirstJobRepo && j.Backend == "" }
 
+// Bring is the command that brings its work to a person's machine. The server makes the names in it, which need no quotes.
+func (j Job) Bring() string {
+	if j.CopiesOnly() {
+		return fmt.Sprintf("cove sync pull -s %s %s ./job-%s", j.Sprite, j.Workdir, j.ID)
+	}
+	return "cove pull " + j.ID
+}
+
 // Times are for how long the agent of a job has worked since it began, and for how long the job has waited
 // meanwhile: for a person, or because it was held. Both are 0 if the agent has not begun.
 func (j Job) Times(now time.Time) (worked, waited time.Duration) {

@@ -111,7 +111,7 @@ func verdict(job cove.Job, sprite sprites.Info, req cove.JobGC, now time.Time) (
 	case !job.State.Terminal():
 		return cove.KeptRunning, "it has not ended"
 	case unpulled && !req.Force:
-		return cove.KeptUnpulled, fmt.Sprintf("its work has not been pulled: cove pull %s", job.ID)
+		return cove.KeptUnpulled, "its work has not been pulled: "+job.Bring()
 	case sprite.Cove != nil && len(sprite.Cove.AwakeBy) > 0:
 		return cove.KeptInUse, "its sprite is in use: " + strings.Join(sprite.Cove.AwakeBy, ", ")
 	case age < seconds(req.OlderThanSec):
@@ -200,7 +200,7 @@ func (c *collector) remove(ctx context.Context, id string, force, everywhere boo
 	case running:
 		return fail.Newf("job_running", "stop it with: cove job stop "+id, "job %s is at work (%s)", id, job.State)
 	case job.Bundle.Size > 0 && job.PulledAt == nil:
-		return fail.Newf("unpulled_work", fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", id), "nobody has pulled the work of job %s", id)
+		return fail.Newf("unpulled_work", fmt.Sprintf("get it with: %s; or lose it with --force", job.Bring()), "nobody has pulled the work of job %s", id)
 	}
 	if !force {
 		alone, err := holdsAlone(ctx, c.client, job, everywhere)

@@ -86,7 +86,7 @@ func needed(env cove.Environment, jobs []cove.Job) error {
 			if job.Leftover != "" {
 				left = ", and uncommitted changes"
 			}
-			return fail.Newf("unpulled_work", "pull it: cove pull "+job.ID+lose,
+			return fail.Newf("unpulled_work", "get it: "+job.Bring()+lose,
 				"nobody has pulled the work of job %s (%s, branch %s), which only environment %s has: %s%s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.ID, printable.Count(job.Commits, "commit"), left)
 		case job.Uncollected != "" && env.SpriteID == job.SpriteID:
 			return fail.Newf("uncollected_work", fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s%s", job.Sprite, job.Workdir, job.ID, lose),

@@ -41,10 +41,10 @@ func Add(p sprites.NetworkPolicy, rules []sprites.NetworkRule) sprites.NetworkPo
 	}
 	for _, r := range rules {
 		out = slices.DeleteFunc(out, func(o sprites.NetworkRule) bool {
-			if o.Include == policy.None && r.Domain == "*" && r.Action == "allow" {
+			if o.Include == policy.None && (r.Domain == "*" && r.Action == "allow" || r.Include == policy.Open) {
 				return true // nothing is left of it: what no rule allows is refused without it, too
 			}
-			return o.Include == "" && o.Domain == r.Domain && o.CIDR == r.CIDR && o.Protocol == r.Protocol && slices.Equal(o.Ports, r.Ports)
+			return o.Include == r.Include && o.Domain == r.Domain && o.CIDR == r.CIDR && o.Protocol == r.Protocol && slices.Equal(o.Ports, r.Ports)
 		})
 		out = append(out, r)
 	}

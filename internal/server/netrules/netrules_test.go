@@ -38,6 +38,8 @@ func TestAdd(t *testing.T) {
 		{[]sprites.NetworkRule{{Include: "none"}, allow}, []sprites.NetworkRule{{Domain: "*", Action: "allow", Ports: []string{"443"}}}, "[{a.b   allow [] } {*   allow [443] }]"},
 		{[]sprites.NetworkRule{{Include: "none"}}, []sprites.NetworkRule{allow}, "[{  none  [] } {a.b   allow [] }]"},
 		{[]sprites.NetworkRule{{Include: "agent"}, allow}, []sprites.NetworkRule{deny, deny}, "[{  agent  [] } {a.b   deny [] }]"},
+		{[]sprites.NetworkRule{{Include: "agent"}, allow}, []sprites.NetworkRule{{Include: "agent"}}, "[{a.b   allow [] } {  agent  [] }]"},
+		{[]sprites.NetworkRule{{Include: "none"}, allow}, []sprites.NetworkRule{{Include: "open"}}, "[{a.b   allow [] } {  open  [] }]"},
 	} {
 		if got := fmt.Sprint(netrules.Add(sprites.NetworkPolicy{Rules: test.have}, test.add).Rules); got != test.want {
 			t.Errorf("%v and %v: got %s, want %s", test.have, test.add, got, test.want)

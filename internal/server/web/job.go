@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/netrules"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // jobPage is the page of one job: what its agent does.
@@ -50,8 +53,10 @@ func told(v *view, j jobView) toldView {
 type jobView struct {
 	cove.Job
 	rights
-	Tab   string
-	After []cove.Job // that do it again, or go on with it
+	Tab     string
+	After   []cove.Job // that do it again, or go on with it
+	Gone    bool       // its sprite is not there any more
+	Refused []string   // what its sprite could not reach meanwhile; of one that has failed
 }
 
 // viewJob is a job for its pages.
@@ -61,10 +66,66 @@ func viewJob(ctx context.Context, v *view, id string) (j jobView, err error) {
 		return j, err
 	}
 	after, err := cove.ListJobs(ctx, v.api, cove.JobQuery{Of: id, Limit: maxAfter})
+	if err != nil {
+		return j, err
+	}
 	j.After = after.Jobs
 	slices.Reverse(j.After) // the oldest first
-	return j, err
+	if j.Gone, err = spriteGone(ctx, v, j.Job); err != nil || j.Gone || !j.Here() || j.State == cove.JobSucceeded {
+		return j, err
+	}
+	j.Refused = refusedOf(ctx, v, j.Job)
+	return j, nil
 }
+
+// spriteGone reports whether a job's sprite is known not to be there any more. Of one at a backend its environment says so.
+func spriteGone(ctx context.Context, v *view, j cove.Job) (bool, error) {
+	if j.Sprite == "" {
+		return false, nil
+	}
+	if j.Backend == "" {
+		info, err := v.api.Get(ctx, j.Sprite)
+		if errors.Is(err, sprites.ErrNotFound) {
+			return true, nil
+		}
+		return err == nil && j.SpriteID != "" && info.ID != j.SpriteID, err
+	}
+	env, err := cove.Environments{Client: v.api}.Get(ctx, j.Execution)
+	if errors.Is(err, sprites.ErrNotFound) { // it was made for another job, or for none
+		return false, nil
+	}
+	return env.State == cove.EnvironmentGone, err
+}
+
+// maxRefused bounds what a job's page names of what was refused.
+const maxRefused = 3
+
+// refusedOf is what a job's sprite could not reach until the job ended. It helps to see why that failed: a log that can't
+// be read keeps no page back.
+func refusedOf(ctx context.Context, v *view, j cove.Job) (all []string) {
+	err := v.api.Sprite(j.Sprite).NetworkLog(ctx, sprites.NetworkLogOptions{Since: j.CreatedAt}, func(e sprites.NetworkEvent) error {
+		if target := netrules.Target(e); !e.Allowed && !e.Time.After(*j.EndedAt) && len(all) <= maxRefused && !slices.Contains(all, target) {
+			all = append(all, target)
+		}
+		return nil
+	})
+	if err != nil {
+		v.site.Logger.Debug("what a job's sprite was refused can't be shown", "job", j.ID, "err", err)
+	}
+	if len(all) > maxRefused {
+		all = append(all[:maxRefused], "…")
+	}
+	return all
+}
+
+// Here reports whether a page of this server shows the job's sprite.
+func (j jobView) Here() bool { return j.Sprite != "" && j.Backend == "" && !j.Gone }
+
+// Again reports whether the job can begin anew: its repository is in its sprite, or is cloned.
+func (j jobView) Again() bool { return j.ResumeOf == "" && (!j.Gone || j.URL != "") }
+
+// Brings reports whether its work can be had.
+func (j jobView) Brings() bool { return j.Ended() && j.Head != "" && !j.WorkDeleted && !j.Gone }
 
 // maxAfter bounds the jobs after a job that its page names.
 const maxAfter = 20
@@ -86,10 +147,6 @@ func (j jobView) Cost() string {
 	return fmt.Sprintf("$%.2f", j.JobResult.Usage.CostUSD)
 }
 
-// Bring is the command that brings its work to the person's machine, and Sample says that this is the first
-// job's, which copies files.
-func (j jobView) Bring() string { return bringing(j.Job) }
-
 // Sample reports whether the job is one on the first job's repository.
 func (j jobView) Sample() bool { return j.CopiesOnly() }
 
@@ -98,7 +155,7 @@ func (j jobView) Ended() bool { return j.State.Terminal() }
 
 // Resumable reports whether its agent can go on.
 func (j jobView) Resumable() bool {
-	return j.State.Terminal() && j.AgentSession != "" && !j.WorkDeleted
+	return j.State.Terminal() && j.AgentSession != "" && !j.WorkDeleted && !j.Gone
 }
 
 // Talks reports whether its agent takes a message now.
@@ -112,7 +169,7 @@ func (j jobView) Sum() string {
 	if j.Question != nil {
 		q = j.Question.ID
 	}
-	return hashID(fmt.Sprint(j.State, j.Stopping, q, j.AgentSession != "", j.Head, j.WorkDeleted, j.PulledAt != nil))
+	return hashID(fmt.Sprint(j.State, j.Stopping, q, j.AgentSession != "", j.Head, j.WorkDeleted, j.Gone, j.PulledAt != nil))
 }
 
 // Others are the agents that could try the same.
@@ -135,10 +192,10 @@ func (j jobView) Lost() (all []string) {
 	case n > 0:
 		all = append(all, printable.Count(n, "commit")+" that nobody has pulled")
 	}
-	if j.Uncollected != "" {
+	if j.Uncollected != "" && !j.Gone {
 		all = append(all, "work that is in its sprite alone")
 	}
-	if j.OwnsSprite && !j.WorkDeleted {
+	if j.OwnsSprite && !j.WorkDeleted && !j.Gone {
 		all = append(all, "its sprite "+j.Sprite+" with all files")
 	}
 	return append(all, "its conversation, and the comments on its changes")

@@ -38,6 +38,11 @@ func jobComponents() []component {
 		all = append(all, views(name, "working", "waiting", "done", "failed")...)
 	}
 	all = append(all, component{"replay", "of 40 events", jobView{rights: rights{true, true, true}, Job: working}})
+	gone := failed
+	gone.WorkDeleted = true
+	lost := jobView{rights: rights{true, true, true}, Job: gone, Gone: true}
+	cut := jobView{rights: rights{true, true, true}, Job: failed, Refused: []string{"registry.example:443", hostile}}
+	all = append(all, component{"job-head", "its sprite is gone", lost}, component{"job-acts", "its sprite is gone", lost}, component{"job-head", "what it was refused", cut})
 	again := jobView{rights: rights{true, true, true}, Job: done, After: []cove.Job{{ID: "0a1b2d", State: cove.JobTimedOut, RetryOf: done.ID, JobSettings: cove.JobSettings{Agent: "codex"}}, {ID: "0a1b2e", State: cove.JobRunning, ResumeOf: done.ID}}}
 	all = append(all, component{"job-head", "done again, and gone on with", again}, component{"told", "a plan", toldView{Name: "plan.md", Parts: prose(hostile)}},
 		component{"told", "a message", toldView{Parts: prose("Use blue.")}}, component{"told", "the server can't tell", toldView{}})

@@ -3,6 +3,7 @@ package web_test
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/web"
 	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/internal/test/jobtest"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // acp are the events of an agent's, as cove-guest writes them, from a number on.
@@ -94,6 +96,52 @@ func TestJobHead(t *testing.T) {
 	must(t, s.Store.Jobs.Update(t.Context(), "000002", func(j *cove.Job) error { j.State = cove.JobRunning; return nil }))
 	if job, err = s.Store.Jobs.Get(t.Context(), "000002"); err != nil || job.StandsSince != nil || job.StoodMS < (4*time.Minute).Milliseconds() {
 		t.Errorf("it stood %d ms, and stands since %v, %v", job.StoodMS, job.StandsSince, err)
+	}
+}
+
+// TestSpriteGone: a job's page offers what needs its sprite as long as that is there: not when it is gone, nor when another
+// one has its name. One that cloned its repository can begin anew still.
+func TestSpriteGone(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	c, ended := visitor(t, s), time.Now()
+	for n := range 2 {
+		name := fmt.Sprintf("job-%06x", n+1)
+		s.Create(name)
+		info, err := s.Client().Get(t.Context(), name)
+		must(t, err)
+		put(t, s, n+1, func(j *cove.Job) {
+			j.State, j.EndedAt, j.Head, j.Commits, j.Bundle.Size = cove.JobSucceeded, &ended, strings.Repeat("cd", 20), 1, 1
+			j.AgentSession, j.OwnsSprite, j.SpriteID = "s1", true, info.ID
+			if n == 1 {
+				j.URL = "https://example.org/paint.git"
+			}
+		})
+	}
+	const retry, other, sprite, resume = `/retry"`, `data-opens="other-agent"`, `>Sprite</a>`, `/resume"`
+	check := func(id string, has, hasNot []string) {
+		t.Helper()
+		page := pageOf(t, c, s.URL+"/web/jobs/"+id)
+		for _, want := range has {
+			if !strings.Contains(page, want) {
+				t.Errorf("job %s: its page has no %s", id, want)
+			}
+		}
+		for _, bad := range hasNot {
+			if strings.Contains(page, bad) {
+				t.Errorf("job %s: its page has %s", id, bad)
+			}
+		}
+	}
+	for _, id := range []string{"000001", "000002"} {
+		check(id, []string{retry, other, sprite, resume, "cove pull " + id, "its sprite job-" + id}, []string{"is gone"})
+		must(t, s.Client().Delete(t.Context(), "job-"+id, sprites.DeleteOptions{Force: true}))
+	}
+	for again := range 2 {
+		check("000001", []string{"job-000001 is gone, and with it its work, which nobody had pulled.", "push its plan again", "/plan\""}, []string{retry, other, sprite, resume, "cove pull 000001", "its sprite job-"})
+		check("000002", []string{"job-000002 is gone, and with it its work", retry, other}, []string{sprite, resume, "cove pull 000002", "push its plan again"})
+		if again == 0 {
+			s.Create("job-000001")
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package web
 
 import (
 	"cmp"
-	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -120,20 +119,11 @@ func (r *jobRow) result(job cove.Job) {
 	}
 	r.Result = strings.Join(parts, ", ")
 	if r.Result != "" && job.State.Terminal() && job.PulledAt == nil && !job.WorkDeleted {
-		r.Get = bringing(job)
+		r.Get = job.Bring()
 	}
 	if job.PulledAt != nil && r.Result != "" {
 		r.Result += ", pulled"
 	}
-}
-
-// bringing is the command that brings a job's work to the person's machine. The first job's repository
-// is on no machine: its files are copied.
-func bringing(job cove.Job) string {
-	if job.CopiesOnly() {
-		return fmt.Sprintf("cove sync pull -s %s %s ./job-%s", printable.Word(job.Sprite), printable.Word(job.Workdir), job.ID)
-	}
-	return "cove pull " + job.ID
 }
 
 // needs says why a job needs somebody.

@@ -137,9 +137,10 @@ type ask struct {
 	Lost   []string // that is lost, a line each
 	Action string
 	Fields map[string]string
-	Choice string // a box to tick, that says: also; its field is "force"
-	Must   bool   // nothing is done without Choice
-	Into   string // the element into which the answer streams; empty: it leads to a page
+	Choice string   // a box to tick, that says: also; its field is "force"
+	Chosen []string // what it is about, a line each
+	Must   bool     // nothing is done without Choice
+	Into   string   // the element into which the answer streams; empty: it leads to a page
 }
 
 // serverPage is the tab of the server itself.

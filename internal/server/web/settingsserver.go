@@ -112,20 +112,32 @@ func runningTab(v *view) (any, error) {
 		}
 		if e.Busy || e.Work {
 			row.Ask.Choice, row.Ask.Must = "I don't need what is lost", true
-			needed = append(needed, line(e.Name)+" ("+strings.TrimSuffix(row.Lost[0], seeJobs)+")")
+			needed = append(needed, line(e.Name)+": "+strings.TrimSuffix(row.Lost[0], seeJobs))
 		} else {
 			idle = append(idle, line(e.Name))
 		}
 		page.Environments = append(page.Environments, row)
 	}
 	if len(idle) > 0 {
-		page.All.Lost = append(page.All.Lost, "the files and checkpoints of "+strings.Join(idle, ", ")+"; no commits that nobody has pulled")
+		page.All.Lost = append(page.All.Lost, "the files and checkpoints of "+strings.Join(few(idle), ", ")+"; no commits that nobody has pulled")
 	}
 	if len(needed) > 0 {
-		page.All.Choice = "Also " + strings.Join(needed, ", ") + ". Without this they stay."
+		page.All.Choice = "Also these, of which more is lost. Without this they stay:"
+		page.All.Chosen = few(needed)
 	}
 	page.OrphansAsk = ask{ID: "destroy-orphans", Button: "Destroy the orphans", Title: "Destroy " + printable.Count(len(page.Orphans.Orphans), "orphan") + "?", Action: "/web/settings/running/orphans", Into: "destroyed", Lost: []string{"Their files. No job of this server has them."}}
 	return page, nil
+}
+
+// maxNamed bounds the sprites that a question names.
+const maxNamed = 12
+
+// few are the first of names, and how many more there are.
+func few(names []string) []string {
+	if n := len(names) - maxNamed; n > 1 {
+		return append(names[:maxNamed:maxNamed], fmt.Sprintf("and %d more", n))
+	}
+	return names
 }
 
 // seeJobs is how a person finds out more.

@@ -209,6 +209,9 @@ func (v *spriteView) allowPage(ctx context.Context, h spriteHead, text string) (
 	if len(now.Rules) == 0 {
 		p.Also = "The sprite has no rules. It stays open: the preset open is added, too."
 	}
+	if rule.Include != "" { // nothing that can be tested as one
+		return p, nil
+	}
 	d, err := v.sprite().TestNetworkPolicy(ctx, text)
 	if err == nil {
 		p.Was = map[bool]string{true: "allowed", false: "refused"}[d.Allow] + " now: " + d.Rule
@@ -216,17 +219,31 @@ func (v *spriteView) allowPage(ctx context.Context, h spriteHead, text string) (
 	return p, nil
 }
 
-// parseRule reads a rule as people write it: HOST, HOST:PORTS, /udp after it.
+// presets are those that open something, and what.
+var presets = map[string]string{
+	rules.Agent:    "what a coding agent needs: the model APIs and their log-ins, and the package registries of the server's machine",
+	rules.Defaults: "what the preset agent opens, and the usual forges of git repositories",
+	rules.Open:     "every public name and address, on every port, by TCP",
+}
+
+// parseRule reads a rule as people write it: HOST, HOST:PORTS, /udp after it, or preset NAME.
 func parseRule(text string) (sprites.NetworkRule, error) {
-	r, err := netrules.Allow(strings.TrimSpace(text))
+	text = strings.TrimSpace(text)
+	if name, ok := strings.CutPrefix(text, "preset "); ok && presets[strings.TrimSpace(name)] != "" {
+		return sprites.NetworkRule{Include: strings.TrimSpace(name)}, nil
+	}
+	r, err := netrules.Allow(text)
 	if err != nil {
-		return r, fail.New("bad_request", err.Error(), "such as example.org:443, *.example.org, or 10.1.2.3:5432")
+		return r, fail.New("bad_request", err.Error(), "such as example.org:443, *.example.org, 10.1.2.3:5432, preset agent, preset defaults, or preset open")
 	}
 	return r, nil
 }
 
 // opens says what a rule lets a sprite reach.
 func opens(r sprites.NetworkRule) string {
+	if r.Include != "" {
+		return presets[r.Include]
+	}
 	host := "the address " + r.CIDR
 	switch {
 	case strings.Contains(r.CIDR, "/"):
@@ -258,7 +275,7 @@ func spriteAllowDo(v *spriteView) error {
 	}); err != nil {
 		return err
 	}
-	v.say("The rule is in force: allow %s.", v.r.PostFormValue("rule"))
+	v.say("The rule is in force: %s.", ruleText(rule))
 	return v.redirect(v.at("network"))
 }
 

@@ -157,6 +157,21 @@
     for (const b of form.querySelectorAll("button")) b.disabled = false;
   });
 
+  // A part that could not be loaded does not look as if it would come: the reason stands above the page.
+  document.addEventListener("htmx:afterRequest", e => {
+    const part = e.target;
+    if (!part.matches?.("[aria-busy]") || !e.detail.xhr?.status) return;
+    part.removeAttribute("aria-busy");
+    if (e.detail.xhr.status < 400) return;
+    const p = document.createElement("p"), again = document.createElement("button");
+    p.className = "empty";
+    again.className = "button small";
+    again.textContent = "Try again";
+    again.onclick = () => { part.setAttribute("aria-busy", "true"); htmx.ajax("GET", part.getAttribute("hx-get"), { source: part, target: part, swap: "innerHTML" }); };
+    p.append("It can’t be shown now. ", again);
+    part.replaceChildren(p);
+  });
+
   // What is typed, and what is open, stays when new content takes the place of old.
   window.coveKeep = (old, made) => {
     const twin = e => made.querySelector("#" + CSS.escape(e.id));
