@@ -100,6 +100,11 @@ func TestTerminal(t *testing.T) {
 	// The page is loaded again, and has both.
 	page.Goto("/web/sprites/paint/terminal")
 	page.Until("both are there again", `document.querySelectorAll(".terminal-panel[data-session]").length === 2`)
+	page.Click("#terminal-tab-2") // one that is left is offered, also beside another
+	page.Click("#terminal-close")
+	page.Until("it can be joined", `document.querySelectorAll("#terminal-open li").length === 1 && document.querySelector("#terminal-open li button").checkVisibility()`)
+	page.Click("#terminal-open li button")
+	page.Until("it is there again", `document.querySelectorAll(".terminal-panel[data-session]").length === 2 && document.getElementById("terminal-others").hidden`)
 	page.Click("#terminal-tab-1")
 	shows(page, "kept-42")
 

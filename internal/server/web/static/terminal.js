@@ -189,7 +189,8 @@
     tabs.splice(at, 1);
     remember();
     show(tabs[Math.min(at, tabs.length - 1)] || null, true);
-    if (!tabs.length) { say(""); offer(); $("terminal-new-first").focus(); }
+    offer();
+    if (!tabs.length) { say(""); $("terminal-new-first").focus(); }
   };
 
   // offer lists the terminals that are open in the sprite, and not here.
@@ -201,7 +202,7 @@
       const li = document.createElement("li"), b = document.createElement("button"), when = document.createElement("time");
       b.type = "button"; b.className = "button small"; b.textContent = "Join";
       b.setAttribute("aria-label", "Join the terminal of " + s.command);
-      b.addEventListener("click", () => add(s.id));
+      b.addEventListener("click", () => { add(s.id); li.remove(); $("terminal-others").hidden = !list.children.length; });
       when.dateTime = s.created; when.className = "dim";
       li.append(b, " ", s.command, " ", when);
       return li;
