@@ -204,13 +204,6 @@ func findEnvironment(ctx context.Context, calls cove.Environments, word string) 
 	return cove.Environment{}, fail.Newf("ambiguous", strings.Join(lines, "\n"), "%d environments have the sprite or the job %q", len(all), word)
 }
 
-func checkEnvironment(cmd *cobra.Command, id string) error {
-	if environmentPattern().MatchString(id) {
-		return nil
-	}
-	return usagef(cmd, "%q can't be the id of an environment: it has hexadecimal digits (see cove environment list)", id)
-}
-
 func newEnvironmentShowCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show ID",
@@ -292,12 +285,13 @@ func newEnvironmentRmCommand(inv *invocation) *cobra.Command {
 		Long: `Destroys environments: the sprites, with all that is in them. One in which a job works, or that
 has work which nobody has pulled, is refused without --force; with it, the job ends, and the
 work is lost. Each is destroyed for itself. One that its backend does not delete now stays in
-the list (still deleting), and the server tries again; the exit code is 1 then.
+the list (still deleting), and the server tries again; the exit code is 1 then. An ID may also
+be the name of the sprite, or the id of the job.
 
 --orphans destroys the orphans of these names, or all of them (see cove environment list). The
 server looks at each again before: one that something needs now, or that it did not make, stays.`,
 		Example: `  cove environment rm 3f9c1d2e4b5a6978
-  cove environment rm --force 3f9c1d2e4b5a6978
+  cove environment rm --force job-a3f7b2
   cove environment rm --all
   cove environment rm --orphans far/job-1a2b3c4d-a3f7b2`,
 		Annotations:       map[string]string{"several": "yes"},
@@ -311,12 +305,7 @@ server looks at each again before: one that something needs now, or that it did 
 			return nil
 		}
 		if all == (len(args) > 0) {
-			return usagef(cmd, "name environments by their ids, or give --all or --orphans")
-		}
-		for _, id := range args {
-			if err := checkEnvironment(cmd, id); err != nil {
-				return err
-			}
+			return usagef(cmd, "name environments by their ids, their sprites or their jobs, or give --all or --orphans")
 		}
 		return nil
 	}
@@ -328,7 +317,15 @@ server looks at each again before: one that something needs now, or that it did 
 		if err != nil {
 			return err
 		}
-		results, err := cove.Environments{Client: c}.DestroyAll(ctx, cove.EnvironmentDestroy{IDs: args, Force: force})
+		calls, ids := cove.Environments{Client: c}, []string(nil)
+		for _, word := range args { // all are known before one is destroyed
+			e, err := findEnvironment(ctx, calls, word)
+			if err != nil {
+				return environmentError(err)
+			}
+			ids = append(ids, e.ID)
+		}
+		results, err := calls.DestroyAll(ctx, cove.EnvironmentDestroy{IDs: ids, Force: force})
 		if err != nil {
 			return environmentError(err)
 		}
@@ -397,7 +394,7 @@ func lostEnvironments(inv *invocation) losses {
 			named[id] = true
 		}
 		for _, e := range list {
-			if len(args) > 0 && !named[e.ID] {
+			if len(args) > 0 && !named[e.ID] && !named[e.Name] && !named[environmentName(e)] && !named[e.Job] {
 				continue
 			}
 			line := fmt.Sprintf("environment %s: sprite %s, of job %s (%s)", e.ID, environmentName(e), e.Job, environmentTitle(e))

@@ -320,6 +320,7 @@ func (r *agentRun) asksByLogin(func(script) model) {
 			r.T.Fatal(err)
 		}
 		r.Run("", "cove", "secret", "set", "chatgpt", "--from-login")
+		defer r.Run("", "cove", "secret", "rm", "chatgpt", "--force") // codex would ask by it from now on
 		r.Run("", "cove", "connector", "put", "chatgpt", "--upstream", server.URL)
 	default:
 		if out, code := r.Try(r.repo, "cove", slices.Concat([]string{"push", "plan.md", "--login", "inside"}, r.flags)...); code == 0 || !strings.Contains(out, "asks its model with a key") {
@@ -495,10 +496,12 @@ func (r *agentRun) readsMuch(play func(script) model) {
 // readsNoMore: what the agent is started with reads its prompt and ends, though
 // whoever has started it keeps its standard input open.
 func (r *agentRun) readsNoMore(play func(script) model) {
+	keep := r.shell(`cp "$(ls -t ~/.cove/jobs/*/job.json | head -n 1)" ~/spec.json`) // the values go with the job's end
+	play(script{turns: []modeltest.Turn{{Calls: []modeltest.Call{keep}}, {Text: "It is kept."}}})
+	r.finish(r.begin(), cove.JobSucceeded)
 	play(script{turns: []modeltest.Turn{{Text: "All is done."}}})
-	id := r.finish(r.begin(), cove.JobSucceeded).ID
 	var spec cove.JobSpec
-	text := r.Run("", "cove", "exec", "-s", "paint", "cat", ".cove/jobs/"+id+"/job.json")
+	text := r.Run("", "cove", "exec", "-s", "paint", "cat", "spec.json")
 	if err := json.Unmarshal([]byte(text), &spec); err != nil {
 		r.T.Fatal(err)
 	}
@@ -514,10 +517,10 @@ func (r *agentRun) readsNoMore(play func(script) model) {
 		r.T.Fatal(err)
 	}
 	defer input.Close()
-	var out strings.Builder
-	cmd.Stdout = &out
+	var out, said strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &said
 	if err := cmd.Run(); err != nil || !strings.Contains(out.String(), "All is done.") {
-		r.T.Errorf("%v: %s", err, cmp.Or(out.String(), "(nothing)"))
+		r.T.Errorf("%v: %s\n%s", err, cmp.Or(out.String(), "(nothing)"), said.String())
 	}
 }
 

@@ -111,7 +111,7 @@ func verdict(job cove.Job, sprite sprites.Info, req cove.JobGC, now time.Time) (
 	case !job.State.Terminal():
 		return cove.KeptRunning, "it has not ended"
 	case unpulled && !req.Force:
-		return cove.KeptUnpulled, "its work has not been pulled: "+job.Bring()
+		return cove.KeptUnpulled, "its work has not been pulled: " + job.Bring()
 	case sprite.Cove != nil && len(sprite.Cove.AwakeBy) > 0:
 		return cove.KeptInUse, "its sprite is in use: " + strings.Join(sprite.Cove.AwakeBy, ", ")
 	case age < seconds(req.OlderThanSec):

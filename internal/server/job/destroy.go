@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -72,11 +73,11 @@ func (m *Manager) DestroyOrphan(ctx context.Context, o cove.Orphan) error {
 // needed refuses to destroy an environment in which a job works, or that has work which nobody
 // has pulled, and says what would be lost.
 func needed(env cove.Environment, jobs []cove.Job) error {
-	lose := "; or lose it: cove environment rm " + env.ID + " --force"
+	lose := "; or lose it: cove environment rm " + path.Join(env.Backend, env.Name) + " --force"
 	for _, job := range jobs {
 		if !job.State.Terminal() {
 			return fail.Newf("job_running", "stop it: cove job stop "+job.ID+lose,
-				"job %s (%s, %s, branch %s) is at work in environment %s", job.ID, job.PlanName, job.State, cmp.Or(job.Branch, "-"), env.ID)
+				"job %s (%s, %s, branch %s) is at work in sprite %s", job.ID, job.PlanName, job.State, cmp.Or(job.Branch, "-"), env.Name)
 		}
 	}
 	for _, job := range jobs {
@@ -87,10 +88,10 @@ func needed(env cove.Environment, jobs []cove.Job) error {
 				left = ", and uncommitted changes"
 			}
 			return fail.Newf("unpulled_work", "get it: "+job.Bring()+lose,
-				"nobody has pulled the work of job %s (%s, branch %s), which only environment %s has: %s%s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.ID, printable.Count(job.Commits, "commit"), left)
+				"nobody has pulled the work of job %s (%s, branch %s), which only sprite %s has: %s%s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.Name, printable.Count(job.Commits, "commit"), left)
 		case job.Uncollected != "" && env.SpriteID == job.SpriteID:
 			return fail.Newf("uncollected_work", fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s%s", job.Sprite, job.Workdir, job.ID, lose),
-				"not all that job %s (%s, branch %s) left could be collected, and environment %s alone has it: %s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.ID, job.Uncollected)
+				"not all that job %s (%s, branch %s) left could be collected, and sprite %s alone has it: %s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.Name, job.Uncollected)
 		}
 	}
 	return nil
