@@ -496,7 +496,7 @@ func (r *agentRun) readsMuch(play func(script) model) {
 // readsNoMore: what the agent is started with reads its prompt and ends, though
 // whoever has started it keeps its standard input open.
 func (r *agentRun) readsNoMore(play func(script) model) {
-	keep := r.shell(`cp "$(ls -t ~/.cove/jobs/*/job.json | head -n 1)" ~/spec.json`) // the values go with the job's end
+	keep := r.shell(`ls -t ~/.cove/jobs/*/job.json | head -n 1 | xargs -I@ cp @ ~/spec.json`) // the values go with the job's end
 	play(script{turns: []modeltest.Turn{{Calls: []modeltest.Call{keep}}, {Text: "It is kept."}}})
 	r.finish(r.begin(), cove.JobSucceeded)
 	play(script{turns: []modeltest.Turn{{Text: "All is done."}}})
