@@ -686,6 +686,9 @@ type JobRetry struct {
 	Agent string `json:"agent,omitempty"`
 	Model string `json:"model,omitempty"`
 
+	// Plan takes the place of the old job's plan, with all else as it was; empty: the same plan.
+	Plan string `json:"plan,omitempty"`
+
 	Key string `json:"key,omitempty"` // as in JobRequest
 
 	By     string `json:"-"` // as in JobRequest
@@ -696,6 +699,9 @@ type JobRetry struct {
 func (r JobRetry) Of(req JobRequest) JobRequest {
 	if r.Agent != "" {
 		req.Agent, req.Model, req.Login, req.Role, req.AgentCommand, req.Permissions, req.Definition = r.Agent, r.Model, "", "", "", "", nil
+	}
+	if r.Plan != "" {
+		req.Plan = r.Plan
 	}
 	return req
 }

@@ -9,24 +9,34 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 func newJobRetryCommand(inv *invocation) *cobra.Command {
 	var how cove.JobRetry
+	var plan string
 	cmd := &cobra.Command{
 		Use:   "retry JOB",
 		Short: "Begin a job that has ended anew",
 		Long: `Begins a job that has ended anew, as another job: the same plan, on the same commit, with the
-same settings. It is done in a new sprite, unless the old one was given with -s, or with
---same-sprite in the old one, with what is in it. The repository comes from the old job's
-sprite: where that is gone, push again. The old job stays as it is.`,
+same settings, or with --plan another plan and all else the same. It is done in a new sprite,
+unless the old one was given with -s, or with --same-sprite in the old one, with what is in it.
+The repository comes from the old job's sprite: where that is gone, push again. The old job stays
+as it is.`,
 		Example: `  cove job retry a3f7b2
+  cove job retry a3f7b2 --plan plan.md
   cove job retry a3f7b2 --same-sprite --json`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: completeJob(inv),
 		RunE: jobVerb(inv, func(ctx context.Context, c *cove.Client, id string) error {
 			how.Early = true
+			if plan != "" {
+				var err error
+				if how.Plan, err = textOfPlan(inv, plan); err != nil {
+					return err
+				}
+			}
 			shown := inv.newProgress("starting", 0)
 			job, err := c.RetryJob(ctx, id, how)
 			shown.Close()
@@ -45,7 +55,18 @@ sprite: where that is gone, push again. The old job stays as it is.`,
 		}),
 	}
 	cmd.Flags().BoolVar(&how.SameSprite, "same-sprite", false, "in the old job's sprite, with what is in it")
+	cmd.Flags().StringVar(&plan, "plan", "", "a file with another plan; -: standard input")
 	return cmd
+}
+
+// textOfPlan is the plan in a file, or, by -, on standard input.
+func textOfPlan(inv *invocation, name string) (string, error) {
+	var opts push.Options
+	if err := readPlan(inv, &opts, name); err != nil {
+		return "", err
+	}
+	text, _, err := push.ReadPlan(opts)
+	return text, err
 }
 
 // begun is what a command prints in JSON that has begun a job. As cove push does, it names the

@@ -81,11 +81,11 @@ func (g *jobRoutes) asked(r *http.Request, id string) (req cove.JobRequest, err 
 
 // again reads the request for a job that follows another: how, the other job, and what it was
 // asked to do.
-func (g *jobRoutes) again(w http.ResponseWriter, r *http.Request, how any) (jobs Jobs, old cove.Job, asked cove.JobRequest, err error) {
+func (g *jobRoutes) again(w http.ResponseWriter, r *http.Request, limit int64, how any) (jobs Jobs, old cove.Job, asked cove.JobRequest, err error) {
 	if jobs, err = g.available(); err != nil {
 		return nil, old, asked, err
 	}
-	if err = readJSON(w, r, maxBody, how); err != nil {
+	if err = readJSON(w, r, limit, how); err != nil {
 		return nil, old, asked, err
 	}
 	if old, err = g.job(r); err != nil {
@@ -313,7 +313,7 @@ func (g *jobRoutes) answer(w http.ResponseWriter, r *http.Request) error {
 // retry begins a job anew, with the right to begin it in the first place.
 func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 	var how cove.JobRetry
-	jobs, old, req, err := g.again(w, r, &how)
+	jobs, old, req, err := g.again(w, r, maxPlan, &how)
 	if err != nil {
 		return err
 	}
@@ -347,7 +347,7 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 // resume has a job's agent go on, with the right to begin a job where that is.
 func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	var how cove.JobResume
-	jobs, old, next, err := g.again(w, r, &how)
+	jobs, old, next, err := g.again(w, r, maxBody, &how)
 	if err != nil {
 		return err
 	}

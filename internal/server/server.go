@@ -151,14 +151,14 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return errors.Join(err, ln.Close())
 	}
 	folder, err := private.FolderID(s.Dir)
-	if err == nil {
-		err = s.Store.WebSessions.Settle(ctx, folder)
-	}
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
 	hosts := newHostnames(s.Names, s.Domain, ln.Addr(), secret, folder)
 	if err := hosts.check(); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	if err := s.Store.WebSessions.Settle(context.WithoutCancel(ctx), folder); err != nil {
 		return errors.Join(err, ln.Close())
 	}
 	info, err := publish(sprites.ServerInfo{Version: s.Version, Data: s.Dir, PID: os.Getpid(), DefaultImage: s.DefaultImage}, ln.Addr(), s.Flags)

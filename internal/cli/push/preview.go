@@ -17,7 +17,7 @@ type wrapped struct {
 
 // wrap does what of a push is done here.
 func (c *Courier) wrap(ctx context.Context, opts Options) (w *wrapped, err error) {
-	plan, name, err := readPlan(opts)
+	plan, name, err := ReadPlan(opts)
 	if err != nil {
 		return nil, err
 	}

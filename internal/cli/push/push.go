@@ -162,8 +162,8 @@ type Result struct {
 // MaxPlan bounds a plan's text, in bytes.
 const MaxPlan = 1 << 20
 
-// readPlan gives the plan's text and the name that people know it by.
-func readPlan(opts Options) (text, name string, err error) {
+// ReadPlan gives the text of a plan, from opts.PlanPath or opts.Plan, and the name that people know it by.
+func ReadPlan(opts Options) (text, name string, err error) {
 	text, name = opts.Plan, "prompt"
 	if opts.PlanPath != "" {
 		if text, err = planFile(opts.PlanPath); err != nil {

@@ -17,7 +17,7 @@ import (
 // remoteRequest asks for a job whose sprite clones the repository itself. Nothing of this
 // machine's repositories takes part, and the person need be in none.
 func remoteRequest(ctx context.Context, opts Options) (cove.JobRequest, error) {
-	plan, name, err := readPlan(opts)
+	plan, name, err := ReadPlan(opts)
 	if err != nil {
 		return cove.JobRequest{}, err
 	}

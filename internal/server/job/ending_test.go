@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -315,6 +316,36 @@ func TestStopByForce(t *testing.T) {
 	}
 	if job.Stopping || job.Forced != "" || job.Exited != nil {
 		t.Errorf("the ended job is still %+v", job.JobEnding)
+	}
+}
+
+// TestRetryWithPlan: a job is done again by another plan, and with all other settings that it had.
+func TestRetryWithPlan(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, 0)
+	client, policy := b.server.Client(), &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}
+	job := b.beginWith(`echo x >"$said"`, func(req *cove.JobRequest) { req.NetworkPolicy, req.TimeoutSec, req.Guards.Turns = policy, 777, 9 })
+	if _, err := client.StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.await(job.ID)
+	const plan = "# Another\n```sh\ntest \"$said\" && echo z >z && git add z && git commit -q -m another\n```\n"
+	again, err := client.RetryJob(t.Context(), job.ID, cove.JobRetry{Plan: plan})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again = b.await(again.ID)
+	if again.State != cove.JobSucceeded || again.Commits != 1 || again.Title != "Another" || again.RetryOf != job.ID {
+		t.Errorf("got %+v", again)
+	}
+	if again.NetworkPolicy == nil || !reflect.DeepEqual(again.NetworkPolicy.Rules, policy.Rules) || again.TimeoutSec != 777 || again.Guards.Turns != 9 {
+		t.Errorf("its settings are %+v, %+v", again.NetworkPolicy, again.JobSettings)
+	}
+	if got, err := cove.PlanOf(t.Context(), client, again.ID); err != nil || got.Plan != plan {
+		t.Errorf("its plan is %q, %v", got.Plan, err)
+	}
+	if _, err := client.RetryJob(t.Context(), job.ID, cove.JobRetry{Plan: "# Nothing to run\n"}); code(err) != "bad_plan" {
+		t.Errorf("a plan without steps: %v", err)
 	}
 }
 

@@ -124,6 +124,22 @@ func (j jobView) Here() bool { return j.Sprite != "" && j.Backend == "" && !j.Go
 // Again reports whether the job can begin anew: its repository is in its sprite, or is cloned.
 func (j jobView) Again() bool { return j.ResumeOf == "" && (!j.Gone || j.URL != "") }
 
+// Incomparable says why there is nothing to compare any more; empty: there may be something.
+func (j jobView) Incomparable() string {
+	switch {
+	case j.WorkDeleted:
+		return "There is nothing to compare any more: its work went with its sprite."
+	case j.Unseen() && j.Gone:
+		return "Nobody knows what it has changed: its sprite was gone before its work was collected."
+	case j.Unseen():
+		return "The server does not know what it has changed: its work was not collected. What is there is in its sprite."
+	}
+	return ""
+}
+
+// Unseen reports whether nobody knows what the job has done.
+func (j jobView) Unseen() bool { return j.State == cove.JobLost && j.Head == "" }
+
 // Brings reports whether its work can be had.
 func (j jobView) Brings() bool { return j.Ended() && j.Head != "" && !j.WorkDeleted && !j.Gone }
 

@@ -3,12 +3,14 @@ package web
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	rules "github.com/cove-dev/cove/internal/shim/policy"
 )
 
 // jobPath is the page of a job.
@@ -79,11 +81,16 @@ func resumeJob(v *view) error {
 	return v.redirect(jobPath(next.ID))
 }
 
-// retryJob begins a job anew, by another agent if the form names one.
+// retryJob begins a job anew: by another agent, with another plan or in the same sprite if the form says so.
 func retryJob(v *view) error {
-	next, err := v.api.RetryJob(v.r.Context(), v.r.PathValue("id"), cove.JobRetry{
+	how := cove.JobRetry{
 		Early: true, Agent: v.r.PostFormValue("agent"), Model: strings.TrimSpace(v.r.PostFormValue("model")),
-	})
+		SameSprite: v.r.PostFormValue("same_sprite") != "", Plan: strings.ReplaceAll(v.r.PostFormValue("plan"), "\r\n", "\n"),
+	}
+	if v.r.PostForm.Has("plan") && strings.TrimSpace(how.Plan) == "" {
+		return fail.New("bad_plan", "the plan is empty", "write what is to be done")
+	}
+	next, err := v.api.RetryJob(v.r.Context(), v.r.PathValue("id"), how)
 	if err != nil {
 		return err
 	}
@@ -91,8 +98,17 @@ func retryJob(v *view) error {
 	return v.redirect(jobPath(next.ID))
 }
 
-// planAgain shows the page of a new job, filled in with the plan of a job, to be changed; or with the comments on its
-// changes below it, for an agent that can't be told them. Nothing begins by it, and the comments stay.
+// planPage is a job's plan, to be changed for a job that is as this one in all else.
+type planPage struct {
+	jobView
+	Plan    string
+	Network string
+	Mark    string
+}
+
+// planAgain shows the plan of a job, to be changed; or with the comments on its changes below it, for an agent that
+// can't be told them. Nothing begins by it, and the comments stay. A job that can't be done again with its settings has
+// the page of a new job filled in, which says what of them is not there.
 func planAgain(v *view) error {
 	j, err := v.job()
 	if err != nil {
@@ -115,12 +131,67 @@ func planAgain(v *view) error {
 			text += "\nThis was done before, as job " + j.ID + ", whose changes are not here. A review of them has these remarks:\n" + cove.Remarks(all.Comments)
 		}
 	}
-	form := newJob{Plan: text, Profile: j.Profile, Agent: j.Agent, Model: j.Model, Machine: j.URL == "", URL: j.URL}
+	if j.Ended() && j.Again() {
+		page := planPage{jobView: j, Plan: text, Network: networkText(j.NetworkPolicy), Mark: v.session.mark()}
+		if j.Sprite != "" && !j.OwnsSprite {
+			page.Network = "the rules of the sprite " + line(j.Sprite)
+		}
+		l := v.layout("Change the plan · " + title(j.Job))
+		l.Path = "/web/jobs"
+		render(v.w, v.r, http.StatusOK, l, "job-plan", page)
+		return nil
+	}
+	form, left := formOf(j.Job)
+	form.Plan = text
+	v.w.Header().Set("HX-Push-Url", "/web/new")
+	return showNewJob(v, form, left, true)
+}
+
+// formOf is a job as the form of a new one, and what of its settings that has no field for.
+func formOf(j cove.Job) (form newJob, left []string) {
+	form = newJob{Profile: j.Profile, Agent: j.Agent, Model: j.Model, Machine: j.URL == "", URL: j.URL, Publish: j.Publish}
 	if j.URL != "" {
 		form.Branch = j.Branch
 	}
-	v.w.Header().Set("HX-Push-Url", "/web/new")
-	return showNewJob(v, form, true)
+	if j.TimeoutSec > 0 {
+		form.Minutes = strconv.FormatFloat(float64(j.TimeoutSec)/60, 'f', -1, 64)
+	}
+	if j.Guards.Turns > 0 {
+		form.Turns = strconv.FormatInt(j.Guards.Turns, 10)
+	}
+	if j.Guards.CostUSD > 0 {
+		form.Cost = strconv.FormatFloat(j.Guards.CostUSD, 'f', -1, 64)
+	}
+	if p := j.NetworkPolicy; p != nil && !j.ProfilePolicy {
+		for _, r := range p.Rules {
+			if r.Include != "" && form.Network == "" {
+				form.Network = r.Include
+				continue
+			}
+			left = append(left, "the rule "+ruleText(r))
+		}
+		if form.Network == "" {
+			form.Network = rules.None // less than it had, and not more
+		}
+	}
+	for what, is := range map[string]bool{
+		"its variables " + strings.Join(j.EnvNames, ", "):     len(j.EnvNames) > 0,
+		"the command of its agent":                            j.AgentCommand != "",
+		"who answers its agent's questions: " + j.Permissions: j.Permissions != "",
+		"its own definition of the agent":                     j.Definition != nil,
+		"its MCP servers":                                     len(j.MCP) > 0,
+		"its role " + j.Role:                                  j.Role != "",
+		"that it talks with you":                              j.Converse,
+		"its limits of disk and of silence":                   j.Guards.DiskBytes > 0 || j.Guards.IdleSec > 0,
+		"its backend " + j.Backend:                            j.Backend != "",
+		"its sprite " + j.Sprite:                              !j.OwnsSprite,
+	} {
+		if is {
+			left = append(left, what)
+		}
+	}
+	slices.Sort(left)
+	return form, left
 }
 
 // otherAgent is an agent that could try the same, and what it lacks.

@@ -121,6 +121,9 @@ func (r *jobRow) result(job cove.Job) {
 	if r.Result != "" && job.State.Terminal() && job.PulledAt == nil && !job.WorkDeleted {
 		r.Get = job.Bring()
 	}
+	if job.WorkDeleted && r.Result != "" {
+		r.Result += ", gone with its sprite"
+	}
 	if job.PulledAt != nil && r.Result != "" {
 		r.Result += ", pulled"
 	}

@@ -36,6 +36,7 @@ type newPage struct {
 	Networks []string
 	Mark     string
 	Check    planCheck
+	Left     []string // of the job whose form it is: settings that have no field
 }
 
 // planCheck is what the server says of the form, and the headings of its plan.
@@ -58,11 +59,11 @@ func newJobPage(v *view) error {
 	if !v.session.May(cove.VerbWrite) {
 		return fail.New("forbidden", "to begin a job needs the verb write, which this token has not", "log in by the link of a token that has it: cove web")
 	}
-	return showNewJob(v, newJob{}, false)
+	return showNewJob(v, newJob{}, nil, false)
 }
 
-func showNewJob(v *view, form newJob, checked bool) error {
-	page := newPage{Form: form, Agents: agents.Names(), Networks: rules.Presets, Mark: v.session.mark()}
+func showNewJob(v *view, form newJob, left []string, checked bool) error {
+	page := newPage{Form: form, Left: left, Agents: agents.Names(), Networks: rules.Presets, Mark: v.session.mark()}
 	var err error
 	if page.Profiles, err = (cove.Profiles{Client: v.api}).List(v.r.Context()); err != nil {
 		return err
@@ -102,7 +103,7 @@ func previewJob(v *view) error {
 	f := v.r.PostForm
 	form := readNewJob(f)
 	if wantsPage(v.r) {
-		return showNewJob(v, form, true)
+		return showNewJob(v, form, nil, true)
 	}
 	profiles, err := cove.Profiles{Client: v.api}.List(v.r.Context())
 	if err != nil {

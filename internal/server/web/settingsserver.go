@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cove-dev/cove"
@@ -141,12 +142,12 @@ func few(names []string) []string {
 }
 
 // seeJobs is how a person finds out more.
-const seeJobs = "; see: cove job list"
+const seeJobs = "; see, in a terminal: cove job list"
 
 // lostWith says what is lost with an environment. There is always a line.
 func lostWith(e cove.Environment) (all []string) {
 	if e.Busy {
-		all = append(all, "a job works in it: "+line(e.JobTitle)+" ("+e.Job+") is ended")
+		all = append(all, "a job works in it: "+line(e.JobTitle)+" ("+e.Job+"). It ends, and what it has done is lost")
 	}
 	if e.Work {
 		all = append(all, "work of jobs that nobody has pulled"+seeJobs)
@@ -157,12 +158,16 @@ func lostWith(e cove.Environment) (all []string) {
 	return all
 }
 
+// lossCodes are those of refusals because something would be lost.
+var lossCodes = []string{"job_running", "unpulled_work", "uncollected_work"}
+
 // destroyed says what became of sprites that were to be destroyed.
 type destroyed struct{ Results []destroyedRow }
 
 type destroyedRow struct {
 	Name  string
 	State string // gone, or destroying: the server tries again
+	Kept  bool   // as was asked: something would be lost
 	Error *problem
 }
 
@@ -175,7 +180,7 @@ func destroyEnvironments(v *view) error {
 	}
 	var d destroyed
 	for _, r := range results {
-		d.Results = append(d.Results, destroyedRow{r.Environment.Name, string(r.Environment.State), failure(r.Error)})
+		d.Results = append(d.Results, destroyedRow{r.Environment.Name, string(r.Environment.State), !order.Force && r.Error != nil && slices.Contains(lossCodes, r.Error.Code), failure(r.Error)})
 	}
 	return showDestroyed(v, d)
 }
@@ -187,7 +192,7 @@ func destroyOrphans(v *view) error {
 	}
 	var d destroyed
 	for _, r := range done.Results {
-		d.Results = append(d.Results, destroyedRow{r.Orphan.Name, string(cove.EnvironmentGone), failure(r.Error)})
+		d.Results = append(d.Results, destroyedRow{r.Orphan.Name, string(cove.EnvironmentGone), false, failure(r.Error)})
 	}
 	return showDestroyed(v, d)
 }
