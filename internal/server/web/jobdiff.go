@@ -102,17 +102,18 @@ func changes(v *view) error {
 	}
 	l := v.layout("Changes · " + title(j.Job))
 	l.Path, l.Script = "/web/jobs", "job.js"
-	if !j.Ended() {
-		l.Live = "/web/jobs/" + j.ID + "/changes/live?view=" + page.View
+	l.Live = "/web/jobs/" + j.ID + "/changes/live?view=" + page.View
+	if j.Ended() {
+		l.Live += "&ended=yes"
 	}
 	render(v.w, v.r, http.StatusOK, l, "changes", page)
 	return nil
 }
 
-// changesLive keeps the head of the page true until the job ends. The diff stays as it is, since a person
+// changesLive keeps the head of the page true, also once the job has ended: its sprite may go. The diff stays as it is, since a person
 // may be at a line of it: the page leads to that of the job's end.
 func changesLive(v *view) error {
-	id := v.r.PathValue("id")
+	id, ended := v.r.PathValue("id"), v.r.URL.Query().Get("ended") != ""
 	return v.stream(func(ctx context.Context, s *stream) error {
 		tell := func() error {
 			j, err := viewJob(ctx, v, id)
@@ -123,7 +124,7 @@ func changesLive(v *view) error {
 			if err := s.replace("job-tabs", "job-tabs", j); err != nil {
 				return err
 			}
-			if err := s.replace("job-head", "job-head", j); err != nil || !j.Ended() {
+			if err := s.replace("job-head", "job-head", j); err != nil || !j.Ended() || ended {
 				return err
 			}
 			return s.replace("diff-news", "diff-news", changesPage{jobView: j, View: viewOf(v.r), Over: true})

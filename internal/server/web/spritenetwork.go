@@ -232,6 +232,9 @@ func parseRule(text string) (sprites.NetworkRule, error) {
 	if name, ok := strings.CutPrefix(text, "preset "); ok && presets[strings.TrimSpace(name)] != "" {
 		return sprites.NetworkRule{Include: strings.TrimSpace(name)}, nil
 	}
+	if text == "preset "+rules.None {
+		return sprites.NetworkRule{}, fail.New("bad_request", "the preset none allows nothing", "to close the network, remove the rules that open it")
+	}
 	r, err := netrules.Allow(text)
 	if err != nil {
 		return r, fail.New("bad_request", err.Error(), "such as example.org:443, *.example.org, 10.1.2.3:5432, preset agent, preset defaults, or preset open")
