@@ -162,7 +162,7 @@ func destroyAll(t *testing.T, c *cove.Client, page *webtest.Page) {
 	page.Wait("dialog[open]")
 	shot(t, page, "running-ask-phone")
 	page.Click("dialog[open] form .danger")
-	page.Until("one failed, and one is gone", `document.querySelectorAll("#destroyed .badge.failed").length === 1 && document.querySelectorAll("#destroyed .badge.ready").length === 1`)
+	page.Until("one is kept, and one is gone", `document.querySelectorAll("#destroyed .badge.held").length === 1 && document.querySelectorAll("#destroyed .badge.ready").length === 1`)
 	page.Until("the list beside it has the one alone", `document.querySelectorAll("#list-running [data-row]").length === 1`)
 	narrow(t, page)
 	shot(t, page, "destroyed-phone")
