@@ -365,6 +365,9 @@ func TestScriptsFail(t *testing.T) {
 	if cleanup.State != cove.StepFailed || cleanup.Output.String() != "cleaned\n" || by[cove.TestClone].State != cove.StepSkipped || by[cove.TestPrompt].State != cove.StepSkipped {
 		t.Errorf("%+v, %+v", cleanup, by)
 	}
+	if got := by[cove.TestClone].Detail; got != "the profile greeting has no url" {
+		t.Errorf("got %q", got)
+	}
 	b.empty(t)
 
 	test = b.withScripts(t, "true", repository(t)+"/no", "true", "true")

@@ -49,7 +49,7 @@ func (s *scripts) cleanupTime() time.Duration {
 func (s *scripts) clone(ctx context.Context) (string, error) {
 	s.begun = true
 	if s.t.job.URL == "" {
-		return "", skip("%s", s.without("a url"))
+		return "", skip("%s", s.without("url"))
 	}
 	if err := s.reachRepository(ctx); err != nil {
 		return "", err
@@ -96,7 +96,7 @@ func (s *scripts) reachRepository(ctx context.Context) error {
 func (s *scripts) setup(ctx context.Context) (string, error) {
 	setup := s.t.job.SetupScript
 	if setup == nil {
-		return "", skip("%s", s.without("a setup script"))
+		return "", skip("%s", s.without("setup script"))
 	}
 	if err := s.run(ctx, "setup", setup); err != nil {
 		hint := "its output says more"
@@ -112,7 +112,7 @@ func (s *scripts) setup(ctx context.Context) (string, error) {
 func (s *scripts) cleanup(ctx context.Context) (string, error) {
 	cleanup := s.t.job.CleanupScript
 	if cleanup == nil {
-		return "", skip("%s", s.without("a cleanup script"))
+		return "", skip("%s", s.without("cleanup script"))
 	}
 	if err := s.run(ctx, "cleanup", cleanup); err != nil {
 		return "", fail.Wrap("cleanup_failed", fmt.Errorf("the cleanup script %s: %w", cleanup.Name, err), "its output says more")
@@ -134,9 +134,9 @@ func (s *scripts) run(ctx context.Context, what string, of *cove.SetupScript) er
 // without says why a step is not needed that a profile would ask for.
 func (s *scripts) without(what string) string {
 	if s.t.test.Profile == "" {
-		return "only a profile has " + what
+		return "only a profile has a " + what
 	}
-	return "the profile " + s.t.test.Profile + " has not " + what
+	return "the profile " + s.t.test.Profile + " has no " + what
 }
 
 // late says how a step of the profile's jobs gets more time, if its time was up.
