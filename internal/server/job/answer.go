@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -90,7 +91,12 @@ func answer(job cove.Job, a cove.JobAnswer) ([]byte, error) {
 // answerText is what the log says of an answer.
 func answerText(q cove.JobQuestion, option string) string {
 	i := slices.IndexFunc(q.Options, func(o cove.QuestionOption) bool { return o.ID == option })
-	return strings.TrimSpace(fmt.Sprintf("%s (%s): %s", q.Options[i].Name, q.Options[i].Kind, q.Title))
+	return strings.TrimSpace(fmt.Sprintf("%s (%s): %s", q.Options[i].Name, cmp.Or(optionKinds[q.Options[i].Kind], q.Options[i].Kind), q.Title))
+}
+
+// optionKinds are the kinds of a question's options, in words.
+var optionKinds = map[string]string{
+	"allow_once": "allowed once", "allow_always": "allowed from now on", "reject_once": "refused once", "reject_always": "refused from now on",
 }
 
 // noteQuestion notes in the job what its agent asks, and that it has been answered.

@@ -126,3 +126,15 @@ func TestAnswerOnce(t *testing.T) {
 		t.Errorf("the log has %d answers, %v, and the job is %+v", inputs, err, job)
 	}
 }
+
+// TestAnswerText: the log says an answer in words, not by the name of its kind.
+func TestAnswerText(t *testing.T) {
+	for kind, want := range map[string]string{
+		"allow_once": "Yes (allowed once): List", "allow_always": "Yes (allowed from now on): List",
+		"reject_once": "Yes (refused once): List", "reject_always": "Yes (refused from now on): List", "sometimes": "Yes (sometimes): List",
+	} {
+		if got := answerText(cove.JobQuestion{Title: "List", Options: []cove.QuestionOption{{ID: "1", Name: "Yes", Kind: kind}}}, "1"); got != want {
+			t.Errorf("%s: got %q, want %q", kind, got, want)
+		}
+	}
+}
