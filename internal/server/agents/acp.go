@@ -209,6 +209,7 @@ type acpReader struct {
 	out     lines
 	session string
 	tools   map[string]acpTool // those at work, by their ids
+	asked   map[string]string  // the tools that questions are about, by the questions' ids
 	result  *acpEvent
 	usage   *cove.Usage
 	notice  string // the last thing that went wrong
@@ -261,6 +262,7 @@ func (r *acpReader) Event(ev cove.JobEvent) []Event {
 	case "permission_request":
 		return r.ask(e)
 	case "permission":
+		r.decided(e)
 		if e.Status != "allowed" {
 			r.denied++
 			return []Event{{Kind: KindDenied, Text: short(e.Title)}}
@@ -284,6 +286,7 @@ func (r *acpReader) Event(ev cove.JobEvent) []Event {
 type acpTool struct {
 	kind, title, text string
 	told              bool
+	decided           string // on the question about it: allowed, denied, cancelled
 }
 
 // tool tells of a tool's beginning and its end. Many agents say only in an update what
@@ -307,7 +310,11 @@ func (r *acpReader) tool(e acpEvent) []Event {
 		if e.Type == "tool_update" {
 			text = e.Text
 		}
-		out = append(out, Event{Kind: KindToolEnd, Text: short(text), ID: e.ID, Full: text, Failed: e.Status == "failed"})
+		end := Event{Kind: KindToolEnd, Text: short(text), ID: e.ID, Full: text, Failed: e.Status == "failed"}
+		if text == "" {
+			end.Silent = silent(t.decided)
+		}
+		out = append(out, end)
 	}
 	if out == nil {
 		return []Event{}
@@ -346,7 +353,34 @@ func (r *acpReader) ask(e acpEvent) (out []Event) {
 	}
 	ask.Repeats = t.text == e.Text
 	r.keep(e.Call, t)
+	if len(r.asked) < maxTools {
+		if r.asked == nil {
+			r.asked = map[string]string{}
+		}
+		r.asked[e.ID] = e.Call
+	}
 	return append(out, ask)
+}
+
+// decided remembers what became of a question for the tool that it is about.
+func (r *acpReader) decided(e acpEvent) {
+	call, ok := r.asked[e.ID]
+	delete(r.asked, e.ID)
+	if t, at := r.tools[call]; ok && at {
+		t.decided = e.Status
+		r.tools[call] = t
+	}
+}
+
+// silent says why a tool without output has none, by what became of the question about it.
+func silent(decided string) string {
+	switch decided {
+	case "denied":
+		return "It was refused."
+	case "cancelled":
+		return "It was cancelled."
+	}
+	return ""
 }
 
 // maxTools bounds the tools that are remembered to be at work.

@@ -117,6 +117,27 @@ func TestACPAsksAboutCall(t *testing.T) {
 	}
 }
 
+// TestACPRefused: a call that was refused, or whose question was cancelled, and that ends without output, says so.
+func TestACPRefused(t *testing.T) {
+	asks := strings.Replace(acpAsks, `"id":"3"`, `"id":"3","call":"c1"`, 1)
+	for status, want := range map[string]string{"denied": "It was refused.", "cancelled": "It was cancelled.", "allowed": ""} {
+		for _, text := range []string{"", "no"} {
+			events, _, _ := judge(agents.ACP{}, told(asks, strings.Replace(acpDenied, "denied", status, 1), `{"type":"tool_update","id":"c1","status":"failed","text":"`+text+`"}`), cove.JobEnd{Phase: "done"})
+			end := agents.Event{Kind: agents.KindToolEnd, Text: text, Full: text, ID: "c1", Failed: true}
+			if text == "" {
+				end.Silent = want
+			}
+			if diff := cmp.Diff(end, events[len(events)-1]); diff != "" {
+				t.Errorf("%s, %q: %s", status, text, diff)
+			}
+		}
+	}
+	declined, _, _ := judge(agents.Codex{}, printed(`{"type":"item.completed","item":{"id":"1","type":"command_execution","command":"rm x","status":"declined"}}`), cove.JobEnd{Phase: "done"})
+	if end := declined[len(declined)-1]; end.Silent != "It was refused." {
+		t.Errorf("codex: got %+v", end)
+	}
+}
+
 func quoted(s string) string { return `"` + strings.ReplaceAll(s, "\x1b", `\u001b`) + `"` }
 
 // TestACPQuestion: what a person is asked is only what has the form of a question.

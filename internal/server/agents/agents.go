@@ -222,6 +222,8 @@ type Event struct {
 
 	Missing string `json:"-"` // of a question: why Full is not all that an answer allows; empty: it is
 	Repeats bool   `json:"-"` // of a question: the start of the tool has the same Full
+
+	Silent string `json:"-"` // of the end of a tool without output: why it has none, as a sentence; empty: nobody knows
 }
 
 // Place puts in where a program of Programs is in the sprite.

@@ -197,6 +197,9 @@ func (i codexItem) events(complete bool) []Event {
 	}
 	end := Event{Kind: KindToolEnd, Text: short(output), ID: i.ID, Full: output, Failed: i.Status == "failed" || i.Status == "declined" || i.ExitCode != 0}
 	if i.Status == "declined" {
+		if output == "" {
+			end.Silent = silent("denied")
+		}
 		return []Event{{Kind: KindDenied, Tool: tool, Text: short(input)}, end}
 	}
 	return []Event{end}

@@ -131,6 +131,23 @@ func TestTranscript(t *testing.T) {
 	}
 }
 
+// TestRefusedCall: a command that a person refused is not shown as one that ran without output.
+func TestRefusedCall(t *testing.T) {
+	job := working()
+	job.Agent = "acp"
+	tr := newTranscript(job, true)
+	for i, l := range []string{
+		`{"type":"permission_request","id":"3","call":"c1","title":"List","kind":"execute","text":"ls","options":[{"id":"1","name":"No","kind":"reject_once"}]}`,
+		`{"type":"permission","id":"3","title":"List","status":"denied"}`, `{"type":"tool_update","id":"c1","status":"failed"}`,
+	} {
+		tr.add(cove.JobEvent{Seq: int64(i + 1), Type: "event", Stream: "events", Text: l})
+	}
+	page, err := html("entry", tr.entries[0])
+	if err != nil || strings.Contains(page, "No output") || !strings.Contains(page, "It was refused.") {
+		t.Errorf("got %v, %s", err, page)
+	}
+}
+
 // TestDiffOfDiffs: two diffs of a file are alike, or it is said which lines only one has.
 func TestDiffOfDiffs(t *testing.T) {
 	file := func(path string, lines ...string) cove.JobDiffFile {

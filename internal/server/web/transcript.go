@@ -43,6 +43,7 @@ type answerView struct {
 	Seq    int64
 	Failed bool
 	Parts  []part
+	Silent string // why it has none; empty: nobody knows
 }
 
 // part is a text of an entry.
@@ -237,7 +238,7 @@ func (t *transcript) agent(ev cove.JobEvent, i int, m agents.Event) []entryChang
 
 // answered gives a call its answer. Of one that the transcript does not have, the page may.
 func (t *transcript) answered(e *entry, m agents.Event) []entryChange {
-	a := &answerView{Seq: e.Seq, Failed: m.Failed, Parts: bounded(answerParts(m))}
+	a := &answerView{Seq: e.Seq, Failed: m.Failed, Parts: bounded(answerParts(m)), Silent: m.Silent}
 	call, ok := t.calls[m.ID]
 	delete(t.calls, m.ID)
 	switch {
