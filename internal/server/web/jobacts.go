@@ -64,7 +64,7 @@ func stopJob(v *view) error {
 	if _, err := v.api.StopJob(v.r.Context(), id); err != nil {
 		return err
 	}
-	v.say("Job %s is being stopped: its work so far is kept.", id)
+	v.say("Job %s was told to stop: its work so far is kept.", id) // which is true, too, once it has ended
 	return v.shown(id)
 }
 

@@ -84,7 +84,7 @@ func opensAtNewest(t *testing.T, s *covetest.Server, b *webtest.Browser) {
 	phone.Until("what needs me, the conversation, the rest", `(tops => tops.every((top, i) => i === 0 || tops[i - 1] < top))(["job-head", "job-question", "transcript", "job-acts", "job-steps"].map(id => document.getElementById(id).getBoundingClientRect().top))`)
 	narrow(t, phone)
 	shot(t, phone, "job-newest-phone")
-	phone.Eval(`document.getElementById("said").textContent = "It is being stopped."; document.querySelector("main").insertAdjacentHTML("beforeend", '<form class="comment-form"><textarea></textarea></form>'); true`, nil)
+	phone.Eval(`document.getElementById("said").innerHTML = '<p class="saying" data-before>The job is begun.</p>'; document.querySelector("main").insertAdjacentHTML("beforeend", '<form class="comment-form"><textarea></textarea></form>'); true`, nil)
 	phone.Until("a comment that has no text is left", `dispatchEvent(new Event("beforeunload", { cancelable: true }))`)
 	phone.Eval(`document.querySelector(".comment-form textarea").value = "Use blue."; true`, nil)
 	phone.Until("one that is being written is not", `!dispatchEvent(new Event("beforeunload", { cancelable: true }))`)
@@ -103,7 +103,7 @@ func opensAtNewest(t *testing.T, s *covetest.Server, b *webtest.Browser) {
 	desk.Until("and begins at its end", last)
 	_, err := s.Store.Jobs.Finish(t.Context(), "000002", cove.JobSucceeded, cove.Outcome{Kind: "success"}, func(j *cove.Job) { j.Question, j.Commits, j.Head = nil, 1, "cafe" })
 	must(t, err)
-	phone.Until("the tab counts the commits, and what was said of the job at work is gone", `document.querySelector("#job-tabs .count")?.textContent === "1" && document.getElementById("said").textContent === ""`)
+	phone.Until("the tab counts the commits, and what the page before has said of the job at work is gone", `document.querySelector("#job-tabs .count")?.textContent === "1" && document.getElementById("said").textContent === ""`)
 	phone.Goto("/web/jobs/000002#event-20")
 	phone.Until("the event that the address names is seen", sees+`(document.querySelector('#transcript > .named[data-seq="20"]'))`)
 }

@@ -203,13 +203,30 @@
       for (const a of document.querySelectorAll("[data-answer]")) a.replaceChildren();
     }
   };
+  // A part that a person asks for is an answer, too. What its place showed is of another question: an error takes it away.
   document.addEventListener("htmx:beforeOnLoad", e => {
-    const { xhr, elt, requestConfig } = e.detail;
-    if (requestConfig.verb !== "get") coveSettled(xhr.status < 400, elt.closest("form"));
+    const { xhr, elt, target, requestConfig } = e.detail, ok = xhr.status < 400;
+    if (requestConfig.verb !== "get") { coveSettled(ok, elt.closest("form")); return; }
+    if (!elt.matches("form,button") || xhr.getResponseHeader("HX-Redirect")) return; // all else asks by itself
+    coveSettled(ok);
+    document.getElementById("said").replaceChildren(); // such an answer says nothing there
+    if (!ok && !target.contains(elt)) target.replaceChildren();
   });
   document.addEventListener("DOMContentLoaded", () => { // a live region tells of what comes into it
     const said = document.getElementById("said");
+    for (const p of said.children) p.dataset.before = ""; // the page before has done it
     said.replaceChildren(...said.childNodes);
+  });
+
+  // The stream may have replaced a button before its answer is there. htmx tells the button alone: the page hears it, too.
+  const heard = new WeakSet();
+  document.addEventListener("htmx:beforeRequest", e => {
+    const { elt } = e.detail;
+    if (heard.has(elt)) return;
+    heard.add(elt);
+    elt.addEventListener("htmx:beforeOnLoad", of => {
+      if (!elt.isConnected && !document.dispatchEvent(new CustomEvent(of.type, { detail: of.detail, cancelable: true }))) of.preventDefault();
+    });
   });
 
   // An answer stands in the page: the dialog that asked for it goes, and an error is brought into view.

@@ -28,7 +28,7 @@
     const made = [...t.content.children];
     if (c.how === "replace" && at.dataset.sum && at.dataset.sum === made[0]?.dataset.sum) return; // nothing in it is new, and a person may be typing
     if (c.how === "replace") {
-      if (at.dataset.over === "false" && made[0]?.dataset.over === "true") document.getElementById("said").replaceChildren(); // it is of a state that is over
+      if (at.dataset.over === "false" && made[0]?.dataset.over === "true") document.querySelector("#said > [data-before]")?.remove(); // such as that the job is begun; what this page has done stays
       coveKeep(at, t.content);
       at.replaceWith(t.content);
     } else if (c.how === "inner") at.replaceChildren(t.content);
