@@ -29,7 +29,7 @@ var pages = map[string][]string{
 		"/web/settings?tab=profiles&name=nightly", "/web/settings?tab=secrets", "/web/settings?tab=connectors", "/web/settings?tab=tokens", "/web/settings?tab=sessions",
 		"/web/settings?tab=images", "/web/settings?tab=backends", "/web/settings?tab=webhooks", "/web/settings?tab=running", "/web/settings?tab=server",
 	},
-	"/web/jobs/{id}":         {"/web/jobs/{job}", "/web/jobs/000001", "/web/jobs/000002"},
+	"/web/jobs/{id}":         {"/web/jobs/{job}", "/web/jobs/{job}?at=1#event-1", "/web/jobs/000001", "/web/jobs/000001?at=99", "/web/jobs/000002"},
 	"/web/jobs/{id}/changes": {"/web/jobs/{job}/changes", "/web/jobs/{job}/changes?view=side"},
 
 	"/web/sprites/{name}":                          {"/web/sprites/paint", "/web/sprites/asleep"},
@@ -46,7 +46,7 @@ var pages = map[string][]string{
 
 // parts are the routes that a browser gets as no page of their own, beside streams (/live).
 var parts = []string{
-	"/web/alive", "/web/jobs/{id}/earlier", "/web/jobs/{id}/usage", "/web/jobs/{id}/agents", "/web/jobs/{id}/diff",
+	"/web/alive", "/web/jobs/{id}/earlier", "/web/jobs/{id}/later", "/web/jobs/{id}/usage", "/web/jobs/{id}/agents", "/web/jobs/{id}/diff",
 	"/web/sprites/{name}/terminal/sessions", "/web/sprites/{name}/terminal/socket", "/web/sprites/{name}/files/branch", "/web/sprites/{name}/files/raw",
 	"/web/sprites/{name}/preview", "/web/sprites/{name}/network/allow", "/web/sprites/{name}/network/test", "/web/sprites/{name}/network/learn",
 }

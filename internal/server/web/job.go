@@ -24,8 +24,11 @@ type jobPage struct {
 	jobView
 	Steps   stepsView
 	Entries []*entry
-	Before  int64 // the number of the first event shown, before which there are more; 0: there are none
-	Usage   bool  // there may be something to tell of its cost
+	Before  int64  // the number of the first event shown, before which there are more; 0: there are none
+	Next    int64  // the number of the first event after those shown; 0: there was none
+	Apart   bool   // what the job does now is not shown after them
+	Lacks   string // that the event which the address names is not there; empty: it is, or it names none
+	Usage   bool   // there may be something to tell of its cost
 	Told    toldView
 }
 
@@ -222,6 +225,7 @@ func jobRoutes() []route {
 		{"GET /web/jobs/{id}", job},
 		{"GET /web/jobs/{id}/live", jobLive},
 		{"GET /web/jobs/{id}/earlier", jobEarlier},
+		{"GET /web/jobs/{id}/later", jobLater},
 		{"GET /web/jobs/{id}/usage", jobUsage},
 		{"GET /web/jobs/{id}/changes", changes},
 		{"GET /web/jobs/{id}/changes/live", changesLive},
@@ -258,12 +262,15 @@ func job(v *view) error {
 		return err
 	}
 	page.Steps = newStepsView(steps, j.Outcome)
-	if page.Entries, page.Before, err = v.newest(j.Job, j.LastSeq-window+1, j.LastSeq+1); err != nil {
+	if err := page.fill(v); err != nil {
 		return err
 	}
 	l := v.layout(title(j.Job))
 	l.Path, l.Script = "/web/jobs", "job.js"
 	l.Live = fmt.Sprintf("/web/jobs/%s/live?start=%d", j.ID, j.LastSeq+1) // of one that has ended: of the jobs after it
+	if page.Apart {
+		l.Live = jobPath(j.ID) + "/live?events=none"
+	}
 	render(v.w, v.r, http.StatusOK, l, "job", page)
 	return nil
 }
@@ -273,8 +280,8 @@ func title(j cove.Job) string {
 	return line(strings.TrimSuffix(j.Name(), ".md")) + " · " + j.ID
 }
 
-// entries are those of the events from one number until before another.
-func (v *view) entries(j cove.Job, from, to int64) ([]*entry, error) {
+// entries are those of the events from one number until before another. The event at has one of its own.
+func (v *view) entries(j cove.Job, from, to, at int64) ([]*entry, error) {
 	t := newTranscript(j, true)
 	if from >= to {
 		return nil, nil
@@ -286,16 +293,20 @@ func (v *view) entries(j cove.Job, from, to int64) ([]*entry, error) {
 		if ev.Seq >= to {
 			break
 		}
-		t.add(ev)
+		if ev.Seq == at {
+			t.alone(ev)
+		} else {
+			t.add(ev)
+		}
 	}
 	return t.entries, nil
 }
 
 // newest are the newest entries of the events from one number until before another, as many as a
 // page takes at once, and the number of the first event among them; 0: there are none before it.
-func (v *view) newest(j cove.Job, from, to int64) (entries []*entry, before int64, err error) {
+func (v *view) newest(j cove.Job, from, to, at int64) (entries []*entry, before int64, err error) {
 	from = max(1, from)
-	if entries, err = v.entries(j, from, to); err != nil {
+	if entries, err = v.entries(j, from, to, at); err != nil {
 		return nil, 0, err
 	}
 	start, err := fits(entries)
@@ -304,7 +315,7 @@ func (v *view) newest(j cove.Job, from, to int64) (entries []*entry, before int6
 	}
 	if start > from { // answers of calls before it stand for themselves now
 		from = start
-		entries, err = v.entries(j, from, to)
+		entries, err = v.entries(j, from, to, at)
 	}
 	if from > 1 {
 		before = from
@@ -321,7 +332,7 @@ func jobEarlier(v *view) error {
 	before, _ := strconv.ParseInt(v.r.URL.Query().Get("before"), 10, 64)
 	before = min(max(before, 1), j.LastSeq+1)
 	page := jobPage{jobView: j}
-	if page.Entries, page.Before, err = v.newest(j.Job, before-earlier, before); err != nil {
+	if page.Entries, page.Before, err = v.newest(j.Job, before-earlier, before, 0); err != nil {
 		return err
 	}
 	return v.fragment("entries", page)
@@ -354,8 +365,10 @@ func jobLive(v *view) error {
 		if err := v.sendState(ctx, s, j.ID); err != nil {
 			return err
 		}
-		if err := v.followEvents(ctx, s, j.Job); err != nil {
-			return err
+		if v.r.URL.Query().Get("events") != "none" {
+			if err := v.followEvents(ctx, s, j.Job); err != nil {
+				return err
+			}
 		}
 		if _, err := v.api.WaitJob(ctx, j.ID); err != nil { // its log ends before its state does
 			return err

@@ -30,7 +30,7 @@ func TestAddressesOfHTMX(t *testing.T) {
 		for _, m := range attribute.FindAllStringSubmatch(string(b), -1) {
 			for _, a := range action.FindAllStringSubmatch(inQuery.FindString(m[1]), -1) {
 				seen++
-				if !strings.HasPrefix(a[1], "query ") && !slices.Contains([]string{".View", ".ID", ".Before", ".Part"}, a[1]) {
+				if !strings.HasPrefix(a[1], "query ") && !slices.Contains([]string{".View", ".ID", ".Before", ".Next", ".Part"}, a[1]) {
 					t.Errorf("%s: %s is not escaped in %s", name, a[0], m[0])
 				}
 			}

@@ -13,7 +13,7 @@
   const trim = () => {
     trimming = 0;
     const ol = list(), last = Number(ol?.lastElementChild?.dataset.seq);
-    if (!ol) return;
+    if (!ol || document.getElementById("later")) return; // a page of old events does not grow by itself
     const all = [...ol.querySelectorAll(":scope > [data-seq]")];
     const times = playing ? 4 : ol.scrollHeight - ol.scrollTop - ol.clientHeight > 400 ? 2 : 1; // somebody reads further up
     const many = last - Number(all[0]?.dataset.seq) >= times * most && !playing, large = ol.getElementsByTagName("*").length > times * largest;
@@ -39,13 +39,22 @@
 
   // The newest is what a page begins with, or the event that its address names. What is added above moves nothing.
   const toNewest = () => { const ol = list(); if (ol) ol.scrollTop = ol.scrollHeight; };
+  // Of the entry of the event that the address names, all is opened. If it has none, the server is asked once, and says so.
   const toNamed = () => {
-    const seq = Number(/^#event-(\d+)$/.exec(location.hash)?.[1]);
-    const all = seq ? [...document.querySelectorAll("#transcript > [data-seq]")] : [];
-    const at = all.filter(e => Number(e.dataset.seq) <= seq).at(-1) ?? all[0];
+    const asked = Number(new URLSearchParams(location.search).get("at") ?? NaN);
+    const seq = Number(/^#event-(\d+)$/.exec(location.hash)?.[1] ?? asked), all = [...document.querySelectorAll("#transcript [data-seq]")];
+    const at = all.find(e => Number(e.dataset.seq) === seq);
     for (const e of all) e.classList.toggle("named", e === at);
-    at?.scrollIntoView({ block: "center" });
-    return !!at;
+    if (!at && !isNaN(seq) && seq !== asked) { location.replace(`?at=${seq}#event-${seq}`); return true; }
+    for (let d = at?.closest("details"); d; d = d.parentElement.closest("details")) d.open = true;
+    for (const d of at?.querySelectorAll("details") ?? []) d.open = true;
+    const li = at?.closest("li"), ends = [[li?.previousElementSibling, 1e9], [li?.nextElementSibling, 0]]; // what is beside it in the log is so in the page
+    for (const [e, top] of ends) for (const pre of e?.querySelectorAll("pre") ?? []) pre.scrollTop = top;
+    const near = at ?? (document.getElementById("later") && all.find(e => Number(e.dataset.seq) > seq));
+    const show = () => near?.scrollIntoView({ block: "center" });
+    show();
+    requestAnimationFrame(() => requestAnimationFrame(show)); // what is above it has its true height by then
+    return !!near;
   };
   let fromEnd = -1;
   document.addEventListener("DOMContentLoaded", () => { if (!toNamed()) toNewest(); });
