@@ -91,8 +91,10 @@ TOML: idle = "30m", pool = 2, name = ["cove.example.org"]. Those given here go b
 If an older cove.db was put back, the server refuses to start. With --accept-older-store it
 goes on: it moves layers and memories that cove.db does not know to aside/ in the data
 folder, and removes none. It ends sandboxes that cove.db does not know, and keeps their
-memory there. If secret.key was lost, it refuses, too: --forget-sealed gives up what that
-key has sealed, which are secrets, backends' tokens, and what jobs could be retried with.
+memory there. All browsers are logged out, and tokens that were removed since that cove.db
+was copied may be valid again: see cove token list. If secret.key was lost, it refuses, too:
+--forget-sealed gives up what that key has sealed, which are secrets, backends' tokens, and
+what jobs could be retried with.
 
 As an ordinary user the server runs in a user namespace of its own, for which it needs
 newuidmap and subordinate ids (see: cove doctor).`,
@@ -407,6 +409,9 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return err
 	}
 	defer closing(&err, st)
+	if err := sayOldTokens(ctx, st, dir, logger); err != nil {
+		return err
+	}
 	host := &sprite.Host{
 		Store: st, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: pool,
 		DiskReserve: reserve, Registries: new(registries.Finder).Hosts, Connectors: connectors,
@@ -446,6 +451,21 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	if o.suspend || supervisor != "" && machineEnds() {
 		suspendAll(host, logger)
 	}
+	return nil
+}
+
+// sayOldTokens says, if the store is an older one, or may be, that it may have tokens that were removed since.
+func sayOldTokens(ctx context.Context, st *store.Store, dir string, logger *slog.Logger) error {
+	older, err := st.Epoch.Older(ctx)
+	if err != nil || !older {
+		return err
+	}
+	tokens, err := st.Tokens.List(ctx)
+	if err != nil || len(tokens) == 0 {
+		return err
+	}
+	hint := fmt.Sprintf("see which tokens there are: cove token list --data %s; remove those that you had removed: cove token rm ID --data %s", dir, dir)
+	logger.Warn("cove.db is an older one, or may be: tokens that were removed since may be valid again; all browsers are logged out", "tokens", len(tokens), "hint", hint)
 	return nil
 }
 

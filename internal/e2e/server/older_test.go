@@ -75,10 +75,12 @@ func TestOlderStorePutBack(t *testing.T) {
 		h.Sh(name, "echo "+name+"-one > data; echo "+name+" > /dev/shm/memory; sync")
 	}
 	h.Run("", "cove", "suspend", "idle")
+	h.Run("", "cove", "token", "create", "laptop", "--all")
 	h.EndServer(syscall.SIGTERM)
 	saveStore(h, older)
 
 	h.Serve(nil)
+	h.Run("", "cove", "token", "rm", "-y", "laptop")
 	h.Sh("keep", "echo two > data; sync")
 	h.Run("", "cove", "checkpoint", "create", "-s", "keep", "--memory")
 	h.Sh("keep", "echo three > data; (echo 0 > count; while sleep 0.1; do n=$(cat count); echo $((n + 1)) > next; mv next count; done) >/dev/null 2>&1 & sync")
@@ -143,6 +145,9 @@ func TestOlderStorePutBack(t *testing.T) {
 	}
 	if log, err := os.ReadFile(filepath.Join(h.Data, "serve.log")); err != nil || strings.Count(string(log), `msg="moved aside"`) != 9 {
 		t.Errorf("the log does not say what was moved aside, once for each (%v):\n%s", err, log)
+	}
+	if log, err := os.ReadFile(filepath.Join(h.Data, "serve.log")); err != nil || strings.Count(string(log), "tokens that were removed since may be valid again") != 1 || !strings.Contains(string(log), "cove token rm ID --data "+h.Data) {
+		t.Errorf("the log does not say, once, that tokens may be valid again (%v):\n%s", err, log)
 	}
 	h.EndServer(syscall.SIGTERM)
 	h.Serve(nil) // it is the newest now

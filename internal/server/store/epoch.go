@@ -221,7 +221,8 @@ func checkAge(ctx context.Context, path string) error {
 }
 
 // startEpoch has the database and the file agree. With forward, the store is noted as
-// an older one before the file is brought to its number.
+// an older one before the file is brought to its number. It forgets the sessions of the web
+// page then: some may have been logged out since.
 func (db *database) startEpoch(ctx context.Context, forward int64) error {
 	if forward > 0 {
 		tx, err := db.write.BeginTx(ctx, nil)
@@ -231,6 +232,9 @@ func (db *database) startEpoch(ctx context.Context, forward int64) error {
 		_, err = tx.ExecContext(ctx, "UPDATE epoch SET was = n, n = ?", forward)
 		if err == nil {
 			_, err = tx.ExecContext(ctx, "INSERT INTO settings (key, value) VALUES (?, 'yes') ON CONFLICT (key) DO NOTHING", olderSetting)
+		}
+		if err == nil {
+			_, err = tx.ExecContext(ctx, "DELETE FROM web_sessions")
 		}
 		if err != nil {
 			return errors.Join(err, tx.Rollback())

@@ -16,6 +16,35 @@ import (
 	"github.com/cove-dev/cove/internal/lib/private"
 )
 
+// TestOlderStoreLogsOut: an older store that is accepted has no browser logged in: who was logged out since would be in it
+// again. One whose epoch file was lost may be older. The newest keeps its sessions.
+func TestOlderStoreLogsOut(t *testing.T) {
+	for how, again := range map[string]func(dir, backup, path string){
+		"newest":       func(string, string, string) {},
+		"put back":     func(_, backup, path string) { copyStore(t, backup, path) },
+		"file is lost": func(dir, _, _ string) { must(t, os.Remove(filepath.Join(dir, EpochFile))) },
+	} {
+		dir, ctx := t.TempDir(), t.Context()
+		path, backup := filepath.Join(dir, "cove.db"), filepath.Join(t.TempDir(), "backup.db")
+		s := open(t, path)
+		must(t, s.WebSessions.Create(ctx, WebSession{ID: "out", CreatedAt: time.Now(), ConfirmedAt: time.Now(), LastUsed: time.Now(), ExpiresAt: time.Now().Add(time.Hour)}))
+		must(t, s.Close())
+		copyStore(t, path, backup)
+		s = open(t, path)
+		must(t, s.Settings.Set(ctx, "k", "new"))
+		must(t, s.Close())
+		again(dir, backup, path)
+		s, err := OpenOlder(ctx, path)
+		must(t, err)
+		list, err := s.WebSessions.List(ctx, "")
+		must(t, err)
+		if (len(list) == 1) != (how == "newest") {
+			t.Errorf("%s: the sessions are %+v", how, list)
+		}
+		must(t, s.Close())
+	}
+}
+
 // copyStore copies a closed store's database to another file.
 func copyStore(t *testing.T, from, to string) {
 	t.Helper()
