@@ -216,6 +216,9 @@ type WriteOptions struct {
 	// IfMatch is the ETag of a File that is to be replaced: if the file has changed since, nothing is written, and
 	// the error is an *Error with the status 412. Empty: whatever there is. A server that is not cove may ignore it.
 	IfMatch string
+
+	// IfNew writes nothing if there is a file, or a link; the error is then one as that of IfMatch.
+	IfNew bool
 }
 
 // query is the query of a write.
@@ -266,9 +269,12 @@ func (s *Sprite) WriteFile(ctx context.Context, name string, r io.Reader, opts W
 // put is the call that writes a file.
 func (s *Sprite) put(ctx context.Context, name string, body io.Reader, size int64, opts WriteOptions) (WriteResult, error) {
 	var result WriteResult
-	var header http.Header
+	header := http.Header{}
 	if opts.IfMatch != "" {
-		header = http.Header{"If-Match": {opts.IfMatch}}
+		header.Set("If-Match", opts.IfMatch)
+	}
+	if opts.IfNew {
+		header.Set("If-None-Match", "*")
 	}
 	err := s.client.Call(ctx, Request{
 		Header: header,

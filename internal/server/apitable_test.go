@@ -29,6 +29,7 @@ func needed(p openapi.Param) openapi.Param {
 var (
 	force   = q("force", "boolean", "Also if that loses work that nobody has pulled.")
 	ifMatch = q("If-Match", "string", "The ETag that the object must still have; else nothing changes, and the status is 412.")
+	ifNew   = q("If-None-Match", "string", "*: there must be no file of that name; else nothing changes, and the status is 412.")
 	follow  = q("follow", "boolean", "Go on with what is added, until the caller leaves.")
 	since   = q("since", "integer", "Milliseconds since 1970: older lines are left out.")
 	logs    = params{follow, since}
@@ -254,11 +255,11 @@ var guestOps = map[string]op{
 	"GET " + oneSprite + "/ports/watch":     {Summary: "Watch the ports that are listened on", Only: true, Upgrade: &openapi.Socket{Details: "The first message has all ports, each later one a PortEvent.", Server: sprites.PortList{}}},
 
 	"GET " + oneSprite + "/fs/read":      {Summary: "Read a file", Query: files(q("start", "integer", "The first byte."), q("end", "integer", "The byte after the last.")), Details: "The answer has an ETag, which changes with the file.", AnswerType: openapi.Bytes},
-	"GET " + oneSprite + "/fs/list":      {Summary: "List a folder", Details: "Of a file, the file itself.", Query: files(q("recursive", "boolean", "Also the folders below."), q("pattern", "string", "Only names that match this glob."), q("stat", "boolean", "Describe the folder itself.")), Answer: sprites.ListFiles{}},
+	"GET " + oneSprite + "/fs/list":      {Summary: "List a folder", Details: "Of a file, the file itself.", Query: files(q("recursive", "boolean", "Also the folders below."), q("pattern", "string", "Only names that match this glob."), q("stat", "boolean", "Describe the folder itself, or the link; the entry then has an ETag.")), Answer: sprites.ListFiles{}},
 	"GET " + oneSprite + "/fs/watch":     {Summary: "Watch files for changes", Only: true, Upgrade: &openapi.Socket{Details: "The client subscribes to paths; the server tells of changes.", Client: sprites.WatchRequest{}, Server: sprites.WatchMessage{}}},
-	"PUT " + oneSprite + "/fs/write":     {Summary: "Write a file", Query: files(q("mode", "string", "Its permission bits, in octal."), q("mkdirParents", "boolean", "Make the folders above it; missing: true.")), Headers: params{ifMatch}, RequestType: openapi.Bytes, Answer: sprites.WriteResult{}},
-	"DELETE " + oneSprite + "/fs/delete": {Summary: "Delete a file or folder", Details: "The parameters may stand in the query or in the body.", Query: optionalParams(files(q("recursive", "boolean", "With all that is in it."))), Request: fileNamed{}, Optional: true, Answer: fileDeleted{}},
-	"POST " + oneSprite + "/fs/rename":   {Summary: "Rename a file or folder", Request: fileTransfer{}, Answer: fileRenamed{}},
+	"PUT " + oneSprite + "/fs/write":     {Summary: "Write a file", Query: files(q("mode", "string", "Its permission bits, in octal."), q("mkdirParents", "boolean", "Make the folders above it; missing: true.")), Headers: params{ifMatch, ifNew}, RequestType: openapi.Bytes, Answer: sprites.WriteResult{}},
+	"DELETE " + oneSprite + "/fs/delete": {Summary: "Delete a file or folder", Details: "The parameters may stand in the query or in the body.", Query: optionalParams(files(q("recursive", "boolean", "With all that is in it."))), Headers: params{ifMatch}, Request: fileNamed{}, Optional: true, Answer: fileDeleted{}},
+	"POST " + oneSprite + "/fs/rename":   {Summary: "Rename a file or folder", Headers: params{ifMatch, ifNew}, Request: fileTransfer{}, Answer: fileRenamed{}},
 	"POST " + oneSprite + "/fs/copy":     {Summary: "Copy a file or folder", Details: "Without recursive false, a folder is copied with all that is in it.", Request: fileCopy{}, Answer: fileCopied{}},
 	"POST " + oneSprite + "/fs/chmod":    {Summary: "Set permission bits", Details: "The mode is octal text, or its value as a number.", Request: fileChmod{}, Answer: fileChmodded{}},
 	"POST " + oneSprite + "/fs/chown":    {Summary: "Set an owner and a group", Details: "Each is a number or a name; a missing one stays.", Request: fileChown{}, Answer: fileChowned{}},

@@ -54,7 +54,7 @@ func (g *guestRoutes) send(w http.ResponseWriter, r *http.Request, lease *sprite
 	if r.ContentLength == 0 {
 		req.Body = http.NoBody
 	}
-	for _, key := range []string{"Content-Type", "Accept", "If-Match"} {
+	for _, key := range []string{"Content-Type", "Accept", "If-Match", "If-None-Match"} {
 		if v := r.Header.Get(key); v != "" {
 			req.Header.Set(key, v)
 		}

@@ -2,11 +2,14 @@ package server_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -127,6 +130,59 @@ func TestWriteIfMatch(t *testing.T) {
 	failIf(t, !os.IsNotExist(err), "a file that was deleted is back: %v", err)
 	left, err := os.ReadDir(filepath.Dir(name))
 	failIf(t, err != nil || len(left) != 0, "left are %v, %v", left, err)
+}
+
+// TestFileConditions: what has taken the place of a file since it was looked at is not deleted, nor renamed; and nothing
+// is replaced if there was to be nothing.
+func TestFileConditions(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	paint := s.Create("paint")
+	dir, ctx := t.TempDir(), t.Context()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	tag := func(name string) string {
+		t.Helper()
+		e := decode[sprites.ListFiles](t, ask(t, s, fsCall("GET", "list", "path", at(name), "stat", "true"), "")).Entries[0]
+		failIf(t, e.ETag == "", "%s has no ETag: %+v", name, e)
+		return e.ETag
+	}
+	when := func(header, value string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set(header, value) }
+	}
+	rename := func(from, to string, how func(*http.Request)) answer {
+		return ask(t, s, "POST /v1/sprites/paint/fs/rename", fmt.Sprintf(`{"source":%q,"dest":%q}`, at(from), at(to)), how)
+	}
+	there := func(want ...string) {
+		t.Helper()
+		left, err := os.ReadDir(dir)
+		must(t, err)
+		var names []string
+		for _, e := range left {
+			names = append(names, e.Name())
+		}
+		failIf(t, !slices.Equal(names, want), "there are %v, want %v", names, want)
+	}
+	must(t, os.WriteFile(at("plain"), []byte("x"), 0o600))
+	must(t, os.MkdirAll(at("real/kept"), 0o700))
+	plain := tag("plain")
+	must(t, os.Remove(at("plain")))
+	must(t, os.Rename(at("real"), at("plain")))
+	noFile(t, ask(t, s, fsCall("DELETE", "delete", "path", at("plain"), "recursive", "true"), "", when("If-Match", plain)), 412, "ESTALE")
+	noFile(t, rename("plain", "other", when("If-Match", plain)), 412, "ESTALE")
+	there("plain")
+	must(t, os.Symlink("plain", at("link")))
+	link := tag("link") // which is not what it leads to
+	noFile(t, ask(t, s, fsCall("DELETE", "delete", "path", at("plain"), "recursive", "true"), "", when("If-Match", link)), 412, "ESTALE")
+	noFile(t, rename("link", "plain", when("If-None-Match", "*")), 412, "ESTALE")
+	must(t, os.Symlink("nothing", at("dangling")))
+	noFile(t, ask(t, s, fsCall("PUT", "write", "path", at("dangling")), "x", when("If-None-Match", "*")), 412, "ESTALE")
+	wantError(t, paint.WriteFile(ctx, at("link"), strings.NewReader("x"), sprites.WriteOptions{IfNew: true}), 412, "ESTALE")
+	there("dangling", "link", "plain")
+	must(t, paint.WriteFile(ctx, at("new"), strings.NewReader("x"), sprites.WriteOptions{IfNew: true}))
+	decode[struct{}](t, rename("new", "newer", func(r *http.Request) { r.Header.Set("If-Match", tag("new")); r.Header.Set("If-None-Match", "*") }))
+	decode[struct{}](t, ask(t, s, fsCall("DELETE", "delete", "path", at("link")), "", when("If-Match", link)))
+	decode[struct{}](t, ask(t, s, fsCall("DELETE", "delete", "path", at("plain"), "recursive", "true"), "", when("If-Match", tag("plain"))))
+	there("dangling", "newer")
+	noFile(t, ask(t, s, fsCall("DELETE", "delete", "path", at("plain"), "recursive", "true"), "", when("If-Match", plain)), 412, "ESTALE")
 }
 
 // Statement 72: the list of a directory has entries with seven keys; an empty one has entries [] and count 0.

@@ -39,14 +39,19 @@ func (s *Server) transferCall(r *http.Request, body caller) (*fileCall, error) {
 	return f, need("dest", f.Dest)
 }
 
-// postRename moves a file or folder, also to another mount.
+// postRename moves a file or folder, also to another mount. If-Match is the ETag of the source; with If-None-Match: *
+// nothing is replaced.
 func (s *Server) postRename(w http.ResponseWriter, r *http.Request) error {
 	f, err := s.transferCall(r, &fileCall{})
 	if err != nil {
 		return err
 	}
+	known := conditionsOf(r)
 	err = f.do(f.Source, func() error {
-		err := os.Rename(f.Source, f.Dest)
+		if err := errors.Join(known.same(f.Source), known.free(f.Dest)); err != nil {
+			return err
+		}
+		err := known.rename(f.Source, f.Dest)
 		if !errors.Is(err, syscall.EXDEV) {
 			return err
 		}

@@ -66,6 +66,6 @@ var fileCodes = map[syscall.Errno]struct {
 	syscall.ENAMETOOLONG: {http.StatusBadRequest, "EINVAL"},
 	syscall.ELOOP:        {http.StatusBadRequest, "EINVAL"},
 	syscall.ENOSPC:       {http.StatusInsufficientStorage, "ENOSPC"},
-	syscall.ESTALE:       {http.StatusPreconditionFailed, "ESTALE"}, // the file is not the one that If-Match names
+	syscall.ESTALE:       {http.StatusPreconditionFailed, "ESTALE"}, // the file is not the one that If-Match names, or If-None-Match wants none
 	syscall.EDQUOT:       {http.StatusInsufficientStorage, "ENOSPC"},
 }

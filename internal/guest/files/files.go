@@ -292,7 +292,9 @@ func (s *Server) getList(w http.ResponseWriter, r *http.Request) error {
 			if err != nil {
 				return err
 			}
-			list.Entries = append(list.Entries, entry(f.Path, st))
+			e := entry(f.Path, st)
+			e.ETag = etag(st)
+			list.Entries = append(list.Entries, e)
 			return nil
 		}
 		list.Entries, err = listFiles(f.Path, pattern, f.recursive(false))
@@ -424,7 +426,7 @@ func parseMode(text string) (uint32, error) {
 }
 
 // deleteFile removes a file or an empty folder; with recursive a folder and all
-// in it. Of what was in it the answer names nothing.
+// in it. Of what was in it the answer names nothing. If-Match is the ETag of the file.
 func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request) error {
 	f, err := s.bodyCall(r, &fileCall{})
 	if err != nil {
@@ -440,7 +442,11 @@ func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request) error {
 		Deleted []string `json:"deleted"`
 		Count   int      `json:"count"`
 	}
+	known := conditionsOf(r)
 	err = f.do(f.Path, func() error {
+		if err := known.same(f.Path); err != nil {
+			return err
+		}
 		if !f.recursive(false) {
 			answer.Deleted, answer.Count = []string{f.Path}, 1
 			return os.Remove(f.Path)

@@ -17,6 +17,62 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// conditions are the headers by which a call does nothing, and fails with ESTALE, if the file is not the one that the
+// caller knows.
+type conditions struct {
+	match string // the ETag that the file must have (If-Match); "": any, or none
+	fresh bool   // there must be no file (If-None-Match: *)
+}
+
+func conditionsOf(r *http.Request) conditions {
+	return conditions{match: r.Header.Get("If-Match"), fresh: r.Header.Get("If-None-Match") == "*"}
+}
+
+// same fails if the entry at a path, a link itself, has not the ETag that was asked for.
+func (c conditions) same(name string) error {
+	if c.match == "" {
+		return nil
+	}
+	st, err := os.Lstat(name)
+	if err == nil && etag(st) != c.match || errors.Is(err, fs.ErrNotExist) {
+		return syscall.ESTALE
+	}
+	return err
+}
+
+// free fails if there must be nothing at a path, and there is something: a link, too.
+func (c conditions) free(name string) error {
+	if !c.fresh {
+		return nil
+	}
+	_, err := os.Lstat(name)
+	switch {
+	case err == nil:
+		return syscall.ESTALE
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	return err
+}
+
+// rename moves a file to its place, over what is there unless there must be nothing.
+func (c conditions) rename(from, to string) error {
+	if !c.fresh {
+		return os.Rename(from, to)
+	}
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	switch {
+	case errors.Is(err, syscall.EEXIST):
+		return syscall.ESTALE
+	case errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOSYS): // this file system can't
+		if err := c.free(to); err != nil {
+			return err
+		}
+		return os.Rename(from, to)
+	}
+	return err
+}
+
 // putWrite writes a file from the request's body. The bytes go into a new file
 // beside it, which takes its place when all have come: a failed or cut upload
 // leaves the old file, and readers see one or the other. It is not synced, as
@@ -44,7 +100,7 @@ func (s *Server) putWrite(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 	}
-	u := &upload{call: f, parents: parents, match: r.Header.Get("If-Match")}
+	u := &upload{call: f, parents: parents, conditions: conditionsOf(r)}
 	if text := q.Get("mode"); text != "" {
 		if u.mode, err = parseMode(text); err != nil {
 			return &fileError{f.Path, err}
@@ -71,11 +127,12 @@ const replacing = ".replace.tmp"
 
 // upload is a file being written.
 type upload struct {
+	conditions
+
 	call    *fileCall
 	parents bool
 	mode    uint32
-	moded   bool   // mode was asked for
-	match   string // the ETag that the file must have; "": any, or none
+	moded   bool // mode was asked for
 
 	target string // the file itself, where links lead
 	temp   string
@@ -85,7 +142,10 @@ type upload struct {
 
 // begin prepares the new file; it runs as the user.
 func (u *upload) begin() error {
-	var err error
+	err := u.free(u.call.Path)
+	if err != nil {
+		return err
+	}
 	if u.target, err = followLinks(u.call.Path); err != nil {
 		return err
 	}
@@ -128,7 +188,7 @@ func etag(st fs.FileInfo) string {
 	return fmt.Sprintf(`"%x-%x-%x-%x"`, sys.Ino, st.Size(), st.ModTime().UnixNano(), sys.Ctim.Nano())
 }
 
-// matches fails if the file is not the one that match names.
+// matches fails if the file itself, where links lead, is not the one that match names.
 func (u *upload) matches() error {
 	if u.match == "" {
 		return nil
@@ -203,7 +263,7 @@ func (u *upload) commit() error {
 	if err := u.matches(); err != nil {
 		return err
 	}
-	return os.Rename(u.temp, u.target)
+	return u.rename(u.temp, u.target)
 }
 
 // abort removes what was begun.
