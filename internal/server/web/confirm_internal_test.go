@@ -26,6 +26,7 @@ func demand(t *testing.T, s Session, pattern, path, form string) (code string) {
 	}
 	r.Header.Set("X-Cove-Mark", s.mark())
 	r.Header.Set("HX-Request", "true")
+	r.Header.Set("X-Cove-Sprite", "1")
 	w := httptest.NewRecorder()
 	site := &Site{
 		API: &http.Client{Transport: noAPI{}}, Sessions: oneSession{&s}, Logger: slog.New(slog.DiscardHandler), SameOrigin: func(*http.Request) error { return nil },
@@ -40,12 +41,16 @@ func demand(t *testing.T, s Session, pattern, path, form string) (code string) {
 	return ""
 }
 
-// noAPI is an API that refuses everything.
+// noAPI is an API that refuses everything, but to say which sprite has a name.
 type noAPI struct{}
 
 func (noAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	w.Header().Set("Content-Type", "application/json")
+	if name, ok := strings.CutPrefix(r.URL.Path, "/v1/sprites/"); ok && r.Method == http.MethodGet && !strings.Contains(name, "/") {
+		_, _ = w.WriteString(`{"id":"1"}`)
+		return w.Result(), context.Cause(r.Context())
+	}
 	w.WriteHeader(http.StatusNotFound)
 	_, _ = w.WriteString(`{"error":"no-api","message":"no-api"}`)
 	return w.Result(), context.Cause(r.Context())

@@ -79,6 +79,7 @@ type layout struct {
 	Said     string // of what the request before has done; empty: nothing
 	Live     string // the stream that keeps it true
 	Mark     string // of the session
+	Sprite   string // the ID of the one that it shows; empty: none
 	Who      string // the token's name; empty: the owner
 	Bare     bool   // without navigation: nobody is logged in
 	Terminal bool   // it has a terminal

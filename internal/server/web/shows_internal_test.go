@@ -176,6 +176,7 @@ func does(t *testing.T, rt route, deed string) (*httptest.ResponseRecorder, erro
 	r := httptest.NewRequestWithContext(t.Context(), method, "/?path=/x&over=yes", strings.NewReader(form.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("HX-Request", "true")
+	r.Header.Set("X-Cove-Sprite", "x")
 	for _, name := range wildcard.FindAllString(path, -1) {
 		r.SetPathValue(strings.Trim(name, "{}"), map[bool]string{true: deed, false: "1"}[name == "{deed}"])
 	}

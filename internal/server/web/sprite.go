@@ -18,9 +18,19 @@ type spriteView struct {
 	name string // of the sprite
 }
 
-// ofSprite makes a handler of one that is about a sprite.
+// ofSprite makes a handler of one that is about a sprite: the one that the page shows, if the request says which.
 func ofSprite(handle func(*spriteView) error) handler {
-	return func(v *view) error { return handle(&spriteView{v, v.r.PathValue("name")}) }
+	return func(v *view) error {
+		s := &spriteView{v, v.r.PathValue("name")}
+		switch err := s.isShown(); {
+		case err == nil:
+			return handle(s)
+		case isLive(v.r) && describe(err).Code == "conflict":
+			return s.tellWhy(err)
+		default:
+			return err
+		}
+	}
 }
 
 // at is a page of the sprite.
@@ -99,6 +109,7 @@ func (v *spriteView) head(ctx context.Context, tab string) (spriteHead, error) {
 	if err != nil {
 		return spriteHead{}, err
 	}
+	v.shows = info.ID
 	return spriteHead{
 		Info: info, Tab: tab, Mark: v.session.mark(),
 		Write: v.session.May(cove.VerbWrite), Exec: v.session.May(cove.VerbExec), Admin: v.session.May(cove.VerbAdmin),
@@ -115,7 +126,7 @@ func spriteLive(v *spriteView) error {
 		tab = ""
 	}
 	return v.stream(func(ctx context.Context, s *stream) error {
-		name := v.name
+		name, shown := v.name, v.r.URL.Query().Get(spriteField)
 		for e, err := range v.api.Watch(ctx, name) {
 			if err != nil {
 				return err
@@ -126,6 +137,9 @@ func spriteLive(v *spriteView) error {
 			h, err := v.head(ctx, tab)
 			if err != nil {
 				return err
+			}
+			if shown != "" && h.Info.ID != shown {
+				return s.refuse(ctx, errAnotherSprite(name))
 			}
 			if err := s.replace("sprite-state", "sprite-state", h); err != nil {
 				return err
@@ -147,9 +161,9 @@ func spriteLive(v *spriteView) error {
 
 // spritePage answers with a page of one sprite, which the stream of its state keeps true.
 func (v *spriteView) spritePage(h spriteHead, name string, data any) error {
-	live := h.Path("live")
+	live := h.live()
 	if h.Tab != "" {
-		live += "?tab=" + url.QueryEscape(h.Tab)
+		live += "&tab=" + url.QueryEscape(h.Tab)
 	}
 	return v.page(h.Info.Name, live, name, data)
 }

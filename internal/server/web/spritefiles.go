@@ -113,7 +113,7 @@ func spriteFiles(v *spriteView) error {
 		}
 	}
 	l := v.layout(h.Info.Name + ": " + wholeLine(p.Path))
-	l.Live, l.Script = h.Path("live")+"?tab=files", "sprite.js"
+	l.Live, l.Script = h.live()+"&tab=files", "sprite.js"
 	render(v.w, v.r, http.StatusOK, l, "sprite-files", p)
 	return nil
 }

@@ -76,7 +76,7 @@ func spriteNetwork(v *spriteView) error {
 		return err
 	}
 	p.Log = networkLog{h, v.allowedNow(v.r.Context(), p.Policy, log.newest())}
-	return v.page(h.Info.Name+": network", h.Path("network", "live"), "sprite-network", p)
+	return v.page(h.Info.Name+": network", h.live("network"), "sprite-network", p)
 }
 
 // merged gathers events, of which equal ones are one line. It keeps no more than a page shows.

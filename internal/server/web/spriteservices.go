@@ -90,7 +90,7 @@ func spriteServiceLog(v *spriteView) error {
 	if p.Service, err = v.sprite().Service(v.r.Context(), v.r.PathValue("service")); err != nil {
 		return err
 	}
-	return v.page(h.Info.Name+": log of "+line(p.Service.Name), h.Path("services", p.Service.Name, "live"), "sprite-service-log", p)
+	return v.page(h.Info.Name+": log of "+line(p.Service.Name), h.live("services", p.Service.Name), "sprite-service-log", p)
 }
 
 // logLine is a line of a service's log, as it is shown.

@@ -52,7 +52,7 @@ func spriteTerminal(v *spriteView) error {
 		return err
 	}
 	l := v.layout(h.Info.Name + ": terminal")
-	l.Live, l.Terminal = h.Path("live")+"?tab=terminal", true
+	l.Live, l.Terminal = h.live()+"&tab=terminal", true
 	render(v.w, v.r, http.StatusOK, l, "sprite-terminal", terminalPage{Head: h})
 	return nil
 }

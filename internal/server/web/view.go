@@ -23,6 +23,7 @@ type view struct {
 	site    *Site
 	session Session
 	api     *cove.Client // with the rights of the session's token
+	shows   string       // the ID of the sprite that the page shows; empty: none
 
 	saying
 }
@@ -37,7 +38,7 @@ func (s Session) rights() rights {
 
 // layout is what the frame of a page shows.
 func (v *view) layout(title string) layout {
-	return layout{Title: title, Said: nextSaying(v), Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Who: v.session.Name, rights: v.session.rights()}
+	return layout{Title: title, Said: nextSaying(v), Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Sprite: v.shows, Who: v.session.Name, rights: v.session.rights()}
 }
 
 // page answers with a whole page. live is the path of the stream that keeps it true; empty:

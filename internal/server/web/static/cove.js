@@ -1,15 +1,17 @@
-// All pages have this: the mark on requests, a word on each that got no answer, keys, buttons that copy
+// All pages have this: the marks on requests, a word on each that got no answer, keys, buttons that copy
 // or open something, and times that stay true. Pages work without it but for what it says here.
 "use strict";
 (() => {
   const mark = () => document.querySelector('meta[name="cove-mark"]')?.content || "";
+  window.coveSprite = () => document.querySelector('meta[name="cove-sprite"]')?.content || ""; // the ID of the one that the page shows
+  const marks = () => ({ "X-Cove-Mark": mark(), ...(coveSprite() && { "X-Cove-Sprite": coveSprite() }) });
   document.addEventListener("htmx:configRequest", e => {
-    e.detail.headers["X-Cove-Mark"] = mark();
+    Object.assign(e.detail.headers, marks());
     const by = e.detail.triggeringEvent?.submitter; // htmx misses a button that was put into the page just now
     if (by?.name) e.detail.parameters[by.name] = by.value;
   });
   window.coveFetch = (url, init = {}) =>
-    fetch(url, { ...init, headers: { ...(init.headers || {}), "X-Cove-Mark": mark(), "HX-Request": "true" } });
+    fetch(url, { ...init, headers: { ...(init.headers || {}), ...marks(), "HX-Request": "true" } });
 
   // A text that was typed into such a form is not left without a question, unless it is on its way.
   let sent = null;
@@ -25,7 +27,7 @@
   const unanswered = new Map(); // the texts, by what was asked
   const plain = e => (e?.getAttribute("aria-label") || e?.textContent || "").trim().replace(/\s+/g, " ").slice(0, 100);
   const asked = (path, from) => {
-    const hidden = [...(from.closest("form")?.querySelectorAll("input[type=hidden]") || [])].filter(i => i.name !== "_mark");
+    const hidden = [...(from.closest("form")?.querySelectorAll("input[type=hidden]") || [])].filter(i => !["_mark", "_sprite"].includes(i.name));
     return JSON.stringify([path, ...hidden.map(i => i.value)]);
   };
   const above = p => {

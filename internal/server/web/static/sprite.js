@@ -16,6 +16,7 @@
     const folder = at.dataset.folder.replace(/\/$/, ""), x = new XMLHttpRequest();
     x.open("POST", at.dataset.upload + "?path=" + encodeURIComponent(folder + "/" + file.name) + (over ? "&over=yes" : ""));
     x.setRequestHeader("X-Cove-Mark", document.querySelector('meta[name="cove-mark"]').content);
+    x.setRequestHeader("X-Cove-Sprite", coveSprite());
     x.setRequestHeader("HX-Request", "true");
     x.setRequestHeader("Content-Type", "application/octet-stream");
     x.upload.onprogress = e => { if (e.lengthComputable) { bar.max = e.total || 1; bar.value = e.loaded; } };

@@ -126,7 +126,7 @@
 
   const connect = t => {
     const q = t.id ? "?session=" + encodeURIComponent(t.id) : `?rows=${t.term.rows}&cols=${t.term.cols}`;
-    const socket = new WebSocket(location.origin.replace(/^http/, "ws") + path("/socket") + q);
+    const socket = new WebSocket(location.origin.replace(/^http/, "ws") + path("/socket") + q + "&_sprite=" + encodeURIComponent(coveSprite()));
     socket.binaryType = "arraybuffer";
     t.socket = socket;
     t.decoder = new TextDecoder();
@@ -158,9 +158,10 @@
   const look = async t => {
     if (t.gone) return;
     try {
-      const r = await fetch(path("/sessions"), { headers: { "HX-Request": "true" } });
+      const r = await coveFetch(path("/sessions"));
       if (r.status === 401) { coveLoggedOut(); return; }
       if (r.status === 404) { ended(t, "The sprite is gone."); return; }
+      if (r.status === 409) { ended(t, "The sprite is gone: another one has its name now. Load the page again to see that one."); return; }
       if (!r.ok) { again(t); return; }
       const now = await r.json();
       if (!now.awake) { tell(t, "The sprite sleeps. Load the page again to wake it."); return; }
@@ -197,7 +198,7 @@
   const offer = async () => {
     const list = $("terminal-open");
     let all = [];
-    try { all = (await (await fetch(path("/sessions"), { headers: { "HX-Request": "true" } })).json()).sessions || []; } catch { /* there are none to join, then */ }
+    try { all = (await (await coveFetch(path("/sessions"))).json()).sessions || []; } catch { /* there are none to join, then */ }
     list.replaceChildren(...all.filter(s => !tabs.some(t => t.id === s.id)).slice(0, 50).map(s => {
       const li = document.createElement("li"), b = document.createElement("button"), when = document.createElement("time");
       b.type = "button"; b.className = "button small"; b.textContent = "Join";
