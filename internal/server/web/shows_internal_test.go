@@ -87,7 +87,7 @@ var yesOf = map[string]string{
 	"POST /v1/sprites/x/services/1/start":      `{"type":"complete"}` + "\n",
 	"POST /v1/sprites/x/services/1/stop":       `{"type":"complete"}` + "\n",
 	"POST /v1/sprites/x/services/1/restart":    `{"type":"complete"}` + "\n",
-	"GET /v1/sprites/x/fs/list":                `{"path":"/x","entries":[{"name":"x","path":"/x","type":"file","mode":"0644"}]}`,
+	"GET /v1/sprites/x/fs/list":                `{"path":"/x","entries":[{"name":"x","path":"/x","type":"file","mode":"0644","etag":"\"1\""}]}`,
 	"POST /v1/images/pull":                     `{"type":"complete","image":{"digest":"x"}}` + "\n",
 }
 
@@ -171,9 +171,9 @@ func does(t *testing.T, rt route, deed string) (*httptest.ResponseRecorder, erro
 	form := url.Values{
 		"name": {"x"}, "text": {"agent = \"shell\"\n"}, "sprite": {"x"}, "verb": {"read"}, "url": {"https://x.example"}, "id": {"x"}, "message": {"go on"},
 		"plan": {"# Do it"}, "agent": {"shell"}, "rule": {"x.example:443"}, "rules": {`[{"domain":"x.example","action":"allow"}]`}, "path": {"/x"}, "to": {"y"},
-		"typed": {"x"}, "last": {"1"}, "daily": {"1"}, "sure": {"yes"}, "digest": {digest([]byte(yes))}, "reference": {"x"},
+		"typed": {"x"}, "last": {"1"}, "daily": {"1"}, "sure": {"yes"}, "digest": {digest([]byte(yes))}, "reference": {"x"}, "version": {`file "1"`},
 	}
-	r := httptest.NewRequestWithContext(t.Context(), method, "/?path=/x&over=yes", strings.NewReader(form.Encode()))
+	r := httptest.NewRequestWithContext(t.Context(), method, "/?path=/x&over=file+%221%22", strings.NewReader(form.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("HX-Request", "true")
 	r.Header.Set("X-Cove-Sprite", "x")

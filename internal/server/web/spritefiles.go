@@ -38,6 +38,9 @@ type filesPage struct {
 	Points  []string        // checkpoints to compare with
 }
 
+// Version is that of what the page shows.
+func (p filesPage) Version() string { return versionOf(p.Entry) }
+
 type crumb struct{ Name, Path string }
 
 // fileView is what is shown of a file.
@@ -241,6 +244,7 @@ func spriteSave(v *spriteView) error {
 		return err
 	}
 	ctx, s := v.r.Context(), v.sprite()
+	link := v.r.PostFormValue("link")                                   // where the one that was shown leads
 	text := strings.ReplaceAll(v.r.PostFormValue("text"), "\r\n", "\n") // as browsers send all lines
 	mode := fs.FileMode(0o644)
 	was, etag, err := v.beginning(ctx, name)
@@ -249,6 +253,11 @@ func spriteSave(v *spriteView) error {
 	case err == nil && len(was) > maxView:
 		return fail.New("conflict", name+" is larger than "+formatBytes(maxView)+" by now, and can't be edited here; nothing was written", "copy your text, and edit the file in a terminal")
 	case errors.Is(err, fs.ErrNotExist) && (shown == "" || over == gone):
+		if e, err := v.entry(ctx, name); err == nil {
+			return errOtherLink(e)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 		text = withoutNames(text)
 	case errors.Is(err, fs.ErrNotExist):
 		return v.otherVersion(name, gone)
@@ -257,11 +266,16 @@ func spriteSave(v *spriteView) error {
 	case digest(was) != shown && digest(was) != over:
 		return v.otherVersion(name, digest(was))
 	default:
-		st, err := s.Stat(ctx, name)
+		e, err := v.entry(ctx, name) // after what was read, of which the ETag is
 		if err != nil {
 			return err
 		}
-		mode = st.Mode().Perm()
+		if e.Target != link {
+			return errOtherLink(e)
+		}
+		if mode, err = v.modeOf(ctx, e); err != nil {
+			return err
+		}
 		if byReturns(was) {
 			text = strings.ReplaceAll(text, "\n", "\r\n")
 		}
@@ -275,8 +289,8 @@ func spriteSave(v *spriteView) error {
 		}
 		v.say("%s is saved. The other version is kept as %s.", path.Base(name), path.Base(kept))
 	}
-	err = s.WriteFile(ctx, name, strings.NewReader(text), sprites.WriteOptions{Mode: mode, IfMatch: etag})
-	if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusPreconditionFailed {
+	err = s.WriteFile(ctx, name, strings.NewReader(text), sprites.WriteOptions{Mode: mode, IfMatch: etag, IfNew: errors.Is(err, fs.ErrNotExist)})
+	if isStale(err) {
 		now, _, err := v.beginning(ctx, name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -306,7 +320,10 @@ func (v *spriteView) keepOther(ctx context.Context, name string, b []byte, mode 
 		has, _, err := v.beginning(ctx, kept)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return kept, v.sprite().WriteFile(ctx, kept, bytes.NewReader(b), sprites.WriteOptions{Mode: mode, Size: int64(len(b))})
+			err := v.sprite().WriteFile(ctx, kept, bytes.NewReader(b), sprites.WriteOptions{Mode: mode, Size: int64(len(b)), IfNew: true})
+			if !isStale(err) { // else it is a link that leads nowhere
+				return kept, err
+			}
 		case err == nil && bytes.Equal(has, b):
 			return kept, nil
 		}
@@ -342,12 +359,13 @@ func (v *spriteView) filesAt(name string) string {
 	return v.at("files") + "?path=" + url.QueryEscape(name)
 }
 
-// spriteUpload takes one file as the body of a request. One that is there is replaced only if
-// that is said.
+// spriteUpload takes one file as the body of a request. One that is there is replaced only if that is said, by its
+// version.
 func spriteUpload(v *spriteView) error {
 	q := v.r.URL.Query()
 	name, err := filePath(q.Get("path"))
-	if err == nil && q.Get("over") == "yes" {
+	over := q.Get("over")
+	if err == nil && over != "" {
 		err = v.confirm() // the file that is there is lost
 	}
 	if err == nil {
@@ -356,19 +374,28 @@ func spriteUpload(v *spriteView) error {
 	if err != nil {
 		return err
 	}
-	mode := fs.FileMode(0o644)
-	st, err := v.sprite().Stat(v.r.Context(), name)
+	opts := sprites.WriteOptions{Mode: 0o644, Size: max(v.r.ContentLength, 0)}
+	there, err := v.replaced(v.r.Context(), name)
 	switch {
-	case err == nil && st.IsDir():
-		return fail.New("exists", "there is a folder of that name", "")
-	case err == nil && q.Get("over") != "yes":
-		return fail.New("exists", "there is a file of that name", "")
-	case err == nil:
-		mode = st.Mode().Perm()
-	case !errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist) && over == "":
+		opts.IfNew = true
+	case err != nil:
 		return err
+	case over == "":
+		v.w.Header().Set(versionHeader, there.version)
+		return errTaken(name)
+	case over != there.version:
+		return errOtherEntry(there.Entry, over)
+	default:
+		opts.Mode, opts.IfMatch = there.mode, there.etag
 	}
-	if err := v.sprite().WriteFile(v.r.Context(), name, v.r.Body, sprites.WriteOptions{Mode: mode, Size: max(v.r.ContentLength, 0)}); err != nil {
+	err = v.sprite().WriteFile(v.r.Context(), name, v.r.Body, opts)
+	switch {
+	case isStale(err) && opts.IfNew:
+		return errTaken(name)
+	case isStale(err):
+		return errOtherEntry(there.Entry, over)
+	case err != nil:
 		return err
 	}
 	v.say("%s is uploaded.", path.Base(name))
@@ -416,7 +443,7 @@ func spriteFileDo(v *spriteView) error {
 		return err
 	}
 	ctx, s := v.r.Context(), v.sprite()
-	to := v.r.PostFormValue("to")
+	to, shown := v.r.PostFormValue("to"), v.r.PostFormValue("version")
 	if v.r.PathValue("deed") != "delete" {
 		if !path.IsAbs(to) {
 			to = path.Join(map[bool]string{true: name, false: path.Dir(name)}[v.r.PathValue("deed") != "rename"], to)
@@ -427,18 +454,15 @@ func spriteFileDo(v *spriteView) error {
 	}
 	switch v.r.PathValue("deed") {
 	case "rename":
-		if _, err := s.Stat(ctx, to); err == nil {
-			return fail.New("exists", "there is a file of that name: "+to, "choose another name")
-		}
 		v.say("%s is %s now.", name, to)
-		err = s.Rename(ctx, name, to)
+		err = v.rename(ctx, name, to, shown)
 	case "folder":
 		v.say("The folder %s is made.", to)
 		err = s.MkdirAll(ctx, to, 0o755)
 	case "delete":
 		v.say("%s is deleted.", name)
 		to = path.Dir(name)
-		err = s.Remove(ctx, name, true)
+		err = v.remove(ctx, name, shown)
 	default:
 		return fail.New("not_found", "there is no such page", "")
 	}

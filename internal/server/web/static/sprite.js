@@ -14,13 +14,13 @@
 
   const send = (at, file, over, bar) => new Promise(resolve => {
     const folder = at.dataset.folder.replace(/\/$/, ""), x = new XMLHttpRequest();
-    x.open("POST", at.dataset.upload + "?path=" + encodeURIComponent(folder + "/" + file.name) + (over ? "&over=yes" : ""));
+    x.open("POST", at.dataset.upload + "?path=" + encodeURIComponent(folder + "/" + file.name) + (over ? "&over=" + encodeURIComponent(over) : ""));
     x.setRequestHeader("X-Cove-Mark", document.querySelector('meta[name="cove-mark"]').content);
     x.setRequestHeader("X-Cove-Sprite", coveSprite());
     x.setRequestHeader("HX-Request", "true");
     x.setRequestHeader("Content-Type", "application/octet-stream");
     x.upload.onprogress = e => { if (e.lengthComputable) { bar.max = e.total || 1; bar.value = e.loaded; } };
-    x.onload = () => resolve({ status: x.status, text: x.responseText });
+    x.onload = () => resolve({ status: x.status, text: x.responseText, version: x.getResponseHeader("X-Cove-Version") });
     x.onerror = () => resolve({ status: 0, text: "" });
     x.send(file);
   });
@@ -34,10 +34,10 @@
       said.textContent = file.name + " (" + size(file.size) + ")";
       li.append(bar, " ", said);
       list.append(li);
-      let r = await send(at, file, false, bar);
-      if (r.status === 409 && /of that name/.test(r.text) && !/folder/.test(r.text)) {
+      let r = await send(at, file, "", bar);
+      if (r.status === 409 && r.version) {
         if (!await ask(file.name)) { li.remove(); continue; }
-        r = await send(at, file, true, bar);
+        r = await send(at, file, r.version, bar);
       }
       bar.remove();
       if (r.status === 204) { done++; said.textContent += ": uploaded"; continue; }
