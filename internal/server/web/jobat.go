@@ -8,15 +8,15 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// asked is the number of the event that the address of a job's page names.
-func (v *view) asked() (seq int64, ok bool) {
+// askedEvent is the number of the event that the address of a job's page names.
+func askedEvent(v *view) (seq int64, ok bool) {
 	seq, err := strconv.ParseInt(v.r.URL.Query().Get("at"), 10, 64)
 	return seq, err == nil
 }
 
 // fill puts the newest events on a job's page, or those around the one that its address names.
 func (p *jobPage) fill(v *view) (err error) {
-	at, asked := v.asked()
+	at, asked := askedEvent(v)
 	if p.Entries, p.Before, err = v.newest(p.Job, p.LastSeq-window+1, p.LastSeq+1, at); err != nil || !asked {
 		return err
 	}
