@@ -416,7 +416,8 @@ type Entry struct {
 	IsDir   bool      `json:"isDir"`
 	Target  string    `json:"target,omitempty"` // symlink: where it points
 
-	// ETag names the entry as it is, a link itself: it changes when another takes its place, or when it is written to.
+	// ETag names the entry as it is, a link itself: it changes when another takes its place, or when it is written to,
+	// and may do so when a checkpoint is made or the sprite boots.
 	// Only a list of one entry by stat=true has it. With it as If-Match, a deletion or a renaming is of that entry alone.
 	ETag string `json:"etag,omitempty"`
 }
