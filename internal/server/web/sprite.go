@@ -245,7 +245,7 @@ func (v *spriteView) back() string {
 }
 
 // unpulledIn are the jobs whose work is in a sprite alone.
-func (v *spriteView) unpulledIn(ctx context.Context, name string) (ids []string, _ error) {
+func unpulledIn(ctx context.Context, v *spriteView, name string) (ids []string, _ error) {
 	jobs, err := v.api.Jobs(ctx)
 	for _, job := range jobs {
 		if job.Backend == "" && job.Sprite == name && job.PulledAt == nil && job.Bundle.Size > 0 {
@@ -282,7 +282,7 @@ func spriteOverview(v *spriteView) error {
 
 // overview gathers what the server knows of a sprite, and asks nothing of the sprite itself.
 func (v *spriteView) overview(ctx context.Context, h spriteHead) (overviewPage, error) {
-	unpulled, err := v.unpulledIn(ctx, h.Info.Name)
+	unpulled, err := unpulledIn(ctx, v, h.Info.Name)
 	if err != nil {
 		return overviewPage{}, err
 	}
