@@ -40,6 +40,10 @@ type JobDiff struct {
 	Commits []JobDiffCommit `json:"commits"`       // the newest first
 	Files   []JobDiffFile   `json:"files"`         // those that a pull holds first, and then those that it lists
 	Cut     string          `json:"cut,omitempty"` // why not all is here; empty: all is
+
+	// Unnamed says that Files lacks some of the changed files; Cut says why. If it is false, all are named, with their
+	// modes: whatever else is cut, no file is missing.
+	Unnamed bool `json:"unnamed,omitempty"`
 }
 
 // The values of JobDiff.Compares.
@@ -70,17 +74,25 @@ const (
 
 // JobDiffFile is a file of a JobDiff.
 type JobDiffFile struct {
-	Path    string        `json:"path"`
-	OldPath string        `json:"old_path,omitempty"` // of one that was renamed or copied
-	Status  string        `json:"status"`
-	OldMode string        `json:"old_mode,omitempty"` // as git writes it, such as 100755; both are there if it has changed, or the one that there is
-	NewMode string        `json:"new_mode,omitempty"`
-	Binary  bool          `json:"binary,omitempty"` // it has no lines
-	Added   int           `json:"added"`            // lines
-	Deleted int           `json:"deleted"`
-	Risk    string        `json:"risk,omitempty"`   // why a pull holds it for review; empty: it does not
-	Listed  string        `json:"listed,omitempty"` // why a pull names it, though it does not hold it; empty: it does not
-	Hunks   []JobDiffHunk `json:"hunks"`
+	Path    string `json:"path"`
+	OldPath string `json:"old_path,omitempty"` // of one that was renamed or copied
+	Status  string `json:"status"`
+	OldMode string `json:"old_mode,omitempty"` // as git writes it, such as 100755; both are there if it has changed, or the one that there is
+	NewMode string `json:"new_mode,omitempty"`
+	Binary  bool   `json:"binary,omitempty"` // it has no lines
+	Added   int    `json:"added"`            // lines; all that there are, also if LeftOut says that they are not here
+	Deleted int    `json:"deleted"`
+
+	// Uncounted says that git did not count the lines in time: Added and Deleted say nothing.
+	Uncounted bool `json:"uncounted,omitempty"`
+
+	// LeftOut says why the changed lines are not here, such as "too long"; empty: all are in Hunks. A file of which it
+	// says something has no Hunks. If it was renamed, its old name is a deleted file of its own.
+	LeftOut string `json:"left_out,omitempty"`
+
+	Risk   string        `json:"risk,omitempty"`   // why a pull holds it for review; empty: it does not
+	Listed string        `json:"listed,omitempty"` // why a pull names it, though it does not hold it; empty: it does not
+	Hunks  []JobDiffHunk `json:"hunks"`
 }
 
 // JobDiffHunk is a part of a file, with lines around what has changed.

@@ -76,6 +76,7 @@ type apart struct {
 	folder   string        // the objects of each review come to a file there
 	slots    chan struct{} // has one for each sprite that there is
 	packs    *room         // of the objects of all reviews
+	fills    chan struct{} // differ.fills
 
 	mu   sync.Mutex
 	kept []keptDiff // the one that was asked for last at the end; guarded by mu
@@ -173,7 +174,7 @@ func (a *apart) tell(ctx context.Context, of cove.JobDiff, hold *share, said io.
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoPlace, err)
 	}
-	return hear(ctx, hold, func(ctx context.Context) *sprites.Cmd {
+	return hear(ctx, a.fills, hold, func(ctx context.Context) *sprites.Cmd {
 		cmd := a.client.Sprite(name).CommandContext(ctx, "/bin/sh", "-c", diffPrologue+diffUnpack+diffTell, "sh", of.Base, of.Head, "", strconv.FormatInt(size, 10), strconv.Itoa(maxCommits), "")
 		cmd.Stderr = said
 		return cmd

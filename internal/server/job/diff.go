@@ -24,7 +24,7 @@ type differ struct {
 	client *cove.Client
 	apart  *apart
 	heard  *room         // of the memory of all diffs
-	fills  chan struct{} // has one for each diff that is parsed and judged
+	fills  chan struct{} // has one for each diff that is parsed or judged
 	locks  keylock.Mutex // of jobs: one diff of a job is made at a time
 }
 
@@ -82,11 +82,14 @@ elif [ -z "$head" ]; then
 fi
 `
 
-// diffTell has git tell what changed, in the order in which told reads it.
+// diffTell has git tell what changed, in the order in which told reads it. The list of files does not depend on their
+// lines. Git counts the lines of all files, unless that takes too long or too much memory. It tells the lines of those
+// files that the server asks for, in the order in which it names them ($d/order has a pattern for each).
 const diffTell = `
 : "${tip:=$head}"
 end() { printf '\0'; }
 ids() { while read -r id && [ -n "$id" ]; do printf '%s\n' "$id"; done; }
+paths() { while read -r path && [ -n "$path" ]; do printf '%b\0' "$path"; done; }
 git diff-tree -r -z --raw --no-abbrev --no-renames --no-ext-diff --no-textconv --no-color --ignore-submodules=none "$base" "$tip" || exit
 end
 git ls-tree -r -t -z --full-tree "$tip" || exit
@@ -99,20 +102,34 @@ ids | git cat-file --batch-check --buffer
 echo
 ids | git cat-file --batch --buffer
 echo
+ids | git cat-file --batch-check --buffer
+echo
 ends=$(git rev-parse --git-path shallow)
 [ ! -s "$ends" ] || git rev-list "$base..${head:-HEAD}" | grep -xFf "$ends" | tr '\n' '\0'
 end
 git --no-pager log -z --no-color --no-show-signature --max-count="$count" --format=%H%x1f%an%x1f%at%x1f%s "$base..${head:-HEAD}" -- || exit
 end
-git -c core.quotePath=true --no-pager diff --no-ext-diff --no-textconv --no-color --find-renames --submodule=short --unified=3 --src-prefix=a/ --dst-prefix=b/ "$base" "$tip" --
+timed=
+command -v timeout >/dev/null && timed='timeout 40'
+$timed git -c core.fsmonitor=false -c advice.graftFileDeprecated=false diff-tree -r -z --numstat --no-renames --no-ext-diff --no-textconv --no-color --ignore-submodules=none "$base" "$tip" >"$d/counts"
+case $? in
+0) cat "$d/counts" || exit ;;
+124 | 137) ;;
+*) exit 1 ;;
+esac
+end
+paths >"$d/paths"
+tr -c 'A-Za-z0-9/.\000_-' '?' <"$d/paths" | tr '\000' '\n' >"$d/order"
+[ ! -s "$d/paths" ] || xargs -0 git -c core.fsmonitor=false -c advice.graftFileDeprecated=false -c core.quotePath=true --literal-pathspecs --no-pager diff -O"$d/order" --no-ext-diff --no-textconv --no-color --find-renames --submodule=short --unified=3 --src-prefix=a/ --dst-prefix=b/ "$base" "$tip" -- <"$d/paths"
 `
 
 func newDiffer(client *cove.Client, installs *installs, folder string, logger *slog.Logger) *differ {
+	fills := make(chan struct{}, fillsAtOnce)
 	return &differ{
-		client: client, heard: &room{all: maxHeard, each: eachHeard}, fills: make(chan struct{}, fillsAtOnce),
+		client: client, heard: &room{all: maxHeard, each: eachHeard}, fills: fills,
 		apart: &apart{
 			client: client, installs: installs, folder: folder, logger: logger,
-			slots: make(chan struct{}, apartAtOnce), packs: &room{all: maxPacks, each: eachPacks},
+			slots: make(chan struct{}, apartAtOnce), fills: fills, packs: &room{all: maxPacks, each: eachPacks},
 		},
 	}
 }
@@ -184,10 +201,8 @@ func (d *differ) fill(ctx context.Context, what *told, out *cove.JobDiff, hold *
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	if err := what.fill(ctx, out); err != nil {
-		return 0, err
-	}
-	weight = diffWeight * int64(len(what.diff))
+	what.fill(out)
+	weight = what.namedWeight() + diffWeight*int64(len(what.diff))
 	hold.shrink(weight)
 	return weight, nil
 }
@@ -238,7 +253,7 @@ func (d *differ) command(ctx context.Context, job cove.Job, script string, of co
 // run has a job's sprite tell what the job has changed.
 func (d *differ) run(ctx context.Context, job cove.Job, of cove.JobDiff, hold *share) (what *told, err error) {
 	var said head
-	what, err = hear(ctx, hold, func(ctx context.Context) *sprites.Cmd {
+	what, err = hear(ctx, d.fills, hold, func(ctx context.Context) *sprites.Cmd {
 		cmd := d.command(ctx, job, diffPrologue+diffSetup+diffTell, of)
 		cmd.Stderr = &said
 		return cmd

@@ -18,7 +18,6 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/boot"
-	"github.com/cove-dev/cove/internal/lib/changerisk"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/server/unidiff"
 	"github.com/cove-dev/cove/sprites"
@@ -387,53 +386,62 @@ func TestApartLeft(t *testing.T) {
 func TestNonsense(t *testing.T) {
 	id := strings.Repeat("a", 40)
 	raw := ":100644 100644 " + id + " " + id + " M\x00a\x00\x00"
-	const trees, empty = "\x00\x00\x00", "\n\n\x00"
+	const trees, empty = "\x00\x00\x00", "\n\n\n\x00" // and no log, and no counts:
+	const none = "\x00\x00"
+	sized := "\n\n" + id + " blob 1\n\n\x00"
 	for text, want := range map[string]string{
-		"":                               "not understood",
-		"\x00" + trees + empty + "\x00":  "",
-		raw + trees + empty + "\x00diff": "",
-		":1 2 3\x00a\x00\x00":            "not understood",
-		":100644 100644 " + id + " x M\x00a\x00\x00":                                                               "not understood",
-		strings.Repeat("x", maxRecord+9):                                                                           "longer than",
-		strings.Replace(raw, "\x00a\x00", "\x00"+strings.Repeat("a", 5000)+"\x00", 1):                              "a pull refuses it",
+		"":                                  "not understood",
+		"\x00" + trees + empty + none:       "",
+		raw + trees + sized + none + "diff": "",
+		raw + trees + sized + "\x001\t2\ta\x00\x00":                                   "",
+		raw + trees + sized + "\x00-\t-\ta\x00\x00":                                   "",
+		raw + trees + sized + "\x001\t-\ta\x00\x00":                                   "not understood",
+		raw + trees + sized + "\x00-1\t0\ta\x00\x00":                                  "not understood",
+		raw + trees + sized + "\x001\ta\x00\x00":                                      "not understood",
+		raw + trees + sized + "\x001\t2\ta":                                           "not understood",
+		raw + trees + "\n\n" + id + " blob 4\nx\n\n":                                  "not understood",
+		raw + trees + "\n\n" + id + "0 blob 4\n\n":                                    "not understood",
+		raw + trees + "\n\n" + id + " blob 4\n" + id:                                  "not understood",
+		":1 2 3\x00a\x00\x00":                                                         "not understood",
+		":100644 100644 " + id + " x M\x00a\x00\x00":                                  "not understood",
+		strings.Repeat("x", maxRecord+9):                                              "longer than",
+		strings.Replace(raw, "\x00a\x00", "\x00"+strings.Repeat("a", 5000)+"\x00", 1): "a pull refuses it",
 		strings.Replace(raw, "\x00a", "\x00package.json", 1) + trees + id + " blob 4\n\n" + id + " blob 9999999\n": "not understood",
 		strings.Replace(raw, "\x00a", "\x00package.json", 1) + trees + id + " blob 4\n\n" + id + " blob 4\n{}":     "not understood",
 		strings.Replace(raw, "\x00a", "\x00package.json", 1) + trees + strings.Repeat("b", 40) + " blob 4\n":       "not understood",
 	} {
 		l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(text))}
-		what, err := l.listen()
+		what, err := l.listen(t.Context())
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80q: got %+v, %v; want %q", text, what, err, want)
 		}
 	}
 	asks := strings.Replace(raw, "\x00a", "\x00package.json", 1) + trees
 	for answer, want := range map[string]error{"\n": errNonsense, id + " blob 2\n\n\n": errNonsense, id + " missing\n\n\n": errMissing} {
-		l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(asks + answer + "\n\x00\x00"))}
-		if what, err := l.listen(); !errors.Is(err, want) {
+		l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(asks + answer + "\n\n\x00" + none))}
+		if what, err := l.listen(t.Context()); !errors.Is(err, want) {
 			t.Errorf("%q: got %+v, %v; want %v", answer, what, err, want)
 		}
 	}
-	long := strings.Repeat(":000000 100644 "+id+" "+id+" A\x00"+strings.Repeat("n", 4000)+"\x00", maxRaw/4000) + raw + trees + empty + "\x00"
+	long := strings.Repeat(":000000 100644 "+id+" "+id+" A\x00"+strings.Repeat("n", 4000)+"\x00", maxRaw/4000) + raw + trees + sized + none
 	most := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(long))}
-	what, err := most.listen()
+	what, err := most.listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	what.changes = what.changes[:1]
 	d := cove.JobDiff{}
-	if err := what.fill(t.Context(), &d); err != nil || d.Cut != cutChanges || len(d.Files) != 1 || d.Files[0].Risk == "" {
-		t.Errorf("more changes than are judged: %q, %+v, %v", d.Cut, d.Files, err)
+	if what.fill(&d); d.Cut != cutChanges || !d.Unnamed || len(d.Files) == 0 || d.Files[0].Risk == "" {
+		t.Errorf("more changes than are judged: %q, %+v", d.Cut, d.Files)
 	}
-	huge := "\x00" + strings.Repeat("100644 blob "+id+"\t"+strings.Repeat("n", 4000)+"\x00", maxTree/4000) + trees + empty + "\x00"
+	huge := ":000000 100644 " + strings.Repeat("0", 40) + " " + id + " A\x00src/plain.go\x00\x00" + strings.Repeat("100644 blob "+id+"\t"+strings.Repeat("n", 4000)+"\x00", maxTree/4000) + trees + "\n\n" + id + " blob 1\n\n\x00" + none
 	l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(huge))}
-	what, err = l.listen()
+	what, err = l.listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	what.changes = []changerisk.Change{{Path: "src/plain.go", Status: "A", Mode: "100644", Blob: id}}
 	d = cove.JobDiff{}
-	if err := what.fill(t.Context(), &d); err != nil || len(d.Files) != 1 || d.Files[0].Risk == "" || d.Files[0].Status != cove.DiffAdded {
-		t.Errorf("a tree that is too large: got %+v, %v", d.Files, err)
+	if what.fill(&d); len(d.Files) != 1 || d.Files[0].Risk == "" || d.Files[0].Status != cove.DiffAdded {
+		t.Errorf("a tree that is too large: got %+v", d.Files)
 	}
 }
 
@@ -452,15 +460,17 @@ func TestDiffRoom(t *testing.T) {
 	fill(maxRaw, ":000000 100644 "+id+" "+id+" A\x00%x\x00")
 	fill(keptTree, "120000 blob "+id+"\t%x\x00")
 	fill(keptTree, "%x\x00")
-	answer.WriteString("\x00" + id + " blob 1\n\n" + id + " blob 1\nx\n\n\x00\x00")
-	answer.WriteString(strings.Repeat("+\n", unidiff.MaxBytes/2+1))
+	answer.WriteString("\x00" + id + " blob 1\n\n" + id + " blob 1\nx\n\n" + id + " blob 1\n\n\x00\x00\x00")
+	for i := range 5 {
+		answer.WriteString(textOf(strconv.Itoa(i), strings.Repeat("x", 400<<10)))
+	}
 	all := &room{all: maxHeard, each: eachHeard}
 	var shares []*share
 	var heard []*told
 	listen := func(by string) error {
 		h := &share{of: all, by: by}
 		l := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(answer.String())), hold: h}
-		what, err := l.listen()
+		what, err := l.listen(t.Context())
 		if shares = append(shares, h); err == nil {
 			heard = append(heard, what)
 		} else {
@@ -478,14 +488,21 @@ func TestDiffRoom(t *testing.T) {
 	if err := listen("a"); err != nil {
 		t.Fatalf("the longest answer that is kept: %v", err)
 	}
-	if err := listen("a"); !errors.Is(err, errNoRoom) || all.by["a"] > eachHeard {
-		t.Errorf("two of a token: %v, which has %d bytes", err, all.by["a"])
+	if n := len(heard[0].diff); n < unidiff.MaxBytes/10*9 || all.held > eachHeard/2 {
+		t.Errorf("%d bytes of its diff are kept, and count as %d", n, all.held)
+	}
+	over := error(nil)
+	for n := 0; over == nil && n < 4; n++ {
+		over = listen("a")
+	}
+	if !errors.Is(over, errNoRoom) || all.by["a"] > eachHeard {
+		t.Errorf("many of a token: %v, which has %d bytes", over, all.by["a"])
 	}
 	if got := memory() - before; got > all.held {
 		t.Errorf("%d bytes count as %d", got, all.held)
 	}
 	full := error(nil)
-	for n := 0; full == nil && n < 3; n++ {
+	for n := 0; full == nil && n < 6; n++ {
 		full = listen("")
 	}
 	if !errors.Is(full, errNoRoom) || all.held > maxHeard {

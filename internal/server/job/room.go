@@ -65,6 +65,13 @@ func (s *share) shrink(n int64) {
 	s.taken = min(n, s.taken)
 }
 
+// giveBack gives back n bytes.
+func (s *share) giveBack(n int64) {
+	if s != nil {
+		s.shrink(max(0, s.taken-n))
+	}
+}
+
 // count is called with mu held.
 func (r *room) count(by string, n int64) {
 	r.held += n

@@ -27,7 +27,6 @@ const (
 	maxObjects  = 20_000   // symbolic links, and texts of changed files
 	maxLinkText = 4 << 20  // bytes of the links
 	maxTexts    = 8 << 20  // bytes of the texts
-	maxUnshown  = 500      // files that a diff names because a pull warns of them, without their lines
 )
 
 // Bounds on the memory of all reviews, as it is counted: how often what is kept of an answer's bytes is, with what is
@@ -40,13 +39,14 @@ const (
 	maxHeard  = 96 << 20
 	eachHeard = 64 << 20 // of those that a token has asked for
 
-	fillsAtOnce = 4 // diffs that are parsed and judged, which waits for nobody
+	fillsAtOnce = 4 // diffs that are parsed or judged, which waits for nobody
 )
 
 // Why a review is not whole, beside the reasons of unidiff.
 const (
 	cutChanges = "the list of changed files is longer than 8 MiB, and those after that are not judged"
-	cutWarned  = "more than 500 files are not shown, of which a pull warns"
+	cutNamed   = "more files have changed than a review names, which is 3,000 files or 1 MiB of names; those that a pull holds are named first"
+	cutTexts   = "the lines of some files are left out, and each of these files says so"
 )
 
 // errNonsense is of an answer that git does not give.
@@ -57,21 +57,29 @@ var errMissing = errors.New("the review is incomplete: objects are missing")
 
 // told is what diffTell says of the changes of a job. All of it may be hostile.
 type told struct {
-	changes []changerisk.Change
+	changes []changerisk.Change // until they are named, as the next two
 	tree    *changerisk.Tree
 	texts   map[string]string // by their objects: of changed files and symbolic links
 	whole   bool              // all links are among the texts that are short enough
 	modules bool              // git can read .gitmodules
 	ends    string            // a commit that it tells of, behind which the history is not there
 	log     string
-	diff    string
-	cut     bool // there is more of the diff
 	many    bool // there are more changes
+
+	files      []namedFile
+	namedBytes int
+	unnamed    bool // there are more files
+
+	diff   string
+	long   map[string]bool // files whose diff is too long
+	cut    bool            // all diffs together are too long
+	unread bool            // there is more of them
 }
 
 // hear runs a command that ends with diffTell, which prepare makes. First writes what the command reads before
-// that; nil: nothing. What is kept of its answer is taken from hold; nil: it is not counted.
-func hear(ctx context.Context, hold *share, prepare func(context.Context) *sprites.Cmd, first func(context.Context, io.Writer) error) (*told, error) {
+// that; nil: nothing. What is kept of its answer is taken from hold; nil: it is not counted. It has one of fills while
+// it judges the changes; nil: there is no bound.
+func hear(ctx context.Context, fills chan struct{}, hold *share, prepare func(context.Context) *sprites.Cmd, first func(context.Context, io.Writer) error) (*told, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := prepare(ctx)
@@ -86,23 +94,23 @@ func hear(ctx context.Context, hold *share, prepare func(context.Context) *sprit
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	l := listener{in: in, out: bufio.NewReaderSize(out, 64<<10), hold: hold}
+	l := listener{in: in, out: bufio.NewReaderSize(out, 64<<10), hold: hold, fills: fills}
 	if first != nil {
 		err = first(ctx, in)
 	}
 	var what *told
 	if err == nil {
-		what, err = l.listen()
+		what, err = l.listen(ctx)
 	} else if errors.Is(err, io.ErrClosedPipe) {
 		l.ended = true // it ended before it had read all
 	}
 	_ = in.Close()
-	if !l.ended || err == nil && what.cut {
+	if !l.ended || err == nil && what.unread {
 		cancel() // it has more to say than is wanted
 	}
 	ended := cmd.Wait()
 	switch {
-	case err == nil && what.cut:
+	case err == nil && what.unread:
 		return what, nil
 	case err != nil && (!l.ended || ended == nil):
 		return nil, err
@@ -115,10 +123,11 @@ type listener struct {
 	in    io.Writer
 	out   *bufio.Reader
 	hold  *share
+	fills chan struct{}
 	ended bool // nothing more comes
 }
 
-func (l *listener) listen() (*told, error) {
+func (l *listener) listen(ctx context.Context) (*told, error) {
 	what := &told{tree: changerisk.NewTree(), texts: map[string]string{}, whole: true}
 	if err := l.changes(what); err != nil {
 		return nil, err
@@ -130,10 +139,44 @@ func (l *listener) listen() (*told, error) {
 	if err == nil {
 		err = l.objects(what)
 	}
+	if err == nil {
+		err = l.judge(ctx, what)
+	}
 	if err != nil {
 		return nil, err
 	}
-	err = l.section(func(id string) error {
+	asked, err := l.choose(what)
+	if err == nil {
+		err = l.history(what)
+	}
+	if err == nil {
+		err = l.counts(what)
+	}
+	if err == nil {
+		err = l.texts(what, asked)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return what, nil
+}
+
+// judge names the changed files, when it is its turn.
+func (l *listener) judge(ctx context.Context, what *told) error {
+	if l.fills != nil {
+		select {
+		case l.fills <- struct{}{}:
+			defer func() { <-l.fills }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return what.name(ctx, l.hold)
+}
+
+// history reads where it ends, and the commits.
+func (l *listener) history(what *told) error {
+	err := l.section(func(id string) error {
 		if !commitID().MatchString(id) {
 			return errNonsense
 		}
@@ -141,7 +184,7 @@ func (l *listener) listen() (*told, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var log strings.Builder
 	err = l.section(func(entry string) error {
@@ -150,15 +193,8 @@ func (l *listener) listen() (*told, error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
 	what.log = log.String()
-	diff, err := io.ReadAll(io.LimitReader(&heldReader{l.out, l.hold}, unidiff.MaxBytes+1))
-	l.ended = len(diff) <= unidiff.MaxBytes && !errors.Is(err, errNoRoom)
-	what.cut = len(diff) > unidiff.MaxBytes
-	what.diff = string(diff[:min(len(diff), unidiff.MaxBytes)])
-	return what, err
+	return err
 }
 
 // trees reads the list of all files, and that of what lay at the top before.
@@ -180,20 +216,6 @@ func (l *listener) trees(tree *changerisk.Tree) error {
 		return err
 	}
 	return each(tree.Top)
-}
-
-// heldReader takes from a share what a diff takes that it reads.
-type heldReader struct {
-	r    io.Reader
-	hold *share
-}
-
-func (h *heldReader) Read(p []byte) (int, error) {
-	n, err := h.r.Read(p)
-	if full := h.hold.add(diffWeight * int64(n)); full != nil {
-		return 0, full
-	}
-	return n, err
 }
 
 // section calls each with its records, which are ended by NUL. An empty one ends it.
@@ -376,75 +398,29 @@ func (w *told) Text(_ context.Context, blob string) (text string, ok bool, err e
 // Config is of changerisk.Objects.
 func (w *told) Config(context.Context, string) (bool, error) { return w.modules, nil }
 
-// fill puts what was told into a diff, and judges it as a pull does. Nothing is known of the machine of who pulls.
-func (w *told) fill(ctx context.Context, out *cove.JobDiff) error {
-	files, cut := unidiff.Parse(w.diff)
-	if out.Cut = cut; w.cut && cut == "" {
-		out.Cut = unidiff.CutBytes
+// fill puts what was told into a diff.
+func (w *told) fill(out *cove.JobDiff) {
+	texts, cut := unidiff.Parse(w.diff)
+	if !w.joinTexts(texts) {
+		cut = unidiff.CutOdd
 	}
-	if w.many {
+	out.Commits, out.HistoryEnds, out.Unnamed = commits(w.log), w.ends, w.unnamed
+	left := false
+	for i := range w.files {
+		w.put(&w.files[i], out)
+	}
+	for _, f := range out.Files {
+		left = left || f.LeftOut != ""
+	}
+	switch {
+	case w.many:
 		out.Cut = cutChanges
+	case w.unnamed:
+		out.Cut = cutNamed
+	case cut != "":
+		out.Cut = cut
+	case left:
+		out.Cut = cutTexts
 	}
-	out.Files = append(out.Files, files...)
-	out.Commits, out.HistoryEnds = commits(w.log), w.ends
-	if len(w.changes) == 0 {
-		return nil
-	}
-	judge, err := changerisk.New(ctx, w.tree, w, changerisk.Here{})
-	if err != nil {
-		return err
-	}
-	held, listed, err := judge.Changes(ctx, w.changes)
-	if err != nil {
-		return err
-	}
-	w.warn(out, held, listed)
 	unidiff.RiskyFirst(out.Files)
-	return nil
-}
-
-// warn says with each file why a pull holds or lists it. Files that the diff does not show are added.
-func (w *told) warn(out *cove.JobDiff, held, listed []changerisk.Risk) {
-	at := map[string][]int{}
-	for i, f := range out.Files {
-		at[f.Path] = append(at[f.Path], i)
-		if f.Status == cove.DiffRenamed {
-			at[f.OldPath] = append(at[f.OldPath], i)
-		}
-	}
-	status := map[string]string{}
-	for _, c := range w.changes {
-		status[c.Path] = map[string]string{"A": cove.DiffAdded, "D": cove.DiffDeleted}[c.Status]
-	}
-	unshown := 0
-	say := func(r changerisk.Risk, field func(*cove.JobDiffFile) *string) {
-		path := unidiff.Path(r.Path)
-		if len(at[path]) == 0 {
-			if unshown++; unshown > maxUnshown {
-				return
-			}
-			at[path] = []int{len(out.Files)}
-			f := cove.JobDiffFile{Path: path, Status: cove.DiffModified, Hunks: []cove.JobDiffHunk{}}
-			if s := status[r.Path]; s != "" {
-				f.Status = s
-			}
-			out.Files = append(out.Files, f)
-		}
-		for _, i := range at[path] {
-			if why := field(&out.Files[i]); *why == "" {
-				*why = r.Why
-			} else if !strings.Contains(*why, r.Why) {
-				*why += "; " + r.Why
-			}
-		}
-	}
-	for _, r := range held {
-		say(r, func(f *cove.JobDiffFile) *string { return &f.Risk })
-	}
-	for _, r := range listed {
-		say(r, func(f *cove.JobDiffFile) *string { return &f.Listed })
-	}
-	if unshown > maxUnshown && !w.many {
-		out.Cut = cutWarned
-	}
 }

@@ -15,22 +15,22 @@ import (
 // Bounds on what is kept of a diff.
 const (
 	MaxBytes = 2 << 20
-	MaxFiles = 500
+	MaxFiles = 1000
 	MaxLine  = 2000 // bytes
+	MaxLines = 60_000
 	maxPath  = 4096 // bytes
-	maxLines = 60_000
 )
 
 // Why a diff is not whole.
 const (
 	CutBytes = "it is longer than 2 MiB"
-	CutFiles = "it has more than 500 files"
+	CutFiles = "it has more than 1,000 files"
 	CutLines = "it has more than 60,000 lines"
 	CutOdd   = "a part of it is no diff"
 )
 
 // Parse reads a diff with the prefixes a/ and b/, and says why the result is not all of it; empty:
-// it is. The files are in its order.
+// it is. The files are in its order. If the last one has not all its lines, that is its LeftOut.
 func Parse(text string) (files []cove.JobDiffFile, cut string) {
 	if len(text) > MaxBytes {
 		text, cut = text[:MaxBytes], CutBytes
@@ -43,6 +43,9 @@ func Parse(text string) (files []cove.JobDiffFile, cut string) {
 		if !p.line(line) {
 			break
 		}
+	}
+	if p.file != nil && p.cut == CutBytes {
+		p.file.LeftOut = p.cut
 	}
 	p.endFile()
 	return p.files, p.cut
@@ -80,6 +83,9 @@ type parser struct {
 
 func (p *parser) stop(why string) bool {
 	p.cut = cmp.Or(p.cut, why)
+	if p.file != nil {
+		p.file.LeftOut = p.cut
+	}
 	return false
 }
 
@@ -177,7 +183,7 @@ func (p *parser) content(line string) bool {
 		}
 		return true
 	}
-	if p.lines++; p.lines > maxLines {
+	if p.lines++; p.lines > MaxLines {
 		return p.stop(CutLines)
 	}
 	kind, text := " ", line
@@ -221,8 +227,9 @@ func cutRune(s string, wasCut bool) string {
 func (p *parser) endHunk() {
 	if p.hunk != nil && p.file != nil {
 		p.file.Hunks = append(p.file.Hunks, *p.hunk)
-		if (p.oldLeft > 0 || p.newLeft > 0) && p.cut == "" {
-			p.cut = CutOdd
+		if p.oldLeft > 0 || p.newLeft > 0 {
+			p.cut = cmp.Or(p.cut, CutOdd)
+			p.file.LeftOut = p.cut
 		}
 	}
 	p.hunk, p.oldLeft, p.newLeft = nil, 0, 0
@@ -326,7 +333,14 @@ func clipPath(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxPa
 
 func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), 200)], "\uFFFD") }
 
-// mode is a mode of git's; empty: it is none.
+// Mode is a mode of git's; empty: it is none, or that of no file.
+func Mode(s string) string {
+	if s == "000000" {
+		return ""
+	}
+	return mode(s)
+}
+
 func mode(s string) string {
 	if len(s) != 6 || strings.Trim(s, "01234567") != "" {
 		return ""

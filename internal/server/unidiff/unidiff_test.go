@@ -103,7 +103,7 @@ func TestBounds(t *testing.T) {
 	}{
 		"many files":       {many.String(), CutFiles, MaxFiles},
 		"many bytes":       {file("x", "@@ -1,9 +1,9 @@\n"+strings.Repeat(" "+strings.Repeat("x", 1<<20)+"\n", 3)), CutBytes, 1},
-		"many lines":       {file("x", fmt.Sprintf("@@ -0,0 +1,%d @@\n", maxLines+1)+strings.Repeat("+\n", maxLines+1)), CutLines, 1},
+		"many lines":       {file("x", fmt.Sprintf("@@ -0,0 +1,%d @@\n", MaxLines+1)+strings.Repeat("+\n", MaxLines+1)), CutLines, 1},
 		"a long line":      {file("x", "@@ -0,0 +1 @@\n+"+long+"\n"), "", 1},
 		"no diff":          {"fatal: bad object\n", CutOdd, 0},
 		"a wrong count":    {file("x", "@@ -1,9 +1,9 @@\n a\n"), CutOdd, 1},

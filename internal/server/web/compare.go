@@ -37,7 +37,8 @@ type comparedFile struct {
 type comparedChange struct {
 	Changed bool // false: nothing
 	Status  string
-	Binary  bool // it has no lines
+	Binary  bool   // it has no lines
+	LeftOut string // why the lines are not there; empty: they are
 	Lines   []comparedLine
 }
 
@@ -120,7 +121,7 @@ func diffOfDiffs(a, b []cove.JobDiffFile) (files []comparedFile, same int) {
 		fa, inA := as[path]
 		fb, inB := bs[path]
 		la, lb := changedLines(fa), changedLines(fb)
-		if inA && inB && slices.Equal(la, lb) && fa.Status == fb.Status && fa.NewMode == fb.NewMode && !fa.Binary && !fb.Binary {
+		if inA && inB && slices.Equal(la, lb) && fa.Status == fb.Status && fa.NewMode == fb.NewMode && !fa.Binary && !fb.Binary && fa.LeftOut == "" && fb.LeftOut == "" {
 			same++
 			continue
 		}
@@ -128,10 +129,10 @@ func diffOfDiffs(a, b []cove.JobDiffFile) (files []comparedFile, same int) {
 		la, lb = la[:min(len(la), left)], lb[:min(len(lb), left)]
 		left = max(0, left-len(la)-len(lb))
 		if inA {
-			f.A = comparedChange{true, fa.Status, fa.Binary, onlyHere(la, lb)}
+			f.A = comparedChange{true, fa.Status, fa.Binary, fa.LeftOut, onlyHere(la, lb)}
 		}
 		if inB {
-			f.B = comparedChange{true, fb.Status, fb.Binary, onlyHere(lb, la)}
+			f.B = comparedChange{true, fb.Status, fb.Binary, fb.LeftOut, onlyHere(lb, la)}
 		}
 		files = append(files, f)
 	}

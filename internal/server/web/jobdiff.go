@@ -51,12 +51,29 @@ type lineRow struct {
 	Comments []cove.JobComment
 }
 
-// Total is how many lines were added and deleted.
-func (d diffView) Total() (t struct{ Added, Deleted int }) {
+// diffTotal is how many lines were added and deleted.
+type diffTotal struct {
+	Added, Deleted int
+	More           bool // there are more, in files without a name or without a count
+}
+
+// Total is that of all files.
+func (d diffView) Total() (t diffTotal) {
+	t.More = d.Unnamed
 	for _, f := range d.Files {
-		t.Added, t.Deleted = t.Added+f.Added, t.Deleted+f.Deleted
+		t.Added, t.Deleted, t.More = t.Added+f.Added, t.Deleted+f.Deleted, t.More || f.Uncounted
 	}
 	return t
+}
+
+// LeftOut is how many files are named without their lines.
+func (d diffView) LeftOut() (n int) {
+	for _, f := range d.Files {
+		if f.LeftOut != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // Risky is how many files are to be looked at first.
