@@ -211,6 +211,67 @@ func TestDiffSays(t *testing.T) {
 	}
 }
 
+// TestDiffSaysLeftOut: a file whose lines are left out says so, with its counts if git has counted; it does not look like
+// one that is empty. The sentence above says whether all files are named.
+func TestDiffSaysLeftOut(t *testing.T) {
+	long := cove.JobDiffFile{Path: "aa-data.txt", Status: cove.DiffAdded, NewMode: "100644", Added: 7, LeftOut: "too long", Hunks: []cove.JobDiffHunk{}}
+	unknown := cove.JobDiffFile{Path: "zz", Status: cove.DiffModified, LeftOut: "too long", Uncounted: true, Risk: "runs", Hunks: []cove.JobDiffHunk{}}
+	empty := cove.JobDiffFile{Path: "empty", Status: cove.DiffAdded, NewMode: "100644", Hunks: []cove.JobDiffHunk{}}
+	says := func(d cove.JobDiff, want, not []string) {
+		t.Helper()
+		page, err := html("diff", newDiffView(d, nil, "one"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range want {
+			if !strings.Contains(page, s) {
+				t.Errorf("%q is not in %s", s, page)
+			}
+		}
+		for _, s := range not {
+			if strings.Contains(page, s) {
+				t.Errorf("%q is in %s", s, page)
+			}
+		}
+	}
+	says(cove.JobDiff{Job: "j", Files: []cove.JobDiffFile{long, empty}, Cut: "the lines of some files are left out"},
+		[]string{`<span class="count">2</span>`, "+7</span>", "not shown here: too long", "Not shown here: too long.", "Every changed file is named, 1 of them without its lines."},
+		[]string{"at least", "A pull may hold more", "lines not counted"})
+	says(cove.JobDiff{Job: "j", Files: []cove.JobDiffFile{unknown}, Cut: "the lines of some files are left out"},
+		[]string{`<span class="count">1</span> <span class="dim">at least</span>`, "lines not counted", "Not shown here: too long."}, []string{`<code>zz</code></a> <span class="dim">modified</span> <span class="good">+0`})
+	says(cove.JobDiff{Job: "j", Files: []cove.JobDiffFile{unknown, long}, Unnamed: true, Cut: "more files have changed than a review names"},
+		[]string{`<span class="count">at least 2</span>`, "A pull may hold more than is named here", "At least 1 to look at first"}, []string{"Every changed file"})
+	says(cove.JobDiff{Job: "j", Files: []cove.JobDiffFile{empty}}, []string{"+0</span>"}, []string{"ot shown here", "This is not all", "at least"})
+}
+
+// TestCompareLeftOut: of two files whose lines are left out nothing is said to be alike, and the page says what it lacks.
+func TestCompareLeftOut(t *testing.T) {
+	long := []cove.JobDiffFile{{Path: "aa-data.txt", Status: cove.DiffAdded, NewMode: "100644", Added: 1, LeftOut: "too long"}}
+	files, same := diffOfDiffs(long, long)
+	if same != 0 || len(files) != 1 || files[0].A.LeftOut != "too long" || files[0].B.LeftOut != "too long" {
+		t.Fatalf("got %+v, %d alike", files, same)
+	}
+	job := func(id string, d cove.JobDiff) comparedJob {
+		j := comparedJob{Diff: diffView{JobDiff: d, JobID: id, Files: []changedFile{{JobDiffFile: long[0]}}}}
+		j.ID = id
+		return j
+	}
+	a := job("aaa", cove.JobDiff{Unnamed: true, Cut: "more files have changed"})
+	b := job("bbb", cove.JobDiff{Cut: "the lines of some files are left out"})
+	page, err := html("compare", comparePage{A: a, B: b, Files: files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Not all that aaa changed is here: more files have changed. It may have changed", "Not all that bbb changed is here: the lines of some files are left out. The rest", "at least 1 <span", "Not shown here: too long", "1 not alike or not compared, 0 changed alike"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is not in %s", want, page)
+		}
+	}
+	if page, err = html("compare", comparePage{A: a, B: b}); err != nil || strings.Contains(page, "Both changed the same.") {
+		t.Errorf("nothing is known to differ: %v, %s", err, page)
+	}
+}
+
 // TestErrorOnce: the error of a step is not said again if the head of the page says it. What to do still is.
 func TestErrorOnce(t *testing.T) {
 	steps := cove.JobSteps{Steps: []cove.Step{{Key: cove.StepClone, State: cove.StepFailed, Error: "the repository is not there", Hint: "cove job retry 0a1b2c"}}}

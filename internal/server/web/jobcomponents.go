@@ -86,10 +86,12 @@ func working() cove.Job {
 
 func diffComponents(j jobView, at time.Time) []component {
 	comment := cove.JobComment{ID: 1, Path: "a.go", Side: cove.SideNew, Line: 2, Text: hostile, CreatedAt: at}
-	diff := cove.JobDiff{Job: j.ID, Cut: "it is longer than 2 MiB", Commits: []cove.JobDiffCommit{{ID: "0123456789abcdef", Author: "Ada", Subject: hostile, Time: at}}, Files: []cove.JobDiffFile{
+	diff := cove.JobDiff{Job: j.ID, Cut: "the lines of some files are left out, and each of these files says so", Commits: []cove.JobDiffCommit{{ID: "0123456789abcdef", Author: "Ada", Subject: hostile, Time: at}}, Files: []cove.JobDiffFile{
 		{Path: ".github/workflows/ci.yml", Status: cove.DiffAdded, Added: 1, Risk: "runs in CI; " + hostile, Hunks: []cove.JobDiffHunk{{NewStart: 1, Lines: []cove.JobDiffLine{{Kind: "+", New: 1, Text: "on: push"}}}}},
 		{Path: "a.go", OldPath: "b.go", Status: cove.DiffRenamed, Added: 1, Deleted: 1, Hunks: []cove.JobDiffHunk{{OldStart: 1, NewStart: 1, Section: "func a", Lines: []cove.JobDiffLine{{Kind: " ", Old: 1, New: 1, Text: "x"}, {Kind: "-", Old: 2, Text: hostile}, {Kind: "+", New: 2, Text: "y", Cut: true}}}}},
 		{Path: "x.png", Status: cove.DiffModified, Binary: true, Listed: "runs when you build or test", Hunks: []cove.JobDiffHunk{}},
+		{Path: "data.txt", Status: cove.DiffAdded, Added: 30_000, LeftOut: "too long", Hunks: []cove.JobDiffHunk{}},
+		{Path: "more.txt", Status: cove.DiffModified, Uncounted: true, LeftOut: "too long", Hunks: []cove.JobDiffHunk{}},
 	}}
 	talks := j
 	talks.AgentSession = ""
