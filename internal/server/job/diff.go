@@ -83,7 +83,8 @@ fi
 `
 
 // diffTell has git tell what changed, in the order in which told reads it. The list of files does not depend on their
-// lines. Git counts the lines of all files, unless that takes too long or too much memory. It tells the lines of those
+// lines. Git counts the lines of all files, unless that takes 40 s or too
+// much memory, and of none that is longer than 16 MiB. It tells the lines of those
 // files that the server asks for, in the order in which it names them ($d/order has a pattern for each).
 const diffTell = `
 : "${tip:=$head}"
@@ -111,11 +112,12 @@ git --no-pager log -z --no-color --no-show-signature --max-count="$count" --form
 end
 timed=
 command -v timeout >/dev/null && timed='timeout 40'
-$timed git -c core.fsmonitor=false -c advice.graftFileDeprecated=false diff-tree -r -z --numstat --no-renames --no-ext-diff --no-textconv --no-color --ignore-submodules=none "$base" "$tip" >"$d/counts"
-case $? in
+$timed git -c core.fsmonitor=false -c advice.graftFileDeprecated=false -c core.bigFileThreshold=16m diff-tree -r -z --numstat --no-renames --no-ext-diff --no-textconv --no-color --ignore-submodules=none "$base" "$tip" >"$d/counts" 2>"$d/said"
+counted=$?
+case $counted in
 0) cat "$d/counts" || exit ;;
-124 | 137) ;;
-*) exit 1 ;;
+124 | 137 | 143) ;;
+*) grep -qi 'out of memory\|cannot allocate' "$d/said" || { cat "$d/said" >&2; exit "$counted"; } ;;
 esac
 end
 paths >"$d/paths"

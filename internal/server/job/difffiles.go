@@ -20,7 +20,7 @@ const (
 	namedSize     = 1024    // bytes for each
 
 	maxOneSide   = 512 << 10 // bytes of a file that was added or deleted, for its lines to be asked for
-	maxTwoSides  = 16 << 20  // bytes of a file before and after its change, likewise
+	maxTwoSides  = 16 << 20  // bytes of a file before and after its change, likewise; diffTell counts no lines of a longer file
 	maxCompared  = 256 << 20 // bytes of all files that git is to compare line by line
 	maxFileCount = 1 << 30   // lines; git counts no more
 )
@@ -40,6 +40,7 @@ type namedFile struct {
 	path             string    // as git has it
 	blobs            [2]string // before and after; empty: there is no file
 	typed            bool      // it became something else, such as a link: git tells a deletion and an addition
+	big              bool      // longer than maxTwoSides: git does not count its lines
 	counted          bool
 	why              string // why its lines were not asked for; empty: they were
 
@@ -154,9 +155,9 @@ func (l *listener) choose(what *told) ([]*namedFile, error) {
 		f := &what.files[i]
 		if parts += f.parts(); parts > unidiff.MaxFiles {
 			f.why = leftMany
-			continue
+		} else {
+			all = append(all, f)
 		}
-		all = append(all, f)
 		for _, id := range f.blobs {
 			if _, ok := size[id]; id != "" && !ok {
 				ids, size[id] = append(ids, id), 0
@@ -179,6 +180,10 @@ func (l *listener) choose(what *told) ([]*namedFile, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	for i := range what.files {
+		f := &what.files[i]
+		f.big = max(size[f.blobs[0]], size[f.blobs[1]]) > maxTwoSides
 	}
 	both := func(f *namedFile) int64 {
 		return min(size[f.blobs[0]], maxTwoSides) + min(size[f.blobs[1]], maxTwoSides)
@@ -226,7 +231,7 @@ func (l *listener) counts(what *told) error {
 				return errNonsense
 			}
 		}
-		if f := at[fields[2]]; f != nil {
+		if f := at[fields[2]]; f != nil && !(binary && f.big) { // git says so of a file that is too long to be counted
 			f.counted, f.Binary, f.Added, f.Deleted = true, binary, n[0], n[1]
 		}
 		return nil
