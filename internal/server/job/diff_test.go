@@ -423,7 +423,7 @@ func TestNonsense(t *testing.T) {
 			t.Errorf("%q: got %+v, %v; want %v", answer, what, err, want)
 		}
 	}
-	long := strings.Repeat(":000000 100644 "+id+" "+id+" A\x00"+strings.Repeat("n", 4000)+"\x00", maxRaw/4000) + raw + trees + sized + none
+	long := strings.Repeat(":000000 100644 "+id+" "+id+" A\x00"+strings.Repeat("n", 400)+"\x00", maxRaw/400) + raw + trees + sized + none
 	most := listener{in: io.Discard, out: bufio.NewReader(strings.NewReader(long))}
 	what, err := most.listen(t.Context())
 	if err != nil {
