@@ -165,6 +165,12 @@ git commit -q -m "$(printf 'A \033]0;title\007 subject \233 and \342\200\256more
 	h.Run("", "cove", "exec", "-s", e2e.GitSprite, "--user", "root", "--", "mv", "/usr/bin/git.real", "/usr/bin/git")
 	if d, err := review.Diff(t.Context(), job); err != nil || !d.Apart || len(d.Files) != len(names) {
 		t.Errorf("the review has %d files of %d, apart: %v, %v", len(d.Files), len(names), d.Apart, err)
+	} else {
+		for _, f := range d.Files { // git is asked for the lines by names
+			if len(f.Hunks) != 1 || f.LeftOut != "" || f.Added != 1 {
+				t.Errorf("the lines of %q: %+v", f.Path, f)
+			}
+		}
 	}
 	for i, name := range names {
 		if got, err := os.ReadFile(filepath.Join(h.Path("names"), name)); err != nil || string(got) != fmt.Sprintf("%03d", i) {
