@@ -25,8 +25,8 @@ func ofSprite(handle func(*spriteView) error) handler {
 		switch err := s.isShown(); {
 		case err == nil:
 			return handle(s)
-		case isLive(v.r) && describe(err).Code == "conflict":
-			return s.tellWhy(err)
+		case isLive(v.r):
+			return s.tellWhy(err) // also if the page is being left
 		default:
 			return err
 		}
