@@ -34,7 +34,7 @@ type api struct {
 // newAPI makes the API of a server that is called by hosts and is what info says. The secret
 // is the token of its owner, and sender has started.
 func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string, sender *webhook.Sender) *api {
-	most := cmp.Or(s.MaxStreams, 1000)
+	most, turns := cmp.Or(s.MaxStreams, 1000), newTurns()
 	a := &api{
 		hosts:    hosts,
 		refusals: refusals{log: s.Logger, ending: s.ctx},
@@ -46,7 +46,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		relays: &quota{what: "connections into sprites", max: most},
 		guests: &guestPool{},
 	}
-	a.access.web = &webSessions{sessions: s.Store.WebSessions, access: a.access, rights: &a.access.rights, hosts: hosts, key: newWebKey(), log: s.Logger}
+	a.access.web = &webSessions{sessions: s.Store.WebSessions, access: a.access, rights: &a.access.rights, hosts: hosts, key: newWebKey(), log: s.Logger, turns: turns}
 	a.access.web.streams, a.access.web.requests = &quota{what: "live pages", max: min(most, maxLive)}, &quota{what: "requests of pages", max: maxPages}
 	a.site = (&web.Site{API: s.newLoop(), Sessions: a.access.web, Logger: s.Logger, Version: s.Version, SameOrigin: hosts.checkOrigin}).Handler()
 	rights, labels := &a.access.rights, &labelRights{connectors: s.Store.Connectors, host: s.Host}
@@ -69,7 +69,7 @@ func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string
 		images:      &imageRoutes{images: s.Images, image: s.DefaultImage, sprites: s.Store.Sprites, host: s.Host, refusals: a.refusals},
 		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
 		policies:    &policyRoutes{host: s.Host, confined: confined},
-		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels, confined: confined},
+		jobs:        &jobRoutes{manager: s.Jobs, image: s.DefaultImage, jobs: s.Store.Jobs, profiles: s.Store.Profiles, host: s.Host, access: a.access, labels: labels, confined: confined, turns: turns},
 		search:      &search{host: s.Host, jobs: s.Store.Jobs, running: &quota{what: "searches", max: maxSearches}},
 		sockets: &socketRoutes{
 			feed: &feed{changes: s.Store.Changes, jobs: s.Store.Jobs, profiles: s.Store.Profiles, environments: s.Store.Environments, access: a.access},

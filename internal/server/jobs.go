@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -32,6 +33,7 @@ type jobRoutes struct {
 	access   *access
 	labels   *labelRights
 	confined *confines
+	turns    *turns // of streams of events
 }
 
 // jobRecords tell what has happened in a job: the steps of its preparation, and its events.
@@ -41,7 +43,8 @@ const (
 	maxPlan       = 8 << 20 // of a job request, in which the whole plan stands
 	maxJobs       = 1000    // in a list
 	maxWait       = time.Minute
-	eventPage     = 16               // events, which may be large
+	eventPage     = 16               // events, which may be large:
+	eventBytes    = 256 << 10        // after which no more of them are sent at once
 	eventInterval = 20 * time.Second // of blank lines on a quiet stream of events
 )
 
@@ -478,7 +481,7 @@ func (g jobRecords) events(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	stream := &eventStream{w: w, rc: http.NewResponseController(w), next: from}
+	stream := &eventStream{w: w, rc: http.NewResponseController(w), next: from, turns: g.turns}
 	if err := stream.rc.Flush(); err != nil { // the headers, at once
 		return nil // the client has gone
 	}
@@ -518,33 +521,54 @@ type eventStream struct {
 	rc    *http.ResponseController
 	next  int64
 	ended bool // the last event has been sent
+	turns *turns
 }
 
 // send sends all events that there are from next on.
 func (e *eventStream) send(r *http.Request, jobs *store.Jobs) error {
 	for !e.ended {
-		events, err := jobs.Events(r.Context(), r.PathValue("id"), e.next, eventPage)
-		if err != nil {
+		text, more, err := e.read(r, jobs)
+		if err != nil || len(text) == 0 {
 			return err
 		}
-		enc := json.NewEncoder(e.w)
-		for _, event := range events {
-			if err := enc.Encode(event); err != nil {
-				return err
-			}
-			e.next = event.Seq + 1
-			e.ended = event.Type == "end"
+		if _, err := e.w.Write(text); err != nil {
+			return err
 		}
-		if len(events) > 0 {
-			if err := e.rc.Flush(); err != nil {
-				return err
-			}
+		if err := e.rc.Flush(); err != nil {
+			return err
 		}
-		if len(events) < eventPage {
+		if !more {
 			break
 		}
 	}
 	return nil
+}
+
+// read takes a turn, and has the next events as they are sent; more says that there may be others after them. A client
+// that takes nothing holds no turn.
+func (e *eventStream) read(r *http.Request, jobs *store.Jobs) (text []byte, more bool, err error) {
+	done, err := e.turns.take(r.Context(), principalOf(r))
+	if err != nil {
+		return nil, false, err
+	}
+	defer done()
+	events, err := jobs.Events(r.Context(), r.PathValue("id"), e.next, eventPage)
+	if err != nil {
+		return nil, false, err
+	}
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	for n, event := range events {
+		if n > 0 && out.Len() >= eventBytes {
+			return out.Bytes(), true, nil
+		}
+		if err := enc.Encode(event); err != nil {
+			return nil, false, err
+		}
+		e.next = event.Seq + 1
+		e.ended = event.Type == "end"
+	}
+	return out.Bytes(), len(events) == eventPage, nil
 }
 
 // blank sends a line that readers skip.

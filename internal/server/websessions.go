@@ -48,6 +48,7 @@ type webSessions struct {
 	log      *slog.Logger
 
 	streams, requests *quota // of pages
+	turns             *turns // of what pages render
 
 	mu    sync.Mutex
 	codes map[string]visit
@@ -285,9 +286,19 @@ func (g *webSessions) Hold(r *http.Request, cookies []string) (s web.Session, he
 	return s, held, func() { releaseToken(); releaseOwn() }, nil
 }
 
+// by is by whom a session is counted.
+func (g *webSessions) by(s web.Session) principal {
+	return principal{name: s.Token, owner: slices.ContainsFunc(g.access.owners, func(p principal) bool { return p.name == s.Token })}
+}
+
+// Turn waits for a turn of the session's token, which lasts until done is called.
+func (g *webSessions) Turn(ctx context.Context, s web.Session) (done func(), err error) {
+	return g.turns.take(ctx, g.by(s))
+}
+
 // Count counts a stream, or another request, of a session until done is called.
 func (g *webSessions) Count(s web.Session, stream bool) (done func(), err error) {
-	by := principal{name: s.Token, owner: slices.ContainsFunc(g.access.owners, func(p principal) bool { return p.name == s.Token })}
+	by := g.by(s)
 	if stream {
 		return g.streams.add(by)
 	}

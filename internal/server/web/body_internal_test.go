@@ -31,6 +31,8 @@ func (o oneSession) Hold(r *http.Request, _ []string) (Session, context.Context,
 
 func (o oneSession) Count(Session, bool) (func(), error) { return func() {}, nil }
 
+func (o oneSession) Turn(context.Context, Session) (func(), error) { return func() {}, nil }
+
 func (o oneSession) End(context.Context, string) error { return nil }
 
 // deadlined is an answer whose connection has a read deadline.

@@ -293,10 +293,16 @@ func (v *view) entries(j cove.Job, from, to, at int64) ([]*entry, error) {
 		if ev.Seq >= to {
 			break
 		}
-		if ev.Seq == at {
-			t.alone(ev)
-		} else {
-			t.add(ev)
+		err = v.inTurn(func() error {
+			if ev.Seq == at {
+				t.alone(ev)
+			} else {
+				t.add(ev)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	return t.entries, nil
@@ -309,7 +315,11 @@ func (v *view) newest(j cove.Job, from, to, at int64) (entries []*entry, before 
 	if entries, err = v.entries(j, from, to, at); err != nil {
 		return nil, 0, err
 	}
-	start, err := fits(entries)
+	var start int64
+	err = v.inTurn(func() error {
+		start, err = fits(entries)
+		return err
+	})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -407,31 +417,58 @@ func (v *view) sendState(ctx context.Context, s *stream, id string) error {
 	return nil
 }
 
-// followEvents sends each event of a job as it comes.
+// followEvents sends each event of a job as it comes. To a page that is further behind than a window, it sends the newest
+// entries in place of all that the page has.
 func (v *view) followEvents(ctx context.Context, s *stream, j cove.Job) error {
 	from, _ := strconv.ParseInt(v.r.URL.Query().Get("start"), 10, 64)
 	if seen, err := strconv.ParseInt(v.lastSeen(), 10, 64); err == nil {
 		from = seen + 1
+	}
+	if from <= j.LastSeq-window {
+		from = j.LastSeq + 1
+		if err := v.sendNewest(s, j); err != nil {
+			return err
+		}
 	}
 	t := newTranscript(j, false)
 	for ev, err := range v.api.JobEvents(ctx, j.ID, max(from-window, 1), true) {
 		if err != nil {
 			return err
 		}
-		if ev.Seq < from { // the page has it; what comes may be about it
-			t.add(ev)
-			t.last = nil
-			continue
-		}
-		changes, err := changesOf(t.add(ev))
+		var changes []change
+		err = v.inTurn(func() (err error) {
+			all := t.add(ev)
+			if ev.Seq < from { // the page has it; what comes may be about it
+				t.last = nil
+				return nil
+			}
+			changes, err = changesOf(all)
+			return err
+		})
 		if err != nil {
 			return err
+		}
+		if ev.Seq < from {
+			continue
 		}
 		if err := s.send(strconv.FormatInt(ev.Seq, 10), changes...); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// sendNewest sends what the page of a job begins with.
+func (v *view) sendNewest(s *stream, j cove.Job) (err error) {
+	page := jobPage{jobView: jobView{Job: j}}
+	if page.Entries, page.Before, err = v.newest(j, j.LastSeq-window+1, j.LastSeq+1); err != nil {
+		return err
+	}
+	c := change{Target: "transcript", How: "inner"}
+	if c.HTML, err = v.html("entries", page); err != nil {
+		return err
+	}
+	return s.send(strconv.FormatInt(j.LastSeq, 10), c)
 }
 
 // changesOf says what changes on the page.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -211,6 +212,43 @@ func TestLiveCall(t *testing.T) {
 	}
 	if got["1"]+got["2"] != "" {
 		t.Errorf("what the page has is sent again: %q", got)
+	}
+}
+
+// TestFarBehind: a page that is further behind than what a page shows gets the newest entries in place of those that it
+// has, and then what comes. It does not get all that it has missed.
+func TestFarBehind(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Log: io.Discard})
+	put(t, s, 1, func(*cove.Job) {})
+	var events []cove.JobEvent
+	for seq := range int64(2000) {
+		events = append(events, cove.JobEvent{Seq: seq + 1, Type: "notice", Text: fmt.Sprintf("the line %d.", seq+1)})
+	}
+	must(t, s.Store.Jobs.Append(t.Context(), "000001", events, nil))
+	c := visitor(t, s)
+	for _, query := range []string{"?start=1", "", "?start=1990&from=3", "?start=-1"} {
+		numbers, got := []string{}, map[string]string{}
+		live(t, c, s.URL+"/web/jobs/000001/live"+query, func(number, html string) bool {
+			if number != "" {
+				if got[number] == "" {
+					numbers = append(numbers, number)
+				}
+				got[number] += html
+			}
+			return number != ""
+		})
+		first := got["2000"]
+		if !slices.Equal(numbers, []string{"2000"}) || !strings.Contains(first, "the line 2000.") || !strings.Contains(first, "Show earlier") || strings.Contains(first, "the line 1000.") {
+			t.Errorf("%q: got the events %v: %.300s", query, numbers, first)
+		}
+	}
+	for _, query := range []string{"?start=1999", "?start=1&from=1998"} { // not far
+		live(t, c, s.URL+"/web/jobs/000001/live"+query, func(number, html string) bool {
+			if number != "" && (number != "1999" || !strings.Contains(html, "the line 1999.") || strings.Contains(html, "Show earlier")) {
+				t.Errorf("%q: got the event %s first: %.300s", query, number, html)
+			}
+			return number != ""
+		})
 	}
 }
 

@@ -20,6 +20,8 @@ const patience = 20 * time.Second
 // stream tells a page of changes, as server-sent events that static/live.js puts into it. Its
 // methods may be called from any goroutine.
 type stream struct {
+	v *view
+
 	mu sync.Mutex
 	w  http.ResponseWriter
 	rc *http.ResponseController
@@ -41,7 +43,7 @@ func (v *view) stream(tell func(ctx context.Context, s *stream) error) error {
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
 	h.Set("X-Accel-Buffering", "no")
 	v.w.WriteHeader(http.StatusOK)
-	s := &stream{w: v.w, rc: http.NewResponseController(v.w)}
+	s := &stream{v: v, w: v.w, rc: http.NewResponseController(v.w)}
 	var beats sync.WaitGroup
 	beats.Go(func() {
 		defer cancel()
@@ -75,6 +77,25 @@ func (v *view) lastSeen() string {
 	return v.r.URL.Query().Get("from")
 }
 
+// inTurn calls do, which renders something, in a turn of the session's. do calls neither the API nor inTurn.
+func (v *view) inTurn(do func() error) error {
+	done, err := v.site.Sessions.Turn(v.r.Context(), v.session)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return do()
+}
+
+// html renders a template in a turn of the session's.
+func (v *view) html(name string, data any) (text string, err error) {
+	err = v.inTurn(func() (err error) {
+		text, err = html(name, data)
+		return err
+	})
+	return text, err
+}
+
 func (s *stream) write(text string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +127,7 @@ func (s *stream) replace(target, name string, data any) error {
 
 // put renders a template, and sends it.
 func (s *stream) put(target, how, name string, data any) error {
-	text, err := html(name, data)
+	text, err := s.v.html(name, data)
 	if err != nil {
 		return err
 	}

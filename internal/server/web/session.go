@@ -60,6 +60,10 @@ type Sessions interface {
 	// refuses one that is too many, so that the server's owner can always look.
 	Count(s Session, stream bool) (done func(), err error)
 
+	// Turn waits until the session may have a part of a page rendered for a stream, until done is
+	// called. Its holder waits for nothing, and takes no other turn. It is an error if ctx ends before.
+	Turn(ctx context.Context, s Session) (done func(), err error)
+
 	// End logs a session out.
 	End(ctx context.Context, id string) error
 }
