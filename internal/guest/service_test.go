@@ -615,3 +615,47 @@ func TestServiceEnds(t *testing.T) {
 	}
 	m.call("PUT", "/v1/services/b", define("true"), http.StatusTooManyRequests)
 }
+
+// TestLargeServices: one definition, and all of a sprite together, are bounded. What is there already stays, and can be
+// made smaller or deleted.
+func TestLargeServices(t *testing.T) {
+	dir := t.TempDir()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	service := func(bytes int) string {
+		text, err := json.Marshal(sprites.Service{Cmd: "true", Args: []string{strings.Repeat("x", bytes)}})
+		must(err)
+		return string(text)
+	}
+	must(os.MkdirAll(filepath.Join(dir, "services"), 0o755))
+	must(os.WriteFile(filepath.Join(dir, "services", "old.json"), []byte(service(300_000)), 0o600)) // of an older version
+	s := &guest.Server{Dir: dir}
+	m := start(t, s)
+	s.StartServices()
+	refused := func(name, body string, says ...string) {
+		t.Helper()
+		answer := m.call("PUT", "/v1/services/"+name+"?duration=0s", body, 413)
+		for _, text := range append(says, `"too_large"`, name) {
+			if !strings.Contains(answer, text) {
+				t.Errorf("%s: got %.300s, want %s", name, answer, text)
+			}
+		}
+	}
+	refused("large", service(70_000), "65536", "into a file")
+	refused("quoted", service(0)[:len(service(0))-1]+`,"env":{"A":"`+strings.Repeat("<", 20_000)+`"}}`, "65536") // which is longer as it is answered
+	n := 0
+	for ; n < 12; n++ {
+		m.call("PUT", fmt.Sprintf("/v1/services/s%d?duration=0s", n), service(60_000), 200)
+	}
+	refused("more", service(60_000), "1048576", "delete a service")
+	m.call("PUT", "/v1/services/old?duration=0s", service(10), 200)
+	m.call("PUT", "/v1/services/more?duration=0s", service(60_000), 200)
+	m.call("DELETE", "/v1/services/s0", "", 204)
+	if list := m.call("GET", "/v1/services", "", 200); len(list) > 2<<20 {
+		t.Errorf("the list has %d bytes", len(list))
+	}
+}

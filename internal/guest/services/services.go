@@ -4,6 +4,7 @@ package services
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -84,8 +85,12 @@ func (s *Set) Close() {
 	s.wg.Wait()
 }
 
-// Max bounds the definitions.
-const Max = 256
+// Bounds on the definitions. Those of an older version may be larger: they are kept until they are changed.
+const (
+	Max           = 256
+	MaxDefinition = 64 << 10 // bytes of one, as JSON
+	MaxTogether   = 1 << 20  // bytes of all
+)
 
 // Boot reads the definitions and starts those that nobody has stopped. To be called
 // once.
@@ -204,8 +209,21 @@ func (s *Set) put(def sprites.Service) (v *service, changed bool, err error) {
 // defaultStop is how long a service may take to end.
 const defaultStop = 10 * time.Second
 
+// sizeOf is how long a definition is as JSON, in bytes.
+func sizeOf(def sprites.Service) int {
+	text, err := json.Marshal(def)
+	if err != nil { // it has come as JSON
+		return MaxTogether
+	}
+	return len(text)
+}
+
 // checkFit checks a definition against the others.
 func (s *Set) checkFit(def sprites.Service) error {
+	size := sizeOf(def)
+	if size > MaxDefinition {
+		return fail.Newf("too_large", "", "The definition of the service %s has %d bytes, more than %d; put long arguments and variables into a file, and have the program read that.", def.Name, size, MaxDefinition)
+	}
 	needs := map[string][]string{def.Name: def.Needs}
 	for _, other := range s.list() {
 		d := other.describe()
@@ -213,9 +231,13 @@ func (s *Set) checkFit(def sprites.Service) error {
 			continue
 		}
 		needs[d.Name] = d.Needs
+		size += sizeOf(other.definition())
 		if def.HTTPPort != 0 && d.HTTPPort != 0 {
 			return fail.New("http_port_taken", "another service already has an HTTP port configured", "")
 		}
+	}
+	if size > MaxTogether {
+		return fail.Newf("too_large", "", "With the service %s, all definitions of this sprite have %d bytes, more than %d; delete a service that nobody needs, or put long arguments into files.", def.Name, size, MaxTogether)
 	}
 	for _, name := range def.Needs {
 		if _, ok := needs[name]; !ok {
