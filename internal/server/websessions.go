@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -270,7 +269,7 @@ func (g *webSessions) Hold(r *http.Request, cookies []string) (s web.Session, he
 			}
 			return principal{}, web.ErrNoSession
 		}
-		s = web.Session{ID: row.ID, Token: token.name, Name: token.title, Verbs: token.verbs, Bearer: g.bearer(row.ID), Key: g.markKey(row), ConfirmedAt: row.ConfirmedAt}
+		s = web.Session{ID: row.ID, Token: token.name, Owner: token.owner, Name: token.title, Verbs: token.verbs, Bearer: g.bearer(row.ID), Key: g.markKey(row), ConfirmedAt: row.ConfirmedAt}
 		g.noteUse(ctx, row)
 		return principal{name: webPrefix + row.ID, until: row.ExpiresAt}, nil
 	}
@@ -288,7 +287,7 @@ func (g *webSessions) Hold(r *http.Request, cookies []string) (s web.Session, he
 
 // by is by whom a session is counted.
 func (g *webSessions) by(s web.Session) principal {
-	return principal{name: s.Token, owner: slices.ContainsFunc(g.access.owners, func(p principal) bool { return p.name == s.Token })}
+	return principal{name: s.Token, owner: s.Owner}
 }
 
 // Turn waits for a turn of the session's token, which lasts until done is called.

@@ -293,7 +293,7 @@ func (v *view) entries(j cove.Job, from, to, at int64) ([]*entry, error) {
 		if ev.Seq >= to {
 			break
 		}
-		err = v.inTurn(func() error {
+		err = inTurn(v, func() error {
 			if ev.Seq == at {
 				t.alone(ev)
 			} else {
@@ -316,7 +316,7 @@ func (v *view) newest(j cove.Job, from, to, at int64) (entries []*entry, before 
 		return nil, 0, err
 	}
 	var start int64
-	err = v.inTurn(func() error {
+	err = inTurn(v, func() error {
 		start, err = fits(entries)
 		return err
 	})
@@ -426,7 +426,7 @@ func (v *view) followEvents(ctx context.Context, s *stream, j cove.Job) error {
 	}
 	if from <= j.LastSeq-window {
 		from = j.LastSeq + 1
-		if err := v.sendNewest(s, j); err != nil {
+		if err := s.sendNewest(j); err != nil {
 			return err
 		}
 	}
@@ -436,7 +436,7 @@ func (v *view) followEvents(ctx context.Context, s *stream, j cove.Job) error {
 			return err
 		}
 		var changes []change
-		err = v.inTurn(func() (err error) {
+		err = inTurn(v, func() (err error) {
 			all := t.add(ev)
 			if ev.Seq < from { // the page has it; what comes may be about it
 				t.last = nil
@@ -459,13 +459,13 @@ func (v *view) followEvents(ctx context.Context, s *stream, j cove.Job) error {
 }
 
 // sendNewest sends what the page of a job begins with.
-func (v *view) sendNewest(s *stream, j cove.Job) (err error) {
+func (s *stream) sendNewest(j cove.Job) (err error) {
 	page := jobPage{jobView: jobView{Job: j}}
-	if page.Entries, page.Before, err = v.newest(j, j.LastSeq-window+1, j.LastSeq+1); err != nil {
+	if page.Entries, page.Before, err = s.v.newest(j, j.LastSeq-window+1, j.LastSeq+1, 0); err != nil {
 		return err
 	}
 	c := change{Target: "transcript", How: "inner"}
-	if c.HTML, err = v.html("entries", page); err != nil {
+	if c.HTML, err = s.html("entries", page); err != nil {
 		return err
 	}
 	return s.send(strconv.FormatInt(j.LastSeq, 10), c)

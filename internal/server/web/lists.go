@@ -99,14 +99,14 @@ func (l *lists) update(s *stream, sections []section) error {
 	for _, sec := range sections {
 		now, was := sec.look(), l.has[sec.ID]
 		if sec.Tabs != nil && now.tabs != was.tabs {
-			text, err := s.v.html("tabs", sec.Tabs)
+			text, err := s.html("tabs", sec.Tabs)
 			if err != nil {
 				return err
 			}
 			changes = append(changes, change{Target: "kinds", How: "replace", HTML: text})
 		}
 		if !now.same(was) {
-			text, err := s.v.html("section", sec)
+			text, err := s.html("section", sec)
 			if err != nil {
 				return err
 			}
@@ -116,7 +116,7 @@ func (l *lists) update(s *stream, sections []section) error {
 				if now.rows[i].sum == was.rows[i].sum {
 					continue
 				}
-				text, err := s.v.html(r.Template, r.Data)
+				text, err := s.html(r.Template, r.Data)
 				if err != nil {
 					return err
 				}
@@ -144,7 +144,7 @@ func (l *lists) patch(s *stream, told map[string]*cove.Job, as func(cove.Job) ro
 			if has.rows[i].sum == sum(now.Data) {
 				continue
 			}
-			text, err := s.v.html(now.Template, now.Data)
+			text, err := s.html(now.Template, now.Data)
 			if err != nil {
 				return err
 			}

@@ -78,7 +78,7 @@ func (v *view) lastSeen() string {
 }
 
 // inTurn calls do, which renders something, in a turn of the session's. do calls neither the API nor inTurn.
-func (v *view) inTurn(do func() error) error {
+func inTurn(v *view, do func() error) error {
 	done, err := v.site.Sessions.Turn(v.r.Context(), v.session)
 	if err != nil {
 		return err
@@ -88,8 +88,8 @@ func (v *view) inTurn(do func() error) error {
 }
 
 // html renders a template in a turn of the session's.
-func (v *view) html(name string, data any) (text string, err error) {
-	err = v.inTurn(func() (err error) {
+func (s *stream) html(name string, data any) (text string, err error) {
+	err = inTurn(s.v, func() (err error) {
 		text, err = html(name, data)
 		return err
 	})
@@ -127,7 +127,7 @@ func (s *stream) replace(target, name string, data any) error {
 
 // put renders a template, and sends it.
 func (s *stream) put(target, how, name string, data any) error {
-	text, err := s.v.html(name, data)
+	text, err := s.html(name, data)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 type Session struct {
 	ID     string
 	Token  string   // of which it has the rights
+	Owner  bool     // that is the server's owner's
 	Name   string   // of its token, for people; empty: the server's owner
 	Verbs  []string // that its token has
 	Bearer string   // the token of its calls of the API, which is good for those that the site makes alone

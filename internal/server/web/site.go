@@ -22,6 +22,8 @@ type Site struct {
 
 	// SameOrigin refuses a request that another site's page may have made.
 	SameOrigin func(*http.Request) error
+
+	heard budget // of what sandboxes have answered
 }
 
 // Paths reports whether a request is for the site.
@@ -88,6 +90,7 @@ func (s *Site) serve(w http.ResponseWriter, r *http.Request, stream bool, handle
 		w: w, r: r, site: s, session: session,
 		api: &cove.Client{Client: &sprites.Client{URL: "http://localhost", Token: session.Bearer, HTTPClient: s.API, UserAgent: "cove-web"}},
 	}
+	defer giveBack(v)
 	if mayChange(r) {
 		if err := v.readBody(); err != nil {
 			s.refuse(w, r, v, err)

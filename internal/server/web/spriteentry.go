@@ -61,7 +61,7 @@ func isStale(err error) bool {
 
 // entry describes what is at a path, a link itself.
 func (v *spriteView) entry(ctx context.Context, name string) (sprites.Entry, error) {
-	st, err := v.sprite().Stat(ctx, name)
+	st, err := v.inside().Stat(ctx, name)
 	if err != nil {
 		return sprites.Entry{}, err
 	}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -69,8 +70,18 @@ func (v *spriteView) listing(ctx context.Context, name string, one bool) (list s
 	if one {
 		q.Set("stat", "true")
 	}
-	err = v.api.Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "sprites", v.name, "fs", "list"), Query: q, Retry: true}, &list)
-	return list, err
+	err = v.through(&hearing{v: v.view}).Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "sprites", v.name, "fs", "list"), Query: q, Retry: true}, &list)
+	return list, unheard(err, "this folder", "cove exec -s "+v.name+" ls "+typed(name))
+}
+
+// typed is a folder as a person types it in a shell.
+func typed(name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool {
+		return !strings.ContainsRune("/._-", r) && (r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r))
+	}) {
+		return "FOLDER"
+	}
+	return name
 }
 
 func spriteFiles(v *spriteView) error {
@@ -243,7 +254,7 @@ func spriteSave(v *spriteView) error {
 	if err != nil {
 		return err
 	}
-	ctx, s := v.r.Context(), v.sprite()
+	ctx, s := v.r.Context(), v.inside()
 	link := v.r.PostFormValue("link")                                   // where the one that was shown leads
 	text := strings.ReplaceAll(v.r.PostFormValue("text"), "\r\n", "\n") // as browsers send all lines
 	mode := fs.FileMode(0o644)
@@ -320,7 +331,7 @@ func (v *spriteView) keepOther(ctx context.Context, name string, b []byte, mode 
 		has, _, err := v.beginning(ctx, kept)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			err := v.sprite().WriteFile(ctx, kept, bytes.NewReader(b), sprites.WriteOptions{Mode: mode, Size: int64(len(b)), IfNew: true})
+			err := v.inside().WriteFile(ctx, kept, bytes.NewReader(b), sprites.WriteOptions{Mode: mode, Size: int64(len(b)), IfNew: true})
 			if !isStale(err) { // else it is a link that leads nowhere
 				return kept, err
 			}
@@ -389,7 +400,7 @@ func spriteUpload(v *spriteView) error {
 	default:
 		opts.Mode, opts.IfMatch = there.mode, there.etag
 	}
-	err = v.sprite().WriteFile(v.r.Context(), name, v.r.Body, opts)
+	err = v.inside().WriteFile(v.r.Context(), name, v.r.Body, opts)
 	switch {
 	case isStale(err) && opts.IfNew:
 		return errTaken(name)
@@ -442,7 +453,7 @@ func spriteFileDo(v *spriteView) error {
 	if err != nil {
 		return err
 	}
-	ctx, s := v.r.Context(), v.sprite()
+	ctx, s := v.r.Context(), v.inside()
 	to, shown := v.r.PostFormValue("to"), v.r.PostFormValue("version")
 	if v.r.PathValue("deed") != "delete" {
 		if !path.IsAbs(to) {

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -15,13 +16,40 @@ const (
 	logFollow  = time.Hour       // how long one stream of it lasts
 	stopGrace  = 5 * time.Second // of a service that is stopped
 	maxLogLine = 4 << 10
+
+	maxServices  = 300     // of a list; a guest keeps fewer
+	maxCommand   = 1 << 10 // bytes of a service's command
+	serviceFiles = "/.sprite/services"
 )
 
 type servicesPage struct {
 	Head     spriteHead
-	Services []sprites.Service
+	Services []serviceRow
+	More     int  // services that are not shown
+	Long     bool // they are more than a page reads
 	Ports    []sprites.PortEvent
 	Preview  int // the port that the sprite's URL leads to
+}
+
+// serviceRow is a service in a list.
+type serviceRow struct {
+	sprites.Service
+	Command string // the beginning
+}
+
+// serviceRows are as many services as a page shows.
+func serviceRows(all []sprites.Service) (rows []serviceRow, more int) {
+	for _, s := range all[:min(len(all), maxServices)] {
+		command := cut(s.Cmd, maxCommand)
+		for _, arg := range s.Args {
+			if len(command) >= maxCommand {
+				break
+			}
+			command += " " + cut(arg, maxCommand)
+		}
+		rows = append(rows, serviceRow{s, cut(command, maxCommand)})
+	}
+	return rows, len(all) - len(rows)
 }
 
 // spriteServices asks the sprite, once: a page that is left open does not keep it awake.
@@ -31,9 +59,14 @@ func spriteServices(v *spriteView) error {
 		return err
 	}
 	p := servicesPage{Head: h, Preview: 8080}
-	if p.Services, err = v.sprite().Services(v.r.Context()); err != nil {
-		return err
+	all, err := v.inside().Services(v.r.Context())
+	switch {
+	case errors.Is(err, errLong): // the rest of the page can be had
+		p.Long = true
+	case err != nil:
+		return unheard(err, "its services", "cove exec -s "+v.name+" ls "+serviceFiles)
 	}
+	p.Services, p.More = serviceRows(all)
 	for _, s := range p.Services {
 		if s.HTTPPort > 0 {
 			p.Preview = s.HTTPPort
@@ -60,13 +93,13 @@ func spriteServiceDo(v *spriteView) error {
 	switch v.r.PathValue("deed") {
 	case "start":
 		v.say("The service %s is started.", name)
-		err = v.sprite().StartService(ctx, name, sprites.Follow{})
+		err = v.insideLines().StartService(ctx, name, sprites.Follow{})
 	case "stop":
 		v.say("The service %s is stopped.", name)
-		err = v.sprite().StopService(ctx, name, stopGrace, nil)
+		err = v.insideLines().StopService(ctx, name, stopGrace, nil)
 	case "restart":
 		v.say("The service %s is restarted.", name)
-		err = v.sprite().RestartService(ctx, name, sprites.Follow{})
+		err = v.insideLines().RestartService(ctx, name, sprites.Follow{})
 	default:
 		err = fail.New("not_found", "there is no such page", "")
 	}
@@ -87,8 +120,8 @@ func spriteServiceLog(v *spriteView) error {
 		return err
 	}
 	p := serviceLogPage{Head: h}
-	if p.Service, err = v.sprite().Service(v.r.Context(), v.r.PathValue("service")); err != nil {
-		return err
+	if p.Service, err = v.inside().Service(v.r.Context(), v.r.PathValue("service")); err != nil {
+		return unheard(err, "the service", "cove service logs -s "+v.name+" "+line(v.r.PathValue("service")))
 	}
 	return v.page(h.Info.Name+": log of "+line(p.Service.Name), h.live("services", p.Service.Name), "sprite-service-log", p)
 }
@@ -110,7 +143,7 @@ func spriteServiceLive(v *spriteView) error {
 			return err
 		}
 		shown := 0
-		err := v.sprite().ServiceLogs(ctx, v.r.PathValue("service"), logLines, logFollow, func(e sprites.ServiceEvent) error {
+		err := v.insideLines().ServiceLogs(ctx, v.r.PathValue("service"), logLines, logFollow, func(e sprites.ServiceEvent) error {
 			l := logLine{At: time.UnixMilli(e.Timestamp), Stream: e.Type, Text: cut(plain(strings.TrimRight(e.Data, "\r\n")), maxLogLine)}
 			if e.Type == sprites.ServiceEventComplete || l.Text == "" && e.Type != sprites.ServiceEventStdout && e.Type != sprites.ServiceEventStderr {
 				return nil

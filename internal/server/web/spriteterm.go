@@ -27,6 +27,8 @@ const (
 	maxShown  = 2 << 20 // of one of the sandbox's
 	maxCells  = 1000    // of a terminal's rows and columns
 	closeTime = 5 * time.Second
+
+	maxSessions = 200 // that a page is told of
 )
 
 // terminalShell is the shell of the sprite's user, as cove console opens it.
@@ -75,12 +77,12 @@ func spriteSessions(v *spriteView) error {
 		Sessions []terminalSession `json:"sessions"`
 	}{Awake: h.Awake(), Sessions: []terminalSession{}}
 	if answer.Awake {
-		all, err := v.sprite().Sessions(v.r.Context())
+		all, err := v.inside().Sessions(v.r.Context())
 		if err != nil {
-			return err
+			return unheard(err, "its terminals", "cove session list -s "+v.name)
 		}
 		for _, s := range all {
-			if s.TTY && sessionName().MatchString(s.ID) {
+			if len(answer.Sessions) < maxSessions && s.TTY && sessionName().MatchString(s.ID) {
 				answer.Sessions = append(answer.Sessions, terminalSession{s.ID, line(s.Command), s.Created})
 			}
 		}
@@ -211,7 +213,7 @@ func spriteEnd(v *spriteView) error {
 	if err := v.mustBeAwake(); err != nil {
 		return err
 	}
-	if _, err := v.sprite().Kill(v.r.Context(), id, "HUP", closeTime); err != nil {
+	if _, err := v.insideLines().Kill(v.r.Context(), id, "HUP", closeTime); err != nil {
 		return err
 	}
 	v.w.WriteHeader(http.StatusNoContent)

@@ -24,6 +24,7 @@ type view struct {
 	session Session
 	api     *cove.Client // with the rights of the session's token
 	shows   string       // the ID of the sprite that the page shows; empty: none
+	held    int64        // of the site's budget
 
 	saying
 }
