@@ -78,15 +78,15 @@ func (b *budget) count(s Session, n int64) {
 // inside is a handle on the sprite for calls that the sandbox itself answers, with a document. An answer that is too
 // long, or has too many values, is errLong, and one for which there is no room is errBusy. What is read counts until
 // the request is over.
-func (v *spriteView) inside() *sprites.Sprite { return v.through(&hearing{v: v.view}).Sprite(v.name) }
+func (v *spriteView) inside() *sprites.Sprite { return through(v, &hearing{v: v.view}).Sprite(v.name) }
 
 // insideLines is inside for calls whose answers are streams of lines. Each line is bounded, and none is counted.
 func (v *spriteView) insideLines() *sprites.Sprite {
-	return v.through(&hearing{v: v.view, lines: true}).Sprite(v.name)
+	return through(v, &hearing{v: v.view, lines: true}).Sprite(v.name)
 }
 
 // through is the client of the API, with another transport.
-func (v *spriteView) through(h *hearing) *sprites.Client {
+func through(v *spriteView, h *hearing) *sprites.Client {
 	h.next = v.site.API.Transport
 	if h.next == nil {
 		h.next = http.DefaultTransport

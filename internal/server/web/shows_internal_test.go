@@ -184,7 +184,7 @@ func does(t *testing.T, rt route, deed string) (*httptest.ResponseRecorder, erro
 		r.SetPathValue("name", "x")
 	}
 	w := httptest.NewRecorder()
-	v := &view{w: patient{w}, r: r, session: s, site: &Site{Sessions: oneSession{&s}, Logger: slog.New(slog.DiscardHandler)}, api: &cove.Client{Client: &sprites.Client{URL: "http://localhost", HTTPClient: &http.Client{Transport: yesAPI{}}}}}
+	v := &view{w: patient{w}, r: r, session: s, site: &Site{API: &http.Client{Transport: yesAPI{}}, Sessions: oneSession{&s}, Logger: slog.New(slog.DiscardHandler)}, api: &cove.Client{Client: &sprites.Client{URL: "http://localhost", HTTPClient: &http.Client{Transport: yesAPI{}}}}}
 	if rt.pattern != uploadRoute {
 		must(t, r.ParseForm())
 	}

@@ -26,7 +26,7 @@ func ofSprite(handle func(*spriteView) error) handler {
 		case err == nil:
 			return handle(s)
 		case isLive(v.r):
-			return s.tellWhy(err) // also if the page is being left
+			return tellWhy(s.view, err) // also if the page is being left
 		default:
 			return err
 		}

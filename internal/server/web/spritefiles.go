@@ -70,7 +70,7 @@ func (v *spriteView) listing(ctx context.Context, name string, one bool) (list s
 	if one {
 		q.Set("stat", "true")
 	}
-	err = v.through(&hearing{v: v.view}).Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "sprites", v.name, "fs", "list"), Query: q, Retry: true}, &list)
+	err = through(v, &hearing{v: v.view}).Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "sprites", v.name, "fs", "list"), Query: q, Retry: true}, &list)
 	return list, unheard(err, "this folder", "cove exec -s "+v.name+" ls "+typed(name))
 }
 
@@ -271,11 +271,11 @@ func spriteSave(v *spriteView) error {
 		}
 		text = withoutNames(text)
 	case errors.Is(err, fs.ErrNotExist):
-		return v.otherVersion(name, gone)
+		return otherVersion(v, name, gone)
 	case err != nil:
 		return err
 	case digest(was) != shown && digest(was) != over:
-		return v.otherVersion(name, digest(was))
+		return otherVersion(v, name, digest(was))
 	default:
 		e, err := v.entry(ctx, name) // after what was read, of which the ETag is
 		if err != nil {
@@ -305,11 +305,11 @@ func spriteSave(v *spriteView) error {
 		now, _, err := v.beginning(ctx, name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return v.otherVersion(name, gone)
+			return otherVersion(v, name, gone)
 		case err != nil:
 			return err
 		}
-		return v.otherVersion(name, digest(now))
+		return otherVersion(v, name, digest(now))
 	}
 	if err != nil {
 		return err
@@ -344,7 +344,7 @@ func (v *spriteView) keepOther(ctx context.Context, name string, b []byte, mode 
 
 // otherVersion refuses to write a file that has changed since it was shown. It leads to the version that is there
 // now, and offers to write over that.
-func (v *spriteView) otherVersion(name, version string) error {
+func otherVersion(v *spriteView, name, version string) error {
 	what := "has changed"
 	if version == gone {
 		what = "was deleted"

@@ -49,7 +49,7 @@ func (h spriteHead) live(rest ...string) string {
 }
 
 // tellWhy has a page show why it gets no stream: a browser asks for a stream that is refused again and again.
-func (v *spriteView) tellWhy(why error) error {
+func tellWhy(v *view, why error) error {
 	return v.stream(func(ctx context.Context, s *stream) error { return s.refuse(ctx, why) })
 }
 
