@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"time"
 
@@ -48,20 +47,21 @@ func tellEvents[E any](w http.ResponseWriter, r *http.Request, logs [][]string, 
 	flush := func() error { return http.NewResponseController(w).Flush() }
 	poll := time.NewTicker(logPoll)
 	defer poll.Stop()
+	out := json.NewEncoder(w)
 	for last := time.Now(); ; {
-		var events []E
-		for _, t := range tails {
-			events = append(events, t.next()...)
-		}
-		slices.SortStableFunc(events, func(a, b E) int { return at(a).Compare(at(b)) })
-		events = slices.DeleteFunc(events, func(e E) bool { return at(e).Before(since) })
-		for _, e := range events {
-			if err := json.NewEncoder(w).Encode(e); err != nil {
+		told := false
+		for first := earliest(tails, at); first != nil; first = earliest(tails, at) {
+			e := *first.head
+			if first.head = nil; at(e).Before(since) {
+				continue
+			}
+			if err := out.Encode(e); err != nil {
 				return nil //nolint:nilerr // it has gone
 			}
+			told = true
 		}
-		if len(events) > 0 || time.Since(last) > logQuiet {
-			if len(events) == 0 {
+		if told || time.Since(last) > logQuiet {
+			if !told {
 				_, _ = io.WriteString(w, "\n")
 			}
 			last = time.Now()
@@ -87,71 +87,76 @@ func btoi(b bool) int {
 	return 0
 }
 
-// eventTail reads a log of events, from its older files on, and then what is added.
+// earliest is the log whose next event came first; nil: there are no more events now.
+func earliest[E any](tails []*eventTail[E], at func(E) time.Time) (first *eventTail[E]) {
+	for _, t := range tails {
+		if t.head == nil {
+			t.head = t.next()
+		}
+		if t.head != nil && (first == nil || at(*t.head).Before(at(*first.head))) {
+			first = t
+		}
+	}
+	return first
+}
+
+// eventTail reads a log of events, from its older files on, and then what is added. It keeps one event.
 type eventTail[E any] struct {
-	paths []string // the oldest first
-	file  *os.File // of the last path; nil: not open
+	paths []string // the oldest first; those that were read to their ends are gone, except the last one
+	head  *E       // the next event; nil: it is not read yet
+	file  *os.File // of the first path; nil: not open
 	lines *bufio.Reader
 	rest  []byte // of a line that is not whole yet
-	begun bool
+	ends  bool   // the log goes on in another file of the last path, and what came before that is read
 }
 
 func (t *eventTail[E]) close() {
 	if t.file != nil {
 		_ = t.file.Close()
 	}
+	t.file, t.rest, t.ends = nil, nil, false
 }
 
-// next returns what has come since the last call. Lines that are none, which a full
-// disk makes, are left out.
-func (t *eventTail[E]) next() (events []E) {
-	if !t.begun {
-		t.begun = true
-		for _, path := range t.paths[:len(t.paths)-1] {
-			if f, err := os.Open(path); err == nil {
-				t.lines = bufio.NewReader(f)
-				events = append(events, t.read()...)
-				_ = f.Close()
-				t.rest = nil
-			}
-		}
-	}
+// next returns the next event, or nil if there is none now. Lines that are none, which a full disk makes, are left out.
+func (t *eventTail[E]) next() *E {
 	for {
+		last := len(t.paths) == 1
 		if t.file == nil {
-			f, err := os.Open(t.paths[len(t.paths)-1])
+			f, err := os.Open(t.paths[0])
+			if err != nil && last {
+				return nil // there is none yet
+			}
 			if err != nil {
-				return events // there is none yet
+				t.paths = t.paths[1:]
+				continue
 			}
 			t.file, t.lines = f, bufio.NewReader(f)
 		}
-		events = append(events, t.read()...)
-		if !t.replaced() {
-			return events
+		line, err := t.lines.ReadBytes('\n')
+		t.rest = append(t.rest, line...)
+		switch {
+		case err == nil:
+			e := new(E)
+			bad := json.Unmarshal(bytes.TrimSpace(t.rest), e) != nil
+			if t.rest = t.rest[:0]; !bad {
+				return e
+			}
+		case !last:
+			t.close()
+			t.paths = t.paths[1:]
+		case t.ends:
+			t.close()
+		case t.replaced():
+			t.ends = true
+		default:
+			return nil
 		}
-		events = append(events, t.read()...) // what came before it was
-		_ = t.file.Close()
-		t.file, t.rest = nil, nil
 	}
 }
 
 // replaced reports whether the log goes on in another file.
 func (t *eventTail[E]) replaced() bool {
 	mine, err := t.file.Stat()
-	now, err2 := os.Stat(t.paths[len(t.paths)-1])
+	now, err2 := os.Stat(t.paths[0])
 	return err == nil && err2 == nil && !os.SameFile(mine, now)
-}
-
-func (t *eventTail[E]) read() (events []E) {
-	for {
-		line, err := t.lines.ReadBytes('\n')
-		t.rest = append(t.rest, line...)
-		if err != nil {
-			return events
-		}
-		var e E
-		if json.Unmarshal(bytes.TrimSpace(t.rest), &e) == nil {
-			events = append(events, e)
-		}
-		t.rest = t.rest[:0]
-	}
 }
