@@ -115,6 +115,10 @@ func TestFileErrors(t *testing.T) {
 	}
 	m.want("file", "f")
 	same(t, "files left", strings.Count(m.call("GET", "/v1/fs/list", "", 200), `"name":`), 7)
+	some := m.call("GET", "/v1/fs/list?limit=2", "", 200)
+	same(t, "files with a limit", strings.Count(some, `"name":`), 2)
+	same(t, "how many there are is said", strings.Contains(some, `"count":7`), true)
+	m.call("GET", "/v1/fs/list?limit=0", "", 400)
 	is(t, "rename", m.Rename(t.Context(), m.path("file"), m.path("empty")), fs.ErrExist)
 }
 

@@ -285,7 +285,13 @@ func (s *Server) getList(w http.ResponseWriter, r *http.Request) error {
 	if !doublestar.ValidatePattern(pattern) {
 		return &fileError{f.Path, badRequestFile("the pattern can't be read")}
 	}
-	list := sprites.ListFiles{Path: f.Path, Entries: []sprites.Entry{}}
+	limit := 0
+	if text := q.Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
+			return &fileError{f.Path, badRequestFile("limit must be a number from 1 on")}
+		}
+	}
+	list, count := sprites.ListFiles{Path: f.Path, Entries: []sprites.Entry{}}, 0
 	err = f.do(f.Path, func() error {
 		if stat {
 			st, err := os.Lstat(f.Path)
@@ -294,33 +300,35 @@ func (s *Server) getList(w http.ResponseWriter, r *http.Request) error {
 			}
 			e := entry(f.Path, st)
 			e.ETag = etag(st)
-			list.Entries = append(list.Entries, e)
+			list.Entries, count = append(list.Entries, e), 1
 			return nil
 		}
-		list.Entries, err = listFiles(f.Path, pattern, f.recursive(false))
+		list.Entries, count, err = listFiles(f.Path, pattern, f.recursive(false), limit)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	list.Count = len(list.Entries)
+	list.Count = count
 	return wire.Respond(w, list)
 }
 
-func listFiles(name, pattern string, recursive bool) ([]sprites.Entry, error) {
+// listFiles lists a folder, or a file, and says how many entries there are. With a limit, if it is not 0, no more are
+// listed, and folders come first.
+func listFiles(name, pattern string, recursive bool, limit int) ([]sprites.Entry, int, error) {
 	st, err := os.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		st, err = os.Lstat(name) // a link to nothing is something
 	}
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if !st.IsDir() {
-		return []sprites.Entry{entry(name, st)}, nil
+		return []sprites.Entry{entry(name, st)}, 1, nil
 	}
-	w := &walk{root: name, pattern: pattern, recursive: recursive, entries: []sprites.Entry{}}
+	w := &walk{root: name, pattern: pattern, recursive: recursive, limit: limit, entries: []sprites.Entry{}}
 	err = w.folder(name)
-	return w.entries, err
+	return w.entries, w.count, err
 }
 
 // walk gathers a listing.
@@ -328,7 +336,9 @@ type walk struct {
 	root      string
 	pattern   string
 	recursive bool
+	limit     int // 0: none
 	entries   []sprites.Entry
+	count     int // also of those that are not listed
 }
 
 func (w *walk) folder(dir string) error {
@@ -336,8 +346,17 @@ func (w *walk) folder(dir string) error {
 	if err != nil {
 		return err
 	}
+	if w.limit > 0 {
+		slices.SortStableFunc(children, func(a, b fs.DirEntry) int { return rank(a) - rank(b) })
+	}
 	for _, d := range children {
 		full := below(dir, d.Name())
+		if w.limit > 0 && len(w.entries) == w.limit && !w.recursive {
+			if w.matches(full) {
+				w.count++
+			}
+			continue
+		}
 		st, err := d.Info()
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // gone meanwhile
@@ -345,7 +364,9 @@ func (w *walk) folder(dir string) error {
 			return err
 		}
 		if w.matches(full) {
-			w.entries = append(w.entries, entry(full, st))
+			if w.count++; w.limit == 0 || len(w.entries) < w.limit {
+				w.entries = append(w.entries, entry(full, st))
+			}
 			if len(w.entries) > maxEntries {
 				return badRequestFile(fmt.Sprintf("more than %d entries: list less at once", maxEntries))
 			}
@@ -358,6 +379,14 @@ func (w *walk) folder(dir string) error {
 		}
 	}
 	return nil
+}
+
+// rank puts folders before all else.
+func rank(d fs.DirEntry) int {
+	if d.IsDir() {
+		return 0
+	}
+	return 1
 }
 
 // matches matches a pattern with a slash against the path below the listed

@@ -82,7 +82,7 @@ func TestDiffLong(t *testing.T) {
 				"zz/.vscode/tasks.json": added, "zz/.gitconfig": added, "zz/.envrc": added, "aa-data.txt": added + "too long",
 				"ab-lines.txt": "added 100644 +30000 -0 too long", ".vimrc": "added 100644 +30000 -0 too long", "ac-zeros": "added 100644 +0 -0 binary",
 				"ae-huge": "added 100644 +0 -0 too long", "ad-empty": "added 100644 +0 -0 ", "renamed": "added 100644 +99 -0 ", "turned": added, "x": added, "y": added,
-				"-O": added, "#x": added, "a*": added, " b": added, "c\nd": "added 100644 +2 -0 ", `back\slash`: added, `qu"ote`: added, "it's": added, ":(top)z": added,
+				"-O": added, "#x": added, "a*": added, string(' ') + "b": added, "c\nd": "added 100644 +2 -0 ", `back\slash`: added, `qu"ote`: added, "it's": added, ":(top)z": added,
 				"tab\tx": added, "%s": added, "café": added, "not\uFFFDutf": added, `\0101`: added,
 			}
 			live := maps.Clone(want)

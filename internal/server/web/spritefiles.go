@@ -69,6 +69,8 @@ func (v *spriteView) listing(ctx context.Context, name string, one bool) (list s
 	}
 	if one {
 		q.Set("stat", "true")
+	} else {
+		q.Set("limit", strconv.Itoa(maxEntries))
 	}
 	err = through(v, &hearing{v: v.view}).Call(ctx, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "sprites", v.name, "fs", "list"), Query: q, Retry: true}, &list)
 	return list, unheard(err, "this folder", "cove exec -s "+v.name+" ls "+typed(name))
@@ -109,7 +111,7 @@ func spriteFiles(v *spriteView) error {
 			return err
 		}
 		if p.Entry.IsDir = p.Entry.IsDir || !isOne(list, p.Path); p.Entry.IsDir {
-			p.Entries, p.More = sorted(list.Entries)
+			p.Entries, p.More = sorted(list)
 		}
 	}
 	if !p.Entry.IsDir {
@@ -138,7 +140,8 @@ func isOne(list sprites.ListFiles, name string) bool {
 }
 
 // sorted are the entries of a folder, folders first, as many as are shown.
-func sorted(entries []sprites.Entry) (shown []sprites.Entry, more int) {
+func sorted(list sprites.ListFiles) (shown []sprites.Entry, more int) {
+	entries := list.Entries
 	slices.SortFunc(entries, func(a, b sprites.Entry) int {
 		if a.IsDir != b.IsDir {
 			return map[bool]int{true: -1, false: 1}[a.IsDir]
@@ -146,9 +149,9 @@ func sorted(entries []sprites.Entry) (shown []sprites.Entry, more int) {
 		return strings.Compare(a.Name, b.Name)
 	})
 	if len(entries) > maxEntries {
-		return entries[:maxEntries], len(entries) - maxEntries
+		entries = entries[:maxEntries] // an older sandbox knows no limit
 	}
-	return entries, 0
+	return entries, max(0, list.Count-len(entries))
 }
 
 // crumbs lead from the root to a file.
@@ -178,7 +181,7 @@ func spriteBranch(v *spriteView) error {
 		return err
 	}
 	p := filesPage{Head: spriteHead{Info: sprites.Info{Name: v.name}}, Path: name}
-	p.Entries, p.More = sorted(list.Entries)
+	p.Entries, p.More = sorted(list)
 	return v.fragment("file-entries", p)
 }
 
