@@ -175,7 +175,7 @@ func answers(h *e2e.Host, job, repo string) {
 	if got := h.Job(job); got.State != cove.JobSucceeded || got.Commits != 1 || got.Question != nil || got.Permissions != "ask" {
 		t.Errorf("it ended as %s, %+v", got.State, got.Outcome)
 	}
-	if !strings.Contains(logs, "ask: selected yes\n") || !strings.Contains(logs, "ask: selected no\n") || strings.ContainsRune(logs, '\x1b') || !strings.Contains(logs, ">> No (reject_once): to leave\n") ||
+	if !strings.Contains(logs, "ask: selected yes\n") || !strings.Contains(logs, "ask: selected no\n") || strings.ContainsRune(logs, '\x1b') || !strings.Contains(logs, ">> No (refused once): to leave\n") ||
 		!strings.Contains(logs, "?? to leave\n   $ rm -rf \\x1b[2J/\n   answer with: cove job answer "+job+"\n") {
 		t.Errorf("the log:\n%s", logs)
 	}
