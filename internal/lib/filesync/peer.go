@@ -20,6 +20,7 @@ type peer struct {
 	ended  chan struct{} // closed when nothing more comes; err says why
 	err    error
 	quit   chan struct{} // closed when nobody listens any more
+	cut    chan error    // why a list could not be sent whole: the end waits for the rest of it, and answers nothing
 
 	foreign bool // it is the sprite's
 }
@@ -27,7 +28,7 @@ type peer struct {
 // newPeer starts to read what an end sends, until the conn ends.
 func newPeer(name string, c conn) *peer {
 	_, foreign := c.(*stream)
-	p := &peer{name: name, c: c, frames: make(chan frame, 4), ended: make(chan struct{}), quit: make(chan struct{}), foreign: foreign}
+	p := &peer{name: name, c: c, frames: make(chan frame, 4), ended: make(chan struct{}), quit: make(chan struct{}), cut: make(chan error, 1), foreign: foreign}
 	go p.read()
 	return p
 }
@@ -76,6 +77,9 @@ func (p *peer) recv() (frame, error) {
 	select {
 	case f := <-p.frames:
 		return f, nil
+	case err := <-p.cut:
+		p.cutOff(err) // for whoever asks again
+		return frame{}, err
 	case <-p.ended:
 		select {
 		case f := <-p.frames:
@@ -119,19 +123,37 @@ func (p *peer) answered(kind byte, v any) error {
 	return parseJSON(f, kind, v)
 }
 
-// list sends a list, beside whoever reads the answer. wait gives its error.
+// cutOff has recv return an error, because an end is not told all that it waits for.
+func (p *peer) cutOff(err error) {
+	select {
+	case p.cut <- err:
+	default: // an earlier error is there
+	}
+}
+
+// list sends a list, beside whoever reads the answer. wait gives its error. If the list can't be sent whole, nobody waits
+// for an answer to it.
 func (p *peer) list(ctx context.Context, each func(add func(func(*enc)) error) error) (wait func() error) {
 	done := make(chan error, 1)
 	go func() {
-		l := &lister{c: p.c}
+		l, refused := &lister{c: p.c}, false
 		err := each(func(encode func(*enc)) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			return l.add(encode)
+			err := l.add(encode)
+			refused = err != nil
+			return err
 		})
 		if err == nil {
 			err = l.end()
+			refused = err != nil
+		}
+		if refused && ctx.Err() == nil {
+			err = p.failed(err) // the end's own reason, if it gives one
+		}
+		if err != nil {
+			p.cutOff(err)
 		}
 		done <- err
 	}()

@@ -2,6 +2,7 @@ package filesync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -475,6 +476,51 @@ func TestCancelled(t *testing.T) {
 	w.far = nil
 	w.run(Push, "")
 	w.same(w.local, w.remote)
+}
+
+// TestListCutOff: if a list can't be sent whole, whoever waits for the answer is told why, and not left to wait with the
+// end, which waits for the rest of it; also if the sync is cancelled meanwhile.
+func TestListCutOff(t *testing.T) {
+	broken := errors.New("the disk can't be read")
+	for name, cancelled := range map[string]bool{"failed": false, "cancelled": true} {
+		t.Run(name, func(t *testing.T) {
+			far, near := newPipe()
+			end := make(chan error, 1)
+			go func() { end <- recvList(far, func(*dec) error { return nil }) }()
+			p := newPeer("here", near)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			want, begun := broken, make(chan struct{})
+			if cancelled {
+				want = context.Canceled
+			}
+			wait := p.list(ctx, func(add func(func(*enc)) error) error {
+				if err := add(func(e *enc) { e.string("a") }); err != nil {
+					return err
+				}
+				<-begun
+				if !cancelled {
+					return broken
+				}
+				cancel()
+				return add(func(e *enc) { e.string("b") })
+			})
+			close(begun)
+			for range 2 {
+				if _, err := p.recv(); !errors.Is(err, want) {
+					t.Errorf("the answer: got %v, want %v", err, want)
+				}
+			}
+			if err := wait(); !errors.Is(err, want) {
+				t.Errorf("the list: got %v, want %v", err, want)
+			}
+			near.close()
+			p.leave()
+			if err := <-end; err == nil {
+				t.Error("the end has a whole list")
+			}
+		})
+	}
 }
 
 // TestRandom compares with the simplest that could work: after a push and a pull,
