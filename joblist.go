@@ -186,6 +186,11 @@ func MarkUnseen(ctx context.Context, c *Client, id string) (Job, error) {
 type JobPlan struct {
 	Name string `json:"plan_name"` // its file name, for people
 	Plan string `json:"plan"`      // without what the server adds of an issue
+
+	// EnvNames are the variables that the job was given, without those that the agent needs; Config is that of the sprite
+	// that was to be made for it: nil: none was asked for.
+	EnvNames []string        `json:"env_names,omitempty"`
+	Config   *sprites.Config `json:"config,omitempty"`
 }
 
 // PlanOf returns the plan of a job. An error with the code not_kept says that the server can't read it any more.

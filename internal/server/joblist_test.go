@@ -125,7 +125,7 @@ func TestJobPlan(t *testing.T) {
 	must(t, s.Store.Jobs.Create(t.Context(), cove.Job{ID: "000001", State: cove.JobSucceeded, JobSource: cove.JobSource{PlanName: "plan.md"}}, []byte(told)))
 	plan, err := cove.PlanOf(t.Context(), s.Client(), "000001")
 	must(t, err)
-	failIf(t, plan != cove.JobPlan{Name: "plan.md", Plan: "Paint it."}, "got %+v", plan)
+	failIf(t, plan.Name != "plan.md" || plan.Plan != "Paint it." || plan.Config != nil || len(plan.EnvNames) != 1 || plan.EnvNames[0] != "KEY", "got %+v", plan)
 	ask(t, s, "GET /v1/jobs/000002/plan", "", header("Authorization", "Bearer "+s.Token)).refused(t, 404, "not_found")
 }
 

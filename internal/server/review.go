@@ -159,6 +159,11 @@ func (g *reviewRoutes) plan(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, cove.JobPlan{Name: job.PlanName, Plan: req.Plan})
+	plan := cove.JobPlan{Name: job.PlanName, Plan: req.Plan, Config: req.Config}
+	for _, kv := range req.Env {
+		name, _, _ := strings.Cut(kv, "=")
+		plan.EnvNames = append(plan.EnvNames, name)
+	}
+	writeJSON(w, http.StatusOK, plan)
 	return nil
 }

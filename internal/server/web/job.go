@@ -130,6 +130,8 @@ func (j jobView) Again() bool { return j.ResumeOf == "" && (!j.Gone || j.URL != 
 // Incomparable says why there is nothing to compare any more; empty: there may be something.
 func (j jobView) Incomparable() string {
 	switch {
+	case j.Gone && j.PulledAt != nil && j.Head != "":
+		return fmt.Sprintf("Its sprite is gone; what it changed was pulled. In the clone that pulled it: git diff %.12s refs/cove/%s/head", j.Base, j.ID)
 	case j.WorkDeleted:
 		return "There is nothing to compare any more: its work went with its sprite."
 	case j.Unseen() && j.Gone:

@@ -3,6 +3,7 @@ package web
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	rules "github.com/cove-dev/cove/internal/shim/policy"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // jobPath is the page of a job.
@@ -103,6 +106,8 @@ type planPage struct {
 	jobView
 	Plan    string
 	Network string
+	Env     []string // names of the variables that it was given
+	Machine string   // the sprite's memory, CPUs, disk and image, as far as they were asked for
 	Mark    string
 }
 
@@ -132,7 +137,7 @@ func planAgain(v *view) error {
 		}
 	}
 	if j.Ended() && j.Again() {
-		page := planPage{jobView: j, Plan: text, Network: networkText(j.NetworkPolicy), Mark: v.session.mark()}
+		page := planPage{jobView: j, Plan: text, Network: networkText(j.NetworkPolicy), Env: plan.EnvNames, Machine: strings.Join(machineOf(plan.Config), ", "), Mark: v.session.mark()}
 		if j.Sprite != "" && !j.OwnsSprite {
 			page.Network = "the rules of the sprite " + line(j.Sprite)
 		}
@@ -141,14 +146,14 @@ func planAgain(v *view) error {
 		render(v.w, v.r, http.StatusOK, l, "job-plan", page)
 		return nil
 	}
-	form, left := formOf(j.Job)
+	form, left := formOf(j.Job, plan)
 	form.Plan = text
 	v.w.Header().Set("HX-Push-Url", "/web/new")
 	return showNewJob(v, form, left, true)
 }
 
 // formOf is a job as the form of a new one, and what of its settings that has no field for.
-func formOf(j cove.Job) (form newJob, left []string) {
+func formOf(j cove.Job, plan cove.JobPlan) (form newJob, left []string) {
 	form = newJob{Profile: j.Profile, Agent: j.Agent, Model: j.Model, Machine: j.URL == "", URL: j.URL, Publish: j.Publish}
 	if j.URL != "" {
 		form.Branch = j.Branch
@@ -175,23 +180,47 @@ func formOf(j cove.Job) (form newJob, left []string) {
 		}
 	}
 	for what, is := range map[string]bool{
-		"its variables " + strings.Join(j.EnvNames, ", "):     len(j.EnvNames) > 0,
-		"the command of its agent":                            j.AgentCommand != "",
-		"who answers its agent's questions: " + j.Permissions: j.Permissions != "",
-		"its own definition of the agent":                     j.Definition != nil,
-		"its MCP servers":                                     len(j.MCP) > 0,
-		"its role " + j.Role:                                  j.Role != "",
-		"that it talks with you":                              j.Converse,
-		"its limits of disk and of silence":                   j.Guards.DiskBytes > 0 || j.Guards.IdleSec > 0,
-		"its backend " + j.Backend:                            j.Backend != "",
-		"its sprite " + j.Sprite:                              !j.OwnsSprite,
+		"its variables: --env " + strings.Join(plan.EnvNames, ", --env "): len(plan.EnvNames) > 0,
+		"the command of its agent":                                        j.AgentCommand != "",
+		"who answers its agent's questions: " + j.Permissions:             j.Permissions != "",
+		"its own definition of the agent":                                 j.Definition != nil,
+		"its MCP servers":                                                 len(j.MCP) > 0,
+		"its login " + j.Login:                                            j.Login != "",
+		"its role " + j.Role:                                              j.Role != "",
+		"that it talks with you":                                          j.Converse,
+		"its limits of disk and of silence":                               j.Guards.DiskBytes > 0 || j.Guards.IdleSec > 0,
+		"its backend " + j.Backend:                                        j.Backend != "",
+		"its sprite " + j.Sprite:                                          !j.OwnsSprite,
 	} {
 		if is {
 			left = append(left, what)
 		}
 	}
+	for _, text := range machineOf(plan.Config) {
+		left = append(left, "of its sprite: "+text)
+	}
 	slices.Sort(left)
 	return form, left
+}
+
+// machineOf is what a job's sprite was asked to have.
+func machineOf(c *sprites.Config) (all []string) {
+	if c == nil {
+		return nil
+	}
+	if c.RAMMB > 0 {
+		all = append(all, fmt.Sprintf("memory of %d MiB", c.RAMMB))
+	}
+	if c.CPUs > 0 {
+		all = append(all, printable.Count(c.CPUs, "CPU"))
+	}
+	if n := c.DiskLimit(); n > 0 {
+		all = append(all, fmt.Sprintf("disk of %d MiB", n>>20))
+	}
+	if c.Image != "" {
+		all = append(all, "the image "+c.Image)
+	}
+	return all
 }
 
 // otherAgent is an agent that could try the same, and what it lacks.

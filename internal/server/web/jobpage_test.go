@@ -172,16 +172,16 @@ func TestPlanAgain(t *testing.T) {
 	var job cove.Job
 	job.ID, job.State, job.CreatedAt, job.EndedAt, job.Agent, job.PlanName, job.Sprite, job.OwnsSprite = "000001", cove.JobFailed, ended, &ended, "acp", "plan.md", "job-000001", true
 	job.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}, {Domain: "example.com", Action: "allow", Ports: []string{"443"}}}}
-	job.TimeoutSec, job.Guards.Turns, job.EnvNames, job.AgentCommand, job.Permissions = 300, 9, []string{"A"}, "agent --acp", "ask"
-	must(t, s.Store.Jobs.Create(t.Context(), job, json.RawMessage(`{"plan":"# Paint <it>\n"}`)))
+	job.TimeoutSec, job.Guards.Turns, job.EnvNames, job.AgentCommand, job.Permissions = 300, 9, []string{"A", "ANTHROPIC_API_KEY"}, "agent --acp", "ask"
+	must(t, s.Store.Jobs.Create(t.Context(), job, json.RawMessage(`{"plan":"# Paint <it>\n","env":["A=b"],"config":{"ram_mb":1024,"cpus":1}}`)))
 	s.Create("job-000001")
-	for _, want := range []string{"# Paint &lt;it&gt;", `hx-post="/web/jobs/000001/retry"`, "All else is as it was", "the preset none, example.com:443", "<dt>Variables</dt><dd>A"} {
+	for _, want := range []string{"# Paint &lt;it&gt;", `hx-post="/web/jobs/000001/retry"`, "All else is as it was", "the preset none, example.com:443", "<dt>Variables</dt><dd>A </dd>", "<dt>Sprite</dt><dd>memory of 1024 MiB, 1 CPU", "agent --acp"} {
 		if page := ask("000001"); !strings.Contains(page, want) {
 			t.Errorf("the plan's page has no %q: %s", want, page)
 		}
 	}
 	must(t, s.Client().Delete(t.Context(), "job-000001", sprites.DeleteOptions{Force: true}))
-	for _, want := range []string{"# Paint &lt;it&gt;", "The job had settings that this form has no field for", "<li>the rule allow example.com:443", "<li>its variables A", "<li>the command of its agent", "<li>who answers its agent&#39;s questions: ask", "<option selected>none", `name="minutes" inputmode="decimal" value="5"`, `name="turns" inputmode="numeric" value="9"`} {
+	for _, want := range []string{"# Paint &lt;it&gt;", "The job had settings that this form has no field for", "<li>the rule allow example.com:443", "<li>its variables: --env A<", "<li>of its sprite: 1 CPU", "<li>of its sprite: memory of 1024 MiB", "<li>the command of its agent", "<li>who answers its agent&#39;s questions: ask", "<option selected>none", `name="minutes" inputmode="decimal" value="5"`, `name="turns" inputmode="numeric" value="9"`} {
 		if page := ask("000001"); !strings.Contains(page, want) {
 			t.Errorf("the form has no %q: %s", want, page)
 		}

@@ -122,6 +122,9 @@ func runningTab(v *view) (any, error) {
 	if len(idle) > 0 {
 		page.All.Lost = append(page.All.Lost, "the files and checkpoints of "+strings.Join(few(idle), ", ")+"; no commits that nobody has pulled")
 	}
+	if len(idle) == 0 {
+		page.All.Lost, page.All.Must = []string{"nothing, unless you choose so"}, true
+	}
 	if len(needed) > 0 {
 		page.All.Choice = "Also these, of which more is lost. Without this they stay:"
 		page.All.Chosen = few(needed)

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"unicode"
 	"unicode/utf8"
 
@@ -275,6 +276,8 @@ func spriteSave(v *spriteView) error {
 		text = withoutNames(text)
 	case errors.Is(err, fs.ErrNotExist):
 		return otherVersion(v, name, gone)
+	case errors.Is(err, syscall.EISDIR):
+		return fail.New("file_changed", name+" is a folder by now; nothing was written, and your text is below still", "copy your text, and save it by another name")
 	case err != nil:
 		return err
 	case digest(was) != shown && digest(was) != over:
