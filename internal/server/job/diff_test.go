@@ -28,21 +28,25 @@ const changes = `mkdir -p .github/workflows sub; echo 'on: push' >.github/workfl
 with more"; echo z >untracked; git config core.fsmonitor "touch $HOME/ran"; git config diff.external false; git config color.diff always; git config diff.noprefix true
 echo x >"$said"`
 
+// benchAt is a bench with a server at work, of jobs here or at a backend.
+func benchAt(t *testing.T, far bool) *bench {
+	if !far {
+		b := newBench(t)
+		b.serve(0, 0)
+		return b
+	}
+	b, s := newFarBench(t)
+	s.work(b)
+	return b
+}
+
 // TestDiff: what a job has changed is told while it runs, by its files, also those that git does not know
 // yet, and once it has ended by its commits; here and at a backend. Settings that the agent has
 // made of git change nothing.
 func TestDiff(t *testing.T) {
 	for name, far := range map[string]bool{"here": false, "far": true} {
 		t.Run(name, func(t *testing.T) {
-			var b *bench
-			if far {
-				far, s := newFarBench(t)
-				b = far
-				s.work(b)
-			} else {
-				b = newBench(t)
-				b.serve(0, 0)
-			}
+			b := benchAt(t, far)
 			job := b.begin(changes)
 			review := cove.Review{Client: b.server.Client()}
 			paths := func(d cove.JobDiff) (all []string) {

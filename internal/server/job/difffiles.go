@@ -48,17 +48,6 @@ type namedFile struct {
 	moved bool               // it is the old name of another one that is shown
 }
 
-// rank is the order of unidiff.RiskyFirst.
-func (f *namedFile) rank() int {
-	switch {
-	case f.Risk != "":
-		return 0
-	case f.Listed != "":
-		return 1
-	}
-	return 2
-}
-
 // name judges the changes as a pull does, and names the files: those that a pull holds first, then those that it
 // lists. Nothing is known of the machine of who pulls. It keeps nothing else of what it judged by.
 func (w *told) name(ctx context.Context, hold *share) error {
@@ -80,7 +69,7 @@ func (w *told) name(ctx context.Context, hold *share) error {
 		for _, c := range changes {
 			f := named(c)
 			f.Risk, f.Listed = why[0][f.Path], why[1][f.Path]
-			if f.rank() != rank {
+			if unidiff.Rank(f.JobDiffFile) != rank {
 				continue
 			}
 			size := len(f.Path) + len(f.Risk) + len(f.Listed)
@@ -195,7 +184,7 @@ func (l *listener) choose(what *told) ([]*namedFile, error) {
 		return 0
 	}
 	slices.SortStableFunc(all, func(a, b *namedFile) int {
-		return cmp.Or(cmp.Compare(isLong(a), isLong(b)), cmp.Compare(a.rank(), b.rank()), cmp.Compare(both(a), both(b)))
+		return cmp.Or(cmp.Compare(isLong(a), isLong(b)), cmp.Compare(unidiff.Rank(a.JobDiffFile), unidiff.Rank(b.JobDiffFile)), cmp.Compare(both(a), both(b)))
 	})
 	left := int64(maxCompared)
 	return slices.DeleteFunc(all, func(f *namedFile) bool {

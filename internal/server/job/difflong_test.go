@@ -33,15 +33,7 @@ git mv old renamed; rm turned; echo 'a file' >turned; git add -A; git commit -q 
 func TestDiffLong(t *testing.T) {
 	for name, far := range map[string]bool{"here": false, "far": true} {
 		t.Run(name, func(t *testing.T) {
-			var b *bench
-			if far {
-				far, s := newFarBench(t)
-				b = far
-				s.work(b)
-			} else {
-				b = newBench(t)
-				b.serve(0, 0)
-			}
+			b := benchAt(t, far)
 			job := b.begin(long + `head -c 2200000 /dev/zero | tr '\0' B >aa-left.txt; echo evil >zz/.envrc; rm aa-data.txt; echo x >"$said"`)
 			review := cove.Review{Client: b.server.Client()}
 			told := func(d cove.JobDiff, err error) map[string]string {

@@ -53,10 +53,11 @@ func Parse(text string) (files []cove.JobDiffFile, cut string) {
 
 // RiskyFirst puts the files to look at in front; the others stay in their order.
 func RiskyFirst(files []cove.JobDiffFile) {
-	slices.SortStableFunc(files, func(a, b cove.JobDiffFile) int { return cmp.Compare(rank(a), rank(b)) })
+	slices.SortStableFunc(files, func(a, b cove.JobDiffFile) int { return cmp.Compare(Rank(a), Rank(b)) })
 }
 
-func rank(f cove.JobDiffFile) int {
+// Rank is the place of a file in the order of RiskyFirst: the least comes first.
+func Rank(f cove.JobDiffFile) int {
 	switch {
 	case f.Risk != "":
 		return 0
