@@ -9,5 +9,7 @@
 // The files of templates/ have a page each, those of templates/components/ one component each,
 // which /web/components shows in all of their states. Everything that a sprite or an agent said
 // is hostile: html/template escapes it, text.go takes its control characters away, and no page
-// has a script of its own (assets.go has the policy).
+// has a script of its own (assets.go has the policy). What a sandbox answers is read in bounded
+// room (heard.go). A page of a sprite says which one it shows (spriteshown.go), and which version
+// of a file (spriteentry.go): nothing else is changed by it.
 package web
