@@ -25,7 +25,11 @@ const versionHeader = "X-Cove-Version"
 // versionOf says of what kind an entry is, and names it as it is now. It has no ETag in a sandbox that an older cove
 // has started.
 func versionOf(e sprites.Entry) string {
-	return e.Type + " " + cmp.Or(e.ETag, fmt.Sprintf("%s-%x-%x", e.Mode, e.Size, e.ModTime.UnixNano()))
+	size := e.Size
+	if e.IsDir {
+		size = 0 // gVisor tells another one later
+	}
+	return e.Type + " " + cmp.Or(e.ETag, fmt.Sprintf("%s-%x-%x", e.Mode, size, e.ModTime.UnixNano()))
 }
 
 // kinds are those of entries, for people.
