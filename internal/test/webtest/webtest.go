@@ -237,7 +237,8 @@ func (p *Page) Wait(selector string) {
 }
 
 // Click clicks on an element with the mouse, once it can be seen and nothing is above it. A
-// browser gives no click to a page that it has not drawn yet: then it is clicked again.
+// browser gives no click to a page that it has not drawn yet, and one to what is around the element if that moves
+// meanwhile: then it is clicked again.
 func (p *Page) Click(selector string) {
 	p.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
@@ -250,7 +251,7 @@ func (p *Page) Click(selector string) {
 			const r = e.getClientRects()[0], x = r.x + r.width / 2, y = r.y + r.height / 2, top = document.elementFromPoint(x, y);
 			if (!top || !e.contains(top) && !top.contains(e)) return null;
 			window.unclicked = true;
-			window.addEventListener("click", c => { if (e.contains(c.target) || c.target.contains(e)) delete window.unclicked; }, {capture: true, once: true});
+			window.addEventListener("click", c => { if (e.contains(c.target) || c.target === top) delete window.unclicked; }, {capture: true, once: true});
 			return [x, y];
 		})()`, visible(selector)), &at, func() bool { return len(at) == 2 })
 		p.Do(chromedp.MouseClickXY(at[0], at[1]))
