@@ -339,13 +339,14 @@ func (r *Repo) DeleteRef(ctx context.Context, ref string) error {
 	return nil
 }
 
-// ValidBranch reports whether name can be the short name of a branch.
+// ValidBranch reports whether name can be the short name of a branch. Once ctx has ended nobody can say, and it is no
+// wrong name: the next step fails by that.
 func (r *Repo) ValidBranch(ctx context.Context, name string) bool {
 	if name == "" || strings.HasPrefix(name, "-") || len(name) > 1000 {
 		return false
 	}
 	_, err := r.git.text(ctx, "check-ref-format", "refs/heads/"+name)
-	return err == nil
+	return err == nil || ctx.Err() != nil
 }
 
 // objects is the folder of the repository's objects.
