@@ -40,6 +40,25 @@ func benchAt(t *testing.T, far bool) *bench {
 	return b
 }
 
+// summary is that of a pull of a job whose review is d.
+func (b *bench) summary(job cove.Job, d cove.JobDiff) gitwork.Summary {
+	t := b.t
+	t.Helper()
+	repo := filepath.Join(t.TempDir(), "pulled")
+	b.git(t.TempDir(), "init", "-q", "--bare", repo)
+	b.git(repo, "fetch", "-q", strings.Replace(job.Workdir, boot.Home, b.home, 1), "HEAD:refs/heads/main")
+	b.git(repo, "bundle", "unbundle", filepath.Join(b.home, ".cove", "jobs", job.ID, "out.bundle"))
+	pulled, err := gitwork.Open(t.Context(), repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := pulled.Summary(t.Context(), d.Base, d.Head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
+
 // TestDiff: what a job has changed is told while it runs, by its files, also those that git does not know
 // yet, and once it has ended by its commits; here and at a backend. Settings that the agent has
 // made of git change nothing.
@@ -212,18 +231,7 @@ func TestDiffWarns(t *testing.T) {
 		t.Errorf("while it ran: %q; now: %q", live, ended)
 	}
 
-	repo := filepath.Join(t.TempDir(), "pulled")
-	b.git(t.TempDir(), "init", "-q", "--bare", repo)
-	b.git(repo, "fetch", "-q", strings.Replace(job.Workdir, boot.Home, b.home, 1), "HEAD:refs/heads/main")
-	b.git(repo, "bundle", "unbundle", filepath.Join(b.home, ".cove", "jobs", job.ID, "out.bundle"))
-	pulled, err := gitwork.Open(t.Context(), repo)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum, err := pulled.Summary(t.Context(), d.Base, d.Head)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sum := b.summary(job, d)
 	byPull := map[string]string{}
 	for kind, risks := range map[string][]gitwork.Risk{"held: ": sum.Risky, "listed: ": sum.Listed} {
 		for _, r := range risks {

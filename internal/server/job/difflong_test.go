@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cove-dev/cove"
-	"github.com/cove-dev/cove/internal/cli/gitwork"
-	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/server/unidiff"
 )
 
@@ -105,18 +102,7 @@ func TestDiffLong(t *testing.T) {
 // alsoPulled: a pull counts as many files as a review names, and holds the same.
 func alsoPulled(t *testing.T, b *bench, job cove.Job, d cove.JobDiff) {
 	t.Helper()
-	repo := filepath.Join(t.TempDir(), "pulled")
-	b.git(t.TempDir(), "init", "-q", "--bare", repo)
-	b.git(repo, "fetch", "-q", strings.Replace(job.Workdir, boot.Home, b.home, 1), "HEAD:refs/heads/main")
-	b.git(repo, "bundle", "unbundle", filepath.Join(b.home, ".cove", "jobs", job.ID, "out.bundle"))
-	pulled, err := gitwork.Open(t.Context(), repo)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum, err := pulled.Summary(t.Context(), d.Base, d.Head)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sum := b.summary(job, d)
 	var holds, held []string
 	for _, r := range sum.Risky {
 		holds = append(holds, r.Path)

@@ -16,8 +16,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// What a page shows of a file may be another one by the time that somebody deletes, renames or replaces it. So a request
-// says which version was shown.
+// An agent may put another file in the place of one while a page shows that, and a person is about to delete, rename or
+// replace it. So a request says which version was shown.
 
 // versionHeader has, of an upload that was refused, the version of the file that is there.
 const versionHeader = "X-Cove-Version"
