@@ -83,9 +83,9 @@ fi
 `
 
 // diffTell has git tell what changed, in the order in which told reads it. The list of files does not depend on their
-// lines. Git counts the lines of all files, unless that takes 40 s or too
-// much memory, and of none that is longer than 16 MiB. It tells the lines of those
-// files that the server asks for, in the order in which it names them ($d/order has a pattern for each).
+// lines. Git counts the lines of all files, unless that takes 40 s or too much memory, and of none that is longer than
+// 16 MiB. It tells the lines of those files that the server asks for, in the order in which it names them ($d/order has
+// a pattern for each).
 const diffTell = `
 : "${tip:=$head}"
 end() { printf '\0'; }

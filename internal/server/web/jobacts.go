@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -168,15 +169,11 @@ func formOf(j cove.Job, plan cove.JobPlan) (form newJob, left []string) {
 		form.Cost = strconv.FormatFloat(j.Guards.CostUSD, 'f', -1, 64)
 	}
 	if p := j.NetworkPolicy; p != nil && !j.ProfilePolicy {
+		form.Network = noWider(p.Rules)
 		for _, r := range p.Rules {
-			if r.Include != "" && form.Network == "" {
-				form.Network = r.Include
-				continue
+			if r.Include != form.Network {
+				left = append(left, "the rule "+ruleText(r))
 			}
-			left = append(left, "the rule "+ruleText(r))
-		}
-		if form.Network == "" {
-			form.Network = rules.None // less than it had, and not more
 		}
 	}
 	for what, is := range map[string]bool{
@@ -201,6 +198,19 @@ func formOf(j cove.Job, plan cove.JobPlan) (form newJob, left []string) {
 	}
 	slices.Sort(left)
 	return form, left
+}
+
+// noWider is the preset that opens nothing that rules keep shut: their own one, if they have no other and deny nothing
+// besides, or else none.
+func noWider(all []sprites.NetworkRule) string {
+	name := ""
+	for _, r := range all {
+		if r.Action == "deny" || r.Include != "" && name != "" {
+			return rules.None
+		}
+		name = cmp.Or(name, r.Include)
+	}
+	return cmp.Or(name, rules.None)
 }
 
 // machineOf is what a job's sprite was asked to have.

@@ -127,8 +127,8 @@ func changes(v *view) error {
 	return nil
 }
 
-// changesLive keeps the head of the page true, also once the job has ended: its sprite may go. The diff stays as it is, since a person
-// may be at a line of it: the page leads to that of the job's end.
+// changesLive keeps the head of the page true, also once the job has ended: its sprite may go. The diff stays as it is,
+// since a person may be at a line of it: the page leads to that of the job's end.
 func changesLive(v *view) error {
 	id, ended := v.r.PathValue("id"), v.r.URL.Query().Get("ended") != ""
 	return v.stream(func(ctx context.Context, s *stream) error {

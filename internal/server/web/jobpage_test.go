@@ -66,12 +66,30 @@ func pageOf(t *testing.T, c *http.Client, url string) string {
 	if strings.HasSuffix(url, "/agents") { // a part of a page
 		req.Header.Set("HX-Request", "true")
 	}
+	return answerTo(t, c, req)
+}
+
+// answerTo is the text of an answer: each run of space is one.
+func answerTo(t *testing.T, c *http.Client, req *http.Request) string {
+	t.Helper()
 	resp, err := c.Do(req)
 	must(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	must(t, err)
 	return strings.Join(strings.Fields(string(body)), " ")
+}
+
+// planForm is the request for the page on which a job's plan is changed.
+func planForm(t *testing.T, c *http.Client, base, id, form string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/web/jobs/"+id+"/plan", strings.NewReader(form))
+	must(t, err)
+	req.Header.Set("HX-Request", "true")
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Sec-Fetch-Site", "same-origin")
+	req.Header.Set("X-Cove-Mark", regexp.MustCompile(`name="_mark" value="([^"]+)"`).FindStringSubmatch(pageOf(t, c, base+"/web/new"))[1])
+	return req
 }
 
 // TestJobHead: how long a job has worked is told apart from how long it waited.
@@ -155,20 +173,7 @@ func TestSpriteGone(t *testing.T) {
 func TestPlanAgain(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Log: io.Discard})
 	c, ended := visitor(t, s), time.Now()
-	ask := func(id string) string {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/web/jobs/"+id+"/plan", nil)
-		must(t, err)
-		req.Header.Set("HX-Request", "true")
-		req.Header.Set("Sec-Fetch-Site", "same-origin")
-		req.Header.Set("X-Cove-Mark", regexp.MustCompile(`name="_mark" value="([^"]+)"`).FindStringSubmatch(pageOf(t, c, s.URL+"/web/new"))[1])
-		resp, err := c.Do(req)
-		must(t, err)
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		must(t, err)
-		return strings.Join(strings.Fields(string(body)), " ")
-	}
+	ask := func(id string) string { return answerTo(t, c, planForm(t, c, s.URL, id, "")) }
 	var job cove.Job
 	job.ID, job.State, job.CreatedAt, job.EndedAt, job.Agent, job.PlanName, job.Sprite, job.OwnsSprite = "000001", cove.JobFailed, ended, &ended, "acp", "plan.md", "job-000001", true
 	job.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}, {Domain: "example.com", Action: "allow", Ports: []string{"443"}}}}
@@ -184,6 +189,14 @@ func TestPlanAgain(t *testing.T) {
 	for _, want := range []string{"# Paint &lt;it&gt;", "The job had settings that this form has no field for", "<li>the rule allow example.com:443", "<li>its variables: --env A<", "<li>of its sprite: 1 CPU", "<li>of its sprite: memory of 1024 MiB", "<li>the command of its agent", "<li>who answers its agent&#39;s questions: ask", "<option selected>none", `name="minutes" inputmode="decimal" value="5"`, `name="turns" inputmode="numeric" value="9"`} {
 		if page := ask("000001"); !strings.Contains(page, want) {
 			t.Errorf("the form has no %q: %s", want, page)
+		}
+	}
+	job.ID, job.Sprite = "000002", "job-000002"
+	job.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "open"}, {Domain: "example.com", Action: "deny"}}}
+	must(t, s.Store.Jobs.Create(t.Context(), job, json.RawMessage(`{"plan":"# Paint\n"}`)))
+	for _, want := range []string{"<option selected>none", "<li>the rule preset open", "<li>the rule deny example.com"} {
+		if page := ask("000002"); !strings.Contains(page, want) {
+			t.Errorf("of a job that is denied a name the form has no %q: %s", want, page)
 		}
 	}
 }
@@ -297,24 +310,13 @@ func TestCommentsOnShell(t *testing.T) {
 	if !strings.Contains(part, `hx-post="/web/jobs/000001/plan"`) {
 		t.Errorf("the comments have no way on: %s", part)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/web/jobs/000001/plan", strings.NewReader("comments=yes"))
-	must(t, err)
-	req.Header.Set("HX-Request", "true")
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	req.Header.Set("Sec-Fetch-Site", "same-origin")
-	mark := regexp.MustCompile(`name="_mark" value="([^"]+)"`).FindStringSubmatch(pageOf(t, c, s.URL+"/web/new"))
-	req.Header.Set("X-Cove-Mark", mark[1])
-	resp, err := c.Do(req)
-	must(t, err)
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	must(t, err)
+	body := answerTo(t, c, planForm(t, c, s.URL, "000001", "comments=yes"))
 	for _, want := range []string{"# Paint &lt;it&gt;", "shed.txt, line 2", "Use blue."} {
-		if !strings.Contains(string(body), want) {
-			t.Errorf("%s: the form has no %q", resp.Status, want)
+		if !strings.Contains(body, want) {
+			t.Errorf("the form has no %q", want)
 		}
 	}
-	if strings.Contains(string(body), "look again at what you have changed") {
+	if strings.Contains(body, "look again at what you have changed") {
 		t.Error("a new job is told that it has changed something")
 	}
 	if page := pageOf(t, c, s.URL+"/web/jobs/000001"); !strings.Contains(page, `hx-post="/web/jobs/000001/plan"`) {
