@@ -25,8 +25,10 @@ func ofSprite(handle func(*spriteView) error) handler {
 		switch err := s.isShown(); {
 		case err == nil:
 			return handle(s)
-		case isLive(v.r):
-			return tellWhy(s.view, err) // also if the page is being left
+		case isLive(v.r) && describe(err).Code == "conflict":
+			return tellWhy(v, err)
+		case isLive(v.r): // it ends at once, and the page asks again, unless it is being left
+			return v.stream(func(context.Context, *stream) error { return err })
 		default:
 			return err
 		}
