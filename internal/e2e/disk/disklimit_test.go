@@ -294,13 +294,18 @@ func TestDiskLimitLeft(t *testing.T) {
 	}
 }
 
+// untilGo follows a filler that would else end before it is paused.
+const untilGo = `
+import os, time
+while not os.path.exists(os.path.expanduser('~/go')): time.sleep(0.05)`
+
 // TestDiskLimitWaits has a command wait at its sprite's limit while the server is killed:
 // who waits for it comes back when the sprite goes on. Meanwhile its commands are said to be
 // there, though they can't be listed.
 func TestDiskLimitWaits(t *testing.T) {
 	l := newLimited(t)
 	l.Run("", "cove", "create", "slow", "--disk", fmt.Sprint(limitMB, "M"))
-	said := l.following(t, "env", "COVE_AUTOSTART=0", "cove", "exec", "-s", "slow", "--", "python3", "-c", fillers[0].program+"\nprint('filled')")
+	said := l.following(t, "env", "COVE_AUTOSTART=0", "cove", "exec", "-s", "slow", "--", "python3", "-c", fillers[0].program+untilGo+"\nprint('filled')")
 	const full = "has reached its disk limit"
 	e2e.Await(t, "the sprite is held", func() bool { return strings.Contains(said(), full) })
 	if out, _ := l.Try("", "cove", "session", "list", "-s", "slow"); !strings.Contains(out, "sprite slow "+full) || !strings.Contains(out, "can't be listed before it goes on") {
@@ -310,6 +315,7 @@ func TestDiskLimitWaits(t *testing.T) {
 	l.Serve(nil, "--idle", "0")
 	l.refused(t, "slow")
 	l.Run("", "cove", "update", "slow", "--disk", "2500M")
+	l.Sh("slow", "touch ~/go")
 	e2e.Await(t, "the command's end", func() bool { return strings.HasSuffix(said(), "filled\n") })
 	if text := said(); strings.Count(text, "filled") != 1 || strings.Count(text, "cove: the sprite goes on") != 1 {
 		t.Errorf("it said\n%s", text)
