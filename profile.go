@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -104,6 +105,7 @@ type ProfileJob struct {
 	Job    string `json:"job"`
 	Sprite string `json:"sprite"`
 	Error  string `json:"error,omitempty"` // why it was not; empty: it was
+	Kept   bool   `json:"kept,omitempty"`  // it has other rules than its job was given, and keeps them
 }
 
 // Profiles are the calls about profiles. All but Get and List need the verb admin.
@@ -169,10 +171,15 @@ type DefaultProfile struct {
 }
 
 // Apply gives the jobs that an older revision of a profile has made, and that have not ended,
-// its network policy of now.
-func (p Profiles) Apply(ctx context.Context, name string) (ProfileApplied, error) {
+// its network policy of now. A sprite whose rules somebody has changed since keeps them, unless
+// force is set.
+func (p Profiles) Apply(ctx context.Context, name string, force bool) (ProfileApplied, error) {
 	var applied ProfileApplied
-	if err := p.Client.Call(ctx, sprites.Request{Method: http.MethodPost, Path: profilePath(name, "apply")}, &applied); err != nil {
+	req := sprites.Request{Method: http.MethodPost, Path: profilePath(name, "apply")}
+	if force {
+		req.Query = url.Values{"force": {"true"}}
+	}
+	if err := p.Client.Call(ctx, req, &applied); err != nil {
 		return applied, fmt.Errorf("apply profile %s: %w", name, err)
 	}
 	return applied, nil

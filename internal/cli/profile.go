@@ -374,24 +374,32 @@ func editProfile(ctx context.Context, inv *invocation, calls cove.Profiles, p co
 }
 
 func newProfileApplyCommand(inv *invocation) *cobra.Command {
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "apply NAME",
 		Short: "Give running jobs of a profile its network policy of now",
 		Long: `Gives the jobs that an older revision of a profile has made, and that have not ended, the
-network policy that the profile has now. Nothing else of a job changes.`,
-		Example:           `  cove profile apply nightly`,
+network policy that the profile has now. Nothing else of a job changes. A sprite whose rules
+somebody has set since the job began keeps them, unless --force is given (exit code 1).`,
+		Example: `  cove profile apply nightly
+  cove profile apply nightly --force`,
 		Args:              exactArgs("the profile's name"),
 		ValidArgsFunction: completeProfile(inv),
 	}
 	cmd.RunE = profileVerb(inv, cmd, func(ctx context.Context, calls cove.Profiles, args []string) error {
-		applied, err := calls.Apply(ctx, args[0])
+		applied, err := calls.Apply(ctx, args[0], force)
 		if err != nil {
 			return err
 		}
 		failed := 0
+		again := "cove profile apply " + args[0]
+		hint := "try again: " + again
 		for _, job := range applied.Jobs {
 			if job.Error != "" {
 				failed++
+			}
+			if job.Kept {
+				hint = "see them: cove policy show -s " + printable.Word(job.Sprite) + "; replace them: " + again + " --force"
 			}
 		}
 		if err := inv.show(applied, func(w io.Writer) {
@@ -409,10 +417,11 @@ network policy that the profile has now. Nothing else of a job changes.`,
 			return err
 		}
 		if failed > 0 {
-			return hinted(fmt.Errorf("%s of %d did not get it", printable.Count(failed, "job"), len(applied.Jobs)), "try again: cove profile apply "+args[0])
+			return hinted(fmt.Errorf("%s of %d did not get it", printable.Count(failed, "job"), len(applied.Jobs)), hint)
 		}
 		return nil
 	})
+	cmd.Flags().BoolVar(&force, "force", false, "replace rules that somebody has set since, too")
 	return cmd
 }
 

@@ -330,7 +330,7 @@ var jobOps = map[string]op{
 	"PUT /v1/profiles/{profile}":        {Summary: "Store a profile", Details: "It is checked by the job that it would make. With the header If-Match, only the profile that has that revision is replaced.", Request: cove.ProfileSettings{}, Answer: cove.ProfilePut{}},
 	"DELETE /v1/profiles/{profile}":     {Summary: "Delete a profile", Details: "Jobs that were made with it go on."},
 	"PUT /v1/default-profile":           {Summary: "Say which profile pushes are by that name none", Details: "An empty name is none. A request for a job that names no profile has none.", Request: cove.DefaultProfile{}},
-	"POST /v1/profiles/{profile}/apply": {Summary: "Give running jobs of a profile its network policy of now", Answer: cove.ProfileApplied{}},
+	"POST /v1/profiles/{profile}/apply": {Summary: "Give running jobs of a profile its network policy of now", Details: "A sprite whose rules somebody has set since keeps them.", Query: params{q("force", "boolean", "Replace those rules, too.")}, Answer: cove.ProfileApplied{}},
 
 	"GET /v1/executors":          {Summary: "Tell which places for jobs can be used now", Details: "Each is asked for a page of its sprites, for 10 s at most.", Answer: cove.ExecutorList{}},
 	"GET /api/v1/sprites/status": {Summary: "Tell which places for jobs can be used now", Details: "Another name of GET /v1/executors.", Answer: cove.ExecutorList{}},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -265,8 +266,13 @@ func (g *profileRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 }
 
 // apply gives the jobs that have the network policy of an older revision the one of now. A
-// profile without one changes none. One that fails is told, and the others get it.
+// profile without one changes none. One that fails is told, and the others get it. A sprite whose
+// rules are not those that its job was given keeps them, unless force is set: somebody has set them.
 func (g *profileRoutes) apply(w http.ResponseWriter, r *http.Request) error {
+	force, err := flag(r, "force")
+	if err != nil {
+		return err
+	}
 	p, err := g.profiles.Get(r.Context(), r.PathValue("profile"))
 	if err != nil {
 		return profileError(r.PathValue("profile"), err)
@@ -284,8 +290,8 @@ func (g *profileRoutes) apply(w http.ResponseWriter, r *http.Request) error {
 			continue // it has other rules, which are its own
 		}
 		result := cove.ProfileJob{Job: job.ID, Sprite: job.Sprite}
-		if err := g.applyTo(r.Context(), p, job); err != nil {
-			result.Error = err.Error()
+		if err := g.applyTo(r.Context(), p, job, force); err != nil {
+			result.Error, result.Kept = err.Error(), errors.Is(err, errOwnRules)
 		}
 		applied.Jobs = append(applied.Jobs, result)
 	}
@@ -293,18 +299,38 @@ func (g *profileRoutes) apply(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (g *profileRoutes) applyTo(ctx context.Context, p cove.Profile, job cove.Job) error {
+// errOwnRules is why a sprite does not get a profile's rules.
+var errOwnRules = errors.New("its rules were set by somebody since, and stay")
+
+func (g *profileRoutes) applyTo(ctx context.Context, p cove.Profile, job cove.Job, force bool) error {
 	rules := *p.NetworkPolicy
 	if job.State == cove.JobInstalling {
 		return fail.New("job_installing", fmt.Sprintf("it has no sprite yet, and will get the rules of revision %d", job.ProfileRevision), "push it again")
 	}
-	if err := g.client.At(job.Backend).Sprite(job.Sprite).SetNetworkPolicy(ctx, rules); err != nil {
+	s := g.client.At(job.Backend).Sprite(job.Sprite)
+	if !force && job.NetworkPolicy != nil {
+		now, err := s.NetworkPolicy(ctx)
+		if err != nil {
+			return err
+		}
+		if !sameRules(now, *job.NetworkPolicy) && !sameRules(now, rules) { // rules: of an apply that was cut off
+			return errOwnRules
+		}
+		rules.Revision = now.Revision
+	}
+	if err := s.SetNetworkPolicy(ctx, rules); err != nil {
 		return err
 	}
 	return g.jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		j.NetworkPolicy, j.ProfileRevision = &rules, p.Revision
 		return nil
 	})
+}
+
+// sameRules reports whether two policies say the same in the same words.
+func sameRules(a, b sprites.NetworkPolicy) bool {
+	same := func(a, b sprites.NetworkRule) bool { return reflect.DeepEqual(a, b) }
+	return slices.EqualFunc(a.Rules, b.Rules, same) && reflect.DeepEqual(a.Limits, b.Limits)
 }
 
 // completed is a request with what its profile says. If the profile gives what the caller

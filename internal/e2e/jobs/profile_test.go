@@ -184,6 +184,22 @@ func TestProfileApply(t *testing.T) {
 	if j := h.Job(job); j.ProfileRevision != 2 {
 		t.Errorf("got %+v", j)
 	}
+
+	// Rules that somebody has set meanwhile stay, unless they are to be replaced.
+	h.Run("", "cove", "policy", "deny", "-s", sprite, "example.org")
+	h.Write("p.toml", strings.Replace(robotProfile, `{ include = "none" }`, `{ domain = "example.net", action = "allow" }`, 1))
+	h.Run(repo, "cove", "profile", "put", "robot", "../p.toml")
+	before := h.Run("", "cove", "policy", "show", "-s", sprite)
+	if out, code := h.Try("", "cove", "profile", "apply", "robot"); code != 1 || !strings.Contains(out, "were set by somebody since, and stay") || !strings.Contains(out, "cove profile apply robot --force") {
+		t.Errorf("apply over rules set by hand: %d: %s", code, out)
+	}
+	if out := h.Run("", "cove", "policy", "show", "-s", sprite); out != before || h.Job(job).ProfileRevision != 2 {
+		t.Errorf("it has other rules: %s", out)
+	}
+	h.Run("", "cove", "profile", "apply", "robot", "--force")
+	if out := h.Run("", "cove", "policy", "show", "-s", sprite); !strings.Contains(out, "example.net") || h.Job(job).ProfileRevision != 3 {
+		t.Errorf("after --force: %s", out)
+	}
 	h.Sh(sprite, "touch ~/go")
 	h.Run("", "cove", "job", "wait", job)
 }

@@ -34,7 +34,6 @@ type profileEditor struct {
 	Warnings []string
 	Problem  *problem
 	Stored   int64 // the revision that the text has now; 0: it was not stored
-	Applied  *cove.ProfileApplied
 	Mark     string
 	rights
 }
@@ -119,13 +118,29 @@ func applyProfile(v *view) error {
 	if err != nil {
 		return err
 	}
-	applied, err := cove.Profiles{Client: v.api}.Apply(v.r.Context(), name)
+	applied, err := cove.Profiles{Client: v.api}.Apply(v.r.Context(), name, f.Get("force") == "true")
 	if err != nil {
 		return err
 	}
-	v.say("The jobs of the profile %s have its network policy of now: %d changed.", name, len(applied.Jobs))
-	if wantsPage(v.r) {
-		return v.page("Profile "+name, "", "profile-applied", applied)
+	answer := profileApplied{Jobs: applied.Jobs, Name: name, Mark: v.session.mark()}
+	changed := 0
+	for _, job := range applied.Jobs {
+		if job.Error == "" {
+			changed++
+		}
+		answer.Kept = answer.Kept || job.Kept
 	}
-	return v.fragment("profile-applied", applied)
+	v.say("%d of %s of the profile %s changed.", changed, printable.Count(len(applied.Jobs), "job"), name)
+	if wantsPage(v.r) {
+		return v.page("Profile "+name, "", "profile-applied", answer)
+	}
+	return v.fragment("profile-applied", answer)
+}
+
+// profileApplied is what became of a profile's jobs, with a button for the rules that stayed.
+type profileApplied struct {
+	Jobs []cove.ProfileJob
+	Kept bool // some did
+	Name string
+	Mark string
 }
