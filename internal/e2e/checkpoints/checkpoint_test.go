@@ -113,7 +113,7 @@ func TestCheckpointOfTheLastMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 	e2e.Await(t, "the write", written)
-	if err := syscall.Kill(shim, syscall.SIGCONT); err != nil {
+	if err := e2e.Signal(shim, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := ended(); err != nil {

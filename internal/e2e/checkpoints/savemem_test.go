@@ -89,7 +89,7 @@ func TestEndInCheckpoint(t *testing.T) {
 		}
 		return false
 	})
-	if err := unix.Kill(h.SandboxState().PID, unix.SIGKILL); err != nil {
+	if err := e2e.Signal(h.SandboxState().PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	out, err := ended()

@@ -286,7 +286,7 @@ func TestSilentGuestAndKill(t *testing.T) {
 		return dir != ""
 	})
 	server := h.PID()
-	if err := syscall.Kill(server, syscall.SIGKILL); err != nil {
+	if err := e2e.Signal(server, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if err := e2e.AwaitEnd(server); err != nil {

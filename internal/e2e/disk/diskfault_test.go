@@ -101,7 +101,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	e2e.Ext4Disk(t, h.Data, "96m")
 	h.Serve(nil, "--disk-reserve", "0")
 	pid := h.PID()
-	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) }) // of a test that failed
+	t.Cleanup(func() { _ = e2e.Signal(pid, syscall.SIGKILL) }) // of a test that failed
 	h.Run("", "cove", "create", "paint")
 	e2e.FailDisk(t, h.Data)
 	says := func(want int, args ...string) {

@@ -129,7 +129,7 @@ func TestDiskReserveOfDead(t *testing.T) {
 	}
 	waker, wait := l.Background("", "cove", "exec", "-s", "wild", "true")
 	e2e.Await(t, "it is held as soon as it has written", held) // maybe before what woke it has its turn
-	_ = syscall.Kill(waker, syscall.SIGKILL)                   // or it has ended
+	_ = e2e.Signal(waker, syscall.SIGKILL)                     // or it has ended
 	_, _ = wait()
 	e2e.SignalAll(t, 9, l.PID())
 	l.Serve(nil, "--idle", "0", "--disk-reserve", "0")

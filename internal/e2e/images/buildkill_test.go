@@ -73,7 +73,7 @@ func TestBuildKilled(t *testing.T) {
 		text, err := os.ReadFile(reachedFile(h))
 		return err == nil && strings.Contains(string(text), "  begun\n")
 	})
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if err := e2e.Signal(pid, syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
 	_, _ = built() // it was killed

@@ -158,7 +158,7 @@ func TestSoakInstall(t *testing.T) {
 				pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 				return err == nil && pid > 0
 			})
-			if err := syscall.Kill(h.PID(), syscall.SIGKILL); err != nil {
+			if err := e2e.Signal(h.PID(), syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			h.Run("", "cove", "server", "start")

@@ -136,7 +136,7 @@ func TestJobJ2(t *testing.T) {
 	}
 	powerCut := func(string) {
 		for _, pid := range append(wholeMachine(h), wholeMachine(place(h))...) {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // some end with the others
+			_ = e2e.Signal(pid, syscall.SIGKILL) // some end with the others
 		}
 		if h.Far != nil {
 			h.Far.Serve(nil, "--addr", h.Far.Addr)

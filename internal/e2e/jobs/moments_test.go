@@ -160,7 +160,7 @@ func (m *moment) kill(h *e2e.Host, commandLine int) {
 		victims = h.Shims()
 	}
 	for _, pid := range victims {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		_ = e2e.Signal(pid, syscall.SIGKILL) // it may have ended
 	}
 	if m.victim == "server" {
 		if err := e2e.AwaitEnd(victims[0]); err != nil {

@@ -90,7 +90,7 @@ func serverCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	pid, err := e2e.ServerPID(ts.Getenv("COVE_DATA"))
 	ts.Check(err)
-	ts.Check(syscall.Kill(pid, signals[args[0]]))
+	ts.Check(e2e.Signal(pid, signals[args[0]]))
 	if sig := signals[args[0]]; sig == syscall.SIGKILL || sig == syscall.SIGTERM {
 		ts.Check(e2e.AwaitEnd(pid))
 	}

@@ -105,9 +105,9 @@ func strike(c e2e.FaultCase, h *e2e.Host, reached string, server int) {
 		return err == nil && stopped > 0
 	})
 	for _, pid := range c.Victims(h, server) {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		_ = e2e.Signal(pid, syscall.SIGKILL) // it may have ended
 	}
-	_ = syscall.Kill(stopped, syscall.SIGCONT) // it may be the victim
+	_ = e2e.Signal(stopped, syscall.SIGCONT) // it may be the victim
 }
 
 // prepare makes the sprite, and what its change needs.

@@ -25,7 +25,7 @@ func TestImpostor(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := h.PID()
-	if err := syscall.Kill(server, syscall.SIGKILL); err != nil {
+	if err := e2e.Signal(server, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if err := e2e.AwaitEnd(server); err != nil {

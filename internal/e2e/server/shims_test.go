@@ -92,7 +92,7 @@ func TestTerminatedShim(t *testing.T) {
 		t.Fatalf("there are the shims %v", shims)
 	}
 	for _, pid := range append(shims, server) {
-		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		if err := e2e.Signal(pid, syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -351,10 +351,10 @@ func syncS11(h e2e.SyncHost) {
 	h.Write("s11/a", "2")
 	pid, wait := h.Background("s11", "cove", "sync", "push", "-s", "paint", "--json")
 	e2e.Await(h.T, "some of it is staged", func() bool {
-		_ = syscall.Kill(pid, syscall.SIGSTOP) // so that not all of it is, by the time that the connection goes
+		_ = e2e.Signal(pid, syscall.SIGSTOP) // so that not all of it is, by the time that the connection goes
 		_, code := h.Try("", "cove", "exec", "-s", "paint", "--", "sh", "-c", `ls -l ~/.local/state/cove/.cove-sync/*/stage/ | awk '{n+=$5} END {exit !(n > 12000000)}'`)
 		if code != 0 {
-			_ = syscall.Kill(pid, syscall.SIGCONT)
+			_ = e2e.Signal(pid, syscall.SIGCONT)
 		}
 		return code == 0
 	})
@@ -375,7 +375,7 @@ func syncS11(h e2e.SyncHost) {
 		}
 	}
 	h.Run("", "cove", "session", "kill", "-s", "paint", id)
-	_ = syscall.Kill(pid, syscall.SIGCONT)
+	_ = e2e.Signal(pid, syscall.SIGCONT)
 	out, err := wait()
 	if err == nil || !strings.Contains(out, `"lost"`) {
 		h.T.Errorf("process %d: %v, %s", pid, err, out)
@@ -565,7 +565,7 @@ func TestSoakSyncKill(t *testing.T) {
 		pid, wait := h.Background("k", "cove", "sync", "push", "-s", "paint")
 		<-time.After(time.Duration(r.IntN(400)) * time.Millisecond)
 		if r.IntN(2) == 0 {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+			_ = e2e.Signal(pid, syscall.SIGKILL) // it may have ended
 		} else {
 			h.Try("", "cove", "exec", "-s", "paint", "--", "pkill", "-KILL", "-f", "cove-guest sync")
 		}
@@ -584,7 +584,7 @@ func TestSoakSyncKill(t *testing.T) {
 		old, want = versions(h.Run("", "sh", "-c", state)), versions(h.Sh(state))
 		pid, wait = h.Background("k", "cove", "sync", "pull", "-s", "paint")
 		<-time.After(time.Duration(r.IntN(300)) * time.Millisecond)
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+		_ = e2e.Signal(pid, syscall.SIGKILL)
 		out, err = wait()
 		h.Try("k", "cove", "sync", "undo", "-s", "paint", "--id", "20000101T000000.000-NONE")
 		if now := versions(h.Run("", "sh", "-c", state)); now != old && now != want {

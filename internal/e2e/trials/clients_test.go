@@ -52,7 +52,7 @@ func TestSoakClients(t *testing.T) {
 				pids = pids[rng.IntN(len(pids)):][:1]
 			}
 			for _, pid := range pids {
-				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+				_ = e2e.Signal(pid, syscall.SIGKILL) // it may have ended
 			}
 			if victim == "server" {
 				e2e.Await(t, "the server's end", func() bool { return syscall.Kill(server, 0) != nil })

@@ -124,7 +124,7 @@ func TestSoakFaultyDisk(t *testing.T) {
 		server := h.PID()
 		for _, victim := range []string{"server", "shim", "sandbox"} {
 			for _, pid := range (e2e.FaultCase{Victim: victim}).Victims(h, server) {
-				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+				_ = e2e.Signal(pid, syscall.SIGKILL) // it may have ended
 			}
 		}
 		e2e.Await(t, "the server's end", func() bool { return syscall.Kill(server, 0) != nil })

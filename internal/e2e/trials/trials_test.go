@@ -138,7 +138,7 @@ func (tr *trial) kill(victims string) {
 	server := tr.PID()
 	for one := range strings.SplitSeq(victims, " and ") {
 		for _, pid := range (e2e.FaultCase{Victim: one}).Victims(tr.Host, server) {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+			_ = e2e.Signal(pid, syscall.SIGKILL) // it may have ended
 		}
 	}
 	if strings.Contains(victims, "server") {

@@ -29,8 +29,8 @@ func (b *bench) supervisor(id string) int {
 		b.t.Fatal(err)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		b.t.Fatal(err)
+	if err != nil || pid <= 1 {
+		b.t.Fatalf("the lock names process %q: %v", text, err)
 	}
 	return pid
 }

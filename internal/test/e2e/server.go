@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/lib/proctree"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -57,7 +58,7 @@ func EndServer(bin, data, home string) error {
 	if err != nil {
 		return err
 	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+	if err := Signal(pid, syscall.SIGTERM); err != nil {
 		return err
 	}
 	return AwaitEnd(pid)
@@ -179,11 +180,21 @@ func (h *Host) processes(match func(argv []string) bool) []int {
 	return found
 }
 
+// Signal signals a process that a file names. It refuses one that the tests are below of, and a
+// number of several processes: the file is of another PID namespace, or not written yet, and all
+// tests would end with no word.
+func Signal(pid int, sig syscall.Signal) error {
+	if pid <= 1 || pid == os.Getpid() || slices.Contains(proctree.Below(pid), os.Getpid()) {
+		return fmt.Errorf("signal %v: process %d is several, or runs these tests", sig, pid)
+	}
+	return syscall.Kill(pid, sig)
+}
+
 // SignalAll signals processes, all of which must be there.
 func SignalAll(t testing.TB, sig syscall.Signal, pids ...int) {
 	t.Helper()
 	for _, pid := range pids {
-		if err := syscall.Kill(pid, sig); err != nil {
+		if err := Signal(pid, sig); err != nil {
 			t.Fatalf("signal %v to %d: %v", sig, pid, err)
 		}
 	}
