@@ -12,6 +12,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/sprites"
 )
 
 func newBackendCommand(inv *invocation) *cobra.Command {
@@ -82,7 +83,9 @@ func newBackendPutCommand(inv *invocation) *cobra.Command {
 		Short: "Give this machine's server a backend, or another token to one",
 		Long: `Gives this machine's server a backend, or another token to one that it knows. The token is read
 from standard input, or asked for if that is a terminal. If nothing comes, SPRITES_TOKEN has it.
-Without URL, the backend is where your file of settings says, or where the server knows it.
+Without URL, the backend is where your file of settings says, or where the server knows it. Then the
+backend is asked for a sprite. If it refuses the token or does not answer, you are told, and the
+server keeps the token nevertheless.
 
 A push to the backend gives the server the token that the push itself uses (cove help backend).`,
 		Example: `  cove backend put far
@@ -122,11 +125,34 @@ A push to the backend gives the server the token that the push itself uses (cove
 		if err := c.PutBackend(ctx, args[0], req); err != nil {
 			return err
 		}
-		return inv.show(map[string]string{"backend": args[0], "url": req.URL}, func(io.Writer) {
-			inv.say("This machine's server has a token to the backend %s at %s. Try it: cove test --backend %s --quick", args[0], req.URL, args[0])
+		problem := tryBackend(ctx, c, args[0])
+		doc := map[string]string{"backend": args[0], "url": req.URL}
+		if problem != nil {
+			doc["problem"] = problem.Error()
+		}
+		return inv.show(doc, func(io.Writer) {
+			if problem != nil {
+				inv.say("cove: this machine's server has the token now, and can't use it: %s", printable.Lines(problem.Error()))
+				return
+			}
+			inv.say("This machine's server has a token to the backend %s at %s, which takes it. Try it whole: cove test --backend %s --quick", args[0], req.URL, args[0])
 		})
 	})
 	return cmd
+}
+
+// backendTry bounds the look whether a backend takes a token.
+const backendTry = 10 * time.Second
+
+// tryBackend asks a backend for one sprite, with the token that the server has.
+func tryBackend(ctx context.Context, c *cove.Client, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, backendTry)
+	defer cancel()
+	_, err := c.At(name).List(ctx, sprites.ListOptions{MaxResults: 1})
+	if errors.Is(err, sprites.ErrForbidden) { // a token may do without the verb for it
+		return nil
+	}
+	return err
 }
 
 // knownBackend is the URL of a backend, by the person's file of settings or by the server.

@@ -135,11 +135,12 @@ func TestExecutorElsewhere(t *testing.T) {
 	// A token that is refused is replaced by the command that the hint has.
 	for _, put := range []struct {
 		token string
+		says  string
 		want  cove.StepState
-	}{{token.Secret + "x", cove.StepFailed}, {token.Secret, cove.StepCompleted}} {
+	}{{token.Secret + "x", "can't use it: ", cove.StepFailed}, {token.Secret, "which takes it", cove.StepCompleted}} {
 		cmd := h.Command("", "cove", "backend", "put", "kept", far.URL)
 		cmd.Stdin = strings.NewReader(put.token + "\n")
-		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), put.token) {
+		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), put.token) || !strings.Contains(string(out), put.says) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		doc, said, _ := testExecutor(h, "", "--backend", "kept", "--quick")
