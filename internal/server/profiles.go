@@ -307,6 +307,12 @@ func (g *profileRoutes) applyTo(ctx context.Context, p cove.Profile, job cove.Jo
 	if job.State == cove.JobInstalling {
 		return fail.New("job_installing", fmt.Sprintf("it has no sprite yet, and will get the rules of revision %d", job.ProfileRevision), "push it again")
 	}
+	if job.Backend != "" { // as its job was given them
+		var err error
+		if rules, err = g.host.NamesOnly(ctx, rules); err != nil {
+			return err
+		}
+	}
 	s := g.client.At(job.Backend).Sprite(job.Sprite)
 	if !force && job.NetworkPolicy != nil {
 		now, err := s.NetworkPolicy(ctx)

@@ -482,8 +482,11 @@ func newContainer(h *e2e.Host, script string) (cmd *exec.Cmd, inside []string) {
 	}
 	e2e.Await(h.T, "the container", func() bool {
 		out, err := exec.Command("pgrep", "--parent", strconv.Itoa(cmd.Process.Pid)).Output()
-		inside = []string{"--target", strings.TrimSpace(string(out)), "--mount", "--pid"}
-		return err == nil
+		init := strings.TrimSpace(string(out))
+		inside = []string{"--target", init, "--mount", "--pid"}
+		// Until it is the script, its /proc is this namespace's.
+		name, nameErr := os.ReadFile("/proc/" + init + "/comm")
+		return err == nil && nameErr == nil && strings.TrimSpace(string(name)) != "unshare"
 	})
 	return cmd, inside
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -318,6 +319,52 @@ func TestBackendPolicy(t *testing.T) {
 	}
 	if acted := s.Calls(`/(exec|fs|services|checkpoint)`); len(acted) != 0 {
 		t.Errorf("before the policy there was %v", acted)
+	}
+}
+
+// TestBackendProfileApply: the rules of a profile as it is now reach a job's sprite at a backend as
+// that knows them, and replace none that somebody has set there.
+func TestBackendProfileApply(t *testing.T) {
+	s := newSite(t)
+	o := s.open(t.TempDir())
+	ctx, calls := t.Context(), cove.Profiles{Client: o.client}
+	put := func(revision int64, rule sprites.NetworkRule) {
+		t.Helper()
+		settings := cove.ProfileSettings{Agent: "shell", Backend: "far", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{rule}}}
+		if _, err := calls.Put(ctx, "far", revision, settings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(0, sprites.NetworkRule{Domain: "example.org", Action: "allow"})
+	req := farRequest()
+	req.Profile, req.Backend, req.NetworkPolicy = "far", "", nil
+	job, err := o.client.CreateJob(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sprite := s.server.Client().Sprite(job.Sprite)
+	rules := func() []sprites.NetworkRule {
+		t.Helper()
+		p, err := sprite.NetworkPolicy(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Rules
+	}
+	put(1, sprites.NetworkRule{Domain: "example.net", Action: "allow", Ports: []string{"443"}})
+	applied, err := calls.Apply(ctx, "far", false)
+	want := []sprites.NetworkRule{{Domain: "example.net", Action: "allow"}}
+	if err != nil || len(applied.Jobs) != 1 || applied.Jobs[0].Error != "" || !reflect.DeepEqual(rules(), want) {
+		t.Errorf("got %+v, %v; the sprite has %+v", applied, err, rules())
+	}
+	want = []sprites.NetworkRule{{Domain: "example.net", Action: "deny"}}
+	if err := sprite.SetNetworkPolicy(ctx, sprites.NetworkPolicy{Rules: want}); err != nil {
+		t.Fatal(err)
+	}
+	put(2, sprites.NetworkRule{Domain: "example.com", Action: "allow"})
+	applied, err = calls.Apply(ctx, "far", false)
+	if err != nil || len(applied.Jobs) != 1 || !applied.Jobs[0].Kept || !reflect.DeepEqual(rules(), want) {
+		t.Errorf("over rules set there: %+v, %v; the sprite has %+v", applied, err, rules())
 	}
 }
 
