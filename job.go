@@ -60,7 +60,7 @@ type Person struct {
 }
 
 // JobSettings are what a person chooses for a job. The request, the job and a push carry
-// the same value, so that a new setting is one field.
+// the same value: docs/design/jobs.md says where else a new setting is named.
 type JobSettings struct {
 	Backend string `json:"backend,omitempty"` // has the sprite; empty: this server has it
 	Sprite  string `json:"sprite,omitempty"`  // in a request the name of an existing sprite, or empty for a new one; in a job never empty

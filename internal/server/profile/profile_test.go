@@ -1,6 +1,7 @@
 package profile_test
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,6 +58,60 @@ func TestApply(t *testing.T) {
 	}
 	if p.Config.CPUs != 2 || said.Config.RAMMB != 0 {
 		t.Error("the profile, or the request, was changed")
+	}
+}
+
+// TestApplyTakesAll: each setting of a profile gets into a job, but for those that are the server's own.
+func TestApplyTakesAll(t *testing.T) {
+	servers := map[string]bool{"Description": true, "MaxJobs": true, "MaxWaitSec": true}
+	settings := reflect.TypeFor[cove.ProfileSettings]()
+	for i := range settings.NumField() {
+		name := settings.Field(i).Name
+		p := cove.Profile{Name: "all"}
+		if name != "URL" {
+			p.URL = "https://example.org/a.git" // by which a job has a branch, and publishes
+		}
+		without := profile.Apply(p, cove.JobRequest{})
+		fill(reflect.ValueOf(&p.ProfileSettings).Elem().Field(i))
+		if with := profile.Apply(p, cove.JobRequest{}); reflect.DeepEqual(with, without) != servers[name] {
+			t.Errorf("%s: a job has %+v by it", name, with)
+		}
+		delete(servers, name)
+	}
+	if len(servers) > 0 {
+		t.Errorf("there are no %v", servers)
+	}
+}
+
+// fill sets a value to another than its type's zero.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Int, reflect.Int64:
+		v.SetInt(1)
+	case reflect.Float64:
+		v.SetFloat(1)
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key)
+		fill(value)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			fill(field)
+		}
+	default:
+		panic("a profile has a " + v.Kind().String())
 	}
 }
 

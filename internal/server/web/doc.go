@@ -6,10 +6,10 @@
 // request, whose it is, and a client of the API. It renders a template (render.go), or streams
 // changes of what a page shows (live.go, and static/live.js in the browser).
 //
-// The files of templates/ have a page each, those of templates/components/ one component each,
+// The files of templates/ have the pages, those of templates/components/ what pages consist of,
 // which /web/components shows in all of their states. Everything that a sprite or an agent said
-// is hostile: html/template escapes it, text.go takes its control characters away, and no page
-// has a script of its own (assets.go has the policy). What a sandbox answers is read in bounded
+// is hostile: html/template escapes it, text.go takes its control characters away, and scripts
+// are files of static/ only, never in a page's text (assets.go has the policy). What a sandbox answers is read in bounded
 // room (heard.go). A page of a sprite says which one it shows (spriteshown.go), and which version
 // of a file (spriteentry.go): nothing else is changed by it.
 package web

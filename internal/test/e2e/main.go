@@ -13,7 +13,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// BinDir holds the three binaries that the tests run.
+// BinDir holds the binaries that the tests run.
 var BinDir string
 
 // module is where the programs are that Main builds.
@@ -33,7 +33,7 @@ func Main(m *testing.M) int {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir, module+"/cmd/cove", module+"/cmd/cove-guest", module+"/cmd/cove-runsc")
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir, module+"/cmd/cove", module+"/cmd/cove-guest", module+"/cmd/cove-loop", module+"/cmd/cove-runsc")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build the binaries: %v\n%s", err, out)
@@ -65,6 +65,9 @@ func takeTurn() (end func(), err error) {
 	folder, err := os.Open("..")
 	if err != nil {
 		return nil, err
+	}
+	if syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		fmt.Fprintln(os.Stderr, "waiting for another package of internal/e2e in this clone")
 	}
 	for {
 		err = syscall.Flock(int(folder.Fd()), syscall.LOCK_EX)
