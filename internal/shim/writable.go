@@ -56,44 +56,52 @@ func diskFiles(f folder, st State) (files []diskFile, err error) {
 	seen := map[[2]uint64]bool{}
 	pieces := maxPieces
 	for _, name := range names {
-		writable, path, err := openedAs(dir, name)
-		text, gone := strings.CutSuffix(path, " (deleted)")
-		if err != nil || !writable && !gone {
-			continue // of those that are gone, it matters that they are open
-		}
-		var file unix.Stat_t
-		var in unix.Statfs_t
-		if unix.Fstatat(int(dir.Fd()), name, &file, 0) != nil || file.Mode&unix.S_IFMT != unix.S_IFREG || seen[[2]uint64{file.Dev, file.Ino}] {
+		o, ok := openedAs(dir, name)
+		if !ok {
 			continue
 		}
-		if unix.Statfs(filepath.Join(dir.Name(), name), &in) != nil || in.Type != unix.OVERLAYFS_SUPER_MAGIC {
-			continue
-		}
-		x := diskFile{path: strings.TrimPrefix(path, goferRoot+"/"), links: file.Nlink, bytes: file.Size}
-		if x.sure = isFile(f.rootfs(st), x.path, file); x.sure {
-			gone = false
-		} else if gone {
-			x.path, x.gone = strings.TrimPrefix(text, goferRoot+"/"), true
-		}
-		shown := func(dest string) bool {
-			return strings.HasPrefix(path, goferRoot+filepath.Join("/", dest)+"/")
-		}
-		if (!writable && !gone) || slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && shown(m.Destination) }) {
-			continue
-		}
-		if !x.gone {
-			x.bytes, err = copySize(filepath.Join(dir.Name(), name), file.Size, &pieces)
-			if errors.Is(err, os.ErrNotExist) {
-				continue // gVisor has closed it meanwhile, which it does in its own time, though the guest is paused
-			} else if err != nil {
-				return nil, fmt.Errorf("look at /%s, which is open for writing: %w", x.path, err)
+		id := [2]uint64{o.stat.Dev, o.stat.Ino}
+		if !seen[id] {
+			var x diskFile
+			if x, seen[id], err = diskFileOf(o, f.rootfs(st), spec, &pieces); seen[id] {
+				files = append(files, x)
 			}
 		}
-		seen[[2]uint64{file.Dev, file.Ino}] = true
-		files = append(files, x)
+		_ = unix.Close(o.fd)
+		if err != nil {
+			return nil, err
+		}
 	}
 	slices.SortFunc(files, func(a, b diskFile) int { return cmp.Compare(b.bytes, a.bytes) })
 	return files, nil
+}
+
+// diskFileOf describes a file that the sandbox has open, whose disk is at rootfs. It reports false
+// for one that a restore does not write.
+func diskFileOf(o openFile, rootfs string, spec *specs.Spec, pieces *int) (x diskFile, ok bool, err error) {
+	text, gone := strings.CutSuffix(o.path, " (deleted)")
+	var in unix.Statfs_t
+	if !o.writable && !gone || unix.Fstatfs(o.fd, &in) != nil || in.Type != unix.OVERLAYFS_SUPER_MAGIC {
+		return x, false, nil // of those that are gone, it matters that they are open
+	}
+	x = diskFile{path: strings.TrimPrefix(o.path, goferRoot+"/"), links: o.stat.Nlink, bytes: o.stat.Size}
+	if x.sure = isFile(rootfs, x.path, o.stat); x.sure {
+		gone = false
+	} else if gone {
+		x.path, x.gone = strings.TrimPrefix(text, goferRoot+"/"), true
+	}
+	shown := func(dest string) bool {
+		return strings.HasPrefix(o.path, goferRoot+filepath.Join("/", dest)+"/")
+	}
+	if !o.writable && !gone || slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && shown(m.Destination) }) {
+		return x, false, nil
+	}
+	if !x.gone {
+		if x.bytes, err = copySize(ownFD(o.fd), o.stat.Size, pieces); err != nil {
+			return x, false, fmt.Errorf("look at /%s, which is open for writing: %w", x.path, err)
+		}
+	}
+	return x, true, nil
 }
 
 // The overlay copies a file in chunks, and leaves out a hole only where a chunk would begin
@@ -135,16 +143,46 @@ func copySize(path string, size int64, pieces *int) (bytes int64, err error) {
 	return bytes, nil
 }
 
-// openedAs says whether a descriptor writes, and what path it has.
-func openedAs(dir *os.File, fd string) (writable bool, path string, err error) {
-	var link unix.Stat_t
-	if err := unix.Fstatat(int(dir.Fd()), fd, &link, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return false, "", err
+// openFile is a regular file that another process has open.
+type openFile struct {
+	fd       int // ours, O_PATH; the caller closes it
+	writable bool
+	path     string // as the kernel says
+	stat     unix.Stat_t
+}
+
+// openedAs looks at the file of a descriptor of another process, by its folder in /proc. That one
+// may close it at any moment, and open another file under its number: gVisor closes files in its
+// own time, though the guest is paused. So the file is held, and a number that is another's by
+// then is none (false), as is one of anything but a regular file.
+func openedAs(dir *os.File, name string) (o openFile, ok bool) {
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return o, false
+	}
+	defer func() {
+		if !ok {
+			_ = unix.Close(fd)
+		}
+	}()
+	var link, after unix.Stat_t
+	o.fd = fd
+	if unix.Fstat(fd, &o.stat) != nil || o.stat.Mode&unix.S_IFMT != unix.S_IFREG ||
+		unix.Fstatat(int(dir.Fd()), name, &link, unix.AT_SYMLINK_NOFOLLOW) != nil ||
+		unix.Fstatat(int(dir.Fd()), name, &after, 0) != nil || after.Dev != o.stat.Dev || after.Ino != o.stat.Ino {
+		return o, false
 	}
 	buf := make([]byte, 2*unix.PathMax)
-	n, err := unix.Readlinkat(int(dir.Fd()), fd, buf)
-	return link.Mode&0o200 != 0, string(buf[:max(n, 0)]), err
+	n, err := unix.Readlink(ownFD(fd), buf)
+	if err != nil {
+		return o, false
+	}
+	o.writable, o.path = link.Mode&0o200 != 0, string(buf[:n])
+	return o, true
 }
+
+// ownFD is the path of a descriptor of this process.
+func ownFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // isFile reports whether a path of a sandbox's disk leads to this file.
 func isFile(rootfs, path string, file unix.Stat_t) bool {

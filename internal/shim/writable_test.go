@@ -63,7 +63,8 @@ func TestCopyUp(t *testing.T) {
 }
 
 // gVisor closes files in its own time, also while a checkpoint looks at what is open. One
-// that is closed meanwhile is none, and one that has another descriptor is there.
+// that is closed meanwhile is none, though its number is a link's by then, which can't be opened
+// (gVisor holds links without following them), and one that has another descriptor is there.
 func TestDiskFilesThatClose(t *testing.T) {
 	need.Root(t)
 	dir := t.TempDir()
@@ -75,7 +76,10 @@ func TestDiskFilesThatClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = layers.Unmount(root) }()
-	name := filepath.Join(root, "journal")
+	name, link := filepath.Join(root, "journal"), filepath.Join(root, "link")
+	if err := os.Symlink("nowhere", link); err != nil {
+		t.Fatal(err)
+	}
 	var lower []*os.File // descriptors that are looked at first: those that close and open have them
 	for range 10 {
 		f, err := os.Open(dir)
@@ -107,7 +111,11 @@ func TestDiskFilesThatClose(t *testing.T) {
 			if err == nil {
 				err = f.Close()
 			}
-			if err != nil {
+			link, linkErr := unix.Open(link, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			if linkErr == nil {
+				linkErr = unix.Close(link)
+			}
+			if err := errors.Join(err, linkErr); err != nil {
 				ended <- err
 				return
 			}
