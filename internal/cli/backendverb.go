@@ -83,9 +83,10 @@ func newBackendPutCommand(inv *invocation) *cobra.Command {
 		Short: "Give this machine's server a backend, or another token to one",
 		Long: `Gives this machine's server a backend, or another token to one that it knows. The token is read
 from standard input, or asked for if that is a terminal. If nothing comes, SPRITES_TOKEN has it.
-Without URL, the backend is where your file of settings says, or where the server knows it. Then the
-backend is asked for a sprite. If it refuses the token or does not answer, you are told, and the
-server keeps the token nevertheless.
+Without URL, the backend is where your file of settings says, or where the server knows it.
+
+Then the server asks the backend for its sprites, for 10 seconds at most. If the backend refuses the
+token or does not answer, you are told; the server keeps the token nevertheless.
 
 A push to the backend gives the server the token that the push itself uses (cove help backend).`,
 		Example: `  cove backend put far
@@ -125,14 +126,18 @@ A push to the backend gives the server the token that the push itself uses (cove
 		if err := c.PutBackend(ctx, args[0], req); err != nil {
 			return err
 		}
-		problem := tryBackend(ctx, c, args[0])
 		doc := map[string]string{"backend": args[0], "url": req.URL}
+		problem := tryBackend(ctx, c, args[0])
+		if ctx.Err() != nil {
+			return problem
+		}
 		if problem != nil {
-			doc["problem"] = problem.Error()
+			f := classify(problem)
+			doc["problem"] = withHint(f.message, f.hint)
 		}
 		return inv.show(doc, func(io.Writer) {
 			if problem != nil {
-				inv.say("cove: this machine's server has the token now, and can't use it: %s", printable.Lines(problem.Error()))
+				inv.say("cove: this machine's server has the token now, and can't use it: %s", inv.hints.full(doc["problem"]))
 				return
 			}
 			inv.say("This machine's server has a token to the backend %s at %s, which takes it. Try it whole: cove test --backend %s --quick", args[0], req.URL, args[0])
@@ -144,7 +149,7 @@ A push to the backend gives the server the token that the push itself uses (cove
 // backendTry bounds the look whether a backend takes a token.
 const backendTry = 10 * time.Second
 
-// tryBackend asks a backend for one sprite, with the token that the server has.
+// tryBackend has the server ask a backend for a page of its sprites, with the token that it has.
 func tryBackend(ctx context.Context, c *cove.Client, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, backendTry)
 	defer cancel()

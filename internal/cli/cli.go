@@ -1,7 +1,8 @@
 // Package cli is cove's command line. Each verb has a constructor, newNameCommand, in a file of
-// its own or of a few verbs that belong together. addVerbs puts them into the tree. A verb works with an invocation:
-// its printer (output.go) completes hints (hints.go); it finds the server in use or starts it
-// (server.go), and finds the sprite in use (spritefile.go). Exit codes are in exit.go.
+// its own or of a few verbs that belong together. addVerbs puts them into the tree. A verb works
+// with an invocation: its printer (output.go) completes hints (hints.go); it finds the server in
+// use or starts it (server.go), and finds the sprite in use (spritefile.go). Exit codes are in
+// exit.go.
 // The package speaks to a server through the client package alone.
 package cli
 

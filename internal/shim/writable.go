@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/shim/kernel"
+	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -97,7 +98,7 @@ func diskFileOf(o openFile, rootfs string, spec *specs.Spec, pieces *int) (x dis
 		return x, false, nil
 	}
 	if !x.gone {
-		if x.bytes, err = copySize(ownFD(o.fd), o.stat.Size, pieces); err != nil {
+		if x.bytes, err = copySize(layers.FDPath(o.fd), o.stat.Size, pieces); err != nil {
 			return x, false, fmt.Errorf("look at /%s, which is open for writing: %w", x.path, err)
 		}
 	}
@@ -173,16 +174,13 @@ func openedAs(dir *os.File, name string) (o openFile, ok bool) {
 		return o, false
 	}
 	buf := make([]byte, 2*unix.PathMax)
-	n, err := unix.Readlink(ownFD(fd), buf)
+	n, err := unix.Readlink(layers.FDPath(fd), buf)
 	if err != nil {
 		return o, false
 	}
 	o.writable, o.path = link.Mode&0o200 != 0, string(buf[:n])
 	return o, true
 }
-
-// ownFD is the path of a descriptor of this process.
-func ownFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // isFile reports whether a path of a sandbox's disk leads to this file.
 func isFile(rootfs, path string, file unix.Stat_t) bool {

@@ -32,7 +32,7 @@ func (o Overlay) mountGuarded(target string) error {
 			return &os.PathError{Op: "open", Path: dir, Err: err}
 		}
 		defer unix.Close(fd)
-		at[i] = fmt.Sprintf("/proc/self/fd/%d", fd)
+		at[i] = FDPath(fd)
 	}
 	fd, err := unix.Open(target, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -44,7 +44,7 @@ func (o Overlay) mountGuarded(target string) error {
 		options += ",userxattr"
 	}
 	return asStranger(func() error {
-		return unix.Mount("overlay", fmt.Sprintf("/proc/self/fd/%d", fd), "overlay", unix.MS_RDONLY, options)
+		return unix.Mount("overlay", FDPath(fd), "overlay", unix.MS_RDONLY, options)
 	})
 }
 

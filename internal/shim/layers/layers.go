@@ -192,7 +192,7 @@ func (o Overlay) shortened() (short Overlay, done func(), err error) {
 			return o, nil, err
 		}
 		open = append(open, t)
-		o.Lowers[i] = procPath(t.fd)
+		o.Lowers[i] = FDPath(t.fd)
 	}
 	return o, done, nil
 }

@@ -84,7 +84,7 @@ func openFolder(dir int, name string) (*os.File, inode, error) {
 	if err != nil {
 		return nil, inode{}, err
 	}
-	f := os.NewFile(uintptr(fd), procPath(fd)) // by which a file in it is found that is listed without its kind
+	f := os.NewFile(uintptr(fd), FDPath(fd)) // by which a file in it is found that is listed without its kind
 	st, err := fstat(fd)
 	if err != nil {
 		return nil, inode{}, errors.Join(err, f.Close())
@@ -381,5 +381,5 @@ func (o Overlay) copyMeta(from, to int) error {
 	if err := unix.Fchmod(to, st.Mode&0o7777); err != nil {
 		return err
 	}
-	return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(to), []unix.Timespec{st.Atim, st.Mtim}, 0)
+	return unix.UtimesNanoAt(unix.AT_FDCWD, FDPath(to), []unix.Timespec{st.Atim, st.Mtim}, 0)
 }

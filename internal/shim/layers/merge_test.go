@@ -64,7 +64,7 @@ func viewIn(dir, file, rel string, all *[]string) error {
 	names, err := f.Readdirnames(-1)
 	for _, below := range names {
 		if err == nil {
-			err = viewIn(procPath(int(f.Fd())), below, path.Join(rel, strings.TrimPrefix(below, deepName[1:])), all)
+			err = viewIn(FDPath(int(f.Fd())), below, path.Join(rel, strings.TrimPrefix(below, deepName[1:])), all)
 		}
 	}
 	return err
@@ -83,7 +83,7 @@ func spine(t *testing.T, root string) (all []string, end func()) {
 			t.Error(err)
 		}
 		open = append(open, f)
-		all = append(all, procPath(int(f.Fd())))
+		all = append(all, FDPath(int(f.Fd())))
 		root = deepIn(t, all[len(all)-1])
 		if root == "" {
 			return all, func() {
@@ -289,7 +289,7 @@ func TestMergeDeep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := procPath(at)
+	in := FDPath(at)
 	deepen(t, filepath.Join(in, "moved"), deepName, deep, "high", "both")
 	err = errors.Join(unix.Setxattr(filepath.Join(in, "moved"), "trusted.overlay.redirect", []byte("/other"), 0),
 		unix.Mknod(filepath.Join(in, "whiteout"), unix.S_IFCHR, 0), unix.Mknod(filepath.Join(high, "other"), unix.S_IFCHR, 0))

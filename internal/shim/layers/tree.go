@@ -216,8 +216,8 @@ func (t *tree) names(dir string) ([]string, error) {
 	return names, errors.Join(err, f.Close())
 }
 
-// procPath names an open file to the calls that take none.
-func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+// FDPath names a file that this process has open, to the calls that take no descriptor.
+func FDPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // attributes are the extended attributes of an open file, those of an overlay aside.
 func attributes(fd int) (map[string]string, error) {
@@ -229,7 +229,7 @@ func attributes(fd int) (map[string]string, error) {
 // attributesBut are the extended attributes of an open file, some aside.
 func attributesBut(fd int, aside func(name string) bool) (map[string]string, error) {
 	all := map[string]string{}
-	name := procPath(fd)
+	name := FDPath(fd)
 	list, err := grown(func(buf []byte) (int, error) { return unix.Listxattr(name, buf) })
 	if err != nil {
 		return nil, ignoreUnsupported(err)
@@ -274,7 +274,7 @@ func ignoreUnsupported(err error) error {
 
 // mark reads one of the overlay's own attributes of an open folder.
 func mark(fd int, name string) string {
-	value, err := grown(func(buf []byte) (int, error) { return unix.Getxattr(procPath(fd), name, buf) })
+	value, err := grown(func(buf []byte) (int, error) { return unix.Getxattr(FDPath(fd), name, buf) })
 	if err != nil {
 		return ""
 	}

@@ -182,7 +182,7 @@ func above(f *os.File, was inode) (*os.File, error) {
 
 // same takes an open folder over; one that is not what was there is closed, and refused.
 func same(fd int, was inode) (*os.File, error) {
-	dir := os.NewFile(uintptr(fd), procPath(fd))
+	dir := os.NewFile(uintptr(fd), FDPath(fd))
 	if st, err := fstat(fd); err != nil || was != (inode{st.Dev, st.Ino}) {
 		return nil, errors.Join(errors.New("a folder of a sealed layer was moved"), err, dir.Close())
 	}
