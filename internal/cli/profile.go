@@ -379,8 +379,9 @@ func newProfileApplyCommand(inv *invocation) *cobra.Command {
 		Use:   "apply NAME",
 		Short: "Give running jobs of a profile its network policy of now",
 		Long: `Gives the jobs that an older revision of a profile has made, and that have not ended, the
-network policy that the profile has now. Nothing else of a job changes. A sprite whose rules
-somebody has set since the job began keeps them, unless --force is given (exit code 1).`,
+network policy that the profile has now. Nothing else of a job changes. If the rules of a job's
+sprite are others than the job was given, somebody has set them: they stay, and the exit code is 1.
+With --force they are replaced.`,
 		Example: `  cove profile apply nightly
   cove profile apply nightly --force`,
 		Args:              exactArgs("the profile's name"),
