@@ -409,7 +409,7 @@ func TestServiceSignal(t *testing.T) {
 func TestServiceStopSignal(t *testing.T) {
 	m := services(t)
 	out := filepath.Join(m.dir, "out")
-	m.stream("PUT", "/v1/services/a?duration=0s", define(`sh -c 'trap "echo child HUP >>`+out+`" HUP; trap "echo child TERM >>`+out+`; exit" TERM; echo ready; while :; do sleep 0.05; done' & trap 'echo hup >>`+out+`; exit 0' HUP; trap 'echo term >>`+out+`' TERM; while :; do sleep 0.05; done`, `,"stop_signal":"SIGHUP"`))
+	m.stream("PUT", "/v1/services/a?duration=0s", define(`trap 'echo hup >>`+out+`; exit 0' HUP; trap 'echo term >>`+out+`' TERM; sh -c 'trap "echo child HUP >>`+out+`" HUP; trap "echo child TERM >>`+out+`; exit" TERM; echo ready; while :; do sleep 0.05; done' & while :; do sleep 0.05; done`, `,"stop_signal":"SIGHUP"`))
 	for deadline := time.Now().Add(lastResort); !strings.Contains(types(m.stream("GET", "/v1/services/a/logs", "")), "stdout ready"); {
 		if time.Now().After(deadline) {
 			t.Fatal("the service does not begin")
