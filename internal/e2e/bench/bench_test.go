@@ -260,7 +260,7 @@ func BenchmarkCopy(b *testing.B) {
 	if err := e2e.RunIn(client, "paint", "true"); err != nil {
 		b.Fatal(err)
 	}
-	before, guestBefore := peakRSS(b, pid), guestPeak(b, client, "paint")
+	before, guestBefore := e2e.PeakResident(b, pid), guestPeak(b, client, "paint")
 	b.Run("in", func(b *testing.B) {
 		var ours, bare []time.Duration
 		for b.Loop() {
@@ -300,7 +300,7 @@ func BenchmarkCopy(b *testing.B) {
 		}
 		report(b, ours, bare)
 	})
-	b.Logf("the server's peak memory grew by %d MiB, the guest's by %d MiB", (peakRSS(b, pid)-before)>>20, (guestPeak(b, client, "paint")-guestBefore)>>20)
+	b.Logf("the server's peak memory grew by %d MiB, the guest's by %d MiB", (e2e.PeakResident(b, pid)-before)>>20, (guestPeak(b, client, "paint")-guestBefore)>>20)
 }
 
 // guestPeak is the most memory that a sprite's first process has had, in bytes.
@@ -486,12 +486,6 @@ func writeRandom(name string, size int64) error {
 		return err
 	}
 	return f.Close()
-}
-
-// peakRSS is the most memory that a process has had, in bytes.
-func peakRSS(b *testing.B, pid int) int64 {
-	b.Helper()
-	return e2e.ProcField(b, fmt.Sprintf("/proc/%d/status", pid), "VmHWM:")
 }
 
 // BenchmarkIdleMemory is what ten idle sprites cost the host, each.

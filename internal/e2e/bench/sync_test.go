@@ -60,7 +60,7 @@ func BenchmarkSync(b *testing.B) {
 		})
 		h.Sh("rm -rf " + tree.name)
 	}
-	b.Logf("the server's peak memory is %d MiB", peakRSS(b, h.PID())>>20)
+	b.Logf("the server's peak memory is %d MiB", e2e.PeakResident(b, h.PID())>>20)
 }
 
 // makeTree makes files of a size, a hundred folders of them.

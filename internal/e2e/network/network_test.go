@@ -305,8 +305,6 @@ func TestSoakPolicy(t *testing.T) {
 		}
 	}
 	e2e.Await(t, "closed connections", func() bool { return descriptors() <= open })
-	if grown := e2e.Resident(t, shim) - memory; grown > 16<<20 {
-		t.Errorf("after the first of %d rounds the shim has grown by %d MiB", rounds, grown>>20)
-	}
+	e2e.Await(t, "the memory of the connections to be given back", func() bool { return e2e.Resident(t, shim)-memory <= 16<<20 })
 	t.Logf("%d connections; the shim: %d MiB, %d descriptors", seconds*rate*rounds, e2e.Resident(t, shim)>>20, descriptors())
 }

@@ -30,7 +30,7 @@ func TestSoakOutput(t *testing.T) {
 	allowed := map[string]int64{"the server": 32 << 20, "the shim": 64 << 20} // whose TCP/IP stack has buffers for each connection
 	before := map[string]int64{}
 	for who, pid := range watched {
-		before[who] = e2e.Resident(t, pid)
+		before[who] = e2e.PeakResident(t, pid)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -80,7 +80,7 @@ func TestSoakOutput(t *testing.T) {
 		t.Errorf("another command gave %q, %v", got, err)
 	}
 	for who, pid := range watched {
-		if grew := e2e.Resident(t, pid) - before[who]; grew > allowed[who] {
+		if grew := e2e.PeakResident(t, pid) - before[who]; grew > allowed[who] {
 			t.Errorf("%s grew by %d MiB", who, grew>>20)
 		}
 	}

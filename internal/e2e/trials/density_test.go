@@ -117,7 +117,7 @@ func (d density) tell(when string) {
 		return nil
 	})
 	d.Logf("%s: the server has %d MiB, %d MiB are available; the data takes %d MiB, memories %d of them", when,
-		e2e.ProcField(d.T, fmt.Sprintf("/proc/%d/status", d.PID()), "VmRSS:")>>20, e2e.ProcField(d.T, "/proc/meminfo", "MemAvailable:")>>20, all>>20, images>>20)
+		e2e.Resident(d.T, d.PID())>>20, e2e.ProcField(d.T, "/proc/meminfo", "MemAvailable:")>>20, all>>20, images>>20)
 }
 
 // each calls f for each sprite of a kind, two at a time.

@@ -50,19 +50,14 @@ func NeedsCgroups(t *testing.T) {
 	need.Root(t)
 }
 
-// Resident is the peak of a process's memory, in bytes.
-func Resident(t *testing.T, pid int) int64 {
+// PeakResident returns the most memory that a process has had resident, in bytes.
+func PeakResident(t testing.TB, pid int) int64 {
 	t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(data)) {
-		var kb int64
-		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kb); err == nil {
-			return kb << 10
-		}
-	}
-	t.Fatal("no VmHWM")
-	return 0
+	return ProcField(t, fmt.Sprintf("/proc/%d/status", pid), "VmHWM:")
+}
+
+// Resident returns the memory that a process has resident, in bytes.
+func Resident(t testing.TB, pid int) int64 {
+	t.Helper()
+	return ProcField(t, fmt.Sprintf("/proc/%d/status", pid), "VmRSS:")
 }
