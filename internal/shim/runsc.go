@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -216,48 +217,86 @@ func memoryFile(name string, data []byte) (*os.File, error) {
 	return f, nil
 }
 
+// runscState is the part of a container's state, which runsc keeps, that names its processes.
+type runscState struct {
+	Gofer   int `json:"goferPid"`
+	Sandbox struct {
+		PID int `json:"pid"`
+	} `json:"sandbox"`
+}
+
+func (r runsc) state() (st runscState, err error) {
+	files, err := filepath.Glob(filepath.Join(r.dir, "runsc", r.container+"*.state"))
+	if err != nil || len(files) != 1 {
+		return st, fmt.Errorf("find the sandbox's process: %d state files of runsc", len(files))
+	}
+	data, err := os.ReadFile(files[0])
+	if err == nil {
+		err = json.Unmarshal(data, &st)
+	}
+	if err != nil {
+		return runscState{}, fmt.Errorf("find the sandbox's process: %w", err)
+	}
+	return st, nil
+}
+
 // sandboxProcess returns the number and start time of the running sandbox's
 // process, from the state that runsc keeps.
 func (r runsc) sandboxProcess() (pid int, startTime uint64, err error) {
-	files, err := filepath.Glob(filepath.Join(r.dir, "runsc", r.container+"*.state"))
-	if err != nil || len(files) != 1 {
-		return 0, 0, fmt.Errorf("find the sandbox's process: %d state files of runsc", len(files))
+	st, err := r.state()
+	if err != nil {
+		return 0, 0, err
 	}
-	data, err := os.ReadFile(files[0])
+	startTime, err = processStart(st.Sandbox.PID)
 	if err != nil {
 		return 0, 0, fmt.Errorf("find the sandbox's process: %w", err)
 	}
-	var state struct {
-		Sandbox struct {
-			Pid int `json:"pid"`
-		} `json:"sandbox"`
-	}
-	if err := json.Unmarshal(data, &state); err != nil {
-		return 0, 0, fmt.Errorf("find the sandbox's process: %w", err)
-	}
-	startTime, err = processStart(state.Sandbox.Pid)
-	if err != nil {
-		return 0, 0, fmt.Errorf("find the sandbox's process: %w", err)
-	}
-	return state.Sandbox.Pid, startTime, nil
+	return st.Sandbox.PID, startTime, nil
 }
 
-// delete ends the sandbox, if it lives, and removes what runsc knows of it. runsc goes by the
-// process's number alone, so it is not asked if that is another process's by now. A process
-// that ends has no arguments, nor has a thread of the kernel's.
+// delete ends the sandbox and its gofer, if they live, and removes what runsc knows of them.
+//
+// It is not runsc's delete, which sends SIGKILL to the two numbers in its state, whatever
+// processes have them by now. After a restart of the machine, or in another container, these
+// are others, and may be this server's or the first one of the container.
 func (r runsc) delete() error {
-	if pid, _, err := r.sandboxProcess(); err == nil && !slices.Contains(arguments(pid), r.container) && !ending(pid) {
-		return r.forget()
+	st, err := r.state()
+	if err != nil {
+		return r.forget() // there is none, or a part of one
 	}
-	return r.call("delete", "--force", r.container)
+	for _, pid := range []int{st.Sandbox.PID, st.Gofer} {
+		r.end(pid)
+	}
+	return r.forget()
+}
+
+// end ends a process of this container, and waits until it is gone.
+func (r runsc) end(pid int) {
+	if pid <= 1 {
+		return
+	}
+	start, err := processStart(pid)
+	switch {
+	case err != nil:
+		return
+	case slices.Contains(arguments(pid), r.container):
+		killProcess(pid, start)
+	case ending(pid): // then it has no arguments; its mounts and its cgroup go with it
+		ctx, cancel := context.WithTimeout(context.Background(), killLimit)
+		defer cancel()
+		waitProcess(ctx, pid)
+	}
 }
 
 // forget removes what runsc knows of the sandbox.
 func (r runsc) forget() error {
-	files, _ := filepath.Glob(filepath.Join(r.dir, "runsc", r.container+"*")) // the pattern is right
-	var errs []error
-	for _, name := range files {
-		errs = append(errs, os.Remove(name))
+	dir := filepath.Join(r.dir, "runsc")
+	files, _ := filepath.Glob(filepath.Join(dir, r.container+"*")) // the pattern is right
+	errs := []error{}
+	for _, name := range append(files, filepath.Join(dir, "runsc-"+r.container+".sock")) {
+		if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
