@@ -27,8 +27,8 @@
 // The key is ANTHROPIC_API_KEY (or else the token ANTHROPIC_AUTH_TOKEN),
 // OPENAI_API_KEY, or GEMINI_API_KEY (or else GOOGLE_API_KEY).
 //
-// It exits with 0 when the work is done, 1 when it is not, 2 on wrong usage, 124 when
-// its time was up, 130 when it was stopped.
+// It exits with 0 if the work is done, and with 1 if it is not. Other exit codes are
+// 2 (wrong usage), 124 (the time was up) and 130 (the loop was stopped).
 package main
 
 import (

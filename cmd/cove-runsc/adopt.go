@@ -18,12 +18,12 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 )
 
-// The user namespace of an ordinary user's server does not have the host's root. The host's
-// files below /usr are nobody's there. The host refuses to link or rename them, to write to them, and
-// to change their mode, owner or times. dpkg links each file that it replaces, so it could
-// not upgrade a package of the host's. If the host refuses such a call to a sandbox's root,
-// gVisor puts a copy that is root's in the file's place, and makes the call again. The copy
-// lies in the sprite's own layer.
+// The user namespace of an ordinary user's server does not have the host's root. In it, nobody
+// owns the host's files below /usr. The host refuses to link, rename or write them, and to
+// change their mode, owner or times. dpkg links each file that it replaces, so dpkg could not
+// upgrade a package of the host's. If the host refuses such a call to a sandbox's root, gVisor
+// replaces the file by a copy that root owns. Then gVisor makes the call again. The copy lies
+// in the sprite's own layer.
 
 // changes are the calls that the host may refuse for such a file. Each function says which
 // file its call changes, or false if the call changes none.
@@ -62,12 +62,13 @@ func changedPath(args arch.SyscallArguments) (changed, bool) {
 func opened(dir int32, path hostarch.Addr, flags uint32) (changed, bool) {
 	writes := flags&linux.O_ACCMODE != linux.O_RDONLY || flags&linux.O_TRUNC != 0
 	if flags&linux.O_PATH != 0 || flags&(linux.O_CREAT|linux.O_EXCL) == linux.O_CREAT|linux.O_EXCL {
-		writes = false // one that is there is not opened
+		writes = false // a file that exists is not opened
 	}
 	return changed{dir, path, flags&linux.O_NOFOLLOW == 0}, writes
 }
 
-// adoptFiles has the sandboxes of this process do so, unless the host's root is theirs.
+// adoptFiles installs this for the sandboxes of this process, unless they have the host's
+// root.
 func adoptFiles() {
 	ids, err := os.ReadFile("/proc/self/uid_map")
 	if err == nil && slices.Equal(strings.Fields(string(ids)), []string{"0", "0", "4294967295"}) {
@@ -84,8 +85,8 @@ func adoptFiles() {
 	}
 }
 
-// adoptFor has a call be made again, if the host refuses it for a file that is nobody's, once
-// the file is root's.
+// adoptFor makes a call again if the host refuses it for a file that nobody owns. Before that,
+// the file is made root's.
 func adoptFor(number uintptr, read func(arch.SyscallArguments) (changed, bool)) {
 	above := around[number]
 	around[number] = func(own kernel.SyscallFn) kernel.SyscallFn {
@@ -136,15 +137,15 @@ func isRoot(t *kernel.Task) bool {
 		creds.HasCapabilityIn(linux.CAP_CHOWN, all) && creds.HasCapabilityIn(linux.CAP_DAC_OVERRIDE, all)
 }
 
-// adopting has one file be adopted at a time: two would have the same temporary name.
+// adopting lets only one file be adopted at a time: two would have the same temporary name.
 var adopting sync.Mutex
 
 // temporary is the name that a copy has in its folder until the copy is whole. If a sandbox is
 // killed before that, the file stays until another one in the folder is adopted.
 const temporary = ".cove-adopted"
 
-// adopt puts a copy of a file that is nobody's in its place. The program's own rights must
-// suffice to read the file, and to write to the folder.
+// adopt replaces a file that nobody owns by a copy that root owns. The program's own rights
+// must suffice to read the file, and to write to the folder.
 func adopt(t *kernel.Task, file vfs.VirtualDentry) error {
 	adopting.Lock()
 	defer adopting.Unlock()
@@ -205,7 +206,7 @@ func placeOf(t *kernel.Task, file vfs.VirtualDentry) (vfs.VirtualDentry, string,
 	return dir, path.Base(name), nil
 }
 
-// copyTo makes a copy of a file, which has its mode and times, and this owner. Extended
+// copyTo makes a copy of a file, with the mode and times of st, and this owner. Extended
 // attributes are copied as far as the host takes them.
 func copyTo(t *kernel.Task, creds *auth.Credentials, old *vfs.PathOperation, st *linux.Statx, to *vfs.PathOperation, uid, gid uint32) error {
 	fs := t.Kernel().VFS()
@@ -231,7 +232,7 @@ func copyTo(t *kernel.Task, creds *auth.Credentials, old *vfs.PathOperation, st 
 			_ = fs.SetXattrAt(t, creds, to, &vfs.SetXattrOptions{Name: name, Value: value})
 		}
 	}
-	// The mode comes after the owner, of which a change takes the setuid bit.
+	// The mode is set after the owner: a change of the owner clears the setuid bit.
 	owner := linux.Statx{Mask: linux.STATX_UID | linux.STATX_GID, UID: uid, GID: gid}
 	if err := fs.SetStatAt(t, creds, to, &vfs.SetStatOptions{Stat: owner}); err != nil {
 		return err

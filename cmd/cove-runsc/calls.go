@@ -10,15 +10,15 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 )
 
-// before has what is to be done before a system call of a program in the sandbox, by its
-// number. It is not written to once the sandbox runs.
+// before has, by the number of a system call, the function to call before a program in
+// the sandbox makes that call. It is not written to once the sandbox runs.
 var before = map[uintptr]func(*kernel.Task, arch.SyscallArguments){}
 
 // around has, by the number of a system call, a function that makes another call of
 // gVisor's own. It is not written to once the sandbox runs.
 var around = map[uintptr]func(own kernel.SyscallFn) kernel.SyscallFn{}
 
-// seeCalls has gVisor do both. It is called once, before there is a sandbox.
+// seeCalls makes gVisor call both. It is called once, before there is a sandbox.
 func seeCalls() {
 	numbers := map[uintptr]bool{}
 	for number := range before {

@@ -17,17 +17,19 @@ import (
 )
 
 // A memory image has the content of each file that was deleted and is still open. gVisor
-// has it there as an array, of which each byte is an object of its own to its encoder:
-// some 110 ms a megabyte, in which the sandbox stands still, and 16 bytes of memory for
-// each. A string it writes in one piece. So this takes the content away from what is
-// encoded when that begins, has it encoded as strings, and gives it back when an image is
-// loaded, before the files are made again.
+// keeps that content as an array, and its encoder takes each byte for an object of its
+// own. That takes some 110 ms a megabyte, during which the sandbox is paused, and 16
+// bytes of memory for each byte. gVisor writes a string in one piece. So when a save
+// begins, this code takes the content away from the inodes, and has it encoded as
+// strings. When an image is loaded, it gives the content back before gVisor makes the
+// files again.
 //
-// What gVisor has no way to ask for is looked up by its name. Where that leads to nothing
-// the content stays where it is: a save is slow then, and no less right.
+// gVisor has no functions that give this content, so its fields are looked up by name. If
+// there is no such field, the content stays where it is: a save is slow then, but still
+// correct.
 
-// deletedFiles is a file system that is mounted nowhere: so it is saved and loaded with
-// all others.
+// deletedFiles is a file system, so that it is saved and loaded with all others. It is
+// mounted nowhere.
 type deletedFiles struct {
 	vfsfs vfs.Filesystem // the first, by the contract of vfs.FilesystemImpl
 
@@ -38,26 +40,27 @@ type deletedFiles struct {
 	data   []string // the content of each
 }
 
-// The names that gVisor's gofer file system has for them.
+// The fields of gVisor's gofer file system that lead to the content.
 const (
 	deletedDentries = "savedDeletedOpenDentries" // map[*dentry]struct{} of a filesystem
 	dentryInode     = "inode"                    // *inode of a dentry
 	inodeContent    = "savedDeletedData"         // []byte of an inode
 )
 
-// saveDeletedWhole has the sandboxes of this process be saved so. It is called before
+// saveDeletedWhole installs this for the sandboxes of this process. It is called before
 // there is one.
 func saveDeletedWhole() {
 	state.Register((*deletedFiles)(nil))
 	state.Register((*deletedType)(nil))
-	// The kernel is not to be had before something runs. What is restored has it already.
+	// The kernel can't be reached before a program runs. A restored sandbox has its
+	// deletedFiles already.
 	var once sync.Once
 	before[unix.SYS_EXECVE] = func(t *kernel.Task, _ arch.SyscallArguments) {
 		once.Do(func() { addDeletedFiles(t.Kernel().VFS()) })
 	}
 }
 
-// addDeletedFiles adds one, if there is none.
+// addDeletedFiles adds a deletedFiles if there is none.
 func addDeletedFiles(to *vfs.VirtualFilesystem) {
 	found := false
 	eachFilesystem(to, func(impl vfs.FilesystemImpl) {
@@ -96,28 +99,29 @@ func (d *deletedFiles) take() {
 			}
 			if len(*content) > 0 {
 				d.inodes = append(d.inodes, reflect.NewAt(inode.Type().Elem(), inode.UnsafePointer()).Interface())
-				d.data = append(d.data, unsafe.String(unsafe.SliceData(*content), len(*content))) // nobody writes to it any more
+				d.data = append(d.data, unsafe.String(unsafe.SliceData(*content), len(*content))) // nothing writes to it any more
 				*content = nil
 			}
 		}
 	})
 }
 
-// give gives it back.
+// give gives the content back.
 func (d *deletedFiles) give() {
 	for i, inode := range d.inodes {
 		content := contentOf(reflect.ValueOf(inode))
 		if content == nil {
 			state.Failf("load deleted files: %T has no %s", inode, inodeContent)
 		}
-		*content = unsafe.Slice(unsafe.StringData(d.data[i]), len(d.data[i])) // which is read, and no more
+		*content = unsafe.Slice(unsafe.StringData(d.data[i]), len(d.data[i])) // gVisor only reads it
 	}
 	d.drop()
 }
 
 func (d *deletedFiles) drop() { d.inodes, d.data = nil, nil }
 
-// fieldOf is a field of what a pointer leads to; the zero Value where there is none.
+// fieldOf is a field of the struct that a pointer leads to. If there is none, it is the
+// zero Value.
 func fieldOf(of reflect.Value, name string) reflect.Value {
 	if of.Kind() != reflect.Pointer || of.IsNil() || of.Elem().Kind() != reflect.Struct {
 		return reflect.Value{}

@@ -11,15 +11,15 @@ import (
 	gofer "gvisor.dev/gvisor/runsc/fsgofer/filter"
 )
 
-// filters has a file for each architecture for which there is one: the system call filters of a
-// sandbox and of a gofer, as programs for the kernel. TestFilters writes the file of its own
-// architecture, and compares it with gVisor's rules.
+// filters has the system call filters of a sandbox and of a gofer, as programs for the kernel.
+// There is a file for some architectures. TestFilters writes the file of its own architecture,
+// and compares it with gVisor's rules.
 //
 //go:embed filters
 var filters embed.FS
 
-// A filterSet is the content of such a file. gVisor finds a program by its name, which has the
-// options that the program is for.
+// A filterSet is the content of such a file. gVisor finds a program by its name. The name has
+// the options that the program is for.
 type filterSet struct {
 	Boot, Gofer []precompiledseccomp.Program
 }

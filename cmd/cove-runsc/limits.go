@@ -10,9 +10,10 @@ import (
 // leastCPUs is what gVisor's --cpu-num-from-quota leaves a sandbox.
 const leastCPUs = 2
 
-// limited are the arguments of a boot, which show the sandbox no more memory and processors
-// than its cgroup has. runsc reads them itself unless it ignores cgroups. The process sees no
-// cgroups once it has its own root, and leaves the arguments then.
+// limited returns the arguments of a boot, changed so that the sandbox sees no more memory
+// and processors than its cgroup has. runsc reads these limits itself unless it ignores
+// cgroups. Once the process has its own root it sees no cgroups, and the arguments stay as
+// they are.
 func limited(args []string, l cgroup.Limits, cpus int) []string {
 	boot := slices.Index(args, "boot")
 	if boot < 0 {

@@ -13,9 +13,9 @@ import (
 )
 
 // In Linux, a rename between two names of one file (hard links) does nothing: both stay
-// (rename(2)). gVisor takes the old name away. The host, which gVisor asks to rename, is
-// Linux: both names stay on the disk. The old name is back once gVisor forgets the folder,
-// as it does for a checkpoint.
+// (rename(2)). gVisor takes the old name away. But gVisor asks the host to rename, and the
+// host is Linux: both names stay on the disk. The old name is back once gVisor forgets the
+// folder, as it does for a checkpoint.
 //
 // A rename over a name takes one link from the file that had it. gVisor does not count
 // that (st_nlink) until it forgets the file.
@@ -67,8 +67,8 @@ func renameLinks() {
 	}
 }
 
-// isOf says whether the old name is another name of the file that has the new one. A file
-// that can't be had, for which the call fails, is none.
+// isOf says whether the old name is another name of the file that has the new one. It is
+// false if the old name can't be reached: the call then fails.
 func (r renaming) isOf(t *kernel.Task, replaced vfs.VirtualDentry) bool {
 	renamed, err := fileAt(t, r.oldDir, r.oldPath, linux.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
@@ -84,7 +84,8 @@ func (r renaming) isOf(t *kernel.Task, replaced vfs.VirtualDentry) bool {
 		a.Ino == b.Ino && a.DevMajor == b.DevMajor && a.DevMinor == b.DevMinor
 }
 
-// inodeOf is what stat(2) says of a file. gVisor's own caches do: it knows the links.
+// inodeOf is the result of stat(2) for a file. gVisor's own caches suffice: gVisor knows
+// the links.
 func inodeOf(t *kernel.Task, file vfs.VirtualDentry) (linux.Statx, error) {
 	return t.Kernel().VFS().StatAt(t, t.Credentials(), &vfs.PathOperation{Root: file, Start: file},
 		&vfs.StatOptions{Mask: linux.STATX_INO | linux.STATX_TYPE, Sync: linux.AT_STATX_DONT_SYNC})
@@ -101,7 +102,7 @@ func mayWrite(mount *vfs.Mount) error {
 
 // linkCount is how many links a file of the gofer file system had.
 type linkCount struct {
-	of  *atomicbitops.Uint32 // nil: the file is of another file system, which counts
+	of  *atomicbitops.Uint32 // nil: the file is of another file system, which counts links itself
 	had uint32
 }
 
@@ -114,8 +115,8 @@ func countOf(file vfs.VirtualDentry) linkCount {
 	return linkCount{of, of.Load()}
 }
 
-// less takes one link from it, if this name is gone. A count that has changed meanwhile is
-// that of an unlink, which came before the rename, and has counted.
+// less takes one link from it, if this name is gone. If the count has changed meanwhile,
+// an unlink came before the rename, and has counted that link.
 func (c linkCount) less(name vfs.VirtualDentry) {
 	if c.of != nil && c.had > 0 && name.Dentry().IsDead() {
 		c.of.CompareAndSwap(c.had, c.had-1)

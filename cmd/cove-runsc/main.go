@@ -1,9 +1,9 @@
-// Command cove-runsc is gVisor's runsc, pinned by this module's go.mod, so that
-// a cove installation needs no other sandbox runtime on the machine. It has one
-// command more, move, and one platform more, systrap-paused, saves the content of
-// deleted files in one piece, keeps the times of files, makes files of the host's
-// that root changes root's, has some calls do as Linux does, notes a pause
-// without emptying the container's file, and has its system call filters ready.
+// Command cove-runsc is gVisor's runsc, pinned by this module's go.mod, so that a cove
+// installation needs no other sandbox runtime on the machine. It has one more command
+// (move) and one more platform (systrap-paused). It saves the content of deleted files in
+// one piece, and keeps the times of files. A file of the host's that a sandbox's root
+// changes becomes root's. It makes some calls do as Linux does, and notes a pause without
+// emptying the container's file. Its system call filters are compiled already.
 package main
 
 import (
@@ -53,10 +53,11 @@ func main() {
 	maincli.Main()
 }
 
-// collectLater has a sentry that starts not look for garbage before it has some 16 MB of
-// memory, four times the usual, which is more than most ever have: it would do so several
-// times until what is in it goes on. Once that is behind it, it does, and gives back what
-// it does not need. A process that has looked goes by the usual rule from then on.
+// collectLater delays the first garbage collection of a sentry that starts until it has
+// some 16 MB of memory, four times the usual. Most sentries never have as much. Otherwise
+// a sentry would collect several times before its programs run. After startTime it
+// collects once, and gives back the memory that it does not need. Once a process has
+// collected, the usual rule holds.
 func collectLater() {
 	usual := debug.SetGCPercent(400)
 	runtime.AddCleanup(new(*int), func(percent int) { debug.SetGCPercent(percent) }, usual)
@@ -66,7 +67,7 @@ func collectLater() {
 // startTime is longer than a sandbox takes to start.
 const startTime = 10 * time.Second
 
-// verb is the first argument that is no flag: a flag's value stands behind its =.
+// verb is the first argument that is not a flag: a flag's value follows its =.
 func verb() string {
 	for _, arg := range os.Args[1:] {
 		if !strings.HasPrefix(arg, "-") {

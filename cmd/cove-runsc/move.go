@@ -19,12 +19,13 @@ import (
 
 const moveVerb = "move"
 
-// move is what create, pause, checkpoint --leave-running and restore --detach are, in
-// one process, which has started before the sandbox stands still: each call of runsc
-// takes some 10 ms until it begins.
+// move does the work of create, pause, checkpoint --leave-running and restore --detach
+// in one process. The process starts before the sandbox is paused, because each call
+// of runsc takes some 10 ms until it begins.
 //
-// It reads orders, a line each, from descriptor 3, and answers each on descriptor 4,
-// with a line that is empty or says what went wrong. It ends with its orders.
+// It reads orders from descriptor 3, one a line, and answers each on descriptor 4. An
+// answer is a line that is empty or says what went wrong. move ends when its orders
+// end.
 type move struct {
 	from   string // the container that is moved
 	bundle string // of the next one
@@ -47,8 +48,8 @@ func (m *move) SetFlags(f *flag.FlagSet) {
 	f.StringVar(&m.image, "image-path", "", "folder for the memory")
 }
 
-// FetchSpec says that no container is there yet: cove's have no annotations, by which
-// the configuration would depend on one.
+// FetchSpec says that there is no container yet. cove's containers have no
+// annotations, so the configuration does not depend on the container.
 func (*move) FetchSpec(*config.Config, *flag.FlagSet) (string, *specs.Spec, error) {
 	return "", nil, nil
 }
@@ -58,7 +59,7 @@ func (m *move) Execute(_ context.Context, f *flag.FlagSet, args ...any) subcomma
 		f.Usage()
 		return subcommands.ExitUsageError
 	}
-	// No sandbox may hold them: who gives the orders waits for the end of the answers.
+	// No sandbox may hold them: the shim waits for the end of the answers.
 	unix.CloseOnExec(3)
 	unix.CloseOnExec(4)
 	orders, answers := bufio.NewScanner(os.NewFile(3, "orders")), os.NewFile(4, "answers")

@@ -21,9 +21,9 @@ import (
 // gVisor saves the sandbox's own network alone. Of another network namespace it restores the
 // loopback: links, addresses and rules are gone, and sockets are dead. If one of them was
 // connected, the restore waits for it for ever, after the sandbox that was saved has ended.
-// Some of it makes the save fail half-way, and leaves the sockets of such a namespace dead:
-// a bridge that has learned an address, and an open tunnel device. So a save is refused
-// before it begins if there is any of this.
+// A bridge that has learned an address, or an open tunnel device, makes the save fail
+// half-way. The sockets of such a namespace are dead then. So a save is refused before it
+// begins if there is any of this.
 
 // checkNetworks is an error if a save would lose a network. It says which programs have one.
 // Nothing of the sandbox runs.
@@ -32,7 +32,7 @@ func checkNetworks(ctx context.Context) error {
 	if k == nil {
 		return nil // it has not started yet
 	}
-	found := map[string]string{} // what each program has
+	found := map[string]string{} // the network that each program has
 	seen := map[*inet.Namespace]bool{}
 	tables := map[*kernel.FDTable]bool{}
 	look := func(t *kernel.Task, ns *inet.Namespace) {
@@ -53,7 +53,7 @@ func checkNetworks(ctx context.Context) error {
 			ns.DecRef(ctx)
 		}
 	}
-	for _, t := range tasks { // programs outside of a network have files of it
+	for _, t := range tasks { // programs outside of a network may have files of it open
 		var table *kernel.FDTable
 		t.WithMuLocked(func(t *kernel.Task) { table = t.FDTable() })
 		if table == nil || tables[table] {
@@ -96,7 +96,7 @@ func program(t *kernel.Task) string {
 	return fmt.Sprintf("%+q (process %d)", leader.Name(), leader.Kernel().TaskSet().Root.IDOfTask(leader))
 }
 
-// networkHas says what of a network would be lost. Empty: nothing.
+// networkHas says what a save would lose of a network. Empty: nothing.
 func networkHas(s inet.Stack) string {
 	if s == nil {
 		return ""
@@ -121,7 +121,7 @@ func networkHas(s inet.Stack) string {
 	return ""
 }
 
-// The names that gVisor has for what its files don't tell.
+// gVisor has no functions that give these fields, so they are looked up by name.
 const (
 	socketNamespace = "namespace" // *inet.Namespace of a socket
 	tunnelDevice    = "device"    // tun.Device of an open /dev/net/tun

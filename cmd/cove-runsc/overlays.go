@@ -13,12 +13,14 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 )
 
-// A sprite's disk is an overlay of the host's, in which the host makes no whiteouts
-// (ovl_mknod in Linux's fs/overlayfs/dir.c). An overlay of a program's in the sandbox, with its
-// upper folder on that disk, could not note that a file is gone. gVisor's kernel crashes when it
-// can't after a rename. So such a mount is refused, as by a file system that can't be an upper one.
+// A sprite's disk is an overlay of the host's. The host makes no whiteouts in an
+// overlay (ovl_mknod in Linux's fs/overlayfs/dir.c). If a program in the sandbox
+// mounted an overlay with its upper folder on that disk, that overlay could not
+// note that a file is gone. gVisor's kernel crashes if it can't note that after a
+// rename. So such a mount is refused, as if the file system could not be an upper
+// one.
 
-// refuseOverlays has mount(2) do so.
+// refuseOverlays makes mount(2) refuse it.
 func refuseOverlays() {
 	around[unix.SYS_MOUNT] = func(own kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
@@ -45,8 +47,8 @@ func upperOf(t *kernel.Task, kind, data hostarch.Addr) string {
 	return vfs.GenericParseMountOptions(options)["upperdir"]
 }
 
-// takesWhiteouts reports whether a whiteout can be made in a folder. One that can't be reached is
-// the call's own error.
+// takesWhiteouts reports whether a whiteout can be made in a folder. If the
+// folder can't be reached, the call itself reports the error.
 func takesWhiteouts(t *kernel.Task, folder string) bool {
 	root, wd := t.FSContext().RootDirectory(), t.FSContext().WorkingDirectory()
 	defer root.DecRef(t)

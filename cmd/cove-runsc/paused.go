@@ -13,14 +13,14 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/platform"
 )
 
-// gVisor starts what it restores: that a kernel was paused when it was saved is not in
-// its image. On the platform of this name, which is systrap otherwise, no task runs an
-// instruction before the kernel was paused for the first time: the pause finds all of
-// them where they were saved. From then on it is systrap. A kernel that is never paused
-// never runs.
+// gVisor starts a kernel that it restores: its image does not say whether the kernel
+// was paused when it was saved. On the platform of this name, no task runs an
+// instruction before the kernel was paused for the first time. So that pause finds all
+// tasks where they were saved. After that pause, the platform is the same as systrap. A
+// kernel that is never paused never runs.
 const pausedPlatform = "systrap-paused"
 
-// registerPaused has --platform know it.
+// registerPaused adds the platform to those of --platform.
 func registerPaused() error {
 	systrap, err := platform.Lookup("systrap")
 	if err == nil {

@@ -24,12 +24,12 @@ import (
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
-// A sprite's disk is an overlay of the host's. If one of several names of a file (hard links)
-// in a lower layer is written, the overlay makes that name a file of its own. gVisor takes both
-// names for one file still: what one name writes, it reads and writes by the other's
-// descriptor. So before a call has the overlay do that, gVisor makes the name a file of its
-// own: it puts a copy in its place. A change by a descriptor that was opened for reading
-// (fchmod, fsetxattr) is not seen here.
+// A sprite's disk is an overlay of the host's. If a program writes one of several names of a
+// file (hard links) in a lower layer, the overlay makes that name a separate file. gVisor
+// still takes both names for one file: it may read and write one name by the other's
+// descriptor. So before a call makes the overlay do that, gVisor itself makes the name a
+// separate file, by a copy. A change by a descriptor that was opened for reading (fchmod,
+// fsetxattr) is not seen here.
 
 // upperSince is the time, in nanoseconds, from which on changes are in the topmost layer. A
 // file that has not changed since is in a lower one. unknown: the first call tells it.
@@ -49,8 +49,8 @@ var attributeChanges = map[uintptr]func(arch.SyscallArguments) (changed, bool){
 	},
 }
 
-// separateLinks has the sandboxes of this process do so. It comes after all that makes other
-// calls, which see what this one does as gVisor's own.
+// separateLinks installs this for the sandboxes of this process. It must be called after all
+// functions that change other calls: these take the calls that it changes for gVisor's own.
 func separateLinks() {
 	since, err := sinceOf(os.Args)
 	if err != nil {
@@ -79,7 +79,8 @@ func separateLinks() {
 	}
 }
 
-// beneath has something be done before gVisor's own call, which is not made if that fails.
+// beneath adds a function that is called before gVisor's own call. If the function fails, the
+// call is not made.
 func beneath(number uintptr, do func(*kernel.Task, arch.SyscallArguments) error) {
 	above := around[number]
 	around[number] = func(own kernel.SyscallFn) kernel.SyscallFn {
@@ -96,8 +97,8 @@ func beneath(number uintptr, do func(*kernel.Task, arch.SyscallArguments) error)
 	}
 }
 
-// sinceOf reads, from the description that a sandbox's process is given, from when on its
-// changes are in the topmost layer.
+// sinceOf reads the time from which on the sandbox's changes are in the topmost layer. It is
+// in the description that the sandbox's process is given.
 func sinceOf(args []string) (int64, error) {
 	for _, arg := range args {
 		text, ok := strings.CutPrefix(strings.TrimLeft(arg, "-"), "spec-fd=")
@@ -113,7 +114,7 @@ func sinceOf(args []string) (int64, error) {
 			return 0, err
 		}
 		data := make([]byte, st.Size)
-		if _, err := unix.Pread(fd, data, 0); err != nil { // whoever reads it next begins where it was
+		if _, err := unix.Pread(fd, data, 0); err != nil { // the next reader begins at the same offset
 			return 0, err
 		}
 		var spec struct {
@@ -198,7 +199,7 @@ func ownFile(t *kernel.Task, file vfs.VirtualDentry, st *linux.Statx) error {
 	}
 	dir, err := fs.GetDentryAt(t, creds, &vfs.PathOperation{Root: root, Start: root, Path: fspath.Parse(path.Dir(name))}, &vfs.GetDentryOptions{})
 	if err != nil {
-		return nil // nor its folder
+		return nil // and neither has its folder
 	}
 	defer dir.DecRef(t)
 	if dir.Mount() != file.Mount() {

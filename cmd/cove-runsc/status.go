@@ -18,9 +18,9 @@ import (
 )
 
 // gVisor notes a pause in the container's file: it empties the file and writes it anew. On a
-// full disk somebody else takes the room in between, and a kill leaves an empty file. Nothing
-// can resume the sandbox then. These commands write over the few bytes of the status, which
-// takes no room and leaves a whole file at every moment.
+// full disk another program may take the room in between, and a kill leaves an empty file.
+// Nothing can resume the sandbox then. These commands write over the few bytes of the status.
+// That takes no room, and the file is whole at every moment.
 
 // running and paused are the two statuses in a container's file, of one length.
 const (
@@ -28,7 +28,7 @@ const (
 	paused  = `"status":"paused" `
 )
 
-// noted is a command of gVisor's own name, which notes the new status so.
+// noted is a command with the name of gVisor's own. It notes the new status like that.
 type noted struct {
 	name   string
 	change func(*container.Container) error
@@ -39,8 +39,8 @@ func (n *noted) Synopsis() string       { return n.name + " a sandbox" }
 func (n *noted) Usage() string          { return n.name + " <container id> - " + n.Synopsis() + "\n" }
 func (n *noted) SetFlags(*flag.FlagSet) {}
 
-// FetchSpec says that no container's configuration is wanted: cove's have no annotations, by
-// which the configuration would depend on one.
+// FetchSpec says that no container's configuration is wanted. cove's containers have no
+// annotations, so the configuration does not depend on the container.
 func (*noted) FetchSpec(*config.Config, *flag.FlagSet) (string, *specs.Spec, error) {
 	return "", nil, nil
 }
@@ -61,7 +61,7 @@ func (n *noted) Execute(_ context.Context, f *flag.FlagSet, args ...any) subcomm
 	return subcommands.ExitSuccess
 }
 
-// pause is Container.Pause, but for the file.
+// pause is Container.Pause, except that it writes over the status in the file.
 func pause(c *container.Container) error {
 	if c.Status != container.Running {
 		return c.Pause() // gVisor's says why it can't be
@@ -76,7 +76,7 @@ func pause(c *container.Container) error {
 	return err
 }
 
-// resume is Container.Resume, but for the file.
+// resume is Container.Resume, except that it writes over the status in the file.
 func resume(c *container.Container) error {
 	if c.Status != container.Paused {
 		return c.Resume()

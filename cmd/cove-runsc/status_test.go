@@ -10,9 +10,9 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 )
 
-// TestSwapStatus: a pause and a resume leave a container's file as long as it was: no room is
-// given back that somebody could take on a full disk. A file that they can't change so, or a
-// step that fails, leaves it alone.
+// TestSwapStatus: a pause and a resume leave a container's file as long as it was. So they
+// give no room back that another program could take on a full disk. If they can't change a
+// file like that, or if a step fails, they leave the file alone.
 func TestSwapStatus(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a_sandbox:a.state")
 	text, err := json.Marshal(container.Container{ID: "a", Status: container.Running})

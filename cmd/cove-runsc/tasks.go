@@ -9,10 +9,11 @@ import (
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
-// Root in the sandbox can leave the control group whose pids.max bounds processes, or change the
-// bound. The host's own bound is no answer to that: the sandbox's kernel crashes if it can't make
-// a thread. So the kernel itself refuses processes and threads beyond another bound, which no
-// program can change. The guest's are not refused, so that it can end the others.
+// Root in the sandbox can leave the control group whose pids.max bounds processes, or change
+// the bound. The host's own bound does not help: the sandbox's kernel crashes if it can't
+// make a thread. So the kernel itself refuses processes and threads beyond another bound,
+// which no program can change. It does not refuse the guest's, so that the guest can end the
+// others.
 
 // mostTasks has room beyond boot.PidsMax for the guest's own threads, and for programs of cove's
 // that run outside of the group.

@@ -18,15 +18,16 @@ import (
 	gvisorsync "gvisor.dev/gvisor/pkg/sync"
 )
 
-// gVisor gives a file that is written a time of its own clock, and does not tell the
-// host, which has noted another one. When it forgets the file, as it does for a
-// checkpoint, and when its cache of some 1,000 is full, the host's time takes the place of
-// the one that programs have seen: git takes all files for changed, an editor refuses to
-// write. A time counts from when it is seen. So before a program asks for the times of
-// a file, the host is given the time of the last write, and gVisor takes the time of the
-// last change, which nobody can set, from the host.
+// When a program writes a file, gVisor gives the file a time of its own clock, and does
+// not tell the host. The host notes another time. gVisor forgets the file for a
+// checkpoint, or if its cache of some 1,000 files is full. Then the host's time replaces
+// the one that programs have seen: git takes all files for changed, and an editor refuses
+// to write. Only a time that was seen counts. So before a program asks for the times of a
+// file, gVisor gives the host the time of the last write. It takes the time of the last
+// change, which nobody can set, from the host.
 
-// observers are the calls that tell a file's times, and what is to be done before each.
+// observers are the calls that tell a file's times, and the functions to call before
+// each.
 var observers = map[uintptr]func(*kernel.Task, arch.SyscallArguments){
 	unix.SYS_FSTAT: func(t *kernel.Task, args arch.SyscallArguments) { settleFile(t, args[0].Int()) },
 	unix.SYS_STATX: func(t *kernel.Task, args arch.SyscallArguments) {
@@ -37,7 +38,7 @@ var observers = map[uintptr]func(*kernel.Task, arch.SyscallArguments){
 	},
 }
 
-// keepTimes has the sandboxes of this process keep times so.
+// keepTimes installs this for the sandboxes of this process.
 func keepTimes() { maps.Copy(before, observers) }
 
 func settleFile(t *kernel.Task, fd int32) {
@@ -55,8 +56,8 @@ func settleAt(t *kernel.Task, dir int32, addr hostarch.Addr, flags int32) {
 	}
 }
 
-// settle makes the times of a file those of the host's file. A file that is not the
-// host's, or of which the host refuses it, keeps its own.
+// settle makes the times of a file those of the host's file. A file keeps its own times
+// if it is not the host's, or if the host refuses.
 func settle(file vfs.VirtualDentry) {
 	if !file.Ok() {
 		return
@@ -76,13 +77,13 @@ func goferFile(file vfs.VirtualDentry) (*layout, unsafe.Pointer) {
 	return layoutOf(impl.Type()), impl.UnsafePointer()
 }
 
-// A layout says where in a dentry of gVisor's gofer file system is what it has of its
-// file, and where in that.
+// A layout has the offsets of fields in a dentry of gVisor's gofer file system, and in
+// the dentry's inode.
 type layout struct {
 	inode uintptr // of the dentry: *inode
 
 	// Of the inode:
-	impl            uintptr // any: *directfsInode where there is a descriptor of the host's
+	impl            uintptr // any: *directfsInode if there is a descriptor of the host's
 	nlink           uintptr
 	times           uintptr // the lock of the next three
 	mtime, ctime    uintptr
@@ -141,8 +142,8 @@ func newLayout(dentry reflect.Type) *layout {
 	return l
 }
 
-// settle has the times of a file, and the host's, be the same. Writers hold the lock
-// while they write, so none is between its time and its bytes.
+// settle makes the times of a file those of the host's file. Writers hold the lock while
+// they write, so the time always belongs to the bytes.
 func (l *layout) settle(dentry unsafe.Pointer) {
 	inode := *at[unsafe.Pointer](dentry, l.inode)
 	dirty, mtime, ctime := at[atomicbitops.Uint32](inode, l.mtimeDirty), at[atomicbitops.Int64](inode, l.mtime), at[atomicbitops.Int64](inode, l.ctime)
@@ -161,7 +162,7 @@ func (l *layout) settle(dentry unsafe.Pointer) {
 	handles.RLock()
 	defer handles.RUnlock()
 
-	// In the order in which gVisor itself asks: the first that is open.
+	// gVisor itself uses the first of these descriptors that is open, too.
 	fd := control
 	if w := at[atomicbitops.Int32](inode, l.writeFD).Load(); w >= 0 {
 		fd = int(w)
@@ -185,12 +186,13 @@ func (l *layout) settle(dentry unsafe.Pointer) {
 	seen.Store(now)
 }
 
-// settled has which files' times are the host's already, so that most calls ask the host
-// for nothing. A file that loses its place to another is asked for again.
+// settled notes the files whose times are the host's already, so that most calls don't
+// ask the host. If a file loses its place to another, the host is asked again.
 var settled [1 << 12]atomic.Uint64
 
-// settledAs is a file's place there, and what it has if this time of its last change is
-// the host's: whatever changes a file here changes that too.
+// settledAs returns a file's place in settled, and the value there if this time of its
+// last change is the host's. Whatever changes a file in the sandbox changes that time,
+// too.
 func settledAs(inode unsafe.Pointer, ctime int64) (place *atomic.Uint64, value uint64) {
 	const odd = 0x9e3779b97f4a7c15 // 2^64 over the golden ratio: it spreads neighbours
 	value = uint64(uintptr(inode)) * odd

@@ -13,13 +13,13 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 )
 
-// Linux tells everybody who can reach a file the attributes whose names begin with
-// security. or system. (xattr_permission in fs/xattr.c). gVisor asks for the right to
-// read the file: ls -l, which looks for security.selinux, then prints an error for each
+// Linux gives the attributes whose names begin with security. or system. to everybody
+// who can reach a file (xattr_permission in fs/xattr.c). gVisor asks for the right to
+// read the file. ls -l looks for security.selinux, and then prints an error for each
 // file that its user can't read. So if gVisor refuses such an attribute, it is read with
-// root's rights. The path is still walked with the program's own.
+// root's rights. The path is still walked with the program's own rights.
 
-// readAttributes has the sandboxes of this process do so.
+// readAttributes installs this for the sandboxes of this process.
 func readAttributes() {
 	around[unix.SYS_GETXATTR] = func(own kernel.SyscallFn) kernel.SyscallFn { return getxattr(own, 0) }
 	around[unix.SYS_LGETXATTR] = func(own kernel.SyscallFn) kernel.SyscallFn { return getxattr(own, linux.AT_SYMLINK_NOFOLLOW) }

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/base"
 )
 
-// images has the images of the store for the host, which names them, and the runtime, whose
-// disks lie on them.
+// images has the images of the store. The host resolves their names, and the runtime makes
+// disks that lie on them.
 type images struct{ store *image.Store }
 
 // Resolve returns the digest of an image that is here. It asks no registry: only a pull does.
@@ -75,8 +75,8 @@ func unfit(dir string) func(digest string) error {
 	return func(digest string) error { return base.RemoveFittings(filepath.Join(dir, "base"), digest) }
 }
 
-// room returns a check that what is about to be written of an image leaves the reserve of a host's
-// disk, and what others have claimed of it.
+// room returns a check that the disk has room for the next bytes of an image. They must leave
+// the reserve of the host's disk free, and the room that others have claimed.
 func room(host *sprite.Host) func(bytes int64) error {
 	return func(bytes int64) error {
 		err := sprite.Room(host, bytes)

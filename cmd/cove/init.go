@@ -31,10 +31,10 @@ func endsContainer() bool {
 	return true
 }
 
-// serveBelowInit makes this process, the first of a container, its init: it starts the server
-// as its only child, passes signals on to it, and takes in each process that ends without a
-// parent. It ends with the server, and with its exit code. A server that did this itself would
-// take the ends of processes that os/exec waits for.
+// serveBelowInit makes this process, the first of a container, the container's init. It starts
+// the server as its only child, and passes signals on to it. It reaps each process that ends
+// without a parent. It ends with the server, and with the server's exit code. A server that
+// did this itself would take the ends of processes that os/exec waits for.
 func serveBelowInit(suspend bool) error {
 	if err := private.Process(); err != nil {
 		return err

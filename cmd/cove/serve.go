@@ -64,8 +64,8 @@ type serveOptions struct {
 	forget     bool
 
 	given    bool   // addr was
-	config   string // a file of these, which the flags given go before
-	fallback string // an address where none is given, and the last one is not known
+	config   string // a file of these settings; flags that are given take precedence
+	fallback string // an address for when none is given, and the last one is not known
 	check    bool
 	flags    []string // those that were given, for a restart
 }
@@ -173,8 +173,9 @@ newuidmap and subordinate ids (see: cove doctor).`,
 
 const maxPool = 100
 
-// address is where a server of a data folder listens. The folder's lock must be held, so that
-// the last server is not waited for while it serves; no folder: as for a new one.
+// address is where a server of a data folder listens. The caller must hold the folder's lock,
+// so that it does not wait for the last server while that serves. No folder: as for a new
+// one.
 func (o *serveOptions) address(ctx context.Context, dir string) string {
 	if o.given {
 		return o.addr
@@ -187,8 +188,8 @@ func (o *serveOptions) address(ctx context.Context, dir string) string {
 }
 
 // listen listens at the address of a server whose data folder's lock is held. A server that a
-// command started (it has a fallback) is wanted at any address: what it was to have, another
-// program may have taken since it was seen free.
+// command started (it has a fallback) may listen at any address. Another program may have
+// taken its address since the command saw that it was free.
 func (o *serveOptions) listen(ctx context.Context, dir string, logger *slog.Logger) (net.Listener, error) {
 	addr := o.address(ctx, dir)
 	if err := ctx.Err(); err != nil { // asked to end, while it waited for the last server
@@ -270,7 +271,7 @@ func parsePool(specs []string, image string) (parts []sprite.PoolPart, err error
 	return parts, nil
 }
 
-// checkPooled refuses what can't be the name of an image, nor the host base.
+// checkPooled refuses a name that is neither the host base nor a possible name of an image.
 func checkPooled(name string) error {
 	if name == sprites.HostBase {
 		return nil
@@ -278,7 +279,7 @@ func checkPooled(name string) error {
 	return image.CheckReference(name)
 }
 
-// checkDefaultImage refuses what can't be the name of an image. Empty: there is none.
+// checkDefaultImage refuses a text that can't be the name of an image. Empty: there is none.
 func checkDefaultImage(name string) error {
 	if name == "" || name == sprites.HostBase {
 		return nil
@@ -299,7 +300,8 @@ func sayDefaultImage(ctx context.Context, stored *image.Store, name string, logg
 	}
 }
 
-// applySettings sets the flags that are not given to what the server's file of settings says.
+// applySettings sets the flags that are not given to the values in the server's file of
+// settings.
 func applySettings(flags *pflag.FlagSet, file, dir string) error {
 	must := file != ""
 	if !must {
@@ -329,7 +331,7 @@ func applySettings(flags *pflag.FlagSet, file, dir string) error {
 // checkFree refuses an address that is in use before a new data folder is made for it.
 func checkFree(addr, dir string) error {
 	if _, err := os.Stat(dir); err == nil {
-		return nil // which may have a server, of which the error is to tell
+		return nil // the folder may have a server: then a later error says so
 	}
 	ln, err := loopback.Listen(addr)
 	if err != nil {
@@ -393,7 +395,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	supervisor := os.Getenv(notifySocket)
-	if err := os.Unsetenv(notifySocket); err != nil { // what the server starts is not the server
+	if err := os.Unsetenv(notifySocket); err != nil { // processes that the server starts must not notify
 		return err
 	}
 
@@ -504,7 +506,7 @@ func machineEnds() bool {
 	defer cancel()
 	ends := func(args ...string) bool {
 		out, err := exec.CommandContext(ctx, "systemctl", append(args, "is-system-running")...).Output()
-		return err != nil && strings.TrimSpace(string(out)) == "stopping" // which it says with an exit code
+		return err != nil && strings.TrimSpace(string(out)) == "stopping" // systemctl says so with an exit code
 	}
 	return ends() || ends("--user")
 }
@@ -537,7 +539,7 @@ func serveJobs(ctx context.Context, srv *server.Server, jobs *job.Manager, ln ne
 		left <- jobs.Close()
 		cancel()
 	})
-	// What the client asks first is answered once all is in place.
+	// The server answers the client's first request once all is in place.
 	go func() {
 		info, err := srv.Client().Version(serving)
 		if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/cove-dev/cove/internal/server/sprite"
 )
 
-// TestDefaultImageChecked: what can't be the name of an image is refused, also by --check.
+// TestDefaultImageChecked: a text that can't be the name of an image is refused, also by
+// --check.
 func TestDefaultImageChecked(t *testing.T) {
 	for name, good := range map[string]bool{"": true, "host": true, "debian:12": true, "sha256:" + strings.Repeat("a1", 32): true, "Bad Name": false, "a:b:c": false} {
 		if err := checkSettings(serveOptions{image: name}, t.TempDir()); (err == nil) != good {
@@ -85,8 +86,8 @@ func TestParseConnectors(t *testing.T) {
 	}
 }
 
-// The port that a killed server had may be another program's a moment after it was seen free.
-// A server that a command starts listens elsewhere then; one whose address was given does not.
+// Another program may take the port of a killed server a moment after it was seen free. Then a
+// server that a command starts listens elsewhere. A server with a given address does not.
 func TestListenWhereItIsTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

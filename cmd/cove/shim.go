@@ -22,7 +22,8 @@ func newShimCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// The sandbox must not inherit the pipe, whose end is awaited.
+			// The sandbox must not inherit the pipe: the server waits for its
+			// end.
 			unix.CloseOnExec(3)
 			if err := private.Process(); err != nil {
 				return err

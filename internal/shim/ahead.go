@@ -17,10 +17,10 @@ import (
 // nobody waits for its processes to start. Its disk is mounted over a layer that is
 // still written.
 //
-// An overlay looks into its lower layers when a name is looked up, so that what it has
-// not been asked for yet it shows as it will be. What it has been asked for are the
-// places at which the gofer mounts. Those that it holds on to are watched, the others
-// it is made to forget.
+// An overlay looks into its lower layers when a name is looked up. So it shows a name
+// that nobody has looked up as it is at the time of the look-up. Only the places at
+// which the gofer mounts were looked up before. Those that the overlay holds on to are
+// watched, and it is made to forget the others.
 type ahead struct {
 	watched []watched
 	mover   *mover
@@ -38,7 +38,7 @@ func (w watched) same() bool {
 	return st.Dev == w.was.Dev && st.Ino == w.was.Ino && st.Mode == w.was.Mode && st.Ctim == w.was.Ctim
 }
 
-// look is what a name is, zero where there is nothing.
+// look returns the state of a name. It is zero if there is nothing.
 func look(path string) (st unix.Stat_t) {
 	if unix.Lstat(path, &st) != nil {
 		return unix.Stat_t{}
@@ -46,8 +46,8 @@ func look(path string) (st unix.Stat_t) {
 	return st
 }
 
-// createAhead mounts the disk of the next sandbox, and creates that. An error leaves
-// nothing of it. The end of ctx is one.
+// createAhead mounts the disk of the next sandbox, and creates the sandbox. After an
+// error nothing of it is left. If ctx ends, that is an error.
 func (c *containers) createAhead(ctx context.Context, old, next State, disk []Mount, image string) (_ *ahead, err error) {
 	spec, err := c.folder.readBundle(next)
 	if err != nil {
@@ -101,7 +101,8 @@ func (a *ahead) watch(disk []Mount, place string) {
 	}
 }
 
-// plain says where the way to a place is a link: then another one is held on to.
+// plain returns an error if the way to a place has a link. Then the overlay would hold
+// on to another place.
 func (a *ahead) plain(root string, places []string) error {
 	for _, place := range places {
 		way := root
@@ -115,8 +116,8 @@ func (a *ahead) plain(root string, places []string) error {
 	return nil
 }
 
-// settle brings the disk of a sandbox that was created ahead to what is there now that
-// nothing runs. An error says why it can't be used.
+// settle is called when nothing runs any more. It brings the disk of a sandbox that
+// was created ahead up to date. An error says why the sandbox can't be used.
 func (a *ahead) settle(root string, disk []Mount) error {
 	for _, w := range a.watched {
 		if !w.same() {

@@ -35,7 +35,7 @@ type api struct {
 	serving sync.WaitGroup
 }
 
-// routes is the whole API. Who can open the socket may use all of it.
+// routes is the whole API. Anybody who can open the socket may use all of it.
 func (a *api) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", a.getStatus)
@@ -73,7 +73,7 @@ func (a *api) start() error {
 	if err != nil {
 		return fmt.Errorf("serve the shim's API: %w", err)
 	}
-	ln.SetUnlinkOnClose(false) // its path is a descriptor's, closed by then
+	ln.SetUnlinkOnClose(false) // its path is that of a descriptor, which is closed before
 	if err := os.Chmod(filepath.Join(a.shim.cfg.Dir, socketName), 0o600); err != nil {
 		return errors.Join(err, ln.Close())
 	}
@@ -107,7 +107,8 @@ func reply(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the caller went away
 }
 
-// fail answers with an error, of which Client.call makes again what it was.
+// fail answers with a status code and the error's text. Client.call makes the same
+// error of them again.
 func fail(w http.ResponseWriter, err error) {
 	code := http.StatusInternalServerError
 	switch {

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
-// Assignment is what makes a sandbox that was started for nobody that of a sprite: all
-// of a Config that is not fixed when a sandbox starts.
+// Assignment makes a sandbox that was started for no sprite the sandbox of one. It has
+// all parts of a Config that are not fixed when a sandbox starts.
 type Assignment struct {
 	Hostname    string
 	MachineID   string
@@ -25,9 +25,10 @@ type Assignment struct {
 	NetworkPolicy json.RawMessage
 }
 
-// assign has the sandbox be somebody's. The guest is told before the file: a sandbox
-// that is not quite the sprite's still has the name that it was started with. After an
-// error it may be neither, and has to be ended. moves.turn is held.
+// assign makes the sandbox a sprite's. The guest is told before the state file is
+// written: until then the file has the name that the sandbox was started with. After
+// an error the sandbox may be half assigned, and must be ended. The caller holds
+// moves.turn.
 func (s *Shim) assign(ctx context.Context, a Assignment) error {
 	st := s.record.get()
 	if st.Paused {

@@ -25,7 +25,8 @@ const firstTry = 30 * time.Second
 // boot starts a new sandbox and returns when its guest answers.
 func (s *Shim) boot(ctx context.Context) error {
 	if old, err := ReadState(s.cfg.Dir); err == nil {
-		// A sandbox whose shim died, and whose end nobody saw; or a copy's.
+		// There was a sandbox whose shim died, and no shim saw its end. Or the folder is a
+		// copy.
 		switch {
 		case old.Elsewhere(s.cfg.Dir):
 			if err := s.folder.forget(old, s.log); err != nil {
@@ -98,7 +99,7 @@ func (s *Shim) boot(ctx context.Context) error {
 			if why := exceeds(s.cfg.Image, s.record.get()); why != "" {
 				err = fmt.Errorf("%s: %w", why, err)
 			}
-			return fmt.Errorf("go on from its memory: %w", err) // which can be tried again
+			return fmt.Errorf("go on from its memory: %w", err) // the caller can try again
 		}
 		s.log.Warn("boot, because the memory's image can't be used", "err", err)
 		if err := s.startOver(err.Error()); err != nil {
@@ -119,10 +120,10 @@ func (s *Shim) boot(ctx context.Context) error {
 	return s.awaitGuest(ctx, BootTimeout, s.network.guest())
 }
 
-// run starts the sandbox, once more where it does not start. gVisor puts what its
-// sandboxed processes share at random addresses, and does not move one page of it with the
-// rest (stubSpinningThreadQueueAddr of systrap): where that is over another the first of
-// the processes spins for ever.
+// run starts the sandbox. If the sandbox does not start within firstTry, run starts it once
+// more. gVisor puts the memory that its sandboxed processes share at random addresses. It
+// does not move one page with the rest (stubSpinningThreadQueueAddr of systrap). If that
+// page overlaps another, the first of the processes spins for ever.
 func (s *Shim) run(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, firstTry)
 	defer cancel()
@@ -137,8 +138,8 @@ func (s *Shim) run(ctx context.Context) error {
 	return s.containers.runsc(s.record.get()).run(ctx, s.folder.bundle(s.record.get()), s.cfg.bootConfig(s.copied))
 }
 
-// startOver clears away a sandbox that did not start, or come back from its memory, and
-// makes room for one that boots. why is what Unused says of its memory.
+// startOver clears away a sandbox that did not start, or did not come back from its memory.
+// Then another one can boot. why becomes the state's Unused: why the memory was not used.
 func (s *Shim) startOver(why string) error {
 	failed := s.record.get()
 	s.containers.killStarted(failed)

@@ -97,7 +97,8 @@ func cannotLimit(group string) []string {
 // cgroupsWritable reports whether this process can make cgroups that can have limits, and
 // if it can't, why.
 func cgroupsWritable(h []string, group string) (bool, string) {
-	// One shows whose they are; a new folder in each would cost 1 ms apiece.
+	// One hierarchy shows whether this user may write them. A new folder in each would cost 1
+	// ms apiece.
 	probe := filepath.Join(h[0], group+"-probe")
 	if _, err := os.Stat(filepath.Dir(probe)); err != nil { // the server is elsewhere in this hierarchy
 		probe = filepath.Join(h[0], filepath.Base(probe))
@@ -116,8 +117,9 @@ func cgroupsWritable(h []string, group string) (bool, string) {
 	return true, ""
 }
 
-// handDown has the cgroups of a v2 hierarchy, from its mount to parent, hand all controllers
-// down. runsc does the same, and starts no sandbox if it can't. v1 has no such file.
+// handDown makes the cgroups of a v2 hierarchy hand all controllers down, from its mount to
+// parent. runsc does the same, and starts no sandbox if it can't. v1 has no
+// cgroup.controllers.
 func handDown(mount, parent string) error {
 	all, err := os.ReadFile(filepath.Join(mount, "cgroup.controllers"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -155,8 +157,8 @@ func mountDelegated(root string) error {
 	return nil
 }
 
-// runscNeeds are the controllers of v2 without one of which runsc makes no cgroup. Most users
-// are delegated fewer.
+// runscNeeds are the controllers of v2 that runsc needs to make a cgroup. Most users are
+// delegated fewer.
 var runscNeeds = []string{"cpu", "cpuset", "io", "memory", "pids"}
 
 // runscRefuses reports whether a hierarchy lacks a controller that runsc needs. The shim then
@@ -270,8 +272,8 @@ func removeCgroups(group string) error {
 // emptyLimit bounds how long cgroups may still have processes that are about to end.
 const emptyLimit = time.Minute
 
-// onceEmpty removes a cgroup. The kernel keeps one that has processes, of which some were
-// killed and have yet to end: they can't be moved any more.
+// onceEmpty removes a cgroup. The kernel keeps a cgroup that has processes. Some may have been
+// killed and have yet to end: such processes can't be moved any more.
 func onceEmpty(remove func() error) error {
 	for deadline := time.Now().Add(emptyLimit); ; <-time.After(time.Millisecond) {
 		if err := remove(); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
@@ -280,9 +282,9 @@ func onceEmpty(remove func() error) error {
 	}
 }
 
-// removeGroup removes a cgroup of one hierarchy, and those above it that are empty: runsc
-// makes them in a hierarchy in which the server is elsewhere. The kernel keeps one that has
-// processes, or others below it.
+// removeGroup removes a cgroup of one hierarchy, and the empty cgroups above it. runsc makes
+// those if the server is elsewhere in that hierarchy. The kernel keeps a cgroup that has
+// processes, or other cgroups below it.
 func removeGroup(mount, group string) error {
 	if err := removeTree(filepath.Join(mount, group)); err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// TestLacking: a limit that has no controller is not enforced. In v2 the others are; in v1 runsc
-// would start no sandbox in what there is.
+// TestLacking: a limit that has no controller is not enforced. In v2 the other limits are
+// enforced. In v1 runsc would start no sandbox with the hierarchies that there are.
 func TestLacking(t *testing.T) {
 	no := func(names string) string { return "the cgroups at /sys/fs/cgroup have no controller " + names }
 	for _, tt := range []struct {
@@ -54,8 +54,8 @@ func TestOnlyEnforced(t *testing.T) {
 	}
 }
 
-// TestCannotLimit: a shim sees which controllers the cgroups that are mounted have, although it
-// could make cgroups, and it is what the server says before.
+// TestCannotLimit: a shim sees which controllers the mounted cgroups have, even if it can
+// make cgroups. The server says the same before the sandbox starts.
 func TestCannotLimit(t *testing.T) {
 	withCgroups(t, func() {
 		if got := cannotLimit("/cove-lack"); !slices.Equal(got, unlimited(noCgroups)) || !slices.Equal(Unlimited(), got) {

@@ -16,8 +16,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Checkpoint asks for the disk of a running sandbox as it is at one moment. What
-// runs goes on, with its memory and its connections, over another layer.
+// Checkpoint asks for the disk of a running sandbox as it is at one moment. The programs
+// go on, with their memory and their connections, over another layer.
 type Checkpoint struct {
 	Layers []string // that it is of from then on, the lowest first
 	Disk   []Mount  // the same, to be mounted
@@ -29,7 +29,7 @@ type Checkpoint struct {
 // Checkpointed says what a checkpoint took.
 type Checkpointed struct {
 	State State         `json:"state"`
-	Pause time.Duration `json:"pause"` // for which nothing ran, in nanoseconds
+	Pause time.Duration `json:"pause"` // how long nothing ran, in nanoseconds
 
 	// Parts of Pause.
 	Save    time.Duration `json:"save"`    // of the memory
@@ -42,7 +42,7 @@ type Checkpointed struct {
 	Kept    int64  `json:"kept,omitempty"`     // bytes of the memory that was kept
 	NotKept string `json:"not_kept,omitempty"` // why it was not, though it was to be
 
-	Open *sprites.OpenFiles `json:"open,omitempty"` // of which there is too much; nil: of none
+	Open *sprites.OpenFiles `json:"open,omitempty"` // the open files, if there are too many; nil: there are not
 }
 
 // checkpoint seals the layer that is written, by moving what runs over to another
@@ -54,10 +54,10 @@ type Checkpointed struct {
 //	sandbox, without waiting for what follows → restore in the next one, in the same
 //	network namespace, behind the same gateway
 //
-// Until the old sandbox is ended an error leaves it as it was. One that was paused is
-// so afterwards, and nothing of it has run in between. After that, an error ends the next
-// sandbox, too: there is no sandbox whose layers are in doubt. The end of ctx gives it up.
-// moves.turn is held.
+// Until the old sandbox is ended, an error leaves it as it was. If it was paused, it stays
+// paused, and none of its programs run in between. After that, an error ends the next
+// sandbox, too, so that no sandbox has layers that are in doubt. The end of ctx gives the
+// checkpoint up. The caller holds moves.turn.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
 	old := s.record.get()
 	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.moves.refused {
@@ -87,7 +87,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if err != nil {
 		return Checkpointed{}, err
 	}
-	defer s.memory.lower(old) // once its image, which is a part of it, is dropped
+	defer s.memory.lower(old) // after its image is dropped, which is a part of its memory
 	defer drop()
 	if err := s.containers.prepare(old, next, req.Disk, s.network.path()); err != nil {
 		return Checkpointed{}, errors.Join(err, s.folder.leave(next))
@@ -161,7 +161,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if err := s.record.set(func(st *State) { *st = next }); err != nil {
 		return resume(errors.Join(err, s.record.set(func(st *State) { *st = moving })))
 	}
-	// From here on the new one is the sandbox, or there is none.
+	// From here on the next sandbox is the sandbox, or there is none.
 	fault.Reach(fault.MoveSwitched)
 	mark = time.Now()
 	signalProcess(old.PID, old.StartTime, unix.SIGKILL)
@@ -251,8 +251,8 @@ func (s *Shim) restore(ctx context.Context, next State, start func() error) erro
 	return s.awaitGuest(ctx, s.cfg.patience(), guest)
 }
 
-// endNext ends what there is of a next sandbox that could not be restored, and notes why.
-// The old one has ended, so this is the sandbox's end, which watch sees.
+// endNext ends what is left of a next sandbox that could not be restored, and notes why.
+// The old sandbox has ended, so this is the sandbox's end. watch sees it.
 func (s *Shim) endNext(next State, why error) {
 	s.moves.fail(why)
 	s.log.Error("end the sandbox, because it could not be restored", "err", why)
@@ -261,8 +261,8 @@ func (s *Shim) endNext(next State, why error) {
 	killProcess(st.PID, st.StartTime)
 }
 
-// cleanOld removes what is left of the sandbox that was before: nobody waits for
-// the host to take its memory back, or to write its disk.
+// cleanOld removes what is left of the sandbox before the checkpoint. No caller waits for
+// that: the host has to take the sandbox's memory back, and to write its disk.
 func (s *Shim) cleanOld(old State) {
 	killProcess(old.PID, old.StartTime)
 	err := errors.Join(s.containers.runsc(old).delete(), s.folder.leave(old), removeCgroups(old.cgroup()))
@@ -278,8 +278,9 @@ func (s *Shim) cleanOld(old State) {
 	}
 }
 
-// takeUpMove brings a sandbox whose shim died in the middle of a checkpoint, of a
-// hibernation, of a pause or of its end to what it was: paused, or at work.
+// takeUpMove is for a sandbox whose shim died in the middle of a move: a checkpoint, a
+// hibernation, a pause or the sandbox's end. The sandbox is paused or running again, as
+// before the move.
 func (s *Shim) takeUpMove() error {
 	if err := s.containers.abandonNext(s.record.get()); err != nil {
 		s.log.Error("clean up after a checkpoint that was begun", "err", err)
@@ -297,11 +298,11 @@ func (s *Shim) takeUpMove() error {
 	if st.Saving == "" {
 		return nil
 	}
-	return os.RemoveAll(st.Saving) // what it is now is later
+	return os.RemoveAll(st.Saving) // its memory has changed since
 }
 
-// goBack is endMove after an error, which it returns; of a sandbox that has ended, for
-// what reason.
+// goBack is endMove after an error. It returns that error; if the sandbox has ended, it
+// returns why.
 func (s *Shim) goBack(err error) error {
 	end := s.endMove()
 	if errors.Is(end, ErrEnded) {
@@ -311,8 +312,8 @@ func (s *Shim) goBack(err error) error {
 	return errors.Join(err, end)
 }
 
-// endMove has a sandbox that is to be moved no more be what it was before. One that has
-// ended meanwhile is ErrEnded.
+// endMove brings a sandbox back to what it was before a move that is given up. The error
+// is ErrEnded if the sandbox has ended meanwhile.
 func (s *Shim) endMove() error {
 	call := s.containers.runsc(s.record.get())
 	change := call.thaw // it may not have come to the pause
@@ -325,8 +326,8 @@ func (s *Shim) endMove() error {
 	return s.record.set(func(st *State) { st.Moving, st.Saving, st.Next = false, "", nil })
 }
 
-// unlessEnded is err of a call of runsc, or why the sandbox that was called has ended:
-// runsc only says that it does not answer.
+// unlessEnded returns err, the error of a call of runsc. If the sandbox has ended, it
+// returns why: runsc only says that the sandbox does not answer.
 func (s *Shim) unlessEnded(err error) error {
 	if st := s.record.get(); err != nil && !acts(st.PID, st.StartTime) {
 		return fmt.Errorf("%w: %s", ErrEnded, s.why())

@@ -38,7 +38,7 @@ func (c Client) dial(ctx context.Context) (net.Conn, error) {
 	defer dir.Close()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName))
-	if op, ok := errors.AsType[*net.OpError](err); ok { // whose path means nothing to others
+	if op, ok := errors.AsType[*net.OpError](err); ok { // its path means nothing to others
 		return nil, fmt.Errorf("%s: %w", filepath.Join(c.Dir, socketName), op.Err)
 	}
 	return conn, err
@@ -107,8 +107,8 @@ func (c Client) Status(ctx context.Context) (State, error) {
 	return st, c.call(ctx, http.MethodGet, "/v1/status", nil, &st)
 }
 
-// Settle is Status for one who does not know what has become of a Checkpoint: one to
-// this layer that has not begun yet never will.
+// Settle is Status for a caller that does not know the result of a Checkpoint. If the
+// Checkpoint to this layer has not begun yet, it never will.
 func (c Client) Settle(ctx context.Context, layer string) (State, error) {
 	var st State
 	return st, c.call(ctx, http.MethodGet, "/v1/status?refuse="+url.QueryEscape(layer), nil, &st)
@@ -128,23 +128,24 @@ func (c Client) Stop(ctx context.Context, grace time.Duration) (End, error) {
 	return end, c.call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), nil, &end)
 }
 
-// Checkpoint seals the layer that is written, and moves the sandbox to another. After
-// an error of the shim's it goes on as it was, but for ErrEnded; ENOSPC says that there is
-// no room, ErrDeleted that deleted files are too large, and ErrNetworks that programs have
-// networks of their own. If the answer is lost, Settle says what has become of it.
+// Checkpoint seals the layer that is written, and moves the sandbox to another. After an
+// error of the shim's the sandbox goes on as it was, except for ErrEnded. ENOSPC says that
+// there is no room, and ErrDeleted that deleted files are too large. ErrNetworks says that
+// programs have networks of their own. If the answer is lost, Settle tells the result.
 func (c Client) Checkpoint(ctx context.Context, req Checkpoint) (Checkpointed, error) {
 	var done Checkpointed
 	return done, c.call(ctx, http.MethodPost, "/v1/checkpoint", req, &done)
 }
 
-// Hibernate saves the sandbox's memory to a folder, and ends it. After an error it
-// goes on, but for ErrEnded; ErrDeleted and ErrNetworks are as for a Checkpoint.
+// Hibernate saves the sandbox's memory to a folder, and ends it. After an error the
+// sandbox goes on, except for ErrEnded. ErrDeleted and ErrNetworks are as for a
+// Checkpoint.
 func (c Client) Hibernate(ctx context.Context, dir string) error {
 	return c.call(ctx, http.MethodPost, "/v1/hibernate", map[string]string{"dir": dir}, nil)
 }
 
-// Assign has a sandbox that was started for nobody be a sprite's. After an error it has
-// to be ended.
+// Assign gives a sandbox that was started for no sprite to one. After an error the sandbox
+// must be ended.
 func (c Client) Assign(ctx context.Context, a Assignment) (State, error) {
 	var st State
 	return st, c.call(ctx, http.MethodPost, "/v1/assign", a, &st)
@@ -160,14 +161,14 @@ func (c Client) Resume(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, "/v1/resume", nil, nil)
 }
 
-// SetConnectors replaces the connectors of a running sandbox, and ends requests
-// through those that are no more.
+// SetConnectors replaces the connectors of a running sandbox, and ends requests through
+// those that are removed.
 func (c Client) SetConnectors(ctx context.Context, all map[string]connect.Upstream) error {
 	return c.call(ctx, http.MethodPut, "/v1/connectors", all, nil)
 }
 
-// SetNetwork replaces what a running sandbox's network is decided by. Connections
-// that it does not allow have ended when it returns.
+// SetNetwork replaces the policies of a running sandbox's network. Connections that they
+// do not allow have ended when it returns.
 func (c Client) SetNetwork(ctx context.Context, set policy.Set) error {
 	return c.call(ctx, http.MethodPut, "/v1/network", set, nil)
 }
@@ -196,7 +197,7 @@ func (c Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return joined, nil
 }
 
-// portName is how an error calls a port.
+// portName is the name of a port in errors.
 func portName(port int) string {
 	if port == boot.API {
 		return "the guest"
@@ -227,7 +228,7 @@ func connectThrough(conn net.Conn, port int) (net.Conn, error) {
 	return conn, nil
 }
 
-// earlyConn is a connection some bytes of which were read already.
+// earlyConn is a connection that has bytes which were read already.
 type earlyConn struct {
 	net.Conn
 	early *bufio.Reader

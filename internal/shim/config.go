@@ -66,7 +66,7 @@ type Config struct {
 	// Client.SetNetwork.
 	Network *policy.Set
 
-	NetworkPolicy json.RawMessage // which Network is made of, to be shown inside
+	NetworkPolicy json.RawMessage // Network is made of it; it is shown inside
 
 	// Adopt says that a sandbox is believed to run already: take it up, or say
 	// that it is gone. A shim that adopts never boots.
@@ -75,13 +75,13 @@ type Config struct {
 	// Patience is how long a guest that was restored may take to answer; 0: BootTimeout.
 	Patience time.Duration
 
-	// Build says what a memory image depends on: the builds of runsc and of the
-	// guest, and the processor. Image, if not empty, is the folder of one to start
-	// from; where that can't be, the sandbox boots.
+	// Build says what a memory image depends on: the builds of runsc and of the guest, and
+	// the processor. Image, if not empty, is the folder of a memory image to start from.
+	// If that is not possible, the sandbox boots.
 	Build, Image string
 }
 
-// Shown is what a sandbox is shown of the host, besides its disk.
+// Shown is the part of the host that a sandbox is shown, besides its disk.
 type Shown struct {
 	Include []string // folders, read-only at the same path
 	Binds   []Bind

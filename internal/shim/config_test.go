@@ -36,8 +36,8 @@ func TestStateRoundTrip(t *testing.T) {
 	}
 }
 
-// TestStateKeepsRoom: a state is written in files that are there, of which no room is given
-// back: on a full disk somebody else would take it.
+// TestStateKeepsRoom: a state is written in the existing files, and none of their room is
+// given back. On a full disk another program would take it.
 func TestStateKeepsRoom(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 2 {
@@ -71,7 +71,7 @@ func TestStateKeepsRoom(t *testing.T) {
 	}
 }
 
-// TestPauseNotNoted: a sandbox of which nobody could write down that it is paused is not.
+// TestPauseNotNoted: a sandbox is not paused if its state can't be written.
 func TestPauseNotNoted(t *testing.T) {
 	s := newShim(Config{Dir: filepath.Join(t.TempDir(), "gone")}, "", slog.New(slog.DiscardHandler))
 	if err := s.pause(); !errors.Is(err, os.ErrNotExist) || s.record.get().Paused {

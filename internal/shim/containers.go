@@ -37,7 +37,7 @@ func (c *containers) runsc(st State) runsc {
 	return r
 }
 
-// named is for a container of which only the name is known.
+// named is runsc for a container when only its name is known.
 func (c *containers) named(container string) runsc {
 	return runsc{path: c.path, dir: c.folder.path, container: container, cgroups: c.cgroups}
 }
@@ -53,7 +53,7 @@ func (c *containers) all() (names []string) {
 	return names
 }
 
-// killStarted ends the sandbox, of which there may be processes before its number is known.
+// killStarted ends the sandbox. It may have processes before its process number is known.
 func (c *containers) killStarted(st State) {
 	if st.PID == 0 {
 		c.killAll()
@@ -61,7 +61,7 @@ func (c *containers) killStarted(st State) {
 	killProcess(st.PID, st.StartTime)
 }
 
-// next is the sandbox that a checkpoint makes after another, but for its layers.
+// next is the sandbox that a checkpoint makes after another, with the layers of the old one.
 func (c *containers) next(old State) State {
 	next := old
 	next.Generation++
@@ -70,8 +70,8 @@ func (c *containers) next(old State) State {
 	return next
 }
 
-// prepare makes what the next sandbox needs, but for its mounts. It will have the same network
-// namespace.
+// prepare makes all that the next sandbox needs, except its mounts. It will have the same
+// network namespace.
 func (c *containers) prepare(old, next State, disk []Mount, netns string) error {
 	if err := os.MkdirAll(c.folder.rootfs(next), 0o755); err != nil {
 		return fmt.Errorf("mount the disk: %w", err)
@@ -81,7 +81,7 @@ func (c *containers) prepare(old, next State, disk []Mount, netns string) error 
 			return fmt.Errorf("mount the disk: %w", err)
 		}
 	}
-	// A shim that adopted the sandbox was told nothing but where it is.
+	// A shim that adopted the sandbox was told only where the sandbox is.
 	spec, err := c.folder.readBundle(old)
 	if err != nil {
 		return err
@@ -99,9 +99,9 @@ func (c *containers) prepare(old, next State, disk []Mount, netns string) error 
 	return c.saveBundle(next, spec)
 }
 
-// settle has the next sandbox's disk be what is there, now that nothing runs, and
-// returns what starts it: where it was not created ahead, or can't be used, the disk is
-// mounted now, and the restore creates it.
+// settle is called when nothing runs any more. It brings the next sandbox's disk up to date,
+// and returns the function that starts the sandbox. If the sandbox was not created ahead, or
+// can't be used, settle mounts the disk, and start creates the sandbox.
 func (c *containers) settle(ctx context.Context, created *ahead, next State, disk []Mount, image string) (start func() error, err error) {
 	if created != nil {
 		if err = created.settle(c.folder.rootfs(next), disk); err == nil {
@@ -134,16 +134,17 @@ func (c *containers) drop(next State) error {
 	return errors.Join(errs...)
 }
 
-// abandon removes what there is of a next sandbox that will not be. now is the one that there is.
+// abandon removes what is left of a next sandbox that will not be used. now is the current
+// sandbox.
 func (c *containers) abandon(now, next State) error {
 	err := errors.Join(c.drop(next), c.folder.leave(next))
-	if acts(now.PID, now.StartTime) { // then a report is that of the next one's kernel
+	if acts(now.PID, now.StartTime) { // then a report is from the next sandbox's kernel
 		err = errors.Join(err, kernel.Keep(c.folder.path))
 	}
 	return err
 }
 
-// abandonNext is abandon for what a shim that died has begun.
+// abandonNext is abandon for a next sandbox that a dead shim has begun.
 func (c *containers) abandonNext(now State) error {
 	next := c.next(now)
 	if _, err := os.Lstat(c.folder.bundle(next)); errors.Is(err, os.ErrNotExist) {

@@ -13,10 +13,10 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// gVisor's runsc starts no sandbox in cgroup v1 if it can't read which processors the
-// sandbox's cgroup has, and many containers have no cpuset hierarchy. cove limits no sandbox
-// by it. If it is not mounted, the shim therefore puts plain files in its place, in its own
-// mount namespace.
+// In cgroup v1, gVisor's runsc starts no sandbox if it can't read which processors the
+// sandbox's cgroup has. Many containers have no cpuset hierarchy, and cove limits no sandbox
+// by it. So if the hierarchy is not mounted, the shim puts plain files in its place, in its
+// own mount namespace.
 
 // cpusetDir is where gVisor looks for the hierarchy.
 var cpusetDir = filepath.Join(cgroupRoot, "cpuset")
@@ -41,9 +41,9 @@ func mountCpuset() error {
 	return nil
 }
 
-// copyCgroupRoot replaces the folder that has the hierarchies by one of this mount
-// namespace's own, with the same hierarchies and links, and an empty folder for a cpuset: the
-// host's, or a container's, may be read-only.
+// copyCgroupRoot replaces the folder of the hierarchies, in this mount namespace alone: the
+// host's folder, or a container's, may be read-only. The new folder has the same hierarchies
+// and links, and an empty folder for a cpuset.
 func copyCgroupRoot() error {
 	entries, err := os.ReadDir(cgroupRoot)
 	if err != nil {

@@ -40,8 +40,8 @@ func serverFree(st State) (int64, bool) {
 	return m.free(), err == nil
 }
 
-// largest reports whether no other sandbox of the data folder uses more memory than that of this
-// folder, but for paused ones: their processes can't be ended.
+// largest reports whether no other sandbox of the data folder uses more memory than the
+// sandbox of this folder. Paused ones don't count: their processes can't be ended.
 func largest(folder string, st State) bool {
 	used := func(st State) int64 {
 		g := openMemoryGroup(st.cgroup(), 0)

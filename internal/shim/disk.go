@@ -37,7 +37,8 @@ func mountAll(disk []Mount, rootfs string, log *slog.Logger) error {
 }
 
 // mount mounts a part of the disk below rootfs. If the kernel can't guard it, it is
-// mounted without: its mask hides what was secret when the sandbox started.
+// mounted without a guard. Then its mask still hides files that were secret when the
+// sandbox started.
 func (m Mount) mount(rootfs string, log *slog.Logger) error {
 	at := filepath.Join(rootfs, m.Target)
 	err := m.Overlay.Mount(at)

@@ -29,7 +29,7 @@ func (s *Shim) stop(grace time.Duration) {
 			breakOff()
 		}
 	}
-	if grace > 0 && moved { // else nothing of it is to run any more
+	if grace > 0 && moved { // else none of its programs may run any more
 		if st.Paused {
 			if err := s.containers.runsc(s.record.get()).thaw(); err != nil {
 				s.log.Error("resume before stop", "err", err)
@@ -50,8 +50,8 @@ func (s *Shim) stop(grace time.Duration) {
 	s.killUntilEnded()
 }
 
-// killUntilEnded ends the sandbox, whichever that is: a move that is being given up may
-// still start the next one.
+// killUntilEnded kills the sandbox of the current state until it has ended: a move that is
+// being given up may still start the next sandbox.
 func (s *Shim) killUntilEnded() {
 	for {
 		st := s.record.get()
@@ -103,7 +103,7 @@ func (s *Shim) why() string {
 	}
 	report := kernel.Report(s.cfg.Dir, 0)
 	switch {
-	case lack.processes() != "": // of which gVisor's kernel may have crashed
+	case lack.processes() != "": // gVisor's kernel may have crashed because of that
 		return lack.processes()
 	case report != "":
 		return crashed(report)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestNoMoveAfterEnd has a checkpoint come when the sandbox has just ended: it begins nothing,
-// and no state is left that would say of a sandbox that is gone that it has its disk.
+// TestNoMoveAfterEnd asks for a checkpoint when the sandbox has just ended. The checkpoint
+// begins nothing. No state is left that would say that the sandbox still has its disk.
 func TestNoMoveAfterEnd(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {

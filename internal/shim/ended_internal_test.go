@@ -9,8 +9,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/gateway"
 )
 
-// A sandbox may be gone when its guest is asked to stop. That is an error, and no end of the
-// shim, which has the rest of its cleaning up before it.
+// A sandbox may be gone when its guest is asked to stop. That is an error, but must not end
+// the shim, which still has to clean up.
 func TestAskAfterTheEnd(t *testing.T) {
 	s := newShim(Config{Dir: t.TempDir(), ID: "00112233aabbccdd"}, "", slog.New(slog.DiscardHandler))
 	s.network.gw = &gateway.Gateway{}

@@ -10,11 +10,12 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// The logs of what a sandbox was refused, of what it reached, of its requests through
-// connectors, and of processes that were ended for want of memory are in its folder: a
-// sprites.NetworkEvent, cove.ConnectorEvent or sprites.MemoryKill a line. Each is
-// begun anew when it has grown to EventLogSize; the one before it is kept beside it,
-// with OldSuffix.
+// A sandbox's folder has four logs. RefusedLog and ConnectedLog have the connections
+// that the sandbox was refused, and those that it made (a sprites.NetworkEvent a line).
+// RequestLog has its requests through connectors (cove.ConnectorEvent). MemoryLog has
+// processes that were ended because memory was short (sprites.MemoryKill). A log that
+// has grown to EventLogSize is begun anew. The one before it is kept beside it, with
+// OldSuffix.
 const (
 	RefusedLog   = "refused.log"
 	ConnectedLog = "connected.log"
@@ -38,8 +39,8 @@ func networkEvent(e gateway.Event) sprites.NetworkEvent {
 	return out
 }
 
-// eventLog writes one of the logs. What can't be written is lost: the sandbox's network
-// does not depend on it.
+// eventLog writes one of the logs. An event that can't be written is lost: the
+// sandbox's network does not depend on the log.
 type eventLog struct{ *logfile.File }
 
 func newEventLog(dir, name string) eventLog {

@@ -20,14 +20,15 @@ import (
 // shim touches only what its own folder has started. It knows its folder by
 // private.FolderID.
 
-// errElsewhere says that a sandbox is another folder's, of which this one is a copy.
+// errElsewhere says that a sandbox belongs to another folder, and that this folder is a copy
+// of that one.
 var errElsewhere = errors.New("its data folder is not the one that has started the sandbox: that is the original's of which this is a copy")
 
 // A folder is the one that a sandbox has. Each generation of the sandbox has a place for its disk
 // in it, and an OCI bundle.
 type folder struct {
 	path     string
-	identity string // see private.FolderID; empty: nobody has asked for it
+	identity string // see private.FolderID; empty: not read
 }
 
 // rootfs is where the disk of a generation is mounted.
@@ -63,8 +64,7 @@ func (f folder) atHome() bool {
 	return err == nil && identity == f.identity
 }
 
-// leave removes the mounts and the folders of a sandbox that is no more, or will
-// not be.
+// leave removes the mounts and the folders of a sandbox that has ended, or will not start.
 func (f folder) leave(st State) error {
 	errs := []error{layers.Unmount(f.rootfs(st)), os.RemoveAll(f.bundle(st))}
 	// Not RemoveAll: if the disk were mounted there still, it would be emptied.
@@ -74,7 +74,8 @@ func (f folder) leave(st State) error {
 	return errors.Join(errs...)
 }
 
-// forget removes what a copy has of another folder's sandbox, and touches nothing of that.
+// forget removes the files of another folder's sandbox from a copy of that folder. It does
+// not touch the sandbox.
 func (f folder) forget(st State, log *slog.Logger) error {
 	errs := []error{}
 	for n := range st.Generation + 2 {
@@ -95,7 +96,7 @@ func (f folder) forget(st State, log *slog.Logger) error {
 func (s State) Elsewhere(dir string) bool {
 	folder, err := private.FolderID(dir)
 	if err != nil {
-		return false // nobody can say, and nothing can be written there either
+		return false // this can't be known, and nothing can be written there either
 	}
 	if s.Folder != "" {
 		return s.Folder != folder

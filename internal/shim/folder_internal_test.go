@@ -9,8 +9,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/private"
 )
 
-// TestElsewhere: a folder that is moved knows its sandbox, and a copy of it does not, also if
-// an earlier cove has started that.
+// TestElsewhere: a moved folder knows its sandbox, even if an earlier cove has started the
+// sandbox. A copy of the folder does not.
 func TestElsewhere(t *testing.T) {
 	top := t.TempDir()
 	dir, moved, copied := filepath.Join(top, "original"), filepath.Join(top, "moved"), filepath.Join(top, "copied")

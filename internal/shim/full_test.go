@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSaveFull: a full disk is known by what runsc says, however long the stacks after it are.
+// TestSaveFull: the output of runsc shows a full disk, however long the stacks after it are.
 func TestSaveFull(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "runsc")

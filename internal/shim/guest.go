@@ -26,8 +26,8 @@ type guestDialer struct {
 }
 
 // dial returns a connection whose other end has proved that it is the guest, and which
-// the guest takes for this shim's. Of a guest that an earlier cove started it is any
-// connection to its port, and each request has to be authorized.
+// the guest takes for this shim's. If an earlier cove started the guest, dial returns
+// any connection to its port, and each request must be authorized.
 func (d guestDialer) dial(ctx context.Context) (*gateway.Conn, error) {
 	conn, err := d.gw.Dial(ctx, boot.Port)
 	if err != nil {
@@ -36,8 +36,8 @@ func (d guestDialer) dial(ctx context.Context) (*gateway.Conn, error) {
 	return d.greet(ctx, conn)
 }
 
-// tryFor is dial, with a limit for the connection alone: a packet that was sent before
-// the sandbox had its interface is lost, and the next one may not be.
+// tryFor is dial, with a limit for the connection alone. A packet that is sent before
+// the sandbox has its interface is lost, but another try may arrive.
 func (d guestDialer) tryFor(ctx context.Context, limit time.Duration) (*gateway.Conn, error) {
 	trying, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -78,8 +78,8 @@ func (d guestDialer) authorize(req *http.Request) {
 // maxHeader bounds the headers of what a guest answers, in bytes.
 const maxHeader = 16 << 10
 
-// A guestClient calls the guest behind a gateway, each time over a connection of its
-// own: one that was kept may be of before a checkpoint.
+// A guestClient calls the guest behind a gateway. Each call has its own connection: a
+// kept connection may be older than a checkpoint.
 type guestClient struct {
 	http  http.Client
 	guest guestDialer
@@ -114,7 +114,7 @@ func (g *guestClient) call(ctx context.Context, method, path string, read func(i
 	return read(resp.Body)
 }
 
-// answered decodes what a guest says, which is hostile: most bytes of it.
+// answered decodes a guest's answer, at most most bytes. The answer may be hostile.
 func answered[T any](r io.Reader, most int64) (answer T, err error) {
 	if err := json.NewDecoder(io.LimitReader(r, most)).Decode(&answer); err != nil {
 		return answer, fmt.Errorf("read the guest's answer: %w", err)
@@ -122,7 +122,7 @@ func answered[T any](r io.Reader, most int64) (answer T, err error) {
 	return answer, nil
 }
 
-// process looks at what a guest says is a process, and makes its name fit to be shown.
+// process checks a process that a guest names, and makes its name fit to be shown.
 func process(pid int, said string) (name string, err error) {
 	name = processName(said)
 	if pid < 1 || pid > maxPID || name == "" {
@@ -134,8 +134,8 @@ func process(pid int, said string) (name string, err error) {
 // patience is how long a guest that was restored may take to answer.
 func (cfg Config) patience() time.Duration { return cmp.Or(cfg.Patience, BootTimeout) }
 
-// bootConfig is what the guest is told. copied says that it goes on from a memory of which there are
-// copies.
+// bootConfig is what the guest is told. copied says that the guest goes on from a
+// memory that has copies.
 func (cfg Config) bootConfig(copied bool) boot.Config {
 	return boot.Config{
 		Token:       cfg.Token,

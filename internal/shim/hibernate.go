@@ -19,8 +19,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fault"
 )
 
-// hibernate saves the sandbox's memory to a folder, which is made, and ends it. On
-// an error it is what it was. moves.turn is held.
+// hibernate saves the sandbox's memory to a folder, which it makes, and ends the sandbox.
+// After an error the sandbox is as before. The caller holds moves.turn.
 func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	st := s.record.get()
 	if st.Build == "" {
@@ -84,9 +84,9 @@ func kernelTime(dir string) (time.Time, error) {
 	return time.Unix(st.Ctim.Unix()), nil
 }
 
-// untouched ends what there is of the sandbox, and reports whether nothing on its disk has
+// untouched ends what is left of the sandbox, and reports whether nothing on its disk has
 // changed since then. If the kernel of a sandbox ended while it woke, nobody knows how far it
-// came; and once something has run, the memory does not go with the disk any more.
+// came. Once a program has run, the memory does not fit the disk any more.
 func (s *Shim) untouched(since time.Time) bool {
 	s.containers.killStarted(s.record.get())
 	for _, m := range s.cfg.Disk {
@@ -111,8 +111,9 @@ func (s *Shim) untouched(since time.Time) bool {
 	return true
 }
 
-// wake starts the sandbox from a memory image. An error says why it could not; then
-// there is no sandbox. The image is used up, unless nothing ran: its disk goes on.
+// wake starts the sandbox from a memory image. An error says why it could not, and then there
+// is no sandbox. The image is used up, unless nothing ran: once a program runs, the disk
+// changes.
 func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 	image, err := checkImage(dir, s.cfg.Build, s.folder, s.record.get())
 	if err != nil {
@@ -145,8 +146,8 @@ func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// introduce tells a guest that was restored who it is now, while it has the key of that
-// state. It is the first that anybody asks of it.
+// introduce tells a restored guest its new identity, while the guest still has the key of the
+// saved state. It must be the first call to the guest.
 func (s *Shim) introduce(ctx context.Context, now State) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.patience())
 	defer cancel()

@@ -23,15 +23,15 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// ImageFile describes a memory image, beside it. It is written last: an image
-// without it is none.
+// ImageFile describes a memory image, beside it. It is written last: an image without it is
+// not complete.
 const ImageFile = "cove.json"
 
 // CopiedFile marks, beside an image, one that was recalled: others may go on from it, too.
 const CopiedFile = "copied"
 
-// Image is what must be the same, or known, where a sandbox goes on from its memory.
-// gVisor checks none of it.
+// Image has the facts that must be the same, or known, for a sandbox to go on from its
+// memory. gVisor checks none of them.
 type Image struct {
 	Build  string        `json:"build"`  // of runsc, the guest and the processor: see Config.Build
 	Mounts []specs.Mount `json:"mounts"` // of the sandbox, besides its disk
@@ -45,7 +45,7 @@ type Image struct {
 type ImagePart struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
-	CRC32C string `json:"crc32c"` // in hexadecimal, which finds damage, in a quarter of the time of SHA-256
+	CRC32C string `json:"crc32c"` // in hexadecimal; it finds damage, in a quarter of the time of SHA-256
 }
 
 // keepImage copies an image, whose sandbox goes on meanwhile, to a folder that it
@@ -107,8 +107,8 @@ func leavesFree(files []os.DirEntry, dir string, leave int64) error {
 // copyStep is how much of a part is copied at a time.
 const copyStep = 1 << 20
 
-// copyPart copies a file of an image, by two at once where it is large, and has what it
-// writes begin its way to the disk at once: describeImage waits for that.
+// copyPart copies a file of an image, by two goroutines if it is large. The kernel starts to
+// write the copy to the disk at once: describeImage waits for that.
 func copyPart(ctx context.Context, to, from string) (n int64, err error) {
 	src, err := os.Open(from)
 	if err != nil {
@@ -144,7 +144,7 @@ func copyRange(ctx context.Context, dst, src *os.File, part [2]int64) error {
 		}
 		n, err := src.ReadAt(buf[:min(copyStep, to-at)], at)
 		if err != nil {
-			return err // also where it has become shorter: it is whole or no image
+			return err // also if the file has become shorter: an image must be whole
 		}
 		if _, err := dst.WriteAt(buf[:n], at); err != nil {
 			return err
@@ -244,15 +244,15 @@ func checkImage(dir, build string, f folder, st State) (Image, error) {
 	return image, nil
 }
 
-// unfitError says that a memory is none to go on from, now or later.
+// unfitError says that a sandbox can't go on from a memory, now or later.
 type unfitError struct{ error }
 
 func (e unfitError) Unwrap() error { return e.error }
 
-// mayWake reports whether a memory's image may be used yet, after wake has failed: the
-// machine had no process or memory for it, or no runsc, or too little time, and what the
-// image holds was not refused. If there are copies of it, it can be recalled again: then it
-// is not kept for that.
+// mayWake reports whether a memory's image may still be used after wake has failed. It may if
+// the image itself was not refused: the machine had no process or memory for it, or no runsc,
+// or too little time. If there are copies of the image, it is not kept for that: it can be
+// recalled again.
 func mayWake(image string, err error) bool {
 	if _, unfit := errors.AsType[unfitError](err); unfit {
 		return false
@@ -273,8 +273,8 @@ func imageSize(dir string) (size int64) {
 	return size
 }
 
-// exceeds says that a memory is larger than what a sandbox may have here; empty: it is not. A
-// sandbox that the kernel ended for that has no cgroup any more which could tell.
+// exceeds says that a memory is larger than a sandbox may have here. Empty: it is not. If the
+// kernel ended a sandbox for that, its cgroup is gone and can't tell.
 func exceeds(dir string, st State) string {
 	size := imageSize(dir)
 	server := cgroup.Process{}.Limits()

@@ -21,9 +21,9 @@ type Limits struct {
 // ErrMemoryUsed says that a sandbox uses more memory than it would be left with.
 var ErrMemoryUsed = errors.New("more memory is in use")
 
-// setLimits gives the sandbox other limits, and those that a checkpoint makes of it.
-// If it fails they are as before, but that the processors' may be the new ones. Without
-// cgroups nothing is limited, and the state says so.
+// setLimits gives other limits to the sandbox, and to the sandboxes that checkpoints
+// make of it. If it fails, the limits are as before, except that the limit of processors
+// may be the new one. Without cgroups nothing is limited, and the state says so.
 func (s *Shim) setLimits(l Limits) error {
 	s.moves.turn.Lock()
 	defer s.moves.turn.Unlock()
@@ -65,9 +65,9 @@ func (s *Shim) setLimits(l Limits) error {
 	return nil
 }
 
-// quotaOf is the time of so many processors in each cgroup.Period, and no more than the server's
-// own cgroups may use: cgroup v1 refuses a limit above its parent's, which may be half a
-// processor. 0 is no limit.
+// quotaOf is the time of so many processors in each cgroup.Period, but at most what the
+// server's own cgroups may use. In cgroup v1 a limit must not be above the parent's,
+// which may be half a processor. 0 is no limit.
 func quotaOf(server cgroup.Limits, cpus int) int64 {
 	quota := int64(cpus) * cgroup.Period
 	if server.Quota > 0 && quota > 0 {
@@ -93,8 +93,8 @@ func setProcessors(group string, cpus int) error {
 	return os.WriteFile(filepath.Join(cgroupRoot, group, "cpu.max"), fmt.Appendf(nil, "%s %d", quota, cgroup.Period), 0)
 }
 
-// changeMemory limits the memory of a sandbox. One that uses more is not ended for that:
-// the limit stays what it was. Its reserve is held anew by the memoryWatch.
+// changeMemory limits the memory of a sandbox. A sandbox that uses more is not ended for
+// that: the limit stays as it was. Its reserve is held anew by the memoryWatch.
 func changeMemory(group string, limit int64) error {
 	g := openMemoryGroup(group, limit)
 	if limit == 0 {

@@ -14,17 +14,17 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A sandbox that uses more memory than its cgroup has is ended by the host's kernel,
-// as a whole. Before that its guest is to end the largest process. What counts is what
-// the kernel counts, gVisor's own part included, so it is this side that looks.
+// If a sandbox uses more memory than its cgroup has, the host's kernel kills the whole
+// sandbox. Before that, the guest should end the largest process. The kernel also counts
+// gVisor's own memory. So the shim watches the memory, and not the guest.
 
-// Looks at the memory come the sooner the less is free: nothing fills more than
+// The less memory is free, the sooner the shim looks again: nothing fills more than
 // fastestFill bytes in a second.
 const (
 	fastestFill = 4 << 30
 	shortLook   = 2 * time.Millisecond
 	longLook    = time.Second
-	// reliefLimit bounds the guest's part; settleLimit the wait for the memory of a
+	// reliefLimit bounds the guest's part, and settleLimit the wait for the memory of a
 	// process that has ended.
 	reliefLimit = 5 * time.Second
 	settleLimit = 500 * time.Millisecond
@@ -35,9 +35,10 @@ func nextLook(free int64) time.Duration {
 	return min(max(time.Duration(float64(free)/fastestFill*float64(time.Second)), shortLook), longLook)
 }
 
-// A memoryWatch keeps the sandbox within its limit of memory. From start to close its goroutine looks
-// at what is used, and has the guest end a process before the kernel would end the sandbox. While a
-// sandbox is being saved it may use more (see raise).
+// A memoryWatch keeps the sandbox within its limit of memory. From start to close its
+// goroutine looks at the used memory, and asks the guest to end a process before the
+// kernel would end the sandbox. While a sandbox is being saved it may use more (see
+// raise).
 type memoryWatch struct {
 	folder folder
 	record *record
@@ -133,8 +134,8 @@ func (w *memoryWatch) watch(ctx context.Context, guest *guestClient) {
 	}
 }
 
-// hold is memoryGroup.hold, but for a checkpoint, which takes memory of the sandbox's own.
-// It reports false where it is to be tried again at once.
+// hold is memoryGroup.hold, but not during a checkpoint, which needs memory of the
+// sandbox's own. It reports false if the caller should try again at once.
 func (w *memoryWatch) hold(g *memoryGroup) bool {
 	if !g.v1 || g.held {
 		return true
@@ -223,15 +224,16 @@ func (w *memoryWatch) setShort(short bool) {
 	w.short = short
 }
 
-// raise lets a paused sandbox use more than its limit: what it writes of its
-// memory to a file in memory, or to a disk's cache, counts as its own, as does what
-// gVisor needs for that. The next one has the limit from its start. moves.turn is held.
+// raise lets a paused sandbox use more than its limit. If it writes its memory to a file
+// in memory, or to a disk's cache, that counts as its own memory. So does the memory that
+// gVisor needs for the write. The next sandbox has the limit from its start. The caller
+// holds moves.turn.
 func (w *memoryWatch) raise(st State) { w.limit(st, true, 2*st.MemoryLimit+saveReserve) }
 
 // saveReserve is what gVisor may need to save the memory of a small sandbox.
 const saveReserve = 64 << 20
 
-// lower undoes raise, once what was written is gone.
+// lower undoes raise, once the written memory is gone.
 func (w *memoryWatch) lower(st State) {
 	if now := w.record.get(); now.Container == st.Container {
 		st.MemoryLimit = now.MemoryLimit
@@ -247,7 +249,7 @@ func (w *memoryWatch) limit(st State, raised bool, limit int64) {
 	w.raised = raised
 	w.mu.Unlock()
 	if !enforced(st, "memory") || st.MemoryLimit == 0 || was == raised || w.record.get().Container != st.Container {
-		return // of one that is no more it does not matter
+		return // the limit of a sandbox that has ended does not matter
 	}
 	g := openMemoryGroup(st.cgroup(), st.MemoryLimit)
 	if err := g.setLimit(limit); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -272,7 +274,7 @@ func askForRelief(ctx context.Context, guest *guestClient, limit int64) (kill sp
 	return kill, err
 }
 
-// readMemoryKill reads what a guest says, which is hostile.
+// readMemoryKill reads a guest's answer, which may be hostile.
 func readMemoryKill(r io.Reader) (sprites.MemoryKill, error) {
 	k, err := answered[sprites.MemoryKill](r, maxOwnerAnswer)
 	if err != nil {

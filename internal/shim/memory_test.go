@@ -23,7 +23,7 @@ func TestUnreclaimable(t *testing.T) {
 	}
 }
 
-// Cache does not count, unless somebody waits for memory all the same.
+// Cache does not count, unless a process waits for memory all the same.
 func TestReadMemory(t *testing.T) {
 	g := memoryGroup{dir: t.TempDir(), v1: true, limit: 300 << 20}
 	for _, c := range []struct {
@@ -63,7 +63,7 @@ func TestNextLook(t *testing.T) {
 	}
 }
 
-// What a guest says of a process that it has ended is bounded, and fit to be shown.
+// The guest's report of a process that it has ended is bounded, and fit to be shown.
 func TestReadMemoryKill(t *testing.T) {
 	k, err := readMemoryKill(strings.NewReader(`{"name":"\u001b[31mred\n","pid":7,"resident_bytes":5,"session":"12"}`))
 	if err != nil || k.Name != "?[31mred?" || k.PID != 7 || k.ResidentBytes != 5 || k.Session != "12" {

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// reserve is how much of a limit is left when a process is ended: what a fast
-// allocator takes until it is.
+// reserve is how much of a limit is left when a process is ended. A fast allocator may
+// take as much until the process has ended.
 func reserve(limit int64) int64 {
 	return min(max(limit/16, 48<<20), 256<<20, limit/4)
 }
 
-// held is the part of the reserve that nobody gets before the guest was asked for
-// relief. It is small: while the sandbox waits for it, gVisor's own calls of the
-// kernel for memory may fail, which can be its end.
+// held is the part of the reserve that is not given out before the guest was asked for
+// relief. It is small: while the sandbox waits for it, gVisor's own calls for memory may
+// fail, and that can end the sandbox.
 func held(limit int64) int64 { return reserve(limit) / 8 }
 
 // memory is what a sandbox may use, and uses. Cache that the kernel can take back is
@@ -44,8 +44,8 @@ func openMemoryGroup(group string, limit int64) memoryGroup {
 	return g
 }
 
-// read reads what the sandbox uses. Close to the limit it takes a closer look, at what
-// of it the kernel can't take back.
+// read reads what the sandbox uses. Close to the limit only memory that the kernel can't
+// take back counts, unless a process waits for memory.
 func (g *memoryGroup) read() (memory, error) {
 	file := "memory.current"
 	if g.v1 {
@@ -69,8 +69,8 @@ func (g *memoryGroup) read() (memory, error) {
 	return m, nil
 }
 
-// spare is what the sandbox has left before a process has to end, once the kernel has
-// taken back what it can.
+// spare is the memory that the sandbox has left before a process must end, after the
+// kernel has taken back what it can.
 func (g *memoryGroup) spare() (int64, error) {
 	data, err := os.ReadFile(filepath.Join(g.dir, "memory.stat"))
 	if err != nil {
@@ -79,20 +79,21 @@ func (g *memoryGroup) spare() (int64, error) {
 	return memory{g.limit, unreclaimable(data)}.free(), nil
 }
 
-// waiting reports whether somebody waits for memory because of hold: what thousands of
-// processes take of the kernel is in no statistics, and can't be taken back either.
+// waiting reports whether a process waits for memory because of hold. Thousands of
+// processes take kernel memory that is in no statistics, and that can't be taken back.
 func (g *memoryGroup) waiting() bool {
 	data, err := os.ReadFile(filepath.Join(g.dir, "memory.oom_control"))
 	return err == nil && strings.Contains(string(data), "under_oom 1\n")
 }
 
-// hold has the kernel, in v1 alone, stop who would use the reserve, instead of ending the
-// sandbox: a process that takes a gigabyte in a second then waits until the guest comes
-// to end it. In v2 there is no such wait, and the reserve has to be enough.
+// hold is for v1 alone. It makes the kernel stop a process that would use the reserve,
+// instead of ending the sandbox. So a process that takes a gigabyte in a second waits
+// until the guest ends it. In v2 there is no such wait, and the reserve must be enough.
 func (g *memoryGroup) hold() {
 	err := os.WriteFile(filepath.Join(g.dir, "memory.oom_control"), []byte("1"), 0)
 	if err == nil {
-		// It is refused where the reserve is in use: then the next look tries again.
+		// The kernel refuses this if the reserve is in use. Then the next look tries
+		// again.
 		err = g.setLimit(g.limit - held(g.limit))
 	}
 	g.held = err == nil
@@ -101,7 +102,7 @@ func (g *memoryGroup) hold() {
 	}
 }
 
-// release gives the sandbox all of its limit, at which the kernel ends it.
+// release gives the sandbox all of its limit. At the limit the kernel ends the sandbox.
 func (g *memoryGroup) release() {
 	if !g.v1 {
 		return
@@ -111,8 +112,9 @@ func (g *memoryGroup) release() {
 	_ = os.WriteFile(filepath.Join(g.dir, "memory.oom_control"), []byte("0"), 0)
 }
 
-// widen gives gVisor some of the reserve every moment, for it may wait for memory as
-// well, until done is closed or there is no more: then it is as after release.
+// widen gives gVisor some more of the reserve every moment, because gVisor may wait for
+// memory as well. It ends when done is closed. If the reserve is used up before, it calls
+// release.
 func (g *memoryGroup) widen(done <-chan struct{}) {
 	const step, moment = 1 << 20, 50 * time.Millisecond
 	for limit := g.limit - held(g.limit) + step; limit < g.limit; limit += step {
@@ -134,8 +136,9 @@ func (g *memoryGroup) setLimit(n int64) error {
 	return os.WriteFile(filepath.Join(g.dir, file), []byte(strconv.FormatInt(n, 10)), 0)
 }
 
-// spareSoon is what is left below the limit, once what programs inside have given back is
-// the machine's again: gVisor does that a moment after them, on a thread of its own.
+// spareSoon is the memory left below the limit, after gVisor has given back to the
+// machine what programs inside have freed. gVisor does that a moment later, on a thread
+// of its own.
 func (g *memoryGroup) spareSoon() (int64, error) {
 	const pause, patience, most = 50 * time.Millisecond, time.Second, 5 * time.Second
 	began := time.Now()
@@ -164,8 +167,8 @@ func readNumber(path string) (int64, error) {
 	return strconv.ParseInt(string(bytes.TrimSpace(data)), 10, 64)
 }
 
-// unreclaimable adds up what memory.stat says of memory that is not cache. There is
-// no swap to count on.
+// unreclaimable adds up the memory in memory.stat that is not cache. It does not count on
+// swap.
 func unreclaimable(stat []byte) int64 {
 	v1, v2 := int64(0), int64(0)
 	for line := range strings.Lines(string(stat)) {

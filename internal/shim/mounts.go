@@ -19,8 +19,7 @@ type mount struct {
 	options  []string // of the file system: for cgroup v1 the controllers, and others
 }
 
-// readMounts reads the lines, which are in the order of mounting as far as mounts at one
-// place are concerned.
+// readMounts reads the lines of mountinfo. Mounts at one place are in the order of mounting.
 func readMounts(text string) ([]mount, error) {
 	var all []mount
 	for line := range strings.Lines(text) {
@@ -58,12 +57,12 @@ func unescapeMount(s string) string {
 // of trees also those below.
 type wanted struct{ paths, trees []string }
 
-// systemTrees are those that this process and gVisor may use beside what the configuration
-// names: devices, cgroups, the resolver's configuration, certificates, libraries.
+// systemTrees are folders that this process and gVisor may use besides those of the
+// configuration: devices, cgroups, the resolver's configuration, certificates, libraries.
 var systemTrees = []string{"/proc", "/sys", "/dev", "/run", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"}
 
-// wants are the host's folders that a sandbox needs. A shim that adopts one is not told what
-// its disk is of, and keeps all.
+// wants are the host's folders that a sandbox needs. A shim that adopts a sandbox is not
+// told the folders of its disk, and keeps all mounts.
 func (cfg Config) wants() wanted {
 	if cfg.Adopt {
 		return wanted{trees: []string{"/"}}
@@ -105,10 +104,11 @@ func below(name, dir string) bool {
 	return name == dir || dir == "/" || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// surplus are the mounts to detach, the last one first: those that are not wanted, and of
-// several mounts of one cgroup hierarchy of v1 that show a part of it all but one. In a
-// container such a hierarchy may be mounted twice, and gVisor's runsc then starts no sandbox
-// ("can't make . relative to"): it takes the container's path off its own cgroup for each.
+// surplus returns the mounts to detach, the last one first. They are the mounts that are not
+// wanted. If several mounts show a part of one cgroup hierarchy of v1, all of these but one
+// are surplus, too. In a container such a hierarchy may be mounted twice. Then runsc starts
+// no sandbox ("can't make . relative to"): for each mount it takes the container's path off
+// its own cgroup.
 func surplus(all []mount, w wanted) []mount {
 	var out []mount
 	parts := map[string]bool{}
@@ -126,9 +126,9 @@ func surplus(all []mount, w wanted) []mount {
 	return out
 }
 
-// detachMounts leaves in this process's own mount namespace only what the sandbox needs.
-// Where the host's mounts are private, as they are in many containers, each of the others
-// would be held here: a disk that the host unmounts would stay in use.
+// detachMounts leaves in this process's own mount namespace only what the sandbox needs. If
+// the host's mounts are private, as in many containers, this namespace would hold each of
+// the other mounts. A disk that the host unmounts would stay in use.
 func detachMounts(cfg Config) error {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -19,7 +19,7 @@ type mover struct {
 	pipe    *os.File // of the answers
 }
 
-// mover starts one for the container of r, which is not there yet.
+// mover starts a mover for the container of r, which does not exist yet.
 func (r runsc) mover(from, bundle, image string) (_ *mover, err error) {
 	out, err := r.openLog()
 	if err != nil {
@@ -76,6 +76,6 @@ func (m *mover) kill() { _ = m.cmd.Process.Kill() }
 // close has it end, and waits for that. It may be called again.
 func (m *mover) close() {
 	_, _ = m.orders.Close(), m.pipe.Close()
-	m.kill() // whatever it is at: all that it was told to do was done, or is undone
+	m.kill() // whatever it does: each order was carried out, or is undone
 	_ = m.cmd.Wait()
 }

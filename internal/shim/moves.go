@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// moves let one thing at a time move, pause or save the sandbox, and nothing once the sandbox is to
-// end. They know why it ends, as far as the shim is the cause.
+// moves let one thing at a time move, pause or save the sandbox, and nothing once the
+// sandbox must end. They know why it ends, if the shim is the cause.
 type moves struct {
 	turn    sync.Mutex // held by what moves the sandbox, or changes or frees its memory. Guards refused
-	refused string     // the layer to which the sandbox is not to be moved
+	refused string     // the layer that the sandbox must not be moved to
 
-	mu       sync.Mutex         // guards the following, each time for a moment; who holds it does not wait for turn
+	mu       sync.Mutex         // guards the following, each time for a moment; a holder does not wait for turn
 	breakOff context.CancelFunc // gives up what has the turn; nil: nothing, or what takes a moment
 	end      fate
 	over     bool // the sandbox has ended, and nothing begins any more that would note a state
@@ -25,8 +25,8 @@ type fate struct {
 	failed     error // why a move has ended it; nil: none has
 }
 
-// run calls f while nothing else moves, pauses or saves the sandbox. Once begun f goes
-// on, whoever waits for it, but for a stop that is done waiting: that ends its ctx.
+// run calls f while nothing else moves, pauses or saves the sandbox. Once begun, f goes on
+// even if no caller waits for it. Only a stop that is done waiting ends f's ctx.
 func (m *moves) run(ctx context.Context, f func(context.Context) error) error {
 	m.turn.Lock()
 	defer m.turn.Unlock()
@@ -42,8 +42,8 @@ func (m *moves) run(ctx context.Context, f func(context.Context) error) error {
 	return f(ctx)
 }
 
-// setBreakOff notes what gives up what has the turn. It reports false where the
-// sandbox is to end, or has.
+// setBreakOff notes the function that gives up the thing that has the turn. It reports
+// false if the sandbox must end, or has ended.
 func (m *moves) setBreakOff(cancel context.CancelFunc) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,8 +68,9 @@ func (m *moves) within(limit time.Duration, ended <-chan struct{}, f func()) boo
 	return true
 }
 
-// shortly calls f when it is its turn, unless what has the turn is a checkpoint or its like: who
-// asks for the status has it for a moment only. Then it reports false.
+// shortly calls f when it has the turn. If something else keeps the turn for 50 ms, such as
+// a checkpoint, it reports false and does not call f. A request for the status has the turn
+// only for a moment.
 func (m *moves) shortly(ctx context.Context, f func()) bool {
 	for deadline := time.Now().Add(50 * time.Millisecond); !m.turn.TryLock(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) || ctx.Err() != nil {
@@ -110,9 +111,10 @@ func (m *moves) fate() fate {
 	return m.end
 }
 
-// noteEnd asks ended, when it is its turn, whether the process that has ended was the sandbox's, and
-// not that of the generation before it. If so, no move begins any more: the state that it would
-// note would be found when nobody looks after the sandbox, as that of one that has its disk.
+// noteEnd waits for the turn. Then it asks ended whether the process that has ended was the
+// sandbox's, and not that of the generation before. If so, no move begins any more. A move
+// would note a state that says that the sandbox has its disk, and no shim would look after
+// that sandbox.
 func (m *moves) noteEnd(ended func() bool) bool {
 	m.turn.Lock()
 	defer m.turn.Unlock()

@@ -28,8 +28,8 @@ func prefixOf(id, folder string) string {
 // so that none is the beginning of another.
 func container(id string, generation int) string { return fmt.Sprintf("%s-%06d", id, generation) }
 
-// known has the names be those of a sandbox that its own folder has started, maybe by an
-// earlier cove.
+// known takes over the names of a sandbox that this folder has started. An earlier cove may
+// have started it.
 func (n *names) known(st State) {
 	if len(st.Container) == len(container(n.prefix, 0)) || len(st.Container) == len(container(n.id, 0)) {
 		n.prefix = st.Container[:len(st.Container)-len(container("", 0))]

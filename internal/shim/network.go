@@ -20,11 +20,11 @@ import (
 )
 
 // subnet is the network between a gateway and its guest. It is the same in every
-// sandbox, each of which has a network namespace of its own.
+// sandbox: each has a network namespace of its own.
 var subnet = netip.PrefixFrom(netip.MustParseAddr(base.Gateway), 16)
 
-// gateway6 is the gateway's IPv6 address, guests6 the network of what its guests
-// are given: they have no other neighbour, and no route but by it.
+// gateway6 is the gateway's IPv6 address, and guests6 the network of the guests'
+// addresses. A guest has no neighbour but the gateway, and no route but through it.
 var (
 	gateway6 = netip.MustParseAddr("fdc0:7e2d:914b::1")
 	guests6  = netip.MustParsePrefix("fdc0:7e2d:914b:1::/64")
@@ -63,21 +63,21 @@ func configureLink(st State) error {
 	return gateway.ConfigureGuestLink6("eth0", guest, gateway6)
 }
 
-// A network is the sandbox's: a network namespace, the link in it, and the gateway at the other end
-// of the link. start makes or takes up all of it, and close ends it.
+// A network is a sandbox's network namespace, the link in it, and the gateway at the
+// link's other end. start makes or takes up all of these, and close ends them.
 type network struct {
 	record *record
 	log    *slog.Logger
 
 	netns int              // file descriptor; -1: none
-	gw    *gateway.Gateway // nil before start. It stays after close, so that who calls the guest yet gets an error
+	gw    *gateway.Gateway // nil before start. It stays after close, so that later calls of the guest get an error
 }
 
 // path is the sandbox's network namespace, for the children of this process.
 func (n *network) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.netns) }
 
-// open makes the sandbox's network namespace and its link, or takes up those
-// of a running sandbox, whose namespace is at path.
+// open makes the sandbox's network namespace and its link. If path is not empty, it
+// takes up those of a running sandbox, whose namespace is at path.
 func (n *network) open(path string, st *State) (link gateway.Link, err error) {
 	adopt := path != ""
 	if adopt {
@@ -183,11 +183,11 @@ func (n *network) configure() error {
 	return nil
 }
 
-// release has the gateway hear the sandbox again as soon as it is the next
-// one that speaks. Before, it could be the old one, in what it still does while it
-// dies, or the host's kernel, which has the guest's addresses until the next one takes
-// them, and says that it knows of no connection. The caller calls finish when the next
-// one runs.
+// release makes the gateway hear the link again as soon as only the next sandbox can
+// speak there. Before, the old sandbox may still speak while it dies. Or the host's
+// kernel speaks: it has the guest's addresses until the next sandbox takes them, and
+// says that it knows of no connection. The caller calls finish when the next sandbox
+// runs.
 func (n *network) release(next State) (finish func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -238,8 +238,8 @@ func (n *network) close() error {
 }
 
 // openLink opens the gateway's end of the guest's eth0 in the current network
-// namespace: a tap device, or where the machine does not let this user have one,
-// a veth pair. kind is that of a link to take up, or empty.
+// namespace. The link is a tap device, or a veth pair if the machine lets this user
+// have no tap device. kind is the kind of a link to take up, or empty.
 func openLink(kind string) (gateway.Link, string, error) {
 	if kind != "veth" {
 		link, err := gateway.OpenTap("eth0", true)

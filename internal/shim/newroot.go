@@ -13,8 +13,8 @@ import (
 )
 
 // In the mount namespace of an ordinary user's shim the host's mounts are locked: none of
-// them can be detached alone, and each holds a disk that the host unmounts. So the shim makes a
-// new root of what it needs, and detaches the old one as a whole.
+// them can be detached alone. Each would hold its disk when the host unmounts it. So the shim
+// makes a new root with the mounts that it needs, and detaches the old root as a whole.
 
 // rootPart is one file of the new root.
 type rootPart struct {
@@ -73,8 +73,8 @@ func rootParts(w wanted, unwanted []string) (parts []rootPart, err error) {
 	return parts, err
 }
 
-// newRoot reports whether this process has another root now. Then it has to execute itself
-// again: its program is a file of the old one, which holds all of that.
+// newRoot reports whether this process has another root now. Then the process must execute
+// itself again: its program is a file of the old root, and holds the old root's mounts.
 func newRoot(cfg Config) (changed bool, err error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

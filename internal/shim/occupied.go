@@ -13,8 +13,9 @@ import (
 )
 
 // Two containers may have one data folder in turn. If the shim of a sandbox was killed in the
-// first one, the second one sees neither the shim nor the sandbox, whose kernel still writes to
-// the disk. That it lives is seen from everywhere (see kernel).
+// first container, the sandbox's kernel may still write to the disk. The second container
+// sees the process of neither. But any container can see whether the kernel lives (see
+// package kernel).
 
 // errOccupied says that a sandbox of this folder lives, and that no process here can end it.
 var errOccupied = errors.New("its last sandbox still runs")
@@ -31,8 +32,8 @@ func (e *occupiedError) Error() string {
 
 func (e *occupiedError) Is(target error) bool { return target == errOccupied }
 
-// Occupied says where a sandbox of a folder lives that no process here can look after; nil:
-// there is none. If a shim looks after the sandbox, the shim can be asked.
+// Occupied says where a sandbox of a folder lives if no process here can look after it. nil:
+// there is no such sandbox. If a shim looks after the sandbox, the shim can be asked.
 func Occupied(dir string) error {
 	if Held(dir) {
 		return nil
@@ -40,19 +41,19 @@ func Occupied(dir string) error {
 	return occupied(dir, unseen)
 }
 
-// whose are the sandboxes of which awaitVacant waits for the end.
+// whose says which sandboxes awaitVacant waits for.
 type whose int
 
 const (
 	unseen whose = iota // those of other containers
-	dying               // all, of which those that are seen were killed
+	dying               // all; those that are seen here were killed
 )
 
 // occupied is an occupiedError if a sandbox of a folder lives.
 func occupied(dir string, of whose) error {
 	place, err := kernel.Started(dir)
 	if of == unseen && (err != nil || !private.Elsewhere(place.Processes)) {
-		return nil // what is left of it is seen here, and is ended before another starts
+		return nil // its processes are seen here, and are ended before another sandbox starts
 	}
 	lives, err := kernel.Lives(dir)
 	if err != nil || !lives {

@@ -17,9 +17,9 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// A shim holds what is on its way to and from its sandbox, within bounds of its own
-// (see gateway). These are the backstop: past softMemory Go collects garbage all the
-// time; past hardMemory the kernel ends the shim, and the next one adopts the sandbox.
+// A shim holds the data on its way to and from its sandbox, within bounds of its own (see
+// gateway). These limits are the backstop. Past softMemory Go collects garbage all the time.
+// Past hardMemory the kernel kills the shim, and the next shim adopts the sandbox.
 const (
 	softMemory   = 384 << 20
 	hardMemory   = 768 << 20
@@ -59,7 +59,7 @@ func joinOwnGroup(parent, id string) (ownGroup, error) {
 		return ownGroup{}, fmt.Errorf("make the shim's cgroup: %w", err)
 	}
 	if controller == "" {
-		// It is so already where a sandbox was started before.
+		// The controller is on already if a sandbox was started before.
 		if err := os.WriteFile(filepath.Join(filepath.Dir(g.dir()), "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
 			return g, fmt.Errorf("limit the shim's memory: %w", err)
 		}
@@ -76,8 +76,9 @@ func joinOwnGroup(parent, id string) (ownGroup, error) {
 	return g, nil
 }
 
-// leave takes the shim, and what it has started, back to where it was, and removes the
-// cgroup. A process that is being started is not listed yet, and is moved at the next try.
+// leave moves the shim, and the processes that it has started, back to the shim's first
+// cgroup. Then it removes the cgroup. A process that is being started is not listed yet, and
+// is moved at the next try.
 func (g ownGroup) leave() error {
 	if g.group == "" {
 		return nil
@@ -118,8 +119,8 @@ type membership struct {
 	group   ownGroup // written by joining
 }
 
-// start joins the group, beside what the caller does next: a kernel takes some 10 ms to move a
-// process.
+// start joins the group in a goroutine, while the caller goes on: a kernel takes some 10 ms to
+// move a process.
 func (m *membership) start(parent, id string, log *slog.Logger) {
 	m.joining.Go(func() {
 		var err error
@@ -137,8 +138,9 @@ func (m *membership) close(log *slog.Logger) {
 	}
 }
 
-// RemoveOwnGroup removes the cgroup of a shim that was killed when its sandbox was gone: no other shim
-// comes after it, which would. dir is the sprite's run folder, and place that of the server's cgroups.
+// RemoveOwnGroup removes the cgroup of a shim that was killed after its sandbox was gone.
+// Usually the next shim removes it, but no other will come. dir is the sprite's run folder,
+// and place is where the server's cgroups are.
 func RemoveOwnGroup(dir, id string, place cgroup.Place) error {
 	folder, err := private.FolderID(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -162,7 +164,7 @@ func RemoveOwnGroup(dir, id string, place cgroup.Place) error {
 	return nil
 }
 
-// moveTo moves a process to a cgroup. If the folder is none, nothing is made there.
+// moveTo moves a process to a cgroup. If the folder is not a cgroup, it makes no file there.
 func moveTo(dir string, pid int) error {
 	f, err := os.OpenFile(filepath.Join(dir, "cgroup.procs"), os.O_WRONLY, 0)
 	if err != nil {

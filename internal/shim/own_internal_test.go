@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// A shim leaves its cgroup though what it has started starts processes all the time, and
-// some of them are about to end.
+// A shim leaves its cgroup even if its children start processes all the time, and some of
+// these are about to end.
 func TestLeaveAmongForks(t *testing.T) {
 	mount, from := filepath.Join(cgroupRoot, "memory"), cgroup.Process{}.Dir("memory")
 	var st unix.Statfs_t

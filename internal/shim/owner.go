@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// What a guest says of its processes is bounded: of an answer, and of a name. Linux
-// itself gives 15 bytes.
+// Bounds on the guest's answers about its processes: bytes of an answer, length of
+// a process's name, and a process number. Linux itself gives 15 bytes of a name.
 const (
 	maxOwnerAnswer = 1 << 10
 	maxProcessName = 32

@@ -7,7 +7,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/gateway"
 )
 
-// What a guest says of a process is bounded text without controls.
+// The guest's answer about a process becomes bounded text without control
+// characters.
 func TestReadOwner(t *testing.T) {
 	for answer, want := range map[string]gateway.Process{
 		`{"name":"curl","pid":7}`:                               {Name: "curl", PID: 7},

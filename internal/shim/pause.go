@@ -7,7 +7,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fault"
 )
 
-// setPaused has the sandbox be paused, or not.
+// setPaused pauses the sandbox, or resumes it.
 func (s *Shim) setPaused(ctx context.Context, paused bool) error {
 	change := s.resume
 	if paused {
@@ -21,8 +21,8 @@ func (s *Shim) setPaused(ctx context.Context, paused bool) error {
 	})
 }
 
-// pause freezes the sandbox in memory. The file says so before: whoever takes the
-// sandbox up after a death in between does the rest. moves.turn is held.
+// pause freezes the sandbox in memory. The state file says so before: if the shim
+// dies in between, the next shim does the rest. The caller holds moves.turn.
 func (s *Shim) pause() error {
 	if err := s.record.set(func(st *State) { st.Paused = true }); err != nil {
 		return errors.Join(err, s.record.set(func(st *State) { st.Paused = false }))

@@ -57,7 +57,8 @@ func alive(pid int, startTime uint64) bool {
 // exiting is PF_EXITING, of a thread's flags: it makes no system call any more.
 const exiting = 0x4
 
-// ending reports whether a process is giving back what it has, or is not there.
+// ending reports whether a process is about to end and gives its memory and files back,
+// or has ended.
 func ending(pid int) bool {
 	fields, err := readStat(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

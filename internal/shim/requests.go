@@ -25,8 +25,8 @@ type requestLog struct {
 	used map[string]gateway.Usage
 }
 
-// open reads what was used. After a crash of the machine the file may be none: then
-// the counts begin anew, and the error says so.
+// open reads the use of connectors so far. After a crash of the machine the file
+// may be damaged. Then the counts begin anew, and the error says so.
 func (l *requestLog) open() (map[string]gateway.Usage, error) {
 	l.used = map[string]gateway.Usage{}
 	data, err := os.ReadFile(l.path)
@@ -53,7 +53,7 @@ func (l *requestLog) add(r gateway.Request) {
 	_ = atomicfile.Replace(l.path, data, 0o600) // it is counted on all the same
 }
 
-// maxEventText bounds what a sandbox has chosen of a line.
+// maxEventText bounds each text in a line that a sandbox has chosen.
 const maxEventText = 4096
 
 func connectorEvent(r gateway.Request) cove.ConnectorEvent {

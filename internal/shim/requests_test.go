@@ -10,7 +10,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/gateway"
 )
 
-// What was used of connectors is there for the next shim.
+// The next shim finds the use of connectors.
 func TestRequestLog(t *testing.T) {
 	dir := t.TempDir()
 	open := func() (*requestLog, map[string]gateway.Usage, error) {

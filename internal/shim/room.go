@@ -20,7 +20,7 @@ const roomText = "no room for its memory: %d MiB were free, and it takes some %d
 
 func (r Room) String() string { return fmt.Sprintf(roomText, r.Free>>20, (r.Needed+1<<20-1)>>20) }
 
-// RoomOf finds what an error of Client.Hibernate says of room.
+// RoomOf finds the Room in an error of Client.Hibernate.
 func RoomOf(err error) (r Room, ok bool) {
 	before, _, _ := strings.Cut(roomText, "%d")
 	if !errors.Is(err, unix.ENOSPC) {
@@ -47,8 +47,8 @@ func roomFor(dir string, pid int) Room {
 	return r
 }
 
-// memoryOf is how much memory gVisor has given what runs in a sandbox: it is all in one file of
-// the sandbox's process, of which the untouched parts take nothing. 0: that is not known.
+// memoryOf is how much memory gVisor has given the programs of a sandbox. All of it is in one
+// file of the sandbox's process, and untouched parts of that file take nothing. 0: not known.
 func memoryOf(pid int) int64 {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/[0-9]*", pid)) // the pattern is right
 	for _, name := range files {
@@ -74,13 +74,14 @@ func taken(info fs.FileInfo, err error) int64 {
 	return sys.Blocks * 512
 }
 
-// lacking is err, of an attempt to write a memory to a folder, with the room that there was if
-// that was too little. What was written by then is a part of what is needed.
+// lacking is err, the error of writing a memory to a folder. If there was too little room, it
+// adds the room that there was. The bytes written by then are a part of the room that is
+// needed.
 func (r Room) lacking(err error, dir string) error {
 	if !noRoom(err) {
 		return err
 	}
-	entries, _ := os.ReadDir(dir) // what is not there was not written
+	entries, _ := os.ReadDir(dir) // a file that is not there was not written
 	var written int64
 	for _, e := range entries {
 		written += taken(e.Info())

@@ -28,12 +28,12 @@ type runsc struct {
 	dir       string // the sandbox's folder
 	container string
 	cgroups   bool
-	group     string // the folder of the cgroup in which it starts; empty: it makes one
-	paused    bool   // what it restores is to be paused before anything of it runs
+	group     string // the folder of the cgroup that it starts in; empty: it makes one
+	paused    bool   // a restored sandbox is paused before any of its programs runs
 }
 
-// flags are those of every call. Writes go to the host's overlay, where a crash
-// does not lose them, not to memory; connections survive a checkpoint; sudo works.
+// flags are the flags of every call. Writes go to the host's overlay and not to memory, so
+// that a crash does not lose them. Connections survive a checkpoint, and sudo works.
 func (r runsc) flags() []string {
 	f := []string{
 		rootFlag(r.dir),
@@ -64,16 +64,16 @@ func (r runsc) platform() string {
 // rootFlag is an argument that all of a sandbox's processes have, and no other's.
 func rootFlag(dir string) string { return "--root=" + filepath.Join(dir, "runsc") }
 
-// command makes a call of runsc whose children don't hold on to pipes of ours:
-// a sandbox inherits the standard streams of the call that starts it.
+// command makes a call of runsc without pipes of this process. A sandbox inherits the
+// standard streams of the call that starts it, and would hold on to the pipes.
 func (r runsc) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(r.path, append(r.flags(), args...)...)
 	cmd.Env = runscEnv()
 	return cmd
 }
 
-// runscEnv is the environment of runsc, which the gofer keeps: nothing of the
-// server's, where whoever started it may have keys.
+// runscEnv is the environment of runsc, which the gofer keeps. It has nothing of the server's
+// environment, which may have keys of the user who started the server.
 func runscEnv() []string { return []string{"PATH=" + os.Getenv("PATH")} }
 
 // run starts the sandbox of bundle, handing boot to its first process, and
@@ -91,8 +91,8 @@ func (r runsc) run(ctx context.Context, bundle string, cfg boot.Config) error {
 	return r.startLogged(ctx, stdin, "run", "--detach", "--bundle="+bundle, r.container)
 }
 
-// save writes the memory of the paused sandbox to a folder, and leaves it paused. What runsc
-// says is kept in memory: if the disk is full, it can be written nowhere else.
+// save writes the memory of the paused sandbox to a folder, and leaves it paused. The output
+// of runsc is kept in memory: if the disk is full, it can be written nowhere else.
 func (r runsc) save(ctx context.Context, image string) error {
 	out, err := memoryFile("said", nil)
 	if err != nil {
@@ -111,9 +111,9 @@ func (r runsc) restore(ctx context.Context, bundle, image string) error {
 	return err
 }
 
-// refusesImage reports whether, of what runsc said, the sandbox's kernel answered that it
-// can't go on from an image: a file that the image needs is another one, say. A kernel that
-// ended, or met a limit of the machine, has said nothing of the image.
+// refusesImage reports whether the output of runsc says that the sandbox's kernel can't go on
+// from an image. A file that the image needs may be another one, say. If the kernel ended, or
+// met a limit of the machine, that says nothing of the image.
 func refusesImage(said string) bool {
 	if !strings.Contains(said, "restoring container ") || strings.Contains(said, "urpc method ") {
 		return false
@@ -121,8 +121,8 @@ func refusesImage(said string) bool {
 	return !slices.ContainsFunc([]unix.Errno{unix.ENOMEM, unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.EDQUOT, unix.EIO}, func(e unix.Errno) bool { return strings.Contains(said, e.Error()) })
 }
 
-// openLog opens the log of what runsc and the guest print, which outlives the call. It and
-// runsc's own, which they hold open, are begun anew when they have grown.
+// openLog opens the log for the output of runsc and the guest, which outlives the call. This
+// log and runsc's own log are held open, so they are begun anew when they have grown.
 func (r runsc) openLog() (*os.File, error) {
 	name := filepath.Join(r.dir, "guest.log")
 	err := errors.Join(logfile.Trim(name, logfile.DefaultMax), logfile.Trim(filepath.Join(r.dir, "runsc.log"), logfile.DefaultMax))
@@ -146,8 +146,8 @@ func (r runsc) startLogged(ctx context.Context, stdin *os.File, args ...string) 
 	return r.start(ctx, stdin, out, args...)
 }
 
-// start makes a call whose children outlive it, and so may not hold pipes of ours. The
-// error has what it wrote to out.
+// start makes a call whose children outlive it, so these may not hold pipes of this process.
+// The error has the text that the call wrote to out.
 func (r runsc) start(ctx context.Context, stdin, out *os.File, args ...string) error {
 	before, err := out.Seek(0, 2)
 	if err != nil {
@@ -170,7 +170,7 @@ func (r runsc) start(ctx context.Context, stdin, out *os.File, args ...string) e
 	if err := cmd.Run(); err != nil {
 		said, _ := io.ReadAll(io.NewSectionReader(out, before, logfile.DefaultMax))
 		text := lastLines(string(said))
-		if strings.Contains(string(said), unix.ENOSPC.Error()) { // it has nothing but text, of which the end may be stacks
+		if strings.Contains(string(said), unix.ENOSPC.Error()) { // the call gives only text, and its end may be stacks
 			err = errors.Join(err, unix.ENOSPC)
 		}
 		err = fmt.Errorf("runsc %s: %w\n%s", args[0], err, text)
@@ -187,8 +187,8 @@ func crashed(report string) string {
 	return "the sandbox's kernel (gVisor) crashed: " + report
 }
 
-// enter has a call start in the sandbox's cgroup if runsc itself would not enter one. The
-// caller closes the file, which may be nil, after the start.
+// enter makes a call start in the sandbox's cgroup if runsc itself would not enter one. After
+// the start the caller closes the file, which may be nil.
 func (r runsc) enter(cmd *exec.Cmd) (*os.File, error) {
 	if r.group == "" {
 		return nil, nil
@@ -315,8 +315,8 @@ func (r runsc) control(verb string) error {
 	return r.call(verb, r.container)
 }
 
-// canAnswer is an error if the sandbox's kernel, which has that process, can open no more
-// files: it could accept no call then, and would never answer.
+// canAnswer returns an error if the sandbox's kernel, which is that process, can open no more
+// files. Then it could accept no call, and would never answer.
 func canAnswer(pid int) error {
 	if !openfiles.Exhausted(pid) {
 		return nil
@@ -324,12 +324,12 @@ func canAnswer(pid int) error {
 	return fmt.Errorf("the sandbox has all %d files open that it may, and can't be asked: %w; end it with cove restart, and raise the limit (cove doctor says how)", openfiles.Of(pid), unix.EMFILE)
 }
 
-// freeze pauses a sandbox that may be paused already, and thaw resumes one that may
-// run: a shim that died in between has left it in either state.
+// freeze pauses a sandbox that may be paused already. thaw resumes a sandbox that may run
+// already. A shim that died in between may have left the sandbox in either state.
 func (r runsc) freeze() error { return unless(r.pause(), "in state paused") }
 func (r runsc) thaw() error   { return unless(r.resume(), "in state running") }
 
-// unless is err, but for one of which runsc says this.
+// unless is err, or nil if runsc says this in err.
 func unless(err error, said string) error {
 	if err != nil && strings.Contains(err.Error(), said) {
 		return nil

@@ -25,10 +25,10 @@ var ErrLocked = errors.New("another shim looks after this sandbox")
 // errGone says that there is no sandbox to adopt.
 var errGone = errors.New("the sandbox is gone")
 
-// Shim looks after one sandbox. start makes or adopts it, and watch sees its end. Its methods are
-// what happens to a sandbox in between: it boots or wakes, checkpoints move it, it is paused,
-// put to sleep, stopped. Each is a sequence of steps, and a way back from each step. If the shim
-// dies at one, the next shim finds in the State how far it came.
+// Shim looks after one sandbox. start makes or adopts it, and watch sees its end. Its methods
+// are the events in between: the sandbox boots or wakes, checkpoints move it, it is paused,
+// put to sleep, stopped. Each method is a sequence of steps, with a way back from each step.
+// If the shim dies at a step, the next shim finds in the State how far it came.
 //
 // The parts with a state or a life of their own are types:
 //
@@ -55,21 +55,20 @@ type Shim struct {
 	api        *api // nil until the sandbox runs
 
 	refusals int  // of processes, by the server's cgroups, before the sandbox started
-	copied   bool // the sandbox goes on from a memory of which there are copies; written by start alone
+	copied   bool // the sandbox goes on from a memory that has copies; written by start alone
 	ran      bool // something of the sandbox may have written to its disk; of start alone
 
-	cleaning sync.WaitGroup // what is left of earlier generations
+	cleaning sync.WaitGroup // goroutines that remove earlier generations
 
 	ended  chan struct{} // closed when the sandbox is gone and everything is cleaned up
 	reason string        // why it has ended; written before ended is closed
 }
 
-// Main is the shim process: it reads its Config from in, starts or adopts the
-// sandbox, writes a Ready to ready, and returns when the sandbox is gone and
-// nothing of it is left. If ctx ends before the sandbox has started, the sandbox ends. Later
-// the end of ctx changes nothing: a SIGTERM to all processes of a name, or of a session, does
-// not ask for the end of what runs in a sandbox, and the server may be about to put that on
-// disk.
+// Main is the shim process. It reads its Config from in, starts or adopts the sandbox, and
+// writes a Ready to ready. It returns when the sandbox is gone and nothing of it is left. If
+// ctx ends before the sandbox has started, the sandbox ends. After that, the end of ctx
+// changes nothing. A SIGTERM to all processes of a name, or of a session, does not ask for
+// the end of a sandbox's programs. The server may be about to put their memory on disk.
 func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 	var cfg Config
 	input, err := io.ReadAll(io.LimitReader(in, 8<<20))
@@ -125,8 +124,8 @@ func newShim(cfg Config, identity string, log *slog.Logger) *Shim {
 	}
 }
 
-// start makes the sandbox, or adopts it. On error nothing of it is left, unless
-// another shim has it.
+// start makes the sandbox, or adopts it. After an error nothing of the sandbox is left,
+// unless another shim has it.
 func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	log := slog.New(logfile.Limit(slog.NewTextHandler(logfile.Stderr(filepath.Join(cfg.Dir, "shim.log"), 0), nil))).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation)
 	refusals := cgroup.Process{}.ProcessRefusals()
@@ -149,8 +148,8 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 		return nil, errors.Join(asleep(err, cfg, s), s.lock.Close())
 	}
 	openfiles.Raise() // gVisor holds a host file for each of the guest's
-	// Mounts come and go below this process's own namespace, seen by nobody else;
-	// what the host unmounts must not be held here.
+	// No other process sees the mounts of this namespace. Mounts that the host unmounts must
+	// not be held here.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return nil, fmt.Errorf("make the mount namespace private: %w", err)
 	}
@@ -186,12 +185,12 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	return s, nil
 }
 
-// asleepError is of a sandbox that was to wake, and of which nothing has run.
+// asleepError is the error of a sandbox that could not wake, and whose programs have not run.
 type asleepError struct{ error }
 
 func (e asleepError) Unwrap() error { return e.error }
 
-// asleep is err, as an asleepError if it is one.
+// asleep is err, as an asleepError if the sandbox should have woken and nothing has run.
 func asleep(err error, cfg Config, s *Shim) error {
 	if cfg.Image != "" && !s.ran {
 		return asleepError{err}
@@ -210,9 +209,9 @@ func unread(w io.Writer) bool {
 	return err == nil && n > 0 && poll[0].Revents&unix.POLLERR != 0
 }
 
-// status is the state when no checkpoint is under way: so who asks knows what is. If refuse is a
-// layer, no checkpoint to that layer begins afterwards, and a sandbox that one has ended is
-// ErrEnded, even if not all of it is gone yet.
+// status waits until no checkpoint is under way, and returns the state. If refuse is a layer,
+// no checkpoint to that layer begins afterwards. Then the error is ErrEnded if a checkpoint
+// has ended the sandbox, even if not all of it is gone yet.
 func (s *Shim) status(refuse string) (State, error) {
 	s.moves.turn.Lock()
 	st, end := s.record.get(), s.moves.fate()

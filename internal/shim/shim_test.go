@@ -15,7 +15,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// Where a guest has said nothing, no last words are promised.
+// If a guest has said nothing, the reason does not mention last words.
 func TestWhy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "0123")
 	s := newShim(Config{ID: "none", Dir: dir}, "", slog.New(slog.DiscardHandler))
@@ -56,8 +56,8 @@ func TestShortage(t *testing.T) {
 	}
 }
 
-// TestCrash: an error has the cause of a crash of runsc, which its stacks follow. Without a
-// crash it has the end of what runsc said.
+// TestCrash: an error has the cause of a crash of runsc, without the stacks after it. If
+// there was no crash, it has the end of runsc's output.
 func TestCrash(t *testing.T) {
 	stack := "\ngoroutine 1 [running]:\n" + strings.Repeat("gvisor.dev/gvisor/runsc/sandbox.New(0xc000)\n\t/src/sandbox.go:1 +0x2\n", 60)
 	for said, want := range map[string]string{
@@ -74,8 +74,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// A shim that has cleaned up is about to end, and the next one waits for that;
-// where there is a sandbox there is nothing to wait for.
+// A shim that has cleaned up is about to end, and the next shim waits for that. If there is
+// a sandbox, the next shim does not wait.
 func TestTakeLock(t *testing.T) { synctest.Test(t, testTakeLock) }
 
 func testTakeLock(t *testing.T) {
@@ -124,8 +124,8 @@ func testTakeLock(t *testing.T) {
 	}
 }
 
-// The key of a guest that knows the handshake leaves the shim in no answer. A guest that
-// an earlier cove started is spoken to by its token, which the shim's record decides.
+// The key of a guest that knows the handshake leaves the shim in no answer. A guest that an
+// earlier cove started gets its token in each request. The shim's record decides that.
 func TestKeyShown(t *testing.T) {
 	if got := (State{Token: "key", Handshake: 1}).shown(); got.Token != "" || got.Handshake != 1 {
 		t.Errorf("shown is %+v", got)

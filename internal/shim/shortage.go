@@ -10,7 +10,7 @@ import (
 
 // shortage is what the host's cgroups say of the end of a sandbox.
 type shortage struct {
-	oomKills int   // processes of it that the kernel ended for want of memory
+	oomKills int   // its processes that the kernel ended because memory was short
 	refused  int   // processes and threads that it could not have
 	limit    int64 // of its memory, in bytes; 0: it has none
 	peak     int64 // the most memory that it used; 0: not known
@@ -18,9 +18,9 @@ type shortage struct {
 	server   cgroup.Limits
 }
 
-// shortageOf looks at a sandbox's cgroup, which is there until teardown. tasks is the sandbox's
-// limit of processes of the host, and refusals is how many the server's cgroups had refused before
-// the sandbox started.
+// shortageOf looks at a sandbox's cgroup, which exists until teardown. tasks is the sandbox's
+// limit of processes of the host. refusals is how many processes the server's cgroups had
+// refused before the sandbox started.
 func shortageOf(st State, tasks, refusals int) shortage {
 	group := st.cgroup()
 	x := shortage{oomKills: oomKills(group), limit: st.MemoryLimit, tasks: tasks, server: cgroup.Process{}.Limits()}

@@ -80,8 +80,8 @@ func (c *containers) writeBundle(cfg Config, st State, netns string) error {
 	return c.saveBundle(st, spec)
 }
 
-// saveBundle writes the configuration of the bundle of a generation, and has its cgroup be there if
-// runsc would not make it.
+// saveBundle writes the configuration of the bundle of a generation. It makes the generation's
+// cgroup if runsc would not make it.
 func (c *containers) saveBundle(st State, spec *specs.Spec) error {
 	data, err := json.Marshal(spec)
 	if err != nil {
@@ -108,10 +108,10 @@ func guestProcs(cpus int) string {
 	return fmt.Sprint(min(cpus, 4))
 }
 
-// capabilities are the guest's: all that act on the sandbox's own kernel, which is
-// gVisor's, but NET_RAW, with which root inside could answer for the guest on the link.
-// (ping needs none.) What the guest starts has less: it withholds
-// some from its bounding set (guest.withhold).
+// capabilities are the guest's. They act on the sandbox's own kernel, which is gVisor's.
+// NET_RAW is left out: with it, root inside could answer for the guest on the link. (ping does
+// not need it.) Programs that the guest starts have fewer: the guest withholds some from its
+// bounding set (guest.withhold).
 var capabilities = []string{
 	"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_AUDIT_WRITE", "CAP_BLOCK_SUSPEND", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH",
 	"CAP_FOWNER", "CAP_FSETID", "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_KILL", "CAP_LEASE", "CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN",

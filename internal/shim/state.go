@@ -24,7 +24,7 @@ type State struct {
 	Folder      string    `json:"folder,omitempty"` // device and inode of the folder that has started it; empty: an earlier cove did
 	Generation  int       `json:"generation"`       // of the container: a checkpoint moves the sandbox to the next
 	Layers      []string  `json:"layers"`           // of its disk, the lowest first; the last is written
-	Next        []string  `json:"next,omitempty"`   // the layers of the disk to which it is about to move, which may be mounted already
+	Next        []string  `json:"next,omitempty"`   // the layers of the disk that it is about to move to; they may be mounted already
 	Moving      bool      `json:"moving,omitempty"`
 	OldPID      int       `json:"old_pid,omitempty"` // of the generation before, until it is gone
 	OldStart    uint64    `json:"old_start,omitempty"`
@@ -40,7 +40,7 @@ type State struct {
 	Started     time.Time `json:"started"`
 	Paused      bool      `json:"paused,omitempty"`   // or it is about to be, or was until just now
 	Stopping    bool      `json:"stopping,omitempty"` // it was told to end; only the shim that was told says so
-	Saving      string    `json:"saving,omitempty"`   // the folder to which its memory is being saved, so that it can end
+	Saving      string    `json:"saving,omitempty"`   // the folder that its memory is being saved to, so that it can end
 	Unlimited   []string  `json:"unlimited,omitempty"`
 	MemoryLimit int64     `json:"memory_limit,omitempty"` // bytes; 0: it has none
 
@@ -105,9 +105,9 @@ func (s State) shown() State {
 // stateRoom is what each of the two state files takes of the disk, and most states fit in.
 const stateRoom = 4 << 10
 
-// write replaces the state file in one step. There are two files, of which one is written
-// over in place and then takes the other's name, and that one's: neither gives room back,
-// so that on a full disk a sandbox can still be paused, and go on.
+// write replaces the state file in one step. There are two files. write writes over one of
+// them in place, and then the two exchange their names. Neither file gives room back, so a
+// sandbox can be paused and resumed even on a full disk.
 func (s State) write(dir string) error {
 	data, err := json.Marshal(s)
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A restore opens again each file that gVisor holds open for writing, of which the
-// overlay makes a copy then, because it is sealed; and it makes those again that have no
-// name any more. Where the disk has no room for them the restore fails, and by then the
-// old sandbox has ended. So they are copied before, when there is a way back.
+// A restore opens again each file that gVisor holds open for writing. These files are sealed,
+// so the overlay then copies them. A restore also makes the open files again that have no name
+// any more. If the disk has no room for all these, the restore fails, and by then the old
+// sandbox has ended. So they are copied before, when there is a way back.
 
 // diskFile is a file of a sandbox's disk that a restore writes.
 type diskFile struct {
@@ -32,14 +32,15 @@ type diskFile struct {
 	links uint64 // names that it has
 }
 
-// goferRoot is where gVisor's gofer has the disk, in a mount namespace of its own: so
-// the paths of open files begin.
+// goferRoot is where gVisor's gofer has the disk, in a mount namespace of its own. The paths
+// of open files begin with it.
 const goferRoot = "/root"
 
-// diskFiles looks at what the sandbox's process has open. gVisor holds a descriptor for
-// each file that is opened in the sandbox, and for writing from when it first is until
-// nobody has it open at all; in the cache it may have it longer, but not once the memory
-// is saved: then these are the files that a restore writes, whatever the guest says.
+// diskFiles looks at the files that the sandbox's process has open. gVisor holds a descriptor
+// for each file that is open in the sandbox. Once a program has opened the file for writing,
+// the descriptor is for writing until no program has the file open. gVisor's cache may hold a
+// file longer, but not after the memory was saved. Then these are the files that a restore
+// writes, whatever the guest says.
 func diskFiles(f folder, st State) (files []diskFile, err error) {
 	spec, err := f.readBundle(st)
 	if err != nil {
@@ -152,10 +153,10 @@ type openFile struct {
 	stat     unix.Stat_t
 }
 
-// openedAs looks at the file of a descriptor of another process, by its folder in /proc. That one
-// may close it at any moment, and open another file under its number: gVisor closes files in its
-// own time, though the guest is paused. So the file is held, and a number that is another's by
-// then is none (false), as is one of anything but a regular file.
+// openedAs looks at the file of a descriptor of another process, by its folder in /proc. That
+// process may close the descriptor at any moment, and open another file under its number. Even
+// if the guest is paused, gVisor closes files in its own time. So the file is held open. ok is
+// false if the number has become another file's, or if the file is not a regular one.
 func openedAs(dir *os.File, name string) (o openFile, ok bool) {
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -206,15 +207,16 @@ func openOnDisk(root, path string, flags uint64) (int, error) {
 	})
 }
 
-// What a restore needs besides: for folders above what is written, and the shim's notes.
+// Room that a restore needs besides, for folders above the written files, and for the shim's
+// notes.
 const (
 	spareBytes = 1 << 20
 	spareFiles = 64
 )
 
-// copyWritable has the disk of the next sandbox have what its restore writes. The old
-// one is paused, and its memory is saved. An error that is ENOSPC says that there is no
-// room for it.
+// copyWritable copies the files that the restore of the next sandbox will write to that
+// sandbox's disk. The old sandbox must be paused, and its memory saved. ENOSPC says that there
+// is no room.
 func copyWritable(home folder, old, next State, disk []Mount) ([]diskFile, error) {
 	files, err := diskFiles(home, old)
 	if err != nil {
@@ -237,7 +239,7 @@ func copyWritable(home folder, old, next State, disk []Mount) ([]diskFile, error
 		switch {
 		case f.gone:
 		case !f.sure || f.links > 1:
-			left += f.bytes // nobody knows by which name it will be opened
+			left += f.bytes // it is not known which name will open it
 		default:
 			if err := copyUp(home.rootfs(next), f.path); err != nil {
 				return nil, fmt.Errorf("copy /%s, which is open for writing: %w", f.path, err)
@@ -307,12 +309,13 @@ func networks(err error) error {
 }
 
 const (
-	mostDeleted = 1 << 30 // of deleted files, where memory has no limit
-	anyDeleted  = 4 << 20 // of them there is always memory for
+	mostDeleted = 1 << 30 // bytes of deleted files, if memory has no limit
+	anyDeleted  = 4 << 20 // deleted files of this size always fit into memory
 )
 
-// checkDeleted is ErrDeleted if the sandbox's memory doesn't take the deleted files that
-// are open in it: gVisor has them there, holes and all, while it saves and restores.
+// checkDeleted returns ErrDeleted if the open deleted files don't fit into the sandbox's
+// memory. gVisor keeps them there while it saves and restores, and their holes take memory,
+// too.
 func checkDeleted(f folder, st State) error {
 	files, err := diskFiles(f, st)
 	if err != nil {
@@ -369,8 +372,8 @@ func tooMuchOpen(excess *sprites.OpenFiles) string {
 	return strings.Join(why, "; ")
 }
 
-// noRoom reports whether a disk is too full for what was to be done. What gVisor fails
-// of it says in words.
+// noRoom reports whether a disk is too full for what was to be done. gVisor reports such
+// errors only as text.
 func noRoom(err error) bool {
 	if err == nil {
 		return false

@@ -62,9 +62,10 @@ func TestCopyUp(t *testing.T) {
 	}
 }
 
-// gVisor closes files in its own time, also while a checkpoint looks at what is open. One
-// that is closed meanwhile is none, though its number is a link's by then, which can't be opened
-// (gVisor holds links without following them), and one that has another descriptor is there.
+// gVisor closes files in its own time, also while a checkpoint looks at what is open. A file
+// that is closed meanwhile is not found. That holds even if a link has its number by then,
+// which can't be opened (gVisor holds links without following them). A file that has another
+// descriptor is found.
 func TestDiskFilesThatClose(t *testing.T) {
 	need.Root(t)
 	dir := t.TempDir()

@@ -1,7 +1,7 @@
 // Package base makes what a sprite's disk starts from. The host base is a small
-// skeleton of folders and hand-picked files, with the host's own program folders
-// (/usr, and /bin and its kind where they are folders of their own) below an
-// overlay, so that every tool of the host is there and nothing secret is.
+// skeleton of folders and hand-picked files. The host's own program folders are
+// below an overlay (/usr, and /bin and the like if they are folders of their own).
+// So every tool of the host is there, and nothing secret is.
 package base
 
 import (

@@ -63,9 +63,9 @@ func (img Image) fittingName(userXattr bool) string {
 	return name
 }
 
-// Fit returns the fitting of an image, from dir if it was made there before. name is that of
-// the fitting that a disk lies on already; empty: it is a new disk. userXattr is as in
-// layers.Overlay. An image that no disk can lie on is ErrImage.
+// Fit returns the fitting of an image, from dir if it was made there before. name is the
+// fitting that a disk lies on already. Empty: it is a new disk. userXattr is as in
+// layers.Overlay. The error is ErrImage if no disk can lie on the image.
 func (img Image) Fit(dir, name string, userXattr bool) (Fitting, error) {
 	fail := func(err error) (Fitting, error) {
 		return Fitting{}, fmt.Errorf("fit image %s: %w", img.Digest, err)
@@ -116,7 +116,7 @@ const (
 	unfinished  = "fit-" // of a fitting that is being made, or removed
 )
 
-// stageFitting makes the folder in which a fitting is made.
+// stageFitting makes the temporary folder of a fitting that is about to be made.
 func stageFitting(dir string) (tmp string, err error) {
 	if err = os.MkdirAll(dir, 0o700); err == nil {
 		tmp, err = os.MkdirTemp(dir, unfinished)
@@ -127,8 +127,8 @@ func stageFitting(dir string) (tmp string, err error) {
 	return tmp, err
 }
 
-// SweepFittings removes from the folder of all bases the fittings that an earlier server was
-// making when it ended, and those of images that are gone. Fit must not run meanwhile.
+// SweepFittings removes fittings from the folder of all bases: those that an earlier server
+// left unfinished, and those of images that are gone. Fit must not run meanwhile.
 func SweepFittings(dir string, gone func(digest string) bool) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -162,10 +162,11 @@ func RemoveFittings(dir, digest string) error {
 	return err
 }
 
-// hexPrefix is what the names of an image's fittings have of its digest.
+// hexPrefix is the part of an image's digest that the names of its fittings have.
 func hexPrefix(digest string) string { return strings.TrimPrefix(digest, "sha256:")[:16] }
 
-// removeFitting gives a fitting the name of an unfinished one first: half of it is none.
+// removeFitting first gives a fitting the name of an unfinished one: half a fitting must not
+// be used.
 func removeFitting(dir, name, digest string) error {
 	placing.Lock()
 	record, err := readFitting(filepath.Join(dir, name))
@@ -254,8 +255,8 @@ func syncTree(dir string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// A fitter fills a fitting's layer. The names in it are the image's choice in part: they are
-// made in an open folder, in which there are no links.
+// A fitter fills a fitting's layer. The image chooses some of the names in it. So they are
+// made in an open folder that has no links.
 type fitter struct {
 	image imageTree
 	root  *os.Root
@@ -281,7 +282,7 @@ func (f *fitter) make(img Image, userXattr bool) (record fittingRecord, err erro
 			return record, err
 		}
 	}
-	// The image may have been made from a sprite, and has that one's there.
+	// The image may have been made from a sprite. Then it has that sprite's files there.
 	mark := "trusted.overlay.opaque"
 	if userXattr {
 		mark = "user.overlay.opaque"
@@ -323,8 +324,8 @@ func (f *fitter) workdir(img Image, own boot.Account) (string, error) {
 	return "/", err
 }
 
-// place is where a path of the image leads. If it leads nowhere, it is the path itself, and
-// what is put there hides the image's links.
+// place is where a path of the image leads. If the path leads nowhere, place is the path
+// itself: a file that is put there hides the image's links.
 func (f *fitter) place(name string) (string, error) {
 	at, _, _, err := f.image.real(name)
 	if errors.Is(err, ErrImage) {
@@ -333,7 +334,7 @@ func (f *fitter) place(name string) (string, error) {
 	return at, err
 }
 
-// own gives a name of the fitting the owner and rights of what the image has there.
+// own gives a name of the fitting the owner and rights of the image's file there.
 func (f *fitter) own(name string, n layers.Node) error {
 	if err := f.root.Lchown(name, int(n.UID), int(n.GID)); err != nil {
 		return err
@@ -360,8 +361,8 @@ func (f *fitter) folder(name string, mode fs.FileMode) error {
 	return f.root.Chmod(name, mode)
 }
 
-// shared makes a folder that is merged with the image's, of which it has the owner and the
-// rights; else mode is its.
+// shared makes a folder that is merged with the image's. It has the owner and the rights of
+// the image's folder; if the image has none, it has mode.
 func (f *fitter) shared(name string, mode fs.FileMode) error {
 	if name == "" || name == "." {
 		return nil
@@ -405,8 +406,8 @@ func (f *fitter) write(name, text string, mode fs.FileMode, was *layers.Node) er
 	return f.root.Chmod(at, mode)
 }
 
-// accounts writes the user database if something has to be added, and returns whose the
-// commands are.
+// accounts writes the user database if something must be added. It returns the account that
+// commands run as.
 func (f *fitter) accounts(img Image) (own boot.Account, err error) {
 	passwd, _, userNode, hasUsers, err := f.image.read("etc/passwd")
 	if err != nil {
@@ -460,7 +461,7 @@ func (f *fitter) accounts(img Image) (own boot.Account, err error) {
 	return own, nil
 }
 
-// database is a file of accounts to which lines are added.
+// database is a file of accounts that lines can be added to.
 type database struct {
 	text         strings.Builder
 	had, changed bool
@@ -602,11 +603,12 @@ func (f *fitter) sudo() error {
 	return nil
 }
 
-// loginShells gives a login shell, whose own files set PATH anew, the PATH that commands have.
+// loginShells is a script that gives a login shell the PATH that commands have. The shell's
+// own files set PATH anew.
 func (img Image) loginShells() string {
 	const standard = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	search := standard
-	env, _ := img.variables() // an image of which they can't be used has no fitting
+	env, _ := img.variables() // an image has no fitting if its variables can't be used
 	for _, pair := range env {
 		if value, ok := strings.CutPrefix(pair, "PATH="); ok {
 			search = value

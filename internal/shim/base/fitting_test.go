@@ -18,8 +18,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// layer makes a layer of files by their names: a name that ends with a slash is a folder, text
-// that begins with "-> " a link, one that begins with "#!" a program, and "!" nothing any more.
+// layer makes a layer of files by their names. A name that ends with a slash is a folder. A
+// text that begins with "-> " is a link, one that begins with "#!" a program, and "!" a
+// whiteout.
 func layer(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -161,8 +162,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestFitKilled: what a server left of a fitting is made anew, and what is being made is
-// nobody's to remove but the next server's.
+// TestFitKilled: a fitting that a server left unfinished is made anew. Only the next server
+// may remove a fitting that is being made.
 func TestFitKilled(t *testing.T) {
 	need.Root(t)
 	img, dir := image(layer(t, map[string]string{"bin/sh": "#!sh"})), t.TempDir()
@@ -207,7 +208,7 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// TestFitUsers: an image's USER says whose commands are, and where they start.
+// TestFitUsers: an image's USER says which user commands run as, and where they start.
 func TestFitUsers(t *testing.T) {
 	need.Root(t)
 	const passwd = "root:x:0:0::/root:/bin/bash\nnode:x:1000:1000::/home/node:/bin/bash\nsvc:x:5:6::/nonexistent:/usr/sbin/nologin\n"
@@ -242,7 +243,7 @@ func TestFitUsers(t *testing.T) {
 	if f, _ := fit(t, img); !slices.Equal(f.Defaults.Env, img.Env) {
 		t.Errorf("the HOME of a USER: got %q", f.Defaults.Env)
 	}
-	// A shell that the image names is that of users who have none of their own.
+	// Users without a shell of their own get the shell that the image names.
 	several := layer(t, map[string]string{"bin/bash": "#!bash", "bin/sh": "#!sh", "usr/bin/zsh": "#!zsh", "usr/bin/python": "#!", "etc/passwd": "node:x:1000:1000::/:/bin/bash\n"})
 	for _, test := range [][3]string{
 		{"", "", "/bin/bash"}, {"/bin/sh", "", "/bin/sh"}, {"zsh", "", "/usr/bin/zsh"}, {"/usr/bin/zsh", "5", "/usr/bin/zsh"}, {"/usr/bin/zsh", "node", "/bin/bash"},
@@ -268,8 +269,8 @@ func TestFitUsers(t *testing.T) {
 	}
 }
 
-// TestFitHostile: nothing of this machine is read because an image says so, and an odd image
-// gets a fitting all the same.
+// TestFitHostile: no image makes Fit read a file of this machine, and an odd image still gets
+// a fitting.
 func TestFitHostile(t *testing.T) {
 	need.Root(t)
 	secret := filepath.Join(t.TempDir(), "passwd")
@@ -348,7 +349,7 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// FuzzAccounts: whatever an image's user database says, what is read of it is sound.
+// FuzzAccounts: whatever an image's user database says, the accounts read from it are sound.
 func FuzzAccounts(f *testing.F) {
 	f.Add([]byte("root:x:0:0:root:/root:/bin/sh\nsprite:x:1001:1001::/:\n"), []byte("root:x:0:\nx:x:1001:a,b\n"), "root:x")
 	f.Add([]byte("::::::\na:x:-1:+2:::\nb:x:4294967295:0:::\r\n\x00"), []byte(":::\n"), "0:0")

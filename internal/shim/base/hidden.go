@@ -23,13 +23,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Hider keeps from sprites what the host's other users may not read in the folders
-// of programs: a server that is root could show it to the root of a sandbox. It makes
-// layers of whiteouts (masks) to be mounted over those folders. Files of /usr are
-// looked at once, by this server or by one before it (listing.go). After that each call looks at
-// the times of all folders, since a new or renamed file changes them. A file that changed its mode
-// alone is found at once in the folders of configuration, and elsewhere by Renew. A mask also adds python where the
-// host has python3 alone.
+// A Hider hides from sprites the files in folders of programs that the host's other users may
+// not read. Otherwise a server that is root could show these files to the root of a sandbox.
+// It makes layers of whiteouts (masks) to be mounted over those folders. Files of /usr are
+// looked at once, by this server or by one before it (listing.go). After that each call looks
+// at the times of all folders, since a new or renamed file changes them. A file that changed
+// its mode alone is found at once in the folders of configuration, and elsewhere by Renew. A
+// mask also adds python if the host has only python3.
 //
 // The zero value with Files and Dir set is ready. Its methods may be called from any
 // goroutine.
@@ -52,7 +52,7 @@ type Hider struct {
 type Mask struct {
 	Dir    string   // empty: nothing is hidden or added
 	Hidden []string // paths below /, sorted; of a hidden folder only itself
-	Owned  []string // the folders of programs of which all folders are the server's root's
+	Owned  []string // the folders of programs in which the server's root owns all folders
 	Copied []string // paths below / of files that it has of its own
 	Python string   // path below / of the link to python3 that it adds; empty: none
 }
@@ -118,7 +118,7 @@ func ofConfiguration(at string) bool {
 // Mask returns the mask for what is hidden now.
 func (h *Hider) Mask() (Mask, error) { return h.MaskSince(time.Now()) }
 
-// MaskSince returns the mask for what is hidden now, or was at some time since then.
+// MaskSince returns the mask for what is hidden now, or was at some time since asked.
 func (h *Hider) MaskSince(asked time.Time) (Mask, error) {
 	mask, all, err := h.maskSince(asked)
 	if all != nil {
@@ -153,8 +153,8 @@ func (h *Hider) maskSince(asked time.Time) (_ Mask, all *look, _ error) {
 	return mask, all, nil
 }
 
-// Stale reports whether all files should be looked at again, by Renew. It says so to
-// one caller only.
+// Stale reports whether all files should be looked at again, by Renew. Only one caller gets
+// true.
 func (h *Hider) Stale() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,7 +188,7 @@ func (h *Hider) renewed(all *look) error {
 	return nil
 }
 
-// settle makes what was found what counts. The caller holds h.mu.
+// settle makes the findings of a look the current ones. The caller holds h.mu.
 func (h *Hider) settle(l *look) (Mask, error) {
 	var hidden []string
 	for _, f := range l.found.all {
@@ -326,7 +326,7 @@ func (f *folder) still(st *unix.Stat_t) bool {
 	return f.stat == stampOf(st) && f.read.Sub(time.Unix(st.Ctim.Unix())) > settled
 }
 
-// openProgramDir opens a folder as an overlay sees it: without what is mounted in it.
+// openProgramDir opens a folder as an overlay sees it: without the mounts in it.
 func openProgramDir(dir string) (fd int, err error) {
 	st, err := os.Lstat(dir)
 	if err == nil && !st.IsDir() {
@@ -456,7 +456,7 @@ func (l *look) one(above *opened, at string) (*folder, *opened, error) {
 
 func stampOf(st *unix.Stat_t) stamp { return stamp{st.Dev, st.Ino, st.Ctim} }
 
-// list reads what is in the folder, which is open.
+// list reads the entries of the folder, which is open.
 func (f *folder) list(dir *opened) error {
 	var buf [16 << 10]byte
 	for {
@@ -481,15 +481,17 @@ func (f *folder) list(dir *opened) error {
 	}
 }
 
-// nextEntry is the first of a folder's entries, as getdents64(2) has them: the numbers of a
-// file and of a place (8 bytes each), the entry's length (2), its kind (1), and its name.
+// nextEntry splits off the first of a folder's entries, as getdents64(2) returns them. An
+// entry has the numbers of a file and of a place (8 bytes each), its length (2), its kind
+// (1), and its name.
 func nextEntry(entries []byte) (name string, kind byte, rest []byte) {
 	length := binary.NativeEndian.Uint16(entries[16:])
 	text, _, _ := bytes.Cut(entries[19:length], []byte{0})
 	return string(text), entries[18], entries[length:]
 }
 
-// add looks at a file of the folder. Not all file systems say in a folder what is a link.
+// add looks at a file of the folder. Not all file systems say in a folder's entries which of
+// them are links.
 func (f *folder) add(dir *opened, name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -518,9 +520,9 @@ func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// secret reports whether users without any right of their own can't read something. A
-// program that runs as somebody else and that all may start, as sudo of some systems
-// (mode 4111), is none: it is a package's, and a sprite needs it.
+// secret reports whether users without any right of their own can't read something. A setuid
+// or setgid program that all users may start is not secret: it is a package's, and a sprite
+// needs it. On some systems sudo is one (mode 4111).
 func secret(mode uint32) bool {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFLNK:
@@ -648,8 +650,8 @@ func (h *Hider) make(hidden []string, python string, folders map[string]*folder,
 	return m, nil
 }
 
-// parents are the folders above what is hidden or added, and those that are shown, those
-// above others first.
+// parents are the folders above hidden and added files, and the folders that are shown. A
+// folder comes before those in it.
 func (h *Hider) parents(hidden, shown []string) ([]parent, error) {
 	names := map[string]bool{}
 	for _, name := range shown {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Each starting server looks at all of the host's programs once, each sandbox that starts at
-// their folders. BenchmarkHiddenFloor is the bare walk of the same tree, which nothing that
-// knows each file's mode can do without.
+// Each starting server looks at all of the host's programs once. Each sandbox that starts
+// looks at their folders. BenchmarkHiddenFloor is the bare walk of the same tree. To know
+// each file's mode, this walk is needed.
 
 func BenchmarkHidden(b *testing.B) {
 	measured(b, func() {
@@ -115,8 +115,8 @@ func BenchmarkHiddenFloor(b *testing.B) {
 	b.ReportMetric(float64(files), "files")
 }
 
-// measured reports the processor time of f, which other programs of a busy machine
-// do not make longer.
+// measured reports the processor time of f. Other programs of a busy machine do not make
+// it longer.
 func measured(b *testing.B, f func()) {
 	used := func() time.Duration {
 		var u syscall.Rusage

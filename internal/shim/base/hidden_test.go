@@ -85,8 +85,8 @@ func TestHider(t *testing.T) {
 	hides(t, h, slices.Replace(slices.Clone(want), 1, 3, "usr/bin/sh", "usr/etc/old", "usr/local/etc"))
 }
 
-// Each file is looked at however many a folder has, however long their names are, and
-// however deep they lie, by as many as look at the same time.
+// Each file is looked at, even if a folder has many files, if names are long, or if
+// folders are deep. Several goroutines look at the same time.
 func TestHiddenAll(t *testing.T) {
 	root := t.TempDir()
 	var want []string
@@ -111,7 +111,7 @@ func TestHiddenAll(t *testing.T) {
 	fds := openFiles(t)
 	hides(t, h, want)
 	longAgo(t, h)
-	// Of folders that have not changed, those below that have are looked at again.
+	// If a folder has not changed, folders below it that have are still looked at again.
 	must(t, errors.Join(os.WriteFile(filepath.Join(root, "usr/many/below-7/new"), nil, 0o600), os.RemoveAll(filepath.Join(root, "usr/many/below-8"))))
 	at, _ := slices.BinarySearch(want, "usr/many/below-8/key")
 	want = append(slices.Delete(want, at, at+1), "usr/many/below-7/new")
@@ -151,8 +151,8 @@ func TestPython(t *testing.T) {
 	}
 }
 
-// longAgo has all that was found be so old that folders with the same times are the
-// same, and returns when what changes from now on has another time.
+// longAgo makes all that was found so old that folders with the same times count as
+// unchanged. It returns once the next change of a file will have another time.
 func longAgo(t *testing.T, h *Hider) {
 	var first, now unix.Stat_t
 	probe := filepath.Join(t.TempDir(), "probe")

@@ -17,8 +17,9 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// An Image is what a disk lies on instead of the host base: the extracted layers of an OCI
-// image, and of its configuration what commands start with. Anybody may have made it.
+// An Image is what a disk lies on instead of the host base. It has the extracted layers of an
+// OCI image, and the parts of its configuration that commands start with. Anybody may have
+// made it.
 type Image struct {
 	Digest string   // of its manifest: "sha256:" and 64 hexadecimal digits
 	Lowers []string // the folders of its layers, the topmost first; none of them is ever written
@@ -27,8 +28,8 @@ type Image struct {
 	User    string   // USER or USER:GROUP, each a name or a number; empty: the sprite's own user
 	Workdir string   // empty: the user's home
 
-	Shell    string // of users who have none, if it is one that is known and there; empty: the best there is
-	HTTPPort int    // where the sprite's URL leads if no service says it; 0: no port of the image's
+	Shell    string // for users without one, if it is a known shell and exists; empty: the best one that exists
+	HTTPPort int    // for the sprite's URL, if no service names a port; 0: the image names none
 
 	// Bare says that a new disk gets nothing but folders to mount on and names of the network: no
 	// account, and root's commands.
@@ -85,7 +86,8 @@ func (img Image) variables() ([]string, error) {
 	return all, nil
 }
 
-// imageTree is what an image shows. Whatever its links say, nothing outside of it is read.
+// imageTree is the tree of an image's files. Wherever its links lead, no file outside of it
+// is read.
 type imageTree struct {
 	view   *layers.View
 	prefer string // see Image.Shell
@@ -161,7 +163,7 @@ func split(name string) []string {
 	return slices.DeleteFunc(strings.Split(name, "/"), func(part string) bool { return part == "" || part == "." })
 }
 
-// read reads a small file; found is false for what is none, or is too large.
+// read reads a small file. found is false if there is no regular file, or if it is too large.
 func (t imageTree) read(name string) (data []byte, at string, n layers.Node, found bool, err error) {
 	at, n, found, err = t.real(name)
 	if err != nil || !found || !isFile(n) || n.Size > maxAccounts {
@@ -286,7 +288,7 @@ func (a accounts) group(text string) (int, bool) {
 	return number(text)
 }
 
-// freeID is the first number from the sprite's own on that is no user's and no group's.
+// freeID is the first number that no user and no group has, from the sprite's own number on.
 func (a accounts) freeID() int {
 	taken := map[int]bool{}
 	for _, u := range a.users {

@@ -20,10 +20,10 @@ const listingFile = "listing"
 // for something else.
 const listingFormat = 2
 
-// A listing is the last look of a Hider at all files. A server that starts soon after another takes
-// it: it looks at the times of the folders alone, as the other would have done for its next sandbox.
-// It has a list for each property of folders, which is read in a third of the time that a list of
-// folders takes.
+// A listing is the last look of a Hider at all files. If the next server starts soon after, it
+// takes the listing over. Then it looks only at the times of the folders, as a server does for
+// its next sandbox. It has a list for each property of folders, which is read in a third of
+// the time that a list of folders takes.
 type listing struct {
 	Format int
 	Owner  int           // another user may see more, or less
@@ -55,8 +55,8 @@ func (j joined) paths() []string {
 	return all[:len(all)-1]
 }
 
-// keep writes a look at all files for the next server of this data folder. If it can't, that one
-// looks for itself.
+// keep writes a look at all files for the next server of this data folder. If it can't, the
+// next server looks for itself.
 func (h *Hider) keep(all *look) {
 	l, err := h.newListing()
 	now, failed := sinceBoot()
@@ -87,8 +87,8 @@ func (h *Hider) keep(all *look) {
 	}
 }
 
-// restore returns the look of an earlier server and when that was, or nil: there is none of this
-// boot, this user and the last five minutes.
+// restore returns the last look of an earlier server, and its time. It returns nil if there is
+// no look of this boot, this user and the last five minutes.
 func (h *Hider) restore() (known *findings, full time.Time) {
 	text, err := os.ReadFile(filepath.Join(h.Dir, listingFile))
 	if err != nil {

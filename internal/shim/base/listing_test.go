@@ -11,9 +11,10 @@ import (
 	"time"
 )
 
-// The next server of a data folder takes over a look at all files that is less than five minutes
-// old: it finds what is new in a folder, and by Renew what changed its mode alone. It takes over
-// none that is older, of another boot, of another host or user, or damaged.
+// The next server of a data folder takes over a look at all files if it is less than five
+// minutes old. It finds files that are new in a folder. By Renew it finds files whose mode
+// alone has changed. It takes over no look that is older, of another boot, of another host
+// or user, or damaged.
 func TestListing(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	must(t, errors.Join(os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755), os.MkdirAll(filepath.Join(root, "usr/share/doc"), 0o755)))
@@ -30,7 +31,7 @@ func TestListing(t *testing.T) {
 	keep := func() { first.keep(&look{began: time.Now().Add(-ago), found: first.folders}) }
 	keep()
 
-	// The folder of this file has not changed: only who looks at the file itself finds it.
+	// The folder of this file has not changed. Only a look at the file itself finds it.
 	must(t, os.Chmod(filepath.Join(root, "usr/bin/sh"), 0o700))
 	hides(t, next(), want)
 	for h, want := range map[*Hider][]string{next(): want, {Files: first.Files}: append([]string{"usr/bin/sh"}, want...)} {
@@ -73,7 +74,8 @@ func TestListing(t *testing.T) {
 	must(t, os.Truncate(filepath.Join(dir, listingFile), 100))
 	hides(t, next(), all)
 
-	// It lacks what that server could not read, which the next one looks at.
+	// It lacks folders that the first server could not read. The next server looks at
+	// these.
 	doc := first.folders.at["usr/share/doc"]
 	was := *doc
 	doc.unread, doc.hidden = true, nil

@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A server in a user namespace shows its sandboxes programs of ids that it has not: they are
-// nobody's there, and not even a sandbox's root may change such a folder, or run sudo. Its
-// masks have all folders of programs, as its own root's. An overlay shows the topmost layer's
-// owner of a folder, and the files of all of them, so that packages can be installed, replaced
-// and removed. Of the files, a mask has those that do not work if they are nobody's.
+// The user namespace of an ordinary user's server lacks the ids that own the host's programs:
+// in the namespace nobody owns them. Not even a sandbox's root may change such a folder, or
+// run sudo. So the server's masks have all folders of programs, and its own root owns them. An
+// overlay takes the owner of a folder from the topmost layer, and shows the files of all
+// layers. So packages can be installed, replaced and removed. A mask also has copies of those
+// files that do not work if nobody owns them.
 
 // rooted are programs that are root's wherever they are, and become root when they run.
 var rooted = []string{
@@ -61,7 +62,7 @@ func (h *Hider) copies(found *findings) ([]copied, error) {
 			c.Mode &^= unix.S_ISGID // of a group that is not known here
 		case unix.S_IFLNK:
 			if setuid {
-				return nil // what it leads to is copied
+				return nil // the file that it leads to is copied
 			}
 			target, err := os.Readlink(h.Files.path(name))
 			if err != nil {
@@ -102,9 +103,9 @@ func (h *Hider) copies(found *findings) ([]copied, error) {
 	return all, nil
 }
 
-// closed lists the programs that all may start and not all may read, as sudo of some systems.
-// gVisor reads a program to start it, and of the host's own files a sandbox can read none that
-// others may not: see layers.Overlay.Guard.
+// closed lists the programs that all users may start but not all may read, such as sudo on
+// some systems. gVisor reads a program to start it. But a sandbox can't read those of the
+// host's own files that others may not read: see layers.Overlay.Guard.
 func (h *Hider) closed(found *findings) ([]copied, error) {
 	var all []copied
 	for _, f := range found.all {
@@ -125,8 +126,8 @@ func (h *Hider) closed(found *findings) ([]copied, error) {
 	return all, nil
 }
 
-// copyInto makes the file in a mask that is being made. It is the server's root's, if the
-// mask's folders are, or else the user's whose it is on the host.
+// copyInto makes the file in a mask that is being made. If the server's root owns the mask's
+// folders, it also owns the file. Else the file's owner is the same as on the host.
 func (h *Hider) copyInto(dir string, c copied) (err error) {
 	to := filepath.Join(dir, c.Path)
 	if c.Target != "" {
@@ -153,7 +154,8 @@ func (h *Hider) copyInto(dir string, c copied) (err error) {
 			return &fs.PathError{Op: "chown", Path: to, Err: err}
 		}
 	}
-	// The mode comes after the content and the owner, of which a change takes the bit.
+	// The mode is set after the content and the owner: a change of either clears the setuid
+	// bit.
 	return errors.Join(unix.Chmod(to, c.Mode&0o7777), unix.UtimesNanoAt(unix.AT_FDCWD, to, c.times[:], unix.AT_SYMLINK_NOFOLLOW))
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // TestOwned: the masks of a server in a user namespace have all folders of programs, and
-// sudo's own files; what the host changes is in the next one.
+// sudo's own files. A change on the host is in the next mask.
 func TestOwned(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	put := func(name, text string, mode os.FileMode) {

@@ -30,7 +30,8 @@ import (
 //   - It is in no place, and has no name, of closedPlaces and closedNames.
 //
 // A link is shown if it leads to a folder of programs or to something that is shown. A
-// folder is shown if a package owns it. What cove writes itself is never shown.
+// folder is shown if a package owns it. A file that cove writes itself (ownSettings) is
+// never shown.
 
 // A setting is a file or a link below /etc that may be shown.
 type setting struct {
@@ -188,7 +189,7 @@ func md5sum(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// copySettings writes into dir, the skeleton, what is shown of s.
+// copySettings writes the settings of s that are shown into dir, the skeleton.
 func (f Files) copySettings(dir string, s settings) error {
 	shipped, err := f.shipped(s)
 	if err != nil {
@@ -251,8 +252,8 @@ func addParents(folders map[string]bool, rel string) {
 	}
 }
 
-// leadsToShown follows links below /etc, as far as 8 of them, to a folder of programs or
-// to something that is shown.
+// leadsToShown reports whether links below /etc (8 at most) lead to a folder of
+// programs, or to something that is shown.
 func leadsToShown(rel string, shown map[string]setting, folders map[string]bool) bool {
 	for range 8 {
 		e, ok := shown[rel]

@@ -12,8 +12,8 @@ import (
 
 var timeLongAgo = time.Unix(1e9, 0)
 
-// Of the settings below /etc a sprite gets those that are as a package brought them,
-// and none that somebody has changed, that only some may read, or that is a place of secrets.
+// A sprite gets the settings below /etc that are as a package brought them. It gets none that
+// somebody has changed, that only some users may read, or that lies in a place of secrets.
 func TestSettings(t *testing.T) {
 	f := host(t)
 	put := func(name, data string, mode fs.FileMode) string {
@@ -129,7 +129,7 @@ func TestSettings(t *testing.T) {
 		t.Errorf("the host's file was written through a link: %q, %v", got, err)
 	}
 
-	// A setting that somebody changes makes another base, and so does the time of none.
+	// A setting with another content makes another base. Another time alone does not.
 	must(t, os.Chtimes(filepath.Join(f.Root, "etc/browser.d/flags"), timeLongAgo, timeLongAgo))
 	same, err := f.Prepare(t.TempDir())
 	if err != nil || same.Fingerprint != b.Fingerprint {

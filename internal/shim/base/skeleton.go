@@ -18,10 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// picks are the host's files that programs need to run, also if no package owns them or the
-// host has changed them: links of alternatives, what is generated, sources of packages. None
-// is a place of secrets. A file that others can't read on the host is left out all the same,
-// and a link that leads neither to programs nor to a pick. For all else see settings.go.
+// picks are the host's files that programs need to run, even if no package owns them or the
+// host has changed them. They are links of alternatives, generated files, and sources of
+// packages. None is a place of secrets. A file that others can't read on the host is left
+// out. So is a link that leads neither to programs nor to a pick. For all else see
+// settings.go.
 var picks = []string{
 	"etc/adduser.conf", "etc/alternatives", "etc/apparmor.d/abstractions", "etc/bash.bashrc",
 	"etc/bindresvport.blacklist", "etc/ca-certificates", "etc/ca-certificates.conf", "etc/debconf.conf",
@@ -39,9 +40,10 @@ var picks = []string{
 	"var/lib/dpkg",
 }
 
-// dpkgJournal is where dpkg, while it runs, keeps what it has not put into its database yet.
-// Half a run of the host's is none of a sprite's: dpkg would refuse to do anything before it
-// is carried on there. The database is what it was before that run, until the next base.
+// dpkgJournal is where dpkg, while it runs, keeps changes that are not in its database yet.
+// A sprite must not have the half-done run of the host's dpkg: its own dpkg would refuse all
+// work until that run is finished. Until the next base, the database is as it was before
+// that run.
 const dpkgJournal = "var/lib/dpkg/updates"
 
 // eachPick calls fn for every file, link and folder that goes into the skeleton
@@ -93,11 +95,11 @@ func (f Files) eachPick(fn func(rel string, st fs.FileInfo) error) error {
 	return nil
 }
 
-// leadsToPick reports whether a link leads to a folder of programs or to a pick. The name of
-// anything else on the host is nobody's concern in a sprite, where it is not shown.
+// leadsToPick reports whether a link leads to a folder of programs or to a pick. A sprite
+// does not see other files of the host, so it must not learn their names.
 func leadsToPick(rel, target string) bool {
 	to := linkTarget(rel, target)
-	return inPrograms(to) || picked(to) || path.Dir(rel) == "etc/alternatives" && strings.HasPrefix(to, "etc/") // which a package has registered
+	return inPrograms(to) || picked(to) || path.Dir(rel) == "etc/alternatives" && strings.HasPrefix(to, "etc/") // a package has registered it
 }
 
 // linkTarget is the path, below the root, that a link names.
@@ -126,7 +128,8 @@ var folders = []struct {
 	{".sprite", 0o755}, {".sprite/bin", 0o755}, {".sprite/git", 0o755}, {".sprite/etc/profile.d", 0o755}, {".sprite/logs/services", 0o755}, {".sprite/policy", 0o755}, {".sprite/tmp", 0o1777},
 }
 
-// build fills dir, an empty folder, with the skeleton, with what is shown of etc.
+// build fills dir, an empty folder, with the skeleton and the settings of etc that are
+// shown.
 func (f Files) build(dir string, etc settings) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
@@ -161,7 +164,7 @@ func makeDir(dir, name string, mode fs.FileMode) error {
 	if err := os.MkdirAll(full, 0o755); err != nil {
 		return err
 	}
-	// Not os.Chmod, whose FileMode has the sticky and setgid bits elsewhere.
+	// Not os.Chmod: its FileMode has the sticky and setgid bits elsewhere.
 	return unix.Chmod(full, uint32(mode))
 }
 
@@ -233,9 +236,9 @@ func writeFile(name string, data []byte, mode fs.FileMode) error {
 	return os.Chmod(name, mode)
 }
 
-// loginShells gives a login shell, which begins with the system's own PATH, the
-// rest of what commands find in a sprite, and what somebody has put there for all
-// of them.
+// loginShells is a script for login shells. They begin with the system's own PATH: the
+// script adds the other folders where commands of a sprite find programs. It also runs the
+// scripts in /.sprite/etc/profile.d.
 const loginShells = `# So that a login shell finds what commands in a sprite find.
 case ":$PATH:" in
 *:/.sprite/bin:*) ;;
@@ -315,11 +318,11 @@ const (
 	aptConf    = "APT::Sandbox::User \"root\";\n"
 )
 
-// gitConfig is that of all users of a sprite. What is under /.sprite/git follows the
-// connectors that the sprite is granted. A sprite is one person's: that root and the
-// sprite's user find each other's repositories is no danger. A file has another number,
-// and can have another time of its last change, where a sprite goes on from a checkpoint:
-// git is to go by size and time of the last write.
+// gitConfig is the git configuration of all users of a sprite. The configuration under
+// /.sprite/git follows the connectors that the sprite is granted. A sprite is one person's,
+// so root and the sprite's user may use each other's repositories. After a checkpoint, a
+// file has another number, and can have another time of its last change. So git must compare
+// only size and time of the last write.
 const gitConfig = `[core]
 	checkStat = minimal
 	trustctime = false

@@ -1,5 +1,5 @@
-// Package cgroup finds the control groups of the server: what they limit, and below which
-// of them those of sandboxes belong. In a container that is the container's own.
+// Package cgroup finds the control groups of the server: what they limit, and which of them
+// the sandboxes' cgroups belong below. In a container that is the container's own cgroup.
 package cgroup
 
 import (
@@ -18,8 +18,8 @@ import (
 // Mount is the folder at which the hierarchies are mounted.
 const Mount = "/sys/fs/cgroup"
 
-// Leaf is the cgroup of the server itself, in a cgroup of v2 that has sandboxes below it: a
-// cgroup that hands controllers down may have no processes of its own.
+// Leaf is the cgroup of the server itself, if the cgroup of v2 above it has sandboxes below
+// it, too. A cgroup that hands controllers down may have no processes of its own.
 const Leaf = "cove.server"
 
 // ShimSuffix ends the name of the cgroup of a shim itself, which lies beside its sandbox's.
@@ -38,11 +38,11 @@ type Process struct {
 	Root string // of the file system that has /proc and Mount; tests set it
 }
 
-// Period is what a limit of processors is counted over, in microseconds.
+// Period is the time that a limit of processors is counted over, in microseconds.
 const Period = 100_000
 
-// Limits are the least of what the cgroups above a process allow, as far as they are seen.
-// 0 is no limit.
+// Limits are the lowest limits of a process's cgroup and those above it, as far as they can
+// be seen. 0 is no limit.
 type Limits struct {
 	Memory        int64 // bytes
 	CPUs          int   // rounded up
@@ -138,9 +138,10 @@ func Event(file, name string) int {
 }
 
 // Parent is the cgroup below which sandboxes belong, as a path in each hierarchy's mount.
-// It is the server's own if that is a container's, or limits something: so do the limits
-// hold for sandboxes, and none stays when the container ends. Else it is "/": a session's
-// cgroup ends with the session. In v2 it has the server's processes moved to Leaf.
+// It is the server's own cgroup if that is a container's, or limits something. Then its
+// limits hold for sandboxes, too, and no sandbox stays when the container ends. Else it is
+// "/": a session's cgroup ends with the session. In v2, Parent moves the server's processes
+// to Leaf.
 func (p Process) Parent() string {
 	groups := p.groups()
 	for _, name := range controllers {
@@ -186,7 +187,7 @@ func (p Process) below(controller string, g group) bool {
 	if i := slices.IndexFunc(strings.Split(g.path, "/"), func(part string) bool {
 		return strings.HasPrefix(part, "session-") && strings.HasSuffix(part, ".scope")
 	}); i >= 0 {
-		return limited(levels[0]) // what is above it limits all of the user's sessions
+		return limited(levels[0]) // the cgroups above it limit all of the user's sessions
 	}
 	if p.InContainer() {
 		return true
@@ -207,7 +208,7 @@ func (g group) vacate() error {
 	}
 	enable := func() error { return os.WriteFile(control, []byte("+"+strings.Join(controllers, " +")), 0o600) }
 	err = enable()
-	for try := 0; errors.Is(err, unix.EBUSY) && try < 10; try++ { // its processes start others meanwhile
+	for try := 0; errors.Is(err, unix.EBUSY) && try < 10; try++ { // its processes may start others meanwhile
 		leaf := filepath.Join(g.dir(), Leaf)
 		if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("make the server's cgroup: %w", err)
@@ -283,8 +284,8 @@ func (p Process) proc(file string) string {
 	return filepath.Join("/", p.Root, "proc", who, file)
 }
 
-// groups are the cgroups of a process, by controller. A path that does not lie in what is
-// mounted is that of the mount.
+// groups are the cgroups of a process, by controller. If a cgroup does not lie in the
+// mounted part, its path is that of the mount.
 func (p Process) groups() map[string]group {
 	text, err := os.ReadFile(p.proc("cgroup"))
 	if err != nil {
@@ -294,7 +295,7 @@ func (p Process) groups() map[string]group {
 	if err != nil {
 		return nil
 	}
-	roots := map[string]string{} // what of a hierarchy is mounted; "" is v2
+	roots := map[string]string{} // the mounted part of each hierarchy; "" is v2
 	for line := range strings.Lines(string(mounts)) {
 		f := strings.Fields(line)
 		if len(f) < 9 || f[4] != Mount && !strings.HasPrefix(f[4], Mount+"/") {
@@ -347,7 +348,7 @@ func (p Process) groups() map[string]group {
 	return out
 }
 
-// within is the path of a cgroup below what is mounted of its hierarchy, or "/".
+// within is the path of a cgroup below the mounted part of its hierarchy, or "/".
 func within(root, cgroup string) string {
 	if strings.HasPrefix(cgroup, "/..") { // outside of the cgroup namespace
 		return "/"

@@ -15,7 +15,8 @@ import (
 // A Place is where the cgroups of sandboxes are made.
 type Place struct {
 	// Root is a cgroup of v2 that this user was delegated, as a folder. A shim mounts it at
-	// Mount: runsc writes to each cgroup from there on. Empty: what is mounted is used.
+	// Mount: runsc writes to each cgroup from there on. Empty: the mounted hierarchies are
+	// used.
 	Root   string
 	Parent string // as a path below the mount of each hierarchy
 }

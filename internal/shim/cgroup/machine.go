@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is what sprites may have in all: the least of what the machine has and of what the
-// server's cgroups allow.
+// Machine is what all sprites together may have: what the machine has, or less if the
+// server's cgroups allow less.
 type Machine struct {
 	Memory int64 // bytes
 	CPUs   int

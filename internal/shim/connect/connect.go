@@ -39,12 +39,12 @@ type Upstream struct {
 	Methods, Paths, DenyPaths []string
 	Limits                    Limits
 	Prices                    []cove.ConnectorPrice
-	Git                       bool // git in the sandbox is to go through it
+	Git                       bool // git in the sandbox goes through it
 
-	Expires     time.Time `json:",omitzero"`  // from then on it serves nobody; zero: never
-	ExpiredHint string    `json:",omitempty"` // what to type then
+	Expires     time.Time `json:",omitzero"`  // from then on it serves no request; zero: never
+	ExpiredHint string    `json:",omitempty"` // the command to type then
 
-	Refused string // why it serves nobody now; empty: it does
+	Refused string // why it serves no request now; empty: it does
 	Hint    string // of Refused
 }
 
@@ -73,8 +73,8 @@ func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
 // account stands in a header's value for the account of the login that the secret is.
 const account = "{account}"
 
-// Complete fills in what a definition leaves out: of a name that is known the
-// upstream, the headers, methods and paths (nil, not empty) and the secret's name.
+// Complete fills in the parts that a definition leaves out, if its name is known: the
+// upstream, the headers, methods and paths (nil, not empty), and the secret's name.
 func Complete(c cove.Connector) cove.Connector {
 	if p, ok := presets[c.Name]; ok {
 		c.Git = c.Git || p.Git
@@ -259,7 +259,7 @@ func Unset(c cove.Connector, set []cove.Secret) []string {
 // Value is a secret's value, and what goes with it if the secret is a login.
 type Value struct {
 	Text  string
-	Login *cove.SecretLogin // nil: it is none
+	Login *cove.SecretLogin // nil: it is not a login
 }
 
 // ErrNoLogin says that a definition needs a login, and its secret is none.

@@ -10,9 +10,9 @@ import (
 // Zone is where connectors are in a sandbox: http://NAME.connect.internal/.
 const Zone = "connect.internal"
 
-// GitConfig is the configuration by which git in a sandbox goes through those of
-// the connectors that are for git: what names their upstreams by HTTPS or SSH is
-// rewritten (url.BASE.insteadOf). Empty: there is none.
+// GitConfig is a configuration that makes git in a sandbox use the connectors
+// that are for git. Git then rewrites the HTTPS and SSH URLs of their upstreams
+// (url.BASE.insteadOf). Empty: no connector is for git.
 func GitConfig(all map[string]Upstream) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {

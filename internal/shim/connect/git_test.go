@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What git makes of a URL under the configuration is asked of git.
+// The test asks git what it makes of a URL under the configuration.
 func TestGitConfig(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "config")
 	text := GitConfig(map[string]Upstream{

@@ -38,9 +38,10 @@ func CheckRepository(text string) error {
 	return nil
 }
 
-// InwardRepository says whether the URL of a repository names the machine itself that asks for it
-// (own), or an address that the internet has not, which it returns in its canonical form: of a private network,
-// or of a cloud's metadata service. A name is not looked up.
+// InwardRepository says whether the URL of a repository names the machine itself that asks
+// for it (own). If the URL has another address that the internet has not, it returns that
+// in its canonical form. Such an address is of a private network, say, or of a cloud's
+// metadata service. A name is not looked up.
 func InwardRepository(repository string) (own bool, private netip.Addr) {
 	u, err := url.Parse(repository)
 	if err != nil {
@@ -88,9 +89,9 @@ func RepositoryOf(c cove.Connector, repository string) (path string, ok bool) {
 	return path, ok && strings.HasPrefix(path, "/")
 }
 
-// RepositoryConnector finds the connector by which git reaches a repository, and the
-// repository's path there: of those that lead to it, the one with the longest upstream. Without
-// a name there is none.
+// RepositoryConnector finds the connector that git reaches a repository through, and the
+// repository's path there. If several lead to it, this is the one with the longest
+// upstream. An empty name means that there is none.
 func RepositoryConnector(all []cove.Connector, repository string) (name, path string) {
 	longest := -1
 	for _, c := range all {
@@ -113,8 +114,9 @@ func gitPaths(g cove.GitGrant) (paths []string) {
 	return paths
 }
 
-// Limit leaves of an upstream what the grants let a sprite do, which are not none. One that
-// is not limited to a repository leaves all.
+// Limit leaves only those requests to an upstream that the grants allow a sprite. There
+// must be at least one grant. A grant that is not limited to a repository allows all
+// requests.
 func (u *Upstream) Limit(grants []cove.ConnectorGrant) {
 	var paths []string
 	for _, g := range grants {

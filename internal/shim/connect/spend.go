@@ -22,7 +22,8 @@ func (u *Upstream) Metered() bool {
 }
 
 // Cost is what tokens of a model cost, in millionths of a dollar. The first price
-// whose pattern has the model holds; where none has, the highest of each.
+// with a pattern for the model counts. If there is none, the highest input price
+// and the highest output price count.
 func (u *Upstream) Cost(model string, t Tokens) int64 {
 	var in, out float64
 	for _, p := range u.Prices {
@@ -52,23 +53,23 @@ func checkPrices(c cove.Connector) error {
 	return nil
 }
 
-// usageField matches what the answers of model APIs, whole or as events, say of
-// their model and of the tokens used. In text that a model wrote the quotes are
+// usageField matches the fields for the model and the used tokens in answers of
+// model APIs, whole or as events. In text that a model wrote the quotes are
 // escaped.
 var usageField = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`[^\\]"(model|modelVersion|input_tokens|output_tokens|cache_creation_input_tokens|cache_read_input_tokens|` +
 		`prompt_tokens|completion_tokens|promptTokenCount|candidatesTokenCount|thoughtsTokenCount|toolUsePromptTokenCount)"\s*:\s*(?:(\d{1,15})\b|"([^"\\]{1,200})")`)
 })
 
-// Tally reads along with an answer, in any pieces, for what it says of tokens. The
-// zero value is ready.
+// Tally reads along with an answer, in any pieces, and notes the tokens that the
+// answer says. The zero value is ready.
 type Tally struct {
 	counts map[string]int64 // the highest of each: events repeat them, growing
 	model  string
 	tail   []byte
 }
 
-// tailSize is more than a field may take: what is cut off has been looked at.
+// tailSize is longer than any field: bytes that are cut off have been looked at.
 const tailSize = 512
 
 // Write implements io.Writer; it never fails.
@@ -111,9 +112,9 @@ func (t *Tally) look() {
 	}
 }
 
-// Total is the model and the tokens of an answer. Where it was cut, or says
-// nothing, they are at least what its and the request's bytes come to, at four a
-// token: who hangs up early is charged, too.
+// Total is the model and the tokens of an answer. If the answer was cut, or has no
+// numbers of tokens, each four bytes of the request and of the answer count as one
+// token at least. So a client that hangs up early is charged, too.
 func (t *Tally) Total(whole bool, sent, received int64) (model string, tokens Tokens) {
 	n := t.counts
 	tokens.Input = max(n["input_tokens"]+n["cache_creation_input_tokens"]+n["cache_read_input_tokens"], n["prompt_tokens"], n["promptTokenCount"]+n["toolUsePromptTokenCount"])

@@ -63,8 +63,8 @@ func fetch(t *testing.T, client *http.Client, method, url string, body io.Reader
 	return resp, string(b)
 }
 
-// An upstream that repeats what it was sent does not tell the secret, in no part of
-// an answer, however it is cut.
+// If an upstream repeats the request in its answer, no part of the answer tells the
+// secret, however the answer is cut.
 func TestConnectorHides(t *testing.T) {
 	const pair = "eDpzay10ZXN0LTAxMjM0NTY3ODk="
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -123,8 +123,9 @@ func TestConnectorHides(t *testing.T) {
 	}
 }
 
-// A part of an answer, which may have a part of the secret, is neither asked for nor
-// given; nor are names of fields, ends of bodies, or what a WebSocket says.
+// The gateway neither asks for a part of an answer nor gives one: it may have a part
+// of the secret. The same holds for names of fields, ends of bodies, and the
+// messages of a WebSocket.
 func TestConnectorPieces(t *testing.T) {
 	ranges := []string{"Range", "If-Range", "Request-Range", "X-Ms-Range", "A-Im", "Accept-Charset", "Te", "Sec-Websocket-Extensions"}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -217,7 +218,8 @@ type stepReader struct {
 
 func (s *stepReader) Read(p []byte) (int, error) { return s.r.Read(p[:min(len(p), s.n)]) }
 
-// What is not allowed does not reach the upstream, what does is told of.
+// A request that is not allowed does not reach the upstream. One that does is
+// reported.
 func TestConnectorAccess(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Http-Method-Override") != "" {
@@ -325,7 +327,8 @@ func TestConnectorLimits(t *testing.T) {
 			}
 		}
 	}
-	// What is used up stays so when the definition changes, or goes and comes back.
+	// A budget that is used up stays so when the definition changes, or is removed
+	// and comes back.
 	set(t, w, nil)
 	few := all["few"]
 	few.Methods = []string{"GET"}
@@ -443,8 +446,9 @@ func TestConnectorTaken(t *testing.T) {
 	}
 }
 
-// What a model's answers say was used is charged, and ends what may be asked for;
-// who hangs up before that is said is charged, too.
+// The tokens that a model's answers say were used are charged. Once the budget is
+// spent, requests are refused. A client that hangs up before the answer says its
+// tokens is charged, too.
 func TestConnectorSpending(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -481,7 +485,7 @@ func TestConnectorSpending(t *testing.T) {
 		return log.await(t, n)
 	}
 	ask("GET", "dollars.connect.internal/answer", 200)   // a list of models costs nothing
-	ask("POST", "dollars.connect.internal/refused", 400) // nor does what is refused
+	ask("POST", "dollars.connect.internal/refused", 400) // a refused request costs nothing either
 	for range 2 {
 		if r := ask("POST", "dollars.connect.internal/answer", 200); r.Model != "large" || r.Tokens != (connect.Tokens{Input: 600, Output: 200}) || r.MicroUSD != 2600 {
 			t.Errorf("told %+v", r)

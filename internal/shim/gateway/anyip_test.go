@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
-// anyIP makes addresses the host's own by local routes, which no interface shows: of the
-// table that all packets are routed by, and of tables that rules lead to.
+// anyIP makes addresses the host's own by local routes, which no interface shows. The
+// routes are in the table that routes all packets, and in tables that rules lead to.
 func anyIP(t *testing.T) (addrs []string) {
 	t.Helper()
 	port := uint16(7) // of any service
@@ -72,8 +72,8 @@ func anyIP(t *testing.T) (addrs []string) {
 	return addrs
 }
 
-// An address that a local route makes the host's own is refused as such, and before the
-// host's service sees a connection; a rule of that very address opens it, a wider one
+// An address that a local route makes the host's own is refused as such, before the
+// host's service sees a connection. A rule of that very address opens it. A wider rule
 // does not.
 func TestAnyIP(t *testing.T) {
 	addrs := anyIP(t)
@@ -131,8 +131,8 @@ func TestAnyIP(t *testing.T) {
 	}
 }
 
-// If the kernel does not say where a route ends, only what a rule names is allowed, by
-// an address of its own. Linux gives an error about a black hole of IPv4.
+// If the kernel does not say where a route ends, an address is allowed only if a rule
+// names that very address. Linux gives an error about a black hole of IPv4.
 func TestNoRouteKnown(t *testing.T) {
 	to, beside := netip.MustParseAddrPort("31.0.9.1:80"), netip.MustParseAddrPort("31.0.9.2:80")
 	for _, a := range []netip.AddrPort{to, beside} {

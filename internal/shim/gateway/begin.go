@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Under rules of names, a connection may begin as TLS, as HTTP, or as one of the
-// protocols of this file, none of which names a host that a server would route by.
-// Anything else is refused: some server may parse it as a request for another host.
-// SMTP, IMAP, FTP, MySQL and their like need no shape: their servers speak first.
+// With name rules, a connection may begin as TLS, as HTTP, or as one of the protocols of
+// this file. None of these protocols names a host that a server would route by. Anything
+// else is refused: some server may parse it as a request for another host. SMTP, IMAP,
+// FTP, MySQL and their like need no shape: their servers speak first.
 
 // kind says what the sandbox's bytes are, as far as they have come.
 type kind int
@@ -40,14 +40,14 @@ var (
 	free = step{kind: opaque}
 )
 
-// shapes are the protocols in which clients speak first.
+// shapes are the other protocols whose clients speak first.
 var shapes = []grammar{sshLine, postgres, mongo, redis, amqp, mqtt}
 
 // begin is the grammar of a client that speaks first.
 func begin(b []byte) step { return first(b, append([]grammar{hello, request}, shapes...)) }
 
-// greeted is the grammar of a client to which the server spoke first, before it was
-// sent anything: no server of HTTP/1 does. TLS may follow at any time (see watch).
+// greeted is the grammar of a client whose server spoke first, before the client sent
+// anything. No server of HTTP/1 does that. TLS may follow at any time (see watch).
 func greeted(b []byte) step {
 	if st := first(b, []grammar{request, sshLine}); st.kind != doubtful {
 		return st
@@ -55,8 +55,9 @@ func greeted(b []byte) step {
 	return free
 }
 
-// first is what the first grammar that does not rule the bytes out says. A later one is
-// not asked before that, lest the answer depend on the pieces in which the bytes come.
+// first returns the step of the first grammar that does not rule the bytes out. A later
+// grammar is asked only if all before it rule them out. Otherwise the answer would
+// depend on how the bytes are split into pieces.
 func first(b []byte, grammars []grammar) step {
 	if len(b) == 0 {
 		return more
@@ -114,12 +115,12 @@ func isWhole(head []byte) bool {
 	return len(head) > 1 && !isHandshake(head)
 }
 
-// request is an HTTP request. The server that it is handed to refuses what is odd about
-// it: this grammar only must not miss a request. It looks at no more bytes than it would
-// wait for.
+// request is an HTTP request. The gateway's own server refuses odd requests: this
+// grammar only must not miss a request. It looks at no more bytes than it would wait
+// for.
 func request(b []byte) step {
 	b = b[:min(len(b), maxFirstLine+1)]
-	text := bytes.TrimLeft(b, "\r\n") // which servers skip before a request
+	text := bytes.TrimLeft(b, "\r\n") // servers skip these before a request
 	if len(text) == 0 {
 		if len(b) > maxFirstLine {
 			return step{kind: httpRequest} // which is refused as such
@@ -141,11 +142,11 @@ func request(b []byte) step {
 	return none
 }
 
-// methods are those by which an HTTP request is known that does not name its
-// version.
+// methods are the methods that show an HTTP request if it does not name its version.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "PRI"}
 
-// notToken is for what no method has in it, notText for what no request line has.
+// notToken reports whether a sign is in no method, and notText whether it is in no
+// request line.
 func notToken(c rune) bool {
 	return c <= ' ' || c >= 0x7f || bytes.ContainsRune([]byte(`"(),/:;<=>?@[\]{}`), c)
 }
@@ -203,8 +204,9 @@ func sshPacket(b []byte) step {
 	return free
 }
 
-// postgres is the first message of a PostgreSQL client, without a type byte: a start,
-// a cancellation, or the wish for TLS, after whose answer the client begins anew.
+// postgres is the first message of a PostgreSQL client, without a type byte. It is a
+// start, a cancellation, or a request for TLS. After the answer to the last, the client
+// begins anew.
 func postgres(b []byte) step {
 	const cancel, wantTLS, wantGSS, major, longest = 80877102, 80877103, 80877104, 3, 10000
 	switch {
@@ -272,8 +274,8 @@ func mongo(b []byte) step {
 	return free
 }
 
-// redis is a command as RESP writes it: the count of its words and the length of the
-// first, each in a line of its own.
+// redis is a command in RESP. It begins with the count of its words and the length of
+// the first word, each in a line of its own.
 func redis(b []byte) step {
 	for _, sign := range []byte("*$") {
 		if len(b) == 0 {
@@ -297,7 +299,8 @@ func redis(b []byte) step {
 	return free
 }
 
-// amqp is the header of AMQP 0-9-1 or 1.0, without TLS, which 1.0 could ask for in it.
+// amqp is the header of AMQP 0-9-1 or 1.0. A header of 1.0 that asks for TLS is not
+// accepted.
 func amqp(b []byte) step {
 	k := doubtful
 	for _, header := range []string{"AMQP\x00\x00\x09\x01", "AMQP\x00\x01\x00\x00", "AMQP\x03\x01\x00\x00"} {
@@ -311,7 +314,7 @@ func amqp(b []byte) step {
 	return step{kind: k}
 }
 
-// mqtt is the message by which an MQTT client connects.
+// mqtt is the CONNECT message of an MQTT client.
 func mqtt(b []byte) step {
 	const connect = 0x10
 	if len(b) > 0 && b[0] != connect {

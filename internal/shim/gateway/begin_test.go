@@ -27,10 +27,10 @@ func pgMessage(code uint32, rest string) string {
 	return string(binary.BigEndian.AppendUint32(b, code)) + rest
 }
 
-// lenient reads bytes as the most lenient of servers may: it skips whatever some server
-// skips, takes for white space what some server does, and needs no version. It has
-// nothing of the code that it judges. A zero in the first line makes it no request: some
-// servers end the line there, the others refuse it.
+// lenient reads bytes as the most lenient of servers may. It skips all that some server
+// skips, takes for white space all that some server does, and needs no version. It shares
+// no code with what it judges. If there is a zero in the first line, the bytes are not a
+// request: some servers end the line there, the others refuse it.
 func lenient(b []byte) (request bool, hosts []string) {
 	blank := func(c byte) bool {
 		return c == ' ' || c == '\t' || c == '\v' || c == '\f' || c >= 0x1c && c <= 0x1f || c == 0x85 || c == 0xa0
@@ -83,8 +83,8 @@ func lenient(b []byte) (request bool, hosts []string) {
 	return true, hosts
 }
 
-// A connection to a name may begin as what is known to name no other one. Whatever else
-// it begins with reaches no server as it came.
+// A connection to a name may begin as a protocol that is known to name no other host. Any
+// other beginning reaches no server as it came.
 func TestBeginnings(t *testing.T) {
 	heard := make(chan []byte, 1)
 	silent := listenIn(t, internetNS, publicIP+":0")
@@ -197,9 +197,9 @@ func splitHello(record []byte, n int) (out []byte) {
 	return out
 }
 
-// A protocol whose server speaks first passes, however slowly, but TLS that begins in
-// its midst must name an allowed host; and what a server of HTTP or TLS says unasked
-// makes nothing pass.
+// A protocol whose server speaks first passes, however slowly. But TLS that begins in its
+// midst must name an allowed host. If a server of HTTP or TLS speaks first, that makes
+// nothing pass.
 func TestServerFirst(t *testing.T) {
 	greetings := make(chan string, 1)
 	l := listenIn(t, internetNS, publicIP+":0")
@@ -343,7 +343,7 @@ func TestUpgrades(t *testing.T) {
 	}
 }
 
-// QUIC and DTLS, which name a host where it can't be read, do not pass to a name.
+// QUIC and DTLS do not pass to a name: the gateway can't read the host that they name.
 func TestDatagramNames(t *testing.T) {
 	for text, want := range map[string]bool{
 		"\xc0\x00\x00\x00\x01\x08": true,
@@ -367,8 +367,8 @@ func TestDatagramNames(t *testing.T) {
 	}
 }
 
-// inPieces fails if a grammar, or what it leads to, decides otherwise when the bytes come
-// one by one than when they come at once. It returns how many pass as they came.
+// inPieces fails if a grammar, or one that it leads to, decides differently for bytes one
+// by one and for all at once. It returns how many bytes pass as they came.
 func inPieces(t *testing.T, b []byte, g grammar) (passed int) {
 	t.Helper()
 	for passed < len(b) {
@@ -395,8 +395,8 @@ func inPieces(t *testing.T, b []byte, g grammar) (passed int) {
 	return passed
 }
 
-// Whatever a connection begins with is told apart in the same way however it comes in
-// pieces; and in what passes as it came nobody, however lenient, finds a request.
+// The kind of a connection does not depend on how its first bytes are split into pieces.
+// And in bytes that pass as they came, even the most lenient server finds no request.
 func FuzzBegin(f *testing.F) {
 	for _, s := range []string{
 		"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "\r\nPOST /x HTTP/1.0\n", "SSH-2.0-x\r\n" + keyExchange, pgMessage(3<<16, "user\x00me\x00\x00"),

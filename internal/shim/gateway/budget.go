@@ -21,5 +21,5 @@ func (b *budget) take(n int) bool {
 	return true
 }
 
-// give is called when n bytes that were taken are no more.
+// give gives back n bytes that were taken.
 func (b *budget) give(n int) { b.used.Add(int64(-n)) }

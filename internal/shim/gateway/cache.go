@@ -23,8 +23,8 @@ const (
 	noneTTL    = 10 * time.Second // of an answer that there is nothing
 	maxAnswers = 4096
 
-	// What a domain's names may be asked for, of those that are not known: as many
-	// at once, and as many a second.
+	// Bounds on look-ups of a domain's names that are not in the cache: as many at
+	// once, and as many a second.
 	lookupBurst = 200
 	lookupRate  = 2
 	maxDomains  = 4096
@@ -85,8 +85,9 @@ func (c *dnsCache) put(name string, qtype uint16, resp *dns.Msg) answered {
 	return a
 }
 
-// passes reports whether a record is for the sandbox, and takes out of it what
-// hides a server's name, and addresses that would not be known to be its.
+// passes reports whether a record is for the sandbox. It removes from the record the
+// keys that would hide a server's name (ECH). It also removes address hints: the
+// gateway would not know that these addresses are the server's.
 func passes(rr dns.RR) bool {
 	switch rr := rr.(type) {
 	case *dns.A, *dns.AAAA, *dns.CNAME:
@@ -126,8 +127,8 @@ func (a answered) records() []dns.RR {
 	return out
 }
 
-// mayAsk reports whether a name that is not known may be asked for. By many names of
-// one domain, data can be sent to whom that domain is.
+// mayAsk reports whether a name that is not known may be looked up. Many names of
+// one domain could carry data to the domain's owner.
 func (c *dnsCache) mayAsk(name string) bool {
 	domain, err := publicsuffix.EffectiveTLDPlusOne(name)
 	if err != nil {

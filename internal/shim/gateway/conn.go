@@ -92,8 +92,9 @@ func (c *Conn) relay(host Stream) *relay {
 	return r
 }
 
-// clean replaces the stack's error, which has only a text: by net.ErrClosed when
-// this side has closed, else by what the other side must have done.
+// clean replaces the stack's error, which has only a text. The new error is
+// net.ErrClosed if this side has closed, else the errno that fits the other side's
+// end.
 func (c *Conn) clean(err error, other syscall.Errno) error {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || op.Timeout() {
@@ -108,11 +109,11 @@ func (c *Conn) clean(err error, other syscall.Errno) error {
 	return op
 }
 
-// Buffers hold what is on its way through a connection. One that waits for data
-// holds none, so that thousands of idle ones cost little; but one whose reader does
-// not read does.
+// Buffers hold the data on its way through a connection. A connection that waits for
+// data holds no buffer, so that thousands of idle ones cost little. A connection
+// whose reader does not read holds one.
 var (
-	large = &sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }} // where larger ones stop being faster
+	large = &sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }} // larger ones are not faster
 	small = &sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }}
 )
 
@@ -125,16 +126,17 @@ type relay struct {
 	buffers *sync.Pool
 	pace    func(out bool, n int) error // waits until so much more may pass
 	moved   atomic.Int64                // bytes to the sandbox
-	spoke   atomic.Pointer[[]byte]      // what the host's end said first; nil: nothing yet
+	spoke   atomic.Pointer[[]byte]      // the first bytes of the host's end; nil: none yet
 	once    sync.Once
 }
 
-// held has what the relay holds looked at, until what it returns is called.
+// held adds the relay to the connections that g watches for the bytes that they
+// hold. remove ends that.
 func (r *relay) held(g *Gateway) (remove func()) {
 	return g.holders.add(&holder{ep: r.ep, host: r.host, abort: r.abort})
 }
 
-// greeting is how much of what a server says first is looked at: a header of HTTP/2.
+// greeting is how many of a server's first bytes are looked at: a header of HTTP/2.
 const greeting = 9
 
 // abort ends both connections so that neither end takes it for an orderly end.
@@ -158,9 +160,9 @@ func (r *relay) in() error {
 	return err
 }
 
-// finish sends what was read already and copies from the sandbox, until both
-// directions have ended or one has failed; in gives the end of the other. Then both
-// connections are closed.
+// finish sends the bytes that were read already, and copies from the sandbox until
+// both directions have ended or one has failed. in gives the end of the other
+// direction. Then both connections are closed.
 func (r *relay) finish(head []byte, in <-chan error) {
 	var err error
 	if len(head) > 0 {

@@ -34,14 +34,13 @@ const (
 	idleHTTPTimeout = 2 * time.Minute
 )
 
-// credentials are the headers by which clients of the usual APIs say who they
-// are.
+// credentials are the headers that clients of the usual APIs use to say who they are.
 var credentials = []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key", "Api-Key", "X-Goog-Api-Key"}
 
-// connector is a named upstream, as the gateway has it. What the sandbox sends to
-// http://NAME.connect.internal/path goes to its URL joined with path, streaming
-// both ways. Redirects are handed to the sandbox, not followed; an https upstream
-// is verified.
+// connector is a named upstream, as the gateway has it. A request of the sandbox to
+// http://NAME.connect.internal/path goes to the upstream's URL joined with path, streaming
+// both ways. Redirects are handed to the sandbox, not followed. The certificate of an https
+// upstream is verified.
 type connector struct {
 	connect.Upstream
 	name   string
@@ -54,9 +53,8 @@ type connector struct {
 	cancel context.CancelFunc
 }
 
-// SetConnectors replaces all connectors, before or after Start. Requests under way
-// through those that are no more, or are other ones, end. On an error nothing is
-// changed.
+// SetConnectors replaces all connectors, before or after Start. Requests under way through
+// connectors that are removed or changed end. On an error nothing is changed.
 func (g *Gateway) SetConnectors(all map[string]connect.Upstream) error {
 	next := make(map[string]*connector, len(all))
 	for name, u := range all {
@@ -134,10 +132,10 @@ type connectors struct {
 	heads     heads
 }
 
-// exchange is a request on its way: what its context carries.
+// exchange is a request on its way. The request's context carries it.
 type exchange struct {
 	*connector
-	request *Request // what is told of it
+	request *Request // its report
 	cancel  context.CancelCauseFunc
 
 	sent, received atomic.Int64 // bytes of bodies
@@ -195,7 +193,7 @@ func newConnectors(g *Gateway) *connectors {
 				head.state(s)
 			}
 			switch s {
-			case http.StateNew: // in serve's goroutine, which is counted itself
+			case http.StateNew: // in serve's goroutine, which is itself counted
 				g.wg.Add(1)
 			case http.StateClosed, http.StateHijacked:
 				g.wg.Done()
@@ -294,7 +292,7 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.account(time.Now())
 	}()
 	if c.restricts() && !asksWebSocket(r) {
-		r.Header.Del("Upgrade") // what follows could be requests that nobody decides on
+		r.Header.Del("Upgrade") // the bytes after it could be requests that nothing decides on
 		r.Header.Del("Http2-Settings")
 	}
 	duplex.Serve(w, r, func(w http.ResponseWriter, r *http.Request) {
@@ -302,14 +300,14 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// isOpaque reports whether a request's target is of the form scheme:rest. net/http sends
-// the rest as it is, which nobody has judged: http:https://denied.example/x is a request for
-// that URL.
+// isOpaque reports whether a request's target is of the form scheme:rest. net/http sends the
+// rest as it is, and no check has seen it: http:https://denied.example/x is a request for
+// https://denied.example/x.
 func isOpaque(u *url.URL) bool { return u.Opaque != "" }
 
-// climbs reports whether a path, or what an upstream may make of it, has a part
-// that leads elsewhere: the connector is for what lies below its own URL. The path
-// has been unescaped once.
+// climbs reports whether a path has a part that leads upwards ("." or ".."), perhaps only
+// after the upstream has unescaped it. A connector is only for paths below its own URL. The
+// path has been unescaped once.
 func climbs(path string) bool {
 	for range 3 {
 		for part := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
@@ -323,11 +321,11 @@ func climbs(path string) bool {
 		}
 		path = again
 	}
-	return true // nobody escapes a path so often in good faith
+	return true // no honest client escapes a path so often
 }
 
-// authorized reports whether the connector says who asks. Then the sandbox does not,
-// nor does it get what the upstream would know it by.
+// authorized reports whether the connector's headers say who asks. Then the sandbox's own
+// credentials are dropped, and the upstream's cookies don't reach the sandbox.
 func (c *connector) authorized() bool {
 	return c.hides.body != nil || slices.ContainsFunc(credentials, func(name string) bool { return c.header[name] != nil })
 }
@@ -338,12 +336,11 @@ func (c *connector) restricts() bool {
 	return c.authorized() || len(c.Methods)+len(c.Paths)+len(c.DenyPaths) > 0
 }
 
-// overrides are headers by which some servers take a request for one of another
-// method.
+// overrides are headers that make some servers take a request for one of another method.
 var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
 
-// partial are headers that ask for a part of an answer, or for it in another form:
-// what is hidden could not be found in that.
+// partial are headers that ask for a part of an answer, or for the answer in another form.
+// Secrets could not be found in that.
 var partial = []string{"Range", "If-Range", "Request-Range", "X-Ms-Range", "A-Im", "Accept-Charset", "Te", "Sec-Websocket-Extensions"}
 
 // rewrite makes the upstream's request of the sandbox's. ReverseProxy has taken
@@ -351,7 +348,7 @@ var partial = []string{"Range", "If-Range", "Request-Range", "X-Ms-Range", "A-Im
 func rewrite(pr *httputil.ProxyRequest) {
 	x := exchangeOf(pr.In)
 	pr.Out.URL.Opaque = ""                         // ServeHTTP has refused one: what goes out is the path that was judged
-	pr.SetURL(x.url)                               // which also makes the upstream's name the Host
+	pr.SetURL(x.url)                               // this also makes the upstream's name the Host
 	if pr.In.URL.Path == "/" && x.url.Path != "" { // no client can send no path: the upstream is meant as it is
 		pr.Out.URL.Path, pr.Out.URL.RawPath = x.url.Path, x.url.RawPath
 	}
@@ -367,7 +364,7 @@ func rewrite(pr *httputil.ProxyRequest) {
 	if len(x.Paths) > 0 || len(x.DenyPaths) > 0 {
 		drop(pr.Out.Header, redirections)
 	}
-	if x.hides.body != nil || x.Metered() { // what is compressed can't be looked through
+	if x.hides.body != nil || x.Metered() { // a compressed answer can't be looked through
 		pr.Out.Header.Set("Accept-Encoding", "identity")
 	}
 	if x.hides.body != nil {
@@ -407,7 +404,7 @@ func forSandbox(resp *http.Response) error {
 		return errPart
 	}
 	x.hides.header(resp.Header)
-	x.hides.header(resp.Trailer) // the names, which are told before
+	x.hides.header(resp.Trailer) // the names, which are sent before the values
 	if x.authorized() {
 		resp.Header.Del("Set-Cookie")
 	}
@@ -435,16 +432,16 @@ func forSandbox(resp *http.Response) error {
 	if x.hides.body != nil {
 		resp.Body = &redacting{ReadCloser: resp.Body, redactor: x.hides.body, ended: func() { x.hides.header(resp.Trailer) }}
 	}
-	if x.Metered() { // the model's name, which is told of, is the upstream's word
+	if x.Metered() { // the model's name is reported, and comes from the upstream
 		x.answer = &taster{ReadCloser: resp.Body}
 		resp.Body = x.answer
 	}
 	return nil
 }
 
-// through is where a redirect leads the sandbox: one to the upstream leads there
-// through the connector, any other is as it came, and meets the sandbox's policy
-// without a secret.
+// through is where a redirect leads the sandbox. A redirect to the upstream leads through
+// the connector. Any other redirect stays as it came: the sandbox follows it under its
+// policy and without the secret.
 func (x *exchange) through(from *url.URL, to string) string {
 	u, err := from.Parse(to)
 	if err != nil || u.Scheme != x.url.Scheme || !strings.EqualFold(u.Host, x.url.Host) {

@@ -35,8 +35,9 @@ func benchUpstream(b *testing.B) *httptest.Server {
 
 const benchKey = "sk-ant-api03-the-key-that-is-redacted-in-all-answers"
 
-// reached is how an upstream is reached: by the host, which is the floor, and by the
-// sandbox through a connector, without a secret and with one.
+// reached has clients that reach an upstream in three ways. One is the host's, which
+// is the floor. The others are the sandbox's through a connector, without a secret
+// and with one.
 func reached(b *testing.B, upstream string) map[string]struct {
 	client *http.Client
 	url    string

@@ -136,7 +136,7 @@ func TestConnector(t *testing.T) {
 		}
 		<-asked
 
-		// What leads nowhere says so.
+		// An answer says so if a URL leads nowhere.
 		for _, test := range []struct {
 			url    string
 			status int

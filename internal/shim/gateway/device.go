@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkMTU is as large as a frame may be: fewer of them make the link faster.
+// linkMTU is the largest possible size of a frame: fewer frames make the link faster.
 const linkMTU = 65520
 
 // NewNetNS makes a network namespace that exists as long as the returned
@@ -53,10 +53,10 @@ func InNetNS(fd int, f func() error) error {
 	})
 }
 
-// onThread runs f on a thread of its own, which goes back to the scheduler only
-// if it is in the namespace that it was in before; f says whether it has left it.
-// A process in a user namespace may leave the host's network namespace but not
-// come back: such a thread ends.
+// onThread runs f on a thread of its own. f says whether the thread has left its
+// network namespace. The thread goes back to the scheduler only if it is in the
+// namespace that it was in before. A process in a user namespace may leave the host's
+// network namespace, but can't come back: such a thread ends.
 func onThread(f func() (left bool, err error)) error {
 	done := make(chan error, 1)
 	go func() {
@@ -88,10 +88,10 @@ func openThreadNS() (int, error) {
 	return fd, nil
 }
 
-// OpenTap opens the tap device of that name in the current network namespace,
-// making it if there is none, and sets it up: its kernel end is the guest's. A
-// persistent one stays when it is closed, and is taken over by being opened again;
-// EBUSY then says that somebody still has it open.
+// OpenTap opens the tap device of that name in the current network namespace, and
+// sets it up. If there is none, OpenTap makes it. The kernel's end is the guest's. A
+// persistent device stays when it is closed, and can be taken over by opening it
+// again. EBUSY then says that a process still has it open.
 func OpenTap(name string, persist bool) (Link, error) {
 	fail := func(err error) (Link, error) { return Link{}, fmt.Errorf("open tap %s: %w", name, err) }
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -121,10 +121,9 @@ func OpenTap(name string, persist bool) (Link, error) {
 	return Link{File: os.NewFile(uintptr(fd), "tap "+name), MTU: linkMTU, GuestMAC: mac.Attrs().HardwareAddr}, nil
 }
 
-// OpenVeth finds or makes a pair of veth devices in the current network
-// namespace, sets both up and opens peer, the gateway's end, for raw frames. It is
-// for where /dev/net/tun can't be opened; it needs the namespace's own privileges
-// only.
+// OpenVeth finds or makes a pair of veth devices in the current network namespace,
+// and sets both up. It opens peer, the gateway's end, for raw frames. It is used if
+// /dev/net/tun can't be opened, and needs only the namespace's own privileges.
 func OpenVeth(name, peer string) (Link, error) {
 	fail := func(err error) (Link, error) { return Link{}, fmt.Errorf("open veth %s: %w", name, err) }
 	if _, err := netlink.LinkByName(name); err != nil {
@@ -183,7 +182,7 @@ func raise(name string) (netlink.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Not every kernel has it; the gateway drops what comes from such an address.
+	// Not every kernel has this mode. The gateway drops frames from such an address.
 	_ = netlink.LinkSetIP6AddrGenMode(l, ip6GenNone)
 	if err := netlink.LinkSetMTU(l, linkMTU); err != nil {
 		return nil, err
@@ -197,9 +196,9 @@ func raise(name string) (netlink.Link, error) {
 const ip6GenNone = 1 // IN6_ADDR_GEN_MODE_NONE
 
 // ConfigureGuestLink gives the guest's end of the link, in the current network
-// namespace, its only IPv4 address and a default route. gVisor takes both from
-// there when it starts, and strips them from the interface: call it again before
-// each start.
+// namespace, its only IPv4 address and a default route. gVisor takes both from the
+// interface when it starts, and removes them there. So call ConfigureGuestLink again
+// before each start.
 func ConfigureGuestLink(name string, guest netip.Prefix, gateway netip.Addr) error {
 	l, err := raise(name)
 	if err != nil {
@@ -212,8 +211,8 @@ func ConfigureGuestLink(name string, guest netip.Prefix, gateway netip.Addr) err
 var ErrNoIPv6 = errors.New("the kernel speaks no IPv6")
 
 // ConfigureGuestLink6 does the same with IPv6, after ConfigureGuestLink. The gateway
-// is the only other address on the link, and its link address is known there:
-// nothing need be asked for. ErrNoIPv6 says that there is none.
+// is the only other address on the link, and the guest's end knows its link address
+// without asking. ErrNoIPv6 says that the kernel has no IPv6.
 func ConfigureGuestLink6(name string, guest, gateway netip.Addr) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {

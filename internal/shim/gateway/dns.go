@@ -28,7 +28,7 @@ const (
 	dnsConnIdle   = 10 * time.Second
 	maxDNSConns   = 64   // of TCP, open at once
 	maxQuestion   = 4096 // bytes; nothing that is asked is longer
-	maxUDPAnswer  = 1232 // what passes everywhere; longer ones are truncated, and asked for by TCP
+	maxUDPAnswer  = 1232 // passes everywhere; longer ones are truncated, and asked for by TCP
 
 	connectTTL = 60
 )
@@ -176,7 +176,7 @@ func (g *Gateway) resolve(from source, req *dns.Msg) *dns.Msg {
 	return resp
 }
 
-// find answers from what is known, or asks for it. A code other than the answer's
+// find answers from the cache, or asks a resolver. A code other than the answer's
 // comes with no records.
 func (g *Gateway) find(from source, name string, qtype uint16) (answered, int) {
 	found, ok := g.cache.get(name, qtype)
@@ -199,9 +199,9 @@ func (g *Gateway) find(from source, name string, qtype uint16) (answered, int) {
 	return found, found.rcode
 }
 
-// isDead reports whether an answer has addresses to which the host has no route,
-// of a name that has others to which it has one: a program that is given both tries
-// some that can't work, and not every one tries the next.
+// isDead reports whether the host has no route to an answer's addresses, but has a
+// route to other addresses of the name. A program that is given both would try
+// addresses that can't work, and not every program then tries the next.
 func (g *Gateway) isDead(from source, name string, qtype uint16, found answered) bool {
 	if qtype != dns.TypeA && qtype != dns.TypeAAAA || !found.has(qtype) {
 		return false

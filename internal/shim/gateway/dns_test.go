@@ -188,8 +188,8 @@ func TestDNSTruncation(t *testing.T) {
 	}
 }
 
-// A name that leads inward may be looked up; the address it gives is refused when
-// it is dialled, and the event says under which name the sandbox knows it.
+// A name that leads inward may be looked up. Its address is refused when it is dialled, and
+// the event has the name that the sandbox knows the address by.
 func TestNameInward(t *testing.T) {
 	resolver := startResolver(t, zone(t, new(atomic.Int32)))
 	private := listenIn(t, internetNS, privIP+":0")
@@ -277,9 +277,9 @@ func (w *world) forget() {
 	clear(w.cache.answers)
 }
 
-// FuzzDNS: whatever a sandbox sends as a question, what is answered is a response to it, of a
-// size that it can take, and under a policy without rules no name but a connector's has an
-// address.
+// FuzzDNS: whatever a sandbox sends as a question, the answer is a response to it, of a size
+// that the sandbox can take. Under a closed policy without rules, only the name of a
+// connector has an address.
 func FuzzDNS(f *testing.F) {
 	for _, m := range []*dns.Msg{question("api.connect.internal.", dns.TypeA), question("public.example.", dns.TypeAAAA), question("version.bind.", dns.TypeTXT), question("x.connect.internal.", dns.TypeAAAA).SetEdns0(4096, true)} {
 		b, err := m.Pack()

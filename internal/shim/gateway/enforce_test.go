@@ -159,7 +159,7 @@ type pieces struct {
 func (p pieces) Write(b []byte) (int, error) {
 	for i := 0; i < len(b); i += p.n {
 		if i > 0 {
-			time.Sleep(p.pause) // what is tested is slowness
+			time.Sleep(p.pause) // slowness is tested
 		}
 		if _, err := p.Conn.Write(b[i:min(i+p.n, len(b))]); err != nil {
 			return i, err
@@ -362,7 +362,8 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// A tightened policy ends what it does not allow any more, and that alone.
+// A tightened policy ends the connections that it does not allow any more, and
+// only these.
 func TestSetPolicy(t *testing.T) {
 	endless := func(c *net.TCPConn) {
 		for block := make([]byte, 64<<10); ; {
@@ -565,8 +566,8 @@ func TestRateLimits(t *testing.T) {
 	}
 }
 
-// The sandbox is asked whose a refusal is before it is answered, for a while, and
-// not for each of a flood.
+// Before a refusal is answered, the sandbox is asked which process it belongs to.
+// That takes a bounded time, and is not done for each refusal of a flood.
 func TestOwnerAsked(t *testing.T) {
 	public, begun := listenIn(t, internetNS, publicIP+":0"), time.Now()
 	var asked atomic.Int32

@@ -137,9 +137,9 @@ func (g *Gateway) mayPing(a netip.Addr) bool {
 	return err == nil && p.Ping(a, g.pins.names(policy.Canonical(a)))
 }
 
-// dialHost connects from the host. It returns nil if the connection leads to the
-// host itself although no rule names it: decide has asked the kernel about the route,
-// but a route may have changed since, or be chosen by the source port.
+// dialHost connects from the host. It returns nil if the connection leads to the host
+// itself and no rule names that address. decide has asked the kernel about the route. But
+// the route may have changed since, or the kernel may choose it by the source port.
 func (g *Gateway) dialHost(to netip.AddrPort) (*net.TCPConn, error) {
 	d := net.Dialer{Timeout: dialTimeout}
 	c, err := d.DialContext(g.ctx, "tcp", to.String())
@@ -154,8 +154,8 @@ func (g *Gateway) dialHost(to netip.AddrPort) (*net.TCPConn, error) {
 	return host, nil
 }
 
-// stayedHere reports whether a connection that is there leads to the host itself: a
-// kernel that connects to one of its own addresses mostly does so from that address.
+// stayedHere reports whether an open connection leads to the host itself. A kernel that
+// connects to one of its own addresses mostly uses that address as the source.
 func stayedHere(to, local netip.AddrPort, proto policy.Proto) bool {
 	if local.Addr().Unmap() == to.Addr().Unmap() {
 		return true

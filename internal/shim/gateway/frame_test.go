@@ -35,9 +35,9 @@ func syn(mac tcpip.LinkAddress, from, to netip.AddrPort) []byte {
 	return b
 }
 
-// What root in a sandbox may put on its link: frames of others' addresses, to
-// others, of other protocols, cut short, to the host's loopback. None gets
-// anywhere, and none of them ends the network of the sandbox.
+// Root in a sandbox may put hostile frames on its link: from others' addresses,
+// to others, of other protocols, cut short, to the host's loopback. None of them
+// gets anywhere, and none ends the sandbox's network.
 func TestHostileFrames(t *testing.T) {
 	eachLink(t, func(t *testing.T, link string) {
 		var reached atomic.Int32
@@ -114,8 +114,8 @@ func TestHostileFrames(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		// What is sent later arrives later: when this one works, the others have
-		// been dealt with.
+		// Frames arrive in order: when this connection works, the gateway has
+		// dealt with the frames before.
 		c, err := w.dial("tcp", target.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -137,8 +137,8 @@ func TestHostileFrames(t *testing.T) {
 		if got := reached.Load(); got != 2 {
 			t.Errorf("%d connections got out, want only the two honest ones", got)
 		}
-		// Frames like these of which nothing is wrong would have got out: send
-		// them, so that the test is known to be able to fail.
+		// Send frames like these that have nothing wrong. They get out, which
+		// shows that the test can fail.
 		for i, b := range [][]byte{good, good6} {
 			before := countSyn(w)
 			if _, err := f.Write(b); err != nil {

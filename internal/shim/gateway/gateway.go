@@ -1,7 +1,7 @@
-// Package gateway is the network of one sandbox, in user space: gVisor's TCP/IP
-// stack as a library on the far end of the sandbox's only link. Whatever leaves
-// the sandbox passes through it and is decided on here; what is not allowed has
-// nowhere to go, because nothing else listens on that link.
+// Package gateway is the network of one sandbox, in user space. It uses gVisor's TCP/IP
+// stack as a library, on the far end of the sandbox's only link. All traffic out of the
+// sandbox passes through the gateway, which decides on it. Traffic that is not allowed
+// goes nowhere, because nothing else listens on that link.
 //
 //   - DNS at the gateway's address, port 53, over UDP and TCP: A, AAAA, CNAME,
 //     HTTPS and SVCB of the names that the policy has, from the host's resolvers;
@@ -70,12 +70,12 @@ type Gateway struct {
 	Addr  netip.Prefix // required: the gateway's own IPv4 address in the sandbox's subnet
 	Guest netip.Addr   // required: the sandbox's address in it
 
-	// The same of IPv6, which have no subnet: each is the other's only neighbour.
-	// The gateway's serves nothing but echoes. Without them no IPv6 is spoken.
+	// The same of IPv6. They have no subnet: each is the other's only neighbour. The
+	// gateway's address serves only echoes. Without them there is no IPv6.
 	Addr6, Guest6 netip.Addr
 
-	// Policy decides what the sandbox may reach, until SetPolicy. Its Own and Near are
-	// added to by the addresses of the host and of its neighbours.
+	// Policy decides what the sandbox may reach, until SetPolicy. The addresses of the
+	// host and of its neighbours are added to its Own and Near.
 	Policy policy.Policy
 
 	// HostNet says which addresses are the host's own and its neighbours'; nil means
@@ -106,7 +106,7 @@ type Gateway struct {
 	// one at a time; nil means nobody. It must not block for long.
 	OnRequest func(Request)
 
-	// Used is what was used of connectors, by name, before this gateway.
+	// Used is the use of connectors before this gateway, by name.
 	Used map[string]Usage
 
 	Name   func() string // of the sprite, for hints; nil: not known
@@ -192,8 +192,8 @@ func (g *Gateway) startStack() error {
 	g.stack = s
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
 	wait := tcpip.TCPTimeWaitTimeoutOption(timeWait)
-	// Not RACK, with which much that is lost at once, as when it was held, is sent again
-	// at two segments in 200 ms, or not at all.
+	// RACK is off. With it, data that is lost at once, as during Hold, is sent again at
+	// two segments in 200 ms, or not at all.
 	recovery := tcpip.TCPRecovery(0)
 	for _, o := range []tcpip.SettableTransportProtocolOption{
 		&sack, &moderate, &wait, &recovery,
@@ -287,8 +287,8 @@ func (g *Gateway) Close() error {
 	g.link.stop()
 	done := make(chan struct{})
 	go func() { g.wg.Wait(); close(done) }()
-	// A handshake under way when the stack is asked to close would be missed by
-	// it, so ask until everybody who might have one is gone.
+	// The stack would miss a handshake that is under way when it is asked to close. So
+	// abort connections until all goroutines that may have one are gone.
 	for waiting := true; waiting; {
 		for _, ep := range g.stack.RegisteredEndpoints() {
 			ep.Abort()
@@ -304,18 +304,21 @@ func (g *Gateway) Close() error {
 	return nil
 }
 
-// Hold has the gateway send nothing to the sandbox and, once what that has sent is in,
-// drop what comes from it, until Release. While the memory of a sandbox is saved, its
-// network is not: what it would acknowledge after that moment is not in the memory,
-// and must not be forgotten on this side. What it sent before must not be lost: gVisor
-// does not send it again by itself when it is restored. Connections go on: what is not
-// acknowledged here is sent again. It takes some milliseconds. The gateway is started.
+// Hold makes the gateway send nothing to the sandbox until Release. It lets in the
+// frames that the sandbox has sent before, and drops later ones. The memory of a
+// sandbox is saved without the gateway. The saved sandbox does not have what it would
+// acknowledge after that moment, so the gateway must not forget that data. Frames that
+// the sandbox sent before must not be lost: gVisor does not send them again by itself
+// after a restore. Connections go on: data that is lost meanwhile is sent again. Hold
+// takes some milliseconds. The gateway must be started.
 func (g *Gateway) Hold() { g.link.hold() }
 
-// Release ends Hold, if it was called. What the link has by then is dropped, too.
+// Release ends Hold, if it was called. Frames that are on the link by then are dropped,
+// too.
 func (g *Gateway) Release() { g.link.release() }
 
-// enter counts the caller, who must call g.wg.Done, unless the gateway closes.
+// enter counts the caller, unless the gateway closes. If it returns true, the caller
+// must call g.wg.Done.
 func (g *Gateway) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -360,7 +363,7 @@ func (g *Gateway) Dial(ctx context.Context, port int) (*Conn, error) {
 	return c, nil
 }
 
-// connect is Dial for who has a place for the connection.
+// connect is Dial for a caller that has a place for the connection.
 func (g *Gateway) connect(ctx context.Context, remote tcpip.FullAddress, window int) (*Conn, error) {
 	wq := new(waiter.Queue)
 	ep, terr := g.stack.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, wq)

@@ -186,8 +186,7 @@ func hostNS(t testing.TB) int {
 	return fd
 }
 
-// The addresses are real: what is refused is refused by the policy, not for want
-// of somebody there.
+// The addresses are real: the policy refuses the connections, and not a missing machine.
 func TestRefused(t *testing.T) {
 	eachLink(t, func(t *testing.T, link string) {
 		var reached atomic.Int32
@@ -557,8 +556,8 @@ func held() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// Connections that nobody reads, of which strangers may open many, share a bounded
-// memory; and while they are there others go on.
+// Strangers may open many connections that nobody reads. These share a bounded memory,
+// and other connections go on meanwhile.
 func TestUnreadConns(t *testing.T) {
 	const n = 400
 	w := newWorld(t, "veth", nil)
@@ -616,9 +615,9 @@ func TestLeastWindow(t *testing.T) {
 	})
 }
 
-// TestHold: of what comes from the sandbox while the gateway holds, nothing is taken
-// in, and what is sent to it is not forgotten; both come when it is released, be it in
-// very many parts.
+// TestHold: while the gateway holds, it takes in nothing from the sandbox, and does not
+// forget data that is sent to the sandbox. Both arrive after the release, even in very
+// many parts.
 func TestHold(t *testing.T) {
 	eachLink(t, func(t *testing.T, link string) {
 		w := newWorld(t, link, nil)

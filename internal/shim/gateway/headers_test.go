@@ -29,8 +29,8 @@ func agreeable(rw http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\nunseen", to)
 }
 
-// A connection through a connector of some paths does not change to a protocol in
-// which other requests would follow.
+// A connection through a connector of some paths does not change to a protocol that
+// could carry other requests.
 func TestConnectorUpgrades(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(agreeable))
 	t.Cleanup(upstream.Close)
@@ -38,7 +38,7 @@ func TestConnectorUpgrades(t *testing.T) {
 	set(t, w, map[string]connect.Upstream{"some": {URL: upstream.URL, Paths: []string{"/some/*"}}})
 	for _, upgrade := range []string{
 		"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n", "Upgrade: TLS/1.0\r\n", "Upgrade: connect-udp\r\n", "Upgrade: websocket, h2c\r\n",
-		"Upgrade: websocket\r\nUpgrade: h2c\r\n", "Upgrade: WebSocket\r\n", // the last has no key, and so is none
+		"Upgrade: websocket\r\nUpgrade: h2c\r\n", "Upgrade: WebSocket\r\n", // the last has no key, so it is no WebSocket
 	} {
 		c, err := w.dial("tcp", gwIP+":80")
 		if err != nil {
@@ -56,8 +56,8 @@ func TestConnectorUpgrades(t *testing.T) {
 	}
 }
 
-// Headers by which a server would take a request for another one don't pass, where the
-// request is what was decided on, however they are written.
+// If a connector decides on requests, headers that make a server take a request for
+// another one don't pass, however they are written.
 func TestConnectorRedirections(t *testing.T) {
 	asked := make(chan http.Header, 1)
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Header.Clone() }))

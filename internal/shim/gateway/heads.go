@@ -10,8 +10,9 @@ import (
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
-// Of a request's header, the server holds some 25 times its bytes if it has many short
-// fields. So few may be on their way at once, and few fields may be in one.
+// If a request's header has many short fields, the server needs some 25 times the
+// header's bytes. So only a few headers may be on their way at once, and a header may
+// have only a few fields.
 const (
 	maxHeader    = 32 << 10 // bytes
 	maxFields    = 200
@@ -19,7 +20,7 @@ const (
 	maxWebConns  = 512 // HTTP to named hosts, open at once
 	maxHTTPConns = 256 // to connectors, open at once
 
-	// maxHeaderBytes is net/http's, which reads 4 KiB more.
+	// maxHeaderBytes is the limit for net/http, which reads 4 KiB more.
 	maxHeaderBytes = maxHeader - 4<<10
 )
 

@@ -15,9 +15,9 @@ import (
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
-// The buffers of connections fill when nobody reads: those of the stack, those of the
-// host's kernel, which grow by themselves to several MiB each, and those of copying. How
-// large one may become says share; how much all of them hold is looked at here.
+// The buffers of connections fill when nobody reads. They are those of the stack, those
+// of the host's kernel, and those of copying. The kernel's grow by themselves to several
+// MiB each. share bounds one buffer, and holders watches how much all of them hold.
 const (
 	maxHeld  = 128 << 20              // bytes in all; above it, the connections that hold the most are ended
 	lookHeld = 250 * time.Millisecond // between looks, while there is a crowd
@@ -43,8 +43,8 @@ func (h *holder) bytes() (n int) {
 	return n
 }
 
-// kernelBytes is what a socket of the host holds in the kernel (SO_MEMINFO): what came
-// and is not read, what is not sent, and what is reserved for more.
+// kernelBytes is the memory that a socket of the host holds in the kernel (SO_MEMINFO).
+// It has bytes not read yet, bytes not sent yet, and memory reserved for later ones.
 func kernelBytes(fd int) int {
 	const received, ahead, queued, values = 0, 4, 5, 9
 	var info [values]uint32
@@ -57,7 +57,7 @@ func kernelBytes(fd int) int {
 	return int(info[received]) + int(info[ahead]) + int(info[queued])
 }
 
-// holders are all that hold bytes. Set max before use.
+// holders are all connections that hold bytes. Set max before use.
 type holders struct {
 	max int // bytes
 

@@ -13,9 +13,9 @@ import (
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
-// A connection to an address that is allowed under its names must say one of them,
-// wherever its protocol says a name: many names share an address, and which of them
-// is meant is decided there.
+// If an address is allowed under its names, a connection to it must say one of them,
+// if its protocol says a name. Many names share an address, and the server chooses by
+// the name that the connection says.
 
 const (
 	maxHello     = 16 << 10 // of a TLS handshake's first message, in all its pieces
@@ -120,7 +120,8 @@ func (g *Gateway) speak(name string, o *opened) policy.Decision {
 	return g.policy.Load().Speak(name, o.to.Port(), d.Names)
 }
 
-// errHeard ends a handshake of which the first message is all that is wanted.
+// errHeard ends a handshake after its first message, which is all that parseHello
+// wants.
 var errHeard = errors.New("heard")
 
 // parseHello reads the first message of a TLS handshake. io.ErrUnexpectedEOF says

@@ -25,8 +25,8 @@ import (
 
 func bracket(addr string, port uint16) string { return net.JoinHostPort(addr, fmt.Sprint(port)) }
 
-// What IPv4 can, IPv6 can: connections, datagrams under a rule, and a gateway that
-// takes over.
+// IPv6 can do what IPv4 can: connections, datagrams under a rule, and a gateway
+// that takes over.
 func TestIPv6(t *testing.T) {
 	public := listenIn(t, internetNS, bracket(publicIP6, 0))
 	serveTCP(t, public, echo)
@@ -205,7 +205,7 @@ func TestAnycast(t *testing.T) {
 	}
 }
 
-// six is a zone in which names have addresses of IPv6, of IPv4, or of both.
+// six is a zone of names that have addresses of IPv6, of IPv4, or of both.
 func six(w dns.ResponseWriter, req *dns.Msg) {
 	resp := new(dns.Msg).SetReply(req)
 	q := req.Question[0]
@@ -267,7 +267,7 @@ func TestNames6(t *testing.T) {
 	_ = c.Close()
 }
 
-// Addresses to which the host has no route are left out where there are others.
+// Addresses that the host has no route to are left out if there are others.
 func TestDeadProtocol(t *testing.T) {
 	resolver := startResolver(t, six)
 	for _, test := range []struct {
@@ -392,7 +392,8 @@ func newFilter() *endpoint {
 	})
 }
 
-// What a hostile guest may put on its link, of IPv6.
+// A hostile guest may put any IPv6 packet on its link. Only the good ones are let
+// in.
 func TestAccept6(t *testing.T) {
 	me, own, public := netip.MustParseAddr(guestIP6), netip.MustParseAddr(gwIP6), netip.MustParseAddr(publicIP6)
 	all, solicited := netip.MustParseAddr("ff02::1"), netip.MustParseAddr("ff02::1:ff00:1")

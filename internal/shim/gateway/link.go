@@ -30,9 +30,9 @@ type Link struct {
 // from one that died is not a stranger to its guest.
 const gatewayMAC = tcpip.LinkAddress("\x02\xc0\x7e\x00\x00\x01")
 
-// endpoint attaches a Link to the stack. It differs from gVisor's own fdbased in
-// what it lets in (see accept), and in that no frame, and no interface going down
-// for a moment, ends it.
+// endpoint attaches a Link to the stack. It differs from gVisor's own fdbased in the
+// frames that it lets in (see accept). And neither a frame nor an interface that goes
+// down for a moment ends it.
 type endpoint struct {
 	file   *os.File
 	mtu    uint32
@@ -52,7 +52,7 @@ type endpoint struct {
 	quiet   atomic.Bool  // nothing is sent
 	frames  atomic.Int64 // that have come
 	reading sync.Mutex   // held while a frame is taken from the link; mu may be taken then
-	held    bool         // what comes is dropped; guarded by reading
+	held    bool         // frames that come are dropped; guarded by reading
 }
 
 func newEndpoint(g *Gateway) *endpoint {
@@ -137,8 +137,8 @@ const (
 	settles = 50 * time.Millisecond
 )
 
-// hold has nothing sent to the sandbox any more, lets in what it sent before, and has
-// what comes then dropped.
+// hold makes the link send nothing more to the sandbox. It lets in the frames that
+// the sandbox sent before. Later ones are dropped.
 func (e *endpoint) hold() {
 	e.quiet.Store(true)
 	for deadline := time.Now().Add(settles); ; {
@@ -166,7 +166,7 @@ func (e *endpoint) readable() bool {
 // maxQueued is more frames than a link keeps for its reader.
 const maxQueued = 1 << 14
 
-// release ends hold. What is on the link already is dropped, too.
+// release ends hold. Frames that are on the link already are dropped, too.
 func (e *endpoint) release() {
 	defer e.quiet.Store(false)
 	e.reading.Lock()
@@ -185,9 +185,10 @@ func (e *endpoint) release() {
 	}
 }
 
-// accept lets in, of what a hostile guest may put on the link, only: ARP by the
-// guest's address about the gateway's; and IPv4 from the guest's address, TCP and
-// UDP to one other machine, ICMP to the gateway; and what accept6 does.
+// accept decides which frames are let in: a hostile guest may put any frame on the
+// link. ARP must come from the guest's address and ask about the gateway's. IPv4 must
+// come from the guest's address, and be TCP or UDP to one machine, or ICMP to the
+// gateway. accept6 decides on IPv6. Any other frame is dropped.
 func (e *endpoint) accept(frame []byte) bool {
 	if len(frame) < header.EthernetMinimumSize {
 		return false
@@ -222,10 +223,11 @@ func (e *endpoint) accept(frame []byte) bool {
 	return false
 }
 
-// accept6 lets in IPv6 from the guest's address without extension headers, which
-// fragments have too: TCP and UDP to one other machine; to the gateway, an echo
-// request and the question for its link address. Nothing is said about the guest's
-// own, which is known, and nobody but the gateway is a router here.
+// accept6 lets in IPv6 from the guest's address without extension headers; fragments
+// have these, too. It lets in TCP and UDP to one machine. To the gateway it also lets
+// in an echo request, and the question for the gateway's link address. The guest need
+// not tell its own link address, which is known, and only the gateway is a router on
+// the link.
 func (e *endpoint) accept6(mac tcpip.LinkAddress, body []byte) bool {
 	ip := header.IPv6(body)
 	if e.guest6.Len() == 0 || !ip.IsValid(len(body)) || ip.SourceAddress() != e.guest6 {
@@ -287,7 +289,7 @@ func (e *endpoint) echo(frame []byte) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	if e.fd >= 0 && !e.quiet.Load() {
-		_, _ = unix.Write(e.fd, frame[:header.EthernetMinimumSize+n]) // what the link can't take is lost
+		_, _ = unix.Write(e.fd, frame[:header.EthernetMinimumSize+n]) // a frame that the link can't take is lost
 	}
 }
 
@@ -331,8 +333,8 @@ func (e *endpoint) echo6(body []byte) int {
 	return header.IPv6MinimumSize + int(ip.PayloadLength())
 }
 
-// maxParts is how many parts of a frame are put together by the kernel, of which it
-// takes 1,024 at most.
+// maxParts is how many parts of a frame one call passes to the kernel. The kernel
+// takes 1,024 at most. The parts of a frame that has more are copied together.
 const maxParts = 64
 
 // WritePackets implements stack.LinkWriter. A frame that the link can't take is
@@ -344,7 +346,7 @@ func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) 
 		return 0, &tcpip.ErrClosedForSend{}
 	}
 	if e.quiet.Load() {
-		return pkts.Len(), nil // it is sent again
+		return pkts.Len(), nil // the stack will send it again
 	}
 	for i, pkt := range pkts.AsSlice() {
 		parts := pkt.AsSlices()
@@ -398,8 +400,8 @@ func (e *endpoint) ParseHeader(pkt *stack.PacketBuffer) bool {
 	return ok
 }
 
-// Capabilities implements stack.LinkEndpoint. What comes from the guest has not
-// been on any wire, and over a veth its checksums have not been filled in.
+// Capabilities implements stack.LinkEndpoint. Frames from the guest have not been on
+// any wire, and over a veth their checksums have not been filled in.
 func (e *endpoint) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityRXChecksumOffload | stack.CapabilityResolutionRequired
 }

@@ -39,8 +39,8 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// TestLogHides: an upstream that breaks HTTP with the secret that it was sent brings that
-// into no log, nor into what is told of the request or of its answer.
+// TestLogHides: an upstream breaks HTTP with the secret that it was sent. The secret gets
+// into no log, and not into the events of the request or of its answer.
 func TestLogHides(t *testing.T) {
 	answers := map[string]string{
 		"/status": "HTTP/1.1 KEY OK\r\n\r\n", "/protocol": "KEY HTTP\r\n\r\n", "/field": "HTTP/1.1 200 OK\r\nKEY\r\n\r\n", "/length": "HTTP/1.1 200 OK\r\nContent-Length: KEY\r\n\r\n",
@@ -121,8 +121,8 @@ func TestLogHides(t *testing.T) {
 	}
 }
 
-// TestRefusedName: of an address that has several names a refusal is about the one that was
-// looked up last, whatever the others' times to live are, proposes that one, and says that
+// TestRefusedName: if an address has several names, a refusal is about the name that was
+// looked up last, whatever the others' times to live. It proposes that name, and says that
 // there are others.
 func TestRefusedName(t *testing.T) {
 	w := newWorld(t, "veth", func(g *Gateway) { g.Policy = made(t, "allowed.example:80", "*.evil.example:80") })

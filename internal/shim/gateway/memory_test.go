@@ -22,8 +22,8 @@ func (w *world) parsedNow() (bytes int64, heads int) {
 	return w.parsed.used.Load(), len(w.http.heads.places)
 }
 
-// However many connections to its HTTP server send however long headers, the gateway
-// holds few bytes of them.
+// The gateway holds few bytes of headers, however many connections to its HTTP server
+// send them, and however long they are.
 func TestHeaders(t *testing.T) {
 	const conns = maxHTTPConns + 50
 	w := newWorld(t, "veth", nil)
@@ -65,7 +65,7 @@ func TestHeaders(t *testing.T) {
 	}
 	waitFor(t, "all bytes to be given back", func() bool { n, heads := w.parsedNow(); return n == 0 && heads == 0 })
 
-	// Those that are never finished wait for each other, and what is finished is served.
+	// Headers that are never finished wait for each other. Finished ones are served.
 	const unfinished, size = maxHeads + 20, 20 << 10
 	var held []net.Conn
 	for range unfinished {
@@ -142,8 +142,8 @@ func TestBeginningsAreBounded(t *testing.T) {
 	w.refused(t, "without room", "memory limit", "")
 }
 
-// Connections that nobody reads end before what they hold, in the kernel as well, is
-// more than a sandbox may have; others go on.
+// Connections that nobody reads end before they hold more bytes than a sandbox may
+// have, those in the kernel included. Other connections go on.
 func TestHeldBytes(t *testing.T) {
 	const conns, limit = 60, 16 << 20
 	public := listenIn(t, internetNS, publicIP+":0")
@@ -199,7 +199,7 @@ func TestDNSConns(t *testing.T) {
 	}
 }
 
-// Flows of UDP, each of which has buffers of its own, are bounded.
+// The number of UDP flows is bounded: each flow has its own buffers.
 func TestDatagramFlows(t *testing.T) {
 	w := newWorld(t, "veth", func(g *Gateway) { g.Policy = made(t, publicIP+"/32:9/udp") })
 	for range cap(w.datagrams) {

@@ -15,14 +15,14 @@ import (
 	"github.com/cove-dev/cove/internal/shim/hostnet"
 )
 
-// The host's neighbours and its gateways have public addresses here, and no sandbox
-// reaches them without a rule that names them: also those of a network that the host
-// joins later, as long as it is in it.
+// The host's neighbours and its gateways have public addresses here. No sandbox
+// reaches them without a rule that names them. That also holds for a network that
+// the host joins later, as long as the host is in it.
 func TestNeighbours(t *testing.T) {
 	const (
 		later   = "192.26.92.7"  // on a link that a route says is there
-		gateway = "192.12.94.30" // through which another network is reached
-		beyond  = "192.33.14.30" // in that one
+		gateway = "192.12.94.30" // another network is reached through it
+		beyond  = "192.33.14.30" // in that network
 	)
 	lo, err := netlink.LinkByName("net0")
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// pins remember under which names addresses were given to the sandbox: it may
-// connect to an address under a name that it has looked up here. The zero value is
-// ready to use.
+// pins remember the names that addresses were given to the sandbox for. The sandbox
+// may connect to an address under a name that it has looked up at the gateway. The
+// zero value is ready to use.
 type pins struct {
 	mu    sync.Mutex
 	addrs map[netip.Addr]map[string]pin // guarded by mu
@@ -47,8 +47,9 @@ func (p *pins) put(a netip.Addr, name string, ttl time.Duration) {
 	names[name] = pin{now, now.Add(max(ttl, pinLeast))}
 }
 
-// drop makes room, where it can by what has run out, but not in what belongs to
-// keep. mu is held.
+// drop makes room by removing expired pins. If there are none, it removes the pins of
+// some other address, and those of keep only if there is no other. The caller holds
+// mu.
 func (p *pins) drop(keep netip.Addr) {
 	now, before := time.Now(), p.n
 	for a, names := range p.addrs {
@@ -72,7 +73,7 @@ func (p *pins) drop(keep netip.Addr) {
 			delete(p.addrs, a)
 		}
 	}
-	if p.n == before { // all of them are this one's
+	if p.n == before { // all pins are of keep
 		p.n -= len(p.addrs[keep])
 		clear(p.addrs[keep])
 	}

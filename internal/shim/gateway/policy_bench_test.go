@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ruled are n rules, of which the last is for allowed.example.
+// ruled returns n rules. The last is for allowed.example.
 func ruled(n int) []string {
 	var rules []string
 	for i := range n - 1 {
@@ -21,9 +21,9 @@ func ruled(n int) []string {
 	return append(rules, "allowed.example")
 }
 
-// BenchmarkPolicyConnect opens connections out through a gateway without rules,
-// which is the floor, and through one that decides by names, until the server's
-// first byte is there. What counts is the difference.
+// BenchmarkPolicyConnect opens connections out through two gateways, until the
+// server's first byte is there. One has no rules, which is the floor. The other
+// decides by names. The difference counts.
 func BenchmarkPolicyConnect(b *testing.B) {
 	for _, n := range []int{10, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { connects(b, publicIP, n) })
@@ -152,8 +152,8 @@ func BenchmarkPolicyDNS(b *testing.B) {
 	}
 }
 
-// TestIdleConns: thousands of open connections cost little, and what they cost is
-// given back when they have gone.
+// TestIdleConns: thousands of open connections take little memory, and give it
+// back when they have gone.
 func TestIdleConns(t *testing.T) {
 	const n = 2000
 	public := listenIn(t, internetNS, publicIP+":0")

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// redactor overwrites secrets in what an upstream answers, in any of their spellings. The
+// redactor overwrites secrets in an upstream's answer, in any of their spellings. The
 // text keeps its length. nil redacts nothing.
 //
-// A sandbox may have an upstream echo a guess, and must not learn from the redaction how
-// much of the guess is right. So a secret is redacted in its whole length once three
-// quarters of it are there, whatever follows them: at the end of an answer, too. And what
-// may become a secret is held back for the secret's whole length once a few signs of it
-// are there, whatever follows those. Of these few signs a sandbox learns.
+// A sandbox may make an upstream echo a guess. It must not learn from the redaction how
+// much of the guess is right. So once three quarters of a secret are there, its whole
+// length is redacted, whatever follows them. That is so at the end of an answer, too. And
+// once a few signs of a secret are there, the secret's whole length is held back,
+// whatever follows those. A sandbox does learn about these few signs.
 type redactor struct {
 	patterns []*pattern
 	first    [256]bool            // how a match may begin
@@ -57,9 +57,9 @@ func (r *redactor) add(k notation, text string) {
 // span is a part of a text.
 type span struct{ from, to int }
 
-// find returns what is to be redacted, in order of its beginning, and how much of the
-// text is clear: only with more text will be known what the rest is. If nothing follows,
-// all of it is clear.
+// find returns the spans to redact, in order of their beginning, and how much of the text
+// is clear. The rest can be judged only with more text. If nothing follows, all of the
+// text is clear.
 func (r *redactor) find(spans []span, data []byte, end end) (_ []span, clear int) {
 	clear = len(data)
 	for i := range data {
@@ -152,13 +152,13 @@ func (l redactedLog) Write(p []byte) (int, error) {
 
 const (
 	redactSize = 32 << 10 // of a read
-	// lookBack is how much of what was given on is still looked at: as much as the first
-	// signs of a secret may have in any spelling, before what follows is held back.
+	// lookBack is how many bytes that were given on are still looked at. The first signs
+	// of a secret, after which text is held back, have no more in any spelling.
 	lookBack = 256
 )
 
-// redacting reads a body without secrets. It holds back only what may become one, so
-// that streams flow.
+// redacting reads a body without secrets. It holds back only text that may become a
+// secret, so that streams flow.
 type redacting struct {
 	io.ReadCloser
 	redactor *redactor

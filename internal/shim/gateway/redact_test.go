@@ -62,8 +62,9 @@ func FuzzRedactor(f *testing.F) {
 	})
 }
 
-// echoed has an upstream answer with pieces, after each of which it says nothing more until
-// the sandbox has seen what arrives. It returns what arrives of each, and then of the end.
+// echoed lets an upstream answer with pieces. After each piece the upstream waits until the
+// sandbox has seen all that arrives. It returns the text that arrives of each piece, and then
+// at the end.
 func echoed(r *redactor, pieces ...string) (seen []string) {
 	arrived := ""
 	in := &pieceReader{pieces: pieces, said: func() {
@@ -97,9 +98,9 @@ func (r *pieceReader) Read(p []byte) (int, error) {
 }
 
 // TestRedactorIsNoOracle guesses a secret sign by sign, by all that a sandbox sees of an
-// answer that echoes its guess. Also who knows its first half, or nearly three quarters,
-// as an upstream may cut its answer there, does not get further than the sign at three
-// quarters.
+// answer that echoes its guess. An upstream may cut its answer anywhere. Even if a sandbox
+// knows the first half, or nearly three quarters, it does not get further than the sign at
+// three quarters.
 func TestRedactorIsNoOracle(t *testing.T) {
 	const alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 	const key = "sk-live-Zq8RmT3vXw92LbNc5KdYh7PfGa-4E" // 37 signs
@@ -125,8 +126,8 @@ func TestRedactorIsNoOracle(t *testing.T) {
 	}
 	const filler = "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!"
 	for name, text := range encode {
-		// A guess differs from others only by its signs: what is seen is compared sign by sign
-		// for whether it is there, and is redacted.
+		// Guesses differ only by their signs. So the answers are compared only for whether a
+		// sign is there, and whether it is redacted.
 		looks := map[string]func(string) string{
 			"the end":       func(s string) string { return mask(echoed(r, text(s))) },
 			"a cut":         func(s string) string { return mask([]string{r.text(text(s))}) },
@@ -147,7 +148,7 @@ func TestRedactorIsNoOracle(t *testing.T) {
 						s := look(guess + string(c))
 						seen[s] = append(seen[s], c)
 					}
-					// The guesses that look like no other are what there is to go on with.
+					// A guess that looks like no other is the one to go on with.
 					odd := byte(0)
 					for _, all := range seen {
 						if len(all) <= 2 && len(seen) == 2 && (all[0] == key[len(guess)] || len(all) > 1 && all[1] == key[len(guess)]) {
@@ -171,7 +172,7 @@ func TestRedactorIsNoOracle(t *testing.T) {
 	}
 }
 
-// mask is what is seen of an answer, but for its signs.
+// mask is what a sandbox sees of an answer, without the signs themselves.
 func mask(seen []string) string {
 	out := ""
 	for _, s := range seen {
@@ -277,7 +278,7 @@ func TestHiddenForms(t *testing.T) {
 			}
 			if !strings.Contains(name, "base") && name != "quoted-printable" {
 				rest := strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(string(got), "it is "), " and that was it, of all that there is"), "*", "")
-				if len(rest) > 9 { // what comes before the first sign, of that when it comes slowly, and after the last
+				if len(rest) > 9 { // text before the first sign, a part of that sign if it comes slowly, and text after the last
 					t.Errorf("%s: of %q is left %q", name, form, rest)
 				}
 			}

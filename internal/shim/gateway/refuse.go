@@ -19,21 +19,21 @@ type Event struct {
 	Proto   string     // "tcp", "udp", or "dns" for a name
 	Addr    netip.Addr // the zero Addr for a name
 	Port    uint16
-	Name    string // the name refused or said, or under which the sandbox last looked the address up; or empty
-	Rule    string // what decided
+	Name    string // the name refused or said, or the last one that the sandbox looked the address up under; or empty
+	Rule    string // the rule or range that decided
 	Hint    string // of a refusal: what to do about it, in one line
 	Opens   string // of a refusal: the rule that would allow it; empty: none would
 
-	// Process is whose refusal it was, as the sandbox says; PID 0: not known.
+	// Process is the refused process, as the sandbox says. PID 0: not known.
 	Process Process
 
-	// Suppressed counts the refusals before this one that nobody was told of,
-	// because there were too many of them.
+	// Suppressed counts the refusals before this one that were not reported, because
+	// there were too many.
 	Suppressed int
 }
 
-// A flood of refusals costs the sandbox, not the log: after eventBurst of them,
-// eventRate a second are told.
+// A flood of refusals must not fill the log: after eventBurst refusals, eventRate a
+// second are reported.
 const (
 	eventRate  = 20
 	eventBurst = 200
@@ -45,7 +45,7 @@ type refusals struct {
 	refilled   time.Time  // guarded by eventMu
 	suppressed int        // guarded by eventMu
 
-	asks  *rate.Limiter // of the sandbox, whose a refusal is
+	asks  *rate.Limiter // bounds asking the guest which process was refused
 	asked chan struct{} // a place for each question on its way
 }
 
@@ -61,8 +61,9 @@ type source struct {
 	addr  netip.AddrPort
 }
 
-// Whose a refusal is the sandbox is asked so often a second, after so many, and so
-// many at a time; the answer is waited for so long.
+// Bounds on asking the guest for the process of a refused connection: after a burst of
+// ownerBurst, ownerRate a second, and ownerAsked at a time. The gateway waits
+// ownerWait for an answer.
 const (
 	ownerRate  = 2
 	ownerBurst = 20
@@ -70,8 +71,9 @@ const (
 	ownerWait  = 200 * time.Millisecond
 )
 
-// refuse reports a refused address. It may take ownerWait, in which whoever is
-// refused must still wait for the answer: then the socket is gone.
+// refuse reports a refused address. It may take ownerWait. Call it before the
+// connection is answered: then the socket is gone, and the guest can't find its
+// process.
 func (g *Gateway) refuse(from source, to netip.AddrPort, d policy.Decision) {
 	g.refuseSaid(from, to, cmp.Or(d.Name, g.pins.latest(policy.Canonical(to.Addr()))), d)
 }
@@ -85,8 +87,8 @@ func (g *Gateway) refuseSaid(from source, to netip.AddrPort, name string, d poli
 	g.report(e)
 }
 
-// refuseDatagram is refuse for who must not wait. Sockets without a connection are
-// not gone so soon.
+// refuseDatagram is refuse for a caller that must not wait. Sockets without a
+// connection are not gone so soon.
 func (g *Gateway) refuseDatagram(from source, to netip.AddrPort, d policy.Decision) {
 	e := Event{Proto: string(from.proto), Addr: to.Addr(), Port: to.Port(), Name: cmp.Or(d.Name, g.pins.latest(policy.Canonical(to.Addr()))), Rule: d.Rule, Hint: g.hint(d), Opens: d.Opens}
 	if !g.mayAskOwner(from) {

@@ -29,7 +29,7 @@ type Request struct {
 
 	Model    string // of a metered connector, as are the next
 	Tokens   connect.Tokens
-	MicroUSD int64 // what they cost, in millionths of a dollar
+	MicroUSD int64 // the cost of Tokens, in millionths of a dollar
 
 	Usage *Usage // of its connector, as far as that is known then; nil: it has none
 }
@@ -37,7 +37,7 @@ type Request struct {
 // Usage is what a sandbox has used of a connector.
 type Usage struct {
 	Requests int64     `json:"requests"` // ever
-	Day      time.Time `json:"day"`      // in which Bytes were
+	Day      time.Time `json:"day"`      // the day of Bytes
 	Bytes    int64     `json:"bytes"`
 	Tokens   int64     `json:"tokens,omitempty"`
 	MicroUSD int64     `json:"micro_usd,omitempty"`
@@ -57,8 +57,8 @@ func (r *Request) cut(cause error) {
 	}
 }
 
-// tell tells of a request that is over, and of what its connector, or nil, has been
-// used by then.
+// tell reports a request that is over, and the use of its connector so far. c may be
+// nil.
 func (g *Gateway) tell(r *Request, c *connector) {
 	if g.OnRequest == nil {
 		return
@@ -79,7 +79,7 @@ func (g *Gateway) tell(r *Request, c *connector) {
 type usage struct {
 	mu sync.Mutex
 	Usage
-	minute   time.Time // in which inMinute were
+	minute   time.Time // the minute of inMinute
 	inMinute int64
 	spending int // requests under way whose cost is not known yet
 }
@@ -110,8 +110,8 @@ func (u *usage) admit(l connect.Limits, now time.Time) (why string, wait time.Du
 	return "", 0
 }
 
-// maxSpending bounds how far a limit of tokens or dollars can be overrun: what is
-// under way is let end.
+// maxSpending bounds how far a limit of tokens or dollars can be overrun: requests
+// under way are not cut.
 const maxSpending = 8
 
 func spends(l connect.Limits) bool { return l.TokensPerDay > 0 || l.USDPerDay > 0 }
@@ -155,8 +155,8 @@ func (u *usage) turn(now time.Time) {
 	}
 }
 
-// meter counts what is read of a body, and cuts the request when its bytes are
-// used up.
+// meter counts the bytes read of a body, and cuts the request when its bytes are used
+// up.
 type meter struct {
 	io.ReadCloser
 	x     *exchange
@@ -178,7 +178,7 @@ func (m *meter) counted(count *atomic.Int64, n int, err error) (int, error) {
 	return n, err
 }
 
-// taster reads an answer for what it says of tokens.
+// taster reads an answer for the tokens that it says.
 type taster struct {
 	io.ReadCloser
 	tally connect.Tally
@@ -193,8 +193,8 @@ func (t *taster) Read(p []byte) (int, error) {
 }
 
 // account charges a request that reached a metered upstream, unless that failed or
-// refused it. What the sandbox did not wait for is charged, too: nobody knows what
-// it cost.
+// refused it. If the sandbox did not wait for the answer, the request is charged,
+// too: nobody knows what it cost.
 func (x *exchange) account(now time.Time) {
 	r := x.request
 	free := r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
@@ -222,8 +222,8 @@ func (m *meterBoth) Write(p []byte) (int, error) {
 	return n, errors.Join(writeErr, err)
 }
 
-// answerWriter notes an answer's status, and redacts the headers of what comes before
-// it.
+// answerWriter notes an answer's status, and redacts the headers of informational
+// answers before it.
 type answerWriter struct {
 	http.ResponseWriter
 	x *exchange

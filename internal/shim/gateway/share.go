@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// What is in the buffers of connections is the host's memory, whether the sandbox
-// opens them or a stranger does, by its URL; so they share it. Each gets a part of
-// what is left, so that a few are fast and thousands are possible.
+// The buffers of connections are the host's memory, whether the sandbox opens a
+// connection or a stranger does, by the sprite's URL. So connections share a
+// bounded memory. Each gets a part of the memory that is left, so that a few are
+// fast and thousands are possible.
 const (
 	sharedMemory = 64 << 20  // of the buffers of all; beyond it each has the least
 	mostWindow   = 2 << 20   // of one buffer
 	leastWindow  = 128 << 10 // of one buffer: two segments of the link; with less than one, senders wait for their timers
-	windowPart   = 32        // which part of what is left is one buffer
-	largeWindow  = 256 << 10 // from which a connection copies by large pieces
+	windowPart   = 32        // one buffer is a 32nd of the memory that is left
+	largeWindow  = 256 << 10 // a connection with such a window copies in large pieces
 )
 
 // share is the memory of the connections of one direction.
@@ -27,8 +28,8 @@ type share struct {
 	idle *time.Timer // gives freed memory back to the system; nil: there is none
 }
 
-// take returns how large each of the two buffers of a new connection may be; false
-// says that there are as many connections as there may be.
+// take returns how large each of the two buffers of a new connection may be. It
+// returns false if there are max connections already.
 func (s *share) take() (window int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,11 +23,11 @@ type sniffer struct {
 	buf     [512]byte
 }
 
-// outOfRoom is the refusal of what the budget has no room for.
+// outOfRoom is the refusal if the budget has no room for more bytes.
 var outOfRoom = policy.Decision{Rule: "memory limit", Hint: "too many connections of the sandbox are in the middle of a handshake or of a request's header; open fewer at once"}
 
-// next reads until it is known what comes. An unknown says that the connection has
-// ended, or that refusal was set.
+// next reads until the kind of the bytes is known. An unknown says that the connection
+// has ended, or that refusal was set.
 func (s *sniffer) next() step {
 	defer func() { _ = s.c.SetReadDeadline(time.Time{}) }()
 	waits := false
@@ -47,8 +47,8 @@ func (s *sniffer) next() step {
 	}
 }
 
-// judge applies the grammar to what there is. Until then nothing has passed, so that
-// a server that has spoken did so by itself.
+// judge applies the grammar to head. No bytes have passed before, so if the server has
+// spoken, it did so by itself.
 func (s *sniffer) judge() step {
 	if s.look != nil {
 		return s.look(s.head)
@@ -72,7 +72,7 @@ func greetsLikeWeb(said []byte) bool {
 }
 
 // isSettings reports whether a server begins with the SETTINGS of HTTP/2 (RFC 9113, 3.4
-// and 6.5), or may: a frame of less than 64 KiB, in stream 0, with whatever flags.
+// and 6.5), or may yet. That is a frame of less than 64 KiB in stream 0, with any flags.
 func isSettings(said []byte) bool {
 	const settings = 4
 	frame := make([]byte, 9)
@@ -82,7 +82,7 @@ func isSettings(said []byte) bool {
 }
 
 // read adds to head. False says that the connection has ended, or that refusal was set
-// for what there is of it.
+// for the bytes read so far.
 func (s *sniffer) read() bool {
 	n, err := s.c.Read(s.buf[:])
 	if n > 0 {
@@ -114,7 +114,7 @@ func (s *sniffer) pass(st step) bool {
 	return true
 }
 
-// take gives head away, to who passes it on.
+// take gives head to the caller, who passes it on.
 func (s *sniffer) take() []byte {
 	head := s.head
 	s.head = nil
@@ -132,9 +132,10 @@ func (s *sniffer) close() {
 	s.recount()
 }
 
-// watch passes what a sandbox sends to a server that spoke first, until a TLS
-// handshake begins in it, and decides on that. What may pass still is in head.
-// In random bytes, 1 in 4 G looks like a handshake, and ends the connection.
+// watch passes the sandbox's bytes to a server that spoke first, until a TLS handshake
+// begins in them. Then it decides on the handshake. If it is allowed, the bytes that may
+// still pass are in head. In random bytes, 1 in 4 G looks like a handshake, and ends the
+// connection.
 func (g *Gateway) watch(s *sniffer, o *opened) (said string, d policy.Decision) {
 	var last []byte // passed, and perhaps a handshake's beginning
 	for {
@@ -146,7 +147,7 @@ func (g *Gateway) watch(s *sniffer, o *opened) (said string, d policy.Decision) 
 			return g.startTLS(s, seen[at:max(at, len(last))], o)
 		}
 		if !s.pass(step{n: len(s.head)}) {
-			return "", policy.Decision{Allow: true} // as who goes on finds out, too
+			return "", policy.Decision{Allow: true} // the caller's next call fails, too
 		}
 		last = seen[max(0, len(seen)-helloPattern+1):]
 		if !s.read() {
@@ -155,7 +156,8 @@ func (g *Gateway) watch(s *sniffer, o *opened) (said string, d policy.Decision) 
 	}
 }
 
-// startTLS decides on a handshake of which passed is gone already, and head the rest.
+// startTLS decides on a handshake. passed is its beginning, which was sent to the server
+// already; the rest comes in head.
 func (g *Gateway) startTLS(s *sniffer, passed []byte, o *opened) (said string, d policy.Decision) {
 	whole := func() []byte { return append(bytes.Clone(passed), s.head...) }
 	_ = s.c.SetReadDeadline(time.Now().Add(headerTimeout))
@@ -168,8 +170,8 @@ func (g *Gateway) startTLS(s *sniffer, passed []byte, o *opened) (said string, d
 	return g.mayHello(whole(), o)
 }
 
-// helloPattern is how many bytes show that a TLS handshake begins: a record's header, the
-// type of its message, and the first byte of that's length.
+// helloPattern is how many bytes show that a TLS handshake begins. They are a record's
+// header (5), the type of its message (1), and the first byte of the message's length.
 const helloPattern = 7
 
 // findHello returns where a TLS handshake begins, or -1.

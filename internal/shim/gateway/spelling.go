@@ -61,10 +61,10 @@ type pattern struct {
 	kind   notation
 	want   []byte
 	fold   bool
-	hold   int       // signs from which what follows is held back
-	enough int       // signs from which all is redacted
-	stop   [256]bool // what does not occur in it, and ends a guess
-	plain  [256]bool // what is itself, and neither begins an escape nor is between signs
+	hold   int       // after so many signs, the text that follows is held back
+	enough int       // after so many signs, all is redacted
+	stop   [256]bool // signs that do not occur in it, and end a guess
+	plain  [256]bool // signs that stand for themselves, begin no escape, and are not between signs
 }
 
 func newPattern(k notation, text string) *pattern {
@@ -128,7 +128,7 @@ func (p *pattern) begins(add func(a, b byte)) {
 		}
 		nibble := strconv.FormatInt(int64(b>>4), 16)
 		both := nibble + strings.ToUpper(nibble)
-		each('%', among(both+"235uU")) // of which the last are escapes of what begins one
+		each('%', among(both+"235uU")) // the last ones are escapes of signs that begin an escape
 		each('=', among(both+"235"))
 		each('\\', among("\\%&=xuXU01234567"+both+string(rune(b&0x7f))))
 		each('&', among("#aA"))
@@ -147,9 +147,9 @@ func (p *pattern) escaped() bool { return p.kind == plainText || p.kind == inBas
 type end int
 
 const (
-	early   end = iota // perhaps more, for which even the first sign of a secret waits
-	late               // perhaps more, for which the first few signs do not wait
-	finally            // nothing
+	early   end = iota // more may follow: even the first sign of a secret waits for it
+	late               // more may follow: the first few signs do not wait for it
+	finally            // nothing follows
 )
 
 // match looks for the text at the beginning of data. It returns how much is redacted, and
@@ -243,7 +243,7 @@ func (p *pattern) step(at []int, i int, data []byte) (next []int, more bool) {
 }
 
 // skip passes over the signs from i on, whatever they are, up to one that does not occur.
-// It returns where they end, and whether data end before.
+// It returns where the signs end, and whether data end before that.
 func (p *pattern) skip(data []byte, o, i int) (end int, open bool) {
 	for ; i < len(p.want); i++ {
 		if o < len(data) && p.stop[data[o]] {
@@ -334,7 +334,8 @@ func (p *pattern) between(data []byte, i int) (n int, more bool) {
 	return n, more
 }
 
-// softBreak is the length of quoted-printable's end of a line that is none of the text.
+// softBreak is the length of quoted-printable's soft line break, which is no part of the
+// text.
 func softBreak(data []byte) (n int, more bool) {
 	for _, text := range []string{"=\n", "=\r\n"} {
 		if bytes.HasPrefix(data, []byte(text)) {
@@ -351,8 +352,8 @@ type sign struct {
 	n int
 }
 
-// signs appends what the first bytes of data may stand for: themselves, and an escape.
-// More reports that data end within what may be one.
+// signs appends the signs that the first bytes of data may stand for: themselves, and an
+// escape. more reports that data end within a possible escape.
 func (p *pattern) signs(out []sign, data []byte) (_ []sign, more bool) {
 	if len(data) == 0 {
 		return out, true
@@ -376,8 +377,8 @@ func (p *pattern) signs(out []sign, data []byte) (_ []sign, more bool) {
 	return out, more
 }
 
-// char reads what the first bytes of data stand for, with escapes in escapes up to depth:
-// the longest if there are several.
+// char reads the sign that the first bytes of data stand for, with escapes in escapes up
+// to depth. If there are several, it is the longest.
 func char(data []byte, depth int) (b byte, n int, more bool) {
 	if len(data) == 0 {
 		return 0, 0, true
@@ -401,7 +402,7 @@ func char(data []byte, depth int) (b byte, n int, more bool) {
 	return b, n, more
 }
 
-// reader reads signs in which the escapes of an inner level are resolved.
+// reader reads signs, and resolves the escapes of the inner levels.
 type reader struct {
 	data  []byte
 	at    int
@@ -539,7 +540,7 @@ func reference(r *reader) (int, bool) {
 	}
 	v, ok := r.number(base, 1, 9)
 	before = *r
-	if r.next() != ';' { // which browsers do without
+	if r.next() != ';' { // browsers do without it
 		before.short = before.short || r.short
 		*r = before
 	}

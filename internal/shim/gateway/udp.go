@@ -22,8 +22,8 @@ const udpIdle = time.Minute
 // buffers.
 const maxDatagramFlows = 256
 
-// forwardUDP is called by the stack for a datagram of no known flow to anywhere
-// but the DNS server. What it does not handle the stack answers by ICMP, port
+// forwardUDP is called by the stack for a datagram of no known flow to anywhere but the
+// DNS server. If it does not handle a datagram, the stack answers with ICMP, port
 // unreachable.
 func (g *Gateway) forwardUDP(r *udp.ForwarderRequest) (handled bool) {
 	id := r.ID()
@@ -104,8 +104,8 @@ func (g *Gateway) relayUDP(guest *gonet.UDPConn, from source, to netip.AddrPort,
 	<-back
 }
 
-// namesHost reports whether a datagram begins QUIC (RFC 8999) or DTLS, in which a server
-// is told a name.
+// namesHost reports whether a datagram begins QUIC (RFC 8999) or DTLS: in both a client
+// tells the server a name.
 func namesHost(b []byte) bool {
 	const longHeader = 0xc0
 	switch {
@@ -113,7 +113,7 @@ func namesHost(b []byte) bool {
 		return false
 	case b[0] >= 20 && b[0] < 64 && b[1] == 0xfe: // a record of DTLS; others may follow it
 		return true
-	case hasHello(b): // servers pass over what is none
+	case hasHello(b): // servers pass over other bytes
 		return true
 	case b[0]&0x80 == 0:
 		return false
@@ -143,8 +143,9 @@ func hasHello(b []byte) bool {
 	return false
 }
 
-// passDatagrams copies until an error, but for what may, if it is not nil, refuses. A
-// datagram in either direction is a sign of life, which is kept as the host's deadline.
+// passDatagrams copies datagrams until an error. If may is not nil, it leaves out those
+// that may refuses. A datagram in either direction is a sign of life: it sets the host's
+// deadline anew.
 func passDatagrams(dst, src net.Conn, host *net.UDPConn, may func([]byte) bool) {
 	buf := make([]byte, 64<<10)
 	for {

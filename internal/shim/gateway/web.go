@@ -18,8 +18,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
-// web serves the plain HTTP of connections that are allowed under names: the name
-// that each request is for is decided on, and the request written anew.
+// web serves the plain HTTP of connections that are allowed under names. It decides on
+// the name of each request, and writes the request anew.
 type web struct {
 	g      *Gateway
 	server *http.Server
@@ -27,7 +27,8 @@ type web struct {
 	heads  heads
 }
 
-// webConn is such a connection: what it began with, and the one to its server.
+// webConn is such a connection, with the bytes that it began with (head) and the
+// connection to its server (host).
 type webConn struct {
 	*gonet.TCPConn
 	head   []byte
@@ -182,8 +183,9 @@ func asksWebSocket(r *http.Request) bool {
 // errUpgrade says that an answer changes the protocol to one that was not asked for.
 var errUpgrade = errors.New("the server changes the protocol, but not to the WebSocket that was asked for")
 
-// onlyWebSocket refuses any other change of protocol, also one that a server was made
-// to pretend: what follows would be requests, which nobody looks at.
+// onlyWebSocket refuses any other change of protocol, even if a server was made to
+// pretend a WebSocket. The bytes after it would be requests that the gateway does not
+// check.
 func onlyWebSocket(resp *http.Response) error {
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		return nil
@@ -196,7 +198,8 @@ func onlyWebSocket(resp *http.Response) error {
 	return nil
 }
 
-// asItCame leaves a request as the sandbox made it, but for how it is written.
+// asItCame leaves a request as the sandbox made it. Only its form on the wire may
+// differ.
 func asItCame(p *httputil.ProxyRequest) {
 	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.URL.Opaque = "http", p.In.Host, ""
 	p.Out.Host = p.In.Host

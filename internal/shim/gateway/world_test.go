@@ -66,8 +66,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// again runs this test binary in a new network namespace, and for an ordinary
-// user in a user namespace in which that is allowed.
+// again runs this test binary in a new network namespace. For an ordinary user, that
+// is in a new user namespace, too, which allows it.
 func again() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), testEnv+"=1")

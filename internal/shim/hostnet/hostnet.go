@@ -17,9 +17,10 @@ type Net struct {
 	Near []netip.Prefix // networks that it reaches without a gateway or takes for itself, and its gateways, each as a prefix of one address
 }
 
-// Read asks the kernel, which is quick. The default route is none of Near, even if it has
-// no gateway. Nor is a route into an interface that has one other end, such as a VPN's,
-// but for the address of that end: the pieces of a default route are such routes, too.
+// Read asks the kernel, which is quick. Near does not have the default route, even if
+// that has no gateway. If an interface has one other end, such as a VPN's, Near has only
+// the address of that end, and no routes into the interface. The pieces of a default
+// route may be such routes, too.
 func Read() (Net, error) {
 	var n Net
 	addrs, err := net.InterfaceAddrs()

@@ -13,9 +13,9 @@ import (
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
-// Policy is p for one destination: it knows the machine's network, and takes the
-// destination for one of the machine's own addresses if EndsHere says so. The policy is
-// usable with an error, too, but then the destination may be the machine's own.
+// Policy is p for one destination, with the machine's network added. If EndsHere says so,
+// the destination is one of the machine's own addresses. The policy is usable with an
+// error, too, but then the destination may be the machine's own.
 func (n Net) Policy(p policy.Policy, to netip.AddrPort, proto policy.Proto) (policy.Policy, error) {
 	p.Own, p.Near = slices.Concat(n.Own, p.Own), slices.Concat(n.Near, p.Near)
 	own, err := EndsHere(to, netip.AddrPort{}, proto)
@@ -26,12 +26,12 @@ func (n Net) Policy(p policy.Policy, to netip.AddrPort, proto policy.Proto) (pol
 }
 
 // EndsHere reports whether a connection to an address would end at this machine. The
-// kernel says so, as it does for a socket of this process: a local route makes
-// addresses the machine's own that no interface has. It is asked about the address as
-// it is dialled, and about the IPv4 address inside it, to which this machine may
-// translate it. from is the near end of a connection that is there already, or the zero
-// AddrPort. An address to which no route leads does not end here. A proto other than
-// TCP and UDP, and port 0, mean any.
+// kernel decides, as for a socket of this process: a local route can make addresses the
+// machine's own that no interface has. EndsHere asks about the address as it is dialled.
+// It also asks about an IPv4 address inside it, because this machine may translate the
+// one to the other. from is the near end of an open connection, or the zero AddrPort. A
+// connection to an address without a route does not end here. A proto other than TCP and
+// UDP, and port 0, mean any.
 //
 // The kernel's answer is about a plain packet. EndsHere does not see what a packet filter
 // redirects, or marks to be routed otherwise.
@@ -55,7 +55,7 @@ type query struct {
 	proto    policy.Proto
 }
 
-// endsHere asks twice if from is not known, as the kernel does when it connects: rules
+// endsHere asks twice if from is not known, as the kernel does when it connects. Rules
 // may choose another route for the source address that the first route has.
 func (q query) endsHere() (bool, error) {
 	own, src, err := q.ask()

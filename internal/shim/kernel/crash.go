@@ -5,9 +5,9 @@ import "strings"
 // mostFrames is how many calls of the stack a head of a report has.
 const mostFrames = 4
 
-// Crash is the head of the first report of a crash in what a Go program wrote, as one line: why,
-// and the functions that the first stack has, the innermost first, but for those of Go's own
-// runtime. Empty: there is no report.
+// Crash is the head of the first report of a crash in a Go program's output, as one line. It
+// says why, and lists the functions of the first stack, the innermost first. Functions of
+// Go's own runtime are left out. Empty: there is no report.
 func Crash(text string) string {
 	why, frames := read(text)
 	head := strings.Join(why, "; ")
@@ -35,7 +35,7 @@ func read(text string) (why, frames []string) {
 	const (
 		before  = iota // no report yet
 		reason         // its lines
-		between        // what stands before the first stack
+		between        // the lines before the first stack
 		stack
 	)
 	state := before
@@ -76,7 +76,7 @@ func isStack(line string) bool {
 // that tells anything.
 func function(line string) string {
 	if strings.HasPrefix(line, "\t") || strings.HasPrefix(line, "created by ") {
-		return "" // where the function's line is, or who began the goroutine
+		return "" // the place of a function in its file, or the function that began the goroutine
 	}
 	i := strings.LastIndexByte(line, '(')
 	if i <= 0 || strings.HasPrefix(line, "panic(") || strings.HasPrefix(line, "runtime.") {

@@ -1,5 +1,6 @@
-// Package kernel is about the process in which a sandbox's kernel, gVisor's sentry, runs: whether
-// it lives, for whoever sees its folder, and its report if it crashes.
+// Package kernel is about the process of a sandbox's kernel (gVisor's sentry). It tells
+// whether the process lives, to anybody who sees the sandbox's folder. It also has the
+// kernel's report if it crashes.
 //
 // The process has the file Log of the sandbox's folder open for writing as long as it lives. A
 // process of another container can't see it in /proc. But the host's kernel refuses everybody a
@@ -19,15 +20,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Log is the file of a sandbox's folder to which its kernel writes its report if it crashes.
+// Log is the file, in a sandbox's folder, for the report that its kernel writes if it crashes.
 // It stays as long as the folder does: Lives looks at this file.
 const Log = "kernel.log"
 
 // Kept is the file with the last report before that in Log.
 const Kept = Log + ".1"
 
-// OwnNetworks begins what a sandbox's kernel says if it refuses to be saved because programs are in
-// network namespaces of their own. A list of them follows, in which names are quoted.
+// OwnNetworks begins what a sandbox's kernel says if it refuses to be saved because programs
+// are in network namespaces of their own. A list of these programs follows, with quoted names.
 const OwnNetworks = "programs have networks of their own, which can't be saved"
 
 // maxReport is how much of a report is kept, from its beginning: the cause stands there, and
@@ -40,8 +41,8 @@ func Flags(dir string) []string {
 	return []string{"--panic-log=" + filepath.Join(dir, Log), "--panic-signal=" + strconv.Itoa(int(unix.SIGUSR2))}
 }
 
-// Lives reports whether a process of the sandbox of a folder lives, in whatever container. One
-// that an earlier cove has started is not seen, nor one on a file system that knows no leases.
+// Lives reports whether a process of the sandbox of a folder lives, in any container. It does
+// not see a sandbox that an earlier cove started, or one on a file system without leases.
 func Lives(dir string) (bool, error) {
 	f, err := os.Open(filepath.Join(dir, Log))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,8 +78,8 @@ func Started(dir string) (Place, error) {
 	return p, err
 }
 
-// Size is how long the report of a folder is by now. Report takes it for where a later one
-// begins.
+// Size is the length of the report in a folder. Give it to Report later: a later report begins
+// there.
 func Size(dir string) int64 {
 	info, err := os.Stat(filepath.Join(dir, Log))
 	if err != nil {
@@ -124,7 +125,7 @@ func Keep(dir string) error {
 	return errors.Join(err, kept.Close(), log.Truncate(0))
 }
 
-// Bound cuts a report to what is kept of it.
+// Bound cuts a report to its first maxReport bytes.
 func Bound(dir string) error {
 	if Size(dir) <= maxReport {
 		return nil

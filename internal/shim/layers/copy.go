@@ -8,11 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MergeCopies is Merge, but it copies files instead of linking them: a file of the layers keeps
-// its number of links and its times, also that of its last change. Names of one file are names of
-// one copy. Copies share their blocks with the layers if the file system can do so. claim is called
-// before the data of each file is copied, with how many bytes of the disk it takes; its error ends
-// the merge.
+// MergeCopies is Merge, but it copies files instead of linking them. So a
+// file of the layers keeps its number of links and its times, even that of
+// its last change. Names of one file are names of one copy. Copies share
+// their blocks with the layers if the file system can do so. Before the data
+// of a file is copied, claim is called with the bytes of the disk that the
+// copy takes. An error of claim ends the merge.
 func MergeCopies(dst string, layers []string, userXattr bool, claim func(bytes int64) error) (err error) {
 	several := dst + ".links"
 	c := &copier{o: Overlay{UserXattr: userXattr}, several: several, seen: map[inode]bool{}, claim: claim}

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// A Change is one file by which a View differs from another.
+// A Change is a file that differs between two Views.
 type Change struct {
 	Path string // below the root, slash-separated
 	Old  *Stat  // nil: it was added
@@ -14,12 +14,13 @@ type Change struct {
 	What []string
 }
 
-// Diff tells by which files b differs from a, folders before what is in them. No
-// content is read, and no folder that both have of the same layers: a file counts as
-// changed if its kind, mode, owner, size, time, target or attributes did, so one that
-// was written anew with what it had does, and one whose time was put back after does
-// not. Links that a merge has made of a file are that file. Of folders the time does
-// not count. It holds the names of the folders that it is in, and no more.
+// Diff tells the files that differ between a and b, folders before what is in them.
+// It reads no content. It does not read folders that both views have of the same
+// layers. A file counts as changed if its kind, mode, owner, size, time, target or
+// attributes have changed. So a file that was written anew with the same content
+// does, but not if its time was put back. Links that a merge has made of a file count
+// as that file. The time of a folder does not count. Diff holds only the names of the
+// folders that it is in.
 func Diff(ctx context.Context, a, b *View, tell func(Change) error) error {
 	d := differ{ctx: ctx, a: a, b: b, tell: tell}
 	ra, rb := a.Root(), b.Root()
@@ -106,7 +107,7 @@ func (d *differ) name(at string, dirA, dirB Node) error {
 	return nil
 }
 
-// all tells of a node that only one of both has, and of what is in it.
+// all tells of a node that only one view has, and of all that is in it.
 func (d *differ) all(at string, v *View, n Node, change func(*Stat) Change) error {
 	if err := d.ctx.Err(); err != nil {
 		return context.Cause(d.ctx)

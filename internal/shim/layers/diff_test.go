@@ -92,8 +92,8 @@ func sameMaps(t *testing.T, what string, got, want map[string]string) {
 	}
 }
 
-// Whatever was done, a view shows what the kernel does, of merged layers too; and a
-// diff of any two states of a disk is what their mounts differ by.
+// After any changes, a view shows the same as the kernel, of merged layers too. A
+// diff of any two states of a disk is the difference of their mounts.
 func TestViewAndDiff(t *testing.T) {
 	inMountNamespace(t, func() {
 		seeds := uint64(8)
@@ -183,8 +183,8 @@ func checkDiff(t *testing.T, what string, views [2]*View, states [2]map[string]s
 	sameMaps(t, what, got, want)
 }
 
-// What both have of the same layers is not even listed, and what was linked by a
-// merge is the same.
+// Folders that both views have of the same layers are not even listed. A file that a
+// merge has linked is the same file.
 func TestDiffLooksAtLittle(t *testing.T) {
 	dir := t.TempDir()
 	for n := range 3 {

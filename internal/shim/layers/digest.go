@@ -19,17 +19,17 @@ type digest struct {
 	sum  [sha256.Size]byte
 }
 
-// digestForm says of what a digest is.
+// digestForm says which bytes a digest is of.
 type digestForm byte
 
 const (
-	// whole: of all that can be read, holes included, which takes as long as the file
-	// is large. It is in lists of other versions of cove, and made no more.
+	// whole is of all that can be read, holes included. It takes as long as the file
+	// is large. It is in lists of other versions of cove, and is not made any more.
 	whole digestForm = 1
 
-	// withoutZeros: of the size, and then of each block of 4 KiB that is not all
-	// zeros, after its offset, in their order; both numbers are eight bytes, big
-	// endian. It is the same for a hole as for zeros that are written.
+	// withoutZeros is of the size, and then of each block of 4 KiB that is not all
+	// zeros. The blocks are in order, and each follows its offset. Size and offset are
+	// eight bytes, big endian. A hole and written zeros have the same digest.
 	withoutZeros digestForm = 2
 )
 
@@ -78,7 +78,7 @@ type hashed map[inode]digest
 // longer than to look at a name.
 const worthNoting = 64 << 10
 
-// hash is met.hash of what is not noted.
+// hash is the noted digest of a file, or met.hash if there is none.
 func (k hashed) hash(ctx context.Context, m *met, form digestForm, done func(int64) error) ([sha256.Size]byte, error) {
 	id := inode{m.dev, m.ino}
 	if was, ok := k[id]; ok && was.form == form {
@@ -91,7 +91,7 @@ func (k hashed) hash(ctx context.Context, m *met, form digestForm, done func(int
 	return sum, err
 }
 
-// writeBlocks hashes what is at an offset, which is a block's.
+// writeBlocks hashes the bytes at an offset, which is the offset of a block.
 func writeBlocks(h io.Writer, at int64, b []byte) {
 	for len(b) > 0 {
 		block := b[:min(digestBlock, len(b))]
@@ -104,7 +104,7 @@ func writeBlocks(h io.Writer, at int64, b []byte) {
 	}
 }
 
-// readParts reads a file but for its holes, in whole blocks.
+// readParts reads a file in whole blocks, without its holes.
 func readParts(f *os.File, size int64, sink func(int64, []byte) error) error {
 	for end := int64(0); end < size; {
 		begin, err := unix.Seek(int(f.Fd()), end, unix.SEEK_DATA)

@@ -13,12 +13,12 @@ import (
 )
 
 // An overlay opens the files of its layers with the rights of the thread that mounted it. A
-// thread with all rights must mount a disk, to write to it. A file of the host that becomes
-// secret after that (chmod 600) would so be open to each sandbox that runs. Therefore the
-// lowest layer of a guarded overlay is an overlay of its own: of the host's folder alone, and
-// mounted by a thread with the rights of a user who owns nothing (a stranger). The kernel then
-// compares each open, and each copy of a file to a layer above, with the mode that the file
-// has at that moment.
+// disk must be writable, so a thread with all rights must mount it. If a file of the host
+// becomes secret after that (chmod 600), each sandbox that runs could still open it. Therefore
+// the lowest layer of a guarded overlay is an overlay of its own, of the host's folder alone.
+// A thread with the rights of a user who owns nothing (a stranger) mounts it. When a file is
+// opened, or copied to a layer above, the kernel then checks the mode that the file has at
+// that moment.
 
 // mountGuarded mounts the lowest layer at target, as a stranger sees it.
 func (o Overlay) mountGuarded(target string) error {
@@ -48,8 +48,8 @@ func (o Overlay) mountGuarded(target string) error {
 	})
 }
 
-// asStranger runs a function in the calling thread, which has the rights to mount meanwhile,
-// and whose rights to files are those of a user who owns nothing and is in no group.
+// asStranger runs a function in the calling thread. Meanwhile the thread has the rights to
+// mount. Its rights to files are those of a user who owns nothing and is in no group.
 func asStranger(do func() error) (err error) {
 	uid, err := lastID("/proc/self/uid_map")
 	if err != nil {
@@ -59,7 +59,7 @@ func asStranger(do func() error) (err error) {
 	if err != nil {
 		return err
 	}
-	// A thread that changes its rights makes its process one that others can't look at.
+	// If a thread changes its rights, other processes can't look at its process any more.
 	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 	if err != nil {
 		return err

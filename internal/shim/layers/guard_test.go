@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A guarded overlay opens no file of its lowest layer that others may not read, whenever the
-// file became so, and whatever rights the process has that asks. A file that is written belongs to
-// the layers above, and is free of that.
+// A guarded overlay opens no file of its lowest layer that others may not read. It does not
+// matter when the file became so, or which rights the asking process has. A file that was
+// written belongs to the layers above, and can be opened.
 func TestGuard(t *testing.T) {
 	for _, userXattr := range []bool{false, true} {
 		testGuard(t, userXattr)

@@ -279,8 +279,9 @@ func deepen(t *testing.T, top, name string, times int, files ...string) {
 	}
 }
 
-// Folders may be deeper in each other than a path can be long, or descriptors are: all
-// is listed, and compared, and what is wrong has a path of a length that can be shown.
+// Folders may be deeper than the longest path, or than the number of descriptors. All
+// of them are listed and compared. The path of a file that is wrong is short enough to
+// be shown.
 func TestListingDeep(t *testing.T) {
 	d := Dir{t.TempDir(), true}
 	top := filepath.Join(d.Path, "root", "upper")

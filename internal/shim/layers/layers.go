@@ -15,14 +15,14 @@ import (
 )
 
 // MaxLowers is the most lower folders that one overlay is mounted with, one folder of the base
-// included. MaxBase is how many of the base there may be instead of that one.
+// included. MaxBase is how many folders the base may have instead of one.
 const (
 	MaxLowers = 32
 	MaxBase   = 17
 )
 
-// An Overlay is one mount of a sprite's disk. A layer lives at one path all its
-// life; Upper is the last of them, the one being written.
+// An Overlay is one mount of a sprite's disk. A layer has the same path all its life. Upper is
+// the last layer, which is being written.
 type Overlay struct {
 	Lowers []string `json:"lowers"` // topmost first, at least one, at most MaxLowers - 1 and MaxBase
 	Upper  string   `json:"upper"`
@@ -33,15 +33,14 @@ type Overlay struct {
 	// layer (EXDEV).
 	UserXattr bool `json:"user_xattr,omitempty"`
 
-	// Guard is an empty folder of mode 0755, or no folder (""). With it, the kernel opens
-	// the files of the lowest layer with the rights of a user who owns nothing, whatever
-	// rights the process has that asks. See guard.go.
+	// Guard is an empty folder of mode 0755, or no folder (""). With it, the kernel opens the
+	// files of the lowest layer with the rights of a user who owns nothing. The rights of the
+	// asking process don't matter. See guard.go.
 	Guard string `json:"guard,omitempty"`
 }
 
-// Create makes the folders that are written, empty, unless they exist. What is
-// seen of the topmost folder itself stays what it was: an overlay takes its owner,
-// mode and times from Upper.
+// Create makes the folders that are written, empty, unless they exist. The topmost folder
+// itself looks the same as before: an overlay takes its owner, mode and times from Upper.
 func (o Overlay) Create() error {
 	if err := os.MkdirAll(o.Work, 0o700); err != nil {
 		return fmt.Errorf("create overlay: %w", err)
@@ -49,7 +48,7 @@ func (o Overlay) Create() error {
 	if _, err := os.Lstat(o.Upper); err == nil {
 		return nil
 	}
-	made := o.Upper + ".new" // so that none is there without them
+	made := o.Upper + ".new" // so that there is no Upper without them
 	err := errors.Join(os.RemoveAll(made), os.MkdirAll(filepath.Dir(o.Upper), 0o700))
 	if err == nil {
 		err = os.Mkdir(made, 0o755)
@@ -76,7 +75,7 @@ func (o Overlay) Since() (time.Time, error) {
 	return st.ModTime(), nil
 }
 
-// Begin says that from now on changes are in Upper, which Create made ahead.
+// Begin notes that changes are in Upper from now on. Create may have made Upper earlier.
 func (o Overlay) Begin() error {
 	now := time.Now()
 	return os.Chtimes(filepath.Dir(o.Upper), now, now)
@@ -143,9 +142,9 @@ func (o Overlay) Mount(target string) (err error) {
 	return nil
 }
 
-// Forget has an overlay that is mounted at target, and of which nothing is open, look
-// again at whatever was looked up in it: its lower layers may have changed. Places at
-// which something is mounted stay as they were.
+// Forget makes the overlay that is mounted at target forget all names that were looked up in
+// it: its lower layers may have changed. Nothing of the overlay may be open. Places that have
+// a mount of their own stay as they were.
 func (o Overlay) Forget(target string) error {
 	if err := unix.Mount("", target, "", unix.MS_REMOUNT, ""); err != nil { // changes nothing, and drops the kernel's cache
 		return fmt.Errorf("mount overlay at %s again: %w", target, err)
@@ -209,9 +208,8 @@ func escape(s, special string) string {
 	return b.String()
 }
 
-// Unmount takes the mounts at target, and those below it, out of the calling
-// thread's namespace. They end once nobody uses them. A target that is no mount
-// is no error.
+// Unmount takes the mounts at target, and those below it, out of the calling thread's
+// namespace. They end once nothing uses them. It is no error if target is not a mount.
 func Unmount(target string) error {
 	err := unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {

@@ -148,8 +148,8 @@ func TestOverlayManyLowers(t *testing.T) {
 	})
 }
 
-// TestForget: an overlay over a layer that is still written shows what is there at
-// last, also of names that were looked up in it before.
+// TestForget: an overlay over a layer that is still written shows what is there at last.
+// That also holds for names that were looked up in it before.
 func TestForget(t *testing.T) {
 	dir := t.TempDir()
 	o := Overlay{Lowers: []string{filepath.Join(dir, "written"), filepath.Join(dir, "base")}, Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work")}

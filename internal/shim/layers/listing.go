@@ -21,8 +21,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 )
 
-// Dir is the folder of a layer, which has, for each mount of a disk, a folder with
-// what is seen of the layer in it: MOUNT/upper.
+// Dir is the folder of a layer. For each mount of a disk it has a folder
+// (MOUNT/upper) with the layer's files there.
 type Dir struct {
 	Path      string
 	UserXattr bool // as in Overlay
@@ -55,18 +55,19 @@ type record struct {
 	digest           // of a regular file
 }
 
-// before reports whether r comes before b, where both follow what a walk and a list
-// have in common.
+// before reports whether r comes before b. Both must follow the same record, which
+// the walk and the list have in common.
 func (r *record) before(b *record) bool {
 	return r.depth > b.depth || r.depth == b.depth && r.name < b.name
 }
 
 type inode struct{ dev, ino uint64 }
 
-// List writes the list of a sealed layer, beside what it has, and says what it is.
-// It is on disk when List returns. Of files that are those of other layers, which a
-// merge has linked, the list is to say what known has; nil: there are none. turn is
-// called between all that takes long, and may wait, or end it; nil: that goes on.
+// List writes the list of a sealed layer, beside what it has, and says what it is. It
+// is on disk when List returns. If a merge has linked files of other layers, the list
+// takes what known says of them. nil: there are none. List calls turn after each
+// file, and while it reads one. turn may wait, and its error ends List. nil: List
+// never waits.
 func (d Dir) List(ctx context.Context, known Known, turn func() error) (Listing, error) {
 	if err := os.MkdirAll(d.Path, 0o700); err != nil {
 		return Listing{}, fmt.Errorf("list a layer: %w", err)
@@ -156,7 +157,7 @@ func (ls *lister) add(ctx context.Context, m *met) (err error) {
 	return nil
 }
 
-// Known has, of files that are listed already, what is said of them.
+// Known has what lists say of files that are listed already.
 type Known map[inode]knownFile
 
 type knownFile struct {
@@ -164,9 +165,9 @@ type knownFile struct {
 	digest
 }
 
-// Add takes over what the list of a layer says, if it is the one that l describes.
+// Add takes over the records of a layer's list, if it is the list that l describes.
 func (k Known) Add(ctx context.Context, d Dir, l Listing) error {
-	return d.compare(ctx, l, func(p *pair) error { // what differs is for a verification to find
+	return d.compare(ctx, l, func(p *pair) error { // a verification finds differences
 		if p.want != nil && p.now != nil && p.want.Kind() == unix.S_IFREG {
 			k[inode{p.now.dev, p.now.ino}] = knownFile{p.want.Size, p.want.ModTime, p.want.digest}
 		}
@@ -288,7 +289,8 @@ func (d *decoder) end() (last bool, err error) {
 	return d.number() > 0 || d.err == nil, d.err
 }
 
-// read decodes the next record; true: there is none, and the list is whole.
+// read decodes the next record. last says that there is none, and that the list is
+// whole.
 func (r *record) read(in *bufio.Reader) (last bool, err error) {
 	d := decoder{in: in}
 	if r.name = d.text(); r.name == "" {
@@ -441,8 +443,8 @@ func (d Dir) compare(ctx context.Context, l Listing, each func(*pair) error) err
 	return walked
 }
 
-// differs says how a file is not what its record says; empty: it is. Of a folder the
-// time does not count: all that is in it does.
+// differs says how a file differs from its record. Empty: it does not. The time of a
+// folder does not count, but all that is in the folder does.
 func (r *record) differs(now *record) string {
 	what := differences(&r.Stat, &now.Stat)
 	if r.opaque != now.opaque || r.redirect != now.redirect {

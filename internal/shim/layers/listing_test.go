@@ -36,8 +36,8 @@ func list(t *testing.T, d Dir, known Known) Listing {
 	return l
 }
 
-// A layer is what its list says, whatever was done in it, and so is one that was
-// merged of others, whose list is made of theirs; every change is found.
+// A layer is what its list says, whatever was done in it. So is a layer that was
+// merged of others: its list is made of their lists. Every change is found.
 func TestListing(t *testing.T) {
 	inMountNamespace(t, func() {
 		for seed := range uint64(6) {

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Merge makes the folder dst, which must not exist, a layer that is the same as
-// others on top of each other, the lowest first. Files are linked, not copied, so
-// dst is on their file system; nothing of theirs is changed. What was renamed or
-// deleted stays so over whatever lies below. Folders may be in each other as deep as
-// they like. userXattr is as in Overlay. On an error there is no dst; beside it, names
-// that begin with its name and a dot may be left.
+// Merge makes the folder dst, which must not exist, a layer that is the same as others
+// on top of each other, the lowest first. Files are linked, not copied, so dst must be
+// on the layers' file system. The layers are not changed. A file that was renamed or
+// deleted stays so over any layers below. Folders may be nested to any depth. userXattr
+// is as in Overlay. On an error there is no dst, but names that begin with its name and
+// a dot may be left beside it.
 func Merge(dst string, layers []string, userXattr bool) error {
 	return merge(dst, layers, userXattr, link)
 }
@@ -42,15 +42,15 @@ func merge(dst string, layers []string, userXattr bool, put func(from, to int, n
 	return nil
 }
 
-// merger goes through what layers have together, as the kernel would show it, and makes
-// it once more. Names are looked up in open folders. Of those that it is in, the ones
-// above the last few are closed, and opened again on the way back.
+// merger walks the merged tree of some layers, as the kernel would show it, and makes
+// it once more. It looks names up in open folders. The folders above the last few on
+// its way down are closed, and opened again on the way back.
 type merger struct {
 	o      Overlay
 	put    func(from, to int, name string) error
 	roots  []*folder // the layers' topmost ones, the topmost layer's first; always open
 	levels []merged  // from the topmost folder down
-	closed int       // how many of them, after the first one, are
+	closed int       // how many levels after the first one are closed
 	open   int       // folders of levels
 }
 
@@ -61,7 +61,8 @@ type merged struct {
 	dirs []subdir  // still to be made what they should be
 }
 
-// subdir is a folder in one that is being made, which those before from don't have.
+// subdir is a folder in a folder that is being made. The layers before from don't have
+// it.
 type subdir struct {
 	name string
 	from int
@@ -78,13 +79,14 @@ type folder struct {
 
 func (f *folder) fd() int { return int(f.dir.Fd()) }
 
-// openFolder opens one at a path below an open folder. What is none is ENOTDIR or ELOOP.
+// openFolder opens a folder at a path below an open folder. The error is ENOTDIR or
+// ELOOP if something else is there.
 func openFolder(dir int, name string) (*os.File, inode, error) {
 	fd, err := openBelow(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, inode{}, err
 	}
-	f := os.NewFile(uintptr(fd), FDPath(fd)) // by which a file in it is found that is listed without its kind
+	f := os.NewFile(uintptr(fd), FDPath(fd)) // a file that is listed without its kind is found by this path
 	st, err := fstat(fd)
 	if err != nil {
 		return nil, inode{}, errors.Join(err, f.Close())
@@ -224,7 +226,7 @@ func (m *merger) lookup(l *lookup, stack []*folder) (found []*folder, err error)
 	return found, nil
 }
 
-// in looks in a folder of one layer, part by part where the name is a path.
+// in looks a name up in a folder of one layer, part by part if the name is a path.
 func (m *merger) in(l *lookup, at *folder) (*folder, error) {
 	parts := l.parts()
 	for i, part := range parts {
@@ -250,7 +252,7 @@ func (m *merger) in(l *lookup, at *folder) (*folder, error) {
 	return at, nil
 }
 
-// enter makes a folder what it should be, the content of those in it aside.
+// enter makes all that a folder should have, except for the content of its subfolders.
 func (m *merger) enter(l merged) error {
 	m.levels = append(m.levels, l)
 	m.open += 1 + len(l.from)
@@ -314,7 +316,7 @@ func (m *merger) reopen(l, below *merged) (err error) {
 		in := slices.IndexFunc(below.from, func(b *folder) bool { return b.in == f })
 		if in >= 0 {
 			f.dir, err = above(below.from[in].dir, f.id)
-		} else { // what is below has none of this layer, or one that was elsewhere in it
+		} else { // the folder below has none of this layer, or one from elsewhere in the layer
 			var fd int
 			if fd, err = openBelow(m.roots[f.layer].fd(), f.path(), unix.O_RDONLY|unix.O_DIRECTORY); err == nil {
 				f.dir, err = same(fd, f.id)
@@ -344,8 +346,8 @@ func link(from, to int, name string) error {
 	return pathError("link", name, err)
 }
 
-// copyMeta gives an open folder the owner, mode, times and attributes of another, but
-// for where its content below comes from.
+// copyMeta gives an open folder the owner, mode, times and attributes of another
+// folder. It leaves out the overlay's marks opaque and redirect.
 func (o Overlay) copyMeta(from, to int) error {
 	st, err := fstat(from)
 	if err != nil {

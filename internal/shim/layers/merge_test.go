@@ -109,8 +109,8 @@ func deepIn(t *testing.T, dir string) string {
 	return ""
 }
 
-// scramble changes what is below a folder at random, and says how. What can't be
-// done where it is tried is left.
+// scramble changes what is below a folder at random, and says how. A change that can't
+// be made is left out.
 func scramble(t *testing.T, r *rand.Rand, root string, times int) (log []string) {
 	t.Helper()
 	roots, end := spine(t, root)
@@ -195,8 +195,8 @@ func over(t *testing.T, dir string, user bool, layers []string, f func(root stri
 	}
 }
 
-// Whatever was done, layers that are merged are what they were on top of each other,
-// in the middle of a chain too.
+// After any changes, merged layers show the same as the layers on top of each other, in
+// the middle of a chain too.
 func TestMerge(t *testing.T) {
 	inMountNamespace(t, func() {
 		seeds := uint64(16)
@@ -269,14 +269,15 @@ func sealed(t *testing.T, deep int, also string, alsoDeep int, files ...string) 
 	return top
 }
 
-// Folders may be deeper in each other than a path can be long, or descriptors are, and
-// at another place in each layer: what they have in the end is merged there, and what
-// is beside the way to it.
+// Folders may be deeper than the longest path, or than the number of descriptors, and at
+// another place in each layer. The files in the deepest folder are merged, and those
+// beside the way to it.
 func TestMergeDeep(t *testing.T) {
 	const deep, half = 1500, 100
 	low := sealed(t, deep, "other", deep, "low", "both")
 	high := sealed(t, half, "", 0)
-	// From half the way down, what is in a folder is what the lower layer has elsewhere.
+	// From half the way down, a folder has the content of another folder of the lower
+	// layer.
 	at, err := unix.Open(high, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	for range half {
 		next := -1
@@ -373,7 +374,8 @@ func TestMergeDeep(t *testing.T) {
 	}
 }
 
-// BenchmarkMerge merges eight layers of many files, a tenth of which each has anew.
+// BenchmarkMerge merges eight layers. The lowest has many files, and each of the others
+// has a tenth of them anew.
 func BenchmarkMerge(b *testing.B) {
 	dir := b.TempDir()
 	var layers []string

@@ -12,11 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Remove deletes a folder of layers with everything in it, or a file. That there is
-// none is no error. What overlays leave in a work folder has no permissions, which
-// does not stop its owner. Folders may be in each other as deep as they like: those
-// that are not empty are moved up before they are emptied. What an error leaves can be
-// removed again.
+// Remove deletes a folder of layers with everything in it, or a file. It is no error if
+// there is none. Overlays leave files without permissions in a work folder, which does not
+// stop their owner. Folders may be nested to any depth: those that are not empty are moved
+// up before they are emptied. After an error, Remove can be called again for the rest.
 func Remove(path string) error { return RemoveContext(context.Background(), path) }
 
 // RemoveContext is Remove, but it ends with ctx, and leaves what it has not deleted by then.
@@ -125,11 +124,12 @@ func (r *remover) name(dir int, name string) error {
 			return nil
 		case !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENOTDIR):
 			return pathError("move", name, err)
-		} // else there is something of that name
+		} // else there is a file of that name
 	}
 }
 
-// openWritable opens a folder, and has its owner be able to read and write it.
+// openWritable opens a folder. If the folder's mode denies its owner anything, openWritable
+// changes the mode to 0700.
 func openWritable(dir int, name string) (*os.File, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(dir, name, flags, 0)
@@ -142,7 +142,7 @@ func openWritable(dir int, name string) (*os.File, error) {
 		return nil, pathError("open", name, err)
 	}
 	if st, err := fstat(fd); err == nil && st.Mode&0o700 != 0o700 {
-		_ = unix.Fchmod(fd, 0o700) // what can't be removed says so
+		_ = unix.Fchmod(fd, 0o700) // if this fails, the removal fails later, and says so
 	}
 	return os.NewFile(uintptr(fd), inBrief(name)), nil
 }

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree reads a folder that a sandbox has written, or is writing: no name in it leads
-// out of it, whatever it becomes while it is looked at. Paths in it are
+// tree reads a folder that a sandbox has written, or is writing. No name leads out of
+// the folder, even if the name changes while it is looked at. Paths in it are
 // slash-separated; "" is the folder itself.
 type tree struct {
 	dir string
@@ -45,7 +45,7 @@ func (f folded) has(folder string) bool {
 
 func (t *tree) close() error { return errors.Join(t.forget(0), unix.Close(t.fd)) }
 
-// forget closes the folders that stay open, but for the first ones.
+// forget closes the folders that stay open, except for the first ones.
 func (t *tree) forget(but int) (err error) {
 	for _, f := range t.kept[but:] {
 		err = errors.Join(err, unix.Close(f.fd))
@@ -96,8 +96,8 @@ func (t *tree) near(name string) (dir int, rest string, err error) {
 	return at, name[cut+1:], err
 }
 
-// maxPath bounds a path in a tree, which may be longer than the kernel's, and how deep
-// folders can be in each other where they are gone through by paths.
+// maxPath bounds a path in a tree. It may be longer than a path of the kernel's. It
+// also bounds the depth of folders that are walked by paths.
 const maxPath = 128 << 10
 
 // ErrPathTooLong is a path in a layer that is longer than it can be worked with.
@@ -195,7 +195,8 @@ func (t *tree) open(name string) (*os.File, error) {
 	return regularFile(fd, name)
 }
 
-// regularFile takes an open file over; what is none is closed, and refused.
+// regularFile takes an open file over. If it is not a regular file, it is closed, and
+// refused.
 func regularFile(fd int, name string) (*os.File, error) {
 	f := os.NewFile(uintptr(fd), inBrief(name))
 	if st, err := fstat(fd); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -298,7 +299,7 @@ type Stat struct {
 	ModTime  int64 // in nanoseconds
 	Rdev     uint64
 	Target   string            // of a symbolic link
-	Attrs    map[string]string // extended ones, but for the overlay's own
+	Attrs    map[string]string // extended ones, except the overlay's own
 
 	blocks   int64 // of 512 bytes, on the disk
 	dev, ino uint64
@@ -335,8 +336,8 @@ func statOf(fd int) (Stat, error) {
 	return s, err
 }
 
-// differences names what is not the same of two files. Of folders the time is not
-// compared: it is that of what is in them.
+// differences names the properties that differ between two files. The times of folders
+// are not compared: they change with the folders' content.
 func differences(a, b *Stat) (what []string) {
 	note := func(differ bool, name string) {
 		if differ {

@@ -12,17 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOpenFolders is how many folders are open at once while a disk is measured. They
-// are as many as there are folders on the way down that have others still to be looked
-// at, so that no honest disk comes near.
+// maxOpenFolders is how many folders are open at once while a disk is measured. Of the
+// folders on the way down, only those that have other folders left to look at are
+// open. So no honest disk comes near.
 const maxOpenFolders = 256
 
 // ErrTooDeep is a disk that can't be measured: its folders are too deep in each other.
 var ErrTooDeep = fmt.Errorf("more than %d folders in each other have more folders in them", maxOpenFolders)
 
-// Used is how many bytes some layers take on the disk, a file of several names counted
-// once: what they show, and what the kernel works with. They may be written meanwhile;
-// no name in them leads out. A layer that is not there takes nothing.
+// Used is how many bytes some layers take on the disk, for their files and for the
+// kernel's work folders. A file of several names is counted once. The layers may be
+// written meanwhile, and no name in them leads out. A layer that does not exist takes
+// nothing.
 func Used(ctx context.Context, all ...Dir) (int64, error) {
 	m := meter{ctx: ctx, counted: map[inode]bool{}}
 	for _, d := range all {
@@ -54,7 +55,7 @@ type meter struct {
 	bytes   int64
 }
 
-// pending is an open folder of which some folders have still to be looked at.
+// pending is an open folder that has some folders left to look at.
 type pending struct {
 	dir  *os.File
 	dirs []string
@@ -132,7 +133,8 @@ func (m *meter) open(at int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// files counts what is in a folder, and returns the folders in it, which it does not.
+// files counts the files in a folder. It returns the folders in it, and does not count
+// these.
 func (m *meter) files(dir *os.File) (dirs []string, err error) {
 	fd := int(dir.Fd())
 	for err == nil {

@@ -75,8 +75,8 @@ func TestUsed(t *testing.T) {
 	}
 }
 
-// TestUsedDeep measures folders that are deeper in each other than a path may be long,
-// and refuses those that it would need too many descriptors for.
+// TestUsedDeep: Used measures folders that are deeper than the longest path. It refuses
+// folders that it would need too many descriptors for.
 func TestUsedDeep(t *testing.T) {
 	dir := t.TempDir()
 	top := filepath.Join(dir, "root", "upper")

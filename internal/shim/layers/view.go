@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// A View is what an overlay of layers over a base shows, worked out from the
-// folders, without a mount: whiteouts, opaque folders and redirects count as they do
-// for the kernel. It reads what is asked for and no more. What is being written
-// meanwhile may be seen half done. Its methods are for one goroutine.
+// A View is what an overlay of layers over a base shows, worked out from the folders without
+// a mount. Whiteouts, opaque folders and redirects count as they do for the kernel. A View
+// reads only what is asked for. Changes that are written meanwhile may be seen half done. Its
+// methods are for one goroutine.
 type View struct {
 	trees  []*tree // topmost first
-	top    int     // from that one on trees are the base's
+	top    int     // trees from this index on are the base's
 	root   Node
 	prefix string // of the overlay's own attributes
 }
@@ -31,10 +31,9 @@ type place struct {
 	path  string
 }
 
-// OpenView opens a view of layers over a base, the lowest first. base is a folder, which
-// others may follow, such as a mask (of whiteouts) or the layers of an image. None of them
-// counts as a layer.
-// userXattr is as in Overlay. The caller closes it.
+// OpenView opens a view of layers (chain) over a base, the lowest first. base is a folder,
+// and others may follow, such as a mask (of whiteouts) or the layers of an image. None of
+// them counts as a layer. userXattr is as in Overlay. The caller closes it.
 func OpenView(base, chain []string, userXattr bool) (_ *View, err error) {
 	v := &View{prefix: Overlay{UserXattr: userXattr}.xattrPrefix()}
 	defer func() {
@@ -57,8 +56,9 @@ func OpenView(base, chain []string, userXattr bool) (_ *View, err error) {
 	return v, err
 }
 
-// KeepOpen has folders on the way to what is looked up stay open. Then a walk through folders that
-// are deep in each other opens each of them only a few times. Nobody may change the layers any more.
+// KeepOpen keeps folders open that are on the way to a name that was looked up. Then a walk
+// through deep folders opens each of them only a few times. The layers must not change any
+// more.
 func (v *View) KeepOpen() {
 	const together = 64
 	for _, t := range v.trees {
@@ -108,8 +108,8 @@ func (v *View) Open(n Node) (*os.File, error) {
 	return v.trees[n.places[0].layer].open(n.places[0].path)
 }
 
-// Names lists all that may be in a folder, sorted, what layers have deleted there
-// included; withBase: what the base has, too.
+// Names lists all names that may be in a folder, sorted. Names that layers have deleted there
+// are included. withBase includes the names of the base, too.
 func (v *View) Names(n Node, withBase bool) ([]string, error) {
 	places := n.places
 	if !withBase {
@@ -142,7 +142,8 @@ func (v *View) Lookup(dir Node, name string) (n Node, found bool, err error) {
 	return n, err == nil, err
 }
 
-// lookup is the kernel's ovl_lookup: what is merged under a name of a folder.
+// lookup is the kernel's ovl_lookup: it finds the places that are merged under a name of a
+// folder.
 func (v *View) lookup(stack []place, name string) (found []place, err error) {
 	l := lookup{name: name}
 	for i := 0; i < len(stack) && !l.stop; i++ {
@@ -200,24 +201,24 @@ func (v *View) in(l *lookup, at place) (*place, error) {
 	return &at, nil
 }
 
-// lookup goes down the layers under a name, which changes on the way: where a layer
-// has renamed a folder, those below have it under the old one.
+// lookup goes down the layers under a name. The name changes on the way: if a layer has
+// renamed a folder, the layers below have it under the old name.
 type lookup struct {
 	name  string // of the folder at hand, or a path from the root
 	isDir bool   // something was found, a folder
-	stop  bool   // what is below does not count
-	done  string // what name has before the part at hand
+	stop  bool   // the layers below do not count
+	done  string // the beginning of name before the part at hand
 }
 
-// parts are those of the name, for which the next layer is looked into.
+// parts are the parts of the name, to be looked up in the next layer.
 func (l *lookup) parts() []string {
 	parts := strings.Split(strings.TrimPrefix(l.name, "/"), "/")
 	l.done = strings.TrimSuffix(l.name, strings.Join(parts, "/"))
 	return parts
 }
 
-// folder notes the marks of a folder that a layer has for a part of the name, which
-// rest follow.
+// folder notes the marks of a folder that a layer has for a part of the name. rest are the
+// parts after it.
 func (l *lookup) folder(rest []string, opaque, redirect string) error {
 	l.isDir = l.isDir || len(rest) == 0
 	post := strings.Join(append([]string{""}, rest...), "/")

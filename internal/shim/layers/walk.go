@@ -24,7 +24,7 @@ type walker struct {
 	prefix string
 	visit  func(*met) error
 	levels []level // from the mount's folder down
-	closed int     // how many of them, from the first one, are
+	closed int     // how many of them are closed, from the first one on
 }
 
 // level is a folder that is being gone through.
@@ -41,7 +41,7 @@ type met struct {
 	file string // its name in there
 }
 
-// walk visits what a layer has. What is met is open for the visit alone.
+// walk visits what a layer has. A file that is met is open only during its visit.
 func (d Dir) walk(ctx context.Context, visit func(*met) error) error {
 	t, err := openTree(d.Path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -180,7 +180,8 @@ func above(f *os.File, was inode) (*os.File, error) {
 	return same(fd, was)
 }
 
-// same takes an open folder over; one that is not what was there is closed, and refused.
+// same takes an open folder over. If it is not the folder that was there, it is closed,
+// and refused.
 func same(fd int, was inode) (*os.File, error) {
 	dir := os.NewFile(uintptr(fd), FDPath(fd))
 	if st, err := fstat(fd); err != nil || was != (inode{st.Dev, st.Ino}) {
@@ -198,8 +199,8 @@ func (t *trail) to(r *record) { *t = append((*t)[:r.depth], r.name) }
 // maxShown bounds a path that is shown.
 const maxShown = unix.PathMax
 
-// shown is a trail as a path in the sprite. Of one that is longer than any path there
-// can be, the middle is left out.
+// shown is a trail as a path in the sprite. If the path is longer than any path can be,
+// its middle is left out.
 func (t trail) shown() string {
 	parts := slices.Clone(t[:1])
 	if parts[0] == "root" {

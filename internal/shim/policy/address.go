@@ -12,9 +12,9 @@ type protected struct {
 // whatever IPv6 clothing is found under IPv4.
 //
 // They are what IANA's registries say is not globally reachable, and what clouds use for
-// themselves. Nobody on the internet has an address of them; if one answers, it is a
-// machine of the host's own network, whose routes may use any of them: test networks use
-// those of documentation and benchmarks, data centers those of SRv6. The sources:
+// themselves. No machine on the internet has such an address. If one answers, it is in
+// the host's own network, whose routes may use any of these ranges. Test networks use
+// those of documentation and benchmarks, and data centers those of SRv6. The sources:
 //
 //	[v4]  IANA IPv4 Special-Purpose Address Registry
 //	[v6]  IANA IPv6 Special-Purpose Address Registry
@@ -94,8 +94,9 @@ func Describe(rule string) (what string, ok bool) {
 	return what, ok
 }
 
-// Range is the name of the first protected range that has a canonical address: a sandbox reaches it by no rule but
-// one that names it. It is empty if there is none, as for an address of the internet.
+// Range is the name of the first protected range that a canonical address is in. A
+// sandbox reaches the address only by a rule that names the range. Range is empty if
+// there is none, as for an address of the internet.
 func Range(a netip.Addr) string {
 	for _, r := range ranges {
 		if r.prefix.Contains(a) {
@@ -105,11 +106,10 @@ func Range(a netip.Addr) string {
 	return ""
 }
 
-// Canonical returns the one form of an address under which it is decided on:
-// without zone, and IPv4 that is wrapped in IPv6 unwrapped: mapped
-// (::ffff:0:0/96), translated (::ffff:0:0:0/96), NAT64 (64:ff9b::/96),
-// IPv4-compatible (::/96, but for :: and ::1) and 6to4 (2002::/16). The invalid
-// address stays invalid.
+// Canonical returns the one form of an address that is decided on. It has no zone, and
+// IPv4 inside IPv6 is unwrapped. That is: mapped (::ffff:0:0/96), translated
+// (::ffff:0:0:0/96), NAT64 (64:ff9b::/96), IPv4-compatible (::/96, but for :: and ::1)
+// and 6to4 (2002::/16). The invalid address stays invalid.
 func Canonical(a netip.Addr) netip.Addr {
 	a = a.WithZone("").Unmap()
 	if !a.Is6() {

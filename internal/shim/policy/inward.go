@@ -28,11 +28,11 @@ func (p Policy) Inward(r Rule) bool {
 		slices.ContainsFunc(slices.Collect(p.networks()), inside)
 }
 
-// Widens returns a rule by which next opens more of the host's own network than now
-// does: an inward rule that now does not have, or, of now, a denial that keeps an inward
-// rule of both smaller and that next does not have. ok is false if there is none. Rules
-// that come from a preset of next don't count: what these open the machine decides, and
-// not who includes them.
+// Widens returns a rule that makes next open more of the host's own network than now
+// does. It is an inward rule of next that now does not have. Or it is a denial of now
+// that next does not have, and that limits an inward rule of both. ok is false if there
+// is none. Rules of next that come from a preset don't count: the machine decides what a
+// preset opens, and not the user who includes it.
 func (p Policy) Widens(next, now []Rule) (rule Rule, ok bool) {
 	has := func(rules []Rule, r Rule) bool {
 		key := r.key()
@@ -54,7 +54,7 @@ func (p Policy) Widens(next, now []Rule) (rule Rule, ok bool) {
 	return Rule{}, false
 }
 
-// key is the same of rules that are of the same.
+// key is the same for rules that are about the same hosts, ports and protocol.
 func (r Rule) key() string {
 	r.From, r.Deny, r.Proto = "", false, cmp.Or(r.Proto, TCP)
 	r.Ports = slices.Clone(r.Ports)
@@ -63,7 +63,7 @@ func (r Rule) key() string {
 	return r.String()
 }
 
-// overlaps reports whether some host is one of both rules. Ports don't count.
+// overlaps reports whether both rules are about some common host. Ports don't count.
 func (r Rule) overlaps(o Rule) bool {
 	if (r.Domain == "") != (o.Domain == "") {
 		return false

@@ -8,13 +8,12 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// CanonicalName returns the one form of a host name under which it is decided
-// on: lower case, punycode (IDNA 2008 as UTS 46 maps it), without the trailing
-// dot. It refuses what no host is called: empty names and labels, bytes other than
-// letters, digits, hyphen and underscore (so NUL, spaces, '@' and '*'), labels
-// that start or end with a hyphen or are longer than 63 bytes, names longer than
-// 253, and names that are or could be taken for IPv4 addresses (1.2.3.4, 0177.1,
-// 0x7f000001).
+// CanonicalName returns the one form of a host name that is decided on: lower
+// case, punycode (IDNA 2008 as UTS 46 maps it), without the trailing dot. It
+// refuses names that no host has. Bytes must be letters, digits, hyphens or
+// underscores (not NUL, spaces, '@' or '*'). A label must not be empty, be longer
+// than 63 bytes, or start or end with a hyphen. A name must have 1 to 253 bytes,
+// and must not be an IPv4 address or pass for one (1.2.3.4, 0177.1, 0x7f000001).
 func CanonicalName(name string) (string, error) {
 	c := name
 	if strings.ContainsFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) {

@@ -1,7 +1,6 @@
-// Package policy decides which destinations a sandbox may reach. It is pure: no
-// I/O, no clock, no state; every place that must decide (the DNS server, the
-// dialer, who reads the name in a TLS handshake or an HTTP request) asks the same
-// functions with names and addresses of one canonical form.
+// Package policy decides which destinations a sandbox may reach. It is pure: no I/O, no
+// clock, no state. The DNS server, the dialer, and the readers of TLS handshakes and HTTP
+// requests all ask the same functions. Names and addresses have one canonical form.
 package policy
 
 import (
@@ -14,22 +13,21 @@ import (
 	"strings"
 )
 
-// Public is the Decision.Rule of what is allowed because nothing forbids it.
+// Public is the Decision.Rule if a destination is allowed because nothing forbids it.
 const Public = "public"
 
-// Policy is a set of rules, made by New. The zero value is open: it allows TCP to
-// every public address and refuses everything else: loopback, private, link-local,
-// metadata and the other addresses of the protected ranges, and UDP. A Policy is
-// not changed by its methods and may be used from many goroutines.
+// Policy is a set of rules, made by New. The zero value is open: it allows TCP to every
+// public address, and refuses everything else. So it refuses UDP, and all addresses of the
+// protected ranges (loopback, private, link-local, metadata and others). A Policy is not
+// changed by its methods and may be used from many goroutines.
 type Policy struct {
 	// Closed says that what no rule allows is refused. Then an address is reached
 	// under a name that the sandbox has looked up, or by a rule of a prefix.
 	Closed bool
 
-	// Own are addresses of the host itself, whatever range they are in, each with
-	// its network. They are protected like private ones, and so is what else is in
-	// those networks: the host's neighbours. The caller, who can see them, fills
-	// them in.
+	// Own are addresses of the host itself, whatever range they are in, each with its
+	// network. They are protected like private ones, and so is what else is in those
+	// networks: the host's neighbours. The caller fills them in.
 	Own []netip.Prefix
 
 	// Near are further networks of the host's neighbours, and its gateways. The
@@ -39,7 +37,7 @@ type Policy struct {
 	// Deny are further protected ranges.
 	Deny []netip.Prefix
 
-	// The rules, by what they are of, each list in the order of Rule.before.
+	// The rules, by their domain or as prefixes, each list in the order of Rule.before.
 	exact    map[string][]Rule // by the domain
 	suffixes map[string][]Rule // by the suffix after "*."
 	all      []Rule            // of "*"
@@ -78,21 +76,22 @@ func New(rules ...Rule) Policy {
 // Decision is the outcome for one destination.
 type Decision struct {
 	Allow bool
-	Rule  string // what decided: Public, a Rule's text, or the name of a protected range
+	Rule  string // the reason: Public, a Rule's text, or the name of a protected range
 	Hint  string // of a refusal: what to do about it, in one line
 	Opens string // of a refusal: the rule that would allow it, as ParseRule reads it; empty: none would
 
 	// Name, if it is set, is the name that a refusal of an address is about.
 	Name string
 
-	// Names, if there are any, are those under which an address is allowed: a
-	// connection that says a name, in a TLS handshake or an HTTP request, must say
-	// one of them, as Speak decides.
+	// Names, if there are any, are the names that an address is allowed under. If a
+	// connection says a name, in a TLS handshake or an HTTP request, it must say one of
+	// them (see Speak).
 	Names []string
 }
 
-// For is d with a hint that names the sprite whose policy has decided. A hint without a
-// name would change another sprite, if that one is noted where the hint is typed.
+// For is d with a hint that names the sprite whose policy has decided. Without a name, the
+// command of a hint would change another sprite, if that sprite is the noted one where the
+// command is typed.
 func (d Decision) For(sprite string) Decision {
 	if sprite != "" {
 		d.Hint = strings.NewReplacer("cove policy allow ", "cove policy allow -s "+sprite+" ", "cove policy show;", "cove policy show -s "+sprite+";").Replace(d.Hint)
@@ -100,8 +99,9 @@ func (d Decision) For(sprite string) Decision {
 	return d
 }
 
-// Reach decides on an address that is about to be dialled. names are those under
-// which the sandbox has looked it up, the latest first: a refusal is about that one.
+// Reach decides on an address that is about to be dialled. names are those that the
+// sandbox has looked the address up under, the latest first. A refusal is about the
+// latest.
 func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 	addr := Canonical(to.Addr())
 	if !addr.IsValid() || to.Port() == 0 {
@@ -161,7 +161,7 @@ func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 	}
 }
 
-// others says of an address under which other names it was looked up, if any.
+// others lists the other names that an address was looked up under, if any.
 func others(names []string, but string) string {
 	const most = 3
 	rest := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == but })
@@ -174,8 +174,10 @@ func others(names []string, but string) string {
 	return "; the address was also looked up as " + strings.Join(rest, ", ")
 }
 
-// Ping decides on asking an address for an echo: one of which some port may be
-// reached may be asked.
+// Ping decides on an ICMP echo request to an address. The first rule of a prefix decides,
+// whatever its ports; an allowing one must name the address's protected ranges. Without
+// such a rule, the address must be public. If p is closed, Lookup must also allow one of
+// the names.
 func (p Policy) Ping(a netip.Addr, names []string) bool {
 	addr := Canonical(a)
 	in := p.protecting(addr)
@@ -202,9 +204,9 @@ func withProto(s string, proto Proto) string {
 	return s
 }
 
-// leastNetwork4 and leastNetwork6 are how long the prefix of a network is at least in
-// which the host has neighbours: a shorter one is a provider's, or a part of a default
-// route.
+// leastNetwork4 and leastNetwork6 are the least bits in the prefix of a network of the
+// host's neighbours. A network with a shorter prefix is a provider's, or a part of a
+// default route.
 const (
 	leastNetwork4 = 8
 	leastNetwork6 = 48
@@ -238,7 +240,7 @@ func (p Policy) protecting(addr netip.Addr) (in []protected) {
 	return in
 }
 
-// networks are those in which the host has neighbours.
+// networks are the networks of the host's neighbours.
 func (p Policy) networks() iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		for _, list := range [][]netip.Prefix{p.Own, p.Near} {
@@ -259,7 +261,8 @@ func leastNetwork(a netip.Addr) int {
 	return leastNetwork6
 }
 
-// unwrapped is a prefix of IPv4 where it is one that is mapped into IPv6.
+// unwrapped is the IPv4 prefix of a prefix that is mapped into IPv6. Any other prefix
+// stays as it is.
 func unwrapped(n netip.Prefix) netip.Prefix {
 	if a := n.Addr(); a.Is4In6() && n.Bits() >= 96 {
 		return netip.PrefixFrom(a.Unmap(), n.Bits()-96)
@@ -267,9 +270,8 @@ func unwrapped(n netip.Prefix) netip.Prefix {
 	return n
 }
 
-// Named decides on a port of a host by its name, which need not be canonical.
-// That the name may be reached says nothing yet about the addresses it leads to:
-// Reach decides on those.
+// Named decides on a port of a host by its name, which need not be canonical. Even if the
+// name may be reached, its addresses may not be: Reach decides on those.
 func (p Policy) Named(name string, port uint16, proto Proto) Decision {
 	c, d, done := p.plainly(name)
 	if done {
@@ -297,14 +299,14 @@ func missing(fix string) Decision {
 	return Decision{Rule: "no rule", Hint: "allow it: cove policy allow " + fix, Opens: fix}
 }
 
-// Lookup decides on looking up a name, which need not be canonical: one of which
-// some port may be reached may be looked up.
+// Lookup decides on looking up a name, which need not be canonical. A name may be looked
+// up if some port of it may be reached.
 func (p Policy) Lookup(name string) Decision {
 	c, d, done := p.plainly(name)
 	if done {
 		return d
 	}
-	var over []Rule // what is asked first
+	var over []Rule // the rules asked before
 	var denied *Rule
 	for r := range p.asked(c) {
 		if !r.Deny && r.reaches(over) {
@@ -325,7 +327,7 @@ func (p Policy) Lookup(name string) Decision {
 }
 
 // Speak decides on a name that a connection says, in a TLS handshake or in an HTTP
-// request: it must be one of those under which the connection was allowed.
+// request. It must be one of the names that the connection was allowed under.
 func (p Policy) Speak(said string, port uint16, names []string) Decision {
 	c, d, done := p.plainly(said)
 	if done {
@@ -343,8 +345,7 @@ func (p Policy) Speak(said string, port uint16, names []string) Decision {
 	}
 }
 
-// plainly gives the canonical name, unless what is decided does not depend on its
-// port.
+// plainly gives the canonical name. done says that d is the decision, whatever the port.
 func (p Policy) plainly(name string) (c string, d Decision, done bool) {
 	c, err := CanonicalName(name)
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 const (
 	Open     = "open"     // every public name and address
 	None     = "none"     // nothing
-	Agent    = "agent"    // what a coding agent needs
+	Agent    = "agent"    // destinations that a coding agent needs
 	Defaults = "defaults" // Agent, and the usual forges
 )
 
 // Presets are their names.
 var Presets = []string{Open, None, Agent, Defaults}
 
-// Machine is what a preset takes from the machine: which hosts, not known to this
-// package, belong to it.
+// Machine has hosts of presets that depend on the machine, and that this package
+// does not know.
 type Machine struct {
 	Registries []string // hosts of the package registries that clients here are configured for
 }

@@ -47,11 +47,11 @@ func ParsePorts(s string) (Ports, error) {
 // Rule allows or denies one protocol to the hosts of a domain, or to the addresses
 // of a prefix.
 //
-// A rule for a protected address (loopback, private, metadata and the like) must
-// name it: its Prefix must lie wholly inside each protected range that the address
-// is in. So 10.1.0.0/16 opens a private network, but 0.0.0.0/0 opens no protected
-// address, 169.254.0.0/16 not the metadata service, and an address of the host
-// only a rule of that very address. A rule of a domain opens none.
+// A rule for a protected address (loopback, private, metadata and the like) must name it: its
+// Prefix must lie wholly inside each protected range that the address is in. So 10.1.0.0/16
+// opens a private network, but 0.0.0.0/0 opens no protected address, and 169.254.0.0/16 does
+// not open the metadata service. Only a rule of that very address opens an address of the
+// host. A rule of a domain opens no protected address.
 type Rule struct {
 	Domain string       // canonical: a name, "*.suffix", which is all below it, or "*"; empty: the rule is one of Prefix
 	Prefix netip.Prefix // masked, of canonical addresses
@@ -61,8 +61,7 @@ type Rule struct {
 	From   string // the preset that the rule comes from, or empty
 }
 
-// String is how a rule is named in decisions: what it is of, in the form that
-// ParseRule reads.
+// String is the name of a rule in decisions, in the form that ParseRule reads.
 func (r Rule) String() string {
 	var b strings.Builder
 	if r.Deny {
@@ -163,8 +162,7 @@ func parsePrefix(s string) (prefix netip.Prefix, ok bool, err error) {
 	return p.Masked(), true, nil
 }
 
-// CanonicalPattern is CanonicalName for what a rule's domain may be: a name,
-// *.SUFFIX, or *.
+// CanonicalPattern is CanonicalName for the domain of a rule: a name, *.SUFFIX, or *.
 func CanonicalPattern(s string) (string, error) {
 	if s == "*" {
 		return s, nil
@@ -211,10 +209,10 @@ func (r Rule) width() int {
 	return n
 }
 
-// before reports whether the rule is asked before another: first what is more
-// specific, a name before a wildcard and a long suffix before a short one, a long
-// prefix before a short one; then what is no preset's, since a person who denies a host means
-// all of its ports; then what is about fewer ports; then what denies.
+// before reports whether the rule is asked before another. The more specific rule comes
+// first: a name before a wildcard, a long suffix before a short one, a long prefix before a
+// short one. Next, a rule of no preset comes first, since a person who denies a host means
+// all of its ports. Next, a rule of fewer ports comes first, and at last a denial.
 func (r Rule) before(s Rule) bool {
 	switch a, b := r.specific(), s.specific(); {
 	case a != b:
@@ -268,8 +266,7 @@ func (r Rule) Spec() Spec {
 	return s
 }
 
-// Limits bound what a sandbox does to others' networks. The zero value bounds
-// nothing.
+// Limits bound a sandbox's use of other networks. The zero value bounds nothing.
 type Limits struct {
 	BytesPerSecond int64 // of its connections out, each way; 0: no limit
 	ConnsPerSecond int64 // that it opens; 0: no limit
@@ -285,8 +282,8 @@ type Set struct {
 // MaxRules is how many rules a policy may have, presets included.
 const MaxRules = 4096
 
-// Compile makes the rules of their specifications. preset gives what an Include
-// stands for, in which there are no further includes.
+// Compile makes rules of their specifications. preset gives the rules that an Include stands
+// for. A preset has no includes.
 func Compile(specs []Spec, preset func(name string) ([]Rule, error)) ([]Rule, error) {
 	var out []Rule
 	for i, s := range specs {

@@ -71,7 +71,7 @@ func TestSpecific(t *testing.T) {
 }
 
 // Under a policy with rules an address is reached under a name that was looked up,
-// or by a rule of its own; and never, by a name, what is protected.
+// or by a rule of its own. A protected address is never reached by a name.
 func TestReach(t *testing.T) {
 	p := rules(t, "*", "deny evil.org", "10.1.0.0/16:5432", "deny 192.31.196.0/24", "192.31.196.7", "[2620:4f:8000::5]:443")
 	for _, test := range []struct {
@@ -227,8 +227,8 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// Whatever way a name is written, lookup, dialler and what a connection says agree
-// on it; and no rule for one name opens a protected address.
+// However a name is written, Lookup, Reach and Speak agree on it. No rule for a
+// name opens a protected address.
 func FuzzNames(f *testing.F) {
 	for _, seed := range []string{"allowed.com", "ALLOWED.com.", "allowed.com\x00.evil", "user@allowed.com", "xn--80ak6aa92e.com", "аllowed.com", "a.allowed.com", strings.Repeat("a", 300), "*.allowed.com", "com", "1.2.3.4", "..."} {
 		f.Add(seed)

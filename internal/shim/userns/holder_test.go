@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/private"
 )
 
-// TestNoteHolder: each holder is noted in the file of the one before, of which no room is
-// given back; what an earlier cove wrote there is no hindrance.
+// TestNoteHolder: each holder is noted in the file of the one before, and none of its room
+// is given back. The file of an earlier cove does not get in the way.
 func TestNoteHolder(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, holderFile)

@@ -18,8 +18,8 @@ type Process struct {
 	Start uint64
 }
 
-// replaceHolder starts a holder where the last one has died. A namespace lives as long as
-// a process in it does, and only a process in it may take up its sandboxes.
+// replaceHolder starts a holder after the last one has died. A namespace lives as long as
+// a process in it, and only a process in it may take up its sandboxes.
 func replaceHolder(data string, argv []string, left []Process) (pid int, err error) {
 	for _, p := range left {
 		ns, err := namespaceOf(p)
@@ -89,13 +89,13 @@ func namespaceOf(p Process) (ns *os.File, err error) {
 			_ = at.Close()
 		}
 	}()
-	// The process still has its number, so that what is open is its own.
+	// The process still has its number, so the opened namespace is its own.
 	if start, err := processStart(p.PID); err != nil || start != strconv.FormatUint(p.Start, 10) {
 		return nil, os.ErrProcessDone
 	}
 	for {
 		fd, err := unix.IoctlRetInt(int(at.Fd()), nsGetParent)
-		if err != nil { // it is this process's own, or no part of that
+		if err != nil { // it is this process's own namespace, or not below it
 			return nil, os.NewSyscallError("NS_GET_PARENT", err)
 		}
 		parent := os.NewFile(uintptr(fd), "user namespace")

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestNamespaceOf: what lives is found by its number and its start together, and this
-// process's own namespace is none to join.
+// TestNamespaceOf: a living process is found by its number and its start together.
+// This process's own namespace can't be joined.
 func TestNamespaceOf(t *testing.T) {
 	start := func(flags uintptr) (Process, func()) {
 		t.Helper()

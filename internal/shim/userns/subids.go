@@ -18,7 +18,8 @@ import (
 // nobody (65534) included.
 const MinIDs = 65536
 
-// Accounts are the files of a machine that say which user and group ids are whose.
+// Accounts are the files of a machine that say which accounts have which user and group
+// ids.
 type Accounts struct {
 	Root string // "" means "/"; tests set it
 }
@@ -57,10 +58,11 @@ type grant struct {
 	ids
 }
 
-// Free returns the first range of MinIDs ids that an account may be given as
-// subordinate ids, the same for users and groups: no account has any of them, in subuid
-// or subgid, passwd or group, and login.defs permits them. An account that has enough of
-// one kind gets those of the other kind, if they are free. name and id are the account's.
+// Free returns the first range of MinIDs ids that an account may be given as subordinate
+// ids, the same for users and groups. No account has any of them in subuid, subgid,
+// passwd or group, and login.defs permits them. If the account has enough ids of one
+// kind, Free returns the same ids for the other kind, if they are free. name and id are
+// the account's.
 func (a Accounts) Free(name, id string) (first, last int64, err error) {
 	users, err1 := a.grants("etc/subuid")
 	groups, err2 := a.grants("etc/subgid")
@@ -72,7 +74,7 @@ func (a Accounts) Free(name, id string) (first, last int64, err error) {
 	lowest, highest := a.limits()
 	own := func(g grant) bool { return g.owner == name || g.owner == id }
 	for _, g := range all {
-		// It has one kind: all that others have must not be in it.
+		// The account has ids of one kind. No other account may have any of them.
 		if own(g) && g.last-g.first+1 >= MinIDs && !slices.ContainsFunc(all, func(o grant) bool { return !own(o) && o.overlaps(g.ids) }) {
 			return g.first, g.first + MinIDs - 1, nil
 		}
@@ -152,7 +154,7 @@ func (a Accounts) accounts() (taken []ids, err error) {
 // limits are the ids that login.defs has for both kinds, or useradd's own.
 func (a Accounts) limits() (lowest, highest int64) {
 	set := map[string]int64{"SUB_UID_MIN": 100000, "SUB_GID_MIN": 100000, "SUB_UID_MAX": 600100000, "SUB_GID_MAX": 600100000}
-	_ = a.lines("etc/login.defs", strings.Fields, func(field []string) { // what can't be read sets nothing
+	_ = a.lines("etc/login.defs", strings.Fields, func(field []string) { // a file that can't be read sets nothing
 		if len(field) < 2 {
 			return
 		}

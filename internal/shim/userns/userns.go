@@ -1,8 +1,8 @@
-// Package userns lets an ordinary user's server be root in a user namespace of
-// its own, where it may mount, make network namespaces and own files of many
-// users, and be nobody special outside of it. The namespace is held by a small
-// process that lives as long as the server or one of its sandboxes does, so that
-// a server started again finds the same one. Linux only.
+// Package userns lets an ordinary user's server be root in a user namespace of its own. There
+// it may mount, make network namespaces and own files of many users. Outside of it, the
+// server has only the user's rights. A small process holds the namespace. It lives as long as
+// the server or one of its sandboxes, so that a server started again finds the same
+// namespace. Linux only.
 package userns
 
 import (
@@ -23,8 +23,8 @@ import (
 )
 
 // holderFile, in the data folder, has the process number and start of the holder, and the
-// device and inode of the folder: a copy of it has a holder of its own, which ends with its
-// own sandboxes.
+// device and inode of the folder. A copy of the folder has its own holder, which ends with
+// the copy's sandboxes.
 const holderFile = "userns"
 
 // Inside reports whether this process is in a user namespace other than the
@@ -38,12 +38,11 @@ func Inside() bool {
 	return len(f) != 3 || f[0] != "0" || f[1] != "0" || f[2] != "4294967295"
 }
 
-// Enter makes this process root in the data folder's user namespace by executing
-// its own command line again there; it returns only if that fails, or if there is
-// nothing to do because the caller is root already. holder is the command line of
-// the process that holds the namespace, which calls Hold. left lists the processes that
-// an earlier server may have left: if the holder has died, the next one joins the
-// namespace of the first that lives.
+// Enter makes this process root in the data folder's user namespace, by executing its own
+// command line again there. It returns only if that fails, or if the caller is root already.
+// holder is the command line of the process that holds the namespace; that process calls
+// Hold. left lists the processes that an earlier server may have left. If the holder has
+// died, the next holder joins the namespace of the first of them that lives.
 func Enter(data string, holder []string, left func() []Process) error {
 	if os.Geteuid() == 0 {
 		return nil
@@ -129,8 +128,8 @@ func processStart(pid int) (string, error) {
 	return f[19], nil
 }
 
-// startHolder starts the holder in a new user namespace in which this user is
-// root, and the user's subordinate ids are the others.
+// startHolder starts the holder in a new user namespace. There, this user is root, and the
+// user's subordinate ids are the other ids.
 func startHolder(data string, argv []string) (pid int, err error) {
 	uids, err := mapping("/etc/subuid", os.Getuid(), "--add-subuids")
 	if err != nil {
@@ -195,9 +194,9 @@ func runHolder(data string, cmd *exec.Cmd, begin func() error) (pid int, err err
 	return cmd.Process.Pid, noteHolder(data, cmd.Process.Pid, start, folder)
 }
 
-// noteHolder writes which process is the holder, and of which folder. The text always has the
-// same length, and is written over the one before: on a full disk there is no room for
-// another file.
+// noteHolder notes the process of the holder, and the folder that it is for. The text always
+// has the same length, and is written over the one before: on a full disk there is no room
+// for another file.
 func noteHolder(data string, pid int, start, folder string) error {
 	f, err := os.OpenFile(filepath.Join(data, holderFile), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
