@@ -1,6 +1,6 @@
 #!/bin/sh
-# The main job on a scratch clone of this very repository: push a plan into a
-# sandbox, have it carried out there, pull the commits back. Nothing is left.
+# Runs the main job on a scratch clone of this repository: it pushes a plan into a
+# sandbox, has it carried out there, and pulls the commits. Nothing is left.
 # usage: demo.sh DIR, the folder with the three binaries
 set -eu
 
@@ -17,7 +17,7 @@ say() { printf '\n== %s\n' "$*"; }
 
 now() { date +%s%N; }
 
-# took SINCE NOTE: milliseconds since then, kept for the summary.
+# took SINCE NOTE records the milliseconds since SINCE for the summary.
 took() {
 	printf '%8d ms  %s\n' $((($(now) - $1) / 1000000)) "$2" >>"$tmp/times"
 }
@@ -36,7 +36,7 @@ server=
 $go build -C "$repo" -o "$tmp/leakcheck" ./internal/test/leakcheck/cmd/leakcheck
 "$tmp/leakcheck" before "$tmp/before.json"
 
-# What an ordinary user's sandboxes wrote belongs to that user's subordinate ids.
+# Files that an ordinary user's sandboxes wrote belong to that user's subordinate ids.
 remove() {
 	rm -rf "$1" 2>/dev/null || unshare --user --map-root-user --map-auto rm -rf "$1"
 }
@@ -65,7 +65,7 @@ clean_up() {
 	exit "$code"
 }
 
-# names prints the names of the sprites of a list, whose JSON may be on one line.
+# names prints the names of the sprites in a JSON list, which may be on one line.
 names() { tr -d '\n' | tr '{' '\n' | sed -n 's/.*"name": *"\([a-z0-9-]*\)", *"organization".*/\1/p'; }
 
 # field KEY prints a string of a JSON document on standard input.

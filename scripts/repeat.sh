@@ -1,8 +1,8 @@
 #!/bin/sh
-# make test, again and again, beside a program that keeps one processor busy: a test that
-# goes by time rather than by events fails in one round of them.
-# usage: repeat.sh N [ARGUMENT...], which are for make: repeat.sh 10 TESTFLAGS=-shuffle=on
-# Each round's output is kept if it failed. The exit code is 1 if one did.
+# Runs make test again and again, beside a program that keeps one processor busy. A test that
+# depends on time rather than on events fails in one of the rounds.
+# usage: repeat.sh N [ARGUMENT...]; the arguments are for make: repeat.sh 10 TESTFLAGS=-shuffle=on
+# The output of a failed round is kept. The exit code is 1 if a round failed.
 set -u
 
 case ${1-} in

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings what the web page has of others, as internal/server/web/vendor.txt says, and refuses a package with another digest.
+# Downloads the third-party files of the web page that internal/server/web/vendor.txt lists. It refuses a package with another digest.
 set -euo pipefail
 cd "$(dirname "$0")/../internal/server/web"
 to=$PWD/static/vendor work=$(mktemp --directory)

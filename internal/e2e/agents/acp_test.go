@@ -11,8 +11,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// scripted builds the agent of internal/lib/acp's tests, and returns its folder, to be
-// shown in sprites, and its command.
+// scripted builds the agent of internal/lib/acp's tests. It returns the agent's folder
+// (to be included in sprites) and its command.
 func scripted(h *e2e.Host) (dir, command string) {
 	h.T.Helper()
 	dir = h.Path("scripted")
@@ -30,8 +30,9 @@ func scriptedPlan(lines ...string) string { return "# Plan\n\n! " + strings.Join
 
 const scriptedCommit = "run git add -A && git commit -q -m 'By the agent' && git log --oneline | wc -l"
 
-// TestACP: an agent that speaks ACP carries out plans, its files and its terminals
-// being the sprite's; how it ends is judged by what it says; and a person is asked.
+// TestACP: an agent that speaks ACP carries out plans with the files and terminals of the
+// sprite. The job's outcome follows from the agent's messages, and a person answers its
+// questions.
 func TestACP(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -125,7 +126,7 @@ func TestACP(t *testing.T) {
 	}
 }
 
-// answers answers the questions of a job: P4.
+// answers: P4: a person answers a job's questions.
 func answers(h *e2e.Host, job, repo string) {
 	t := h.T
 	t.Helper()

@@ -18,8 +18,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// editor is what the official SDK's client makes of `cove acp`. It would act on this
-// machine, and notes when it is asked to.
+// editor is a client of `cove acp`, made with the official SDK. It would act on this
+// machine, and notes each request to do so.
 type editor struct {
 	*acp.ClientSideConnection
 	cmd *exec.Cmd
@@ -143,8 +143,8 @@ func (e *editor) prompt(ctx context.Context, blocks ...acp.ContentBlock) (acp.St
 	return r.StopReason, err
 }
 
-// TestACPEditor: an agent that an editor talks with works in the sprite; this machine's
-// files stay as they are, also when the sandbox ends in the middle.
+// TestACPEditor: an agent that an editor talks with works in the sprite. This machine's
+// files stay as they are, even if the sandbox ends in the middle of a turn.
 func TestACPEditor(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -221,8 +221,8 @@ func TestACPEditor(t *testing.T) {
 	}
 }
 
-// looked is what the editor is shown of tools: its own paths, and the output of
-// terminals that it does not know.
+// looked checks the tool calls that the editor is shown: they have its own paths, and the
+// output of terminals that it does not know.
 func (e *editor) looked(t *testing.T, site string) {
 	t.Helper()
 	e.mu.Lock()
@@ -257,7 +257,7 @@ func (e *editor) looked(t *testing.T, site string) {
 	}
 }
 
-// editorEnds: an editor that has ended has no agent any more.
+// editorEnds: once the editor has ended, its agent is gone.
 func editorEnds(h *e2e.Host, flags []string, site string) {
 	t := h.T
 	t.Helper()
@@ -278,7 +278,7 @@ func editorEnds(h *e2e.Host, flags []string, site string) {
 	}
 }
 
-// editorCancels: a turn that the editor cancels ends, with what it runs.
+// editorCancels: a turn that the editor cancels ends, and so do its commands.
 func editorCancels(h *e2e.Host, e *editor) {
 	t := h.T
 	t.Helper()

@@ -21,18 +21,18 @@ import (
 	"github.com/cove-dev/cove/internal/test/modeltest"
 )
 
-// claudeVersion is the one that jobs install.
+// claudeVersion is the version of Claude Code that jobs install.
 const claudeVersion = "2.1.329"
 
-// requireAgents is for what runs real agents.
+// requireAgents skips a test that runs real agents, unless they are asked for.
 func requireAgents(t *testing.T) {
 	if os.Getenv("COVE_TEST_AGENTS") != "1" {
 		t.Skip("make test-agents runs it: it installs agents from npm")
 	}
 }
 
-// inwardRegistries are rules for those of this machine's registries of packages that no preset
-// opens, because they are at addresses of a local network.
+// inwardRegistries returns rules for this machine's package registries that no preset opens,
+// because they are at addresses of a local network.
 func inwardRegistries(t *testing.T) (rules []string) {
 	t.Helper()
 	for _, host := range (&registries.Finder{}).Hosts(t.Context()) {
@@ -50,7 +50,7 @@ func inwardRegistries(t *testing.T) (rules []string) {
 	return slices.Compact(rules)
 }
 
-// allowed are flags that allow rules.
+// allowed returns the flags that allow the rules.
 func allowed(rules []string) (flags []string) {
 	for _, r := range rules {
 		flags = append(flags, "--allow", r)
@@ -58,7 +58,7 @@ func allowed(rules []string) (flags []string) {
 	return flags
 }
 
-// installed are packages that this process's tests share.
+// installed has the packages that this process's tests share.
 var installed struct {
 	sync.Mutex
 	dir     string
@@ -102,13 +102,14 @@ func removeInstalled() {
 	}
 }
 
-// npmPath has the programs of such a folder found.
+// npmPath returns the variable (PATH=…) with which the programs of such a folder are
+// found.
 func npmPath(dir string) string {
 	return "PATH=" + dir + "/node_modules/.bin:/.sprite/bin:/usr/local/bin:/usr/bin:/bin"
 }
 
-// TestClaude has the real Claude Code, installed from npm, carry out a plan in a
-// sandbox against a scripted model outside, whose key never is inside.
+// TestClaude has the real Claude Code, installed from npm, carry out a plan in a sandbox.
+// The scripted model is outside, and its key never gets inside.
 func TestClaude(t *testing.T) {
 	requireAgents(t)
 	h := e2e.NewHost(t)
@@ -194,9 +195,9 @@ func TestClaudeFails(t *testing.T) {
 	}
 }
 
-// TestClaudeConverse talks with the real Claude Code while it is at its job: it asks,
-// waits, is answered, and ends when it is told that no more will come. Its turns are
-// counted as they come, and its record of the talk is in the bundle.
+// TestClaudeConverse talks with the real Claude Code during its job: Claude asks, waits
+// and is answered. It ends when it is told that no more will come. Its turns are counted
+// as they come, and its record of the talk is in the bundle.
 func TestClaudeConverse(t *testing.T) {
 	requireAgents(t)
 	h := e2e.NewHost(t)
@@ -245,7 +246,7 @@ func TestClaudeConverse(t *testing.T) {
 		t.Errorf("the record of the talk: %.2000s", text)
 	}
 
-	// A script that calls a tool in its first turn, to which a second one must follow.
+	// This script calls a tool in its first turn, so that a second turn must follow.
 	model.Turns = model.Turns[3:]
 	job, _ = h.Push(repo, append(flags, "--dirty", "ignore", "--max-turns", "1")...)
 	h.Try("", "cove", "job", "wait", job)
@@ -254,9 +255,9 @@ func TestClaudeConverse(t *testing.T) {
 	}
 }
 
-// TestClaudeCheckpoint has the real Claude Code checkpointed and forked while it waits
-// in the middle of its model's second answer: it finishes. In a fork, of now or of the checkpoint, it does not go on,
-// and what it had committed is collected.
+// TestClaudeCheckpoint checkpoints and forks the real Claude Code while it waits for the rest
+// of its model's second answer: it finishes. In a fork (of the sprite as it is, or of the
+// checkpoint) it does not go on, and its commits are collected.
 func TestClaudeCheckpoint(t *testing.T) {
 	requireAgents(t)
 	h := e2e.NewHost(t)

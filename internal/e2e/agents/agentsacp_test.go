@@ -23,7 +23,7 @@ const (
 		`"permission":{"edit":"ask","bash":"ask"},"autoupdate":false,"share":"disabled"}`
 )
 
-// acpFromNPM installs packages for sprites to be shown, and returns the folder.
+// acpFromNPM installs packages to be included in sprites, and returns their folder.
 func acpFromNPM(h *e2e.Host, packages ...string) string {
 	h.T.Helper()
 	if os.Getenv("COVE_TEST_AGENTS") != "1" {
@@ -37,8 +37,8 @@ func acpFromNPM(h *e2e.Host, packages ...string) string {
 	return dir
 }
 
-// TestAgentOpenCodeACP drives the real OpenCode by ACP: it asks before it edits and
-// before it runs, and a job ends as its answers say.
+// TestAgentOpenCodeACP drives the real OpenCode by ACP. It asks before it edits and
+// before it runs a command, and the answers decide how a job ends.
 func TestAgentOpenCodeACP(t *testing.T) {
 	h := e2e.NewHost(t)
 	npm := acpFromNPM(h, "opencode-ai@"+openCodeACPVersion)

@@ -13,8 +13,8 @@ import (
 // plantedKey is in each file of plantedPlaces.
 const plantedKey = "sk-ant-oat01-planted-planted-planted-planted"
 
-// plantedPlaces are where agents, and others, keep credentials in a home, and where
-// some might lie among settings.
+// plantedPlaces are files of a home that agents and other programs keep credentials in,
+// or whose settings might have credentials.
 var plantedPlaces = []string{
 	".claude/.credentials.json", ".claude/auth.json", ".claude/.env", ".claude/oauth_token", ".claude/history.jsonl", ".claude/projects/x/1.jsonl",
 	".claude/settings.local.json", ".claude/plugins/x.md", ".claude/skills/one/.env", ".claude/skills/one/auth.json", ".claude/skills/one/login.keychain-db",
@@ -24,8 +24,8 @@ var plantedPlaces = []string{
 	"Library/Keychains/login.keychain-db", ".local/share/keyrings/login.keyring", ".env",
 }
 
-// TestAgentSettings copies a person's settings for an agent into a sprite: they are
-// there, and of the credentials that lie around them none is.
+// TestAgentSettings copies a person's settings for an agent into a sprite, but none of
+// the credentials that lie around them.
 func TestAgentSettings(t *testing.T) {
 	h := e2e.NewHost(t)
 	for _, name := range plantedPlaces {
@@ -75,7 +75,7 @@ func TestAgentSettings(t *testing.T) {
 	}
 	keyInNoFile(h, plantedKey)
 
-	// Nobody asked: nothing goes along. A new sprite for the same job has them again.
+	// Without --agent-settings, no settings are copied.
 	job, sprite := h.Push(repo, flags[1:]...)
 	h.Try("", "cove", "job", "wait", job)
 	if got := h.Sh(sprite, "ls .claude 2>/dev/null || true"); strings.Contains(got, "CLAUDE.md") {
@@ -86,7 +86,7 @@ func TestAgentSettings(t *testing.T) {
 	}
 }
 
-// keyInNoFile looks for a key in all that the server has written.
+// keyInNoFile checks that no file of the server's data folder has a key.
 func keyInNoFile(h *e2e.Host, key string) {
 	h.T.Helper()
 	_, code := h.Try("", "grep", "-rlF", key, h.Data)

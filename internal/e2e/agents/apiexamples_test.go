@@ -36,8 +36,8 @@ func TestAPIExamplesAreShort(t *testing.T) {
 	}
 }
 
-// TestAPIExamples: the programs of examples/job make a profile, start a job, show its steps, answer
-// the question of its agent, and remove all that they have made.
+// TestAPIExamples: the programs of examples/job make a profile, start a job, show its steps and
+// answer its agent's question. In the end they remove all that they have made.
 func TestAPIExamples(t *testing.T) {
 	h := e2e.NewHost(t)
 	modules := e2e.JSModules(t)

@@ -11,7 +11,7 @@ import (
 )
 
 // TestBrowserInside: Playwright drives a Chromium in a sprite, with Chromium's own sandbox, and
-// an agent sees a screenshot over MCP. A file that is too large for that is an error.
+// an agent sees a screenshot over MCP. Reading a file that is too large for MCP is an error.
 func TestBrowserInside(t *testing.T) {
 	need.Program(t, "chromium", "chromium")
 	h := e2e.NewHost(t)

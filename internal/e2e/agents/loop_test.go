@@ -31,7 +31,7 @@ type vendor struct {
 	requests func() []modeltest.Request
 }
 
-// vendors are all three, with the same script. hold is as modeltest has it.
+// vendors returns all three vendors, with the same script. hold is their models' Hold.
 func vendors(turns []modeltest.Turn, hold func(int)) []vendor {
 	o := &modeltest.OpenAI{Key: modelKey, Turns: turns, Hold: hold}
 	a := &modeltest.Anthropic{Key: modelKey, Turns: turns, Hold: hold}
@@ -80,8 +80,8 @@ var tenSteps = func() []modeltest.Turn {
 	}
 }()
 
-// TestLoop has cove's own agent do the same task with a model of each vendor, from
-// nothing but a secret; with one of them, the server is killed in the middle.
+// TestLoop has cove's own agent do the same task with a model of each vendor, given only
+// its secret and connector. With one of them, the server is killed in the middle.
 func TestLoop(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -122,7 +122,7 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// looped looks at what a job of tenSteps has come to.
+// looped checks the outcome of a job of tenSteps.
 func looped(h *e2e.Host, v vendor, repo, job, sprite string) {
 	h.T.Helper()
 	if got := h.Run(repo, "git", "log", "-1", "--format=%an: %s", "--", "test.sh"); got != "Ada: Greet the world\n" {
@@ -145,7 +145,7 @@ func looped(h *e2e.Host, v vendor, repo, job, sprite string) {
 		}
 	}
 	asked := v.requests()
-	if len(asked) != len(tenSteps) { // a request whose answer is cut is paid twice
+	if len(asked) != len(tenSteps) { // a request would be paid twice if its answer were cut
 		h.T.Errorf("%s: the model was asked %d times for %d turns", v.name, len(asked), len(tenSteps))
 	}
 	for _, r := range asked {
@@ -157,7 +157,8 @@ func looped(h *e2e.Host, v vendor, repo, job, sprite string) {
 	if v.name == "openai" && last.Model != "gpt-5.5" || v.name != "openai" && last.Model != strings.TrimPrefix(v.model, v.name+"/") {
 		h.T.Errorf("%s: asked was %s", v.name, last.Model)
 	}
-	// The script can't know what its calls come to; that it was told, the next request shows.
+	// The script can't know the results of its calls; the next request shows that the model
+	// was told them.
 	for i, want := range map[int]string{1: sprite, 2: "greet.sh", 4: "echo hello", 8: "ok"} {
 		if !slices.ContainsFunc(asked, func(r modeltest.Request) bool { return strings.Contains(r.Last, want) }) {
 			h.T.Errorf("%s: what turn %d gave is not in the next request: no %q", v.name, i, want)
@@ -223,8 +224,8 @@ func TestLoopRole(t *testing.T) {
 	h.Run(repo, "cove", "push", "-p", "## One\n```sh\ntrue\n```\n", "--agent", "shell", "--role", "build", "--dry-run")
 }
 
-// TestLoopEnds is how cove's own agent ends where it can't go on: its model refuses the
-// key, costs too much, or takes too many turns.
+// TestLoopEnds: cove's own agent ends and says why if its model refuses the key, costs
+// too much, or takes too many turns.
 func TestLoopEnds(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -256,7 +257,8 @@ func TestLoopEnds(t *testing.T) {
 		t.Errorf("a model that there is not: %s", out)
 	}
 	h.Run("", "cove", "connector", "put", "anthropic", "--price", "*=1000/10000", "--upstream", url)
-	// The third answer is too dear in the middle: it may have ended when that is seen.
+	// The third answer exceeds the limit in the middle, but may have ended before that is
+	// noticed.
 	if _, job := run("--max-cost", "0.7"); job.Outcome == nil || job.Outcome.Kind != "cost_limit" || job.Usage.Turns < 2 || job.Usage.Turns > 3 || job.Usage.InputTokens != 300 || job.Usage.CostUSD < 0.7 {
 		t.Errorf("too dear: %+v, %+v", job.Outcome, job.Usage)
 	}
@@ -280,8 +282,8 @@ func TestLoopEnds(t *testing.T) {
 	}
 }
 
-// TestLoopGone has the loop on this side, its tools in a sandbox that is removed in the
-// middle: the loop ends and says why, and nothing is done here instead.
+// TestLoopGone runs the loop on this machine, with its tools in a sandbox that is removed
+// in the middle. The loop ends and says why, and writes nothing on this machine instead.
 func TestLoopGone(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

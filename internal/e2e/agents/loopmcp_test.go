@@ -14,9 +14,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/modeltest"
 )
 
-// TestLoopMCP: P3: cove's own agent has the tools of a server on the host's loopback that
-// were named, through a connector that is the job's as long as it runs, adds the key and
-// keeps the log. All others are denied, and never reach the server.
+// TestLoopMCP: P3: cove's own agent may call the named tools of a server on the host's
+// loopback. Its connector is granted to the job only while that runs, adds the key and
+// keeps the log. All other tools are denied, and calls to them never reach the server.
 func TestLoopMCP(t *testing.T) {
 	const trackerKey = "the-real-key-of-the-tracker"
 	h := e2e.NewHost(t)

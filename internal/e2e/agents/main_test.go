@@ -1,5 +1,5 @@
-// Package agents shows what works in a sprite for a person: the agents, real ones and
-// cove's own loop, and the tools that a model, an editor or an MCP client gets.
+// Package agents tests agents in sprites (real ones and cove's own loop), and the tools
+// that a model, an editor or an MCP client gets.
 package agents
 
 import (

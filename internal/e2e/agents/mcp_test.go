@@ -15,7 +15,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// mcpCall calls a tool, and returns what a model is told.
+// mcpCall calls a tool, and returns the text that a model is told.
 func mcpCall(ctx context.Context, t testing.TB, s *mcp.ClientSession, tool string, args map[string]any) (text string, failed bool) {
 	t.Helper()
 	r, err := s.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
@@ -30,8 +30,8 @@ func mcpCall(ctx context.Context, t testing.TB, s *mcp.ClientSession, tool strin
 	return text, r.IsError
 }
 
-// mcpStdio is cove mcp, with the official SDK's client: P3, F9. It has a sprite of its
-// own.
+// mcpStdio: P3, F9: cove mcp works with the official SDK's client. The test has a sprite
+// of its own.
 func mcpStdio(h *e2e.Host) {
 	t := h.T
 	h.Run("", "cove", "create", "gallery")
@@ -72,7 +72,8 @@ func mcpStdio(h *e2e.Host) {
 	mcpGone(h, s)
 }
 
-// mcpTools are the names of a session's tools, sorted. What is said of each is true.
+// mcpTools returns the names of a session's tools, sorted. It checks that each tool's
+// annotations are right.
 func mcpTools(t testing.TB, s *mcp.ClientSession) (names []string) {
 	t.Helper()
 	for tool, err := range s.Tools(t.Context(), nil) {
@@ -90,8 +91,8 @@ func mcpTools(t testing.TB, s *mcp.ClientSession) (names []string) {
 	return names
 }
 
-// mcpReader: a reader has no tool that writes or runs anything, and one that it names
-// all the same is denied. args are those that say where.
+// mcpReader: a reader is offered no tool that writes or runs anything. If it calls one
+// anyway, it is denied. The arguments args name the sprite.
 func mcpReader(t testing.TB, s *mcp.ClientSession, args map[string]any) {
 	t.Helper()
 	with := func(more map[string]any) map[string]any {
@@ -120,8 +121,8 @@ func mcpReader(t testing.TB, s *mcp.ClientSession, args map[string]any) {
 	}
 }
 
-// mcpCancel: progress comes, and a call that the client takes back is ended inside.
-// runs says whether the command is still there.
+// mcpCancel: progress arrives, and a call that the client cancels is ended inside. runs
+// says whether its command still runs.
 func mcpCancel(t testing.TB, s *mcp.ClientSession, lines <-chan string, args map[string]any, runs func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

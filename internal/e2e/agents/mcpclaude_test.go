@@ -12,9 +12,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/modeltest"
 )
 
-// TestClaudeMCP has the real Claude Code on the host, with no tools but cove's: it
-// writes, edits and tests a small project in a sandbox, which is then removed under
-// it. Its calls fail and say why, and the file of the same path here is untouched.
+// TestClaudeMCP has the real Claude Code on the host, with only cove's tools. It writes,
+// edits and tests a small project in a sandbox, which is then removed. Its calls fail and
+// say why, and the file of the same path here is untouched.
 func TestClaudeMCP(t *testing.T) {
 	if os.Getenv("COVE_TEST_AGENTS") != "1" {
 		t.Skip("make test-agents runs it: it installs the agent from npm")
@@ -54,7 +54,7 @@ func claudeMCP(h *e2e.Host, claude, sprite, config string) {
 		return []modeltest.Call{{Tool: "mcp__cove__" + tool, Input: input}}
 	}
 	check := use("Bash", map[string]any{"command": "cd " + root + " && node --test; hostname"})
-	gone := 6 // the turn in whose middle the sandbox is
+	gone := 6 // the sandbox is removed in the middle of this turn
 	model := &modeltest.Anthropic{Turns: []modeltest.Turn{
 		{Text: "A module.", Calls: use("Write", map[string]any{"file_path": file, "content": "exports.add = (a, b) => a - b\n", "create_parents": true})},
 		{Text: "Its test.", Calls: use("Write", map[string]any{"file_path": filepath.Join(root, "add.test.js"), "content": projectTest})},
@@ -99,7 +99,7 @@ const projectTest = `const test = require('node:test'), assert = require('node:a
 test('adds', () => assert.equal(require('./add.js').add(2, 3), 5))
 `
 
-// claudeSaw looks at what the model was told, turn by turn.
+// claudeSaw checks the results that the model was told, turn by turn.
 func claudeSaw(t testing.TB, model *modeltest.Anthropic, sprite string, gone int) {
 	t.Helper()
 	var told []string
@@ -108,7 +108,7 @@ func claudeSaw(t testing.TB, model *modeltest.Anthropic, sprite string, gone int
 			continue
 		}
 		for _, tool := range r.Tools {
-			if !strings.HasPrefix(tool, "mcp__cove__") && tool != "DeferredToolPlaceholder" { // which does nothing
+			if !strings.HasPrefix(tool, "mcp__cove__") && tool != "DeferredToolPlaceholder" { // a tool that does nothing
 				t.Errorf("the model has the tool %s", tool)
 			}
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestMCPOverHTTP is the server's /mcp with real sandboxes and the official SDK's
-// client: all that a client of a prefix may do, roles, progress, cancellation, the
-// token's end, and the sandbox's.
+// TestMCPOverHTTP uses the server's /mcp with real sandboxes and the official SDK's
+// client. It tries all that a client of a prefix may do, roles, progress and
+// cancellation, and then ends the token and the sandbox.
 func TestMCPOverHTTP(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -36,7 +36,7 @@ func TestMCPOverHTTP(t *testing.T) {
 	}
 	mcpCancel(t, s, lines, one, runs)
 
-	// The token ends in the middle of a call, and with it what the call has begun.
+	// The token ends in the middle of a call, which ends the call and its command.
 	ended := make(chan error, 1)
 	params := &mcp.CallToolParams{Name: "Bash", Arguments: map[string]any{"sprite": "agent-1", "command": "echo begun; sleep 5151"}}
 	params.SetProgressToken("p2")

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestMCPPrefix is cove mcp for the sprites of a prefix, with the official SDK's
+// TestMCPPrefix uses cove mcp for the sprites of a prefix, with the official SDK's
 // client.
 func TestMCPPrefix(t *testing.T) {
 	h := e2e.NewHost(t)
@@ -39,7 +39,7 @@ func TestMCPPrefix(t *testing.T) {
 	}
 }
 
-// mcpData calls a tool that must succeed, for its data.
+// mcpData calls a tool that must succeed, and returns its data.
 func mcpData[T any](t testing.TB, s *mcp.ClientSession, tool string, args map[string]any) (data T) {
 	t.Helper()
 	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
@@ -65,7 +65,8 @@ type (
 	listing struct{ Sprites []named }
 )
 
-// managed uses all that a client of the prefix agent- may do. It leaves agent-1.
+// managed does all that a client of the prefix agent- may do. It leaves the sprite
+// agent-1.
 func managed(h *e2e.Host, s *mcp.ClientSession) {
 	t := h.T
 	t.Helper()
@@ -122,7 +123,7 @@ func managed(h *e2e.Host, s *mcp.ClientSession) {
 	}
 }
 
-// mcpDenied: what is outside of the prefix agent- is denied, whatever the tool.
+// mcpDenied: each tool denies sprites outside the prefix agent-.
 func mcpDenied(t testing.TB, s *mcp.ClientSession) {
 	t.Helper()
 	for _, test := range []struct {

@@ -28,7 +28,7 @@ type model interface {
 	Requests() []modeltest.Request
 }
 
-// script is what a model is to do.
+// script is what a model will do.
 type script struct {
 	turns  []modeltest.Turn
 	status int
@@ -43,7 +43,7 @@ type realAgent struct {
 	model     func(script) model
 	shell     func(command string) modeltest.Call
 	writes    func(name, content string) modeltest.Call
-	aside     int64 // requests of its own whose tokens it reports, too
+	aside     int64 // the agent's own requests; it reports their tokens too
 	fails     bool  // it says that a command has failed
 	turns     bool  // it tells of its turns
 	retries   bool  // it tells that its model is asked again
@@ -83,8 +83,8 @@ func inCode(format string, args ...any) modeltest.Call {
 	return modeltest.Call{Tool: "exec", Input: map[string]any{"input": "text(JSON.stringify(await " + fmt.Sprintf(format, args...) + "));"}}
 }
 
-// realAgents are those that npm has. The versions are those that cove installs, but for
-// Claude Code, whose latest needs a newer Node.js than may be here.
+// realAgents are the agents that npm has. Their versions are those that cove installs,
+// except for Claude Code: its latest needs a newer Node.js than this machine may have.
 var realAgents = []realAgent{
 	{
 		name: "claude", packages: []string{"@anthropic-ai/claude-code@" + claudeVersion}, connector: "anthropic", model: anthropicModel,
@@ -104,7 +104,8 @@ var realAgents = []realAgent{
 	{
 		name: "gemini", packages: []string{"@google/gemini-cli@0.61.0"}, connector: "gemini",
 		model: func(s script) model {
-			// It has a model of its own choose one, and reports what that took as well.
+			// It first asks a model of its own to choose the model, and reports the usage
+			// of that as well.
 			choice := `{"reasoning":"simple","model_choice":"flash","complexity_reasoning":"simple","complexity_score":1}`
 			return &modeltest.Gemini{Turns: s.turns, Status: s.status, Fails: s.fails, Key: modelKey, Aside: choice}
 		},
@@ -121,7 +122,7 @@ var realAgents = []realAgent{
 	},
 }
 
-// agentRun is a server with one sprite, in which one agent works, again and again.
+// agentRun is a server with one sprite. One agent works in it, again and again.
 type agentRun struct {
 	*e2e.Host
 	realAgent
@@ -130,8 +131,8 @@ type agentRun struct {
 	asking atomic.Pointer[model]
 }
 
-// TestAgents has each real agent do its work in a sandbox, against a scripted model,
-// and fail at it in each way that there is: outcome, events, usage and session are right.
+// TestAgents has each real agent do its work in a sandbox, against a scripted model, and
+// fail at it in several ways. Outcome, events, usage and session must be right.
 func TestAgents(t *testing.T) {
 	requireAgents(t)
 	for _, agent := range realAgents {
@@ -206,7 +207,8 @@ func (r *agentRun) begin(flags ...string) string {
 	return job
 }
 
-// kinds are those of a job's events, and how often each was seen to fail.
+// kinds returns the kinds of a job's events, what its agent said, and how many tool calls
+// failed.
 func (r *agentRun) kinds(id string) (kinds []agents.Kind, said []string, failed int) {
 	r.T.Helper()
 	agent, err := agents.Find(r.name)
@@ -228,7 +230,7 @@ func (r *agentRun) kinds(id string) (kinds []agents.Kind, said []string, failed 
 	return kinds, said, failed
 }
 
-// used says what a job must have used, of so many turns.
+// used checks the usage of a job of so many turns.
 func (r *agentRun) used(job cove.Job, turns int64) {
 	r.T.Helper()
 	n := turns + r.aside
@@ -251,11 +253,11 @@ for line in sys.stdin:
         print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": answer}), flush=True)
 `
 
-// startsServers: an MCP server is started in the sprite, with its variables, and its tools
-// are offered to the model; an agent that can't is refused one.
+// startsServers: an MCP server is started in the sprite with its variables, and the model
+// is offered its tools. If the agent can't start one, the push is refused.
 func (r *agentRun) startsServers(play func(script) model) {
 	turns := []modeltest.Turn{{Text: "There is nothing to do."}}
-	if r.name == "codex" { // whose model finds such tools by its own only one
+	if r.name == "codex" { // its model finds such tools only through its own one
 		turns = append([]modeltest.Turn{{Calls: []modeltest.Call{{Tool: "exec", Input: map[string]any{"input": "text(JSON.stringify(ALL_TOOLS))"}}}}}, turns...)
 	}
 	m := play(script{turns: turns})
@@ -338,7 +340,8 @@ func (r *agentRun) asksByLogin(func(script) model) {
 	}
 }
 
-// answers: an answer and no more. The session then goes on, with what was said.
+// answers: the model only answers. The job is then resumed in the same session, and the
+// model is told all that was said.
 func (r *agentRun) answers(play func(script) model) {
 	play(script{turns: []modeltest.Turn{{Text: "There is nothing to do."}}})
 	job := r.finish(r.begin(), cove.JobSucceeded)
@@ -369,7 +372,7 @@ func (r *agentRun) answers(play func(script) model) {
 	}
 }
 
-// usesTools: it looks around, edits, and commits; the work comes home.
+// usesTools: the agent looks around, edits and commits, and its work is pulled.
 func (r *agentRun) usesTools(play func(script) model) {
 	m := play(script{turns: []modeltest.Turn{
 		{Text: "I look first.", Calls: []modeltest.Call{r.shell("ls; env; exit 3")}},
@@ -406,7 +409,7 @@ func (r *agentRun) usesTools(play func(script) model) {
 	}
 }
 
-// isRefused: a key that is wrong is no success, whatever the exit code.
+// isRefused: with a wrong key the job does not succeed, whatever the agent's exit code.
 func (r *agentRun) isRefused(play func(script) model) {
 	play(script{status: 401})
 	job := r.finish(r.begin(), cove.JobFailed)
@@ -415,7 +418,7 @@ func (r *agentRun) isRefused(play func(script) model) {
 	}
 }
 
-// isPutOff: a model that is busy at first is asked again.
+// isPutOff: if the model is busy at first, the agent retries.
 func (r *agentRun) isPutOff(play func(script) model) {
 	busy := modeltest.Failure{Status: 429, RetryAfter: "1"}
 	play(script{turns: []modeltest.Turn{{Text: "All is done."}}, fails: []modeltest.Failure{busy, busy}})
@@ -429,7 +432,7 @@ func (r *agentRun) isPutOff(play func(script) model) {
 // silence is a model that never answers.
 func silence() script { return script{fails: make([]modeltest.Failure, 100)} }
 
-// hangs: a model that does not answer is not waited for for ever.
+// hangs: the agent does not wait for ever for a model that does not answer.
 func (r *agentRun) hangs(play func(script) model) {
 	play(silence())
 	job := r.finish(r.begin("--max-idle", "15s"), cove.JobTimedOut)
@@ -439,7 +442,7 @@ func (r *agentRun) hangs(play func(script) model) {
 	r.nothingLeft(job.ID)
 }
 
-// isStopped: it is told to end, and nothing of it is left but its session.
+// isStopped: the job is stopped, and only the agent's session is left.
 func (r *agentRun) isStopped(play func(script) model) {
 	m := play(silence())
 	id := r.begin()
@@ -462,7 +465,8 @@ func (r *agentRun) nothingLeft(id string) {
 	}
 }
 
-// mayTakeOneTurn: the second one ends it, where it tells of its turns.
+// mayTakeOneTurn: if the agent reports its turns, the second turn ends the job. Else push
+// refuses --max-turns.
 func (r *agentRun) mayTakeOneTurn(play func(script) model) {
 	play(script{turns: []modeltest.Turn{{Text: "First.", Calls: []modeltest.Call{r.shell("true")}}, {Text: "Second.", Calls: []modeltest.Call{r.shell("true")}}}})
 	if !r.turns {
@@ -493,8 +497,8 @@ func (r *agentRun) readsMuch(play func(script) model) {
 	}
 }
 
-// readsNoMore: what the agent is started with reads its prompt and ends, though
-// whoever has started it keeps its standard input open.
+// readsNoMore: the agent reads its prompt and ends, though the process that started it
+// keeps its standard input open.
 func (r *agentRun) readsNoMore(play func(script) model) {
 	keep := r.shell(`ls -t ~/.cove/jobs/*/job.json | head -n 1 | xargs -I@ cp @ ~/spec.json`) // the values go with the job's end
 	play(script{turns: []modeltest.Turn{{Calls: []modeltest.Call{keep}}, {Text: "It is kept."}}})
@@ -543,7 +547,7 @@ func TestAgentFromNothing(t *testing.T) {
 			if out, err := set.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			// But that the model is not the real one.
+			// The connector is set only because the model is not the real one.
 			h.Run("", "cove", "connector", "put", agent.connector, "--upstream", server.URL)
 			repo := h.Repository("repo", map[string]string{"greeting.txt": "hello\n"})
 			out, code := h.Try(repo, "cove", append([]string{"run", "-p", "Say hello.", "--agent", agent.name}, allowed(inwardRegistries(t))...)...)

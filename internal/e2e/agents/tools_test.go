@@ -35,7 +35,8 @@ func toolCode(err error) string {
 	return ""
 }
 
-// TestTools is the tools of a model in a real sandbox: by Go, by cove tool, by MCP.
+// TestTools tries the tools of a model in a real sandbox: from Go, by cove tool, and by
+// MCP.
 func TestTools(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -50,8 +51,8 @@ func TestTools(t *testing.T) {
 	t.Run("gone", func(t *testing.T) { toolGone(h.On(t)) })
 }
 
-// toolRoles: P1: what the role does not name is denied inside, whatever the caller
-// believes.
+// toolRoles: P1: tools that the role does not name are denied inside the sandbox,
+// whatever the caller believes.
 func toolRoles(h *e2e.Host) {
 	t := h.T
 	for _, test := range []struct{ roles, allowed []string }{
@@ -87,7 +88,7 @@ func toolRoles(h *e2e.Host) {
 	}
 }
 
-// toolFiles: the tools act as the sprite's user, on what its kernel has.
+// toolFiles: the tools act as the sprite's user, on the files that its kernel shows.
 func toolFiles(h *e2e.Host) {
 	t := h.T
 	s := h.ToolSession(t.Context(), "paint", "", tools.Full)
@@ -115,7 +116,7 @@ func toolFiles(h *e2e.Host) {
 	if err != nil || r.Text() != "a/b/c:1:$&\n[1 match in 1 file; 1 could not be read]" {
 		t.Errorf("got %v, %v", r, err)
 	}
-	// What a sprite has is in its own files: many at once, in one session.
+	// Many calls at once, in one session.
 	type answered struct {
 		n   int
 		err error
@@ -137,8 +138,7 @@ func toolFiles(h *e2e.Host) {
 	}
 }
 
-// toolLarge: F3: 50 MB are written as they are, under names that a shell would take
-// apart.
+// toolLarge: F3: 50 MB are written unchanged, under names that a shell would split.
 func toolLarge(h *e2e.Host) {
 	t := h.T
 	s := h.ToolSession(t.Context(), "paint", "/tmp", tools.EditOnly)
@@ -181,8 +181,8 @@ print("ready", flush=True)
 while os.listdir(".") == ["f"] and os.path.getsize("f") == 3: time.sleep(0.001)
 for pid in serving: os.kill(pid, 9)`
 
-// toolKilled: F4: what writes is killed in the middle, with -9. The file is what it
-// was. A write that was over before it could be killed is another try.
+// toolKilled: F4: the tools are killed with -9 in the middle of a write. The file is as
+// before. If a write ends before it can be killed, the test tries again.
 func toolKilled(h *e2e.Host) {
 	t := h.T
 	const big = 16 << 20
@@ -220,8 +220,8 @@ func toolKilled(h *e2e.Host) {
 	}
 }
 
-// toolTimeout: E5, E6: nothing is left of a command that timed out or was
-// cancelled, also not of its sudo, nor of what had left its session.
+// toolTimeout: E5, E6: after a timeout or a cancellation no process of the command is
+// left, not even under sudo or in another session.
 func toolTimeout(h *e2e.Host) {
 	t := h.T
 	need.Program(t, "sudo", "sudo") // the base has this machine's
@@ -355,7 +355,7 @@ func toolGone(h *e2e.Host) {
 	}
 }
 
-// goneDuring has the sandbox end in the middle of a call, and looks what that says.
+// goneDuring ends the sandbox in the middle of a call, and checks the error.
 func goneDuring(h *e2e.Host, s *tools.Session, end func()) {
 	t := h.T
 	t.Helper()

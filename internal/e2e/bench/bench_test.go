@@ -26,18 +26,18 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// The benchmarks print, beside each figure of cove's, that of bare runsc over the
-// same kind of disk in the same run, and the ratio of the two. Times are medians
-// of all samples, in milliseconds.
+// Most benchmarks print cove's figure beside bare runsc's, over the same kind of disk in
+// the same run, and the ratio of the two. Times are medians of all samples, in
+// milliseconds.
 
-// benchServer starts a server of its own and returns a client of it, and its
+// benchServer starts a server of its own. It returns a client of the server, and its
 // process number.
 func benchServer(b *testing.B, args ...string) (*cove.Client, int) {
 	b.Helper()
 	return benchServerIn(b, b.TempDir(), args...)
 }
 
-// benchServerIn is benchServer with this data folder.
+// benchServerIn is benchServer with the given data folder.
 func benchServerIn(b *testing.B, data string, args ...string) (*cove.Client, int) {
 	b.Helper()
 	e2e.RequireSandbox(b)
@@ -107,7 +107,7 @@ func timed(b *testing.B, f func() error) time.Duration {
 	return time.Since(start)
 }
 
-// smallImage is the name of an image of busybox alone, which servers get that use it.
+// smallImage is the name of an image of busybox alone. importSmall brings it to a server.
 const smallImage = "small:1"
 
 // importSmall brings a server the small image.
@@ -136,8 +136,9 @@ func importSmall(b *testing.B, client *cove.Client) {
 	}
 }
 
-// BenchmarkCreate is from the create call to the end of the first command, over the host base
-// and over an image; also on a server with a pool, which is full each time.
+// BenchmarkCreate measures from the create call to the end of the first command, over the
+// host base and over an image. It does so too on a server with a pool, which is full each
+// time.
 func BenchmarkCreate(b *testing.B) {
 	client, _ := benchServer(b)
 	pooled, _ := benchServer(b, "--pool", "1", "--pool", smallImage+"=1")
@@ -189,7 +190,8 @@ func BenchmarkCreate(b *testing.B) {
 	b.ReportMetric(e2e.Median(takenImage), "ms/imagepool")
 }
 
-// BenchmarkExec is one command on a running sprite, alone, 16 and 64 at once.
+// BenchmarkExec measures one command on a running sprite: alone, 16 at once and 64 at
+// once.
 func BenchmarkExec(b *testing.B) {
 	for _, parallel := range []int{1, 16, 64} {
 		b.Run(fmt.Sprint(parallel), func(b *testing.B) {
@@ -237,11 +239,11 @@ func atOnce(b *testing.B, n int, f func() error) []time.Duration {
 	return took
 }
 
-// copySize is that of the file which BenchmarkCopy copies.
+// copySize is the size in bytes of the file that BenchmarkCopy copies.
 const copySize = 1 << 30
 
-// BenchmarkCopy is a file of 1 GiB to a sprite and back, beside tar through the
-// pipe of a bare runsc exec; with it the growth of the server's memory.
+// BenchmarkCopy copies a file of 1 GiB to a sprite and back, beside tar through the pipe
+// of a bare runsc exec. It also reports the growth of the server's memory.
 func BenchmarkCopy(b *testing.B) {
 	client, pid := benchServer(b)
 	floor := startFloor(b)
@@ -303,7 +305,7 @@ func BenchmarkCopy(b *testing.B) {
 	b.Logf("the server's peak memory grew by %d MiB, the guest's by %d MiB", (e2e.PeakResident(b, pid)-before)>>20, (guestPeak(b, client, "paint")-guestBefore)>>20)
 }
 
-// guestPeak is the most memory that a sprite's first process has had, in bytes.
+// guestPeak returns how much memory of a sprite's first process is resident, in bytes.
 func guestPeak(b *testing.B, client *cove.Client, sprite string) int64 {
 	b.Helper()
 	out, err := client.Sprite(sprite).Command("cat", "/proc/1/status").Output()
@@ -314,13 +316,13 @@ func guestPeak(b *testing.B, client *cove.Client, sprite string) int64 {
 	if err := os.WriteFile(file, out, 0o600); err != nil {
 		b.Fatal(err)
 	}
-	// gVisor tells what is resident, and not the peak.
+	// gVisor does not tell the peak.
 	return e2e.ProcField(b, file, "VmRSS:")
 }
 
-// BenchmarkPush is from cove push to the agent's start, with a repository of
-// 10,000 commits, beside git bundle create on the host and the same fetch and
-// checkout in a bare runsc.
+// BenchmarkPush measures from cove push to the agent's start, with a repository of 10,000
+// commits. Its floor is git bundle create on the host, and the same fetch and checkout in
+// a bare runsc.
 func BenchmarkPush(b *testing.B) {
 	h := e2e.NewHost(b)
 	h.Serve(nil)
@@ -361,8 +363,8 @@ func BenchmarkPush(b *testing.B) {
 	report(b, ours, bare)
 }
 
-// BenchmarkFollow is from when an agent prints a line to when a follower of its job has
-// it, beside the same line read from an exec.
+// BenchmarkFollow measures from when an agent prints a line to when a follower of its job
+// has it. Its floor is the same line read from an exec.
 func BenchmarkFollow(b *testing.B) {
 	h := e2e.NewHost(b)
 	h.Serve(nil)
@@ -410,9 +412,9 @@ func BenchmarkFollow(b *testing.B) {
 	report(b, ours, floor)
 }
 
-// BenchmarkIncrement is cove push, and cove pull, of five commits on a repository of
-// 10,000 that the sprite has seen before, beside git's own time for a bundle of
-// them, and to fetch one.
+// BenchmarkIncrement measures cove push and cove pull of five commits, in a repository of
+// 10,000 commits that the sprite has seen before. It also reports git's own time to
+// bundle five commits, and to fetch such a bundle.
 func BenchmarkIncrement(b *testing.B) {
 	h := e2e.NewHost(b)
 	h.Serve(nil)
@@ -451,7 +453,7 @@ func BenchmarkIncrement(b *testing.B) {
 	}
 }
 
-// awaitRunning returns when a job's agent has started.
+// awaitRunning waits until a job's agent has started.
 func awaitRunning(h *e2e.Host, job string) {
 	h.T.Helper()
 	for ev, err := range h.Client().JobEvents(context.Background(), job, 1, true) {
@@ -465,7 +467,7 @@ func awaitRunning(h *e2e.Host, job string) {
 	h.T.Fatalf("job %s did not run", job)
 }
 
-// manyCommits is a history for git fast-import, of 400 files that change.
+// manyCommits returns a history for git fast-import: 400 files that change in n commits.
 func manyCommits(n int) string {
 	var s strings.Builder
 	for i := range n {
@@ -513,8 +515,8 @@ func BenchmarkIdleMemory(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkList is cove list of a thousand sprites that were never used, with and
-// without --json, beside a command line that asks the server for its version.
+// BenchmarkList times cove list of a thousand sprites that were never used, with and
+// without --json. It also times cove version, which asks the server for its version.
 func BenchmarkList(b *testing.B) {
 	h := e2e.NewHost(b)
 	h.Serve(nil)

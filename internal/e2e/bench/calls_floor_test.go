@@ -24,9 +24,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// replay is the floor of BenchmarkCalls: a bare HTTP server. Of each call it hears the
-// answer once from a server of the protocol, and from then on reads the request to its
-// end and gives that answer. Commands by WebSocket it does itself.
+// replay is the floor of BenchmarkCalls: a bare HTTP server. For each call it gets the
+// answer once from a server of the protocol. From then on it reads the request to its end
+// and replays that answer. Commands by WebSocket it carries out itself.
 type replay struct {
 	url string
 
@@ -43,7 +43,7 @@ type replayed struct {
 
 func newReplay(url string) *replay { return &replay{url: url, answers: map[string]*replayed{}} }
 
-// callNumber is what makes the name of a call's object its own.
+// callNumber matches the part of a name that makes each call's object different.
 var callNumber = regexp.MustCompile(`-u[0-9]+`)
 
 func (f *replay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -104,8 +104,8 @@ func (f *replay) hear(r *http.Request) (*replayed, error) {
 	return &replayed{resp.StatusCode, resp.Header, resp.ContentLength, body}, err
 }
 
-// replayExec does what the commands of BenchmarkCalls do: it reads input to its end,
-// gives it back, or writes as many bytes as head does.
+// replayExec acts like the commands of BenchmarkCalls: it reads input to its end, echoes
+// it, or writes as many bytes as head does.
 func replayExec(w http.ResponseWriter, r *http.Request) {
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionContextTakeover})
 	if err != nil {

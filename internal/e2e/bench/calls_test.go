@@ -24,7 +24,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// The sizes of bodies and of lists. The variants of an HTTP client have two of them.
+// The sizes of bodies (in bytes) and of lists. All HTTP clients but http and curl use
+// only variantSizes.
 var (
 	bodySizes    = []int{0, 1 << 10, 64 << 10, 1 << 20, 16 << 20}
 	variantSizes = []int{1 << 10, 1 << 20}
@@ -45,10 +46,10 @@ type wireCall struct {
 	do     func(to *target, i int) error
 }
 
-// BenchmarkCalls makes each call of the protocol, by size and by client, beside the
-// same client's same call to a bare HTTP server that replays the answer. A pause that
-// somebody takes shows as a difference that does not grow with the size, and a brake
-// on one client as a ratio unlike its kin's. BENCHFLAGS='-bench=Calls/write' picks.
+// BenchmarkCalls makes each call of the protocol, by size and by client, beside the same
+// call to a bare HTTP server that replays the answer. A pause in a call shows as a
+// difference that does not grow with the size. A slowdown of one client shows as a ratio
+// unlike the other clients'. BENCHFLAGS='-bench=Calls/write' picks.
 func BenchmarkCalls(b *testing.B) {
 	ours, floor := callTargets(b)
 	set := &callSet{b: b, to: ours}
@@ -76,7 +77,7 @@ func BenchmarkCalls(b *testing.B) {
 				}
 				return took
 			}
-			made(0, floor) // which hears the answer
+			made(0, floor) // now the floor knows the answer
 			made(0, ours)
 			for i := 1; b.Loop(); i++ {
 				times[0] = append(times[0], made(i, ours))
@@ -102,7 +103,7 @@ func callTargets(b *testing.B) (ours, floor *target) {
 // callSet gathers the calls.
 type callSet struct {
 	b     *testing.B
-	to    *target // for what comes before a call
+	to    *target // of the preparations before a call
 	calls []wireCall
 }
 
@@ -121,8 +122,8 @@ func (s *callSet) plain(name, method, path, body string, before func(i int) erro
 	})
 }
 
-// withNumber puts a call's number for each # of a text, in a form that the floor takes for
-// the same text.
+// withNumber replaces each # in a text by a call's number, in a form (-u7) that the floor
+// ignores.
 func withNumber(text string, i int) string {
 	return strings.ReplaceAll(text, "#", "-u"+strconv.Itoa(i))
 }
@@ -248,7 +249,7 @@ func (s *callSet) files() {
 	})
 }
 
-// file returns what makes a file of a size in the sprite, once.
+// file returns a function that makes a file of a size in the sprite, once.
 func (s *callSet) file(name string, n int) func(int) error {
 	made := false
 	return func(int) error {
@@ -310,7 +311,7 @@ func (s *callSet) bodies() {
 	}
 }
 
-// rawCall is a request of its own making.
+// rawCall is a request that the benchmark builds itself.
 type rawCall struct {
 	method, path string
 	body         []byte
@@ -328,7 +329,8 @@ func (r rawCall) by(ctx context.Context, to *target, f webClient) error {
 	return f(ctx, r, u, to.client.Token)
 }
 
-// webClients are the ways of net/http and others that differ on the wire.
+// webClients are HTTP clients (net/http in several ways, and others) that differ on the
+// wire.
 var webClients = map[string]webClient{
 	"http":    byWeb(&http.Transport{DisableCompression: true}, nil),
 	"close":   byWeb(&http.Transport{DisableCompression: true, DisableKeepAlives: true}, nil),
@@ -371,8 +373,8 @@ func answered(resp *http.Response) error {
 	return err
 }
 
-// byNagle sends the header and then the body in small pieces, over a connection that
-// keeps small pieces back until the one before is acknowledged.
+// byNagle sends the header and then the body in small pieces. Its connection keeps small
+// pieces back until the previous one is acknowledged (Nagle's algorithm).
 func byNagle(ctx context.Context, r rawCall, u *url.URL, token string) error {
 	transport := &http.Transport{
 		DisableKeepAlives: true,

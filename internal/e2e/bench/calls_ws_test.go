@@ -111,12 +111,12 @@ func (s *callSet) execs() {
 	})
 }
 
-// end ends a command that the floor has no use for.
+// end ends a command that is needed no more.
 func (s *callSet) end(cmd *sprites.Cmd) error {
 	return errors.Join(cmd.Signal(sprites.SIGKILL), cmd.Wait())
 }
 
-// exited is nil of a command that has ended somehow.
+// exited returns nil if a command has ended, with any exit code.
 func exited(err error) error {
 	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
 		return nil
@@ -124,7 +124,7 @@ func exited(err error) error {
 	return err
 }
 
-// echo adds a byte's way to a command and back.
+// echo adds the round trip of a byte to a command.
 func (s *callSet) echo(tty bool) {
 	name := "exec-echo"
 	if tty {
@@ -256,7 +256,7 @@ func (s *callSet) others() {
 	s.plain("export", "GET", one+"export", "", nil)
 }
 
-// firstLine starts a service that prints a line, and returns when that has come.
+// firstLine starts a service that prints a line, and returns once the line has arrived.
 func firstLine(ctx context.Context, sprite *sprites.Sprite) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -311,7 +311,7 @@ func (s *callSet) ports() {
 		if err != nil {
 			return err
 		}
-		return w.Close() // it has what is open
+		return w.Close() // the first message has the open ports
 	})
 	for _, n := range bodySizes {
 		s.add("url/"+sizeName(n)+"/http", inTurn(start, s.file("url", n)), func(to *target, _ int) error {
@@ -325,7 +325,7 @@ func inTurn(first, second func(int) error) func(int) error {
 	return func(i int) error { return errors.Join(first(i), second(i)) }
 }
 
-// throughURL gets a file by the sprite's URL.
+// throughURL reads a file through the sprite's URL.
 func throughURL(ctx context.Context, to *target, path string) error {
 	u, err := url.Parse(to.client.URL)
 	if err != nil {

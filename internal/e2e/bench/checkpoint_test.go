@@ -15,9 +15,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// floorMoves is what bare runsc takes to save a sandbox in which there is one sleep, which
-// goes on, and to restore it, each some times: less than any sprite, in which there is
-// the guest, a program of several threads that speaks to its network.
+// floorMoves times bare runsc, n times each: it saves a sandbox with one sleep, which goes
+// on, and later restores it. Any sprite has more: the guest, a program of several threads
+// that speaks to its network.
 func floorMoves(b *testing.B, n int) (saves, restores []time.Duration) {
 	b.Helper()
 	f := startFloor(b)
@@ -34,7 +34,7 @@ func floorMoves(b *testing.B, n int) (saves, restores []time.Duration) {
 	return saves, restores
 }
 
-// spell is samples as they came, in milliseconds.
+// spell formats samples in their order, in milliseconds.
 func spell(samples []time.Duration) string {
 	var all []string
 	for _, d := range samples {
@@ -43,7 +43,7 @@ func spell(samples []time.Duration) string {
 	return strings.Join(all, " ")
 }
 
-// checkpointed is for how long a checkpoint has what runs stand still.
+// checkpointed makes a checkpoint, and returns how long it paused the sprite.
 func checkpointed(b *testing.B, s *sprites.Sprite, keep sprites.KeepMemory) (time.Duration, sprites.Checkpoint) {
 	b.Helper()
 	c, err := s.Checkpoint(b.Context(), sprites.CheckpointRequest{Memory: keep}, nil)
@@ -62,14 +62,13 @@ for d in range(100):
         with open('%s/%d/%d' % (sys.argv[1], d, f), 'wb') as out: out.write(data)
 `
 
-// BenchmarkCheckpoint prints for how long a checkpoint has what runs stand still: over an
-// empty layer; over one with a gigabyte in 100,000 files that were just written, of the
-// disk alone and with the memory kept; and over an empty layer right after such a one,
-// which is listed and written back meanwhile. Beside it what bare runsc takes to save and
-// to restore a sandbox that does no more than sleep; how long a restore with the memory,
-// and the waking of a sprite that sleeps, take to their first command; and what ten forks
-// of what runs take in all, in time and in disk. Nothing is made more often than it has
-// to be: -benchtime 1x.
+// BenchmarkCheckpoint prints how long a checkpoint pauses the sprite. The first case is
+// an empty layer. The second is a gigabyte in 100,000 files just written, without and
+// with the memory. The third is an empty layer right after that, while the full one is
+// still listed and written back. Beside it stands bare runsc's time to save and restore a
+// sandbox with only a sleep. It also prints the time from a restore with memory, and from
+// a wake, to the end of the first command. Last come the time and disk of ten forks. Each
+// round repeats its parts itself: -benchtime 1x.
 func BenchmarkCheckpoint(b *testing.B) {
 	const times = 7
 	saves, restores := floorMoves(b, times)
@@ -175,8 +174,9 @@ print('held', flush=True)
 time.sleep(100000)
 `
 
-// startHolder starts a program that says that it holds something, for as long as the
-// sprite is there: what a command leaves behind is ended some seconds after it.
+// startHolder starts a program and waits until it says that it holds something. It may
+// run as long as the sprite: other processes that a command leaves are ended some seconds
+// after it.
 func startHolder(b *testing.B, s *sprites.Sprite, program string, args ...string) {
 	b.Helper()
 	held := "nohup python3 -c \"$0\" \"$@\" >held 2>&1 & until grep -q held held; do sleep 0.1; done"
@@ -187,10 +187,10 @@ func startHolder(b *testing.B, s *sprites.Sprite, program string, args ...string
 	}
 }
 
-// BenchmarkForkMemory prints, of a sprite in which a program holds a gibibyte, what a
-// checkpoint with the memory takes in all, and for how long what runs stands still; and
-// what ten forks of it take, beside ten restores of such a sandbox by bare runsc, two at
-// a time. It needs some 16 GiB of memory: -benchtime 1x.
+// BenchmarkForkMemory has a program hold a gibibyte in a sprite. It prints the whole time
+// of a checkpoint with the memory, and the pause within it. It also prints the time of
+// ten forks, beside ten restores of such a sandbox by bare runsc, two at a time. It needs
+// some 16 GiB of memory: -benchtime 1x.
 func BenchmarkForkMemory(b *testing.B) {
 	const forks = 10
 	if available := e2e.ProcField(b, "/proc/meminfo", "MemAvailable:"); available < 16<<30 {
@@ -252,9 +252,9 @@ print('held', flush=True)
 time.sleep(100000)
 `
 
-// BenchmarkCheckpointDeleted prints for how long a checkpoint has what runs stand still
-// that has deleted files open: none, one of 7 MiB, 400 of 20 KiB, of no bytes, and one of
-// 64 MiB; each in a sprite of its own, in turns.
+// BenchmarkCheckpointDeleted prints how long a checkpoint pauses a sprite whose program
+// has deleted files open (none, one of 7 MiB, 400 of 20 KiB, 400 empty ones, and one of
+// 64 MiB). Each case has a sprite of its own, and they take turns.
 func BenchmarkCheckpointDeleted(b *testing.B) {
 	client, _ := benchServer(b)
 	kinds := []struct{ name, files, bytes string }{

@@ -24,10 +24,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// A floor is what bare runsc does over a disk made just as a sprite's is: the
-// same base, the same overlays, the same flags, and nothing of cove's around it.
-// It is a process of its own, this test binary again, because its mounts are in
-// a namespace of their own.
+// A floor is bare runsc with a sprite's flags, over a disk made just as a sprite's (the
+// same base and overlays). None of cove's programs is around it. It is a process of its
+// own, this test binary again, because its mounts are in a namespace of their own.
 type floor struct {
 	dir string
 	in  *json.Encoder
@@ -37,7 +36,7 @@ type floor struct {
 // floorCall is one thing to time: a call of runsc, N times, Parallel at once.
 type floorCall struct {
 	Args     []string // of runsc, after the flags; {} is the number of the call, of two digits
-	Argv     []string // the program of the bundle, if it is to be another one
+	Argv     []string // if set, the bundle's program
 	N        int
 	Parallel int
 	Stdin    string // files; empty: none

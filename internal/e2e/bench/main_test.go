@@ -1,4 +1,5 @@
-// Package bench measures, each thing beside its floor: what the same takes without cove.
+// Package bench measures cove. Most benchmarks stand beside a floor: what the same takes
+// without cove.
 package bench
 
 import (
@@ -9,7 +10,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestMain is that of the floor, too, which is a process of its own.
+// TestMain also runs the floor, which is a process of its own.
 func TestMain(m *testing.M) {
 	dir := os.Getenv(floorEnv)
 	if dir == "" {

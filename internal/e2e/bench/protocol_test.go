@@ -22,8 +22,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// BenchmarkPost is one command on a running sprite by plain HTTP, whose frames
-// are paced for clients that take what they read at once for one.
+// BenchmarkPost measures one command on a running sprite by plain HTTP. The server paces
+// the frames of its answer, for clients that take all bytes of one read for one frame.
 func BenchmarkPost(b *testing.B) {
 	for _, parallel := range []int{1, 16, 64} {
 		b.Run(fmt.Sprint(parallel), func(b *testing.B) {
@@ -90,8 +90,8 @@ func bareDial(b *testing.B, client *cove.Client, port int) net.Conn {
 	return conn
 }
 
-// streamServer takes what comes at port 5 and sends, at port 6, as much as a line
-// asks for; at port 7 it gives back what it gets.
+// streamServer reads a number of bytes at port 5, and sends one back. At port 6 it sends
+// as many bytes as a line asks for. At port 7 it echoes.
 const streamServer = `import socket, threading
 def serve(port, f):
     s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("0.0.0.0", port)); s.listen()
@@ -124,11 +124,12 @@ func startStreams(b *testing.B, sprite *sprites.Sprite) {
 	})
 }
 
-// proxySize is what BenchmarkProxy moves each way.
+// proxySize is how many bytes BenchmarkProxy moves each way.
 const proxySize = 256 << 20
 
-// BenchmarkProxy is a proxied connection, beside one through the bare tap and
-// TCP/IP stack: throughput each way, and the time to the first byte of a new one.
+// BenchmarkProxy measures a proxied connection, beside one through the bare tap and
+// TCP/IP stack. It reports throughput each way, and the time to the first byte of a new
+// connection.
 func BenchmarkProxy(b *testing.B) {
 	client, sprite, _ := benchSprite(b)
 	startStreams(b, sprite)
@@ -193,8 +194,8 @@ func BenchmarkProxy(b *testing.B) {
 	}
 }
 
-// BenchmarkEcho is a keystroke's way to a terminal and back, beside a byte's to a
-// program in the sandbox through the bare tap and stack.
+// BenchmarkEcho times a keystroke to a terminal and back. Its floor is a byte to a
+// program in the sandbox and back, through the bare tap and stack.
 func BenchmarkEcho(b *testing.B) {
 	client, sprite, _ := benchSprite(b)
 	startStreams(b, sprite)
@@ -227,14 +228,15 @@ func BenchmarkEcho(b *testing.B) {
 	}
 }
 
-// smallFiles and smallSize are what BenchmarkSmallFiles writes and reads.
+// smallFiles is how many files BenchmarkSmallFiles writes and reads, and smallSize their
+// size.
 const (
 	smallFiles = 10_000
 	smallSize  = 4 << 10
 )
 
-// BenchmarkSmallFiles is 10,000 files of 4 KiB, 16 calls at a time, beside tar
-// through the pipe of a bare runsc exec.
+// BenchmarkSmallFiles writes and reads 10,000 files of 4 KiB, 16 calls at a time, beside
+// tar through the pipe of a bare runsc exec.
 func BenchmarkSmallFiles(b *testing.B) {
 	_, sprite, floor := benchSprite(b)
 	floor.keepRunning(b)

@@ -12,9 +12,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// BenchmarkSync is cove sync push of a tree, beside tar to tar through cove exec
-// into the same sandbox; and again after one edit, beside find -printf there. "MB/sent"
-// is what the latter puts on the wire.
+// BenchmarkSync times cove sync push of a tree, beside tar to tar through cove exec into
+// the same sandbox. Then it times a push after one edit, beside find -printf there;
+// "MB/sent" is how much that push sends.
 func BenchmarkSync(b *testing.B) {
 	h := e2e.NewSyncHost(b)
 	h.Run("", "cove", "exec", "-s", "paint", "true")
@@ -63,7 +63,7 @@ func BenchmarkSync(b *testing.B) {
 	b.Logf("the server's peak memory is %d MiB", e2e.PeakResident(b, h.PID())>>20)
 }
 
-// makeTree makes files of a size, a hundred folders of them.
+// makeTree makes files of a size, in a hundred folders.
 func makeTree(b *testing.B, root string, files, size int) {
 	b.Helper()
 	content := make([]byte, max(size, 16<<20))

@@ -12,9 +12,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// BenchmarkMCP is calls of tools by MCP, through cove mcp and through the server's
-// /mcp, one at a time and eight at once, beside what a program inside needs for the
-// same.
+// BenchmarkMCP times calls of tools by MCP, one at a time and eight at once, through cove
+// mcp and through the server's /mcp. Its floor is an equivalent program inside the
+// sprite.
 func BenchmarkMCP(b *testing.B) {
 	h := e2e.NewHost(b)
 	h.Serve(nil)
@@ -68,9 +68,9 @@ func BenchmarkMCP(b *testing.B) {
 	}
 }
 
-// BenchmarkTool is calls of tools in one session, beside what a program inside needs
-// for the same, without the exec that starts it: grep -r for Grep, cat for Read, and
-// sh -c for Bash.
+// BenchmarkTool times calls of tools in one session. Its floor is an equivalent program
+// inside (grep -r for Grep, cat for Read, sh -c for Bash), without the exec that starts
+// it.
 func BenchmarkTool(b *testing.B) {
 	h := e2e.NewHost(b)
 	h.Serve(nil)
@@ -129,7 +129,7 @@ func BenchmarkTool(b *testing.B) {
 	})
 }
 
-// insideTime is how long a command takes in the sprite, by a clock there.
+// insideTime returns how long a command takes in the sprite, by the sprite's clock.
 func insideTime(b *testing.B, s *tools.Session, command string) time.Duration {
 	b.Helper()
 	input, err := json.Marshal(tools.BashInput{Command: `begin=$(date +%s%N); ` + command + `; echo $(($(date +%s%N) - begin))`})

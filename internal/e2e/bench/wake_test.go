@@ -8,10 +8,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// BenchmarkWake prints what a command takes in a sprite that runs, in one that is
-// paused, and in one whose memory is on disk, beside what bare runsc takes to resume a
-// sandbox that does nothing, and to restore it. Each round waits for a sprite to fall
-// asleep: -benchtime 10x.
+// BenchmarkWake times a command in a running sprite, in a paused one, and in one whose
+// memory is on disk. Beside it stands bare runsc's time to resume an idle sandbox, and to
+// restore it. Each round waits for a sprite to fall asleep: -benchtime 10x.
 func BenchmarkWake(b *testing.B) {
 	_, restores := floorMoves(b, 7)
 	floor := startFloor(b)

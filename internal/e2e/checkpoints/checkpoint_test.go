@@ -12,9 +12,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestRestlessCheckpoints: what root changes at random, all the time, is there after
-// checkpoints, also where the next sandbox, which is created before the pause, has
-// looked: in /, and in the folders to which something is mounted.
+// TestRestlessCheckpoints: root's random changes, made all the time, survive checkpoints.
+// That holds even where the next sandbox, which is created before the pause, has already
+// looked: in /, and in the folders with mounts.
 func TestRestlessCheckpoints(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -73,17 +73,17 @@ func TestRestlessCheckpoints(t *testing.T) {
 	}
 }
 
-// TestCheckpointOfTheLastMoment: what is written to a folder above a mount, for the
-// first time over this layer, when the next sandbox has been created and the old one
-// is not paused yet, is there afterwards.
+// TestCheckpointOfTheLastMoment: a first write over this layer, to a folder above a
+// mount, survives a checkpoint. It is made after the next sandbox was created, and before
+// the old one is paused.
 func TestCheckpointOfTheLastMoment(t *testing.T) {
 	h := e2e.NewHost(t)
 	reached := filepath.Join(filepath.Dir(h.Home), "reached")
 	h.Serve([]string{fault.Variable + "=" + string(fault.MovePrepared) + "=" + reached})
-	signals := t.TempDir() // which the sprite sees without its shim
+	signals := t.TempDir() // the sprite sees this folder even without its shim
 	h.Run("", "cove", "create", "paint", "--idle", "0", "--include", signals)
 	h.Sh("paint", "true")
-	// The first checkpoint does not stop there, and leaves a layer in which there is nothing.
+	// The first checkpoint does not stop at the fault point. It leaves an empty layer.
 	if err := os.WriteFile(reached, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// nthStep makes, of what a sprite's tree was after n-1 steps, what it is after n:
-// folders are renamed and removed that lie in sealed layers, and files in them grow.
+// nthStep returns a script that turns the sprite's tree after n-1 steps into the tree
+// after n. It renames and removes folders that lie in sealed layers, and appends to files
+// in them.
 func nthStep(n int) string {
 	script := fmt.Sprintf("set -e; mkdir -p tree; cd tree; echo %[1]d >now; echo %[1]d >>all; mkdir d%[1]d; echo %[1]d >d%[1]d/f", n)
 	if n > 1 {
@@ -54,13 +55,13 @@ func treeAfter(n int) map[string]string {
 	return tree
 }
 
-// manyCheckpoints is a sprite of which there are many checkpoints.
+// manyCheckpoints is a sprite with many checkpoints.
 type manyCheckpoints struct {
 	*e2e.Host
 	sprite *sprites.Sprite
 }
 
-// tree is what a checkpoint has of the tree, by its export.
+// tree returns the tree of a checkpoint, as exported.
 func (m manyCheckpoints) tree(id string) (map[string]string, error) {
 	body, err := m.sprite.Export(m.T.Context(), sprites.ExportOptions{Checkpoint: id})
 	if err != nil {
@@ -93,7 +94,7 @@ func (m manyCheckpoints) tree(id string) (map[string]string, error) {
 	}
 }
 
-// whole checks that checkpoints are what they were.
+// whole checks that checkpoints have the trees that they were made with.
 func (m manyCheckpoints) whole(when string, numbers []int) {
 	m.T.Helper()
 	for _, n := range numbers {
@@ -140,7 +141,7 @@ func (m manyCheckpoints) list() (list []sprites.Checkpoint, took time.Duration) 
 	return list, time.Since(began)
 }
 
-// grewFrom checks what each state of a list says that it grew from.
+// grewFrom checks the source of each state of a list.
 func grewFrom(t *testing.T, list []sprites.Checkpoint, want map[string]string) {
 	t.Helper()
 	got := map[string]string{}
@@ -152,9 +153,9 @@ func grewFrom(t *testing.T, list []sprites.Checkpoint, want map[string]string) {
 	}
 }
 
-// TestSoakCheckpoints500: a sprite of which there are 500 checkpoints has them all, and
-// goes back to the first; every second one is deleted, what is merged meanwhile changes
-// none, and the others are what they were, in the next server, too.
+// TestSoakCheckpoints500: a sprite keeps 500 checkpoints, and can be restored to the
+// first. Then every second one is deleted: the merges that follow change none of the
+// others, also with the next server.
 func TestSoakCheckpoints500(t *testing.T) {
 	times := 10
 	if e2e.Soak() {
@@ -219,7 +220,7 @@ func TestSoakCheckpoints500(t *testing.T) {
 	grewFrom(t, list, want)
 	m.whole("every second one deleted", kept)
 	if e2e.Soak() {
-		for range 20 { // what is merged now is of another branch
+		for range 20 { // layers of another branch are merged here
 			branch, _ = m.checkpoint()
 		}
 	}
@@ -230,7 +231,7 @@ func TestSoakCheckpoints500(t *testing.T) {
 	if out := m.sh("cat tree/all"); out != "1\n2\n" {
 		t.Errorf("the branch has %q", out)
 	}
-	// What is not of the branch that is left goes.
+	// All checkpoints but the branch are deleted.
 	for id := range want {
 		if id != "Current" && id != branch {
 			if err := m.sprite.DeleteCheckpoint(t.Context(), id); err != nil {
@@ -247,9 +248,9 @@ func (m manyCheckpoints) layers() int {
 	return len(dirs)
 }
 
-// TestSoakDeepFolders: folders may be in each other so deep that no path leads to the
-// last, and be renamed there: their layers are merged, and each checkpoint is what it
-// was. In make soak there are more of them than layers can be mounted at once.
+// TestSoakDeepFolders: folders may be nested so deep that no path reaches the last, and
+// be renamed there. Their layers are merged, and each checkpoint keeps its content. In
+// make soak there are more checkpoints than layers can be mounted at once.
 func TestSoakDeepFolders(t *testing.T) {
 	times := 9
 	if e2e.Soak() {

@@ -7,8 +7,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// drawer is a service that has a random generator from its start on, and draws when it
-// is asked to.
+// drawer is a service that makes a random generator at its start, and draws from it when
+// asked to.
 const drawer = `
 import os, random, signal, time
 random.seed(os.urandom(16)); random.random()
@@ -21,8 +21,9 @@ os.rename(f.name, f.name.replace('drawing', 'drawn'))
 time.sleep(100000)
 `
 
-// From S: a key that a service makes after a fork is in no other fork, and neither is the
-// boot id. Programs that go on are told, as their definition says, or as they watch.
+// TestCopiesDiffer: from S: a key that a service makes after a fork is in no other fork.
+// Each fork has a boot id of its own. Programs that go on learn of the fork, as their
+// service's definition says, or by sprite-env.
 func TestCopiesDiffer(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -77,7 +78,7 @@ func TestCopiesDiffer(t *testing.T) {
 	if len(drawn["plain"]) != 3 || len(drawn["none"]) != 1 {
 		t.Errorf("the services drew %v", drawn)
 	}
-	// A sprite that sleeps and wakes is no copy.
+	// A sprite that sleeps and wakes does not count as a copy.
 	h.Run("", "cove", "suspend", "copy-1")
 	if id := strings.TrimSpace(sh("copy-1", "cat /proc/sys/kernel/random/boot_id")); ids[id] != "copy-1" || sh("copy-1", "cat /home/sprite/began-*") != "xxxx" {
 		t.Errorf("after its sleep copy-1 has the id %s of %v", id, ids)

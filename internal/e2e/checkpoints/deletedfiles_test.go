@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A holder is a program in a sprite that has many deleted files open, some large, and at
-// each file ask.N looks whether they are what they were, and changes them.
+// A holder is a program in a sprite that has many deleted files open, some of them large.
+// At each file ask.N it checks that they are unchanged, and then changes them.
 const holder = `
 import os, random, time
 MB = 1 << 20
@@ -70,8 +70,8 @@ while True:
     n += 1
 `
 
-// hold starts a holder in a sprite. Look has that of a sprite, which may be a copy, look
-// for the nth time.
+// hold starts a holder in a sprite. look has the holder of a sprite (maybe of a copy)
+// check its files for the nth time.
 func hold(h *e2e.Host, sprite string) (look func(sprite string, n int)) {
 	h.T.Helper()
 	h.Write("holder.py", holder)
@@ -88,9 +88,9 @@ func hold(h *e2e.Host, sprite string) (look func(sprite string, n int)) {
 	}
 }
 
-// TestDeletedFiles: what a process has open goes on as it was when it is deleted, however
-// many files that is, over checkpoints, in a fork and after a sleep; and it goes through
-// an image whole, not byte by byte, which takes a hundred times as long.
+// TestDeletedFiles: deleted files that a process has open, however many, survive
+// checkpoints, a fork and a sleep. They go into an image in large pieces: byte by byte
+// would take a hundred times as long.
 func TestDeletedFiles(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -139,9 +139,9 @@ func TestDeletedFiles(t *testing.T) {
 	t.Logf("a sleep and a wake took %v", time.Since(began).Round(time.Millisecond))
 }
 
-// TestDeletedTooLarge: where gVisor has no memory for the deleted files that are open,
-// holes and all, neither a checkpoint is made nor a memory kept for a sleep, and what runs
-// goes on; it could end otherwise.
+// TestDeletedTooLarge: if gVisor has no memory for the open deleted files (holes count
+// too), no checkpoint is made and no memory is kept for a sleep. The programs go on;
+// otherwise they could end.
 func TestDeletedTooLarge(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// oddTree makes, in a sprite, what an archive has to keep. (gVisor keeps FIFOs in
-// memory alone.)
+// oddTree makes, in a sprite, files of all kinds that an archive must keep. (gVisor keeps
+// FIFOs only in memory.)
 const oddTree = `
 import os
 h = '/home/sprite/odd'
@@ -44,7 +44,7 @@ except PermissionError as e:
     print('an ordinary user:', e)
 `
 
-// listTree lists all of a sprite's disk that does not change by itself.
+// listTree lists a sprite's disk, except files that change by themselves.
 const listTree = `
 import os, stat, hashlib
 skip = ('/proc', '/sys', '/dev', '/run', '/tmp', '/.sprite', '/etc/hostname', '/etc/hosts', '/etc/resolv.conf', '/etc/machine-id', '/etc/alternatives', '/etc/ssl', '/var/lib/dpkg')
@@ -71,8 +71,8 @@ def one(p):
 one('/')
 `
 
-// TestExportImport carries a sprite to another server's data folder: there it has the
-// same tree, of modes, owners, times, links, attributes, holes and odd names.
+// TestExportImport carries a sprite to another server's data folder. There it has the
+// same tree: modes, owners, times, links, attributes, holes and odd names.
 func TestExportImport(t *testing.T) {
 	from, to := e2e.NewHost(t), e2e.NewLoneHost(t)
 	from.Run("", "cove", "create", "paint", "--memory", "300M", "--env", "SECRET=hush", "--env", "COLOUR=red", "--network", "none", "--idle", "7m", "--hibernate", "8m")
@@ -89,7 +89,7 @@ func TestExportImport(t *testing.T) {
 	from.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "echo later >later; sleep 1000 & echo")
 	archive := e2e.Export(from, t, "paint")
 	old := e2e.Export(from, t, "paint@v1")
-	// A sandbox has its own idea of a folder's time, until it ends.
+	// Until a sandbox ends, its folders' times may differ from the disk's.
 	if _, err := from.Client().Restart(t.Context(), "paint"); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestExportImport(t *testing.T) {
 	if out := to.Run("", "cove", "policy", "show", "-s", "copy", "--json"); !strings.Contains(out, `"none"`) {
 		t.Errorf("the policy is %s", out)
 	}
-	// A chain over what was imported is as good as any.
+	// A chain of layers over an import works like any other.
 	to.Run("", "cove", "checkpoint", "create", "-s", "copy")
 	to.Run("", "cove", "exec", "--user", "root", "-s", "copy", "--", "rm", "-r", "/home/sprite/odd/d", "/home/sprite/later")
 	if out := to.Run("", "cove", "checkpoint", "diff", "v1", "-s", "copy"); !strings.Contains(out, "- 6 B                      /home/sprite/later\n") {
@@ -123,7 +123,8 @@ func TestExportImport(t *testing.T) {
 	}
 	to.Run("", "cove", "checkpoint", "verify", "-s", "copy")
 
-	// As it was: without what came later; under its own name.
+	// The archive of the earlier checkpoint is imported under the sprite's own name. It
+	// has no later files.
 	if out, code := e2e.Feed(to, old, "import", "--json"); code != 0 || e2e.JSONField(t, out[strings.Index(out, `"sprite": `)+10:strings.Index(out, `"same_base"`)-4], "name") != "paint" {
 		t.Errorf("import: %d, %s", code, out)
 	}
@@ -152,8 +153,8 @@ func TestExportImport(t *testing.T) {
 	}
 }
 
-// TestImportKilled kills the server in the middle of an import: nothing is left of it
-// but what the next start removes.
+// TestImportKilled kills the server in the middle of an import. The next start removes
+// all that is left of the import.
 func TestImportKilled(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Run("", "cove", "create", "paint")
@@ -201,7 +202,7 @@ func TestImportKilled(t *testing.T) {
 	}
 }
 
-// difference is the lines that only one of two texts has.
+// difference returns the lines that only one of two texts has.
 func difference(a, b string) string {
 	var out strings.Builder
 	for sign, texts := range map[string][2]string{"-": {a, b}, "+": {b, a}} {

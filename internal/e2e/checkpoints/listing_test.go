@@ -15,7 +15,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// noErrors checks that the server has nothing to complain about.
+// noErrors checks that the server has logged no error.
 func noErrors(h *e2e.Host) {
 	h.T.Helper()
 	log, err := os.ReadFile(filepath.Join(h.Data, "serve.log"))
@@ -24,7 +24,7 @@ func noErrors(h *e2e.Host) {
 	}
 }
 
-// TestCheckpointHole: a file with a hole of 16 TiB is no more work than one without,
+// TestCheckpointHole: a file with a hole of 16 TiB takes no more work than one without,
 // also after an export, which leaves the hole out.
 func TestCheckpointHole(t *testing.T) {
 	h := e2e.NewHost(t)
@@ -51,7 +51,7 @@ func TestCheckpointHole(t *testing.T) {
 }
 
 // TestCheckpointDeep: folders whose path is longer than the kernel takes are sealed,
-// listed, verified and compared like any; what can't be done with them says so.
+// listed, verified and compared like any other. An export of them fails and says why.
 func TestCheckpointDeep(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -82,8 +82,8 @@ func TestCheckpointDeep(t *testing.T) {
 	noErrors(h)
 }
 
-// TestSoakSlowLayer: that one sprite's layer takes long to be listed holds up no
-// other sprite; its removal ends it, and so does the end of the server.
+// TestSoakSlowLayer: a layer that takes long to list delays no other sprite. Removing its
+// sprite ends the listing, and so does the end of the server.
 func TestSoakSlowLayer(t *testing.T) {
 	if !e2e.Soak() {
 		t.Skip("it takes half a minute of a machine that does nothing else: make soak")
@@ -101,8 +101,7 @@ func TestSoakSlowLayer(t *testing.T) {
 		}
 		return all
 	}
-	// slow makes a sprite whose checkpoint has hundreds of thousands of small files,
-	// which are names of a few.
+	// slow makes a sprite whose checkpoint has 180,000 hard links to three files.
 	slow := func(name string) {
 		h.Run("", "cove", "create", name)
 		h.Sh(name, "echo "+name+" >mine; sync")
@@ -142,7 +141,7 @@ func TestSoakSlowLayer(t *testing.T) {
 
 	slow("slower")
 	verified := make(chan error, 1)
-	client := h.Client() // which starts no other server
+	client := h.Client() // unlike the CLI, it starts no other server
 	go func() {
 		_, err := client.Sprite("slower").Verify(context.Background(), "", func(sprites.VerifyLine) {})
 		verified <- err

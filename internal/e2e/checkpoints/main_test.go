@@ -1,5 +1,5 @@
-// Package checkpoints shows what a sprite keeps: over checkpoints, forks, pauses, sleep,
-// and on the way to another server.
+// Package checkpoints tests what a sprite keeps over checkpoints, forks, pauses and
+// sleep, and when it moves to another server.
 package checkpoints
 
 import (

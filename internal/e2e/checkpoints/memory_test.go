@@ -15,8 +15,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A counter is a program in a sprite that counts, in memory, and writes each number to
-// a file, with a mark that no other run of it has.
+// A counter is a program in a sprite that counts in memory. It writes each number to a
+// file, with a mark that differs between runs.
 const counter = `
 import os, time
 mark = os.urandom(8).hex()
@@ -28,7 +28,8 @@ while True:
     time.sleep(0.02)
 `
 
-// counts is what a counter has written: by one run of it, without a gap.
+// counts returns the mark of a counter's only run, and the last number that it wrote. All
+// numbers must be there.
 func counts(h *e2e.Host, sprite string) (mark string, last int) {
 	h.T.Helper()
 	out := h.Run("", "cove", "exec", "-s", sprite, "--", "cat", "/home/sprite/count")
@@ -43,7 +44,7 @@ func counts(h *e2e.Host, sprite string) (mark string, last int) {
 	return mark, last
 }
 
-// counting waits until a counter has gone on, and returns where it is.
+// counting waits until a counter has gone on, and returns its last number.
 func counting(h *e2e.Host, sprite, mark string) int {
 	h.T.Helper()
 	_, at := counts(h, sprite)
@@ -59,7 +60,7 @@ func counting(h *e2e.Host, sprite, mark string) int {
 	return now
 }
 
-// memories are the folders of memories that are kept, and of sprites that sleep.
+// memories returns the folders of kept memories, and those of sleeping sprites' memories.
 func memories(h *e2e.Host) (kept, asleep []string) {
 	h.T.Helper()
 	kept, _ = filepath.Glob(filepath.Join(h.Data, "memories", "*")) // the patterns are right
@@ -67,8 +68,9 @@ func memories(h *e2e.Host) (kept, asleep []string) {
 	return kept, asleep
 }
 
-// TestMemory: what runs goes on from a checkpoint that has the memory, in place or in
-// forks, each its own way; and from what a live sprite, or one that sleeps, is now.
+// TestMemory: programs go on from a checkpoint with memory, in place or in forks, each in
+// its own way. They also go on from the present state of a live sprite, or of a sleeping
+// one.
 func TestMemory(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -99,7 +101,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// testForks forks what runs now, and what ran at the checkpoint v1.
+// testForks forks the live sprite, and the checkpoint v1 with its memory.
 func testForks(h *e2e.Host, mark string) {
 	h.T.Helper()
 	_, at := counts(h, "paint")
@@ -133,8 +135,7 @@ func testForks(h *e2e.Host, mark string) {
 	h.Run("", "cove", "rm", "plain")
 }
 
-// testRestore goes back to v1, with its memory, twice; without; and with one that is
-// damaged.
+// testRestore restores v1 with its memory (twice), without it, and with a damaged memory.
 func testRestore(h *e2e.Host, mark string) {
 	h.T.Helper()
 	restore := func(args ...string) (r sprites.Restored) {
@@ -149,7 +150,7 @@ func testRestore(h *e2e.Host, mark string) {
 		if r := restore(); !r.Memory || r.Booted || r.Unused != "" {
 			h.T.Fatalf("got %+v", r)
 		}
-		counts(h, "paint") // without a gap: the memory fits the disk, which is that of then
+		counts(h, "paint") // without a gap: memory and disk are of the same moment
 		h.Sh("paint", "! test -e later")
 		counting(h, "paint", mark)
 	}
@@ -193,8 +194,8 @@ func testAsleep(h *e2e.Host, mark string) {
 	}
 }
 
-// A keeper is a program in a sprite that has files of all kinds open, and at each word
-// tries whether they are what they were, and changes some.
+// A keeper is a program in a sprite that has files of all kinds open. For each line of
+// input it checks that they are unchanged, and then changes some.
 const keeper = `
 import ctypes, fcntl, os, subprocess, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -252,10 +253,9 @@ for n, word in enumerate(sys.stdin):
     print('kept %d' % n, flush=True)
 `
 
-// TestCheckpointFiles: between checkpoints, a program's open files, its lock, its FIFO
-// and its watch are what they were, and what it does to sealed files is right; each
-// checkpoint has what was then. One for which there is no room is none, and what runs
-// goes on.
+// TestCheckpointFiles: between checkpoints, a program's open files, lock, FIFO and watch
+// are unchanged, and its changes of sealed files are right. Each checkpoint has the files
+// of its moment. A checkpoint without room is not made, and the program goes on.
 func TestCheckpointFiles(t *testing.T) {
 	h := e2e.NewSmallHost(t, "256m")
 	h.Serve(nil, "--disk-reserve", "0")

@@ -8,8 +8,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// dweller is a program of the sprite's user in a network namespace of its own, with what its
-// first argument says. At each file ask.N it looks whether that is what it was.
+// dweller is a program of the sprite's user in a network namespace of its own. Its first
+// argument says what is in there. At each file ask.N it checks that this is unchanged.
 const dweller = `
 import fcntl, os, socket, struct, subprocess, sys, time
 kind = sys.argv[1]
@@ -59,10 +59,10 @@ while True:
     n += 1
 `
 
-// TestOwnNetworks: gVisor saves the sprite's own network alone. If programs have another one,
-// neither a checkpoint is made nor a memory kept for a sleep, and what runs goes on with its
-// connections; the sprite would hang otherwise, or lose them. A network in which there is
-// nothing is no reason.
+// TestOwnNetworks: gVisor saves only the sprite's own network. If programs have another
+// network, no checkpoint is made and no memory is kept for a sleep, and the programs go on
+// with their connections. Otherwise the sprite would hang, or lose them. An empty network
+// does not prevent either.
 func TestOwnNetworks(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -107,8 +107,8 @@ func TestOwnNetworks(t *testing.T) {
 	h.Run("", "cove", "checkpoint", "create", "-s", "paint")
 }
 
-// TestSuspendOwnNetworks: a server that ends with its container can't keep such a memory. The next
-// server says why it is gone.
+// TestSuspendOwnNetworks: a server that ends with its container can't keep the memory of a
+// sprite with such a network. The next server says why the memory is gone.
 func TestSuspendOwnNetworks(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil, "--suspend-at-end", "--idle", "0")

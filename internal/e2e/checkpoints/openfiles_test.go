@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A burden is a program in a sprite that has a large file open for writing, then a
-// deleted one in its place, and at each word looks whether they are what they were.
+// A burden is a program in a sprite that has a large file open for writing, and later a
+// deleted one instead. For each line of input it checks that the file is unchanged.
 const burden = `
 import os, sys
 part = os.urandom(1 << 20)
@@ -36,9 +36,9 @@ for word in sys.stdin:
         say(os.pread(big, len(part), 257 << 20) == part and os.pwrite(big, part, 0) == len(part))
 `
 
-// TestOpenFiles: a checkpoint says what it copied; where so much is open that each
-// restore would have to copy it again, it keeps no memory, and says why and what, but
-// does if it must. What has the files open goes on with them.
+// TestOpenFiles: a checkpoint says what it copied. If so much is open that each restore
+// would have to copy it again, it keeps no memory and says why, except with
+// --memory=always. The program goes on with its open files.
 func TestOpenFiles(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

@@ -18,8 +18,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A standing program counts, as a counter does, notes what comes on a connection that
-// it opened, and serves its mark.
+// A standing program counts as a counter does, notes the lines that come on a connection
+// that it opened, and serves its mark by HTTP.
 const standing = `
 import http.server, os, threading, time, urllib.request
 mark = os.urandom(8).hex()
@@ -40,8 +40,8 @@ for f in listen, count: threading.Thread(target=f).start()
 http.server.ThreadingHTTPServer(('', 8080), Serve).serve_forever()
 `
 
-// farServer is a machine that a sprite keeps a connection open to. What is said goes
-// down that connection.
+// farServer is a machine that a sprite keeps a connection open to. The words sent to say
+// go down that connection.
 func farServer(t *testing.T) (url string, say chan<- string) {
 	t.Helper()
 	words := make(chan string)
@@ -60,7 +60,8 @@ func farServer(t *testing.T) (url string, say chan<- string) {
 	return srv.URL, words
 }
 
-// counted is what a counter in a sprite has written so far, as the host sees it.
+// counted returns the file that a counter in a sprite has written so far, read on the
+// host.
 func counted(h *e2e.Host) string {
 	h.T.Helper()
 	files, _ := filepath.Glob(filepath.Join(h.Data, "layers", "*", "root", "upper", "home", "sprite", "count")) // the pattern is right
@@ -74,7 +75,7 @@ func counted(h *e2e.Host) string {
 	return string(text)
 }
 
-// containerFile is the size of what gVisor notes of a sprite's sandbox.
+// containerFile returns the size of gVisor's state file of a sprite's sandbox.
 func containerFile(h *e2e.Host, sprite string) int64 {
 	h.T.Helper()
 	files, err := filepath.Glob(filepath.Join(h.Data, "run", h.Info(sprite).ID, "runsc", "*.state"))
@@ -88,9 +89,9 @@ func containerFile(h *e2e.Host, sprite string) int64 {
 	return st.Size()
 }
 
-// TestPause: a sprite that nobody uses is paused. Nothing in it runs; what comes for it
-// on a connection that it has open waits, and is not lost; a request to its URL wakes
-// it. It stays paused when its shim dies, or the server. Later its memory goes to disk.
+// TestPause: a sprite that nobody uses is paused. Nothing in it runs. Data for its open
+// connections waits, and is not lost. A request to its URL wakes it. It stays paused if
+// its shim or the server dies. Later its memory goes to disk.
 func TestPause(t *testing.T) {
 	h := e2e.NewHost(t)
 	far, say := farServer(t)
@@ -100,7 +101,8 @@ func TestPause(t *testing.T) {
 	h.Run("", "cove", "cp", h.Home+"/../standing.py", "paint:standing.py")
 	h.Run("", "cove", "url", "--public", "paint")
 	h.Run("", "cove", "service", "put", "-s", "paint", "--http-port", "8080", "standing", "python3", "standing.py")
-	// It may fall asleep before the program has come to its connection, and nobody wakes it.
+	// The sprite may fall asleep before its program has opened the connection. Then nothing
+	// else wakes it.
 	e2e.Await(t, "the program to listen", func() bool {
 		select {
 		case say <- "one":
@@ -130,7 +132,7 @@ func TestPause(t *testing.T) {
 	case <-time.After(e2e.LastResort):
 		t.Fatal("its connection is lost")
 	}
-	<-time.After(300 * time.Millisecond) // for what must not happen
+	<-time.After(300 * time.Millisecond) // time for the counter to count, which it must not
 	if got := counted(h); got != then {
 		t.Errorf("paused, it goes on counting: %s", got[len(then):])
 	}
@@ -186,8 +188,8 @@ func visit(h *e2e.Host, sprite string) string {
 	return string(body)
 }
 
-// TestPauseLimit: a paused sprite takes no place from one that runs, and wakes only
-// where there is one.
+// TestPauseLimit: a paused sprite does not count as running. It wakes only if the limit
+// of running sprites allows one more.
 func TestPauseLimit(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil, "--max-running", "1", "--idle", "1s", "--hibernate", "0")
@@ -205,7 +207,7 @@ func TestPauseLimit(t *testing.T) {
 	if out, code := h.Try("", "cove", "exec", "-s", "paint1", "true"); code == 0 || !strings.Contains(out, "as many sprites are running as the server allows: 1") {
 		t.Errorf("a second one woke: %s", out)
 	}
-	h.Run("", "cove", "policy", "deny", "-s", "paint1", "denied.test") // which is told when it wakes
+	h.Run("", "cove", "policy", "deny", "-s", "paint1", "denied.test") // the sprite is told when it wakes
 	e2e.SignalAll(t, syscall.SIGKILL, pid)
 	h.Run("", "cove", "rm", "paint0")
 	out := h.Run("", "cove", "exec", "-s", "paint1", "--", "sh", "-c", "cat /dev/shm/mark /.sprite/policy/network.json")

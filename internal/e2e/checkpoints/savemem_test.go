@@ -47,8 +47,9 @@ func startHolding(t *testing.T, h *e2e.Host) {
 	h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "setsid nohup python3 hold.py >/dev/null 2>&1 & for i in $(seq 6000); do [ -s count ] && exit; sleep 0.1; done; exit 1")
 }
 
-// TestSaveNearLimit: the memory of a sprite that uses most of what it may is saved,
-// though what is written of it counts as its own; afterwards its limit is what it was.
+// TestSaveNearLimit: if a sprite uses most of its memory limit, its memory is still
+// saved, though the written image counts as its own. Afterwards the limit is back
+// (checked with cgroup v1 only).
 func TestSaveNearLimit(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -70,8 +71,8 @@ func TestSaveNearLimit(t *testing.T) {
 	}
 }
 
-// TestEndInCheckpoint: a sandbox that ends while its memory is saved is said to have
-// ended, and the next use boots at once.
+// TestEndInCheckpoint: if a sandbox ends while its memory is saved, the error says so, no
+// checkpoint is listed, and the next use boots.
 func TestEndInCheckpoint(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

@@ -21,9 +21,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestKernelCrash: gVisor's kernel crashes under a command, by the signal for one that hangs. The
-// command, the next one, the sprite's status and the bundle's logs say so, with the head of the
-// report, of which the rest is kept. So it is if the kernel crashes while nothing uses it.
+// TestKernelCrash: gVisor's kernel crashes under a command, by the signal that is meant for a
+// hanging kernel. That command, the next one, the sprite's status and the bundle's logs say
+// so, with the head of the report. The whole report is kept. The same holds if the kernel
+// crashes while nothing uses it.
 func TestKernelCrash(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Run("", "cove", "create", "paint")
@@ -70,7 +71,7 @@ func TestKernelCrash(t *testing.T) {
 type silentServer struct {
 	*covetest.Server
 	t    *testing.T
-	file string // the guests are silent as long as it is there
+	file string // the guests are silent while the file exists
 }
 
 func newSilentServer(t *testing.T, patience time.Duration) *silentServer {
@@ -111,7 +112,7 @@ func (s *silentServer) silence() {
 
 func (s *silentServer) speak() { _ = os.Remove(s.file) }
 
-// sh runs a script in a sprite, which may have to wake for it.
+// sh runs a script in a sprite, which wakes for it if it sleeps.
 func (s *silentServer) sh(sprite, script string) string {
 	s.t.Helper()
 	out, err := s.Client().Sprite(sprite).Command("sh", "-ec", script).CombinedOutput()
@@ -121,7 +122,7 @@ func (s *silentServer) sh(sprite, script string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// refused looks whether an error has a code.
+// refused checks that an error has a code.
 func (s *silentServer) refused(what string, err error, code string) {
 	s.t.Helper()
 	if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != code {
@@ -129,7 +130,7 @@ func (s *silentServer) refused(what string, err error, code string) {
 	}
 }
 
-// restoring returns when a checkpoint has moved a sprite, whose guest does not answer.
+// restoring waits until a checkpoint has moved a sprite whose guest does not answer.
 func (s *silentServer) restoring(name string) {
 	s.t.Helper()
 	info, err := s.Host.Get(s.t.Context(), name)
@@ -142,7 +143,7 @@ func (s *silentServer) restoring(name string) {
 	})
 }
 
-// layers are the folders of all layers.
+// layers returns the folders of all layers.
 func (s *silentServer) layers() []string {
 	s.t.Helper()
 	found, err := filepath.Glob(filepath.Join(s.Dir, "layers", "*"))
@@ -152,9 +153,10 @@ func (s *silentServer) layers() []string {
 	return found
 }
 
-// A guest that is silent after it was restored loses its sandbox, and nothing of its disk:
-// no checkpoint was made, as the error says, and the next use boots it. So it is with
-// forks; and a sprite that does not wake from its memory boots.
+// TestSilentGuest: if a guest is silent after its restore, its sandbox is lost, and
+// nothing of its disk. The error says that no checkpoint was made, and the next use boots
+// the sprite. The same holds for forks. A sprite that does not wake from its memory
+// boots.
 func TestSilentGuest(t *testing.T) {
 	s := newSilentServer(t, 2*time.Second)
 	ctx := t.Context()
@@ -202,8 +204,8 @@ func TestSilentGuest(t *testing.T) {
 	whole()
 }
 
-// A sprite whose checkpoint, or whose wake, waits for a silent guest is deleted, and
-// stopped, all the same. Here they would wait for an hour.
+// TestSilentGuestEnds: a sprite can be stopped and deleted while its checkpoint, or its
+// wake, waits for a silent guest. Here they would wait for an hour.
 func TestSilentGuestEnds(t *testing.T) {
 	s := newSilentServer(t, time.Hour)
 	ctx := t.Context()
@@ -262,7 +264,8 @@ func TestSilentGuestEnds(t *testing.T) {
 }
 
 // TestSilentGuestAndKill kills the server, with -9, while a checkpoint waits for a silent
-// guest. The next one serves, decides nothing of the sprite's disk, and can delete it.
+// guest. The next server serves, leaves the sprite's disk undecided, and can delete the
+// sprite.
 func TestSilentGuestAndKill(t *testing.T) {
 	h := e2e.NewHost(t)
 	file := filepath.Join(filepath.Dir(h.Home), "silent")

@@ -7,8 +7,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// An oftenWritten is a repository whose files were written when the last of its commits
-// was made, more of them than gVisor keeps in mind, and a list of all files' times.
+// oftenWritten makes a repository whose files were written at the time of its last
+// commit. It has more files than gVisor caches.
 const oftenWritten = `set -e
 cd; git init -q tree; cd tree; git config user.name a; git config user.email a@b
 for i in $(seq %d); do echo $i >file$i; done
@@ -21,14 +21,15 @@ git add .; git commit -qm written
 printf 'made: file2\n\techo again >>made\n' >../makefile; make -s -f ../makefile
 `
 
-// timesOf lists them to the nanosecond, and what git and make take for changed. A folder
-// is another one for the kernel once something below it was written after a checkpoint:
-// its time of the last change is that moment's.
+// timesOf lists all files' times to the nanosecond, and the files that git and make take
+// for changed. For folders it leaves out the change time (%C@): once something below a
+// folder is written after a checkpoint, the folder's change time is that moment.
 const timesOf = `cd ~/tree
 find . -path ./.git -prune -o -type d -printf '%p %T@ %m\n' -o -printf '%p %T@ %C@ %s %m\n' | sort
 git diff-files; git status --porcelain; make -s -f ../makefile; cat made; git diff-files`
 
-// TestTimesStay compares the times of files over everything that has gVisor forget them.
+// TestTimesStay compares the times of files before and after each step that makes gVisor
+// forget them.
 func TestTimesStay(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -59,8 +60,9 @@ func TestTimesStay(t *testing.T) {
 	again("a restore")
 }
 
-// TestSoakTimes: in a repository of 10,000 files nothing is modified for git, which compares
-// times, after ten checkpoints, two hibernations and a restore, with commits between them.
+// TestSoakTimes: git, which compares times, finds nothing modified in a repository of 10,000
+// files. It is asked after ten checkpoints, two hibernations and a restore, with commits
+// between them.
 func TestSoakTimes(t *testing.T) {
 	if !e2e.Soak() { // half a minute of make test's fifteen; TestTimesStay is there
 		return

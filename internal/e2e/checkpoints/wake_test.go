@@ -10,8 +10,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// restoreFails stands in for runsc. To restore it does %DO%, says %SAID%, and fails. All else is
-// done by runsc.
+// restoreFails stands in for runsc. When asked to restore, it runs %DO%, prints %SAID%, and
+// fails. All else it leaves to runsc.
 const restoreFails = `#!/bin/sh
 real=$0.real
 case " $* " in
@@ -23,7 +23,8 @@ esac
 exec "$real" "$@"
 `
 
-// ownBinaries has the host use a copy of the binaries, of which one can be replaced.
+// ownBinaries has the host use a copy of the binaries, so that one of them can be
+// replaced. dir is the copy's folder.
 func ownBinaries(h *e2e.Host) (dir string) {
 	h.T.Helper()
 	dir = filepath.Join(h.T.TempDir(), "bin")
@@ -34,9 +35,9 @@ func ownBinaries(h *e2e.Host) (dir string) {
 	return dir
 }
 
-// TestWakeFails: a sprite whose start fails keeps the memory that it sleeps with, until the
-// cause is mended; if something of it has run, or its memory is refused, it begins anew, and
-// that is said.
+// TestWakeFails: if a sprite's start fails, the sprite keeps its saved memory until the
+// cause is mended. If its programs have already run, or its memory is refused, it begins
+// anew and says so.
 func TestWakeFails(t *testing.T) {
 	h := e2e.NewHost(t)
 	bin := ownBinaries(h)
@@ -116,8 +117,8 @@ func TestWakeFails(t *testing.T) {
 	h.Run("", "cove", "rm", "paint")
 }
 
-// TestSleepFails: if a sandbox ends while its memory is put on disk, nobody is told that the
-// sprite sleeps: its memory is lost, and that is said.
+// TestSleepFails: if a sandbox ends while its memory is written to disk, nobody is told that
+// the sprite sleeps. Suspend, and the next use, say that its memory is lost.
 func TestSleepFails(t *testing.T) {
 	h := e2e.NewHost(t)
 	bin := ownBinaries(h)

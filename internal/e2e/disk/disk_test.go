@@ -11,8 +11,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestFullDisk fills the disk under a server, a job and a sprite. What can't be
-// done says why, and when there is room again the job goes on and nothing is lost.
+// TestFullDisk fills the disk under a server, a job and a sprite. Calls that need space
+// fail and say why. When there is room again, the job goes on and nothing is lost.
 func TestFullDisk(t *testing.T) {
 	h := e2e.NewSmallHost(t, "96m")
 	h.Serve(nil, "--disk-reserve", "0")
@@ -47,8 +47,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestFullDiskKept: where there is no space for a memory or an archive, that is said,
-// with the code for it, and without the server's paths.
+// TestFullDiskKept: if there is no space for a memory or an archive, the error says so.
+// It has the code for it, and no paths of the server.
 func TestFullDiskKept(t *testing.T) {
 	h := e2e.NewSmallHost(t, "256m")
 	h.Serve(nil, "--disk-reserve", "0")

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// keepFull takes each byte of a data folder's disk as soon as it is free, until the function
-// that it returns is called: as a program in a sprite may, which no kill of a server ends.
+// keepFull takes each byte of a data folder's disk as soon as it is free, until stop is
+// called. A program in a sprite may do the same, and goes on after a kill of the server.
 func keepFull(h *e2e.Host) (stop func()) {
 	h.T.Helper()
 	f, err := os.OpenFile(filepath.Join(h.Data, "fill"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -23,7 +23,7 @@ func keepFull(h *e2e.Host) (stop func()) {
 	}
 	var ends atomic.Bool
 	var taking sync.WaitGroup
-	for range 2 { // what one of them waits for, the other does not
+	for range 2 { // one may wait for something that the other does not
 		taking.Go(func() {
 			for block := make([]byte, 4<<10); !ends.Load(); {
 				if _, err := f.Write(block); err != nil && !errors.Is(err, syscall.ENOSPC) {
@@ -54,11 +54,11 @@ func full(h *e2e.Host, args ...string) {
 }
 
 // TestFullDiskStart: a server starts on a disk that something keeps full, however the last
-// one ended, and there what makes room can be done. Otherwise nobody could make any.
+// one ended. The commands that make room work there; otherwise nobody could make any.
 func TestFullDiskStart(t *testing.T) {
 	disks := map[string]func(testing.TB, string, string){"ext4": e2e.Ext4Disk}
 	if e2e.Soak() {
-		disks["tmpfs"] = e2e.SmallDisk // a file there gives its room back as soon as it is emptied
+		disks["tmpfs"] = e2e.SmallDisk // there, a file frees its room as soon as it is truncated
 	}
 	for name, mount := range disks {
 		t.Run(name, func(t *testing.T) {

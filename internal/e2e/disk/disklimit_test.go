@@ -51,8 +51,8 @@ for i in range(600):
 
 const limitMB = 64
 
-// limited is a host with a small disk, and a sprite that goes on writing whatever
-// becomes of the others.
+// limited is a host with a small disk, and a sprite (the neighbour) that keeps writing,
+// whatever happens to the others.
 type limited struct {
 	*e2e.Host
 	written *atomic.Int64 // lines that the neighbour has said
@@ -90,7 +90,7 @@ func (l *limited) writes(t *testing.T) {
 	e2e.Await(t, "the neighbour writes on", func() bool { return l.written.Load() > before+4 })
 }
 
-// fill starts a filler in a new sprite, and waits until that is held.
+// fill starts a filler in a new sprite, and waits until the sprite is held.
 func (l *limited) fill(t *testing.T, sprite, program string) *sprites.Cmd {
 	t.Helper()
 	l.Run("", "cove", "create", sprite, "--disk", fmt.Sprint(limitMB, "M"))
@@ -106,7 +106,7 @@ func (l *limited) fill(t *testing.T, sprite, program string) *sprites.Cmd {
 	return cmd
 }
 
-// filled is how much the first filler has written.
+// filled returns how much the first filler has written.
 func (l *limited) filled(t *testing.T) (size int64) {
 	t.Helper()
 	all, _ := filepath.Glob(filepath.Join(l.Data, "layers/*/root/upper/home/sprite/big")) // the pattern is right
@@ -120,7 +120,7 @@ func (l *limited) filled(t *testing.T) (size int64) {
 	return size
 }
 
-// refused looks whether a sprite says why it does nothing.
+// refused checks that a sprite is held, and that calls say why.
 func (l *limited) refused(t *testing.T, sprite string) {
 	t.Helper()
 	out, code := l.Try("", "cove", "exec", "-s", sprite, "true")
@@ -133,9 +133,9 @@ func (l *limited) refused(t *testing.T, sprite string) {
 	}
 }
 
-// TestDiskLimit has sprites fill what they may take of the disk, in every way: each is
-// paused at its limit, its neighbour writes on, and when the limit is raised the same
-// process finishes. What takes nothing of the disk does not count.
+// TestDiskLimit has sprites fill what they may take of the disk, in several ways. Each is
+// paused at its limit while its neighbour writes on. When the limit is raised, the same
+// process finishes. Holes in files do not count.
 func TestDiskLimit(t *testing.T) {
 	l := newLimited(t)
 	ways := fillers
@@ -175,11 +175,13 @@ func TestDiskLimit(t *testing.T) {
 	})
 }
 
-// TestDiskLimitMeanwhile does with a sprite that has reached its limit what can be done
-// with one that is asleep, ends the server, and has it go on.
+// TestDiskLimitMeanwhile: a sprite that has reached its limit can be forked, exported and
+// suspended like a sleeping one, but gets no checkpoint. Its limit is changed several
+// times, and the sprite goes on.
 func TestDiskLimitMeanwhile(t *testing.T) {
 	l := newLimited(t)
-	// Slowly: what it writes beyond its limit is copied by each of what follows. It ends when told.
+	// It writes slowly: each of the steps below copies what it has written beyond its limit. It
+	// ends when told.
 	cmd := l.fill(t, "full", `
 import os, time
 f = open('big', 'wb', buffering=0)
@@ -187,14 +189,14 @@ for _ in range(299): f.write(bytes(1 << 20)); time.sleep(0.01)
 while not os.path.exists('last'): time.sleep(0.1)
 f.write(bytes(1 << 20))`)
 	size := l.filled(t)
-	// A checkpoint would keep what is copied for it.
+	// A checkpoint would keep the copies that are made for it.
 	if out, code := l.Try("", "cove", "checkpoint", "create", "-s", "full"); code == 0 || !strings.Contains(out, "has reached its disk limit") {
 		t.Errorf("a checkpoint beyond the limit: %d, %s", code, out)
 	}
 	if out := l.Run("", "cove", "fork", "full", "copy"); !strings.Contains(out, "copy") || l.Info("copy").Status != sprites.StatusWarm {
 		t.Errorf("the fork is %s; it says %s", l.Info("copy").Status, out)
 	}
-	l.refused(t, "copy") // it has what the other has
+	l.refused(t, "copy") // the fork has the same disk
 	l.Run("", "sh", "-c", "cove export full >full.tar.zst")
 	l.refused(t, "full")
 	if now := l.filled(t); !l.Info("full").Cove.Paused || size == 300<<20 || size != now {
@@ -205,7 +207,7 @@ f.write(bytes(1 << 20))`)
 	}
 	l.Run("", "cove", "rm", "copy")
 
-	// Lowered, dropped below what it takes, raised: it is decided anew.
+	// The limit is lowered, removed and set again: each time the server decides anew.
 	l.Run("", "cove", "update", "full", "--disk", "32M")
 	l.refused(t, "full")
 	l.Run("", "cove", "update", "full", "--disk", "0")
@@ -224,7 +226,8 @@ f.write(bytes(1 << 20))`)
 	l.Run("", "cove", "checkpoint", "create", "-s", "full")
 	l.Run("", "cove", "exec", "-s", "full", "--", "rm", "big")
 
-	// What only a checkpoint has is taken, too, and given back with it.
+	// Files that only a checkpoint has count too. Removing the checkpoint gives their
+	// room back.
 	l.Run("", "cove", "checkpoint", "create", "-s", "full")
 	l.Run("", "cove", "update", "full", "--disk", "40M")
 	l.refused(t, "full")
@@ -232,8 +235,9 @@ f.write(bytes(1 << 20))`)
 	l.Run("", "cove", "rm", "full")
 }
 
-// TestDiskLimitLeft leaves a command whose sprite is held, by one Ctrl-C; follows the log
-// of its service; and restores it to less than its limit, and to more.
+// TestDiskLimitLeft leaves a command of a held sprite with one Ctrl-C, and follows the
+// log of its service. Then it restores the sprite to a state below its limit, and to one
+// above.
 func TestDiskLimitLeft(t *testing.T) {
 	l := newLimited(t)
 	l.Run("", "cove", "create", "back", "--disk", fmt.Sprint(limitMB, "M"))
@@ -269,7 +273,7 @@ func TestDiskLimitLeft(t *testing.T) {
 	l.Run("", "cove", "checkpoint", "create", "-s", "back")
 	l.Run("", "cove", "update", "back", "--disk", "40M")
 	l.refused(t, "back")
-	out, code := l.Try("", "cove", "restore", "v2", "-s", "back") // which is above the limit
+	out, code := l.Try("", "cove", "restore", "v2", "-s", "back") // v2 is above the limit
 	if code == 0 || !strings.Contains(out, "is what v2 was, but does not start") || !strings.Contains(out, "cove checkpoint rm -s back pre-restore-") {
 		t.Errorf("restore to v2: %d, %s", code, out)
 	}
@@ -278,7 +282,7 @@ func TestDiskLimitLeft(t *testing.T) {
 	}
 	l.Run("", "cove", "restore", "v1", "-s", "back")
 	l.refused(t, "back")
-	// It is what v1 was: what is above the limit are the checkpoints.
+	// The disk is back at v1. Only the checkpoints are above the limit.
 	list, err := l.Client().Sprite("back").Checkpoints(t.Context(), true)
 	if err != nil {
 		t.Fatal(err)
@@ -299,9 +303,9 @@ const untilGo = `
 import os, time
 while not os.path.exists(os.path.expanduser('~/go')): time.sleep(0.05)`
 
-// TestDiskLimitWaits has a command wait at its sprite's limit while the server is killed:
-// who waits for it comes back when the sprite goes on. Meanwhile its commands are said to be
-// there, though they can't be listed.
+// TestDiskLimitWaits has a command wait at its sprite's limit while the server is killed.
+// The waiting caller gets the command's end once the sprite goes on. Until then, session
+// list says that sessions can't be listed.
 func TestDiskLimitWaits(t *testing.T) {
 	l := newLimited(t)
 	l.Run("", "cove", "create", "slow", "--disk", fmt.Sprint(limitMB, "M"))
@@ -327,13 +331,13 @@ func TestDiskLimitWaits(t *testing.T) {
 }
 
 // TestDiskLimitOfDead kills the server beside a sprite that has reached its limit, and
-// beside one that is about to: the next one decides anew.
+// beside one that is about to: the next server decides anew.
 func TestDiskLimitOfDead(t *testing.T) {
 	l := newLimited(t)
 	l.fill(t, "full", fillers[0].program)
 	l.Run("", "cove", "create", "soon", "--disk", "64M")
 	l.Run("", "cove", "exec", "-s", "soon", "--detach", "--", "sh", "-c", "while ! test -e go; do sleep 0.1; done; dd if=/dev/zero of=big bs=1M count=200 && touch done")
-	l.Run("", "cove", "exec", "-s", "soon", "--detach", "touch", "go") // which may be held before it ends
+	l.Run("", "cove", "exec", "-s", "soon", "--detach", "touch", "go") // the sprite may be held before the command ends
 	e2e.SignalAll(t, syscall.SIGKILL, l.PID())
 	l.Serve(nil, "--idle", "0")
 	l.refused(t, "full")
@@ -348,7 +352,8 @@ func TestDiskLimitOfDead(t *testing.T) {
 	})
 }
 
-// following is a command that follows a log, and what it has said on both streams.
+// following starts a command that follows a log. said returns what it has printed so far
+// on both streams.
 func (l *limited) following(t *testing.T, name string, args ...string) (said func() string) {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "said"))
@@ -370,7 +375,7 @@ func (l *limited) following(t *testing.T, name string, args ...string) (said fun
 	}
 }
 
-// fillingPlan commits a file, writes so many times 5 MiB, and ends when told.
+// fillingPlan commits a file, writes 5 MiB %d times, and ends when told.
 const fillingPlan = "## One\n```sh\ndate +%%s%%N > first.txt && git add . && git commit -qm first\nfor i in $(seq %d); do head -c 5M /dev/zero >>~/big; sleep 0.02; done\nuntil test -e ~/last; do sleep 0.1; done\necho done > one.txt\n```\n"
 
 // job describes a job.
@@ -382,8 +387,9 @@ func (l *limited) job(t *testing.T, id string) (j cove.Job) {
 	return j
 }
 
-// TestDiskLimitOfJob holds a job with its sprite: that says so, where its log is followed,
-// too, and goes on, or is stopped, and what it has done can be pulled.
+// TestDiskLimitOfJob holds a job with its sprite. The job says so, also where its log is
+// followed. It goes on when the limit is raised, or is stopped, and its work can be
+// pulled.
 func TestDiskLimitOfJob(t *testing.T) {
 	l := newLimited(t)
 	repo := l.Repository("repo", map[string]string{"plan.md": fmt.Sprintf(fillingPlan, 60)})

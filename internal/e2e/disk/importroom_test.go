@@ -19,7 +19,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// halves is an archive of which the second half comes when more is closed.
+// halves is an archive whose second half comes once more is closed.
 type halves struct {
 	first, second *bytes.Reader
 	more          chan struct{}
@@ -38,7 +38,7 @@ func (h *halves) Read(p []byte) (int, error) {
 	return h.second.Read(p)
 }
 
-// unpacked is what imports under way have written.
+// unpacked returns how many bytes the imports under way have written.
 func (l *limited) unpacked(t *testing.T) (n int64) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Join(l.Data, "imports"), func(_ string, e fs.DirEntry, err error) error {
@@ -62,9 +62,9 @@ func noSpace(err error) bool {
 	return ok && e.Code == "no_space" && e.StatusCode == 507 && e.Hint != ""
 }
 
-// TestImportLeavesRoom imports archives of some KB that are 300 MiB unpacked. A token has
-// its part of the room, two imports together leave the reserve, and one that is under way
-// when the reserve is touched ends, before a sprite is held.
+// TestImportLeavesRoom imports archives of some KB that are 300 MiB unpacked. A token may
+// use only its part of the room. Two imports together leave the reserve. An import under
+// way ends when the reserve is touched, before a sprite is held.
 func TestImportLeavesRoom(t *testing.T) {
 	const size, reserve = 300 << 20, 64 << 20
 	l := newLimitedOf(t, "1g", "--disk-reserve", "64M")
@@ -106,7 +106,7 @@ func TestImportLeavesRoom(t *testing.T) {
 		t.Errorf("after it %d bytes are left of %d", now, free)
 	}
 
-	// Two of the owner's: there is room for one and two thirds.
+	// Two imports by the owner: there is room for one and two thirds.
 	l.fillDisk(t, l.left(t)-size/3*5-reserve)
 	slow := newHalves(archive)
 	first := begin(owner, "first", slow)
@@ -125,7 +125,7 @@ func TestImportLeavesRoom(t *testing.T) {
 	l.Run("", "cove", "rm", "second")
 	e2e.Await(t, "its layer is gone", func() bool { return l.left(t) > size })
 
-	// Others take of the reserve while one is under way.
+	// Others take part of the reserve while an import is under way.
 	slow = newHalves(archive)
 	first = begin(owner, "first", slow)
 	defer close(slow.more)

@@ -1,4 +1,4 @@
-// Package disk shows how sprites share a disk that is full, limited or broken.
+// Package disk tests how sprites share a disk that is full, limited or broken.
 package disk
 
 import (

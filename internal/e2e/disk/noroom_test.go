@@ -12,8 +12,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestSuspendNoRoom: a server that ends with its container has room for the memory of one of two
-// sprites. It keeps one. The next server says of the other how much room there was.
+// TestSuspendNoRoom: a server that ends with its container has room for the memory of only one
+// of two sprites. It keeps that one. For the other, the next server says how much room there
+// was.
 func TestSuspendNoRoom(t *testing.T) {
 	h := e2e.NewSmallHost(t, "1G")
 	h.Serve(nil, "--suspend-at-end", "--disk-reserve", "0", "--idle", "0")

@@ -15,7 +15,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// fillDisk has the disk be that full of what no sprite has written.
+// fillDisk takes size bytes of the disk with a file that belongs to no sprite.
 func (l *limited) fillDisk(t *testing.T, size int64) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(l.Data, "filling"))
@@ -27,7 +27,7 @@ func (l *limited) fillDisk(t *testing.T, size int64) {
 	}
 }
 
-// left is what the disk has left.
+// left returns how many bytes the disk has left.
 func (l *limited) left(t *testing.T) int64 {
 	t.Helper()
 	var st unix.Statfs_t
@@ -37,9 +37,9 @@ func (l *limited) left(t *testing.T) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// bySteps writes so many times so many bytes, with a pause after each, and says how large
-// the file is then. With a further argument it writes a little of another file again and
-// again, until there is the file that this names.
+// bySteps writes so many times so many bytes, with a pause after each, and then prints
+// the file's size. With a further argument it keeps rewriting a little of another file,
+// until the file named by the argument exists.
 const bySteps = `
 import os, sys, time
 f, g = open('big', 'wb', buffering=0), open('more', 'wb', buffering=0)
@@ -49,8 +49,8 @@ print(os.stat('big').st_size)
 open('said', 'w').write('%d' % os.stat('big').st_size)
 `
 
-// TestDiskReserve has a sprite without a limit fill the disk: it is paused while there is
-// room for the others, and for a checkpoint, and goes on when there is more again.
+// TestDiskReserve has a sprite without a limit fill the disk. It is paused while there is
+// room for the others, and for a checkpoint. It goes on when there is more room again.
 func TestDiskReserve(t *testing.T) {
 	const reserve = 512 << 20
 	l := newLimitedOf(t, "2g", "--disk-reserve", "512M")
@@ -83,7 +83,7 @@ func TestDiskReserve(t *testing.T) {
 		t.Errorf("doctor says\n%s", out)
 	}
 
-	// Nobody else is refused anything: others go on, start, and are kept and removed.
+	// No other sprite is refused: others go on, start, get checkpoints, and are removed.
 	l.writes(t)
 	l.Run("", "cove", "checkpoint", "create", "-s", "neighbour", "--memory")
 	l.Run("", "cove", "checkpoint", "create", "-s", "wild")
@@ -109,8 +109,8 @@ func TestDiskReserve(t *testing.T) {
 	}
 }
 
-// TestDiskReserveOfDead kills the server beside a sprite that is held: so is it by the
-// next one, and by one that keeps no reserve it is not. One that sleeps may be woken.
+// TestDiskReserveOfDead kills the server beside a held sprite. The next server holds it
+// too; one without a reserve does not. A sprite that sleeps may be woken.
 func TestDiskReserveOfDead(t *testing.T) {
 	l := newLimitedOf(t, "1g", "--disk-reserve", "256M")
 	l.fillDisk(t, 600<<20)
@@ -128,7 +128,7 @@ func TestDiskReserveOfDead(t *testing.T) {
 		t.Errorf("asleep it is held: %+v", i.Held)
 	}
 	waker, wait := l.Background("", "cove", "exec", "-s", "wild", "true")
-	e2e.Await(t, "it is held as soon as it has written", held) // maybe before what woke it has its turn
+	e2e.Await(t, "it is held as soon as it has written", held) // maybe before the command that woke it runs
 	_ = e2e.Signal(waker, syscall.SIGKILL)                     // or it has ended
 	_, _ = wait()
 	e2e.SignalAll(t, 9, l.PID())

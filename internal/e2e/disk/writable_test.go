@@ -17,7 +17,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// fillTo leaves so many bytes of a host's small disk free.
+// fillTo fills a host's small disk, except for free bytes.
 func fillTo(h *e2e.Host, free int64) {
 	h.T.Helper()
 	var st unix.Statfs_t
@@ -32,8 +32,8 @@ func fillTo(h *e2e.Host, free int64) {
 	}
 }
 
-// A keptCounter counts in a sprite, and says so at each word. Meanwhile it has files open
-// for writing, of which one has no name any more.
+// A keptCounter counts in a sprite, and prints the number for each line of input.
+// Meanwhile it has a file open for writing, and maybe a deleted one.
 type keptCounter struct {
 	t   *testing.T
 	in  io.WriteCloser
@@ -71,7 +71,7 @@ func startCounter(t *testing.T, h *e2e.Host, sprite string, args ...string) *kep
 	return c
 }
 
-// goesOn fails unless it is what it was.
+// goesOn fails unless the counter goes on from its last number.
 func (c *keptCounter) goesOn() {
 	c.t.Helper()
 	fmt.Fprintln(c.in, "go on")
@@ -82,9 +82,9 @@ func (c *keptCounter) goesOn() {
 	c.n++
 }
 
-// TestCheckpointWithoutRoom: a checkpoint that has no room for the copies of what is
-// open for writing is refused as that, none is listed, and what runs goes on as it was;
-// with room, it is made.
+// TestCheckpointWithoutRoom: a checkpoint without room for copies of the files open for
+// writing is refused because the disk is full. None is listed, and the program goes on as
+// it was. With room, it is made.
 func TestCheckpointWithoutRoom(t *testing.T) {
 	h := e2e.NewSmallHost(t, "300m")
 	h.Serve(nil, "--disk-reserve", "0")
@@ -105,7 +105,7 @@ func TestCheckpointWithoutRoom(t *testing.T) {
 	fillTo(h, 27<<20)
 	refused()
 	refused("--memory=always")
-	// Where it just does not fit, the copy itself fails.
+	// If the copy just does not fit, the copying itself fails.
 	e2e.MakeRoom(h)
 	fillTo(h, 100<<20+100<<10)
 	refused()
@@ -116,7 +116,7 @@ func TestCheckpointWithoutRoom(t *testing.T) {
 		t.Error(err)
 	}
 
-	// What has no name any more is made again by the restore.
+	// The restore makes deleted files again.
 	fillTo(h, 27<<20)
 	c = startCounter(t, h, "paint", "small", fmt.Sprint(14<<20))
 	if out, code := h.Try("", "cove", "checkpoint", "create", "-s", "paint"); code != 6 {
@@ -131,9 +131,9 @@ func TestCheckpointWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestMemoryOfWhatIsCopied: whether a checkpoint keeps the memory is decided by what is
-// copied for it, whoever has it open, and however: also by who only reads what another
-// wrote before, for gVisor holds on to that as it was opened first.
+// TestMemoryOfWhatIsCopied: the size of the files to copy decides whether a checkpoint
+// keeps the memory, whoever has them open, and however. A file that is only read counts
+// too if it was written before: gVisor keeps its first descriptor of it.
 func TestMemoryOfWhatIsCopied(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -167,8 +167,8 @@ func TestMemoryOfWhatIsCopied(t *testing.T) {
 	}
 }
 
-// TestForkWithoutRoom: a fork that has no room for what the memory has open for writing
-// does not start, and keeps its memory: with room it goes on from there.
+// TestForkWithoutRoom: a fork without room for the files that its memory has open for
+// writing does not start. It keeps its memory, and goes on from there once there is room.
 func TestForkWithoutRoom(t *testing.T) {
 	h := e2e.NewSmallHost(t, "300m")
 	h.Serve(nil, "--disk-reserve", "0")

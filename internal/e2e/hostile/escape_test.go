@@ -20,8 +20,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestHostileMachine: what root of a sprite may try against the machine below it, and
-// against its neighbour. The numbers are the statements'.
+// TestHostileMachine: root of a sprite tries to attack the machine below it, and its
+// neighbour. The numbers are the statements'.
 func TestHostileMachine(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -58,7 +58,7 @@ func TestHostileMachine(t *testing.T) {
 	h.T = t
 }
 
-// hostile is a host with a sprite that tries, paint, and its neighbour, other.
+// hostile is a host with an attacking sprite, paint, and its neighbour, other.
 type hostile struct {
 	*e2e.Host
 	server    int   // the process
@@ -88,7 +88,8 @@ func (e *hostile) works(t *testing.T, sprite string) {
 	}
 }
 
-// unharmed looks whether the server and the neighbour are what they were.
+// unharmed checks that the server still runs, and that the neighbour works and was not
+// started again.
 func (e *hostile) unharmed(t *testing.T) {
 	t.Helper()
 	if now := e.PID(); now != e.server {
@@ -101,7 +102,7 @@ func (e *hostile) unharmed(t *testing.T) {
 	e.works(t, "paint")
 }
 
-// climber tries to get at the machine. It prints what worked that must not.
+// climber tries to get at the machine. It prints each attempt that worked and must not.
 const climber = `
 import ctypes, glob, os, subprocess, sys
 secret, word, host_pids = sys.argv[1], sys.argv[2], [int(p) for p in sys.argv[3:]]
@@ -173,7 +174,7 @@ func (e *hostile) paths(t *testing.T) {
 	}
 }
 
-// 21: a folder or a program that is reached through a descriptor is the sandbox's own.
+// 21: a folder or a program reached through a descriptor is the sandbox's own.
 func (e *hostile) descriptors(t *testing.T) {
 	out, code := e.root("paint", "sh", "-c", "for p in 1 self; do ls -l /proc/$p/fd | sed -n 's/.* -> //p'; done")
 	if code != 0 {
@@ -194,7 +195,7 @@ func (e *hostile) descriptors(t *testing.T) {
 	for n := range 24 {
 		cmd := sprite.CommandContext(t.Context(), "sh", "-c", "pwd -P; echo * ../../../../../../../../*; read line <../../../../../../.."+filepath.Join(filepath.Dir(e.Home), word)+"; echo $line")
 		cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", n)
-		said, _ := cmd.CombinedOutput() // most are no folder
+		said, _ := cmd.CombinedOutput() // most descriptors are not folders
 		if strings.Contains(string(said), e.Data) || strings.HasSuffix(string(said), word+"\n") {
 			t.Errorf("from descriptor %d: %s", n, said)
 		}
@@ -217,7 +218,7 @@ func (e *hostile) descriptors(t *testing.T) {
 	}
 }
 
-// thrower makes system calls at random, in processes of its own, for so many seconds.
+// thrower makes random system calls, in processes of its own, for so many seconds.
 const thrower = `
 import ctypes, os, random, signal, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -244,16 +245,16 @@ while time.time() < end:
 print('thrown')
 `
 
-// 22: calls at random end at most the sandbox, which starts again.
+// 22: random system calls end at most the sandbox, which starts again.
 func (e *hostile) calls(t *testing.T) {
-	// Root may also end its own sandbox, or its network, and then nobody can be asked
-	// for long.
+	// Root may also end its own sandbox, or its network. Then the sprite does not answer
+	// for a while.
 	seconds, user, limit := "1", "sprite", 10*time.Second
 	if e2e.Soak() {
 		seconds, user, limit = "600", "root", 12*time.Minute
 	}
 	seed := strconv.FormatInt(time.Now().UnixNano(), 10)
-	// The calls may stop or end whatever runs as the same user, and what waits for it.
+	// The calls may stop or end any process of the same user, and its parents.
 	cmd := e.Client().Sprite("victim").CommandContext(t.Context(), "python3", "-c", thrower, seconds, seed)
 	cmd.User, cmd.Timeout = user, limit
 	out, err := cmd.CombinedOutput()
@@ -264,13 +265,14 @@ func (e *hostile) calls(t *testing.T) {
 			t.Logf("the last that it said: %s", last)
 		}
 	}()
-	// A user may close its own home to itself, and root any folder: that is no fault of the sandbox's.
+	// A user may lock itself out of its home, and root may close any folder. That is not a
+	// fault of the sandbox.
 	e2e.Await(t, "the sprite works again", func() bool {
 		out, code := e.Try("", "cove", "exec", "-s", "victim", "--user", "root", "--dir", "/", "--", "chmod", "755", "/", "/home", "/home/sprite")
 		last = out
 		return code == 0
 	})
-	e.Run("", "cove", "exec", "-s", "victim", "--", "true") // as its user, for what uses it next
+	e.Run("", "cove", "exec", "-s", "victim", "--", "true") // as its user, for the next test
 }
 
 // toucher reads and writes each file below proc and sys, each for a moment.
@@ -307,7 +309,8 @@ print('\nopened %d files' % n)
 func (e *hostile) everyFile(t *testing.T) {
 	out, code := e.root("victim", "timeout", "-s", "KILL", "1200", "python3", "-c", toucher)
 	n := 0
-	// What it has written to its own streams comes with that, before it and after.
+	// Before and after the count there may be bytes that the program wrote to its own
+	// streams.
 	if said := regexp.MustCompile(`opened (\d+) files`).FindStringSubmatch(out); said != nil {
 		n, _ = strconv.Atoi(said[1])
 	}
@@ -315,7 +318,8 @@ func (e *hostile) everyFile(t *testing.T) {
 		t.Errorf("%d, with %d files opened", code, n)
 	}
 	t.Logf("files opened: %d, code %d", n, code)
-	// Its first process may have had a file closed or written to: that is its own loss.
+	// The sandbox's first process may have been harmed (a file closed or written to): the
+	// sandbox's own loss.
 }
 
 // runtime finds the sentry and the gofer of a sprite on this machine.
@@ -412,7 +416,7 @@ func (e *hostile) shared(t *testing.T) {
 	if len(mine) < 6 {
 		t.Errorf("paint holds only %v", mine)
 	}
-	// What programs could meet at.
+	// meet leaves, or looks for, the places where programs of two sandboxes could meet.
 	const meet = `
 import os, socket, sys, time
 s = socket.socket(socket.AF_UNIX)
@@ -459,12 +463,13 @@ func noCore(t *testing.T, name string, pid int) {
 	t.Errorf("the %s has no limit of its core", name)
 }
 
-// 25: what runs on the host for a sandbox has no capability but six, most for files, in
-// namespaces and a tree of its own, gains none, and knows no secret.
+// 25: the processes that run a sandbox on the host have at most six capabilities, five of
+// them for files. They have namespaces and a file tree of their own, can gain no rights,
+// and know no secret.
 func (e *hostile) rights(t *testing.T) {
 	need.Root(t)
-	// Of files: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID. The gofer has
-	// SYS_CHROOT besides, the sentry SYS_PTRACE, for those in its own namespace.
+	// For files: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID. Also the gofer has
+	// SYS_CHROOT, and the sentry SYS_PTRACE, within its own namespace.
 	const ofFiles = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<4
 	sentry, gofer := e.runtime("paint")
 	noCore(t, "server", e.server)

@@ -16,11 +16,11 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// Statements 1 to 7 of what a hostile sandbox may try, with a real one: whoever is
-// root in it says what its programs do. The archives are made here.
+// Statements 1 to 7 of hostile sandboxes, with a real one: root in the sandbox decides
+// what its programs do. The archives are made here.
 
-// liarsTar stands in a sprite where tar was. It sends the archive that lies in the
-// folder which cp asks for, or what a program there makes.
+// liarsTar replaces tar in a sprite. It sends the archive in the folder that cp asks for,
+// or the output of a program there.
 const liarsTar = `#!/bin/sh
 for arg; do
 	case $arg in --directory=*) dir=${arg#--directory=} ;; esac
@@ -29,7 +29,7 @@ if test -e "$dir/stream.py"; then exec python3 "$dir/stream.py"; fi
 exec cat "$dir/archive"
 `
 
-// plain is what the programs of the corpus have in common: the header of a member.
+// plainHeader is common to the programs of the corpus: it makes the header of a member.
 const plainHeader = `
 import sys
 out = sys.stdout.buffer
@@ -58,7 +58,7 @@ def pax(records):
 type hostileArchive struct {
 	members []tar.Header // or
 	program string
-	names   string // what the error says
+	names   string // a part of the error
 	code    int    // of cp; 0: 5, rejected
 }
 
@@ -117,7 +117,7 @@ for i in range(1_000_000 // 21): out.write(more)`},
 		"links":             {program: "block = header(b'./l', b'2', link=b'x') * 1000\nfor i in range(10_000): out.write(block)"},
 		"deep":              {program: "out.write(pax([(b'path', b'd/' * 2040 + b'f')]) + header(b'./x', size=0)); out.write(header(b'../end'))"},
 
-		// Statement 4: what would fill the disk.
+		// Statement 4: archives that would fill the disk.
 		"a bomb": {program: "out.write(header(b'./zeros', size=1 << 40))\nwhile True: out.write(b'\\0' * (1 << 20))", code: 6},
 		"files":  {program: "for i in range(1 << 20): out.write(header(b'./f%d' % i, size=16 << 20) + b'\\0' * (16 << 20))", code: 6},
 		"cut":    {members: []tar.Header{file("./f")}, program: "out.write(header(b'./f', size=5000) + b'x' * 1000)"},
@@ -162,7 +162,7 @@ func peak(h *e2e.Host, dir string, args ...string) (string, int, int64) {
 	}
 	ended, most := make(chan struct{}), make(chan int64)
 	go func() {
-		// Not what wait4 says: that begins with the memory of this process.
+		// wait4's figure would not do: it begins with the memory of this process.
 		var peak int64
 		for tick := time.NewTicker(5 * time.Millisecond); ; {
 			var kB int64
@@ -188,9 +188,9 @@ func peak(h *e2e.Host, dir string, args ...string) (string, int, int64) {
 	return out.String(), cmd.ProcessState.ExitCode(), <-most
 }
 
-// TestHostileArchives: whatever comes for an archive out of a sprite, cp writes
-// nothing outside of its folder and leaves nothing in it, names the member that it
-// refuses, and needs no memory for what the archive claims.
+// TestHostileArchives: whatever a sprite sends as an archive, cp writes nothing outside
+// its folder and leaves nothing in it. It names the refused member, and its memory does
+// not grow with the sizes that the archive claims.
 func TestHostileArchives(t *testing.T) {
 	h := e2e.NewSyncHost(t)
 	h.Sh("mkdir -p honest; head -c 3000000 /dev/urandom >honest/x")
@@ -199,7 +199,7 @@ func TestHostileArchives(t *testing.T) {
 		t.Fatalf("an honest one: %d, %s", code, out)
 	}
 	corpus := hostileArchives()
-	if !e2e.Soak() { // what others show as well, and takes a second
+	if !e2e.Soak() { // the others cover these, which take a second
 		for _, name := range []string{"links", "files", "endless long name", "two links", "upwards below", "absolute hard link", "block device"} {
 			delete(corpus, name)
 		}
@@ -208,7 +208,7 @@ func TestHostileArchives(t *testing.T) {
 	box := h.Path("box")
 	h.Write("box/outside/mine", "mine")
 	h.Write("box/there/old", "old")
-	if os.Geteuid() == 0 { // on a disk of its own, which is not large
+	if os.Geteuid() == 0 { // on a small disk of its own
 		small := h.Path("small")
 		e2e.SmallDisk(t, small, "120m")
 		h.Run("", "cp", "-r", "box", "small/box")

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// evilGit stands in a sprite where git was: what the job's supervisor has it write
-// for a bundle it makes another, of which the supervisor then takes the digest.
+// evilGit replaces git in a sprite. After the job's supervisor has written a bundle with
+// it, evilGit alters the bundle. Then the supervisor takes the altered one's digest.
 const evilGit = `#!/bin/sh
 /usr/bin/git "$@" || exit
 for arg; do
@@ -64,9 +64,9 @@ subprocess.run(['git', 'update-ref', 'HEAD', commit], check=True)
 end
 git read-tree --empty`
 
-// TestHostileBundles: whatever a sprite makes of the bundle that a job comes home
-// in, with a digest to match, and whatever objects an agent makes, is rejected
-// before a ref moves; the work tree is untouched (statement 43).
+// TestHostileBundles: the sprite alters the bundle that a job's commits come in (with a
+// matching digest), or an agent makes bad objects. Each is rejected before a ref moves,
+// and the work tree is untouched (statement 43).
 func TestHostileBundles(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	c := h.Clone("home")

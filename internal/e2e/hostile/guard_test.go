@@ -15,7 +15,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// smallUsr makes a folder ($1) to be shown as /usr: of programs, and their libraries.
+// smallUsr fills a folder ($1), which will be shown as /usr, with programs and their
+// libraries.
 const smallUsr = `to=$1
 mkdir -p $to/bin $to/share/private
 for p in sh cat ls ln cp mv chmod mkdir id mount nsenter setpriv newuidmap newgidmap; do
@@ -28,7 +29,7 @@ for p in sh cat ls ln cp mv chmod mkdir id mount nsenter setpriv newuidmap newgi
 	done
 done`
 
-// takeAll tries in a sandbox, as its root, all that could bring out a secret of the host.
+// takeAll tries, as root of a sandbox, all that could reveal a secret of the host.
 const takeAll = `cd /usr/share
 for f in key late replaced private/key; do
 	cat $f; cp $f /tmp/copy && cat /tmp/copy; ln $f link && cat link
@@ -37,12 +38,12 @@ done
 chmod 755 private; cat private/*; mv private elsewhere; cat elsewhere/*
 cat open`
 
-// TestGuarded: a file of the host that becomes secret is so at once, for a sandbox that runs,
-// for one that waits in the pool, and for the next one that starts. Nothing helps that the
-// sandbox has looked the file up before, or that the server's own user owns it.
+// TestGuarded: a host file that becomes secret is hidden at once. A running sandbox, a
+// waiting one of the pool, and the next to start do not see its content. That holds even if
+// the sandbox has looked the file up before, or if the server's own user owns it.
 func TestGuarded(t *testing.T) {
 	if os.Geteuid() != 0 {
-		return // who can't show a sandbox another /usr
+		return // an ordinary user can't show a sandbox another /usr
 	}
 	users := []string{"root"}
 	if name := os.Getenv("COVE_TEST_USER"); name != "" {

@@ -7,8 +7,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// usurper tries to take the guest's place, as the user that runs it. It prints what
-// worked that must not.
+// usurper tries to take the guest's place, as the user that runs it. It prints each
+// attempt that worked and must not.
 const usurper = `
 import ctypes, os, socket, subprocess
 libc = ctypes.CDLL(None, use_errno=True)
@@ -65,9 +65,9 @@ if subprocess.run('unshare --user --map-root-user --net ip addr add 192.0.2.9/32
 print('tried')
 `
 
-// From S: no process, root's neither, can take the port of the guest, read its memory
-// or its descriptors, or answer for it; and the guest's key is sent to nobody. So it is
-// after a wake, which changes the guest's address, and after a checkpoint.
+// TestGuestsPlace: from S: no process, not even root's, can take the guest's port, read
+// its memory or descriptors, or answer for it. The guest's key is sent to nobody. The
+// same holds after a wake, which changes the guest's address, and after a checkpoint.
 func TestGuestsPlace(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// plantedFiles are files that make something run on the machine that the work comes to, of
-// each kind that hostile statement 44 names, and the like.
+// plantedFiles are files that run code on the machine that pulls the work. They cover
+// each kind of hostile statement 44, and similar ones.
 var plantedFiles = []string{
 	".mcp.json", ".claude/settings.json", ".cursor/mcp.json", "AGENTS.md", // agents
 	".vscode/tasks.json", ".devcontainer/devcontainer.json", // editors
@@ -22,10 +22,10 @@ var plantedFiles = []string{
 	".husky/pre-commit", ".gitattributes", ".cove/setup.sh", // hooks, git, cove itself
 }
 
-// TestHostile44: what a sandbox plants where an agent, an editor, a shell or CI would run
-// it is listed and held for review, by each of the ways into a branch, in submodules, too;
-// it is taken when the person says so, and not because a repository does (hostile
-// statement 44; that a death in the middle leaves the old or the new: TestSoakMoments).
+// TestHostile44: files that an agent, an editor, a shell or CI would run are listed and
+// held for review. That holds for each way into a branch, in submodules too. They are
+// taken when the person says so, never because a repository does (hostile statement 44).
+// TestSoakMoments shows that a kill in the middle leaves the old or the new.
 func TestHostile44(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	h.Clone("lib")
@@ -63,8 +63,7 @@ func TestHostile44(t *testing.T) {
 	}
 	c.Git("reset", "-q", "--hard", before)
 
-	// Where the branch has gone on; a check that is taken away; a repository that says
-	// that all is well.
+	// The branch has gone on; a check is removed; a repository says that all is well.
 	c.File(".github/workflows/check.yml", "mine\n")
 	c.File(".cove/config.toml", "")
 	c.Commit("mine")
@@ -96,7 +95,7 @@ func TestHostile44(t *testing.T) {
 	}
 	c.Git("checkout", "-q", ".")
 
-	// In a submodule; by run, and by job wait.
+	// A submodule; then cove run and cove job wait.
 	job, _ = c.Push(h.Plan("cd lib\nmkdir .vscode\necho planted > .vscode/tasks.json\necho x > x\ngit add .\ngit commit -qm inside\ncd ..\ngit add lib"))
 	holds(c, job, "lib/.vscode/tasks.json")
 	if out := h.Run("super", "cove", "job", "diff", job, "lib/.vscode/tasks.json"); !strings.Contains(out, "+++ b/lib/.vscode/tasks.json\n@@ -0,0 +1 @@\n+planted") || strings.Contains(out, "b/lib/x") {
@@ -116,7 +115,8 @@ func TestHostile44(t *testing.T) {
 		t.Errorf("job wait: %d, %s", code, out)
 	}
 
-	// On a terminal the person is asked; a setting of the person's own asks no more.
+	// On a terminal the person is asked. With the person's own setting there is no
+	// question.
 	answers(c, job, "n", "hint: cove pull "+job+" --accept-risky")
 	if c.Git("rev-parse", "main") != before {
 		t.Fatal("no was taken for yes")
@@ -132,7 +132,7 @@ func TestHostile44(t *testing.T) {
 	}
 }
 
-// holds pulls a job whose changes must be held because of these files, and of no other.
+// holds pulls a job whose changes must be held because of exactly these files.
 func holds(c e2e.Clone, job string, paths ...string) {
 	c.T.Helper()
 	head, index := c.Git("rev-parse", "main"), c.Read(".git/index")
@@ -169,7 +169,7 @@ func holds(c e2e.Clone, job string, paths ...string) {
 	}
 }
 
-// answers pulls on a terminal, and gives an answer where it is asked.
+// answers pulls on a terminal, and answers the question there.
 func answers(c e2e.Clone, job, answer, want string) {
 	c.T.Helper()
 	tmux := func(args ...string) string {

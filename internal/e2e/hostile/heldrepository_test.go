@@ -11,11 +11,12 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestRepositoriesInTrees: a folder that git takes for a repository, because it has HEAD,
-// objects and refs, would run a command of the sprite's when the person, or a prompt, asks
-// git in it for the status. It is held by each of the ways here: a pull, also in pieces by
-// several jobs and in a submodule, [[pull.sync]], sync pull and cp. So is a change of what
-// the person's own git reads in the tree. Plain git does run it once it was accepted.
+// TestRepositoriesInTrees: git takes a folder with HEAD, objects and refs for a
+// repository. When the person, or a shell prompt, asks git for the status in it, git would
+// run a command of the sprite's. Such a folder is held by each way here: a pull (also in
+// pieces by several jobs, and in a submodule), [[pull.sync]], sync pull and cp. A change
+// of files in the tree that the person's own git reads is held too. Once a folder is
+// accepted, plain git does run the command.
 func TestRepositoriesInTrees(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	h.Clone("lib")
@@ -42,7 +43,7 @@ func TestRepositoriesInTrees(t *testing.T) {
 		}
 	}
 
-	// At once, with a change of what git reads, and with what is only listed.
+	// In one job, with a changed file that git reads, and a file that is only listed.
 	job, _ := c.Push(h.Plan(embed("docs") + "\necho '[alias]' > tools/gitconfig\necho 'all:' > Makefile"))
 	holds(c, job, "docs/HEAD", "docs/config", "docs/objects/.keep", "docs/refs/.keep", "tools/gitconfig")
 	doc, _ := c.Pull(job)
@@ -109,7 +110,7 @@ func TestRepositoriesInTrees(t *testing.T) {
 	c.Git("checkout", "-q", "page")
 	quiet("sync pull and cp")
 
-	// The canary sings once the last piece was accepted.
+	// The canary is touched once the last piece was accepted.
 	_, _ = h.Try("super", "sh", "-c", "git checkout -q refs/cove/"+last+"/head && cd page && git status")
 	if _, err := os.Stat(canary); err != nil {
 		t.Error("plain git runs nothing either: the test proves nothing")

@@ -18,15 +18,14 @@ import (
 // grower takes so many MiB, and keeps them.
 const grower = "import sys, time; x = [bytes([1]) * (1 << 20) for _ in range(int(sys.argv[1]))]; print('grown', flush=True); time.sleep(1000)"
 
-// 12: a sprite that wants more memory than it has loses its largest process, which is
-// named where one looks, and nothing else; and where that is not enough, its sandbox
-// alone.
+// 12: if a sprite needs more memory than it has, it loses its largest process and nothing
+// else. The sprite's info names that process. If that is not enough, the sprite loses its
+// sandbox, and no other does.
 func (e *hostile) memory(t *testing.T) {
 	e2e.NeedsCgroups(t)
 	e.Run("", "cove", "checkpoint", "create", "-s", "paint") // into another group
 	sprite := e.Client().Sprite("paint")
-	// gVisor, too, may be refused memory before the process has ended, and end: then
-	// there is another try.
+	// gVisor itself may be refused memory first, and end. Then the test tries again.
 	for try := 1; !e.grow(t, sprite); try++ {
 		if try == 3 {
 			t.Fatal("no process was ended for want of memory, but the sandbox")
@@ -41,16 +40,16 @@ func (e *hostile) memory(t *testing.T) {
 		e.memoryOfJob(t)
 	}
 
-	// No process has what is in files of its memory: the host ends the sandbox, and
-	// says why; the next use boots it.
+	// Files in memory belong to no process. So the host ends the sandbox, and says why;
+	// the next use boots it.
 	e.root("paint", "sh", "-c", "mkdir /filled && mount -t tmpfs none /filled && head -c 1G /dev/zero >/filled/big")
 	e2e.Await(t, "info says why the sandbox has ended", func() bool {
 		return strings.Contains(e.Info("paint").Cove.LastError, "its sandbox ended: out of memory")
 	})
 }
 
-// grow takes too much memory, at once and steadily, while a smaller process has little.
-// It reports whether only the larger ones were ended.
+// grow takes too much memory, once suddenly and once steadily, beside a small process. It
+// reports whether only the larger ones were ended.
 func (e *hostile) grow(t *testing.T, sprite *sprites.Sprite) bool {
 	ctx, cancel := context.WithCancel(t.Context())
 	small := sprite.CommandContext(ctx, "python3", "-c", grower, "20")
@@ -95,7 +94,7 @@ func (e *hostile) memoryOfService(t *testing.T) {
 	e.Run("", "cove", "service", "rm", "-s", "paint", "hungry")
 }
 
-// memoryOfJob: and so does a job.
+// memoryOfJob: a job whose program was ended for want of memory says so too.
 func (e *hostile) memoryOfJob(t *testing.T) {
 	repo := e.Repository("repo", map[string]string{"plan.md": "```sh\nexec python3 -c 'x = [bytes([1]) * (1 << 20) for _ in range(1000)]'\n```\n"})
 	job, _ := e.Push(repo, "plan.md", "--agent", "shell", "--sprite", "paint")
@@ -109,12 +108,13 @@ func (e *hostile) memoryOfJob(t *testing.T) {
 	}
 }
 
-// 14: what a sprite has is what it shows.
+// 14: a sprite shows the processors and memory that it has.
 func (e *hostile) ownPart(t *testing.T) {
 	e2e.NeedsCgroups(t)
 	out, code := e.root("paint", "sh", "-c", "nproc; grep -c ^processor /proc/cpuinfo; sed -n 's/^MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo; free -k | sed -n 's/^Mem: *\\([0-9]*\\) .*/\\1/p'")
 	f := strings.Fields(out)
-	// gVisor has two processors at least, of which programs may use the one that it has.
+	// gVisor has at least two processors (f[1]). Programs may use the one that the sprite
+	// has (f[0]).
 	if code != 0 || len(f) != 4 || f[0] != "1" || f[1] != "2" {
 		t.Fatalf("processors and memory: %d, %q", code, out)
 	}
@@ -125,7 +125,7 @@ func (e *hostile) ownPart(t *testing.T) {
 	}
 }
 
-// 13: sixteen spinners get no more than the sprite has, and its neighbour works.
+// 13: the kernel throttles sixteen spinners, and the sprite's neighbour works.
 func (e *hostile) spinners(t *testing.T) {
 	e2e.NeedsCgroups(t)
 	before := cgroupNumber(e.Host, "paint", "cpu", "cpu.stat", "nr_throttled")
@@ -139,14 +139,14 @@ func (e *hostile) spinners(t *testing.T) {
 		return cgroupNumber(e.Host, "paint", "cpu", "cpu.stat", "nr_throttled") > before+5
 	})
 	e.works(t, "other")
-	cancel() // which kills them
+	cancel() // kills the spinners
 	if err := spin.Wait(); !errors.Is(err, context.Canceled) {
 		t.Errorf("the spinners' end: %v", err)
 	}
 }
 
-// 11: a fork bomb can be signalled, and when it has ended there is room again. bomb.txtar
-// has one that is removed with its sprite.
+// 11: a fork bomb can be signalled, and after its end there is room again. In bomb.txtar
+// one is removed with its sprite.
 func (e *hostile) forkBomb(t *testing.T) {
 	if !e2e.Soak() {
 		t.Skip("set COVE_SOAK=1: two thousand processes take a while to start, and to end")
@@ -161,13 +161,14 @@ func (e *hostile) forkBomb(t *testing.T) {
 	})
 	e.works(t, "other")
 	e2e.Await(t, "it is signalled, and gone", func() bool {
-		// Which of so many have not ended in time is an error.
+		// If some of so many have not ended in time, that is an error.
 		out, code := e.Try("", "cove", "session", "kill", "-s", "victim", "--signal", "INT", "--grace", "1s", session)
 		return code == 0 || strings.Contains(out, "no session "+session)
 	})
 	e.works(t, "victim")
 
-	// Where there is no memory for so many, it ends with its sandbox: none is large.
+	// If there is no memory for so many, the bomb ends with its sandbox: no single
+	// process is large.
 	e2e.NeedsCgroups(t)
 	bomb("paint")
 	e2e.Await(t, "its sandbox ends, out of memory", func() bool {
@@ -176,8 +177,8 @@ func (e *hostile) forkBomb(t *testing.T) {
 	e.works(t, "paint")
 }
 
-// 9: many files, and folders deep in each other, stop neither list, nor checkpoint, nor
-// what looks at it, nor the removal.
+// 9: many files and deeply nested folders stop neither list, checkpoint, checkpoint diff,
+// fork nor removal.
 func (e *hostile) flood(t *testing.T) {
 	files, deep := "1000", "200"
 	if e2e.Soak() {
@@ -216,8 +217,9 @@ for i in range(int(sys.argv[2])): os.mkdir('d'); os.chdir('d')
 	})
 }
 
-// cgroupNumber reads a number of a sprite's cgroup, in v1 or v2: of a file, or of the
-// line of a file that begins with a word.
+// cgroupNumber reads a number of a sprite's cgroup, in v1 or v2. The number is the last
+// field of the line that begins with word. If word is empty, the first line that ends in
+// a number counts.
 func cgroupNumber(h *e2e.Host, sprite, controller, file, word string) int64 {
 	h.T.Helper()
 	name := "cove-" + h.Info(sprite).ID

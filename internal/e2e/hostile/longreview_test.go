@@ -7,8 +7,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestLongReview: in a sandbox, a file of 2.1 MiB in one line and one of 60 MiB of lines keep away neither the name nor
-// the lines of a file that a pull holds.
+// TestLongReview: a review in a sandbox shows the name and lines of each file that a pull
+// holds. A file of 2.1 MiB in one line, and one of 60 MiB of lines, do not prevent that.
 func TestLongReview(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	c := h.Clone("long")

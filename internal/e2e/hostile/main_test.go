@@ -1,4 +1,4 @@
-// Package hostile shows what holds against a sprite whose root user attacks.
+// Package hostile tests cove against a sprite whose root user attacks.
 package hostile
 
 import (

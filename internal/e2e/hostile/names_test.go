@@ -15,15 +15,15 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// oddNames are what the kernel takes for a file's name, and a terminal, a shell, a
-// parser or another file system for something else.
+// oddNames are valid file names for the kernel. A terminal, a shell, a parser or another
+// file system would take them for something else.
 var oddNames = []string{
 	"-rf", "--help", "a b", " ", "new\nline", "tab\there", "\x01\x7f", "\x1b[31mred\x1b[0m", "\x1b]0;title\a", "\x1b]52;c;aGk=\a", "\xff\xfe", "\xc3", "\u202egnp.exe", "\u009b31m",
 	"$(touch pwned)", "`touch pwned`", "'\"", "a:b", "back\\slash", "<img src=x onerror=alert(1)>", "*", "?", "~", "#x", "!x", "caf\u00e9", "cafe\u0301", "Case", "case", "CON", "a.",
 	strings.Repeat("x", 255), strings.Repeat("\u00e9", 127),
 }
 
-// shownSafely says what of a text does not belong on a terminal.
+// shownSafely checks that a text has nothing that does not belong on a terminal.
 func shownSafely(t *testing.T, how, text string) {
 	t.Helper()
 	if !utf8.ValidString(text) {
@@ -37,11 +37,11 @@ func shownSafely(t *testing.T, how, text string) {
 	}
 }
 
-// colour is what cove itself says to a terminal.
+// colour matches the control sequences that cove itself sends to a terminal.
 var colour = regexp.MustCompile("\x1b\\[[0-9;]*[mK]")
 
-// TestHostileNames: names of every kind come and go unchanged, by cp and by a
-// sync, and as commits; and none is shown as it is (statement 5).
+// TestHostileNames: names of every kind are copied unchanged in both directions, by cp
+// and by sync. None is shown unescaped (statement 5).
 func TestHostileNames(t *testing.T) {
 	h := e2e.NewSyncHost(t)
 	when := time.Unix(1_500_000_000, 0)
@@ -81,7 +81,7 @@ func TestHostileNames(t *testing.T) {
 		shownSafely(t, "cp of nothing", out)
 	}
 
-	// What is refused or in the way is named so that nobody is deceived.
+	// Refused files and conflicts are named safely.
 	h.Sh("cd cp && for f in *; do rm -rf \"./$f\"; mkfifo \"./$f\" 2>/dev/null; done; true")
 	out, code := h.Try("", "cove", "cp", "paint:cp", "pipes")
 	if code != 5 || !strings.Contains(out, "it is a pipe") {
@@ -116,14 +116,14 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// TestHostileNamesOfCommits: names and messages of an agent's commits arrive as
-// they are, and are shown escaped (statement 5).
+// TestHostileNamesOfCommits: names and messages of an agent's commits arrive unchanged,
+// and are shown escaped (statement 5).
 func TestHostileNamesOfCommits(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	c := h.Clone("names")
 	names := []string{}
 	for _, name := range oddNames {
-		if name != "back\\slash" && name != "CON" && name != "a." { // which a repository must not have, for others' sake
+		if name != "back\\slash" && name != "CON" && name != "a." { // not allowed in a repository: other systems can't have them
 			names = append(names, name)
 		}
 	}
@@ -148,7 +148,7 @@ git commit -q -m "$(printf 'A \033]0;title\007 subject \233 and \342\200\256more
 		}
 		shownSafely(t, "cove "+args, out)
 	}
-	// What git says is for programs as it is, and for a terminal is not.
+	// Programs get git's output as it is. A terminal gets it escaped.
 	for _, args := range []string{"job log " + job, "job log -p " + job, "job diff " + job, "job diff --stat " + job, "job show " + job + " head"} {
 		out, code := h.Try("names", "script", "-qec", "TERM=xterm cove "+args, "/dev/null")
 		if code != 0 || out == "" {
@@ -156,7 +156,8 @@ git commit -q -m "$(printf 'A \033]0;title\007 subject \233 and \342\200\256more
 		}
 		shownSafely(t, "cove "+args, colour.ReplaceAllString(strings.ReplaceAll(out, "\r", ""), ""))
 	}
-	// The review tells of them in a sandbox of its own. Root in the job's sprite can prevent it, and hides nothing.
+	// The review reads the commits in a sandbox of its own. Root in the job's sprite can make
+	// the review fail, but can hide nothing from it.
 	h.Run("", "cove", "exec", "-s", e2e.GitSprite, "--user", "root", "--", "sh", "-c", "mv /usr/bin/git /usr/bin/git.real; printf '#!/bin/sh\ncase \"$*\" in *diff*|*log*) exit 0;; esac; exec /usr/bin/git.real \"$@\"\n' >/usr/bin/git; chmod 755 /usr/bin/git")
 	review := cove.Review{Client: h.Client()}
 	if d, err := review.Diff(t.Context(), job); err == nil || !strings.Contains(err.Error(), "unable to read") {

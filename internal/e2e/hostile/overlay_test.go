@@ -6,9 +6,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestOverlayInside: an overlay of a program's in a sprite is refused, because it could note no
-// file that is gone: a rename in it crashed gVisor, and the sprite with it. A program that looks
-// whether there are overlays, as dockerd does, takes something else.
+// TestOverlayInside: a program in a sprite can't mount an overlay. Such an overlay could not
+// record deleted files: a rename in it would crash gVisor, and the sprite with it. Programs
+// that first check whether there are overlays, as dockerd does, use something else.
 func TestOverlayInside(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Run("", "cove", "create", "paint", "--idle", "0")

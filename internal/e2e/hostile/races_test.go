@@ -18,8 +18,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// swapper is a program of root's in a sprite: as long as a file is there, it has a
-// folder change places with a link again and again, and then says how often.
+// swapper is a program of root's in a sprite. While the file /tmp/at-it exists, it swaps
+// a folder and a link again and again. Then it prints how often.
 const swapper = `
 import os, shutil, sys
 base, outside = sys.argv[1:3]
@@ -41,9 +41,9 @@ while os.path.exists('/tmp/at-it'):
 print(n)
 `
 
-// meanwhile calls f again and again while a program of root's is at work in the sprite
-// paint, and returns what that has said. It goes on for so long, and until f says that it
-// has seen enough, and the program, by a file, that it has done enough.
+// meanwhile calls f again and again while a program of root's runs in the sprite paint,
+// and returns the program's output. It goes on for at least the time long. Then it ends
+// once f has seen enough and the program has made /tmp/enough, or after LastResort.
 func meanwhile(h e2e.SyncHost, long time.Duration, program string, args []string, f func(i int) (enough bool)) string {
 	h.T.Helper()
 	h.Run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "sh", "-c", "rm -f /tmp/enough; touch /tmp/at-it")
@@ -64,8 +64,8 @@ func meanwhile(h e2e.SyncHost, long time.Duration, program string, args []string
 	return out
 }
 
-// TestHostileRaces: a sprite whose root puts links where something is being written
-// (statement 2), and changes what is being read (statement 7).
+// TestHostileRaces: root of a sprite puts links where a copy is being written (statement
+// 2), and changes files that are being read (statement 7).
 func TestHostileRaces(t *testing.T) {
 	base := e2e.NewSyncHost(t)
 	limit := 1500 * time.Millisecond
@@ -80,7 +80,8 @@ func TestHostileRaces(t *testing.T) {
 	row("7 a file that changes", func(h e2e.SyncHost) { raceReads(h, limit) })
 }
 
-// What a sync writes goes nowhere but below its root, whoever's that place is.
+// racePush: a sync writes only below its root, whoever owns the place that a link leads
+// to.
 func racePush(h e2e.SyncHost, limit time.Duration) {
 	h.Write("race/d/file", "first")
 	h.Write("race/e", "e")
@@ -110,9 +111,9 @@ func racePush(h e2e.SyncHost, limit time.Duration) {
 	h.Synced("race", "push", ".", "race", "--on-conflict", "ours")
 }
 
-// What cp unpacks in a sprite is written by tar, as the sprite's user and no one
-// else: through a link it may come to where that user may write, and what is root's
-// stays as it is. The files API judges by the same rights.
+// raceArchive: tar unpacks cp's files in a sprite, as the sprite's user. Through a link
+// it may reach places where that user may write, but root's files stay as they are. The
+// files API applies the same rights.
 func raceArchive(h e2e.SyncHost, limit time.Duration) {
 	for j := range 200 {
 		h.Write(fmt.Sprintf("tree/d/f%d", j), "mine")
@@ -144,8 +145,9 @@ func raceArchive(h e2e.SyncHost, limit time.Duration) {
 	}
 }
 
-// changer is a program of root's in a sprite: a file grows, shrinks, goes, and is
-// another, a pipe, a folder, a device. All that it ever has is the letter A.
+// changer is a program of root's in a sprite. It makes a file grow, shrink, vanish, and
+// become another file, a pipe, a folder or a device. The file only ever holds the letter
+// A.
 const changer = `
 import os, stat, sys, time
 os.chdir(sys.argv[1])
@@ -171,8 +173,8 @@ while os.path.exists('/tmp/at-it'):
 print(n)
 `
 
-// Whatever becomes of a file while it is read, what arrives is that file's, and
-// nothing waits for ever.
+// raceReads: whatever happens to a file while it is read, only its own bytes arrive, and
+// no call waits for ever.
 func raceReads(h e2e.SyncHost, limit time.Duration) {
 	h.Run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "sh", "-c", "cd /home/sprite; mkdir dir other; head -c 5000000 /dev/zero | tr '\\0' B >other/b; chown -R sprite dir other")
 	sprite := h.Client().Sprite("paint")
@@ -205,7 +207,7 @@ func raceReads(h e2e.SyncHost, limit time.Duration) {
 		return len(arrived) > 0
 	})
 	h.T.Logf("%s changes; arrived: %v", strings.TrimSpace(n), arrived)
-	if len(arrived) < 1 { // a folder that changes is no archive, and no manifest
+	if len(arrived) < 1 { // a changing folder may give neither an archive nor a manifest
 		h.T.Errorf("arrived only: %v", arrived)
 	}
 	for _, name := range []string{"f", "dir", "read"} {
@@ -221,8 +223,8 @@ func raceReads(h e2e.SyncHost, limit time.Duration) {
 	}
 }
 
-// TestHostilePaths: whatever path a call of the files API says, it is one in the
-// sprite that the call names (statement 6).
+// TestHostilePaths: whatever path a call of the files API has, it stays in the sprite
+// that the call names (statement 6).
 func TestHostilePaths(t *testing.T) {
 	h := e2e.NewSyncHost(t)
 	h.Run("", "cove", "create", "other")
@@ -240,7 +242,7 @@ func TestHostilePaths(t *testing.T) {
 			t.Fatal(err)
 		}
 		path, query, _ := strings.Cut(target, "?")
-		u.Opaque, u.RawQuery = "//"+u.Host+path, query // as it is written here
+		u.Opaque, u.RawQuery = "//"+u.Host+path, query // unchanged, without escaping
 		req := (&http.Request{Method: method, URL: u, Host: u.Host, Header: http.Header{"Authorization": {"Bearer " + token}}}).WithContext(t.Context())
 		if body != "" {
 			req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
@@ -285,7 +287,7 @@ func TestHostilePaths(t *testing.T) {
 	if got := h.Run("", "ls", "outside"); got != "canary\n" {
 		t.Errorf("outside there is %q", got)
 	}
-	// The call's own path is not one of a file, and leads to no other sprite.
+	// The path of the call itself is no file's, and leads to no other sprite.
 	for _, path := range []string{"paint/../other/fs/", "paint%2f..%2fother/fs/", "paint/fs/../../other/fs/", "paint/fs/%2e%2e/%2e%2e/other/fs/", "other/fs/", "/other/fs/", "./other/fs/", "paint/./../other/fs/", "%6fther/fs/", "paint/../../sprites/other/fs/"} {
 		if code, text := call("GET", "/v1/sprites/"+path+"read?path=/tmp/secret", ""); code == 200 || strings.Contains(text, "of the other") {
 			t.Errorf("%s: %d %s", path, code, text)

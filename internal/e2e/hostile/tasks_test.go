@@ -31,8 +31,8 @@ except RuntimeError:
         time.sleep(1e6)
 `
 
-// TestTasksBound: root in a sprite, who may leave the control group that bounds processes, makes
-// no more of them than gVisor itself has a bound for. The sprite goes on, and takes commands.
+// TestTasksBound: root in a sprite may leave the control group that limits processes. It still
+// can't make more processes than gVisor itself allows. The sprite goes on, and takes commands.
 func TestTasksBound(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Run("", "cove", "create", "paint", "--idle", "0")

@@ -62,7 +62,7 @@ func TestSmallImage(t *testing.T) {
 	if exit, ok := err.(*sprites.ExitError); !ok || exit.Code != 7 || !strings.Contains(string(out), "/dev/pts/") || !strings.Contains(string(out), "mark42") { //nolint:errorlint // Command's own
 		t.Errorf("console: %v: %s", err, out)
 	}
-	// Of the host base nothing was made for it.
+	// No part of the host base was made for it.
 	if made, err := filepath.Glob(filepath.Join(s.Dir, "base", "*")); err != nil || len(made) != 1 || !strings.HasPrefix(filepath.Base(made[0]), "image-") {
 		t.Errorf("bases: %q, %v", made, err)
 	}
@@ -135,8 +135,8 @@ func TestImageUser(t *testing.T) {
 	wantCode(t, "a user whom the image does not have", s.Client().Sprite("three").Command("/bin/true").Run(), "image_bad", `"ghost"`)
 }
 
-// TestHostileImage: an image that is made to lead cove astray boots, or is refused, and shows
-// nothing of this machine.
+// TestHostileImage: an image made to mislead cove boots or is refused. It shows nothing of
+// this machine.
 func TestHostileImage(t *testing.T) {
 	s := newServer(t)
 	secret := filepath.Join(t.TempDir(), "secret")

@@ -8,8 +8,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// browserImage builds the default image and the one with a browser, over a Debian, and has
-// Playwright find the browser there without a path or a flag, as an ordinary user and as root.
+// browserImage builds the default image and the one with a browser, over a Debian. Playwright
+// must find the browser without a path or a flag, as an ordinary user. Root must be able to
+// run it.
 func browserImage(t *testing.T, debian string) {
 	h := e2e.NewLoneHost(t)
 	h.Run("", "cove", "image", "import", debian, "--name", "debian:local")
@@ -34,7 +35,7 @@ func browserImage(t *testing.T, debian string) {
 	}
 }
 
-// folderOf is the folder of one of the images.
+// folderOf returns the folder of one of the images in the repository.
 func folderOf(t *testing.T, name string) string {
 	t.Helper()
 	dir, err := filepath.Abs("../../../images/" + name)

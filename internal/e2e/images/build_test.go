@@ -54,8 +54,9 @@ LABEL of=test
 CMD ["cat", "/greeting"]
 `
 
-// TestBuild: a Dockerfile of three stages with a cache and a secret becomes an image; a second
-// build does nothing; a change does again what depends on it; a failure says where, and leaves nothing.
+// TestBuild: a Dockerfile of three stages, with a cache and a secret, becomes an image. A
+// second build runs nothing. After a change, only the steps that depend on it run again. A
+// failure names its line, and leaves nothing.
 func TestBuild(t *testing.T) {
 	need.Program(t, "busybox", "busybox-static")
 	h := e2e.NewHost(t)
@@ -117,7 +118,8 @@ func TestBuild(t *testing.T) {
 	if now.Digest != was.Digest {
 		t.Errorf("the second build made %s, want %s", now.Digest, was.Digest)
 	}
-	// A file that is ignored or only touched changes nothing; one of the last stage, only that stage.
+	// An ignored or merely touched file changes nothing. A file of the last stage changes only
+	// that stage.
 	write(t, filepath.Join(dir, "unused"), "2\n")
 	if out := build(); strings.Contains(out, "  refused\n") {
 		t.Errorf("an ignored file has changed: %s", out)
@@ -130,7 +132,7 @@ func TestBuild(t *testing.T) {
 	if out := build(); !strings.Contains(out, "runs 2") {
 		t.Errorf("a file of the first stage has changed: %s", out)
 	}
-	// Nothing to begin with, nothing to pull, and nothing that runs.
+	// FROM scratch without RUN: nothing to pull, and nothing to run.
 	write(t, filepath.Join(dir, "Bare"), "FROM scratch\nCOPY src/a.txt /only\n")
 	h.Run("app", "cove", "image", "build", "-t", "bare", "-f", "Bare", "--pull", ".")
 	if out := h.Run("", "cove", "image", "info", "bare", "--json"); !strings.Contains(out, `"layers"`) {
@@ -195,7 +197,7 @@ RUN cat /from/y && ls -A /tmp
 	}
 }
 
-// importSmall has a server have the image small:1, which has busybox.
+// importSmall imports the image small:1, which has busybox, into a server.
 func importSmall(t *testing.T, h *e2e.Host) {
 	t.Helper()
 	saved := filepath.Join(filepath.Dir(h.Home), "saved.tar")
@@ -209,8 +211,8 @@ func importSmall(t *testing.T, h *e2e.Host) {
 	h.Run("", "cove", "image", "import", saved)
 }
 
-// TestBuildNetwork: if the network rules refuse something to a RUN that fails, the build says so, and
-// how to allow it.
+// TestBuildNetwork: if a RUN fails and the network rules refused it a destination, the build
+// says so, and how to allow it.
 func TestBuildNetwork(t *testing.T) {
 	need.Program(t, "busybox", "busybox-static")
 	h := e2e.NewHost(t)
@@ -225,8 +227,8 @@ func TestBuildNetwork(t *testing.T) {
 // TestBuildAsUser: an ordinary user's server builds the same.
 func TestBuildAsUser(t *testing.T) { e2e.AsOrdinaryUser(t, "^TestBuild(Tmp)?$", "30m") }
 
-// skopeoTakes: another program takes what is saved, as an archive of Docker's and as one of an
-// OCI layout, and compares all digests.
+// skopeoTakes: skopeo reads saved images, as a Docker archive and as an archive of an OCI
+// layout, and compares all digests.
 func skopeoTakes(t *testing.T, h *e2e.Host, image string) {
 	need.Program(t, "skopeo", "skopeo")
 	file := filepath.Join(filepath.Dir(h.Home), "out.tar")

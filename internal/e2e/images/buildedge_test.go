@@ -31,8 +31,8 @@ func bringSmall(t *testing.T, h *e2e.Host) {
 	h.Run("", "cove", "image", "import", saved)
 }
 
-// TestBuildRefused: what a Dockerfile asks for and can't be done is told by its line, before any
-// command runs.
+// TestBuildRefused: an invalid or unsupported instruction of a Dockerfile is refused with its
+// line, before any command runs.
 func TestBuildRefused(t *testing.T) {
 	h := e2e.NewHost(t)
 	bringSmall(t, h)
@@ -60,8 +60,8 @@ func TestBuildRefused(t *testing.T) {
 	}
 }
 
-// TestBuildsAtOnce: two builds of one context at once have a cache one after the other, and lose
-// nothing of it.
+// TestBuildsAtOnce: if two builds of one context run at once, they use a cache one after the
+// other, and lose nothing of it.
 func TestBuildsAtOnce(t *testing.T) {
 	h := e2e.NewHost(t)
 	bringSmall(t, h)
@@ -98,8 +98,8 @@ EOS
 	}
 }
 
-// TestBuildFrom: FROM and COPY --from have images of a registry over TLS, with the account that
-// the server has for it; --pull looks for newer ones.
+// TestBuildFrom: FROM and COPY --from take images of a registry over TLS, with the server's
+// account for it. --pull looks for newer ones.
 func TestBuildFrom(t *testing.T) {
 	host, certificate, config, options := newTokenRegistry(t)
 	h := e2e.NewLoneHost(t)
@@ -133,8 +133,8 @@ func TestBuildFrom(t *testing.T) {
 	}
 }
 
-// TestBuildFull: if the disk gets full in a build, by a COPY or by a RUN, that is said with its
-// exit code, and the build leaves nothing.
+// TestBuildFull: if a COPY or a RUN fills the disk, the build says so, with the exit code for
+// it, and leaves nothing.
 func TestBuildFull(t *testing.T) {
 	h := e2e.NewSmallHost(t, "128m")
 	h.Serve(nil, "--disk-reserve", "16M")
@@ -151,11 +151,11 @@ func TestBuildFull(t *testing.T) {
 		}
 		return int64(st.Bavail) * st.Bsize
 	}
-	h.Write("app/Dockerfile", "FROM small:1\nRUN true\n") // brings what each build needs
+	h.Write("app/Dockerfile", "FROM small:1\nRUN true\n") // makes the files that each build needs
 	h.Run("app", "cove", "image", "build", "-t", "first", ".")
 	before, room := left(), free()
 	h.Write("app/large", "")
-	h.Run("app", "sh", "-c", "head -c 60000000 /dev/urandom >large") // there is no room for it twice
+	h.Run("app", "sh", "-c", "head -c 60000000 /dev/urandom >large") // the disk has no room for it twice
 	for lines, want := range map[string]string{
 		"COPY large /a": "disk",
 		"RUN dd if=/dev/zero of=/large bs=1M count=500": "the disk of the server is full",

@@ -16,8 +16,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// TestBuildKilled: a server that is killed at any point of a build leaves no sprite, and the next
-// build goes on from the steps that were noted. If the client goes away, so does the build.
+// TestBuildKilled: a server that is killed at any fault point of a build leaves no sprite. The
+// next build goes on from the steps that were recorded. If the client disconnects, the build
+// ends.
 func TestBuildKilled(t *testing.T) {
 	need.Program(t, "busybox", "busybox-static")
 	h := e2e.NewHost(t)

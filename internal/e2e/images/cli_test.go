@@ -33,7 +33,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// packed is a folder as the layer of an image.
+// packed returns a folder as the layer of an image.
 func packed(t testing.TB, dir string) v1.Layer {
 	t.Helper()
 	var text bytes.Buffer
@@ -85,7 +85,8 @@ func packed(t testing.TB, dir string) v1.Layer {
 	return layer
 }
 
-// imageOf is an image of folders, the lowest first, for this machine.
+// imageOf returns an image for this machine, with folders as its layers, the lowest
+// first.
 func imageOf(t testing.TB, config v1.Config, dirs ...string) v1.Image {
 	t.Helper()
 	image := empty.Image
@@ -126,8 +127,8 @@ func bring(h *e2e.Host, as string, config v1.Config, dirs ...string) {
 	h.Run("", "cove", "image", "import", "bring.tar", "--name", as)
 }
 
-// TestImageVerbs: an image comes from a registry, a file or a folder, sprites and jobs start from
-// it, and one that is in use stays.
+// TestImageVerbs: an image comes from a registry, a file or a folder. Sprites and jobs start
+// from it. An image in use can't be removed.
 func TestImageVerbs(t *testing.T) {
 	need.Program(t, "busybox", "busybox-static")
 	h := e2e.NewHost(t)
@@ -150,7 +151,7 @@ func TestImageVerbs(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A tag is resolved once: the sprite stays with what it was made from.
+	// A tag is resolved once: the sprite keeps the image that it was made from.
 	h.Run("", "cove", "create", "paint", "--image", reference)
 	if got := h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "cat /etc/greeting; echo $COLOUR; id -un"); got != "hello\nblue\nsprite\n" {
 		t.Errorf("got %q", got)
@@ -258,8 +259,8 @@ func addedGit(t testing.TB) string {
 	return dir
 }
 
-// program is what an image of the test names as its program: it notes how it was started and
-// stopped, and serves a page.
+// program is the entrypoint of the test's image. It records how it was started and stopped,
+// and serves a page.
 const program = `#!/bin/sh
 echo "$(id -un) $PWD $COLOUR $*" >/srv/app/started
 trap 'echo quit >>/srv/app/stopped; exit 0' QUIT
@@ -268,8 +269,8 @@ wait
 `
 
 // TestRunEntrypoint: the program of an image runs as a service, as root if the image names no
-// user, and over boots; it is stopped by the image's signal. The sprite's URL leads to the
-// image's port, with or without that service.
+// user, and again after each boot. It is stopped with the image's signal. The sprite's URL
+// leads to the image's port, with or without that service.
 func TestRunEntrypoint(t *testing.T) {
 	need.Program(t, "busybox", "busybox-static")
 	h := e2e.NewHost(t)
@@ -328,7 +329,7 @@ func TestRunEntrypoint(t *testing.T) {
 		t.Errorf("after a restart: %q", got)
 	}
 
-	// An image's port is where the URL leads if no service says it.
+	// If no service has an HTTP port, the URL leads to the image's port.
 	h.Run("", "cove", "create", "bare", "--image", "bare:1")
 	h.Run("", "cove", "service", "put", "-s", "bare", "--stop-signal", "INT", "--user", "root", "own", "httpd", "-f", "-p", "4000", "-h", "/srv/app")
 	page("bare")
@@ -337,8 +338,8 @@ func TestRunEntrypoint(t *testing.T) {
 	}
 }
 
-// TestDefaultImage: a server's default image is for sprites that name nothing, and host reaches
-// the tools of its machine all the same.
+// TestDefaultImage: a sprite that names no image gets the server's default image. With the
+// image host it still gets the machine's tools.
 func TestDefaultImage(t *testing.T) {
 	need.Program(t, "busybox", "busybox-static")
 	h := e2e.NewHost(t)

@@ -60,7 +60,7 @@ func makeDebian(t *testing.T, packages string) string {
 	return to
 }
 
-// mirrors are the addresses of the mirrors that a Debian system's apt asks.
+// mirrors returns the addresses of the mirrors that a Debian system's apt uses.
 func mirrors(t *testing.T, tar string) (all []string) {
 	t.Helper()
 	sources, err := exec.Command("tar", "-xOf", tar, "./etc/apt/sources.list").Output()
@@ -85,8 +85,9 @@ func mirrors(t *testing.T, tar string) (all []string) {
 	return all
 }
 
-// newTokenRegistry is a registry over TLS that wants a token, which it gives to one account. It
-// returns its address, the file of its certificate, and the account as Docker notes it.
+// newTokenRegistry starts a registry over TLS that wants a token, which it gives to one
+// account. It returns the registry's address, its certificate's file, and the account in
+// Docker's config format.
 func newTokenRegistry(t *testing.T) (host, certificate, config string, options []remote.Option) {
 	t.Helper()
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -156,8 +157,8 @@ const hello = `#include <stdio.h>
 int main(void) { printf("hello %d\n", getuid()); return 0; }
 `
 
-// throughRegistry has images of every kind go all the way: pulled, run, changed, checkpointed,
-// forked, exported, and imported on another server.
+// throughRegistry takes images of every kind through all steps: pulled, run, changed,
+// checkpointed, forked, exported, and imported on another server.
 func throughRegistry(t *testing.T, debian string) {
 	host, certificate, config, options := newTokenRegistry(t)
 	h, far := e2e.NewLoneHost(t), e2e.NewLoneHost(t)
@@ -166,7 +167,7 @@ func throughRegistry(t *testing.T, debian string) {
 		s.Serve([]string{"SSL_CERT_FILE=" + certificate})
 	}
 
-	// Debian, in which the programs of the other images are made.
+	// A Debian sprite, to build the programs of the other images.
 	upload(t, host+"/debian:1", tarImage(t, debian), options)
 	h.Run("", "cove", "image", "pull", host+"/debian:1")
 	h.Run("", "cove", "create", "debian", "--image", host+"/debian:1")
@@ -223,7 +224,7 @@ func throughRegistry(t *testing.T, debian string) {
 				}
 			}
 			if test.image != "debian" {
-				h.Run("", "cove", "create", test.image, "--image", reference) // which pulls it
+				h.Run("", "cove", "create", test.image, "--image", reference) // pulls the image
 			}
 			put := func(text string) {
 				h.Write("kept", text)

@@ -25,7 +25,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// counter counts in a file, under the number of its process.
+// counter counts in a file, and writes the number of its process to another.
 const counter = `cd; echo $$ >pid; n=0; while :; do n=$((n+1)); echo $n >count; usleep 10000; done`
 
 // count starts the counter, and returns the number of its process once it counts.
@@ -43,7 +43,7 @@ func (s *server) count(name string) (pid string) {
 	return s.sh(name, "cat pid")
 }
 
-// goesOn looks whether the counter counts, as the process that it was.
+// goesOn checks that the counter counts on, as the same process.
 func (s *server) goesOn(name, pid string) {
 	s.t.Helper()
 	before := s.sh(name, "cat count; kill -0 "+pid)
@@ -53,8 +53,8 @@ func (s *server) goesOn(name, pid string) {
 	}
 }
 
-// TestImageDisk: checkpoints, restores, forks, sleep, and a server's restart are over an image
-// what they are over the host base.
+// TestImageDisk: checkpoints, restores, forks, sleep and a server's restart work over an image
+// as they do over the host base.
 func TestImageDisk(t *testing.T) {
 	s := newServer(t)
 	s.in.put("small", base.Image{}, busyboxLayer(t))
@@ -88,7 +88,7 @@ func TestImageDisk(t *testing.T) {
 		t.Errorf("the diff is %s", got)
 	}
 
-	// A fork of what runs, and one of the checkpoint.
+	// A fork of the live sprite, and one of the checkpoint.
 	if _, err := paint.Fork(t.Context(), sprites.ForkRequest{Name: "copy"}); err != nil {
 		t.Fatal(err)
 	}
@@ -170,8 +170,8 @@ func killShim(t *testing.T, dir string) {
 	})
 }
 
-// TestManyLayers: an image of as many layers as there may be, below a chain of as many
-// checkpoints as a disk may have, and merged ones.
+// TestManyLayers: an image of as many layers as allowed works below so many checkpoints
+// that their layers are merged.
 func TestManyLayers(t *testing.T) {
 	s := newServer(t)
 	of := []string{busyboxLayer(t)}
@@ -206,7 +206,7 @@ func TestManyLayers(t *testing.T) {
 	}
 }
 
-// chain is that of a sprite's layers, the lowest first.
+// chain returns a sprite's layers, the lowest first.
 func (s *server) chain(name string) []string {
 	s.t.Helper()
 	row, err := s.Store.Sprites.Get(s.t.Context(), name)
@@ -220,8 +220,8 @@ func (s *server) chain(name string) []string {
 	return chain
 }
 
-// TestImageGone: a sprite whose image is gone says what to fetch, and goes on once it is there
-// again; its disk is never put over another base.
+// TestImageGone: a sprite whose image is gone names the image to pull, and goes on once the
+// image is back. Its disk is never put over another base.
 func TestImageGone(t *testing.T) {
 	s := newServer(t)
 	small := busyboxLayer(t)
@@ -273,8 +273,8 @@ func TestImageGone(t *testing.T) {
 	}
 }
 
-// TestImageArchive: a sprite over an image is exported without it, and imported where the image
-// is; else the import says which one is missing.
+// TestImageArchive: a sprite over an image is exported without the image. A server that has the
+// image imports it; another says which image is missing.
 func TestImageArchive(t *testing.T) {
 	s := newServer(t)
 	top := folder(t)
@@ -335,7 +335,8 @@ func TestImageArchive(t *testing.T) {
 	}
 }
 
-// TestImageInstall: what was installed over an image is for disks over that image alone.
+// TestImageInstall: an installation over an image is used only for disks over the same
+// image.
 func TestImageInstall(t *testing.T) {
 	s := newServer(t)
 	small := busyboxLayer(t)

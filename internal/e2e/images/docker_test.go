@@ -21,10 +21,11 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// serves is what a container runs that serves its argument.
+// serves is the command of a container that serves its argument by HTTP.
 const serves = `sh -c 'mkdir -p /www && echo "$0" >/www/index.html && exec httpd -f -p 80 -h /www'`
 
-// composition has a volume, a service that is built, and one that waits for it.
+// composition is a Compose file with a volume, a service that is built, and one that
+// waits for it.
 const composition = `services:
   back:
     build: .
@@ -39,9 +40,9 @@ volumes:
   kept:
 `
 
-// TestSoakDocker: Docker of Debian runs in a sprite, as docs/docker.md says, with the sprite's
-// policy and limits, on root's server and on an ordinary user's. It loses nothing to a checkpoint
-// or a sleep that can't be made.
+// TestSoakDocker: Debian's Docker runs in a sprite, as docs/docker.md says, with the sprite's
+// policy and limits, on root's server and on an ordinary user's. A refused checkpoint or sleep
+// loses nothing.
 func TestSoakDocker(t *testing.T) {
 	if os.Geteuid() != 0 {
 		dockerWorks(t, os.Getenv(debianVariable))
@@ -59,7 +60,7 @@ func TestSoakDocker(t *testing.T) {
 	t.Run("user", func(t *testing.T) { e2e.AsOrdinaryUser(t, "^TestSoakDocker$", "60m") })
 }
 
-// dockerWorks is TestSoakDocker with a Debian's tar.
+// dockerWorks is TestSoakDocker with the tar of a Debian system.
 func dockerWorks(t *testing.T, debian string) {
 	need.Program(t, "busybox", "busybox-static")
 	h := e2e.NewLoneHost(t)
@@ -129,7 +130,7 @@ func dockerWorks(t *testing.T, debian string) {
 		t.Errorf("of the containers' ports the sprite has %v", shown)
 	}
 
-	// The policy, for an address that is reached without it.
+	// The policy denies an address that is reached without it.
 	mirror := mirrors(t, debian)[0]
 	ask := `docker run --rm busybox:1 sh -c 'mkfifo f; nc ` + mirror + ` 80 <f >got & exec 3>f; printf "HEAD / HTTP/1.0\r\nHost: x\r\n\r\n" >&3; wait; head -c 5 got'`
 	sh(ask, "HTTP/")
@@ -139,8 +140,8 @@ func dockerWorks(t *testing.T, debian string) {
 		t.Errorf("the policy's log has no %s: %s", mirror, out)
 	}
 
-	// The sprite's memory: the process that takes it ends, and no other one. An ordinary user's
-	// server may not be able to limit it.
+	// The sprite's memory: only the process that uses it up is ended. An ordinary user's server
+	// may not be able to limit memory.
 	if os.Geteuid() == 0 {
 		sh(`docker run --rm busybox:1 awk 'BEGIN { s = sprintf("%1000s", ""); for (;;) a[i++] = s i }' || echo ended $?`, "ended 137\n")
 		published()
@@ -177,7 +178,8 @@ func dockerWorks(t *testing.T, debian string) {
 	sh(`docker run --rm -v app_kept:/kept busybox:1 cat /kept/file`, "kept\n")
 }
 
-// idle has the sprite be idle until its memory was to be kept, which can't be, and used again.
+// idle leaves the sprite idle until the server has tried to keep its memory, which can't be
+// kept. Then the sprite is used again.
 func idle(t *testing.T, h *e2e.Host, used func()) {
 	t.Helper()
 	const refused = "the memory of a sandbox can't be kept"
@@ -190,7 +192,7 @@ func idle(t *testing.T, h *e2e.Host, used func()) {
 	h.Run("", "cove", "update", "paint", "--idle", "0")
 }
 
-// atProxy reads a port of the sprite's by `cove proxy`.
+// atProxy reads a port of the sprite through `cove proxy`.
 func atProxy(t *testing.T, h *e2e.Host, port, want string) {
 	t.Helper()
 	cmd := h.Command("", "cove", "proxy", "-s", "paint", "0:"+port)

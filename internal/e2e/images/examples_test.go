@@ -20,13 +20,13 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// The programs of testdata/examples are what the documentation of the SDKs shows, each a call
-// or two, in the order in which a reader tries them on one sprite. At its end each says, as an
-// example of Go does, which lines it prints: patterns.
+// The programs of testdata/examples are those of the SDKs' documentation, each a call or two.
+// Their order is the one that a reader tries them in, on one sprite. The end of each lists
+// patterns of the lines that it prints, like a Go example.
 const exampleFolder = "testdata/examples"
 
-// exampleServer is a server, and a folder in which programs of the SDK reach it unchanged:
-// SpritesClient has its address unless a program gives another.
+// exampleServer is a server, and a folder whose programs use the unchanged SDK. There
+// SpritesClient has the server's address, unless a program gives another.
 type exampleServer struct {
 	*e2e.Host
 	dir, node string
@@ -59,7 +59,8 @@ func (s *exampleServer) command(ctx context.Context, program string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a program of testdata/examples, and compares its output with what it says.
+// run runs a program of testdata/examples, and compares its output with the patterns at
+// its end.
 func (s *exampleServer) run(t *testing.T, file string) {
 	text := e2e.ReadFile(t, file)
 	_, wanted, ok := strings.Cut(text, "\n// Output:\n")
@@ -93,7 +94,7 @@ func (s *exampleServer) runExamples(t *testing.T, pattern string) {
 		}
 		ran++
 		if !t.Run(name, func(t *testing.T) { s.run(t, file) }) {
-			return // the next ones are about what it has left
+			return // the next programs use its result
 		}
 	}
 	t.Logf("%d programs", ran)
@@ -102,8 +103,8 @@ func (s *exampleServer) runExamples(t *testing.T, pattern string) {
 // block is how the SDK's README shows a program.
 var block = regexp.MustCompile("(?ms)^##+ ([^\n]+)\n(?:[^#`]*\n)?```typescript\n(.*?)^```")
 
-// runREADME runs the programs that the README of the installed SDK shows, as they stand; where
-// one begins with a client or a sprite that is there already, it gets one.
+// runREADME runs the programs in the README of the installed SDK, as they stand. If one
+// assumes a client or a sprite, it gets one.
 func (s *exampleServer) runREADME(t *testing.T) {
 	shown := map[string]string{}
 	for _, m := range block.FindAllStringSubmatch(e2e.ReadFile(t, filepath.Join(s.dir, "node_modules/@fly/sprites/sdk/README.md")), -1) {

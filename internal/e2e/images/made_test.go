@@ -21,7 +21,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// changes are of all kinds that a layer has, and look shows what came of them.
+// changes makes changes of all kinds that a layer has. look prints their results.
 const (
 	changes = `set -e
 rm /etc/greeting
@@ -34,8 +34,9 @@ chmod 700 /srv/kept && chown 12:34 /srv/kept`
 test srv/a -ef srv/b && cat srv/a srv/old/n srv/kept/k && tail -c 4 srv/sparse && du -k srv/sparse`
 )
 
-// TestImageMade: an image of a sprite has what the sprite changed of its image, and nothing that
-// cove put there; it goes to a registry and to other tools, and comes back.
+// TestImageMade: an image made of a sprite has the sprite's changes of its image, and nothing
+// that cove put there. It is pushed to a registry, read by other tools, and used for new
+// sprites.
 func TestImageMade(t *testing.T) { made(t) }
 
 // TestImageMadeOrdinaryUser is TestImageMade on an ordinary user's server.

@@ -1,4 +1,4 @@
-// Package images shows sprites whose disks lie on OCI images.
+// Package images tests sprites whose disks are over OCI images.
 package images
 
 import (

@@ -94,8 +94,8 @@ func copied(t *testing.T) {
 	h.Run("", "sh", "-c", "cove image save made:1 | cove image import - --name again:1")
 }
 
-// inContainer is a script that is the first process of a container like Docker's: all that it
-// sees lies on an overlay of its own, but for the folder $1, a volume.
+// inContainer is a script that runs as the first process of a container like Docker's. All
+// that it sees is on an overlay of its own, except the folder $1, a volume.
 const inContainer = `set -e
 mount --make-rprivate /
 mount --bind "$1" "$1"

@@ -42,13 +42,13 @@ func pooled(h *e2e.Host, want map[string]int) map[string]bool {
 	return all
 }
 
-// sandboxes are the folders of those that run.
+// sandboxes returns the folders of the running sandboxes.
 func sandboxes(h *e2e.Host) []string {
 	all, _ := filepath.Glob(filepath.Join(h.Data, "run", "*")) // the pattern is right
 	return all
 }
 
-// containerOf is the container of a sprite's sandbox.
+// containerOf returns the container of a sprite's sandbox.
 func containerOf(h *e2e.Host, name string) string {
 	h.T.Helper()
 	st, err := shim.ReadState(filepath.Join(h.Data, "run", h.Info(name).ID))
@@ -58,7 +58,8 @@ func containerOf(h *e2e.Host, name string) string {
 	return st.Container
 }
 
-// insideOf is all that a sprite's programs could tell it from another by, but for its own names.
+// insideOf returns everything that could tell a sprite's programs which sprite they are in,
+// with its own names replaced.
 func insideOf(h *e2e.Host, name string) string {
 	h.T.Helper()
 	out := h.Sh(name, `id; pwd; umask; ulimit -a; nproc; env | sort; cat /etc/passwd /etc/group /etc/os-release /.sprite/policy/network.json
@@ -69,9 +70,9 @@ find / -xdev ! -path '/proc/*' ! -path '/sys/*' ! -path '/dev/*' ! -path '/tmp/*
 	return strings.NewReplacer(info.URL, "URL", info.ID, "ID", name, "NAME").Replace(out)
 }
 
-// TestPoolOverImages: sandboxes over an image are ready before anybody asks, as soon as it is here;
-// it stays as long as they are to be there. A sprite that takes one differs in nothing from one
-// that starts. None is left, however the server ends.
+// TestPoolOverImages: once an image is here, sandboxes over it are ready before anybody asks.
+// The image can't be removed while the pool uses it. A sprite that takes such a sandbox does
+// not differ from one that boots. None is left after a kill of the server.
 func TestPoolOverImages(t *testing.T) {
 	need.Program(t, "busybox", "busybox-static")
 	h := e2e.NewHost(t)
@@ -119,7 +120,7 @@ func TestPoolOverImages(t *testing.T) {
 			t.Errorf("the sandbox of %s is not one of the pool's", name)
 		}
 	}
-	// This one has a limit, which is what it would have anyway: it is not of the pool.
+	// This sprite has a limit, equal to the default, so its sandbox is not from the pool.
 	cpus, _, _ := strings.Cut(h.Sh("small-taken", "nproc"), "\n")
 	h.Run("", "cove", "create", "small-fresh", "--env", "COLOUR=blue", "--network", "none", "--cpus", cpus)
 	taken, fresh := insideOf(h, "small-taken"), insideOf(h, "small-fresh")

@@ -29,14 +29,14 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A server is one whose sprites may start from images.
+// A server is a server whose sprites may start from images.
 type server struct {
 	*covetest.Server
 	t  testing.TB
 	in *shelf
 }
 
-// shelf has images by name, as a store of images has them once they are extracted.
+// shelf has extracted images by name, like a store of images.
 type shelf struct {
 	rows *store.Images // of the last server over it
 
@@ -67,7 +67,7 @@ func (s *shelf) find(_ context.Context, digest string) (base.Image, error) {
 	return base.Image{}, fail.Newf("image_not_found", "", "there is no image %s", digest)
 }
 
-// put puts an image on the shelf, of layers, the lowest first.
+// put puts an image of layers (the lowest first) on the shelf.
 func (s *shelf) put(name string, img base.Image, of ...string) {
 	defer func() {
 		if err := s.rows.Put(context.Background(), store.Image{Digest: s.byName[name].Digest, Doc: []byte("{}"), Pulled: time.Now()}); err != nil {
@@ -91,7 +91,7 @@ func (s *shelf) drop(name string) {
 	delete(s.byName, name)
 }
 
-// runtimeOver is a runtime of a data folder with the images of a shelf.
+// runtimeOver returns a runtime of a data folder, with the images of a shelf.
 func runtimeOver(t testing.TB, dir string, in *shelf) *gvisor.Runtime {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -169,8 +169,8 @@ func (s *server) sh(name, script string) string {
 	return s.run(name, "sh", "-ec", script)
 }
 
-// busyboxLayer is a system of busybox alone, which is linked statically, as a small image has
-// it: its programs are links, and its user database is short.
+// busyboxLayer is the layer of a small image: a static busybox, links to it as its programs,
+// and a short user database.
 func busyboxLayer(t testing.TB) string {
 	t.Helper()
 	program := need.Program(t, "busybox", "busybox-static")
@@ -251,7 +251,7 @@ func copyFile(t testing.TB, to, from string) {
 	}
 }
 
-// wantCode looks whether an error has a code, and a text in its message or hint.
+// wantCode checks that an error has a code, and a text in its message or hint.
 func wantCode(t testing.TB, what string, err error, code, text string) {
 	t.Helper()
 	e, ok := errors.AsType[*sprites.Error](err)

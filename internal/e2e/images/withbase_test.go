@@ -19,8 +19,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// TestExportWithBase: a sprite leaves with its image, and goes on where nobody has that; without
-// it, the import says how to get it, or pulls it. An archive that is not whole leaves nothing.
+// TestExportWithBase: a sprite exported with its image goes on where nobody has the image. If
+// it was exported without, the import pulls the image, or says how to get it. An incomplete
+// archive leaves nothing.
 func TestExportWithBase(t *testing.T) {
 	need.Program(t, "busybox", "busybox-static")
 	h := e2e.NewHost(t)
@@ -61,7 +62,7 @@ func TestExportWithBase(t *testing.T) {
 	if out, code := h.Try("", "cove", "export", "tools", "--with-base", "-o", at("no")); code == 0 || !strings.Contains(out, "leave --with-base out") {
 		t.Errorf("over the host base: %d, %s", code, out)
 	}
-	// The files of an image are for those who may have it saved.
+	// Only a token that may save an image may export its files.
 	_, secret := h.Token("writer", "--all", "--verbs", "read,write")
 	less := func(args ...string) (string, int) {
 		return h.Try("", "sh", "-c", "COVE_TOKEN="+secret+" COVE_URL="+h.Client().URL+" "+strings.Join(args, " "))
@@ -75,7 +76,7 @@ func TestExportWithBase(t *testing.T) {
 	h.Run("", "cove", "rm", "paint", "tools", "--yes")
 	h.Run("", "cove", "image", "rm", reference, "--yes")
 
-	// The server does not have it any more.
+	// From here on, the server does not have the image.
 	none := func(what string) {
 		t.Helper()
 		if out := h.Run("", "cove", "image", "list", "--json") + h.Run("", "cove", "list", "--json"); strings.Contains(out, digest) || strings.Contains(out, `"paint"`) {
@@ -117,7 +118,7 @@ func TestExportWithBase(t *testing.T) {
 		t.Errorf("with its image: got %q", got)
 	}
 	h.Run("", "cove", "image", "tag", hash.Hex[:12], "small:here")
-	// If the image is there, nobody needs more than for any other import.
+	// If the image is there, the import needs no further rights.
 	if out, code := less("cove", "import", "again", "<", at("with")); code != 0 {
 		t.Errorf("where the image is: %d, %s", code, out)
 	}

@@ -51,7 +51,8 @@ func addPrograms(t testing.TB, dir string, programs []string, files ...string) {
 	}
 }
 
-// packagesLayer has sudo and dpkg over the small system, with what they need of this machine.
+// packagesLayer is a layer with this machine's sudo and dpkg over the small system, and the
+// files that they need.
 func packagesLayer(t testing.TB) string {
 	t.Helper()
 	dir := folder(t)
@@ -111,7 +112,7 @@ func mustLook(t testing.TB, name string) string {
 	return at
 }
 
-// writable looks whether all below / can be written, and packages can be installed.
+// writable checks that all below / can be written, and that packages can be installed.
 func writable(s *server) {
 	s.t.Helper()
 	s.in.put("packages", base.Image{}, busyboxLayer(s.t), packagesLayer(s.t))
@@ -133,7 +134,7 @@ func writable(s *server) {
 	}
 }
 
-// TestImageWritable: over an image all below / can be written, by root in the sprite.
+// TestImageWritable: over an image, root in the sprite can write everywhere below /.
 func TestImageWritable(t *testing.T) { writable(newServer(t)) }
 
 // TestImageOrdinaryUser is TestImageWritable on an ordinary user's server.
@@ -147,8 +148,8 @@ func TestImageOrdinaryUser(t *testing.T) {
 	e2e.AsOrdinaryUser(t, own, "15m")
 }
 
-// inNamespace runs f on an ordinary user's server, in a user namespace in which the test is run
-// again. For root it does nothing, and reports false.
+// inNamespace runs f on an ordinary user's server: it runs the test again in a user namespace.
+// For root it does nothing, and reports false.
 func inNamespace(t *testing.T, test string, f func(*server)) bool {
 	t.Helper()
 	switch {
@@ -189,7 +190,7 @@ func debianLayer(t testing.TB) string {
 	return dir
 }
 
-// installs looks whether the sprite's user can install packages.
+// installs checks that the sprite's user can install packages.
 func installs(s *server) {
 	s.t.Helper()
 	s.in.put("debian", base.Image{}, debianLayer(s.t))
@@ -206,9 +207,9 @@ func installs(s *server) {
 	}
 }
 
-// TestSoakImageDebian: images of Debian's packages, and such as need less, go from a registry to
-// another server; apt-get installs packages over Debian's, on root's server and on an ordinary
-// user's, whose jobs do so too; and in the default image the examples of the SDKs run.
+// TestSoakImageDebian: images with and without Debian's packages go through a registry to
+// another server. Over Debian, apt-get installs packages on root's server and on an ordinary
+// user's, whose jobs do so too. In the default image, the SDKs' examples run.
 func TestSoakImageDebian(t *testing.T) {
 	const own = "^TestSoakImageDebian$"
 	if os.Geteuid() != 0 { // but not in the namespace

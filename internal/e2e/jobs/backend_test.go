@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// place is the host whose data folder has the sandboxes.
+// place returns the host whose data folder has the sandboxes.
 func place(h *e2e.Host) *e2e.Host {
 	if h.Far != nil {
 		return h.Far
@@ -24,7 +24,7 @@ func place(h *e2e.Host) *e2e.Host {
 	return h
 }
 
-// newFarHost is a host whose sprites are at a backend.
+// newFarHost returns a host whose sprites are at a backend.
 func newFarHost(t *testing.T) *e2e.Host {
 	t.Helper()
 	h := e2e.NewHost(t)
@@ -37,9 +37,9 @@ func newFarHost(t *testing.T) *e2e.Host {
 const twoSteps = "## One\n```sh\necho one >one; git add one; git commit -q -m one\n```\n" +
 	"## Two\n```sh\nwhile ! [ -e /tmp/go ]; do sleep 0.1; done\n```\n"
 
-// At a backend that knows the protocol alone this machine's server looks after the
-// job, also when it and the backend were killed in between; the supervisor is brought
-// there, and with the job its sprite goes.
+// TestBackend: at a backend that knows only the protocol, this machine's server looks
+// after the job, even if both servers are killed in between. The supervisor is uploaded
+// there, and removing the job removes its sprite.
 func TestBackend(t *testing.T) {
 	h := newFarHost(t)
 	repo := h.Repository("repo", map[string]string{"plan.md": twoSteps, "note.txt": "1\n"})
@@ -74,7 +74,7 @@ func TestBackend(t *testing.T) {
 	h.Run("", "cove", "backend", "rm", "far")
 }
 
-// sealed looks for a backend's token in the files of the data folder.
+// sealed checks that no file of the data folder has a backend's token.
 func sealed(h *e2e.Host, token string) {
 	h.T.Helper()
 	err := filepath.WalkDir(h.Data, func(name string, d fs.DirEntry, err error) error {
@@ -91,8 +91,8 @@ func sealed(h *e2e.Host, token string) {
 	}
 }
 
-// Jobs at a backend end as others do: stopped, lost with their sprite, and refused
-// where the agent would have no key.
+// TestBackendEnds: jobs at a backend end as others do: stopped, or lost with their
+// sprite. A job is refused if its agent would have no key.
 func TestBackendEnds(t *testing.T) {
 	h := newFarHost(t)
 	repo := h.Repository("repo", map[string]string{"plan.md": twoSteps})
@@ -121,7 +121,7 @@ func TestBackendEnds(t *testing.T) {
 	if out, code := h.Try(repo, "cove", "list"); code == 0 || !strings.Contains(out, "set SPRITES_TOKEN") {
 		t.Errorf("without a token: %d, %s", code, out)
 	}
-	// The settings that the service's own client keeps.
+	// The token may also be in the settings of the service's own client.
 	settings, err := os.ReadFile(filepath.Join(h.Home, ".config/cove/config.toml"))
 	if err != nil {
 		t.Fatal(err)
@@ -132,12 +132,12 @@ func TestBackendEnds(t *testing.T) {
 	h.Run("", "cove", "list")
 }
 
-// TestBackendSuites: the suite of jobs passes at a backend: by make soak all of it, else a
-// sample. That of internal/e2e/trees has git and trees.
+// TestBackendSuites: the job tests pass at a backend: all of them in make soak, else a
+// sample. The test of this name in internal/e2e/trees does so for git and trees.
 func TestBackendSuites(t *testing.T) { e2e.AtBackend(t, "^TestJobJ7$", "^TestJob") }
 
-// farTools: P1: they are the same where a server knows the public protocol alone, to
-// which the program that has them is uploaded.
+// farTools: P1: the tools are the same at a server that knows only the public protocol.
+// There the program that has them is uploaded.
 func farTools(h *e2e.Host, sprite string) {
 	t := h.T
 	for _, test := range []struct {

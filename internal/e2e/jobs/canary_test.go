@@ -97,7 +97,7 @@ func TestCanaries(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The agent shows that it has been given the values, and does not show them.
+	// The agent proves that it has the values, without printing them.
 	const script = "# Plan\n```sh\nfor v in \"$KEY\" \"$FROM_FILE\" \"$PLAIN\"; do printf %s \"$v\" | sha256sum; done\n" +
 		"curl -s -m 600 http://api.connect.internal/check\ncurl -s -m 600 http://chatgpt.connect.internal/check\nenv >/tmp/env; false || exit 3\n```\n"
 	repo := h.Repository("repo", map[string]string{"plan.md": script, "shows.md": "```sh\necho \"it is $KEY, and $PLAIN\"; echo \"$SAME\" >~/kept\n```\n"})
@@ -175,7 +175,7 @@ func TestCanaries(t *testing.T) {
 		for what, c := range map[string]e2e.Canary{"a secret": inStore, "a connector's secret": inConnector, "a backend's token": inBackend, "a login's token": inLogin, "its refresh token": inRefresh, "a variable by reference": byReference, "a variable": asItIs} {
 			var but []string
 			if c == byReference || c == asItIs {
-				but = []string{"layers", "images", "memories"} // of sprites, which have it
+				but = []string{"layers", "images", "memories"} // the sprites' own disks and memories have the value
 			}
 			found, err := c.InFiles(h.Data, but...)
 			processes, looked := c.InProcesses()
@@ -199,8 +199,8 @@ func TestCanaries(t *testing.T) {
 	look("with the next server")
 	h.Run("", "cove", "secret", "rm", "--force", "api")
 
-	// Planted on purpose, they are found: an agent that prints a variable has it in its log, but
-	// for what a secret is.
+	// A value that is printed on purpose is found: if an agent prints a variable, its log has
+	// the value, unless it is a secret.
 	shown, _ := h.Push(repo, "shows.md", "--agent", "shell", "--env", "KEY={secret:jobkey}", "--env", "PLAIN="+string(printed), "--env", "SAME="+string(byReference))
 	h.Run("", "cove", "job", "wait", shown)
 	text, err := json.Marshal(h.Events(shown))

@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// echo is an upstream that repeats what it was asked, as a careless one would.
+// echo is an upstream that repeats each request in its answer, as a careless one would.
 func echo(t *testing.T) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, "%s %s key=%s\n", r.Method, r.URL.Path, r.Header.Get("X-Api-Key"))
@@ -29,8 +29,8 @@ func echo(t *testing.T) *httptest.Server {
 	return s
 }
 
-// A secret is used by the sprite that its connector is granted to, as long as it is,
-// and is in none.
+// TestConnectors: a sprite uses a secret while the secret's connector is granted to it.
+// No sprite has the secret itself.
 func TestConnectors(t *testing.T) {
 	h := e2e.NewHost(t)
 	upstream := echo(t)
@@ -73,7 +73,8 @@ func TestConnectors(t *testing.T) {
 		t.Errorf("the log of the last moment is:\n%s", out)
 	}
 
-	// A shim that is started anew, and a server, have it again; and not what was revoked.
+	// A restarted shim, and a restarted server, have the grant again, but no revoked
+	// grant.
 	e2e.SignalAll(t, 9, h.Shims()...)
 	e2e.Await(t, "the connector comes back with the shim", func() bool {
 		out, _ := h.Try("", "cove", "exec", "-s", "paint", "--", "curl", "-s", "-m", "5", "http://anthropic.connect.internal/check")
@@ -110,8 +111,8 @@ func TestConnectors(t *testing.T) {
 	}
 }
 
-// A job has its agent's connector as long as it runs, in a sprite that has it neither
-// before nor after.
+// TestJobConnector: a job has its agent's connector only while it runs. Its sprite has
+// the connector neither before nor after.
 func TestJobConnector(t *testing.T) {
 	if os.Getenv(e2e.FarVariable) != "" {
 		t.Skip("connectors are a cove's own")
@@ -125,7 +126,8 @@ func TestJobConnector(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	h.Run("", "cove", "connector", "put", "anthropic", "--upstream", upstream.URL)
-	// What stands for the agent asks as it would, says what it was answered, and waits.
+	// This stand-in for the agent makes a request as the agent would, prints the answer,
+	// and waits.
 	h.Write("agent/claude", `#!/bin/sh
 case $1 in --version) echo 1; exit;; esac
 cat >/dev/null
@@ -163,8 +165,8 @@ echo '{"type":"result","subtype":"success","result":"done"}'
 	}
 }
 
-// TestSecretSuffices: to set the secret is all that an agent needs. Its connector is there
-// for a job, which has it no longer than it runs.
+// TestSecretSuffices: an agent needs only that its secret is set. Its connector is made
+// for a job, and granted only while the job runs.
 func TestSecretSuffices(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

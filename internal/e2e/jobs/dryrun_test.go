@@ -14,7 +14,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// preview is what a dry run says.
+// preview returns the result of a dry run.
 func preview(h *e2e.Host, repo string, args ...string) push.Preview {
 	h.T.Helper()
 	var p push.Preview
@@ -25,7 +25,7 @@ func preview(h *e2e.Host, repo string, args ...string) push.Preview {
 	return p
 }
 
-// nothingMade looks whether a dry run has left anything in the repository.
+// nothingMade checks that a dry run has left nothing in the repository.
 func nothingMade(h *e2e.Host, repo string) {
 	h.T.Helper()
 	if out := h.Run(repo, "git", "for-each-ref", "refs/cove"); out != "" {
@@ -37,8 +37,9 @@ func nothingMade(h *e2e.Host, repo string) {
 	}
 }
 
-// TestDryRun: A9: a dry run fails as the run in earnest would, says what that would
-// send and with what, and makes nothing; with a server and without one.
+// TestDryRun: A9: a dry run fails where the real run would. It says what the real run
+// would send, and with which settings, and makes nothing. That holds with a server and
+// without one.
 func TestDryRun(t *testing.T) {
 	h := e2e.NewHost(t)
 	repo := h.Repository("repo", map[string]string{"plan.md": "# Nothing\n```sh\ntrue\n```\n", "note.txt": "1\n"})
@@ -107,7 +108,8 @@ func TestDryRun(t *testing.T) {
 	}
 	nothingMade(h, repo)
 
-	// In earnest it is as was said; and once more into its sprite, there is less to send.
+	// The real push does what the dry run said. A second push into its sprite has less to
+	// send.
 	earnest := h.Run(repo, "cove", "push", "plan.md", "--agent", "shell", "--dirty", "ignore", "--json")
 	var sent push.Result
 	if err := json.Unmarshal([]byte(earnest), &sent); err != nil || sent.Sent != alone.Bytes || sent.Base != alone.Base {
@@ -120,8 +122,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestBackendDryRun: A9 at a backend that knows the protocol alone, with and without
-// this machine's server.
+// TestBackendDryRun: A9 at a backend that knows only the protocol, with and without this
+// machine's server.
 func TestBackendDryRun(t *testing.T) {
 	h := newFarHost(t)
 	repo := h.Repository("repo", map[string]string{"plan.md": "# Nothing\n```sh\ntrue\n```\n"})

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// slowly is an agent whose installation takes a while, and leaves a file that no other
-// installation leaves. It commits that.
+// slowly is an agent whose installation takes a while. Each installation leaves a
+// different file, which the agent commits.
 const slowly = `name = "slowly"
 version = "1"
 argv = ["sh", "-c", "cp ~/installed . && git add -A && git commit -q -m 'Show it'", "{prompt_file}"]
@@ -24,7 +24,7 @@ setup = [["sh", "-c", "echo set up >>~/setup"]]
 verify = ["test", "-s", "{home}/installed"]
 `
 
-// agentHost is a host with an agent of that definition and a repository.
+// agentHost gives a host an agent (slowly) of that definition, and a repository.
 func agentHost(h *e2e.Host, definition string) (repo string) {
 	h.T.Helper()
 	h.Write("home/.config/cove/agents/slowly.toml", definition)
@@ -40,7 +40,7 @@ func installs(h *e2e.Host) []cove.AgentInstall {
 	return list
 }
 
-// shown is what an agent slowly found installed.
+// shown returns what the agent slowly found installed.
 func shown(h *e2e.Host, repo, job string) string {
 	h.T.Helper()
 	if out, code := h.Try(repo, "cove", "pull", job, "--wait=10m", "--into", "none"); code != 0 {
@@ -49,9 +49,10 @@ func shown(h *e2e.Host, repo, job string) string {
 	return h.Run(repo, "git", "show", "refs/cove/"+job+"/head:installed")
 }
 
-// TestAgentInstall has an agent installed once for all the sprites that are made for
-// its jobs: two at once wait for one installation, the next finds it; a sprite that was
-// there before has its own; what nobody uses goes, and so does what fails.
+// TestAgentInstall: an agent is installed once for all sprites that are made for its
+// jobs. Two jobs at once wait for one installation, and the next job finds it. An
+// existing sprite gets its own. An unused installation is removed, and so is a failed
+// one.
 func TestAgentInstall(t *testing.T) {
 	h := e2e.NewHost(t)
 	repo := agentHost(h, slowly)
@@ -66,7 +67,7 @@ func TestAgentInstall(t *testing.T) {
 		if err != nil {
 			t.Fatalf("push: %v: %s", err, out)
 		}
-		_, doc, _ := strings.Cut(out, "{") // after what is for people
+		_, doc, _ := strings.Cut(out, "{") // after the output for people
 		jobs[i] = e2e.JSONField(t, "{"+doc, "job")
 	}
 	first := shown(h, repo, jobs[0])
@@ -104,7 +105,7 @@ func TestAgentInstall(t *testing.T) {
 		t.Errorf("one's own sprite has %q", got)
 	}
 
-	// What nobody has used goes; the sprites that have it keep it.
+	// job gc removes an unused installation. The sprites that have it keep it.
 	if out := h.Run("", "cove", "job", "gc"); strings.Contains(out, "slowly") {
 		t.Errorf("it was used just now: %s", out)
 	}
@@ -138,9 +139,9 @@ func TestAgentInstall(t *testing.T) {
 	}
 }
 
-// TestSoakInstall kills the server at each step of an installation, with -9. The next
-// server has it, or begins it anew, and the push that waited for it goes on; nothing else
-// is left. make test does one.
+// TestSoakInstall kills the server with -9 at each step of an installation. The next
+// server has the installation or begins it anew, and the push that waited for it goes on.
+// Nothing else is left. make test does one.
 func TestSoakInstall(t *testing.T) {
 	points := fault.InstallPoints
 	if !e2e.Soak() {

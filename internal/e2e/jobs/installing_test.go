@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// gated is an agent whose installation says something, and goes on when its sprite has
+// gated is an agent whose installation prints something, and goes on once its sprite has
 // the file go.
 const gated = `name = "slowly"
 version = "1"
@@ -39,14 +39,14 @@ func newInstaller(t *testing.T) installer {
 	return in
 }
 
-// version has the next push install the agent anew.
+// version changes the agent's version, so that the next push installs it anew.
 func (in installer) version(v string) {
 	in.T.Helper()
 	in.Write("home/.config/cove/agents/slowly.toml", strings.Replace(gated, `version = "1"`, `version = "`+v+`"`, 1))
 }
 
-// begin begins a push, whose output goes to a file, and returns the job once its agent
-// is being installed and has said something.
+// begin begins a push, whose output goes to a file. It returns the job once the
+// installation of its agent has printed something.
 func (in installer) begin(out string) (job string, pid int, ended func() (string, error)) {
 	in.T.Helper()
 	before := in.jobs()
@@ -54,7 +54,8 @@ func (in installer) begin(out string) (job string, pid int, ended func() (string
 	return in.next(before), pid, ended
 }
 
-// next is the job that was not there before, once its installation has said something.
+// next returns the job that is not among before, once its installation has printed
+// something.
 func (in installer) next(before []cove.Job) string {
 	in.T.Helper()
 	var job string
@@ -88,7 +89,7 @@ func (in installer) jobs() []cove.Job {
 	return list.Jobs
 }
 
-// hidden are the sprites in which agents are being installed.
+// hidden returns the names of the running sprites that agents are being installed in.
 func (in installer) hidden() []string {
 	in.T.Helper()
 	var names []string
@@ -109,7 +110,8 @@ func (in installer) hidden() []string {
 	return names
 }
 
-// one is the one sprite in which an agent is being installed.
+// one waits until an agent is being installed in exactly one sprite, and returns its
+// name.
 func (in installer) one() string {
 	in.T.Helper()
 	var names []string
@@ -138,7 +140,7 @@ func (in installer) none() {
 	e2e.Await(in.T, "the end of the installation", func() bool { return len(in.hidden()) == 0 })
 }
 
-// said is what a push has said so far.
+// said returns what a push has printed so far.
 func (in installer) said(out string) string {
 	in.T.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(in.Home), out))
@@ -148,7 +150,7 @@ func (in installer) said(out string) string {
 	return string(text)
 }
 
-// refused runs a command that must fail and say something.
+// refused runs a command that must fail and print want.
 func (in installer) refused(want string, args ...string) {
 	in.T.Helper()
 	if out, code := in.Try(in.repo, "cove", args...); code == 0 || !strings.Contains(out, want) {
@@ -156,8 +158,8 @@ func (in installer) refused(want string, args ...string) {
 	}
 }
 
-// TestJobInstalling looks at jobs whose agent is being installed: they have a number, and
-// are seen, waited for, stopped and removed as others are.
+// TestJobInstalling: jobs whose agent is being installed have an id, and are shown,
+// waited for, stopped and removed like others.
 func TestJobInstalling(t *testing.T) {
 	in := newInstaller(t)
 	first, _, firstEnded := in.begin("first")
@@ -184,7 +186,7 @@ func TestJobInstalling(t *testing.T) {
 		return strings.Contains(in.said("first"), "Job "+first+" waits until its agent is installed, slowly 1.") && strings.Contains(in.said("first"), "installing slowly 1, command 1 of 2: fetching the parts, ")
 	})
 
-	// Another one waits for the same, and goes on when the first is stopped.
+	// Another job waits for the same installation, and goes on when the first is stopped.
 	second, _, secondEnded := in.begin("second")
 	_, logged := in.Background("", "cove", "job", "logs", "-f", second)
 	in.one()
@@ -211,7 +213,7 @@ func TestJobInstalling(t *testing.T) {
 		t.Errorf("installed: %+v", installs(in.Host))
 	}
 
-	// When nobody waits for it any more, the installation ends.
+	// Once no job waits for it, the installation ends.
 	in.version("2")
 	job, _, ended := in.begin("removed")
 	in.Run("", "cove", "job", "rm", "--force", job)
@@ -231,7 +233,7 @@ func TestJobInstalling(t *testing.T) {
 	_, _ = ended()
 	in.none()
 
-	// One whose push was killed is queued when it is ready, and can be forgotten.
+	// A job whose push was killed is queued once it is ready, and can be removed.
 	job, pid, ended = in.begin("killed")
 	e2e.SignalAll(t, syscall.SIGKILL, pid)
 	_, _ = ended()
@@ -244,7 +246,7 @@ func TestJobInstalling(t *testing.T) {
 }
 
 // TestInstallingSprite does things to the sprite of an installation, and takes the name
-// that a job's sprite is to have.
+// that a job's sprite would get.
 func TestInstallingSprite(t *testing.T) {
 	in := newInstaller(t)
 	job, _, ended := in.begin("taken")
@@ -275,7 +277,7 @@ func TestInstallingSprite(t *testing.T) {
 	}
 	in.Run("", "cove", "rm", "--force", "copy")
 
-	// A job whose installation was removed has one of its own.
+	// A job whose installation was removed gets one of its own.
 	in.version("3")
 	job, _, ended = in.begin("alone")
 	in.Run("", "cove", "rm", "--force", in.one())
@@ -292,7 +294,7 @@ func TestInstallingSprite(t *testing.T) {
 	}
 }
 
-// TestInstallingServer ends the server while an agent is being installed. The next one
+// TestInstallingServer ends the server while an agent is being installed. The next server
 // takes the job up, unless its caller waited for the answer.
 func TestInstallingServer(t *testing.T) {
 	in := newInstaller(t)
@@ -306,7 +308,7 @@ func TestInstallingServer(t *testing.T) {
 	}
 	shown(in.Host, in.repo, job)
 
-	// A client of an earlier cove has its answer when the job is queued.
+	// A client of an earlier version gets its answer only when the job is queued.
 	create := func(ctx context.Context, version string) (id string, answer chan cove.Job) {
 		req := cove.JobRequest{
 			Plan:        "Show it.",
@@ -344,7 +346,7 @@ func TestInstallingServer(t *testing.T) {
 	}
 	in.none()
 
-	// The server alone begins to do a job again.
+	// Only the server starts a retry.
 	job, _ = in.Push(in.repo, "plan.md", "--agent", "slowly", "--dirty", "ignore")
 	in.Run("", "cove", "job", "wait", job)
 	in.Run("", "cove", "job", "gc", "--older-than", "0")

@@ -19,8 +19,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestJobByForce: a job whose agent stops the supervisor, and does so again if that goes
-// on, ends when it is stopped. What it had done can be pulled, and nothing of it runs on.
+// TestJobByForce: an agent pauses the supervisor (SIGSTOP), again whenever it resumes.
+// The job still ends when it is stopped. Its work can be pulled, and no process of it is
+// left.
 func TestJobByForce(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -43,8 +44,8 @@ func TestJobByForce(t *testing.T) {
 	}
 }
 
-// TestJobRetry does a job again that failed for a reason which has gone since: in a
-// new sprite and in the old one.
+// TestJobRetry retries a job that failed, once the reason has gone: in a new sprite and
+// in the old one.
 func TestJobRetry(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -70,7 +71,7 @@ func TestJobRetry(t *testing.T) {
 	if got := h.Job(same); got.Sprite != sprite || got.OwnsSprite {
 		t.Errorf("got %+v", got)
 	}
-	// The sprite was made for the first job, and is now that of the one whose work is in it.
+	// The sprite was made for the first job, and now belongs to the job whose work is in it.
 	h.Run("", "cove", "job", "rm", first)
 	if got := h.Job(same); !got.OwnsSprite {
 		t.Errorf("got %+v", got)
@@ -97,7 +98,8 @@ func TestJobRetry(t *testing.T) {
 	}
 }
 
-// gc runs job gc, and returns what was removed and kept, by job, or else by sprite.
+// gc runs job gc. It returns the reasons for what was removed and kept, by job, or by
+// sprite if there is no job.
 func gc(h *e2e.Host, args ...string) (removed, kept map[string]string) {
 	h.T.Helper()
 	var result cove.JobGCResult
@@ -117,9 +119,9 @@ func gc(h *e2e.Host, args ...string) (removed, kept map[string]string) {
 	return by(result.Removed), by(result.Kept)
 }
 
-// TestJobH4: what jobs leave is removed by rule and only then, whoever made it: not
-// what nobody has pulled, not a person's sprite, not one that is in use. What an
-// interrupted push leaves is nothing.
+// TestJobH4: job gc removes what jobs leave by fixed rules, whoever made it. It keeps
+// work that nobody has pulled, a person's sprite, and a sprite in use. An interrupted
+// push leaves nothing.
 func TestJobH4(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -151,8 +153,8 @@ func TestJobH4(t *testing.T) {
 	if got := h.Job(pulled); got.ID != pulled {
 		t.Errorf("a dry run removed it: %+v", got)
 	}
-	// A server may die before it has deleted the sprite of a job. Elsewhere nothing says
-	// whose a sprite is.
+	// A server may die before it has deleted the sprite of a job. At a backend nothing
+	// says whose a sprite is.
 	gone := orphan
 	if h.Far == nil {
 		forget(h, orphan, orphaned)
@@ -206,7 +208,7 @@ func forget(h *e2e.Host, job, sprite string) {
 	h.Serve(nil, "--keep-jobs", "0") // else it would see to that by itself
 }
 
-// testInterruptedPush: Ctrl-C in the middle of a push undoes what was made.
+// testInterruptedPush: Ctrl-C in the middle of a push removes all that the push has made.
 func testInterruptedPush(h *e2e.Host) {
 	h.T.Helper()
 	names := func() []string {
@@ -239,8 +241,8 @@ func testInterruptedPush(h *e2e.Host) {
 	}
 }
 
-// TestJobH5: what is known of a job is in one file, which only its maker can read,
-// without a value of the environment.
+// TestJobH5: a job's bundle is one file that has all that is known of the job, but no
+// value of its environment. Only its maker can read it.
 func TestJobH5(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -320,8 +322,8 @@ func readBundle(t *testing.T, name string) map[string]string {
 	}
 }
 
-// A server that is killed after it has noted that a job begins, and before the
-// job's supervisor runs, leaves a job that the next one starts.
+// TestJobStartedAnew: a server is killed after it has recorded that a job begins, and
+// before the job's supervisor runs. The next server starts the job.
 func TestJobStartedAnew(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -339,7 +341,7 @@ func TestJobStartedAnew(t *testing.T) {
 	h.Run(repo, "cove", "pull", job)
 }
 
-// rewind makes of a job one that is about to begin, while no server runs.
+// rewind turns a job back into one that is about to begin, while no server runs.
 func rewind(h *e2e.Host, id string) {
 	h.T.Helper()
 	st, err := store.Open(h.T.Context(), filepath.Join(h.Data, "cove.db"))

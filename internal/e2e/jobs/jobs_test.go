@@ -17,9 +17,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// standIn stands for Claude Code, and for nothing of it but its streams: it does
-// what the lines of the plan that begin with RUN say; as a partner in a talk it
-// commits each message.
+// standIn stands for Claude Code, and imitates only its streams. It runs the lines of the
+// plan that begin with RUN. In a conversation it commits each message.
 const standIn = `#!/bin/sh
 case "$*" in
 --version) echo 1 ;;
@@ -38,7 +37,7 @@ case "$*" in
 esac
 `
 
-// tools is the folder that has the stand-in.
+// tools makes the folder that has the stand-in, and returns it.
 func tools(h *e2e.Host) string {
 	h.T.Helper()
 	h.Write("agent/claude", standIn)
@@ -49,7 +48,7 @@ func tools(h *e2e.Host) string {
 	return tools
 }
 
-// standIns are the flags of a push to a new sprite whose agent is the stand-in.
+// standIns returns the flags of a push to a new sprite, with the stand-in as its agent.
 func standIns(h *e2e.Host) []string {
 	h.T.Helper()
 	tools := tools(h)
@@ -60,7 +59,8 @@ func standIns(h *e2e.Host) []string {
 	return append(standInsThere(h), "--setup", filepath.Join(filepath.Dir(tools), "bring.sh"))
 }
 
-// standInsThere are standIns of a push to a sprite that has it, from standInSprite.
+// standInsThere is standIns for a push to a sprite of standInSprite, which has the
+// stand-in.
 func standInsThere(h *e2e.Host) []string {
 	h.T.Helper()
 	if h.Far == nil {
@@ -82,7 +82,7 @@ func standInSprite(h *e2e.Host, name string, args ...string) {
 	h.Run("", "cove", "cp", tools(h)+"/claude", name+":.local/bin/claude")
 }
 
-// wholeMachine are all processes of the host's server and sandboxes.
+// wholeMachine returns all processes of the host's server and sandboxes.
 func wholeMachine(h *e2e.Host) []int {
 	var pids []int
 	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -100,14 +100,14 @@ func wholeMachine(h *e2e.Host) []int {
 	return pids
 }
 
-// jobEnd is one way in which a job ends.
+// jobEnd is one way for a job to end.
 type jobEnd struct {
-	name, step string // what its second step does
+	name, step string // step is the script of the second step
 	flags      []string
 	harm       func(sprite string) // while the second step is at work
 	state      cove.JobState
 	kind       string
-	reason     string // a part of it
+	reason     string // a part of the outcome's reason
 	code       int    // of job wait
 	job        string
 	sprite     string
@@ -117,10 +117,9 @@ type jobEnd struct {
 // untilGoOn is a step that waits.
 const untilGoOn = "while ! test -e ~/go-on; do sleep 0.1; done"
 
-// TestJobJ2: however a job ends, it has exactly one end: one record in the sprite,
-// one last event, one state, which no later server changes. What it had committed
-// can be pulled. That of many who want to end it at once one wins, the store's
-// TestFinishHasOneWinner shows.
+// TestJobJ2: however a job ends, it has exactly one end: one record in the sprite, one
+// last event, one state, which no later server changes. Its commits can be pulled. The
+// store's TestFinishHasOneWinner shows that one of many concurrent ends wins.
 func TestJobJ2(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -180,7 +179,8 @@ func TestJobJ2(t *testing.T) {
 	}
 }
 
-// untilRan waits for the line that the step of a job writes, which comes after the event that tells of the step.
+// untilRan waits for the line that the step of a job writes. The line comes after the step's
+// event.
 func untilRan(h *e2e.Host, sprite string) {
 	h.T.Helper()
 	e2e.Await(h.T, "the step has begun its script", func() bool {
@@ -189,7 +189,7 @@ func untilRan(h *e2e.Host, sprite string) {
 	})
 }
 
-// forkAtWork makes twin of a sprite with a job at work, where the protocol has forks.
+// forkAtWork forks a sprite with a job at work as twin, if the protocol has forks.
 func forkAtWork(h *e2e.Host, sprite string) {
 	h.T.Helper()
 	if h.Far == nil {
@@ -197,8 +197,8 @@ func forkAtWork(h *e2e.Host, sprite string) {
 	}
 }
 
-// ranOnce sees that neither the sprite of a job, which was cold meanwhile, nor its copy has begun the job's
-// step again or gone on with it. In both the supervisor that came back has ended the log.
+// ranOnce checks that neither the job's sprite, which was cold meanwhile, nor its copy has run
+// the job's step again or gone on with it. In both, the returning supervisor has ended the log.
 func ranOnce(h *e2e.Host, job string, names ...string) {
 	h.T.Helper()
 	for _, name := range names {
@@ -230,8 +230,8 @@ func begin(h *e2e.Host, test *jobEnd) {
 	test.job, test.sprite = h.Push(test.name, append([]string{"plan.md", "--agent", "shell"}, test.flags...)...)
 }
 
-// toItsEnd does the harm, and looks at the end. A second supervisor does not
-// change it.
+// toItsEnd does the harm, and checks the job's end. A second supervisor does not change
+// that end.
 func toItsEnd(h *e2e.Host, test *jobEnd) {
 	h.T.Helper()
 	if test.harm != nil {
@@ -257,7 +257,7 @@ func toItsEnd(h *e2e.Host, test *jobEnd) {
 	}
 }
 
-// TestJobJ3: an agent's exit code alone decides nothing, nor does what it says.
+// TestJobJ3: neither an agent's exit code alone nor its result alone makes a job succeed.
 func TestJobJ3(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -280,8 +280,8 @@ func TestJobJ3(t *testing.T) {
 	}
 }
 
-// TestJobJ4: each guard ends a runaway, says in the job which it was, and keeps its
-// commits. That sleep does not count, TestSoakSleep shows.
+// TestJobJ4: each guard ends a runaway job, keeps its commits, and is named in the job.
+// TestSoakSleep shows that sleep does not count.
 func TestJobJ4(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -319,7 +319,7 @@ func TestJobJ4(t *testing.T) {
 	}
 	for _, test := range tests {
 		push(test)
-		if test.plan == "steps.md" { // the disk guard sees what the others write, too
+		if test.plan == "steps.md" { // the disk guard also counts the others' writes
 			h.Try("", "cove", "job", "wait", test.job)
 		}
 	}
@@ -360,8 +360,8 @@ func TestJobJ4(t *testing.T) {
 	}
 }
 
-// TestJobJ5: who follows a job sees each event once, though the server is killed
-// meanwhile and another one takes its place; and from any number on.
+// TestJobJ5: a follower of a job sees each event once, even if the server is killed
+// meanwhile and another takes its place. It may start from any event's number.
 func TestJobJ5(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -404,8 +404,8 @@ func TestJobJ5(t *testing.T) {
 	}
 }
 
-// TestJobJ7: a job that is stopped ends in order if it can, and by force if it does
-// not; to stop it again changes nothing. Who waits for it hears of it at once (J8).
+// TestJobJ7: a job that is stopped ends in order if it can, else by force. Stopping it
+// again changes nothing. A waiting pull ends too (J8).
 func TestJobJ7(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -426,7 +426,7 @@ func TestJobJ7(t *testing.T) {
 		if took := time.Since(began); plan == "stubborn.md" && took < 9*time.Second {
 			t.Errorf("%s: it took %v", plan, took)
 		}
-		if _, code := h.Try("", "cove", "job", "wait", job); code != 130 { // who stops it waits for half a minute
+		if _, code := h.Try("", "cove", "job", "wait", job); code != 130 { // job stop itself waits for half a minute
 			t.Errorf("%s: wait exited with %d", plan, code)
 		}
 		first := h.Run("", "cove", "job", "show", job, "--json")
@@ -445,8 +445,8 @@ func TestJobJ7(t *testing.T) {
 	}
 }
 
-// TestJobJ9: an agent that was pushed to converse waits when it has had its say,
-// gets messages, and ends when it is told that there will be no more.
+// TestJobJ9: an agent that was pushed with --converse waits after each turn for messages.
+// It ends when it is told that no more will come.
 func TestJobJ9(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -499,8 +499,8 @@ func TestJobJ9(t *testing.T) {
 	}
 }
 
-// TestJobJ11: of an agent's environment, what the push says goes before what the
-// sprite has; a job tells the names, and never the values.
+// TestJobJ11: in an agent's environment, the push's values override the sprite's. A job
+// shows the names, and never the values.
 func TestJobJ11(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

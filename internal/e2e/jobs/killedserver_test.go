@@ -30,8 +30,9 @@ func newWaiter(h *e2e.Host, dir string, env []string, args ...string) *waiter {
 	return w
 }
 
-// TestWaitStartsKilledServer kills the server under commands that wait. Those that may start a
-// server do, and go on with it; the others say how to start one, and go on once somebody has.
+// TestWaitStartsKilledServer kills the server under commands that wait. Commands that may
+// start a server do so, and go on with it. The others say how to start one, and go on once one
+// runs.
 func TestWaitStartsKilledServer(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

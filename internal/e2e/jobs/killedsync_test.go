@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestSyncStartsKilledServer kills the server under a sync. It starts the server again, and
-// brings the content that it was to bring.
+// TestSyncStartsKilledServer kills the server under a sync. The sync starts the server
+// again, and completes.
 func TestSyncStartsKilledServer(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -52,8 +52,8 @@ func TestSyncStartsKilledServer(t *testing.T) {
 	}
 }
 
-// TestCopyLosesServer kills the server under a copy into a sprite: the exit code is 75, and it
-// says how to see what became of it.
+// TestCopyLosesServer kills the server under a copy into a sprite. The exit code is 75, and
+// the error says how to see what was copied.
 func TestCopyLosesServer(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

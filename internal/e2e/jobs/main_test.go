@@ -1,4 +1,4 @@
-// Package jobs shows jobs from push to pull, here and at a backend.
+// Package jobs tests jobs from push to pull, here and at a backend.
 package jobs
 
 import (

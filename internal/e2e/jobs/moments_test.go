@@ -13,17 +13,17 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// momentPlan makes two commits, of which the second changes many files: a pull has
-// something to do, and so have the agent and the collecting.
+// momentPlan makes two commits. The second changes many files, so that the agent, the
+// collecting and a pull take some time.
 const momentPlan = "## One\n```sh\necho 1 > one.txt\nsleep 0.3\n```\n" +
 	"## Two\n```sh\nfor i in $(seq 1 200); do echo changed $i > file$i.txt; done\nrm gone.txt\nsleep 0.3\n```\n"
 
-// TestSoakMoments kills the server, the shims or the command line, with -9, at
-// random moments of a push, a running job and a pull. What was pushed is pulled in
-// the end, by nothing but the same commands again: no commit is lost, the branch is
-// where it was or where it should be and nowhere else, the tree is never half one
-// thing, and what one push began and did not end is no job at work. make soak does
-// ten times as much; the moments are the same each time.
+// TestSoakMoments kills the server, the shims or the command line, with -9, at random
+// moments of a push, a running job and a pull. The same commands, run again, bring the
+// work home. No commit is lost. The branch is at its old or its new commit, and the tree
+// is never half changed. A job that an interrupted push began and did not complete is not
+// at work. In make soak there are 40 rounds instead of 3; the moments are the same each
+// time.
 func TestSoakMoments(t *testing.T) {
 	rounds := 3
 	if e2e.Soak() {
@@ -57,7 +57,7 @@ func TestSoakMoments(t *testing.T) {
 	}
 }
 
-// moment is when and what is killed.
+// moment says what is killed, and when.
 type moment struct {
 	phase, victim string
 	at            float64 // of the phase's time
@@ -65,7 +65,7 @@ type moment struct {
 	first         string // the commit that is pushed
 }
 
-// long is about how long a phase takes.
+// long returns about how long a phase takes.
 func (m *moment) long() time.Duration {
 	return map[string]time.Duration{"push": 1500 * time.Millisecond, "job": 2 * time.Second, "pull": 400 * time.Millisecond}[m.phase]
 }
@@ -100,9 +100,9 @@ func (m *moment) test(h *e2e.Host) {
 	h.Run("", "cove", "job", "rm", "--force", job)
 }
 
-// push pushes until it is done, and returns the job. A push that was cut off left
-// the repository as it was, and at most a job that waits for its bundle, or is at
-// work as if nothing had happened.
+// push pushes until it is done, and returns the job. An interrupted push leaves the
+// repository as it was. At most it leaves a job that waits for its bundle, or one that
+// runs as if nothing had happened.
 func (m *moment) push(h *e2e.Host) string {
 	h.T.Helper()
 	args := []string{"push", "--json", "plan.md", "--agent", "shell"}
@@ -121,7 +121,7 @@ func (m *moment) push(h *e2e.Host) string {
 	}
 	job := e2e.JSONField(h.T, h.Run(m.repo, "cove", args...), "job")
 	for _, other := range m.others(h, job) {
-		// It was pushed before the kill, and would be pulled like any other.
+		// This job was pushed before the kill, and can be pulled like any other.
 		if other.State != cove.JobQueued {
 			h.Run("", "cove", "job", "wait", other.ID, "--timeout", "10m")
 			h.Run(m.repo, "cove", "pull", other.ID, "--into=none")
@@ -131,7 +131,7 @@ func (m *moment) push(h *e2e.Host) string {
 	return job
 }
 
-// others are the jobs of the repository but one.
+// others returns the jobs of the repository, except one.
 func (m *moment) others(h *e2e.Host, but string) []cove.Job {
 	h.T.Helper()
 	jobs, err := h.Client().Jobs(h.T.Context())
@@ -147,8 +147,8 @@ func (m *moment) others(h *e2e.Host, but string) []cove.Job {
 	return others
 }
 
-// kill waits for the moment, and kills the victim. There may be none any more, or
-// none yet.
+// kill waits for the moment, and kills the victim. The victim may be gone, or not there
+// yet.
 func (m *moment) kill(h *e2e.Host, commandLine int) {
 	h.T.Helper()
 	<-time.After(time.Duration(m.at * float64(m.long())))
@@ -175,7 +175,7 @@ func (m *moment) head(h *e2e.Host) string {
 	return strings.TrimSpace(h.Run(m.repo, "git", "rev-parse", "refs/heads/main"))
 }
 
-// whole says what is not as it should be in the end.
+// whole checks the repository and the job in the end.
 func (m *moment) whole(h *e2e.Host, job string) {
 	h.T.Helper()
 	if got := h.Run(m.repo, "git", "log", "--format=%s"); got != "Two\nOne\nfirst\n" {

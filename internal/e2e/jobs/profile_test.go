@@ -33,8 +33,8 @@ name = "Robot"
 email = "robot@example.org"
 `
 
-// TestProfile: a push by a profile has what that says, with flags over it; a token that may
-// begin jobs gets by it what it could not ask for.
+// TestProfile: a push by a profile gets the profile's settings, and flags override them. A
+// token that may begin jobs gets settings by a profile that it could not ask for.
 func TestProfile(t *testing.T) {
 	h := e2e.NewHost(t)
 	repo := h.Repository("repo", map[string]string{"plan.md": shellPlan})
@@ -53,7 +53,7 @@ func TestProfile(t *testing.T) {
 	if j.Profile != "robot" || j.ProfileRevision != 1 || j.TimeoutSec != 600 || h.Info(sprite).Config == nil || h.Info(sprite).Config.RAMMB != 700 {
 		t.Errorf("got %+v", j)
 	}
-	// A sprite that is there has its turn at once, and what was done can be done again.
+	// In an existing sprite a job has its turn at once, and a job can be retried.
 	next, _ := h.Push(repo, "plan.md", "--profile", "robot", "-s", sprite)
 	h.Run("", "cove", "job", "wait", next)
 	again := e2e.JSONField(t, h.Run(repo, "cove", "job", "retry", "--json", job), "job")
@@ -65,7 +65,7 @@ func TestProfile(t *testing.T) {
 		t.Errorf("no such profile: %d: %s", code, out)
 	}
 
-	// A mistake is told when it is stored, and nothing is lost.
+	// A profile with a mistake is refused when it is put, and the stored one stays.
 	for text, want := range map[string]string{
 		"agent = 'nobody'": "nobody",
 		"max_jobs = -1":    "max_jobs",
@@ -114,8 +114,8 @@ func TestProfile(t *testing.T) {
 		t.Errorf("a pusher removed it: %s", out)
 	}
 
-	// Of a profile that gives what the pusher could not ask for, the pusher changes nothing
-	// that confines it.
+	// If a profile gives more than the pusher could ask for, the pusher can't change its
+	// confining settings.
 	shown := h.Path("shown")
 	h.Run("", "mkdir", shown)
 	h.Write("gives.toml", "agent = 'shell'\ninclude = ['"+shown+"']\n\n[network_policy]\nrules = [{ include = 'none' }]\n")
@@ -130,7 +130,7 @@ func TestProfile(t *testing.T) {
 	}
 	h.Run("", "cove", "profile", "rm", "gives")
 
-	// Pushes that name no profile are by the default one, unless they say none.
+	// Pushes that name no profile use the default one, unless they say --profile "".
 	h.Run("", "cove", "profile", "default", "robot")
 	if out, _ := h.Try(repo, "cove", "push", "plan.md", "--dry-run"); !strings.Contains(out, "default profile, robot") || !strings.Contains(out, "GREETING") {
 		t.Errorf("by the default: %s", out)
@@ -146,7 +146,8 @@ func TestProfile(t *testing.T) {
 		t.Errorf("by the setting: %s", out)
 	}
 
-	// A token for the profile pushes by it, and pulls; its limits are the most that it gets.
+	// A token for the profile pushes by it, and pulls. It gets no more than the profile's
+	// limits.
 	narrow := strings.TrimSpace(h.Run("", "cove", "token", "create", "robot", "--profile", "robot", "-q"))
 	mine := e2e.JSONField(t, h.Run(repo, "cove", "--token", narrow, "push", "plan.md", "--profile", "robot", "--json"), "job")
 	h.Run(repo, "cove", "--token", narrow, "pull", mine, "--wait=10m")
@@ -159,7 +160,8 @@ func TestProfile(t *testing.T) {
 	h.Run("", "cove", "profile", "rm", "robot", "keyless")
 }
 
-// TestProfileApply: the rules of a profile as it is now reach the jobs of an older revision.
+// TestProfileApply: the current rules of a profile can be applied to the jobs of an older
+// revision.
 func TestProfileApply(t *testing.T) {
 	h := e2e.NewHost(t)
 	repo := h.Repository("repo", map[string]string{"plan.md": "## One\n```sh\nuntil test -e ~/go; do sleep 0.1; done\n```\n"})
@@ -185,7 +187,7 @@ func TestProfileApply(t *testing.T) {
 		t.Errorf("got %+v", j)
 	}
 
-	// Rules that somebody has set meanwhile stay, unless they are to be replaced.
+	// Rules that somebody has set meanwhile stay, unless --force is given.
 	h.Run("", "cove", "policy", "deny", "-s", sprite, "example.org")
 	h.Write("p.toml", strings.Replace(robotProfile, `{ include = "none" }`, `{ domain = "example.net", action = "allow" }`, 1))
 	h.Run(repo, "cove", "profile", "put", "robot", "../p.toml")
@@ -239,7 +241,8 @@ func TestSoakTurns(t *testing.T) {
 	defer func() {
 		if t.Failed() {
 			t.Log(h.Try("", "cove", "job", "list"))
-			// As the sprites are removed, the jobs that wait would have their turns, and new sprites.
+			// Newest first: otherwise the waiting jobs would get turns, and new sprites, as
+			// sprites are removed.
 			for _, j := range slices.Backward(list()) {
 				if j.State == cove.JobInstalling {
 					h.Run("", "cove", "job", "stop", j.ID)

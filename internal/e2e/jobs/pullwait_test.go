@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// screen keeps what a program shows.
+// screen keeps a program's output.
 type screen struct {
 	mu   sync.Mutex
 	text bytes.Buffer // guarded by mu
@@ -34,7 +34,7 @@ func (s *screen) String() string {
 	return s.text.String()
 }
 
-// onTerminal starts a command on a terminal. wait gives what it has shown, and how it ended.
+// onTerminal starts a command on a terminal. wait returns its output, and how it ended.
 func onTerminal(t *testing.T, h *e2e.Host, repo string, args ...string) (terminal *os.File, shown *screen, wait func() error) {
 	cmd := h.Command(repo, "cove", args...)
 	terminal, err := pty.Start(cmd)
@@ -53,8 +53,8 @@ func onTerminal(t *testing.T, h *e2e.Host, repo string, args ...string) (termina
 }
 
 // TestPullWaitsOnTerminal: on a terminal a pull waits for a job that is at work. It shows the
-// job's state until then, and takes that away. Ctrl-C leaves the job as it is. No other pull waits
-// unasked.
+// job's state until then, and then clears that line. Ctrl-C leaves the job as it is.
+// Elsewhere a pull does not wait unless it is told to.
 func TestPullWaitsOnTerminal(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -102,7 +102,7 @@ func TestPullWaitsOnTerminal(t *testing.T) {
 	}
 }
 
-// exitCode is how a command ended; -1: it was not an exit of its own.
+// exitCode returns a command's exit code; -1 if it did not exit by itself.
 func exitCode(err error) int {
 	if err == nil {
 		return 0

@@ -15,8 +15,9 @@ import (
 // forgeToken is a password of a git server that no sandbox may have.
 const forgeToken e2e.Canary = "canary-forge/6123456789+abc"
 
-// TestRemote: somebody who is in no repository has a job clone one from a server that asks for a
-// password. The sprite never has that. It reads this repository and no other, and can't write.
+// TestRemote: a person outside any repository has a job clone one from a server that asks for a
+// password. The sprite never has the password. It reads this repository and no other, and can't
+// write.
 func TestRemote(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Write("home/.gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n")
@@ -62,7 +63,8 @@ func TestRemote(t *testing.T) {
 		t.Errorf("pulled: %q", got)
 	}
 
-	// A sprite in which nothing of the job's has run pushes what a pull would take unasked.
+	// A sprite that nothing of the job has run in publishes the job's commits, if a pull
+	// would take them without a question.
 	published := func(id string) cove.JobPublished {
 		t.Helper()
 		e2e.Await(t, "the publication of "+id+" ends", func() bool { p := h.Job(id).Published; return p != nil && p.Ended != nil })
@@ -72,7 +74,7 @@ func TestRemote(t *testing.T) {
 		t.Errorf("published: %+v", p)
 	}
 
-	// A pull request is opened by the forge's API, which no sprite is granted.
+	// A pull request is opened by the forge's API. No sprite is granted that API.
 	opened := make(chan string, 9)
 	s.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && r.URL.Path == "/api/v1/repos/team/project/issues/12" {

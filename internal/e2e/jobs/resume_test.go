@@ -13,8 +13,8 @@ const (
 	standInResult = `echo '{"type":"result","subtype":"success","result":"Done.","num_turns":1}'`
 )
 
-// told is what the stand-in is told to do in one session: the commands, between its
-// first and its last word.
+// told returns the RUN lines of one session of the stand-in: the commands, between its
+// first and its last message.
 func told(commands ...string) string {
 	text := "RUN " + standInInit + "\n"
 	for _, c := range commands {
@@ -23,8 +23,8 @@ func told(commands ...string) string {
 	return text + "RUN " + standInResult + "\n"
 }
 
-// TestJobResume has an agent go on with its session: in the clone as it left it, after a
-// restore, and in a fork; and says why where it can't.
+// TestJobResume: an agent goes on with its session in its old clone as it left it, after
+// a restore, and in a fork. If it can't, the job says why.
 func TestJobResume(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -63,7 +63,7 @@ func TestJobResume(t *testing.T) {
 		t.Errorf("got %+v", third)
 	}
 
-	// A restore brings the session back that there was.
+	// A restore brings back the session of the checkpoint.
 	h.Run("", "cove", "restore", "-s", sprite, "v1")
 	if out, code := h.Try(repo, "cove", "job", "resume", third.ID, "x"); code != 1 || !strings.Contains(out, "cove checkpoint list -s "+sprite) {
 		t.Errorf("of what came after the checkpoint: %d, %s", code, out)
@@ -73,7 +73,7 @@ func TestJobResume(t *testing.T) {
 		t.Errorf("after the restore: got %+v", third)
 	}
 
-	// What is at work in a clone is alone there.
+	// Only one job at a time runs in a clone.
 	busy := e2e.JSONField(t, h.Run(repo, "cove", "job", "resume", third.ID, "--json", "RUN echo '{\"type\":\"assistant\"}'; sleep 6000"), "id")
 	for _, id := range []string{busy, third.ID} {
 		if out, code := h.Try(repo, "cove", "job", "resume", id, "x"); code != 1 || !strings.Contains(out, busy) {
@@ -93,7 +93,7 @@ func TestJobResume(t *testing.T) {
 	refusedToResume(h, repo, third.ID, sprite)
 }
 
-// refusedToResume tries what can't go on; the sprite ends with it.
+// refusedToResume tries to resume jobs that can't go on. It deletes the sprite.
 func refusedToResume(h *e2e.Host, repo, id, sprite string) {
 	h.T.Helper()
 	refused := func(code int, want string, args ...string) {

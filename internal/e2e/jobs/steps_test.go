@@ -11,7 +11,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// stepsOf are the steps of a job, by key.
+// stepsOf returns the steps of a job, by key.
 func stepsOf(h *e2e.Host, job string) map[cove.StepKey]cove.Step {
 	h.T.Helper()
 	var all cove.JobSteps
@@ -25,8 +25,8 @@ func stepsOf(h *e2e.Host, job string) map[cove.StepKey]cove.Step {
 	return byKey
 }
 
-// TestSteps: a job's preparation is seen step by step, with what its commands print, by who
-// comes early and by who comes late; and a server that is killed in the middle loses none of it.
+// TestSteps: a job's preparation is shown step by step, with the output of its commands, to
+// early and to late followers. A server that is killed in the middle loses none of it.
 func TestSteps(t *testing.T) {
 	in := newInstaller(t)
 	in.Write("repo/.cove/setup.sh", "echo setting up; until test -e ~/on; do sleep 0.1; done; echo is set up; echo x >left\n")

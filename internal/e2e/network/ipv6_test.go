@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestInwardReachable: what TestInward finds closed is there, the host reaches it,
-// and so does a sandbox by a rule that names it.
+// TestInwardReachable: the addresses that TestInward finds closed exist. The host reaches
+// them, and so does a sandbox by a rule that names them.
 func TestInwardReachable(t *testing.T) {
 	i := newIsland(t)
 	i.sprite("paint")
@@ -65,8 +65,7 @@ func (i *island) coastIndex() (n int) {
 	return n
 }
 
-// TestPolicyHolds6: what TestPolicyHolds says, of IPv6 (hostile statements 28 to 32
-// and 34).
+// TestPolicyHolds6: as TestPolicyHolds, for IPv6 (hostile statements 28 to 32 and 34).
 func TestPolicyHolds6(t *testing.T) {
 	i := newIsland(t)
 	i.sprite("paint")
@@ -95,7 +94,7 @@ func TestPolicyHolds6(t *testing.T) {
 	i.heard("paint", "dns", resolver, "time6.test", "28")
 	i.reaches("paint", "x", "udp", at("7"), "x")
 
-	// A tightened policy cuts.
+	// A tightened policy cuts connections.
 	cmd := i.Command("", "cove", "exec", "-s", "paint", "--env", "PATIENCE="+e2e.LastResort.String(), "/home/sprite/prober", "download", at("19"))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -112,7 +111,7 @@ func TestPolicyHolds6(t *testing.T) {
 	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "no") { // it reads without end
 		t.Errorf("the download ended: %q", lines.Text())
 	}
-	_ = cmd.Wait() // its code is the prober's, which is 0
+	_ = cmd.Wait() // the prober exits with 0
 	i.fails("paint", "tcp", at("7"), "x")
 	i.reaches("paint", "x", "tcp", "apart6.test:7", "x")
 	if n := i.inward.Load(); n != 0 {
@@ -120,10 +119,10 @@ func TestPolicyHolds6(t *testing.T) {
 	}
 }
 
-// TestOwnAddress: root in a sandbox can't give itself another address, nor write to its
-// link: nothing that is sent from another address gets out, nor does it make a neighbour
-// of anybody (hostile statement 36). TestHostileFrames of internal/shim/gateway
-// has a gateway face one that could.
+// TestOwnAddress: root in a sandbox can neither give itself another address nor write to
+// its link. No datagram from another address gets out or makes a neighbour entry (hostile
+// statement 36). TestHostileFrames of internal/shim/gateway shows a gateway against a
+// sandbox that could.
 func TestOwnAddress(t *testing.T) {
 	i := newIsland(t)
 	i.sprite("paint")
@@ -148,7 +147,7 @@ func TestOwnAddress(t *testing.T) {
 	if out := root("{ " + script + "wait; } 2>&1"); strings.Count(out, "assign requested address") != 7 || !strings.Contains(out, "packet socket: ") {
 		t.Errorf("sent from addresses of others:\n%s", out)
 	}
-	// What is sent later arrives later.
+	// Once this later datagram has arrived, the earlier ones would have too.
 	e2e.Await(t, "an honest datagram", func() bool {
 		own := strings.Fields(root("cat /proc/net/if_inet6 | grep fdc07e2d914b00010000000000000001"))
 		return len(own) > 0 && strings.HasPrefix(i.probe("paint", "from", "fdc0:7e2d:914b:1::1", net.JoinHostPort(islandPublic6, "7")), "ok")
@@ -198,7 +197,7 @@ except OSError as e: print(e)`, name)
 	})
 	both("after the gateway's death")
 
-	// A connection goes on through a checkpoint, and so does all else.
+	// Connections and lookups go on through a checkpoint.
 	conn := i.Command("", "cove", "exec", "-i", "-s", "paint", "--env", "PATIENCE="+e2e.LastResort.String(), "/home/sprite/prober", "held", net.JoinHostPort(islandPublic6, "7"), "one", "two")
 	goOn, err := conn.StdinPipe()
 	if err != nil {

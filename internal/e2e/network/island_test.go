@@ -32,9 +32,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// An island is a host in a network namespace without any way out. Its only
-// neighbour is another namespace, in which public, private and metadata addresses
-// are real machines: the server can reach all of them, a sandbox must not.
+// An island is a host in a network namespace without any way out. Its only neighbour is
+// another namespace (the sea). There, public, private and metadata addresses are real
+// machines. The server can reach all of them; a sandbox must not.
 type island struct {
 	*e2e.Host
 	sea     int
@@ -134,7 +134,7 @@ func newIsland(t *testing.T) *island {
 	return i
 }
 
-// seaIndex is the number of the sea's interface, which a scoped address of it needs.
+// seaIndex returns the number of the sea's interface, for its scoped addresses.
 func (i *island) seaIndex() (n int) {
 	i.T.Helper()
 	err := gateway.InNetNS(i.sea, func() error {
@@ -150,7 +150,7 @@ func (i *island) seaIndex() (n int) {
 	return n
 }
 
-// start starts the server, with the sea's resolver.
+// start starts the server, which uses the sea's resolver.
 func (i *island) start() {
 	i.T.Helper()
 	conf := filepath.Join(filepath.Dir(i.Home), "resolv.conf")
@@ -172,7 +172,7 @@ func (i *island) start() {
 	})
 }
 
-// listen serves each connection to an address of the sea by f.
+// listen serves each connection to an address of the sea with f.
 func (i *island) listen(ns int, addr string, f func(net.Conn)) {
 	i.T.Helper()
 	var l net.Listener
@@ -227,7 +227,7 @@ func (i *island) hear(addr string, f func(net.PacketConn, []byte, net.Addr)) {
 	i.T.Cleanup(func() { _ = pc.Close(); <-done })
 }
 
-// populate starts what is reached, and what must not be.
+// populate starts the machines that may be reached, and those that must not.
 func (i *island) populate() {
 	trap := func(conn net.Conn) { i.inward.Add(1) }
 	for _, addr := range islandInward {
@@ -409,8 +409,9 @@ func (i *island) probeFor(patience time.Duration, sprite string, args ...string)
 	return strings.TrimSpace(i.Run("", "cove", args...))
 }
 
-// heard is a probe of what should answer, on a slow machine after a while. A datagram may
-// be lost, and is sent again; so is a question that the gateway's resolver had no time for.
+// heard probes a target that should answer, on a slow machine after a while. It repeats a
+// probe whose datagram may be lost, or whose question the gateway's resolver had no time
+// for.
 func (i *island) heard(sprite string, args ...string) (got string) {
 	i.T.Helper()
 	patience := e2e.LastResort
@@ -465,8 +466,8 @@ func allow(domains ...string) (rules []string) {
 	return rules
 }
 
-// anyIP has the host take public addresses for its own by a route, as for AnyIP, with nothing
-// but the route. taken counts the connections to them.
+// anyIP has the host take public addresses for its own by a mere route, as AnyIP does. It
+// returns a port of a listener there; taken counts the connections to it.
 func (i *island) anyIP() (taken *atomic.Int64, port string) {
 	i.T.Helper()
 	taken = new(atomic.Int64)
@@ -506,7 +507,7 @@ func (i *island) anyIP() (taken *atomic.Int64, port string) {
 	if err != nil {
 		i.T.Fatal(err)
 	}
-	// The listener is reached from the host itself, so that a test that counts none shows something.
+	// The host itself reaches the listener, so that a count of zero shows something.
 	if err := i.Within(func() error {
 		conn, err := net.Dial("tcp", "20.7.3.4:"+port)
 		if err != nil {

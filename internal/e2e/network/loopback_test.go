@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestBothLoopbacks: a server's port is its own on both addresses to which NAME.localhost
-// may lead, so that no other user is sent what is for it.
+// TestBothLoopbacks: NAME.localhost may lead to either loopback address. A server's port
+// is its own on both, so that no other user gets its requests.
 func TestBothLoopbacks(t *testing.T) {
 	probe, err := net.Listen("tcp", "[::1]:0")
 	if err != nil { // nobody can listen there

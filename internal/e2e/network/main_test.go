@@ -1,5 +1,4 @@
-// Package network shows what a sprite reaches, what reaches it, and what its policy and its
-// secrets are worth.
+// Package network tests what a sprite reaches, what reaches it, its policy and its secrets.
 package network
 
 import (

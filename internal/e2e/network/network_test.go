@@ -15,9 +15,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestInward: under every policy, metadata, private and link-local addresses, the
-// host's own and its API's port are not reached, by whatever way they are written
-// or named (hostile statements 27 to 29).
+// TestInward: no policy opens metadata, private and link-local addresses, the host's own
+// addresses, or the port of its API. That holds however they are written or named
+// (hostile statements 27 to 29).
 func TestInward(t *testing.T) {
 	i := newIsland(t)
 	i.sprite("paint")
@@ -35,7 +35,8 @@ func TestInward(t *testing.T) {
 	}
 	any4, any6 := "20.7.3.4:"+port4, "[2a07:7::9]:"+port4
 	targets = append(targets, any4, any6)
-	// Nor is one of them opened by whoever may not: the decision is told, and the rule refused.
+	// A token without the verb admin can't open them: it is told the decision, and its rule is
+	// refused.
 	weak := strings.TrimSpace(i.Run("", "cove", "token", "create", "weak", "-s", "paint", "--verbs", "read,write,exec", "-q"))
 	for _, to := range []string{any4, any6, "10.1.2.3:80", islandHost + ":" + port} {
 		i.policy("paint", `{"include":"open"}`)
@@ -75,7 +76,7 @@ func TestInward(t *testing.T) {
 			t.Fatalf("%s: %d connections got inward:\n%s", what, n, out)
 		}
 	}
-	// A rule that names an address opens that one, and nothing else.
+	// A rule that names an address opens that address, and nothing else.
 	i.policy("paint", `{"cidr":"10.1.2.3","action":"allow","ports":["80"]}`)
 	i.heard("paint", "tcp", "10.1.2.3:80", "x")
 	e2e.Await(t, "the connection that a rule names", func() bool { return i.inward.Load() == 1 })
@@ -89,14 +90,14 @@ func TestInward(t *testing.T) {
 	}
 }
 
-// Statement 103: a denied name is refused by DNS at once, its address is not
-// reached, and a change cuts connections (hostile statements 30 to 34).
+// TestPolicyHolds: statement 103: DNS refuses a denied name at once, its address is not
+// reached, and a change of the policy cuts connections (hostile statements 30 to 34).
 func TestPolicyHolds(t *testing.T) {
 	i := newIsland(t)
 	i.sprite("paint")
 	i.policy("paint", append(allow("allowed.test", "xn--bcher-kva.test", "*.sub.test"), `{"domain":"no.sub.test","action":"deny"}`, `{"domain":"time.test","action":"allow","ports":["7"],"protocol":"udp"}`)...)
 
-	// A name is the same in whatever way it is written.
+	// Names match in any case, and only as a whole.
 	for name, code := range map[string]string{
 		`allowed.test`: "0 192", `ALLOWED.Test`: "0 192", `a.sub.test`: "0 192", `no.sub.test`: "5", `sub.test`: "5", `denied.test`: "5", `xallowed.test`: "5",
 		`allowed.test\x00.evil.test`: "5", `user@allowed.test`: "5", `xn--bcher-kva.test`: "0 192", `b\xc3\xbccher.test`: "5", `169.254.169.254`: "5",
@@ -106,13 +107,13 @@ func TestPolicyHolds(t *testing.T) {
 			t.Errorf("look up %s: %s, want %s", name, got, code)
 		}
 	}
-	// Never looked up, or under no name that may be.
+	// An address that was never looked up, or not under an allowed name.
 	i.fails("paint", "tcp", islandOther+":7", "x")
 	i.look("paint", "allowed.test")
 	i.reaches("paint", "x", "tcp", islandPublic+":7", "x")
 	i.fails("paint", "tcp", islandOther+":7", "x")
-	// It is known who was refused: whoever connects or asks, and who sends if it
-	// is still there.
+	// The log names the process that was refused: one that connects or looks up, and one
+	// that sends a datagram if it still runs.
 	for name, probe := range map[string][]string{
 		"apart.test (lookup)": {"tcp", "apart.test:7", "x"}, islandOther + ":77": {"tcp", islandOther + ":77", "x"},
 		"[" + islandOther6 + "]:77": {"tcp", "[" + islandOther6 + "]:77", "x"},
@@ -127,7 +128,7 @@ func TestPolicyHolds(t *testing.T) {
 			`import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b"x", ("`+islandOther+`", 78)); time.sleep(1)`)
 		return strings.Contains(i.Run("", "cove", "policy", "log", "-s", "paint"), "refused  "+islandOther+":78/udp  by no rule, to python3 (process ")
 	})
-	// What a connection says must be what it was allowed for.
+	// The name in a connection (SNI or Host) must be an allowed one.
 	at80, at443 := islandPublic+":80", islandPublic+":443"
 	i.reaches("paint", "name allowed.test", "tls", at443, "allowed.test")
 	i.reaches("paint", "name allowed.test", "tls", at443, "allowed.test", "split")
@@ -160,7 +161,7 @@ func TestPolicyHolds(t *testing.T) {
 		t.Errorf("%d connections got inward", n)
 	}
 
-	// Limits hold, and go.
+	// Limits apply, and can be removed.
 	i.Run("", "cove", "policy", "limit", "-s", "paint", "--connections", "1")
 	if got := i.heard("paint", "load", "1", "40", islandPublic+":7", islandOther+":7"); strings.Contains(got, " 0 otherwise") {
 		t.Errorf("20 connections in a second, of which one may be: %s", got)
@@ -168,8 +169,8 @@ func TestPolicyHolds(t *testing.T) {
 	i.Run("", "cove", "policy", "limit", "-s", "paint", "--connections", "0")
 	i.reaches("paint", "20 reached, 20 refused, 0 otherwise", "load", "1", "40", islandPublic+":7", islandOther+":7")
 
-	// A malformed policy leaves the old one; a tightened one cuts, a loosened one
-	// needs nothing more.
+	// A malformed policy leaves the old one in force. A tightened one cuts connections; a
+	// loosened one takes effect at once.
 	i.policy("paint", allow("allowed.test")...)
 	cmd := i.Command("", "cove", "exec", "-s", "paint", "--env", "PATIENCE="+e2e.LastResort.String(), "/home/sprite/prober", "download", islandPublic+":19")
 	out, err := cmd.StdoutPipe()
@@ -192,15 +193,14 @@ func TestPolicyHolds(t *testing.T) {
 	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "no") { // it reads without end
 		t.Errorf("the download ended: %q", lines.Text())
 	}
-	_ = cmd.Wait() // its code is the prober's, which is 0
+	_ = cmd.Wait() // the prober exits with 0
 	i.fails("paint", "tcp", islandPublic+":7", "x")
 	i.look("paint", "apart.test")
 	i.reaches("paint", "x", "tcp", islandOther+":7", "x")
 }
 
-// TestFailsClosed: without its gateway a sandbox has no network, and with the next
-// one the same policy; so has it after the server's death, and its own sleep
-// (hostile statements 35 and 36).
+// TestFailsClosed: a sandbox has the same policy with the next gateway, after the
+// server's death, and after its own death (hostile statements 35 and 36).
 func TestFailsClosed(t *testing.T) {
 	i := newIsland(t)
 	i.sprite("paint")
@@ -227,15 +227,15 @@ func TestFailsClosed(t *testing.T) {
 		return len(now) == len(shims) && now[0] != shims[0] && now[0] != shims[1]
 	})
 	holds("after the gateway's death")
-	// The server and the gateways die together: what is started anew lets nothing
-	// out before it has been told.
+	// The server and the gateways die together. The next gateways let nothing out before
+	// they have the policy.
 	e2e.SignalAll(t, syscall.SIGKILL, append(i.Shims(), i.PID())...)
 	i.start()
 	holds("after the death of both")
 	i.Try("", "cove", "exec", "-s", "paint", "--user", "root", "kill", "-9", "1")
 	holds("after the sandbox's death")
 
-	// Frames that are nobody's, and the neighbour.
+	// Frames from foreign addresses, and connections to the neighbour, do not get out.
 	i.probe("paint", "frames")
 	if n := i.strange.Load(); n != 0 {
 		t.Errorf("%d datagrams got out under another address", n)
@@ -247,7 +247,8 @@ func TestFailsClosed(t *testing.T) {
 	i.fails("paint", "tcp", address+":8000", "GET / HTTP/1.0\r\n\r\n")
 }
 
-// TestPolicyLearn: what a sprite reaches while it is open becomes its rules.
+// TestPolicyLearn: the destinations that a sprite reaches while it is open become its
+// rules.
 func TestPolicyLearn(t *testing.T) {
 	i := newIsland(t)
 	i.sprite("paint")
@@ -275,8 +276,9 @@ func TestPolicyLearn(t *testing.T) {
 	}
 }
 
-// TestSoakPolicy: many connections a second through a policy, half of them refused
-// (for ten minutes in make soak), all go as they should, and leave nothing behind.
+// TestSoakPolicy: many connections a second pass a policy that refuses half of them (for
+// ten minutes in make soak). All end as they should, and no descriptor or much memory is
+// left.
 func TestSoakPolicy(t *testing.T) {
 	const rate = 200
 	seconds, rounds := 2, 2

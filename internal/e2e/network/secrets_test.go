@@ -115,8 +115,8 @@ func TestSecretsStay(t *testing.T) {
 			t.Errorf("%s: %s", path, out)
 		}
 	}
-	// Whatever leads elsewhere leads there without it: a redirect, a Host, a URL that
-	// a proxy would take.
+	// A redirect, a Host header or a proxy's URL may lead elsewhere, but without the
+	// secret.
 	ask("-L", base+"/away", "--connect-to", "apart.test:80:"+islandOther+":8080", "-H", "X-Api-Key: placeholder")
 	ask("--connect-to", "apart.test:80:"+islandOther+":8080", "-H", "Host: vault.connect.internal", "http://apart.test/")
 	for _, args := range [][]string{
@@ -140,8 +140,9 @@ func TestSecretsStay(t *testing.T) {
 	e2e.KeyNowhere(i.Host, vaultKey)
 }
 
-// TestControlHolds: what is inside has no say over what it may do, nor over others;
-// nor does its URL lead to what has (hostile statements 39 and 40).
+// TestControlHolds: programs in a sprite can't change what it may do, nor control other
+// sprites. The sprite's URL does not lead to the server's API either (hostile statements
+// 39 and 40).
 func TestControlHolds(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -202,7 +203,7 @@ CALLS`
 		t.Errorf("what is set has changed from\n%s\nto\n%s", before, after)
 	}
 
-	// The sprite's URL is the sprite's, whatever the path and the headers say.
+	// The sprite's URL leads to the sprite, whatever the path and the headers say.
 	h.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "mkdir /tmp/web; cd /tmp/web; echo it is paint >index.html; mkdir v1; echo paint has sprites >v1/sprites; exec python3 -m http.server 8080")
 	h.Run("", "cove", "url", "paint", "--public")
 	api := e2e.JSONString(t, filepath.Join(h.Data, "server.json"), "url")
@@ -243,7 +244,7 @@ CALLS`
 			}
 		}
 	}
-	// A token for one sprite is none for another.
+	// A token for one sprite does not work for another.
 	one := strings.TrimSpace(h.Run("", "cove", "token", "create", "one", "-s", "paint", "-q"))
 	for name, want := range map[string]int{"paint": 200, "other": 403} {
 		req, err := http.NewRequest("GET", api+"/v1/sprites/"+name, nil)

@@ -16,10 +16,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestLiveCheckpoints: a program that counts to a file and holds a connection to a
-// server outside goes through checkpoints in a row, without an error, and so do one
-// that is told more all the time, and one that tells; each checkpoint, and a fork, has
-// what it had.
+// TestLiveCheckpoints: three programs with connections to servers outside survive
+// checkpoints in a row without an error. One counts to a file and waits for echoes, one
+// is sent data all the time, and one sends. Checkpoints and forks have the file's count
+// of their moment.
 func TestLiveCheckpoints(t *testing.T) {
 	times := 8
 	if os.Getenv("COVE_SOAK") == "1" {
@@ -44,12 +44,13 @@ func TestLiveCheckpoints(t *testing.T) {
 	last := k.ticks.now()
 	t.Logf("%d checkpoints, pauses of %s ms; the longest gaps at the servers were %v, %v and %v, at %d ticks",
 		times, strings.Join(pauses, " "), last.gap, k.spoken.now().gap, k.told.now().gap, last.last)
-	// Layers that were merged meanwhile have the content that they had.
+	// Layers that were merged meanwhile keep their content.
 	var found sprites.VerifySummary
 	if err := json.Unmarshal([]byte(i.Run("", "cove", "checkpoint", "verify", "-s", "paint", "--json")), &found); err != nil || found.Problems != 0 || found.Layers+found.Unlisted < 2 {
 		t.Errorf("verify found %+v, %v", found, err)
 	}
-	// The first has fewer, a later one more, and what runs goes on from where it is.
+	// The first checkpoint has a smaller count than a later one, and the running sprite
+	// counts on.
 	i.Run("", "cove", "fork", "paint", "early", "--checkpoint", "v1")
 	i.Run("", "cove", "fork", "paint", "late", "--checkpoint", fmt.Sprintf("v%d", times/2))
 	counted := func(sprite string) (n int) {
@@ -63,7 +64,7 @@ func TestLiveCheckpoints(t *testing.T) {
 	if early, late, now := counted("early"), counted("late"), counted("paint"); !(10 < early && early < late && late < last.last && last.last <= now) {
 		t.Errorf("the counts are %d, %d, %d at the last checkpoint and %d now", early, late, last.last, now)
 	}
-	// The policy of a fork is its own.
+	// A fork has a policy of its own.
 	i.policy("late", `{"include":"none"}`)
 	for sprite, want := range map[string]int{"paint": 0, "early": 0, "late": 1} {
 		dial := fmt.Sprintf("import socket; socket.create_connection((%q, 7), 600)", islandPublic)
@@ -71,7 +72,7 @@ func TestLiveCheckpoints(t *testing.T) {
 			t.Errorf("%s: a connection out ends with %d: %s", sprite, code, out)
 		}
 	}
-	// In a copy of what runs, the connections out are not its own, and end at once.
+	// A fork does not own the copied outward connections, which end at once.
 	i.Run("", "cove", "fork", "paint", "twin")
 	e2e.Await(t, "the end of the copy's connection", func() bool {
 		_, code := i.Try("", "cove", "exec", "-s", "twin", "--", "pgrep", "-f", "ticker.py")
@@ -86,8 +87,8 @@ func TestLiveCheckpoints(t *testing.T) {
 	}
 }
 
-// A ticker is a program in a sprite that writes a number to a file, tells it to a
-// server outside, waits for that to repeat it, and goes on with the next one.
+// A ticker is a program in a sprite. It writes a number to a file, sends it to a server
+// outside, waits for the echo, and goes on with the next number.
 const ticker = `
 import os, socket, sys, time
 out = open('/home/sprite/count', 'a')
@@ -102,7 +103,7 @@ while True:
     time.sleep(0.01)
 `
 
-// A speaker is one that counts to a server outside without waiting.
+// A speaker counts to a server outside without waiting for answers.
 const speaker = `
 import socket, sys, time
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
@@ -113,8 +114,8 @@ while True:
     time.sleep(0.001)
 `
 
-// A hearer is one to which a server outside counts without waiting. Of each hundred
-// it says that it has heard them all.
+// A hearer receives the count of a server outside, which does not wait. After each
+// hundred numbers it reports that it has heard them all.
 const hearer = `
 import socket, sys
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
@@ -127,14 +128,14 @@ for line in s.makefile('r'):
     if n % 100 == 0: s.sendall(b'%d\n' % n)
 `
 
-// heard is what a server has heard of a program that counts.
+// heard is the numbers that a server has heard from a counting program.
 type heard struct {
 	last  int
 	gap   time.Duration // the longest between two
 	wrong string        // the first that was not the next
 }
 
-// counted is a server to which a program counts.
+// counted is a server that a program counts to.
 type counted struct {
 	step int // from one to the next
 	echo bool
@@ -187,7 +188,7 @@ func (k *counted) now() heard {
 	return k.heard
 }
 
-// talk are a ticker, a speaker and a hearer in a sprite, and their servers.
+// talk is a ticker, a speaker and a hearer in a sprite, and their servers.
 type talk struct {
 	island *island
 	sprite string
@@ -219,13 +220,13 @@ func (i *island) talk(sprite string) *talk {
 	return k
 }
 
-// now is how far each is.
+// now returns each program's last number.
 func (k *talk) now() [3]int {
 	return [3]int{k.ticks.now().last, k.spoken.now().last, k.told.now().last}
 }
 
-// awaitMore waits until each of them has gone on, and nothing is missing. What was
-// under way is sent again, on a busy machine after a while.
+// awaitMore waits until each program has gone on with no number missing. Data under way
+// during a checkpoint is sent again, on a busy machine after a while.
 func (k *talk) awaitMore(before [3]int) {
 	t := k.island.T
 	t.Helper()

@@ -18,7 +18,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// outside is a client of the island's server for programs of this machine, such as a browser.
+// outside returns a client of the island's server for programs of this machine, such as a
+// browser.
 func (i *island) outside() *cove.Client {
 	i.T.Helper()
 	c := i.Client()
@@ -45,9 +46,9 @@ func (i *island) outside() *cove.Client {
 	return c
 }
 
-// TestAllowThis: a download that a sprite's rules refuse is on the web page, with a button that opens
-// just this. It says beforehand all that it opens, and that is so: by name, by the address in a private
-// network that a name led to, and by one of IPv6.
+// TestAllowThis: the web page shows a download that a sprite's rules refuse, with a button that
+// opens only its target. The page says beforehand exactly what it will open. The targets are a
+// name, a private address that a name led to, and an IPv6 address.
 func TestAllowThis(t *testing.T) {
 	i := newIsland(t)
 	i.listen(i.sea, "10.1.2.3:8000", func(conn net.Conn) {
@@ -75,9 +76,9 @@ func TestAllowThis(t *testing.T) {
 	desktop, phone := b.Open(c, webtest.Desktop), b.Open(c, webtest.Phone)
 	for _, test := range []struct {
 		page         *webtest.Page
-		file, target string // its URL, and as the log has it
+		file, target string // its URL, and its target as the log shows it
 		rule, opens  string
-		want         string // what the file has
+		want         string // the file's content
 		added        sprites.NetworkRule
 	}{
 		{desktop, "http://apart.test/tool", "apart.test (lookup)", "apart.test", "the name apart.test, on every port, by TCP", "host apart.test", sprites.NetworkRule{Domain: "apart.test", Action: "allow"}},

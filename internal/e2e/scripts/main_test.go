@@ -1,4 +1,4 @@
-// Package scripts shows the commands of cove by scripts, in testdata.
+// Package scripts tests the commands of cove with scripts, in testdata.
 package scripts
 
 import (

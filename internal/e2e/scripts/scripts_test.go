@@ -22,7 +22,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
-		TestWork:            os.Geteuid() != 0, // an ordinary user can't remove what is its sprites' users'; who asked can
+		TestWork:            os.Geteuid() != 0, // an ordinary user can't remove files of its sprites' users; the caller who set the folder can
 		RequireExplicitExec: true,
 		Setup:               setupScript,
 		Condition: func(name string) (bool, error) {
@@ -39,8 +39,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// TestOrdinaryUser runs scripts again as an ordinary user. That of internal/e2e/server runs
-// the tests of durability.
+// TestOrdinaryUser runs scripts again as an ordinary user. The test of this name in
+// internal/e2e/server runs the tests of durability.
 func TestOrdinaryUser(t *testing.T) {
 	scripts, most := "/^(checkpoint|exec|hardlinks|hostile|job|packages|policy|private|restart|sleep|url)$", "50m" // where an ordinary user's sandboxes are others
 	if e2e.Soak() {
@@ -110,8 +110,8 @@ func waitForCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// captureCommand sets a variable to what the last command printed, or to a key
-// of the JSON object that it printed: capture VAR [KEY].
+// captureCommand sets a variable to the last command's output, or to a key of the JSON
+// object in it: capture VAR [KEY].
 func captureCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 2 {
 		ts.Fatalf("usage: capture VAR [KEY]")

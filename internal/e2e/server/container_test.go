@@ -18,9 +18,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// inContainer runs a server as a container's main process has it: in a mount namespace that
-// nothing comes into from outside, and, with cgroup v1, in cgroups of its own. Of memory it
-// sees the part below, and sees it twice; of processes it sees the host's hierarchy.
+// inContainer runs a server as a container's main process. Its mount namespace gets no
+// mounts from outside, and with cgroup v1 it has cgroups of its own. It sees only its own
+// part of the memory hierarchy, mounted twice, but the host's whole pids hierarchy.
 const inContainer = `set -e
 mount --make-rprivate /
 if test -d /sys/fs/cgroup/memory; then
@@ -46,7 +46,8 @@ func TestServerInContainer(t *testing.T) {
 			if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(file, []byte(limit), 0)); err != nil {
 				t.Fatal(err)
 			}
-			// Nothing of a sandbox is left below it, nor where the server sees no cgroup of its own.
+			// No cgroup of a sandbox is left below it, nor in a hierarchy where the server does
+			// not see its own.
 			t.Cleanup(func() { e2e.Await(t, "the cgroup's end", func() bool { return unix.Rmdir(dir) == nil }) })
 		}
 	}
@@ -85,7 +86,8 @@ func TestServerInContainer(t *testing.T) {
 		if now := h.SandboxState().PID; now != pid {
 			t.Errorf("a sprite that forks without end lost its sandbox: %s", h.Run("", "cove", "info", "inner"))
 		}
-		// Nor does one that uses all of the memory that the container has.
+		// A command that uses all of the container's memory does not end the sandbox
+		// either.
 		if said, _ := h.Try("", "cove", "update", "inner", "--memory", "1G"); !strings.Contains(said, "Of 1024 MiB of memory it gets 896 MiB") {
 			t.Errorf("update says:\n%s", said)
 		}
@@ -131,8 +133,8 @@ func serveIn(h *e2e.Host, script string, args ...string) {
 	e2e.Await(t, "the server", func() bool { pid, err := e2e.ServerPID(h.Data); return err == nil && pid == cmd.Process.Pid })
 }
 
-// TestContainerOutOfMemory: three sprites, of which none uses up its own memory, use up their
-// container's. A process of the largest is ended, and who runs it is told; the others stay.
+// TestContainerOutOfMemory: three sprites use up their container's memory, but none its own.
+// A process of the largest sprite is ended, and its caller is told; the others stay.
 func TestContainerOutOfMemory(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	if !isDir("/sys/fs/cgroup/memory") {
@@ -176,8 +178,8 @@ time.sleep(100000)`
 	}
 }
 
-// TestWakeInASmallerContainer: a memory that does not fit into what the container may have is
-// kept, the reason is said, and in a larger container what ran goes on.
+// TestWakeInASmallerContainer: a saved memory that does not fit into the container's limit is
+// kept, and the error says why. In a larger container the program goes on.
 func TestWakeInASmallerContainer(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	if !isDir("/sys/fs/cgroup/memory") {
@@ -219,8 +221,8 @@ time.sleep(100000)`)
 }
 
 // TestServerWithPartOfACPU: a container may have half a processor, or one and a half. Sprites
-// start there, with and without a limit of their own, also one above the container's, and
-// the limits of one that runs can be changed.
+// start there with and without a limit of their own, even one above the container's. The
+// limits of a running sprite can be changed.
 func TestServerWithPartOfACPU(t *testing.T) {
 	if !isDir("/sys/fs/cgroup/cpu") || !isDir("/sys/fs/cgroup/memory") {
 		return // v2 allows a limit above the parent's
@@ -262,7 +264,8 @@ func TestServerWithPartOfACPU(t *testing.T) {
 	}
 }
 
-// Cgroups of v1 as some containers have them: three hierarchies, and no cpuset.
+// withoutCpuset runs a server with cgroups v1 as some containers have them: three
+// hierarchies, and no cpuset.
 const withoutCpuset = `set -e
 mount --make-rprivate /
 mount -t tmpfs cgroup "$1"
@@ -298,7 +301,7 @@ func TestServerWithoutCpuset(t *testing.T) {
 	}
 }
 
-// Cgroups of which none may be written.
+// readOnlyCgroups makes all cgroups read-only.
 const readOnlyCgroups = `set -e
 mount --make-rprivate /
 for dir in /sys/fs/cgroup /sys/fs/cgroup/*; do
@@ -306,8 +309,8 @@ for dir in /sys/fs/cgroup /sys/fs/cgroup/*; do
 done
 `
 
-// TestReadOnlyCgroups: who limits a sprite there is told that nothing holds it to that, and
-// doctor does not say that root should be root.
+// TestReadOnlyCgroups: a person who limits a sprite there is told that nothing enforces the
+// limit. Doctor does not advise root to run the server as root.
 func TestReadOnlyCgroups(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return
@@ -336,9 +339,9 @@ mkdir -p "$1/upper" "$1/work"
 mount -t overlay container -o "lowerdir=/usr,upperdir=$1/upper,workdir=$1/work" /usr
 `
 
-// TestServerOnOverlay: where /usr is an overlay itself, sandboxes run, a secret is hidden from
-// those that start later, and the server's log and doctor say that no running one is kept
-// from it. On the machine itself doctor says the opposite.
+// TestServerOnOverlay: sandboxes run if /usr is an overlay itself, and a secret is hidden from
+// those that start later. The server's log and doctor say that a running sandbox can still
+// read it. On the machine itself doctor says the opposite.
 func TestServerOnOverlay(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	at := filepath.Join(filepath.Dir(h.Home), "container")
@@ -384,7 +387,7 @@ func isDir(name string) bool {
 	return err == nil && st.IsDir()
 }
 
-// TestDoctorOnFullDisk: doctor names the full disk, and no cause that it does not have.
+// TestDoctorOnFullDisk: doctor names the full disk, and no other cause.
 func TestDoctorOnFullDisk(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	out, _ := h.Try("", "unshare", "-m", "sh", "-c", `mount -t tmpfs -o size=40k full "$1"; head -c 1M /dev/zero >"$1/full"; exec cove doctor --data "$1"`, "sh", t.TempDir())
@@ -393,9 +396,10 @@ func TestDoctorOnFullDisk(t *testing.T) {
 	}
 }
 
-// TestServerIsInit: with a server that is the first process of a container all others end.
-// The memory of all sprites is on disk by then; where the server was killed, the next command says that it is
-// gone. Commands in the container find the server, and no process that has ended stays there.
+// TestServerIsInit: if the server is a container's first process, its end ends all others.
+// Before that it puts the memory of all sprites on disk. If it was killed, the next command
+// says that the memory is gone. Commands in the container find the server, and no ended
+// process stays there as a zombie.
 func TestServerIsInit(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	begin := func() (cmd *exec.Cmd, init string) {
@@ -440,7 +444,7 @@ func TestServerIsInit(t *testing.T) {
 	}
 
 	h.Run("", "cove", "server", "stop")
-	server, init = begin() // it takes up what another one began, which does not end with it
+	server, init = begin() // it takes up another server's sandbox, which does not end with it
 	h.Run("", "nsenter", "--target", init, "--mount", "--pid", "cove", "suspend", "paint")
 	h.Run("", "nsenter", "--target", init, "--mount", "--pid", "cove", "exec", "-s", "paint", "true")
 	h.Run("", "kill", "-KILL", init)
@@ -465,15 +469,15 @@ func TestServerIsInit(t *testing.T) {
 	_ = server.Wait()
 }
 
-// The first process of a container, as docker run --init has it: it starts the server, passes
-// TERM on to it, and ends with it.
+// belowInit is the first process of a container, as with docker run --init. It starts the
+// server, passes TERM on to it, and ends with it.
 const belowInit = `cove serve --addr 127.0.0.1:0 &
 trap 'kill -TERM $!' TERM
 while kill -0 $!; do wait $!; done
 `
 
-// newContainer starts a PID namespace of which a script is the first process. The words for
-// nsenter lead into it; the second is that process's number here.
+// newContainer starts a PID namespace with a script as its first process. The arguments
+// inside make nsenter enter it; inside[1] is the first process's number here.
 func newContainer(h *e2e.Host, script string) (cmd *exec.Cmd, inside []string) {
 	h.T.Helper()
 	cmd = h.Command("", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script)
@@ -484,15 +488,15 @@ func newContainer(h *e2e.Host, script string) (cmd *exec.Cmd, inside []string) {
 		out, err := exec.Command("pgrep", "--parent", strconv.Itoa(cmd.Process.Pid)).Output()
 		init := strings.TrimSpace(string(out))
 		inside = []string{"--target", init, "--mount", "--pid"}
-		// Until it is the script, its /proc is this namespace's.
+		// Until the process runs the script, its /proc is that of this namespace.
 		name, nameErr := os.ReadFile("/proc/" + init + "/comm")
 		return err == nil && nameErr == nil && strings.TrimSpace(string(name)) != "unshare"
 	})
 	return cmd, inside
 }
 
-// TestServerBelowInit: a server that the first process of a container started puts the memory
-// of all sprites on disk at its end. One that another command starts there leaves them running.
+// TestServerBelowInit: a server started by a container's first process puts the memory of all
+// sprites on disk at its end. A server that another command starts there leaves them running.
 func TestServerBelowInit(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	end := func(cmd *exec.Cmd, inside []string, signal string) {
@@ -523,8 +527,8 @@ func TestServerBelowInit(t *testing.T) {
 	}
 }
 
-// TestDoctorOfInit: doctor warns of a container whose first process leaves those that have
-// ended, and says nothing of one that takes them in.
+// TestDoctorOfInit: doctor warns of a container whose first process does not reap orphans,
+// and not of one that does.
 func TestDoctorOfInit(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	for script, warns := range map[string]bool{"sleep 100000 & wait": false, "exec sleep 100000": true} {

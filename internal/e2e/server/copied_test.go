@@ -10,7 +10,7 @@ import (
 )
 
 // TestDataFolderCopiedLive copies a data folder whose sprites run, and serves the copy beside
-// the original: what is done to one leaves the other's sandboxes alone.
+// the original. Changes in one do not touch the other's sandboxes.
 func TestDataFolderCopiedLive(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -72,7 +72,7 @@ func TestDataFolderCopiedLive(t *testing.T) {
 
 	at(copied).Run("", "cove", "rm", "draw")
 	at(original).Run("", "cove", "rm", "paint")
-	for _, data := range []string{original, copied} { // each takes up what is its own
+	for _, data := range []string{original, copied} { // each takes up its own sandboxes
 		at(data).EndServer(syscall.SIGTERM)
 		h.Serve(nil)
 	}

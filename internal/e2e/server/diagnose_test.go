@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// diagnosed runs cove diagnose, and returns what it prints and whether it has found
-// nothing wrong.
+// diagnosed runs cove diagnose. It returns the output, and whether nothing was found
+// wrong.
 func diagnosed(h *e2e.Host, args ...string) (string, bool) {
 	h.T.Helper()
 	out, code := h.Try("", "cove", append([]string{"diagnose", "paint", "--agent", "shell"}, args...)...)
@@ -24,8 +24,8 @@ func diagnosed(h *e2e.Host, args ...string) (string, bool) {
 	return out, code == 0
 }
 
-// A connector's upstream that refuses the key, one that is not there, and a secret
-// that is not set are told apart, through the connector.
+// TestDiagnoseConnectors: through the connector, diagnose distinguishes an upstream that
+// refuses the key, one that is not there, and a secret that is not set.
 func TestDiagnoseConnectors(t *testing.T) {
 	h := e2e.NewHost(t)
 	var status, asked atomic.Int64
@@ -83,7 +83,7 @@ func TestDiagnoseConnectors(t *testing.T) {
 	}
 }
 
-// A disk that is full is found from inside.
+// TestDiagnoseFullDisk: diagnose finds a full disk from inside the sprite.
 func TestDiagnoseFullDisk(t *testing.T) {
 	h := e2e.NewSmallHost(t, "160m")
 	fill := filepath.Join(h.Data, "fill")
@@ -114,8 +114,8 @@ func TestDiagnoseFullDisk(t *testing.T) {
 	}
 }
 
-// A machine whose resolver does not answer is told of: by then names that the gateway itself
-// answers for are found.
+// TestDiagnoseNames: diagnose reports a machine whose resolver does not answer. Names that
+// the gateway itself answers are still found.
 func TestDiagnoseNames(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	h.Run("", "cove", "create", "paint")

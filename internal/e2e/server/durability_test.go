@@ -19,9 +19,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestSoakKill kills each process in the middle of a job, with -9. The job's
-// commits arrive all the same; where its sandbox is killed the job is lost, and
-// what it had done until then arrives.
+// TestSoakKill kills processes in the middle of a job, with -9. The job's commits still
+// arrive. If its sandbox is killed, the job is lost, and its commits until then arrive.
 func TestSoakKill(t *testing.T) {
 	rounds, all := 1, []string{"server and shim", "command line", "server and sandbox"}
 	if os.Geteuid() != 0 { // make test is root, and runs this as an ordinary user besides
@@ -85,13 +84,13 @@ func testKill(t *testing.T, victims string) {
 	if subjects != want {
 		t.Errorf("commits: got %q, want %q; pull said %s", subjects, want, out)
 	}
-	// The pull that was waiting has gone on with the next server.
+	// The waiting pull has gone on with the next server.
 	if said, err := ended(); err != nil && !lost && victims != "command line" {
 		t.Errorf("the waiting pull: %v: %s", err, said)
 	}
 }
 
-// run1 is the folder of the one sandbox that runs.
+// run1 returns the folder of the only running sandbox.
 func run1(h *e2e.Host) string {
 	h.T.Helper()
 	runs, err := filepath.Glob(filepath.Join(h.Data, "run", "*"))
@@ -101,9 +100,9 @@ func run1(h *e2e.Host) string {
 	return runs[0]
 }
 
-// TestSoakSleep is a machine that goes to sleep: the sandbox stands still, and so
-// do its shim, the server and the command lines. When it wakes, nothing has been
-// hurt, and no guard has fired: what counts is running time.
+// TestSoakSleep acts like a machine that goes to sleep: the sandbox, its shim, the server
+// and the command lines are stopped. When they resume, nothing is damaged, and no guard
+// has fired: only running time counts.
 func TestSoakSleep(t *testing.T) {
 	limit := 7 * time.Second
 	if e2e.Soak() {
@@ -114,9 +113,9 @@ func TestSoakSleep(t *testing.T) {
 	e2e.LongEnough(t, limit, func(limit time.Duration) bool { return sleeps(h, limit) })
 }
 
-// sleeps is TestSoakSleep with a job that has a time limit, which it outsleeps. It reports
-// whether the job was done in time: else the machine is too slow for the limit, or sleep
-// counts.
+// sleeps is TestSoakSleep with a job that sleeps longer than its time limit. It reports
+// whether the job was done in time. If not, the machine is too slow for the limit, or
+// sleep counts.
 func sleeps(h *e2e.Host, limit time.Duration) (inTime bool) {
 	t := h.T
 	t.Helper()
@@ -158,9 +157,9 @@ func sleeps(h *e2e.Host, limit time.Duration) (inTime bool) {
 	return true
 }
 
-// TestSoakCycles makes, uses and deletes sprites, and looks what of them is left:
-// mounts, namespaces, interfaces, cgroups, processes, files, and what the server
-// holds.
+// TestSoakCycles makes, uses and deletes sprites, and checks that nothing of them is left
+// (mounts, namespaces, interfaces, cgroups, processes, files, and open files of the
+// server).
 func TestSoakCycles(t *testing.T) {
 	cycles := 10
 	if e2e.Soak() {
@@ -182,7 +181,7 @@ func TestSoakCycles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cycle(0) // what is made once
+	cycle(0) // makes the parts that are made once
 	before, err := leakcheck.Take(filepath.Join(h.Data, "run", "*"), filepath.Join(h.Data, "layers", "*"), filepath.Join(h.Data, "images", "*"))
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +211,7 @@ func TestSoakCycles(t *testing.T) {
 	runtime.KeepAlive(client)
 }
 
-// holdings is how many files a process has open.
+// holdings returns how many files a process has open.
 func holdings(t testing.TB, pid int) int {
 	t.Helper()
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

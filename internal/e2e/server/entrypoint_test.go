@@ -11,15 +11,16 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// An entrypoint's script, which starts the server, and goes on after it.
+// belowShell is an entrypoint's script that starts the server, and goes on after the
+// server's end.
 const belowShell = `cove serve --addr 127.0.0.1:0 --suspend-at-end &
 sleep 100000 &
 wait
 `
 
-// TestServerBelowShell: a shell that is a container's first process has started the server. What
-// the server's end means there is said as it is, doctor warns of a script that passes no TERM on,
-// and a restart, with which the container may end, is refused.
+// TestServerBelowShell: a shell that is a container's first process has started the server.
+// cove server stop says what the server's end means there. Doctor warns of a script that does
+// not pass TERM on. A restart is refused, because the container may end with it.
 func TestServerBelowShell(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	begin := func(script string) (container *exec.Cmd, inside []string) {
@@ -65,7 +66,7 @@ func TestServerBelowShell(t *testing.T) {
 	_ = container.Wait() // likewise
 }
 
-// TestDoctorReadOnly: doctor says of a data folder that can't be written why, and what to do.
+// TestDoctorReadOnly: doctor says why a data folder can't be written, and what to do.
 func TestDoctorReadOnly(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	out, code := h.Try("", "unshare", "-m", "sh", "-c", `mount -t tmpfs full "$1"; mkdir "$1/cove"; mount -o remount,ro "$1"; exec cove doctor --data "$1/cove"`, "sh", t.TempDir())
@@ -74,8 +75,9 @@ func TestDoctorReadOnly(t *testing.T) {
 	}
 }
 
-// TestNoNewPrivileges: an ordinary user's process that may get no new privileges, as in a container
-// with no-new-privileges, has no server: doctor and the start say why, and what to do.
+// TestNoNewPrivileges: an ordinary user can't run a server in a process that may get no new
+// privileges, as in a container with no-new-privileges. Doctor and the start say why, and what
+// to do.
 func TestNoNewPrivileges(t *testing.T) {
 	name := os.Getenv("COVE_TEST_USER")
 	if os.Geteuid() != 0 || name == "" {

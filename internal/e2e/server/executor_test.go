@@ -22,7 +22,7 @@ type tested struct {
 	Steps []cove.ExecutorStep `json:"steps"`
 }
 
-// states of the steps, by their keys.
+// states returns the states of the steps, by their keys.
 func (d tested) states() map[cove.StepKey]cove.StepState {
 	all := map[cove.StepKey]cove.StepState{}
 	for _, s := range d.Steps {
@@ -55,7 +55,8 @@ func empty(t *testing.T, c *cove.Client) {
 	})
 }
 
-// TestExecutors: a server tests itself, with a profile, and an agent without a key.
+// TestExecutors: a server tests itself, also with a profile, and with an agent without a
+// key.
 func TestExecutors(t *testing.T) {
 	h := e2e.NewHost(t)
 	doc, said, code := testExecutor(h, "", "--full")
@@ -76,7 +77,7 @@ func TestExecutors(t *testing.T) {
 		t.Errorf("quick: exit %d: %s", code, said)
 	}
 
-	// A profile whose policy nobody asks anything of, and an agent that has no key.
+	// A profile with a closed network, and an agent without a key.
 	_, err := cove.Profiles{Client: h.Client()}.Put(t.Context(), "closed", 0, cove.ProfileSettings{
 		Agent: "shell", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}, Config: &sprites.Config{RAMMB: 512},
 		SetupScript: &cove.SetupScript{Name: "setup", Text: "touch $HOME/made"}, CleanupScript: &cove.SetupScript{Name: "cleanup", Text: "rm $HOME/made"},
@@ -103,8 +104,8 @@ func TestExecutors(t *testing.T) {
 	}
 }
 
-// TestExecutorElsewhere: a server that knows the protocol alone is tested by its name, and by a
-// token that is in no file and no log of the server that tests it.
+// TestExecutorElsewhere: a server that knows only the protocol is tested by its name, and by a
+// token. No file or log of the testing server has that token.
 func TestExecutorElsewhere(t *testing.T) {
 	h := e2e.NewHost(t)
 	e2e.GoFar(h)
@@ -132,7 +133,7 @@ func TestExecutorElsewhere(t *testing.T) {
 	if err != nil || len(list) != 0 {
 		t.Errorf("the server has kept %v, %v", list, err)
 	}
-	// A token that is refused is replaced by the command that the hint has.
+	// The hint's command replaces a refused token.
 	for _, put := range []struct {
 		token string
 		says  string
@@ -152,7 +153,7 @@ func TestExecutorElsewhere(t *testing.T) {
 	empty(t, h.Client())
 }
 
-// untilStep starts cove test, and returns once a step has ended.
+// untilStep starts cove test, and waits until a step has ended.
 func untilStep(h *e2e.Host, key cove.StepKey, args ...string) *exec.Cmd {
 	h.T.Helper()
 	cmd := h.Command("", "cove", append([]string{"test"}, args...)...)
@@ -173,8 +174,8 @@ func untilStep(h *e2e.Host, key cove.StepKey, args ...string) *exec.Cmd {
 	return nil
 }
 
-// TestExecutorCutOff: Ctrl-C, and the end of the server by force, in the middle of a test leave
-// nothing: at the server itself, and at a backend that it knows.
+// TestExecutorCutOff: Ctrl-C, or a kill of the server, in the middle of a test leaves no
+// sprite, at the server or at a backend.
 func TestExecutorCutOff(t *testing.T) {
 	h := e2e.NewHost(t)
 	e2e.GoFar(h)

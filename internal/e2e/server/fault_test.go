@@ -17,12 +17,12 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestSoakFaults kills the server, the shim or the sandbox, with -9, at each step of
-// a checkpoint, a restore, a fork, a pause, a sleep, a wake, a merge of layers, and deletes.
-// Each time the sprite is what it was or what it was to become, with its files whole,
-// and can be used, checkpointed and removed; and nothing is left in the end. make test
-// does some, the same each time; make soak all, three times or COVE_SOAK_ROUNDS times,
-// also as an ordinary user.
+// TestSoakFaults kills the server, the shim or the sandbox, with -9, at each step of a
+// change (checkpoint, restore, fork, pause, sleep, wake, merge of layers, delete). Each time
+// the sprite is in its old or its new state, with its files whole. It can be used,
+// checkpointed and removed, and nothing is left in the end. In make test some points are
+// tried, the same each time. In make soak all are tried, three times or COVE_SOAK_ROUNDS
+// times, also as an ordinary user.
 func TestSoakFaults(t *testing.T) {
 	var all []e2e.FaultCase
 	for _, p := range fault.Points {
@@ -37,7 +37,7 @@ func TestSoakFaults(t *testing.T) {
 	if !e2e.Soak() {
 		rounds = 1
 		t.Parallel()
-		all = slices.DeleteFunc(all, func(c e2e.FaultCase) bool { return op(c) == "merge" }) // which takes long to prepare
+		all = slices.DeleteFunc(all, func(c e2e.FaultCase) bool { return op(c) == "merge" }) // a merge takes long to prepare
 		rng := rand.New(rand.NewPCG(7, 0xfa17))
 		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		all = all[:4]
@@ -49,7 +49,7 @@ func TestSoakFaults(t *testing.T) {
 	}
 }
 
-// op is the change in which the point is.
+// op returns the change that has the fault point.
 func op(c e2e.FaultCase) string {
 	kind, _, _ := strings.Cut(string(c.Point), "-")
 	switch kind {
@@ -141,14 +141,15 @@ func prepare(c e2e.FaultCase, h *e2e.Host, name string) {
 	}
 }
 
-// whole looks at what has become of the sprite.
+// whole checks the sprite after the fault.
 func whole(c e2e.FaultCase, h *e2e.Host, name string) {
 	h.T.Helper()
 	if op(c) == "delete" {
 		deleted(c, h, name)
 		return
 	}
-	// A client that comes in the moment of its death may be told that it can't be reached.
+	// At the moment of the sandbox's death, a client may be told that the sprite can't be
+	// reached.
 	e2e.Await(h.T, "the sprite", func() bool {
 		_, code := h.Try("", "cove", "exec", "-s", name, "true")
 		return code == 0
@@ -193,13 +194,13 @@ func whole(c e2e.FaultCase, h *e2e.Host, name string) {
 	content(h, name)
 }
 
-// content is what stands in the sprite's file data, where all else is what it was.
+// content returns the sprite's file data, and fails if another file is damaged.
 func content(h *e2e.Host, name string) string {
 	h.T.Helper()
 	return strings.TrimSpace(h.Sh(name, "sha256sum --status -c big.sha; for f in file*; do test \"$f\" = 'file*' || test \"file$(cat $f)\" = $f; done; cat data"))
 }
 
-// deleted looks whether a sprite is gone, or what it was.
+// deleted checks that a sprite is gone, or unchanged.
 func deleted(c e2e.FaultCase, h *e2e.Host, name string) {
 	h.T.Helper()
 	e2e.Await(h.T, "the sprite's end, or its use", func() bool {

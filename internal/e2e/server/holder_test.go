@@ -25,7 +25,7 @@ func holder(h *e2e.Host) (pid int) {
 	return pid
 }
 
-// kill ends processes with -9, all at once, and returns when they are gone.
+// kill ends processes with -9, all at once, and waits until they are gone.
 func kill(h *e2e.Host, pids ...int) {
 	h.T.Helper()
 	e2e.SignalAll(h.T, syscall.SIGKILL, pids...)
@@ -37,8 +37,8 @@ func kill(h *e2e.Host, pids ...int) {
 }
 
 // TestHolderKilled kills the process that keeps an ordinary user's namespace, with each of
-// the others, at once and one after the other. What runs inside goes on: as long as a
-// process of the namespace lives, the next holder joins it.
+// the others, at once and one after the other. Programs inside go on: while a process of
+// the namespace lives, the next holder joins it.
 func TestHolderKilled(t *testing.T) {
 	if os.Geteuid() == 0 {
 		return // root needs no namespace; TestOrdinaryUser runs this
@@ -78,8 +78,9 @@ func TestHolderKilled(t *testing.T) {
 	}
 }
 
-// TestHolderOfServer: beside a server whose holder has died another one does not start, and
-// the holder that it leaves keeps the first one's namespace, though no sandbox is in that.
+// TestHolderOfServer: beside a server whose holder has died, a second server does not
+// start. Yet it leaves a holder, which keeps the first server's namespace, even without a
+// sandbox there.
 func TestHolderOfServer(t *testing.T) {
 	if os.Geteuid() == 0 {
 		return // root needs no namespace; TestOrdinaryUser runs this
@@ -99,8 +100,8 @@ func TestHolderOfServer(t *testing.T) {
 }
 
 // TestForeignSandbox has a server start in another user namespace than the one that its
-// sandboxes are in. It can't look after them, and puts their memory on disk. One that has no
-// shim to do that is ended, and its sprite begins anew.
+// sandboxes are in. It can't look after them, and puts their memory on disk. A sandbox
+// without a shim, which would do that, is ended, and its sprite begins anew.
 func TestForeignSandbox(t *testing.T) {
 	if os.Geteuid() == 0 {
 		return // root needs no namespace; TestOrdinaryUser runs this

@@ -14,8 +14,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestImpostor has another program take the address of a server that was killed. It hears
-// nothing, neither the owner's token nor a secret, and no command believes what it says.
+// TestImpostor has another program take the address of a server that was killed. It gets
+// no request (so neither the owner's token nor a secret), and no command believes its
+// answers.
 func TestImpostor(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// echoServer is a program that gives back what it gets, at port 7.
+// echoServer is a program that echoes its input at port 7.
 const echoServer = `import socketserver
 class Echo(socketserver.BaseRequestHandler):
     def handle(self):
@@ -28,9 +28,9 @@ class Server(socketserver.ThreadingTCPServer): allow_reuse_address = daemon_thre
 Server(("0.0.0.0", 7), Echo).serve_forever()
 `
 
-// TestSoakLoad is a mixed load on many sprites at once: commands, files, proxied
-// connections, sessions that are left and joined. No call fails, and nothing of
-// it is left. make soak runs it for ten minutes on 20 sprites.
+// TestSoakLoad puts a mixed load on many sprites at once: commands, files, proxied
+// connections, and sessions that are left and joined. No call fails, and nothing of the
+// load is left. make soak runs it for ten minutes on 20 sprites.
 func TestSoakLoad(t *testing.T) {
 	n, long := 3, 5*time.Second
 	if e2e.Soak() {
@@ -48,10 +48,10 @@ func TestSoakLoad(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), e2e.LastResort)
 	defer cancel()
-	for _, l := range loads { // what is opened once
+	for _, l := range loads { // opens the files that are opened once
 		l.each(ctx)
 	}
-	settle(t, h, 1<<20) // until what was only just closed is
+	settle(t, h, 1<<20) // until files being closed are closed
 	held, running := held(h), goroutines(h)
 	var wg sync.WaitGroup
 	end := time.Now().Add(long)
@@ -83,7 +83,7 @@ func TestSoakLoad(t *testing.T) {
 	}
 }
 
-// settle waits until the server and the shims hold no more files than allowed.
+// settle waits until the server and the shims have no more files open than allowed.
 func settle(t *testing.T, h *e2e.Host, allowed int) {
 	t.Helper()
 	var now int
@@ -105,7 +105,7 @@ func settle(t *testing.T, h *e2e.Host, allowed int) {
 	}
 }
 
-// held is how many files the server and the shims have open.
+// held returns how many files the server and the shims have open.
 func held(h *e2e.Host) int {
 	n := holdings(h.T, h.PID())
 	for _, pid := range h.Shims() {
@@ -114,7 +114,7 @@ func held(h *e2e.Host) int {
 	return n
 }
 
-// goroutines is how many the server has.
+// goroutines returns how many goroutines the server has.
 func goroutines(h *e2e.Host) int {
 	info, err := h.Client().Version(h.T.Context())
 	if err != nil {
@@ -123,7 +123,7 @@ func goroutines(h *e2e.Host) int {
 	return info.Goroutines
 }
 
-// load is what is done to one sprite.
+// load is the load on one sprite.
 type load struct {
 	t      *testing.T
 	name   string

@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestLostKey: without the key of what is sealed no server starts, and nothing is changed. Both
-// ways that the hint names lead on: the key is put back, or the sealed values are given up.
+// TestLostKey: without the key of the sealed values, no server starts, and nothing is changed.
+// Both ways that the hint names work: the key is put back, or the sealed values are given up.
 func TestLostKey(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

@@ -1,5 +1,5 @@
-// Package server shows the server's life: as a service, in containers, of an ordinary user,
-// and over the end of any process at any moment.
+// Package server tests the server as a service, in containers and for an ordinary user, and
+// when any process ends at any moment.
 package server
 
 import (

@@ -8,7 +8,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// onlyCgroup2 has cgroups of v2 alone, writable. If the machine has controllers bound to v1,
+// onlyCgroup2 mounts only cgroup v2, writable. If the machine has controllers bound to v1,
 // these are missing there.
 const onlyCgroup2 = `set -e
 mount --make-rprivate /

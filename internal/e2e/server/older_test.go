@@ -44,7 +44,7 @@ func putStoreBack(h *e2e.Host, from string) {
 	}
 }
 
-// have are the folders of one kind that the data folder, or another one, has.
+// have returns the folders of one kind in the data folder, or in another one.
 func have(dir, kind string) (names []string) {
 	found, _ := filepath.Glob(filepath.Join(dir, kind, "*")) // the pattern is right
 	for _, path := range found {
@@ -53,7 +53,7 @@ func have(dir, kind string) (names []string) {
 	return names
 }
 
-// allAside are the folders of one kind that were moved aside.
+// allAside returns the folders of one kind that were moved aside.
 func allAside(h *e2e.Host, kind string) (names []string) {
 	h.T.Helper()
 	found, _ := filepath.Glob(filepath.Join(h.Data, "aside", "*")) // the pattern is right
@@ -64,8 +64,9 @@ func allAside(h *e2e.Host, kind string) (names []string) {
 }
 
 // TestOlderStorePutBack puts an older cove.db back after checkpoints, a sleep, and new sprites.
-// It is refused; once accepted, all that it does not know is aside, with the memory of what
-// ran; and all of it can be put back with the newer cove.db.
+// A server refuses it. Once it is accepted, layers and memories that it does not know are moved
+// aside, also the memory of running sprites. All of them can be put back with the newer
+// cove.db.
 func TestOlderStorePutBack(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -157,7 +158,8 @@ func TestOlderStorePutBack(t *testing.T) {
 	backToNewer(h, newer)
 }
 
-// refused looks that no server starts on an older store, and that what to do is said.
+// refused checks that no server starts on an older store, and that the error says what to
+// do.
 func refused(h *e2e.Host) {
 	h.T.Helper()
 	out, code := h.Try("", "cove", "serve", "--addr", "127.0.0.1:0")
@@ -174,7 +176,8 @@ func refused(h *e2e.Host) {
 	}
 }
 
-// backToNewer moves all that is aside to where it was, with the store that knew it.
+// backToNewer moves all that was moved aside back to its place, with the store that knew
+// it.
 func backToNewer(h *e2e.Host, newer string) {
 	h.T.Helper()
 	putStoreBack(h, newer)
@@ -207,7 +210,7 @@ func backToNewer(h *e2e.Host, newer string) {
 }
 
 // TestOlderStoreKilled kills a server with -9 after the first thing that it has moved aside.
-// The next one, which nobody tells that the store is older, does the rest.
+// The next server, which is not told that the store is older, does the rest.
 func TestOlderStoreKilled(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -250,7 +253,7 @@ func TestOlderStoreKilled(t *testing.T) {
 		}
 	}
 	h.EndServer(syscall.SIGTERM)
-	h.Serve(nil) // it is done: what is to be removed now, is
+	h.Serve(nil) // the move aside is done, and folders due for removal are removed
 	h.Run("", "cove", "rm", "first")
 }
 
@@ -282,11 +285,11 @@ func TestDataFolderMoved(t *testing.T) {
 			t.Errorf("after %s the store was taken for an older one (%v):\n%s", how[0], err, log)
 		}
 	}
-	h.Serve(nil) // which the end of the test ends
+	h.Serve(nil) // the end of the test ends this server
 }
 
-// TestLayerGone takes a sealed layer away. The sprite does not boot as if its files had been
-// deleted; once the layer is back, it does, with them.
+// TestLayerGone takes a sealed layer away. The sprite does not boot without the layer's
+// files. Once the layer is back, it boots with them.
 func TestLayerGone(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

@@ -15,9 +15,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestByTheDocument is a program of somebody who has the OpenAPI document alone: it makes a
-// sprite, runs a command, lists jobs and deletes the sprite, with net/http. The paths, bodies
-// and statuses are the document's.
+// TestByTheDocument acts like a client with only the OpenAPI document. With net/http it makes
+// a sprite, runs a command, lists jobs and deletes the sprite. The paths, bodies and statuses
+// are the document's.
 func TestByTheDocument(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

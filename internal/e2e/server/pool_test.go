@@ -23,12 +23,13 @@ func ready(h *e2e.Host, n int) {
 	})
 }
 
-// identity is what a sprite's sandbox is known by inside, each a line.
+// identity prints by what a sprite's sandbox is known inside, one item a line.
 const identity = `hostname; cat /etc/hostname /etc/machine-id; echo "$COLOUR $SPRITE_URL"; cat /.sprite/policy/network.json; grep -rsE 'pool[.][0-9a-f]{16}' /etc /home /.sprite /run; env | grep -E 'pool[.]'; true`
 
-// TestPool: a new sprite's sandbox is one that ran before, and has nothing of what that
-// was called; each is used once, and there is another soon. One that asks for more than
-// they are gets another. None is seen, nor left when the server ends, however it does.
+// TestPool: a new sprite takes a sandbox that ran before, and keeps nothing of that
+// sandbox's old name. Each sandbox is used once, and another replaces it soon. A sprite
+// with a limit gets another sandbox. The pool is not listed, and none of it is left after
+// a kill of the server.
 func TestPool(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil, "--pool", "2")
@@ -72,7 +73,7 @@ func TestPool(t *testing.T) {
 			t.Errorf("%s is in the pool again", st.Container)
 		}
 	}
-	// It is a sprite as any other.
+	// It is a sprite like any other.
 	h.Run("", "cove", "checkpoint", "create", "-s", "one")
 	h.Run("", "cove", "suspend", "one")
 	if out := h.Run("", "cove", "exec", "-s", "one", "--", "sh", "-c", "hostname; echo $COLOUR"); out != "one\ncone\n" {
@@ -90,7 +91,7 @@ func TestPool(t *testing.T) {
 	h.Run("", "cove", "rm", "one", "two", "limited")
 }
 
-// states are those of the sandboxes that run.
+// states returns the states of the running sandboxes.
 func states(h *e2e.Host) (all []shim.State) {
 	h.T.Helper()
 	runs, _ := filepath.Glob(filepath.Join(h.Data, "run", "*")) // the pattern is right
@@ -102,7 +103,7 @@ func states(h *e2e.Host) (all []shim.State) {
 	return all
 }
 
-// stateOf is the state of a sprite's sandbox.
+// stateOf returns the state of a sprite's sandbox.
 func stateOf(h *e2e.Host, sprite string) shim.State {
 	h.T.Helper()
 	var info sprites.Info
@@ -116,9 +117,9 @@ func stateOf(h *e2e.Host, sprite string) shim.State {
 	return st
 }
 
-// poolFaults kills a server, a shim or a sandbox while a pool is filled, and while a
-// sprite takes what is in it: the sprite is there as it was asked for, or it is not, and
-// what was to be of the pool is removed.
+// poolFaults kills a server, a shim or a sandbox while a pool is filled, or while a
+// sprite takes a sandbox of it. The sprite is there as asked for, or not at all, and
+// unfinished sandboxes of the pool are removed.
 func poolFaults(c e2e.FaultCase, h *e2e.Host, name string) {
 	h.T.Helper()
 	reached := filepath.Join(filepath.Dir(h.Home), "reached-"+name)
@@ -143,7 +144,7 @@ func poolFaults(c e2e.FaultCase, h *e2e.Host, name string) {
 	out := ""
 	e2e.Await(h.T, "the sprite", func() (ok bool) {
 		var code int
-		// cove tells on stderr of a sandbox that the fault has ended.
+		// On stderr, cove reports a sandbox that the fault has ended.
 		out, _, code = h.Streams("exec", "-s", name, "--", "sh", "-c", identity)
 		return code == 0
 	})

@@ -10,12 +10,12 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A server makes what sandboxes start from while there is a sprite: for one that was just
-// created, and for those that an earlier server had. Without any, it does not look through
-// this machine's programs. A server that has ended has also ended what it began.
+// TestServePrepares: a server makes the base of sandboxes only while there is a sprite: a
+// new one, or one of an earlier server. Without a sprite, it does not search this
+// machine's programs. A server that ends first finishes the base that it began.
 func TestServePrepares(t *testing.T) {
 	h := e2e.NewHost(t)
-	if err := e2e.TakeBack(h.Data); err != nil { // the first server is to find nothing
+	if err := e2e.TakeBack(h.Data); err != nil { // the first server must find no base
 		t.Fatal(err)
 	}
 	dir := filepath.Join(h.Data, "base")

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// A shim that uses more memory than it may is ended by the kernel, the next one adopts
-// its sandbox, and a sandbox that ends leaves no cgroup.
+// TestShimMemory: the kernel ends a shim that exceeds its memory limit, and the next shim
+// adopts its sandbox. A sandbox that ends leaves no cgroup.
 func TestShimMemory(t *testing.T) {
 	e2e.NeedsCgroups(t)
 	h := e2e.NewHost(t)
@@ -60,7 +60,7 @@ func TestShimMemory(t *testing.T) {
 	if _, err := os.Stat(limitFile); err != nil {
 		limitFile = filepath.Join(dir, "memory.max")
 	}
-	tighten := func() { // the kernel may refuse what it would have to take back first
+	tighten := func() { // the kernel may refuse a limit below the memory in use
 		used := number(dir, "memory.usage_in_bytes", "memory.current")
 		_ = os.WriteFile(limitFile, []byte(strconv.FormatInt(used+1<<20, 10)), 0)
 	}
@@ -80,8 +80,8 @@ func TestShimMemory(t *testing.T) {
 	e2e.Await(t, "the end of its cgroup", func() bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
 }
 
-// A SIGTERM to all of cove's processes, as of pkill, ends the server alone: what runs in a
-// sprite goes on, and the next server takes it up.
+// TestTerminatedShim: a SIGTERM to the server and the shims, as of pkill, ends only the
+// server. Programs in a sprite go on, and the next server takes the sprite up.
 func TestTerminatedShim(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Run("", "cove", "create", "paint", "--idle", "0")

@@ -13,10 +13,11 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// asInit makes a machine in the namespaces that it has, of which systemd is the init: with
-// this machine's files, changed in memory only, and a folder that stays for /var/lib. Of what this
-// machine's packages have it start, the journal is left: the rest would act on this machine.
-// $1: a folder; $2: the programs; $3: this process's cgroups, a line each; $4: /var/lib.
+// asInit makes a machine in its own namespaces, with systemd as init. It has this machine's
+// files, changed only in memory, and a lasting folder for /var/lib. Of the units of this
+// machine's packages only the journal is left: the others would act on this machine.
+// Arguments: $1 a folder; $2 the programs; $3 this process's cgroups, a line each; $4
+// /var/lib.
 const asInit = `set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=0755 tmpfs "$1"
@@ -48,7 +49,7 @@ umount -l /old
 exec env -i container=docker PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --unit=basic.target --log-target=console
 `
 
-// A machine is one that systemd has begun.
+// A machine is a machine that systemd has booted.
 type machine struct {
 	t    *testing.T
 	cmd  *exec.Cmd // its namespaces; args are those of its beginning
@@ -57,7 +58,7 @@ type machine struct {
 	init string // its systemd's id here
 }
 
-// newMachine begins one, in cgroups of its own, and ends it after the test.
+// newMachine boots a machine in cgroups of its own, and ends it after the test.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	h := e2e.NewRootHost(t)
@@ -85,7 +86,7 @@ func newMachine(t *testing.T) *machine {
 		if err := os.Mkdir(group, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // which v1 does not inherit
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // v1 does not inherit these
 			if text, err := os.ReadFile(filepath.Join(mount, at, file)); err == nil && names != "" {
 				if err := os.WriteFile(filepath.Join(group, file), text, 0o644); err != nil {
 					t.Fatal(err)
@@ -176,9 +177,9 @@ func (m *machine) refuses(want string, args ...string) {
 	}
 }
 
-// TestServerUnit has a real systemd run the server: cove server install writes its unit, the
-// other commands of cove server go by it, a server that is killed is started again, and
-// what a sprite runs goes on over all of it.
+// TestServerUnit has a real systemd run the server. cove server install writes its unit, and
+// the other commands of cove server use the unit. A killed server is started again, and a
+// sprite's program goes on all the while.
 func TestServerUnit(t *testing.T) {
 	m := newMachine(t)
 	m.refuses("is on overlayfs", "cove", "--data", "/srv/cove", "create", "paint")
@@ -190,7 +191,8 @@ func TestServerUnit(t *testing.T) {
 	m.says("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "until test -s ~/pid; do sleep 0.1; done")
 	m.says("The server runs at", "cove", "server", "restart")
 
-	// With settings that the next server would refuse, the one that runs stays.
+	// If the settings are such that the next server would refuse them, the running server
+	// stays.
 	m.says("", "sh", "-c", `f=$(cove server status --json | sed -n 's/.*"settings": "\(.*\)".*/\1/p'); cp "$f" /tmp/was; echo 'colour = "red"' >>"$f"`)
 	m.refuses("the server was left as it is, since the next one would not start", "cove", "server", "restart")
 	m.says("active", "systemctl", "is-active", "cove")
@@ -212,7 +214,7 @@ func TestServerUnit(t *testing.T) {
 		return strings.Count(out, "listening on http://127.0.0.1:7878") >= 4
 	})
 
-	m.end() // with it all sandboxes end, and what ran is on disk
+	m.end() // all sandboxes end, with their memory on disk
 	m.begin()
 	m.says("systemd runs the server now", "cove", "server", "install") // /etc was in memory
 	if out, code := m.try("cove", "exec", "-s", "paint", "--", "sh", "-c", "kill -0 $(cat ~/pid)"); code != 0 || strings.Contains(out, "began anew") {

@@ -16,8 +16,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestRestoredWhileExec: a command that a restore ends is told so. If the server is killed while a restore ends what
-// runs, the first command after that waits for the end, and works.
+// TestRestoredWhileExec: a command that a restore ends says so. If the server is killed while a
+// restore ends the sandbox, the first command afterwards waits for that, and works.
 func TestRestoredWhileExec(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Run("", "cove", "create", "paint")
@@ -57,9 +57,9 @@ func TestRestoredWhileExec(t *testing.T) {
 	h.Run("", "cove", "exec", "-s", "paint", "true")
 }
 
-// unseenCalls are calls that a server brings to their end once they have begun: at a
-// point in the middle of each, what the command line then says to type, and what that
-// shows once it was done.
+// unseenCalls are calls that a server completes once they have begun. Each has a point in
+// its middle, the command that cove then suggests, and a text that the command prints
+// once the call is done.
 var unseenCalls = []struct {
 	point fault.Point
 	see   []string
@@ -71,9 +71,10 @@ var unseenCalls = []struct {
 	{fault.SleepStored, []string{"info", "paint"}, "warm"},
 }
 
-// TestUnseen: where the server goes away in the middle of a call, or the person does
-// not wait for its end, the command line says that it may have been done, and what to
-// type to see it; and that shows it.
+// TestUnseen: the server goes away in the middle of a call, or the person does not wait
+// for its end. The command line says that the call may have been done, and suggests a
+// command to see it. That command shows the result (not checked for a restore whose
+// server was killed, which may end halfway).
 func TestUnseen(t *testing.T) {
 	for _, c := range unseenCalls {
 		for _, who := range []string{"server", "person"} {
@@ -125,10 +126,10 @@ func TestUnseen(t *testing.T) {
 	}
 }
 
-// TestUnseenSandbox: two containers have one data folder in turn. In the first one the server is
-// stopped, and the shim killed, so that a sandbox runs of which the second one sees no process. A
-// server there starts nothing over its disk, and says where it runs. Once the first container has
-// ended, the sprite begins anew, and its file is whole.
+// TestUnseenSandbox: two containers have one data folder in turn. In the first one the server
+// is stopped, and the shim killed. So a sandbox runs whose processes the second container does
+// not see. A server there starts nothing over its disk, and says where it runs. Once the first
+// container has ended, the sprite begins anew, and its file is whole.
 func TestUnseenSandbox(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	name, err := os.Hostname()

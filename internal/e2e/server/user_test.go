@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestOrdinaryUser runs the tests of durability again as an ordinary user. That of
-// internal/e2e/scripts runs scripts.
+// TestOrdinaryUser runs the tests of durability again as an ordinary user. The test of
+// this name in internal/e2e/scripts runs scripts.
 func TestOrdinaryUser(t *testing.T) {
 	tests, most := "TestSoakKill|TestSoakSleep|TestSoakCycles|TestHolderKilled|TestHolderOfServer|TestForeignSandbox", "50m"
 	if e2e.Soak() {
@@ -22,8 +22,8 @@ func TestOrdinaryUser(t *testing.T) {
 	e2e.AsOrdinaryUser(t, "^("+tests+")$", most)
 }
 
-// TestUserHoldsNoDisk: a disk that the host unmounts is not held by the sandboxes of an
-// ordinary user, which began before.
+// TestUserHoldsNoDisk: the host can unmount a disk while an ordinary user's earlier
+// sandboxes run: they do not hold it.
 func TestUserHoldsNoDisk(t *testing.T) {
 	name := os.Getenv("COVE_TEST_USER")
 	if os.Geteuid() != 0 || name == "" {

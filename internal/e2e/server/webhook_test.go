@@ -69,7 +69,8 @@ func (r *webhookReceiver) goAway(away bool) {
 	r.away = away
 }
 
-// types are those of the events that have come, each once, and of whom.
+// types returns the types of the events received, each event once, with its job or
+// sprite.
 func (r *webhookReceiver) types() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,8 +91,8 @@ func (r *webhookReceiver) types() (all []string) {
 	return all
 }
 
-// TestWebhooks: what happens to jobs and sprites is told, signed and in order. A server that is
-// killed while the receiver is away, with what it has to tell, tells it when it runs again.
+// TestWebhooks: events of jobs and sprites are delivered, signed. If the server is killed with
+// undelivered events while the receiver is away, the next server delivers them in order.
 func TestWebhooks(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -122,7 +123,7 @@ func TestWebhooks(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 
-	// The receiver is away, and the server killed with what waits.
+	// The receiver is away, and the server is killed with undelivered events.
 	r.goAway(true)
 	const more = 5
 	for i := range more {
@@ -152,7 +153,7 @@ func TestWebhooks(t *testing.T) {
 		t.Errorf("the log has %d deliveries: %+v", n, log)
 	}
 
-	// With a secret of one's own, and without the webhook.
+	// The webhook uses the person's own secret, which stays when the webhook is removed.
 	h.Run("", "sh", "-c", "echo a-secret-of-my-own | cove secret set mine")
 	if out := h.Run("", "cove", "webhook", "put", r.web.URL, "--name", "mine", "--events", "sprite.deleted", "--secret", "mine", "--private"); strings.TrimSpace(out) != "" {
 		t.Errorf("a key is shown again: %s", out)

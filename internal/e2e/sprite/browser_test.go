@@ -10,9 +10,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestBrowser opens a sprite's URL in a real Chromium: a page of a service that
-// is private, that was asleep, that has just crashed, and that wants to see the codes of
-// later links.
+// TestBrowser opens a sprite's URL in a real Chromium. The page's service is private,
+// then was asleep, then has just crashed. Its page tries to see the codes of later links.
 func TestBrowser(t *testing.T) {
 	chromium := need.Program(t, "chromium", "chromium")
 	h := e2e.NewHost(t)
@@ -52,8 +51,8 @@ self.addEventListener("fetch", e => { if (e.request.mode === "navigate") e.respo
 		}
 		return page
 	}
-	// The browser has a cookie, and the page can't read it; no worker of the page's is there
-	// to see the code of the next link.
+	// The browser has a cookie that the page can't read. The page can't register a worker
+	// that would see the code of the next link.
 	const want = "script ran, cookie unseen"
 	link := func() string { return strings.TrimSpace(h.Run("", "cove", "url", "--link", "paint")) }
 	url := strings.TrimSpace(h.Run("", "cove", "url", "-q", "paint"))

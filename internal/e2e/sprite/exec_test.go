@@ -15,7 +15,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// receiver reads what a client on the same machine sends, and prints the size of its
+// receiver reads the data of a client on the same machine, and prints the size of its
 // receive buffer before and after.
 const receiver = `import socket, threading
 ln = socket.create_server(("127.0.0.1", 0))
@@ -29,8 +29,9 @@ print(before, size())
 `
 
 // TestReceiveBuffer checks that receive buffers in a sandbox do not grow. When gVisor
-// grows one, its TCP can keep the end of a window of zero to itself, and the sender
-// pauses for 200 ms: a call with 1 MiB of input took ten times as long as one with 64 KiB.
+// grows a buffer, its TCP may not announce that the window is open again, and the sender
+// pauses for 200 ms. Then a call with 1 MiB of input takes ten times as long as one with
+// 64 KiB.
 func TestReceiveBuffer(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -40,7 +41,7 @@ func TestReceiveBuffer(t *testing.T) {
 	}
 }
 
-// TestExec is what cove exec promises, by its rows, in one real sandbox.
+// TestExec checks what cove exec promises, row by row, in one real sandbox.
 func TestExec(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -54,8 +55,8 @@ func TestExec(t *testing.T) {
 	t.Run("E10", func(t *testing.T) { execErrors(h.On(t)) })
 }
 
-// execStreams: 100 MB of noise come by the one stream as they are, while others come
-// by the other.
+// execStreams: 100 MiB of noise on one output stream arrive unchanged, while 10 MiB
+// arrive on the other.
 func execStreams(h *e2e.Host) {
 	h.Run("", "cove", "exec", "-s", "paint", "sh", "-c", "head -c 104857600 /dev/urandom >out; head -c 10485760 /dev/urandom >err")
 	cmd := h.Command("", "cove", "exec", "-s", "paint", "sh", "-c", "cat err >&2 & cat out; wait")
@@ -103,8 +104,8 @@ func execCodes(h *e2e.Host) {
 	}
 }
 
-// execInput: without -i the input has ended, whoever holds this one open. With it all
-// of it arrives, when it is given, and its end does.
+// execInput: without -i a command's input is at its end, even if cove's own is held open.
+// With -i all input arrives as it is given, and so does its end.
 func execInput(h *e2e.Host) {
 	t := h.T
 	ctx, cancel := context.WithTimeout(t.Context(), e2e.LastResort)
@@ -138,7 +139,7 @@ func execInput(h *e2e.Host) {
 		t.Fatalf("before the rest was given: got %q, %v", first, err)
 	}
 	go func() {
-		_, _ = in.Write(noise) // what arrives is compared
+		_, _ = in.Write(noise) // the output is compared below
 		_ = in.Close()
 	}()
 	text, err := io.ReadAll(out)
@@ -147,7 +148,8 @@ func execInput(h *e2e.Host) {
 	}
 }
 
-// execArguments: what follows the command reaches it as it is, flags of cove's own, too.
+// execArguments: arguments after the command reach it unchanged, even those that are
+// flags of cove.
 func execArguments(h *e2e.Host) {
 	args := []string{"-la", "--json", "test", "-s", "nobody", "--", "-i", "", "a b", "it's", `say "x"`, "$(id)", "`id`", "*", "a\nb", `\n`, "世界🦊", "--url=http://x", "-"}
 	for _, before := range [][]string{nil, {"--"}} {
@@ -161,8 +163,8 @@ func execArguments(h *e2e.Host) {
 	}
 }
 
-// execTerminals: what runs in a terminal is listed when nobody is there, and ends, with
-// all that it has started, when it is killed. TestTerminal resizes, leaves and joins one.
+// execTerminals: a command in a terminal is listed while nobody is attached. A kill ends
+// it with all that it has started. TestTerminal resizes, leaves and joins a terminal.
 func execTerminals(h *e2e.Host) {
 	t := h.T
 	id := strings.TrimSpace(h.Run("", "cove", "exec", "-s", "paint", "-t", "--detach", "sh", "-c", "tty >where; sleep 4545 & sleep 4545"))
@@ -182,7 +184,7 @@ func execTerminals(h *e2e.Host) {
 	}
 }
 
-// awaitFile waits for a file in the sprite paint that has something in it.
+// awaitFile waits for a file in the sprite paint that is not empty.
 func awaitFile(h *e2e.Host, name string) {
 	h.T.Helper()
 	e2e.Await(h.T, name, func() bool {
@@ -191,8 +193,8 @@ func awaitFile(h *e2e.Host, name string) {
 	})
 }
 
-// execJSON: with --json there is one document on standard output, and nothing else,
-// also of what goes wrong, and with -v.
+// execJSON: with --json, standard output has exactly one document, also for errors, and
+// with -v.
 func execJSON(h *e2e.Host) {
 	h.Run("", "cove", "checkpoint", "create", "-s", "paint")
 	for _, line := range []string{
@@ -218,8 +220,7 @@ func execJSON(h *e2e.Host) {
 	}
 }
 
-// execErrors: what went wrong is told apart, by the code for programs and by that for
-// the shell.
+// execErrors: errors differ in their code for programs, and in their exit code.
 func execErrors(h *e2e.Host) {
 	t := h.T
 	for _, test := range []struct {
@@ -237,7 +238,8 @@ func execErrors(h *e2e.Host) {
 			t.Errorf("%s: got %s, code %d, %v", test.what, stdout, exit, err)
 		}
 	}
-	// Of a command, each is none of those that commands have themselves.
+	// For exec, cove's own errors have exit codes of their own (124, 125; 2 for wrong
+	// usage).
 	for _, test := range []struct {
 		what, says string
 		exit       int

@@ -7,8 +7,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// unreadable makes files and folders that only root may read. What is in shut/ nobody
-// else can even reach.
+// unreadable makes files and folders that only root may read. Nobody else can even reach
+// the files in shut/.
 const unreadable = `set -e
 mkdir -p /opt/seen /tmp/seen /opt/shut
 for d in /opt/seen /tmp/seen; do
@@ -16,7 +16,8 @@ for d in /opt/seen /tmp/seen; do
 done
 echo x >/opt/shut/file; chmod 700 /opt/shut`
 
-// attributes prints what a program that may not read those files is told of attributes.
+// attributes prints the answers that a program gets for those files' attributes, if it
+// may not read the files.
 const attributes = `
 import os
 for path, follow in ('/opt/seen/file', True), ('/opt/seen/link', True), ('/opt/seen/link', False), ('/opt/shut/file', True), ('/opt/seen/none', True):
@@ -26,8 +27,8 @@ for path, follow in ('/opt/seen/file', True), ('/opt/seen/link', True), ('/opt/s
         print(os.path.basename(path), follow, name, '->', told)
 `
 
-// TestListUnreadable: ls -l looks for attributes of the files that it lists. Linux gives
-// those of the kernel's own to everybody.
+// TestListUnreadable: ls -l asks for attributes of the files that it lists. Linux tells
+// everybody the kernel's own attributes.
 func TestListUnreadable(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -58,8 +59,8 @@ none True user.a -> No such file or directory
 	}
 }
 
-// renamed renames names of one file to one another, by each of the calls that can, on a
-// disk and in memory, and prints what the calls say and which names there are.
+// renamed renames names of one file to one another with each such system call, on a disk
+// and in memory. It prints the calls' results and the remaining names.
 const renamed = `
 import ctypes, os, platform
 libc = ctypes.CDLL(None, use_errno=True)
@@ -92,8 +93,8 @@ for folder in '/home/sprite/links', '/tmp/links':
     os.link('b', 'd')
 `
 
-// TestRenameLinks: what a program is told of names, and what is on the disk after gVisor
-// has forgotten what it told.
+// TestRenameLinks: a program sees the right names, and the disk has them once gVisor has
+// dropped its cache.
 func TestRenameLinks(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

@@ -11,9 +11,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestFileVersions: in a sandbox, a file keeps its ETag while nobody changes it, though many others are looked at; one that
-// was replaced is not deleted by the ETag of the one before; and nothing takes the place of a file if
-// there was to be none.
+// TestFileVersions: in a sandbox, a file keeps its ETag while nobody changes it, even if many
+// others are read. A replaced file is not deleted by the old file's ETag. A write on condition
+// that there is no file replaces none.
 func TestFileVersions(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

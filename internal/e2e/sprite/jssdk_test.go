@@ -20,7 +20,7 @@ import (
 // number of the statement of the protocol that it shows.
 func TestJSSDK(t *testing.T) { testJSSDK(t) }
 
-// TestSoakJSSDK is what of that takes more than a minute.
+// TestSoakJSSDK runs the part of that which takes more than a minute.
 func TestSoakJSSDK(t *testing.T) {
 	if !e2e.Soak() {
 		t.Skip("make soak runs it: it waits for more than a minute")
@@ -67,11 +67,11 @@ func testJSSDK(t *testing.T, files ...string) {
 	}
 }
 
-// numbered is how the name of a test begins.
+// numbered matches the beginning of a test's name.
 var numbered = regexp.MustCompile(`^[0-9]+ [a-zA-Z]`)
 
-// jsResults makes a subtest of each result that reporter.mjs tells of, and returns
-// how many there were.
+// jsResults makes a subtest of each result that reporter.mjs reports, and returns how
+// many there were.
 func jsResults(t *testing.T, out io.Reader) int {
 	results, n := json.NewDecoder(out), 0
 	for {

@@ -1,4 +1,4 @@
-// Package sprite shows a sprite as its clients use it: commands, terminals, files, ports.
+// Package sprite tests a sprite as its clients use it: commands, terminals, files, ports.
 package sprite
 
 import (

@@ -12,8 +12,8 @@ import (
 )
 
 // TestSoakOutput: a command that writes without end (10 GiB in make soak) to a
-// client that reads, to one that never does, and to one that vanishes, costs the
-// server and the shim no memory to speak of, and holds up nobody else.
+// client that reads, to one that never reads, or to one that vanishes. It hardly
+// grows the memory of the server and the shim, and holds up no other command.
 func TestSoakOutput(t *testing.T) {
 	size := int64(256 << 20)
 	if e2e.Soak() {
@@ -27,7 +27,7 @@ func TestSoakOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	watched := map[string]int{"the server": h.PID(), "the shim": h.Shims()[0]}
-	allowed := map[string]int64{"the server": 32 << 20, "the shim": 64 << 20} // whose TCP/IP stack has buffers for each connection
+	allowed := map[string]int64{"the server": 32 << 20, "the shim": 64 << 20} // the shim's TCP/IP stack has buffers for each connection
 	before := map[string]int64{}
 	for who, pid := range watched {
 		before[who] = e2e.PeakResident(t, pid)
@@ -36,7 +36,7 @@ func TestSoakOutput(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	never := sprite.CommandContext(ctx, "head", "-c", strconv.FormatInt(size, 10), "/dev/zero")
-	if _, err := never.StdoutPipe(); err != nil { // which nobody reads
+	if _, err := never.StdoutPipe(); err != nil { // nobody reads it
 		t.Fatal(err)
 	}
 	if err := never.Start(); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// listenScript listens on a port for as long as its first line of input is awaited,
-// and lives on until the second.
+// listenScript listens on a port until it gets its first line of input, and ends at the
+// second.
 const listenScript = `
 import socket
 s = socket.create_server(("127.0.0.1", 3000))
@@ -20,13 +20,14 @@ s.close()
 print("closed", flush=True); input()
 `
 
-// The same as in internal/guest, but in gVisor, where the time counts; and the
-// guest's own port is nobody's business.
+// TestPorts is as in internal/guest, but in gVisor, whose delay it logs. The guest's own
+// port is not shown.
 //
-// Statement 57: a port that a command opens is told to its clients within about a
-// second, and so is its end.
+// Statement 57: a command's client is told when the command opens a port and when the
+// port closes, within about a second (logged, not checked).
 //
-// Statement 124: so it is to those who watch the sprite, whose list has it later.
+// Statement 124: the same holds for clients that watch the sprite. A later watch lists
+// the open port.
 func TestPorts(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Run("", "cove", "create", "paint")

@@ -16,10 +16,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestSoakRemoved: a command whose sprite is removed says so, to the command line and to
-// the client, at whatever moment that is: while the sprite starts for it, while it prints,
-// and while its caller comes back from a server that was killed, or ended meanwhile. make
-// soak has many more moments.
+// TestSoakRemoved: if a command's sprite is removed, the command line and the client say
+// so. The removal comes during the sprite's start, the command's output, its caller's
+// reconnection after a kill of the server, or the server's end. In make soak there are
+// many more moments.
 func TestSoakRemoved(t *testing.T) {
 	rounds := 3
 	if e2e.Soak() {
@@ -57,8 +57,7 @@ type removal struct {
 	after  time.Duration // from the moment that is looked for
 }
 
-// checkRemoved wants a command line, and a client's command, to have been told why they
-// ended.
+// checkRemoved checks that a command line and a client's command report the removal.
 func checkRemoved(h *e2e.Host, wait func() (string, error), client error) {
 	h.T.Helper()
 	out, err := wait()
@@ -100,8 +99,8 @@ func removeStarting(h *e2e.Host, r *removal) {
 	checkRemoved(h, wait, <-ran)
 }
 
-// printing starts a command, by the command line and by a client, and returns when
-// both have had something of it.
+// printing starts a command from the command line and from a client, and returns once
+// both have some of its output.
 func printing(h *e2e.Host, r *removal) (wait func() (string, error), ran <-chan error) {
 	h.T.Helper()
 	const script = "touch ~/$1; while :; do echo line; sleep 0.01; done"
@@ -127,7 +126,8 @@ func removePrinting(h *e2e.Host, r *removal) {
 	checkRemoved(h, wait, <-ran)
 }
 
-// removeLost kills the server, and removes the sprite while the next one is come back to.
+// removeLost kills the server, and removes the sprite while the callers reconnect to the
+// next one.
 func removeLost(h *e2e.Host, r *removal) {
 	wait, ran := printing(h, r)
 	e2e.SignalAll(h.T, syscall.SIGKILL, h.PID())
@@ -139,8 +139,8 @@ func removeLost(h *e2e.Host, r *removal) {
 	checkRemoved(h, wait, sprites.ErrRemoved) // a client does not come back by itself
 }
 
-// removeEnding ends the server while it removes the sprite. What the client is told is
-// what it was in time for.
+// removeEnding ends the server while it removes the sprite. The client is told the
+// removal, or the server's end if that comes first.
 func removeEnding(h *e2e.Host, r *removal) {
 	wait, ran := printing(h, r)
 	_, removed := h.Background("", "cove", "rm", "--force", r.sprite)

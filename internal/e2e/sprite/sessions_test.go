@@ -14,9 +14,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestTerminalsSurvive kills a server, with -9, to which 20 terminals are
-// attached. The next server has all of them: what they showed, and what runs in
-// them.
+// TestTerminalsSurvive kills a server with -9 while 20 terminals are attached. The next
+// server has all of them: their output so far, and their programs.
 func TestTerminalsSurvive(t *testing.T) {
 	const n = 20
 	h := e2e.NewHost(t)
@@ -83,8 +82,9 @@ func readUntil(t *testing.T, r io.Reader, want string) string {
 	return got.String()
 }
 
-// TestExecSurvives takes the server away under commands that somebody waits for:
-// what they print comes once, in whole, and the exit code is theirs.
+// TestExecSurvives takes the server away while callers wait for commands. The output
+// arrives whole and once, with the command's own exit code. With -i, the caller gets exit
+// code 75 and the command to attach again.
 func TestExecSurvives(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

@@ -27,8 +27,8 @@ func ends(t *testing.T, what string, ended <-chan int) int {
 	}
 }
 
-// TestSilentExec has a command in a sprite whose PID 1 stands still: the first signal ends
-// its client.
+// TestSilentExec: if PID 1 of a sprite is stopped, the first signal ends the client of a
+// command there.
 func TestSilentExec(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -64,7 +64,7 @@ func TestSilentExec(t *testing.T) {
 		check, err := h.Client().Check(t.Context(), "paint")
 		return err == nil && check.Status == "unhealthy" && len(stopped) == 1
 	})
-	_ = stopper.Process.Kill() // what it has begun goes on
+	_ = stopper.Process.Kill() // its command goes on
 	ends(t, "the client of what stops the guest", stops)
 	if err := running.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -73,8 +73,8 @@ func TestSilentExec(t *testing.T) {
 		t.Errorf("the command: %d, %s", code, said.String())
 	}
 
-	// A terminal that has not begun yet is left, too. A signal that comes before anything
-	// listens for it ends it as well.
+	// A console whose terminal has not begun ends too. It also ends if the signal arrives
+	// before the console handles signals.
 	console := h.Command("", "cove", "console", "-s", "paint")
 	screen, err := pty.Start(console)
 	if err != nil {

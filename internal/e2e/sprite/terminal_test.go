@@ -10,7 +10,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestTerminal uses a console in a real terminal, tmux's: it shows the size, takes
+// TestTerminal uses a console in a real terminal (tmux). It shows the right size, takes
 // keys, survives the server, can be left and joined again, and ends with the shell.
 func TestTerminal(t *testing.T) {
 	h := e2e.NewHost(t)
@@ -59,7 +59,7 @@ func TestTerminal(t *testing.T) {
 	first := h.PID()
 	e2e.SignalAll(t, syscall.SIGKILL, first)
 	e2e.Await(t, "the next server", func() bool { pid := h.PID(); return pid != first && pid != 0 })
-	says("clear; echo again with $mine", "again with value") // what is typed before it is back is lost
+	says("clear; echo again with $mine", "again with value") // keys typed before the terminal is back are lost
 	tmux("send-keys", "C-\\")                                // leave
 	shows("left with 0")
 	keys("clear; cove console --user root paint; echo root left with $?")
@@ -67,7 +67,7 @@ func TestTerminal(t *testing.T) {
 	keys("clear; exit")
 	shows("root left with 0")
 	keys("clear; cove console -r paint; echo left with $?")
-	shows("again with value") // what it showed
+	shows("again with value") // its earlier output
 	keys("clear; echo back with $mine; exit 7")
 	shows("back with value")
 	shows("left with 7")

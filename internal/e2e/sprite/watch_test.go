@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Statement 79: watch emits write, create, remove, rename and chmod; with gVisor's
-// inotify, too, which is not Linux's.
+// TestWatch: statement 79: watch emits write, create, remove, rename and chmod, also with
+// gVisor's inotify, which is not Linux's.
 func TestWatch(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
@@ -57,7 +57,7 @@ func TestWatch(t *testing.T) {
 	if got := strings.Join(until("create end"), ", "); got != want {
 		t.Errorf("got %s; want %s", got, want)
 	}
-	// An upload in place of a file is a write, though it is a move of another.
+	// An upload over a file is reported as a write, though it moves another file there.
 	if err := sprite.WriteFile(ctx, "src/new", strings.NewReader("x"), sprites.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestWatch(t *testing.T) {
 	if got := strings.Join(until("create uploaded"), ", ") + ","; !strings.Contains(got, "write new,") || strings.Contains(got, "create new,") {
 		t.Errorf("an upload is %s", got)
 	}
-	// Nothing is missed in folders that are new.
+	// No event is missed in new folders.
 	sh("cd src; for i in $(seq 20); do mkdir -p $i/a/b; echo x >$i/a/b/f; done; mkdir done")
 	count := map[string]int{}
 	for _, text := range until("create done") {

@@ -14,9 +14,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/webtest"
 )
 
-// TestWebPage: a terminal in a browser outlives its server, which is killed, with the shell and what it
-// has shown; it, the list of sprites and the start page say that the server is away, and go on without
-// being loaded again; an upload, a checkpoint and a fork are made by the page.
+// TestWebPage: a terminal in a browser survives a kill of the server, with its shell and
+// output. The terminal, the list of sprites and the start page say that the server is away, and
+// go on without a reload. The page makes an upload, a checkpoint and a fork.
 func TestWebPage(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// The tests of git both ways: repositories of every shape go into a real sandbox,
-// and what the shell agent does there comes back.
+// The tests of git in both directions: repositories of every shape are pushed to a real
+// sandbox, and the shell agent's work is pulled.
 
 // roundTrip has an agent add a file, and expects the commit on the branch.
 func roundTrip(c e2e.Clone, pushArgs ...string) {
@@ -29,8 +29,8 @@ func roundTrip(c e2e.Clone, pushArgs ...string) {
 	}
 }
 
-// TestGitG1: a dirty tree is refused, included or ignored, as was chosen, and the
-// index is not touched. What was included is pulled on top of itself.
+// TestGitG1: changes in a dirty tree are refused, included or ignored, as chosen, and the
+// index is not touched. If they were included, a pull works on the same dirty tree.
 func TestGitG1(t *testing.T) {
 	c := e2e.NewGitHost(t).Clone("dirty")
 	plan := c.Plan("ls > seen\ncat a.txt staged new >> seen 2>/dev/null || true")
@@ -99,7 +99,7 @@ func TestGitG2(t *testing.T) {
 	replaced.Git("replace", "HEAD~1", replaced.Git("commit-tree", "-m", "false", "HEAD~1^{tree}"))
 	roundTrip(replaced)
 
-	// A partial clone has not all of its history, but the last commit.
+	// A partial clone lacks a part of its history, but has its last commit.
 	h.Run("", "git", "clone", "-q", "--filter=blob:none", url, "partial")
 	partial := e2e.Clone{Host: h, Dir: "partial"}
 	if out, code := h.Try("partial", "cove", "push", "--agent", "shell", h.Plan("true")); code != 1 || !strings.Contains(out, "--depth 1") {
@@ -114,7 +114,7 @@ func TestGitG2(t *testing.T) {
 	if got := bare.Git("show", "main:x"); got != "x" {
 		t.Errorf("bare: got %q", got)
 	}
-	// Without a branch the commits become one.
+	// On a detached HEAD, the commits become a new branch.
 	plain.Git("checkout", "-q", "--detach")
 	job, _ = plain.Push(h.Plan("echo x > x"))
 	if doc, code := plain.Pull(job); code != 0 || doc["result"] != "kept" || doc["branch"] != "cove-"+job || plain.Git("show", "cove-"+job+":x") != "x" {
@@ -131,8 +131,8 @@ func TestGitG2(t *testing.T) {
 	}
 }
 
-// TestGitG2Submodules: submodules go along, with those inside of them; what is done in
-// one comes back into its own repository, also what was left uncommitted.
+// TestGitG2Submodules: submodules are pushed, also nested ones. The work in a submodule
+// is pulled into its own repository, also uncommitted work.
 func TestGitG2Submodules(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	inner, lib := h.Clone("inner"), h.Clone("lib")
@@ -191,7 +191,7 @@ func TestGitG2Submodules(t *testing.T) {
 	}
 	c.Forwarded(job)
 
-	// A submodule that is gone when its commits come.
+	// A submodule that is gone when its commits are pulled.
 	job, _ = c.Push(h.Plan("echo x >> lib/a.txt\ngit -C lib commit -qam gone\ngit add lib"), "--dirty", "ignore")
 	c.Git("submodule", "-q", "deinit", "-f", "lib")
 	if out, code := h.Try("super", "cove", "pull", job); code != 1 || !strings.Contains(out, "git submodule update --init") {
@@ -215,8 +215,8 @@ func TestGitG2Submodules(t *testing.T) {
 	}
 }
 
-// TestGitG2LFS: the content of large files goes along and comes back, and the
-// repository has pointers all the time. What is not here is named.
+// TestGitG2LFS: the content of large files is pushed and pulled, and the repository has
+// only pointers all the time. Large files that are not here are named.
 func TestGitG2LFS(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	c := h.Clone("lfs")
@@ -256,8 +256,9 @@ func TestGitG2LFS(t *testing.T) {
 	}
 }
 
-// TestGitG2LFSModules: so it is in submodules, each of which has its large files in its
-// own repository. An agent's large file becomes a pointer also where none came along.
+// TestGitG2LFSModules: the same holds in submodules, which have their large files in
+// their own repositories. An agent's large file becomes a pointer even if no large file
+// was pushed.
 func TestGitG2LFSModules(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	large := func(content string) (text, object string) {
@@ -304,7 +305,8 @@ func TestGitG2LFSModules(t *testing.T) {
 		}
 	}
 	c.Git("submodule", "-q", "update", "--recursive")
-	// The second time it is there; and with nothing here, pointers are made all the same.
+	// The second push finds the content in the sprite. Without content here, pointers are
+	// still made.
 	if _, doc = c.Push(h.Plan("cmp lib/of.bin lib/deep/inner/of.bin && exit 1\ngrep lib lib/of.bin")); strings.Contains(fmt.Sprint(doc["messages"]), "of.bin") {
 		t.Errorf("what the sprite has is missing: %v", doc["messages"])
 	}
@@ -319,8 +321,7 @@ func TestGitG2LFSModules(t *testing.T) {
 	}
 }
 
-// TestGitG3: the results are under the job's refs, and no branch moves but the one
-// that was recorded.
+// TestGitG3: the results are under the job's refs, and only the recorded branch moves.
 func TestGitG3(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	c := h.Clone("refs")
@@ -340,7 +341,7 @@ func TestGitG3(t *testing.T) {
 	if c.Git("show", "main:x") != "x" || c.Git("rev-parse", "other") != main || c.Git("branch", "--show-current") != "other" || c.Git("status", "--porcelain") != "" {
 		t.Error("the branch that is checked out moved, or the recorded one did not")
 	}
-	// A branch that is deleted meanwhile is not made again.
+	// A branch that was deleted meanwhile is not made again.
 	c.Git("checkout", "-q", "main")
 	job, _ = c.Push(h.Plan("echo y > y"))
 	c.Git("checkout", "-q", "other")
@@ -350,8 +351,8 @@ func TestGitG3(t *testing.T) {
 	}
 }
 
-// TestGitG4: where the branch has gone on, the commits are kept, what a merge would do
-// is said, and each of the ways that are offered works, or changes nothing.
+// TestGitG4: if the branch has gone on, a pull keeps the commits and says whether they
+// merge. Each offered way (merge, rebase, cherry-pick) works, or changes nothing.
 func TestGitG4(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	c := h.Clone("moved")
@@ -407,7 +408,7 @@ func TestGitG4(t *testing.T) {
 	}
 }
 
-// TestGitG5: a job without commits is no error, and has nothing to bring.
+// TestGitG5: a job without commits is not an error, and a pull changes nothing.
 func TestGitG5(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	c := h.Clone("idle")
@@ -424,7 +425,7 @@ func TestGitG5(t *testing.T) {
 	}
 }
 
-// TestGitG6: what the agent did not commit comes on a ref of its own.
+// TestGitG6: the agent's uncommitted changes are pulled to a ref of their own.
 func TestGitG6(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	c := h.Clone("left")
@@ -478,7 +479,7 @@ func TestGitG7(t *testing.T) {
 	}
 }
 
-// TestGitG8: jobs at once on one repository, pulled at once.
+// TestGitG8: several jobs work on one repository at once, and are pulled at once.
 func TestGitG8(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	c := h.Clone("parallel")
@@ -516,8 +517,9 @@ func TestGitG8(t *testing.T) {
 	}
 }
 
-// TestGitG9: what jobs leave behind is listed, and goes when it is no longer needed: on
-// both sides by job rm, here by job refs --prune. What is nowhere else stays.
+// TestGitG9: refs and files that jobs leave are listed, and removed once nobody needs
+// them. The command job rm does so on both sides, job refs --prune on this side. Commits
+// that are nowhere else stay.
 func TestGitG9(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	c := h.Clone("tidy")
@@ -528,7 +530,7 @@ func TestGitG9(t *testing.T) {
 	c.Pull(kept, "--into", "none")
 	unpulled, _ := c.Push(plan)
 	idle, _ := c.Push(h.Plan("ls"))
-	// As processes leave them that were killed.
+	// Folders as killed processes leave them.
 	c.File(".git/cove/in-dead/objects/x", "x")
 	c.File(".git/cove/in-dead.work/y", "y")
 	jobs := func(args ...string) string {
@@ -576,8 +578,8 @@ func TestGitG9(t *testing.T) {
 	}
 }
 
-// TestGitG10: a depth bounds what is sent, and the agent's repository is sound. A
-// second push sends only what is new.
+// TestGitG10: --depth bounds the commits sent, and the agent's repository is sound. A
+// second push sends only new commits.
 func TestGitG10(t *testing.T) {
 	h := e2e.NewGitHost(t)
 	c := h.Clone("deep")
@@ -608,7 +610,8 @@ func TestGitG10(t *testing.T) {
 	if sent := push("test $(git rev-list --count HEAD) = 27\necho 4 > x"); sent > 2000 {
 		t.Errorf("one commit: %v bytes", sent)
 	}
-	// A sprite that is wrong about what it has gets all of it the next time.
+	// If a sprite lacks objects that it claims to have, the job says so, and the next
+	// push sends all.
 	h.Run("", "cove", "exec", "-s", e2e.GitSprite, "sh", "-c", "rm -f .cove/repositories/*/pack/*.pack")
 	out := h.Run("deep", "cove", "push", "--agent", "shell", "-s", e2e.GitSprite, "--json", h.Plan("true"))
 	job := e2e.JSONField(t, out, "job")
@@ -625,6 +628,6 @@ func digestOf(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// TestBackendSuites: the suites of git and trees pass at a backend: by make soak all of
-// them, else a sample. That of internal/e2e/jobs has jobs.
+// TestBackendSuites: the tests of git and trees pass at a backend: all of them in make
+// soak, else a sample. The test of this name in internal/e2e/jobs does so for jobs.
 func TestBackendSuites(t *testing.T) { e2e.AtBackend(t, "^TestGitG1$", "^(TestGit|TestSync)") }

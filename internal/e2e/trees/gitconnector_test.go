@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// forge is a git server over HTTPS that lets nobody in without the token.
+// forge is a git server over HTTPS that refuses each request without the token.
 type forge struct {
 	*httptest.Server
 	root    string
@@ -39,7 +39,7 @@ func newForge(t *testing.T, h *e2e.Host) *forge {
 			http.Error(w, "who are you?", http.StatusUnauthorized)
 			return
 		}
-		if r.TransferEncoding != nil { // which CGI has no word for
+		if r.TransferEncoding != nil { // CGI has no variable for it
 			body, err := io.ReadAll(r.Body)
 			if err != nil {
 				return
@@ -56,8 +56,8 @@ func newForge(t *testing.T, h *e2e.Host) *forge {
 	return f
 }
 
-// git in a sprite clones from a private repository over HTTPS, and pushes to it, by
-// the URLs that it is known by, with a token that is added outside.
+// TestGitConnector: git in a sprite clones from a private repository over HTTPS, and
+// pushes to it, by its usual URLs. The token is added outside the sprite.
 func TestGitConnector(t *testing.T) {
 	if os.Getenv(e2e.FarVariable) != "" {
 		t.Skip("connectors are a cove's own")
@@ -70,7 +70,7 @@ func TestGitConnector(t *testing.T) {
 	}
 	h.Serve([]string{"SSL_CERT_FILE=" + ca})
 
-	// What stands for gh has the login of one host.
+	// This stand-in for gh has the login of one host.
 	h.Write("gh/gh", "#!/bin/sh\n[ \"$*\" = 'auth token --hostname 127.0.0.1' ] && echo "+forgeToken+"\n")
 	gh := filepath.Join(filepath.Dir(h.Home), "gh")
 	if err := os.Chmod(filepath.Join(gh, "gh"), 0o755); err != nil {
@@ -85,7 +85,7 @@ func TestGitConnector(t *testing.T) {
 	h.Run("", "git", "config", "--global", "user.email", "ada@example.org")
 	h.Run("", "git", "config", "--global", "credential.helper", "store")
 
-	// Awake before it is granted; nothing else is reachable from it.
+	// This sprite is awake before the grant, and reaches nothing else.
 	h.Run("", "cove", "create", "paint", "--network", "none", "--git-identity")
 	clone := func(sprite, url, dir string) (string, int) {
 		return h.Try("", "cove", "exec", "-s", sprite, "--env", "GIT_TERMINAL_PROMPT=0", "--env", "GIT_SSH_COMMAND=false", "--", "git", "clone", "-q", url, dir)
@@ -119,7 +119,8 @@ func TestGitConnector(t *testing.T) {
 		t.Errorf("git in the sprite has %s", out)
 	}
 
-	// One that is granted first knows it from its boot; what is revoked is gone.
+	// A sprite with an earlier grant has the connector from its boot. A revoked connector
+	// is gone.
 	h.Run("", "cove", "create", "other", "--network", "none")
 	h.Run("", "cove", "connector", "grant", "github", "--sprite", "other")
 	if out, code := clone("other", f.URL+"/ada/paint.git", "clone"); code != 0 {

@@ -1,4 +1,4 @@
-// Package trees shows that work trees go in and come back, by git and by sync.
+// Package trees tests that work trees are pushed and pulled, by git and by sync.
 package trees
 
 import (

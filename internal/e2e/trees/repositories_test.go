@@ -16,8 +16,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// edits are what the agent does, and the test does again on a clone of its own: the
-// two must come to the same. NAME is the round.
+// edits is a script that the agent runs, and that the test runs on a clone of its own.
+// Both must give the same result. NAME is the round.
 const edits = `
 export LC_ALL=C
 round=NAME
@@ -55,8 +55,8 @@ git repack -q -a -d 2>/dev/null || true
 `
 
 // TestSoakRepositories takes three large collections of real files, with histories of
-// thousands of commits, through push, an agent's edits and pull, twice each: what comes
-// back is, bit for bit, what the same edits make of a clone.
+// thousands of commits, through push, an agent's edits and pull, twice each. The pulled
+// result is, bit for bit, that of the same edits on a clone.
 func TestSoakRepositories(t *testing.T) {
 	if !e2e.Soak() {
 		t.Skip("COVE_SOAK=1 runs it")
@@ -88,7 +88,7 @@ func TestSoakRepositories(t *testing.T) {
 	}
 }
 
-// bashPlan is one whose only step does everything itself.
+// bashPlan writes a plan whose only step is the whole script, and returns its name.
 func bashPlan(h *e2e.Host, script string) string {
 	h.T.Helper()
 	h.Write("plan.md", "## Edit\n```bash\n"+script+"\n```\n")
@@ -158,7 +158,7 @@ func listing(c e2e.Clone) (lines []string) {
 	return lines
 }
 
-// importHistory makes a repository of a folder's files, which come, and change, in n
+// importHistory makes a repository of a folder's files. They are added and changed in n
 // commits.
 func importHistory(c e2e.Clone, source string, n int) {
 	c.T.Helper()
@@ -189,7 +189,7 @@ func importHistory(c e2e.Clone, source string, n int) {
 	c.T.Logf("%s: %d files, %s commits, %s objects", c.Dir, len(files), c.Git("rev-list", "--count", "HEAD"), strings.Fields(c.Git("count-objects", "-v"))[5])
 }
 
-// writeHistory is the input of git fast-import. Two thirds of the commits bring files,
+// writeHistory writes the input of git fast-import. Two thirds of the commits add files,
 // the others change some of them.
 func writeHistory(in io.WriteCloser, source string, files []string, n int) error {
 	w := bufio.NewWriter(in)

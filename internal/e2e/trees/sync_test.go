@@ -20,7 +20,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestSync is the rows S1 to S17, with a real sandbox.
+// TestSync checks the statements S1 to S17, with a real sandbox.
 func TestSync(t *testing.T) {
 	base := e2e.NewSyncHost(t)
 	row := func(name string, f func(h e2e.SyncHost)) {
@@ -71,9 +71,9 @@ func syncS1(h e2e.SyncHost) {
 	e2e.SameTree(h.T, e2e.TreeOf(h.T, h.Path("s1-back")), e2e.TreeOf(h.T, root))
 }
 
-// usage is the most memory that a command line had, in bytes, a moment before its end.
-// The kernel's figure for one that has ended has this process's memory in it, which it
-// shared until it was executed.
+// usage returns the most memory that a command line had, in bytes, a moment before its
+// end. After the end, the kernel's figure includes memory that the process shared with
+// this one before its exec.
 func usage(h e2e.SyncHost, dir string, args ...string) (peak int64) {
 	h.T.Helper()
 	cmd := h.Command(dir, "cove", args...)
@@ -212,7 +212,7 @@ func syncS6(h e2e.SyncHost) {
 	}
 	h.Run("s6", "git", "init", "-q")
 	before := e2e.TreeOf(h.T, h.Path("s6/.git"))
-	// A link of the person's own stands where the sprite has a folder.
+	// The person has a link where the sprite has a folder.
 	for _, policy := range []string{"fail", "theirs"} {
 		if r, code := h.Sync("s6", "pull", "--on-conflict", policy); code != 3 || !strings.Contains(r.Error.Message, "through") {
 			h.T.Errorf("code %d, %+v", code, r)
@@ -257,7 +257,7 @@ for i in range(3000):
 	if err != nil || info.Mode() != 0o755 {
 		h.T.Errorf("%v, %v", info, err)
 	}
-	// A file that says it is larger than any disk.
+	// A sparse file that is larger than any disk.
 	h.Sh("mkdir -p s7b && truncate -s 5T s7b/bomb && echo x > s7b/x")
 	if r, code := h.Sync("", "pull", "s7b"); code != 6 {
 		h.T.Errorf("code %d, %+v", code, r.Error)
@@ -334,7 +334,7 @@ func syncS10(h e2e.SyncHost) {
 	e2e.SameTree(h.T, e2e.TreeOf(h.T, h.Path("s10")), before)
 }
 
-// noise makes a file that does not become smaller.
+// noise makes a file that can't be compressed.
 func noise(h e2e.SyncHost, name string, size int) {
 	h.T.Helper()
 	content := make([]byte, size)
@@ -358,7 +358,7 @@ func syncS11(h e2e.SyncHost) {
 		}
 		return code == 0
 	})
-	// The connection goes, and this side lives to tell.
+	// The connection is lost, and the command line survives to report it.
 	if sessions := h.Run("", "cove", "session", "list", "-s", "paint", "--json"); !strings.Contains(sessions, "sync") {
 		h.T.Fatalf("no sync among %s", sessions)
 	}
@@ -399,8 +399,8 @@ func syncS12(h e2e.SyncHost) {
 			h.Write(fmt.Sprintf("s12/tiny/d%d/f%d", i%20, i), "x")
 		}
 	}
-	// In the sprite: tiny files need more room than they have bytes, so that this
-	// can't be known before.
+	// A full disk in the sprite: tiny files need more room than their bytes, so the sync
+	// can't know it before.
 	h.Run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "sh", "-c", "mkdir -p /small && mount -t tmpfs -o size=66m,mode=777 none /small")
 	h.Synced("", "push", "s12", "/small/s12")
 	tiny(1200)
@@ -506,7 +506,7 @@ func syncS17(h e2e.SyncHost) {
 	}
 }
 
-// TestSyncWatch: what changes here goes there, and the other way.
+// TestSyncWatch: changes on either side reach the other.
 func TestSyncWatch(t *testing.T) {
 	h := e2e.NewSyncHost(t)
 	h.Write("w/a", "1")
@@ -537,9 +537,8 @@ func TestSyncWatch(t *testing.T) {
 	}
 }
 
-// TestSoakSyncKill kills the command line and the sprite's end at random moments,
-// with -9. What is there is the old tree or the new one, and the next sync goes on
-// (S9).
+// TestSoakSyncKill kills the command line or the sprite's end at random moments, with -9.
+// Afterwards the target has the old tree or the new one, and the next sync goes on (S9).
 func TestSoakSyncKill(t *testing.T) {
 	rounds, seed := 2, uint64(1)
 	if e2e.Soak() {
@@ -570,7 +569,7 @@ func TestSoakSyncKill(t *testing.T) {
 			h.Try("", "cove", "exec", "-s", "paint", "--", "pkill", "-KILL", "-f", "cove-guest sync")
 		}
 		out, err := wait()
-		// The next look ends what was begun. It is a sync of nothing.
+		// The next sync command ends the interrupted sync. This one does nothing else.
 		h.Try("k", "cove", "sync", "undo", "-s", "paint", "--id", "20000101T000000.000-NONE")
 		if now := versions(h.Sh(state)); now != old && now != want {
 			t.Fatalf("round %d: %v, %s\nold %s\nnew %s\nnow %s", round, err, out, old, want, now)
@@ -579,7 +578,7 @@ func TestSoakSyncKill(t *testing.T) {
 		if now := versions(h.Sh(state)); now != want {
 			t.Fatalf("round %d, pushed again: %s, want %s", round, now, want)
 		}
-		// And the other way: it is lost here, and comes back.
+		// The other direction: a pull is killed, and the next pull completes.
 		h.Sh(fmt.Sprintf("cd k && for f in d*/*; do echo %dr > $f; done", round%10))
 		old, want = versions(h.Run("", "sh", "-c", state)), versions(h.Sh(state))
 		pid, wait = h.Background("k", "cove", "sync", "pull", "-s", "paint")
@@ -597,8 +596,8 @@ func TestSoakSyncKill(t *testing.T) {
 	}
 }
 
-// TestSoakSyncShare: /usr/share, with its links, modes and odd names, comes back
-// from a sprite as it is. Links that lead out of it are left out.
+// TestSoakSyncShare: /usr/share, with its links, modes and odd names, is pushed and
+// pulled unchanged. Links that lead out of it are left out.
 func TestSoakSyncShare(t *testing.T) {
 	if !e2e.Soak() {
 		t.Skip("takes minutes: make soak")
@@ -620,8 +619,8 @@ func TestSoakSyncShare(t *testing.T) {
 	e2e.SameTree(t, got, want)
 }
 
-// TestGuestUpload: a sprite of a server that brings no guest gets one, once, and it
-// is what was sent.
+// TestGuestUpload: an uploaded guest runs, and a second upload adds no other file. Find
+// prefers the guest that the server brings.
 func TestGuestUpload(t *testing.T) {
 	h := e2e.NewSyncHost(t)
 	sprite := h.Client().Sprite("paint")

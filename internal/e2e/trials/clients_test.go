@@ -17,9 +17,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
-// TestSoakClients has ten clients do everything at random, each with a sprite of its own,
-// while processes are killed. What a client was told is done is so afterwards; of what
-// failed or was cut off, all or nothing; and no error is one of the program.
+// TestSoakClients has ten clients make calls at random, each in a sprite of its own,
+// while processes are killed. A call reported as done has its whole effect. A failed or
+// interrupted call has its whole effect or none. No error shows a bug of cove.
 func TestSoakClients(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil, "--idle", "0")
@@ -72,7 +72,7 @@ func TestSoakClients(t *testing.T) {
 	}
 }
 
-// client is one of several clients of a server, and what its sprite may hold: one of states.
+// client is one of several clients of a server. Its sprite holds one of states.
 type client struct {
 	*e2e.Host
 	name   string
@@ -163,11 +163,11 @@ func (c *client) step(ctx context.Context) {
 	}
 }
 
-// check reads what the sprite holds.
+// check reads the sprite's state, which must be a possible one.
 func (c *client) check(ctx context.Context) {
 	var got string
 	var ok bool
-	for range 30 { // a sandbox that was killed is found to be, and boots anew
+	for range 30 { // a killed sandbox is noticed, and boots anew
 		if got, ok = c.shell(ctx, "cat ~/lines || true"); ok {
 			break
 		}

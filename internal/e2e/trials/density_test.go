@@ -18,11 +18,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestSoakDensity is many sprites on one machine: some that run and do nothing, more
-// that sleep on disk with a process in their memory, and as many that were never
-// used. All are listed, each goes on after the server was killed, with its own
-// memory, and nothing of them is left. make soak has 100, 1,000 and 1,000 of them; the
-// log tells what they take.
+// TestSoakDensity has many sprites on one machine: some run idle, more sleep on disk with
+// a process in their memory, and many were never used. All are listed. After a kill of
+// the server each goes on with its own memory, and nothing of them is left in the end. In
+// make soak there are 100, 1,000 and 1,000 of them. The log tells their memory and disk.
 func TestSoakDensity(t *testing.T) {
 	d := density{running: 3, asleep: 6, cold: 20, batch: 3, idle: 2 * time.Second}
 	if e2e.Soak() {
@@ -57,7 +56,7 @@ func TestSoakDensity(t *testing.T) {
 	d.tell("at the end")
 }
 
-// nothing wants nothing to be left of all the sprites, on disk, in cgroups, or of
+// nothing checks that nothing is left of all the sprites: on disk, in cgroups, or as
 // processes besides the server's.
 func (d density) nothing() {
 	d.Helper()
@@ -99,11 +98,11 @@ type density struct {
 	ids                   map[string]bool // of the sprites
 }
 
-// tell logs what the server takes, and what its data takes of the disk.
+// tell logs the server's memory, and the disk that its data takes.
 func (d density) tell(when string) {
 	d.Helper()
 	var images, all int64
-	_ = filepath.WalkDir(d.Data, func(path string, e fs.DirEntry, err error) error { // of what comes and goes, what is there
+	_ = filepath.WalkDir(d.Data, func(path string, e fs.DirEntry, err error) error { // files come and go; this counts those present
 		if err != nil || e.IsDir() {
 			return nil
 		}
@@ -150,8 +149,8 @@ func (d density) remove(name string) error {
 	return d.Client().Delete(d.Context(), name, sprites.DeleteOptions{})
 }
 
-// sleepers makes the sprites that sleep: forks of one in which a process runs, which
-// they go on with. Each gets a mark of its own in its memory.
+// sleepers makes the sprites that sleep. They are forks of a sprite with a running
+// process, which goes on in each. Each gets a mark of its own in its memory.
 func (d density) sleepers() {
 	d.Helper()
 	d.Host.Run("", "cove", "create", "seed")
@@ -199,7 +198,7 @@ func (d density) sleepers() {
 	d.Logf("asleep: %v each", (time.Since(began) / time.Duration(d.asleep)).Round(time.Millisecond))
 }
 
-// lists lists all sprites, and wants each to be what it is.
+// lists lists all sprites, and checks the state of each.
 func (d density) lists() {
 	d.Helper()
 	var took [2][]time.Duration
@@ -234,7 +233,7 @@ func (d density) lists() {
 	}
 }
 
-// quiet tells who works while nobody asks for anything.
+// quiet logs which processes work while there are no calls.
 func (d density) quiet() {
 	d.Helper()
 	before := d.work()
@@ -250,13 +249,13 @@ func (d density) quiet() {
 	d.Logf("in %v, %d idle sprites took %v of a processor, %.2f %%: %s", d.idle, d.running, total, 100*total.Seconds()/d.idle.Seconds(), strings.Join(lines, ", "))
 }
 
-// work is the processor time that processes have had, and how many they are.
+// work is the processor time of processes, and their number.
 type work struct {
 	n    int
 	took time.Duration
 }
 
-// work is that of the host's processes, by their kind.
+// work returns the work of the host's processes, by kind.
 func (d density) work() map[string]work {
 	all := map[string]work{}
 	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
@@ -320,7 +319,7 @@ func (d density) killed() {
 	d.tell("with the next server")
 }
 
-// wakes wakes each that sleeps, which has its memory, and what ran in it, and removes it.
+// wakes wakes each sleeping sprite, checks its memory and its process, and removes it.
 func (d density) wakes() {
 	d.Helper()
 	d.each("asleep", d.asleep, func(name string) error {

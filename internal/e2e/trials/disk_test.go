@@ -14,14 +14,14 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// TestSoakFullDisk fills the disk under a program that writes and a server that is killed:
-// the server starts on the full disk, each line of which the write returned is there when
-// there is room again, and the sprite goes on.
+// TestSoakFullDisk fills the disk under a program that writes, and kills processes. A
+// killed server starts again on the full disk. When there is room again, each line that
+// was written and synced is there, and the sprite goes on.
 func TestSoakFullDisk(t *testing.T) {
 	if !e2e.Soak() { // a minute of make test's fifteen; TestSoakSQLite is there
 		return
 	}
-	h := e2e.NewSmallHost(t, "256m") // who is held for the reserve goes on at 77 MB
+	h := e2e.NewSmallHost(t, "256m") // a sprite held for the reserve goes on at 77 MB
 	h.Serve(nil, "--idle", "0")
 	tr := newTrial(h, "full", 16)
 	next := 0
@@ -41,8 +41,8 @@ func TestSoakFullDisk(t *testing.T) {
 	t.Logf("%d lines in the last file", next)
 }
 
-// lines writes numbered lines to the disk and says so, up to 20 MB: it works on while a
-// server is away, and must leave room for all that comes afterwards.
+// lines writes numbered lines to the disk and reports each, up to 20 MB. The limit leaves
+// room for the test's later steps, because the program works on while a server is away.
 const lines = `
 import signal
 n = int(sys.argv[1])
@@ -62,8 +62,8 @@ while True:
     done(n); n += 1
 `
 
-// afterwards looks at what the program lines has left, of which none of its first told lines
-// may be missing (-1: none that it printed), and sets next to the number to go on with. A
+// afterwards checks the lines that the program lines has left. None of its first told lines
+// may be missing (-1: none that it reported). next is set to the number to go on with. A
 // long file is removed.
 func (tr *trial) afterwards(w *worker, told int, next *int, what string) {
 	tr.T.Helper()
@@ -92,9 +92,9 @@ print(len(numbers) if numbers == list(range(len(numbers))) and all(len(l.split()
 	}
 }
 
-// TestSoakFaultyDisk has the disk fail and become read-only, as ext4 does at an error, under
-// a program that writes: once it is mended and mounted again, each line of which fsync
-// returned is there.
+// TestSoakFaultyDisk has the disk fail and become read-only, as ext4 does after an error,
+// under a program that writes. Once the disk is mended and mounted again, each line that was
+// synced is there.
 func TestSoakFaultyDisk(t *testing.T) {
 	if !e2e.Soak() { // a minute of make test's fifteen; TestSoakSQLite is there
 		return
@@ -112,7 +112,7 @@ func TestSoakFaultyDisk(t *testing.T) {
 		if tr.rng.IntN(3) == 0 {
 			tr.Run("", "cove", "checkpoint", "create", "-s", tr.sprite)
 		}
-		told := len(w.Lines()) // what a disk says while it fails is its own affair
+		told := len(w.Lines()) // lines reported while the disk fails do not count
 		e2e.FailDisk(t, h.Data)
 		e2e.Await(t, "a write that fails", func() bool {
 			out, code := tr.Try("", "cove", "checkpoint", "create", "-s", tr.sprite)
@@ -159,7 +159,7 @@ func (d *faultyDisk) unmount(t *testing.T) {
 	})
 }
 
-// mend mounts the disk anew, checked.
+// mend checks the disk, and mounts it again.
 func (d *faultyDisk) mend(t *testing.T) {
 	t.Helper()
 	d.unmount(t)

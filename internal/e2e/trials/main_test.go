@@ -1,4 +1,5 @@
-// Package trials shows by long trials that what was acknowledged is there after each kill.
+// Package trials tests, in long trials, that acknowledged changes are there after each
+// kill.
 package trials
 
 import (

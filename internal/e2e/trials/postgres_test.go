@@ -14,9 +14,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// TestSoakPostgres has a PostgreSQL as a service of a sprite, and a client here, through
-// cove proxy: each row of which the client was told is there after every kill. It needs
-// PostgreSQL on this machine, and is in make soak alone.
+// TestSoakPostgres runs PostgreSQL as a service of a sprite, and a client here, through
+// cove proxy. After every kill, each row that the client was told is committed is there.
+// It needs PostgreSQL on this machine, and runs only in make soak.
 func TestSoakPostgres(t *testing.T) {
 	if !e2e.Soak() {
 		return
@@ -49,14 +49,14 @@ func TestSoakPostgres(t *testing.T) {
 	})
 }
 
-// proxied is a trial of which the client is here.
+// proxied is a trial whose client runs here.
 type proxied struct {
 	*trial
 	psql string
 	port string
 }
 
-// proxy starts cove proxy, which outlives what is killed.
+// proxy starts cove proxy, which survives the kills.
 func (p *proxied) proxy() {
 	p.T.Helper()
 	cmd := p.Command("", "cove", "proxy", "-s", p.sprite, "0:5432")

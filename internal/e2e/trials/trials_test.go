@@ -18,8 +18,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// rounds is how many rounds a trial has: in make soak a hundred or COVE_SOAK_ROUNDS, in
-// make test a few.
+// rounds returns how many rounds a trial has: in make soak a hundred or COVE_SOAK_ROUNDS,
+// in make test few.
 func rounds(few int) int {
 	if !e2e.Soak() {
 		return few
@@ -31,8 +31,9 @@ func rounds(few int) int {
 }
 
 // A trial changes the disk of a sprite without end, while processes are killed and
-// checkpoints are made. The program inside prints a line for each change that it was told
-// is done, and the test keeps those lines outside: all of them must be there afterwards.
+// checkpoints are made. The program inside prints a line for each change that was
+// reported to it as done. The test keeps those lines outside: all of their changes must
+// be there afterwards.
 type trial struct {
 	*e2e.Host
 	sprite string
@@ -59,11 +60,11 @@ func newTrial(h *e2e.Host, sprite string, seed uint64) *trial {
 	return tr
 }
 
-// worker is a program of a trial that runs.
+// worker is a running program of a trial.
 type worker struct {
 	e2e.Acks
 	end   func(context.Context)
-	said  bytes.Buffer // its errors, to be read once ended is closed
+	said  bytes.Buffer // its errors; read only once ended is closed
 	ended chan struct{}
 	err   error
 }
@@ -77,8 +78,8 @@ func (w *worker) hasEnded() bool {
 	}
 }
 
-// alone is the head of each Python program of a trial: a second one waits until the first
-// has ended.
+// alone is the head of each Python program of a trial. With it, a second program waits
+// until the first has ended.
 const alone = `
 import fcntl, os, subprocess, sys
 os.umask(0o022)
@@ -102,7 +103,7 @@ func (tr *trial) work(program string, args ...string) *worker {
 	return w
 }
 
-// stop ends a program of which the connection may be lost.
+// stop ends a program, even if its connection is lost.
 func (tr *trial) stop(w *worker) {
 	tr.T.Helper()
 	ctx, cancel := context.WithTimeout(tr.T.Context(), e2e.LastResort)
@@ -129,7 +130,7 @@ func (tr *trial) inside(program string, args ...string) string {
 	return out.String()
 }
 
-// victims are the processes that a strike may kill.
+// trialVictims are the processes that a strike may kill.
 var trialVictims = []string{"server", "shim", "sandbox", "server and shim", "server and sandbox"}
 
 // kill kills the victims with -9, and has a server started if there is none.
@@ -188,8 +189,8 @@ func (tr *trial) strike(w *worker) (what string) {
 	return what + ", meanwhile kill " + victims
 }
 
-// each runs rounds: a program works, is struck after some changes, and check looks at what
-// it had been told is done.
+// each runs rounds: a program works, and is struck after some changes. Then check gets the
+// changes that were acknowledged to it.
 func (tr *trial) each(n int, start func(round int) *worker, check func(acked []string)) {
 	tr.T.Helper()
 	total := 0
@@ -219,8 +220,8 @@ func (tr *trial) each(n int, start func(round int) *worker, check func(acked []s
 	tr.T.Logf("%d changes in %d rounds", total, n)
 }
 
-// TestSoakSQLite commits rows to a database, in both kinds of journal: each row of which
-// the commit returned is there after every kill, and the database is whole.
+// TestSoakSQLite commits rows to a database, with both kinds of journal. After every
+// kill, each committed row is there, and the database is whole.
 func TestSoakSQLite(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil, "--idle", "0")
@@ -257,8 +258,8 @@ print(*db.execute('select id from rows where id in (%s)' % ','.join(sys.argv[1:]
 	})
 }
 
-// TestSoakCommits commits to a git repository in a loop: each commit that was made is there
-// after every kill, and git finds nothing wrong.
+// TestSoakCommits commits to a git repository in a loop. After every kill each commit made
+// is there, and git finds nothing wrong.
 func TestSoakCommits(t *testing.T) {
 	if !e2e.Soak() { // a minute of make test's fifteen; TestSoakSQLite is there
 		return
@@ -294,10 +295,11 @@ print('lost:', [c for c in sys.argv[1:] if c not in have])
 	})
 }
 
-// changes is a chain of system calls on a few names, each given by its number and by what
-// is there: files, folders and symbolic links are made, renamed over one another, changed
-// and removed. The same numbers in another folder give the same tree. There are no hard
-// links: a write after a checkpoint makes two files of them, as docs/limits.md says.
+// changes is a chain of system calls on a few names. Each call follows from its number
+// and the present files. The calls make, rename over one another, change and remove
+// files, folders and symbolic links. The same numbers in another folder give the same
+// tree. There are no hard links: a write after a checkpoint makes two files of them, as
+// docs/limits.md says.
 const changes = `
 import hashlib, random, shutil, stat
 names = [d + n for d in ('', 'a/', 'b/', 'a/c/') for n in 'abcdef']
@@ -354,7 +356,7 @@ while True: change('tree', n); done(n); n += 1; time.sleep(0.002) # for the mode
 `, fmt.Sprint(next))
 	}, func(acked []string) {
 		h.Write("got", tr.inside(changes+"print(tree('tree'), end='')"))
-		// With the server killed, the program goes on for a while that nobody hears of.
+		// After a kill of the server, the program goes on for a while without a listener.
 		out := h.Run("", python, "-c", "import os, sys\nos.umask(0o022)\n"+changes+`
 begin('model')
 first, told = int(sys.argv[1]), int(sys.argv[2])

@@ -1,5 +1,5 @@
-// Package covetest has a whole server in-process, for tests: a real store, a real
-// HTTP server on loopback, and a runtime of the test's choice.
+// Package covetest runs a whole server in-process, for tests: a real store, a real HTTP
+// server on loopback, and a runtime of the test's choice.
 package covetest
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Options are what a test may choose. The zero value is a server without jobs
-// over an InProcess runtime.
+// Options are a test's choices. The zero value is a server without jobs over an InProcess
+// runtime.
 type Options struct {
 	Dir     string         // data folder; empty: a temporary one
 	Runtime sprite.Runtime // nil: an InProcess runtime of the test's own
@@ -155,9 +155,10 @@ func (s *Server) Stop() {
 	}
 }
 
-// Kill is Stop as far as it can be like a kill: the store is closed first, so that nothing which the
-// server does at its end, or because of that, is stored. Its errors do not count. Its connections to
-// others are theirs to cut before. The data folder is free for another server then.
+// Kill is Stop, as similar to a kill as possible. The store is closed first, so that nothing is
+// stored which the server does at its end, or because of it. Errors are ignored. The caller
+// cuts the server's connections to others before. Afterwards the data folder is free for
+// another server.
 func (s *Server) Kill() {
 	_ = s.Store.Close()
 	_ = s.stop()

@@ -22,15 +22,15 @@ import (
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
-// InProcess is a sprite.Runtime whose sandboxes are none: each is a real guest in
-// this process, whose commands run on the host as the test's user, in a folder
-// of its own. Close ends them all. They can't be paused, saved or moved to another
-// disk, and a disk can't be looked at without one.
+// InProcess is a sprite.Runtime without real sandboxes. Each is a real guest in this
+// process; its commands run on the host as the test's user, in a folder of its own. Close
+// ends them all. The sandboxes can't be paused, saved or moved to another disk. A disk
+// can't be read without a sandbox.
 type InProcess struct {
 	Dir      string          // holds the sprites' folders
-	Handler  http.Handler    // nil: a real guest; else what answers in its place
+	Handler  http.Handler    // answers in place of the guest; nil: a real guest
 	BootGate <-chan struct{} // if not nil, Boot waits until it is closed
-	Copied   bool            // the server's folder is a copy: what runs is the original's
+	Copied   bool            // the server's folder is a copy: live sandboxes are the original's
 
 	mu    sync.Mutex
 	boots int
@@ -116,7 +116,8 @@ func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
 	return sb, nil
 }
 
-// home is the folder in which the commands of a sprite start: its disk.
+// home returns the folder where the commands of a sprite start: its disk. If the chain's
+// last layer is new, it copies the layer below.
 func (r *InProcess) home(chain []string) (string, error) {
 	dir := func(layer string) string { return filepath.Join(r.Dir, "layers", layer) }
 	home := dir(chain[len(chain)-1])
@@ -133,7 +134,7 @@ func (r *InProcess) home(chain []string) (string, error) {
 	return home, os.MkdirAll(home, 0o755)
 }
 
-// Usage is that of this process, which the sandbox is part of.
+// Usage is the usage of this process, which the sandbox is part of.
 func (s *Sandbox) Usage() sprite.Usage {
 	var use unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &use) // fails for no process
@@ -145,7 +146,7 @@ func (r *InProcess) RemoveLayer(_ context.Context, layer string) error {
 	return os.RemoveAll(filepath.Join(r.Dir, "layers", layer))
 }
 
-// Mounted are the layers of the sandboxes that run.
+// Mounted returns the layers of the running sandboxes.
 func (r *InProcess) Mounted(context.Context) (all []string, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,7 +168,7 @@ func (r *InProcess) Stock(context.Context) (all []sprite.Item, _ error) {
 	return all, nil
 }
 
-// SetAside moves a layer to a folder beside the layers; why is not noted.
+// SetAside moves a layer to a folder beside the layers. It does not record the reason.
 func (r *InProcess) SetAside(_ context.Context, item sprite.Item, _ string) (to string, err error) {
 	from := filepath.Join(r.Dir, "layers", item.Name)
 	if _, err := os.Stat(from); err != nil || item.Kind != sprite.ItemLayer {
@@ -180,7 +181,8 @@ func (r *InProcess) SetAside(_ context.Context, item sprite.Item, _ string) (to 
 // Prepare has nothing to make.
 func (r *InProcess) Prepare() error { return nil }
 
-// Lost is empty, for whatever runs is in this process, unless that is the original's.
+// Lost returns sprite.Elsewhere for a live sandbox if the server's folder is a copy. Else
+// it returns "": all sandboxes are in this process.
 func (r *InProcess) Lost(id string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,32 +192,32 @@ func (r *InProcess) Lost(id string) string {
 	return ""
 }
 
-// Occupied is nil, likewise.
+// Occupied returns nil: all sandboxes are in this process.
 func (r *InProcess) Occupied(string) error { return nil }
 
-// Unlimited is what Status says of a sandbox that runs.
+// Unlimited returns the limits that Status reports as not enforced for a running sandbox.
 func (r *InProcess) Unlimited() []string { return []string{"everything: the sandbox is the host"} }
 
-// MemoryMB is the limit, of which nothing is kept from a sandbox.
+// MemoryMB returns the limit: a sandbox may use all of it.
 func (r *InProcess) MemoryMB(limit int) int { return limit }
 
-// Logs are none.
+// Logs returns nil: there are no logs.
 func (r *InProcess) Logs(string, sprite.Log) []string { return nil }
 
-// Layers is nil: the disks can't be looked at.
+// Layers returns nil: the disks can't be read.
 func (r *InProcess) Layers() sprite.LayerStore { return nil }
 
-// Memories is nil: no sandbox is a sprite.Hibernator.
+// Memories returns nil: no sandbox is a sprite.Hibernator.
 func (r *InProcess) Memories() sprite.MemoryStore { return nil }
 
-// Boots counts the calls of Boot that went through.
+// Boots returns how many calls of Boot succeeded.
 func (r *InProcess) Boots() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.boots
 }
 
-// Live returns what runs.
+// Live returns the running sandboxes.
 func (r *InProcess) Live(context.Context) ([]sprite.Sandbox, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -292,16 +294,16 @@ func (s *Sandbox) Status() sprite.SandboxStatus {
 // SetNetwork has no effect: the network is the host's, which has no policy.
 func (s *Sandbox) SetNetwork(context.Context, policy.Set) error { return nil }
 
-// SetConnectors has no effect: there is no gateway through which they would be reached.
+// SetConnectors has no effect: there is no gateway to reach them through.
 func (s *Sandbox) SetConnectors(context.Context, map[string]connect.Upstream) error { return nil }
 
 // Limit has no effect: see Unlimited.
 func (s *Sandbox) Limit(context.Context, int, int) error { return nil }
 
-// WrittenBytes is 0: what commands write on the host is not counted.
+// WrittenBytes returns 0: the bytes that commands write on the host are not counted.
 func (s *Sandbox) WrittenBytes() (int64, error) { return 0, nil }
 
-// UnnamedBytes is 0, likewise.
+// UnnamedBytes returns 0, for the same reason.
 func (s *Sandbox) UnnamedBytes() (int64, error) { return 0, nil }
 
 // Stop ends the guest and its commands.

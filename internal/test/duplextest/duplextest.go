@@ -80,7 +80,7 @@ func BothWays(t testing.TB, dial func() (net.Conn, error), path, header string) 
 	if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode < http.StatusBadRequest {
 		t.Errorf("%s, early: got %d %q, %v", path, resp.StatusCode, text, err)
 	}
-	// A connection that is closed under what is sent may be reset.
+	// The connection may be closed, and so reset, while this is sent.
 	_, _ = c.Write(body[size/16:])
 	if next, err := http.ReadResponse(r, nil); err == nil {
 		t.Errorf("%s, early: the rest of the body was answered with %s", path, next.Status)

@@ -17,7 +17,8 @@ import (
 )
 
 // AtBackend runs tests of the package again, with the sprites of their hosts at a backend.
-// make soak runs all whose names match a pattern; make test runs a sample.
+// In make soak it runs the tests whose names match the pattern all; in make test those
+// that match sample.
 func AtBackend(t *testing.T, sample, all string) {
 	t.Helper()
 	if os.Getenv(FarVariable) != "" {
@@ -44,9 +45,10 @@ func AtBackend(t *testing.T, sample, all string) {
 	}
 }
 
-// AsOrdinaryUser runs tests of the package again as an ordinary user, whom COVE_TEST_USER
-// names; .ci/run makes one. It takes a pattern of their names, a limit as of go test
-// -timeout, and the files and folders of the package that they need.
+// AsOrdinaryUser runs tests of the package again as the ordinary user that COVE_TEST_USER
+// names (.ci/run makes one). The pattern tests matches their names; most is a limit as of
+// go test -timeout. The arguments files are the files and folders of the package that
+// they need.
 func AsOrdinaryUser(t *testing.T, tests, most string, files ...string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -106,13 +108,13 @@ func AsOrdinaryUser(t *testing.T, tests, most string, files ...string) {
 	}
 }
 
-// mountMemory mounts a tmpfs where that can hold an overlay of an ordinary user's. Each data
-// folder there has the machine's 17,000 folders of programs, and ext4 is slow for everybody
-// while it frees so many.
+// mountMemory mounts a tmpfs at dir, if a tmpfs can hold an ordinary user's overlay. Each
+// data folder there has the machine's 17,000 folders of programs, and ext4 slows all
+// programs while it frees so many.
 func mountMemory(t *testing.T, dir string) {
 	t.Helper()
 	if Soak() {
-		return // which is to have them on the disk
+		return // a soak must have the data folders on the disk
 	}
 	if err := unix.Mount("none", dir, "tmpfs", 0, "mode=0755,size=8g"); err != nil {
 		t.Fatal(err)

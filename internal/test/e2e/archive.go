@@ -21,8 +21,7 @@ func Export(h *Host, t *testing.T, what string) []byte {
 	return out
 }
 
-// Feed runs cove with an input, and returns what it printed, both streams, and its
-// code.
+// Feed runs cove with an input, and returns the output of both streams and the exit code.
 func Feed(h *Host, data []byte, args ...string) (string, int) {
 	h.T.Helper()
 	cmd := h.Command("", "cove", args...)

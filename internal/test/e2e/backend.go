@@ -10,11 +10,12 @@ import (
 	"github.com/cove-dev/cove/internal/test/fakeprovider"
 )
 
-// FarVariable has the hosts of tests keep their sprites at a backend.
+// FarVariable is the variable that has the hosts of tests keep their sprites at a
+// backend.
 const FarVariable = "COVE_TEST_FAR"
 
-// GoFar gives a host another one's server as its backend, which it reaches by the
-// public protocol alone.
+// GoFar gives a host the server of another one as its backend. It reaches that server
+// only by the public protocol.
 func GoFar(h *Host) {
 	h.T.Helper()
 	dir := filepath.Join(filepath.Dir(h.Home), "far")

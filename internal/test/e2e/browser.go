@@ -12,12 +12,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// pressed is the colour of the page of Browse, once its button was pressed.
+// pressed is the colour of Browse's page, once its button was pressed.
 var pressed = color.RGBA{0x10, 0xa0, 0xc0, 0xff}
 
-// Browse has Playwright drive a Chromium in a sprite, which shows JSModules: it opens a page
-// of a service there, presses a button, and takes screenshots. They are read over MCP, as an
-// agent does, and looked at. launch is Playwright's options, as JSON. It returns the text of
+// Browse has Playwright drive a Chromium in a sprite. The sprite must have the folder of
+// JSModules. Playwright opens a page of a service there, presses a button, and takes
+// screenshots. Browse reads the screenshots over MCP, as an agent does, and checks their
+// colour. launch is Playwright's launch options, as JSON. It returns the text of
 // chrome://sandbox, where the browser describes its own sandbox.
 func Browse(h *Host, sprite, launch string) string {
 	t := h.T
@@ -64,7 +65,7 @@ func Browse(h *Host, sprite, launch string) string {
 	return sandbox
 }
 
-// near reports whether two colours are the same but for what JPEG makes of them.
+// near reports whether two colours are the same, up to JPEG's inexactness.
 func near(a, b color.Color) bool {
 	r1, g1, b1, _ := a.RGBA()
 	r2, g2, b2, _ := b.RGBA()

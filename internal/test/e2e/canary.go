@@ -14,11 +14,11 @@ import (
 	"strings"
 )
 
-// A Canary is a value that must be found nowhere.
+// A Canary is a value that must not be found anywhere.
 type Canary string
 
-// forms are the spellings by which a canary is looked for. In base64, it may stand in the
-// midst of something else.
+// forms returns the spellings of a canary that a search looks for. In base64, it may be
+// within a longer text.
 func (c Canary) forms() map[string]string {
 	forms := map[string]string{
 		"plain": string(c), "query": url.QueryEscape(string(c)), "path": url.PathEscape(string(c)),
@@ -26,14 +26,14 @@ func (c Canary) forms() map[string]string {
 	}
 	for shift := range 3 {
 		data := append(make([]byte, shift), c...)
-		from, to := (shift*8+5)/6, len(data)*8/6 // the signs that depend on the canary alone
+		from, to := (shift*8+5)/6, len(data)*8/6 // the characters that depend only on the canary
 		forms[fmt.Sprintf("base64, %d", shift)] = base64.RawStdEncoding.EncodeToString(data)[from:to]
 		forms[fmt.Sprintf("base64 of URLs, %d", shift)] = base64.RawURLEncoding.EncodeToString(data)[from:to]
 	}
 	return forms
 }
 
-// In says by which spellings the canary is in data.
+// In returns the canary's spellings that are in data.
 func (c Canary) In(data []byte) (found []string) {
 	for name, form := range c.forms() {
 		if bytes.Contains(data, []byte(form)) {
@@ -44,8 +44,8 @@ func (c Canary) In(data []byte) (found []string) {
 	return found
 }
 
-// InFiles says which files of a folder have the canary, but for what is in some of its own
-// folders.
+// InFiles returns the files of a folder that have the canary. It leaves out the folders
+// named in but.
 func (c Canary) InFiles(dir string, but ...string) (found []string, err error) {
 	err = filepath.WalkDir(dir, func(name string, d os.DirEntry, err error) error {
 		switch {
@@ -70,8 +70,8 @@ func (c Canary) InFiles(dir string, but ...string) (found []string, err error) {
 	return found, err
 }
 
-// InProcesses says which processes of the machine have the canary in their arguments, or in
-// their environment.
+// InProcesses returns the processes of the machine that have the canary in their arguments,
+// or in their environment.
 func (c Canary) InProcesses() (found []string, looked int) {
 	for _, pattern := range []string{"/proc/[0-9]*/cmdline", "/proc/[0-9]*/environ"} {
 		names, _ := filepath.Glob(pattern) // the pattern is right

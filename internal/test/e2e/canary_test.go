@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestCanary: a canary is found wherever it is planted, in each spelling, and nowhere else.
+// TestCanary: a canary is found wherever and however it is planted, and nowhere else.
 func TestCanary(t *testing.T) {
 	const canary Canary = "canary/of+the=test?0123"
 	dir := t.TempDir()

@@ -18,7 +18,7 @@ type Clone struct {
 // GitSprite is the sprite that the jobs of a clone run in.
 const GitSprite = "git"
 
-// NewGitHost is a host with the sprite that its jobs run in.
+// NewGitHost makes a host with the sprite that its jobs run in.
 func NewGitHost(t *testing.T) *Host {
 	t.Helper()
 	h := NewHost(t)
@@ -41,7 +41,7 @@ func (h *Host) Clone(name string, initArgs ...string) Clone {
 	return c
 }
 
-// Git runs git there, and returns what it prints, without white space around it.
+// Git runs git there, and returns its output, without white space around it.
 func (c Clone) Git(args ...string) string {
 	c.T.Helper()
 	return strings.TrimSpace(c.Run(c.Dir, "git", args...))
@@ -63,7 +63,7 @@ func (c Clone) Read(name string) string {
 	return string(data)
 }
 
-// Commit commits all that there is, and returns the commit.
+// Commit commits all changes, and returns the commit.
 func (c Clone) Commit(subject string) string {
 	c.T.Helper()
 	c.Git("add", "-A")
@@ -71,7 +71,7 @@ func (c Clone) Commit(subject string) string {
 	return c.Git("rev-parse", "HEAD")
 }
 
-// Plan is one for the shell agent, outside of any repository.
+// Plan writes a plan for the shell agent, outside any repository, and returns its path.
 func (h *Host) Plan(steps ...string) string {
 	h.T.Helper()
 	var b strings.Builder
@@ -82,7 +82,7 @@ func (h *Host) Plan(steps ...string) string {
 	return filepath.Join(filepath.Dir(h.Home), "plan.md")
 }
 
-// Push begins a job and waits for its end. Args are push's.
+// Push begins a job and waits for its end. args are further arguments of cove push.
 func (c Clone) Push(plan string, args ...string) (job string, doc map[string]any) {
 	c.T.Helper()
 	out := c.Run(c.Dir, "cove", append([]string{"push", "--agent", "shell", "-s", GitSprite, "--json", plan}, args...)...)
@@ -97,7 +97,7 @@ func (c Clone) Push(plan string, args ...string) (job string, doc map[string]any
 	return job, doc
 }
 
-// Pull pulls, and returns what --json says with the exit code.
+// Pull pulls, and returns the output of --json with the exit code.
 func (c Clone) Pull(job string, args ...string) (doc map[string]any, code int) {
 	c.T.Helper()
 	out, code := c.Try(c.Dir, "cove", append([]string{"pull", job, "--json"}, args...)...)
@@ -107,7 +107,7 @@ func (c Clone) Pull(job string, args ...string) (doc map[string]any, code int) {
 	return doc, code
 }
 
-// Forwarded pulls what must be a fast-forward.
+// Forwarded pulls a job. The pull must be a fast-forward.
 func (c Clone) Forwarded(job string, args ...string) map[string]any {
 	c.T.Helper()
 	doc, code := c.Pull(job, args...)

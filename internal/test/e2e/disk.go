@@ -51,8 +51,7 @@ func NewHostOn(t *testing.T, size string, mount func(t testing.TB, path, size st
 	return h
 }
 
-// Ext4Disk mounts a disk of that size, with a file system of the kernel's most usual kind,
-// at a path until the test ends.
+// Ext4Disk mounts an ext4 disk of that size at a path, until the test ends.
 func Ext4Disk(t testing.TB, path, size string) {
 	t.Helper()
 	mkfs := need.Program(t, "mkfs.ext4", "e2fsprogs")
@@ -74,8 +73,8 @@ func Ext4Disk(t testing.TB, path, size string) {
 	})
 }
 
-// FailDisk has the ext4 that is mounted at path find an error, as of the disk: it is
-// read-only then.
+// FailDisk triggers an error, as of a faulty disk, in the ext4 mounted at path, which
+// becomes read-only.
 func FailDisk(t testing.TB, path string) {
 	t.Helper()
 	device, err := exec.Command("findmnt", "-n", "-o", "SOURCE", path).Output()
@@ -98,7 +97,7 @@ func FillUp(h *Host) {
 	for size := 1 << 20; size > 0; {
 		_, err := f.Write(make([]byte, size))
 		if err == nil {
-			err = f.Sync() // or what is written may find no room later
+			err = f.Sync() // else the written data may find no room later
 		}
 		switch {
 		case errors.Is(err, syscall.ENOSPC):
@@ -109,7 +108,7 @@ func FillUp(h *Host) {
 	}
 }
 
-// MakeRoom undoes fillTo.
+// MakeRoom undoes FillUp.
 func MakeRoom(h *Host) {
 	h.T.Helper()
 	if err := os.Remove(filepath.Join(h.Data, "fill")); err != nil {

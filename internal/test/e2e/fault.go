@@ -16,7 +16,7 @@ type FaultCase struct {
 	Victim string // server, shim or sandbox
 }
 
-// Victims are the processes that are killed.
+// Victims returns the processes to kill.
 func (c FaultCase) Victims(h *Host, server int) []int {
 	switch c.Victim {
 	case "server":
@@ -52,7 +52,7 @@ func (a *Acks) String() string {
 	return a.text.String()
 }
 
-// Lines are those that are whole.
+// Lines returns the complete lines.
 func (a *Acks) Lines() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

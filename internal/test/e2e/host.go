@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/gateway"
 )
 
-// ExitCode is that of a command's error; 0 if the error has none.
+// ExitCode returns the exit code of a command's error; 0 if the error has none.
 func ExitCode(err error) int {
 	if e, ok := errors.AsType[interface {
 		error
@@ -27,8 +27,8 @@ func ExitCode(err error) int {
 	return 0
 }
 
-// Host is a person's machine in a test: a home, a data folder, and a server that
-// the test starts, or that the first command does.
+// Host is a person's machine in a test: a home, a data folder, and a server. The test
+// starts the server, or the first command does.
 type Host struct {
 	T    testing.TB
 	Bin  string
@@ -49,8 +49,8 @@ func (h *Host) Within(f func() error) error {
 	return gateway.InNetNS(h.NS, f)
 }
 
-// NewHost makes a host whose server, if any, ends with the test. The test runs beside
-// others: each waits more than it works.
+// NewHost makes a host whose server, if any, ends with the test. The test runs in
+// parallel with others: each waits more than it works.
 func NewHost(t testing.TB) *Host {
 	t.Helper()
 	if t, ok := t.(*testing.T); ok && !Soak() {
@@ -59,7 +59,7 @@ func NewHost(t testing.TB) *Host {
 	return NewLoneHost(t)
 }
 
-// NewLoneHost is NewHost for a test that looks at the whole machine.
+// NewLoneHost is NewHost for a test that checks the whole machine.
 func NewLoneHost(t testing.TB) *Host {
 	t.Helper()
 	RequireSandbox(t)
@@ -91,8 +91,8 @@ func NewLoneHost(t testing.TB) *Host {
 	return h
 }
 
-// TempDir is the test's own folder. An ordinary user can't remove what belongs to
-// the users of its sprites; whoever made the user's TMPDIR does.
+// TempDir returns the test's own folder. An ordinary user can't remove files of the users
+// of its sprites; the maker of the user's TMPDIR does.
 func TempDir(t testing.TB) string {
 	t.Helper()
 	if os.Geteuid() == 0 {
@@ -134,11 +134,12 @@ func (h *Host) Command(dir, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// tooLong is far more than any program of a test takes, but in a soak. One that hangs ends its own
-// test, and tells of its goroutines, rather than all tests.
+// tooLong is far more than any program of a test takes, except in a soak. A program that hangs
+// then quits with its goroutines' stacks and fails only its own test.
 const tooLong = 15 * time.Minute
 
-// bounded is a command that quits after tooLong. cancel is called when it has ended.
+// bounded returns a command that quits after tooLong. The caller calls cancel when it has
+// ended.
 func bounded(of *exec.Cmd) (cmd *exec.Cmd, cancel func()) {
 	if Soak() {
 		return of, func() {}
@@ -151,7 +152,7 @@ func bounded(of *exec.Cmd) (cmd *exec.Cmd, cancel func()) {
 	return cmd, cancel
 }
 
-// Try runs a program and returns what it printed, both streams, and its code.
+// Try runs a program, and returns the output of both streams and the exit code.
 func (h *Host) Try(dir, name string, args ...string) (string, int) {
 	h.T.Helper()
 	cmd, cancel := bounded(h.Command(dir, name, args...))

@@ -25,7 +25,7 @@ func (h *Host) UntilStep(job string) {
 	})
 }
 
-// Background starts a program whose output and end can be awaited.
+// Background starts a program. wait waits for its end, and returns its output.
 func (h *Host) Background(dir, name string, args ...string) (pid int, wait func() (string, error)) {
 	h.T.Helper()
 	cmd := h.Command(dir, name, args...)
@@ -58,14 +58,14 @@ func (h *Host) Job(id string) cove.Job {
 	return job
 }
 
-// Events are a job's events, which must be numbered without a gap.
+// Events returns a job's events, which must be numbered without a gap.
 func (h *Host) Events(id string) []cove.JobEvent {
 	h.T.Helper()
 	return Numbered(h, h.Run("", "cove", "job", "events", id), 1)
 }
 
-// Numbered reads events of which the first has a number. Remarks of cove's about its server
-// are passed over.
+// Numbered reads events, which must be numbered from from on without a gap. It skips cove's
+// remarks about its server.
 func Numbered(h *Host, text string, from int64) []cove.JobEvent {
 	h.T.Helper()
 	var all []cove.JobEvent
@@ -85,7 +85,7 @@ func Numbered(h *Host, text string, from int64) []cove.JobEvent {
 	return all
 }
 
-// EndServer ends the server, and waits for that.
+// EndServer ends the server, and waits for its end.
 func (h *Host) EndServer(sig syscall.Signal) {
 	h.T.Helper()
 	pid := h.PID()

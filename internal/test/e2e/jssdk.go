@@ -13,9 +13,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// JSTests is where the tests of the JavaScript SDK are, seen from any package of
-// internal/e2e. Their package.json names
-// the SDK, Playwright for Browse, and a Node to run them. The lock file has their digests.
+// JSTests is the folder of the JavaScript SDK's tests, relative to any package of
+// internal/e2e. Their package.json names the SDK, Playwright for Browse, and a Node to run
+// them. The lock file has their digests.
 const JSTests = "../sprite/testdata/jssdk"
 
 // JSModules returns the folder node_modules with the packages of JSTests. It is
@@ -38,7 +38,7 @@ func JSModules(t testing.TB) string {
 	return modules
 }
 
-// jsInstall makes dir, with the packages that the files in it name, at once.
+// jsInstall makes dir, in one step, with the packages that the files in it name.
 func jsInstall(dir string, files map[string]string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Planted is in a sandbox's memory, to be found where keys are looked for.
+// Planted is in a sandbox's memory. The search for keys must find it.
 const Planted = "this-is-in-a-sandbox"
 
-// KeyNowhere looks for a key in the memory of the sandboxes, as it is on the host,
-// and in all that the server has written: disks, logs, events, the database.
+// KeyNowhere checks that a key is neither in the sandboxes' memory on the host nor in
+// anything that the server has written (disks, logs, events, the database).
 func KeyNowhere(h *Host, key string) {
 	h.T.Helper()
 	sandboxes := 0
@@ -48,7 +48,7 @@ func KeyNowhere(h *Host, key string) {
 	}
 }
 
-// inMemory looks for a text in what a process has mapped and may write.
+// inMemory searches a process's writable mappings for a text.
 func inMemory(proc, text string) (found bool, size int64, err error) {
 	maps, err := os.ReadFile(filepath.Join(proc, "maps"))
 	if err != nil {
@@ -67,7 +67,7 @@ func inMemory(proc, text string) (found bool, size int64, err error) {
 			continue
 		}
 		for at := from; at < to; at += int64(len(buf) - len(text)) {
-			n, _ := mem.ReadAt(buf[:min(int64(len(buf)), to-at)], at) // what was never touched can't be read
+			n, _ := mem.ReadAt(buf[:min(int64(len(buf)), to-at)], at) // pages that were never touched can't be read
 			size += int64(n)
 			if bytes.Contains(buf[:n], []byte(text)) {
 				return true, size, nil
@@ -80,5 +80,5 @@ func inMemory(proc, text string) (found bool, size int64, err error) {
 	return false, size, nil
 }
 
-// ConnectorKey is what a connector adds, and no sprite may have.
+// ConnectorKey is a key that a connector adds, and that no sprite may have.
 const ConnectorKey = "sk-the-very-real-key"

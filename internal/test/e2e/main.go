@@ -1,6 +1,7 @@
-// Package e2e is what the end-to-end tests share: a person's machine with a real
-// server, real sandboxes and the binaries of cmd, and what is done and looked at there.
-// The tests are the packages of internal/e2e, each of which has e2e.Main as its TestMain.
+// Package e2e has the parts that the end-to-end tests share: a person's machine with a
+// real server, real sandboxes and the binaries of cmd. It has helpers to act on that
+// machine and to check it. The tests are the packages of internal/e2e. The TestMain of
+// each calls e2e.Main.
 package e2e
 
 import (
@@ -16,7 +17,7 @@ import (
 // BinDir holds the binaries that the tests run.
 var BinDir string
 
-// module is where the programs are that Main builds.
+// module is the module of the programs that Main builds.
 const module = "github.com/cove-dev/cove"
 
 // turnVariable is set for a test binary that another one runs while it has its turn.
@@ -56,8 +57,8 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
-// takeTurn returns once no other package of internal/e2e runs tests. It locks their
-// folder, in which go test starts each of them.
+// takeTurn returns once no other package of internal/e2e runs tests. It locks the parent
+// of the working directory: go test starts each package in a folder of internal/e2e.
 func takeTurn() (end func(), err error) {
 	if os.Getenv(turnVariable) != "" {
 		return func() {}, nil
@@ -86,14 +87,14 @@ func takeTurn() (end func(), err error) {
 	return func() { _ = folder.Close() }, nil
 }
 
-// Soak reports whether the long form of a test is wanted (make soak); make test
-// runs a sample.
+// Soak reports whether a test should run in its long form (make soak); make test runs a
+// sample.
 func Soak() bool { return os.Getenv("COVE_SOAK") == "1" }
 
 // RequireSandbox skips the test if the machine can't run a sandbox.
 func RequireSandbox(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 { // whose sandboxes need it
+	if os.Geteuid() != 0 { // an ordinary user's sandboxes need it
 		need.Program(t, "newuidmap", "uidmap")
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestTakeTurn: while a package has its turn no other one gets it, but for a test binary
-// that it runs itself; afterwards another one does.
+// TestTakeTurn: while a package has its turn, no other gets one, except a test binary
+// that it runs itself. Afterwards another package gets its turn.
 func TestTakeTurn(t *testing.T) {
 	top := t.TempDir()
 	if err := os.Mkdir(filepath.Join(top, "package"), 0o755); err != nil {
@@ -46,8 +46,8 @@ func TestTakeTurn(t *testing.T) {
 	}
 }
 
-// TestLend: what sandboxes start from goes from the data folder of a test that has ended to the
-// next one, as it is, and to no other; the rest of the folder stays.
+// TestLend: the parts that sandboxes start from move unchanged from the data folder of an ended
+// test to the next one, and to no other. The rest of the folder stays.
 func TestLend(t *testing.T) {
 	before := shared.dir
 	shared.dir = t.TempDir()

@@ -13,7 +13,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// Median is that of durations, in milliseconds.
+// Median returns the median of durations, in milliseconds.
 func Median(d []time.Duration) float64 {
 	slices.Sort(d)
 	return float64(d[len(d)/2].Microseconds()) / 1000
@@ -24,7 +24,7 @@ func RunIn(c *cove.Client, sprite, name string, args ...string) error {
 	return c.Sprite(sprite).Command(name, args...).Run()
 }
 
-// ProcField returns a line of a /proc file that is in kB, in bytes.
+// ProcField returns the value of a /proc file's line that is in kB, in bytes.
 func ProcField(b testing.TB, file, key string) int64 {
 	b.Helper()
 	data, err := os.ReadFile(file)
@@ -44,7 +44,7 @@ func ProcField(b testing.TB, file, key string) int64 {
 	return 0
 }
 
-// NeedsCgroups skips a test of limits where there may be none.
+// NeedsCgroups skips a test of limits unless root runs it: else there may be no limits.
 func NeedsCgroups(t *testing.T) {
 	t.Helper()
 	need.Root(t)

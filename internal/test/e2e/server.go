@@ -64,7 +64,7 @@ func EndServer(bin, data, home string) error {
 	return AwaitEnd(pid)
 }
 
-// ServerPID is the process number that a data folder notes of its server.
+// ServerPID returns the process number of a data folder's server, as recorded there.
 func ServerPID(data string) (int, error) {
 	text, err := os.ReadFile(filepath.Join(data, "server.json"))
 	if err != nil {
@@ -140,7 +140,7 @@ func (h *Host) PID() int {
 	return pid
 }
 
-// Client is one of the host's server, which must run.
+// Client returns a client of the host's server, which must run.
 func (h *Host) Client() *cove.Client {
 	h.T.Helper()
 	token, err := os.ReadFile(filepath.Join(h.Data, "token"))
@@ -157,8 +157,9 @@ func (h *Host) Shims() []int {
 	return h.processes(func(argv []string) bool { return len(argv) > 1 && argv[1] == "shim" })
 }
 
-// processes returns those that run one of the host's binaries with the host's
-// data folder as their own, and of which match says yes.
+// processes returns the processes that run one of the host's binaries on the host's data
+// folder, and whose arguments match accepts. It knows them by their standard error, a
+// file in the data folder.
 func (h *Host) processes(match func(argv []string) bool) []int {
 	var found []int
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -180,9 +181,9 @@ func (h *Host) processes(match func(argv []string) bool) []int {
 	return found
 }
 
-// Signal signals a process that a file names. It refuses one that the tests are below of, and a
-// number of several processes: the file is of another PID namespace, or not written yet, and all
-// tests would end with no word.
+// Signal signals a process that a file names. It refuses an ancestor of the tests, and a number
+// that means several processes. With such a number the file is of another PID namespace, or not
+// written yet. Otherwise all tests would end without a word.
 func Signal(pid int, sig syscall.Signal) error {
 	if pid <= 1 || pid == os.Getpid() || slices.Contains(proctree.Below(pid), os.Getpid()) {
 		return fmt.Errorf("signal %v: process %d is several, or runs these tests", sig, pid)
@@ -190,7 +191,7 @@ func Signal(pid int, sig syscall.Signal) error {
 	return syscall.Kill(pid, sig)
 }
 
-// SignalAll signals processes, all of which must be there.
+// SignalAll signals processes. Each must exist.
 func SignalAll(t testing.TB, sig syscall.Signal, pids ...int) {
 	t.Helper()
 	for _, pid := range pids {

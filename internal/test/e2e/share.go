@@ -16,8 +16,9 @@ import (
 	"github.com/cove-dev/cove/internal/shim/base"
 )
 
-// shared is what the servers of a package's tests would each find out about this machine anew,
-// for seconds of processor time: what of its programs is hidden, and what its package managers say.
+// shared is what the tests' servers share about this machine: which of its programs are hidden,
+// and the output of its package managers. Else each would find that out anew, in seconds of
+// processor time.
 var shared struct {
 	dir string // removed with the last test
 
@@ -25,13 +26,14 @@ var shared struct {
 	hider  base.Hider
 	looked time.Time
 	lent   int      // number of the next folder of stock
-	stock  []string // folders that each have what sandboxes start from
+	stock  []string // folders that each have the parts that sandboxes start from
 }
 
-// SharedDir is a folder for what the tests of a package share. It is removed with the last test.
+// SharedDir returns a folder that the tests of a package share. It is removed with the last
+// test.
 func SharedDir() string { return shared.dir }
 
-// share makes what is shared. The caller removes it with end.
+// share sets up shared. The caller removes it with end.
 func share() (end func(), err error) {
 	if shared.dir, err = os.MkdirTemp("", "cove-shared-"); err != nil {
 		return nil, err
@@ -67,11 +69,11 @@ exec cat %s
 	return os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755)
 }
 
-// freshListing is half as long as a server takes a listing for new.
+// freshListing is half the time for which a server takes a listing for new.
 const freshListing = 150 * time.Second
 
-// ShareListing gives a new data folder a listing of this machine's programs, as if another server
-// had looked at them there a moment ago. The first one of root's does look at them.
+// ShareListing gives a new data folder a listing of this machine's programs, as if another
+// server had made it there a moment ago. For root, the first call makes the listing.
 func ShareListing(data string) error {
 	if os.Geteuid() != 0 {
 		return nil // an ordinary user's server sees them in another namespace: Lend has its own
@@ -100,12 +102,13 @@ func ShareListing(data string) error {
 // of their contents, and a server never writes them again.
 var madeOnce = []string{"base/host-*", "base/mask-*", "guest/*"}
 
-// ownListing is an ordinary user's listing, which a server takes for five minutes after the look.
+// ownListing is an ordinary user's listing. A server uses it for five minutes after it was
+// made.
 const ownListing = "base/listing"
 
-// Lend gives a new data folder what sandboxes start from, if a test that has ended left it: else
-// each server would copy the same thousands of files. The server makes what it finds no more use
-// for anew. It gives the folder a listing too.
+// Lend gives a new data folder the parts that sandboxes start from, if an ended test left some.
+// Else each server would copy the same thousands of files. The server makes parts anew that no
+// longer fit. Lend gives the folder a listing too.
 func Lend(data string) error {
 	if err := ShareListing(data); err != nil {
 		return err
@@ -121,8 +124,8 @@ func Lend(data string) error {
 	return moveMade(from, data)
 }
 
-// TakeBack takes what sandboxes start from out of a data folder whose server has ended, for the
-// next one.
+// TakeBack takes the parts that sandboxes start from out of a data folder whose server has
+// ended, for the next folder.
 func TakeBack(data string) error {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
@@ -135,7 +138,8 @@ func TakeBack(data string) error {
 	return nil
 }
 
-// moveMade moves what sandboxes start from between two folders. It leaves what is on another disk.
+// moveMade moves the parts that sandboxes start from between two folders. It leaves those on
+// another disk.
 func moveMade(from, to string) error {
 	patterns := madeOnce
 	if os.Geteuid() != 0 { // root's is of ShareListing

@@ -42,13 +42,13 @@ func (h *Host) Info(sprite string) sprites.Info {
 	return info
 }
 
-// Sized reports whether it is known what a sprite's first checkpoint takes.
+// Sized reports whether the size of a sprite's first checkpoint (v1) is known.
 func Sized(h *Host, sprite string) bool {
 	h.T.Helper()
 	return strings.Contains(h.Run("", "cove", "checkpoint", "show", "v1", "-s", sprite, "--json"), `"size_bytes"`)
 }
 
-// Stage waits until a sprite is asleep, paused or on disk.
+// Stage waits until a sprite sleeps: paused in memory, or else with its memory on disk.
 func (h *Host) Stage(sprite string, paused bool) {
 	h.T.Helper()
 	Await(h.T, "sleep", func() bool {
@@ -57,7 +57,7 @@ func (h *Host) Stage(sprite string, paused bool) {
 	})
 }
 
-// SandboxState is what a host's only sandbox is.
+// SandboxState returns the state of a host's only sandbox.
 func (h *Host) SandboxState() shim.State {
 	h.T.Helper()
 	files, _ := filepath.Glob(filepath.Join(h.Data, "run", "*", "sandbox.json")) // the pattern is right

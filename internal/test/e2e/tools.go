@@ -11,7 +11,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
-// MCPClient is the official SDK's client of `cove mcp` with arguments.
+// MCPClient returns the official SDK's client of `cove mcp` with arguments.
 func MCPClient(h *Host, progress func(string), args ...string) *mcp.ClientSession {
 	h.T.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
@@ -44,14 +44,14 @@ func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// Token makes one, and returns its id and its secret.
+// Token makes a token, and returns its id and its secret.
 func (h *Host) Token(args ...string) (id, secret string) {
 	h.T.Helper()
 	out := h.Run("", "cove", append([]string{"token", "create", "--json"}, args...)...)
 	return JSONField(h.T, out, "id"), JSONField(h.T, out, "token")
 }
 
-// MCPOverHTTP is the official SDK's client of the server, by the URL that cove mcp
+// MCPOverHTTP returns the official SDK's client of the server, at the URL that cove mcp
 // config prints.
 func MCPOverHTTP(h *Host, secret string, progress func(string), args ...string) *mcp.ClientSession {
 	h.T.Helper()
@@ -90,7 +90,7 @@ func (h *Host) ToolSession(ctx context.Context, sprite, dir string, roles ...str
 	return s
 }
 
-// BashIn runs a command by the tool Bash.
+// BashIn runs a command with the tool Bash.
 func BashIn(t testing.TB, s *tools.Session, input string) tools.BashResult {
 	t.Helper()
 	r, err := s.Call(t.Context(), "Bash", json.RawMessage(input))
@@ -104,7 +104,7 @@ func BashIn(t testing.TB, s *tools.Session, input string) tools.BashResult {
 	return out
 }
 
-// On is the host for a part of a test.
+// On returns the host for a part of a test.
 func (h *Host) On(t testing.TB) *Host {
 	other := *h
 	other.T = t

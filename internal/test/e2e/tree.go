@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// SyncHost is a host with a sprite named paint, for the rows S1 to S17 of what a
-// sync must hold. Each has folders of its own.
+// SyncHost is a host with a sprite named paint, for the statements S1 to S17 about sync.
+// Each has folders of its own.
 type SyncHost struct{ *Host }
 
 // NewSyncHost makes the host, its server and the sprite.
@@ -23,14 +23,14 @@ func NewSyncHost(t testing.TB) SyncHost {
 	return h
 }
 
-// On is the host for another test.
+// On returns the host for another test.
 func (h SyncHost) On(t testing.TB) SyncHost {
 	other := *h.Host
 	other.T = t
 	return SyncHost{&other}
 }
 
-// Path is the absolute path of a folder of the host's.
+// Path returns the absolute path of a file or folder below the host's.
 func (h *Host) Path(name string) string { return filepath.Join(filepath.Dir(h.Home), name) }
 
 // Sh runs a script in the sprite.
@@ -39,7 +39,7 @@ func (h SyncHost) Sh(script string) string {
 	return h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", script)
 }
 
-// SyncReport is what cove sync prints for programs.
+// SyncReport is the output of cove sync for programs.
 type SyncReport struct {
 	Added, Modified, Deleted, Merged, Newer struct {
 		Count int
@@ -65,7 +65,7 @@ func (h SyncHost) Sync(dir, verb string, args ...string) (SyncReport, int) {
 	return r, cmd.ProcessState.ExitCode()
 }
 
-// Synced is sync that must succeed.
+// Synced is Sync that must succeed.
 func (h SyncHost) Synced(dir, verb string, args ...string) SyncReport {
 	h.T.Helper()
 	r, code := h.Sync(dir, verb, args...)
@@ -107,7 +107,7 @@ func TreeOf(t testing.TB, root string) map[string]string {
 	return tree
 }
 
-// SameTree compares what TreeOf returns.
+// SameTree fails if two results of TreeOf differ.
 func SameTree(t testing.TB, got, want map[string]string) {
 	t.Helper()
 	bad := 0
@@ -130,7 +130,7 @@ func SameTree(t testing.TB, got, want map[string]string) {
 	}
 }
 
-// FirstDifference is the first line in which two texts differ.
+// FirstDifference returns the first line that differs between two texts, in both forms.
 func FirstDifference(want, got string) string {
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range min(len(w), len(g)) {

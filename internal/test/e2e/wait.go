@@ -24,8 +24,8 @@ func AwaitEnd(pid int) error {
 // ever: no test passes or fails because something took long.
 const LastResort = 10 * time.Minute
 
-// Await polls until f says yes: soon at first, and the more seldom the longer it takes, for f
-// may start programs, which take from what is waited for.
+// Await polls until f returns true, and fails after LastResort. It polls soon at first, and
+// then less and less often: f may start programs, which slow the awaited one.
 func Await(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	pause := firstPause
@@ -37,15 +37,15 @@ func Await(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// firstPause and longestPause are between two looks of Await.
+// firstPause and longestPause bound the pause between two calls of f by Await.
 const (
 	firstPause   = 10 * time.Millisecond
 	longestPause = 100 * time.Millisecond
 )
 
-// LongEnough calls f with a limit that is to be reached, or that something is to outlast.
-// A slow machine takes longer for what f does before the limit. If f says that it was not done
-// in time, it is called with a longer limit.
+// LongEnough calls f with a time limit that f will exceed, or that something must outlast. A
+// slow machine takes longer for what f does before the limit. If f reports that this was not
+// done in time, it is called with a longer limit.
 func LongEnough(t testing.TB, limit time.Duration, f func(limit time.Duration) (inTime bool)) {
 	t.Helper()
 	for ; !f(limit); limit *= 6 {

@@ -1,6 +1,6 @@
-// Package fakeprovider is a hosted service that speaks the Sprites protocol and is no cove,
-// for tests. A cove server does its work, in-process; of that only the public protocol is to
-// be seen. It counts and keeps all calls, and fails them by rule.
+// Package fakeprovider is a hosted service for tests that speaks the Sprites protocol and is
+// not a cove. An in-process cove server does its work; callers see only the public protocol
+// of that server. The service counts and keeps all calls, and fails them by rule.
 package fakeprovider
 
 import (
@@ -24,11 +24,11 @@ import (
 // maxKept is how much of a call's body is kept.
 const maxKept = 1 << 20
 
-// Call is a call as it came in.
+// Call is a call as it was received.
 type Call struct {
 	Method, URI string // the URI has the query
 	Header      http.Header
-	Body        []byte // the first MiB, as far as it was read
+	Body        []byte // at most the first MiB of the bytes read
 }
 
 // String is the method and the path, without the query.
@@ -37,7 +37,7 @@ func (c Call) String() string {
 	return c.Method + " " + path
 }
 
-// Fault says what becomes of some calls. All that match have its fields.
+// Fault says how some calls fail. Its fields apply to all calls that match.
 type Fault struct {
 	Call  string // a regular expression for "METHOD URI"
 	After int    // so many calls that match go well first
@@ -58,7 +58,7 @@ type Fault struct {
 // Provider is the service. Its methods may be called from any goroutine.
 type Provider struct {
 	URL   string
-	Token string // what callers must send
+	Token string // callers must send it
 
 	filter http.Handler
 	inner  string // the token of the server behind it
@@ -73,7 +73,7 @@ type Provider struct {
 	conns  []net.Conn
 }
 
-// listener notes the connections, those of WebSockets too.
+// listener records the connections, those of WebSockets too.
 type listener struct {
 	net.Listener
 	provider *Provider
@@ -105,7 +105,7 @@ type fault struct {
 	seen int
 }
 
-// Start starts a service before a cove server, of which URL and token are given. Lists have
+// Start starts a service before the cove server with the given URL and token. Lists have
 // pages of two sprites. The test's cleanup ends it.
 func Start(t testing.TB, server, token string) *Provider {
 	t.Helper()
@@ -127,7 +127,7 @@ func Start(t testing.TB, server, token string) *Provider {
 	return p
 }
 
-// Add adds a fault. Of several that match a call the first counts.
+// Add adds a fault. If several match a call, the first applies.
 func (p *Provider) Add(f Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,8 +149,8 @@ func (p *Provider) SetToken(token string) {
 	p.Cut()
 }
 
-// SetDown has the service cut all connections, and the new ones before it answers; or no
-// more.
+// SetDown(true) cuts all connections, and then each new one before it is answered.
+// SetDown(false) ends that.
 func (p *Provider) SetDown(down bool) {
 	p.mu.Lock()
 	p.down = down
@@ -158,8 +158,8 @@ func (p *Provider) SetDown(down bool) {
 	p.Cut()
 }
 
-// DownAfter is SetDown when f has returned. No call begins meanwhile: what a caller does because of f
-// does not get through.
+// DownAfter is SetDown(true) once f has returned. No call begins meanwhile, so calls that a
+// caller makes because of f do not get through.
 func (p *Provider) DownAfter(f func()) {
 	p.mu.Lock()
 	f()
@@ -168,7 +168,8 @@ func (p *Provider) DownAfter(f func()) {
 	p.Cut()
 }
 
-// Calls are all calls so far that match a regular expression for "METHOD URI", in order.
+// Calls returns all calls so far whose "METHOD URI" matches a regular expression, in
+// order.
 func (p *Provider) Calls(match string) []Call {
 	re := regexp.MustCompile(match)
 	p.mu.Lock()
@@ -182,7 +183,7 @@ func (p *Provider) Calls(match string) []Call {
 	return all
 }
 
-// begin notes a call, and says what becomes of it.
+// begin records a call, and returns the fault that applies to it.
 func (p *Provider) begin(r *http.Request) (i int, f Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,8 +249,7 @@ func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// postpone has a call carried out late, and returns when its caller has gone away, or is to be cut
-// off.
+// postpone has a call carried out late. It returns once the caller is gone, or must be cut off.
 func (p *Provider) postpone(r *http.Request, f Fault) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -274,7 +274,7 @@ func (p *Provider) postpone(r *http.Request, f Fault) {
 	}
 }
 
-// CarryOut waits until the calls that are late have been carried out.
+// CarryOut waits until the late calls have been carried out.
 func (p *Provider) CarryOut() { p.late.Wait() }
 
 // silent accepts a WebSocket, and says nothing until the caller is gone.
@@ -287,10 +287,10 @@ func silent(w http.ResponseWriter, r *http.Request) {
 	<-conn.CloseRead(r.Context()).Done()
 }
 
-// errCut is a request's body that is cut.
+// errCut is the error of reading a request's body that was cut.
 var errCut = errors.New("the connection was cut")
 
-// body is a request's body. It notes what is read.
+// body is a request's body. It records the bytes read.
 type body struct {
 	io.ReadCloser
 	provider *Provider
@@ -311,12 +311,12 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = errCut // by who sent it
+		err = errCut // the sender cut it
 	}
 	b.read += int64(n)
 	b.provider.mu.Lock()
 	defer b.provider.mu.Unlock()
-	if c := &b.provider.calls[b.call]; len(c.Body) < maxKept { // what Calls has given stays as it is
+	if c := &b.provider.calls[b.call]; len(c.Body) < maxKept { // slices that Calls has returned do not change
 		c.Body = append(bytes.Clone(c.Body), p[:min(n, maxKept-len(c.Body))]...)
 	}
 	return n, err

@@ -29,7 +29,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestForeign: the service works, and nothing of cove is to be seen.
+// TestForeign: the service works, and shows nothing of cove.
 func TestForeign(t *testing.T) {
 	p, c := start(t)
 	for _, name := range []string{"a", "b", "c"} {
@@ -66,7 +66,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestFaults has each kind of fault once.
+// TestFaults tries each kind of fault once.
 func TestFaults(t *testing.T) {
 	p, c := start(t)
 	ctx := t.Context()

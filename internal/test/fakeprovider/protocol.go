@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// public are the calls of the protocol that any server of it may have.
+// public matches the calls of the public protocol.
 var public = []*regexp.Regexp{
 	regexp.MustCompile(`^(GET|POST) /v1/sprites$`),
 	regexp.MustCompile(`^(GET|PUT|DELETE) /v1/sprites/[^/]+$`),
@@ -26,9 +26,9 @@ var public = []*regexp.Regexp{
 	regexp.MustCompile(`^DELETE /v1/sprites/[^/]+/(fs/delete|services/[^/]+|checkpoints/[^/]+)$`),
 }
 
-// ProtocolOnly passes on to a cove server what the public protocol has: none of cove's own
-// calls, none of its own fields, and no cove-guest to be found. It is an error of the test
-// if a caller sends one of cove's own fields.
+// ProtocolOnly passes on to a cove server only the public protocol (none of cove's own
+// calls or fields). No cove-guest is found in a sprite. It is an error of the test if a
+// caller sends one of cove's own fields.
 func ProtocolOnly(t testing.TB, target *url.URL) http.Handler {
 	proxy := &httputil.ReverseProxy{
 		FlushInterval: -1,
@@ -51,7 +51,7 @@ func ProtocolOnly(t testing.TB, target *url.URL) http.Handler {
 			resp.Header.Set("Content-Length", fmt.Sprint(len(body)))
 			return nil
 		},
-		// A service that fails in the middle says nothing more.
+		// If the server fails in the middle, the connection is cut without an answer.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -106,7 +106,7 @@ func onlyPublic(r *http.Request) error {
 	return dec.Decode(doc)
 }
 
-// withoutCove takes cove's own part out of what describes sprites.
+// withoutCove removes cove's own fields from descriptions of sprites.
 func withoutCove(body []byte) []byte {
 	var doc map[string]any
 	if json.Unmarshal(body, &doc) != nil {

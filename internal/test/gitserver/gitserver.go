@@ -23,7 +23,7 @@ type Server struct {
 	User     string // empty: anybody may read and write
 	Password string
 
-	// API answers what is no request of git's, with the same credentials; nil: nothing is there.
+	// API answers requests that are not git's, with the same credentials; nil: not found.
 	API http.Handler
 
 	t        testing.TB
@@ -32,7 +32,7 @@ type Server struct {
 	requests []string // METHOD PATH; guarded by mu
 }
 
-// Start serves an empty folder until the test ends.
+// Start starts a server of an empty folder, which ends with the test.
 func Start(t testing.TB, user, password string) *Server {
 	t.Helper()
 	git, err := exec.LookPath("git")
@@ -74,7 +74,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}).ServeHTTP(w, r)
 }
 
-// Requests are those that have come, as METHOD PATH.
+// Requests returns the requests so far, as METHOD PATH.
 func (s *Server) Requests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,13 +107,13 @@ func (s *Server) Repository(path string, files map[string]string) string {
 	return s.URL + "/" + path
 }
 
-// In runs git in the bare repository at path, and returns what it printed.
+// In runs git in the bare repository at path, and returns its output.
 func (s *Server) In(path string, args ...string) string {
 	s.t.Helper()
 	return s.Git(filepath.Join(s.Root, filepath.FromSlash(path)), args...)
 }
 
-// Git runs git in a folder, as Ada and without anybody's settings.
+// Git runs git in a folder, as Ada and without the settings of any user.
 func (s *Server) Git(dir string, args ...string) string {
 	s.t.Helper()
 	cmd := exec.Command(s.git, args...)

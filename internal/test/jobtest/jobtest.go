@@ -1,6 +1,6 @@
-// Package jobtest has a server in-process whose jobs are real: a guest, a supervisor and git work as
-// the test's user, in a folder that stands for the home of the sprite's. The test's own program is
-// cove-guest in its sprites.
+// Package jobtest has an in-process server whose jobs are real. A guest, a supervisor and git
+// work as the test's user, in a folder that stands for the home of the sprite's user. The
+// test's own program is cove-guest in its sprites.
 package jobtest
 
 import (
@@ -31,13 +31,14 @@ import (
 	"github.com/cove-dev/cove/internal/test/covetest"
 )
 
-// guestVar makes of a test's program a guest binary, as far as jobs need one.
+// guestVar makes a test's program act as a guest binary, as far as jobs need one.
 const guestVar = "COVE_JOBTEST_GUEST"
 
 const guestName = "cove-guest"
 
-// Bring gives the server of a test cove-guest to bring into sprites that have none, as those of a
-// backend: the test's own program, as far as tests of executors need one.
+// Bring gives the server of a test a cove-guest, to upload into sprites that have none, as
+// those of a backend. It is the test's own program, which acts as one as far as tests of
+// executors need it.
 func Bring(t testing.TB) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -118,7 +119,8 @@ func Start(t testing.TB) *covetest.Server {
 	}})
 }
 
-// moved has a guest work in another folder than a sprite's home: it replaces that in requests.
+// moved has a guest work in another folder than a sprite's home: it replaces the home's path
+// in requests.
 type moved struct {
 	t      testing.TB
 	inside http.Handler
@@ -149,7 +151,7 @@ func (m *moved) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.inside.ServeHTTP(w, r)
 		return
 	}
-	answer := httptest.NewRecorder() // which tells the size
+	answer := httptest.NewRecorder() // the recorded answer has the size
 	m.inside.ServeHTTP(answer, r)
 	w.WriteHeader(answer.Code)
 	if _, err := io.WriteString(w, strings.Replace(answer.Body.String(), ":"+fmt.Sprint(len(text)), ":"+sent, 1)); err != nil {

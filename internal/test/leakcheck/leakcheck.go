@@ -1,8 +1,7 @@
-// Package leakcheck tells what a test run left behind on the machine: mounts,
-// namespaces, network interfaces, cgroup folders, cove's processes and temporary
-// files. It compares two snapshots of the whole machine, so what other programs
-// do meanwhile shows too; each thing is named so that a person can tell whose it
-// is. Linux only.
+// Package leakcheck tells what a test run left behind on the machine: mounts, namespaces,
+// network interfaces, cgroup folders, cove's processes and temporary files. It compares
+// two snapshots of the whole machine, so other programs' changes show too. Each thing is
+// named so that a person can tell whose it is. Linux only.
 package leakcheck
 
 import (
@@ -41,15 +40,16 @@ func (t Thing) String() string {
 	return fmt.Sprintf("%s %s (%s)", t.Kind, t.Name, t.Detail)
 }
 
-// A Snapshot is what was there at one moment, and which files were looked for.
+// A Snapshot is the things that were there at one moment, and the patterns of the files
+// searched for.
 type Snapshot struct {
 	Things []Thing  `json:"things"`
 	Files  []string `json:"files"` // patterns as of path/filepath.Glob
 }
 
-// Take looks at the machine. Files that match one of the patterns are part of
-// the snapshot. What this process may not see, such as the namespaces of another
-// user's processes, is left out.
+// Take looks at the machine. Files that match one of the patterns are part of the
+// snapshot. Things that this process may not see, such as the namespaces of another
+// user's processes, are left out.
 func Take(files ...string) (Snapshot, error) {
 	s := Snapshot{Files: files}
 	for _, list := range []func() ([]Thing, error){
@@ -68,7 +68,7 @@ func Take(files ...string) (Snapshot, error) {
 	return s, nil
 }
 
-// Since returns what is in s and was not in before.
+// Since returns the things that are in s and not in before.
 func (s Snapshot) Since(before Snapshot) []Thing {
 	type key struct {
 		kind Kind
@@ -87,9 +87,8 @@ func (s Snapshot) Since(before Snapshot) []Thing {
 	return left
 }
 
-// Left takes snapshots until nothing is left that was not in before, or ctx
-// ends, and returns what is left then: processes that were told to end may take
-// a moment.
+// Left takes snapshots until everything is gone that was not in before, or until ctx
+// ends. It returns the rest: processes that were told to end may take a moment.
 func Left(ctx context.Context, before Snapshot) ([]Thing, error) {
 	for {
 		now, err := Take(before.Files...)
@@ -108,7 +107,7 @@ func Left(ctx context.Context, before Snapshot) ([]Thing, error) {
 	}
 }
 
-// Error makes one error of what is left; nil if nothing is.
+// Error returns one error for all that is left; nil if nothing is.
 func Error(left []Thing) error {
 	errs := make([]error, len(left))
 	for i, t := range left {

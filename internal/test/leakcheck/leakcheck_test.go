@@ -19,9 +19,9 @@ import (
 // lastResort keeps a broken test from hanging for ever.
 const lastResort = 10 * time.Minute
 
-// TestMain is also the child process that some tests leak on purpose: one named
-// as cove's are, which says that it runs and then waits for its standard input
-// to end.
+// TestMain is also the child process that some tests leak on purpose, under a name of
+// cove's. The child prints that it runs, and then waits for a byte or the end of its
+// standard input.
 func TestMain(m *testing.M) {
 	if os.Getenv("LEAKCHECK_TEST_CHILD") == "1" {
 		_, _ = os.Stdout.WriteString("ready\n")
@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// leakProcess starts a child and returns its process number and what ends it.
+// leakProcess starts a child. It returns the child's process number, and a function that
+// ends it.
 func leakProcess(t *testing.T, argv0 string, flags uintptr) (pid int, end func()) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -79,9 +80,9 @@ func find(things []Thing, kind Kind, prefix string) (Thing, bool) {
 	return Thing{}, false
 }
 
-// checkLeak makes a leak, wants it named, ends it, and wants it gone. Others may start
-// and end something meanwhile, even by its name: the kernel gives the number of a
-// namespace that has ended to the next.
+// checkLeak makes a leak, checks that it is named, ends it, and checks that it is gone.
+// Other programs may start and end things meanwhile, even of the same name: the kernel
+// reuses the number of an ended namespace.
 func checkLeak(t *testing.T, kind Kind, leak func() (name string, end func()), files ...string) Thing {
 	t.Helper()
 	var before Snapshot
@@ -162,7 +163,7 @@ func TestNetworkNamespaceOpen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		end() // the open file is what keeps it now
+		end() // from here on, only the open file keeps it
 		return name, func() { _ = f.Close() }
 	})
 }
@@ -323,8 +324,8 @@ func TestLeftWaits(t *testing.T) {
 		t.Errorf("with no time to wait: got %v, %v, want %s", left, err, file)
 	}
 
-	// Whatever else runs on the machine shall not keep this test waiting for longer than it
-	// takes to look again.
+	// Other programs on the machine must not keep this test waiting for longer than another
+	// look takes.
 	for look := 500 * time.Millisecond; ; look *= 6 {
 		leak()
 		ctx, cancel = context.WithTimeout(t.Context(), lastResort)

@@ -33,11 +33,11 @@ func mounts() ([]Thing, error) {
 	return out, nil
 }
 
-// namespaceKinds are those that a sandbox has of its own.
+// namespaceKinds are the kinds of namespaces that a sandbox has of its own.
 var namespaceKinds = []string{"mnt", "net", "user", "pid"}
 
-// namespaces lists namespaces by those who keep them: processes in them, files
-// that processes have open, and mounts.
+// namespaces lists namespaces by their keepers: processes in them, open files of
+// processes, and mounts.
 func namespaces() ([]Thing, error) {
 	found := map[string]string{}
 	note := func(name, holder string) {
@@ -127,8 +127,8 @@ func processes() ([]Thing, error) {
 	return out, nil
 }
 
-// process is a line of ps. Zombies are none: they hold nothing, and their parent
-// has yet to look at them.
+// process is a line of ps. Zombies do not count: they hold nothing, and only their parent
+// has yet to reap them.
 type process struct {
 	pid   int
 	start string // in clock ticks since the host's boot

@@ -14,7 +14,7 @@ type Anthropic struct {
 	Turns  []Turn
 	Key    string    // required as x-api-key, unless empty
 	Status int       // answered to every message with an error body, unless 0
-	Fails  []Failure // what the first messages are answered, before the script begins
+	Fails  []Failure // the answers to the first messages, before the script begins
 
 	// Hold, unless nil, is called in the middle of each streamed answer, with the
 	// number of the turn.
@@ -23,10 +23,10 @@ type Anthropic struct {
 	script script
 }
 
-// Requests returns what was asked so far.
+// Requests returns the requests so far.
 func (a *Anthropic) Requests() []Request { return a.script.asked() }
 
-// message is the body of a request, as much of it as is looked at.
+// message is the part of a request's body that the server reads.
 type message struct {
 	Model    string          `json:"model"`
 	Stream   bool            `json:"stream"`
@@ -161,8 +161,8 @@ func (t Turn) write(w http.ResponseWriter, m message, turn int, hold func(int)) 
 	send("message_stop", object{})
 }
 
-// startOf is a block as it stands in content_block_start: a tool's input is an
-// empty object there, not absent.
+// startOf returns a block in the form of content_block_start: there a tool's input is an
+// empty object, not absent.
 func startOf(b block) object {
 	if b.Type == "text" {
 		return object{"type": "text", "text": ""}

@@ -15,8 +15,8 @@ type Gemini struct {
 	Turns  []Turn
 	Key    string    // required as x-goog-api-key, unless empty
 	Status int       // answered to every request with an error body, unless 0
-	Fails  []Failure // what the first requests are answered, before the script begins
-	Aside  string    // what a request without tools is answered; empty: ok
+	Fails  []Failure // the answers to the first requests, before the script begins
+	Aside  string    // the answer to a request without tools; empty: ok
 
 	// Hold, unless nil, is called in the middle of each streamed answer, with the
 	// number of the turn.
@@ -25,10 +25,10 @@ type Gemini struct {
 	script script
 }
 
-// Requests returns what was asked so far.
+// Requests returns the requests so far.
 func (g *Gemini) Requests() []Request { return g.script.asked() }
 
-// geminiBody is a request, as much of it as is looked at.
+// geminiBody is the part of a request that the server reads.
 type geminiBody struct {
 	System   json.RawMessage `json:"systemInstruction"`
 	Contents []struct {
@@ -111,10 +111,10 @@ func (f Failure) gemini(w http.ResponseWriter) {
 	newEvents(w).send("", geminiError(http.StatusServiceUnavailable, f.Kind, "scripted"))
 }
 
-// signature is what an API wants back, with the call that it came with.
+// signature is a value that the API wants back with the call that it came with.
 const signature = "c2lnbmF0dXJl"
 
-// parts are a turn's content.
+// parts returns a turn's content.
 func (t Turn) parts(turn int) []object {
 	out := []object{}
 	if t.Text != "" {
@@ -130,7 +130,8 @@ func (t Turn) parts(turn int) []object {
 	return out
 }
 
-// content is an answer, or a piece of one; the last has a reason why it ends.
+// content returns an answer, or a piece of one. The last piece has finish, the reason why
+// it ends.
 func (Turn) content(model string, turn int, parts []object, finish string) object {
 	candidate := object{"index": 0, "content": object{"role": "model", "parts": parts}}
 	out := object{"responseId": fmt.Sprintf("resp-%03d", turn), "modelVersion": model, "candidates": []object{candidate}}
@@ -141,7 +142,7 @@ func (Turn) content(model string, turn int, parts []object, finish string) objec
 	return out
 }
 
-// stream sends the turn in pieces, the last of which is empty.
+// stream sends the turn in pieces. The last piece is empty.
 func (t Turn) stream(w http.ResponseWriter, model string, turn int, hold func(int)) {
 	out := newEvents(w)
 	for i, part := range t.parts(turn) {

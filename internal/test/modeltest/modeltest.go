@@ -1,6 +1,6 @@
-// Package modeltest has scripted model servers for tests: each speaks as much of
-// an API of the models' vendors as a coding agent needs, and says what the script
-// says, so that a real agent can be run without a real model.
+// Package modeltest has scripted model servers for tests, so that a real agent can run
+// without a real model. Each speaks as much of a model vendor's API as a coding agent
+// needs, and answers as the script says.
 package modeltest
 
 import (
@@ -16,7 +16,7 @@ import (
 type Turn struct {
 	Text  string
 	Calls []Call
-	Cut   bool // the connection breaks in the middle of it, if it is streamed
+	Cut   bool // if it is streamed, the connection breaks in its middle
 }
 
 // A Call is one use of a tool.
@@ -25,15 +25,15 @@ type Call struct {
 	Input map[string]any
 }
 
-// A Failure is an answer that is none. The zero value answers nothing, and ends when
-// the one who asked leaves.
+// A Failure is an answer that fails. The zero value answers nothing, and ends when the
+// client disconnects.
 type Failure struct {
 	Status     int    // 200: the error comes in the stream
 	Kind       string // the error's type; empty: one that fits the status
 	RetryAfter string // the header, unless empty
 }
 
-// A Request is what an agent asked.
+// A Request is one request of an agent.
 type Request struct {
 	Path   string
 	Key    string // the header x-api-key, or x-goog-api-key
@@ -45,8 +45,7 @@ type Request struct {
 	Body   json.RawMessage
 }
 
-// script is what the servers have in common: what was asked, and how often they
-// have failed.
+// script is common to the servers: the requests so far, and how often they have failed.
 type script struct {
 	mu       sync.Mutex
 	requests []Request // guarded by mu
@@ -59,7 +58,7 @@ func (s *script) asked() []Request {
 	return append([]Request(nil), s.requests...)
 }
 
-// note records a request, and returns the failure that it meets, if it meets one.
+// note records a request, and returns its failure, if it must fail.
 func (s *script) note(req Request, fails []Failure) (Failure, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,8 +70,8 @@ func (s *script) note(req Request, fails []Failure) (Failure, bool) {
 	return fails[s.failed-1], true
 }
 
-// begin sends of a failure what all APIs have in common. It reports whether there is
-// more to be sent: a body.
+// begin sends the part of a failure that all APIs share. It reports whether a body must
+// follow.
 func (f Failure) begin(w http.ResponseWriter, r *http.Request) bool {
 	if f.Status == 0 {
 		<-r.Context().Done()
@@ -84,7 +83,7 @@ func (f Failure) begin(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// turnOf is the script's turn for a request that has had so many answers. One without
+// turnOf returns the script's turn for a request after so many answers. A request without
 // tools is the agent's own, such as for a title, and is answered with aside.
 func turnOf(turns []Turn, answered int, tools bool, aside string) Turn {
 	switch {
@@ -115,7 +114,7 @@ func newEvents(w http.ResponseWriter) events {
 	return events{w}
 }
 
-// send sends an event; its name is left out where it is empty.
+// send sends an event. An empty name is left out.
 func (e events) send(name string, data any) {
 	text, err := json.Marshal(data)
 	if err != nil {
@@ -137,7 +136,7 @@ func answerJSON(w http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the agent may have left
 }
 
-// jsonText is a value as JSON.
+// jsonText returns a value as JSON.
 func jsonText(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -147,10 +147,10 @@ func TestGemini(t *testing.T) {
 	}
 }
 
-// TestHang: a failure of the zero value ends when the one who asked has left.
+// TestHang: a failure of the zero value ends when the client has disconnected.
 func TestHang(t *testing.T) {
 	srv := httptest.NewServer(&Anthropic{Fails: []Failure{{}}})
-	defer srv.Close() // waits for what is being answered
+	defer srv.Close() // waits for requests being answered
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, srv.URL+"/v1/messages", strings.NewReader("{}"))
@@ -163,7 +163,7 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// Tools may come in the input, and in namespaces.
+// TestOpenAINamespace: tools may be in the input, and in namespaces.
 func TestOpenAINamespace(t *testing.T) {
 	o := &OpenAI{Turns: []Turn{{Calls: []Call{{"exec", map[string]any{"input": "text(1)"}}}}}}
 	srv := httptest.NewServer(o)

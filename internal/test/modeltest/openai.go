@@ -15,8 +15,8 @@ type OpenAI struct {
 	Turns  []Turn
 	Key    string    // required as bearer token, unless empty
 	Status int       // answered to every request with an error body, unless 0
-	Fails  []Failure // what the first requests are answered, before the script begins
-	Aside  string    // what a request without tools is answered; empty: ok
+	Fails  []Failure // the answers to the first requests, before the script begins
+	Aside  string    // the answer to a request without tools; empty: ok
 
 	// Hold, unless nil, is called in the middle of each streamed answer, with the
 	// number of the turn.
@@ -25,10 +25,10 @@ type OpenAI struct {
 	script script
 }
 
-// Requests returns what was asked so far.
+// Requests returns the requests so far.
 func (o *OpenAI) Requests() []Request { return o.script.asked() }
 
-// openaiBody is a request of either kind, as much of it as is looked at.
+// openaiBody is the part of a request of either kind that the server reads.
 type openaiBody struct {
 	Model         string          `json:"model"`
 	Stream        bool            `json:"stream"`
@@ -61,7 +61,7 @@ type openaiItem struct {
 	Tools   []openaiTool    `json:"tools"` // of additional_tools: an agent may give them so
 }
 
-// addTools takes in tools, those of namespaces by themselves.
+// addTools adds tools. It adds those within a namespace one by one.
 func (m *openaiBody) addTools(tools []openaiTool, namespace string) {
 	for _, t := range tools {
 		if t.Type == "namespace" {
@@ -161,8 +161,8 @@ func (f Failure) openai(w http.ResponseWriter) {
 	}})
 }
 
-// tool is the tool of a name. One of type custom takes a text instead of an object: the
-// input's "input".
+// tool returns the tool of a name. A tool of type custom takes a text instead of an
+// object: the "input" of the call's input.
 func (m *openaiBody) tool(name string) openaiTool {
 	for _, t := range m.Tools {
 		if t.Name == name {
@@ -172,7 +172,7 @@ func (m *openaiBody) tool(name string) openaiTool {
 	return openaiTool{}
 }
 
-// items are a turn's output, as the Responses API has it.
+// items returns a turn's output in the form of the Responses API.
 func (t Turn) items(m openaiBody, turn int) []object {
 	var out []object
 	if t.Text != "" {

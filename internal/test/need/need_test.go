@@ -9,8 +9,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// TestMissing: a test for which something is missing is skipped and noted, and fails if
-// nothing may be skipped.
+// TestMissing: a test that lacks something is skipped and noted. It fails if nothing may
+// be skipped.
 func TestMissing(t *testing.T) {
 	notes := filepath.Join(t.TempDir(), "notes")
 	t.Setenv(need.Noted, notes)
@@ -34,7 +34,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// fake takes down what happens to it.
+// fake records the calls that it gets.
 type fake struct {
 	testing.TB
 	skipped, failed string

@@ -1,6 +1,6 @@
-// Package openapi makes an OpenAPI 3.1 document of a table of operations and the Go types of
+// Package openapi makes an OpenAPI 3.1 document from a table of operations and the Go types of
 // their bodies. Descriptions are the doc comments of the types, so it runs where the source is:
-// in a test, which keeps the document that a server gives out.
+// in a test. The test keeps the document that a server gives out.
 package openapi
 
 import (
@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// Operation describes what a route does. The zero value of a field leaves it out.
+// Operation describes a route. The zero value of a field leaves it out.
 type Operation struct {
 	Summary string // one line
-	Details string // what else a caller must know
+	Details string // further facts that a caller must know
 
 	Query   []Param
 	Headers []Param // of the request
@@ -24,7 +24,7 @@ type Operation struct {
 	Request     any    // a value of the body's type
 	RequestType string // its media type; empty: JSON
 	Optional    bool   // the body may be missing
-	Lenient     string // which unknown fields are accepted; empty: none
+	Lenient     string // the unknown fields that are accepted; empty: none
 
 	Status     int // of success; 0: 200, or 204 without an answer
 	Answer     any // a value of the answer's type; of a stream: of a line
@@ -34,8 +34,8 @@ type Operation struct {
 
 	AlsoVerbs []string // that a token needs besides the route's
 
-	Upgrade *Socket // what the route is as a WebSocket
-	Only    bool    // a WebSocket alone
+	Upgrade *Socket // the route as a WebSocket, if it is one
+	Only    bool    // only a WebSocket
 
 	Skip string // why the route is not in the document
 }
@@ -50,7 +50,7 @@ const (
 type Socket struct {
 	Details        string
 	Client, Server any   // values of the types of text messages; nil: see Details
-	Parts          []any // values of the types of what is in them, which Details names
+	Parts          []any // values of the types of their parts, which Details names
 
 	Methods map[string]string // of requests, with the patterns of the routes that they stand for
 }
@@ -61,11 +61,11 @@ type Param struct {
 	Required                bool
 }
 
-// Document is what a document is made of.
+// Document has the parts that a document is made of.
 type Document struct {
 	Title, Description string
 	Operations         map[string]Operation // by the pattern of net/http
-	Verbs              map[string]string    // which verb each needs, by pattern; empty: any token
+	Verbs              map[string]string    // the verb that each route needs, by pattern; empty: any token
 	Params             map[string]string    // of the path, by name; "PREFIX name" where a path has PREFIX
 	Names              map[reflect.Type]string
 	Required           map[reflect.Type][]string // fields of request bodies that must be there
@@ -169,7 +169,7 @@ type maker struct {
 	err      error
 }
 
-// markAsked notes a type, and those that it has, as of a request.
+// markAsked marks a type, and the types within it, as used in a request.
 func (m *maker) markAsked(t reflect.Type) {
 	if t == nil || m.asked[t] {
 		return
@@ -295,7 +295,7 @@ func (m *maker) responses(path string, op Operation) object {
 	return all
 }
 
-// body is the schema of a body; nil are bytes.
+// body returns the schema of a body; nil stands for bytes.
 func (m *maker) body(v any) object {
 	if v == nil {
 		return object{"type": "string", "format": "binary"}
@@ -314,7 +314,7 @@ func (m *maker) oneOf(values ...any) object {
 	return object{"anyOf": all}
 }
 
-// tag groups operations: by what is below /v1, or below a sprite.
+// tag groups operations by the part of the path below /v1, or below a sprite.
 func tag(path string) string {
 	parts := strings.Split(strings.TrimPrefix(path, "/v1"), "/")
 	if len(parts) > 3 && parts[1] == "sprites" && parts[2] == "{name}" {

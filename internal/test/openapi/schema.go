@@ -20,7 +20,7 @@ var (
 	readers  = reflect.TypeFor[json.Unmarshaler]()
 )
 
-// schema is the schema of a type, a reference if it is a struct with a name.
+// schema returns the schema of a type: a reference if the type is a named struct.
 func (m *maker) schema(t reflect.Type) object {
 	switch {
 	case t == timeType:
@@ -64,7 +64,7 @@ func (m *maker) schema(t reflect.Type) object {
 	return object{}
 }
 
-// component is a reference to a type's schema, which it makes.
+// component returns a reference to a type's schema, and makes that schema.
 func (m *maker) component(t reflect.Type) object {
 	name := t.Name()
 	if other := m.doc.Names[t]; other != "" {
@@ -97,8 +97,8 @@ func (m *maker) structure(t reflect.Type) object {
 	return out
 }
 
-// fields adds a struct's fields as encoding/json sees them. A field of the struct itself goes
-// over one of an embedded struct.
+// fields adds a struct's fields as encoding/json sees them. A field of the struct itself
+// takes precedence over one of an embedded struct.
 func (m *maker) fields(t reflect.Type, properties object, required *[]string) {
 	var own []reflect.StructField
 	for f := range t.Fields() {

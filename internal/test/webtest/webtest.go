@@ -28,20 +28,20 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// patience is how long a page may take for what is waited for. It ends a test that hangs; no
+// patience is how long a page may take for an awaited change. It ends a test that hangs. No
 // test passes or fails by it on a machine that is merely slow.
 const patience = 4 * time.Minute
 
-// Browser is one browser, whose pages have nothing in common with those of others.
+// Browser is one browser. It shares nothing with other browsers.
 type Browser struct {
 	t   testing.TB
 	ctx context.Context
 }
 
-// Size is that of a page.
+// Size is the size of a page.
 type Size struct{ Width, Height int64 }
 
-// The sizes at which pages are looked at.
+// The sizes at which tests look at pages.
 var (
 	Desktop = Size{1280, 800}
 	Phone   = Size{360, 740}
@@ -64,7 +64,7 @@ func Start(t testing.TB) *Browser {
 	alloc, endAlloc := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), opts...)
 	ctx, end := chromedp.NewContext(alloc, chromedp.WithErrorf(func(string, ...any) {})) // it complains of events that are newer than it is
 	t.Cleanup(func() {
-		_ = chromedp.Cancel(ctx) // which waits for the process
+		_ = chromedp.Cancel(ctx) // waits for the process
 		end()
 		endAlloc()
 		if err := os.RemoveAll(dir); err != nil {
@@ -107,7 +107,7 @@ func (b *Browser) Open(c *cove.Client, size Size) *Page {
 	return p
 }
 
-// Tab opens an empty tab of its own context (cookies), for pages of one origin.
+// Tab opens an empty tab with a context (cookies) of its own, for pages of one origin.
 func (b *Browser) Tab(origin string, size Size) *Page {
 	b.t.Helper()
 	ctx, end := chromedp.NewContext(b.ctx, chromedp.WithTargetID(b.target()))
@@ -140,11 +140,11 @@ func (b *Browser) target() (id target.ID) {
 	return id
 }
 
-// heard takes down what must not be.
+// heard records events that must not happen.
 func (p *Page) heard(event any) {
 	switch e := event.(type) {
 	case *page.EventJavascriptDialogOpening: // a person says yes
-		go func() { _ = chromedp.Run(p.ctx, page.HandleJavaScriptDialog(true)) }() // it waits for what this is called by
+		go func() { _ = chromedp.Run(p.ctx, page.HandleJavaScriptDialog(true)) }() // in a goroutine: it waits for the caller of heard
 	case *runtime.EventExceptionThrown:
 		p.problem("exception: " + e.ExceptionDetails.Error())
 	case *runtime.EventConsoleAPICalled:
@@ -175,7 +175,7 @@ func (p *Page) problem(text string) {
 	p.problems = append(p.problems, text)
 }
 
-// Allow has problems pass that have a text, such as a status that the test provokes.
+// Allow ignores problems that contain a text, such as a status that the test provokes.
 func (p *Page) Allow(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,7 +209,7 @@ func (p *Page) Do(actions ...chromedp.Action) {
 	}
 }
 
-// look is what the page shows, for who reads why a test failed.
+// look returns the page's content, for a failed test's message.
 func (p *Page) look() string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), time.Minute)
 	defer cancel()
@@ -225,7 +225,8 @@ func (p *Page) Goto(path string) {
 	p.Until("the page is there", `document.readyState === "complete"`)
 }
 
-// visible is an expression that is the first element that a CSS selector finds, if it can be seen.
+// visible returns an expression for the first element that a CSS selector finds, if it can be
+// seen.
 func visible(selector string) string {
 	return fmt.Sprintf("[...document.querySelectorAll(%q)].find(e => e.checkVisibility() && e.getClientRects().length > 0)", selector)
 }
@@ -237,8 +238,8 @@ func (p *Page) Wait(selector string) {
 }
 
 // Click clicks on an element with the mouse, once it can be seen and nothing is above it. A
-// browser gives no click to a page that it has not drawn yet, and one to what is around the element if that moves
-// meanwhile: then it is clicked again.
+// browser passes no click to a page that is not drawn yet. If the element moves meanwhile, the
+// click hits its surroundings. Then Click clicks again.
 func (p *Page) Click(selector string) {
 	p.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
@@ -262,8 +263,8 @@ func (p *Page) Click(selector string) {
 	p.t.Fatalf("%s was not clicked within %v\n%s", selector, patience, p.look())
 }
 
-// clicked reports whether the last click came. A page that is being left, or asks whether it may
-// be, has no answer: it had the click.
+// clicked reports whether the last click arrived. If the page is being left, or asks whether it
+// may be, it does not answer, but has had the click.
 func (p *Page) clicked() bool {
 	ctx, cancel := context.WithTimeout(p.ctx, 10*time.Second)
 	defer cancel()
@@ -272,7 +273,7 @@ func (p *Page) clicked() bool {
 	return err != nil || !not
 }
 
-// Fill puts a text in the place of what a field has.
+// Fill replaces a field's text.
 func (p *Page) Fill(selector, text string) {
 	p.t.Helper()
 	p.Wait(selector)
@@ -285,13 +286,13 @@ func (p *Page) Fill(selector, text string) {
 	})()`, visible(selector), text), nil)
 }
 
-// Type presses keys, as a person would, in what has the focus.
+// Type presses keys, as a person would, in the focused element.
 func (p *Page) Type(keys string) {
 	p.t.Helper()
 	p.Do(chromedp.KeyEvent(keys))
 }
 
-// Text is the text of the first element that a selector finds, once it is there.
+// Text waits for the first element that a selector finds, and returns its text.
 func (p *Page) Text(selector string) (text string) {
 	p.t.Helper()
 	var found *string
@@ -315,7 +316,8 @@ func (p *Page) Sees(text string) {
 // pollInterval is how often a page is asked.
 const pollInterval = 50 * time.Millisecond
 
-// poll evaluates an expression into to until done. A page that is being left has no answer.
+// poll evaluates an expression into to until done. A page that is being left gives no
+// answer.
 func (p *Page) poll(what, expression string, to any, done func() bool) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
@@ -341,8 +343,8 @@ func (p *Page) Eval(expression string, to any) {
 	p.Do(chromedp.Evaluate(expression, to, func(e *runtime.EvaluateParams) *runtime.EvaluateParams { return e.WithAwaitPromise(true) }))
 }
 
-// Shot is a picture of the whole page, as PNG. The window is as high as the page for it: what is
-// not in the window may not be drawn.
+// Shot returns a picture of the whole page, as PNG. For it the window gets as high as the page:
+// parts outside the window may not be drawn.
 func (p *Page) Shot() (png []byte) {
 	p.t.Helper()
 	var height int64
@@ -354,7 +356,7 @@ func (p *Page) Shot() (png []byte) {
 	return png
 }
 
-// Glance is a picture of what is in the page's window, as PNG.
+// Glance returns a picture of the page's window, as PNG.
 func (p *Page) Glance() (png []byte) {
 	p.t.Helper()
 	p.Do(chromedp.CaptureScreenshot(&png))
@@ -364,12 +366,12 @@ func (p *Page) Glance() (png []byte) {
 // maxShot bounds the height of a picture, in pixels.
 const maxShot = 4000
 
-// window sets the height of the window.
+// window returns an action that sets the height of the window.
 func (p *Page) window(height int64) chromedp.Action {
 	return emulation.SetDeviceMetricsOverride(p.size.Width, height, 1, p.size == Phone)
 }
 
-// Resize gives the page another size, and a theme, as a person's system has it.
+// Resize gives the page another size, and the theme of a person's system.
 func (p *Page) Resize(size Size, theme string) {
 	p.t.Helper()
 	p.size = size
@@ -379,8 +381,8 @@ func (p *Page) Resize(size Size, theme string) {
 //go:embed testdata/axe.js
 var axe string
 
-// Pass has time pass in the page, as its clock and timers see it, as fast as the machine can. After it they
-// stand still: the tab loads no other page.
+// Pass lets time pass for the page's clock and timers, as fast as the machine can. Afterwards
+// they stand still, and the tab loads no other page.
 func (p *Page) Pass(d time.Duration) {
 	p.t.Helper()
 	passed := make(chan struct{})
@@ -403,8 +405,8 @@ func (p *Page) Pass(d time.Duration) {
 	}
 }
 
-// Axe has axe-core look at the page as it is, and returns what it finds serious or critical: the
-// rule, and elements that break it. With no rules, all are looked at.
+// Axe has axe-core check the page as it is. It returns the serious and critical findings: the
+// rule, and elements that break it. Without rules, all are checked.
 func (p *Page) Axe(rules ...string) (found []string) {
 	p.t.Helper()
 	var there bool

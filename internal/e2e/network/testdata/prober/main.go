@@ -1,5 +1,5 @@
-// Command prober tries, from inside a sandbox, what its arguments say, and prints
-// what came of it in one line: "ok" and what was heard, or "no" and why.
+// Command prober makes one attempt from inside a sandbox, given by its arguments. It
+// prints the result in one line: "ok" and what it heard, or "no" and why.
 //
 //	prober tcp ADDR TEXT              connect, send, hear
 //	prober slow ADDR TEXT TEXT        the same, with a pause between
@@ -113,8 +113,8 @@ func probe(what string, args []string) (string, error) {
 	return "", errors.New("what is " + what + "?")
 }
 
-// word is one as Redis is told it: under rules of names, what is of no known protocol
-// does not pass.
+// word returns a text as a Redis command: with name rules, a connection of no known
+// protocol does not pass.
 func word(text string) string { return fmt.Sprintf("*1\r\n$%d\r\n%s\r\n", len(text), text) }
 
 // load connects again and again.
@@ -162,8 +162,8 @@ func talk(network, addr string, texts ...string) (string, error) {
 	return converse(conn, texts...)
 }
 
-// held sends a text, waits for a line of its input, however long that takes, sends the
-// other one on the same connection, and hears what comes back for both.
+// held sends a text, and waits for a line of its input as long as it takes. Then it sends
+// the other text on the same connection, and hears the answer to both.
 func held(addr, first, second string) (string, error) {
 	conn, err := net.DialTimeout("tcp", addr, patience)
 	if err != nil {
@@ -198,7 +198,7 @@ func converse(conn net.Conn, texts ...string) (string, error) {
 	}
 	buf := make([]byte, 4096)
 	n, err := conn.Read(buf)
-	for more := n; err == nil && more > 0 && conn.RemoteAddr().Network() == "tcp"; n += more { // what follows at once belongs to it
+	for more := n; err == nil && more > 0 && conn.RemoteAddr().Network() == "tcp"; n += more { // data that follows at once is part of the answer
 		_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		more, _ = conn.Read(buf[n:])
 	}
@@ -351,8 +351,8 @@ func ask(server, name, qtype string) (code int, addrs []string, err error) {
 	return int(buf[3] & 15), addrs, nil
 }
 
-// frames sends, on the link itself, packets from addresses that are not this
-// machine's, to the neighbours and beyond, and claims others' addresses by ARP.
+// frames writes to the link itself: packets from foreign addresses, to the neighbours and
+// beyond, and ARP packets that claim others' addresses.
 func frames() (string, error) {
 	fd, err := syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW, 0x0300)
 	if err != nil {

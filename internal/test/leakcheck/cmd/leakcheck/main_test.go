@@ -23,7 +23,8 @@ func TestBeforeAndAfter(t *testing.T) {
 	if err := os.Remove(leak); err != nil {
 		t.Fatal(err)
 	}
-	// Others may leave something behind on the machine meanwhile; not this file.
+	// Other programs may leave something behind meanwhile, but this file must not be
+	// named.
 	if err := run([]string{"after", snapshot, "0s"}); err != nil && strings.Contains(err.Error(), leak) {
 		t.Errorf("got %v after the leak was removed", err)
 	}
