@@ -81,8 +81,7 @@ func findAgent(cmd *cobra.Command, places config.Places, name string) (agents.Ag
 	return agent, nil
 }
 
-// agentProblems makes of what is wrong in a definition an error for people, which has
-// all of it.
+// agentProblems joins all problems of a definition into one error for people.
 func agentProblems(err error) error {
 	problems, ok := errors.AsType[config.Problems](err)
 	if !ok {
@@ -293,8 +292,8 @@ func stateText(doc agentJSON) string {
 	return ""
 }
 
-// readAgentSettings reads the person's own for an agent. It says what goes along, and what
-// does not.
+// readAgentSettings reads the person's own settings for an agent. It tells the person which
+// files go along with the job, and which do not.
 func readAgentSettings(inv *invocation, agent agents.Agent) ([]cove.SettingsFile, error) {
 	settled, ok := agent.(agents.Settled)
 	if !ok {

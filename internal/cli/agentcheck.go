@@ -44,7 +44,7 @@ The exit code is 1 if a step fails.`,
 	return cmd
 }
 
-// checkAgent does of a job what is the agent's alone, and leaves nothing of it.
+// checkAgent does the agent's part of a job, without the rest, and removes all that it made.
 func checkAgent(ctx context.Context, inv *invocation, who agents.Agent) error {
 	work, err := agents.Trial(who, spriteHome)
 	if err != nil {

@@ -152,7 +152,7 @@ func printAgent(w io.Writer, doc agentDetail) {
 	}
 }
 
-// commandText is a command as a person would type it; a script in it stands as it is.
+// commandText is a command as a person would type it. A script in it keeps its lines.
 func commandText(argv []string) string {
 	var words []string
 	for _, arg := range argv {

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-// aside says what servers have moved aside because an older store did not know it; false:
-// nothing is there.
+// aside says what servers have moved aside because an older store did not know it. It
+// reports false if there is nothing.
 func (d *doctor) aside() (check, bool) {
 	dir := filepath.Join(d.data, "aside")
 	lists, err := filepath.Glob(filepath.Join(dir, "*", "moved.jsonl"))
@@ -34,7 +34,7 @@ func (d *doctor) aside() (check, bool) {
 		"see what they are in moved.jsonl there; move them back with the newer cove.db, or remove the folder if nobody needs them (in a user namespace: as root)"}, true
 }
 
-// readAside counts what a list of what was moved aside names, and is still there.
+// readAside counts the items in a list of moved items that still exist, and their bytes.
 func readAside(list string) (items int, bytes int64, err error) {
 	f, err := os.Open(list)
 	if err != nil {

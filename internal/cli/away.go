@@ -23,7 +23,7 @@ func serverAway(err error) bool {
 		switch e.Code {
 		case "no_server", "server_failed", "server_silent":
 			return true
-		case "connection_lost": // whose words say already what is to be done
+		case "connection_lost": // its text already says what to do
 			return false
 		}
 	}
@@ -31,8 +31,8 @@ func serverAway(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || isNetError(err)
 }
 
-// lostServer is the error of a wait whose server stayed away, if err is that: goOn is what to
-// type once there is one. Other errors stay what they are.
+// lostServer is the error of a wait whose server went away and did not come back, if err says
+// that. goOn is what to type once a server runs. Other errors stay what they are.
 func lostServer(err error, goOn string) error {
 	if !serverAway(err) {
 		return err

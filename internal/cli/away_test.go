@@ -78,8 +78,8 @@ func TestWaitForLostServer(t *testing.T) {
 	}
 }
 
-// TestServerEndsAfterProbe: a server that has ended since a command found it is told of in words,
-// with what to type; and one that has taken its place is used.
+// TestServerEndsAfterProbe: if a server ends after a command has found it, the error says so
+// and what to type. If another server has taken its place, that one is used.
 func TestServerEndsAfterProbe(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {

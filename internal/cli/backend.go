@@ -29,8 +29,8 @@ const localBackend = "local"
 // tokenTime bounds a command that prints a token: it may ask a person.
 const tokenTime = 2 * time.Minute
 
-// backends reads the person's servers, and the name of the one in use. What a
-// repository says has no part in it.
+// backends reads the person's servers, and the name of the one in use. It does not read
+// a repository's settings.
 func backends() (*config.Settings, error) {
 	p := config.Places{Getenv: func(name string) string {
 		if name == config.Variable(config.Backend) {
@@ -64,9 +64,9 @@ func (s *chosenServer) backend() (*config.BackendServer, error) {
 	return &b, nil
 }
 
-// jobs returns a client of the server whose jobs are meant: that in use; or, where
-// that is a backend which knows the protocol alone, this machine's own. backend is
-// where the sprites of new jobs are then.
+// jobs returns a client of the server that keeps the jobs: the one in use, if it has jobs.
+// If the one in use is a backend without jobs, it is this machine's own server. Then backend
+// is that backend's name, and new jobs have their sprites there.
 func (s *chosenServer) jobs(ctx context.Context) (c *cove.Client, backend string, err error) {
 	r, err := s.remote()
 	if err != nil {
@@ -92,7 +92,7 @@ func hasJobs(ctx context.Context, c *cove.Client) (bool, error) {
 	return info.Version != "", err
 }
 
-// newJobs is jobs for who begins one: the server gets to know the backend.
+// newJobs is jobs for a command that begins a job: it makes the backend known to the server.
 func (s *chosenServer) newJobs(ctx context.Context) (c *cove.Client, backend string, err error) {
 	c, backend, err = s.jobs(ctx)
 	if err != nil || backend == "" {
@@ -105,10 +105,10 @@ func (s *chosenServer) newJobs(ctx context.Context) (c *cove.Client, backend str
 	return c, backend, c.PutBackend(ctx, backend, cove.BackendRequest{URL: far.URL, Token: far.Token})
 }
 
-// tokenVariables are what other clients of the protocol take a token from.
+// tokenVariables are the variables that other clients of the protocol take a token from.
 var tokenVariables = []string{"SPRITES_TOKEN", "SPRITE_TOKEN"}
 
-// givenToken is what one of them has; empty: none has any.
+// givenToken is the token in the first of tokenVariables that has one; empty: none has.
 func givenToken() string {
 	for _, name := range tokenVariables {
 		if token := strings.TrimSpace(os.Getenv(name)); token != "" {
@@ -118,9 +118,9 @@ func givenToken() string {
 	return ""
 }
 
-// backendToken is the token for a backend: that of --token, of SPRITES_TOKEN, the
-// backend's own in the person's file, or what the service's own client has kept.
-// COVE_TOKEN is another server's.
+// backendToken returns the token for a backend. Its sources, the first found: --token,
+// SPRITES_TOKEN, the backend's settings in the person's file, and the token that the
+// service's own client has kept. COVE_TOKEN is for another server.
 func (s *chosenServer) backendToken(ctx context.Context, b *config.BackendServer) (string, error) {
 	if token := givenToken(); token != "" && s.global.token == "" {
 		return token, nil

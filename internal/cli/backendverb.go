@@ -146,10 +146,10 @@ A push to the backend gives the server the token that the push itself uses (cove
 	return cmd
 }
 
-// backendTry bounds the look whether a backend takes a token.
+// backendTry bounds the check whether a backend accepts a token.
 const backendTry = 10 * time.Second
 
-// tryBackend has the server ask a backend for a page of its sprites, with the token that it has.
+// tryBackend makes the server ask a backend for a page of its sprites, with its token for it.
 func tryBackend(ctx context.Context, c *cove.Client, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, backendTry)
 	defer cancel()

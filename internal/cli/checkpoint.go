@@ -113,10 +113,10 @@ GiB, or than the memory that the sprite has left: they are copied in it.`,
 	return cmd
 }
 
-// copiedNoted is from how much on a copy is told of: less takes no time to speak of.
+// copiedNoted is the least number of copied bytes that is told: to copy less is fast.
 const copiedNoted = 16 << 20
 
-// sayPause tells people what a checkpoint has cost, and what it does not have.
+// sayPause tells people what a checkpoint has cost, and that it has no memory if so.
 func sayPause(inv *invocation, c *sprites.CheckpointDetails) {
 	if c.PauseMilliseconds > 0 {
 		inv.say("What runs stood still for %.0f ms.", c.PauseMilliseconds)
@@ -343,7 +343,7 @@ func endedText(commands []string) string {
 	return text
 }
 
-// repeatedRandom is for who has a copy of a memory.
+// repeatedRandom warns a person who has made a copy of a memory.
 const repeatedRandom = "Its programs repeat random numbers that another copy makes, but for services, which are restarted: make keys and tokens in programs started from now on."
 
 type forkOptions struct {

@@ -58,7 +58,7 @@ being written just now may be seen half done, or be in memory still.`,
 	return cmd
 }
 
-// diffText is a line of a diff. The path is the last of it.
+// diffText is a line of a diff. The path comes last.
 func diffText(e sprites.DiffEntry) string {
 	sign, size := "~", printable.Bytes(e.Size)
 	switch {
@@ -82,8 +82,8 @@ func diffText(e sprites.DiffEntry) string {
 	return fmt.Sprintf("%s %-24s %s", sign, size, name)
 }
 
-// diffJSON writes a diff as one document, as it comes. What goes wrong on the way
-// stands at its end.
+// diffJSON writes a diff as one JSON document, entry by entry as it arrives. An error
+// on the way is the document's last field.
 func diffJSON(ctx context.Context, inv *invocation, s *sprites.Sprite, from, to string) error {
 	n := 0
 	sum, err := s.Diff(ctx, from, to, func(e sprites.DiffEntry) error {

@@ -107,7 +107,7 @@ func printPrune(w io.Writer, r sprites.PruneResult, dry bool) {
 	})
 }
 
-// printDecided prints what was done away with, in the word did, and what was kept.
+// printDecided prints the removed items, marked with the word did, and those that were kept.
 func printDecided[T any](w io.Writer, head []string, did string, removed, kept []T, row func(T) []string) {
 	rows := [][]string{append([]string{""}, head...)}
 	for _, item := range removed {

@@ -1,8 +1,7 @@
-// Package cli is cove's command line. Each verb has a constructor, newNameCommand, in a file of
-// its own or of a few verbs that belong together. addVerbs puts them into the tree. A verb works
-// with an invocation: its printer (output.go) completes hints (hints.go); it finds the server in
-// use or starts it (server.go), and finds the sprite in use (spritefile.go). Exit codes are in
-// exit.go.
+// Package cli is cove's command line. Each verb has a constructor, newNameCommand. A file has one
+// verb, or a few that belong together. addVerbs puts them into the tree. A verb works with an
+// invocation. Its printer (output.go) completes hints (hints.go). It finds the server in use or
+// starts it (server.go), and finds the sprite in use (spritefile.go). Exit codes are in exit.go.
 // The package speaks to a server through the client package alone.
 package cli
 
@@ -202,7 +201,7 @@ func addGroup(root *cobra.Command, id string, cmds ...*cobra.Command) {
 	}
 }
 
-// newHelpCommand is the command help, which knows what it does not know.
+// newHelpCommand is the command help. It refuses a command that does not exist.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
@@ -241,15 +240,15 @@ func subcommandOnly(cmd *cobra.Command, args []string) error {
 	return didYouMean(cmd, args, usagef(cmd, "there is no command %q", cmd.CommandPath()+" "+args[0]))
 }
 
-// must is for what only a programming error makes fail.
+// must panics for an error that only a mistake in the program can cause.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// endSignals are the signals that end a command. SIGHUP, by which a closed terminal says so,
-// is none under nohup.
+// endSignals are the signals that end a command. SIGHUP, which comes when a terminal is
+// closed, is not among them if it is ignored, as under nohup.
 func endSignals() []os.Signal {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {

@@ -47,7 +47,7 @@ func all(cmd *cobra.Command) []*cobra.Command {
 	return list
 }
 
-// What stands after exec's command belongs to it (E4).
+// All words after exec's command belong to that command (E4).
 func TestExecFlags(t *testing.T) {
 	for _, test := range []struct {
 		args   string

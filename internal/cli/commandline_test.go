@@ -33,8 +33,8 @@ func runLine(t *testing.T, s *covetest.Server, token string, args ...string) (co
 	return code, stdout.String(), stderr.String()
 }
 
-// TestDenyNamesRegistries: a wider rule denies a registry of the server's machine that a preset
-// still allows. cove says so, by its name; to a token without admin it says no name.
+// TestDenyNamesRegistries: a deny rule is wider than a preset's rule for a registry of the server's
+// machine. So the preset still allows the registry. It is named, but not to a token without admin.
 func TestDenyNamesRegistries(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Host: &sprite.Host{Registries: func(context.Context) []string { return []string{"registry.example.org", "192.0.2.7"} }}})
 	secret, err := s.Client().CreateToken(t.Context(), cove.TokenRequest{Name: "other", Scope: cove.TokenScope{All: true}, Verbs: []string{"read", "write"}})
@@ -156,7 +156,7 @@ func TestSessionListAsleep(t *testing.T) {
 	}
 }
 
-// warm stands before a server, and says of its sprites that they sleep.
+// warm is a proxy before a server that reports the server's sprites as asleep.
 func warm(t *testing.T, server string) string {
 	t.Helper()
 	to, err := url.Parse(server)

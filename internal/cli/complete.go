@@ -33,8 +33,9 @@ func completeFrom(inv *invocation, cmd *cobra.Command, list func(context.Context
 	return list(ctx, c), cobra.ShellCompDirectiveNoFileComp
 }
 
-// candidates are the names in a list, as an API gave it, that begin with prefix. of
-// gives an item's name and what is said of it; ok is false for a name that is none.
+// candidates are the names in an API's list that begin with prefix, at most maxCompletions
+// items of it. of gives an item's name and its description; ok is false if the item is no
+// candidate. err is the error of the API's call: after one there are no candidates.
 func candidates[T any](list []T, err error, prefix string, of func(T) (name, about string, ok bool)) []string {
 	if err != nil {
 		return nil
@@ -84,8 +85,8 @@ func completeJob(inv *invocation) cobra.CompletionFunc {
 	}
 }
 
-// completeInside completes by what is found in the sprite in use, unless that
-// sleeps: completion wakes nothing.
+// completeInside completes with what find returns for the sprite in use. If the sprite
+// does not run, it completes nothing: completion wakes no sprite.
 func completeInside(inv *invocation, cmd *cobra.Command, find func(context.Context, *sprites.Sprite) []string) ([]string, cobra.ShellCompDirective) {
 	return completeFrom(inv, cmd, func(ctx context.Context, c *cove.Client) []string {
 		sprite, err := inv.sprite.handle(ctx, c)
@@ -159,8 +160,8 @@ func completeSide(inv *invocation) cobra.CompletionFunc {
 	}
 }
 
-// completeTarget completes by what the sprite in use has reached or was refused, as
-// far as pick takes it, the newest first.
+// completeTarget completes with the hosts that the sprite in use has reached or was
+// refused. It takes the events that pick accepts, the newest first.
 func completeTarget(inv *invocation, pick func(sprites.NetworkEvent) bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 && cmd.Annotations["several"] == "" {

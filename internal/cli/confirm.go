@@ -152,7 +152,7 @@ func lostSprites(inv *invocation) losses {
 	}
 }
 
-// runningJobs are the jobs at work in a sprite of this server; none where that can't be told.
+// runningJobs are the jobs at work in a sprite of this server; none if that is not known.
 func runningJobs(ctx context.Context, c *cove.Client, sprite string) (running []cove.Job) {
 	jobs, _ := c.Jobs(ctx) // another server of the protocol has none
 	for _, j := range jobs {

@@ -254,7 +254,7 @@ func parseCount(text string) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// adviseConnector says what is still to do before a connector serves anybody.
+// adviseConnector says what the person must still do before a connector serves anybody.
 func adviseConnector(ctx context.Context, inv *invocation, c *cove.Client, def cove.Connector) {
 	if all, err := c.Secrets(ctx); err == nil {
 		for _, name := range connect.Unset(def, all) {

@@ -91,9 +91,9 @@ func runConsole(ctx context.Context, inv *invocation, reattach bool, user string
 	return attachTerminal(ctx, inv, sprite, shell)
 }
 
-// attachTerminal runs or joins a command in a terminal that outlives the
-// connection. The detach key, SIGTERM and SIGHUP leave it; one whose connection is
-// lost is joined again, for as long as it takes a server to come back.
+// attachTerminal runs or joins a command in a terminal that outlives the connection. The
+// detach key, SIGTERM and SIGHUP leave the command running. If the connection is lost,
+// attachTerminal tries to join the command again (comeBack).
 func attachTerminal(ctx context.Context, inv *invocation, sprite *sprites.Sprite, cmd *sprites.Cmd) error {
 	t, err := openTerminal(inv)
 	if err != nil {
@@ -128,7 +128,7 @@ func attachTerminal(ctx context.Context, inv *invocation, sprite *sprites.Sprite
 		return reportedError{exitInterrupted}
 	}
 	exit, ended := errors.AsType[*sprites.ExitError](err)
-	var cut string // why, where it did not end by itself
+	var cut string // why the command ended, if not by itself
 	if ended && (exit.Reason == "stopped" || exit.Reason == "restored" || strings.HasPrefix(exit.Reason, "signal:")) {
 		cut = exit.Reason
 	}
@@ -223,12 +223,12 @@ func (a *attachment) once(ctx context.Context, cmd *sprites.Cmd) error {
 // leaveLimit is how long a sprite has to answer when a terminal is left.
 const leaveLimit = 10 * time.Second
 
-// comeBackLimit is how long a lost connection is tried again.
+// comeBackLimit is how long a lost connection is retried.
 const comeBackLimit = time.Minute
 
 var errSessionGone = errors.New("the session is gone: the sprite has stopped meanwhile, or it ended")
 
-// errStillHeld says that a session is there, in a sprite that stands still.
+// errStillHeld says that a session exists, but its sprite is paused.
 var errStillHeld = errors.New("the sprite stands still")
 
 // absence is the time between the loss of a connection and the next one.
@@ -240,20 +240,20 @@ type absence struct {
 	find  func(context.Context) (*sprites.Sprite, error)
 }
 
-// pace slows down who comes back to a session whose connections end at once: a guest may accept
-// each, and close it. The zero value is ready to use.
+// pace delays new connections to a session whose connections end at once: a guest may accept
+// each connection, and close it. The zero value is ready to use.
 type pace struct {
 	joined time.Time     // when the last connection began
 	since  time.Time     // when the first of those that ended at once did; zero: none
 	wait   time.Duration // before the next
 }
 
-// steady is how long a connection lasts that does not end at once.
+// steady is how long a connection must last to count as one that did not end at once.
 const steady = 5 * time.Second
 
 var errUnsteady = errors.New("each connection ends at once")
 
-// before waits, as long as is due before the next connection.
+// before waits as long as it must before the next connection.
 func (p *pace) before(ctx context.Context) error {
 	now := time.Now()
 	if now.Sub(p.joined) > steady {
@@ -275,8 +275,10 @@ func (p *pace) before(ctx context.Context) error {
 	}
 }
 
-// comeBack tries to find a session's sprite until it does, or knows that the session
-// is gone, or that the token is not valid any more. The detach key, Ctrl-C and a signal end it by ErrDetached.
+// comeBack tries to find a session's sprite for comeBackLimit; the limit begins anew while
+// the sprite is held. It stops early if it finds the sprite, if session or sprite is gone,
+// or if the token is not valid any more. The detach key, Ctrl-C and a signal end it with
+// ErrDetached.
 func comeBack(ctx context.Context, inv *invocation, away absence) (*sprites.Sprite, error) {
 	var typed <-chan []byte
 	if away.keys != nil {
@@ -364,7 +366,7 @@ func findAgain(ctx context.Context, inv *invocation, session string) (*sprites.S
 		return nil, errSessionGone
 	}
 	if isTerminal(inv.Out) {
-		fmt.Fprint(inv.Out, "\x1b[H\x1b[2J") // what it showed comes again
+		fmt.Fprint(inv.Out, "\x1b[H\x1b[2J") // the terminal's content comes again
 	}
 	return sprite, nil
 }

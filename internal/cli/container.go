@@ -14,7 +14,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// A firstProcess is the process 1 of a container, and what it is to a server there.
+// A firstProcess describes process 1 of a container.
 type firstProcess struct {
 	name    string // of its program
 	isShell bool
@@ -24,9 +24,9 @@ type firstProcess struct {
 // shells are the names of programs that run an entrypoint's script.
 var shells = []string{"sh", "ash", "bash", "busybox", "dash", "ksh", "mksh", "zsh"}
 
-// starterOf finds the process 1 of this container that has started a server and may end after
-// it: the server is its child, and in its session. A server that a command has started has a
-// session of its own. It reports false if there is none, or if the server is process 1 itself.
+// starterOf finds process 1 of this container if it has started the server, and may end after it.
+// The server is then its child, and in its session. A server that a command has started has a
+// session of its own. If process 1 did not start the server, or is it, starterOf reports false.
 func starterOf(pid int) (firstProcess, bool) {
 	if pid <= 1 || !(cgroup.Process{PID: pid}).InContainer() || parentOf("/proc", pid) != 1 {
 		return firstProcess{}, false

@@ -22,14 +22,14 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// copyLinks says what becomes of links that lead out of a folder that is copied out of a
-// sprite. None of them makes such a link here.
+// copyLinks says what happens to links that lead out of a folder, when the folder is copied
+// out of a sprite. No choice makes such a link here.
 type copyLinks string
 
 const (
 	linksRefuse copyLinks = "refuse" // nothing is copied
 	linksSkip   copyLinks = "skip"   // the link is left out
-	linksFollow copyLinks = "follow" // all links become what they lead to, in the sprite
+	linksFollow copyLinks = "follow" // all links are replaced by the files that they lead to, in the sprite
 )
 
 var linkChoices = []string{string(linksRefuse), string(linksSkip), string(linksFollow)}
@@ -99,8 +99,8 @@ type side struct {
 	path   string
 }
 
-// parseSide tells NAME:PATH from a local path, as docker cp does: what begins
-// with "/" or "." is local, and so is what has a "/" before its first ":".
+// parseSide tells NAME:PATH from a local path, as docker cp does. An argument is local if
+// it has no ":", begins with "/" or ".", or has a "/" before its first ":".
 func parseSide(arg string) side {
 	name, rest, ok := strings.Cut(arg, ":")
 	if !ok || strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, ".") || strings.Contains(name, "/") {
@@ -128,7 +128,7 @@ type copying struct {
 }
 
 func (c *copying) run(ctx context.Context, cmd *cobra.Command, src, dst side) error {
-	name := src.sprite + dst.sprite // one of them is local and has none
+	name := src.sprite + dst.sprite // one side is local and has no sprite
 	if name != "" {
 		if err := c.inv.sprite.nameOnce(cmd, []string{name}); err != nil {
 			return err
@@ -177,7 +177,7 @@ func isFolderPath(name string) bool {
 	return strings.HasSuffix(name, "/") || name == "." || name == ".." || strings.HasSuffix(name, "/.") || strings.HasSuffix(name, "/..")
 }
 
-// contentsOf reports whether a path means what is in a folder, not the folder.
+// contentsOf reports whether a path means the content of a folder, not the folder itself.
 func contentsOf(name string) bool { return name == "." || strings.HasSuffix(name, "/.") }
 
 // in copies into a sprite.
@@ -368,7 +368,7 @@ func (c *copying) out(ctx context.Context, src, dst string) error {
 	return c.done(copied{c.sprite.Name(), c.sprite.Name() + ":" + src, dst, n})
 }
 
-// fileOut copies one file, which takes its place once all of it is there.
+// fileOut copies one file. The file appears in its place once all of it has come.
 func (c *copying) fileOut(ctx context.Context, src, dst string, info fs.FileInfo) (n int64, err error) {
 	if there, err := os.Lstat(dst); err == nil && !there.Mode().IsRegular() && there.Mode()&fs.ModeSymlink == 0 {
 		return 0, fmt.Errorf("copy to %s: it exists and is no file", dst)
@@ -442,7 +442,7 @@ func readTar(parent context.Context, sprite *sprites.Sprite, src string, links c
 		cancel()
 		_ = r.CloseWithError(err)
 	} else {
-		_, err = io.Copy(io.Discard, r) // what tar pads the end with
+		_, err = io.Copy(io.Discard, r) // tar's padding at the end
 	}
 	if tarErr := <-ended; err == nil {
 		err = tarErr

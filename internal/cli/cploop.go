@@ -17,8 +17,8 @@ const loopFound = "find: File system loop detected; '"
 // linkOf prints the last link on the way to a path, and where it leads.
 const linkOf = `p=$1; while [ ! -L "$p" ] && [ "$p" != "${p%/*}" ]; do p=${p%/*}; done; printf '%s\n%s' "$p" "$(readlink -- "$p")"`
 
-// findLoop returns an error if links below a folder of a sprite lead to a folder that they
-// are in: a copy that follows them would not end. The error names such a link.
+// findLoop returns an error if a link below a folder of a sprite leads to a folder that has
+// the link in it. A copy that follows links would not end. The error names such a link.
 func findLoop(ctx context.Context, sprite *sprites.Sprite, dir string) error {
 	if !path.IsAbs(dir) {
 		dir = "./" + dir // it may begin with "-"
@@ -38,7 +38,7 @@ func findLoop(ctx context.Context, sprite *sprites.Sprite, dir string) error {
 	_, rest, loop := strings.Cut(string(said.buf), loopFound)
 	at, _, whole := strings.Cut(rest, "' is part of")
 	if !loop || !whole {
-		return nil // what else it can't read, tar tells
+		return nil // tar reports the other files that can't be read
 	}
 	found, printed := sprite.CommandContext(ctx, "sh", "-c", linkOf, "sh", at), &tail{}
 	found.Stdout = printed

@@ -258,8 +258,8 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 	return cmd
 }
 
-// sayHost says what it means that a sprite has the tools of the server's machine, if nobody chose
-// that. It does so for the only sprite of a server: more often would be noise.
+// sayHost explains a sprite that has the tools of the server's machine, if nobody chose an image. It
+// says so only if the sprite is the server's only one: more often would be noise.
 func sayHost(ctx context.Context, inv *invocation, c *cove.Client, req sprites.CreateRequest, info sprites.Info) {
 	if req.Config != nil && req.Config.Image != "" || info.Cove == nil || info.Cove.Base != hostBase || inv.global.quiet || inv.global.json {
 		return
@@ -270,7 +270,7 @@ func sayHost(ctx context.Context, inv *invocation, c *cove.Client, req sprites.C
 	}
 }
 
-// entrypoint is the program of the image that a sprite is to start from.
+// entrypoint is the program of the image that a new sprite starts from.
 func (o *createOptions) entrypoint(ctx context.Context, cmd *cobra.Command, c *cove.Client, req sprites.CreateRequest) (sprites.Service, error) {
 	name := ""
 	if req.Config != nil {
@@ -309,7 +309,7 @@ func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.Cr
 	if o.base != hostBase {
 		return req, usagef(cmd, "--base %q: there is only host; an image: --image %s", o.base, o.base)
 	}
-	req = sprites.CreateRequest{Name: name, Labels: o.labels} // host is what the base is anyhow
+	req = sprites.CreateRequest{Name: name, Labels: o.labels} // the base is host in any case
 	if req.Config, err = o.machine.config(cmd); err != nil {
 		return req, err
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 // credentials are the files that programs keep keys and tokens in, by the end of their
-// path. has, if there is any, is what one of them must contain: others of the name hold
-// no secret.
+// path. If has is set, such a file counts only if it contains one of has: other files of
+// that name hold no secret.
 var credentials = []struct {
 	glob string // of the last parts of the path, each as in path.Match
 	has  []string
@@ -37,10 +37,10 @@ var credentials = []struct {
 	{glob: ".env"}, {glob: ".env.*"}, {glob: ".claude/.credentials.json"}, {glob: ".claude.json", has: []string{"oauth", "apiKey"}},
 }
 
-// notSecret ends the names of what only looks like one of credentials.
+// notSecret are ends of names of files that hold no secret, though they look like credentials.
 var notSecret = []string{".pub", ".example", ".sample", ".template", ".dist", ".defaults"}
 
-// maxCredential is how much of a file is looked at.
+// maxCredential is how many bytes of a file are searched.
 const maxCredential = 64 << 10
 
 // isCredential reports whether a file, by its absolute path, probably holds a secret.

@@ -36,8 +36,8 @@ type deep struct {
 	definition *cove.AgentDefinition // of the agent; nil: it is one of cove's own
 }
 
-// doctorDeep has the server test itself as cove test does, then does the person's half of a
-// job: a push, an agent's work, and a pull. It leaves nothing of either.
+// doctorDeep makes the server test itself as cove test does. Then it does the person's half of
+// a job: a push, an agent's work, and a pull. It removes everything that it made.
 func doctorDeep(ctx context.Context, inv *invocation, who agents.Agent) (err error) {
 	c, err := inv.server.client(ctx)
 	if err != nil {
@@ -114,7 +114,7 @@ func (d *deep) place(ctx context.Context) error {
 
 // create makes the sprite, and runs a first command in it.
 func (d *deep) create(ctx context.Context) (string, error) {
-	d.made = true // perhaps, also where the answer is lost
+	d.made = true // perhaps: it is, even if the answer is lost
 	if _, err := d.client.Create(ctx, sprites.CreateRequest{Name: d.name, Labels: []string{"cove-doctor"}}); err != nil {
 		return "", err
 	}

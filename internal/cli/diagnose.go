@@ -33,7 +33,7 @@ const (
 	stateArch         = "arch"
 )
 
-// What is little enough, or much enough, to be a problem.
+// Less than the least of these, or more than the most, is a problem.
 const (
 	leastFree   = 64 << 20
 	leastInodes = 1000
@@ -170,8 +170,8 @@ type examination struct {
 	info   sprites.Info
 }
 
-// run goes on as long as there is a way. An error of its own is that there is no
-// such sprite, or that it was interrupted.
+// run goes on with the examination as long as it can. It returns an error only if there
+// is no such sprite, or if it was interrupted.
 func (x *examination) run(ctx context.Context) error {
 	sprite, err := x.reach(ctx)
 	if sprite == nil || err != nil {
@@ -244,8 +244,8 @@ func (x *examination) reach(ctx context.Context) (*sprites.Sprite, error) {
 	return sprite, x.command(ctx, &sprite)
 }
 
-// command runs something small, which wakes the sprite. Where that is not possible
-// it takes the sprite away.
+// command runs a small command, which wakes the sprite. If the command can't run, it sets
+// *sprite to nil.
 func (x *examination) command(ctx context.Context, sprite **sprites.Sprite) error {
 	cmd := (*sprite).CommandContext(ctx, "true")
 	var said lastText
@@ -284,7 +284,7 @@ func (x *examination) command(ctx context.Context, sprite **sprites.Sprite) erro
 	return nil
 }
 
-// judge says what a look from inside, that began and ended at those times, means.
+// judge draws findings from a probe inside the sprite that began and ended at those times.
 func (d *diagnosis) judge(p cove.Probe, began, ended time.Time) {
 	full := "cove exec -s " + d.Sprite + " -- sh -c 'du -xm ~ /tmp /var | sort -n | tail'; and the machine's own: cove doctor"
 	switch {
@@ -350,8 +350,8 @@ func (d *diagnosis) judgeConnectors(p cove.Probe, names []string) {
 	}
 }
 
-// missingConnectors looks at those that the agent needs and the sprite has not been
-// granted: a job is, for its time.
+// missingConnectors checks the connectors that the agent needs and the sprite is not
+// granted. A job's sprite is granted them while the job runs.
 func (x *examination) missingConnectors(ctx context.Context, work agents.Work, granted []string) error {
 	for _, name := range work.Connectors {
 		if slices.Contains(granted, name) {

@@ -159,7 +159,7 @@ func (d *doctor) run(ctx context.Context) []check {
 	return append(checks, d.server(ctx))
 }
 
-// hidden counts what of the host's programs no sprite sees.
+// hidden counts the host's programs that sprites do not see.
 func (d *doctor) hidden() check {
 	c := check{Name: "hidden", Level: levelOK}
 	var h base.Hider
@@ -340,8 +340,8 @@ func (d *doctor) process() cgroup.Process {
 	return cgroup.Process{}
 }
 
-// machine says what all sprites may have together: of the server that runs, or of one that
-// is started from here.
+// machine says what all sprites together may use. They are those of the server that runs, or
+// of one that is started from here.
 func (d *doctor) machine() check {
 	m, err := d.process().Machine()
 	if err != nil {
@@ -372,8 +372,8 @@ func machineCheck(m cgroup.Machine) check {
 	return c
 }
 
-// openFiles looks at how many files the server may have open, and so each sandbox: the
-// one that runs on the data folder, or one that would be started from here.
+// openFiles checks how many files the server, and so each sandbox, may have open. The
+// server is the one that runs on the data folder, or else one started from here.
 func (d *doctor) openFiles() check {
 	c := check{Name: "open files", Level: levelOK}
 	n, whose := openfiles.Raise(), "a server that is started from here"

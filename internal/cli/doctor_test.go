@@ -24,8 +24,8 @@ func TestMachineCheck(t *testing.T) {
 	}
 }
 
-// TestTunCheck: sprites have a network without /dev/net/tun too, whoever runs the server, and
-// no fix is for a file that does not exist.
+// TestTunCheck: sprites have a network even without /dev/net/tun, no matter which user runs the
+// server. No fix is for a file that does not exist.
 func TestTunCheck(t *testing.T) {
 	for _, tt := range []struct {
 		err  error

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// controllers are those of cgroups that limit a sprite.
+// controllers are the cgroup controllers that limit a sprite.
 var controllers = []string{"memory", "cpu", "pids"}
 
 // cgroupsHere finds which cgroups there are, and whether the server's user may have them.
@@ -62,8 +62,8 @@ func versionOf(m cgroup.Mounted) string {
 	return "v1"
 }
 
-// cgroupsCheck says which controllers are there, and why others are not, by the kernel's list
-// of them.
+// cgroupsCheck says which controllers there are. If some are missing, it says why, by the
+// kernel's list of them.
 func cgroupsCheck(m cgroup.Mounted, list string) check {
 	c := check{Name: "cgroups", Level: levelOK}
 	if len(m.Dirs) == 0 {
@@ -117,7 +117,7 @@ func missing(cause cgroup.Cause, names []string, v2 bool) (why, fix string) {
 	return all + ": not handed down by the cgroup above", "have the cgroup above hand them down: echo +" + strings.Join(names, " +") + " to its cgroup.subtree_control, or Delegate=yes of a unit"
 }
 
-// mountFix is how to mount cgroups, of which there are none.
+// mountFix is how to mount cgroups if none are mounted.
 func mountFix(list string) string {
 	const see = "in a container, have it see the host's cgroups (docker run --privileged -v /sys/fs/cgroup:/sys/fs/cgroup)"
 	for _, name := range controllers {
@@ -139,8 +139,8 @@ func delegate(version string, systemd bool) string {
 	return "run the server as root, or in a cgroup that belongs to this user, with the controllers " + strings.Join(controllers, ", ")
 }
 
-// limits says what holds a sprite to each of its limits here. What is missing is for
-// cgroups to complain of.
+// limits says what enforces each of a sprite's limits on this machine. The check cgroups
+// complains of those that nothing enforces.
 func (d *doctor) limits() check {
 	m, writable := d.cgroupsHere()
 	enforced := func(name, how string) string {

@@ -15,8 +15,8 @@ const (
 	dnsLimit   = 3 * time.Second
 )
 
-// names asks this machine's resolvers, by which sprites look names up, for the root of all
-// names, for which none has to exist. Any answer will do.
+// names checks this machine's resolvers, which look names up for sprites. It asks for the
+// DNS root, so that no name has to exist. Any answer will do.
 func (d *doctor) names(ctx context.Context) check {
 	conf, err := dns.ClientConfigFromFile(resolvConf)
 	if err != nil {

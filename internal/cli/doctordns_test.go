@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A resolver that refuses answers; one where nobody listens does not.
+// A resolver that refuses counts as one that answers. One where nothing listens does not.
 func TestNamesCheck(t *testing.T) {
 	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {

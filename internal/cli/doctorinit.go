@@ -13,16 +13,17 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// An init that takes in what has ended is woken by it. One that sleeps on for some rounds, though
-// some are left, does not; of one that is about to run, as on a busy machine, a round says nothing.
+// An init that reaps is woken when a process ends. An init that sleeps for reapRounds rounds while
+// processes are left unreaped does not reap. A round counts only if init sleeps: on a busy machine,
+// it may be about to run.
 const (
 	reapRound  = 50 * time.Millisecond
 	reapRounds = 20
 	reapTries  = 10 * reapRounds // nothing is said of an init that never sleeps
 )
 
-// init looks, in a container, for processes that have ended and that its first process does
-// not take in. It reports false if there is nothing to say.
+// init looks, in a container, for ended processes that the container's first process does
+// not reap. It reports false if there is nothing to say.
 func (d *doctor) init(ctx context.Context) (check, bool) {
 	if !(cgroup.Process{}).InContainer() {
 		return check{}, false

@@ -48,8 +48,9 @@ func sandboxesElsewhere(data string) (check, bool) {
 		"stop that container; or stop the server here (cove server stop), and type there, for each of these sprites: cove restart NAME"}, true
 }
 
-// tended reports whether a shim, of whatever container, looks after the sandbox of a folder. The
-// kernel's list of locks has none of processes without a number here.
+// tended reports whether a shim looks after the sandbox of a folder, even one in another
+// container. The kernel's list of locks would not show that: it leaves out processes without a
+// number here.
 func tended(dir string) bool {
 	f, err := os.Open(filepath.Join(dir, "shim.lock"))
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
-// runDryRun does what of a push is done here, and asks who would have to do the rest
-// whether it would. No server is started for it.
+// runDryRun does the part of a push that is done here, and asks the server whether it would do
+// the rest. It starts no server.
 func runDryRun(ctx context.Context, inv *invocation, opts push.Options, choose choose) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
@@ -61,8 +61,9 @@ func runDryRun(ctx context.Context, inv *invocation, opts push.Options, choose c
 	return inv.show(p, func(w io.Writer) { printPreview(w, p) })
 }
 
-// askedServers returns a client of where the sprite would be, and one of who would look after the
-// job, as newJobs has them; nil: no server runs there. It names the backend in opts.
+// askedServers returns clients of the servers that would have the sprite (at) and the job (jobs),
+// as newJobs chooses them. A client is nil if no server runs there. If the sprite would be on a
+// backend without jobs, askedServers sets opts.Backend.
 func askedServers(ctx context.Context, inv *invocation, opts *push.Options) (at, jobs *cove.Client, err error) {
 	r, err := inv.server.remote()
 	if err != nil {
@@ -90,7 +91,7 @@ func askedServers(ctx context.Context, inv *invocation, opts *push.Options) (at,
 	return at, jobs, err
 }
 
-// localPreview is what can be said without a server: what the agent makes of the plan.
+// localPreview is the part of a preview that needs no server: how the agent reads the plan.
 func localPreview(_ context.Context, req cove.JobRequest) (cove.JobPreview, error) {
 	agent, err := agents.Of(req.Agent, req.Definition)
 	if err != nil {
@@ -131,7 +132,7 @@ func localPreview(_ context.Context, req cove.JobRequest) (cove.JobPreview, erro
 	return p, nil
 }
 
-// noFiles is where no sprite can be asked what it has.
+// noFiles stands for the files of a sprite that can't be asked what it has.
 type noFiles struct{}
 
 func (noFiles) Write(context.Context, push.Place, string, io.Reader, int64) error {

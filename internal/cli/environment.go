@@ -337,8 +337,8 @@ server looks at each again before: one that something needs now, or that it did 
 	return cmd
 }
 
-// showDestroyed shows what became of environments that were to be destroyed. It is an error if
-// one is left.
+// showDestroyed shows the results of destroying environments. It returns an error if one is
+// left.
 func showDestroyed(inv *invocation, results []cove.EnvironmentResult) error {
 	failed := 0
 	for i := range results {

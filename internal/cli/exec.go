@@ -169,8 +169,8 @@ func runExec(parent context.Context, inv *invocation, o execOptions, args []stri
 	return signals.orInterrupted(err)
 }
 
-// hintMeant adds to the error of an exec that names no sprite what may be meant, if a server runs
-// that knows it.
+// hintMeant adds a hint to the error of an exec that names no sprite. If a running server has a
+// sprite of that name, the first word of the command may be meant as the sprite.
 func hintMeant(ctx context.Context, inv *invocation, err error, args []string) error {
 	if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != "no_sprite" {
 		return err
@@ -214,7 +214,7 @@ func execDetached(inv *invocation, cmd *sprites.Cmd, o execOptions) error {
 	return nil
 }
 
-// inTerminal runs a command in a terminal, of which this one shows the screen.
+// inTerminal runs a command in a terminal in the sprite, and shows its screen in this one.
 func (x *execution) inTerminal(ctx context.Context, cmd *sprites.Cmd, o execOptions, s *signals) error {
 	t, err := openTerminal(x.inv)
 	if err != nil {
@@ -239,9 +239,9 @@ func (x *execution) inTerminal(ctx context.Context, cmd *sprites.Cmd, o execOpti
 	return commandEnded(x.inv, err, o.timeout)
 }
 
-// typed is what a command's terminal gets of an input that is none. At the end of the last
-// line a terminal takes Ctrl-D, which is sent after all input, for the end of the input. In
-// the middle of a line it takes two.
+// typed is the input of a command's terminal if this input is not a terminal. Ctrl-D is sent
+// after all input: at the beginning of a line, a terminal takes it for the end of the input.
+// In the middle of a line, that takes two.
 type typed struct {
 	io.Reader
 	within bool // the last byte was not the end of a line
@@ -304,9 +304,9 @@ func commandEnded(inv *invocation, err error, timeout time.Duration) error {
 	return nil
 }
 
-// signals hands SIGINT, SIGTERM and SIGHUP to a command in a sprite. Before the
-// command has started, where its sprite is held, and at the second one, it cancels
-// instead. If the sprite does not answer after a signal, nothing is waited for any more.
+// signals passes SIGINT, SIGTERM and SIGHUP on to a command in a sprite. It cancels the
+// command instead if the command has not started, if its sprite is held, or at the second
+// signal. If the sprite does not answer after a signal, nothing waits for it any more.
 type signals struct {
 	held     atomic.Bool // the sprite is, and hears nothing
 	cancel   context.CancelFunc
@@ -383,13 +383,13 @@ func (s *signals) run() {
 	}
 }
 
-// watch says how it is found whether the sprite answers.
+// watch sets the function that finds out whether the sprite answers.
 func (s *signals) watch(answers func(context.Context) bool) { s.watched <- answers }
 
 // errSilent says that a command was left because its sprite does not answer.
 var errSilent = errors.New("the sprite does not answer")
 
-// unless waits by wait, or until a signal has found the sprite silent.
+// unless returns wait's error, or errSilent if a signal finds the sprite silent before that.
 func (s *signals) unless(wait func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- wait() }() // it ends with this process at the latest
@@ -430,7 +430,7 @@ func answers(ctx context.Context, c *cove.Client, name string) bool {
 	return false
 }
 
-// forward says by which connection the command is reached; nil: by none.
+// forward sets the connection that signals are sent to the command by; nil: there is none.
 func (s *signals) forward(cmd *sprites.Cmd) {
 	select {
 	case s.started <- cmd:
@@ -445,7 +445,7 @@ func (s *signals) stop() {
 	s.wg.Wait()
 }
 
-// unheard reports whether it has canceled a command whose sprite is held.
+// unheard reports whether a signal has canceled a command whose sprite is held.
 func (s *signals) unheard() bool {
 	select {
 	case <-s.canceled:
@@ -455,8 +455,8 @@ func (s *signals) unheard() bool {
 	}
 }
 
-// interruptible is a terminal's input, in which Ctrl-C is a signal while the sprite is held,
-// and else has the sprite asked for a sign of life.
+// interruptible is a terminal's input that notices Ctrl-C. While the sprite is held, Ctrl-C
+// acts as a signal; otherwise, it makes signals ask the sprite for a sign of life.
 type interruptible struct {
 	io.Reader
 	signals *signals
@@ -480,7 +480,7 @@ func (r interruptible) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// orInterrupted says that an error came from the person's signal, if so.
+// orInterrupted returns interruptedError in place of err if the person's signal caused err.
 func (s *signals) orInterrupted(err error) error {
 	select {
 	case <-s.canceled:

@@ -129,20 +129,20 @@ type interruptedError struct{}
 
 func (interruptedError) Error() string { return "interrupted" }
 
-// unseen is the error of a call that the server carries out to its end once it has
-// begun, and whose end was not seen: the server went away, or the person did not wait.
-// see is what to type to know what became of it. Other errors stay what they are.
+// unseen is the error of a call whose end was not seen: the server went away, or the person
+// did not wait. The server completes such a call once it has begun it. see is what to type
+// to know what became of it. Other errors stay what they are.
 func unseen(err error, doing, see string) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return fail.Newf("interrupted", "see what became of it: "+see, "%s: interrupted; what the server had begun it brings to its end", doing)
-	case brokeOff(err): // net.ErrClosed comes from what still sent the request
+	case brokeOff(err): // net.ErrClosed comes from the part that still sent the request
 		return fail.Newf("connection_lost", "start the server again, if it is this machine's: cove server start\nsee what became of it: "+see, "%s: the server went away in the middle; it may have been done all the same", doing)
 	}
 	return err
 }
 
-// brokeOff reports whether err is that of a call in whose middle the server went away.
+// brokeOff reports whether err says that the server went away in the middle of a call.
 func brokeOff(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed)
 }
@@ -161,8 +161,7 @@ type coveFailed struct{ error }
 
 func (e coveFailed) Unwrap() error { return e.error }
 
-// classify makes a failure of any error: the one place where errors become exit
-// codes.
+// classify turns any error into a failure. Only here do errors become exit codes.
 func classify(err error) failure {
 	f := failure{exit: exitFailed, code: "failed", message: err.Error()}
 	f.of(err)
@@ -287,7 +286,7 @@ func (f *failure) server(err error, e *sprites.Error) {
 	}
 }
 
-// local is for errors that no server and no package of ours gave a code.
+// local classifies errors that have no code from a server or from a package of ours.
 func (f *failure) local(err error) {
 	switch {
 	case errors.As(err, new(interruptedError)) || errors.Is(err, context.Canceled):
@@ -341,7 +340,7 @@ func isNetError(err error) bool {
 	return ok
 }
 
-// classify is the failure of an error as it is shown: what it says to type is complete.
+// classify returns the failure of an error as it is shown, with completed commands.
 func (p *printer) classify(err error) failure {
 	f := classify(err)
 	f.message, f.hint = p.hints.full(f.message), p.hints.full(f.hint)
@@ -372,7 +371,7 @@ func reportError(inv *invocation, cmd *cobra.Command, err error) int {
 	if inv.global.json && lostOutput(inv.Out) == nil {
 		return f.exit
 	}
-	// What came from a sprite may have line ends, and must not look like a hint.
+	// The message may have line ends that came from a sprite. No line of it may look like a hint.
 	fmt.Fprintf(inv.Err, "cove: %s\n", strings.ReplaceAll(printable.Text(strings.TrimSpace(f.message)), "\n", "\n    | "))
 	for line := range strings.SplitSeq(f.hint, "\n") {
 		if line != "" {
@@ -398,7 +397,7 @@ func changedNothing(cmd *cobra.Command, err error) bool {
 	return given && (refused || errors.As(err, new(usageError)))
 }
 
-// partlyError marks the error of a command that has changed some of what it was given.
+// partlyError marks the error of a command that has made some of its changes.
 type partlyError struct{ error }
 
 func (e partlyError) Unwrap() error { return e.error }

@@ -164,8 +164,8 @@ func (r *readWhole) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// importError is the error of an import. Only one whose archive was sent as a whole may have
-// made a sprite.
+// importError is the error of an import. An import may have made a sprite only if it sent the
+// whole archive.
 func importError(err error, whole bool, name string) error {
 	again := "import it again: cove import < FILE"
 	if name != "" {

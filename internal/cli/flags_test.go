@@ -12,15 +12,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// untested are the flags of which no test says that they change something, and why.
+// untested are the flags that no test needs to cover, and why.
 var untested = map[string]string{}
 
-// sameFlags are the commands whose flags another one has too, by the same code.
+// sameFlags are commands that share their flags with another command, by the same code.
 var sameFlags = map[string]string{"run": "push", "job rebase": "job merge", "job cherry-pick": "job merge", "service start": "service put", "service restart": "service put"}
 
-// TestEveryFlagIsTested looks for each flag of each command in a test that calls the
-// command with it: in a line of a script, or a function of a test in Go. That the
-// test then looks at what it does is for a reader to see.
+// TestEveryFlagIsTested checks that tests call each command with each of its flags. Both
+// must be in one line of a script, or in one function of a Go test. A reader must see
+// whether that test then checks what the flag does.
 func TestEveryFlagIsTested(t *testing.T) {
 	inv := newInvocation(Streams{})
 	var known tests
@@ -69,8 +69,8 @@ func TestEveryFlagIsTested(t *testing.T) {
 	}
 }
 
-// callsInTests are the words of all tests that run commands: of a script's line, or
-// a function in Go, in which each begins and ends with a space.
+// callsInTests returns the words of all tests that run commands. An item is a line of a
+// script, or a function in Go. A space is before and after each word.
 func callsInTests(t *testing.T) (lines, functions []string) {
 	t.Helper()
 	for _, pattern := range []string{"*_test.go", "../test/e2e/*.go", "../e2e/*/*_test.go", "../e2e/scripts/testdata/*.txtar", "../../scripts/demo.sh"} {
@@ -110,7 +110,7 @@ func asWords(text string) string {
 type tests struct{ lines, functions []string }
 
 // have reports whether a line of a script has the command and then the flag, or a
-// function both.
+// function has both in any order.
 func (k tests) have(command string, f *pflag.Flag) bool {
 	flags := []string{" --" + f.Name + " "}
 	if f.Shorthand != "" {

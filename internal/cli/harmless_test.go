@@ -22,15 +22,15 @@ import (
 	"github.com/cove-dev/cove/internal/test/covetest"
 )
 
-// evil has one of each kind that a terminal, or who reads it, takes for something else:
-// controls (C0, C1, DEL), of the direction of writing, lines, no width, fillers, selectors, tags.
+// evil has a character of each kind that misleads a terminal or its reader: controls (C0, C1,
+// DEL, direction of writing), line separators, zero width, fillers, selectors, tags.
 const evil = "\x1b]0;pwned\a\u009b31m\x7f\u202e\u2066\u200f\u2028\u200b\u2060\ufeff\u3164\ufe00\u2800\U000e0041"
 
-// mark is how the last of them is shown, as text and in JSON.
+// mark is how the last character of evil is shown, as text and in JSON.
 var mark = []string{`⟦U+E0041⟧`, `\udb40\udc41`}
 
-// spoil puts evil into every string of a document that is not a time or an address,
-// and keeps what commands go by.
+// spoil appends evil to every string of a document that is not a time or an address. It
+// keeps the fields that commands decide by.
 func spoil(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

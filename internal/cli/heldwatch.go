@@ -7,12 +7,11 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// quietLog is after how long without a word it is asked why a log that is followed says
-// nothing.
+// quietLog is how long a followed log may be silent until heldWatch asks why.
 const quietLog = time.Second
 
-// heldWatch tells the person, once each time, that what a log is of stands still with its
-// sprite, and that it goes on; and that the server is gone, and back.
+// heldWatch tells the person when the sprite that a log comes from is held, and when it
+// resumes. It also tells when the server is gone, and back. It tells each change once.
 type heldWatch struct {
 	word chan struct{}
 	stop func() // ends it, and waits for that
@@ -42,7 +41,7 @@ func watchHeld(ctx context.Context, inv *invocation, ask func(context.Context) (
 			}
 			server.saw(inv, err)
 			if err != nil || told == (held != nil) {
-				continue // whoever follows the log says what is wrong
+				continue // the code that follows the log says what is wrong
 			}
 			told = held != nil
 			sayHeld(inv, sprites.Message{Type: sprites.MessageHeld, Held: held})

@@ -14,14 +14,15 @@ import (
 
 // A hint says what to type next. Servers, guests and the packages below write hints, and
 // none of them knows the flags of this run. So every hint is completed here, when it is
-// printed: a command in it names the sprite and the server that this run is about, and
-// means the same in every folder.
+// printed. A command in a hint then names the sprite and the server that this run is about:
+// it means the same in every folder.
 
 // thisMachine are commands that ask no server, or only the one of this machine. They take
 // --data, and neither --url nor --backend.
 var thisMachine = map[string]bool{"server": true, "serve": true, "doctor": true, "backend": true}
 
-// nobody are commands that read files of this machine, and take none of those flags.
+// nobody are commands that get none of those flags in a hint, except agent check. They work
+// without a server, though the others of agent ask one that runs.
 var nobody = map[string]bool{"config": true, "completion": true, "help": true, "version": true, "agent": true}
 
 // notHere are words before a command that must be typed on the server's machine, where
@@ -50,9 +51,9 @@ func (r *hinter) fullAll(lists ...[]string) {
 	}
 }
 
-// full completes each command of cove's in a text: it adds -s if the command takes a
-// sprite, the text names none and this run is about one; and --url, --backend and --data
-// as they were given. NAME in place of the sprite becomes its name.
+// full completes each of cove's commands in a text. It adds -s if the command takes a
+// sprite, the text names none and this run is about one. It adds --url, --backend and
+// --data as they were given. NAME in place of the sprite becomes the sprite's name.
 func (r *hinter) full(text string) string {
 	var out strings.Builder
 	for at := 0; ; {
@@ -173,7 +174,7 @@ func isWordByte(b byte) bool {
 type hint struct {
 	cmd         *cobra.Command
 	path        int             // where the words of the command itself end
-	end         int             // where the whole of it ends
+	end         int             // where the whole command ends
 	given       map[string]bool // the flags that it has, by their long names
 	excludes    []string        // the values of --exclude
 	unknown     []string        // flags that the command does not have
@@ -183,8 +184,8 @@ type hint struct {
 	help        bool            // it only asks for help
 }
 
-// readHint reads the command that a text begins with. A command that only has
-// subcommands, and a word that is no command, are no hint.
+// readHint reads the command at the beginning of a text. It reports false for a command
+// that only has subcommands, and for a word that is not a command.
 func readHint(root *cobra.Command, text string) (h hint, ok bool) {
 	if root == nil {
 		return h, false
@@ -215,7 +216,7 @@ func subcommand(cmd *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// readArguments goes through what follows a command's own words.
+// readArguments reads the words that follow a command's own words.
 func (h *hint) readArguments(words []hintWord) {
 	positional := func(w hintWord) {
 		h.args = append(h.args, w.text)
@@ -288,9 +289,9 @@ type hintWord struct {
 	start, end int
 }
 
-// hintWords splits the command that a text begins with into its words, by the rules of a
-// shell, and says where it ends: at what ends a command in a shell, at the end of a
-// clause, or where the text is.
+// hintWords splits the command at the beginning of a text into words, by the rules of a
+// shell. A command ends at a character that ends it in a shell, at the end of a clause, or
+// at the end of the text.
 func hintWords(text string) (words []hintWord, end int) {
 	var word strings.Builder
 	start, quote := -1, byte(0)

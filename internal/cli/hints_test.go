@@ -21,8 +21,8 @@ import (
 	"github.com/cove-dev/cove/internal/cli/push"
 )
 
-// A command in a hint names the sprite and the server of this run, and is not changed
-// where it does so already.
+// A command in a hint names the sprite and the server of this run. If it does so already, it
+// is not changed.
 func TestHintsAreCompleted(t *testing.T) {
 	inv := newInvocation(Streams{})
 	newRootCommand(inv)
@@ -166,11 +166,11 @@ var prose = []string{
 	"it speaks version %d of ACP, and cove version %d", "cove version %s", "cove serve --data %s",
 }
 
-// Every literal of the repository that says to type a command names one that there is, with
-// flags that it has. No punctuation follows the command that a reader would copy with it. In the command line, no such literal goes to its reader past hinter.full,
-// which names the sprite. Elsewhere a literal is a part of an error or of an answer, which
-// comes through hinter.full; where it is printed or logged by its own package, it must be
-// complete as it is.
+// Every literal of the repository that says to type a command names an existing command and
+// flags that it has. No punctuation follows the command that a reader would copy with it. In
+// the command line, every such literal goes through hinter.full, which names the sprite.
+// Elsewhere, a literal is a part of an error or of an answer, which goes through hinter.full,
+// too. If its own package prints or logs the literal, it must be complete as it is.
 func TestHintsAreCommands(t *testing.T) {
 	root := newRootCommand(newInvocation(Streams{}))
 	root.AddCommand(readServe(t))
@@ -261,7 +261,7 @@ func checkHint(t *testing.T, root *cobra.Command, at token.Position, text string
 	words, _ := hintWords(text)
 	h, ok := readHint(root, text)
 	if !ok {
-		// A group is spoken of by its own name, and not with what it does not have.
+		// A text may name a group by itself, but not with a subcommand that does not exist.
 		if c := subcommand(root, words[min(1, len(words)-1)].text); c != nil && len(words) > 2 && !c.HasAvailableSubCommands() {
 			t.Errorf("%s: %q is no command", at, text)
 		}
@@ -312,7 +312,8 @@ func isWhole(h hint) bool {
 // wordsForVerbs puts a word in place of what fmt puts in.
 var wordsForVerbs = strings.NewReplacer("%s", "X", "%d", "1", "%q", "X", "%v", "X", "%[1]s", "X", "%[2]s", "X")
 
-// joined is a literal with what is added to it: what is not a literal stands there as X.
+// joined is a literal with the expressions that are added to it. X takes the place of those
+// that are not literals.
 func joined(stack []ast.Node, lit *ast.BasicLit, text string) string {
 	from := len(stack) - 1
 	for from > 0 {
@@ -335,7 +336,7 @@ func joined(stack []ast.Node, lit *ast.BasicLit, text string) string {
 		}
 		after = after || e == ast.Expr(lit)
 		if !after {
-			return // what stands before it is looked at as the literal that it is
+			return // literals before it are checked by themselves
 		}
 		s := "X"
 		if l, ok := e.(*ast.BasicLit); ok {

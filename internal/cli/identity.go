@@ -29,8 +29,8 @@ func giveIdentity(ctx context.Context, c *cove.Client, sprite string, who cove.P
 	return nil
 }
 
-// identityAndClient are what a create needs before it makes a sprite: the person's identity, if it is
-// asked for, and the server.
+// identityAndClient returns the person's identity, if asked for, and a client of the server. A create
+// needs both before it makes a sprite.
 func identityAndClient(ctx context.Context, inv *invocation, asked bool) (cove.Person, *cove.Client, error) {
 	who, err := identity(ctx, asked)
 	if err != nil {

@@ -406,7 +406,7 @@ with a name that no sprite uses. Images that the server's pool uses stay, and it
 	})
 }
 
-// prunedLines are what a prune removes, for people.
+// prunedLines lists the things that a prune removes, for people.
 func prunedLines(p cove.ImagePruned) (lines []string) {
 	for _, name := range p.Names {
 		lines = append(lines, "the image "+printable.Line(name))

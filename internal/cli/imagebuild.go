@@ -106,8 +106,8 @@ line, before anything runs.`,
 	return cmd
 }
 
-// sendContext packs a folder in the background. done ends that, and says what was sent, and why not
-// all was, unless nobody read it.
+// sendContext packs a folder in the background. done ends that, and says what was sent. Its error
+// says why not all was sent, unless tree was simply not read to its end.
 func sendContext(ctx context.Context, dir string, ignore dockerignore.Patterns) (tree io.Reader, done func() (buildcontext.Sent, error)) {
 	r, w := io.Pipe()
 	var sent buildcontext.Sent

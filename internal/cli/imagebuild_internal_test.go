@@ -9,7 +9,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestBuildPolicy: what RUN may reach is the preset, and what is added to it.
+// TestBuildPolicy: RUN may reach the hosts of the preset, and those that are added to it.
 func TestBuildPolicy(t *testing.T) {
 	added := sprites.NetworkRule{CIDR: "10.1.2.3", Action: "allow", Ports: []string{"8443"}}
 	for _, test := range []struct {

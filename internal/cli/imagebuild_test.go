@@ -41,8 +41,8 @@ func builds(t *testing.T, events ...cove.ImageBuildEvent) (call func(args ...str
 	}
 }
 
-// TestBuildFails: what a command that failed has written is shown in any case, with what the network
-// refused to it, and is in the JSON of the error.
+// TestBuildFails: the output of a failed command is always shown, and is in the error's JSON. So are
+// the connections that the network rules refused to it.
 func TestBuildFails(t *testing.T) {
 	address := netip.MustParseAddr("203.0.113.80")
 	build := builds(t,
@@ -113,7 +113,8 @@ func TestBuildProgress(t *testing.T) {
 	})
 }
 
-// TestPrunedLines: what goes is told by name; steps of builds, other images and caches apart.
+// TestPrunedLines: removed images are told by name, then steps of builds, images without a
+// name, and caches.
 func TestPrunedLines(t *testing.T) {
 	got := strings.Join(prunedLines(cove.ImagePruned{Images: make([]string, 9), Names: []string{"a:1", "a:2", "b:1"}, Named: 2, Steps: 6, CacheBytes: 1 << 20}), "|")
 	if want := "the image a:1|the image a:2|the image b:1|6 steps of builds|1 image without a name|caches of builds, 1.0 MiB"; got != want {

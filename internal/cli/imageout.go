@@ -78,8 +78,8 @@ type savedImages struct {
 	Bytes  int64    `json:"bytes"`
 }
 
-// toFile has an archive be written to a file, which appears when it is whole, or to out if no file
-// is named. hint is the command that writes it to what is no file.
+// toFile calls write with the file to, which appears when it is whole. If to is empty, write
+// gets out. If to is not a regular file, the error has hint: the command that can write there.
 func toFile(out io.Writer, to, hint string, write func(io.Writer) error) error {
 	if to == "" {
 		return write(out)

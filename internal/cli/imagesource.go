@@ -28,7 +28,7 @@ type imageSource struct {
 	io.ReadCloser
 	what string
 	size int64        // 0: not known
-	err  func() error // of what writes it; nil: nothing does
+	err  func() error // the error of the writer; nil: there is no writer
 }
 
 func (s *imageSource) failed() error {
@@ -132,8 +132,8 @@ func writeLayout(w io.Writer, root *os.Root) error {
 	return errors.Join(err, out.Close())
 }
 
-// ensureImage has the server have the image that a sprite is to start from, if any, and names it
-// as the server does. An image that has the name already is used as it is.
+// ensureImage makes sure that the server has the image that a new sprite starts from, if any. It
+// sets the image's name to the server's. If the server has an image of the name, that is used.
 func ensureImage(ctx context.Context, inv *invocation, c *cove.Client, machine *sprites.Config) error {
 	if machine == nil || machine.Image == "" || machine.Image == hostBase {
 		return nil

@@ -57,8 +57,8 @@ func spriteError(err error) error {
 	return err
 }
 
-// spriteNetwork is a sprite's network policy in a line; empty where the server has
-// none.
+// spriteNetwork is a sprite's network policy in a line; empty if the server does not tell
+// it.
 func spriteNetwork(ctx context.Context, s *sprites.Sprite) string {
 	p, err := s.NetworkPolicy(ctx)
 	if err != nil {
@@ -134,7 +134,7 @@ func reserveText(i sprites.Info) string {
 	return fmt.Sprintf("it gets %d MiB: the server keeps the rest of its own cgroup's or container's limit", i.Cove.MemoryMB)
 }
 
-// limitText is what a sprite takes of its disk limit; empty: it has none.
+// limitText says how much of its disk limit a sprite uses; empty: it has no limit.
 func limitText(i sprites.Info) string {
 	limit := i.Config.DiskLimit()
 	switch {
@@ -172,8 +172,8 @@ func keepText(r *sprites.Retention) string {
 	return strings.TrimPrefix(orNothing(r.Last, ", the last %d")+daily, ", ")
 }
 
-// sealedText is what a sprite's checkpoint takes that it goes on from; empty: there is
-// none, or that is not known.
+// sealedText is the size of the checkpoint that a sprite goes on from; empty: there is
+// none, or its size is not known.
 func sealedText(u *sprites.DiskUse) string {
 	if u == nil || u.SizeBytes == 0 {
 		return ""
@@ -181,7 +181,7 @@ func sealedText(u *sprites.DiskUse) string {
 	return printable.Bytes(u.SizeBytes)
 }
 
-// lastEnd says why a sprite that was awake is not, where that was no error.
+// lastEnd says why a sprite that was awake sleeps, if it was not an error.
 func lastEnd(i sprites.Info) string {
 	switch d := i.Cove; {
 	case i.Status == sprites.StatusRunning || d.Paused || i.LastRunning == nil || d.LastError != "":

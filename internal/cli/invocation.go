@@ -7,8 +7,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Streams are what a command line reads and writes. All three are set. Terminals
-// are recognised where a stream is an *os.File.
+// Streams are the input and outputs of a command line. All three are set. A stream can be
+// recognised as a terminal only if it is an *os.File.
 type Streams struct {
 	In  io.Reader
 	Out io.Writer // the result, and nothing else
@@ -21,8 +21,8 @@ type globals struct {
 	json, quiet, verbose              bool
 }
 
-// invocation is one run of the command line: what a verb has to work with. The constructor
-// of a verb gets it before the flags are parsed, and leaves it alone until the verb runs.
+// invocation is one run of the command line, with all that a verb works with. A verb's
+// constructor gets it before the flags are parsed, and must not use it until the verb runs.
 type invocation struct {
 	*printer               // streams, remarks and results
 	server   *chosenServer // the server in use

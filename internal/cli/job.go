@@ -138,7 +138,7 @@ func pulledText(j cove.Job) string {
 	return yesNo(j.PulledAt != nil)
 }
 
-// jobStateText is a job's state for people, with why it stands still.
+// jobStateText is a job's state for people. If the job does not proceed, it says why.
 func jobStateText(j cove.Job) string {
 	text := j.StateText()
 	if j.State == cove.JobInstalling && j.Place > 0 && !j.Stopping {
@@ -215,8 +215,8 @@ left uncommitted.`,
 	}
 }
 
-// around are fields that tell which jobs came after a job, and the first line of what the agent of one
-// that goes on was told. An older server tells neither.
+// around returns fields that name the jobs that retried or resumed a job. For a job that resumed
+// another, they also have the first line of what its agent was told. An older server tells neither.
 func around(ctx context.Context, c *cove.Client, job cove.Job) (pairs []string) {
 	if job.ResumeOf != "" {
 		if plan, err := cove.PlanOf(ctx, c, job.ID); err == nil {
@@ -320,7 +320,7 @@ func printJob(w io.Writer, j cove.Job, now time.Time, more ...string) {
 	fields(w, append(pairs, more...)...)
 }
 
-// cleanupText says what became of a job's cleanup script, with the end of what it has printed.
+// cleanupText says how a job's cleanup script went, with the end of its output.
 func cleanupText(c cove.JobCleanup) string {
 	text := "it runs, since " + c.StartedAt.Local().Format(time.RFC3339)
 	switch {
@@ -335,12 +335,12 @@ func cleanupText(c cove.JobCleanup) string {
 	return text
 }
 
-// refusalsLimit bounds how long is asked what a job's sprite was refused.
+// refusalsLimit bounds the time that refusals takes.
 const refusalsLimit = 5 * time.Second
 
-// refusals says what the sprite of a job that did not succeed was refused meanwhile, by
-// its network's rules, or by an upstream that does not take its connector's key; empty
-// if nothing, or if nobody knows any more.
+// refusals says what was refused to the sprite of an unsuccessful job while the job ran. Its
+// network rules refuse connections; an upstream refuses calls if it does not accept the
+// connector's key. The text is empty if there was nothing, or if it is not known any more.
 func refusals(ctx context.Context, c *cove.Client, j cove.Job) string {
 	if !j.State.Terminal() || j.State == cove.JobSucceeded || j.StartedAt == nil || j.Backend != "" || checkName(j.Sprite) != nil {
 		return ""
@@ -383,7 +383,7 @@ func refusals(ctx context.Context, c *cove.Client, j cove.Job) string {
 	return strings.Join(hints, "\n")
 }
 
-// keyRefused is what to type about a connector whose upstream does not take its key.
+// keyRefused is what to type if a connector's upstream does not accept its key.
 func keyRefused(ctx context.Context, c *cove.Client, name string) string {
 	secret := name
 	if def, err := c.Connector(ctx, name); err == nil && def.Secret != "" { // else the token may not say
@@ -392,7 +392,7 @@ func keyRefused(ctx context.Context, c *cove.Client, name string) string {
 	return fmt.Sprintf("the upstream of the connector %s does not take its key; set another: cove secret set %s", name, printable.Word(secret))
 }
 
-// planText is what a job is called, with the name of its plan's file.
+// planText is a job's title, with the name of its plan's file.
 func planText(j cove.Job) string {
 	if j.Title == "" {
 		return j.PlanName
@@ -412,7 +412,7 @@ func workedText(j cove.Job, now time.Time) (worked, waited string) {
 	return work.Round(time.Second).String(), waited
 }
 
-// waitsForPush says what a job waits for whose repository is not there.
+// waitsForPush says what a job without its repository waits for.
 func waitsForPush(id string) string {
 	return "It waits for its repository. If its push is gone, push again, and forget this one: cove job rm --force " + id
 }

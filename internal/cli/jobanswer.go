@@ -82,7 +82,7 @@ something is shown, not sent.`,
 	return cmd
 }
 
-// findOption finds an option by what somebody typed.
+// findOption finds the option that the typed text means.
 func findOption(q cove.JobQuestion, typed string) (cove.QuestionOption, error) {
 	var found []cove.QuestionOption
 	for _, o := range q.Options {
@@ -113,7 +113,7 @@ func printQuestion(w io.Writer, q cove.JobQuestion) {
 	table(w, rows)
 }
 
-// printAsked tells what an answer allows, and what of it is not known.
+// printAsked tells what an answer allows, and which part of that is not known.
 func printAsked(w io.Writer, detail, incomplete string) {
 	if detail != "" {
 		fmt.Fprint(w, indented(agents.InputText(detail)))

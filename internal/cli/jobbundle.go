@@ -66,8 +66,8 @@ before you give it to somebody. It is written to the current folder; in a git re
 	return cmd
 }
 
-// bundleName is where a bundle goes that nobody has said the place of: never among the
-// files of a repository, which it would make dirty, or be committed with.
+// bundleName is where a bundle goes if no place is given. That is never among the files of
+// a repository: it would make the repository dirty, or could be committed.
 func bundleName(ctx context.Context, name string) (string, error) {
 	repo, err := gitwork.Open(ctx, ".")
 	switch {
@@ -117,7 +117,7 @@ func bundleJob(ctx context.Context, inv *invocation, c *cove.Client, job cove.Jo
 	})
 }
 
-// jobBundle collects what is known of a job.
+// jobBundle collects all that is known about a job.
 type jobBundle struct {
 	client   *cove.Client
 	sprite   *sprites.Sprite
@@ -146,7 +146,7 @@ func (b *jobBundle) collect(ctx context.Context, add func(int)) error {
 	return b.json("manifest.json", b.manifest)
 }
 
-// fromServer adds what the server and this program know by themselves.
+// fromServer adds what the server and this program know without the sprite's help.
 func (b *jobBundle) fromServer(ctx context.Context) error {
 	names := b.job.EnvNames
 	info, err := b.client.At(b.job.Backend).Get(ctx, b.job.Sprite)
@@ -190,7 +190,7 @@ func (b *jobBundle) events(ctx context.Context) error {
 	return errors.Join(b.file("events.jsonl", lines.Bytes()), b.file("log.txt", text.Bytes()))
 }
 
-// fromSandbox adds what was noted on the server's side of the sandbox.
+// fromSandbox adds the notes that the server's side of the sandbox has made.
 func (b *jobBundle) fromSandbox(ctx context.Context) error {
 	var refused bytes.Buffer
 	enc := json.NewEncoder(&refused)
@@ -212,7 +212,7 @@ func (b *jobBundle) fromSandbox(ctx context.Context) error {
 	return err
 }
 
-// fromSprite adds what lies in the sprite. Not job.json, which has the environment.
+// fromSprite adds the job's files in the sprite, but not job.json, which has the environment.
 func (b *jobBundle) fromSprite(ctx context.Context) error {
 	dir := path.Dir(b.job.Input.Path)
 	if b.job.Input.Path == "" {
@@ -269,10 +269,11 @@ func (b *jobBundle) copy(ctx context.Context, from, name string) error {
 	return b.file(name, data)
 }
 
-// plainExt is the end of a name that a sprite chose, if it can be that of ours.
+// plainExt matches an extension that cove takes over from a file name chosen by a sprite.
 var plainExt = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\.[0-9A-Za-z]{1,10}$`) })
 
-// missing notes what can't be had. A person's Ctrl-C is no such thing.
+// missing notes a file that can't be had, and why. If the person has canceled, it returns that
+// error instead.
 func (b *jobBundle) missing(name string, why error) error {
 	if errors.Is(why, context.Canceled) {
 		return why
@@ -295,7 +296,7 @@ func (b *jobBundle) file(name string, data []byte) error {
 	return b.dst.write("cove-job-"+b.job.ID, name, data)
 }
 
-// A bundleFile is where a bundle goes.
+// A bundleFile is the place that a bundle is written to.
 type bundleFile interface {
 	write(top, name string, data []byte) error
 	close(whole bool) error

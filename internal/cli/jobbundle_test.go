@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// weighed is a bundle of which nothing but the sizes is kept.
+// weighed is a bundle that keeps only the names and the total size of its files.
 type weighed struct {
 	bytes int64
 	names []string
@@ -26,8 +26,8 @@ func (w *weighed) write(_, name string, data []byte) error {
 
 func (*weighed) close(bool) error { return nil }
 
-// TestBundleOfALiar collects from a sprite whose folders have any number of files, and
-// whose files have no end: this machine's disk is not filled by that.
+// TestBundleOfALiar collects from a sprite whose folders have very many files, and whose
+// files have no end. The bundle must not fill this machine's disk.
 func TestBundleOfALiar(t *testing.T) {
 	endless := true
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -31,7 +31,7 @@ func fetchJob(ctx context.Context, inv *invocation, c *cove.Client, id string) (
 	return courier.Fetch(ctx, dir, id)
 }
 
-// viewOptions are the flags of what shows changes.
+// viewOptions are the flags of verbs that show changes.
 type viewOptions struct {
 	stat, patch bool
 }
@@ -167,8 +167,8 @@ func showWork(ctx context.Context, inv *invocation, id string, show func(push.Wo
 	return show(w)
 }
 
-// painted passes on what git writes of a job's work: as it is, or on a terminal made
-// safe, and in colours.
+// painted passes on git's output about a job's work. For a terminal, it makes the output
+// safe, and colours it; elsewhere, the output is as it is.
 func painted(inv *invocation, write func(io.Writer) error) error {
 	if !isTerminal(inv.Out) {
 		return write(inv.Out)

@@ -108,7 +108,7 @@ func tailIsLines(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// lastLines keeps the last lines that are written to it, and what stands after them.
+// lastLines keeps the last lines that are written to it, and the part of a line after them.
 type lastLines struct {
 	max   int
 	lines []string // each with its end
@@ -128,8 +128,8 @@ func (l *lastLines) Write(p []byte) (int, error) {
 
 func (l *lastLines) String() string { return strings.Join(l.lines, "") + l.part }
 
-// printFrom prints the log of a job from an event on, with follow until its end, and why that stands
-// still if it does.
+// printFrom prints the log of a job from an event on. With follow, it prints until the job's end, and
+// says why nothing comes if the sprite is held.
 func (p *logPrinter) printFrom(ctx context.Context, c *cove.Client, id string, from int64, follow bool) error {
 	if follow {
 		watch := watchHeld(ctx, p.inv, jobHeld(c, id))
@@ -206,13 +206,13 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 	return cmd
 }
 
-// logPrinter prints events for people. What an agent or a command printed is
-// made harmless for a terminal.
+// logPrinter prints events for people. It makes the output of agents and commands
+// harmless for a terminal.
 type logPrinter struct {
 	w       io.Writer
-	inv     *invocation   // whose output w is; nil: a file's, where hints stay as they are
+	inv     *invocation   // of the output w; nil: w is a file, and hints stay as they are
 	reader  agents.Reader // nil: an agent that this cove does not know
-	job     string        // whose questions are answered by it; empty: nobody's
+	job     string        // the id for commands that answer questions; empty: there are none
 	midLine bool          // the last output was a part of a line
 	ended   bool          // the log's last line was printed
 	recent  []string      // the last lines of output and notices
@@ -296,7 +296,7 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 		fmt.Fprintf(p.w, "-- %s\n", printable.Line(e.Text))
 	case agents.KindText:
 		fmt.Fprintln(p.w, coveLine().ReplaceAllString(printable.Text(e.Text), " $0"))
-	case agents.KindThought: // the page folds them; here they would hide what was done
+	case agents.KindThought: // the page folds them; here they would hide the agent's actions
 	case agents.KindAsk:
 		fmt.Fprintf(p.w, "?? %s\n", printable.Line(e.Text))
 		printAsked(p.w, e.Full, e.Missing)

@@ -72,7 +72,7 @@ func pruneRefs(ctx context.Context, inv *invocation, repo *gitwork.Repo, all []g
 			if err != nil && !errors.Is(err, sprites.ErrNotFound) {
 				return doc, err
 			}
-			// What nobody has pulled yet needs its base.
+			// A job that nobody has pulled yet needs its base.
 			over = err != nil || job.State.Terminal() && (refs.Head != "" || job.PulledAt != nil || job.Bundle.Size == 0)
 		}
 		kept := true

@@ -69,8 +69,8 @@ func textOfPlan(inv *invocation, name string) (string, error) {
 	return text, err
 }
 
-// begun is what a command prints in JSON that has begun a job. As cove push does, it names the
-// job by the key job.
+// begun is the JSON that a command prints after it has begun a job. As in cove push, the job's
+// id is under the key job.
 type begun struct {
 	JobID string `json:"job"`
 	cove.Job

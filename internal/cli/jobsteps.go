@@ -112,7 +112,7 @@ func stepDuration(s cove.Step) string {
 type stepPrinter struct {
 	w       io.Writer
 	told    map[cove.StepKey]*toldStep
-	last    cove.StepKey // of which the last line was
+	last    cove.StepKey // the step of the last line
 	midLine bool
 }
 

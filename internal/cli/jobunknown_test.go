@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestJobUnknown: what is not known of a job, and what is still to be done for it, is said
-// with what to do.
+// TestJobUnknown: job show says what is not known about a job and what must still be done for
+// it, each with a hint.
 func TestJobUnknown(t *testing.T) {
 	job := cove.Job{ID: "a1b2c3", State: cove.JobRunning}
 	job.Unknown = &cove.JobUnknown{Message: "the backend far does not answer", Hint: "see what the matter is: cove ping --backend far"}
@@ -37,8 +37,8 @@ func TestJobUnknown(t *testing.T) {
 	}
 }
 
-// TestJobAround: job show names the jobs after a job, also of a server that lists all of them, and what the
-// agent of one that goes on was told.
+// TestJobAround: job show names the jobs that retried or resumed a job, even if the server
+// lists all jobs. For a job that resumed another, it shows what the agent was told.
 func TestJobAround(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/jobs", func(w http.ResponseWriter, r *http.Request) {

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// showWaiting shows on a terminal, until the job has ended or done is called, what a
-// command waits for. Elsewhere it says if the sprite stands still, or the server is gone.
+// showWaiting shows on a terminal what a command waits for, until the job has ended or
+// done is called. Elsewhere, it says if the sprite is held, or the server is gone.
 func showWaiting(ctx context.Context, inv *invocation, c *cove.Client, id string) (done func()) {
 	if inv.global.quiet || inv.global.json || !isTerminal(inv.Err) {
 		return watchHeld(ctx, inv, jobHeld(c, id)).stop
@@ -38,7 +38,7 @@ func showWaiting(ctx context.Context, inv *invocation, c *cove.Client, id string
 	return func() { cancel(); wg.Wait() }
 }
 
-// waitingText says what a job that is waited for does, in a line.
+// waitingText says in a line what the job does that a command waits for.
 func waitingText(job cove.Job, err error, now time.Time) string {
 	if err != nil {
 		return "waiting: the server does not answer …"
@@ -63,7 +63,7 @@ func waitingText(job cove.Job, err error, now time.Time) string {
 	return printable.Line(text) + " …"
 }
 
-// jobHeld asks why a job's sprite stands still.
+// jobHeld returns a function that asks why a job's sprite is held.
 func jobHeld(c *cove.Client, id string) func(context.Context) (*sprites.Held, error) {
 	return func(ctx context.Context) (*sprites.Held, error) {
 		job, err := c.Job(ctx, id)

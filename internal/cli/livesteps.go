@@ -17,8 +17,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-// stepView shows the preparation of a job as it happens: a line for each step that has ended,
-// and below them one for the step that runs, which on a terminal is drawn again and again.
+// stepView shows the preparation of a job as it happens. Each step that has ended is a line.
+// Below them is a line for the step that runs; on a terminal, it is drawn again and again.
 type stepView struct {
 	bar   *progress
 	w     io.Writer
@@ -77,7 +77,7 @@ func (v *stepView) above(print func()) {
 
 const (
 	usualWidth = 80
-	timeWidth  = 12 // of what is shown after the text
+	timeWidth  = 12 // of the time that is shown after the text
 )
 
 func terminalWidth(w io.Writer) int {
@@ -130,7 +130,7 @@ func (v *stepView) step(s cove.Step) {
 	}
 }
 
-// line says what a step does that runs: the last line of its output, or how far it is.
+// line says what a running step does: the last line of its output, or how far it is.
 func (v *stepView) line(s cove.Step) string {
 	said := strings.TrimRight(cmp.Or(s.Output.Tail, s.Output.Head), "\r\n \t")
 	said = said[strings.LastIndexAny(said, "\r\n")+1:]
@@ -156,8 +156,8 @@ func clipped(text string, width int) string {
 	return text
 }
 
-// stepEndText tells how a step ended, and of one that failed what it printed last. One that was
-// not needed is not worth a line.
+// stepEndText tells how a step ended. If the step failed, it has the last lines of its output.
+// It is empty for a step that was not needed.
 func stepEndText(s cove.Step) string {
 	if s.State == cove.StepSkipped {
 		return ""
@@ -191,7 +191,7 @@ func wantsSteps(inv *invocation, cmd *cobra.Command) bool {
 	return isTerminal(inv.Err)
 }
 
-// prepared is the end of a push whose steps were shown: an error if the job can't begin any more.
+// prepared ends a push whose steps were shown. It returns an error if the job can't begin any more.
 func prepared(ctx context.Context, c *cove.Client, id string, followed error) error {
 	if ctx.Err() != nil {
 		return leftJob(id)

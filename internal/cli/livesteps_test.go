@@ -9,8 +9,8 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// TestStepView: each step that has ended is a line, one that failed has its last lines and what
-// to do; and nothing that a sandbox says is obeyed by the terminal, or looks like a line of cove's.
+// TestStepView: each step that has ended is a line. A step that failed also has its last lines of
+// output, and what to do. No text of a sandbox controls the terminal, or looks like a line of cove's.
 func TestStepView(t *testing.T) {
 	var out bytes.Buffer
 	inv := newInvocation(Streams{Err: &out, Out: &bytes.Buffer{}})

@@ -147,8 +147,9 @@ func notClaude(name, value string) error {
 	return hinted(fmt.Errorf("this is the token of a Claude subscription, and no API key: %s, so the connector does not add it", l.Refused), agents.SetUpInside("claude", l))
 }
 
-// renewLogin has the server take a newer token of the login that it has, if a push may need it:
-// that of the same account, which codex has renewed. A push goes on without.
+// renewLogin stores a newer token for the login that the server has, if a push may need it. The
+// token must be of the same account, renewed by codex on this machine. After an error, the push
+// goes on with the old one.
 func renewLogin(ctx context.Context, inv *invocation, c *cove.Client, opts push.Options) {
 	if opts.Agent != (agents.Codex{}).Name() && opts.Profile == "" || opts.Backend != "" || opts.Login == cove.LoginKey || opts.Login == cove.LoginInside {
 		return

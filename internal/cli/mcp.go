@@ -35,7 +35,7 @@ func (o *mcpOptions) register(cmd *cobra.Command) {
 	f.StringVar(&o.prefix, "prefix", "", "offer the sprites whose names begin so, and make and remove such")
 }
 
-// mcpBound is which sprites are offered. Those of a prefix need not be there yet.
+// mcpBound says which sprites are offered. With a prefix, they need not exist yet.
 func mcpBound(inv *invocation, cmd *cobra.Command, o mcpOptions) (mcpserver.Bound, error) {
 	if _, err := mcpserver.ParseRole(o.roles...); err != nil {
 		return mcpserver.Bound{}, usagef(cmd, "%v", err)

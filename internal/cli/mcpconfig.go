@@ -36,7 +36,7 @@ func servers(key, name string, entry object) any { return object{key: object{nam
 // bearer is the header with the token in a variable, as a client writes one.
 func bearer(variable string) object { return object{"Authorization": "Bearer " + variable} }
 
-// mcpClients are the clients whose settings are known. None of them holds a token: each
+// mcpClients are the clients whose settings are known. No settings hold a token: each client
 // takes it from the environment.
 var mcpClients = map[string]mcpClient{
 	"claude": {
@@ -154,7 +154,8 @@ reaches no more than it should. Otherwise it starts cove mcp.`,
 
 const nameRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
-// mcpCommand starts cove mcp as it is here: a client runs it anywhere.
+// mcpCommand is the command that starts cove mcp with this run's settings: a client may run it
+// in any folder.
 func mcpCommand(inv *invocation, within mcpserver.Bound, o mcpOptions) ([]string, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // mcpFlags are the flags --mcp and --mcp-env, as they were given.
 type mcpFlags struct{ servers, env []string }
 
-// parseMCP reads the flags --mcp and --mcp-env. On which side a server is must be said: a tool
-// that acts on this side of the sandbox is not to be taken for one inside.
+// parseMCP reads the flags --mcp and --mcp-env. They must say on which side a server is: nobody
+// should take a tool that acts outside of the sandbox for one inside.
 func parseMCP(cmd *cobra.Command, given mcpFlags) ([]cove.MCPServer, error) {
 	var servers []cove.MCPServer
 	for _, text := range given.servers {

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// otherNames are what people type for commands that are called otherwise, or are below
-// another one. NAME and JOB stand for what they typed after it.
+// otherNames are words that people type for commands with another name, or below another
+// command. NAME and JOB stand for the word that they typed after it.
 var otherNames = map[string]string{
 	"logs": "cove job logs JOB; of a service: cove service logs SERVICE", "log": "cove job logs JOB",
 	"ps": "cove list; in a sprite: cove exec -s NAME ps aux", "jobs": "cove job list", "services": "cove service list",
@@ -31,8 +31,8 @@ var otherNames = map[string]string{
 	"login": "cove token create NAME --all, on the server's machine; then COVE_URL and COVE_TOKEN here",
 }
 
-// verbs are words by which programs like this one call the same. Each command that has
-// subcommands has at most one of a row, or those that come first are meant rather.
+// verbs are rows of words that programs like this one use for the same action. If a command
+// has subcommands for several words of a row, the first one is suggested.
 var verbs = [][]string{
 	{"put", "set", "create", "add", "new", "make", "save", "store"},
 	{"rm", "delete", "del", "remove", "destroy", "revoke", "forget", "unset"},
@@ -41,7 +41,7 @@ var verbs = [][]string{
 	{"edit", "change", "modify", "update"},
 }
 
-// sameVerb is the subcommand of a command that does what is typed; empty: it has none.
+// sameVerb is the subcommand that does what the typed word means; empty: there is none.
 func sameVerb(cmd *cobra.Command, typed string) string {
 	if !cmd.HasParent() {
 		return "" // otherNames has these
@@ -59,8 +59,8 @@ func sameVerb(cmd *cobra.Command, typed string) string {
 	return ""
 }
 
-// didYouMean adds to an error about a command that is not there what may be meant. args
-// are what was typed in its place, and after it.
+// didYouMean adds a suggestion to an error about a command that does not exist. args are the
+// word that was typed in its place, and those after it.
 func didYouMean(cmd *cobra.Command, args []string, err error) error {
 	typed := args[0]
 	if known := otherNames[typed]; known != "" && !cmd.HasParent() {
@@ -84,8 +84,8 @@ func didYouMean(cmd *cobra.Command, args []string, err error) error {
 	return err
 }
 
-// meantSprite is what exec's command would be if its first word were the sprite's name;
-// empty: it is none.
+// meantSprite is the exec command that takes the first word for the sprite's name; empty:
+// there is no sprite of that name.
 func meantSprite(ctx context.Context, c *cove.Client, args []string) string {
 	if checkName(args[0]) != nil {
 		return ""
@@ -101,7 +101,7 @@ func meantSprite(ctx context.Context, c *cove.Client, args []string) string {
 	return "cove exec -s " + args[0] + " " + quotedAll(rest)
 }
 
-// quotedAll are words as a shell takes them.
+// quotedAll quotes words for a shell.
 func quotedAll(words []string) string {
 	var all []string
 	for _, word := range words {
@@ -113,8 +113,8 @@ func quotedAll(words []string) string {
 // checkpointID is a checkpoint's id as the server makes it.
 var checkpointID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v[0-9]+(\.[0-9]+)?$`) })
 
-// orSprite adds to an error about an argument too many that one of them may be meant to be
-// the sprite: the first, or the last if the first is a checkpoint's id.
+// orSprite adds a hint to an error about too many arguments: one of them may be meant as the
+// sprite. It takes the first one; if that is a checkpoint's id, the last.
 func orSprite(cmd *cobra.Command, args []string, err error) error {
 	name, rest := args[0], args[1:]
 	if last := len(args) - 1; checkpointID().MatchString(name) && !checkpointID().MatchString(args[last]) {

@@ -40,7 +40,7 @@ func TestSameVerb(t *testing.T) {
 }
 
 // TestBackendRefuses: if a backend refuses the token, the hint names the variable and the
-// settings that a token is taken from, and a command that tries another one.
+// settings that can hold a token. It also has a command that tries another token.
 func TestBackendRefuses(t *testing.T) {
 	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, `{"error":"unauthorized","message":"no"}`, http.StatusUnauthorized)

@@ -16,7 +16,7 @@ func orphanName(o cove.Orphan) string {
 	return environmentName(cove.Environment{Backend: o.Backend, Name: o.Name})
 }
 
-// listOrphans shows the orphans. A place that does not answer is told, and is no error.
+// listOrphans shows the orphans. If a place does not answer, it says so, without an error.
 func listOrphans(ctx context.Context, inv *invocation) error {
 	c, err := inv.server.client(ctx)
 	if err != nil {

@@ -27,11 +27,11 @@ type printer struct {
 func (p *printer) printJSON(doc any) {
 	enc := p.jsonLines()
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(doc) // Main tells what was lost
+	_ = enc.Encode(doc) // Main tells if output was lost
 }
 
-// jsonLines encodes documents to the output, one a line. In their strings what a
-// terminal may do something with is escaped, which changes no document.
+// jsonLines encodes documents to the output, one a line. In their strings, characters that
+// a terminal may act on are escaped. That changes no document.
 func (p *printer) jsonLines() *json.Encoder {
 	enc := json.NewEncoder(harmlessJSON{p.Out})
 	enc.SetEscapeHTML(false)
@@ -67,7 +67,7 @@ func (w harmlessJSON) Write(p []byte) (int, error) {
 // text is the output for people: whatever is written to it comes out harmless.
 func (p *printer) text() io.Writer { return harmless{p.Out} }
 
-// harmless makes what is written fit for a terminal. Each Write has whole characters.
+// harmless makes text safe for a terminal. Each Write must have whole characters.
 type harmless struct{ io.Writer }
 
 func (w harmless) Write(p []byte) (int, error) {
@@ -77,7 +77,7 @@ func (w harmless) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// show prints doc with --json, and otherwise what people does.
+// show prints doc with --json, and otherwise calls people to print.
 func (p *printer) show(doc any, people func(w io.Writer)) error {
 	if p.global.json {
 		p.printJSON(doc)
@@ -94,7 +94,7 @@ func (p *printer) say(format string, args ...any) {
 	}
 }
 
-// warn writes what people must see, also with --quiet and --json: it is on standard error.
+// warn writes a line that people must see, even with --quiet or --json, to standard error.
 func (p *printer) warn(format string, args ...any) {
 	fmt.Fprintln(p.Err, printable.Text(p.hints.full(fmt.Sprintf(format, args...))))
 }

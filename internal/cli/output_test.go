@@ -11,7 +11,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Nothing that a sandbox can put into an event gets to a terminal as it is.
+// All text that a sandbox can put into an event is made harmless before a terminal gets it.
 func TestLogPrinter(t *testing.T) {
 	evil := "\x1b]0;pwned\a\u202e"
 	seven := 7
@@ -44,8 +44,8 @@ func TestLogPrinter(t *testing.T) {
 	}
 }
 
-// What an agent says can't be taken for what cove says of its job, and a job that has
-// ended without a word gets one.
+// No text of an agent looks like a line of cove's about its job. If a job has ended without
+// such a line, it gets one.
 func TestLogPrinterVoices(t *testing.T) {
 	var b bytes.Buffer
 	p := newLogPrinter(&b, cove.Job{ID: "a3f7b2", JobSettings: cove.JobSettings{Agent: "cove"}})

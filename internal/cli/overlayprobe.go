@@ -19,9 +19,8 @@ import (
 
 const overlayProbeVerb = "overlay-probe"
 
-// probeOverlay runs overlay-probe on an empty folder, in a mount namespace of
-// its own, and as an ordinary user in a user namespace. It returns what that
-// printed.
+// probeOverlay runs overlay-probe on an empty folder, in a mount namespace of its own. An
+// ordinary user runs it in a user namespace, too. It returns overlay-probe's output.
 func probeOverlay(ctx context.Context, dir string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -55,13 +54,13 @@ func newOverlayProbeCommand() *cobra.Command {
 	}
 }
 
-// noRename is what overlay-probe prints where folders of sealed layers can't be renamed.
+// noRename is what overlay-probe prints if folders of sealed layers can't be renamed.
 const noRename = "no rename"
 
-// mountProbe mounts an overlay as sprites have it, writes through it, and renames a
-// folder of the layer below.
+// mountProbe mounts an overlay with the options that sprites use, writes through it, and
+// renames a folder of the layer below.
 func mountProbe(dir string, userNamespace bool) error {
-	// What is mounted must not be seen outside, so not in the caller's namespace.
+	// The mounts must not appear outside, so this must not be the caller's namespace.
 	mine, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return err

@@ -24,17 +24,18 @@ import (
 	"github.com/cove-dev/cove/internal/lib/private"
 )
 
-// A server that was killed leaves its address behind, which may be anybody's by now, and so
-// may the address of one that a command is connected to. Whoever listens there would be given
-// the owner's token. So nothing is sent to this machine's server before it is known to be the
-// process that holds the lock of the data folder, which no other user can.
+// A killed server leaves its address behind, and another program may listen there by now. The
+// same may happen to a server while a command is connected to it. The program that listens would
+// get the owner's token. So nothing is sent to this machine's server before it is known to hold
+// the data folder's lock: no other user can hold it.
 
 // ownTransport makes the connections to the server of a data folder.
 type ownTransport struct {
 	*http.Transport
 	dir string
 
-	// again is called if no server answers, and nil if it has none by then. Nothing was sent.
+	// again, if set, is called if no server answers; nothing was sent then. It returns nil if
+	// a server runs again.
 	again atomic.Pointer[func(context.Context) error]
 }
 

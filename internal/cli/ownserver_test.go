@@ -78,8 +78,8 @@ while True:
     time.sleep(60)
 `
 
-// TestStopAwaitsProcess stops a server whose process goes on for a while without its lock:
-// the command returns when the process has ended, though nobody has reaped it.
+// TestStopAwaitsProcess stops a server whose process goes on for a while without its lock.
+// The command returns when the process has ended, even if nobody has reaped it.
 func TestStopAwaitsProcess(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {

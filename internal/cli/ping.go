@@ -183,7 +183,7 @@ func (p *pinger) check(ctx context.Context) error {
 	return nil
 }
 
-// inside times what is beyond the sandbox, from inside.
+// inside measures, from inside the sprite, how fast things beyond the sandbox answer.
 func (p *pinger) inside(ctx context.Context, sprite *sprites.Sprite, info sprites.Info) error {
 	granted, err := grantedConnectors(ctx, p.client, info)
 	if err != nil {
@@ -254,8 +254,8 @@ const maxProbe = 256 << 10
 // probeLimit bounds the look from inside.
 const probeTime = 90 * time.Second
 
-// runProbe looks at a sprite from inside, and asks the connectors. What comes is
-// the sprite's word.
+// runProbe checks a sprite from inside, and calls the connectors. The result comes from
+// the sprite, so it can't be trusted.
 func runProbe(ctx context.Context, sprite *sprites.Sprite, connectors []string) (cove.Probe, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()

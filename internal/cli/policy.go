@@ -184,7 +184,7 @@ func readPolicy(inv *invocation, name string) (p sprites.NetworkPolicy, err erro
 	return p, nil
 }
 
-// setPolicy replaces the policy by what change makes of it, and shows it.
+// setPolicy replaces the policy by the one that change returns for it, and shows the result.
 func setPolicy(ctx context.Context, inv *invocation, change func(sprites.NetworkPolicy) (sprites.NetworkPolicy, error)) error {
 	sprite, err := inv.spriteHandle(ctx)
 	if err != nil {
@@ -321,8 +321,8 @@ func builtinPresets(p sprites.NetworkPolicy) *sprites.PresetRules {
 	return out
 }
 
-// presetNames are the hosts that presets allow by a longer name than a new rule has that
-// denies them. cove policy deny takes them as they are.
+// presetNames are the hosts that presets still allow although a rule in rules denies them:
+// a preset has a longer name for them. The names are quoted for cove policy deny.
 func presetNames(p sprites.NetworkPolicy, presets, rules []sprites.NetworkRule) (names []string) {
 	for _, r := range rules {
 		zone := strings.TrimPrefix(r.Domain, "*")
@@ -419,13 +419,13 @@ it. Without a port it is 443. Nothing is connected to. The exit code is 1 if it 
 	}
 }
 
-// reachable reports whether the target, and where it is known some address of it, is
-// allowed.
+// reachable reports whether the target is allowed. If its addresses are known, one of them
+// must be allowed, too.
 func reachable(d sprites.PolicyDecision) bool {
 	return d.Allow && (len(d.Addresses) == 0 || slices.ContainsFunc(d.Addresses, func(a sprites.PolicyDecision) bool { return a.Allow }))
 }
 
-// completeDecision completes what a policy's decision says to type.
+// completeDecision completes the commands in the hints of a policy's decision.
 func completeDecision(inv *invocation, d *sprites.PolicyDecision) {
 	d.Hint = inv.hints.full(d.Hint)
 	for i := range d.Addresses {

@@ -18,7 +18,8 @@ type eventLine struct {
 	last  time.Time
 }
 
-// eventLines are events, of which equal ones are one line, where the first of them was.
+// eventLines are events in the order of their arrival. Equal events are one line, in the place
+// of the first.
 type eventLines struct {
 	lines []*eventLine
 	by    map[string]*eventLine
@@ -37,7 +38,7 @@ func (l *eventLines) add(e sprites.NetworkEvent) {
 	}
 	line.count, line.last = line.count+1, e.Time
 	line.Suppressed += e.Suppressed
-	if e.Process != nil { // the sandbox says it of some only
+	if e.Process != nil { // the sandbox names it for some events only
 		line.Process = e.Process
 	}
 }

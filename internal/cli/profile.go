@@ -289,7 +289,7 @@ func showPut(inv *invocation, put cove.ProfilePut) error {
 	})
 }
 
-// parseProfile reads TOML whose names are those of the API.
+// parseProfile reads a profile in TOML. Its keys are those of the API.
 func parseProfile(name string, text []byte) (cove.ProfileSettings, error) {
 	var settings cove.ProfileSettings
 	bad := func(err error) error {

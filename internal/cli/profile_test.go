@@ -18,7 +18,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestProfileText: what is printed of a profile is read as the same.
+// TestProfileText: the text that is printed for a profile is read as the same profile.
 func TestProfileText(t *testing.T) {
 	want := cove.ProfileSettings{
 		Description: "\"quoted\" and ünicode", Agent: "claude", TimeoutSec: 7200, MaxJobs: 10, Guards: cove.Guards{CostUSD: 1.5, DiskBytes: 5 << 40},
@@ -201,7 +201,7 @@ func TestJobReason(t *testing.T) {
 	}
 }
 
-// TestPreviewWarns: what a server warns of is shown of a job that would be.
+// TestPreviewWarns: a preview of a job shows the server's warnings.
 func TestPreviewWarns(t *testing.T) {
 	var shown strings.Builder
 	printPreview(&shown, push.Preview{Repository: "http://localhost/a", JobPreview: cove.JobPreview{Warnings: []string{"nobody is there"}}})
@@ -210,7 +210,7 @@ func TestPreviewWarns(t *testing.T) {
 	}
 }
 
-// TestCleanupText: what became of a cleanup script, and the end of what it has printed.
+// TestCleanupText: the text says how a cleanup script went, and has the end of its output.
 func TestCleanupText(t *testing.T) {
 	at := time.Unix(1, 0)
 	c := cove.JobCleanup{StartedAt: at, EndedAt: &at, Error: "it ended with exit code 3"}

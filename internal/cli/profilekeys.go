@@ -159,7 +159,8 @@ func writeKeys(b *strings.Builder, prefix string, t reflect.Type) {
 	}
 }
 
-// elementOf is what a type is, has or points to. It is many if it is a list of structs.
+// elementOf is the type that t is or points to. For a list of structs, it is the type of the
+// elements, and many is true.
 func elementOf(t reflect.Type) (of reflect.Type, many bool) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -16,8 +16,8 @@ const (
 	progressMost  = 5 * time.Minute        // the longest distance between two lines
 )
 
-// progress shows how far a transfer is. The zero value of what is left out means
-// that nothing is shown. Its methods may be called from any goroutine.
+// progress shows how far a transfer is. A progress without w shows nothing. Its methods
+// may be called from any goroutine.
 type progress struct {
 	w        io.Writer
 	terminal bool
@@ -78,15 +78,15 @@ func (p *progress) say(note string) {
 	p.mu.Unlock()
 }
 
-// begin is say for work that begins now: its time is counted anew.
+// begin is say for work that begins now: its time begins at 0.
 func (p *progress) begin(note string) {
 	p.mu.Lock()
 	p.note, p.began = note, time.Now()
 	p.mu.Unlock()
 }
 
-// above calls print, which writes whole lines to where the line is shown. On a terminal the line is
-// taken away before.
+// above calls print, which writes whole lines to the same output as the progress line. On a terminal,
+// it removes the progress line before.
 func (p *progress) above(print func()) {
 	p.drawing.Lock()
 	defer p.drawing.Unlock()
@@ -177,7 +177,7 @@ func (p *progress) show() {
 	p.last = line
 }
 
-// progressText is the line: bytes, rate, and the time left where that can be told.
+// progressText is the line: bytes, rate and, if it can be told, the time left.
 func progressText(what string, done, total int64, took time.Duration) string {
 	if done == 0 && total == 0 {
 		return printable.Line(what) + " …" // nothing is counted

@@ -135,7 +135,7 @@ func parsePort(text string) (int, error) {
 	return int(n), nil
 }
 
-// target is what a connection is made to, as seen from inside a sprite.
+// target is the end of a connection, as seen from inside a sprite.
 type target struct {
 	host   string // "": the sprite itself
 	port   int
@@ -229,7 +229,7 @@ func runProxy(ctx context.Context, inv *invocation, routes []route) error {
 	return serveForwards(ctx, forwards, sprite)
 }
 
-// serveForwards returns once ctx has ended, or one of them has failed, and all its
+// serveForwards serves forwards until ctx ends or one of them fails. It returns once all
 // connections are closed.
 func serveForwards(ctx context.Context, forwards []*forward, sprite *sprites.Sprite) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -350,7 +350,7 @@ func (f *forward) connect(ctx context.Context, local halfConn) {
 	join(ctx, local, remote)
 }
 
-// dial connects to the sprite's port, with another server where the last one has gone.
+// dial connects to the sprite's port. If the server is gone, it uses the next one.
 func (f *forward) dial(ctx context.Context) (*sprites.Conn, error) {
 	f.mu.Lock()
 	sprite := f.sprite
@@ -384,14 +384,14 @@ func (f *forward) remark(err error) {
 	f.told = true
 }
 
-// halfConn is a connection of which each direction ends by itself.
+// halfConn is a connection whose directions can be closed separately.
 type halfConn interface {
 	io.ReadWriteCloser
 	CloseWrite() error
 }
 
-// join moves data between two connections until both directions have ended, one of
-// them fails, or ctx ends, and closes both.
+// join moves data between two connections until both directions have ended, one fails, or
+// ctx ends. Then it closes both connections.
 func join(ctx context.Context, a, b halfConn) {
 	both := func() {
 		_ = a.Close()
@@ -406,8 +406,8 @@ func join(ctx context.Context, a, b halfConn) {
 	wg.Wait()
 }
 
-// pass moves one direction, and its end. Where the other side can't be told of an
-// end, as with servers that have no half-close, everything ends.
+// pass moves the data of one direction, and passes on its end. If it can't, as with a server
+// that has no half-close, it calls fail, and everything ends.
 func pass(dst, src halfConn, fail func()) {
 	_, err := io.Copy(dst, src)
 	if err == nil {
@@ -418,8 +418,8 @@ func pass(dst, src halfConn, fail func()) {
 	}
 }
 
-// proxyStdio joins the streams of this process to a port or a socket. The end of the input is
-// passed on; the end of what comes from the port ends it.
+// proxyStdio joins the streams of this process to a port or a socket. It passes on the end of
+// the input. It returns when the port's output ends.
 func proxyStdio(ctx context.Context, inv *invocation, to target) error {
 	sprite, err := inv.spriteHandle(ctx)
 	if err != nil {
@@ -448,7 +448,7 @@ func proxyStdio(ctx context.Context, inv *invocation, to target) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if errors.Is(err, net.ErrClosed) { // by what sends the input
+	if errors.Is(err, net.ErrClosed) { // the sender of the input has closed it
 		err = <-input
 	}
 	if err == nil || errors.Is(err, errors.ErrUnsupported) { // its end was the end

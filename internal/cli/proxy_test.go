@@ -87,7 +87,7 @@ func answerer(t *testing.T) (port int) {
 			}
 			wg.Go(func() {
 				defer conn.Close()
-				b, _ := io.ReadAll(conn) // who is cut gets the less
+				b, _ := io.ReadAll(conn) // a connection that is cut gets less
 				_, _ = conn.Write(bytes.ToUpper(b))
 			})
 		}
@@ -162,7 +162,7 @@ func TestProxy(t *testing.T) {
 	if !found || !found2 || !strings.HasPrefix(toGood, "127.0.0.1:") {
 		t.Fatalf("it listens at %q and %q", toGood, toDead)
 	}
-	// What is answered after the end of the question arrives.
+	// An answer arrives even if it is sent after the end of the question.
 	data := strings.Repeat("abcdefgh", 100_000)
 	var wg sync.WaitGroup
 	for range 5 {

@@ -124,8 +124,8 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 	return cmd
 }
 
-// inNoClone says where to pull a job whose sprite cloned a URL, if a server runs that knows
-// it; err says that no repository is here.
+// inNoClone is the error for a pull outside of a repository. If a server runs, and the job's
+// sprite cloned a URL, the error says where to pull; otherwise, it is err.
 func inNoClone(ctx context.Context, inv *invocation, id string, err error) error {
 	c, clientErr := inv.server.runningClient(ctx)
 	if clientErr != nil {
@@ -148,8 +148,8 @@ func registerAccept(cmd *cobra.Command, accept *bool) {
 	cmd.Flags().BoolVar(accept, "accept-risky", false, "take also what could make something run on this machine, and is else held for review")
 }
 
-// waitArgument lets --wait 30m be written with a space, which a flag with an
-// optional value does not see: the duration stands among the arguments then.
+// waitArgument makes --wait 30m work with a space. A flag with an optional value does
+// not take the next word, so the duration is among the arguments.
 func waitArgument(cmd *cobra.Command, args []string, wait time.Duration) ([]string, time.Duration) {
 	if !cmd.Flags().Changed("wait") || wait != waitForEver || len(args) < 2 {
 		return args, wait
@@ -162,8 +162,8 @@ func waitArgument(cmd *cobra.Command, args []string, wait time.Duration) ([]stri
 	return args, wait
 }
 
-// waitUnasked is how long a pull waits for a job if no flag says so: on a terminal, until a
-// job that is still at work has ended.
+// waitUnasked is how long a pull waits for a job if no flag says it. On a terminal, a pull
+// waits until the job has ended; elsewhere, it does not wait.
 func waitUnasked(ctx context.Context, inv *invocation, c *cove.Client, id string) time.Duration {
 	if inv.global.json || !isTerminal(inv.In) || !isTerminal(inv.Err) {
 		return 0
@@ -207,8 +207,8 @@ func pullWork(ctx context.Context, inv *invocation, c *cove.Client, opts push.Pu
 	return p, err
 }
 
-// takeHeld asks the person, if there is one at a terminal, whether a branch takes what
-// is held for review.
+// takeHeld asks the person at the terminal, if there is one, whether to move a branch to
+// changes that are held for review.
 func takeHeld(ctx context.Context, inv *invocation, err error, branch string, risky []gitwork.Risk) bool {
 	held, ok := errors.AsType[*gitwork.RefusedError](err)
 	if !ok || held.Code != "risky" || inv.global.json || !isTerminal(inv.In) || !isTerminal(inv.Err) {
@@ -237,8 +237,8 @@ type pulledJSON struct {
 	Error  *errorJSON `json:"error,omitempty"`
 }
 
-// showPulled prints what a pull did, also where it was refused or rejected. The
-// sprite is run's.
+// showPulled prints what a pull did, even if it was refused or rejected. sprite is that of
+// cove run.
 func showPulled(inv *invocation, p pulled, err error, sprite string) error {
 	if p.Result == "" {
 		return err // nothing was done
@@ -263,8 +263,8 @@ func showPulled(inv *invocation, p pulled, err error, sprite string) error {
 	return err
 }
 
-// pulledOutcome is the end of a pull that has waited for the job and brought all of it: nil if
-// the job succeeded.
+// pulledOutcome is the error of a pull that has waited for the job and brought all of its work:
+// nil if the job succeeded.
 func pulledOutcome(inv *invocation, p pulled) error {
 	exit := outcomeExit(p.State)
 	switch {
@@ -339,7 +339,7 @@ func printRisky(w io.Writer, risky []gitwork.Risk) {
 	}
 }
 
-// printListed names what is not held, and runs when the person asks for something.
+// printListed names the files that are not held, but run when the person builds or tests.
 func printListed(w io.Writer, listed []gitwork.Risk) {
 	for _, r := range listed[:min(len(listed), maxShownFiles)] {
 		fmt.Fprintf(w, "  * %s: %s\n", printable.Name(r.Path), printable.Name(r.Why))

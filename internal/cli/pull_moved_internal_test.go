@@ -8,7 +8,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/push"
 )
 
-// TestPulledMoved: that the branch was moved is said also where an earlier pull had brought
+// TestPulledMoved: the output says that the branch was moved, even if an earlier pull brought
 // the commits, and there is more to say.
 func TestPulledMoved(t *testing.T) {
 	p := push.Pulled{Job: "a3f7b2", State: cove.JobSucceeded, Result: push.FastForward, Branch: "main", Already: true, Messages: []string{"more"}}
@@ -21,7 +21,7 @@ func TestPulledMoved(t *testing.T) {
 	}
 }
 
-// TestPulledText: a job whose work is in its sprite alone does not count as pulled.
+// TestPulledText: a job whose work is only in its sprite does not count as pulled.
 func TestPulledText(t *testing.T) {
 	now := cove.Job{}.CreatedAt
 	for want, job := range map[string]cove.Job{

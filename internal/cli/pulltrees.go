@@ -23,7 +23,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// pulled is what came of a job: its commits, and the folders of [[pull.sync]].
+// pulled is what a pull brought of a job: its commits, and the folders of [[pull.sync]].
 type pulled struct {
 	push.Pulled
 	Trees []pulledTree `json:"trees,omitempty"`
@@ -45,11 +45,11 @@ type treePuller struct {
 	top    string // of the work tree
 	trees  []config.Tree
 	policy filesync.Policy
-	accept bool // what could make something run here, too
+	accept bool // also brings files that could make something run here
 	done   []pulledTree
 }
 
-// pullTrees is what brings the folders that the settings name for this work tree.
+// pullTrees returns a treePuller for the folders that the settings name for this work tree.
 func pullTrees(ctx context.Context, inv *invocation, c *cove.Client, policy filesync.Policy) (*treePuller, error) {
 	s, p, err := loadSettings(ctx)
 	if err != nil {
@@ -81,7 +81,7 @@ func (t *treePuller) one(ctx context.Context, job cove.Job, tree config.Tree) er
 	}
 	y := &filesync.Sync{
 		Verb: filesync.Pull, Local: filepath.Join(t.top, filepath.FromSlash(tree.To)), Remote: tree.From,
-		// One base for all jobs: what the last one left here is no change of the person's.
+		// All jobs have one base: files that the last job brought here are not the person's changes.
 		Pair: "jobs", As: tree.From,
 		Rules: filesync.Rules{Exclude: tree.Patterns()}, Policy: t.policy, MaxBytes: push.MaxBundle, Merge: gitwork.MergeFile,
 	}
@@ -123,8 +123,8 @@ func (t *treePuller) one(ctx context.Context, job cove.Job, tree config.Tree) er
 	return err
 }
 
-// hold says of files that they are left in the sprite. They are judged by their names in
-// the work tree, and by what the person's programs read there.
+// hold returns a function that reports whether a file must stay in the sprite. It judges a
+// file by its name in the work tree, and by what the person's programs read there.
 func (t *treePuller) hold(ctx context.Context, tree config.Tree, result *pulledTree) (func(name string) bool, error) {
 	if t.accept {
 		return nil, nil
@@ -191,8 +191,8 @@ func treeHint(job cove.Job, y *filesync.Sync, e *fail.Error) string {
 		job.ID, job.Sprite, printable.Word(y.Remote), printable.Word(y.Local))
 }
 
-// insideTree looks that a folder below the top of a work tree is not reached through
-// a link, which the commits that have just come may have put there.
+// insideTree checks that no part of the way from a work tree's top to a folder is a link.
+// The commits that have just come may have put one there.
 func insideTree(top, to string) error {
 	at := top
 	for part := range strings.SplitSeq(to, "/") {

@@ -100,7 +100,7 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	must(cmd.RegisterFlagCompletionFunc("dirty", cobra.FixedCompletions([]string{"refuse", "include", "ignore"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// settle takes the settings in: they stand in for flags that were not given.
+// settle sets the flags that were not given from the settings.
 func (o *pushOptions) settle(ctx context.Context, inv *invocation, cmd *cobra.Command) error {
 	load := loadSettings
 	if o.remote.url != "" { // those of a repository that happens to be here are for another one
@@ -250,7 +250,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 	return opts, err
 }
 
-// checkRepo looks at --repo, and at what goes with it.
+// checkRepo checks --repo, and the flags that need it.
 func (o *pushOptions) checkRepo(cmd *cobra.Command) error {
 	if o.remote.url == "" {
 		if cmd.Flags().Changed("repo") {
@@ -282,8 +282,8 @@ func (o *pushOptions) checkRepo(cmd *cobra.Command) error {
 	return nil
 }
 
-// ofProfile leaves to a profile what no flag says: the settings of the person and of the
-// repository are for those who push without one.
+// ofProfile leaves settings that no flag gives to a profile. The settings of the person and of
+// the repository are for pushes without a profile.
 func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.Options) (push.Options, error) {
 	given := cmd.Flags().Changed
 	if !profilePattern().MatchString(o.profile) {
@@ -600,7 +600,7 @@ func runPush(ctx context.Context, inv *invocation, opts push.Options, choose cho
 	return attachJob(ctx, inv, c, result.Job)
 }
 
-// readPlan takes in where a plan is: in a file, or, by -, on standard input.
+// readPlan notes the file of a plan; if that is -, it reads the plan from standard input.
 func readPlan(inv *invocation, opts *push.Options, name string) error {
 	if opts.PlanPath = name; name != "-" {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// sayPushed tells what else there is to say of a push.
+// sayPushed prints the messages of a push, and other remarks on it.
 func sayPushed(inv *invocation, opts push.Options, result push.Result, err error) {
 	for _, message := range result.Messages {
 		inv.say("%s", message)
@@ -39,7 +39,7 @@ func sayInstalling(inv *invocation, job cove.Job) {
 	}
 }
 
-// sayLeft says what became of a job whose number was told, and whose push was interrupted.
+// sayLeft says whether a job still exists whose push was interrupted after its id was told.
 func sayLeft(ctx context.Context, inv *invocation, c *cove.Client, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
 	defer cancel()

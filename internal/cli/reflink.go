@@ -13,9 +13,9 @@ import (
 // reflinkProbe is how many bytes are copied to see how long that takes.
 const reflinkProbe = 16 << 20
 
-// reflink says whether the data folder's file system shares the blocks of a file that
-// is copied, and what a copy costs where it does not. Overlays copy a file that is
-// open for writing at a checkpoint, or written after it.
+// reflink says whether the data folder's file system shares the blocks of copied files. If
+// it does not, reflink says what a copy costs. An overlay copies a file that is open for
+// writing at a checkpoint, or is written after it.
 func (d *doctor) reflink() check {
 	c := check{Name: "reflink", Level: levelOK, Detail: "the data folder's file system shares the blocks of copies"}
 	shared, took, err := probeReflink(existingParent(d.data))
@@ -29,8 +29,8 @@ func (d *doctor) reflink() check {
 	return c
 }
 
-// probeReflink reports whether a file in dir can be cloned, and how long a copy of it
-// takes, written to the disk, where it can't.
+// probeReflink reports whether a file in dir can be cloned. If it can't, took is how long
+// it takes to copy the file and write it to the disk.
 func probeReflink(dir string) (shared bool, took time.Duration, err error) {
 	var files [2]*os.File
 	for i := range files {

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// aloneLimit is how long a command goes on whose connection is lost: a little
-// longer than it is tried to come back.
+// aloneLimit is how long a command goes on after its connection is lost. It is a little
+// longer than cove tries to join it again.
 const aloneLimit = comeBackLimit + 10*time.Second
 
 // execution is a command that somebody waits for, over as many connections as that
@@ -23,18 +23,18 @@ const aloneLimit = comeBackLimit + 10*time.Second
 type execution struct {
 	inv      *invocation
 	sprite   string
-	input    bool        // it reads what can't be had again: one connection is all
+	input    bool        // it reads an input that can't be repeated: it has only one connection
 	keys     *pausedKeys // nil: no terminal's
 	out, err brokenWriter
 	run      func(*sprites.Cmd) error // starts a command, and waits for its end
-	forward  func(*sprites.Cmd)       // says by what signals reach it; nil: by nothing
+	forward  func(*sprites.Cmd)       // sets the connection that signals go by; nil: there is none
 	again    bool                     // it has another connection than its first
 	pace     pace
 	held     *atomic.Bool // set while the sprite is held
 	left     atomic.Int64 // processes of the command that run on after it, for aloneLimit
 }
 
-// brokenWriter notes that nobody reads any more what is written.
+// brokenWriter notes if a write fails, and if that is because the reader has gone away.
 type brokenWriter struct {
 	io.Writer
 	failed, broken atomic.Bool // it took no more; because its reader has gone away
@@ -49,7 +49,7 @@ func (w *brokenWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// toEnd runs a command, and joins it again where its connection is lost.
+// toEnd runs a command, and joins it again if its connection is lost.
 func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 	cmd.Stdout, cmd.Stderr = &x.out, &x.err
 	cmd.OnMessage = func(m sprites.Message) { x.hear(cmd, m) }
@@ -126,7 +126,7 @@ func (x *execution) findAgain(ctx context.Context) (*sprites.Sprite, error) {
 	if err != nil {
 		return nil, err
 	}
-	paused := info.Cove != nil && info.Cove.Paused // what runs in it is there; a new server does not know at once why
+	paused := info.Cove != nil && info.Cove.Paused // its processes exist; a new server does not know at once why it is paused
 	held := paused && heldBy(info) != nil
 	if held && !x.held.Load() {
 		x.note(sprites.Message{Type: sprites.MessageHeld, Held: heldBy(info)})
@@ -141,13 +141,13 @@ func (x *execution) findAgain(ctx context.Context) (*sprites.Sprite, error) {
 	return c.Sprite(x.sprite), nil
 }
 
-// isHeld reports whether a call was refused because its sprite stands still.
+// isHeld reports whether a call was refused because its sprite is held.
 func isHeld(err error) bool {
 	e, ok := errors.AsType[*sprites.Error](err)
 	return ok && (e.Code == "disk_limit" || e.Code == "disk_full")
 }
 
-// heldBy is why a sprite stands still; nil: it does not.
+// heldBy is why a sprite is held; nil: it is not.
 func heldBy(info sprites.Info) *sprites.Held {
 	if info.Cove == nil {
 		return nil
@@ -155,8 +155,8 @@ func heldBy(info sprites.Info) *sprites.Held {
 	return info.Cove.Held
 }
 
-// sayHeld tells the person why nothing comes of a command, or that it goes on, and of what
-// the sprite has lost.
+// sayHeld tells the person that a command's sprite is held, and why, that it goes on, or what
+// it has lost.
 func sayHeld(inv *invocation, m sprites.Message) {
 	switch {
 	case m.Type == sprites.MessageLost:

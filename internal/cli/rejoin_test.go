@@ -26,8 +26,9 @@ func TestComeBackUnauthorized(t *testing.T) {
 	})
 }
 
-// While a connection is lost, what is typed goes to who waits for another one, and not to the
-// command: whether a read waited for it when that began, or begins meanwhile, or none comes.
+// While a connection is lost, input goes to the function that waits for another connection, and
+// not to the command. It does not matter when the command's read began: before the loss, during
+// it, or never.
 func TestPausedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, person := io.Pipe()

@@ -39,8 +39,8 @@ func beneath(stream any) any {
 	return stream
 }
 
-// lostOutput is the error by which something written to out was lost; nil if nothing was. A
-// reader that has gone away does not count: it wants no more.
+// lostOutput is the error that lost some output to out; nil if none was lost. A reader that
+// has gone away does not count: it wants no more.
 func lostOutput(out io.Writer) error {
 	r, ok := out.(*result)
 	if !ok {

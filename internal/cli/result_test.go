@@ -22,8 +22,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/covetest"
 )
 
-// TestMain keeps a verb that starts a server from running these tests once more: what it starts
-// is this program.
+// TestMain exits if the program is started as a server. A verb that starts a server starts this
+// program, and would run these tests again.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
 		os.Exit(1)
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 // arguments, as JSON.
 const commandLine = "COVE_TEST_COMMAND_LINE"
 
-// beCommandLine makes of this process the command line that a test wants to have run.
+// beCommandLine turns this process into the command line that a test asks for, if one does.
 func beCommandLine() {
 	text := os.Getenv(commandLine)
 	if text == "" {
@@ -222,7 +222,8 @@ func TestQuietCreate(t *testing.T) {
 	}
 }
 
-// TestBrokenOff: what breaks off in the middle ends with 75 and says so, not with an EOF.
+// TestBrokenOff: if an answer breaks off in the middle, the exit code is 75, and the error says so
+// in words, not as EOF.
 func TestBrokenOff(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	for _, test := range []struct {
@@ -279,8 +280,8 @@ func TestImportInterrupted(t *testing.T) {
 	}
 }
 
-// TestUseStartsNoServer: cove use of a name that is not there starts no server, notes nothing,
-// and what it notes git does not show.
+// TestUseStartsNoServer: cove use with an unknown name starts no server, and notes nothing. Git
+// does not show the file that cove use writes.
 func TestUseStartsNoServer(t *testing.T) {
 	home, data, work := t.TempDir(), t.TempDir(), t.TempDir()
 	t.Setenv("HOME", home)

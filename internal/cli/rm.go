@@ -62,8 +62,8 @@ func unpulledHint(ctx context.Context, c *cove.Client, name string, err error) e
 	return hinted(err, "look at what it has: cove console -s "+name+"; "+lose)
 }
 
-// forEach does something with one thing after the other, and goes on after an error,
-// which the person is told. It returns the first one, and the exit code.
+// forEach calls do with one name after the other. It tells the person each error, and goes
+// on. It returns the first error, and the exit code.
 func forEach(ctx context.Context, inv *invocation, names []string, do func(string) error) (first *errorJSON, exit int) {
 	for _, name := range names {
 		err := do(name)

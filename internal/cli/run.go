@@ -114,7 +114,7 @@ type runOptions struct {
 	with  push.PullOptions // without the job
 }
 
-// runJob pushes, follows, and pulls if it is to.
+// runJob pushes, follows the job, and pulls if o says so.
 func runJob(ctx context.Context, inv *invocation, opts push.Options, choose choose, o runOptions) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
@@ -160,7 +160,7 @@ func runJob(ctx context.Context, inv *invocation, opts push.Options, choose choo
 	return err
 }
 
-// showUnpulled says how a job ended whose commits stay where they are.
+// showUnpulled says how a job ended, if its commits are not pulled.
 func showUnpulled(inv *invocation, job cove.Job) error {
 	return inv.show(job, printTo(inv, "%s", strings.TrimSpace(fmt.Sprintf("Job %s %s. %s", job.ID, outcomeText(job), nextStep(job)))))
 }
@@ -187,7 +187,7 @@ func followJob(ctx context.Context, inv *invocation, c *cove.Client, id string, 
 	return c.WaitJob(ctx, id)
 }
 
-// endRun ends a run whose job did not succeed, after what the pull said.
+// endRun ends a run whose job did not succeed. It reports the pull's error first.
 func endRun(inv *invocation, job cove.Job, logged bool, pullErr error) error {
 	exit := outcomeExit(job.State)
 	if _, reported := pullErr.(reportedError); inv.global.json && reported {

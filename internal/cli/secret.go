@@ -114,8 +114,8 @@ func readSecret(ctx context.Context, inv *invocation, name, hint string) (string
 	return string(value), nil
 }
 
-// readHidden reads a line that a terminal does not show, which is as it was when
-// ctx ends.
+// readHidden reads a line that the terminal does not show. When ctx ends, the terminal is
+// as it was before.
 func readHidden(ctx context.Context, f *os.File, out io.Writer) ([]byte, error) {
 	fd := int(f.Fd())
 	before, err := term.GetState(fd)

@@ -53,7 +53,7 @@ func (s *chosenServer) dataDir() (dir string, byDefault bool, err error) {
 // remote is the server that the person chose; a URL of "" is this machine's.
 type remote struct {
 	url     string
-	backend *config.BackendServer // whose url is; nil: it was given by itself
+	backend *config.BackendServer // the backend that has the url; nil: the url was given by itself
 }
 
 // remote finds the server in use: that of --url or --backend, of COVE_URL, or of
@@ -88,8 +88,8 @@ func (s *chosenServer) token() string {
 	return os.Getenv("COVE_TOKEN")
 }
 
-// client returns a client of the server in use. Where that is this machine's and
-// does not run, it is started.
+// client returns a client of the server in use. If that is this machine's, and does not
+// run, client starts it.
 func (s *chosenServer) client(ctx context.Context) (*cove.Client, error) {
 	remote, err := s.remote()
 	if err != nil {
@@ -101,8 +101,8 @@ func (s *chosenServer) client(ctx context.Context) (*cove.Client, error) {
 	return s.runningClient(ctx)
 }
 
-// ownClient returns a client of this machine's server, which is started where it does
-// not run, and again if it is killed meanwhile. The token is the owner's if it is empty.
+// ownClient returns a client of this machine's server. It starts the server if it does not
+// run, and again if it is killed later. If token is empty, the client uses the owner's.
 func (s *chosenServer) ownClient(ctx context.Context, token string) (*cove.Client, error) {
 	dir, byDefault, err := s.dataDir()
 	if err != nil {
@@ -189,8 +189,8 @@ func (s *chosenServer) runningClient(ctx context.Context) (*cove.Client, error) 
 	return c, nil
 }
 
-// clientAgain is client for who has lost the server: one that was killed is started
-// again, but not one that somebody stopped.
+// clientAgain is client for a command that has lost the server. It starts a killed server
+// again, but not one that somebody has stopped.
 func (s *chosenServer) clientAgain(ctx context.Context) (*cove.Client, error) {
 	remote, err := s.remote()
 	if err != nil {
@@ -292,9 +292,9 @@ func processAlive(pid int) bool {
 // otherFolder is what to do if a data folder can't be made or written.
 const otherFolder = "name another one: --data DIR or COVE_DATA"
 
-// start starts a server on a data folder, and returns once it answers. Of
-// several at once, one process starts it and the others wait. Where somebody
-// else's server was faster, that one is as good.
+// start starts a server on a data folder, and returns once it answers. If several
+// processes try at once, one starts it and the others wait. If another server has
+// started in the meantime, that one is used.
 func (s *chosenServer) start(ctx context.Context, dir string, byDefault bool) error {
 	was, err := private.Folder(dir)
 	if err != nil {
@@ -356,9 +356,9 @@ func (s *chosenServer) start(ctx context.Context, dir string, byDefault bool) er
 	return nil
 }
 
-// startAddr is where a server that we start listens: where the last one did, since
-// its clients and its sprites' URLs wait for the next one, or at the well-known
-// port where the data folder is the usual one; if these are not free, anywhere.
+// startAddr is where a server that we start listens. It is the last server's address,
+// since clients and the sprites' URLs use that. If that is not free or not known, it is
+// the well-known port, for the usual data folder only; else any free port.
 func startAddr(ctx context.Context, dir string, byDefault bool) string {
 	addr := datafolder.Address(ctx, dir)
 	if addr == "" && byDefault && loopback.Free(datafolder.DefaultAddr) {
@@ -395,7 +395,7 @@ func spawnServer(dir, addr string, flags []string, log *os.File) (<-chan error, 
 	return ended, nil
 }
 
-// serverEnvironment is what a server has of this process's environment.
+// serverEnvironment is the part of this process's environment that a server gets.
 func serverEnvironment() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -403,9 +403,10 @@ func serverEnvironment() []string {
 	})
 }
 
-// awaitEnding waits until the lock of a data folder is free whose server has taken its leave
-// already, or was killed and is not gone; or until that server says again that it is there.
-// The kernel may take its time with one that was killed: so long is waited.
+// awaitEnding waits until a data folder's lock is free. Its server has removed its address
+// already, or was killed and has not ended yet. awaitEnding also returns if that server has an
+// address again. It waits at most startLimit, but without limit while a killed server ends: the
+// kernel may need long for that.
 func (s *chosenServer) awaitEnding(ctx context.Context, dir string) error {
 	tick := time.NewTicker(startPoll)
 	defer tick.Stop()
@@ -450,7 +451,7 @@ func awaitServer(ctx context.Context, dir string, ended <-chan error) error {
 			gaveUp = time.After(loserLimit)
 			server, fileErr := datafolder.Read(dir)
 			if !datafolder.Locked(filepath.Join(dir, "lock")) || fileErr == nil && private.Elsewhere(server.Processes) {
-				return exit // no other one is about to be ready
+				return exit // no other server will be ready soon
 			}
 		case <-gaveUp:
 			return exit

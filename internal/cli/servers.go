@@ -27,10 +27,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// AutostartVariable is 0 where no command but `cove server start` may start a server.
+// AutostartVariable is 0 if no command but `cove server start` may start a server.
 const AutostartVariable = "COVE_AUTOSTART"
 
-// readVerbs only look. They start no server: there is nothing to see that one would make.
+// readVerbs only show things. They start no server: a new server would have nothing to show.
 var readVerbs = map[string]bool{
 	"list": true, "info": true, "policy show": true, "policy test": true, "policy log": true, "checkpoint list": true, "checkpoint show": true,
 	"checkpoint diff": true, "job list": true, "job show": true, "job logs": true, "session list": true, "service list": true,
@@ -39,7 +39,7 @@ var readVerbs = map[string]bool{
 	"backend list": true, "image list": true, "image info": true,
 }
 
-// needVerbs are about something that is there. They start a server where there may be such.
+// needVerbs work on something that must exist. They start a server only if it may exist.
 var needVerbs = map[string]bool{
 	"rm": true, "suspend": true, "wake": true, "restart": true, "update": true, "url": true, "export": true, "restore": true, "checkpoint create": true,
 	"checkpoint rm": true, "checkpoint prune": true, "job wait": true, "job stop": true, "job rm": true, "job gc": true, "secret rm": true, "token rm": true,
@@ -466,8 +466,8 @@ func keepServerFlags(ctx context.Context, inv *invocation, dir string) error {
 	return nil
 }
 
-// checkServe says why a server would not start on a data folder with these flags and with what
-// is in serve.toml.
+// checkServe says why a server would not start on a data folder with these flags and with its
+// serve.toml.
 func checkServe(ctx context.Context, dir string, flags []string) error {
 	self, err := os.Executable()
 	if err != nil {

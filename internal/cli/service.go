@@ -68,7 +68,7 @@ func checkService(name string) error {
 	return fail.Newf("bad_name", "letters, digits, dots, dashes and underscores, at most 63", "%q can't be a service's name", name)
 }
 
-// serviceError puts a hint on what a call for a service may fail of.
+// serviceError adds a hint to the error of a call for a service.
 func serviceError(err error, sprite *sprites.Sprite) error {
 	e, ok := errors.AsType[*sprites.Error](err)
 	if ok && e.Code == "service_not_found" {
@@ -158,8 +158,8 @@ func followService(inv *invocation, d time.Duration) sprites.Follow {
 	}}
 }
 
-// printServiceEvent prints an event for people. What a service says is made
-// harmless for a terminal.
+// printServiceEvent prints an event for people. It makes a service's output harmless
+// for a terminal.
 func printServiceEvent(w io.Writer, e sprites.ServiceEvent) {
 	switch e.Type {
 	case sprites.ServiceEventStdout, sprites.ServiceEventStderr:

@@ -28,8 +28,8 @@ var flagOf = map[config.Key]string{
 	config.PullRisky: "accept-risky", config.PushAutoPull: "auto-pull",
 }
 
-// findPlaces says where the settings of a command line are, that was typed in the
-// working directory.
+// findPlaces says where the settings are for a command line that was typed in the working
+// directory.
 func findPlaces(ctx context.Context) (config.Places, error) {
 	p := config.Places{Getenv: os.Getenv}
 	p.Personal, p.Named = config.PersonalFile(os.Getenv)
@@ -41,8 +41,8 @@ func findPlaces(ctx context.Context) (config.Places, error) {
 	return p, err
 }
 
-// loadSettings reads the settings. Where they are wrong nothing is done that would have used
-// them.
+// loadSettings reads the settings. If they are wrong, the error says so, and the caller must
+// do nothing that needs them.
 func loadSettings(ctx context.Context) (*config.Settings, config.Places, error) {
 	p, err := findPlaces(ctx)
 	if err != nil {
@@ -60,7 +60,7 @@ func loadPersonal(context.Context) (*config.Settings, config.Places, error) {
 	return s, p, configError(err)
 }
 
-// configError makes of what is wrong in a file an error for people.
+// configError turns the problems of a file of settings into an error for people.
 func configError(err error) error {
 	problems, ok := errors.AsType[config.Problems](err)
 	if !ok {
@@ -73,8 +73,8 @@ func configError(err error) error {
 	return fail.Wrap("bad_config", err, hint)
 }
 
-// setDefaults gives the flags of a command that nobody gave what the settings say, as
-// far as keys name them. They still count as not given.
+// setDefaults sets flags of a command that were not given to the values of the settings
+// in keys. These flags still count as not given.
 func setDefaults(inv *invocation, cmd *cobra.Command, s *config.Settings, keys ...config.Key) error {
 	for _, key := range keys {
 		f := cmd.Flags().Lookup(flagOf[key])
@@ -145,8 +145,8 @@ func registerSetup(cmd *cobra.Command) {
 	f.Duration("setup-timeout", mustDuration(config.Default(config.SetupTimeout)), "the setup script's time")
 }
 
-// spriteEnvironment is what the files of the repository and the person give a sprite. It
-// says where a connector would do without a key inside.
+// spriteEnvironment is the variables that the files of the repository and the person give a
+// sprite. For a key among them, it says if a connector would keep the key outside.
 func spriteEnvironment(inv *invocation, p config.Places, sprite string) ([]config.EnvVar, error) {
 	vars, err := p.Environment(sprite)
 	for _, v := range vars {
@@ -189,7 +189,7 @@ func keyHint(v config.EnvVar) string {
 	return v.Name + " looks like a key, which will be inside. A connector keeps it outside: cove secret set " + c + ", cove connector put " + c
 }
 
-// overEnv lays variables over others, all of them NAME=VALUE.
+// overEnv merges two lists of NAME=VALUE. If both have a name, the one in over counts.
 func overEnv(under, over []string) []string {
 	merged := map[string]string{}
 	for _, kv := range slices.Concat(under, over) {

@@ -120,7 +120,7 @@ func (p *preparation) run(ctx context.Context) error {
 	return nil
 }
 
-// wake sees that there is such a sprite, and that it runs something.
+// wake checks that the sprite exists, and that it runs a command.
 func (p *preparation) wake(ctx context.Context, _ agents.Work) (string, string, error) {
 	info, err := p.client.Get(ctx, p.sprite.Name())
 	if errors.Is(err, sprites.ErrNotFound) {
@@ -163,11 +163,11 @@ func (p *preparation) environment(ctx context.Context, _ agents.Work) (string, s
 	return stepDone, detail, err
 }
 
-// maxEnvironment is for the variables of a sprite, in bytes, as it has them.
+// maxEnvironment bounds the file of a sprite's variables, in bytes.
 const maxEnvironment = 1 << 20
 
-// readEnvironment reads the variables that the sprite has. A file that is none of variables,
-// or is longer than one can be, is replaced: it is as if there were none.
+// readEnvironment reads the variables that the sprite has. A file that can't be parsed, or is
+// too long, counts as missing: it will be replaced.
 func (p *preparation) readEnvironment(ctx context.Context, have *map[string]string) error {
 	f, err := p.sprite.Open(ctx, environmentFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -188,8 +188,8 @@ func (p *preparation) readEnvironment(ctx context.Context, have *map[string]stri
 	return nil
 }
 
-// withoutEnv is an agent's environment as far as the files don't say otherwise:
-// what these say, a sprite that is set up has already.
+// withoutEnv is an agent's environment without the variables that the files have: a sprite
+// that is set up has those already.
 func withoutEnv(env []string, files []config.EnvVar) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -197,7 +197,7 @@ func withoutEnv(env []string, files []config.EnvVar) []string {
 	})
 }
 
-// runScript has the guest run the setup script in a clone, unless it is done.
+// runScript makes the guest run the setup script in a clone, unless it has run already.
 func (p *preparation) runScript(ctx context.Context, work agents.Work) (string, string, error) {
 	if p.script == nil {
 		return stepNone, "no " + config.DefaultScript, nil
@@ -230,7 +230,7 @@ func (p *preparation) runScript(ctx context.Context, work agents.Work) (string, 
 	return stepDone, p.script.Name + " was run", p.execute(ctx, dir)
 }
 
-// describe fills in what the clone will be of.
+// describe fills in what the clone will be made from.
 func (p *preparation) describe(ctx context.Context, spec *cove.JobSpec) (*gitwork.Repo, error) {
 	repo, err := gitwork.Open(ctx, p.places.Top)
 	if err != nil {
@@ -257,7 +257,7 @@ func (p *preparation) writeSpec(ctx context.Context, dir string, spec cove.JobSp
 	return p.sprite.WriteFile(ctx, path.Join(dir, "job.json"), bytes.NewReader(text), sprites.WriteOptions{Mode: 0o600})
 }
 
-// forget removes what is left of a run; the guest does it, too, if it comes so far.
+// forget removes the files of a run. The guest does it, too, if it gets so far.
 func (p *preparation) forget(ctx context.Context, dir string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
 	defer cancel()
@@ -331,7 +331,7 @@ func (p *preparation) install(ctx context.Context, work agents.Work) (string, st
 	return stepDone, p.agent + " installed: " + version, nil
 }
 
-// each runs commands of the agent's, which find its files where a trial has them.
+// each runs commands of the agent's. They find the agent's files in the trial's folder.
 func (p *preparation) each(ctx context.Context, work agents.Work, commands [][]string) (string, string, error) {
 	if len(commands) > 0 {
 		defer p.forget(ctx, agents.TrialDir)

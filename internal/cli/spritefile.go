@@ -82,10 +82,10 @@ func (s *chosenSprite) find(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// findFile looks for the nearest .sprite file from dir upwards; an empty
-// file says that there is none. Folders of that name are passed over. So is a file
-// that somebody else could have put there, to choose where this user's commands go:
-// one that git tracks, or another user's. That is said, once.
+// findFile looks for the nearest .sprite file from dir upwards; file is empty if there is
+// none. It skips folders of that name. It also skips a file that git tracks, or that
+// belongs to another user, and says so once. Somebody else may have put such a file there,
+// to choose where this user's commands go.
 func (s *chosenSprite) findFile(ctx context.Context, dir string) (file, name string, err error) {
 	for {
 		file = filepath.Join(dir, spriteFileName)
@@ -168,8 +168,8 @@ func checkJob(id string) error {
 	return fail.Newf("bad_job", "cove job list", "%q is not a job's id, which has six hexadecimal digits like a3f7b2", id)
 }
 
-// checkSession says what is wrong with a session's id. What it may be is the
-// server's choice.
+// checkSession says what is wrong with a session's id. It checks little, because the
+// server chooses the form of its ids.
 func checkSession(id string) error {
 	if id == "" || len(id) > 200 || printable.Line(id) != id {
 		return fail.Newf("bad_session", "cove session list", "%q is not a session's id", id)

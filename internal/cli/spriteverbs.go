@@ -135,8 +135,8 @@ func (s *chosenSprite) namedAll(ctx context.Context, cmd *cobra.Command, args []
 	return args, nil
 }
 
-// namedOrFlag is the sprites of a command that a noted one must not choose for: the
-// arguments, or -s. what is missing is said without either.
+// namedOrFlag returns the sprites of a command that does not use the sprite noted by cove
+// use: the arguments, or -s. Without either, the error says that missing is missing.
 func (s *chosenSprite) namedOrFlag(cmd *cobra.Command, args []string, missing string) ([]string, error) {
 	if err := s.nameOnce(cmd, args); err != nil {
 		return nil, err

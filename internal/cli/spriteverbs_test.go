@@ -62,9 +62,9 @@ var arguments = map[string]string{
 // or a client that speaks to them. They take it by the same functions.
 var notAsking = []string{"console", "mcp", "mcp config", "acp", "push", "run", "job list", "job resume", "token create", "connector grant", "connector revoke", "use", "env show", "sync status", "tool list", "ping"}
 
-// Each command goes by the same rule: its argument NAME, else -s, else COVE_SPRITE, else the
-// sprite that cove use noted, else an error that says how to choose one. Two different ones
-// are refused, before anything is asked of a server.
+// Each command finds its sprite by the same rule. The first of these counts: its argument
+// NAME, -s, COVE_SPRITE, the sprite that cove use noted. Without any, the error says how to
+// choose one. Two different names are refused before a server is asked.
 func TestEveryVerbFindsItsSprite(t *testing.T) {
 	server := newAskedServer(t)
 	empty, noted := t.TempDir(), t.TempDir()
@@ -121,7 +121,7 @@ func TestEveryVerbFindsItsSprite(t *testing.T) {
 			}
 		}
 	}
-	// A delete goes by what is typed alone.
+	// A delete takes only the names that are typed.
 	if names, exit, errs := run(noted, "env", "rm"); exit != exitUsage || len(names) > 0 {
 		t.Errorf("rm deletes what was not named: %d, %q, %s", exit, names, errs)
 	}
@@ -166,8 +166,8 @@ func TestSpriteFlagIsShown(t *testing.T) {
 	}
 }
 
-// Whatever destroys something asks at a terminal, names what would be lost, and takes
-// anything but yes for no.
+// Every command that destroys something asks at a terminal, and names what would be lost. Any
+// answer but yes means no.
 func TestDestroyingAsks(t *testing.T) {
 	lines := []string{"rm paint", "checkpoint rm -s paint v1", "checkpoint prune -s paint --keep-last 1", "job rm a3f7b2", "job gc --older-than 0", "job refs --prune --force", "environment rm 3f9c",
 		"token rm ci", "secret rm github", "profile rm nightly", "connector rm ci", "webhook rm ci", "service rm -s paint web", "agent rm greeter", "backend rm far", "restart paint", "image rm debian:12", "image prune --all"}

@@ -22,10 +22,10 @@ const (
 	stepFailed  = "failed"
 )
 
-// stepJSON is a step of what takes several, for --json.
+// stepJSON is one of several steps, for --json.
 type stepJSON struct {
 	Step   string  `json:"step"`
-	Round  int     `json:"round,omitempty"` // where there is more than one
+	Round  int     `json:"round,omitempty"` // if there is more than one
 	Result string  `json:"result"`
 	Detail string  `json:"detail,omitempty"`
 	MS     float64 `json:"ms"`
@@ -64,7 +64,7 @@ func (s *steps) add(st stepJSON, err error) {
 	fmt.Fprintf(s.inv.Out, "%-12s %9.1f ms  %-8s %s\n", printable.Line(st.Step), st.MS, st.Result, printable.Line(headline(st.Detail)))
 }
 
-// headline is the first line of a text, of which the others are what a program printed.
+// headline is the first line of a text; its other lines are a program's output.
 func headline(text string) string { return cove.Outcome{Reason: text}.Headline() }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -78,8 +78,8 @@ type stepsJSON struct {
 	Error  *errorJSON `json:"error,omitempty"`
 }
 
-// end prints the document with --json, and returns what the verb does: err, or the
-// exit code of one that is in the document.
+// end prints the document with --json. It returns the verb's error: err, or only its exit
+// code if the document has err.
 func (s *steps) end(doc stepsJSON, err error) error {
 	if !s.inv.global.json {
 		return err
@@ -99,7 +99,7 @@ func (s *steps) end(doc stepsJSON, err error) error {
 	return reportedError{f.exit}
 }
 
-// cleanupLimit bounds what is still done once a verb has ended, or was interrupted.
+// cleanupLimit bounds the work that is still done after a verb has ended or was interrupted.
 const cleanupLimit = 30 * time.Second
 
 // randomName is a name that nothing else has.
@@ -126,8 +126,8 @@ func (t *lastText) Write(p []byte) (int, error) {
 
 func (t *lastText) String() string { return strings.ToValidUTF8(string(t.text), "") }
 
-// remarks shows lines that come from a sprite among what is for people, unless
-// they want nothing.
+// remarks shows lines that come from a sprite among the remarks for people. With --quiet or
+// --json, it shows nothing.
 func (p *printer) remarks() io.Writer {
 	if p.global.quiet || p.global.json {
 		return io.Discard

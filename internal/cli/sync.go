@@ -39,7 +39,7 @@ type syncFlags struct {
 	accept   bool
 
 	preset []string // what the settings leave out
-	fixed  []string // files of settings that say so, in which a sprite changes nothing unseen
+	fixed  []string // files of settings with such rules; a sprite must not change them unseen
 }
 
 // settle takes the settings in.
@@ -238,8 +238,8 @@ func cutOff(err error) bool {
 	return serverAway(err) || brokeOff(err) || errors.Is(err, sprites.ErrNoExit) && !sandboxGone(err)
 }
 
-// nextServer is a sprite at the server that has taken the place of the one with the process
-// number was. It starts one that was killed again. nil: there is no other one.
+// nextServer is the sprite at the server that has taken the place of the one with the process
+// id was. It starts a killed server again. It is nil if there is no other server.
 func nextServer(ctx context.Context, inv *invocation, was int, sprite *sprites.Sprite) *sprites.Sprite {
 	if was == 0 || ctx.Err() != nil {
 		return nil
@@ -289,9 +289,9 @@ func syncToEnd(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *s
 	}
 }
 
-// riskyIn judges the paths of a folder by their names and, if the folder is in a repository,
-// by what git, the shell and the environment of the person run there. It only decides
-// on names in a report: if the repository can't be read, it goes by the names alone.
+// riskyIn judges the paths of a folder by their names. If the folder is in a repository, it
+// also judges whether the person's git, shell or environment runs them. It only decides on
+// names in a report: if the repository can't be read, it goes by the names alone.
 func riskyIn(ctx context.Context, local string) func(name string) string {
 	repo, err := gitwork.Open(ctx, local)
 	if err != nil {
@@ -343,9 +343,9 @@ func prepareSync(ctx context.Context, y *filesync.Sync, sprite *sprites.Sprite, 
 	return cmp.Or(errs[0], errs[1], errs[2])
 }
 
-// syncRules is what does not travel: in a git repository, what git ignores. The files are
-// those, besides .gitignore and .coveignore files in the folder, that say so. They are the
-// same with --no-ignore: the next sync may be without it.
+// syncRules are the rules for files that are not copied. In a git repository, git's ignored files
+// are not. The second result lists the files with such rules, besides the .gitignore and .coveignore
+// files in the folder. They are the same with --no-ignore: the next sync may be without it.
 func syncRules(ctx context.Context, local string, f *syncFlags) (rules filesync.Rules, files []string, err error) {
 	rules = filesync.Rules{Exclude: f.exclude, Cove: !f.noIgnore}
 	if !f.noIgnore {
@@ -418,8 +418,9 @@ func runSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *sy
 	return errors.Join(err, untold)
 }
 
-// tellCopied tells the server that all files of a job are here whose work can't be pulled in another way. It is
-// pulled then, as it is once cove pull has brought its commits.
+// tellCopied tells the server that all files of a job are here, if its work can't be pulled in
+// another way. The job then counts as pulled, as it does once cove pull has brought its
+// commits.
 func tellCopied(ctx context.Context, inv *invocation, sprite string, r *filesync.Report) error {
 	if r.DryRun || r.Held.Count > 0 || len(r.Conflicts) > 0 {
 		return nil
@@ -431,7 +432,8 @@ func tellCopied(ctx context.Context, inv *invocation, sprite string, r *filesync
 	return markCopied(ctx, c, sprite, r.Remote)
 }
 
-// markCopied marks those of a sprite's jobs as pulled whose folder was copied, and that have no other way.
+// markCopied marks jobs of a sprite as pulled if their folder was copied, and there is no
+// other way to pull them.
 func markCopied(ctx context.Context, c *cove.Client, sprite, folder string) error {
 	list, err := cove.ListJobs(ctx, c, cove.JobQuery{Sprite: sprite})
 	if err != nil {
@@ -544,7 +546,7 @@ func showSync(inv *invocation, sprite string, r *filesync.Report, done bool) {
 	}
 }
 
-// showUnignored names what a push sends, or would, and left out before.
+// showUnignored names the files that a push sends, or would send, though it left them out before.
 func showUnignored(inv *invocation, r *filesync.Report) {
 	n := int(r.Unignored.Count)
 	if n == 0 {
@@ -596,9 +598,9 @@ func showConflicts(inv *invocation, sprite string, r *filesync.Report) {
 	}
 }
 
-// leftText tells of changes and deletions at the target, which were left there. A deletion is
-// told apart: to sync the other way would delete the files at the source, too. So it looks
-// after the sprite was restored to a checkpoint from before the last sync.
+// leftText tells of changes and deletions at the target, which were not overwritten. It tells
+// deletions separately: to sync the other way would delete the files at the source, too. Files
+// also look deleted if the sprite was restored to a checkpoint from before the last sync.
 func leftText(r *filesync.Report) string {
 	in, bring, again := "in the sprite", "bring them here: cove sync pull", "see what sends them again: cove sync push --reset --dry-run; delete them here, too: cove sync pull"
 	if r.Verb == filesync.Pull {
@@ -623,8 +625,8 @@ func listNames(inv *invocation, mark string, n filesync.Names) {
 	}
 }
 
-// showSkipped names the biggest of what was left out: nobody should miss it
-// without knowing. Small files that a rule leaves out are not told.
+// showSkipped names the biggest files that were left out: the person should know that they
+// are missing. It does not name small files that a rule leaves out.
 func showSkipped(inv *invocation, r *filesync.Report) {
 	for _, k := range r.Skipped {
 		var names []string

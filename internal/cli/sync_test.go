@@ -8,7 +8,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/filesync"
 )
 
-// A sync says what it left out although no rule says so, however small that is.
+// A sync names the files that it left out without a rule, no matter how small they are.
 func TestSyncSaysWhatItLeftOut(t *testing.T) {
 	var out bytes.Buffer
 	inv := newInvocation(Streams{Out: &out, Err: &out})
@@ -25,8 +25,8 @@ func TestSyncSaysWhatItLeftOut(t *testing.T) {
 }
 
 // TestSyncTellsDeletionsFromChanges: after the sprite was restored to a checkpoint from before
-// the last push, files are missing there. To pull would delete them here, so that this is not
-// what is said of them.
+// the last push, files are missing there. A pull would delete them here. So the text does not
+// advise a pull to bring them.
 func TestSyncTellsDeletionsFromChanges(t *testing.T) {
 	for _, test := range []struct {
 		verb           filesync.Verb

@@ -12,8 +12,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestCopiedIsPulled: once the files of a first job are here, it is pulled, by the commit at which it ended. Jobs
-// whose commits can be pulled are not, nor those of which another folder was copied.
+// TestCopiedIsPulled: once the files of a first job are here, it counts as pulled, at its last
+// commit. A job whose commits can be pulled does not, nor does one that works in another
+// folder.
 func TestCopiedIsPulled(t *testing.T) {
 	at := time.Now()
 	job := func(id string, edit func(*cove.Job)) cove.Job {

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	watchQuiet = 300 * time.Millisecond // after an event, for those that belong to it
-	watchMost  = 2 * time.Second        // of waiting for it, where something changes all the time
+	watchQuiet = 300 * time.Millisecond // after an event, for others that belong to it
+	watchMost  = 2 * time.Second        // the longest wait for that, if something changes all the time
 	watchLook  = 30 * time.Second       // without one: events can be lost
 	watchRetry = 3 * time.Second        // after the sprite's events have ended
 )
 
-// watchSync keeps two folders in step, both ways, until ctx ends. What the file
-// systems tell are hints; what is done is always decided by a whole comparison.
+// watchSync keeps two folders in step, both ways, until ctx ends. A notification of a
+// file system is only a hint: a whole comparison always decides what to copy.
 func watchSync(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *sprites.Sprite, policy string) error {
 	first := y.Verb
 	hints := make(chan struct{}, 1)
@@ -55,8 +55,8 @@ func watchSync(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *s
 	}
 }
 
-// watchTold is what was told of the rounds of a watch: an error that may pass, and what is held,
-// are told once.
+// watchTold is what the person was told about the rounds of a watch. An error that may pass, and
+// the files that are held, are told once.
 type watchTold struct {
 	inv        *invocation
 	sprite     string
@@ -138,7 +138,7 @@ func followSprite(ctx context.Context, sprite *sprites.Sprite, dir string, hint 
 		select {
 		case <-ctx.Done():
 		case <-time.After(watchRetry):
-			hint() // what came meanwhile was not told
+			hint() // events may have been missed meanwhile
 		}
 	}
 }

@@ -23,10 +23,10 @@ import (
 )
 
 // unitText is the unit. A server that is stopped leaves its sandboxes running, so KillMode
-// is process; it needs the cgroups to itself for their limits, and a subgroup for its own
-// processes (systemd before 254 has none, and ignores the line); and it says when it listens,
-// which after a crash with many sprites may take its time. What says so is, for an ordinary
-// user, a child of systemd's process.
+// is process. The server needs the cgroups to itself for the sandboxes' limits, and a subgroup
+// for its own processes (systemd before 254 has none, and ignores the line). The server tells
+// systemd when it listens; after a crash with many sprites, that may take long. For an ordinary
+// user, a child of systemd's process tells it.
 const unitText = `[Unit]
 Description=cove, sandboxes for coding agents
 After=network-online.target
@@ -102,7 +102,7 @@ func systemdRuns() bool {
 func (u unit) runs(dir string) bool {
 	var st unix.Stat_t
 	if unix.Lstat(u.file, &st) != nil || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return false // such as the person's who runs this by sudo
+		return false // such as that of the person who runs this by sudo
 	}
 	text, err := os.ReadFile(u.file)
 	return err == nil && strings.Contains(string(text), " serve --data "+unitWord(dir)+"\n")
@@ -201,7 +201,7 @@ func installUnit(ctx context.Context, inv *invocation, dir string, own, show boo
 	if err != nil {
 		return err
 	}
-	// The server that runs is ended as what it is now: the unit's, or one by itself.
+	// The running server is stopped in its own way: it may be the unit's, or not.
 	if _, err := stopOwn(ctx, inv); err != nil {
 		return err
 	}

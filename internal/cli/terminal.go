@@ -90,8 +90,8 @@ func (t *terminal) follow(ctx context.Context, cmd *sprites.Cmd) {
 	}
 }
 
-// keyboard is the input of several connections, of which each has it in its turn.
-// A read of it that nobody waits for any more takes nothing from the next.
+// keyboard is the input of several connections, which use it one after the other. A read
+// that nobody waits for any more takes no input from the next connection.
 type keyboard struct{ typed chan []byte }
 
 func newKeyboard(in io.Reader) *keyboard {
@@ -115,22 +115,22 @@ func newKeyboard(in io.Reader) *keyboard {
 // until is the input until over is closed.
 func (k *keyboard) until(over <-chan struct{}) io.Reader { return &keyReader{keyboard: k, over: over} }
 
-// pausing is the input of one command, which others may have meanwhile.
+// pausing is the input of one command. While it is paused, others may read the keyboard.
 func (k *keyboard) pausing() *pausedKeys {
 	paused := make(chan chan struct{}, 1)
 	return &pausedKeys{&keyReader{keyboard: k, paused: paused}, paused}
 }
 
-// pausedKeys is a keyboard's input, of which nothing is read while it is paused.
+// pausedKeys is a keyboard's input that can be paused: then its reads wait.
 type pausedKeys struct {
 	*keyReader
 	pauses chan chan struct{}
 }
 
-// pause keeps reads from taking what is typed, until goOn is called.
+// pause keeps reads from taking input until goOn is called.
 func (p *pausedKeys) pause() (goOn func()) {
 	over := make(chan struct{})
-	p.pauses <- over // a read takes it before what is typed from now on
+	p.pauses <- over // a read takes it before any input that is typed after this
 	return func() {
 		close(over)
 		select {
@@ -144,7 +144,7 @@ type keyReader struct {
 	*keyboard
 	over   <-chan struct{}
 	paused <-chan chan struct{} // has a value when a pause begins, which is closed at its end
-	left   []byte               // of what was typed
+	left   []byte               // the rest of the typed input
 }
 
 func (r *keyReader) Read(p []byte) (int, error) {
@@ -172,9 +172,9 @@ func (r *keyReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// detachReader hands input on until the detach key comes. It then calls detach,
-// which must have closed the connection when it returns, and says that the input
-// has ended: the command does not see that any more.
+// detachReader passes input on until the detach key comes. Then it calls detach, which
+// must have closed the connection when it returns. After that, reads return io.EOF,
+// which the command does not see.
 type detachReader struct {
 	in     io.Reader
 	detach func()
@@ -190,7 +190,7 @@ func (r *detachReader) Read(p []byte) (int, error) {
 	if i := bytes.IndexByte(p[:n], detachKey); i >= 0 {
 		r.found = true
 		if i > 0 {
-			return i, nil // what came before the key is sent first
+			return i, nil // input before the key is sent first
 		}
 		r.detach()
 		return 0, io.EOF

@@ -65,7 +65,7 @@ The token of this server needs the verb admin. The exit code is 1 if a step fail
 // maxStdinToken is the most bytes of a token on standard input.
 const maxStdinToken = 64 << 10
 
-// wantedTest says what is to be tested, and by which server.
+// wantedTest returns the test that the flags ask for, and a client of the server that does it.
 func (inv *invocation) wantedTest(ctx context.Context, cmd *cobra.Command, o testOptions) (*cove.Client, cove.ExecutorTest, error) {
 	test := cove.ExecutorTest{Profile: o.profile, Agent: o.agent, Quick: o.quick}
 	switch {
@@ -93,9 +93,9 @@ func (inv *invocation) wantedTest(ctx context.Context, cmd *cobra.Command, o tes
 	return inv.server.backendTest(ctx, test)
 }
 
-// backendTest has this machine's server test a backend: one of the person's file of settings, by
-// the token that is found there, or else one that the server knows. Without a backend, the
-// server in use tests itself.
+// backendTest chooses the server that tests, and completes test. If a backend is in use, this
+// machine's server tests it. The backend is one of the person's settings, with the token that
+// they name, or else one that the server knows. Without a backend, the server in use tests itself.
 func (s *chosenServer) backendTest(ctx context.Context, test cove.ExecutorTest) (*cove.Client, cove.ExecutorTest, error) {
 	set, err := backends()
 	if err != nil {

@@ -151,7 +151,7 @@ func toolCall(ctx context.Context, inv *invocation, dir string, roles, args []st
 	if args[0] == "Bash" && json.Unmarshal(result.Data, &ran) == nil && ran.Ended {
 		inv.say("cove: to keep a program running: %s", keepRunning(input))
 	}
-	if !inv.global.json && !isTerminal(inv.Out) { // a program gets it as it is
+	if !inv.global.json && !isTerminal(inv.Out) { // a program gets the output as it is
 		_, err := fmt.Fprintln(inv.Out, result.Text())
 		return err
 	}
@@ -161,7 +161,7 @@ func toolCall(ctx context.Context, inv *invocation, dir string, roles, args []st
 	}{result.Tool, result.Data}, func(w io.Writer) { fmt.Fprintln(w, result.Text()) })
 }
 
-// keepRunning is what to type for a command of a call of Bash to go on after the call.
+// keepRunning is what to type so that the command of a Bash call goes on after the call.
 func keepRunning(input json.RawMessage) string {
 	command := "CMD"
 	var bash tools.BashInput
@@ -171,8 +171,8 @@ func keepRunning(input json.RawMessage) string {
 	return "cove exec --detach " + command
 }
 
-// notOpened is why a sprite's tools could not be opened: of one that there is not, whose
-// name was mistyped rather, nothing is gone.
+// notOpened is why a sprite's tools could not be opened. If there is no such sprite, the name
+// was probably mistyped, so the error does not say that the sandbox is gone.
 func notOpened(ctx context.Context, sprite *sprites.Sprite, opened error) error {
 	if e, ok := errors.AsType[*fail.Error](opened); !ok || e.Code != tools.CodeSandboxGone {
 		return opened

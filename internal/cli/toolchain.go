@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// toolchains are the folders of tools outside /usr that this machine has, as a
-// sprite would have to include them. /usr/local is outside in name only.
+// toolchains are this machine's folders of tools outside /usr. A sprite has them only if
+// it includes them. Folders in /usr/local are not among them.
 func toolchains(getenv func(string) string, home func() (string, error)) []string {
 	var candidates []string
 	add := func(dirs ...string) { candidates = append(candidates, dirs...) }
@@ -52,9 +52,9 @@ func toolchains(getenv func(string) string, home func() (string, error)) []strin
 	return found
 }
 
-// programFolders are the folders of programs in toolchains, as a sprite's PATH would have to
-// name them: those of a version before those of what chooses one, such as rustup's, which
-// works with its own settings only.
+// programFolders are the folders of programs in toolchains, in the order for a sprite's PATH.
+// The folders of versions come before those of programs that choose a version. Such a program,
+// as rustup's, works only with its own settings.
 func programFolders(toolchains []string) []string {
 	var versions, choosers []string
 	for _, dir := range toolchains {

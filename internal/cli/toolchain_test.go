@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestProgramFolders: what a PATH must name comes from the toolchains that are there, and
-// rustup's own programs come last.
+// TestProgramFolders: the folders for a PATH come from the toolchains that exist. The folder of
+// rustup's own programs comes last.
 func TestProgramFolders(t *testing.T) {
 	home := t.TempDir()
 	for _, dir := range []string{".cargo/bin", ".rustup/toolchains/stable/bin", ".pyenv/bin", ".pyenv/versions/3.14/bin", "sdk/go1.26/bin"} {

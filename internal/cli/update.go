@@ -190,8 +190,8 @@ func (o *updateOptions) limits(cmd *cobra.Command) (memory, cpus *int, err error
 	return memory, cpus, nil
 }
 
-// over adds to req the labels and the rules that a sprite will have, made of those that it
-// has and of what is to change.
+// over adds to req the labels and, with keep, the retention rules that a sprite will have:
+// its present ones, changed as the flags say.
 func (o *updateOptions) over(cmd *cobra.Command, info sprites.Info, req sprites.UpdateRequest, keep bool) sprites.UpdateRequest {
 	if len(o.label)+len(o.strip) > 0 {
 		labels := relabel(info.Labels, o.label, o.strip)

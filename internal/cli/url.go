@@ -76,7 +76,7 @@ Pages there have no service workers, which would see the links that come after.`
 	return cmd
 }
 
-// showURL prints a sprite's URL, or the link of a visit that is to be made.
+// showURL prints a sprite's URL. If visit is not nil, it makes a link, and prints that.
 func showURL(ctx context.Context, inv *invocation, c *cove.Client, info sprites.Info, visit *sprites.VisitRequest) error {
 	doc := struct {
 		URL  string         `json:"url"`

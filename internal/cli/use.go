@@ -82,7 +82,7 @@ Without a name it says which sprite commands here mean, and what says so.`,
 	return cmd
 }
 
-// showUsed says which sprite commands in this folder mean, and what chooses it.
+// showUsed says which sprite the commands in this folder use, and what chooses it.
 func showUsed(ctx context.Context, inv *invocation) error {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -63,8 +63,8 @@ has to be reached from here under the name that this command uses for it.`,
 }
 
 // openBrowser opens a link in this machine's browser, and does not wait for it. The link is a secret,
-// and other users read the arguments of every process: the browser is told the name of a file that
-// leads on to it.
+// and other users can read the arguments of every process. So the browser gets the name of a file
+// that leads on to the link.
 func openBrowser(ctx context.Context, link string) error {
 	opener := "xdg-open"
 	if runtime.GOOS == "darwin" {

@@ -17,8 +17,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/webtest"
 )
 
-// TestOpenBrowserHidesTheLink: the program that opens a browser is told a file that the user alone
-// can read, never the link. The file of a call just before stays, since its browser may not have read it yet; an old one goes.
+// TestOpenBrowserHidesTheLink: the program that opens a browser gets the name of a file that only the
+// user can read, never the link. The file of a call just before stays, since its browser may not have
+// read it yet. An old file is removed.
 func TestOpenBrowserHidesTheLink(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)

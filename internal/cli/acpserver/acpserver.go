@@ -1,8 +1,8 @@
-// Package acpserver is an agent for an editor, by the Agent Client Protocol, that works
-// in a sprite. The editor's messages go to an agent there and the agent's come back,
-// each looked at here: what is in the sprite may be hostile, and gets nothing of this
-// machine. Its file and terminal methods are served in the sprite (package acp); one
-// that comes here is refused.
+// Package acpserver serves an editor, by the Agent Client Protocol, with an agent that
+// works in a sprite. It passes messages between the editor and the agent, and checks each
+// one: the sprite may be hostile, and must get nothing of this machine. The agent's file
+// and terminal methods are served in the sprite (package acp); a request for one that
+// comes here is refused.
 package acpserver
 
 import (
@@ -26,7 +26,7 @@ import (
 // endLimit is how long an agent may take to end, once the editor has.
 const endLimit = 15 * time.Second
 
-// maxSaid is how much of the last that an agent printed is told with its end.
+// maxSaid is how many bytes of an agent's last output its end error has.
 const maxSaid = 2 << 10
 
 // The codes of Error.
@@ -44,9 +44,9 @@ type Server struct {
 	Stderr  io.Writer // gets what the agent prints on standard error, as it is
 }
 
-// Run starts the agent and carries messages until the editor's have ended. Where the
-// agent ends first, every request is answered by an error until then, and that error,
-// an *fail.Error, is Run's.
+// Run starts the agent and carries messages until the editor's have ended. If the agent
+// ends first, every open or later request is answered with an error. Run returns that
+// error, a *fail.Error.
 func (s *Server) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	program, err := guestbin.Find(ctx, s.Sprite)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *Server) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 		defer close(ended)
 		err := r.fromAgent(agentOut)
 		if err != nil {
-			cancel() // it sends what no honest one sends
+			cancel() // no honest agent sends such a message
 		}
 		_ = agentOut.Close()
 		waited := cmd.Wait()
@@ -147,7 +147,7 @@ func (r *relay) closed() bool {
 	return r.done
 }
 
-// end answers what waits for an agent that has ended.
+// end answers the requests that wait for an agent that has ended.
 func (r *relay) end(err error) {
 	e, ok := errors.AsType[*fail.Error](err)
 	if !ok {
@@ -200,7 +200,7 @@ func (r *relay) fromEditor(in io.Reader) error {
 	}
 }
 
-// noted notes a request, and answers it where there is no agent any more.
+// noted notes a request. If the agent has ended, it answers the request with an error.
 func (r *relay) noted(m acp.Message) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,7 +213,7 @@ func (r *relay) noted(m acp.Message) bool {
 	return r.err == nil
 }
 
-// prepare makes of a message of the editor's what the agent is told.
+// prepare changes a message of the editor's into the one that the agent gets.
 func (r *relay) prepare(m *acp.Message) *sdk.RequestError {
 	var params map[string]any
 	if m.Method != "" && len(m.Params) > 0 && decode(m.Params, &params) != nil {
@@ -223,7 +223,7 @@ func (r *relay) prepare(m *acp.Message) *sdk.RequestError {
 		return nil // the answer to a request for permission: it names an option
 	}
 	if m.Method == sdk.AgentMethodInitialize && params != nil {
-		// What the editor can do for an agent on this machine, no agent is told.
+		// No agent is told what the editor can do on this machine.
 		params["clientCapabilities"] = map[string]any{}
 	}
 	if cwd, ok := params["cwd"].(string); ok {
@@ -263,8 +263,8 @@ func (r *relay) fromAgent(out io.Reader) error {
 	}
 }
 
-// take handles a message of the agent's: an answer to what was asked, an update, or a
-// request for permission. Nothing else passes.
+// take handles a message of the agent's. It passes answers to the editor's requests,
+// updates, and requests for permission, and nothing else.
 func (r *relay) take(m acp.Message) {
 	switch {
 	case m.Answer():
@@ -290,7 +290,7 @@ func (r *relay) take(m acp.Message) {
 	}
 }
 
-// fromSprite is what the editor is told of params or a result.
+// fromSprite changes params or a result of the agent's into those that the editor gets.
 func (r *relay) fromSprite(raw json.RawMessage, method string) json.RawMessage {
 	var v any
 	if len(raw) == 0 || decode(raw, &v) != nil {
@@ -309,8 +309,8 @@ func (r *relay) fromSprite(raw json.RawMessage, method string) json.RawMessage {
 	return encode(v)
 }
 
-// plainError is an error of the agent's without its data, in which an editor may look
-// for what to do on this machine.
+// plainError is an error of the agent's with its data as text in the message. An editor
+// could read structured data as instructions to do something on this machine.
 func (r *relay) plainError(raw json.RawMessage) json.RawMessage {
 	var e struct {
 		Code    int             `json:"code"`

@@ -73,7 +73,7 @@ func canonical(t *testing.T, text string) string {
 	return string(out)
 }
 
-// TestRelayEditor: what the agent is told of what the editor says.
+// TestRelayEditor checks the messages that the agent gets for those of the editor.
 func TestRelayEditor(t *testing.T) {
 	k, _ := newTalk(t)
 	for _, test := range []struct{ name, says, told string }{
@@ -99,7 +99,7 @@ func TestRelayEditor(t *testing.T) {
 	}
 }
 
-// TestRelayHostile: what an agent may say that nobody wrote in good faith.
+// TestRelayHostile checks the editor's side against messages of a hostile agent.
 func TestRelayHostile(t *testing.T) {
 	k, fromAgent := newTalk(t)
 	ask := func(id, method string) {
@@ -227,8 +227,8 @@ func TestFolders(t *testing.T) {
 	}
 }
 
-// Whatever an agent calls a file's path, an editor finds none of this machine behind it
-// but in the project.
+// Whatever path an agent sends, the editor finds no file of this machine there, except in
+// the project.
 func TestStrangePaths(t *testing.T) {
 	f := Folders{Here: "/home/ada/site", There: "/home/sprite/site", Name: "paint"}
 	for _, test := range []struct{ key, text, want string }{

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Folders are the project's folder here, and the one in the sprite that stands for it.
+// Folders are the project's folder here, and the sprite's folder that corresponds to it.
 // Both are absolute and clean.
 type Folders struct {
 	Here  string
@@ -19,7 +19,8 @@ type Folders struct {
 	Name  string // of the sprite
 }
 
-// there is what a path of this machine is in the sprite, if it is in the project.
+// there maps a path of this machine to the sprite. It reports false, and returns the clean
+// path, if the path is not in the project.
 func (f Folders) there(name string) (string, bool) {
 	name = filepath.Clean(name)
 	for _, here := range []string{f.Here, resolved(f.Here)} {
@@ -37,7 +38,8 @@ func resolved(name string) string {
 	return name
 }
 
-// below is the rest of a clean path below a folder.
+// below returns the part of a clean path that follows folder, and whether name is folder
+// or below it.
 func below(name, folder string) (string, bool) {
 	if name == folder {
 		return "", true
@@ -45,15 +47,15 @@ func below(name, folder string) (string, bool) {
 	return strings.CutPrefix(name, strings.TrimSuffix(folder, "/")+"/")
 }
 
-// toSprite maps a path of the editor's. What is outside of the project stays a path,
-// behind which the sprite has something else, or nothing.
+// toSprite maps a path of the editor's to the sprite. A path outside of the project stays
+// as it is: the sprite has another file there, or none.
 func (f Folders) toSprite(name string) string {
 	there, _ := f.there(name)
 	return there
 }
 
-// toEditor maps a path of the sprite's. What is outside of the project there is not the
-// file of that name here.
+// toEditor maps a path of the sprite's to this machine. A path outside of the project is
+// put below /sprites/NAME, so that it names no file of this machine.
 func (f Folders) toEditor(name string) string {
 	name = path.Clean(name)
 	if rest, ok := below(name, f.There); ok {
@@ -65,7 +67,7 @@ func (f Folders) toEditor(name string) string {
 // opaque are fields that no editor looks for paths in.
 var opaque = map[string]bool{"rawInput": true, "rawOutput": true}
 
-// rewrite maps every path in a decoded message, where it stands in a field that is one.
+// rewrite maps the paths in a decoded message: the values of the fields that have paths.
 func (f Folders) rewrite(v any, to func(string) string) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -87,8 +89,8 @@ func (f Folders) rewrite(v any, to func(string) string) {
 	}
 }
 
-// mapPath maps a path. The protocol's are absolute: what is not would be taken for one
-// below some folder of this machine, and is below the project's instead.
+// mapPath maps a path. The protocol's paths are absolute. The editor would take a relative
+// path as one below some folder of this machine, so it counts as below the project's.
 func (f Folders) mapPath(text string, to func(string) string) string {
 	switch {
 	case text == "":
@@ -99,8 +101,8 @@ func (f Folders) mapPath(text string, to func(string) string) string {
 	return to(text)
 }
 
-// mapURI maps a file's URI; any other stays. An editor may read as a file's what is no
-// URI, or names its path in another way: that is the root.
+// mapURI maps a file's URI, and leaves others as they are. An editor may also take a text for
+// a file's that is not a URI, or has its path elsewhere. Such a text becomes the root's URI.
 func (f Folders) mapURI(text string, to func(string) string) string {
 	u, err := url.Parse(text)
 	switch {
@@ -116,8 +118,8 @@ func (f Folders) mapURI(text string, to func(string) string) string {
 	return u.String()
 }
 
-// dropMeta removes what is no part of the protocol: editors take more from there than
-// a stranger should say, commands to run among it.
+// dropMeta removes all _meta fields. They are not part of the protocol, and editors may
+// take from them what a stranger must not choose, such as commands to run.
 func dropMeta(v any) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -1,5 +1,5 @@
-// Package buildcontext sends the folder of a build's context as a tar: what its .dockerignore
-// file does not leave out.
+// Package buildcontext sends the folder of a build's context as a tar, without the files that
+// its .dockerignore file excludes.
 package buildcontext
 
 import (
@@ -24,7 +24,7 @@ import (
 // maxDockerfile bounds a Dockerfile that is read, in bytes; the server's bound is its own.
 const maxDockerfile = 1 << 20
 
-// Source is what is to be built.
+// Source is a folder and a Dockerfile to build.
 type Source struct {
 	Dir        string
 	Dockerfile string    // a file; empty: Dockerfile in Dir, or else Containerfile; -: it is read from In
@@ -38,8 +38,8 @@ type Sent struct {
 	LeftOut []string // sockets and devices, which can't be in an image, the first few
 }
 
-// Read returns the Dockerfile, what messages call it, and the patterns of the .dockerignore file:
-// the one beside the Dockerfile, if there is one with its name and .dockerignore after it.
+// Read returns the Dockerfile, what messages call it, and the patterns of the .dockerignore file.
+// A file DOCKERFILE.dockerignore beside the Dockerfile comes before .dockerignore in the folder.
 func (s Source) Read() (text []byte, name string, ignore dockerignore.Patterns, err error) {
 	file := s.Dockerfile
 	if file == "" {
@@ -181,7 +181,7 @@ func (w *writer) name(at string, in dockerignore.Parent) error {
 	return w.folder(at, below)
 }
 
-// mostTold is how many names are told of files that are left out.
+// mostTold is how many names of left-out files are told.
 const mostTold = 10
 
 func (w *writer) member(at string, info fs.FileInfo) error {
@@ -225,8 +225,9 @@ func (w *writer) member(at string, info fs.FileInfo) error {
 	return err
 }
 
-// SendFile writes a file, with a header whose size it sets, and returns how much of its content.
-// One that is no regular file any more, or gets shorter meanwhile, is an error.
+// SendFile writes a header, with the file's size, and the file's content. It returns the number of
+// bytes of content. If the file is not regular any more, or gets shorter meanwhile, that is an
+// error.
 func SendFile(out *tar.Writer, f *os.File, h *tar.Header) (int64, error) {
 	changed := fail.Newf("changed", "try it again", "%s changed while it was sent", strings.TrimSpace(h.Name))
 	now, err := f.Stat()

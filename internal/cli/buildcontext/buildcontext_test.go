@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestWrite: a context is sent but for what is ignored, links as they are, and sockets are told.
+// TestWrite: a context is sent without ignored files. Links are sent as they are; sockets are named.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	var errs []error

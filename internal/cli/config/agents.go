@@ -48,8 +48,8 @@ func (p Places) AgentsDir() string {
 	return filepath.Join(filepath.Dir(p.Personal), "agents")
 }
 
-// AgentFiles are the definitions of the person and of the repository, by name; where
-// both have one, the person's is first, and is used.
+// AgentFiles are the definitions of the person and of the repository, by name. If both
+// have one of a name, the person's is first, and is used.
 func (p Places) AgentFiles() ([]AgentFile, error) {
 	var all []AgentFile
 	if dir := p.AgentsDir(); dir != "" {
@@ -214,8 +214,8 @@ func (p Places) RemoveAgent(name string) error {
 	return os.Remove(filepath.Join(p.AgentsDir(), name+".toml"))
 }
 
-// TrustAgent notes that a definition of the repository's may be used as it is now; with
-// no, that it may not be used any more.
+// TrustAgent notes that a definition of the repository's may be used as it is now. If no
+// is set, it notes that the definition may not be used any more.
 func (p Places) TrustAgent(f AgentFile, no bool) error {
 	trusted, err := p.trusted()
 	if err != nil {

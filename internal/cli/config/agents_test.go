@@ -88,7 +88,7 @@ func mustWork(t *testing.T, agent agents.Agent) string {
 	return w.Version
 }
 
-// What lies outside of a repository is not read by a link in it.
+// A link in a repository does not lead to a file outside of it.
 func TestAgentLinks(t *testing.T) {
 	p := world(t, map[string]string{"home/secret.toml": "key = 'the-secret'\n", "top/x": ""}, nil)
 	dir := filepath.Join(p.Top, ".cove", "agents")
@@ -119,7 +119,7 @@ func TestAgentLinks(t *testing.T) {
 	}
 }
 
-// What nobody writes to is not waited for: a named pipe is no file.
+// A named pipe is not read, because that would wait for a writer: it is an error.
 func TestPipes(t *testing.T) {
 	p := world(t, map[string]string{"home/x": "", "top/x": ""}, nil)
 	dir := filepath.Join(p.Top, ".cove", "agents")

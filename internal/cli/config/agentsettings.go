@@ -35,10 +35,10 @@ type LeftOut struct {
 	Why  string `json:"why"`
 }
 
-// AgentSettings reads what of a person's settings for an agent may go along with a job:
-// the files that s names and no others, and of those none that has the name of one with
-// credentials, that is a link, or in whose text anything looks like a key. What is left
-// out is told.
+// AgentSettings reads the files of a person's settings for an agent that may go along with
+// a job. They are the files that s names. Links, files with the name of one with credentials,
+// and files with text that looks like a key are left out. The second result lists the files
+// that are left out, and why.
 func AgentSettings(home string, s agents.Settings) (files []cove.SettingsFile, left []LeftOut, err error) {
 	root, err := os.OpenRoot(filepath.Join(home, s.Folder)) // which may be a link of the person's
 	if errors.Is(err, fs.ErrNotExist) {
@@ -151,7 +151,7 @@ func (c *settingsCollector) file(name string) error {
 	return nil
 }
 
-// read reads the very file that was looked at.
+// read reads a file, if it is still the one that was checked (seen).
 func (c *settingsCollector) read(name string, seen fs.FileInfo) (string, error) {
 	f, err := c.root.Open(name)
 	if err != nil {
@@ -165,7 +165,7 @@ func (c *settingsCollector) read(name string, seen fs.FileInfo) (string, error) 
 	return string(text), err
 }
 
-// onlyKeys is a JSON object with those of its keys alone.
+// onlyKeys is a JSON object without its other keys.
 func onlyKeys(text string, keys []string) (string, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &all); err != nil {
@@ -176,12 +176,12 @@ func onlyKeys(text string, keys []string) (string, error) {
 	return string(kept) + "\n", err
 }
 
-// credentialNames are those of files and folders that hold credentials, or what was said.
+// credentialNames are the names of files and folders that hold credentials or conversations.
 var credentialNames = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)credential|secret|passw|token|oauth|keychain|keyring|cookie|netrc|history|(^|[._-])auth([._-]|$)|(^|[._-])env([._-]|$)|^\.(npmrc|pypirc|git|ssh|gnupg|aws|kube|docker|claude\.json)$|^(id_(rsa|dsa|ecdsa|ed25519).*|hosts\.ya?ml|node_modules)$|\.(pem|key|p12|pfx|jks|kdbx|asc|gpg|jsonl|sqlite|db)$`)
 })
 
-// forbiddenName says why nothing of that name goes along; empty: it may.
+// forbiddenName says why no file of that name goes along; empty: it may.
 func forbiddenName(name string) string {
 	if credentialNames().MatchString(name) {
 		return "it has the name of one that holds credentials"
@@ -203,7 +203,7 @@ var keyShapes = sync.OnceValue(func() []*regexp.Regexp {
 	}
 })
 
-// longText is what a key may be that has no shape of its own.
+// longText matches a text that may be a key without a known shape.
 var longText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[A-Za-z0-9+/_=-]{32,}`) })
 
 // forbiddenText says what in a text looks like a key; empty: nothing does.

@@ -12,10 +12,10 @@ import (
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
-// credential is in every place of a home where agents and others keep theirs.
+// credential is planted wherever agents and others keep credentials in a home.
 const credential = "sk-ant-oat01-Planted0Planted1Planted2Planted3"
 
-// planted are those places, and what else must not go along.
+// planted are files with credential, and others that must not go along.
 var planted = map[string]string{
 	".claude/.credentials.json":             `{"claudeAiOauth":{"accessToken":"` + credential + `"}}`,
 	".claude/auth.json":                     `{"key":"` + credential + `"}`,
@@ -58,7 +58,7 @@ var planted = map[string]string{
 	".ssh/id_ed25519":                       credential,
 }
 
-// allowed goes along.
+// allowed are files that go along.
 var allowed = map[string]string{
 	".claude/CLAUDE.md":            "Use tabs. A token is a word, the secret of a good test is that it fails.\n",
 	".claude/agents/reviewer.md":   "---\nname: reviewer\n---\nSee commit 0123456789abcdef0123456789abcdef01234567.\n",
@@ -68,7 +68,7 @@ var allowed = map[string]string{
 	".claude/settings.json":        `{"model":"opus","env":{"ANTHROPIC_API_KEY":"` + credential + `"},"hooks":{"Stop":[]},"apiKeyHelper":"cat ~/.key","permissions":{"deny":["Bash(rm *)"]}}`,
 }
 
-// settingsHome is a home with all of them, and with links to what is elsewhere.
+// settingsHome is a home with all of these files, and with links to files elsewhere.
 func settingsHome(t *testing.T) string {
 	t.Helper()
 	home := t.TempDir()
@@ -97,7 +97,7 @@ func settingsHome(t *testing.T) string {
 	return home
 }
 
-// Credentials are planted in every place that is known, and none goes along.
+// Credentials are planted in every known place, and none goes along.
 func TestAgentSettings(t *testing.T) {
 	home := settingsHome(t)
 	files, left, err := config.AgentSettings(home, agents.Claude{}.Settings())

@@ -1,11 +1,11 @@
-// Package config reads the settings that stand in for flags: those of a repository,
-// in .cove/config.toml at the top of its work tree, and those of the person. What
-// is unknown in either file, or has no sense, is an error. It also reads the
+// Package config reads the settings that stand in for flags. A repository has its settings
+// in .cove/config.toml at the top of its work tree; the person has a file of their own. An
+// unknown key or an invalid value in either file is an error. The package also reads the
 // environment that the two give a sprite (env.go) and the setup script (setup.go).
 //
-// A repository may come from anybody, so its file sets less: nothing that shows a
-// sprite more of the person's machine, that says which server is spoken to, that
-// brings what an agent made past git (trees.go), or that reaches further than the person's own settings.
+// A repository may come from anybody, so its file may set less. It may not show a sprite
+// more of the person's machine, choose the server, or bring an agent's files here past git
+// (trees.go). Nor may it reach further than the person's own settings.
 package config
 
 import (
@@ -68,7 +68,7 @@ const (
 	BuiltIn         Source = "built-in"
 )
 
-// kind is what a value is made of.
+// kind is the type of a value.
 type kind int
 
 const (
@@ -271,8 +271,8 @@ type Places struct {
 	Getenv   func(string) string // nil: the environment sets nothing
 }
 
-// PersonalFile is where the person's settings are, and whether COVE_CONFIG names
-// them. Empty: there is no home to look in.
+// PersonalFile is the path of the person's settings, and whether COVE_CONFIG names it.
+// It is empty if there is no home to look in.
 func PersonalFile(getenv func(string) string) (name string, named bool) {
 	if name = getenv("COVE_CONFIG"); name != "" {
 		abs, err := filepath.Abs(name)
@@ -292,7 +292,7 @@ func PersonalFile(getenv func(string) string) (name string, named bool) {
 	return filepath.Join(dir, "cove", "config.toml"), false
 }
 
-// Load reads the settings. Its errors are Problems: nothing of them is used then.
+// Load reads the settings. Its errors are Problems; it then returns no settings.
 func Load(p Places) (*Settings, error) {
 	s := &Settings{agents: p.agentNames(), values: map[Source]map[Key]Value{BuiltIn: {}, FromEnvironment: {}, FromPersonal: {}, FromRepository: {}}}
 	var problems Problems
@@ -395,7 +395,7 @@ func (s *Settings) UnknownBackend(name string) error {
 	return fmt.Errorf("there is no backend %q; there is %s", name, known)
 }
 
-// order is how values are looked for.
+// order is the order of the sources: the first that has a value counts.
 var order = []Source{FromEnvironment, FromRepository, FromPersonal, BuiltIn}
 
 // Value is the setting in force.
@@ -409,8 +409,8 @@ func (s *Settings) Value(key Key) Value {
 	return s.first(key, order)
 }
 
-// excludes are the patterns of all sources, as later ones count more: a repository's can't
-// take back any of the person's. The source is that of the last ones.
+// excludes are the patterns of all sources. Later ones count more, so the repository's come
+// first: they can't take back any of the person's. The source is that of the last patterns.
 func (s *Settings) excludes() Value {
 	all := Value{From: BuiltIn}
 	for _, from := range []Source{FromRepository, FromPersonal, FromEnvironment} {
@@ -427,8 +427,8 @@ func (s *Settings) excludes() Value {
 	return all
 }
 
-// Limits is the repository's file if its rules for cove sync are in force, so that a change of
-// the file may end them; empty: it has none.
+// Limits returns the name of the repository's file if that has rules for cove sync. The rules
+// are then in force, and a change of the file may end them. Empty: there are no such rules.
 func (s *Settings) Limits() string { return s.values[FromRepository][SyncExclude].File }
 
 func (s *Settings) first(key Key, order []Source) Value {
@@ -440,9 +440,9 @@ func (s *Settings) first(key Key, order []Source) Value {
 	return Value{From: BuiltIn}
 }
 
-// Network is the preset in force where own is what holds without any setting. A
-// repository's preset is taken only as far as it does not reach further than what
-// the person has set, or else own; Note says it where it does.
+// Network is the preset in force. own is the preset that applies without any setting. A
+// repository's preset must not reach further than the person's; if the person has set none,
+// than own. Otherwise it is not taken, and Note says so.
 func (s *Settings) Network(own string) Value {
 	mine := s.first(Network, []Source{FromEnvironment, FromPersonal, BuiltIn})
 	if mine.From == BuiltIn {

@@ -68,7 +68,7 @@ func plain(value string) string {
 	return strings.NewReplacer(`"`, "", "[", "", "]", "", ", ", ":").Replace(value)
 }
 
-// Every key is taken from each place that it may stand in, in the order of these.
+// Every key is taken from each place that may have it. The places count in their order.
 func TestOrder(t *testing.T) {
 	for _, key := range config.Keys() {
 		values, ok := example[key]
@@ -156,7 +156,7 @@ func TestSyncExclude(t *testing.T) {
 	}
 }
 
-// A file that is wrong says where and what, all of it, and nothing of it is used.
+// For a wrong file, the error has all problems and their lines, and no setting of it is used.
 func TestProblems(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -247,7 +247,7 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// What lies outside of .cove is not read by a name in it.
+// No name in .cove leads to a file outside of it.
 func TestOwnFilesOnly(t *testing.T) {
 	p := world(t, map[string]string{"home/secret": "KEY=the-secret\n", "top/.cove/x": "", "top/.env": "KEY=the-secret\n"}, nil)
 	for name, target := range map[string]string{"sandbox.env": "../../home/secret", "setup.sh": "../.env", "config.toml": filepath.Dir(p.Personal) + "/secret"} {

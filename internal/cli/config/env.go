@@ -35,11 +35,11 @@ func (p Places) PersonalEnv(sprite string) string {
 	return filepath.Join(filepath.Dir(p.Personal), "sandboxes", sprite+".env")
 }
 
-// Environment is what the repository's .cove/sandbox.env and the person's
-// sandboxes/NAME.env give a sprite, by name. The person's variables stand above the
-// repository's; an empty value takes a variable away. GITHUB_TOKEN is also there as
-// GH_TOKEN, unless that is set, or taken away, by itself. Only the person's may refer to a
-// secret: else whoever can write to a repository could have the secrets of all who push it.
+// Environment is the variables that the repository's .cove/sandbox.env and the person's
+// sandboxes/NAME.env give a sprite, by name. The person's variables replace the
+// repository's; an empty value removes a variable. GITHUB_TOKEN is also set as GH_TOKEN,
+// unless GH_TOKEN is itself set or removed. Only the person's file may refer to a secret.
+// Otherwise, anybody who can write to a repository could get the secrets of all who push it.
 // Errors are Problems.
 func (p Places) Environment(sprite string) ([]EnvVar, error) {
 	merged := map[string]EnvVar{}
@@ -93,12 +93,12 @@ func (p Places) Environment(sprite string) ([]EnvVar, error) {
 
 var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
-// ParseEnv reads NAME=VALUE lines. A line may begin with export, and is a remark
+// ParseEnv reads NAME=VALUE lines. A line may begin with export, and is a comment
 // if it begins with #. A value without quotes ends at a # after white space, and
-// loses the white space around it; in single quotes all is as it stands; in double
-// quotes \n, \r, \t, \" and \\ mean what they usually do. A value in quotes may go
-// over several lines. Nothing is expanded: $ is a $. Of a name that comes twice,
-// the last counts. No value is in a problem's text.
+// loses the white space around it. Single quotes keep all characters as they are. In
+// double quotes, \n, \r, \t, \" and \\ mean what they usually do. A value in quotes may
+// have several lines. Nothing is expanded: $ is a $. If a name comes twice, the last
+// value counts. No problem's text contains a value.
 func ParseEnv(file string, data []byte) ([]EnvVar, Problems) {
 	r := envReader{file: file, rest: strings.ReplaceAll(strings.TrimPrefix(string(data), "\ufeff"), "\r\n", "\n"), line: 1}
 	var vars []EnvVar
@@ -130,7 +130,7 @@ func (r *envReader) take(n int) string {
 	return text
 }
 
-// takeLine cuts off what is left of the line.
+// takeLine takes and returns the rest of the line.
 func (r *envReader) takeLine() string {
 	n := strings.IndexByte(r.rest, '\n') + 1
 	if n == 0 {

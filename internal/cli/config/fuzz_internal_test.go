@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzParse: whatever a repository's file says, it sets nothing that only a person may, and
-// what it sets has a value.
+// FuzzParse: whatever a repository's file says, it sets nothing that only a person may set. Each
+// setting in it has a value.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"agent = \"shell\"\ntimeout = \"2h\"\ncpus = 2\n", "include = [\"/\"]\n", "[backends.far]\nurl = \"https://sprites.example.org\"\n",

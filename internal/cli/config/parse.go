@@ -27,11 +27,10 @@ const (
 	maxScript = 4 << 20
 )
 
-// A Problem is one thing that is wrong in a file, of settings or of anything else that
-// stands beside them.
+// A Problem is one error in a file of settings, or in another file beside them.
 type Problem = agents.Problem
 
-// Problems are all that is wrong, in the order of the files.
+// Problems are all problems, in the order of the files.
 type Problems = agents.Problems
 
 // document is what a file says.
@@ -72,8 +71,8 @@ func parse(from Source, name string, data []byte, agents []string) (document, Pr
 	return p.doc, p.problems
 }
 
-// find notes the line of each key: those of a document that knows tables only are
-// all reported, with their places, as unknown.
+// find notes the line of each key. It decodes into a document that has only tables, so
+// that the decoder reports every key, with its place, as unknown.
 func (p *parser) find(data []byte) {
 	var tables struct {
 		Setup    struct{}            `toml:"setup"`
@@ -311,8 +310,8 @@ func readPersonal(name string, limit int64) ([]byte, error) {
 // openFlags do not wait for somebody to write to a named pipe: it is refused.
 const openFlags = os.O_RDONLY | syscall.O_NONBLOCK
 
-// readOwn reads a file below .cove in a work tree. Nothing that lies elsewhere is
-// read by that name: a link to it would carry it into a sprite.
+// readOwn reads a file below .cove in a work tree. It reads no file elsewhere: a link in
+// .cove could otherwise carry such a file into a sprite.
 func readOwn(top, name string, limit int64) ([]byte, error) {
 	info, err := os.Lstat(filepath.Join(top, Dir))
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // ServeFile is the name of a server's own settings in its data folder.
 const ServeFile = "serve.toml"
 
-// Serve are the settings of a server: what `cove serve` uses for the flags that are not
-// given, whoever starts it. The zero value has none.
+// Serve are the settings of a server: the values that `cove serve` uses for flags that are
+// not given, no matter what starts it. The zero value has none.
 type Serve struct {
 	File string // it was read from; empty: there is none
 
@@ -28,14 +28,14 @@ type Serve struct {
 	NoAutostart bool
 }
 
-// autostartKey is the one key that is no flag of serve.
+// autostartKey is the only key that is not a flag of serve.
 const autostartKey = "autostart"
 
-// StartFlags are the flags of serve that are no settings: they are for one start.
+// StartFlags are the flags of serve that can't be settings: they are for one start.
 var StartFlags = []string{"accept-older-store", "config", "data", "forget-sealed"}
 
-// ReadServe reads the settings of a server. A file that is not there is none, unless it must
-// be. known are the flags that there are; nil takes any. What is wrong is of type Problems.
+// ReadServe reads the settings of a server. A missing file is an error only if must is set.
+// known reports whether a flag exists; nil accepts any. Invalid settings are Problems.
 func ReadServe(file string, must bool, known func(flag string) bool) (Serve, error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) && !must {

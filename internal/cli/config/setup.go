@@ -16,10 +16,10 @@ type Script struct {
 	Text []byte
 }
 
-// Script reads the setup script that v, the value of SetupScript, names: one that
-// a repository names lies in its .cove, one of the person's is where the path
-// leads, from the file that names it. Without a value it is DefaultScript, if there
-// is such; nil: there is none. "none" is none, too. Errors are Problems.
+// Script reads the setup script that v, the value of SetupScript, names. A script that a
+// repository names must be in its .cove; a path of the person's is relative to the file
+// that names it. Without a value, the script is DefaultScript. Script returns nil if that
+// does not exist, or if the value is "none". Errors are Problems.
 func (p Places) Script(v Value) (*Script, error) {
 	name, data, err := v.Text, []byte(nil), error(nil)
 	switch {

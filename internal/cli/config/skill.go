@@ -9,12 +9,12 @@ import (
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
-// SkillFile is, in a repository, what agents are told before a plan, in place of
+// SkillFile is the file of a repository that agents are told before a plan, in place of
 // cove's own text.
 const SkillFile = Dir + "/skill.md"
 
-// Skill reads the repository's skill; nil: it has none. It is told to a model in a
-// sandbox, as the repository's other texts are, and changes nothing else. Errors are
+// Skill reads the repository's skill; nil: it has none. A model in a sandbox is told the
+// skill, like the repository's other texts, and nothing else depends on it. Errors are
 // Problems.
 func (p Places) Skill() (*cove.Skill, error) {
 	if p.Top == "" {

@@ -23,11 +23,11 @@ type Tree struct {
 	Line       int      `json:"line"`
 }
 
-// treesKey is where they stand in a file.
+// treesKey is the key of the trees in a file.
 const treesKey = "pull.sync"
 
-// Patterns are what does not come, in the syntax of gitignore: with Include, all
-// files but those; and of them, what Exclude says.
+// Patterns are the files that are left out, in the syntax of gitignore. With Include, these
+// are all other files. Files that Exclude names are left out in any case.
 func (t Tree) Patterns() []string {
 	var list []string
 	if len(t.Include) > 0 {

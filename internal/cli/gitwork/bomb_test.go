@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// packEntry is an object in a pack: its kind, the size that it claims, and what is
-// compressed. For a delta the base's name stands before that.
+// packEntry is an object in a pack: its kind, the size that it claims, and its compressed
+// body. For a delta, the base's name is before the body.
 func packEntry(kind byte, size uint64, base, body []byte) []byte {
 	head := []byte{kind<<4 | byte(size&15)}
 	for size >>= 4; size > 0; size >>= 7 {
@@ -51,8 +51,8 @@ func varint(n uint64) (b []byte) {
 	return append(b, byte(n))
 }
 
-// What would unfold to gigabytes is turned away before it has, whether zeros are
-// compressed or deltas copy from deltas.
+// A pack that would unfold to gigabytes is rejected before it does, whether by compressed
+// zeros or by deltas that copy from deltas.
 func TestImportRejectsBombs(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)

@@ -21,7 +21,7 @@ import (
 // the job starts from.
 const BaseRef = "refs/cove/base"
 
-// maxHave bounds how many of the commits that a sprite says it has are looked at.
+// maxHave bounds how many of the commits that a sprite claims to have are checked.
 const maxHave = 200
 
 // Outgoing says what goes to a job. Base is required.
@@ -31,8 +31,8 @@ type Outgoing struct {
 	Have    []string // commits that are there already, with their history; what is not here does not count
 	Modules []Module // submodules that go along
 
-	// Progress, which may be nil, is told how far each stage is: "count" and
-	// "compress" in objects, "bundle" in bytes. A total of 0 is not known.
+	// Progress, which may be nil, is called with the progress of each stage: "count" and
+	// "compress" in objects, "bundle" in bytes. A total of 0 means that it is not known.
 	Progress func(stage string, done, total int64)
 }
 
@@ -42,10 +42,10 @@ type Bundle struct {
 	Size   int64
 }
 
-// Bundle writes the history of a commit as a bundle with the ref refs/cove/base,
-// and one for each submodule (cove.ModuleRef). What the other side has is left
-// out; where that is all, the bundle has no objects. No ref appears in the
-// repository. A clone that lacks objects is ErrPartial.
+// Bundle writes the history of a commit as a bundle with the ref refs/cove/base, and
+// a ref for each submodule (cove.ModuleRef). It leaves out the commits that the other
+// side has; if it has all, the bundle has no objects. No ref appears in the
+// repository. If the clone lacks objects, the error is ErrPartial.
 func (r *Repo) Bundle(ctx context.Context, w io.Writer, out Outgoing) (Bundle, error) {
 	s, err := r.scratch(ctx, out.Modules...)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *scratch) header(ctx context.Context, format string, out Outgoing, have 
 	return b.String() + "\n", tips, nil
 }
 
-// partial reports whether a remote was promised to have what is missing here.
+// partial reports whether the clone is partial: a remote has promised the missing objects.
 func (r *Repo) partial() bool {
 	if r.config.values["extensions.partialclone"] != "" {
 		return true
@@ -208,8 +208,7 @@ func (m *meter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// packProgress reads what pack-objects says of its progress, and passes on what is
-// not that.
+// packProgress reads the progress lines of pack-objects, and passes all other lines on.
 type packProgress struct {
 	tell func(stage string, done, total int64)
 	rest io.Writer
@@ -241,7 +240,7 @@ func (p *packProgress) end() error {
 		_, err := p.rest.Write(append(p.line, '\n'))
 		return err
 	}
-	// What is not a number is 0, which is what is not known.
+	// A number that is missing or can't be parsed is 0: not known.
 	done, _ := strconv.ParseInt(string(m[2])+string(m[4]), 10, 64)
 	total, _ := strconv.ParseInt(string(m[3]), 10, 64)
 	switch string(m[1]) {

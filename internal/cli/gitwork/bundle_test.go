@@ -74,8 +74,8 @@ func TestBundle(t *testing.T) {
 	if got := clone.git("rev-list", "--count", "main"); got != "2" {
 		t.Errorf("the clone has %s commits", got)
 	}
-	// What is there already is left out, also where that is all; what is not here does
-	// not count.
+	// Commits that the other side has are left out, even if it has all. A commit in Have
+	// that is not here does not count.
 	nonsense := []string{strings.Repeat("1", 40), "--all", "", head[:10], r.git("rev-parse", "HEAD^{tree}")}
 	if cuts := r.cut(head, 0); cuts != nil {
 		t.Errorf("cut off at %q", cuts)
@@ -176,7 +176,7 @@ func TestBundleShallow(t *testing.T) {
 	if got := clone.git("rev-list", "--count", "main"); got != "3" {
 		t.Errorf("of a shallow clone came %s commits", got)
 	}
-	// What is done there comes back to the shallow clone.
+	// The shallow clone can import the commits that are made there.
 	clone.git("checkout", "-q", "main")
 	clone.write("done", "done\n")
 	done := clone.commit("done")
@@ -192,7 +192,7 @@ func TestBundleShallow(t *testing.T) {
 	}
 }
 
-// Of a partial clone goes what is there: the last commit.
+// A partial clone can send the commit whose objects it has: the last one.
 func TestBundlePartial(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)
@@ -221,8 +221,8 @@ func TestBundlePartial(t *testing.T) {
 	}
 }
 
-// Objects that lie in another repository, by a relative path there, go along; what
-// a replacement hides does not stay hidden.
+// Objects borrowed from another repository, by a relative path there, go along. Objects
+// that a replacement hides are sent, too.
 func TestBundleBorrowedAndReplaced(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// allowed are the settings that are taken over from the person's configuration:
-// how files are stored, and who the person is. None of them names a program.
+// allowed are the settings that cove takes from the person's configuration: how files
+// are stored, and who the person is. None of these settings names a program.
 var allowed = []string{
 	"core.autocrlf", "core.eol", "core.safecrlf", "core.ignorecase", "core.precomposeunicode",
 	"core.symlinks", "core.filemode", "core.sharedrepository", "core.trustctime", "core.checkstat",

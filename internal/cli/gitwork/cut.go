@@ -17,9 +17,9 @@ import (
 // request.
 const maxCuts = 10_000
 
-// Cut lists the commits whose parents do not go along when the history of base and
-// of the submodules is sent, sorted: where this clone, or a submodule's, is shallow,
-// and with a depth of more than 0 those that are that many commits away.
+// Cut lists, sorted, the commits that are sent without their parents when the history
+// of base and of the submodules is sent. These are the commits at which this clone, or
+// a submodule's, is shallow; and, if depth is more than 0, those depth commits away.
 func (r *Repo) Cut(ctx context.Context, base string, depth int, modules []Module) ([]string, error) {
 	shallow, err := r.grafts(modules)
 	if err != nil || depth == 0 && len(shallow) == 0 {

@@ -23,8 +23,8 @@ var (
 	ErrRefExists     = &fail.Error{Code: "ref_exists"}
 )
 
-// RejectedError says that what a job left is damaged or malicious. Nothing of it
-// has come into the repository.
+// RejectedError says that a job's bundle is damaged or malicious. Nothing from it has
+// come into the repository.
 type RejectedError struct {
 	Reason string
 }
@@ -46,7 +46,7 @@ type RefusedError struct {
 	Reason    string   // for people
 	Ref       string   // where the commits are
 	Paths     []string // of overlap: the files in the way; of risky: those to look at
-	Conflicts []string // of branch_moved: what a merge would stop at, where git could tell
+	Conflicts []string // of branch_moved: the paths that a merge would stop at, if git could tell
 	Merges    bool     // of branch_moved: a merge was tried out and has no conflicts
 	Next      []string // commands to choose from
 }

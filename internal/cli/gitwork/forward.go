@@ -22,8 +22,8 @@ type Forward struct {
 	Head   string // the commit to move to; it is in the repository
 	Again  string // the command that tries it again; empty: cove pull JOB
 
-	// Hold, if not nil, is asked before the branch moves which of the changes to it a
-	// person is to look at first. Any of them is a *RefusedError.
+	// Hold, if not nil, is called before the branch moves. It returns the changes that a
+	// person must look at first; if there are any, the error is a *RefusedError.
 	Hold func(ctx context.Context, old, head string) ([]Risk, error)
 }
 
@@ -31,10 +31,10 @@ func (f Forward) again() string { return cmp.Or(f.Again, "cove pull "+f.Job) }
 
 func (f Forward) ref() string { return "refs/heads/" + f.Branch }
 
-// FastForward moves the job's branch, never another one, to its head: the ref by
-// compare-and-swap, and where the branch is checked out, also index and files of
-// that work tree. It reports whether the branch had head already. What can't be
-// moved is a *RefusedError, and is as it was. The caller holds lock.
+// FastForward moves the job's branch, never another one, to its head. It moves the ref
+// by compare-and-swap. If the branch is checked out, it also changes index and files of
+// that work tree. It reports whether the branch had head already. If the branch can't be
+// moved, it is as it was, and the error is a *RefusedError. The caller holds lock.
 func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already bool, err error) {
 	old, err := r.Resolve(ctx, f.ref())
 	if err != nil {
@@ -65,8 +65,8 @@ func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already 
 	return false, tree.apply(ctx, lock, f, old)
 }
 
-// rebaseByHand is the command that rebases the job's commits on a branch of their own,
-// and lets the person resolve conflicts.
+// rebaseByHand is the command that rebases the job's commits on a branch of their own.
+// The person can then resolve conflicts.
 func (f Forward) rebaseByHand() string {
 	return fmt.Sprintf("git switch -c cove-%[1]s %[2]s && git rebase --onto %[3]s %[4]s", f.Job, JobRef(f.Job, "head"), printable.Word(f.Branch), JobRef(f.Job, "base"))
 }
@@ -82,7 +82,7 @@ func (f Forward) Refuse(code, reason string) *RefusedError {
 	return f.refuse(code, reason, Ways(f.Job, f.Branch)...)
 }
 
-// hold is the error for changes that are to be looked at first.
+// hold is the error for changes that the person must look at first; nil: there are none.
 func (f Forward) hold(ctx context.Context, old string) error {
 	if f.Hold == nil {
 		return nil
@@ -106,8 +106,9 @@ func (f Forward) hold(ctx context.Context, old string) error {
 	return e
 }
 
-// accepting completes ways on that hold risky changes by themselves: with --accept-risky, if the
-// person has looked at these, or else after the command to look at them, if there are any.
+// accepting adds --accept-risky to the cove job commands among ways, if the job has risky
+// changes: such a command would hold them, too. If f.Again does not have the flag, the person
+// has not accepted the changes, and the command that shows them comes first.
 func (f Forward) accepting(ctx context.Context, old string, ways []string) []string {
 	own := func(way string) bool { return strings.HasPrefix(way, "cove job ") }
 	if !slices.ContainsFunc(ways, own) {
@@ -135,8 +136,8 @@ const acceptRisky = " --accept-risky"
 // maxNamed bounds the files that a command names.
 const maxNamed = 10
 
-// Ways are the commands that bring a job's commits into their branch, or where there
-// is none into what is checked out.
+// Ways are the commands that bring a job's commits into their branch. If branch is empty,
+// they bring them into a new branch, or into the one that is checked out.
 func Ways(job, branch string) []string {
 	ref := JobRef(job, "head")
 	if branch == "" {
@@ -165,8 +166,8 @@ func (r *Repo) Has(ctx context.Context, branch, commit string) (bool, error) {
 	return r.ancestor(ctx, commit, head)
 }
 
-// movedOn explains a branch that is not in the history of head, and tries out a
-// merge, where git can do so without a work tree (2.38).
+// movedOn is the refusal for a branch that is not in the history of head. It also tries
+// out a merge, if git can do so without a work tree (2.38).
 func (r *Repo) movedOn(ctx context.Context, f Forward, old string) error {
 	e := f.refuse("branch_moved", fmt.Sprintf("the branch %s has moved on since the job started", printable.Name(f.Branch)), Ways(f.Job, f.Branch)...)
 	defer func() { e.Next = f.accepting(ctx, old, e.Next) }()
@@ -197,7 +198,7 @@ func (r *Repo) movedOn(ctx context.Context, f Forward, old string) error {
 	return e
 }
 
-// moveRef moves a branch if it is still at old. Why stands in the reflog.
+// moveRef moves a branch if it is still at old. The reflog gets why.
 func (r *Repo) moveRef(ctx context.Context, why, ref, old, head string) error {
 	_, err := r.git.text(ctx, "update-ref", "-m", why+": fast-forward", ref, head, old)
 	if err != nil {
@@ -213,8 +214,9 @@ type worktree struct {
 	other bool // than the one that the repository was opened in
 }
 
-// whereChecked finds the work tree that has the branch checked out; nil if none
-// has. One in the middle of a rebase of it has no branch, but will want it back.
+// whereChecked finds the work tree that has the branch checked out; nil if none has.
+// During a rebase of the branch, a work tree has no branch, but will need it again:
+// that is refused.
 func (r *Repo) whereChecked(ctx context.Context, f Forward) (*worktree, error) {
 	args := []string{"worktree", "list", "--porcelain"}
 	end := "\n"
@@ -293,8 +295,8 @@ func (t *worktree) busyWith(ref string) string {
 	return ""
 }
 
-// apply moves the branch together with index and files; see journal for how a
-// killed process is survived. It is not interrupted once it has begun to write.
+// apply moves the branch together with index and files. The journal lets it survive a
+// killed process. Once it has begun to write, it is not interrupted.
 func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string) error {
 	j := &journal{Job: f.Job, Why: f.again(), Ref: f.ref(), Old: old, New: f.Head, Worktree: t.Dir, GitDir: t.GitDir}
 	files, err := t.changedFiles(ctx, old, f.Head)
@@ -345,8 +347,9 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 	return err
 }
 
-// overlap is the refusal for uncommitted files in the way. Where the commits come with a
-// snapshot of such, a stash would not go on top again: the same is committed by then.
+// overlap is the refusal for uncommitted files in the way. If the job's commits bring a
+// snapshot of such files along, a stash could not be applied after them: its changes are
+// committed by then.
 func (f Forward) overlap(ctx context.Context, t *worktree, paths []string) error {
 	was, err := t.ancestor(ctx, f.Base, f.ref())
 	if err != nil {
@@ -372,10 +375,10 @@ func (f Forward) overlap(ctx context.Context, t *worktree, paths []string) error
 // maxMoved bounds the files that a command moves.
 const maxMoved = 3
 
-// makeWay is the command that moves what is in the way aside, and tries again; none if that
-// would be too long. A stash takes changes of what git knows, and puts them back. It would
-// not put back a file that git does not know where there is one by then: such a file gets
-// another name, at the top of the work tree, as its folder may be in the way too.
+// makeWay is the command that moves the files in the way aside, and tries again. It is nil
+// if it would be too long, or if a name is not printable. It stashes changes to tracked files,
+// and restores them. A stash could not restore an untracked file over a new file of that name.
+// So an untracked file is renamed, to the top of the work tree: its folder may be in the way.
 func (t *worktree) makeWay(paths []string, tracked map[string]bool, again string) []string {
 	git := "git"
 	if t.other {
@@ -402,9 +405,10 @@ func (t *worktree) makeWay(paths []string, tracked map[string]bool, again string
 	return []string{strings.Join(slices.Concat(first, []string{again}, last), " && ")}
 }
 
-// snapshotted returns the job's base if that is a snapshot on top of old, and the
-// index has nothing that would be in neither: then the work tree may be as the
-// job found it. Whether it is so is seen when the index is locked.
+// snapshotted returns the job's base if the work tree may be as the job found it; else "".
+// The base must be a snapshot on top of old. Each staged change must be in old or in the
+// base, and no untracked file may be where the job adds one. Whether the files are as in the
+// snapshot is checked when the index is locked.
 func (t *worktree) snapshotted(ctx context.Context, f Forward, old string) (string, error) {
 	parent, err := t.Resolve(ctx, f.Base+"^")
 	if err != nil || parent != old {
@@ -456,9 +460,8 @@ func (r *Repo) changedFiles(ctx context.Context, old, head string) ([]File, erro
 	return s.diff(ctx, old, head)
 }
 
-// inTheWay lists what of the person's a change of the files would overwrite:
-// changes that are not committed, and files that git doesn't know, ignored ones
-// too.
+// inTheWay lists the person's files that a change of files would overwrite: those with
+// uncommitted changes, and untracked ones, even ignored. Unmerged files are always listed.
 func (t *worktree) inTheWay(ctx context.Context, files []File) ([]string, error) {
 	touched := map[string]bool{}
 	for _, f := range files {
@@ -487,7 +490,7 @@ func (t *worktree) inTheWay(ctx context.Context, files []File) ([]string, error)
 	return hit, err
 }
 
-// strangers lists what lies where files are to be added and is not tracked.
+// strangers lists the untracked files and folders in the places of files to add.
 func (t *worktree) strangers(files []File, tracked map[string]bool) ([]string, error) {
 	root, err := os.OpenRoot(t.Dir)
 	if err != nil {
@@ -516,9 +519,9 @@ func (r *Repo) tracked(ctx context.Context) (map[string]bool, error) {
 	return set, err
 }
 
-// stranger finds what git doesn't know at the path of a new file: something at
-// the path itself, a file in place of a folder above it, or a file in a folder
-// that has to give way to it.
+// stranger finds an untracked file that is in the way of a new file. It may be at that path,
+// in place of a folder above it, or in a folder that must give way to it. If there is none,
+// stranger returns "".
 func stranger(root *os.Root, path string, tracked map[string]bool) string {
 	for i := range len(path) {
 		if path[i] != '/' {

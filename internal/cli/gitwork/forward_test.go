@@ -164,8 +164,8 @@ func TestFastForwardRefuses(t *testing.T) {
 	}
 }
 
-// makesWay types the command of a refusal: the branch moves, and what was in the way is in
-// the work tree all the same.
+// makesWay runs the command of a refusal. The branch moves, and the files that were in the
+// way are still in the work tree.
 func (r repo) makesWay(command, base, head string) {
 	r.t.Helper()
 	sh := func(text string) string {
@@ -194,7 +194,7 @@ func (r repo) makesWay(command, base, head string) {
 	}
 }
 
-// A branch that has gone on is not moved, and what a merge would do is said.
+// A branch that has gone on is not moved. The refusal says what a merge would do.
 func TestMovedOn(t *testing.T) {
 	home(t, "")
 	for _, test := range []struct{ name, file, conflict string }{
@@ -223,8 +223,8 @@ func TestMovedOn(t *testing.T) {
 	}
 }
 
-// The ways on of a branch that has moved hold risky changes by themselves. So what is to be typed
-// says that they were looked at, or how to look at them.
+// If a branch has moved, the commands that the refusal names hold risky changes, too. So these
+// commands accept the changes, or the command to look at the changes comes first.
 func TestMovedOnRisky(t *testing.T) {
 	home(t, "")
 	r, base, head := delivered(t)
@@ -259,8 +259,8 @@ func TestMovedOnRisky(t *testing.T) {
 
 var steps = []string{"journal", "lock", "files", "index", "ref", "unlock"}
 
-// The process is killed before each step, and in the middle of changing files;
-// the next pull ends the matter, and nothing of the person's is lost.
+// The process is killed before each step, and in the middle of changing files. The
+// next pull completes or undoes the fast-forward, and no change of the person's is lost.
 func TestKilledFastForward(t *testing.T) {
 	if step := os.Getenv("TEST_KILL_AT"); step != "" {
 		killAt(t, step)
@@ -363,8 +363,8 @@ func killAt(t *testing.T, step string) {
 	t.Fatalf("came to the end: %v", err)
 }
 
-// TestIdenticalUntracked: an untracked file that is just as the one that comes is not in the
-// way. It stays as it is, and is tracked then.
+// TestIdenticalUntracked: an untracked file that equals the new one is not in the way. It stays
+// as it is, and is then tracked.
 func TestIdenticalUntracked(t *testing.T) {
 	home(t, "")
 	r, base, head := delivered(t)
@@ -426,7 +426,7 @@ func TestKilledOverIdentical(t *testing.T) {
 }
 
 // TestPullWithoutBrokenModules: a .gitmodules that git can't read does not keep the commits
-// out. It is held, with the reason; who accepts it can pull what mends it.
+// out. It is held, with the reason. If the person accepts it, they can pull a commit that mends it.
 func TestPullWithoutBrokenModules(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)

@@ -73,8 +73,7 @@ func FuzzPack(f *testing.F) {
 	})
 }
 
-// What checkTree lets through has entries that no file system takes for .git, a
-// folder above, or another folder.
+// No entry of a tree that checkTree accepts is .git, a folder above, or a path.
 func FuzzTree(f *testing.F) {
 	id := strings.Repeat("\x01", 20)
 	f.Add([]byte("100644 a\x00" + id + "40000 b\x00" + id))
@@ -97,7 +96,7 @@ func FuzzTree(f *testing.F) {
 	})
 }
 
-// What git says of a diff is read without a surprise, whatever the paths are.
+// parseDiff does not panic, and accepts no path longer than maxPath, whatever its input.
 func FuzzDiff(f *testing.F) {
 	f.Add(":100644 100644 " + strings.Repeat("a", 40) + " " + strings.Repeat("b", 40) + " M\x00a b\x001\t2\ta b\x00")
 	f.Add(":000000 120000 0 1 A\x00x\x00-\t-\tx\x00")

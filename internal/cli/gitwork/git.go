@@ -20,8 +20,8 @@ import (
 
 // Bounds of a git process.
 const (
-	quickly    = 2 * time.Minute  // for what only looks
-	patiently  = 30 * time.Minute // for what moves a repository's content
+	quickly    = 2 * time.Minute  // for calls that only read
+	patiently  = 30 * time.Minute // for calls that move a repository's content
 	maxOutput  = 64 << 20         // bytes of standard output that are kept
 	maxStderr  = 16 << 10
 	killedWait = 5 * time.Second // for the pipes, after the process has ended
@@ -30,7 +30,7 @@ const (
 // setting is one value of git's configuration.
 type setting struct{ key, value string }
 
-// safeSettings stand above every configuration file of the repository.
+// safeSettings override every configuration file of the repository.
 var safeSettings = []setting{
 	{"core.hooksPath", os.DevNull},
 	{"core.fsmonitor", "false"},
@@ -64,8 +64,8 @@ type runner struct {
 	settings []setting
 }
 
-// environ is the whole environment of a git process: nothing of the caller's but
-// where programs and temporary files are.
+// environ is the whole environment of a git process. It has nothing of the caller's
+// except where programs and temporary files are.
 func (g runner) environ(extra []string) []string {
 	env := []string{
 		"LC_ALL=C",
@@ -113,7 +113,7 @@ type call struct {
 	files   []*os.File    // inherited, from descriptor 3 on
 	timeout time.Duration // 0: quickly
 
-	progress func(stage string, done, total int64) // gets what pack-objects says of it; nil: nobody
+	progress func(stage string, done, total int64) // gets the progress of pack-objects; nil: nobody does
 	plain    bool                                  // the caller's own environment, only without GIT_*: to read configuration
 }
 
@@ -298,7 +298,7 @@ func Version(ctx context.Context) (major, minor int, err error) {
 	return major, minor, nil
 }
 
-// lookGit finds git; where there is none the error is ErrNoGit.
+// lookGit finds git. If there is none, the error is ErrNoGit.
 func lookGit() (string, error) {
 	exe, err := exec.LookPath("git")
 	if err != nil {

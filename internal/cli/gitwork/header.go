@@ -15,7 +15,7 @@ const (
 	maxPrereqs    = 1000
 )
 
-// bundleHeader is what stands before the pack in a bundle (gitformat-bundle).
+// bundleHeader is the part of a bundle before the pack (gitformat-bundle).
 type bundleHeader struct {
 	format  string // of the object names: sha1 or sha256
 	prereqs []string

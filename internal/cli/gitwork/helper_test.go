@@ -16,7 +16,7 @@ import (
 
 const job = "a3f7b2"
 
-// env is an environment in which nothing of this machine's git settings counts.
+// env is an environment that keeps git from this machine's settings.
 func env(home string) []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1",
 		"GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com", "GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com"}

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 )
 
-// What a job plants, and what the person's own configuration would run on it,
-// leaves a canary if it runs.
+// A program that a job plants, or that the person's own configuration would run on the
+// job's files, leaves a canary if it runs.
 func TestNothingRuns(t *testing.T) {
 	canaries := t.TempDir()
 	touch := func(name string) string { return "touch " + filepath.Join(canaries, name) + "; cat" }
@@ -154,7 +154,7 @@ func clearCanaries(t *testing.T, dir string) {
 	}
 }
 
-// What can make something run by its name, or by a link, is found; what can't, is not.
+// A file that can make something run, by its name or by a link, is found; others are not.
 func TestRisky(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)
@@ -207,8 +207,8 @@ func TestRisky(t *testing.T) {
 	}
 }
 
-// What is to be looked at first moves no branch, and the commands that are named do what
-// they say with any name.
+// If a change must be looked at first, no branch moves. The commands that the refusal
+// names work with any file name.
 func TestForwardHolds(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)

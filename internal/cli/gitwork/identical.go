@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// identical are those of the paths in the way at which there is an untracked file that is as
-// the new file that comes: nothing of it would be lost.
+// identical lists the paths in the way that have an untracked file with the new file's mode
+// and content. To overwrite such a file would lose nothing.
 func (t *worktree) identical(ctx context.Context, files []File, inTheWay []string) ([][]byte, error) {
 	if len(inTheWay) == 0 {
 		return nil, nil

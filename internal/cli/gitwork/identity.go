@@ -12,9 +12,9 @@ import (
 // ErrNoIdentity says that git does not know who the person is.
 var ErrNoIdentity = &fail.Error{Code: "no_identity"}
 
-// Identity is who git says commits in dir, "" being the working directory, are by;
-// dir need be in no repository. A name or address that is not set is
-// ErrNoIdentity.
+// Identity is the author that git would give a commit in dir; "" is the working
+// directory. dir need not be in a repository. If the name or the address is not set,
+// the error is ErrNoIdentity.
 func Identity(ctx context.Context, dir string) (cove.Person, error) {
 	exe, err := exec.LookPath("git")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-// Ignored is what git's own files say of what it ignores in a folder of a
-// repository, apart from the .gitignore files in and below that folder.
+// Ignored has git's rules for ignoring files in a folder of a repository. It leaves out the
+// rules of the .gitignore files in and below that folder.
 type Ignored struct {
 	Files   []IgnoreFile // the least first
 	Tracked []byte       // paths below the folder that are tracked all the same, each ended by a zero byte
@@ -25,7 +25,7 @@ type IgnoreFile struct{ Name, Dir, Text string }
 // maxIgnoreFile bounds a file of patterns.
 const maxIgnoreFile = 1 << 20
 
-// Ignored reads what git would, for the folder dir of the work tree.
+// Ignored reads the rules and files that git would read for the folder dir of the work tree.
 func (r *Repo) Ignored(ctx context.Context, dir string) (Ignored, error) {
 	var ig Ignored
 	top, err := filepath.EvalSymlinks(r.Dir)
@@ -79,8 +79,8 @@ func (ig *Ignored) add(name, dir string) error {
 	return nil
 }
 
-// MergeFile merges the texts in the files ours and theirs, which grew from that in
-// base. It needs no repository; clean is false where the two touch the same lines.
+// MergeFile merges the texts in the files ours and theirs, which both come from the text
+// in base. It needs no repository. clean is false if both change the same lines.
 func MergeFile(ctx context.Context, ours, base, theirs string) (merged []byte, clean bool, err error) {
 	exe, err := lookGit()
 	if err != nil {

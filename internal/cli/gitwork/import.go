@@ -24,9 +24,9 @@ const (
 	maxObjects    = 2_000_000
 	maxObjectSize = 1 << 30
 
-	// What a pack may unfold to: so much in any case, and a multiple of its size. To
-	// find out that it is more costs seconds. What deltas make is counted apart: a
-	// history of small changes to large files is honest.
+	// A pack may unfold to maxInflated and maxExpansion times its size. To find out that
+	// it unfolds to more takes seconds. The objects that deltas make have a limit of their
+	// own, maxMade: an honest history may have small changes to large files.
 	maxInflated  = 256 << 20
 	maxMade      = 4 << 30
 	maxExpansion = 64
@@ -54,11 +54,11 @@ func (e Expect) refs() map[string]string {
 	return refs
 }
 
-// Import checks the bundle in file, which must not change meanwhile, and brings
-// its commits into the repository under refs/cove/JOB/, all at once, after those of
-// submodules into theirs. What is wrong with it is a *RejectedError; then, as after
-// any other error, nothing of this repository has changed. The caller holds the
-// lock. Importing the same again is no error.
+// Import checks the bundle in file, which must not change meanwhile. Then it brings its
+// commits into the repository under refs/cove/JOB/, all at once; before that, those of
+// submodules into their repositories. If the bundle is bad, the error is a
+// *RejectedError. After any error, nothing in this repository has changed. The caller
+// holds the lock. Importing the same bundle again is no error.
 func (r *Repo) Import(ctx context.Context, file *os.File, want Expect) error {
 	b, err := r.openBundle(ctx, file, want)
 	if err != nil {
@@ -104,7 +104,7 @@ func (r *Repo) importBundle(ctx context.Context, b *incoming, want Expect) error
 	return r.importWithModules(ctx, q, b, want)
 }
 
-// checkChange looks whether what lies between two commits can be told.
+// checkChange checks that the changes between two commits can be summarized.
 func (s *scratch) checkChange(ctx context.Context, base, tip string) error {
 	if err := s.checkUnfolded(ctx, base, tip); err != nil {
 		return err
@@ -178,7 +178,7 @@ func (r *Repo) openBundle(ctx context.Context, file *os.File, want Expect) (*inc
 	return b, nil
 }
 
-// checkPrereqs checks that a bundle builds on what the job was given alone.
+// checkPrereqs checks that a bundle builds only on commits that the job was given.
 func (r *Repo) checkPrereqs(ctx context.Context, b *incoming, base string) error {
 	s, err := r.scratch(ctx, b.known...) // not to look for names in the person's refs
 	if err != nil {
@@ -294,7 +294,7 @@ func (r *Repo) movePack(q *scratch) (done func(), err error) {
 	return done, nil
 }
 
-// moveFile renames, or copies where the objects are on another file system.
+// moveFile renames a file, or copies it if the target is on another file system.
 func moveFile(from, to string) error {
 	err := os.Rename(from, to)
 	if !errors.Is(err, syscall.EXDEV) {

@@ -59,7 +59,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// What is wrong with the bundle as a file, or in its header.
+// A bundle that is damaged as a file, or in its header, is rejected.
 func TestImportRejectsDamage(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)
@@ -162,7 +162,7 @@ func reject(t *testing.T, err error, why string) {
 	}
 }
 
-// What is wrong with the objects in the pack.
+// A bundle with bad objects in its pack is rejected.
 func TestImportRejectsObjects(t *testing.T) {
 	home(t, "")
 	for _, test := range []struct {
@@ -272,8 +272,8 @@ func (r repo) crafted(entries string) {
 	r.git("update-ref", "HEAD", commit)
 }
 
-// rawBundle packs all loose objects, whatever they are, behind a header: git
-// itself would refuse to walk through some of them.
+// rawBundle packs all loose objects, of any kind, behind a header. git itself would refuse
+// to read some of them.
 func (r repo) rawBundle(base string) string {
 	r.t.Helper()
 	loose, err := filepath.Glob(filepath.Join(r.dir, ".git/objects/??/*"))
@@ -295,8 +295,8 @@ func (r repo) rawBundle(base string) string {
 	return path
 }
 
-// A commit that only its ref's record names must not come from elsewhere in the
-// person's repository: the base is where the history has to lead.
+// A bundle's history must lead to the base. If a commit on the way is missing, the bundle is
+// rejected: the commit must not come from elsewhere in the person's repository.
 func TestImportNeedsCompleteHistory(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)

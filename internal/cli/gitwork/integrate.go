@@ -13,10 +13,10 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-// How says in what way a job's commits come into a branch that has moved on.
+// How is the way that a job's commits come into a branch that has moved on.
 type How string
 
-// The ways. Each ends in a fast-forward of the branch to what it has made.
+// The ways. Each ends with a fast-forward of the branch to the commit that it has made.
 const (
 	Merge      How = "merge"       // a merge commit
 	Rebase     How = "rebase"      // all of the job's commits, one by one, on top of the branch
@@ -43,11 +43,11 @@ func (e *ConflictError) Error() string {
 // ExitCode is the command line's exit code for this error.
 func (e *ConflictError) ExitCode() int { return 3 }
 
-// Integrate brings a job's commits, or with CherryPick those named, into the branch
-// of f. It works in a repository and a work tree of its own, in which only the files
-// with conflicts are ever written, and where no attribute counts; f's branch is then
-// moved as FastForward does it. It returns the branch's new commit, which is the old
-// one where there was nothing to do. The caller holds lock.
+// Integrate brings a job's commits, or with CherryPick those named, into the branch of f.
+// It works in a repository and a work tree of its own. There it writes only files with
+// conflicts, and no attribute counts. Then it moves f's branch as FastForward does. It
+// returns the branch's new commit, which is the old one if there was nothing to do. The
+// caller holds lock.
 func (r *Repo) Integrate(ctx context.Context, lock *Lock, f Forward, how How, commits []string) (head string, err error) {
 	old, err := r.Resolve(ctx, f.ref())
 	if err != nil {
@@ -95,7 +95,7 @@ func (r *Repo) Integrate(ctx context.Context, lock *Lock, f Forward, how How, co
 	return head, err
 }
 
-// JobCommits are the commits of a job that names stand for: names of objects, which
+// JobCommits are the commits of a job with the given names. These are object names, which
 // may be short.
 func (r *Repo) JobCommits(ctx context.Context, base, head string, names []string) ([]string, error) {
 	s, err := r.scratch(ctx)
@@ -121,17 +121,17 @@ func (r *Repo) JobCommits(ctx context.Context, base, head string, names []string
 	return found, nil
 }
 
-// bench is a repository with a work tree, in which commits are made.
+// bench is a repository with a work tree, for making commits.
 type bench struct {
 	*scratch
 	work string
 }
 
-// noAttributes stands above every .gitattributes: none of them counts here.
+// noAttributes overrides every .gitattributes file.
 const noAttributes = "* !text !crlf !eol !ident !filter !diff !merge !working-tree-encoding !conflict-marker-size !whitespace\n"
 
-// bench makes one that is at a commit, with no file of it written. The caller holds
-// the lock.
+// bench makes a bench that is at a commit, without writing any of its files. The caller
+// holds the lock.
 func (r *Repo) bench(ctx context.Context, commit string) (*bench, error) {
 	q, err := r.quarantine(ctx)
 	if err != nil {
@@ -199,8 +199,8 @@ func (b *bench) between(ctx context.Context, f Forward, old string) ([]string, e
 	return list, err
 }
 
-// pick makes the commits again, on top of what there is. Those that change nothing
-// there are passed over.
+// pick makes the commits again, on top of the bench's commit. It skips those that change
+// nothing there.
 func (b *bench) pick(ctx context.Context, r *Repo, f Forward, how How, commits []string) (string, error) {
 	me := identity(r.Author())[2:] // the committer; the authors stay
 	args := append([]string{"cherry-pick", "--allow-empty", "--allow-empty-message", "--no-gpg-sign"}, "--stdin")
@@ -225,7 +225,7 @@ func (b *bench) pick(ctx context.Context, r *Repo, f Forward, how How, commits [
 
 var errNoConflict = errors.New("git stopped without a conflict")
 
-// stopped makes of git's error a conflict, if that is what it is.
+// stopped turns git's error into conflict, if git stopped at a conflict.
 func (b *bench) stopped(ctx context.Context, err error, f Forward, conflict *ConflictError) error {
 	if exitCode(err) <= 0 {
 		return err

@@ -47,7 +47,7 @@ func (r repo) integrate(base, head string, how gitwork.How, commits ...string) (
 	return g.Integrate(r.t.Context(), lock, gitwork.Forward{Job: job, Branch: "main", Base: base, Head: head}, how, commits)
 }
 
-// clean checks that nothing of an integration is left but what it should make.
+// clean checks that an integration has left no temporary files and no changes in the tree.
 func (r repo) clean() {
 	r.t.Helper()
 	if got := r.git("status", "--porcelain") + r.git("fsck", "--no-dangling"); got != "" {
@@ -115,7 +115,7 @@ func TestIntegrate(t *testing.T) {
 	}
 }
 
-// At conflicts nothing is done, and what is said is what would do it by hand.
+// If there are conflicts, nothing changes. The error has the commands to integrate by hand.
 func TestIntegrateConflicts(t *testing.T) {
 	home(t, "")
 	for _, how := range []gitwork.How{gitwork.Merge, gitwork.Rebase, gitwork.CherryPick} {
@@ -140,8 +140,8 @@ func TestIntegrateConflicts(t *testing.T) {
 	}
 }
 
-// A commit that is there in another form is passed over; one that is not the job's
-// is not taken; a dirty tree keeps what it has.
+// A commit whose changes the branch has already is skipped. A commit that is not the
+// job's is refused. A dirty tree keeps its changes.
 func TestIntegrateEdges(t *testing.T) {
 	home(t, "")
 	r, base, commits := movedOn(t)

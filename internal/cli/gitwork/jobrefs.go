@@ -65,8 +65,8 @@ func (r *Repo) Elsewhere(ctx context.Context, commits ...string) (bool, error) {
 	return true, nil
 }
 
-// Forget deletes a job's refs, in this repository and in its submodules. Without
-// force those stay whose commits would be nowhere else, and kept tells of them.
+// Forget deletes a job's refs, in this repository and in its submodules. Without force,
+// it keeps the refs whose commits are nowhere else, and reports whether it kept any.
 func (r *Repo) Forget(ctx context.Context, job string, force bool) (kept bool, err error) {
 	lock, err := r.Lock(ctx)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // A fast-forward of a checked-out branch changes three things: files, index, ref.
 // A process killed in between must not leave them at odds for good. So:
 //
-//  1. "journal": what is to be done is written down, and is on the disk.
+//  1. "journal": the plan of all changes is written, and is on the disk.
 //  2. "lock": index.lock is made, with our mark in it. From here to the end no
 //     other git changes the index, makes a commit or checks anything out there.
 //  3. "files": git reads the new tree into a copy of the index and changes the
@@ -32,17 +32,17 @@ import (
 //  5. "ref": the branch is moved, by compare-and-swap.
 //  6. "unlock": index.lock goes, then the journal.
 //
-// Whoever next holds the repository's lock and finds the journal ends the matter:
-// if the index is the new one (killed after 4), forward, by doing 5 and 6; else
-// back: every path that the change is about, and that is not as in the old
-// commit, is put back, but only if its content is of our making: missing, as in
-// the new commit, or the beginning of that. Anything else was edited by the
-// person since, and stays. Doing this is itself safe to kill and do again.
+// The next process that holds the repository's lock and finds the journal recovers.
+// If the index is the new one (killed after 4), it goes forward: it does 5 and 6.
+// Otherwise it goes back: it restores each changed path that is not as in the old
+// commit, but only if cove made its content. Such a path is missing, is as in the
+// new commit, or has the beginning of that. Anything else the person has edited
+// since, and it stays. Recovery may itself be killed, and done again.
 //
 // A job that began with a snapshot of uncommitted changes can be applied on top of
-// just these. Then From is that snapshot: the files are as in it, and not as in the
-// old commit, the copy of the index is first made so, and when it is undone, the
-// index stays what it was.
+// just these. From is then that snapshot: the files are as in it, and not as in the
+// old commit. The copy of the index is first made to match the snapshot. If the
+// fast-forward is undone, the index stays what it was.
 type journal struct {
 	Job      string `json:"job"`
 	Why      string `json:"why"` // the command
@@ -127,8 +127,7 @@ func (t *worktree) carryOut(ctx context.Context, lock *Lock, j *journal) error {
 	return j.end(t.journalFile())
 }
 
-// asSnapshot makes the copy of the index one of the snapshot, if that is what the
-// files are.
+// asSnapshot makes the copy of the index match the snapshot, if the files do.
 func (t *worktree) asSnapshot(ctx context.Context, j *journal) error {
 	tree, err := t.addAll(ctx, j.copy())
 	if errors.Is(err, ErrFiltered) {
@@ -184,8 +183,8 @@ func (j *journal) end(path string) error {
 	return os.Remove(path)
 }
 
-// Recover ends a fast-forward whose process was killed, if there is one, and says
-// in a sentence what it did. The caller holds lock.
+// Recover completes or undoes a fast-forward whose process was killed. It says in a
+// sentence what it did; empty: there was none. The caller holds lock.
 func (r *Repo) Recover(ctx context.Context, lock *Lock) (string, error) {
 	data, err := os.ReadFile(r.journalFile())
 	if isNotExist(err) {
@@ -368,7 +367,7 @@ func (t *worktree) putBack(ctx context.Context, lock *Lock, j *journal, files []
 	return os.Rename(j.copy(), j.index())
 }
 
-// differs is the set of the paths of a commit whose files are not as in it.
+// differs is the set of a commit's paths whose files differ from the commit.
 func (t *worktree) differs(ctx context.Context, commit string) (map[string]bool, error) {
 	index, err := tempFile(filepath.Join(t.CommonDir, "cove", "tmp"), "index-")
 	if err != nil {
@@ -448,7 +447,7 @@ func (t *worktree) begun(ctx context.Context, root *os.Root, f File) (bool, erro
 	return err == nil && cmp.ended(), err
 }
 
-// beginning compares what is written to it with what r has, as far as r goes.
+// beginning compares the bytes that are written to it with those of r, until r ends.
 type beginning struct {
 	r    io.Reader
 	over bool // r has ended

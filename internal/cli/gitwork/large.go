@@ -34,8 +34,8 @@ var pointer = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\Aversion https://git-lfs\.github\.com/spec/v1\n(?:ext-\d-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize (\d{1,18})\n\z`)
 })
 
-// LargeFiles lists those in a commit's tree, each content once. Where nothing says
-// that Git LFS is in use, nothing is looked for.
+// LargeFiles lists the large files in a commit's tree, each content once. It looks for
+// none if nothing says that Git LFS is in use (usesLFS).
 func (r *Repo) LargeFiles(ctx context.Context, commit string) ([]LargeFile, error) {
 	if in, err := r.usesLFS(ctx, commit); err != nil || !in {
 		return nil, err

@@ -17,9 +17,9 @@ type Lock struct {
 	file *os.File
 }
 
-// Lock waits until no other pull works on the repository. What a killed one left
-// behind in cove's folder is removed, except the journal of a fast-forward, which
-// Recover reads. The caller ends it by Unlock.
+// Lock waits until no other pull works on the repository. It removes what a killed pull
+// left in cove's folder, except the journal of a fast-forward: Recover reads that. The
+// caller must call Unlock.
 func (r *Repo) Lock(ctx context.Context) (*Lock, error) {
 	dir, err := r.private()
 	if err != nil {
@@ -55,7 +55,7 @@ func (r *Repo) Lock(ctx context.Context) (*Lock, error) {
 func (l *Lock) Unlock() { _ = l.file.Close() } // nothing was written
 
 // sweep removes the quarantines and temporary files of processes that are gone.
-// What cannot be removed is tried again the next time.
+// The next sweep retries those that can't be removed.
 func sweep(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

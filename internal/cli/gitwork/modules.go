@@ -22,8 +22,8 @@ type Module struct {
 }
 
 // Modules lists the submodules of a commit, and those inside of them, as they are
-// checked out in this work tree. Absent are the paths of those that are not. One
-// that lacks the commit it should be at is ErrModule.
+// checked out in this work tree. absent has the paths of those that are not checked
+// out. If a submodule lacks the commit that it should be at, the error is ErrModule.
 func (r *Repo) Modules(ctx context.Context, commit string) (modules []Module, absent []string, err error) {
 	return r.modules(ctx, commit, func(m Module) error {
 		return &fail.Error{Code: ErrModule.Code,
@@ -32,13 +32,14 @@ func (r *Repo) Modules(ctx context.Context, commit string) (modules []Module, ab
 	})
 }
 
-// modulesHere is Modules for what came back: one that lacks its commit is absent.
+// modulesHere is Modules for a job's bundle: a submodule without its commit is absent,
+// and that is no error.
 func (r *Repo) modulesHere(ctx context.Context, commit string) (modules []Module, absent []string, err error) {
 	return r.modules(ctx, commit, func(Module) error { return nil })
 }
 
-// modules calls lacks for a submodule without its commit, and takes it for absent
-// where that is no error.
+// modules calls lacks for a submodule without its commit. If lacks returns no error, the
+// submodule counts as absent.
 func (r *Repo) modules(ctx context.Context, commit string, lacks func(Module) error) (modules []Module, absent []string, err error) {
 	err = r.modulesBelow(ctx, commit, "", lacks, func(m Module) error {
 		if m.Repo == nil {
@@ -115,8 +116,8 @@ func (r *Repo) moduleAt(ctx context.Context, path string) (*Repo, error) {
 // gitlink is a submodule's entry in a tree.
 type gitlink struct{ path, id string }
 
-// gitlinks lists those of a commit. Only a tree with a .gitmodules is looked
-// through; what has none there was added without git's knowing.
+// gitlinks lists the gitlinks of a commit. It searches only a tree with a .gitmodules:
+// without that, a gitlink is not a submodule to git.
 func (r *Repo) gitlinks(ctx context.Context, commit string) ([]gitlink, error) {
 	s := &scratch{git: r.git}
 	return s.gitlinks(ctx, commit)
@@ -130,7 +131,7 @@ func (s *scratch) gitlinks(ctx context.Context, commit string) ([]gitlink, error
 	return s.allGitlinks(ctx, commit)
 }
 
-// allGitlinks are those of any tree.
+// allGitlinks lists the gitlinks of a commit, even without a .gitmodules.
 func (s *scratch) allGitlinks(ctx context.Context, commit string) ([]gitlink, error) {
 	var links []gitlink
 	w := &recordWriter{end: 0, each: func(entry string) {
@@ -144,8 +145,8 @@ func (s *scratch) allGitlinks(ctx context.Context, commit string) ([]gitlink, er
 	return links, err
 }
 
-// CheckModules is ErrDirty where something inside of submodules is not committed. No
-// snapshot takes that along.
+// CheckModules returns ErrDirty if submodules have uncommitted changes: no snapshot
+// includes these.
 func CheckModules(ctx context.Context, modules []Module) error {
 	e := &fail.Error{Code: ErrDirty.Code}
 	for _, m := range modules {

@@ -17,10 +17,10 @@ import (
 type ModuleChange struct {
 	Module
 	Head     string // the last commit, in the submodule's repository under refs/cove/JOB/head; empty: none
-	Leftover string // likewise, what was left uncommitted
+	Leftover string // the commit of the uncommitted changes, in the same way
 }
 
-// ModuleChanges lists what is here of a job's work in the submodules of its base.
+// ModuleChanges lists a job's work in the submodules of its base, as far as it is here.
 func (r *Repo) ModuleChanges(ctx context.Context, job, base string) ([]ModuleChange, error) {
 	modules, _, err := r.modulesHere(ctx, base)
 	if err != nil {
@@ -41,8 +41,8 @@ func (r *Repo) ModuleChanges(ctx context.Context, job, base string) ([]ModuleCha
 	return list, nil
 }
 
-// importWithModules takes apart what is in the quarantine: each submodule's commits
-// go into its own repository, and at last those of this one.
+// importWithModules distributes the commits in the quarantine. Those of each submodule go
+// into its own repository, and then those of this repository into this one.
 func (r *Repo) importWithModules(ctx context.Context, q *scratch, b *incoming, want Expect) error {
 	changes, err := q.assign(ctx, b, want)
 	if err != nil {
@@ -135,8 +135,8 @@ func (c *ModuleChange) take(ctx context.Context, q *scratch, job string) error {
 	return c.Repo.moveIn(ctx, own, refs, job, c.Commit)
 }
 
-// receive makes a quarantine with what of another one leads to the tips, but not to
-// what is here. The caller removes it.
+// receive makes a quarantine with the objects of from that are reachable from tips, but
+// not from here. The caller removes it.
 func (r *Repo) receive(ctx context.Context, from *scratch, tips []string, here ...string) (*scratch, error) {
 	q, err := r.quarantine(ctx)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-// modulesInTheWay is the refusal for submodules that would have to give way to a file,
-// in their place or in that of a folder above them. Git would remove all that is in
-// such a folder: what is not committed there, what is ignored, and in a submodule that
-// has its repository in itself also every branch. So their folders must be empty.
+// modulesInTheWay is the refusal for submodules that would have to give way to a file. The
+// file would take the place of a submodule, or of a folder above it. Git would remove all
+// that is in such a folder: uncommitted changes, ignored files and, if a submodule's
+// repository is in the folder, every branch. So their folders must be empty.
 func (t *worktree) modulesInTheWay(ctx context.Context, f Forward, files []File) error {
 	comes := map[string]bool{}
 	for _, file := range files {

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 )
 
-// A file or a link in the place of a submodule, or of a folder above it, does not take
-// what is in the submodule's folder with it: changes, ignored files, and its repository.
+// A job may put a file or a link in the place of a submodule, or of a folder above it. The
+// submodule's folder then keeps its content: changes, ignored files, and its repository.
 func TestForwardKeepsModules(t *testing.T) {
 	home(t, "[user]\n\tname = T\n\temail = t@example.com\n[protocol \"file\"]\n\tallow = always\n")
 	module := newRepo(t)

@@ -26,10 +26,9 @@ const (
 // errBomb says that a pack would unfold to more than allowed.
 var errBomb = errors.New("it unfolds to more than allowed")
 
-// scanPack reads a pack, which must be all that br has, and checks
-// that what its objects say of their size stays within limits, before git makes
-// room for any of it. It returns the number of objects. The pack's own integrity
-// is left to git.
+// scanPack reads a pack, which must be all that br has, before git allocates space for
+// it. It checks that the sizes that its objects state are within limits, and returns the
+// number of objects. The pack's own integrity is left to git.
 func scanPack(br *bufio.Reader, hashSize int, limits packLimits) (uint32, error) {
 	var head [12]byte
 	if _, err := io.ReadFull(br, head[:]); err != nil {
@@ -116,8 +115,8 @@ func (s *packScanner) entryHeader() (kind byte, size uint64, err error) {
 	return kind, size, nil
 }
 
-// varint reads a number of which only the length matters here, or, from a delta,
-// a little-endian size.
+// varint reads a little-endian size from a delta. It also skips a number of another
+// encoding with the same length.
 func (s *packScanner) varint(r io.ByteReader) (uint64, error) {
 	var n uint64
 	for shift := 0; ; shift += 7 {
@@ -134,7 +133,7 @@ func (s *packScanner) varint(r io.ByteReader) (uint64, error) {
 	}
 }
 
-// count adds an object's size to what there is of its kind.
+// count adds an object's size to a total, and checks both against their limits.
 func (s *packScanner) count(size uint64, total *uint64, limit uint64) error {
 	if size > s.limits.object {
 		return fmt.Errorf("%w: an object of %d bytes", errBomb, size)
@@ -189,7 +188,7 @@ func (s *packScanner) content(kind byte, size uint64) error {
 	return nil
 }
 
-// cut says what an early end means here.
+// cut is the error for a pack that could not be read on.
 func cut(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		return errors.New("its pack is cut off")

@@ -17,7 +17,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
-// programs are what the person's own git, shell and environment already run of the tree.
+// programs are the files of the tree that the person's own git, shell and environment run.
 type programs struct {
 	list []changerisk.Program
 	runs []riskypath.Family // files that one of runners runs, which a hook or a setting calls
@@ -42,7 +42,7 @@ func (r *Repo) programs(ctx context.Context) (*programs, error) {
 	}
 	c.environment()
 	c.homeLinks()
-	if r.around != nil { // what the one around runs of this submodule
+	if r.around != nil { // programs of the outer repository may lie in this submodule
 		outer, err := r.around.programs(ctx)
 		if err != nil {
 			return nil, err
@@ -123,8 +123,8 @@ func (c *collector) put(p changerisk.Program) {
 	}
 }
 
-// file follows a path of this machine, and notes each place on the way that is in a work
-// tree, and the end. What is not there is noted all the same: it may come.
+// file follows a path of this machine, and notes the end and each place on the way that is in
+// a work tree. It also notes places that do not exist: a job may create them.
 func (c *collector) file(name, why string, exact bool) {
 	note := func(at string) {
 		if rel, ok := c.repo.inTree(at); ok {
@@ -154,8 +154,8 @@ func (c *collector) file(name, why string, exact bool) {
 	note(at)
 }
 
-// words takes what stands in a value, a script or a variable for paths: each word, what is
-// quoted, and a line as a whole. One that has no slash counts only if loose, and only for a
+// words takes parts of a value, a script or a variable for paths: each word, each quoted
+// part, and each whole line. A part without a slash counts only if loose, and only for a
 // file: a folder's name is too common a word.
 func (c *collector) words(text, why string, loose bool) {
 	words := strings.FieldsFunc(text, betweenWords)
@@ -174,7 +174,7 @@ func (c *collector) words(text, why string, loose bool) {
 		if filepath.IsAbs(word) {
 			c.file(word, why, false)
 		}
-		// A variable that stands for the top may have been before the slash.
+		// A variable with the path of the top may have been before the slash.
 		c.file(filepath.Join(c.repo.Dir, word), why, bare)
 	}
 }
@@ -257,7 +257,7 @@ func (c *collector) hooks() {
 			c.words(readScript(name), why, false)
 			c.script(name, why, scriptHops)
 		}
-		if filepath.Base(dir) == "_" { // husky's, whose hooks run those above
+		if filepath.Base(dir) == "_" { // husky's folder: its hooks run those in the folder above
 			for name := range riskypath.GitHooks {
 				name = filepath.Join(filepath.Dir(dir), name)
 				c.script(name, riskypath.Hooks+", by "+printable.Name(c.short(name)), scriptHops)

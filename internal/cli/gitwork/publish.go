@@ -17,10 +17,10 @@ import (
 // networkTime bounds a transfer to or from another machine.
 const networkTime = 30 * time.Minute
 
-// Publish brings a job's commits to the server of its repository, as a new branch, if Pull
-// would move a branch to them without asking: it imports the bundle under the same checks, and
-// judges the same files. It works in dir, which is empty, and is meant for a sprite of its own,
-// in which nothing of the job's has run. The verdict says what is wrong with the work.
+// Publish pushes a job's commits to the server of its repository, as a new branch, if Pull
+// would move a branch to them without asking. It imports the bundle under the same checks, and
+// judges the same files. It works in dir, which is empty, and should run in a sprite of its
+// own, where no program of the job has run. The verdict says what is wrong with the work.
 func Publish(ctx context.Context, dir string, o cove.PublishOrder) (v cove.PublishVerdict, err error) {
 	repo, err := fetchBase(ctx, dir, o)
 	if err != nil {

@@ -21,9 +21,8 @@ type Remote struct {
 // maxRemotes bounds the remotes that are looked at.
 const maxRemotes = 100
 
-// Remotes lists where the repository's remotes are, each once, as plain git would
-// go there. Remotes that are folders, or at an address and not at a name, are left
-// out.
+// Remotes lists the hosts and ports where plain git would reach the repository's remotes,
+// each once. It leaves out remotes that are folders, or have an address and no name.
 func (r *Repo) Remotes(ctx context.Context) ([]Remote, error) {
 	g := runner{exe: r.git.exe, dir: r.Dir}
 	out, err := g.run(ctx, call{args: []string{"remote", "-v"}, plain: true})

@@ -36,7 +36,7 @@ type Repo struct {
 	minor  int
 	config configuration
 	git    runner
-	around *Repo // whose submodule it is; nil: nobody's, as far as is known
+	around *Repo // the repository that has it as a submodule; nil: none is known
 
 	looking sync.Mutex
 	tops    []string  // of the repository's work trees; guarded by looking
@@ -78,8 +78,8 @@ func Open(ctx context.Context, dir string) (*Repo, error) {
 	return r, nil
 }
 
-// Top is the top of the work tree that dir is in; empty where it is in none, or in
-// one that git does not trust.
+// Top returns the top of the work tree that dir is in. It is empty if dir is in no work
+// tree, if git does not trust the work tree, or if there is no git.
 func Top(ctx context.Context, dir string) (string, error) {
 	exe, err := exec.LookPath("git")
 	if err != nil {
@@ -92,8 +92,8 @@ func Top(ctx context.Context, dir string) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
-// Tracks reports whether the repository that a file lies in, if there is one that git
-// trusts, has it in its index. Nothing that the repository's configuration names is run.
+// Tracks reports whether a file is in the index of its repository. It is false if there is
+// no repository that git trusts. No program that the repository's configuration names runs.
 func Tracks(ctx context.Context, file string) (bool, error) {
 	exe, err := exec.LookPath("git")
 	if err != nil {
@@ -109,9 +109,9 @@ func Tracks(ctx context.Context, file string) (bool, error) {
 	return len(out) > 0, err
 }
 
-// Exclude has git ignore all files with the name of file, if git would show this one: by a line
-// in the repository's own info/exclude, which no commit has. It returns the path of that file;
-// empty: there is no repository, or git ignores the file already.
+// Exclude makes git ignore all files with the name of file, if git does not ignore file yet. It
+// adds a line to the repository's own info/exclude, which no commit has, and returns that path.
+// The path is empty if there is no repository, or if git ignores the file already.
 func Exclude(ctx context.Context, file string) (exclude string, err error) {
 	exe, err := exec.LookPath("git")
 	if err != nil {
@@ -202,8 +202,8 @@ func (r *Repo) Name() string {
 	return name
 }
 
-// Head is the branch that is checked out, by its short name, and its commit. Where
-// HEAD is detached, there is no branch. Without a commit it is ErrEmpty.
+// Head returns the short name of the branch that is checked out, and its commit. If HEAD
+// is detached, branch is empty. If the branch has no commit, the error is ErrEmpty.
 func (r *Repo) Head(ctx context.Context) (branch, commit string, err error) {
 	ref, err := r.git.text(ctx, "symbolic-ref", "-q", "HEAD")
 	if err != nil && exitCode(err) != 1 {
@@ -242,8 +242,8 @@ func resolve(ctx context.Context, g runner, ref string) (string, error) {
 	return out, err
 }
 
-// ID identifies the repository by the root commits of a commit's history: it is
-// the same in all its clones, and for all commits of one history.
+// ID identifies the repository by the root commits of a commit's history. It is the
+// same in all clones, and for all commits of one history.
 func (r *Repo) ID(ctx context.Context, commit string) (string, error) {
 	roots, err := r.roots(ctx, commit)
 	if err != nil {
@@ -253,8 +253,8 @@ func (r *Repo) ID(ctx context.Context, commit string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// roots finds the root commits, sorted. To walk all of a long history takes seconds,
-// so what was found is noted, and the next time only what is new is walked.
+// roots finds the root commits, sorted. A walk of a long history takes seconds. So roots
+// notes what it found, and walks only the new commits the next time.
 func (r *Repo) roots(ctx context.Context, commit string) ([]string, error) {
 	dir, err := r.private()
 	if err != nil {
@@ -292,8 +292,8 @@ func (r *Repo) roots(ctx context.Context, commit string) ([]string, error) {
 	return roots, atomicfile.Write(note, []byte(strings.Join(append([]string{commit}, roots...), "\n")+"\n"), 0o600)
 }
 
-// Author is the person's identity as git has it. What is not set is "cove" and
-// "cove@localhost".
+// Author is the person's identity in git's settings. A name that is not set is "cove",
+// and such an email is "cove@localhost".
 func (r *Repo) Author() cove.Person {
 	p := cove.Person{Name: r.config.values["user.name"], Email: r.config.values["user.email"]}
 	if strings.TrimSpace(p.Name) == "" {
@@ -339,8 +339,8 @@ func (r *Repo) DeleteRef(ctx context.Context, ref string) error {
 	return nil
 }
 
-// ValidBranch reports whether name can be the short name of a branch. Once ctx has ended nobody can say, and it is no
-// wrong name: the next step fails by that.
+// ValidBranch reports whether name can be the short name of a branch. Once ctx has ended, it
+// can't tell, and reports true: the next step fails because of ctx.
 func (r *Repo) ValidBranch(ctx context.Context, name string) bool {
 	if name == "" || strings.HasPrefix(name, "-") || len(name) > 1000 {
 		return false

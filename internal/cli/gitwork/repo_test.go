@@ -138,8 +138,8 @@ func TestSnapshotLeavesIndexAlone(t *testing.T) {
 	}
 }
 
-// A file that was changed in the same moment as the index, and kept its size, is
-// found only if the copy of the index keeps its time.
+// A file may change in the same moment as the index, and keep its size. A snapshot finds
+// that change only if the copy of the index keeps the index's time.
 func TestSnapshotSeesRacyChange(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)
@@ -159,7 +159,7 @@ func TestSnapshotSeesRacyChange(t *testing.T) {
 	}
 }
 
-// A repository that lies in the tree and is no submodule would be a name of nothing.
+// A repository in the tree that is not a submodule is refused: its commit could not be fetched.
 func TestSnapshotRefusesStrangers(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)
@@ -202,8 +202,8 @@ func TestSnapshotRefusesFilteredFiles(t *testing.T) {
 	}
 }
 
-// A file of Git LFS that has the content of its pointer is no change, whatever its times
-// say; one with other content is.
+// A file of Git LFS that has the content of its pointer is not a change, no matter what its
+// times are. One with other content is a change.
 func TestLargeFilesAreClean(t *testing.T) {
 	dir := t.TempDir()
 	home(t, "[filter \"lfs\"]\n\tclean = touch "+filepath.Join(dir, "ran")+"; cat\n\trequired\n")

@@ -20,8 +20,8 @@ import (
 // Risk is changerisk's.
 type Risk = changerisk.Risk
 
-// risks lists those of the files changed up to a commit that are to be held for the
-// person's review, and those that are only listed.
+// risks judges the files that changed from base to tip. It returns those that must be
+// held for the person's review (risky), and those that are only listed.
 func (s *scratch) risks(ctx context.Context, base, tip string, files []File) (risky, listed []Risk, err error) {
 	if len(files) == 0 {
 		return []Risk{}, []Risk{}, nil
@@ -58,8 +58,8 @@ func (s *scratch) judge(ctx context.Context, base, tip string, objects *contents
 	return changerisk.New(ctx, tree, objects, here)
 }
 
-// Inside makes the judge of paths that are no files of a commit's tree, such as those in
-// its submodules, by that tree: see changerisk.Judge.Inside.
+// Inside returns a function that judges paths that are not files of a commit's tree, such as
+// those in its submodules. It judges them by that tree: see changerisk.Judge.Inside.
 func (r *Repo) Inside(ctx context.Context, commit string) (why func(name string) string, err error) {
 	s, err := r.scratch(ctx)
 	if err != nil {
@@ -80,7 +80,8 @@ func (r *Repo) Inside(ctx context.Context, commit string) (why func(name string)
 	return j.Inside, nil
 }
 
-// here is what this machine adds to a judgement, until done.
+// here is the part of a judgement that depends on this machine. It is valid until done is
+// called.
 func (s *scratch) here(ctx context.Context) (here changerisk.Here, done func(), err error) {
 	r := s.of
 	done = func() {}
@@ -103,7 +104,7 @@ func (s *scratch) here(ctx context.Context) (here changerisk.Here, done func(), 
 	return here, done, nil
 }
 
-// linksAtTop are the symbolic links at the top of a work tree whose names count.
+// linksAtTop are the symbolic links at the top of a work tree that have risky names.
 func linksAtTop(dir string) map[string]string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -121,7 +122,7 @@ func linksAtTop(dir string) map[string]string {
 	return links
 }
 
-// partsIn are those of a folder of the work tree. A folder that is not there has none.
+// partsIn are the git parts of a folder of the work tree; none if the folder can't be read.
 func partsIn(root *os.Root, dir string) (parts safepath.GitParts) {
 	f, err := root.Open(dir)
 	if err != nil {

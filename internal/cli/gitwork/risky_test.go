@@ -47,9 +47,9 @@ func (r repo) holds(base, head string, paths ...string) {
 	}
 }
 
-// A folder that git takes for a repository, though it has no .git, is held, also where
-// its pieces come one by one, or lie in the work tree already. The attack is real: plain
-// git runs what the folder's config says.
+// A folder that git takes for a repository, though it has no .git, is held. It is also held
+// if its pieces come one by one, or are in the work tree already. The attack is real: plain
+// git runs the program that the folder's config names.
 func TestEmbeddedRepository(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)
@@ -116,8 +116,8 @@ func TestEmbeddedRepository(t *testing.T) {
 	}
 }
 
-// A file of the tree that the person's own git, shell or environment already runs is held
-// when it changes, whatever its name is and by whatever links it is reached.
+// If the person's own git, shell or environment already runs a file of the tree, a change
+// of that file is held. Its name and the links that lead to it do not matter.
 func TestOwnPrograms(t *testing.T) {
 	dir := home(t, "[include]\n\tpath = ~/dotfiles/gitconfig\n")
 	r := newRepo(t)
@@ -155,7 +155,7 @@ func TestOwnPrograms(t *testing.T) {
 	link(filepath.Join(dir, "dotfiles"), filepath.Join(r.dir, "dot"))
 	link(filepath.Join(dir, ".zshrc"), "dotfiles/zshrc")
 	t.Setenv("PATH", os.Getenv("PATH")+":"+filepath.Join(r.dir, "bin"))
-	// Links in the tree with names that count, in several hops, into what is elsewhere.
+	// Links in the tree with risky names, which lead in several hops to other files.
 	r.link(".vscode", "x")
 	r.link("x", "tools/vscode")
 	r.link("tools/vscode/launch.json", "../../shared/tasks.json")
@@ -185,8 +185,8 @@ func TestOwnPrograms(t *testing.T) {
 	r.holds(base, head, append(held[:len(held):len(held)], "x")...)
 }
 
-// Each family of names is held, or listed, in each of its forms; what only looks so is
-// neither.
+// Each family of names is held, or listed, in each of its forms. A name that only looks
+// similar is neither.
 func TestFamilies(t *testing.T) {
 	for _, name := range strings.Fields(`
 		lefthook-local.yml .pdbrc .qwen/settings.json crush.json AGENTS.override.md QWEN.md .augment/rules.md .agent/x .copilot/x .openhands/setup.sh .roomodes .goosehints .helix/config.toml
@@ -235,7 +235,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// A file that decides who must approve is held for that, not for CI.
+// A file that decides who must approve is held for that reason, not as a file of CI.
 func TestOwnersReason(t *testing.T) {
 	for _, name := range []string{"CODEOWNERS", "docs/CODEOWNERS", ".github/CODEOWNERS"} {
 		if why := riskypath.Path(name); !strings.Contains(why, "approve") {
@@ -244,7 +244,7 @@ func TestOwnersReason(t *testing.T) {
 	}
 }
 
-// A tree whose links lead on in very many ways is held as a whole: each way is charged.
+// A tree whose links can be followed in very many ways is held as a whole: each way counts.
 func TestManyWays(t *testing.T) {
 	home(t, "")
 	spellings := func(n int) (names []string) {
@@ -287,8 +287,8 @@ func TestManyWays(t *testing.T) {
 	}
 }
 
-// commitLinks commits symbolic links whose names not every file system keeps apart, and an
-// ordinary file, without the work tree.
+// commitLinks commits symbolic links and an ordinary file without the work tree: some file
+// systems could not keep the names of the links apart.
 func (r repo) commitLinks(links map[string]string) string {
 	r.t.Helper()
 	var index strings.Builder
@@ -300,8 +300,8 @@ func (r repo) commitLinks(links map[string]string) string {
 	return r.git("commit-tree", "-p", "HEAD", "-m", "links", r.git("write-tree"))
 }
 
-// A link is followed also where the names that are to go are longer than any path, and
-// where very many folders lead one into the other.
+// A link is followed even if the rest of the way is longer than any path. It is also followed
+// through many folders that are linked one to the next.
 func TestLongWays(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)
@@ -326,8 +326,8 @@ func TestLongWays(t *testing.T) {
 	}
 }
 
-// TestHookCalls: what a hook of the person's has a program run without naming it is held, and
-// nothing else of that program's files.
+// TestHookCalls: if a hook of the person's runs a program, and that program runs a file that the
+// hook does not name, the file is held. The program's other files are not held.
 func TestHookCalls(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)
@@ -388,8 +388,8 @@ func TestHookCallsByWay(t *testing.T) {
 	}
 }
 
-// New names with a dot at the top are held; of a package.json what hooks read is, and what
-// an installation or a test runs is listed.
+// New names with a dot at the top are held. In a package.json, a change of what hooks read is
+// held, and a change of what an installation or a test runs is listed.
 func TestHeldByContent(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)

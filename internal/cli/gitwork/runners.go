@@ -8,8 +8,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/riskypath"
 )
 
-// runners are programs that run what files of certain names say, without being told which:
-// a hook that says npm run lint names no file. The patterns are those of riskypath.Family.
+// runners are programs that run what files of certain names say, though the command does not
+// name the file: npm run lint names none. The patterns are as in riskypath.Family.
 var runners = []struct{ programs, files string }{
 	{"npm npx pnpm pnpx yarn yarnpkg bun bunx corepack", "package.json"},
 	{"make gmake bmake bsdmake remake", "makefile* gnumakefile* bsdmakefile* *.mk *.mak"},
@@ -52,14 +52,14 @@ var filesOf = func() map[string]string {
 // scriptHops is how many scripts may call each other until one calls a program of runners.
 const scriptHops = 2
 
-// hookFiles are files at the top in which hooks look up what to run, by the program that
-// does so.
+// hookFiles maps a program that hooks call to its file at the top: the program runs what
+// that file names.
 var hookFiles = map[string]string{
 	"pre-commit": ".pre-commit-config.yaml", "prek": ".pre-commit-config.yaml", "lefthook": "lefthook.yml", "overcommit": ".overcommit.yml",
 }
 
-// script notes the files that programs run which a script calls, or a script of the tree
-// that it names.
+// script notes the files that the programs in a script run, and those of the scripts of the
+// tree that it names.
 func (c *collector) script(name, why string, hops int) {
 	text := readScript(name)
 	c.runners(text, why)
@@ -87,7 +87,7 @@ func (c *collector) runners(text, why string) {
 	for line := range strings.Lines(text) {
 		words := strings.FieldsFunc(line, betweenWords)
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") || words[0] == "echo" || words[0] == "printf" {
-			continue // a text, in which make and just are words
+			continue // a text: make and just are mere words there
 		}
 		for _, word := range words {
 			name := strings.TrimLeft(path.Base(word), "-") // also of ${NPM:-npm}

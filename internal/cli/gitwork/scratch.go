@@ -9,12 +9,12 @@ import (
 	"slices"
 )
 
-// quarantinePrefix begins the names of repositories in which a bundle is taken
-// apart. They are made under the lock only.
+// quarantinePrefix begins the names of repositories that bundles are unpacked in. They
+// are made under the lock only.
 const quarantinePrefix = "in-"
 
 // scratch is a bare repository with an empty configuration that borrows the
-// objects of the person's repository. What is written in it stays in it.
+// objects of the person's repository. Objects that are written to it stay in it.
 type scratch struct {
 	dir string
 	git runner
@@ -45,7 +45,7 @@ func (r *Repo) scratch(ctx context.Context, modules ...Module) (*scratch, error)
 	return s, nil
 }
 
-// quarantine makes one for a bundle. The caller holds the lock.
+// quarantine makes a scratch repository for a bundle. The caller holds the lock.
 func (r *Repo) quarantine(ctx context.Context, modules ...Module) (*scratch, error) {
 	dir, err := r.private()
 	if err != nil {
@@ -95,7 +95,7 @@ func (r *Repo) fill(ctx context.Context, s *scratch, modules []Module) error {
 	return s.cutAt(slices.Collect(maps.Keys(grafts)))
 }
 
-// remove deletes it. What cannot be deleted now is swept later.
+// remove deletes the repository. sweep retries later if it can't be deleted.
 func (s *scratch) remove() {
 	_ = os.RemoveAll(s.dir)
 	if s.use != nil {

@@ -10,7 +10,7 @@ type View struct {
 	Patch  bool     // what changed in each file
 	Stat   bool     // how much did
 	Paths  []string // only below these; empty: all
-	Prefix string   // before each path of a patch: where the repository is in the one around it
+	Prefix string   // before each path of a patch: the repository's path in the outer one
 }
 
 func (v View) args() []string {
@@ -26,9 +26,9 @@ func (v View) args() []string {
 	return args
 }
 
-// WriteDiff writes what differs between two commits, as git-apply takes it. Like all
-// that shows a job's work it looks from a scratch repository: no setting of the
-// person's, and no attribute, takes part. What it writes is the job's own text.
+// WriteDiff writes the difference between two commits, as git-apply takes it. Like all
+// functions that show a job's work, it reads in a scratch repository: no setting of the
+// person's, and no attribute, takes part. The output is the job's own text.
 func (r *Repo) WriteDiff(ctx context.Context, w io.Writer, base, tip string, v View) error {
 	return r.write(ctx, w, append(append([]string{"diff"}, v.args()...), base, tip), v)
 }

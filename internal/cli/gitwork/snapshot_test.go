@@ -10,8 +10,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 )
 
-// dirtied is a repository with changes that are not committed, from whose snapshot a
-// job has worked.
+// dirtied is a repository with uncommitted changes. A job has worked from their snapshot.
 func dirtied(t *testing.T) (r repo, old, base, head string) {
 	t.Helper()
 	r = newRepo(t)
@@ -64,7 +63,7 @@ func TestForwardOverSnapshot(t *testing.T) {
 	}
 }
 
-// Where anything would be lost, nothing is done.
+// If a change would be lost, nothing is done.
 func TestForwardOverSnapshotRefuses(t *testing.T) {
 	home(t, "")
 	for name, change := range map[string]func(r repo){
@@ -92,8 +91,8 @@ func TestForwardOverSnapshotRefuses(t *testing.T) {
 	}
 }
 
-// The process is killed at each step; afterwards all is as it was, index and
-// uncommitted changes too, or all is as it should be.
+// The process is killed at each step. Afterwards, either all is as it was, with index and
+// uncommitted changes, or the fast-forward is complete.
 func TestKilledForwardOverSnapshot(t *testing.T) {
 	home(t, "")
 	for _, step := range append(slices.Clone(steps), "amid", "recovery") {

@@ -21,13 +21,13 @@ type change struct {
 	untracked bool
 	unmerged  bool
 	module    bool   // a submodule that is at another commit
-	blob      string // in the index, where only the file's content is another
+	blob      string // in the index; set if only the file's content differs
 }
 
-// notSprite leaves out what cove use writes: it is nobody's work.
+// notSprite leaves out the file that cove use writes: it is nobody's work.
 const notSprite = ":(top,exclude,glob)**/.sprite"
 
-// changes lists what is not committed; ignored files are not.
+// changes lists uncommitted changes, without ignored files.
 func (r *Repo) changes(ctx context.Context) ([]change, error) {
 	list, same, err := r.status(ctx)
 	if err != nil || len(same) == 0 {
@@ -36,8 +36,8 @@ func (r *Repo) changes(ctx context.Context) ([]change, error) {
 	return slices.DeleteFunc(list, func(c change) bool { return slices.Contains(same, c.path) }), nil
 }
 
-// Uncommitted lists those of some paths in which the person has changes that are not
-// committed, and those that git does not know.
+// Uncommitted lists those of paths that have uncommitted changes, and those that are
+// untracked.
 func Uncommitted(ctx context.Context, r *Repo, paths []string) (changed, untracked []string, err error) {
 	list, err := r.changes(ctx)
 	for _, path := range paths {
@@ -75,9 +75,9 @@ func (r *Repo) status(ctx context.Context) (list []change, same []string, err er
 	return list, same, err
 }
 
-// sameLarge are those of the changed files that have the content that the pointers of Git
-// LFS in the index speak of. Git would know by the filter, where it can't go by a file's
-// times: it may have just been checked out, or touched.
+// sameLarge are the changed files that have the content of their Git LFS pointers in the
+// index. Such a file may have just been checked out, or touched. Git can't tell by its times,
+// but would tell by the filter.
 func (r *Repo) sameLarge(ctx context.Context, list []change) ([]string, error) {
 	if !slices.Contains(r.config.filters, "lfs") {
 		return nil, nil
@@ -167,11 +167,11 @@ func (r *Repo) CheckClean(ctx context.Context) error {
 }
 
 // Snapshot makes a commit of everything that is not ignored, on top of head, the
-// checked-out commit, through an index of its own: branch, index and work tree
-// stay untouched. Where there is nothing uncommitted it returns head itself.
+// checked-out commit. It uses an index of its own: branch, index and work tree stay
+// untouched. If there is nothing uncommitted, it returns head itself.
 //
-// Filters do not run. A changed path that one of the person's filters would
-// handle is ErrFiltered: unfiltered it might be a secret in the clear.
+// Filters do not run. If one of the person's filters would handle a changed path, the
+// error is ErrFiltered. Without the filter, the file might have a secret in the clear.
 func (r *Repo) Snapshot(ctx context.Context, head string) (string, error) {
 	list, err := r.changes(ctx)
 	if err != nil {
@@ -217,8 +217,8 @@ func (r *Repo) Snapshot(ctx context.Context, head string) (string, error) {
 	return strings.TrimSpace(string(commit)), nil
 }
 
-// checkStrangers refuses repositories in the work tree that this one doesn't know: git
-// would add the name of a commit, and nothing that could be had from elsewhere.
+// checkStrangers refuses untracked repositories in the work tree: git would add only the
+// name of a commit, and nobody could fetch that commit.
 func (r *Repo) checkStrangers(ctx context.Context) error {
 	e := &fail.Error{Code: ErrModule.Code}
 	w := &recordWriter{each: func(path string) {
@@ -324,9 +324,8 @@ func (r *Repo) filtered(ctx context.Context, paths []byte, env []string) ([]stri
 	return hit, nil
 }
 
-// copyIndex copies an index with its time of change: git compares that with the
-// times of the files to know which it has to read again. A missing index is an
-// empty one.
+// copyIndex copies an index with its modification time: git compares that with the times
+// of files to know which files it must read again. A missing index counts as empty.
 func copyIndex(from, to string) error {
 	src, err := os.Open(from)
 	if isNotExist(err) {

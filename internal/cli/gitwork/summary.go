@@ -24,8 +24,8 @@ type Summary struct {
 	Commits int      // from base to the tip
 	Log     []Commit // the newest first, at most 200
 	Files   []File
-	Risky   []Risk // to be held for the person's review
-	Listed  []Risk // what runs when the person builds or tests: to be told of
+	Risky   []Risk // held for the person's review
+	Listed  []Risk // run when the person builds or tests: only told
 }
 
 // Commit is a line of a log. The subject is safe to print, and may be shortened.

@@ -16,9 +16,9 @@ import (
 // maxTreeSize bounds one tree object.
 const maxTreeSize = 64 << 20
 
-// checkTrees looks at every object that leads from the tips but not from starts:
-// all must be there, the tips must be commits, and the entries of trees must be
-// such that no file system takes them for something else.
+// checkTrees checks every object that is reachable from tips but not from starts. All of
+// them must exist, and the tips must be commits. No entry of a tree may have a name that
+// a file system takes for something else (checkName).
 func (s *scratch) checkTrees(ctx context.Context, tips, starts []string) error {
 	ids, err := s.newObjects(ctx, tips, starts)
 	if err != nil {
@@ -142,8 +142,8 @@ func checkTree(body []byte, hashSize int) error {
 // maxName is what file systems take as a name.
 const maxName = 255
 
-// checkName refuses names of files that mean something else than a file of that
-// name to some file system: upwards, another folder, or git's own directory.
+// checkName refuses names that a file system may not take for a file of that name. It may
+// take them for the folder itself, the one above, a path, or git's own directory.
 func checkName(name string) error {
 	switch {
 	case name == "":

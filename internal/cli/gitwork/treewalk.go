@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Bounds of what one diff may unfold to. A few small trees that name each other
-// can stand for any number of paths, and git would list them all.
+// Bounds on the size of one diff. A few small trees that name each other can have any
+// number of paths, and git would list them all.
 const (
 	maxChanged = 500_000
 	maxDepth   = 1000
@@ -84,7 +84,7 @@ type treeWalker struct {
 	changed int
 }
 
-// compare counts what differs between two trees; an empty name is an empty tree.
+// compare counts the differences between two trees; an empty name is an empty tree.
 func (w *treeWalker) compare(a, b string, depth int) error {
 	if depth > maxDepth {
 		return rejected("its folders are more than %d deep", maxDepth)
@@ -119,7 +119,7 @@ func (w *treeWalker) compare(a, b string, depth int) error {
 	return nil
 }
 
-// differ counts a name that stands for different things.
+// differ counts a name that two trees have for different things.
 func (w *treeWalker) differ(was, is treeEntry, depth int) error {
 	if w.changed++; w.changed > maxChanged {
 		return rejected("it changes more than %d files", maxChanged)

@@ -17,8 +17,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// describeModules says what came for submodules. Their files are looked through as
-// those of the repository itself are.
+// describeModules says what came for submodules. It judges their files like those of the
+// repository itself.
 func describeModules(ctx context.Context, repo *gitwork.Repo, job cove.Job, p *Pulled) ([]module, error) {
 	modules, err := modulesOf(ctx, repo, job)
 	if err != nil {
@@ -46,7 +46,7 @@ type module struct {
 	left   []gitwork.File // uncommitted, above the commits
 }
 
-// modulesOf lists what is here of a job's work in submodules.
+// modulesOf lists a job's work in submodules, as far as it is here.
 func modulesOf(ctx context.Context, repo *gitwork.Repo, job cove.Job) ([]module, error) {
 	changes, err := repo.ModuleChanges(ctx, job.ID, job.Base)
 	if err != nil {
@@ -110,8 +110,8 @@ func (m *module) place(risk gitwork.Risk) gitwork.Risk {
 
 const inLeftover = " (in what was left uncommitted)"
 
-// unknown leaves out the submodules that lead to what came for them: its files are
-// among the risks themselves.
+// unknown leaves out the submodules that point to commits that came for them: the files of
+// those commits are among the risks themselves.
 func unknown(risky []gitwork.Risk, modules []module) []gitwork.Risk {
 	left := []gitwork.Risk{}
 	for _, risk := range risky {
@@ -125,8 +125,9 @@ func unknown(risky []gitwork.Risk, modules []module) []gitwork.Risk {
 	return left
 }
 
-// follow says how the files of submodules, and of Git LFS in the named ones ("" is the
-// repository itself), get to what the branch has now. The order matters.
+// follow says how to bring the files of submodules to the commits that the branch has now. It
+// does so, too, for the files of Git LFS in the repositories in large ("" is the repository
+// itself). The order matters.
 func follow(modules []module, large []string) (messages []string) {
 	update, checkout := "", []string{}
 	for _, m := range modules {
@@ -147,7 +148,7 @@ func follow(modules []module, large []string) (messages []string) {
 	return messages
 }
 
-// sayLeftovers tells of what was left uncommitted in submodules.
+// sayLeftovers tells of changes that were left uncommitted in submodules.
 func (p *Pulled) sayLeftovers() {
 	for _, m := range p.Modules {
 		if m.Leftover != "" {
@@ -160,9 +161,9 @@ func (p *Pulled) sayLeftovers() {
 // maxLarge bounds the large files of one job: each is asked for.
 const maxLarge = 20_000
 
-// bringLarge fetches the large files that the job's commits point to, in submodules, too,
-// as far as they are not here. One that the sprite doesn't have is named, and its pointer
-// stays. It returns where there are some, now or before: the paths of submodules, and "".
+// bringLarge fetches the large files that the job's commits point to, in submodules, too, if
+// they are not here. It names a file that the sprite doesn't have, and keeps its pointer. It
+// returns the places that have large files: paths of submodules, and "" for the repository.
 func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job cove.Job, p *Pulled, modules []module) ([]string, error) {
 	files := p.Files
 	if p.Leftover != nil {

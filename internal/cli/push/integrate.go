@@ -22,8 +22,8 @@ type Work struct {
 	Repo *gitwork.Repo
 }
 
-// Tip is the last commit of the work, or with leftover what was left uncommitted.
-// Where there is none it is the commit that the job started from.
+// Tip is the last commit of the work; with leftover, the commit of the uncommitted changes.
+// If there is none, it is the commit that the job started from.
 func (w Work) Tip(leftover bool) string {
 	if leftover {
 		return cmp.Or(w.Job.Leftover, w.Job.Head, w.Job.Base)
@@ -82,8 +82,8 @@ func (o IntegrateOptions) again() string {
 	return strings.Join(again, " ")
 }
 
-// Integrated is what became of a branch. Where the changes are held for review, it
-// says what would become of it.
+// Integrated says what happened to a branch. If the changes are held for review, it says
+// what would happen to it.
 type Integrated struct {
 	Job     string           `json:"job"`
 	Branch  string           `json:"branch"`
@@ -99,10 +99,10 @@ type Integrated struct {
 	Messages []string `json:"messages,omitempty"` // what the person should know, in sentences
 }
 
-// Integrate brings a job's commits into a branch that has gone on, fetching them
-// first where they are not here. Conflicts are a *ConflictError of gitwork (exit code
-// 3) and change nothing; a branch that can't be moved is a *RefusedError (4). Once a branch
-// has all of the commits, the job counts as pulled; those that were picked may be a part.
+// Integrate brings a job's commits into a branch that has gone on. It fetches them first if
+// they are not here. Conflicts are a *ConflictError of gitwork (exit code 3) and change
+// nothing. If the branch can't be moved, the error is a *RefusedError (4). Once a branch has
+// all of the commits, the job counts as pulled; picked commits may be only a part.
 func (c *Courier) Integrate(ctx context.Context, opts IntegrateOptions) (Integrated, error) {
 	w, err := c.Fetch(ctx, opts.Dir, opts.Job)
 	if err != nil {
@@ -151,8 +151,8 @@ func (c *Courier) Integrate(ctx context.Context, opts IntegrateOptions) (Integra
 	return in, err
 }
 
-// describe says what the branch gets. A submodule has all that the job did in it, also
-// where only some of the job's commits are taken.
+// describe says what the branch gets. A submodule has all of the job's work in it, even if
+// only some of the job's commits are taken.
 func (in *Integrated) describe(ctx context.Context, w Work, old, head string) error {
 	sum, err := w.Repo.Summary(ctx, old, head)
 	if err != nil {
@@ -191,8 +191,8 @@ func (in *Integrated) describe(ctx context.Context, w Work, old, head string) er
 	return nil
 }
 
-// Commit finds a commit of the work by the first letters of its name; head and
-// leftover stand for themselves.
+// Commit finds a commit of the work by the first letters of its name. The names head and
+// leftover mean the commits of these refs.
 func (w Work) Commit(ctx context.Context, name string) (string, error) {
 	switch {
 	case name == "head" && newHead(w.Job):
@@ -207,8 +207,8 @@ func (w Work) Commit(ctx context.Context, name string) (string, error) {
 	return found[0], nil
 }
 
-// WriteDiff writes what the job changed, in submodules, too. What this and the two below
-// it write is the job's own text: fit for a terminal only after a look at each character.
+// WriteDiff writes the job's changes, also in submodules. WriteDiff, WriteLog and
+// WriteCommit write the job's own text: check each character before a terminal gets it.
 func (w Work) WriteDiff(ctx context.Context, out io.Writer, leftover bool, v gitwork.View) error {
 	base := w.Job.Base
 	if leftover {
@@ -245,8 +245,8 @@ func (w Work) WriteDiff(ctx context.Context, out io.Writer, leftover bool, v git
 	return nil
 }
 
-// within makes of paths those inside a submodule, as seen from there. None of them
-// means all of it; any is false where it has nothing to do with them.
+// within returns those of paths that are inside a submodule, relative to it. An empty
+// result means all of the submodule; any is false if none of paths concerns it.
 func within(module string, paths []string) (inside []string, any bool) {
 	for _, p := range paths {
 		p = path.Clean(p)

@@ -21,7 +21,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// load is what of a repository goes to a job.
+// load is the part of a repository that goes to a job.
 type load struct {
 	gitwork.Outgoing
 	id       string // of the repository
@@ -36,7 +36,7 @@ func (l *load) say(format string, args ...any) {
 	l.messages = append(l.messages, printable.Name(fmt.Sprintf(format, args...)))
 }
 
-// load finds out what is to go along.
+// load finds out what must go to the job.
 func (c *Courier) load(ctx context.Context, repo *gitwork.Repo, opts Options) (*load, error) {
 	if opts.Depth < 0 {
 		return nil, fail.New("bad_option", "a depth can't be negative", "leave --depth out to send the whole history")
@@ -106,7 +106,7 @@ func (c *Courier) withLarge(ctx context.Context, repo *gitwork.Repo, l *load, at
 			l.large = append(l.large, f)
 		}
 	}
-	// What one repository lacks another may have.
+	// Another repository may have the content that one lacks.
 	missing = slices.DeleteFunc(missing, func(name string) bool {
 		i := slices.IndexFunc(files, func(f large) bool { return f.Path == name })
 		return there[files[i].OID]
@@ -117,8 +117,8 @@ func (c *Courier) withLarge(ctx context.Context, repo *gitwork.Repo, l *load, at
 	return nil
 }
 
-// largeFiles are those of the commit and of the submodules, with their paths from the top
-// of the outermost work tree.
+// largeFiles lists the large files of the commit and of the submodules. Their paths begin at
+// the top of the outermost work tree.
 func largeFiles(ctx context.Context, repo *gitwork.Repo, l *load) ([]large, error) {
 	var all []large
 	for _, m := range append([]gitwork.Module{{Commit: l.Base, Repo: repo}}, l.Modules...) {
@@ -154,7 +154,7 @@ func (l *load) pullLarge(missing []string) string {
 	return strings.Join(commands, " && ")
 }
 
-// gitIn is how git is called in a submodule, or with "" where one is.
+// gitIn is the git command for a submodule; for "", it is that for the current folder.
 func gitIn(module string) string {
 	if module == "" {
 		return "git"
@@ -162,7 +162,7 @@ func gitIn(module string) string {
 	return "git -C " + printable.Word(module)
 }
 
-// largeBytes is what the large files take that are sent beside the bundle.
+// largeBytes is the total size of the large files, which are sent beside the bundle.
 func (l *load) largeBytes() (total int64) {
 	for _, f := range l.large {
 		total += f.Size
@@ -217,8 +217,8 @@ func chooseBase(ctx context.Context, repo *gitwork.Repo, dirty Dirty) (branch, b
 	return branch, base, err
 }
 
-// isPlan reports whether an error is about nothing but the plan's own file, whose text
-// travels in any case.
+// isPlan reports whether an error is only about the plan's own file. The plan's text is sent
+// in any case.
 func isPlan(repo *gitwork.Repo, err error, plan string) bool {
 	e, ok := errors.AsType[*fail.Error](err)
 	if !ok || !errors.Is(e, gitwork.ErrDirty) || len(e.Paths) != 1 || plan == "" {
@@ -229,8 +229,8 @@ func isPlan(repo *gitwork.Repo, err error, plan string) bool {
 	return errA == nil && errB == nil && os.SameFile(a, b)
 }
 
-// withModules adds the submodules. What is uncommitted inside of one never goes
-// along, so it is only passed over if that was asked for.
+// withModules adds the submodules. Uncommitted changes inside a submodule are never
+// sent. They are an error, unless dirty is DirtyIgnore.
 func (l *load) withModules(ctx context.Context, repo *gitwork.Repo, dirty Dirty) error {
 	modules, absent, err := repo.Modules(ctx, l.Base)
 	if err != nil {
@@ -251,8 +251,8 @@ func (l *load) withModules(ctx context.Context, repo *gitwork.Repo, dirty Dirty)
 // maxHaveFile bounds what a sprite says it has.
 const maxHaveFile = 64 << 10
 
-// have asks a sprite what it has of the repository. It may be wrong: then the job
-// ends before it begins, and says so. Nothing is as good as no answer.
+// have asks a sprite which commits of the repository it has. If the answer is wrong, the
+// job fails before it begins, and says so. After an error, have returns nil.
 func (c *Courier) have(ctx context.Context, at Place, store string) []string {
 	f, err := c.Files.Open(ctx, at, store+"/have")
 	if err != nil {

@@ -60,8 +60,8 @@ func away(err error) bool {
 	return brokeOff(err) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// start starts a job, once: before it asks a second time, it looks whether the first call was
-// carried out. Known is false if that can't be told.
+// start starts a job once. Before a second call, it checks whether the server carried out the
+// first one. known is false if it can't tell.
 func (c *Courier) start(ctx context.Context, id string, req cove.JobStart) (known bool, err error) {
 	asked := false
 	err = c.outlast(ctx, func() error {
@@ -102,5 +102,5 @@ func (c *Courier) start(ctx context.Context, id string, req cove.JobStart) (know
 	return false, err
 }
 
-// lastLook bounds the question whether a job has begun whose push ends.
+// lastLook bounds the check whether a job has begun, when its push ends.
 const lastLook = 10 * time.Second

@@ -11,11 +11,11 @@ import (
 type wrapped struct {
 	repo *gitwork.Repo
 	load *load
-	file *gitwork.TempFile // the bundle; who has it removes it
+	file *gitwork.TempFile // the bundle; its owner removes it
 	req  cove.JobRequest
 }
 
-// wrap does what of a push is done here.
+// wrap does the part of a push that is done on this machine.
 func (c *Courier) wrap(ctx context.Context, opts Options) (w *wrapped, err error) {
 	plan, name, err := ReadPlan(opts)
 	if err != nil {
@@ -71,9 +71,9 @@ type Preview struct {
 	Repository string `json:"repository,omitempty"` // as in Result
 }
 
-// Preview does what of a push is done here, has ask look at what would be asked of a
-// server, and sends nothing. With opts.Dirty include the snapshot is made, as objects
-// that nothing refers to.
+// Preview does the part of a push that is done on this machine, and calls ask with the
+// request that a push would send. It sends nothing. If opts.Dirty is include, it makes the
+// snapshot, as unreferenced objects.
 func (c *Courier) Preview(ctx context.Context, opts Options, ask func(context.Context, cove.JobRequest) (cove.JobPreview, error)) (Preview, error) {
 	if opts.Remote {
 		req, err := remoteRequest(ctx, opts)

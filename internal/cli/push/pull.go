@@ -34,16 +34,16 @@ type PullOptions struct {
 	Wait time.Duration // for the job's end; 0: not
 	Into Into
 
-	// AcceptRisky moves the branch also where something changes that can make programs
-	// run on the person's machine. Otherwise that is kept, for the person to look at.
+	// AcceptRisky moves the branch even if a change can make programs run on the person's
+	// machine. Otherwise such commits are kept, and the person must look at them first.
 	AcceptRisky bool
 
-	// Besides, if not nil, brings what else is wanted of the job. It is called once
-	// the commits are here and the repository is checked, and before the server is
-	// told, which may then let go of the sprite: after an error it is not.
+	// Besides, if not nil, brings other files of the job. It is called after the commits
+	// are here and the repository is checked. It is called before the server is told,
+	// because the server may then delete the sprite; after an error, it is not told.
 	Besides func(ctx context.Context, job cove.Job) error
 
-	looks bool // the commits come for somebody who looks at them: the job does not count as pulled
+	looks bool // the commits are only looked at: the job does not count as pulled
 }
 
 // jobFailed is the code of a refusal to move a branch to the commits of a job that did not succeed.
@@ -57,9 +57,8 @@ const (
 	Rejected    = "rejected"
 )
 
-// Pulled is what `cove pull --json` prints. Text in it that a sandbox chose is
-// as it was, except in Messages and in the subjects of Log: print it by
-// printable.Name.
+// Pulled is what `cove pull --json` prints. Text that a sandbox chose is unchanged in it,
+// except in Messages and in the subjects of Log: print such text with printable.Name.
 type Pulled struct {
 	Job      string           `json:"job"`
 	Result   string           `json:"result"`
@@ -72,23 +71,23 @@ type Pulled struct {
 	Branch   string           `json:"branch"` // the branch that has the commits now; for kept the recorded one, or the new one
 	Files    []gitwork.File   `json:"files"`
 	Risky    []gitwork.Risk   `json:"risky"`  // held for review, if AcceptRisky is not set
-	Listed   []gitwork.Risk   `json:"listed"` // not held: what runs when the person builds or tests
+	Listed   []gitwork.Risk   `json:"listed"` // not held: files that run when the person builds or tests
 	Log      []gitwork.Commit `json:"log"`
 	Leftover *Leftover        `json:"leftover,omitempty"`
-	Modules  []Module         `json:"submodules,omitempty"` // in which there are commits
+	Modules  []Module         `json:"submodules,omitempty"` // that have commits
 	Snapshot string           `json:"snapshot,omitempty"`   // of the person's own changes: the branch has this commit now, too, below Log
 	Already  bool             `json:"already,omitempty"`    // an earlier pull had brought them
 	Moved    bool             `json:"moved,omitempty"`      // this pull has moved the branch
 	Messages []string         `json:"messages,omitempty"`
 	Next     []string         `json:"next,omitempty"` // commands to choose from
 
-	// Where the branch has gone on, what a merge would do, as far as git could tell.
+	// If the branch has gone on: what a merge would do, as far as git could tell.
 	Merges    bool     `json:"merges,omitempty"` // it would have no conflicts
 	Conflicts []string `json:"conflicts,omitempty"`
 
 	Uncollected bool `json:"uncollected,omitempty"` // something of the work is in the sprite alone
 
-	held []gitwork.Risk // those in what the branch would move to
+	held []gitwork.Risk // the risky files in the commits that the branch would move to
 }
 
 // Leftover is what the agent left uncommitted, as a commit on a ref of its own.
@@ -116,11 +115,11 @@ func (p *Pulled) say(format string, args ...any) {
 	p.Messages = append(p.Messages, printable.Name(fmt.Sprintf(format, args...)))
 }
 
-// Pull brings a job's commits into the repository, under refs/cove/JOB/, and then
-// where Into says. Its result is valid also with an error: a *RefusedError of
-// gitwork (exit code 4) means that the commits are kept, a *RejectedError (5)
-// that nothing was changed. An error with the code uncollected (75) means that something of
-// the work is in the sprite alone. Pulling again is harmless.
+// Pull brings a job's commits into the repository, under refs/cove/JOB/, and then to the
+// place that Into says. Its result is valid even with an error. A *RefusedError of gitwork
+// (exit code 4) means that the commits are kept, a *RejectedError (5) that nothing was
+// changed. An error with the code uncollected (75) means that some of the work is only in
+// the sprite. Pulling again is harmless.
 func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	p := Pulled{Job: opts.Job, Files: []gitwork.File{}, Risky: []gitwork.Risk{}, Listed: []gitwork.Risk{}, Log: []gitwork.Commit{}}
 	if !jobID().MatchString(opts.Job) {
@@ -162,8 +161,8 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	if ok {
 		p.Result, p.Reason, p.Next, p.Merges, p.Conflicts = Kept, refused.Code, refused.Next, refused.Merges, refused.Conflicts
 	}
-	// The refs are safe from here on, whatever became of the branch. The job counts as pulled, and its
-	// sprite may go, only once the work is where the person wanted it.
+	// The refs are safe from here on, whether the branch was moved or not. The job counts as pulled, and
+	// its sprite may be deleted, only once the work is where the person wanted it.
 	if opts.Besides != nil {
 		if more := opts.Besides(ctx, job); more != nil {
 			return p, errors.Join(err, more)
@@ -175,8 +174,8 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	if opts.looks {
 		return p, err
 	}
-	// No pull puts the commits of a job that failed into a branch: this one has done all that it can.
-	// Those of others the person may have merged by hand.
+	// No pull puts the commits of a failed job into a branch, so this pull has done all that it can. The
+	// commits of any other job must be in a branch: the person may have merged them by hand.
 	if err != nil && refused.Code != jobFailed {
 		if merged, lookErr := repo.Elsewhere(ctx, job.Head); lookErr != nil || !merged {
 			return p, err
@@ -204,7 +203,7 @@ func (c *Courier) tellPulled(ctx context.Context, job cove.Job) error {
 	return nil
 }
 
-// uncollected says what of a job's work did not come, and how to copy it; nil: all came.
+// uncollected says which of a job's work did not come, and how to copy it; nil: all came.
 func uncollected(job cove.Job) *fail.Error {
 	if job.Uncollected == "" {
 		return nil
@@ -216,8 +215,8 @@ func uncollected(job cove.Job) *fail.Error {
 	return fail.New("uncollected", printable.Name(fmt.Sprintf("%s (%s); the sprite %s alone has it", what, job.Uncollected, job.Sprite)), CopyOut(job))
 }
 
-// CopyOut is the command that copies the files of a job's clone, as they are in its sprite,
-// into a new folder here, without what git keeps of them.
+// CopyOut is the command that copies the files of a job's clone from its sprite into a new
+// folder here, without git's own files.
 func CopyOut(job cove.Job) string {
 	return fmt.Sprintf("copy its files out: cove sync pull -s %s %s ./job-%s", printable.Word(job.Sprite), printable.Word(job.Workdir), job.ID)
 }
@@ -269,8 +268,8 @@ func (c *Courier) finished(ctx context.Context, repo *gitwork.Repo, opts PullOpt
 	return job, nil
 }
 
-// keptHere makes of a job that the server has forgotten one whose commits are here, if
-// that is so.
+// keptHere is the error for a job that the server has forgotten. If the job's commits are
+// here, the error says so.
 func keptHere(ctx context.Context, repo *gitwork.Repo, id string, err error) error {
 	e, ok := errors.AsType[*fail.Error](err)
 	if !ok || e.Code != "bad_job" {
@@ -288,8 +287,8 @@ func keptHere(ctx context.Context, repo *gitwork.Repo, id string, err error) err
 	return fail.New(e.Code, e.Message+" any more, but its commits are here", hint)
 }
 
-// checkRepo makes sure that this is the repository that the job came from, or a clone
-// of it: the commit that the job started from names its whole history.
+// checkRepo checks that this is the repository that the job came from, or a clone of it.
+// It looks for the commit that the job started from, which identifies the whole history.
 func (c *Courier) checkRepo(ctx context.Context, repo *gitwork.Repo, job cove.Job) error {
 	if job.Branch != "" && !repo.ValidBranch(ctx, job.Branch) {
 		return &fail.Error{Code: "bad_answer", Message: fmt.Sprintf("the server says that job %s is for the branch %s, which can't be one", job.ID, printable.Name(job.Branch))}
@@ -315,7 +314,7 @@ func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job cove.Job, o
 		p.Result, p.Ref = NoChanges, ""
 		switch {
 		case job.State == cove.JobSucceeded || job.Uncollected != "":
-		case job.State == cove.JobLost: // nobody knows what it had made
+		case job.State == cove.JobLost: // it is not known what it had made
 			p.say("%s; see why: cove job logs %s", ending(job), job.ID)
 		default:
 			p.say("%s, and it left nothing; see why: cove job logs %s", ending(job), job.ID)
@@ -401,8 +400,8 @@ func arrived(ctx context.Context, repo *gitwork.Repo, job cove.Job) (bool, error
 	return true, nil
 }
 
-// download fetches the job's bundle, but not more of it than the job's record
-// says. Whether it is right is for the import to tell.
+// download fetches the job's bundle, but not more bytes than the job's record says. The
+// import checks its content.
 func (c *Courier) download(ctx context.Context, job cove.Job, to *os.File) error {
 	if job.Bundle.Size <= 0 {
 		return &gitwork.RejectedError{Reason: "the job's record names commits, but no bundle that has them"}
@@ -476,9 +475,9 @@ func describe(ctx context.Context, repo *gitwork.Repo, job cove.Job, p *Pulled) 
 	return nil
 }
 
-// takeLeftover is the command that puts what was left uncommitted into the work tree. Git
-// picks nothing into a file that the person has changed: their own changes step aside first.
-// A file of theirs that git does not know has no place to step to: then it is a branch.
+// takeLeftover is the command that puts the uncommitted changes into the work tree. Git picks
+// nothing into a file that the person has changed, so the command stashes their changes first.
+// A stash does not take an untracked file of theirs: then the command makes a branch.
 func takeLeftover(ctx context.Context, repo *gitwork.Repo, p *Pulled) (string, error) {
 	var paths []string
 	for _, f := range p.Leftover.Files {

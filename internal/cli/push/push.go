@@ -61,12 +61,12 @@ type Courier struct {
 	Files    Files
 	Progress func(Progress) // called now and then during a transfer; nil: not
 
-	// Installing is called with the job now and then as long as its agent is being
-	// installed; nil: not. The job has its number by then.
+	// Installing, if not nil, is called with the job now and then while its agent is being
+	// installed. The job has its id already.
 	Installing func(cove.Job)
 
-	// Handing is called with the job when its repository is in its sprite, before it is begun.
-	// Nil: nobody wants to know.
+	// Handing, if not nil, is called with the job when its repository is in its sprite, before
+	// the job begins.
 	Handing func(cove.Job)
 
 	// Outlast is how long a push waits for a server that goes away once the job is made; 0:
@@ -117,16 +117,16 @@ const (
 type Options struct {
 	Dir      string // in the repository
 	PlanPath string // the plan's file, on this machine; it need not be committed
-	Plan     string // the plan's text, where there is no file
+	Plan     string // the plan's text, if there is no file
 	Dirty    Dirty
 	Depth    int // how many commits of the history are sent; 0: all that are here
 
-	// Remote has the sprite clone the repository itself, in place of that of Dir: with the URL,
-	// or that of the profile if it is empty. Branch is as in cove.JobSource, and so is Depth then.
+	// Remote makes the sprite clone a repository itself, in place of the one in Dir. It clones URL
+	// or, if that is empty, the profile's. Branch and Depth are then as in cove.JobSource.
 	Remote bool
 	URL    string
 	Branch string
-	Issue  int // of the repository that Remote is about; 0: none
+	Issue  int // of the repository that the sprite clones; 0: none
 
 	cove.JobSettings
 
@@ -246,12 +246,12 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 		NetworkPolicy: job.NetworkPolicy, Messages: load.messages}, nil
 }
 
-// lastWord is how long the answer of a call is waited for that is to be cut.
+// lastWord is how long createJob waits for an answer after its context has ended.
 const lastWord = 2 * time.Second
 
-// createJob makes the job. The server undoes what a call has made that is cut; but an
-// answer that is on its way already nobody would hear, and undo what it tells of: that
-// is waited for, and hand does.
+// createJob makes the job. If a call is cut, the server undoes what it made. But if its
+// answer is already on the way, the server does not, and nobody would know of the job. So
+// createJob waits lastWord for such an answer; hand then undoes the job.
 func (c *Courier) createJob(ctx context.Context, req cove.JobRequest) (cove.Job, error) {
 	asked, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()

@@ -28,7 +28,7 @@ func change(clone repo) {
 	clone.commit("the job's work")
 }
 
-// plant is an agent that does as it was told by what it read.
+// plant is an agent that follows instructions planted in a text that it read.
 func plant(clone repo) {
 	clone.write("Jenkinsfile", "evil\n")
 	change(clone)
@@ -115,8 +115,8 @@ func TestPushAndPull(t *testing.T) {
 	}
 }
 
-// The rules for the remotes are added where they are asked for. A server that does
-// not know of policies is told from one that does.
+// The rules for the remotes are added if they are asked for. A push tells a server that does
+// not know policies from one that does.
 func TestPushNetwork(t *testing.T) {
 	r := newRepo(t)
 	r.git("remote", "add", "origin", "git@git.example.org:a/b.git")
@@ -259,8 +259,8 @@ func TestPushUndoes(t *testing.T) {
 	}
 }
 
-// A server that dies while it carries a call out may have carried it out. The push says so,
-// and what it leaves; a job that may run is left alone.
+// A server that dies during a call may have completed it. The push says so, and what it has
+// left behind. It does not delete a job that may run.
 func TestPushLosesServer(t *testing.T) {
 	for suffix, want := range map[string]string{
 		"/v1/jobs":  "create job: the server went away in the middle; the job may have been made all the same; see: cove job list; forget one that waits for its repository: cove job rm --force JOB; and push again",
@@ -293,8 +293,8 @@ func (losing) CreateJob(context.Context, cove.JobRequest) (cove.Job, error) {
 	return cove.Job{}, cove.ErrLost
 }
 
-// A push outlives a server that dies while it carries a call out, and comes back: whether the
-// call was carried out or not, the job begins, and begins once.
+// A push survives a server that dies during a call, and comes back. Whether the server
+// completed the call or not, the job begins exactly once.
 func TestPushOutlivesServer(t *testing.T) {
 	for _, suffix := range []string{"/v1/jobs", "/fs/write", "/start"} {
 		for _, cut := range []bool{false, true} {
@@ -312,8 +312,8 @@ func TestPushOutlivesServer(t *testing.T) {
 	}
 }
 
-// A push that is interrupted when the server has made the job, and has not said so yet,
-// hears of it, and deletes it.
+// A push is interrupted after the server has made the job, but before it has answered. The
+// push waits for the answer, and deletes the job.
 func TestPushInterrupted(t *testing.T) {
 	r := newRepo(t)
 	s := newServer(t, change)
@@ -333,7 +333,7 @@ func TestPushInterrupted(t *testing.T) {
 		t.Errorf("deleted %v, refs %q", s.deleted, r.git("for-each-ref", "refs/cove"))
 	}
 
-	// One that takes its time is cut, and the server undoes it.
+	// A call that takes long is cut, and the server undoes it.
 	ctx, interrupt = context.WithCancel(t.Context())
 	s.made = func(req *http.Request) {
 		interrupt()
@@ -344,8 +344,8 @@ func TestPushInterrupted(t *testing.T) {
 	}
 }
 
-// A push waits for the installation of its agent, tells of it, and says how it ended. A job
-// that can't begin is deleted; one that somebody has stopped is left as it is.
+// A push waits for the installation of its agent, shows it, and says how it ended. A job that
+// can't begin is deleted. A job that somebody has stopped is left as it is.
 func TestPushInstalls(t *testing.T) {
 	r := newRepo(t)
 	queue := func(job *cove.Job) { job.State, job.Upload, job.Installing = cove.JobQueued, "/in.bundle", nil }
@@ -539,7 +539,7 @@ func TestSecondJobIsKept(t *testing.T) {
 	}
 }
 
-// What the agent left uncommitted comes on a ref of its own.
+// The changes that the agent left uncommitted come on a ref of their own.
 func TestPullLeftover(t *testing.T) {
 	r := newRepo(t)
 	var clone repo
@@ -559,8 +559,8 @@ func TestPullLeftover(t *testing.T) {
 	}
 }
 
-// What could make something run here is held, by each of the ways into a branch, until
-// the person takes it. Until then the job does not count as pulled, though its commits are here.
+// A change that could make something run here is held, on each way into a branch, until the
+// person accepts it. Until then, the job does not count as pulled, though its commits are here.
 func TestPullHolds(t *testing.T) {
 	r := newRepo(t)
 	s := newServer(t, plant)
@@ -626,7 +626,7 @@ func TestPullHolds(t *testing.T) {
 	}
 }
 
-// What leaves the branch alone is not held, nor is what was only left uncommitted.
+// A pull that moves no branch holds nothing. Nor are uncommitted changes held.
 func TestPullHoldsNot(t *testing.T) {
 	for _, into := range []push.Into{push.IntoBranch, push.IntoNone} {
 		r := newRepo(t)
@@ -653,7 +653,7 @@ func TestPullHoldsNot(t *testing.T) {
 	}
 }
 
-// A job that the server has forgotten is named with where its commits are.
+// If the server has forgotten a job, the error says where its commits are.
 func TestPullForgotten(t *testing.T) {
 	r := newRepo(t)
 	s := newServer(t, plant)
@@ -702,8 +702,8 @@ func text(err error) string {
 	return err.Error()
 }
 
-// TestPullUncollected: nobody is told that all is well if something of a job's work is in
-// its sprite alone.
+// TestPullUncollected: a pull does not say that all is well if some of a job's work is only in
+// its sprite.
 func TestPullUncollected(t *testing.T) {
 	for name, agent := range map[string]func(repo){"nothing": func(repo) {}, "partly": change} {
 		r := newRepo(t)
@@ -722,7 +722,7 @@ func TestPullUncollected(t *testing.T) {
 	}
 }
 
-// TestPullMoved: a pull that moves the branch says so, also if an earlier one had brought
+// TestPullMoved: a pull that moves the branch says so, even if an earlier pull has brought
 // the commits.
 func TestPullMoved(t *testing.T) {
 	r := newRepo(t)
@@ -742,8 +742,8 @@ func TestPullMoved(t *testing.T) {
 	}
 }
 
-// TestTakeLeftover types what a pull says about what was left uncommitted, with changes
-// of the person's in the same file, and in none.
+// TestTakeLeftover runs the command that a pull names for uncommitted changes, with and without
+// changes of the person's in the same file.
 func TestTakeLeftover(t *testing.T) {
 	lines := func(first, last string) string { return first + strings.Repeat("\nx", 20) + "\n" + last + "\n" }
 	for name, test := range map[string]struct {

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// remoteRequest asks for a job whose sprite clones the repository itself. Nothing of this
-// machine's repositories takes part, and the person need be in none.
+// remoteRequest is the request for a job whose sprite clones the repository itself. It uses no
+// repository of this machine, and the person need not be in one.
 func remoteRequest(ctx context.Context, opts Options) (cove.JobRequest, error) {
 	plan, name, err := ReadPlan(opts)
 	if err != nil {
@@ -41,8 +41,8 @@ func remoteRequest(ctx context.Context, opts Options) (cove.JobRequest, error) {
 	return req, err
 }
 
-// withHost is the policy with a rule for the server of the repository that is cloned, as
-// withRemotes makes one for those of a repository here.
+// withHost is the policy with a rule for the server of the repository that the sprite clones.
+// withRemotes does the same for the remotes of a repository here.
 func withHost(opts Options) (*sprites.NetworkPolicy, error) {
 	if opts.NetworkPolicy == nil || !opts.Remotes {
 		return opts.NetworkPolicy, nil
@@ -104,8 +104,8 @@ func (c *Courier) startRemote(ctx context.Context, job cove.Job, opts Options) e
 	return c.undo(ctx, job, err)
 }
 
-// CloneFirst is what to type to pull a job's commits where there is no clone of its
-// repository.
+// CloneFirst is what to type to pull a job's commits if there is no clone of its
+// repository here.
 func CloneFirst(job cove.Job) string {
 	dir := "job-" + job.ID
 	return "git clone " + printable.Word(job.URL) + " " + dir + " && cd " + dir + " && cove pull " + job.ID

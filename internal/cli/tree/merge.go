@@ -12,10 +12,10 @@ import (
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
-// mergeTree moves what is in the folder from into the folder to, over files that
-// are there, but never through a link and never a file over a folder or the
-// reverse. All that is checked before the first is moved. A sandbox has said how
-// much there is: of a folder's files only a few are in memory at a time.
+// mergeTree moves the content of the folder from into the folder to. It replaces files, but
+// never goes through a link, and never replaces a folder by a file or the reverse. It
+// checks all entries before it moves the first. A sandbox decides how many files there
+// are, so only a few of a folder's files are in memory at a time.
 func mergeTree(root *os.Root, from, to string) error {
 	if _, err := checkMerge(root, from, to); err != nil {
 		return err
@@ -23,9 +23,9 @@ func mergeTree(root *os.Root, from, to string) error {
 	return moveTree(root, from, to)
 }
 
-// checkMerge also looks that no folder becomes a repository of git's, or is one in which
-// something changes. It reports whether something does outside of work trees of the
-// person's own, which have a .git.
+// checkMerge also refuses a merge that makes a folder a git repository, or changes
+// something in a folder that is one. It reports whether the merge changes something
+// outside of the person's own work trees, which have a .git.
 func checkMerge(root *os.Root, from, to string) (changes bool, err error) {
 	if err := openFolder(root, from); err != nil {
 		return false, err
@@ -62,7 +62,7 @@ func checkMerge(root *os.Root, from, to string) (changes bool, err error) {
 	return changes && !own, err
 }
 
-// gitParts are those of a folder, and whether it has a .git.
+// gitParts returns the git parts of a folder, and whether it has a .git.
 func gitParts(root *os.Root, dir string) (parts safepath.GitParts, own bool, err error) {
 	f, err := root.Open(dir)
 	if err != nil {
@@ -84,7 +84,7 @@ func gitParts(root *os.Root, dir string) (parts safepath.GitParts, own bool, err
 	}
 }
 
-// openFolder lets a folder of ours be read and emptied, whatever its mode.
+// openFolder makes a folder of ours readable and writable for its owner, whatever its mode.
 func openFolder(root *os.Root, name string) error {
 	info, err := root.Lstat(name)
 	if err != nil || info.Mode().Perm()&0o700 == 0o700 {
@@ -93,7 +93,7 @@ func openFolder(root *os.Root, name string) error {
 	return root.Chmod(name, info.Mode().Perm()|0o700)
 }
 
-// moveTree moves what checkMerge has looked at.
+// moveTree moves the entries that checkMerge has checked.
 func moveTree(root *os.Root, from, to string) error {
 	return eachEntry(root, from, func(d fs.DirEntry) error {
 		source, target := path.Join(from, d.Name()), path.Join(to, d.Name())
@@ -110,8 +110,8 @@ func moveTree(root *os.Root, from, to string) error {
 	})
 }
 
-// moveFolder merges a folder into the one that is there, or moves it as a whole, for
-// which an ordinary user must be allowed to write to it.
+// moveFolder merges a folder into an existing one, or moves it as a whole. To move it, an
+// ordinary user needs permission to write to it.
 func moveFolder(root *os.Root, from, to string) error {
 	if there, err := root.Lstat(to); err == nil && there.IsDir() {
 		return moveTree(root, from, to)
@@ -129,8 +129,8 @@ func moveFolder(root *os.Root, from, to string) error {
 	return root.Chmod(to, info.Mode().Perm())
 }
 
-// eachEntry calls f for what is in a folder, the folders last, when nothing is open
-// any more: they may be deep. f may move what it is called for.
+// eachEntry calls f for each entry of a folder. Folders come last, when nothing is open
+// any more: they may be deep. f may move the entry that it is called for.
 func eachEntry(root *os.Root, dir string, f func(fs.DirEntry) error) error {
 	var dirs []fs.DirEntry
 	d, err := root.Open(dir)

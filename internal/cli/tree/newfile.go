@@ -55,7 +55,7 @@ func (f *File) Put() error {
 	return nil
 }
 
-// Drop closes the file, and leaves nothing of it.
+// Drop closes the file, and removes it.
 func (f *File) Drop() error {
 	err := f.Close()
 	if f.temp != "" {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestNewFile: a file that is being copied has no name, so that a cove that is killed leaves
-// nothing; then it takes the place of the old file, or is dropped.
+// TestNewFile: a file has no name while it is copied, so that a killed cove leaves nothing.
+// Then it takes the place of the old file, or is dropped.
 func TestNewFile(t *testing.T) {
 	dir := t.TempDir()
 	dst := filepath.Join(dir, "a")

@@ -13,9 +13,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-// Pack writes the folder dir as an archive: what is in it, by names that
-// begin with "./". Links are archived as links. Sockets, pipes and devices are
-// passed over, with a word to skipped. count is told of each piece of contents.
+// Pack writes the content of the folder dir as an archive, with names that begin with "./".
+// Links are archived as links. Sockets, pipes and devices are left out, and skipped is
+// called with their names. count is called for each piece of contents.
 func Pack(w io.Writer, dir string, count func(n int), skipped func(name string)) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -72,7 +72,7 @@ func (k *packer) one(name string, info fs.FileInfo) error {
 	case info.Mode().IsRegular():
 		if f, err = k.root.Open(name); err == nil {
 			defer f.Close()
-			info, err = f.Stat() // what is open, not what the name meant before
+			info, err = f.Stat() // of the open file: the name may have meant another one before
 		}
 	}
 	if err != nil {
@@ -91,7 +91,7 @@ func (k *packer) one(name string, info fs.FileInfo) error {
 	} else if info.IsDir() {
 		h.Name += "/"
 	}
-	// Who owns it here means nothing there, and special bits do not travel.
+	// The owner here means nothing there, and special bits are not sent.
 	h.Uid, h.Gid, h.Uname, h.Gname = 0, 0, "", ""
 	h.Mode &= 0o777
 	if err := k.tw.WriteHeader(h); err != nil {

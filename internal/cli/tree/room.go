@@ -12,18 +12,19 @@ import (
 )
 
 const (
-	roomFreely = 8 << 20   // bytes that may come before the disk is looked at
+	roomFreely = 8 << 20   // bytes that may come before the disk is checked
 	roomSpare  = 64 << 20  // bytes of the disk that are left free
-	roomEach   = 256 << 20 // bytes that may come from one look to the next
+	roomEach   = 256 << 20 // bytes that may come from one check to the next
 )
 
-// A room is what may still be written of what comes from a sandbox, which can send
-// without end: the disk here is not filled by it.
+// A room is how many bytes may still be written before the disk is checked again. A
+// sandbox can send without end, and must not fill the disk here.
 type room struct{ left int64 }
 
 func newRoom() room { return room{roomFreely} }
 
-// take is called before n bytes are written to a file.
+// take is called before n bytes are written to a file. Its error has the code no_space if
+// the disk has no room for them.
 func (r *room) take(f *os.File, n int64) error {
 	if n <= r.left {
 		r.left -= n
@@ -41,13 +42,14 @@ func (r *room) take(f *os.File, n int64) error {
 	return nil
 }
 
-// Writer writes to a file of which it is not known how long it becomes.
+// Writer writes to a file whose final size is not known.
 type Writer struct {
 	file *os.File
 	room room
 }
 
-// NewWriter makes one, if the disk has room for as many bytes as are said to come. More may.
+// NewWriter makes a Writer, if the disk has room for size bytes, the announced size. More
+// bytes may come.
 func NewWriter(file *os.File, size int64) (*Writer, error) {
 	w := &Writer{file, newRoom()}
 	if err := w.room.take(file, size); err != nil {

@@ -194,7 +194,7 @@ func TestSparseIsRefused(t *testing.T) {
 	}
 }
 
-// A cut archive leaves nothing, and what was there before stays as it was.
+// An archive that is cut off leaves no files, and those that were there before stay as they were.
 func TestTruncatedArchive(t *testing.T) {
 	whole := archiveOf(t, dirOf("./"), reg("./a", strings.Repeat("x", 5000)), reg("./b", "y"))
 	for _, cut := range []int{100, 700, 1500, 3000} {
@@ -298,7 +298,7 @@ func TestReceiveCompletesNoRepository(t *testing.T) {
 	}
 }
 
-// What Pack writes, unpack gives back: modes, times, links, odd names.
+// unpack restores what Pack has packed: modes, times, links, odd names.
 func TestTreeRoundTrip(t *testing.T) {
 	src := t.TempDir()
 	when := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -356,8 +356,8 @@ func TestTreeRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzUnpack looks for an archive that writes outside of its folder, be it new or
-// one in which a link of the person's own leads out.
+// FuzzUnpack looks for an archive that writes outside of its folder. The folder is new,
+// or has a link of the person's own that leads out.
 func FuzzUnpack(f *testing.F) {
 	f.Add(archiveOf(f, dirOf("./"), reg("./a", "x"), link("./l", "a"), hard("./h", "a")))
 	f.Add(archiveOf(f, link("./l", "../.."), reg("./l/x", "x")))

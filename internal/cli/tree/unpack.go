@@ -1,5 +1,5 @@
-// Package tree moves a folder with all that is in it between this machine and a sandbox: it
-// packs one as an archive, and takes apart an archive that anybody may have made.
+// Package tree moves a folder with all its content between this machine and a sandbox. It
+// packs a folder as an archive, and unpacks an archive that anybody may have made.
 package tree
 
 import (
@@ -25,7 +25,7 @@ const (
 	maxMembers   = 1 << 20   // of an archive, with the folders that it does not mention
 	maxNameBytes = 4096      // of a member, as the kernel has it
 	maxKept      = 20 << 20  // bytes of folders and links that are remembered until the end
-	keptEach     = 100       // of them for one folder or link, beside its names
+	keptEach     = 100       // bytes for one folder or link, besides its names
 	copyBuffer   = 512 << 10 // of file contents
 )
 
@@ -34,16 +34,16 @@ func refused(name, why string) *fail.Error {
 	return fail.Newf("rejected", "", "refused %s: %s; nothing was copied", printable.Line(fmt.Sprintf("%q", name)), why)
 }
 
-// unpacker takes an archive from a hostile source apart, into a folder that no
-// member leaves. It creates what it writes and never replaces anything.
+// unpacker unpacks an archive from a hostile source into a folder. No member gets out of the
+// folder. It creates all that it writes, and never replaces anything.
 type unpacker struct {
 	root    *os.Root
 	counted func(n int)
 	room    room
 	buf     []byte
 	members int
-	kept    int       // bytes, about, of what follows
-	dirs    []dirMeta // whose mode and time are set at the end
+	kept    int       // about the bytes of the fields below
+	dirs    []dirMeta // folders that get mode and time at the end
 	links   []symlink // which are made at the end, so that nothing is written through one
 	leave   LeaveLink // nil: a link that leads out is refused
 
@@ -109,7 +109,7 @@ func (u *unpacker) count(h *tar.Header, n int) error {
 	return nil
 }
 
-// keep bounds what is remembered of an archive.
+// keep counts what the unpacker remembers of an archive, and refuses too much.
 func (u *unpacker) keep(h *tar.Header, names ...string) error {
 	u.kept += keptEach
 	for _, name := range names {
@@ -149,7 +149,7 @@ func memberName(h *tar.Header) (string, error) {
 // repository though it has no .git.
 const inRepository = "git would take its folder for a repository, and run what the config and the hooks there say; copy without it, or as an archive: cove cp SPRITE:PATH - > FILE.tar"
 
-// part notes what a member makes of the folders that it is in.
+// part notes the git parts that a member adds to the folders that it is in.
 func (u *unpacker) part(name string, h *tar.Header) error {
 	for ; name != "."; name = path.Dir(name) {
 		part, dir := safepath.GitPart(path.Base(name)), path.Dir(name)
@@ -169,8 +169,8 @@ func (u *unpacker) part(name string, h *tar.Header) error {
 	return nil
 }
 
-// gitsOwn is why nothing from a sprite becomes part of git's own folder: git runs
-// what stands in there.
+// gitsOwn is why no file from a sprite becomes part of git's own folder: git runs what the
+// files there say.
 const gitsOwn = "git would take it for its own, and run what it says; commits come home by cove pull JOB, or as a file by git bundle"
 
 func (u *unpacker) member(h *tar.Header, content io.Reader) error {
@@ -237,7 +237,7 @@ func memberFailed(h *tar.Header, err error) error {
 func (u *unpacker) parents(name string, h *tar.Header) error {
 	dir := path.Dir(name)
 	if _, err := u.root.Lstat(dir); err == nil {
-		return nil // a file or a link there is found by what follows
+		return nil // the caller finds a file or a link there
 	}
 	if err := u.count(h, strings.Count(dir, "/")+1); err != nil {
 		return err
@@ -321,8 +321,8 @@ func (u *unpacker) symlink(name string, h *tar.Header) error {
 	return nil
 }
 
-// leadsOut leaves out a link, or refuses it. It is never made: what it leads to would be
-// this machine's.
+// leadsOut leaves out a link that leads out of the folder, or refuses it. Such a link is never
+// made: it would lead to this machine's files.
 func (u *unpacker) leadsOut(h *tar.Header, why string) error {
 	if u.leave == nil {
 		e := refused(h.Name, why)
@@ -366,10 +366,10 @@ func (u *unpacker) finish() error {
 	return nil
 }
 
-// Receive unpacks an archive as the folder dst. Everything is unpacked and
-// checked beside it first, and then renamed: into place as one where dst does not
-// exist, otherwise file by file. When it fails before that, dst is as it was.
-// count is told of each piece of contents. archive is called once; its error stands even where the archive was whole.
+// Receive unpacks an archive as the folder dst. It first unpacks and checks everything
+// beside dst, and then renames: the whole folder if dst does not exist, otherwise file by
+// file. If it fails before that, dst is as it was. count is called for each piece of
+// contents. archive is called once; its error counts even if the archive was whole.
 func Receive(dst string, count func(n int), leave LeaveLink, archive func(unpack func(io.Reader) error) error) (err error) {
 	parentName, base := SplitPath(dst)
 	if err := CheckPlace(dst); err != nil {
@@ -406,7 +406,8 @@ func Receive(dst string, count func(n int), leave LeaveLink, archive func(unpack
 	return mergeTree(parent, tmp, base)
 }
 
-// CheckPlace looks that what comes from a sprite becomes no part of a repository.
+// CheckPlace returns an error if git would decide by dst what to run, as by a repository's
+// hooks: a sprite's files must not come there.
 func CheckPlace(dst string) error {
 	full, err := filepath.Abs(dst)
 	if err != nil {
@@ -421,7 +422,7 @@ func CheckPlace(dst string) error {
 	return nil
 }
 
-// removeTree deletes a folder of ours, also where a mode in it forbids that.
+// removeTree deletes a folder of ours, even if a mode in it forbids that.
 func removeTree(root *os.Root, name string) error {
 	if err := root.RemoveAll(name); err == nil {
 		return nil
@@ -430,7 +431,7 @@ func removeTree(root *os.Root, name string) error {
 	return root.RemoveAll(name)
 }
 
-// openFolders lets all folders below one be emptied, as far as that can be.
+// openFolders makes all folders below one writable for their owner, as far as it can.
 func openFolders(root *os.Root, name string) {
 	_ = openFolder(root, name)
 	_ = eachEntry(root, name, func(d fs.DirEntry) error {
@@ -441,7 +442,7 @@ func openFolders(root *os.Root, name string) {
 	})
 }
 
-// countingReader tells of what is read.
+// countingReader calls count with the number of bytes of each read.
 type countingReader struct {
 	io.Reader
 	count func(n int)

@@ -1,7 +1,7 @@
-// Package build makes images of Dockerfiles. Each RUN runs in a sprite of its own, over the image
-// of the step before, and the changes of its disk are the step's layer. All other steps are done
-// here, without a sandbox. Each step is an image; the next build finds it by a key of all that it
-// depends on.
+// Package build makes images from Dockerfiles. Each RUN runs in a sprite of its own, over the image
+// of the step before. The changes of the sprite's disk are the step's layer. All other steps are
+// done here, without a sandbox. Each step is an image; the next build finds it by a key of all that
+// it depends on.
 //
 // The builder's folder:
 //
@@ -55,7 +55,7 @@ type Builder struct {
 	active atomic.Int64
 
 	ending sync.Mutex
-	ended  bool // what an earlier server's builds have left; guarded by ending
+	ended  bool // no sandbox of an earlier server's builds runs; guarded by ending
 }
 
 const (
@@ -81,7 +81,7 @@ func (b *Builder) Start() error {
 	return b.failed
 }
 
-// endEarlier waits until no sandbox of an earlier server's build runs, which would use a cache.
+// endEarlier waits until no sandbox of an earlier server's build runs: it would use a cache.
 func (b *Builder) endEarlier(ctx context.Context) error {
 	b.ending.Lock()
 	defer b.ending.Unlock()
@@ -119,8 +119,8 @@ func (b *Builder) CacheBytes(ctx context.Context) (bytes int64, err error) {
 	return bytes, err
 }
 
-// Build makes the image that a request asks for. tar is the context. tell is called with each
-// event but the last, by one goroutine at a time.
+// Build makes the image that a request asks for. tar is the context. tell gets each event but the
+// last. Only one goroutine at a time calls it.
 func (b *Builder) Build(ctx context.Context, req cove.ImageBuild, tar io.Reader, tell func(cove.ImageBuildEvent)) (_ image.Image, err error) {
 	if err := b.Start(); err != nil {
 		return image.Image{}, err
@@ -168,7 +168,7 @@ type run struct {
 	removing     sync.WaitGroup // of sprites
 }
 
-// planned is a stage with what it does.
+// planned is a stage with its steps.
 type planned struct {
 	dockerfile.Stage
 	base  string // digest; empty: it is nothing, or another stage
@@ -219,7 +219,7 @@ func (r *run) build(ctx context.Context, tar io.Reader) (one image.Image, err er
 	return r.Images.Get(ctx, digest)
 }
 
-// warn tells of what is odd, and no error.
+// warn tells of arguments that no ARG declares: they are no error.
 func (r *run) warn(doc *dockerfile.Document) {
 	names, declared := doc.Undeclared(r.req.Args)
 	for _, name := range names {
@@ -231,7 +231,7 @@ func (r *run) warn(doc *dockerfile.Document) {
 	}
 }
 
-// check refuses what the build itself asks for, before anything is done.
+// check refuses bad names and limits in the build's request, before anything is done.
 func (r *run) check(ctx context.Context) error {
 	for _, name := range r.req.Names {
 		if err := image.CheckName(name); err != nil {
@@ -251,8 +251,8 @@ func (r *run) policy(network string) sprites.NetworkPolicy {
 	return sprites.NetworkPolicy{}
 }
 
-// plan gets the images that the stages begin with or copy from, and works out all steps, so that
-// whatever is refused is so before the first one is done.
+// plan gets the images that the stages begin with or copy from, and works out all steps. So a step
+// that is refused is refused before the first one is done.
 func (r *run) plan(ctx context.Context, file string, stages []dockerfile.Stage) (plan []planned, err error) {
 	layers := map[int]int{} // of each stage, by Index, at most
 	for _, st := range stages {
@@ -284,9 +284,9 @@ func (r *run) plan(ctx context.Context, file string, stages []dockerfile.Stage) 
 	return plan, nil
 }
 
-// countLayers is how many layers a stage has in the end, at most. More than an image can have are
-// refused at the first step that would be one too many. below are those of the stage that it starts
-// from.
+// countLayers is the most layers that a stage can have in the end. If an image can't have as many,
+// the error names the first step that is one too many. below is the number of layers of the stage
+// that it starts from.
 func (r *run) countLayers(ctx context.Context, p planned, below int, file string) (int, error) {
 	n := 0
 	if p.base != "" {
@@ -376,7 +376,7 @@ func (r *run) image(ctx context.Context, reference string) (string, error) {
 // hold notes a hold on an image, until the build ends.
 func (r *run) hold(release func()) { r.held = append(r.held, release) }
 
-// atLine says in which line of a Dockerfile an error is.
+// atLine adds the file and the line of a Dockerfile to an error.
 func atLine(err error, file string, line int) error {
 	if e, ok := errors.AsType[*fail.Error](err); ok {
 		at := *e
@@ -466,8 +466,8 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 	return one.Digest, nil
 }
 
-// clear removes the sprite of a command beside the steps that follow, and then releases the caches:
-// until the sandbox has ended, it may write to them.
+// clear removes the sprite of a command while the next steps run. Then it releases the caches: the
+// sandbox may write to them until it has ended.
 func (r *run) clear(remove func() error, release func()) {
 	r.removing.Go(func() {
 		if err := remove(); err != nil {

@@ -29,11 +29,11 @@ type caches struct {
 	used map[string]chan struct{} // closed when the cache is free
 }
 
-// Below the folder of a cache: what programs see, laid out as a layer is.
+// cacheData is the folder that programs see, below a cache's own. Its layout is a layer's.
 const cacheData = "root/upper"
 
-// take takes the caches of ids, one build at a time, and returns their folders. It waits for
-// others in an order that all have.
+// take takes the caches of ids, which one build at a time can have, and returns their folders.
+// All builds wait for caches in the same order.
 func (c *caches) take(ctx context.Context, ids []string) (folders map[string]string, release func(), err error) {
 	folders = map[string]string{}
 	var names []string
@@ -84,7 +84,7 @@ func (c *caches) enter(ctx context.Context, name string) error {
 	}
 }
 
-// try takes a cache, or returns what is closed when it is free.
+// try takes a cache, or returns a channel that is closed when the cache is free.
 func (c *caches) try(name string) (free chan struct{}, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -52,7 +52,7 @@ func TestCachesRelease(t *testing.T) {
 	})
 }
 
-// TestCachesPrune: caches that nobody uses go, also one whose size can't be told.
+// TestCachesPrune: unused caches are removed, even one whose size can't be told.
 func TestCachesPrune(t *testing.T) {
 	c := caches{dir: t.TempDir()}
 	folders, release, err := c.take(t.Context(), []string{"used", "free", "deep"})

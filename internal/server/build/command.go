@@ -54,7 +54,7 @@ func (r *run) command(ctx context.Context, c *dockerfile.Run, parent string) (b 
 	cmd.Stdout.(*output).end()
 	cmd.Stderr.(*output).end()
 	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
-		if full, ok := errors.AsType[*fail.Error](r.Images.Claim(1)); ok { // most likely by what it has written
+		if full, ok := errors.AsType[*fail.Error](r.Images.Claim(1)); ok { // most likely, the command has filled it
 			return b, release, fail.Newf(full.Code, full.Hint, "the command ended with exit code %d, and the disk of the server is full", exit.Code)
 		}
 		hint := ""
@@ -90,8 +90,8 @@ func (r *run) endIfHeld(ctx context.Context, lease *sprite.Lease, end func(error
 	return func() { cancel(); wg.Wait() }
 }
 
-// describe is what the guest is told of a command, and what its sandbox is shown. release lets
-// go of caches.
+// describe returns the command as the guest is told it, and the folders that its sandbox is
+// shown. release releases the caches.
 func (r *run) describe(ctx context.Context, c *dockerfile.Run) (s buildstep.Step, binds []sprite.Bind, release func(), err error) {
 	s = buildstep.Step{Argv: c.Argv, Env: slices.Concat(c.Env, c.Proxy), Dir: c.Dir, User: c.User}
 	for _, f := range c.Files {
@@ -151,7 +151,7 @@ type outputs struct {
 	tell func(cove.ImageBuildEvent)
 }
 
-// maxLine is how much of a line without an end is told at once.
+// maxLine is how many bytes of a line without an end are told at once.
 const maxLine = 16 << 10
 
 // output is one of a command's two outputs. It is told in whole lines.
@@ -173,7 +173,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end tells what is left.
+// end tells the rest, which has no line end.
 func (o *output) end() {
 	if len(o.rest) > 0 {
 		o.say(o.rest)

@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// tree opens what an image shows; empty: nothing.
+// tree opens the files of an image. An empty digest is an image without files.
 func (r *run) tree(ctx context.Context, digest string) (source.Tree, func() error, error) {
 	var lowers []string
 	if digest != "" {
@@ -45,7 +45,7 @@ func (r *run) context() (source.Tree, func() error, error) {
 	return source.Context{Root: root}, root.Close, nil
 }
 
-// origin opens what a Copy has its files from.
+// origin opens the tree that a Copy takes its files from.
 func (r *run) origin(ctx context.Context, c *dockerfile.Copy) (source.Tree, func() error, error) {
 	if id := r.imageOf(c); id != "" || c.FromStage >= 0 {
 		return r.tree(ctx, id)
@@ -64,7 +64,7 @@ func (r *run) imageOf(c *dockerfile.Copy) string {
 	return ""
 }
 
-// filesDigest is a digest of what a Copy has from elsewhere.
+// filesDigest is a digest of the files that a Copy takes from elsewhere.
 func (r *run) filesDigest(ctx context.Context, c *dockerfile.Copy) (digest string, err error) {
 	from, end, err := r.origin(ctx, c)
 	if err != nil {
@@ -74,7 +74,7 @@ func (r *run) filesDigest(ctx context.Context, c *dockerfile.Copy) (digest strin
 	return source.Digest(ctx, *c, from)
 }
 
-// mounted is a digest of what a command's mounts show of the context.
+// mounted is a digest of the context's files that a command's mounts show.
 func (r *run) mounted(ctx context.Context, c *dockerfile.Run) (string, error) {
 	var all []string
 	for _, m := range c.Mounts {

@@ -70,7 +70,7 @@ func unpack(ctx context.Context, dir string, in io.Reader, claim func(bytes int6
 			return contextError(ctx, err)
 		}
 	}
-	if _, err := io.Copy(io.Discard, buffered); err != nil { // what pads it
+	if _, err := io.Copy(io.Discard, buffered); err != nil { // the padding
 		return contextError(ctx, err)
 	}
 	return u.finish()
@@ -98,11 +98,11 @@ type unpacking struct {
 	claim   func(bytes int64) error
 	left    int64 // bytes that it may have yet
 	buf     []byte
-	folders map[string]folder // whose rights and times are set at last
+	folders map[string]folder // folders that get rights and times at the end
 	parents map[string]bool   // that were made
 }
 
-// Write counts what is about to be written.
+// Write counts bytes that will be written.
 func (u *unpacking) Write(p []byte) (int, error) { return len(p), u.take(int64(len(p))) }
 
 func (u *unpacking) take(n int64) error {

@@ -42,8 +42,8 @@ func link(name, to string) *tar.Header {
 
 var errFull = errors.New("no room")
 
-// TestUnpack: a context is unpacked as it is; nothing of it gets out of its folder, and it
-// takes no room that it was not given.
+// TestUnpack: a context is unpacked as it is. No entry gets out of its folder, and a context
+// takes no more room than it was given.
 func TestUnpack(t *testing.T) {
 	for name, test := range map[string]struct {
 		tar  []byte

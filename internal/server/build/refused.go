@@ -15,8 +15,8 @@ const maxRefusals = 5
 // errEnough ends the reading of a log.
 var errEnough = errors.New("enough refusals")
 
-// refusals tells what the network rules refused to the command of a sprite, each target once, and
-// returns the flags that would allow it.
+// refusals tells which targets the network rules refused to the command of a sprite, each once. It
+// returns the flags that would allow them.
 func (r *run) refusals(ctx context.Context, sprite string) (flags string) {
 	seen := map[string]bool{}
 	var all []string
@@ -49,8 +49,8 @@ func (r *run) refusals(ctx context.Context, sprite string) (flags string) {
 	return strings.Join(all, " ")
 }
 
-// allowFlags are the flags of a build that allow what a hint about a sprite would; empty: the hint
-// names nothing to allow.
+// allowFlags are the flags of a build that allow the same as a hint about a sprite; empty: the hint
+// allows nothing.
 func allowFlags(hint string) string {
 	const command = "cove policy allow "
 	at := strings.LastIndex(hint, command)

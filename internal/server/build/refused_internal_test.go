@@ -2,8 +2,8 @@ package build
 
 import "testing"
 
-// TestAllowFlags: what a sprite's owner would allow by cove policy, a build allows by a flag. A hint that
-// has to be filled in stays as it is.
+// TestAllowFlags: a build allows by a flag what cove policy allows for a sprite. A hint that must be
+// filled in stays as it is.
 func TestAllowFlags(t *testing.T) {
 	for hint, want := range map[string]string{
 		"203.0.113.80 is reserved; allow it: cove policy allow 203.0.113.80:80":                                              "--allow 203.0.113.80:80",

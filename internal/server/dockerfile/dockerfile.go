@@ -1,9 +1,9 @@
-// Package dockerfile reads Dockerfiles as BuildKit does, with BuildKit's own parser, and says
-// what has to be done, step by step. It runs nothing and reads no other file.
+// Package dockerfile reads Dockerfiles as BuildKit does, with BuildKit's own parser. It returns
+// the steps to do. It runs nothing and reads no other file.
 //
-// A Dockerfile may be anybody's: its size, its instructions and what its variables expand to
-// are bounded. Whatever a build here can't do is refused by name and line: most of it by
-// Parse, what depends on variables by Steps.
+// A Dockerfile may come from anybody. Its size, its instructions and the values of its variables
+// are bounded. An instruction that a build here can't do is refused by name and line. Parse
+// refuses most of them, and Steps those that depend on variables.
 //
 // The order of use is Parse, Stages, and Steps of each stage in the order of Stages. Nothing
 // has to run in between, so a caller can have all steps, and all refusals, before it runs

@@ -10,8 +10,8 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/shell"
 )
 
-// environment are variables, in the order in which they were set first. The zero value has
-// none. It is copied by clone.
+// environment has variables, in the order of their first setting. The zero value has none.
+// clone copies it.
 type environment struct {
 	names  []string
 	values map[string]string
@@ -58,7 +58,7 @@ func (p *plan) expand(word string, e *environment) (string, error) {
 	return p.expandBy(shell.NewLex(p.doc.escape), word, e)
 }
 
-// expandText replaces the variables of a here-document, whose quotes stay.
+// expandText replaces the variables of a here-document. Its quotes stay.
 func (p *plan) expandText(text string, e *environment) (string, error) {
 	lex := shell.NewLex('\\')
 	lex.SkipProcessQuotes = true
@@ -84,14 +84,14 @@ func (p *plan) take(bytes int) error {
 	return nil
 }
 
-// The bytes that a plan keeps of each step, and of each entry of a list or a map that a step or a
-// stage has for itself, besides texts.
+// The bytes that a plan keeps, besides texts: stepCost for each step; entryCost for each entry of
+// a list or a map that a step or a stage has for itself.
 const (
 	stepCost  = 1 << 10
 	entryCost = 64
 )
 
-// cost is how many bytes a plan keeps of a step, but for its words.
+// cost is how many bytes a plan keeps of a step, without its words.
 func cost(s Step) int {
 	c := s.Config
 	n := stepCost + len(s.History) + entryCost*(len(c.Env)+len(c.Labels)+len(c.ExposedPorts)+len(c.Volumes)+len(c.OnBuild))

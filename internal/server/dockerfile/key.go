@@ -11,10 +11,10 @@ import (
 // keyFormat changes if the same key may mean another result.
 const keyFormat = 1
 
-// Key is the name in a cache of what a step makes of its parent: two steps of one key make the
-// same, as far as a build can say so. parent is the digest of the image below, and content the
-// digest of what the step has from elsewhere: of a Copy's files, and of the stages and images
-// of its mounts. The values of secrets and proxies are not in it.
+// Key is the cache key of what a step makes of its parent. Two steps with the same key make the
+// same, as far as a build can tell. parent is the digest of the image below. content is the
+// digest of what the step has from elsewhere: a Copy's files, and the stages and images of its
+// mounts. The key does not depend on the values of secrets and proxies.
 func Key(parent string, step Step, content string) string {
 	k := struct {
 		Format  int

@@ -14,8 +14,8 @@ func CheckMode(chmod string) error {
 	return err
 }
 
-// ApplyMode is the mode that a file gets by a Copy's Chmod: octal, or symbolic. An octal one is
-// the whole of it.
+// ApplyMode is the mode that a file gets by a Copy's Chmod, which is octal or symbolic. An octal
+// one replaces all bits of the mode.
 func ApplyMode(chmod string, was fs.FileMode) (fs.FileMode, error) {
 	if n, err := strconv.ParseUint(chmod, 8, 32); err == nil {
 		if n > 0o7777 {

@@ -40,8 +40,8 @@ type source struct {
 	nodes    []*parser.Node // its instructions
 }
 
-// Parse reads a Dockerfile. name is what its errors call it. They are of the package fail:
-// dockerfile_bad, or dockerfile_unsupported for what is right and can't be done here.
+// Parse reads a Dockerfile. Its errors call it name. They are of the package fail, with the code
+// dockerfile_bad, or dockerfile_unsupported if the Dockerfile is right but can't be done here.
 func Parse(src []byte, name string) (*Document, error) {
 	if len(src) > MaxSize {
 		return nil, fail.Newf("dockerfile_bad", "", "%s has more than %d bytes", name, MaxSize)
@@ -127,8 +127,8 @@ func (d *Document) add(node *parser.Node) error {
 	return nil
 }
 
-// check refuses an instruction that can't be done. Until it is expanded, values with variables are
-// not looked at.
+// check refuses an instruction that can't be done. It does not check values with variables until
+// these are expanded.
 func (d *Document) check(parsed any, line int, expanded bool) error {
 	known := func(values ...string) bool {
 		return expanded || !strings.ContainsRune(strings.Join(values, ""), '$')
@@ -218,7 +218,7 @@ func (d *Document) checkRun(c *instructions.RunCommand, line int, expanded bool)
 
 var errVariable = errors.New("it has a variable")
 
-// isRemote reports whether a source is to be downloaded.
+// isRemote reports whether a source would have to be downloaded.
 func isRemote(src string) bool {
 	for _, scheme := range []string{"http://", "https://", "git://", "ssh://", "git@"} {
 		if strings.HasPrefix(src, scheme) {
@@ -240,7 +240,7 @@ var realtime = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^SIGRT(MIN(\+([0-9]|1[0-5]))?|MAX(-([0-9]|1[0-4]))?)$`)
 })
 
-// at says where in a Dockerfile an error is.
+// at adds the file and line of a Dockerfile to an error.
 func at(name string, line int, err *fail.Error) error {
 	err.Message = fmt.Sprintf("%s:%d: %s", name, line, err.Message)
 	return err

@@ -13,7 +13,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// TestRefused: what can't be done is refused by name and line, before there is a step.
+// TestRefused: an instruction that can't be done is refused by name and line, before there is a step.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"FROM a\nRUN --mount=type=ssh x":                      "2: RUN --mount=type=ssh is not supported",
@@ -62,7 +62,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestUndeclared: an argument that nothing declares changes nothing, and is told.
+// TestUndeclared: an argument that no ARG declares is no error, and is named.
 func TestUndeclared(t *testing.T) {
 	doc := parsed(t, "ARG ONE\nFROM a\nARG TWO")
 	args := map[string]string{"TOW": "1", "ONE": "2", "HTTP_PROXY": "p"}
@@ -87,7 +87,7 @@ func TestTriggers(t *testing.T) {
 	}
 }
 
-// TestRun: here-documents, mounts and proxies are what BuildKit makes of them.
+// TestRun: here-documents, mounts and proxies work as in BuildKit.
 func TestRun(t *testing.T) {
 	all := steps(t, `FROM a
 SHELL ["/bin/bash", "-c"]
@@ -143,7 +143,7 @@ RUN --network=none --mount=type=cache,target=c,sharing=locked --mount=type=secre
 	}
 }
 
-// FuzzSteps: whatever a Dockerfile says, its steps or an error with a code come of it.
+// FuzzSteps: any Dockerfile results in steps, or in an error with a code.
 func FuzzSteps(f *testing.F) {
 	for _, text := range []string{
 		"FROM a AS b\nENV A=${B:-$C} D=${A//x/y}\nRUN <<EOF\nx\nEOF\nCOPY --from=b a b\nEXPOSE 1-3\n",

@@ -13,17 +13,17 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// plan is what the stages of one call of Stages have in common.
+// plan is the state that the stages of one call of Stages share.
 type plan struct {
 	doc    *Document
 	args   map[string]string // of the build
 	global environment       // what FROM sees, and an ARG without a value
 	needed []bool            // by Index
-	ends   map[int]*end      // what stages are at their ends, once their steps are known
+	ends   map[int]*end      // the ends of stages, once their steps are known
 	size   int               // bytes that it keeps
 }
 
-// end is what a stage that starts from another one has of it.
+// end is the state at the end of a stage. A stage that starts from it begins with that.
 type end struct {
 	config   v1.Config
 	author   string
@@ -31,14 +31,12 @@ type end struct {
 	declared []string    // names of ARG
 }
 
-// Stages returns the stages that a target needs, each after those that it needs itself: the
-// target is the last. target is a stage's name or its number; empty: the last stage.
+// Stages returns the stages that a target needs. Each stage comes after those that it needs, so
+// the target is the last. target is a stage's name or its number; empty: the last stage.
 //
-// args are the build's arguments. One that no ARG of the Dockerfile declares is refused with
-// those that are there, where Docker only warns: most often it is misspelled. An argument
-// that only a trigger of a base image declares needs an ARG before the first FROM.
-// Arguments that are predefined (proxies, BUILDKIT_…) need none. The platform is the machine's,
-// and the only one.
+// args are the build's arguments. If no ARG declares an argument, it changes nothing, as in
+// Docker; Undeclared names it. Predefined arguments (proxies, BUILDKIT_…) need no ARG. Arguments
+// that are too large together are refused. The platform is the machine's, and the only one.
 func (d *Document) Stages(target string, args map[string]string, platform v1.Platform) ([]Stage, error) {
 	p := &plan{doc: d, args: args, needed: make([]bool, len(d.stages)), ends: map[int]*end{}}
 	if err := p.checkArgs(); err != nil {
@@ -79,7 +77,7 @@ func (d *Document) Names() (names []string) {
 	return names
 }
 
-// target is the Index of the stage that is to be built.
+// target is the Index of the stage to build.
 func (d *Document) target(name string) (int, error) {
 	if name == "" {
 		return len(d.stages) - 1, nil
@@ -126,8 +124,8 @@ func (p *plan) checkArgs() error {
 	return nil
 }
 
-// Undeclared says which arguments nothing declares, and which names are declared, for people. As in
-// Docker, such an argument changes nothing.
+// Undeclared says which arguments no ARG of the Dockerfile declares, and which names are declared, for
+// people. As in Docker, an undeclared argument changes nothing.
 func (d *Document) Undeclared(args map[string]string) (names []string, declared string) {
 	all := d.declared()
 	for _, name := range slices.Sorted(maps.Keys(args)) {

@@ -32,9 +32,10 @@ type stepper struct {
 	steps    []Step
 }
 
-// Steps returns what a stage does. base is the configuration of the image that it starts from;
-// of nothing (scratch) nil. If the stage starts from another one, whose steps must have been
-// asked for before, base does not matter: the configuration is that stage's last.
+// Steps returns the steps of a stage. base is the configuration of the image that it starts
+// from; nil if it starts from nothing (scratch). If the stage starts from another one, Steps
+// must have been called for that stage before. Its last configuration then counts, and base
+// does not matter.
 //
 // Triggers of the base (ONBUILD) are the first steps.
 func (st *Stage) Steps(base *v1.ConfigFile) ([]Step, error) {
@@ -67,7 +68,7 @@ func (st *Stage) Steps(base *v1.ConfigFile) ([]Step, error) {
 	return s.steps, nil
 }
 
-// begin sets what a stage has of its base, whose triggers it returns.
+// begin sets the state that a stage takes from its base. It returns the base's triggers.
 func (s *stepper) begin(base *v1.ConfigFile) (triggers []string, err error) {
 	if from := s.stage.FromStage; from >= 0 {
 		e := s.ends[from]
@@ -208,7 +209,7 @@ func (s *stepper) expandAll(parsed any) error {
 	return nil
 }
 
-// apply does what an instruction says to the configuration, and fills the step.
+// apply applies an instruction to the configuration, and fills in the step.
 func (s *stepper) apply(parsed any, out *Step) error {
 	switch c := parsed.(type) {
 	case *instructions.MaintainerCommand:

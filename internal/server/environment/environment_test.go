@@ -118,9 +118,8 @@ func TestLostCreate(t *testing.T) {
 	}
 }
 
-// TestOutage: R1, D5: a provider that does not answer, refuses, or lacks a page makes its
-// environments unknown, and nothing else; they are as before when it answers. Those here are
-// not touched.
+// TestOutage: R1, D5: if a provider does not answer, refuses, or lacks a page, its environments
+// become unknown, and nothing else. They are as before when it answers. Those here do not change.
 func TestOutage(t *testing.T) {
 	p, s := provider(t)
 	env := p.Ready(t)
@@ -190,8 +189,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// TestRace: R9: what changes while a survey is under way is left as it is then, also if the
-// provider's list is older.
+// TestRace: R9: if an environment changes during a survey, the survey does not change it, even if
+// the provider's list is older.
 func TestRace(t *testing.T) {
 	p, s := provider(t)
 	env := p.Ready(t)
@@ -221,8 +220,8 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// TestDestroying: D3, D6: a deletion that fails is noted, with why, and tried again, more and more
-// seldom, also by the next server, until the provider says that it is gone.
+// TestDestroying: D3, D6: if a deletion fails, the row has the error. The deletion is retried, less
+// and less often, also by the next server, until the provider says that the sprite is gone.
 func TestDestroying(t *testing.T) {
 	p, s := provider(t)
 	env := p.Ready(t)
@@ -278,8 +277,9 @@ func TestDestroying(t *testing.T) {
 	}
 }
 
-// TestHealth: H1, H3: two signals, each kept for itself. Three checks that fail in a row make one
-// event, and the first that succeeds makes one; a supervisor that has not answered yet makes none.
+// TestHealth: H1, H3: there are two signals, each kept separately. Three failed checks in a row make
+// one event, and the first that succeeds makes another. A supervisor that has not answered yet
+// makes no event.
 func TestHealth(t *testing.T) {
 	p, s := provider(t)
 	var signal cove.SupervisorSignal
@@ -353,7 +353,7 @@ func TestHealth(t *testing.T) {
 		t.Errorf("the first event is %s, %v", d.Body, err)
 	}
 
-	// A check that brings no news is noted, and is no change.
+	// A check without news is noted, but does not count as a change.
 	old := time.Now().Add(-time.Hour)
 	before, err := p.Store.Environments.Change(t.Context(), env.ID, func(e *cove.Environment) error { e.Health.CheckedAt = &old; return nil })
 	if err != nil {
@@ -371,8 +371,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestOrphansElsewhere: D10: those of another server at the same service are not ours; a service
-// that does not list its sprites is named, and keeps nobody from those of others.
+// TestOrphansElsewhere: D10: another server's orphans at the same service are not ours. A service
+// that does not list its sprites is named, and the orphans of other services are still listed.
 func TestOrphansElsewhere(t *testing.T) {
 	p, s := provider(t)
 	there := p.Ready(t)
@@ -408,8 +408,8 @@ func TestOrphansElsewhere(t *testing.T) {
 }
 
 // TestLateCreate: C2, D3: a service makes a sprite after the call for it was given up, and after it has
-// said that there is none. The environment is looked for until that can't be any more, by this
-// server or the next one, and what comes is deleted.
+// said that there is none. This server, or the next one, looks for the sprite as long as it may appear,
+// and deletes it.
 func TestLateCreate(t *testing.T) {
 	const limit = 10 * time.Minute
 	// The next server sweeps.

@@ -3,9 +3,9 @@
 // compare-and-swap.
 //
 // An Executor does that at one place: this server, or a backend (place.go). The Keeper
-// (keeper.go) keeps the rows true: a row is stored before its place is asked, an outage makes
-// an environment unknown, and it is gone only if its place has said so. The package
-// environmenttest has the tests that each executor passes.
+// (keeper.go) keeps the rows true. It stores a row before it asks the row's place. An outage
+// makes an environment unknown. An environment is gone only if its place has said so. The
+// package environmenttest has the tests that each executor passes.
 package environment
 
 import (
@@ -21,14 +21,14 @@ import (
 )
 
 // Executor makes, finds and destroys the sprites of environments at one place. Its methods
-// may be called from any goroutine. None of them changes a row.
+// may be called from any goroutine. No method changes a row.
 //
 // An error that wraps ErrGone or ErrForeign says that the environment's sprite is not there.
-// Another one says nothing of it.
+// Any other error does not say whether it is there.
 type Executor interface {
-	// Provision makes the sprite of an environment, or takes the one that an earlier call has
-	// made, whose answer was lost. An error that does not wrap ErrUnclear says that this call
-	// has made none, and that no other will.
+	// Provision makes the sprite of an environment. If an earlier call has made one, and its
+	// answer was lost, Provision takes that one. An error that does not wrap ErrUnclear says
+	// that this call has made none, and that no other will.
 	Provision(ctx context.Context, env cove.Environment, plan Plan) (Status, error)
 
 	// Attach returns the sprite, if it is there. It does not wake it; its next use does.
@@ -48,9 +48,9 @@ type Executor interface {
 	// of several pages. It wakes none.
 	List(ctx context.Context) ([]Status, error)
 
-	// Remove deletes a sprite that List has given, and that no environment has. It looks at the
-	// sprite before: if that is another one by now, or not ours by its mark, it is ErrForeign.
-	// One that is gone is no error.
+	// Remove deletes a sprite that List has returned, and that no environment has. It checks the
+	// sprite first: if it is another one by now, or does not have our mark, the error is
+	// ErrForeign. If the sprite is gone, there is no error.
 	Remove(ctx context.Context, sprite Status) error
 
 	// Capabilities says what can be done at the place beyond the protocol.
@@ -70,7 +70,7 @@ type Plan struct {
 	Asked bool
 }
 
-// Capabilities are what not all places can do.
+// Capabilities are functions that not all places have.
 type Capabilities struct {
 	Suspend bool // an environment can be made to sleep
 	Policy  bool // the policy of a Plan is in force when the sprite is there; else it must be set then
@@ -100,8 +100,8 @@ var (
 	ErrReason  = errors.New("an environment is destroyed for a reason only")
 )
 
-// Codes of this server's own, for backends and sprites, and of a service that has as many
-// sprites as the account may have: none goes away by waiting.
+// Error codes that do not pass by waiting. tooManySprites is a service's: the account has as
+// many sprites as it may have. The others are this server's own, for backends and sprites.
 const (
 	backendRefused = "backend_refused"
 	tooManySprites = "concurrent_sprite_limit_exceeded"
@@ -123,8 +123,8 @@ func Passing(err error) bool {
 	return network || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, sprites.ErrNoExit)
 }
 
-// Unheard reports whether an error of a call to a place says nothing of a sprite: the place
-// did not answer, or not us.
+// Unheard reports whether an error of a call to a place says nothing about a sprite. The place
+// did not answer, or refused our token.
 func Unheard(err error) bool {
 	e, ok := errors.AsType[*sprites.Error](err)
 	refused := ok && (e.Code == backendRefused || e.StatusCode == http.StatusUnauthorized || e.StatusCode == http.StatusForbidden)

@@ -22,11 +22,11 @@ const (
 	surveyInterval = 30 * time.Second // between looks at all environments; a tenth more or less
 	surveyLimit    = time.Minute      // of the look at one place
 
-	firstRetry = time.Minute // until a deletion that failed is tried again; it doubles
-	lastRetry  = time.Hour   // and is at most that
+	firstRetry = time.Minute // until a failed deletion is retried; doubled each time
+	lastRetry  = time.Hour   // the longest time between retries
 
-	// lateLimit is for how long a backend may work on a call for a sprite, and so may make it after
-	// the call was given up. Hosted services say ten minutes.
+	// lateLimit is how long a backend may work on a call for a sprite. So long after the call was
+	// given up, the sprite may still appear. Hosted services say ten minutes.
 	lateLimit = 10 * time.Minute
 
 	maxText = 4000 // of an error in a row
@@ -40,17 +40,16 @@ type Keeper struct {
 	Installation string              // of this server; tells its sprites at backends from others'
 	Logger       *slog.Logger        // required
 
-	// Retry tries a call to a backend again, if what failed may pass; nil: nothing is tried
-	// again.
+	// Retry retries a call to a backend, if its error may pass; nil: nothing is retried.
 	Retry func(context.Context, func() error) error
 
-	// Before is called before an environment's sprite is deleted, each time that this is tried. The
-	// sprite may not be there, or be another's (Attach). It has a time limit of its own, and
-	// reports whether it did anything; nil: there is nothing to do.
+	// Before is called before each try to delete an environment's sprite. The sprite may not be
+	// there, or may belong to another (Attach). Before has a time limit of its own, and reports
+	// whether it did anything; nil: there is nothing to do.
 	Before func(ctx context.Context, env cove.Environment) bool
 
-	// Supervisor says whether the supervisors of the jobs in an environment's sprite answer, by
-	// what the server knows of them already: it makes no call. Nil: nothing is known of any.
+	// Supervisor says whether the supervisors of the jobs in an environment's sprite answer. It
+	// uses what the server knows already, and makes no call. Nil: nothing is known of any.
 	Supervisor func(env cove.Environment) cove.SupervisorSignal
 
 	turns  keylock.Mutex // an environment's sprite is made and deleted by one at a time
@@ -126,10 +125,10 @@ func before(env cove.Environment) cove.EnvironmentState {
 	return env.State
 }
 
-// Make makes the sprite of an environment that was planned, or finds what has become of it
-// since. Of several calls one makes it. If the sprite was not made, the environment is gone. If
-// that is not known, the error wraps ErrUnclear, and the environment is as it was: creating. It
-// is that, too, if the plan's installation is not there (sprites.ErrNotFound).
+// Make makes the sprite of a planned environment. If an earlier call has tried that, Make finds
+// the result. Of several calls, only one makes the sprite. If the sprite was not made, the
+// environment is gone. If that is not known, the error wraps ErrUnclear, and the environment
+// stays creating. It also stays so if the plan's installation is not there (sprites.ErrNotFound).
 func (k *Keeper) Make(ctx context.Context, id string, plan Plan) (cove.Environment, error) {
 	unlock, err := k.turns.Lock(ctx, id)
 	if err != nil {
@@ -195,8 +194,8 @@ func (k *Keeper) Make(ctx context.Context, id string, plan Plan) (cove.Environme
 	return env, noteErr
 }
 
-// late is until when the place of an environment may make its sprite of calls that were given up.
-// This server makes none of a call that has ended.
+// late is the time until which an environment's place may still make its sprite for a call that was
+// given up. It is nil for this server: it makes no sprite after a call has ended.
 func late(env cove.Environment, now time.Time) *time.Time {
 	if env.Backend == "" {
 		return nil
@@ -239,13 +238,12 @@ func (k *Keeper) Gone(ctx context.Context, env cove.Environment) error {
 
 func isGone(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, ErrForeign) }
 
-// Destroy has an environment deleted. That it is to be is stored before; its place is asked
-// then. If that fails, the environment is destroying, with why and when it is tried again
-// (Sweep), by the next server too, until its place says that it is gone. The error says then
-// what has failed. One of the environment's name that is another's is left alone, and the
-// environment is gone. If the sprite is not there, and its place may still make it, the
-// environment is destroying, and that is no error: it is looked for again until it can't come
-// any more.
+// Destroy deletes an environment. It stores that the environment is destroying, and then asks
+// its place. If the place fails, the error says why. The row has that error and the time of the
+// next try. Sweep, also the next server's, retries until the place says that the sprite is gone.
+// A sprite of that name that belongs to another is left alone; the environment is then gone.
+// If the sprite is not there, but its place may still make it, there is no error. The
+// environment is then destroying, and Sweep looks for the sprite until it can't appear any more.
 func (k *Keeper) Destroy(ctx context.Context, id string, reason cove.DestroyReason) (cove.Environment, error) {
 	if !reason.Valid() {
 		return cove.Environment{}, fmt.Errorf("environment %s for %q: %w", id, reason, ErrReason)
@@ -277,7 +275,7 @@ func (k *Keeper) Destroy(ctx context.Context, id string, reason cove.DestroyReas
 	return k.try(ctx, env, time.Now())
 }
 
-// try tries to delete an environment that is to be destroyed.
+// try tries to delete a destroying environment.
 func (k *Keeper) try(ctx context.Context, env cove.Environment, now time.Time) (cove.Environment, error) {
 	if k.Before != nil && k.Before(ctx, env) { // its time may have been all that ctx had
 		var cancel context.CancelFunc
@@ -310,8 +308,8 @@ func (k *Keeper) try(ctx context.Context, env cove.Environment, now time.Time) (
 	return env, errors.Join(err, noteErr)
 }
 
-// awaited notes of an environment that is to be destroyed that its sprite is not there, and may
-// still come. It is looked for again by its mark: one that comes has an ID of its own.
+// awaited notes that the sprite of a destroying environment is not there, and may still appear.
+// Sweep looks for it by its mark, since a sprite that appears has an ID of its own.
 func (k *Keeper) awaited(ctx context.Context, id string, now time.Time) (cove.Environment, error) {
 	return k.change(ctx, id, func(e *cove.Environment) error {
 		if e.State == cove.EnvironmentGone || e.LateUntil == nil {
@@ -351,7 +349,7 @@ func told(err error) (text, hint string) {
 	return text, ""
 }
 
-// Sweep tries to delete the environments that are to be destroyed, and whose time has come.
+// Sweep tries to delete the destroying environments whose next try is due.
 func (k *Keeper) Sweep(ctx context.Context, now time.Time) error {
 	all, err := k.Store.List(ctx, cove.EnvironmentFilter{States: []cove.EnvironmentState{cove.EnvironmentDestroying}})
 	errs := []error{err}
@@ -384,11 +382,11 @@ func (k *Keeper) sweep(ctx context.Context, id string, now time.Time) error {
 	return err
 }
 
-// Survey looks at all environments, by one list of each place that has some. It wakes none.
-// If a place does not answer, its environments are unknown; nothing else of them changes. An
-// environment that changes meanwhile is left as it is then.
+// Survey checks all environments, with one list of each place that has some. It wakes no sprite.
+// If a place does not answer, its environments are unknown; nothing else of them changes. If an
+// environment changes meanwhile, Survey does not change it.
 func (k *Keeper) Survey(ctx context.Context) error {
-	all, err := k.Store.List(ctx, cove.EnvironmentFilter{}) // before the places are asked: what is younger is not in their lists
+	all, err := k.Store.List(ctx, cove.EnvironmentFilter{}) // before the places are asked: their lists lack younger sprites
 	if err != nil {
 		return err
 	}
@@ -425,7 +423,7 @@ func (k *Keeper) survey(ctx context.Context, at Executor, backend string, envs [
 		byID[s.SpriteID] = s
 	}
 	errs := []error{err}
-	var same []string // the ids of those of which there is no news
+	var same []string // the ids of environments without news
 	for _, env := range envs {
 		state := before(env)
 		if state == cove.EnvironmentPlanned || state == cove.EnvironmentDestroying {
@@ -448,8 +446,8 @@ func (k *Keeper) survey(ctx context.Context, at Executor, backend string, envs [
 	return errors.Join(append(errs, k.Store.Checked(ctx, same, time.Now()))...)
 }
 
-// note writes what a place has said of an environment, or why it has not, unless the row changes
-// meanwhile. It reports false if there is no news.
+// note writes a place's answer about an environment, or the error, unless the row changes
+// meanwhile. It reports false if the answer has no news.
 func (k *Keeper) note(ctx context.Context, env cove.Environment, status Status, said error) (changed bool, err error) {
 	now := time.Now().UTC()
 	next := k.checked(seen(env, status, said, now), status, said)
@@ -519,7 +517,7 @@ func seen(env cove.Environment, status Status, said error, now time.Time) cove.E
 	return env
 }
 
-// unknown is why nothing is known of what is at a place.
+// unknown says why nothing is known of the sprites at a place.
 func unknown(why error, now time.Time) *cove.JobUnknown {
 	u := &cove.JobUnknown{Code: "backend_unreachable", Since: now}
 	u.Message, u.Hint = told(why)

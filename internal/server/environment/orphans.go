@@ -14,9 +14,9 @@ import (
 // ErrNeeded says that a sprite is no orphan: an environment or a job has it, or it is too young.
 var ErrNeeded = errors.New("the sprite is no orphan")
 
-// Orphans are the sprites at all places that this server made and that nothing has (cove.Orphan),
-// by backend and name. One list of each place is asked for; unheard are the places, by backend,
-// that did not give it.
+// Orphans are the sprites at all places that this server made and that nothing needs
+// (cove.Orphan), sorted by backend and name. It asks each place for one list. unheard has the
+// errors of the places that did not return it, by backend.
 func (k *Keeper) Orphans(ctx context.Context, now time.Time) (orphans []cove.Orphan, unheard map[string]error, err error) {
 	backends, err := k.Client.Backends(ctx)
 	if err != nil {
@@ -65,7 +65,7 @@ func (k *Keeper) orphansAt(ctx context.Context, backend string, now time.Time) (
 	return orphans, nil
 }
 
-// orphan reports whether a sprite of ours is an orphan.
+// orphan reports whether a sprite of this server's is an orphan.
 func (k *Keeper) orphan(ctx context.Context, backend string, s Status, now time.Time) (bool, error) {
 	if s.CreatedAt.IsZero() || now.Sub(s.CreatedAt) < cove.OrphanAge {
 		return false, nil
@@ -74,8 +74,9 @@ func (k *Keeper) orphan(ctx context.Context, backend string, s Status, now time.
 	return !needed, err
 }
 
-// DestroyOrphan deletes a sprite that Orphans has listed, if it still is that one, ours by its
-// mark, and an orphan; else the error is ErrForeign or ErrNeeded. One that is gone is no error.
+// DestroyOrphan deletes a sprite that Orphans has listed. It must still be the same sprite, have
+// our mark, and be an orphan; else the error is ErrForeign or ErrNeeded. If the sprite is gone,
+// there is no error.
 func (k *Keeper) DestroyOrphan(ctx context.Context, o cove.Orphan, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, surveyLimit)
 	defer cancel()

@@ -94,7 +94,7 @@ func (p *place) Provision(ctx context.Context, env cove.Environment, plan Plan) 
 	if plan.Asked {
 		open++
 	}
-	found := func(s Status) { // by one of them
+	found := func(s Status) { // one of the open calls has made it
 		open = max(0, open-1)
 		status = s
 	}
@@ -139,7 +139,7 @@ func refused(err error) bool {
 	return errors.Is(err, sprites.ErrLimited) || said && !Passing(err)
 }
 
-// statusOf is what a place says of a sprite in an answer.
+// statusOf is the Status in a place's answer about a sprite.
 func statusOf(info sprites.Info) Status {
 	s := Status{Name: info.Name, SpriteID: info.ID, State: cove.EnvironmentAsleep, Said: info.Status, CreatedAt: info.CreatedAt}
 	if info.Status == sprites.StatusRunning {

@@ -53,7 +53,7 @@ const (
 	maxURL    = 1000
 )
 
-// client follows no redirect: a secret would go along.
+// client follows no redirect: the next server would get the secret.
 var client = &http.Client{
 	Timeout:       callLimit,
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -104,7 +104,7 @@ func (f *Forge) Open(ctx context.Context, pr PullRequest) (page string, err erro
 	return "", fmt.Errorf("the forge refuses the pull request (%d): %s", status, f.said(answer))
 }
 
-// Issue is what somebody has written of a repository. All of it is text of others.
+// Issue is an issue of a repository. All of its text is from others, and can't be trusted.
 type Issue struct{ Title, Text string }
 
 // maxIssue bounds an issue's text, in bytes.
@@ -177,7 +177,7 @@ func (f *Forge) call(ctx context.Context, method, path string, query url.Values,
 	return resp.StatusCode, answer, err
 }
 
-// pull is what a forge says of a pull request.
+// pull is a forge's answer about a pull request.
 type pull struct {
 	HTMLURL string `json:"html_url"`
 	WebURL  string `json:"web_url"`
@@ -201,7 +201,7 @@ func (f *Forge) pageOf(answer []byte) string {
 	return u.String()
 }
 
-// said is what a forge says of an error.
+// said is the text of a forge's error.
 func (f *Forge) said(answer []byte) string {
 	var doc struct {
 		Message json.RawMessage `json:"message"`

@@ -107,7 +107,8 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// TestHostileForge: what a forge answers leads nowhere, fills nothing, and tells no secret.
+// TestHostileForge: no answer of a forge makes cove follow it elsewhere, fills memory, or
+// reveals a secret.
 func TestHostileForge(t *testing.T) {
 	for name, test := range map[string]struct {
 		status int

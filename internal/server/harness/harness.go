@@ -1,11 +1,11 @@
-// Package harness tests executors: the places in which jobs work, which are the server itself
-// and its backends. A test does step by step what a job needs, in a sprite that it makes, and
-// removes that again. It reaches every executor as a client of its protocol.
+// Package harness tests executors. Jobs work at executors: the server itself and its backends.
+// A test makes a sprite, does step by step what a job needs, and removes the sprite. It reaches
+// every executor as a client of its protocol.
 //
-// A test may be cut off at any moment. Its sprite then is found by its name, which has the
-// server's own mark: by the next start of the server, or the next test of the same executor.
-// A token that the server was not told to keep is in no row and no file, so that the sprite
-// of such a test is left to the next test.
+// A test may be cut off at any moment. Its sprite's name has the server's own mark. So the next
+// start of the server, or the next test of the same executor, finds the sprite and removes it.
+// A token that the server was not told to keep is in no row and no file. Only the next test
+// can remove the sprite of a test with such a token.
 package harness
 
 import (
@@ -38,7 +38,7 @@ type Harness struct {
 	// Secret is the value of one of the server's secrets.
 	Secret func(ctx context.Context, name string) (string, error)
 
-	// NamesOnly says a policy in rules that every server of the protocol knows.
+	// NamesOnly translates a policy into rules that every server of the protocol knows.
 	NamesOnly func(context.Context, sprites.NetworkPolicy) (sprites.NetworkPolicy, error)
 
 	wg     sync.WaitGroup
@@ -73,7 +73,7 @@ type Trial struct {
 	warning string  // of it
 }
 
-// Prepare checks what is to be tested. Nothing is asked of the executor yet.
+// Prepare checks a test before it runs. It does not call the executor.
 func (h *Harness) Prepare(ctx context.Context, test cove.ExecutorTest) (*Trial, error) {
 	t := &Trial{h: h, test: test}
 	t.scripts.t = t

@@ -53,7 +53,7 @@ func withGuest(m *testing.M) int {
 	return m.Run()
 }
 
-// bench is a server with a harness of its own, whose requests a test may break.
+// bench is a server with a harness of its own. A test may break the harness's requests.
 type bench struct {
 	*covetest.Server
 	h     *harness.Harness
@@ -63,7 +63,7 @@ type bench struct {
 	repo  string // the URL of profile's repository
 }
 
-// hurtful is an http.RoundTripper that breaks what is asked during one step.
+// hurtful is an http.RoundTripper that breaks the requests of one step.
 type hurtful struct {
 	next   http.RoundTripper
 	during atomic.Pointer[cove.StepKey]
@@ -171,8 +171,8 @@ func (b *bench) empty(t *testing.T) {
 	}
 }
 
-// here makes a test that an in-process server can pass: its policies are not enforced, so that
-// the executor is reached as any other server of the protocol.
+// here makes a test that an in-process server can pass. The server enforces no policies, so
+// the test reaches it as a backend.
 func (b *bench) here(t *testing.T) cove.ExecutorTest {
 	t.Helper()
 	if err := b.Client().PutBackend(t.Context(), "far", cove.BackendRequest{URL: b.URL, Token: b.Token}); err != nil {
@@ -189,8 +189,8 @@ var all = []cove.StepKey{
 // ofProfile are the steps that need a profile.
 var ofProfile = []cove.StepKey{cove.TestInstall, cove.TestClone, cove.TestSetupScript, cove.TestCleanupScript}
 
-// TestPasses: each step is told, timed, and ends as it should; by a backend's name, and by a
-// URL with a token that nobody keeps.
+// TestPasses: each step is told, timed, and ends as it should. The executor is given by a backend's
+// name, by a profile, and by a URL with a token that nobody keeps.
 func TestPasses(t *testing.T) {
 	b := newBench(t)
 	for _, test := range []cove.ExecutorTest{b.here(t), b.profile(t, "true"), {URL: b.URL, Token: b.Token}} {
@@ -336,7 +336,7 @@ func TestEachFailure(t *testing.T) {
 	}
 }
 
-// TestInstallFails: what an installation prints is told.
+// TestInstallFails: the output of a failed installation is told.
 func TestInstallFails(t *testing.T) {
 	b := newBench(t)
 	test := b.profile(t, "echo no such package; exit 3")
@@ -348,8 +348,8 @@ func TestInstallFails(t *testing.T) {
 	b.empty(t)
 }
 
-// TestScriptsFail: what a setup script prints is told, without the secrets of the profile's
-// variables, and the cleanup script runs all the same.
+// TestScriptsFail: the output of a failed setup script is told, without the secrets of the profile's
+// variables. The cleanup script still runs.
 func TestScriptsFail(t *testing.T) {
 	b := newBench(t)
 	test := b.withScripts(t, "true", "", "echo $KEY; echo \"$PLAIN\"; exit 3", "#!/bin/sh\necho cleaned; exit 4")

@@ -26,7 +26,7 @@ const Label = "cove-test"
 // ownerPrefix begins the owner of a test's sprite at this server.
 const ownerPrefix = "test:"
 
-// clearInterval is how long what could not be removed is left alone.
+// clearInterval is how long keepClear waits until it retries failed removals.
 const clearInterval = time.Minute
 
 // left is a sprite at a backend that a test makes, or has left.
@@ -35,7 +35,7 @@ type left struct {
 	Sprite  string `json:"sprite"`
 }
 
-// Start has what earlier tests have left removed, until Close.
+// Start removes the sprites that tests have left, until Close.
 func (h *Harness) Start(ctx context.Context) {
 	h.mu.Lock()
 	h.unsure = make(chan struct{}, 1)
@@ -76,7 +76,7 @@ func (h *Harness) keepClear(ctx context.Context, unsure <-chan struct{}) {
 	}
 }
 
-// Clear removes what tests that were cut off have left at this server, and at the backends
+// Clear removes the sprites of tests that were cut off, at this server and at the backends
 // that it knows.
 func (h *Harness) Clear(ctx context.Context) error {
 	_, err := h.clearAt(ctx, h.Client, true)
@@ -183,7 +183,7 @@ func (h *Harness) keep(ctx context.Context, change func([]left) []left) error {
 	return h.Settings.Set(ctx, leftSetting, string(text))
 }
 
-// begin notes that a test is under way, whose sprite is not to be cleared.
+// begin notes that a test is under way, so that Clear leaves its sprite alone.
 func (h *Harness) begin(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

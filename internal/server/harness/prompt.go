@@ -17,7 +17,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Plan is carried out by the agent shell as it stands, and by any other as it reads.
+// Plan is the plan of a test. The agent shell runs its commands; any other agent follows its text.
 const Plan = "# Say that it works\n\nWrite the file works.txt with the text yes in it, as below, and commit it.\n\n## Write works.txt\n\n```sh\necho yes > works.txt\n```\n"
 
 // prepare is the agent's work in the sprite, with a model or its own default.
@@ -54,10 +54,10 @@ echo "Made by cove test." >README.md
 git add README.md
 git commit -q -m "Begin"`
 
-// look says what the agent has committed; and how many commits there are.
+// look prints the file that the agent has committed, and the number of commits.
 const look = `cd "$1" && git show HEAD:works.txt && git rev-list --count HEAD`
 
-// prompt has the agent carry out a plan in a repository. An agent without a key is left out.
+// prompt makes the agent carry out a plan in a repository. It skips an agent without a key.
 func (t *Trial) prompt(ctx context.Context) (string, error) {
 	env, _, err := t.env(ctx)
 	if err != nil {
@@ -124,7 +124,8 @@ func (t *Trial) makeRepository(ctx context.Context) error {
 	return nil
 }
 
-// env is what the profile gives the agent, with the values of secrets, and these values.
+// env returns the variables that the profile gives the agent, with the values of secrets in
+// them. secrets are these values.
 func (t *Trial) env(ctx context.Context) (env, secrets []string, err error) {
 	env, err = connect.ResolveEnv(t.job.Env, func(name string) (string, error) {
 		value, err := t.h.Secret(ctx, name)
@@ -156,7 +157,7 @@ func (t *Trial) choose(ctx context.Context, env []string) (agents.Work, error) {
 	return agents.Work{}, skip("the agent %s has no key here: %s", t.agent.Name(), missing)
 }
 
-// lacks says which key an agent has not; empty: it has what it needs.
+// lacks says which key an agent lacks; empty: none.
 func (t *Trial) lacks(ctx context.Context, work agents.Work, env []string) (string, error) {
 	if !t.here {
 		given := func(kv string) bool {

@@ -15,11 +15,11 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// scripts do what a test does for the profile's sake alone: the clone, and its scripts.
+// scripts are the steps of a test that only a profile needs: the clone, and its scripts.
 type scripts struct {
 	t *Trial
 
-	begun  bool // what follows is undone by the cleanup script
+	begun  bool // later changes are undone by the cleanup script
 	cloned bool // the repository of the profile is there
 }
 
@@ -45,7 +45,7 @@ func (s *scripts) cleanupTime() time.Duration {
 	return min(cmp.Or(time.Duration(s.t.job.CleanupScript.TimeoutSec)*time.Second, cleanupLimit), maxCleanupLimit)
 }
 
-// clone has the sprite clone the repository of the profile, by the connector that a job has.
+// clone makes the sprite clone the profile's repository, through the connector that a job has.
 func (s *scripts) clone(ctx context.Context) (string, error) {
 	s.begun = true
 	if s.t.job.URL == "" {
@@ -64,13 +64,13 @@ func (s *scripts) clone(ctx context.Context) (string, error) {
 	return "cloned " + s.t.job.URL, nil
 }
 
-// fetch clones a repository, in which the test commits.
+// fetch clones the repository that the test commits in.
 const fetch = `command -v git >/dev/null || exit 127
 git clone -q --single-branch ${3:+--branch "$3"} -- "$2" "$1" &&
 cd "$1" && git config user.name cove && git config user.email cove@localhost`
 
-// reachRepository grants the sprite the connector by which a job would clone the repository. A
-// backend has none.
+// reachRepository grants the sprite the connector that a job would clone the repository through.
+// A backend has none.
 func (s *scripts) reachRepository(ctx context.Context) error {
 	if !s.t.here {
 		return nil
@@ -139,7 +139,7 @@ func (s *scripts) without(what string) string {
 	return "the profile " + s.t.test.Profile + " has no " + what
 }
 
-// late says how a step of the profile's jobs gets more time, if its time was up.
+// late adds to an error how the profile's jobs get more time for a step, if its time was up.
 func (s *scripts) late(ctx context.Context, key cove.StepKey, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err

@@ -49,7 +49,7 @@ func (t *Trial) auth(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// list looks for what tests before have left there, and removes it.
+// list looks for sprites that earlier tests have left there, and removes them.
 func (t *Trial) list(ctx context.Context) (string, error) {
 	if t.test.Quick {
 		_, err := t.at.List(ctx, sprites.ListOptions{})
@@ -155,7 +155,7 @@ func (t *Trial) upload(ctx context.Context) (string, error) {
 // dir is the test's folder inside.
 func (t *Trial) dir() string { return t.home + "/.cove/" + t.name }
 
-// run runs a command, whose output is the step's.
+// run runs a command. Its output is the step's.
 func (t *Trial) run(ctx context.Context, env []string, name string, args ...string) error {
 	cmd := t.sprite.CommandContext(ctx, name, args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, t.out, t.out
@@ -253,7 +253,7 @@ func (t *Trial) health(ctx context.Context) (string, error) {
 	return "the service answers through the tunnel", nil
 }
 
-// destroy removes the sprite, and what was noted for it.
+// destroy removes the sprite, its grants and its note.
 func (t *Trial) destroy(ctx context.Context) (string, error) {
 	if !t.asked {
 		return "", skip("nothing was made")

@@ -46,7 +46,7 @@ func (b Bound) String() string {
 	return "all sandboxes"
 }
 
-// instructions are what a model is told of the tools as a whole.
+// instructions is the text that a model is told about the tools as a whole.
 func (b Bound) instructions() string {
 	if b.Sprite != "" {
 		return "These tools act in the sandbox " + b.Sprite + ", a Linux computer of its own, not on this machine. Paths are paths there."
@@ -75,7 +75,7 @@ func (b Bound) check(name string) error {
 	return nil
 }
 
-// ofJob refuses a job whose sprite is outside, as if there were none.
+// ofJob refuses a job whose sprite is outside of b, as if there were no such job.
 func (b Bound) ofJob(j cove.Job) error {
 	if j.Backend != "" || !b.Has(j.Sprite) {
 		return &fail.Error{Code: tools.CodeNotFound, Message: "there is no job " + quote(j.ID) + " in " + b.String() + "."}
@@ -83,7 +83,7 @@ func (b Bound) ofJob(j cove.Job) error {
 	return nil
 }
 
-// pick takes the argument sprite out of a call's, where there is more than one.
+// pick removes the argument sprite from a call's arguments, if b has more than one sprite.
 func (b Bound) pick(args json.RawMessage) (name string, rest json.RawMessage, err error) {
 	if b.Sprite != "" {
 		return b.Sprite, args, nil

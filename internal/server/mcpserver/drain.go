@@ -18,8 +18,8 @@ const lookAgain = 200 * time.Millisecond
 // listening are requests that are answered when the session ends, not before.
 const listening = "subscriptions/listen"
 
-// draining is a transport that tells the SDK of the end of its input only after all
-// requests have their answers: the SDK ends what is under way then.
+// draining is a transport that reports the end of its input only after all requests have
+// their answers. At that end, the SDK ends the calls under way.
 type draining struct {
 	mcp.Transport
 	unread func() bool // reports whether nobody reads the answers any more; nil: never

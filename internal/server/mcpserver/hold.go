@@ -20,7 +20,7 @@ func WithHold(ctx context.Context, hold func(bytes int64) error) context.Context
 	return context.WithValue(ctx, holdKey{}, hold)
 }
 
-// withHoldOf is ctx with what another was given by WithHold.
+// withHoldOf is ctx with the hold that WithHold has given another context.
 func withHoldOf(ctx, other context.Context) context.Context {
 	if hold, ok := other.Value(holdKey{}).(func(int64) error); ok {
 		return WithHold(ctx, hold)
@@ -29,7 +29,7 @@ func withHoldOf(ctx, other context.Context) context.Context {
 }
 
 // copies is how often a result is in memory while it is sent: as it came, as text, and
-// encoded, where a byte of text can become two.
+// encoded. The encoded form may have two bytes for one of text.
 const copies = 4
 
 // room asks whether a result may be answered.

@@ -26,7 +26,7 @@ const (
 // before Serve; Close ends all sessions.
 type HTTP struct {
 	Idle time.Duration // after which a session without calls ends; 0: half an hour
-	Most int           // sessions of one caller, of which the one unused for longest makes room; 0: 64
+	Most int           // sessions of one caller; one more ends the one unused for longest; 0: 64
 
 	once sync.Once
 	sdk  *mcp.StreamableHTTPHandler
@@ -37,12 +37,12 @@ type HTTP struct {
 	sessions map[string]*httpSession // by id
 }
 
-// A Caller is whose request it is.
+// A Caller is the client that a request comes from.
 type Caller struct {
 	Name string // a session is its caller's alone
 
-	// Open begins a session: what it offers, and a context that ends with the right to
-	// it. release is called when the session is over.
+	// Open begins a session. It returns the session's server, and a context that ends when
+	// the caller loses the right to it. release is called when the session is over.
 	Open func() (server *Server, ctx context.Context, release func(), err error)
 }
 
@@ -76,8 +76,8 @@ func (h *HTTP) init() {
 	})
 }
 
-// Serve answers a GET, POST or DELETE, whose body has been bounded. An error is a
-// *fail.Error or one of caller.Open; nothing has been written then.
+// Serve answers a GET, POST or DELETE. The caller has bounded the request's body. An error
+// is a *fail.Error or one of caller.Open; nothing has been written then.
 func (h *HTTP) Serve(w http.ResponseWriter, r *http.Request, caller Caller) error {
 	h.init()
 	id := r.Header.Get(sessionHeader)
@@ -115,7 +115,7 @@ func (h *HTTP) Serve(w http.ResponseWriter, r *http.Request, caller Caller) erro
 	return nil
 }
 
-// By 404 a client knows that it has to begin another.
+// errNoSession is answered with 404: a client then knows that it must begin another session.
 var errNoSession = fail.New("session_not_found", "there is no such MCP session, or it has ended", "begin another")
 
 // noting notes whether anything was written.
@@ -159,8 +159,8 @@ func (h *HTTP) begin(caller Caller) (*httpSession, error) {
 	return s, nil
 }
 
-// add takes a session in. Where its caller has as many as there may be, the one that
-// was unused for longest makes room.
+// add adds a session. If its caller has as many as it may, add ends the one that was unused
+// for longest.
 func (h *HTTP) add(s *httpSession) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -195,7 +195,7 @@ func (h *HTTP) add(s *httpSession) error {
 func (h *HTTP) attend(s *httpSession) {
 	<-s.ctx.Done()
 	h.drop(s)
-	<-s.begun // what the SDK makes of it is there, if it ever will be
+	<-s.begun // the SDK has made its session, if it ever will
 	for session := range s.sdk.Sessions() {
 		_ = session.Close() // its calls have ended with the context
 	}
@@ -270,8 +270,8 @@ func (h *HTTP) unuse(s *httpSession, name string) {
 	}
 }
 
-// postOf finds the context of the request that a call came with: a call whose request
-// has ended is answered to nobody.
+// postOf finds the context of the request that a call came with. If that request has ended,
+// the context has ended, too: nobody would read the answer.
 func (h *HTTP) postOf(s *httpSession) func(mcp.Request) context.Context {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()

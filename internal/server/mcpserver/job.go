@@ -23,8 +23,8 @@ const (
 	waitInterval = 5 * time.Second // of progress while a job is waited for
 )
 
-// jobTools are those that look after jobs. One is begun by cove push, where the
-// person's repository is.
+// jobTools are the tools that manage jobs. None begins a job: cove push does that, where
+// the person's repository is.
 func jobTools() []*tool {
 	return []*tool{
 		define(tool{

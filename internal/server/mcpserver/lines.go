@@ -27,8 +27,8 @@ type lines struct {
 	left []byte    // of a line that was read
 }
 
-// Read gives whole messages, and of a longer one than maxMessage what there is: the SDK
-// refuses that.
+// Read returns whole messages. Of a message longer than maxMessage, it returns the
+// beginning, which the SDK refuses.
 func (l *lines) Read(p []byte) (int, error) {
 	for len(l.left) == 0 {
 		line, err := l.line()
@@ -49,7 +49,7 @@ func (l *lines) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// line reads a line with its end, of so many bytes as a message may have and one more.
+// line reads a line with its end. It stops soon after maxMessage bytes, even within a line.
 func (l *lines) line() ([]byte, error) {
 	var line []byte
 	for {
@@ -64,8 +64,8 @@ func (l *lines) line() ([]byte, error) {
 	}
 }
 
-// noMessage says why a line is no message, with the code for that; 0: it is one, or there is
-// nothing in it.
+// noMessage says why a line is not a message, and the error code for that. The code is 0 if the
+// line is a message or empty, or if the SDK will refuse it as too long.
 func noMessage(line []byte) (why string, code int) {
 	text := bytes.TrimSuffix(line, []byte("\n"))
 	if len(text) == 0 || len(line) > maxMessage {
@@ -74,7 +74,7 @@ func noMessage(line []byte) (why string, code int) {
 	if !json.Valid(text) {
 		return "parse error: the line is no JSON", codeParse
 	}
-	if text[0] == '[' { // a batch, of which the SDK knows whether the client may send it
+	if text[0] == '[' { // a batch: the SDK knows whether the client may send it
 		return "", 0
 	}
 	if _, err := jsonrpc.DecodeMessage(text); err != nil {
@@ -83,7 +83,7 @@ func noMessage(line []byte) (why string, code int) {
 	return "", 0
 }
 
-// whole is a writer for several who each write whole messages.
+// whole is a writer for several goroutines that each write whole messages.
 type whole struct {
 	mu sync.Mutex
 	io.WriteCloser

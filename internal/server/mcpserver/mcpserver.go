@@ -1,5 +1,5 @@
 // Package mcpserver offers sprites to an MCP client, such as a coding agent outside
-// that is to act inside: the tools of internal/lib/tools, and those that look after
+// that works inside. It has the tools of internal/lib/tools, and tools that manage
 // sprites and jobs.
 package mcpserver
 
@@ -32,7 +32,7 @@ const (
 
 // Server offers tools to one client. Its fields are set before Run.
 type Server struct {
-	Client *cove.Client // whose token bounds what the tools may do
+	Client *cove.Client // its token bounds what the tools may do
 	Within Bound
 	Dir    string   // the tools' working directory; empty: the home of each sprite's user
 	Roles  []string // as ParseRole has them
@@ -55,8 +55,8 @@ type opening struct {
 	err     error
 }
 
-// Run serves the client, whose messages are lines of JSON, until ctx ends, or in does and
-// what came by it is answered.
+// Run serves the client. Its messages are lines of JSON. Run returns when ctx ends, or when in
+// has ended and all its requests are answered.
 func (s *Server) Run(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -77,8 +77,9 @@ func (s *Server) Run(ctx context.Context, in io.ReadCloser, out io.WriteCloser) 
 	return err
 }
 
-// start makes the SDK's server. ctx is of the client's session; id, unless it is nil,
-// gives that its name, and asked says how long the request of a call lasts.
+// start makes the SDK's server. ctx lasts as long as the client's session. id, if not
+// nil, gives the session its name. asked, if not nil, returns the context of a call's
+// own request: the call ends with it.
 func (s *Server) start(ctx context.Context, id func() string, asked func(mcp.Request) context.Context) (*mcp.Server, error) {
 	role, err := ParseRole(s.Roles...)
 	if err != nil {
@@ -129,7 +130,7 @@ func both(a, b context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { stop(); cancel() }
 }
 
-// refuse is the error of a call of what is not offered.
+// refuse is the error of a call of a tool that is not offered.
 func (s *Server) refuse(name string, role Role) *fail.Error {
 	list := all()
 	i := slices.IndexFunc(list, func(t *tool) bool { return t.name == name })
@@ -173,7 +174,7 @@ func (s *Server) handler(running context.Context, t *tool, role Role) mcp.ToolHa
 	}
 }
 
-// failed is an error as a model is told it.
+// failed is the result that tells a model an error.
 func failed(err error) *mcp.CallToolResult {
 	text := err.Error()
 	if e, ok := errors.AsType[*fail.Error](err); ok {
@@ -182,7 +183,7 @@ func failed(err error) *mcp.CallToolResult {
 	return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
-// coded gives an error its code: that of a server's answer, or what became of ctx.
+// coded gives an error a code: that of a server's answer, or one that says how ctx ended.
 func coded(ctx context.Context, err error) error {
 	if _, ok := errors.AsType[*fail.Error](err); ok {
 		return err
@@ -206,8 +207,9 @@ func coded(ctx context.Context, err error) error {
 	return &fail.Error{Code: tools.CodeUnreachable, Message: err.Error()}
 }
 
-// open returns the session of a sprite's tools, a new one where there is none or the
-// last one has ended. It lasts as long as running; ctx is of the call that waits for it.
+// open returns the session of a sprite's tools. It begins a new one if there is none, or if
+// the last one has ended. A session lasts as long as running. ctx is that of the call that
+// waits for the session.
 func (s *Server) open(ctx, running context.Context, sprite string, role Role) (*tools.Session, error) {
 	o, err := s.place(running, sprite, role)
 	if err != nil {
@@ -250,7 +252,7 @@ func (s *Server) place(running context.Context, sprite string, role Role) (*open
 	return o, nil
 }
 
-// over reports whether there is no session, nor one on its way.
+// over reports whether there is no session, and none is being opened.
 func (o *opening) over() bool {
 	select {
 	case <-o.done:

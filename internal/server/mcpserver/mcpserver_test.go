@@ -82,7 +82,7 @@ func (silence) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// A sandbox that does not answer holds up neither who gives up a call, nor the end.
+// A sandbox that does not answer delays neither the cancellation of a call, nor the end.
 func TestSilentSandbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, toServer := io.Pipe()
@@ -183,7 +183,7 @@ type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-// A line that is no message is answered with an error, and the session goes on.
+// A line that is not a message is answered with an error, and the session goes on.
 func TestNoMessage(t *testing.T) {
 	s := &Server{Client: &cove.Client{Client: &sprites.Client{URL: "http://sandbox", Token: "x"}}, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
 	in := strings.NewReader(strings.Join([]string{
@@ -221,7 +221,7 @@ func TestNoMessage(t *testing.T) {
 	}
 }
 
-// An image counts, as it is sent, where an answer asks for room.
+// If an answer asks for room, an image counts with its encoded size.
 func TestRoom(t *testing.T) {
 	var held int64
 	ctx := WithHold(t.Context(), func(bytes int64) error {

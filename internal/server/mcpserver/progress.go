@@ -8,8 +8,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// tell hands a call's progress to the client, if it asked for that. stop waits for
-// what is on its way.
+// tell sends a call's progress to the client, if the client asked for it. stop waits until
+// the last message is sent.
 func tell(ctx context.Context, req *mcp.CallToolRequest) (progress func(message string), stop func()) {
 	token := req.Params.GetProgressToken()
 	if token == nil {

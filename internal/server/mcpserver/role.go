@@ -14,15 +14,15 @@ type Role struct {
 	allowed []string
 }
 
-// RoleNames are the roles that have names, the least first: those of tools.
+// RoleNames are the names of roles, the least first: those of the package tools.
 var RoleNames = tools.RoleNames
 
 // Full is the role that allows everything.
 const Full = tools.Full
 
-// ParseRole is the role that all of the given ones allow: a name, or tools with commas
-// between them. More of them only narrow. No role at all allows nothing; nor does one
-// that is unknown, which is an error besides.
+// ParseRole returns the role that allows only what all of the texts allow. A text is a name,
+// or tools with commas between them. Without texts, the role allows nothing. If a text is
+// unknown, the role allows nothing, and that is an error.
 func ParseRole(texts ...string) (Role, error) {
 	role := Role{name: strings.Join(texts, " and ")}
 	for i, text := range texts {
@@ -69,7 +69,7 @@ func (r Role) Tools() []string { return slices.Compact(slices.Sorted(slices.Valu
 // String is the role as it was given.
 func (r Role) String() string { return r.name }
 
-// inside is the role that the tools in a sprite are to have.
+// inside is the role that the tools in a sprite get.
 func (r Role) inside() string {
 	var names []string
 	for _, name := range r.Tools() {

@@ -10,10 +10,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// maxListed is how many sprites, or jobs, are told at once.
+// maxListed is how many sprites, or jobs, one answer lists.
 const maxListed = 500
 
-// spriteTools are those that look after sprites.
+// spriteTools are the tools that manage sprites.
 func spriteTools() []*tool {
 	return []*tool{
 		define(tool{
@@ -198,7 +198,7 @@ func createCheckpoint(ctx context.Context, c call, in checkpointArgs) (checkpoin
 	return checkpointOf(made), err
 }
 
-// events makes progress of what the server says.
+// events passes the server's events on as progress.
 func (c call) events() func(sprites.CheckpointEvent) {
 	return func(e sprites.CheckpointEvent) {
 		if e.Data != "" {

@@ -18,22 +18,22 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// spriteArgument names the sprite in a call, where a client has more than one.
+// spriteArgument names the sprite in a call, if a client has more than one.
 const spriteArgument = "sprite"
 
-// A tool is what a client may call.
+// A tool is a function that a client may call.
 type tool struct {
 	name, description string
 	effect            effect
 	verb              string   // that the client's token needs
 	roles             []string // that have it
 	one               bool     // it acts in, or on, one sprite
-	many              bool     // it is for who has more than one sprite
+	many              bool     // it is only for clients with more than one sprite
 	input, output     *jsonschema.Schema
 	call              func(context.Context, call) (*mcp.CallToolResult, error)
 }
 
-// effect is what a tool may do, as MCP's hints have it.
+// effect is the kind of change that a tool may make, for MCP's hints.
 type effect int
 
 const (
@@ -46,7 +46,7 @@ const (
 // A call is one as a tool gets it.
 type call struct {
 	server   *Server
-	running  context.Context // of the client's session, for what outlives the call
+	running  context.Context // of the client's session, for work that outlives the call
 	role     Role
 	sprite   string // empty: the tool is not about one
 	args     json.RawMessage
@@ -74,7 +74,7 @@ func Names() []string {
 	return names
 }
 
-// describe is the tool as a client is told of it.
+// describe is the tool's description for a client.
 func (t *tool) describe(within Bound) *mcp.Tool {
 	input := t.input
 	if t.one && within.Sprite == "" {

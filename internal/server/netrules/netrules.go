@@ -1,5 +1,5 @@
-// Package netrules edits the network rules of sprites, as people ask for it: by a rule more, by
-// one for what was refused, or by those for what was reached.
+// Package netrules edits the network rules of sprites, as people ask for it. It adds a rule
+// that they name, one for a connection that was refused, or those for hosts that were reached.
 package netrules
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Nothing is the preset by which a sprite reaches nothing.
+// Nothing is the preset that lets a sprite reach nothing.
 var Nothing = sprites.NetworkRule{Include: policy.None}
 
 // Allow reads a rule that allows something, as people write it: HOST or HOST:PORTS, with /udp
@@ -28,8 +28,8 @@ func Allow(text string) (sprites.NetworkRule, error) {
 	return sprites.NetworkRule(r.Spec()), nil
 }
 
-// Add is a policy with rules more, in place of those of the same thing. One
-// without rules stays as open as it was.
+// Add is a policy with more rules. A new rule replaces those for the same target. A policy
+// without rules stays as open as it was, apart from the new rules.
 func Add(p sprites.NetworkPolicy, rules []sprites.NetworkRule) sprites.NetworkPolicy {
 	out := slices.Clone(p.Rules)
 	if len(out) == 0 {
@@ -51,7 +51,7 @@ func Add(p sprites.NetworkPolicy, rules []sprites.NetworkRule) sprites.NetworkPo
 	return sprites.NetworkPolicy{Rules: out}
 }
 
-// Target is what an event is about, for people.
+// Target is the target of an event, for people.
 func Target(e sprites.NetworkEvent) string {
 	if e.Address == nil {
 		return e.Name + " (lookup)"
@@ -66,8 +66,8 @@ func Target(e sprites.NetworkEvent) string {
 	return to
 }
 
-// Of is what an event is about, as a rule is written: of a refusal, the rule that opens just
-// that. It is empty for what no rule can be of.
+// Of is the target of an event, as a rule is written. For a refusal, it is the rule that opens
+// just that target. It is empty if no rule can be written for it.
 func Of(e sprites.NetworkEvent) string {
 	text := e.Opens
 	if e.Allowed && e.Address != nil {
@@ -85,8 +85,8 @@ func Of(e sprites.NetworkEvent) string {
 	return text
 }
 
-// Learn returns the rules that allow what was reached: one for each host and
-// protocol, with its ports. An address that a rule had to name is named again, since its
+// Learn returns the rules that allow the hosts that were reached: one for each host and
+// protocol, with its ports. If a rule had to name an address, Learn names it again: the
 // host's name alone does not open it.
 func Learn(events []sprites.NetworkEvent) []sprites.NetworkRule {
 	type host struct{ domain, cidr, protocol string }
@@ -121,8 +121,9 @@ func Learn(events []sprites.NetworkEvent) []sprites.NetworkRule {
 	return rules
 }
 
-// decidedByAddress reports whether the rule that decided is one of addresses, and the event's
-// is one that no name opens: that very address, or one of a private network.
+// decidedByAddress reports whether a rule for addresses decided, and no name would open the
+// event's address. That is so if the rule is for this very address, or for a network with it,
+// and the address is not public.
 func decidedByAddress(e sprites.NetworkEvent) bool {
 	where, _, _ := strings.Cut(e.Rule, " ")
 	where = strings.TrimSuffix(where, "/udp")

@@ -61,7 +61,7 @@ func TestLearn(t *testing.T) {
 		t.Errorf("got %v, want %s", got, want)
 	}
 
-	// The name of what is in a private network does not open it.
+	// The name of a host in a private network does not open it.
 	near, near6, other := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("fd00::5"), netip.MustParseAddr("10.1.0.9")
 	got = netrules.Learn([]sprites.NetworkEvent{
 		{Protocol: "tcp", Name: "db.example", Address: &near, Port: 5432, Rule: "10.0.0.5:5432"},

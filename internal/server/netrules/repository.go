@@ -10,9 +10,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Repository is the rule that opens the server of a repository that a sprite clones by its URL: a name or an address, and
-// its port alone. Nil: there is none to open. So it is for an address of the server's own machine, or of a private
-// network: a preview of the job warns of it.
+// Repository is the rule that opens the server of a repository that a sprite clones by its
+// URL. It opens that name or address, and only its port. It is nil if there is nothing to
+// open. It is also nil for an address of the server's own machine, or of a private network: a
+// preview of the job warns of that.
 func Repository(repository string) (*sprites.NetworkRule, error) {
 	u, err := url.Parse(repository)
 	if err != nil || u.Hostname() == "" {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Meta is what a file has besides its content.
+// Meta is a file's metadata.
 type Meta struct {
 	UID, GID int
 	Mode     uint32 // permissions, with setuid, setgid and sticky
@@ -84,8 +84,8 @@ func Fifo(dir int, name string, m Meta) error {
 // Whiteout makes an overlay's mark that a name of the layers below is deleted.
 func Whiteout(dir int, name string) error { return unix.Mknodat(dir, name, unix.S_IFCHR, 0) }
 
-// OpaqueMark is the attribute of a folder in which nothing of the layers below is seen.
-// user is as layers.Overlay's UserXattr.
+// OpaqueMark is the attribute that makes a folder hide all of the layers below. user is as
+// layers.Overlay's UserXattr.
 func OpaqueMark(user bool) string {
 	if user {
 		return "user.overlay.opaque"
@@ -101,8 +101,8 @@ func Opaque(fd int, user bool) error {
 // The times that a sandbox can see: it counts nanoseconds from 1970.
 var minTime, maxTime = time.Unix(0, math.MinInt64), time.Unix(0, math.MaxInt64)
 
-// Times are those of a file that was changed at t, for the system: the nearest that a
-// sandbox can see.
+// Times are the system's times for a file that was changed at t. They are the nearest times
+// to t that a sandbox can see.
 func Times(t time.Time) []unix.Timespec {
 	if t.Before(minTime) {
 		t = minTime

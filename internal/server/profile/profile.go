@@ -1,5 +1,5 @@
-// Package profile makes of a request for a job, and of the profile that it names, the whole
-// request. It decides nothing of the request's rights, and keeps nothing.
+// Package profile completes a request for a job with the profile that it names. It does not
+// check the request's rights, and stores nothing.
 package profile
 
 import (
@@ -16,8 +16,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Apply puts into a request what it leaves out and the profile says. A request with a sprite
-// that is there gets nothing of what a new one is made with.
+// Apply completes a request with the profile's settings. The profile's scripts and author
+// replace the request's; other settings count only if the request leaves them out. A request
+// with an existing sprite gets none of the settings for new sprites.
 func Apply(p cove.Profile, req cove.JobRequest) cove.JobRequest {
 	req.Profile, req.ProfileRevision, req.ProfilePolicy = p.Name, p.Revision, false
 	if p.URL != "" && req.URL == "" && req.Base == "" {
@@ -118,8 +119,8 @@ func env(given []string, of map[string]string) []string {
 	return append(all, given...)
 }
 
-// Trial is a request for a job that the profile alone would make: what is wrong with that is
-// wrong with the profile.
+// Trial is a request for a job that has all its settings from the profile. An error in the
+// request is then an error in the profile.
 func Trial(p cove.Profile) cove.JobRequest {
 	req := cove.JobRequest{
 		JobSource: cove.JobSource{PlanName: "plan.md", Repository: "repository", Branch: "main", Base: strings.Repeat("0", 40)},
@@ -132,8 +133,8 @@ func Trial(p cove.Profile) cove.JobRequest {
 	return Apply(p, req)
 }
 
-// Hidden is what of a profile those see who do not keep it: enough to choose one. A job of
-// theirs gets the rest all the same.
+// Hidden is the part of a profile that is shown to people who do not keep it: enough to choose
+// one. Their jobs still get the rest.
 func Hidden(p cove.Profile) cove.Profile {
 	hidden := cove.Profile{Name: p.Name, Revision: p.Revision, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, ProfileSettings: cove.ProfileSettings{
 		Description: p.Description, URL: p.URL, Branch: p.Branch, Publish: p.Publish, Backend: p.Backend, Agent: p.Agent, Model: p.Model, TimeoutSec: p.TimeoutSec, Guards: p.Guards,
@@ -149,23 +150,24 @@ func Hidden(p cove.Profile) cove.Profile {
 	return hidden
 }
 
-// Gives reports whether a profile gives a job what only an administrator may ask for, rules
-// for the server's own network aside. Then the rest of the profile is what confines it.
+// Gives reports whether a profile gives a job settings that only an administrator may ask for,
+// apart from rules for the server's own network. The rest of the profile then confines the job.
 func Gives(p cove.Profile) bool {
 	return p.Backend != "" || p.URL != "" || p.Publish != "" || len(p.Include) > 0 || len(p.MCP) > 0 || p.Definition != nil || len(connect.EnvSecrets(p.Variables())) > 0
 }
 
-// Overrides are the settings of a request that would take the place of what confines a job
-// of a profile: none of a profile that gives much.
+// Overrides are the settings of a request that would replace what confines a job of a
+// profile. If the profile Gives, its jobs may have none of them.
 func Overrides(req cove.JobRequest) []string {
 	return append(agentOf(req), others(map[string]bool{
 		"sprite": req.Sprite != "", "network_policy": req.NetworkPolicy != nil, "config": req.Config != nil, "backend": req.Backend != "",
 	})...)
 }
 
-// Opens are the settings of a request that would take the place of what a profile says about
-// what its jobs may do: other rules for the network than none at all, and an agent that may
-// ask for nothing, in place of one whose requests are not all allowed.
+// Opens are the settings of a request that would replace what a profile lets its jobs do. A
+// network policy is one of them, unless it equals the profile's or lets the job reach nothing. If
+// the profile does not allow all of its agent's requests, the settings that choose an agent
+// are, too: another agent might not ask.
 func Opens(p cove.Profile, req cove.JobRequest) []string {
 	closed := &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: policy.None}}}
 	names := others(map[string]bool{
@@ -177,8 +179,8 @@ func Opens(p cove.Profile, req cove.JobRequest) []string {
 	return names
 }
 
-// OtherAgent are the settings of a request that choose another agent, or another model for it, than the
-// profile names. There are none if it names none.
+// OtherAgent are the settings of a request that choose another agent, or another model, than the profile
+// names. There are none if the profile names no agent.
 func OtherAgent(p cove.Profile, req cove.JobRequest) []string {
 	if p.Agent == "" {
 		return nil
@@ -209,8 +211,8 @@ func strictness(permissions string) int {
 	return slices.Index([]string{"deny", "ask", "allow"}, cmp.Or(permissions, "allow"))
 }
 
-// Asked is what a whole request has beyond its profile as that is now: somebody has asked for it,
-// or an older revision gave it. Image is the one of new sprites that name none.
+// Asked is the part of a whole request that its profile, as it is now, does not give. Somebody has
+// asked for it, or an older revision gave it. image is that of new sprites that name none.
 func Asked(p cove.Profile, req cove.JobRequest, image string) cove.JobRequest {
 	if req.Agent == p.Agent && req.AgentCommand == p.AgentCommand && reflect.DeepEqual(req.Definition, p.Definition) {
 		req.Agent, req.AgentCommand, req.Definition = "", "", nil // Exceeds looks at its permissions

@@ -126,7 +126,7 @@ func TestApplyToSprite(t *testing.T) {
 	}
 }
 
-// TestApplyURL: the profile's repository is for who sends none.
+// TestApplyURL: a request gets the profile's repository only if it has none.
 func TestApplyURL(t *testing.T) {
 	p := cove.Profile{Name: "plain", ProfileSettings: cove.ProfileSettings{URL: "https://example.org/a.git", Branch: "main"}}
 	for name, test := range map[string]struct{ asked, want cove.JobSource }{
@@ -144,7 +144,7 @@ func TestApplyURL(t *testing.T) {
 	}
 }
 
-// TestApplyNoPolicy: a profile that says nothing of the network opens it no further than a push
+// TestApplyNoPolicy: a profile without network rules opens the network no further than a push
 // without a profile does.
 func TestApplyNoPolicy(t *testing.T) {
 	got := profile.Apply(cove.Profile{Name: "plain"}, cove.JobRequest{})
@@ -164,8 +164,8 @@ func TestHidden(t *testing.T) {
 	}
 }
 
-// TestGives: the profile decides on all that confines a job, if it gives what is the
-// administrator's to give.
+// TestGives: a profile Gives if it has a setting that only an administrator may give. Overrides names
+// the settings that its jobs then may not replace.
 func TestGives(t *testing.T) {
 	if profile.Gives(cove.Profile{ProfileSettings: cove.ProfileSettings{Agent: "shell", Env: map[string]string{"A": "secret:x"}, NetworkPolicy: &sprites.NetworkPolicy{}}}) {
 		t.Error("a plain one gives much")
@@ -255,8 +255,8 @@ func TestExceeds(t *testing.T) {
 	}
 }
 
-// TestAskedURL: the profile's repository, and that it is published there, nobody has asked for; another
-// one, or more than the profile says of it, somebody has.
+// TestAskedURL: the profile's repository, and publishing to it as the profile says, do not
+// count as asked for. Another repository, or publishing that the profile does not have, does.
 func TestAskedURL(t *testing.T) {
 	p := cove.Profile{Name: "plain", Revision: 1, ProfileSettings: cove.ProfileSettings{Agent: "shell", URL: "https://example.org/a", Publish: cove.PublishBranch}}
 	whole := profile.Apply(p, cove.JobRequest{})

@@ -22,8 +22,8 @@ type Script struct {
 	Secrets []string // values that the output does not show
 }
 
-// Run runs s in a sprite. What it prints goes to out. The error is a *sprites.ExitError if the
-// program ended with another code than 0.
+// Run runs s in a sprite. Its output goes to out. The error is a *sprites.ExitError if the
+// program ended with a code other than 0.
 func (s Script) Run(ctx context.Context, sprite *sprites.Sprite, out io.Writer) error {
 	var first strings.Builder
 	first.WriteString("#!/bin/sh\n")

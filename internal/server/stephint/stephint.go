@@ -24,8 +24,8 @@ func MoreTime(job cove.Job, key cove.StepKey) string {
 	return fmt.Sprintf("give it more time: cove push --step-limit %s=%v PLAN", key, more)
 }
 
-// Fill puts into steps that have failed what to do about it, if that is known. Their output
-// is a sandbox's.
+// Fill sets the hints of failed steps, if it is known what to do. The steps' output comes
+// from a sandbox.
 func Fill(job cove.Job, steps []cove.Step) {
 	for i := range steps {
 		s := &steps[i]
@@ -39,7 +39,7 @@ func Fill(job cove.Job, steps []cove.Step) {
 	}
 }
 
-// lookUp is how to see more of a step that failed; empty: there is no more to see.
+// lookUp is how to see more of a failed step; empty: there is no more to see.
 func lookUp(job cove.Job, key cove.StepKey) string {
 	switch key {
 	case cove.StepInstallDeps, cove.StepClone, cove.StepSetupScript, cove.StepInstallAgent, cove.StepConfigureAgent, cove.StepVerifyCommit:
@@ -68,8 +68,8 @@ var unresolved = sync.OnceValue(func() []*regexp.Regexp {
 	}
 })
 
-// blocked is what to do about a step whose programs could not find a host that the job's network
-// policy does not let through; empty: there is none. The texts are looked through in order.
+// blocked is what to do about a step whose programs could not find a host, because the job's
+// network policy may block it. Empty: there is none. blocked searches the texts in order.
 func blocked(job cove.Job, texts ...string) string {
 	host := ""
 	for _, text := range texts {
@@ -99,13 +99,13 @@ func blocked(job cove.Job, texts ...string) string {
 	return why + fmt.Sprintf("cove policy allow -s %s %s", job.Sprite, host)
 }
 
-// unnamed are the words of programs that could not find out an address, and don't say whose.
+// unnamed are the messages of programs that could not look up a name, and don't say which.
 var unnamed = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`Temporary failure in name resolution|Name or service not known|EAI_AGAIN|ENOTFOUND`)
 })
 
-// blockedUnnamed is blocked for programs that don't name the host: the sprite's log does. There is
-// none at a backend.
+// blockedUnnamed is blocked for programs that don't name the host: the sprite's log names it. A
+// sprite at a backend has no such log.
 func blockedUnnamed(job cove.Job, texts ...string) string {
 	if job.Backend != "" || job.Sprite == "" || lets(job, "anywhere.invalid") {
 		return ""
@@ -116,8 +116,8 @@ func blockedUnnamed(job cove.Job, texts ...string) string {
 	return "the network policy may block a host; which one, and what lets it through: cove policy log -s " + job.Sprite
 }
 
-// lets reports whether the rules that a job was made with let a name through. It is false if the
-// job says nothing of the network, in a sprite that has rules of its own.
+// lets reports whether the rules that a job was made with let a name through. If the job has no
+// rules, it is true only if the job has a sprite of its own: other sprites may have rules.
 func lets(job cove.Job, host string) bool {
 	if job.NetworkPolicy == nil {
 		return job.OwnsSprite

@@ -8,9 +8,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestFill: N6, P5: a step that failed since a host was not found says how the network policy
-// lets it through, where that may be why; one whose time was up, how it gets more; any other,
-// by what more of it is seen.
+// TestFill: N6, P5: a failed step gets a hint. If a host was not found, and the network policy
+// may be why, the hint says how to allow the host. If its time was up, it says how to get more.
+// Otherwise, it says how to see more of the step.
 func TestFill(t *testing.T) {
 	rules := func(rules ...sprites.NetworkRule) *sprites.NetworkPolicy { return &sprites.NetworkPolicy{Rules: rules} }
 	agent := rules(sprites.NetworkRule{Include: "agent"})

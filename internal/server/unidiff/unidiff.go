@@ -1,5 +1,5 @@
-// Package unidiff reads what git diff prints. All of it is hostile: it comes out of a sprite in
-// which an agent worked, and whose git may be any program.
+// Package unidiff reads the output of git diff. All of it is hostile: it comes from a sprite
+// where an agent worked, and the sprite's git may be any program.
 package unidiff
 
 import (
@@ -29,8 +29,8 @@ const (
 	CutOdd   = "a part of it is no diff"
 )
 
-// Parse reads a diff with the prefixes a/ and b/, and says why the result is not all of it; empty:
-// it is. The files are in its order. If the last one has not all its lines, that is its LeftOut.
+// Parse reads a diff with the prefixes a/ and b/. The files are in the diff's order. cut says why the
+// result is not the whole diff; empty: it is whole. If the last file lacks lines, its LeftOut says so.
 func Parse(text string) (files []cove.JobDiffFile, cut string) {
 	if len(text) > MaxBytes {
 		text, cut = text[:MaxBytes], CutBytes
@@ -79,7 +79,7 @@ type parser struct {
 	newLeft    int
 	old, new   int // the next numbers
 	lines      int
-	headerName string // of the line "diff --git", where both sides have the same
+	headerName string // from the line "diff --git", if both sides have the same name
 }
 
 func (p *parser) stop(why string) bool {
@@ -90,7 +90,7 @@ func (p *parser) stop(why string) bool {
 	return false
 }
 
-// line takes in a line, and reports whether more is wanted.
+// line parses a line, and reports whether the parser wants more.
 func (p *parser) line(line string) bool {
 	switch {
 	case p.hunk != nil && (p.oldLeft > 0 || p.newLeft > 0):
@@ -120,7 +120,7 @@ func (p *parser) line(line string) bool {
 	return true
 }
 
-// header takes in a line before the first hunk of a file.
+// header parses a line before the first hunk of a file.
 func (p *parser) header(line string) {
 	for _, h := range []struct {
 		prefix string
@@ -146,7 +146,7 @@ func (p *parser) header(line string) {
 	}
 }
 
-// begin takes in the head of a hunk: @@ -1,2 +3,4 @@ section.
+// begin parses the head of a hunk: @@ -1,2 +3,4 @@ section.
 func (p *parser) begin(line string) bool {
 	p.endHunk()
 	ranges, section, ok := strings.Cut(strings.TrimPrefix(line, "@@ "), " @@")
@@ -176,7 +176,7 @@ func span(s, sign string) (start, length int, ok bool) {
 	return start, length, ok && err == nil && start >= 0 && length >= 0 && start < maxNumber && length < maxNumber
 }
 
-// content takes in a line of a hunk.
+// content parses a line of a hunk.
 func (p *parser) content(line string) bool {
 	if strings.HasPrefix(line, `\ `) {
 		if n := len(p.hunk.Lines); n > 0 {
@@ -213,7 +213,7 @@ func (p *parser) content(line string) bool {
 	return true
 }
 
-// cutRune shortens a text that has grown, and takes away what is left of a character that was cut.
+// cutRune shortens a text that has grown, and removes the rest of a character that was cut.
 func cutRune(s string, wasCut bool) string {
 	if wasCut {
 		s = strings.TrimSuffix(s, "\uFFFD")
@@ -265,7 +265,7 @@ func side(s, prefix string) string {
 	return rest
 }
 
-// sameName is the name in "a/NAME b/NAME", which git writes where it has not changed.
+// sameName is the name in "a/NAME b/NAME", which git writes if the name has not changed.
 func sameName(s string) string {
 	if strings.HasPrefix(s, `"`) {
 		first, rest := quoted(s)
@@ -296,7 +296,7 @@ func name(s string) string {
 	return clipPath(s)
 }
 
-// quoted reads a text in quotation marks, and returns what stands after it.
+// quoted reads a text in quotation marks. rest is the part of s after it.
 func quoted(s string) (text, rest string) {
 	if !strings.HasPrefix(s, `"`) {
 		return "", s

@@ -87,7 +87,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestBounds: what is too much is left out, and that is said.
+// TestBounds: parts beyond the bounds are left out, and the result says so.
 func TestBounds(t *testing.T) {
 	file := func(name, body string) string {
 		return fmt.Sprintf("diff --git a/%[1]s b/%[1]s\n--- a/%[1]s\n+++ b/%[1]s\n%s", name, body)
@@ -160,7 +160,7 @@ func check(t *testing.T, files []cove.JobDiffFile) {
 	}
 }
 
-// FuzzParse: whatever a sprite prints, what is kept of it is in bounds and adds up.
+// FuzzParse: whatever a sprite prints, the result is within bounds, and its counts add up.
 func FuzzParse(f *testing.F) {
 	f.Add(sample)
 	f.Add("diff --git a/x b/x\n@@ -1 +1 @@\n-\xff\n+\x00\n\\ No")

@@ -23,8 +23,8 @@ var errInward = errors.New("only a webhook that is private may lead there")
 // metadata is how the package policy calls the addresses of a cloud's metadata service.
 const metadata = "metadata"
 
-// CheckURL says what is wrong with the URL of a webhook. The names in it are not looked up:
-// an address is judged when it is dialled.
+// CheckURL says what is wrong with the URL of a webhook. It does not look up the name in it:
+// an address is checked when it is dialled.
 func CheckURL(hook cove.Webhook) error {
 	u, err := url.Parse(hook.URL)
 	switch {
@@ -44,8 +44,8 @@ func CheckURL(hook cove.Webhook) error {
 	return nil
 }
 
-// judgeAddress refuses addresses that are not public, unless the webhook is private. That of a
-// metadata service must stand in the URL itself, too.
+// judgeAddress refuses addresses that are not public, unless the webhook is private. The address
+// of a metadata service must also be in the URL itself (literal).
 func judgeAddress(addr netip.Addr, private, literal bool) error {
 	d := policy.Policy{}.Reach(netip.AddrPortFrom(addr, 443), policy.TCP, nil)
 	switch {

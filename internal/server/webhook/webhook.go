@@ -1,5 +1,5 @@
-// Package webhook sends events to webhooks. The store has what is to be sent; a delivery that
-// was begun when the server was killed is sent again, with the same ID.
+// Package webhook sends events to webhooks. The store has the deliveries that are not sent yet.
+// If the server is killed during a delivery, the next one sends it again, with the same ID.
 package webhook
 
 import (
@@ -32,12 +32,12 @@ const (
 	attemptLimit = 15 * time.Second
 	firstPause   = time.Second
 	longestPause = 10 * time.Minute
-	maxAnswer    = 64 << 10 // of which nothing is kept
+	maxAnswer    = 64 << 10 // bytes of an answer that are read; none is kept
 	storePause   = 5 * time.Second
 )
 
-// Sender sends what the store has for each webhook: one delivery of a webhook at a time, in
-// order, and each webhook by itself. Set the exported fields before Start.
+// Sender sends the deliveries that the store has. For each webhook, it sends one at a time, in
+// order. Webhooks do not wait for each other. Set the exported fields before Start.
 type Sender struct {
 	Store     *store.Webhooks                                        // required
 	Secret    func(ctx context.Context, name string) (string, error) // required: the value of a secret
@@ -129,7 +129,7 @@ func (s *Sender) begin(name string) {
 	s.wg.Go(func() { s.work(name, w) })
 }
 
-// work sends what waits, in order.
+// work sends a webhook's waiting deliveries, in order.
 func (s *Sender) work(name string, w *worker) {
 	for {
 		d, err := s.Store.Next(s.ctx, name)
@@ -181,7 +181,7 @@ func (s *Sender) pause(w *worker, d time.Duration) bool {
 	return s.ctx.Err() == nil
 }
 
-// send makes one attempt, and notes what became of it. An error is the store's.
+// send makes one attempt, and notes its result. An error is the store's.
 func (s *Sender) send(name string, d store.Delivery) error {
 	hook, err := s.Store.Get(s.ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
@@ -240,7 +240,7 @@ func pauseAfter(attempts int) time.Duration {
 	return pause/2 + rand.N(pause/2)
 }
 
-// Test sends an event of its own, once, past the queue, and notes what became of it.
+// Test sends a test event once, without the queue, and notes the result.
 func (s *Sender) Test(ctx context.Context, name string) (cove.WebhookDelivery, error) {
 	hook, err := s.Store.Get(ctx, name)
 	if err != nil {
@@ -304,7 +304,7 @@ func (s *Sender) attempt(ctx context.Context, hook cove.Webhook, d store.Deliver
 // KeyPrefix begins a secret that is a key in base64.
 const KeyPrefix = "whsec_"
 
-// Key is the key that a secret stands for.
+// Key is the signing key in a secret.
 func Key(secret string) ([]byte, error) {
 	text, ok := strings.CutPrefix(secret, KeyPrefix)
 	if !ok {

@@ -181,8 +181,8 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestBackoff: a receiver that does not answer is asked less and less often, holds its own
-// webhook in order and no other one, and after a day an event is given up.
+// TestBackoff: a receiver that does not answer is tried less and less often. It delays its own
+// webhook's later events, and no other webhook. After a day, an event is given up.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dead := true
@@ -226,7 +226,7 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// TestRefused: what a receiver will not take is given up sooner, and what follows is sent.
+// TestRefused: an event that a receiver refuses is given up sooner, and later events are sent.
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{answer: func(_ string, e cove.WebhookEvent) int {
@@ -252,8 +252,8 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestRestart: what was not taken when the sender ended is sent by the next one, which goes on
-// with the attempts of the first.
+// TestRestart: the next sender sends the events that were not delivered when the last one ended. It
+// goes on counting the attempts.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := true
@@ -309,7 +309,7 @@ func TestBound(t *testing.T) {
 	})
 }
 
-// TestFlood: a job that waits and goes on without an end does not push out what others tell.
+// TestFlood: a job that waits and goes on endlessly does not push out the events of others.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{answer: func(string, cove.WebhookEvent) int { return 0 }}
@@ -333,8 +333,8 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// TestSprites: sprites are told of, but not those of the server's own, and without their
-// environment.
+// TestSprites: events of sprites are sent, without the sprites' environment. The server's own sprites
+// have none.
 func TestSprites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -368,8 +368,8 @@ func TestSprites(t *testing.T) {
 	})
 }
 
-// TestGuard: an address that is not public is refused, by whichever name it is reached, and so
-// is a metadata service that the URL does not name; a redirect is not followed.
+// TestGuard: an address that is not public is refused, whatever name leads to it. So is a metadata
+// service whose address is not in the URL itself. A redirect is not followed.
 func TestGuard(t *testing.T) {
 	for url, want := range map[string]string{
 		"https://hooks.example.org/x": "", "https://[2606:4700::1111]/": "",

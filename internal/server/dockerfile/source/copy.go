@@ -32,7 +32,7 @@ type target struct {
 	parent   Tree
 	made     map[string]Info
 	names    int  // bytes of the names in made
-	replaced bool // something of the parent's was replaced by what is no folder
+	replaced bool // a folder was replaced by a file or a link
 }
 
 func (t *target) Lstat(at string) (Info, error) {
@@ -62,9 +62,9 @@ type writer struct {
 	links map[[2]uint64]string // of the source at hand
 }
 
-// Layer writes, as the tar of a layer, what a COPY or an ADD makes over a parent. from has its
-// sources; nil: there are only inline files. Errors that the Dockerfile or the sources are to
-// blame for have the code dockerfile_bad.
+// Layer writes the tar of the layer that a COPY or an ADD makes over a parent. from has its
+// sources; nil: there are only inline files. An error that the Dockerfile or the sources cause
+// has the code dockerfile_bad.
 func Layer(ctx context.Context, out io.Writer, c dockerfile.Copy, from, parent Tree) error {
 	w := &writer{ctx: ctx, tar: tar.NewWriter(out), c: c, left: maxBytes}
 	w.to = &target{parent: parent, made: map[string]Info{}}
@@ -126,7 +126,8 @@ func Folder(out io.Writer, dir, user string, parent Tree) error {
 	return w.tar.Close()
 }
 
-// folders makes a folder, and those above it, if they are not there. It returns where that is.
+// folders makes a folder, and those above it, if they are not there. It returns the folder's
+// path without links.
 func (w *writer) folders(dir string) (string, error) {
 	at, err := follow(w.to.Lstat, dir)
 	if err != nil {
@@ -167,7 +168,7 @@ func (w *writer) folders(dir string) (string, error) {
 type one struct {
 	name    string // the last of the path as it was written
 	at      string // links followed
-	include string // --parents: the pattern of what is copied of the folder at; empty: all
+	include string // --parents: the pattern of the files to copy from the folder at; empty: all
 	must    bool   // something has to match
 }
 
@@ -320,7 +321,7 @@ func (w *writer) source(s one, from Tree) error {
 	return walk.begin(s, w.c.Exclude)
 }
 
-// place is where a source goes, whose folder is made.
+// place returns the path that a source goes to, and makes its folder.
 func (w *writer) place(name string, folder bool) (string, error) {
 	dest := w.c.Dest
 	if folder || w.c.DestDir {

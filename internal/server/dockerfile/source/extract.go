@@ -46,7 +46,7 @@ func plain(r io.Reader) (io.ReadCloser, error) {
 
 var errXZ = fail.New("dockerfile_unsupported", "ADD does not extract an archive that is compressed by xz", "copy it by COPY, and extract it by RUN tar -xJf FILE")
 
-// extract writes what is in a source, if that is an archive.
+// extract writes the content of a source, if the source is an archive.
 func (w *writer) extract(s one, from Tree) (done bool, err error) {
 	f, err := from.Open(s.at)
 	if err != nil {
@@ -81,7 +81,7 @@ func (w *writer) extract(s one, from Tree) (done bool, err error) {
 	return true, nil
 }
 
-// inside is where a name of an archive is in the layer. No link leads out of the image's root.
+// inside is the path in the layer for a name of an archive. No link leads out of the image's root.
 func (w *writer) inside(base, name string) (string, error) {
 	at := strings.TrimPrefix(path.Join("/", name), "/")
 	for part := range strings.SplitSeq(name, "/") {
@@ -146,7 +146,7 @@ func (w *writer) extracted(base string, h *tar.Header, r io.Reader) error {
 	return w.member(at, info, linked, func() (io.ReadCloser, error) { return io.NopCloser(r), nil })
 }
 
-// clear forgets what is at a path, if it is replaced.
+// clear forgets the file at a path, if the new one replaces it.
 func (w *writer) clear(at string, info Info) {
 	was, err := w.to.Lstat(at)
 	if err != nil || was.Mode.IsDir() && info.Mode.IsDir() {

@@ -295,7 +295,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// TestImage: a stage's files are what its layers show, with their owners.
+// TestImage: a stage's files are those that its layers show, with their owners.
 func TestImage(t *testing.T) {
 	low := folder(t, map[string]string{"app/gone": "1", "app/kept": "2", "app/below/z": "3", "bin": "-> app"})
 	high := folder(t, map[string]string{"app/new": "4"})
@@ -325,7 +325,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// FuzzFollow: no link of a tree leads out of it, or on for ever.
+// FuzzFollow: no link of a tree leads out of it, and none is followed for ever.
 func FuzzFollow(f *testing.F) {
 	f.Add("a/b", "../../x", "/a")
 	f.Fuzz(func(t *testing.T, at, one, two string) {

@@ -1,9 +1,9 @@
-// Package source takes files for a COPY or an ADD from a tree, which is a build's context or the
-// files of an image, and writes the layer that they make over a parent image. No file is
-// written but the layer: it is worked out from the trees.
+// Package source takes files for a COPY or an ADD from a tree: a build's context, or the files of
+// an image. It writes the layer that they make over a parent image. It writes no other file: it
+// works the layer out from the trees.
 //
-// Trees may be anybody's. No name and no symbolic link leads out of one, and what is read,
-// followed and remembered is bounded.
+// A tree may come from anybody. No name and no symbolic link leads out of it. Limits bound what
+// is read, followed and remembered.
 package source
 
 import (
@@ -60,8 +60,8 @@ func (Empty) Names(string) ([]string, error) { return nil, nil }
 // Open is Tree's.
 func (Empty) Open(string) (io.ReadCloser, error) { return nil, fs.ErrNotExist }
 
-// Context is the folder of a build's context. All its files are root's, as Docker has them.
-// Names that Ignored reports are not there.
+// Context is the folder of a build's context. All its files belong to root, as in Docker.
+// Files that Ignored reports do not exist in it.
 type Context struct {
 	Root    *os.Root
 	Ignored func(at string) bool // nil: none
@@ -70,7 +70,7 @@ type Context struct {
 // Lstat is Tree's.
 func (c Context) Lstat(at string) (Info, error) {
 	if at != "" && c.Ignored != nil && c.Ignored(at) {
-		// A folder of which something is not ignored is there.
+		// An ignored folder exists, because files in it may not be ignored.
 		if info, err := c.Root.Lstat(at); err != nil || !info.IsDir() {
 			return Info{}, fs.ErrNotExist
 		}
@@ -131,7 +131,7 @@ func absent(err error) error {
 	return err
 }
 
-// Image is what the layers of an image show. It is made by NewImage.
+// Image is the tree that the layers of an image show. NewImage makes it.
 type Image struct {
 	view    *layers.View
 	folders map[string]layers.Node // that were looked up
@@ -251,8 +251,8 @@ const maxLinks = 40
 // maxParts is how many names follow looks up at most.
 const maxParts = 4096
 
-// follow resolves the symbolic links of a path, all of it below the root. A name that
-// is not there stays as it is.
+// follow resolves the symbolic links of a path. No link leads above the root. A name that
+// does not exist stays as it is.
 func follow(lstat func(string) (Info, error), at string) (string, error) {
 	rest := strings.Split(at, "/")
 	cur, links, parts := "", 0, 0

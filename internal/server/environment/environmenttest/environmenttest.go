@@ -103,7 +103,7 @@ func Run(t *testing.T, start func(*testing.T) *Place) {
 	}
 }
 
-// testProvision: what was made is taken the second time.
+// testProvision: a second call takes the sprite that the first one has made.
 func testProvision(t *testing.T, p *Place) {
 	env, at := p.Plan(t), p.Keeper.At(p.Backend)
 	if _, err := at.Status(t.Context(), env); !errors.Is(err, environment.ErrGone) {
@@ -135,7 +135,7 @@ func testProvision(t *testing.T, p *Place) {
 	}
 }
 
-// testOnce: C6: of several who make an environment at once, one makes the sprite.
+// testOnce: C6: if several calls make an environment at once, one makes the sprite.
 func testOnce(t *testing.T, p *Place) {
 	env := p.Plan(t)
 	ids := make([]string, 4)
@@ -332,8 +332,8 @@ func testLife(t *testing.T, p *Place) {
 	}
 }
 
-// testDeleted: R4: one that somebody else has deleted is gone, also if another has its name. The
-// other one stays.
+// testDeleted: R4: if somebody else has deleted an environment's sprite, the environment is gone,
+// even if another sprite has its name. The other sprite stays.
 func testDeleted(t *testing.T, p *Place) {
 	deleted, replaced, kept := p.Ready(t), p.Ready(t), p.Ready(t)
 	for _, env := range []cove.Environment{deleted, replaced} {
@@ -370,8 +370,8 @@ func (p *Place) Lose(t *testing.T, env cove.Environment) {
 	}
 }
 
-// testOrphans: D10: a sprite of ours that nothing has, and that is old enough, is listed. It is
-// deleted only if somebody asks for that, and if it is still ours then, and nothing has it.
+// testOrphans: D10: a sprite of ours that nothing needs, and that is old enough, is listed. It is
+// deleted only if somebody asks for that, and if it is then still ours and not needed.
 func testOrphans(t *testing.T, p *Place) {
 	live, lost, working := p.Ready(t), p.Ready(t), p.Ready(t)
 	p.Lose(t, lost)
