@@ -89,8 +89,15 @@ func TestOwnNetworks(t *testing.T) {
 		h.Run("", "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", `exec unshare -Urn python3 dweller.py "$0" >failed 2>&1`, test.kind)
 		h.Run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", `until [ -e ready.$0 ] || [ -s failed ]; do sleep 0.02; done; cat failed`, test.kind)
 		look(test.kind, test.look)
-		if w, err := h.Client().Sprite("paint").WatchPorts(t.Context()); err != nil || len(w.Open()) > 0 || w.Close() != nil {
-			t.Fatalf("%s: %v is open in the sprite, %v", test.kind, w.Open(), err)
+		w, err := h.Client().Sprite("paint").WatchPorts(t.Context())
+		if err != nil {
+			t.Fatalf("%s: %v", test.kind, err)
+		}
+		if open := w.Open(); len(open) > 0 {
+			t.Fatalf("%s: %v is open in the sprite", test.kind, open)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatalf("%s: %v", test.kind, err)
 		}
 		for _, args := range [][]string{{"checkpoint", "create", "-s", "paint"}, {"checkpoint", "create", "-s", "paint", "--memory=always"}, {"suspend", "paint"}} {
 			out, code := h.Try("", "cove", args...)

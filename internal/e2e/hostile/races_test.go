@@ -140,6 +140,9 @@ func raceArchive(h e2e.SyncHost, limit time.Duration) {
 		return true
 	})
 	h.T.Logf("the folder was a link %s times; cp ended with %v", strings.TrimSpace(tries), codes)
+	if n, err := strconv.Atoi(strings.TrimSpace(tries)); err != nil || n < 1000 {
+		h.T.Errorf("the folder was a link only %s times", tries)
+	}
 	if after := root(list); after != before {
 		h.T.Errorf("root's folder was\n%s\nand is\n%s", before, after)
 	}

@@ -174,7 +174,7 @@ func whole(c e2e.FaultCase, h *e2e.Host, name string) {
 		got := content(h, "look")
 		h.Run("", "cove", "rm", "look")
 		switch {
-		case cp.ID == "v1" && op(c) != "checkpoint" && got != "one":
+		case cp.ID == "v1" && op(c) != "checkpoint" && got != "one", cp.ID == "v1" && op(c) == "checkpoint" && got != "two":
 			h.T.Errorf("%s has %q", cp.ID, got)
 		case cp.IsAuto && got == "two":
 			lost = false
