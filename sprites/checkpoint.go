@@ -30,9 +30,9 @@ type CheckpointDetails struct {
 	Labels            []string `json:"labels,omitempty"`
 	PauseMilliseconds float64  `json:"pause_ms,omitempty"` // how long what ran stood still for it
 
-	// CopiedBytes is what was copied in the pause: files that were open for writing,
-	// or still open since they were written, when their layer was sealed. The programs
-	// go on with the copies.
+	// CopiedBytes is how many bytes were copied in the pause. When their layer was
+	// sealed, these files were open for writing, or still open since they were written.
+	// The programs go on with the copies.
 	CopiedBytes int64 `json:"copied_bytes"`
 
 	MemoryBytes   int64  `json:"memory_bytes,omitempty"`    // of what was kept of its memory; 0: nothing was
@@ -110,7 +110,8 @@ type OpenFile struct {
 	Bytes int64  `json:"bytes"`
 }
 
-// Excess are those of the files of which there is too much open; nil: of none.
+// Excess returns the kinds of files that are above their bound (OpenWritable,
+// OpenUnlinked); nil: neither is.
 func (o OpenFiles) Excess() *OpenFiles {
 	writable, unlinked := o.WritableBytes > OpenWritable, o.UnlinkedBytes > OpenUnlinked
 	if !writable && !unlinked {
@@ -175,14 +176,14 @@ type ForkRequest struct {
 	Boot       bool     `json:"boot,omitempty"` // without the memory: what runs in the other does not run in it
 }
 
-// The ways in which a DiffEntry differs.
+// The kinds of change of a DiffEntry.
 const (
 	DiffAdded   = "added"
 	DiffChanged = "changed"
 	DiffRemoved = "removed"
 )
 
-// DiffEntry is one file by which a state of a sprite's disk differs from another.
+// DiffEntry is one file that differs between two states of a sprite's disk.
 type DiffEntry struct {
 	Change  string   `json:"change"`             // DiffAdded, DiffChanged or DiffRemoved
 	Path    string   `json:"path"`               // absolute, in the sprite
@@ -232,9 +233,10 @@ type DiffLine struct {
 	Error   *ErrorBody   `json:"error,omitempty"`
 }
 
-// Diff tells, on a cove server, by which files the sprite's disk at a checkpoint, or,
-// if that is empty, now, differs from what it was at another. No content is compared:
-// what was written anew with what it had has changed. An error of tell ends it.
+// Diff tells, on a cove server, which files differ between two states of the sprite's
+// disk. The state from is a checkpoint; to is another one, or the present state if it
+// is empty. Contents are not compared: a file that was written anew with the same
+// content has changed. An error of tell ends it.
 func (s *Sprite) Diff(ctx context.Context, from, to string, tell func(DiffEntry) error) (DiffSummary, error) {
 	query := url.Values{}
 	if to != "" {
@@ -253,8 +255,8 @@ func (s *Sprite) Diff(ctx context.Context, from, to string, tell func(DiffEntry)
 	return summary, nil
 }
 
-// report makes a call that is answered by a stream of lines, whose last has a summary,
-// or why there is none. read looks at a line.
+// report makes a call that is answered by a stream of lines. The last line has a
+// summary, or says why there is none. The function read looks at a line.
 func report[Line, Summary any](ctx context.Context, c *Client, r Request, read func(Line) (*Summary, *ErrorBody, error)) (summary Summary, err error) {
 	r.Header = http.Header{"Accept": {ndjson}}
 	resp, err := c.Do(ctx, r)
@@ -312,7 +314,7 @@ type VerifySummary struct {
 	Files    int64    `json:"files"`
 	Bytes    int64    `json:"bytes"`
 	Problems int64    `json:"problem_count"`
-	Unlisted int64    `json:"unlisted"`          // layers of which there was nothing to compare with, until now
+	Unlisted int64    `json:"unlisted"`          // layers that had nothing to compare with, until now
 	Damaged  []string `json:"damaged,omitempty"` // checkpoints with a problem, by this verification or another
 }
 
@@ -325,8 +327,9 @@ type VerifyLine struct {
 	Error    *ErrorBody      `json:"error,omitempty"`
 }
 
-// Verify has a cove server read the files of a checkpoint, or of all if id is empty,
-// and compare them with what they were. tell is called with what it says meanwhile.
+// Verify makes a cove server read the files of a checkpoint, and compare them with what
+// they were. If id is empty, the server reads those of all checkpoints. Verify calls
+// tell with each line before the last.
 func (s *Sprite) Verify(ctx context.Context, id string, tell func(VerifyLine)) (VerifySummary, error) {
 	query := url.Values{}
 	if id != "" {
@@ -499,7 +502,7 @@ func (s *Sprite) sleepCall(ctx context.Context, verb string) (Info, error) {
 }
 
 // Forks makes several copies of a sprite, named by req.Names, of one and the same
-// moment. Where not all could be made, those that were are there.
+// moment. If not all could be made, those that were made stay.
 func (s *Sprite) Forks(ctx context.Context, req ForkRequest) ([]Info, error) {
 	var list ListResponse
 	if err := s.client.Call(ctx, Request{Method: http.MethodPost, Path: s.path("fork"), JSON: req}, &list); err != nil {

@@ -28,10 +28,10 @@ const (
 // Client calls one server of the Sprites protocol. Only URL must be set. Its
 // methods may be called from any goroutine; its fields may not change meanwhile.
 //
-// Redirects are not followed: the protocol has none, and the token must not
-// travel. Nothing is retried, but a call that reaches a sprite and is answered
-// by 503 (as just after its creation) is tried again for a few seconds, unless
-// its body is a stream; and the waits for jobs and their events reconnect.
+// Redirects are not followed: the protocol has none, and the token must not travel.
+// Nothing is retried, with two exceptions. If a call that reaches a sprite is answered
+// by 503 (as just after its creation), it is tried again for a few seconds, unless its
+// body is a stream. The waits for jobs and their events reconnect.
 type Client struct {
 	// URL is the server's address, such as http://127.0.0.1:7878. A path in it
 	// is kept in front of the protocol's own.
@@ -70,7 +70,7 @@ func (c *Client) Sprite(name string) *Sprite {
 	return &Sprite{client: c, name: name, base: Path("v1", "sprites", name)}
 }
 
-// Self returns a handle on the sprite that the server itself is, for calling a
+// Self returns a handle on the sprite that the server itself is. It is for calling a
 // guest directly: its paths are /v1/exec and so on, without a name.
 func (c *Client) Self() *Sprite {
 	return &Sprite{client: c, base: Path("v1")}

@@ -18,9 +18,9 @@ type Terminal struct {
 	Rows, Cols int
 }
 
-// Cmd is a command in a sprite, prepared or running. It is shaped like an
-// exec.Cmd and follows its rules: it is used once, pipes are asked for before
-// Start, and Wait belongs after every successful Start.
+// Cmd is a command in a sprite, prepared or running. It is shaped like an exec.Cmd and
+// follows its rules. It is used once. Call its pipe methods before Start, and Wait
+// after every successful Start.
 //
 // The command line, Env and the other settings travel in the request's URL, which
 // servers bound (to about 1 MB in all); larger input belongs in Stdin or a file.
@@ -47,9 +47,9 @@ type Cmd struct {
 	Timeout time.Duration
 	Grace   time.Duration
 
-	// Stdin is the command's input; nil means /dev/null. Wait does not wait for
-	// it: where it is blocked in a Read when the command ends, that Read's
-	// bytes are lost, and the goroutine ends with it.
+	// Stdin is the command's input; nil means /dev/null. Wait does not wait for it. If
+	// a Read of it is blocked when the command ends, that Read's bytes are lost, and
+	// the goroutine ends with that Read.
 	Stdin io.Reader
 
 	// Stdout and Stderr get the output; nil discards it. They are written by one
@@ -66,16 +66,17 @@ type Cmd struct {
 	MaxRunAfterDisconnect *time.Duration
 
 	// Rejoin, if not nil, is called when the connection was lost before the command
-	// ended, and returns the sprite to go on with: the same, or one of another Client if
-	// its server has moved. Its error ends the wait, and Wait returns it as it is. Nil
+	// ended. It returns the sprite to go on with: the same, or one of another Client if
+	// the server has moved. Its error ends the wait, and Wait returns it as it is. Nil
 	// means that a lost connection ends the wait: Wait returns ErrNoExit.
 	//
 	// The command itself goes on for MaxRunAfterDisconnect, which should be longer than
-	// Rejoin may take. lost is why it is called: ErrNoExit, and if the connection to the
-	// sprite that it returned could not be made, why. It is called as often as that
-	// happens, by the goroutine that writes the output, and has to see to pauses and to
-	// an end. It is not called if the server did not say the session's id, nor if the
-	// sprite was removed (ErrRemoved) or its sandbox has ended (ErrSandboxEnded).
+	// Rejoin may take. The error lost is ErrNoExit at first. If the sprite that Rejoin
+	// returned could not be connected to, Rejoin is called again, and lost says why.
+	// The goroutine that writes the output calls Rejoin, as often as that happens. So
+	// Rejoin itself must pause between tries, and give up at some point. It is not
+	// called if the server did not say the session's id, nor if the sprite was removed
+	// (ErrRemoved) or its sandbox has ended (ErrSandboxEnded).
 	//
 	// Output is written once. The sprite keeps the end of it (256 KiB), and the exit code
 	// for ten minutes if the command ends meanwhile. If some of the output is no longer
@@ -83,10 +84,10 @@ type Cmd struct {
 	// not kept, Wait's error is both ErrNoExit and ErrNotFound.
 	//
 	// Input is kept here until the command has taken it (16 MiB at most), and what it has
-	// not is sent again. If that can't be done, as with a server that does not count
-	// input, or for a session that was attached to, Wait's error is both ErrNoExit and
-	// ErrInputLost. To a terminal, input that was on its way is lost then, and that is no
-	// error.
+	// not is sent again. If that can't be done, Wait's error is both ErrNoExit and
+	// ErrInputLost. It can't with a server that does not count input, nor for a session
+	// that was attached to. To a terminal, input that was on its way is lost then, and
+	// that is no error.
 	//
 	// While there is no connection, Signal fails, and Resize has its effect later. ctx
 	// ends with the command's context, and by Detach. If Rejoin returns a sprite all the
@@ -98,10 +99,10 @@ type Cmd struct {
 	// begins with a session_info.
 	OnMessage func(Message)
 
-	// OnPort, if not nil, is called when a process of the command begins, or
-	// ceases, to listen on a TCP port, which is noticed within a second or so.
-	// The goroutine that reads the output calls it, so it must not block. What
-	// still listens when the command ends is not reported as closed.
+	// OnPort, if not nil, is called when a process of the command begins or ceases to
+	// listen on a TCP port. That is noticed within a second or so. The goroutine that
+	// reads the output calls OnPort, so it must not block. Ports that are still open
+	// when the command ends are not reported as closed.
 	OnPort func(PortEvent)
 
 	// Label is what errors call the command; empty means the command line.
@@ -124,9 +125,9 @@ func (s *Sprite) Command(name string, args ...string) *Cmd {
 	return s.CommandContext(context.Background(), name, args...)
 }
 
-// CommandContext prepares a command that is killed in the sprite, with all that
-// it started, when ctx ends before it does. Wait then returns ctx's error once
-// the end is confirmed, and one that wraps it where that can't be had. As in
+// CommandContext prepares a command that is killed in the sprite, with all that it
+// started, when ctx ends before it does. Wait then returns ctx's error once the end is
+// confirmed. If it can't be confirmed, Wait returns an error that wraps ctx's. As in
 // os/exec, a nil ctx panics.
 func (s *Sprite) CommandContext(ctx context.Context, name string, args ...string) *Cmd {
 	if ctx == nil {

@@ -89,8 +89,8 @@ func responseError(resp *http.Response) error {
 	return parseError(resp.StatusCode, resp.Header, body)
 }
 
-// parseError makes an Error of any of the shapes of section 1.4 of the protocol:
-// structured, a list of validation messages, a file error, plain text, nothing.
+// parseError makes an Error of any of the shapes in section 1.4 of the protocol. These
+// are: structured, a list of validation messages, a file error, plain text, nothing.
 func parseError(status int, header http.Header, body []byte) *Error {
 	e := &Error{StatusCode: status}
 	var doc struct {
@@ -184,8 +184,8 @@ func printable(s string) string {
 
 // ExitError says that a command ran and ended with a code other than 0.
 type ExitError struct {
-	// Code is the exit code, 128 + N for a death by signal N, 127 for a program
-	// that was not found and 126 for one that is not executable.
+	// Code is the exit code. It is 128 + N for a death by signal N, 127 if the program
+	// was not found, and 126 if it is not executable.
 	Code int
 
 	// Reason is why, when a cove server knows: "timeout", "oom", "stopped" (all of
@@ -213,8 +213,8 @@ func (e *ExitError) Error() string {
 // Is makes ErrRemoved findable.
 func (e *ExitError) Is(target error) bool { return target == ErrRemoved && e.Reason == "removed" }
 
-// Signal is the signal that ended the command, or empty. Where only the code is
-// known, a command that itself ends with a code over 128 looks the same.
+// Signal is the signal that ended the command, or empty. If only the code is known, a
+// command that itself ends with a code over 128 looks the same.
 func (e *ExitError) Signal() Signal {
 	if name, ok := strings.CutPrefix(e.Reason, "signal:"); ok {
 		return Signal(name).normal()

@@ -14,9 +14,9 @@ import (
 // copySize is how much a file's copy takes at a time.
 const copySize = 256 << 10
 
-// File is a file of a sprite, open for reading. Read and WriteTo stream one
-// answer of the server and belong to one goroutine; ReadAt and Stat are calls of
-// their own, and may be used by any.
+// File is a file of a sprite, open for reading. Read and WriteTo stream one answer of
+// the server, and belong to one goroutine. ReadAt and Stat make calls of their own, and
+// any goroutine may use them.
 type File struct {
 	sprite *Sprite
 	ctx    context.Context

@@ -21,10 +21,10 @@ import (
 // home is what a relative path is relative to.
 const home = "/home/sprite"
 
-// Files of a sprite are named by absolute paths, or by paths relative to the home
-// of the sprite's user. An error is an *fs.PathError; by errors.Is it is
-// fs.ErrNotExist, fs.ErrExist or fs.ErrPermission, and by errors.As an *Error,
-// whose Code has the system's name for it, such as "ENOTEMPTY".
+// Files of a sprite are named by absolute paths, or by paths relative to the home of
+// the sprite's user. An error is an *fs.PathError. With errors.Is, it is
+// fs.ErrNotExist, fs.ErrExist or fs.ErrPermission. With errors.As, it is an *Error,
+// whose Code is the system's name for the error, such as "ENOTEMPTY".
 
 // absolute is the file's name as the sprite sees it.
 func absolute(name string) string {
@@ -211,10 +211,11 @@ func (s *Sprite) ReadFile(ctx context.Context, name string) ([]byte, error) {
 type WriteOptions struct {
 	Mode   fs.FileMode // 0: 0644
 	AsRoot bool        // not as the sprite's user
-	Size   int64       // of what is written, where it is known; the write then fails if it is not met
+	Size   int64       // of the new content, if it is known; the write fails if it has another size
 
-	// IfMatch is the ETag of a File that is to be replaced: if the file has changed since, nothing is written, and
-	// the error is an *Error with the status 412. Empty: whatever there is. A server that is not cove may ignore it.
+	// IfMatch is the ETag of the File that will be replaced. If the file has changed since,
+	// nothing is written, and the error is an *Error with the status 412. Empty: whatever there
+	// is. A server that is not cove may ignore it.
 	IfMatch string
 
 	// IfNew writes nothing if there is a file, or a link; the error is then one as that of IfMatch.

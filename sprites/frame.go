@@ -24,8 +24,8 @@ func parseExit(payload []byte) (int, error) {
 	return int(int32(binary.BigEndian.Uint32(b[:]))), nil
 }
 
-// parseMessage reads a text message. What is not a JSON object with a type is not
-// an error but nothing: both sides ignore what they don't know.
+// parseMessage reads a text message. If b is not a JSON object with a type, it returns
+// false. That is no error: both sides ignore what they don't know.
 func parseMessage(b []byte) (Message, bool) {
 	var m Message
 	if err := json.Unmarshal(b, &m); err != nil || m.Type == "" {

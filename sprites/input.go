@@ -10,9 +10,9 @@ import (
 // what systems hold on the way.
 const keptMax = 16 << 20
 
-// keptInput is the input of a command that is rejoined: what was sent is kept until the
-// command has taken it, and sent again on the next connection. A nil one is that of a command
-// without input.
+// keptInput is the input of a command that can be rejoined. It keeps sent input until the
+// command has taken it, and sends the rest again on the next connection. A nil one is that of
+// a command without input.
 type keptInput struct {
 	tty bool
 
@@ -58,7 +58,7 @@ func (k *keptInput) finish() {
 	k.change.Broadcast()
 }
 
-// forget drops what was taken, for who holds mu.
+// forget drops input that was taken. The caller holds mu.
 func (k *keptInput) forget(taken int64) {
 	if taken = min(taken, k.next); taken > k.base { // a sandbox chose it
 		k.kept = k.kept[taken-k.base:]
@@ -110,7 +110,7 @@ func (k *keptInput) resume(taken *int64, sock *socket) (why string) {
 	return ""
 }
 
-// connect is for who holds mu.
+// connect begins to send on a connection. The caller holds mu.
 func (k *keptInput) connect(sock *socket) {
 	if k.over {
 		return

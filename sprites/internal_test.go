@@ -59,7 +59,8 @@ func TestWriteQuery(t *testing.T) {
 	}
 }
 
-// Statement 6: structured errors are parsed; the JSON value beats the header; bad numbers are ignored; what is no JSON, and nothing, are texts.
+// Statement 6: structured errors are parsed; the JSON value beats the header; bad numbers are
+// ignored. A body that is not JSON, and an empty one, are texts.
 func TestParseError(t *testing.T) {
 	tests := []struct {
 		body, code, message string

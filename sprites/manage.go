@@ -70,8 +70,8 @@ func (c *Client) Update(ctx context.Context, name string, req UpdateRequest) (In
 
 // Change is Update with what change makes of the sprite as it is. If somebody else has
 // changed the sprite's labels or Retention meanwhile, change is called again with theirs,
-// so neither change is lost; on a server that tells no revisions one of them may be. An
-// error of change is returned as it is, and nothing is changed.
+// so neither change is lost. On a server that tells no revisions, one of them may be
+// lost. An error of change is returned as it is, and nothing is changed.
 func (c *Client) Change(ctx context.Context, name string, change func(Info) (UpdateRequest, error)) (Info, error) {
 	for try := 1; ; try++ {
 		was, err := c.Get(ctx, name)
@@ -91,8 +91,8 @@ func (c *Client) Change(ctx context.Context, name string, change func(Info) (Upd
 	}
 }
 
-// Visit makes a link by which a browser, which can't send a token, may enter the
-// URL of a sprite that is not public. It is a cove server's.
+// Visit makes a link that lets a browser, which can't send a token, enter the URL of a
+// sprite that is not public. Only cove servers have it.
 func (c *Client) Visit(ctx context.Context, name string, req VisitRequest) (Visit, error) {
 	var v Visit
 	if err := c.Call(ctx, Request{Method: http.MethodPost, Path: Path("v1", "sprites", name, "visit"), JSON: req}, &v); err != nil {
@@ -123,7 +123,7 @@ func (c *Client) Upgrade(ctx context.Context, name string) error {
 
 // DeleteOptions are cove's additions to a delete.
 type DeleteOptions struct {
-	Force bool // also where that loses work that nobody has pulled, or something that is needed
+	Force bool // also if that loses work that nobody has pulled, or something that is needed
 }
 
 // Delete destroys a sprite and its disk.
@@ -205,11 +205,11 @@ func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[Info, error] 
 	}
 }
 
-// Watch yields the state of each sprite whose name begins with prefix, and then
-// each change as it comes, with heartbeats in between; the first says that all of
-// the sprites have been named. It ends when the caller does or the server, without
-// an error where that says so; an error is yielded once, as the last. Nothing is
-// opened anew. A server that does not watch is errors.ErrUnsupported.
+// Watch yields the state of each sprite whose name begins with prefix, and then each
+// change as it comes. Heartbeats come in between; the first one says that all of the
+// sprites have been named. It ends when the caller or the server ends it. If the server
+// says that it ends, there is no error. An error is yielded once, as the last. Watch
+// does not reconnect. If the server can't watch, the error is errors.ErrUnsupported.
 func (c *Client) Watch(ctx context.Context, prefix string) iter.Seq2[StateEvent, error] {
 	query := url.Values{}
 	if prefix != "" {

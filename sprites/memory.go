@@ -3,7 +3,7 @@ package sprites
 import "time"
 
 // MemoryKill is the end of a process, by KILL, because a sprite's memory was almost
-// used up: it was the largest one then, as the sprite says.
+// used up. It was the largest process then, as the sprite says.
 type MemoryKill struct {
 	Time time.Time `json:"time"`
 	Process

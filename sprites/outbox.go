@@ -14,10 +14,10 @@ const (
 	outboxFlush = 250 * time.Millisecond
 )
 
-// outbox is the writing side of an upgraded connection. Write queues and returns;
-// a goroutine sends. So whoever holds the WebSocket's write lock never waits for
-// the network: data writers wait beforehand, in waitRoom, and control messages
-// do not wait at all.
+// outbox is the writing side of an upgraded connection. Write queues and returns; a
+// goroutine sends. So the holder of the WebSocket's write lock never waits for the
+// network. Data writers wait beforehand, in waitRoom, and control messages do not wait
+// at all.
 type outbox struct {
 	io.ReadWriteCloser
 

@@ -11,8 +11,8 @@ import (
 // pipes may leave that much in the other.
 const pipeSize = 64 << 10
 
-// pipe is an in-memory pipe that holds up to pipeSize bytes. What was written
-// can be read after the writer's end, as in an operating system's pipe.
+// pipe is an in-memory pipe that holds up to pipeSize bytes. As in an operating
+// system's pipe, written bytes can be read after the writer's end.
 type pipe struct {
 	mu       sync.Mutex
 	change   sync.Cond // of any of the following

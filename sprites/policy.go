@@ -85,7 +85,7 @@ type NetworkEvent struct {
 	Rule       string      `json:"rule"`                 // what decided
 	Hint       string      `json:"hint,omitempty"`       // of a refusal: what to do about it
 	Opens      string      `json:"opens,omitempty"`      // of a refusal: the rule that would allow it, as cove policy allow takes it; empty: none would
-	Suppressed int         `json:"suppressed,omitempty"` // refusals before this one of which nothing was kept
+	Suppressed int         `json:"suppressed,omitempty"` // refusals before this one that were not kept
 	Process    *Process    `json:"process,omitempty"`    // of a refusal: whose it was, if the sandbox could say
 }
 
@@ -112,8 +112,8 @@ const changeTries = 100
 
 // ChangeNetworkPolicy replaces the policy by the one that change makes of it, and returns
 // that. If somebody else has replaced the policy meanwhile, change is called again with
-// theirs, so neither change is lost; on a server that tells no revisions one of them may be.
-// An error of change is returned as it is, and nothing is replaced.
+// theirs, so neither change is lost. On a server that tells no revisions, one of them may be
+// lost. An error of change is returned as it is, and nothing is replaced.
 func (s *Sprite) ChangeNetworkPolicy(ctx context.Context, change func(NetworkPolicy) (NetworkPolicy, error)) (NetworkPolicy, error) {
 	for try := 1; ; try++ {
 		was, err := s.NetworkPolicy(ctx)
@@ -133,9 +133,9 @@ func (s *Sprite) ChangeNetworkPolicy(ctx context.Context, change func(NetworkPol
 	}
 }
 
-// SetNetworkPolicy replaces the policy, at once: open connections that it does not
-// allow are ended. If p has a revision and the sprite's policy is another one by now, that
-// stays, and the error is an *Error with the status 412.
+// SetNetworkPolicy replaces the policy, at once: open connections that it does not allow
+// are ended. If p has a revision and the sprite's policy has another, nothing is
+// replaced, and the error is an *Error with the status 412.
 func (s *Sprite) SetNetworkPolicy(ctx context.Context, p NetworkPolicy) error {
 	if p.Rules == nil {
 		p.Rules = []NetworkRule{}

@@ -58,9 +58,9 @@ type PortWatcher struct {
 // Open is what was listened on when the watch began. Next does not repeat it.
 func (w *PortWatcher) Open() []PortEvent { return w.open }
 
-// Next waits for a port that is opened or closed. io.EOF is the watch's end by the
-// server; a connection that was cut is another error, and so is the end of the
-// watch's context. After Close it is net.ErrClosed.
+// Next waits for a port that is opened or closed. If the server ends the watch, the
+// error is io.EOF. If the connection is cut, or the watch's context ends, it is another
+// error. After Close it is net.ErrClosed.
 func (w *PortWatcher) Next() (PortEvent, error) {
 	for {
 		b, err := w.text()

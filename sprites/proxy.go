@@ -44,9 +44,9 @@ func MayDial(ctx context.Context, s *Sprite) error {
 	return nil // a server refuses a call without an upgrade in its own way
 }
 
-// DialUnix connects to a Unix socket in the sprite, given its absolute path. Where
-// the server can't do that, it is errors.ErrUnsupported. The connection is a
-// *Conn. The context is for connecting alone.
+// DialUnix connects to a Unix socket in the sprite, given its absolute path. If the
+// server can't do that, the error is errors.ErrUnsupported. The connection is a *Conn.
+// The context is for connecting alone.
 func (s *Sprite) DialUnix(ctx context.Context, path string) (net.Conn, error) {
 	conn, err := s.connect(ctx, ProxyInit{Unix: path, HalfClose: true})
 	if err != nil {
@@ -141,7 +141,7 @@ type proxyEnd struct {
 	Type string `json:"type"`
 }
 
-// read moves what comes into the pipe, whose size is the backpressure.
+// read moves incoming data into the pipe. The pipe's size is the backpressure.
 func (c *Conn) read() {
 	defer close(c.done)
 	c.in.end(c.readAll())
@@ -229,8 +229,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CloseWrite tells the other side that nothing more comes; it may go on sending.
-// Where the server can't do that, it is errors.ErrUnsupported and has no effect.
+// CloseWrite tells the other side that nothing more comes; it may go on sending. If the
+// server can't do that, the error is errors.ErrUnsupported, and the call has no effect.
 func (c *Conn) CloseWrite() error {
 	if !c.half {
 		return fmt.Errorf("half-close of a connection into a sprite: %w", errors.ErrUnsupported)
@@ -244,8 +244,8 @@ func (c *Conn) CloseWrite() error {
 	return c.sock.tell(proxyEnd{"eof"})
 }
 
-// Close ends the connection, both ways. What was written is still sent, unless
-// the server takes more than some seconds for it.
+// Close ends the connection, both ways. Bytes that were written are still sent, unless
+// the server takes more than a few seconds to accept them.
 func (c *Conn) Close() error {
 	err := net.ErrClosed
 	c.closing.Do(func() {

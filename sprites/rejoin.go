@@ -16,8 +16,8 @@ import (
 var ErrInputLost = errors.New("some of the command's input was lost with the connection")
 
 // LostOutputError says that a command has ended, and that some of its output is missing. Its
-// connection was lost, and what it printed meanwhile was no longer kept (see Cmd.Rejoin).
-// It is no *ExitError: who goes by a command's output can't go by this one's.
+// connection was lost, and what it printed meanwhile was no longer kept (see Cmd.Rejoin). It
+// is not an *ExitError, because this command's output can't be relied on.
 type LostOutputError struct {
 	Code   int    // the command's exit code, which may be 0
 	Reason string // as in ExitError
@@ -61,7 +61,7 @@ func (l *link) stopLimit() {
 	}
 }
 
-// replayed is a stream of output, of which a replay may repeat some.
+// replayed is a stream of output. A replay may repeat a part of it.
 type replayed struct {
 	at   int64 // bytes of the stream that have come
 	skip int64 // bytes to come that have come before
@@ -85,7 +85,7 @@ func (r *replayed) replay(from int64) bool {
 	return whole
 }
 
-// rejoin finds the command again, whose connection was lost, as Cmd.Rejoin says, and reports
+// rejoin finds a command again after its connection was lost, as Cmd.Rejoin says. It reports
 // whether there is another connection. The reader calls it.
 func (r *running) rejoin(ctx context.Context) bool {
 	if r.cmd.Rejoin == nil {

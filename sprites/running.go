@@ -23,8 +23,8 @@ const (
 	sessionLimit = 2 * time.Second        // for a session's id, when it is needed to kill
 )
 
-// running is a started command: one goroutine reads the socket until the end, one
-// writes input, and one more ends the command when that is asked for.
+// running is a started command. One goroutine reads the socket until the end, one
+// writes input, and one more ends the command on request.
 type running struct {
 	cmd  *Cmd
 	link atomic.Pointer[link] // the connection, or the last one
@@ -121,8 +121,8 @@ func (r *running) start(ctx context.Context) {
 // know says that nothing more will be learned about the session.
 func (r *running) know() { r.knowOnce.Do(func() { close(r.known) }) }
 
-// read handles the server's messages until the command's end is known, of which
-// it tells, or the connection ends.
+// read handles the server's messages until the command's end is known or the connection
+// ends. It reports whether the command's end is known.
 func (r *running) read() (exited bool) {
 	l := r.link.Load()
 	defer l.stopLimit()
@@ -247,7 +247,7 @@ func (r *running) binary(msg io.Reader, buf []byte) (last bool, err error) {
 	}
 }
 
-// exitFrame reads the rest of an exit frame, of which p has been read.
+// exitFrame reads the rest of an exit frame. The part p has been read already.
 func (r *running) exitFrame(msg io.Reader, p []byte) (bool, error) {
 	rest, err := io.ReadAll(io.LimitReader(msg, 8))
 	if err != nil {
@@ -338,7 +338,7 @@ func (r *running) endPipes(cause error) {
 }
 
 // lastWord is what a reader of an output pipe gets after all output: io.EOF if
-// the command has ended, or else that this is not known.
+// the command has ended. If that is not known, it is ErrNoExit.
 func (r *running) lastWord() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,9 +2,9 @@ package sprites
 
 import "time"
 
-// Service is a program that a sprite keeps running: it is started at boot, after
-// those that it needs, and again when it has crashed, until somebody stops it
-// (section 7.1).
+// Service is a program that a sprite keeps running (section 7.1). The sprite starts it
+// at boot, after the services that it needs, and again when it has crashed, until
+// somebody stops it.
 type Service struct {
 	Name     string            `json:"name"`
 	Cmd      string            `json:"cmd"`                 // the program; found in PATH
@@ -37,7 +37,7 @@ const (
 	AfterRestoreNone    = "none"
 )
 
-// Generation tells which run of a sprite this is: a UUID that is new at each boot, and in
+// Generation tells which run of a sprite this is. It is a UUID, new at each boot and in
 // each copy that goes on from memory.
 type Generation struct {
 	Generation string `json:"generation"`

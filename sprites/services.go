@@ -126,7 +126,7 @@ func (s *Sprite) changeService(ctx context.Context, verb, name string, follow Fo
 // errNoComplete is a stream of events that was cut.
 var errNoComplete = errors.New("the answer ended before it was complete")
 
-// serviceEvents makes a call whose answer are events. One that does not end in a
+// serviceEvents makes a call that is answered by events. One that does not end in a
 // complete event has been cut.
 func (s *Sprite) serviceEvents(ctx context.Context, r Request, f func(ServiceEvent) error) error {
 	resp, err := s.client.Do(ctx, r)

@@ -16,8 +16,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// handshakeLimit bounds a WebSocket handshake, in which a sleeping sprite may
-// have to start.
+// handshakeLimit bounds a WebSocket handshake. A sleeping sprite may have to start
+// meanwhile.
 const handshakeLimit = 2 * time.Minute
 
 // socket is a client's WebSocket. One goroutine reads it; any may write.
@@ -89,9 +89,9 @@ func (c *Client) handshake(ctx context.Context, target string) (*socket, error) 
 	return s, nil
 }
 
-// upgrader is a RoundTripper for one handshake. It puts an outbox over the
-// upgraded connection, and keeps a refusal whole, of which the WebSocket library
-// would leave a kilobyte.
+// upgrader is a RoundTripper for one handshake. It puts an outbox over the upgraded
+// connection. It keeps a refusal whole: the WebSocket library would keep only a
+// kilobyte of it.
 type upgrader struct {
 	base    http.RoundTripper // nil: http.DefaultTransport
 	out     *outbox

@@ -15,8 +15,8 @@ type Stats struct {
 }
 
 // Sample is one measurement. The sums count from the start of the sandbox: they begin anew with
-// the next one. A machine that gives a sandbox no cgroup of its own measures neither its memory nor
-// its processors: they are 0 then, which they are else never, and left out of the JSON.
+// the next one. If a machine gives a sandbox no cgroup of its own, its memory and processor
+// time are not measured. They are 0 only then, and left out of the JSON.
 type Sample struct {
 	Time            time.Time `json:"time"`
 	MemoryBytes     int64     `json:"memory_bytes,omitempty"`     // that it uses

@@ -14,7 +14,7 @@ type Task struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-// LongestTask is how long a task may last: who needs longer refreshes it.
+// LongestTask is how long a task may last. A task that needs longer must be refreshed.
 const LongestTask = time.Hour
 
 // TaskExpiry reads when a task is to end, as seconds or a duration such as "30m".

@@ -50,9 +50,9 @@ func (e *WatchError) Is(target error) bool {
 // be thousands of folders to look into.
 const subscribeLimit = 2 * time.Minute
 
-// Watch watches files and folders for changes. When it returns, everything that
-// happens from then on will be told. A path need not be a folder, but must exist;
-// if one does not, or can't be watched, the error is a *WatchError and nothing is
+// Watch watches files and folders for changes. When it returns, everything that happens
+// from then on will be told. A path need not be a folder, but must exist. If a path
+// does not exist or can't be watched, the error is a *WatchError, and nothing is
 // watched. A file is followed by its name, also when another takes its place.
 //
 // The watch, and with it the sprite's being awake, lasts until the context is done
@@ -104,13 +104,14 @@ type Watcher struct {
 	end     error       // of Next, for good
 }
 
-// Next waits for the next event. It is for one goroutine at a time. Whoever takes
-// their time to call it loses events, in the end, but holds up nobody else.
+// Next waits for the next event. It is for one goroutine at a time. A caller that is
+// slow loses events in the end, but holds up nobody else.
 //
-// A *WatchError does not end the watch: Next may be called again, and what comes
-// is right, though with the code "events_lost" something before it is missing. Any
-// other error is the end, and Next goes on returning it: io.EOF if the server
-// ended the watch in good order, the context's cause, net.ErrClosed after Close.
+// A *WatchError does not end the watch: Next may be called again. Later events are
+// right; with the code "events_lost", some before the error are missing. Any other
+// error ends the watch, and Next goes on returning it. It is io.EOF if the server ended
+// the watch in good order, or else the context's cause. After Close it is
+// net.ErrClosed.
 func (w *Watcher) Next() (WatchEvent, error) {
 	w.sock.delivering.Store(false)
 	defer w.sock.delivering.Store(true) // silence counts only while someone listens
@@ -134,7 +135,7 @@ func (w *Watcher) Next() (WatchEvent, error) {
 	return WatchEvent{}, fmt.Errorf("watch files in %s: %w", w.name, w.end)
 }
 
-// message reads one message. What is none is empty.
+// message reads one message. If it is not a WatchMessage, it returns an empty one.
 func (w *Watcher) message() (WatchMessage, error) {
 	var m WatchMessage
 	typ, r, err := w.sock.next()

@@ -19,8 +19,8 @@ type Status string
 // StatusDeleted is what a StateEvent says of a sprite that is there no more.
 const StatusDeleted Status = "deleted"
 
-// The three states of a sprite. A cold sprite is a disk, a warm one a disk and a
-// memory in which nothing runs, a running one has a live sandbox.
+// The three states of a sprite. A cold sprite has only a disk. A warm one has a disk
+// and a memory, but nothing runs. A running one has a live sandbox.
 const (
 	StatusCold    Status = "cold"
 	StatusWarm    Status = "warm"
@@ -102,15 +102,15 @@ type Details struct {
 
 	Held *Held `json:"held,omitempty"` // why it stands still, or can't start; nil: it may run
 
-	// DiskUsed is what it takes of its disk limit, when that was last looked at, in
-	// bytes: all that it and its checkpoints need. 0: not known, or it has no limit.
+	// DiskUsed is how many bytes of its disk limit it took at the last look. The sprite
+	// and its checkpoints need all of these. 0: not known, or it has no limit.
 	DiskUsed int64 `json:"disk_used_bytes,omitempty"`
 
 	DiskUse *DiskUse `json:"disk,omitempty"` // of what was sealed, by the last checkpoint; nil: not known
 }
 
-// Held says why a sprite does not run, whoever wants it to, until something changes.
-// All that runs in it stands still, and goes on then.
+// Held says why nobody can run a sprite until something changes. Its programs are
+// paused, and go on then.
 type Held struct {
 	Code    string    `json:"error"` // as in an ErrorBody: "disk_limit", "disk_full"
 	Message string    `json:"message"`
@@ -144,9 +144,9 @@ type Config struct {
 	// StorageMB takes the place of StorageGB. Cove's own.
 	StorageMB int `json:"storage_mb,omitempty"`
 
-	// Image is the reference of an OCI image that the disk starts from; HostBase: the tools of
-	// the server's machine; empty: the server's default of the two. It is resolved when the sprite is created (Details.Base), and never
-	// changes. Cove's own.
+	// Image is the reference of an OCI image that the disk starts from. HostBase: the disk
+	// starts from the tools of the server's machine. Empty: the server's default of the two. It
+	// is resolved when the sprite is created (Details.Base), and never changes. Cove's own.
 	Image string `json:"image,omitempty"`
 }
 
@@ -288,9 +288,9 @@ type Message struct {
 	IsOwner   bool   `json:"is_owner,omitempty"`
 	TTY       bool   `json:"tty,omitempty"`
 
-	// Before is how many bytes of standard output, and of standard error, came
-	// before those that are sent to who attaches; nil where the server does not
-	// say. Cove's own.
+	// Before is for a client that attaches. It is how many bytes of standard output,
+	// and of standard error, came before those that the client gets. It is nil if the
+	// server does not say. Cove's own.
 	Before []int64 `json:"before,omitempty"`
 
 	// Taken, in session_info and in stdin_taken, is how many bytes of its standard input
@@ -306,7 +306,8 @@ type Message struct {
 	Reason   string `json:"reason,omitempty"`    // exit, cove: "timeout", "oom", "stopped", "restored" or "removed" with its sprite, "signal:KILL", or empty
 
 	// Left, in an exit message, is how many processes that the command has started still
-	// run, and will be ended when its time without a client is over. Cove's own.
+	// run. They will be ended when the command's time without a client is over. Cove's
+	// own.
 	Left int `json:"left,omitempty"`
 
 	Signal string `json:"signal,omitempty"` // signal: with or without "SIG", any case
@@ -326,9 +327,9 @@ type Message struct {
 	Goroutines int `json:"goroutines,omitempty"`
 }
 
-// MessageLost is the type of a Message that says that what ran in the sprite before is
-// gone, though nobody had asked for that; its files are not. The first command after that
-// is told.
+// MessageLost is the type of a Message that says that the sprite's programs are gone,
+// though nobody had asked for that; its files are not. It is sent to the first command
+// afterwards.
 const MessageLost = "memory_lost"
 
 // MessageTaken is the type of a Message that says how much of its input a command has taken.
@@ -353,8 +354,9 @@ const (
 	PortClosed = "port_closed"
 )
 
-// Checked returns what of the event makes sense: an address that is no IP becomes
-// empty, a process number that can't be one 0. It is false for what is no event.
+// Checked returns the event without values that make no sense. An address that is not
+// an IP becomes empty, and an impossible process number becomes 0. It is false if this
+// is not an event at all.
 func (e PortEvent) Checked() (PortEvent, bool) {
 	if e.Type != PortOpened && e.Type != PortClosed || e.Port <= 0 || e.Port > 65535 {
 		return PortEvent{}, false
@@ -416,9 +418,10 @@ type Entry struct {
 	IsDir   bool      `json:"isDir"`
 	Target  string    `json:"target,omitempty"` // symlink: where it points
 
-	// ETag names the entry as it is, a link itself: it changes when another takes its place, or when it is written to,
-	// and may do so when a checkpoint is made or the sprite boots.
-	// Only a list of one entry by stat=true has it. With it as If-Match, a deletion or a renaming is of that entry alone.
+	// ETag names the entry as it is; for a link, the link itself. It changes when another entry
+	// takes its place, or when the entry is written to. It may change when a checkpoint is made
+	// or the sprite boots. Only a list of one entry by stat=true has it. With it as If-Match, a
+	// deletion or a renaming is of that entry alone.
 	ETag string `json:"etag,omitempty"`
 }
 
@@ -473,8 +476,8 @@ type WatchEvent struct {
 	IsDir     bool      `json:"isDir"`
 }
 
-// WatchOp is what has happened to a file. One that is moved is renamed where it
-// was, and created where it comes to be.
+// WatchOp is what has happened to a file. A moved file is renamed at its old place, and
+// created at its new one.
 type WatchOp string
 
 // The changes that are watched for. Chmod is a change of mode, owner or times.
@@ -486,10 +489,10 @@ const (
 	WatchChmod  WatchOp = "chmod"
 )
 
-// ProxyInit is the first message on a proxy socket, client to server (section
-// 6.1). HalfClose asks for cove's extension, in which a text message
-// {"type":"eof"} ends one direction, and Unix for another: the absolute path of a
-// Unix socket takes the place of Host and Port. A server that has them echoes them.
+// ProxyInit is the first message on a proxy socket, client to server (section 6.1).
+// HalfClose asks for a cove extension: a text message {"type":"eof"} ends one
+// direction. Unix asks for another one: the absolute path of a Unix socket takes the
+// place of Host and Port. A server that has them echoes them.
 type ProxyInit struct {
 	Host      string `json:"host"`
 	Port      int    `json:"port"`
@@ -506,7 +509,7 @@ type ProxyStatus struct {
 	HalfClose bool   `json:"half_close,omitempty"`
 }
 
-// VisitRequest asks for a link by which a browser may enter a sprite's URL.
+// VisitRequest asks for a link that lets a browser enter a sprite's URL.
 type VisitRequest struct {
 	Path string `json:"path,omitempty"` // where it leads, with a leading slash; "": /
 }

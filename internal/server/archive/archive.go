@@ -1,15 +1,15 @@
-// Package archive is the portable form of a sprite: one tar, compressed by zstd, of
-// its settings and of what its disk has besides the base.
+// Package archive is the portable form of a sprite: one tar, compressed by zstd. The
+// tar has the sprite's settings and the difference between its disk and the base.
 //
-// The members, in this order: cove.json, a Header; base.tar, an archive of the image that the
-// disk lies on, if the header says so; below disk/ the files, as in a
-// layer of an OCI image (.wh.NAME stands for a name of the base that is deleted, and
-// .wh..wh..opq for a folder in which nothing of the base is seen); end.json, an End.
-// A folder comes before what is in it, and all of that before anything else. Beyond
-// what OCI has, PAX records say: COVE.literal, that a name which begins with .wh. is
-// just a file's; COVE.sparse, the size of a file with holes, whose content here are
-// its parts, each after its offset and its length (eight bytes, big endian);
-// COVE.xattr.HEX, an extended attribute whose name can't be in a SCHILY.xattr record.
+// The members are, in this order: cove.json (a Header), base.tar (an archive of the disk's
+// image, if the header says so), the files below disk/, and end.json (an End). The files are
+// as in a layer of an OCI image. There, .wh.NAME says that the base's NAME is deleted, and
+// .wh..wh..opq that nothing of the base is seen in the folder. A folder comes before what is
+// in it, and all of that before anything else. PAX records add what OCI has not.
+// COVE.literal: a name that begins with .wh. is just a file's. COVE.sparse: the size of a
+// file with holes. Its content here is its parts, each after its offset and its length
+// (eight bytes each, big endian). COVE.xattr.HEX: an extended attribute whose name can't be
+// in a SCHILY.xattr record.
 package archive
 
 import (

@@ -213,8 +213,9 @@ func unpack(t testing.TB, data []byte, upper string, user bool) error {
 	return err
 }
 
-// What comes out of an archive shows over the base what went in, whatever was done,
-// and over another base nothing of that shines through where nothing did.
+// TestEqualTrees: after an export and an import, a disk shows the same over its base.
+// Over another base, nothing of that base shines through where nothing of the first
+// did.
 func TestEqualTrees(t *testing.T) {
 	inMountNamespace(t, func() {
 		for seed := range uint64(6) {
@@ -347,7 +348,7 @@ func part(offset, size uint64, data string) string {
 	return string(putPart(nil, int64(offset), int64(size))) + data
 }
 
-// hostile archives, by what is said of them.
+// hostile archives, by the text of the refusal.
 var hostile = map[string][]any{
 	"has \"..\"":                         {rootDir, reg("disk/../evil")},
 	"its name is absolute":               {rootDir, reg("/disk/evil")},
@@ -410,8 +411,8 @@ func TestRefusesHostileArchives(t *testing.T) {
 	}
 }
 
-// holdsFileOf reports whether the file system of the tests can have a file of a size,
-// all of it a hole: ext4 can't, tmpfs and XFS can.
+// holdsFileOf reports whether the tests' file system can hold a file of this size that
+// is one hole. Tmpfs and XFS can; ext4 can't if the size is very large.
 func holdsFileOf(t *testing.T, size string) bool {
 	t.Helper()
 	n, err := strconv.ParseInt(size, 10, 64)
@@ -506,7 +507,8 @@ func TestRefusesDamage(t *testing.T) {
 	try("another tar", compress(make([]byte, 1024)), true)
 }
 
-// What does not arrive is not the archive's fault.
+// TestReadErrors: an error of the source is returned as it is, and does not blame the
+// archive.
 func TestReadErrors(t *testing.T) {
 	broken := errors.New("broken pipe")
 	data := members(t, rootDir)

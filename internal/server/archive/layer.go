@@ -15,10 +15,10 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// WriteLayer writes what layers have changed of their base, as the tar of an OCI image's layer.
-// skip names what is left out, with all that is in it, by its path below the root. A folder in
-// which nothing else was changed than what is left out is left out, too. Sockets and devices are
-// left out. Nobody may change the layers meanwhile.
+// WriteLayer writes the changes that layers make to their base, as the tar of an OCI image's
+// layer. If skip returns true for a path below the root, the path is left out, with all below
+// it. A folder is left out, too, if nothing else in it was changed. So are sockets and devices.
+// Nobody may change the layers meanwhile.
 func WriteLayer(ctx context.Context, out io.Writer, v *layers.View, skip func(at string) bool) error {
 	if v.FromBase(v.Root()) {
 		return tar.NewWriter(out).Close()

@@ -18,8 +18,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// nest makes folders that are in each other, with a file before and one after the next folder in
-// each, and returns the names of all, as a walk finds them.
+// nest makes folders inside each other. Each has one file before the next folder and one after
+// it. nest returns all names in the order of a walk.
 func nest(t testing.TB, top string, deep int) []string {
 	t.Helper()
 	root, err := os.OpenRoot(top)
@@ -69,8 +69,8 @@ func namesOf(t testing.TB, text []byte) (all []string) {
 	}
 }
 
-// TestWriteLayerDeep: what is in folders that are in each other deeper than folders stay open is
-// written, whether the base has them or not.
+// TestWriteLayerDeep: files are written that are in more nested folders than can stay open,
+// whether the base has the folders or not.
 func TestWriteLayerDeep(t *testing.T) {
 	const deep = 200
 	base, upper := t.TempDir(), t.TempDir()
@@ -98,8 +98,8 @@ func TestWriteLayerDeep(t *testing.T) {
 	}
 }
 
-// BenchmarkWriteLayerDeep writes folders that are in each other: a folder takes the same, however
-// deep it is, but for its name.
+// BenchmarkWriteLayerDeep writes nested folders. A folder takes the same time however deep it
+// is, except for its name.
 func BenchmarkWriteLayerDeep(b *testing.B) {
 	for _, deep := range []int{250, 500, 1000, 2000} {
 		b.Run(fmt.Sprint(deep), func(b *testing.B) {

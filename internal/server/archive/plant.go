@@ -14,9 +14,9 @@ import (
 	"github.com/cove-dev/cove/internal/server/plant"
 )
 
-// planter makes the tree of an archive. The folder at hand and those above it are
-// open, and nothing is reached by a path but the targets of hard links: a name is one
-// name in an open folder.
+// planter makes the tree of an archive. It keeps open the current folder and those
+// above it, and gives the kernel only single names in an open folder. Only the targets
+// of hard links are reached by a path.
 type planter struct {
 	target Target
 	open   []planted // the root first
@@ -50,7 +50,8 @@ func (p *planter) finish() error {
 	return p.leave(0)
 }
 
-// leave completes folders, until n are open: what is in them is, so their times stay.
+// leave completes folders until n are open. Their contents are complete, so their times
+// stay.
 func (p *planter) leave(n int) error {
 	for len(p.open) > n {
 		last := len(p.open) - 1
@@ -77,7 +78,8 @@ func (p *planter) folderOf(h *tar.Header, at string) (*planted, error) {
 	return nil, refuse(h.Name, "it does not follow its folder")
 }
 
-// name is a new name in a folder. Where another mount is there is none.
+// name goes to the folder of a new path, and returns the path's last name. It refuses
+// the path of another mount.
 func (p *planter) name(h *tar.Header, at string) (*planted, string, error) {
 	if _, ok := p.target.Uppers[at]; ok {
 		return nil, "", refuse(h.Name, "it can only be a folder here")
@@ -86,7 +88,7 @@ func (p *planter) name(h *tar.Header, at string) (*planted, string, error) {
 	return d, path.Base(at), err
 }
 
-// made says whose fault it is that something can't be made.
+// made refuses a member if its error is the archive's fault.
 func made(h *tar.Header, err error) error {
 	switch {
 	case err == nil:
@@ -226,7 +228,8 @@ func meta(h *tar.Header) plant.Meta {
 	return plant.Meta{UID: h.Uid, GID: h.Gid, Mode: uint32(h.Mode), Time: h.ModTime}
 }
 
-// described says whose fault it is that a file can't be made what it should be.
+// described refuses a member if its owner, attributes, mode or time can't be set, and
+// that is the archive's fault.
 func described(h *tar.Header, err error) error {
 	if owner, ok := errors.AsType[*plant.OwnerError](err); ok {
 		if errors.Is(err, unix.EINVAL) {

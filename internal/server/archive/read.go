@@ -35,9 +35,9 @@ const (
 
 // Options say where an archive goes.
 type Options struct {
-	// Begin is called with the archive's header, and says where the disk is to be. image is the
-	// archive of the image in it, of any origin, too; nil: there is none. Begin may leave any of
-	// it unread.
+	// Begin is called with the archive's header. It says where the disk will be. The reader
+	// image is the image's archive in it, which may be anybody's; nil: there is none. Begin may
+	// leave any of it unread.
 	Begin func(h Header, image io.Reader) (Target, error)
 
 	// MaxSize is how much it may be, unpacked, each member counted as 4 KiB at least.
@@ -47,7 +47,7 @@ type Options struct {
 	MaxFiles int64
 
 	// Take is called before something is unpacked, with its bytes, and with 4 KiB for each
-	// member besides. An error of it is Read's. nil: nobody counts.
+	// member besides. Read returns its error. nil: nobody counts.
 	Take func(bytes int64) error
 }
 
@@ -59,11 +59,11 @@ type Target struct {
 	UserXattr bool // as in layers.Overlay
 }
 
-// Read takes an archive of any origin apart, and makes the layer that it has, which is
-// whole only if there is no error. No name in it leads out of the target, and nothing
-// replaces what is there; what is no file, folder, symbolic link or FIFO is refused,
-// with an *Error, and so is an archive that is damaged, cut short, or too large. What
-// it holds in memory does not grow with the archive.
+// Read reads an archive, which may be anybody's, and makes its layer. The layer is
+// whole only if there is no error. No name in the archive leads out of the target, and
+// nothing replaces a file that is there. Read refuses, with an *Error, an archive that
+// is damaged, cut short, or too large. It also refuses members other than files,
+// folders, links and FIFOs. Its use of memory does not grow with the archive.
 func Read(ctx context.Context, in io.Reader, o Options) (_ End, err error) {
 	source := &source{ctx: ctx, r: in}
 	zr, err := zstd.NewReader(source, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(maxWindow*2))
@@ -272,7 +272,7 @@ func (r *reader) padding() error {
 	return nil
 }
 
-// place splits a member's name in what is written of it.
+// place returns a member's path below the disk's root.
 func place(h *tar.Header) (at string, err error) {
 	name := strings.TrimSuffix(h.Name, "/")
 	if (name != h.Name) != (h.Typeflag == tar.TypeDir) {

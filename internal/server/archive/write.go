@@ -27,8 +27,8 @@ type Part struct {
 	View   *layers.View
 }
 
-// maxLinks bounds, in bytes, what is remembered of files of several names. Beyond it
-// each name is a file.
+// maxLinks bounds how many bytes Write remembers of files with several names. Beyond
+// it, each name becomes a file of its own.
 const maxLinks = 64 << 20
 
 // Image is the image of a disk, for its archive.
@@ -37,11 +37,12 @@ type Image struct {
 	Write func(io.Writer) error // as something that Options.Begin takes
 }
 
-// Write writes an archive of what a disk, its root first, has besides its base. What
-// it holds in memory does not grow with the disk, but for the names of one folder and
-// of files of several names. Sockets and devices are left out, and counted. An error
-// leaves an archive that Read refuses; nothing is written of a disk with a path that is
-// too long for an archive, which is layers.ErrPathTooLong. A nil image is not written.
+// Write writes an archive of the difference between a disk, its root first, and its
+// base. Its use of memory does not grow with the disk, except for the names of one
+// folder and of files of several names. Sockets and devices are left out, and counted.
+// After an error, Read refuses what was written. If a path is too long for an archive,
+// nothing is written, and the error is layers.ErrPathTooLong. A nil image is not
+// written.
 func Write(ctx context.Context, out io.Writer, h Header, image *Image, disk []Part) (End, error) {
 	if h.Format = Format; image != nil {
 		h.Format = FormatWithImage
@@ -235,7 +236,7 @@ func (w *writer) file(at string, n layers.Node) error {
 	return nil
 }
 
-// member writes a header, of which h has what the node does not say.
+// member writes a header. h has the fields that the node does not tell.
 func (w *writer) member(at string, n layers.Node, h tar.Header) error {
 	name, err := w.memberName(at)
 	if err != nil || w.dry {

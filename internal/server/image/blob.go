@@ -25,7 +25,7 @@ type source interface {
 	blob(ctx context.Context, d v1.Descriptor) error
 }
 
-// fetch has a blob be in the store.
+// fetch makes sure that a blob is in the store.
 func (s *Store) fetch(ctx context.Context, d v1.Descriptor, from source, watch func(int64)) error {
 	leave, err := s.turns.enter(ctx, d.Digest.Hex, watch)
 	if err != nil {

@@ -12,9 +12,10 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// Bring takes an image from an archive of anybody's, such as Packed writes: the one of that digest,
-// and none of its names. It is held until finish is called. If used is false then, and the image
-// was not here before, it is removed unless somebody else uses or has named it by then.
+// Bring takes the image with a digest, but none of its names, from an archive such as Packed
+// writes. The archive may be anybody's. The image is held until finish is called. If used is
+// false then, and the image was not here before, it is removed unless somebody else uses or has
+// named it by then.
 func Bring(ctx context.Context, s *Store, digest string, r io.Reader) (finish func(used bool), err error) {
 	hash, err := v1.NewHash(digest)
 	if err != nil || hash.Algorithm != "sha256" {

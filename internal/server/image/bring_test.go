@@ -101,8 +101,8 @@ func TestBring(t *testing.T) {
 	must(t, err)
 }
 
-// TestBringHostile: nothing is taken of an archive that has not all of the image, or has another
-// content under one of its digests, and names in it name nothing.
+// TestBringHostile: Bring takes nothing of an archive that lacks a part of the image, or has
+// another content under one of its digests. Names in the archive name nothing.
 func TestBringHostile(t *testing.T) {
 	digest, text := packedOf(t, imageOf(t, layerOf(t, file("a", "1")), layerOf(t, file("b", "2"))))
 	other, otherText := packedOf(t, imageOf(t, layerOf(t, file("other", "1"))))
@@ -193,8 +193,8 @@ func TestBringHostile(t *testing.T) {
 	nothingIn(t, full, "a full disk")
 }
 
-// bringChild is set in the process that TestBringKilled runs itself in again: the folder of its
-// store; the digest and the file of the archive follow it.
+// bringChild is set, to the folder of its store, in the process that TestBringKilled runs
+// itself in again. Variables with longer names have the digest and the archive's file.
 const bringChild = "COVE_TEST_BRING_CHILD"
 
 // TestBringKilled: a process that is killed while an image comes leaves nothing half used.

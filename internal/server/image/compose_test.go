@@ -39,8 +39,8 @@ func compose(t testing.TB, s *Store, d Draft) Image {
 	return image
 }
 
-// TestCompose: an image that is made has the layers and the configuration of its parent, and what
-// was added; all that OCI asks of it; and none of what it was made from when that fails.
+// TestCompose: a new image has the layers and the configuration of its parent, and the
+// additions. It conforms to OCI.
 func TestCompose(t *testing.T) {
 	r := newRegistry(t)
 	s := storeIn(t, t.TempDir(), r)
@@ -175,8 +175,8 @@ func TestComposeMany(t *testing.T) {
 	}
 }
 
-// TestMergeKilled: a process that is killed while it merges layers leaves nothing of that, and the
-// next one merges them.
+// TestMergeKilled: if a process is killed while it merges layers, nothing of the merge is left.
+// The next process merges them.
 func TestMergeKilled(t *testing.T) {
 	const child = "COVE_TEST_MERGE_CHILD"
 	if dir := os.Getenv(child); dir != "" {
@@ -280,7 +280,7 @@ func TestComposeFails(t *testing.T) {
 	})
 }
 
-// TestHold: a held image stays, whoever removes it, until each who holds it lets it go.
+// TestHold: nobody can remove a held image until all holds are released.
 func TestHold(t *testing.T) {
 	s := storeIn(t, t.TempDir(), nil)
 	image := compose(t, s, Draft{Layer: writing(t, file("a", "1")), Names: []string{"held:1"}})
@@ -351,8 +351,8 @@ func TestTag(t *testing.T) {
 	wantCode(t, err, "bad_reference")
 }
 
-// TestComposeKilled: a process that is killed at any point of making an image leaves the image
-// or nothing that is used, and the next one makes it.
+// TestComposeKilled: if a process is killed while it makes an image, the image is there or
+// nothing of it is used. The next process makes it.
 func TestComposeKilled(t *testing.T) {
 	const child = "COVE_TEST_COMPOSE_CHILD"
 	draft := func(parent string) Draft {

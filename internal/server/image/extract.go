@@ -43,8 +43,8 @@ func (l folders) readNote(chain string) (n note, err error) {
 	return n, json.Unmarshal(text, &n)
 }
 
-// extract has the last of some layers be extracted, whose blob is there. Those below it are
-// extracted.
+// extract makes sure that the last of some layers is extracted. Its blob must be there, and
+// the layers below it must be extracted.
 func (s *Store) extract(ctx context.Context, all []Layer, m *meter) (err error) {
 	l := &all[len(all)-1]
 	gauge := m.gauge(Extracting, l.Digest, l.Bytes)
@@ -67,8 +67,8 @@ func (s *Store) extract(ctx context.Context, all []Layer, m *meter) (err error) 
 	return nil
 }
 
-// unpack extracts the last of some layers in a folder of its own, which gets its name when
-// it is whole.
+// unpack extracts the last of some layers in a folder of its own. The folder gets its name
+// when it is whole.
 func (s *Store) unpack(ctx context.Context, all []Layer) (n note, err error) {
 	l := all[len(all)-1]
 	b := &budget{bytes: maxBytes, files: maxFiles, steps: maxSteps, claim: s.Claim}
@@ -207,8 +207,8 @@ func (x *extraction) stream(from io.Reader, l Layer) error {
 	return nil
 }
 
-// limited is a reader of a tar. More than it may have is errLarge. However much a blob is
-// compressed, so the image's steps bound what comes of it.
+// limited is a reader of a tar. Beyond its limit it returns errLarge. The image's steps
+// bound what it reads, however much the blob is compressed.
 type limited struct {
 	r    io.Reader
 	left int64

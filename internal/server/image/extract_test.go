@@ -473,8 +473,8 @@ func TestBudget(t *testing.T) {
 	wantCode(t, s.extract(t.Context(), append(all, blobIn(t, s, text, text, all)), &meter{}), "image_bad", "bytes")
 }
 
-// TestSteps: what makes no file is bounded, too: members that hide nothing, names of an opaque
-// root, which are looked at once, and copies of holes.
+// TestSteps: work that makes no file is bounded, too: members that hide nothing, names of an
+// opaque root (looked at once), and copies of holes.
 func TestSteps(t *testing.T) {
 	s := storeIn(t, t.TempDir(), nil)
 	const hole = 1 << 20
@@ -530,7 +530,8 @@ func TestSteps(t *testing.T) {
 	wantCode(t, err, "image_bad", "bytes")
 }
 
-// TestCancelled: a small blob that makes much to do is given up where its caller is gone.
+// TestCancelled: if the caller has gone, the extraction of a small blob that makes much
+// work is given up.
 func TestCancelled(t *testing.T) {
 	gone := errors.New("the caller is gone")
 	var cancel context.CancelCauseFunc
@@ -569,7 +570,7 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// TestClaim: room is claimed for what is written, and who counts it can refuse it.
+// TestClaim: room is claimed for all that is written, and Claim can refuse it.
 func TestClaim(t *testing.T) {
 	var claimed int64
 	most := int64(math.MaxInt64)

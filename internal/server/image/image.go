@@ -1,9 +1,9 @@
-// Package image is the store of images: it pulls OCI images from registries, imports
-// archives of them, and extracts their layers, which sprites share as the lower folders
-// of their disks.
+// Package image is the store of images. It pulls OCI images from registries, imports
+// archives of them, and extracts their layers. Sprites share the layers as the lower
+// folders of their disks.
 //
-// An image is hostile until it is extracted: its bytes are compared with their digests
-// before they are used, everything in it is bounded, and no name in it leads out of the
+// An image is hostile until it is extracted. Its bytes are compared with their digests
+// before they are used. Everything in it is bounded. No name in it leads out of the
 // folder that it is extracted to.
 //
 // The store's folder:
@@ -59,16 +59,16 @@ type Options struct {
 	Dir   string        // the store's folder; it is made
 	Store *store.Images // required
 
-	// UserNS says that this process is root in a user namespace only: the overlay's marks are
-	// in user.* attributes, and an owner must be one that the namespace has.
+	// UserNS says that this process is root in a user namespace only. Then the overlay's
+	// marks are in user.* attributes, and the namespace must have each owner.
 	UserNS bool
 
 	Keychain  authn.Keychain    // nil: the account's own (~/.docker/config.json, credential helpers)
 	Transport http.RoundTripper // nil: http.DefaultTransport
 	Logger    *slog.Logger      // nil: discard
 
-	// Removed is called after an image was removed, by Remove or Prune: nothing of the image may be
-	// used any more. nil: nobody has anything of it.
+	// Removed is called after Remove or Prune has removed an image. From then on, nothing of
+	// the image may be used. nil: nobody else has anything of it.
 	Removed func(digest string) error
 
 	// Claim is called before bytes are written to the disk. Its error ends what is under way.
@@ -162,8 +162,8 @@ type doc struct {
 	ID     string  `json:"id"` // the digest of the configuration
 }
 
-// New opens the store in a folder. The half-made and half-removed of an earlier process
-// is removed in the background: a layer of many files takes minutes.
+// New opens the store in a folder. It removes, in the background, what an earlier
+// process has left half made or half removed: a layer of many files takes minutes.
 func New(o Options) (*Store, error) {
 	if o.Keychain == nil {
 		o.Keychain = authn.DefaultKeychain
@@ -191,8 +191,8 @@ func New(o Options) (*Store, error) {
 	return s, nil
 }
 
-// setAside moves away what is staged, to be removed later. On a full disk, which has no room
-// for the folder that it would go to, it is removed at once.
+// setAside moves staged files away, to be removed later. If a full disk has no room for the
+// folder that they would go to, they are removed at once.
 func setAside(in folders) error {
 	staged, err := os.ReadDir(in.path(stagingFolder))
 	if errors.Is(err, os.ErrNotExist) || err == nil && len(staged) == 0 {
@@ -271,8 +271,9 @@ func (s *Store) List(ctx context.Context) ([]Image, error) {
 	return all, nil
 }
 
-// Get finds an image by a name as people write it, by its digest, or by at least 12 digits
-// with which only its digest begins.
+// Get finds an image by a name as people write it, by its digest, or by the beginning of
+// its digest. A beginning has at least 12 digits, and no other image's digest begins with
+// it.
 func (s *Store) Get(ctx context.Context, nameOrDigest string) (Image, error) {
 	row, _, err := s.find(ctx, nameOrDigest)
 	if err != nil {

@@ -33,11 +33,11 @@ const (
 	maxLinks       = 8   // that lead to each other
 )
 
-// Import takes an image from an archive, as docker save, podman save and skopeo write it:
-// one of Docker's, or an OCI layout as a tar, compressed by gzip or zstd, or not. A tar of a
-// root file system becomes an image of one layer. The image gets the name, or if that is empty
-// those that the archive has. An archive of several images is
-// refused, unless the name is one of theirs.
+// Import imports an image from an archive of docker save, podman save or skopeo. The archive
+// is one of Docker's, or an OCI layout as a tar; gzip or zstd may compress it. A tar of a root
+// file system becomes an image of one layer. The image gets the name, or if that is empty
+// those that the archive has. An archive of several images is refused, unless the name is one
+// of theirs.
 func (s *Store) Import(ctx context.Context, r io.Reader, as string, progress func(Progress)) (one Image, err error) {
 	var names []name.Reference
 	if as != "" {
@@ -178,7 +178,8 @@ type spooled struct {
 	gzip   bool // it is compressed
 }
 
-// arriving is an archive or a blob that is being read. Its errors are not those of what is in it.
+// arriving is an archive or a blob that is being read. Its read errors are not the content's
+// fault.
 type arriving struct {
 	ctx  context.Context
 	r    io.Reader
@@ -372,13 +373,13 @@ func (a *archive) image(as string, asked []name.Reference) (document, []name.Ref
 	return document{}, nil, bad("the archive is neither one of docker save nor an OCI layout nor a root file system: it has neither manifest.json nor index.json, and does not begin with a folder such as /etc or /usr")
 }
 
-// The annotations by which an OCI layout names images.
+// The annotations that name images in an OCI layout.
 const (
 	nameAnnotation = "io.containerd.image.name"
 	refAnnotation  = "org.opencontainers.image.ref.name" // often nothing but a tag
 )
 
-// ofLayout finds the image of an OCI layout; false: it is none.
+// ofLayout finds the image of an OCI layout; false: the archive is not one.
 func (a *archive) ofLayout(asked []name.Reference) (d document, names []name.Reference, ok bool, err error) {
 	raw, ok, err := a.document("index.json")
 	if !ok || err != nil {
@@ -493,7 +494,8 @@ type dockerImage struct {
 	Layers   []string
 }
 
-// ofDocker makes a manifest of what docker save says; false: it is no such archive.
+// ofDocker makes a manifest of what docker save says; false: the archive is not one of
+// docker save.
 func (a *archive) ofDocker(as string, asked []name.Reference) (d document, names []name.Reference, ok bool, err error) {
 	raw, ok, err := a.document("manifest.json")
 	if !ok || err != nil {

@@ -131,7 +131,8 @@ func TestImport(t *testing.T) {
 }
 
 // TestImportRoot: the tar of a root file system, compressed or not, becomes an image of one
-// layer; an archive of an image with folders of the same names in it stays one.
+// layer. The archive of an image is imported as such, even if its layers have the same
+// folders.
 func TestImportRoot(t *testing.T) {
 	root := tarOf(t, folder("./"), symlink("./bin", "usr/bin"), folder("./etc"), file("./etc/name", "1"), file("./manifest.json", "x"), file("./usr/bin/tool", "2"))
 	s := storeIn(t, t.TempDir(), nil)
@@ -180,8 +181,8 @@ func TestImportRoot(t *testing.T) {
 	}
 }
 
-// TestImportTakesNoDigest: an archive gives its image no name by which people mean a digest,
-// and such a name that an image has anyhow is not asked before the digest.
+// TestImportTakesNoDigest: an archive can't give its image a name that people mean as a
+// digest. If an image has such a name all the same, the digest comes first.
 func TestImportTakesNoDigest(t *testing.T) {
 	s := storeIn(t, t.TempDir(), nil)
 	honest, err := s.Import(t.Context(), bytes.NewReader(dockerOf(t, map[string]v1.Image{"x:1": imageOf(t, layerOf(t, file("a", "1")))})), "", nil)

@@ -17,8 +17,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fault"
 )
 
-// killChild is set in the process that TestKilled runs itself in again: the folder of its
-// store, the name of the image, and the file of the registry's certificate follow it.
+// killChild is set, to the folder of its store, in the process that TestKilled runs
+// itself in again. Variables with longer names have the image's name and the file of the
+// registry's certificate.
 const killChild = "COVE_TEST_KILL_CHILD"
 
 // killAt starts a process, and kills it when it has reached the point that makes a file.

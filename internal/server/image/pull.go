@@ -81,7 +81,7 @@ type taken struct {
 	held  func(release func()) // as in Draft
 }
 
-// take has an image be in the store, by its manifest.
+// take makes sure that the image of a manifest is in the store.
 func (s *Store) take(ctx context.Context, d document, from source, t taken) (_ Image, err error) {
 	m, err := readManifest(d)
 	if err != nil {

@@ -26,8 +26,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// TestPull: an image comes from a registry that wants a token; it is found by its names and
-// its digest, and a second pull downloads nothing.
+// TestPull: an image comes from a registry that wants a token. Its names and its digest
+// find it, and a second pull downloads nothing.
 func TestPull(t *testing.T) {
 	r := newRegistry(t)
 	created := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -441,7 +441,7 @@ func (s *short) Write(b []byte) (int, error) {
 	return s.ResponseWriter.Write(b)
 }
 
-// TestWrongBytes: a blob whose digest is another one is never used, nor kept.
+// TestWrongBytes: a blob with another digest is never used, nor kept.
 func TestWrongBytes(t *testing.T) {
 	r := newRegistry(t)
 	layer := noise(t, "a", 100_000)
@@ -478,8 +478,8 @@ func TestWrongBytes(t *testing.T) {
 	wantCode(t, err, "image_bad", "not its blob")
 }
 
-// TestAtOnce: of pulls at the same time, of one image and of images that share layers, one
-// downloads, and the others see how far it is. If it is cancelled, another goes on.
+// TestAtOnce: if several pulls want the same layer at once, one downloads it, and the
+// others see its progress. If that one is cancelled, another goes on.
 func TestAtOnce(t *testing.T) {
 	r := newRegistry(t)
 	shared := noise(t, "a", 3<<20)

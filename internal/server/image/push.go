@@ -29,10 +29,9 @@ const stuckTimeout = 5 * time.Minute
 // errStuck ends a push that stands still.
 var errStuck = errors.New("nothing moved for " + stuckTimeout.String())
 
-// Push sends an image that is here to the registry of a name, and returns the name. An empty
-// name is the one by which the image was asked for. Blobs that the registry has are not sent.
-// A tag in the registry that is another image's becomes this image's, after all blobs are
-// there.
+// Push sends an image that is here to the registry of a name, and returns the name. If the
+// name is empty, nameOrDigest is the name. Blobs that the registry has are not sent. A tag in
+// the registry that is another image's becomes this image's, after all blobs are there.
 func (s *Store) Push(ctx context.Context, nameOrDigest, to string, o PushOptions) (as string, err error) {
 	i, release, err := openStored(ctx, s, nameOrDigest)
 	if err != nil {
@@ -138,7 +137,8 @@ func pushError(r *registry, err error) error {
 	return err
 }
 
-// touchingTransport says of each request, and of all that is sent of it, that something moves.
+// touchingTransport reports that something moves: for each request, and whenever a part of it
+// is sent.
 type touchingTransport struct {
 	http.RoundTripper
 	touch func()

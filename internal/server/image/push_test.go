@@ -155,8 +155,8 @@ func TestPush(t *testing.T) {
 	wantCode(t, err, "image_bad", "lost")
 }
 
-// TestPushRedirects: a registry says where a blob is sent, and that must not be an address of this
-// machine or its networks, nor without encryption.
+// TestPushRedirects: a registry says where a blob is sent. That must not be an address of this
+// machine or its networks, nor an unencrypted one.
 func TestPushRedirects(t *testing.T) {
 	r := newRegistry(t)
 	var dialed sync.Map
@@ -257,8 +257,8 @@ func TestPushHanging(t *testing.T) {
 	}
 }
 
-// TestSave: other tools and this store read an archive of images, as one of docker save and as an
-// OCI layout, and have the same images.
+// TestSave: other tools and this store read an archive of images, and have the same images.
+// They read it as one of docker save or as an OCI layout.
 func TestSave(t *testing.T) {
 	r := newRegistry(t)
 	s := storeIn(t, t.TempDir(), r)

@@ -10,10 +10,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
-// guard refuses what a registry, or its token server, redirects to, if that is unencrypted, or
-// an address of this machine or its networks: the registry's word must not open those. A
-// registry that has such an address itself may redirect there. Names are not judged: who
-// answers for a name may say another address the next time.
+// guard refuses redirects of a registry, or of its token server, to an address of this
+// machine or its networks. If the registry is encrypted, guard also refuses redirects to an
+// unencrypted URL. A registry must not choose what this machine reaches there. A registry
+// that has such an address itself may redirect there. Names are not judged: a name may have
+// another address the next time.
 type guard struct {
 	http.RoundTripper
 	of  name.Registry
@@ -21,7 +22,7 @@ type guard struct {
 }
 
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Response != nil || g.all && req.URL.Host != g.of.RegistryStr() { // it is what a redirect leads to; the client counts them, and stops after ten
+	if req.Response != nil || g.all && req.URL.Host != g.of.RegistryStr() { // a redirect led here, or the registry named another host; the client stops after ten redirects
 		if err := g.judge(req); err != nil {
 			return nil, err
 		}

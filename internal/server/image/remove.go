@@ -20,9 +20,10 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// Remove removes an image with all its names. If it is given by one of several names, it
-// only loses that name. usedBy says which sprites use an image: they keep it, and the error
-// names them. One that begins to use it meanwhile keeps it, too.
+// Remove removes an image with all its names. If nameOrDigest is one of several names, the
+// image only loses that name. usedBy returns the sprites that use an image. If there are
+// any, the image stays, and the error names them. It also stays if a sprite begins to use
+// it meanwhile.
 func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(digest string) ([]string, error)) error {
 	row, name, err := s.find(ctx, nameOrDigest)
 	if err != nil {
@@ -48,8 +49,8 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 	return missing(err, nameOrDigest)
 }
 
-// removeUnheld removes an image, and what no other has of it. If it is held: errHeld; if a sprite's
-// disk is over it: store.ErrInUse.
+// removeUnheld removes an image, and the files that no other image has. If the image is held,
+// the error is errHeld. If a sprite's disk is over it, the error is store.ErrInUse.
 func removeUnheld(ctx context.Context, s *Store, row store.Image) error {
 	had, err := pathsOf(row)
 	if err != nil {
@@ -104,9 +105,9 @@ type Pruned struct {
 	Bytes  int64    // of blobs, downloads and extracted layers
 }
 
-// Prune removes the images that nobody uses, and what no image has: blobs, layers, and
-// downloads that nobody goes on with. used says whether a sprite uses an image. One that
-// begins to use one meanwhile keeps it.
+// Prune removes the images that nobody uses. It also removes blobs, layers and downloads
+// that belong to no image and to no call under way. The function used says whether a
+// sprite uses an image. An image also stays if a sprite begins to use it meanwhile.
 func (s *Store) Prune(ctx context.Context, used func(digest string) bool) (p Pruned, err error) {
 	rows, err := s.o.Store.List(ctx)
 	if err != nil {
@@ -141,7 +142,7 @@ func pathsOf(row store.Image) (all []string, err error) {
 		all = append(all, filepath.Join(blobFolder, hexOf(l.Digest)), filepath.Join(layerFolder, hexOf(l.ChainID)))
 	}
 	if n := mergedLayers(d.Layers); n > 0 {
-		was := len(d.Layers) - MaxLowers + 1 // in earlier versions, whose sandboxes may run yet
+		was := len(d.Layers) - MaxLowers + 1 // in earlier versions: their sandboxes may still run
 		for _, n := range []int{n, was} {
 			all = append(all, filepath.Join(mergedFolder, hexOf(d.Layers[n-1].ChainID)))
 		}
@@ -232,8 +233,8 @@ func (l folders) sizeOf(path string) int64 {
 	return st.Size()
 }
 
-// merge returns the folder of layers, of which the first is the lowest of an image, as one. The
-// first call makes it.
+// merge returns one folder that shows the same as these layers; the first one is the image's
+// lowest. The first call makes the folder.
 func merge(ctx context.Context, s *Store, all []Layer) (tree string, err error) {
 	chain := hexOf(all[len(all)-1].ChainID)
 	leave, err := s.turns.enter(ctx, "merged "+chain, func(int64) {})
@@ -257,8 +258,9 @@ func merge(ctx context.Context, s *Store, all []Layer) (tree string, err error) 
 	}()
 	trees := s.trees(all)
 	slices.Reverse(trees)
-	// Copies: to link a file of a layer changes it. gVisor takes a file that has just changed for the
-	// sprite's own, and copies all of one with several names before it is first written.
+	// Files are copied, because a link would change the layer's file. gVisor takes a file that
+	// has just changed for the sprite's own. It copies a file with several names completely
+	// before its first write.
 	var n note
 	err = layers.MergeCopies(filepath.Join(dir, treeName), trees, s.o.UserNS, func(bytes int64) error {
 		n.Bytes += bytes

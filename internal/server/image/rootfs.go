@@ -25,8 +25,8 @@ var rootFolders = map[string]bool{
 	"opt": true, "proc": true, "root": true, "run": true, "sbin": true, "srv": true, "sys": true, "tmp": true, "usr": true, "var": true,
 }
 
-// isRoot reports whether a tar that begins so is a root file system: a folder of one comes
-// before any file that an archive of an image must have.
+// isRoot reports whether a tar with this head is a root file system. It is one if a folder
+// of rootFolders comes before any file that an image's archive must have.
 func isRoot(head []byte) bool {
 	for t := tar.NewReader(bytes.NewReader(head)); ; {
 		h, err := t.Next()

@@ -130,9 +130,9 @@ func (f *toldFile) Read(b []byte) (int, error) {
 // layoutVersion is what the file oci-layout has.
 const layoutVersion = `{"imageLayoutVersion":"1.0.0"}`
 
-// Save writes images as one archive, which is one of docker save and an OCI layout at once. An
-// image has the name in it by which it was asked for. Nothing is written if one of them is
-// missing. The archive of an error has no end.
+// Save writes images as one archive, which is one of docker save and an OCI layout at once. In
+// the archive, each image has the name that names asks for it by. Nothing is written if one of
+// them is missing. The archive of an error has no end.
 func (s *Store) Save(ctx context.Context, names []string, w io.Writer) error {
 	if len(names) == 0 {
 		return fail.New("bad_reference", "no image was named", "")
@@ -156,7 +156,7 @@ func (s *Store) Save(ctx context.Context, names []string, w io.Writer) error {
 	return writeMembers(ctx, members, w)
 }
 
-// Packed is an image that is about to be written as an archive, of which Bring takes it.
+// Packed is an image that can be written as an archive for Bring.
 type Packed struct {
 	Bytes   int64 // of the archive
 	members []archived

@@ -31,7 +31,7 @@ type tree struct {
 
 	rootOpaque bool // the names that the layers below have in the root are hidden
 
-	// The folder in which something is made.
+	// The current folder: new files are made there.
 	fd    int // -1: there is none
 	at    string
 	times []unix.Timespec // which it gets back
@@ -83,7 +83,7 @@ const (
 	nothing what = iota
 	aFolder
 	aWhiteout
-	aFile // or something else that is no folder
+	aFile // or anything else but a folder
 )
 
 // look says what there is at a name in an open folder.
@@ -155,7 +155,7 @@ func (t *tree) finish() error {
 	return onDisk(unix.Syncfs(t.root))
 }
 
-// syncAll has all of a file system be on the disk.
+// syncAll writes all of a file system to the disk.
 func syncAll(f *os.File) error { return unix.Syncfs(int(f.Fd())) }
 
 // implied is what a folder is that nothing is said of.
@@ -177,7 +177,8 @@ func (t *tree) find(name string) (n layers.Node, found bool, err error) {
 	return n, true, nil
 }
 
-// leave lets go of the folder at hand. Its times are those of the layer, whatever was made in it.
+// leave lets go of the current folder. Its times are those of the layer, whatever was made in
+// it.
 func (t *tree) leave() error {
 	if t.fd < 0 {
 		return nil
@@ -187,7 +188,7 @@ func (t *tree) leave() error {
 	return err
 }
 
-// hold makes an open folder the one at hand, in place of another.
+// hold makes an open folder the current one, in place of another.
 func (t *tree) hold(fd int, at string) error {
 	var st unix.Stat_t
 	err := t.leave() // first: it may be the same folder
@@ -214,8 +215,8 @@ func none(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// enter makes a folder the one at hand. It makes it, and those on the way to it, where they
-// are not; what is no folder there is replaced.
+// enter makes a folder the current one. It makes the folder, and those on the way to it, if
+// they are not there. It replaces anything else at their paths.
 func (t *tree) enter(dir string) error {
 	if t.fd >= 0 && t.at == dir {
 		return nil
@@ -256,7 +257,7 @@ func (t *tree) enter(dir string) error {
 	return nil
 }
 
-// imply makes a folder in the one at hand of which nothing is said yet.
+// imply makes a folder that the layer has not described, in the current folder.
 func (t *tree) imply(at string, is what, m plant.Meta) (fd int, err error) {
 	if err := t.budget.file(m); err != nil {
 		return -1, err
@@ -270,7 +271,7 @@ func (t *tree) imply(at string, is what, m plant.Meta) (fd int, err error) {
 	return fd, nil
 }
 
-// mkdir makes a folder in the one at hand, in place of what is there.
+// mkdir makes a folder in the current one, in place of what is there.
 func (t *tree) mkdir(name string, is what) (fd int, err error) {
 	if err := t.clear(name, is); err != nil {
 		return -1, err
@@ -286,7 +287,7 @@ func (t *tree) mkdir(name string, is what) (fd int, err error) {
 	return fd, nil
 }
 
-// clear removes what is at a name in the folder at hand.
+// clear removes what is at a name in the current folder.
 func (t *tree) clear(name string, is what) error {
 	switch is {
 	case nothing:
@@ -355,8 +356,8 @@ func (t *tree) folder(at string, m plant.Meta) error {
 	return errors.Join(t.described(at, m, plant.Describe(fd, m, t.attr(at))), unix.Close(fd))
 }
 
-// file makes a file of size bytes. Blocks of zeros become holes; what is one already, in a file
-// of a layer below, is not read.
+// file makes a file of size bytes. Blocks of zeros become holes. Holes in a file of a layer
+// below are not read.
 func (t *tree) file(at string, m plant.Meta, r io.Reader, size int64) error {
 	name, err := t.place(at, m)
 	if err != nil {
@@ -404,7 +405,8 @@ func (t *tree) copyData(f, from *os.File, size int64) error {
 	return nil
 }
 
-// copy writes what is read at an offset, up to another, but for blocks that are zeros.
+// copy writes what it reads from r to f, from offset at to offset end. It leaves out
+// blocks of zeros.
 func (t *tree) copy(f *os.File, r io.Reader, at, end int64) error {
 	for at < end {
 		if err := t.ctx.Err(); err != nil {
@@ -524,7 +526,7 @@ func (t *tree) linkTo(at string, dir int, file string, st unix.Stat_t) error {
 	return err
 }
 
-// remove has nothing be at a path, of this layer and those below.
+// remove removes a path from this layer, and hides it in those below.
 func (t *tree) remove(at string) error {
 	fd, err := t.open(parent(at))
 	if err == nil {
@@ -544,7 +546,7 @@ func (t *tree) remove(at string) error {
 	return t.hide(at)
 }
 
-// whiteout has nothing of the layers below be seen at a path. This layer's own stays.
+// whiteout hides what the layers below have at a path. This layer's own file stays.
 func (t *tree) whiteout(at string) error {
 	fd, err := t.open(parent(at))
 	if err == nil {
@@ -580,7 +582,7 @@ func (t *tree) hide(at string) error {
 	return plant.Whiteout(t.fd, path.Base(at))
 }
 
-// opaque has nothing of the layers below be seen in a folder.
+// opaque hides everything that the layers below have in a folder.
 func (t *tree) opaque(at string) error {
 	if err := t.enter(at); err != nil {
 		return err
@@ -601,8 +603,8 @@ func (t *tree) opaque(at string) error {
 	return clean(t.fd, "", t.visit)
 }
 
-// opaqueRoot is opaque of the root, which an overlay takes no mark of: each name in it is
-// hidden.
+// opaqueRoot is opaque for the root. An overlay takes no mark on its root, so each name
+// in it is hidden.
 func (t *tree) opaqueRoot() error {
 	if t.rootOpaque {
 		return nil
@@ -640,9 +642,9 @@ func (t *tree) visit() error {
 	return t.budget.step()
 }
 
-// clean removes the marks of an overlay from a folder that lies over nothing: the kernel
-// would list whiteouts there. mark is the attribute that is removed from those in it. visit is
-// called for each name, and its error ends it.
+// clean removes an overlay's marks from a folder that lies over nothing: the kernel would list
+// the whiteouts. It also removes the attribute mark from the folders below. It calls visit for
+// each name; an error of visit ends it.
 func clean(dir int, mark string, visit func() error) error {
 	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -706,8 +708,8 @@ func refused(at, format string, args ...any) error {
 	return bad("%.300q: %s", at, fmt.Sprintf(format, args...))
 }
 
-// largeAttr is from which size on an attribute may be too large for a file system, whose
-// error is that there is no space.
+// largeAttr is the size from which an attribute may be too large for a file system. The
+// file system's error is then that there is no space.
 const largeAttr = 2 << 10
 
 // attr says what becomes of an attribute that a file can't have.

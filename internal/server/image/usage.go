@@ -11,8 +11,8 @@ import (
 // contentFolders are the folders of a store that have what images are made of.
 var contentFolders = []string{blobFolder, partialFolder, layerFolder, mergedFolder}
 
-// DiskBytes is what all images take on the disk: what was received of them and what was extracted,
-// each layer once, and downloads that are not at their end.
+// DiskBytes is the disk space of all images: blobs, extracted layers (each counted once), and
+// incomplete downloads.
 func DiskBytes(s *Store) (int64, error) {
 	all, err := s.contents()
 	var bytes int64

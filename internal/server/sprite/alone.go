@@ -25,7 +25,7 @@ func (l *lifecycle) alone(ctx context.Context, name string, f func(context.Conte
 			l.run(m, func() { l.resume(m) })
 		}
 		if busy != nil {
-			// Whatever becomes of it: look again.
+			// However that transition ends, look again.
 			if err := busy.wait(ctx); errors.Is(err, errFrozen) {
 				return err
 			}

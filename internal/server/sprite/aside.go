@@ -47,8 +47,9 @@ type takeover struct {
 	builds []chan struct{} // of each build's sprite that was left: closed when its removal has ended
 }
 
-// agree returns the sprites of the store, once it and what there is on disk agree as far
-// as they have to before sandboxes are taken up. It takes from live those that it ends.
+// agree makes the store and the disk agree as far as that is necessary before sandboxes
+// are taken up. It returns the sprites of the store. It takes the sandboxes that it ends
+// from live.
 func (t *takeover) agree(ctx context.Context, live map[string]Sandbox) ([]store.Sprite, error) {
 	older, err := t.store.Epoch.Older(ctx)
 	if err != nil {
@@ -85,9 +86,9 @@ func (t *takeover) agree(ctx context.Context, live map[string]Sandbox) ([]store.
 	return t.store.Sprites.List(ctx, store.SpriteFilter{})
 }
 
-// disown has an older store forget what was nobody's when it was copied, but may have
-// become somebody's since: sandboxes of the pool and of builds, installations, and memories that were
-// being made.
+// disown makes an older store forget what belonged to nobody when it was copied, because it may
+// belong to somebody since. These are the sandboxes of the pool and of builds, installations,
+// and memories that were being made.
 func (t *takeover) disown(ctx context.Context) error {
 	rows, err := t.store.Sprites.List(ctx, store.SpriteFilter{})
 	if err != nil {
@@ -170,9 +171,9 @@ func (t *takeover) reconcile(ctx context.Context, rows []store.Sprite, live map[
 	return done && all, nil
 }
 
-// sealOlder makes a checkpoint of what a sprite without a sandbox is in an older store. The
-// layer that it wrote may have been sealed since, by a checkpoint that is not in the store:
-// nobody writes it again, so that the newer store can be put back.
+// sealOlder makes a checkpoint of what a sprite without a sandbox is in an older store. A
+// checkpoint that the older store does not have may have sealed the sprite's layer since.
+// So nobody writes that layer again, and the newer store can be put back.
 func (t *takeover) sealOlder(ctx context.Context, row store.Sprite) error {
 	if disks := t.runtime.Layers(); disks != nil && !isThere(disks.Dir(row.Layer).Path) {
 		return nil // it has written nothing
@@ -190,9 +191,10 @@ func (t *takeover) sealOlder(ctx context.Context, row store.Sprite) error {
 	return err
 }
 
-// sweep moves aside the layers and the memories that the store does not know, of an older
-// store also memories that go with another disk, and removes the memories that are unreferenced.
-// It reports whether nothing is left of them. What a sandbox has mounted stays.
+// sweep moves aside the layers and the memories that the store does not know. With an older
+// store, it also moves aside memories that go with another disk. It removes unreferenced
+// memories. It leaves layers that a sandbox has mounted. It reports whether nothing is left to
+// move or remove.
 func (t *takeover) sweep(ctx context.Context, rows []store.Sprite, older bool) (all bool, err error) {
 	stock, err := t.runtime.Stock(ctx) // before the store is read: it knows what was made meanwhile
 	if err != nil {
@@ -304,9 +306,9 @@ func (t *takeover) knownLayers(ctx context.Context) (map[string]bool, error) {
 	return known, nil
 }
 
-// isOver reports whether a sandbox runs over the disk that the store says: it writes the
-// same layer, or the one that is about to be written, and knows no layer that the store does
-// not. Those below may be others, because a merge takes effect with the next sandbox.
+// isOver reports whether a sandbox runs over the disk that the store says. Such a sandbox
+// writes the sprite's layer, or the next one, and has no layer that the store does not know.
+// The layers below may differ, because a merge takes effect with the next sandbox.
 func isOver(sb Sandbox, row store.Sprite, known map[string]bool) bool {
 	has := sb.Status().Layers
 	if len(has) == 0 {
@@ -349,8 +351,9 @@ func (t *takeover) endForeign(m *machine, sb Sandbox) {
 	busy.finish(nil)
 }
 
-// retire ends a sandbox that the store does not know as it is, and moves aside its memory,
-// if that can be kept, and those layers of its disk that the store does not know.
+// retire ends a sandbox that the store does not know in its present form. It moves aside
+// the sandbox's memory, if that can be kept, and the layers of its disk that the store
+// does not know.
 func (t *takeover) retire(sb Sandbox, why string) error {
 	ctx := t.tasks.lasting()
 	id, has := sb.ID(), sb.Status().Layers

@@ -174,7 +174,7 @@ func openAt(t *testing.T, path string, open func(context.Context, string) (*stor
 	return st
 }
 
-// addSprite adds a sprite with a checkpoint, whose chain it returns.
+// addSprite adds a sprite with a checkpoint, and returns the sprite's chain.
 func addSprite(t *testing.T, st *store.Store, name, id string) []string {
 	t.Helper()
 	row := store.Sprite{ID: id, Name: name, Status: sprites.StatusCold}
@@ -251,8 +251,8 @@ func TestTakeUpComparesLayers(t *testing.T) {
 	}
 }
 
-// A start moves aside what the store does not know, removes what it has marked unreferenced, and leaves
-// alone what a sandbox has that can't be ended.
+// A start moves aside what the store does not know, and removes what the store has marked
+// unreferenced. It leaves alone the layers of a sandbox that can't be ended.
 func TestStartMovesAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := openAt(t, filepath.Join(t.TempDir(), "cove.db"), store.Open)
@@ -287,8 +287,9 @@ func TestStartMovesAside(t *testing.T) {
 	})
 }
 
-// With an older store, nothing is removed of what was nobody's then: a sandbox of the pool, an
-// installation, a memory that was being made, a layer that was to be merged into.
+// With an older store, a start removes nothing that belonged to nobody when the store was
+// copied. That may be a sandbox of the pool, an installation, an unfinished memory, or a layer
+// to merge into.
 func TestStartOnOlderStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -50,7 +50,7 @@ func (b *booter) boot(ctx context.Context, row store.Sprite, spare Sandbox) (San
 // describe is what a runtime must know of a sprite. Its layers stay until unpin
 // is called.
 func (b *booter) describe(ctx context.Context, row store.Sprite, incarnation int64) (_ Machine, unpin func(), err error) {
-	// Read again, now that who replaces the policy sees the start.
+	// Read the row again: from now on, a replacement of the policy sees the start.
 	if row, err = b.store.Sprites.Get(ctx, row.Name); err != nil {
 		return Machine{}, nil, err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// BuildRequest describes the sprite in which a step of an image's build runs.
+// BuildRequest describes the sprite that runs a step of an image's build.
 type BuildRequest struct {
 	Image         string // digest
 	NetworkPolicy sprites.NetworkPolicy
@@ -23,8 +23,8 @@ type BuildRequest struct {
 	Binds         []Bind
 }
 
-// Building is a sprite in which a step of an image's build runs. It is in no list, and its disk
-// has nothing but what the image needs to run. The caller removes it; else the next start does.
+// Building is a sprite that runs a step of an image's build. It is in no list, and its disk has
+// nothing but what the image needs to run. The caller removes it; else the next start does.
 type Building struct {
 	host  *Host
 	row   store.Sprite

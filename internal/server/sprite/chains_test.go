@@ -13,7 +13,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// merging is a Runtime whose merges wait, and which mounts no more than the kernel does.
+// merging is a Runtime with merges that wait. It mounts no more layers than the kernel
+// does.
 type merging struct {
 	memory
 	noLayers
@@ -55,8 +56,8 @@ func (r *merging) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	return r.memory.Boot(ctx, m)
 }
 
-// A sprite whose checkpoints were made faster than their layers are merged starts once
-// these are.
+// If checkpoints are made faster than their layers are merged, the sprite starts once
+// the layers are merged.
 func TestChainGrowsFasterThanMerges(t *testing.T) {
 	r := &merging{noLayers: noLayers(t.TempDir()), held: make(chan struct{})}
 	h := start(t, &sprite.Host{Runtime: r})
@@ -83,15 +84,15 @@ func TestChainGrowsFasterThanMerges(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// What was merged has not become the end of the history.
+	// The history goes on below the layers that were merged.
 	c, err := h.CheckpointOf(t.Context(), "paint", fmt.Sprintf("v%d", 2*layers.MaxLowers))
 	if err != nil || len(c.History) != 2*layers.MaxLowers-1 || c.History[0] != fmt.Sprintf("v%d", 2*layers.MaxLowers-1) {
 		t.Errorf("it grew from %v, %v", c.History, err)
 	}
 }
 
-// While layers of a sprite are merged, others' are, too, and removed; those of the merge
-// stay, though all else that has them is deleted meanwhile.
+// While layers of one sprite are merged, layers of others can be merged and removed. The
+// layers of the merge stay, even if everything else that has them is deleted.
 func TestMergeHoldsNobodyUp(t *testing.T) {
 	r := &merging{noLayers: noLayers(t.TempDir()), held: make(chan struct{}), began: make(chan []string, 1), gone: make(chan string, 1000)}
 	h := start(t, &sprite.Host{Runtime: r})

@@ -22,10 +22,9 @@ const (
 	closePatience   = 10 * time.Second // for what changes a disk when the server ends
 )
 
-// Checkpoint seals what a sprite's disk is now, as a checkpoint. A sprite that is
-// awake stays so: what runs in it stands still for a moment, and goes on over
-// another layer, with its memory and its connections. Once begun it goes on when
-// ctx ends.
+// Checkpoint seals what a sprite's disk is now, as a checkpoint. A sprite that is awake
+// stays awake: its programs are paused for a moment, and go on over another layer, with
+// their memory and connections. Once begun, the checkpoint goes on even if ctx ends.
 func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.CheckpointRequest) (sprites.Checkpoint, error) {
 	if err := CheckLabels(req.Labels); err != nil {
 		return sprites.Checkpoint{}, err
@@ -61,9 +60,10 @@ func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.Checkpoi
 
 const maxComment = 4096
 
-// Restore brings a sprite back to a checkpoint. What it is now becomes a checkpoint
-// first, named in the answer. All sessions end. If the checkpoint has the memory, the
-// sprite goes on from that, unless boot says otherwise or it can't; else it boots.
+// Restore brings a sprite back to a checkpoint. First it makes a checkpoint of the
+// present state, which the answer names. All sessions end. If the checkpoint has the
+// memory, the sprite goes on from that, unless boot says otherwise or it can't; else it
+// boots.
 func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites.Restored, error) {
 	var out sprites.Restored
 	awake, restored := false, ""

@@ -90,8 +90,8 @@ func (cs *checkpoints) describe(ctx context.Context, spriteID, id string) (sprit
 	return disks.describe(list[i], history(sourcesOf(list), list[i].Source, len(list))), nil
 }
 
-// listedHistory is how much of its history each checkpoint of a list has, so that a
-// list is not as long as the square of what it lists.
+// listedHistory is how much of its history each checkpoint of a list has. Otherwise the
+// list would grow with the square of the number of checkpoints.
 const listedHistory = 32
 
 // describeAll describes all, what the sprite is now first.
@@ -146,8 +146,8 @@ func (cs *checkpoints) sealed(ctx context.Context, row store.Sprite, checkpoint 
 	return chain[len(chain)-2], nil
 }
 
-// onLayer calls f, which looks for a sealed layer and puts something on it. Where
-// that was merged into another in between, it is looked for again.
+// onLayer calls f, which looks for a sealed layer and puts something on it. If the
+// layer was merged into another in between, onLayer calls f again.
 func onLayer(f func() error) (err error) {
 	for range 5 {
 		if err = f(); !errors.Is(err, store.ErrNotFound) {
@@ -157,9 +157,9 @@ func onLayer(f func() error) (err error) {
 	return err
 }
 
-// checkWhole refuses a state of a sprite, as sealed takes it, in which files are
-// known to be damaged, or found missing, or of another size or time, by a look of
-// limited length. Contents are for Verify.
+// checkWhole refuses a state of a sprite, which id names as for sealed, if files of it
+// are damaged. It knows of earlier findings, and looks for a limited time for files
+// that are missing, or of another size or time. Only Verify compares contents.
 func (cs *checkpoints) checkWhole(ctx context.Context, row store.Sprite, id string) error {
 	if cs.runtime.Layers() == nil {
 		return nil
@@ -191,8 +191,8 @@ func describeState(id string) string {
 	return id
 }
 
-// checkLayers refuses a disk of which a layer is gone that had files. It would look as if
-// these had been deleted.
+// checkLayers refuses a disk if a layer that had files is gone. Otherwise the files would
+// seem to be deleted.
 func (cs *checkpoints) checkLayers(ctx context.Context, row store.Sprite) error {
 	disks := cs.runtime.Layers()
 	if disks == nil {
@@ -216,10 +216,10 @@ func isThere(path string) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// tend deletes, in the background, the checkpoints of a sprite that its rules don't
-// keep, has listed what layers have been sealed, and merges those of its disk, so that
-// no chain becomes too long to be mounted: in this order, because a merged layer's list
-// is then made of the lists of others.
+// tend works in the background, in this order. It deletes the checkpoints that the
+// sprite's rules don't keep. It has the sealed layers listed. It merges the layers of
+// the disk, so that no chain becomes too long to be mounted. The merge comes last,
+// because a merged layer's list is made of the other layers' lists.
 func (cs *checkpoints) tend(id string) {
 	cs.tasks.more(func() {
 		ctx := cs.tasks.lasting()

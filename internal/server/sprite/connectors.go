@@ -19,8 +19,8 @@ import (
 const setConnectorsLimit = time.Minute
 
 // connectors are those of a sprite, with their secrets: those that the server was
-// started with, and those that are granted to it. One whose secret is missing is
-// there to say so.
+// started with, and those that are granted to it. A connector with a missing secret is
+// among them, and says so.
 func (n *network) connectors(ctx context.Context, name string) (map[string]connect.Upstream, error) {
 	granted, err := n.store.Connectors.Granted(ctx, name)
 	if err != nil {
@@ -64,7 +64,7 @@ func (n *network) connectors(ctx context.Context, name string) (map[string]conne
 // connectors, grants or labels have changed in the store. When it returns without an
 // error, each has what the store says.
 func (h *Host) SyncConnectors(ctx context.Context) error {
-	h.network.changes.Add(1) // who boots meanwhile looks again, and who wakes
+	h.network.changes.Add(1) // a sandbox that boots or wakes meanwhile looks again
 	live := map[string]Sandbox{}
 	for _, m := range h.machines.list() {
 		if sb := m.now().sandbox; sb != nil {
@@ -87,8 +87,8 @@ func (h *Host) SyncConnectors(ctx context.Context) error {
 	return errs
 }
 
-// tellConnectors brings a sandbox to its sprite's connectors: what is stored last is what
-// is in force. A guest that is slow holds up its own sprite.
+// tellConnectors brings a sandbox to its sprite's connectors: those that were stored last
+// are in force. A guest that is slow holds up its own sprite.
 func (n *network) tellConnectors(ctx context.Context, name string, sb Sandbox) error {
 	done, err := n.setting.lock(ctx, "the connectors of "+sb.ID())
 	if err != nil {

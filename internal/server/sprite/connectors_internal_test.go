@@ -10,8 +10,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestBuildConnectors: what runs in a build has none of the server's connectors; a sprite with such
-// a name that is no build's has them.
+// TestBuildConnectors: the sprite of a build has none of the server's connectors. Another
+// sprite with such a name has them.
 func TestBuildConnectors(t *testing.T) {
 	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "cove.db"))
 	if err != nil {

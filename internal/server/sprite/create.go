@@ -118,7 +118,7 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 	if row.Base == defaultBase {
 		prepare(h)
 	}
-	if s := h.pool.take(row); s != nil { // whose sandbox starts at once
+	if s := h.pool.take(row); s != nil { // such a sandbox starts at once
 		err = h.pool.create(ctx, s, &row)
 	} else {
 		err = h.Store.Sprites.Create(ctx, &row)
@@ -297,7 +297,7 @@ func checkInclude(data string, dirs []string) error {
 // within reports whether a clean path is dir, or below it.
 func within(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
 
-// realPath is where a path leads, or itself where that can't be told.
+// realPath is where a path leads, or the path itself if that can't be told.
 func realPath(name string) string {
 	if real, err := filepath.EvalSymlinks(name); err == nil {
 		return real
@@ -341,7 +341,7 @@ func checkIdle(seconds *int64) error {
 // changeable is the part of a sprite that clients change by what they have read of it.
 func changeable(row store.Sprite) any { return []any{row.Labels, row.Retention} }
 
-// Labels returns a sprite's labels, and the revision of which they are.
+// Labels returns a sprite's labels and their revision.
 func Labels(ctx context.Context, h *Host, name string) (labels []string, revision string, err error) {
 	row, err := h.rows.named(ctx, name)
 	if err == nil {
@@ -363,7 +363,7 @@ func checkRevision(row store.Sprite, revision string) error {
 	return err
 }
 
-// Update changes a sprite's settings. What req leaves out stays.
+// Update changes a sprite's settings. Settings that req leaves out stay as they are.
 func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateRequest) (sprites.Info, error) {
 	var labels []string
 	if req.Labels != nil {

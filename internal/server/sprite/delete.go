@@ -11,9 +11,9 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// Delete removes a sprite and its disk. Without force it refuses where a job
-// still uses it, or has left commits in it that nobody has pulled. Once begun it
-// goes on when ctx ends, and over a restart of the server.
+// Delete removes a sprite and its disk. Without force it refuses if a job still uses
+// the sprite, or has left commits in it that nobody has pulled. Once begun it goes on
+// when ctx ends, and over a restart of the server.
 func (h *Host) Delete(ctx context.Context, name string, force bool) error {
 	row, err := h.rows.named(ctx, name)
 	if err != nil {
@@ -122,7 +122,8 @@ func (l *lifecycle) destroy(m *machine) (err error) {
 	return nil
 }
 
-// loseWork notes of the jobs whose results nobody has pulled that these are gone.
+// loseWork notes, for jobs with results that nobody has pulled, that the results are
+// gone.
 func loseWork(ctx context.Context, st *store.Store, name string) error {
 	jobs, err := st.Jobs.List(ctx, store.JobFilter{Sprite: name})
 	if err != nil {

@@ -16,9 +16,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Diff tells by which files a sprite's disk differs between two of its states, each a
-// checkpoint or CurrentState. It wakes nobody; what is being written just now may be
-// seen half done. See layers.Diff for what counts; what cove itself writes does not. An error of tell ends it.
+// Diff tells which files differ between two states of a sprite's disk. Each state is a
+// checkpoint or CurrentState. Diff wakes nobody, and may see a file that is being written half
+// done. Files that cove itself writes do not count; see layers.Diff for the other rules. An
+// error of tell ends it.
 func (h *Host) Diff(ctx context.Context, name, from, to string, tell func(sprites.DiffEntry) error) error {
 	row, err := h.rows.named(ctx, name)
 	if err != nil {

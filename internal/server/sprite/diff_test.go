@@ -9,7 +9,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// reading is a Runtime that calls opening before it opens a disk, each of which is empty.
+// reading is a Runtime that calls opening before it opens a disk. All its disks are
+// empty.
 type reading struct {
 	memory
 	noLayers

@@ -20,25 +20,26 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A disk limit is kept by a watch: file systems that hold a folder to a quota are rare.
-// What a sprite takes is known by a look at all of its files, which takes a while; but
-// it can't have grown by more than the file system has lost since then. So the files are
-// looked at when that may have been enough, and now and then besides, for others may
-// have freed as much at the same time. At its limit a sprite is held: it is paused, and
-// nothing uses it, until the limit is raised or something of it is removed.
+// A watch enforces disk limits: file systems that hold a folder to a quota are rare. To
+// know how much a sprite takes, the watch must look at all of its files, which takes a
+// while. But a sprite can't have grown by more than the file system has lost since then.
+// So the watch looks at the files if the loss may have been enough. It also looks now
+// and then besides, because others may have freed as much at the same time. At its limit
+// a sprite is held: it is paused, and nothing uses it, until the limit is raised or
+// something of it is removed.
 
 const (
 	diskTick  = 50 * time.Millisecond // between two looks at the file system
-	heldTick  = time.Second           // the same, where all that have a limit are held
+	heldTick  = time.Second           // the same, if all sprites that have a limit are held
 	diskWalks = 2                     // looks at files at once
 
-	// Of a look that the file system calls for, the rest before the next is so many
-	// times as long as it took. It is that much further beyond the limit that a sprite
-	// of many files may come.
+	// After a look that the file system calls for, the watch rests for so many times as
+	// long as the look took. During that rest, a sprite with many files may get further
+	// beyond its limit.
 	diskRest = 4
 
-	// The looks that nothing calls for are to take no more than a 50th of a processor,
-	// for all sprites together, but each has one in slowDisk at least.
+	// The other looks, for all sprites together, take at most a 50th of a processor.
+	// But each sprite gets one every slowDisk at least.
 	spareDisk = 50
 	quickDisk = time.Second
 	slowDisk  = time.Minute
@@ -51,7 +52,7 @@ const (
 // to end, or a checkpoint has another process take it over.
 var ErrNoProcess = errors.New("the sandbox has no process")
 
-// diskGauge is what is known of what a sprite takes.
+// diskGauge has what is known about the disk use of a sprite.
 type diskGauge struct {
 	mu sync.Mutex // no other lock is taken while it is held
 
@@ -72,7 +73,7 @@ type diskGauge struct {
 	wroteBy Sandbox
 }
 
-// fileSystem is what is known of the file system.
+// fileSystem has what is known about the file system.
 type fileSystem struct {
 	known  bool
 	free   uint64 // bytes
@@ -81,7 +82,8 @@ type fileSystem struct {
 	lost   int64 // in bytes, of all the looks at which there were less than before
 	moves  int   // looks at which it was another than before
 
-	// A round is a while in which it loses so much that it is asked who writes.
+	// A round ends when the file system has lost so much that the watch asks who
+	// writes.
 	begun   bool
 	since   int64 // lost, at its begin
 	looking bool  // it is being asked, or somebody held
@@ -90,8 +92,8 @@ type fileSystem struct {
 // may reports whether a sprite may have reached its limit since it was looked at. mu is held.
 func (g *diskGauge) may(fs fileSystem) bool { return !g.known || g.used+(fs.lost-g.lost) >= g.limit }
 
-// due reports whether a sprite that runs is to be looked at. load is how long a look at
-// each of those that run takes, together. mu is held.
+// due reports whether the watch must look at a running sprite. The duration load is how
+// long one look at each running sprite takes, all together. The caller holds mu.
 func (g *diskGauge) due(fs fileSystem, now time.Time, load time.Duration) bool {
 	switch age := now.Sub(g.at); {
 	case g.limit == 0 || g.walking:
@@ -105,7 +107,7 @@ func (g *diskGauge) due(fs fileSystem, now time.Time, load time.Duration) bool {
 	}
 }
 
-// rested reports whether a sprite that is held is to be looked at. mu is held.
+// rested reports whether the watch must look at a held sprite. The caller holds mu.
 func (g *diskGauge) rested(now time.Time) bool {
 	return !g.walking && now.Sub(g.at) >= max(heldTick, diskRest*g.took)
 }
@@ -183,7 +185,7 @@ func (g *diskGauge) setLimit(limit int64) {
 // diskWatch holds sprites that reach their limits, or take of the reserve, and lets those go
 // on that don't any more. It begins with start, and ends with close.
 type diskWatch struct {
-	dir      string // of which the file system is watched; empty: none is
+	dir      string // whose file system is watched; empty: none is
 	reserve  int64
 	runtime  Runtime
 	rows     *rows
@@ -276,8 +278,8 @@ func (w *diskWatch) watch() {
 	}
 }
 
-// due are the machines that are to be looked at, which are noted as being so, and
-// how long to wait until the next look at the file system; 0: until there is news.
+// due returns the machines to look at, and marks them as being looked at. The duration
+// wait is the time until the next look at the file system; 0: until there is news.
 func (w *diskWatch) due(now time.Time) (due []*machine, wait time.Duration) {
 	var load time.Duration
 	var run, held []*machine
@@ -316,7 +318,8 @@ func (w *diskWatch) due(now time.Time) (due []*machine, wait time.Duration) {
 			due, at[m] = append(due, m), last
 		}
 	}
-	// Those that wait the longest come first, or one of many files would have all.
+	// Sprites that have waited longest come first. Otherwise one with many files would
+	// get all looks.
 	slices.SortFunc(due, func(a, b *machine) int { return at[a].Compare(at[b]) })
 	for _, m := range held { // nothing of it is written, but checkpoints may go
 		if _, begun := m.disk.begin(func() bool { return m.disk.rested(now) }); begun {
@@ -387,9 +390,9 @@ type usedDisk struct {
 	layer   string // which is this; empty: something else by now
 }
 
-// used is what a sprite takes of the disk: all the layers that it and its checkpoints
-// need, as if it were the only one that does, and the memories that were kept with them.
-// What is of the same layers as last is not looked at again.
+// used is how much of the disk a sprite takes. It counts all layers that the sprite and
+// its checkpoints need, as if nobody shared them, and the memories kept with them. If
+// the sealed layers are the same as in last, used takes their size from there.
 func (w *diskWatch) used(ctx context.Context, id string, sb Sandbox, last usedDisk) (u usedDisk, err error) {
 	disks := w.runtime.Layers()
 	if disks == nil {
@@ -483,7 +486,7 @@ func (w *diskWatch) judge(m *machine) {
 	}
 }
 
-// weigh has a machine held, or not, by what is known now.
+// weigh holds a machine, or lets it go on, by what is known now.
 func (w *diskWatch) weigh(m *machine) (was weighed, next step) {
 	fs := w.last()
 	var limited sprites.Held
@@ -542,10 +545,10 @@ const (
 	isHeld           // it is held, as it was not before
 )
 
-// weigh holds the machine, or lets it go on. limited is the reason if it has reached its limit;
-// without a code it has not. full is the reason if it is held because of the reserve, and there
-// is no room again. next is the transition that weigh has begun for that: resumes or pauses.
-// told is network.changes.
+// weigh holds the machine, or lets it go on. If the machine has reached its limit, limited is
+// the reason; if not, the code of limited is empty. If the machine stays held because of the
+// reserve, full is the reason. The flag room says that there is room again. The transition that
+// weigh has begun is next: resumes or pauses. The number told is network.changes.
 func (m *machine) weigh(limited, full sprites.Held, room bool, told int64) (was weighed, next step) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -618,8 +621,8 @@ func (w *diskWatch) noteHeld(m *machine) {
 	w.rows.note(m.id, func(s *store.Sprite) { s.Held = m.now().held })
 }
 
-// admit returns an error if what a machine takes of the disk forbids that anything runs
-// in it: it is held, or would be at once. The machine is busy.
+// admit returns an error if a machine takes so much of the disk that nothing may run in
+// it. Such a machine is held, or would be at once. The machine is busy.
 func (w *diskWatch) admit(ctx context.Context, m *machine) error {
 	limit, _, _ := m.disk.read()
 	held := m.now().held
@@ -639,8 +642,8 @@ func (w *diskWatch) admit(ctx context.Context, m *machine) error {
 	return err
 }
 
-// holdOver holds the machine if it takes more than its limit, and returns what a use of it
-// gets if it is held, for whatever reason.
+// holdOver holds the machine if it has reached its limit. If the machine is held, for
+// whatever reason, err is the error for those who use it.
 func (m *machine) holdOver(limit, used int64) (over bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package sprite is the life of a sprite: it is made, wakes when it is used,
-// sleeps when it is not, and is deleted. What a sandbox is made of is a Runtime's
-// business.
+// Package sprite is the life of a sprite: it is made, wakes when it is used, sleeps
+// when it is not, and is deleted. A Runtime knows how to make a sandbox.
 //
 // Host is the API, and makes the rooms behind it. Each room is a type (its files are in
 // parentheses if they have another name). No room knows Host, and each knows only rooms above it
@@ -25,11 +24,11 @@
 //
 // # Transitions
 //
-// While a sandbox starts, ends, is paused or goes on, and while its disk changes, its machine is
-// busy with a transition, and no other transition begins. A method of the machine begins it and
-// tells the caller which one it is (step). The lifecycle does it in the background, without any
-// lock, and a method of the machine ends it. If a machine is busy, callers wait for the
-// transition, and ask again.
+// While a sandbox starts, ends, is paused or resumed, and while its disk changes, its machine
+// is busy with a transition. No other transition begins meanwhile. A method of the machine
+// begins the transition and tells the caller which one it is (step). The lifecycle does it in
+// the background, without any lock, and a method of the machine ends it. If a machine is
+// busy, callers wait for the transition, and ask again.
 //
 // # Locks
 //
@@ -43,7 +42,7 @@
 //	places.mu, tasks.mu, diskGauge.mu, diskWatch.mu, diskRoom.mu, reads.mu
 //
 // A callback that the store calls while it updates a row (rows.note) may take the mutex of a
-// machine. Some locks are held for long, and are taken before any mutex: in this order,
-// network.setting, limiter.changing, layerKeeper.merging and reads.listed, each by a key; then
-// layerKeeper.collecting; then layerKeeper.referencing.
+// machine. Some locks are held for long, and are taken before any mutex. Their order is:
+// network.setting, limiter.changing, layerKeeper.merging and reads.listed (each by a key);
+// layerKeeper.collecting; layerKeeper.referencing.
 package sprite

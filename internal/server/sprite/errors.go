@@ -37,7 +37,7 @@ const (
 	CodeDiskFaulty       = "disk_faulty"
 	CodeDiskLimit        = "disk_limit"        // the sprite takes all of its own part of the disk
 	CodePathTooLong      = "path_too_long"     // of a file in a sprite, for what was asked
-	CodeDiskFull         = "disk_full"         // the server's disk has less than its reserve, of which the sprite takes
+	CodeDiskFull         = "disk_full"         // the server's disk has less than its reserve, and the sprite takes from it
 	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
 
 	CodeDeletedOpen = "deleted_files_open" // more of them than can be saved
@@ -55,9 +55,9 @@ const (
 	repairDisk = "on the server's machine, see why (dmesg), have the disk writable again (mount -o remount,rw), and restart the server"
 )
 
-// DiskError says in a user's words why the server's disk did not do what it should, and
-// has the code for it. It is nil if err is of something else. What it leaves out, such as
-// the paths of files, is for the log.
+// DiskError is an error with a code that tells users why the server's disk failed. It is
+// nil if err has another cause. It leaves out details such as file paths: they belong in
+// the log.
 func DiskError(err error) *fail.Error {
 	switch {
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
@@ -68,8 +68,8 @@ func DiskError(err error) *fail.Error {
 	return nil
 }
 
-// endAndRemove is the way out of a full disk that always leads out: a program that fills it
-// has its file open, so that removing the file alone frees nothing.
+// endAndRemove is the hint for a full disk that always helps. It ends the programs first: a
+// program that fills the disk has its file open, so removing the file alone frees nothing.
 func endAndRemove(name string) string {
 	return fmt.Sprintf("end its programs, and remove files of it: cove restart %[1]s; cove exec -s %[1]s -- rm FILE", name)
 }
@@ -88,7 +88,7 @@ func pathTooLong(err error) error {
 	return err
 }
 
-// occupied is err as a caller gets it if it is an ErrOccupied; nil: it is none.
+// occupied is the error for a caller if err is an ErrOccupied; otherwise it is nil.
 func occupied(name string, err error) *fail.Error {
 	if !errors.Is(err, ErrOccupied) {
 		return nil

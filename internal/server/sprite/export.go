@@ -22,9 +22,9 @@ type ExportOptions struct {
 }
 
 // Export writes a sprite as an archive: its disk, without the base and never its
-// memory, and its settings, without secrets. What it is now is sealed for that, for
-// which a sprite that is awake stands still for a moment. After an error the archive
-// is none that Import takes.
+// memory, and its settings, without secrets. If the present state is exported, Export
+// seals it first; a sprite that is awake is paused for a moment. After an error, Import
+// refuses the archive.
 func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.Writer) (archive.End, error) {
 	disks := h.Runtime.Layers()
 	if disks == nil {

@@ -13,13 +13,13 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Fork makes sprites whose disk is what another's is now, or was at a checkpoint,
-// and whose settings are the other's; where that is awake, or its memory was kept,
-// what runs in it goes on in each, unless req.Boot says otherwise. Each has a name, a
-// machine's id and a network of its own; its policy is a copy, and its own from then
-// on. Connectors that the other was granted are not granted to it. A sprite that is
-// awake stands still for a moment. Forks of one that is held sleep. Unless inward is true,
-// a sprite is not forked whose policy opens something of the host's own network.
+// Fork makes copies of a sprite: of its settings, and of its disk as it is now or was at a
+// checkpoint. If the sprite is awake, or its memory was kept, its programs go on in each
+// copy, unless req.Boot is set. Each has a name, a machine's id and a network of its own;
+// its policy is a copy, and its own from then on. A fork does not get the grants of
+// connectors. A sprite that is awake stands still for a moment. Forks of one that is held
+// sleep. Unless inward is true, a sprite is not forked if its policy opens something of
+// the host's own network.
 func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest, inward bool) ([]sprites.Info, error) {
 	f := forker{store: h.Store.Sprites, memories: h.memories, checkpoints: h.checkpoints, sealer: h.sealer, logger: h.Logger}
 	names, err := f.names(ctx, req)
@@ -107,8 +107,9 @@ func (f forker) names(ctx context.Context, req sprites.ForkRequest) ([]string, e
 	return names, nil
 }
 
-// memory seals what a sprite is now, unless it is forked from a checkpoint, and
-// names the memory that its forks go on from, if there is one. forget ends its use.
+// memory returns the name of the memory that the forks go on from; it is empty if there
+// is none. If no checkpoint is asked for, it seals the sprite's present state first.
+// forget ends the use of the memory.
 func (f forker) memory(ctx context.Context, m *machine, from store.Sprite, req sprites.ForkRequest) (memory string, forget func(), err error) {
 	if req.Checkpoint != "" {
 		c, err := f.checkpoints.find(ctx, from, req.Checkpoint)
@@ -129,11 +130,12 @@ func (f forker) memory(ctx context.Context, m *machine, from store.Sprite, req s
 func (f forker) fork(ctx context.Context, from store.Sprite, req sprites.ForkRequest, name, memory string) (store.Sprite, error) {
 	row := store.Sprite{
 		ID: randomHex(8), Name: name, MachineID: randomHex(16), Labels: req.Labels, Status: sprites.StatusCold,
-		URL:  sprites.URLSettings{Auth: "sprite"}, // who opened the other's did not open this one's
+		URL:  sprites.URLSettings{Auth: "sprite"}, // the source's URL may be public; the fork's is not
 		Base: from.Base, Include: slices.Clone(from.Include), Env: maps.Clone(from.Env), Config: from.Config,
 		Policy: from.Policy, IdleSeconds: from.IdleSeconds, Hibernate: from.Hibernate, Retention: from.Retention, Owner: req.Owner, // a job's sprite is forked for somebody else
-		// Its address is to be one that the other never had: else the connections that
-		// it has of the other's would look alive, and wait for ever.
+		// The fork needs an address that the source never had. Otherwise the
+		// connections that it inherits from the source would look alive, and wait for
+		// ever.
 		Incarnation: from.Incarnation,
 	}
 	if memory != "" {

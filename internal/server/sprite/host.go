@@ -30,15 +30,15 @@ type Host struct {
 	Logger      *slog.Logger             // nil: discard
 	IdleDefault time.Duration            // how long a sprite that does not say stays awake unused; 0: for ever
 	MaxRunning  int                      // sandboxes at once that are not paused; 0: no limit
-	URL         func(name string) string // where a sprite's HTTP service is reached; nil: nowhere
+	URL         func(name string) string // the address of a sprite's HTTP service; nil: there is none
 
-	// HibernateDefault is after how long unused the memory of a sprite that does not
-	// say goes to disk; until then it is paused. 0: never. Where that is no longer than
-	// it stays awake, it is not paused before.
+	// HibernateDefault is how long a sprite is unused until its memory goes to disk, if
+	// the sprite does not say. Until then it is paused. 0: never. If that is no longer
+	// than the sprite stays awake, it is not paused before.
 	HibernateDefault time.Duration
 
-	// DiskReserve is how much of the file system of Data sprites are to leave free, in
-	// bytes: at less, those that write are held. 0: none.
+	// DiskReserve is how many bytes sprites must leave free in the file system of Data.
+	// If less is free, the sprites that write are held. 0: none.
 	DiskReserve int64
 
 	Pool []PoolPart // sandboxes that are kept ready for new sprites, besides MaxRunning
@@ -50,8 +50,8 @@ type Host struct {
 	// Images are what sprites can start from, besides this machine's own tools; nil: nothing.
 	Images Images
 
-	// Connectors are the upstreams of every sprite, besides those of the store that
-	// are granted to it, which come first where the names are the same.
+	// Connectors are the upstreams that every sprite has. A connector of the store that
+	// is granted to the sprite comes before one of the same name.
 	Connectors map[string]connect.Upstream
 
 	// The rooms (see doc.go), which Start makes.
@@ -164,15 +164,15 @@ func (h *Host) furnish(ctx context.Context) {
 	}
 }
 
-// Close stops looking after the sprites, and waits for what is in the middle.
-// The sandboxes go on: they outlive the server.
+// Close stops looking after the sprites, and waits for operations under way. The
+// sandboxes go on: they outlive the server.
 func (h *Host) Close() error {
 	if h.tasks == nil {
 		return nil // never started
 	}
 	h.tasks.close()
 	for _, m := range h.machines.list() {
-		m.setTimes(times{}) // whose timers fire no more
+		m.setTimes(times{}) // so that its timers fire no more
 	}
 	h.tasks.cancel()
 	h.disk.close()
@@ -226,15 +226,14 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 	return info, nil
 }
 
-// MachineID is the number by which a sprite knows itself (/etc/machine-id): the
-// same for all of its sandboxes.
+// MachineID is the sprite's /etc/machine-id, which is the same in all of its sandboxes.
 func (h *Host) MachineID(ctx context.Context, name string) (string, error) {
 	row, err := h.rows.named(ctx, name)
 	return row.MachineID, err
 }
 
-// List describes the sprites that filter selects, by name, without those in which
-// agents are being installed, and those of the pool.
+// List describes the sprites that filter selects, by name. It leaves out the sprites of
+// the pool and those that install agents.
 func (h *Host) List(ctx context.Context, filter store.SpriteFilter) ([]sprites.Info, error) {
 	filter.Public = true
 	rows, err := h.Store.Sprites.List(ctx, filter)

@@ -421,8 +421,8 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// TestPause: a sprite is paused when it is idle, and hibernated later; times that
-// change count at once, and a guest that is paused is not asked anything.
+// TestPause: a sprite is paused when it is idle, and hibernated later. Changed times
+// count at once. Nobody asks a paused guest anything.
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -525,7 +525,7 @@ func TestIdleAfterActivity(t *testing.T) {
 		if got := status(t, h, "paint").Status; got != sprites.StatusCold {
 			t.Errorf("61 s after the command: got %s", got)
 		}
-		// What a sandbox says of itself ends it at no other time.
+		// No answer of a guest makes its sandbox end at another time.
 		for _, said := range []string{`{"quiet_seconds":-1e300}`, `{"quiet_seconds":1e300}`, `{"quiet_seconds":"x"}`, `{}`} {
 			rt.set(func() { rt.inside = func() string { return said } })
 			use(t, h, "paint").Release()
@@ -712,8 +712,8 @@ func TestDeleteWaitsForABoot(t *testing.T) {
 	})
 }
 
-// TestRestart: a server takes up the sandboxes that the last one has left. One that was about to end, because the
-// last server was killed while it restored the sprite, gets no call: the next use waits for its end and boots another.
+// TestRestart: a server takes up the sandboxes of the last one. After a kill in a restore, a
+// sandbox is about to end. It gets no call: the next use boots another after its end.
 func TestRestart(t *testing.T) {
 	rt := &memory{}
 	h := start(t, &sprite.Host{Runtime: rt})

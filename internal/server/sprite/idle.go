@@ -37,9 +37,9 @@ func (l *lifecycle) idle(m *machine, epoch int) {
 	}
 }
 
-// stillAwake is for how long a sandbox that nobody uses has to be left alone. One in
-// which commands still run, though nobody is connected to them, stays awake: they
-// would stand still.
+// stillAwake is how long a sandbox that nobody uses must be left alone. A sandbox with
+// running commands stays awake, even if nobody is connected to them: otherwise they
+// would be paused.
 func (l *lifecycle) stillAwake(name string, sb Sandbox, idle time.Duration) time.Duration {
 	ctx, cancel := context.WithTimeout(l.tasks.ctx, activityLimit)
 	a, err := activity(ctx, sb)

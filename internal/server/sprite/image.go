@@ -28,8 +28,8 @@ type ImageArchives interface {
 	// it, or not.
 	Pack(ctx context.Context, digest string) (a archive.Image, done func(), err error)
 
-	// Bring takes the image of a digest from an archive of anybody's. It stays until finish is
-	// called, and after that if used is true.
+	// Bring takes the image with a digest from an archive, which may be anybody's. It stays
+	// until finish is called, and after that if used is true.
 	Bring(ctx context.Context, digest string, r io.Reader) (finish func(used bool), err error)
 
 	// Pull gets the image of a digest from the registry that a reference names.

@@ -41,17 +41,18 @@ type ImportOptions struct {
 	// Allow is asked whether there may be a sprite of that name; nil: there may.
 	Allow func(name string) error
 
-	// MayLabel is asked, when the archive has come, whether the sprite may have the labels;
-	// nil: it may. done is called when it is stored, or will not be.
+	// MayLabel is asked, when the archive has arrived, whether the sprite may have the
+	// labels; nil: it may. Import calls done when the sprite is stored or the import has
+	// failed.
 	MayLabel func() (done func(), err error)
 }
 
 // freeShare is how much of what is free on the disk an import may take, in percent.
 const freeShare = 90
 
-// Import makes a sprite of an archive, which may be anybody's: it is unpacked beside
-// the layers, and compared with what was put into it, before there is a sprite. What
-// of its settings is not taken over is told.
+// Import makes a sprite of an archive, which may be anybody's. Before there is a
+// sprite, the archive is unpacked beside the layers, and compared with its digest. The
+// answer names the settings that were not taken over.
 func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprites.Imported, error) {
 	disks := h.Runtime.Layers()
 	if disks == nil {
@@ -153,8 +154,8 @@ func (i *importer) note(format string, args ...any) {
 	i.done.Notes = append(i.done.Notes, fmt.Sprintf(format, args...))
 }
 
-// limits are the most that the disk can bear. What it bears while others write to it, the
-// claim says.
+// limits are the most that the disk can bear at the beginning. While others write to the
+// disk, too, the claim says how much fits.
 func (i *importer) limits() (o archive.Options, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(i.staged.Path, &st); err != nil {
@@ -308,8 +309,8 @@ func (i *importer) settings(set archive.Settings) {
 	}
 }
 
-// listed is, for people, so many of the names that an archive claims, none longer than
-// a file's can be.
+// listed shows people the first names that an archive claims, and no more than most of
+// them. It cuts each to the length that a file's name can have.
 func listed(names []string, most int) string {
 	short := make([]string, min(len(names), most))
 	for n := range short {
@@ -345,7 +346,7 @@ func (i *importer) policy(ctx context.Context, p sprites.NetworkPolicy) (sprites
 	return p, nil
 }
 
-// adopt makes the sprite, of what is whole.
+// adopt makes the sprite from the complete layer.
 func (i *importer) adopt(ctx context.Context) error {
 	err := i.layers.adopt(func() error {
 		layer, err := i.store.NewLowest(ctx)

@@ -29,7 +29,7 @@ func TestCheckEnvironment(t *testing.T) {
 	}
 }
 
-// What an archive claims is no longer for people than they can read.
+// TestListed: a long list of names from an archive is cut to what people can read.
 func TestListed(t *testing.T) {
 	names := []string{"a", strings.Repeat("b", 100_000), "c"}
 	if got, want := listed(names, 2), "a, "+strings.Repeat("b", 255); got != want {

@@ -9,8 +9,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Of an archive's rules none is taken over that opens an address, or a name of this
-// machine's network; what stays is not open because of that.
+// TestImportedPolicy: an import takes no rule over that opens an address, or a name of
+// this machine's network. Leaving out a rule opens nothing else.
 func TestImportedPolicy(t *testing.T) {
 	allow := func(domain, cidr string) sprites.NetworkRule {
 		return sprites.NetworkRule{Domain: domain, CIDR: cidr, Action: "allow"}

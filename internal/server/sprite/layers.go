@@ -13,14 +13,14 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// mergeWidth is how many layers of one level are merged into one of the next: chains
-// grow by the logarithm of the number of checkpoints, and what a layer has is linked
-// anew as often.
+// mergeWidth is how many layers of one level are merged into one of the next. So the
+// length of chains, and how often a layer's files are linked anew, grow with the
+// logarithm of the number of checkpoints.
 const mergeWidth = 8
 
-// layerKeeper keeps the layers of all disks. It pins those that somebody is about to use, removes
-// those that nobody has, lists the files of those that were sealed, and merges chains that become
-// too long. What it does in the background ends with close.
+// layerKeeper keeps the layers of all disks. It pins layers for their users, removes layers
+// that nobody has, lists the files of sealed layers, and merges chains that become too long.
+// The method close ends its work in the background.
 type layerKeeper struct {
 	store   *store.Sprites
 	runtime Runtime
@@ -50,7 +50,7 @@ func newLayerKeeper(ctx context.Context, rt Runtime, rows *store.Sprites, logger
 	return k
 }
 
-// close waits for what is done in the background; nothing more is begun.
+// close waits for the work in the background. No more work begins.
 func (k *layerKeeper) close() {
 	k.mu.Lock()
 	k.closed = true
@@ -67,8 +67,8 @@ func (k *layerKeeper) begin(f func()) {
 	}
 }
 
-// pin returns the chain below a layer, the lowest first, none of which is removed
-// before unpin is called.
+// pin returns the chain that ends with a layer, the lowest layer first. No layer of the
+// chain is removed before unpin is called.
 func (k *layerKeeper) pin(ctx context.Context, layer string) (chain []string, unpin func(), err error) {
 	count := func(n int) {
 		k.mu.Lock()
@@ -99,8 +99,9 @@ func (k *layerKeeper) pin(ctx context.Context, layer string) (chain []string, un
 	}
 }
 
-// unheld returns those of some layers that can be removed: nobody has pinned them, and no sandbox
-// has them. all: there are no others; else the end of a pin, or of a sandbox, has those looked at again.
+// unheld returns those of some layers that can be removed, because nobody has pinned them and
+// no sandbox has them. The flag all says that these are all of them. If not, the end of a pin
+// or of a sandbox leads to another look.
 func (k *layerKeeper) unheld(ctx context.Context, unused []string) (free []string, all bool, err error) {
 	k.mu.Lock()
 	free = slices.DeleteFunc(slices.Clone(unused), func(l string) bool { return k.pinned[l] > 0 })
@@ -109,7 +110,7 @@ func (k *layerKeeper) unheld(ctx context.Context, unused []string) (free []strin
 	if len(free) == 0 {
 		return nil, len(unused) == 0, nil
 	}
-	held, err := k.inUse(ctx) // after the pins: who unpins a layer that a sandbox has got is seen here
+	held, err := k.inUse(ctx) // after the pins: a layer that was unpinned because a sandbox has it is seen here
 	if err != nil {
 		return nil, false, err
 	}
@@ -120,8 +121,8 @@ func (k *layerKeeper) unheld(ctx context.Context, unused []string) (free []strin
 	return free, len(free) == len(unused), nil
 }
 
-// collect removes, in the background, the layers that are in no disk and no
-// checkpoint. What is still mounted waits for the end of that.
+// collect removes, in the background, the layers that are in no disk and no checkpoint.
+// A layer that is still mounted is removed after it is unmounted.
 func (k *layerKeeper) collect() {
 	k.begin(func() {
 		k.collecting.Lock()
@@ -158,7 +159,7 @@ func (k *layerKeeper) unreferenced(ctx context.Context) (unused []string, all bo
 	k.mu.Unlock()
 	unused, err = k.store.MarkUnreferenced(ctx, making...)
 	for _, layer := range unused {
-		k.reads.abandon(layer) // whose end has it looked at again
+		k.reads.abandon(layer) // the end of that reading leads to another collection
 	}
 	if err != nil {
 		return nil, false, err
@@ -184,8 +185,8 @@ func (k *layerKeeper) abandon(id string) { k.reads.abandon(allOf(id)) }
 // listLater has the layers listed that were sealed.
 func (k *layerKeeper) listLater() { k.begin(func() { k.list() }) }
 
-// pinShort is pin of a chain that is about to be mounted as a sprite's disk. Where that
-// has grown faster than its layers were merged, they are now.
+// pinShort is pin of a chain that is about to be mounted as a sprite's disk. If the
+// chain has grown faster than its layers were merged, pinShort merges them first.
 func (k *layerKeeper) pinShort(ctx context.Context, id, layer string) (chain []string, unpin func(), err error) {
 	chain, unpin, err = k.pin(ctx, layer)
 	if err != nil || len(chain) <= layers.MaxLowers { // without the one that is written, but with the base
@@ -219,8 +220,8 @@ func (k *layerKeeper) awaitLists(ctx context.Context, id string, done map[string
 }
 
 // compact merges sealed layers of a sprite's disk. Checkpoints in the middle keep their
-// own. Others are not waited for, but for those that have layers in common with it: they
-// have the lowest one.
+// own. It waits only for merges of sprites that share layers with this one: these share
+// the lowest layer.
 func (k *layerKeeper) compact(ctx context.Context, id string) error {
 	if k.runtime.Layers() == nil {
 		return nil
@@ -276,7 +277,7 @@ func diskOf(sprite func() (store.Sprite, error), layersOf func(layer string) ([]
 	return row, chain, nil
 }
 
-// begunMerge is a merge of which nothing is removed, neither what it makes nor of what,
+// begunMerge is a merge that has begun. Neither its sources nor its result is removed
 // before end is called.
 type begunMerge struct {
 	sprite string // its name
@@ -343,8 +344,8 @@ func (k *layerKeeper) mergeOnce(ctx context.Context, id, lowest string) (bool, e
 	return true, nil
 }
 
-// addedOn is what the checkpoint whose last layer that is has added, before a merge
-// makes it impossible to tell; nil: nobody knows.
+// addedOn is how many bytes the checkpoint with this last layer has added. It is asked
+// before a merge makes it impossible to tell. nil: nobody knows.
 func (k *layerKeeper) addedOn(ctx context.Context, layer string) (*int64, error) {
 	id, err := k.store.SealedBy(ctx, layer)
 	if errors.Is(err, store.ErrNotFound) {
@@ -364,12 +365,14 @@ func (k *layerKeeper) addedOn(ctx context.Context, layer string) (*int64, error)
 	return nil, err
 }
 
-// shortEnough is how many sealed layers a disk may have without two runs of a level
-// being merged: with one more, the one that is written, and the base, it can be mounted.
+// shortEnough is how many sealed layers a disk may have before its topmost layers are
+// merged whatever their levels. With one more, the layer that is written, and the base,
+// it can still be mounted.
 const shortEnough = layers.MaxLowers - 4
 
-// mergeable are the topmost layers of a sealed chain that are of one level, if they
-// are enough; in a chain that is too long, those that are the topmost.
+// mergeable returns the topmost run of layers of one level in a sealed chain, if the
+// run is long enough. If there is none, and the chain is too long, it returns the
+// topmost layers.
 func mergeable(sealed []store.Layer) (run []string) {
 	ids := func(part []store.Layer) (run []string) {
 		for _, l := range part {

@@ -49,8 +49,8 @@ func (l *Lease) Told() {
 	l.rows.note(l.machine.id, func(s *store.Sprite) { s.Lost = "" })
 }
 
-// Held says why the sprite that the lease is of stands still, or nil, and returns what
-// is closed when that changes.
+// Held says why the lease's sprite is held, or nil. The channel is closed when that
+// changes.
 func (l *Lease) Held() (held *sprites.Held, changed <-chan struct{}) {
 	m := l.machine
 	m.mu.Lock()
@@ -83,8 +83,9 @@ func usesOf(m *machine) (awakeBy []string, wokenBy string) {
 	return names(m.leases), m.wokenBy
 }
 
-// acquire gives the lease its sandbox, or returns what to wait for before it is called again.
-// next, if there is one, is the transition that it has begun for that: boots or resumes.
+// acquire gives the lease its sandbox. If a transition is under way, acquire returns it; the
+// caller waits for it and calls again. The step next is the transition that acquire itself
+// has begun: boots, resumes or nothing.
 func (l *Lease) acquire() (busy *transition, next step, err error) {
 	m := l.machine
 	m.mu.Lock()

@@ -94,7 +94,7 @@ func (l *lifecycle) boot(m *machine, row store.Sprite) {
 		m.finish(l.bootError(m, row, err))
 		return
 	}
-	m.set(sb) // who hears of the note finds it, and who changes connectors
+	m.set(sb) // those who hear of the note, or change connectors, find it
 	if changes != l.network.changes.Load() {
 		l.network.reviveConnectors(row.Name, sb)
 	}
@@ -133,8 +133,8 @@ func (l *lifecycle) noteNoStart(m *machine, warm bool, err error) {
 	l.rows.note(m.id, func(s *store.Sprite) { s.Status, s.LastError, s.Lost = status, err.Error(), cmp.Or(s.Lost, lost) })
 }
 
-// bootError is what those get who wait for a sandbox that did not start. It forgets the
-// machine of a sprite that is no more.
+// bootError is the error for those who wait for a sandbox that did not start. It
+// forgets the machine of a sprite that is no more.
 func (l *lifecycle) bootError(m *machine, row store.Sprite, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		l.machines.drop(m)

@@ -13,10 +13,10 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// list has the files of sealed layers listed that have no list yet, in the background,
-// when the machine has nothing better to do: those of one sprite after the other, those
-// of some sprites at once. It returns, by layer, what is closed once that was done, or
-// has failed.
+// list begins to list the files of sealed layers that have no list yet. That happens in
+// the background, at idle priority. The layers of one sprite are listed one after the
+// other; several sprites have their turn at once. The channel of a layer is closed once
+// it was listed, or that has failed.
 func (k *layerKeeper) list() map[string]<-chan struct{} {
 	if k.runtime.Layers() == nil {
 		return nil
@@ -72,7 +72,7 @@ func (k *layerKeeper) listQueue(of string, q *listQueue) {
 // listLayer lists a sealed layer, or waits until somebody else has; false: it has a
 // list already, or has gone.
 func (k *layerKeeper) listLayer(ctx context.Context, layer string) (listed bool, err error) {
-	ctx, end := k.reading(ctx, layer) // before it is pinned: who marks it unreferenced ends it
+	ctx, end := k.reading(ctx, layer) // before it is pinned: a mark as unreferenced ends this reading
 	defer end()
 	defer func() {
 		if err != nil && errors.Is(context.Cause(ctx), errAbandoned) {
@@ -140,9 +140,9 @@ func atLeisure(f func()) {
 	<-done
 }
 
-// listMerged lists a layer that was made of others, if they all have been listed:
-// what they had when they were sealed is what it has to have, and nothing is read
-// again. If not, it is listed later, like any other.
+// listMerged lists a layer that was merged from others, if all of them have been
+// listed. The merged layer must have the files that they had when they were sealed, so
+// nothing is read again. Otherwise it is listed later, like any other.
 func (k *layerKeeper) listMerged(ctx context.Context, into string, of []string) error {
 	disks := k.runtime.Layers()
 	if disks == nil {

@@ -16,8 +16,8 @@ import (
 // sprite is deleted.
 //
 // Only its own methods, and those of a Lease, change it. None of them waits for anything. If a
-// method begins a transition, the machine is busy, no other transition begins, and the caller
-// must end this one: by finish, endStage or endEnd.
+// method begins a transition, the machine is busy, and no other transition begins. The caller
+// must end the transition with finish, endStage or endEnd.
 type machine struct {
 	id     string
 	name   string
@@ -31,7 +31,7 @@ type machine struct {
 	left    bool            // it is in no map any more, and takes no place
 	sandbox Sandbox         // live, or nil
 	paused  bool            // it is, if there is one
-	told    int64           // network.changes of which it has heard inside, if it is paused
+	told    int64           // network.changes that its guest has heard of, if it is paused
 	ending  Sandbox         // the last one that was told to end
 	undone  Sandbox         // the last one that a restore has ended
 	leases  map[*Lease]bool // held, or waiting for the sandbox
@@ -238,9 +238,9 @@ func (m *machine) begin() *transition {
 	return m.busy
 }
 
-// take begins a transition in which the caller alone changes the machine and its disk, or
-// returns the transition to wait for before it is called again. If next is resumes, take has
-// begun that transition, and the caller must do it.
+// take begins a transition that gives the machine and its disk to the caller alone. If the
+// machine is busy, it returns the transition to wait for; the caller then calls again. If
+// next is resumes, take has begun that transition instead, and the caller must do it.
 func (m *machine) take(deleting bool) (busy *transition, next step, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -258,9 +258,10 @@ func (m *machine) take(deleting bool) (busy *transition, next step, err error) {
 	return nil, nothing, nil
 }
 
-// stopping begins the end of the sandbox, or returns the transition to wait for before it is
-// called again; or neither, if there is no sandbox. If the sprite is to sleep, a machine that
-// somebody uses is refused, unless whoever is true.
+// stopping begins the end of the sandbox, and next is ends. If the machine is busy, it
+// returns the transition to wait for; the caller then calls again. If there is no sandbox, it
+// returns neither. If the sprite is to sleep, a machine that somebody uses is refused, unless
+// whoever is true.
 func (m *machine) stopping(sleep, whoever bool) (busy *transition, next step, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -327,8 +328,8 @@ func (t *transition) finish(err error) {
 	close(t.done)
 }
 
-// begun is what a boot begins with: a sandbox of the pool, or nil, and a context that ends
-// when it is to be given up.
+// begun returns what a boot begins with. spare is a sandbox of the pool, or nil. given
+// ends when the boot must be given up.
 func (m *machine) begun() (spare Sandbox, given context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -344,8 +345,7 @@ func (m *machine) set(sb Sandbox) {
 	m.changed()
 }
 
-// endStage ends the transition in which the sandbox was to be paused, or to go on; err is for
-// those who wait.
+// endStage ends the transition that pauses or resumes the sandbox. err is for those who wait.
 func (m *machine) endStage(paused bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -353,9 +353,9 @@ func (m *machine) endStage(paused bool, err error) {
 	m.end().finish(err)
 }
 
-// endEnd ends the transition in which the sandbox was to end; err says that it has not. The
-// caller writes its notes, and then finishes the transition for those who wait. freed: the
-// machine was held because of the reserve, and is not any more.
+// endEnd ends the transition that ends the sandbox; err says that the sandbox has not
+// ended. The caller writes its notes, and then finishes busy for those who wait. The flag
+// freed says that the machine was held because of the reserve, and no longer is.
 func (m *machine) endEnd(err error) (busy *transition, freed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -425,7 +425,7 @@ func (m *machine) found(sb Sandbox, paused bool) {
 	m.arm(m.sleep.wait(m.paused))
 }
 
-// assign begins a boot in which the sandbox is one of the pool's.
+// assign begins a boot that takes a sandbox of the pool.
 func (m *machine) assign(spare Sandbox) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

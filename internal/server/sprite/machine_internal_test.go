@@ -8,8 +8,8 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// TestPlaces: a sprite that starts has a place until that has failed, or the sprite is no more;
-// of many that start at once, no more get one than there are.
+// TestPlaces: a starting sprite has a place until the start fails or the sprite is gone. If
+// many start at once, no more get a place than there are places.
 func TestPlaces(t *testing.T) {
 	ms := newMachines()
 	ms.places.limit = 1

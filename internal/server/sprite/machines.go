@@ -15,7 +15,7 @@ type machines struct {
 	tasks    *tasks
 	places   *places
 	defaults times                       // of a sprite that does not say
-	idle     func(m *machine, epoch int) // has one sleep whose timer has fired
+	idle     func(m *machine, epoch int) // makes a machine sleep after its timer has fired
 	meters   *meters
 
 	mu  sync.Mutex // the lock of a machine is never taken while it is held
@@ -79,7 +79,7 @@ func (ms *machines) live() []*machine {
 	})
 }
 
-// drop forgets a machine, whose sprite is no more.
+// drop forgets the machine of a sprite that is gone.
 func (ms *machines) drop(m *machine) {
 	ms.mu.Lock()
 	if ms.all[m.id] == m {
@@ -98,8 +98,8 @@ func (ms *machines) sandbox(id string) Sandbox {
 	return m.now().sandbox
 }
 
-// booted is a sprite's sandbox, once a change that is under way has ended: it may have
-// begun with what was in the store before. nil: there is none.
+// booted waits for a boot that is under way, which may have read the store before it
+// changed. Then it returns the sprite's sandbox; nil: there is none.
 func (ms *machines) booted(ctx context.Context, id string) Sandbox {
 	if m := ms.known(id); m != nil {
 		if now := m.now(); now.busy != nil && now.sandbox == nil {

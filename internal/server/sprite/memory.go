@@ -17,10 +17,10 @@ type kept struct {
 	name  string // empty: it was not
 	bytes int64
 	why   string             // it was not, for people
-	open  *sprites.OpenFiles // of which there is too much; nil: of none
+	open  *sprites.OpenFiles // the kinds that too much is open of; nil: none
 }
 
-// memories keeps those of sprites: of one that sleeps, and those of checkpoints.
+// memories keeps the memories of sleeping sprites and of checkpoints.
 type memories struct {
 	runtime Runtime
 	store   *store.Sprites
@@ -48,8 +48,8 @@ func (m *memories) keep(ctx context.Context, id string) kept {
 	return kept{name: name, bytes: n}
 }
 
-// recall has a sprite that has no sandbox, and whose disk is what it was then, go on
-// from a memory.
+// recall makes a sprite go on from a memory. The sprite has no sandbox, and its disk is
+// what it was then.
 func (m *memories) recall(ctx context.Context, id, memory string) error {
 	ms := m.runtime.Memories()
 	if ms == nil {
@@ -58,8 +58,8 @@ func (m *memories) recall(ctx context.Context, id, memory string) error {
 	return ms.Recall(ctx, id, memory)
 }
 
-// forget removes memories, which the store has marked unreferenced. What is left of one goes
-// when the server starts.
+// forget removes memories, which the store has marked unreferenced. The next start of the
+// server removes what is left of one.
 func (m *memories) forget(memories ...string) {
 	ms := m.runtime.Memories()
 	if ms == nil {
@@ -87,7 +87,7 @@ func (m *memories) outdated(id string) bool {
 	return ms != nil && ms.Outdated(id)
 }
 
-// discard removes the memory of a sprite without a sandbox, of which nothing is noted.
+// discard removes the memory of a sprite without a sandbox, and notes nothing about it.
 func (m *memories) discard(ctx context.Context, id string) error {
 	ms := m.runtime.Memories()
 	if ms == nil {
@@ -106,8 +106,8 @@ func (m *memories) drop(ctx context.Context, id string) error {
 	return nil
 }
 
-// wakers is how many forks are started at a time: one more than there are processors, because
-// each stands still for a while, in which the kernel takes mounts apart.
+// wakers is how many forks are started at a time. It is one more than there are processors,
+// because each start waits for a while for the kernel to unmount.
 var wakers = runtime.NumCPU() + 1
 
 // startAll starts sprites that were just made. One that does not start is there, and

@@ -11,11 +11,11 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A sprite that nobody uses sleeps in two stages. It is paused: nothing in it runs,
-// its memory stays, and its next use has it go on in a moment. What arrives on
-// connections that it opened itself waits in its network, and wakes nobody: a peer
-// that sends something now and then would keep it awake for ever. Later it is
-// hibernated: its memory goes to disk, and its sandbox ends.
+// A sprite that nobody uses sleeps in two stages. First it is paused: nothing in it
+// runs, its memory stays, and its next use resumes it in a moment. Data on connections
+// that it opened itself waits in its network, and wakes nobody. Otherwise a peer that
+// sends something now and then would keep it awake for ever. Later it is hibernated:
+// its memory goes to disk, and its sandbox ends.
 
 // pauseLimit is for a sandbox to be paused, or to go on.
 const pauseLimit = time.Minute
@@ -90,8 +90,8 @@ func (n *network) untold(what, name string, sb Sandbox, err error) {
 	}
 }
 
-// noteStage writes to the store whether a machine that has a sandbox is paused: as it
-// is when it is written, for notes may come late.
+// noteStage writes to the store whether a machine's sandbox is paused. It reads that at
+// the moment of the write, because notes may come late.
 func (l *lifecycle) noteStage(m *machine) {
 	l.rows.note(m.id, func(s *store.Sprite) {
 		switch now := m.now(); {

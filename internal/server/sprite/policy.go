@@ -29,8 +29,8 @@ const (
 	showLimit       = 2 * time.Second // for its guest to show them
 )
 
-// network tells sandboxes their policies and their connectors: what is stored last is what is
-// in force.
+// network tells sandboxes their policies and their connectors: those that were stored last
+// are in force.
 type network struct {
 	store      *store.Store
 	registries func(context.Context) []string // nil: none
@@ -40,7 +40,7 @@ type network struct {
 	tasks      *tasks
 	logger     *slog.Logger
 
-	setting keyedMutex   // of what a sandbox is told: what, and of which sprite
+	setting keyedMutex   // held while a sandbox is told something; by what it is, and the sprite
 	changes atomic.Int64 // counts changes of policies and connectors
 }
 
@@ -63,10 +63,10 @@ func revisionOf(doc any) (string, error) {
 	return fmt.Sprintf(`"%x"`, sum[:12]), nil
 }
 
-// SetNetworkPolicy replaces a sprite's policy: only the one of p's revision, if p has one. Where the sprite is awake, what it
-// does not allow has ended when this returns. A policy that is malformed changes
-// nothing. Unless inward is true, neither does one that opens more of the host's own
-// network than the policy that is there.
+// SetNetworkPolicy replaces a sprite's policy. If p has a revision, it replaces only the policy
+// of that revision. If the sprite is awake, connections that p does not allow have ended when
+// this returns. A malformed policy changes nothing. Unless inward is true, neither does one
+// that opens more of the host's own network than the present policy.
 func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.NetworkPolicy, inward bool) error {
 	next, err := h.network.compile(ctx, p)
 	if err != nil {
@@ -79,7 +79,7 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 	return h.network.replace(ctx, row, p, next, inward)
 }
 
-// replace replaces the policy of a sprite by p, which next is the meaning of.
+// replace replaces the policy of a sprite by p. The set next is p compiled.
 func (n *network) replace(ctx context.Context, row store.Sprite, p sprites.NetworkPolicy, next policy.Set, inward bool) error {
 	// The policy that is stored last is in force. A guest that is slow holds up its own sprite.
 	done, err := n.setting.lock(ctx, policyOf(row.ID))
@@ -88,7 +88,7 @@ func (n *network) replace(ctx context.Context, row store.Sprite, p sprites.Netwo
 	}
 	defer done()
 	name := row.Name
-	current, err := n.rows.named(ctx, name) // whose policy can't change meanwhile
+	current, err := n.rows.named(ctx, name) // its policy can't change meanwhile
 	if err != nil {
 		return err
 	}
@@ -272,8 +272,8 @@ func (n *network) opensInward(ctx context.Context, name string, p sprites.Networ
 	return n.mayOpen(ctx, name, next, sprites.NetworkPolicy{})
 }
 
-// mayOpen is the one place that refuses who has not the verb admin a policy that opens
-// more of the host's own network than now does.
+// mayOpen refuses, for callers without the verb admin, a policy that opens more of the
+// host's own network than now does. It is the only such check.
 func (n *network) mayOpen(ctx context.Context, name string, next policy.Set, now sprites.NetworkPolicy) error {
 	before, err := n.compile(ctx, now)
 	if err != nil {
@@ -295,8 +295,8 @@ func (n *network) mayOpen(ctx context.Context, name string, next policy.Set, now
 }
 
 // onHost is a policy without rules that knows this machine's network, and of the rules'
-// addresses which are this machine's own. Only a rule of a single address opens one. What
-// could not be read, a gateway takes for a reason to refuse.
+// addresses which are this machine's own. Only a rule of a single address opens one. If
+// the network could not be read, a gateway refuses.
 func onHost(rules []policy.Rule) policy.Policy {
 	here, _ := hostnet.Read()
 	p := policy.Policy{Own: here.Own, Near: here.Near}
@@ -316,11 +316,10 @@ func onHost(rules []policy.Rule) policy.Policy {
 // lookupLimit is for the host's resolver, when a policy is tested.
 const lookupLimit = 3 * time.Second
 
-// TestNetworkPolicy says whether a sprite's policy lets it reach HOST, HOST:PORT,
-// or either with /udp after it; without a port, 443. A name that it lets it reach is
-// looked up, to see where it leads.
-// Only if lookUp is set, the host's resolver is asked for a name that the policy allows:
-// it may know names of the host's own network.
+// TestNetworkPolicy says whether a sprite's policy lets it reach HOST, HOST:PORT, or
+// either with /udp after it; without a port, 443. If lookUp is set, the host's resolver
+// looks up a name that the policy allows, to see where it leads. The resolver may know
+// names of the host's own network.
 func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookUp bool) (sprites.PolicyDecision, error) {
 	row, err := h.rows.named(ctx, name)
 	if err != nil {
@@ -392,10 +391,10 @@ func decided(name, target string, d policy.Decision) sprites.PolicyDecision {
 	return sprites.PolicyDecision{Target: target, Allow: d.Allow, Rule: d.Rule, Hint: d.Hint}
 }
 
-// NamesOnly says a policy in the rules that every server of the protocol knows:
-// names, allowed or denied. Where ports or addresses are only allowed, that is said
-// of the name, or not said; what would let through what p does not is an error, but
-// for other ports of the names that p allows.
+// NamesOnly says a policy in the rules that every server of the protocol knows: names,
+// allowed or denied. If a rule allows only some ports of a name, the result allows the
+// name. Rules that allow addresses or UDP are left out. Limits, and rules that deny
+// addresses or ports, are an error: the result would let through more than p.
 func (h *Host) NamesOnly(ctx context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
 	set, err := h.network.compile(ctx, p)
 	if err != nil {
@@ -421,7 +420,7 @@ func (h *Host) NamesOnly(ctx context.Context, p sprites.NetworkPolicy) (sprites.
 		plain.Rules = append(plain.Rules, rule)
 	}
 	if len(plain.Rules) == 0 {
-		plain.Rules = append(plain.Rules, sprites.NetworkRule{Domain: "*", Action: "deny"}) // no rules at all are none
+		plain.Rules = append(plain.Rules, sprites.NetworkRule{Domain: "*", Action: "deny"}) // without any rules, everything public would be open
 	}
 	return plain, nil
 }

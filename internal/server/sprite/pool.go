@@ -198,8 +198,8 @@ func (p *pool) found(part *poolPart, found string, wrong *fail.Error) (was *fail
 	return was
 }
 
-// next is a part that has less than it is to have; nil: there is none that can be helped now. It
-// discards those that have ended, and those that no part is to have.
+// next is a part of the pool that lacks sandboxes; nil: there is none that can be filled now.
+// It discards sandboxes that have ended, and those that no part needs.
 func (p *pool) next() *poolPart {
 	p.mu.Lock()
 	defer p.mu.Unlock()

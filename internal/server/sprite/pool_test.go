@@ -41,8 +41,9 @@ func (r *memory) bases() (all []string) {
 	return all
 }
 
-// TestPoolOfImages: the pool waits for an image that is not here, is filled when it comes, goes over
-// to another one with its name, and gives each sprite one over its own base.
+// TestPoolOfImages: the pool waits for a missing image, and is filled when the image comes. If
+// another image gets the name, the pool changes to it. Each sprite gets a sandbox over its own
+// base.
 func TestPoolOfImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, in := &memory{}, &named{}

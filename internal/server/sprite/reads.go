@@ -13,9 +13,8 @@ import (
 // a few descriptors and some MiB.
 const listedAtOnce = 16
 
-// reads are the layers that are being read, or are to be. Whoever reads for long does
-// so without a lock, in turns where it is not a caller that waits for it, and until
-// what is read is deleted.
+// reads are the layers that are being read, or will be. Long reads hold no lock, and
+// end when the layer is deleted. Unless a caller waits for them, they take turns.
 type reads struct {
 	places chan struct{} // of sprites whose layers are being listed
 	turns  chan struct{} // of listings that are at work
@@ -27,7 +26,7 @@ type reads struct {
 	ends   map[string]map[*context.CancelCauseFunc]bool // by what is read
 }
 
-// listQueue is what is to be listed of one sprite.
+// listQueue has the layers of one sprite that wait to be listed.
 type listQueue struct {
 	layers []string      // guarded by reads.mu
 	done   chan struct{} // closed when there are no more
@@ -35,12 +34,12 @@ type listQueue struct {
 
 func (r *reads) init() {
 	r.places = make(chan struct{}, listedAtOnce)
-	r.turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)) // the rest is for who waits
+	r.turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)) // the rest is for callers that wait
 	r.queues = map[string]*listQueue{}
 	r.ends = map[string]map[*context.CancelCauseFunc]bool{}
 }
 
-// queue notes what is to be listed of a sprite; true: the caller has it done.
+// queue notes layers of a sprite that must be listed; true: the caller must see to it.
 func (r *reads) queue(of string, layers []string) (*listQueue, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,11 +65,12 @@ func (r *reads) next(of string, q *listQueue) (layer string) {
 	return layer
 }
 
-// errAbandoned ends a reading of what is being deleted.
+// errAbandoned ends the reading of a layer or sprite that is being deleted.
 var errAbandoned = fail.Newf(CodeDeleting, "", "what was being read is deleted")
 
-// reading is a context for reading something, a layer or all of a sprite: it ends with
-// ctx, when the keeper is closed, and when that is abandoned. The caller calls end.
+// reading returns a context for reading a layer or all of a sprite. It ends with ctx,
+// when the keeper is closed, and when the layer or the sprite is abandoned. The caller
+// calls end.
 func (k *layerKeeper) reading(ctx context.Context, what string) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(k.ctx, func() { cancel(context.Cause(k.ctx)) })

@@ -7,12 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The reserve is what sprites are to leave free of the file system that all share, for
-// the database, and for what the server does: checkpoints, memories, uploads. It refuses
-// nothing but imports (room.go), which also end before a sprite is held. While there is
-// less than twice the reserve, what is lost is divided into rounds of a 16th of it, and at the end of each it is asked what each sprite has written
-// in it. If there is less than the reserve then, the one that has written the most is
-// held. One that writes little is so only if that little has taken a whole round.
+// The reserve is the part of the shared file system that sprites must leave free. It is for the
+// database and for the server's own work: checkpoints, memories, uploads. The reserve refuses
+// nothing but imports (room.go), which also end before a sprite is held. While less than twice
+// the reserve is free, the watch counts in rounds. A round ends when the file system has lost a
+// 16th of the reserve. Then the watch asks how much each sprite has written in the round. If
+// less than the reserve is free then, the sprite that has written the most is held. A sprite
+// that writes little is held only if that little has taken a whole round.
 
 const (
 	reserveTick = 10 * time.Second // the longest between two looks at the file system
@@ -20,8 +21,8 @@ const (
 	roundParts  = 16               // of the reserve
 	minRound    = 1 << 20
 
-	// What others than sprites have written is nobody's fault: to hold one, all of them
-	// must have written a 4th of what was lost.
+	// No sprite is held for what other programs have written: all sprites together must
+	// have written a 4th of the loss.
 	explained = 4
 )
 
@@ -35,23 +36,25 @@ func DefaultDiskReserve(dir string) (int64, error) {
 	return int64(min(1<<30, st.Blocks*uint64(st.Bsize)/20)), nil
 }
 
-// tick is how long it takes at least until who writes is to be known.
+// tick is how long it takes at least until less than twice the reserve is free.
 func (fs fileSystem) tick(reserve int64) time.Duration {
 	room := max(fs.avail-2*reserve, 0)
 	return max(time.Duration(min(float64(room)/diskSpeed*float64(time.Second), float64(reserveTick))), diskTick)
 }
 
-// roomAgain reports whether who is held because of the reserve may go on.
+// roomAgain reports whether machines that are held because of the reserve may go on.
 func (fs fileSystem) roomAgain(reserve int64) bool {
 	return reserve == 0 || fs.known && fs.avail >= reserve+max(reserve/4, 64<<20)
 }
 
-// roundEnds reports whether it is to be asked who writes, with the first round's begin.
+// roundEnds reports whether the watch must ask who writes: at the end of a round, or to
+// begin the first one.
 func (fs fileSystem) roundEnds(reserve int64) bool {
 	return reserve > 0 && fs.known && !fs.looking && fs.avail < 2*reserve && (!fs.begun || fs.lost-fs.since >= max(reserve/roundParts, minRound))
 }
 
-// beginLook reports whether it is to be asked who writes, which is noted as being done.
+// beginLook reports whether the watch must ask who writes. If so, it notes that the
+// look is under way.
 func (w *diskWatch) beginLook() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +92,7 @@ type written struct {
 	round int64 // of it, in the round that ends
 }
 
-// lookWhoWrites ends a round, and holds the one that has to be.
+// lookWhoWrites ends a round, and holds the machine that must be held, if any.
 func (w *diskWatch) lookWhoWrites() {
 	var all []written
 	for _, m := range w.machines.list() {
@@ -150,15 +153,15 @@ func (g *diskGauge) counted(sb Sandbox, n int64) int64 {
 	return 0 // it began anew, as one that is moved does
 }
 
-// count begins a round, in which a sandbox has written n in all.
+// count begins a round for a sandbox that has written n bytes in all so far.
 func (g *diskGauge) count(sb Sandbox, n int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.wrote, g.wroteBy = n, sb
 }
 
-// mostWritten is the machine that has written the most in a round in which so much was
-// lost; nil: it was not sprites that did that.
+// mostWritten is the machine that has written the most in a round that lost so many
+// bytes; nil: sprites did not cause the loss.
 func mostWritten(all []written, lost int64) *machine {
 	var most written
 	var sum int64

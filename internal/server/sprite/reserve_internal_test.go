@@ -11,7 +11,7 @@ import (
 
 const reserveMiB = 1 << 20
 
-// TestRoundEnds is the decision when it is asked who writes, with a reserve of 512 MiB.
+// TestRoundEnds: when the watch asks who writes, with a reserve of 512 MiB.
 func TestRoundEnds(t *testing.T) {
 	const mib = reserveMiB
 	for _, c := range []struct {
@@ -35,8 +35,8 @@ func TestRoundEnds(t *testing.T) {
 	}
 }
 
-// TestMostWritten: who writes the most is held, unless it was not sprites that took the
-// room.
+// TestMostWritten: the sprite that writes the most is held, unless other programs took
+// the room.
 func TestMostWritten(t *testing.T) {
 	const mib = reserveMiB
 	for _, c := range []struct {

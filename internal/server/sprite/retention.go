@@ -84,15 +84,16 @@ func (cs *checkpoints) prune(ctx context.Context, row store.Sprite, rule sprites
 	return result, nil
 }
 
-// retain says of each of a sprite's checkpoints, the newest first, why it is kept;
-// empty: it is not. source is the one that the sprite goes on from. A rule counts those
-// that somebody asked for, and the others, each by themselves: a list does not show the
-// latter, and what a restore has replaced is to push out nothing.
+// retain says why each of a sprite's checkpoints, the newest first, is kept; empty: it
+// is not. The sprite goes on from the checkpoint source. Each rule counts the
+// checkpoints that somebody asked for and the automatic ones separately. A list does
+// not show the automatic ones. And the state that a restore has replaced must not push
+// out others.
 func retain(list []store.Checkpoint, source string, rule sprites.Retention, all bool) []string {
 	why := make([]string, len(list))
 	type tally struct {
 		counted, days int
-		day           time.Time // the last one of which there was one
+		day           time.Time // of the last checkpoint that was counted
 	}
 	var tallies [2]tally
 	for i, c := range list {

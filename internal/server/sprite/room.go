@@ -9,17 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The watch of the reserve counts what a sandbox writes (reserve.go). This is the account
-// of what the server writes to the disk itself, because somebody asks for it: a part of
-// the room is claimed before it is written, no part twice, and none of the reserve. An
-// import claims as it goes on, because nobody knows before how large it will be.
+// The watch of the reserve counts what a sandbox writes (reserve.go). This file counts
+// what the server itself writes to the disk because somebody asks for it. Before the
+// server writes, it claims room. No room is claimed twice, and the reserve can't be
+// claimed. An import claims as it goes on, because nobody knows before how large it will
+// be.
 
 const (
 	// claimStep is how much is claimed at once. The file system is looked at as often.
 	claimStep = 16 << 20
 
-	// A token that is not the owner's may have a 4th of the room with all that is under way,
-	// and leaves as much again as the reserve: in that, others' sprites can still write.
+	// A token other than the owner's may have a 4th of the room, for all its operations
+	// together. It leaves twice the reserve free, so that the sprites of others can still
+	// write.
 	sharePart   = 4
 	othersLeave = 2
 
@@ -118,7 +120,7 @@ func (c *claim) free() (int64, error) {
 // claimFiles are the most files that are made between two looks at the file system.
 const claimFiles = claimStep / (4 << 10)
 
-// take claims so many bytes, which are about to be written.
+// take claims n bytes that are about to be written.
 func (c *claim) take(n int64) error {
 	c.room.mu.Lock()
 	defer c.room.mu.Unlock()
@@ -152,8 +154,8 @@ func (c *claim) close() {
 	delete(c.room.claims, c)
 }
 
-// has reports whether there is room for so many bytes that the owner's operation is about to write,
-// besides what others have claimed; else the error is ErrNoRoom.
+// has checks that an operation of the owner can write n bytes, besides what others have
+// claimed. If it can't, the error is ErrNoRoom.
 func (r *diskRoom) has(dir string, reserve, n int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,8 +166,8 @@ func (r *diskRoom) has(dir string, reserve, n int64) error {
 	return err
 }
 
-// Room reports whether so many bytes that are about to be written to a host's disk, of an image,
-// leave its reserve, and what imports have claimed; else the error is ErrNoRoom.
+// Room checks that a host's disk has room for so many bytes of an image, besides the reserve
+// and what imports have claimed. If it has not, the error is ErrNoRoom.
 func Room(h *Host, bytes int64) error { return h.disk.imports.has(h.Data, h.DiskReserve, bytes) }
 
 // endLargest ends the operation that has taken the most, and reports whether one is

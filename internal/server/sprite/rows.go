@@ -28,9 +28,9 @@ func (r *rows) named(ctx context.Context, name string) (store.Sprite, error) {
 	return row, err
 }
 
-// note changes a sprite's row after something has happened to its sandbox. What
-// can't be written now, on a full disk say, is logged: memory goes before the
-// store, and the next start makes them agree.
+// note changes a sprite's row after something has happened to its sandbox. If the write
+// fails, on a full disk for example, it logs that. Memory counts more than the store,
+// and the next start makes them agree.
 func (r *rows) note(id string, f func(*store.Sprite)) {
 	_, err := r.sprites.Update(r.tasks.lasting(), id, func(s *store.Sprite) error {
 		f(s)

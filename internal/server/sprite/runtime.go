@@ -32,25 +32,26 @@ type Runtime interface {
 	// ended, and joined into the error; the others are still returned.
 	Live(ctx context.Context) ([]Sandbox, error)
 
-	// Lost says, for people, why Live did not return the sandbox that a sprite had. It may be
-	// another data folder's, of which this one is a copy; or it is ErrOccupied. Empty: the
-	// sprite had none, or that has ended.
+	// Lost says, for people, why Live did not return the sandbox that a sprite had. The text
+	// is Elsewhere if this data folder is a copy, and the sandbox is the original's. It may
+	// also tell of an ErrOccupied. Empty: the sprite had no sandbox, or it has ended.
 	Lost(id string) string
 
-	// Occupied says, as an ErrOccupied, where a sandbox of a sprite runs that this server can't
-	// look after: the data folder is another container's, too. nil: there is none.
+	// Occupied says where a sandbox runs that this server can't look after, because another
+	// container uses the data folder, too. The error is an ErrOccupied. nil: there is no such
+	// sandbox.
 	Occupied(id string) error
 
-	// Destroy removes what is left of the sandboxes of a sprite that has no live
-	// one. Destroying what does not exist is no error.
+	// Destroy removes what is left of the sandboxes of a sprite that has no live one.
+	// If there is nothing to destroy, that is not an error.
 	Destroy(ctx context.Context, id string) error
 
 	// Unlimited says which limits a sandbox would not have if it started now, each with the
 	// reason.
 	Unlimited() []string
 
-	// MemoryMB is how much of its limit of memory a sandbox gets if it starts now, both in MiB:
-	// a runtime may keep some of the server's from it.
+	// MemoryMB is how much memory a sandbox with this limit gets if it starts now (both in
+	// MiB). A runtime may keep a part of the server's memory from it.
 	MemoryMB(limit int) int
 
 	// Logs are the names of files about each sprite's last sandboxes, the oldest first; none:
@@ -73,7 +74,7 @@ type Log int
 // The logs of a Runtime.
 const (
 	LogRefused     Log = iota // what a sprite's network refused: a sprites.NetworkEvent a line
-	LogConnections            // what it reached: likewise
+	LogConnections            // what it reached: a sprites.NetworkEvent a line
 	LogRequests               // what it asked of its connectors: a cove.ConnectorEvent a line
 	LogMemory                 // its processes that were ended for want of memory: a sprites.MemoryKill a line
 	LogSandbox                // what the runtime itself says, for people
@@ -81,8 +82,8 @@ const (
 
 // An Inventory is what there is on the disk for sprites.
 type Inventory interface {
-	// RemoveLayer removes a layer that is in the disk of no sprite. One that does
-	// not exist is no error.
+	// RemoveLayer removes a layer that is in the disk of no sprite. If it does not
+	// exist, that is not an error.
 	RemoveLayer(ctx context.Context, layer string) error
 
 	// Mounted says which layers any sandbox has mounted, or is about to, also one that can't
@@ -92,8 +93,8 @@ type Inventory interface {
 	// Stock lists the layers and the memories that there are.
 	Stock(ctx context.Context) ([]Item, error)
 
-	// SetAside moves an item out of the way, but does not remove it, notes why, and returns the
-	// path of the place that it has then. If there is no such item, the path is empty.
+	// SetAside moves an item out of the way, without removing it, and notes why. It returns the
+	// item's new path. If there is no such item, the path is empty.
 	SetAside(ctx context.Context, item Item, why string) (to string, err error)
 }
 
@@ -104,14 +105,15 @@ type Sandbox interface {
 	ID() string
 
 	// Dial opens a TCP connection to a port of the sandbox's own network, or to its
-	// guest's API (boot.API), of which both ends are known to be who they should be.
+	// guest's API (boot.API). On a connection to the API, each end knows that the other
+	// is the right one.
 	Dial(ctx context.Context, port int) (net.Conn, error)
 
 	// Status describes it.
 	Status() SandboxStatus
 
-	// Stop ends every process in it, with TERM and then, after grace, by force,
-	// and returns when nothing of it is left. Stopping a dead one is no error.
+	// Stop ends every process in it, with TERM and then, after grace, by force, and
+	// returns when nothing of it is left. To stop a dead one is not an error.
 	Stop(ctx context.Context, grace time.Duration) error
 
 	// Done is closed when the sandbox is gone, for whatever reason; Status then
@@ -146,10 +148,11 @@ type Pauser interface {
 	Resume(ctx context.Context) error
 }
 
-// An Assigner is a Sandbox that can be booted before anybody has asked for it. Assign
-// makes it that of a sprite whose disk, base and incarnation are those that it was booted
-// with, and which has no limits and includes nothing: it gets the name, the machine's id,
-// the environment and the network of m, and a new token. After an error it is to be stopped.
+// An Assigner is a Sandbox that can be booted before anybody has asked for it. Assign gives
+// the sandbox to a sprite. The sprite has the disk, base and incarnation that the sandbox
+// was booted with, has no limits, and includes nothing. The sandbox gets the name, the
+// machine id, the environment and the network of m, and a new token. After an error the
+// caller must stop it.
 type Assigner interface {
 	Sandbox
 	Assign(ctx context.Context, m Machine) error
@@ -185,7 +188,7 @@ type MemoryStore interface {
 	Warm(id string) bool
 
 	// Outdated reports whether a sprite's memory is kept, but was made by another
-	// version than that which would go on from it: the next Boot begins anew.
+	// version than the next Boot uses. Then the next Boot begins anew.
 	Outdated(id string) bool
 
 	// Drop has the next Boot begin anew: before the disk becomes another one.
@@ -254,13 +257,14 @@ func (d Disk) Close() (err error) {
 	return err
 }
 
-// A Checkpointer is a Sandbox whose disk can be sealed while it runs. What runs
-// goes on, with its memory and its connections, over the disk that Checkpoint is
-// given: its own layers, and another to be written. After an error it runs over either of
-// the two, or has ended: Settle says which. ErrDeletedOpen and ErrNetworks are two.
+// A Checkpointer is a Sandbox whose disk can be sealed while it runs. The programs go on,
+// with their memory and connections, over the disk that Checkpoint is given. That disk
+// has the same layers, and another one to be written. After an error the sandbox runs
+// over either of the two, or has ended: Settle says which. ErrDeletedOpen and ErrNetworks
+// are two.
 //
-// With a name for it the memory is kept, too, in the MemoryStore: unless going on from
-// it would be slow, because of what is open, and it is not to be kept always.
+// If memory has a name, the MemoryStore keeps the memory, too. But if the open files
+// would make going on from it slow, it is kept only if memory says Always.
 type Checkpointer interface {
 	Sandbox
 	Checkpoint(ctx context.Context, layers []string, memory Memory) (Pause, error)
@@ -279,11 +283,11 @@ var ErrDeletedOpen = errors.New("deleted files that are still open are too large
 // memory were saved.
 var ErrNetworks = errors.New("programs have networks of their own, which can't be saved")
 
-// Memory says what is to become of the memory at a checkpoint.
+// Memory says what a checkpoint does with the memory.
 type Memory struct {
 	Name   string // by which it is kept; empty: it is not
 	Always bool   // however much is open
-	Leave  int64  // bytes that it must leave free where it is kept; else it is not kept
+	Leave  int64  // bytes that must stay free on its disk; else it is not kept
 }
 
 // Pause is how long a sandbox stood still for a checkpoint, and why; and what became
@@ -297,7 +301,7 @@ type Pause struct {
 	Kept    int64  // bytes of the memory that was kept
 	NotKept string // why it was not, though it was to be
 
-	Open *sprites.OpenFiles // of which there is too much; nil: of none
+	Open *sprites.OpenFiles // the kinds that too much is open of; nil: none
 }
 
 // Item is something that a Runtime has on disk.

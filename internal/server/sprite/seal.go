@@ -30,9 +30,9 @@ type sealer struct {
 	logger      *slog.Logger
 }
 
-// seal makes the layer that a sprite writes the last one of a sealed chain, which c
-// then is, unless it is nil, with the name that it gets; and keeps the memory, too, if
-// it is to and can. The machine is taken.
+// seal makes the layer that a sprite writes the last one of a sealed chain. If c is not
+// nil, that chain becomes the checkpoint c, which gets its name. If keep asks for it,
+// and it is possible, the memory is kept, too. The machine is taken.
 func (s *sealer) seal(ctx context.Context, m *machine, row store.Sprite, c *store.Checkpoint, keep sprites.KeepMemory) (memory kept, err error) {
 	next, err := s.store.Begin(ctx, row.ID, row.Layer, store.Next{Checkpoint: c})
 	if err != nil {
@@ -107,8 +107,8 @@ func (s *sealer) move(ctx context.Context, id string, sb Sandbox, layer string, 
 	return pause, nil
 }
 
-// failed settles a seal whose sandbox could not be moved, or did not say so, and
-// returns what seal does.
+// failed settles a seal if the sandbox could not be moved, or its answer was lost. It
+// returns the results of seal.
 func (s *sealer) failed(row store.Sprite, next store.Next, sb Sandbox, keep sprites.KeepMemory, err error) (kept, error) {
 	was, unknown := s.settler.settle(settleLimit, row.ID, next, sb)
 	switch {
@@ -137,9 +137,9 @@ func (s *sealer) failed(row store.Sprite, next store.Next, sb Sandbox, keep spri
 	return kept{}, err
 }
 
-// outdated makes what a sprite's disk is a checkpoint where what ran in it will not
-// go on, because its memory is another version's: its programs may not have come to
-// write all of what they had. The machine is taken.
+// outdated makes a checkpoint of a sprite's disk if its memory is another version's.
+// Then its programs will not go on, and they may not have written all of their data.
+// The machine is taken.
 func (s *sealer) outdated(m *machine, row store.Sprite) error {
 	if !s.memories.outdated(row.ID) {
 		return nil
@@ -159,8 +159,8 @@ func (s *sealer) outdated(m *machine, row store.Sprite) error {
 	return err
 }
 
-// goBack has a disk go on from a checkpoint, once what it is now is one, too, whose name it
-// returns.
+// goBack makes a disk go on from a checkpoint. First it makes a checkpoint of the present
+// state, and returns the name of that.
 func (s *sealer) goBack(ctx context.Context, m *machine, row store.Sprite, to store.Checkpoint) (replaced string, err error) {
 	list, err := s.store.Checkpoints(ctx, row.ID)
 	if err != nil {

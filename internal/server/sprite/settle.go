@@ -13,8 +13,8 @@ import (
 )
 
 // The store has the next layer of a sprite's disk before anything is done. If the answer
-// of the one who does it is lost, or bad, it has to be settled which layer is written now.
-// As long as nobody knows, the sprite keeps both, and nothing that needs to know begins.
+// of the sandbox is lost, or bad, the settler must find out which layer is written now. As
+// long as nobody knows, the sprite keeps both, and nothing that needs to know begins.
 
 // outcome is what has become of a disk whose next layer was begun.
 type outcome int
@@ -43,9 +43,9 @@ type settler struct {
 	logger   *slog.Logger
 }
 
-// settle decides what has become of a sprite whose next layer was begun, by its sandbox,
-// or nil. The error, with which it is unsettled, says why nobody knows. The time for it is
-// its own: that of who began it may be over.
+// settle finds out what has become of a sprite's disk after its next layer was begun. The
+// sprite's sandbox is sb, or nil. If the outcome is unsettled, the error says why nobody
+// knows. The time limit is its own, because the caller's may be over.
 func (s *settler) settle(limit time.Duration, id string, next store.Next, sb Sandbox) (outcome, error) {
 	ctx, cancel := context.WithTimeout(s.tasks.ctx, limit)
 	defer cancel()
@@ -146,8 +146,8 @@ func (s *settler) later(id, layer string) {
 	})
 }
 
-// all settles, when the server starts, what the last one began. What can't be yet
-// holds up nobody.
+// all settles, when the server starts, what the last one began. If a sprite can't be
+// settled yet, the start does not wait for it.
 func (s *settler) all(rows []store.Sprite, live map[string]Sandbox) {
 	done := make(chan string, len(rows))
 	asked := 0

@@ -105,8 +105,9 @@ func rowOf(t *testing.T, h *sprite.Host) store.Sprite {
 	return row
 }
 
-// A checkpoint's answer may be lost. Then it was made, or it was not, as the sandbox says;
-// no layer is removed, and no sandbox booted, as long as nobody knows which it writes.
+// A checkpoint's answer may be lost. Then the sandbox says whether the checkpoint was
+// made. As long as nobody knows which layer the sandbox writes, no layer is removed and no
+// sandbox booted.
 func TestSettle(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -158,8 +159,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// The next server does not decide either as long as nobody knows, nor boots a sprite whose
-// disk a sandbox has that it can't reach.
+// As long as nobody knows, the next server does not decide either. Nor does it boot a
+// sprite if a sandbox that it can't reach has the sprite's disk.
 func TestSettleAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := &movers{}
@@ -202,7 +203,7 @@ func TestMountedLayersStay(t *testing.T) {
 		layer := rowOf(t, h).Layer
 		rt.set(func() { rt.mounted = []string{layer} })
 		for _, name := range []string{"paint", "other"} {
-			if name == "other" { // whose end has it looked at again
+			if name == "other" { // the end of its sandbox leads to another collection
 				create(t, h, name)
 				rt.set(func() { rt.mounted = nil })
 			}

@@ -18,8 +18,8 @@ func (m *metered) Usage() Usage {
 	return Usage{Memory: m.n << 20, CPU: time.Duration(m.n) * time.Second}
 }
 
-// TestMeters: an hour of samples is kept of a sandbox that runs, none is taken of one that is
-// paused, and nothing is left of one that is gone.
+// TestMeters: an hour of samples is kept of a running sandbox. A paused sandbox is not
+// sampled. Once a sandbox is gone, its samples are dropped.
 func TestMeters(t *testing.T) {
 	ms := &machines{all: map[string]*machine{}, meters: &meters{}}
 	m := newMachine(store.Sprite{ID: "a", Name: "paint"})

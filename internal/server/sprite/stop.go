@@ -16,9 +16,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Stop ends a sprite's sandbox, if it has one, whoever uses it, or forgets the memory
-// that it sleeps with: the next use starts another, from the same disk, with the
-// programs that the server has then. Once begun it goes on when ctx ends.
+// Stop ends a sprite's sandbox, even if somebody uses it. If the sprite sleeps, Stop
+// drops its memory. The next use boots another sandbox from the same disk, with the
+// programs that the server has then. Once begun, Stop goes on even if ctx ends.
 func (h *Host) Stop(ctx context.Context, name string) error {
 	if err := h.lives.stopSprite(ctx, name, false); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (l *lifecycle) stopSprite(ctx context.Context, name string, sleep bool) err
 		var e *fail.Error
 		switch {
 		case errors.As(err, &e) && e.Code == CodeInUse && time.Since(begun) < leavingPatience:
-			select { // who has just left may not be gone yet
+			select { // a user that has just left may not be gone yet
 			case <-time.After(leavingPatience / 50):
 			case <-ctx.Done():
 			}
@@ -99,9 +99,9 @@ func (l *lifecycle) stopSprite(ctx context.Context, name string, sleep bool) err
 }
 
 // interrupt ends the sandbox of a machine that is busy, and returns when it is not busy any
-// more. If that takes longer than the grace, a boot is given up, and so is a move of the
-// sandbox: a guest that does not answer is no reason to wait. Without a grace (a delete)
-// all is given up at once.
+// more. If that takes longer than the grace, the transition is given up: a guest that does
+// not answer is no reason to wait. A transition that changes the disk is given up only
+// without a grace (a delete). Without a grace, everything is given up at once.
 func (l *lifecycle) interrupt(m *machine, grace time.Duration) {
 	busy, sb := m.interrupting()
 	if busy == nil {
@@ -122,7 +122,8 @@ func (l *lifecycle) interrupt(m *machine, grace time.Duration) {
 	<-busy.done // it has limits of its own
 }
 
-// jobInUse is the error for a sprite in which a job is at work, or err if none is.
+// jobInUse is the error for a sprite that a job works in. If there is no such job, it
+// is err.
 func jobInUse(ctx context.Context, st *store.Store, row store.Sprite, err error) error {
 	jobs, listErr := st.Jobs.List(ctx, store.JobFilter{Sprite: row.Name, States: []cove.JobState{cove.JobPreparing, cove.JobRunning, cove.JobWaiting}})
 	if listErr != nil || len(jobs) == 0 {
@@ -133,8 +134,9 @@ func jobInUse(ctx context.Context, st *store.Store, row store.Sprite, err error)
 		"sprite %s is in use: job %s is at work in it (%s)", row.Name, id, jobs[0].State)
 }
 
-// beginStop begins the end of a sprite's sandbox, and returns what tells of it; or
-// what to wait for before asking again; or nothing, if it has none.
+// beginStop begins the end of a sprite's sandbox, and returns a channel for the result.
+// If the machine is busy, it returns the transition to wait for; the caller then asks
+// again. If there is no sandbox, it returns neither.
 func (l *lifecycle) beginStop(row store.Sprite, sleep bool) (busy *transition, ended <-chan error, err error) {
 	if row.Deleting {
 		return nil, nil, errDeleting(row.Name)
@@ -154,8 +156,8 @@ func (l *lifecycle) beginStop(row store.Sprite, sleep bool) (busy *transition, e
 	return nil, done, nil
 }
 
-// endSandbox ends the sandbox of a machine that is busy with that; to sleep, it keeps its
-// memory, where that can be. If that fails the sprite goes on as it was.
+// endSandbox ends the sandbox of a machine that is busy with that; to sleep, it keeps the
+// memory, if it can. If that fails the sprite goes on as it was.
 func (l *lifecycle) endSandbox(m *machine, sleep bool) error {
 	sb := m.now().ending
 	var err error

@@ -11,17 +11,18 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// suspendsAtOnce is how many memories are written at once. One that takes longer than
-// suspendPatience goes on, and the next begins: a hostile sprite may hang, and others are not
-// to lose what they had for that.
+// suspendsAtOnce is how many memories are written at once. A memory that takes longer than
+// suspendPatience goes on, but the next one begins. A hostile sprite may hang, and must not
+// cost others their memory.
 const (
 	suspendsAtOnce  = 4
 	suspendPatience = 2 * time.Second
 )
 
-// SuspendAll has all sprites sleep with their memory, whoever uses them, for an end of the
-// server with which their sandboxes would end. It returns how many did, and the names of
-// those that did not until ctx ended. Nothing may begin to use a sprite meanwhile.
+// SuspendAll makes all sprites sleep with their memory, even those in use. It is for an
+// end of the server that would end their sandboxes, too. It returns how many did, and the
+// names of those that did not until ctx ended. Nothing may begin to use a sprite
+// meanwhile.
 //
 // Memories that are written at once may take the room from each other, so that none fits. So
 // those for which there was no room are written again, one by one, the smallest first. The next
@@ -73,7 +74,7 @@ type shortMachine struct {
 	lacks   *NoRoomError
 }
 
-// notKept is how Lost begins of a sprite whose sandbox is about to end with the server.
+// notKept begins a sprite's Lost if its sandbox is about to end with the server.
 const notKept = "its sandbox ended with the server, and its memory was not kept: "
 
 // noteNotKept notes why a memory is not kept, for the next server.
@@ -81,8 +82,9 @@ func noteNotKept(h *Host, m *machine, why error) {
 	h.rows.note(m.id, func(row *store.Sprite) { row.Lost = notKept + why.Error() })
 }
 
-// atOnce calls do for each of some things, for so many at once, not counting those that take
-// longer than patience; if ctx has ended, for all at once. It returns when all have returned.
+// atOnce calls do for each of some things, for a limited number (places) at once. Calls that
+// take longer than patience do not count. If ctx has ended, it begins all the rest at once.
+// It returns when all calls have returned.
 func atOnce[T any](ctx context.Context, all []T, places int, patience time.Duration, do func(T)) {
 	free := make(chan struct{}, places)
 	var wg sync.WaitGroup

@@ -7,12 +7,12 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Elsewhere is what Runtime.Lost says of a sandbox that another data folder has started, of which this one is a copy.
-// It is a sprite's last error until that boots here.
+// Elsewhere is what Runtime.Lost says if this data folder is a copy, and the original started
+// the sandbox. It is the sprite's last error until the sprite boots here.
 const Elsewhere = "this data folder is a copy, made while the sprite ran: its sandbox is the original's, and what was only in its memory is not here"
 
-// takeUp makes the store and the memory agree on a sprite whose live sandbox, or
-// nil, was found at the start. known are the layers that the store knows.
+// takeUp makes the store and the memory agree on a sprite at the start. The sandbox sb
+// is the sprite's live one, or nil. The store knows the layers known.
 func (t *takeover) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 	if row.Held != nil && row.Held.Code == CodeDiskFull {
 		t.machines.of(row) // for the watch to let it go on

@@ -7,7 +7,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// disks are what is known of the layers of a sprite and its checkpoints.
+// disks has what is known about the layers of a sprite and its checkpoints.
 type disks struct {
 	layers map[string]store.Usage
 	at     map[string]string // the checkpoint that a layer is the last of

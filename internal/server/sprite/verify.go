@@ -16,10 +16,11 @@ import (
 // maxProblems is how many files of a layer a verification names.
 const maxProblems = 100
 
-// Verify reads the files of a checkpoint, or, if id is empty, of all of a sprite's and
-// of what it goes on from, and compares them with what they were when they were
-// sealed. tell is called with how far it is, and with each problem, and may end it.
-// Layers with one are refused from then on, until a verification finds none.
+// Verify reads the files of a checkpoint, and compares them with what they were when
+// they were sealed. If id is empty, it verifies all checkpoints of a sprite, and the
+// state that it goes on from. It calls tell with its progress and with each problem; an
+// error of tell ends it. Layers with a problem are refused until a verification finds
+// none.
 func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.VerifyLine) error) (sum sprites.VerifySummary, err error) {
 	disks := h.Runtime.Layers()
 	if disks == nil {
@@ -188,7 +189,7 @@ func (v *verifier) progress(n int64) {
 	_ = v.tell(sprites.VerifyLine{Progress: &sprites.VerifyProgress{Bytes: v.read, Total: max(v.total, v.read)}}) // ctx ends it
 }
 
-// Damaged names a sprite's checkpoints in which something was found wrong.
+// Damaged names a sprite's checkpoints that have damage.
 func (h *Host) Damaged(ctx context.Context, name string) (ids []string, err error) {
 	row, err := h.rows.named(ctx, name)
 	if err != nil {

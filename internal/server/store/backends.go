@@ -88,8 +88,9 @@ func (b *Backends) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// needed is ErrInUse where jobs at a backend have not ended, or have work that nobody has
-// pulled, or an environment there is to be deleted.
+// needed returns ErrInUse if a backend is needed. Jobs there need it until they have
+// ended and their work was pulled. An environment there needs it while it is being
+// deleted.
 func needed(ctx context.Context, tx *sql.Tx, name string) error {
 	var n int
 	err := tx.QueryRowContext(ctx, `SELECT count(*) FROM jobs WHERE doc->>'$.backend' = ?

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// BuildOwner is the owner of a sprite in which a step of an image's build runs. Nobody sees it,
-// and the next start removes it.
+// BuildOwner is the owner of a sprite that runs a step of an image's build. Nobody sees it, and
+// the next start removes it.
 const BuildOwner = "build"
 
 // BuildName begins its name.

@@ -12,10 +12,11 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// Changes tells which jobs, steps, profiles and environments have changed, and in which order. Triggers of
-// the schema write a row in the transaction of each change, so neither is there without the
-// other. A thing has one row, which its next change numbers anew: all of the past is a list of
-// what there is, and who was away gets each thing once, as it is now.
+// Changes tells which jobs, steps, profiles and environments have changed, and in what order.
+// Triggers of the schema write a row in the transaction of each change, so neither is there
+// without the other. Each thing has one row, and its next change gives the row a new number.
+// So the whole past is a list of the things that there are. A reader that was away gets each
+// thing once, as it is now.
 type Changes struct {
 	db   *database
 	feed string
@@ -105,8 +106,8 @@ const changesMigration = `CREATE TABLE changes (
 		DELETE FROM changes WHERE gone AND seq <= (SELECT seq FROM changes WHERE gone ORDER BY seq DESC LIMIT 1 OFFSET 10000);
 	END;`
 
-// begin gives this start of the server a name, by which a number is known to be of this store and not
-// of a copy that went on by itself.
+// begin gives this start of the server a name. With that name, a number is known to come from
+// this store, and not from a copy that went on by itself.
 func (c *Changes) begin(ctx context.Context) error {
 	c.feed = rand.Text()
 	tx, err := c.db.write.BeginTx(ctx, nil) // no change in the sense of the epoch: a store that lacks it is none the older
@@ -123,8 +124,8 @@ func (c *Changes) begin(ctx context.Context) error {
 	return diskError(tx.Commit())
 }
 
-// Watch returns a channel that gets a value after each change, and perhaps after what is none.
-// Those that nobody has received yet are one value. cancel ends it.
+// Watch returns a channel that gets a value after each change, and perhaps at other times.
+// Values that nobody has received yet become one. cancel ends it.
 func (c *Changes) Watch() (changed <-chan struct{}, cancel func()) { return c.db.committed.Watch() }
 
 // Feed is the name of this start of the server.
@@ -137,8 +138,9 @@ func (c *Changes) Last(ctx context.Context) (n int64, err error) {
 }
 
 // Knows reports whether all changes after a number can be told to one that has it from a feed.
-// They can't if it is of another store, or of an older state that this one was brought back to,
-// or if it is so old that deletions since are forgotten.
+// They can't if the number is from another store, or from a newer state than the one that this
+// store was brought back to. Nor can they if the number is so old that deletions since then are
+// forgotten.
 func (c *Changes) Knows(ctx context.Context, feed string, seq int64) (yes bool, err error) {
 	var after, upTo, gone, oldest int64
 	err = c.db.read.QueryRowContext(ctx, `SELECT f.after,

@@ -14,7 +14,8 @@ import (
 
 var allTopics = []string{cove.TopicJobs, cove.TopicSteps, cove.TopicProfiles, cove.TopicEnvironments}
 
-// told is what the changes after a number say, as TOPIC/NAME, with a "-" before what is gone.
+// told returns the changes after a number as TOPIC/NAME, with a "-" before things that are
+// gone.
 func told(t *testing.T, s *Store, topics []string, job string, seq int64) (all []string) {
 	t.Helper()
 	list, err := s.Changes.After(t.Context(), topics, job, seq, 1000)

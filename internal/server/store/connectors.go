@@ -127,11 +127,11 @@ func (e *UnnamedError) Error() string {
 	return fmt.Sprintf("the label %s is on sprites that the grant does not name: %s", e.Label, strings.Join(e.Unnamed, ", "))
 }
 
-// Grant adds a grant, if it is not there. A connector, a sprite or a job that is
-// not there is ErrNotFound. A sprite's grants end with it, so that none is of
-// another sprite of that name, and a job's with that. Whoever may change a sprite may give it
-// a label that has no grant. So a grant to a label names all sprites that have it
-// (Reaches); else it is an UnnamedError.
+// Grant adds a grant, if it is not there. A connector, a sprite or a job that is not there is
+// ErrNotFound. The grants of a sprite end with it, so that a later sprite of that name gets
+// none. The grants of a job end with the job. Whoever may change a sprite may give it a label
+// that has no grant. So a grant to a label names all sprites that have it (Reaches); else it
+// is an UnnamedError.
 func (k *Connectors) Grant(ctx context.Context, name string, g cove.ConnectorGrant) error {
 	err := k.db.update(ctx, func(tx *sql.Tx) error {
 		checks := map[string]string{"SELECT 1 FROM connectors WHERE name = ?": name}
@@ -195,8 +195,8 @@ func checkReaches(ctx context.Context, tx *sql.Tx, connector string, g cove.Conn
 	return nil
 }
 
-// Revoke takes back the grants that are exactly as g; that there is none is no
-// error. Without a sprite and a label they are all of a job's.
+// Revoke takes back the grants that are exactly as g. If there is none, that is not an
+// error. Without a sprite and a label, it takes back all grants of a job.
 func (k *Connectors) Revoke(ctx context.Context, name string, g cove.ConnectorGrant) error {
 	err := k.db.update(ctx, func(tx *sql.Tx) error {
 		where := "connector = ?1 AND ifnull(job, '') = ?2"
@@ -212,8 +212,9 @@ func (k *Connectors) Revoke(ctx context.Context, name string, g cove.ConnectorGr
 	return nil
 }
 
-// Granted returns the connectors that serve a sprite now, by name, each with the grants by
-// which it does, of which Git alone is set. Those of jobs that have ended are none of them.
+// Granted returns the connectors that serve a sprite now, by name. Each has the grants that
+// make it serve the sprite; only their Git is set. Grants of jobs that have ended do not
+// count.
 func (k *Connectors) Granted(ctx context.Context, sprite string) ([]cove.Connector, error) {
 	type granted struct {
 		cove.Connector

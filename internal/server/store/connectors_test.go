@@ -104,8 +104,8 @@ func TestConnectors(t *testing.T) {
 	}
 }
 
-// A new grant to a label names all sprites that have the label, and those to which a job
-// under way will give it.
+// TestGrantNamesLabelled: a new grant to a label names all sprites that have the label,
+// and those that a job under way will give it to.
 func TestGrantNamesLabelled(t *testing.T) {
 	s, ctx := newStore(t), t.Context()
 	k := s.Connectors

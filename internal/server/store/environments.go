@@ -106,7 +106,7 @@ func (t *Environments) OfJob(ctx context.Context, job string) (cove.Environment,
 	return e, err
 }
 
-// At returns the environment that a sprite is, if that is not gone; ErrNotFound if it is none.
+// At returns the environment of a sprite, if that is not gone; otherwise ErrNotFound.
 func (t *Environments) At(ctx context.Context, backend, sprite string) (cove.Environment, error) {
 	e, err := getEnvironment(ctx, t.db.read, "e.place = ? AND e.state <> 'gone'", place(backend, sprite))
 	if err != nil {
@@ -141,8 +141,9 @@ func (t *Environments) List(ctx context.Context, filter cove.EnvironmentFilter) 
 	return list, nil
 }
 
-// Needed reports whether anything has a sprite that was made for a job: an environment that is
-// not gone, or a job that works in it. At this server its job has it for as long as that is there.
+// Needed reports whether a sprite that was made for a job is still needed. An environment that
+// is not gone needs it, and so does a job that works in it. At this server, the sprite's own
+// job needs it as long as the job exists.
 func (t *Environments) Needed(ctx context.Context, backend, sprite, job string) (needed bool, err error) {
 	err = t.db.read.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM environments WHERE place = ?1 AND state <> 'gone')
 		OR EXISTS (SELECT 1 FROM jobs WHERE sprite = ?1 AND state IN ('installing', 'queued', 'preparing', 'running', 'waiting'))
@@ -175,8 +176,9 @@ func (t *Environments) Update(ctx context.Context, e cove.Environment) (stored c
 	return stored, nil
 }
 
-// Change is Update of an environment as it is at that time: f is given it, and what f leaves
-// is stored, unless f returns an error. f may be called several times, and may use the store.
+// Change calls f with an environment as it is now, and updates the environment with the
+// result, unless f returns an error. The function f may be called several times, and may
+// use the store.
 func (t *Environments) Change(ctx context.Context, id string, f func(*cove.Environment) error) (cove.Environment, error) {
 	for {
 		e, err := t.Get(ctx, id)
@@ -261,8 +263,9 @@ func planEnvironment(ctx context.Context, tx *sql.Tx, job cove.Job) error {
 	return err
 }
 
-// Replan plans another environment for a job whose own is gone before it was used, under a
-// new execution id, which the job has from then on. If it is not gone, it is ErrInUse.
+// Replan plans another environment for a job if the job's own went before it was used. The
+// job gets a new execution id with it. If the job's environment is not gone, the error is
+// ErrInUse.
 func (t *Environments) Replan(ctx context.Context, job, execution string) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		row, err := getJob(ctx, tx, job)

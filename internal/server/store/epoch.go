@@ -178,10 +178,10 @@ func (db *database) checkEpoch(ctx context.Context, accept bool) (forward int64,
 	return 0, nil
 }
 
-// Check returns the error that Open would give of a file that is older than its folder, that
-// has another one's log, or that has not its key: an OlderError, a ForeignLogError or a
-// KeyError. It changes nothing, and is only of use while nobody has the store open. A file
-// that can't be read without its log is not judged.
+// Check returns the error that Open would return. It is an OlderError if the file is older
+// than its folder, and a ForeignLogError if it has another one's log. If its key is not
+// there or is another one, it is a KeyError. It changes nothing, and is only of use while
+// nobody has the store open. A file that can't be read without its log is not judged.
 func Check(ctx context.Context, path string) error {
 	if err := checkAge(ctx, path); err != nil {
 		return err

@@ -16,8 +16,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/private"
 )
 
-// TestOlderStoreLogsOut: an older store that is accepted has no browser logged in: who was logged out since would be in it
-// again. One whose epoch file was lost may be older. The newest keeps its sessions.
+// TestOlderStoreLogsOut: an older store that is accepted has no browser logged in. Otherwise a
+// browser that was logged out since would be logged in again. One whose epoch file was lost may
+// be older. The newest keeps its sessions.
 func TestOlderStoreLogsOut(t *testing.T) {
 	for how, again := range map[string]func(dir, backup, path string){
 		"newest":       func(string, string, string) {},
@@ -219,9 +220,9 @@ func TestEpochFile(t *testing.T) {
 // epochChild is what the child of TestEpochKilled has in its environment: the database.
 const epochChild = "COVE_TEST_EPOCH_CHILD"
 
-// TestEpochKilled kills, with -9, a process that changes a store, at each step of the
-// epoch's write: the store is never refused, and one from before the change that the file
-// has heard of always is.
+// TestEpochKilled kills (-9) a process that changes a store, at each step of the epoch's
+// write. The store itself is never refused. A copy from before a change that the file has
+// noted is always refused.
 func TestEpochKilled(t *testing.T) {
 	if path := os.Getenv(epochChild); path != "" {
 		s := open(t, path)
@@ -229,7 +230,7 @@ func TestEpochKilled(t *testing.T) {
 		t.Fatal("the point was not reached")
 	}
 	for _, point := range []fault.Point{fault.EpochStored, fault.EpochNoted} {
-		for _, before := range []int{0, 1, 9, 99} { // changes: the first one, and others of which the number gets longer
+		for _, before := range []int{0, 1, 9, 99} { // changes: the first one, and those that make the number longer
 			t.Run(string(point)+" "+strconv.Itoa(before), func(t *testing.T) {
 				dir := t.TempDir()
 				path, backup, reached := filepath.Join(dir, "cove.db"), filepath.Join(dir, "backup.db"), filepath.Join(dir, "reached")

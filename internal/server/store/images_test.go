@@ -48,7 +48,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// An image and who uses it can't miss each other: whichever comes first keeps the other out.
+// The removal of an image and its use exclude each other: the first one keeps the other out.
 func TestImageInUse(t *testing.T) {
 	s, ctx := open(t, filepath.Join(t.TempDir(), "cove.db")), t.Context()
 	digest := "sha256:" + strings.Repeat("ab", 32)

@@ -19,7 +19,7 @@ type Install struct {
 	UsedAt    time.Time
 }
 
-// InstallOwner begins the owner of a sprite in which an agent is being installed.
+// InstallOwner begins the owner of a sprite that is there to install an agent.
 const InstallOwner = "install:"
 
 // InstallName begins its name.
@@ -38,9 +38,9 @@ func scanInstall(row scanner) (in Install, err error) {
 	return in, err
 }
 
-// Keep makes the disk of a sprite, which nothing writes any more, an install, in place
-// of one of the same key, and the sprite one that may only be deleted: there is never
-// one without the other.
+// Keep makes the disk of a sprite an install, in place of one with the same key.
+// Nothing may write the disk any more. In the same transaction, the sprite becomes one
+// that may only be deleted.
 func (t *Installs) Keep(ctx context.Context, sprite string, in Install) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		at := micros(now())

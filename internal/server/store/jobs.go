@@ -26,7 +26,7 @@ var (
 // number of the last event appended, whatever is written to it.
 type Jobs struct {
 	db           *database
-	secrets      *Secrets // whose key seals the settings
+	secrets      *Secrets // their key seals the settings
 	environments *Environments
 	parts        logParts // that a search has read
 
@@ -280,9 +280,9 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]cove.Job, error) {
 	return jobs, nil
 }
 
-// Update changes a job in a transaction: f is given the job as it is, and what it
-// leaves is stored, unless it returns an error. f may be called once only, and
-// must not use the store. It can't change a terminal state, nor set one.
+// Update changes a job in a transaction. It calls f with the job as it is, and stores
+// the result unless f returns an error. The function f is called once at most, and must
+// not use the store. It can't change a terminal state, nor set one.
 func (j *Jobs) Update(ctx context.Context, id string, f func(*cove.Job) error) error {
 	err := j.change(ctx, id, func(job *cove.Job) error {
 		before := job.State
@@ -300,10 +300,10 @@ func (j *Jobs) Update(ctx context.Context, id string, f func(*cove.Job) error) e
 	return nil
 }
 
-// Finish ends a job, if it has not ended: whoever comes first wins, and the state
-// and outcome never change again. edit, if not nil, is called by the winner, in
-// the transaction, with the job as it is, to set what else the end brings. EndedAt
-// is now unless edit sets it.
+// Finish ends a job, if it has not ended. The first caller wins, and the state and
+// outcome never change again. If edit is not nil, the winner calls it in the
+// transaction, with the job as it is. The function edit sets what else the end brings.
+// EndedAt is now unless edit sets it.
 func (j *Jobs) Finish(ctx context.Context, id string, state cove.JobState, outcome cove.Outcome, edit func(*cove.Job)) (won bool, err error) {
 	if !state.Terminal() {
 		return false, fmt.Errorf("finish job %s: %s is not an end", id, state)
@@ -385,7 +385,7 @@ func (j *Jobs) Delete(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		if !was.State.Terminal() { // who was told of its beginning is told of its end
+		if !was.State.Terminal() { // webhooks that heard of its beginning hear of its end
 			is := was
 			is.State, is.Error = cove.JobCancelled, "it was removed before it had ended"
 			if err := queueJob(ctx, tx, was, is); err != nil {
@@ -406,9 +406,9 @@ func (j *Jobs) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// AppendEvents appends to a job's log. Events whose numbers are there already are
-// left as they are, so that a batch may be appended again; one that leaves a gap
-// is ErrEventGap, and nothing of the batch is stored.
+// AppendEvents appends to a job's log. Events with numbers that are there already stay
+// as they are, so a batch may be appended again. If a batch leaves a gap, the error is
+// ErrEventGap, and nothing of the batch is stored.
 func (j *Jobs) AppendEvents(ctx context.Context, id string, events []cove.JobEvent) error {
 	return j.Append(ctx, id, events, nil)
 }
@@ -510,9 +510,10 @@ func (j *Jobs) notify(id string) {
 	}
 }
 
-// Blocking returns a job for whose sake a sprite of this server must not be deleted: one that
-// has not ended, or else one with a result that nobody has pulled, or one that could not
-// collect all of its work from the sprite with this id. ErrNotFound if there is none.
+// Blocking returns a job that forbids the deletion of a sprite of this server; ErrNotFound if
+// there is none. A job that has not ended comes first, then one with a result that nobody has
+// pulled. The last is a job that could not collect all of its work from the sprite with this
+// id.
 func (j *Jobs) Blocking(ctx context.Context, sprite, id string) (cove.Job, error) {
 	job, err := scanJob(j.db.read.QueryRowContext(ctx, `SELECT `+jobColumns+` FROM jobs
 		WHERE sprite = ?1 AND (state IN ('installing', 'queued', 'preparing', 'running', 'waiting')

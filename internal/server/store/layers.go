@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// A disk is a chain of layers over a base. The last one is written, by the one
-// sprite whose it is; those before it are sealed, and may be in the chains of other
-// sprites and of checkpoints. Nobody counts: what no chain has may go.
+// A disk is a chain of layers over a base. One sprite owns the last layer, and writes
+// it. The layers below are sealed, and may be in the chains of other sprites and of
+// checkpoints. Nobody counts references: a layer that is in no chain may be removed.
 
 // Checkpoint is a sealed chain of layers that a sprite can go back to.
 type Checkpoint struct {
@@ -32,14 +32,16 @@ type Checkpoint struct {
 	Memory      string `json:"memory,omitempty"` // the name of what was in memory; empty: that was not kept
 	MemoryBytes int64  `json:"memory_bytes,omitempty"`
 
-	// Added is what its disk has that its source's has not, in bytes, once its chain no
-	// longer tells, because layers were merged; nil: it does.
+	// Added is how many bytes its disk has that its source's disk has not. It is set
+	// once the chain no longer tells that, because layers were merged; nil: the chain
+	// tells it.
 	Added *int64 `json:"added,omitempty"`
 }
 
-// Next is what is about to become of a sprite's disk: the layer that will be
-// written, and, if there is to be one, the checkpoint that the chain before it is; or
-// the checkpoint that it goes back to. The zero value is nothing.
+// Next is a change of a sprite's disk that is about to be made. Layer is the layer that
+// will be written. Checkpoint, if not nil, is what the chain before that layer becomes.
+// Source, if not empty, is the checkpoint that the sprite goes back to. The zero value
+// is no change.
 type Next struct {
 	Layer      string      `json:"layer,omitempty"`
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
@@ -59,10 +61,10 @@ func newLayer(ctx context.Context, tx *sql.Tx, parent string) (string, error) {
 	return id, exactlyOne(tx.ExecContext(ctx, "INSERT INTO layers (id, parent) SELECT ?, id FROM layers WHERE id = ? AND doomed = 0", id, parent))
 }
 
-// Begin notes that a new layer, on top of parent, is about to be the one that a
-// sprite writes, and the rest of next: that what it has now becomes a checkpoint, or
-// that it goes back to one. Commit or Abort ends it. Where the server dies in between,
-// the sprite has it as Next.
+// Begin notes a change of a sprite's disk: the sprite will write a new layer on top of
+// parent. The argument next says what else happens: the present state becomes a
+// checkpoint, or the sprite goes back to one. Commit or Abort ends the change. If the
+// server dies in between, the sprite has the change as Next.
 func (t *Sprites) Begin(ctx context.Context, id, parent string, next Next) (Next, error) {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		var err error
@@ -81,8 +83,9 @@ func (t *Sprites) Begin(ctx context.Context, id, parent string, next Next) (Next
 	return next, nil
 }
 
-// Commit makes a sprite's Next what is, and returns the checkpoint, if that has
-// one, with its name. What there was is in it, or may go.
+// Commit makes the change in a sprite's Next. If the change makes a checkpoint, Commit
+// returns that with its name. The layers from before are in the checkpoint, or may be
+// removed.
 func (t *Sprites) Commit(ctx context.Context, id string, next Next) (*Checkpoint, error) {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		var layer, source string
@@ -174,8 +177,8 @@ func (t *Sprites) Checkpoint(ctx context.Context, id, name string) (Checkpoint, 
 	return c, nil
 }
 
-// SealedBy returns the sprite that has a checkpoint whose last layer that is;
-// ErrNotFound if there is none.
+// SealedBy returns the sprite that has a checkpoint with this last layer; ErrNotFound
+// if there is none.
 func (t *Sprites) SealedBy(ctx context.Context, layer string) (id string, err error) {
 	if err := t.db.read.QueryRowContext(ctx, "SELECT sprite FROM checkpoints WHERE layer = ?", layer).Scan(&id); err != nil {
 		return "", fmt.Errorf("the checkpoint of layer %s: %w", layer, notFound(err))
@@ -183,8 +186,9 @@ func (t *Sprites) SealedBy(ctx context.Context, layer string) (id string, err er
 	return id, nil
 }
 
-// DeleteCheckpoint forgets a checkpoint, which added so many bytes to its source. What
-// grew from it has that as its source then. What of its chain nobody else has may go.
+// DeleteCheckpoint forgets a checkpoint, which added so many bytes to its source.
+// States that grew from it get that source. Layers of its chain that nobody else has
+// may be removed.
 func (t *Sprites) DeleteCheckpoint(ctx context.Context, id, name string, added int64) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		var source, memory string
@@ -274,8 +278,9 @@ func (t *Sprites) NewLowest(ctx context.Context) (id string, err error) {
 	return id, nil
 }
 
-// NewMerged adds a layer that nobody has yet, to be made the same as others on top
-// of each other, of which lowest is the lowest. Its level is one more than that's.
+// NewMerged adds a layer that nobody has yet, to become the same as some others on top
+// of each other. The lowest of these is lowest, and the new layer's level is one more
+// than the level of lowest.
 func (t *Sprites) NewMerged(ctx context.Context, lowest string) (id string, err error) {
 	err = t.db.update(ctx, func(tx *sql.Tx) error {
 		var parent sql.NullString
@@ -295,9 +300,9 @@ func (t *Sprites) NewMerged(ctx context.Context, lowest string) (id string, err 
 	return id, nil
 }
 
-// Replace puts merged, which is the same as a sealed layer together with some of
-// those below it, in its place: in chains, and as the last one of a checkpoint, of which
-// added is noted. What nobody has then may go.
+// Replace puts merged in place of a sealed layer. merged is the same as that layer
+// together with some of those below it. It takes its place in chains, and as the last
+// layer of a checkpoint, which gets added. Layers that nobody has then may be removed.
 func (t *Sprites) Replace(ctx context.Context, layer, merged string, added *int64) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE layers SET parent = ? WHERE parent = ?", merged, layer); err != nil {
@@ -357,8 +362,9 @@ func (t *Sprites) Unlisted(ctx context.Context) ([]string, error) {
 	return list, nil
 }
 
-// SpriteOn returns one of the sprites, always the same as long as it is there, that a
-// layer is in a disk or a checkpoint of; the layer, if there is none.
+// SpriteOn returns a sprite that has the layer in its disk or in a checkpoint. It
+// returns the same one as long as that is there. If there is none, it returns the
+// layer.
 func (t *Sprites) SpriteOn(ctx context.Context, layer string) (id string, err error) {
 	err = t.db.read.QueryRowContext(ctx, `WITH RECURSIVE up (id) AS (VALUES (?1) UNION SELECT l.id FROM layers l JOIN up ON l.parent = up.id)
 		SELECT COALESCE(min(sprite), ?1) FROM (SELECT s.id AS sprite FROM up JOIN sprites s ON s.layer = up.id
@@ -409,9 +415,10 @@ func (t *Sprites) Usages(ctx context.Context, id string) (map[string]Usage, erro
 
 func scanText(row scanner) (s string, err error) { return s, row.Scan(&s) }
 
-// MarkUnreferenced marks the layers that are in no chain, and returns all that are so marked,
-// those on top first, but for some of which something is about to be made. Nothing is
-// ever put on top of one again: its folder may be removed, and then it may be forgotten.
+// MarkUnreferenced marks the layers that are in no chain, except those that something is
+// about to be made for (except). It returns all marked layers, the topmost first. Nothing is
+// ever put on top of a marked layer again: its folder may be removed, and then the layer
+// forgotten.
 func (t *Sprites) MarkUnreferenced(ctx context.Context, except ...string) ([]string, error) {
 	type link struct {
 		id     string

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// What is known of layers, whose they are, and which ones are still to be listed.
+// TestLayerFacts: the store tells the facts of layers, their owners, and which layers
+// must still be listed.
 func TestLayerFacts(t *testing.T) {
 	s, ctx := newStore(t).Sprites, t.Context()
 	paint := Sprite{ID: "1", Name: "paint"}
@@ -59,8 +60,8 @@ func TestLayerFacts(t *testing.T) {
 	must(t, s.SetFacts(ctx, "none", Facts{}))
 }
 
-// An install is a layer that is kept without a sprite, until it is dropped; and there
-// is never one together with the sprite that it was made in.
+// TestInstalls: an install is a layer that is kept without a sprite until it is
+// dropped. It never exists together with the sprite that it was made in.
 func TestInstalls(t *testing.T) {
 	s := newStore(t)
 	ctx := t.Context()
@@ -121,8 +122,8 @@ func TestInstalls(t *testing.T) {
 	}
 }
 
-// What a checkpoint grew from stays known when layers are merged, and passes over what
-// was deleted.
+// TestSources: the source of a checkpoint stays known when layers are merged. If the
+// source is deleted, the source's own source takes its place.
 func TestSources(t *testing.T) {
 	s, ctx := newStore(t).Sprites, t.Context()
 	paint := Sprite{ID: "1", Name: "paint"}
@@ -164,7 +165,8 @@ func TestSources(t *testing.T) {
 		}
 	}
 	sources("now v4, v4 v2, v3 v2, v2 v1, v1 ")
-	// A database in which nobody has noted that has it from the layers.
+	// If a database has no notes of the sources, the migration takes them from the
+	// layers.
 	_, err = s.db.write.Exec("DROP INDEX checkpoints_by_source; ALTER TABLE checkpoints DROP COLUMN source; ALTER TABLE sprites DROP COLUMN source")
 	must(t, err)
 	_, err = s.db.write.Exec(migrations[sourcesMigration])

@@ -8,9 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// A search looks through 100,000 events. To read them all takes some 200 ms, so a part of a log that was read once is
-// known by its trigrams from then on: the three bytes at each place of its texts, with ASCII letters in lower case. A
-// part that lacks one of a text's can't have the text. Logs only grow, and a part that has grown is another part.
+// A search looks through 100,000 events. To read them all takes some 200 ms, so a part of a log
+// is read once, and then known by its trigrams. These are the three bytes at each place of its
+// texts, with ASCII letters in lower case. If a part lacks one of a text's trigrams, it can't
+// have the text. Logs only grow, and a part that has grown is another part.
 const (
 	partEvents   = 1000     // of a part at most
 	maxTrigrams  = 16 << 10 // bytes of a part's, 1/16 of its texts or less

@@ -6,13 +6,13 @@ import (
 	"fmt"
 )
 
-// A memory that is kept has a name; the one that a sprite sleeps with has the sprite's ID.
-// The store knows those that checkpoints and sprites have. It knows besides which are
-// unreferenced: one that is being made, and belongs to nobody yet, and one whose checkpoint was
-// deleted. A server that starts removes these. Any other is one that the store does not know.
+// A memory that is kept has a name; the one that a sprite sleeps with has the sprite's ID. The
+// store knows those that checkpoints and sprites have. It also knows which ones are
+// unreferenced: those that are being made and belong to nobody yet, and those of deleted
+// checkpoints. A server that starts removes these. The store knows no others.
 
-// MarkMemoryUnreferenced notes that a memory, which is about to be made, may be removed by the next
-// start, unless Commit or Create has it by then.
+// MarkMemoryUnreferenced notes a memory that is about to be made. The next start may remove it,
+// unless Commit or Create has given it to somebody by then.
 func (t *Sprites) MarkMemoryUnreferenced(ctx context.Context, name string) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error { return markMemoryUnreferenced(ctx, tx, name) })
 	if err != nil {

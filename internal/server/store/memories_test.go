@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestUnreferencedMemories: a memory is unreferenced from before it is made until a checkpoint or a sprite
-// has it, and again from the transaction in which that goes.
+// TestUnreferencedMemories: a memory is unreferenced from before it is made until a checkpoint
+// or a sprite has it. The transaction that deletes the checkpoint or sprite makes it
+// unreferenced again.
 func TestUnreferencedMemories(t *testing.T) {
 	s, ctx := open(t, filepath.Join(t.TempDir(), "cove.db")), t.Context()
 	defer func() { must(t, s.Close()) }()

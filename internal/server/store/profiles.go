@@ -97,10 +97,10 @@ func (k *Profiles) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// TakeTurn gives a job its turn among those of its profile, of which limit may be at work at
-// once, in the order in which they came. It returns 0 if the job has its turn, else its place
-// among those that wait, from 1. A turn that was taken is kept until the job has ended. The
-// job's row has no place any more from the moment at which it has a turn.
+// TakeTurn gives a job its turn among the jobs of its profile, in order of age. At most limit
+// of them may be at work at once. It returns 0 if the job has its turn, or else its place
+// among those that wait, from 1. The job keeps its turn until it has ended. From the moment
+// of its turn, its row has no place.
 func (j *Jobs) TakeTurn(ctx context.Context, id, profile string, limit int) (place int, err error) {
 	take := func(q querier) (free bool, err error) {
 		rows, err := collect(ctx, q, func(row scanner) (turn turn, err error) {

@@ -59,8 +59,8 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestTakeTurn: as many jobs of a profile have their turn as may, in the order in which they
-// came; what has ended frees its place, and another profile's jobs don't count.
+// TestTakeTurn: jobs of a profile have their turn in order of age, up to the limit. A job
+// that ends frees its place. Jobs of other profiles don't count.
 func TestTakeTurn(t *testing.T) {
 	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "cove.db"))
 	must(t, err)
@@ -107,8 +107,8 @@ func TestTakeTurn(t *testing.T) {
 	}
 }
 
-// TestPlace: a job has a place only while it waits for its turn. A server that is killed as the
-// turn comes, or as the job ends without it, leaves no place, and a watcher learns of the turn.
+// TestPlace: a job has a place only while it waits for its turn. If a server is killed when the
+// turn comes, or when the job ends without it, no place is left. A watcher learns of the turn.
 func TestPlace(t *testing.T) {
 	s := withJob(t)
 	ctx := t.Context()
@@ -170,7 +170,8 @@ func TestOlderPlaces(t *testing.T) {
 	}
 }
 
-// TestMaxWaiting: a token has so many jobs that wait, and no more; others' do not count.
+// TestMaxWaiting: a token can have MaxWaiting jobs that wait, and no more. Jobs of other
+// tokens do not count.
 func TestMaxWaiting(t *testing.T) {
 	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "cove.db"))
 	must(t, err)

@@ -76,9 +76,9 @@ func logApplied(db *sql.DB) bool {
 	return err == nil && busy == 0 && all == applied
 }
 
-// voidLog has a log that was applied, of a database that is closed, say nothing: a copy of
-// the database alone is whole, and an older one that is put back is not taken for a part
-// of the log.
+// voidLog makes an applied log of a closed database void. Then a copy of the database
+// alone is whole. And if an older copy is put back, it is not taken for a part of the
+// log.
 func voidLog(path string) error {
 	f, err := os.OpenFile(path+"-wal", os.O_WRONLY, 0)
 	if err != nil {

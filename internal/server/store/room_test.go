@@ -40,8 +40,9 @@ func TestDiskErrors(t *testing.T) {
 	}
 }
 
-// TestKeepRoom: nothing that a store takes at its start is given back, so that nobody else
-// can take it: while the store is open, after it was closed or killed, and at the next start.
+// TestKeepRoom: a store gives back no room that it takes at its start, so that nobody else
+// can take it. That is so while the store is open, after it was closed or killed, and at the
+// next start.
 func TestKeepRoom(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cove.db")
 	must(t, open(t, path).Close())
@@ -84,9 +85,9 @@ func TestKeepRoom(t *testing.T) {
 	}
 }
 
-// TestShared: while a store is open, no other program gets at the database, which would not
-// know the index of the log; and while another one is there, no store is opened. What an
-// earlier cove has left of such an index is removed.
+// TestShared: while a store is open, no other program can open the database, because it
+// would not know the log's index. While another program has it open, no store is opened. An
+// index file that is left from another opener is removed.
 func TestShared(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cove.db")
 	s := open(t, path)

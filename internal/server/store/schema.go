@@ -129,7 +129,8 @@ var migrations = []string{
 		used_at     INTEGER NOT NULL
 	) STRICT;
 	CREATE INDEX installs_by_layer ON installs (layer);`,
-	// What a state grew from was told by the layers below it, until these were merged.
+	// Before this column, the layers below a state told its source, until they were
+	// merged.
 	`ALTER TABLE checkpoints ADD COLUMN source TEXT NOT NULL DEFAULT ''; -- the name of what it grew from
 	ALTER TABLE sprites ADD COLUMN source TEXT NOT NULL DEFAULT '';      -- and that of what it is now
 	CREATE INDEX checkpoints_by_source ON checkpoints (sprite, source);
@@ -295,8 +296,8 @@ const (
 		ORDER BY created_at DESC;
 	UPDATE jobs SET doc = json_remove(doc, '$.owns_sprite', '$.sprite_removal');`
 
-	// placesMigration takes the places of jobs that wait no more: a server that was killed as
-	// their turn came, or that stopped them before it, left them there.
+	// placesMigration removes the places of jobs that no longer wait. A server left them
+	// there if it was killed when the job's turn came, or stopped the job before that.
 	placesMigration = `UPDATE jobs SET doc = json_remove(doc, '$.place') WHERE doc->>'$.place' IS NOT NULL AND (state <> 'installing' OR doc->>'$.turn_at' IS NOT NULL);`
 
 	// rewrittenMigration takes from the file what rows had that are not there any more.
@@ -404,9 +405,9 @@ func (db *database) sealSettings(ctx context.Context, tx *sql.Tx, forget bool) e
 // errNoRoom says that a database was not rewritten, and is as it was.
 var errNoRoom = errors.New("the disk has no room for a copy of the database")
 
-// rewrite puts a file in the database's place that has its rows, and nothing of those that
-// were changed or deleted: neither in free pages, nor in the log. If the process is killed,
-// it is done anew. Other connections than db.write must not be there.
+// rewrite replaces the database's file by one that has only its rows. Nothing of changed or
+// deleted rows is left, neither in free pages nor in the log. If the process is killed, the
+// rewrite is done anew. No connection other than db.write may be open.
 func (db *database) rewrite(ctx context.Context) error {
 	fault.Reach(fault.SettingsSealed)
 	path, err := filepath.EvalSymlinks(db.path) // the owner may have put it elsewhere

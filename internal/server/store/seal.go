@@ -26,8 +26,8 @@ const keySize = 32
 // sealVersion is bound to every sealed value, with its name.
 const sealVersion = "cove secret v1\x00"
 
-// readKey reads the key file. One that others may read, or that is no whole key, is
-// ErrKey; fs.ErrNotExist says that there is none.
+// readKey reads the key file. If others may read the file, or it is not a whole key,
+// the error is ErrKey. If there is no file, it is fs.ErrNotExist.
 func readKey(path string) (cipher.AEAD, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -59,8 +59,8 @@ func newSeal(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// makeKey makes the key file, and never replaces one. It is on the disk when it
-// returns: what is sealed with it is lost without.
+// makeKey makes the key file, and never replaces one. The key is on the disk when
+// makeKey returns, because nothing that is sealed with it can be opened without it.
 func makeKey(path string) (_ cipher.AEAD, err error) {
 	f, err := atomicfile.Create(path)
 	if err != nil {

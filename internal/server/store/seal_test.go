@@ -43,7 +43,7 @@ func TestSettingsAreSealed(t *testing.T) {
 	if files := plainIn(t, dir); files != nil {
 		t.Errorf("these have the settings in plain text: %v", files)
 	}
-	// Two rows whose settings are swapped open neither.
+	// If the settings of two rows are swapped, neither opens.
 	_, err := s.db.write.Exec(`CREATE TEMP TABLE was AS SELECT id, sealed FROM jobs;
 		UPDATE jobs SET sealed = (SELECT sealed FROM was WHERE was.id <> jobs.id)`)
 	must(t, err)
@@ -118,8 +118,8 @@ func TestOlderSettingsAreSealed(t *testing.T) {
 	checkSealed(t, path)
 }
 
-// TestRewriteIsOwed: a store whose disk had no room for its copy has all later migrations, and
-// is rewritten by a start that has the room.
+// TestRewriteIsOwed: if the disk has no room for the store's copy, the store gets all later
+// migrations all the same. A later start that has the room rewrites it.
 func TestRewriteIsOwed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cove.db")
 	olderWithJobs(t, path)
@@ -198,8 +198,8 @@ var keyTrouble = map[string]struct {
 	}, KeyFile},
 }
 
-// TestKeyAtStart: a store is not opened without the key of what is sealed in it, whatever
-// that is, and nothing is changed.
+// TestKeyAtStart: if anything is sealed in a store, it is not opened without the key.
+// Nothing is changed.
 func TestKeyAtStart(t *testing.T) {
 	for what, put := range map[string]func(*Store) error{
 		"a secret": func(s *Store) error { return s.Secrets.Set(t.Context(), "a", "value") },

@@ -37,8 +37,9 @@ func (j *Jobs) Commits(ctx context.Context, prefix string, reach *Reach) ([]cove
 	return list, nil
 }
 
-// Lines returns events of the logs of jobs that have a text, whatever the case of ASCII letters: the newest
-// jobs first, and of each its last ones. older: there are logs that were not looked through.
+// Lines returns events of jobs' logs that contain a text, without regard to the case of ASCII
+// letters. The newest jobs come first, and of each job the last events. The flag older says
+// that some logs were not looked through.
 func (j *Jobs) Lines(ctx context.Context, text string, reach *Reach) (lines []cove.FoundLine, older bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()

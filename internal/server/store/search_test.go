@@ -20,8 +20,9 @@ func foldASCII(s string) string {
 	}, []byte(s)))
 }
 
-// TestLines: a search finds the same lines as one that reads each event, the first time and when parts of the logs are
-// known, also of a log that has grown, and of another job by the ID of one that was deleted.
+// TestLines: a search finds the same lines as one that reads each event. It does so the first
+// time, and when parts of the logs are known. It also does when a log has grown, and for a
+// new job with a deleted one's ID.
 func TestLines(t *testing.T) {
 	s, ctx := newStore(t), t.Context()
 	at := time.Now()

@@ -233,9 +233,10 @@ func (s *Secrets) unsealed(name string, sealed []byte) ([]byte, error) {
 	return value, nil
 }
 
-// endsOf is by which end of its value a person tells a secret from another, as keys are told
-// apart by those who issue them. A value of fewer than 24 characters may be a password that a
-// person chose, of which nothing is shown; and none that is not of printable ASCII.
+// endsOf returns the last four characters of a value, so that people can tell secrets apart.
+// Issuers of keys show the same. It returns nothing of a value of fewer than 24 characters,
+// which may be a password that a person chose. Nor does it of a value that is not of
+// printable ASCII.
 func endsOf(value string) string {
 	const shortest, shown = 24, 4
 	if len(value) < shortest || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {

@@ -32,7 +32,7 @@ type Sprite struct {
 	Status      sprites.Status
 	Incarnation int64 // of its last sandbox; see Next
 	LastError   string
-	Lost        string        // why what its last sandbox ran is gone, unasked, of which no command was told; empty: it is not
+	Lost        string        // why its programs are gone, though nobody asked for that, until a command was told; empty: they are not
 	Held        *sprites.Held // why it is paused, or may not start; nil: it may
 	Deleting    bool          // its disk is being removed; only another delete may touch it
 	Layer       string        // of its disk, the one that is written
@@ -141,10 +141,10 @@ func (s Sprite) Info() sprites.Info {
 	return info
 }
 
-// Create adds a sprite, with a new layer for its disk on top of s.Layer, or of the
-// base where that is empty, and sets Layer and its times. A name or ID that is taken
-// is ErrExists, a layer that is not there ErrNotFound, a base that is no image of Images, nor
-// the host's, ErrNoImage.
+// Create adds a sprite, and sets Layer and its times. The sprite's disk gets a new layer on
+// top of s.Layer, or of the base if s.Layer is empty. A name or ID that is taken is
+// ErrExists, and a layer that is not there ErrNotFound. A base that is neither an image of
+// Images nor the host's is ErrNoImage.
 func (t *Sprites) Create(ctx context.Context, s *Sprite) error {
 	s.CreatedAt = now()
 	s.UpdatedAt = s.CreatedAt
@@ -184,9 +184,9 @@ func (t *Sprites) Create(ctx context.Context, s *Sprite) error {
 // PoolOwner is the owner of a sprite whose sandbox is kept ready for another one.
 const PoolOwner = "pool"
 
-// Take makes the sprite of the pool whose ID s has the sprite s, and sets Layer,
-// Incarnation and its times. A name that is taken is ErrExists, a sprite that is not the
-// pool's, or is over another base, ErrNotFound.
+// Take turns the sprite of the pool that has the ID of s into the sprite s. It sets
+// Layer, Incarnation and the times of s. A name that is taken is ErrExists, a sprite
+// that is not the pool's, or is over another base, ErrNotFound.
 func (t *Sprites) Take(ctx context.Context, s *Sprite) error {
 	s.CreatedAt = now()
 	s.UpdatedAt = s.CreatedAt
@@ -324,10 +324,10 @@ func (t *Sprites) Count(ctx context.Context, filter SpriteFilter) (map[sprites.S
 	return count, nil
 }
 
-// Update changes a sprite in a transaction: f is given the sprite as it is, and
-// what it leaves is stored, unless it returns an error. f must not use the store.
-// The ID, the name, the incarnation, the disk and the time of creation stay.
-// UpdatedAt is f's affair.
+// Update changes a sprite in a transaction. It calls f with the sprite as it is, and
+// stores the result unless f returns an error. The function f must not use the store.
+// The ID, the name, the incarnation, the disk and the time of creation stay. UpdatedAt
+// is f's affair.
 func (t *Sprites) Update(ctx context.Context, id string, f func(*Sprite) error) (Sprite, error) {
 	var s Sprite
 	err := t.db.update(ctx, func(tx *sql.Tx) error {

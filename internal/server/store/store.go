@@ -59,10 +59,10 @@ type Store struct {
 	db *database
 }
 
-// Open opens the database file at path, makes it where it does not exist, and
-// brings it to this version's schema. A file of a later version is refused, and so is
-// one that is older than the folder that it is in, by an OlderError, or that has another
-// one's log beside it, by a ForeignLogError: none of them is changed.
+// Open opens the database file at path, makes it if it does not exist, and brings it to
+// this version's schema. It refuses a file of a later version. It refuses a file that is
+// older than its folder (OlderError), and one with another one's log beside it
+// (ForeignLogError). It does not change a file that it refuses.
 //
 // If something is sealed, the key must be there, and be the one that it was sealed with. Else
 // it is a KeyError.
@@ -215,7 +215,7 @@ func dsn(path, lock string) string {
 	return u.String()
 }
 
-// connector opens connections by a name of dsn's, of which the last one to be closed leaves
+// connector opens connections by a name from dsn. The last connection to be closed leaves
 // the log, and with it the log's room.
 type connector string
 

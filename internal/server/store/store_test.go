@@ -67,8 +67,9 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
-// TestMigrationsAreAppended: a store knows by their number which migrations it has had, so that
-// those of a cove that people have stay as they are, at their places. New ones come after them.
+// TestMigrationsAreAppended: a store knows the migrations that it has had by their numbers. So
+// the migrations of a cove that people have must keep their content and their places. New ones
+// come after them.
 func TestMigrationsAreAppended(t *testing.T) {
 	for n, want := range map[int]string{
 		23: "23c7b6040fe4f8af3ba8d63a41e0e392e1a2907f3dcf11e07bc241d9c27822ff",

@@ -19,10 +19,11 @@ import (
 )
 
 // A process that was killed leaves a log beside the database, cove.db-wal, that is not void
-// (see voidLog), and SQLite applies it at the next open, to whatever database is there then: of an older copy that
-// was put back it would make a mixture of two, and of that the file. Each version of the
-// epoch's page in the log has the epoch, and the one before it: a database from before the
-// log's first transaction, or from after its last one, is another one's.
+// (see voidLog). SQLite applies the log at the next open, to whatever database is there then.
+// If that is an older copy that was put back, the file would become a mixture of the two. Each
+// version of the epoch's page in the log has the epoch and the one before it. So the log is not
+// the database's own if the database is from before the log's first transaction or from after
+// its last one.
 //
 // The formats are SQLite's: https://www.sqlite.org/fileformat2.html.
 
@@ -127,7 +128,8 @@ const (
 )
 
 // epochsOf reads the transactions of a log: the epoch before the first one, and that of the
-// last one. What SQLite would not apply is passed over; false: there is nothing that it would.
+// last one. It passes over what SQLite would not apply. found is false if SQLite would apply
+// nothing.
 func epochsOf(log io.Reader, root uint32) (first, last int64, found bool, err error) {
 	in := bufio.NewReaderSize(log, 1<<16)
 	header := make([]byte, walHeader)
@@ -208,8 +210,8 @@ func epochInPage(page []byte) (n, was int64, ok bool) {
 	if at >= len(page) {
 		return 0, 0, false
 	}
-	// The length of the row and its number, the length of the record's header, and the
-	// types of the two columns are each one byte: numbers below 128.
+	// The row's length, the row's number, the length of the record's header, and the
+	// types of the two columns must be one byte each. That means numbers below 128.
 	cell := page[at:]
 	if len(cell) < 5 || cell[0] > 127 || int(cell[0]) > len(cell)-2 || cell[1] > 127 || cell[2] != 3 {
 		return 0, 0, false

@@ -119,8 +119,8 @@ func TestForeignLog(t *testing.T) {
 	}
 }
 
-// TestLogAlone: a log whose database is gone is not removed, as SQLite would: it has the
-// newest changes. A store that was just made has no such log.
+// TestLogAlone: if the database of a log is gone, the log is not removed, as SQLite
+// would do: it has the newest changes. A store that was just made has no such log.
 func TestLogAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cove.db")
 	s := open(t, path)

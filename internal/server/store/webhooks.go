@@ -20,7 +20,7 @@ const (
 	MaxDeliveries = 500  // that are kept for the log, of those that are over
 )
 
-// Webhooks are the webhooks, with what is to be sent to each. An event is written in the
+// Webhooks are the webhooks, with their deliveries. An event is written in the
 // transaction that makes the change: neither is there without the other.
 type Webhooks struct {
 	db      *database
@@ -38,9 +38,9 @@ type Delivery struct {
 // value. It has one receiver.
 func (w *Webhooks) Changed() <-chan struct{} { return w.db.events }
 
-// Put defines a webhook, in place of one of the same name, whose deliveries stay. If key is not
-// empty and there is no secret of the name that the webhook has, key becomes that secret, in the
-// same transaction; made reports whether it has. Without the secret, the error is a NoSecretError.
+// Put defines a webhook, in place of one of the same name, whose deliveries stay. If the
+// webhook's secret does not exist and key is not empty, key becomes that secret, in the same
+// transaction; made says so. If there is neither, the error is a NoSecretError.
 func (w *Webhooks) Put(ctx context.Context, hook cove.Webhook, key string) (made bool, err error) {
 	events, err := json.Marshal(hook.Events)
 	if err != nil {
@@ -117,7 +117,7 @@ func (w *Webhooks) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// Waiting returns the webhooks to which something is to be sent.
+// Waiting returns the webhooks with deliveries that wait to be sent.
 func (w *Webhooks) Waiting(ctx context.Context) ([]string, error) {
 	return collect(ctx, w.db.read, func(row scanner) (name string, err error) {
 		err = row.Scan(&name)
@@ -142,7 +142,7 @@ func timeOrNil(n sql.NullInt64) *time.Time {
 	return nil
 }
 
-// Next returns what is to be sent next to a webhook; ErrNotFound if there is nothing.
+// Next returns the next delivery to a webhook; ErrNotFound if there is none.
 func (w *Webhooks) Next(ctx context.Context, name string) (Delivery, error) {
 	d, err := scanDelivery(w.db.read.QueryRowContext(ctx, "SELECT "+deliveryColumns+" FROM webhook_deliveries WHERE webhook = ? AND state = 'pending' ORDER BY seq LIMIT 1", name))
 	if err != nil {
@@ -251,8 +251,8 @@ func queue(ctx context.Context, tx *sql.Tx, e cove.WebhookEvent) error {
 	return nil
 }
 
-// waits reports whether a job's event of a type that may come often is to be sent already: where
-// much waits, one job is not to push out the events of others.
+// waits reports whether an event of the same job and type waits to be sent already. It does so
+// only for types that may come often. Otherwise one job could push out the events of others.
 func waits(ctx context.Context, tx *sql.Tx, hook string, e cove.WebhookEvent) (yes bool, err error) {
 	if e.Job == nil || e.Type != cove.EventJobWaiting && e.Type != cove.EventJobQuestion {
 		return false, nil

@@ -56,7 +56,7 @@ func TestWebhookKey(t *testing.T) {
 	has(false)
 }
 
-// TestWebhookJob: an event has its job as lists have it.
+// TestWebhookJob: an event describes its job as lists do.
 func TestWebhookJob(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "cove.db"))
 	ctx := t.Context()

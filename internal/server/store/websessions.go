@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// WebSession is a browser that is logged in to the web page. Its cookie is a secret, of which
-// the store has the hash.
+// WebSession is a browser that is logged in to the web page. Its cookie is a secret, and the
+// store has only the cookie's hash.
 type WebSession struct {
 	ID          string
 	Hash        [sha256.Size]byte
@@ -65,8 +65,9 @@ func (w *WebSessions) Create(ctx context.Context, s WebSession) error {
 // webFolder is the setting that names the data folder whose sessions the store has.
 const webFolder = "web_folder"
 
-// Settle forgets the sessions of another data folder than the one of that name: the store is a copy's, and who is logged
-// out of the original would stay logged in here.
+// Settle forgets all sessions if they belong to another data folder than the named one. Then
+// the store is a copy, and a browser that is logged out of the original would stay logged in
+// here.
 func (w *WebSessions) Settle(ctx context.Context, folder string) error {
 	settings := Settings{db: w.db}
 	if was, err := settings.Get(ctx, webFolder); was == folder || err != nil && !errors.Is(err, ErrNotFound) {

@@ -12,8 +12,9 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// An import that comes before any sandbox makes the folder of the layers, in which files
-// of the sandboxes may be setuid: no other user of this machine may enter it.
+// TestAdoptLayerFirst: an import before the first sandbox makes the folder of the
+// layers. Sandboxes may have setuid files there, so no other user of this machine may
+// enter it.
 func TestAdoptLayerFirst(t *testing.T) {
 	old := unix.Umask(0)
 	t.Cleanup(func() { unix.Umask(old) })

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// crashedDir is the folder with the logs of the last sprite that was removed after its shim, or
-// its sandbox's kernel, had crashed: with the sprite's own folder the reports would be gone.
+// crashedDir is the folder with the logs of the last removed sprite whose shim or gVisor kernel
+// had crashed. Without it, the reports would go with the sprite's own folder.
 const crashedDir = "crashed"
 
 // maxCrashed is how much of the end of each log is kept there.
@@ -52,7 +52,8 @@ func keepCrash(data, id string, logs []string) error {
 	return nil
 }
 
-// endOf is what a log has after an offset, or the end of that; nothing, if there is no log.
+// endOf returns what a log has after an offset, but only the last maxCrashed bytes. If
+// there is no log, it returns nothing.
 func endOf(name string, from int64) ([]byte, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, os.ErrNotExist) {

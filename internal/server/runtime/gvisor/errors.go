@@ -17,9 +17,9 @@ var errShimDied = errors.New("the shim died while it started")
 // errGone says that a sandbox that was to be adopted does not live any more.
 var errGone = errors.New("the sandbox is gone")
 
-// startError is why a shim did not start a sandbox. It is ENOSPC where there was no room
-// on the disk, ErrLocked where there is another shim, and ErrOccupied where the sprite's last
-// sandbox still runs in another container.
+// startError is why a shim did not start a sandbox. It is ENOSPC if the disk was full, and
+// ErrLocked if there is another shim. If the sprite's last sandbox still runs in another
+// container, it is ErrOccupied.
 type startError struct{ shim.Ready }
 
 func (e *startError) Error() string { return e.Ready.Error }
@@ -28,8 +28,8 @@ func (e *startError) Is(target error) bool {
 	return e.Full && target == unix.ENOSPC || e.Locked && target == shim.ErrLocked || e.Occupied && target == sprite.ErrOccupied
 }
 
-// errElsewhere says that a sandbox runs, and is another data folder's, of which this one is
-// a copy. It is errGone too.
+// errElsewhere says that the running sandbox is another data folder's, and that this folder
+// is a copy of that one. It is errGone too.
 var errElsewhere = errors.New("the sandbox is another data folder's")
 
 // elsewhereError is what a shim says of such a sandbox.

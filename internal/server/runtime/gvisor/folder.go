@@ -55,8 +55,8 @@ const oldDisks = "sprites"
 // layers holds the folders of layers.
 func (f folder) layers() string { return filepath.Join(string(f), "layers") }
 
-// layer is the folder of a layer, which has one folder for each mount of a disk:
-// MOUNT/upper, and MOUNT/work for the kernel's use while it is written.
+// layer is the folder of a layer. For each mount of a disk it has MOUNT/upper, and
+// MOUNT/work for the kernel's use while the layer is written.
 func (f folder) layer(layer string) string {
 	dir := filepath.Join(f.layers(), layer)
 	if old := filepath.Join(string(f), oldDisks, layer, "disk"); exists(old) {

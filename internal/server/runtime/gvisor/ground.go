@@ -110,8 +110,9 @@ type disk struct {
 	chain []string
 }
 
-// ground is what a disk lies on. It stays on the base that it was made over, by its record; the
-// base of the sprite must be the same. look says what the host base is now.
+// ground is what a disk lies on. The disk's record says which base the disk was made over, and
+// the disk stays on it. If of names a base, it must be the same. look returns the host base as
+// it is now.
 func (s *layerStore) ground(ctx context.Context, of disk, look func() (prepared, error)) (ground, error) {
 	name, chain := of.base, of.chain
 	if len(chain) == 0 {

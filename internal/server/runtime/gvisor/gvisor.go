@@ -42,8 +42,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// hostPidsMax is the host's backstop behind the limit inside of the sandbox:
-// gVisor needs host threads of its own, and ends in a panic without them.
+// hostPidsMax is the host's backstop behind the sandbox's own limit. gVisor needs host
+// threads of its own, and panics if it can't have them.
 const hostPidsMax = 10 * boot.PidsMax
 
 // Runtime runs sandboxes with gVisor. Set the exported fields before use; Close
@@ -198,8 +198,8 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 	return r.takeover.live(ctx)
 }
 
-// Lost says why Live did not take up what this folder has of a sprite's sandbox; empty: it
-// took it up, or the sandbox has ended.
+// Lost says why Live did not take up a sprite's sandbox of this folder. It is empty if
+// Live took the sandbox up, or if the sandbox has ended.
 func (r *Runtime) Lost(id string) string {
 	r.init()
 	return r.takeover.lostOf(id)
@@ -215,7 +215,8 @@ func (r *Runtime) Occupied(id string) error {
 	return nil
 }
 
-// Destroy removes what is left of a sprite's sandboxes, of which none may live.
+// Destroy removes what is left of a sprite's sandboxes. If one of them still runs, it
+// fails.
 func (r *Runtime) Destroy(ctx context.Context, id string) error {
 	r.init()
 	if id == "" || id != filepath.Base(id) {

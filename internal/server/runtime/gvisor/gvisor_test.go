@@ -123,8 +123,8 @@ func TestLiveWhileBooting(t *testing.T) {
 	}
 }
 
-// Of a sprite that sleeps there are logs, for which no shim is started when a server
-// is; of a sandbox whose shim was killed there is more.
+// TestLiveOfLogs: a sleeping sprite's folder has only logs, so a starting server starts
+// no shim for it. If a shim was killed, the folder has more, and a shim is started.
 func TestLiveOfLogs(t *testing.T) {
 	rt := newRuntime(t, t.TempDir())
 	rt.Shim = []string{"false"}
@@ -199,7 +199,7 @@ func TestLiveSweepsFittings(t *testing.T) {
 	}
 }
 
-// A sandbox whose shim has died is stopped by the next one.
+// If a sandbox's shim has died, the next shim stops the sandbox.
 func TestStopWithoutShim(t *testing.T) {
 	s := &sandbox{client: shim.Client{Dir: t.TempDir()}, done: make(chan struct{})}
 	stopped := make(chan error, 1)

@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 )
 
-// installGuest copies the guest binary, with its other name sprite-env, into a
-// folder of its own below dir, named by its digest, and returns that folder. A running sandbox, and a memory image,
-// keep the guest that they were made with.
+// installGuest copies the guest binary, also under its other name sprite-env, into a new folder
+// below dir, and returns that folder. The folder's name is the binary's digest. A running
+// sandbox, and a memory image, keep the guest that they were made with.
 func installGuest(binary, dir string) (string, error) {
 	src, err := os.Open(binary)
 	if err != nil {

@@ -33,7 +33,7 @@ func (s *layerStore) Dir(layer string) layers.Dir {
 	return layers.Dir{Path: s.folder.layer(layer), UserXattr: s.userNS}
 }
 
-// disk returns the mounts of a chain of layers, the last of which is written.
+// disk returns the mounts of a chain of layers. The sandbox writes the last layer.
 func (s *layerStore) disk(chain []string, g ground) []shim.Mount {
 	var mounts []shim.Mount
 	for _, on := range g.mounts {
@@ -152,7 +152,7 @@ func (s *layerStore) lay(ctx context.Context, staged layers.Dir, name string) er
 	return err
 }
 
-// syncAll has all of a folder's file system on disk.
+// syncAll writes all of a folder's file system to the disk.
 func syncAll(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -25,8 +25,8 @@ type memoryStore struct {
 // Warm reports whether a sprite's memory is kept.
 func (m *memoryStore) Warm(id string) bool { return m.folder.warm(id) }
 
-// Outdated reports whether a sprite's memory is kept that was made by other builds of
-// runsc and the guest, or on another processor, than would go on from it.
+// Outdated reports whether a sprite has a memory that the next boot can't use. Such a
+// memory was made by other builds of runsc or the guest, or on another processor.
 func (m *memoryStore) Outdated(id string) bool {
 	image, err := shim.ReadImage(m.folder.image(id))
 	if err != nil {

@@ -96,7 +96,8 @@ func (p *preparer) prepare() (prepared, error) {
 	return *p.prepared, nil
 }
 
-// current is prepare for what is about to be mounted: the mask is that of now.
+// current is prepare for a mount that is about to be made: it brings the mask up to
+// date.
 func (p *preparer) current() (prepared, error) {
 	asked := time.Now()
 	prep, err := p.prepare()

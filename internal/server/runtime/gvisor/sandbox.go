@@ -211,8 +211,8 @@ func (s *sandbox) Settle(ctx context.Context, layer string) ([]string, error) {
 	}
 }
 
-// awaitEnd has whoever is told that the sandbox has ended find it so. The time for that
-// is its own: the caller's may be over.
+// awaitEnd waits until the sandbox is done, if err says that it has ended. It has a
+// time limit of its own, because the caller's may be over.
 func (s *sandbox) awaitEnd(err error) {
 	if !errors.Is(err, shim.ErrEnded) {
 		return
@@ -282,8 +282,8 @@ func (s *sandbox) Pause(ctx context.Context) error { return s.freeze(ctx, true, 
 // Resume undoes Pause.
 func (s *sandbox) Resume(ctx context.Context) error { return s.freeze(ctx, false, s.client.Resume) }
 
-// freeze changes whether the sandbox is paused. Where its shim has died, the next
-// one is told.
+// freeze changes whether the sandbox is paused. If its shim has died, the next one is
+// told.
 func (s *sandbox) freeze(ctx context.Context, paused bool, call func(context.Context) error) error {
 	for {
 		err := call(ctx)
@@ -309,8 +309,8 @@ func (s *sandbox) freeze(ctx context.Context, paused bool, call func(context.Con
 	}
 }
 
-// learnPaused asks whether the sandbox is paused, after a call of which the answer was
-// lost. If nobody knows, it counts as paused: to resume one that runs changes nothing.
+// learnPaused asks whether the sandbox is paused, after the answer of a call was lost.
+// If nobody knows, it counts as paused: to resume one that runs changes nothing.
 func (s *sandbox) learnPaused() {
 	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
 	defer cancel()

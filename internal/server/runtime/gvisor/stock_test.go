@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim"
 )
 
-// TestSetAside lists what a data folder has, and moves it aside: each with what goes with it,
-// to a place of its own, and with a line that says why.
+// TestSetAside lists the layers and memories of a data folder, and moves them aside. Each
+// gets its own place and a line that says why, and takes along what goes with it.
 func TestSetAside(t *testing.T) {
 	const a, b, c = "00000000000000aa", "00000000000000bb", "00000000000000cc"
 	r := &Runtime{Dir: t.TempDir()}

@@ -100,16 +100,17 @@ func (t *takeover) lose(id string, err error) {
 	t.logger.Warn("a sandbox is left alone", "sandbox", id, "because", t.lost[id])
 }
 
-// lostOf says why live did not take up what this folder has of a sprite's sandbox; empty: it
-// took it up, or the sandbox has ended.
+// lostOf says why live did not take up a sprite's sandbox of this folder. It is empty if
+// live took the sandbox up, or if the sandbox has ended.
 func (t *takeover) lostOf(id string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.lost[id]
 }
 
-// takeUp is the state of a sandbox that an earlier server left, which has a shim then.
-// That server may have started one for it just before it died, to which another loses.
+// takeUp returns the state of a sandbox that an earlier server left, and sees to it
+// that the sandbox has a shim. That server may have started a shim just before it died;
+// a second shim loses to it.
 func (t *takeover) takeUp(ctx context.Context, id string) (shim.State, error) {
 	tries := 3 // of shims that die
 	for deadline := time.Now().Add(shim.BootTimeout); ; {
@@ -151,9 +152,9 @@ func (t *takeover) booted(ctx context.Context, client shim.Client) (shim.State, 
 	}
 }
 
-// endUnborn ends what a shim has left that died while it started a sandbox. Another
-// shim finds nothing to take up, and removes what there is; or it finds a sandbox, of
-// which nobody knows how far it came.
+// endUnborn ends what is left after a shim died while it started a sandbox. Another
+// shim finds no sandbox, and removes the rest. Or it finds a sandbox that may be half
+// started, and that is stopped.
 func (t *takeover) endUnborn(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unbornLimit)
 	defer cancel()
@@ -166,7 +167,7 @@ func (t *takeover) endUnborn(ctx context.Context, id string) {
 
 const unbornLimit = 30 * time.Second
 
-// takeUpOwn is takeUp, but for a sandbox that is foreign: that has ended when it returns.
+// takeUpOwn is takeUp, except that a foreign sandbox has ended when it returns.
 func (t *takeover) takeUpOwn(ctx context.Context, id string) (shim.State, error) {
 	st, err := t.takeUp(ctx, id)
 	if err != nil || !t.foreign(st) {
@@ -191,9 +192,9 @@ const (
 	foreignStop = 30 * time.Second
 )
 
-// bringHome ends a foreign sandbox. Its shim, which is in the sandbox's namespace, puts its
-// memory on disk before, so that the next use goes on in this server's namespace; if that
-// fails, the sprite begins anew.
+// bringHome ends a foreign sandbox. The sandbox's shim is in its namespace, and first saves
+// its memory to disk. The next use then goes on in this server's namespace. If that fails,
+// the sprite boots anew.
 func (t *takeover) bringHome(ctx context.Context, id string, st shim.State) error {
 	s := t.watcher.follow(id, st)
 	saving, cancel := context.WithTimeout(ctx, foreignSave)

@@ -14,10 +14,10 @@ import (
 	"github.com/cove-dev/cove/internal/shim/kernel"
 )
 
-// UnnamedBytes is how much of the disk the sandbox's open files take that no name leads
-// to any more. gVisor itself has open what a process in the sandbox has. If gVisor's process
-// has ended, the error is sprite.ErrNoProcess. If it is in another container, its files can't
-// be seen from here: they are not counted.
+// UnnamedBytes is how much disk the sandbox's open files take that have no name any more.
+// The files that processes in the sandbox have open are open in gVisor itself. If
+// gVisor's process has ended, the error is sprite.ErrNoProcess. If it is in another
+// container, its files can't be seen from here: they are not counted.
 func (s *sandbox) UnnamedBytes() (int64, error) {
 	if place, err := kernel.Started(s.folder.run(s.id)); err == nil && private.Elsewhere(place.Processes) {
 		return 0, nil

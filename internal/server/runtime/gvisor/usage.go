@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// Usage reads what the sandbox uses: memory and processor time of its own cgroup, what it has
-// written, and what went over the one interface of its network namespace.
+// Usage reads how much the sandbox uses: memory and processor time of its own cgroup, bytes
+// written, and traffic of its network namespace (without lo).
 func (s *sandbox) Usage() (u sprite.Usage) {
 	s.mu.Lock()
 	pid, container := s.state.PID, s.state.Container
@@ -35,8 +35,8 @@ func (s *sandbox) Usage() (u sprite.Usage) {
 	return u
 }
 
-// ownCgroup is a sandbox's cgroup; empty if it was started in that of others, whose use is not
-// its own.
+// ownCgroup is a sandbox's cgroup. It is empty if the sandbox was started in a cgroup that it
+// shares with others: their use is not its own.
 func ownCgroup(dir, container string) string {
 	for at := dir; at != "" && at != "/" && at != "."; at = filepath.Dir(at) {
 		if filepath.Base(at) == "cove-"+container {

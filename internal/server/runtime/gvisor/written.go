@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// WrittenBytes is how much the sandbox has written to files. gVisor writes what a process
-// in it does, except to a map of a file, to which the process writes itself: it runs in
-// a child of gVisor's. What is allocated without being written (fallocate) is not in it,
-// nor what goes to memory or to the network.
+// WrittenBytes is how much the sandbox has written to files. gVisor writes for the
+// processes in the sandbox. But a process writes to a mapped file itself: it runs in a
+// child of gVisor's. Space that is allocated but not written (fallocate) does not count,
+// nor do writes to memory or to the network.
 func (s *sandbox) WrittenBytes() (int64, error) {
 	s.mu.Lock()
 	pid := s.state.PID

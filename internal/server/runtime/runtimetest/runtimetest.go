@@ -197,8 +197,8 @@ func commands(t *testing.T, sb sprite.Sandbox) {
 	}
 }
 
-// leavers are the two sides of a connection, each of which may leave while the
-// other still writes. The sandbox does not suffer.
+// leavers checks that either side of a connection may leave while the other still
+// writes. The sandbox does not suffer.
 func leavers(t *testing.T, sb sprite.Sandbox) {
 	self := client(sb).Self()
 	cmd := self.Command("sh", "-c", "sleep 0.3; exit 3")
