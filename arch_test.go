@@ -142,9 +142,9 @@ var imports = map[string][]string{
 	"examples/job": {".", "sprites"},
 }
 
-// wings are the folders of internal, by where their code runs, and says of each which
-// others it may import from: what runs inside a sandbox has nothing of the host's, and what
-// looks after one sandbox nothing of the server's.
+// wings has, for each folder of internal, the others that it may import from. The folders
+// are named by where their code runs. Code that runs inside a sandbox has nothing of the
+// host's, and code that looks after one sandbox has nothing of the server's.
 var wings = map[string][]string{
 	"lib":    nil, // no place of its own: small packages that several wings use
 	"guest":  {"lib"},
@@ -164,9 +164,9 @@ func wingOf(dir string) string {
 	return wing
 }
 
-// onlyImporter names the one package that may import what lies below a path of
-// someone else's: runsc is started as a program and linked by nothing else; nor do
-// the vendors' SDKs, which are large, get into any program but the loop's.
+// onlyImporter has import paths of other modules, and for each the one package of ours that
+// may import from below it. Runsc is a program of its own, and nothing else links it. The
+// vendors' SDKs are large, so only the loop's program has them.
 var onlyImporter = map[string]string{
 	"gvisor.dev/gvisor/runsc":                "cmd/cove-runsc",
 	"github.com/anthropics/anthropic-sdk-go": "internal/guest/loop",
@@ -174,10 +174,10 @@ var onlyImporter = map[string]string{
 	"google.golang.org/genai":                "internal/guest/loop",
 }
 
-// vagueNames are package names that say nothing of what is in the package.
+// vagueNames are package names that say nothing about a package's content.
 var vagueNames = []string{"util", "utils", "common", "shared", "types", "models", "helpers", "misc"}
 
-// A tree is what the checks need to know of a module's Go files.
+// A tree has the facts about a module's Go files that the checks need.
 type tree struct {
 	packages map[string]*pkg // by folder, slash-separated, "." for the root
 	long     []string        // files of more than maxLines lines
@@ -189,9 +189,9 @@ type pkg struct {
 	imports    map[string]string // import path to a file that has it; not those of tests
 }
 
-// readTree parses every Go file of the module in root: for its imports, and test
-// files too, so that one which is no Go is an error. It reads the files in this
-// process, where the test cache sees it, and whatever their build constraints.
+// readTree parses every Go file of the module in root, for its imports. It parses test
+// files too, so that invalid Go in one is an error. It reads the files in this process,
+// where the test cache sees it, and whatever their build constraints.
 func readTree(root string) (*tree, error) {
 	t := &tree{packages: map[string]*pkg{}}
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
@@ -213,7 +213,7 @@ func readTree(root string) (*tree, error) {
 	return t, err
 }
 
-// skipFolder leaves out what the go command leaves out, and other modules.
+// skipFolder skips the folders that the go command leaves out, and other modules.
 func skipFolder(root, dir, name string) error {
 	if dir == root {
 		return nil
@@ -330,15 +330,15 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// The most methods that a type, and fields that a struct, may have without a word: one that
-// has more is usually several.
+// The most methods of a type, and fields of a struct, that need no entry in large. A type
+// that has more is usually several.
 const (
 	maxMethods = 30
 	maxFields  = 25
 )
 
-// large are the types that have more, with how many they have, and why they are one thing
-// nevertheless. A number only goes down; who brings one down writes the new one here.
+// large has the types with more, their numbers, and the reason why each is one type
+// nevertheless. A number only goes down: if you lower it in the code, lower it here.
 var large = map[string]struct {
 	methods, fields int
 	why             string
@@ -417,8 +417,8 @@ func receiver(t ast.Expr) string {
 	return "?"
 }
 
-// TestShape: no type has more methods or fields than it may, and none of those that have
-// more gets another.
+// TestShape: no type has more methods or fields than the maximum, and the types in large
+// get no further ones.
 func TestShape(t *testing.T) {
 	methods, fields, err := shape(".")
 	if err != nil {

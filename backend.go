@@ -9,8 +9,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Backend is a server of the protocol elsewhere, to which a cove server has a
-// token: jobs may work in its sprites.
+// Backend is another server of the protocol, for which a cove server has a token. Jobs may
+// work in its sprites.
 type Backend struct {
 	Name      string    `json:"name"`
 	URL       string    `json:"url"`

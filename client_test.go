@@ -93,8 +93,8 @@ func TestNamesThatArePaths(t *testing.T) {
 	}
 }
 
-// The log of connectors is read a line at a time, empty ones and a cut one are no events, and
-// the caller ends it.
+// The log of connectors is read a line at a time. Empty lines and a line that is cut off
+// are no events. The caller ends the reading.
 func TestConnectorLog(t *testing.T) {
 	client, got := record(t, 200, "{\"connector\":\"a\"}\n\n{\"connector\":\"b\"}\n{\"conn")
 	var names []string

@@ -27,10 +27,10 @@ type statement struct {
 	tests      []string // that show it
 }
 
-// TestConformance holds docs/conformance.md to the tests: every statement of the
-// protocol has a test that names it, by a line "// Statement N: …" in the comment
-// of a Go test, by a name "N …" of a test with the JavaScript SDK, or by a line
-// "# Statement N: …" in a script; or it has a reason why not.
+// TestConformance compares docs/conformance.md with the tests. Every statement of the
+// protocol has a test that names it, or a reason for having none. A Go test names it by a
+// line "// Statement N: …" in its comment. A test with the JavaScript SDK has a name "N …",
+// and a script a line "# Statement N: …".
 func TestConformance(t *testing.T) {
 	all, err := readStatements("docs/statements.tsv")
 	if err != nil {

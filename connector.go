@@ -19,9 +19,9 @@ type Connector struct {
 	Name     string `json:"name"`
 	Upstream string `json:"upstream"` // an http or https URL
 
-	// Headers are set on every request. In a value, {secret} stands for the
-	// connector's secret, {secret:NAME} for another, and {basic:USER} for what
-	// follows "Basic " in the authorization of USER with the connector's secret.
+	// Headers are set on every request. In a value, {secret} stands for the connector's
+	// secret, and {secret:NAME} for another. A {basic:USER} stands for USER and the
+	// connector's secret as the Authorization header of the scheme Basic has them.
 	Headers map[string]string `json:"headers,omitempty"`
 	Secret  string            `json:"secret,omitempty"` // the name of its secret; empty: its own name
 
@@ -36,8 +36,8 @@ type Connector struct {
 	// the upstream's usual URLs a repository is named.
 	Git bool `json:"git,omitempty"`
 
-	// Forge is the API of the server that Git leads to, by which pull requests are opened there.
-	// Zero: they are not.
+	// Forge is the API of the server that Git leads to. The cove server opens pull requests
+	// with it. Zero: it opens none.
 	Forge ConnectorForge `json:"forge,omitzero"`
 
 	// These fields are not of the definition, and ignored in one.
@@ -58,30 +58,31 @@ type ConnectorLimits struct {
 	Requests          int64 `json:"requests,omitempty"`      // ever
 	BytesPerDay       int64 `json:"bytes_per_day,omitempty"` // of bodies, both ways, from midnight UTC on
 
-	// Limits on the use of models, as their answers tell it. An answer that is cut short,
-	// or tells nothing, counts a token for every four bytes of it and of its request. Requests
-	// under way when a limit is reached, 8 at most, are let end.
+	// Limits on the use of models, as their answers tell it. If an answer is cut short, or
+	// tells nothing, every four bytes of it and of its request count as a token. When a
+	// limit is reached, requests under way (8 at most) may end.
 	TokensPerDay int64   `json:"tokens_per_day,omitempty"` // of input and output
 	USDPerDay    float64 `json:"usd_per_day,omitempty"`    // by the connector's prices
 }
 
-// ConnectorPrice is what a million tokens of a model cost, in dollars. The first of
-// a connector's whose pattern has the model holds; if none has, the highest.
+// ConnectorPrice is the price of a million tokens of a model, in dollars. The connector's
+// first price whose pattern matches the model holds; if none matches, the highest.
 type ConnectorPrice struct {
 	Model  string  `json:"model"` // * stands for anything
 	Input  float64 `json:"input"`
 	Output float64 `json:"output"`
 }
 
-// ConnectorGrant says whom a connector serves: a sprite, or all sprites with a
-// label. With a job it is for that job's time, and for its sprite.
+// ConnectorGrant says whom a connector serves: a sprite, or all sprites with a label. With
+// a job, it lasts as long as the job, and is for the job's sprite.
 type ConnectorGrant struct {
 	Sprite string `json:"sprite,omitempty"`
 	Label  string `json:"label,omitempty"`
 	Job    string `json:"job,omitempty"`
 
-	// Reaches names the sprites that have the label now. A new grant to a label must name all
-	// of them: whoever may change a sprite may have given it the label. It is not stored.
+	// Reaches names the sprites that have the label now. A new grant to a label must name
+	// all of them, because anybody who may change a sprite may have given it the label. It
+	// is not stored.
 	Reaches []string `json:"reaches,omitempty"`
 
 	// Git limits the grant to git's requests about one repository; zero: it is for all that
@@ -119,8 +120,8 @@ type ConnectorEvent struct {
 	CostUSD      float64 `json:"cost_usd,omitempty"`
 }
 
-// PutConnector defines a connector, in place of one of the same name, whose grants
-// stay. Of the names that the server knows what is left out is filled in.
+// PutConnector defines a connector. It replaces one of the same name, whose grants stay. If
+// the server knows the name, it fills in the fields that are left out.
 func (c *Client) PutConnector(ctx context.Context, def Connector) (Connector, error) {
 	var out Connector
 	if err := c.Call(ctx, sprites.Request{Method: http.MethodPut, Path: sprites.Path("v1", "connectors", def.Name), JSON: def}, &out); err != nil {
@@ -163,7 +164,7 @@ func (c *Client) GrantConnector(ctx context.Context, name string, g ConnectorGra
 	return nil
 }
 
-// RevokeConnector takes a grant back, at once; one that is not there is no error.
+// RevokeConnector takes a grant back, at once. It is no error if the grant is not there.
 // Requests under way end.
 func (c *Client) RevokeConnector(ctx context.Context, name string, g ConnectorGrant) error {
 	query := url.Values{}

@@ -11,9 +11,9 @@ package cove
 
 import "github.com/cove-dev/cove/sprites"
 
-// A Client makes the calls of a cove server's API: its own methods those that no other server
-// of the Sprites protocol has, those of the embedded client the rest. Its methods may be called from
-// any goroutine.
+// A Client makes the calls of a cove server's API. Its own methods make those that no other
+// server of the Sprites protocol has. The embedded client's methods make the rest. Its
+// methods may be called from any goroutine.
 type Client struct {
 	*sprites.Client // required
 }

@@ -160,8 +160,8 @@ var (
 	fuzzIn   = regexp.MustCompile("((?:`Fuzz\\w+`(?:, | and )?)+) (?:\\(|in )([\\w/]+)")
 )
 
-// problems says what a document names that is not there: pages and headings that it links
-// to, source files, tests.
+// problems lists the names in a document that lead nowhere: linked pages and headings,
+// source files, tests.
 func (s *source) problems(name string, read func(string) (string, error)) (out []string) {
 	text, err := read(name)
 	if err != nil {
@@ -209,7 +209,7 @@ func (s *source) has(name string) bool {
 	})
 }
 
-// anchors are the names by which a page's headings are linked to.
+// anchors are the names that links to a page's headings use.
 func anchors(page string) (names []string) {
 	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(page, ""), -1) {
 		name := strings.Map(func(r rune) rune {

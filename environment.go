@@ -14,9 +14,9 @@ import (
 // EnvironmentState is where an environment is.
 type EnvironmentState string
 
-// The states of an environment, in the order in which most go through them. Unknown can
-// follow all but planned and destroying, and is left again when its place answers. Nothing
-// follows gone.
+// The states of an environment, in the order that most go through. Unknown can follow all
+// but planned and destroying. It ends when the environment's place answers. Nothing follows
+// gone.
 const (
 	EnvironmentPlanned    EnvironmentState = "planned"    // the row exists, and its sprite was not asked for
 	EnvironmentCreating   EnvironmentState = "creating"   // its sprite is asked for, and may be there
@@ -111,9 +111,10 @@ type EnvironmentRemoval struct {
 	NextAt time.Time     `json:"next_at"` // when it is tried again, at the earliest
 }
 
-// EnvironmentHealth is the result of the last check of an environment, by two signals. The zero
-// value means that it was never checked. A check reads the list of the sprite's place, and how the
-// jobs in the sprite are followed. It never wakes the sprite, and is no use of it.
+// EnvironmentHealth is the result of the last check of an environment, by two signals. The
+// zero value means that it was never checked. A check reads the list of the sprite's place,
+// and how the jobs in the sprite are followed. It never wakes the sprite, and does not
+// count as a use.
 type EnvironmentHealth struct {
 	Word   string `json:"word,omitempty"`   // one of the health words; empty: there is nothing to say
 	Detail string `json:"detail,omitempty"` // why, for people
@@ -189,8 +190,8 @@ func (e Environment) Judged() Environment {
 	return e
 }
 
-// Uptime is how long an environment has been awake since it last woke. known is false if it is
-// not awake, or was never seen to wake.
+// Uptime is how long an environment has been awake since it last woke. Known is false if it
+// is not awake, or was never seen to wake.
 func (e Environment) Uptime(now time.Time) (up time.Duration, known bool) {
 	if e.State != EnvironmentReady || e.WokenAt == nil {
 		return 0, false
@@ -207,15 +208,15 @@ type EnvironmentList struct {
 type EnvironmentDestroy struct {
 	IDs     []string `json:"ids,omitempty"`     // empty: all
 	Backend *string  `json:"backend,omitempty"` // only those there; "": here; nil: anywhere
-	Force   bool     `json:"force,omitempty"`   // those too in which a job works, or that have work which nobody has pulled
+	Force   bool     `json:"force,omitempty"`   // also those where a job works, or with work that nobody has pulled
 }
 
-// EnvironmentDestroyed is what became of them.
+// EnvironmentDestroyed is the answer to an EnvironmentDestroy.
 type EnvironmentDestroyed struct {
 	Results []EnvironmentResult `json:"results"`
 }
 
-// EnvironmentResult is what became of an environment that was to be destroyed.
+// EnvironmentResult is the result of destroying an environment.
 type EnvironmentResult struct {
 	Environment Environment        `json:"environment"`       // as it is now
 	Error       *sprites.ErrorBody `json:"failure,omitempty"` // why it is not gone; nil: it is
@@ -259,9 +260,10 @@ func (e Environments) Get(ctx context.Context, id string) (Environment, error) {
 	return env, nil
 }
 
-// Destroy destroys an environment, and returns it as it is then: gone, or destroying if its
-// place does not do it now; the server tries again until it has. Without force the server
-// refuses one in which a job works, or that has work which nobody has pulled.
+// Destroy destroys an environment, and returns its new state: gone, or destroying if its
+// place has not deleted it yet. The server then tries again until it is gone. Without
+// force, the server refuses if a job works in the environment, or if its work has not been
+// pulled.
 func (e Environments) Destroy(ctx context.Context, id string, force bool) (Environment, error) {
 	var env Environment
 	req := sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "environments", id)}

@@ -10,9 +10,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// ExecutorTest says which executor to test (POST /v1/executors/test). An executor is a place
-// in which jobs work: the server itself, or a backend. At most one of Profile, Backend and URL
-// is given; without any, the server itself is tested.
+// ExecutorTest says which executor to test (POST /v1/executors/test). An executor is a
+// place where jobs work: the server itself, or a backend. At most one of Profile, Backend
+// and URL is given; without any, the server itself is tested.
 type ExecutorTest struct {
 	Profile string `json:"profile,omitempty"` // its backend, with its settings
 	Backend string `json:"backend,omitempty"` // one that the server knows
@@ -22,7 +22,7 @@ type ExecutorTest struct {
 	URL   string `json:"url,omitempty"`
 	Token string `json:"token,omitempty"`
 
-	Agent string `json:"agent,omitempty"` // who carries out the prompt; empty: the profile's, or shell
+	Agent string `json:"agent,omitempty"` // that carries out the prompt; empty: the profile's, or shell
 	Quick bool   `json:"quick,omitempty"` // only connection, token and list: nothing is made
 }
 
@@ -30,7 +30,7 @@ type ExecutorTest struct {
 const (
 	TestConnection    StepKey = "connection"
 	TestAuth          StepKey = "auth"
-	TestList          StepKey = "list" // and removes what a test left that was cut off
+	TestList          StepKey = "list" // and removes the leftovers of an interrupted test
 	TestCreate        StepKey = "create"
 	TestPolicy        StepKey = "policy"
 	TestUpload        StepKey = "upload"
@@ -88,8 +88,9 @@ func (e Executors) List(ctx context.Context) ([]ExecutorStatus, error) {
 // Executors are the calls about executors. They need the verb admin.
 type Executors struct{ Client *Client }
 
-// Test tests an executor, and tells each of the steps. A step that fails is no error. The
-// server removes what a test has made, also if ctx ends or each returns an error before.
+// Test tests an executor, and calls each for the steps. A step that fails is no error. The
+// server removes everything that a test has made, also if ctx ends or each returns an error
+// before.
 func (e Executors) Test(ctx context.Context, test ExecutorTest, each func(ExecutorNews) error) error {
 	for line, err := range e.Client.Lines(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "executors", "test"), JSON: test}) {
 		if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Image describes an OCI image that a cove server has: what the disks of sprites may
-// start from.
+// Image describes an OCI image that a cove server has. The disks of sprites may start from
+// it.
 type Image struct {
 	Digest    string       `json:"digest"` // of its manifest: sha256:HEX
 	Names     []string     `json:"names"`  // none: each is another image's by now
@@ -31,7 +31,7 @@ type Image struct {
 	Pool      bool         `json:"pool,omitempty"` // the server keeps sandboxes over it ready, and so it stays
 }
 
-// ImageConfig is what an image says of how its programs are run.
+// ImageConfig is an image's configuration of how to run its programs.
 type ImageConfig struct {
 	OS           string            `json:"os,omitempty"`
 	Architecture string            `json:"architecture,omitempty"`
@@ -91,8 +91,8 @@ const (
 	ImageExtracting  = "extracting"
 )
 
-// ImageEvent is a line of the answer to a pull or an import: how far it is; or, as the
-// last one, the image or an error.
+// ImageEvent is a line of the answer to a pull or an import. It says how far the call is.
+// The last line has the image or an error.
 type ImageEvent struct {
 	Type string `json:"type"` // progress, complete or error
 
@@ -111,14 +111,14 @@ type ImageEvent struct {
 	Hint  string `json:"hint,omitempty"`
 }
 
-// ImagePruning says what a prune removes (POST /v1/images/prune), besides images without a name that no
-// sprite uses, and the caches of builds.
+// ImagePruning says which images a prune removes (POST /v1/images/prune). It always removes
+// images without a name that no sprite uses, and the caches of builds.
 type ImagePruning struct {
 	All    bool `json:"all,omitempty"`     // images with a name, too, if no sprite uses them; never the server's default image
-	DryRun bool `json:"dry_run,omitempty"` // remove nothing: only say what would go
+	DryRun bool `json:"dry_run,omitempty"` // remove nothing, only say what a prune would remove
 }
 
-// ImagePruned says what a prune has removed, or would remove.
+// ImagePruned lists the images that a prune has removed, or would remove.
 type ImagePruned struct {
 	Images     []string `json:"images"`      // digests
 	Names      []string `json:"names"`       // that these images had
@@ -128,7 +128,7 @@ type ImagePruned struct {
 	CacheBytes int64    `json:"cache_bytes"` // of Bytes, those of RUN --mount=type=cache
 }
 
-// Images are the images of a server. The zero value is of no use: set Client.
+// Images are the images of a server. Client is required.
 type Images struct{ Client *Client }
 
 func imagePath(name string) string {
@@ -164,7 +164,8 @@ func (i Images) Get(ctx context.Context, name string) (Image, error) {
 	return image, nil
 }
 
-// Remove removes an image, or a name of one that has others. One that a sprite uses stays.
+// Remove removes an image, or one of its names if it has several. An image that a sprite
+// uses stays.
 func (i Images) Remove(ctx context.Context, name string) error {
 	if err := i.Client.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: imagePath(name)}, nil); err != nil {
 		return fmt.Errorf("remove image %s: %w", name, err)
@@ -182,7 +183,7 @@ func (i Images) Prune(ctx context.Context, which ImagePruning) (ImagePruned, err
 }
 
 // Pull has the server get an image from its registry, with the credentials of the server's
-// account. each may be nil; else it gets each event but the last.
+// account. If each is not nil, it gets each event but the last.
 func (i Images) Pull(ctx context.Context, reference string, each func(ImageEvent)) (Image, error) {
 	image, err := i.events(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "images", "pull"), JSON: ImagePull{reference}}, each)
 	if err != nil {
@@ -191,9 +192,9 @@ func (i Images) Pull(ctx context.Context, reference string, each func(ImageEvent
 	return image, nil
 }
 
-// Import sends the server an archive of docker save, one of an OCI layout, or a tar of a root
-// file system, which becomes an image of one layer. A name takes
-// the place of those in the archive; empty: they count. each is as for Pull.
+// Import sends the server an archive: of docker save, of an OCI layout, or a tar of a root
+// file system. That tar becomes an image of one layer. If name is not empty, it replaces
+// the names in the archive. The function each is as for Pull.
 func (i Images) Import(ctx context.Context, archive io.Reader, name string, each func(ImageEvent)) (Image, error) {
 	query := url.Values{}
 	if name != "" {

@@ -60,7 +60,7 @@ type ImageBuildEvent struct {
 
 	Pull *ImageEvent `json:"pull,omitempty"` // of BuildPulling
 
-	Refused *sprites.NetworkEvent `json:"refused,omitempty"` // of BuildRefused; Hint is for who builds
+	Refused *sprites.NetworkEvent `json:"refused,omitempty"` // of BuildRefused; Hint is for the person who builds
 
 	Image *Image `json:"image,omitempty"` // of BuildComplete
 
@@ -69,8 +69,9 @@ type ImageBuildEvent struct {
 	Hint  string `json:"hint,omitempty"`
 }
 
-// Build has the server build an image. tar is the build's context; nil: it has no files. each may
-// be nil; else it gets each event but the last. If ctx ends, so does the build.
+// Build has the server build an image. The reader tar is the build's context; nil: it has
+// no files. If each is not nil, it gets each event but the last. If ctx ends, so does the
+// build.
 func (i Images) Build(ctx context.Context, req ImageBuild, tar io.Reader, each func(ImageBuildEvent)) (Image, error) {
 	head, err := json.Marshal(req)
 	if err != nil {

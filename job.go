@@ -59,17 +59,18 @@ type Person struct {
 	Email string `json:"email"`
 }
 
-// JobSettings are what a person chooses for a job. The request, the job and a push carry
-// the same value: docs/design/jobs.md says where else a new setting is named.
+// JobSettings are a person's choices for a job. The request, the job and a push carry the
+// same value. See docs/design/jobs.md for the other places that a new setting needs.
 type JobSettings struct {
 	Backend string `json:"backend,omitempty"` // has the sprite; empty: this server has it
 	Sprite  string `json:"sprite,omitempty"`  // in a request the name of an existing sprite, or empty for a new one; in a job never empty
 	Agent   string `json:"agent"`
 	Model   string `json:"model,omitempty"` // PROVIDER/MODEL; in a request empty for the agent's own choice
 
-	// Login says how the agent asks its model: one of Logins. In a request it may be empty: then
-	// it is LoginInside if a variable has the token of a login, LoginOutside if the server has
-	// the agent's login as a secret, and otherwise LoginKey, which a job may have as empty.
+	// Login says how the agent asks its model: one of Logins. In a request it may be empty.
+	// The server then chooses LoginInside if a variable has the token of a login. Otherwise
+	// it chooses LoginOutside if it has the agent's login as a secret, and else LoginKey.
+	// In a job, empty means LoginKey.
 	Login string `json:"login,omitempty"`
 
 	// AgentCommand starts the agent "acp": a command line for the sprite's sh. Permissions
@@ -88,8 +89,9 @@ type JobSettings struct {
 	// step that is not there has the usual limit (StepLimit).
 	StepLimits map[StepKey]int64 `json:"step_limits,omitempty"`
 
-	// Profile names the server's settings that stand in for what a request leaves out; empty:
-	// none do. ProfileRevision is the one that a job was made with, which the server says.
+	// Profile names the server's settings for fields that a request leaves out; empty:
+	// there are none. ProfileRevision is the profile's revision that a job was made with;
+	// the server sets it.
 	Profile string `json:"profile,omitempty"`
 	// ProfilePolicy says that the network policy is the profile's.
 	ProfileRevision int64 `json:"profile_revision,omitempty"`
@@ -99,9 +101,9 @@ type JobSettings struct {
 	Converse    bool `json:"converse,omitempty"` // the agent waits for messages instead of ending
 	Remove      bool `json:"remove,omitempty"`   // delete the sprite once pulled
 
-	// Publish pushes the commits of a job that has succeeded, and whose JobSource has a URL, as
-	// a branch there: PublishBranch, or with a pull request PublishPullRequest. Empty: nothing
-	// is published.
+	// Publish has the server push the commits of a job that has succeeded as a branch to
+	// the URL of its JobSource. It is PublishBranch, or PublishPullRequest to open a pull
+	// request as well. Empty: nothing is published.
 	Publish string `json:"publish,omitempty"`
 
 	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it; lists of jobs leave it out
@@ -131,24 +133,26 @@ type JobSource struct {
 	Branch     string `json:"branch"`  // short name; empty: none was checked out
 	Base       string `json:"base"`    // the commit that the bundle's ref refs/cove/base holds
 
-	// URL is a repository that the sprite clones itself; empty: a bundle is sent. It is http
-	// or https, and has no credentials: the server's connector for git that leads there adds
-	// them, and lets the sprite read this repository only. Without such a connector, the
-	// sprite's network policy decides. Branch is then the one to clone; empty: the
-	// repository's default. RepoID and Base are left out of a request, and are in the job
-	// once the clone is there. Depth is how many commits of the history are fetched; 0: all.
+	// URL is a repository that the sprite clones itself; empty: a bundle is sent. It is
+	// http or https, and has no credentials. The server's connector for git that leads
+	// there adds them, and lets the sprite read this repository only. Without such a
+	// connector, the sprite's network policy decides. Branch is then the one to clone;
+	// empty: the repository's default. RepoID and Base are left out of a request, and are
+	// in the job once the clone is there. Depth is how many commits of the history are
+	// fetched; 0: all.
 	URL   string `json:"url,omitempty"`
 	Depth int    `json:"depth,omitempty"`
 
-	// Issue is the number of an issue of URL, whose title and text the server adds to the plan
-	// as a quotation; 0: none. The connector for git says by which API it is asked for.
+	// Issue is the number of an issue of URL; 0: none. The server adds its title and text
+	// to the plan as a quotation. The connector for git names the API that the server asks
+	// for it.
 	Issue int `json:"issue,omitempty"`
 }
 
-// JobRequest asks the server for a job. The server makes the row (queued) and,
-// if Sprite is empty, a sprite for it, and answers with the Job, whose Upload
-// says where the bundle goes; the job begins with POST /v1/jobs/{id}/start. If the
-// agent has to be installed first, the row is installing until the sprite is there.
+// JobRequest asks the server for a job. The server makes the row (queued) and, if Sprite is
+// empty, a sprite for it. It answers with the Job, whose Upload says where the bundle goes.
+// The job begins with POST /v1/jobs/{id}/start. If the agent has to be installed first, the
+// row is installing until the sprite is there.
 type JobRequest struct {
 	JobSettings
 	JobSource
@@ -162,9 +166,10 @@ type JobRequest struct {
 	// answer is early then, and nobody need call POST /v1/jobs/{id}/start.
 	Begin bool `json:"begin,omitempty"`
 
-	// Key lets the request be sent again if its answer was lost: the same request by the same token
-	// gets the same job for as long as that is there, and any other is key_taken. A key goes with
-	// its job: once that is deleted, the same request makes another. Empty: each request does.
+	// Key lets the request be sent again if its answer was lost. As long as the job is
+	// there, the same request by the same token gets that job. Any other request with the
+	// key is key_taken. A key goes with its job: once the job is deleted, the same request
+	// makes another. Empty: each request makes a job.
 	Key string `json:"key,omitempty"`
 
 	Plan    string          `json:"plan"` // the plan's text
@@ -188,9 +193,10 @@ type JobRequest struct {
 	Digest string `json:"-"` // of the request as it was sent, if it has a key; the server says it
 }
 
-// MCPServer is an MCP server of a job's. Connector names one outside of the sprite, behind a
-// connector of the server's, which is the job's as long as that runs. Name and Command are of
-// one that the agent starts in the sprite, and speaks to by its standard streams.
+// MCPServer is an MCP server of a job's. Connector names a server outside of the sprite,
+// behind a connector of the cove server. The job has that connector as long as it runs.
+// Name and Command are for a server that the agent starts in the sprite, and speaks to by
+// its standard streams.
 type MCPServer struct {
 	Connector string   `json:"connector,omitempty"`
 	Tools     []string `json:"tools,omitempty"` // of the connector's, that the agent gets; "*" alone: all that it has
@@ -199,7 +205,7 @@ type MCPServer struct {
 	Command []string `json:"command,omitempty"` // the program and its arguments
 
 	// Env are the program's variables, NAME=VALUE; in a value {secret:NAME} stands for a
-	// secret, as in those of the job. In a Job there are the names alone.
+	// secret, as in the job's variables. A Job has only the names.
 	Env []string `json:"env,omitempty"`
 }
 
@@ -212,11 +218,11 @@ func MCPEnv(servers []MCPServer) []string {
 	return all
 }
 
-// JobPreview is what a job would be (POST /v1/jobs/preview, with a JobRequest): all that
-// making it would check is checked, and nothing is made.
+// JobPreview describes the job that a JobRequest would make (POST /v1/jobs/preview). The
+// server makes the same checks, and makes nothing.
 type JobPreview struct {
 	Agent         string                 `json:"agent"`
-	AgentVersion  string                 `json:"agent_version,omitempty"` // that is installed where it is missing; empty: none is
+	AgentVersion  string                 `json:"agent_version,omitempty"` // that is installed if the agent is missing; empty: none is
 	Model         string                 `json:"model,omitempty"`
 	Backend       string                 `json:"backend,omitempty"`
 	Sprite        string                 `json:"sprite,omitempty"` // empty: one would be made
@@ -246,8 +252,8 @@ type Guards struct {
 	Turns     int64 `json:"turns,omitempty"`        // of the model, as the agent reports them
 	DiskBytes int64 `json:"disk_bytes,omitempty"`   // by which the files of the sprite's user, and temporary ones, may grow
 
-	// CostUSD is what the model may cost, at the prices of its connector. Only for an
-	// agent that looks after that itself.
+	// CostUSD is the most that the model may cost, at the prices of its connector. It is
+	// only for an agent that enforces it itself.
 	CostUSD float64 `json:"cost_usd,omitempty"`
 }
 
@@ -268,7 +274,7 @@ type Outcome struct {
 }
 
 // Headline is the first line of the reason. The lines after it, if there are any, are the
-// end of what a program printed.
+// end of a program's output.
 func (o Outcome) Headline() string {
 	line, rest, more := strings.Cut(o.Reason, "\n")
 	if more && rest != "" {
@@ -277,7 +283,8 @@ func (o Outcome) Headline() string {
 	return line
 }
 
-// Usage is what an agent reported of its model's use; zero where it said nothing.
+// Usage is an agent's report of its model's use. A field is zero if the agent did not
+// report it.
 type Usage struct {
 	InputTokens  int64   `json:"input_tokens"`
 	OutputTokens int64   `json:"output_tokens"`
@@ -318,8 +325,8 @@ type JobResult struct {
 	EndedAt  *time.Time `json:"ended_at,omitempty"`
 	PulledAt *time.Time `json:"pulled_at,omitempty"`
 
-	// SeenAt is when a person said that they have seen how it ended, or began a job that does it
-	// again or goes on with it. Nil: not yet.
+	// SeenAt is when a person said that they have seen how the job ended. Beginning a job
+	// that does it again, or goes on with it, counts too. Nil: not yet.
 	SeenAt *time.Time `json:"seen_at,omitempty"`
 }
 
@@ -337,8 +344,8 @@ type JobProgress struct {
 	LargeBytes int64            `json:"large_bytes,omitempty"` // as in JobStart
 	Shallow    []string         `json:"shallow,omitempty"`     // as in JobStart
 
-	// Service is the sprite's service that is the supervisor; empty: Session is, an exec session.
-	// Supervisor is what it has said of itself last; nil: nothing yet.
+	// Service is the sprite's service that is the supervisor; empty: Session is, an exec
+	// session. Supervisor is its last description of itself; nil: none yet.
 	Service    string         `json:"service,omitempty"`
 	Session    string         `json:"session,omitempty"`
 	Supervisor *JobSupervisor `json:"supervisor,omitempty"`
@@ -359,9 +366,9 @@ type JobProgress struct {
 
 	JobEnding // of a job that has not ended
 
-	// Place is which of the jobs it is that wait for their turn among those of the profile,
-	// from 1; 0: it does not wait. TurnAt is when its turn came; nil: it had not to wait, or waits.
-	// PlaceOf is how many wait, as an answer of the server says it.
+	// Place is its place, from 1, among the profile's jobs that wait for their turn; 0: it
+	// does not wait. TurnAt is when its turn came; nil: it waits, or did not have to.
+	// PlaceOf is the number of jobs that wait; answers of the server have it.
 	Place   int        `json:"place,omitempty"`
 	PlaceOf int        `json:"place_of,omitempty"`
 	TurnAt  *time.Time `json:"turn_at,omitempty"`
@@ -390,14 +397,14 @@ type Job struct {
 	SpriteID   string `json:"sprite_id,omitempty"` // as the backend calls it; of this server's, once the job has begun
 	OwnsSprite bool   `json:"owns_sprite"`
 
-	Latest *JobLatest `json:"latest,omitempty"` // what it has told last; nil: nothing yet
+	Latest *JobLatest `json:"latest,omitempty"` // its latest news; nil: none yet
 
-	SpriteRemoval *SpriteRemoval `json:"sprite_removal,omitempty"` // its sprite is to be deleted, and may be there still; nil: no
-	Cleanup       *JobCleanup    `json:"cleanup,omitempty"`        // what became of its cleanup script; nil: it was not begun
+	SpriteRemoval *SpriteRemoval `json:"sprite_removal,omitempty"` // its sprite is being deleted, and may still exist; nil: it is not
+	Cleanup       *JobCleanup    `json:"cleanup,omitempty"`        // the run of its cleanup script; nil: it has not begun
 
-	// Title is what its plan is called: the first heading, or the first line. A job that goes on from another one has
-	// that one's. Empty: the job is from a time when the server kept none. Headings are the plan's; lists of jobs
-	// leave them out.
+	// Title is the plan's first heading, or its first line. A job that goes on from another
+	// one has the other's title. Empty: an older server made the job, and kept no title.
+	// Headings are the plan's; lists of jobs leave them out.
 	Title    string   `json:"title,omitempty"`
 	Headings []string `json:"headings,omitempty"`
 
@@ -416,8 +423,9 @@ type Job struct {
 // Name is what the job is called, for people: by its plan's title, or else its plan's file.
 func (j Job) Name() string { return cmp.Or(j.Title, j.PlanName, "a job") }
 
-// Brief is the job as lists and webhooks have it: without what may be long and tells nothing of how
-// the job is (its agent's definition, rules, tools, variables, settings, its plan's headings, and where its history is cut off).
+// Brief is the job as lists and webhooks have it: without fields that may be long and say
+// nothing about its state (its agent's definition, rules, tools, variables, settings, its
+// plan's headings, and where its history is cut off).
 func (j Job) Brief() Job {
 	j.Definition, j.NetworkPolicy, j.MCP, j.Shallow, j.EnvNames, j.Secrets, j.Settings, j.Headings = nil, nil, nil, nil, nil, nil, nil, nil
 	if j.Cleanup != nil {
@@ -427,8 +435,8 @@ func (j Job) Brief() Job {
 	return j
 }
 
-// JobUnknown says why nothing is known of a job, or of an environment: its backend does not
-// answer, or refuses. The job may go on there. It changes nothing but that.
+// JobUnknown says why the state of a job, or of an environment, is unknown: its backend
+// does not answer, or refuses. The job may go on there. Nothing else of it changes.
 type JobUnknown struct {
 	Code    string    `json:"error"` // "backend_unreachable", "backend_refused", or the backend's own
 	Message string    `json:"message"`
@@ -436,7 +444,7 @@ type JobUnknown struct {
 	Since   time.Time `json:"since"`
 }
 
-// JobCleanup is what became of the cleanup script of a job's profile. It runs once.
+// JobCleanup is the run of the cleanup script of a job's profile. The script runs once.
 type JobCleanup struct {
 	StartedAt time.Time  `json:"started_at"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"` // nil: it runs, or the server ended meanwhile
@@ -444,8 +452,8 @@ type JobCleanup struct {
 	Output    StepOutput `json:"output,omitzero"`    // what it has printed
 }
 
-// SpriteRemoval says that the sprite that was made for a job is to be deleted. The server
-// tries that until the sprite is known to be gone. It is what the job's Environment says.
+// SpriteRemoval says that the server deletes the sprite that was made for a job. It tries
+// again until the sprite is known to be gone. The values come from the job's Environment.
 type SpriteRemoval struct {
 	Since  time.Time `json:"since"`
 	Tries  int       `json:"tries"`           // that failed
@@ -454,15 +462,15 @@ type SpriteRemoval struct {
 	Hint   string    `json:"hint,omitempty"`  // what to do
 }
 
-// JobEnding is how far the end of a job is that has not ended yet. All but RanSec and WaitedSec
-// is zero once it has ended.
+// JobEnding says how far the end of a job has come. Once the job has ended, all fields but
+// RanSec and WaitedSec are zero.
 type JobEnding struct {
-	// Stopping says that its end was asked for. If its sprite is held, what it has done is
-	// collected when that may run again.
+	// Stopping says that the job is being stopped. If its sprite is held, its work is
+	// collected when the sprite may run again.
 	Stopping bool `json:"stopping,omitempty"`
 
 	StopReason string   `json:"stop_reason,omitempty"` // why, for people; empty: somebody asked for it
-	Exited     *JobExit `json:"exited,omitempty"`      // how its agent did, whose work is being collected; nil: it has not
+	Exited     *JobExit `json:"exited,omitempty"`      // how its agent exited; its work is being collected; nil: the agent has not exited
 
 	Forced string `json:"forced,omitempty"`      // why the server itself ends it: stopped, timeout, collect; empty: it does not
 	RanSec int64  `json:"ran_seconds,omitempty"` // of its time, as the server counts it
@@ -493,11 +501,11 @@ type JobInstall struct {
 	Detail string `json:"detail"`        // for people
 }
 
-// JobQuestion is what an agent asks a person: whether it may do something. All its
-// texts are the agent's.
+// JobQuestion is an agent's question to a person: may it do something? All its texts are
+// the agent's.
 type JobQuestion struct {
 	ID     string `json:"id"`
-	Title  string `json:"title"`            // what it is about to do
+	Title  string `json:"title"`            // the action that it asks for
 	Kind   string `json:"kind,omitempty"`   // edit, execute, fetch …
 	Detail string `json:"detail,omitempty"` // the tool's input: JSON, or any text; long texts in it (16 KiB in all) lack their middle, with a mark there
 
@@ -551,7 +559,7 @@ type JobEvent struct {
 	Usage    *Usage     `json:"usage,omitempty"`     // end, added by the server
 }
 
-// JobCloned is what a sprite has cloned of a JobSource's URL.
+// JobCloned is a sprite's report of its clone of a JobSource's URL.
 type JobCloned struct {
 	Branch  string   `json:"branch"`
 	Base    string   `json:"base"`              // the branch's commit
@@ -566,12 +574,13 @@ const (
 	OldestJobProtocol = 1
 )
 
-// JobBootVar is the variable by which a supervisor that is a service is told the boot of its
-// sprite in which its job may begin. A copy of the sprite is another boot.
+// JobBootVar is the variable that tells a supervisor which boot of its sprite its job may
+// begin in. Only a supervisor that is a service has it. A copy of the sprite has another
+// boot.
 const JobBootVar = "COVE_JOB_BOOT"
 
-// JobSupervisor is what a supervisor says of itself in the log, each time it starts: first of
-// all, and again if it is back after a crash or a boot.
+// JobSupervisor describes the supervisor in the log. The supervisor writes one at each
+// start: as the log's first event, and again when it is back after a crash or a boot.
 type JobSupervisor struct {
 	Version        string `json:"version"`         // of cove-guest
 	Protocol       int    `json:"protocol"`        // JobProtocol
@@ -581,12 +590,12 @@ type JobSupervisor struct {
 	Boot           string `json:"boot_id,omitempty"` // of the sprite; empty: it does not say
 }
 
-// JobEnd is the supervisor's terminal record: what was collected, and how the
-// agent's process ended. The judgement on it is the server's.
+// JobEnd is the supervisor's terminal record: the work that was collected, and how the
+// agent's process ended. The server judges the outcome.
 type JobEnd struct {
 	Phase    string   `json:"phase"`            // how far it came: prepare, run, collect, done
 	Reason   string   `json:"reason"`           // "", "stopped", "lost", a guard ("timeout", "idle", "turns", "disk"), "oom", "signal:KILL", or an error
-	Detail   string   `json:"detail,omitempty"` // what the guard has seen, for people
+	Detail   string   `json:"detail,omitempty"` // the guard's finding, for people
 	ExitCode int      `json:"exit_code"`
 	Head     string   `json:"head,omitempty"`     // empty: no commits
 	Leftover string   `json:"leftover,omitempty"` // empty: nothing left uncommitted
@@ -596,9 +605,9 @@ type JobEnd struct {
 	Uncollected string `json:"uncollected,omitempty"` // as in Job
 }
 
-// JobOrigin is where a job's clone comes from that was sent no bundle.
+// JobOrigin is the source of the clone of a job that was sent no bundle.
 type JobOrigin struct {
-	Earlier string `json:"earlier,omitempty"` // the folder of the job whose clone, in Workdir, is gone on with
+	Earlier string `json:"earlier,omitempty"` // the folder of the earlier job, whose clone in Workdir this one continues
 	Remote  string `json:"remote,omitempty"`  // the URL that is cloned; Branch may be empty, and Base is written into job.json once it is known
 	Depth   int    `json:"depth,omitempty"`   // of Remote, as in JobSource
 }
@@ -609,8 +618,8 @@ type JobIdentity struct {
 	Execution string `json:"execution_id"` // as in JobProgress
 }
 
-// JobSpec is what the supervisor in the sprite is given, as job.json in the
-// job's folder. All paths are the sprite's.
+// JobSpec is the supervisor's order in the sprite, as job.json in the job's folder. All
+// paths are the sprite's.
 type JobSpec struct {
 	JobIdentity
 	JobOrigin // in place of Bundle; zero: that is there
@@ -628,7 +637,7 @@ type JobSpec struct {
 	Program      string     `json:"program,omitempty"`  // that these bring
 	Argv         []string   `json:"argv"`
 	Env          []string   `json:"env"`
-	TimeoutSec   int64      `json:"timeout_seconds"` // of running time, counting neither sleep nor what a person is waited for; 0: none
+	TimeoutSec   int64      `json:"timeout_seconds"` // of running time, without sleep and waits for a person; 0: no limit
 	Guards       Guards     `json:"guards,omitzero"`
 	Turn         *LineRule  `json:"turn,omitempty"`  // the lines that tell of a turn
 	Input        *JobInput  `json:"input,omitempty"` // nil: the agent reads nothing
@@ -639,7 +648,7 @@ type JobSpec struct {
 	JobPreparation
 }
 
-// JobPreparation is what a JobSpec says of the time before the agent.
+// JobPreparation is the part of a JobSpec about the time before the agent.
 type JobPreparation struct {
 	Needs       []string          `json:"needs,omitempty"`        // programs that these need where Program is missing, and which are installed: node
 	Notices     []string          `json:"notices,omitempty"`      // for people, at the beginning of the log
@@ -648,16 +657,16 @@ type JobPreparation struct {
 	Masked      []string          `json:"masked,omitempty"`       // secrets that are in Env: the log has asterisks in their place
 }
 
-// LineRule picks lines of JSON out of what an agent says.
+// LineRule picks lines of JSON out of an agent's output.
 type LineRule struct {
 	Stream string            `json:"stream"`         // stdout, stderr, or events: its file descriptor 3
 	Fields map[string]string `json:"fields"`         // what stands in it, by dotted path
-	Once   string            `json:"once,omitempty"` // the path of what is the same in lines that count as one
+	Once   string            `json:"once,omitempty"` // the path of a value; lines with the same value count as one
 }
 
 // JobInput is how an agent takes messages.
 type JobInput struct {
-	First string    `json:"first,omitempty"` // a file with what it reads first; empty: nothing
+	First string    `json:"first,omitempty"` // a file that it reads first; empty: none
 	Over  LineRule  `json:"over"`            // the lines after which it waits for more
 	Again *LineRule `json:"again,omitempty"` // the lines after which it waits no more, answered or not
 }
@@ -668,10 +677,11 @@ const Guest = "cove-guest"
 // JobMessage is a person's message to an agent (POST /v1/jobs/{id}/send).
 type JobMessage struct {
 	Text  string `json:"text,omitempty"`  // empty: none
-	Close bool   `json:"close,omitempty"` // there will be no more: the agent ends when it has done what it was told
+	Close bool   `json:"close,omitempty"` // it is the last message: the agent ends when its work is done
 
-	// Key names the message. One that the agent has is not handed on again: sending it again
-	// succeeds and does nothing; another message by its key is key_taken. Empty: each is another message.
+	// Key names the message. A message that the agent has is not handed on again: sending
+	// it again succeeds and does nothing. A different message with the same key is
+	// key_taken. Empty: each is a message of its own.
 	Key string `json:"key,omitempty"`
 }
 
@@ -706,8 +716,8 @@ func (r JobRetry) Of(req JobRequest) JobRequest {
 	return req
 }
 
-// JobResume asks for the agent of a job that has ended to go on with its own session,
-// in the job's clone (POST /v1/jobs/{id}/resume); the answer is the new job.
+// JobResume asks for a new job, whose agent goes on with the session of a job that has
+// ended, in that job's clone (POST /v1/jobs/{id}/resume). The answer is the new job.
 type JobResume struct {
 	Message string `json:"message"`          // what the agent is told
 	Sprite  string `json:"sprite,omitempty"` // a fork of the job's sprite; empty: that one
@@ -718,9 +728,9 @@ type JobResume struct {
 	Digest string `json:"-"`
 }
 
-// JobGC asks for the end of jobs that nobody needs any more, and of the sprites
-// that were made for them (POST /v1/jobs/gc): those that have ended, and have been
-// pulled or left nothing. Sprites that others made are never touched.
+// JobGC asks the server to remove jobs that nobody needs any more, and the sprites that
+// were made for them (POST /v1/jobs/gc). Such jobs have ended, and have been pulled or left
+// nothing. The server never touches other sprites.
 type JobGC struct {
 	OlderThanSec int64 `json:"older_than_seconds"` // since the job's end, its pull, and the last use of its sprite
 	Force        bool  `json:"force,omitempty"`    // also those whose work nobody has pulled

@@ -13,28 +13,31 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// JobDiff is what a job has changed (GET /v1/jobs/{id}/diff): the commits since its base, and the
-// difference to that. All texts in it are the agent's.
+// JobDiff has a job's changes (GET /v1/jobs/{id}/diff): the commits since its base, and the
+// difference to the base. All texts in it are the agent's.
 type JobDiff struct {
 	Job  string `json:"job"`
 	Base string `json:"base"`
 	Head string `json:"head,omitempty"` // the commit that is compared; empty: the files as they are now, since the job has not ended
 
-	// Compares says what is compared with Base: DiffFiles of a job that has not ended, or DiffCommits.
+	// Compares says what Base is compared with: DiffFiles for a job that has not ended,
+	// else DiffCommits.
 	Compares string `json:"compares"`
 
-	// Leftover is the commit of what the agent left uncommitted, in a job that has ended. No branch gets it by a pull.
-	// It is compared with the job's last commit in a part of its own (Review.Leftover), which has Part DiffLeftover.
+	// Leftover is the commit of the files that the agent left uncommitted, in a job that
+	// has ended. No pull brings it into a branch. A part of its own (Review.Leftover, with
+	// Part DiffLeftover) compares it with the job's last commit.
 	Leftover string `json:"leftover,omitempty"`
-	Part     string `json:"part,omitempty"` // empty: what a pull brings
+	Part     string `json:"part,omitempty"` // empty: the changes that a pull brings
 
-	// Apart says that it was told in a sandbox in which nothing of the job has run, from the commits that a pull takes.
-	// Else it is the word of the job's sandbox, in which its agent works.
+	// Apart says that it was made from the commits that a pull takes, in a sandbox where
+	// nothing of the job has run. Otherwise the job's own sandbox made it, where its agent
+	// works.
 	Apart bool `json:"apart,omitempty"`
 
-	// HistoryEnds is one of the job's commits, before which the history is not there: its clone is shallow, or its
-	// sprite did not hand over what came before. Commits may then lack some, and Files lacks nothing. Empty: it goes
-	// back to Base.
+	// HistoryEnds is the commit of the job where the history ends: its clone is shallow, or
+	// its sprite did not hand over the earlier commits. Commits may then lack some; Files
+	// lacks nothing. Empty: the history goes back to Base.
 	HistoryEnds string `json:"history_ends,omitempty"`
 
 	Commits []JobDiffCommit `json:"commits"`       // the newest first
@@ -48,11 +51,11 @@ type JobDiff struct {
 
 // The values of JobDiff.Compares.
 const (
-	DiffFiles   = "files"   // the files as they are now, also those that are not committed
-	DiffCommits = "commits" // what the job has committed, which a pull brings; or in the part DiffLeftover, what it has not
+	DiffFiles   = "files"   // the files as they are now, also uncommitted ones
+	DiffCommits = "commits" // the job's commits, which a pull brings; in the part DiffLeftover, its uncommitted files
 )
 
-// DiffLeftover is the part of a JobDiff that has what was left uncommitted.
+// DiffLeftover is the part of a JobDiff with the files that were left uncommitted.
 const DiffLeftover = "leftover"
 
 // JobDiffCommit is a commit of a job.
@@ -86,8 +89,9 @@ type JobDiffFile struct {
 	// Uncounted says that git did not count the lines in time: Added and Deleted say nothing.
 	Uncounted bool `json:"uncounted,omitempty"`
 
-	// LeftOut says why the changed lines are not here, such as "too long"; empty: all are in Hunks. A file of which it
-	// says something has no Hunks. If it was renamed, its old name is a deleted file of its own.
+	// LeftOut says why the changed lines are not here, such as "too long"; empty: all are
+	// in Hunks. A file with LeftOut set has no Hunks. If such a file was renamed, its old
+	// name is a deleted file of its own.
 	LeftOut string `json:"left_out,omitempty"`
 
 	Risk   string        `json:"risk,omitempty"`   // why a pull holds it for review; empty: it does not
@@ -95,7 +99,7 @@ type JobDiffFile struct {
 	Hunks  []JobDiffHunk `json:"hunks"`
 }
 
-// JobDiffHunk is a part of a file, with lines around what has changed.
+// JobDiffHunk is a part of a file: changed lines, with lines around them.
 type JobDiffHunk struct {
 	OldStart int           `json:"old_start"`
 	NewStart int           `json:"new_start"`
@@ -119,8 +123,8 @@ const (
 	SideNew = "new"
 )
 
-// JobComment is a person's remark on a line of what a job has changed. The server keeps it until
-// it is deleted, or the job is.
+// JobComment is a person's remark on a line of a job's changes. The server keeps it until
+// the comment or the job is deleted.
 type JobComment struct {
 	ID        int64     `json:"id"`
 	Path      string    `json:"path"`
@@ -137,7 +141,7 @@ type JobComments struct {
 	Comments []JobComment `json:"comments"`
 }
 
-// CommentsMessage is what an agent is told of comments: one message, in their order.
+// CommentsMessage is the message to an agent with these comments, in their order.
 func CommentsMessage(comments []JobComment) string {
 	return "Please look again at what you have changed. A review has these remarks:\n" + Remarks(comments)
 }
@@ -172,24 +176,24 @@ func oneEnd(s string) string {
 	return strings.NewReplacer("\r\n", "\n", "\r", "\n", "\v", "\n", "\f", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n").Replace(s)
 }
 
-// Review are the calls about what a job has changed, and the comments on it.
+// Review are the calls about a job's changes, and the comments on them.
 type Review struct{ Client *Client }
 
-// Diff returns what a job has changed: of one that has ended, its commits, which a pull brings. Its sprite is asked,
-// and woken for that.
+// Diff returns a job's changes. For a job that has ended these are its commits, which a
+// pull brings. The server asks the job's sprite, and wakes it for that.
 func (r Review) Diff(ctx context.Context, job string) (JobDiff, error) {
 	var d JobDiff
 	return d, r.call(ctx, "diff of job "+job, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs", job, "diff")}, &d)
 }
 
-// Leftover returns what the agent of a job that has ended left uncommitted.
+// Leftover returns the files that the agent of a job that has ended left uncommitted.
 func (r Review) Leftover(ctx context.Context, job string) (JobDiff, error) {
 	var d JobDiff
 	req := sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs", job, "diff"), Query: url.Values{"part": {DiffLeftover}}}
 	return d, r.call(ctx, "what job "+job+" left uncommitted", req, &d)
 }
 
-// Comments lists the comments on what a job has changed.
+// Comments lists the comments on a job's changes.
 func (r Review) Comments(ctx context.Context, job string) ([]JobComment, error) {
 	var list JobComments
 	return list.Comments, r.call(ctx, "comments on job "+job, sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs", job, "comments")}, &list)
@@ -201,7 +205,7 @@ func (r Review) Add(ctx context.Context, job string, c JobComment) (JobComment, 
 	return made, r.call(ctx, "comment on job "+job, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", job, "comments"), JSON: c}, &made)
 }
 
-// Delete deletes the comments of these ids, or all if there are none. Those that are not there
+// Delete deletes the comments with these ids, or all if no ids are given. Missing comments
 // are no error.
 func (r Review) Delete(ctx context.Context, job string, ids ...int64) error {
 	query := url.Values{}

@@ -16,10 +16,11 @@ type JobGroup string
 
 // The groups of jobs. Each job is in one of them.
 const (
-	// JobsNeeds are those that need a person. A question waits for its answer, or a message is
-	// waited for. The sprite may not run, because it has reached its disk limit or the server's disk
-	// is full. The job failed, ran out of time or was lost, or its commits were not published; these
-	// leave the group if they are seen (Job.SeenAt) or pulled.
+	// JobsNeeds are those that need a person. A question waits for its answer, or a message
+	// is waited for. The sprite may not run, because it has reached its disk limit or the
+	// server's disk is full. The job failed, ran out of time or was lost, or its commits
+	// were not published. A job that has ended leaves the group when it is seen
+	// (Job.SeenAt) or pulled.
 	JobsNeeds JobGroup = "needs"
 
 	JobsWorking JobGroup = "working" // they have not ended, and need nobody
@@ -55,11 +56,13 @@ func (j Job) Group() JobGroup {
 // FirstJobRepo is the JobSource.RepoID of the repository that the web page makes for somebody's first job.
 const FirstJobRepo = "f6282423ad2dd03441412eb67ea55426abd42315"
 
-// CopiesOnly reports whether the job's repository is on no machine, as that of a first job: its work can't be
-// pulled as commits, and is where it belongs once its files have been copied (cove sync pull).
+// CopiesOnly reports whether the job's repository is on no person's machine, as that of a
+// first job. Its work can't be pulled as commits: a person copies its files (cove sync
+// pull).
 func (j Job) CopiesOnly() bool { return j.RepoID == FirstJobRepo && j.Backend == "" }
 
-// Bring is the command that brings its work to a person's machine. The server makes the names in it, which need no quotes.
+// Bring is the command that brings the job's work to a person's machine. The server makes
+// the names in it, which need no quotes.
 func (j Job) Bring() string {
 	if j.CopiesOnly() {
 		return fmt.Sprintf("cove sync pull -s %s %s ./job-%s", j.Sprite, j.Workdir, j.ID)
@@ -67,8 +70,9 @@ func (j Job) Bring() string {
 	return "cove pull " + j.ID
 }
 
-// Times are for how long the agent of a job has worked since it began, and for how long the job has waited
-// meanwhile: for a person, or because it was held. Both are 0 if the agent has not begun.
+// Times returns how long the agent of a job has worked since it began, and how long the job
+// has waited meanwhile. It waits for a person, or because it is held. Both are 0 if the
+// agent has not begun.
 func (j Job) Times(now time.Time) (worked, waited time.Duration) {
 	if j.StartedAt == nil {
 		return 0, 0
@@ -105,12 +109,13 @@ func (j *Job) StandStill(stands bool, now time.Time) {
 	}
 }
 
-// JobLatest is what a job has told last. Its texts are the agent's.
+// JobLatest is a job's latest news. Its texts are the agent's.
 type JobLatest struct {
-	Said string  `json:"said,omitempty"` // the end of what its agent, or a command of its preparation, has said: one line
+	Said string  `json:"said,omitempty"` // the last output of its agent, or of a command of its preparation: one line
 	Step StepKey `json:"step,omitempty"` // of its preparation, that runs; empty: none does
 
-	// Turns and CostUSD are what the agent has reported so far. Some report nothing before their end.
+	// Turns and CostUSD are the agent's reports so far. Some agents report nothing before
+	// their end.
 	Turns   int64   `json:"turns,omitempty"`
 	CostUSD float64 `json:"cost_usd,omitempty"`
 }
@@ -123,7 +128,7 @@ type JobQuery struct {
 	Label      string // of its sprite, on the server itself
 	Profile    string
 	Repository string // by name
-	By         string // a token, by ID; "owner": the server's owner; "me": who asks
+	By         string // a token, by ID; "owner": the server's owner; "me": the caller
 	Sprite     string
 	Backend    string // of Sprite
 	Of         string // a job, by ID: those that do it again, or go on with it
@@ -181,14 +186,14 @@ func MarkUnseen(ctx context.Context, c *Client, id string) (Job, error) {
 	return callJob(ctx, c, "mark job "+id+" as not seen", sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "jobs", id, "seen")})
 }
 
-// JobPlan is what the agent of a job was told (GET /v1/jobs/{id}/plan): the plan, or the message
-// with which the job goes on from another one.
+// JobPlan is the text that the agent of a job was given (GET /v1/jobs/{id}/plan). It is the
+// plan or, if the job goes on from another one, the message that it was resumed with.
 type JobPlan struct {
 	Name string `json:"plan_name"` // its file name, for people
-	Plan string `json:"plan"`      // without what the server adds of an issue
+	Plan string `json:"plan"`      // without the issue's text, which the server adds
 
-	// EnvNames are the variables that the job was given, without those that the agent needs; Config is that of the sprite
-	// that was to be made for it: nil: none was asked for.
+	// EnvNames are the variables that the job was given, without those that the agent
+	// needs. Config is the configuration that was asked for its new sprite; nil: none was.
 	EnvNames []string        `json:"env_names,omitempty"`
 	Config   *sprites.Config `json:"config,omitempty"`
 }
@@ -202,16 +207,16 @@ func PlanOf(ctx context.Context, c *Client, id string) (JobPlan, error) {
 	return plan, nil
 }
 
-// Found is what a search has found (GET /v1/search): of each kind the first ones. It has nothing
-// that its token does not reach.
+// Found is the result of a search (GET /v1/search), with the first ones of each kind. It
+// has only things that the caller's token reaches.
 type Found struct {
 	Jobs    []Job          `json:"jobs"`
 	Sprites []sprites.Info `json:"sprites"`
 	Commits []FoundCommit  `json:"commits"`
 	Lines   []FoundLine    `json:"lines"`
 
-	// Older says that there are logs which were not looked through, because they are those of older jobs
-	// than the server looks at in one search.
+	// Older says that the server did not look through the logs of some older jobs: in one
+	// search it looks at the newest only.
 	Older bool `json:"older,omitempty"`
 }
 

@@ -69,8 +69,7 @@ func (c *Client) Jobs(ctx context.Context) ([]Job, error) {
 	}
 }
 
-// StopJob asks for a job's end; the job collects what there is and becomes
-// cancelled.
+// StopJob stops a job. The job collects its work so far, and becomes cancelled.
 func (c *Client) StopJob(ctx context.Context, id string) (Job, error) {
 	return callJob(ctx, c, "stop job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "stop")})
 }
@@ -101,15 +100,16 @@ func (c *Client) AnswerJob(ctx context.Context, id string, a JobAnswer) (Job, er
 	return callOnce(ctx, c, "answer job "+id, keyed, plain)
 }
 
-// RetryJob begins a job that has ended anew, and returns the new one. It deals with lost answers
-// as CreateJob does.
+// RetryJob begins a new job that does one that has ended again, and returns it. It deals
+// with lost answers as CreateJob does.
 func (c *Client) RetryJob(ctx context.Context, id string, req JobRetry) (Job, error) {
 	req.Key = cmp.Or(req.Key, rand.Text())
 	return makeOnce(ctx, c, "retry job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "retry"), JSON: req})
 }
 
-// PublishJob has a job's commits published again, after that has failed. It returns at once:
-// Job.Published says how far that is. Commits that are published, or being published, stay as they are.
+// PublishJob has the server publish a job's commits again, after that has failed. It
+// returns at once: Job.Published says how far the publication is. Commits that are
+// published, or being published, stay as they are.
 func PublishJob(ctx context.Context, c *Client, id string) (Job, error) {
 	return callJob(ctx, c, "publish job "+id, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "publish")})
 }
@@ -130,14 +130,14 @@ func (c *Client) CollectJobs(ctx context.Context, req JobGC) (JobGCResult, error
 	return result, nil
 }
 
-// MarkPulled says that the job's commits, up to head, are where they belong.
+// MarkPulled tells the server that a person has the job's commits, up to head.
 func (c *Client) MarkPulled(ctx context.Context, id, head string) (Job, error) {
 	return callJob(ctx, c, "mark job "+id+" as pulled",
 		sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "jobs", id, "pulled"), JSON: JobPulled{Head: head}})
 }
 
-// DeleteJob forgets a job. One that runs, or whose commits nobody has pulled, is
-// refused without force.
+// DeleteJob forgets a job. Without force, the server refuses a job that runs, or whose
+// commits nobody has pulled.
 func (c *Client) DeleteJob(ctx context.Context, id string, force bool) error {
 	query := url.Values{}
 	if force {
@@ -163,8 +163,8 @@ func callJob(ctx context.Context, c *Client, doing string, r sprites.Request) (J
 const onceTries = 8
 
 // callOnce is callJob for a call with a key, which is carried out once however often it is
-// made. If no answer comes, it is made again. If the server does not take the call as it is, it
-// has not been carried out: that may be for the key, and plain, which is the call as the caller
+// made. If no answer comes, it is made again. If the server refuses the call as bad (400),
+// it has not carried it out. The key may be the reason, so plain, the call as the caller
 // made it, is tried once.
 func callOnce(ctx context.Context, c *Client, doing string, keyed, plain sprites.Request) (Job, error) {
 	var again patience
@@ -210,8 +210,8 @@ func makeOnce(ctx context.Context, c *Client, doing string, r sprites.Request) (
 	}
 }
 
-// WaitJob waits until the job's state is terminal. A server that is away is
-// asked again for some minutes; one that answers with an error is not.
+// WaitJob waits until the job's state is terminal. If the server does not answer, it is
+// asked again for some minutes. If it answers with an error, it is not.
 func (c *Client) WaitJob(ctx context.Context, id string) (Job, error) {
 	query := url.Values{"wait": {pollWait.String()}}
 	var again patience
@@ -238,9 +238,9 @@ func (c *Client) WaitJob(ctx context.Context, id string) (Job, error) {
 // installLook is for how long a server is asked to wait for news of an installation.
 const installLook = 2 * time.Second
 
-// AwaitInstall waits until a job that was made with Early is no longer installing. Then
-// it is queued, or has ended: Failure says why. Each is called with the job now and then;
-// nil: not. A server that is away is asked again for some minutes.
+// AwaitInstall waits until a job that was made with Early is no longer installing. Then the
+// job is queued, or has ended: Failure says why. If each is not nil, it is called with the
+// job now and then. If the server does not answer, it is asked again for some minutes.
 func (c *Client) AwaitInstall(ctx context.Context, id string, each func(Job)) (Job, error) {
 	query := url.Values{"wait": {installLook.String()}, "while": {string(JobInstalling)}}
 	var again patience
@@ -290,8 +290,8 @@ type patience struct {
 	pause time.Duration
 }
 
-// wait pauses before the next try. It returns err when there is no point in one:
-// the server refused, patience or the context has ended.
+// wait pauses before the next try. It returns err if another try is useless: the server
+// refused, or the patience or the context has ended.
 func (p *patience) wait(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -313,9 +313,9 @@ func (p *patience) wait(ctx context.Context, err error) error {
 	return pause(ctx, p.pause)
 }
 
-// JobEvents yields the job's events from number from on. With follow it goes on
-// until the job's last event, and takes up again by number after a cut; without,
-// it ends with the events that exist. An error is yielded once, as the last.
+// JobEvents yields the job's events from number from on. With follow it goes on until the
+// job's last event, and continues by number after a lost connection. Without follow, it
+// ends with the events that exist. An error is yielded once, last.
 func (c *Client) JobEvents(ctx context.Context, id string, from int64, follow bool) iter.Seq2[JobEvent, error] {
 	return func(yield func(JobEvent, error) bool) {
 		f := follower{client: c, id: id, next: max(from, 1), follow: follow, yield: yield}

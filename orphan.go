@@ -12,9 +12,9 @@ import (
 // OrphanAge is the least age of an orphan: a younger sprite may still be on its way into a row.
 const OrphanAge = 10 * time.Minute
 
-// Orphan is a sprite that this server made for a job, which is at least OrphanAge old, and which
-// no environment has: its row is not there, or gone. At this server its job is removed, too. The
-// server never deletes an orphan by itself.
+// Orphan is a sprite that this server made for a job, and that no environment has: the row
+// is missing, or says gone. It is at least OrphanAge old. For a sprite at this server, the
+// job is removed, too. The server never deletes an orphan by itself.
 type Orphan struct {
 	Name      string         `json:"name"`
 	Backend   string         `json:"backend,omitempty"` // has the sprite; empty: this server has it
@@ -53,7 +53,7 @@ type OrphansDestroyed struct {
 	Unheard []OrphanPlace  `json:"unheard,omitempty"`
 }
 
-// OrphanResult is what became of an orphan that was to be destroyed.
+// OrphanResult is the result of destroying an orphan.
 type OrphanResult struct {
 	Orphan Orphan             `json:"orphan"`
 	Error  *sprites.ErrorBody `json:"failure,omitempty"` // why it is not gone; nil: it is
@@ -68,7 +68,8 @@ func (e Environments) Orphans(ctx context.Context) (OrphanList, error) {
 	return list, nil
 }
 
-// DestroyOrphans destroys orphans, each for itself. A sprite that is no orphan now is refused.
+// DestroyOrphans destroys orphans, each on its own. A sprite that is not an orphan any more
+// is refused.
 func (e Environments) DestroyOrphans(ctx context.Context, ask OrphanDestroy) (OrphansDestroyed, error) {
 	var all OrphansDestroyed
 	if err := e.Client.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "environments", "orphans", "destroy"), JSON: ask}, &all); err != nil {

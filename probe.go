@@ -2,8 +2,8 @@ package cove
 
 import "time"
 
-// Probe is what a sprite is like from inside, as cove-guest probe says it. It comes
-// from a place where an agent works: it is information, not proof.
+// Probe is a report on a sprite from inside, by cove-guest probe. It comes from a place
+// where an agent works: it is information, not proof.
 type Probe struct {
 	Arch string    `json:"arch"` // as Go names them
 	Time time.Time `json:"time"`

@@ -12,22 +12,23 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Profile is a named set of settings on the server from which jobs are made, so that who
-// begins a job need not know them. Its revision grows by one with each change; a job keeps
-// what it was made with.
+// Profile is a named set of settings for jobs on the server, so that the person who begins
+// a job need not know them. Its revision grows by one with each change. A job keeps the
+// settings that it was made with.
 type Profile struct {
 	Name      string    `json:"name"`
 	Revision  int64     `json:"revision"` // from 1
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
-	Default   bool      `json:"default,omitempty"` // pushes that name no profile are by this one
+	Default   bool      `json:"default,omitempty"` // pushes that name no profile use this one
 
 	ProfileSettings
 }
 
-// ProfileSettings are what a profile says. A request for a job that names the profile gets
-// from it what it leaves out itself; the zero value of a field says nothing. A
-// profile may give every token that begins jobs what only the verb admin may ask for.
+// ProfileSettings are the settings of a profile. A request for a job that names the profile
+// gets from it the settings that it leaves out. The zero value of a field sets nothing. A
+// profile may give every token that begins jobs settings that only the verb admin may ask
+// for.
 type ProfileSettings struct {
 	Description string `json:"description,omitempty"`
 
@@ -53,24 +54,25 @@ type ProfileSettings struct {
 	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"` // of new sprites; nil: the preset agent
 	Config        *sprites.Config        `json:"config,omitempty"`
 	Include       []string               `json:"include,omitempty"`
-	SetupScript   *SetupScript           `json:"setup_script,omitempty"` // in place of what the request has: the repository's
+	SetupScript   *SetupScript           `json:"setup_script,omitempty"` // replaces the request's, which is the repository's
 
 	// CleanupScript runs in a sprite that was made for a job of the profile, before that is
-	// deleted. It has the job's variables. Its time is a minute if it says none, and ten at most;
-	// its end, good or bad, is in Job.Cleanup, and does not hold up the deletion.
+	// deleted. It has the job's variables. Its time limit is a minute if it says none, and
+	// ten at most. Its result is in Job.Cleanup. A failure does not hold up the deletion.
 	CleanupScript *SetupScript `json:"cleanup_script,omitempty"`
 
-	Env map[string]string `json:"env,omitempty"` // variables of the agent's; those of the request go over them
+	Env map[string]string `json:"env,omitempty"` // the agent's variables; the request's override them
 
-	// Author is who the commits are by, in place of who begins the job. Nil: that person.
+	// Author is the author of the commits, in place of the person who begins the job. Nil:
+	// that person.
 	Author *Person `json:"author,omitempty"`
 
-	// MaxJobs is how many jobs of the profile are at work at once. More wait for their turn, in
-	// the order in which they came. 0: any number.
+	// MaxJobs is how many jobs of the profile may work at once. Further jobs wait for their
+	// turn, in the order of their creation. 0: any number.
 	MaxJobs int `json:"max_jobs,omitempty"`
 
-	// MaxWaitSec is how long a job may wait for a person, or be held, while others wait for their
-	// turn. Then it is stopped, and what it has done is collected. 0: as long as it likes.
+	// MaxWaitSec is how long a job may wait for a person, or be held, while others wait for
+	// their turn. Then it is stopped, and its work is collected. 0: there is no limit.
 	MaxWaitSec int64 `json:"max_wait_seconds,omitempty"`
 }
 
@@ -91,16 +93,16 @@ type ProfileList struct {
 // ProfilePut is the answer to PUT /v1/profiles/{profile}.
 type ProfilePut struct {
 	Profile
-	Warnings []string `json:"warnings,omitempty"` // what a job of it would lack as it is now
+	Warnings []string `json:"warnings,omitempty"` // what a job by it would lack now
 }
 
-// ProfileApplied is what became of the jobs that were made with the network policy of an older
-// revision of a profile (POST /v1/profiles/{profile}/apply).
+// ProfileApplied has the results for the jobs that were made with the network policy of an
+// older revision of a profile (POST /v1/profiles/{profile}/apply).
 type ProfileApplied struct {
 	Jobs []ProfileJob `json:"jobs"` // those that have not ended
 }
 
-// ProfileJob is a job to which a profile's network policy was applied.
+// ProfileJob is a job that a profile's network policy was applied to.
 type ProfileJob struct {
 	Job    string `json:"job"`
 	Sprite string `json:"sprite"`
@@ -133,8 +135,9 @@ func (p Profiles) Get(ctx context.Context, name string) (Profile, error) {
 	return profile, nil
 }
 
-// Put stores a profile, in place of one of the same name: if revision is not 0, only of the
-// one that has that revision. A profile that could not become a job is refused.
+// Put stores a profile, in place of one of the same name. If revision is not 0, it replaces
+// only a profile of that revision. The server refuses a profile that could not become a
+// job.
 func (p Profiles) Put(ctx context.Context, name string, revision int64, settings ProfileSettings) (ProfilePut, error) {
 	var put ProfilePut
 	req := sprites.Request{Method: http.MethodPut, Path: profilePath(name), JSON: settings}
@@ -155,8 +158,9 @@ func (p Profiles) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// SetDefault makes a profile the one by which jobs are pushed that name none; with an empty name
-// there is no such profile. It is for clients that push: a request for a job without a profile has none.
+// SetDefault sets the profile that clients use for pushes that name none. With an empty
+// name there is no such profile. The server does not apply it: a request for a job without
+// a profile has none.
 func (p Profiles) SetDefault(ctx context.Context, name string) error {
 	req := sprites.Request{Method: http.MethodPut, Path: sprites.Path("v1", "default-profile"), JSON: DefaultProfile{name}}
 	if err := p.Client.Call(ctx, req, nil); err != nil {
@@ -170,9 +174,9 @@ type DefaultProfile struct {
 	Name string `json:"name"` // empty: none
 }
 
-// Apply gives the jobs that an older revision of a profile has made, and that have not ended,
-// its network policy of now. A sprite whose rules somebody has changed since keeps them, unless
-// force is set.
+// Apply gives a profile's current network policy to the jobs that an older revision has
+// made, and that have not ended. If somebody has changed the rules of a sprite since, they
+// stay, unless force is set.
 func (p Profiles) Apply(ctx context.Context, name string, force bool) (ProfileApplied, error) {
 	var applied ProfileApplied
 	req := sprites.Request{Method: http.MethodPost, Path: profilePath(name, "apply")}

@@ -10,13 +10,14 @@ const (
 
 // The states of a JobPublished.
 const (
-	PublishPending = "pending" // it is to be done, or being done
+	PublishPending = "pending" // it waits, or is under way
 	PublishDone    = "done"    // the branch is there, and the pull request, if one was to be opened
 	PublishHeld    = "held"    // files that could run something are among the changes; nothing was pushed
 	PublishFailed  = "failed"
 )
 
-// JobPublished is what became of a job's commits at the server of its repository.
+// JobPublished is the state of the publication of a job's commits at the server of its
+// repository.
 type JobPublished struct {
 	State  string      `json:"state"`
 	Branch string      `json:"branch"`           // that the commits are pushed as
@@ -28,14 +29,14 @@ type JobPublished struct {
 	Ended  *time.Time  `json:"ended_at,omitempty"`
 }
 
-// RiskyFile is a changed file that could make something run on the machine of somebody who
-// takes the change. Path and Why have texts of the repository's.
+// RiskyFile is a changed file that could run code on the machine of a person who takes the
+// change. Path and Why have texts of the repository's.
 type RiskyFile struct {
 	Path string `json:"path"`
 	Why  string `json:"why"`
 }
 
-// PublishOrder is what `cove-guest publish` is given, in a sprite that is made for it.
+// PublishOrder is the input of `cove-guest publish`, in a sprite that is made for it.
 type PublishOrder struct {
 	Job      string `json:"job"`
 	URL      string `json:"url"`    // of the repository, as the sprite reaches it

@@ -18,11 +18,11 @@ const (
 	LargeFilesOut = "lfs-out"
 )
 
-// RepositoryStore is the folder in a sprite that keeps what was sent of a
-// repository, so that a later job there need not be sent it again. Its file "have"
-// has a line for each commit that is there with its whole history, as far as that
-// goes: what is cut off elsewhere is another store. The id and the commits are
-// those of a JobRequest and a JobStart. Without an id there is none.
+// RepositoryStore is the folder in a sprite that keeps the objects that were sent of a
+// repository. A later job there need not be sent them again. Its file "have" has a line for
+// each commit that is there with its history, up to the cuts (shallow). A history that is
+// cut elsewhere has another store. The id and the commits are those of a JobRequest and a
+// JobStart. Without an id there is no store, and the result is empty.
 func RepositoryStore(repoID string, shallow []string) string {
 	if repoID == "" {
 		return ""

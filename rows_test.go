@@ -13,10 +13,10 @@ import (
 	"testing"
 )
 
-// rows are what must hold, and the tests that show it with real sandboxes, or in the
-// package that decides on it: a script of internal/e2e/scripts, or FOLDER:TEST, or
-// FOLDER:TEST/NAME for one that it runs by that name, with _ for a space, or whose name
-// begins with that word.
+// rows are requirements, each with the tests that show it, with real sandboxes or in the
+// package that decides on it. A test is a script of internal/e2e/scripts, FOLDER:TEST, or
+// FOLDER:TEST/NAME. NAME is a subtest's name, with _ for a space, or one of the words that
+// its name begins with.
 var rows = []struct{ row, what, tests string }{
 	{"E1", "both streams come apart, byte for byte", "internal/e2e/sprite:TestExec/E1 internal/guest:TestStreams internal/e2e/sprite:TestSoakOutput"},
 	{"E2", "the command's own exit code, and 128+N for a signal", "internal/e2e/sprite:TestExec/E2 internal/guest:TestExitCodes internal/cli:TestClassify"},
@@ -177,8 +177,8 @@ func exists(t *testing.T, test string) bool {
 
 var rowName = regexp.MustCompile(`^[A-Z]?[0-9]+$`)
 
-// testsOf finds the tests of a package, and the texts in each and in the functions
-// that it calls: the names of those that it runs are among them.
+// testsOf finds the tests of a package. For each it has the strings in the test and in the
+// functions that it calls. The names of its subtests are among them.
 func testsOf(t *testing.T, dir string) map[string][]string {
 	t.Helper()
 	if found, ok := testsIn[dir]; ok {

@@ -10,22 +10,24 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Secret describes a secret of a cove server: a value that it keeps encrypted, and
-// adds to what goes through a connector, or to a variable of a job. No call returns the value.
+// Secret describes a secret of a cove server: a value that the server keeps encrypted. The
+// server adds it to requests through a connector, or to a variable of a job. No call
+// returns the value.
 type Secret struct {
 	Name      string    `json:"name"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 
-	// Ends are the last four characters of the value, by which a person tells one key from another;
-	// "" if it has fewer than 24, or others than printable ASCII, and if it does not open.
+	// Ends are the last four characters of the value, so that a person can tell one key
+	// from another. It is "" if the value has fewer than 24 characters, has others than
+	// printable ASCII, or can't be decrypted.
 	Ends string `json:"ends,omitempty"`
 
 	Login *SecretLogin `json:"login,omitempty"` // nil: the value is none of a login's
 }
 
-// SecretLogin says whose login a secret's value is the token of: that of a program by which
-// a person has signed in to a model's provider. The program renews its login itself; the
+// SecretLogin describes the login that a secret's value is the token of. A person has
+// signed in to a model's provider with a program. The program renews its login itself; the
 // server has the token alone, until it expires.
 type SecretLogin struct {
 	Client    string     `json:"client"`               // the program, such as codex
@@ -75,9 +77,9 @@ func (c *Client) Secrets(ctx context.Context) ([]Secret, error) {
 	return list.Secrets, nil
 }
 
-// DeleteSecret forgets a secret. One that a connector names, or a job that has not ended, is
-// forgotten only by force: the connector serves nobody until it is set again, and the job
-// can't begin.
+// DeleteSecret forgets a secret. If a connector names it, or a job that has not ended, the
+// server forgets it only by force. The connector then serves nobody until the secret is set
+// again, and the job can't begin.
 func (c *Client) DeleteSecret(ctx context.Context, name string, opts sprites.DeleteOptions) error {
 	query := url.Values{}
 	if opts.Force {

@@ -15,15 +15,15 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Feed tells what changes on a server, over GET /v1/ws.
+// Feed tells of changes on a server, over GET /v1/ws.
 type Feed struct{ Client *Client }
 
 // maxSocketMessage is the most bytes of a message that a Feed reads.
 const maxSocketMessage = 16 << 20
 
-// Follow subscribes, and yields what is notified until the caller or ctx ends it. It does not
-// connect again: if the connection breaks, or the server refuses the subscription, the last pair
-// has an error.
+// Follow subscribes, and yields notifications until the caller or ctx ends it. It does not
+// connect again: if the connection breaks, or the server refuses the subscription, the last
+// pair has an error.
 func (f Feed) Follow(ctx context.Context, sub Subscription) iter.Seq2[Notification, error] {
 	return func(yield func(Notification, error) bool) {
 		if err := f.follow(ctx, sub, func(n Notification) bool { return yield(n, nil) }); err != nil {
@@ -64,27 +64,27 @@ func (f Feed) follow(ctx context.Context, sub Subscription, each func(Notificati
 	}
 }
 
-// SocketRequest is what a client sends over GET /v1/ws, as a text message. A method is a call of this API
-// under another name: x-websocket-methods has them all. Its parameters are one object, with those of the path
-// and the query, or of the path and the body.
+// SocketRequest is a client's text message over GET /v1/ws. A method is a call of this API
+// under another name: x-websocket-methods has them all. Its parameters are one object, with
+// those of the path and the query, or of the path and the body.
 type SocketRequest struct {
 	ID     int64           `json:"id"` // from 1; the answer has the same
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params,omitempty"`
 }
 
-// SocketMessage is what the server sends over GET /v1/ws, as a text message: the answer to a request, or
-// a notification.
+// SocketMessage is a text message of the server over GET /v1/ws: the answer to a request,
+// or a notification.
 type SocketMessage struct {
-	ID     int64           `json:"id,omitempty"`     // of the request that it answers; 0: it is a notification, or the answer to what was no request
+	ID     int64           `json:"id,omitempty"`     // of the request that it answers; 0: it is a notification, or the answer to an invalid request
 	Result json.RawMessage `json:"result,omitempty"` // the answer; null if there is nothing to say
 	Error  *SocketError    `json:"error,omitempty"`  // in place of Result
-	Line   json.RawMessage `json:"line,omitempty"`   // of a call that answers with several; its Result is null, and comes last
+	Line   json.RawMessage `json:"line,omitempty"`   // of a call that answers with several lines; its Result is null, and comes last
 
 	Notification
 }
 
-// SocketError is why a request over a socket failed, as of the same call over HTTP.
+// SocketError says why a request over a socket failed, as the same call over HTTP would.
 type SocketError struct {
 	Code    string `json:"code"` // as "error" in ErrorBody
 	Message string `json:"message"`
@@ -107,26 +107,26 @@ const (
 	TopicProgress = "progress" // of jobs: their Latest, which the topic jobs does not tell of
 )
 
-// Subscription says what a socket is notified of (the method subscribe). It replaces the one
-// before. At first all that there is comes, or what has changed since a number; then each
-// change, as it happens. A slow reader gets what has
-// changed meanwhile once, as it is then.
+// Subscription says which notifications a socket gets (the method subscribe). It replaces
+// the one before. At first the server sends everything that there is, or that has changed
+// since a number. Then it sends each change, as it happens. If a thing changes several
+// times, a slow reader gets its last state only.
 type Subscription struct {
 	Topics []string `json:"topics"`        // jobs, steps, progress, profiles, environments; none: nothing comes any more
 	Job    string   `json:"job,omitempty"` // of the jobs and steps, only this job's; empty: of all
-	// Since is the last number that came over an earlier socket, and Feed what that was
-	// answered with. 0: nothing came yet.
+	// Since is the last number that came over an earlier socket; 0: nothing came yet. Feed
+	// is Subscribed.Feed of that socket.
 	Since int64  `json:"since,omitempty"`
 	Feed  string `json:"feed,omitempty"`
-	// Now leaves out what there is already: only changes from now on come.
+	// Now leaves out everything that there is already: only later changes come.
 	Now bool `json:"now,omitempty"`
 }
 
 // Subscribed answers the method subscribe.
 type Subscribed struct {
 	Feed string `json:"feed"` // is sent with Since
-	// Gap says that the server can't tell what has changed since. All that there is
-	// comes instead, up to the notification synced: what has not come by then is not there any more.
+	// Gap says that the server can't tell the changes since. It sends everything that there
+	// is instead, up to the notification synced. A thing that has not come by then is gone.
 	Gap bool `json:"gap,omitempty"`
 }
 

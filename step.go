@@ -18,14 +18,14 @@ import (
 // StepKey names a step of the preparation of a job. The keys are the same for each job.
 type StepKey string
 
-// The steps, in the order in which they are listed.
+// The steps, in the order of the list.
 const (
 	StepInstallAgent     StepKey = "install_agent" // once for all jobs, or in the job's own sprite
 	StepCreateSprite     StepKey = "create_sprite"
 	StepApplyPolicy      StepKey = "apply_policy"
 	StepProbeArch        StepKey = "probe_arch"        // at a backend
 	StepUploadSupervisor StepKey = "upload_supervisor" // at a backend
-	StepUploadRepository StepKey = "upload_repository" // by the one who pushes
+	StepUploadRepository StepKey = "upload_repository" // by the person who pushes
 	StepCopySettings     StepKey = "copy_settings"
 	StepStartSupervisor  StepKey = "start_supervisor"
 	StepHealthCheck      StepKey = "health_check" // of the supervisor
@@ -42,7 +42,7 @@ var stepKeys = []StepKey{
 	StepConfigureAgent, StepVerifyCommit,
 }
 
-// StepKeys are all steps, in the order in which they are listed.
+// StepKeys are all steps, in the order of the list.
 func StepKeys() []StepKey { return slices.Clone(stepKeys) }
 
 // maxStepLimit is the most that the limit of a step can be.
@@ -115,7 +115,7 @@ type Step struct {
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
 
 	Detail  string `json:"detail,omitempty"`  // what was done, or why it was not needed
-	Warning string `json:"warning,omitempty"` // what is not as it was meant to be
+	Warning string `json:"warning,omitempty"` // what differs from the intended result
 	Error   string `json:"error,omitempty"`
 	Hint    string `json:"hint,omitempty"` // what to do about the error
 
@@ -152,8 +152,8 @@ const (
 	stepTail = 24 << 10
 )
 
-// StepOutput is what the commands of a step have printed: all of it, or its beginning and
-// its end. The zero value is nothing.
+// StepOutput is the output of a step's commands: all of it, or its beginning and its end.
+// The zero value is empty.
 type StepOutput struct {
 	Head    string `json:"head,omitempty"`
 	Dropped int64  `json:"dropped_bytes,omitempty"` // between the two
@@ -174,7 +174,7 @@ func (o *StepOutput) Append(text string) {
 		o.Head, text = o.Head+text[:n], text[n:]
 	}
 	o.Tail += text
-	if len(o.Tail) <= 2*stepTail { // else each line would move all of it
+	if len(o.Tail) <= 2*stepTail { // otherwise each line would move the whole tail
 		return
 	}
 	cut := len(o.Tail) - stepTail
@@ -201,8 +201,8 @@ func wholeRunes(text string, n int) int {
 // Size is how many bytes were printed.
 func (o StepOutput) Size() int64 { return int64(len(o.Head)) + o.Dropped + int64(len(o.Tail)) }
 
-// From is what was printed from a byte on, and which byte the text begins with: a later
-// one, if some was dropped.
+// From returns the output from byte n on, and the number of its first byte. That is larger
+// than n if bytes were dropped.
 func (o StepOutput) From(n int64) (at int64, text string) {
 	if head := int64(len(o.Head)); n < head && o.Dropped == 0 {
 		return n, o.Head[n:] + o.Tail
@@ -212,7 +212,7 @@ func (o StepOutput) From(n int64) (at int64, text string) {
 	return at, o.Tail[at-tail:]
 }
 
-// String is the output, with a line in place of what was dropped.
+// String is the output, with a line in place of the dropped bytes.
 func (o StepOutput) String() string {
 	if o.Dropped == 0 {
 		return o.Head + o.Tail
@@ -227,24 +227,25 @@ type JobSteps struct {
 	Steps []Step   `json:"steps"` // all that there are, in order
 }
 
-// Over reports whether nothing of the preparation is to come.
+// Over reports whether the preparation is over.
 func (j JobSteps) Over() bool {
 	return j.State.Terminal() || !slices.ContainsFunc(j.Steps, func(s Step) bool { return !s.State.Ended() })
 }
 
-// StepNews is a line of what a follower of the steps gets (GET /v1/jobs/{id}/steps?follow=true):
-// first a snapshot, and then what changes. The last one has Over.
+// StepNews is a line for a follower of the steps (GET /v1/jobs/{id}/steps?follow=true):
+// first a snapshot, and then changes. The last line has Over.
 type StepNews struct {
 	Snapshot *JobSteps `json:"snapshot,omitempty"`
 
 	Step *Step  `json:"step,omitempty"` // that has changed, without its output
-	At   int64  `json:"at,omitempty"`   // the byte of its output that Text begins with; more than what came so far: some was dropped
-	Text string `json:"text,omitempty"` // what it has printed since
+	At   int64  `json:"at,omitempty"`   // the byte of its output that Text begins with; if larger than the bytes so far, some were dropped
+	Text string `json:"text,omitempty"` // its output since
 
 	Over bool `json:"over,omitempty"`
 }
 
-// Steps are those that this tells of: all of the snapshot, the one that has changed, or none.
+// Steps returns the steps in the line: all of the snapshot, the one that has changed, or
+// none.
 func (n StepNews) Steps() []Step {
 	switch {
 	case n.Snapshot != nil:
@@ -267,9 +268,9 @@ func (s Steps) Get(ctx context.Context, job string) (JobSteps, error) {
 	return steps, nil
 }
 
-// Follow gives each what changes in the preparation of a job, from a snapshot on, until that
-// is over, or each returns an error. A server that is away is asked again for some minutes;
-// each gets another snapshot then.
+// Follow calls each with a snapshot of a job's preparation, and then with its changes,
+// until it is over, or each returns an error. If the server does not answer, it is asked
+// again for some minutes. Then each gets another snapshot.
 func (s Steps) Follow(ctx context.Context, job string, each func(StepNews) error) error {
 	var again patience
 	for {
@@ -289,8 +290,8 @@ func (s Steps) Follow(ctx context.Context, job string, each func(StepNews) error
 	}
 }
 
-// follow reads one stream. It reports whether anything came, and whether there is no use in
-// another one.
+// follow reads one stream. It reports whether anything came, and whether another stream
+// would be useless.
 func (s Steps) follow(ctx context.Context, job string, each func(StepNews) error) (heard, over bool, err error) {
 	for line, err := range s.Client.Lines(ctx, sprites.Request{
 		Method: http.MethodGet, Path: sprites.Path("v1", "jobs", job, "steps"), Query: url.Values{"follow": {"true"}},

@@ -8,8 +8,8 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// TestStepOutput: the beginning and the end of an output are kept, in bounded memory, and a
-// reader that goes on from a number misses nothing without being told.
+// TestStepOutput: the beginning and the end of an output are kept, in bounded memory. A
+// reader that goes on from a number is told if it missed something.
 func TestStepOutput(t *testing.T) {
 	var o cove.StepOutput
 	var all strings.Builder

@@ -17,9 +17,9 @@ const (
 	VerbAdmin = "admin" // tokens and the server itself
 )
 
-// TokenScope says which sprites a token reaches: all of them, those whose names begin with
-// Prefix, one, or those that were made for its own jobs. Exactly one of the fields is set. With
-// Profile, the token begins jobs by that profile alone.
+// TokenScope says which sprites a token reaches. They are all, those whose names begin with
+// Prefix, one, or those made for the token's own jobs. Exactly one of the fields is set.
+// With Profile, the token begins jobs by that profile alone.
 type TokenScope struct {
 	All     bool   `json:"all,omitempty"`
 	Prefix  string `json:"prefix,omitempty"`

@@ -19,11 +19,11 @@ type WebLink struct {
 // WebSession is a browser that is logged in to the server's web page.
 type WebSession struct {
 	ID          string    `json:"id"`
-	Token       string    `json:"token,omitempty"` // whose rights it has, by ID; empty: the server's owner
+	Token       string    `json:"token,omitempty"` // that gives it its rights, by ID; empty: the server's owner
 	Browser     string    `json:"browser"`         // as it calls itself
 	Address     string    `json:"address"`         // from which it logged in
 	CreatedAt   time.Time `json:"created_at"`
-	ConfirmedAt time.Time `json:"confirmed_at"` // when it came by a link last
+	ConfirmedAt time.Time `json:"confirmed_at"` // when it last came by a link
 	LastUsed    time.Time `json:"last_used_at"`
 	ExpiresAt   time.Time `json:"expires_at"`
 }
@@ -33,7 +33,7 @@ type WebSessionList struct {
 	Sessions []WebSession `json:"sessions"`
 }
 
-// Web is what a server says of its web page: Web{client}.Link makes a link.
+// Web are the calls about a server's web page: Web{client}.Link makes a link.
 type Web struct{ Client *Client }
 
 // Link makes a link that logs a browser in once.

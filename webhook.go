@@ -12,11 +12,12 @@ import (
 )
 
 // Webhook is an address of somebody who wants to hear of events. A delivery is a POST of a
-// WebhookEvent, with the headers of the Standard Webhooks specification: webhook-id (the
-// event's ID), webhook-timestamp (seconds since 1970), and webhook-signature: "v1," and, in
-// base64, the HMAC-SHA256 of ID.TIMESTAMP.BODY. Any status 2xx takes it. It is sent again until
-// it is taken or 24 hours old. It may arrive twice with the same ID, and those of one webhook
-// arrive in order.
+// WebhookEvent, with the headers of the Standard Webhooks specification. These are
+// webhook-id (the event's ID), webhook-timestamp (seconds since 1970) and
+// webhook-signature. The signature is "v1," and the base64 of the HMAC-SHA256 of
+// ID.TIMESTAMP.BODY. Any status 2xx takes it. It is sent again until it is taken or 24
+// hours old. It may arrive twice with the same ID, and those of one webhook arrive in
+// order.
 type Webhook struct {
 	Name   string   `json:"name"`
 	URL    string   `json:"url"`    // https; http only with Private
@@ -80,14 +81,14 @@ const (
 	DeliveryDropped   = "dropped" // too many waited
 )
 
-// WebhookDelivery is an event on its way to a webhook, or what became of it.
+// WebhookDelivery is an event on its way to a webhook, or the result of its delivery.
 type WebhookDelivery struct {
 	Event     string     `json:"event"` // its ID
 	Type      string     `json:"type"`
 	State     string     `json:"state"`
 	Attempts  int        `json:"attempts"`
 	Status    int        `json:"status,omitempty"` // of the last attempt; 0: there was no answer
-	Error     string     `json:"error,omitempty"`  // why the last attempt did not do
+	Error     string     `json:"error,omitempty"`  // why the last attempt failed
 	CreatedAt time.Time  `json:"created_at"`
 	NextAt    *time.Time `json:"next_at,omitempty"` // of one that is tried again
 	DoneAt    *time.Time `json:"done_at,omitempty"` // of one that is not
@@ -106,7 +107,7 @@ type WebhookLog struct {
 // Webhooks are a server's webhooks.
 type Webhooks struct{ Client *Client }
 
-// Put defines a webhook, in place of one of the same name, whose deliveries stay.
+// Put defines a webhook. It replaces one of the same name, whose deliveries stay.
 func (w Webhooks) Put(ctx context.Context, def Webhook) (Webhook, error) {
 	var out Webhook
 	if err := w.Client.Call(ctx, sprites.Request{Method: http.MethodPut, Path: sprites.Path("v1", "webhooks", def.Name), JSON: def}, &out); err != nil {
@@ -124,7 +125,7 @@ func (w Webhooks) List(ctx context.Context) ([]Webhook, error) {
 	return list.Webhooks, nil
 }
 
-// Delete deletes a webhook, and what waits to be sent to it.
+// Delete deletes a webhook, and its waiting deliveries.
 func (w Webhooks) Delete(ctx context.Context, name string) error {
 	if err := w.Client.Call(ctx, sprites.Request{Method: http.MethodDelete, Path: sprites.Path("v1", "webhooks", name)}, nil); err != nil {
 		return fmt.Errorf("delete webhook %s: %w", name, err)
@@ -132,7 +133,7 @@ func (w Webhooks) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// Test sends an event of the type EventTest, once and at once, and tells what became of it.
+// Test sends an event of the type EventTest, once and at once, and returns the result.
 func (w Webhooks) Test(ctx context.Context, name string) (WebhookDelivery, error) {
 	var d WebhookDelivery
 	if err := w.Client.Call(ctx, sprites.Request{Method: http.MethodPost, Path: sprites.Path("v1", "webhooks", name, "test")}, &d); err != nil {
