@@ -186,8 +186,8 @@ func conformancePage(all []*statement) string {
 	}
 	fmt.Fprintf(w, `# How cove keeps to the Sprites protocol
 
-%d statements about servers (S) and clients (C) of the protocol, and the test that shows each, or why there is none and what cove
-does instead. %d are shown. This page is written by `+"`go test . -run Conformance -update`"+` from the tests themselves.
+This page has %d statements about servers (S) and clients (C) of the protocol. Each has the test that shows it, or the reason why
+there is none and what cove does instead. %d are shown. The page is written by `+"`go test . -run Conformance -update`"+` from the tests themselves.
 `, len(all), shown)
 	area := ""
 	for _, s := range all {

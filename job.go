@@ -545,7 +545,7 @@ type JobEvent struct {
 	State  JobState  `json:"state,omitempty"`  // state
 	Step   *StepTurn `json:"step,omitempty"`   // step
 	Stream string    `json:"stream,omitempty"` // output: stdout or stderr; setup: both, of the step that runs
-	Text   string    `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; input: what a person sent; notice: for people; exit: of an agent that failed, the end of its standard error
+	Text   string    `json:"text,omitempty"`   // output: a line (without its end); event: a line of JSON; input: a person's text; notice: for people; exit: a failed agent's last output (standard error)
 	Cut    bool      `json:"cut,omitempty"`    // output: the line was longer than a line may be and goes on in the next event
 
 	Key      string `json:"key,omitempty"`      // input: as in JobMessage

@@ -90,7 +90,7 @@ func TestInward(t *testing.T) {
 	}
 }
 
-// TestPolicyHolds: statement 103: DNS refuses a denied name at once, its address is not
+// Statement 103: DNS refuses a denied name at once, its address is not
 // reached, and a change of the policy cuts connections (hostile statements 30 to 34).
 func TestPolicyHolds(t *testing.T) {
 	i := newIsland(t)

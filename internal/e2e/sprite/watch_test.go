@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestWatch: statement 79: watch emits write, create, remove, rename and chmod, also with
+// Statement 79: watch emits write, create, remove, rename and chmod, also with
 // gVisor's inotify, which is not Linux's.
 func TestWatch(t *testing.T) {
 	h := e2e.NewHost(t)

@@ -48,7 +48,7 @@ type Fault struct {
 	Body   string      // of that answer
 
 	Lost       bool            // it is carried out, and the connection cut before the answer
-	Late       <-chan struct{} // it is carried out once this is closed, and not answered: the caller gives up, or is cut off at once if Lost; nil: at once
+	Late       <-chan struct{} // the call is carried out once this is closed, and not answered. If Lost, the caller is cut off at once. nil: carried out at once
 	CutRequest int64           // the connection is cut after so many bytes of the body came; 0: never
 	CutAnswer  int64           // the connection is cut after so many bytes of the answer; 0: never
 	Pace       <-chan struct{} // a chunk of the request's body is read for each value; nil: at once
