@@ -104,7 +104,7 @@ func parse(args []string) (options, error) {
 		}
 		name, list, ok := strings.Cut(strings.TrimPrefix(text, "host:"), "=")
 		if !ok || list == "" || !strings.HasPrefix(text, "host:") {
-			return errors.New("a server is host:NAME=TOOL,TOOL or sprite:NAME=PROGRAM")
+			return errors.New("want host:NAME=TOOL,TOOL or sprite:NAME=PROGRAM")
 		}
 		o.mcp = append(o.mcp, loop.MCPServer{Name: name, URL: "http://" + name + ".connect.internal/", Tools: strings.Split(list, ",")})
 		return nil
@@ -117,7 +117,7 @@ func parse(args []string) (options, error) {
 	f.Func("price", "", func(text string) error {
 		o.price = &loop.Price{}
 		if n, err := fmt.Sscanf(text, "%g/%g", &o.price.Input, &o.price.Output); n != 2 || err != nil {
-			return errors.New("a price is IN/OUT, such as 3/15")
+			return errors.New("want IN/OUT, such as 3/15")
 		}
 		return nil
 	})

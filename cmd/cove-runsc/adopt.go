@@ -123,7 +123,7 @@ func (c changed) adopt(t *kernel.Task) bool {
 	}
 	defer file.DecRef(t)
 	if err := adopt(t, file); err != nil {
-		t.Debugf("adopting a file of the host's: %v", err)
+		t.Debugf("adopt a host file: %v", err)
 		return false
 	}
 	return true

@@ -94,7 +94,7 @@ func (d *deletedFiles) take() {
 			inode := fieldOf(dentry, dentryInode)
 			content := contentOf(inode)
 			if content == nil {
-				log.Warningf("deleted files are saved byte by byte: %v has no %s that has %s", dentry.Type(), dentryInode, inodeContent)
+				log.Warningf("deleted files will be saved byte by byte: %v has no field %s with a field %s", dentry.Type(), dentryInode, inodeContent)
 				return
 			}
 			if len(*content) > 0 {

@@ -37,14 +37,14 @@ type move struct {
 }
 
 func (*move) Name() string     { return moveVerb }
-func (*move) Synopsis() string { return "move what runs in one container to another, by orders" }
+func (*move) Synopsis() string { return "move a container's programs to another, as ordered" }
 func (*move) Usage() string {
-	return "move --from=ID --bundle=DIR --image-path=DIR <container id> - create, pause, save and restore, by orders on descriptor 3\n"
+	return "move --from=ID --bundle=DIR --image-path=DIR <container id> - create, pause, save and restore, as ordered on descriptor 3\n"
 }
 
 func (m *move) SetFlags(f *flag.FlagSet) {
-	f.StringVar(&m.from, "from", "", "the container that is moved")
-	f.StringVar(&m.bundle, "bundle", "", "the bundle of the next one")
+	f.StringVar(&m.from, "from", "", "the container to move from")
+	f.StringVar(&m.bundle, "bundle", "", "the bundle of the next container")
 	f.StringVar(&m.image, "image-path", "", "folder for the memory")
 }
 
@@ -95,5 +95,5 @@ func (m *move) carryOut(order, id string) (err error) {
 	case "restore":
 		return m.next.Restore(m.conf, m.image, false, false, nil)
 	}
-	return fmt.Errorf("no order is called %q", order)
+	return fmt.Errorf("unknown order %q", order)
 }

@@ -14,11 +14,10 @@ import (
 )
 
 // A sprite's disk is an overlay of the host's. The host makes no whiteouts in an
-// overlay (ovl_mknod in Linux's fs/overlayfs/dir.c). If a program in the sandbox
-// mounted an overlay with its upper folder on that disk, that overlay could not
-// note that a file is gone. gVisor's kernel crashes if it can't note that after a
-// rename. So such a mount is refused, as if the file system could not be an upper
-// one.
+// overlay (ovl_mknod in Linux's fs/overlayfs/dir.c). A program in the sandbox could
+// mount an overlay with its upper folder on that disk. That overlay could not note
+// that a file is gone. gVisor's kernel crashes if it can't note that after a rename.
+// So such a mount is refused, as if the file system could not be an upper one.
 
 // refuseOverlays makes mount(2) refuse it.
 func refuseOverlays() {

@@ -96,7 +96,7 @@ func statePath(c *container.Container) string {
 }
 
 // errNoStatus says that nothing was done, because a file does not have the status once.
-var errNoStatus = errors.New("the container's file does not have the status that is to be changed")
+var errNoStatus = errors.New("the container's file does not have the expected status")
 
 // swapStatus does something and notes it in a container's file, with gVisor's own lock held.
 func swapStatus(path, from, to string, do func() error) (err error) {

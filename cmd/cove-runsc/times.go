@@ -113,7 +113,7 @@ func newLayout(dentry reflect.Type) *layout {
 	}
 	inode, ok := dentry.Elem().FieldByName(dentryInode)
 	if !ok || inode.Type.Kind() != reflect.Pointer {
-		log.Warningf("times of files change at a checkpoint: %v has no %s", dentry, dentryInode)
+		log.Warningf("file times will change at a checkpoint: %v has no field %s", dentry, dentryInode)
 		return nil
 	}
 	l := &layout{inode: inode.Offset}
@@ -134,7 +134,7 @@ func newLayout(dentry reflect.Type) *layout {
 	} {
 		field, ok := inode.Type.Elem().FieldByName(f.name)
 		if !ok || field.Type != f.kind {
-			log.Warningf("times of files change at a checkpoint: %v has no %s", inode.Type, f.name)
+			log.Warningf("file times will change at a checkpoint: %v has no field %s", inode.Type, f.name)
 			return nil
 		}
 		*f.to = field.Offset

@@ -74,10 +74,10 @@ func TestBuildFails(t *testing.T) {
 func TestBuildSays(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	build := builds(t,
-		cove.ImageBuildEvent{Type: cove.BuildWarning, Text: "nothing has an ARG"},
+		cove.ImageBuildEvent{Type: cove.BuildWarning, Text: "the Dockerfile has no ARG"},
 		cove.ImageBuildEvent{Type: cove.BuildComplete, Image: &cove.Image{Digest: digest, Names: []string{"earlier:1", "new:1"}}},
 	)
-	if out, errs, exit := build(); exit != 0 || !strings.HasPrefix(out, "abababababab is built: ") || strings.Contains(out, "earlier") || !strings.Contains(errs, "warning: nothing has an ARG\n") {
+	if out, errs, exit := build(); exit != 0 || !strings.HasPrefix(out, "abababababab is built: ") || strings.Contains(out, "earlier") || !strings.Contains(errs, "warning: the Dockerfile has no ARG\n") {
 		t.Errorf("without a name: %q, %q, %d", out, errs, exit)
 	}
 	if out, _, exit := build("-t", "new:1"); exit != 0 || !strings.HasPrefix(out, "new:1 is built: ") {

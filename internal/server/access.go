@@ -22,8 +22,8 @@ import (
 
 var allVerbs = []string{cove.VerbRead, cove.VerbWrite, cove.VerbExec, cove.VerbAdmin}
 
-// principal is who makes a request, by the token; for who visits a URL that is
-// public, everybody who does.
+// principal is the caller of a request, known by the token. All visitors of a public URL are
+// one principal.
 type principal struct {
 	name  string
 	title string // of the token, for people
@@ -35,8 +35,8 @@ type principal struct {
 	own   map[string]bool // the sprites of its jobs, by name, if the scope is a profile
 }
 
-// newPrincipal is one that may do everything. Its name is another with another
-// secret, so that what it gave to others ends with that.
+// newPrincipal returns a principal that may do everything. Its name depends on its secret, so
+// anything that it granted to others ends with that secret.
 func newPrincipal(name, secret string) principal {
 	hash := store.HashToken(secret)
 	name += "-" + hex.EncodeToString(hash[:4])
@@ -50,7 +50,7 @@ func newSecret() string {
 	return "cove_" + base64.RawURLEncoding.EncodeToString(b)
 }
 
-// may reports whether the principal has the verb; every one has the empty verb.
+// may reports whether the principal has the verb; every principal has the empty verb.
 func (p principal) may(verb string) bool {
 	return verb == "" || slices.Contains(p.verbs, verb)
 }
@@ -86,7 +86,7 @@ type access struct {
 	owners  []principal // may do everything; they are not in the store
 	log     *slog.Logger
 
-	web    *webSessions // whose bearers are good, too
+	web    *webSessions // their bearers are good, too
 	rights rights       // that calls on their way rest on
 	used   usedTokens
 }
@@ -98,9 +98,8 @@ func principalOf(r *http.Request) principal {
 	return p
 }
 
-// authorize finds out whose token the request carries, and whether that may do
-// verb, to the sprite that the path names if it names one. Whether that sprite
-// exists makes no difference.
+// authorize finds the principal of the request's token, and checks that it may do verb. If the
+// path names a sprite, the principal must reach that sprite, whether it exists or not.
 func (a *access) authorize(r *http.Request, verb string) (principal, error) {
 	p, err := a.authenticate(r)
 	if err != nil {
@@ -116,14 +115,14 @@ func (a *access) authorize(r *http.Request, verb string) (principal, error) {
 	return p, a.mayActIn(r.Context(), p, name)
 }
 
-// knows reports whether the caller may look at a profile: one whose token is for a profile knows
-// that alone.
+// knows reports whether the caller may look at a profile. A token for one profile, without the
+// verb admin, knows that profile alone.
 func (p principal) knows(profile string) bool {
 	return p.may(admin) || p.scope.Profile == "" || p.scope.Profile == profile
 }
 
-// lacks refuses a principal that has not a verb. Only the server's owner can make a token that has it:
-// the token that is refused may not.
+// lacks refuses a principal that does not have a verb. The hint is for the server's owner: the
+// refused token can't make a token that has the verb.
 func (p principal) lacks(verb string) error {
 	return fail.New("forbidden", "the token does not have the verb "+verb, "make one that has it, on the server's machine, as its owner: COVE_TOKEN= "+p.with(verb))
 }
@@ -156,8 +155,8 @@ func (a *access) mayActIn(ctx context.Context, p principal, name string) error {
 	return nil
 }
 
-// installs reports whether an agent is being installed in a sprite, or an image built: what is put there
-// stays for the jobs of all, however long the right to put it there lasts.
+// installs reports whether a sprite is installing an agent or building an image. Its files
+// stay for everybody's jobs, even after the right to put them there has ended.
 func (a *access) installs(ctx context.Context, name string) (bool, error) {
 	if !strings.HasPrefix(name, store.InstallName) && !strings.HasPrefix(name, store.BuildName) {
 		return false, nil
@@ -205,7 +204,7 @@ func expired(t store.Token, now time.Time) bool {
 	return !t.ExpiresAt.IsZero() && !now.Before(t.ExpiresAt)
 }
 
-// principal is who calls with a token.
+// principal returns the principal of a token.
 func (a *access) principal(ctx context.Context, t store.Token) (p principal, err error) {
 	p = principal{name: t.ID, title: t.Name, hash: t.Hash, scope: t.Scope, verbs: t.Verbs, until: t.ExpiresAt}
 	if t.Scope.Profile != "" {
@@ -273,7 +272,8 @@ type usedTokens struct {
 	at map[string]time.Time
 }
 
-// due reports whether a token's use has to be written down, and takes it that it is.
+// due reports whether a token's use must be stored, and assumes that the caller then stores
+// it.
 func (u *usedTokens) due(t store.Token, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

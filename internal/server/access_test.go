@@ -160,7 +160,7 @@ func TestTokenLife(t *testing.T) {
 	list, err := c.ListTokens(ctx)
 	failIf(t, err != nil || len(list) != 1 || list[0].ID != tok.ID || list[0].LastUsed == nil || list[0].Scope != tok.Scope || list[0].ExpiresAt != nil, "got %+v, %v", list, err)
 
-	// Deleted, it is nobody's; so is one that has expired.
+	// A deleted token is unknown, and an expired one is refused.
 	must(t, c.DeleteToken(ctx, tok.ID))
 	unauthorized("not known", bearer(tok))
 	wantError(t, c.DeleteToken(ctx, tok.ID), 404, "not_found")
@@ -193,8 +193,8 @@ func TestChosenToken(t *testing.T) {
 // HTTP status.
 // Statement 4: every answer has a Sprite-Version that clients of today know.
 // Statement 5: the answer to exec's handshake says that it takes signals.
-// Statement 48: so is the handshake for an unknown sprite, with a body.
-// Statement 52: so is one for an unknown session.
+// Statement 48: the handshake for an unknown sprite is refused likewise, with a body.
+// Statement 52: a handshake for an unknown session is, too.
 func TestHandshakes(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
@@ -278,8 +278,8 @@ func TestLargeRequests(t *testing.T) {
 	failIf(t, a.StatusCode != 431, "a header of 2 MiB: %d", a.StatusCode)
 }
 
-// TestInstallSprite: in a sprite in which an agent is being installed, for the jobs of all,
-// nobody acts but by an administrator's right, whatever else the token reaches.
+// TestInstallSprite: while a sprite installs an agent for everybody's jobs, only an
+// administrator may act in it, whatever else a token reaches.
 func TestInstallSprite(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	for name, owner := range map[string]string{"install-0a0b0c0d": store.InstallOwner + "k", "install-mine": ""} {

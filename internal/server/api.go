@@ -31,8 +31,8 @@ type api struct {
 	site     http.Handler // the web page
 }
 
-// newAPI makes the API of a server that is called by hosts and is what info says. The secret
-// is the token of its owner, and sender has started.
+// newAPI makes the API of a server with these host names and this description. The secret is
+// the token of its owner; sender has started.
 func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string, sender *webhook.Sender) *api {
 	most, turns := cmp.Or(s.MaxStreams, 1000), newTurns()
 	a := &api{
@@ -168,7 +168,7 @@ func (a *api) handler() http.Handler {
 	})
 }
 
-// on wraps a route's handler in what all have in common.
+// on wraps a route's handler in the steps that all routes share.
 func (a *api) on(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := a.call(rt, w, r); err != nil {

@@ -275,7 +275,7 @@ var guestOps = map[string]op{
 	"GET " + oneSprite + "/services/{service}/logs":     {Summary: "Read the output of a service", Query: params{q("lines", "integer", "How many of its last lines."), duration}, Answer: sprites.ServiceEvent{}, AnswerType: openapi.NDJSON},
 }
 
-// optionalParams are parameters of which none is needed.
+// optionalParams are the same parameters, none of them required.
 func optionalParams(list params) params {
 	list = slices.Clone(list)
 	for i := range list {

@@ -50,8 +50,8 @@ func (g *archiveRoutes) exportSprite(w http.ResponseWriter, r *http.Request) err
 	panic(http.ErrAbortHandler) // the client sees that it is cut short
 }
 
-// lateWriter begins an answer with the first of it, so that an error before that has
-// its status.
+// lateWriter begins an answer with its first byte, so that an earlier error has its own
+// status.
 type lateWriter struct {
 	w     http.ResponseWriter
 	kind  string // of its content

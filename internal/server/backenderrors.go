@@ -9,9 +9,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// ofBackend gives the error of a call about a job at a backend a code and a hint that hold for
-// each service, whatever it answers. A failure there is not this server's fault: no status is 500.
-// The empty backend leaves err as it is.
+// ofBackend gives a code and a hint to an error of a call about a job at a backend. They hold
+// for each service, whatever it answers. A failure there is not this server's fault: no status
+// is 500. The empty backend leaves err as it is.
 func ofBackend(backend string, err error) error {
 	e, ok := errors.AsType[*sprites.Error](err)
 	if _, own := errors.AsType[*fail.Error](err); backend == "" || !ok || own {

@@ -71,7 +71,7 @@ func (g *backendRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// backendError never says 404: of a call to a backend that would mean that the
+// backendError never says 404: in the answer to a call to a backend, that would mean that the
 // sprite is gone.
 func backendError(r *http.Request, err error) error {
 	name := clean(r.PathValue("backend"), maxGuestText)

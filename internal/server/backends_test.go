@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A backend is reached with the token that the server has of it, and nothing of what
-// it answers speaks for the server.
+// TestBackends: a backend is reached with the token that the server has for it. No answer of
+// the backend speaks for the server.
 func TestBackends(t *testing.T) {
 	const secret = "the-backends-own-token"
 	var log syncBuffer
@@ -41,7 +41,8 @@ func TestBackends(t *testing.T) {
 	failIf(t, a.StatusCode != 200 || asked.URL.RawQuery != "x=1%262" || asked.Header.Get("Cookie") != "", "got %d, and it was asked %s with %v", a.StatusCode, asked.URL, asked.Header)
 	failIf(t, len(a.Header["Set-Cookie"]) > 0 || len(a.Header["Content-Security-Policy"]) != 1 || !strings.HasPrefix(a.Header.Get("Content-Security-Policy"), "default-src"), "its headers are %v", a.Header)
 
-	// What is 404 would mean that a sprite is gone; a 401, that our own token is wrong.
+	// A 404 would mean that the sprite is gone, and a 401 that the caller's own token is
+	// wrong.
 	_, err = c.At("nowhere").Get(t.Context(), "paint")
 	wantError(t, err, 409, "no_backend")
 	status = http.StatusUnauthorized
@@ -63,7 +64,7 @@ func TestBackends(t *testing.T) {
 	}
 	ask(t, s, "POST /v1/jobs", `{"backend":"far"}`, tok).refused(t, 501, "not_available")
 
-	// Jobs there need it, and where it is.
+	// A backend with jobs can't be deleted, or moved to another address.
 	must(t, s.Store.Jobs.Create(t.Context(), cove.Job{ID: "abcdef", State: cove.JobRunning, JobSettings: cove.JobSettings{Backend: "far", Sprite: "ci-1"}}, nil))
 	wantError(t, c.DeleteBackend(t.Context(), "far"), 409, "backend_in_use")
 	wantError(t, c.PutBackend(t.Context(), "far", cove.BackendRequest{URL: "http://127.0.0.1:1", Token: secret}), 409, "backend_in_use")

@@ -38,8 +38,8 @@ func (g *spriteRoutes) check(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// alive asks the guest something small, over a connection of its own, so that each
-// part of the way is gone and timed.
+// alive asks the guest something small, over a connection of its own, so that each part of the
+// way is used and timed.
 func alive(r *http.Request, sandbox sprite.Sandbox) (*cove.CheckTimes, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 	defer cancel()

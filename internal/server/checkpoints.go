@@ -23,7 +23,8 @@ type checkpointRoutes struct {
 	refusals refusals // for answers that have begun
 }
 
-// checkpointBody has what clients of the protocol send in vain, too (section 8.1).
+// checkpointBody also has a field that clients of the protocol send, and that has no effect
+// (section 8.1).
 type checkpointBody struct {
 	sprites.CheckpointRequest
 	ID json.RawMessage `json:"id"`
@@ -69,13 +70,13 @@ func (g *checkpointRoutes) restore(w http.ResponseWriter, r *http.Request) error
 	})
 }
 
-// tell answers with a line that f has begun, and one of its end.
+// tell answers with a line when f begins, and a line when it ends.
 func (g *checkpointRoutes) tell(w http.ResponseWriter, r *http.Request, begun string, f func(context.Context) (sprites.CheckpointEvent, error)) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
 	say := func(e sprites.CheckpointEvent) {
 		e.Time = time.Now().UTC()
-		_ = json.NewEncoder(w).Encode(e) // it has gone: what was begun goes on
+		_ = json.NewEncoder(w).Encode(e) // if the client has gone, f goes on
 		_ = http.NewResponseController(w).Flush()
 	}
 	say(sprites.CheckpointEvent{Type: "info", Data: begun})
@@ -94,9 +95,8 @@ func (g *checkpointRoutes) tell(w http.ResponseWriter, r *http.Request, begun st
 	return nil
 }
 
-// list answers with a bare array, what the sprite is now first. The
-// history of one checkpoint is text where that is all that is accepted, because
-// some clients read it so.
+// list answers with a bare array, the present state first. If a client accepts only text, the
+// history of one checkpoint is text, because some clients read it so.
 func (g *checkpointRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	auto, err := flag(r, "includeAuto")
@@ -142,8 +142,8 @@ func (g *checkpointRoutes) get(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// diff answers, line by line, with the files by which a state of a sprite's
-// disk differs from a checkpoint. An error before the first of them has its status.
+// diff answers, line by line, with the files that differ between a checkpoint and another
+// state of a sprite's disk. An error before the first line is answered with its own status.
 func (g *checkpointRoutes) diff(w http.ResponseWriter, r *http.Request) error {
 	out := bufio.NewWriterSize(w, 64<<10)
 	lines := json.NewEncoder(out)
@@ -171,8 +171,7 @@ func (g *checkpointRoutes) diff(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// verify reads checkpoints, and tells line by line how far it is, and what
-// is wrong with them.
+// verify reads checkpoints, and tells its progress and the damage line by line.
 func (g *checkpointRoutes) verify(w http.ResponseWriter, r *http.Request) error {
 	name, id := r.PathValue("name"), r.URL.Query().Get("checkpoint")
 	if _, err := g.host.CheckpointOf(r.Context(), name, cmp.Or(id, sprite.CurrentState)); err != nil {

@@ -108,7 +108,7 @@ func TestCheckpoints(t *testing.T) {
 	ask(t, s, "POST /v1/sprites/paint/fork", `{"name":"Bad"}`).refused(t, 400, "bad_name")
 	ask(t, s, "POST /v1/sprites/paint/fork", `{"name":"x","checkpoint":"v9"}`).refused(t, 404, "not_found")
 
-	// Nobody's but who reaches both names.
+	// Only a token that reaches both names may fork.
 	tok := token(t, s, cove.TokenScope{Prefix: "pa"}, "read", "write")
 	ask(t, s, "POST /v1/sprites/paint/fork", `{"name":"other"}`, bearer(tok)).refused(t, 403, "forbidden")
 	reader := token(t, s, cove.TokenScope{All: true}, "read")

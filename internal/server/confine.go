@@ -14,16 +14,17 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// confines hold what a profile decides for the sprites that are made for its jobs, after they are
-// made: a change of the sprite is no way around the profile.
+// confines keep a profile's decisions for the sprites of its jobs after they are made.
+// Changing such a sprite is not a way around the profile.
 type confines struct {
 	sprites  *store.Sprites
 	jobs     *store.Jobs
 	profiles *store.Profiles
 }
 
-// of is the job by a profile that a sprite was made for, and the profile as it is now; nil: it was
-// made for none. Of a profile that is gone there is the name.
+// of returns the job that a sprite was made for, and the job's profile as it is now. The job
+// is nil if there is none, or if it has no profile. Of a deleted profile only the name is
+// left.
 func (c *confines) of(ctx context.Context, sprite string) (*cove.Job, cove.Profile, error) {
 	row, err := c.sprites.Get(ctx, sprite)
 	id, ok := strings.CutPrefix(row.Owner, store.JobOwnerPrefix)
@@ -47,8 +48,8 @@ func (c *confines) of(ctx context.Context, sprite string) (*cove.Job, cove.Profi
 	return &job, p, err
 }
 
-// mayOpen refuses other rules for a sprite whose job has of its profile what only the verb admin may
-// ask for, or its rules.
+// mayOpen refuses other rules for a sprite if its job has, from its profile, rules or
+// something that only the verb admin may ask for.
 func (c *confines) mayOpen(r *http.Request, sprite string) error {
 	if principalOf(r).may(admin) {
 		return nil
@@ -68,8 +69,8 @@ func (c *confines) mayOpen(r *http.Request, sprite string) error {
 	return fail.New("forbidden", "the profile "+p.Name+" gives what only the verb admin may ask for, so the sprites of its jobs have no network_policy of their own", "use a token with the verb admin")
 }
 
-// mayCopy refuses a copy of a sprite that mayOpen or mayGrow could refuse a change of: a copy is no
-// job's, and nothing would hold it.
+// mayCopy refuses to copy a sprite if mayOpen or mayGrow could refuse to change it. The copy
+// would belong to no job, so no profile would confine it.
 func (c *confines) mayCopy(r *http.Request, sprite string) error {
 	if principalOf(r).may(admin) {
 		return nil
@@ -93,7 +94,7 @@ func (c *confines) mayGrow(r *http.Request, sprite string, req sprites.UpdateReq
 	if err != nil || job == nil || p.Config == nil {
 		return err
 	}
-	asked := *p.Config // what is not asked for stays as it is
+	asked := *p.Config // values that are not asked for stay as they are
 	for of, n := range map[*int]*int{&asked.RAMMB: req.RAMMB, &asked.CPUs: req.CPUs, &asked.StorageMB: req.StorageMB} {
 		if n != nil {
 			*of = *n

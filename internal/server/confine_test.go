@@ -20,7 +20,8 @@ func addProfiled(t *testing.T, s *covetest.Server, id, profile, by string) (spri
 	return sprite
 }
 
-// TestConfined: whoever may push by a profile does not change afterwards what confines its jobs.
+// TestConfined: a token that may push by a profile can't change the limits of its jobs'
+// sprites afterwards.
 func TestConfined(t *testing.T) {
 	s := covetest.Start(t, withJobs(t))
 	for name, p := range map[string]cove.ProfileSettings{

@@ -16,7 +16,7 @@ import (
 // connectorRoutes defines connectors, and grants them to sprites, labels and jobs.
 type connectorRoutes struct {
 	connectors *store.Connectors
-	host       *sprite.Host // its running sandboxes get what has changed
+	host       *sprite.Host // its running sandboxes get the changes
 	labels     *labelRights
 }
 
@@ -41,7 +41,7 @@ func (g *connectorRoutes) get(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// noConnector says what is not found.
+// noConnector turns store.ErrNotFound into an error about the path's connector.
 func noConnector(r *http.Request, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		name, hint := clean(r.PathValue("connector"), maxGuestText), "see which there are with: cove connector list"

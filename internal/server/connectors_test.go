@@ -40,7 +40,7 @@ func (c *connected) tell(name string, all map[string]connect.Upstream) {
 	c.has[name] = all
 }
 
-// of describes what a sprite has, in a line.
+// of describes a sprite's connectors, in a line.
 func (c *connected) of(name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,8 +90,8 @@ func xKey(name string) cove.Connector {
 	return cove.Connector{Name: name, Upstream: "https://a.example", Headers: map[string]string{"x-key": "{secret}"}, Secret: "key"}
 }
 
-// A sprite has the connectors that are granted to it, when it boots and while it
-// runs, and each change is in force when its call returns.
+// TestConnectorGrants: a sprite has the connectors that are granted to it, at boot and while
+// it runs. Each change is in force when its call returns.
 func TestConnectorGrants(t *testing.T) {
 	s, rt := startConnected(t)
 	c, ctx := s.Server.Client(), t.Context()
@@ -138,7 +138,7 @@ func TestConnectorGrants(t *testing.T) {
 	failIf(t, rt.of("paint") != "other the secret that it adds can't be read", "got %q", rt.of("paint"))
 }
 
-// What changes while a sandbox boots is in force once it has.
+// TestConnectorGrantsAtBoot: a change during a sandbox's boot is in force once it has booted.
 func TestConnectorGrantsAtBoot(t *testing.T) {
 	s, rt := startConnected(t)
 	c, ctx := s.Server.Client(), t.Context()
@@ -175,7 +175,8 @@ func TestConnectorCalls(t *testing.T) {
 		_, err := c.PutConnector(ctx, bad)
 		wantError(t, err, 400, "bad_request")
 	}
-	// What is not known to be of a definition is no rule that was forgotten.
+	// A definition with an unknown or wrong field is refused: a misspelt rule must not be
+	// dropped.
 	for _, bad := range []string{`{"upstream":"https://a.example","path":["/v1/*"]}`, `{"upstream":"https://a.example"}{}`, `{"upstream":1}`, ``} {
 		ask(t, s, "PUT /v1/connectors/x", bad).refused(t, 400, "bad_request")
 	}
@@ -189,7 +190,7 @@ func TestConnectorCalls(t *testing.T) {
 	}
 	wantError(t, c.RevokeConnector(ctx, "github-api", cove.ConnectorGrant{}), 400, "bad_request")
 
-	// Who may not grant gives no sprite a label that has one.
+	// A caller that may not grant can't give a sprite a label that has a grant.
 	tok := token(t, s, cove.TokenScope{All: true}, "read", "write")
 	ask(t, s, "POST /v1/sprites", `{"name":"new","labels":["ci"]}`, bearer(tok)).refused(t, 403, "forbidden")
 	ask(t, s, "PUT /v1/sprites/paint", `{"labels":["ci"]}`, bearer(tok)).refused(t, 403, "forbidden")

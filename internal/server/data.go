@@ -22,9 +22,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// How long Lock waits for the lock: of a server that is about to end, and of one of which
-// nothing is left but its lock. One that was killed is waited for until the kernel is done
-// with it.
+// Lock waits lockPatience for a server that is about to end, and lastPatience for one that has
+// left only its lock. It waits for a killed server until the kernel has removed the process.
 const (
 	lockPatience = time.Second
 	lastPatience = 2 * time.Minute
@@ -32,10 +31,10 @@ const (
 	lockPoll     = 50 * time.Millisecond
 )
 
-// Lock makes this process the only server of the data folder, which is made if
-// there is none and closed to other users (see private.Folder), until the lock is
-// closed. It waits until a server that was killed has ended, and tells waits, unless that is
-// nil, of its process after some seconds. The error names the server that has the lock.
+// Lock makes this process the only server of the data folder until the lock is closed. It
+// makes the folder if there is none, and closes it to other users (see private.Folder). It
+// waits until a killed server has ended. After some seconds it calls waits, unless that is
+// nil, with the process ID. The error names the server that has the lock.
 func Lock(ctx context.Context, dir string, waits func(pid int)) (io.Closer, error) {
 	if _, err := private.Folder(dir); err != nil {
 		return nil, err
@@ -73,12 +72,12 @@ func Lock(ctx context.Context, dir string, waits func(pid int)) (io.Closer, erro
 	return lock, nil
 }
 
-// A sprite can take each byte of the disk as soon as it is free, so that a server that
-// starts finds no room. What it writes it therefore writes over what the last one wrote,
-// and no file is removed: server.json is renamed to the spare file at the end, and back.
+// A sprite can take each byte of the disk as soon as it is free, so a starting server may find
+// no room. Therefore a server overwrites the files of the last one, and removes none:
+// server.json is renamed to the spare file at the end, and back.
 
-// publish writes the address and server.json, which tell where a server listens that was
-// started with flags. It returns what server.json says of the server.
+// publish writes the address file and server.json, which say where the server listens and
+// which flags it was started with. It returns the server's part of server.json.
 func publish(info sprites.ServerInfo, listens net.Addr, flags []string) (sprites.ServerInfo, error) {
 	address := callable(listens)
 	info.URL = "http://" + address
@@ -101,8 +100,8 @@ func publish(info sprites.ServerInfo, listens net.Addr, flags []string) (sprites
 	return info, nil
 }
 
-// writeInfo writes server.json, in the file that the last server has left under one of its
-// names.
+// writeInfo writes server.json into the file that the last server has left (server.json or the
+// spare file).
 func writeInfo(dir string, text []byte) error {
 	path, spare := filepath.Join(dir, datafolder.ServerFile), filepath.Join(dir, datafolder.SpareFile)
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
@@ -119,8 +118,7 @@ func withdraw(dir string) error {
 	return os.Rename(filepath.Join(dir, datafolder.ServerFile), filepath.Join(dir, datafolder.SpareFile))
 }
 
-// callable is the address to call a listener by: one that listens everywhere is
-// called by loopback.
+// callable is the address for calling a listener. If it listens everywhere, that is loopback.
 func callable(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsUnspecified() {
@@ -156,8 +154,8 @@ func ownerToken(path string) (string, error) {
 	return secret, nil
 }
 
-// writeOver replaces the text of a small file in place, or makes the file. What an earlier
-// text was longer is filled with line feeds: the file never gives room back.
+// writeOver replaces the text of a small file in place, or makes the file. If the old text was
+// longer, line feeds fill the rest: the file never gives room back.
 func writeOver(path string, text []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if errors.Is(err, os.ErrNotExist) {

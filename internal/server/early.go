@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// restPatience is for how long a request's body is read on after the answer, so that a client
-// that still sends it reads the answer, and not that the connection was reset.
+// restPatience is how long the server goes on reading a request's body after the answer. So a
+// client that still sends reads the answer, instead of a connection reset.
 const restPatience = 10 * time.Second
 
 // upload is a request's body. It knows whether all of it was read.
@@ -20,7 +20,7 @@ type upload struct {
 	expectsToSend bool // the client sends only once it is told to
 }
 
-// watchBody has r's body, if it has one, know how far it was read.
+// watchBody makes r's body, if it has one, note how far it was read.
 func watchBody(r *http.Request) {
 	if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 		r.Body = &upload{body: r.Body, expectsToSend: r.Header.Get("Expect") != ""}
@@ -40,8 +40,8 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the reading. Unlike net/http's it does not wait for what the client has yet to
-// send: the server does that itself once the request is answered.
+// Close ends the reading. Unlike net/http's, it does not wait for the rest of the client's
+// body: the server does that itself once the request is answered.
 func (u *upload) Close() error {
 	u.closed.Store(true)
 	return nil
@@ -67,9 +67,10 @@ func answerEarly(ctx context.Context, w http.ResponseWriter, r *http.Request, an
 	u.readRest(ctx, rc)
 }
 
-// answerWhileSent has w answer while the client sends the body of r. The caller calls rest once the
-// answer is written, and before the handler returns: if not all of the body was read, the
-// connection would be reset under a client that still sends it, and has not read the answer.
+// answerWhileSent lets w answer while the client sends the body of r. The caller must call
+// rest after writing the answer, and before the handler returns. Otherwise, if the body was
+// not read to its end, a client that still sends would get a connection reset instead of the
+// answer.
 func answerWhileSent(ctx context.Context, w http.ResponseWriter, r *http.Request) (rest func(), err error) {
 	rc := http.NewResponseController(w)
 	if err := rc.EnableFullDuplex(); err != nil {
@@ -86,8 +87,8 @@ func answerWhileSent(ctx context.Context, w http.ResponseWriter, r *http.Request
 	}, nil
 }
 
-// unreadBody is the body of a request, if it may not have been read to its end, and has a
-// connection of its own; else nil.
+// unreadBody is the body of an HTTP/1 request, if it may not have been read to its end; else
+// nil.
 func unreadBody(r *http.Request) *upload {
 	u, ok := r.Body.(*upload)
 	if !ok || u.ended.Load() || r.ProtoMajor != 1 {

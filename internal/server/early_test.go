@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/covetest"
 )
 
-// TestInterruptedBetweenReads: a request that is refused while its client has paused in the
-// middle of the body is answered at once, and not when the client sends more.
+// TestInterruptedBetweenReads: a client has paused in the middle of its body. If the server
+// refuses the request, it answers at once, and not when the client sends more.
 func TestInterruptedBetweenReads(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
@@ -45,8 +45,8 @@ func TestInterruptedBetweenReads(t *testing.T) {
 	}
 }
 
-// TestRefusedWhileSending: a client that reads the answer only once it has sent all of its body reads
-// it, though the server has refused the request long before that.
+// TestRefusedWhileSending: a client that reads the answer only after it has sent its whole
+// body does get the answer. The server has refused the request long before that.
 func TestRefusedWhileSending(t *testing.T) {
 	s := withImages(t)
 	s.Create("paint")

@@ -59,8 +59,8 @@ func (g *environmentRoutes) reached(r *http.Request, filter cove.EnvironmentFilt
 	return append([]cove.Environment{}, all...), nil
 }
 
-// environment reads the environment of that id. One that the token does not reach is not there
-// for it.
+// environment reads the environment of that ID. If the token does not reach it, the error is
+// as if it did not exist.
 func (g *environmentRoutes) environment(r *http.Request, id string) (cove.Environment, error) {
 	env, err := g.environments.Get(r.Context(), id)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !principalOf(r).reachesAt(env.Backend, env.Name) {
@@ -226,7 +226,7 @@ func (g *environmentRoutes) destroyOrphans(w http.ResponseWriter, r *http.Reques
 	return nil
 }
 
-// named are the orphans of these names, and those of their places that were not heard.
+// named are the orphans with these names, and the places of these names that did not answer.
 func named(names []cove.OrphanName, list cove.OrphanList) (all []cove.Orphan, unheard []cove.OrphanPlace, err error) {
 	for _, n := range names {
 		if i := slices.IndexFunc(list.Orphans, func(o cove.Orphan) bool { return o.Backend == n.Backend && o.Name == n.Name }); i >= 0 {

@@ -42,8 +42,8 @@ func (re refusals) answer(w http.ResponseWriter, r *http.Request, err error) {
 	answerEarly(re.ending, w, r, func() { respond(w, status, body) })
 }
 
-// faulty reports whether an answer tells of something that went wrong here: that this
-// server has no such thing, or that a sprite is held, is a refusal.
+// faulty reports whether an answer tells of something that went wrong here. A function that
+// this server does not have, or a sprite held for its disk, is a refusal.
 func faulty(status int, body any) bool {
 	e, _ := body.(sprites.ErrorBody)
 	return status >= http.StatusInternalServerError && status != http.StatusNotImplemented && e.Code != sprite.CodeDiskLimit && e.Code != sprite.CodeDiskFull
@@ -56,12 +56,12 @@ func respond(w http.ResponseWriter, status int, body any) {
 	}
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="cove"`)
-		w.Header().Set("Connection", "close") // nobody holds one who has no token
+		w.Header().Set("Connection", "close") // a caller without a token can't hold a connection
 	}
 	writeJSON(w, status, body)
 }
 
-// defaultRetry is when to come back where nobody knows better.
+// defaultRetry is when to come back if no better time is known.
 const defaultRetry = 5 * time.Second
 
 // withRetry sets the headers that tell when to come back, which an answer 429 has

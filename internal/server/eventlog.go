@@ -19,8 +19,9 @@ const (
 	logQuiet = 20 * time.Second // then an empty line is a sign of life
 )
 
-// tellEvents tells what is in logs of events, each of which is some files, by the
-// events' times; if asked from one time on, and what is added.
+// tellEvents answers with the events of several logs, in the order of their times. Each log is
+// a list of files. The query can limit them to events since a time, and ask to follow new
+// ones.
 func tellEvents[E any](w http.ResponseWriter, r *http.Request, logs [][]string, at func(E) time.Time) error {
 	q := r.URL.Query()
 	var since time.Time
@@ -107,7 +108,7 @@ type eventTail[E any] struct {
 	file  *os.File // of the first path; nil: not open
 	lines *bufio.Reader
 	rest  []byte // of a line that is not whole yet
-	ends  bool   // the log goes on in another file of the last path, and what came before that is read
+	ends  bool   // the log goes on in another file of the last path, and the old file is read to its end
 }
 
 func (t *eventTail[E]) close() {

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// TestEventTail: the events of several logs come in the order of their times, from the older files on, and then those
-// that are added, also to the file that takes the place of a full one. One event of each log is in memory.
+// TestEventTail: the events of several logs come in the order of their times, from the older
+// files on. Then come those that are added, also to a file that replaces a full one. One event
+// of each log is in memory.
 func TestEventTail(t *testing.T) {
 	type event struct{ N int }
 	at := func(e event) time.Time { return time.UnixMilli(int64(e.N)) }

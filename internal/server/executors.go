@@ -25,7 +25,7 @@ const statusLimit = 10 * time.Second
 // unended are the states of jobs that have not ended.
 var unended = []cove.JobState{cove.JobInstalling, cove.JobQueued, cove.JobPreparing, cove.JobRunning, cove.JobWaiting}
 
-// executorRoutes tests the places in which jobs work.
+// executorRoutes tests the places where jobs work.
 type executorRoutes struct {
 	harness  *harness.Harness
 	refusals refusals
@@ -84,7 +84,7 @@ func (g *executorRoutes) ask(ctx context.Context, e *cove.ExecutorStatus) {
 }
 
 // test tells of each step of a test. A caller that goes away ends the test; the handler
-// returns when nothing is left of it.
+// returns when nothing of the test is left.
 func (g *executorRoutes) test(w http.ResponseWriter, r *http.Request) error {
 	var req cove.ExecutorTest
 	if err := readObject(w, r, maxBody, &req, "the test", `it is {"backend":"NAME"}, or {} for the server itself`); err != nil {

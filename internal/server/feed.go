@@ -13,8 +13,9 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// feed tells subscribers what changes. Nothing is kept for one that reads slowly: it has a place
-// among the numbers of the store, and gets what has changed after that as it is by then.
+// feed tells subscribers what changes. It keeps nothing for a slow reader, only the reader's
+// place among the numbers of the store. When it reads again, it gets the current state of
+// everything that has changed since.
 type feed struct {
 	changes  *store.Changes
 	jobs     *store.Jobs
@@ -27,8 +28,8 @@ type feed struct {
 // feedPage is how many changes are read at once.
 const feedPage = 100
 
-// topics are what there is to subscribe to: how a change is told. An answer without Topic is not
-// for the subscriber.
+// topics are the topics of subscriptions, with the function that tells a change. A
+// notification without Topic is not for the subscriber.
 var topics = map[string]func(*subscriber, context.Context, store.Change) (cove.Notification, error){
 	cove.TopicJobs:     (*subscriber).job,
 	cove.TopicSteps:    (*subscriber).steps,
@@ -47,7 +48,7 @@ func topicNames() []string {
 	return names
 }
 
-// subscriber is one client, by whose right it sees something.
+// subscriber is one client. It sees only what its principal may see.
 type subscriber struct {
 	*feed
 	principal principal
@@ -55,12 +56,12 @@ type subscriber struct {
 	seq    int64 // of the last change that was told, or was not for it
 	synced int64 // all up to this one was there at the subscription
 
-	told map[string]*stepTeller // by job, of those whose preparation is not over
+	told map[string]*stepTeller // by job, as long as its preparation is not over
 	seen map[string]bool        // jobs and environments that a token for a profile was told of
 }
 
-// reaches reports whether a job, or an environment, which has a sprite and is of a job, is the
-// subscriber's.
+// reaches reports whether the subscriber may see a job or an environment. An environment is
+// described by its job and sprite.
 func (s *subscriber) reaches(id string, job cove.Job) bool {
 	if !s.principal.sees(job) {
 		return false
@@ -71,7 +72,7 @@ func (s *subscriber) reaches(id string, job cove.Job) bool {
 	return true
 }
 
-// reached is reaches for what is gone, of which only the place is known.
+// reached is reaches for something that was deleted: only its place is known.
 func (s *subscriber) reached(c store.Change) bool {
 	had := s.seen[c.Name]
 	delete(s.seen, c.Name)
@@ -108,7 +109,7 @@ func (f *feed) begin(ctx context.Context, p principal, sub cove.Subscription) (*
 	return &subscriber{feed: f, principal: p, Subscription: sub, seq: sub.Since, synced: last, told: map[string]*stepTeller{}, seen: map[string]bool{}}, answer, err
 }
 
-// tell sends what has changed, and then what changes, until ctx ends or send fails.
+// tell sends the changes so far, and then new ones, until ctx ends or send fails.
 func (s *subscriber) tell(ctx context.Context, send func(cove.Notification) error) error {
 	changed, cancel := s.changes.Watch()
 	defer cancel()
@@ -159,7 +160,7 @@ func (s *subscriber) tell(ctx context.Context, send func(cove.Notification) erro
 	}
 }
 
-// snapshot reports whether a change is of what a subscriber begins with who has nothing yet.
+// snapshot reports whether a change belongs to the first state that a new subscriber is told.
 func (s *subscriber) snapshot(c store.Change) bool { return s.Since == 0 && c.Seq <= s.synced }
 
 func (s *subscriber) job(ctx context.Context, c store.Change) (n cove.Notification, err error) {
@@ -181,7 +182,7 @@ func (s *subscriber) job(ctx context.Context, c store.Change) (n cove.Notificati
 	return cove.Notification{Topic: c.Topic, Job: &job}, nil
 }
 
-// progress is told of a job that has not ended: with its end, its log is read no more.
+// progress tells of a job that has not ended. Once it has ended, nobody reads its log further.
 func (s *subscriber) progress(ctx context.Context, c store.Change) (n cove.Notification, err error) {
 	if n, err = s.job(ctx, c); n.Job == nil {
 		return n, err
@@ -194,7 +195,8 @@ func (s *subscriber) progress(ctx context.Context, c store.Change) (n cove.Notif
 	return n, nil
 }
 
-// steps are told of a job that has ended to who was there before that, or asks for this job.
+// steps tells the steps of a job. If the job had ended before the subscription, only a
+// subscriber that asks for this job is told.
 func (s *subscriber) steps(ctx context.Context, c store.Change) (n cove.Notification, err error) {
 	job, err := s.jobs.Get(ctx, c.Name)
 	if errors.Is(err, store.ErrNotFound) {

@@ -14,8 +14,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// shape is what a guest's good answer is to the client, whatever the guest calls
-// it.
+// shape is how the client gets a guest's good answer, whatever the guest says of it.
 type shape struct {
 	contentType string
 	live        bool // each piece goes out as it comes
@@ -30,8 +29,8 @@ var (
 	lines    = shape{contentType: "application/x-ndjson", live: true}
 )
 
-// passBody answers with a guest's good answer. One that is cut is cut for the
-// client too: it must not look whole.
+// passBody answers with a guest's good answer. If the guest's answer is cut, so is the
+// client's: it must not look whole.
 func passBody(w http.ResponseWriter, resp *http.Response, sh shape) {
 	h := w.Header()
 	if resp.StatusCode == http.StatusNoContent {
@@ -101,8 +100,8 @@ var guestStatuses = map[int]bool{
 	422: true, 426: true, 429: true, 500: true, 501: true, 503: true, 507: true,
 }
 
-// guestCodes are the codes of errors that a guest gives. By others, such as "disk_full"
-// or "forbidden", programs and people know what this server has to say.
+// guestCodes are the codes of errors that a guest gives. Other codes, such as "disk_full" or
+// "forbidden", only this server may give.
 var guestCodes = map[string]bool{
 	"http_port_taken": true, "internal_error": true, "invalid_request": true, "limit": true, "method_not_allowed": true,
 	"not_available": true, "not_connected": true, "not_found": true, "nothing_listens": true, "nothing_to_end": true,
@@ -118,8 +117,8 @@ var (
 	plainCode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9_]{1,63}$`) })
 )
 
-// guestFailure reads a guest's error answer, as far as it is one, and closes it. A hint
-// says what a person types next: an honest guest gives none, and another's is dropped.
+// guestFailure reads a guest's error answer, as far as it is one, and closes it. It drops
+// hints, which say what a person types next: an honest guest gives none.
 func guestFailure(resp *http.Response, files bool) error {
 	defer func() { _ = resp.Body.Close() }()
 	if !guestStatuses[resp.StatusCode] { // the body of a 101 would not even end with the request
@@ -156,7 +155,8 @@ func guestFailure(resp *http.Response, files bool) error {
 		return e
 	}
 	if resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusInsufficientStorage {
-		// Of a file a guest may say so. Otherwise it would be this server's word on a token, or on its disk.
+		// Only about a file a guest may say so. Otherwise it would look like this server's
+		// word on a token, or on its disk.
 		return fail.New("bad_guest", "the sandbox answers with status "+strconv.Itoa(resp.StatusCode), "")
 	}
 	if body.Message == "" && !plainCode().MatchString(body.Error) {

@@ -15,8 +15,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// FuzzProxyInit: what is taken for a proxy's first message names either a port or
-// a socket.
+// FuzzProxyInit: an accepted first message of a proxy names either a port or a socket.
 func FuzzProxyInit(f *testing.F) {
 	for _, seed := range []string{`{"host":"localhost","port":5432}`, `{"port":-1}`, `{"port":65536}`, `{"host":7,"port":1}`, `{"port":1,"half_close":true}`, `{"unix":"/run/s"}`, `{"unix":"s"}`, `{"unix":"/s","port":1}`, "", "null"} {
 		f.Add([]byte(seed))
@@ -50,8 +49,8 @@ func TestLongLists(t *testing.T) {
 	}
 }
 
-// FuzzTexts: whatever a guest says on a socket, what is passed on is JSON of the
-// known fields, or nothing.
+// FuzzTexts: whatever a guest says on a socket, only JSON of the known fields is passed on, or
+// nothing.
 func FuzzTexts(f *testing.F) {
 	for _, seed := range []string{
 		`{"type":"session_info","session_id":"1","evil":"x"}`, `{"type":"port_opened","port":1,"address":"<script>"}`, `{"type":"event","path":"a"}`,
@@ -77,8 +76,8 @@ func FuzzTexts(f *testing.F) {
 	})
 }
 
-// FuzzGuestFailure: whatever a guest answers, its error is short, has no control characters,
-// a code that a guest may give or that goes with its status, and no hint.
+// FuzzGuestFailure: whatever a guest answers, its error is short, and has no control
+// characters and no hint. Its code is one that a guest may give, or goes with its status.
 func FuzzGuestFailure(f *testing.F) {
 	f.Add(404, []byte(`{"error":"session_not_found","message":"there is none","hint":"rm -rf /"}`), false)
 	f.Add(404, []byte(`{"error":"no such file","code":"ENOENT","path":"/x\u001b[2J","message":"m"}`), true)

@@ -161,7 +161,7 @@ func TestHostileAnswers(t *testing.T) {
 	failIf(t, len(texts) > 2<<10 || strings.Contains(texts, "\x1b"), "got %q", texts)
 	a = ask(t, s, path+"/short", "")
 	failIf(t, !errors.Is(a.err, io.ErrUnexpectedEOF), "a cut answer looks whole: %d bytes, %v", len(a.body), a.err)
-	// A client that leaves ends what has no end.
+	// When a client leaves, an endless answer ends.
 	resp := open(t, s, path+"/endless", "")
 	_, err := io.CopyN(io.Discard, resp.Body, 1<<20)
 	must(t, errors.Join(err, resp.Body.Close()))
@@ -170,7 +170,7 @@ func TestHostileAnswers(t *testing.T) {
 	}
 	checks <- "/teapot"
 	checks <- "/silence"
-	// A guest that talks nonsense, and one that says nothing, are not taken for well.
+	// A guest that talks nonsense, or says nothing, is unhealthy.
 	status, reason := checked(t, s, "evil")
 	failIf(t, status != "unhealthy" || !strings.Contains(reason, "418"), "it is %s: %s", status, reason)
 	status, reason = checked(t, s, "evil")
@@ -281,7 +281,7 @@ func TestLimits(t *testing.T) {
 	s, _ = hostile(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) })
 	wantRetry(t, ask(t, s, "GET /v1/sprites/evil/fs/list?path=/", ""))
 
-	// Of a guest's own limit it is the guest that knows how many there may be.
+	// A guest's own limit comes from the guest.
 	for text, want := range map[string]string{
 		`{"error":"too_many_watches","message":"full","limit":64,"current_count":64}`:                  "64",
 		`{"error":"too_many_watches","message":"full","limit":-9,"current_count":-9}`:                  "0",
@@ -303,8 +303,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestHolders: who has a token can't take the places of others, by WebSockets or
-// by plain streams, and nobody the owner's.
+// TestHolders: the holder of a token can't take the places of others, by WebSockets or by
+// plain streams. Nobody can take the owner's.
 func TestHolders(t *testing.T) {
 	s, _ := hostileWith(t, covetest.Options{Configure: func(s *server.Server) { s.MaxStreams = 8 }}, func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -396,7 +396,7 @@ func TestServices(t *testing.T) {
 	for _, name := range []string{"shop", "a b", "..a", strings.Repeat("a", 64)} {
 		wantError(t, sp.StartService(ctx, name, follow), 404, "service_not_found")
 	}
-	// Logs outlive a service that is defined anew; a cut answer is no answer.
+	// A service that is defined anew keeps its logs. A cut answer is an error.
 	must(t, sp.PutService(ctx, def, sprites.Follow{}))
 	said.Reset()
 	must(t, sp.ServiceLogs(ctx, "shop", 1, 0, func(e sprites.ServiceEvent) error { said.WriteString(e.Data); return nil }))

@@ -26,8 +26,8 @@ type guestRoutes struct {
 // forward hands a request on to the sprite's guest, at a fixed path.
 func (g *guestRoutes) forward(path string, sh shape) handlerFunc { return g.forwardTo(fixed(path), sh) }
 
-// forwardTo hands a request on to the sprite's guest, and the answer back. Of the
-// guest's headers only the length gets through, and a file's ETag.
+// forwardTo hands a request on to the sprite's guest, and the answer back. Only the length and
+// a file's ETag get through of the guest's headers.
 func (g *guestRoutes) forwardTo(path guestPath, sh shape) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		to, err := path(r)
@@ -128,8 +128,7 @@ func guestKill(r *http.Request) (string, error) {
 
 var serviceName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]{0,62}$`) })
 
-// guestService is the path of the service that a request names, and what is asked
-// of it.
+// guestService is the guest's path for the service that a request names, and rest after it.
 func guestService(rest string) guestPath {
 	return func(r *http.Request) (string, error) {
 		name := r.PathValue("service")

@@ -128,8 +128,8 @@ func (g *guest) send(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// authorize adds the token that a guest wants which an earlier cove has started. Of all
-// others the connection itself has proved whose it is.
+// authorize adds the token for a guest that an earlier cove has started. For all other guests,
+// the connection itself has proved the caller.
 func authorize(h http.Header, sb sprite.Sandbox) {
 	if token := sb.Status().Token; token != "" {
 		h.Set("Authorization", "Bearer "+token)
@@ -138,13 +138,13 @@ func authorize(h http.Header, sb sprite.Sandbox) {
 	}
 }
 
-// dialError is a connection that did not come to be: nothing was asked.
+// dialError says that no connection was made, so nothing was asked.
 type dialError struct{ error }
 
 func (e dialError) Unwrap() error { return e.error }
 
-// dyingTime is how long a sandbox that takes no connections, or breaks one off, is given
-// to turn out to be dead.
+// dyingTime is how long the server waits to learn that a sandbox is dead, if it takes no
+// connections or breaks one off.
 const dyingTime = 2 * time.Second
 
 // unreachable says what a failed connection to the guest means.

@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// Before it is known who asks, anybody may send headers, of which net/http keeps all
-// until they are complete, and of short fields much more than their bytes. So all of
-// them together are bounded: at the bound the connection with the longest one ends.
+// Before authentication, anybody may send headers. net/http keeps all of them until they are
+// complete, and short fields take much more memory than their bytes. So the memory of all
+// headers together is bounded: at the bound, the connection with the longest one ends.
 const (
 	maxHeads  = 64 << 20
-	fieldCost = 160 // what a field takes besides its bytes
+	fieldCost = 160 // bytes that a field takes besides its own
 	maxFields = 1000
 )
 
@@ -93,7 +93,7 @@ func (h *heads) add(c *headConn, n int) {
 	h.most = max(h.most, h.sum)
 }
 
-// drop counts a connection's header no more. h.mu is held.
+// drop takes a connection's header out of the count. h.mu is held.
 func (h *heads) drop(c *headConn) {
 	h.sum -= c.held
 	c.held, c.reading = 0, false

@@ -22,18 +22,19 @@ import (
 type hostnames struct {
 	names  []string // of the server, besides loopback and the addresses that it is reached at
 	domain string   // where sprites' URLs are
-	public *url.URL // where a proxy takes requests for sprites' URLs, below its host; nil: there is none that is known
+	public *url.URL // where a proxy takes requests for sprites' URLs, below its host; nil: no proxy is known
 	bad    error    // of the domain
 	port   string   // where the server listens; "": not known
 	secret []byte   // the owner's token
 	folder string   // the data folder: see private.FolderID
 }
 
-// pageName is the web page's own name, at loopback addresses, for the sessions of a token, which is known by its
-// principal's name. A browser sends a page's cookie to every port of its name, and any program, of a sprite by cove
-// proxy or of another user, may listen at one: so nobody can guess the name who was not given it, and no token is
-// given that of another one. It stays the same, as the tokens do; in a copy of the data folder it is another one, so that
-// no browser sends the copy what the original has given it.
+// pageName is the web page's own name, at loopback addresses, for the sessions of a token,
+// which is given by its principal's name. A browser sends a page's cookie to every port of its
+// name, and any program may listen at one (of a sprite, by cove proxy, or of another user). So
+// nobody can guess the name, and each token has its own. It stays the same, as the tokens do.
+// A copy of the data folder has another name, so that no browser sends the copy a cookie of
+// the original.
 func (h *hostnames) pageName(token string) string {
 	mac := hmac.New(sha256.New, h.secret)
 	_, _ = mac.Write([]byte("the name in " + h.folder + " of the web page of " + token)) // never fails
@@ -45,10 +46,11 @@ const (
 	pageBytes  = 15 // of the hash; no padding is needed
 )
 
-// pageNames are all that pageName may return: which tokens there are is not looked up for a name.
+// pageNames matches everything that pageName may return, so that no token has to be looked up
+// for a name.
 var pageNames = regexp.MustCompile(`^` + pagePrefix + `[a-z2-7]{24}\.localhost$`)
 
-// plainName leads to the web page, too, for who types it; as localhost does.
+// plainName also leads to the web page, for people who type it; so does localhost.
 const plainName = "cove.localhost"
 
 // newHostnames returns the names of a server of a data folder that listens at an address, and whose owner has a
@@ -108,8 +110,7 @@ func (h *hostnames) spriteURL(name string) string {
 	return "http://" + host + "/"
 }
 
-// spriteOf returns the sprite to whose URL a request with this Host was made, if
-// it was.
+// spriteOf returns the sprite whose URL has this Host, if one does.
 func (h *hostnames) spriteOf(host string) (name string, ok bool) {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -164,9 +165,9 @@ func nameOf(host string) string {
 	return name
 }
 
-// known reports whether the server goes by the request's Host: a name of
-// loopback, an address that the request has really arrived at, or one of its names.
-// A name that somebody's DNS leads here does not count.
+// known reports whether the request's Host is the server's: a name of loopback, the address
+// that the request arrived at, or one of its names. A name that somebody's DNS leads here does
+// not count.
 func (h *hostnames) known(r *http.Request) bool {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {
@@ -190,9 +191,9 @@ func (h *hostnames) known(r *http.Request) bool {
 // isPage reports whether a name is one of the web page's alone.
 func (h *hostnames) isPage(name string) bool { return name == plainName || pageNames.MatchString(name) }
 
-// pageOf is the Host at which the web page is to be opened, for the sessions of a token, in place of a request's,
-// whose cookies others can get; empty: it is well where it is. others reports whether the request's is the name
-// of another token's page, or of nobody's.
+// pageOf is the Host where a token's sessions must open the web page, if others can get the
+// cookies of the request's Host. Empty: the request's Host will do. others reports whether
+// that is the page name of another token, or of nobody.
 func (h *hostnames) pageOf(r *http.Request, token string) (host string, others bool) {
 	name, port, err := net.SplitHostPort(r.Host)
 	if err != nil {

@@ -195,17 +195,17 @@ func describeImage(i image.Image, usedBy []string) cove.Image {
 	return out
 }
 
-// The times between lines of progress: of those that say something new, and of empty ones
-// that keep the connection up.
+// The times between lines of progress (progressInterval), and between empty lines that keep
+// the connection up (aliveInterval).
 const (
 	progressInterval = 250 * time.Millisecond
 	aliveInterval    = 20 * time.Second
 )
 
-// one is what tell is told of one image.
+// one is the result of a function for tell that makes one image.
 func one(i image.Image, err error) ([]image.Image, error) { return []image.Image{i}, err }
 
-// tell answers with lines of f's progress, and one of its end.
+// tell answers with lines of f's progress, and a line of its end.
 func (g *imageRoutes) tell(w http.ResponseWriter, r *http.Request, f func(context.Context, func(image.Progress)) ([]image.Image, error)) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	rest, err := answerWhileSent(g.refusals.ending, w, r) // an import is told of while it is sent
@@ -243,7 +243,8 @@ func (g *imageRoutes) tell(w http.ResponseWriter, r *http.Request, f func(contex
 	return nil
 }
 
-// progressLines has the latest progress, for who writes it. The zero value has none.
+// progressLines has the latest progress, for the goroutine that writes it. The zero value has
+// none.
 type progressLines struct {
 	mu     sync.Mutex
 	latest *image.Progress

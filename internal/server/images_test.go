@@ -93,8 +93,8 @@ func pushed(t *testing.T, repository string) (reference, digest string) {
 	return reference, hash.String()
 }
 
-// TestImages: who pulls gets the image, who looks at it is told of the sprites that the token
-// reaches, and an image that a sprite uses stays.
+// TestImages: a pull answers with the image. A description of it lists the sprites that the
+// token reaches. An image that a sprite uses stays.
 func TestImages(t *testing.T) {
 	s := withImages(t)
 	reference, digest := pushed(t, "team/tools:1")
@@ -175,8 +175,9 @@ func hasCode(err error, code string) bool {
 	return ok && e.Code == code
 }
 
-// TestPruneImages: a prune removes images without a name, steps of builds and caches; those with a name
-// only if it is asked to, and never the default image. It says before what would go.
+// TestPruneImages: a prune removes images without a name, steps of builds, and caches. It
+// removes images with a name only if asked to, and never the default image. It says before
+// what would go.
 func TestPruneImages(t *testing.T) {
 	s := withImages(t, func(s *server.Server) { s.DefaultImage = "default:1" })
 	all := cove.Images{Client: s.Client()}
@@ -229,7 +230,7 @@ func TestBuildRefusals(t *testing.T) {
 	all := cove.Images{Client: s.Client()}
 	for what, test := range map[string]struct{ text, code, says string }{
 		"too many layers":     {"FROM scratch AS a\n" + strings.Repeat("COPY <<x /x\nx\n", 100) + "FROM a\n" + strings.Repeat("COPY <<x /x\nx\n", 28), "dockerfile_unsupported", "Dockerfile:257: the image would have more than 127 layers"},
-		"no stage, no image":  {"FROM scratch\nWORKDIR /x\nCOPY --from=127.0.0.1:1/nostage /a /b\n", "registry_unreachable", `Dockerfile:3: no stage before this one is named "127.0.0.1:1/nostage", and as an image: `},
+		"no stage, no image":  {"FROM scratch\nWORKDIR /x\nCOPY --from=127.0.0.1:1/nostage /a /b\n", "registry_unreachable", `Dockerfile:3: no stage before this one is named "127.0.0.1:1/nostage"; taken as an image: `},
 		"a RUN with no image": {"FROM scratch\nRUN x\n", "dockerfile_bad", "nothing could run there"},
 		"a name of an image":  {"FROM 127.0.0.1:1/none\n", "registry_unreachable", "the registry 127.0.0.1:1 can't be reached"},
 	} {
@@ -306,7 +307,7 @@ func TestNoDefaultImage(t *testing.T) {
 	}
 }
 
-// TestPruneNothing: of no images the answer is an empty list, not null.
+// TestPruneNothing: without images the answer is an empty list, not null.
 func TestPruneNothing(t *testing.T) {
 	a := ask(t, withImages(t), "POST /v1/images/prune", "")
 	failIf(t, a.StatusCode != http.StatusOK || !strings.Contains(string(a.body), `"images":[]`), "got %d %s", a.StatusCode, a.body)

@@ -20,9 +20,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A sprite's URL is an origin of its own, http://NAME.DOMAIN:PORT/, at which its
-// HTTP service answers, and nothing of this server's API: what a guest's page may
-// do there, it may do to itself alone.
+// A sprite's URL (http://NAME.DOMAIN:PORT/) is an origin of its own. Only the sprite's HTTP
+// service answers there, and nothing of this server's API. So a guest's page can act only on
+// its own sprite.
 
 // ingress answers at the URLs of sprites. It hands a visitor's request on to the sprite's HTTP
 // service, and wakes the sprite for that.
@@ -111,17 +111,17 @@ func (in *ingress) pass(w http.ResponseWriter, r *http.Request, info sprites.Inf
 	return nil
 }
 
-// isServiceWorker reports whether a browser asks for the script of a service worker, which
-// it says of every such request. A worker sees all later requests of its origin, the links
-// with codes among them, and is still there when a public URL is one no more.
+// isServiceWorker reports whether a browser asks for the script of a service worker; the
+// browser marks every such request. A worker sees all later requests of its origin, including
+// links with codes. It stays even after a public URL is no longer public.
 func isServiceWorker(r *http.Request) bool {
 	return r.Header.Get("Service-Worker") != "" || r.Header.Get("Sec-Fetch-Dest") == "serviceworker"
 }
 
-// lasting are headers of an answer by which a page would have the browser treat others of
-// its origin, later, or its siblings: report their addresses with codes, ask for them
-// elsewhere, answer a link with a code by the page of another, or forget the cookies of
-// the whole domain.
+// lasting are headers of an answer that could change how the browser treats other pages of the
+// origin, later requests, or sibling origins. With them a page could have the browser report
+// addresses with codes, or send requests elsewhere. It could answer a link with a code from
+// the cache of another page, or make the browser forget the cookies of the whole domain.
 var lasting = []string{
 	"Nel", "Report-To", "Reporting-Endpoints", "Alt-Svc", "Clear-Site-Data", "Service-Worker-Allowed",
 	"No-Vary-Search", "Use-As-Dictionary", "Speculation-Rules", "Set-Login", "Activate-Storage-Access",
@@ -129,8 +129,8 @@ var lasting = []string{
 	"Strict-Transport-Security", "Public-Key-Pins", "Expect-Ct", "Accept-Ch", "Critical-Ch", "Origin-Agent-Cluster",
 }
 
-// pageWriter keeps a guest from setting cookies before its answer: what announces
-// one (103 and the like) does not pass ModifyResponse.
+// pageWriter keeps a guest from setting cookies, or lasting headers, before its answer: an
+// informational answer (103 and the like) does not pass ModifyResponse.
 type pageWriter struct{ http.ResponseWriter }
 
 func (w pageWriter) WriteHeader(status int) {
@@ -146,14 +146,14 @@ func (w pageWriter) WriteHeader(status int) {
 // Unwrap is for http.ResponseController.
 func (w pageWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// listenHints are what to do when the guest has found nothing to connect to, by its
-// code for that. %[1]s is the sprite.
+// listenHints are the hints if the guest has found nothing to connect to, by the guest's code.
+// %[1]s is the sprite.
 var listenHints = map[string]string{
 	"nothing_listens":       "start a service there, to which the URL then leads: cove service put -s %[1]s --http-port 8080 web CMD",
 	"service_not_listening": "see the services: cove service list -s %[1]s; and what one says: cove service logs -s %[1]s SERVICE",
 }
 
-// held makes an error of something that was not there in time, in the sprite of that name.
+// held makes an error of something in the sprite of that name that was not there in time.
 func held(ctx context.Context, name string, err error) error {
 	e, ok := errors.AsType[*fail.Error](err)
 	if ok && listenHints[e.Code] == "" && e.Code != sprite.CodeUnavailable {
@@ -171,7 +171,7 @@ func held(ctx context.Context, name string, err error) error {
 	return e
 }
 
-// answer is refusals.answer for those who are not clients of the API.
+// answer is refusals.answer for callers that are not clients of the API.
 func (in *ingress) answer(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -195,9 +195,8 @@ func (in *ingress) answer(w http.ResponseWriter, r *http.Request, err error) {
 	_, _ = io.WriteString(w, text) // a browser that went away is nobody's error
 }
 
-// rewriteVisit makes the guest's request: what is the visitor's business with
-// this server does not reach the guest, and where a request came from is not for
-// the visitor to say.
+// rewriteVisit makes the guest's request. It leaves out the visitor's credentials for this
+// server, and headers that could claim where the request came from.
 func rewriteVisit(p *httputil.ProxyRequest) {
 	p.Out.URL.Scheme, p.Out.URL.Host = "http", "sprite"
 	p.Out.Host = p.In.Host
@@ -242,15 +241,14 @@ func hostOnlyCookies(resp *http.Response) {
 	}
 }
 
-// ownPages keeps an answer that is not public to pages of its own origin, whatever
-// else the guest's own policy says.
+// ownPages lets only pages of an answer's own origin use it, whatever the guest's own policy
+// says. It is for answers that are not public.
 func ownPages(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Add("Content-Security-Policy", "frame-ancestors 'self'")
 }
 
-// plainTrailer is a body whose trailer, which is there once it is closed, has no
-// cookies.
+// plainTrailer is a body that, when closed, removes cookies from its trailer.
 type plainTrailer struct {
 	io.ReadCloser
 	resp *http.Response
@@ -262,10 +260,10 @@ func (b *plainTrailer) Close() error {
 	return err
 }
 
-// portAge is how long the answer to where a sprite's URL leads is believed.
+// portAge is how long the server believes a guest's answer where its sprite's URL leads.
 const portAge = 2 * time.Second
 
-// answerTime is what the guest's word that nothing listens has to arrive in.
+// answerTime is left for the guest's answer that nothing listens.
 const answerTime = time.Second
 
 // webPort finds where the sprite's URL leads, and waits for something to listen
@@ -315,9 +313,9 @@ func (g *guest) webPort(ctx context.Context) (int, error) {
 	return target.Port, nil
 }
 
-// dialWeb connects to where the sprite's URL leads. What listens on loopback alone
-// is reached from inside. If nothing takes the connection, what was known may have
-// ended since: dialWeb asks the guest again, which starts a service that was stopped.
+// dialWeb connects to where the sprite's URL leads. Loopback-only ports are reached from
+// inside the sprite. If nothing takes the connection, the known program may have ended:
+// dialWeb asks the guest once more, which starts a stopped service.
 func (g *guest) dialWeb(ctx context.Context, _, _ string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, holdLimit)
 	defer cancel()
@@ -336,7 +334,7 @@ func (g *guest) dialWeb(ctx context.Context, _, _ string) (net.Conn, error) {
 		switch {
 		case ctx.Err() != nil:
 			return nil, err
-		case again: // what listened there has just ended
+		case again: // the program that listened there has just ended
 			return nil, fail.New("service_not_listening", fmt.Sprintf("nothing takes connections at port %d", port), "")
 		}
 	}

@@ -31,8 +31,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// site is what a sprite's HTTP service is in these tests: it listens on the port
-// that a service says it has.
+// site stands for a sprite's HTTP service in these tests: it listens on the port that a
+// service names.
 type site struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -214,7 +214,7 @@ func TestURLStarts(t *testing.T) {
 
 // TestURLHolds: a request waits until something listens, and gives up in time.
 func TestURLHolds(t *testing.T) {
-	// A guest that does not even answer is no other to a visitor.
+	// To a visitor, a guest that does not even answer looks the same.
 	var log syncBuffer
 	evil, _ := hostileWith(t, covetest.Options{Log: &log}, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	hung := make(chan answer)
@@ -257,7 +257,7 @@ func TestURLHolds(t *testing.T) {
 	failIf(t, a.Header.Get("Retry-After") == "", "got %v", a.Header)
 	failIf(t, !bytes.Contains(a.body, []byte("port 1, which is that of the service web (running)")) || !bytes.Contains(a.body, []byte("cove service logs")), "got %s", a.body)
 
-	// Without a service: what to type is told.
+	// Without a service, the answer says what to type.
 	s.Create("bare")
 	a = ask(t, s, "GET /", "", at("bare"))
 	a.refused(t, 503, "unavailable")
@@ -284,14 +284,14 @@ func TestURLSocket(t *testing.T) {
 	failIf(t, err == nil, "the WebSocket outlives the server")
 }
 
-// lasting are headers by which a page would have the browser tell of others' requests.
+// lasting are headers that let a page learn of others' requests from the browser.
 var lasting = []string{
 	"NEL", "Report-To", "Alt-Svc", "Clear-Site-Data", "Service-Worker-Allowed", "No-Vary-Search", "Reporting-Endpoints",
 	"Use-As-Dictionary", "Speculation-Rules", "Strict-Transport-Security", "Set-Login", "Sec-Session-Registration",
 }
 
-// No page is there to see the requests that come after it: neither by a service worker,
-// also not by one of a time when the URL was public, nor by reports.
+// TestNoServiceWorker: no page can see the requests that come after it, neither by reports nor
+// by a service worker. That holds also for a worker from a time when the URL was public.
 func TestNoServiceWorker(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	sp, w := s.Create("paint"), newSite(t)
@@ -359,7 +359,7 @@ func TestVisit(t *testing.T) {
 	ask(t, s, "GET /socket", "", at("paint"), without, inside, header("Origin", "http://other.localhost"),
 		header("Connection", "Upgrade"), header("Upgrade", "websocket")).refused(t, 403, "forbidden")
 
-	// What a token gave ends with the token.
+	// A cookie that a token gave ends with the token.
 	tok, err := s.Client().CreateToken(t.Context(), cove.TokenRequest{Name: "guest", Scope: cove.TokenScope{Sprite: "paint"}, Verbs: []string{"exec"}})
 	must(t, err)
 	v, err = (&cove.Client{Client: &sprites.Client{URL: s.URL, Token: tok.Secret}}).Visit(t.Context(), "paint", sprites.VisitRequest{})
@@ -400,7 +400,7 @@ func TestVisitOwner(t *testing.T) {
 	ask(t, s, "GET /", "", at("paint"), without, inside).refused(t, 401, "unauthorized")
 }
 
-// TestVisits: who makes links without end ends its own alone.
+// TestVisits: a token that makes too many links ends only its own older ones.
 func TestVisits(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	sp, w := s.Create("paint"), newSite(t)
@@ -425,7 +425,7 @@ func TestVisits(t *testing.T) {
 	failIf(t, entered(links[0]) != 401 || entered(links[1000]) != 303 || entered(links[901]) != 303 || entered(links[900]) != 401, "not the token's last hundred are left")
 }
 
-// TestURLNames: what the server is called can't be a sprite's URL.
+// TestURLNames: the server's own names can't be a sprite's URL.
 func TestURLNames(t *testing.T) {
 	for name, bad := range map[string]bool{
 		"evil.cove.test": true, "Evil.Cove.Test": true, "evil.localhost": true, "cove.test": false, "a.b.cove.test": false, "localhost": false, "cove.example": false,

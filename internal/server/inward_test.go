@@ -15,8 +15,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// inwardRules are of what only the verb admin may open: the metadata service, the host
-// itself, and what is beside it.
+// inwardRules are rules that only the verb admin may set: for the metadata service, the host
+// itself, and its own network.
 func inwardRules(t *testing.T) []sprites.NetworkRule {
 	t.Helper()
 	rules := []sprites.NetworkRule{{Domain: "metadata.google.internal"}, {Domain: "*.localhost"}, {CIDR: "169.254.169.254"}, {CIDR: "10.0.0.0/8", Ports: []string{"22"}}, {CIDR: "fd00:ec2::254"}, {CIDR: "::ffff:127.0.0.1"}}
@@ -31,8 +31,8 @@ func inwardRules(t *testing.T) []sprites.NetworkRule {
 	return rules
 }
 
-// A rule that opens the host's own network takes the verb admin, in whatever way it
-// comes.
+// TestInwardRulesNeedAdmin: a rule that opens the host's own network needs the verb admin, by
+// whatever call it comes.
 func TestInwardRulesNeedAdmin(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
 		m := &job.Manager{Store: st, Client: c}

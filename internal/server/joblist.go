@@ -18,7 +18,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// reach is what a principal sees, for SQL; nil: everything.
+// reach says what a principal sees, for SQL; nil: everything.
 func (p principal) reach() *store.Reach {
 	if p.scope.All {
 		return nil
@@ -174,7 +174,8 @@ func (s *search) serve(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// readable writes lines of logs as people read them: of a line of an agent's own form, what it means.
+// readable turns lines of logs into text for people: a line in an agent's own form becomes its
+// meaning.
 func (s *search) readable(ctx context.Context, lines []cove.FoundLine, text string) []cove.FoundLine {
 	known := map[string]cove.Job{}
 	for i, l := range lines {
@@ -197,8 +198,8 @@ func (s *search) readable(ctx context.Context, lines []cove.FoundLine, text stri
 	return lines
 }
 
-// meaning is what an event says, as far as it has a text: or else what it says first. Empty: it says nothing besides
-// its own text.
+// meaning is the part of an event's meaning that contains text, or else its first part. Empty:
+// the event means nothing besides its own text.
 func meaning(job cove.Job, ev cove.JobEvent, text string) (said string) {
 	agent, err := agents.Of(job.Agent, job.Definition)
 	if err != nil {

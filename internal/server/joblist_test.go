@@ -35,7 +35,8 @@ func jobIDs(jobs []cove.Job) (all []string) {
 	return all
 }
 
-// TestJobGroups: each job is in the group of what it needs of a person, until that is over.
+// TestJobGroups: each job is in the group that says what it needs of a person, until that is
+// over.
 func TestJobGroups(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	group := func(want cove.JobGroup, n int, edit func(*cove.Job)) cove.Job {
@@ -92,8 +93,8 @@ func TestJobGroups(t *testing.T) {
 	failIf(t, err == nil, "a job that runs was taken back")
 }
 
-// TestJobsAfter: the jobs that do a job again, or go on with it, are found from it, and need nobody to look at
-// it any more. A token that does not reach them is not told.
+// TestJobsAfter: the jobs that do a job again, or go on with it, are found from it. Nobody
+// needs to look at it any more. A token that does not reach those jobs is not told of them.
 func TestJobsAfter(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	first := putJob(t, s, 1, func(j *cove.Job) { j.State, j.Commits = cove.JobSucceeded, 1 })
@@ -118,7 +119,8 @@ func TestJobsAfter(t *testing.T) {
 	failIf(t, job.SeenAt == nil, "somebody goes on with it, and it is not seen")
 }
 
-// TestJobPlan: the server tells what an agent was told, and says it of a job whose settings it can't read.
+// TestJobPlan: the server tells what an agent was told. If it can't read a job's settings, it
+// says so.
 func TestJobPlan(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	const told = `{"plan":"Paint it.","env":["KEY=hidden"]}`
@@ -241,7 +243,8 @@ func TestSearch(t *testing.T) {
 		is(who, fmt.Sprint(jobIDs(list.Jobs), list.Counts), "[000001] map[working:1]")
 	}
 	is("who began it", look(as(theirs), "needle"), "[000004] [] [000004 2]")
-	// One that may use a profile reaches the sprites that were made for its jobs, and all jobs there.
+	// A token for a profile reaches the sprites that were made for its jobs, and all jobs
+	// there.
 	putJob(t, s, 5, func(j *cove.Job) { j.By, j.Sprite, j.OwnsSprite, j.PlanName = worker.ID, "its-own", true, "a.md" })
 	must(t, s.Store.Sprites.Create(t.Context(), &store.Sprite{ID: "0123456789abcdef", Name: "its-own", MachineID: strings.Repeat("1", 32), Base: "host", Owner: "job:000005", Status: sprites.StatusCold, Labels: []string{"needle"}}))
 	putJob(t, s, 6, func(j *cove.Job) { j.Sprite, j.PlanName = "its-own", "needle.md" })

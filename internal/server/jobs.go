@@ -40,7 +40,7 @@ type jobRoutes struct {
 type jobRecords struct{ *jobRoutes }
 
 const (
-	maxPlan       = 8 << 20 // of a job request, in which the whole plan stands
+	maxPlan       = 8 << 20 // of a job request, which has the whole plan
 	maxJobs       = 1000    // in a list
 	maxWait       = time.Minute
 	eventPage     = 16               // events, which may be large:
@@ -56,8 +56,8 @@ func (g *jobRoutes) available() (Jobs, error) {
 	return g.manager, nil
 }
 
-// job reads the job that the path names. One whose sprite the token does not
-// reach is not there for it.
+// job reads the job that the path names. If the token does not see it, the error is as if it
+// did not exist.
 func (g *jobRoutes) job(r *http.Request) (cove.Job, error) {
 	id := r.PathValue("id")
 	job, err := g.jobs.Get(r.Context(), id)
@@ -67,7 +67,7 @@ func (g *jobRoutes) job(r *http.Request) (cove.Job, error) {
 	return job, err
 }
 
-// asked is what a job was asked for.
+// asked is the request that a job was made from.
 func (g *jobRoutes) asked(r *http.Request, id string) (req cove.JobRequest, err error) {
 	settings, err := g.jobs.Settings(r.Context(), id)
 	switch {
@@ -82,8 +82,8 @@ func (g *jobRoutes) asked(r *http.Request, id string) (req cove.JobRequest, err 
 	return req, nil
 }
 
-// again reads the request for a job that follows another: how, the other job, and what it was
-// asked to do.
+// again reads the request for a job that follows another. It returns the other job and its
+// request, and fills in how.
 func (g *jobRoutes) again(w http.ResponseWriter, r *http.Request, limit int64, how any) (jobs Jobs, old cove.Job, asked cove.JobRequest, err error) {
 	if jobs, err = g.available(); err != nil {
 		return nil, old, asked, err
@@ -127,7 +127,7 @@ func (g *jobRoutes) create(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// digestOf is that of a request with a key, as it was sent and where; empty: it has none.
+// digestOf is the digest of a request with a key: of its path and body; empty: it has no key.
 func digestOf(r *http.Request, key string, body any) string {
 	text, err := json.Marshal(body)
 	if key == "" || err != nil { // it has just been read from JSON
@@ -160,7 +160,7 @@ func (g *jobRoutes) room(req cove.JobRequest) error {
 	return err
 }
 
-// preview says what a job would be, to whom it could begin.
+// preview says what a job would be, if the caller could begin it.
 func (g *jobRoutes) preview(w http.ResponseWriter, r *http.Request) error {
 	jobs, req, err := g.request(w, r)
 	if err != nil {
@@ -174,7 +174,7 @@ func (g *jobRoutes) preview(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// request reads what job is asked for, by who may begin it.
+// request reads the request for a job, and refuses it if the caller may not begin the job.
 func (g *jobRoutes) request(w http.ResponseWriter, r *http.Request) (Jobs, cove.JobRequest, error) {
 	var req cove.JobRequest
 	jobs, err := g.available()
@@ -347,7 +347,7 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// resume has a job's agent go on, with the right to begin a job where that is.
+// resume has a job's agent go on. The caller must have the right to begin a job in its sprite.
 func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 	var how cove.JobResume
 	jobs, old, next, err := g.again(w, r, maxBody, &how)
@@ -355,7 +355,7 @@ func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	next.Backend, next.Sprite, next.Definition = old.Backend, cmp.Or(how.Sprite, old.Sprite), old.Definition
-	next.Config, next.Include, next.NetworkPolicy = nil, nil, nil // the sprite is what it is
+	next.Config, next.Include, next.NetworkPolicy = nil, nil, nil // an existing sprite keeps its settings
 	if len(next.MCP) == 0 {
 		next.MCP = old.MCP
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 // A grant to a label reaches every sprite that has the label. So a token without the verb
-// admin may not give a label that has a grant, and a new grant names the sprites that have
-// the label already (store.Connectors.Grant).
+// admin may not give a label that has a grant. A new grant names the sprites that have the
+// label already (store.Connectors.Grant).
 
 // labelRights decides who may give a sprite a label. It counts, for each label, the calls
 // without the verb admin that are about to give it. Such a call has looked whether the label
@@ -29,7 +29,7 @@ type labelRights struct {
 	calls map[string]map[string]int // by label, and by the token's name
 }
 
-// begin counts a call. done is to be called when its sprite is stored, or will not be.
+// begin counts a call. The caller must call done when its sprite is stored, or will not be.
 func (l *labelRights) begin(token string, labels []string) (done func()) {
 	add := func(n int) {
 		l.mu.Lock()
@@ -70,10 +70,10 @@ func (l *labelRights) grant(label string, store func() error) error {
 	return store()
 }
 
-// mayGive refuses labels by which a sprite would get a connector, if the caller may not
-// grant it. The sprite called name keeps the labels that it has; without a name, the labels
-// are a new sprite's. kept is the revision of that sprite, if the answer rests on its labels.
-// done is to be called when the labels are stored, or will not be.
+// mayGive refuses labels that would give a sprite a connector, if the caller may not grant
+// that connector. The sprite called name keeps the labels that it has; without a name, the
+// labels are a new sprite's. If the answer rests on the sprite's labels, kept is its revision.
+// The caller must call done when the labels are stored, or will not be.
 func (l *labelRights) mayGive(r *http.Request, name string, labels []string) (kept string, done func(), err error) {
 	if err := sprite.CheckLabels(labels); err != nil { // before each is looked up
 		return "", nil, err

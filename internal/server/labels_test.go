@@ -65,7 +65,7 @@ func TestLabelIsNoGrant(t *testing.T) {
 	ask(t, s, "POST /v1/sprites/import?label=it%27s+ci&name=new", "", tok).refused(t, 403, "forbidden")
 	ask(t, s, "POST /v1/sprites/paint/fork", `{"name":"new","labels":["it's ci"]}`, tok).refused(t, 403, "forbidden") // paint has it, the fork has not
 	ask(t, s, "POST /v1/sprites/import?label=%FF&name=new", "", tok).refused(t, 400, "bad_request")
-	// It keeps what it has, but only as long as it has it.
+	// The sprite keeps a label that it has, but only as long as it has it.
 	a = ask(t, s, "PUT /v1/sprites/paint", `{"labels":["it's ci","more"]}`, tok)
 	failIf(t, a.StatusCode != 200, "%d %s", a.StatusCode, a.body)
 	ask(t, s, "PUT /v1/sprites/paint", `{"labels":["it's ci"]}`, tok, header("If-Match", "another")).refused(t, 412, "sprite_changed")
@@ -75,8 +75,9 @@ func TestLabelIsNoGrant(t *testing.T) {
 	ask(t, s, "POST /v1/connectors/api/grants", `{"sprite":"paint","reaches":["paint"]}`).refused(t, 400, "bad_request")
 }
 
-// The label that the server gives the sprites of jobs is like any other: who may not grant
-// takes it neither before a grant nor after it, and gets none by a push.
+// TestJobLabelIsNoGrant: the label that the server gives the sprites of jobs is like any
+// other. A caller that may not grant takes it neither before a grant nor after it, and gets no
+// grant by a push.
 func TestJobLabelIsNoGrant(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
 		m := &job.Manager{Store: st, Client: c}
@@ -103,7 +104,7 @@ func TestJobLabelIsNoGrant(t *testing.T) {
 	failIf(t, a.StatusCode != 201, "with the verb admin: %d %s", a.StatusCode, a.body)
 }
 
-// slowStager is a runtime in which an import waits.
+// slowStager is a runtime that makes an import wait.
 type slowStager struct {
 	*connected
 	begun, release chan struct{}

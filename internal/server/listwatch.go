@@ -16,13 +16,13 @@ const (
 	watchGrace    = 2 * time.Second  // for the last words when the server ends
 )
 
-// watch streams the state of the sprites that a list would give: a line for
-// each, a heartbeat, and from then on a line for each change of one, with
-// heartbeats in between (section 17.3). One that is deleted, or does not match any
-// more, gets a last line. max_results has no meaning here.
+// watch streams the state of the sprites that a list would give (section 17.3). It sends a
+// line for each, then a heartbeat. From then on it sends a line for each change, with
+// heartbeats in between. A sprite that is deleted, or does not match any more, gets a last
+// line. max_results has no meaning here.
 //
-// Nothing is kept for a reader but what it has been told: changes that come while
-// it does not read are one, and if it does not read for long it is dropped.
+// For a reader, the server keeps only what the reader has been told. Changes that come while
+// it does not read are merged. If it does not read for long, it is dropped.
 func (l *spriteList) watch(w http.ResponseWriter, r *http.Request) error {
 	done, err := l.watchers.add(principalOf(r))
 	if err != nil {
@@ -141,7 +141,7 @@ func (lw *listWatch) look(ctx context.Context) ([]sprites.StateEvent, error) {
 	return events, nil
 }
 
-// event gives a line what all have.
+// event fills in the fields that all lines have.
 func (lw *listWatch) event(e sprites.StateEvent) sprites.StateEvent {
 	e.Timestamp, e.Org = time.Now().UTC(), lw.org
 	return e

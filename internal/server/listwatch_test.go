@@ -30,8 +30,9 @@ func watch(t *testing.T, c *cove.Client, prefix string) func() sprites.StateEven
 	}
 }
 
-// Statement 109: who watches the list gets a line for each sprite, then one for
-// each change, and heartbeats, of the prefix alone; it ends with the server.
+// Statement 109: a client that watches the list gets a line for each sprite, then one for each
+// change, and heartbeats. It sees only sprites with the prefix; the watch ends with the
+// server.
 func TestWatchList(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	c, ctx := s.Client(), t.Context()
@@ -67,7 +68,7 @@ func TestWatchList(t *testing.T) {
 	must(t, c.Delete(ctx, "paint-a", sprites.DeleteOptions{}))
 	want("paint-a", sprites.StatusDeleted)
 
-	// A token sees what it reaches, and counts no more.
+	// A token sees the sprites that it reaches, and the totals count only those.
 	tok := token(t, s, cove.TokenScope{Prefix: "ot"}, "read")
 	few := watch(t, &cove.Client{Client: &sprites.Client{URL: s.URL, Token: tok.Secret}}, "")
 	if e := few(); e.Name != "other" || e.Org.Running != 1 || e.Org.Cold != 0 {
@@ -96,8 +97,8 @@ func TestWatchList(t *testing.T) {
 	}
 }
 
-// A stream that is quiet has heartbeats; one that is not read is dropped, and
-// holds up neither the others nor the server's end.
+// TestWatchListSlowly: a quiet stream has heartbeats. A stream that is not read is dropped,
+// and holds up neither the others nor the server's end.
 func TestWatchListSlowly(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.MaxStreams, s.Heartbeat = 1, 50*time.Millisecond }})
 	next := watch(t, s.Client(), "")
@@ -108,8 +109,8 @@ func TestWatchListSlowly(t *testing.T) {
 	a.refused(t, 429, "limit")
 	wantRetry(t, a)
 
-	// A socket holds some hundred kilobytes for who does not read; what is more
-	// than that nobody holds, and the next one has room.
+	// A socket holds some hundred kilobytes for a client that does not read. Nothing holds
+	// more than that, so the next client has room.
 	s = covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.MaxStreams, s.Heartbeat = 1, 100*time.Millisecond }})
 	s.Create("paint")
 	events, stop := iter.Pull2(s.Server.Client().Watch(t.Context(), ""))

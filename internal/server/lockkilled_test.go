@@ -21,7 +21,7 @@ import (
 )
 
 // TestKilledButNotGone: a server that was killed keeps its lock until the kernel is done with its
-// process. Here that is stopped, by ptrace, at the beginning of its end. The next server says
+// process. Here ptrace stops the process at the beginning of its end. The next server says
 // that it waits, and has the lock as soon as the process is gone, however long that takes.
 func TestKilledButNotGone(t *testing.T) {
 	runtime.LockOSThread() // the tracer is a thread; it ends with the test

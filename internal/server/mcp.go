@@ -70,7 +70,7 @@ func (g *mcpRoutes) serve(w http.ResponseWriter, r *http.Request) error {
 	}})
 }
 
-// session is what a client has asked for, by the query, of what its token reaches.
+// session is the MCP server for a client: the query limits what the token reaches.
 func (g *mcpRoutes) session(r *http.Request, p principal) (*mcpserver.Server, error) {
 	q := r.URL.Query()
 	for key := range q {
@@ -131,7 +131,7 @@ func (h *heldAnswers) release() {
 	}
 }
 
-// messageBudget counts the bytes of requests and answers that are in memory, in all and by whose they are.
+// messageBudget counts the bytes of requests and answers in memory, in all and for each token.
 type messageBudget struct {
 	mu    sync.Mutex
 	all   int64

@@ -56,8 +56,7 @@ func mcpNames(t *testing.T, s *mcp.ClientSession) (names []string) {
 	return names
 }
 
-// TestMCPScopes: what the token may do bounds what the tools may do, and the query
-// only narrows that.
+// TestMCPScopes: the token's rights bound the tools' rights, and the query only narrows them.
 func TestMCPScopes(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("agent-1")
@@ -187,8 +186,7 @@ func TestMCPSessions(t *testing.T) {
 	ask(t, s, "POST /mcp", listTools, bearer(mine), asMCP(id)).refused(t, 401, "unauthorized")
 }
 
-// TestMCPIdle: a session that is not used ends. A call under way is a use, and an open
-// stream is none.
+// TestMCPIdle: an unused session ends. A running call counts as use; an open stream does not.
 func TestMCPIdle(t *testing.T) {
 	for idle := 2 * time.Second; !mcpIdle(t, idle); idle *= 6 { // on a slow machine one is over too soon
 		failIf(t, idle > lastResort, "no session lasts for %v", idle)
@@ -228,8 +226,8 @@ func ofBody(t *testing.T, what string, resp *http.Response) stream {
 	}}
 }
 
-// TestMCPCounts: a session's streams are calls of its token's, of which that has a
-// quarter.
+// TestMCPCounts: a session's streams count as calls of its token, which may have a quarter of
+// them.
 func TestMCPCounts(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.MaxStreams = 8 }})
 	evil, good := token(t, s, cove.TokenScope{All: true}, "read"), token(t, s, cove.TokenScope{All: true}, "read")
@@ -245,7 +243,7 @@ func TestMCPCounts(t *testing.T) {
 	begin(t, s, good)
 }
 
-// goroutines awaits that the server has no more than so many.
+// goroutines waits until the server has no more goroutines than most.
 func goroutines(t *testing.T, s *covetest.Server, most int) {
 	t.Helper()
 	for deadline := time.Now().Add(lastResort); ; <-time.After(20 * time.Millisecond) {
@@ -329,7 +327,7 @@ func TestMCPHostile(t *testing.T) {
 	}
 }
 
-// mcpReplays: what was sent once is nothing that can be sent, or had, again.
+// mcpReplays: a message that was sent once can't be sent, or read, again.
 func mcpReplays(t *testing.T, s *covetest.Server, tok cove.Token, id string) {
 	t.Helper()
 	var under *http.Response

@@ -59,8 +59,8 @@ func endlessTools(size int) http.HandlerFunc {
 	}
 }
 
-// TestMCPAnswers: what the server holds of answers that a client doesn't read is bounded,
-// for each token by itself, and no longer held when the client has gone.
+// TestMCPAnswers: the server bounds how much it holds of answers that a client does not read,
+// for each token by itself. It holds nothing when the client has gone.
 func TestMCPAnswers(t *testing.T) {
 	s, _ := hostile(t, endlessTools(12<<20))
 	one := cove.TokenScope{Sprite: "evil"}
@@ -72,7 +72,7 @@ func TestMCPAnswers(t *testing.T) {
 		t.Fatalf("the first answer ends after %d bytes: %v", n, err)
 	}
 	a := ask(t, s, "POST /mcp", call, bearer(evil), asMCP(session))
-	failIf(t, len(a.body) > 1<<20 || !strings.Contains(string(a.body), "holds as much"), "beside an answer that nobody reads: %d bytes, %.300s", len(a.body), a.body)
+	failIf(t, len(a.body) > 1<<20 || !strings.Contains(string(a.body), "no room for more answers"), "beside an answer that nobody reads: %d bytes, %.300s", len(a.body), a.body)
 	a = ask(t, s, "POST /mcp", call, bearer(good), asMCP(begin(t, s, good)))
 	failIf(t, len(a.body) < 12<<20, "another token: %d bytes, %.300s", len(a.body), a.body)
 	_ = unread.Body.Close()

@@ -11,9 +11,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestNarrowToken: a token that lacks a verb is told how to get one that has it by a command that
-// does not go by that same token; and a client learns before it listens that its token may not
-// connect into a sprite.
+// TestNarrowToken: the error for a token that lacks a verb has a command that makes a token
+// with it. The command does not use the narrow token. A client learns before it listens that
+// its token may not connect into a sprite.
 func TestNarrowToken(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")

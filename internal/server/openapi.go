@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// openAPI is the description of this API, made of the routes and the types of their bodies by
-// a test: go test ./internal/server -run TestOpenAPI -update.
+// openAPI is the description of this API. A test makes it of the routes and the types of their
+// bodies: go test ./internal/server -run TestOpenAPI -update.
 //
 //go:embed openapi.json
 var openAPI []byte

@@ -41,7 +41,7 @@ const apiText = `Everything that the command cove does, it does by this API. ` +
 	`A JSON body with a field that is not known, or of another type, is refused with the status 400 and the name of the field. ` +
 	`A call about a sprite wakes it if it has to; no call about jobs does, but for the diff of one whose sprite sleeps.`
 
-// document is what the description is made of.
+// document is the input that the description is made of.
 func document() openapi.Document {
 	of := reflect.TypeOf
 	return openapi.Document{
@@ -69,8 +69,8 @@ func document() openapi.Document {
 	}
 }
 
-// TestOpenAPI: each route has its entry, each entry its route, and the description that the
-// server gives out is the one that is made of them.
+// TestOpenAPI: each route has its entry, and each entry its route. The server gives out the
+// description that is made of them.
 func TestOpenAPI(t *testing.T) {
 	ops, verbs := operations(), server.RouteVerbs()
 	for pattern := range verbs {
@@ -236,7 +236,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// checkedBody keeps what is read, for the end.
+// checkedBody keeps everything that is read, for end.
 type checkedBody struct {
 	io.ReadCloser
 	text bytes.Buffer
@@ -304,8 +304,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestUnknownField: each route with a JSON body refuses one that is no JSON, or has a field
-// that is not known, or one of another type, and names the field.
+// TestUnknownField: each route with a JSON body refuses a body that is not JSON, or that has
+// an unknown field or one of another type. The error names the field.
 func TestUnknownField(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{
 		Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
@@ -340,12 +340,12 @@ func TestUnknownField(t *testing.T) {
 		}
 	}
 	failIf(t, seen < 35, "only %d routes have a body", seen)
-	// The protocol's own exceptions, and no more.
+	// Only the protocol's own exceptions are accepted.
 	ask(t, s, "POST /v1/sprites", `{"name":"new","config":{"moonbeam":1},"cnofig":{}}`).refused(t, 400, "bad_request")
 	ask(t, s, "POST /v1/sprites/paint/checkpoint", `{"id":"v9","commnet":"x"}`).refused(t, 400, "bad_request")
 }
 
-// firstField is the first field of a struct whose JSON is no array.
+// firstField is the first field of a struct whose JSON is not an array.
 func firstField(t reflect.Type) reflect.StructField {
 	for f := range t.Fields() {
 		switch {

@@ -43,8 +43,8 @@ func (g *policyRoutes) get(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// post replaces the policy: the one of the revision in If-Match, if that is given.
-// What is not known to be a rule is refused, so that none is taken for less than it says.
+// post replaces the policy; with If-Match, only the one of that revision. An unknown field is
+// refused, so that no rule is taken for less than it says.
 func (g *policyRoutes) post(w http.ResponseWriter, r *http.Request) error {
 	var p sprites.NetworkPolicy
 	if err := readObject(w, r, maxPolicy, &p, "the network policy", `such as {"rules":[{"domain":"example.org","action":"allow"}]}`); err != nil {
@@ -66,8 +66,8 @@ func (g *policyRoutes) post(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// mayOpen refuses rules for a new sprite, or for a job, that open something of the host's
-// own network, unless the token has the verb admin. nil are no rules.
+// mayOpen refuses rules for a new sprite, or for a job, that open something of the host's own
+// network. A token with the verb admin may have them. A nil policy has no rules.
 func mayOpen(r *http.Request, host *sprite.Host, name string, p *sprites.NetworkPolicy) error {
 	if p == nil || principalOf(r).may(admin) {
 		return nil

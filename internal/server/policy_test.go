@@ -19,8 +19,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Statement 100: no policy is no rules; what was set, with an answer that has no
-// body, comes back.
+// Statement 100: without a policy there are no rules. A policy that was set comes back; the
+// answer to setting it has no body.
 func TestNetworkPolicy(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	sp := s.Create("paint")
@@ -31,7 +31,7 @@ func TestNetworkPolicy(t *testing.T) {
 	failIf(t, a.StatusCode != 204 || len(a.body) != 0, "got %d %q", a.StatusCode, a.body)
 	a = ask(t, s, "GET /v1/sprites/paint/policy/network", "")
 	failIf(t, a.StatusCode != 200 || strings.TrimSpace(string(a.body)) != doc, "got %d %s", a.StatusCode, a.body)
-	// Of the others of the protocol's forms, and cove's.
+	// Rules of the protocol's other forms, and of cove's.
 	p := sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{CIDR: "10.1.0.0/16", Action: "allow", Ports: []string{"5432", "8000-8999"}, Protocol: "udp"}, {Include: "agent"}}}
 	must(t, sp.SetNetworkPolicy(t.Context(), p))
 	got, err := sp.NetworkPolicy(t.Context())
@@ -67,8 +67,8 @@ func TestBadNetworkPolicy(t *testing.T) {
 	failIf(t, err != nil || fmt.Sprint(got.Rules) != fmt.Sprint(good.Rules), "got %v, %v", got, err)
 }
 
-// TestPolicyChangesAtOnce has many change one policy at the same time: no change is lost,
-// and who has read another policy than the one that is there replaces nothing.
+// TestPolicyChangesAtOnce has many change one policy at the same time. No change is lost, and
+// a caller that has read another policy than the current one replaces nothing.
 func TestPolicyChangesAtOnce(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	sp := s.Create("paint")

@@ -49,8 +49,8 @@ func dialSocket(t *testing.T, s *covetest.Server, path string) *websocket.Conn {
 	return conn
 }
 
-// TestHostileNews: what a guest tells those who watch costs little, however much
-// it is; who says more than anybody has to is cut off.
+// TestHostileNews: a guest's messages to watchers cost little, however many they are. A guest
+// that says too much is cut off.
 func TestHostileNews(t *testing.T) {
 	s, _ := hostile(t, func(w http.ResponseWriter, r *http.Request) {
 		conn, err := websocket.Accept(w, r, nil)
@@ -67,8 +67,8 @@ func TestHostileNews(t *testing.T) {
 	}
 }
 
-// Of what a guest says of ports only the known messages get through, and of these
-// only what makes sense.
+// TestHostilePorts: of a guest's messages about ports only known ones get through, and only if
+// they make sense.
 func TestHostilePorts(t *testing.T) {
 	long := strings.Repeat(`{"type":"port_opened","port":1,"address":"::1","pid":1,"evil":"x"},`, 1500)
 	says := []string{

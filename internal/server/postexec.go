@@ -20,8 +20,8 @@ import (
 // write, one flush and so one chunk.
 const (
 	postFrame = 32 << 10
-	// The JavaScript SDK takes each read of the body for a frame, and reads that are
-	// not far apart in time come to it as one. (Protocol section 17.5.)
+	// The JavaScript SDK takes each read of the body for a frame. Frames that are not far
+	// apart in time come to it in one read. (Protocol section 17.5.)
 	pacedFrame = 4000
 	pacedPause = 10 * time.Millisecond
 	pacedMost  = 500 * time.Millisecond // of pauses after one frame, on a busy machine
@@ -29,8 +29,8 @@ const (
 
 var errNoExit = errors.New("the command's connection ended without an exit code")
 
-// postExec runs a command over plain HTTP (protocol sections 3.11 and 17.5). The
-// guest is spoken to by WebSocket, as for every other exec.
+// postExec runs a command over plain HTTP (protocol sections 3.11 and 17.5). It speaks to the
+// guest by WebSocket, as every other exec does.
 func (g *guestRoutes) postExec(w http.ResponseWriter, r *http.Request) error {
 	query, stdin, err := postQuery(r.URL)
 	if err != nil {
@@ -101,7 +101,7 @@ func postQuery(u *url.URL) (query string, stdin bool, err error) {
 	return q.Encode(), stdin, nil
 }
 
-// needsWebSocket is the guest's own answer to what it has by WebSocket alone.
+// needsWebSocket is the guest's own answer to calls that need a WebSocket.
 func needsWebSocket(what string) error {
 	return fail.New("invalid_request", what+" needs a WebSocket", "send the same request as GET, with Upgrade: websocket")
 }
@@ -167,7 +167,7 @@ func (a *postAnswer) pass(ctx context.Context, guest *side) error {
 // exit.
 func (a *postAnswer) message(msg io.Reader, buf []byte) error {
 	if _, err := io.ReadFull(msg, buf[:1]); err == io.EOF {
-		return nil // a message of nothing is no frame
+		return nil // an empty message is not a frame
 	} else if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (g *profileRoutes) defaultName(ctx context.Context) (string, error) {
 	return name, err
 }
 
-// setDefault names the profile for those who name none.
+// setDefault names the profile for requests that name none.
 func (g *profileRoutes) setDefault(w http.ResponseWriter, r *http.Request) error {
 	var req cove.DefaultProfile
 	if err := readJSON(w, r, maxBody, &req); err != nil {
@@ -112,7 +112,7 @@ func (g *profileRoutes) get(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// visibleProfile is what the caller may see of a profile.
+// visibleProfile is the part of a profile that the caller may see.
 func visibleProfile(r *http.Request, p cove.Profile) cove.Profile {
 	if principalOf(r).may(admin) {
 		return p
@@ -120,8 +120,8 @@ func visibleProfile(r *http.Request, p cove.Profile) cove.Profile {
 	return profile.Hidden(p)
 }
 
-// put checks a profile by the job that it would make, and stores it. A missing key is no
-// reason to refuse: it may come later.
+// put checks a profile by the job that it would make, and stores it. It does not refuse a
+// missing key, which may come later.
 func (g *profileRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("profile")
 	if !profileName().MatchString(name) {
@@ -156,7 +156,7 @@ func nameScript(s *cove.SetupScript, name string) {
 	}
 }
 
-// check refuses a profile of which no job could be made.
+// check refuses a profile that no job could be made of.
 func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []string, err error) {
 	switch {
 	case len(p.Description) > maxDescription || strings.ContainsFunc(p.Description, func(r rune) bool { return r < ' ' || r == 0x7f }):
@@ -265,9 +265,10 @@ func (g *profileRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// apply gives the jobs that have the network policy of an older revision the one of now. A
-// profile without one changes none. One that fails is told, and the others get it. A sprite whose
-// rules are not those that its job was given keeps them, unless force is set: somebody has set them.
+// apply gives the profile's present network policy to the jobs that have an older revision's.
+// A profile without a policy changes none. If one job fails, the answer says so, and the
+// others get the policy. If a sprite's rules are not those that its job was given, somebody
+// has set them: it keeps them unless force is set.
 func (g *profileRoutes) apply(w http.ResponseWriter, r *http.Request) error {
 	force, err := flag(r, "force")
 	if err != nil {
@@ -339,8 +340,8 @@ func sameRules(a, b sprites.NetworkPolicy) bool {
 	return slices.EqualFunc(a.Rules, b.Rules, same) && reflect.DeepEqual(a.Limits, b.Limits)
 }
 
-// completed is a request with what its profile says. If the profile gives what the caller
-// could not ask for, the caller can't change what confines that.
+// completed is a request with its profile's settings. If the profile gives what the caller
+// could not ask for, the caller can't change the settings that confine that.
 func (g *jobRoutes) completed(r *http.Request, req cove.JobRequest) (cove.JobRequest, error) {
 	req.ProfileRevision, req.ProfilePolicy = 0, false
 	if req.Profile == "" {
@@ -359,7 +360,7 @@ func (g *jobRoutes) completed(r *http.Request, req cove.JobRequest) (cove.JobReq
 	return req, g.bounded(r, p, req)
 }
 
-// bounded refuses a job that is beyond what its caller may ask of a profile.
+// bounded refuses a job that asks for more than its caller may ask of a profile.
 func (g *jobRoutes) bounded(r *http.Request, p cove.Profile, req cove.JobRequest) error {
 	by := principalOf(r)
 	if by.scope.Profile != "" && req.Backend != "" {
@@ -372,8 +373,9 @@ func (g *jobRoutes) bounded(r *http.Request, p cove.Profile, req cove.JobRequest
 	return nil
 }
 
-// mayAgain refuses a job that does one of a profile again, unless the caller may ask for all that the
-// profile does not give any more. It is in the sprite that it had before, or in a new one.
+// mayAgain refuses to do a job of a profile again, unless the caller may ask for everything
+// that the profile does not give any more. The job is in the sprite that it had before (had),
+// or in a new one.
 func (g *jobRoutes) mayAgain(r *http.Request, req cove.JobRequest, had string) error {
 	if req.Profile == "" || principalOf(r).may(admin) {
 		return g.mayBegin(r, req)
@@ -392,8 +394,10 @@ func (g *jobRoutes) mayAgain(r *http.Request, req cove.JobRequest, had string) e
 	return g.bounded(r, p, req)
 }
 
-// mayOverride refuses settings in place of those of a profile that gives more than the caller could
-// ask for. A sprite that is the job's already takes the place of nothing.
+// mayOverride refuses settings in place of a profile's, unless the caller has the verb admin.
+// A token for the profile chooses no other agent. If the profile gives more than the caller
+// could ask for, its jobs override nothing; else they override nothing that says what they may
+// do. A sprite that is the job's already (own) overrides nothing.
 func (g *jobRoutes) mayOverride(r *http.Request, p cove.Profile, req cove.JobRequest, own bool) error {
 	if own {
 		req.Sprite = ""

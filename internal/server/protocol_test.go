@@ -115,9 +115,9 @@ func (s *socket) message(typ string) (m sprites.Message, ok bool) {
 	return sprites.Message{}, false
 }
 
-// end reads to the close and returns its code, and the exit code if the end was
-// as every client understands it: all output, the text, without a terminal the
-// frame, and then nothing but the close.
+// end reads to the close, and returns the exit code and the close's status. The end must be as
+// every client understands it. After all output come the text message, without a terminal also
+// the frame, and then nothing but the close.
 func (s *socket) end(tty bool) (code int, status websocket.StatusCode) {
 	s.t.Helper()
 	var err error
@@ -363,7 +363,7 @@ func TestRawPings(t *testing.T) {
 	c.wants("done\n", "", 0)
 }
 
-// Statement 49: POST exec gives frames, of which the last two bytes are 03 NN, and refuses a terminal.
+// Statement 49: POST exec gives frames that end with the bytes 03 NN, and refuses a terminal.
 // Statement 50: the list of sessions has a running one, and not an ended one.
 // Statement 54: HEAD exec → 200 and the version.
 func TestRawPlain(t *testing.T) {
@@ -420,8 +420,8 @@ func TestRawAttach(t *testing.T) {
 	}
 }
 
-// A command that ends while its client is away keeps its last words, and its code,
-// for who comes back.
+// TestRawUnheard: a command that ends while its client is away keeps its last output, and its
+// code, for a client that comes back.
 func TestRawUnheard(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
@@ -441,8 +441,9 @@ func TestRawUnheard(t *testing.T) {
 	failIf(t, !exited(err, 3), "who comes later yet is told %v", err)
 }
 
-// Clients that resume an input send the same bytes, and the command gets each once, whatever an
-// old connection still brings. Who has not asked is told nothing of that.
+// Clients that resume an input send the same bytes, and the command gets each byte once,
+// whatever an old connection still brings. A client that has not asked is told nothing of
+// that.
 func TestRawResume(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
@@ -584,7 +585,7 @@ func TestRawHeldOutput(t *testing.T) {
 	ran(t, s, argv("sh", "-c", "sleep 1000 & echo done")+"&max_run_after_disconnect=1s").wants("done\n", "", 0)
 }
 
-// postExec sends a POST of a command with input of n bytes, of which it sends some,
+// postExec sends a POST of a command whose input has n bytes. It sends only input of these,
 // and returns the connection.
 func postExec(t *testing.T, s *covetest.Server, query string, n int, input string, headers ...string) (net.Conn, *bufio.Reader) {
 	t.Helper()
@@ -598,8 +599,8 @@ func postExec(t *testing.T, s *covetest.Server, query string, n int, input strin
 	return conn, bufio.NewReader(conn)
 }
 
-// postFrames reads an answer, each chunk of which must be a frame, and returns what
-// the streams had, with the exit code last, and the largest frame.
+// postFrames reads an answer. Each of its chunks must be a frame. It returns the text of the
+// streams, with the exit code last, and the size of the largest frame.
 func postFrames(t *testing.T, r *bufio.Reader) (out [4]string, largest int) {
 	t.Helper()
 	for line := ""; line != "\r\n"; {
@@ -625,8 +626,8 @@ func postFrames(t *testing.T, r *bufio.Reader) (out [4]string, largest int) {
 	}
 }
 
-// A command by POST: each chunk is a frame, and all come as fast as they are read,
-// but for the client that takes a read for a frame.
+// TestRawPost: in the answer to a command by POST each chunk is a frame. Frames come as fast
+// as they are read, except to the client that takes a read for a frame.
 func TestRawPost(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
@@ -660,14 +661,14 @@ func TestRawPost(t *testing.T) {
 	must(t, err)
 	out, _ = postFrames(t, r)
 	failIf(t, out != [4]string{1: "late", 3: "\x00"}, "got %q", out)
-	// A command that does not read its input: what comes late is not taken for a request.
+	// If a command does not read its input, late input is not taken for a request.
 	conn, r = postExec(t, s, argv("true")+"&stdin=true", 1000, "")
 	out, _ = postFrames(t, r)
 	failIf(t, out != [4]string{3: "\x00"}, "got %q", out)
 	_, _ = io.WriteString(conn, "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n") // it may be closed already
 	rest, _ := io.ReadAll(r)
 	failIf(t, len(rest) > 0, "the rest of the input is answered: %q", rest)
-	// Input that is cut is no end.
+	// Input that is cut off is not the input's end.
 	dir := t.TempDir()
 	life := filepath.Join(dir, "life")
 	must(t, syscall.Mkfifo(life, 0o600))

@@ -28,13 +28,13 @@ const (
 	proxyDialLimit = 9 * time.Second // clients wait ten
 )
 
-// aliases are the names by which the sprite itself is meant.
+// aliases are the names that mean the sprite itself.
 var aliases = []string{"", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "10.0.0.1", "fdf::1"}
 
 // proxy joins a WebSocket with a TCP connection to wherever the sprite can
-// reach (protocol sections 6.1 and 17.9), or to a Unix socket in it. What listens
-// in the sprite at its network is reached without the guest, which would have to
-// copy each byte twice more, in the sandbox; all else is reached through the guest.
+// reach (protocol sections 6.1 and 17.9), or to a Unix socket in it. A program that listens at
+// the sprite's network is reached without the guest, which would copy each byte twice more, in
+// the sandbox. All else is reached through the guest.
 func (g *guestRoutes) proxy(w http.ResponseWriter, r *http.Request) error {
 	if err := checkUpgrade(r); err != nil {
 		return err
@@ -112,9 +112,9 @@ func (p *proxied) run(ctx context.Context) {
 // takenLimit is for clients that don't answer pings. A busy machine may take a second for a pong.
 const takenLimit = 10 * time.Second
 
-// taking waits for a client to have taken an answer: some lose what comes in one
-// piece with it (protocol section 17.9). A pong says that it has, or its next
-// message.
+// taking waits until a client has taken an answer: some clients lose data that comes in one
+// piece with it (protocol section 17.9). A pong, or the client's next message, says that it
+// has.
 type taking struct {
 	messages int           // so far; of one goroutine
 	done     chan struct{} // closed with the second
@@ -301,7 +301,7 @@ func (p *proxied) receive() {
 		if gone {
 			_, err = io.Copy(io.Discard, msg)
 		} else if _, err = io.CopyBuffer(struct{ io.Writer }{p.remote}, struct{ io.Reader }{msg}, *buf); err != nil {
-			// The remote takes no more, but what it has said may be on its way.
+			// The remote takes no more, but its output may still be on its way.
 			gone = true
 			_, err = io.Copy(io.Discard, msg)
 		}

@@ -46,7 +46,7 @@ func listen(t *testing.T, network, addr string, f func(halfConn)) net.Addr {
 	return ln.Addr()
 }
 
-// halfConn is a connection of which each direction ends by itself.
+// halfConn is a connection whose directions end separately.
 type halfConn interface {
 	io.ReadWriteCloser
 	CloseWrite() error
@@ -117,8 +117,8 @@ func TestProxyEcho(t *testing.T) {
 	}
 }
 
-// Statement 81: a port on which nothing listens is told, and then the connection
-// ends. So is what names no port at all.
+// Statement 81: if nothing listens on a port, the answer says so, and then the connection
+// ends. The same holds if no port is named.
 func TestProxyRefused(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
@@ -167,8 +167,8 @@ func TestProxyRemoteEnd(t *testing.T) {
 	}
 }
 
-// With half-close, what comes after one side's end still arrives, from a port, from
-// where only the guest gets to, and from a Unix socket.
+// TestProxyHalfClose: with half-close, data after one side's end still arrives. It comes from
+// a port, from a place that only the guest reaches, and from a Unix socket.
 func TestProxyHalfClose(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	sp := s.Create("paint")
@@ -238,9 +238,9 @@ func TestProxyServerEnds(t *testing.T) {
 	}
 }
 
-// Statement 123: a server that speaks first is heard. Some clients lose what comes
-// in one piece with the answer "connected", so nothing does until they have shown
-// that they have taken it.
+// Statement 123: a server that speaks first is heard. Some clients lose data that comes in one
+// piece with the answer "connected". So no data comes until they have shown that they have
+// taken the answer.
 func TestGreeting(t *testing.T) {
 	port := listenPort(t, func(c halfConn) {
 		_, _ = io.WriteString(c, "220 hello")

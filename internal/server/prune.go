@@ -11,8 +11,9 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// stays are the images that a prune leaves, though no sprite that people see uses them: the default
-// image, those in whose hidden sprites something is being done, and without all those with a name.
+// stays are the images that a prune leaves though no sprite that people see uses them. They
+// are the default image, the images of hidden sprites at work, and, unless all is set, those
+// with a name.
 func (g *imageRoutes) stays(ctx context.Context, all bool) (map[string]bool, error) {
 	stays := map[string]bool{}
 	if g.image != "" {

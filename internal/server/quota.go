@@ -7,9 +7,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// quota counts what is open, in all and by who holds it. Each holder may have
-// a quarter, and all together three: the last is kept for the server's owner, who
-// may have as much as there is.
+// quota counts what is open, in all and for each holder. Each holder may have a quarter, and
+// all together three quarters. The last quarter is kept for the server's owner, who may have
+// as much as there is.
 type quota struct {
 	what string // in an error
 	max  int

@@ -73,8 +73,9 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestWriteIfMatch: a file that has changed since it was read is not written over, whether it was replaced, written to,
-// or deleted; and no upload that was under way replaces it. One that is as it was is written.
+// TestWriteIfMatch: a write does not replace a file that has changed since it was read:
+// replaced, written to, or deleted. Nor does an upload that was under way. An unchanged file
+// is written.
 func TestWriteIfMatch(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	paint := s.Create("paint")
@@ -132,8 +133,8 @@ func TestWriteIfMatch(t *testing.T) {
 	failIf(t, err != nil || len(left) != 0, "left are %v, %v", left, err)
 }
 
-// TestFileConditions: what has taken the place of a file since it was looked at is not deleted, nor renamed; and nothing
-// is replaced if there was to be nothing.
+// TestFileConditions: a file that has taken the place of another since that was looked at is
+// neither deleted nor renamed. A request that expects nothing in a place replaces nothing.
 func TestFileConditions(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	paint := s.Create("paint")

@@ -24,7 +24,7 @@ type cut struct {
 	at int64
 }
 
-// cutter is a proxy before a server, of whose connections the first break off as planned.
+// cutter is a proxy before a server. Its first connections break off as planned.
 type cutter struct {
 	target string
 	ln     net.Listener
@@ -153,9 +153,9 @@ func noise(n int) []byte {
 	return data
 }
 
-// A program that has nothing but package sprites comes back to a command whose connection is cut
-// again and again, in the middle of its output, of its input, and of what brings it back. No
-// byte is lost, and none comes twice.
+// TestRejoin: a program that has only package sprites rejoins a command whose connection is
+// cut again and again. The cuts are in the middle of its output, of its input, and of the
+// rejoining. No byte is lost, and none comes twice.
 func TestRejoin(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
@@ -255,8 +255,8 @@ func none(t *testing.T, sprite *sprites.Sprite) {
 	}
 }
 
-// Output that is no longer kept when the command is rejoined is missed, and that is told with
-// its exit code; so is a session that is not kept.
+// TestRejoinLostOutput checks that an error says, with the exit code, that output is no longer
+// kept when the command is rejoined. It says the same if the session is not kept.
 func TestRejoinLostOutput(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	direct := s.Create("paint")

@@ -23,7 +23,7 @@ import (
 const (
 	relayBuffer = 128 << 10
 	maxText     = 1 << 20   // of a text message
-	maxNews     = 128 << 10 // of one in which a guest tells who watches what has happened
+	maxNews     = 128 << 10 // of a guest's text message to watchers
 	closeGrace  = 2 * time.Second
 )
 
@@ -43,8 +43,7 @@ func hasToken(values []string, token string) bool {
 	return false
 }
 
-// checkUpgrade finds what would make the handshake fail, while nothing has been
-// started for it.
+// checkUpgrade refuses a handshake that would fail, before anything is started for it.
 func checkUpgrade(r *http.Request) error {
 	if !isUpgrade(r) {
 		return fail.New("upgrade_required", "this call needs a WebSocket", "")
@@ -55,8 +54,8 @@ func checkUpgrade(r *http.Request) error {
 	return nil
 }
 
-// relayTo joins a client's WebSocket to one of the guest's. The guest is called
-// first: what it refuses is the answer to the client's handshake.
+// relayTo joins a client's WebSocket to one of the guest's. The guest is called first: if it
+// refuses, that is the answer to the client's handshake.
 func (g *guestRoutes) relayTo(kind string, path guestPath) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		to, err := path(r)
@@ -118,14 +117,14 @@ type side struct {
 	writing  atomic.Bool // a message is being written
 }
 
-// answerPing decides whether a ping is answered. While a message is being
-// written it is not: the pong would wait behind it, and a peer that takes its
-// time would lose the connection. The message is as good a sign of life.
+// answerPing decides whether a ping is answered. While a message is being written, it is not.
+// The pong would wait behind the message, and a slow peer would lose the connection. The
+// message is as good a sign of life.
 func (s *side) answerPing(context.Context, []byte) bool { return !s.writing.Load() }
 
-// relay moves messages between a client and a guest, as they are, but for text
-// messages, which are decoded and encoded again. Nothing is held but a buffer
-// each way: who does not read holds up the other.
+// relay moves messages between a client and a guest. It decodes text messages and encodes them
+// again, and leaves others as they are. It holds only a buffer each way: a side that does not
+// read holds up the other.
 type relay struct {
 	sandbox                    sprite.Sandbox
 	removed                    func() bool // whether the sprite is being deleted
@@ -166,8 +165,8 @@ func tellLost(rl *relay, lease *sprite.Lease) {
 	}
 }
 
-// tellHeld tells the client, until stop is called, when the sprite is held, and when it
-// goes on: else it would not know why nothing comes.
+// tellHeld tells the client when the sprite is held, and when it goes on, until stop is
+// called. Else the client would not know why nothing comes.
 func (rl *relay) tellHeld() (stop func()) {
 	over, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -219,25 +218,25 @@ func (rl *relay) guestEnded(err error) {
 	closeWithin(2*closeGrace, rl.client.conn, code, reason)
 }
 
-// maxReason is what a closing frame has room for, less a little.
+// maxReason bounds the reason in a closing frame (the protocol has room for a little more).
 const maxReason = 120
 
-// endWait is how long a sandbox whose connection broke is given to turn out to
-// have ended.
+// endWait is how long the server waits, after a connection broke, to learn that the sandbox
+// has ended.
 const endWait = 500 * time.Millisecond
 
-// removed is what a client is told whose sprite is being removed, by whichever way the
-// call has ended: sprites.ErrRemoved goes by it.
+// removed is the client's message if its sprite is being removed, however the call has ended.
+// sprites.ErrRemoved is recognized by it.
 const removed = "the sprite was removed"
 
-// endedReason begins what a client is told whose sandbox has ended.
+// endedReason begins the client's message if its sandbox has ended.
 var endedReason = sprites.ErrSandboxEnded.Error()
 
-// broughtBack is why a sandbox has ended whose sprite is restored.
+// broughtBack is why a sandbox has ended if its sprite is restored.
 const broughtBack = "the sprite was brought back to a checkpoint"
 
-// endedOr is the error of a call that a guest has not answered: err, or that the sprite is
-// being removed or brought back to a checkpoint, if it is.
+// endedOr is the error of a call that a guest has not answered. It is err, unless the sprite
+// is being removed or brought back to a checkpoint: then it says so.
 func endedOr(lease *sprite.Lease, err error) error {
 	if lease.Removed() {
 		return fail.New(sprite.CodeDeleting, removed, "")
@@ -255,7 +254,7 @@ func endedError(why string) error {
 	return e
 }
 
-// brokenOff reports whether an error is how a connection looks whose other end is gone.
+// brokenOff reports whether an error is that of a connection whose other end is gone.
 func brokenOff(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
@@ -279,8 +278,8 @@ func (rl *relay) lost(err error) string {
 	}
 }
 
-// sendable is the code to pass on for one that came: some only stand for what
-// did not come.
+// sendable is the code to pass on for a code that came. Some codes may not be sent: they stand
+// for a missing code.
 func sendable(code websocket.StatusCode) websocket.StatusCode {
 	switch code {
 	case websocket.StatusNoStatusRcvd:
@@ -295,7 +294,7 @@ func sendable(code websocket.StatusCode) websocket.StatusCode {
 func closeWithin(d time.Duration, conn *websocket.Conn, code websocket.StatusCode, reason string) {
 	t := time.AfterFunc(d, func() { _ = conn.CloseNow() })
 	defer t.Stop()
-	_ = conn.Close(code, reason) // what it could not say, nobody is there to hear
+	_ = conn.Close(code, reason) // if that fails, nobody is there to read it
 }
 
 // closeFor closes a connection because its context has ended.
@@ -326,8 +325,8 @@ func pump(dst, src *side, translate func([]byte) []byte) error {
 	}
 }
 
-// pumpUp is pump for what the client sends. It goes on reading, into nothing, when
-// the guest takes no more: the guest's own last words may still be on their way.
+// pumpUp is pump for the client's messages. If the guest takes no more, it goes on reading and
+// discards: the guest's last messages may still be on their way.
 func (rl *relay) pumpUp() error {
 	for {
 		err := pumpOne(&rl.guest, &rl.client, rl.translateUp)
@@ -365,7 +364,7 @@ func discard(src *side) error {
 	}
 }
 
-// passText passes a text message on if it is one that the call has.
+// passText passes a text message on, if the call has such messages.
 func (s *side) passText(msg io.Reader, limit int, translate func([]byte) []byte) error {
 	text, err := io.ReadAll(io.LimitReader(msg, int64(limit)+1))
 	if err != nil {
@@ -389,8 +388,8 @@ func (s *side) write(typ websocket.MessageType, p []byte) error {
 	return nil
 }
 
-// passData passes a binary message on. One that fits the buffer stays one frame;
-// a longer one goes through it piece by piece.
+// passData passes a binary message on. A message that fits the buffer stays one frame; a
+// longer one goes through the buffer piece by piece.
 func (s *side) passData(msg io.Reader) error {
 	if s.textOnly {
 		return drained(msg, nil)
@@ -429,8 +428,8 @@ func (s *side) passData(msg io.Reader) error {
 	}
 }
 
-// drained reads the rest of a message, so that the next can be read, and returns
-// err, or what kept it from reading.
+// drained reads the rest of a message, so that the next can be read. It returns err, or the
+// error of reading.
 func drained(msg io.Reader, err error) error {
 	if _, readErr := io.Copy(io.Discard, msg); readErr != nil {
 		return readErr
@@ -438,18 +437,18 @@ func drained(msg io.Reader, err error) error {
 	return err
 }
 
-// The text messages of each kind of WebSocket, client to guest and back: a
-// function decodes one and encodes what it has understood; nil drops it.
+// The text messages of each kind of WebSocket, from client to guest and back. A function
+// decodes a message, and encodes what it has understood; nil drops the message.
 var (
 	upTexts   = map[string]func([]byte) []byte{"exec": execText, "ports": noText, "watch": watchUp}
 	downTexts = map[string]func([]byte) []byte{"exec": execText, "ports": portsText, "watch": watchDown}
 )
 
-// noText is for who has nothing to say.
+// noText is for a side that has nothing to say.
 func noText([]byte) []byte { return nil }
 
-// execDown is execText for what a guest says. It ends a command that is "stopped", and
-// does not know what for: of the server alone a client learns that.
+// execDown is execText for a guest's messages. A guest ends a command as "stopped", and does
+// not know why: a client learns the reason only from the server.
 func (rl *relay) execDown(text []byte) []byte {
 	m, ok := execMessage(text)
 	if ok && m.Type == "exit" {
@@ -468,7 +467,7 @@ func (rl *relay) execDown(text []byte) []byte {
 
 func execText(text []byte) []byte { return encodeExec(execMessage(text)) }
 
-// execMessage decodes a message of an exec; ok is false of one that does not pass.
+// execMessage decodes a message of an exec; ok is false if the message must not pass.
 func execMessage(text []byte) (m sprites.Message, ok bool) {
 	if json.Unmarshal(text, &m) != nil || m.Type == "" || m.Type == sprites.MessageHeld || m.Type == sprites.MessageLost {
 		return m, false // that is for the server to say
@@ -521,8 +520,8 @@ func portsText(text []byte) []byte {
 	return portText(m.PortEvent)
 }
 
-// elements decodes a list one by one, as long as f wants more: in memory it may be
-// many times as large as its text. null, or nothing, is an empty one.
+// elements decodes a list one element at a time, as long as f wants more. In memory the list
+// may be many times as large as its text. A list that is null, or has no text, is empty.
 func elements[T any](list json.RawMessage, f func(T) bool) error {
 	if len(list) == 0 || string(list) == "null" {
 		return nil

@@ -35,7 +35,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	return body, nil
 }
 
-// readJSON decodes a request's body, an object in which no field may be unknown.
+// readJSON decodes a request's body: an object without unknown fields.
 func readJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 	return readObject(w, r, limit, v, "the body", "")
 }

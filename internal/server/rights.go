@@ -9,21 +9,21 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// errEnded is why a call ends when what it was allowed by does.
+// errEnded is why a call ends when the right that allowed it ends.
 var errEnded = fail.New("unauthorized", "what this call was allowed by has ended", "")
 
 // endGrace is how long a call that has to end may take for its last words.
 const endGrace = 500 * time.Millisecond
 
-// rights has the calls on their way by the name of the principal by whose right
-// they are, so that they end with it.
+// rights has the running calls, by the name of the principal whose right they rest on, so that
+// they end with that right.
 type rights struct {
 	mu    sync.Mutex
 	ended int // how often one has
 	calls map[string]map[*context.CancelCauseFunc]bool
 }
 
-// end ends the calls of a principal. What gave it the right is gone already.
+// end ends the calls of a principal, whose right is gone already.
 func (rs *rights) end(name string) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -33,8 +33,8 @@ func (rs *rights) end(name string) {
 	}
 }
 
-// hold returns whom find finds, and a context that ends with its right. release is
-// to be called when the call is over.
+// hold returns the principal that find finds, and a context that ends with its right. The
+// caller must call release when the call is over.
 func (rs *rights) hold(ctx context.Context, find func() (principal, error)) (p principal, held context.Context, release func(), err error) {
 	for {
 		rs.mu.Lock()
@@ -44,7 +44,7 @@ func (rs *rights) hold(ctx context.Context, find func() (principal, error)) (p p
 			return p, nil, nil, err
 		}
 		held, cancel := context.WithCancelCause(ctx)
-		if !rs.keep(p.name, &cancel, ended) { // what was found may have been this very right
+		if !rs.keep(p.name, &cancel, ended) { // find may have found the right that has just ended
 			cancel(nil)
 			continue
 		}

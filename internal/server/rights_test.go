@@ -22,7 +22,7 @@ type stream struct {
 	read func() error
 }
 
-// ended reads streams to their end, which is to come at once.
+// ended reads streams to their end, which must come at once.
 func ended(t *testing.T, streams []stream) {
 	t.Helper()
 	ends := make(chan string, len(streams))
@@ -71,8 +71,8 @@ func echoes(t *testing.T, conn *websocket.Conn) bool {
 	return err == nil && string(p) == "echo hello"
 }
 
-// TestTokenEnds: what is open by a token ends with it, when it is deleted and when
-// it expires, and nothing else does.
+// TestTokenEnds: everything that a token has opened ends with it, when it is deleted and when
+// it expires. Nothing else ends.
 func TestTokenEnds(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	sp, w := s.Create("paint"), newSite(t)
@@ -130,7 +130,8 @@ func TestTokenEnds(t *testing.T) {
 	failIf(t, !echoes(t, owners), "the owner's WebSocket has ended, too")
 }
 
-// TestTokenEndsUnread: who does not read what it has asked for does not put it off.
+// TestTokenEndsUnread: a client that does not read its answer does not put off the end of its
+// token.
 func TestTokenEndsUnread(t *testing.T) {
 	s, _ := hostile(t, func(w http.ResponseWriter, _ *http.Request) { raw(w, "HTTP/1.1 200 OK\r\n\r\nendless") })
 	tok := token(t, s, cove.TokenScope{Sprite: "evil"}, "read", "write")
@@ -141,8 +142,8 @@ func TestTokenEndsUnread(t *testing.T) {
 	eventually(t, s, "evil", func(i sprites.Info) bool { return len(i.Cove.AwakeBy) == 0 })
 }
 
-// TestPublicEnds: what strangers have open at a URL ends when it is not public any
-// more.
+// TestPublicEnds: everything that strangers have open at a URL ends when it is no longer
+// public.
 func TestPublicEnds(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	sp, w := s.Create("paint"), newSite(t)

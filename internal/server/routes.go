@@ -73,7 +73,7 @@ func (g *groups) routes() []route {
 		{"DELETE /v1/web/sessions", anyone, g.web.deleteAll},
 		{"DELETE /v1/web/sessions/{session}", anyone, g.web.delete}, // its own, but for an administrator
 
-		{"GET /mcp", anyone, g.mcp.serve}, // what the tools may do is decided call by call
+		{"GET /mcp", anyone, g.mcp.serve}, // the rights of the tools are decided call by call
 		{"POST /mcp", anyone, g.mcp.serve},
 		{"DELETE /mcp", anyone, g.mcp.serve},
 

@@ -16,8 +16,8 @@ import (
 // maxSandboxLog is how much of the end of a log is told.
 const maxSandboxLog = 512 << 10
 
-// sandboxLogs tells what the runtime has noted of a sprite's sandboxes. The names
-// of the host's folders stand there, so it is for administrators.
+// sandboxLogs answers with the runtime's logs of a sprite's sandboxes. They have the names of
+// the host's folders, so the call is for administrators.
 func sandboxLogs(host *sprite.Host) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		paths, err := host.Logs(r.Context(), r.PathValue("name"), sprite.LogSandbox)

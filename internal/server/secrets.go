@@ -17,11 +17,11 @@ import (
 // secretRoutes stores, names and deletes secrets. No answer has a secret's value.
 type secretRoutes struct {
 	secrets *store.Secrets
-	host    *sprite.Host // its running sandboxes get what has changed
+	host    *sprite.Host // its running sandboxes get the changes
 }
 
-// Bounds on a secret's value. A shorter one would be found by chance in what an
-// upstream answers, where it is redacted.
+// Bounds on a secret's value. A shorter value would be found by chance in an upstream's
+// answers, where it is redacted.
 const (
 	minSecret = 8
 	maxSecret = 64 << 10
@@ -63,7 +63,8 @@ func (g *secretRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	return synced(w, r, g.host)
 }
 
-// loginText is what a login's program and account may be called: an account goes into a header.
+// loginText matches the names that a login's program and account may have: an account goes
+// into a header.
 var loginText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@-]{0,199}$`) })
 
 func checkLogin(l *cove.SecretLogin) error {
@@ -73,7 +74,7 @@ func checkLogin(l *cove.SecretLogin) error {
 	return nil
 }
 
-// secretError says what is the matter with the key.
+// secretError gives an error about the data key (store.ErrKey) its code.
 func secretError(err error) error {
 	if errors.Is(err, store.ErrKey) {
 		return fail.New("bad_key", err.Error(), "")

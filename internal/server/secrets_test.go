@@ -14,7 +14,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A secret's value comes in and never out: of no answer, no log and no file.
+// TestSecrets: a secret's value comes in and never out. It is in no answer, no log and no
+// file.
 func TestSecrets(t *testing.T) {
 	var log syncBuffer
 	s := covetest.Start(t, covetest.Options{Log: &log})

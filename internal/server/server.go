@@ -1,12 +1,11 @@
-// Package server is the HTTP API of a cove server: it authenticates, wakes the
-// sprite that a request is for, and forwards to the guest inside. A guest is
-// hostile: what it sends is bounded, and none of its headers, HTML or redirects
-// reach the client.
+// Package server is the HTTP API of a cove server. It authenticates a request, wakes the
+// sprite that the request is for, and forwards to the guest inside. A guest is hostile: its
+// answers are bounded, and none of its headers, HTML or redirects reach the client.
 //
-// Server listens and ends. Its api (api.go) decides which request is for whom. routes.go has
-// the table of routes, and names a group for each: a type such as tokenRoutes, in the file of
-// its name. The groups get what they share: hostnames, access and rights, labelRights,
-// refusals, quotas, and the guestPool.
+// Server listens and ends. Its api (api.go) decides who answers a request. The table of routes
+// (routes.go) names a group for each route: a type such as tokenRoutes, in the file of its
+// name. The groups share these: hostnames, access and rights, labelRights, refusals, quotas,
+// and the guestPool.
 package server
 
 import (
@@ -42,7 +41,7 @@ const (
 )
 
 // Jobs is the server's half of jobs. Lists and events are read from the store.
-// Its errors say what to answer by being a *fail.Error, a *sprites.Error, or one of the store.
+// An error that is a *fail.Error, a *sprites.Error, or one of the store says what to answer.
 type Jobs interface {
 	Create(ctx context.Context, req cove.JobRequest) (cove.Job, error)
 	Preview(ctx context.Context, req cove.JobRequest) (cove.JobPreview, error)
@@ -72,26 +71,26 @@ type Server struct {
 	Images  *image.Store // nil: sprites start from this machine's own programs alone
 	Logger  *slog.Logger // nil: discard
 	Version string       // of cove, as /v1/version tells
-	Flags   []string     // what it was started with, as server.json tells who restarts it
+	Flags   []string     // its flags, which server.json tells a person who restarts it
 
-	// Names are host names and addresses by which the server may be called,
-	// besides loopback and the address that it listens on. Requests for another
-	// Host are refused: a web page could have made them.
+	// Names are host names and addresses that clients may call the server by, besides loopback
+	// and the address that it listens on. Requests for another Host are refused: a web page
+	// could have made them.
 	Names []string
-	// DefaultImage is what new sprites start from that name nothing; "": this machine's tools.
+	// DefaultImage is the image of new sprites that name none; "": this machine's tools.
 	DefaultImage string
 	// Domain is where sprites' URLs are, http://NAME.Domain with the server's port; "": localhost. As a URL, such as
 	// https://sprites.example.org, it says where a proxy takes the requests: then they are https://NAME.sprites.example.org.
 	Domain string
 
-	// MaxStreams bounds the WebSockets, and those who watch the list of sprites,
-	// at once; 0 means 1000. Of calls of all kinds there may be three times as
-	// many. Who is not the owner may have a quarter of either.
+	// MaxStreams bounds how many WebSockets and watches of the list of sprites are open at
+	// once; 0 means 1000. Of calls of all kinds there may be three times as many. Each caller
+	// but the owner may have a quarter of either.
 	MaxStreams int
 
-	// Heartbeat is how often those who watch the list of sprites hear something,
-	// and for how long one may not read before it is dropped; 0 means 20 s. Sockets (GET /v1/ws)
-	// are pinged as often, and dropped after twice that time; 0 means 15 s.
+	// Heartbeat is how often a watch of the list of sprites hears something; 0 means 20 s. A
+	// watch that does not read for as long is dropped. Sockets (GET /v1/ws) are pinged as
+	// often, and dropped after twice that time; 0 means 15 s.
 	Heartbeat time.Duration
 
 	// MCPIdle is how long an MCP session lasts without a call; 0 means half an hour.

@@ -39,7 +39,8 @@ func TestDataFolder(t *testing.T) {
 	failIf(t, s.Token != again.Token, "the owner's token changes at a restart")
 	again.Stop()
 	keepsRoom(t, dir)
-	// A token that others may have read is not used, and who waits for the server hears of it.
+	// A token that others may have read is not used, and a caller that waits for the server
+	// gets the error.
 	must(t, os.Chmod(filepath.Join(dir, "token"), 0o644))
 	srv := &server.Server{Dir: dir, Store: s.Store, Host: s.Host}
 	called := make(chan error, 1)
@@ -55,8 +56,8 @@ func TestDataFolder(t *testing.T) {
 	must(t, errors.Join(srv.Close(), new(server.Server).Close())) // started or not
 }
 
-// keepsRoom checks that a server writes over what the last one has left, in the same files:
-// on a full disk somebody else would take what it gave back.
+// keepsRoom checks that a server overwrites what the last one has left, in the same files. On
+// a full disk somebody else would take the room that it gave back.
 func keepsRoom(t *testing.T, dir string) {
 	t.Helper()
 	has := func(name, when string, was os.FileInfo) os.FileInfo {
@@ -87,8 +88,8 @@ func keepsRoom(t *testing.T, dir string) {
 	}
 }
 
-// The end of a server ends all its streams, and waits for that; what runs in the
-// sandboxes goes on, and the next server finds it.
+// TestClose: the end of a server ends all its streams, and waits for that. Programs in the
+// sandboxes go on, and the next server finds them.
 func TestClose(t *testing.T) {
 	rt := &covetest.InProcess{Dir: t.TempDir()}
 	t.Cleanup(func() { _ = rt.Close() })
@@ -177,7 +178,7 @@ func TestJobScopes(t *testing.T) {
 	ask(t, s, "POST /v1/jobs/aaaaaa/retry", `{}`, bearer(tok)).refused(t, 403, "forbidden") // in a new sprite
 	ask(t, s, "POST /v1/jobs/aaaaaa/resume", `{"message":"x"}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
 	ask(t, s, "POST /v1/jobs/aaaaaa/resume", `{"message":"x","sprite":"other"}`, bearer(tok)).refused(t, 403, "forbidden")
-	// What the job was given by somebody else, too.
+	// To go on with a job takes the right to what somebody else gave it, too.
 	must(t, s.Store.Jobs.Create(t.Context(), cove.Job{ID: "dddddd", State: cove.JobFailed, JobSettings: cove.JobSettings{Sprite: "ci-1", MCP: []cove.MCPServer{{Connector: "tracker"}}}}, nil))
 	ask(t, s, "POST /v1/jobs/dddddd/resume", `{"message":"x"}`, bearer(tok)).refused(t, 403, "forbidden")
 	must(t, s.Store.Jobs.Delete(t.Context(), "dddddd"))
@@ -228,7 +229,7 @@ func TestJobEvents(t *testing.T) {
 	}
 	ask(t, s, "GET /v1/jobs/none/events", "").refused(t, 404, "not_found")
 
-	// Who follows gets each event as it comes, and the last is the last.
+	// A follower gets each event as it comes, and nothing after the last.
 	next := int64(599)
 	for e, err := range s.Client().JobEvents(ctx, "abcdef", next, true) {
 		if err != nil || e.Seq != next {

@@ -14,7 +14,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// pageDefault is how many sprites an answer has whose request does not say.
+// pageDefault is how many sprites an answer has if its request does not say.
 const pageDefault = 50
 
 // spriteList lists the sprites that a token reaches, and lets clients watch that list.

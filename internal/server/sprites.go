@@ -25,7 +25,8 @@ type spriteRoutes struct {
 	rights   *rights // those of a URL's visitors end when it is public no more
 }
 
-// createBody has what clients of the protocol send in vain, too (section 2.2).
+// createBody also has fields that clients of the protocol send, and that have no effect
+// (section 2.2).
 type createBody struct {
 	sprites.CreateRequest
 	Config          lenientConfig   `json:"config"`
@@ -33,8 +34,8 @@ type createBody struct {
 	WaitForCapacity json.RawMessage `json:"wait_for_capacity"`
 }
 
-// lenientConfig is a machine, of which unknown fields are left out: some clients name them
-// otherwise, as in "ramMB".
+// lenientConfig is a machine without its unknown fields: some clients name them otherwise, as
+// in "ramMB".
 type lenientConfig struct{ *sprites.Config }
 
 func (c *lenientConfig) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &c.Config) }
@@ -76,7 +77,7 @@ func (g *spriteRoutes) create(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// noDefault says of an image that is not here that it is the server's default image.
+// noDefault makes an error about a missing image say that it is the server's default image.
 func noDefault(err error, image string) error {
 	if e, ok := errors.AsType[*fail.Error](err); ok && image != "" && e.Code == sprite.CodeImageNotFound {
 		return fail.Newf(e.Code, DefaultImageHint(image)+"; without it: cove create NAME --image host", "the server's default image %s is not here", image)
@@ -112,7 +113,7 @@ func (g *spriteRoutes) get(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// stats tells what was measured of a sprite, which it does not wake.
+// stats answers with a sprite's measurements. It does not wake the sprite.
 func (g *spriteRoutes) stats(w http.ResponseWriter, r *http.Request) error {
 	stats, err := sprite.Stats(r.Context(), g.host, r.PathValue("name"))
 	if err != nil {
@@ -245,7 +246,7 @@ func (g *spriteRoutes) wake(w http.ResponseWriter, r *http.Request) error {
 	return g.get(w, r)
 }
 
-// fork makes a copy of a sprite, for who reaches both names.
+// fork makes copies of a sprite, if the caller reaches all names.
 func (g *spriteRoutes) fork(w http.ResponseWriter, r *http.Request) error {
 	var req sprites.ForkRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {

@@ -94,7 +94,7 @@ func wantError(t *testing.T, err error, status int, code string) {
 	failIf(t, !ok || e.StatusCode != status || e.Code != code, "got %+v, want an answer %d %s", err, status, code)
 }
 
-// failIf is for what a test goes on after.
+// failIf is for errors that a test goes on after.
 func failIf(t *testing.T, bad bool, format string, args ...any) {
 	t.Helper()
 	if bad {
@@ -109,7 +109,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// eventually asks for a sprite until done says so. What it waits for is on its way.
+// eventually asks for a sprite until done says so. The awaited change is already on its way.
 func eventually(t *testing.T, s *covetest.Server, name string, done func(sprites.Info) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(lastResort); ; {
@@ -160,14 +160,14 @@ func TestSprites(t *testing.T) {
 
 // Statement 10: create answers 201 with the name.
 // Statement 11: create needs less than 30 s.
-// Statement 12: what was created can be got at once, with an id and times.
+// Statement 12: a created sprite can be got at once, with an id and times.
 // Statement 13: a name that is taken is refused.
-// Statement 14: what the server does not know of a sprite's settings it ignores.
+// Statement 14: the server ignores unknown settings of a sprite.
 // Statement 20: PUT answers 200 with the sprite; clear_labels clears.
 // Statement 21: DELETE answers 204, and then there is no such sprite.
 // Statement 105: the segments of a path are decoded after it has been split.
 // Statement 106: errors have a string error and a string message.
-// Statement 107: empty labels clear, and what a PUT does not name stays.
+// Statement 107: empty labels clear, and settings that a PUT does not name stay.
 // Statement 111: check tells of a sprite without waking it.
 func TestSpriteResource(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
@@ -315,7 +315,7 @@ func TestWakeOnUse(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Runtime: rt})
 	sp, ctx, name := s.Create("paint"), t.Context(), t.TempDir()+"/file"
 
-	// What does not need it awake does not wake it.
+	// A call that does not need the sprite awake does not wake it.
 	status, _ := checked(t, s, "paint")
 	failIf(t, status != "hibernated", "it is %s", status)
 	list, err := sp.Sessions(ctx)
@@ -354,7 +354,7 @@ func TestWakeOnUse(t *testing.T) {
 
 // Statement 110: restart answers with the sprite's name and its machine's id; the
 // disk stays, sessions end, and the next command starts it again.
-// Statement 22: so does upgrade, with an object.
+// Statement 22: upgrade does so, too, and answers with an object.
 func TestRestart(t *testing.T) {
 	rt := &covetest.InProcess{Dir: t.TempDir()}
 	t.Cleanup(func() { _ = rt.Close() })
@@ -397,8 +397,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestSpriteChangesAtOnce has many change one sprite's labels at the same time: no change is
-// lost, and a change of a revision that is past changes nothing.
+// TestSpriteChangesAtOnce has many change one sprite's labels at the same time. No change is
+// lost, and a change of an old revision changes nothing.
 func TestSpriteChangesAtOnce(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")

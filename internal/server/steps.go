@@ -15,7 +15,8 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// steps tells how far the preparation of a job is; with follow, what changes until it is over.
+// steps tells the progress of a job's preparation; with follow, also the changes until it is
+// over.
 func (g jobRecords) steps(w http.ResponseWriter, r *http.Request) error {
 	follow, err := flag(r, "follow")
 	if err != nil {

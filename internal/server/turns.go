@@ -16,7 +16,7 @@ type turns struct {
 	by map[string]*turn // by token; guarded by mu
 }
 
-// turn is that of one token.
+// turn is the turn of one token.
 type turn struct {
 	taken chan struct{} // holds one element while the turn is taken
 	users int           // that have it or wait for it; guarded by turns.mu

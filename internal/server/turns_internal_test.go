@@ -17,7 +17,8 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// TestTurns: a token has one turn at a time, the server's owner waits for nobody, and one that gives up leaves nothing.
+// TestTurns: a token has one turn at a time, and the server's owner waits for nobody. A caller
+// that gives up leaves nothing.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns()

@@ -21,9 +21,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A browser sends no token. It enters the URL of a sprite that is not public by a
-// link with a code that works once, which is exchanged for a cookie of that one
-// origin.
+// A browser sends no token. It enters the URL of a sprite that is not public by a link with a
+// code that works once. The code is exchanged for a cookie of that one origin.
 const (
 	visitCookie = "cove_visit"
 	visitQuery  = "cove_code"
@@ -36,7 +35,7 @@ const (
 // visit is a right to enter one sprite's URL.
 type visit struct {
 	spriteID string
-	token    string // id of the token by which it was given; it ends with that
+	token    string // ID of the token that gave the visit; the visit ends with it
 	until    time.Time
 }
 
@@ -122,8 +121,8 @@ func addCode(codes *map[string]visit, code string, v visit) bool {
 	return true
 }
 
-// take returns what a code is for, and lets it be used no more. A code for another sprite it
-// leaves alone.
+// take returns the visit of a code, and removes the code. It leaves a code for another sprite
+// alone.
 func (vs *visits) take(code, spriteID string) (v visit, ok bool) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -136,10 +135,10 @@ func (vs *visits) take(code, spriteID string) (v visit, ok bool) {
 
 func isPublic(info sprites.Info) bool { return info.URLSettings.Auth == "public" }
 
-// everybody is who comes to a URL that is public.
+// everybody is the principal of all visitors of a public URL.
 func everybody(info sprites.Info) principal { return principal{name: "public " + info.ID} }
 
-// enter finds by what right a request may go on to a sprite's URL.
+// enter finds the principal whose right lets a request go on to a sprite's URL.
 func (vs *visits) enter(r *http.Request, info sprites.Info) (principal, error) {
 	if isPublic(info) {
 		return everybody(info), nil
@@ -164,9 +163,9 @@ func (vs *visits) enter(r *http.Request, info sprites.Info) (principal, error) {
 	return p, nil
 }
 
-// ownRequest reports whether a request with a cookie comes from the sprite's own
-// pages, or is a person's who follows a link. The browser sends the cookie with
-// those of its siblings, too, which are other origins of the same site.
+// ownRequest reports whether a request with a cookie comes from the sprite's own pages, or
+// from a person who follows a link. The browser also sends the cookie with requests of sibling
+// origins of the same site.
 func ownRequest(r *http.Request) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || isUpgrade(r) {
 		probe := *r
@@ -180,8 +179,7 @@ func ownRequest(r *http.Request) bool {
 	return true // also of a browser that does not say
 }
 
-// redeem exchanges a code for a cookie, and leads to where the code is not in the
-// address any more.
+// redeem exchanges a code for a cookie, and redirects to the address without the code.
 func (vs *visits) redeem(w http.ResponseWriter, r *http.Request, info sprites.Info) error {
 	q := r.URL.Query()
 	v, ok := vs.take(q.Get(visitQuery), info.ID)
@@ -216,8 +214,8 @@ func (vs *visits) seal(ctx context.Context, v visit) (string, error) {
 	return text + "." + visitMAC(key, text), nil
 }
 
-// visitor finds by what right somebody with a cookie comes. There may be others of
-// the same name before ours: a page of a sibling can set some for the whole domain.
+// visitor finds the principal of a visit by its cookie. There may be other cookies of the same
+// name before ours: a page of a sibling can set some for the whole domain.
 func (vs *visits) visitor(r *http.Request, info sprites.Info) (principal, error) {
 	for _, c := range r.CookiesNamed(visitCookie) {
 		v, err := vs.open(r.Context(), c.Value)
@@ -234,7 +232,7 @@ func (vs *visits) visitor(r *http.Request, info sprites.Info) (principal, error)
 	return principal{}, fail.New("unauthorized", "this sprite's URL is not public", "make a link for the browser: cove url --link "+info.Name)
 }
 
-// open reads a cookie's value; one that is not ours is a visit to nowhere.
+// open reads a cookie's value; a foreign one is a visit to nowhere (the zero visit).
 func (vs *visits) open(ctx context.Context, value string) (visit, error) {
 	key, err := vs.cookieKey(ctx)
 	if err != nil {

@@ -12,8 +12,8 @@ const (
 	maxEventPath  = 16 << 10 // the kernel has none of more than 4 KiB, but what is not UTF-8 grows in JSON
 )
 
-// watchUp is for what a client says on a watch socket. What can't be read reaches
-// the guest as an empty request: it is the one to refuse it.
+// watchUp is for a client's messages on a watch socket. If a message can't be read, the guest
+// gets an empty request, and refuses that.
 func watchUp(text []byte) []byte {
 	var m sprites.WatchRequest
 	if json.Unmarshal(text, &m) != nil {
@@ -26,8 +26,8 @@ var watchOps = map[sprites.WatchOp]bool{
 	sprites.WatchCreate: true, sprites.WatchWrite: true, sprites.WatchRemove: true, sprites.WatchRename: true, sprites.WatchChmod: true,
 }
 
-// watchDown is for what a guest says on one. Names of files are whatever they
-// are; a text is made fit to be read by people.
+// watchDown is for a guest's messages on a watch socket. Names of files stay as they are; a
+// text is made fit to be read by people.
 func watchDown(text []byte) []byte {
 	var m struct {
 		sprites.WatchMessage

@@ -21,9 +21,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Statement 122: a watch says subscribed, and then what happens; a missing path is
-// an error. It passes the server, for which the verb read is enough, and keeps the
-// sprite awake.
+// Statement 122: a watch says subscribed, and then what happens; a missing path is an error.
+// For the server, the verb read is enough. The watch keeps the sprite awake.
 func TestWatch(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
@@ -55,7 +54,7 @@ func watchOnce(ctx context.Context, sp *sprites.Sprite) error {
 	return errors.Join(err, w.Close())
 }
 
-// TestWatchUp looks at what reaches a guest of what a client says.
+// TestWatchUp checks which of a client's messages reach a guest.
 func TestWatchUp(t *testing.T) {
 	heard := make(chan string, 100)
 	s, _ := hostile(t, func(w http.ResponseWriter, r *http.Request) {

@@ -11,8 +11,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/webtest"
 )
 
-// TestWebFull: a token may have a quarter of all live pages, and the owner more. One that is too many is refused, and
-// its connection closed; it says so, and is live once there is room.
+// TestWebFull: a token may have a quarter of all live pages, and the owner more. If there are
+// too many, the next one is refused, and its connection closed. The page says so, and is live
+// once there is room.
 func TestWebFull(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.MaxStreams = 4 }})
 	by, _ := another(t, s, "reader", cove.VerbRead)
@@ -48,7 +49,7 @@ func TestWebFull(t *testing.T) {
 	page.Until("the page is live", `document.getElementById("connection").hidden`)
 }
 
-// TestWebLogin: a link logs one browser in, once; logging out ends what it looks at.
+// TestWebLogin: a link logs one browser in, once. Logging out ends its open pages.
 func TestWebLogin(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	b := webtest.Start(t)

@@ -107,7 +107,8 @@ func TestWebCookie(t *testing.T) {
 	failIf(t, !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "frame-ancestors 'none'") || strings.Contains(policy, "unsafe"), "policy: %s", policy)
 }
 
-// TestWebForgery: what changes something is done for a page of the browser's own session alone.
+// TestWebForgery: a request that changes something is carried out only for a page of the
+// browser's own session.
 func TestWebForgery(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	c := logIn(t, s, s.Client())
@@ -149,7 +150,8 @@ func TestWebForgery(t *testing.T) {
 	has(t, ask(t, s, "GET /web", "", browser(other)), 200, `id="now"`)
 }
 
-// TestWebCodes: a code is good once, and to a browser whose person has asked for it.
+// TestWebCodes: a code is good once, and only for a browser whose person has confirmed the
+// login.
 func TestWebCodes(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	link := webLink(t, s.Client())
@@ -295,8 +297,8 @@ func TestWebEndAll(t *testing.T) {
 	}
 }
 
-// TestWebSecrets: no page and no header has the bearer of a session, its cookie or the token; and a
-// session sees and does no more than its token.
+// TestWebSecrets: no page and no header has the bearer of a session, its cookie or the token.
+// A session sees and does no more than its token.
 func TestWebSecrets(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("mine-1")
@@ -322,7 +324,7 @@ func TestWebSecrets(t *testing.T) {
 	}
 }
 
-// TestWebExpiry: a session that has expired is none.
+// TestWebExpiry: an expired session does not count.
 func TestWebExpiry(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	ctx := context.WithoutCancel(t.Context())
@@ -339,9 +341,9 @@ func TestWebExpiry(t *testing.T) {
 	has(t, ask(t, s, "GET /web", "", browser(c, &http.Cookie{Name: c.Name, Value: "expired"})), 200, `id="now"`)
 }
 
-// TestWebParts: a part of a page is a script's to put into it. A browser that a sprite's page, or
-// another one, leads to a part's address is sent to the whole page, and no button that changes
-// something has the keyboard from the start.
+// TestWebParts: only a script puts a part of a page into it. If a sprite's page, or another
+// one, leads a browser to a part's address, the browser is sent to the whole page. No button
+// that changes something has the keyboard from the start.
 func TestWebParts(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	_, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: "paint"})
@@ -357,8 +359,8 @@ func TestWebParts(t *testing.T) {
 	failIf(t, bytes.Contains(a.body, []byte("autofocus")), "the button has the keyboard:\n%s", a.body)
 }
 
-// TestWebPrefill: a link fills in no form that one click sends: of a new job it says neither plan nor network, and of
-// the settings no value.
+// TestWebPrefill: a link fills in no form that one click sends. It gives a new job neither
+// plan nor network, and the settings no value.
 func TestWebPrefill(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	c := logIn(t, s, s.Client())
@@ -378,9 +380,10 @@ func TestWebPrefill(t *testing.T) {
 	}
 }
 
-// TestWebSharedHost: a browser sends the cookie of a page at 127.0.0.1 to every port there. A log-in there says so, and
-// leads to the page's own name, which nobody is told who has no link; who goes on is logged in for less long. A session
-// that lasts longer ends there.
+// TestWebSharedHost: a browser sends the cookie of a page at 127.0.0.1 to every port there. A
+// log-in there says so, and leads to the page's own name. Nobody without a link is told that
+// name. A person who goes on is logged in for less long. A session that lasts longer ends
+// there.
 func TestWebSharedHost(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	_, port, _ := strings.Cut(strings.TrimPrefix(s.URL, "http://"), ":")
@@ -419,8 +422,8 @@ func TestWebSharedHost(t *testing.T) {
 	has(t, ask(t, s, "GET /web", "", browser(long), at(own)), 401, "Log in") // it has ended: somebody took it there
 }
 
-// TestWebCopied: a copy of a data folder has no browser logged in, and another name for its page; the folder itself keeps
-// both, also when it is moved.
+// TestWebCopied: a copy of a data folder has no browser logged in, and another name for its
+// page. The folder itself keeps both, also when it is moved.
 func TestWebCopied(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "original")
 	was, copied := dir+"-was", dir+"-copy"
@@ -452,8 +455,9 @@ func TestWebCopied(t *testing.T) {
 	}
 }
 
-// TestWebOwnName: each token has a name of the page of its own. No other token is told it, whatever it asks and may, and
-// a session is good at no other one's name: a cookie that comes there was taken there, and ends.
+// TestWebOwnName: each token has its own name of the page. No other token is told that name,
+// whatever it asks and may do. A session is not good at another token's name: a cookie that
+// comes there was taken there, and its session ends.
 func TestWebOwnName(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	_, port, _ := strings.Cut(strings.TrimPrefix(s.URL, "http://"), ":")
@@ -489,7 +493,8 @@ func TestWebOwnName(t *testing.T) {
 			a := ask(t, s, "GET "+path, "", browser(there), at(theirs), header("Accept", "text/html"))
 			failIf(t, bytes.Contains(a.body, []byte(own)) || strings.Contains(a.Header.Get("Location"), own), "%s tells the owner's name:\n%s", path, a.body)
 		}
-		// Of a link that came to the wrong name, too; it can be used at its own one still.
+		// The same holds for a link that came to the wrong name. It can still be used at its
+		// own name.
 		link := webLink(t, s.Client())
 		for _, host := range []string{theirs, nobodys} {
 			for _, a := range []answer{ask(t, s, "GET "+link, "", browser(), at(host)), useLink(t, s, link, browser(), at(host))} {

@@ -24,7 +24,7 @@ type webhookRoutes struct {
 	sender   *webhook.Sender
 }
 
-// maxWebhooks bounds how many there are: each event is written down for each of them.
+// maxWebhooks bounds the webhooks: each event is stored for each of them.
 const maxWebhooks = 50
 
 func (g *webhookRoutes) list(w http.ResponseWriter, r *http.Request) error {
@@ -105,7 +105,7 @@ func (g *webhookRoutes) check(r *http.Request, hook *cove.Webhook) error {
 	return nil
 }
 
-// noWebhook says what is not found.
+// noWebhook turns store.ErrNotFound into an error about the path's webhook.
 func noWebhook(r *http.Request, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return fail.New(sprite.CodeNotFound, "there is no webhook "+clean(r.PathValue("webhook"), maxGuestText), "see which there are with: cove webhook list")

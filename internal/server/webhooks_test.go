@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/covetest"
 )
 
-// TestWebhookRoutes: a webhook's key is told once, and ends with it; what can't be a webhook
-// is refused, and says what to do.
+// TestWebhookRoutes: a webhook's key is told once, and ends with it. A request that can't be a
+// webhook is refused, and the error says what to do.
 func TestWebhookRoutes(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	status := http.StatusOK
@@ -25,7 +25,7 @@ func TestWebhookRoutes(t *testing.T) {
 		`{"events":["job.ended"]}`:                                                       "url",
 		`{"url":"https://x.example.org/"}`:                                               "no events",
 		`{"url":"https://x.example.org/","events":["job.paused"]}`:                       "job.paused",
-		`{"url":"https://x.example.org/","events":["*","job.ended"]}`:                    "by itself",
+		`{"url":"https://x.example.org/","events":["*","job.ended"]}`:                    "no other event",
 		`{"url":"https://x.example.org/","events":["job.ended","job.ended"]}`:            "twice",
 		`{"url":"https://x.example.org/","events":["job.ended"],"secret":"none"}`:        "no secret none",
 		`{"url":"https://x.example.org/","events":["job.ended"],"secret":"a b"}`:         "letters",
@@ -66,7 +66,7 @@ func TestWebhookRoutes(t *testing.T) {
 		ask(t, s, what, "").refused(t, 404, "not_found")
 	}
 
-	// A secret that is no key.
+	// A secret that is not a key is refused.
 	must(t, s.Client().SetSecret(ctx, "mine", webhook.KeyPrefix+"???"))
 	ask(t, s, "PUT /v1/webhooks/other", `{"url":"https://x.example.org/","events":["*"],"secret":"mine"}`).refused(t, 400, "bad_request")
 	must(t, hooks.Delete(ctx, "mine"))

@@ -30,7 +30,7 @@ import (
 // link, as long as that has them.
 const (
 	webTime       = 7 * 24 * time.Hour // of a session that is not used
-	sharedTime    = 12 * time.Hour     // of one at a host whose cookies other programs get: see pageName
+	sharedTime    = 12 * time.Hour     // of a session at a host whose cookies other programs get: see pageName
 	webPrefix     = "web."             // of the bearers of sessions, which no token's secret has
 	maxWebBrowser = 200
 	maxLive       = 400 // streams of pages at once; a token may have a quarter
@@ -167,7 +167,8 @@ func (g *webSessions) deleteAll(w http.ResponseWriter, r *http.Request) error {
 // errCode refuses a link's code.
 var errCode = fail.New("unauthorized", "this link has been used, or is too old", "make another: cove web")
 
-// errOthers refuses a link's code at the name of another token's page. It does not tell that of the code's.
+// errOthers refuses a link's code at the name of another token's page. It does not tell the
+// name of the code's token.
 var errOthers = fail.New("unauthorized", "this is not the name at which the link was given", "open the link as it is, or make another: cove web")
 
 // Waiting tells of a code that can still be used.
@@ -230,8 +231,9 @@ func (g *webSessions) Redeem(r *http.Request, code string, old []string) (value 
 	return value, until, err
 }
 
-// supersede confirms the first session of a token among a browser's cookies, and ends the others,
-// of whatever token, and those that last longer than one may here. value is empty if none is left.
+// supersede confirms the first session of a token among a browser's cookies. It ends the
+// others, of whatever token, and those that last longer than one may here. If none is left,
+// value is empty.
 func (g *webSessions) supersede(ctx context.Context, token string, old []string, lasts time.Duration) (value string, until time.Time, err error) {
 	now := time.Now()
 	for _, cookie := range old {
@@ -254,7 +256,8 @@ func (g *webSessions) supersede(ctx context.Context, token string, old []string,
 	return value, until, nil
 }
 
-// Hold finds whose a browser's cookies are. What the session does ends with it, and with its token.
+// Hold finds the session of a browser's cookies. Calls of the session end with it, and with
+// its token.
 func (g *webSessions) Hold(r *http.Request, cookies []string) (s web.Session, held context.Context, release func(), err error) {
 	ctx := r.Context()
 	var token principal
@@ -285,7 +288,7 @@ func (g *webSessions) Hold(r *http.Request, cookies []string) (s web.Session, he
 	return s, held, func() { releaseToken(); releaseOwn() }, nil
 }
 
-// by is by whom a session is counted.
+// by is the principal that a session counts for.
 func (g *webSessions) by(s web.Session) principal {
 	return principal{name: s.Token, owner: s.Owner}
 }
@@ -304,14 +307,15 @@ func (g *webSessions) Count(s web.Session, stream bool) (done func(), err error)
 	return g.requests.add(by)
 }
 
-// strayed reports whether a session was taken to a host where it can't have been made: to the name of another
-// token's page, or for as long as it lasts, to one whose cookies other programs get.
+// strayed reports whether a session was taken to a host where it can't have been made. That is
+// the name of another token's page, or, if it lasts longer than sharedTime, a host whose
+// cookies other programs get.
 func (g *webSessions) strayed(r *http.Request, s store.WebSession) bool {
 	own, others := g.hosts.pageOf(r, s.Token)
 	return others || own != "" && s.ExpiresAt.Sub(s.CreatedAt) > sharedTime
 }
 
-// find is the session of the cookies that is good, and by whose rights it acts.
+// find returns the good session of the cookies, and the principal whose rights it has.
 func (g *webSessions) find(ctx context.Context, cookies []string) (s store.WebSession, p principal, err error) {
 	err = web.ErrNoSession
 	for _, cookie := range cookies {
@@ -345,7 +349,7 @@ func (g *webSessions) noteUse(ctx context.Context, s store.WebSession) {
 	}
 }
 
-// End logs a session out, and ends what it does.
+// End logs a session out, and ends its calls.
 func (g *webSessions) End(ctx context.Context, id string) error {
 	if err := g.sessions.Delete(ctx, id); err != nil {
 		return err
@@ -354,22 +358,23 @@ func (g *webSessions) End(ctx context.Context, id string) error {
 	return nil
 }
 
-// bearer is what the site sends with a session's calls of the API.
+// bearer is the token that the site sends with a session's calls of the API.
 func (g *webSessions) bearer(id string) string {
 	mac := hmac.New(sha256.New, g.key)
 	mac.Write([]byte(id))
 	return webPrefix + id + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// markKey is the key of what a session's pages seal. The store has only its one half.
+// markKey is the key that seals the marks of a session's pages. The store has only half of
+// what it is made from.
 func (g *webSessions) markKey(row store.WebSession) []byte {
 	mac := hmac.New(sha256.New, g.hosts.secret)
 	mac.Write(append([]byte("marks of "), row.Hash[:]...))
 	return mac.Sum(nil)
 }
 
-// principal is by whose rights a bearer calls; ok is false if it is none of a session's. A bearer
-// is good in this process alone: one that comes by the network is nobody's.
+// principal returns the principal of a session's bearer; ok is false if secret is none. A
+// bearer is good in this process alone: one that comes by the network counts for nothing.
 func (g *webSessions) principal(r *http.Request, secret string) (p principal, ok bool, err error) {
 	ctx := r.Context()
 	rest, ok := strings.CutPrefix(secret, webPrefix)

@@ -91,7 +91,7 @@ type socket struct {
 	ctx context.Context
 	end context.CancelFunc
 	wg  sync.WaitGroup
-	out chan []byte // unbuffered: who has something to say waits for the client
+	out chan []byte // unbuffered: senders wait for the client
 
 	held budget
 
@@ -100,8 +100,8 @@ type socket struct {
 	subscribe func() // ends the subscription, and waits for that; nil: there is none. Only the reader uses it.
 }
 
-// budget counts the bytes that a socket holds in memory: of requests that are being answered, and
-// of answers that the client has not taken.
+// budget counts the bytes that a socket holds in memory: requests that are being answered, and
+// answers that the client has not taken.
 type budget struct {
 	mu   sync.Mutex
 	left int
@@ -207,8 +207,8 @@ func (s *socket) read() error {
 	}
 }
 
-// write is the one that writes. A client that takes nothing for long is dropped, and so is one for which too
-// much is held: it can come again, with the last number that it has.
+// write is the socket's only writer. It drops a client that takes nothing for long, or that
+// too much is held for. The client can come again, with the last number that it has.
 func (s *socket) write() {
 	defer s.end()
 	for {
@@ -418,7 +418,8 @@ func (s *socket) ask(req cove.SocketRequest) {
 	})
 }
 
-// begin notes that a request is being answered, and by what it is cancelled; or refuses it.
+// begin notes that a request is being answered, with the function that cancels it; or refuses
+// it.
 func (s *socket) begin(req cove.SocketRequest, cancel context.CancelFunc) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

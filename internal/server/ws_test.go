@@ -213,7 +213,7 @@ func TestSocketRequests(t *testing.T) {
 	}
 	failIf(t, seen[500] != "cancelled" || seen[600] != "null", "got %v", seen)
 
-	// Rows of what ends a socket, and who gets none.
+	// Messages that end a socket, and clients that get none.
 	must(t, w.conn.Write(t.Context(), websocket.MessageBinary, []byte("{}")))
 	for err = nil; err == nil; {
 		_, err = w.read()
@@ -224,8 +224,8 @@ func TestSocketRequests(t *testing.T) {
 	ask(t, s, "GET /v1/ws", "", handshake, header("Origin", "https://evil.example")).refused(t, 403, "forbidden")
 }
 
-// TestFeed: a program follows what changes by one call, until it has seen enough. What it may not
-// subscribe to is an error with the server's words.
+// TestFeed: a program follows what changes by one call, until it has seen enough. A
+// subscription that it may not make is an error with the server's words.
 func TestFeed(t *testing.T) {
 	s := covetest.Start(t, withJobs(t))
 	addJob(t, s, "aaaaaa", "paint")
@@ -255,8 +255,8 @@ func TestFeed(t *testing.T) {
 	failIf(t, ends(ctx, feed, cove.Subscription{Topics: []string{"jobs"}}) == nil, "a wrong token is taken")
 }
 
-// TestSocketRights: a token is told of what it reaches, may do over a socket what it may do
-// over HTTP, and when it is deleted its sockets end.
+// TestSocketRights: a token is told of what it reaches, and may do over a socket what it may
+// do over HTTP. When it is deleted, its sockets end.
 func TestSocketRights(t *testing.T) {
 	s := covetest.Start(t, withJobs(t))
 	addJob(t, s, "aaaaaa", "paint")
@@ -299,8 +299,8 @@ func TestSocketRights(t *testing.T) {
 	must(t, err)
 }
 
-// TestSocketSteps: over each socket the steps of a job begin with a snapshot, and what was
-// printed is whole.
+// TestSocketSteps: over each socket the steps of a job begin with a snapshot, and the output
+// is whole.
 func TestSocketSteps(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	addJob(t, s, "aaaaaa", "paint")
@@ -347,7 +347,8 @@ func TestSocketSteps(t *testing.T) {
 	}
 	failIf(t, text != want.String(), "got %d bytes, want %d", len(text), want.Len())
 
-	// Of a job that has ended, who asks for all jobs is not told, and who asks for it is.
+	// A subscriber to all jobs is not told of a job that has ended; a subscriber to that job
+	// is.
 	w.subscribe(cove.Subscription{Topics: []string{"steps"}})
 	w.wants("steps bbbbbb", "synced")
 	w.subscribe(cove.Subscription{Topics: []string{"steps"}, Job: "aaaaaa"})
@@ -456,8 +457,8 @@ func TestSocketResumes(t *testing.T) {
 	}
 }
 
-// TestSocketSlow: T8: a viewer that does not read holds up neither what happens nor another viewer,
-// and when it reads again it gets what there is then, and not all that was.
+// TestSocketSlow: T8: a viewer that does not read holds up neither what happens nor another
+// viewer. When it reads again, it gets what there is then, and not all that was.
 func TestSocketSlow(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.Heartbeat = time.Hour }})
 	const jobs, rounds = 4, 15
@@ -501,8 +502,8 @@ func (s *sight) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestSocketBudget: a client that asks for much and reads nothing is told so and dropped, and goes on from its last
-// number. One that reads gets as much.
+// TestSocketBudget: a client that asks for much and reads nothing is told so and dropped. It
+// goes on from its last number. A client that reads gets as much.
 func TestSocketBudget(t *testing.T) {
 	dropped := &sight{text: "dropping a client", seen: make(chan struct{})}
 	s := covetest.Start(t, covetest.Options{Log: dropped, Configure: func(s *server.Server) { s.Heartbeat = time.Hour }})

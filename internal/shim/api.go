@@ -196,11 +196,15 @@ func (a *api) postHibernate(w http.ResponseWriter, r *http.Request) {
 	var req struct {
 		Dir string `json:"dir"`
 	}
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&req); err != nil || !filepath.IsAbs(req.Dir) {
-		http.Error(w, "no folder for the image", http.StatusBadRequest)
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&req)
+	if err == nil && !filepath.IsAbs(req.Dir) {
+		err = errors.New("want the absolute path of a folder for the image")
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	err := a.shim.moves.run(r.Context(), func(ctx context.Context) error { return a.shim.hibernate(ctx, req.Dir) })
+	err = a.shim.moves.run(r.Context(), func(ctx context.Context) error { return a.shim.hibernate(ctx, req.Dir) })
 	if err != nil {
 		fail(w, err)
 		return
@@ -211,8 +215,12 @@ func (a *api) postHibernate(w http.ResponseWriter, r *http.Request) {
 
 func (a *api) postAssign(w http.ResponseWriter, r *http.Request) {
 	var as Assignment
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&as); err != nil || as.Hostname == "" || as.Token == "" {
-		http.Error(w, fmt.Sprintf("that is no assignment: %v", err), http.StatusBadRequest)
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&as)
+	if err == nil && (as.Hostname == "" || as.Token == "") {
+		err = errors.New("it needs a host name and a token")
+	}
+	if err != nil {
+		http.Error(w, fmt.Sprintf("invalid assignment: %v", err), http.StatusBadRequest)
 		return
 	}
 	if err := a.shim.moves.run(r.Context(), func(ctx context.Context) error { return a.shim.assign(ctx, as) }); err != nil {
@@ -249,7 +257,7 @@ func (a *api) putLimits(w http.ResponseWriter, r *http.Request) {
 	var l Limits
 	err := json.NewDecoder(io.LimitReader(r.Body, 4<<10)).Decode(&l)
 	if err == nil && (l.MemoryMB < 0 || l.CPUs < 0) {
-		err = errors.New("a limit is less than nothing")
+		err = errors.New("a limit is negative")
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

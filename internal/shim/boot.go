@@ -89,7 +89,7 @@ func (s *Shim) boot(ctx context.Context) error {
 		}
 		if size, most := imageSize(s.cfg.Image), (cgroup.Process{}).Limits().Memory; most > 0 && size > most {
 			// The kernel would end another process of the container instead: its server.
-			return fmt.Errorf("go on from its memory: %s", exceeds(s.cfg.Image, s.record.get()))
+			return fmt.Errorf("resume from its memory: %s", exceeds(s.cfg.Image, s.record.get()))
 		}
 		err = s.wake(ctx, s.cfg.Image)
 		if err == nil {
@@ -99,7 +99,7 @@ func (s *Shim) boot(ctx context.Context) error {
 			if why := exceeds(s.cfg.Image, s.record.get()); why != "" {
 				err = fmt.Errorf("%s: %w", why, err)
 			}
-			return fmt.Errorf("go on from its memory: %w", err) // the caller can try again
+			return fmt.Errorf("resume from its memory: %w", err) // the caller can try again
 		}
 		s.log.Warn("boot, because the memory's image can't be used", "err", err)
 		if err := s.startOver(err.Error()); err != nil {
@@ -131,7 +131,7 @@ func (s *Shim) run(ctx context.Context) error {
 	if err == nil || ctx.Err() != nil || limited.Err() == nil {
 		return err
 	}
-	s.log.Error("start the sandbox once more", "because it did not within", firstTry, "err", err)
+	s.log.Error("start the sandbox a second time", "because it did not within", firstTry, "err", err)
 	if err := s.startOver(s.record.get().Unused); err != nil {
 		return err
 	}

@@ -235,7 +235,7 @@ func unwritable(err error) string {
 	if errors.Is(err, unix.EROFS) {
 		return "the cgroups at " + cgroupRoot + " are mounted read-only"
 	}
-	return fmt.Sprintf("cgroups can't be written by this user (%v)", err)
+	return fmt.Sprintf("this user can't write cgroups (%v)", err)
 }
 
 // unlimited lists all limits that need cgroups of the host, with one reason.

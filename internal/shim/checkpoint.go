@@ -60,8 +60,11 @@ type Checkpointed struct {
 // checkpoint up. The caller holds moves.turn.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
 	old := s.record.get()
-	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.moves.refused {
-		return Checkpointed{}, errors.New("it is not wanted any more")
+	if len(req.Layers) == 0 {
+		return Checkpointed{}, errors.New("a checkpoint needs layers")
+	}
+	if req.Layers[len(req.Layers)-1] == s.moves.refused {
+		return Checkpointed{}, errors.New("the checkpoint was cancelled before it began")
 	}
 	if err := canAnswer(old.PID); err != nil {
 		return Checkpointed{}, err
@@ -97,7 +100,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		return Checkpointed{}, errors.Join(ctx.Err(), s.containers.abandon(s.record.get(), next))
 	}
 	if err != nil {
-		s.log.Warn("create the next sandbox in the pause, because it could not be before", "err", err)
+		s.log.Warn("create the next sandbox during the pause, because it could not be created before", "err", err)
 	}
 	call := s.containers.runsc(old)
 	pause, save := call.pause, func() error { return call.save(ctx, image) }
@@ -274,7 +277,7 @@ func (s *Shim) cleanOld(old State) {
 		})
 	}
 	if err != nil {
-		s.log.Error("clean up after the sandbox before a checkpoint", "err", err)
+		s.log.Error("clean up the sandbox that a checkpoint replaced", "err", err)
 	}
 }
 
@@ -283,7 +286,7 @@ func (s *Shim) cleanOld(old State) {
 // before the move.
 func (s *Shim) takeUpMove() error {
 	if err := s.containers.abandonNext(s.record.get()); err != nil {
-		s.log.Error("clean up after a checkpoint that was begun", "err", err)
+		s.log.Error("clean up after an unfinished checkpoint", "err", err)
 	}
 	st := s.record.get()
 	if !st.Moving && !st.Paused {
@@ -306,7 +309,7 @@ func (s *Shim) takeUpMove() error {
 func (s *Shim) goBack(err error) error {
 	end := s.endMove()
 	if errors.Is(end, ErrEnded) {
-		s.log.Error("the sandbox ended while it was moved", "err", err)
+		s.log.Error("the sandbox ended during a move", "err", err)
 		return end
 	}
 	return errors.Join(err, end)

@@ -107,7 +107,7 @@ func (c *containers) settle(ctx context.Context, created *ahead, next State, dis
 		if err = created.settle(c.folder.rootfs(next), disk); err == nil {
 			return created.restore, nil
 		}
-		c.log.Info("create the next sandbox once more, in the pause", "why", err)
+		c.log.Info("create the next sandbox again, during the pause", "why", err)
 		created.mover.close()
 		if err := c.drop(next); err != nil {
 			return nil, err

@@ -43,7 +43,7 @@ func (m Mount) mount(rootfs string, log *slog.Logger) error {
 	at := filepath.Join(rootfs, m.Target)
 	err := m.Overlay.Mount(at)
 	if err != nil && m.Overlay.Guard != "" {
-		log.Warn("a file of the host that becomes secret is not hidden from this sandbox", "folder", "/"+m.Target, "err", err)
+		log.Warn("host files that become secret later are not hidden from this sandbox", "folder", "/"+m.Target, "err", err)
 		m.Overlay.Guard = ""
 		err = m.Overlay.Mount(at)
 	}
@@ -58,7 +58,7 @@ func openWays(rootfs string, include []string) error {
 	}
 	root, err := os.OpenRoot(rootfs) // nothing on the disk leads out of it
 	if err != nil {
-		return fmt.Errorf("open the ways to included folders: %w", err)
+		return fmt.Errorf("make the paths to included folders accessible: %w", err)
 	}
 	defer root.Close()
 	for _, dir := range include {
@@ -69,14 +69,14 @@ func openWays(rootfs string, include []string) error {
 			}
 			err := root.Mkdir(way, 0o755)
 			if err != nil && !errors.Is(err, os.ErrExist) {
-				return fmt.Errorf("open the way to %s: %w", dir, err)
+				return fmt.Errorf("make the path to %s accessible: %w", dir, err)
 			}
 			st, err := root.Stat(way)
 			if err == nil && st.Mode().Perm()&0o011 != 0o011 {
 				err = root.Chmod(way, st.Mode().Perm()|0o011)
 			}
 			if err != nil {
-				return fmt.Errorf("open the way to %s: %w", dir, err)
+				return fmt.Errorf("make the path to %s accessible: %w", dir, err)
 			}
 		}
 	}

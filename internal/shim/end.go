@@ -25,7 +25,7 @@ func (s *Shim) stop(grace time.Duration) {
 	})
 	if !moved {
 		if breakOff := s.moves.stop(); breakOff != nil {
-			s.log.Warn("give up what moves the sandbox, because it is to end")
+			s.log.Warn("cancel the move of the sandbox, because the sandbox must end")
 			breakOff()
 		}
 	}
@@ -110,7 +110,7 @@ func (s *Shim) why() string {
 	}
 	text := "ended by itself or by the host"
 	if info, err := os.Stat(filepath.Join(s.cfg.Dir, "guest.log")); err == nil && info.Size() > 0 {
-		text += "; its last words: run/" + filepath.Base(s.cfg.Dir) + "/guest.log"
+		text += "; its last output: run/" + filepath.Base(s.cfg.Dir) + "/guest.log"
 	}
 	return text
 }

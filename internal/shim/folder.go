@@ -22,7 +22,7 @@ import (
 
 // errElsewhere says that a sandbox belongs to another folder, and that this folder is a copy
 // of that one.
-var errElsewhere = errors.New("its data folder is not the one that has started the sandbox: that is the original's of which this is a copy")
+var errElsewhere = errors.New("this data folder is a copy: the sandbox belongs to the original folder")
 
 // A folder is the one that a sandbox has. Each generation of the sandbox has a place for its disk
 // in it, and an OCI bundle.

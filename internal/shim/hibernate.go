@@ -24,7 +24,7 @@ import (
 func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	st := s.record.get()
 	if st.Build == "" {
-		return errors.New("it was started by a server that did not say what it is made of")
+		return errors.New("the sandbox's server recorded no build, so its memory can't be saved; restart the sprite")
 	}
 	if err := canAnswer(st.PID); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (s *Shim) untouched(since time.Time) bool {
 			return nil
 		})
 		if err != nil {
-			s.log.Warn("the memory's image is used up", "because", err)
+			s.log.Warn("the memory's image can't be used again", "because", err)
 			return false
 		}
 	}

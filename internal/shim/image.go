@@ -54,7 +54,7 @@ type ImagePart struct {
 func keepImage(ctx context.Context, f folder, st State, image string, req Checkpoint) (size int64, err error) {
 	dir := req.Keep
 	if st.Build == "" {
-		return 0, errors.New("the sandbox was started by a server that did not say what it is made of")
+		return 0, errors.New("the sandbox's server recorded no build, so its memory can't be saved; restart the sprite")
 	}
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return 0, err
@@ -233,7 +233,7 @@ func checkImage(dir, build string, f folder, st State) (Image, error) {
 		return a.Destination == b.Destination && (a.Source == b.Source || a.Destination == boot.BinDir) && a.Type == b.Type && slices.Equal(a.Options, b.Options)
 	}
 	if !slices.EqualFunc(image.Mounts, spec.Mounts, same) {
-		return image, errors.New("the folders that the sprite is shown are others now")
+		return image, errors.New("the folders shown in the sprite have changed")
 	}
 	for _, want := range image.Files {
 		part, err := describePart(filepath.Join(dir, filepath.Base(want.Name)), false)

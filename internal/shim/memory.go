@@ -36,7 +36,7 @@ func nextLook(free int64) time.Duration {
 }
 
 // A memoryWatch keeps the sandbox within its limit of memory. From start to close its
-// goroutine looks at the used memory, and asks the guest to end a process before the
+// goroutine looks at the used memory. It asks the guest to end a process before the
 // kernel would end the sandbox. While a sandbox is being saved it may use more (see
 // raise).
 type memoryWatch struct {
@@ -253,7 +253,7 @@ func (w *memoryWatch) limit(st State, raised bool, limit int64) {
 	}
 	g := openMemoryGroup(st.cgroup(), st.MemoryLimit)
 	if err := g.setLimit(limit); err != nil && !errors.Is(err, os.ErrNotExist) {
-		w.log.Warn("change the sandbox's memory limit for it to be saved", "limit", limit, "err", err)
+		w.log.Warn("change the sandbox's memory limit to save the sandbox", "limit", limit, "err", err)
 	}
 }
 
@@ -281,7 +281,7 @@ func readMemoryKill(r io.Reader) (sprites.MemoryKill, error) {
 		return k, err
 	}
 	if k.Name, err = process(k.PID, k.Name); err == nil && k.ResidentBytes < 0 {
-		err = errors.New("the guest names a process of less than no memory")
+		err = errors.New("the guest names a process with negative memory")
 	}
 	k.Session = processName(k.Session)
 	return k, err

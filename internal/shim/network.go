@@ -133,7 +133,7 @@ func (n *network) start(cfg Config, path string) error {
 	requests := &requestLog{eventLog: newEventLog(cfg.Dir, RequestLog), path: filepath.Join(cfg.Dir, usageFile)}
 	used, err := requests.open()
 	if err != nil {
-		n.log.Warn("the limits of connectors begin anew", "err", err)
+		n.log.Warn("the limits of connectors start again from zero", "err", err)
 	}
 	n.gw = &gateway.Gateway{
 		Link:   link,
@@ -213,7 +213,7 @@ func (n *network) release(next State) (finish func()) {
 	return func() {
 		cancel()
 		if err := <-done; err != nil {
-			n.log.Warn("the link of a sandbox that is restored", "err", err)
+			n.log.Warn("release the link of a restored sandbox", "err", err)
 		}
 	}
 }

@@ -25,7 +25,7 @@ type occupiedError struct{ place kernel.Place }
 
 func (e *occupiedError) Error() string {
 	if !private.Elsewhere(e.place.Processes) {
-		return errOccupied.Error() + ", and has no number here"
+		return errOccupied.Error() + ", and its process can't be seen from here"
 	}
 	return fmt.Sprintf("%v in another container or machine, named %s", errOccupied, cmp.Or(e.place.Host, "?"))
 }

@@ -27,7 +27,7 @@ func readStat(path string) ([]string, error) {
 	}
 	fields := strings.Fields(string(data[i+1:]))
 	if len(fields) < 20 {
-		return nil, fmt.Errorf("%s is short", path)
+		return nil, fmt.Errorf("%s has too few fields", path)
 	}
 	return fields, nil
 }

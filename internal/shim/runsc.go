@@ -127,7 +127,7 @@ func (r runsc) openLog() (*os.File, error) {
 	name := filepath.Join(r.dir, "guest.log")
 	err := errors.Join(logfile.Trim(name, logfile.DefaultMax), logfile.Trim(filepath.Join(r.dir, "runsc.log"), logfile.DefaultMax))
 	if err != nil {
-		return nil, fmt.Errorf("begin the logs of runsc anew: %w", err)
+		return nil, fmt.Errorf("start new logs of runsc: %w", err)
 	}
 	out, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
@@ -321,7 +321,7 @@ func canAnswer(pid int) error {
 	if !openfiles.Exhausted(pid) {
 		return nil
 	}
-	return fmt.Errorf("the sandbox has all %d files open that it may, and can't be asked: %w; end it with cove restart, and raise the limit (cove doctor says how)", openfiles.Of(pid), unix.EMFILE)
+	return fmt.Errorf("the sandbox has reached its limit of %d open files and can't answer: %w; end it with cove restart, and raise the limit (cove doctor says how)", openfiles.Of(pid), unix.EMFILE)
 }
 
 // freeze pauses a sandbox that may be paused already. thaw resumes a sandbox that may run

@@ -164,7 +164,7 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 		s.log.Warn("the sandbox has no limits", "err", err)
 	}
 	if err := mountCpuset(); err != nil {
-		s.log.Warn("gVisor may refuse to start a sandbox without it", "err", err)
+		s.log.Warn("gVisor may refuse to start a sandbox without a cpuset", "err", err)
 	}
 	s.own.start(cfg.Cgroups.Parent, prefixOf(cfg.ID, s.folder.identity), s.log)
 	if cfg.Adopt {

@@ -15,11 +15,11 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// If a guest has said nothing, the reason does not mention last words.
+// If a guest has said nothing, the reason does not mention its output.
 func TestWhy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "0123")
 	s := newShim(Config{ID: "none", Dir: dir}, "", slog.New(slog.DiscardHandler))
-	for text, want := range map[string]string{"": "ended by itself or by the host", "panic": "ended by itself or by the host; its last words: run/0123/guest.log"} {
+	for text, want := range map[string]string{"": "ended by itself or by the host", "panic": "ended by itself or by the host; its last output: run/0123/guest.log"} {
 		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "guest.log"), []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
@@ -38,8 +38,8 @@ func TestShortage(t *testing.T) {
 	}{
 		"its memory":                     {shortage{oomKills: 1, limit: 256 << 20}, "more than its 256 MiB"},
 		"its memory, by the peak":        {shortage{oomKills: 1, limit: 256 << 20, peak: 256 << 20, server: server}, "more than its 256 MiB"},
-		"the server's, less the reserve": {shortage{oomKills: 1, limit: 448 << 20, peak: 448 << 20, server: server}, "all 448 MiB were used that a sprite gets of the server's 512 MiB"},
-		"the server's memory":            {shortage{oomKills: 1, limit: 2 << 30, peak: 400 << 20, server: server}, "all of the 512 MiB that its cgroup or container may have"},
+		"the server's, less the reserve": {shortage{oomKills: 1, limit: 448 << 20, peak: 448 << 20, server: server}, "it used all 448 MiB that a sprite gets of the server's 512 MiB"},
+		"the server's memory":            {shortage{oomKills: 1, limit: 2 << 30, peak: 400 << 20, server: server}, "all 512 MiB of their cgroup or container"},
 		"the machine's":                  {shortage{oomKills: 1}, "the host's kernel ended it"},
 		"the server's processes":         {shortage{refused: 1, tasks: 154, server: server}, "the server may have 200 (a container: --pids-limit"},
 		"its processes":                  {shortage{refused: 1, tasks: 20480}, "it may have 20480,"},

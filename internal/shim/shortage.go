@@ -45,11 +45,11 @@ func (x shortage) memory(hostname string) string {
 	own := x.limit > 0 && (server == 0 || x.peak == 0 || x.peak >= x.limit-reserve(x.limit))
 	switch {
 	case own && server > 0 && x.limit >= x.server.SandboxMemory():
-		return fmt.Sprintf("out of memory: all %d MiB were used that a sprite gets of the server's %d MiB; give the server (a container: --memory) more", x.limit>>20, server>>20)
+		return fmt.Sprintf("out of memory: it used all %d MiB that a sprite gets of the server's %d MiB; give the server (a container: --memory) more", x.limit>>20, server>>20)
 	case own:
-		return fmt.Sprintf("out of memory: more than its %d MiB were used; give it more: cove update %s --memory SIZE", x.limit>>20, hostname)
+		return fmt.Sprintf("out of memory: it used more than its %d MiB; give it more: cove update %s --memory SIZE", x.limit>>20, hostname)
 	case server > 0:
-		return fmt.Sprintf("out of memory: the server and its sprites used all of the %d MiB that its cgroup or container may have; give that more, or this sprite less: cove update %s --memory SIZE", server>>20, hostname)
+		return fmt.Sprintf("out of memory: the server and its sprites used all %d MiB of their cgroup or container; give that more, or this sprite less: cove update %s --memory SIZE", server>>20, hostname)
 	}
 	return "out of memory: the host's kernel ended it"
 }

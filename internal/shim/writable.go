@@ -265,10 +265,10 @@ func room(dir string, bytes int64, files int) error {
 		return fmt.Errorf("look how full the disk is: %w", err)
 	}
 	if free := int64(fs.Bavail) * fs.Bsize; free < bytes+spareBytes {
-		return fmt.Errorf("what is open for writing takes %d MiB more, and %d MiB are free: %w", (bytes+spareBytes)>>20, free>>20, unix.ENOSPC)
+		return fmt.Errorf("files open for writing take %d MiB more, and %d MiB are free: %w", (bytes+spareBytes)>>20, free>>20, unix.ENOSPC)
 	}
 	if fs.Files > 0 && fs.Ffree < uint64(files)+spareFiles {
-		return fmt.Errorf("what is open for writing takes up to %d files more, and %d are free: %w", files+spareFiles, fs.Ffree, unix.ENOSPC)
+		return fmt.Errorf("files open for writing take up to %d more files, and %d are free: %w", files+spareFiles, fs.Ffree, unix.ENOSPC)
 	}
 	return nil
 }
@@ -334,7 +334,7 @@ func checkDeleted(f folder, st State) error {
 		most = min(most, max(free, anyDeleted))
 	}
 	if deleted > most {
-		return fmt.Errorf("%w: %d MiB, and its memory takes %d", ErrDeleted, deleted>>20, most>>20)
+		return fmt.Errorf("%w: %d MiB, and its memory has room for %d", ErrDeleted, deleted>>20, most>>20)
 	}
 	return nil
 }
@@ -364,10 +364,10 @@ func tooMuchOpen(excess *sprites.OpenFiles) string {
 	}
 	var why []string
 	if excess.WritableBytes > sprites.OpenWritable {
-		why = append(why, fmt.Sprintf("%d MiB of files are open for writing, and it is kept up to %d MiB", excess.WritableBytes>>20, sprites.OpenWritable>>20))
+		why = append(why, fmt.Sprintf("%d MiB of files are open for writing, and memory is kept only up to %d MiB", excess.WritableBytes>>20, sprites.OpenWritable>>20))
 	}
 	if excess.UnlinkedBytes > sprites.OpenUnlinked {
-		why = append(why, fmt.Sprintf("%d MiB of deleted files are still open, and it is kept up to %d MiB", excess.UnlinkedBytes>>20, sprites.OpenUnlinked>>20))
+		why = append(why, fmt.Sprintf("%d MiB of deleted files are still open, and memory is kept only up to %d MiB", excess.UnlinkedBytes>>20, sprites.OpenUnlinked>>20))
 	}
 	return strings.Join(why, "; ")
 }

@@ -34,15 +34,15 @@ func TestRestlessCheckpoints(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(string(text), "because it could not be before") {
+		if strings.Contains(string(text), "because it could not be created before") {
 			t.Errorf("a sandbox was not created before the pause: %s", text)
 		}
 		for line := range strings.Lines(string(text)) {
-			if strings.Contains(line, "once more, in the pause") {
+			if strings.Contains(line, "again, during the pause") {
 				t.Log(line)
 			}
 		}
-		return strings.Count(string(text), "once more, in the pause")
+		return strings.Count(string(text), "again, during the pause")
 	}
 	for _, test := range []struct{ name, tops string }{
 		{"elsewhere", "/home/sprite /etc /usr/local/share"},

@@ -149,8 +149,8 @@ func TestDeletedTooLarge(t *testing.T) {
 		sprite, size, said string
 		limit              []string
 	}{
-		{"paint", "1200M", "1200 MiB, and its memory takes 1024", nil},
-		{"tight", "250M", "250 MiB, and its memory takes ", []string{"--memory", "256M"}},
+		{"paint", "1200M", "1200 MiB, and its memory has room for 1024", nil},
+		{"tight", "250M", "250 MiB, and its memory has room for ", []string{"--memory", "256M"}},
 	} {
 		h.Run("", "cove", append([]string{"create", of.sprite, "--idle", "0"}, of.limit...)...)
 		h.Run("", "cove", "exec", "-s", of.sprite, "--detach", "--", "sh", "-c",

@@ -40,14 +40,14 @@ func TestBuildRefused(t *testing.T) {
 	h.Run("app", "ln", "-s", "dir", "link")
 	h.Run("app", "ln", "-s", "file", "dir/second")
 	for lines, want := range map[string]string{
-		"RUN echo has run\nSTOPSIGNAL SIGNOT":                                 `Dockerfile:3: "SIGNOT" is no signal`,
-		"ARG S=SIGNOT\nRUN echo has run\nSTOPSIGNAL $S":                       `Dockerfile:4: "SIGNOT" is no signal`,
+		"RUN echo has run\nSTOPSIGNAL SIGNOT":                                 `Dockerfile:3: "SIGNOT" is not a signal`,
+		"ARG S=SIGNOT\nRUN echo has run\nSTOPSIGNAL $S":                       `Dockerfile:4: "SIGNOT" is not a signal`,
 		"RUN echo has run\nRUN --mount=type=bind,source=d*,target=/m ls /m":   "Dockerfile:3: RUN --mount=type=bind of a name with one of * ? [",
 		"ENV P=[d]ir\nRUN --mount=type=bind,source=$P,target=/m echo has run": "Dockerfile:3: RUN --mount=type=bind of a name with one of * ? [",
 		"\nRUN --mount=type=bind,source=link,target=/m echo has run":          `Dockerfile:3: RUN --mount=type=bind of "link", which is a symbolic link, is not supported`,
 		"RUN --mount=type=bind,source=dir/second,target=/m echo has run":      `Dockerfile:2: RUN --mount=type=bind of "dir/second", which is a symbolic link, is not supported`,
 		"RUN --mount=type=bind,source=link/file,target=/m echo has run":       `Dockerfile:2: RUN --mount=type=bind of "link", which is a symbolic link, is not supported`,
-		"RUN --mount=type=bind,source=none,target=/m echo has run":            `Dockerfile:2: "none", which a RUN mounts, is not there`,
+		"RUN --mount=type=bind,source=none,target=/m echo has run":            `Dockerfile:2: a RUN mounts "none", which does not exist`,
 	} {
 		h.Write("app/Dockerfile", "FROM small:1\n"+lines+"\n")
 		out, code := h.Try("app", "cove", "image", "build", "-t", "app", ".")

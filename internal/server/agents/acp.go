@@ -15,22 +15,22 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-// ACP is any agent that speaks the Agent Client Protocol on its standard streams:
-// Task.Command starts it. cove-guest is its client, inside; what that tells
-// (internal/lib/acp's Event) is the agent's report.
+// ACP is any agent that speaks the Agent Client Protocol on its standard streams. Task.Command
+// starts the agent. cove-guest is the client, inside the sprite; the events that it prints
+// (internal/lib/acp's Event) are the agent's report.
 type ACP struct{}
 
 // PermissionChoices are what Task.Permissions may be; empty is the first.
 var PermissionChoices = []string{"allow", PermissionAsk, "deny"}
 
-// PermissionAsk has a person asked, and waited for.
+// PermissionAsk makes the client ask a person, and wait for the answer.
 const PermissionAsk = "ask"
 
 // Name is "acp".
 func (ACP) Name() string { return "acp" }
 
-// Prepare has the client read the plan, below instructions for unattended work, from a
-// file, where its length does not matter.
+// Prepare puts instructions for unattended work, and the plan below them, into a file that the
+// client reads. In a file the plan's length does not matter.
 func (ACP) Prepare(t Task) (Work, error) {
 	if strings.TrimSpace(t.Plan) == "" {
 		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
@@ -48,7 +48,7 @@ func (ACP) Prepare(t Task) (Work, error) {
 	w := Work{
 		Files:      map[string]File{promptName: {[]byte(t.prompt()), 0o644}},
 		Env:        acpEnv(t),
-		Verify:     []string{cove.Guest, "version"}, // its client; what is behind the command, only the command knows
+		Verify:     []string{cove.Guest, "version"}, // the agent's client; nothing else can tell whether the command works
 		Connectors: []string{"anthropic", "openai", "gemini"},
 		Argv:       []string{cove.Guest, "acp", "run", "--prompt=" + prompt, "--permissions=" + t.Permissions},
 		Input: &cove.JobInput{
@@ -85,8 +85,8 @@ func acpEnv(t Task) []string {
 	return env
 }
 
-// Editor is how an agent is started for an editor, by `cove acp`: its command line for
-// the sprite's sh, and its variables. command is for the agent acp.
+// Editor returns how `cove acp` starts an agent for an editor: a command line for the sprite's
+// sh, and variables. Only the agent acp uses command.
 func Editor(name, command, home string) (line string, env []string, err error) {
 	switch name {
 	case "acp":
@@ -216,7 +216,8 @@ type acpReader struct {
 	denied  int
 }
 
-// Session is the id by which the agent's session can be continued; empty: none began.
+// Session is the ID for continuing the agent's session; empty: none began, or the agent can't
+// continue it.
 func (r *acpReader) Session() string { return r.session }
 
 func (r *acpReader) Event(ev cove.JobEvent) []Event {
@@ -289,8 +290,8 @@ type acpTool struct {
 	decided           string // on the question about it: allowed, denied, cancelled
 }
 
-// tool tells of a tool's beginning and its end. Many agents say only in an update what
-// a tool is about: of one that is pending, nothing is told before.
+// tool tells of a tool's beginning and its end. Many agents say only in an update what a tool
+// is about. So a pending tool is not told of before its update.
 func (r *acpReader) tool(e acpEvent) []Event {
 	ended := e.Status == "completed" || e.Status == "failed"
 	t := r.tools[e.ID]
@@ -338,8 +339,8 @@ func (r *acpReader) keep(id string, t acpTool) {
 	r.tools[id] = t
 }
 
-// ask tells of a question, after the tool that it is about: this is told now, also if it is pending still. The question
-// has the input itself, too.
+// ask tells of a question after the tool that it is about. If the tool has not been told of,
+// ask does so, even if it is still pending. The question repeats the tool's input.
 func (r *acpReader) ask(e acpEvent) (out []Event) {
 	ask := Event{Kind: KindAsk, Text: short(e.Title), Full: e.Text, Missing: incomplete(e, 0)}
 	if e.Call == "" {
@@ -362,7 +363,7 @@ func (r *acpReader) ask(e acpEvent) (out []Event) {
 	return append(out, ask)
 }
 
-// decided remembers what became of a question for the tool that it is about.
+// decided notes, for a tool, the decision on the question about it.
 func (r *acpReader) decided(e acpEvent) {
 	call, ok := r.asked[e.ID]
 	delete(r.asked, e.ID)
@@ -372,7 +373,7 @@ func (r *acpReader) decided(e acpEvent) {
 	}
 }
 
-// silent says why a tool without output has none, by what became of the question about it.
+// silent says why a tool has no output, by the decision on the question about it.
 func silent(decided string) string {
 	switch decided {
 	case "denied":

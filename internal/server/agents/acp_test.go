@@ -93,8 +93,8 @@ func TestACPEvents(t *testing.T) {
 	}
 }
 
-// TestACPAsksAboutCall: a question stands after the call that it is about, which is told by then though it is
-// pending, and once; what the call ends with is its own.
+// TestACPAsksAboutCall: a question comes after the call that it is about. A call that is still
+// pending is told before its question, and only once. The call's end has its own text.
 func TestACPAsksAboutCall(t *testing.T) {
 	asks := strings.Replace(acpAsks, `"id":"3"`, `"id":"3","call":"c1"`, 1)
 	for name, test := range map[string]struct {
@@ -140,7 +140,7 @@ func TestACPRefused(t *testing.T) {
 
 func quoted(s string) string { return `"` + strings.ReplaceAll(s, "\x1b", `\u001b`) + `"` }
 
-// TestACPQuestion: what a person is asked is only what has the form of a question.
+// TestACPQuestion: a person is asked only if an event has the form of a question.
 func TestACPQuestion(t *testing.T) {
 	q := agents.ACP{}.Question(told(acpAsks)[0])
 	want := &cove.JobQuestion{ID: "3", Title: "List", Kind: "execute", Detail: `{"command":"ls"}`, Path: "/a",

@@ -1,6 +1,5 @@
-// Package agents knows the coding agents: how each is given a plan, how it is
-// started in a sprite, what it prints, and whether it did its work. One file per
-// agent.
+// Package agents knows the coding agents, one file per agent. It gives each its plan, says how
+// it is started in a sprite, reads its output, and judges whether it did its work.
 package agents
 
 import (
@@ -13,7 +12,7 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// A Task is what an agent is to do, and where. Paths are the sprite's.
+// A Task is what an agent must do, and where. Paths are the sprite's.
 type Task struct {
 	Plan        string // the plan's text
 	PlanName    string // its file name, for people
@@ -24,7 +23,7 @@ type Task struct {
 	Interactive bool   // a person will sit at the agent's terminal
 	Converse    bool   // a person may send messages; only for a Converser
 	Command     string // starts the agent, where it is any that speaks ACP: a command line for sh
-	Permissions string // what becomes of its requests for permission: allow (as empty), ask or deny
+	Permissions string // the answer to its requests for permission: allow (as empty), ask or deny
 	Direct      bool   // there are no connectors: the agent asks the model itself, with a key of its own
 	Login       string // how it asks the model: cove.LoginKey (as empty), LoginOutside or LoginInside; the latter only of a Subscriber
 	Session     string // the agent's own, which is to go on; Plan is the next message. Only of a Rememberer
@@ -32,7 +31,7 @@ type Task struct {
 
 	Role string // limits the agent's tools: one of Roles, empty as build; only of a Limiter
 
-	MCP []cove.MCPServer // whose tools the agent gets: those outside only of an MCPClient, those inside of an MCPStarter
+	MCP []cove.MCPServer // the agent gets their tools: an MCPClient those of servers outside, an MCPStarter those of servers inside
 
 	Price  *cove.ConnectorPrice // of that model, where it is known; only a Chooser looks
 	MaxUSD float64              // that the model may cost; 0: any sum. Only with Price
@@ -46,12 +45,12 @@ type Work struct {
 	Files map[string]File // to be put into the task's Dir, by path below it
 	Setup [][]string      // commands before the agent starts; one that fails ends the job
 
-	// Install are commands that bring the agent where it is missing, before Setup. What
-	// they do depends on the sprite's base and on themselves alone: one run of them may
-	// serve many sprites.
+	// Install are commands that install the agent if it is missing, before Setup. Their effect
+	// depends only on the sprite's base and on themselves: one run of them may serve many
+	// sprites.
 	Install [][]string
 
-	Program string // from npm, that Install brings; empty: Install brings none, or what it needs is unknown
+	Program string // from npm, that Install installs; empty: it installs none, or its needs are unknown
 
 	Argv []string
 
@@ -61,7 +60,7 @@ type Work struct {
 
 	Env []string // KEY=VALUE, over the sprite's own
 
-	// Verify is a command that succeeds where the agent is there, and says its version.
+	// Verify is a command that succeeds if the agent is there, and prints its version.
 	Verify []string
 
 	Version string // that Install brings; empty: it brings none
@@ -73,16 +72,16 @@ type Work struct {
 	// Input is how the agent takes messages, in a task with Converse.
 	Input *cove.JobInput
 
-	// Connectors are those through which it asks its model: the job's as long as it
-	// runs, where there are such.
+	// Connectors are those that the agent asks its model through, if there are connectors.
+	// They are the job's as long as it runs.
 	Connectors []string
 
-	// Keys are variables of which it needs one where there are no connectors; none:
-	// it needs no key.
+	// Keys are variables. If there are no connectors, the agent needs one of them; none: it
+	// needs no key.
 	Keys []string
 }
 
-// Commands are all that is run before the agent, where it may be missing.
+// Commands are all commands before the agent's own, in a sprite where it may be missing.
 func (w Work) Commands() [][]string { return slices.Concat(w.Install, w.Setup) }
 
 // Needs are what an agent takes of a sprite besides the work's own, in MiB; 0: next
@@ -119,38 +118,38 @@ type Converser interface {
 }
 
 // A Chooser is an Agent that can ask the models of several providers, each through the
-// connector of the provider's name, and keeps to what they may cost.
+// connector of the provider's name. It keeps to a limit of their cost.
 type Chooser interface {
-	// Models are those that it asks where none is named, PROVIDER/MODEL: the first
-	// whose connector there is.
+	// Models are the defaults (PROVIDER/MODEL). If none is named, it asks the first that has a
+	// connector.
 	Models() []string
 }
 
 // An MCPClient is an Agent that can be given MCP servers of the host's.
 type MCPClient interface {
-	// MCPArguments are the arguments by which it is given them.
+	// MCPArguments are the arguments that give it the servers.
 	MCPArguments(servers []cove.MCPServer) []string
 }
 
 // An MCPStarter is an Agent that starts MCP servers in the sprite, those of Task.MCP.
 type MCPStarter interface{ StartsMCP() }
 
-// A Limiter is an Agent whose tools are cove's own, so that a role limits them: what the role
-// does not allow is refused where the tool would run, whatever the model asks.
+// A Limiter is an Agent whose tools are cove's own, so that a role can limit them. If the role
+// does not allow a call, it is refused where the tool would run, whatever the model asks.
 type Limiter interface {
-	// RoleArguments are the arguments by which it is given one of Roles; empty: it is given
-	// none, which allows all.
+	// RoleArguments are the arguments that give it one of Roles; empty: no role, which allows
+	// all.
 	RoleArguments(role string) []string
 }
 
-// Roles are the phases of work, by which a Limiter's tools are chosen.
+// Roles are the phases of work. The role selects a Limiter's tools.
 var Roles = []string{"plan", Build, "review"}
 
 // Build is the role that limits nothing.
 const Build = "build"
 
-// CheckRole says that an agent can't be limited to a role, or that there is no such role. The
-// role build limits nothing, so that any agent has it.
+// CheckRole returns an error if there is no such role, or the agent can't be limited to it.
+// The role build limits nothing, so any agent may have it.
 func CheckRole(agent Agent, role string) error {
 	if role != "" && !slices.Contains(Roles, role) {
 		return fmt.Errorf("the role %.40q is none of %s", role, strings.Join(Roles, ", "))
@@ -170,9 +169,9 @@ type Transcriber interface {
 
 // A Reader follows the log of one job, in order. It is not for several goroutines.
 type Reader interface {
-	// Event takes in the next line of the log, and returns what it means: nil if
-	// it is not the agent's report, an empty slice if it is one of which there is
-	// nothing to tell. What an agent prints is untrusted text.
+	// Event reads the next line of the log, and returns its events. Nil means that the line is
+	// not the agent's report; an empty slice, that the report's line has nothing to tell. The
+	// agent's output is untrusted text.
 	Event(ev cove.JobEvent) []Event
 
 	// Judge decides, after the whole log, from what the agent said, how it ended
@@ -180,10 +179,10 @@ type Reader interface {
 	Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage)
 }
 
-// A Rememberer is a Reader of the log of an agent that can go on with an earlier
-// session.
+// A Rememberer is a Reader for an agent that can continue an earlier session.
 type Rememberer interface {
-	// Session is what the agent calls its session; empty: it has not said, or can't go on with it.
+	// Session is the agent's name for its session; empty: it has not given one, or can't
+	// continue the session.
 	Session() string
 }
 
@@ -218,7 +217,7 @@ type Event struct {
 	Failed bool   `json:"failed,omitempty"`
 
 	ID   string `json:"-"` // of the call, the same at its start and its end; empty: the agent has none
-	Full string `json:"-"` // all of the input or output of which Text is a short form; of a question, the input of what it is about
+	Full string `json:"-"` // the whole input or output (Text is a short form); of a question, the input of its tool
 
 	Missing string `json:"-"` // of a question: why Full is not all that an answer allows; empty: it is
 	Repeats bool   `json:"-"` // of a question: the start of the tool has the same Full
@@ -253,9 +252,9 @@ var all = []Agent{Claude{}, Codex{}, Gemini{}, OpenCode{}, Pi{}, ACP{}, Cove{}, 
 // TrialDir is the folder of a trial's files, below the home.
 const TrialDir = ".cove/trial"
 
-// Trial is how an agent is made ready, and found to be there, in a sprite whose user
-// has that home: Install, Setup, Verify, Env and Connectors of any work of its, and the
-// Files that Setup may need, in TrialDir. Its task does nothing.
+// Trial returns the work that makes an agent ready and checks that it is there, in a sprite
+// whose user has that home. Install, Setup, Verify, Env and Connectors are as in any work of
+// the agent; Files, in TrialDir, are those that Setup may need. Its task does nothing.
 func Trial(agent Agent, home string) (Work, error) {
 	return agent.Prepare(Task{Plan: "# Nothing\n\n```sh\ntrue\n```\n", PlanName: "trial", Dir: home + "/" + TrialDir, Workdir: home, Branch: "main", Home: home})
 }
@@ -350,7 +349,7 @@ func guard(end cove.JobEnd, what string) string {
 // lines joins the parts of lines that were too long for one event.
 type lines struct {
 	held strings.Builder
-	drop bool // what is still to come of a line that is too long
+	drop bool // the rest of a line that is too long
 }
 
 // maxHeld bounds what is held of a line whose end is awaited.

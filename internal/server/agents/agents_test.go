@@ -19,7 +19,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Some ends leave no agent a say: each has said here that it is done.
+// TestSettled: some ends are judged whatever the agent says. Here each agent has said that it
+// is done.
 func TestSettled(t *testing.T) {
 	logs := map[agents.Agent][]cove.JobEvent{
 		agents.Claude{}: {{Type: "output", Stream: "stdout", Text: `{"type":"result","subtype":"success","result":"done","num_turns":3}`}},
@@ -64,7 +65,7 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// Every agent says how it is found to be in a sprite.
+// TestTrial: every agent has a command that checks that it is in a sprite.
 func TestTrial(t *testing.T) {
 	for _, name := range agents.Names() {
 		agent, err := agents.Find(name)

@@ -13,8 +13,8 @@ import (
 // short compares events as a log shows them.
 var short = cmpopts.IgnoreFields(agents.Event{}, "ID", "Full")
 
-// TestCalls: the start and the end of a tool's call say which call it is, and have all of what was
-// asked and answered; thoughts are told apart from what is said.
+// TestCalls: the start and the end of a tool call have the call's ID, and all of its input and
+// output. Thoughts have a kind of their own.
 func TestCalls(t *testing.T) {
 	for _, test := range []struct {
 		agent agents.Agent

@@ -35,8 +35,8 @@ const claudeKey = "sk-ant-cove-the-real-key-is-added-outside"
 // Name is "claude".
 func (Claude) Name() string { return "claude" }
 
-// Prepare gives the plan, below instructions for unattended work, on the agent's
-// standard input, where its length does not matter.
+// Prepare gives the plan, below instructions for unattended work, on the agent's standard
+// input. There its length does not matter.
 func (Claude) Prepare(t Task) (Work, error) {
 	if strings.TrimSpace(t.Plan) == "" {
 		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
@@ -101,8 +101,8 @@ func (Claude) Prepare(t Task) (Work, error) {
 	return w, nil
 }
 
-// claudeConverse has the agent read its instructions and all that follows as
-// messages, which keeps it there when it has said what it had to say.
+// claudeConverse gives the agent its instructions and everything after them as messages. So
+// the agent stays after its first answer.
 func claudeConverse(t Task, w Work) (Work, error) {
 	first, err := Claude{}.Message(t.instructions() + mustSkill("converse", converseSkill).Text + "\n# The plan\n\n" + t.Plan)
 	if err != nil {
@@ -264,7 +264,7 @@ func blockEvents(l claudeLine) []Event {
 	return out
 }
 
-// resultText is what the blocks of a result say, or otherwise if it has none of text.
+// resultText is the text of a result's blocks, or otherwise if they have none.
 func resultText(content json.RawMessage, otherwise string) string {
 	var blocks []piBlock
 	if json.Unmarshal(content, &blocks) == nil {

@@ -109,8 +109,8 @@ func TestClaudeCutLine(t *testing.T) {
 		t.Errorf("got %+v, %+v", outcome, usage)
 	}
 
-	// Of a line that never ends no more than a bound is held; its end, whatever it
-	// looks like, is no line, and the next is.
+	// The reader holds only a bounded part of a line that never ends. It does not read the
+	// line's tail as a line, whatever that looks like; it does read the next line.
 	r := agents.Claude{}.Read()
 	part := cove.JobEvent{Type: "output", Stream: "stdout", Text: strings.Repeat("x", 1<<20), Cut: true}
 	for range 33 { // the last is one too many

@@ -23,8 +23,8 @@ var codexPackages = []npmPackage{
 // Name is "codex".
 func (Codex) Name() string { return "codex" }
 
-// Prepare gives the plan on the agent's standard input. Of the person's own
-// configuration in the sprite only the model's provider is replaced.
+// Prepare gives the plan on the agent's standard input. It replaces only the model's provider
+// in the person's own configuration in the sprite.
 func (Codex) Prepare(t Task) (Work, error) {
 	base, connector := through("openai")+"/v1", "openai"
 	switch {
@@ -175,7 +175,7 @@ func (i codexItem) events(complete bool) []Event {
 			return []Event{}
 		}
 		return []Event{{Kind: KindThought, Text: i.Text}}
-	case "error": // a mere warning: what ends the work is turn.failed
+	case "error": // a mere warning: turn.failed ends the work
 		return []Event{{Kind: KindText, Text: "warning: " + i.Message}}
 	case "command_execution":
 		tool, input, output = "shell", i.Command, i.Output
@@ -205,8 +205,7 @@ func (i codexItem) events(complete bool) []Event {
 	return []Event{end}
 }
 
-// TotalUsage says that what the agent reports of its model's use is that of the
-// session from its beginning.
+// TotalUsage says that the agent reports its model's use for the session from its beginning.
 func (*codexReader) TotalUsage() {}
 
 func (r *codexReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {

@@ -14,12 +14,11 @@ import (
 )
 
 // Cove is cove's own agent: the program cove-loop (package loop), which is brought into
-// the sprite. It asks the model of one of three providers through the connector of that
-// name, which adds the key outside of the sprite.
+// the sprite. It asks the model of one of three providers through the connector with the
+// provider's name. The connector adds the key outside the sprite.
 type Cove struct{}
 
-// coveProviders are those that it can ask, the one first that is taken where there are
-// several.
+// coveProviders are the providers that it can ask, in order of preference.
 var coveProviders = []struct {
 	name, model     string // the model that is asked by default
 	urlVar, url     string
@@ -30,13 +29,13 @@ var coveProviders = []struct {
 	{"gemini", "gemini-pro-latest", "GOOGLE_GEMINI_BASE_URL", "http://gemini.connect.internal", "GEMINI_API_KEY", "GOOGLE_API_KEY"},
 }
 
-// coveProgram is beside the server's own.
+// coveProgram is the file of the program, beside the server's own.
 const coveProgram = "cove-loop"
 
 // Name is "cove".
 func (Cove) Name() string { return "cove" }
 
-// Models are those that it asks where none is named, the first first.
+// Models are the models that it asks if none is named, in order of preference.
 func (Cove) Models() []string {
 	var all []string
 	for _, p := range coveProviders {
@@ -45,7 +44,7 @@ func (Cove) Models() []string {
 	return all
 }
 
-// Prepare gives the plan, below instructions for unattended work, in a file.
+// Prepare writes the plan, below instructions for unattended work, into a file.
 func (c Cove) Prepare(t Task) (Work, error) {
 	model := cmp.Or(t.Model, c.Models()[0])
 	provider, name, _ := strings.Cut(model, "/")
@@ -104,7 +103,7 @@ func (Cove) RoleArguments(role string) []string {
 	return []string{"--role", "read-only"}
 }
 
-// MCPArguments name each server, and what may be called of it.
+// MCPArguments name each server, and its tools that may be called.
 func (Cove) MCPArguments(servers []cove.MCPServer) []string {
 	var args []string
 	for _, s := range servers {
@@ -156,7 +155,7 @@ type coveResult struct {
 	Text    string `json:"text"`
 	Turns   int64  `json:"turns"`
 
-	// What answers that broke off have used is among it.
+	// Broken-off answers are included.
 	Input  int64   `json:"input_tokens"`
 	Output int64   `json:"output_tokens"`
 	Cost   float64 `json:"cost_usd"`

@@ -115,7 +115,7 @@ func TestCovePrepare(t *testing.T) {
 	}
 }
 
-// A model is of who asks it, or refused.
+// TestModel: an agent gets a model that it can ask, and refuses another one.
 func TestModel(t *testing.T) {
 	task := agents.Task{Plan: "```sh\ntrue\n```", Dir: "/j", Home: "/h", Model: "anthropic/claude-x"}
 	if w, err := (agents.Claude{}).Prepare(task); err != nil || !slices.Contains(w.Env, "ANTHROPIC_MODEL=claude-x") {
@@ -130,8 +130,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestCoveSession: a session is a name, whatever stands in a log that came out of a
-// sprite.
+// TestCoveSession: a session is a plain name or empty, whatever a log from a sprite has.
 func TestCoveSession(t *testing.T) {
 	for session, want := range map[string]string{"0b5f-3": "0b5f-3", "--resume=x": "", "a\\u001b[2J": "", "": ""} {
 		r := agents.Cove{}.Read()

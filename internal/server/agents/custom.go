@@ -23,13 +23,13 @@ func (c *Custom) Name() string { return c.def.Name }
 // Description is for people; it may be empty.
 func (c *Custom) Description() string { return c.def.Description }
 
-// Definition is what the agent was made of.
+// Definition is the definition that the agent was made from.
 func (c *Custom) Definition() *cove.AgentDefinition {
 	source := c.source
 	return &source
 }
 
-// connectorHost is what stands in the URLs of connectors.
+// connectorHost is the end of the host in the URLs of connectors.
 const connectorHost = ".connect.internal"
 
 // places are what the names in braces stand for.
@@ -113,8 +113,8 @@ func filled(fill *strings.Replacer, commands ...[]string) [][]string {
 	return all
 }
 
-// Read begins the reading of a log. The Reader is a Rememberer where the agent can
-// resume a session.
+// Read begins the reading of a log. The Reader is a Rememberer if the agent can resume a
+// session.
 func (c *Custom) Read() Reader {
 	r := &customReader{rules: c.def.Events}
 	if len(c.def.Resume) > 0 {
@@ -140,7 +140,7 @@ type customReader struct {
 	session string // the last that can be one
 }
 
-// maxEventLine bounds a line that is looked into: it takes many times as much in memory.
+// maxEventLine bounds a line that is decoded: decoded, it takes many times its size in memory.
 const maxEventLine = 1 << 20
 
 func (r *customReader) Event(ev cove.JobEvent) []Event {
@@ -186,7 +186,7 @@ func (r *customReader) line(ev cove.JobEvent) (string, bool) {
 	return r.out.next(ev)
 }
 
-// eventText is what is told of an event: of what an agent says, all of it.
+// eventText is the text of an event: whole if the agent says it, else its first line.
 func eventText(kind Kind, text string) string {
 	if kind == KindText {
 		return text
@@ -194,7 +194,7 @@ func eventText(kind Kind, text string) string {
 	return short(text)
 }
 
-// matchesAll reports whether all that a rule wants stands in a line.
+// matchesAll reports whether a line has everything that a rule wants.
 func matchesAll(line map[string]any, match map[string]string) bool {
 	for path, want := range match {
 		switch got, ok := find(line, path); got.(type) {
@@ -209,7 +209,7 @@ func matchesAll(line map[string]any, match map[string]string) bool {
 	return true
 }
 
-// at is what stands at a dotted path, as text; empty: nothing does.
+// at is the value at a dotted path, as text; empty: there is none.
 func at(line map[string]any, path string) string {
 	if path == "" {
 		return ""
@@ -247,7 +247,7 @@ func show(value any) string {
 	return string(text)
 }
 
-// maxCount bounds what lines may say of a count: they are untrusted.
+// maxCount bounds the counts of lines, which are untrusted.
 const maxCount = 1 << 50
 
 // count adds up what a line says of the model's use.
@@ -271,7 +271,7 @@ func (r *customReader) count(line map[string]any) {
 	r.usage.CostUSD = min(r.usage.CostUSD+number(u.CostUSD), maxCount)
 }
 
-// Judge trusts the exit code alone only where the agent has no events.
+// Judge trusts the exit code alone only if the agent has no events.
 func (r *customReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {
 	if o, ok := settled(end); ok {
 		return o, r.usage

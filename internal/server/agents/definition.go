@@ -19,8 +19,8 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// A Problem is one thing that is wrong in a file. Key and Line are empty where it
-// is not about one.
+// A Problem is one thing that is wrong in a file. Key and Line are empty if it is not about a
+// key or a line.
 type Problem struct {
 	File    string `json:"file"`
 	Line    int    `json:"line,omitempty"`
@@ -90,7 +90,7 @@ type lineMatch struct {
 	Once   string            `toml:"once"`
 }
 
-// eventRules say what the lines mean that an agent prints. Paths are dotted.
+// eventRules say what the lines of an agent's output mean. Paths are dotted.
 type eventRules struct {
 	Format string      `toml:"format"` // none or jsonl
 	Stream string      `toml:"stream"`
@@ -108,7 +108,7 @@ type sessionRule struct {
 	ID    string            `toml:"id"`
 }
 
-// eventRule makes an event of the lines that have what stands in Match.
+// eventRule makes an event of each line that has the values of Match.
 type eventRule struct {
 	Match  map[string]string `toml:"match"`
 	Kind   Kind              `toml:"kind"`
@@ -129,11 +129,11 @@ type usageRule struct {
 // The streams of an agent's lines.
 var lineStreams = []string{"stdout", "stderr", "events"}
 
-// eventKinds are those that a rule may make.
+// eventKinds are the kinds of events that a rule may make.
 var eventKinds = []Kind{KindStart, KindText, KindStep, KindStepEnd, KindToolStart, KindToolEnd, KindRetry, KindDenied}
 
 var (
-	// AgentName is what an agent may be called.
+	// AgentName matches the names that an agent may have.
 	AgentName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`) })
 
 	// Compiled at the first use: that takes a millisecond, for which each call of cove would wait.
@@ -209,8 +209,8 @@ func (p *definitionParser) parse(text string) {
 	p.events()
 }
 
-// find notes where the keys stand: those of a document that knows tables only are all
-// reported, with their places, as unknown.
+// find notes the lines of the keys. It decodes into a struct that knows only tables, so the
+// decoder reports all keys, with their places, as unknown.
 func (p *definitionParser) find(text []byte) {
 	var tables struct {
 		Env    struct{} `toml:"env"`
@@ -271,7 +271,7 @@ func (p *definitionParser) identity() {
 	}
 }
 
-// megabytes reads a size; 0: it is none.
+// megabytes reads a size; 0: the text is not a size.
 func megabytes(size string) int {
 	m := needSize().FindStringSubmatch(size)
 	if m == nil {

@@ -117,7 +117,8 @@ func TestDefinitionPrepare(t *testing.T) {
 	}
 }
 
-// A session is resumed by the name that the agent gave it, and by nothing else.
+// TestDefinitionResume: a session is resumed by the name that the agent gave it, and by
+// nothing else.
 func TestDefinitionResume(t *testing.T) {
 	c := define(t, greeter)
 	task := agents.Task{Plan: "And Grace.\n", Dir: "/j", Workdir: "/w", Home: "/h", Session: "ada-1"}
@@ -264,8 +265,8 @@ func TestDefinitionProblems(t *testing.T) {
 	}
 }
 
-// Whatever a definition says, it is refused with a line, or gives a program to start
-// and writes below its own folder.
+// FuzzDefinition: whatever a definition says, it is refused with a line, or names a program to
+// start and writes only below its own folder.
 func FuzzDefinition(f *testing.F) {
 	f.Add(greeter, `{"type":"tool","name":"sh"}`)
 	f.Add("name='x'\nargv=['x','{prompt_file}']\nverify=['x']\n[events]\nformat='jsonl'\nok.match.a='b'", `{"a":"b"}`)

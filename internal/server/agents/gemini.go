@@ -89,7 +89,7 @@ type geminiLine struct {
 	} `json:"stats"` // result
 }
 
-// geminiRetry is what it says on its standard error when it asks again.
+// geminiRetry matches the agent's line on standard error when it asks its model again.
 var geminiRetry = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^Attempt \d+ failed with status (\d+)\. Retrying`) })
 
 func (r *geminiReader) Event(ev cove.JobEvent) []Event {
@@ -148,7 +148,7 @@ func (r *geminiReader) events(l geminiLine) []Event {
 	return nil
 }
 
-// geminiExits are the exit codes that it has for what ends it before a result.
+// geminiExits are the agent's exit codes if it ends before a result.
 var geminiExits = map[int]string{
 	41: "it has no login", 42: "it did not take its input", 44: "its own sandbox failed", 52: "its settings are wrong",
 	53: "it took as many turns as it may", 54: "a tool failed", 55: "it does not trust the folder", 130: "it was interrupted",

@@ -14,18 +14,18 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// What the agents have in common that are programs from npm, are given a text on
-// their standard input, and print lines of JSON.
+// The agents that use this file are programs from npm. They read a text from their standard
+// input, and print lines of JSON.
 
 //go:embed npm-install.sh
 var npmInstall string
 
-// npmPackage is a version of a package, as npm writes it, with what npm says of
-// its content.
+// npmPackage is a version of a package, as npm writes it, with npm's integrity hash of its
+// content.
 type npmPackage struct{ spec, integrity string }
 
-// installFrom has w's agent be a program of the first package, which runs on a Node.js
-// of that major version.
+// installFrom makes w's agent a program of the first package, which runs on a Node.js of that
+// major version.
 func (w *Work) installFrom(program string, node int, packages ...npmPackage) {
 	argv := []string{"/bin/sh", "-c", npmInstall, "npm-install", program, fmt.Sprint(node)}
 	for _, p := range packages {
@@ -47,8 +47,8 @@ func pathOf(t Task) string {
 // promptName is the file of what an agent is told, in the task's Dir.
 const promptName = "prompt.md"
 
-// prompt is what an agent is told: the instructions and the plan, or in a session
-// that goes on, which has the instructions, the message alone.
+// prompt is the text for the agent: the instructions and the plan. In a resumed session, which
+// has the instructions, it is the message alone.
 func (t Task) prompt() string {
 	if t.Session != "" {
 		return t.Plan
@@ -56,9 +56,9 @@ func (t Task) prompt() string {
 	return t.instructions() + "\n# The plan\n\n" + t.Plan
 }
 
-// headless is the work of an agent that reads its prompt as a file on its standard
-// input, where its length does not matter and an end comes; in a terminal it is told
-// to read the file.
+// headless is the work of an agent that reads its prompt from a file on its standard input.
+// There its length does not matter, and it has an end. In a terminal the agent is told to read
+// the file.
 func (t Task) headless(argv, interactive []string) (Work, error) {
 	if strings.TrimSpace(t.Plan) == "" {
 		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
@@ -77,7 +77,7 @@ func (t Task) headless(argv, interactive []string) (Work, error) {
 	return w, nil
 }
 
-// A provider is one of those whose models an agent may ask.
+// A provider has models that an agent may ask.
 type provider struct {
 	name      string // that agents have for it
 	connector string
@@ -85,14 +85,15 @@ type provider struct {
 	base      string // below the connector's upstream
 }
 
-// providers are those that have a connector, by the name that a task's model has.
+// providers are the providers that have a connector, by their name in a task's model.
 var providers = map[string]provider{
 	"anthropic": {"anthropic", "anthropic", "ANTHROPIC_API_KEY", "/v1"},
 	"openai":    {"openai", "openai", "OPENAI_API_KEY", "/v1"},
 	"gemini":    {"google", "gemini", "GEMINI_API_KEY", "/v1beta"},
 }
 
-// model is the task's, or the provider alone, of an agent that asks any of them.
+// model is the task's provider and model, for an agent that can ask several providers. The
+// model is empty if the task names none, and the provider is then anthropic.
 func (t Task) model() (p provider, model string, err error) {
 	name, model, _ := strings.Cut(cmp.Or(t.Model, "anthropic"), "/")
 	p, ok := providers[name]
@@ -105,8 +106,8 @@ func (t Task) model() (p provider, model string, err error) {
 // through is the URL of a connector, seen from a sprite.
 func through(connector string) string { return "http://" + connector + ".connect.internal" }
 
-// sessionID is what an agent may call a session: it becomes an argument, and comes
-// from a place where an agent worked.
+// sessionID matches the names that an agent may give a session. The name comes from a place
+// where an agent worked, and becomes an argument.
 var sessionID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`) })
 
 // jsonLines reads an agent's report: lines of JSON on its standard output.

@@ -97,7 +97,8 @@ func partsOf(fields map[string]json.RawMessage) (out []Part) {
 	return out
 }
 
-// changesOf are the changes of files in the content of a tool that speaks ACP; nil: it is none, or has other things.
+// changesOf are the changes of files in the content of an ACP tool; nil: it has none, or
+// something else.
 func changesOf(content json.RawMessage) (all []Part) {
 	var diffs []struct{ Type, Path, OldText, NewText string }
 	if json.Unmarshal(content, &diffs) != nil {
@@ -112,7 +113,7 @@ func changesOf(content json.RawMessage) (all []Part) {
 	return all
 }
 
-// words is a list of words as a command; empty: it is none.
+// words is a list of words as a command; empty: it is not a list of words.
 func words(list json.RawMessage) string {
 	var argv []string
 	if json.Unmarshal(list, &argv) != nil {
@@ -124,7 +125,8 @@ func words(list json.RawMessage) string {
 	return strings.Join(argv, " ")
 }
 
-// InputText is a tool's input for a terminal. No line of its values begins where a name or a sign stands.
+// InputText is a tool's input for a terminal. Lines of values are indented, so that none looks
+// like a name or a sign.
 func InputText(input string) string {
 	var b strings.Builder
 	line := func(sign, text string) {

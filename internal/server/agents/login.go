@@ -13,24 +13,24 @@ import (
 // provider's own program, run as it was published.
 type Subscriber interface{ Login() Login }
 
-// Login is what there is to know of an agent's login.
+// Login describes an agent's login.
 type Login struct {
-	// Connector adds the token outside of the sprite, and has a secret of its name. Empty: the
-	// provider's terms do not let that be, and Refused says so.
+	// Connector adds the token outside the sprite, from the secret of the same name. Empty:
+	// the provider's terms forbid that, and Refused says so.
 	Connector string
 	Refused   string
 
-	// Variable has the token in a sprite. Token is the person's way to one that is for
-	// unattended work.
+	// Variable has the token in a sprite. Token says how a person gets a token for unattended
+	// work.
 	Variable, Token string
 
-	SignIn string // the command by which a person signs in, in a sprite
+	SignIn string // the command that signs a person in, in a sprite
 
 	Hosts []string // at which the agent asks its model, and renews the login, if that is in the sprite
 }
 
-// Login is refused outside of the sprite: whatever adds the token there stores and passes on
-// a login of another's program, which Anthropic's terms reserve to that program
+// Login is refused outside the sprite. To add the token there, cove would store and pass on
+// the login of another program, which Anthropic's terms reserve to that program
 // (code.claude.com/docs/en/legal-and-compliance, "Authentication and credential use").
 func (Claude) Login() Login {
 	return Login{
@@ -40,8 +40,8 @@ func (Claude) Login() Login {
 	}
 }
 
-// Login is that of a ChatGPT subscription. OpenAI lets it be used for unattended work on one's
-// own machines, but wants it renewed by Codex alone (developers.openai.com/codex/auth/ci-cd-auth).
+// Login is that of a ChatGPT subscription. OpenAI allows it for unattended work on one's own
+// machines, but only Codex may renew it (developers.openai.com/codex/auth/ci-cd-auth).
 func (Codex) Login() Login {
 	return Login{
 		Connector: "chatgpt",
@@ -61,7 +61,7 @@ func LoginOf(agent Agent, login string, env []string) string {
 	return login
 }
 
-// CheckLogin refuses a login that an agent can't have. Of the errors, the hints are commands.
+// CheckLogin refuses a login that an agent can't have. The hints of its errors are commands.
 func CheckLogin(agent Agent, login string) error {
 	s, ok := agent.(Subscriber)
 	switch {

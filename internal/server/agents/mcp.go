@@ -23,8 +23,8 @@ func (Cove) StartsMCP() {}
 // StartsMCP implements MCPStarter.
 func (ACP) StartsMCP() {}
 
-// A started server is one that an agent starts in the sprite, by a program without arguments
-// or variables: those are in the program.
+// A startedServer is an MCP server that an agent starts in the sprite. The agent runs program
+// without arguments or variables: program has them.
 type startedServer struct{ name, program string }
 
 // startServers puts into the task's folder a program for each server that is started in the

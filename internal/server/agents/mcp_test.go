@@ -10,8 +10,9 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// The program of a started server has the command and the variables as they were given, and
-// each agent that starts servers is led to it. No argument or variable of the agent has a value.
+// TestStartedServers: the program of a started server has the command and the variables as
+// given, and each agent that starts servers gets that program. No argument or variable of the
+// agent has their values.
 func TestStartedServers(t *testing.T) {
 	const value = "it's $HOME `x` \\ \"y\"\nz"
 	servers := []cove.MCPServer{{Name: "files", Command: []string{"sh", "-c", `printf '%s|%s|%s' "$TOKEN" "$1" "$#"`, "sh", "a b'c"}, Env: []string{"TOKEN=" + value}}}

@@ -114,7 +114,7 @@ type piBlock struct {
 	Text string `json:"text"`
 }
 
-// text is that of a message or a result.
+// text is the text of a message or a result.
 func text(blocks []piBlock) string {
 	var parts []string
 	for _, b := range blocks {
@@ -173,8 +173,8 @@ func (r *piReader) message(m piMessage) []Event {
 	return []Event{}
 }
 
-// end takes in that the agent goes no further. It exits with 0 all the same where its
-// model did not answer: its last message tells.
+// end notes that the agent has ended. The agent exits with 0 even if its model did not answer:
+// its last message tells.
 func (r *piReader) end() []Event {
 	switch r.last.Stop {
 	case "stop":

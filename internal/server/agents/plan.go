@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// A step is a fenced block of a plan that a shell is to run.
+// A step is a fenced block of a plan for a shell.
 type step struct {
 	Title string // the heading above it; empty if there is none
 	Shell string // sh or bash
@@ -14,8 +14,8 @@ type step struct {
 }
 
 // steps returns the shell blocks of a Markdown text, in order. It knows fences of
-// backticks and tildes, ATX and setext headings; what stands in other blocks is
-// neither a heading nor a step.
+// backticks and tildes, ATX and setext headings; the content of other blocks is neither a
+// heading nor a step.
 func steps(text string) []step {
 	var out []step
 	walk(text, func(string) {}, func(s step) { out = append(out, s) })
@@ -28,8 +28,8 @@ const (
 	maxHeading  = 120 // bytes
 )
 
-// Outline is what a plan is called, its first heading or its first line, and its headings, the first 50 of them. Each
-// is one line, and is cut off where it is long.
+// Outline returns a plan's title (its first heading, or else its first line) and its first 50
+// headings. Each is one line, cut to 120 bytes.
 func Outline(plan string) (title string, headings []string) {
 	short := func(s string) string {
 		s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "\uFFFD")), " ")
@@ -99,7 +99,7 @@ func walk(text string, head func(string), block func(step)) {
 	}
 }
 
-// fence is an opening fence. The zero value is none.
+// fence is an opening fence. The zero value is no fence.
 type fence struct {
 	char   byte
 	size   int

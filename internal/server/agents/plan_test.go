@@ -70,7 +70,8 @@ func TestSteps(t *testing.T) {
 			var got []block
 			for _, s := range steps(plan) {
 				got = append(got, block{s.Title, s.Shell, s.Code})
-				// The lines that it says are the plan's, but for what a fence is indented by.
+				// The step's line numbers are the plan's; its lines lose the fence's
+				// indentation.
 				for i, line := range strings.Split(strings.TrimSuffix(s.Code, "\n"), "\n") {
 					if test.name != "empty block" && strings.TrimLeft(lines[s.Line-1+i], " ") != strings.TrimLeft(line, " ") {
 						t.Errorf("line %d is %q, want %q", s.Line+i, lines[s.Line-1+i], line)
@@ -87,8 +88,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// Whatever a plan is, each step is for a shell that there is, and its code ends in
-// a line's end.
+// FuzzSteps: whatever a plan is, each step names an existing shell, and its code ends with a
+// line feed.
 func FuzzSteps(f *testing.F) {
 	f.Add("# One\n```sh\na\n```\nTwo\n---\n  ~~~bash\nb")
 	f.Fuzz(func(t *testing.T, plan string) {
@@ -100,7 +101,8 @@ func FuzzSteps(f *testing.F) {
 	})
 }
 
-// By a login of its own an agent is led to no connector, and by codex's outside to that one.
+// TestLoginWork: with a login inside, an agent uses no connector; with codex's login outside,
+// it uses that login's connector.
 func TestLoginWork(t *testing.T) {
 	for _, agent := range []Agent{Claude{}, Codex{}} {
 		for login, want := range map[string]string{cove.LoginKey: "", cove.LoginOutside: "chatgpt", cove.LoginInside: ""} {

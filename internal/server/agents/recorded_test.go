@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
-// recorded is a log of what a real agent printed, asked to look around and to write a
-// file by a scripted model. Its standard error comes first.
+// recorded is the log of a real agent, whose scripted model asked it to look around and to
+// write a file. Its standard error comes first.
 func recorded(t testing.TB, name string) []cove.JobEvent {
 	t.Helper()
 	var log []cove.JobEvent
@@ -47,7 +47,7 @@ func inShort(events []agents.Event) []string {
 	return out
 }
 
-// What each agent did in its recorded runs.
+// runs are what each agent did in its recorded runs.
 var runs = []struct {
 	agent   agents.Agent
 	name    string
@@ -167,7 +167,7 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// What the recorded runs have not.
+// TestReadRare: lines that no recorded run has.
 func TestReadRare(t *testing.T) {
 	for _, test := range []struct {
 		agent agents.Agent
@@ -192,7 +192,8 @@ func TestReadRare(t *testing.T) {
 	}
 }
 
-// A session is what a reader says it is, and what goes on with it names it.
+// TestSessions: a reader finds the session in a log, and the command that continues the
+// session names it.
 func TestSessions(t *testing.T) {
 	claude := printed(`{"type":"system","subtype":"init","session_id":"0b3bd6b0-3ac7-4f3e-8d5e-4b0e9d4b6c11"}`, claudeSuccess)
 	for _, test := range []struct {
@@ -236,8 +237,8 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// What an agent is started with: no key is in it, unless there are no connectors, and
-// nothing of the plan's is an argument.
+// TestPrepareReal: an agent's arguments, variables and commands name its connector, and have
+// nothing of the plan. Without connectors they name none, and set no key.
 func TestPrepareReal(t *testing.T) {
 	for _, test := range []struct {
 		agent agents.Agent
@@ -291,8 +292,9 @@ func TestPrepareReal(t *testing.T) {
 	}
 }
 
-// Whatever an agent prints, in whatever pieces: its reader neither panics nor takes it
-// for done where it did not exit well, and its session is one that can be an argument.
+// FuzzReaders: whatever an agent prints, in whatever pieces, its reader does not panic. It
+// does not report success if the agent exited with an error, and its session can be an
+// argument.
 func FuzzReaders(f *testing.F) {
 	for _, run := range runs {
 		var text strings.Builder

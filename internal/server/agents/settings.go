@@ -6,20 +6,20 @@ type Settled interface {
 	Settings() Settings
 }
 
-// Settings say what of a folder of a person's home may go along with a job. What is not
-// named does not.
+// Settings say which files of a folder in a person's home may go along with a job. No others
+// do.
 type Settings struct {
 	Folder string   // below the home
 	Files  []string // below it; one that ends in / is a folder, with all that is in it
 
-	// Keys are, for a file of JSON among Files, those that may go along; others are
-	// left out of it. Without an entry all of a file goes along.
+	// Keys has, for a JSON file of Files, the keys that may go along; others are left out. A
+	// file without an entry goes along whole.
 	Keys map[string][]string
 }
 
-// Settings are the person's instructions, skills, commands and subagents. Of
-// settings.json goes along what says how it works: nothing that runs a program of the
-// person's machine, nor what says where the model is and who asks.
+// Settings are the person's instructions, skills, commands and subagents. From settings.json
+// come only keys that say how the agent works. None of them runs a program of the person's
+// machine, or says where the model is or who asks it.
 func (Claude) Settings() Settings {
 	return Settings{
 		Folder: ".claude",

@@ -10,10 +10,9 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// Shell carries out a plan without a model: it runs the plan's fenced sh and bash
-// blocks in order, each from the top of the repository in a shell of its own, and
-// commits after each what it changed, under the heading above it. It stops at
-// the first block that fails.
+// Shell carries out a plan without a model. It runs the plan's fenced sh and bash blocks in
+// order, each in its own shell from the top of the repository. After each block it commits the
+// block's changes, under the heading above it. It stops at the first block that fails.
 type Shell struct{}
 
 //go:embed shell.sh
@@ -56,7 +55,7 @@ func (Shell) Prepare(t Task) (Work, error) {
 	return Work{
 		Files:  files,
 		Turn:   &cove.LineRule{Stream: "events", Fields: map[string]string{"type": "step"}},
-		Verify: []string{"git", "--version"}, // by which it commits; a shell there is
+		Verify: []string{"git", "--version"}, // for its commits; a shell is always there
 		Argv:   []string{"/bin/sh", t.Dir + "/shell.sh", t.Dir + "/steps", fmt.Sprint(len(all))},
 	}, nil
 }

@@ -27,10 +27,9 @@ var askSkill string
 // builtInSkill is the name of the skill that is there without any file.
 const builtInSkill = "plan"
 
-// ParseSkill reads a skill: text, above which a block of two lines --- may say its
-// version. A skill is text for a model and nothing more: what else that block says is
-// an error, so that no skill looks as if it gave permissions. name is for people. Errors
-// are Problems.
+// ParseSkill reads a skill: a text, above which a block between two lines --- may give its
+// version. A skill is only text for a model. Anything else in that block is an error, so that
+// no skill looks as if it gave permissions. name is for people. Errors are Problems.
 func ParseSkill(name, text string) (cove.Skill, error) {
 	skill := cove.Skill{Name: name, Text: text}
 	fail := func(line int, format string, args ...any) (cove.Skill, error) {
@@ -69,7 +68,7 @@ func ParseSkill(name, text string) (cove.Skill, error) {
 	return skill, nil
 }
 
-// SkillDigest is the digest of a skill's text, by which a job names it.
+// SkillDigest is the digest of a skill's text. A job names its skill by the digest.
 func SkillDigest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
@@ -79,7 +78,7 @@ func SkillDigest(text string) string {
 // commits as it goes, and says what it left.
 func DefaultSkill() cove.Skill { return mustSkill(builtInSkill, planSkill) }
 
-// ReadsSkill reports whether the agent of that name is told a skill: the shell is not.
+// ReadsSkill reports whether the agent of that name is told a skill. The agent shell is not.
 func ReadsSkill(name string) bool { return name != Shell{}.Name() }
 
 // mustSkill is a skill that is built in.

@@ -146,7 +146,7 @@ func (b *Builder) Build(ctx context.Context, req cove.ImageBuild, tar io.Reader,
 			}
 		}
 		if err := layers.Remove(dir); err != nil {
-			b.Logger.Error("removing what a build has left; the next start does", "err", err)
+			b.Logger.Error("removing what a build has left; the next start retries", "err", err)
 		}
 	}()
 	return r.build(ctx, tar)
@@ -223,7 +223,7 @@ func (r *run) build(ctx context.Context, tar io.Reader) (one image.Image, err er
 func (r *run) warn(doc *dockerfile.Document) {
 	names, declared := doc.Undeclared(r.req.Args)
 	for _, name := range names {
-		says := fmt.Sprintf("nothing has an ARG %.100q, which --build-arg sets", name)
+		says := fmt.Sprintf("the Dockerfile has no ARG %.100q, which --build-arg sets", name)
 		if declared != "" {
 			says += "; there are: " + declared
 		}
@@ -342,7 +342,7 @@ func (r *run) checkStep(ctx context.Context, s dockerfile.Step) (err error) {
 func noStage(err error, name string) error {
 	if e, ok := errors.AsType[*fail.Error](err); ok {
 		with := *e
-		with.Message = fmt.Sprintf("no stage before this one is named %.100q, and as an image: %s", name, e.Message)
+		with.Message = fmt.Sprintf("no stage before this one is named %.100q; taken as an image: %s", name, e.Message)
 		return &with
 	}
 	return err
@@ -471,7 +471,7 @@ func (r *run) step(ctx context.Context, s dockerfile.Step, parent string, e cove
 func (r *run) clear(remove func() error, release func()) {
 	r.removing.Go(func() {
 		if err := remove(); err != nil {
-			r.Logger.Error("removing the sprite of a build; the next start does", "err", err)
+			r.Logger.Error("removing the sprite of a build; the next start retries", "err", err)
 		}
 		release()
 	})

@@ -26,7 +26,7 @@ import (
 // also after an error, and then releases the caches that the command has used.
 func (r *run) command(ctx context.Context, c *dockerfile.Run, parent string) (b *sprite.Building, release func(), err error) {
 	if parent == "" {
-		return nil, func() {}, fail.New("dockerfile_bad", "COPY something that can run first, or begin FROM another image", "RUN in an empty image: nothing could run there")
+		return nil, func() {}, fail.New("dockerfile_bad", "first COPY something that can run, or begin FROM another image", "RUN in an empty image: nothing could run there")
 	}
 	step, binds, release, err := r.describe(ctx, c)
 	if err != nil {
@@ -37,7 +37,7 @@ func (r *run) command(ctx context.Context, c *dockerfile.Run, parent string) (b 
 		return nil, release, err
 	}
 	if len(text) > buildstep.Max {
-		return nil, release, fail.Newf("dockerfile_bad", "", "what the command gets has more than %d bytes", buildstep.Max)
+		return nil, release, fail.Newf("dockerfile_bad", "", "the command and its settings have more than %d bytes", buildstep.Max)
 	}
 	b, err = sprite.StartBuild(ctx, r.Host, sprite.BuildRequest{Image: parent, NetworkPolicy: r.policy(c.Network), CPUs: r.req.CPUs, RAMMB: r.req.RAMMB, Binds: binds})
 	if err != nil {
@@ -59,7 +59,7 @@ func (r *run) command(ctx context.Context, c *dockerfile.Run, parent string) (b 
 		}
 		hint := ""
 		if flags := r.refusals(ctx, b.Name()); flags != "" {
-			hint = "the network rules refused something to it; if it needs that, build with: " + flags
+			hint = "the network rules refused something that the command asked for; if it needs that, build with: " + flags
 		}
 		return b, release, fail.Newf("build_failed", hint, "the command ended with exit code %d", exit.Code)
 	}

@@ -111,7 +111,7 @@ func (r *run) hasNoLinks(name string) error {
 			return fail.Newf("dockerfile_unsupported", "mount what the link leads to", "RUN --mount=type=bind of %.200q, which is a symbolic link, is not supported", at[:i])
 		}
 		if err != nil {
-			return fail.Newf("dockerfile_bad", "see .dockerignore", "%.200q, which a RUN mounts, is not there, or is ignored", at[:i])
+			return fail.Newf("dockerfile_bad", "see .dockerignore", "a RUN mounts %.200q, which does not exist or is ignored", at[:i])
 		}
 	}
 	return nil

@@ -137,7 +137,7 @@ func (u *unpacking) member(h *tar.Header, in io.Reader) error {
 	}
 	name := path.Clean(strings.TrimSuffix(h.Name, "/"))
 	if !filepath.IsLocal(name) || len(name) > maxContextPath || strings.Count(name, "/") >= maxContextDepth {
-		return badContext("it has a file of the name %.200q", h.Name)
+		return badContext("it has a file with the invalid name %.200q", h.Name)
 	}
 	if h.Typeflag == tar.TypeDir {
 		u.folders[name] = folder{fileMode(h), h.ModTime}

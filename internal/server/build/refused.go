@@ -44,7 +44,7 @@ func (r *run) refusals(ctx context.Context, sprite string) (flags string) {
 		return nil
 	})
 	if err != nil && !errors.Is(err, errEnough) && ctx.Err() == nil {
-		r.Logger.Warn("what the network refused to a step of a build can't be told", "err", err)
+		r.Logger.Warn("what the network refused to a step of a build can't be reported", "err", err)
 	}
 	return strings.Join(all, " ")
 }

@@ -79,13 +79,13 @@ func (p *plan) expandBy(lex *shell.Lex, word string, e *environment) (string, er
 // take counts bytes that the plan keeps until the build ends.
 func (p *plan) take(bytes int) error {
 	if p.size += bytes; p.size > maxPlan {
-		return fmt.Errorf("the Dockerfile becomes larger than %d bytes by its variables, which each RUN gets", maxPlan)
+		return fmt.Errorf("the Dockerfile becomes larger than %d bytes with its variables, which each RUN gets", maxPlan)
 	}
 	return nil
 }
 
-// The bytes that a plan keeps, besides texts: stepCost for each step; entryCost for each entry of
-// a list or a map that a step or a stage has for itself.
+// Besides texts, a plan keeps stepCost bytes for each step. It keeps entryCost bytes for each entry
+// of a list or a map that a step or a stage has for itself.
 const (
 	stepCost  = 1 << 10
 	entryCost = 64

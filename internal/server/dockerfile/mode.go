@@ -31,7 +31,7 @@ func ApplyMode(chmod string, was fs.FileMode) (fs.FileMode, error) {
 	}
 	set, err := mode.Parse(chmod)
 	if err != nil {
-		return 0, fmt.Errorf("--chmod=%.100s is no mode, such as 755 or u+x", chmod)
+		return 0, fmt.Errorf("--chmod=%.100s is not a mode, such as 755 or u+x", chmod)
 	}
 	return set.Apply(was), nil
 }

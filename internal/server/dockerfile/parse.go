@@ -142,14 +142,14 @@ func (d *Document) check(parsed any, line int, expanded bool) error {
 		}
 		for _, src := range c.SourcePaths {
 			if known(src) && isRemote(src) {
-				return unsupported(d.name, line, "download it by a RUN, such as: RUN curl -fLO URL", "ADD of %.200q is not supported: it is no file of the context", src)
+				return unsupported(d.name, line, "download it by a RUN, such as: RUN curl -fLO URL", "ADD of %.200q is not supported: it is not a file of the context", src)
 			}
 		}
 		return d.checkFiles(c.SourcesAndDest, c.Chmod, line, known)
 	case *instructions.CopyCommand:
 		for _, src := range c.SourcePaths {
 			if known(src) && isRemote(src) {
-				return bad(d.name, line, "COPY of %.200q, which is no file", src)
+				return bad(d.name, line, "COPY of %.200q, which is not a file", src)
 			}
 		}
 		if strings.ContainsRune(c.From, '$') {
@@ -162,7 +162,7 @@ func (d *Document) check(parsed any, line int, expanded bool) error {
 		}
 	case *instructions.StopSignalCommand:
 		if known(c.Signal) && !isSignal(c.Signal) {
-			return bad(d.name, line, "%.100q is no signal", c.Signal)
+			return bad(d.name, line, "%.100q is not a signal", c.Signal)
 		}
 	}
 	return nil
@@ -171,7 +171,7 @@ func (d *Document) check(parsed any, line int, expanded bool) error {
 func (d *Document) checkFiles(files instructions.SourcesAndDest, chmod string, line int, known func(...string) bool) error {
 	for _, f := range files.SourceContents {
 		if f.Path == "." || f.Path == ".." || strings.Contains(f.Path, "/") {
-			return bad(d.name, line, "%.100q is no name of a file", f.Path)
+			return bad(d.name, line, "%.100q is not the name of a file", f.Path)
 		}
 	}
 	if chmod != "" && known(chmod) {
@@ -190,7 +190,7 @@ func (d *Document) checkRun(c *instructions.RunCommand, line int, expanded bool)
 		return unsupported(d.name, line, "remove --device", "RUN --device is not supported")
 	}
 	if instructions.GetNetwork(c) == instructions.NetworkHost {
-		return unsupported(d.name, line, "remove --network=host: the default network is there", "RUN --network=host is not supported")
+		return unsupported(d.name, line, "remove --network=host: the default network is used", "RUN --network=host is not supported")
 	}
 	if len(c.CmdLine) == 0 && !c.PrependShell {
 		return bad(d.name, line, "RUN [] runs nothing")

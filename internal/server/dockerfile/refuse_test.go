@@ -30,13 +30,13 @@ func TestRefused(t *testing.T) {
 		"FROM a AS z\nCOPY --from=b x y\nFROM c AS b\nFROM z": `2: the stage "b" is not before this one (line 3)`,
 		"FROM a\nCOPY --from=0 x y":                           "2: there is no stage 0 before this one",
 		"FROM a\nCOPY --from=$X x y":                          `2: --from="$X" has a variable`,
-		"FROM a\nCOPY --chmod=9 x y":                          "2: --chmod=9 is no mode",
-		"FROM a\nSTOPSIGNAL SIGNOT":                           `2: "SIGNOT" is no signal`,
+		"FROM a\nCOPY --chmod=9 x y":                          "2: --chmod=9 is not a mode",
+		"FROM a\nSTOPSIGNAL SIGNOT":                           `2: "SIGNOT" is not a signal`,
 		"FROM a\nEXPOSE 80-9000":                              `2: "80-9000": more than 1000 ports`,
 		"FROM a\nNOPE x":                                      "2: unknown instruction: NOPE",
 		"FROM a\nRUN <<EOF\nx":                                "2: unterminated heredoc",
 		"RUN x":                                               "1: RUN before the first FROM",
-		"FROM $X":                                             "1: FROM $X is of no image",
+		"FROM $X":                                             "1: FROM $X names no image",
 		"ARG X=1":                                             " has no FROM",
 		"FROM a\nENV A=" + strings.Repeat("a", 60_000) + "\nENV A=$A$A$A$A$A":                                   "3: a word",
 		"FROM a\nENV A=" + strings.Repeat("a", 1000) + " B=" + strings.Repeat("b", 1000) + "\nENV A=${A//a/$B}": "3: a word may become larger",
@@ -169,8 +169,8 @@ func FuzzSteps(f *testing.F) {
 	})
 }
 
-// TestRefusedPlan: a small Dockerfile of which a plan would be large is refused by line before there
-// are steps, and at the bound no more memory is held than that.
+// TestRefusedPlan: if the plan of a small Dockerfile would be large, the Dockerfile is refused, by
+// line, before there are steps. At the bound, a plan holds no more memory than that.
 func TestRefusedPlan(t *testing.T) {
 	numbered := func(n int, format string) string {
 		var b strings.Builder

@@ -213,7 +213,7 @@ func (p *plan) stage(index int, platform v1.Platform) (Stage, error) {
 		return Stage{}, located(p.doc.name, s.line, err)
 	}
 	if base == "" {
-		return Stage{}, at(p.doc.name, s.line, fail.Newf("dockerfile_bad", "give it a value: --build-arg NAME=VALUE, or ARG NAME=VALUE before the first FROM", "FROM %.200s is of no image: its variables are empty", s.base))
+		return Stage{}, at(p.doc.name, s.line, fail.Newf("dockerfile_bad", "give it a value: --build-arg NAME=VALUE, or ARG NAME=VALUE before the first FROM", "FROM %.200s names no image: its variables are empty", s.base))
 	}
 	if s.platform != "" {
 		want, err := p.expand(s.platform, &p.global)
@@ -222,7 +222,7 @@ func (p *plan) stage(index int, platform v1.Platform) (Stage, error) {
 		}
 		parsed, err := v1.ParsePlatform(want)
 		if err != nil || want == "" {
-			return Stage{}, bad(p.doc.name, s.line, "FROM --platform=%.100s: %.100q is no platform", s.platform, want)
+			return Stage{}, bad(p.doc.name, s.line, "FROM --platform=%.100s: %.100q is not a platform", s.platform, want)
 		}
 		if parsed.OS != platform.OS || parsed.Architecture != platform.Architecture {
 			return Stage{}, unsupported(p.doc.name, s.line, "remove --platform, or build on such a machine", "FROM --platform=%.100s is not supported: this machine is %s", want, platform.String())

@@ -51,7 +51,7 @@ func (st *Stage) Steps(base *v1.ConfigFile) ([]Step, error) {
 			err = s.step(parsed, st.Line, expression)
 		}
 		if err != nil {
-			return nil, located(s.doc.name, st.Line, fmt.Errorf("ONBUILD %.200s, of the base: %w", expression, err))
+			return nil, located(s.doc.name, st.Line, fmt.Errorf("ONBUILD %.200s of the base: %w", expression, err))
 		}
 	}
 	s.triggers = false
@@ -89,7 +89,7 @@ func (s *stepper) begin(base *v1.ConfigFile) (triggers []string, err error) {
 			s.scope.set(name, value)
 		}
 		if err := s.room(&s.scope); err != nil {
-			return nil, bad(s.doc.name, s.stage.Line, "of the base: %v", err)
+			return nil, bad(s.doc.name, s.stage.Line, "the base: %v", err)
 		}
 	}
 	if err := s.take(stepCost + entryCost*len(s.scope.names)); err != nil {
@@ -127,14 +127,14 @@ func trigger(expression string) (any, error) {
 		return nil, err
 	}
 	if len(parsed.AST.Children) != 1 {
-		return nil, errors.New("a trigger is one instruction")
+		return nil, errors.New("a trigger must be one instruction")
 	}
 	command, err := instructions.ParseCommand(parsed.AST.Children[0])
 	if err != nil {
 		return nil, err
 	}
 	if _, ok := command.(*instructions.OnbuildCommand); ok {
-		return nil, errors.New("a trigger can't be a trigger's")
+		return nil, errors.New("a trigger can't set another trigger")
 	}
 	return command, nil
 }
@@ -397,7 +397,7 @@ func portsOf(text string) ([]string, error) {
 	first, err := strconv.ParseUint(from, 10, 16)
 	last, err2 := strconv.ParseUint(to, 10, 16)
 	if err != nil || err2 != nil || last < first || !slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) {
-		return nil, fmt.Errorf("%.100q is no port, such as 80, 53/udp or 7000-7010", text)
+		return nil, fmt.Errorf("%.100q is not a port, such as 80, 53/udp or 7000-7010", text)
 	}
 	if last-first >= maxEntries {
 		return nil, fmt.Errorf("%.100q: more than %d ports", text, maxEntries)
@@ -471,7 +471,7 @@ func copyHistory(verb string, c *Copy, dest string) string {
 func (s *stepper) from(from string, line int) (int, error) {
 	i, err := s.doc.find(from, s.stage.Index, line)
 	if err == nil && i >= 0 && !s.needed[i] {
-		return i, unsupported(s.doc.name, line, "add to the Dockerfile's own stage: COPY --from="+from+" ...", "a trigger of the base image has files of the stage %.100q, which nothing else needs", from)
+		return i, unsupported(s.doc.name, line, "add to the Dockerfile's own stage: COPY --from="+from+" ...", "a trigger of the base image needs files of the stage %.100q, which nothing else needs", from)
 	}
 	return i, err
 }
@@ -605,7 +605,7 @@ func secret(m *instructions.Mount, out *Mount) error {
 	}
 	if m.Env != nil {
 		if out.Env = *m.Env; out.Env == "" || strings.ContainsAny(out.Env, "=\x00") {
-			return fmt.Errorf("env=%.100q is no name of a variable", out.Env)
+			return fmt.Errorf("env=%.100q is not the name of a variable", out.Env)
 		}
 		return nil
 	}

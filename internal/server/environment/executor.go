@@ -95,9 +95,9 @@ type Status struct {
 // Errors of executors.
 var (
 	ErrGone    = errors.New("its sprite is not there")
-	ErrForeign = errors.New("the sprite of its name is another one")
+	ErrForeign = errors.New("another sprite has its name")
 	ErrUnclear = errors.New("its sprite may have been made")
-	ErrReason  = errors.New("an environment is destroyed for a reason only")
+	ErrReason  = errors.New("an environment is destroyed only for a known reason")
 )
 
 // Error codes that do not pass by waiting. tooManySprites is a service's: the account has as

@@ -246,7 +246,7 @@ func isGone(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, E
 // environment is then destroying, and Sweep looks for the sprite until it can't appear any more.
 func (k *Keeper) Destroy(ctx context.Context, id string, reason cove.DestroyReason) (cove.Environment, error) {
 	if !reason.Valid() {
-		return cove.Environment{}, fmt.Errorf("environment %s for %q: %w", id, reason, ErrReason)
+		return cove.Environment{}, fmt.Errorf("destroy environment %s for %q: %w", id, reason, ErrReason)
 	}
 	unlock, err := k.turns.Lock(ctx, id)
 	if err != nil {
@@ -323,7 +323,7 @@ func (k *Keeper) awaited(ctx context.Context, id string, now time.Time) (cove.En
 			next.NextAt = *e.LateUntil
 		}
 		e.Removal, e.SpriteID, e.Hint = &next, "", ""
-		e.Error = "it is not there, and is looked for until " + e.LateUntil.Format(time.RFC3339) + ": a call for it was not answered, and may still be carried out"
+		e.Error = "the sprite is not there; the server looks for it until " + e.LateUntil.Format(time.RFC3339) + ": a call to make it was not answered, and may still be carried out"
 		return nil
 	})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // ErrNeeded says that a sprite is no orphan: an environment or a job has it, or it is too young.
-var ErrNeeded = errors.New("the sprite is no orphan")
+var ErrNeeded = errors.New("the sprite is not an orphan")
 
 // Orphans are the sprites at all places that this server made and that nothing needs
 // (cove.Orphan), sorted by backend and name. It asks each place for one list. unheard has the

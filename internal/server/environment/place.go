@@ -186,7 +186,7 @@ func (p *place) Suspend(ctx context.Context, env cove.Environment) error {
 
 func (p *place) Destroy(ctx context.Context, env cove.Environment, reason cove.DestroyReason) error {
 	if !reason.Valid() {
-		return fmt.Errorf("environment %s for %q: %w", env.ID, reason, ErrReason)
+		return fmt.Errorf("destroy environment %s for %q: %w", env.ID, reason, ErrReason)
 	}
 	if _, err := p.Status(ctx, env); errors.Is(err, ErrGone) {
 		return nil

@@ -87,7 +87,7 @@ func (h *Harness) Prepare(ctx context.Context, test cove.ExecutorTest) (*Trial, 
 		return nil, fail.New("bad_request", "profile, backend and url exclude each other", "give one of them, or none for the server itself")
 	}
 	if test.Token != "" && test.URL == "" {
-		return nil, fail.New("bad_request", "a token goes with a url", "of a backend, the server has the token")
+		return nil, fail.New("bad_request", "a token needs a url", "leave the token out: the server has that of a backend")
 	}
 	if test.Profile != "" {
 		p, err := cove.Profiles{Client: h.Client}.Get(ctx, test.Profile)

@@ -89,7 +89,7 @@ func (h *Harness) Clear(ctx context.Context) error {
 		}
 		err := h.Client.At(l.Backend).Delete(ctx, l.Sprite, sprites.DeleteOptions{Force: true})
 		if e, ok := errors.AsType[*sprites.Error](err); ok && e.Code == "no_backend" {
-			h.Logger.Warn("a test has left a sprite at a backend that is not known any more", "backend", l.Backend, "sprite", l.Sprite)
+			h.Logger.Warn("a test has left a sprite at a backend that is no longer known", "backend", l.Backend, "sprite", l.Sprite)
 			err = nil
 		}
 		if err == nil || errors.Is(err, sprites.ErrNotFound) {
@@ -163,7 +163,7 @@ func (h *Harness) left(ctx context.Context) ([]left, error) {
 		err = json.Unmarshal([]byte(text), &all)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the sprites that tests have left: %w", err)
+		return nil, fmt.Errorf("read the list of sprites that tests have left: %w", err)
 	}
 	return all, nil
 }

@@ -30,7 +30,7 @@ func TryPolicy(ctx context.Context, sprite *sprites.Sprite) (detail string, err 
 	case !refused:
 		return "", errors.Join(errors.New("a name that no rule allows can be looked up inside"), err)
 	case exit.Code == notThere:
-		return "set; the sprite has no getent by which to try it", nil
+		return "set, but not tried: the sprite has no getent", nil
 	}
 	seen := false
 	err = sprite.NetworkLog(ctx, sprites.NetworkLogOptions{}, func(e sprites.NetworkEvent) error {
@@ -38,7 +38,7 @@ func TryPolicy(ctx context.Context, sprite *sprites.Sprite) (detail string, err 
 		return nil
 	})
 	if err == nil && !seen {
-		err = errors.New("what was refused is not in the log of the sprite's network")
+		err = errors.New("the refusal is not in the log of the sprite's network")
 	}
-	return "in force: another name was refused, and noted", err
+	return "in force: another name was refused and logged", err
 }

@@ -103,8 +103,11 @@ func (t *Trial) prompt(ctx context.Context) (string, error) {
 	}
 	said, err := t.sprite.CommandContext(ctx, "sh", "-c", look, "sh", t.workdir()).Output()
 	text, commits, _ := strings.Cut(strings.TrimSpace(string(said)), "\n")
-	if err != nil || text != "yes" || commits == "1" {
-		return "", fail.Newf("no_result", "its output says more", "the agent %s ended well, and has not committed what the plan asks for: %.200q, %v", t.agent.Name(), said, err)
+	if err != nil {
+		return "", fail.Newf("no_result", "its output says more", "the agent %s ended well, but its clone can't be read: %.200q, %v", t.agent.Name(), said, err)
+	}
+	if text != "yes" || commits == "1" {
+		return "", fail.Newf("no_result", "its output says more", "the agent %s ended well, but did not commit what the plan asks for: %.200q", t.agent.Name(), said)
 	}
 	return "the agent " + t.agent.Name() + " has carried out a plan, and committed it", nil
 }
@@ -130,7 +133,7 @@ func (t *Trial) env(ctx context.Context) (env, secrets []string, err error) {
 	env, err = connect.ResolveEnv(t.job.Env, func(name string) (string, error) {
 		value, err := t.h.Secret(ctx, name)
 		if err != nil {
-			err = fail.Wrap("no_secret", fmt.Errorf("the secret %s, to which a variable of the profile refers: %w", name, err), "cove secret set "+name)
+			err = fail.Wrap("no_secret", fmt.Errorf("a variable of the profile refers to the secret %s: %w", name, err), "cove secret set "+name)
 		}
 		secrets = append(secrets, value)
 		return value, err

@@ -58,7 +58,7 @@ func (s *scripts) clone(ctx context.Context) (string, error) {
 		if exit, ok := errors.AsType[*sprites.ExitError](err); ok && exit.Code == notThere {
 			return "", noGit()
 		}
-		return "", s.late(ctx, cove.StepClone, fail.Wrap("clone_failed", fmt.Errorf("clone %s: %w", s.t.job.URL, err), "its output says more; do the network policy of the profile, or a connector for git, lead there?"))
+		return "", s.late(ctx, cove.StepClone, fail.Wrap("clone_failed", fmt.Errorf("clone %s: %w", s.t.job.URL, err), "its output says more; check that the network policy of the profile, or a connector for git, allows it"))
 	}
 	s.cloned = true
 	return "cloned " + s.t.job.URL, nil
@@ -101,7 +101,7 @@ func (s *scripts) setup(ctx context.Context) (string, error) {
 	if err := s.run(ctx, "setup", setup); err != nil {
 		hint := "its output says more"
 		if !s.cloned {
-			hint += "; the profile names no url, so that the script ran in an empty folder, and not in a clone"
+			hint += "; the profile names no url, so the script ran in an empty folder, not in a clone"
 		}
 		return "", s.late(ctx, cove.StepSetupScript, fail.Wrap("setup_failed", fmt.Errorf("the setup script %s: %w", setup.Name, err), hint))
 	}
@@ -152,5 +152,5 @@ func (s *scripts) late(ctx context.Context, key cove.StepKey, err error) error {
 }
 
 func noGit() error {
-	return fail.New("no_git", "the sprite has no git, and a job clones its repository with it", "choose an image with git, or add git to it")
+	return fail.New("no_git", "the sprite has no git, which a job needs to clone its repository", "choose an image with git, or add git to it")
 }

@@ -34,17 +34,17 @@ func (t *Trial) connect(ctx context.Context) (string, error) {
 	case answered:
 		return "", err
 	}
-	return "", fail.Wrap("unreachable", err, "see whether its address is right, and whether this server's machine reaches it")
+	return "", fail.Wrap("unreachable", err, "check that its address is right, and that this server's machine can reach it")
 }
 
 // auth sees that the token is taken.
 func (t *Trial) auth(ctx context.Context) (string, error) {
 	_, err := t.at.List(ctx, sprites.ListOptions{MaxResults: 1})
 	if err == nil {
-		return "the token is taken", nil
+		return "the token is accepted", nil
 	}
 	if t.test.URL != "" && (errors.Is(err, sprites.ErrUnauthorized) || errors.Is(err, sprites.ErrForbidden)) {
-		return "", fail.Wrap("backend_refused", fmt.Errorf("it refused the token: %w", err), "give one that it takes")
+		return "", fail.Wrap("backend_refused", fmt.Errorf("it refused the token: %w", err), "give a token that it accepts")
 	}
 	return "", err
 }
@@ -105,7 +105,7 @@ func (t *Trial) policy(ctx context.Context) (string, error) {
 		}
 		got, err := t.sprite.NetworkPolicy(ctx)
 		if err == nil && len(got.Rules) == 0 && len(names.Rules) > 0 {
-			err = errors.New("the executor took the rules, and says that there are none")
+			err = errors.New("the executor accepted the rules, but reports none")
 		}
 		return printable.Count(len(got.Rules), "rule") + ", read back", err
 	}
@@ -125,7 +125,7 @@ func (t *Trial) upload(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if t.home = string(home); !strings.HasPrefix(t.home, "/") || len(t.home) > 1000 {
-		return "", fmt.Errorf("the home of the sprite's user is %.100q", t.home)
+		return "", fmt.Errorf("the home of the sprite's user is not a usable path: %.100q", t.home)
 	}
 	sent := make([]byte, uploadSize)
 	_, _ = rand.Read(sent) // never fails
@@ -137,7 +137,7 @@ func (t *Trial) upload(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if !bytes.Equal(got, sent) {
-		return "", errors.New("a file is not the one that was sent")
+		return "", errors.New("the file that was read back is not the one that was sent")
 	}
 	find := guestbin.Find
 	if !t.here {
@@ -147,7 +147,7 @@ func (t *Trial) upload(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if err := t.run(ctx, nil, t.guest, "version"); err != nil {
-		return "", fail.Wrap("guest_failed", fmt.Errorf("start cove-guest there: %w", err), "")
+		return "", fail.Wrap("guest_failed", fmt.Errorf("start cove-guest in the sprite: %w", err), "")
 	}
 	return fmt.Sprintf("%d bytes, read back; cove-guest starts", uploadSize), nil
 }
@@ -173,7 +173,7 @@ func (t *Trial) install(ctx context.Context) (string, error) {
 	}
 	for _, argv := range work.Install {
 		if err := t.run(ctx, work.Env, argv[0], argv[1:]...); err != nil {
-			return "", fail.Wrap("install_failed", fmt.Errorf("install the agent %s: %w", t.agent.Name(), err), "its output says more; is the network of the executor open to what it needs?")
+			return "", fail.Wrap("install_failed", fmt.Errorf("install the agent %s: %w", t.agent.Name(), err), "its output says more; check that the network of the executor allows what it needs")
 		}
 	}
 	return strings.TrimSpace("the agent " + t.agent.Name() + " " + work.Version), nil
@@ -213,7 +213,7 @@ func (t *Trial) service(ctx context.Context) (string, error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return "", fmt.Errorf("the service %s does not say its port: %w", serviceName, ctx.Err())
+			return "", fmt.Errorf("the service %s did not report its port: %w", serviceName, ctx.Err())
 		}
 	}
 }
@@ -293,7 +293,7 @@ func (t *Trial) destroy(ctx context.Context) (string, error) {
 // later says how a sprite that is left goes.
 func (t *Trial) later() string {
 	if t.test.URL != "" {
-		return "test the same executor again, which removes it"
+		return "test the same executor again: that removes the sprite"
 	}
-	return "nothing needs to be done: the server removes it later, or its next start does"
+	return "nothing needs to be done: the server removes the sprite later, or at its next start"
 }

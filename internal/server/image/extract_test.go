@@ -79,8 +79,8 @@ func extracted(t testing.TB, s *Store, tars ...[]byte) (all []Layer, err error) 
 	return all, nil
 }
 
-// shown lists what is below a folder: folders as NAME/, files as NAME=CONTENT, links as
-// NAME->TARGET, FIFOs as NAME|; then mode and owner, if they are not the usual ones.
+// shownIn lists all that is below a folder: folders as NAME/, files as NAME=CONTENT, links as
+// NAME->TARGET, FIFOs as NAME|. Mode and owner follow, if they are not the usual ones.
 func shownIn(t testing.TB, root string) string {
 	t.Helper()
 	var all []string

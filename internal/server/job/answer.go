@@ -64,7 +64,7 @@ func alreadyAnswered(id string) error {
 	return fail.Newf("already_answered", "see what it does: cove job logs "+id, "the question of the agent of job %s has been answered", id)
 }
 
-// answer is what the supervisor is given of an answer, if the job awaits it.
+// answer is the text of an answer for the supervisor, if the job awaits it.
 func answer(job cove.Job, a cove.JobAnswer) ([]byte, error) {
 	agent, err := agents.Find(job.Agent)
 	if err != nil {

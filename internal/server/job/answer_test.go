@@ -28,9 +28,9 @@ while read -r line; do
 	esac
 done`
 
-// TestAnswerOnce: A8, T9: a question of an agent outlives its server. It is answered once,
-// however often the answer is sent, and by the first one; that holds for the next server, for an
-// answer that was lost on its way back, and once the job has ended.
+// TestAnswerOnce: A8, T9: a question of an agent outlives its server. The first answer counts,
+// however often it is sent. That holds for the next server, for an answer whose reply was
+// lost, and after the job has ended.
 func TestAnswerOnce(t *testing.T) {
 	b, s := newFarBench(t)
 	o := s.work(b)

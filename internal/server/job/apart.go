@@ -17,7 +17,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Bounds of the sprites in which the changes of jobs that have ended are told.
+// Bounds of the sprites that tell the changes of jobs that have ended.
 const (
 	apartAtOnce = 3
 	apartMemory = 1024      // MiB
@@ -27,13 +27,14 @@ const (
 	eachPacks   = 768 << 20 // of those of one token, beside the first of each:
 	freePack    = 16 << 20
 	packLimit   = time.Minute // for them to come
-	maxKept     = 4           // diffs that are kept, of which each may have some MiB
+	maxKept     = 4           // diffs that are kept; each may have some MiB
 )
 
-// diffPack has git in a job's sprite write the objects that diffTell reads: the commits between both, and those by
-// which the first reaches where the others began; the trees of both, the files that differ, and what symbolic links
-// say. Objects are named by their contents, so that whoever is root there can
-// leave some out, which is noticed, but can't have others be taken for them.
+// diffPack makes git, in a job's sprite, write the objects that diffTell reads. Its commits
+// are those between $base and $head, and those from $base back to where the others branched
+// off. It also has both trees, the files that differ, and the targets of $head's symbolic
+// links. Objects are named by their contents: root in that sprite can leave some out, which is
+// noticed, but can't pass others off as them.
 const diffPack = `
 ids() { sed -n -e '/^:\{0,1\}160000 /d' -e '/ 0*$/d' -e 's/^:\{0,1\}[0-9]* //p'; }
 {
@@ -49,8 +50,9 @@ ids() { sed -n -e '/^:\{0,1\}160000 /d' -e '/ 0*$/d' -e 's/^:\{0,1\}[0-9]* //p';
 } | git pack-objects -q --stdout
 `
 
-// diffUnpack takes the objects in, in a sprite in which nothing of the job has run: $sum bytes, all of which must be
-// a pack. It cuts the history where it ends; if that is among the commits that diffTell tells of, that says so.
+// diffUnpack reads the objects in a sprite that has run nothing of the job: $sum bytes, which
+// together must be a pack. It cuts the history where a parent is missing; if diffTell lists
+// such a commit, it says so.
 const diffUnpack = `
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 XDG_CONFIG_HOME=/dev/null
 d=$(mktemp -d) || exit
@@ -67,8 +69,9 @@ awk '{ there[$1] = 1; for (i = 2; i <= NF; i++) { parents[++n] = $i; child[n] = 
 git rev-list "$base..$head" >"$d/commits" || exit
 `
 
-// apart tells the changes of jobs that have ended where their agents have no say: in a sprite for each, which is
-// removed then, by the next server if this one ends first.
+// apart tells the changes of jobs that have ended, in a place that their agents can't
+// influence: a new sprite for each. It is removed afterwards, by the next server if this one
+// ends first.
 type apart struct {
 	client   *cove.Client
 	installs *installs // looks after sprites that nobody else acts in
@@ -106,7 +109,7 @@ func (a *apart) again(of cove.JobDiff) (d keptDiff, ok bool) {
 	return d, true
 }
 
-// keep keeps a diff, and forgets the one that was not asked for the longest.
+// keep keeps a diff, and forgets the least recently used one if there are more than maxKept.
 func (a *apart) keep(d keptDiff) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,7 +117,7 @@ func (a *apart) keep(d keptDiff) {
 	a.kept = slices.Clone(a.kept[max(0, len(a.kept)-maxKept):])
 }
 
-// collect has the objects come from a job's sprite into a file, which nothing else has the name of.
+// collect copies the objects from a job's sprite into a file without a name.
 func (a *apart) collect(ctx context.Context, room *share, pack func(context.Context, io.Writer) error) (file *os.File, size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, packLimit)
 	defer cancel()
@@ -140,8 +143,9 @@ func (a *apart) collect(ctx context.Context, room *share, pack func(context.Cont
 	return file, size, nil
 }
 
-// tell has the objects come from the job's sprite, by pack, and git tell of them in one of its own. A sprite that
-// lets that wait takes no room from other reviews. The answer takes its memory from hold.
+// tell copies the objects from the job's sprite (pack writes them), and runs git on them in a
+// sprite of its own. If the job's sprite makes it wait, that takes no room from other reviews.
+// The answer takes its memory from hold.
 func (a *apart) tell(ctx context.Context, of cove.JobDiff, hold *share, said io.Writer, pack func(context.Context, io.Writer) error) (*told, error) {
 	room := &share{of: a.packs, by: hold.asker(), free: freePack}
 	defer room.shrink(0)
@@ -167,7 +171,7 @@ func (a *apart) tell(ctx context.Context, of cove.JobDiff, hold *share, said io.
 		}
 	}()
 	_, err = a.client.Create(ctx, sprites.CreateRequest{
-		Base: sprites.HostBase, // whose git is the host's, whatever the job's image is
+		Base: sprites.HostBase, // its git is the host's, whatever the job's image is
 		Name: name, Owner: store.InstallOwner + "review:" + of.Job, Config: &sprites.Config{RAMMB: apartMemory, StorageMB: apartDisk},
 		NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: publishPreset}}},
 	})

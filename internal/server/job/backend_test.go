@@ -47,7 +47,7 @@ type office struct {
 	pauses []time.Duration // between calls that are tried again
 }
 
-// open starts a server over a data folder, which may be that of one that was stopped.
+// open starts a server over a data folder, perhaps that of a stopped server.
 func (s *site) open(dir string) *office {
 	s.t.Helper()
 	o := &office{dir: dir}
@@ -66,12 +66,12 @@ func (s *site) open(dir string) *office {
 	return o
 }
 
-// mark is the label by which a server knows the sprite of a job of its own.
+// mark is the label that a server recognizes its own job's sprite by.
 func mark(o *office, job cove.Job) string {
 	return "cove-" + o.jobSprites.environments.Installation + "-" + job.Execution
 }
 
-// sprites are those of the service, as it knows them.
+// sprites are the sprites of the service, as it knows them.
 func (s *site) sprites() (all []sprites.Info) {
 	s.t.Helper()
 	for info, err := range s.server.Client().All(s.t.Context(), "") {
@@ -90,8 +90,8 @@ func farRequest() cove.JobRequest {
 	return req
 }
 
-// TestBackendCreate: C2, C3: what fails in passing is tried again, in bounds; a refusal is
-// not. However the answer is lost, there is one sprite for the job.
+// TestBackendCreate: C2, C3: a call that fails in passing is tried again, in bounds; a refused
+// call is not. However the answer is lost, there is one sprite for the job.
 func TestBackendCreate(t *testing.T) {
 	seconds := func(n ...time.Duration) []time.Duration {
 		for i := range n {
@@ -151,9 +151,9 @@ func TestBackendCreate(t *testing.T) {
 	}
 }
 
-// TestBackendErrors: U2: whatever a service answers, a call about a job there fails with a status that says
-// whose fault it is, a code, a message and a hint; and never with 500, nor with 401, which is about the
-// caller's own token.
+// TestBackendErrors: U2: a call about a job at a service fails with a code, a message and a
+// hint. Its status says whose fault it is. It never fails with 500, or with 401, which is
+// about the caller's own token.
 func TestBackendErrors(t *testing.T) {
 	post := `^POST /v1/sprites$`
 	for name, test := range map[string]struct {
@@ -235,7 +235,8 @@ func TestBackendRowFirst(t *testing.T) {
 }
 
 // TestBackendInstallations: C5: a server's sprites have its installation in their names and
-// marks, which stays; it takes and deletes no other's, whatever they are called.
+// marks. The installation stays the same. A server takes and deletes no other's sprites,
+// whatever their names.
 func TestBackendInstallations(t *testing.T) {
 	s := newSite(t)
 	one, two := s.open(t.TempDir()), s.open(t.TempDir())
@@ -322,8 +323,8 @@ func TestBackendPolicy(t *testing.T) {
 	}
 }
 
-// TestBackendProfileApply: the rules of a profile as it is now reach a job's sprite at a backend as
-// that knows them, and replace none that somebody has set there.
+// TestBackendProfileApply: the rules of a changed profile reach a job's sprite at a backend,
+// in the form that the backend knows. They do not replace rules that somebody has set there.
 func TestBackendProfileApply(t *testing.T) {
 	s := newSite(t)
 	o := s.open(t.TempDir())
@@ -368,8 +369,9 @@ func TestBackendProfileApply(t *testing.T) {
 	}
 }
 
-// TestBackendRemoval: D3, D6: a sprite that can't be deleted is noted, with why and what to
-// do, also by the next server. It is tried again until the service says that it is gone.
+// TestBackendRemoval: D3, D6: if a sprite can't be deleted, the server notes why and what to
+// do, and so does the next one. The deletion is tried again until the service says that the
+// sprite is gone.
 func TestBackendRemoval(t *testing.T) {
 	s := newSite(t)
 	o := s.open(t.TempDir())
@@ -484,8 +486,8 @@ func (o *office) until(t *testing.T, id string, is func(cove.Job) bool) cove.Job
 	}
 }
 
-// TestBackendOutage: R1, S6: whatever a service says, or does not, of a job that is at work:
-// it is unknown then, and nothing else, and goes on when the service answers again. It is
+// TestBackendOutage: R1, S6: whatever the service of a running job answers, or if it does not,
+// the job becomes unknown and nothing else. It goes on when the service answers again. It is
 // lost only when its sprite is known to be gone.
 func TestBackendOutage(t *testing.T) {
 	b, s := newFarBench(t)
@@ -555,8 +557,8 @@ func TestBackendOutage(t *testing.T) {
 	}
 }
 
-// TestBackendPreparedLater: R1, C2, N1: nor does a job fail that a server finds in preparation
-// while its service does not answer. The sprite that an earlier server had made for it is
+// TestBackendPreparedLater: R1, C2, N1: a server finds a job in preparation while its service
+// does not answer. The job does not fail. The sprite that an earlier server had made for it is
 // taken, and given its policy.
 func TestBackendPreparedLater(t *testing.T) {
 	s := newSite(t)
@@ -601,8 +603,8 @@ func TestBackendPreparedLater(t *testing.T) {
 	}
 }
 
-// TestBackendLateSprite: C2: a job that the next server takes up, and whose sprite may still come
-// of a call that the first one gave up, is prepared when that can't be any more.
+// TestBackendLateSprite: C2: a server gave up a call that may still make a job's sprite. The
+// next server takes the job up, and prepares it once that call can't make the sprite any more.
 func TestBackendLateSprite(t *testing.T) {
 	s := newSite(t)
 	o := s.open(t.TempDir())
@@ -665,9 +667,10 @@ func TestBackendGone(t *testing.T) {
 	}
 }
 
-// TestBackendPreparation: N1, P11, P12: after the sprite comes its policy; then what it runs on
-// is asked; then the supervisor is brought, which outlives a connection that is cut in its
-// middle, leaves nothing behind, and is not sent again.
+// TestBackendPreparation: N1, P11, P12: after the sprite come its policy, the repository, the
+// question what it runs on, and the supervisor, in this order. If the supervisor's connection
+// is cut in the middle, it is sent once more; if the answer to its rename is lost, it is not.
+// Nothing else is left of it.
 func TestBackendPreparation(t *testing.T) {
 	b, s := newFarBench(t)
 	o := s.work(b)

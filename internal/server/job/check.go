@@ -130,7 +130,7 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 	return agent, nil
 }
 
-// checkScript refuses a script that can't be run. Nil is none.
+// checkScript refuses a script that can't be run. A nil s is no script.
 func checkScript(what string, s *cove.SetupScript, most time.Duration, preset string) error {
 	switch {
 	case s == nil:

@@ -30,8 +30,8 @@ type cleanups struct {
 	attach func(context.Context, cove.Environment) (*sprites.Sprite, error)
 }
 
-// before runs the cleanup script of the job that has an environment, unless it has run, or the job
-// never began; it reports whether it did. Its time does not end with ctx.
+// before runs the cleanup script of the job that has an environment, unless it has run, or the
+// job never began. It reports whether the script ran. The script's time does not end with ctx.
 func (c *cleanups) before(ctx context.Context, env cove.Environment) bool {
 	job, err := c.jobs.Get(ctx, env.Job)
 	if err != nil || job.StartedAt == nil || job.Cleanup != nil {

@@ -96,8 +96,8 @@ func (c *collector) collect(ctx context.Context, req cove.JobGC, mine func(backe
 	return result, errors.Join(errs...)
 }
 
-// verdict decides on a job. The sprite is the one that was made for it, and empty if
-// that is gone. The reason is the one to keep the job; empty: it may be removed.
+// verdict decides on a job. sprite is the one that was made for it, and empty if that is gone.
+// The reason says why the job is kept; empty: it may be removed.
 func verdict(job cove.Job, sprite sprites.Info, req cove.JobGC, now time.Time) (reason, why string) {
 	unpulled := job.Bundle.Size > 0 && job.PulledAt == nil
 	used := job.CreatedAt
@@ -126,8 +126,8 @@ func verdict(job cove.Job, sprite sprites.Info, req cove.JobGC, now time.Time) (
 	return "", "it left nothing"
 }
 
-// inUse reports whether anything runs in a backend's sprite, which is all that can be
-// asked there; else the reason to remove its job stays.
+// inUse returns a reason to keep the job if anything runs in a backend's sprite: nothing else
+// can be asked there. Otherwise it returns why as the text.
 func inUse(ctx context.Context, client *cove.Client, job cove.Job, why string) (reason, text string) {
 	sessions, err := spriteOf(client, job).Sessions(ctx)
 	switch {
@@ -141,7 +141,7 @@ func inUse(ctx context.Context, client *cove.Client, job cove.Job, why string) (
 	return "", why
 }
 
-// seconds is bounded by what a duration can be.
+// seconds is n seconds, at most maxTimeout.
 func seconds(n int64) time.Duration {
 	return time.Duration(min(n, int64(maxTimeout/time.Second))) * time.Second
 }
@@ -150,7 +150,7 @@ func seconds(n int64) time.Duration {
 // may have died between the two. It is left alone as long as its lease lasts.
 func (c *collector) collectOrphan(ctx context.Context, info sprites.Info, req cove.JobGC) (cove.JobGCItem, error) {
 	id, ours := strings.CutPrefix(info.Cove.Owner, store.JobOwnerPrefix)
-	// A fork says the same of its owner, and is a person's.
+	// A fork has the same owner, but belongs to a person.
 	if !ours || info.Name != c.jobSprites.environments.Name("", id) || info.Cove.LeaseUntil != nil && time.Now().Before(*info.Cove.LeaseUntil) {
 		return cove.JobGCItem{}, nil
 	}
@@ -238,7 +238,7 @@ func (c *collector) noteRemoving(ctx context.Context, id string, is bool) error 
 }
 
 // goOn deletes the jobs whose deletion was begun, by an earlier server perhaps, and did not end.
-// What spoke against it was asked then. An environment that is being destroyed is left to the
+// The checks against it were made then. An environment that is being destroyed is left to the
 // keeper, which has times for that.
 func (c *collector) goOn(ctx context.Context) error {
 	jobs, err := c.jobs.List(ctx, store.JobFilter{Removing: true})

@@ -21,8 +21,8 @@ type connectors struct {
 	logger *slog.Logger
 }
 
-// grant lets the connectors that there are of an agent's serve its job's sprite, for
-// the job's time.
+// grant lets those of an agent's connectors that exist serve its job's sprite, for the job's
+// time.
 func (cs *connectors) grant(ctx context.Context, job cove.Job, names []string) error {
 	if job.Backend != "" {
 		return nil // it is not this server's network
@@ -40,8 +40,8 @@ func (cs *connectors) grant(ctx context.Context, job cove.Job, names []string) e
 	return nil
 }
 
-// missing says what to type before a connector can serve a job; empty: it is there with
-// its secrets, or has would make it.
+// missing says what to type before a connector can serve a job; empty: nothing. Then it exists
+// with its secrets, or the method has would make it.
 func (cs *connectors) missing(ctx context.Context, name string) (missing string, err error) {
 	c, err := cs.store.Get(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
@@ -62,8 +62,8 @@ func (cs *connectors) missing(ctx context.Context, name string) (missing string,
 	return "", err
 }
 
-// has reports whether there is a connector. One of an agent's that is known
-// by name is made where there is its secret: who has set that need do no more.
+// has reports whether there is a connector. If it is an agent's, known by name, and its secret
+// is set, has makes it, so that a person need only set the secret.
 func (cs *connectors) has(ctx context.Context, name string) (bool, error) {
 	if _, err := cs.store.Get(ctx, name); !errors.Is(err, store.ErrNotFound) {
 		return err == nil, err
@@ -80,8 +80,8 @@ func (cs *connectors) has(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// revoke takes back what a job was granted. The end of a job does not wait for a
-// sandbox that can't be told: with that, none of its grants holds.
+// revoke takes back the connectors granted to a job. The end of a job does not wait for a
+// sandbox that can't be told: when the sandbox ends, so do its grants.
 func (cs *connectors) revoke(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, undoLimit)
 	defer cancel()
@@ -101,8 +101,8 @@ func (cs *connectors) revoke(ctx context.Context, id string) {
 	}
 }
 
-// price is what a request's model costs by the connector of its provider; nil: that
-// does not say.
+// price is the price of a request's model, from the connector of its provider; nil: the
+// connector has none.
 func (cs *connectors) price(ctx context.Context, req cove.JobRequest) (*cove.ConnectorPrice, error) {
 	provider, model, _ := strings.Cut(req.Model, "/")
 	if req.Model == "" || req.Backend != "" {

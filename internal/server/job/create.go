@@ -39,8 +39,8 @@ func keyOf(req cove.JobRequest) store.JobKey {
 	return store.JobKey{Key: req.Key, By: req.By, Digest: req.Digest}
 }
 
-// Preview says what Create would make of a request, or refuses it as that would. It
-// makes nothing. Whether a sprite of a backend is there is for who asks to see.
+// Preview says what Create would make of a request, or refuses it as Create would. It makes
+// nothing. It does not check whether a sprite of a backend exists.
 func (m *Manager) Preview(ctx context.Context, req cove.JobRequest) (cove.JobPreview, error) {
 	return m.intake.preview(ctx, req)
 }
@@ -116,14 +116,15 @@ func envNames(pairs ...[]string) []string {
 	return slices.Compact(names)
 }
 
-// made is what a job has of its agent's.
+// made is the part of a job that comes from its agent.
 type made struct {
 	env     []string // names
 	install *cove.JobInstall
 	retryOf string // the job that it does again; empty: none
 }
 
-// newRow is that of a new job, queued, without a name for a sprite of its own. An agent without a time limit gets the default.
+// newRow is the row of a new job, queued, without a name for a sprite of its own. An agent
+// without a time limit gets the default.
 func newRow(req cove.JobRequest, of made, defaultTimeout time.Duration) cove.Job {
 	id := randomID(3)
 	job := cove.Job{

@@ -15,10 +15,10 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// DestroyEnvironment destroys an environment, and returns it as it is then: gone, or
-// destroying. That its place does not do it now is no error: it is tried again. Without force
-// it refuses one in which a job works, or that has work which nobody has pulled. With force
-// these jobs end, and that work is lost.
+// DestroyEnvironment destroys an environment, and returns its new state: gone, or destroying.
+// If its place can't destroy it at once, that is no error: it is tried again. Without force,
+// DestroyEnvironment refuses if a job works there, or has left work that nobody has pulled.
+// With force these jobs end, and that work is lost.
 func (m *Manager) DestroyEnvironment(ctx context.Context, id string, force bool) (cove.Environment, error) {
 	env, err := m.jobSprites.environments.Store.Get(ctx, id)
 	if err != nil || env.State == cove.EnvironmentGone {
@@ -49,7 +49,7 @@ func (m *Manager) DestroyEnvironment(ctx context.Context, id string, force bool)
 			errs = append(errs, m.endWithout(ctx, job.ID, "its environment was destroyed"))
 		}
 	}
-	now, err := m.jobSprites.environments.Store.Get(ctx, id) // in which these jobs work no more
+	now, err := m.jobSprites.environments.Store.Get(ctx, id) // where these jobs no longer work
 	return now, errors.Join(append(errs, err)...)
 }
 
@@ -70,8 +70,8 @@ func (m *Manager) DestroyOrphan(ctx context.Context, o cove.Orphan) error {
 	return err
 }
 
-// needed refuses to destroy an environment in which a job works, or that has work which nobody
-// has pulled, and says what would be lost.
+// needed refuses to destroy an environment if a job works there, or has left work that nobody
+// has pulled. The error says what would be lost.
 func needed(env cove.Environment, jobs []cove.Job) error {
 	lose := "; or lose it: cove environment rm " + path.Join(env.Backend, env.Name) + " --force"
 	for _, job := range jobs {

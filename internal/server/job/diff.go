@@ -18,8 +18,9 @@ import (
 )
 
 // differ asks git what jobs have changed. The server has no repository, and no git of the host's reads what an
-// agent wrote. A job that works is asked in its sprite, which is its agent's: it may say anything. Of one that has
-// ended the objects come from there, and git tells of them in a sprite apart. Its output is hostile in any case.
+// agent wrote. For a running job, git runs in the job's sprite, where the agent may make it
+// say anything. For a job that has ended, the objects come from that sprite, and git runs in a
+// separate one. Its output is hostile in any case.
 type differ struct {
 	client *cove.Client
 	apart  *apart
@@ -29,14 +30,15 @@ type differ struct {
 }
 
 const (
-	diffLimit    = 2 * time.Minute // of which objects that come from a sprite have packLimit
+	diffLimit    = 2 * time.Minute // objects from a sprite may take packLimit of it
 	maxCommits   = 200
 	maxCommitLog = 256 << 10 // bytes of the commits
 	roomRetry    = 10 * time.Second
 )
 
-// diffPrologue has the programs be the system's, not those that the agent may have put first, and git
-// be without what the sprite's environment may say to it. A monitor of files that the agent has set is not asked.
+// diffPrologue makes the programs the system's, not those that the agent may have put first in
+// PATH. It takes from git what the sprite's environment would say to it. A monitor of files
+// that the agent has set is not asked.
 const diffPrologue = `
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin
 [ -x /usr/bin/git ] && PATH=/usr/bin:/bin
@@ -47,10 +49,11 @@ git() { command git -c core.fsmonitor=false -c advice.graftFileDeprecated=false 
 trap 'exit 1' HUP INT TERM
 `
 
-// diffSetup makes ready what is compared, beside the job's clone: of its bundle, or without one of its
-// files as they are ($tip), with those that git does not know yet. The clone is left alone. While the bundle is
-// unpacked only the clone's packs are there, if they suffice: git would read and compare each object that lies loose in
-// the clone, too, which took two thirds of the time of a review of 5,000 files.
+// diffSetup prepares what is compared, beside the job's clone. That comes from the job's
+// bundle, or without one from the files as they are ($tip), including those that git does not
+// know yet. The clone is left alone. While the bundle is unpacked, only the clone's packs are
+// there, if they suffice. Otherwise git would also read and compare each loose object of the
+// clone. That took two thirds of the time of a review of 5,000 files.
 const diffSetup = `
 objects=$(cd "$(git rev-parse --git-path objects)" && pwd -P) || exit
 d=$(mktemp -d) || exit
@@ -82,10 +85,10 @@ elif [ -z "$head" ]; then
 fi
 `
 
-// diffTell has git tell what changed, in the order in which told reads it. The list of files does not depend on their
-// lines. Git counts the lines of all files, unless that takes 40 s or too much memory, and of none that is longer than
-// 16 MiB. It tells the lines of those files that the server asks for, in the order in which it names them ($d/order has
-// a pattern for each).
+// diffTell makes git tell what changed, in the order that told reads. The list of files does
+// not depend on their lines. Git counts the lines of all files, unless that takes 40 s or too
+// much memory, and of none that is longer than 16 MiB. It tells the lines of the files that
+// the server asks for, in the server's order ($d/order has a pattern for each).
 const diffTell = `
 : "${tip:=$head}"
 end() { printf '\0'; }
@@ -136,10 +139,11 @@ func newDiffer(client *cove.Client, installs *installs, folder string, logger *s
 	}
 }
 
-// Diff says what a job has changed. Of a job that has ended that is what a pull brings to a branch, its commits; what
-// was left uncommitted is a part of its own (cove.DiffLeftover). The diff counts as held in memory until done is called,
-// which is nil after an error. The diffs of each by, a token, leave room for those of others; empty: the server's owner,
-// who may have all the room.
+// Diff says what a job has changed. If the job has ended, that is its commits, which a pull
+// brings to a branch. Its uncommitted changes are a part of their own (cove.DiffLeftover). The
+// diff counts as held in memory until the caller calls done, which is nil after an error. The
+// diffs of a token (by) leave room for those of others. An empty by is the server's owner, who
+// may have all the room.
 func (m *Manager) Diff(ctx context.Context, id, part, by string) (diff cove.JobDiff, done func(), err error) {
 	job, err := m.Store.Jobs.Get(ctx, id)
 	if err != nil {
@@ -195,7 +199,8 @@ func (d *differ) diff(ctx context.Context, job cove.Job, part string, hold *shar
 	return out, err
 }
 
-// fill puts what was told into a diff. It returns how much of hold the diff needs, to which that shrinks.
+// fill puts what was told into a diff. It returns how much of hold the diff needs, and shrinks
+// hold to that.
 func (d *differ) fill(ctx context.Context, what *told, out *cove.JobDiff, hold *share) (weight int64, err error) {
 	select {
 	case d.fills <- struct{}{}:

@@ -23,7 +23,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// changes is a script by which an agent changes a lot.
+// changes is an agent's script that changes a lot.
 const changes = `mkdir -p .github/workflows sub; echo 'on: push' >.github/workflows/ci.yml; printf 'a\nb\n' >sub/two; git add .; git commit -q -m "second
 with more"; echo z >untracked; git config core.fsmonitor "touch $HOME/ran"; git config diff.external false; git config color.diff always; git config diff.noprefix true
 echo x >"$said"`
@@ -40,7 +40,7 @@ func benchAt(t *testing.T, far bool) *bench {
 	return b
 }
 
-// summary is that of a pull of a job whose review is d.
+// summary is the summary of a pull of a job whose review is d.
 func (b *bench) summary(job cove.Job, d cove.JobDiff) gitwork.Summary {
 	t := b.t
 	t.Helper()
@@ -59,9 +59,9 @@ func (b *bench) summary(job cove.Job, d cove.JobDiff) gitwork.Summary {
 	return sum
 }
 
-// TestDiff: what a job has changed is told while it runs, by its files, also those that git does not know
-// yet, and once it has ended by its commits; here and at a backend. Settings that the agent has
-// made of git change nothing.
+// TestDiff: while a job runs, its review shows its changed files, including those that git
+// does not know yet. Once it has ended, the review shows its commits. Both hold here and at a
+// backend. The agent's settings of git change nothing.
 func TestDiff(t *testing.T) {
 	for name, far := range map[string]bool{"here": false, "far": true} {
 		t.Run(name, func(t *testing.T) {
@@ -143,8 +143,8 @@ func tooManyComments(t *testing.T, b *bench, job string) {
 	}
 }
 
-// TestDiffWarns: of each change that a pull holds or lists, the review warns in the pull's words, while the job runs
-// and when it has ended.
+// TestDiffWarns: the review warns of each change that a pull holds or lists, in the pull's
+// words. It does so while the job runs and when it has ended.
 func TestDiffWarns(t *testing.T) {
 	var script strings.Builder
 	want := map[string]string{} // how each path is told of: held, listed, or not
@@ -247,9 +247,9 @@ func TestDiffWarns(t *testing.T) {
 	}
 }
 
-// TestDiffOfHostile: what a job has changed is told by what a pull takes. The agent hides none of it by settings of
-// its repository, or by a program in place of git; and of a bundle that is another one than was collected
-// nothing is told. What the bundle has is not read in the clone.
+// TestDiffOfHostile: the review shows what a pull takes. The agent hides none of it by
+// settings of its repository, or by a program in place of git. If the bundle is not the one
+// that was collected, nothing is shown. The bundle's content is not read in the clone.
 func TestDiffOfHostile(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
@@ -313,7 +313,8 @@ echo '* -diff' >.git/info/attributes; echo x >"$said"`)
 	check("ended", job) // by the bundle: the clone's own object is not read
 }
 
-// TestDiffsOfToken: a sprite that lets diffs wait holds up those of its job and token, and nobody else's.
+// TestDiffsOfToken: a sprite that makes diffs wait holds up only the diffs of its job and
+// token.
 func TestDiffsOfToken(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
@@ -343,8 +344,8 @@ func TestDiffsOfToken(t *testing.T) {
 	}
 }
 
-// TestApartLeft: the sprite of a review whose server was killed is removed by the next one, and no more reviews than
-// there are slots are at work at once.
+// TestApartLeft: if a server is killed during a review, the next one removes the review's
+// sprite. No more reviews than slots are at work at once.
 func TestApartLeft(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
@@ -393,8 +394,8 @@ func TestApartLeft(t *testing.T) {
 	}
 }
 
-// TestNonsense: an answer that git does not give is an error, and what is too long for it is bounded; nothing of
-// either is taken for changes.
+// TestNonsense: an answer that git does not give is an error, and one that is too long is
+// bounded. Nothing of either is taken for changes.
 func TestNonsense(t *testing.T) {
 	id := strings.Repeat("a", 40)
 	raw := ":100644 100644 " + id + " " + id + " M\x00a\x00\x00"
@@ -457,8 +458,9 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// TestDiffRoom: however much sprites answer, what is kept of it has a bound in memory, for one token and for all, and
-// one answer as long as any may be has room. A diff counts until its caller is done with it.
+// TestDiffRoom: however much sprites answer, the memory that is kept of it is bounded, for one
+// token and for all. There is room for one answer of the greatest length. A diff counts until
+// its caller is done with it.
 func TestDiffRoom(t *testing.T) {
 	id := strings.Repeat("a", 40)
 	var answer strings.Builder
@@ -551,7 +553,7 @@ func TestDiffRoom(t *testing.T) {
 	}
 }
 
-// TestHostileCommits: what a sprite says of commits is bounded.
+// TestHostileCommits: the commits that a sprite tells of are bounded.
 func TestHostileCommits(t *testing.T) {
 	id := strings.Repeat("a", 40)
 	one := id + "\x1fAda\x1f1\x1fsubject"
@@ -621,10 +623,10 @@ echo good >app; rm -r .github; echo x >.envrc; echo x >"$said"`)
 	}
 }
 
-// TestDiffIncomplete: objects that root in the job's sprite leaves out or adds make the review fail, and no change and
-// no warning is missing from it. If commits are left out, or the clone is shallow, it says at which one the history
-// ends; a sprite that lets the review wait holds up no other one. A history that goes back
-// behind the base is whole.
+// TestDiffIncomplete: if root in the job's sprite leaves out or adds objects, the review
+// fails: it never lacks a change or a warning. If commits are left out, or the clone is
+// shallow, the review names the commit where the history ends. A sprite that lets a review
+// wait holds up no other review. A history that goes back behind the base is whole.
 func TestDiffIncomplete(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)

@@ -49,7 +49,8 @@ type namedFile struct {
 }
 
 // name judges the changes as a pull does, and names the files: those that a pull holds first, then those that it
-// lists. Nothing is known of the machine of who pulls. It keeps nothing else of what it judged by.
+// lists. It knows nothing of the machine of the person who pulls. It keeps nothing else that
+// it judged by.
 func (w *told) name(ctx context.Context, hold *share) error {
 	changes := w.changes
 	var held, listed []changerisk.Risk
@@ -94,7 +95,8 @@ func (w *told) namedWeight() int64 {
 	return int64(namedWeight*w.namedBytes) + namedSize*int64(len(w.files))
 }
 
-// reasons are those of risks, by the path that a review has. Paths that it can't tell apart share them.
+// reasons are the reasons of risks, by the path in a review. Paths that it can't tell apart
+// share them.
 func reasons(risks []changerisk.Risk) map[string]string {
 	all := map[string]string{}
 	for _, r := range risks {
@@ -133,8 +135,9 @@ func named(c changerisk.Change) namedFile {
 	return f
 }
 
-// choose says which files are asked for their lines, in which order. It asks how long they are. A file that is long
-// comes after all others: it can't keep away their lines. Among those that are as long, what a pull holds is first.
+// choose returns the files that are asked for their lines, in that order, after it has asked
+// how long they are. A long file comes after all others: it can't keep away their lines. Among
+// equally long files, what a pull holds is first.
 func (l *listener) choose(what *told) ([]*namedFile, error) {
 	var all []*namedFile
 	var ids []string
@@ -162,7 +165,7 @@ func (l *listener) choose(what *told) ([]*namedFile, error) {
 		if ok {
 			size[id] = n
 		}
-		return nil // what is missing makes git fail when it is compared
+		return nil // if an object is missing, git fails when it compares it
 	})
 	if err == nil && i != len(ids) {
 		err = errNonsense

@@ -24,9 +24,9 @@ git add -A; git commit -q -m long
 git mv old renamed; rm turned; echo 'a file' >turned; git add -A; git commit -q -m turned
 `
 
-// TestDiffLong: a file whose lines are too many is named with its counts, and says that they are left out. It keeps
-// away no other file, and no line of one: neither while the job runs, nor of its commits, nor of what it left
-// uncommitted. A pull names the same files.
+// TestDiffLong: a file whose lines are too many is named with its counts, and says that they
+// are left out. It keeps away no other file, and no line of one: while the job runs, in its
+// commits, and in its uncommitted changes. A pull names the same files.
 func TestDiffLong(t *testing.T) {
 	for name, far := range map[string]bool{"here": false, "far": true} {
 		t.Run(name, func(t *testing.T) {
@@ -133,8 +133,8 @@ func answerOf(paths []string, counts, diff string) string {
 	return b.String() + "\x00\x00\x00\x00\n\n" + id + " blob 1\n\n\x00\x00" + counts + "\x00" + diff
 }
 
-// TestHostileDiffTexts: however a diff is made, what is kept of it is in bounds, each file is there once, and one that is
-// not there says why.
+// TestHostileDiffTexts: however a diff is made, what is kept of it is in bounds. The lines of
+// each file are there once, or the file says why they are left out.
 func TestHostileDiffTexts(t *testing.T) {
 	big := strings.Repeat("x", maxFileText)
 	half := strings.Repeat("x", maxFileText/2)
@@ -200,8 +200,9 @@ func TestHostileDiffTexts(t *testing.T) {
 	}
 }
 
-// TestManyNamed: of more files than a review names, those that a pull holds are named, and it says that there are more.
-// Of more files than are shown with their lines, the others are named.
+// TestManyNamed: if there are more files than a review names, it names those that a pull
+// holds, and says that there are more. If there are more files than it shows with their lines,
+// the others are named.
 func TestManyNamed(t *testing.T) {
 	for _, n := range []int{unidiff.MaxFiles + 5, maxNamed + 5} {
 		var paths []string

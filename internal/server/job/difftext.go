@@ -11,16 +11,17 @@ import (
 	"github.com/cove-dev/cove/internal/server/unidiff"
 )
 
-// Bounds on the lines of a review. What is kept of all files is within unidiff.MaxBytes and unidiff.MaxLines.
+// Bounds on the lines of a review. All files together keep at most unidiff.MaxBytes and
+// unidiff.MaxLines.
 const (
 	maxFileText  = 512 << 10 // bytes of the diff of a file; a longer one is left out as a whole
 	maxFileLines = 20_000    // lines of it
 	maxReadText  = 32 << 20  // bytes that are read of the diffs of all files
-	maxDiffHead  = 20 << 10  // bytes in which a file's diff says its name
+	maxDiffHead  = 20 << 10  // a file's diff must say its name within these bytes
 )
 
 // texts asks for the lines of files, and keeps the diff of each that is short enough, as long as there is room for it.
-// One that is too long takes no room from the others.
+// A diff that is too long takes no room from the others.
 func (l *listener) texts(what *told, asked []*namedFile) error {
 	var names strings.Builder
 	for _, f := range asked {
@@ -124,7 +125,7 @@ func (t *texts) end() {
 	t.file, t.fileLines, t.dropped = t.file[:0], 0, false
 }
 
-// drop leaves out what there is of the file that comes.
+// drop forgets the text so far of the present file.
 func (t *texts) drop() {
 	t.hold.giveBack(diffWeight * int64(len(t.file)))
 	t.file = t.file[:0]

@@ -15,10 +15,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// The supervisor of a job has the user of the job's agent, which may stop it, or hold up
-// its git. So the server holds the limit of a job and its stop, too. If the supervisor does
-// not end the job within a grace period, the server does: the first process of the sandbox,
-// which the agent can't signal, kills the job's processes, and another process collects.
+// The supervisor of a job runs as the user of the job's agent, which may stop it, or hold up
+// its git. So the server also enforces the job's limit and its stop. If the supervisor does
+// not end the job within a grace period, the server does. The sandbox's first process, which
+// the agent can't signal, kills the job's processes, and another process collects the work.
 // The row says so (JobEnding.Forced), so that the next server goes on with it.
 
 const (
@@ -30,8 +30,9 @@ const (
 	endTick     = time.Second
 	ranInterval = time.Minute // how often a row is told how much of its time a job has had
 
-	// A job that waits lets its sprite sleep. The log that says so is in the agent's hands, so
-	// the time in which the sprite is awake all the same has a limit: that of the job, or this.
+	// A job that waits lets its sprite sleep. But the agent can write the log that says so. So
+	// the time that the sprite is awake all the same has a limit: the job's own, and at least
+	// this.
 	leastAwakeWait = 24 * time.Hour
 	awakeInterval  = 15 * time.Second // how often it is asked whether the sprite is awake
 	awakeLimit     = 5 * time.Second  // of asking
@@ -50,7 +51,8 @@ type endLimits struct{ grace, collect time.Duration }
 // collectSec is what a supervisor is given as the limit of its collecting.
 func (l endLimits) collectSec() int64 { return max(1, int64(l.collect/time.Second)) }
 
-// endClock counts the time of a job. The time in which its sprite is held does not count.
+// endClock counts the time of a job. Time does not count while its sprite is held, or its
+// state is unknown.
 type endClock struct {
 	last time.Time
 
@@ -89,7 +91,8 @@ func (c *endClock) tick(job cove.Job, now time.Time) {
 }
 
 // waits reports whether a job waits for a person: for a message, or for the answer to a question
-// that the server knows. The state alone is the word of whoever wrote into the job's log.
+// that the server knows. The state alone proves nothing: the agent can write into the job's
+// log.
 func (c *endClock) waits(job cove.Job) bool {
 	return job.State == cove.JobWaiting && (job.Converse || c.asks && job.Question != nil)
 }
@@ -99,12 +102,12 @@ func awakeWait(job cove.Job) time.Duration {
 	return max(time.Duration(job.TimeoutSec)*time.Second, leastAwakeWait)
 }
 
-// unsaved reports whether the row of a job is to be told how much of its time it has had.
+// unsaved reports whether a job's row must be told how much of its time the job has had.
 func (c *endClock) unsaved(job cove.Job) bool {
 	return c.ran >= ran(job)+ranInterval || c.waited >= waited(job)+ranInterval
 }
 
-// due is why a job is to be ended by force now; empty: it is not.
+// due is why a job must be ended by force now; empty: it must not.
 func (c *endClock) due(job cove.Job, l endLimits) string {
 	limit := time.Duration(job.TimeoutSec) * time.Second
 	switch {
@@ -124,11 +127,11 @@ func (c *endClock) due(job cove.Job, l endLimits) string {
 // over reports whether the end by force has taken too long, too.
 func (c *endClock) over(l endLimits) bool { return c.forced >= l.collect+2*l.grace }
 
-// errForced is the cause of what is cut off because the server ends the job by force, or
+// errForced is the cause if a step is cut off because the server ends the job by force, or
 // gives that up.
 var errForced = errors.New("the server ends the job by force")
 
-// ender watches over the end of one job, while its follower does all that is done.
+// ender watches over the end of one job. The job's follower does the work.
 type ender struct {
 	id     string
 	jobs   *store.Jobs
@@ -141,8 +144,8 @@ type ender struct {
 	giveUp bool                    // the end by force has taken too long; guarded by mu
 }
 
-// step is the context of a step of the follower, which has no end of its own where the
-// sandbox does not answer. done must be called.
+// step is the context of a step of the follower. If the sandbox does not answer, the step has
+// no end of its own. The caller must call done.
 func (e *ender) step(ctx context.Context) (step context.Context, done func()) {
 	step, cut := context.WithCancelCause(ctx)
 	e.mu.Lock()
@@ -212,7 +215,7 @@ func (e *ender) watch(ctx context.Context) {
 func ran(job cove.Job) time.Duration    { return time.Duration(job.RanSec) * time.Second }
 func waited(job cove.Job) time.Duration { return time.Duration(job.WaitedSec) * time.Second }
 
-// asks reports whether a job's agent may ask a person, by its kind and by what it was begun with.
+// asks reports whether a job's agent may ask a person, by its kind and its permissions.
 func (e *ender) asks(ctx context.Context, job cove.Job) bool {
 	agent, err := agentOf(job.Agent, job.Definition)
 	if _, asks := agent.(agents.Questioner); err != nil || !asks {
@@ -222,7 +225,8 @@ func (e *ender) asks(ctx context.Context, job cove.Job) bool {
 	return err == nil && req.Permissions == agents.PermissionAsk
 }
 
-// awake reports whether a job's sprite is awake; if nobody says, as it was.
+// awake reports whether a job's sprite is awake; if that can't be learned, the last known
+// answer holds.
 func (e *ender) awake(ctx context.Context, job cove.Job, was bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, awakeLimit)
 	defer cancel()
@@ -233,7 +237,8 @@ func (e *ender) awake(ctx context.Context, job cove.Job, was bool) bool {
 	return info.Status == sprites.StatusRunning
 }
 
-// look does what a job's time asks for now.
+// look acts on a job's time: it notes the time that the job has had, and begins its end by
+// force if that is due.
 func (e *ender) look(ctx context.Context, job cove.Job, clock *endClock) error {
 	clock.ran, clock.waited = max(clock.ran, ran(job)), max(clock.waited, waited(job))
 	why := clock.due(job, e.limits)
@@ -257,8 +262,8 @@ func (e *ender) look(ctx context.Context, job cove.Job, clock *endClock) error {
 	return err
 }
 
-// force ends a job in the supervisor's place: it kills what is left of it, has what there
-// is collected, and copies the log with its end.
+// force ends a job in the supervisor's place. It kills what is left of the job, has its work
+// collected, and copies the log with its end.
 func (f *follower) force(ctx context.Context, job cove.Job) error {
 	if f.ender.givenUp() {
 		return f.endUncollected(ctx, job, fmt.Sprintf("collecting its work took longer than %v", f.all.limits.collect))
@@ -323,7 +328,7 @@ func forcedEnd(job cove.Job, end cove.JobEnd) cove.JobEnd {
 	return end
 }
 
-// endReason is why a job has ended, where the server knows more of that than its log.
+// endReason is why a job has ended: the log's reason, and what the server knows besides.
 func endReason(job cove.Job, outcome cove.Outcome) string {
 	reason := outcome.Reason
 	if outcome.Kind == agents.Cancelled || outcome.Kind == agents.Lost {
@@ -335,7 +340,7 @@ func endReason(job cove.Job, outcome cove.Outcome) string {
 	return reason
 }
 
-// noteExit notes that a job's agent has ended: what is left is to collect its work.
+// noteExit notes that a job's agent has ended: only its work must still be collected.
 func noteExit(ctx context.Context, jobs *store.Jobs, id string, batch []cove.JobEvent) error {
 	for _, ev := range batch {
 		if ev.Type != "exit" {

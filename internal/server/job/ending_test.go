@@ -90,7 +90,7 @@ func guestMain(args []string) int {
 	return supervise.ExitCode(err)
 }
 
-// flood is what a guest prints that is not cove's, in bytes.
+// flood is how many bytes a foreign guest prints.
 const flood = 128 << 20
 
 // zeros are read without an end.
@@ -100,8 +100,8 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
-// bench is a server whose jobs have a real guest, supervisor and git, as the test's user,
-// in a folder that stands for the home of the sprite's.
+// bench is a server whose jobs have a real guest, supervisor and git. They run as the test's
+// user, in a folder that stands for the home of the sprite's user.
 type bench struct {
 	t       testing.TB
 	home    string
@@ -206,7 +206,7 @@ func (b *bench) begin(script string) cove.Job {
 	return job
 }
 
-// beginDeaf is begin of a job that may keep the server from hearing of it.
+// beginDeaf is begin for a job that may keep the server from hearing of it.
 func (b *bench) beginDeaf(script string) cove.Job {
 	b.t.Helper()
 	return b.beginWith(script, func(*cove.JobRequest) {})
@@ -288,7 +288,7 @@ func (b *bench) await(id string) cove.Job {
 	return job
 }
 
-// processes are those of a job, by their environment.
+// processes are the processes of a job, by their environment.
 func (b *bench) processes(id string) (pids []string) {
 	names, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, name := range names {
@@ -399,8 +399,8 @@ func TestRetryTakesWhatWasSent(t *testing.T) {
 	}
 }
 
-// TestFloodIsNotKept: the server keeps only a beginning of what a job's guest prints. The agent
-// may have put another program in its place, which prints without end.
+// TestFloodIsNotKept: the server keeps only the beginning of a guest's output. The agent may
+// have put another program in the guest's place, which prints without end.
 func TestFloodIsNotKept(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, 0)
@@ -438,7 +438,8 @@ func TestFloodIsNotKept(t *testing.T) {
 	}
 }
 
-// TestTimeoutByForce: nor beyond its time, which the server counts, too.
+// TestTimeoutByForce: a job without its supervisor does not go on beyond its time, since the
+// server counts the time, too.
 func TestTimeoutByForce(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, 0)
@@ -452,9 +453,9 @@ func TestTimeoutByForce(t *testing.T) {
 	}
 }
 
-// TestTimeoutThoughItWaits: an agent that stops its supervisor and writes into its log that it waits for a
-// person does not stand outside its time, be it one that is never asked to wait, one that has asked nothing
-// or has made its question up, or one that may wait for messages.
+// TestTimeoutThoughItWaits: an agent may stop its supervisor and write into its log that it
+// waits for a person. Its time is limited all the same. That holds if it may never ask, has
+// asked nothing, has made its question up, or has really asked.
 func TestTimeoutThoughItWaits(t *testing.T) {
 	const forge = `log=$(echo "$HOME"/.cove/jobs/*/events.jsonl); kill -STOP "$(cat "$HOME"/.cove/jobs/*/lock)"
 add() { n=$(($(wc -l <"$log") + 1)); printf '{"seq":%s,"time":"2026-01-02T03:04:05Z",%s}\n' "$n" "$1" >>"$log"; }
@@ -563,12 +564,12 @@ func TestStopNextServer(t *testing.T) {
 	}
 }
 
-// TestCollectCut: a job ends also where its work can't be collected in time. The row says
-// that, and the sprite is kept for the work.
+// TestCollectCut: a job ends even if its work can't be collected in time. The row says so, and
+// the sprite is kept for the work.
 func TestCollectCut(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, time.Second)
-	// Whoever reads the job's description from now on waits for ever.
+	// From now on, every reader of the job's description waits for ever.
 	job := b.beginDeaf(`cd "$HOME"/.cove/jobs/*; rm job.json; mkfifo job.json; ` + stopSupervisor)
 	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
 		t.Fatal(err)
@@ -582,8 +583,8 @@ func TestCollectCut(t *testing.T) {
 	}
 }
 
-// TestEndClock: the time in which the sprite is held, or a person is waited for, does not
-// count; and only an agent that can wait for a person does so, and not for ever with its sprite awake.
+// TestEndClock: time does not count while the sprite is held, or a person is waited for. Only
+// an agent that can wait for a person may do so, and not for ever with its sprite awake.
 func TestEndClock(t *testing.T) {
 	limits := endLimits{time.Minute, 10 * time.Minute}
 	running := cove.Job{State: cove.JobRunning, JobSettings: cove.JobSettings{Agent: "shell", TimeoutSec: 600}}

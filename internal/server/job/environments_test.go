@@ -28,9 +28,9 @@ func (o *office) environmentsLeft(t *testing.T) (states []cove.EnvironmentState)
 	return states
 }
 
-// TestLaunchLeavesNothing: D4: however a step of a launch fails, there is no sprite and no
-// environment of it afterwards: at once, or when the service answers again and the next server
-// has looked around.
+// TestLaunchLeavesNothing: D4: however a step of a launch fails, no sprite and no environment
+// of it is left. They are removed at once, or when the service answers again and the next
+// server has looked around.
 func TestLaunchLeavesNothing(t *testing.T) {
 	const (
 		post   = `^POST /v1/sprites$`
@@ -70,7 +70,7 @@ func TestLaunchLeavesNothing(t *testing.T) {
 		o.server.Stop()
 	}
 
-	// A caller who goes away while the sprite is made.
+	// The caller goes away while the sprite is made.
 	o := s.open(t.TempDir())
 	pace := make(chan struct{})
 	s.Add(fakeprovider.Fault{Call: post, Pace: pace})
@@ -98,9 +98,9 @@ func TestLaunchLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestDestroyEnvironments: D7, D8: an environment that is needed is refused, with what would be
-// lost. With force its job ends. Of several each is destroyed for itself; one whose service does
-// not answer stays, and is deleted later.
+// TestDestroyEnvironments: D7, D8: a needed environment is not destroyed, and the error says
+// what would be lost. With force its job ends. Several are destroyed independently. If the
+// service of one does not answer, it stays, and is deleted later.
 func TestDestroyEnvironments(t *testing.T) {
 	s := newSite(t)
 	o := s.open(t.TempDir())
@@ -183,8 +183,9 @@ func TestDestroyEnvironments(t *testing.T) {
 	}
 }
 
-// TestEnvironmentsGone: R4: one whose sprite somebody has deleted says so at once here, and
-// elsewhere with the next look. Another that has inherited it has it instead.
+// TestEnvironmentsGone: R4: if somebody has deleted an environment's sprite, a local
+// environment says so at once, and another one with the next look. If another job has
+// inherited it, it has it instead.
 func TestEnvironmentsGone(t *testing.T) {
 	s := newSite(t)
 	o := s.open(t.TempDir())
@@ -219,8 +220,8 @@ func TestEnvironmentsGone(t *testing.T) {
 	}
 }
 
-// TestOrphans: D10: over the API: a list, with the places that were not heard; a deletion by name, or of all, after
-// another look; a name that is no orphan deletes nothing.
+// TestOrphans: D10: the API lists orphans, with the places that were not heard. It deletes
+// them by name, or all of them, after another look. A name that is no orphan deletes nothing.
 func TestOrphans(t *testing.T) {
 	s := newSite(t)
 	o := s.open(t.TempDir())

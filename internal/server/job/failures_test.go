@@ -21,7 +21,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// mishap is what befalls a job in one of its phases.
+// mishap is a failure that befalls a job in one of its phases.
 type mishap string
 
 const (
@@ -300,7 +300,7 @@ func (c *cell) stopped() {
 	}
 }
 
-// run has the failure befall the job, and sees what becomes of it.
+// run makes the failure befall the job, and checks what becomes of the job.
 func (c *cell) run() {
 	c.Helper()
 	if c.mishap == aTimeOut {
@@ -413,8 +413,8 @@ func (c *cell) cancelled(cancel func(), pushed chan error) {
 	}
 }
 
-// restarted kills the server in the phase, and starts another over what it left. Of what the first one
-// does from then on nothing is stored, and nothing gets to the service.
+// restarted kills the server in the phase, and starts another over what it left. From then on
+// nothing that the first server does is stored, or gets to the service.
 func (c *cell) restarted(leave func(), pushed chan error) {
 	c.Helper()
 	c.s.DownAfter(func() {
@@ -567,10 +567,10 @@ func stacks() string {
 	return string(buf[:runtime.Stack(buf, true)])
 }
 
-// TestSoakFailures: each failure in each phase of a job at a service leaves no sprite that
-// nobody owns, no process, goroutine or temporary file, and no job that seems to be starting; it
-// says in what phase it was, why, and what to type. A job that can go on does. One failure of each phase
-// is shown, and with COVE_SOAK=1 all are.
+// TestSoakFailures: a failure of a job at a service, of each kind and in each phase, leaves no
+// sprite without an owner. It leaves no process, goroutine or temporary file, and no job that
+// seems to be starting. The job says in what phase it failed, why, and what to type. A job
+// that can go on does. One failure of each phase is shown; with COVE_SOAK=1 all are.
 func TestSoakFailures(t *testing.T) {
 	all := os.Getenv("COVE_SOAK") != ""
 	for i, p := range phases {

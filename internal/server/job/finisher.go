@@ -61,7 +61,7 @@ func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) erro
 	}
 	outcome, usage, session := j.outcome, bounded(j.usage), j.session
 	if len(session) > maxSession {
-		session = "" // of which an agent would know nothing either
+		session = "" // an agent would know nothing of it either
 	}
 	outcome.Kind, outcome.Reason = clip(outcome.Kind), clip(outcome.Reason)
 	if outcome.Kind == agents.Lost && job.Error != "" {
@@ -101,15 +101,15 @@ func (f *finisher) end(ctx context.Context, job cove.Job, ev cove.JobEvent) erro
 // retireLimit bounds the deletion of a service whose job has ended.
 const retireLimit = 20 * time.Second
 
-// retire deletes the service of a job whose log has its end. It is no error that this fails:
-// at the next boot the service sees that the job has an end.
+// retire deletes the service of a job whose log has its end. A failure is ignored: at the next
+// boot the service sees that the job has an end.
 func (f *finisher) retire(ctx context.Context, job cove.Job) {
 	ctx, cancel := context.WithTimeout(ctx, retireLimit)
 	defer cancel()
 	_ = f.supervisors.end(ctx, job)
 }
 
-// finish is the store's Finish, for a job that has its connectors no more.
+// finish is the store's Finish, after the job's connectors are taken back.
 func (f *finisher) finish(ctx context.Context, id string, state cove.JobState, outcome cove.Outcome, edit func(*cove.Job)) (bool, error) {
 	f.connectors.revoke(ctx, id)
 	defer f.turns.over()
@@ -122,8 +122,8 @@ func (f *finisher) finish(ctx context.Context, id string, state cove.JobState, o
 	})
 }
 
-// lose finishes a job of which no more will be heard. Uncollected is why what it left in
-// its sprite can't be had; empty: there is none.
+// lose finishes a job if no more will be heard of it. The argument uncollected says why its
+// work in its sprite can't be had; empty: there is none.
 func (f *finisher) lose(ctx context.Context, id, why, uncollected string) error {
 	outcome := cove.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
 	_, err := f.finish(ctx, id, cove.JobLost, outcome, func(j *cove.Job) { j.Error, j.Uncollected, j.Session, j.Service = why, uncollected, "", "" })

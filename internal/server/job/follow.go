@@ -27,18 +27,17 @@ const (
 	maxBatch   = 4 << 20 // bytes of a batch
 	maxBackoff = 10 * time.Second
 
-	// tries is how often in a row a log may turn out to be unreadable, or a lost
-	// job not to be collected, until the job is given up.
+	// tries is how often in a row a log may be unreadable, or a lost job not be collected,
+	// before the job is given up.
 	tries = 5
 
-	// idleTries is how often in a row following a job may end in good order, and have
-	// brought nothing. An honest supervisor is started anew maxStarts times, and
-	// collected once.
+	// idleTries is how often in a row following a job may end without an error, and without
+	// anything new. An honest supervisor is started anew maxStarts times, and collected once.
 	idleTries = 10
 )
 
-// errBadLog is a log that no supervisor wrote: what is in a sprite, its agent can
-// change.
+// errBadLog says that no supervisor wrote a log like this: an agent can change anything in its
+// sprite.
 var errBadLog = errors.New("the job's log can't be read")
 
 // follower follows one job.
@@ -112,8 +111,8 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// progress gives an error if a job has not ended, and nothing more is known of it than
-// before. A sprite whose follower ends at once would else be asked without a pause.
+// progress gives an error if a job has not ended, and nothing more is known of it than before.
+// Else a sprite whose follower ends at once would be asked without a pause.
 func (f *follower) progress(ctx context.Context, before cove.Job) error {
 	after, err := f.all.jobs.Get(ctx, f.id)
 	switch {
@@ -175,8 +174,8 @@ func (f *follower) advance(ctx context.Context, job cove.Job) error {
 	return nil
 }
 
-// loseDeleted loses a job whose sprite is not there any more. That something was not found
-// is not enough: the sprite itself must be what is not there. Else it returns err.
+// loseDeleted loses a job whose sprite is gone. If something else was not found, it returns
+// err: it asks whether the sprite itself is gone.
 func (f *follower) loseDeleted(ctx context.Context, job cove.Job, err error) error {
 	if _, getErr := f.all.client.At(job.Backend).Get(ctx, job.Sprite); !errors.Is(getErr, sprites.ErrNotFound) {
 		return errors.Join(err, getErr)
@@ -184,13 +183,13 @@ func (f *follower) loseDeleted(ctx context.Context, job cove.Job, err error) err
 	return f.all.finisher.loseSprite(ctx, job, "its sprite was deleted")
 }
 
-// elsewhere is why a job is lost in a copy of its server's data folder, that was made while it was at work. Nothing
-// of it is started here: two servers would carry it on.
+// elsewhere is why a job is lost in a copy of its server's data folder that was made while the
+// job was at work. The copy starts nothing of it: else two servers would carry it on.
 const elsewhere = "this server's data folder is a copy, made while the job was at work: it goes on in the original"
 
-// noteDeath notes why the job's sandbox has ended, before the next one is booted. A job
-// whose sprite is another one by now is lost: nothing of it is to reach that one, and
-// nothing that is there is believed.
+// noteDeath notes why the job's sandbox has ended, before the next one is booted. If another
+// sprite has the name of the job's sprite by now, the job is lost. Nothing of the job may
+// reach that sprite, and nothing there is believed.
 func (f *follower) noteDeath(ctx context.Context, job cove.Job) (other bool, err error) {
 	info, err := f.all.client.At(job.Backend).Get(ctx, job.Sprite)
 	if err == nil && job.SpriteID != "" && info.ID != "" && info.ID != job.SpriteID {
@@ -269,7 +268,7 @@ const (
 	diskFull  = "disk_full"
 )
 
-// heldError is what an error says of a sprite that is held; nil: it is none of that.
+// heldError describes the held sprite that an error is about; nil: the error is another one.
 func heldError(err error) *sprites.Held {
 	e, ok := errors.AsType[*sprites.Error](err)
 	if !ok || e.Code != diskLimit && e.Code != diskFull {
@@ -281,8 +280,8 @@ func heldError(err error) *sprites.Held {
 // unheard reports whether an error of a call to a backend says nothing of the sprite.
 func unheard(err error) bool { return environment.Unheard(err) }
 
-// noteUnknown notes why nothing is known of a job; nil: something is. It is no error that it
-// can't be noted: it is tried again with the next call.
+// noteUnknown notes why nothing is known of a job; nil: something is. If it can't be noted, it
+// is tried again with the next call.
 func noteUnknown(ctx context.Context, jobs *store.Jobs, id string, why error) {
 	var unknown *cove.JobUnknown
 	if why != nil {
@@ -309,7 +308,7 @@ func (f *follower) stopping(ctx context.Context) bool {
 	return err == nil && job.Stopping
 }
 
-// noteHeld notes why a job stands still with its sprite; nil: it does not any more.
+// noteHeld notes why a job stands still with its sprite; nil: it goes on.
 func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {
 	err := f.all.jobs.Update(ctx, f.id, func(j *cove.Job) error {
 		if j.Held != nil && held != nil {
@@ -378,8 +377,8 @@ var eventTypes = map[string]bool{
 	"supervisor": true, "state": true, "step": true, "cloned": true, "output": true, "event": true, "input": true, "notice": true, "exit": true, "collected": true, "end": true,
 }
 
-// decode reads the event that must have the number want. What only the server may
-// say is not taken from the log.
+// decode reads the event that must have the number want. It drops the fields that only the
+// server may set.
 func decode(line []byte, want int64) (cove.JobEvent, error) {
 	var ev cove.JobEvent
 	if err := json.Unmarshal(line, &ev); err != nil {
@@ -447,8 +446,9 @@ func (f *follower) take(ctx context.Context, batch []cove.JobEvent) error {
 	if last.Type == "end" {
 		batch = batch[:len(batch)-1]
 	}
-	// The record is changed as the events say before they are stored: who reads one of them finds its job as the event
-	// says, and what was not noted when the server was killed is read again.
+	// The events change the record before they are stored. So a reader of an event finds its
+	// job as the event says. If the server is killed, an event that it has not noted is read
+	// again.
 	for _, note := range []func(context.Context, *store.Jobs, string, []cove.JobEvent) error{noteSupervisor, noteCloned, noteQuestion, noteState, noteExit} {
 		if err := note(ctx, f.all.jobs, f.id, batch); err != nil {
 			return err
@@ -467,8 +467,8 @@ func (f *follower) take(ctx context.Context, batch []cove.JobEvent) error {
 	return f.all.finisher.end(ctx, job, last)
 }
 
-// noteSupervisor notes what the supervisor of a job says of itself. Another job's is refused,
-// and one that this server does not understand.
+// noteSupervisor notes what the supervisor of a job says of itself. It refuses the supervisor
+// of another job, and one that this server does not understand.
 func noteSupervisor(ctx context.Context, jobs *store.Jobs, id string, batch []cove.JobEvent) error {
 	for _, ev := range batch {
 		s := ev.Supervisor
@@ -495,8 +495,8 @@ func noteSupervisor(ctx context.Context, jobs *store.Jobs, id string, batch []co
 	return nil
 }
 
-// noteState notes the last state that a batch of events tells of. A log may have
-// millions of them: what changes nothing is not written.
+// noteState notes the last state that a batch of events tells of. A log may have millions of
+// them, so an unchanged state is not written.
 func noteState(ctx context.Context, jobs *store.Jobs, id string, batch []cove.JobEvent) error {
 	var state cove.JobState
 	for _, ev := range batch {
@@ -522,9 +522,9 @@ func noteState(ctx context.Context, jobs *store.Jobs, id string, batch []cove.Jo
 // maxStarts is how often a supervisor is started anew that says nothing.
 const maxStarts = 3
 
-// restart starts the supervisor of a job that has none, and has done nothing: the
-// server was killed before it got so far, or the sandbox ended. If there is one
-// after all, the lock in the sprite tells the second one so.
+// restart starts the supervisor of a job that has none, and has done nothing. The server was
+// killed before it got so far, or the sandbox ended. If there is a supervisor after all, the
+// lock in the sprite stops the second one.
 func (f *follower) restart(ctx context.Context, job cove.Job) error {
 	f.starts++
 	unlock, err := f.all.locks.Lock(ctx, job.ID)
@@ -540,7 +540,7 @@ func (f *follower) restart(ctx context.Context, job cove.Job) error {
 	return f.all.supervisors.launch(ctx, job)
 }
 
-// finalize has a job collected whose supervisor has died.
+// finalize has the work of a job collected after its supervisor has died.
 func (f *follower) finalize(ctx context.Context, job cove.Job) error {
 	reason := agents.Lost
 	if job.Stopping {

@@ -45,7 +45,7 @@ func (fs *followers) note(job cove.Job, signal cove.SupervisorSignal) {
 	}
 }
 
-// notePlace notes the place of the sprite in which a job works.
+// notePlace notes the place of a job's sprite.
 func (fs *followers) notePlace(job cove.Job) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -54,8 +54,8 @@ func (fs *followers) notePlace(job cove.Job) {
 	}
 }
 
-// signal says whether the supervisors of the jobs answer that work in an environment's sprite,
-// by their connections: the worst of them; empty: none works there.
+// signal says whether the supervisors of the jobs in an environment's sprite answer, by their
+// connections. It returns the worst signal; empty: no job works there.
 func (fs *followers) signal(env cove.Environment) (worst cove.SupervisorSignal) {
 	rank := []cove.SupervisorSignal{"", cove.SupervisorAnswers, cove.SupervisorHeld, cove.SupervisorStarting, cove.SupervisorSilent}
 	fs.mu.Lock()

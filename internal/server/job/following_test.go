@@ -65,9 +65,9 @@ func TestFollowCutAnywhere(t *testing.T) {
 	}
 }
 
-// TestFollowCuts: T4, T5, T7: a job goes on whatever becomes of the connection to it. Nothing of its
-// log is lost or doubled. One that ends while its service is away has ended when that is back, as
-// it did, with its work.
+// TestFollowCuts: T4, T5, T7: a job goes on, whatever happens to the connection to it. Nothing
+// of its log is lost or doubled. If it ends while its service is away, it has ended just so
+// when the service is back, with its work.
 func TestFollowCuts(t *testing.T) {
 	b, s := newFarBench(t)
 	o := s.work(b)
@@ -200,9 +200,9 @@ while read -r line; do
 	esac
 done`
 
-// TestResumeStates: R5, R6, R7: a job can be resumed from each state in which it can have ended,
-// with its agent's own session. An agent that does not take that up again fails, and is given no
-// new one in silence; its session is kept for the next try.
+// TestResumeStates: R5, R6, R7: a job can be resumed from each state that it can have ended
+// in, with its agent's own session. If the agent does not take that session up again, the job
+// fails. It gets no new session in silence, and keeps the old one for the next try.
 func TestResumeStates(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	maxInstallSaid = 2000 // bytes of what a command says that fails
+	maxInstallSaid = 2000 // bytes kept of a failing command's output
 	maxSaidLine    = 160  // characters of a line that a job's row has
 )
 
-// installation is one that is under way, for all the jobs that wait for it.
+// installation is an installation under way, for all the jobs that wait for it.
 type installation struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
@@ -41,7 +41,7 @@ func (i *installation) runs(command, commands int) {
 	i.progress.Command, i.progress.Commands = command, commands
 }
 
-// Write takes what the command says that runs.
+// Write takes the output of the running command.
 func (i *installation) Write(p []byte) (int, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -49,7 +49,7 @@ func (i *installation) Write(p []byte) (int, error) {
 	return i.said.Write(p)
 }
 
-// String is the last of what the command said.
+// String is the end of the command's output.
 func (i *installation) String() string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -65,7 +65,7 @@ func (i *installation) sofar() (cove.InstallProgress, cove.StepOutput) {
 	return p, i.log.out
 }
 
-// tail is the last of what a command says.
+// tail is the end of a command's output.
 type tail struct{ buf []byte }
 
 func (t *tail) Write(p []byte) (int, error) {

@@ -24,22 +24,22 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// An agent is installed once for all the sprites that are made for its jobs: in a sprite
-// of its own, whose disk is sealed then, and is what theirs begin with.
+// An agent is installed once for all the sprites that are made for its jobs. It is installed
+// in a sprite of its own, whose disk is then sealed; the jobs' sprites begin with that disk.
 
 // Installer keeps what the installations of agents have left (sprite.Host).
 type Installer interface {
-	// Fingerprint is that of the base that new disks lie on.
+	// Fingerprint is the fingerprint of the base that new disks lie on.
 	Fingerprint(ctx context.Context) (string, error)
 
 	// KeepInstall makes what was installed in a sprite the disk that others begin
-	// with. The sprite is no more.
+	// with. The sprite is gone then.
 	KeepInstall(ctx context.Context, sprite string, in store.Install) error
 
-	// Installs are all that there are.
+	// Installs are all installations.
 	Installs(ctx context.Context) ([]cove.AgentInstall, error)
 
-	// DropInstall forgets one that was not used since it was listed.
+	// DropInstall forgets an installation, unless it was used since it was listed.
 	DropInstall(ctx context.Context, in cove.AgentInstall) (bool, error)
 }
 
@@ -99,9 +99,9 @@ func (w *wanted) what() string {
 }
 
 // wants is the installation that a job wants; nil: there is nothing to install for jobs
-// to share. A job that brings folders or a PATH of its own may have the agent there, and
-// one in a sprite that is there already has what that has. One over an image installs it
-// alone: an installation goes with the base that it was made over.
+// to share. A job that brings folders or a PATH of its own may have the agent there. A job in
+// an existing sprite has what that sprite has. A job over an image installs the agent for
+// itself: an installation goes with the base that it was made over.
 func (is *installs) wants(req cove.JobRequest, agent agents.Agent) (*wanted, error) {
 	work, err := agents.Trial(agent, boot.Home)
 	if err != nil || is.installer == nil || len(work.Install) == 0 || req.Sprite != "" || ownInstall(req) {
@@ -128,8 +128,8 @@ func (is *installs) identify(ctx context.Context, w *wanted) (err error) {
 	return err
 }
 
-// must reports whether a job has to wait for its installation, or may have to. It
-// need not wait for one that is there, nor after one that failed just now.
+// must reports whether a job has to wait for its installation, or may have to. It need not
+// wait if the installation exists, or has just failed.
 func (is *installs) must(ctx context.Context, w *wanted) (bool, error) {
 	if w == nil {
 		return false, nil
@@ -147,8 +147,8 @@ func (is *installs) must(ctx context.Context, w *wanted) (bool, error) {
 	return false, err
 }
 
-// install is where the agent of a job is from. It is installed for that if it has not
-// been yet; show is told how far that is.
+// install returns the installation for a job's agent, and installs the agent first if need be;
+// show is told the progress.
 func (is *installs) install(ctx context.Context, w *wanted, show showInstall) (*cove.JobInstall, error) {
 	if w == nil {
 		return nil, nil
@@ -194,8 +194,8 @@ const showInterval = 200 * time.Millisecond
 // showInstall is told how far an installation is, and what its commands have printed.
 type showInstall func(cove.InstallProgress, cove.StepOutput)
 
-// once installs an agent, or waits for the installation of the same that is under
-// way. That ends when nobody waits for it any more.
+// once installs an agent, or waits for its installation if that is under way. An installation
+// ends when nobody waits for it any more.
 func (is *installs) once(ctx context.Context, w *wanted, show showInstall) (store.Install, error) {
 	inst, err := is.join(w)
 	if err != nil {
@@ -324,7 +324,7 @@ func (is *installs) failedNow(key string) error {
 	return nil
 }
 
-// setBuilding notes that an agent is being installed in a sprite, or is no more.
+// setBuilding notes whether an agent is being installed in a sprite.
 func (is *installs) setBuilding(name string, yes bool) {
 	is.mu.Lock()
 	defer is.mu.Unlock()
@@ -340,7 +340,7 @@ func (is *installs) setBuilding(name string, yes bool) {
 func (is *installs) installIn(ctx context.Context, name string, w *wanted, inst *installation) error {
 	began, in := time.Now(), w.Install
 	_, err := is.client.Create(ctx, sprites.CreateRequest{
-		Base: sprites.HostBase, // of which the key tells
+		Base: sprites.HostBase, // the key depends on it
 		Name: name, Owner: store.InstallOwner + in.Key,
 		NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: installPreset}}},
 	})
@@ -366,7 +366,8 @@ func (is *installs) installIn(ctx context.Context, name string, w *wanted, inst 
 	return nil
 }
 
-// key is that of the install that a job's sprite begins with; empty: with none.
+// key is the key of the installation that a job's sprite begins with; empty: it begins with
+// none.
 func key(in *cove.JobInstall) string {
 	if in == nil {
 		return ""
@@ -374,7 +375,7 @@ func key(in *cove.JobInstall) string {
 	return in.Key
 }
 
-// installCommands are what is left to do to bring an agent.
+// installCommands are the commands still needed to install an agent.
 func installCommands(work agents.Work, in *cove.JobInstall) [][]string {
 	if key(in) != "" {
 		return nil
@@ -382,7 +383,7 @@ func installCommands(work agents.Work, in *cove.JobInstall) [][]string {
 	return work.Install
 }
 
-// needs are the programs that bringing an agent takes, where it has yet to be brought.
+// needs are the programs needed to install an agent, if it is not installed yet.
 func needs(work agents.Work, in *cove.JobInstall) []string {
 	if key(in) != "" || work.Program == "" {
 		return nil

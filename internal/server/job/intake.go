@@ -25,8 +25,8 @@ type intake struct {
 	namesOnly  func(context.Context, sprites.NetworkPolicy) (sprites.NetworkPolicy, error) // nil: backends have no policies
 }
 
-// settle refuses a request that could not become a job, and puts in what it leaves to
-// the server. It makes nothing.
+// settle refuses a request that could not become a job, and fills in what it leaves to the
+// server. It makes nothing.
 func (in *intake) settle(ctx context.Context, req cove.JobRequest) (_ cove.JobRequest, _ agents.Agent, work agents.Work, _ error) {
 	if req.Author == (cove.Person{}) { // git commits by nobody
 		req.Author = cove.Person{Name: "cove", Email: "cove@localhost"}
@@ -82,8 +82,8 @@ func (in *intake) settle(ctx context.Context, req cove.JobRequest) (_ cove.JobRe
 	return req, agent, work, nil
 }
 
-// preview says what Create would make of a request, or refuses it as that would. It
-// makes nothing. Whether a sprite of a backend is there is for who asks to see.
+// preview says what Create would make of a request, or refuses it as Create would. It makes
+// nothing. It does not check whether a sprite of a backend exists.
 func (in *intake) preview(ctx context.Context, req cove.JobRequest) (cove.JobPreview, error) {
 	req, agent, work, err := in.settle(ctx, req)
 	if err != nil {
@@ -136,9 +136,9 @@ func upstreams(connectors []string) (hosts []string) {
 	return hosts
 }
 
-// checkKey refuses a request whose agent has nothing to ask its model with, or what else
-// it was given: it would be installed first, and each fails in words of its own. What a folder, a sprite that is
-// there already or a variable of the agent's may bring is not looked into.
+// checkKey refuses a request if a connector that its agent needs has no key. The agent would
+// be installed first, and then fail in words of its own. Nothing is checked at a backend, or
+// if a folder, an existing sprite or a variable may bring a key.
 func (in *intake) checkKey(ctx context.Context, req cove.JobRequest, work agents.Work) error {
 	own := envNames(work.Env, work.Keys) // which may say where the model is, or have its key
 	if len(work.Keys) == 0 || req.Backend != "" || req.Sprite != "" || len(req.Include) > 0 ||

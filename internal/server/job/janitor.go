@@ -19,9 +19,10 @@ const (
 	sweepInterval   = time.Hour   // how often it looks for jobs that nobody needs any more
 )
 
-// janitor takes up the jobs that were being prepared, ends jobs whose repository never
-// came, with their sprites, deletes environments and jobs that could not be deleted before, takes
-// settings out of sprites that could not be reached, and removes what nobody needs any more.
+// janitor takes up the jobs that were being prepared, and ends jobs whose repository never
+// came, with their sprites. It deletes environments and jobs that could not be deleted before,
+// and takes settings out of sprites that could not be reached. It removes what nobody needs
+// any more.
 type janitor struct {
 	jobs       *store.Jobs
 	client     *cove.Client
@@ -35,7 +36,7 @@ type janitor struct {
 	locks      *keylock.Mutex                                         // of jobs
 	lease      time.Duration                                          // how long a job may wait for its repository
 	keep       time.Duration                                          // how long jobs that nobody needs any more are kept; 0: for ever
-	since      time.Time                                              // what was queued before was queued by an earlier server
+	since      time.Time                                              // jobs queued before were queued by an earlier server
 	logger     *slog.Logger
 
 	ctx    context.Context
@@ -184,8 +185,8 @@ func (j *janitor) expireJob(ctx context.Context, id string, cut error) error {
 	return j.finisher.abandon(ctx, job, fmt.Sprintf("its repository did not arrive within %v", j.lease))
 }
 
-// endWaits stops the jobs that have waited for a person, or were held, for longer than their profile
-// lets them while others of the profile wait for their turn.
+// endWaits stops the jobs that have waited for a person, or were held, for longer than their
+// profile lets them. It does so only while other jobs of the profile wait for their turn.
 func (j *janitor) endWaits(ctx context.Context, now time.Time) error {
 	jobs, err := j.jobs.List(ctx, store.JobFilter{States: []cove.JobState{cove.JobInstalling, cove.JobPreparing, cove.JobRunning, cove.JobWaiting}})
 	errs, queued := []error{err}, map[string]bool{}
@@ -226,8 +227,9 @@ func (j *janitor) endWait(ctx context.Context, id string, limit time.Duration) e
 	return err
 }
 
-// pushPatience is how long a push has after a start of the server to go on with what it
-// began at the one before; and after its job's turn has come, while others wait for theirs.
+// pushPatience is how long a push has, after a start of the server, to go on with what it
+// began under the earlier server. It has as long after its job's turn has come, while others
+// wait for theirs.
 const pushPatience = 2 * time.Minute
 
 var (
@@ -235,9 +237,9 @@ var (
 	errPushGone = errors.New("its turn had come, and nobody sent its repository: its push had ended")
 )
 
-// pushCut says why nobody is at work on a queued job any more, if so: it was queued by an
-// earlier server, or has the turn of others, and nobody uses its sprite. Of a backend's
-// sprite that can't be told.
+// pushCut says why nobody is at work on a queued job any more; nil: somebody may be. Nobody is
+// if an earlier server queued it, or it keeps others from their turn, and nobody uses its
+// sprite. At a backend that can't be told.
 func (j *janitor) pushCut(ctx context.Context, job cove.Job, since, now time.Time) (cut error, err error) {
 	switch {
 	case job.Backend != "":

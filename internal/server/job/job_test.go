@@ -20,8 +20,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// newManager starts a server that has jobs. Its sandboxes have no supervisor: what
-// needs one is tested with real sandboxes, in internal/e2e/jobs.
+// newManager starts a server that has jobs. Its sandboxes have no supervisor. Tests that need
+// one are in internal/e2e/jobs, with real sandboxes.
 func newManager(t *testing.T) (*Manager, *cove.Client) {
 	t.Helper()
 	var m *Manager
@@ -51,8 +51,8 @@ func code(err error) string {
 	return fmt.Sprint(err)
 }
 
-// TestNoJobInInstall: nor does a job act in a sprite in which an agent is being installed,
-// but by an administrator's right: what it leaves there would be in the sprites of all.
+// TestNoJobInInstall: while a sprite installs an agent, a job acts in it only by an
+// administrator's right. Everything that the job leaves there would be in the sprites of all.
 func TestNoJobInInstall(t *testing.T) {
 	_, client := newManager(t)
 	rules := &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "agent"}}}
@@ -136,8 +136,8 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
-// An agent that has nothing to ask its model with is refused before anything is made for
-// it, and the hint is what to type.
+// TestCreateWithoutKey: an agent without a key for its model is refused before anything is
+// made for it. The hint says what to type.
 func TestCreateWithoutKey(t *testing.T) {
 	m, client := newManager(t)
 	ctx := t.Context()
@@ -185,8 +185,9 @@ func TestCreateWithoutKey(t *testing.T) {
 	try("with its secret, the own agent", agent("cove"), "")
 }
 
-// The agents of two providers may ask by a subscription: codex by a login that the server has,
-// or by one that is in the sprite, claude by the latter alone. Each refusal says what to type.
+// TestLogins: the agents of two providers may ask by a subscription. The agent codex may use a
+// login that the server has, or one in the sprite; claude only one in the sprite. Each refusal
+// says what to type.
 func TestLogins(t *testing.T) {
 	m, client := newManager(t)
 	ctx := t.Context()
@@ -238,8 +239,8 @@ func TestLogins(t *testing.T) {
 	try("no such login", "codex", "x", nil, "bad_request: write --login key, outside or inside")
 }
 
-// An MCP server inside is a command with variables, whose values no answer has. Secrets in them
-// are for an administrator, as in a job's own.
+// TestMCPInside: an MCP server inside is a command with variables. No answer has their values.
+// Secrets in them need an administrator, as in a job's own variables.
 func TestMCPInside(t *testing.T) {
 	_, client := newManager(t)
 	ctx := t.Context()
@@ -446,8 +447,8 @@ func TestQueued(t *testing.T) {
 	gone(deleted)
 }
 
-// What is in a sprite its agent can change: only a log as a supervisor writes it
-// gets into the store.
+// TestHostileLog: an agent can change anything in its sprite. Only a log as a supervisor
+// writes it gets into the store.
 func TestHostileLog(t *testing.T) {
 	m, client := newManager(t)
 	job, err := client.CreateJob(t.Context(), request())
@@ -479,7 +480,7 @@ func TestHostileLog(t *testing.T) {
 	if after, err := client.Job(t.Context(), job.ID); err != nil || after.State.Terminal() {
 		t.Errorf("the job: %+v, %v", after, err)
 	}
-	// A supervisor can't name what would be used as a path, a ref or an option.
+	// A supervisor can't name something that would be used as a path, a ref or an option.
 	end := `{"seq":2,"type":"end","result":{"phase":"done","exit_code":0,"head":"--upload-pack=x","commits":-5,
 		"leftover":"HEAD","bundle":{"path":"/etc/shadow","size":5,"sha256":"zz"}}}`
 	if err := f.store(t.Context(), strings.NewReader(strings.ReplaceAll(end, "\n", " ")+"\n"), 1); err != nil && !errors.Is(err, io.EOF) {
@@ -491,8 +492,8 @@ func TestHostileLog(t *testing.T) {
 	}
 }
 
-// A reader of a job that waits while it is in some state is answered when it is in another
-// one, and when its installation has got further.
+// TestGetWhile: a reader waits while a job is in some state. It is answered when the job is in
+// another one, and when its installation has got further.
 func TestGetWhile(t *testing.T) {
 	m, client := newManager(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -548,8 +549,8 @@ func TestGetWhile(t *testing.T) {
 	}
 }
 
-// The lines of an installation are a sandbox's text: a job's row has a short line of it, and
-// nothing that a terminal would obey.
+// TestSaidLine: the lines of an installation are a sandbox's text. A job's row has a short
+// line of them, without anything that a terminal would obey.
 func TestSaidLine(t *testing.T) {
 	for said, want := range map[string]string{
 		"": "", "one\ntwo\n\n": "two", "10%\r20%\r": "20%", "a\tb": "a b", "\x1b[31mred\x1b[0m\x07": "[31mred[0m",
@@ -563,8 +564,8 @@ func TestSaidLine(t *testing.T) {
 	}
 }
 
-// TestPushCut: a job whose push ended with the server that it came to does not stay queued.
-// One that somebody still works on does.
+// TestPushCut: a job does not stay queued if its push ended with the server that it came to. A
+// job that somebody still works on does.
 func TestPushCut(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
@@ -626,8 +627,8 @@ func TestPushCut(t *testing.T) {
 	}
 }
 
-// TestTurnGivenBack: a job whose turn has come, and whose push has ended before that, does not
-// keep the others waiting.
+// TestTurnGivenBack: if a job's push ended before the job's turn came, the job does not keep
+// the others waiting.
 func TestTurnGivenBack(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
@@ -719,8 +720,8 @@ func TestRemoveUncollected(t *testing.T) {
 	}
 }
 
-// TestPulledNothing: a job that left nothing lets go of its sprite when it is pulled, and does not count
-// as pulled: if it failed, it still needs somebody.
+// TestPulledNothing: a job that left nothing lets go of its sprite when it is pulled, but does
+// not count as pulled. If it failed, it still needs somebody.
 func TestPulledNothing(t *testing.T) {
 	m, client := newManager(t)
 	ctx := t.Context()

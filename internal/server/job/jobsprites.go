@@ -23,9 +23,9 @@ func spriteOf(client *cove.Client, job cove.Job) *sprites.Sprite {
 	return client.At(job.Backend).Sprite(job.Sprite)
 }
 
-// jobSprites looks after the sprites in which jobs work. It gives a job its environment, and
-// hands that on to other jobs. From a sprite that was not made for a job, it removes the
-// job's folders only.
+// jobSprites looks after the sprites that jobs work in. It gives a job its environment, and
+// hands the environment on to other jobs. From a sprite that was not made for a job, it
+// removes only the job's folders.
 type jobSprites struct {
 	jobs         *store.Jobs
 	client       *cove.Client
@@ -48,8 +48,9 @@ func (js *jobSprites) of(ctx context.Context, job string) (cove.Environment, err
 }
 
 // furnish makes the job's sprite, or gives the one that is there the job's policy.
-// Nothing runs in a new one before it has that. A call that is cut may still be
-// carried out: it is waited for instead, and what was made is taken back.
+// Nothing runs in a new sprite before it has the policy. If the caller goes away, the calls
+// are not cut, since they might still be carried out. Then furnish waits for them, and takes
+// back what was made.
 func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobRequest) error {
 	asked := ctx
 	ctx = context.WithoutCancel(ctx) // its steps have limits
@@ -75,8 +76,8 @@ func (js *jobSprites) furnish(ctx context.Context, job cove.Job, req cove.JobReq
 	return err
 }
 
-// checkGit refuses a sprite over an image if it has no git, without which a job can't clone
-// the repository. The caller has not uploaded that yet.
+// checkGit refuses a sprite over an image if it has no git: a job could not clone the
+// repository. The caller has not uploaded that yet.
 func checkGit(ctx context.Context, client *cove.Client, job cove.Job) error {
 	if job.Backend != "" {
 		return nil // a backend has no images
@@ -141,7 +142,7 @@ func (js *jobSprites) furnishAll(ctx context.Context, job cove.Job, req cove.Job
 	return js.environments.Furnished(ctx, env.ID)
 }
 
-// make makes the sprite of a job that names none, and looks for that of one at a backend.
+// make makes the sprite of a job that names none. If the job names one, make finds it.
 func (js *jobSprites) make(ctx context.Context, job cove.Job, req cove.JobRequest) (env cove.Environment, err error) {
 	if !job.OwnsSprite {
 		return env, js.find(ctx, job)
@@ -149,7 +150,7 @@ func (js *jobSprites) make(ctx context.Context, job cove.Job, req cove.JobReques
 	if env, err = js.of(ctx, job.ID); err != nil {
 		return env, err
 	}
-	if env.State == cove.EnvironmentGone { // what an earlier server had begun was taken back
+	if env.State == cove.EnvironmentGone { // an earlier server's attempt was taken back
 		if err := js.environments.Store.Replan(ctx, job.ID, randomID(8)); err != nil {
 			return env, err
 		}
@@ -204,8 +205,8 @@ func (js *jobSprites) there(ctx context.Context, job cove.Job) (bool, error) {
 	return err == nil, err
 }
 
-// owned reports whether a job's sprite is there, and the one that was made for it. That it is
-// not there is no error.
+// owned reports whether the sprite that was made for a job is there. If it is not, that is no
+// error.
 func (js *jobSprites) owned(ctx context.Context, job cove.Job) (bool, error) {
 	env, err := js.of(ctx, job.ID)
 	if errors.Is(err, store.ErrNotFound) || err == nil && env.State == cove.EnvironmentGone {
@@ -233,9 +234,10 @@ func (js *jobSprites) discard(ctx context.Context, job cove.Job, reason cove.Des
 	return nil
 }
 
-// remove destroys the environment that a job has, and reports whether its sprite is not there. One in which
-// another job works, or has left what nobody has pulled, becomes that job's. If it fails, it is
-// tried again, by the next server too, until the sprite is known to be gone.
+// remove destroys the environment that a job has, and reports whether its sprite is gone. If
+// another job works there, or has left work that nobody has pulled, the environment becomes
+// that job's. If remove fails, it is tried again, by the next server too, until the sprite is
+// known to be gone.
 func (js *jobSprites) remove(ctx context.Context, job cove.Job, reason cove.DestroyReason) (gone bool, err error) {
 	for {
 		env, err := js.of(ctx, job.ID)
@@ -262,8 +264,8 @@ func (js *jobSprites) remove(ctx context.Context, job cove.Job, reason cove.Dest
 	}
 }
 
-// heir is another job that works in a job's sprite, or has left there what nobody has pulled;
-// empty: there is none.
+// heir is another job that works in a job's sprite, or has left work there that nobody has
+// pulled; empty: there is none.
 func (js *jobSprites) heir(ctx context.Context, job cove.Job) (string, error) {
 	others, err := js.jobs.List(ctx, store.JobFilter{Backend: job.Backend, Sprite: job.Sprite})
 	for _, heir := range others {

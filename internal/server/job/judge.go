@@ -98,8 +98,8 @@ func clip(text string) string {
 	return strings.ToValidUTF8(text[:maxReason], "") + "…"
 }
 
-// bounded makes of what a log says of a model's use what can be: sums of made-up
-// numbers may be negative, or so large that JSON has no word for them.
+// bounded keeps what a log says of a model's use in bounds. Sums of made-up numbers may be
+// negative, or too large for JSON.
 func bounded(u *cove.Usage) *cove.Usage {
 	if u == nil {
 		return nil

@@ -50,8 +50,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// The server's own rule leaves what is in use by nobody but not old enough, and
-// nothing at all is removed where there is no rule.
+// TestSweep: the server's own rule leaves a job that nobody uses until it is old enough.
+// Without a rule nothing is removed.
 func TestSweep(t *testing.T) {
 	m, client := newManager(t)
 	job, err := client.CreateJob(t.Context(), request())
@@ -103,7 +103,8 @@ func TestSpriteOfTheSameName(t *testing.T) {
 	}
 }
 
-// What can't be sent or done again is refused before anything is asked of a sprite.
+// TestRefusedVerbs: a message that can't be sent, or a job that can't be done again, is
+// refused before anything is asked of a sprite.
 func TestRefusedVerbs(t *testing.T) {
 	m, client := newManager(t)
 	job, err := client.CreateJob(t.Context(), request())

@@ -8,8 +8,9 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// TestLatest: a job shows the last line that it has said, in one line and within its bound; whoever
-// follows the progress hears of it, and a follower that begins anew goes on with it.
+// TestLatest: a job shows the last line that it has said, in one line and within its bound.
+// Everybody who follows the progress hears of it, and a follower that begins anew goes on with
+// it.
 func TestLatest(t *testing.T) {
 	s := newSite(t)
 	o := s.open(t.TempDir())

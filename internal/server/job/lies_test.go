@@ -26,8 +26,8 @@ func lines(t *testing.T, events ...cove.JobEvent) string {
 	return b.String()
 }
 
-// TestHostileTexts has logs whose texts would make every list of jobs, or of events, too
-// long to be read.
+// TestHostileTexts has logs whose texts would make every list of jobs, or of events, too long
+// to read.
 func TestHostileTexts(t *testing.T) {
 	m, client := newManager(t)
 	long := strings.Repeat("<", maxEvent/8)
@@ -40,7 +40,8 @@ func TestHostileTexts(t *testing.T) {
 		f := follower{all: m.followers, id: job.ID}
 		state := cove.JobEvent{Type: "state", State: cove.JobRunning}
 		if err := f.store(t.Context(), strings.NewReader(lines(t, state, end)), 0); err != nil {
-			// It has grown to more than an event may have. One that did not is clipped.
+			// The event has grown beyond its bound, so it is refused. A smaller one is
+			// clipped.
 			if !errors.Is(err, errBadLog) {
 				t.Fatal(err)
 			}
@@ -71,7 +72,7 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
-// TestHostileUsage has agents' logs tell of costs whose sum is no number that JSON has.
+// TestHostileUsage has agents' logs with costs whose sum is too large for JSON.
 func TestHostileUsage(t *testing.T) {
 	m, client := newManager(t)
 	for agent, line := range map[string]string{
@@ -133,8 +134,8 @@ func TestHostileFollower(t *testing.T) {
 	}
 }
 
-// TestHostileStates has a log of states that change all the time. The job is written
-// once for a batch of them, and not at all where nothing has changed.
+// TestHostileStates has a log of states that change all the time. The job is written once for
+// a batch of them, and not at all if nothing has changed.
 func TestHostileStates(t *testing.T) {
 	m, client := newManager(t)
 	job, err := client.CreateJob(t.Context(), request())
@@ -172,8 +173,9 @@ func TestHostileStates(t *testing.T) {
 	}
 }
 
-// FuzzEvents: of whatever a sprite says is its job's log, what is taken has the next number
-// and a type that a supervisor may use, and has nothing that only the server says.
+// FuzzEvents: a sprite may say anything as its job's log. An event that is taken from it has
+// the next number and a type that a supervisor may use. It has nothing that only the server
+// says.
 func FuzzEvents(f *testing.F) {
 	for _, s := range []string{
 		`{"seq":1,"type":"state","state":"running"}` + "\n" + `{"seq":2,"type":"end","result":{"phase":"done","exit_code":0}}` + "\n",

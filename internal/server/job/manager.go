@@ -1,10 +1,10 @@
-// Package job is the server's half of jobs: it makes the sprite for one, starts
+// Package job is the server's half of jobs. It makes a job's sprite, starts
 // the supervisor in it, copies the supervisor's log into the store, and judges
-// how it ended. The work itself goes on in the sprite whether or not a server
-// runs; a server that starts takes up where the store ends.
+// how the job ended. The work itself goes on in the sprite whether or not a
+// server runs. A server that starts takes up where the store ends.
 //
-// Manager has what a client can ask for. Each part of the work is a type of its own, with
-// the state and the lock that it needs, in a file of its name:
+// Manager has the calls of clients. Each part of the work is a type, with the state and the
+// lock that it needs, in a file of its name:
 //
 //	intake         decides which requests become jobs (check.go, model.go, mcp.go)
 //	steps          notes how far the preparation of jobs is
@@ -57,9 +57,9 @@ type Manager struct {
 	Grace          time.Duration // from a stop, or a job's limit, until it is ended by force; 0: a minute
 	CollectLimit   time.Duration // of collecting a job's work; 0: ten minutes
 
-	// NamesOnly says a policy in rules that every server of the protocol knows, and
-	// is an error where that would let through what it does not. Nil: jobs at
-	// backends have no policies.
+	// NamesOnly turns a policy into rules that every server of the protocol knows. If those
+	// would let through what the policy does not, it returns an error. Nil: jobs at backends
+	// have no policies.
 	NamesOnly func(context.Context, sprites.NetworkPolicy) (sprites.NetworkPolicy, error)
 
 	// Installer keeps what installing agents has left. Nil: each sprite has an

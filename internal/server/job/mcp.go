@@ -21,7 +21,7 @@ const (
 	maxServerTools = 100
 )
 
-// mcpTool is what a tool of an MCP server may be called; the protocol has no more.
+// mcpTool matches the names that a tool of an MCP server may have by the protocol, and *.
 var mcpTool = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([A-Za-z0-9_.-]{1,64}|\*)$`) })
 
 // checkStarted refuses MCP servers that the agent could not start in the sprite. It repeats no
@@ -80,8 +80,8 @@ func shownServers(servers []cove.MCPServer) []cove.MCPServer {
 	return shown
 }
 
-// checkMCP refuses MCP servers that the agent could not be given. One outside of the sprite is
-// a connector of this server's, and says which of its tools may be called.
+// checkMCP refuses MCP servers that the agent could not be given. A server outside the sprite
+// is a connector of this server's; the request says which of its tools may be called.
 func (in *intake) checkMCP(ctx context.Context, req cove.JobRequest, agent agents.Agent) error {
 	if len(req.MCP) == 0 {
 		return nil

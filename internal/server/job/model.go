@@ -11,9 +11,9 @@ import (
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
-// choose names the model of a request whose agent can ask several: the first of its
-// own for which there is a connector, or at a backend a key. It refuses one that could
-// not be asked, and a sum that nobody would look after.
+// choose names the model of a request whose agent can ask several. It takes the agent's first
+// that has a connector, or at a backend a key. It refuses a model that could not be asked, and
+// a cost limit that nobody would keep.
 func (in *intake) choose(ctx context.Context, req cove.JobRequest, agent agents.Agent) (cove.JobRequest, error) {
 	chooser, ok := agent.(agents.Chooser)
 	if !ok && req.Guards.CostUSD > 0 {

@@ -9,8 +9,9 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// once makes the job of a request, or returns the one that the same request has made before, by its
-// key. Of several at once, one makes it, and the others wait for it. Without a key it makes one.
+// once makes the job of a request, or returns the job that the same request (by its key) has
+// made before. Of several at once, one makes the job, and the others wait for it. Without a
+// key, each makes a job.
 func (m *Manager) once(ctx context.Context, key store.JobKey, do func() (cove.Job, error)) (cove.Job, error) {
 	if key.Key == "" {
 		return do()

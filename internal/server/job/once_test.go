@@ -33,8 +33,9 @@ func there(t *testing.T, c *cove.Client, want int) {
 	}
 }
 
-// TestJobKey: a request that comes again under its key gets the job that it has made, also if all
-// come at once; another request, or another token, does not. Without a key each makes a job.
+// TestJobKey: a request that comes again under its key gets the job that it has made, also if
+// all come at once. Another request, or another token, does not. Without a key each makes a
+// job.
 func TestJobKey(t *testing.T) {
 	m, client := newManager(t)
 	req := request()
@@ -109,8 +110,8 @@ func TestJobKey(t *testing.T) {
 	there(t, client, 3)
 }
 
-// TestJobKeyKilled: a server that is killed while it makes a job has told nobody of it: the request
-// that comes again makes one in its place. One that has begun to work stays.
+// TestJobKeyKilled: a server that is killed while it makes a job has told nobody of it. The
+// request that comes again makes one in its place. One that has begun to work stays.
 func TestJobKeyKilled(t *testing.T) {
 	m, client := newManager(t)
 	req := request()
@@ -153,8 +154,8 @@ func TestJobKeyKilled(t *testing.T) {
 	there(t, client, 1)
 }
 
-// TestJobKeyCut: a caller whose connection is cut while its job is made, and that comes again at once,
-// has one job in the end, and one sprite.
+// TestJobKeyCut: a caller's connection is cut while its job is made, and the caller comes
+// again at once. It has one job in the end, and one sprite.
 func TestJobKeyCut(t *testing.T) {
 	s := newSite(t)
 	o := s.open(t.TempDir())
@@ -224,8 +225,8 @@ func (c *cutter) loses() bool {
 	return c.lose >= 0
 }
 
-// TestJobAnswerLost: a push, a retry and a resume whose answers are lost are sent again, and end with
-// one job each.
+// TestJobAnswerLost: if the answer to a push, a retry or a resume is lost, it is sent again,
+// and ends with one job.
 func TestJobAnswerLost(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)

@@ -166,7 +166,8 @@ func fits(page *webtest.Page) {
 	page.Until("the page is no wider than its window", `document.documentElement.scrollWidth <= innerWidth`)
 }
 
-// ticks fails a test on whose page the time of what still runs stands still, or goes on without the server.
+// ticks fails a test if the time of a running job stands still on its page, or goes on without
+// the server.
 func ticks(page *webtest.Page) {
 	page.Eval(`document.querySelector("#job-head [data-ran]").dataset.ran = 2 * 3600000; true`, nil)
 	page.Until("the time goes on", `document.querySelector("#job-head [data-ran]").textContent === "2 h"`)
@@ -180,7 +181,8 @@ func ticks(page *webtest.Page) {
 	page.Eval(`document.body.classList.remove("is-stale")`, nil)
 }
 
-// says waits until the conversation has a text. What is not in view has no innerText.
+// says waits until the conversation has a text. It does not use innerText, which is empty for
+// text out of view.
 func says(page *webtest.Page, text string) {
 	page.Until("the conversation has "+text, fmt.Sprintf(`document.getElementById("transcript")?.textContent.includes(%q)`, text))
 }

@@ -16,7 +16,7 @@ import (
 type preparations struct {
 	locks *keylock.Mutex // of jobs
 
-	ctx    context.Context // of what halt does not cut off
+	ctx    context.Context // for calls that halt does not cut off
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // of preparations
 

@@ -34,7 +34,7 @@ func stepOf(t *testing.T, c *cove.Client, job string, key cove.StepKey) cove.Ste
 }
 
 // TestBackendArch: P11: a sprite's architecture is asked first, and the supervisor for it is
-// sent, which its digest tells. If there is none for it, nothing is sent.
+// sent, as its digest shows. If no supervisor exists for it, nothing is sent.
 func TestBackendArch(t *testing.T) {
 	b, s := newFarBench(t)
 	o := s.work(b)
@@ -102,7 +102,7 @@ func TestBackendArch(t *testing.T) {
 	}
 }
 
-// handed has a job at a service whose repository is to be handed over, and does that.
+// handed makes a job at a service, and begins to hand over its repository.
 func handed(t *testing.T, o *office, change func(*cove.JobRequest)) (cove.Job, chan error) {
 	t.Helper()
 	req := farRequest()
@@ -119,9 +119,9 @@ func handed(t *testing.T, o *office, change func(*cove.JobRequest)) (cove.Job, c
 	return job, ended
 }
 
-// TestBackendUploadProgress: P12, P4, P5: of a slow upload it is told how much has been sent. It
-// goes on until its step's time is up, which is told with how to give it more; or until the
-// job is stopped, which is cancelled then.
+// TestBackendUploadProgress: P12, P4, P5: a slow upload tells how much has been sent. It goes
+// on until its step's time is up, and the error then says how to give it more. If the job is
+// stopped, it is cancelled.
 func TestBackendUploadProgress(t *testing.T) {
 	b, s := newFarBench(t)
 	o := s.work(b)
@@ -201,7 +201,8 @@ func TestServerKilledInScript(t *testing.T) {
 }
 
 // TestNothingInURLs: P6, S5: the script, the variables, and the secrets among them are sent in
-// bodies alone, also those of 2 MiB, and in a file that only the sprite's user can read.
+// bodies alone, also those of 2 MiB. In the sprite they are in a file that only its user can
+// read.
 func TestNothingInURLs(t *testing.T) {
 	b, s := newFarBench(t)
 	o := s.work(b)
@@ -278,8 +279,8 @@ func TestStepWithin(t *testing.T) {
 	}
 }
 
-// TestProfileIsChecked: P9, P5: a profile that refers to a secret that is not there, or limits a step
-// that there is none of, is not stored; a job has the limits of its profile.
+// TestProfileStepLimits: P9, P5: a profile is not stored if it refers to a secret that is not
+// there, or limits an unknown step. A job has the limits of its profile.
 func TestProfileStepLimits(t *testing.T) {
 	_, client := newManager(t)
 	calls := cove.Profiles{Client: client}

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// A job whose agent has to be installed first has its row before that: installing. A
-// preparation then installs the agent, makes the sprite, and queues the job.
+// A job whose agent must be installed first has its row before that, with the state
+// installing. A preparation then installs the agent, makes the sprite, and queues the job.
 
 // preparer prepares such jobs. It takes up those that an earlier server left.
 type preparer struct {
@@ -32,8 +32,8 @@ type preparer struct {
 	logger       *slog.Logger
 }
 
-// create makes the row of a job whose agent has to be installed first, and has
-// the job prepared. If the caller did not ask for an early answer, it waits for that, and
+// create makes the row of a job whose agent must be installed first, and has the job prepared.
+// If the caller did not ask for an early answer, create waits until the job is prepared. Then
 // a job that can't be prepared, or that nobody waits for any more, is forgotten.
 func (pr *preparer) create(ctx context.Context, job cove.Job, req cove.JobRequest, settings []byte, w *wanted) (cove.Job, error) {
 	job.State, job.Upload = cove.JobInstalling, ""
@@ -79,7 +79,7 @@ func (pr *preparer) create(ctx context.Context, job cove.Job, req cove.JobReques
 
 // prepare makes an installing job queued; or starts it, if it does another one again and nobody
 // waits for it, or its request says so. A job that was asked for early and can't be prepared
-// fails. One whose preparation was cancelled is left as it is.
+// fails. A job whose preparation was cancelled is left as it is.
 func (pr *preparer) prepare(ctx context.Context, job cove.Job, req cove.JobRequest, w *wanted) error {
 	unlock, err := pr.locks.Lock(ctx, job.ID)
 	if err != nil {
@@ -195,7 +195,7 @@ func (pr *preparer) show(ctx context.Context, id string) showInstall {
 	}
 }
 
-// showPlace writes into a job's row which of those it is that wait for their turn.
+// showPlace writes a job's place among the waiting jobs into its row.
 func (pr *preparer) showPlace(ctx context.Context, id string) func(int) error {
 	return func(place int) error {
 		return pr.store.Jobs.Update(ctx, id, func(j *cove.Job) error { j.Place = place; return nil })
@@ -254,7 +254,7 @@ func (pr *preparer) prepareAgain(ctx context.Context, job cove.Job, req cove.Job
 		noteUnknown(ctx, pr.store.Jobs, job.ID, nil)
 	}
 	if err == nil && req.Early {
-		if w != nil { // what the row says is of an installation that is no more
+		if w != nil { // the row tells of an installation that is gone
 			pr.show(ctx, job.ID)(cove.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}, cove.StepOutput{})
 		}
 		return pr.prepare(ctx, job, req, w)

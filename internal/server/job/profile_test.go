@@ -48,7 +48,7 @@ func hintText(err error) string {
 	return ""
 }
 
-// profiled is a request by a profile that says nothing else.
+// profiled is a request by a profile, without an agent of its own.
 func profiled(name string) cove.JobRequest {
 	req := request()
 	req.Agent, req.Profile = "", name
@@ -98,7 +98,7 @@ const (
 	ours               // nothing that counts: the server fills it in
 )
 
-// TestRequestIsBounded: there is a decision on each field of a request by a token for a profile.
+// TestRequestIsBounded: each field of a request by a token for a profile has a decision.
 func TestRequestIsBounded(t *testing.T) {
 	_, client := newManager(t)
 	ctx := t.Context()
@@ -198,7 +198,7 @@ func TestRequestIsBounded(t *testing.T) {
 		t.Errorf("there is no field %s", field)
 	}
 
-	// Less is less, and the limit of the setup script is one of its step, too.
+	// A token may ask for less. The limit of the setup script is also that of its step.
 	for name, change := range map[string]func(*R){
 		"permissions": func(r *R) { r.Permissions = "deny" }, "limits": func(r *R) { r.StepLimits = map[cove.StepKey]int64{cove.StepClone: 5, cove.StepSetupScript: 100} },
 		"network": func(r *R) { r.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}} },
@@ -220,7 +220,8 @@ func TestRequestIsBounded(t *testing.T) {
 	}
 }
 
-// fieldsOf are the fields of a request, those of its guards and machine one by one, each with its name in JSON.
+// fieldsOf are the fields of a request, each with its name in JSON. The fields of its guards
+// and machine are listed one by one.
 func fieldsOf(of reflect.Type, prefix string) map[string]string {
 	all := map[string]string{}
 	for f := range of.Fields() {
@@ -264,13 +265,13 @@ func TestRetryByProfile(t *testing.T) {
 	}
 	again := func(want string) {
 		t.Helper()
-		// It never had its repository, which is what is looked for once all else is well.
+		// The job never had its repository; that is checked once all else is well.
 		if _, err := pusher.RetryJob(ctx, job.ID, cove.JobRetry{}); code(err) != want {
 			t.Errorf("a retry: got %v, want %s", err, want)
 		}
 	}
 	again("not_kept")
-	// Not in another sprite, whose rules are its own.
+	// Another sprite has rules of its own, so it is refused.
 	if _, err := client.Create(ctx, sprites.CreateRequest{Name: "paint"}); err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +296,8 @@ func TestRetryByProfile(t *testing.T) {
 	again("no_profile")
 }
 
-// TestProfileToken: a token for a profile pushes by it, reaches what is its jobs', and nothing else.
+// TestProfileToken: a token for a profile pushes by it, and reaches only its own jobs and
+// their sprites.
 func TestProfileToken(t *testing.T) {
 	_, client := newManager(t)
 	ctx := t.Context()
@@ -349,7 +351,8 @@ func TestProfileToken(t *testing.T) {
 	}
 }
 
-// TestProfileIsChecked: what a profile names must be there when it is stored; what can come later is a warning.
+// TestProfileIsChecked: things that a profile names must exist when it is stored. Things that
+// can come later give a warning.
 func TestProfileIsChecked(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{
 		Host: &sprite.Host{Registries: func(context.Context) []string { return []string{"packages.example.org"} }},
@@ -423,7 +426,7 @@ func TestProfileIsChecked(t *testing.T) {
 	}
 }
 
-// TestDefaultProfile: one profile at most is the default, and is no more when it is deleted.
+// TestDefaultProfile: at most one profile is the default. When it is deleted, none is.
 func TestDefaultProfile(t *testing.T) {
 	_, client := newManager(t)
 	ctx, calls := t.Context(), cove.Profiles{Client: client}
@@ -511,7 +514,7 @@ func TestEndWaits(t *testing.T) {
 	if job, err := m.Store.Jobs.Get(ctx, "aaaaaa"); err != nil || !strings.Contains(job.StopReason, "1m0s") {
 		t.Errorf("why: %q, %v", job.StopReason, err)
 	}
-	// One that is stopped, and held, has no turn any more.
+	// A job that is stopped, and held, has no turn any more.
 	if err := m.Store.Jobs.Update(ctx, "aaaaaa", func(j *cove.Job) error {
 		j.State, j.Stopping, j.Held = cove.JobRunning, true, &sprites.Held{Code: "disk_full"}
 		return nil
@@ -527,7 +530,7 @@ func TestEndWaits(t *testing.T) {
 }
 
 // TestCleanup: a job's cleanup script runs once before its sprite is deleted, with the job's
-// variables and in its clone; however it ends, the sprite is gone.
+// variables and in its clone. However the script ends, the sprite is gone.
 func TestCleanup(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, 0)

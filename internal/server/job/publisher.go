@@ -23,10 +23,10 @@ import (
 )
 
 // publisher pushes the commits of jobs that have succeeded to the servers of their
-// repositories. The agent never has the right to do that, and neither does what it may have
-// left in its sprite. Each publication has a sprite of its own, without a network but for the
-// connector, in which cove-guest judges the changes as a pull does, and pushes. The server
-// reads no more than its verdict. The jobs' rows say what is to be done.
+// repositories. Neither the agent, nor anything that it may have left in its sprite, ever has
+// the right to push. Each publication has a sprite of its own, whose only network is the
+// connector. There cove-guest judges the changes as a pull does, and pushes. The server reads
+// no more than its verdict. The jobs' rows say what must be done.
 type publisher struct {
 	jobs       *store.Jobs
 	secrets    *store.Secrets
@@ -35,7 +35,7 @@ type publisher struct {
 	installs   *installs // looks after sprites that nobody else acts in
 	jobSprites *jobSprites
 	locks      *keylock.Mutex // of jobs
-	logger     *slog.Logger   // of what goes wrong
+	logger     *slog.Logger   // for failures
 
 	wake   chan struct{} // has one: there may be something to do
 	wg     sync.WaitGroup
@@ -90,7 +90,8 @@ func (p *publisher) more() {
 	}
 }
 
-// begun is what the row of a job says that ends so; nil: nothing is published.
+// begun is the publication that begins if a job ends with this state and result; nil: nothing
+// is published.
 func begun(job cove.Job, state cove.JobState, result cove.JobEnd) *cove.JobPublished {
 	if job.Publish == "" || state != cove.JobSucceeded || result.Head == "" || result.Head == job.Base {
 		return nil
@@ -98,8 +99,8 @@ func begun(job cove.Job, state cove.JobState, result cove.JobEnd) *cove.JobPubli
 	return &cove.JobPublished{State: cove.PublishPending, Branch: publishPrefix + job.ID}
 }
 
-// again has a job's commits published once more, if that has failed. It changes nothing of what
-// is published, or will be.
+// again has a job's commits published once more, if that has failed. If they are published, or
+// will be, it changes nothing.
 func (p *publisher) again(ctx context.Context, id string) (cove.Job, error) {
 	unlock, err := p.locks.Lock(ctx, id) // its sprite, which has the commits, stays meanwhile
 	if err != nil {
@@ -134,7 +135,7 @@ func (p *publisher) again(ctx context.Context, id string) (cove.Job, error) {
 	return job, err
 }
 
-// publishable says why a job that has ended has nothing that could be published.
+// publishable returns an error if an ended job has nothing to publish.
 func publishable(job cove.Job) error {
 	none := func(format string, args ...any) error {
 		return fail.Newf("not_published", "see what it has left: cove job show "+job.ID, "job %s %s", job.ID, fmt.Sprintf(format, args...))
@@ -157,7 +158,7 @@ func publishable(job cove.Job) error {
 	return nil
 }
 
-// all begins to publish what is to be published, as much at once as may.
+// all begins the pending publications, at most publishAtOnce at a time.
 func (p *publisher) all(ctx context.Context) {
 	jobs, err := p.jobs.List(ctx, store.JobFilter{Publishing: true})
 	if err != nil && ctx.Err() == nil {
@@ -200,7 +201,7 @@ func (p *publisher) letOthers(id string) {
 	delete(p.busy, id)
 }
 
-// one publishes a job's commits, and notes what became of that.
+// one publishes a job's commits, and notes the result.
 func (p *publisher) one(ctx context.Context, id string) error {
 	job, err := p.jobs.Get(ctx, id)
 	if err != nil || !publishing(job) {
@@ -228,12 +229,13 @@ func (p *publisher) one(ctx context.Context, id string) error {
 	return errors.Join(err, noteErr, p.letGo(ctx, job))
 }
 
-// publishing reports whether a job's commits are still to be published.
+// publishing reports whether a job's commits must still be published.
 func publishing(job cove.Job) bool {
 	return job.Published != nil && job.Published.State == cove.PublishPending
 }
 
-// letGo deletes the sprite of a job that is to be deleted once pulled, and was pulled meanwhile.
+// letGo deletes a job's sprite if it was to be deleted after a pull, and the job was pulled
+// meanwhile.
 func (p *publisher) letGo(ctx context.Context, job cove.Job) error {
 	if publishing(job) || !job.Remove || job.PulledAt == nil || job.Uncollected != "" {
 		return nil
@@ -246,7 +248,7 @@ func (p *publisher) letGo(ctx context.Context, job cove.Job) error {
 	return p.jobSprites.discard(ctx, job, cove.DestroyPulled)
 }
 
-// published is what a job's row says after a try.
+// published is the state of a publication after a try.
 func published(was cove.JobPublished, head string, v cove.PublishVerdict, err error) cove.JobPublished {
 	was.Error, was.Risky = "", nil
 	switch {
@@ -297,7 +299,7 @@ func (p *publisher) publish(ctx context.Context, job cove.Job) (v cove.PublishVe
 		}
 	}()
 	_, err = p.client.Create(ctx, sprites.CreateRequest{
-		Base: sprites.HostBase, // whose git is the host's, whatever the job's image is
+		Base: sprites.HostBase, // its git is the host's, whatever the job's image is
 		Name: at, Owner: store.InstallOwner + "publish:" + job.ID, Config: &sprites.Config{StorageMB: publishDisk(job.Bundle.Size)},
 		NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: publishPreset}}},
 	})
@@ -339,15 +341,16 @@ func (p *publisher) publish(ctx context.Context, job cove.Job) (v cove.PublishVe
 	return v, nil
 }
 
-// publishDisk is the limit of the disk of a publication, in MiB: room for the branch that the job began with, and
-// for the bundle, what is in it, and the copies that git makes of both.
+// publishDisk is the limit of the disk of a publication, in MiB. It has room for the branch
+// that the job began with, the bundle, its content, and git's copies of both.
 func publishDisk(bundle int64) int {
 	const room = 16 << 10
 	return room + 4*int(min(max(bundle, 0), cove.MaxBundle)>>20)
 }
 
-// unfit is why the bundle of a job is not copied to the disk of this server, which has no say in how long it is:
-// the log that tells of it may be the agent's. Empty: it may be copied.
+// unfit says why the bundle of a job must not be copied to the disk of this server; empty: it
+// may be. The server has no say in how long a bundle is, and the log that tells its length may
+// be the agent's.
 func (p *publisher) unfit(ctx context.Context, job cove.Job) (why string, err error) {
 	info, err := p.client.At(job.Backend).Get(ctx, job.Sprite)
 	if err != nil {
@@ -367,7 +370,8 @@ func (p *publisher) unfit(ctx context.Context, job cove.Job) (why string, err er
 	return unfit(job, there.Size(), limit), nil
 }
 
-// unfit judges a bundle by its size in its sprite, and by the limit of that one's disk; 0: it has none.
+// unfit judges a bundle by its size in its sprite, and by the limit of the sprite's disk; 0:
+// no limit.
 func unfit(job cove.Job, size, limit int64) string {
 	switch said := job.Bundle.Size; {
 	case said < 0 || said > cove.MaxBundle:
@@ -408,7 +412,8 @@ func (p *publisher) open(ctx context.Context, job cove.Job) (page string, err er
 	return page, nil
 }
 
-// titleOf is the first line of a plan in which there is something.
+// titleOf is the first line of a plan that has text and does not begin a block of code;
+// without such a line, otherwise.
 func titleOf(plan, otherwise string) string {
 	for line := range strings.Lines(plan) {
 		line = strings.TrimSpace(strings.TrimLeft(strings.TrimSpace(line), "#"))
@@ -423,7 +428,7 @@ func titleOf(plan, otherwise string) string {
 	return otherwise
 }
 
-// limitedBuffer is an error if more is written than it takes.
+// limitedBuffer returns an error if more is written than it takes.
 type limitedBuffer struct {
 	bytes.Buffer
 	left int

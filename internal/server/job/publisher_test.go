@@ -23,8 +23,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestPublished: only what succeeded is published. The result of a try is told within bounds; a
-// failure is tried again, and a verdict is not.
+// TestPublished: only succeeded jobs are published. The result of a try is told within bounds.
+// A failure is tried again, and a verdict is not.
 func TestPublished(t *testing.T) {
 	job := cove.Job{ID: "abc123", JobSettings: cove.JobSettings{Publish: cove.PublishBranch}, JobSource: cove.JobSource{Base: "a"}}
 	end := cove.JobEnd{Head: "b"}

@@ -18,8 +18,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// repositoryConnector is connect.RepositoryConnector of the connectors that there are, or that
-// would be made of a secret.
+// repositoryConnector is connect.RepositoryConnector for the connectors that exist, or would
+// be made from a secret.
 func (cs *connectors) repositoryConnector(ctx context.Context, url string) (name, path string, err error) {
 	all, err := cs.store.List(ctx)
 	if err != nil {
@@ -110,7 +110,7 @@ func opens(p *sprites.NetworkPolicy, addr netip.Addr) bool {
 	})
 }
 
-// forge is the API by which pull requests are opened at the server of a connector for git.
+// forge is the API that opens pull requests at the server of a connector for git.
 func (cs *connectors) forge(ctx context.Context, name string, secrets *store.Secrets) (*forge.Forge, error) {
 	c, err := cs.store.Get(ctx, name)
 	if err != nil {
@@ -182,8 +182,8 @@ func (cs *connectors) grantRepository(ctx context.Context, job cove.Job) error {
 	return cs.client.GrantConnector(ctx, name, cove.ConnectorGrant{Sprite: job.Sprite, Job: job.ID, Git: cove.GitGrant{Repository: path}})
 }
 
-// noteCloned notes what a sprite says that it has cloned. That is said once, before the
-// agent runs: what comes later, of a log that the agent can write to, changes nothing.
+// noteCloned notes what a sprite says that it has cloned. The sprite says so once, before the
+// agent runs. A later event changes nothing: the agent can write to the log.
 func noteCloned(ctx context.Context, jobs *store.Jobs, id string, batch []cove.JobEvent) error {
 	i := slices.IndexFunc(batch, func(ev cove.JobEvent) bool { return ev.Type == "cloned" && ev.Cloned != nil })
 	if i < 0 {

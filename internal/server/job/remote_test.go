@@ -81,7 +81,7 @@ func TestRemoteJob(t *testing.T) {
 		t.Error(err)
 	}
 
-	// The same again, of which the grant is seen.
+	// The job is done again, and its grant is looked at while it works.
 	s.In("team/project.git", "branch", "later", "main")
 	again, err := c.RetryJob(ctx, job.ID, cove.JobRetry{})
 	if err != nil {
@@ -189,7 +189,8 @@ func TestRemoteRefused(t *testing.T) {
 	}
 }
 
-// TestQuotedIssue: no line of an issue begins anything of the plan's own, and none has what a terminal obeys.
+// TestQuotedIssue: no line of an issue looks like a heading or a block of the plan, and none
+// has characters that a terminal obeys.
 func TestQuotedIssue(t *testing.T) {
 	got := quotedIssue(12, forge.Issue{Title: "Slow\x1b[2J", Text: "## 2. Evil\r\n```sh\nrm -rf /\n```\n\n# End"})
 	_, quoted, _ := strings.Cut(got, "\n\n")
@@ -199,7 +200,8 @@ func TestQuotedIssue(t *testing.T) {
 	}
 }
 
-// TestHostileClone: what a log says of a clone is taken once, and only if it can be.
+// TestHostileClone: the server takes what a log says of a clone only once, and only if it is
+// valid.
 func TestHostileClone(t *testing.T) {
 	m, c := newManager(t)
 	a, z := strings.Repeat("a", 40), strings.Repeat("e", 40)

@@ -14,10 +14,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Continue has the agent of a job that has ended go on with its own session, as
-// another job with the same settings: in the same clone, as it is, in the job's
-// sprite or in a fork of that. The new job begins from the same commit, so that its
-// commits are those of both.
+// Continue has the agent of an ended job go on with its own session, as another job with the
+// same settings. The new job works in the same clone, as it is, in the job's sprite or in a
+// fork of that. It begins from the same commit, so its commits are those of both.
 func (m *Manager) Continue(ctx context.Context, id string, how cove.JobResume) (cove.Job, error) {
 	return m.once(ctx, store.JobKey{Key: how.Key, By: how.By, Digest: how.Digest}, func() (cove.Job, error) { return m.resume(ctx, id, how) })
 }
@@ -60,7 +59,7 @@ func (m *Manager) resume(ctx context.Context, id string, how cove.JobResume) (co
 	return m.Store.Jobs.Get(ctx, job.ID)
 }
 
-// agentSession is what a job's agent calls its session.
+// agentSession is the name that a job's agent gives its session.
 func agentSession(ctx context.Context, jobs *store.Jobs, job cove.Job) (string, error) {
 	if job.AgentSession != "" {
 		return job.AgentSession, nil
@@ -80,7 +79,7 @@ func agentSession(ctx context.Context, jobs *store.Jobs, job cove.Job) (string, 
 	return session, nil
 }
 
-// sessionOf is what the agent of a log calls its session; empty: it has none.
+// sessionOf is the name of the agent's session in a log; empty: there is none.
 func sessionOf(r agents.Reader) string {
 	if r, ok := r.(agents.Rememberer); ok {
 		return r.Session()
@@ -88,7 +87,7 @@ func sessionOf(r agents.Reader) string {
 	return ""
 }
 
-// canGoOn refuses where a job's clone is not, or is worked in.
+// canGoOn refuses if a job's clone is gone, or another job works in it.
 func canGoOn(ctx context.Context, client *cove.Client, jobs *store.Jobs, job cove.Job) error {
 	sprite := spriteOf(client, job)
 	_, err := client.At(job.Backend).Get(ctx, job.Sprite)
@@ -127,7 +126,7 @@ func inClone(ctx context.Context, jobs *store.Jobs, job cove.Job) ([]cove.Job, e
 	return others, err
 }
 
-// createNext makes the job in which an old one's agent goes on.
+// createNext makes the job that an old job's agent goes on in.
 func (m *Manager) createNext(ctx context.Context, old cove.Job, how cove.JobResume) (cove.Job, error) {
 	req, err := settingsOf(ctx, m.Store.Jobs, old.ID)
 	if err != nil {
@@ -135,7 +134,7 @@ func (m *Manager) createNext(ctx context.Context, old cove.Job, how cove.JobResu
 	}
 	req.Plan, req.Sprite = how.Message, old.Sprite
 	req.By, req.Key, req.Digest = how.By, how.Key, how.Digest
-	// The sprite is what it is, and nobody sits at the agent.
+	// An existing sprite keeps its settings, and nobody sits at the agent.
 	req.Config, req.Include, req.Remove, req.NetworkPolicy = nil, nil, false, nil
 	req.Interactive, req.Converse, req.Early, req.Begin = false, false, false, false
 	return m.createAs(ctx, req, "")
@@ -149,7 +148,7 @@ func (m *Manager) goOn(ctx context.Context, old, job cove.Job) error {
 	}
 	err = m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		j.ResumeOf, j.AgentSession, j.Workdir, j.Upload = old.ID, old.AgentSession, old.Workdir, ""
-		j.Title, j.Headings = old.Title, old.Headings                 // the message is no plan
+		j.Title, j.Headings = old.Title, old.Headings                 // the message is not a plan
 		j.Branch, j.Base, j.RepoID = old.Branch, old.Base, old.RepoID // which a request with a URL does not have
 		job = *j
 		return nil

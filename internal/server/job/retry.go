@@ -25,9 +25,9 @@ func finished(ctx context.Context, jobs *store.Jobs, id string) (cove.Job, error
 }
 
 // Retry begins a job that has ended anew: the same plan on the same commit with
-// the same settings, as another job. One that clones a URL begins with what the
-// branch has now. The repository of any other comes from its sprite, and must have the digest in
-// the store.
+// the same settings, as another job. A job that clones a URL begins with the branch's present
+// commit. The repository of any other comes from its sprite, and must have the digest in the
+// store.
 func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove.Job, error) {
 	return m.once(ctx, store.JobKey{Key: how.Key, By: how.By, Digest: how.Digest}, func() (cove.Job, error) { return m.retry(ctx, id, how) })
 }
@@ -54,7 +54,7 @@ func (m *Manager) retry(ctx context.Context, id string, how cove.JobRetry) (cove
 	}
 	req = how.Of(req)
 	if how.SameSprite {
-		// The sprite is what it is.
+		// An existing sprite keeps its settings.
 		req.Sprite, req.Config, req.Include, req.Remove, req.NetworkPolicy = old.Sprite, nil, nil, false, nil
 	}
 	waits, err := m.preparer.turns.limited(ctx, req)
@@ -75,7 +75,8 @@ func (m *Manager) retry(ctx context.Context, id string, how cove.JobRetry) (cove
 	return m.Store.Jobs.Get(ctx, job.ID)
 }
 
-// kept returns an error if the bundle that a job began from is not there any more.
+// kept returns an error if the bundle that a job began from is gone. A job with a URL needs
+// none.
 func kept(ctx context.Context, client *cove.Client, job cove.Job) error {
 	if job.URL != "" {
 		return nil // it is cloned again
@@ -132,8 +133,8 @@ func carryAll(ctx context.Context, client *cove.Client, old, job cove.Job) (star
 	return cove.JobStart{BundleSHA256: old.Input.SHA256, BundleSize: old.Input.Size, LargeBytes: old.LargeBytes, Shallow: old.Shallow}, nil
 }
 
-// notSent is of a job whose sprite has more large files than were sent for it. A job that an
-// older cove pushed does not say how many those were.
+// notSent is the error if a job's sprite has more large files than were sent for it. A job
+// that an older cove pushed does not say how many those were.
 func notSent(old cove.Job, f file) error {
 	return fail.Newf("not_kept", "push it again", "sprite %s has large files (%s) for job %s beyond the %d bytes that its push said it sends", old.Sprite, path.Base(f.name), old.ID, old.LargeBytes)
 }
@@ -145,8 +146,8 @@ type file struct {
 	sha256 string
 }
 
-// carry copies a file from one sprite to another. The one that it comes from is anybody's,
-// so nothing is taken that is longer than what was sent, or other.
+// carry copies a file from one sprite to another. The source sprite may have changed the file,
+// so carry takes only what was sent: by its length and its digest.
 func carry(ctx context.Context, from *sprites.Sprite, what file, to *sprites.Sprite, target string) error {
 	f, err := from.Open(ctx, what.name)
 	if err != nil {

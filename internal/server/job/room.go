@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// errNoRoom is of a review for which others leave no room.
+// errNoRoom says that other reviews leave no room for this one.
 var errNoRoom = errors.New("other reviews take all the room")
 
-// room bounds what reviews hold of something, in bytes: all together, and those of one asker.
+// room bounds the bytes that reviews hold of something: all together, and those of one asker.
 type room struct {
 	all  int64
 	each int64 // of an asker with a name; the server's owner has none
@@ -46,7 +46,7 @@ func (s *share) add(n int64) error {
 	return nil
 }
 
-// asker is who holds the share; empty: the server's owner.
+// asker is the token that holds the share; empty: the server's owner.
 func (s *share) asker() string {
 	if s == nil {
 		return ""

@@ -49,7 +49,7 @@ func (m *Manager) Send(ctx context.Context, id string, msg cove.JobMessage) (cov
 // codeKeyTaken says that a key is another message's, or another request's.
 const codeKeyTaken = "key_taken"
 
-// keyForm is what a key may be, of a message or of a request for a job.
+// keyForm matches the keys that a message or a request for a job may have.
 var keyForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._:-]{0,100}$`) })
 
 func checkKeyForm(key string) error {
@@ -59,8 +59,7 @@ func checkKeyForm(key string) error {
 	return nil
 }
 
-// message is what the supervisor is given of a message, if the job is one that
-// takes it.
+// message is the text of a message for the supervisor, if the job takes messages.
 func message(job cove.Job, msg cove.JobMessage) ([]byte, error) {
 	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {

@@ -70,9 +70,9 @@ func (b *bench) supervisors(id string) (all []cove.JobSupervisor) {
 	return all
 }
 
-// TestSupervisorCrash: A1, A3: a supervisor that is killed is back with no server's help. It goes
-// on with its log, ends what its agent left, and collects; the agent is not begun again. It
-// says who it is each time. Its service is gone with the job.
+// TestSupervisorCrash: A1, A3: a killed supervisor comes back without a server's help. It goes
+// on with its log, ends what its agent left, and collects. It does not start the agent again.
+// Each time it says who it is. Its service goes with the job.
 func TestSupervisorCrash(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)
@@ -164,8 +164,8 @@ func TestSupervisorService(t *testing.T) {
 	}
 }
 
-// TestSupervisorOfAnother: A3: a supervisor that says that it is another job's, or of a version
-// that this server does not understand, is not used.
+// TestSupervisorOfAnother: A3: a supervisor is not used if it says that it is another job's,
+// or of a version that this server does not understand.
 func TestSupervisorOfAnother(t *testing.T) {
 	m, client := newManager(t)
 	job, err := client.CreateJob(t.Context(), request())

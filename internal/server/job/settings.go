@@ -13,7 +13,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/connect"
 )
 
-// settingsOf is what a job was asked for. Its variables refer to secrets as the request did.
+// settingsOf is the request that a job was made from. Its variables refer to secrets as the
+// request did.
 func settingsOf(ctx context.Context, jobs *store.Jobs, id string) (req cove.JobRequest, err error) {
 	settings, err := jobs.Settings(ctx, id)
 	switch {
@@ -63,7 +64,7 @@ func isLogin(name string) error {
 }
 
 // resolved are a job's variables with the secrets that they refer to. They are for its sprite
-// alone: nothing else is told of them, and nothing keeps them. Used are the secrets' values.
+// alone: nothing else gets them, and nothing keeps them. used are the secrets' values.
 func resolved(ctx context.Context, secrets *store.Secrets, env []string) (all, used []string, err error) {
 	all, err = connect.ResolveEnv(env, func(name string) (string, error) {
 		v, err := secrets.Whole(ctx, name)

@@ -83,8 +83,8 @@ func TestReferencesAreChecked(t *testing.T) {
 	}
 }
 
-// TestReferencesAreResolved: a secret is in the job's sprite, and nowhere else. It is needed as
-// long as the job has not ended, and a retry is given what it is then.
+// TestReferencesAreResolved: a secret is in the job's sprite, and nowhere else. It is needed
+// as long as the job has not ended. A retry gets its new value.
 func TestReferencesAreResolved(t *testing.T) {
 	b := newBench(t)
 	b.serve(time.Second, 0)

@@ -69,7 +69,8 @@ func (s *starter) haltable(ctx context.Context, id string) (_ context.Context, d
 	}
 }
 
-// begin has a job that is queued, and whose lock is held, start with what is there.
+// begin starts a queued job with the repository in its sprite. The caller holds the job's
+// lock.
 func (s *starter) begin(ctx context.Context, job cove.Job, req cove.JobStart) (cove.Job, error) {
 	ctx, done := s.haltable(ctx, job.ID)
 	defer done()
@@ -272,7 +273,7 @@ func (s *starter) hand(ctx context.Context, job cove.Job, start cove.JobStart) e
 	}
 	bundle, branch := job.Upload, cmp.Or(job.Branch, "cove-"+job.ID)
 	if job.URL != "" {
-		bundle = bundleIn(job.ID) // its folder has what else comes
+		bundle = bundleIn(job.ID) // its folder gets everything else
 		branch = job.Branch       // empty: the one that the repository has for its default
 	}
 	spec, err := json.Marshal(cove.JobSpec{

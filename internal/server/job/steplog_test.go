@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// TestStepLog: U11: the log has one line for each step that ends, by the server's word and by the
-// supervisor's, with where, of which job and for how long.
+// TestStepLog: U11: the log has one line for each step that ends, whether the server or the
+// supervisor says so. The line has the place, the job and the time it took.
 func TestStepLog(t *testing.T) {
 	s := newSite(t)
 	o := s.open(t.TempDir())

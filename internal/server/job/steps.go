@@ -17,9 +17,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// steps notes how far the preparation of jobs is, for who looks on. The supervisor's are
-// in its log (store.Jobs.AppendEvents); the rest is told here. A note that fails does not
-// end the work.
+// steps notes the progress of jobs' preparation, for people who watch. The supervisor's steps
+// are in its log (store.Jobs.AppendEvents); the others are noted here. A note that fails does
+// not end the work.
 type steps struct {
 	jobs   *store.Jobs
 	logger *slog.Logger
@@ -44,7 +44,7 @@ func (s *steps) run(ctx context.Context, job cove.Job, key cove.StepKey, f func(
 	return err
 }
 
-// overtime is the cause of a context whose step has taken longer than it may.
+// overtime is the cause if a context ends because its step has taken longer than it may.
 type overtime struct {
 	key   cove.StepKey
 	limit time.Duration
@@ -86,12 +86,12 @@ func (s *steps) skip(ctx context.Context, job string, key cove.StepKey, why stri
 	})
 }
 
-// warn says what of a step is not as it was meant to be. The step is begun again later.
+// warn notes a problem of a step. The step is begun again later.
 func (s *steps) warn(ctx context.Context, job string, key cove.StepKey, warning string) {
 	s.note(ctx, job, key, func(step *cove.Step) { step.State, step.Warning = cove.StepPending, warning })
 }
 
-// output is all that a step has printed.
+// output notes everything that a step has printed.
 func (s *steps) output(ctx context.Context, job string, key cove.StepKey, out cove.StepOutput) {
 	s.note(ctx, job, key, func(step *cove.Step) { step.Output = out })
 }
@@ -108,7 +108,7 @@ func (s *steps) fail(ctx context.Context, job string, key cove.StepKey, err erro
 	})
 }
 
-// noteLimit is for how long a note may take. It is made also of what was cancelled.
+// noteLimit is how long a note may take. Even a cancelled step is noted.
 const noteLimit = 10 * time.Second
 
 func (s *steps) note(ctx context.Context, job string, key cove.StepKey, f func(*cove.Step)) {
@@ -138,15 +138,16 @@ func logEnded(ctx context.Context, jobs *store.Jobs, logger *slog.Logger, id str
 	}
 }
 
-// about are the fields by which the lines of the log about a job are found.
+// about are the fields that the log's lines about a job have.
 func about(job cove.Job) []any {
 	return []any{"job", job.ID, "executor", cmp.Or(job.Backend, "server"), "sprite", job.Sprite}
 }
 
 func stepTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// retried is run for a step that is begun again if it fails: the job goes on without an end.
-// Detail is what there is to say of a step that went well; it may be empty.
+// retried runs f for a step that will be begun again if it fails. A failure is only a warning:
+// it does not end the step. The detail says something of a step that went well; it may be
+// empty.
 func (s *steps) retried(ctx context.Context, job cove.Job, key cove.StepKey, f func(context.Context) (detail string, err error)) error {
 	s.begin(ctx, job.ID, key)
 	var detail string
@@ -178,7 +179,7 @@ func (s *steps) installed(ctx context.Context, job cove.Job) {
 	}
 }
 
-// hintOf is what an error says to type next; empty: nothing.
+// hintOf is the hint of an error; empty: it has none.
 func hintOf(err error) string {
 	if e, ok := errors.AsType[*sprites.Error](err); ok {
 		return e.Hint

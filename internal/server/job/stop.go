@@ -16,10 +16,10 @@ import (
 // stopWait is how long Stop waits for the end that it asked for.
 const stopWait = 30 * time.Second
 
-// Stop asks a job to end: its agent is stopped and what it has done is collected.
-// It waits for that for a while, and returns the job as it then is. One that has
-// ended is left alone. One whose sprite is held is Stopping afterwards, and nothing of
-// it runs; it ends when its sprite may run.
+// Stop asks a job to end: its agent is stopped, and its work is collected. Stop waits for that
+// for a while, and returns the job as it then is. It leaves a job alone that has ended. If the
+// job's sprite is held, the job is Stopping afterwards, and nothing of it runs; it ends when
+// its sprite may run.
 func (m *Manager) Stop(ctx context.Context, id string) (cove.Job, error) {
 	if err := m.preparations.halt(ctx, id); err != nil {
 		return cove.Job{}, err
@@ -74,9 +74,9 @@ func (m *Manager) Stop(ctx context.Context, id string) (cove.Job, error) {
 }
 
 // stopHeld ends a job whose sprite is held, so that nobody can be told inside, and reports
-// whether the sprite still is. A sandbox in which nothing else was begun ends, without
-// anything in it running on: the follower collects the job when another may start. Else
-// the follower tells the supervisor when the sprite goes on.
+// whether the sprite still is. If the sprite was made for the job, and no other job works
+// there, its sandbox ends, and nothing in it runs on. The follower collects the job when
+// another sandbox may start. Else the follower tells the supervisor when the sprite goes on.
 func (m *Manager) stopHeld(ctx context.Context, job cove.Job, held *sprites.Held) (still bool, err error) {
 	err = m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		if j.Stopping = true; j.Held == nil {
@@ -104,8 +104,8 @@ func (m *Manager) stopHeld(ctx context.Context, job cove.Job, held *sprites.Held
 }
 
 // Delete forgets a job, and deletes the sprite that was made for it, unless another
-// job needs that. Without force it refuses while the job runs, and where its commits are
-// nowhere else.
+// job needs that. Without force it refuses while the job runs, or if its commits are nowhere
+// else.
 func (m *Manager) Delete(ctx context.Context, id string, force bool) error {
 	return m.collector.remove(ctx, id, force, true)
 }
@@ -150,10 +150,10 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (cove.Job, error)
 	return m.Store.Jobs.Get(ctx, id)
 }
 
-// Collect removes the jobs that have ended and that nobody needs any more, with
-// the sprites that were made for them; and such sprites whose job is gone and
-// whose lease is over. In others' sprites nothing is touched: mine says whether a sprite
-// is the caller's to touch. The empty backend is this server.
+// Collect removes the jobs that have ended and that nobody needs any more, with the sprites
+// that were made for them. It also removes such sprites if their job is gone and their lease
+// is over. It touches no sprite of others: mine says whether a sprite is the caller's. The
+// empty backend is this server.
 func (m *Manager) Collect(ctx context.Context, req cove.JobGC, mine func(backend, sprite string) bool) (cove.JobGCResult, error) {
 	return m.collector.collect(ctx, req, mine)
 }

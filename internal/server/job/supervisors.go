@@ -46,8 +46,8 @@ func (ss *supervisors) command(ctx context.Context, job cove.Job, verb string, a
 	return spriteOf(ss.client, job).CommandContext(ctx, guest, slices.Concat([]string{"job", verb, dir(job.ID)}, args)...), nil
 }
 
-// program is where the supervisor is in a job's sprite. At a backend it is this server's own,
-// which is brought there where it is missing.
+// program is the path of the supervisor in a job's sprite. At a backend, program uploads this
+// server's own, if it is missing there.
 func (ss *supervisors) program(ctx context.Context, job cove.Job) (string, error) {
 	if job.Backend == "" {
 		return boot.BinDir + "/cove-guest", nil
@@ -73,8 +73,8 @@ func serviceName(id string) string { return "cove-job-" + id }
 // startedLimit bounds the wait for a service's first word.
 const startedLimit = 2 * time.Second
 
-// serve starts the supervisor as a service, and reports whether the sprite has services. The
-// same call again changes nothing of one that runs.
+// serve starts the supervisor as a service, and reports whether the sprite has services. If
+// the supervisor runs already, the same call changes nothing.
 func (ss *supervisors) serve(ctx context.Context, job cove.Job) (served bool, err error) {
 	sprite := spriteOf(ss.client, job)
 	id, err := bootOf(ctx, sprite)
@@ -133,7 +133,7 @@ func bootOf(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 	return "", err
 }
 
-// note notes where the supervisor of a job is.
+// note notes the service or session of a job's supervisor, and its sandbox's incarnation.
 func (ss *supervisors) note(ctx context.Context, job cove.Job, edit func(*cove.Job)) error {
 	info, err := ss.client.At(job.Backend).Get(ctx, job.Sprite)
 	if err != nil {
@@ -150,8 +150,8 @@ func (ss *supervisors) note(ctx context.Context, job cove.Job, edit func(*cove.J
 	})
 }
 
-// end ends the supervisor of a job for good, and all that it has started. It is no error that
-// there is none.
+// end ends the supervisor of a job for good, and everything that it has started. If there is
+// no supervisor, that is no error.
 func (ss *supervisors) end(ctx context.Context, job cove.Job) error {
 	return endSupervisor(ctx, spriteOf(ss.client, job), job)
 }
@@ -169,8 +169,8 @@ func endSupervisor(ctx context.Context, sprite *sprites.Sprite, job cove.Job) er
 	return err
 }
 
-// session starts the supervisor in a session of its own, which goes on without a
-// client, and leaves it.
+// session starts the supervisor in a session of its own, which goes on without a client, and
+// disconnects.
 func (ss *supervisors) session(ctx context.Context, job cove.Job) error {
 	forever := time.Duration(0)
 	cmd, err := ss.command(ctx, job, "run")
@@ -197,9 +197,9 @@ func (ss *supervisors) session(ctx context.Context, job cove.Job) error {
 	return err
 }
 
-// tell tells a job's supervisor to stop. If there is none any more, or no sprite, the
-// follower finds that out by itself. It is no error that nobody answers in time: the job is
-// ended by force then.
+// tell tells a job's supervisor to stop. If the supervisor or the sprite is gone, the follower
+// finds that out by itself. If nobody answers in time, that is no error: the job is then ended
+// by force.
 func (ss *supervisors) tell(ctx context.Context, job cove.Job) error {
 	asked := ctx
 	ctx, end := context.WithTimeout(ctx, tellLimit)
@@ -261,7 +261,7 @@ func (ss *supervisors) deliver(ctx context.Context, job cove.Job, line []byte) e
 	return nil
 }
 
-// finalize has what a job left collected, and its end recorded with a reason.
+// finalize has a job's work collected, and its end recorded with a reason.
 func (ss *supervisors) finalize(ctx context.Context, job cove.Job, reason string) error {
 	cmd, err := ss.command(ctx, job, "finalize", reason)
 	if err != nil {
@@ -276,12 +276,13 @@ func (ss *supervisors) finalize(ctx context.Context, job cove.Job, reason string
 	return err
 }
 
-// kill kills all processes of a job, those of its supervisor and those that ask it.
+// kill kills all processes of a job: those of its supervisor, and those that talk to the
+// supervisor.
 func (ss *supervisors) kill(ctx context.Context, job cove.Job) error {
 	sprite := spriteOf(ss.client, job)
 	if job.Service != "" {
 		var e *sprites.Error
-		// Stopped for good: the one that collects is not to find it back.
+		// The service is stopped for good, so that it is not back when the work is collected.
 		if err := sprite.StopService(ctx, job.Service, 0, nil); err != nil && (!errors.As(err, &e) || e.StatusCode != http.StatusConflict && e.StatusCode != http.StatusNotFound) {
 			return fmt.Errorf("end job %s by force: %w", job.ID, err)
 		}

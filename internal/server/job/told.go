@@ -20,17 +20,18 @@ import (
 // Bounds on what is kept of what git tells. The server reads the rest, and leaves it out.
 const (
 	maxRaw      = 8 << 20  // bytes of the list of changed files
-	maxTree     = 32 << 20 // bytes of the list of all files, of which few are kept:
+	maxTree     = 32 << 20 // bytes of the list of all files; few of them are kept:
 	keptTree    = 4 << 20  // bytes
-	maxRecord   = 64 << 10 // bytes of an entry of either; a longer one is no such
+	maxRecord   = 64 << 10 // bytes of an entry of either; a longer one is nonsense
 	maxFilePath = 4096     // bytes; a pull refuses a longer one
 	maxObjects  = 20_000   // symbolic links, and texts of changed files
 	maxLinkText = 4 << 20  // bytes of the links
 	maxTexts    = 8 << 20  // bytes of the texts
 )
 
-// Bounds on the memory of all reviews, as it is counted: how often what is kept of an answer's bytes is, with what is
-// made of it. One review of all that is kept has eachHeard at most, so that it is told if its token has no other one.
+// Bounds on the memory of all reviews, as it is counted. A weight says how often a byte of an
+// answer that is kept counts, with what is made of it. One whole review has eachHeard at most,
+// so that there is room for it if its token has no other one.
 const (
 	changeWeight = 3
 	treeWeight   = 2
@@ -49,13 +50,13 @@ const (
 	cutTexts   = "the lines of some files are left out, and each of these files says so"
 )
 
-// errNonsense is of an answer that git does not give.
+// errNonsense says that git gives no such answer.
 var errNonsense = errors.New("its answer is not understood")
 
-// errMissing is of objects that are not there: what they hold could not be judged.
+// errMissing says that objects are not there, so that their content could not be judged.
 var errMissing = errors.New("the review is incomplete: objects are missing")
 
-// told is what diffTell says of the changes of a job. All of it may be hostile.
+// told has what diffTell says of a job's changes. All of it may be hostile.
 type told struct {
 	changes []changerisk.Change // until they are named, as the next two
 	tree    *changerisk.Tree
@@ -76,9 +77,10 @@ type told struct {
 	unread bool            // there is more of them
 }
 
-// hear runs a command that ends with diffTell, which prepare makes. First writes what the command reads before
-// that; nil: nothing. What is kept of its answer is taken from hold; nil: it is not counted. It has one of fills while
-// it judges the changes; nil: there is no bound.
+// hear runs a command that prepare makes, and that ends with diffTell. Before diffTell the
+// command reads what first writes; nil: nothing. For what it keeps of the answer, hear takes
+// room from hold; nil: it is not counted. It has one of fills while it judges the changes;
+// nil: there is no bound.
 func hear(ctx context.Context, fills chan struct{}, hold *share, prepare func(context.Context) *sprites.Cmd, first func(context.Context, io.Writer) error) (*told, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -174,7 +176,7 @@ func (l *listener) judge(ctx context.Context, what *told) error {
 	return what.name(ctx, l.hold)
 }
 
-// history reads where it ends, and the commits.
+// history reads the commit where the history ends, and the commits.
 func (l *listener) history(what *told) error {
 	err := l.section(func(id string) error {
 		if !commitID().MatchString(id) {
@@ -197,7 +199,7 @@ func (l *listener) history(what *told) error {
 	return err
 }
 
-// trees reads the list of all files, and that of what lay at the top before.
+// trees reads the list of all files, and the list of the base's top folder.
 func (l *listener) trees(tree *changerisk.Tree) error {
 	kept := 0
 	each := func(add func(string) int) error {
@@ -347,7 +349,8 @@ func (l *listener) objects(what *told) error {
 	return err
 }
 
-// blobHead reads what cat-file says before the content of a file. It is not ok if the file is none, or is not there.
+// blobHead reads the line of cat-file before the content of a file. ok is false if the object
+// is not a file, or is missing.
 func blobHead(line string) (id string, size int64, ok bool) {
 	fields := strings.Fields(line)
 	if len(fields) != 3 || fields[1] != "blob" {

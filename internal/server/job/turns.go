@@ -10,9 +10,9 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 )
 
-// turns lets as many jobs of a profile work at once as that says. A job in a sprite that is
-// there already does not wait: it goes on with what somebody has begun. The store
-// knows which have their turn: a server that ends changes nothing.
+// turns lets as many jobs of a profile work at once as the profile says. A job in an existing
+// sprite does not wait: it goes on with what somebody has begun. The store knows which jobs
+// have their turn: a server that ends changes nothing.
 type turns struct {
 	jobs     *store.Jobs
 	profiles *store.Profiles
@@ -25,7 +25,7 @@ func newTurns(s *store.Store) *turns {
 	return &turns{jobs: s.Jobs, profiles: s.Profiles, ended: make(chan struct{})}
 }
 
-// turnInterval is how often it is looked, too: what a profile says may change.
+// turnInterval is how often turns looks even without news: a profile's limit may change.
 const turnInterval = 5 * time.Second
 
 // wait returns when it is the job's turn. The job is as the store has it. Show is told each place

@@ -16,10 +16,10 @@ import (
 // withdrawLimit bounds one try.
 const withdrawLimit = 20 * time.Second
 
-// withdrawals take out of sprites what was handed to them for jobs that have ended without their
-// supervisors, which do that else: the settings, with the values of the variables. Whatever could still
-// begin by them is ended before. The job's row says that this is to be done (Job.Handed), so that the
-// next server goes on with it.
+// withdrawals take the settings of jobs, with the values of the variables, out of their
+// sprites. A job's supervisor does that itself; withdrawals are for jobs that have ended
+// without it. Anything that could still begin by the settings is ended before. The job's row
+// says that this must be done (Job.Handed), so that the next server goes on with it.
 type withdrawals struct {
 	jobs        *store.Jobs
 	client      *cove.Client
@@ -27,7 +27,7 @@ type withdrawals struct {
 	logger      *slog.Logger
 }
 
-// after does so for a job that has just ended. It is no error that this fails: it is tried again.
+// after does so for a job that has just ended. A failure is not an error: it is tried again.
 func (w *withdrawals) after(ctx context.Context, id string) {
 	ctx = context.WithoutCancel(ctx)
 	job, err := w.jobs.Get(ctx, id)
@@ -39,8 +39,7 @@ func (w *withdrawals) after(ctx context.Context, id string) {
 	}
 }
 
-// all does so for all jobs for which it is still to be done. A backend that does not answer is asked
-// once.
+// all does so for all jobs that still need it. A backend that does not answer is asked once.
 func (w *withdrawals) all(ctx context.Context) error {
 	jobs, err := w.jobs.List(ctx, store.JobFilter{Handed: true})
 	errs, silent := []error{err}, map[string]bool{}
@@ -56,8 +55,8 @@ func (w *withdrawals) all(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// one does so for one job, if it is to be done. A sprite that is gone, or is another one by now, has
-// nothing of the job.
+// one does so for one job, if that is needed. A sprite that is gone, or is another one by now,
+// has nothing of the job.
 func (w *withdrawals) one(ctx context.Context, job cove.Job) error {
 	if !job.Handed || !job.State.Terminal() {
 		return nil

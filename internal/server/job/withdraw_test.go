@@ -23,9 +23,9 @@ func (b *bench) has(id string, want bool) {
 	}
 }
 
-// TestWithdraw: S5: the settings of a job that has ended without its supervisor are taken out of its
-// sprite, and what could still begin by them is ended; if the sprite can't be reached then, later, by
-// the next server too.
+// TestWithdraw: S5: the settings of a job that has ended without its supervisor are taken out
+// of its sprite. Anything that could still begin by them is ended. If the sprite can't be
+// reached then, that is done later, by the next server too.
 func TestWithdraw(t *testing.T) {
 	b, s := newFarBench(t)
 	o := s.work(b)
@@ -89,7 +89,7 @@ func TestWithdraw(t *testing.T) {
 		t.Errorf("the processes %v are left", left)
 	}
 
-	// One that ends as it should has nothing left to be taken out.
+	// A job that ends as it should leaves no settings to take out.
 	job = b.queue(func(req *cove.JobRequest) { req.Env = b.env })
 	calls := len(s.Calls("^DELETE .*/fs/delete"))
 	if job = b.await(job.ID); job.State != cove.JobSucceeded {
@@ -118,8 +118,9 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// TestJobOfCopy: in a copy of a data folder that was made while a job was at work, the job is lost, which says how to
-// go on with it, and the copy boots nothing for it by itself: the job goes on in the original.
+// TestJobOfCopy: a data folder is copied while a job is at work. In the copy the job is lost,
+// and says how to go on with it. The copy boots nothing for it by itself: the job goes on in
+// the original.
 func TestJobOfCopy(t *testing.T) {
 	b := newBench(t)
 	b.serve(0, 0)

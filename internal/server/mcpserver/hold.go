@@ -48,7 +48,7 @@ func room(ctx context.Context, result *mcp.CallToolResult) error {
 		}
 	}
 	if hold(copies*size) != nil {
-		return &fail.Error{Code: tools.CodeBusy, Message: "the server holds as much of answers as it can; ask for less, or for fewer at once."}
+		return &fail.Error{Code: tools.CodeBusy, Message: "the server has no room for more answers; ask for less, or make fewer calls at once."}
 	}
 	return nil
 }

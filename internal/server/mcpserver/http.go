@@ -116,7 +116,7 @@ func (h *HTTP) Serve(w http.ResponseWriter, r *http.Request, caller Caller) erro
 }
 
 // errNoSession is answered with 404: a client then knows that it must begin another session.
-var errNoSession = fail.New("session_not_found", "there is no such MCP session, or it has ended", "begin another")
+var errNoSession = fail.New("session_not_found", "there is no such MCP session, or it has ended", "begin another session")
 
 // noting notes whether anything was written.
 type noting struct {

@@ -72,13 +72,13 @@ func noMessage(line []byte) (why string, code int) {
 		return "", 0
 	}
 	if !json.Valid(text) {
-		return "parse error: the line is no JSON", codeParse
+		return "parse error: the line is not JSON", codeParse
 	}
 	if text[0] == '[' { // a batch: the SDK knows whether the client may send it
 		return "", 0
 	}
 	if _, err := jsonrpc.DecodeMessage(text); err != nil {
-		return "invalid request: the line is no message of JSON-RPC 2.0", codeInvalid
+		return "invalid request: the line is not a message of JSON-RPC 2.0", codeInvalid
 	}
 	return "", 0
 }

@@ -25,7 +25,7 @@ func Repository(repository string) (*sprites.NetworkRule, error) {
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	rule, err := Allow(net.JoinHostPort(u.Hostname(), port))
 	if err != nil {
-		return nil, fail.Newf("bad_request", "give a URL such as https://git.example.org/team/project.git", "the server of the repository can't be reached: %v", err)
+		return nil, fail.Newf("bad_request", "give a URL such as https://git.example.org/team/project.git", "no network rule can allow the server of the repository: %v", err)
 	}
 	return &rule, nil
 }

@@ -301,7 +301,7 @@ func Exceeds(p cove.Profile, req cove.JobRequest) *Excess {
 		return e
 	}
 	if p.Permissions != "" && strictness(req.Permissions) > strictness(p.Permissions) {
-		return &Excess{"permissions", "what is allowed of that which the agent asks for", cmp.Or(req.Permissions, "allow"), p.Permissions, "--permissions " + p.Permissions}
+		return &Excess{"permissions", "the answer to the agent's requests for permission", cmp.Or(req.Permissions, "allow"), p.Permissions, "--permissions " + p.Permissions}
 	}
 	return nil
 }

@@ -113,7 +113,7 @@ func blockedUnnamed(job cove.Job, texts ...string) string {
 	if !slices.ContainsFunc(texts, unnamed().MatchString) {
 		return ""
 	}
-	return "the network policy may block a host; which one, and what lets it through: cove policy log -s " + job.Sprite
+	return "the network policy may block a host; see which one, and how to allow it: cove policy log -s " + job.Sprite
 }
 
 // lets reports whether the rules that a job was made with let a name through. If the job has no

@@ -49,7 +49,7 @@ func TestFill(t *testing.T) {
 		"allowed":     {allowed, cove.Step{Error: curl}, ""},
 		"hostile":     {own, cove.Step{Error: "Could not resolve host: $(reboot)"}, ""},
 		"an option":   {own, cove.Step{Error: "Could not resolve host: --all"}, ""},
-		"no host":     {there, cove.Step{Error: "[Errno -3] Temporary failure in name resolution"}, "the network policy may block a host; which one, and what lets it through: cove policy log -s paint"},
+		"no host":     {there, cove.Step{Error: "[Errno -3] Temporary failure in name resolution"}, "the network policy may block a host; see which one, and how to allow it: cove policy log -s paint"},
 		"no host far": {far, cove.Step{Error: "[Errno -3] Temporary failure in name resolution"}, "see what the matter is: cove ping --backend far"},
 		"nothing":     {own, cove.Step{Error: "exited with 1"}, ""},
 		"a script":    {own, cove.Step{Key: cove.StepSetupScript, Error: "exited with 1"}, "see all that was printed: cove job logs a3f7b2"},

@@ -40,9 +40,10 @@ func (l look) class() string {
 // maxOver is how many states of a line that was written over are shown.
 const maxOver = 4
 
-// terminal turns a terminal's output into parts with classes. Colours are kept; all other escape
-// sequences are taken away. Of a line that was written over, what it said before stands before it, dim, with the
-// name of the character that does it: nothing that was printed is hidden by what follows.
+// terminal turns a terminal's output into parts with classes. Colours are kept; all other
+// escape sequences are removed. If a line was written over, its earlier text stands before it,
+// dim, with the name of the character that did so. Nothing that was printed is hidden by later
+// output.
 func terminal(s string) []segment {
 	var out []segment
 	const most = 300 // after so many, all looks like the last
@@ -91,13 +92,13 @@ func terminal(s string) []segment {
 	return out
 }
 
-// state is what a line of a terminal said at a time.
+// state is the text of a terminal's line at a time.
 type state struct {
 	text string
 	over bool // it was written over
 }
 
-// states are those of a line, in their order. Those that show nothing are left out.
+// states are the states of a line, in order, without those that show nothing.
 func states(line string) (all []state) {
 	said := strings.TrimRight(line, "\r\n")
 	end := strings.TrimLeft(line[len(said):], "\r")
@@ -113,8 +114,8 @@ func states(line string) (all []state) {
 	return []state{{said + end, false}}
 }
 
-// sequence reads an escape sequence, and returns what one of colours says ("0" if nothing), and what
-// stands after it.
+// sequence reads an escape sequence. If it sets colours, it returns their numbers ("0" if it
+// has none). It also returns the rest of the text.
 func sequence(s string) (colours, rest string) {
 	if len(s) < 2 {
 		return "", ""

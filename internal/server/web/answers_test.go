@@ -11,8 +11,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestSaidAtEnd: a button of a job's page says what it did, though the job ends by it, and though the stream replaces the
-// button before the answer is there. What the page before has said goes when the job ends.
+// TestSaidAtEnd: a button of a job's page says what it did. It does so though the job ends by
+// it, and though the stream replaces the button before the answer is there. The message of the
+// page before goes when the job ends.
 func TestSaidAtEnd(t *testing.T) {
 	s := jobtest.Start(t)
 	for n := range 4 {

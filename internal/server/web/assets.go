@@ -17,8 +17,8 @@ import (
 //go:embed static
 var static embed.FS
 
-// policy is what the browser lets a page do: nothing but what this server gives, with no script
-// or style that stands in the page itself.
+// policy is what the browser lets a page do. It loads only what this server gives, and no
+// script or style that stands in the page itself.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // terminalPolicy is the one of pages with a terminal: xterm.js writes its styles into the page.
@@ -43,7 +43,7 @@ func protect(h http.Header, r *http.Request) {
 type asset struct {
 	kind   string
 	plain  []byte
-	packed []byte // by gzip; nil: that is no shorter
+	packed []byte // compressed by gzip; nil: that would not be shorter
 	digest string
 }
 

@@ -13,13 +13,13 @@ import (
 
 // Bounds on the body of a request.
 const (
-	maxForm      = 4 << 20 // of a form: a plan of 1 MiB, each byte of which may be escaped as three, and what is around it
+	maxForm      = 4 << 20 // of a form: a plan of 1 MiB, whose bytes may be escaped as three each, and the other fields
 	maxLoginForm = 4 << 10
 	maxUpload    = 1 << 30          // of a file, which is handed on as it comes
 	bodyPatience = 60 * time.Second // for a form, and for the next bytes of a file
 )
 
-// uploadRoute is the one route whose body is no form.
+// uploadRoute is the one route whose body is not a form.
 const uploadRoute = "POST /web/sprites/{name}/files/upload"
 
 // markField is the form's field, and markHeader the header, that has the mark of the session.
@@ -28,8 +28,8 @@ const (
 	markHeader = "X-Cove-Mark"
 )
 
-// awaitBody gives the body of a request, if it has one, a time by which it must be there, whether
-// somebody reads it or not: net/http reads it on before it sends an answer.
+// awaitBody sets a deadline for the body of a request, if it has one. The deadline holds even
+// if nobody reads the body: net/http reads it on before it sends an answer.
 func awaitBody(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // without a connection of its own, it can't be set
@@ -81,7 +81,7 @@ func readForm(w http.ResponseWriter, r *http.Request, limit int64) error {
 	return nil
 }
 
-// timely is a body of which something must arrive now and then.
+// timely is a body that must bring something now and then.
 type timely struct {
 	io.ReadCloser
 	rc *http.ResponseController

@@ -68,8 +68,8 @@ func (e *endless) Read(p []byte) (int, error) {
 
 func (e *endless) Close() error { return nil }
 
-// TestBodies: of a request's body no more is read than the largest form has, nothing at all if its mark is
-// wrong, and none is waited for without end.
+// TestBodies: the server reads no more of a request's body than the largest form has, and
+// nothing if its mark is wrong. It waits for no body without end.
 func TestBodies(t *testing.T) {
 	session := &Session{ID: "1", Key: []byte("key")}
 	marked := http.Header{markHeader: {session.mark()}}
@@ -151,7 +151,7 @@ func TestFormArrives(t *testing.T) {
 	}
 }
 
-// TestUploadRoute: the route whose body is a file is one.
+// TestUploadRoute: uploadRoute is one of the routes.
 func TestUploadRoute(t *testing.T) {
 	for _, r := range routes() {
 		if r.pattern == uploadRoute {

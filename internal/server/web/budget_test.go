@@ -183,7 +183,7 @@ func percentiles(b *testing.B, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 }
 
-// BenchmarkLongJob is the page of a job with 10,000 events, of which it shows the newest.
+// BenchmarkLongJob is the page of a job with 10,000 events. The page shows the newest.
 func BenchmarkLongJob(b *testing.B) {
 	s := fleet(b, 1)
 	for seq := range int64(10_000) {
@@ -275,9 +275,10 @@ func BenchmarkEventInBrowser(b *testing.B) {
 	percentiles(b, took)
 }
 
-// BenchmarkOpenPage is a job's page that stays open while its job has 10,000 events, and 10,000 more each round: how
-// many nodes it has, and how much memory the server, after the first ones and at the end. Nobody scrolls it, so that
-// it keeps the most that it may.
+// BenchmarkOpenPage is a job's page that stays open while its job has 10,000 events, and
+// 10,000 more each round. It reports how many nodes the page has, and how much memory the
+// server, after the first ones and at the end. Nobody scrolls the page, so that it keeps the
+// most that it may.
 func BenchmarkOpenPage(b *testing.B) {
 	const round, batch, most = 10_000, 250, 6_000
 	s := fleet(b, 1)

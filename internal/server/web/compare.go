@@ -33,7 +33,7 @@ type comparedFile struct {
 	A, B comparedChange
 }
 
-// comparedChange is what one of the two has made of a file.
+// comparedChange is the change of a file by one of the two.
 type comparedChange struct {
 	Changed bool // false: nothing
 	Status  string
@@ -71,7 +71,8 @@ func compare(v *view) error {
 	return nil
 }
 
-// compared reads one of the jobs. That its diff can't be had is no error: all else can be compared.
+// compared reads one of the jobs. If its diff can't be had, that is no error: all else can be
+// compared.
 func compared(v *view, id string) (c comparedJob, err error) {
 	j, err := v.api.Job(v.r.Context(), id)
 	if err != nil {
@@ -99,7 +100,7 @@ func compared(v *view, id string) (c comparedJob, err error) {
 	return c, nil
 }
 
-// diffOfDiffs says in which files two diffs are not alike, and how.
+// diffOfDiffs says which files of two diffs are not alike, and how.
 func diffOfDiffs(a, b []cove.JobDiffFile) (files []comparedFile, same int) {
 	of := func(all []cove.JobDiffFile) map[string]cove.JobDiffFile {
 		m := map[string]cove.JobDiffFile{}
@@ -154,7 +155,7 @@ func changedLines(f cove.JobDiffFile) (all []diffRow) {
 	return all
 }
 
-// onlyHere marks the lines that another diff of the file has not, or not as often.
+// onlyHere marks the lines that another diff of the file does not have, or has fewer times.
 func onlyHere(these, others []diffRow) []comparedLine {
 	there := map[diffRow]int{}
 	for _, l := range others {

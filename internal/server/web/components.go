@@ -26,7 +26,7 @@ func shown() []component {
 		{"empty", "nothing there", dictOf("Text", "No job has begun yet.", "Command", "cove push plan.md")},
 		{"copy", "a command", "cove pull 0a1b2c"},
 
-		// Of lists.
+		// Components of lists.
 		{"job-row", "at work", rowOf(shownJob(func(j *cove.Job) { j.Latest = &cove.JobLatest{Said: "go test ./...", Turns: 7, CostUSD: 0.41} }), true, true)},
 		{"job-row", "is prepared", rowOf(shownJob(func(j *cove.Job) {
 			j.State, j.Latest = cove.JobPreparing, &cove.JobLatest{Step: cove.StepClone, Said: "Receiving objects: 42%"}
@@ -51,11 +51,11 @@ func shown() []component {
 		{"tabs", "two", []tab{{"All", 12, "/web/jobs", true}, {"Held", -1, "/web/sprites?state=held", false}}},
 		{"pages", "in the middle", listPage{First: "/web/jobs", Next: "/web/jobs?after=x"}},
 
-		// Of one sprite.
+		// Components of one sprite.
 
-		// Of a new job.
+		// Components of a new job.
 
-		// Of settings.
+		// Components of settings.
 	}
 	return slices.Concat(all, jobComponents(), spriteComponents(), shownOfNew(), shownOfSettings())
 }
@@ -88,7 +88,7 @@ func dictOf(pairs ...any) map[string]any {
 	return m
 }
 
-// components shows each component as it is in a page, for who builds pages.
+// components shows each component as it is in a page, for people who build pages.
 func components(v *view) error {
 	type rendered struct {
 		component

@@ -61,8 +61,8 @@ func TestComponents(t *testing.T) {
 	}
 }
 
-// TestVendor: what is here of others is what vendor.sha256 says, no more and no less, and vendor.txt
-// tells of each file which package it is of.
+// TestVendor: the files of others that are here are exactly those of vendor.sha256. vendor.txt
+// tells the package of each file.
 func TestVendor(t *testing.T) {
 	lines := func(file string) (all [][]string) {
 		text, err := os.ReadFile(file)

@@ -2,7 +2,7 @@ package web
 
 import "net/http"
 
-// decision says whether what a route does needs a session that came by a link not long ago.
+// decision says whether a route needs a session that came by a link not long ago.
 type decision int
 
 const (
@@ -37,7 +37,7 @@ var decisions = map[string]decision{
 	// A sprite. A terminal in it can end and delete what is there: that is the verb exec.
 	"POST /web/sprites/{name}/do/{deed}":                          partly, // restart, delete
 	"POST /web/sprites/{name}/terminal/end":                       free,
-	"POST /web/sprites/{name}/files/save":                         free,   // over what the page has shown, and over nothing else
+	"POST /web/sprites/{name}/files/save":                         free,   // it overwrites only the version that the page has shown
 	"POST /web/sprites/{name}/files/upload":                       partly, // over a file that is there
 	"POST /web/sprites/{name}/files/do/{deed}":                    partly, // delete
 	"POST /web/sprites/{name}/services/{service}/do/{deed}":       free,
@@ -48,7 +48,8 @@ var decisions = map[string]decision{
 	"POST /web/sprites/{name}/network/remove":                     partly, // a rule that denies
 	"POST /web/sprites/{name}/network/learn":                      asks,
 
-	// Settings. A profile, a connector and a backend say what jobs reach; a webhook, who is told.
+	// Settings. A profile, a connector and a backend say what jobs reach; a webhook says where
+	// events go.
 	"POST /web/settings/test":              free,
 	"POST /web/settings/profiles":          asks,
 	"POST /web/settings/profiles/apply":    asks,

@@ -58,8 +58,9 @@ func (noAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 
 var wildcard = regexp.MustCompile(`\{[a-z]+\}`)
 
-// TestDecisions: each route that changes something has a decision of whether a browser that was left alone may use it,
-// and keeps to it: what asks does so before the API hears of it, and never of who came by a link just now.
+// TestDecisions: each route that changes something decides whether a browser that was left
+// alone may use it, and keeps to that. If a route asks, it does so before the API hears of the
+// request. It never asks a person who came by a link just now.
 func TestDecisions(t *testing.T) {
 	fresh := aloneTooLong
 	fresh.ConfirmedAt = time.Now()
@@ -94,7 +95,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestAsksInPart: what a route does that asks in part.
+// TestAsksInPart: the routes that ask in part do so for the right requests.
 func TestAsksInPart(t *testing.T) {
 	const sprite = "/web/sprites/paint"
 	tested := map[string]bool{}

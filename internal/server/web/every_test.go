@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// pages has the addresses at which TestEveryPage opens a route, where {job} and {other} are jobs' IDs. A route
-// without any is no page: it is a part of one, or a stream.
+// pages has the addresses at which TestEveryPage opens a route, where {job} and {other} are
+// jobs' IDs. A route without addresses is not a page: it is a part of one, or a stream.
 var pages = map[string][]string{
 	"/web":            {"/web"},
 	"/web/components": {"/web/components"},
@@ -44,16 +44,16 @@ var pages = map[string][]string{
 	"/web/sprites/{name}/connectors":               {"/web/sprites/paint/connectors"},
 }
 
-// parts are the routes that a browser gets as no page of their own, beside streams (/live).
+// parts are the routes that are not pages of their own, besides streams (/live).
 var parts = []string{
 	"/web/alive", "/web/jobs/{id}/earlier", "/web/jobs/{id}/later", "/web/jobs/{id}/usage", "/web/jobs/{id}/agents", "/web/jobs/{id}/diff",
 	"/web/sprites/{name}/terminal/sessions", "/web/sprites/{name}/terminal/socket", "/web/sprites/{name}/files/branch", "/web/sprites/{name}/files/raw",
 	"/web/sprites/{name}/preview", "/web/sprites/{name}/network/allow", "/web/sprites/{name}/network/test", "/web/sprites/{name}/network/learn",
 }
 
-// TestEveryPage: each page, full of what hostile sprites, agents and repositories say, has no serious
-// fault for who uses a keyboard or a screen reader, in both themes and at both widths; is no wider
-// than its window; and shows the hostile texts as texts.
+// TestEveryPage: each page is full of what hostile sprites, agents and repositories say. It
+// has no serious fault for people with a keyboard or a screen reader, in both themes and at
+// both widths. It is no wider than its window, and shows the hostile texts as texts.
 func TestEveryPage(t *testing.T) {
 	for _, pattern := range web.Patterns() {
 		path, get := strings.CutPrefix(pattern, "GET ")
@@ -175,7 +175,7 @@ func populate(t *testing.T, s *covetest.Server) {
 	must(t, paint.WriteFile(t.Context(), "/home/sprite/later.txt", strings.NewReader("later\n"), sprites.WriteOptions{})) // which wakes it
 }
 
-// realJob has a job commit what is hostile, with a comment on it, and returns its ID.
+// realJob has a job commit hostile texts, adds a comment on them, and returns the job's ID.
 func realJob(t *testing.T, c *cove.Client) string {
 	quoted := "'" + strings.ReplaceAll(hostile, "'", "") + "'"
 	plan := "# Paint\n\n## Write it\n\n```sh\nname=" + quoted + "\nprintf '%s\\n' \"$name\"\necho \"$name\" >>README\necho \"$name\" >\"$name\"\ngit add . && git commit -q -m \"$name\"\n```\n"

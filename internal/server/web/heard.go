@@ -16,8 +16,9 @@ const (
 	maxHeardLine = 256 << 10 // bytes of one line of an answer that is a stream
 )
 
-// A document of a sandbox counts with about what it takes in memory until it is shown: its bytes, as they are read and
-// as its texts, and the values that begin with a brace, or are divided by commas.
+// A document of a sandbox counts with about what it takes in memory until it is shown. That is
+// its bytes, as they are read and as its texts, and its values, which begin with a brace, or
+// are divided by commas.
 const (
 	byteWeight  = 3
 	braceWeight = 640
@@ -53,7 +54,7 @@ func (b *budget) take(s Session, n int64) error {
 	return nil
 }
 
-// give takes back what a session has taken.
+// give returns bytes that a session has taken.
 func (b *budget) give(s Session, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,9 +76,9 @@ func (b *budget) count(s Session, n int64) {
 	}
 }
 
-// inside is a handle on the sprite for calls that the sandbox itself answers, with a document. An answer that is too
-// long, or has too many values, is errLong, and one for which there is no room is errBusy. What is read counts until
-// the request is over.
+// inside is a handle on the sprite for calls that the sandbox itself answers, with a document.
+// If an answer is too long, or has too many values, the error is errLong; if there is no room
+// for it, errBusy. The answers count until the request is over.
 func (v *spriteView) inside() *sprites.Sprite { return through(v, &hearing{v: v.view}).Sprite(v.name) }
 
 // insideLines is inside for calls whose answers are streams of lines. Each line is bounded, and none is counted.
@@ -166,8 +167,8 @@ func hold(v *view, weight int64) error {
 // giveBack gives back what the request holds.
 func giveBack(v *view) { v.site.heard.give(v.session, v.held) }
 
-// unheard says what to type in place of a page that needs more of a sandbox's answer than pages read. Other errors are
-// as they were.
+// unheard turns errLong and errBusy into errors that say what to type in place of the page.
+// Other errors stay as they are.
 func unheard(err error, what, command string) error {
 	switch {
 	case errors.Is(err, errLong):

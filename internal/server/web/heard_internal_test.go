@@ -20,8 +20,8 @@ func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(bytes.NewReader(a))}, nil
 }
 
-// TestRoomForAnswers: what sandboxes answer to a token, and to all of them, is bounded until their requests are over.
-// The owner has room besides.
+// TestRoomForAnswers: sandboxes' answers to a token, and to all tokens, are bounded until
+// their requests are over. The owner has room besides.
 func TestRoomForAnswers(t *testing.T) {
 	list := append(append([]byte(`[{"name":"`), bytes.Repeat([]byte("x"), maxHeard-100)...), `"}]`...)
 	site := &Site{API: &http.Client{Transport: answers(list)}, Logger: slog.New(slog.DiscardHandler)}

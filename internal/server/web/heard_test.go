@@ -11,8 +11,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/covetest"
 )
 
-// TestLongAnswers: of what a sandbox answers, a page reads no more than it may: neither long documents, nor those with
-// many values that are nothing, nor long lines. It says what to type, and shows what it can.
+// TestLongAnswers: a page reads no more of a sandbox's answers than it may. That holds for
+// long documents, for documents with many empty values, and for long lines. It says what to
+// type, and shows what it can.
 func TestLongAnswers(t *testing.T) {
 	var answer string // of a list
 	guest := http.NewServeMux()

@@ -99,8 +99,8 @@ func signs() (all []rune) {
 	return all
 }
 
-// TestReviewHidesNothing: each character that can't be seen has its name wherever a file, its name or a command
-// is reviewed, and none is in what else is shown.
+// TestReviewHidesNothing: each character that can't be seen has its name wherever a file, its
+// name or a command is reviewed. In other texts that are shown there is no such character.
 func TestReviewHidesNothing(t *testing.T) {
 	for _, r := range signs() {
 		s, mark := "a"+string(r)+"b", fmt.Sprintf("a⟦U+%04X⟧b", r)

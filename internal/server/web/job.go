@@ -34,11 +34,12 @@ type jobPage struct {
 
 // toldView is what the agent was told before it began.
 type toldView struct {
-	Name  string // of the plan; empty: it is the message by which the job goes on from another one
+	Name  string // of the plan; empty: the text is the message that the job resumes another one with
 	Parts []part // none: the server can't tell any more
 }
 
-// told reads what the agent of a job was told. A server that can't tell any more does not keep the page back.
+// told reads what the agent of a job was told. If the server can't read that any more, the
+// page is shown without it.
 func told(v *view, j jobView) toldView {
 	plan, err := cove.PlanOf(v.r.Context(), v.api, j.ID)
 	if err != nil {
@@ -59,7 +60,7 @@ type jobView struct {
 	Tab     string
 	After   []cove.Job // that do it again, or go on with it
 	Gone    bool       // its sprite is not there any more
-	Refused []string   // what its sprite could not reach meanwhile; of one that has failed
+	Refused []string   // what its sprite could not reach; only of a failed job
 }
 
 // viewJob is a job for its pages.
@@ -81,7 +82,8 @@ func viewJob(ctx context.Context, v *view, id string) (j jobView, err error) {
 	return j, nil
 }
 
-// spriteGone reports whether a job's sprite is known not to be there any more. Of one at a backend its environment says so.
+// spriteGone reports whether a job's sprite is known to be gone. At a backend, the sprite's
+// environment says so.
 func spriteGone(ctx context.Context, v *view, j cove.Job) (bool, error) {
 	if j.Sprite == "" {
 		return false, nil
@@ -100,11 +102,11 @@ func spriteGone(ctx context.Context, v *view, j cove.Job) (bool, error) {
 	return env.State == cove.EnvironmentGone, err
 }
 
-// maxRefused bounds what a job's page names of what was refused.
+// maxRefused bounds the refused destinations that a job's page names.
 const maxRefused = 3
 
-// refusedOf is what a job's sprite could not reach until the job ended. It helps to see why that failed: a log that can't
-// be read keeps no page back.
+// refusedOf lists what a job's sprite could not reach until the job ended. It helps to see why
+// the job failed. If the log can't be read, the page is shown without it.
 func refusedOf(ctx context.Context, v *view, j cove.Job) (all []string) {
 	err := v.api.Sprite(j.Sprite).NetworkLog(ctx, sprites.NetworkLogOptions{Since: j.CreatedAt}, func(e sprites.NetworkEvent) error {
 		if target := netrules.Target(e); !e.Allowed && !e.Time.After(*j.EndedAt) && len(all) <= maxRefused && !slices.Contains(all, target) {
@@ -282,7 +284,8 @@ func title(j cove.Job) string {
 	return line(strings.TrimSuffix(j.Name(), ".md")) + " · " + j.ID
 }
 
-// entries are those of the events from one number until before another. The event at has one of its own.
+// entries are the entries of the events from one number until before another. The event at has
+// an entry of its own.
 func (v *view) entries(j cove.Job, from, to, at int64) ([]*entry, error) {
 	t := newTranscript(j, true)
 	if from >= to {
@@ -310,8 +313,9 @@ func (v *view) entries(j cove.Job, from, to, at int64) ([]*entry, error) {
 	return t.entries, nil
 }
 
-// newest are the newest entries of the events from one number until before another, as many as a
-// page takes at once, and the number of the first event among them; 0: there are none before it.
+// newest returns the newest entries of the events from one number until before another, as
+// many as a page takes at once. The number before is that of the first event among them; 0:
+// there are none before it.
 func (v *view) newest(j cove.Job, from, to, at int64) (entries []*entry, before int64, err error) {
 	from = max(1, from)
 	if entries, err = v.entries(j, from, to, at); err != nil {
@@ -350,7 +354,7 @@ func jobEarlier(v *view) error {
 	return v.fragment("entries", page)
 }
 
-// jobLive tells of what happens in a job. It ends with the job, once its page has all.
+// jobLive streams what happens in a job. It ends with the job, once its page has everything.
 func jobLive(v *view) error {
 	j, err := v.job()
 	if err != nil {
@@ -404,7 +408,7 @@ func jobLive(v *view) error {
 	})
 }
 
-// sendState sends what a job is.
+// sendState sends the parts of the page that show a job's state.
 func (v *view) sendState(ctx context.Context, s *stream, id string) error {
 	j, err := viewJob(ctx, v, id)
 	if err != nil {
@@ -440,7 +444,7 @@ func (v *view) followEvents(ctx context.Context, s *stream, j cove.Job) error {
 		var changes []change
 		err = inTurn(v, func() (err error) {
 			all := t.add(ev)
-			if ev.Seq < from { // the page has it; what comes may be about it
+			if ev.Seq < from { // the page has it; later events may be about it
 				t.last = nil
 				return nil
 			}
@@ -460,7 +464,7 @@ func (v *view) followEvents(ctx context.Context, s *stream, j cove.Job) error {
 	return nil
 }
 
-// sendNewest sends what the page of a job begins with.
+// sendNewest sends the newest entries, as a job's page has them at first.
 func (s *stream) sendNewest(j cove.Job) (err error) {
 	page := jobPage{jobView: jobView{Job: j}}
 	if page.Entries, page.Before, err = s.v.newest(j, j.LastSeq-window+1, j.LastSeq+1, 0); err != nil {
@@ -473,7 +477,7 @@ func (s *stream) sendNewest(j cove.Job) (err error) {
 	return s.send(strconv.FormatInt(j.LastSeq, 10), c)
 }
 
-// changesOf says what changes on the page.
+// changesOf turns changes of entries into changes of the page.
 func changesOf(all []entryChange) ([]change, error) {
 	changes := []change{}
 	for _, n := range all {

@@ -8,7 +8,8 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// TestTerminal: of what a program prints, colours become classes and all other sequences go.
+// TestTerminal: in a program's output, colours become classes, and all other sequences are
+// removed.
 func TestTerminal(t *testing.T) {
 	for in, want := range map[string]string{
 		"a\x1b[31mb\x1b[0mc":                        "a[f1:b]c",

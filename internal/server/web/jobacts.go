@@ -102,7 +102,7 @@ func retryJob(v *view) error {
 	return v.redirect(jobPath(next.ID))
 }
 
-// planPage is a job's plan, to be changed for a job that is as this one in all else.
+// planPage is a job's plan, to be changed for a new job that has all else as this one.
 type planPage struct {
 	jobView
 	Plan    string
@@ -112,9 +112,10 @@ type planPage struct {
 	Mark    string
 }
 
-// planAgain shows the plan of a job, to be changed; or with the comments on its changes below it, for an agent that
-// can't be told them. Nothing begins by it, and the comments stay. A job that can't be done again with its settings has
-// the page of a new job filled in, which says what of them is not there.
+// planAgain shows the plan of a job, to be changed. For an agent that can't be told comments,
+// the plan has the comments on its changes below it. Nothing begins by it, and the comments
+// stay. If a job can't be done again with its settings, the page of a new job is filled in. It
+// says which settings it does not have.
 func planAgain(v *view) error {
 	j, err := v.job()
 	if err != nil {
@@ -153,7 +154,7 @@ func planAgain(v *view) error {
 	return showNewJob(v, form, left, true)
 }
 
-// formOf is a job as the form of a new one, and what of its settings that has no field for.
+// formOf is a job as the form of a new one, and the settings that the form has no field for.
 func formOf(j cove.Job, plan cove.JobPlan) (form newJob, left []string) {
 	form = newJob{Profile: j.Profile, Agent: j.Agent, Model: j.Model, Machine: j.URL == "", URL: j.URL, Publish: j.Publish}
 	if j.URL != "" {
@@ -200,8 +201,8 @@ func formOf(j cove.Job, plan cove.JobPlan) (form newJob, left []string) {
 	return form, left
 }
 
-// noWider is the preset that opens nothing that rules keep shut: their own one, if they have no other and deny nothing
-// besides, or else none.
+// noWider is the preset that opens nothing that the rules keep shut. That is the rules' own
+// preset, if they have only one and deny nothing, or else none.
 func noWider(all []sprites.NetworkRule) string {
 	name := ""
 	for _, r := range all {
@@ -213,7 +214,7 @@ func noWider(all []sprites.NetworkRule) string {
 	return cmp.Or(name, rules.None)
 }
 
-// machineOf is what a job's sprite was asked to have.
+// machineOf is the machine that was asked for a job's sprite.
 func machineOf(c *sprites.Config) (all []string) {
 	if c == nil {
 		return nil
@@ -233,13 +234,13 @@ func machineOf(c *sprites.Config) (all []string) {
 	return all
 }
 
-// otherAgent is an agent that could try the same, and what it lacks.
+// otherAgent is an agent that could try the same, and what it needs first.
 type otherAgent struct{ Name, Lacks string }
 
 // otherAgentsView are the agents that could try the same.
 type otherAgentsView struct {
 	All   []otherAgent
-	Admin bool // the session may store what they lack
+	Admin bool // the session may store the missing keys and log-ins
 }
 
 // None reports whether all of them would fail.
@@ -366,7 +367,7 @@ func deleteComment(v *view) error {
 }
 
 // sendComments tells the agent the comments as one message, and then deletes them: the
-// conversation has them from now on. Of a message that arrived twice, the agent gets one.
+// conversation has them from now on. If the message arrives twice, the agent gets it once.
 func sendComments(v *view) error {
 	j, err := v.job()
 	if err != nil {

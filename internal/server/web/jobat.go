@@ -54,7 +54,8 @@ func (p *jobPage) around(v *view, at int64) (err error) {
 	}
 }
 
-// goOn notes that the page has no event from a number on. Of a job at work it stays so: what comes is not put behind a gap.
+// goOn notes that the page has no event from a number on. If the job is at work, it stays so:
+// new events are not put behind a gap.
 func (p *jobPage) goOn(to int64) {
 	if to <= p.LastSeq {
 		p.Next = to
@@ -87,8 +88,8 @@ func jobLater(v *view) error {
 	}
 }
 
-// alone takes in the event that a page is asked for: it has an entry of its own. Its text is there also if nothing else
-// is to be shown of it.
+// alone adds the event that a page is asked for, as an entry of its own. If the event shows
+// nothing else, the entry has its text.
 func (t *transcript) alone(ev cove.JobEvent) {
 	t.last = nil
 	if len(t.add(ev)) == 0 && ev.Text != "" {

@@ -13,8 +13,9 @@ import (
 // seenWhole is an expression that an element of the conversation is in view, in its box and in the window.
 const seenWhole = `(e => { if (!e) return false; const box = document.getElementById("transcript").getBoundingClientRect(), r = e.getBoundingClientRect(); return r.height > 0 && r.top >= Math.max(0, box.top - 1) && r.bottom <= Math.min(innerHeight, box.bottom + 1); })`
 
-// TestSearchHit: a hit of a search in a long log leads to its line, which is in view and marked alone; what is before and
-// after it can be shown, and what the job does now is not put behind a gap.
+// TestSearchHit: a hit of a search in a long log leads to its line, which is in view and
+// marked alone. The lines before and after it can be shown, and the job's present work is not
+// put behind a gap.
 func TestSearchHit(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Log: io.Discard})
 	put(t, s, 1, func(*cove.Job) {})

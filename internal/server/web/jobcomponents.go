@@ -7,8 +7,8 @@ import (
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
-// hostile is a text as an agent may say it, to see that it does no harm: no page may run it,
-// and its characters that act on others may be in none.
+// hostile is a text as an agent may say it, to see that it does no harm. No page may run it,
+// or have its characters that act on others.
 const hostile = "<img src=x onerror=window.__owned=1><svg onload=window.__owned=1> \x1b[31mred\x1b[0m \u202egnp.exe\u2066 a\u2028b \x1b]0;title\a\xff"
 
 // jobComponents are those of a job's pages.

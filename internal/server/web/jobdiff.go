@@ -32,7 +32,7 @@ type diffView struct {
 	Files []changedFile
 }
 
-// changedFile is a file of it.
+// changedFile is a file of the changes.
 type changedFile struct {
 	cove.JobDiffFile
 	ID    string // of its element
@@ -57,7 +57,7 @@ type diffTotal struct {
 	More           bool // there are more, in files without a name or without a count
 }
 
-// Total is that of all files.
+// Total is the total of all files.
 func (d diffView) Total() (t diffTotal) {
 	t.More = d.Unnamed
 	for _, f := range d.Files {
@@ -76,7 +76,7 @@ func (d diffView) LeftOut() (n int) {
 	return n
 }
 
-// Risky is how many files are to be looked at first.
+// Risky is how many files have a risk: a person should look at them first.
 func (d diffView) Risky() (n int) {
 	for _, f := range d.Files {
 		if f.Risk != "" {
@@ -96,7 +96,7 @@ func (d diffView) Listed() (n int) {
 	return n
 }
 
-// viewOf is how a diff is to be shown.
+// viewOf is the view of a diff: "one" or "side".
 func viewOf(r *http.Request) string {
 	if r.URL.Query().Get("view") == "side" {
 		return "side"
@@ -127,8 +127,9 @@ func changes(v *view) error {
 	return nil
 }
 
-// changesLive keeps the head of the page true, also once the job has ended: its sprite may go. The diff stays as it is,
-// since a person may be at a line of it: the page leads to that of the job's end.
+// changesLive keeps the head of the page true, also once the job has ended: its sprite may go.
+// The diff stays as it is, since a person may be at a line of it. The page then has a link to
+// the diff at the job's end.
 func changesLive(v *view) error {
 	id, ended := v.r.PathValue("id"), v.r.URL.Query().Get("ended") != ""
 	return v.stream(func(ctx context.Context, s *stream) error {
@@ -168,7 +169,7 @@ func rivals(v *view, j cove.Job) (all []cove.Job, apart int, err error) {
 	return all, apart, err
 }
 
-// changesDiff is the diff itself, for which the sprite is asked.
+// changesDiff is the diff itself: the sprite is asked for it.
 func changesDiff(v *view) error {
 	id := v.r.PathValue("id")
 	tell := cove.Review{Client: v.api}.Diff
@@ -198,7 +199,7 @@ func changesDiff(v *view) error {
 func newDiffView(d cove.JobDiff, comments []cove.JobComment, view string) diffView {
 	out := diffView{JobDiff: d, JobID: d.Job, View: view}
 	left := maxShownLines
-	seen := map[string]int{} // a path may come twice: of a change of its kind, or where two differ in bytes that are no text
+	seen := map[string]int{} // a path may come twice: if its kind has changed, or if two paths differ only in bytes that are not text
 	for _, f := range d.Files {
 		seen[f.Path]++
 		file := changedFile{JobDiffFile: f, ID: "f-" + hashID(fmt.Sprint(d.Part, "\x00", f.Path, "\x00", seen[f.Path])), JobID: d.Job, View: view, Part: d.Part}
@@ -248,7 +249,7 @@ func lineRows(f cove.JobDiffFile, comments []cove.JobComment, view string) (rows
 	}
 	for _, h := range f.Hunks {
 		head := fmt.Sprintf("Line %d", max(h.NewStart, h.OldStart))
-		if h.Section != "" { // git's guess at what the lines are in
+		if h.Section != "" { // git's guess at the function that has the lines
 			head += ", below: " + h.Section
 		}
 		rows = append(rows, lineRow{Head: head})
@@ -290,7 +291,8 @@ func lineRows(f cove.JobDiffFile, comments []cove.JobComment, view string) (rows
 	return rows
 }
 
-// fileKind says of a file that was added or deleted if it is no usual one, by the mode that it has.
+// fileKind names the kind of an added or deleted file by its mode, if that is not the usual
+// one.
 func fileKind(old, now string) string {
 	return map[string]string{"100755": ", executable", "120000": ", a symbolic link", "160000": ", a submodule"}[cmp.Or(now, old)]
 }

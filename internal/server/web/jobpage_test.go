@@ -118,8 +118,9 @@ func TestJobHead(t *testing.T) {
 	}
 }
 
-// TestSpriteGone: a job's page offers what needs its sprite as long as that is there: not when it is gone, nor when another
-// one has its name. One that cloned its repository can begin anew still.
+// TestSpriteGone: a job's page offers what needs its sprite as long as that sprite is there.
+// It does not when the sprite is gone, or when another one has its name. A job that cloned its
+// repository can begin anew still.
 func TestSpriteGone(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Log: io.Discard})
 	c, ended := visitor(t, s), time.Now()
@@ -168,8 +169,9 @@ func TestSpriteGone(t *testing.T) {
 	}
 }
 
-// TestPlanAgain: a plan is changed with all else as it was; of a job that can't be done again so, the form of a new one
-// has what it has fields for, and says what it has none for. It never has a wider network than the job.
+// TestPlanAgain: a plan is changed with all else as it was. If a job can't be done again so,
+// the form of a new one has its settings, and names those without a field. It never has a
+// wider network than the job.
 func TestPlanAgain(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Log: io.Discard})
 	c, ended := visitor(t, s), time.Now()
@@ -201,8 +203,8 @@ func TestPlanAgain(t *testing.T) {
 	}
 }
 
-// TestLiveCall: a page that was opened when a tool had been announced, and not begun, hears of it by its title and
-// input; so it does of one about which a person is asked.
+// TestLiveCall: a page was opened when a tool had been announced, and had not begun. It hears
+// of the tool by its title and input, also if a person is asked about it.
 func TestLiveCall(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Log: io.Discard})
 	put(t, s, 1, func(j *cove.Job) { j.Agent = "acp" })
@@ -228,8 +230,8 @@ func TestLiveCall(t *testing.T) {
 	}
 }
 
-// TestFarBehind: a page that is further behind than what a page shows gets the newest entries in place of those that it
-// has, and then what comes. It does not get all that it has missed.
+// TestFarBehind: a page that has missed more than a page shows gets the newest entries in
+// place of its own. Then it gets what comes. It does not get all that it has missed.
 func TestFarBehind(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Log: io.Discard})
 	put(t, s, 1, func(*cove.Job) {})
@@ -265,8 +267,8 @@ func TestFarBehind(t *testing.T) {
 	}
 }
 
-// TestTitles: lists and pages call a job by its plan's title, with the file's name beside it; the search finds it by its
-// headings, and shows what an agent said instead of the form in which it came.
+// TestTitles: lists and pages call a job by its plan's title, with the file's name beside it.
+// The search finds it by its headings, and shows what an agent said, not the JSON around it.
 func TestTitles(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Log: io.Discard})
 	c := visitor(t, s)
@@ -294,8 +296,8 @@ func TestTitles(t *testing.T) {
 	}
 }
 
-// TestCommentsOnShell: of a job whose agent can't be told anything, the comments go with its plan into the form of
-// another one, and stay where they are.
+// TestCommentsOnShell: a job's agent can't be told anything. The comments on the job go with
+// its plan into the form of another one, and stay where they are.
 func TestCommentsOnShell(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Log: io.Discard})
 	c := visitor(t, s)
@@ -331,7 +333,8 @@ func TestCommentsOnShell(t *testing.T) {
 	}
 }
 
-// TestOtherAgents: beside each agent that could try the same stands whether it has its key.
+// TestOtherAgents: the page says, for each agent that could try the same, whether it has its
+// key.
 func TestOtherAgents(t *testing.T) {
 	s := jobtest.Start(t)
 	put(t, s, 1, func(j *cove.Job) { j.Agent, j.State, j.Profile = "shell", cove.JobSucceeded, "" })
@@ -344,8 +347,9 @@ func TestOtherAgents(t *testing.T) {
 	}
 }
 
-// TestQuestionShown: a command that waits for an answer is read the same on the start page, at its job and in the
-// conversation, with all of it; if not all is known, the page says so, and no button stands out.
+// TestQuestionShown: a command that waits for an answer is shown whole, and the same on the
+// start page, at its job and in the conversation. If not all of it is known, the page says so,
+// and no button stands out.
 func TestQuestionShown(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Log: io.Discard})
 	c := visitor(t, s)

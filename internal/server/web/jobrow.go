@@ -155,7 +155,7 @@ func (r *jobRow) needs(job cove.Job) {
 	}
 }
 
-// jobForm is what lists of jobs are filtered by, as the page's address has it.
+// jobForm is the filter of a list of jobs, as the page's address has it.
 type jobForm struct {
 	Action                                             string
 	Group, State, Text, Label, Profile, Repository, By string
@@ -188,7 +188,7 @@ func (f jobForm) Told() (all []string) {
 	return all
 }
 
-// Other is a token whose jobs are shown, if it is none of those to choose from.
+// Other is the token whose jobs are shown, if it is not one of the choices.
 func (f jobForm) Other() string {
 	if f.By == "me" || f.By == "owner" {
 		return ""

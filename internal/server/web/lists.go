@@ -56,7 +56,7 @@ func sum(v any) uint64 {
 	return h.Sum64()
 }
 
-// look is what the browser has of a section that was sent.
+// look is the digest of a section that was sent to the browser.
 func (s section) look() seen {
 	of := seen{head: sum([]string{s.Title, s.Count, s.More, s.Empty}), tabs: sum(s.Tabs), rows: make([]seenRow, len(s.Rows))}
 	for i, r := range s.Rows {
@@ -78,12 +78,12 @@ func (s seen) same(other seen) bool {
 	return true
 }
 
-// lists are the sections of a page that is kept true. Of what was sent it keeps digests only.
+// lists are the sections of a page that is kept true. It keeps only digests of what was sent.
 type lists struct {
 	has map[string]seen // by the section's ID
 }
 
-// listsDigest is of all that the page shows.
+// listsDigest is the digest of everything that the page shows.
 func listsDigest(sections []section) string {
 	all := make([]string, 0, len(sections))
 	for _, s := range sections {
@@ -93,7 +93,7 @@ func listsDigest(sections []section) string {
 	return strconv.FormatUint(sum(all), 36)
 }
 
-// update makes of the page what sections are. Rows that are as they were are left alone.
+// update makes the page show sections. It leaves unchanged rows alone.
 func (l *lists) update(s *stream, sections []section) error {
 	var changes []change
 	for _, sec := range sections {
@@ -188,8 +188,9 @@ func (n *news) take() (all bool, told map[string]*cove.Job) {
 	return all, told
 }
 
-// follow keeps lists of jobs true: at most twice a second, and no row is sent that is as it was. read
-// reads all of them anew. again, if not 0, is after what time that is done though nothing was heard.
+// follow keeps lists of jobs true, at most twice a second, and sends no row that is as it was.
+// read reads all lists anew. If again is not 0, follow also reads them whenever that time has
+// passed.
 func (v *view) follow(again time.Duration, read func(context.Context) ([]section, error), as func(cove.Job) row) error {
 	return v.stream(func(ctx context.Context, s *stream) error {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -232,7 +233,8 @@ func (v *view) follow(again time.Duration, read func(context.Context) ([]section
 	})
 }
 
-// refresh brings the page up to date. If it has what there is when it comes, nothing is sent.
+// refresh brings the page up to date. If the page already has everything when it comes (had),
+// nothing is sent.
 func (l *lists) refresh(ctx context.Context, s *stream, n *news, first bool, had string, read func(context.Context) ([]section, error), as func(cove.Job) row) error {
 	all, told := n.take()
 	if !all {

@@ -35,7 +35,8 @@ type change struct {
 }
 
 // stream answers with a stream of changes, until tell returns or the page is left. The browser
-// comes again by itself, with the number of what it has seen last as Last-Event-ID (v.lastSeen).
+// comes again by itself. Its Last-Event-ID (v.lastSeen) is the number of the last change that
+// it has seen.
 func (v *view) stream(tell func(ctx context.Context, s *stream) error) error {
 	ctx, cancel := context.WithCancel(v.r.Context())
 	defer cancel()
@@ -145,7 +146,8 @@ func (v *view) watch(ctx context.Context, topics []string, job string, changed f
 	})
 }
 
-// watchAll is watch, and calls changed first with the notification Synced: what changes after that is told.
+// watchAll is watch, and also calls changed with the notification Synced: from then on, every
+// change is told.
 func (v *view) watchAll(ctx context.Context, topics []string, job string, changed func(cove.Notification) error) error {
 	conn, _, err := websocket.Dial(ctx, "http://localhost/v1/ws", &websocket.DialOptions{
 		HTTPClient: v.site.API, HTTPHeader: http.Header{"Authorization": {"Bearer " + v.session.Bearer}},

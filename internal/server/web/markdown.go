@@ -2,9 +2,9 @@ package web
 
 import "strings"
 
-// markdown divides a text into what Markdown would show alike: headings, bold words and code within a line.
-// Nothing else of Markdown is taken: a list reads as it is, and an address that a link would hide stands there.
-// A mark that has no end is text.
+// markdown divides a text into headings, bold words and code within a line, as Markdown marks
+// them. It interprets nothing else of Markdown: a list stays as it is, and no link hides its
+// address. A mark that has no end is text.
 func markdown(s string) (out []segment) {
 	for line := range strings.SplitAfterSeq(text(s), "\n") {
 		if rest := strings.TrimLeft(line, "#"); len(rest) < len(line) && len(line)-len(rest) <= 6 && strings.HasPrefix(rest, " ") {

@@ -18,8 +18,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// newJob is the form of a new job, as it was sent. An empty field says nothing: it is the
-// profile's, or else the server's.
+// newJob is the form of a new job, as it was sent. An empty field has the profile's value, or
+// else the server's.
 type newJob struct {
 	Plan, Profile, Agent, Model string
 	Machine                     bool // the repository is on the person's machine
@@ -50,11 +50,12 @@ type planCheck struct {
 	Source  string       // the repository that the sprite would clone
 }
 
-// pushCommand is what to type where the repository is.
+// pushCommand is the command to type where the repository is.
 type pushCommand struct{ File, Command, Plan string }
 
-// newJobPage shows an empty form. A link fills in nothing: one in a mail, or on a sprite's page, could have a plan,
-// a repository and an open network, which one click would begin.
+// newJobPage shows an empty form. A link fills in nothing. One in a mail, or on a sprite's
+// page, could have a plan, a repository and an open network. Then one click would begin the
+// job.
 func newJobPage(v *view) error {
 	if !v.session.May(cove.VerbWrite) {
 		return fail.New("forbidden", "to begin a job needs the verb write, which this token has not", "log in by the link of a token that has it: cove web")

@@ -7,8 +7,9 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// TestRepositoryRule: the server of a repository is opened by its name or by its address, at its port alone. None is
-// opened inward: the server warns of it, which the page shows before the start.
+// TestRepositoryRule: the server of a repository is opened by its name or by its address, at
+// its port alone. No rule opens the host's own network: the server warns of that, and the page
+// shows the warning before the start.
 func TestRepositoryRule(t *testing.T) {
 	for repository, want := range map[string]string{
 		"https://git.example.org/team/a.git":      "allow git.example.org:443",

@@ -44,8 +44,9 @@ func TestFirstRun(t *testing.T) {
 	destroyAll(t, s.Client(), page)
 }
 
-// newJob: a plan is checked as it is typed, with its headings beside it; a refusal is shown with its
-// hint; the command for one's own machine says what was chosen; and a job by URL begins.
+// newJob: a plan is checked as it is typed, with its headings beside it. A refusal is shown
+// with its hint. The command for one's own machine says what was chosen, and a job by URL
+// begins.
 func newJob(t *testing.T, c *cove.Client, b *webtest.Browser) {
 	_, err := cove.Profiles{Client: c}.Put(t.Context(), "nightly", 0, cove.ProfileSettings{Agent: "shell", Description: "Repairs at night", TimeoutSec: 600, Env: map[string]string{"CI": "1"}})
 	must(t, err)

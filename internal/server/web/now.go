@@ -13,7 +13,7 @@ import (
 // Bounds of the start page.
 const (
 	nowRows   = 20               // of a group
-	nowAgain  = 30 * time.Second // after which the sprites are looked at, of whose limits nothing is heard
+	nowAgain  = 30 * time.Second // how often the sprites are read: no notification tells of their limits
 	maxAnswer = 64 << 10         // bytes of a message
 )
 
@@ -108,7 +108,7 @@ func (v *view) now(ctx context.Context, form jobForm) (sections []section, total
 	return sections, total, nil
 }
 
-// heldRows are the sprites that may not run, but for those whose jobs say so.
+// heldRows are the sprites that may not run, without those whose jobs say so (but).
 func (v *view) heldRows(ctx context.Context, but map[string]bool) (rows []row, err error) {
 	list, err := v.api.List(ctx, sprites.ListOptions{State: "held", MaxResults: nowRows})
 	for _, info := range list.Sprites {
@@ -119,7 +119,7 @@ func (v *view) heldRows(ctx context.Context, but map[string]bool) (rows []row, e
 	return rows, err
 }
 
-// answered answers a form of a row by the row as it is then.
+// answered answers a form of a row with the row's new state.
 func (v *view) answered(job cove.Job) error {
 	if wantsPage(v.r) {
 		return v.redirect("/web")

@@ -39,7 +39,8 @@ func keep(t testing.TB, name string, png []byte) {
 	must(t, os.WriteFile(filepath.Join(shots(), name+".png"), png, 0o600))
 }
 
-// narrow fails if a page is wider than its window, and names what sticks out, or if a hostile text became an image.
+// narrow fails if a page is wider than its window, and names the elements that stick out. It
+// also fails if a hostile text became an image.
 func narrow(t testing.TB, p *webtest.Page) {
 	t.Helper()
 	var wide string

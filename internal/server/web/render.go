@@ -76,7 +76,7 @@ type layout struct {
 	rights
 	Title    string
 	Path     string // of the page, which is marked in the navigation
-	Said     string // of what the request before has done; empty: nothing
+	Said     string // the sentence of the request before; empty: there is none
 	Live     string // the stream that keeps it true
 	Mark     string // of the session
 	Sprite   string // the ID of the one that it shows; empty: none

@@ -38,7 +38,8 @@ var (
 	always = regexp.MustCompile(`^/web/(logout|search|jobs|sprites|compare|settings/sessions/end(-all)?)?$`) // of the session itself, or no more than a look
 )
 
-// TestButtonsThatWork: who may read has no button that the API refuses, on pages on which the owner has them.
+// TestButtonsThatWork: a session that may only read has no button that the API refuses, on
+// pages where the owner has such buttons.
 func TestButtonsThatWork(t *testing.T) {
 	s := jobtest.Start(t)
 	populate(t, s)
@@ -85,8 +86,8 @@ func TestButtonsThatWork(t *testing.T) {
 	}
 }
 
-// TestTabsOfRights: the settings list the tabs that a session may see; another one's address says which verb it
-// needs, and that of none is not found, with the tabs.
+// TestTabsOfRights: the settings list the tabs that a session may see. The address of another
+// tab says which verb it needs. The address of no tab is not found, with the tabs.
 func TestTabsOfRights(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	for _, as := range []struct {
@@ -117,7 +118,8 @@ func TestTabsOfRights(t *testing.T) {
 	}
 }
 
-// TestNoTerminal: who may not open a terminal has no tab of it; its address says which verb it needs, with the other tabs.
+// TestNoTerminal: a session that may not open a terminal has no tab for it. The terminal's
+// address says which verb it needs, with the other tabs.
 func TestNoTerminal(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
@@ -128,7 +130,8 @@ func TestNoTerminal(t *testing.T) {
 	}
 }
 
-// TestNothingThatItReaches: a server that has no job for a token does not say that it has none, nor offers what it may not begin.
+// TestNothingThatItReaches: if a token reaches no job, the page does not say that the server
+// has none. It offers nothing that the token may not begin.
 func TestNothingThatItReaches(t *testing.T) {
 	s := site(t)
 	token, err := s.Client().CreateToken(t.Context(), cove.TokenRequest{Name: "elsewhere", Scope: cove.TokenScope{Prefix: "elsewhere-"}, Verbs: []string{"read", "write"}})

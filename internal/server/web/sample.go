@@ -33,7 +33,7 @@ type sample struct {
 
 type sampleFile struct{ Name, Text string }
 
-// firstJob is the same each time: so is its commit.
+// firstJob is the same each time, and so is its commit.
 var firstJob = sync.OnceValue(func() sample {
 	s, err := makeSample(sampleFiles)
 	if err != nil {

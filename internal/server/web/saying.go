@@ -12,21 +12,21 @@ import (
 
 const (
 	maxSaying    = 300 // bytes of a sentence on what was done
-	sayingKept   = 600 // seconds for which the next page may show it: the server may be away meanwhile
+	sayingKept   = 600 // seconds that the next page may show it within: the server may be away meanwhile
 	sayingCookie = "cove_said"
 )
 
 // saying is what a request has done, in words.
 type saying struct{ told string }
 
-// say keeps one short sentence on what the request has done. The answer has it: a part of a page brings it
-// to the live region "said"; a redirect has the next page show it.
+// say keeps one short sentence on what the request has done. A part of a page brings it to the
+// live region "said". After a redirect, the next page shows it.
 func (s *saying) say(format string, args ...any) {
 	s.told = cut(line(fmt.Sprintf(format, args...)), maxSaying)
 }
 
-// hasSaid is the live region, as a script puts it into the page. It is empty if nothing was said: the sentence
-// before is of something else.
+// hasSaid is the live region, as a script puts it into the page. If nothing was said, it is
+// empty, so that an older sentence goes.
 func (s *saying) hasSaid() template.HTML {
 	text, _ := markup("said", s.told) // a component's test has shown it
 	return `<div hx-swap-oob="innerHTML:#said">` + text + `</div>`
@@ -38,7 +38,7 @@ func (s *saying) sayChange() change {
 	return change{Target: "said", How: "inner", HTML: text}
 }
 
-// keepSaying has the next page of this session say what was said.
+// keepSaying keeps the sentence for the next page of this session.
 func keepSaying(v *view) {
 	if v.told == "" {
 		return
@@ -47,8 +47,8 @@ func keepSaying(v *view) {
 	setSaying(v, b.EncodeToString([]byte(v.told))+"."+b.EncodeToString(v.session.seal(v.told)), sayingKept)
 }
 
-// nextSaying is what the request before has said, once. A sprite's page can set a cookie of the name, but not
-// one that this session has sealed.
+// nextSaying is the sentence of the request before, once. A sprite's page can set a cookie of
+// that name, but can't seal it as this session does.
 func nextSaying(v *view) string {
 	for i, c := range v.r.CookiesNamed(sayingName(v.r)) {
 		if i >= maxCookies {

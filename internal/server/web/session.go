@@ -16,7 +16,7 @@ import (
 // Session is a browser that is logged in.
 type Session struct {
 	ID     string
-	Token  string   // of which it has the rights
+	Token  string   // the session has its rights
 	Owner  bool     // that is the server's owner's
 	Name   string   // of its token, for people; empty: the server's owner
 	Verbs  []string // that its token has
@@ -38,7 +38,7 @@ func (s Session) Confirmed() bool { return time.Since(s.ConfirmedAt) < Confirmed
 // Link is a link that logs in.
 type Link struct {
 	Name string // of its token, for people; empty: the server's owner
-	Host string // at which it is to be opened in place of the request's, whose cookies other programs on this machine get; empty: the request's own
+	Host string // where it must be opened, if other programs on this machine get the cookies of the request's Host; empty: the request's Host will do
 }
 
 // Sessions are the sessions of the server.
@@ -51,14 +51,15 @@ type Sessions interface {
 	// then. Their other sessions end.
 	Redeem(r *http.Request, code string, old []string) (value string, until time.Time, err error)
 
-	// Hold finds the session of a browser's cookies: of the one that is good. Two good ones of
-	// different sessions are an error, since a page of a sibling's may have set the one. One that
-	// was taken to a host where it does not belong ends, and is none. The context ends with the
-	// session. The caller calls release when the request is over. ErrNoSession: there is none.
+	// Hold finds the session of a browser's cookies: that of the good one. Two good cookies of
+	// different sessions are an error, since a sibling's page may have set one. A session that
+	// was taken to a host where it does not belong ends, and does not count. If there is none,
+	// the error is ErrNoSession. The context ends with the session. The caller must call
+	// release when the request is over.
 	Hold(r *http.Request, cookies []string) (s Session, held context.Context, release func(), err error)
 
-	// Count counts a stream, or another request, by the session's token until done is called. It
-	// refuses one that is too many, so that the server's owner can always look.
+	// Count counts a stream, or another request, by the session's token until done is called.
+	// It refuses one too many, so that the server's owner can always look.
 	Count(s Session, stream bool) (done func(), err error)
 
 	// Turn waits until the session may have a part of a page rendered for a stream, until done is

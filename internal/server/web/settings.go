@@ -83,8 +83,8 @@ func noTab(v *view, listed []settingsTab, why error) error {
 	return nil
 }
 
-// saves makes a handler that does what a form says, and then shows the list of the tab again: what is typed in
-// other forms of the page stays.
+// saves makes a handler that does what a form says, and then shows the list of the tab again.
+// Text that is typed in other forms of the page stays.
 func saves(tab string, do func(v *view, f url.Values) error) handler {
 	return func(v *view) error {
 		f := v.r.PostForm
@@ -107,7 +107,8 @@ func answerBeside(v *view, tab, name string, data any) error {
 	return v.fragment("beside", dictOf("Answer", answer, "Tab", tab, "List", listOf(v, tab)))
 }
 
-// listOf is the list of a tab, or why it can't be shown: what the form has done is done.
+// listOf is the list of a tab, or why it can't be shown: that does not undo what the form has
+// done.
 func listOf(v *view, tab string) template.HTML {
 	tabs := settingsTabs()
 	data, err := tabs[slices.IndexFunc(tabs, func(t settingsTab) bool { return t.Key == tab })].load(v)

@@ -18,8 +18,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestSettings: a profile is made and tested, which fails, and passes once the cause is mended; a secret is set and not shown again, a token is shown
-// once, and sprites are destroyed, of which one stays that has work.
+// TestSettings: a profile is made and tested. The test fails, and passes once the cause is
+// mended. A secret is set and not shown again, and a token is shown once. Sprites are
+// destroyed, but for one that has work.
 func TestSettings(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *cove.Client) (server.Jobs, func() error, error) {
 		m := &job.Manager{Store: st, Client: c, NamesOnly: func(_ context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) { return p, nil }}
@@ -179,8 +180,8 @@ func destroyAll(t *testing.T, c *cove.Client, page *webtest.Page) {
 	}
 }
 
-// TestFormsNeedMarks: no form does anything without the mark of its session, nor does a page of
-// settings for somebody who is not logged in.
+// TestFormsNeedMarks: no form does anything without the mark of its session. Nor does a page
+// of settings for somebody who is not logged in.
 func TestFormsNeedMarks(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	for _, path := range []string{"/web/new", "/web/first", "/web/settings/secrets", "/web/settings/running/destroy", "/web/settings/tokens"} {

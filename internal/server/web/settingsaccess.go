@@ -345,8 +345,8 @@ func deleteConnector(v *view, f url.Values) error {
 	return v.api.DeleteConnector(v.r.Context(), name)
 }
 
-// grantConnector grants a connector to a sprite, or to all that have a label: to those that the
-// form has shown, since others may have got the label meanwhile.
+// grantConnector grants a connector to a sprite, or to all that have a label. It names the
+// sprites that have the label, since others may get it meanwhile.
 func grantConnector(v *view, f url.Values) error {
 	name, err := named(f)
 	if err != nil {
@@ -380,7 +380,7 @@ func revokeConnector(v *view, f url.Values) error {
 	return v.api.RevokeConnector(v.r.Context(), name, g)
 }
 
-// grantee says to whom a connector is granted.
+// grantee names the receiver of a grant.
 func grantee(g cove.ConnectorGrant) string {
 	switch {
 	case g.Job != "":

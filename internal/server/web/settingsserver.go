@@ -12,7 +12,8 @@ import (
 
 type serverInfo = sprites.ServerInfo
 
-// finding is one thing that the server knows of itself. What only its machine shows is doctor's.
+// finding is one thing that the server knows of itself. Findings that need its machine are
+// those of cove doctor.
 type finding struct {
 	Level  string // ok, warn or fail
 	Name   string
@@ -136,7 +137,7 @@ func runningTab(v *view) (any, error) {
 // maxNamed bounds the sprites that a question names.
 const maxNamed = 12
 
-// few are the first of names, and how many more there are.
+// few are the first names, and how many more there are.
 func few(names []string) []string {
 	if n := len(names) - maxNamed; n > 1 {
 		return append(names[:maxNamed:maxNamed], fmt.Sprintf("and %d more", n))

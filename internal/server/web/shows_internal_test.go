@@ -72,10 +72,10 @@ var changed = map[string]string{
 	"POST /web/settings/running/orphans":   "list:running",
 }
 
-// yes is what it answers.
+// yes is the answer of yesAPI.
 const yes = `{"id":"x","name":"x","status":"running"}`
 
-// yesOf is what it answers to some requests.
+// yesOf are the answers of yesAPI to some requests.
 var yesOf = map[string]string{
 	"POST /v1/webhooks/x/test":                 `{"state":"delivered"}`,
 	"POST /v1/jobs":                            `{"id":"x","sprite":"x","upload":"/x"}`,
@@ -113,8 +113,8 @@ func (yesAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, context.Cause(r.Context())
 }
 
-// TestShowsWhatChanged: no page shows what was so before a request that it made itself: each of the settings' has a way to
-// show what has changed, and keeps to it.
+// TestShowsWhatChanged: no page shows an old state after a request that it made itself. Each
+// request of the settings has a way to show what has changed, and keeps to it.
 func TestShowsWhatChanged(t *testing.T) {
 	known := map[string]bool{}
 	for _, rt := range routes() {
@@ -203,7 +203,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// saidOtherwise are the requests that do not say what they did in the live region, and why.
+// saidOtherwise are the requests that do not say in the live region what they did, and the
+// reasons.
 var saidOtherwise = map[string]string{
 	"POST /web/logout":                      "the page to log in is shown",
 	"POST /web/now/{id}/seen":               "it has a live region of its own, to undo it",
@@ -222,8 +223,8 @@ var deedsOf = map[string][]string{
 	"POST /web/sprites/{name}/checkpoints/{checkpoint}/do/{deed}": {"restore", "delete"},
 }
 
-// TestSaysWhatItDid: each request that changes something says so in one short sentence, in the live region of the
-// page that it leaves, or of the one to which it leads.
+// TestSaysWhatItDid: each request that changes something says so in one short sentence. That
+// is in the live region of the page that it leaves, or of the page that it leads to.
 func TestSaysWhatItDid(t *testing.T) {
 	for _, rt := range routes() {
 		if strings.HasPrefix(rt.pattern, http.MethodGet) || saidOtherwise[rt.pattern] != "" {

@@ -23,7 +23,7 @@ type Site struct {
 	// SameOrigin refuses a request that another site's page may have made.
 	SameOrigin func(*http.Request) error
 
-	heard budget // of what sandboxes have answered
+	heard budget // the memory of sandboxes' answers
 }
 
 // Paths reports whether a request is for the site.
@@ -32,7 +32,7 @@ func Paths(r *http.Request) bool {
 		r.URL.Path == "/" && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// Handler serves what Paths is true for.
+// Handler serves the paths that Paths is true for.
 func (s *Site) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/web", http.StatusSeeOther) })
@@ -58,13 +58,14 @@ func (s *Site) Handler() http.Handler {
 	})
 }
 
-// followed reports whether a request is a person's who follows a link: of another site, too.
-// It does nothing: a page is all that comes of it, and a link that logs in asks first.
+// followed reports whether a person has followed a link, perhaps of another site. Such a
+// request changes nothing: it only gets a page, and a link that logs in asks first.
 func followed(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
-// serve finds whose a request is, and has it handled. stream says that it may last for as long as its page is open.
+// serve finds the session of a request, and has the request handled. If stream is set, the
+// request may last as long as its page is open.
 func (s *Site) serve(w http.ResponseWriter, r *http.Request, stream bool, handle handler) {
 	session, ctx, release, err := s.Sessions.Hold(r, cookies(r))
 	switch {
@@ -102,8 +103,8 @@ func (s *Site) serve(w http.ResponseWriter, r *http.Request, stream bool, handle
 	}
 }
 
-// hangUp has the connection closed after the answer: that of somebody who is refused, or whose stream ends, is not
-// kept for what else may come by it.
+// hangUp has the connection closed after the answer. If somebody is refused, or a stream ends,
+// the connection is not kept for other requests.
 func hangUp(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 && r.Header.Get("Upgrade") == "" {
 		w.Header().Set("Connection", "close")
@@ -126,8 +127,9 @@ type loginPage struct {
 	Own               string // the same link at the page's own name; empty: it is there
 }
 
-// loginLink answers a link that has a code: the person is asked first. A page that led here may have made
-// the link, to have this browser act by the rights of another, and a browser does not always say what led here.
+// loginLink answers a link that has a code: it asks the person first. A page that led here may
+// have made the link, to have this browser act by the rights of another. A browser does not
+// always say which page led here.
 func (s *Site) loginLink(w http.ResponseWriter, r *http.Request) {
 	code := r.URL.Query().Get("code")
 	link, err := s.Sessions.Waiting(r, code)

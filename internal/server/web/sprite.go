@@ -18,7 +18,8 @@ type spriteView struct {
 	name string // of the sprite
 }
 
-// ofSprite makes a handler of one that is about a sprite: the one that the page shows, if the request says which.
+// ofSprite makes a handler from a handler of a sprite. If the request says which sprite its
+// page shows, it must be that one.
 func ofSprite(handle func(*spriteView) error) handler {
 	return func(v *view) error {
 		s := &spriteView{v, v.r.PathValue("name")}
@@ -88,7 +89,7 @@ func (h spriteHead) Means() string {
 	return ""
 }
 
-// Woken is the use for which it was woken last, in words that people know; empty: nobody knows.
+// Woken is the use that the sprite was last woken for, in people's words; empty: unknown.
 func (h spriteHead) Woken() string {
 	if h.Info.Cove == nil || h.Info.Cove.WokenBy == "" {
 		return ""
@@ -96,7 +97,7 @@ func (h spriteHead) Woken() string {
 	return useText(h.Info.Cove.WokenBy)
 }
 
-// uses are the uses that the server names, in words that people know.
+// uses are the uses that the server names, in people's words.
 var uses = map[string]string{
 	"exec": "a command or a terminal", "url": "a request to its URL", "proxy": "a connection to one of its ports", "wake": "somebody who asked for it",
 	"fs": "a transfer of files", "watch": "somebody who watches its files", "ports": "somebody who watches its ports", "services": "a call to its services",
@@ -161,7 +162,8 @@ func spriteLive(v *spriteView) error {
 	})
 }
 
-// spritePage answers with a page of one sprite, which the stream of its state keeps true.
+// spritePage answers with a page of one sprite. The stream of the sprite's state keeps it
+// true.
 func (v *spriteView) spritePage(h spriteHead, name string, data any) error {
 	live := h.live()
 	if h.Tab != "" {
@@ -170,7 +172,7 @@ func (v *spriteView) spritePage(h spriteHead, name string, data any) error {
 	return v.page(h.Info.Name, live, name, data)
 }
 
-// asleepPage is shown in place of one that only a sprite that is awake can fill.
+// asleepPage is shown in place of a page that needs an awake sprite.
 type asleepPage struct {
 	Head  spriteHead
 	What  string // to see, when it is awake
@@ -185,7 +187,7 @@ func (v *spriteView) awake(tab, what string) (h spriteHead, asked bool, err erro
 	return h, true, v.spritePage(h, "sprite-asleep", asleepPage{Head: h, What: what, Again: v.r.URL.RequestURI()})
 }
 
-// mustBeAwake refuses what would wake a sprite that the page took to be awake.
+// mustBeAwake refuses a request that would wake the sprite: the page took it to be awake.
 func (v *spriteView) mustBeAwake() error {
 	h, err := v.head(v.r.Context(), "")
 	if err == nil && !h.Awake() {
@@ -267,7 +269,7 @@ type overviewPage struct {
 	Job    string // that made it
 }
 
-// fact is a name and what is so.
+// fact is a name and its value.
 type fact struct{ Name, Value string }
 
 func spriteOverview(v *spriteView) error {

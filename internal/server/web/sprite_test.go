@@ -42,7 +42,7 @@ func enter(p *webtest.Page, line string) {
 }
 
 // TestTerminal: a terminal goes on through the end of its server, and shows again what it had
-// shown; it leaves the keyboard; a logout ends it.
+// shown. The keyboard can leave it. A logout ends it.
 func TestTerminal(t *testing.T) {
 	rt, dir := runtimeOf(t), t.TempDir()
 	s := covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt})
@@ -122,7 +122,7 @@ func TestTerminal(t *testing.T) {
 	enter(page, "echo back-$((40+2))")
 	shows(page, "back-42")
 
-	// Another browser joins, sees what was shown, and is cut off by a logout alone.
+	// Another browser joins, and sees the earlier output. Only a logout cuts it off.
 	other := b.Open(s.Client(), webtest.Phone)
 	other.Goto("/web/sprites/paint/terminal")
 	other.Click("#terminal-open li button")
@@ -156,8 +156,8 @@ func TestTerminal(t *testing.T) {
 	page.Until("the text is there", `document.getElementById("plan")?.value === "# Half a plan" && sessionStorage.getItem("cove-typed") === null`)
 }
 
-// TestFiles: a file is changed, and not over the change of somebody else; an upload arrives; a
-// download is no page.
+// TestFiles: a file is changed, but not over the change of somebody else. An upload arrives,
+// and a download is not a page.
 func TestFiles(t *testing.T) {
 	rt, dir := runtimeOf(t), t.TempDir()
 	s := covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt})
@@ -281,11 +281,12 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// awaited has an expression be a promise.
+// awaited makes an evaluation wait for the expression's promise.
 func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
 
-// TestSpritePages: each page of a sprite is there at both widths; looking wakes nothing; a service
-// is stopped, and its log is live; a rule is shown before it is added; a delete asks.
+// TestSpritePages: each page of a sprite is there at both widths, and looking wakes nothing. A
+// service is stopped, and its log is live. A rule is shown before it is added, and a delete
+// asks.
 func TestSpritePages(t *testing.T) {
 	rt := runtimeOf(t)
 	s := covetest.Start(t, covetest.Options{Runtime: rt})

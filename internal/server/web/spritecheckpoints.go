@@ -28,13 +28,13 @@ type checkpointsPage struct {
 	Request sprites.PruneRequest // that was asked about
 }
 
-// point is a checkpoint, and the lines before it that lead to what it grew from.
+// point is a checkpoint, and the lines of the tree before it that lead to its parent.
 type point struct {
 	sprites.Checkpoint
 	Tree string
 }
 
-// Whole reports whether it can be gone back to.
+// Whole reports whether the sprite can be brought back to it.
 func (p point) Whole() bool { return p.Health == "" }
 
 func spriteCheckpoints(v *spriteView) error {
@@ -55,7 +55,7 @@ func (v *spriteView) checkpoints(ctx context.Context, h spriteHead) (checkpoints
 	if err != nil {
 		return p, err
 	}
-	if !p.Auto { // who has restored looks for what was before
+	if !p.Auto { // after a restore, people look for the state before it
 		all = slices.DeleteFunc(all, func(c sprites.Checkpoint) bool { return c.IsAuto && !strings.HasPrefix(c.ID, "pre-restore-") })
 	}
 	if len(all) > maxPoints {

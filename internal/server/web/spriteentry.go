@@ -16,14 +16,14 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// An agent may put another file in the place of one while a page shows that, and a person is about to delete, rename or
-// replace it. So a request says which version was shown.
+// A page shows a file, and a person is about to delete, rename or replace it. Meanwhile an
+// agent may put another file in its place. So a request says which version was shown.
 
-// versionHeader has, of an upload that was refused, the version of the file that is there.
+// versionHeader has the version of the file that is there, if an upload was refused.
 const versionHeader = "X-Cove-Version"
 
-// versionOf says of what kind an entry is, and names it as it is now. It has no ETag in a sandbox that an older cove
-// has started.
+// versionOf has the kind of an entry, and its ETag. In a sandbox that an older cove has
+// started there is no ETag: then it has the mode, size and time.
 func versionOf(e sprites.Entry) string {
 	size := e.Size
 	if e.IsDir {
@@ -44,7 +44,7 @@ func errOtherEntry(e sprites.Entry, version string) error {
 	return fail.New("file_changed", e.Path+" has changed since it was shown here"+now+"; nothing was done", "load the page again to see what is there")
 }
 
-// errOtherLink says that what is to be written leads elsewhere than what was shown.
+// errOtherLink says that the entry to write leads elsewhere than the one that was shown.
 func errOtherLink(e sprites.Entry) error {
 	now := "is no link any more"
 	if e.Type == "symlink" {
@@ -95,7 +95,7 @@ func (v *spriteView) modeOf(ctx context.Context, e sprites.Entry) (fs.FileMode, 
 // replacedFile is a file that an upload takes the place of.
 type replacedFile struct {
 	sprites.Entry
-	version string // also of what a link leads to
+	version string // also of the entry that a link leads to
 	etag    string // of the file itself
 	mode    fs.FileMode
 }
@@ -126,7 +126,7 @@ func (v *spriteView) replaced(ctx context.Context, name string) (r replacedFile,
 	return r, err
 }
 
-// known describes what is at a path if that is the version that was shown.
+// known describes the entry at a path, if it is the version that was shown.
 func (v *spriteView) known(ctx context.Context, name, version string) (sprites.Entry, error) {
 	e, err := v.entry(ctx, name)
 	if err == nil && versionOf(e) != version {

@@ -17,8 +17,9 @@ import (
 
 var hiddenOf = regexp.MustCompile(`<input type="hidden" name="([^"]+)" value="([^"]*)">`)
 
-// TestOtherEntry: what has taken the place of a file or folder since it was shown is not deleted, renamed or written, and
-// nothing is written where a link leads that was put there since; what is as it was shown is.
+// TestOtherEntry: if something has taken the place of a file or folder since it was shown, it
+// is not deleted, renamed or written. Nothing is written through a link that was put there
+// since. An entry that is as it was shown is changed.
 func TestOtherEntry(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Runtime: runtimeOf(t)})
 	_, err := s.Create("paint").Wake(t.Context())
@@ -113,7 +114,8 @@ func TestOtherEntry(t *testing.T) {
 	}
 }
 
-// TestUploadOverAnother: an upload replaces the file of which the page has asked, and no other one.
+// TestUploadOverAnother: an upload replaces the file that the page has asked about, and no
+// other one.
 func TestUploadOverAnother(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Runtime: runtimeOf(t)})
 	_, err := s.Create("paint").Wake(t.Context())

@@ -40,7 +40,7 @@ type filesPage struct {
 	Points  []string        // checkpoints to compare with
 }
 
-// Version is that of what the page shows.
+// Version is the version of the entry that the page shows.
 func (p filesPage) Version() string { return versionOf(p.Entry) }
 
 type crumb struct{ Name, Path string }
@@ -135,7 +135,7 @@ func spriteFiles(v *spriteView) error {
 	return nil
 }
 
-// isOne reports whether a listing is that of a file, not of a folder.
+// isOne reports whether a listing is of a file, not of a folder.
 func isOne(list sprites.ListFiles, name string) bool {
 	return len(list.Entries) == 1 && list.Entries[0].Path == name
 }
@@ -168,7 +168,7 @@ func crumbs(name string) []crumb {
 	return all
 }
 
-// spriteBranch is what is in a folder, to stand below it in the tree.
+// spriteBranch is the content of a folder, for the place below it in the tree.
 func spriteBranch(v *spriteView) error {
 	name, err := filePath(v.r.URL.Query().Get("path"))
 	if err == nil {
@@ -226,7 +226,8 @@ func (v *spriteView) viewFile(ctx context.Context, e sprites.Entry) (*fileView, 
 	return view, nil
 }
 
-// beginning is what a page shows of a file, and one byte more, if there is one. etag is the file's.
+// beginning reads as much of a file as a page shows, and one byte more, if there is one. etag
+// is the file's.
 func (v *spriteView) beginning(ctx context.Context, name string) (b []byte, etag string, err error) {
 	f, err := v.sprite().Open(ctx, name)
 	if err != nil {
@@ -237,7 +238,8 @@ func (v *spriteView) beginning(ctx context.Context, name string) (b []byte, etag
 	return b, f.ETag(), err
 }
 
-// byReturns reports whether all lines of a file, and nothing else, have a carriage return at their end.
+// byReturns reports whether all lines of a file end with a carriage return, and there are no
+// other ones.
 func byReturns(b []byte) bool {
 	n := bytes.Count(b, []byte("\r\n"))
 	return n > 0 && n == bytes.Count(b, []byte("\n")) && n == bytes.Count(b, []byte("\r"))
@@ -248,8 +250,9 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// spriteSave writes a file that was edited. If it has changed since it was shown, it is written only over the version
-// of which the person was told, and that is kept beside it.
+// spriteSave writes a file that was edited. If the file has changed since it was shown, only
+// the version that the person was told of is written over. That version is kept beside the
+// file.
 func spriteSave(v *spriteView) error {
 	name, err := filePath(v.r.PostFormValue("path"))
 	if err == nil {
@@ -283,7 +286,7 @@ func spriteSave(v *spriteView) error {
 	case digest(was) != shown && digest(was) != over:
 		return otherVersion(v, name, digest(was))
 	default:
-		e, err := v.entry(ctx, name) // after what was read, of which the ETag is
+		e, err := v.entry(ctx, name) // after the text was read, which the ETag belongs to
 		if err != nil {
 			return err
 		}
@@ -376,8 +379,8 @@ func (v *spriteView) filesAt(name string) string {
 	return v.at("files") + "?path=" + url.QueryEscape(name)
 }
 
-// spriteUpload takes one file as the body of a request. One that is there is replaced only if that is said, by its
-// version.
+// spriteUpload takes one file as the body of a request. It replaces an existing file only if
+// the request says so, by the file's version (over).
 func spriteUpload(v *spriteView) error {
 	q := v.r.URL.Query()
 	name, err := filePath(q.Get("path"))

@@ -79,7 +79,7 @@ func spriteNetwork(v *spriteView) error {
 	return v.page(h.Info.Name+": network", h.live("network"), "sprite-network", p)
 }
 
-// merged gathers events, of which equal ones are one line. It keeps no more than a page shows.
+// merged gathers events. Equal events are one line. It keeps no more lines than a page shows.
 type merged struct{ lines []refused }
 
 func (m *merged) add(e sprites.NetworkEvent) error {
@@ -106,8 +106,9 @@ func (m *merged) newest() []refused {
 	return all
 }
 
-// allowedNow marks what was refused and would be allowed now, by the policy's own decision. It is asked about those
-// alone that a rule is for; of one that it does not decide in time, nothing is said.
+// allowedNow marks refused lines that would be allowed now, by the policy's own decision. It
+// asks only about lines that a rule is for. A line that the policy does not decide in time is
+// not marked.
 func (v *spriteView) allowedNow(ctx context.Context, p sprites.NetworkPolicy, lines []refused) []refused {
 	ctx, cancel := context.WithTimeout(ctx, maxDecisions)
 	defer cancel()
@@ -179,7 +180,7 @@ type allowPage struct {
 	Text  string
 	Opens string
 	Also  string // another rule that comes with it
-	Was   string // what is so without it
+	Was   string // the state without the rule
 	Hint  string
 }
 
@@ -219,7 +220,7 @@ func (v *spriteView) allowPage(ctx context.Context, h spriteHead, text string) (
 	return p, nil
 }
 
-// presets are those that open something, and what.
+// presets are the presets that open something, with a description.
 var presets = map[string]string{
 	rules.Agent:    "what a coding agent needs: the model APIs and their log-ins, and the package registries of the server's machine",
 	rules.Defaults: "what the preset agent opens, and the usual forges of git repositories",
@@ -292,7 +293,7 @@ func (v *spriteView) changePolicy(change func(sprites.NetworkPolicy) sprites.Net
 	return err
 }
 
-// spriteRuleRemove takes a rule away: the one that a form names by all that it says.
+// spriteRuleRemove removes the rule that a form names by its whole text.
 func spriteRuleRemove(v *spriteView) error {
 	want := v.r.PostFormValue("rule")
 	if !strings.HasPrefix(want, "allow ") && !strings.HasPrefix(want, "preset ") { // it opens what the rule has kept shut

@@ -58,9 +58,9 @@ func spriteRowOf(info sprites.Info) spriteRow {
 	}
 	switch {
 	case d.DiskUsed > 0:
-		r.Disk = formatBytes(d.DiskUsed / mib * mib) // a byte more is no change to be told
+		r.Disk = formatBytes(d.DiskUsed / mib * mib) // one more byte is not news
 	case d.DiskUse != nil:
-		r.Disk = "" // of what was sealed alone, which says little
+		r.Disk = "" // the sealed layers' size alone says little
 	}
 	r.Problem, r.Removing = d.LastError, d.Removing
 	for _, why := range d.AwakeBy[:min(len(d.AwakeBy), maxLabels)] {

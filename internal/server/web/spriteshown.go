@@ -8,9 +8,10 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// A sprite that is deleted leaves its name to another one, while pages that show the first are still open. So what comes
-// from a page of a sprite says which one that shows, by its ID: in a header, in a form's field, or in the query of what
-// has neither, a WebSocket and a stream.
+// A sprite that is deleted leaves its name to another one, while pages that show the first are
+// still open. So a request from a page of a sprite has the ID of the sprite that the page
+// shows. The ID is in a header or in a form's field. A WebSocket and a stream have neither:
+// there it is in the query.
 const (
 	spriteHeader = "X-Cove-Sprite"
 	spriteField  = "_sprite"

@@ -43,8 +43,9 @@ func send(t *testing.T, c *http.Client, method, url, kind, body string, header m
 
 const formKind = "application/x-www-form-urlencoded"
 
-// TestAnotherSprite: nothing that a page of a sprite asks for is done to another one that has its name since, nor
-// anything that does not say which sprite it is meant for; and each form says so, also without scripts.
+// TestAnotherSprite: a request of a sprite's page does nothing to another sprite that has got
+// its name since. Nor does a request that does not say which sprite it is meant for. Each form
+// says so, also without scripts.
 func TestAnotherSprite(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Runtime: runtimeOf(t)})
 	c, home := visitor(t, s), t.TempDir()
@@ -157,8 +158,8 @@ func TestAnotherSprite(t *testing.T) {
 	}
 }
 
-// TestPageOfTheSpriteBefore: pages that are open while another sprite gets the name say so by themselves, never show
-// the other one as theirs, and do nothing to it.
+// TestPageOfTheSpriteBefore: pages are open while another sprite gets the name. They say so by
+// themselves, never show the other one as theirs, and do nothing to it.
 func TestPageOfTheSpriteBefore(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Runtime: runtimeOf(t)})
 	b := webtest.Start(t)

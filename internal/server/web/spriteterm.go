@@ -20,8 +20,8 @@ import (
 )
 
 // A terminal's session is in the sandbox, and outlives the browser, the connection and this
-// server. The browser holds its id, and comes back to it by that; the sandbox then sends what the
-// terminal has shown last.
+// server. The browser comes back to it by its ID; the sandbox then sends what the terminal has
+// shown last.
 const (
 	maxKeys   = 1 << 20 // of a message of the browser's
 	maxShown  = 2 << 20 // of one of the sandbox's
@@ -59,7 +59,7 @@ func spriteTerminal(v *spriteView) error {
 	return nil
 }
 
-// terminalSession is one that is there, as scripts are told.
+// terminalSession describes an open terminal to scripts.
 type terminalSession struct {
 	ID      string    `json:"id"`
 	Command string    `json:"command"`
@@ -91,9 +91,10 @@ func spriteSessions(v *spriteView) error {
 	return json.NewEncoder(v.w).Encode(answer)
 }
 
-// spriteSocket joins a terminal of the browser's to one of the sprite's: a new one, or with
-// session=ID one that is open. Only a page of this very origin may: a browser sends the cookie
-// with a WebSocket's request, whatever page asked for it. It ends with the session of the web page.
+// spriteSocket joins a terminal in the browser to one in the sprite: a new one, or with
+// session=ID an open one. Only a page of this very origin may do so: a browser sends the
+// cookie with a WebSocket's request, whatever page asked for it. The connection ends with the
+// session of the web page.
 func spriteSocket(v *spriteView) error {
 	if o, err := url.Parse(v.r.Header.Get("Origin")); err != nil || o.Host == "" || o.Host != v.r.Host {
 		return fail.New("forbidden", "a terminal is for pages of this server", "")
@@ -184,8 +185,8 @@ func pass(ctx context.Context, from, to *websocket.Conn, may func(websocket.Mess
 	}
 }
 
-// isResize reports whether a message of the browser's changes the size of its terminal, which is
-// all that one may say besides keys.
+// isResize reports whether a message of the browser's changes the size of its terminal. A
+// browser may send only that and keys.
 func isResize(b []byte) bool {
 	var m sprites.Message
 	return json.Unmarshal(b, &m) == nil && m.Type == "resize" && m.Rows > 0 && m.Rows <= maxCells && m.Cols > 0 && m.Cols <= maxCells

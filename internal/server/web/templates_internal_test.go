@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestAddressesOfHTMX: html/template does not know that htmx's attributes are addresses: what stands in
-// their query is escaped by name, or is a number or an id of ours.
+// TestAddressesOfHTMX: html/template does not know that htmx's attributes are addresses. A
+// value in their query is escaped by name, or is a number or an ID of cove's own.
 func TestAddressesOfHTMX(t *testing.T) {
 	attribute := regexp.MustCompile(`hx-(?:get|post)="((?:[^"{]|\{\{[^}]*\}\})*)"`)
 	inQuery := regexp.MustCompile(`\?.*`)
@@ -52,8 +52,9 @@ func TestAddressesOfHTMX(t *testing.T) {
 	}
 }
 
-// TestTargetsAreOwn: an element that asks for something says itself what the answer replaces, or that it replaces
-// nothing: by htmx's own rule it would be what an element around it replaces, such as a whole diff.
+// TestTargetsAreOwn: an element that asks for something says itself what the answer replaces,
+// or that it replaces nothing. By htmx's own rule the answer would replace what an element
+// around it does, such as a whole diff.
 func TestTargetsAreOwn(t *testing.T) {
 	tag := regexp.MustCompile(`<[a-z]+(?:[^<>"{]|"(?:[^"{]|\{\{[^}]*\}\})*"|\{\{[^}]*\}\})*>`)
 	asks := regexp.MustCompile(`\shx-(?:get|post)="`)
@@ -91,8 +92,8 @@ func TestTargetsAreOwn(t *testing.T) {
 	}
 }
 
-// TestFormsStay: no form leaves the page to say what it does, for a server that is away then would cost the page,
-// and what was typed. The login has no page yet.
+// TestFormsStay: no form leaves the page to say what it does. If the server were away then,
+// the page and the typed text would be lost. The login has no page yet.
 func TestFormsStay(t *testing.T) {
 	form, seen := regexp.MustCompile(`<form (?:[^>{]|\{\{[^}]*\}\})*>`), 0
 	err := fs.WalkDir(templateFiles, "templates", func(name string, e fs.DirEntry, err error) error {
@@ -123,7 +124,8 @@ func folders(names ...string) (all []sprites.Entry) {
 	return all
 }
 
-// TestHintsSayWhere: a hint that is a command says that it is typed in a terminal; one that names a place does not.
+// TestHintsSayWhere: a hint with a command says that it is typed in a terminal; a hint that
+// names a place does not.
 func TestHintsSayWhere(t *testing.T) {
 	for hint, want := range map[string]bool{
 		"cove job stop 0a1b2c": true, "raise the limit with: cove update paint --disk 1G": true, "load it again": false,
@@ -142,7 +144,8 @@ func TestHintsSayWhere(t *testing.T) {
 	}
 }
 
-// TestWordsOfPages: one is no several, a heading of git's is told from the line, and a span is as long as was chosen.
+// TestWordsOfPages: one thing is not called several, and git's heading of a hunk is told apart
+// from a line. A span is as long as was chosen.
 func TestWordsOfPages(t *testing.T) {
 	diff := cove.JobDiff{Job: "0a1b2c", Part: cove.DiffLeftover, Commits: []cove.JobDiffCommit{{ID: "adafb73a1b"}}, Files: []cove.JobDiffFile{
 		{Path: "a", Risk: "runs in CI", Hunks: []cove.JobDiffHunk{{NewStart: 4, Section: "line 3"}}}, {Path: "b", Listed: "runs"}}}
@@ -167,7 +170,7 @@ func TestWordsOfPages(t *testing.T) {
 	}
 }
 
-// TestRefusalsInWords: the reason of a refusal is a sentence, whatever decided.
+// TestRefusalsInWords: the reason of a refusal is in words, whatever decided it.
 func TestRefusalsInWords(t *testing.T) {
 	for rule, want := range map[string]string{
 		"documentation": "it is an address for documentation", "no rule": "no rule allows it", "private name": "only private networks", "deny example.org": "by the rule deny example.org",

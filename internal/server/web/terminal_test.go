@@ -63,7 +63,7 @@ func TestTerminalFloods(t *testing.T) {
 		shows(page, "after "+name)
 	}
 
-	// Cells hold no more than can be seen, in how many parts it may come.
+	// A cell holds no more than can be seen, however many parts it comes in.
 	prints("\x1bca")
 	for range 10 {
 		prints(strings.Repeat("\u0301", 10))

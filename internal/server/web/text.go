@@ -15,10 +15,11 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-// Texts of sprites and agents are hostile. html/template takes their markup away; these functions
-// take away the rest: characters that act on what stands beside them, and length. Of prose such
-// characters are taken away without a mark: an emoji's selector or a soft hyphen is in many a sentence, and
-// nothing is built from a sentence. In what is reviewed, and comes with a pull, they have names.
+// Texts of sprites and agents are hostile. html/template takes their markup away. These
+// functions take away the rest: characters that act on what stands beside them, and length. In
+// prose such characters vanish without a mark: many sentences have an emoji's selector or a
+// soft hyphen, and nothing is built from a sentence. In what is reviewed, and comes with a
+// pull, they have names.
 const (
 	maxLine = 500       // bytes of a text that stands in one line
 	maxText = 256 << 10 // of one that is shown whole
@@ -33,24 +34,27 @@ func line(s string) string {
 // text makes a text harmless, and leaves its lines.
 func text(s string) string { return cut(plain(s), maxText) }
 
-// wholeText is a text of a file, or of a command: nothing of it is taken away, and characters that can't be seen
-// have names.
+// wholeText is a text of a file, or of a command. Nothing in it is removed, and characters
+// that can't be seen have names.
 func wholeText(s string) string {
 	return withMarks(cut(strings.ReplaceAll(s, "\r\n", "\n"), maxText), unseen)
 }
 
-// wholeRow is wholeText for one line of a file, without its line feed: a carriage return at its end is told, too.
+// wholeRow is wholeText for one line of a file, without its line feed: a carriage return at
+// its end is named, too.
 func wholeRow(s string) string { return withMarks(cut(s, maxText), unseen) }
 
-// wholeLine is the name of a file, or a path, in one line. It has marks for all by which it could look like another.
+// wholeLine is the name of a file, or a path, in one line. It marks every character that could
+// make it look like another name.
 func wholeLine(s string) string {
 	return cut(withMarks(s, func(r rune) bool {
 		return unseen(r) || r == '\n' || r == '\t' || r != ' ' && unicode.Is(unicode.Z, r)
 	}), maxLine)
 }
 
-// screenText is a text on a terminal's screen: controls have had their effect there, and what composes emoji is
-// taken away. All else that can't be seen has a name, since a screen shows files, too.
+// screenText is a text on a terminal's screen. Controls have had their effect there, and
+// characters that compose emoji are removed. Other characters that can't be seen have names,
+// since a screen shows files, too.
 func screenText(s string) string {
 	const joiner, selector = '\u200d', '\ufe0f'
 	return plain(withMarks(s, func(r rune) bool {
@@ -69,9 +73,9 @@ func cut(s string, limit int) string {
 	return s[:limit] + "…"
 }
 
-// plain takes away what is no text: control characters but newlines and tabs, and those that
-// turn the direction of others or can't be seen. Escape sequences of terminals lose their first
-// character by it, and are plain letters.
+// plain removes characters that are not text: control characters except newlines and tabs, and
+// those that turn the direction of others or can't be seen. Terminals' escape sequences lose
+// their first character, and become plain letters.
 func plain(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	return strings.Map(func(r rune) rune {
@@ -88,14 +92,14 @@ func plain(s string) string {
 // unseen reports whether plain takes a character away.
 func unseen(r rune) bool { return printable.Unseen(r) }
 
-// Of a text that is edited or reviewed, no character is lost: those that plain takes away have names.
+// A text that is edited or reviewed loses no character: those that plain removes have names.
 const (
 	nameBegins = printable.NameBegins
 	nameEnds   = printable.NameEnds
 )
 
-// withNames writes the names of characters that can't be seen in their places. ok is false if the text has
-// something that looks like such a name.
+// withNames replaces characters that can't be seen by their names. If the text has something
+// that looks like such a name, ok is false, and named is s.
 func withNames(s string) (named string, ok bool) {
 	if strings.Contains(s, nameBegins) {
 		return s, false
@@ -111,8 +115,8 @@ func withNames(s string) (named string, ok bool) {
 	return b.String(), true
 }
 
-// withMarks writes the names of hidden characters in their places, to be read. Of many of one kind on end it tells
-// the number, so that they don't push away what follows.
+// withMarks replaces hidden characters by their names, to be read. If many of one kind follow
+// each other, it writes their number, so that they don't push away the text after them.
 func withMarks(s string, hidden func(rune) bool) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if strings.IndexFunc(s, hidden) < 0 {
@@ -140,7 +144,7 @@ func withMarks(s string, hidden func(rune) bool) string {
 	return b.String()
 }
 
-// withoutNames puts the characters back whose names withNames has written.
+// withoutNames undoes withNames: it replaces the names by their characters.
 func withoutNames(s string) string {
 	var b strings.Builder
 	for {
@@ -177,8 +181,8 @@ func spanTag(d time.Duration) template.HTML {
 	return template.HTML(fmt.Sprintf(`<span data-ran="%d">%s</span>`, d.Milliseconds(), formatDuration(d))) //nolint:gosec // digits
 }
 
-// word is a state as people read it: the API's own word. Its texts with more than the word are those
-// of cove.Job.StateText and sprites.Info.StateText, which the CLI has, too.
+// word is a state as people read it: the API's own word. Longer texts come from
+// cove.Job.StateText and sprites.Info.StateText, as in the CLI.
 func word(state any) string { return line(strings.ReplaceAll(fmt.Sprint(state), "_", " ")) }
 
 // ago says how long ago something was.

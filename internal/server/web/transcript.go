@@ -236,7 +236,8 @@ func (t *transcript) agent(ev cove.JobEvent, i int, m agents.Event) []entryChang
 	return t.put(e)
 }
 
-// answered gives a call its answer. Of one that the transcript does not have, the page may.
+// answered gives a call its answer. If the transcript does not have the call, the page may
+// have it.
 func (t *transcript) answered(e *entry, m agents.Event) []entryChange {
 	a := &answerView{Seq: e.Seq, Failed: m.Failed, Parts: bounded(answerParts(m)), Silent: m.Silent}
 	call, ok := t.calls[m.ID]
@@ -278,7 +279,7 @@ func shorten(s string) (short string, bytes, lines int) {
 	return short, bytes, strings.Count(s[len(s)-bytes:], "\n")
 }
 
-// bounded leaves as much of the parts of an entry as a page shows of one.
+// bounded cuts the parts of an entry to what a page shows of an entry.
 func bounded(parts []part) []part {
 	rows, size := maxRows, maxPart
 	for i := range parts {

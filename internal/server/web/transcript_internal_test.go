@@ -9,8 +9,9 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// TestTranscriptBounds: however much an agent says in few events, a page takes a bounded part of it at once,
-// says that there is more, and each news of a page that follows is bounded.
+// TestTranscriptBounds: however much an agent says in few events, a page takes a bounded part
+// of it at once, and says that there is more. Each update of a page that follows is bounded,
+// too.
 func TestTranscriptBounds(t *testing.T) {
 	text := func(kind string, v any) string {
 		b, err := json.Marshal(map[string]any{"type": kind, "message": map[string]any{"content": v}})

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/webtest"
 )
 
-// TestLargeTranscript: the page of a job whose agent writes long diffs stays small, when it is loaded, when
-// more is asked for, and when it is left open.
+// TestLargeTranscript: an agent writes long diffs. The page of its job stays small when it is
+// loaded, when more is asked for, and when it is left open.
 func TestLargeTranscript(t *testing.T) {
 	const budget, rows = 2 << 20, 16000
 	s := covetest.Start(t, covetest.Options{Log: io.Discard})

@@ -47,7 +47,7 @@ func jobUsage(v *view) error {
 	return v.fragment("usage", usageCharts(points))
 }
 
-// usage reads a job's log for what its agent had used when.
+// usage reads from a job's log how much its agent had used at which time.
 func (v *view) usage(j cove.Job) (points []usagePoint, err error) {
 	known, err := agents.Of(j.Agent, j.Definition)
 	if err != nil {

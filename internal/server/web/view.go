@@ -42,8 +42,8 @@ func (v *view) layout(title string) layout {
 	return layout{Title: title, Said: nextSaying(v), Live: aliveStream, Path: v.r.URL.Path, Version: v.site.Version, Mark: v.session.mark(), Sprite: v.shows, Who: v.session.Name, rights: v.session.rights()}
 }
 
-// page answers with a whole page. live is the path of the stream that keeps it true; empty:
-// it does not change by itself, and only says whether the server is there.
+// page answers with a whole page. live is the path of the stream that keeps the page true.
+// Empty: the page does not change by itself, and only says whether the server is there.
 func (v *view) page(title, live, name string, data any) error {
 	l := v.layout(title)
 	l.Live = cmp.Or(live, aliveStream)
@@ -51,9 +51,9 @@ func (v *view) page(title, live, name string, data any) error {
 	return nil
 }
 
-// fragment answers a script with a part of a page. A browser that was led to the part's address is
-// sent to the page that it belongs to: another site's page must not choose which button of ours is
-// all that a person sees.
+// fragment answers a script with a part of a page. A browser that was led to the part's
+// address is sent to the whole page. Another site's page must not choose a button of ours that
+// is then all that a person sees.
 func (v *view) fragment(name string, data any) error {
 	if v.r.Method == http.MethodGet && wantsPage(v.r) {
 		return v.redirect(path.Dir(v.r.URL.EscapedPath()))
@@ -70,8 +70,8 @@ func (v *view) fragment(name string, data any) error {
 	return nil
 }
 
-// done answers a script, if all that is to be said of a request is in the live region, or comes by the page's
-// stream. back is the page that a browser without scripts is led to.
+// done answers a script if the live region, or the page's stream, says all there is to say of
+// a request. A browser without scripts is led to the page back.
 func done(v *view, back string) error {
 	if wantsPage(v.r) {
 		return v.redirect(back)
@@ -79,7 +79,8 @@ func done(v *view, back string) error {
 	return v.fragment("nothing", nil)
 }
 
-// redirect leads the browser to another page, whether a script or a person asked. That page says what was said.
+// redirect leads the browser to another page, whether a script or a person asked. That page
+// shows the sentence of say.
 func (v *view) redirect(path string) error {
 	keepSaying(v)
 	if !wantsPage(v.r) {

@@ -33,7 +33,7 @@ func CheckURL(hook cove.Webhook) error {
 	case u.User != nil:
 		return errors.New("a password in the url is seen by all who list webhooks; use the signature")
 	case u.Scheme == "http" && !hook.Private:
-		return errors.New("over http anybody on the way reads and changes events; use https, or say that it is private")
+		return errors.New("over http, anybody on the way can read and change events; use https, or say that the webhook is private")
 	}
 	if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
 		return judgeAddress(addr, hook.Private, true)
@@ -54,7 +54,7 @@ func judgeAddress(addr netip.Addr, private, literal bool) error {
 	case !private:
 		return fmt.Errorf("%s is not public (%s): %w", addr, d.Rule, errInward)
 	case d.Rule == metadata && !literal:
-		return fmt.Errorf("%s is a metadata service, and stands not in the url itself", addr)
+		return fmt.Errorf("%s is a metadata service, which is allowed only if the address is in the url itself", addr)
 	}
 	return nil
 }
@@ -108,11 +108,11 @@ func CheckEvents(events []string) error {
 	for i, e := range events {
 		switch {
 		case e == "*" && len(events) > 1:
-			return errors.New(`"*" stands for all events, by itself`)
+			return errors.New(`"*" stands for all events: give no other event with it`)
 		case e != "*" && !slices.Contains(cove.WebhookEvents, e):
-			return fmt.Errorf("there are no events %.60q", e)
+			return fmt.Errorf("unknown event %.60q", e)
 		case slices.Contains(events[:i], e):
-			return fmt.Errorf("the events %s are there twice", e)
+			return fmt.Errorf("the event %s is given twice", e)
 		}
 	}
 	return nil

@@ -99,7 +99,7 @@ func (s *Sender) run() {
 	for {
 		names, err := s.Store.Waiting(s.ctx)
 		if err != nil && s.ctx.Err() == nil {
-			s.Logger.Error("reading what webhooks wait for", "err", err)
+			s.Logger.Error("reading which webhooks have events to send", "err", err)
 		}
 		for _, name := range names {
 			s.begin(name)
@@ -312,7 +312,7 @@ func Key(secret string) ([]byte, error) {
 	}
 	key, err := base64.StdEncoding.DecodeString(text)
 	if err != nil || len(key) == 0 {
-		return nil, errors.New("after " + KeyPrefix + " it is no base64") // the value stays out of it
+		return nil, errors.New("after " + KeyPrefix + " it is not base64") // the value stays out of it
 	}
 	return key, nil
 }

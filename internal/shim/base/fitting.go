@@ -71,7 +71,7 @@ func (img Image) Fit(dir, name string, userXattr bool) (Fitting, error) {
 		return Fitting{}, fmt.Errorf("fit image %s: %w", img.Digest, err)
 	}
 	if !IsImage(img.Digest) {
-		return fail(errors.New("that is no digest"))
+		return fail(errors.New("it is not a digest"))
 	}
 	env, err := img.variables()
 	if err != nil {
@@ -82,7 +82,7 @@ func (img Image) Fit(dir, name string, userXattr bool) (Fitting, error) {
 		name = own
 	}
 	if name != filepath.Base(name) || !strings.HasPrefix(name, imagePrefix) {
-		return fail(fmt.Errorf("%q is no fitting's name", name))
+		return fail(fmt.Errorf("%q is not the name of a fitting", name))
 	}
 	record, err := readFitting(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) && name == own {
@@ -91,7 +91,7 @@ func (img Image) Fit(dir, name string, userXattr bool) (Fitting, error) {
 		}
 	}
 	if err == nil && record.Digest != img.Digest {
-		err = fmt.Errorf("%s is of image %s", name, record.Digest)
+		err = fmt.Errorf("%s belongs to image %s", name, record.Digest)
 	}
 	if err != nil {
 		return fail(err)

@@ -152,7 +152,7 @@ func TestFit(t *testing.T) {
 	}
 	other := img
 	other.Digest = img.Digest[:40] + strings.Repeat("0", 31)
-	if _, err := other.Fit(dir, "", false); err == nil || !strings.Contains(err.Error(), "is of image") {
+	if _, err := other.Fit(dir, "", false); err == nil || !strings.Contains(err.Error(), "belongs to image") {
 		t.Errorf("another image with the same beginning: %v", err)
 	}
 	for _, name := range []string{"../x", "host-1", "image-0"} {

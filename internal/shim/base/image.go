@@ -78,7 +78,7 @@ func (img Image) variables() ([]string, error) {
 			continue
 		}
 		if size += len(pair) + 1; len(pair) >= maxVariable || size > maxEnv || len(all) == 1000 {
-			return nil, refuse("its environment is larger than a process's may be")
+			return nil, refuse("its environment is too large for a process")
 		}
 		all = append(all, pair)
 	}
@@ -138,7 +138,7 @@ func (t imageTree) real(name string) (at string, n layers.Node, found bool, err 
 			return path.Join(append([]string{next}, rest...)...), below, false, nil
 		case below.Target != "":
 			if links++; links > maxLinks {
-				return "", n, false, refuse("%.200q has too many links on its way", name)
+				return "", n, false, refuse("%.200q leads through too many links", name)
 			}
 			if path.IsAbs(below.Target) {
 				at, above = "", above[:1]
@@ -146,7 +146,7 @@ func (t imageTree) real(name string) (at string, n layers.Node, found bool, err 
 			n = above[len(above)-1]
 			rest = append(split(below.Target), rest...)
 			if len(rest) > maxPath {
-				return "", n, false, refuse("%.200q has too many links on its way", name)
+				return "", n, false, refuse("%.200q leads through too many links", name)
 			}
 			continue
 		}
@@ -313,12 +313,12 @@ func (t imageTree) configured(a accounts, user string) (boot.Account, error) {
 	} else if uid, ok := number(name); ok {
 		own = boot.Account{Name: name, UID: uid, Groups: []int{0}, Home: "/"} // as elsewhere, it is in root's group
 	} else {
-		return own, refuse("its commands are to run as user %.100q, whom it does not have", name)
+		return own, refuse("its commands must run as user %.100q, which it does not have", name)
 	}
 	if withGroup && groupText != "" {
 		gid, ok := a.group(groupText)
 		if !ok {
-			return own, refuse("its commands are to run in group %.100q, which it does not have", groupText)
+			return own, refuse("its commands must run in group %.100q, which it does not have", groupText)
 		}
 		own.GID, own.Groups = gid, []int{gid}
 	}

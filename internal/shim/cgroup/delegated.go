@@ -23,7 +23,7 @@ type Place struct {
 
 // Errors of Delegated, which say why sandboxes of this user have no limits.
 var (
-	ErrNotDelegated = errors.New("this user was delegated no cgroup")
+	ErrNotDelegated = errors.New("no cgroup is delegated to this user")
 	ErrNoSubgroup   = errors.New("the cgroup of the server's unit has no subgroup for the server")
 )
 
@@ -60,7 +60,7 @@ func (p Process) delegated(take bool) (Place, error) {
 	}
 	for _, name := range controllers {
 		if !slices.Contains(strings.Fields(string(text)), name) {
-			return Place{}, fmt.Errorf("this user was delegated no controller %s", name)
+			return Place{}, fmt.Errorf("the controller %s is not delegated to this user", name)
 		}
 	}
 	place := Place{Parent: "/"}

@@ -52,7 +52,7 @@ func TestDelegated(t *testing.T) {
 		"a session":                    {v2Mounts, "user.slice/user-7.slice/session-3.scope", with(above, group("user.slice/user-7.slice/session-3.scope", false, nil)), "", "", ErrNotDelegated},
 		"a cgroup without systemd":     {v2Mounts, "seven", group("seven", true, nil), "seven", "/", nil},
 		"a container's own namespace":  {v2Mounts, "", group("", true, nil), "", "/", nil},
-		"a cgroup without controllers": {v2Mounts, "seven", group("seven", true, map[string]string{"cgroup.controllers": "memory pids"}), "", "", errors.New("this user was delegated no controller cpu")},
+		"a cgroup without controllers": {v2Mounts, "seven", group("seven", true, map[string]string{"cgroup.controllers": "memory pids"}), "", "", errors.New("the controller cpu is not delegated to this user")},
 		"v1":                           {v1Mounts, "seven", group("seven", true, nil), "", "", ErrNotDelegated},
 	} {
 		t.Run(name, func(t *testing.T) {

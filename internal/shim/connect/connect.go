@@ -73,8 +73,8 @@ func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
 // account stands in a header's value for the account of the login that the secret is.
 const account = "{account}"
 
-// Complete fills in the parts that a definition leaves out, if its name is known: the
-// upstream, the headers, methods and paths (nil, not empty), and the secret's name.
+// Complete fills in the parts that a definition leaves out, if its name is known. These are
+// the upstream, the headers, methods and paths (nil, not empty), and the secret's name.
 func Complete(c cove.Connector) cove.Connector {
 	if p, ok := presets[c.Name]; ok {
 		c.Git = c.Git || p.Git
@@ -159,7 +159,7 @@ func Check(c cove.Connector) error {
 		return fmt.Errorf("more than %d headers, methods or paths", maxList)
 	}
 	if l := c.Limits; l.Requests < 0 || l.RequestsPerMinute < 0 || l.BytesPerDay < 0 || l.TokensPerDay < 0 || !(l.USDPerDay >= 0 && l.USDPerDay <= maxPrice) {
-		return errors.New("a limit can't be negative, or beyond all measure; 0 is none")
+		return errors.New("a limit can't be negative or too large; 0 means no limit")
 	}
 	if err := checkPrices(c); err != nil {
 		return err
@@ -171,12 +171,12 @@ func Check(c cove.Connector) error {
 	}
 	for _, m := range c.Methods {
 		if !methodPattern().MatchString(m) {
-			return fmt.Errorf("%.60q is no method", m)
+			return fmt.Errorf("%.60q is not a method", m)
 		}
 	}
 	for _, p := range slices.Concat(c.Paths, c.DenyPaths) {
 		if len(p) > maxText || !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "*") || strings.ContainsFunc(p, control) {
-			return fmt.Errorf("%.80q is no pattern of paths: it begins with / or *, and * stands for anything", p)
+			return fmt.Errorf("%.80q is not a pattern of paths: it must begin with / or *, and * stands for anything", p)
 		}
 	}
 	return checkUpstream(c)
@@ -187,13 +187,13 @@ func control(r rune) bool { return r < ' ' || r == 0x7f }
 func checkHeader(name, value string) error {
 	switch {
 	case !headerPattern().MatchString(name):
-		return fmt.Errorf("%.60q is no header", name)
+		return fmt.Errorf("%.60q is not a header", name)
 	case slices.Contains(notOurs, name):
 		return fmt.Errorf("the header %s can't be set by a connector", name)
 	case value == "" || len(value) > maxText || strings.ContainsFunc(value, control):
 		return fmt.Errorf("the value of %s is empty, too long, or has control characters", name)
 	case strings.ContainsAny(placeholder().ReplaceAllString(strings.ReplaceAll(value, account, ""), ""), "{}"):
-		return fmt.Errorf("the value of %s has braces that are none of {secret}, {secret:NAME}, {basic:USER} and {account}", name)
+		return fmt.Errorf("the value of %s has braces other than {secret}, {secret:NAME}, {basic:USER} and {account}", name)
 	}
 	for _, m := range placeholder().FindAllStringSubmatch(value, -1) {
 		if m[1] == "" && m[3] == "" && !secretPattern().MatchString(m[2]) {
@@ -208,7 +208,7 @@ func checkUpstream(c cove.Connector) error {
 	u, err := ParseURL(c.Upstream)
 	switch {
 	case c.Upstream == "":
-		return fmt.Errorf("where does it lead? only %s are known by name", strings.Join(Presets(), ", "))
+		return fmt.Errorf("the upstream is missing: only %s are known by name", strings.Join(Presets(), ", "))
 	case err != nil:
 		return err
 	case u.Scheme == "http" && len(SecretsOf(c)) > 0 && !loopback(u.Hostname()):
@@ -263,7 +263,7 @@ type Value struct {
 }
 
 // ErrNoLogin says that a definition needs a login, and its secret is none.
-var ErrNoLogin = errors.New("the secret is not a login, whose account a header has")
+var ErrNoLogin = errors.New("a header has {account}, but the secret is not a login")
 
 // Resolve puts the secrets' values into a definition.
 func Resolve(c cove.Connector, value func(name string) (Value, error)) (Upstream, error) {
@@ -320,9 +320,9 @@ func LoginHint(name string, l cove.SecretLogin) string {
 // one may well be something else.
 const leastForm = 8
 
-// hide has a value redacted: as it is; as JSON, URLs and HTML write it; in lower and
-// upper case; in hexadecimal; in UTF-16; and in base64, also of the URL's kind and in the
-// midst of something else. Other forms, such as a hash or the value backwards, are not
+// hide makes the gateway redact a value: as it is, as JSON, URLs and HTML write it, and in
+// lower and upper case. The gateway also finds it in hexadecimal, in UTF-16, and in base64
+// (also of the URL's kind, and in the midst of something else). Other forms, such as a hash or the value backwards, are not
 // found, and neither are pieces that the upstream cuts.
 func (u *Upstream) hide(value string) {
 	if value != "" && !slices.Contains(u.Secrets, value) {
@@ -363,8 +363,8 @@ func derived(value string) []string {
 }
 
 // Allows says why a request is not let through, or nothing. The path has been
-// unescaped once. What an upstream may make of it by doing so again, or by taking
-// // and \ for /, must be allowed too.
+// unescaped once. An upstream may unescape it again, or take // and \ for /. The paths
+// that come of this must be allowed, too.
 func (u *Upstream) Allows(method, path string) string {
 	if len(u.Methods) > 0 && !slices.Contains(u.Methods, method) {
 		return "the method " + method + " is not allowed"

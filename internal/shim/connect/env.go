@@ -16,9 +16,9 @@ func CheckEnv(env []string) error {
 			switch {
 			case m[3] != "": // it is of connectors alone
 			case m[1] != "":
-				return fmt.Errorf("the variable %s has {secret}, which does not say which one: write {secret:NAME}", name)
+				return fmt.Errorf("the variable %s has {secret}, which names no secret: write {secret:NAME}", name)
 			case !secretPattern().MatchString(m[2]):
-				return fmt.Errorf("the variable %s refers to a secret whose name can't be one: it has letters, digits, _ and -, at most 64", name)
+				return fmt.Errorf("the variable %s refers to a secret by an invalid name: a secret's name has letters, digits, _ and -, at most 64", name)
 			}
 		}
 	}

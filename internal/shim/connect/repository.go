@@ -29,11 +29,11 @@ func CheckRepository(text string) error {
 	case err != nil || len(text) > maxRepository || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return errors.New("the repository is not an http or https URL, such as https://example.org/team/project.git")
 	case strings.ContainsAny(u.Hostname(), "*%"):
-		return errors.New("the host of the repository's URL has signs that no host's name has")
+		return errors.New("the host of the repository's URL has characters that no host name has")
 	case u.User != nil:
 		return errors.New("a secret in the repository's URL is seen by all; a connector adds it")
 	case u.RawPath != "" || !repositoryPath().MatchString(u.Path):
-		return errors.New("the path of the repository's URL has signs that are not taken: letters, digits and . _ ~ + @ - are")
+		return errors.New("the path of the repository's URL has other characters than letters, digits and . _ ~ + @ -")
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func InwardRepository(repository string) (own bool, private netip.Addr) {
 // CheckGit says what is wrong with the repository that a grant is limited to.
 func CheckGit(g cove.GitGrant) error {
 	if len(g.Repository) > maxRepository || !repositoryPath().MatchString(g.Repository) {
-		return fmt.Errorf("%.80q is no path of a repository, such as /team/project.git", g.Repository)
+		return fmt.Errorf("%.80q: not a repository path, such as /team/project.git", g.Repository)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (u *Upstream) Limit(grants []cove.ConnectorGrant) {
 	}
 	u.Git = true
 	if len(paths) == 0 && u.Refused == "" {
-		u.Refused, u.Hint = "its paths leave out the repository that it is granted for", "on the host, see its paths: cove connector list"
+		u.Refused, u.Hint = "its paths exclude the repository that it is granted for", "on the host, see its paths: cove connector list"
 	}
 	u.Paths = paths
 }

@@ -44,11 +44,11 @@ func checkPrices(c cove.Connector) error {
 	}
 	for _, p := range c.Prices {
 		if p.Model == "" || len(p.Model) > maxText || !(p.Input >= 0 && p.Output >= 0 && p.Input <= maxPrice && p.Output <= maxPrice) {
-			return fmt.Errorf("%.60q: a price has a model, or a pattern of models, and dollars a million tokens", p.Model)
+			return fmt.Errorf("%.60q: a price needs a model, or a pattern of models, and dollars per million tokens", p.Model)
 		}
 	}
 	if c.Limits.USDPerDay > 0 && len(c.Prices) == 0 {
-		return errors.New("a limit in dollars needs to know what tokens cost: give prices")
+		return errors.New("a limit in dollars needs the prices of tokens: give prices")
 	}
 	return nil
 }
@@ -113,8 +113,8 @@ func (t *Tally) look() {
 }
 
 // Total is the model and the tokens of an answer. If the answer was cut, or has no
-// numbers of tokens, each four bytes of the request and of the answer count as one
-// token at least. So a client that hangs up early is charged, too.
+// numbers of tokens, four bytes of the request or the answer count as one token at
+// least. So a client that hangs up early is charged, too.
 func (t *Tally) Total(whole bool, sent, received int64) (model string, tokens Tokens) {
 	n := t.counts
 	tokens.Input = max(n["input_tokens"]+n["cache_creation_input_tokens"]+n["cache_read_input_tokens"], n["prompt_tokens"], n["promptTokenCount"]+n["toolUsePromptTokenCount"])

@@ -115,7 +115,7 @@ func (g *Gateway) connector(host string) (*connector, string, error) {
 	if !ok {
 		known := slices.Sorted(maps.Keys(g.upstream))
 		if len(known) == 0 {
-			return nil, label, fmt.Errorf("no connector %q is granted to this sprite, and no other", label)
+			return nil, label, fmt.Errorf("no connector %q is granted to this sprite, nor any other", label)
 		}
 		return nil, label, fmt.Errorf("no connector %q is granted to this sprite (there are: %s)", label, strings.Join(known, ", "))
 	}
@@ -233,7 +233,7 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if slices.Contains(connect.Presets(), name) {
 				put = fmt.Sprintf("cove connector put %s (once), and ", name)
 			}
-			hint = fmt.Sprintf("on the host: %scove connector grant %s --sprite %s; which there are says: cove connector list", put, name, h.g.sprite())
+			hint = fmt.Sprintf("on the host: %scove connector grant %s --sprite %s; list the connectors: cove connector list", put, name, h.g.sprite())
 		}
 		refuse(http.StatusNotFound, "no_connector", err.Error(), hint)
 		return
@@ -248,26 +248,26 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Method == http.MethodConnect {
-		refuse(http.StatusMethodNotAllowed, "no_tunnel", "a connector is no proxy", "send the request itself to http://"+name+"."+connect.Zone+"/")
+		refuse(http.StatusMethodNotAllowed, "no_tunnel", "a connector is not a proxy", "send the request itself to http://"+name+"."+connect.Zone+"/")
 		return
 	}
 	if isOpaque(r.URL) {
-		refuse(http.StatusBadRequest, "bad_path", "the request's target is no path", "send it to http://"+name+"."+connect.Zone+"/")
+		refuse(http.StatusBadRequest, "bad_path", "the request's target is not a path", "send it to http://"+name+"."+connect.Zone+"/")
 		return
 	}
 	if r.URL.Path == "" { // a whole URL without one
 		r.URL.Path = "/"
 	}
 	if climbs(r.URL.Path) {
-		refuse(http.StatusBadRequest, "bad_path", "a path through a connector has no . and .. in it", "name what is meant")
+		refuse(http.StatusBadRequest, "bad_path", "a path through a connector can't have . or .. in it", "write the path without them")
 		return
 	}
 	if why := c.Allows(r.Method, r.URL.Path); why != "" {
-		refuse(http.StatusForbidden, "not_allowed", "connector "+name+": "+why, "what is allowed says, on the host: cove connector show "+name)
+		refuse(http.StatusForbidden, "not_allowed", "connector "+name+": "+why, "on the host, see what is allowed: cove connector show "+name)
 		return
 	}
 	if c.Metered() && r.Header.Get("Upgrade") != "" {
-		refuse(http.StatusForbidden, "not_allowed", "connector "+name+": what changes its protocol can't be charged", "use plain requests, or streams of events")
+		refuse(http.StatusForbidden, "not_allowed", "connector "+name+": a request that changes its protocol can't be charged", "use plain requests, or streams of events")
 		return
 	}
 	if why, wait := c.use.admit(c.Limits, began); why != "" {
@@ -381,7 +381,7 @@ func rewrite(pr *httputil.ProxyRequest) {
 // These say that an answer is in a form that can't be looked through.
 var (
 	errEncoded = errors.New("the answer is compressed, though that was not asked for")
-	errPart    = errors.New("the answer is a part, though the whole was asked for")
+	errPart    = errors.New("the answer is only a part, though the whole was asked for")
 )
 
 // isPart reports whether an answer has only a part of something.
@@ -472,7 +472,7 @@ func (h *connectors) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	x.request.note(http.StatusBadGateway, "the upstream does not answer")
 	refusal(w, http.StatusBadGateway, "upstream", fmt.Sprintf("connector %s: the upstream does not answer", x.name),
-		"see on the host that its upstream is right, and answers: cove connector show "+x.name)
+		"on the host, check that its upstream is right and answers: cove connector show "+x.name)
 }
 
 func refusal(w http.ResponseWriter, status int, code, message, hint string) {

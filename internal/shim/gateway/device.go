@@ -208,7 +208,7 @@ func ConfigureGuestLink(name string, guest netip.Prefix, gateway netip.Addr) err
 }
 
 // ErrNoIPv6 says that the kernel has no IPv6, or that it is turned off.
-var ErrNoIPv6 = errors.New("the kernel speaks no IPv6")
+var ErrNoIPv6 = errors.New("the kernel has no IPv6")
 
 // ConfigureGuestLink6 does the same with IPv6, after ConfigureGuestLink. The gateway
 // is the only other address on the link, and the guest's end knows its link address
@@ -231,7 +231,7 @@ func ConfigureGuestLink6(name string, guest, gateway netip.Addr) error {
 		IP: gateway.AsSlice(), HardwareAddr: net.HardwareAddr(gatewayMAC),
 	}
 	if err := netlink.NeighSet(neighbour); err != nil {
-		return fmt.Errorf("tell %s who is %v: %w", name, gateway, err)
+		return fmt.Errorf("tell %s the link address of %v: %w", name, gateway, err)
 	}
 	return nil
 }

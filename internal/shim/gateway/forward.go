@@ -45,7 +45,7 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 
 	d := g.decide(to, policy.TCP)
 	if l := g.limits.Load(); d.Allow && l != nil && l.conns != nil && !l.conns.Allow() {
-		d = policy.Decision{Rule: "connection rate", Hint: "the sandbox opens more connections a second than its policy allows; open fewer, or keep them"}
+		d = policy.Decision{Rule: "connection rate", Hint: "the sandbox opens more connections a second than its policy allows; open fewer, or keep them open"}
 	}
 	if !d.Allow {
 		g.refuse(from, to, d)
@@ -172,7 +172,7 @@ func (g *Gateway) local(r *tcp.ForwarderRequest, from source, to netip.AddrPort,
 	if to.Addr() == g.Addr6 || to.Port() != dnsPort && to.Port() != httpPort {
 		g.refuse(from, to, policy.Decision{
 			Rule: "gateway",
-			Hint: "the gateway answers DNS and http://NAME.connect.internal/ only, at " + g.Addr.Addr().String() + "; serve it with: cove serve --connector NAME=URL",
+			Hint: "the gateway answers only DNS and http://NAME.connect.internal/, at " + g.Addr.Addr().String() + "; add such a NAME: cove serve --connector NAME=URL",
 		})
 		r.Complete(true)
 		g.outward.give(window)

@@ -143,10 +143,10 @@ type Gateway struct {
 // Start brings the network up. It returns at once.
 func (g *Gateway) Start() error {
 	if !g.Addr.Addr().Is4() || !g.Guest.Is4() || !g.Addr.Contains(g.Guest) || g.Addr.Addr() == g.Guest {
-		return fmt.Errorf("gateway: %v is no IPv4 address in the network of %v", g.Guest, g.Addr)
+		return fmt.Errorf("gateway: %v is not another IPv4 address in the network of %v", g.Guest, g.Addr)
 	}
 	if (g.Addr6.IsValid() || g.Guest6.IsValid()) && (!isIPv6(g.Addr6) || !isIPv6(g.Guest6) || g.Addr6 == g.Guest6) {
-		return fmt.Errorf("gateway: %v and %v are no two IPv6 addresses", g.Addr6, g.Guest6)
+		return fmt.Errorf("gateway: %v and %v are not two IPv6 addresses", g.Addr6, g.Guest6)
 	}
 	if g.Link.File == nil {
 		return errors.New("gateway: no link")
@@ -339,7 +339,7 @@ func (g *Gateway) isClosed() bool {
 // sandbox. The connection ends with net.ErrClosed when the gateway is closed.
 func (g *Gateway) Dial(ctx context.Context, port int) (*Conn, error) {
 	if port < 1 || port > 65535 {
-		return nil, fmt.Errorf("dial the sandbox: %d is no port", port)
+		return nil, fmt.Errorf("dial the sandbox: %d is not a port", port)
 	}
 	remote := tcpip.FullAddress{NIC: nicID, Addr: stackAddr(g.Guest), Port: uint16(port)}
 	fail := func(err error) error {

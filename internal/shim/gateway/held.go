@@ -141,7 +141,7 @@ func (g *Gateway) shed() (sum int) {
 		}
 		one.abort()
 		sum -= one.n
-		g.report(Event{Proto: string(policy.TCP), Rule: "memory limit", Hint: "the connections of this sandbox hold more than can be kept for it, because nobody reads them; read, or open fewer"})
+		g.report(Event{Proto: string(policy.TCP), Rule: "memory limit", Hint: "the connections of this sandbox hold too much data that nobody reads; read it, or open fewer connections"})
 	}
 	return sum
 }

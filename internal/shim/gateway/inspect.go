@@ -87,7 +87,7 @@ func (g *Gateway) inspect(c *Conn, host *net.TCPConn, o *opened) {
 }
 
 // unknownProtocol is the hint for a beginning that no grammar knows.
-const unknownProtocol = "a name is allowed for TLS, HTTP and some protocols of databases, mail and SSH only; allow the address instead: cove policy allow "
+const unknownProtocol = "a name is allowed only for TLS, HTTP, SSH and some protocols of databases and mail; allow the address instead: cove policy allow "
 
 // mayHello decides on a TLS handshake.
 func (g *Gateway) mayHello(head []byte, o *opened) (said string, d policy.Decision) {

@@ -13,8 +13,8 @@ import (
 
 // Why a request through a connector is cut.
 var (
-	errTaken = errors.New("the connector was taken away, or changed")
-	errDay   = errors.New("the bytes of the day are used up")
+	errTaken = errors.New("the connector was revoked or changed")
+	errDay   = errors.New("the limit of bytes per day is reached")
 )
 
 // Request is what a sandbox did through a connector.
@@ -92,17 +92,17 @@ func (u *usage) admit(l connect.Limits, now time.Time) (why string, wait time.Du
 	u.turn(now)
 	switch {
 	case l.Requests > 0 && u.Requests >= l.Requests:
-		return "its requests are used up", 0
+		return "its limit of requests is reached", 0
 	case l.BytesPerDay > 0 && u.Bytes >= l.BytesPerDay:
 		return errDay.Error(), u.Day.AddDate(0, 0, 1).Sub(now)
 	case l.TokensPerDay > 0 && u.Tokens >= l.TokensPerDay:
-		return "the tokens of the day are used up", u.Day.AddDate(0, 0, 1).Sub(now)
+		return "the limit of tokens per day is reached", u.Day.AddDate(0, 0, 1).Sub(now)
 	case l.USDPerDay > 0 && u.MicroUSD >= int64(l.USDPerDay*1e6):
-		return "the dollars of the day are spent", u.Day.AddDate(0, 0, 1).Sub(now)
+		return "the limit of dollars per day is reached", u.Day.AddDate(0, 0, 1).Sub(now)
 	case spends(l) && u.spending >= maxSpending:
-		return "as many requests are under way as may be while their cost is not known", time.Second
+		return "too many requests whose cost is not known yet are under way", time.Second
 	case l.RequestsPerMinute > 0 && u.inMinute >= l.RequestsPerMinute:
-		return "the requests of the minute are used up", u.minute.Add(time.Minute).Sub(now)
+		return "the limit of requests per minute is reached", u.minute.Add(time.Minute).Sub(now)
 	}
 	u.Requests++
 	u.inMinute++

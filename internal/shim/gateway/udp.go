@@ -95,7 +95,7 @@ func (g *Gateway) relayUDP(guest *gonet.UDPConn, from source, to netip.AddrPort,
 	passDatagrams(host, guest, host, func(b []byte) bool {
 		if len(d.Names) > 0 && namesHost(b) {
 			literal := policy.Literal(to, policy.UDP)
-			g.refuseDatagram(from, to, policy.Decision{Rule: "hidden name", Hint: "QUIC and DTLS say to which name they lead where it can't be read; use TCP, or allow the address: cove policy allow " + literal, Opens: literal})
+			g.refuseDatagram(from, to, policy.Decision{Rule: "hidden name", Hint: "QUIC and DTLS hide the name that they connect to; use TCP, or allow the address: cove policy allow " + literal, Opens: literal})
 			return false
 		}
 		return true

@@ -93,7 +93,7 @@ func asStranger(do func() error) (err error) {
 		return err
 	}
 	if caps[0].Effective&(1<<unix.CAP_DAC_OVERRIDE|1<<unix.CAP_DAC_READ_SEARCH) != 0 {
-		return errors.New("the kernel leaves a stranger the rights to all files")
+		return errors.New("the kernel does not take the rights to all files from a stranger")
 	}
 	return do()
 }
@@ -132,7 +132,7 @@ func lastID(file string) (uintptr, error) {
 		last = append(last, inside+count-1)
 	}
 	if len(last) == 0 || slices.Max(last) == 0 {
-		return 0, fmt.Errorf("%s has no id but root's", file)
+		return 0, fmt.Errorf("%s has no id besides root's", file)
 	}
 	return slices.Max(last), nil
 }

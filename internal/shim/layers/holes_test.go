@@ -81,14 +81,14 @@ func TestListingHoles(t *testing.T) {
 		other := bytes.Clone(filled)
 		other[change] ^= 1
 		rewrite(other)
-		if got := problems(t, d, l, true); !slices.Equal(got, []string{"/small: its content is another"}) {
+		if got := problems(t, d, l, true); !slices.Equal(got, []string{"/small: its content is different"}) {
 			t.Errorf("a byte at %d: %q", change, got)
 		}
 	}
 	moved := make([]byte, size) // the same data at another place
 	copy(moved[digestBlock*3:], filled[hole/digestBlock*digestBlock:])
 	rewrite(moved)
-	if got := problems(t, d, l, true); !slices.Equal(got, []string{"/small: its content is another"}) {
+	if got := problems(t, d, l, true); !slices.Equal(got, []string{"/small: its content is different"}) {
 		t.Errorf("a block at another place: %q", got)
 	}
 }
@@ -208,7 +208,7 @@ func TestListingFirstForm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"/a/b/one: it is missing", "/a/two: its content is another"}
+	want := []string{"/a/b/one: it is missing", "/a/two: its content is different"}
 	if got := problems(t, d, l, true); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -308,7 +308,7 @@ func (r *record) read(in *bufio.Reader) (last bool, err error) {
 			_, d.err = io.ReadFull(in, r.sum[:])
 		}
 		if r.form = digestForm(form); d.err == nil && r.form != whole && r.form != withoutZeros {
-			d.err = errors.New("it has a digest of a kind that is not known")
+			d.err = errors.New("it has a digest of an unknown kind")
 		}
 	}
 	return false, d.err
@@ -373,7 +373,7 @@ func (d Dir) Verify(ctx context.Context, l Listing, read bool, done func(int64),
 			case err != nil:
 				what = "it can't be read: " + err.Error()
 			case sum != p.want.sum:
-				what = "its content is another"
+				what = "its content is different"
 			}
 		}
 		if what == "" {
@@ -453,7 +453,7 @@ func (r *record) differs(now *record) string {
 	if what == nil {
 		return ""
 	}
-	return "it has another " + strings.Join(what, ", ")
+	return "it differs in " + strings.Join(what, ", ")
 }
 
 // pull reads a list record by record; nil: that was the last.

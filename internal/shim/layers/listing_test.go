@@ -109,8 +109,8 @@ func TestVerifyFindsDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"/a: it has another attributes", "/b: its content is another", "/d/one: it is missing", "/d/three: it was not there when the layer was sealed",
-		"/e: it has another mode", "/usr/local: it has another overlay marks", "/z: it has another size, time"}
+	want := []string{"/a: it differs in attributes", "/b: its content is different", "/d/one: it is missing", "/d/three: it was not there when the layer was sealed",
+		"/e: it differs in mode", "/usr/local: it differs in overlay marks", "/z: it differs in size, time"}
 	got := problems(t, d, l, true)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {

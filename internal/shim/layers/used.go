@@ -18,7 +18,7 @@ import (
 const maxOpenFolders = 256
 
 // ErrTooDeep is a disk that can't be measured: its folders are too deep in each other.
-var ErrTooDeep = fmt.Errorf("more than %d folders in each other have more folders in them", maxOpenFolders)
+var ErrTooDeep = fmt.Errorf("more than %d nested folders have more folders in them", maxOpenFolders)
 
 // Used is how many bytes some layers take on the disk, for their files and for the
 // kernel's work folders. A file of several names is counted once. The layers may be

@@ -227,7 +227,7 @@ func (l *lookup) folder(rest []string, opaque, redirect string) error {
 		l.stop = true
 	case redirect != "":
 		if !soundRedirect(redirect) {
-			return errors.New("an impossible mark")
+			return errors.New("an impossible redirect")
 		}
 		if redirect[0] == '/' {
 			l.stop, l.done = false, ""

@@ -105,7 +105,7 @@ func (d Decision) For(sprite string) Decision {
 func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 	addr := Canonical(to.Addr())
 	if !addr.IsValid() || to.Port() == 0 {
-		return Decision{Rule: "invalid address", Hint: "this is no address that can be connected to"}
+		return Decision{Rule: "invalid address", Hint: "nothing can connect to this address"}
 	}
 	literal := Literal(to, proto)
 	in := p.protecting(addr)
@@ -130,7 +130,7 @@ func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 	}
 	if !p.Closed {
 		if proto != TCP {
-			return Decision{Rule: string(proto), Hint: "only TCP leaves a sandbox, and DNS by its own resolver, unless a rule says so: use TCP, or cove policy allow " + literal, Opens: literal}
+			return Decision{Rule: string(proto), Hint: "without a rule, only TCP and DNS leave a sandbox: use TCP, or cove policy allow " + literal, Opens: literal}
 		}
 		return Decision{Allow: true, Rule: Public}
 	}
@@ -156,7 +156,7 @@ func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 	}
 	return Decision{
 		Rule:  "no rule",
-		Hint:  fmt.Sprintf("nothing that may be reached was looked up as %v; use its name, or: cove policy allow %s", addr, literal),
+		Hint:  fmt.Sprintf("the sandbox looked up no allowed name with the address %v: use a name, or cove policy allow %s", addr, literal),
 		Opens: literal,
 	}
 }
@@ -341,7 +341,7 @@ func (p Policy) Speak(said string, port uint16, names []string) Decision {
 	}
 	return Decision{
 		Rule: "another name",
-		Hint: fmt.Sprintf("the connection was made to %s, and asks for %s there; connect to that name itself", strings.Join(names[:min(len(names), 3)], ", "), c),
+		Hint: fmt.Sprintf("the connection was made to %s, but asks for %s; connect to that name itself", strings.Join(names[:min(len(names), 3)], ", "), c),
 	}
 }
 

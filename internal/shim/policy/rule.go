@@ -39,7 +39,7 @@ func ParsePorts(s string) (Ports, error) {
 	a, err := strconv.ParseUint(from, 10, 16)
 	b, err2 := strconv.ParseUint(to, 10, 16)
 	if err != nil || err2 != nil || a == 0 || b < a {
-		return Ports{}, fmt.Errorf("%q is no port, nor a range such as 8000-8999", s)
+		return Ports{}, fmt.Errorf("%q is not a port or a range such as 8000-8999", s)
 	}
 	return Ports{uint16(a), uint16(b)}, nil
 }
@@ -112,12 +112,12 @@ func ParseRule(s string) (Rule, error) {
 	host, ports := rest, ""
 	if h, p, ok := strings.Cut(strings.TrimPrefix(rest, "["), "]"); ok && strings.HasPrefix(rest, "[") {
 		if host, ports = h, strings.TrimPrefix(p, ":"); p != "" && ports == p {
-			return r, fmt.Errorf("rule %q: after ] comes :PORT", s)
+			return r, fmt.Errorf("rule %q: only :PORT can follow ]", s)
 		}
 	} else if strings.Count(rest, ":") == 1 {
 		host, ports, _ = strings.Cut(rest, ":")
 		if ports == "" {
-			return r, fmt.Errorf("rule %q: which port?", s)
+			return r, fmt.Errorf("rule %q: the port is missing", s)
 		}
 	}
 	if ports != "" {
@@ -152,12 +152,12 @@ func parsePrefix(s string) (prefix netip.Prefix, ok bool, err error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
 		if strings.Contains(s, "/") {
-			return p, true, fmt.Errorf("%q is no prefix such as 10.1.0.0/16", short(s))
+			return p, true, fmt.Errorf("%q is not a prefix such as 10.1.0.0/16", short(s))
 		}
 		return p, false, nil
 	}
 	if a := Canonical(p.Addr()); a != p.Addr() {
-		return p, true, fmt.Errorf("write the prefix in terms of %v", a)
+		return p, true, fmt.Errorf("write the prefix with the address %v", a)
 	}
 	return p.Masked(), true, nil
 }
@@ -301,7 +301,7 @@ func Compile(specs []Spec, preset func(name string) ([]Rule, error)) ([]Rule, er
 func (s Spec) compile(preset func(name string) ([]Rule, error)) ([]Rule, error) {
 	if s.Include != "" {
 		if s.Domain != "" || s.CIDR != "" || s.Action != "" || len(s.Ports) > 0 || s.Protocol != "" {
-			return nil, errors.New("include stands by itself")
+			return nil, errors.New("include can't be combined with other fields")
 		}
 		rules, err := preset(s.Include)
 		rules = slices.Clone(rules)
@@ -311,7 +311,7 @@ func (s Spec) compile(preset func(name string) ([]Rule, error)) ([]Rule, error) 
 		return rules, err
 	}
 	if (s.Domain == "") == (s.CIDR == "") {
-		return nil, errors.New("a rule has exactly one of domain, cidr and include")
+		return nil, errors.New("a rule must have exactly one of domain, cidr and include")
 	}
 	r := Rule{Deny: s.Action == "deny", Proto: Proto(s.Protocol)}
 	if s.Action != "allow" && s.Action != "deny" {
@@ -334,7 +334,7 @@ func (s Spec) compile(preset func(name string) ([]Rule, error)) ([]Rule, error) 
 	}
 	var ok bool
 	if r.Prefix, ok, err = parsePrefix(s.CIDR); err == nil && !ok {
-		err = fmt.Errorf("%q is no address and no prefix such as 10.1.0.0/16", short(s.CIDR))
+		err = fmt.Errorf("%q is not an address or a prefix such as 10.1.0.0/16", short(s.CIDR))
 	}
 	return []Rule{r}, err
 }

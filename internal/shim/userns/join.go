@@ -57,7 +57,7 @@ func joinHolder(data string, argv []string, ns *os.File) (pid int, err error) {
 				return nil
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("join the user namespace: not within %v", joinLimit)
+				return fmt.Errorf("join the user namespace: it took more than %v", joinLimit)
 			}
 		}
 	})

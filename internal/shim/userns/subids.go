@@ -91,7 +91,7 @@ func (a Accounts) Free(name, id string) (first, last int64, err error) {
 		at = max(at, t.last+1)
 	}
 	if at+MinIDs-1 > highest {
-		return 0, 0, fmt.Errorf("look for free subordinate ids: of %d to %d no %d in a row are free", lowest, highest, MinIDs)
+		return 0, 0, fmt.Errorf("look for free subordinate ids: from %d to %d, no %d in a row are free", lowest, highest, MinIDs)
 	}
 	return at, at + MinIDs - 1, nil
 }

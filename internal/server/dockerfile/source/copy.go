@@ -92,7 +92,7 @@ func Layer(ctx context.Context, out io.Writer, c dockerfile.Copy, from, parent T
 			return err
 		}
 		if err != nil || !info.Mode.IsDir() {
-			return refused("there are several sources, so that %.300q must be a folder, and end with a slash", c.Dest)
+			return refused("there are several sources, so %.300q must be a folder and end with a slash", c.Dest)
 		}
 	}
 	for _, s := range sources {
@@ -144,7 +144,7 @@ func (w *writer) folders(dir string) (string, error) {
 		case err == nil && info.Mode.IsDir():
 			continue
 		case err == nil:
-			return "", refused("%.300q is no folder in the image", "/"+cur)
+			return "", refused("%.300q is not a folder in the image", "/"+cur)
 		case !errors.Is(err, fs.ErrNotExist):
 			return "", err
 		}
@@ -201,7 +201,7 @@ func resolve(c dockerfile.Copy, from Tree) (all []one, err error) {
 	}
 	for _, s := range all {
 		if _, err := from.Lstat(s.at); errors.Is(err, fs.ErrNotExist) {
-			return nil, refused("%.300q is not there, or is ignored", cmp.Or(s.at, "/"))
+			return nil, refused("%.300q does not exist or is ignored", cmp.Or(s.at, "/"))
 		} else if err != nil {
 			return nil, err
 		}
@@ -242,7 +242,7 @@ func match(from Tree, text string) (all []one, err error) {
 	}
 	for _, part := range parts[first:] {
 		if _, err := path.Match(part, ""); err != nil {
-			return nil, refused("%.300q is no pattern", text)
+			return nil, refused("%.300q is not a pattern", text)
 		}
 	}
 	found, err := glob(from, base, parts[first:])
@@ -356,9 +356,9 @@ func (w *writer) put(at string, top bool, info Info, open func() (io.ReadCloser,
 	there := err == nil
 	switch {
 	case there && info.Mode.IsDir() && !was.Mode.IsDir():
-		return refused("%.300q is no folder in the image, and one is copied to it", "/"+at)
+		return refused("%.300q is not a folder in the image, but a folder is copied to it", "/"+at)
 	case there && !info.Mode.IsDir() && was.Mode.IsDir():
-		return refused("%.300q is a folder in the image, and a file is copied to it", "/"+at)
+		return refused("%.300q is a folder in the image, but a file is copied to it", "/"+at)
 	case there && top && info.Mode.IsDir():
 		return nil // it stays what it is
 	}
@@ -405,7 +405,7 @@ func (w *writer) member(at string, info Info, linked string, open func() (io.Rea
 		return refused("%.300q: a layer can't have a file whose name begins with .wh.", "/"+at)
 	}
 	if strings.Count(at, "/") >= maxDepth {
-		return refused("%.300q is in more than %d folders", "/"+at, maxDepth)
+		return refused("%.300q is in more than %d nested folders", "/"+at, maxDepth)
 	}
 	h := &tar.Header{Format: tar.FormatPAX, Name: at, Mode: bits(info.Mode), Uid: info.UID, Gid: info.GID, ModTime: info.ModTime}
 	switch {
@@ -511,14 +511,14 @@ func (w *walk) begin(s one, exclude []string) (err error) {
 	}
 	if s.include != "" {
 		if w.include, err = patternmatcher.New([]string{s.include}); err != nil {
-			return refused("%.300q is no pattern", s.include)
+			return refused("%.300q is not a pattern", s.include)
 		}
 	}
 	if err := w.at(s.at, "", 0, patternmatcher.MatchInfo{}, patternmatcher.MatchInfo{}); err != nil {
 		return err
 	}
 	if s.must && w.visited == 0 {
-		return refused("%.300q is not there, or is ignored", path.Join(s.at, s.include))
+		return refused("%.300q does not exist or is ignored", path.Join(s.at, s.include))
 	}
 	return nil
 }
@@ -529,7 +529,7 @@ func (w *walk) at(at, rel string, depth int, inc, exc patternmatcher.MatchInfo) 
 		return context.Cause(w.ctx)
 	}
 	if depth > maxDepth {
-		return refused("%.300q is in more than %d folders", at, maxDepth)
+		return refused("%.300q is in more than %d nested folders", at, maxDepth)
 	}
 	info, err := w.from.Lstat(at)
 	if errors.Is(err, fs.ErrNotExist) && rel != "" {

@@ -44,7 +44,7 @@ func plain(r io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(br), nil
 }
 
-var errXZ = fail.New("dockerfile_unsupported", "ADD does not extract an archive that is compressed by xz", "copy it by COPY, and extract it by RUN tar -xJf FILE")
+var errXZ = fail.New("dockerfile_unsupported", "ADD does not extract an archive that is compressed with xz", "copy it with COPY, and extract it with RUN tar -xJf FILE")
 
 // extract writes the content of a source, if the source is an archive.
 func (w *writer) extract(s one, from Tree) (done bool, err error) {
@@ -138,7 +138,7 @@ func (w *writer) extracted(base string, h *tar.Header, r io.Reader) error {
 		}
 		first, ok := w.to.made[linked]
 		if !ok || !first.Mode.IsRegular() {
-			return refused("the archive's %.300q is a hard link to %.300q, which is no file before it", h.Name, h.Linkname)
+			return refused("the archive's %.300q is a hard link to %.300q, which is not a file before it", h.Name, h.Linkname)
 		}
 		info = first // it is one file
 	}

@@ -53,7 +53,7 @@ func owner(parent Tree, text string) (uid, gid int, err error) {
 func number(text string) (int, error) {
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || n == 1<<32-1 {
-		return 0, refused("%.100q is no number of a user or group", text)
+		return 0, refused("%.100q is not the number of a user or group", text)
 	}
 	return int(n), nil
 }
@@ -66,7 +66,7 @@ func account(parent Tree, file, name string) ([]string, error) {
 	}
 	f, err := parent.Open(at)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, refused("the image has no /%s, in which %.100q could be", file, name)
+		return nil, refused("the image has no /%s to find %.100q in", file, name)
 	}
 	if err != nil {
 		return nil, err

@@ -156,15 +156,15 @@ func TestCopy(t *testing.T) {
 		"COPY <<one /n\nx\none":                           "n=x\n",
 		"COPY a /file":                                    "file=1",
 
-		"COPY missing /x":           `error: "missing" is not there, or is ignored`,
-		"COPY up /x":                `error: "etc/passwd" is not there, or is ignored`,
+		"COPY missing /x":           `error: "missing" does not exist or is ignored`,
+		"COPY up /x":                `error: "etc/passwd" does not exist or is ignored`,
 		"COPY loop /x":              `error: "loop" leads through more than 40 symbolic links`,
-		"COPY a b /n":               `error: there are several sources, so that "/n" must be a folder, and end with a slash`,
-		"COPY a /file/x":            `error: "/file" is no folder in the image`,
-		"COPY d /file":              `error: "/file" is no folder in the image`,
-		"COPY [z-a /n/":             `error: "[z-a" is no pattern`,
+		"COPY a b /n":               `error: there are several sources, so "/n" must be a folder and end with a slash`,
+		"COPY a /file/x":            `error: "/file" is not a folder in the image`,
+		"COPY d /file":              `error: "/file" is not a folder in the image`,
+		"COPY [z-a /n/":             `error: "[z-a" is not a pattern`,
 		"COPY --chown=who a /":      `error: --chown: the image's /etc/passwd has no "who"`,
-		"COPY --parents d/none /n/": `error: "d/none" is not there, or is ignored`,
+		"COPY --parents d/none /n/": `error: "d/none" does not exist or is ignored`,
 	} {
 		var out bytes.Buffer
 		err := Layer(t.Context(), &out, instruction(t, text), from, parent)
@@ -238,12 +238,12 @@ func TestAdd(t *testing.T) {
 		"ADD --unpack=false plain.tar /n": "n=" + good,
 		"ADD cut.tar /n/":                 `error: the archive "cut.tar" is damaged: unexpected EOF`,
 		"ADD out.tar /n/":                 `error: the archive has "../x", which leads out of it`,
-		"ADD hard.tar /n/":                `error: the archive's "h" is a hard link to "/etc/passwd", which is no file before it`,
+		"ADD hard.tar /n/":                `error: the archive's "h" is a hard link to "/etc/passwd", which is not a file before it`,
 		"ADD mark.tar /n/":                `error: "/n/d/.wh.x": a layer can't have a file whose name begins with .wh.`,
 		"ADD deep.tar /n/":                `error: the archive has a name of more than 4096 bytes or 128 folders: "` + strings.Repeat("a/", 50) + `"`,
 		"ADD long.tar /n/":                `error: the archive has a name of more than 4096 bytes or 128 folders: "l"`,
 		"ADD far.tar /n/":                 `error: "n/l" leads through more than 4096 names`,
-		"ADD x.tar.xz /n/":                "error: ADD does not extract an archive that is compressed by xz",
+		"ADD x.tar.xz /n/":                "error: ADD does not extract an archive that is compressed with xz",
 	} {
 		var out bytes.Buffer
 		got := ""
