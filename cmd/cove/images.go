@@ -45,7 +45,7 @@ func (i images) Bring(ctx context.Context, digest string, r io.Reader) (finish f
 func (i images) Pull(ctx context.Context, reference, digest string) error {
 	one, err := i.store.Pull(ctx, reference, image.PullOptions{})
 	if err == nil && one.Digest != digest {
-		err = fail.Newf("image_not_found", "", "%s is another image than %s", reference, digest)
+		err = fail.Newf("image_not_found", "", "the image %s does not have the digest %s", reference, digest)
 	}
 	return err
 }

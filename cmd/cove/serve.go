@@ -75,29 +75,21 @@ func newServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the server",
-		Long: `Runs the server, until SIGTERM or SIGINT. Sprites and jobs outlive it: a server started
-again on the same data folder takes them up. The other commands start one by themselves;
-serve is for one with options, or under a supervisor such as systemd.
+		Long: `Runs the server until SIGTERM or SIGINT. Sprites and jobs outlive it: a server that is started
+again on the same data folder takes them up. Other commands start a server by themselves. serve
+is for one with options, or under a supervisor such as systemd.
 
-A connector leads http://NAME.connect.internal/ inside every sprite to a URL outside, which
-sprites reach in no other way if it is on this host or in a private network. A header that
-is added on the way never enters a sprite; write $NAME for a variable of this process's
-environment, so that a key stands in no command line. Connectors that only some sprites
-have, with rules and limits, are made while the server runs: see cove help connector.
+--connector leads http://NAME.connect.internal/ in every sprite to a URL outside. If that is on
+this machine or in a private network, sprites reach it in no other way. The headers of
+--connector-header never enter a sprite. Write $NAME in them for a variable of this process's
+environment, so that no command line holds a key. cove connector makes connectors for some
+sprites, with rules and limits.
 
-The flags may stand in a file, by default serve.toml in the data folder, without -- and as
-TOML: idle = "30m", pool = 2, name = ["cove.example.org"]. Those given here go before it.
+The flags may be in a file, by default serve.toml in the data folder, without -- and as TOML:
+idle = "30m", pool = 2, name = ["cove.example.org"]. Flags given here override the file.
 
-If an older cove.db was put back, the server refuses to start. With --accept-older-store it
-goes on: it moves layers and memories that cove.db does not know to aside/ in the data
-folder, and removes none. It ends sandboxes that cove.db does not know, and keeps their
-memory there. All browsers are logged out, and tokens that were removed since that cove.db
-was copied may be valid again: see cove token list. If secret.key was lost, it refuses, too:
---forget-sealed gives up what that key has sealed, which are secrets, backends' tokens, and
-what jobs could be retried with.
-
-As an ordinary user the server runs in a user namespace of its own, for which it needs
-newuidmap and subordinate ids (see: cove doctor).`,
+For a data folder from an older copy, see cove help old-data. As an ordinary user, the server
+runs in a user namespace of its own. It needs newuidmap and subordinate ids (see cove doctor).`,
 		Example: `  cove serve
   cove serve --addr 127.0.0.1:0 --data ./data --idle 30m --hibernate 2h
   cove serve --pool 4
@@ -149,24 +141,24 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.addr, "addr", datafolder.DefaultAddr, "address to listen on; port 0 picks one (if not given: where the last server did, if that is free)")
-	f.StringVar(&o.config, "config", "", "the file of settings (if not given: serve.toml in the data folder, if there is one)")
+	f.StringVar(&o.config, "config", "", "the settings file (if not given: serve.toml in the data folder, if there is one)")
 	f.StringVar(&o.fallback, "fallback-addr", "", "")
 	_ = f.MarkHidden("fallback-addr") // it is there
 	f.StringArrayVar(&o.names, "name", nil, "a host name by which the server may be called, besides those of --addr and loopback (repeatable)")
-	f.StringVar(&o.domain, "domain", "localhost", "sprites' URLs are http://NAME.DOMAIN:PORT/; behind a proxy with TLS, give its https://DOMAIN. All names below another than localhost must lead here")
-	f.DurationVar(&o.idle, "idle", 30*time.Second, "how long a sprite that does not say stays awake unused, before it is paused; 0: for ever")
-	f.DurationVar(&o.hibernate, "hibernate", 5*time.Minute, "after how long unused its memory goes to disk, if it does not say; 0: never")
-	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once, besides those that are paused; 0: any number")
-	f.StringArrayVar(&o.pool, "pool", nil, "`[IMAGE=]N`: so many sandboxes, besides --max-running, are kept ready for new sprites without limits or --include, some 30 MB of memory each: over IMAGE (host: this machine's own tools), or else over what sprites start from that name nothing (repeatable)")
-	f.StringVar(&o.image, "default-image", "", "what new sprites start from that name no image, such as debian:12; get it with: cove image pull (if not given: this machine's own tools)")
-	f.StringVar(&o.reserve, "disk-reserve", "", "what sprites leave free of the data folder's disk, such as 5G: at less, who writes is paused until there is more; 0: nothing (if not given: 1G, or 5 % of a disk of less than 20G)")
-	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "running time of a job that does not say")
+	f.StringVar(&o.domain, "domain", "localhost", "sprites' URLs are http://NAME.DOMAIN:PORT/; behind a proxy with TLS, give its https://DOMAIN. If it is not localhost, all names below it must lead here")
+	f.DurationVar(&o.idle, "idle", 30*time.Second, "how long an unused sprite stays awake before it is paused, if it has no setting of its own; 0: for ever")
+	f.DurationVar(&o.hibernate, "hibernate", 5*time.Minute, "after being unused for how long a sprite's memory goes to disk, if it has no setting of its own; 0: never")
+	f.IntVar(&o.maxRunning, "max-running", 0, "how many sandboxes may run at once, not counting paused ones; 0: any number")
+	f.StringArrayVar(&o.pool, "pool", nil, "`[IMAGE=]N`: keep N sandboxes ready, besides --max-running, for new sprites without limits or --include (some 30 MB of memory each): over IMAGE (host: this machine's own tools), or else over the image of new sprites that name none (repeatable)")
+	f.StringVar(&o.image, "default-image", "", "the image of new sprites that name none, such as debian:12; get it with: cove image pull (if not given: this machine's own tools)")
+	f.StringVar(&o.reserve, "disk-reserve", "", "how much of the data folder's disk sprites leave free, such as 5G: if less is free, sprites that write are paused until there is more; 0: nothing (if not given: 1G, or 5 % of a disk of less than 20G)")
+	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "limit of a job's running time, if it has none of its own")
 	f.DurationVar(&o.keepJobs, "keep-jobs", 7*24*time.Hour, "remove jobs that were pulled or left nothing, with their sprites, so long after their last use; 0: never")
-	f.BoolVar(&o.suspend, "suspend-at-end", endsContainer(), "at its end, put the memory of all sprites on disk, because their sandboxes end with it; so it is for a container's main process, also below its init (docker run --init), and with a unit of systemd when the machine ends")
+	f.BoolVar(&o.suspend, "suspend-at-end", endsContainer(), "at the server's end, put the memory of all sprites on disk, because their sandboxes end with it (the default for a container's main process, also below its init: docker run --init; a systemd unit does so when the machine shuts down)")
 	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
 	f.StringArrayVar(&o.headers, "connector-header", nil, "'NAME=HEADER: VALUE' added to what goes through a connector; $VAR is taken from the environment (repeatable)")
 	f.BoolVar(&o.check, "check", false, "say what is wrong with the settings or the data folder, and end")
-	f.BoolVar(&o.forget, "forget-sealed", false, "give up what the key of the secrets does not open: secrets, backends, and the settings of jobs")
+	f.BoolVar(&o.forget, "forget-sealed", false, "give up everything that the key of the secrets can't open: secrets, backends, and the settings of jobs")
 	f.BoolVar(&o.older, "accept-older-store", false, "go on with a cove.db that is older than the rest of the data folder; what it does not know is moved to aside/ there")
 	return cmd
 }
@@ -197,7 +189,7 @@ func (o *serveOptions) listen(ctx context.Context, dir string, logger *slog.Logg
 	}
 	ln, err := loopback.Listen(addr)
 	if errors.Is(err, syscall.EADDRINUSE) && !o.given && o.fallback != "" {
-		logger.Warn("another program has the last server's address: its sprites' URLs change", "address", addr)
+		logger.Warn("another program uses the last server's address: the sprites' URLs change", "address", addr)
 		ln, err = loopback.Listen(anyPort)
 	}
 	if err != nil {
@@ -361,14 +353,14 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return err
 	}
 	if n := openfiles.Raise(); n > 0 && n < openfiles.Enough {
-		logger.Warn("few files may be open: programs in sprites will meet \"too many open files\"; raise the hard limit (cove doctor says how), and start the server again", "limit", n, "enough", openfiles.Enough)
+		logger.Warn("the limit of open files is low: programs in sprites will meet \"too many open files\"; raise the hard limit (cove doctor says how), and start the server again", "limit", n, "enough", openfiles.Enough)
 	}
 	was, err := private.Folder(dir)
 	if err != nil {
 		return err
 	}
 	if was != 0 {
-		logger.Warn("the data folder was open to other users of this machine, and is closed now; if any of them is not trusted, make its tokens anew (cove token --help)", "folder", dir, "was", was)
+		logger.Warn("the data folder was open to other users of this machine, and is closed now; if you do not trust all of them, replace its tokens (cove token --help)", "folder", dir, "was", was)
 	}
 	reserve, err := diskReserve(o.reserve, dir)
 	if err != nil {
@@ -400,7 +392,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	}
 
 	lock, err := server.Lock(ctx, dir, func(pid int) {
-		logger.Warn("waiting for the last server, which was killed, to be gone: the kernel is not done with its process", "pid", pid)
+		logger.Warn("waiting until the last server, which was killed, is gone: the kernel has not yet ended its process", "pid", pid)
 	})
 	if err != nil {
 		return err
@@ -466,8 +458,8 @@ func sayOldTokens(ctx context.Context, st *store.Store, dir string, logger *slog
 	if err != nil || len(tokens) == 0 {
 		return err
 	}
-	hint := fmt.Sprintf("see which tokens there are: cove token list --data %s; remove those that you had removed: cove token rm ID --data %s", dir, dir)
-	logger.Warn("cove.db is an older one, or may be: tokens that were removed since may be valid again; all browsers are logged out", "tokens", len(tokens), "hint", hint)
+	hint := fmt.Sprintf("list the tokens: cove token list --data %s; remove again those that you had removed: cove token rm ID --data %s", dir, dir)
+	logger.Warn("cove.db is, or may be, an older copy: tokens that were removed since may be valid again; all browsers are logged out", "tokens", len(tokens), "hint", hint)
 	return nil
 }
 
@@ -513,7 +505,7 @@ func machineEnds() bool {
 
 // suspendAll puts all that runs on disk.
 func suspendAll(host *sprite.Host, logger *slog.Logger) {
-	logger.Info("the sandboxes end with this server: their memory goes to disk; another signal ends it at once")
+	logger.Info("the sandboxes end with this server: their memory goes to disk; another signal ends the server at once")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	asleep, awake := host.SuspendAll(ctx)
@@ -522,10 +514,10 @@ func suspendAll(host *sprite.Host, logger *slog.Logger) {
 
 func reportSuspended(logger *slog.Logger, asleep int, awake []string) {
 	if len(awake) > 0 {
-		logger.Error("what runs in some sprites is about to be lost: their memory could not be put on disk", "sprites", awake)
+		logger.Error("programs in some sprites will be lost: the memory of these sprites could not be put on disk", "sprites", awake)
 	}
 	if asleep > 0 || len(awake) == 0 {
-		logger.Info("the memory of what ran is on disk", "sprites", asleep)
+		logger.Info("the memory of the sprites is on disk", "sprites", asleep)
 	}
 }
 
@@ -547,10 +539,10 @@ func serveJobs(ctx context.Context, srv *server.Server, jobs *job.Manager, ln ne
 		}
 		fmt.Fprintf(out, "cove: listening on %s%s\n", info.URL, elsewhere(ln.Addr()))
 		if err := sayReady(supervisor); err != nil {
-			srv.Logger.Warn("the supervisor was not told that the server answers", "err", err)
+			srv.Logger.Warn("could not tell the supervisor that the server answers", "err", err)
 		}
 		if tcp, ok := ln.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
-			srv.Logger.Warn("the server is reached from other machines, in clear text: who sees the traffic has its tokens and files; listen on loopback, behind a proxy with TLS or a tunnel")
+			srv.Logger.Warn("other machines reach the server without TLS: anybody who sees the traffic can read tokens and files; listen on loopback, behind a proxy with TLS or a tunnel")
 		}
 	}()
 	err := srv.Serve(serving, ln)
@@ -584,7 +576,7 @@ func parseConnectors(specs, headers []string, env func(string) (string, bool)) (
 		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "":
 			return nil, fmt.Errorf("--connector %s: %q is not the http or https URL of a host; write NAME=URL", name, text)
 		case u.User != nil:
-			return nil, fmt.Errorf("--connector %s: a secret in a URL is seen by all; use --connector-header", name)
+			return nil, fmt.Errorf("--connector %s: anybody can see a secret in a URL; use --connector-header", name)
 		}
 		if _, twice := connectors[name]; twice {
 			return nil, fmt.Errorf("--connector %s: given twice", name)

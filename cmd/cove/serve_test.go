@@ -30,7 +30,7 @@ func TestSuspendedReport(t *testing.T) {
 		awake  []string
 		want   string
 	}{
-		{0, []string{"paint"}, "about to be lost"},
+		{0, []string{"paint"}, "will be lost"},
 		{2, nil, "is on disk"},
 		{0, nil, "is on disk"},
 	} {

@@ -28,20 +28,20 @@ func newACPCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "acp",
 		Short: "Offer an agent in a sprite to an editor, by ACP",
-		Long: `Is an agent for an editor that speaks the Agent Client Protocol (Zed, JetBrains, Neovim …),
-on standard input and output. The agent that does the work runs in the sprite, and its files
-and its terminals are the sprite's: nothing of it is done on this machine. Its requests for
-permission come to the editor. Where the sprite is gone the editor is told so.
+		Long: `Offers an agent in a sprite to an editor that speaks the Agent Client Protocol (Zed, JetBrains,
+Neovim …), on standard input and output. The agent works with the sprite's files and terminals,
+and does nothing on this machine. The editor gets its requests for permission. If the sprite is
+gone, the editor gets an error that says so.
 
-The agent "claude" is Claude Code by claude-agent-acp, which must be in the sprite:
+The agent claude is Claude Code. It needs claude-agent-acp in the sprite:
   cove exec -s paint npm install --global --prefix .local @agentclientprotocol/claude-agent-acp
-"acp" is any other that speaks the protocol, started by --agent-command. It asks its model
-through a connector, if that is granted to the sprite: cove connector grant.
+The agent acp is any other that speaks the protocol; --agent-command starts it. An agent asks its
+model through a connector, if the sprite has been granted that: cove connector grant.
 
-The project's folder (--project; the current one) is a folder in the sprite (--dir; that of its
-name in the home): paths are mapped from the one to the other. Files go by cove sync, which
-brings them there and back; the editor shows what is here. MCP servers of the editor are not
-passed on: they are of this machine.`,
+The project's folder (--project, or the current one) stands for a folder in the sprite (--dir, or
+that of its name in the home): paths are mapped from one to the other. The editor shows the files
+of this machine; cove sync copies them there and back. MCP servers of the editor belong to this
+machine, and are not passed on.`,
 		Example: `  cove sync push -s paint && cove acp -s paint
   cove acp -s paint --agent acp --agent-command "opencode acp"
   cove acp -s paint --agent acp --agent-command "gemini --acp" --project ~/site --dir code`,
@@ -49,7 +49,7 @@ passed on: they are of this machine.`,
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
 		if inv.global.json {
-			return usagef(cmd, "its output is the protocol's; there is no --json")
+			return usagef(cmd, "acp writes only the protocol; there is no --json")
 		}
 		s, _, err := loadSettings(ctx)
 		if err != nil {
@@ -62,9 +62,9 @@ passed on: they are of this machine.`,
 	})
 	f := cmd.Flags()
 	f.StringVar(&o.agent, "agent", config.Default(config.Agent), "the agent: claude or acp")
-	f.StringVar(&o.command, "agent-command", "", "what starts the agent acp, in the sprite")
+	f.StringVar(&o.command, "agent-command", "", "the command that starts the agent acp in the sprite")
 	f.StringVar(&o.project, "project", "", "the folder that the editor works in (default: the current one)")
-	f.StringVar(&o.dir, "dir", "", "the folder in the sprite that stands for it (default: the one of its name, as of cove sync)")
+	f.StringVar(&o.dir, "dir", "", "the folder in the sprite that stands for it (default: the one of its name, as in cove sync)")
 	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions([]string{"claude", "acp"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.MarkFlagDirname("project"))
 	return cmd
@@ -80,7 +80,7 @@ func serveEditor(ctx context.Context, inv *invocation, cmd *cobra.Command, o acp
 		return err
 	}
 	if info, err := os.Stat(project); err != nil || !info.IsDir() {
-		return usagef(cmd, "--project %s is no folder", project)
+		return usagef(cmd, "--project %s is not a folder", project)
 	}
 	if o.dir == "" {
 		o.dir = filepath.Base(project)

@@ -24,15 +24,15 @@ func newAgentCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "See which agents there are, and add others",
-		Long: `An agent is what carries out a plan: --agent of push, run and others names one. cove has some
-of its own; others are defined by TOML files (see cove help agent add), yours in the folder
-agents beside your settings, or a repository's, in .cove/agents. A repository may come from
-anybody: its agents are used once you have said so, by cove agent trust, and not any more
-when their text changes. None takes the place of cove's own.
+		Long: `An agent carries out a plan; --agent of push, run and others names one. Some agents are cove's
+own, and no other agent replaces these. TOML files define others (see cove help agent-file):
+yours are in the folder agents beside your settings, and a repository's are in .cove/agents. A
+repository may come from a stranger. So cove uses its agents only after cove agent trust, and no
+longer once their text changes.
 
-What agents are told before the plan, their skill, is in cove agent show. The file
-.cove/skill.md of a repository is told instead, where there is one; lines of --- at its top
-may say its version, and nothing else: it is text for a model, and changes no permissions.`,
+A skill is the text that an agent gets before the plan; cove agent show prints it. If the
+repository has a .cove/skill.md, the agent gets that instead. Lines between --- at its top may
+give its version, and nothing else: the skill is text for a model, and changes no permissions.`,
 		Example: `  cove agent list
   cove agent show claude
   cove agent check claude`,
@@ -297,7 +297,7 @@ func stateText(doc agentJSON) string {
 func readAgentSettings(inv *invocation, agent agents.Agent) ([]cove.SettingsFile, error) {
 	settled, ok := agent.(agents.Settled)
 	if !ok {
-		return nil, fail.Newf("no_settings", "leave out --agent-settings", "of settings for the agent %s cove knows nothing", agent.Name())
+		return nil, fail.Newf("no_settings", "leave out --agent-settings", "cove knows no settings of the agent %s", agent.Name())
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -308,8 +308,8 @@ func readAgentSettings(inv *invocation, agent agents.Agent) ([]cove.SettingsFile
 		return nil, err
 	}
 	for _, l := range left {
-		inv.say("Stays here: ~/%s: %s.", printable.Line(l.File), l.Why)
+		inv.say("Not sent: ~/%s: %s.", printable.Line(l.File), l.Why)
 	}
-	inv.say("%s of your settings for %s in ~/%s go along.", printable.Count(len(files), "file"), agent.Name(), settled.Settings().Folder)
+	inv.say("Sent along: %s of your settings for %s in ~/%s.", printable.Count(len(files), "file"), agent.Name(), settled.Settings().Folder)
 	return files, nil
 }

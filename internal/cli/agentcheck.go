@@ -17,11 +17,11 @@ const checkLimit = 15 * time.Minute
 func newAgentCheckCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check NAME",
-		Short: "See that an agent can be installed and started, in a sprite that is made for it",
-		Long: `Makes a sprite with the network of a job, installs the agent in it, sets it up, starts it
-once so that it says its version, looks whether it can ask its model, and deletes the sprite;
-each step is timed. The model is asked nothing. cove doctor --deep --agent NAME does the whole
-of a job.
+		Short: "Check that an agent can be installed and started, in a sprite made for that",
+		Long: `Makes a sprite with the network of a job, installs the agent in it, and sets it up. It then
+starts the agent once to see its version, checks whether it can ask its model, and deletes the
+sprite. Each step is timed. The model gets no request. cove doctor --deep --agent NAME runs a
+whole job.
 
 The exit code is 1 if a step fails.`,
 		Example: `  cove agent check claude

@@ -16,10 +16,14 @@ func newAgentListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the agents",
-		Long: `Lists the agents: the version that is installed where none is, the connector that each asks
-its model through and whether its secret is set, what it takes of the sprite's disk and
-memory, the installation that the sprites of jobs begin with, and where it is defined. No
-server is started to be asked.`,
+		Long: `Lists the agents. It starts no server for that.
+
+  VERSION    the version that is installed if there is none
+  KEY        the connector to its model, and whether the connector's secret is set
+  DISK       what it needs of the sprite's disk
+  MEMORY     what it needs of the sprite's memory
+  INSTALLED  the installation that the sprites of jobs begin with
+  FROM       where it is defined`,
 		Example: `  cove agent list
   cove agent list --json | jq -r '.agents[] | select(.state == "ready").name'`,
 		Args: exactArgs(),

@@ -35,10 +35,10 @@ type agentDetail struct {
 func newAgentShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show an agent: how it is installed and started, and what it is told",
-		Long: `Shows what cove knows of an agent: its commands, variables and files, as a job in this
-repository would have them, and its skill: the text, with its version, that makes it carry a
-plan out alone. Of one that a file defines, it shows the file, too.`,
+		Short: "Show an agent: how it is installed and started, and its skill",
+		Long: `Shows what cove knows of an agent: its commands, variables and files, as a job in this repository
+would have them. It also shows the agent's skill, with its version: the text with which the agent
+carries out a plan alone. If a file defines the agent, it shows the file, too.`,
 		Example: `  cove agent show claude
   cove agent show claude --json | jq -r .skill.text`,
 		Args:              exactArgs("the agent's name"),

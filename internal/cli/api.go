@@ -12,8 +12,8 @@ func newAPICommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "api",
 		Short: "Describe the server's HTTP API",
-		Long: `Everything that cove does, it does by the server's HTTP API, which any program can call. The
-API describes itself, as OpenAPI.`,
+		Long: `cove does everything through the server's HTTP API, which any program can call. The API describes
+itself, as OpenAPI.`,
 		Example: `  cove api openapi > openapi.json`,
 		Args:    subcommandOnly,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -21,8 +21,8 @@ API describes itself, as OpenAPI.`,
 	cmd.AddCommand(&cobra.Command{
 		Use:   "openapi",
 		Short: "Print the API's OpenAPI document",
-		Long: `Prints the OpenAPI 3.1 document of the server's API, as JSON: its routes, their parameters
-and bodies, and the codes of errors. The server gives it out at /v1/openapi.json.`,
+		Long: `Prints the OpenAPI 3.1 document of the server's API, as JSON: its routes, their parameters and
+bodies, and the codes of errors. The server also serves it at /v1/openapi.json.`,
 		Example: `  cove api openapi > openapi.json`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {

@@ -67,7 +67,7 @@ func (s *absentServer) saw(inv *invocation, err error) {
 	}
 	s.told = true
 	f := classify(err)
-	inv.warn("cove: the server does not answer, and is asked again for some minutes: %s", strings.ReplaceAll(f.message, "\n", "\n    | "))
+	inv.warn("cove: the server does not answer; trying again for some minutes: %s", strings.ReplaceAll(f.message, "\n", "\n    | "))
 	for line := range strings.SplitSeq(f.hint, "\n") {
 		if line != "" {
 			inv.warn("  hint: %s", line)

@@ -151,8 +151,8 @@ func (s *chosenServer) ofBackend() string {
 		return ""
 	}
 	name := r.backend.Name
-	return "give a token that the backend " + name + " takes: SPRITES_TOKEN=TOKEN cove list --backend " + name +
-		"; or mend token_file or token_command below [backends." + name + "] in your file of settings: cove config show"
+	return "give a token that the backend " + name + " accepts: SPRITES_TOKEN=TOKEN cove list --backend " + name +
+		"; or correct token_file or token_command below [backends." + name + "] in your file of settings: cove config show"
 }
 
 // keptToken is the token that the service's own client keeps, in its file
@@ -212,7 +212,7 @@ func (s *chosenServer) commandToken(ctx context.Context, b *config.BackendServer
 	err := children.Run(cmd)
 	token := strings.TrimSpace(out.String())
 	if err == nil && (token == "" || len(token) > maxToken || strings.ContainsAny(token, "\n\x00")) {
-		err = errors.New("it printed no token, on a line of its own")
+		err = errors.New("it did not print one line with a token")
 	}
 	if err != nil {
 		return "", fail.Wrap("no_token", fmt.Errorf("the command for the token of the backend %s: %w", b.Name, err), "try it: "+strings.Join(b.TokenCommand, " "))

@@ -18,21 +18,21 @@ import (
 func newBackendCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backend",
-		Short: "The servers elsewhere whose sprites jobs work in",
-		Long: `A backend is a server of the Sprites protocol elsewhere: another cove, or the hosted
-service. Name it in your own file of settings (cove config show says where that is):
+		Short: "Use servers elsewhere for sprites and their jobs",
+		Long: `A backend is another server of the Sprites protocol: another cove, or the hosted service. Name it
+in your own file of settings (cove config show says where that is):
 
   [backends.far]
   url = "https://sprites.example.org"
   token_command = ["pass", "show", "sprites"]
 
-With --backend far, COVE_BACKEND=far, or backend = "far" in that file, every command goes
-there. The token is that of --token, SPRITES_TOKEN, token_file or token_command, or what the
+With --backend far, COVE_BACKEND=far, or backend = "far" in that file, every command goes there.
+The token is that of --token, SPRITES_TOKEN, token_file or token_command, or the one that the
 service's own client keeps in ~/.sprites/sprites.json.
 
-Where the backend is a cove, its jobs are its own. Any other knows nothing of jobs: then
-this machine's server looks after them, for which the first push gives it the token. It
-keeps that as it keeps secrets. Connectors are not there: the agent's key goes inside.`,
+If the backend is a cove, its jobs are its own. Any other backend knows nothing of jobs, so this
+machine's server looks after them. The first push gives it the token, which it keeps as it keeps
+secrets. Such a backend has no connectors, so the agent's key goes into the sprite.`,
 		Example: `  cove push plan.md --backend far
   cove backend put far
   cove backend list
@@ -48,8 +48,8 @@ func newBackendListCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List the backends that this machine's server has a token to",
-		Long:    `Lists the backends that this machine's server looks after jobs at.`,
+		Short:   "List the backends that this machine's server has a token for",
+		Long:    `Lists the backends whose jobs this machine's server looks after.`,
 		Example: `  cove backend list
   cove backend list --json`,
 		Args: exactArgs(),
@@ -64,7 +64,7 @@ func newBackendListCommand(inv *invocation) *cobra.Command {
 			}
 			return inv.show(cove.BackendList{Backends: list}, func(w io.Writer) {
 				if len(list) == 0 {
-					inv.tell(w, "None yet: the first push to one makes it known. See: cove backend --help")
+					inv.tell(w, "No backends yet: the first push to one adds it. See: cove backend --help")
 					return
 				}
 				rows := [][]string{{"BACKEND", "URL", "CHANGED"}}
@@ -80,13 +80,13 @@ func newBackendListCommand(inv *invocation) *cobra.Command {
 func newBackendPutCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put NAME [URL]",
-		Short: "Give this machine's server a backend, or another token to one",
-		Long: `Gives this machine's server a backend, or another token to one that it knows. The token is read
-from standard input, or asked for if that is a terminal. If nothing comes, SPRITES_TOKEN has it.
-Without URL, the backend is where your file of settings says, or where the server knows it.
+		Short: "Give this machine's server a backend, or another token for one",
+		Long: `Gives this machine's server a backend, or another token for one that it knows. It reads the token
+from standard input, or asks for it on a terminal. If nothing comes, it takes SPRITES_TOKEN.
+Without URL, it takes the URL from your file of settings, or else the one that the server knows.
 
-Then the server asks the backend for its sprites, for 10 seconds at most. If the backend refuses the
-token or does not answer, you are told; the server keeps the token nevertheless.
+Then the server asks the backend for its sprites (10 seconds at most). If the backend refuses the
+token or does not answer, the command says so; the server keeps the token nevertheless.
 
 A push to the backend gives the server the token that the push itself uses (cove help backend).`,
 		Example: `  cove backend put far
@@ -137,10 +137,10 @@ A push to the backend gives the server the token that the push itself uses (cove
 		}
 		return inv.show(doc, func(io.Writer) {
 			if problem != nil {
-				inv.say("cove: this machine's server has the token now, and can't use it: %s", inv.hints.full(doc["problem"]))
+				inv.say("cove: this machine's server has the token now, but can't use it: %s", inv.hints.full(doc["problem"]))
 				return
 			}
-			inv.say("This machine's server has a token to the backend %s at %s, which takes it. Try it whole: cove test --backend %s --quick", args[0], req.URL, args[0])
+			inv.say("This machine's server has a token for the backend %s at %s, which accepts it. Test all of it: cove test --backend %s --quick", args[0], req.URL, args[0])
 		})
 	})
 	return cmd
@@ -184,9 +184,9 @@ func knownBackend(ctx context.Context, c *cove.Client, name string) (string, err
 func newBackendRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME",
-		Short: "Have this machine's server forget a backend and its token",
-		Long: `Has this machine's server forget a backend and the token to it. It refuses while jobs there
-have not ended, or have work that nobody has pulled.`,
+		Short: "Make this machine's server forget a backend and its token",
+		Long: `Makes this machine's server forget a backend and the token for it. The server refuses if jobs
+there have not ended, or have work that nobody has pulled.`,
 		Example: `  cove backend rm far`,
 		Args:    exactArgs("the backend's name"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

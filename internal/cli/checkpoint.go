@@ -24,15 +24,16 @@ func newCheckpointCommand(inv *invocation) *cobra.Command {
 		Use:     "checkpoint",
 		Aliases: []string{"checkpoints"},
 		Short:   "Keep states of a sprite to go back to",
-		Long: `A checkpoint is what a sprite's disk was at one moment. It costs what changes afterwards, not
-what the disk holds. A sprite that is awake stays so: what runs in it stands still for a
-moment, and goes on with its memory and its connections. With --memory that is kept, too:
-then going back to it brings back what ran.
+		Long: `A checkpoint is the state of a sprite's disk at one moment. It takes as much disk space as
+changes afterwards, not as much as the disk holds.
 
-/tmp is in the sprite's memory, as /dev/shm is: without --memory a checkpoint has nothing of
-it.
+If the sprite is awake, it stays so: its programs are paused for a moment, and go on with their
+memory and connections. With --memory, the checkpoint keeps the programs, too, and going back to
+it brings them back.
 
-cove restore goes back to one, and cove fork makes another sprite of one.`,
+/tmp and /dev/shm are in the sprite's memory: without --memory, a checkpoint has nothing of them.
+
+cove restore goes back to a checkpoint, and cove fork makes another sprite of one.`,
 		Example: `  cove checkpoint create -s paint --comment 'before the upgrade'
   cove checkpoint list -s paint
   cove checkpoint diff v1 -s paint
@@ -63,16 +64,20 @@ func newCheckpointCreateCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a checkpoint",
-		Long: `Makes a checkpoint of what a sprite's disk is now, and prints its id: v1, v2 and so on. With
---memory what runs is kept with it, as it is; that costs as much disk as it has memory.
+		Long: `Makes a checkpoint of a sprite's disk, and prints its id: v1, v2 and so on. With --memory, it
+also keeps the running programs, which takes as much disk as the sprite has memory.
 
-Programs stand still for the longer, the larger and the more the files are that they have open
-for writing, or has open since they were written: they are copied. So are deleted files that
-are still open, with their holes. Where those are more than 64 MiB, or the others more than 256
-MiB, --memory keeps no memory, because each restore and each fork would copy them again. You
-are told which files those are; --memory=always keeps it. No checkpoint is made, and what runs
-goes on, where the disk has no room for the copies, and where deleted files are more than 1
-GiB, or than the memory that the sprite has left: they are copied in it.`,
+Programs are paused while cove copies two kinds of files:
+  - files that are open for writing, or are still open since they were written
+  - deleted files that are still open, with their holes
+
+The more and the larger these files are, the longer the pause. If the deleted files are more than
+64 MiB, or the others more than 256 MiB, --memory keeps no memory, because each restore and each
+fork would copy them again. cove lists these files; --memory=always keeps the memory anyway.
+
+If the disk has no room for the copies, no checkpoint is made, and programs go on. The same holds
+if the deleted files are more than 1 GiB, or more than the sprite's free memory, which holds
+their copies.`,
 		Example: `  cove checkpoint create -s paint
   cove checkpoint create -s paint --comment 'tests pass' --label green
   cove checkpoint create -s paint --memory
@@ -80,13 +85,13 @@ GiB, or than the memory that the sprite has left: they are copied in it.`,
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 && cmd.Flags().Changed("memory") && slices.Contains(keepChoices, args[0]) {
-			return hinted(usagef(cmd, "%q does not belong to --memory, which takes its value after a =", args[0]), "cove checkpoint create --memory="+args[0])
+			return hinted(usagef(cmd, "%q is not read as the value of --memory, which must follow a =", args[0]), "cove checkpoint create --memory="+args[0])
 		}
 		return exactArgs()(cmd, args)
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
 		if !slices.Contains(keepChoices, memory) {
-			return usagef(cmd, "--memory %q is none of never, auto and always", memory)
+			return usagef(cmd, "--memory %q is not one of never, auto and always", memory)
 		}
 		req.Memory = sprites.KeepMemory(memory)
 		s, err := inv.spriteHandle(ctx)
@@ -105,8 +110,8 @@ GiB, or than the memory that the sprite has left: they are copied in it.`,
 		})
 	})
 	f := cmd.Flags()
-	f.StringVar(&req.Comment, "comment", "", "what it is")
-	f.StringVar(&memory, "memory", string(sprites.KeepNever), "keep what runs, too: auto (--memory alone), unless too much is open, or always")
+	f.StringVar(&req.Comment, "comment", "", "a comment on it")
+	f.StringVar(&memory, "memory", string(sprites.KeepNever), "keep running programs, too: auto (--memory alone; not if too much is open), or always")
 	f.Lookup("memory").NoOptDefVal = string(sprites.KeepAuto)
 	f.StringArrayVar(&req.Labels, "label", nil, "note this `LABEL` on it (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("memory", cobra.FixedCompletions(keepChoices, cobra.ShellCompDirectiveNoFileComp)))
@@ -119,13 +124,13 @@ const copiedNoted = 16 << 20
 // sayPause tells people what a checkpoint has cost, and that it has no memory if so.
 func sayPause(inv *invocation, c *sprites.CheckpointDetails) {
 	if c.PauseMilliseconds > 0 {
-		inv.say("What runs stood still for %.0f ms.", c.PauseMilliseconds)
+		inv.say("Programs were paused for %.0f ms.", c.PauseMilliseconds)
 	}
 	if c.CopiedBytes >= copiedNoted {
 		inv.say("%s of files that are open for writing were copied meanwhile.", printable.Bytes(c.CopiedBytes))
 	}
 	if c.MemoryNotKept != "" {
-		inv.say("It is of the disk alone: %s.", printable.Line(c.MemoryNotKept))
+		inv.say("The checkpoint has no memory: %s.", printable.Line(c.MemoryNotKept))
 	}
 	if c.OpenFiles == nil {
 		return
@@ -137,7 +142,7 @@ func sayPause(inv *invocation, c *sprites.CheckpointDetails) {
 		inv.say("  %s, %s, deleted and still open", printable.Line(f.Path), printable.Bytes(f.Bytes))
 	}
 	if c.MemoryNotKept != "" {
-		inv.say("Keep what runs all the same with: cove checkpoint create --memory=always")
+		inv.say("Keep the memory all the same: cove checkpoint create --memory=always")
 	}
 }
 
@@ -147,12 +152,16 @@ func newCheckpointListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List a sprite's checkpoints",
-		Long: `Lists a sprite's checkpoints, the newest first, and what each grew from: going back to an old
-one and on from there makes a branch, which is drawn beside the names. Current is what the
-sprite is now. SIZE is what a checkpoint takes on the disk without its base. Of that, OWN is what
-no other checkpoint and no sprite has (the rest is shared), and ADDED what the one that it grew
-from has not; right after it was made that is not known yet. Those that nobody asked for, such
-as what a restore has replaced, are listed with --all.`,
+		Long: `Lists a sprite's checkpoints, the newest first, each with the one that it grew from. If you go
+back to an old checkpoint, the next ones form a branch, which is drawn beside the names. Current
+is the present state of the sprite.
+
+  SIZE   disk space of the checkpoint, without its base
+  OWN    the part of SIZE that no other checkpoint and no sprite shares
+  ADDED  the part of SIZE that the one that it grew from lacks
+
+Right after a checkpoint was made, its sizes are not known yet. Without --all, automatic
+checkpoints (such as those that restore makes) are left out.`,
 		Example: `  cove checkpoint list -s paint
   cove checkpoint list -s paint --all --json`,
 		Args: exactArgs(),
@@ -189,9 +198,10 @@ as what a restore has replaced, are listed with --all.`,
 
 func newCheckpointShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
-		Use:               "show ID",
-		Short:             "Describe a checkpoint",
-		Long:              `Describes a checkpoint: when it was made, what it grew from, how long it took, and what it takes.`,
+		Use:   "show ID",
+		Short: "Describe a checkpoint",
+		Long: `Describes a checkpoint: when it was made, the one that it grew from, how long the pause was, and
+how much disk and memory it takes.`,
 		Example:           `  cove checkpoint show v1 -s paint`,
 		Args:              exactArgs("the checkpoint's id"),
 		ValidArgsFunction: completeCheckpoint(inv),
@@ -231,15 +241,15 @@ func diskText(u *sprites.DiskUse) string {
 	if u == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s (%s of it nobody else's, %s since the one before)", printable.Bytes(u.SizeBytes), printable.Bytes(u.OwnBytes), printable.Bytes(u.AddedBytes))
+	return fmt.Sprintf("%s (%s of it not shared, %s new since the one before)", printable.Bytes(u.SizeBytes), printable.Bytes(u.OwnBytes), printable.Bytes(u.AddedBytes))
 }
 
 func newCheckpointRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm ID...",
 		Short: "Delete checkpoints",
-		Long: `Deletes checkpoints. What others, or sprites that were made of them, have in common with
-them stays. The one that the sprite goes on from can't be deleted.`,
+		Long: `Deletes checkpoints. What they share with other checkpoints, or with sprites that were made of
+them, stays. The checkpoint that the sprite goes on from can't be deleted.`,
 		Example:           `  cove checkpoint rm v1 v2 -s paint`,
 		Args:              someArgs("the checkpoint's id"),
 		Annotations:       map[string]string{"several": "yes"},
@@ -267,14 +277,15 @@ func newRestoreCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore ID",
 		Short: "Bring a sprite back to a checkpoint",
-		Long: `Brings a sprite's disk back to what it was at a checkpoint. What it is now becomes a
-checkpoint first, so that nothing is lost. Its programs end. If the checkpoint was made with
---memory, those that ran then go on; else the sprite boots, if it is awake, and its services
-start. A memory fits the programs of the server that it was made with and the kind of
-processor; where it does not, the sprite boots, and you are told why.`,
+		Long: `Brings a sprite's disk back to a checkpoint. The present disk becomes a checkpoint first, so that
+nothing is lost. The sprite's programs end. If the checkpoint was made with --memory, the
+programs of that time go on. Otherwise the sprite boots, if it is awake, and its services start.
+
+A memory fits only the server's programs and the kind of processor that it was made with. If it
+does not fit, the sprite boots, and the command says why.`,
 		Example: `  cove restore v3 -s paint
-  cove restore v3 -s paint --boot            though it has the memory
-  cove checkpoint list -s paint --all        where what it was before is, too`,
+  cove restore v3 -s paint --boot            boots, though the memory was kept
+  cove checkpoint list -s paint --all        lists the state before the restore, too`,
 		Args:              exactArgs("the checkpoint's id"),
 		ValidArgsFunction: completeCheckpoint(inv),
 	}
@@ -289,22 +300,22 @@ processor; where it does not, the sprite boots, and you are told why.`,
 			return checkpointError(unseen(err, "restore sprite "+s.Name(), "cove checkpoint list --all -s "+s.Name()))
 		}
 		return inv.show(done, func(w io.Writer) {
-			inv.say("It is what %s was.", printable.Line(done.Checkpoint))
+			inv.say("The sprite is back at %s.", printable.Line(done.Checkpoint))
 			if len(ran) > 0 {
 				inv.say("%s", endedText(ran))
 			}
 			switch {
 			case done.Memory:
-				inv.say("What ran then goes on. " + repeatedRandom)
+				inv.say("The programs of that time go on. " + repeatedRandom)
 			case done.Unused != "":
-				inv.say("What ran then does not: %s.", printable.Line(done.Unused))
+				inv.say("The programs of that time do not go on: %s.", printable.Line(done.Unused))
 			}
 			if done.Replaced != "" {
-				inv.say("What it was before: cove restore %s", printable.Line(done.Replaced))
+				inv.say("Undo this: cove restore %s", printable.Line(done.Replaced))
 			}
 		})
 	})
-	cmd.Flags().BoolVar(&req.Boot, "boot", false, "start anew, though the memory was kept")
+	cmd.Flags().BoolVar(&req.Boot, "boot", false, "boot the sprite, also if the checkpoint has its memory")
 	return cmd
 }
 
@@ -330,7 +341,7 @@ func runningCommands(ctx context.Context, inv *invocation, s *sprites.Sprite) (c
 // endedText says which commands a restore has ended.
 func endedText(commands []string) string {
 	const shown = 5
-	text := printable.Count(len(commands), "command") + " that ran until now "
+	text := printable.Count(len(commands), "command") + " that ran until the restore "
 	if len(commands) == 1 {
 		text += "was ended: "
 	} else {
@@ -344,7 +355,7 @@ func endedText(commands []string) string {
 }
 
 // repeatedRandom warns a person who has made a copy of a memory.
-const repeatedRandom = "Its programs repeat random numbers that another copy makes, but for services, which are restarted: make keys and tokens in programs started from now on."
+const repeatedRandom = "Programs that go on repeat the other copy's random numbers (services are restarted). Make keys and tokens in programs started from now on."
 
 type forkOptions struct {
 	req   sprites.ForkRequest
@@ -356,20 +367,22 @@ func newForkCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fork [NAME] NEW",
 		Short: "Make a sprite that is a copy of another",
-		Long: `Makes a sprite with the disk that another has now, or had at a checkpoint, and with its
-settings. It costs what changes afterwards, not what the disk holds. Where the other is
-awake, what runs in it goes on in both, from the same moment: in the new one without its
-connections out, which end at once. So does what a checkpoint has kept with --memory. What of
-its own checkpoints a sprite keeps, --keep-last and the like, is one of the settings; the
-other's checkpoints are not in the new one.
+		Long: `Makes a sprite with the disk that another has now, or had at a checkpoint, and with its settings.
+The copy takes as much disk space as changes afterwards, not as much as the disk holds. The
+settings include the rules for checkpoints (--keep-last and the like). The checkpoints of the
+other sprite are not in the copy.
 
-Programs that go on repeat in each copy the random numbers of the others (keys, tokens, UUIDs).
-Services are restarted, unless their definition says otherwise (after_restore); others can
-watch /proc/sys/kernel/random/boot_id, or "sprite-env generation --wait", which are new.
+If the other sprite is awake, its programs go on in both, from the same moment. In the copy,
+their connections out end at once. Programs that a checkpoint has kept (--memory) go on in the
+same way.
 
-It has a network, a URL and a machine id of its own; connectors are to be granted to it anew.`,
+Programs that go on use the same random numbers in each copy (keys, tokens, UUIDs). So services
+are restarted, unless their definition says otherwise (after_restore). Other programs can watch
+/proc/sys/kernel/random/boot_id, or "sprite-env generation --wait", which are new.
+
+The copy has a network, a URL and a machine id of its own. Grant connectors to it anew.`,
 		Example: `  cove fork paint paint-2
-  cove fork paint paint-2 --boot             begins with nothing running but services
+  cove fork paint paint-2 --boot             only services run in it
   cove fork paint try --count 3              makes try-1, try-2 and try-3
   cove fork paint paint-old --checkpoint v1`,
 		ValidArgsFunction: completeOneSprite(inv),
@@ -378,7 +391,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 		if len(args) == 1 {
 			return nil
 		}
-		return exactArgs("the new one's name", "the new one's name")(cmd, args)
+		return exactArgs("the new sprite's name", "the new sprite's name")(cmd, args)
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		if o.count < 1 || o.count > sprites.MaxForks {
@@ -387,7 +400,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 		to := args[len(args)-1]
 		from, err := inv.sprite.named(ctx, cmd, args[:len(args)-1])
 		if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_sprite" && checkName(to) == nil {
-			return fail.Newf(e.Code, "a copy of "+to+": cove fork "+to+" NEW; one that is called "+to+": cove fork SPRITE "+to, "which sprite? %s would be the new one's name", to)
+			return fail.Newf(e.Code, "to copy "+to+": cove fork "+to+" NEW; to make a copy called "+to+": cove fork SPRITE "+to, "which sprite? %s would be the new sprite's name", to)
 		}
 		if err != nil {
 			return err
@@ -422,7 +435,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 		}
 		return inv.show(show, func(w io.Writer) {
 			if !o.req.Boot && slices.ContainsFunc(made, func(s sprites.Info) bool { return s.Status != sprites.StatusCold }) {
-				inv.say("What runs goes on in the copy, too. " + repeatedRandom)
+				inv.say("Running programs go on in the copy, too. " + repeatedRandom)
 			}
 			for _, info := range made {
 				if !inv.global.quiet {
@@ -432,9 +445,9 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 		})
 	})
 	f := cmd.Flags()
-	f.StringVar(&o.req.Checkpoint, "checkpoint", "", "what it was then (default: what it is now)")
-	f.BoolVar(&o.req.Boot, "boot", false, "do not go on with what runs in the other")
-	f.IntVar(&o.count, "count", 1, fmt.Sprintf("make so many, %d at most: NEW-1, NEW-2, …", sprites.MaxForks))
+	f.StringVar(&o.req.Checkpoint, "checkpoint", "", "copy the sprite as it was then (default: as it is now)")
+	f.BoolVar(&o.req.Boot, "boot", false, "boot the copy: running programs do not go on in it")
+	f.IntVar(&o.count, "count", 1, fmt.Sprintf("how many to make, %d at most: NEW-1, NEW-2, …", sprites.MaxForks))
 	f.StringArrayVar(&o.req.Labels, "label", nil, "note this `LABEL` on them (repeatable)")
 	return cmd
 }

@@ -16,14 +16,16 @@ import (
 func newCheckpointDiffCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff A [B]",
-		Short: "List the files by which two states differ",
-		Long: `Lists the files by which what a sprite's disk was at the checkpoint B, or what it is now,
-differs from what it was at A: one that was added (+), changed (~) or removed (-), with its
-size, and what of it has changed. It reads no contents: a file counts as changed if its kind,
-mode, owner, size, time, target or attributes have, so one that was written anew with what it
-had does. The files that cove itself writes at each start, /.sprite/git/config and
-/.sprite/policy/network.json, are left out. It wakes nobody. In a sprite that is awake, what is
-being written just now may be seen half done, or be in memory still.`,
+		Short: "List the files that differ between two states",
+		Long: `Lists the files that differ between checkpoint A and checkpoint B, or the present disk without B:
+added (+), changed (~) or removed (-), with the size and what has changed.
+
+Contents are not compared. A file is changed if its kind, mode, owner, size, time, target or
+attributes differ. So a file that was written again with the same content is listed. The files
+that cove writes at each start (/.sprite/git/config, /.sprite/policy/network.json) are left out.
+
+The sprite is not woken. If it is awake, files that are being written may appear half-written, or
+not yet.`,
 		Example: `  cove checkpoint diff v1 -s paint           what has changed since v1
   cove checkpoint diff v1 v3 -s paint
   cove checkpoint diff v1 --json | jq -r '.changes[] | select(.change == "added") | .path'`,

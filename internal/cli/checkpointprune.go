@@ -14,8 +14,8 @@ import (
 // keepFlags are the flags that say which checkpoints stay.
 func keepFlags(cmd *cobra.Command, r *sprites.Retention, of string) {
 	f := cmd.Flags()
-	f.IntVar(&r.Last, "keep-last", 0, "keep the newest `N` checkpoints"+of+"; 0 is no rule")
-	f.IntVar(&r.Daily, "keep-daily", 0, "keep the newest of each of `N` days that have one"+of+"; 0 is no rule")
+	f.IntVar(&r.Last, "keep-last", 0, "keep the newest `N` checkpoints"+of+"; 0: no rule")
+	f.IntVar(&r.Daily, "keep-daily", 0, "keep the newest of each of `N` days that have one"+of+"; 0: no rule")
 }
 
 // keepGiven reports whether one of keepFlags was given.
@@ -34,13 +34,13 @@ func newCheckpointPruneCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Delete the checkpoints that no rule keeps",
-		Long: `Deletes the checkpoints of a sprite that no rule keeps: of those that nobody asked for, such as
-what a restore has replaced, or, with --all, of all: then a rule keeps as many of those that you
-asked for, and as many of the others. A checkpoint with a label stays, and so does the one that
-the sprite goes on from. Days are those of UTC.
+		Long: `Deletes a sprite's automatic checkpoints (such as those that restore makes) that no rule keeps.
+With --all, it also deletes checkpoints that you have made: each rule then keeps as many of
+yours, and as many of the automatic ones. It never deletes a checkpoint with a label, or the one
+that the sprite goes on from. Days are those of UTC.
 
-Without a rule here those of the sprite count (cove update NAME --keep-last 10), which are
-also applied, to what nobody asked for, whenever there is another checkpoint.`,
+Without a rule here, the sprite's own rules count (cove update NAME --keep-last 10). cove also
+applies those to automatic checkpoints after each new checkpoint.`,
 		Example: `  cove checkpoint prune -s paint --keep-last 5 --dry-run
   cove checkpoint prune -s paint --all --keep-last 5 --keep-daily 7`,
 		Args: exactArgs(),

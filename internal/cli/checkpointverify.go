@@ -15,14 +15,14 @@ import (
 func newCheckpointVerifyCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [ID]",
-		Short: "Read checkpoints, and compare with what they were",
-		Long: `Reads all files of a checkpoint, or of all of a sprite's, on the server's disk, and compares
-them with the digests that were taken when they were sealed. What was changed, removed or
-added behind the server's back, or by a failing disk, is named; such a checkpoint can't be
-restored or forked until it is found whole again. It wakes nobody.
+		Short: "Check that checkpoints are undamaged",
+		Long: `Reads all files of a checkpoint, or of all checkpoints of a sprite, on the server's disk. It
+compares them with the digests that were taken when they were sealed. It names all that was
+changed, removed or added behind the server's back, or by a failing disk. Such a checkpoint can't
+be restored or forked until it is found whole again. The sprite is not woken.
 
-Digests are taken in the background: of a checkpoint that has just been made there may be
-none yet. Then they are taken now, and there is nothing to compare with.`,
+Digests are taken in the background, so a new checkpoint may have none yet. Then they are taken
+now, and there is nothing to compare with.`,
 		Example: `  cove checkpoint verify -s paint
   cove checkpoint verify v3 -s paint --json`,
 		Args:              cobra.MaximumNArgs(1),
@@ -60,10 +60,10 @@ none yet. Then they are taken now, and there is nothing to compare with.`,
 			}
 			inv.say("%s, %s read; %s", printable.Count(int(doc.Files), "file"), printable.Bytes(doc.Bytes), printable.Count(int(doc.VerifySummary.Problems), "problem"))
 			if doc.Unlisted > 0 {
-				inv.say("Of %s there were no digests yet; now there are.", printable.Count(int(doc.Unlisted), "layer"))
+				inv.say("%s had no digests yet; now the digests are stored.", printable.Count(int(doc.Unlisted), "layer"))
 			}
 			if len(doc.Damaged) > 0 {
-				inv.say("Damaged: %s. Go back to another one: cove restore ID; or delete them: cove checkpoint rm %s", strings.Join(doc.Damaged, ", "), strings.Join(doc.Damaged, " "))
+				inv.say("Damaged: %s. Go back to another checkpoint: cove restore ID; or delete the damaged ones: cove checkpoint rm %s", strings.Join(doc.Damaged, ", "), strings.Join(doc.Damaged, " "))
 			}
 		})
 		if err == nil && doc.VerifySummary.Problems > 0 {

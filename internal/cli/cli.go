@@ -8,6 +8,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"strings"
@@ -69,7 +70,7 @@ sprites, on this machine or another. It pushes a git repository into one, has an
 agent carry out a plan there, and pulls the commits back.
 
 Commands that make or use a sprite start a server if none runs (see cove server); --url
-or COVE_URL names another one.
+or COVE_URL names another server.
 
 ` + exitTable(),
 		Example: `  cove push plan.md             send this repository and a plan into a new sprite
@@ -96,6 +97,9 @@ or COVE_URL names another one.
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		showSpriteFlag(cmd)
 		help(cmd, args)
+		if cmd == root {
+			listTopics(cmd.OutOrStdout())
+		}
 	})
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 { // the flag is that of a subcommand
@@ -204,12 +208,19 @@ func addGroup(root *cobra.Command, id string, cmds ...*cobra.Command) {
 // newHelpCommand is the command help. It refuses a command that does not exist.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [COMMAND]",
-		Short: "Describe a command",
-		Long:  `Describes a command, as COMMAND --help does.`,
+		Use:   "help [COMMAND | TOPIC]",
+		Short: "Describe a command or a topic",
+		Long: `Describes a command, as COMMAND --help does, or a topic. cove --help lists the commands and the
+topics.`,
 		Example: `  cove help exec
-  cove help service put`,
+  cove help service put
+  cove help limits`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) (names []string, _ cobra.ShellCompDirective) {
+			for _, t := range topics {
+				if len(args) == 0 && strings.HasPrefix(t.Name, prefix) {
+					names = append(names, t.Name+"\t"+t.Short)
+				}
+			}
 			if parent, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 {
 				for _, c := range parent.Commands() {
 					if c.IsAvailableCommand() && strings.HasPrefix(c.Name(), prefix) {
@@ -220,6 +231,12 @@ func newHelpCommand() *cobra.Command {
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if t := findTopic(args[0]); t != nil {
+					_, err := fmt.Fprintln(cmd.OutOrStdout(), t.Long)
+					return err
+				}
+			}
 			found, rest, err := cmd.Root().Find(args)
 			if err != nil || found == nil {
 				found, rest = cmd.Root(), args

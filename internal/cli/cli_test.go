@@ -420,3 +420,49 @@ func TestFindToken(t *testing.T) {
 		}
 	}
 }
+
+// TestTopics: each topic has a name that no command has, is sorted, and fits a terminal. No
+// help of a command is longer than the topics allow it to be.
+func TestTopics(t *testing.T) {
+	var out bytes.Buffer
+	root := newRootCommand(newInvocation(Streams{Out: &out, Err: &out}))
+	root.SetOut(&out)
+	names := []string{}
+	for _, topic := range topics {
+		names = append(names, topic.Name)
+		if found, _, err := root.Find([]string{topic.Name}); err == nil && found != root {
+			t.Errorf("%s is a command, too", topic.Name)
+		}
+		for line := range strings.SplitSeq(topic.Long, "\n") {
+			if len(line) > 100 {
+				t.Errorf("%s: a line is %d long: %s", topic.Name, len(line), line)
+			}
+		}
+		out.Reset()
+		root.SetArgs([]string{"help", topic.Name})
+		if err := root.Execute(); err != nil || out.String() != topic.Long+"\n" {
+			t.Errorf("help %s: %v, %q", topic.Name, err, out.String())
+		}
+	}
+	if !slices.IsSorted(names) {
+		t.Errorf("not sorted: %v", names)
+	}
+	out.Reset()
+	root.SetArgs([]string{"--help"})
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if !strings.Contains(out.String(), "\n  "+name+" ") {
+			t.Errorf("cove --help does not list %s", name)
+		}
+	}
+	for _, c := range all(root) {
+		if n := strings.Count(c.Long, "\n") + 1; c != root && n > maxHelp {
+			t.Errorf("%s: the help has %d lines, and %d are allowed; move a part to a topic (topics.go)", c.CommandPath(), n, maxHelp)
+		}
+	}
+}
+
+// maxHelp is how many lines the help of a command may have, without examples and flags.
+const maxHelp = 15

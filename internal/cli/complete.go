@@ -240,7 +240,7 @@ func newCompletionCommand(inv *invocation) *cobra.Command {
 		Long: `Prints a script that lets a shell complete cove's commands and flags, the names of
 sprites and images and the ids of jobs. Completion never starts a server.
 
-The one for bash is at its best with the package bash-completion, and does without.`,
+The script for bash works best with the package bash-completion, and also without it.`,
 		Example: `  source <(cove completion bash)                  in ~/.bashrc
   cove completion zsh > "${fpath[1]}/_cove"
   cove completion fish > ~/.config/fish/completions/cove.fish`,

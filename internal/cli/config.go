@@ -19,35 +19,18 @@ import (
 func newConfigCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "See what stands in for flags that are not given",
-		Long: `Settings are the defaults of flags. They stand in two TOML files: .cove/config.toml at the
-top of a repository's work tree, and your own, $XDG_CONFIG_HOME/cove/config.toml or
-~/.config/cove/config.toml; COVE_CONFIG names another one. What counts, in this order: the
-flag, the environment (COVE_AGENT and so on), the repository's file, your own, what is
-built in.
+		Short: "Show and check the settings: the defaults of flags",
+		Long: `Settings are the defaults of flags. They are in two TOML files:
 
-` + keyTable() + `
-A repository may come from anybody. Its file can't set include, role, profile, backend or
-[backends], [[pull.sync]], pull.risky, dirty to include, or pull.auto and push.auto_pull to
-true; its setup script lies in .cove; and a network that reaches further than yours is not
-used, and you are told. A file with a mistake in it stops what would have used it.
+  - .cove/config.toml at the top of a repository's work tree
+  - your own, $XDG_CONFIG_HOME/cove/config.toml or ~/.config/cove/config.toml. COVE_CONFIG names
+    another one
 
-A backend is a server, by a name for --backend (see cove backend --help):
+The first of these that has a value counts: the flag, the environment (COVE_AGENT and so on),
+the repository's file, your own, the built-in default. cove help settings lists all settings.
 
-  [backends.team]
-  url = "https://cove.example.org"
-  token_file = "~/.config/cove/team.token"     or: token_command = ["pass", "cove/team"]
-
-Folders of a job's sprite that pull, run and job wait bring besides the commits, once it has
-succeeded: from is in the job's clone, or absolute; to is below the top of your work tree.
-Patterns are those of .gitignore; with include, no other files come; repository says which
-work tree it is for, else it is for each.
-
-  [[pull.sync]]
-  from = "dist"
-  to = "build/dist"
-  include = ["*.whl"]                          also: exclude
-  repository = "~/src/app"`,
+A repository may come from a stranger, so its file can't give some settings: cove help settings
+says which. An error in a file stops the commands that would have used it.`,
 		Example: `  cove config show
   cove config check --json`,
 		Args: subcommandOnly,
@@ -97,7 +80,7 @@ func newConfigShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:     "show",
 		Short:   "Show each setting, and where it is from",
-		Long:    `Shows the settings that are in force here, with where each is from, and the files.`,
+		Long:    `Shows the settings that are in force here, where each is from, and the files.`,
 		Example: `  cove config show`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -187,9 +170,9 @@ func treeText(t config.Tree) string {
 func newConfigCheckCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
-		Short: "Say what is wrong in the files of settings",
-		Long: `Reads the files of settings, of environments and the setup script, and says what is wrong:
-the file, the line, the key, and what was probably meant. The exit code is 1 then.`,
+		Short: "Check the files of settings for mistakes",
+		Long: `Checks the files of settings and of environments, and the setup script. For each mistake it
+prints the file, the line, the key, and what was probably meant. Then the exit code is 1.`,
 		Example: `  cove config check`,
 		Args:    exactArgs(),
 		RunE:    verb(func(ctx context.Context, _ []string) error { return checkConfig(ctx, inv) }),

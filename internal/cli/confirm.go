@@ -44,7 +44,7 @@ func confirm(ctx context.Context, inv *invocation, cmd *cobra.Command, args []st
 	if err != nil || len(lines) == 0 {
 		return err
 	}
-	head, declined := "This will be gone for good:", "nothing was removed"
+	head, declined := "This will be deleted for good:", "nothing was deleted"
 	if cmd.Name() == "restart" {
 		head, declined = "This will end:", "nothing was ended"
 	}
@@ -139,7 +139,7 @@ func lostSprites(inv *invocation) losses {
 				line += ", " + printable.Count(len(list)-1, "checkpoint") // one of them is Current
 			}
 			if info.Status == sprites.StatusRunning {
-				line += ", what runs in it"
+				line += ", the programs that run in it"
 			}
 			for _, j := range jobs {
 				if j.Backend == "" && j.Sprite == name && j.PulledAt == nil && j.Bundle.Size > 0 {
@@ -206,7 +206,7 @@ func lostJobs(inv *invocation) losses {
 				line += ", its commits, which nobody has pulled"
 			}
 			if job.Uncollected != "" {
-				line += ", what could not be collected of its work"
+				line += ", the part of its work that could not be collected"
 			}
 			lines = append(lines, line+"; and sprite "+job.Sprite+", if it was made for the job")
 		}
@@ -222,5 +222,5 @@ func lostRefs(_ context.Context, cmd *cobra.Command, _ []string) ([]string, erro
 		return nil, nil
 	}
 	dir, err := os.Getwd()
-	return []string{"in " + dir + ": the refs of all jobs that have ended, also where no branch has their commits"}, err
+	return []string{"in " + dir + ": the refs of all jobs that have ended, also if no branch has their commits"}, err
 }

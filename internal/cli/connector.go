@@ -27,14 +27,13 @@ func newConnectorCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "connector",
 		Short: "Let sprites use an API without having its key",
-		Long: `A connector is a named upstream. What a sprite sends to http://NAME.connect.internal/ goes
-there, over TLS, and the headers with the secret are added on the way, outside of the
-sprite. Programs inside get that URL as the API's, and any text for a key. If the
-upstream repeats the secret, cove redacts it in the answer, in the encodings that
-docs/network.md lists.
+		Long: `A connector is a named upstream. Requests of a sprite to http://NAME.connect.internal/ go there,
+over TLS. cove adds the headers with the secret on the way, outside of the sprite. Programs
+inside use that URL as the API's, and any text as the key. If the upstream repeats the secret,
+cove redacts it in the answer, in the encodings that docs/network.md lists.
 
-A connector serves nobody until it is granted, to a sprite or to all that have a label.
-Jobs are granted the one of their agent, if there is one, as long as they run.`,
+A connector serves no sprite until you grant it, to a sprite or to all sprites with a label. If a
+job's agent has a connector, the job is granted that as long as it runs.`,
 		Example: `  cove secret set anthropic
   cove connector put anthropic
   cove connector grant anthropic --sprite paint
@@ -46,7 +45,7 @@ Jobs are granted the one of their agent, if there is one, as long as they run.`,
 		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newConnectorPutCommand(inv), newConnectorListCommand(inv), newConnectorShowCommand(inv), asksFirst(inv, newConnectorRmCommand(inv), eachLost("connector %s, its grants, and what sprites reach by it")),
+	cmd.AddCommand(newConnectorPutCommand(inv), newConnectorListCommand(inv), newConnectorShowCommand(inv), asksFirst(inv, newConnectorRmCommand(inv), eachLost("connector %s, its grants, and the access that sprites have by it")),
 		newConnectorGrantCommand(inv, "grant"), newConnectorGrantCommand(inv, "revoke"), newConnectorLogCommand(inv))
 	return cmd
 }
@@ -63,28 +62,21 @@ func newConnectorPutCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put NAME",
 		Short: "Define a connector",
-		Long: `Defines a connector, in place of one of the same name, whose grants stay; it is in force
-when the command returns. Known by name are anthropic, openai, chatgpt, gemini, github (git
-over HTTPS) and github-api: without --upstream and --header they have the usual ones.
+		Long: `Defines a connector, or replaces one of the same name, which keeps its grants. The definition is
+in force when the command returns. cove knows anthropic, openai, chatgpt, gemini, github (git over
+HTTPS) and github-api: without --upstream and --header they have the usual values.
 
-In a header's value {secret} stands for the secret of the connector's name, or of --secret;
-{secret:NAME} for another; {basic:USER} for USER and the secret as "Basic" has them; {account}
-for the account of a secret that is a login. The
-upstream's certificate is verified, and no secret goes over plain HTTP but to this machine.
+In a header's value, {secret} stands for the secret of --secret, or of the connector's name.
+{secret:NAME} stands for another, {basic:USER} for USER and the secret as "Basic" has them, and
+{account} for the account of a secret that is a login. The certificate of the upstream is
+verified. No secret goes over plain HTTP, except to this machine.
 
-With --git, which github has, git in the sprites that it is granted to goes through it: what
-names the upstream, by HTTPS or SSH, is rewritten on its way (insteadOf), so that clones,
-remotes and submodules need no change. --from-gh stores the token of your gh login as the
-secret: it can do what you can, so consider --paths and --methods, or a token of less.
+With --git, which github has, git in a sprite with a grant goes through the connector. URLs of
+the upstream, by HTTPS or SSH, are rewritten (insteadOf): clones, remotes and submodules need no
+change. --from-gh stores the token of your gh login as the secret. That token can do what you
+can, so consider --paths and --methods, or a token with fewer rights.
 
-A path is let through if one of --paths is its pattern, and none of --deny-paths; * stands
-for anything. An upstream may know spellings of a path that cove does not: --paths is safe
-against that, --deny-paths is not. A limit is N for requests ever, N/minute, SIZE/day for
-bytes both ways, or, with models, Ntokens/day or Nusd/day, of each sprite by itself.
-Tokens are counted as the answers tell; one that is cut short or tells nothing counts a
-token for four bytes. What is under way when a limit is reached may end; with such a limit
-that is 8 requests. Dollars need prices, per million tokens: 'MODEL=INPUT/OUTPUT', the
-first that has the model.`,
+--paths, --deny-paths and --limit: see cove help connector-rules.`,
 		Example: `  cove connector put anthropic --limit 60/minute --limit 500M/day
   cove connector put anthropic --limit 5usd/day --price 'claude-opus-*=5/25' --price '*=3/15'
   cove connector put github --from-gh
@@ -132,8 +124,8 @@ first that has the model.`,
 	f := cmd.Flags()
 	f.StringVar(&o.def.Upstream, "upstream", "", "URL that it leads to")
 	f.StringArrayVar(&o.headers, "header", nil, "'NAME: VALUE' that is added, with {secret} in the value (repeatable)")
-	f.BoolVar(&o.def.Git, "git", false, "have git in sprites go through it (of github: always)")
-	f.Func("forge", "of --git: open pull requests by this API, `KIND=CONNECTOR`: github, gitlab or gitea, and the connector that leads to the API's root (of github: always)", func(text string) error {
+	f.BoolVar(&o.def.Git, "git", false, "let git in sprites go through it (with github: always)")
+	f.Func("forge", "with --git: open pull requests by this API, `KIND=CONNECTOR`: github, gitlab or gitea, and the connector that leads to the API's root (with github: always)", func(text string) error {
 		kind, api, ok := strings.Cut(text, "=")
 		if !ok || api == "" || !slices.Contains(connect.ForgeKinds, kind) {
 			return fmt.Errorf("write KIND=CONNECTOR, and as KIND one of %s", strings.Join(connect.ForgeKinds, ", "))
@@ -145,7 +137,7 @@ first that has the model.`,
 	f.StringVar(&o.def.Secret, "secret", "", "name of the secret (default: the connector's)")
 	f.StringSliceVar(&o.def.Methods, "methods", nil, "methods that are let through (default: all)")
 	f.StringSliceVar(&o.def.Paths, "paths", nil, "patterns of paths that are let through (default: all)")
-	f.StringSliceVar(&o.def.DenyPaths, "deny-paths", nil, "patterns of paths that are not")
+	f.StringSliceVar(&o.def.DenyPaths, "deny-paths", nil, "patterns of paths that are refused")
 	f.StringArrayVar(&o.limits, "limit", nil, "N, N/minute, SIZE/day, Ntokens/day or Nusd/day (repeatable)")
 	f.StringArrayVar(&o.prices, "price", nil, "'MODEL=INPUT/OUTPUT', in dollars per million tokens (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("secret", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
@@ -295,7 +287,7 @@ func printConnector(w io.Writer, c cove.Connector) {
 		git = "goes through it"
 	}
 	if c.Forge.API != "" {
-		git += ", and pull requests of jobs are opened by the connector " + c.Forge.API + " (" + c.Forge.Kind + ")"
+		git += ", and jobs open pull requests by the connector " + c.Forge.API + " (" + c.Forge.Kind + ")"
 	}
 	fields(w, "name", c.Name, "URL in sprites", "http://"+c.Name+".connect.internal/", "upstream", c.Upstream,
 		"headers", strings.Join(headers, "; "), "secret", strings.Join(connect.SecretsOf(c), ", "), "git", git, "methods", cmp.Or(strings.Join(c.Methods, ", "), "all"),
@@ -402,14 +394,14 @@ func newConnectorGrantCommand(inv *invocation, use string) *cobra.Command {
 	var label string
 	var reaches []string
 	texts := map[string][2]string{
-		"grant": {"Let a connector serve a sprite", `Lets a connector serve a sprite, or all sprites with a label, those to come too; at once for
-those that run. A grant to a sprite ends with it.
+		"grant": {"Let a connector serve a sprite", `Lets a connector serve a sprite, or all sprites with a label, also those made later. Running
+sprites can use it at once. A grant to a sprite ends with the sprite.
 
 Any token with the verb write can label its sprites. So a new grant to a label must name the
 sprites that have the label now (--reaches). Once the label has a grant, only a token with the
 verb admin can give it. The sprite that a push makes has the label cove-job.`},
-		"revoke": {"Let a connector serve a sprite no more", `Takes a grant back, in the way it was given; at once for sprites that run. Requests under
-way end.`},
+		"revoke": {"Take a grant back", `Takes a grant back: name the sprite or the label that it was given to. It holds at once, also for
+running sprites. Requests under way end.`},
 	}
 	var example string
 	if use == "grant" {
@@ -426,7 +418,7 @@ way end.`},
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		if (inv.global.sprite == "") == (label == "") {
-			return usagef(cmd, "say whom, by one of --sprite and --label")
+			return usagef(cmd, "say who gets it: give one of --sprite and --label")
 		}
 		if label == "" && len(reaches) > 0 {
 			return usagef(cmd, "--reaches goes with --label: it names the sprites that have the label")
@@ -462,10 +454,11 @@ func newConnectorLogCommand(inv *invocation) *cobra.Command {
 	var since time.Duration
 	cmd := &cobra.Command{
 		Use:   "log [NAME]",
-		Short: "Show what a sprite asked of connectors",
-		Long: `Shows the requests that a sprite made through connectors, or through one of them, each when
-it is over: when, what, with which status, and how much. The log is kept while the sprite
-exists, the newest 4 MiB at least. With --json each request is a line.`,
+		Short: "Show the requests of a sprite through connectors",
+		Long: `Shows the requests that a sprite made through connectors, or through the connector NAME. Each
+appears when it is over, with its time, what it asked for, its status and its size. The log is
+kept as long as the sprite exists (at least the newest 4 MiB). With --json, each request is a
+line.`,
 		Example: `  cove connector log -s paint
   cove connector log anthropic -s paint --follow
   cove connector log --since 10m --json`,
@@ -499,7 +492,7 @@ exists, the newest 4 MiB at least. With --json each request is a line.`,
 	})
 	f := cmd.Flags()
 	f.BoolVarP(&opts.Follow, "follow", "f", false, "go on until Ctrl-C")
-	f.DurationVar(&since, "since", 0, "only what is not older")
+	f.DurationVar(&since, "since", 0, "only requests that are not older")
 	return cmd
 }
 

@@ -30,10 +30,10 @@ func newConsoleCommand(inv *invocation) *cobra.Command {
 		Use:     "console [NAME]",
 		Aliases: []string{"c"},
 		Short:   "Open a shell in a sprite",
-		Long: `Opens a login shell in a terminal of the sprite. The shell, and what runs in it, outlives
-the connection: Ctrl+\ leaves it, and so does a closed window. A connection that is
-lost is tried again for a minute. The command to come back is printed: cove session
-attach ID; --reattach finds it by itself.`,
+		Long: `Opens a login shell in a terminal of the sprite. The shell and its programs outlive the
+connection: Ctrl+\ leaves them running, and so does closing the window. If the connection is
+lost, cove tries for a minute to restore it. To come back, use the command that is printed (cove
+session attach ID), or --reattach, which finds the session by itself.`,
 		Example: `  cove console
   cove console paint
   cove console paint -r
@@ -49,13 +49,13 @@ attach ID; --reattach finds it by itself.`,
 				return err
 			}
 			if !isTerminal(inv.In) {
-				return hinted(usagef(cmd, "standard input is no terminal"), "for a command's input: cove exec -i CMD")
+				return hinted(usagef(cmd, "standard input is not a terminal"), "for a command's input: cove exec -i CMD")
 			}
 			return runConsole(cmd.Context(), inv, reattach, user)
 		},
 	}
 	cmd.Flags().StringVar(&user, "user", "", "open the shell of this user, such as root (default: the one that commands run as)")
-	cmd.Flags().BoolVarP(&reattach, "reattach", "r", false, "come back to the newest terminal that is open there, if one is")
+	cmd.Flags().BoolVarP(&reattach, "reattach", "r", false, "come back to the newest terminal that is open there, if there is one")
 	return cmd
 }
 
@@ -226,10 +226,10 @@ const leaveLimit = 10 * time.Second
 // comeBackLimit is how long a lost connection is retried.
 const comeBackLimit = time.Minute
 
-var errSessionGone = errors.New("the session is gone: the sprite has stopped meanwhile, or it ended")
+var errSessionGone = errors.New("the session is gone: it has ended, or the sprite was stopped meanwhile")
 
 // errStillHeld says that a session exists, but its sprite is paused.
-var errStillHeld = errors.New("the sprite stands still")
+var errStillHeld = errors.New("the sprite is paused")
 
 // absence is the time between the loss of a connection and the next one.
 type absence struct {
@@ -251,7 +251,7 @@ type pace struct {
 // steady is how long a connection must last to count as one that did not end at once.
 const steady = 5 * time.Second
 
-var errUnsteady = errors.New("each connection ends at once")
+var errUnsteady = errors.New("each connection was lost at once")
 
 // before waits as long as it must before the next connection.
 func (p *pace) before(ctx context.Context) error {

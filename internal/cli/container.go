@@ -90,13 +90,13 @@ func starter(data string) (check, bool) {
 		return check{}, false
 	}
 	return check{"container", levelWarn,
-		fmt.Sprintf("process 1 of this container is a shell (%s), which has started the server and passes no TERM on: when the container is stopped, all is killed, and what runs in sprites is lost", p.name),
-		"write exec before cove serve in that script; or start the container with cove serve as its command; or have the script pass TERM on: trap 'kill -TERM $!' TERM"}, true
+		fmt.Sprintf("process 1 of this container is a shell (%s), which has started the server and does not pass TERM on: when the container is stopped, all is killed, and the programs in sprites are lost", p.name),
+		"write exec before cove serve in that script; or start the container with cove serve as its command; or let the script pass TERM on: trap 'kill -TERM $!' TERM"}, true
 }
 
 // endsWith says how a container goes on without its server, which process 1 has started.
 func (p firstProcess) endsWith() string {
-	return fmt.Sprintf("The server was started by this container's first process (%s). If that ends after the server, the container ends, and this command too. Sprites then go on from their memory on disk, when the server starts again.", p.name)
+	return fmt.Sprintf("The server was started by this container's first process (%s). If that process ends after the server, the container ends, and so does this command. Sprites then go on from their memory on disk when the server starts again.", p.name)
 }
 
 // sandboxesRun reports whether a data folder has a sandbox that a shim looks after. A shim

@@ -39,20 +39,19 @@ func newCpCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cp SRC DST",
 		Short: "Copy files into or out of a sprite",
-		Long: `Copies a file or a folder, with all that is in it, into a sprite or out of one. One side
-is NAME:PATH, or :PATH for the sprite that cove use noted; a relative PATH is below the
-home of the sprite's user. It goes as with docker cp: where DST is a folder, SRC is
-put into it; where it does not exist, SRC becomes it; SRC/. is what is in the folder.
+		Long: `Copies a file, or a folder with all that is in it, into a sprite or out of one. One side is
+NAME:PATH, or :PATH for the sprite that cove use noted. A relative PATH is below the home of the
+sprite's user. As with docker cp: if DST is a folder, SRC is put into it; if DST does not exist,
+SRC becomes it; SRC/. is the content of the folder. Modes are kept.
 
-- as DST writes a tar stream to the output, as SRC it unpacks one into the folder DST.
+- as DST writes a tar stream to the output. - as SRC extracts one into the folder DST.
 
-Modes are kept. On this machine nothing is left half-written: a file is renamed into
-place when it is whole, a folder when all of it has come. What comes out of a sprite is
-not trusted: absolute names, "..", links that lead out of the folder, devices and setuid
-bits are refused, with the name of what was (exit code 5), and nothing is copied. So is
-what git would take for its own: a .git, or a folder that has HEAD, objects and refs. What
-would fill this disk is refused, too (exit code 6). --links skip leaves out links that lead
-out of the folder; --links follow copies what links lead to, in the sprite, in their place.`,
+On this machine nothing is left half-written: a file or a folder appears when it is complete. A
+sprite is not trusted. Out of one, cove refuses absolute names, "..", links that lead out of the
+folder, devices, setuid bits, and repositories of git: a .git, or a folder with HEAD, objects and
+refs (exit code 5). It refuses data that would fill this disk, too (exit code 6). It names what
+it refused, and copies nothing. --links skip leaves out links that lead out of the folder.
+--links follow copies the files in the sprite that links lead to, in their place.`,
 		Example: `  cove cp notes.txt paint:
   cove cp paint:/home/sprite/out.png .
   cove cp ./site paint:site
@@ -72,9 +71,9 @@ out of the folder; --links follow copies what links lead to, in the sprite, in t
 			}
 			switch {
 			case !slices.Contains(linkChoices, links):
-				return usagef(cmd, "--links %q is none of %s", links, strings.Join(linkChoices, ", "))
+				return usagef(cmd, "--links %q is not one of %s", links, strings.Join(linkChoices, ", "))
 			case cmd.Flags().Changed("links") && !src.remote:
-				return usagef(cmd, "--links is about what comes out of a sprite; into one, links go as they are")
+				return usagef(cmd, "--links is for copies out of a sprite; into one, links are copied as they are")
 			case links == string(linksSkip) && dst.path == "-":
 				return usagef(cmd, "--links skip does not go with a stream, which has the links as they are")
 			}
@@ -85,8 +84,8 @@ out of the folder; --links follow copies what links lead to, in the sprite, in t
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&links, "links", string(linksRefuse), "out of a sprite, links that lead out of the folder: refuse, skip or follow")
-	f.BoolP("recursive", "r", true, "folders are copied with all that is in them, also without this")
+	f.StringVar(&links, "links", string(linksRefuse), "links that lead out of the folder, in a copy out of a sprite: refuse, skip or follow")
+	f.BoolP("recursive", "r", true, "copy folders with everything in them (cp does so anyway)")
 	must(f.MarkHidden("recursive"))
 	must(cmd.RegisterFlagCompletionFunc("links", cobra.FixedCompletions(linkChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
@@ -140,7 +139,7 @@ func (c *copying) run(ctx context.Context, cmd *cobra.Command, src, dst side) er
 		}
 	}
 	if !dst.remote && dst.path == "-" && isTerminal(c.inv.Out) {
-		return fail.New("usage", "an archive does no good to a terminal", "send it on: cove cp … - | tar t")
+		return fail.New("usage", "refusing to write an archive to a terminal", "send it on: cove cp … - | tar t")
 	}
 	sprite, err := c.inv.spriteHandle(ctx)
 	if err != nil {
@@ -159,7 +158,7 @@ func statIn(ctx context.Context, sprite *sprites.Sprite, name string) (fs.FileIn
 		name = path.Join("/home/sprite", name)
 	}
 	if !utf8.ValidString(name) { // the protocol's JSON could not say it
-		return nil, fail.Newf("invalid", "what is in a folder may have any name: copy the folder", "copy %s: its name is not UTF-8", printable.Line(name))
+		return nil, fail.Newf("invalid", "copy the folder that it is in: files in a folder may have any name", "copy %s: its name is not UTF-8", printable.Line(name))
 	}
 	name = strings.Trim(path.Clean(name), "/")
 	if name == "" {
@@ -203,7 +202,7 @@ func (c *copying) in(ctx context.Context, src, dst string) error {
 	_, base := tree.SplitPath(src)
 	switch {
 	case info.IsDir() && exists && !target.IsDir():
-		return fmt.Errorf("copy %s: %s:%s exists and is no folder", src, c.sprite.Name(), dst)
+		return fmt.Errorf("copy %s: %s:%s exists and is not a folder", src, c.sprite.Name(), dst)
 	case exists && target.IsDir() && !(info.IsDir() && contentsOf(src)):
 		dst = path.Join(dst, base)
 	case !exists && !info.IsDir() && isFolderPath(dst):
@@ -281,7 +280,7 @@ func (c *copying) treeIn(ctx context.Context, src, dst string) (int64, error) {
 	p := c.inv.newProgress(filepath.Base(src), 0)
 	defer p.Close()
 	err := untarIn(ctx, c.sprite, dst, func(w io.Writer) error {
-		return tree.Pack(w, src, p.Add, func(name string) { c.inv.say("cove: passed over %s, which is no file, folder or link", name) })
+		return tree.Pack(w, src, p.Add, func(name string) { c.inv.say("cove: skipped %s, which is not a file, folder or link", name) })
 	})
 	return p.count(), err
 }
@@ -348,7 +347,7 @@ func (c *copying) out(ctx context.Context, src, dst string) error {
 	}
 	switch {
 	case info.IsDir() && exists && !target.IsDir():
-		return fmt.Errorf("copy to %s: it exists and is no folder", dst)
+		return fmt.Errorf("copy to %s: it exists and is not a folder", dst)
 	case exists && target.IsDir() && !(info.IsDir() && contentsOf(src)):
 		dst = filepath.Join(dst, base)
 	case !exists && !info.IsDir() && isFolderPath(dst):
@@ -371,7 +370,7 @@ func (c *copying) out(ctx context.Context, src, dst string) error {
 // fileOut copies one file. The file appears in its place once all of it has come.
 func (c *copying) fileOut(ctx context.Context, src, dst string, info fs.FileInfo) (n int64, err error) {
 	if there, err := os.Lstat(dst); err == nil && !there.Mode().IsRegular() && there.Mode()&fs.ModeSymlink == 0 {
-		return 0, fmt.Errorf("copy to %s: it exists and is no file", dst)
+		return 0, fmt.Errorf("copy to %s: it exists and is not a file", dst)
 	}
 	if real, err := filepath.EvalSymlinks(dst); err == nil {
 		dst = real // replace what a link leads to, not the link

@@ -46,5 +46,5 @@ func findLoop(ctx context.Context, sprite *sprites.Sprite, dir string) error {
 		return err
 	}
 	link, target, _ := strings.Cut(string(printed.buf), "\n")
-	return fail.Newf("link_loop", "copy links that stay in the folder as links: --links skip; or remove that link in the sprite", "%s is a link to %q, a folder that it is in: to follow it would not end; nothing was copied", printable.Line(link), printable.Line(target))
+	return fail.Newf("link_loop", "copy links that stay in the folder as links: --links skip; or remove that link in the sprite", "%s is a link to %q, a folder that it is in: following it would never end; nothing was copied", printable.Line(link), printable.Line(target))
 }

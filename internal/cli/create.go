@@ -34,7 +34,7 @@ var machineKeys = []config.Key{config.Image, config.Memory, config.CPUs, config.
 
 func (m *machineFlags) register(inv *invocation, cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&m.image, "image", "", "start from this image: a name such as debian:12, oci:DIR, docker-archive:FILE or -; host: the tools of the server's machine (default: the server's, which is host if it says nothing)")
+	f.StringVar(&m.image, "image", "", "start from this image: a name such as debian:12, oci:DIR, docker-archive:FILE or -; host: the tools of the server's machine (default: the server's default image, or host if it has none)")
 	must(cmd.RegisterFlagCompletionFunc("image", imageNames(inv)))
 	f.StringVar(&m.memory, "memory", "", "memory limit, such as 2G or 512M (default: the server's)")
 	f.IntVar(&m.cpus, "cpus", 0, "how many CPUs it may use (default: the server's)")
@@ -159,19 +159,19 @@ func newCreateCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Make a sprite",
-		Long: `Makes a sprite: a persistent computer with a disk of its own. It is cold, a disk and
-nothing more, until it is first used, which takes a fraction of a second.
+		Long: `Makes a sprite: a persistent computer with a disk of its own. A new sprite is cold: only a disk.
+Its first use starts it, in a fraction of a second.
 
-Its disk starts from the tools of the server's machine: what is under /usr there is there,
-and may be changed inside without touching the original. Tools that live elsewhere
-are shown by --include; cove doctor finds them. With --image it starts from an image instead,
-which is pulled if the server does not have it (see cove help image). With --from it is a copy
-of another sprite, with its settings, its disk and what runs in it (see cove help fork).
+The disk starts from the tools of the server's machine: all that is under /usr there. Changes
+inside do not touch the original. --include adds tools that are elsewhere; cove doctor finds
+them. With --image, the disk starts from an image instead, which the server pulls if it does not
+have it (see cove help image). With --from, the sprite is a copy of another one, with its
+settings, its disk and its running programs (see cove help fork).
 
-With --cpus it gets so much of the processors' time, and nproc inside says so. For one CPU
-/proc/cpuinfo lists two, which is gVisor's least.
+--cpus limits the processor time, and nproc inside shows that number. With one CPU, /proc/cpuinfo
+lists two, which is gVisor's least.
 
-It sleeps in two stages when nobody uses it: see cove update --help.`,
+A sprite that nobody uses sleeps in two stages: see cove update --help.`,
 		Example: `  cove create paint
   cove create build --memory 4G --cpus 2 --disk 20G --include /usr/local/go
   cove create tight --network agent
@@ -232,7 +232,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 			}
 		}
 		if (o.machine.memory != "" || o.machine.cpus != 0) && info.Cove != nil && len(info.Cove.Unlimited) > 0 {
-			inv.say("This machine does not enforce its limits: %s", printable.Line(strings.Join(info.Cove.Unlimited, "; ")))
+			inv.say("The server's machine does not enforce its limits: %s", printable.Line(strings.Join(info.Cove.Unlimited, "; ")))
 		}
 		sayReserve(inv, info)
 		sayHost(ctx, inv, c, req, info)
@@ -245,7 +245,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 	f := cmd.Flags()
 	o.machine.register(inv, cmd)
 	f.StringVar(&o.base, "base", "host", "what its disk starts from")
-	f.StringVar(&o.from, "from", "", "copy this `SPRITE`, or SPRITE@CHECKPOINT, with what runs in it")
+	f.StringVar(&o.from, "from", "", "copy this `SPRITE`, or SPRITE@CHECKPOINT, with its running programs")
 	must(cmd.RegisterFlagCompletionFunc("from", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return completeExport(inv)(cmd, nil, prefix)
 	}))
@@ -266,7 +266,7 @@ func sayHost(ctx context.Context, inv *invocation, c *cove.Client, req sprites.C
 	}
 	all, err := c.List(ctx, sprites.ListOptions{MaxResults: 2})
 	if err == nil && len(all.Sprites) == 1 {
-		inv.say("It has the tools of the server's machine: on another machine they are other ones. The same everywhere: cove create NEW --image debian:12")
+		inv.say("It has the server machine's tools, which differ on other machines. The same everywhere: cove create NEW --image debian:12")
 	}
 }
 
@@ -307,7 +307,7 @@ func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.Cr
 		o.machine.image = hostBase // whatever the settings say
 	}
 	if o.base != hostBase {
-		return req, usagef(cmd, "--base %q: there is only host; an image: --image %s", o.base, o.base)
+		return req, usagef(cmd, "--base %q: the only base is host; for an image: --image %s", o.base, o.base)
 	}
 	req = sprites.CreateRequest{Name: name, Labels: o.labels} // the base is host in any case
 	if req.Config, err = o.machine.config(cmd); err != nil {

@@ -62,7 +62,7 @@ func createFrom(ctx context.Context, inv *invocation, cmd *cobra.Command, name s
 	}
 	return inv.show(made, func(w io.Writer) {
 		if made.Status != sprites.StatusCold {
-			inv.say("Programs of %s go on in it, too. %s", from, repeatedRandom)
+			inv.say("Running programs of %s go on in it, too. %s", from, repeatedRandom)
 		}
 		if !inv.global.quiet {
 			inv.tell(w, "Sprite %s created from %s. Use it with: cove exec -s %s CMD", printable.Line(made.Name), printable.Line(o.from), printable.Line(made.Name))

@@ -114,7 +114,7 @@ func warnCredentials(ctx context.Context, inv *invocation, dir string, rules fil
 	for i := range found {
 		found[i] = printable.Name(found[i])
 	}
-	inv.warn("Warning: %s holds what look like keys or tokens, which all programs in the sprite can read: %s%s", printable.Name(dir), strings.Join(found, ", "), more)
+	inv.warn("Warning: %s seems to hold keys or tokens, which all programs in the sprite can read: %s%s", printable.Name(dir), strings.Join(found, ", "), more)
 	return nil
 }
 
@@ -135,7 +135,7 @@ func includeError(ctx context.Context, dir string, err error) error {
 	}
 	if info, statErr := os.Stat(dir); statErr == nil && !info.IsDir() {
 		hint := "copy it into a sprite: cove cp " + printable.Word(dir) + " NAME:" + printable.Word(filepath.Base(dir)) + "\nor name a folder: --include DIR"
-		return fail.Newf("bad_option", hint, "--include %s: it is no folder, and only folders can be shown in a sprite", printable.Name(dir))
+		return fail.Newf("bad_option", hint, "--include %s: it is not a folder, and only folders can be shown in a sprite", printable.Name(dir))
 	}
 	why := err
 	if e, ok := errors.AsType[*fs.PathError](err); ok {

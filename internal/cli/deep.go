@@ -104,7 +104,7 @@ func (d *deep) place(ctx context.Context) error {
 	case failed != nil:
 		return failed
 	case errors.Is(err, sprites.ErrForbidden):
-		d.steps.add(stepJSON{Step: "place", Result: stepNone, Detail: "the server tests itself for a token with the verb admin only"}, nil)
+		d.steps.add(stepJSON{Step: "place", Result: stepNone, Detail: "the server tests itself only for a token with the verb admin"}, nil)
 		return nil
 	case err != nil && ctx.Err() != nil:
 		d.inv.say("cove: the server removes what its test has made.")

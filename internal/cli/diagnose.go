@@ -102,19 +102,19 @@ func newDiagnoseCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diagnose [NAME]",
 		Short: "Find what is wrong with a sprite, and what to type next",
-		Long: `Goes the way that a job would: the server, the token, the sprite, a command, and a look from
-inside at disk, clock, names and connectors; then it starts the agent once. For what is wrong
-it names the state and the next command:
+		Long: `Checks what a job would need: the server, the token, the sprite, a command and, from inside, the
+disk, the clock, names and connectors. Then it starts the agent once. For each problem it prints
+the state and the next command:
 
   unreachable     the server, the sandbox or an upstream does not answer
-  agent-missing   the agent is not in the sprite, and one is asked for or has had a job there
+  agent-missing   the agent is not in the sprite, and you ask for it or it had a job there
   probe-failed    something in the sprite can't be run
-  auth-invalid    a token or a key is missing, or refused by whom it is for
+  auth-invalid    a token or a key is missing, or is refused
   disk-full       there is no room where the sprite's disk is
   clock           the clocks here and there differ
   arch            the agent is for another kind of processor
 
-The exit code is 1 if anything is wrong. A connector is asked by one request.`,
+The exit code is 1 if anything is wrong. Each connector gets one request.`,
 		Example: `  cove diagnose paint
   cove diagnose paint --agent claude --json | jq -r '.problems[].next'`,
 		Args:              maxArgs(1),
@@ -152,7 +152,7 @@ The exit code is 1 if anything is wrong. A connector is asked by one request.`,
 		}
 		return x.show()
 	})
-	registerAgent(cmd, &agent, config.Default(config.Agent), "whom to look for: ")
+	registerAgent(cmd, &agent, config.Default(config.Agent), "the agent to look for: ")
 	return cmd
 }
 
@@ -232,7 +232,7 @@ func (x *examination) reach(ctx context.Context) (*sprites.Sprite, error) {
 	case ok && e.StatusCode == 404:
 		return nil, hinted(err, "see which there are: cove list; or make it: cove create "+x.name)
 	case ok && (e.StatusCode == 401 || e.StatusCode == 403):
-		x.wrong(stateAuthInvalid, "cove token list, where you are the owner; or name yours: --token, COVE_TOKEN", "the server refuses the token: %s", e.Message)
+		x.wrong(stateAuthInvalid, "cove token list, if you are the owner; or give your own token: --token, COVE_TOKEN", "the server refuses the token: %s", e.Message)
 		return nil, nil
 	case err != nil:
 		f := classify(err)
@@ -271,7 +271,7 @@ func (x *examination) command(ctx context.Context, sprite **sprites.Sprite) erro
 			next = "cove restart " + x.name + "; cove doctor says how to raise the limit"
 		}
 		x.wrong(stateProbeFailed, next,
-			"the sandbox runs, and a command in it does not: exit code %d: %s", exit.Code, printable.Line(said.String()))
+			"the sandbox runs, but a command in it does not: exit code %d: %s", exit.Code, printable.Line(said.String()))
 	default:
 		f := classify(err)
 		state, next := stateUnreachable, "cove info "+x.name+"; cove doctor"
@@ -289,7 +289,7 @@ func (d *diagnosis) judge(p cove.Probe, began, ended time.Time) {
 	full := "cove exec -s " + d.Sprite + " -- sh -c 'du -xm ~ /tmp /var | sort -n | tail'; and the machine's own: cove doctor"
 	switch {
 	case p.Disk.Error == "no space left":
-		d.wrong(stateDiskFull, full, "no megabyte can be written, %s are free", printable.Bytes(p.Disk.Free))
+		d.wrong(stateDiskFull, full, "can't write 1 MiB; %s free", printable.Bytes(p.Disk.Free))
 	case p.Disk.Error != "":
 		d.wrong(stateProbeFailed, "cove exec -s "+d.Sprite+" --user root --dir / ls -ld "+spriteHome, "the user can't write at home: %s", printable.Line(p.Disk.Error))
 	case p.Disk.Free < leastFree:
@@ -297,7 +297,7 @@ func (d *diagnosis) judge(p cove.Probe, began, ended time.Time) {
 	case p.Disk.FreeInodes > 0 && p.Disk.FreeInodes < leastInodes:
 		d.wrong(stateDiskFull, full, "only %d more files can be made", p.Disk.FreeInodes)
 	default:
-		d.right("disk", "%s free, and written to", printable.Bytes(p.Disk.Free))
+		d.right("disk", "%s free, and can be written to", printable.Bytes(p.Disk.Free))
 	}
 	skew := time.Duration(0)
 	if p.Time.Before(began) {
@@ -307,9 +307,9 @@ func (d *diagnosis) judge(p cove.Probe, began, ended time.Time) {
 	}
 	if skew.Abs() > mostSkew {
 		d.wrong(stateClock, "date -u; cove exec -s "+d.Sprite+" date -u; then set the wrong one, such as by: timedatectl set-ntp true",
-			"the sprite's clock is %v from this machine's; it has that of the server's machine", skew.Round(time.Millisecond))
+			"the sprite's clock differs by %v from this machine's; it is the clock of the server's machine", skew.Round(time.Millisecond))
 	} else {
-		d.right("clock", "right, to %v at least", max(ended.Sub(began), mostSkew).Round(time.Millisecond))
+		d.right("clock", "right, within %v", max(ended.Sub(began), mostSkew).Round(time.Millisecond))
 	}
 	if p.DNS.Error != "" {
 		d.wrong(stateUnreachable, "cove ping "+d.Sprite+"; cove info "+d.Sprite, "names can't be looked up inside: %s", printable.Line(p.DNS.Error))
@@ -323,10 +323,10 @@ func (d *diagnosis) judge(p cove.Probe, began, ended time.Time) {
 // names but its own.
 func (d *diagnosis) judgeNames(host check) {
 	if host.Level == levelOK {
-		d.right("names", "of the outside %s", host.Detail)
+		d.right("names", "external names %s", host.Detail)
 		return
 	}
-	d.wrong(stateUnreachable, host.Fix, "names of the outside: %s", host.Detail)
+	d.wrong(stateUnreachable, host.Fix, "external names: %s", host.Detail)
 }
 
 // judgeConnectors says what the answers of connectors mean.
@@ -343,7 +343,7 @@ func (d *diagnosis) judgeConnectors(p cove.Probe, names []string) {
 		case a.Code == "upstream":
 			d.cut(name, "cove connector show "+name, ": its upstream does not answer")
 		case a.Code != "":
-			d.right("connector", "%s is there, and its rules allow no look (%s)", name, printable.Line(a.Code))
+			d.right("connector", "%s: its rules do not allow a check (%s)", name, printable.Line(a.Code))
 		default:
 			d.right("connector", "%s answers %d, in %.1f ms", name, a.Status, a.MS)
 		}
@@ -364,10 +364,10 @@ func (x *examination) missingConnectors(ctx context.Context, work agents.Work, g
 		own := slices.IndexFunc(x.vars, func(v config.EnvVar) bool { return v.Connector() == name })
 		switch {
 		case errors.Is(err, sprites.ErrNotFound) && own >= 0:
-			x.right("key", "%s stands in the environment, inside", x.vars[own].Name)
+			x.right("key", "%s is set in the sprite's environment", x.vars[own].Name)
 			continue
 		case errors.Is(err, sprites.ErrNotFound):
-			x.wrong(stateAuthInvalid, "cove secret set "+name+"; cove connector put "+name, "there is no connector %s, so that the agent %s has no key", name, x.agent)
+			x.wrong(stateAuthInvalid, "cove secret set "+name+"; cove connector put "+name, "there is no connector %s, so the agent %s has no key", name, x.agent)
 			continue
 		case err != nil:
 			return err
@@ -402,7 +402,7 @@ func (x *examination) start(ctx context.Context, sprite *sprites.Sprite, work ag
 		x.wrong(stateProbeFailed, "cove ping "+x.name, "start the agent %s: %v", x.agent, err)
 	case failed.code == 127 && !x.asked && !x.hadJob(ctx):
 		x.absent = true
-		x.right("agent", "none is needed until there is a job; for one: cove setup %s --agent %s", x.name, x.agent)
+		x.right("agent", "none is needed before the first job; to install one now: cove setup %s --agent %s", x.name, x.agent)
 	case failed.code == 127:
 		x.wrong(stateAgentMissing, "cove setup "+x.name+" --agent "+x.agent, "the agent %s is not in the sprite", x.agent)
 	case failed.code == 126 && strings.Contains(strings.ToLower(failed.said), "exec format error"):

@@ -52,15 +52,16 @@ func newDoctorCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this machine lacks, and the fix for each",
-		Long: `Looks at what cove needs of this machine: namespaces, overlay file systems (one is really
-mounted, in a namespace of its own), network devices, cgroups, room on the disk and whether
-its file system can share blocks of files (reflink), git, and cove's own programs; and
-whether a server answers. None is started. It also finds toolchains outside /usr, which a
-sprite sees only if they are included.
+		Long: `Checks what cove needs of this machine: namespaces, overlay file systems (it mounts one, in a
+namespace of its own), network devices, cgroups, git, and cove's own programs. It also checks the
+room on the disk, and whether the file system can share blocks of files (reflink). It says
+whether a server answers, and starts none. It also finds toolchains outside /usr, which a sprite
+sees only if they are included.
 
-With --deep the server tests itself instead, as cove test has it do (for a token with the verb
-admin). After that a repository is made, pushed, worked on by an agent, and pulled. Each step
-is timed, and all is removed again. The agent is shell, which needs no model, or that of --agent.
+With --deep, the server tests itself instead, as by cove test (the token needs the verb admin).
+After that, doctor makes a repository, pushes it, lets an agent work on it, and pulls. Each step
+is timed, and everything is removed again. The agent is shell, which needs no model, or that of
+--agent.
 
 The exit code is 1 if something that cove can't do without is missing, or a step fails.`,
 		Example: `  cove doctor
@@ -87,8 +88,8 @@ The exit code is 1 if something that cove can't do without is missing, or a step
 		return runDoctor(ctx, inv)
 	})
 	f := cmd.Flags()
-	f.BoolVar(&deep, "deep", false, "do the whole of a job, and say how each step goes")
-	registerAgent(cmd, &agent, "shell", "who does the work of --deep: ")
+	f.BoolVar(&deep, "deep", false, "run a whole job, and report each step")
+	registerAgent(cmd, &agent, "shell", "the agent that does the work of --deep: ")
 	return cmd
 }
 
@@ -169,7 +170,7 @@ func (d *doctor) hidden() check {
 	hidden, err := h.Hidden()
 	switch n := len(hidden); {
 	case err != nil:
-		return check{c.Name, levelFail, fmt.Sprintf("what to hide of /usr from sprites can't be told: %v", err), "repair the file system of /usr"}
+		return check{c.Name, levelFail, fmt.Sprintf("can't find out which files of /usr to hide from sprites: %v", err), "repair the file system of /usr"}
 	case n == 0:
 		c.Detail = "nothing in /usr: all of it may be read by every user"
 	default:
@@ -184,13 +185,13 @@ func (d *doctor) hidden() check {
 // newSecrets says whether a file of the host's programs that becomes secret is refused at
 // once. This process sees the same folders as a server that is started from here.
 func (d *doctor) newSecrets() check {
-	c := check{Name: "new secrets", Level: levelOK, Detail: "a file in /usr that becomes secret (chmod 600) is refused at once, also to sandboxes that run, unless a program there opened it before"}
+	c := check{Name: "new secrets", Level: levelOK, Detail: "a file in /usr that becomes secret (chmod 600) is refused at once, also to running sandboxes, unless a program there opened it before"}
 	open := base.Files{}.Unguarded()
 	if len(open) == 0 {
 		return c
 	}
 	c.Level = levelWarn
-	c.Detail = "/" + strings.Join(open, ", /") + ": an overlay itself, as in most containers, and the kernel stacks two. A file there that becomes secret stays readable to sandboxes that run"
+	c.Detail = "/" + strings.Join(open, ", /") + ": an overlay itself, as in most containers, and the kernel stacks two. A file there that becomes secret stays readable to running sandboxes"
 	if d.root {
 		c.Fix = "run the server as an ordinary user, who reads no other user's secrets; or mount a volume with the container's /usr there; else start the sprites again 5 minutes after such a change"
 	} else {
@@ -250,7 +251,7 @@ func (d *doctor) overlay(ctx context.Context) check {
 	}
 	if errors.Is(err, unix.EROFS) {
 		return check{c.Name, levelFail, "can't be tried: " + parent + " is on a file system that is mounted read-only",
-			"have it writable (mount -o remount,rw; a container: docker run -v without :ro, and without --read-only for it), or name another data folder: --data DIR or COVE_DATA"}
+			"make it writable (mount -o remount,rw; a container: docker run -v without :ro, and without --read-only for it), or name another data folder: --data DIR or COVE_DATA"}
 	}
 	if err != nil {
 		return check{c.Name, levelFail, err.Error(), ""}
@@ -261,7 +262,7 @@ func (d *doctor) overlay(ctx context.Context) check {
 		return overlayFault(err, out)
 	}
 	if out == noRename {
-		c.Detail += "; as an ordinary user's it can't rename a folder that lies in a checkpoint or in the base (EXDEV: mv copies it instead)"
+		c.Detail += "; an ordinary user's overlay can't rename a folder that is in a checkpoint or in the base (EXDEV: mv copies it instead)"
 	}
 	return c
 }
@@ -384,7 +385,7 @@ func (d *doctor) openFiles() check {
 	}
 	c.Detail = fmt.Sprintf("%s, and each of its sandboxes, may have %d open", whose, n)
 	if n < openfiles.Enough {
-		c.Level, c.Fix = levelWarn, fmt.Sprintf("raise the hard limit to %d or more (nofile in /etc/security/limits.conf, LimitNOFILE= of a unit), log in anew, and start the server and its sprites again", openfiles.Enough)
+		c.Level, c.Fix = levelWarn, fmt.Sprintf("raise the hard limit to %d or more (nofile in /etc/security/limits.conf, LimitNOFILE= of a unit), log in again, and start the server and its sprites again", openfiles.Enough)
 		c.Detail += `: programs in sprites will meet "too many open files"`
 	}
 	return c
@@ -467,7 +468,7 @@ func (d *doctor) idTools() []check {
 func subordinates(uid int) []check {
 	me, err := userns.Account(uid)
 	if e, ok := errors.AsType[*userns.NoAccountError](err); ok {
-		return []check{{"subordinate ids", levelFail, fmt.Sprintf("user id %d has no account (a line in /etc/passwd), so that newuidmap gives it none", uid), e.Fix()}}
+		return []check{{"subordinate ids", levelFail, fmt.Sprintf("user id %d has no account (a line in /etc/passwd), so newuidmap gives it none", uid), e.Fix()}}
 	}
 	if err != nil {
 		return []check{{"subordinate ids", levelFail, err.Error(), "repair /etc/passwd"}}
@@ -605,7 +606,7 @@ func (d *doctor) server(ctx context.Context) check {
 		if err := d.checkServe(ctx); err != nil {
 			return check{c.Name, levelFail, "none runs, and none would start: " + err.Error(), settingsHint}
 		}
-		c.Detail = "none runs on " + d.data + "; what makes or uses a sprite starts one"
+		c.Detail = "none runs on " + d.data + "; commands that make or use a sprite start one"
 		return c
 	}
 	if err == nil {
@@ -625,12 +626,12 @@ func (d *doctor) server(ctx context.Context) check {
 			if n := info.DiskReserve; n > 0 {
 				c.Detail += fmt.Sprintf("; sprites leave %s of its disk, of which %s are free", printable.Bytes(n), printable.Bytes(info.DiskFree))
 				if info.DiskFree < n {
-					c.Level, c.Fix = levelWarn, "free room on that disk, or remove sprites (cove list; cove rm NAME): until then who writes is paused"
+					c.Level, c.Fix = levelWarn, "free room on that disk, or remove sprites (cove list; cove rm NAME): until then, sprites that write are paused"
 				}
 			}
 			if missing, err := lacksImage(limited, client, info.DefaultImage); err == nil && missing {
 				c.Level, c.Fix = levelWarn, lackingImage(info.DefaultImage)
-				c.Detail += "; its default image " + printable.Line(info.DefaultImage) + " is not there: no sprite is made without --image"
+				c.Detail += "; its default image " + printable.Line(info.DefaultImage) + " is not there: sprites without --image can't be made"
 			}
 			if err := d.checkServe(ctx); err != nil {
 				c.Level, c.Detail, c.Fix = levelWarn, c.Detail+"; the next one would not start: "+err.Error(), settingsHint

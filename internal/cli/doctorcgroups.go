@@ -44,7 +44,7 @@ func (d *doctor) cgroups() check {
 	why, fix := "not writable by this user", delegate(versionOf(m), systemdRuns())
 	for _, dir := range m.Dirs {
 		if (m.V2 || slices.Contains(controllers, filepath.Base(dir))) && unix.Access(dir, unix.W_OK) == unix.EROFS {
-			why, fix = "mounted read-only", "mount -o remount,rw,bind "+dir+", or, in a container, start it with the right to (docker run --privileged)"
+			why, fix = "mounted read-only", "mount -o remount,rw,bind "+dir+", or, in a container, start it with that right (docker run --privileged)"
 			break
 		}
 	}
@@ -112,14 +112,14 @@ func missing(cause cgroup.Cause, names []string, v2 bool) (why, fix string) {
 		dir := filepath.Join(cgroup.Mount, names[0])
 		return all + ": not mounted here", "mount them, as root: for each, such as " + names[0] + ", mkdir -p " + dir + " && mount -t cgroup -o " + names[0] + " none " + dir
 	case cause == cgroup.BoundToV1:
-		return all + ": bound to cgroup v1 on this host", "boot the host with the kernel parameter systemd.unified_cgroup_hierarchy=1; or, in a container, have it see the host's v1 hierarchies (docker run --privileged -v /sys/fs/cgroup:/sys/fs/cgroup)"
+		return all + ": bound to cgroup v1 on this host", "boot the host with the kernel parameter systemd.unified_cgroup_hierarchy=1; or, in a container, show it the host's v1 hierarchies (docker run --privileged -v /sys/fs/cgroup:/sys/fs/cgroup)"
 	}
-	return all + ": not handed down by the cgroup above", "have the cgroup above hand them down: echo +" + strings.Join(names, " +") + " to its cgroup.subtree_control, or Delegate=yes of a unit"
+	return all + ": not handed down by the cgroup above", "let the cgroup above hand them down: echo +" + strings.Join(names, " +") + " to its cgroup.subtree_control, or Delegate=yes of a unit"
 }
 
 // mountFix is how to mount cgroups if none are mounted.
 func mountFix(list string) string {
-	const see = "in a container, have it see the host's cgroups (docker run --privileged -v /sys/fs/cgroup:/sys/fs/cgroup)"
+	const see = "in a container, show it the host's cgroups (docker run --privileged -v /sys/fs/cgroup:/sys/fs/cgroup)"
 	for _, name := range controllers {
 		if cgroup.Why(name, list) == cgroup.BoundToV1 {
 			return see + "; on a machine, mount those of v1 below " + cgroup.Mount + ": they have the controllers here"
@@ -149,17 +149,17 @@ func (d *doctor) limits() check {
 		}
 		return how
 	}
-	memory := "its largest process is ended before a cgroup ends all of it"
+	memory := "a sprite's largest process is killed before a cgroup kills all of the sprite"
 	if !m.V2 {
-		memory += ", and what takes more waits until then"
+		memory += ", and processes that need more wait until then"
 	}
 	if all, err := d.process().Machine(); err == nil && all.Server.Memory > 0 {
-		memory += "; if all sprites together use up the server's cgroup or container, the largest process of the largest sprite is ended, unless memory fills faster than that, when the kernel may end a whole sprite"
+		memory += "; if all sprites together use up the server's cgroup or container, the largest process of the largest sprite is killed; if memory fills faster than that, the kernel may kill a whole sprite"
 	}
 	processes := "gVisor's own cgroup"
 	if enforced("pids", "") == "" {
 		processes += ", and one of this machine"
 	}
 	return check{Name: "limits", Level: levelOK, Detail: "memory: " + enforced("memory", memory) + "; cpus: " + enforced("cpu", "a cgroup") +
-		"; processes: " + processes + "; disk: a watch, which pauses a sprite a moment after it has reached its limit; what it writes until then is beyond that"}
+		"; processes: " + processes + "; disk: a watch, which pauses a sprite a moment after it has reached its limit; until then the sprite can write more than that"}
 }

@@ -20,7 +20,7 @@ const (
 func (d *doctor) names(ctx context.Context) check {
 	conf, err := dns.ClientConfigFromFile(resolvConf)
 	if err != nil {
-		return check{"names", levelWarn, err.Error() + ": sprites look no name up", "name a resolver in " + resolvConf}
+		return check{"names", levelWarn, err.Error() + ": sprites can't look up names", "name a resolver in " + resolvConf}
 	}
 	return namesCheck(ctx, conf.Servers, conf.Port)
 }
@@ -28,7 +28,7 @@ func (d *doctor) names(ctx context.Context) check {
 func namesCheck(ctx context.Context, servers []string, port string) check {
 	c := check{Name: "names", Level: levelOK}
 	if len(servers) == 0 {
-		return check{c.Name, levelWarn, resolvConf + " names no resolver: sprites look no name up", "name one there"}
+		return check{c.Name, levelWarn, resolvConf + " names no resolver: sprites can't look up names", "name one there"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, dnsLimit)
 	defer cancel()
@@ -48,7 +48,7 @@ func namesCheck(ctx context.Context, servers []string, port string) check {
 		c.Level, c.Detail = levelWarn, "no answer from the resolver "+strings.Join(list, ", nor from ")
 		c.Fix = "see why it does not answer, or name another one in " + resolvConf
 		if len(list) == len(servers) {
-			c.Detail += ": sprites look no name of the outside up"
+			c.Detail += ": sprites can't look up external names"
 		}
 		return c
 	}

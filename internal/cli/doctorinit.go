@@ -44,7 +44,7 @@ func (d *doctor) init(ctx context.Context) (check, bool) {
 	if len(left) == 0 {
 		return check{}, false
 	}
-	return check{"init", levelWarn, fmt.Sprintf("process 1 of this container takes in no process that has ended: %d are left, and each has a place among its processes", len(left)),
+	return check{"init", levelWarn, fmt.Sprintf("process 1 of this container does not reap orphans: %d zombies are left, and each counts as one of its processes", len(left)),
 		"start the container with an init (docker run --init), or with cove serve as its command"}, true
 }
 

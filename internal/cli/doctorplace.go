@@ -44,7 +44,7 @@ func sandboxesElsewhere(data string) (check, bool) {
 	}
 	slices.Sort(names)
 	return check{"sandboxes", levelWarn,
-		fmt.Sprintf("sandboxes of this data folder (%d) run in another container or machine (%s), where nobody looks after them: their sprites can't be used here", n, strings.Join(names, ", ")),
+		fmt.Sprintf("sandboxes of this data folder (%d) run in another container or machine (%s), where no server manages them: their sprites can't be used here", n, strings.Join(names, ", ")),
 		"stop that container; or stop the server here (cove server stop), and type there, for each of these sprites: cove restart NAME"}, true
 }
 
@@ -66,6 +66,6 @@ func privileges(string) (check, bool) {
 	if os.Geteuid() == 0 || statusField("/proc", "self", "NoNewPrivs") != "1" {
 		return check{}, false
 	}
-	return check{"privileges", levelFail, "this process may get no new privileges (no_new_privs): newuidmap, which gives an ordinary user's sprites their ids, has none then",
+	return check{"privileges", levelFail, "this process can't get new privileges (no_new_privs), so newuidmap, which gives an ordinary user's sprites their ids, has none",
 		"start the container without --security-opt no-new-privileges (a unit: NoNewPrivileges=no), or run the server as root"}, true
 }

@@ -114,7 +114,7 @@ func localPreview(_ context.Context, req cove.JobRequest) (cove.JobPreview, erro
 		return cove.JobPreview{}, fail.Wrap("bad_plan", err, "")
 	}
 	if req.Guards.Turns > 0 && work.Turn == nil {
-		return cove.JobPreview{}, hinted(fmt.Errorf("the agent %s does not tell of its turns", req.Agent), "leave out --max-turns")
+		return cove.JobPreview{}, hinted(fmt.Errorf("the agent %s does not report its turns", req.Agent), "leave out --max-turns")
 	}
 	p := cove.JobPreview{
 		Agent: req.Agent, AgentVersion: work.Version, Model: req.Model, Backend: req.Backend, Sprite: req.Sprite,
@@ -158,7 +158,7 @@ func printPreview(w io.Writer, p push.Preview) {
 	if sprite == "" {
 		sprite = "a new one"
 	}
-	fmt.Fprintln(w, "Nothing was sent, and nothing made. It would be:")
+	fmt.Fprintln(w, "Nothing was sent or made. The job would have:")
 	fields(w,
 		"agent", strings.TrimSpace(p.Agent+" "+p.AgentVersion),
 		"model", p.Model,
@@ -187,6 +187,6 @@ func printPreview(w io.Writer, p push.Preview) {
 		fmt.Fprintln(w, printable.Text(m))
 	}
 	if !p.Asked {
-		fmt.Fprintln(w, "No server runs that could be asked: whether there are the sprite, the connectors and their secrets is not known.")
+		fmt.Fprintln(w, "No server runs, so it is not known whether the sprite, the connectors and their secrets exist.")
 	}
 }

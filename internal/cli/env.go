@@ -15,21 +15,22 @@ import (
 func newEnvCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "env",
-		Short: "See the environment that sprites are given",
+		Short: "See the variables that sprites get",
 		Long: `A job's agent, and a sprite that cove setup prepares, get variables from two files:
-.cove/sandbox.env at the top of the repository's work tree, and your own
-sandboxes/NAME.env beside your file of settings (cove config show says where that is), NAME
-being the sprite's name, or job for the sprites that jobs have made for them. Yours stand
-above the repository's; an empty value takes a variable away; --env stands above both.
-GITHUB_TOKEN is there as GH_TOKEN, too, unless that is in a file itself.
+  - .cove/sandbox.env at the top of the repository's work tree
+  - your own sandboxes/NAME.env beside your file of settings (see cove config show). NAME is the
+    sprite's name, or job for sprites that are made for jobs
 
-A file has a NAME=VALUE on each line, with or without export in front; # begins a remark.
-In 'single quotes' all is as it stands, in "double quotes" \n, \r, \t, \" and \\ mean what
-they usually do, and either may go over several lines. Nothing is expanded: $ is a $.
+Yours override the repository's, and --env overrides both. An empty value removes a variable.
+GITHUB_TOKEN is also set as GH_TOKEN, unless a file has that itself.
 
-All of it is inside the sprite. For the keys of APIs, connectors do without that. In
-your own files {secret:NAME} stands for a secret (cove help secret), for jobs: it is in the
-sprite from then on, and the server keeps the reference alone.`,
+Each line is NAME=VALUE, with or without export before it; # begins a comment. 'Single quotes'
+keep all as it is. In "double quotes", \n, \r, \t, \" and \\ have their usual meaning. Quoted
+values may have several lines. Nothing is expanded: $ is a $.
+
+All values are inside the sprite; connectors keep the keys of APIs outside. For jobs,
+{secret:NAME} in your own files stands for a secret (cove help secret). Its value is in the
+sprite from then on, and the server keeps only the reference.`,
 		Example: `  cove env show paint`,
 		Args:    subcommandOnly,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -52,8 +53,8 @@ func newEnvShowCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [NAME]",
 		Short: "Show the variables that a sprite is given, without their values",
-		Long: `Shows which variables the files give a sprite, and which file each is from; without a
-name, those for the sprites of jobs. No value is shown, also with --json: only its length.`,
+		Long: `Shows which variables the files give a sprite, and which file each is from. Without NAME, it
+shows those for the sprites of jobs. It shows no value, also with --json, only its length.`,
 		Example: `  cove env show
   cove env show paint --json`,
 		Args:              maxArgs(1),
@@ -87,7 +88,7 @@ func showEnv(inv *invocation, sprite string, p config.Places, vars []config.EnvV
 	}
 	return inv.show(doc, func(w io.Writer) {
 		if len(vars) == 0 {
-			fmt.Fprintf(w, "No variables. They stand in %s/sandbox.env, or your own %s\n", config.Dir, printable.Line(p.PersonalEnv(sprite)))
+			fmt.Fprintf(w, "No variables. Put them into %s/sandbox.env, or your own %s\n", config.Dir, printable.Line(p.PersonalEnv(sprite)))
 			return
 		}
 		rows := [][]string{{"NAME", "VALUE", "FROM"}}

@@ -28,12 +28,12 @@ func newEnvironmentCommand(inv *invocation) *cobra.Command {
 		Use:     "environment",
 		Aliases: []string{"environments"},
 		Short:   "List and destroy the sprites that were made for jobs",
-		Long: `An environment is a sprite that was made for a job, on this server or at a backend. Its state
-is planned, creating, policy, preparing, ready, asleep, failed, unknown, destroying or gone.
+		Long: `An environment is a sprite that was made for a job, on this server or at a backend. Its state is
+planned, creating, policy, preparing, ready, asleep, failed, unknown, destroying or gone.
 
-An environment is unknown while its backend does not answer: nothing of it changes then, and it
-is as before when the backend answers. It is gone only if its place says so. One that can't be
-deleted is destroying: the server tries again until it is gone.`,
+While its backend does not answer, an environment is unknown. Nothing of it changes then, and it
+is as before when the backend answers. It is gone only if this server or the backend says so. If
+it can't be deleted, it is destroying: the server tries again until it is gone.`,
 		Example: `  cove environment list
   cove environment show 3f9c1d2e4b5a6978
   cove environment rm 3f9c1d2e4b5a6978`,
@@ -51,16 +51,16 @@ func newEnvironmentListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the environments",
-		Long: `Lists the environments, the newest first, with the plan of their job. Those that are gone are
-left out without --all.
+		Long: `Lists the environments, the newest first, with the plan of their job. --all adds those that are
+gone.
 
-The server checks each environment every 30 s, and wakes none. HEALTH is healthy, asleep,
-unknown (the last check failed) or degraded (three failed in a row); cove environment show says
-why. AGE is the time since the environment was planned, UPTIME since it last woke if that is
-known, and CHECKED since the last check.
+The server checks each environment every 30 s, and wakes none. HEALTH is healthy, asleep, unknown
+(the last check failed) or degraded (three failed in a row); cove environment show says why. AGE
+is the time since the environment was planned, and CHECKED the time since the last check. UPTIME
+is the time since it last woke, if that is known.
 
---orphans asks this server and each backend for sprites that this server made for jobs, that no
-environment has, and that are at least 10 minutes old. They are not in the other lists.`,
+--orphans lists sprites that this server made for jobs, that no environment has, and that are at
+least 10 minutes old. It asks this server and each backend. Orphans are not in the other lists.`,
 		Example: `  cove environment list
   cove environment list --orphans
   cove environment list --state unknown --state destroying
@@ -103,7 +103,7 @@ environment has, and that are at least 10 minutes old. They are not in the other
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "also those that are gone")
 	cmd.Flags().BoolVar(&orphans, "orphans", false, "the sprites of this server that no environment has")
-	cmd.Flags().StringArrayVar(&states, "state", nil, "only those in this state (several)")
+	cmd.Flags().StringArrayVar(&states, "state", nil, "only those in this state (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("state", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
 		for _, state := range cove.EnvironmentStates() {
 			names = append(names, string(state))
@@ -282,14 +282,15 @@ func newEnvironmentRmCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm [ID...|NAME...]",
 		Short: "Destroy environments",
-		Long: `Destroys environments: the sprites, with all that is in them. One in which a job works, or that
-has work which nobody has pulled, is refused without --force; with it, the job ends, and the
-work is lost. Each is destroyed for itself. One that its backend does not delete now stays in
-the list (still deleting), and the server tries again; the exit code is 1 then. An ID may also
-be the name of the sprite, or the id of the job.
+		Long: `Destroys environments: their sprites, with all that is in them. An ID may also be the name of the
+sprite, or the id of the job. If a job works in an environment, or it has work that nobody has
+pulled, it is refused. With --force, the job ends, and the work is lost.
 
---orphans destroys the orphans of these names, or all of them (see cove environment list). The
-server looks at each again before: one that something needs now, or that it did not make, stays.`,
+If one can't be destroyed, the others still are. If a backend does not delete one now, it stays
+in the list (still deleting), and the server tries again. Then the exit code is 1.
+
+--orphans destroys the orphans of these names, or all (see cove environment list). The server
+first looks at each again. It keeps one that something needs now, or that it did not make.`,
 		Example: `  cove environment rm 3f9c1d2e4b5a6978
   cove environment rm --force job-a3f7b2
   cove environment rm --all
@@ -332,7 +333,7 @@ server looks at each again before: one that something needs now, or that it did 
 		return showDestroyed(inv, results)
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "all environments")
-	cmd.Flags().BoolVar(&orphans, "orphans", false, "orphans, by name, or all")
+	cmd.Flags().BoolVar(&orphans, "orphans", false, "destroy orphans: those that are named, or all")
 	cmd.Flags().BoolVar(&force, "force", false, "also one in which a job works, or whose work would be lost")
 	return cmd
 }

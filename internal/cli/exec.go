@@ -35,27 +35,21 @@ func newExecCommand(inv *invocation) *cobra.Command {
 		Use:     "exec [flags] [--] CMD [ARG]...",
 		Aliases: []string{"x"},
 		Short:   "Run a command in a sprite",
-		Long: `Runs a command in a sprite, which wakes if it sleeps. Output and error output come as
-they are, byte for byte, and the exit code is the command's own: 128+N for a death by
-signal N, 124 if it took longer than --timeout, 125 where cove itself failed, but 75 if the
-command was lost, and 6 if a disk is full.
+		Long: `Runs a command in a sprite, which wakes if it sleeps. Output and error output come byte for byte.
+The exit code is the command's own (128+N after a death by signal N), or 124 after --timeout, 6
+if a disk is full, 75 if the command was lost, and 125 if cove itself failed.
 
-What stands after the command belongs to it, flags too. There is no shell in between;
-ask for one where you need it: cove exec sh -c 'ls *.go | wc -l'.
+All words after the command belong to it, flags too. There is no shell in between; ask for one
+if you need it: cove exec sh -c 'ls *.go | wc -l'. Without -i, input is closed; with -t, only if
+this input is not a terminal. If the reader of the output goes away, the command is ended (141).
 
-A connection that is lost is tried again for a minute, and what the command printed
-meanwhile is printed then; not with -i, whose input can't be had twice.
+cove tries for a minute to restore a lost connection, and then prints the output of that time.
+With -i it can't. Programs that the command leaves running, also by nohup or setsid, are ended
+` + aloneLimit.String() + ` after it, and a remark says so. To keep one running: --detach, -t or cove service.
 
-Programs that it leaves running, also by nohup, setsid or tmux -d, are ended ` + aloneLimit.String() + ` after it; a
-remark says so. To keep one running, start it with --detach, in a terminal (-t), or as a
-service: cove help service.
-
-Input is closed unless -i is given; so it is with -t if this input is no terminal. If the
-reader of the output goes away, as head does, the command is ended (exit code 141).
-
-Ctrl-C and SIGTERM are handed to the command; a second one kills it and all that it started.
-If a full disk has paused the sprite, the first one kills the command too, when the sprite
-goes on. If the sprite does not answer after a signal, exec leaves it.`,
+Ctrl-C and SIGTERM are handed to the command; a second one kills it and all that it started. If
+a full disk has paused the sprite, the first one kills the command once the sprite resumes. If
+the sprite does not answer after a signal, exec leaves it.`,
 		Example: `  cove exec -s paint uname -a
   cove exec go test ./...                          in the sprite that cove use noted
   tar c . | cove exec -i tar x
@@ -85,9 +79,9 @@ goes on. If the sprite does not answer after a signal, exec leaves it.`,
 	f.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal")
 	f.StringVar(&o.dir, "dir", "", "folder to run it in (default: the sprite's home)")
 	f.StringArrayVar(&o.env, "env", nil, "set an environment variable, `K=V` (repeatable)")
-	f.StringVar(&o.user, "user", "", "who runs it (default: the sprite's user)")
-	f.DurationVar(&o.timeout, "timeout", 0, "end it, and all that it started, after so long")
-	f.BoolVar(&o.detach, "detach", false, "let it run by itself; prints its session")
+	f.StringVar(&o.user, "user", "", "the user that runs it (default: the sprite's user)")
+	f.DurationVar(&o.timeout, "timeout", 0, "kill it, and all that it started, after so long")
+	f.BoolVar(&o.detach, "detach", false, "run it in the background, and print its session")
 	return cmd
 }
 
@@ -99,7 +93,7 @@ func (o *execOptions) check(cmd *cobra.Command, inv *invocation) error {
 	case o.timeout < 0:
 		return usagef(cmd, "--timeout %v is negative", o.timeout)
 	case o.detach && o.stdin:
-		return usagef(cmd, "--detach leaves the command, so that -i has nothing to pass on")
+		return usagef(cmd, "--detach leaves the command, so -i can't pass anything on")
 	case inv.global.json && !o.detach:
 		return usagef(cmd, "exec prints what the command prints; --json goes with --detach only")
 	}
@@ -133,9 +127,9 @@ func runExec(parent context.Context, inv *invocation, o execOptions, args []stri
 	defer func() {
 		switch {
 		case signals.gaveUp():
-			inv.say("cove: sprite %s does not answer: the command was told to end, and may not have heard it", sprite.Name())
+			inv.say("cove: sprite %s does not answer: the command was told to end, but may not have got that signal", sprite.Name())
 		case signals.unheard():
-			inv.say("cove: the command stands still with its sprite, and is ended when that goes on; within %v, if it is suspended before", aloneLimit)
+			inv.say("cove: the sprite is paused; the command will be killed when it resumes (within %v of that, if the sprite is suspended before)", aloneLimit)
 		}
 	}()
 	switch {
@@ -163,7 +157,7 @@ func runExec(parent context.Context, inv *invocation, o execOptions, args []stri
 	}
 	if err == nil && inv.child == exitNoCommand && !inv.global.quiet {
 		if meant := meantSprite(ctx, c, args); meant != "" {
-			inv.say("cove: %s is no command in %s; it is a sprite: %s", args[0], sprite.Name(), meant)
+			inv.say("cove: %s is not a command in %s; it is a sprite: %s", args[0], sprite.Name(), meant)
 		}
 	}
 	return signals.orInterrupted(err)
@@ -209,7 +203,7 @@ func execDetached(inv *invocation, cmd *sprites.Cmd, o execOptions) error {
 		return err
 	}
 	if lost := lostOutput(inv.Out); lost != nil {
-		return outputError("the command runs, and its session "+printable.Line(id)+" could not be shown", lost, "join it: cove session attach "+printable.Word(id)+"; end it: cove session kill "+printable.Word(id))
+		return outputError("the command runs, but its session "+printable.Line(id)+" could not be shown", lost, "join it: cove session attach "+printable.Word(id)+"; end it: cove session kill "+printable.Word(id))
 	}
 	return nil
 }
@@ -293,7 +287,7 @@ func commandEnded(inv *invocation, err error, timeout time.Duration) error {
 	switch exit.Reason {
 	case "timeout":
 		inv.child = exitTimedOut
-		inv.say("cove: ended after %v, the time it had", timeout)
+		inv.say("cove: killed after %v (--timeout)", timeout)
 	case "oom":
 		inv.say("cove: killed because the sprite's memory was used up")
 	case "restored":

@@ -44,7 +44,7 @@ var exitMeanings = []struct {
 	code    int
 	meaning string
 }{
-	{exitOK, "done, also where there was nothing to do"},
+	{exitOK, "done, also if there was nothing to do"},
 	{exitFailed, "failed"},
 	{exitUsage, "wrong usage"},
 	{exitConflict, "conflicts, nothing was applied"},
@@ -135,7 +135,7 @@ func (interruptedError) Error() string { return "interrupted" }
 func unseen(err error, doing, see string) error {
 	switch {
 	case errors.Is(err, context.Canceled):
-		return fail.Newf("interrupted", "see what became of it: "+see, "%s: interrupted; what the server had begun it brings to its end", doing)
+		return fail.Newf("interrupted", "see what became of it: "+see, "%s: interrupted; the server completes what it has begun", doing)
 	case brokeOff(err): // net.ErrClosed comes from the part that still sent the request
 		return fail.Newf("connection_lost", "start the server again, if it is this machine's: cove server start\nsee what became of it: "+see, "%s: the server went away in the middle; it may have been done all the same", doing)
 	}
@@ -300,7 +300,7 @@ func (f *failure) local(err error) {
 		f.exit, f.code = exitNoSpace, "no_space"
 		f.hint = "free some space and try again; nothing half-written was left"
 	case errors.Is(err, syscall.EROFS):
-		f.code, f.hint = "read_only", "that file system is read-only: see why (dmesg), and have it writable again (mount -o remount,rw)"
+		f.code, f.hint = "read_only", "that file system is read-only: see why (dmesg), and make it writable again (mount -o remount,rw)"
 	case errors.Is(err, sprites.ErrNoExit):
 		f.exit, f.code = exitLost, "connection_lost"
 		switch {

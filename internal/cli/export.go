@@ -24,19 +24,20 @@ func newExportCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export [NAME][@CHECKPOINT] [> FILE]",
 		Short: "Write a sprite as one file, for another machine",
-		Long: `Writes a sprite as one archive to the standard output: what its disk has besides the base, at a
-checkpoint or now, and its settings. A sprite that is awake stands still for a moment, and goes
-on. Memory is never in it, and so nothing of /tmp, which is in memory (unless the sprite's image
-has files there). The values of its
-environment, which may be secrets, are in it with --environment alone; what is in its files is,
-secret or not.
+		Long: `Writes a sprite to standard output as one archive: what its disk has beyond the base, now or at a
+checkpoint, and its settings. A sprite that is awake is paused for a moment.
 
-The archive is a tar compressed by zstd, with the files below disk/ as in a layer of an OCI image.
-It depends neither on the machine nor on the version of cove; what the sprite has not changed of
-its base is not in it, and is the other machine's where it is imported. The image of a sprite is
-in it with --with-base alone; else the archive names it, and the other server needs it. Only cove
-import takes the archive back, as a new sprite; to bring a sprite back to what it was, there is
-cove restore.`,
+  never in the archive      memory, and so /tmp (unless the sprite's image has files there)
+  only with --environment   the values of its environment, which may be secrets
+  only with --with-base     the sprite's image. Otherwise the importing server needs it; the
+                            archive names it
+
+Files are exported with their content, secret or not. Files of the base that the sprite has not
+changed are left out; they come from the importing machine.
+
+The archive is a tar compressed by zstd, with the files below disk/ as in a layer of an OCI
+image. It depends neither on the machine nor on the version of cove. Only cove import reads it,
+and makes a new sprite. To bring a sprite back to an earlier state, use cove restore.`,
 		Example: `  cove export paint > paint.tar.zst
   cove export paint@v3 > paint-v3.tar.zst
   cove export paint --with-base -o paint.tar.zst
@@ -66,7 +67,7 @@ cove restore.`,
 			return hinted(usagef(cmd, "refusing to write an archive to a terminal"), "cove export "+printable.Word(name)+" > FILE")
 		}
 		if to == "" && inv.global.json {
-			return usagef(cmd, "--json has no place here without -o FILE: what is printed is the archive")
+			return usagef(cmd, "--json needs -o FILE: without it, the archive is printed")
 		}
 		o.Checkpoint = checkpoint
 		c, err := inv.server.client(ctx)
@@ -75,9 +76,9 @@ cove restore.`,
 		}
 		return runExport(ctx, inv, c, name, o, to)
 	})
-	cmd.Flags().BoolVar(&o.Environment, "environment", false, "the values of its environment, too")
-	cmd.Flags().BoolVar(&o.WithBase, "with-base", false, "the image that its disk is over, too, for a server that does not have it")
-	cmd.Flags().StringVarP(&to, "output", "o", "", "write it to `FILE`, which appears when it is whole")
+	cmd.Flags().BoolVar(&o.Environment, "environment", false, "with the values of its environment")
+	cmd.Flags().BoolVar(&o.WithBase, "with-base", false, "with the image that its disk is based on, for a server that does not have it")
+	cmd.Flags().StringVarP(&to, "output", "o", "", "write it to `FILE`, which appears when it is complete")
 	return cmd
 }
 
@@ -125,7 +126,7 @@ func (e exported) over() string {
 	case e.WithBase:
 		return ", with its image " + image
 	}
-	return ", over image " + image + ", which is not in it"
+	return ", based on image " + image + ", which is not in it"
 }
 
 // copyExport writes the archive of a sprite, and returns how long it is.
@@ -142,7 +143,7 @@ func copyExport(ctx context.Context, inv *invocation, s *sprites.Sprite, o sprit
 		return n, fail.New("connection_lost", "the archive is cut short, and can't be imported: the server, or the connection to it, went away", "try again; the server's log says why, if it was not the connection")
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return n, fail.Wrap("no_space", fmt.Errorf("write the archive: %w", err), "free some space, and try again; what was written is no whole archive, and can't be imported")
+		return n, fail.Wrap("no_space", fmt.Errorf("write the archive: %w", err), "free some space, and try again; the written archive is not complete, and can't be imported")
 	}
 	if err != nil {
 		return n, checkpointError(err)
@@ -214,17 +215,21 @@ func newImportCommand(inv *invocation) *cobra.Command {
 	var size string
 	cmd := &cobra.Command{
 		Use:   "import [NAME] < FILE",
-		Short: "Make a sprite of an archive of cove export",
-		Long: `Makes a sprite of an archive that is read from the standard input, under the name that it had or
-another one. There is a sprite once the whole archive has come and was found sound, or none at
-all; what is no archive of cove export, or has something in it that must not be, is refused.
+		Short: "Make a sprite from an archive of cove export",
+		Long: `Makes a sprite from an archive on standard input, under the name that it had or another one. The
+sprite exists only once the whole archive has come and was found sound. import refuses what is
+not an archive of cove export, or has forbidden content.
 
-It goes on over this machine's base, and says so if that is another one than it was made over; or
-over its image. If that is neither here nor in the archive, --pull gets it from the registry that
-the archive names; the digest is the archive's. Its
-labels, which may grant it connectors, folders of the other machine, and rules of its network
-policy that open addresses are not taken over; each is told. What an archive of somebody else
-starts when the sprite boots is theirs.`,
+The sprite goes on over this machine's base, and import says so if it was made over another one.
+Or it goes on over its image. If the image is neither here nor in the archive, --pull gets it
+from the registry that the archive names, by the archive's digest.
+
+import reports each of these, and does not take them over:
+  - labels, which may grant the sprite connectors
+  - folders of the other machine
+  - rules of its network policy that open addresses
+
+If the archive is from somebody else, the programs that start when the sprite boots are theirs.`,
 		Example: `  cove import < paint.tar.zst
   cove import paint-2 --label copied < paint.tar.zst
   cove import --max-size 20G < paint.tar.zst
@@ -270,7 +275,7 @@ starts when the sprite boots is theirs.`,
 		})
 	})
 	cmd.Flags().StringArrayVar(&o.Labels, "label", nil, "note this `LABEL` on it (repeatable)")
-	cmd.Flags().BoolVar(&o.Pull, "pull", false, "get the image that it is over, if that is not here, from the registry that the archive names")
-	cmd.Flags().StringVar(&size, "max-size", "", "refuse what is more, unpacked, such as 20G (default: most of what is free on the server's disk)")
+	cmd.Flags().BoolVar(&o.Pull, "pull", false, "if the image that it is based on is not here, get it from the registry that the archive names")
+	cmd.Flags().StringVar(&size, "max-size", "", "refuse an archive that is larger than this when unpacked, such as 20G (default: most of what is free on the server's disk)")
 	return cmd
 }

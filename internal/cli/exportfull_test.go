@@ -21,7 +21,7 @@ func TestExportOnFullDisk(t *testing.T) {
 	defer full.Close()
 	var errs bytes.Buffer
 	exit := Main(t.Context(), []string{"export", "paint", "--url", s.URL, "--token", "x"}, Streams{In: strings.NewReader(""), Out: full, Err: &errs})
-	if said := errs.String(); exit != exitNoSpace || !strings.Contains(said, "no whole archive") || strings.Contains(said, "nothing half-written") {
+	if said := errs.String(); exit != exitNoSpace || !strings.Contains(said, "not complete") || strings.Contains(said, "nothing half-written") {
 		t.Errorf("exit code %d:\n%s", exit, said)
 	}
 }

@@ -21,22 +21,22 @@ type guardFlags struct {
 
 func (g *guardFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.DurationVar(&g.idle, "max-idle", 0, "end the work when the agent says nothing for so long (0: never)")
-	f.Int64Var(&g.turns, "max-turns", 0, "end the work after so many turns of the agent's model; with the agent shell, steps of the plan (0: any number)")
-	f.Float64Var(&g.usd, "max-cost", 0, "end the work when its model has cost so many dollars, at the prices of its connector (0: any sum)")
-	f.StringVar(&g.disk, "max-disk", "", "end the work when the files in the home and the folders for temporary files have grown by so much, such as 5G")
+	f.DurationVar(&g.idle, "max-idle", 0, "stop the job if the agent says nothing for so long (0: never)")
+	f.Int64Var(&g.turns, "max-turns", 0, "stop the job after so many turns of the agent's model; with the agent shell, steps of the plan (0: any number)")
+	f.Float64Var(&g.usd, "max-cost", 0, "stop the job when its model has cost so many dollars, at the prices of its connector (0: any sum)")
+	f.StringVar(&g.disk, "max-disk", "", "stop the job when the files in the home and the folders for temporary files have grown by so much, such as 5G")
 }
 
 func (g *guardFlags) guards(cmd *cobra.Command) (cove.Guards, error) {
 	guards := cove.Guards{IdleSec: int64((g.idle + time.Second - 1) / time.Second), Turns: g.turns, CostUSD: g.usd}
 	if g.idle < 0 {
-		return guards, usagef(cmd, "--max-idle %v is less than nothing", g.idle)
+		return guards, usagef(cmd, "--max-idle %v is negative", g.idle)
 	}
 	if g.turns < 0 {
-		return guards, usagef(cmd, "--max-turns %d is less than nothing", g.turns)
+		return guards, usagef(cmd, "--max-turns %d is negative", g.turns)
 	}
 	if !(g.usd >= 0) {
-		return guards, usagef(cmd, "--max-cost %g is no sum", g.usd)
+		return guards, usagef(cmd, "--max-cost %g: must be 0 or more", g.usd)
 	}
 	if g.disk != "" {
 		n, err := ParseSize(g.disk)
@@ -64,7 +64,7 @@ func guardsText(j cove.Job) string {
 		all = append(all, printable.Bytes(g.DiskBytes)+" of files")
 	}
 	if g := j.Guards; g.CostUSD > 0 {
-		all = append(all, fmt.Sprintf("$%.2f of its model", g.CostUSD))
+		all = append(all, fmt.Sprintf("$%.2f for its model", g.CostUSD))
 	}
 	return strings.Join(all, ", ")
 }

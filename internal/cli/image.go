@@ -23,12 +23,12 @@ func newImageCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
 		Short: "Keep images that sprites start from",
-		Long: `An image is what a sprite's disk starts from, other than the tools of the server's machine:
+		Long: `A sprite's disk can start from an image, instead of the tools of the server's machine. It may be
 any OCI image, as registries and Docker have them. The server keeps each layer once, for all
 sprites over it. It runs without Docker.
 
-A name such as debian:12 is resolved once, when the image is pulled; a sprite keeps the image
-that it was made from, whatever becomes of the name.`,
+A name such as debian:12 is resolved once, when the image is pulled. A sprite keeps the image
+that it was made from, whatever the name means later.`,
 		Example: `  cove image pull debian:12
   cove create paint --image debian:12
   docker save mine:1 | cove image import -
@@ -53,11 +53,11 @@ func newImagePullCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "pull REFERENCE",
 		Short: "Get an image from its registry",
-		Long: `Has the server get an image from its registry. If the image is there, only its name is
-resolved again: a sprite that exists stays with the image that it has.
+		Long: `Makes the server get an image from its registry. If the server has the image, only its name is
+resolved again. Existing sprites keep the image that they have.
 
-The server logs in as Docker of its account does: ~/.docker/config.json and the helpers that it
-names. An image that only your machine can reach is brought by cove image import.`,
+The server logs in as the Docker of its account does: by ~/.docker/config.json and the helpers
+that it names. If only your machine can reach an image, use cove image import.`,
 		Example: `  cove image pull debian:12
   cove image pull registry.example.org/team/tools@sha256:DIGEST`,
 		Args:              exactArgs("the image's reference"),
@@ -129,7 +129,7 @@ func newImageImportCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "import SOURCE",
 		SuggestFor: []string{"load"},
-		Short:      "Bring images from a file",
+		Short:      "Send the server images from a file",
 		Long: `Sends the server an image that is here: an archive of docker save, an archive of an OCI
 layout, or the folder of one. SOURCE is a file, - for the standard input, oci:DIR,
 docker-archive:FILE or oci-archive:FILE. The archive may be compressed by gzip or zstd.
@@ -174,7 +174,7 @@ layer. It has no name unless you give it one.`,
 			}
 		})
 	})
-	cmd.Flags().StringVar(&name, "name", "", "call it `NAME`, such as tools:2; of an archive of several images, take the one of that name (default: all, as the archive says)")
+	cmd.Flags().StringVar(&name, "name", "", "call it `NAME`, such as tools:2; from an archive of several images, take the one of that name (default: all, with the archive's names)")
 	return cmd
 }
 
@@ -218,9 +218,9 @@ func newImageListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the images",
-		Long: `Lists the images that the server has: their names, what they take on the disk, received and
-extracted (layers that several have count for each), and how many sprites use them. The last line
-has what all images take together, each layer once, the steps of builds too.`,
+		Long: `Lists the images that the server has: their names, their disk space (received and extracted), and
+how many sprites use them. A layer that several images have counts for each. The last line has
+the disk space of all images together: each layer once, and the steps of builds too.`,
 		Example: `  cove image list
   cove image list --all
   cove image list --json`,
@@ -264,8 +264,8 @@ func newImageInfoCommand(inv *invocation) *cobra.Command {
 		Aliases:    []string{"show"},
 		SuggestFor: []string{"history"},
 		Short:      "Describe an image",
-		Long: `Describes an image: what its programs run as, its layers, and who uses it. NAME is one
-of its names, its digest, or 12 digits with which that begins.`,
+		Long: `Describes an image: what its programs run as, its layers, and who uses it. NAME is one of its
+names, its digest, or at least the first 12 digits of that.`,
 		Example:           `  cove image info debian:12`,
 		Args:              exactArgs("the image's name"),
 		ValidArgsFunction: completeImage(inv),
@@ -322,8 +322,9 @@ func newImageRmCommand(inv *invocation) *cobra.Command {
 		Use:     "rm NAME...",
 		Aliases: []string{"remove"},
 		Short:   "Remove images",
-		Long: `Removes images, or, of one that has other names, the name. An image that a sprite uses stays:
-its disk is over it. So does one of which the server's pool has sandboxes (cove server status).`,
+		Long: `Removes images. If an image has other names, only the given name is removed. An image that a
+sprite uses stays, because the sprite's disk is over it. An image stays, too, while the server's
+pool has sandboxes of it (cove server status).`,
 		Example: `  cove image rm debian:11 tools:1`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -356,10 +357,11 @@ func newImagePruneCommand(inv *invocation) *cobra.Command {
 	var which cove.ImagePruning
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove images without a name, and what builds keep",
-		Long: `Removes the images without a name that no sprite uses, such as steps of builds, and the caches
-of RUN --mount=type=cache. The next build does all steps again. With --all it also removes images
-with a name that no sprite uses. Images that the server's pool uses stay, and its default image.`,
+		Short: "Remove images without a name, and the caches of builds",
+		Long: `Removes the images without a name that no sprite uses, such as steps of builds, and the caches of
+RUN --mount=type=cache. The next build does all steps again. With --all, it also removes images
+with a name that no sprite uses. The server's default image stays, and so do images that its pool
+uses.`,
 		Example: `  cove image prune --dry-run
   cove image prune --all`,
 		Args: exactArgs(),

@@ -39,18 +39,18 @@ func newImageBuildCommand(inv *invocation) *cobra.Command {
 	var o imageBuildOptions
 	cmd := &cobra.Command{
 		Use:   "build FOLDER",
-		Short: "Make an image of a Dockerfile",
-		Long: `Makes an image of a Dockerfile, without Docker and without root. Each RUN runs in a sprite of
+		Short: "Make an image from a Dockerfile",
+		Long: `Makes an image from a Dockerfile, without Docker and without root. Each RUN runs in a sprite of
 its own, over the image of the step before. FOLDER is the context: COPY and ADD take files from
-it, without those that .dockerignore names. Steps that were done before are not done again, unless
-something that they depend on has changed.
+it, except those that .dockerignore names. A step is done again only if something that it depends
+on has changed.
 
-Images in FROM that are not here are pulled. With --secret a RUN --mount=type=secret,id=ID gets a
-secret, which no layer, log or history has. A RUN --mount=type=cache keeps its folder between
-builds, until cove image prune. RUN may reach what --network says, as for cove create, and what
---allow says besides.
+Images in FROM that are not here are pulled. With --secret, a RUN --mount=type=secret,id=ID gets
+a secret, which is in no layer, log or history. A RUN --mount=type=cache keeps its folder between
+builds, until cove image prune. RUN may reach what --network allows, as for cove create, and what
+--allow adds.
 
-Not supported: ADD of a URL, --mount=type=ssh, and other platforms. They are refused, with the
+ADD of a URL, --mount=type=ssh and other platforms are not supported. They are refused, with the
 line, before anything runs.`,
 		Example: `  cove image build -t app .
   cove image build -t app:2 -f docker/Dockerfile --target test --build-arg VERSION=2 .

@@ -22,9 +22,9 @@ func newImageSaveCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "save NAME... [> FILE]",
 		Short: "Write images as one file",
-		Long: `Writes images as one archive to the standard output. docker load, podman load, skopeo and
-cove image import take it; it is also the tar of an OCI layout. An image has the name in it by
-which you save it.`,
+		Long: `Writes images as one archive to standard output. docker load, podman load, skopeo and cove image
+import read it. It is also the tar of an OCI layout. In the archive, an image has the name that
+you give here.`,
 		Example: `  cove image save tools:2 > tools.tar
   cove image save tools:2 | docker load
   cove image save tools:2 debian:12 -o images.tar`,
@@ -42,7 +42,7 @@ which you save it.`,
 			return hinted(usagef(cmd, "refusing to write an archive to a terminal"), "cove image save "+printable.Word(args[0])+" > FILE")
 		}
 		if to == "" && inv.global.json {
-			return usagef(cmd, "--json has no place here: what is printed is the archive")
+			return usagef(cmd, "--json is not possible here: the archive is printed")
 		}
 		all, err := images(ctx, inv)
 		if err != nil {
@@ -50,7 +50,7 @@ which you save it.`,
 		}
 		return saveImages(ctx, inv, all, args, to)
 	})
-	cmd.Flags().StringVarP(&to, "output", "o", "", "write it to `FILE`, which appears when it is whole")
+	cmd.Flags().StringVarP(&to, "output", "o", "", "write it to `FILE`, which appears when it is complete")
 	return cmd
 }
 
@@ -85,11 +85,11 @@ func toFile(out io.Writer, to, hint string, write func(io.Writer) error) error {
 		return write(out)
 	}
 	if st, err := os.Stat(to); err == nil && !st.Mode().IsRegular() { // such as a pipe: it stays what it is
-		return fail.Newf("no_file", hint, "%s is no file", to)
+		return fail.Newf("no_file", hint, "%s is not a file", to)
 	}
 	f, err := atomicfile.Create(to)
 	if err != nil {
-		return fail.Wrap("no_file", err, "name a file in a folder that is there")
+		return fail.Wrap("no_file", err, "name a file in a folder that exists")
 	}
 	defer f.Discard()
 	if err := write(f); err != nil {
@@ -122,14 +122,14 @@ func newImagePushCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "push NAME [TO]",
 		Short: "Send an image to its registry",
-		Long: `Has the server send an image to the registry that its name says, or under the name TO. Layers
-that the registry has are not sent again. The server logs in as Docker of its account does:
+		Long: `Makes the server send an image to the registry in its name, or under the name TO. Layers that the
+registry has are not sent again. The server logs in as the Docker of its account does: by
 ~/.docker/config.json and the helpers that it names.`,
 		Example: `  cove image push registry.example.org/team/tools:2
   cove image push tools:2 registry.example.org/team/tools:2`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) > 2 {
-				return usagef(cmd, "name an image, and its name in the registry if that is another one")
+				return usagef(cmd, "name an image, and its name in the registry if that is different")
 			}
 			return nil
 		},
@@ -164,8 +164,8 @@ func newImageTagCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "tag NAME NEW",
 		Short: "Give an image one more name",
-		Long: `Gives an image one more name. If another image has that name, it loses it; sprites stay with the
-image that they have. cove image rm takes a name away.`,
+		Long: `Gives an image one more name. If another image has that name, the other image loses it; sprites
+keep the image that they have. cove image rm removes a name.`,
 		Example: `  cove image tag tools:2 tools:latest
   cove image tag 5f70bf18a086 registry.example.org/team/tools:2`,
 		Args:              exactArgs("the image's name", "its new name"),
@@ -187,13 +187,13 @@ image that they have. cove image rm takes a name away.`,
 func newImageCommitCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "commit SPRITE[@CHECKPOINT] NAME",
-		Short: "Make an image of a sprite",
-		Long: `Makes an image of what is on a sprite's disk, at a checkpoint or now: its own image, with one
-layer more. A sprite that is awake stands still for a moment, and goes on. Environment, user and
-command are those of its image; memory, and so /tmp, is not in it.
+		Short: "Make an image from a sprite",
+		Long: `Makes an image from a sprite's disk, now or at a checkpoint: the sprite's own image, and one more
+layer. A sprite that is awake is paused for a moment. Environment, user and command are those of
+its image. Memory, and so /tmp, is not in the new image.
 
-A sprite without an image has the tools of the server's machine, which are not on its disk: there
-is no image of it. The image has all files of the disk, secret ones too.`,
+A sprite without an image can't be committed, because its disk does not have the tools of the
+server's machine. The image has all files of the disk, secret ones too.`,
 		Example: `  cove image commit paint tools:2
   cove image commit paint@v3 registry.example.org/team/tools:2`,
 		Args:              exactArgs("the sprite's name", "the image's name"),

@@ -53,7 +53,7 @@ func isImageSource(reference string) bool {
 func openImage(inv *invocation, source string) (*imageSource, error) {
 	if source == "-" {
 		if f, ok := inv.In.(*os.File); ok && isTerminal(f) {
-			return nil, hinted(errors.New("the standard input is a terminal, and no image"), "docker save NAME | cove image import -")
+			return nil, hinted(errors.New("the standard input is a terminal, not an image"), "docker save NAME | cove image import -")
 		}
 		return &imageSource{ReadCloser: io.NopCloser(inv.In), what: "the image"}, nil
 	}
@@ -82,7 +82,7 @@ func packLayout(dir string) (*imageSource, error) {
 		return nil, err
 	}
 	if _, err := root.Stat("index.json"); err != nil {
-		return nil, errors.Join(hinted(fmt.Errorf("%s is no folder of an OCI layout: %w", dir, err), "name the folder that has oci-layout, index.json and blobs"), root.Close())
+		return nil, errors.Join(hinted(fmt.Errorf("%s is not a folder of an OCI layout: %w", dir, err), "name the folder that has oci-layout, index.json and blobs"), root.Close())
 	}
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
@@ -110,7 +110,7 @@ func writeLayout(w io.Writer, root *os.Root) error {
 		defer f.Close()
 		st, err := f.Stat()
 		if err == nil && !st.Mode().IsRegular() {
-			err = fmt.Errorf("%s is no file", name)
+			err = fmt.Errorf("%s is not a file", name)
 		}
 		if err != nil {
 			return err
@@ -139,7 +139,7 @@ func ensureImage(ctx context.Context, inv *invocation, c *cove.Client, machine *
 		return nil
 	}
 	if strings.HasPrefix(machine.Image, "/") || strings.HasPrefix(machine.Image, ".") {
-		return fail.Newf("bad_reference", "a file or folder: --image docker-archive:"+printable.Word(machine.Image)+", oci-archive:FILE, or oci:DIR", "%q can't be the name of an image", machine.Image)
+		return fail.Newf("bad_reference", "to give a file or folder: --image docker-archive:"+printable.Word(machine.Image)+", oci-archive:FILE, or oci:DIR", "%q can't be the name of an image", machine.Image)
 	}
 	all := cove.Images{Client: c}
 	if isImageSource(machine.Image) {

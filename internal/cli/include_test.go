@@ -21,7 +21,7 @@ func TestIncludeRefused(t *testing.T) {
 	}
 	inv := newInvocation(Streams{Out: io.Discard, Err: io.Discard})
 	for _, test := range []struct{ path, message, hint string }{
-		{file, "--include " + file + ": it is no folder, and only folders can be shown in a sprite", "cove cp '" + dir + `/it'\''s a file' NAME:'it'\''s a file'`},
+		{file, "--include " + file + ": it is not a folder, and only folders can be shown in a sprite", "cove cp '" + dir + `/it'\''s a file' NAME:'it'\''s a file'`},
 		{filepath.Join(file, "x"), "--include " + file + "/x: the folder can't be read: not a directory", "ls -ld '" + dir + `/it'\''s a file/x'`},
 		{loop, "--include " + loop + ": the folder can't be read: too many levels of symbolic links", "ls -ld " + loop},
 	} {

@@ -18,8 +18,8 @@ func newInfoCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info [NAME]",
 		Short: "Describe a sprite",
-		Long: `Describes a sprite: its state, what it is made of, which of its limits this machine can't
-enforce and why, and why its last sandbox ended. It does not wake it.`,
+		Long: `Describes a sprite: its state, what it is made of, which of its limits this machine can't enforce
+and why, and why its last sandbox ended. It does not wake the sprite.`,
 		Example: `  cove info paint
   cove info --json | jq .cove`,
 		Args:              maxArgs(1),
@@ -198,7 +198,7 @@ func memoryText(kills []sprites.MemoryKill) string {
 		return ""
 	}
 	k := kills[len(kills)-1]
-	return fmt.Sprintf("%s (process %d), the largest with %s of the sprite's %s, was ended at %s",
+	return fmt.Sprintf("%s (process %d), the largest with %s of the sprite's %s, was killed at %s",
 		printable.Line(k.Name), k.PID, printable.Bytes(k.ResidentBytes), printable.Bytes(k.LimitBytes), timeText(&k.Time))
 }
 

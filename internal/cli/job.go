@@ -70,7 +70,7 @@ func newJobListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the jobs, the newest first",
-		Long:    `Lists the jobs, the newest first; with -s those in one sprite.`,
+		Long:    `Lists the jobs, the newest first; with -s, those in one sprite.`,
 		Example: `  cove job list
   cove job list --state running --state preparing
   cove job list -s paint --json`,
@@ -78,7 +78,7 @@ func newJobListCommand(inv *invocation) *cobra.Command {
 		RunE: verb(func(ctx context.Context, _ []string) error {
 			for _, state := range states {
 				if !slices.Contains(jobStates, state) {
-					return usagef(nil, "no job is ever %q; the states are %s", state, strings.Join(jobStates, ", "))
+					return usagef(nil, "%q is not a state of jobs; the states are %s", state, strings.Join(jobStates, ", "))
 				}
 			}
 			c, _, err := inv.server.jobs(ctx)
@@ -193,9 +193,8 @@ func newJobShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show JOB [COMMIT]",
 		Short: "Describe a job, or one of its commits",
-		Long: `Describes a job: its state, how it ended and why, what it used, and where its commits are.
-With a commit, shows that one; head and leftover stand for the last commit and for what was
-left uncommitted.`,
+		Long: `Describes a job: its state, how it ended and why, what it used, and where its commits are. With
+COMMIT, it shows that commit: head is the last one, and leftover is what was left uncommitted.`,
 		Example: `  cove job show a3f7b2
   cove job show a3f7b2 --json | jq .outcome
   cove job show a3f7b2 9e107d9d`,
@@ -389,7 +388,7 @@ func keyRefused(ctx context.Context, c *cove.Client, name string) string {
 	if def, err := c.Connector(ctx, name); err == nil && def.Secret != "" { // else the token may not say
 		secret = def.Secret
 	}
-	return fmt.Sprintf("the upstream of the connector %s does not take its key; set another: cove secret set %s", name, printable.Word(secret))
+	return fmt.Sprintf("the upstream of the connector %s refuses its key; set another: cove secret set %s", name, printable.Word(secret))
 }
 
 // planText is a job's title, with the name of its plan's file.
@@ -464,7 +463,7 @@ func publishedText(j cove.Job) string {
 			text += ", after a failure: " + p.Error
 		}
 	case cove.PublishHeld:
-		text += "not pushed, since these files could make something run on the machine of who takes them: "
+		text += "not pushed, since these files could run code on the machine of whoever takes them: "
 		for i, f := range p.Risky {
 			if i > 0 {
 				text += "; "
@@ -539,11 +538,13 @@ func jobSession(ctx context.Context, c *cove.Client, id string) (cove.Job, error
 func newJobStopCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop JOB",
-		Short: "End a job's work",
-		Long: `Ends a job: its agent is told to stop, and then made to. What it has done by then is
-collected and can be pulled. A job that has ended is left as it is. Of one whose sprite is
-paused because a disk is full nothing runs on, and it is collected when there is room. One
-whose agent is still being installed has no work yet, and ends at once.`,
+		Short: "Stop a job",
+		Long: `Stops a job: its agent is told to stop, and then forced to. Its work so far is collected, and can
+be pulled. A job that has ended stays as it is.
+
+If the sprite is paused because a disk is full, nothing of the job runs any more. Its work is
+collected when there is room. If the agent is still being installed, there is no work yet, and
+the job ends at once.`,
 		Example:           `  cove job stop a3f7b2`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: completeJob(inv),
@@ -567,7 +568,7 @@ func stopHint(job cove.Job) string {
 	case job.State.Terminal():
 		return nextStep(job)
 	case job.Stopping && job.Held != nil:
-		return job.Held.Message + ". Nothing of the job runs; what it has done can be pulled when its sprite may run: " + job.Held.Hint + ". Or lose it: cove job rm --force " + job.ID
+		return job.Held.Message + ". Nothing of the job runs; its work can be pulled when its sprite runs again: " + job.Held.Hint + ". Or lose it: cove job rm --force " + job.ID
 	}
 	return "It was told to stop; see: cove job wait " + job.ID
 }
@@ -576,11 +577,11 @@ func newJobRmCommand(inv *invocation) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "rm JOB...",
-		Short: "Forget jobs",
-		Long: `Forgets jobs: their logs and, where a sprite was made for one, that sprite; and their refs
-in this repository, if their commits are in a branch or a tag, too. A job that runs, or
-whose commits nobody has pulled, or whose work could not all be collected, is not forgotten
-without --force.`,
+		Short: "Remove jobs",
+		Long: `Removes jobs with their logs, and with the sprites that were made for them. It also removes their
+refs in this repository, if their commits are in a branch or a tag, too. Without --force, it
+keeps jobs that run, jobs whose commits nobody has pulled, and jobs whose work could not all be
+collected.`,
 		Example: `  cove job rm a3f7b2
   cove job rm --force a3f7b2 b81c44`,
 		Annotations:       map[string]string{"several": "yes"},

@@ -20,16 +20,16 @@ func newJobAnswerCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "answer JOB [OPTION]",
 		Short: "Answer the agent of a job that asks for permission",
-		Long: `Answers an agent that asks whether it may do something, and so waits (a job of --agent acp
-with --permissions ask). Without an option it prints what is asked and the options. An option
-is named by its number, or by its kind where that is the only one: allow_once, allow_always,
-reject_once, reject_always.
+		Long: `Answers an agent that waits for permission to do something (a job of --agent acp with
+--permissions ask). Without OPTION, it prints the question and the options. OPTION is the number
+of an option, or its kind if no other has that: allow_once, allow_always, reject_once,
+reject_always.
 
-If cove can't show all of what the agent will run or change, the question says so with !!, and
-an option that allows it needs --incomplete.
+If cove can't show all of what the agent will run or change, the question says so with !!. An
+option that allows it then needs --incomplete.
 
-The question is the agent's own text: it may say anything. What could make a terminal do
-something is shown, not sent.`,
+The question is the agent's own text, and may say anything. Characters that a terminal would act
+on are shown, not sent.`,
 		Example: `  cove job answer a3f7b2
   cove job answer a3f7b2 1
   cove job answer a3f7b2 reject_once`,
@@ -78,7 +78,7 @@ something is shown, not sent.`,
 			return inv.show(job, printTo(inv, "Answered: %s. Follow it with: cove job logs -f %s", printable.Line(option.Name), job.ID))
 		}),
 	}
-	cmd.Flags().BoolVar(&incomplete, "incomplete", false, "allow it though the question does not have all of it")
+	cmd.Flags().BoolVar(&incomplete, "incomplete", false, "allow it although the question does not show all of it")
 	return cmd
 }
 
@@ -95,7 +95,7 @@ func findOption(q cove.JobQuestion, typed string) (cove.QuestionOption, error) {
 	}
 	switch len(found) {
 	case 0:
-		return cove.QuestionOption{}, fmt.Errorf("%q is none of the options", typed)
+		return cove.QuestionOption{}, fmt.Errorf("%q is not one of the options", typed)
 	case 1:
 		return found[0], nil
 	}

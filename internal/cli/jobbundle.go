@@ -34,16 +34,19 @@ func newJobBundleCommand(inv *invocation) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "bundle JOB",
-		Short: "Write down all that is known of a job, to find out what went wrong",
-		Long: `Writes what is known of a job into one archive: its description, its events, its log as
-people read it, what the agent printed and its own record of the talk, the supervisor's log,
-those of the sandbox, what the network policy refused, the versions of everything, and the
-names, not the values, of the environment. What can't be had any more is named in
-manifest.json, with the reason.
+		Short: "Write all that is known of a job into an archive, to find out what went wrong",
+		Long: `Writes all that is known of a job into one archive:
 
-Only you can read the archive. What an agent printed stands in it as it was: look through it
-before you give it to somebody. It is written to the current folder; in a git repository to
-.git/cove/bundles, where git does not see it. An output that ends with / becomes a folder.`,
+  - its description, its events, and its log as people read it
+  - what the agent printed, and the agent's own record of the conversation
+  - the logs of the supervisor and of the sandbox, and what the network policy refused
+  - the versions of everything, and the names of the environment's variables, without values
+
+manifest.json lists what can't be had any more, with the reason.
+
+Only you can read the archive. It has the agent's output unchanged: look through it before you
+give it to somebody. It is written to the current folder; in a git repository, to
+.git/cove/bundles, where git does not see it. If --output ends with /, it is a folder.`,
 		Example: `  cove job bundle a3f7b2
   cove job bundle a3f7b2 --output forensics/`,
 		Args:              exactArgs("the job's id"),

@@ -22,15 +22,17 @@ func newJobGCCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Remove the jobs that nobody needs any more, with their sprites",
-		Long: `Removes jobs that have ended, and have been pulled or left nothing, with the sprites that
-were made for them; and such sprites whose job is gone. It leaves those that were used less
-than 24 hours ago, unless --older-than says otherwise (0: at once). How old a job is counts
-from its end, its pull, or the last use of its sprite, whichever came last. A sprite that you made
-yourself is never touched, nor one in which another job has work. So go the installations of
-agents that jobs share (cove agent list), once no job has begun with them for so long.
+		Long: `Removes jobs that have ended and were pulled, or left nothing, with the sprites that were made
+for them. It also removes such sprites whose job is gone. It keeps those that were used in the
+last 24 hours; --older-than sets another time, and 0 keeps none of them. The time counts from the
+job's end, its pull, or the last use of its sprite, whichever was last.
 
-Work that nobody has pulled is kept, unless you give --force. It says how many jobs stay, and
-why; in --json each of those has a "reason".`,
+A sprite that you made yourself is never removed, nor one in which another job has work. Shared
+installations of agents (cove agent list) are removed, too, if no job has begun with them for
+that long.
+
+Work that nobody has pulled is kept, unless you give --force. gc says how many jobs stay, and
+why; with --json, each of those has a "reason".`,
 		Example: `  cove job gc --dry-run
   cove job gc --older-than 0
   cove job gc --older-than 168h --force`,
@@ -38,7 +40,7 @@ why; in --json each of those has a "reason".`,
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
 		if older < 0 {
-			return usagef(cmd, "--older-than %v: nothing is older than that", older)
+			return usagef(cmd, "--older-than %v is negative", older)
 		}
 		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
@@ -80,7 +82,7 @@ func printGC(w io.Writer, r cove.JobGCResult, dry bool) {
 		did = "would remove"
 	}
 	if len(r.Removed)+len(r.Kept) == 0 {
-		fmt.Fprintln(w, "There is no job, and no sprite was left by one.")
+		fmt.Fprintln(w, "There are no jobs, and no sprites that jobs have left.")
 		return
 	}
 	printDecided(w, []string{"JOB", "STATE", "SPRITE", "WHY"}, did, r.Removed, r.Kept, func(i cove.JobGCItem) []string {
@@ -103,7 +105,7 @@ func keptText(kept []cove.JobGCItem) string {
 		{cove.KeptUnpulled, "was not pulled", "were not pulled"},
 		{cove.KeptInUse, "is in use", "are in use"},
 		{cove.KeptRecent, "was used not long ago (see --older-than)", "were used not long ago (see --older-than)"},
-		{cove.KeptUncollected, "was not collected whole", "were not collected whole"},
+		{cove.KeptUncollected, "was not fully collected", "were not fully collected"},
 		{cove.KeptFailed, "can't be removed", "can't be removed"},
 	} {
 		switch n[reason.code] {

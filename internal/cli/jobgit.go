@@ -46,10 +46,10 @@ func newJobDiffCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff JOB [PATH...]",
 		Short: "Show what a job changed",
-		Long: `Shows what a job's commits change, from where it started to its last commit; with
---leftover what the agent left uncommitted. The commits are fetched first, if they are not
-here, and no branch is moved. Your settings, filters and attributes take no part. What is
-not for a terminal is shown as \x1b and the like there; elsewhere it is as git apply takes it.`,
+		Long: `Shows what a job's commits changed, from where it started to its last commit. With --leftover, it
+shows what the agent left uncommitted. If the commits are not here, they are fetched first; no
+branch is moved. Your git settings, filters and attributes do not count. On a terminal, control
+characters are shown as \x1b and the like; elsewhere, the output is as git apply takes it.`,
 		Example: `  cove job diff a3f7b2
   cove job diff a3f7b2 --stat
   cove job diff a3f7b2 src/main.go
@@ -93,8 +93,8 @@ func newJobLogCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log JOB [PATH...]",
 		Short: "Show a job's commits",
-		Long: `Shows the commits of a job, the newest first. They are fetched first, if they are not
-here, and no branch is moved. What a job's agent prints is in cove job logs.`,
+		Long: `Shows the commits of a job, the newest first. If they are not here, they are fetched first; no
+branch is moved. cove job logs shows what the job's agent printed.`,
 		Example: `  cove job log a3f7b2
   cove job log a3f7b2 -p
   cove job log a3f7b2 --stat src`,
@@ -236,8 +236,8 @@ func newJobMergeCommand(inv *invocation) *cobra.Command {
 	return newIntegrateCommand(inv, gitwork.Merge, &cobra.Command{
 		Use:   "merge JOB",
 		Short: "Merge a job's commits into their branch",
-		Long: `Merges a job's commits into the branch that they were pushed from, where that has gone on
-and cove pull refuses to move it. The commits are fetched first, if they are not here.
+		Long: `Merges a job's commits into the branch that they were pushed from, if that has gone on and cove
+pull refuses to move it. If the commits are not here, they are fetched first.
 ` + integrateHelp,
 		Example: `  cove job merge a3f7b2
   cove job merge a3f7b2 --branch topic`,
@@ -249,9 +249,9 @@ func newJobRebaseCommand(inv *invocation) *cobra.Command {
 	return newIntegrateCommand(inv, gitwork.Rebase, &cobra.Command{
 		Use:   "rebase JOB",
 		Short: "Put a job's commits on top of their branch",
-		Long: `Makes a job's commits anew on top of the branch that they were pushed from, where that has
-gone on and cove pull refuses to move it. Commits that change nothing there, and merges,
-are passed over; so is the snapshot that --dirty include began the job with.
+		Long: `Puts copies of a job's commits on top of the branch that they were pushed from, if that has gone
+on and cove pull refuses to move it. It leaves out commits that change nothing there, merges, and
+the snapshot that --dirty include began the job with.
 ` + integrateHelp,
 		Example: `  cove job rebase a3f7b2
   cove job rebase a3f7b2 --branch topic`,
@@ -263,8 +263,8 @@ func newJobCherryPickCommand(inv *invocation) *cobra.Command {
 	return newIntegrateCommand(inv, gitwork.CherryPick, &cobra.Command{
 		Use:   "cherry-pick JOB COMMIT...",
 		Short: "Put some of a job's commits on top of their branch",
-		Long: `Makes the named commits of a job anew, in the order given, on top of the branch that they
-were pushed from. cove job log lists them.
+		Long: `Puts copies of the named commits of a job on top of the branch that they were pushed from, in the
+order given. cove job log lists the commits.
 ` + integrateHelp,
 		Example: `  cove job cherry-pick a3f7b2 9e107d9d
   cove job cherry-pick a3f7b2 9e107d9d e4d909c2 --branch topic`,
@@ -278,10 +278,10 @@ were pushed from. cove job log lists them.
 }
 
 const integrateHelp = `
-It is done beside your work tree, with your hooks, filters and merge drivers off, and no
-.gitattributes counts. At conflicts nothing is changed (exit code 3), and the message says
-how to do the same by hand. Then the branch is moved; where it is checked out, its files
-follow, if no uncommitted change is in the way (exit code 4).
+cove does this beside your work tree, without your hooks, filters and merge drivers, and without
+.gitattributes. If there are conflicts, it changes nothing (exit code 3), and the message says how
+to do the same by hand. Otherwise it moves the branch. If the branch is checked out, its files
+follow, unless an uncommitted change is in the way (exit code 4).
 ` + riskyHelp
 
 func newIntegrateCommand(inv *invocation, how gitwork.How, cmd *cobra.Command) *cobra.Command {

@@ -23,11 +23,11 @@ func newJobLogsCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs JOB",
 		Short: "Print what happened in a job, for people",
-		Long: `Prints a job's log: its steps, what the agent said and did, and the output. What could
-make a terminal do something is shown, not sent. For programs there is cove job events.`,
+		Long: `Prints a job's log: its steps, what the agent said and did, and the output. Characters that a
+terminal would act on are shown, not sent. For programs, use cove job events.`,
 		Example: `  cove job logs a3f7b2
   cove job logs -f a3f7b2
-  cove job logs -n 20 -f a3f7b2     the last 20 lines, and what comes`,
+  cove job logs -n 20 -f a3f7b2     the last 20 lines, and the next ones`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: completeJob(inv),
 	}
@@ -74,12 +74,12 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 			return hinted(usagef(cmd, "logs are for people; there is no --json"), "cove job events JOB")
 		}
 		if lines < 0 {
-			return usagef(cmd, "-n %d is no number of lines", lines)
+			return usagef(cmd, "-n %d is not a number of lines", lines)
 		}
 		return logs(cmd, args)
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job has ended")
-	cmd.Flags().IntVarP(&lines, "lines", "n", 0, "so many lines of what there is, the last ones (default: all)")
+	cmd.Flags().IntVarP(&lines, "lines", "n", 0, "how many lines, from the end (default: all)")
 	cmd.Flags().SetNormalizeFunc(tailIsLines)
 	return cmd
 }
@@ -154,9 +154,8 @@ func newJobEventsCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events JOB",
 		Short: "Print a job's events, a JSON object a line",
-		Long: `Prints the events of a job's log, each as a line of JSON with its number, for programs. A
-reader that was cut off resumes with --from. With --json all of them are one document,
-{"events":[...]}.`,
+		Long: `Prints the events of a job's log for programs, each as a line of JSON with its number. A reader
+that was cut off resumes with --from. With --json, all events are one document, {"events":[...]}.`,
 		Example: `  cove job events a3f7b2
   cove job events -f --from 118 a3f7b2`,
 		Args:              exactArgs("the job's id"),

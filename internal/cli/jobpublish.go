@@ -13,11 +13,11 @@ func newJobPublishCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "publish JOB",
 		Short: "Publish the commits of a job again, after that has failed",
-		Long: `Publishes the commits of a job of cove run --publish (or of a profile with publish) again, after
-that has failed five times. It returns at once: cove job show JOB says what becomes of it. If
-they are published already, or are being published, it changes nothing.
+		Long: `Publishes the commits of a job again, after that has failed five times. The job is one of cove
+run --publish, or of a profile with publish. The command returns at once; cove job show JOB shows
+the result. If they are published already, or are being published, it changes nothing.
 
-It is refused if there is nothing to publish, and if files hold it back: those need your review.`,
+It is refused if there is nothing to publish, or if files are held for your review.`,
 		Example:           `  cove job publish a3f7b2`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: completeJob(inv),

@@ -25,9 +25,9 @@ func newJobRefsCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "refs",
 		Short: "List what jobs have left in this repository",
-		Long: `Lists the refs of jobs in this repository: refs/cove/JOB/base, head and leftover. With
---prune those of jobs that have ended are removed, if their commits are in a branch or a
-tag, too; with --force also if they are nowhere else.`,
+		Long: `Lists the refs of jobs in this repository: refs/cove/JOB/base, head and leftover. With --prune,
+it removes those of jobs that have ended, if their commits are in a branch or a tag, too. With
+--force, it also removes those whose commits are nowhere else.`,
 		Example: `  cove job refs
   cove job refs --prune`,
 		Args: exactArgs(),
@@ -53,8 +53,8 @@ tag, too; with --force also if they are nowhere else.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.BoolVar(&prune, "prune", false, "remove those of jobs that have ended, and whose commits are elsewhere, too")
-	f.BoolVar(&force, "force", false, "with --prune: also where the commits are nowhere else")
+	f.BoolVar(&prune, "prune", false, "remove the refs of jobs that have ended, and whose commits are elsewhere, too")
+	f.BoolVar(&force, "force", false, "with --prune: also if the commits are nowhere else")
 	return cmd
 }
 

@@ -14,14 +14,14 @@ import (
 func newJobResumeCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume JOB MESSAGE",
-		Short: "Have the agent of a job that has ended go on",
-		Long: `Has the agent of a job that has ended go on with its own session, as another job: it knows
-what it did, and finds the clone as it left it, with what it did not commit. MESSAGE may be -
-for standard input.
+		Short: "Let the agent of a job that has ended go on",
+		Long: `Lets the agent of a job that has ended go on in its own session, as another job. The agent knows
+what it did, and finds the clone as it left it, with what it did not commit. MESSAGE may be - for
+standard input.
 
-The new job's commits come on top of the old one's, and with them. It works in the old job's
-sprite, also after a restore; -s names a fork of that. Where the sprite is gone, or the agent
-has no sessions (shell), there is nothing to go on with: push again.`,
+The new job's commits come on top of the old one's, and include them. The new job works in the
+old job's sprite, also after a restore, or in a fork of that sprite (-s). If the sprite is gone,
+or the agent has no sessions (shell), resume is not possible: push again.`,
 		Example: `  cove job resume a3f7b2 "Well done. Now add a test for the empty list."
   cove job resume a3f7b2 - <review.md
   cove fork job-a3f7b2 other && cove job resume a3f7b2 -s other "Do it without the new dependency."`,
@@ -75,7 +75,7 @@ has no sessions (shell), there is nothing to go on with: push again.`,
 			inv.say("The commit that it began from has no ref of its own here: %v", err)
 		}
 		return inv.show(begun{job.ID, job}, func(w io.Writer) {
-			inv.tell(w, "Job %s goes on with job %s. Pull with: cove pull %s", job.ID, args[0], job.ID)
+			inv.tell(w, "Job %s continues job %s. Pull with: cove pull %s", job.ID, args[0], job.ID)
 		})
 	})
 	return cmd

@@ -18,12 +18,13 @@ func newJobRetryCommand(inv *invocation) *cobra.Command {
 	var plan string
 	cmd := &cobra.Command{
 		Use:   "retry JOB",
-		Short: "Begin a job that has ended anew",
-		Long: `Begins a job that has ended anew, as another job: the same plan, on the same commit, with the
-same settings, or with --plan another plan and all else the same. It is done in a new sprite,
-unless the old one was given with -s, or with --same-sprite in the old one, with what is in it.
-The repository comes from the old job's sprite: where that is gone, push again. The old job stays
-as it is.`,
+		Short: "Retry a job that has ended",
+		Long: `Retries a job that has ended, as another job: the same plan, on the same commit, with the same
+settings. --plan replaces only the plan. If the old job's sprite was given with -s, or with
+--same-sprite, the new job works in that one, with what is in it. Otherwise it gets a new sprite.
+
+The repository comes from the old job's sprite: if that is gone, push again. The old job stays as
+it is.`,
 		Example: `  cove job retry a3f7b2
   cove job retry a3f7b2 --plan plan.md
   cove job retry a3f7b2 --same-sprite --json`,

@@ -19,11 +19,11 @@ func newJobSendCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "send JOB [TEXT]",
 		Short: "Send a message to the agent of a job",
-		Long: `Sends a message to an agent that was pushed with --converse, whether it works or waits
-(the state "waiting"), and returns when the agent has it. TEXT may be - for standard input.
+		Long: `Sends a message to an agent that was pushed with --converse, while it works or waits (the state
+"waiting"). It returns when the agent has the message. TEXT may be - for standard input.
 
-With --close the agent is told that nothing more will come, after TEXT if there is one: it
-ends when it is done, and its work is collected.`,
+--close tells the agent, after TEXT if there is one, that nothing more will come. Then it ends
+when it is done, and its work is collected.`,
 		Example: `  cove job send a3f7b2 "Yes, drop the old table."
   cove job send a3f7b2 - <answer.md
   cove job send a3f7b2 --close`,
@@ -68,6 +68,6 @@ ends when it is done, and its work is collected.`,
 		}
 		return inv.show(job, printTo(inv, "Sent to job %s. Follow it with: cove job logs -f %s", job.ID, job.ID))
 	})
-	cmd.Flags().BoolVar(&done, "close", false, "nothing more will come: the agent ends when it is done")
+	cmd.Flags().BoolVar(&done, "close", false, "send no more messages: the agent ends when it is done")
 	return cmd
 }

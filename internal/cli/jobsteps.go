@@ -19,13 +19,13 @@ func newJobStepsCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "steps JOB",
 		Short: "Print how far the preparation of a job is, step by step",
-		Long: `Prints the steps by which a job's sprite, agent and repository are prepared: the state of
-each, how long it took, and what went wrong. The steps are the same for each job; one that a
-job does not need is skipped, and says why.
+		Long: `Prints the steps that prepare a job's sprite, agent and repository: the state of each, how long
+it took, and what went wrong. The steps are the same for each job. A step that a job does not
+need is skipped, and says why.
 
-With --follow the steps are told as they happen, with what their commands print, until the
-agent begins or the job has ended. With --json as well, each change is a line of JSON; the
-first line is a snapshot.`,
+With --follow, it prints the steps as they happen, with what their commands print, until the
+agent begins or the job has ended. With --json as well, each change is a line of JSON; the first
+line is a snapshot.`,
 		Example: `  cove job steps a3f7b2
   cove job steps -f a3f7b2
   cove job steps --json a3f7b2 | jq -r '.steps[] | select(.state == "failed") | .error'`,

@@ -16,11 +16,11 @@ import (
 // it, each with a hint.
 func TestJobUnknown(t *testing.T) {
 	job := cove.Job{ID: "a1b2c3", State: cove.JobRunning}
-	job.Unknown = &cove.JobUnknown{Message: "the backend far does not answer", Hint: "see what the matter is: cove ping --backend far"}
+	job.Unknown = &cove.JobUnknown{Message: "the backend far does not answer", Hint: "check the connection: cove ping --backend far"}
 	job.SpriteRemoval = &cove.SpriteRemoval{Error: "out of order\x1b[2J"}
 	var b strings.Builder
 	printJob(&b, job, time.Now())
-	for _, want := range []string{"running (unknown) (sprite not deleted yet)", "does not answer; see what the matter is: cove ping --backend far; since", "out of order"} {
+	for _, want := range []string{"running (unknown) (sprite not deleted yet)", "does not answer; check the connection: cove ping --backend far; since", "out of order"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in:\n%s", want, b.String())
 		}

@@ -31,13 +31,13 @@ func newJobWaitCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait JOB",
 		Short: "Wait for a job's end",
-		Long: `Waits until a job has ended, and says how. The exit code tells it too: 0 succeeded,
-1 failed, 124 timed out, 130 cancelled, 75 lost. When --timeout passes first it is 124
-as well, and the code of the error is "wait_timeout".
+		Long: `Waits until a job has ended, and says how it ended, also by its exit code: 0 succeeded, 1 failed,
+124 timed out, 130 cancelled, 75 lost. If --timeout passes first, the exit code is 124, and the
+code of the error is "wait_timeout".
 
-With --pull, or the setting pull.auto, the commits of a job that succeeded are pulled, and
-the folders of [[pull.sync]], as by cove pull with its exit codes. The setting asks for
-nothing outside of the job's repository.`,
+With --pull, or the setting pull.auto, it pulls as cove pull does if the job succeeded: the
+commits and the folders of [[pull.sync]], with the same exit codes. Outside of the job's
+repository, the setting does nothing.`,
 		Example: `  cove job wait a3f7b2 && cove pull a3f7b2
   cove job wait a3f7b2 --timeout 10m
   cove job wait a3f7b2 --pull --into branch`,
@@ -50,7 +50,7 @@ nothing outside of the job's repository.`,
 			return err
 		}
 		if !slices.Contains(intoChoices, o.into) {
-			return usagef(cmd, "--into %q is none of ff, branch and none", o.into)
+			return usagef(cmd, "--into %q is not one of ff, branch and none", o.into)
 		}
 		return waitJob(ctx, inv, c, id, o)
 	})
@@ -114,7 +114,7 @@ func pullWaited(ctx context.Context, inv *invocation, c *cove.Client, job cove.J
 	}
 	pulled, err := pullWork(ctx, inv, c, push.PullOptions{Job: job.ID, Into: push.Into(o.into), AcceptRisky: o.accept}, filesync.Fail)
 	if elsewhere := elsewhere(err); elsewhere && !o.asked {
-		inv.say("Not pulled: this is not the repository that it is of. There: cove pull %s", job.ID)
+		inv.say("Not pulled: the job is of another repository. Type there: cove pull %s", job.ID)
 		err = nil
 	}
 	if !inv.global.json {

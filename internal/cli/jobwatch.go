@@ -52,7 +52,7 @@ func waitingText(job cove.Job, err error, now time.Time) string {
 	case job.Installing != nil:
 		text += "; " + installText(job)
 	case job.Held != nil:
-		text += "; it stands still: " + job.Held.Message
+		text += "; it is paused: " + job.Held.Message
 	case job.Unknown != nil:
 		text += ": " + job.Unknown.Message
 	case job.State == cove.JobQueued:

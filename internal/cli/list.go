@@ -24,9 +24,14 @@ func newListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the sprites",
-		Long: `Lists the sprites and how much of each is alive: a cold one is a disk, a warm one a
-disk and an image of its memory, a paused one has its processes in memory, standing still,
-and a running one has them at work. In JSON a paused one is warm, with cove.paused.`,
+		Long: `Lists the sprites with their states:
+
+  cold      only a disk
+  warm      a disk, and an image of its memory
+  paused    its processes are in memory, and do not run
+  running   its processes run
+
+In JSON, a paused sprite is warm, with cove.paused.`,
 		Example: `  cove list
   cove list --prefix web- --label team=shop
   cove list --json`,

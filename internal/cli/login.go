@@ -61,7 +61,7 @@ func setFromLogin(ctx context.Context, inv *invocation, cmd *cobra.Command, name
 
 func until(l cove.SecretLogin) string {
 	if l.ExpiresAt == nil {
-		return "which does not say until when it is good"
+		return "which does not say when it expires"
 	}
 	return "good until " + l.ExpiresAt.Local().Format(time.RFC3339)
 }
@@ -93,7 +93,7 @@ func readCodexLogin() (path, token string, login cove.SecretLogin, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return path, "", login, hinted(fmt.Errorf("codex has no login in %s", path),
-			"codex login; if it keeps the login in a keychain, have it use the file: codex -c cli_auth_credentials_store=file login")
+			"codex login; if it keeps the login in a keychain, let it use the file: codex -c cli_auth_credentials_store=file login")
 	}
 	if err != nil {
 		return path, "", login, err
@@ -113,7 +113,7 @@ func readCodexLogin() (path, token string, login cove.SecretLogin, err error) {
 	token = auth.Tokens.Access
 	switch {
 	case token == "" && auth.Key != "":
-		return path, "", login, hinted(fmt.Errorf("codex has an API key in %s, and no login", path), "cove secret set openai")
+		return path, "", login, hinted(fmt.Errorf("codex has an API key in %s, but no login", path), "cove secret set openai")
 	case err != nil || token == "" || auth.Tokens.Account == "":
 		return path, "", login, hinted(fmt.Errorf("codex has no login with a ChatGPT account in %s", path), "codex login")
 	}
@@ -144,7 +144,7 @@ func notClaude(name, value string) error {
 		return nil
 	}
 	l := agents.Claude{}.Login()
-	return hinted(fmt.Errorf("this is the token of a Claude subscription, and no API key: %s, so the connector does not add it", l.Refused), agents.SetUpInside("claude", l))
+	return hinted(fmt.Errorf("this is the token of a Claude subscription, not an API key: %s, so the connector does not add it", l.Refused), agents.SetUpInside("claude", l))
 }
 
 // renewLogin stores a newer token for the login that the server has, if a push may need it. The

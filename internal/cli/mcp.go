@@ -13,10 +13,10 @@ import (
 	"github.com/cove-dev/cove/internal/server/mcpserver"
 )
 
-const mcpRoles = `A role says which tools there are: read-only (Read, Glob, Grep, and those that list and
-show), edit (Write, Edit and checkpoint_create as well), full (all), or a list such as
-Read,Bash,ports. Given more than once, --role allows what all of them allow. What it does not
-name is denied, also by name.`
+const mcpRoles = `--role says which tools there are: read-only (Read, Glob, Grep, and those that list and show),
+edit (Write, Edit and checkpoint_create, too), full (all), or a list such as Read,Bash,ports. If
+it is given more than once, it allows what all of them allow. A tool that it does not allow is
+denied, also if a client calls it by name.`
 
 // mcpOptions are the flags that say what an MCP client may do.
 type mcpOptions struct {
@@ -58,16 +58,16 @@ func newMCPCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcp",
 		Short: "Offer sprites to an agent outside, by MCP",
-		Long: `Offers a sprite to an MCP client, on standard input and output: Read, Write, Edit, Glob,
-Grep and Bash, which act in the sprite and nowhere else, exec, which runs a program there
-without a shell, its ports, checkpoints and jobs. An agent that has no tools but these works
-in the sandbox while it runs here.
+		Long: `Offers a sprite to an MCP client, on standard input and output. Read, Write, Edit, Glob, Grep and
+Bash act in the sprite and nowhere else. exec runs a program there without a shell. Other tools
+are for ports, checkpoints and jobs. An agent with only these tools runs here, and works in the
+sandbox.
 
-With --prefix it offers all sprites whose names begin so, each by the argument sprite, and
-list, create, rm and fork besides. Other names are denied.
+With --prefix, it offers all sprites whose names begin so: each tool has the argument sprite. It
+also offers list, create, rm and fork. Other names are denied.
 
-A sprite is awake from the first call on, until the client ends. Where it is gone, each
-call says so. A server offers the same at its URL, /mcp: see cove mcp config --http.
+The first call wakes the sprite, which stays awake until the client ends. If it is gone, each call
+says so. A server offers the same at its URL, /mcp: see cove mcp config --http.
 
 ` + mcpRoles,
 		Example: `  claude mcp add sandbox -- cove mcp -s paint

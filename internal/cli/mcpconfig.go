@@ -104,11 +104,12 @@ func newMCPConfigCommand(inv *invocation) *cobra.Command {
 	var overHTTP bool
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Print what makes a client use cove mcp",
-		Long: `Prints the part of an MCP client's settings that has it use a sprite: to be pasted into the
-file that is named on standard error. With --http the client calls the server itself, with
-the token that it finds in the variable COVE_TOKEN of its environment; give it one that
-reaches no more than it should. Otherwise it starts cove mcp.`,
+		Short: "Print the settings for a client of cove mcp",
+		Long: `Prints the settings with which an MCP client uses a sprite. Paste them into the file that
+standard error names. The client then starts cove mcp.
+
+With --http, the client calls the server itself, with the token in the variable COVE_TOKEN of its
+environment. Give it a token that reaches no more than it should.`,
 		Example: `  cove mcp config -s paint >.mcp.json
   cove mcp config -s paint --client codex --role edit
   cove mcp config --prefix agent- --http --client cursor
@@ -118,7 +119,7 @@ reaches no more than it should. Otherwise it starts cove mcp.`,
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
 		as, ok := mcpClients[client]
 		if !ok {
-			return usagef(cmd, "--client %q is none of %s", client, strings.Join(mcpClientNames(), ", "))
+			return usagef(cmd, "--client %q is not one of %s", client, strings.Join(mcpClientNames(), ", "))
 		}
 		if strings.ContainsFunc(name, func(r rune) bool { return !strings.ContainsRune(nameRunes, r) }) || name == "" {
 			return usagef(cmd, "--name %q: use letters, digits, hyphens and underscores", name)
@@ -147,8 +148,8 @@ reaches no more than it should. Otherwise it starts cove mcp.`,
 	f := cmd.Flags()
 	f.StringVar(&client, "client", "claude", "whose settings: "+strings.Join(mcpClientNames(), ", "))
 	must(cmd.RegisterFlagCompletionFunc("client", cobra.FixedCompletions(mcpClientNames(), cobra.ShellCompDirectiveNoFileComp)))
-	f.StringVar(&name, "name", "cove", "what the client calls it")
-	f.BoolVar(&overHTTP, "http", false, "have it call the server's /mcp, instead of starting cove mcp")
+	f.StringVar(&name, "name", "cove", "the client's name for it")
+	f.BoolVar(&overHTTP, "http", false, "let it call the server's /mcp, instead of starting cove mcp")
 	return cmd
 }
 

@@ -25,7 +25,7 @@ func parseMCP(cmd *cobra.Command, given mcpFlags) ([]cove.MCPServer, error) {
 		case side == "sprite":
 			servers = append(servers, cove.MCPServer{Name: name, Command: []string{"/bin/sh", "-c", list}})
 		case side != "host":
-			return nil, hinted(usagef(cmd, "--mcp %q does not say whether the server is outside of the sprite", text), "write --mcp host:"+text+", or --mcp sprite:NAME=COMMAND for one that is started in it")
+			return nil, hinted(usagef(cmd, "--mcp %q does not say whether the server is outside of the sprite", text), "write --mcp host:"+text+", or --mcp sprite:NAME=COMMAND to start one in the sprite")
 		case name == "" || list == "":
 			return nil, hinted(usagef(cmd, "--mcp %q does not name the tools that may be called", text), "write --mcp host:"+rest+"=TOOL,TOOL, or =* for all that it has")
 		default:

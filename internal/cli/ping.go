@@ -32,10 +32,10 @@ func newPingCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ping [NAME]",
 		Short: "Time each step of the way to the server, and into a sprite",
-		Long: `Times the way to the server: the connection, its answer, and that to the token. With a
-sprite's name it goes on into that, which wakes it: the shim and its gateway, the guest, a
-command, and from inside a look-up of a name and each connector that it is granted, by a
-request of its own.`,
+		Long: `Times each step to the server: the connection, its answer, and its answer to the token. With a
+sprite's name, it goes on into the sprite, which wakes it: the shim and its gateway, the guest,
+and a command. Inside, it looks up a name, and sends a request to each connector that the sprite
+is granted.`,
 		Example: `  cove ping
   cove ping paint --count 5
   cove ping paint --json | jq '.steps[] | {step, ms}'`,
@@ -52,7 +52,7 @@ request of its own.`,
 		}
 		return runPing(ctx, inv, name, count)
 	})
-	cmd.Flags().IntVar(&count, "count", 1, "go the way so many times")
+	cmd.Flags().IntVar(&count, "count", 1, "how many times to go the way")
 	return cmd
 }
 
@@ -103,7 +103,7 @@ func (p *pinger) run(ctx context.Context) error {
 	err = p.steps.do("server", func() (string, string, error) {
 		info, err := p.client.Version(ctx)
 		if errors.Is(err, sprites.ErrNotFound) {
-			return stepNone, "not cove's own", nil
+			return stepNone, "not a cove server", nil
 		}
 		p.doc.Version = info.Version
 		return stepDone, "version " + info.Version, err
@@ -169,7 +169,7 @@ func (p *pinger) check(ctx context.Context) error {
 	check, err := p.client.Check(ctx, p.name)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound) || err == nil && check.Cove == nil && check.Status == "healthy":
-		p.steps.add(stepJSON{Step: "guest", Result: stepNone, Detail: "this server does not tell"}, nil)
+		p.steps.add(stepJSON{Step: "guest", Result: stepNone, Detail: "this server does not report it"}, nil)
 		return nil
 	case err == nil && check.Cove == nil:
 		err = fail.Newf("guest_unreachable", "cove diagnose "+p.name, "the guest of %s: %s %s", p.name, check.Status, check.Reason)
@@ -282,7 +282,7 @@ func runProbe(ctx context.Context, sprite *sprites.Sprite, connectors []string) 
 		return p, fmt.Errorf("look at %s from inside: %w", sprite.Name(), err)
 	}
 	if len(p.HTTP) != len(connectors) {
-		return p, fmt.Errorf("look at %s from inside: it told of %d connectors, not of %d", sprite.Name(), len(p.HTTP), len(connectors))
+		return p, fmt.Errorf("look at %s from inside: it reported %d connectors, not %d", sprite.Name(), len(p.HTTP), len(connectors))
 	}
 	return p, nil
 }

@@ -24,23 +24,13 @@ func newPolicyCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "See and change what a sprite may reach",
-		Long: `A sprite without rules reaches every public address, by TCP. With rules it reaches what
-they allow: the most specific one decides, whatever their order. An address is then
-reached under a name that the sprite has looked up, which TLS handshakes and plain HTTP
-requests must say, or by a rule for the address itself.
+		Long: `A sprite without rules reaches every public address, by TCP. With rules, it reaches only what
+they allow, and the most specific rule decides. Private addresses and their like need a rule
+that names them: see cove help network.
 
-Never, without a rule that names it, does a sprite reach private, link-local or metadata
-addresses, this machine's own, or those of its neighbours: what it reaches without a
-gateway, by IPv4 or IPv6, and its gateways. A default route has no neighbours, nor has a
-VPN, beyond the network of its interface's address. Where this machine has a route for
-IPv4 or for IPv6 alone, a name with addresses of both is answered with those. A prefix
-inside such a range names what is in it (10.1.0.0/16). An address of this machine's own is
-named by a rule of that very address alone. Only a token with the verb admin may set such a
-rule; others may keep or remove it.
-
-A rule is written HOST, HOST:PORTS, or either with /udp after it. HOST is a name,
-*.SUFFIX for all below it, *, an address, or a prefix such as 10.1.0.0/16; PORTS are
-numbers and ranges, with commas. A preset stands for several rules:
+A rule is HOST or HOST:PORTS, for UDP with /udp at its end. HOST is a name, *.SUFFIX for all
+names below it, *, an address, or a prefix such as 10.1.0.0/16. PORTS are numbers and ranges,
+with commas. A preset stands for several rules:
 
   open      every public name and address
   none      nothing
@@ -132,12 +122,12 @@ func newPolicySetCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set FILE | --preset NAME",
 		Short: "Replace a sprite's rules",
-		Long: `Replaces a sprite's rules by those of a file, - for this input, or by a preset. It is in
-force when the command returns: connections that are not allowed any more have ended. A
-file that is malformed changes nothing.`,
+		Long: `Replaces a sprite's rules by those of a file (- for standard input), or by a preset. They are in
+force when the command returns: connections that they do not allow have ended. A file with a
+mistake changes nothing.`,
 		Example: `  cove policy set policy.json -s paint
   cove policy set --preset agent
-  echo '{"rules":[]}' | cove policy set -           no rules again`,
+  echo '{"rules":[]}' | cove policy set -           removes all rules`,
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if (len(args) == 1) == (preset != "") || len(args) > 1 {
@@ -176,10 +166,10 @@ func readPolicy(inv *invocation, name string) (p sprites.NetworkPolicy, err erro
 	dec := json.NewDecoder(io.LimitReader(in, maxPolicyFile))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&p); err != nil {
-		return p, fail.Wrap("failed", fmt.Errorf("read %s: %w", name, err), "see how it is written with: cove policy show --json")
+		return p, fail.Wrap("failed", fmt.Errorf("read %s: %w", name, err), "see the format: cove policy show --json")
 	}
 	if p.Rules == nil {
-		return p, hinted(fmt.Errorf("%s has no rules", name), `no rules at all are {"rules":[]}`)
+		return p, hinted(fmt.Errorf("%s has no rules", name), `to have no rules at all, write {"rules":[]}`)
 	}
 	return p, nil
 }
@@ -203,14 +193,14 @@ func setPolicy(ctx context.Context, inv *invocation, change func(sprites.Network
 
 func newPolicyAddCommand(inv *invocation, action string) *cobra.Command {
 	verbs := map[string][2]string{
-		"allow": {"Add a rule that allows", `A sprite without rules stays open: the preset open is added with its first rule.`},
-		"deny": {"Add a rule that denies", `A sprite without rules stays open for names: a rule for all of them is added with its first
-one. Addresses that no name leads to are not reached then.`},
+		"allow": {"Add a rule that allows", `If the sprite has no rules yet, the preset open is added as well, so that the sprite stays open.`},
+		"deny": {"Add a rule that denies", `If the sprite has no rules yet, a rule that allows all names is added as well. Then the sprite
+does not reach addresses that no name leads to.`},
 	}
 	cmd := &cobra.Command{
 		Use:   action + " RULE...",
 		Short: verbs[action][0],
-		Long: verbs[action][0] + `, in place of those of the same hosts, ports and protocol.
+		Long: verbs[action][0] + `, in place of rules for the same hosts, ports and protocol.
 ` + verbs[action][1],
 		Example: fmt.Sprintf(`  cove policy %[1]s -s paint api.example.org:443
   cove policy %[1]s '*.example.org' 10.1.0.0/16:5432 time.example.org:123/udp`, action),
@@ -238,7 +228,7 @@ one. Addresses that no name leads to are not reached then.`},
 		})
 		if err == nil && len(stay) > 0 {
 			sprite, _ := inv.sprite.name(ctx) // it was known a moment ago
-			inv.say("Rules for some of these ports say otherwise, and decide there; to %[1]s these too: cove policy %[1]s -s %[2]s %[3]s", action, sprite, strings.Join(stay, " "))
+			inv.say("Rules for some of these ports say otherwise, and they decide; to %[1]s these too: cove policy %[1]s -s %[2]s %[3]s", action, sprite, strings.Join(stay, " "))
 		}
 		if err == nil && slices.ContainsFunc(rules, isZoneDenied) {
 			sayPresetNames(ctx, inv, now, rules)
@@ -291,15 +281,15 @@ func sayPresetNames(ctx context.Context, inv *invocation, p sprites.NetworkPolic
 	presets, err := sprites.Presets(ctx, sprite)
 	if presets == nil {
 		if err != nil {
-			inv.detail("cove: which hosts of these a preset allows by name could not be asked: %v", err)
+			inv.detail("cove: could not ask which of these hosts a preset allows by name: %v", err)
 		}
 		presets = builtinPresets(p)
 	}
 	if named := presetNames(p, presets.Rules, rules); len(named) > 0 {
-		inv.say("A preset names hosts of these, which decides for them; to deny them too: cove policy deny -s %s %s", sprite.Name(), strings.Join(named, " "))
+		inv.say("A preset allows some of these hosts by name, and its rules decide; to deny them too: cove policy deny -s %s %s", sprite.Name(), strings.Join(named, " "))
 	}
 	if presets.Withheld > 0 {
-		inv.say("A preset also allows the package registries of the server's machine by name, whose names a token without the verb admin can't see. If one is of these, it stays allowed; ask by: cove policy test -s %s HOST", sprite.Name())
+		inv.say("A preset also allows the package registries of the server's machine by name, and a token without the verb admin can't see these names. If one of them is denied here, it stays allowed; ask with: cove policy test -s %s HOST", sprite.Name())
 	}
 }
 
@@ -346,8 +336,8 @@ func newPolicyLimitCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "limit",
 		Short: "Limit how fast a sprite may use the network",
-		Long: `Limits what a sprite's connections out carry in a second, each way and all together, and
-how many it may open in one. 0 takes a limit away; what is not named stays.`,
+		Long: `Limits the bandwidth of all connections out of a sprite together, in each direction, and how
+many it may open in a second. 0 removes a limit. A limit that you do not name stays.`,
 		Example: `  cove policy limit --bandwidth 10M -s paint
   cove policy limit --connections 50
   cove policy limit --bandwidth 0 --connections 0`,
@@ -391,8 +381,9 @@ func newPolicyTestCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "test HOST[:PORT]",
 		Short: "Say whether a sprite may reach something",
-		Long: `Says whether a sprite's policy lets it reach a host, by which rule, and what to do about
-it. Without a port it is 443. Nothing is connected to. The exit code is 1 if it may not.`,
+		Long: `Says whether a sprite's policy allows it to reach a host, by which rule, and what to do about it.
+It makes no connection. The port is 443 unless you give one. The exit code is 1 if the policy
+does not allow it.`,
 		Example: `  cove policy test example.org -s paint
   cove policy test 10.1.2.3:5432
   cove policy test time.example.org:123/udp`,
@@ -466,13 +457,14 @@ func newPolicyLogCommand(inv *invocation) *cobra.Command {
 	var since time.Duration
 	cmd := &cobra.Command{
 		Use:   "log",
-		Short: "Show what a sprite was refused",
-		Long: `Shows what a sprite was refused: when, what, by which rule, to which process as far as the
-sprite could say, and what to do about it. A program that retries, or tries several addresses
-of a name, is refused each time. Equal events have one line, where the first of them was,
-with their number and the last one's time; with --follow or --json each has its own.
-"(lookup)" is a question of DNS. The log is kept while the sprite exists, the newest 4 MiB
-at least.`,
+		Short: "Show what a sprite was not allowed to reach",
+		Long: `Shows what a sprite was refused: when, what, by which rule, to which process (as far as the
+sprite could say), and what to do about it. "(lookup)" is a DNS query. If a program retries, or
+tries several addresses of a name, it is refused each time.
+
+Equal events have one line, in the place of the first one, with their number and the time of the
+last one. With --follow or --json, each event has its own line. The log is kept as long as the
+sprite exists (at least the newest 4 MiB).`,
 		Example: `  cove policy log -s paint
   cove policy log --follow
   cove policy log --all --since 10m`,
@@ -505,14 +497,14 @@ at least.`,
 			printEvent(inv.text(), line)
 		}
 		if err == nil && empty {
-			what := "was refused nothing"
+			what := "had no refusals"
 			switch {
 			case neverRan(ctx, sprite):
 				what = "has not run yet"
 			case since > 0:
 				what += " since then"
 			case opts.Connections:
-				what = "has reached nothing, and was refused nothing"
+				what = "has reached nothing, and had no refusals"
 			}
 			inv.say("%s %s.", sprite.Name(), what)
 		}
@@ -520,8 +512,8 @@ at least.`,
 	})
 	f := cmd.Flags()
 	f.BoolVarP(&opts.Follow, "follow", "f", false, "go on until Ctrl-C")
-	f.BoolVar(&opts.Connections, "all", false, "what was allowed, too")
-	f.DurationVar(&since, "since", 0, "only what is not older")
+	f.BoolVar(&opts.Connections, "all", false, "also show what was allowed")
+	f.DurationVar(&since, "since", 0, "only events that are not older")
 	return cmd
 }
 
@@ -537,8 +529,8 @@ func newPolicyLearnCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "learn",
 		Short: "Propose rules from what a sprite has reached",
-		Long: `Proposes the smallest rules that allow what a sprite has reached: let it run without rules
-for a while first. It prints what cove policy set takes; --apply puts it in force.`,
+		Long: `Proposes the smallest rules that allow what a sprite has reached. Let it run without rules for a
+while first. It prints the rules as cove policy set takes them; --apply puts them in force.`,
 		Example: `  cove policy set --preset open -s paint
   cove exec -s paint make test
   cove policy learn -s paint --since 10m
@@ -580,7 +572,7 @@ for a while first. It prints what cove policy set takes; --apply puts it in forc
 			return p, nil
 		})
 	})
-	cmd.Flags().DurationVar(&since, "since", 0, "look only at what is not older")
-	cmd.Flags().BoolVar(&apply, "apply", false, "put the rules in force")
+	cmd.Flags().DurationVar(&since, "since", 0, "look only at events that are not older")
+	cmd.Flags().BoolVar(&apply, "apply", false, "apply the rules")
 	return cmd
 }

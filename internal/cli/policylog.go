@@ -45,7 +45,7 @@ func (l *eventLines) add(e sprites.NetworkEvent) {
 
 func printEvent(w io.Writer, e *eventLine) {
 	if e.Suppressed > 0 {
-		fmt.Fprintf(w, "… %d more refusals, of which nothing was kept\n", e.Suppressed)
+		fmt.Fprintf(w, "… %d more refusals were not recorded\n", e.Suppressed)
 	}
 	verdict := "refused"
 	if e.Allowed {

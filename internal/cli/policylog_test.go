@@ -38,7 +38,7 @@ func TestEventLines(t *testing.T) {
 	for _, line := range l.lines {
 		printEvent(&got, line)
 	}
-	want := `… 4 more refusals, of which nothing was kept
+	want := `… 4 more refusals were not recorded
 2026-01-02 03:04:05  refused  10.1.2.3:80  as a private address, to curl (process 7), 3 times until 2026-01-02 03:07:05
     allow it
 2026-01-02 03:05:05  refused  10.1.2.3:443  as a private address

@@ -29,44 +29,15 @@ func newProfileCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profile",
 		Short: "Keep settings of jobs on the server, for all who push",
-		Long: `A profile is a named set of settings for jobs: the agent and its model, the image, what the
-network lets through, variables, a setup script and one that cleans up, limits, and how many of
-its jobs work at once. cove push --profile NAME takes from it what its own flags do not say. An
-administrator keeps profiles; who pushes needs no more than the right to begin jobs, and gets
-from a profile also what else would need the verb admin. Each change is a new revision; a job
-keeps the one that it was made with.
+		Long: `A profile is a named set of settings for jobs: the agent and its model, the image, the network
+rules, variables, a setup script and a cleanup script, limits, and how many of its jobs work at
+once. cove push --profile NAME takes all settings from the profile that no flag gives.
 
-A profile is written as TOML; cove profile keys lists all keys (cove profile show prints it so):
+An administrator keeps profiles. To push with one, a token needs only the right to begin jobs,
+also for settings that would need the verb admin otherwise. Each change is a new revision; a
+job keeps the revision that it was made with.
 
-  description = "Repairs what the nightly tests find"
-  agent = "claude"
-  timeout_seconds = 7200
-  step_limits = { setup_script = 1800 }
-  max_jobs = 10
-  include = ["/opt/tools"]
-
-  [config]
-  image = "team:1"
-  ram_mb = 4096
-
-  [network_policy]
-  rules = [{ include = "agent" }, { domain = "registry.example.org", action = "allow" }]
-
-  [env]
-  CI = "1"
-
-  [setup_script]
-  name = "setup"
-  text = "make deps"
-
-  [cleanup_script]
-  name = "cleanup"
-  text = "make logout"
-  timeout_seconds = 30
-
-  [author]
-  name = "Robot"
-  email = "robot@example.org"`,
+cove help profile-file shows a profile, and cove profile keys lists all keys.`,
 		Example: `  cove profile put nightly nightly.toml
   cove profile list
   cove push plan.md --profile nightly
@@ -134,8 +105,8 @@ func newProfileShowCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Print a profile, as cove profile put reads it",
-		Long: `Prints a profile as TOML, as cove profile put reads it. A token without the verb admin sees
-the names of its variables, and no values.`,
+		Long: `Prints a profile as TOML, as cove profile put reads it. A token without the verb admin sees the
+names of its variables, but no values.`,
 		Example: `  cove profile show nightly
   cove profile show nightly >nightly.toml`,
 		Args:              exactArgs("the profile's name"),
@@ -159,10 +130,11 @@ func newProfilePutCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put NAME FILE",
 		Short: "Store a profile that a file describes",
-		Long: `Stores a profile, in place of one of the same name. FILE is TOML (see cove profile keys), or
-- for standard input. An agent that you have added (cove agent add) goes along with its
-definition. The profile is checked by what a job of it would be. A model's key that is missing,
-an image that is not there, and rules that block what the agent needs are warnings only.`,
+		Long: `Stores a profile, in place of one of the same name. FILE is TOML (see cove profile keys), or -
+for standard input. If you have added the agent (cove agent add), its definition goes along.
+
+The server checks the job that the profile would make. It only warns if a model's key is missing,
+an image is not there, or rules block what the agent needs.`,
 		Example: `  cove profile put nightly nightly.toml
   cove profile show nightly | sed 's/max_jobs = 10/max_jobs = 20/' | cove profile put nightly -`,
 		Args:              exactArgs("the profile's name", "its file"),
@@ -212,14 +184,14 @@ func newProfileDefaultCommand(inv *invocation) *cobra.Command {
 	var none bool
 	cmd := &cobra.Command{
 		Use:   "default NAME | default --none",
-		Short: "Say which profile pushes are by that name none",
-		Long: `Says by which profile cove push and cove run are that name none and make a sprite. The setting
-profile of who pushes goes before that; --profile '' pushes by none.`,
+		Short: "Set the profile of pushes that name none",
+		Long: `Sets the profile for all cove push and cove run that name none and make a sprite. The setting
+profile of the person who pushes comes before that. --profile '' pushes without a profile.`,
 		Example: `  cove profile default nightly
   cove profile default --none`,
 		ValidArgsFunction: completeProfile(inv),
 	}
-	cmd.Flags().BoolVar(&none, "none", false, "by none")
+	cmd.Flags().BoolVar(&none, "none", false, "use no profile")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if none && len(args) > 0 {
 			return usagef(cmd, "a profile or --none, not both")
@@ -239,10 +211,10 @@ profile of who pushes goes before that; --profile '' pushes by none.`,
 		}
 		return inv.show(cove.DefaultProfile{Name: name}, func(io.Writer) {
 			if name == "" {
-				inv.say("Pushes that name no profile are by none.")
+				inv.say("Pushes that name no profile use none.")
 				return
 			}
-			inv.say("Pushes that name no profile are by %s.", name)
+			inv.say("Pushes that name no profile use %s.", name)
 		})
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -293,7 +265,7 @@ func showPut(inv *invocation, put cove.ProfilePut) error {
 func parseProfile(name string, text []byte) (cove.ProfileSettings, error) {
 	var settings cove.ProfileSettings
 	bad := func(err error) error {
-		return hinted(fmt.Errorf("%s is no profile: %w", printable.Name(name), err), "all keys, with an example: cove profile keys")
+		return hinted(fmt.Errorf("%s is not a profile: %w", printable.Name(name), err), "all keys, with an example: cove profile keys")
 	}
 	if err := tomldoc.Parse(text, &settings); err != nil {
 		return settings, bad(err)
@@ -308,9 +280,9 @@ func newProfileEditCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "edit NAME",
 		Short: "Change a profile in your editor",
-		Long: `Opens a profile in your editor ($VISUAL, $EDITOR, or vi), and stores what is saved there. If
-somebody has changed it meanwhile, or it is refused, your text is kept in a file, which is
-named.`,
+		Long: `Opens a profile in your editor ($VISUAL, $EDITOR, or vi), and stores what you save there. If
+somebody has changed the profile meanwhile, or it is refused, your text is kept in a file, and
+the message names the file.`,
 		Example:           `  cove profile edit nightly`,
 		Args:              exactArgs("the profile's name"),
 		ValidArgsFunction: completeProfile(inv),
@@ -377,11 +349,10 @@ func newProfileApplyCommand(inv *invocation) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "apply NAME",
-		Short: "Give running jobs of a profile its network policy of now",
-		Long: `Gives the jobs that an older revision of a profile has made, and that have not ended, the
-network policy that the profile has now. Nothing else of a job changes. If the rules of a job's
-sprite are others than the job was given, somebody has set them: they stay, and the exit code is 1.
-With --force they are replaced.`,
+		Short: "Give running jobs of a profile its present network policy",
+		Long: `Gives a profile's present network policy to the jobs that an older revision has made and that
+have not ended. Nothing else of a job changes. If a job's sprite has other rules than the job was
+given, somebody has set them: they stay, and the exit code is 1. With --force, they are replaced.`,
 		Example: `  cove profile apply nightly
   cove profile apply nightly --force`,
 		Args:              exactArgs("the profile's name"),
@@ -412,17 +383,17 @@ With --force they are replaced.`,
 				fmt.Fprintf(w, "%s in %s: %s\n", printable.Line(job.Job), printable.Line(job.Sprite), said)
 			}
 			if len(applied.Jobs) == 0 {
-				inv.say("All its jobs that have not ended are of its present revision.")
+				inv.say("All its jobs that have not ended have its current revision.")
 			}
 		}); err != nil {
 			return err
 		}
 		if failed > 0 {
-			return hinted(fmt.Errorf("%s of %d did not get it", printable.Count(failed, "job"), len(applied.Jobs)), hint)
+			return hinted(fmt.Errorf("%s of %d did not get the policy", printable.Count(failed, "job"), len(applied.Jobs)), hint)
 		}
 		return nil
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "replace rules that somebody has set since, too")
+	cmd.Flags().BoolVar(&force, "force", false, "also replace rules that somebody has set since")
 	return cmd
 }
 
@@ -430,8 +401,8 @@ func newProfileRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Delete profiles",
-		Long: `Deletes profiles. Jobs that were made with one go on. If one was the default profile, pushes
-that name none are by none from then on.`,
+		Long: `Deletes profiles. Jobs that were made with one go on. If one was the default profile, pushes that
+name none then use none.`,
 		Example: `  cove profile rm nightly
   cove profile rm nightly weekly`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -455,7 +426,7 @@ that name none are by none from then on.`,
 					return hinted(err, "see which there are: cove profile list")
 				}
 				if err == nil && before.Default {
-					inv.say("%s was the default profile: pushes that name none are by none now. Choose another: cove profile default NAME", name)
+					inv.say("%s was the default profile: pushes that name none now use none. Choose another: cove profile default NAME", name)
 				}
 				return err
 			})
@@ -473,7 +444,7 @@ func lostProfiles(inv *invocation) losses {
 		for _, name := range args {
 			line := "the profile " + name + "; its jobs go on"
 			if p, err := (cove.Profiles{Client: c}).Get(ctx, name); err == nil && p.Default {
-				line = "the profile " + name + ", by which pushes are that name none; its jobs go on"
+				line = "the profile " + name + ", the default of pushes that name none; its jobs go on"
 			}
 			lines = append(lines, line)
 		}

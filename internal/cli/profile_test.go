@@ -62,8 +62,7 @@ func TestParseProfileErrors(t *testing.T) {
 
 // TestProfileExample: the profile in the help is one.
 func TestProfileExample(t *testing.T) {
-	long := newProfileCommand(newInvocation(Streams{})).Long
-	_, text, found := strings.Cut(long, "prints it so):\n")
+	_, text, found := strings.Cut(findTopic("profile-file").Long, "profile so:\n")
 	if !found {
 		t.Fatal("the help has no profile")
 	}

@@ -24,16 +24,16 @@ func newProxyCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "proxy [LOCAL:]REMOTE...",
 		Short: "Reach ports in a sprite from this machine",
-		Long: `Listens on 127.0.0.1 and joins each connection to a port in the sprite, as seen from
-inside: what listens on loopback there is reached, too. LOCAL is the same number unless
-one is given; 0 takes any that is free. Goes on until Ctrl-C.
+		Long: `Listens on 127.0.0.1, and joins each connection to a port in the sprite, as seen from inside:
+also to one that is only on loopback there. Without LOCAL, the port here has the same number. If
+LOCAL is 0, proxy takes any free port. It goes on until Ctrl-C.
 
-REMOTE may also be the absolute path of a Unix socket in the sprite, and LOCAL, too, a
-path, with a slash in it, at which a socket is made.
+REMOTE may also be the absolute path of a Unix socket in the sprite. LOCAL may also be a path
+(with a slash in it), at which proxy makes a socket.
 
-A port on which nothing listens in the sprite closes just that connection.
+If nothing listens on a port in the sprite, only that connection is closed.
 
-With -W, this input and output are the connection; for SSH, that is a ProxyCommand.`,
+With -W, standard input and output are the connection, as for a ProxyCommand of SSH.`,
 		Example: `  cove proxy -s paint 3000                  http://127.0.0.1:3000 is port 3000 of paint
   cove proxy 3001:3000 0:5432               in the sprite that cove use noted
   cove proxy --json 0:8080                  prints the port that it took
@@ -98,7 +98,7 @@ func parseRoutes(args []string) ([]route, error) {
 			at = "port " + strconv.Itoa(r.Local)
 		}
 		if at != "" && taken[at] {
-			return nil, fmt.Errorf("%s of this machine stands there twice", at)
+			return nil, fmt.Errorf("%s of this machine is given twice", at)
 		}
 		taken[at] = true
 		routes = append(routes, r)
@@ -267,7 +267,7 @@ func listen(r route) (net.Listener, error) {
 	case errors.Is(err, syscall.EADDRINUSE):
 		text = "is in use on this machine"
 	case errors.Is(err, syscall.EACCES):
-		text, from = "is not for you to listen on", 8000+r.Local
+		text, from = "needs rights that you do not have", 8000+r.Local
 	default:
 		return nil, fmt.Errorf("listen on port %d: %w", r.Local, err)
 	}

@@ -34,29 +34,19 @@ func newPullCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull JOB",
 		Short: "Bring the commits of a job back",
-		Long: `Brings the commits of a job into this repository. They are checked first, and kept under
-refs/cove/JOB/; then the branch that they were pushed from is moved forward, if the job has
-succeeded, and that is possible, and nothing in the work tree is in the way. Otherwise they
-stay where they are, and the message says how to bring them in (exit code 4). Pulling again
-does no harm.
+		Long: `Brings the commits of a job into this repository. It checks them first, and keeps them under
+refs/cove/JOB/. If the job has succeeded, it then moves the branch that they were pushed from
+forward. If that is not possible, or something in the work tree is in the way, the branch stays,
+and the message says how to bring them in (exit code 4). Pulling again does no harm.
 
-If something of what the agent left could not be collected, as from a repository that it has
-broken, the exit code is 75, and the message has the command that copies it out of the sprite.
+If the job still works, pull on a terminal shows its progress and waits for its end. Ctrl-C
+leaves the job running (exit code 130). Elsewhere, and with --json, that is an error, unless
+you give --wait. --no-wait, or --wait=0, never waits. After a wait, and always with --wait, the
+exit code also says how the job ended, as that of cove job wait does.
 
-If the job is still at work, a terminal waits for its end and shows how far it is. Ctrl-C
-leaves the job at work (exit code 130). Elsewhere, and with --json, that is an error. --wait
-waits anywhere; --no-wait, or --wait=0, waits nowhere.
-
-After a wait the exit code also tells how the job ended, as that of cove job wait does. With
---wait so it does if the job had ended before. The commits of a job that failed or was lost
-are brought as well.
-` + riskyHelp + `
-
-With the setting pull.risky = "list", in your own file only, they are listed and taken.
-
-Of a job that succeeded, the folders that your settings name as [[pull.sync]] come, too (see
-cove config), without files of that kind. What both sides have changed there is a conflict,
-as in cove sync: nothing of that folder is brought then (exit code 3), and the sprite is kept.`,
+The commits of a job that failed or was lost are brought as well. If some of the work could not
+be collected (exit code 75), the message has the command that copies it out of the sprite.
+` + riskyHelp,
 		Example: `  cove pull a3f7b2
   cove pull a3f7b2 --wait            until the job has ended, without a terminal, too
   cove pull a3f7b2 --wait=30m
@@ -78,7 +68,7 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 			return err
 		}
 		if !slices.Contains(intoChoices, into) {
-			return usagef(cmd, "--into %q is none of ff, branch and none", into)
+			return usagef(cmd, "--into %q is not one of ff, branch and none", into)
 		}
 		if wait < 0 {
 			return usagef(cmd, "--wait %v is negative", wait)
@@ -118,7 +108,7 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 	f.BoolVar(&noWait, "no-wait", false, "do not wait for a job that is still at work: that is an error")
 	f.StringVar(&into, "into", config.Default(config.PullInto), "move the branch forward (ff), make a new one (branch), or only keep the commits (none)")
 	registerAccept(cmd, &accept)
-	f.StringVar(&onConflict, "on-conflict", string(filesync.Fail), "of folders, not of commits: fail, ours, theirs, or both")
+	f.StringVar(&onConflict, "on-conflict", string(filesync.Fail), "for folders, not for commits: fail, ours, theirs, or both")
 	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("on-conflict", cobra.FixedCompletions(conflictChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
@@ -138,14 +128,11 @@ func inNoClone(ctx context.Context, inv *invocation, id string, err error) error
 }
 
 const riskyHelp = `
-If a file changes that could make something run on this machine (settings of agents, editors
-and shells, CI, git hooks, a new dot-file, what your git already runs), nothing is moved: the
-files are listed and held for your review (exit code 4). Look at them with cove job diff JOB, and
-take them with --accept-risky. On a terminal you are asked. What runs when you build or test,
-such as a Makefile, is listed and not held.`
+Files that could run code on this machine are held for your review (exit code 4): see cove help
+held-files. --accept-risky takes them.`
 
 func registerAccept(cmd *cobra.Command, accept *bool) {
-	cmd.Flags().BoolVar(accept, "accept-risky", false, "take also what could make something run on this machine, and is else held for review")
+	cmd.Flags().BoolVar(accept, "accept-risky", false, "also take files that could run code on this machine, and are otherwise held for review")
 }
 
 // waitArgument makes --wait 30m work with a space. A flag with an optional value does
@@ -172,7 +159,7 @@ func waitUnasked(ctx context.Context, inv *invocation, c *cove.Client, id string
 	if err != nil || job.State.Terminal() { // the pull has the error
 		return 0
 	}
-	inv.say("Job %s has not ended: the pull waits for it. Ctrl-C leaves it at work.", id)
+	inv.say("Job %s has not ended: the pull waits for it. Ctrl-C leaves it running.", id)
 	return waitForEver
 }
 
@@ -286,7 +273,7 @@ func printPulled(w io.Writer, p push.Pulled) {
 			break // the error says what there is
 		}
 		if p.State == cove.JobLost {
-			fmt.Fprintf(w, "Nothing to pull: job %s was lost before what it had done could be kept.\n", p.Job)
+			fmt.Fprintf(w, "Nothing to pull: job %s was lost before its work could be kept.\n", p.Job)
 			break
 		}
 		fmt.Fprintf(w, "No changes: job %s (%s) made no commits.\n", p.Job, printable.Line(string(p.State)))

@@ -60,36 +60,36 @@ type remoteFlags struct {
 
 func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f := cmd.Flags()
-	registerAgent(cmd, &o.agent, config.Default(config.Agent), "who does the work: ")
-	f.StringVar(&o.command, "agent-command", "", "what starts the agent acp, in the sprite: the command line of an agent that speaks ACP")
-	f.StringVar(&o.permissions, "permissions", config.Default(config.Permissions), "what becomes of the agent acp's requests for permission: allow, ask (cove job answer) or deny")
+	registerAgent(cmd, &o.agent, config.Default(config.Agent), "the agent that does the work: ")
+	f.StringVar(&o.command, "agent-command", "", "the command that starts the agent acp in the sprite: the command line of an agent that speaks ACP")
+	f.StringVar(&o.permissions, "permissions", config.Default(config.Permissions), "the answer to the agent acp's requests for permission: allow, ask (cove job answer) or deny")
 	must(cmd.RegisterFlagCompletionFunc("permissions", cobra.FixedCompletions(agents.PermissionChoices, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.model, "model", config.Default(config.Model), "the model that the agent asks, as PROVIDER/MODEL (empty: the agent's choice)")
 	f.StringVar(&o.login, "login", "", "how claude and codex ask their model: with a key, or by your subscription, whose token is outside or inside the sprite (empty: see cove secret set --help)")
 	must(cmd.RegisterFlagCompletionFunc("login", cobra.FixedCompletions(cove.Logins, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.role, "role", "", "what the agent cove may do: plan and review only read, build does all (empty: build)")
 	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(agents.Roles, cobra.ShellCompDirectiveNoFileComp)))
-	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
+	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what to do with uncommitted changes: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
-	f.StringVar(&o.remote.url, "repo", "", "have the sprite clone this repository, an https `URL`, in place of yours")
-	f.StringVar(&o.remote.branch, "branch", "", "of --repo: begin with this branch (default: the repository's)")
-	f.IntVar(&o.remote.issue, "issue", 0, "of --repo: add the title and text of this issue to the plan, as a quotation, by the forge of the connector for git")
-	f.StringVar(&o.remote.publish, "publish", "", "of --repo: push the commits of a job that succeeds there, if no file is held for review: branch (cove/JOB), or pull_request")
+	f.StringVar(&o.remote.url, "repo", "", "let the sprite clone this repository, an https `URL`, in place of yours")
+	f.StringVar(&o.remote.branch, "branch", "", "with --repo: begin with this branch (default: the repository's)")
+	f.IntVar(&o.remote.issue, "issue", 0, "with --repo: add the title and text of this issue to the plan, as a quotation, by the forge of the connector for git")
+	f.StringVar(&o.remote.publish, "publish", "", "with --repo: push the commits of a job that succeeds to it, if no file is held for review: branch (cove/JOB), or pull_request")
 	must(cmd.RegisterFlagCompletionFunc("publish", cobra.FixedCompletions([]string{cove.PublishBranch, cove.PublishPullRequest}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("repo", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("branch", cobra.NoFileCompletions))
-	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
-	f.StringArrayVar(&o.limits, "step-limit", nil, "end the preparation if one of its steps takes longer, `STEP=TIME`, as setup_script=30m (repeatable; cove job steps has their names)")
+	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "stop the job after so long, not counting sleep; its work so far is collected")
+	f.StringArrayVar(&o.limits, "step-limit", nil, "stop the preparation if one of its steps takes longer, `STEP=TIME`, as setup_script=30m (repeatable; cove job steps has their names)")
 	f.Bool("steps", false, "show the preparation step by step, until the agent begins (on a terminal it is shown anyway)")
 	o.guards.register(cmd)
 	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
-	f.StringArrayVar(&o.mcp.servers, "mcp", nil, "give the agent an MCP server: `sprite:NAME=COMMAND` starts one inside; host:NAME=TOOL,TOOL, for cove alone, is one outside, behind that connector, * all its tools (repeatable)")
+	f.StringArrayVar(&o.mcp.servers, "mcp", nil, "give the agent an MCP server: `sprite:NAME=COMMAND` starts one inside; host:NAME=TOOL,TOOL (only with the agent cove) uses one outside through that connector, with * all its tools (repeatable)")
 	f.StringArrayVar(&o.mcp.env, "mcp-env", nil, "give the server of --mcp sprite:NAME a variable, `NAME:KEY=VALUE`, in which {secret:SECRET} stands for a secret (repeatable)")
-	f.StringVar(&o.profile, "profile", "", "take what the other flags do not say from this profile of the server's; empty: from none, not the default one either (see cove profile)")
+	f.StringVar(&o.profile, "profile", "", "take what the other flags do not say from this profile of the server; empty: from no profile, not even the default one (see cove profile)")
 	must(cmd.RegisterFlagCompletionFunc("profile", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return profileNames(inv, cmd, prefix)
 	}))
-	f.BoolVar(&o.dryRun, "dry-run", false, "check everything, say what would be done, and do nothing of it")
+	f.BoolVar(&o.dryRun, "dry-run", false, "check everything and say what would be done, but do nothing")
 	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
 	f.StringVar(&o.network, "network", config.Default(config.Network), "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
 	o.machine.register(inv, cmd)
@@ -149,13 +149,13 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 		return opts, err
 	}
 	if !slices.Contains([]string{"refuse", "include", "ignore"}, o.dirty) {
-		return opts, usagef(cmd, "--dirty %q is none of refuse, include and ignore", o.dirty)
+		return opts, usagef(cmd, "--dirty %q is not one of refuse, include and ignore", o.dirty)
 	}
 	if o.role != "" && !slices.Contains(agents.Roles, o.role) {
-		return opts, usagef(cmd, "--role %q is none of %s", o.role, strings.Join(agents.Roles, ", "))
+		return opts, usagef(cmd, "--role %q is not one of %s", o.role, strings.Join(agents.Roles, ", "))
 	}
 	if !slices.Contains(policy.Presets, o.network) {
-		return opts, usagef(cmd, "--network %q is none of %s", o.network, strings.Join(policy.Presets, ", "))
+		return opts, usagef(cmd, "--network %q is not one of %s", o.network, strings.Join(policy.Presets, ", "))
 	}
 	if err := o.checkACP(cmd); err != nil {
 		return opts, err
@@ -167,7 +167,7 @@ func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.C
 		return opts, err
 	}
 	if o.timeout <= 0 {
-		return opts, usagef(cmd, "--timeout %v must be more than nothing", o.timeout)
+		return opts, usagef(cmd, "--timeout %v: must be positive", o.timeout)
 	}
 	limits, err := stepLimits(cmd, o.limits)
 	if err != nil {
@@ -271,7 +271,7 @@ func (o *pushOptions) checkRepo(cmd *cobra.Command) error {
 		return usagef(cmd, "--dirty is about your own repository, which --repo leaves out")
 	}
 	if o.remote.issue < 0 {
-		return usagef(cmd, "--issue %d is no issue", o.remote.issue)
+		return usagef(cmd, "--issue %d is not the number of an issue", o.remote.issue)
 	}
 	if strings.HasPrefix(o.remote.branch, "-") {
 		return usagef(cmd, "--branch %q can't be a branch", o.remote.branch)
@@ -300,7 +300,7 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 		opts.Agent, opts.Definition, opts.Settings = "", nil, nil
 		for _, name := range []string{"agent-command", "permissions", "model", "login", "agent-settings"} {
 			if given(name) {
-				return opts, usagef(cmd, "--%s goes with --agent; the profile %s has an agent of its own (to push by no profile: --profile '')", name, o.profile)
+				return opts, usagef(cmd, "--%s goes with --agent; the profile %s has an agent of its own (to push without a profile: --profile '')", name, o.profile)
 			}
 		}
 		opts.AgentCommand, opts.Permissions, opts.Model = "", "", ""
@@ -309,7 +309,7 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 		opts.TimeoutSec = 0
 	}
 	if given("setup") {
-		return opts, usagef(cmd, "--setup or --profile, not both: the profile %s may have a script of its own (to push by no profile: --profile '')", o.profile)
+		return opts, usagef(cmd, "--setup or --profile, not both: the profile %s may have a script of its own (to push without a profile: --profile '')", o.profile)
 	}
 	opts.Config = machineGiven(cmd, opts.Config)
 	if !given("include") {
@@ -324,7 +324,7 @@ func (o *pushOptions) ofProfile(inv *invocation, cmd *cobra.Command, opts push.O
 		p := netrules.Add(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}, allow)
 		opts.NetworkPolicy = &p
 	case len(o.allow) > 0:
-		return opts, usagef(cmd, "--allow adds to the rules of --network, and the rules are those of the profile %[1]s: cove profile edit %[1]s (or give --network, too; to push by no profile: --profile '')", o.profile)
+		return opts, usagef(cmd, "--allow adds to the rules of --network, but here the rules are those of the profile %[1]s: cove profile edit %[1]s (or give --network, too; to push without a profile: --profile '')", o.profile)
 	}
 	return opts, nil
 }
@@ -346,7 +346,7 @@ func (o *pushOptions) choose(inv *invocation, cmd *cobra.Command) choose {
 			return opts, err
 		}
 		o.profile = all[i].Name
-		inv.say("By the server's default profile, %s. To push by none: --profile ''", o.profile)
+		inv.say("This uses the server's default profile, %s. To push without a profile: --profile ''", o.profile)
 		return o.ofProfile(inv, cmd, opts)
 	}
 }
@@ -391,7 +391,7 @@ func (o *pushOptions) checkACP(cmd *cobra.Command) error {
 	case strings.TrimSpace(o.command) == "":
 		return usagef(cmd, "the agent acp needs the command that starts it, such as --agent-command \"opencode acp\"")
 	case !slices.Contains(agents.PermissionChoices, o.permissions):
-		return usagef(cmd, "--permissions %q is none of %s", o.permissions, strings.Join(agents.PermissionChoices, ", "))
+		return usagef(cmd, "--permissions %q is not one of %s", o.permissions, strings.Join(agents.PermissionChoices, ", "))
 	}
 	return nil
 }
@@ -429,70 +429,21 @@ func newPushCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push PLAN | push -p PROMPT",
 		Short: "Send this repository and a plan into a sprite, and have an agent carry it out",
-		Long: `Sends the checked-out branch of this repository into a new sprite (or that of -s), has an
-agent carry out the plan there, and returns as soon as the work has begun. It goes on when
-this machine sleeps. cove pull brings the commits back. An agent that new sprites have not had
-yet is installed first, for all the jobs that come; the job has its number before.
+		Long: `Sends the checked-out branch of this repository to a new sprite (or to that of -s), starts an
+agent there with the plan, and returns when the agent has begun. The job goes on while this
+machine sleeps. cove pull brings the commits back.
 
-The agent "shell" runs the plan's fenced sh blocks in order, and commits after each with
-the heading above it as the message; "claude" is Claude Code, "codex", "gemini", "opencode"
-and "pi" are what they are called; "cove" is cove's own. Their models' keys stay outside: cove
-secret set anthropic (codex: openai; gemini: gemini). --model PROVIDER/MODEL has another model
-asked, by cove, opencode and pi of any of the three; cove asks the first for which there is a
-secret. cove agent list has all, and cove agent add takes others.
+The plan is a file, - for standard input, or the text of -p. If there are uncommitted changes,
+choose: --dirty include sends them in a snapshot commit, --dirty ignore sends only commits.
 
-Only commits travel, with those of submodules that are checked out and the content of Git
-LFS; the plan itself goes as text: from a file, which need not be committed, with - from standard
-input, or of -p. If there are other changes that are not committed, choose:
---dirty include sends them in a snapshot commit, which leaves your index alone;
---dirty ignore sends what is committed.
+On a terminal, push shows how the job is prepared. Ctrl-C leaves the job running. --dry-run does
+all checks, says what would be sent to where, and sends nothing.
 
-With --repo URL nothing of your repository travels, and you need be in none: the sprite clones
-that one, its default branch or that of --branch. A connector for git adds the credentials and
-lets the job only read (cove connector put NAME --upstream https://HOST --git). For that the
-token needs the verb admin, or a profile that names the repository.
+With --auto-pull, or push.auto_pull in your own settings file, push waits for the job's end and
+pulls as cove run -q does, with the same exit codes. The settings pull.into and pull.risky count.
+With --json only the flag counts, not the setting.
 
-A script that prepares sprites, .cove/setup.sh or that of --setup, runs in the clone before
-the agent, and not again in a sprite that it has prepared. The agent is given the variables
-of .cove/sandbox.env (see cove help env), and of --env, where {secret:NAME} stands for a secret
-of the server. Flags have the defaults of cove help config. With
---agent-settings your own settings for it go along, of claude CLAUDE.md, skills, commands and
-the like in ~/.claude: only files that are known, none with the name of one that holds
-credentials, none in which anything looks like a key, and no links. You are told which.
-
-On a terminal, or with --steps, push shows how the job is prepared, step by step, until the
-agent begins. Ctrl-C leaves it then, and it goes on.
-
-What goes on too long is ended, and what there is is collected: --timeout (running time, in
-which neither the sprite's sleep nor the wait for a person counts), --max-idle, --max-turns,
---max-disk, and with the agent cove --max-cost. With --converse an agent that can (claude)
-does not end when it has had its say, but waits for messages: cove job send.
-
-The agent "acp" is any that speaks the Agent Client Protocol; --agent-command starts it in
-the sprite. Its requests for permission are granted, since the sandbox is the boundary, or
-as --permissions says: with ask the job waits for you, and its time does not count.
-
---mcp sprite:NAME=COMMAND gives claude, codex, opencode, acp or cove an MCP server that it starts
-in the sprite, by a command line for sh; --mcp-env gives that a variable. With --mcp host:… the
-agent cove may also call tools of MCP servers that are outside of the sprite, those that you
-name and no others. Each is a connector, which adds the key and keeps the log: cove connector
-put linear --upstream URL --header "Authorization: Bearer {secret}".
-
---role plan or review has the agent cove only read: a call of any other tool is refused in the
-sprite. Such a job commits nothing; cove job logs has its answer. The tools of --mcp are not
-limited. Other agents have tools of their own: cove refuses the job.
-
-With --auto-pull, or the setting push.auto_pull in your own file, push waits for the end of the
-work and pulls, as cove run -q does, with the same exit codes, but tells that the job has started.
-The settings pull.into and pull.risky count. With --json only the flag counts.
-
---dry-run packs and checks as a push does, asks the server if one runs, and says what would
-be sent, with what, and to where; nothing is sent or made.
-
-The sprite reaches what --network says: a preset, and with agent and defaults the hosts of
-the repository's remotes, if they have names. An existing sprite keeps its own rules unless
-you give --network. --allow adds a rule before the job starts: so it reaches a registry at a
-private address, which no preset allows.`,
+More: cove help models, repositories, preparation, network, limits or mcp-servers.`,
 		Example: `  cove push plan.md
   cove push -p "Update the dependencies, and make the tests pass."
   cove push --agent shell migrate.md --dirty ignore
@@ -534,10 +485,10 @@ private address, which no preset allows.`,
 		return runPush(ctx, inv, opts, o.choose(inv, cmd), run.steps)
 	})
 	o.register(inv, cmd)
-	cmd.Flags().Bool("auto-pull", false, "wait for the end of the work, and pull")
+	cmd.Flags().Bool("auto-pull", false, "wait for the job's end, and pull")
 	registerPrompt(cmd, &prompt)
 	cmd.Flags().BoolVar(&o.interactive, "interactive", false, "start the agent in a terminal, and join it")
-	cmd.Flags().BoolVar(&o.converse, "converse", false, "keep the agent for messages when it has had its say (cove job send)")
+	cmd.Flags().BoolVar(&o.converse, "converse", false, "keep the agent for messages when it has finished (cove job send)")
 	return cmd
 }
 
@@ -594,7 +545,7 @@ func runPush(ctx context.Context, inv *invocation, opts push.Options, choose cho
 		return nil
 	}
 	if !isTerminal(inv.In) || !isTerminal(inv.Out) {
-		inv.say("This is no terminal. Join the agent with: cove job attach %s", result.Job)
+		inv.say("This is not a terminal. Join the agent with: cove job attach %s", result.Job)
 		return nil
 	}
 	return attachJob(ctx, inv, c, result.Job)
@@ -640,7 +591,7 @@ func pushWith(ctx context.Context, inv *invocation, c *cove.Client, opts push.Op
 	} else if opts.Config != nil && opts.Config.Image == hostBase {
 		opts.Config.Image = "" // whatever the backend has
 	} else if opts.Config != nil && opts.Config.Image != "" {
-		return push.Result{}, nil, fail.Newf("not_available", "leave --image out", "the backend %s knows the protocol alone, which has no images", opts.Backend)
+		return push.Result{}, nil, fail.Newf("not_available", "leave --image out", "the backend %s only knows the protocol, which has no images", opts.Backend)
 	}
 	if opts.Profile != "" && !opts.Remote {
 		p, err := cove.Profiles{Client: c}.Get(ctx, opts.Profile)

@@ -18,10 +18,10 @@ func sayPushed(inv *invocation, opts push.Options, result push.Result, err error
 		inv.say("%s", message)
 	}
 	if err == nil && opts.Backend != "" && result.NetworkPolicy != nil {
-		inv.say("The backend %s is told which names the job may reach, and not on which ports.", opts.Backend)
+		inv.say("cove tells the backend %s which names the job may reach, but not on which ports.", opts.Backend)
 	}
 	if err == nil && opts.NetworkPolicy != nil && result.NetworkPolicy == nil {
-		inv.say("This server enforces no network policy: what the job reaches is up to it.")
+		inv.say("This server enforces no network policy: the server alone decides what the job reaches.")
 	}
 }
 

@@ -62,7 +62,7 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 	case errors.Is(err, errSilent):
 		return err
 	case x.input && (errors.Is(err, sprites.ErrNoExit) || isHeld(err)) && cmd.SessionID() != "" && ctx.Err() == nil && !sandboxGone(err) && !x.out.failed.Load() && !x.err.failed.Load():
-		return hinted(err, fmt.Sprintf("it is ended in %v unless you take it over: %s", aloneLimit, x.attach(cmd)))
+		return hinted(err, fmt.Sprintf("it will be killed in %v unless you take it over: %s", aloneLimit, x.attach(cmd)))
 	case x.out.broken.Load() || x.err.broken.Load():
 		return reportedError{exitBrokenPipe}
 	case outputLost:
@@ -106,7 +106,7 @@ func (x *execution) rejoin(ctx context.Context, cmd *sprites.Cmd, lost error) (*
 	case errors.Is(err, errSessionGone):
 		return nil, lost
 	case err != nil && !errors.Is(err, sprites.ErrRemoved) && !errors.Is(err, sprites.ErrUnauthorized):
-		hint := "it is ended about now; if not: " + attach
+		hint := "it is being killed about now; if not: " + attach
 		if f := classify(err); f.hint != "" && serverAway(err) {
 			hint = f.hint + "\n" + hint
 		}
@@ -160,7 +160,7 @@ func heldBy(info sprites.Info) *sprites.Held {
 func sayHeld(inv *invocation, m sprites.Message) {
 	switch {
 	case m.Type == sprites.MessageLost:
-		inv.say("cove: the sprite began anew: %s\ncove: what ran in it is gone; its files are as they were", printable.Line(m.Lost))
+		inv.say("cove: the sprite began anew: %s\ncove: its programs are gone; its files are as they were", printable.Line(m.Lost))
 	case m.Type != sprites.MessageHeld:
 	case m.Held == nil:
 		inv.say("cove: the sprite goes on")

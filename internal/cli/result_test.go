@@ -275,7 +275,7 @@ func TestImportInterrupted(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	err = importError(fmt.Errorf("import: %w", context.Canceled), true, "copy")
-	if f := classify(err); f.exit != exitInterrupted || !strings.Contains(f.message, "brings to its end") || !strings.Contains(f.hint, "cove list") {
+	if f := classify(err); f.exit != exitInterrupted || !strings.Contains(f.message, "the server completes what it has begun") || !strings.Contains(f.hint, "cove list") {
 		t.Errorf("%+v", f)
 	}
 }

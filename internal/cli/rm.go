@@ -18,10 +18,9 @@ func newRmCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Delete sprites with their disks",
-		Long: `Deletes sprites: their processes end and their disks are gone. On a terminal you are
-asked first, unless --yes is given. A sprite with the work of a job that nobody has pulled
-is not deleted without --force. One that only cove use or COVE_SPRITE chooses is not either:
-name it, or give -s.`,
+		Long: `Deletes sprites: their processes end, and their disks are gone. On a terminal it asks you first,
+unless you give --yes. Without --force, it keeps a sprite with the work of a job that nobody has
+pulled. It also keeps one that only cove use or COVE_SPRITE chooses: name that, or give -s.`,
 		Example: `  cove rm paint web-1 web-2
   cove rm --force paint`,
 		ValidArgsFunction: completeSprite(inv),
@@ -39,7 +38,7 @@ name it, or give -s.`,
 			return unpulledHint(ctx, c, name, spriteError(c.Delete(ctx, name, sprites.DeleteOptions{Force: force})))
 		})
 	})
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also where that loses work that nobody has pulled")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also if that loses work that nobody has pulled")
 	return asksFirst(inv, cmd, lostSprites(inv))
 }
 

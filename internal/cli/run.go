@@ -23,16 +23,17 @@ func newRunCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run PLAN | run -p PROMPT",
 		Short: "Push, follow the work, and pull",
-		Long: `Does what push, job logs -f and pull do, one after the other. Ctrl-C leaves the job, which
-goes on; the message says how to pull it. The exit code tells how the work ended: 0, 1
-failed, 124 timed out, 130 cancelled, 75 lost; and 3, 4 or 5 where the pull was refused, or
-held what it brought for your review. With -q, only what the pull brought is printed.
+		Long: `Does what push, job logs -f and pull do, one after the other. Ctrl-C leaves the job running, and
+the message says how to pull it. With --pull=false, or the setting pull.auto = false, nothing is
+pulled. With -q, only what the pull brought is printed.
 
-To try things out without a model there are --dry-run, the agent "shell", which carries out
-a plan's sh blocks, and a connector to a server of your own that answers as a model would:
-cove connector put anthropic --upstream http://127.0.0.1:9000.
+The exit code says how the work ended: 0 succeeded, 1 failed, 124 timed out, 130 cancelled, 75
+lost. It is 3, 4 or 5 if the pull was refused, or held what it brought for your review.
 
-With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
+To try run without a model, use --dry-run, or the agent shell, which carries out a plan's sh
+blocks. Or give a connector a server of your own that answers as a model would:
+
+  cove connector put anthropic --upstream http://127.0.0.1:9000`,
 		Example: `  cove run plan.md
   cove run -p "Update the dependencies, and make the tests pass."
   gh issue view 7 | cove run -
@@ -49,7 +50,7 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 			return err
 		}
 		if !slices.Contains(intoChoices, into) {
-			return usagef(cmd, "--into %q is none of ff, branch and none", into)
+			return usagef(cmd, "--into %q is not one of ff, branch and none", into)
 		}
 		if opts.Plan = prompt; prompt == "" {
 			if err := readPlan(inv, &opts, args[0]); err != nil {
@@ -68,7 +69,7 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 	f := cmd.Flags()
 	registerPrompt(cmd, &prompt)
 	f.StringVar(&into, "into", config.Default(config.PullInto), "what to do with the commits, as in pull: ff, branch or none")
-	f.BoolVar(&autoPull, "pull", true, "pull when the work has ended")
+	f.BoolVar(&autoPull, "pull", true, "pull when the job has ended")
 	registerAccept(cmd, &accept)
 	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd

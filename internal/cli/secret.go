@@ -26,9 +26,9 @@ func newSecretCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "secret",
 		Short: "Keep keys that never enter a sprite",
-		Long: `A secret is a key or a token that the server keeps encrypted and never shows again. No
-sprite sees it: a connector adds it to requests on their way out (see cove help connector).
-Only a job that is given it as a variable has it inside: push --env NAME={secret:SECRET}.`,
+		Long: `A secret is a key or a token that the server keeps encrypted and never shows again. No sprite
+sees it: a connector adds it to requests on their way out (see cove help connector). It is inside
+only for a job that gets it as a variable: push --env NAME={secret:SECRET}.`,
 		Example: `  cove secret set anthropic                  asks for the value
   gh auth token | cove secret set github
   cove secret list
@@ -48,17 +48,18 @@ func newSecretSetCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Store a secret",
-		Long: `Stores a secret, in place of one of the same name, and at once for the sprites that use it.
-The value is read from standard input, or asked for where that is a terminal; it is never
-an argument, which others could see. It is one line, of 8 bytes to 64 KiB.
+		Long: `Stores a secret, in place of one of the same name. Sprites that use it get the new value at once.
+The value is read from standard input, or asked for on a terminal. It is never an argument, which
+others could see. It is one line, of 8 bytes to 64 KiB.
 
-With --from-login the value is the token of your login with an agent's own program on this
-machine. The name is chatgpt, for codex: jobs of codex then ask by your ChatGPT subscription,
-through the connector chatgpt, and no key is needed. The refresh token stays with codex, which
-alone renews the login; cove push --agent codex hands on the new token. Anthropic's terms do
-not let a Claude login be kept so: a job of claude has its token inside,
---env CLAUDE_CODE_OAUTH_TOKEN={secret:NAME}, or the login that you have made in its sprite,
---login inside. docs/network.md has more.`,
+With --from-login, the value is the token of your login with an agent's own program on this
+machine. The name is chatgpt, for codex. Jobs of codex then use your ChatGPT subscription,
+through the connector chatgpt, and need no key. The refresh token stays with codex, and only
+codex renews the login. cove push --agent codex passes the new token on.
+
+Anthropic's terms do not allow that for a Claude login. A job of claude has its token inside
+instead: by --env CLAUDE_CODE_OAUTH_TOKEN={secret:NAME}, or by the login that you have made in
+its sprite (--login inside). docs/network.md has more.`,
 		Example: `  cove secret set anthropic
   gh auth token | cove secret set github
   cove secret set ci < key.txt
@@ -109,7 +110,7 @@ func readSecret(ctx context.Context, inv *invocation, name, hint string) (string
 	case len(bytes.TrimSpace(value)) == 0:
 		return "", hinted(errNoValue, hint)
 	case !utf8.Valid(value):
-		return "", errors.New("the value is no text")
+		return "", errors.New("the value is not text")
 	}
 	return string(value), nil
 }
@@ -145,8 +146,8 @@ func newSecretListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the secrets",
-		Long: `Lists the secrets: their names, the last four characters of those that have 24 or more, when
-they were set, and of tokens of logins until when they are good; never their values.`,
+		Long: `Lists the secrets, never their values: the names, when each was set, the last four characters of
+those with 24 or more, and until when tokens of logins are valid.`,
 		Example: `  cove secret list`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -182,9 +183,9 @@ func newSecretRmCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Delete secrets",
-		Long: `Deletes secrets. One that a connector adds, or that a job refers to which has not ended, is
-kept, unless --force is given. Then such a connector serves nobody, and such a job can't
-begin, until it is set again.`,
+		Long: `Deletes secrets. Without --force, it keeps secrets that a connector adds, or that a job refers to
+which has not ended. With --force, such a connector serves no sprite, and such a job can't begin,
+until you set the secret again.`,
 		Example: `  cove secret rm github
   cove secret rm --force ci`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -209,7 +210,7 @@ begin, until it is set again.`,
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "delete those, too, that a connector or a job needs")
+	cmd.Flags().BoolVar(&force, "force", false, "also delete secrets that a connector or a job needs")
 	return cmd
 }
 

@@ -54,7 +54,7 @@ var needVerbs = map[string]bool{
 var errNothing = errors.New("no server, no sprites")
 
 // settingsHint is what to type if serve.toml is wrong.
-const settingsHint = "mend that file; see what may stand in it: cove serve --help"
+const settingsHint = "correct that file; see what may be in it: cove serve --help"
 
 // mayStart says why a verb may not start a server on a data folder, or nil.
 func (s *chosenServer) mayStart(dir string) error {
@@ -72,7 +72,7 @@ func (s *chosenServer) mayStart(dir string) error {
 	}
 	switch {
 	case set.NoAutostart && unitRuns(dir):
-		return fail.Newf("no_server", "start it with: cove server start", "no server is running on %s, which systemd is to run", dir)
+		return fail.Newf("no_server", "start it with: cove server start", "no server is running on %s, which systemd should run", dir)
 	case set.NoAutostart:
 		return fail.Newf("no_server", "start it as your supervisor does, or by hand: cove serve\nor take autostart = false out of "+set.File+", and type: cove server start", "no server is running on %s, and %s says that cove starts none", dir, set.File)
 	case s.verb == "server start" || s.verb == "server restart":
@@ -89,13 +89,13 @@ func newServerCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Start, stop and look at this machine's server",
-		Long: `The server of this machine's data folder. Commands that make or use a sprite start it if it
-does not run, unless COVE_AUTOSTART is 0; those that only look never do. Sprites and jobs
-outlive it.
+		Long: `Controls the server of this machine's data folder. Commands that make or use a sprite start it if
+it does not run, unless COVE_AUTOSTART is 0. Commands that only look never start it. Sprites and
+jobs outlive it.
 
-Its settings are in serve.toml in the data folder (or cove serve --config FILE): the flags
-of cove serve, without --, for whoever starts it. autostart = false says that a supervisor
-does: then no command starts one.`,
+Its settings are in serve.toml in the data folder (or cove serve --config FILE): the flags of
+cove serve, without --. They hold whoever starts the server. autostart = false says that a
+supervisor starts it: then no command does.`,
 		Example: `  cove server status
   cove server restart
   printf 'idle = "30m"\nname = ["cove.example.org"]\n' >/var/lib/cove/serve.toml`,
@@ -196,7 +196,7 @@ func newServerStatusCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Say whether the server runs, where, and with which settings",
-		Long: `Says whether the server runs, where it listens and where its settings are. Exit code 1:
+		Long: `Says whether the server runs, where it listens, and where its settings are. The exit code is 1 if
 it does not run, neither here nor in another container that has the data folder.`,
 		Example: `  cove server status
   cove server status --json`,
@@ -225,7 +225,7 @@ it does not run, neither here nor in another container that has the data folder.
 					showPool(w, s.Pool)
 				}
 				if s.DefaultImageMissing {
-					inv.tell(w, "image:     %s, which is not here: no sprite is made without --image; %s", printable.Line(s.DefaultImage), lackingImage(s.DefaultImage))
+					inv.tell(w, "image:     %s, which is not here: sprites without --image can't be made; %s", printable.Line(s.DefaultImage), lackingImage(s.DefaultImage))
 				} else if s.DefaultImage != "" {
 					fmt.Fprintf(w, "image:     %s, for sprites that name none\n", printable.Line(s.DefaultImage))
 				}
@@ -252,7 +252,7 @@ func showPool(w io.Writer, p *sprites.Pool) {
 		}
 		fmt.Fprintf(w, "%-11s%s: %d of %d ready\n", label, printable.Line(part.Image), part.Ready, part.Size)
 		if part.Error != "" {
-			fmt.Fprintf(w, "%-11s%s; to mend it: %s\n", "", printable.Line(part.Error), printable.Line(part.Hint))
+			fmt.Fprintf(w, "%-11s%s; to fix it: %s\n", "", printable.Line(part.Error), printable.Line(part.Hint))
 		}
 	}
 }
@@ -289,7 +289,7 @@ func startOwn(ctx context.Context, inv *invocation) error {
 	return inv.show(s, func(w io.Writer) {
 		fmt.Fprintf(w, "The server runs at %s (process %d).\n", s.URL, s.PID)
 		if s.DefaultImageMissing {
-			inv.say("Its default image %s is not here: no sprite is made without --image. It comes %s", printable.Line(s.DefaultImage), lackingImage(s.DefaultImage))
+			inv.say("Its default image %s is not here: sprites without --image can't be made. It comes %s", printable.Line(s.DefaultImage), lackingImage(s.DefaultImage))
 		}
 	})
 }
@@ -298,10 +298,12 @@ func newServerStopCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop",
 		Short: "Stop the server; sprites and jobs go on",
-		Long: `Stops the server and returns once it has ended. Sprites and jobs go on without it, and the
-next one takes them up. If the server is the first process of a container, the container ends
-with it; the memory of all sprites goes to disk first. So it does if the first process, such
-as the shell of an entrypoint, has started the server; then the container may end, too.`,
+		Long: `Stops the server, and returns once it has ended. Sprites and jobs go on without it, and the next
+server takes them up.
+
+If the server is the first process of a container, the container ends with it. The memory of all
+sprites goes to disk first. That also happens if the first process, such as the shell of an
+entrypoint, has started the server; then the container may end, too.`,
 		Example: `  cove server stop`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -410,10 +412,11 @@ func newServerRestartCommand(inv *invocation) *cobra.Command {
 		Use:   "restart",
 		Short: "Stop the server, and start it anew with the settings of its file",
 		Long: `Stops the server and starts one with the settings of serve.toml, and with the flags that the
-server was started with (to leave those out: cove server stop, cove server start). If the
-settings are wrong, the server stays. Sprites and jobs go on; with --suspend-at-end a sprite
-sleeps until its next use. If the server is the first process of a container, or was started
-by it, restart the container instead.`,
+server was started with. To leave out those flags: cove server stop, cove server start. If the
+settings are wrong, the running server stays.
+
+Sprites and jobs go on; with --suspend-at-end, a sprite sleeps until its next use. If the server
+is the first process of a container, or was started by it, restart the container instead.`,
 		Example: `  cove server restart`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -487,9 +490,9 @@ func newServerLogsCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs",
 		Short: "Show the server's log",
-		Long: `Shows the log of the servers that cove has started on this data folder, or the journal of
-the one that systemd runs (cove server install). That of another supervisor's is where the
-supervisor keeps it.`,
+		Long: `Shows the log of the servers that cove has started on this data folder. If systemd runs the
+server (cove server install), it shows the journal. If another supervisor runs the server, the
+log is where that supervisor keeps it.`,
 		Example: `  cove server logs
   cove server logs --lines 20 --follow`,
 		Args: exactArgs(),
@@ -507,7 +510,7 @@ supervisor keeps it.`,
 			return tailServerLog(ctx, inv, filepath.Join(dir, "serve.log"), lines, follow)
 		}),
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until Ctrl-C")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print what is added, until Ctrl-C")
 	cmd.Flags().IntVarP(&lines, "lines", "n", 200, "how many lines of it, from the end")
 	return cmd
 }
@@ -515,7 +518,7 @@ supervisor keeps it.`,
 func tailServerLog(ctx context.Context, inv *invocation, name string, lines int, follow bool) error {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail.Newf("no_log", "that of one under a supervisor is where the supervisor keeps it", "cove has started no server on %s", filepath.Dir(name))
+		return fail.Newf("no_log", "if a supervisor runs the server, the supervisor keeps the log", "cove has started no server on %s", filepath.Dir(name))
 	}
 	if err != nil {
 		return err

@@ -29,12 +29,12 @@ func newServiceCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "service",
 		Short: "Programs that a sprite keeps running",
-		Long: `A service is a program that is started whenever its sprite boots, and again when it has
-crashed, until it is stopped. Its definition and its log are in the sprite.
+		Long: `A service is a program that is started whenever its sprite boots, and again when it has crashed,
+until it is stopped. Its definition and its log are in the sprite.
 
-A service does not keep its sprite awake: what does is a connection, a command that runs,
-or a task (see sprite-env inside). A request to the sprite's URL wakes it, and starts the
-service that has an HTTP port, also one that was stopped.`,
+A service does not keep its sprite awake. Only a connection, a running command or a task (see
+sprite-env inside) does. A request to the sprite's URL wakes it. It also starts the service that
+has an HTTP port, even if that was stopped.`,
 		Example: `  cove service put -s paint --http-port 8080 web python3 -m http.server 8080
   cove service list -s paint
   cove service logs -f web -s paint`,
@@ -42,7 +42,7 @@ service that has an HTTP port, also one that was stopped.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newServicePutCommand(inv), newServiceListCommand(inv), newServiceShowCommand(inv), newServiceStartCommand(inv), newServiceStopCommand(inv),
-		newServiceRestartCommand(inv), newServiceLogsCommand(inv), newServiceSignalCommand(inv), asksFirst(inv, newServiceRmCommand(inv), eachOfSprite(inv, "the definition of service %s, and what runs of it, in sprite %s")))
+		newServiceRestartCommand(inv), newServiceLogsCommand(inv), newServiceSignalCommand(inv), asksFirst(inv, newServiceRmCommand(inv), eachOfSprite(inv, "the definition of service %s, and its processes, in sprite %s")))
 	return cmd
 }
 
@@ -84,11 +84,11 @@ func newServicePutCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put [flags] NAME CMD…",
 		Short: "Define a service and start it",
-		Long: `Defines a service, or defines it anew, and starts it. One that runs exactly so already is
-left alone; of one that runs as something else the old program is ended first.
+		Long: `Defines a service, or defines it anew, and starts it. If it already runs with exactly this
+definition, it is left alone. If it runs with another one, the old program is ended first.
 
-Flags may stand before and after the name. The command begins at the first argument that is
-no flag, or after --; from there on, flags belong to the command.`,
+Flags may be before and after the name. The command begins at the first argument that is not a
+flag, or after --. From there on, flags belong to the command.`,
 		Example: `  cove service put --http-port 8080 web python3 -m http.server 8080
   cove service put --needs db --env QUEUE=mail --dir /home/sprite/app worker ./worker -v`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -146,7 +146,7 @@ no flag, or after --; from there on, flags belong to the command.`,
 }
 
 func addFollow(cmd *cobra.Command, follow *time.Duration) {
-	cmd.Flags().DurationVar(follow, "follow", time.Second, "show what it says for so long")
+	cmd.Flags().DurationVar(follow, "follow", time.Second, "show its output for so long")
 }
 
 // followService prints a service's output as it comes.
@@ -204,7 +204,7 @@ func newServiceListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the services of a sprite",
-		Long:    `Lists the services of a sprite, which is woken if it sleeps: they are in it.`,
+		Long:    `Lists the services of a sprite. If the sprite sleeps, it is woken, because they are in it.`,
 		Example: `  cove service list -s paint`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -262,7 +262,7 @@ func newServiceShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:               "show NAME",
 		Short:             "Describe a service",
-		Long:              `Describes a service: its definition and what it does now.`,
+		Long:              `Describes a service: its definition and its state.`,
 		Example:           `  cove service show web -s paint`,
 		Args:              exactArgs("the service's name"),
 		ValidArgsFunction: completeService(inv),
@@ -317,9 +317,10 @@ func printService(w io.Writer, d sprites.Service, now time.Time) {
 func newServiceStartCommand(inv *invocation) *cobra.Command {
 	var follow time.Duration
 	cmd := &cobra.Command{
-		Use:               "start NAME",
-		Short:             "Start a service, and first what it needs",
-		Long:              `Starts a service, and first those that it needs. It is then kept running, over boots too.`,
+		Use:   "start NAME",
+		Short: "Start a service, and first what it needs",
+		Long: `Starts a service, and first those that it needs. From then on it is kept running, also after
+boots.`,
 		Example:           `  cove service start web -s paint`,
 		Args:              exactArgs("the service's name"),
 		ValidArgsFunction: completeService(inv),
@@ -338,8 +339,8 @@ func newServiceRestartCommand(inv *invocation) *cobra.Command {
 	var follow time.Duration
 	cmd := &cobra.Command{
 		Use:               "restart NAME",
-		Short:             "End a service and start it again",
-		Long:              `Ends a service, if it runs, and starts it.`,
+		Short:             "Stop a service and start it again",
+		Long:              `Stops a service, if it runs, and starts it.`,
 		Example:           `  cove service restart web -s paint`,
 		Args:              exactArgs("the service's name"),
 		ValidArgsFunction: completeService(inv),
@@ -358,10 +359,10 @@ func newServiceStopCommand(inv *invocation) *cobra.Command {
 	var grace time.Duration
 	cmd := &cobra.Command{
 		Use:   "stop NAME",
-		Short: "End a service, and leave it alone from now on",
-		Long: `Ends a service: TERM to all that it started, and after the grace period KILL. It is not
-started again, by a boot either, until somebody starts it; a request to the sprite's URL
-does, if it is the service with the HTTP port.`,
+		Short: "Stop a service, until somebody starts it",
+		Long: `Stops a service: all that it started gets TERM, and after the grace period KILL. It stays
+stopped, also after a boot, until somebody starts it. If it is the service with the HTTP port, a
+request to the sprite's URL starts it, too.`,
 		Example:           `  cove service stop web --grace 30s -s paint`,
 		Args:              exactArgs("the service's name"),
 		ValidArgsFunction: completeService(inv),
@@ -376,7 +377,7 @@ does, if it is the service with the HTTP port.`,
 			return showService(ctx, inv, sprite, name)
 		}),
 	}
-	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "wait so long before it is killed")
+	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "how long to wait before killing it")
 	return cmd
 }
 
@@ -394,9 +395,9 @@ func newServiceLogsCommand(inv *invocation) *cobra.Command {
 	var lines int
 	cmd := &cobra.Command{
 		Use:   "logs NAME",
-		Short: "Show what a service has said",
-		Long: `Shows the end of a service's log, standard output and errors alike. The sprite keeps more of
-it: the last 16 to 32 MiB, in /.sprite/logs/services/NAME.log and NAME.log.1.`,
+		Short: "Show the log of a service",
+		Long: `Shows the end of a service's log, which has standard output and standard error. The sprite keeps
+more of it: the last 16 to 32 MiB, in /.sprite/logs/services/NAME.log and NAME.log.1.`,
 		Example: `  cove service logs web -s paint
   cove service logs -n 1000 web -s paint
   cove service logs -f web -s paint`,
@@ -405,7 +406,7 @@ it: the last 16 to 32 MiB, in /.sprite/logs/services/NAME.log and NAME.log.1.`,
 	}
 	cmd.RunE = serviceVerb(inv, func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
 		if lines < 0 {
-			return usagef(cmd, "-n %d is no number of lines", lines)
+			return usagef(cmd, "-n %d is not a number of lines", lines)
 		}
 		if follow && inv.global.json {
 			return usagef(cmd, "--follow has no end, so it can't be one JSON document")
@@ -445,8 +446,8 @@ it: the last 16 to 32 MiB, in /.sprite/logs/services/NAME.log and NAME.log.1.`,
 		}
 		return nil
 	})
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what it says from now on")
-	cmd.Flags().IntVarP(&lines, "lines", "n", 100, "so many lines of what was said before")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with its new output")
+	cmd.Flags().IntVarP(&lines, "lines", "n", 100, "how many lines of earlier output")
 	cmd.Flags().SetNormalizeFunc(tailIsLines)
 	return cmd
 }
@@ -465,7 +466,7 @@ func newServiceSignalCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "signal NAME SIGNAL",
 		Short: "Send a signal to a service",
-		Long:  `Sends a signal to a service's main process. One that ends of it is started again.`,
+		Long:  `Sends a signal to a service's main process. If that ends the service, it is started again.`,
 		Example: `  cove service signal web HUP -s paint
   cove service signal web 9 -s paint`,
 		Args: exactArgs("the service's name", "the signal"),
@@ -515,8 +516,8 @@ var usualSignals = []string{"TERM", "HUP", "INT", "KILL", "QUIT", "USR1", "USR2"
 func newServiceRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:               "rm NAME...",
-		Short:             "End services and forget them",
-		Long:              `Ends services and deletes their definitions. Their logs stay in the sprite.`,
+		Short:             "Stop services and delete their definitions",
+		Long:              `Stops services and deletes their definitions. Their logs stay in the sprite.`,
 		Example:           `  cove service rm web worker -s paint`,
 		Annotations:       map[string]string{"several": "yes"},
 		Args:              someArgs("the service's name"),

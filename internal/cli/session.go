@@ -34,9 +34,9 @@ func newSessionListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the sessions of a sprite",
-		Long: `Lists the commands that run in a sprite. Those of a sprite that sleeps, or stands still at its
-disk limit, can't be listed. That is an error: exit code 1, or 6 at the disk limit; with
---json its code is asleep, disk_limit or disk_full.`,
+		Long: `Lists the commands that run in a sprite. If the sprite sleeps, or is paused at its disk limit,
+that is an error: exit code 1, or 6 at the disk limit. With --json, its code is asleep,
+disk_limit or disk_full.`,
 		Example: `  cove session list -s paint`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -101,9 +101,9 @@ func newSessionAttachCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach ID",
 		Short: "Join a session",
-		Long: `Joins a session: output that it kept is shown first, then what comes. A terminal session
-is left by Ctrl+\, another one by Ctrl-C; it goes on either way. The exit code is the
-command's own. A detached command that has ended can be joined for another ten minutes.`,
+		Long: `Joins a session: shows the output that it kept, and then what comes. Ctrl+\ leaves a session with
+a terminal, and Ctrl-C another one; it goes on either way. The exit code is the command's own. A
+detached command that has ended can be joined for another ten minutes.`,
 		Example: `  cove session attach 3 -s paint`,
 		Args:    exactArgs("the session's id"),
 
@@ -122,7 +122,7 @@ command's own. A detached command that has ended can be joined for another ten m
 			return attachSession(cmd.Context(), inv, sprite, args[0], stdin)
 		},
 	}
-	cmd.Flags().BoolVarP(&stdin, "stdin", "i", false, "pass this input on, where the session has no terminal")
+	cmd.Flags().BoolVarP(&stdin, "stdin", "i", false, "pass this input on, if the session has no terminal")
 	return cmd
 }
 
@@ -162,8 +162,8 @@ func newSessionKillCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kill ID",
 		Short: "End a session",
-		Long: `Sends a signal to a session's command and everything it started, waits, and kills what
-is left.`,
+		Long: `Sends a signal to a session's command and to everything that it started, waits, and kills what is
+left.`,
 		Example: `  cove session kill 3 -s paint
   cove session kill 3 --signal INT --grace 30s`,
 		Args:              exactArgs("the session's id"),
@@ -209,7 +209,7 @@ is left.`,
 		})
 	})
 	cmd.Flags().StringVar(&signal, "signal", "TERM", "what to send first, by name or number")
-	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "wait so long before it is killed")
+	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "how long to wait before killing it")
 	must(cmd.RegisterFlagCompletionFunc("signal", completeSignal))
 	return cmd
 }

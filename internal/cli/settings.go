@@ -129,7 +129,7 @@ func setupScript(cmd *cobra.Command, s *config.Settings, p config.Places) (*cove
 		return nil, err
 	}
 	if limit <= 0 {
-		return nil, usagef(cmd, "--setup-timeout %v must be more than nothing", limit)
+		return nil, usagef(cmd, "--setup-timeout %v: must be positive", limit)
 	}
 	script, err := p.Script(v)
 	if script == nil || err != nil {
@@ -141,8 +141,8 @@ func setupScript(cmd *cobra.Command, s *config.Settings, p config.Places) (*cove
 // registerSetup adds the flags that setupScript reads.
 func registerSetup(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.String("setup", "", "script that prepares the sprite, once; none: there is none (default: .cove/setup.sh)")
-	f.Duration("setup-timeout", mustDuration(config.Default(config.SetupTimeout)), "the setup script's time")
+	f.String("setup", "", "script that prepares the sprite, once; none: no script (default: .cove/setup.sh)")
+	f.Duration("setup-timeout", mustDuration(config.Default(config.SetupTimeout)), "the time limit of the setup script")
 }
 
 // spriteEnvironment is the variables that the files of the repository and the person give a
@@ -186,7 +186,7 @@ func keyHint(v config.EnvVar) string {
 	if c == "" {
 		return ""
 	}
-	return v.Name + " looks like a key, which will be inside. A connector keeps it outside: cove secret set " + c + ", cove connector put " + c
+	return v.Name + " looks like a key, and will be in the sprite. A connector keeps it outside: cove secret set " + c + ", cove connector put " + c
 }
 
 // overEnv merges two lists of NAME=VALUE. If both have a name, the one in over counts.

@@ -39,15 +39,20 @@ func newSetupCommand(inv *invocation) *cobra.Command {
 	var agent string
 	cmd := &cobra.Command{
 		Use:   "setup [NAME]",
-		Short: "Prepare a sprite, and see that an agent is ready in it",
-		Long: `Prepares a sprite for work: gives it the variables of the environment files (see cove help
-env), for every command from then on; runs the setup script, .cove/setup.sh or that of
---setup, at the top of a clone of this repository; installs the agent, if it is not there; and
-starts it once, as the sprite's user, with the environment and the network that it will have.
-What has been done already is not done again: the script runs anew only when it changes.
+		Short: "Prepare a sprite, and check that an agent is ready in it",
+		Long: `Prepares a sprite for work:
 
-The script prepares the sprite for all jobs to come, each of which has a clone of its own.
-What a clone needs, such as its dependencies, belongs into the plan.`,
+  - gives it the variables of the environment files, for every later command (see cove help env)
+  - runs the setup script, .cove/setup.sh or that of --setup, at the top of a clone of this
+    repository
+  - installs the agent, if it is not there
+  - starts the agent once, as the sprite's user, with the environment and the network that it
+    will have
+
+What has been done already is not done again: the script runs again only when it changes.
+
+The script prepares the sprite for all later jobs, each of which has a clone of its own. What a
+clone needs, such as its dependencies, belongs in the plan.`,
 		Example: `  cove setup paint --agent shell
   cove setup paint --setup ./tools.sh --setup-timeout 20m
   cove setup paint --json | jq '.steps[] | {step, result, ms}'`,
@@ -86,7 +91,7 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
 		err = p.run(ctx)
 		return p.steps.end(stepsJSON{Sprite: name, Agent: agent}, err)
 	})
-	registerAgent(cmd, &agent, config.Default(config.Agent), "who will work in it: ")
+	registerAgent(cmd, &agent, config.Default(config.Agent), "the agent that will work in it: ")
 	registerSetup(cmd)
 	return cmd
 }

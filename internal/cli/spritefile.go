@@ -124,7 +124,7 @@ func notOurs(ctx context.Context, file string, info fs.FileInfo) (string, error)
 		return fmt.Sprintf("belongs to user %d", sys.Uid), nil
 	}
 	if !info.Mode().IsRegular() {
-		return "is no file", nil
+		return "is not a file", nil
 	}
 	tracked, err := gitwork.Tracks(ctx, file)
 	if err != nil {

@@ -79,7 +79,7 @@ func spriteFlagOf(root *cobra.Command, args []string) {
 // tellUnusedSprite says that -s changes nothing for a command that has no sprite.
 func tellUnusedSprite(inv *invocation, cmd *cobra.Command) {
 	if inv.global.sprite != "" && usesSprite(cmd) == noSprite {
-		inv.say("cove: %s is about no sprite; -s %s changes nothing", cmd.CommandPath(), printable.Line(inv.global.sprite))
+		inv.say("cove: %s does not use a sprite; -s %s has no effect", cmd.CommandPath(), printable.Line(inv.global.sprite))
 	}
 }
 

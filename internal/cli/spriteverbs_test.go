@@ -128,7 +128,7 @@ func TestEveryVerbFindsItsSprite(t *testing.T) {
 	if names, exit, _ := run(empty, "", "cp -s flag -- x arg:y"); exit == exitOK || len(names) > 0 {
 		t.Errorf("cp takes one of two sprites: %q", names)
 	}
-	if _, _, errs := run(empty, "", "list -s flag"); !strings.Contains(errs, "-s flag changes nothing") {
+	if _, _, errs := run(empty, "", "list -s flag"); !strings.Contains(errs, "-s flag has no effect") {
 		t.Errorf("list -s says nothing: %s", errs)
 	}
 }
@@ -208,7 +208,7 @@ func TestDestroyingAsks(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Chdir(t.TempDir())
 	for _, line := range lines {
-		lost, declined := "gone for good", "nothing was removed"
+		lost, declined := "deleted for good", "nothing was deleted"
 		if line == "restart paint" { // which asks if a job is at work there
 			lost, declined = "This will end:", "nothing was ended"
 			jobs = `{"jobs":[{"id":"a3f7b2","state":"running","sprite":"paint","started_at":"2026-02-03T10:11:12Z"}]}`

@@ -15,12 +15,14 @@ import (
 func newSuspendCommand(inv *invocation) *cobra.Command {
 	return newSleepCommand(inv, &cobra.Command{
 		Use:   "suspend [NAME...]",
-		Short: "Have a sprite sleep now, with its memory",
-		Long: `Has a sprite sleep now, as it does by itself when nobody uses it: its programs stop where they
-are, its memory goes to disk, and it takes no memory and no processor of this machine. Its
-next use wakes it, and they go on. It is refused while somebody is attached to a command, or
-a connection to it is open (cove proxy, its URL). A task (sprite-env) or a command that
-nobody is attached to goes to sleep with it.`,
+		Short: "Put a sprite to sleep now, with its memory",
+		Long: `Puts a sprite to sleep now, as happens by itself when nobody uses it. Its programs stop where
+they are, and its memory goes to disk. It then takes no memory and no processor of this machine.
+Its next use wakes it, and the programs go on.
+
+It is refused while somebody is attached to a command, or a connection to the sprite is open
+(cove proxy, its URL). A task (sprite-env) or a command that nobody is attached to goes to sleep
+with it.`,
 		Example: "  cove suspend paint",
 	}, (*sprites.Sprite).Suspend, "%s sleeps.")
 }
@@ -29,8 +31,8 @@ func newWakeCommand(inv *invocation) *cobra.Command {
 	return newSleepCommand(inv, &cobra.Command{
 		Use:   "wake [NAME...]",
 		Short: "Wake a sprite",
-		Long: `Wakes a sprite that sleeps, as its next use would. What ran goes on; where its memory can't
-be used, after an upgrade of cove say, it boots (to see why: cove info).`,
+		Long: `Wakes a sprite that sleeps, as its next use would. Its programs go on. If its memory can't be
+used, such as after an upgrade of cove, it boots instead. cove info shows why.`,
 		Example: "  cove wake paint",
 	}, (*sprites.Sprite).Wake, "%s is awake.")
 }
@@ -38,11 +40,11 @@ be used, after an upgrade of cove say, it boots (to see why: cove info).`,
 func newRestartCommand(inv *invocation) *cobra.Command {
 	cmd := newSleepCommand(inv, &cobra.Command{
 		Use:   "restart [NAME...]",
-		Short: "End all that runs in a sprite, and boot it",
-		Long: `Ends all that runs in a sprite and forgets the memory that it sleeps with, then boots it from
-its disk. Its services start. Programs then see the limits of memory and CPUs that cove
-update has set. A job in it ends, and what it has done is collected: on a terminal you are
-asked first, unless --yes is given.`,
+		Short: "End all programs in a sprite, and boot it",
+		Long: `Ends all programs of a sprite, deletes the memory that it sleeps with, and boots it from its
+disk. Its services start. Programs then see the limits of memory and CPUs that cove update has
+set. If a job works in it, the job ends, and its work so far is collected: on a terminal you are
+asked first, unless you give --yes.`,
 		Example: "  cove restart paint",
 	},
 		func(s *sprites.Sprite, ctx context.Context) (sprites.Info, error) {
@@ -51,7 +53,7 @@ asked first, unless --yes is given.`,
 				return sprites.Info{}, err
 			}
 			for _, j := range running {
-				inv.warn("cove: job %[1]s ends with what ran in %[2]s; see: cove job show %[1]s", j.ID, s.Name())
+				inv.warn("cove: job %[1]s ends with the programs of %[2]s; see: cove job show %[1]s", j.ID, s.Name())
 			}
 			return s.Wake(ctx)
 		}, "%s has booted.")

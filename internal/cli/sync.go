@@ -55,23 +55,35 @@ func (f *syncFlags) settle(ctx context.Context) error {
 	return nil
 }
 
-const syncWhere = `SRC defaults to the current folder; DST to the folder of SRC's name, in the sprite in the
-home of its user, here in the current folder. Without either, it is the current folder and
-the one of its name in the sprite. A relative path of the sprite's is below its user's home.
+const syncWhere = `SRC defaults to the current folder, and DST to the folder of SRC's name: in the sprite in its
+user's home, here in the current folder. Relative paths of the sprite are below that home.
 `
 
-const syncWhat = `Only what has changed since the last sync travels. What was deleted is deleted. A path that
-both sides have changed is a conflict: nothing at all is done then (exit code 3), unless
---on-conflict says who wins: ours (this machine), theirs (the sprite), or both (the
-target's version stays, the other is put beside it as NAME` + `.cove-theirs).
+// syncTopic is the topic about what is synced.
+const syncTopic = `Only changes since the last sync travel. If the source has deleted a path, cove deletes it at the
+target. A path that both sides have changed is a conflict: then cove changes nothing (exit code
+3), unless --on-conflict says which side wins:
 
-A link that leads out of the folder, a device or a pipe is left out; the result says so.
-In a git repository, what git ignores stays where it is. A .coveignore file, in any folder,
-and --exclude have the same syntax, and count more; "!" takes back. .git never travels.
-The setting sync.exclude has further patterns, such as ["node_modules"] (see cove help config).
+  ours     this machine's
+  theirs   the sprite's
+  both     the target's version stays, and the other is put beside it as NAME` + `.cove-theirs
 
-What is replaced or deleted is kept for cove sync undo (of the last ten syncs). All of it is
-applied or nothing, also when it is interrupted. What had come stays for the next attempt.`
+If cove sync pull finds a text that both sides have changed, it merges the text by lines with
+the version of the last sync. It is a conflict only if that is not possible.
+
+cove leaves out links that lead out of the folder, devices and pipes, and the result says so. .git
+never travels. In a git repository, cove leaves files alone that git ignores. A .coveignore file,
+in any folder, and --exclude use the same syntax and come before .gitignore; "!" takes a pattern
+back. The setting sync.exclude has more patterns, such as ["node_modules"] (cove help settings).
+
+A sprite is not trusted. cove sync pull ends (exit code 5) if it gets data that no honest side
+sends. It ends, too (exit code 4), at a folder that git would take for a repository (HEAD, objects
+and refs). A change of .gitignore or .coveignore that may let ignored files through stays in the
+sprite. Look at these, and take them with --accept-risky.
+
+cove keeps replaced and deleted files for cove sync undo (those of the last ten syncs). A sync is
+applied as a whole or not at all, also if it is interrupted. Files that had come stay for the
+next attempt.`
 
 func newSyncCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
@@ -79,7 +91,10 @@ func newSyncCommand(inv *invocation) *cobra.Command {
 		Short: "Bring a folder here and one in a sprite into step",
 		Long: `Brings a folder of this machine and one in a sprite into step, one way at a time.
 
-` + syncWhere + "\n" + syncWhat,
+` + syncWhere + `
+Only changes since the last sync travel, deletions among them. A path that both sides have
+changed is a conflict: cove then changes nothing, unless --on-conflict says which side wins.
+cove sync undo takes a sync back. More: cove help sync-rules.`,
 		Example: `  cove sync push                  the current folder into the sprite
   cove sync pull --dry-run        what would come back
   cove sync pull
@@ -97,10 +112,8 @@ func newSyncVerbCommand(inv *invocation, verbName filesync.Verb) *cobra.Command 
 		Use:   string(verbName) + " [SRC [DST]]",
 		Short: "Send what has changed here into a sprite",
 		Long: "Sends what has changed in a folder of this machine into a sprite.\n\n" + syncWhere + `
-A folder that is not known yet is sent into one that is empty, or not there; over another
-one only with --reset, which makes the target what the source is.
-
-` + syncWhat,
+The first sync needs a target that is empty or missing. --reset makes any target what the source
+is. More: cove help sync-rules.`,
 		Example: `  cove sync push -s paint
   cove sync push site /srv/www --exclude /drafts --exclude '*.psd'
   cove sync push --on-conflict ours
@@ -111,14 +124,8 @@ one only with --reset, which makes the target what the source is.
 	if verbName == filesync.Pull {
 		cmd.Short = "Bring what has changed in a sprite here"
 		cmd.Long = "Brings what has changed in a folder of a sprite to this machine.\n\n" + syncWhere + `
-A text that both sides have changed is merged, line by line, by what it was at the last
-sync; where that is not possible it is a conflict. What comes out of a sprite is not
-trusted: what no honest side sends ends the sync (exit code 5). So does a folder that git
-would take for a repository, with HEAD, objects and refs (4): --accept-risky, once you have
-looked at it. A change of a .gitignore or .coveignore that may let through what is ignored
-here stays in the sprite, unless --accept-risky takes it.
-
-` + syncWhat
+A text that both sides have changed is merged by lines, if that is possible. Files that could do
+harm here are held, unless --accept-risky takes them. More: cove help sync-rules.`
 		cmd.Example = `  cove sync pull -s paint
   cove sync pull /srv/www site
   cove sync pull --on-conflict both`
@@ -180,7 +187,7 @@ func syncPaths(verbName filesync.Verb, args []string) (local, remote string, err
 	}
 	remote = path.Clean(remote)
 	if remote == "/" || local == "/" {
-		return "", "", fail.New("usage", "/ can't be synced: it has what is no file, and what belongs to the system", "name a folder")
+		return "", "", fail.New("usage", "/ can't be synced: it has entries that are not files, and parts of the system", "name a folder")
 	}
 	return filepath.Clean(local), remote, nil
 }
@@ -523,7 +530,7 @@ func showSync(inv *invocation, sprite string, r *filesync.Report, done bool) {
 	}
 	switch {
 	case r.Changes() == 0 && r.Held.Count > 0:
-		inv.say("%s and %s are in step, but for what is held%s", printable.Line(from), printable.Line(to), leftText(r))
+		inv.say("%s and %s are in step, except for what is held%s", printable.Line(from), printable.Line(to), leftText(r))
 	case r.Changes() == 0:
 		inv.say("%s and %s are in step%s", printable.Line(from), printable.Line(to), leftText(r))
 	case r.DryRun:
@@ -653,11 +660,11 @@ func newSyncUndoCommand(inv *invocation) *cobra.Command {
 	id := ""
 	cmd := &cobra.Command{
 		Use:   "undo [LOCAL [REMOTE]]",
-		Short: "Take the last sync back",
-		Long: `Takes the last sync of two folders back, or the one that --id names: what it replaced or
-deleted, here or in the sprite, is as it was. Files that were changed since are not touched:
-then nothing is undone (exit code 3). An undo is the last sync then: a second cove sync undo
-brings back what the first took back. To go further back, name a sync by --id.
+		Short: "Undo the last sync",
+		Long: `Undoes the last sync of two folders, or the one that --id names: all that it replaced or deleted,
+here or in the sprite, is as before. If such a file was changed since, nothing is undone (exit
+code 3). An undo counts as the last sync, so a second cove sync undo takes the first one back. To
+go further back, name a sync by --id.
 
 LOCAL defaults to the current folder, REMOTE to the one of its name in the sprite.`,
 		Example: `  cove sync undo
@@ -701,9 +708,9 @@ func newSyncStatusCommand(inv *invocation) *cobra.Command {
 	f := &syncFlags{policy: string(filesync.Fail), delete: true, dryRun: true}
 	cmd := &cobra.Command{
 		Use:   "status [LOCAL [REMOTE]]",
-		Short: "What a sync would do, and what can be undone",
-		Long: `Compares two folders: what a push would send, what a pull would bring, what is in conflict;
-and lists the syncs that can be undone.
+		Short: "Show what a sync would do, and what can be undone",
+		Long: `Compares two folders. It shows what a push would send, what a pull would bring, and what is in
+conflict. It also lists the syncs that can be undone.
 
 LOCAL defaults to the current folder, REMOTE to the one of its name in the sprite.`,
 		Example: `  cove sync status

@@ -150,10 +150,10 @@ func newServerInstallCommand(inv *invocation) *cobra.Command {
 	var user, show bool
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Have systemd run the server",
-		Long: `Writes a unit of systemd that runs the server, starts it, and writes autostart = false into
-its serve.toml, so that no command starts another one beside it. Everything else about the
-server is set in serve.toml. With --user it is a unit of your own (see: loginctl
+		Short: "Let systemd run the server",
+		Long: `Writes a unit of systemd that runs the server, and starts it. It also writes autostart = false
+into the server's serve.toml, so that no command starts another one beside it. Everything else
+about the server is set in serve.toml. With --user, it is a unit of your own (see: loginctl
 enable-linger). The other commands of cove server then use systemd.`,
 		Example: `  sudo cove server install
   cove server install --user
@@ -194,7 +194,7 @@ func installUnit(ctx context.Context, inv *invocation, dir string, own, show boo
 		return fail.New("no_systemd", "systemd does not run this machine", "see the unit with: cove server install --print; without one, start the server with: cove server start")
 	}
 	if _, err := os.Lstat(u.file); err == nil && !u.runs(dir) {
-		return fail.Newf("exists", "name its data folder, with --data, to: cove server uninstall; or write a unit of another name by: cove server install --print", "%s is there, and runs another server", u.file)
+		return fail.Newf("exists", "remove that unit: cove server uninstall --data ITS-DATA-FOLDER; or write a unit of another name: cove server install --print", "%s is there, and runs another server", u.file)
 	}
 	settings := filepath.Join(dir, config.ServeFile)
 	set, err := config.ReadServe(settings, false, nil)
@@ -238,10 +238,10 @@ func newServerUninstallCommand(inv *invocation) *cobra.Command {
 	var user bool
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Have systemd run the server no more",
-		Long: `Ends the server, removes the unit of systemd that cove server install wrote, and takes
-autostart = false out of serve.toml again. Sprites and jobs stay; the next command that needs
-a server starts one. With --user it is your own unit, and the system's stays.`,
+		Short: "Stop the server, and remove its unit of systemd",
+		Long: `Stops the server, removes the unit of systemd that cove server install wrote, and removes
+autostart = false from serve.toml. Sprites and jobs stay; the next command that needs a server
+starts one. With --user, it is your own unit, and the system's stays.`,
 		Example: `  sudo cove server uninstall
   cove server uninstall --user`,
 		Args: exactArgs(),
@@ -288,7 +288,7 @@ func uninstallUnit(ctx context.Context, inv *invocation, dir string, own bool) e
 			return err
 		}
 	}
-	inv.say("systemd runs the server of %s no more. Sprites and jobs stay.", dir)
+	inv.say("systemd no longer runs the server of %s. Sprites and jobs stay.", dir)
 	return nil
 }
 

@@ -26,19 +26,19 @@ func newTestCommand(inv *invocation) *cobra.Command {
 	var o testOptions
 	cmd := &cobra.Command{
 		Use:   "test",
-		Short: "Test a place in which jobs work, step by step",
-		Long: `Has the server test itself, the backend of a profile, a backend, or any server of the
-protocol (--url with --token-stdin: the token is read from standard input, and not kept). The
-steps are connection, auth, list (with --quick only these), create, policy, upload, install,
+		Short: "Test a place for jobs, step by step",
+		Long: `Makes the server test itself, a backend, the backend of a profile, or any server of the protocol.
+For the last, use --url with --token-stdin: the token is read from standard input, and not kept.
+The steps are connection, auth, list (with --quick only these), create, policy, upload, install,
 service, tunnel, health, clone, setup_script, prompt, cleanup_script and destroy.
 
 With --profile, clone, setup_script and cleanup_script do what the url and the scripts of the
-profile say, under its limits; without a url, the scripts run in a folder of the test's. In
-prompt the agent shell, or that of --agent or the profile, carries out a plan. If it has no
-key, this step is skipped.
+profile say, under its limits. Without a url, the scripts run in a folder of the test's. In
+prompt, the agent shell, or that of --agent or the profile, carries out a plan. If that agent has
+no key, this step is skipped.
 
-All that is made is removed also after Ctrl-C: the server does that by itself, or its next start.
-The token of this server needs the verb admin. The exit code is 1 if a step fails.`,
+All that is made is removed, also after Ctrl-C: the server does that by itself, or its next start
+does. The token of this server needs the verb admin. The exit code is 1 if a step fails.`,
 		Example: `  cove test
   cove test --profile nightly
   cove test --backend far --quick
@@ -54,10 +54,10 @@ The token of this server needs the verb admin. The exit code is 1 if a step fail
 	})
 	f := cmd.Flags()
 	f.StringVar(&o.profile, "profile", "", "test the backend of this profile, with its settings")
-	f.StringVar(&o.agent, "agent", "", "who carries out the prompt (if not given: the profile's, or shell)")
+	f.StringVar(&o.agent, "agent", "", "the agent that carries out the prompt (if not given: the profile's, or shell)")
 	f.BoolVar(&o.tokenStdin, "token-stdin", false, "read the token of the server at --url from standard input")
 	f.BoolVar(&o.quick, "quick", false, "only the connection, the token and the list")
-	f.BoolVar(&o.full, "full", false, "all steps, as without it")
+	f.BoolVar(&o.full, "full", false, "all steps (the default)")
 	cmd.MarkFlagsMutuallyExclusive("quick", "full")
 	return cmd
 }

@@ -21,15 +21,15 @@ func newTokenCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make, list and remove the server's tokens",
-		Long: `A token lets its holder use the server, for some sprites and some verbs only if wanted, and
-for some time. The server keeps a hash of it and nothing else.`,
+		Long: `A token lets its holder use the server. It can be limited to some sprites, to some verbs, and in
+time. The server keeps only a hash of it.`,
 		Example: `  cove token create ci --prefix ci- --verbs read,write,exec --expires 24h
   cove token list
   cove token rm 4f1c`,
 		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newTokenCreateCommand(inv), newTokenListCommand(inv), asksFirst(inv, newTokenRmCommand(inv), eachLost("the token %s; who has it is refused from then on")))
+	cmd.AddCommand(newTokenCreateCommand(inv), newTokenListCommand(inv), asksFirst(inv, newTokenRmCommand(inv), eachLost("the token %s; whoever has it is refused from then on")))
 	return cmd
 }
 
@@ -46,12 +46,21 @@ func newTokenCreateCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Make a token",
-		Long: `Makes a token and prints it. It is shown this once only. Say which sprites it reaches: --all,
-those of a --prefix, one by -s, or with --profile those of its own jobs: it may push by that
-profile, by the agent that this names, and work in the sprites of its jobs, and nothing else. Its
-verbs do not include each other: read looks at sprites, files and jobs, write changes them, exec
-runs commands and opens connections, admin is for tokens, images (all of cove image but list and
-info), the server itself, and rules that open the network of the server.`,
+		Long: `Makes a token and prints it, this once only. Say which sprites it reaches:
+
+  --all          all sprites
+  --prefix       those whose names begin so
+  -s             one sprite
+  --profile      those of its own jobs: it may only push by this profile, with its agent,
+                 and work in the sprites of these jobs
+
+--verbs says what it may do. No verb includes another:
+
+  read           look at sprites, files and jobs
+  write          change them
+  exec           run commands and open connections
+  admin          tokens, images (all of cove image but list and info), the server itself, and
+                 rules that open the network of the server`,
 		Example: `  cove token create laptop --all
   cove token create ci --prefix ci- --verbs read,write,exec --expires 24h
   cove token create viewer -s paint --verbs read
@@ -89,8 +98,8 @@ info), the server itself, and rules that open the network of the server.`,
 	must(cmd.RegisterFlagCompletionFunc("profile", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return profileNames(inv, cmd, prefix)
 	}))
-	f.StringSliceVar(&o.verbs, "verbs", []string{cove.VerbRead, cove.VerbWrite, cove.VerbExec}, "what it is good for: "+strings.Join(tokenVerbs, ", "))
-	f.DurationVar(&o.expires, "expires", 0, "ends after so long (default: never)")
+	f.StringSliceVar(&o.verbs, "verbs", []string{cove.VerbRead, cove.VerbWrite, cove.VerbExec}, "what it allows: "+strings.Join(tokenVerbs, ", "))
+	f.DurationVar(&o.expires, "expires", 0, "it expires after so long (default: never)")
 	return cmd
 }
 
@@ -107,13 +116,13 @@ func (o *tokenOptions) request(cmd *cobra.Command, name, sprite string) (cove.To
 	case scopes != 1:
 		return cove.TokenRequest{}, usagef(cmd, "say which sprites it is for, by one of --all, --prefix, -s and --profile")
 	case o.expires < 0 || o.expires > 0 && o.expires < time.Second:
-		return cove.TokenRequest{}, usagef(cmd, "--expires %v: a second at least", o.expires)
+		return cove.TokenRequest{}, usagef(cmd, "--expires %v: must be at least a second", o.expires)
 	case len(o.verbs) == 0:
-		return cove.TokenRequest{}, usagef(cmd, "--verbs: one at least of %s", strings.Join(tokenVerbs, ", "))
+		return cove.TokenRequest{}, usagef(cmd, "--verbs: at least one of %s", strings.Join(tokenVerbs, ", "))
 	}
 	for _, v := range o.verbs {
 		if !slices.Contains(tokenVerbs, v) {
-			return cove.TokenRequest{}, usagef(cmd, "--verbs: %q is none of %s", v, strings.Join(tokenVerbs, ", "))
+			return cove.TokenRequest{}, usagef(cmd, "--verbs: %q is not one of %s", v, strings.Join(tokenVerbs, ", "))
 		}
 	}
 	if o.profile != "" && !profilePattern().MatchString(o.profile) {
@@ -137,7 +146,7 @@ func newTokenListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the tokens",
-		Long:    `Lists the tokens: their names and what they are good for, never the tokens themselves.`,
+		Long:    `Lists the tokens: their names and what they allow, never the tokens themselves.`,
 		Example: `  cove token list`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -183,8 +192,8 @@ func printTokens(w io.Writer, list []cove.Token, now time.Time) {
 func newTokenRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm ID|NAME...",
-		Short: "Make tokens useless",
-		Long:  `Makes tokens useless, at once. A name will do where one token alone has it.`,
+		Short: "Remove tokens",
+		Long:  `Removes tokens: they stop working at once. A name is enough if only one token has it.`,
 		Example: `  cove token rm 4f1c
   cove token rm ci`,
 		Args: someArgs("the token's id"),

@@ -17,9 +17,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-const toolRoles = `A role says which tools there are: read-only (Read, Glob, Grep), edit (Write and Edit as
-well), full (and Bash), or a list such as Read,Bash. Given more than once, --role allows what
-all of them allow. It is enforced in the sprite, and denies what it does not know.`
+const toolRoles = `--role says which tools there are: read-only (Read, Glob, Grep), edit (Write and Edit, too), full
+(Bash, too), or a list such as Read,Bash. If it is given more than once, it allows what all of
+them allow. It is enforced in the sprite, and denies what it does not know.`
 
 // maxToolInput bounds the input of a call.
 const maxToolInput = 128 << 20
@@ -93,12 +93,12 @@ func newToolCallCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "call [flags] TOOL JSON|-",
 		Short: "Call a tool in a sprite",
-		Long: `Calls a tool in a sprite, which wakes if it sleeps, and prints what a model would be told;
-with --json, the result with all its fields. The input is a JSON object, from standard input
-where it is "-"; cove tool list --json has its schema. A command of Bash that fails is a
-result like others: its exit code is in it, and cove's is 0.
+		Long: `Calls a tool in a sprite, which wakes if it sleeps, and prints the text that a model would get.
+With --json, it prints the result with all its fields. The input is a JSON object, or - for
+standard input; cove tool list --json has its schema. A command of Bash that fails is a result
+like others: the result has its exit code, and cove's own is 0.
 
-What a call of Bash leaves running is ended with it; cove exec --detach is for what is to stay.
+Programs that a call of Bash leaves running are ended with it. To keep one: cove exec --detach.
 
 ` + toolRoles,
 		Example: `  cove tool call -s paint Read '{"file_path": "main.go", "limit": 20}'

@@ -30,26 +30,19 @@ func newUpdateCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "update [NAME]",
 		Short: "Change a sprite's limits, when it sleeps, its labels, git identity or which checkpoints stay",
-		Long: `Changes what can be changed of a sprite while it is there, asleep or awake. A label K=V
-takes the place of another one of the same K. Who may open its URL is changed by cove url.
+		Long: `Changes the settings of a sprite, which may be asleep or awake. A label K=V replaces one with the
+same K. cove url changes who may open its URL.
 
-A sprite that nobody uses is paused after --idle: nothing in it runs, and its next use
-wakes it in a moment. After --hibernate, counted from its last use as well, its memory goes
-to disk. Where that is no longer than --idle it is not paused before.
+A sprite that nobody uses is paused after --idle: nothing in it runs, and its next use wakes it
+in a moment. After --hibernate, also counted from its last use, its memory goes to disk. If
+--hibernate is not longer than --idle, the sprite is not paused before.
 
-With --disk it may take no more than that of the server's disk, its checkpoints and what it
-was forked from included. What reaches the limit is paused, with all that runs in it, and
-refuses to be used until the limit is raised, or checkpoints are removed; then it goes on
-where it was. The disk is watched, not rationed: a program may write more in the fraction
-of a second until it is paused (see cove doctor), and a checkpoint copies files that are open
-for writing. At the limit none is made of a sprite that is awake.
+--memory, --cpus and --disk hold at once (see cove help limits). Less memory than the sprite uses
+is refused. Only after cove restart do programs inside see the new figures, and use more CPUs
+than before. Sleep and wake are not enough for that.
 
---memory and --cpus hold at once. Programs inside see the new figures, and use more CPUs than
-it began with, once it boots: cove restart does that, sleep and wake do not. Less memory than
-it uses is refused.
-
-With --keep-last or --keep-daily, of the checkpoints that nobody asked for only those stay
-that one of these rules keeps (see cove checkpoint prune).`,
+With --keep-last or --keep-daily, cove keeps an automatic checkpoint only if one of these rules
+keeps it (see cove checkpoint prune).`,
 		Example: `  cove update paint --idle 30m
   cove update paint --idle 0                      it never sleeps by itself
   cove update paint --idle 1m --hibernate 1h      paused after a minute, on disk after an hour
@@ -87,7 +80,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 			return err
 		}
 		if idle == nil && hibernate == nil && disk == nil && memory == nil && cpus == nil && len(o.label)+len(o.strip) == 0 && !o.gitID && !keep {
-			return usagef(cmd, "what is to change?")
+			return usagef(cmd, "what should change?")
 		}
 		who, err := identity(ctx, o.gitID)
 		if err != nil {
@@ -131,11 +124,11 @@ that one of these rules keeps (see cove checkpoint prune).`,
 	o.sleep.register(cmd, "")
 	f.StringArrayVar(&o.label, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
 	keepFlags(cmd, &o.keep, " that nobody asked for")
-	f.StringVar(&o.disk, "disk", "", "the most it may take on the disk, checkpoints included, such as 20G; 0 is no limit")
-	f.StringVar(&o.memory, "memory", "", "the most memory it may use, such as 4G; 0 is no limit")
-	f.IntVar(&o.cpus, "cpus", 0, "how many CPUs it may use; 0 is no limit")
+	f.StringVar(&o.disk, "disk", "", "the most it may take on the disk, checkpoints included, such as 20G; 0: no limit")
+	f.StringVar(&o.memory, "memory", "", "the most memory it may use, such as 4G; 0: no limit")
+	f.IntVar(&o.cpus, "cpus", 0, "how many CPUs it may use; 0: no limit")
 	f.BoolVar(&o.gitID, "git-identity", false, identityUsage)
-	f.StringArrayVar(&o.strip, "remove-label", nil, "take this `LABEL` away, or that of the key K (repeatable)")
+	f.StringArrayVar(&o.strip, "remove-label", nil, "remove this `LABEL`, or that of the key K (repeatable)")
 	return cmd
 }
 
@@ -143,7 +136,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 func sayLimits(inv *invocation, info sprites.Info) {
 	switch {
 	case info.Cove != nil && len(info.Cove.Unlimited) > 0:
-		inv.say("This machine does not enforce them: %s", strings.Join(info.Cove.Unlimited, "; "))
+		inv.say("The server's machine does not enforce them: %s", strings.Join(info.Cove.Unlimited, "; "))
 	case info.Status != sprites.StatusCold:
 		inv.say("The new limits hold now. Programs inside see them once it boots: cove restart %s, which ends what runs (sleep and wake do not boot it).", info.Name)
 	}
@@ -228,8 +221,8 @@ type sleepFlags struct{ idle, hibernate time.Duration }
 
 func (s *sleepFlags) register(cmd *cobra.Command, ifNot string) {
 	f := cmd.Flags()
-	f.DurationVar(&s.idle, "idle", 0, "sleep after being unused for so long; 0 is never"+ifNot)
-	f.DurationVar(&s.hibernate, "hibernate", 0, "put its memory to disk after being unused for so long; 0 is never"+ifNot)
+	f.DurationVar(&s.idle, "idle", 0, "sleep after being unused for so long; 0: never"+ifNot)
+	f.DurationVar(&s.hibernate, "hibernate", 0, "put its memory on disk after being unused for so long; 0: never"+ifNot)
 }
 
 // seconds are the values of the flags; nil: not given.
@@ -239,7 +232,7 @@ func (s *sleepFlags) seconds(cmd *cobra.Command) (idle, hibernate *int64, err er
 		case !cmd.Flags().Changed(flag):
 			return nil
 		case d < 0 || d > 0 && d < time.Second:
-			err = usagef(cmd, "--%s %v: 0, or a second at least", flag, d)
+			err = usagef(cmd, "--%s %v: must be 0, or at least a second", flag, d)
 		}
 		return new(int64(d / time.Second))
 	}

@@ -19,11 +19,12 @@ func newURLCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "url [NAME]",
 		Short: "Show a sprite's URL, and who may open it",
-		Long: `Shows where a sprite's HTTP service is reached: the port of the service that has an HTTP
-port, else 8080. A request wakes the sprite and starts that service. Whoever opens the URL
-of a sprite that is not public needs a token as the bearer, or, in a browser, a link that
---link makes: it works once, within two minutes, and lets that browser in for twelve hours.
-Pages there have no service workers, which would see the links that come after.`,
+		Long: `Shows the URL of a sprite's HTTP service. It leads to the port of the service that has an HTTP
+port, or else to 8080. A request wakes the sprite and starts that service.
+
+If the sprite is not public, its URL needs a token as the bearer. A browser needs a link that
+--link makes: it works once, within two minutes, and lets that browser in for twelve hours. Pages
+there have no service workers, because these would see later links.`,
 		Example: `  cove url paint
   cove url --link paint
   cove url --public paint

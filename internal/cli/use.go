@@ -19,14 +19,15 @@ import (
 func newUseCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "use [NAME]",
-		Short: "Note which sprite the commands in this folder mean",
-		Long: `Writes the file .sprite into this folder. Commands without -s, here and in the folders
-below, then mean that sprite, unless they name one themselves (an argument NAME, or -s) or
-COVE_SPRITE is set. A .sprite file that git tracks, or that is another user's,
-is ignored: somebody else could choose where your commands go. In a git repository, the file is
-added to .git/info/exclude.
+		Short: "Choose the sprite for commands in this folder",
+		Long: `Writes the file .sprite into this folder. Commands here and in the folders below then mean that
+sprite, unless they name one themselves (an argument NAME, or -s) or COVE_SPRITE is set. In a git
+repository, the file is added to .git/info/exclude.
 
-Without a name it says which sprite commands here mean, and what says so.`,
+A .sprite file that git tracks, or that is another user's, is ignored: somebody else could choose
+where your commands go.
+
+Without NAME, it shows which sprite commands here mean, and what chooses it.`,
 		Example: `  cove use paint
   cove use                                        which one it is now
   cove exec go test ./...`,
@@ -55,7 +56,7 @@ Without a name it says which sprite commands here mean, and what says so.`,
 		if tracked, err := gitwork.Tracks(ctx, filepath.Join(dir, spriteFileName)); err != nil {
 			return fmt.Errorf("note the sprite: %w", err)
 		} else if tracked {
-			return fail.New("tracked", "git tracks the .sprite file here, and so no command goes by it", "git rm --cached .sprite && cove use "+args[0]+"; or choose with each command: -s "+args[0])
+			return fail.New("tracked", "git tracks the .sprite file here, so no command uses it", "git rm --cached .sprite && cove use "+args[0]+"; or choose with each command: -s "+args[0])
 		}
 		file, err := writeSpriteFile(dir, args[0])
 		if errors.Is(err, syscall.EROFS) || errors.Is(err, os.ErrPermission) {

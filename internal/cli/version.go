@@ -52,8 +52,8 @@ func newVersionCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of cove, its protocol and gVisor",
-		Long: `Prints the versions of cove, of the protocol that it speaks, and of the gVisor in it.
-No server is asked.`,
+		Long: `Prints the versions of cove, of the protocol that it speaks, and of the gVisor in it. It asks no
+server.`,
 		Example: `  cove version
   cove version --json`,
 		Args: exactArgs(),

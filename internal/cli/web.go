@@ -24,13 +24,13 @@ func newWebCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "web",
 		Short: "Open the server's web page",
-		Long: `Opens the server's web page in a browser, with the rights of the token that this command uses.
-The link that it makes works once, within two minutes. The browser stays logged in until it has
-not been used for a week, or: cove web logout. If the page asks you to show that it is you, type
+		Long: `Opens the server's web page in a browser, with the rights of the token that this command uses. It
+makes a link that works once, within two minutes. The browser stays logged in until it has not
+been used for a week, or until cove web logout. If the page asks you to show that it is you, run
 this command again.
 
-The link is printed if there is no browser on this machine. If the server is on another one, it
-has to be reached from here under the name that this command uses for it.`,
+The link is printed if there is no browser on this machine. If the server is on another machine,
+this one has to reach it under the name that this command uses.`,
 		Example: `  cove web
   cove web --no-open
   cove web sessions
@@ -117,9 +117,10 @@ func writeLinkPage(dir, link string) (string, error) {
 
 func newWebSessionsCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
-		Use:     "sessions",
-		Short:   "List the browsers that are logged in",
-		Long:    `Lists the browsers that are logged in by the token that this command uses; with the verb admin, all.`,
+		Use:   "sessions",
+		Short: "List the browsers that are logged in",
+		Long: `Lists the browsers that are logged in by the token that this command uses. With the verb admin,
+it lists all.`,
 		Example: `  cove web sessions`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -151,8 +152,8 @@ func newWebLogoutCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logout [ID...]",
 		Short: "Log browsers out",
-		Long: `Logs browsers out, at once: what they look at ends. With --all, links that nobody has used yet
-are good for nothing, either.`,
+		Long: `Logs browsers out at once, and ends what they show. With --all, links that nobody has used yet
+stop working, too.`,
 		Example: `  cove web logout 4f1c8e0d2b6a9753
   cove web logout --all`,
 	}
@@ -179,6 +180,6 @@ are good for nothing, either.`,
 		}
 		return removeEach(ctx, inv, args, func(id string) error { return cove.Web{Client: c}.End(ctx, id) })
 	})
-	cmd.Flags().BoolVar(&all, "all", false, "all that cove web sessions lists: of this token; with the verb admin, of all")
+	cmd.Flags().BoolVar(&all, "all", false, "all that cove web sessions lists: those of this token; with the verb admin, those of all tokens")
 	return cmd
 }

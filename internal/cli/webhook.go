@@ -19,13 +19,13 @@ import (
 func newWebhookCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "webhook",
-		Short: "Have a URL called when something happens",
-		Long: `A webhook is a URL that the server calls when a job or a sprite changes: for programs that
-wait for events. Each call is a POST of a small JSON document with the event's id, type and
-time, and the job or sprite as the API shows it.
+		Short: "Call a URL when something happens",
+		Long: `A webhook is a URL that the server calls when a job or a sprite changes: for programs that wait
+for events. Each call is a POST of a small JSON document: the event's id, type and time, and the
+job or sprite as the API shows it.
 
-The calls are signed (docs/webhooks.md). They come in order. One that is not answered with a
-status 2xx is tried again for 24 hours. One may come twice, with the same id.`,
+The calls are signed (docs/webhooks.md), and come in order. A call that is not answered with a
+status 2xx is retried for 24 hours. A call may come twice, with the same id.`,
 		Example: `  cove webhook put https://hooks.example.org/cove --events job.ended,job.question
   cove webhook test hooks-example-org
   cove webhook log hooks-example-org
@@ -43,7 +43,7 @@ func newWebhookPutCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put URL",
 		Short: "Define a webhook",
-		Long: `Defines a webhook, in place of the one of the same name, whose deliveries stay. The events
+		Long: `Defines a webhook, or replaces the one of the same name, and keeps its deliveries. The events
 are ` + strings.Join(cove.WebhookEvents[:5], ", ") + `,
 ` + strings.Join(cove.WebhookEvents[5:8], ", ") + `,
 ` + strings.Join(cove.WebhookEvents[8:], ", ") + `; '*' is all of them.
@@ -64,7 +64,7 @@ The server follows no redirect. It refuses http, and addresses that are not publ
 		if !named {
 			u, err := url.Parse(def.URL)
 			if err != nil || u.Hostname() == "" {
-				return usagef(cmd, "%q is no URL", def.URL)
+				return usagef(cmd, "%q is not a URL", def.URL)
 			}
 			def.Name = webhookName(u.Hostname())
 		}
@@ -157,8 +157,8 @@ func newWebhookRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Delete webhooks",
-		Long: `Deletes webhooks, with what waits to be sent to them, and the keys that the server made for
-them. A secret of your own stays.`,
+		Long: `Deletes webhooks, with their waiting deliveries, and with the keys that the server made for them.
+A secret of your own stays.`,
 		Example: `  cove webhook rm ci`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -182,8 +182,8 @@ func newWebhookTestCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "test NAME",
 		Short: "Call a webhook now",
-		Long: `Sends an event of the type webhook.test, once and at once, and says what became of it. What
-waits to be sent stays as it is.`,
+		Long: `Sends an event of the type webhook.test at once, without retries, and shows the result. Waiting
+deliveries stay as they are.`,
 		Example:           `  cove webhook test ci`,
 		Args:              exactArgs("the webhook's name"),
 		ValidArgsFunction: completeWebhook(inv),
@@ -199,7 +199,7 @@ waits to be sent stays as it is.`,
 			if d.State != cove.DeliveryDelivered {
 				return fail.Newf("not_delivered", "see where it leads: cove webhook list", "webhook %s: %s", args[0], printable.Line(d.Error))
 			}
-			return inv.show(d, func(io.Writer) { inv.say("It was taken, with status %d.", d.Status) })
+			return inv.show(d, func(io.Writer) { inv.say("Delivered, with status %d.", d.Status) })
 		}),
 	}
 }
@@ -208,9 +208,9 @@ func newWebhookLogCommand(inv *invocation) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "log NAME",
-		Short: "Show what became of the calls of a webhook",
-		Long: `Shows the deliveries to a webhook, the oldest first: those that wait (1000 at most; one more,
-and the oldest is dropped), and the last 500 that are delivered, failed or dropped.`,
+		Short: "Show the deliveries to a webhook",
+		Long: `Shows the deliveries to a webhook, the oldest first: those that wait, and the last 500 that were
+delivered, failed or dropped. At most 1000 wait; one more drops the oldest.`,
 		Example: `  cove webhook log ci
   cove webhook log ci --limit 1000 --json`,
 		Args:              exactArgs("the webhook's name"),

@@ -217,7 +217,7 @@ func (r *relay) noted(m acp.Message) bool {
 func (r *relay) prepare(m *acp.Message) *sdk.RequestError {
 	var params map[string]any
 	if m.Method != "" && len(m.Params) > 0 && decode(m.Params, &params) != nil {
-		return sdk.NewInvalidParams(map[string]string{"error": "they are no object"})
+		return sdk.NewInvalidParams(map[string]string{"error": "they are not an object"})
 	}
 	if m.Method == "" {
 		return nil // the answer to a request for permission: it names an option
@@ -255,7 +255,7 @@ func (r *relay) fromAgent(out io.Reader) error {
 		case errors.Is(err, acp.ErrGarbage):
 			continue
 		case errors.Is(err, acp.ErrLong):
-			return fail.New(CodeAgentEnded, "the agent was ended: "+err.Error(), "")
+			return fail.New(CodeAgentEnded, "the agent was stopped: "+err.Error(), "")
 		case err != nil:
 			return nil //nolint:nilerr // the command's end says more
 		}

@@ -91,7 +91,7 @@ func readFile(name string) (text []byte, err error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("%s is no file", name), err)
+		return nil, errors.Join(fmt.Errorf("%s is not a file", name), err)
 	}
 	if text, err = io.ReadAll(io.LimitReader(f, maxDockerfile+1)); err == nil && len(text) > maxDockerfile {
 		err = fmt.Errorf("%s has more than %d bytes", name, maxDockerfile)

@@ -139,13 +139,13 @@ func parseAgent(file, name string, text []byte) (*agents.Custom, error) {
 		return nil, err
 	}
 	if agent.Name() != name {
-		return nil, Problems{{File: file, Key: "name", Message: fmt.Sprintf("it defines the agent %s, and is called %s.toml", agent.Name(), name), Hint: "give both one name"}}
+		return nil, Problems{{File: file, Key: "name", Message: fmt.Sprintf("it defines the agent %s, but is called %s.toml", agent.Name(), name), Hint: "give both the same name"}}
 	}
 	return agent, nil
 }
 
 // ErrUntrusted is why a repository's agent is not used.
-var ErrUntrusted = errors.New("a repository defines it, and you have not said that it may be used")
+var ErrUntrusted = errors.New("a repository defines it, and you have not trusted it")
 
 // Agent is the agent of that name: one of cove's own, of the person's, or of the
 // repository's, if the person trusts its text (else ErrUntrusted).
@@ -194,7 +194,7 @@ func (p Places) agentNames() []string {
 func (p Places) AddAgent(from string) (*agents.Custom, string, error) {
 	dir := p.AgentsDir()
 	if dir == "" {
-		return nil, "", errors.New("there is no home to keep agents in")
+		return nil, "", errors.New("there is no home folder for agents")
 	}
 	text, err := readPersonal(from, agents.MaxDefinition)
 	if err != nil {

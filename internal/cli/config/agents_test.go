@@ -54,7 +54,7 @@ func TestAgentTrust(t *testing.T) {
 	if a, err := p.Agent("claude"); err != nil || mustWork(t, a) == "9" {
 		t.Errorf("cove's own: %v", err)
 	}
-	if _, err := p.Agent("named"); err == nil || !strings.Contains(err.Error(), "it defines the agent other, and is called named.toml") {
+	if _, err := p.Agent("named"); err == nil || !strings.Contains(err.Error(), "it defines the agent other, but is called named.toml") {
 		t.Errorf("another name: %v", err)
 	}
 	seen := theirs()

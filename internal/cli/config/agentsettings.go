@@ -83,10 +83,10 @@ func (c *settingsCollector) folder(name string, depth int) error {
 	case err != nil:
 		return err
 	case !info.IsDir():
-		c.leave(name, "it is a link, or no folder")
+		c.leave(name, "it is a link, or not a folder")
 		return nil
 	case depth == maxSettingsDeep:
-		c.leave(name, "it lies too deep")
+		c.leave(name, "it is nested too deep")
 		return nil
 	}
 	f, err := c.root.Open(name)
@@ -124,7 +124,7 @@ func (c *settingsCollector) file(name string) error {
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular():
-		c.leave(name, "it is a link, or no file: put a copy there")
+		c.leave(name, "it is a link, or not a file: put a copy there")
 		return nil
 	case info.Size() > maxSetting:
 		c.leave(name, fmt.Sprintf("it is longer than %d KiB", maxSetting>>10))
@@ -136,7 +136,7 @@ func (c *settingsCollector) file(name string) error {
 	}
 	if keys, ok := c.of.Keys[name]; ok {
 		if text, err = onlyKeys(text, keys); err != nil {
-			c.leave(name, "it is no JSON object")
+			c.leave(name, "it is not a JSON object")
 			return nil
 		}
 	}
@@ -184,7 +184,7 @@ var credentialNames = sync.OnceValue(func() *regexp.Regexp {
 // forbiddenName says why no file of that name goes along; empty: it may.
 func forbiddenName(name string) string {
 	if credentialNames().MatchString(name) {
-		return "it has the name of one that holds credentials"
+		return "files of this name hold credentials"
 	}
 	return ""
 }
@@ -209,7 +209,7 @@ var longText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(
 // forbiddenText says what in a text looks like a key; empty: nothing does.
 func forbiddenText(text string) string {
 	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-		return "it is no text, and can't be looked through for keys"
+		return "it is not text, so cove can't search it for keys"
 	}
 	n := 0
 	for line := range strings.Lines(text) {

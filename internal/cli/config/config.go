@@ -101,22 +101,22 @@ type setting struct {
 }
 
 var settings = []setting{
-	{key: Agent, builtIn: "claude", choices: agents.Names(), usage: "who does the work"},
-	{key: Profile, usage: "the server's profile that pushes into new sprites are by", personal: "a profile may give a job secrets and rules of the server's"},
-	{key: AgentCommand, usage: "what starts the agent acp, in the sprite: a command line for sh"},
-	{key: Permissions, builtIn: "allow", choices: agents.PermissionChoices, usage: "what becomes of the agent acp's requests for permission",
-		personal: "it says whether you are asked"},
+	{key: Agent, builtIn: "claude", choices: agents.Names(), usage: "the agent that does the work"},
+	{key: Profile, usage: "the server's profile for pushes into new sprites", personal: "a profile may give a job secrets and rules of the server"},
+	{key: AgentCommand, usage: "the command that starts the agent acp in the sprite: a command line for sh"},
+	{key: Permissions, builtIn: "allow", choices: agents.PermissionChoices, usage: "the answer to the agent acp's requests for permission",
+		personal: "it decides whether you are asked"},
 	{key: Model, usage: "the model that the agent asks"},
 	{key: Role, choices: agents.Roles, usage: "what the agent cove may do", personal: "it limits what comes with repositories, too"},
 	{key: Network, builtIn: policy.Agent, choices: policy.Presets, usage: "what a job's sprite may reach"},
-	{key: Dirty, builtIn: "refuse", choices: []string{"refuse", "include", "ignore"}, usage: "what a push does about changes that are not committed",
+	{key: Dirty, builtIn: "refuse", choices: []string{"refuse", "include", "ignore"}, usage: "what a push does with uncommitted changes",
 		refuse: func(v string) string {
 			if v == "include" {
 				return "only you can decide that what you have not committed leaves this machine"
 			}
 			return ""
 		}},
-	{key: Timeout, kind: duration, builtIn: "1h0m0s", usage: "the agent's time"},
+	{key: Timeout, kind: duration, builtIn: "1h0m0s", usage: "the time limit of the agent"},
 	{key: Image, usage: "the image that new sprites start from",
 		refuse: func(v string) string {
 			if strings.HasPrefix(v, "oci:") || strings.HasPrefix(v, "oci-archive:") || strings.HasPrefix(v, "docker-archive:") || v == "-" {
@@ -128,13 +128,13 @@ var settings = []setting{
 	{key: CPUs, kind: count, usage: "CPUs of new sprites"},
 	{key: Disk, kind: size, usage: "disk limit of new sprites"},
 	{key: Include, kind: folders, usage: "folders to show in new sprites", personal: "it shows sprites a part of your machine"},
-	{key: SetupScript, kind: file, usage: "what prepares a sprite before the agent"},
-	{key: SetupTimeout, kind: duration, builtIn: "10m0s", usage: "the setup script's time"},
-	{key: PullAuto, kind: boolean, usage: "whether run and job wait pull what has succeeded", refuse: unasked},
+	{key: SetupScript, kind: file, usage: "the script that prepares a sprite before the agent starts"},
+	{key: SetupTimeout, kind: duration, builtIn: "10m0s", usage: "the time limit of the setup script"},
+	{key: PullAuto, kind: boolean, usage: "whether run and job wait pull a job that has succeeded", refuse: unasked},
 	{key: PullInto, builtIn: "ff", choices: []string{"ff", "branch", "none"}, usage: "what a pull does with the commits"},
-	{key: PullRisky, builtIn: "hold", choices: []string{"hold", "list"}, usage: "what a pull does about files that could make something run here",
+	{key: PullRisky, builtIn: "hold", choices: []string{"hold", "list"}, usage: "what a pull does with files that could run code here",
 		personal: "it guards you against what comes with repositories"},
-	{key: PushAutoPull, kind: boolean, usage: "whether push waits for the end of the work, and pulls", refuse: unasked},
+	{key: PushAutoPull, kind: boolean, usage: "whether push waits for the job's end, and pulls", refuse: unasked},
 	{key: SyncExclude, kind: patterns, usage: "what cove sync leaves out, besides --exclude: a list",
 		refuse: func(v string) string {
 			if strings.HasPrefix(v, "!") {
@@ -142,7 +142,7 @@ var settings = []setting{
 			}
 			return ""
 		}},
-	{key: Backend, usage: "the server that is spoken to, by its name in [backends]", personal: "it says who gets your work"},
+	{key: Backend, usage: "the server to use, by its name in [backends]", personal: "it decides who gets your work"},
 }
 
 // unasked refuses a repository that commits are pulled unasked.
@@ -202,7 +202,7 @@ func (s setting) check(value string) error {
 		}
 	case count:
 		if n, err := strconv.Atoi(value); err != nil || n < 1 {
-			return fmt.Errorf("%q is not a number from 1 on", value)
+			return fmt.Errorf("%q is not a number of at least 1", value)
 		}
 	case boolean:
 		if value != "true" && value != "false" {
@@ -216,10 +216,10 @@ func (s setting) check(value string) error {
 		return checkPattern(value)
 	default:
 		if value == "" && s.kind != file {
-			return fmt.Errorf("it is empty")
+			return fmt.Errorf("it must not be empty")
 		}
 		if len(s.choices) > 0 && !slices.Contains(s.choices, value) {
-			return fmt.Errorf("%q is none of %s", value, strings.Join(s.choices, ", "))
+			return fmt.Errorf("%q is not one of %s", value, strings.Join(s.choices, ", "))
 		}
 	}
 	return nil
@@ -390,9 +390,9 @@ func (s *Settings) checkBackend() Problems {
 func (s *Settings) UnknownBackend(name string) error {
 	known := strings.Join(slices.Sorted(maps.Keys(s.Backends)), ", ")
 	if known == "" {
-		return fmt.Errorf("there is no backend %q: your file names none, as [backends.%s]", name, name)
+		return fmt.Errorf("there is no backend %q: your file has no backends; add it as [backends.%s]", name, name)
 	}
-	return fmt.Errorf("there is no backend %q; there is %s", name, known)
+	return fmt.Errorf("there is no backend %q; known: %s", name, known)
 }
 
 // order is the order of the sources: the first that has a value counts.
@@ -419,7 +419,7 @@ func (s *Settings) excludes() Value {
 			continue
 		}
 		if all.From != BuiltIn {
-			v.Note = fmt.Sprintf("%s has the patterns of the repository, your own file and the environment together", SyncExclude)
+			v.Note = fmt.Sprintf("%s combines the patterns of the repository, your own file and the environment", SyncExclude)
 		}
 		v.List = slices.Concat(all.List, v.List)
 		all = v

@@ -167,12 +167,12 @@ func TestProblems(t *testing.T) {
 		{"unknown keys", "agnet = \"shell\"\n\n[pull]\nintoo = \"ff\"\nauto = true\n", "",
 			[]string{"home/config.toml:1: agnet: there is no such key (did you mean agent?)", "home/config.toml:4: pull.intoo: there is no such key (did you mean pull.into?)"}},
 		{"values", "", "agent = \"shel\"\ntimeout = \"long\"\nmemory = \"much\"\ncpus = 0\nnetwork = 3\n[setup]\ntimeout = \"-1s\"\n", []string{
-			`:1: agent: "shel" is none of`, `(did you mean shell?)`, ":2: timeout:", ":3: memory:", ":4: cpus:", ":5: network: it is a text, in quotes", ":7: setup.timeout:"}},
-		{"types", "include = \"/opt\"\ncpus = \"2\"\npull.auto = 'yes'\n", "", []string{":1: include: it is a list", ":2: cpus: it is a number", ":3: pull.auto: it is true or false"}},
+			`:1: agent: "shel" is not one of`, `(did you mean shell?)`, ":2: timeout:", ":3: memory:", ":4: cpus:", ":5: network: it must be a text, in quotes", ":7: setup.timeout:"}},
+		{"types", "include = \"/opt\"\ncpus = \"2\"\npull.auto = 'yes'\n", "", []string{":1: include: it must be a list", ":2: cpus: it must be a number", ":3: pull.auto: it must be true or false"}},
 		{"patterns", "[sync]\nexclude = [\"a\", \"!\"]\n", "[sync]\nexclude = [\"a\", \"!.env\"]\n", []string{
 			`home/config.toml:2: sync.exclude: "!" is not a pattern`, "top/.cove/config.toml:2: sync.exclude: a repository may not set it to !.env"}},
-		{"no list of patterns", "sync.exclude = \"a\"\n", "", []string{`:1: sync.exclude: it is a list, such as ["node_modules", "/dist"]`}},
-		{"no table", "pull = true\n", "", []string{":1: pull: it is a table"}},
+		{"no list of patterns", "sync.exclude = \"a\"\n", "", []string{`:1: sync.exclude: it must be a list, such as ["node_modules", "/dist"]`}},
+		{"no table", "pull = true\n", "", []string{":1: pull: it must be a table"}},
 		{"no TOML", "agent = \n", "", []string{"home/config.toml:1"}},
 		{"twice", "agent = 'shell'\nagent = 'shell'\n", "", []string{":2: agent:"}},
 		{"what only the person may set", "", "include = [\"/home\"]\nbackend = \"mine\"\npull.risky = \"list\"\npermissions = \"allow\"\n[backends.mine]\nurl = \"http://evil.example\"\n",
@@ -180,13 +180,13 @@ func TestProblems(t *testing.T) {
 		{"what a repository may set partly", "", "dirty = \"include\"\npull.auto = true\n[push]\nauto_pull = true\n",
 			[]string{":1: dirty: a repository may not set it to include", ":2: pull.auto: a repository may not", ":4: push.auto_pull: a repository may not"}},
 		{"backends", "[backends.a]\nurl = \"ftp://x\"\ntoken = \"secret-value\"\n[backends.b]\ntoken_file = \"x\"\nfoo = 1\n[backends.C]\n", "",
-			[]string{":2: backends.a.url:", ":3: backends.a.token: a token does not stand", ":5: backends.b.token_file", ":6: backends.b.foo: there is no", "backends.b: it has no url", "backends.C: a backend is a table"}},
+			[]string{":2: backends.a.url:", ":3: backends.a.token: a token does not belong", ":5: backends.b.token_file", ":6: backends.b.foo: there is no", "backends.b: it has no url", "backends.C: a backend must be a table"}},
 		{"trees", "[[pull.sync]]\nfrom = \"../x\"\nto = \"a\"\n\n[[pull.sync]]\nfrom = \"dist\"\nto = \"a/b\"\nincludes = [\"*\"]\n[[pull.sync]]\nfrom = \"/\"\nto = \"../b\"\ninclude = [\"!x\"]\nexclude = \"y\"\n" +
 			"[[pull.sync]]\nfrom = \"d\"\nto = \".GIT/hooks\"\nrepository = \"x\"\n[[pull.sync]]\n", "", []string{
 			`:1: pull.sync.from: "../x" is not`, `:5: pull.sync.to: "a/b" overlaps with that of line 1`, ":5: pull.sync.includes: there is no such key (did you mean include?)",
-			":9: pull.sync.from: it names no folder", `:9: pull.sync.to: "../b" must stay inside`, `:9: pull.sync.include: "!x" is not a pattern`, ":9: pull.sync.exclude: it is a list",
-			`:14: pull.sync.to: ".GIT/hooks" is git's own`, `:14: pull.sync.repository: "x" must begin`, ":18: pull.sync.from: it names no", ":18: pull.sync.to: "}},
-		{"no list of trees", "[pull]\nsync = \"dist\"\n", "", []string{":2: pull.sync: it is a list of tables"}},
+			":9: pull.sync.from: it does not name a folder", `:9: pull.sync.to: "../b" must stay inside`, `:9: pull.sync.include: "!x" is not a pattern`, ":9: pull.sync.exclude: it must be a list",
+			`:14: pull.sync.to: ".GIT/hooks" is git's own`, `:14: pull.sync.repository: "x" must begin`, ":18: pull.sync.from: it does not name", ":18: pull.sync.to: "}},
+		{"no list of trees", "[pull]\nsync = \"dist\"\n", "", []string{":2: pull.sync: it must be a list of tables"}},
 		{"trees of a repository", "", "[[pull.sync]]\nfrom = \"dist\"\nto = \".husky\"\n", []string{":1: pull.sync: a repository may not set it"}},
 		{"no such backend", "backend = \"x\"\n", "", []string{":1: backend: there is no backend \"x\""}},
 	} {
@@ -327,12 +327,12 @@ func TestParseEnv(t *testing.T) {
 		{"\ufeffA=1", "A=1", ""},
 		{"A=it's", "A=it's", ""},
 		{"A=$HOME/`x`", "A=$HOME/`x`", ""},
-		{"A=1\nnonsense\nB=2", "A=1|B=2", "f:2: a line is NAME=VALUE"},
-		{"1A=x", "", "f:1: what stands before the ="},
+		{"A=1\nnonsense\nB=2", "A=1|B=2", "f:2: a line must be NAME=VALUE"},
+		{"1A=x", "", "f:1: the text before the ="},
 		{"A='x\ny", "", "f:1: A: the closing quote is missing"},
 		{"A=\"x\" y", "", "f:1: A: something follows"},
-		{`A="\x"`, "", `f:1: A: \x means nothing`},
-		{"A=a\x00b", "", "f:1: A: a value has no NUL"},
+		{`A="\x"`, "", `f:1: A: \x has no meaning`},
+		{"A=a\x00b", "", "f:1: A: a value can't have a NUL"},
 	} {
 		vars, problems := config.ParseEnv("f", []byte(test.text))
 		var got []string

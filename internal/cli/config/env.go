@@ -151,7 +151,7 @@ func (r *envReader) next() (EnvVar, error) {
 	before, _, ok := strings.Cut(line, "=")
 	if !ok {
 		r.takeLine()
-		return EnvVar{}, errors.New("a line is NAME=VALUE")
+		return EnvVar{}, errors.New("a line must be NAME=VALUE")
 	}
 	r.take(len(before) + 1)
 	name := strings.TrimSpace(before)
@@ -161,11 +161,11 @@ func (r *envReader) next() (EnvVar, error) {
 	if !envName().MatchString(name) {
 		r.takeLine()
 		// It may be a part of a value that lacks its quotes, and is not shown.
-		return EnvVar{}, errors.New("what stands before the = can't be the name of a variable")
+		return EnvVar{}, errors.New("the text before the = can't be the name of a variable")
 	}
 	value, err := r.value()
 	if err == nil && strings.ContainsRune(value, 0) {
-		err = errors.New("a value has no NUL in it")
+		err = errors.New("a value can't have a NUL in it")
 	}
 	return EnvVar{Name: name, Value: value, File: r.file, Line: r.began}, err
 }
@@ -196,7 +196,7 @@ func (r *envReader) value() (string, error) {
 			i++
 			meant, ok := escapes[r.rest[i]]
 			if !ok {
-				err := fmt.Errorf(`\%c means nothing; a backslash is \\`, r.rest[i])
+				err := fmt.Errorf(`\%c has no meaning; write \\ for a backslash`, r.rest[i])
 				r.takeLine()
 				return "", err
 			}

@@ -120,7 +120,7 @@ func (p *parser) table(prefix string, all map[string]any) {
 		inner, isTable := value.(map[string]any)
 		switch {
 		case prefix == "" && slices.Contains(sections, name) && !isTable:
-			p.wrong(key, "it is a table", "write ["+key+"] and its keys below")
+			p.wrong(key, "it must be a table", "write ["+key+"] and its keys below")
 		case key == "backends":
 			p.backends(inner)
 		case key == treesKey:
@@ -179,12 +179,12 @@ func (s setting) texts(value any) ([]string, error) {
 		if n, ok := value.(int64); ok {
 			return []string{strconv.FormatInt(n, 10)}, nil
 		}
-		return nil, errors.New("it is a number, without quotes")
+		return nil, errors.New("it must be a number, without quotes")
 	case boolean:
 		if b, ok := value.(bool); ok {
 			return []string{strconv.FormatBool(b)}, nil
 		}
-		return nil, errors.New("it is true or false, without quotes")
+		return nil, errors.New("it must be true or false, without quotes")
 	case folders, patterns:
 		list, ok := value.([]any)
 		texts := make([]string, len(list))
@@ -195,16 +195,16 @@ func (s setting) texts(value any) ([]string, error) {
 		}
 		if !ok {
 			if s.kind == patterns {
-				return nil, errors.New(`it is a list, such as ["node_modules", "/dist"]`)
+				return nil, errors.New(`it must be a list, such as ["node_modules", "/dist"]`)
 			}
-			return nil, errors.New(`it is a list, such as ["~/.cargo"]`)
+			return nil, errors.New(`it must be a list, such as ["~/.cargo"]`)
 		}
 		return texts, nil
 	}
 	if text, ok := value.(string); ok {
 		return []string{text}, nil
 	}
-	return nil, errors.New("it is a text, in quotes")
+	return nil, errors.New("it must be a text, in quotes")
 }
 
 // unknown tells of a key that there is not.
@@ -215,7 +215,7 @@ func (p *parser) unknown(key string) {
 	}
 	hint := nearest(key, names)
 	if hint == "" {
-		hint = "the keys are listed by: cove config show"
+		hint = "list the keys: cove config show"
 	}
 	p.wrong(key, "there is no such key", hint)
 }
@@ -232,7 +232,7 @@ func (p *parser) backends(all map[string]any) {
 		key := "backends." + name
 		table, ok := value.(map[string]any)
 		if !ok || !backendName().MatchString(name) {
-			p.wrong(key, "a backend is a table, with a name of lower-case letters, digits and hyphens", "write [backends.NAME] and its url below")
+			p.wrong(key, "a backend must be a table, with a name of lower-case letters, digits and hyphens", "write [backends.NAME] and its url below")
 			continue
 		}
 		p.doc.backends[name] = p.backend(name, key, table)
@@ -262,11 +262,11 @@ func (p *parser) backend(name, key string, table map[string]any) BackendServer {
 				b.TokenCommand = append(b.TokenCommand, fmt.Sprint(item))
 			}
 		case field == "url" || field == "token_file":
-			p.wrong(at, "it is a text, in quotes", "")
+			p.wrong(at, "it must be a text, in quotes", "")
 		case field == "token_command":
-			p.wrong(at, "it is a list: the command and its arguments", `such as ["pass", "show", "cove"]`)
+			p.wrong(at, "it must be a list: the command and its arguments", `such as ["pass", "show", "cove"]`)
 		case field == "token":
-			p.wrong(at, "a token does not stand in a file of settings", "put it into a file of its own and name that: token_file; or a command that prints it: token_command")
+			p.wrong(at, "a token does not belong in a settings file", "put it into a file of its own and give that as token_file; or give a command that prints it as token_command")
 		default:
 			p.wrong(at, "there is no such key", nearest(field, []string{"url", "token_file", "token_command"}))
 		}
@@ -275,7 +275,7 @@ func (p *parser) backend(name, key string, table map[string]any) BackendServer {
 	case b.URL == "" && table["url"] == nil:
 		p.wrong(key, "it has no url", "such as url = \"http://127.0.0.1:7878\"")
 	case b.TokenFile != "" && b.TokenCommand != nil:
-		p.wrong(key, "it has a token_file and a token_command", "one of them is enough")
+		p.wrong(key, "it has a token_file and a token_command", "leave one of them out")
 	}
 	return b
 }

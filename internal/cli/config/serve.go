@@ -64,7 +64,7 @@ func ReadServe(file string, must bool, known func(flag string) bool) (Serve, err
 		if key == autostartKey {
 			start, ok := value.(bool)
 			if !ok {
-				wrong("%s is true or false", key)
+				wrong("%s must be true or false", key)
 			}
 			s.NoAutostart = ok && !start
 			continue
@@ -74,7 +74,7 @@ func ReadServe(file string, must bool, known func(flag string) bool) (Serve, err
 			continue
 		}
 		if known != nil && !known(key) {
-			wrong("there is no setting %q of a server; they are the flags of cove serve, without --, and %s", key, autostartKey)
+			wrong("there is no setting %q of a server; the settings are the flags of cove serve, without --, and %s", key, autostartKey)
 			continue
 		}
 		list, several := value.([]any)
@@ -86,7 +86,7 @@ func ReadServe(file string, must bool, known func(flag string) bool) (Serve, err
 			case string, int64, bool:
 				s.Flags[key] = append(s.Flags[key], fmt.Sprint(one))
 			default:
-				wrong("%s is a text, a number, true or false, or a list of texts", key)
+				wrong("%s must be a text, a number, true or false, or a list of texts", key)
 			}
 		}
 	}

@@ -27,8 +27,8 @@ func TestServe(t *testing.T) {
 	}
 	for text, problem := range map[string]string{
 		"idle = \"1h\"\nidel = \"2h\"\n": file + `:2: there is no setting "idel"`,
-		"# x\n[pool]\nsize = 1\n":        file + ":2: pool is a text",
-		"autostart = \"no\"\n":           file + ":1: autostart is true or false",
+		"# x\n[pool]\nsize = 1\n":        file + ":2: pool must be a text",
+		"autostart = \"no\"\n":           file + ":1: autostart must be true or false",
 		"accept-older-store = true\n":    file + ":1: accept-older-store is a flag for one start, not a setting; leave it out here, and type: cove serve --accept-older-store",
 		"forget-sealed = true\n":         file + ":1: forget-sealed is a flag for one start",
 		"idle = \"1h\"\ndata = \"/x\"\n": file + ":2: data is a flag for one start",

@@ -36,7 +36,7 @@ func (p Places) Script(v Value) (*Script, error) {
 		inside, ok := strings.CutPrefix(filepath.ToSlash(filepath.Clean(shown)), Dir+"/")
 		if !ok {
 			return nil, Problems{{File: v.File, Line: v.Line, Key: string(SetupScript), Message: shown + " is not below " + Dir,
-				Hint: "a repository's setup script is, such as " + DefaultScript}}
+				Hint: "a repository's setup script must be there, such as " + DefaultScript}}
 		}
 		if data, err = readOwn(p.Top, inside, maxScript); name == "" && errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
@@ -56,10 +56,10 @@ func (p Places) Script(v Value) (*Script, error) {
 		err = errors.New("the script is empty")
 	}
 	if err != nil && v.File == "" {
-		return nil, Problems{{File: name, Message: readError(err), Hint: "--setup none does without"}}
+		return nil, Problems{{File: name, Message: readError(err), Hint: "to go without a script: --setup none"}}
 	}
 	if err != nil {
-		return nil, Problems{{File: v.File, Line: v.Line, Key: string(SetupScript), Message: name + ": " + readError(err), Hint: "--setup none does without"}}
+		return nil, Problems{{File: v.File, Line: v.Line, Key: string(SetupScript), Message: name + ": " + readError(err), Hint: "to go without a script: --setup none"}}
 	}
 	return &Script{Name: name, Text: data}, nil
 }

@@ -65,7 +65,7 @@ func resolved(dir string) string {
 // trees reads [[pull.sync]].
 func (p *parser) trees(value any) {
 	if p.from == FromRepository {
-		p.wrong(treesKey, "a repository may not set it: what an agent made would come into your tree past git", "set it in your own file; cove config show says where that is")
+		p.wrong(treesKey, "a repository may not set it: an agent's files would come into your tree without git", "set it in your own file; cove config show says where that is")
 		return
 	}
 	list, ok := value.([]any)
@@ -82,7 +82,7 @@ func (p *parser) trees(value any) {
 		p.doc.trees = append(p.doc.trees, t)
 	}
 	if !ok {
-		p.wrong(treesKey, "it is a list of tables", "write [[pull.sync]] and from, to below")
+		p.wrong(treesKey, "it must be a list of tables", "write [[pull.sync]] and from, to below")
 		return
 	}
 	p.overlaps()
@@ -103,7 +103,7 @@ func (p *parser) tree(t *Tree, table map[string]any) {
 			}
 		} else if list := lists[field]; list != nil {
 			if *list, err = (setting{kind: folders}).texts(value); err != nil {
-				err = errors.New(`it is a list, such as ["*.whl"]`)
+				err = errors.New(`it must be a list, such as ["*.whl"]`)
 			}
 			for _, pattern := range *list {
 				if bad := checkPattern(pattern); bad != nil || field == "include" && pattern[0] == '!' {
@@ -144,7 +144,7 @@ func badPattern(pattern string) error {
 func checkFrom(from string) error {
 	switch below := strings.TrimPrefix(from, "/"); {
 	case from == "" || below == "":
-		return errors.New("it names no folder of the sprite")
+		return errors.New("it does not name a folder of the sprite")
 	case path.Clean(from) != from || safepath.Check(below) != nil:
 		return fmt.Errorf("%q is not a folder in its shortest form", from)
 	}
@@ -168,7 +168,7 @@ func (p *parser) overlaps() {
 			inside := strings.HasPrefix(a.To+"/", b.To+"/") || strings.HasPrefix(b.To+"/", a.To+"/")
 			if inside && a.To != "" && b.To != "" && (a.Repository == b.Repository || a.Repository == "" || b.Repository == "") {
 				p.problems = append(p.problems, Problem{File: p.name, Line: a.Line, Key: treesKey + ".to",
-					Message: fmt.Sprintf("%q overlaps with that of line %d", a.To, b.Line), Hint: "each needs a folder of its own"})
+					Message: fmt.Sprintf("%q overlaps with that of line %d", a.To, b.Line), Hint: "give each a folder of its own"})
 			}
 		}
 	}

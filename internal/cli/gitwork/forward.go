@@ -91,7 +91,7 @@ func (f Forward) hold(ctx context.Context, old string) error {
 	if err != nil || len(held) == 0 {
 		return err
 	}
-	e := f.refuse("risky", "held for your review, because of what could make something run on this machine")
+	e := f.refuse("risky", "held for your review: it changes files that could run code on this machine")
 	look := "cove job diff " + f.Job + " --"
 	for _, risk := range held {
 		if !slices.Contains(e.Paths, risk.Path) {

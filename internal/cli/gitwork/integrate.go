@@ -113,7 +113,7 @@ func (r *Repo) JobCommits(ctx context.Context, base, head string, names []string
 		short := strings.ToLower(name)
 		hits := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return len(short) < 4 || !strings.HasPrefix(id, short) })
 		if len(hits) != 1 {
-			return nil, &fail.Error{Code: "no_commit", Message: fmt.Sprintf("%s is none of the job's commits, of which there are this many: %d", printable.Name(name), len(all)),
+			return nil, &fail.Error{Code: "no_commit", Message: fmt.Sprintf("%s does not name one of the job's commits (there are %d)", printable.Name(name), len(all)),
 				Hint: "name one by its first letters, as in the list of: cove job log JOB"}
 		}
 		found = append(found, hits[0])
@@ -220,7 +220,7 @@ func (b *bench) pick(ctx context.Context, r *Repo, f Forward, how How, commits [
 		}
 		in = call{args: []string{"cherry-pick", "--skip"}, env: me, timeout: patiently}
 	}
-	return "", fmt.Errorf("%s: git does not come to an end", how)
+	return "", fmt.Errorf("%s: git does not finish", how)
 }
 
 var errNoConflict = errors.New("git stopped without a conflict")

@@ -224,7 +224,7 @@ func (r *Repo) recover(ctx context.Context, lock *Lock, j *journal) (string, err
 		return "", err
 	}
 	if now == j.New {
-		return fmt.Sprintf("the interrupted pull of job %s had done its work", j.Job), nil
+		return fmt.Sprintf("the interrupted pull of job %s was already complete", j.Job), nil
 	}
 	if now != j.Old {
 		return fmt.Sprintf("a pull of job %s was interrupted, and the branch has been changed since: look at git status in %s", j.Job, printable.Name(j.Worktree)), nil

@@ -27,7 +27,7 @@ type Module struct {
 func (r *Repo) Modules(ctx context.Context, commit string) (modules []Module, absent []string, err error) {
 	return r.modules(ctx, commit, func(m Module) error {
 		return &fail.Error{Code: ErrModule.Code,
-			Message: fmt.Sprintf("the submodule %s is to be at the commit %.12s, which is not here", printable.Name(m.Path), m.Commit),
+			Message: fmt.Sprintf("the submodule %s should be at the commit %.12s, which is not here", printable.Name(m.Path), m.Commit),
 			Hint:    "git submodule update --init --recursive -- " + printable.Word(m.Path)}
 	})
 }
@@ -48,7 +48,7 @@ func (r *Repo) modules(ctx context.Context, commit string, lacks func(Module) er
 		}
 		if modules = append(modules, m); len(modules) > maxModules {
 			return &fail.Error{Code: ErrModule.Code, Message: fmt.Sprintf("there are more than %d submodules", maxModules),
-				Hint: "git submodule deinit what the work does not need"}
+				Hint: "leave out those that the work does not need: git submodule deinit PATH"}
 		}
 		return nil
 	})
@@ -161,7 +161,7 @@ func CheckModules(ctx context.Context, modules []Module) error {
 		for _, c := range list {
 			e.Paths = append(e.Paths, m.Path+"/"+c.path)
 			if c.module {
-				e.Hint += "or have what is only behind follow: " + in + " submodule update --recursive -- " + printable.Word(c.path) + "\n"
+				e.Hint += "or update those that are only behind: " + in + " submodule update --recursive -- " + printable.Word(c.path) + "\n"
 			}
 		}
 	}

@@ -53,7 +53,7 @@ func (t *worktree) modulesInTheWay(ctx context.Context, f Forward, files []File)
 		next = append(next, "git -C "+printable.Word(path.Join(t.Dir, place))+" status --ignored")
 		deinit += " " + printable.Word(place)
 	}
-	e := f.refuse("overlap", "submodules are in the way in "+printable.Name(t.Dir)+", with all that is in their folders",
+	e := f.refuse("overlap", "submodules are in the way in "+printable.Name(t.Dir)+", with everything in their folders",
 		append(next, deinit+" && "+f.again(), "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))...)
 	e.Paths = places
 	return e

@@ -173,7 +173,7 @@ func TestSnapshotRefusesStrangers(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	for line := range strings.Lines(e.Hint) {
-		if command, ok := strings.CutPrefix(line, "have git ignore it: "); ok {
+		if command, ok := strings.CutPrefix(line, "let git ignore it: "); ok {
 			cmd := exec.Command("sh", "-c", command)
 			cmd.Dir = r.dir
 			if err := cmd.Run(); err != nil {

@@ -326,7 +326,7 @@ func TestLongWays(t *testing.T) {
 	}
 }
 
-// TestHookCalls: if a hook of the person's runs a program, and that program runs a file that the
+// TestHookCalls: a hook of the person's runs a program. If that program runs a file that the
 // hook does not name, the file is held. The program's other files are not held.
 func TestHookCalls(t *testing.T) {
 	home(t, "")

@@ -160,7 +160,7 @@ func (r *Repo) CheckClean(ctx context.Context) error {
 		}
 	}
 	if behind != "" {
-		e.Hint += "\nwhere a submodule is only behind what was pulled: git submodule update --recursive --" + behind
+		e.Hint += "\nif a submodule is only behind what was pulled: git submodule update --recursive --" + behind
 	}
 	e.Message = "there are uncommitted changes: " + SomeNames(e.Paths)
 	return e
@@ -224,7 +224,7 @@ func (r *Repo) checkStrangers(ctx context.Context) error {
 	w := &recordWriter{each: func(path string) {
 		if dir, ok := strings.CutSuffix(path, "/"); ok {
 			e.Paths = append(e.Paths, dir)
-			e.Hint += "have git ignore it: echo " + printable.Word("/"+path) + ` >> "$(git rev-parse --git-path info/exclude)"` + "\n"
+			e.Hint += "let git ignore it: echo " + printable.Word("/"+path) + ` >> "$(git rev-parse --git-path info/exclude)"` + "\n"
 		}
 	}}
 	if _, err := r.git.run(ctx, call{args: []string{"ls-files", "-z", "--others", "--exclude-standard"}, stdout: w, timeout: patiently}); err != nil {
@@ -233,8 +233,8 @@ func (r *Repo) checkStrangers(ctx context.Context) error {
 	if len(e.Paths) == 0 {
 		return nil
 	}
-	e.Message = "a git repository of its own, which is no submodule, can't go along: " + SomeNames(e.Paths)
-	e.Hint += "or leave it behind, with all that is not committed: --dirty ignore"
+	e.Message = "a git repository of its own that is not a submodule can't go along: " + SomeNames(e.Paths)
+	e.Hint += "or leave it behind, with all uncommitted changes: --dirty ignore"
 	return e
 }
 

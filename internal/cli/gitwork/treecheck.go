@@ -157,7 +157,7 @@ func checkName(name string) error {
 	}
 	for part := range strings.SplitSeq(name, `\`) { // a separator on some systems
 		if part == ".." && part != name || safepath.IsDotGit(part) {
-			return fmt.Errorf("an entry %q, which some file systems take for .git", name)
+			return fmt.Errorf("an entry %q, which some systems take for .git or for a path out of its folder", name)
 		}
 	}
 	return nil

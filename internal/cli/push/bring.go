@@ -140,7 +140,7 @@ func follow(modules []module, large []string) (messages []string) {
 		checkout = append(checkout, gitIn(module)+" lfs checkout")
 	}
 	if update != "" {
-		messages = append(messages, "the files of submodules are as before; to have their new commits: git submodule update --recursive --"+update)
+		messages = append(messages, "the files of submodules are as before; to get their new commits: git submodule update --recursive --"+update)
 	}
 	if len(checkout) > 0 {
 		messages = append(messages, "the files of Git LFS are pointers until you type: "+strings.Join(checkout, " && "))
@@ -179,7 +179,7 @@ func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job cove.J
 		}
 	}
 	if len(b.missing) > 0 {
-		p.say("content of Git LFS that did not come, but pointers to it: %s", gitwork.SomeNames(b.missing))
+		p.say("only pointers came of this content of Git LFS: %s", gitwork.SomeNames(b.missing))
 	}
 	return b.here, nil
 }

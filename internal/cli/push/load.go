@@ -212,7 +212,7 @@ func chooseBase(ctx context.Context, repo *gitwork.Repo, dirty Dirty) (branch, b
 		base, err = repo.Snapshot(ctx, base)
 	case DirtyIgnore:
 	default:
-		err = fail.New("bad_option", fmt.Sprintf("--dirty %s is none of the choices", printable.Name(string(dirty))), "use refuse, include or ignore")
+		err = fail.New("bad_option", fmt.Sprintf("--dirty %s is not one of the choices", printable.Name(string(dirty))), "use refuse, include or ignore")
 	}
 	return branch, base, err
 }

@@ -129,7 +129,7 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	switch opts.Into {
 	case "", IntoFF, IntoBranch, IntoNone:
 	default:
-		return p, fail.New("bad_option", fmt.Sprintf("--into %s is none of the choices", printable.Name(string(opts.Into))), "use ff, branch or none")
+		return p, fail.New("bad_option", fmt.Sprintf("--into %s is not one of the choices", printable.Name(string(opts.Into))), "use ff, branch or none")
 	}
 	repo, err := gitwork.Open(ctx, opts.Dir)
 	if err != nil {
@@ -151,7 +151,7 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	}
 	if _, ok := errors.AsType[*gitwork.RejectedError](err); ok {
 		p.Result = Rejected
-		p.say("the commits are in the sprite still: cove console -s %s", job.Sprite)
+		p.say("the commits are still in the sprite: cove console -s %s", job.Sprite)
 		return p, err
 	}
 	refused, ok := errors.AsType[*gitwork.RefusedError](err)

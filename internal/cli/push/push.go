@@ -174,7 +174,7 @@ func ReadPlan(opts Options) (text, name string, err error) {
 	shown := printable.Name(name)
 	switch {
 	case strings.TrimSpace(text) == "":
-		return "", "", fail.New("bad_plan", "the plan "+shown+" is empty", "write what is to be done into it")
+		return "", "", fail.New("bad_plan", "the plan "+shown+" is empty", "write into it what should be done")
 	case len(text) > MaxPlan:
 		return "", "", fail.New("bad_plan", fmt.Sprintf("the plan %s is larger than %d bytes", shown, MaxPlan), "put what it refers to into the repository")
 	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
@@ -185,7 +185,7 @@ func ReadPlan(opts Options) (text, name string, err error) {
 
 // PlanHint says what to type if there is no plan file.
 func PlanHint(path string) string {
-	return "a plan is a text file that says what the agent is to do; write " + printable.Name(path) + ", then: cove push " + printable.Word(path) +
+	return "a plan is a text file that says what the agent should do; write " + printable.Name(path) + ", then: cove push " + printable.Word(path) +
 		"\nor give the text itself: cove run -p 'TEXT'"
 }
 
@@ -386,7 +386,7 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job cove.Job, fi
 // checkAnswer refuses a job that could not be named or filled.
 func checkAnswer(job cove.Job) error {
 	if !jobID().MatchString(job.ID) {
-		return &fail.Error{Code: "bad_answer", Message: "the server named the job " + printable.Name(job.ID) + ", which is no job id"}
+		return &fail.Error{Code: "bad_answer", Message: "the server named the job " + printable.Name(job.ID) + ", which is not a job id"}
 	}
 	if job.Sprite == "" || job.Upload == "" {
 		return &fail.Error{Code: "bad_answer", Message: "the server did not say where the repository should go"}

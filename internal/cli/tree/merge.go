@@ -46,7 +46,7 @@ func checkMerge(root *os.Root, from, to string) (changes bool, err error) {
 			return err
 		}
 		if there.IsDir() != d.IsDir() {
-			return fmt.Errorf("copy %s: one is a folder, and what is there is none, or the reverse", printable.Line(target))
+			return fmt.Errorf("copy %s: a file would replace a folder, or a folder a file", printable.Line(target))
 		}
 		if !d.IsDir() {
 			changes = true

@@ -187,7 +187,7 @@ func (u *unpacker) member(h *tar.Header, content io.Reader) error {
 	mode := fs.FileMode(h.Mode & 0o755) // others than the owner never may write
 	if h.Typeflag != tar.TypeDir {
 		if name == "." {
-			return refused(h.Name, "it stands for the folder itself, and is none")
+			return refused(h.Name, "it stands for the folder itself, but is not a folder")
 		}
 		if err := u.parents(name, h); err != nil {
 			return memberFailed(h, err)
@@ -341,7 +341,7 @@ func (u *unpacker) hardLink(name string, h *tar.Header) error {
 	}
 	info, err := u.root.Lstat(target)
 	if err != nil || !info.Mode().IsRegular() {
-		return refused(h.Name, fmt.Sprintf("it is a hard link to %q, which is no file before it in the archive", h.Linkname))
+		return refused(h.Name, fmt.Sprintf("it is a hard link to %q, which is not a file before it in the archive", h.Linkname))
 	}
 	return u.root.Link(target, name)
 }
@@ -401,7 +401,7 @@ func Receive(dst string, count func(n int), leave LeaveLink, archive func(unpack
 		return err
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("copy to %s: it exists and is no folder", dst)
+		return fmt.Errorf("copy to %s: it exists and is not a folder", dst)
 	}
 	return mergeTree(parent, tmp, base)
 }

@@ -160,7 +160,7 @@ func answers(h *e2e.Host, job, repo string) {
 	if out := h.Run("", "cove", "job", "answer", job, "--json"); strings.ContainsRune(out, '\x1b') || e2e.JSONField(t, out, "id") != q.ID {
 		t.Errorf("the question as JSON: %q", out)
 	}
-	if out, code := h.Try("", "cove", "job", "answer", job, "4"); code != 2 || !strings.Contains(out, "none of the options") {
+	if out, code := h.Try("", "cove", "job", "answer", job, "4"); code != 2 || !strings.Contains(out, "not one of the options") {
 		t.Errorf("no such option: %d, %s", code, out)
 	}
 	h.Run("", "cove", "job", "answer", job, "2")

@@ -49,7 +49,7 @@ func TestAgentSettings(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("push exited with %d: %s", code, out)
 	}
-	for _, want := range []string{"Stays here: ~/.claude/skills/one/note.md: something in line 1 looks like a key.", "Stays here: ~/.claude/rules: ", "3 files of your settings for claude in ~/.claude go along."} {
+	for _, want := range []string{"Not sent: ~/.claude/skills/one/note.md: something in line 1 looks like a key.", "Not sent: ~/.claude/rules: ", "Sent along: 3 files of your settings for claude in ~/.claude."} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in %s", want, out)
 		}
@@ -81,7 +81,7 @@ func TestAgentSettings(t *testing.T) {
 	if got := h.Sh(sprite, "ls .claude 2>/dev/null || true"); strings.Contains(got, "CLAUDE.md") {
 		t.Errorf("unasked: %s", got)
 	}
-	if out, code := h.Try(repo, "cove", "push", "plan.md", "--agent", "shell", "--agent-settings"); code != 1 || !strings.Contains(out, "cove knows nothing") {
+	if out, code := h.Try(repo, "cove", "push", "plan.md", "--agent", "shell", "--agent-settings"); code != 1 || !strings.Contains(out, "cove knows no settings") {
 		t.Errorf("of an agent without settings: exit code %d: %s", code, out)
 	}
 }

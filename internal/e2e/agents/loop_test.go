@@ -277,7 +277,7 @@ func TestLoopEnds(t *testing.T) {
 	if job.Outcome == nil || job.Outcome.Kind != "agent_failed" || !strings.Contains(job.Outcome.Reason, "401") {
 		t.Errorf("the wrong key: %+v", job.Outcome)
 	}
-	if out := h.Run("", "cove", "job", "show", job.ID); !strings.Contains(out, "does not take its key; set another: cove secret set anthropic") {
+	if out := h.Run("", "cove", "job", "show", job.ID); !strings.Contains(out, "refuses its key; set another: cove secret set anthropic") {
 		t.Errorf("the wrong key: %s", out)
 	}
 }

@@ -272,7 +272,7 @@ func (r *agentRun) startsServers(play func(script) model) {
 		r.T.Fatal(err)
 	}
 	if _, ok := agent.(agents.MCPStarter); !ok {
-		if out, code := r.Try(r.repo, "cove", slices.Concat([]string{"push", "plan.md"}, flags, r.flags)...); code == 0 || !strings.Contains(out, "is given no MCP servers") {
+		if out, code := r.Try(r.repo, "cove", slices.Concat([]string{"push", "plan.md"}, flags, r.flags)...); code == 0 || !strings.Contains(out, "can't be given MCP servers") {
 			r.T.Errorf("an MCP server: %d, %s", code, out)
 		}
 		return
@@ -325,7 +325,7 @@ func (r *agentRun) asksByLogin(func(script) model) {
 		defer r.Run("", "cove", "secret", "rm", "chatgpt", "--force") // codex would ask by it from now on
 		r.Run("", "cove", "connector", "put", "chatgpt", "--upstream", server.URL)
 	default:
-		if out, code := r.Try(r.repo, "cove", slices.Concat([]string{"push", "plan.md", "--login", "inside"}, r.flags)...); code == 0 || !strings.Contains(out, "asks its model with a key") {
+		if out, code := r.Try(r.repo, "cove", slices.Concat([]string{"push", "plan.md", "--login", "inside"}, r.flags)...); code == 0 || !strings.Contains(out, "needs a key for its model") {
 			r.T.Errorf("a login: %d, %s", code, out)
 		}
 		return

@@ -32,7 +32,7 @@ func TestCopiesDiffer(t *testing.T) {
 		args := append([]string{"service", "put", "-s", "paint", "--env", "AS=" + name}, flags...)
 		h.Run("", "cove", append(args, name, "python3", "-c", drawer)...)
 	}
-	if _, stderr, code := h.Streams("service", "put", "-s", "paint", "--after-restore", "sometimes", "bad", "true"); code == 0 || !strings.Contains(stderr, "after_restore is restart, none or a signal") {
+	if _, stderr, code := h.Streams("service", "put", "-s", "paint", "--after-restore", "sometimes", "bad", "true"); code == 0 || !strings.Contains(stderr, "after_restore must be restart, none or a signal") {
 		t.Errorf("a bad after_restore: %d, %s", code, stderr)
 	}
 	sh := func(sprite, script string) string {
@@ -41,7 +41,7 @@ func TestCopiesDiffer(t *testing.T) {
 	e2e.Await(t, "the services", func() bool { return sh("paint", "cat /home/sprite/began-*") == "xxx" })
 	sh("paint", "(setsid sprite-env generation --wait >/home/sprite/waiting 2>&1 &); until ls -l /proc/$(pgrep -x sprite-env)/fd 2>/dev/null | grep -q socket:; do sleep 0.05; done")
 	_, stderr, code := h.Streams("fork", "paint", "copy", "--count", "2")
-	if code != 0 || !strings.Contains(stderr, "repeat random numbers") {
+	if code != 0 || !strings.Contains(stderr, "repeat the other copy's random numbers") {
 		t.Errorf("fork: %d, %s", code, stderr)
 	}
 	all := []string{"paint", "copy-1", "copy-2"}

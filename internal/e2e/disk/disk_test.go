@@ -80,7 +80,7 @@ func TestFullDiskKept(t *testing.T) {
 	}
 	full(2 << 20)
 	out, code := h.Try("", "cove", "checkpoint", "create", "-s", "paint", "--memory")
-	says(out, code, 0, "It is of the disk alone: there is no space")
+	says(out, code, 0, "The checkpoint has no memory: there is no space")
 	out, code = h.Try("", "cove", "suspend", "paint")
 	says(out, code, 6, "paint stays awake: there is no space")
 	full(0)

@@ -256,7 +256,7 @@ func TestDiskLimitLeft(t *testing.T) {
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := e2e.ExitCode(cmd.Wait()); code != 130 || !strings.Contains(said.String(), full) || !strings.Contains(said.String(), "is ended when that goes on; within 1m10s") {
+	if code := e2e.ExitCode(cmd.Wait()); code != 130 || !strings.Contains(said.String(), full) || !strings.Contains(said.String(), "will be killed when it resumes (within 1m10s") {
 		t.Errorf("a command that is left ends with %d\n%s", code, &said)
 	}
 	t.Logf("left in %v", time.Since(began))

@@ -79,7 +79,7 @@ func TestDiskReserve(t *testing.T) {
 	if e, ok := errors.AsType[*sprites.Error](err); !ok || e.Code != "disk_full" || e.StatusCode != 507 {
 		t.Errorf("got %v, want a disk_full of 507", err)
 	}
-	if out, _ := l.Try("", "cove", "doctor"); !strings.Contains(out, "sprites leave 512.0 MiB of its disk") || !strings.Contains(out, "until then who writes is paused") {
+	if out, _ := l.Try("", "cove", "doctor"); !strings.Contains(out, "sprites leave 512.0 MiB of its disk") || !strings.Contains(out, "until then, sprites that write are paused") {
 		t.Errorf("doctor says\n%s", out)
 	}
 

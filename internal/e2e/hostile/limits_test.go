@@ -157,7 +157,7 @@ func (e *hostile) forkBomb(t *testing.T) {
 	session := bomb("victim")
 	e2e.Await(t, "it has as many processes as there may be", func() bool {
 		out, code := e.Try("", "cove", "exec", "-s", "victim", "--", "true")
-		return code == 126 && strings.Contains(out, "as many processes")
+		return code == 126 && strings.Contains(out, "the limit of processes")
 	})
 	e.works(t, "other")
 	e2e.Await(t, "it is signalled, and gone", func() bool {

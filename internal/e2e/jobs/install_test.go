@@ -93,7 +93,7 @@ func TestAgentInstall(t *testing.T) {
 	if got := shown(h, repo, job); got != first {
 		t.Errorf("the next one has %q", got)
 	}
-	if logs := h.Run("", "cove", "job", "logs", job); !strings.Contains(logs, "-- slowly 1 is from the installation that jobs share, "+all[0].Key[:12]) {
+	if logs := h.Run("", "cove", "job", "logs", job); !strings.Contains(logs, "-- slowly 1 is from the shared installation "+all[0].Key[:12]) {
 		t.Errorf("its log: %s", logs)
 	}
 	if got := h.Sh(sprite, "cat setup"); got != "set up\n" {

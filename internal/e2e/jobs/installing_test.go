@@ -206,7 +206,7 @@ func TestJobInstalling(t *testing.T) {
 	if got := shown(in.Host, in.repo, second); strings.Count(got, "\n") != 1 {
 		t.Errorf("it has %q", got)
 	}
-	if out, err := logged(); err != nil || !strings.Contains(out, "-- slowly 1 is from the installation that jobs share") {
+	if out, err := logged(); err != nil || !strings.Contains(out, "-- slowly 1 is from the shared installation") {
 		t.Errorf("logs -f: %v: %s", err, out)
 	}
 	if len(installs(in.Host)) != 1 {

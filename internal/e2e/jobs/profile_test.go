@@ -138,7 +138,7 @@ func TestProfile(t *testing.T) {
 	if out := h.Run(repo, "cove", "push", "plan.md", "--dry-run", "--agent", "shell", "--profile", ""); strings.Contains(out, "GREETING") {
 		t.Errorf("by none: %s", out)
 	}
-	if out, _ := h.Try("", "cove", "profile", "default", "--none"); !strings.Contains(out, "by none") {
+	if out, _ := h.Try("", "cove", "profile", "default", "--none"); !strings.Contains(out, "use none") {
 		t.Errorf("no default: %s", out)
 	}
 	out = h.Run(repo, "env", "COVE_PROFILE=robot", "cove", "push", "plan.md", "--dry-run")
@@ -169,7 +169,7 @@ func TestProfileApply(t *testing.T) {
 	h.Serve(nil)
 	h.Run(repo, "cove", "profile", "put", "robot", "../p.toml")
 	job, sprite := h.Push(repo, "plan.md", "--profile", "robot")
-	if out, _ := h.Try("", "cove", "profile", "apply", "robot"); !strings.Contains(out, "present revision") {
+	if out, _ := h.Try("", "cove", "profile", "apply", "robot"); !strings.Contains(out, "current revision") {
 		t.Errorf("nothing to do: %s", out)
 	}
 	h.Write("p.toml", strings.Replace(robotProfile, `{ include = "none" }`, `{ domain = "example.org", action = "allow" }`, 1))
@@ -192,7 +192,7 @@ func TestProfileApply(t *testing.T) {
 	h.Write("p.toml", strings.Replace(robotProfile, `{ include = "none" }`, `{ domain = "example.net", action = "allow" }`, 1))
 	h.Run(repo, "cove", "profile", "put", "robot", "../p.toml")
 	before := h.Run("", "cove", "policy", "show", "-s", sprite)
-	if out, code := h.Try("", "cove", "profile", "apply", "robot"); code != 1 || !strings.Contains(out, "were set by somebody since, and stay") || !strings.Contains(out, "cove profile apply robot --force") {
+	if out, code := h.Try("", "cove", "profile", "apply", "robot"); code != 1 || !strings.Contains(out, "somebody has set its rules since, so they stay") || !strings.Contains(out, "cove profile apply robot --force") {
 		t.Errorf("apply over rules set by hand: %d: %s", code, out)
 	}
 	if out := h.Run("", "cove", "policy", "show", "-s", sprite); out != before || h.Job(job).ProfileRevision != 2 {

@@ -173,7 +173,7 @@ time.sleep(100000)`
 			t.Errorf("%s: %q\n%s", sprite, out, h.Run("", "cove", "info", sprite))
 		}
 	}
-	if out, _ := h.Try("", "cove", "doctor"); !strings.Contains(out, "the largest process of the largest sprite is ended") {
+	if out, _ := h.Try("", "cove", "doctor"); !strings.Contains(out, "the largest process of the largest sprite is killed") {
 		t.Errorf("doctor says:\n%s", out)
 	}
 }
@@ -317,7 +317,7 @@ func TestReadOnlyCgroups(t *testing.T) {
 	}
 	h := e2e.NewHost(t)
 	serveIn(h, readOnlyCgroups+"exec cove serve --addr 127.0.0.1:0")
-	if out, _ := h.Try("", "cove", "create", "inner", "--memory", "512M"); !strings.Contains(out, "This machine does not enforce its limits: memory: the cgroups at /sys/fs/cgroup are mounted read-only") {
+	if out, _ := h.Try("", "cove", "create", "inner", "--memory", "512M"); !strings.Contains(out, "The server's machine does not enforce its limits: memory: the cgroups at /sys/fs/cgroup are mounted read-only") {
 		t.Errorf("create says:\n%s", out)
 	}
 	if out, _ := h.Try("", "cove", "create", "free"); strings.Contains(out, "enforce") {
@@ -539,7 +539,7 @@ func TestDoctorOfInit(t *testing.T) {
 			return code == 0
 		})
 		out, _ := h.Try("", "nsenter", append(inside, "cove", "doctor")...)
-		if got := strings.Contains(out, "process 1 of this container takes in no process that has ended"); got != warns {
+		if got := strings.Contains(out, "process 1 of this container does not reap orphans"); got != warns {
 			t.Errorf("%s: doctor says:\n%s", script, out)
 		}
 		h.Run("", "kill", "-KILL", inside[1])

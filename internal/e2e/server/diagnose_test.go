@@ -63,7 +63,7 @@ func TestDiagnoseConnectors(t *testing.T) {
 		t.Errorf("the upstream was asked %d times, with the key", asked.Load())
 	}
 	h.Run("", "cove", "connector", "put", "anthropic", "--upstream", upstream.URL, "--paths", "/v1/messages")
-	if out, fine := diagnosed(h); !fine || !strings.Contains(out, "its rules allow no look") {
+	if out, fine := diagnosed(h); !fine || !strings.Contains(out, "its rules do not allow a check") {
 		t.Errorf("with rules: %s", out)
 	}
 	h.Run("", "cove", "connector", "put", "anthropic", "--upstream", upstream.URL)
@@ -103,7 +103,7 @@ func TestDiagnoseFullDisk(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
-	if out, fine := diagnosed(h); fine || !strings.Contains(out, "paint: disk-full") || !strings.Contains(out, "no megabyte can be written") || !strings.Contains(out, "next: cove exec -s paint -- sh -c 'du") {
+	if out, fine := diagnosed(h); fine || !strings.Contains(out, "paint: disk-full") || !strings.Contains(out, "can't write 1 MiB") || !strings.Contains(out, "next: cove exec -s paint -- sh -c 'du") {
 		t.Errorf("full: %s", out)
 	}
 	if err := os.Truncate(fill, 0); err != nil {
@@ -124,10 +124,10 @@ func TestDiagnoseNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, code := h.Try("", "unshare", "-m", "sh", "-c", `mount --bind "$1" /etc/resolv.conf && exec cove diagnose paint --agent shell`, "sh", conf)
-	if code != 1 || !strings.Contains(out, "unreachable    names of the outside: no answer from the resolver 127.0.0.2") || !strings.Contains(out, "names: are looked up inside") || !strings.Contains(out, "next: see why it does not answer") {
+	if code != 1 || !strings.Contains(out, "unreachable    external names: no answer from the resolver 127.0.0.2") || !strings.Contains(out, "names: are looked up inside") || !strings.Contains(out, "next: see why it does not answer") {
 		t.Errorf("diagnose without a resolver: %d\n%s", code, out)
 	}
-	if out, fine := diagnosed(h); !fine || !strings.Contains(out, "names: of the outside are looked up by") {
+	if out, fine := diagnosed(h); !fine || !strings.Contains(out, "names: external names are looked up by") {
 		t.Errorf("diagnose with one:\n%s", out)
 	}
 }

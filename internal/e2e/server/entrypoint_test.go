@@ -37,7 +37,7 @@ func TestServerBelowShell(t *testing.T) {
 	h.Run("", "nsenter", append(inside, "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 100000")...)
 	lives := slices.Concat(inside, []string{"cove", "exec", "-s", "paint", "--", "sh", "-c", "until test -s ~/pid; do sleep 0.1; done; kill -0 $(cat ~/pid)"})
 	h.Run("", "nsenter", lives...)
-	const noTerm = "has started the server and passes no TERM on"
+	const noTerm = "has started the server and does not pass TERM on"
 	if out, _ := h.Try("", "nsenter", append(inside, "cove", "doctor")...); !strings.Contains(out, noTerm) || !strings.Contains(out, "write exec before cove serve") {
 		t.Errorf("doctor: %s", out)
 	}
@@ -45,7 +45,7 @@ func TestServerBelowShell(t *testing.T) {
 		t.Errorf("restart: %d, %s", code, out)
 	}
 	out, code := h.Try("", "nsenter", append(inside, "cove", "server", "stop")...)
-	if code != 0 || !strings.Contains(out, "If that ends after the server, the container ends") || !strings.Contains(out, "Sprites and jobs sleep, and go on when it starts again.") || strings.Contains(out, "jobs go on.") {
+	if code != 0 || !strings.Contains(out, "If that process ends after the server, the container ends") || !strings.Contains(out, "Sprites and jobs sleep, and go on when it starts again.") || strings.Contains(out, "jobs go on.") {
 		t.Errorf("stop: %d, %s", code, out)
 	}
 	if out, code := h.Try("", "nsenter", lives...); code != 0 || strings.Contains(out, "began anew") {
@@ -70,7 +70,7 @@ func TestServerBelowShell(t *testing.T) {
 func TestDoctorReadOnly(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	out, code := h.Try("", "unshare", "-m", "sh", "-c", `mount -t tmpfs full "$1"; mkdir "$1/cove"; mount -o remount,ro "$1"; exec cove doctor --data "$1/cove"`, "sh", t.TempDir())
-	if code != 1 || !strings.Contains(out, "is on a file system that is mounted read-only") || !strings.Contains(out, "fix: have it writable (mount -o remount,rw") || strings.Contains(out, "mkdir ") {
+	if code != 1 || !strings.Contains(out, "is on a file system that is mounted read-only") || !strings.Contains(out, "fix: make it writable (mount -o remount,rw") || strings.Contains(out, "mkdir ") {
 		t.Errorf("doctor: %d\n%s", code, out)
 	}
 }
@@ -102,7 +102,7 @@ func TestNoNewPrivileges(t *testing.T) {
 	if out, code := as("doctor"); code != 1 || !strings.Contains(out, "fix: "+without) {
 		t.Errorf("doctor: %d\n%s", code, out)
 	}
-	if out, code := as("create", "paint"); code != 1 || !strings.Contains(out, "this process may get no new privileges") || !strings.Contains(out, without) {
+	if out, code := as("create", "paint"); code != 1 || !strings.Contains(out, "this process can't get new privileges") || !strings.Contains(out, without) {
 		t.Errorf("create: %d\n%s", code, out)
 	}
 	if out, _ := h.Try("", "cove", "doctor"); strings.Contains(out, without) {

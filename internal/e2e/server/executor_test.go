@@ -138,7 +138,7 @@ func TestExecutorElsewhere(t *testing.T) {
 		token string
 		says  string
 		want  cove.StepState
-	}{{token.Secret + "x", "give this server one that it takes: cove backend put kept", cove.StepFailed}, {token.Secret, "which takes it", cove.StepCompleted}} {
+	}{{token.Secret + "x", "give this server a token that the backend accepts: cove backend put kept", cove.StepFailed}, {token.Secret, "which accepts it", cove.StepCompleted}} {
 		cmd := h.Command("", "cove", "backend", "put", "kept", far.URL)
 		cmd.Stdin = strings.NewReader(put.token + "\n")
 		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), put.token) || !strings.Contains(string(out), put.says) {

@@ -26,7 +26,7 @@ func TestNoControllers(t *testing.T) {
 	h := e2e.NewHost(t)
 	serveIn(h, onlyCgroup2+"exec cove serve --addr 127.0.0.1:0")
 	const lacks = "the cgroups at /sys/fs/cgroup have no controller memory, cpu"
-	if out, _ := h.Try("", "cove", "create", "inner", "--memory", "512M", "--cpus", "1"); !strings.Contains(out, "This machine does not enforce its limits: memory: "+lacks) {
+	if out, _ := h.Try("", "cove", "create", "inner", "--memory", "512M", "--cpus", "1"); !strings.Contains(out, "The server's machine does not enforce its limits: memory: "+lacks) {
 		t.Errorf("create says:\n%s", out)
 	}
 	if got := h.Sh("inner", "echo runs"); got != "runs\n" {

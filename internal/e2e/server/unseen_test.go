@@ -91,7 +91,7 @@ func TestUnseen(t *testing.T) {
 				if who == "server" {
 					strike(f, h, reached, server)
 				} else {
-					code, says = 130, "interrupted; what the server had begun"
+					code, says = 130, "interrupted; the server completes what it has begun"
 					e2e.Await(t, "the point", func() bool { // the server stands still there
 						text, err := os.ReadFile(reached)
 						return err == nil && strings.HasSuffix(string(text), "\n")

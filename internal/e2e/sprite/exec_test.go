@@ -248,7 +248,7 @@ func execErrors(h *e2e.Host) {
 		{"not found", "no sprite named nobody", 125, []string{"exec", "-s", "nobody", "true"}},
 		{"auth", "the token is not known", 125, []string{"exec", "-s", "paint", "--token", "wrong", "true"}},
 		{"unreachable", "is the server running", 125, []string{"exec", "-s", "paint", "--url", "http://127.0.0.1:1", "--token", "x", "true"}},
-		{"timeout", "the time it had", 124, []string{"exec", "-s", "paint", "--timeout", "300ms", "sleep", "60"}},
+		{"timeout", "killed after 300ms (--timeout)", 124, []string{"exec", "-s", "paint", "--timeout", "300ms", "sleep", "60"}},
 		{"usage", "which command", 2, []string{"exec", "-s", "paint"}},
 	} {
 		if stdout, stderr, exit := h.Streams(test.args...); exit != test.exit || stdout != "" || !strings.Contains(stderr, test.says) {

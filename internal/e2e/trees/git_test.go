@@ -165,7 +165,7 @@ func TestGitG2Submodules(t *testing.T) {
 		t.Errorf("messages: %s", messages)
 	}
 	c.Git("-C", "lib", "config", "remote.origin.url", "/nonexistent") // all is here
-	if out, code := h.Try("super", "cove", "push", "--agent", "shell", h.Plan("true")); code != 1 || !strings.Contains(out, "hint: where a submodule is only behind what was pulled: git submodule update --recursive -- lib\n") {
+	if out, code := h.Try("super", "cove", "push", "--agent", "shell", h.Plan("true")); code != 1 || !strings.Contains(out, "hint: if a submodule is only behind what was pulled: git submodule update --recursive -- lib\n") {
 		t.Errorf("behind: %d, %s", code, out)
 	}
 	c.Git("submodule", "-q", "update", "--recursive", "--", "lib")
