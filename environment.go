@@ -170,7 +170,7 @@ func (e Environment) Judged() Environment {
 	case SupervisorAnswers:
 		supervisor = "the supervisor answers"
 	case SupervisorHeld:
-		supervisor = "the supervisor stands still with its sprite"
+		supervisor = "the supervisor is paused with its sprite"
 	case SupervisorStarting:
 		supervisor = "the supervisor has not answered yet"
 	case SupervisorSilent:

@@ -20,7 +20,7 @@ func TestHealthWord(t *testing.T) {
 		{cove.EnvironmentDestroying, cove.EnvironmentHealth{Provider: "running", CheckedAt: &at}, "", ""},
 		{cove.EnvironmentReady, cove.EnvironmentHealth{Provider: "running", CheckedAt: &at}, "healthy", "the sprite is running; no job works in it"},
 		{cove.EnvironmentReady, cove.EnvironmentHealth{Provider: "running", Supervisor: "answers", CheckedAt: &at}, "healthy", "the sprite is running; the supervisor answers"},
-		{cove.EnvironmentReady, cove.EnvironmentHealth{Provider: "running", Supervisor: "held", CheckedAt: &at}, "healthy", "the sprite is running; the supervisor stands still with its sprite"},
+		{cove.EnvironmentReady, cove.EnvironmentHealth{Provider: "running", Supervisor: "held", CheckedAt: &at}, "healthy", "the sprite is running; the supervisor is paused with its sprite"},
 		{cove.EnvironmentReady, cove.EnvironmentHealth{Provider: "running", Supervisor: "starting", CheckedAt: &at}, "healthy", "the sprite is running; the supervisor has not answered yet"},
 		{cove.EnvironmentAsleep, cove.EnvironmentHealth{Provider: "warm", CheckedAt: &at}, "asleep", "the sprite is warm; no job works in it"},
 		{cove.EnvironmentReady, cove.EnvironmentHealth{Provider: "running", Supervisor: "silent", CheckedAt: &at, Failures: 2}, "unknown", "the sprite is running; the supervisor does not answer"},

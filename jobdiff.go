@@ -190,7 +190,7 @@ func (r Review) Diff(ctx context.Context, job string) (JobDiff, error) {
 func (r Review) Leftover(ctx context.Context, job string) (JobDiff, error) {
 	var d JobDiff
 	req := sprites.Request{Method: http.MethodGet, Path: sprites.Path("v1", "jobs", job, "diff"), Query: url.Values{"part": {DiffLeftover}}}
-	return d, r.call(ctx, "what job "+job+" left uncommitted", req, &d)
+	return d, r.call(ctx, "list the uncommitted files of job "+job, req, &d)
 }
 
 // Comments lists the comments on a job's changes.

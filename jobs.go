@@ -187,7 +187,7 @@ func callOnce(ctx context.Context, c *Client, doing string, keyed, plain sprites
 
 // ErrLost says that a request for a job was sent and not answered, also when it was sent again: the
 // job may have been made.
-var ErrLost = errors.New("the server went away in the middle")
+var ErrLost = errors.New("the connection was lost before the server answered")
 
 // makeOnce is callOnce for a request that makes a job. It is sent again if its connection was lost,
 // and not if it was answered, or never sent.

@@ -27,7 +27,7 @@ const maxSocketMessage = 16 << 20
 func (f Feed) Follow(ctx context.Context, sub Subscription) iter.Seq2[Notification, error] {
 	return func(yield func(Notification, error) bool) {
 		if err := f.follow(ctx, sub, func(n Notification) bool { return yield(n, nil) }); err != nil {
-			yield(Notification{}, fmt.Errorf("follow what changes: %w", err))
+			yield(Notification{}, fmt.Errorf("follow changes: %w", err))
 		}
 	}
 }

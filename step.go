@@ -79,7 +79,7 @@ func CheckStepLimits(limits map[StepKey]int64) error {
 	for _, key := range slices.Sorted(maps.Keys(limits)) {
 		if stepLimits[key] == 0 {
 			known := slices.DeleteFunc(StepKeys(), func(k StepKey) bool { return stepLimits[k] == 0 })
-			return fmt.Errorf("no step that can have a limit is called %.40q; there are %q", key, known)
+			return fmt.Errorf("%.40q is not a step that can have a limit; those are %q", key, known)
 		}
 		if sec := limits[key]; sec < 1 || sec > int64(maxStepLimit/time.Second) {
 			return fmt.Errorf("the limit of the step %s must be from 1 second to %v, not %d seconds", key, maxStepLimit, sec)

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroups makes a control group per session: whoever is born in one stays in it,
-// setsid or not.
+// cgroups makes a control group per session. A process that starts in a group stays in it,
+// even after setsid.
 type cgroups struct {
 	dir string // "" where there are none
 }
 
-// open makes the parent of all sessions' groups below root, a folder of a cgroup
-// v2 mount, and limits its processes where the pids controller is to be had.
+// open makes the parent of all sessions' groups below root, a folder of a cgroup v2 mount. It
+// limits the parent's processes if the pids controller is available.
 func (c *cgroups) open(root string, pidsMax int) error {
 	if root == "" {
 		return errors.New("no cgroup v2 folder is set")
@@ -32,7 +32,7 @@ func (c *cgroups) open(root string, pidsMax int) error {
 		return fmt.Errorf("find cgroup v2 at %s: %w", root, err)
 	}
 	if st.Type != unix.CGROUP2_SUPER_MAGIC {
-		return fmt.Errorf("%s is no cgroup v2", root)
+		return fmt.Errorf("%s is not a cgroup v2 folder", root)
 	}
 	enablePids(root)
 	dir := filepath.Join(root, "cove")
@@ -50,9 +50,9 @@ func (c *cgroups) open(root string, pidsMax int) error {
 	return nil
 }
 
-// enablePids hands the pids controller down from root. A group that has
-// processes of its own can't hand down, so those move into one below first.
-// Where the controller is not to be had, there is no limit.
+// enablePids hands the pids controller down from root. A group that has processes of its own
+// can't hand it down, so these move into a group below first. If the controller is not
+// available, there is no limit.
 func enablePids(root string) {
 	control := filepath.Join(root, "cgroup.subtree_control")
 	if have, err := os.ReadFile(control); err != nil || slices.Contains(strings.Fields(string(have)), "pids") {
@@ -83,8 +83,8 @@ func (c *cgroups) close() error {
 	return nil
 }
 
-// make makes the group of a session, and opens it for the fork: the descriptor is
-// the caller's to close, and -1 where there are no groups.
+// make makes the group of a session, and opens it for the fork. The caller must close the
+// descriptor; it is -1 if there are no groups.
 func (c *cgroups) make(id string) (*group, int, error) {
 	if c.dir == "" {
 		return &group{}, -1, nil
@@ -146,8 +146,8 @@ func (g *group) kill() error {
 	return nil
 }
 
-// remove removes the group and reports whether that was possible, which is when
-// none of its processes lives.
+// remove removes the group, and reports whether that was possible: only if none of its
+// processes lives.
 func (g *group) remove() bool {
 	if g.dir == "" {
 		pids, err := g.walk()

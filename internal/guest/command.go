@@ -34,7 +34,7 @@ type command struct {
 	stop syscall.Signal // in place of TERM, to the main process alone; 0: TERM
 }
 
-// goBin is where Go's own installation lies, if there is one.
+// goBin is the folder of Go's own installation, if there is one.
 const goBin = "/usr/local/go/bin"
 
 // commands reads what callers ask to be run.
@@ -53,7 +53,7 @@ func (cs *commands) parse(q url.Values) (*command, error) {
 	c := &command{argv: append(q["cmd"], q["cmd[]"]...), path: q.Get("path")}
 	if len(c.argv) == 0 {
 		if c.path == "" {
-			return nil, wire.BadRequest("cmd is missing: what to run.")
+			return nil, wire.BadRequest("cmd is missing: name the program to run.")
 		}
 		c.argv = []string{c.path}
 	}
@@ -124,8 +124,8 @@ func size(q url.Values, key string, missing uint16) (uint16, error) {
 	return uint16(n), nil
 }
 
-// environment lays the caller's variables over the sprite's file, that over those
-// that it was created with, those over the image's, and those over a login's.
+// environment sets the command's variables. Later ones override earlier ones: a login's, the
+// image's, those that the sprite was created with, those in the sprite's file, the caller's.
 func (cs *commands) environment(c *command, given []string) error {
 	own := boot.BinDir + ":" + filepath.Join(c.user.Home, ".local/bin")
 	path := own
@@ -188,9 +188,10 @@ func (cs *commands) environment(c *command, given []string) error {
 	return nil
 }
 
-// localeVariables each say which characters text has. A command that is given none gets UTF-8 by
-// LC_CTYPE. LANG would do the same, but each program that starts would read a dozen files for it,
-// which say what C says already: a fifth of what it takes to start cat.
+// localeVariables each set the character encoding. If a command has none of them, it gets
+// UTF-8 by LC_CTYPE. LANG would do the same, but each program would read a dozen files for it
+// at its start, which say the same as C. Reading them is a fifth of the time that cat takes to
+// start.
 var localeVariables = []string{"LANG", "LC_ALL", "LC_CTYPE"}
 
 // find looks the command's program up as a shell would: a name in PATH, a path
@@ -233,11 +234,11 @@ func (c *command) find() (string, error) {
 	return "", found
 }
 
-// lookupFaults are the errors of a look-up that say nothing of whether there is a program.
+// lookupFaults are the errors of a look-up that do not say whether there is a program.
 var lookupFaults = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO}
 
-// missing is why no program was found, once the look-up in one more folder failed. A reason
-// that kept it from being looked up counts more than the reason so far.
+// missing returns why no program was found, after the look-up in one more folder failed. An
+// error that prevented the look-up replaces the reason so far.
 func missing(so, err error) error {
 	if slices.ContainsFunc(lookupFaults, func(e syscall.Errno) bool { return errors.Is(err, e) }) {
 		return err

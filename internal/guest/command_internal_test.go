@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/internal/guest/users"
 )
 
-// TestMissing: a program that could not be looked up is not one that is not there.
+// TestMissing: if a program could not be looked up, the error does not say that it is missing.
 func TestMissing(t *testing.T) {
 	for _, tt := range []struct{ so, err, want error }{
 		{syscall.ENOENT, syscall.ENOENT, syscall.ENOENT},
@@ -47,7 +47,8 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestImageVariables: an image's variables are below a sprite's own, and its PATH behind cove's.
+// TestImageVariables: a sprite's own variables override its image's, and the image's PATH
+// comes after cove's.
 func TestImageVariables(t *testing.T) {
 	cs := &commands{given: []string{"PATH=/opt/bin:/bin", "A=image", "B=image", "TERM=dumb", "HOME=/app"}, env: func() map[string]string { return map[string]string{"B": "sprite", "C": "sprite"} }}
 	c := &command{user: users.User{Name: "node", Home: "/home/node"}, tty: true}
@@ -67,7 +68,7 @@ func TestImageVariables(t *testing.T) {
 	}
 }
 
-// TestLocale: a command's text is UTF-8, unless whoever starts it or its image says what it is.
+// TestLocale: a command's encoding is UTF-8, unless its caller or its image sets another one.
 func TestLocale(t *testing.T) {
 	for _, tt := range []struct{ image, given, want []string }{
 		{nil, nil, []string{"LC_CTYPE=C.UTF-8"}},

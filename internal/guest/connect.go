@@ -16,11 +16,11 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// connectDialLimit is shorter than what clients of the server wait.
+// connectDialLimit is shorter than the time that clients of the server wait.
 const connectDialLimit = 9 * time.Second
 
-// connectBuffer is how much is moved at once, each way: a connection's speed
-// depends on it, since each system call costs so much more in a sandbox.
+// connectBuffer is how many bytes are moved at once, each way. A connection's speed depends on
+// it, since system calls are much slower in a sandbox.
 const connectBuffer = 64 << 10
 
 var connectBuffers = sync.Pool{New: func() any { return new([connectBuffer]byte) }}
@@ -38,9 +38,9 @@ func (c *connections) close() {
 	c.wg.Wait()
 }
 
-// get joins the caller's connection with one to wherever the sandbox can
-// reach: after the answer 101 it is a plain stream, each direction of which ends
-// by itself. The query names a host and a port, or the path of a Unix socket.
+// get joins the caller's connection with one to any address that the sandbox can reach. After
+// the answer 101 it is a plain stream, and each direction ends separately. The query names a
+// host and a port, or the path of a Unix socket.
 func (c *connections) get(w http.ResponseWriter, r *http.Request) error {
 	if r.Header.Get("Upgrade") != boot.ConnectProtocol {
 		return fail.New("upgrade_required", "A connection needs an upgrade.", "")

@@ -74,7 +74,7 @@ func TestConnect(t *testing.T) {
 		m.must(err, <-served, ln.Close())
 		same(t, at, string(got), data)
 	}
-	// What is open ends with the server.
+	// Open connections end with the server.
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	m.must(err)
 	defer func() { _ = ln.Close() }()

@@ -12,14 +12,14 @@ import (
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
-// maxCallers is how many connections may be in the middle of their handshake. The one
-// that is in it longest makes room for another: programs in the sandbox can't keep the
-// shim out by connections on which they say nothing.
+// maxCallers is how many connections may be in the middle of their handshake. If there are
+// more, the oldest is closed. So programs in the sandbox can't keep the shim out with silent
+// connections.
 const maxCallers = 256
 
-// Door returns a listener whose connections come from ln and have passed the
-// handshake of package boot, with the guest's token as it is at that moment. Closing
-// it closes ln and ends the handshakes under way.
+// Door returns a listener whose connections come from ln and have passed the handshake of
+// package boot. The handshake uses the guest's token of that moment. Closing it closes ln and
+// ends the handshakes under way.
 func (s *Server) Door(ln net.Listener) net.Listener {
 	d := &door{Listener: ln, srv: s, admitted: make(chan net.Conn), closed: make(chan struct{}), waiting: list.New()}
 	d.accepting.Go(d.accept)
@@ -81,7 +81,7 @@ func (d *door) accept() {
 			d.end(err)
 			return
 		}
-		// As net/http's server does: too many files are open, which passes.
+		// Too many files are open, which passes: wait, as net/http's server does.
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		select {
 		case <-time.After(pause):
@@ -114,7 +114,7 @@ func (d *door) admit(conn net.Conn) {
 	}
 }
 
-// enter counts a connection, and closes the oldest where there are too many.
+// enter counts a connection, and closes the oldest if there are too many.
 func (d *door) enter(conn net.Conn) *list.Element {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -138,10 +138,9 @@ func (d *door) leave(place *list.Element) {
 	d.waiting.Remove(place) // no error if it is not there any more
 }
 
-// listen waits for the address to be there: the sandbox's interface may still be
-// on its way. Nobody else can listen at the port: without SO_REUSEADDR, which Go sets
-// by default, the wildcard address takes the port at every address that there is or
-// will be.
+// listen waits for the address: the sandbox's interface may not be up yet. Nobody else can
+// listen at the port. It turns off SO_REUSEADDR, which Go sets by default, so the wildcard
+// address takes the port at every present and future address.
 func listen(addr string) (net.Listener, error) {
 	alone := func(_, _ string, c syscall.RawConn) error {
 		var err error

@@ -15,9 +15,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
-// environmentFile is a JSON object with variables for every command in the sprite,
-// over those that it was created with. Whoever is root in the sprite may write it;
-// what it says holds for what is started from then on. It is a part of the disk.
+// environmentFile is a JSON object with variables for every command in the sprite. They
+// override those that the sprite was created with. Root in the sprite may write the file; a
+// change holds for commands that are started later. The file is a part of the disk.
 type environmentFile struct {
 	mu    sync.Mutex
 	at    time.Time // of the file that was read, with its number
@@ -25,8 +25,8 @@ type environmentFile struct {
 	known map[string]string
 }
 
-// read returns the variables, or none where there is no such file, or one that is
-// something else. The map is not changed afterwards.
+// read returns the variables, or none if there is no such file, or it is something else. The
+// map is not changed afterwards.
 func (e *environmentFile) read(dir string) map[string]string {
 	if dir == "" {
 		return nil

@@ -10,7 +10,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
-// The sprite's file stands above what it was created with, and below the caller's.
+// The sprite's file overrides the variables that it was created with. The caller's override
+// the file.
 func TestEnvironmentFile(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, boot.Environment)

@@ -86,7 +86,7 @@ func (s *sessions) getSession(w http.ResponseWriter, r *http.Request) error {
 	return wire.Respond(w, sess.describe())
 }
 
-// attach joins a session. One that has ended, but is kept, tells its output and
+// attach joins a session. If the session has ended, but is kept, attach sends its output and
 // its exit.
 func (s *sessions) attach(w http.ResponseWriter, r *http.Request, id string, q url.Values) error {
 	sess, err := s.table.attachable(id)
@@ -145,7 +145,7 @@ func (c *wsClient) join(s *session) error {
 	return nil
 }
 
-// replay tells what is kept of an ended session.
+// replay sends the kept output of an ended session, and its exit.
 func (c *wsClient) replay(s *session) {
 	select {
 	case <-s.final:
@@ -171,7 +171,7 @@ func (c *wsClient) replay(s *session) {
 	}
 }
 
-// sendAll is for who holds mu.
+// sendAll sends frames. The caller must hold c.mu.
 func (c *wsClient) sendAll(frames [][]byte, tty bool) error {
 	for _, frame := range frames {
 		if err := c.send(frame, tty); err != nil {
@@ -181,8 +181,8 @@ func (c *wsClient) sendAll(frames [][]byte, tty bool) error {
 	return nil
 }
 
-// postKill sends a signal and, unless timeout is 0, sees to it that the session
-// ends: after timeout by force (section 3.10).
+// postKill sends a signal. Unless timeout is 0, it then ends the session, after timeout by
+// force (section 3.10).
 func (s *sessions) postKill(w http.ResponseWriter, r *http.Request) error {
 	sess, err := s.table.killable(r.PathValue("id"))
 	if err != nil {
@@ -241,8 +241,8 @@ func (s *sessions) postKill(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// kill sends a signal and reports what becomes of it. With a timeout everything
-// of the session has ended when it returns.
+// kill sends a signal and reports the events that follow. With a timeout, all processes of the
+// session have ended when it returns.
 func (s *session) kill(sig syscall.Signal, timeout time.Duration, emit func(sprites.KillEvent)) {
 	s.mu.Lock()
 	proc := s.proc

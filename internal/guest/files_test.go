@@ -70,8 +70,8 @@ func TestFiles(t *testing.T) {
 	m.want("dir/c", "two")
 }
 
-// TestFileErrors has calls, each a method and a target, or a verb that takes a
-// source and a destination, by the error that they must give.
+// TestFileErrors lists calls by the error that they must give. Each is a method and a target,
+// or a verb with a source and a destination.
 func TestFileErrors(t *testing.T) {
 	m := start(t, &guest.Server{})
 	if m.uid == 0 { // to whom nothing is closed
@@ -126,7 +126,7 @@ func TestLinks(t *testing.T) {
 	m := start(t, &guest.Server{})
 	m.tree("a/real/f=old", "link=->a/real", "alias=->a/real/f", "new=->a/real/made", "f=not this", "made=nor this", "hard=one")
 	m.must(os.Link(m.path("hard"), m.path("hard2")))
-	// A link is followed, and stays; so is one to what is not there yet.
+	// A link is followed, and stays, even if its target does not exist yet.
 	for _, name := range []string{"alias", "new"} {
 		m.call("PUT", "/v1/fs/write?path="+name, "by "+name, 200)
 		_, err := os.Readlink(m.path(name))
@@ -134,7 +134,7 @@ func TestLinks(t *testing.T) {
 	}
 	m.want("a/real/f", "by alias")
 	m.want("a/real/made", "by new")
-	// The parent of a link's folder is where it leads: "link/.." is a.
+	// "link/.." is the parent of the link's target: a.
 	m.tree("a/f=right", "a/sub/g=->../f")
 	same(t, "read", m.call("GET", "/v1/fs/read?path=link/../f", "", 200), "right")
 	m.call("PUT", "/v1/fs/write?path=link/../new/w", "x", 200)
@@ -149,7 +149,7 @@ func TestLinks(t *testing.T) {
 	m.want("copy/new/w", "x")
 	got = m.call("POST", "/v1/fs/chmod", `{"path":"link/..","mode":"0700","recursive":true}`, 200)
 	same(t, "changed "+got, strings.Contains(got, `link/../new/w"`), true)
-	// A copy onto itself is refused, by whatever name, and harms nothing.
+	// A copy of a file onto itself, by any name, is refused and harms nothing.
 	for _, pair := range []string{`"source":"a/real/f","dest":"alias"`, `"source":"hard","dest":"hard2"`, `"source":"hard","dest":"link/../../hard"`} {
 		m.call("POST", "/v1/fs/copy", "{"+pair+"}", 400)
 	}

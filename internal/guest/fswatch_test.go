@@ -41,7 +41,7 @@ func (m *machine) watch(opts sprites.WatchOptions, names ...string) *watched {
 	return &watched{Watcher: w, m: m}
 }
 
-// next is the next event, as "create dir/file". One that repeats the last is left out.
+// next is the next event, as "create dir/file". It skips an event that repeats the last one.
 func (w *watched) next() (string, sprites.WatchEvent) {
 	w.m.t.Helper()
 	for {
@@ -87,7 +87,7 @@ func TestWatch(t *testing.T) {
 	text, e = w.next()
 	same(t, text, e.IsDir, true)
 	same(t, "event", text, "remove d/dir")
-	// Not what is further down; but what becomes of the folder itself.
+	// Not events further down, but those of the folder itself.
 	m.tree("d/sub/deep=x")
 	m.must(os.Rename(m.path("d/new"), m.path("other/new")), os.Rename(m.path("other/new"), m.path("d/back")), os.Chmod(m.path("d"), 0o700))
 	w.want("rename d/new", "create d/back", "chmod d")
@@ -160,8 +160,8 @@ func TestWatchRecursive(t *testing.T) {
 	}
 }
 
-// TestWatchNewFolders makes files in folders that were made a moment ago. Each is
-// told, and each once.
+// TestWatchNewFolders makes files in folders that were made a moment ago. Each file is
+// reported exactly once.
 func TestWatchNewFolders(t *testing.T) {
 	m := start(t, &guest.Server{})
 	const trees = 100
@@ -220,13 +220,13 @@ func TestWatchFile(t *testing.T) {
 			t.Errorf("got %q", text)
 		}
 	}
-	// With the folder, it is told once.
+	// If the folder is watched, too, the file's event comes once.
 	both := m.watch(sprites.WatchOptions{}, "c/f", "c")
 	m.must(os.Chmod(m.path("c/f"), 0o640), os.Remove(m.path("c/f")), os.Mkdir(m.path("c/end"), 0o700))
 	both.want("chmod c/f", "remove c/f", "create c/end")
 }
 
-// TestWatchRights has folders that are closed to the user.
+// TestWatchRights watches folders that are closed to the user.
 func TestWatchRights(t *testing.T) {
 	need.Root(t)
 	m := start(t, &guest.Server{User: "65534"})
@@ -248,7 +248,7 @@ func TestWatchRights(t *testing.T) {
 	w.want("create d/closed/in/y")
 }
 
-// rawWatch opens a watch's WebSocket, and says text.
+// rawWatch opens a watch's WebSocket, and sends text.
 func (m *machine) rawWatch(typ websocket.MessageType, text string) *websocket.Conn {
 	m.t.Helper()
 	conn, _, err := websocket.Dial(m.t.Context(), m.url+"/v1/fs/watch", &websocket.DialOptions{
@@ -270,7 +270,7 @@ func (m *machine) message(conn *websocket.Conn) (msg sprites.WatchMessage) {
 	return msg
 }
 
-// TestWatchSubscribe has good and bad first messages.
+// TestWatchSubscribe sends good and bad first messages.
 func TestWatchSubscribe(t *testing.T) {
 	m := start(t, &guest.Server{})
 	m.call("GET", "/v1/fs/watch", "", http.StatusUpgradeRequired)
@@ -308,7 +308,7 @@ func TestWatchSubscribe(t *testing.T) {
 	same(t, "binary", m.message(m.rawWatch(websocket.MessageBinary, `{"type":"subscribe","paths":["d"]}`)).Type, "error")
 }
 
-// TestWatchLimits has more folders, and more watches, than there may be.
+// TestWatchLimits makes more watched folders, and more watches, than are allowed.
 func TestWatchLimits(t *testing.T) {
 	m := start(t, &guest.Server{})
 	for i := range 4095 {
@@ -343,8 +343,8 @@ func TestWatchLimits(t *testing.T) {
 	}
 }
 
-// TestWatchSlowClient has a client that takes nothing while much happens. It
-// learns that it has missed something, and then what follows.
+// TestWatchSlowClient has a client that reads nothing while much happens. It learns that
+// events were lost, and then gets the later ones.
 func TestWatchSlowClient(t *testing.T) {
 	m := start(t, &guest.Server{})
 	request, err := json.Marshal(sprites.WatchRequest{Type: "subscribe", Paths: []string{m.dir}})

@@ -13,7 +13,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// FuzzCommand: what is taken for a command can be handed to the kernel.
+// FuzzCommand: if a query is accepted as a command, the command can be handed to the kernel.
 func FuzzCommand(f *testing.F) {
 	for _, seed := range []string{"cmd=a&cmd=b&env=A%3Db&dir=x", "path=a&tty=true&rows=70000", "cmd=%00", "cmd=a&env=%3D", "cmd[]=a&timeout=1h&grace=x", "cmd=a&user=4294967296"} {
 		f.Add(seed)
@@ -49,7 +49,7 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// FuzzControl: a text message on an exec's socket never does harm, however odd.
+// FuzzControl: no text message on an exec's socket does harm.
 func FuzzControl(f *testing.F) {
 	for _, seed := range []string{`{"type":"resize","cols":80,"rows":24}`, `{"type":"signal","signal":"TERM"}`, `{"type":"resize","cols":-1}`, `{"type":1}`, "", "\x00"} {
 		f.Add(seed)

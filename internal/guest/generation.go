@@ -20,13 +20,13 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A sandbox that goes on from a copied memory (of a fork, or of a checkpoint) has in its
-// programs what others have: the state of random generators above all. So that they
-// can know, each run has a generation, as VMGENID tells of virtual machines: a UUID that
-// is new at each boot and in each copy, and the same from then on. It is the kernel's
-// boot_id, in a file, and at the socket.
+// If a sandbox resumes from copied memory (of a fork, or of a checkpoint), its programs share
+// state with other copies: above all that of random generators. So that programs can notice,
+// each run has a generation, like the VMGENID of virtual machines. It is a UUID that is new at
+// each boot and in each copy, and stays the same from then on. It is the kernel's boot_id, in
+// a file, and at the socket.
 
-// bootID is where Linux tells the id of this boot.
+// bootID is where Linux shows the id of this boot.
 const bootID = "/proc/sys/kernel/random/boot_id"
 
 // generation is what this run is known by.
@@ -57,8 +57,8 @@ func (g *generation) set(id string) {
 	g.changed = make(chan struct{})
 }
 
-// begin begins the first generation: the kernel's id of this boot. A file in dir tells it,
-// unless dir is "".
+// begin begins the first generation: the kernel's id of this boot. It writes the id to a file
+// in dir, unless dir is "".
 func (g *generation) begin(dir string) error {
 	data, err := smallfile.Read(bootID)
 	if err != nil {
@@ -75,7 +75,7 @@ func (g *generation) show(dir, id string) error {
 	return smallfile.Write(filepath.Join(dir, boot.Generation), id+"\n", 0o444)
 }
 
-// renew begins another generation, in a copy, of which programs are told.
+// renew begins another generation in a copy, and tells programs of it.
 func (g *generation) renew(dir string) error {
 	id := newUUID()
 	return errors.Join(setBootID(id), g.show(dir, id))
@@ -92,8 +92,8 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// setBootID puts an id in the place of the kernel's, which gVisor restores with the rest
-// of its memory, by a file that is nowhere else. One that was put there before is
+// setBootID replaces the kernel's boot id, which gVisor restores with the rest of its memory.
+// It mounts a file over it that is in no folder. If such a file is mounted already, it is
 // written again.
 func setBootID(id string) error {
 	if err := writeBootID(id); err == nil {
@@ -115,7 +115,7 @@ func setBootID(id string) error {
 	return errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH))
 }
 
-// writeBootID writes over an id that is a file. The kernel's own can't be written.
+// writeBootID overwrites an id that is a mounted file. The kernel's own can't be written.
 func writeBootID(id string) error {
 	f, err := os.OpenFile(bootID, os.O_WRONLY|syscall.O_NONBLOCK, 0) // a pipe put there has no reader
 	if err != nil {
@@ -126,12 +126,13 @@ func writeBootID(id string) error {
 		return err
 	}
 	if now, err := smallfile.Read(bootID); err != nil || string(now) != id+"\n" {
-		return errors.Join(err, errors.New("it is not what was written"))
+		return errors.Join(err, errors.New("the boot id is not the one that was written"))
 	}
 	return nil
 }
 
-// getCurrent tells the generation; with ?after=ID as soon as it is another one.
+// getCurrent returns the generation. With ?after=ID it waits until the generation is another
+// one than ID.
 func (g *generation) getCurrent(w http.ResponseWriter, r *http.Request) error {
 	after := r.URL.Query().Get("after")
 	for {
@@ -142,7 +143,7 @@ func (g *generation) getCurrent(w http.ResponseWriter, r *http.Request) error {
 		select {
 		case <-changed:
 		case <-g.closing:
-			return fail.New("stopping", "The sprite stops.", "")
+			return fail.New("stopping", "The sprite is stopping.", "")
 		case <-r.Context().Done():
 			return r.Context().Err()
 		}

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A guard calls a function after a time of running. A sandbox that was asleep
-// finds its clocks ahead by the sleep, which must not count, so the guard counts
-// in steps, and no step for more than a little over its length.
+// A guard calls a function after a time of running. When a sandbox wakes, its clocks are ahead
+// by the sleep, which must not count. So the guard counts in steps, and counts no step for
+// more than its length and guardSlack.
 type guard struct {
 	mu    sync.Mutex
 	timer *time.Timer
@@ -17,7 +17,7 @@ type guard struct {
 	fire  func()
 }
 
-// guardStep is the longest step: what a sleep can cost at most is one slack.
+// guardStep is the longest step. A sleep costs one guardSlack at most.
 const (
 	guardStep  = 5 * time.Second
 	guardSlack = time.Second

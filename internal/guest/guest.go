@@ -1,11 +1,11 @@
-// Package guest is what runs inside a sandbox: it starts and ends commands,
-// reads and writes files, over the per-sprite part of the Sprites protocol at
-// in-sprite paths (/v1/exec, /v1/fs/…, /v1/ports/watch), and connects to ports. Init makes it the first process of a sandbox; Server alone runs
-// anywhere, which is how it is tested.
+// Package guest is the program that runs inside a sandbox. It starts and ends commands, reads
+// and writes files, and connects to ports. It serves the per-sprite part of the Sprites
+// protocol at in-sprite paths (/v1/exec, /v1/fs/…, /v1/ports/watch). Init makes it the first
+// process of a sandbox; Server alone runs anywhere, which is how it is tested.
 //
-// Whoever holds the token, and has proved so at the Door, may do anything inside the sandbox, so there is nothing
-// here to protect from a caller, except the guest's own memory and life: every
-// document is bounded, every stream has backpressure, sessions are counted.
+// A caller that has proved at the Door that it holds the token may do anything inside the
+// sandbox. So the package protects nothing from a caller but the guest's own memory and life.
+// Every document is bounded, every stream has backpressure, and sessions are counted.
 package guest
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Limits of what callers may have the guest hold.
+// Limits of what the guest holds for callers.
 const (
 	maxSessions    = 512  // running commands
 	maxClients     = 64   // of one session
@@ -54,10 +54,10 @@ type Server struct {
 	// services.
 	Dir string
 
-	// CgroupRoot is a folder of a cgroup v2 mount, in which Server makes a
-	// group named cove with one group per session. When it is empty, or can't be
-	// used, the processes of a session are found by walking /proc, which misses
-	// one that has left both the process tree and the kernel session.
+	// CgroupRoot is a folder of a cgroup v2 mount. Server makes a group named cove there, with
+	// one group per session. If it is empty, or can't be used, Server finds the processes of a
+	// session by walking /proc. That misses a process that has left both the process tree and
+	// the kernel session.
 	CgroupRoot string
 	// PidsMax bounds the processes of all sessions together, if the cgroup can;
 	// 0: boot.PidsMax.
@@ -88,7 +88,7 @@ type Health struct {
 	Sessions    int    `json:"sessions"`
 }
 
-// Handler returns the API. It asks nobody for a token: it is to be served on a Door.
+// Handler returns the API. It asks nobody for a token, so it must be served on a Door.
 func (s *Server) Handler() http.Handler {
 	s.init()
 	return http.HandlerFunc(s.serve)
@@ -209,7 +209,7 @@ func (s *Server) postStop(w http.ResponseWriter, r *http.Request) error {
 	return wire.Respond(w, Health{Status: "stopped", Version: sprites.Version, Incarnation: s.who().incarnation})
 }
 
-// StartServices starts the services that nobody has stopped. To be called once.
+// StartServices starts the services that nobody has stopped. Call it once.
 func (s *Server) StartServices() {
 	s.init()
 	s.services.Boot()
@@ -236,8 +236,8 @@ func (s *Server) Stopped() <-chan struct{} {
 	return s.stopped
 }
 
-// Close ends every command and connection, and waits for all goroutines. The
-// server must take no call any more.
+// Close ends every command and connection, and waits for all goroutines. The server must no
+// longer take calls.
 func (s *Server) Close() error {
 	s.Stop(0)
 	s.services.Close()

@@ -28,8 +28,8 @@ import (
 // lastResort bounds what a test waits for. It keeps a broken test from hanging for ever.
 const lastResort = 10 * time.Minute
 
-// longEnough calls f with a time in which something is to happen, and with a longer one if
-// f says that this machine has not had enough of it.
+// longEnough calls f with a time, and again with a longer one if f says that the time was not
+// enough for this machine.
 func longEnough(t *testing.T, d time.Duration, f func(d time.Duration) (enough bool)) {
 	t.Helper()
 	for ; !f(d); d *= 6 {
@@ -101,7 +101,7 @@ func is(t *testing.T, what string, err, target error) {
 
 func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
 
-// shell prepares a shell script that goes on without a client for as long as it likes.
+// shell prepares a shell script that may run without a client for ever.
 func (m *machine) shell(ctx context.Context, script string) *sprites.Cmd {
 	cmd := m.CommandContext(ctx, "sh", "-c", script)
 	cmd.MaxRunAfterDisconnect = new(time.Duration)
@@ -144,7 +144,7 @@ func (m *machine) call(method, target, body string, want int) string {
 	return string(answer)
 }
 
-// dial connects to the guest, for what no HTTP client would send.
+// dial connects to the guest, to send bytes that no HTTP client would send.
 func (m *machine) dial() *net.TCPConn {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(m.url, "http://"))
 	m.must(err, boot.GreetWithin(m.t.Context().Done(), conn, m.token), conn.SetDeadline(time.Now().Add(lastResort)))
@@ -235,14 +235,14 @@ func TestStreams(t *testing.T) {
 	m.must(stdin.Close())
 	m.expect(out, "end\n")
 	exit(t, cmd.Wait(), 0, "")
-	// A command that reads nothing does not hold up its end.
+	// A command that does not read its input can end all the same.
 	cmd = m.Command("sh", "-c", "exec <&-; exit 3")
 	cmd.Stdin = strings.NewReader(data)
 	exit(t, cmd.Run(), 3, "")
 }
 
-// A caller that has not shown that it knows the token, which never travels, gets nothing
-// but the guest's proof.
+// A caller that has not proved that it knows the token gets only the guest's proof. The token
+// itself is never sent.
 func TestHandshake(t *testing.T) {
 	m := start(t, &guest.Server{})
 	for target, want := range map[string]int{"/v1/health": 200, "/v1/nowhere": 404, "/v1/stop": 405, "/v1/connect": 426} {
@@ -270,7 +270,7 @@ func TestHandshake(t *testing.T) {
 		conn := raw()
 		is(t, "another key "+key, boot.Greet(conn, key), boot.ErrHandshake)
 	}
-	// One that has seen a handshake can't have it once more, nor be the guest.
+	// A listener that has seen a handshake can't replay it, nor pose as the guest.
 	var heard bytes.Buffer
 	conn := raw()
 	m.must(boot.Greet(struct {
@@ -282,7 +282,7 @@ func TestHandshake(t *testing.T) {
 	if got, _ := io.ReadAll(again); len(got) != 64 {
 		t.Errorf("a handshake once more is answered by %q", got)
 	}
-	// Those who say nothing keep nobody out.
+	// Silent connections keep nobody out.
 	for range 300 {
 		raw()
 	}
@@ -294,15 +294,15 @@ func TestHandshake(t *testing.T) {
 	is(t, "the oldest of many that are silent", err, io.EOF)
 }
 
-// family is a script that starts descendants of all kinds, each of which has life
-// open, ignores TERM and HUP, and prints a dot.
+// family is a script that starts descendants of all kinds. Each has life open, ignores TERM
+// and HUP, and prints a dot.
 type family struct {
 	script, dots string
 	life         *os.File
 }
 
-// followers runs a test with both ways to follow a session's processes: through
-// /proc, and in cgroups where this machine lets the test make some.
+// followers runs a test with both ways to follow a session's processes: through /proc, and in
+// cgroups, if this machine lets the test make some.
 func followers(t *testing.T, test func(t *testing.T, m *machine, f family)) {
 	for _, mount := range []string{"", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		root, f := "", family{dots: "...", script: `exec 9>life; trap "" TERM HUP
@@ -399,7 +399,7 @@ func TestBackground(t *testing.T) {
 	followers(t, func(t *testing.T, m *machine, f family) {
 		ask, answer := m.fifo("ask", os.O_RDWR), m.fifo("answer", os.O_RDWR)
 		for query, want := range map[string]string{"timeout=0s": "SIGTERM complete -1", "": "SIGTERM exited complete 7", "signal=9&timeout=0s": "SIGKILL complete -1"} {
-			// Its output has no reader any more, of which it neither dies nor blocks.
+			// Its output no longer has a reader. It must neither die nor block.
 			cmd := m.shell(t.Context(), `exec 9>life; (while read x <ask; do head -c 300000 /dev/zero; echo "$x" >answer; done) & exit 7`)
 			exit(t, cmd.Run(), 7, "")
 			same(t, "sessions", m.call("GET", "/v1/exec", "", http.StatusOK), `{"count":0,"sessions":[]}`+"\n")
@@ -425,7 +425,7 @@ func TestSessions(t *testing.T) {
 	}
 	m.call("GET", "/v1/exec/"+id, "", http.StatusOK)
 	is(t, "one too many", m.Command("true").Run(), sprites.ErrLimited)
-	// A second client gets what was, then what comes, and may type.
+	// A second client gets the old output, then the new, and may type.
 	var stderr strings.Builder
 	second := m.Attach(t.Context(), id)
 	second.Stderr = &stderr
@@ -462,8 +462,8 @@ func TestUnknownSessions(t *testing.T) {
 	exit(t, m.Attach(t.Context(), id).Run(), 130, "signal:INT") // its end may not have been heard
 }
 
-// detached starts a script that may go on alone, leaves it, and returns its id when
-// it has ended.
+// detached starts a script that may run without a client, leaves it, and returns the session's
+// id when it has ended.
 func (m *machine) detached(script string) string {
 	m.t.Helper()
 	cmd := m.shell(m.t.Context(), script)
@@ -485,8 +485,8 @@ func (m *machine) detached(script string) string {
 	}
 }
 
-// TestKeptSessions: who comes after the end of a command that was left alone gets
-// what it said, and its exit.
+// TestKeptSessions: if a command ends without a client, a later client gets its output and its
+// exit.
 func TestKeptSessions(t *testing.T) {
 	m := start(t, &guest.Server{})
 	attach := func(id string) (stdout, stderr string, err error) {

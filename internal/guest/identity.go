@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// identity is what a guest knows itself by. A sandbox that goes on from a memory
-// image gets another one before anything else asks for it.
+// identity is the guest's key, incarnation and variables. If a sandbox resumes from a memory
+// image, it gets another identity before anything else asks for it.
 type identity struct {
 	token       string
 	incarnation int64
@@ -29,13 +29,13 @@ func (s *Server) who() *identity {
 	return &identity{token: s.Token, incarnation: s.Incarnation, env: s.Env}
 }
 
-// putIdentity makes a guest that was restored from memory another one, or the same
-// once more: with its own names, environment and key, which is not sent: the token here
-// only makes it from the one before.
+// putIdentity gives a guest that was restored from memory another identity, or the same one
+// again: names, environment and key. The key is not sent. The guest derives it from the key
+// before and the token in the request.
 func (s *Server) putIdentity(w http.ResponseWriter, r *http.Request) error {
 	var cfg boot.Config
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxIdentity)).Decode(&cfg); err != nil || cfg.Token == "" {
-		return wire.BadRequest("that is no identity")
+		return wire.BadRequest("the body is not an identity")
 	}
 	err := errors.Join(setHostname(cfg.Hostname), setMachineID(cfg.MachineID), shown{s.Dir}.all(cfg))
 	if err != nil {
@@ -64,11 +64,11 @@ func (s shown) all(cfg boot.Config) error {
 	return errors.Join(err, s.policy(policy), s.gitConfig(cfg.GitConfig))
 }
 
-// secretFiles are what a machine is known by, and makes anew where it is missing:
-// two that have them in common could be taken for each other.
+// secretFiles identify a machine, which makes missing ones anew. If two machines had the same
+// ones, each could be taken for the other.
 var secretFiles = []string{"/etc/ssh/ssh_host_*_key", "/etc/ssh/ssh_host_*_key.pub", "/var/lib/systemd/random-seed", "/var/lib/dbus/machine-id"}
 
-// forgetSecrets removes those of the machine that this one is a copy of.
+// forgetSecrets removes the secretFiles of the machine that this one is a copy of.
 func forgetSecrets() error {
 	var errs []error
 	for _, pattern := range secretFiles {

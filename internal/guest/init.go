@@ -30,10 +30,9 @@ import (
 // minProcessors is how many goroutines run at once, at least.
 const minProcessors = 3
 
-// Init is the life of a sandbox's first process: it prepares the sandbox as the
-// boot configuration on stdin says, serves the API, and returns when it has been
-// asked to stop and nothing runs any more. ctx ending (SIGTERM) asks for that,
-// too.
+// Init is the life of a sandbox's first process. It prepares the sandbox as the boot
+// configuration on stdin says, and serves the API. It returns when it has been asked to stop,
+// by the API or by the end of ctx (SIGTERM), and nothing runs any more.
 func Init(ctx context.Context, logger *slog.Logger) error {
 	cfg, err := readConfig(os.Stdin)
 	if err != nil {
@@ -42,9 +41,9 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 	if err := forget(0); err != nil {
 		return fmt.Errorf("close the boot configuration: %w", err)
 	}
-	// A fork takes a processor from the runtime until the child's exec, and the
-	// thread that waits for children takes one for a moment each time: with less,
-	// commands that start at the same time hold up everything else.
+	// A fork takes a processor from the runtime until the child's exec. The thread that waits
+	// for children takes one for a moment each time. With fewer processors, commands that
+	// start at the same time would hold up everything else.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), minProcessors))
 	if err := signals.Leave(); err != nil {
 		return fmt.Errorf("leave the signals to their defaults: %w", err)
@@ -77,18 +76,18 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 	if err := errors.Join(shown{s.Dir}.all(cfg), s.generation.begin(s.Dir)); err != nil {
 		logger.Warn("show what those inside may read", "err", err)
 	}
-	// What was written so far is in the host's log of this boot. From here on these
-	// would be files of the host's that root in the sandbox could fill and erase.
+	// The output so far is in the host's log of this boot. From here on, root in the sandbox
+	// could fill and erase these files of the host.
 	if err := forget(1, 2); err != nil {
 		return fmt.Errorf("close the boot log: %w", err)
 	}
 	return s.live(ctx, ln)
 }
 
-// showProcessors has the guest, and so all that it starts, see n processors, if the
-// sandbox has more. gVisor has two at least: a program that counts one processor may
-// leave out its locks, and a sandbox's threads do run at the same time.
-// Programs that ask how many they may use (nproc, and most runtimes) find the limit.
+// showProcessors limits the guest, and so all that it starts, to n processors, if the sandbox
+// has more. A sandbox of gVisor has two at least. A program that counts one processor may
+// leave out its locks, but a sandbox's threads do run at the same time. Programs that ask how
+// many they may use (nproc, and most runtimes) find the limit.
 func showProcessors(n int) error {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil || n <= 0 || set.Count() <= n {
@@ -103,9 +102,9 @@ func showProcessors(n int) error {
 	return nil
 }
 
-// withheld are the capabilities that no process has which the guest starts, nor any
-// that comes of it: an execve gives root no more than the bounding set. With them root
-// inside could take the guest's place:
+// withheld are the capabilities that processes started by the guest do not have. Nor do their
+// descendants: an execve gives root no more than the bounding set. With these, root inside
+// could take the guest's place:
 //
 //   - SYS_PTRACE would read the guest's memory, which has its key, and stop it. To trace
 //     one's own processes takes no capability.
@@ -114,8 +113,8 @@ func showProcessors(n int) error {
 //   - NET_RAW would answer for the guest on the link. The sandbox has none to begin with.
 var withheld = []uintptr{unix.CAP_SYS_PTRACE, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW}
 
-// withhold sets the guest apart from what it starts. It keeps its own capabilities: it
-// says which process of any user has a socket.
+// withhold drops the capabilities that the guest's children must not have. The guest keeps its
+// own, since it must find out which process of any user has a socket.
 func withhold() error {
 	for _, c := range withheld {
 		if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_PRCTL, syscall.PR_CAPBSET_DROP, c, 0); errno != 0 {
@@ -194,7 +193,7 @@ func readConfig(r io.Reader) (boot.Config, error) {
 	return cfg, nil
 }
 
-// forget puts /dev/null in the place of open files.
+// forget replaces open files by /dev/null.
 func forget(fds ...int) error {
 	null, err := syscall.Open(os.DevNull, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -223,8 +222,7 @@ func prepare(cfg boot.Config) error {
 	)
 }
 
-// home makes the folders that commands start in. Those of an image that has its own stay what
-// they are.
+// home makes the folders that commands start in. If an image has its own, they stay unchanged.
 func home(own *boot.Defaults) error {
 	if own == nil {
 		return folder(boot.Home, 0o755, boot.UID, boot.GID)
@@ -238,8 +236,8 @@ func home(own *boot.Defaults) error {
 	return errors.Join(err, os.MkdirAll(own.Workdir, 0o755))
 }
 
-// allowTracing lets a user attach a debugger to any of their own processes, not only to
-// its children, for which root would need the capability that nobody has here.
+// allowTracing lets users attach a debugger to any of their own processes, not only to its
+// children. Without that, even root would need the capability that nobody has here.
 func allowTracing() error {
 	err := os.WriteFile("/proc/sys/kernel/yama/ptrace_scope", []byte("0\n"), 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -248,14 +246,14 @@ func allowTracing() error {
 	return err
 }
 
-// receiveBuffer is of a connection. Half of it is the window, which is what the gateway
-// has under way at most.
+// receiveBuffer is the receive buffer of a connection. Half of it is the window, which bounds
+// what the gateway has under way.
 const receiveBuffer = 2 << 20
 
-// calmTCP turns two things off in gVisor's TCP.
+// calmTCP turns off two features of gVisor's TCP.
 //
-// With RACK it sends what was lost again at two segments in 200 ms, or stops at all,
-// if much was lost at once: as is what was under way at the moment of a checkpoint.
+// If much is lost at once, RACK resends only two segments in 200 ms, or stops. A checkpoint
+// loses all that is under way at that moment.
 //
 // A receive buffer that grows as it is read can lose the window update that ends a
 // window of zero (ModerateRecvBuf looks at the size from before). The sender then waits
@@ -309,7 +307,7 @@ func setMachineID(id string) error {
 	return errors.Join(err, smallfile.Write("/etc/machine-id", id+"\n", 0o444))
 }
 
-// folder makes a folder, or puts the rights of the one that is there in order.
+// folder makes a folder, or corrects the rights of the one that is there.
 func folder(name string, mode uint32, uid, gid int) error {
 	if err := os.MkdirAll(name, 0o755); err != nil {
 		return err

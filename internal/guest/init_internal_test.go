@@ -14,7 +14,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
-// TestServicesAreThereFirst: whoever asks a guest that has just begun finds all
+// TestServicesAreThereFirst: the first caller of a guest that has just begun finds all
 // services, however many there are.
 func TestServicesAreThereFirst(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "services")

@@ -19,8 +19,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// localRoutes are what programs in the sprite may call at the socket, without a
-// token: whoever is inside may do all of it by other means, too.
+// localRoutes are the calls that programs in the sprite may make at the socket, without a
+// token. Programs inside could do all of it by other means, too.
 func (s *Server) localRoutes() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, h := range s.services.Routes(true) {
@@ -31,7 +31,7 @@ func (s *Server) localRoutes() http.Handler {
 	}
 	for _, elsewhere := range []string{"/v1/checkpoint", "/v1/checkpoints", "/v1/checkpoints/", "/v1/policy/", "/v1/git/"} {
 		mux.Handle(elsewhere, wire.Handler(func(http.ResponseWriter, *http.Request) error {
-			return fail.New("not_available", "That can't be had from inside the sprite.", "")
+			return fail.New("not_available", "This is not available from inside the sprite.", "")
 		}))
 	}
 	mux.Handle("GET /v1/info", wire.Handler(s.getInfo))
@@ -77,8 +77,8 @@ func (s *Server) ServeLocal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Services run as the sprite's user: another one, who was given fewer rights, may not have it do
-	// anything. Root may use the socket anyway.
+	// Services run as the sprite's user. Another user, with fewer rights, must not run
+	// programs through them. Root may use the socket anyway.
 	owner, _ := s.sessions.commands.users.Lookup(s.User)
 	if err := errors.Join(os.Chown(name, int(owner.UID), -1), os.Chmod(name, 0o600)); err != nil {
 		return errors.Join(err, ln.Close())

@@ -19,17 +19,18 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// When a sandbox uses more memory than its control group on the host has, the host
-// ends all of it. So its shim, which sees that coming, has the guest end one process
-// before. gVisor has no OOM killer, and no pressure to wait for; and only the host
-// knows what gVisor itself takes.
+// If a sandbox uses more memory than its control group on the host has, the host kills the
+// whole sandbox. The shim sees that coming, and asks the guest to kill one process before.
+// gVisor has no OOM killer, and reports no memory pressure. Only the host knows how much
+// memory gVisor itself takes.
 
 const (
-	// leastBlame is how much a process must have to be ended: others make no room.
+	// leastBlame is how much memory a process must use to be killed: smaller ones free too
+	// little.
 	leastBlame = 8 << 20
-	// keptKills is how many are remembered.
+	// keptKills is how many kills are remembered.
 	keptKills = 32
-	// killedLimit bounds the wait for the end of one that was killed.
+	// killedLimit bounds the wait for the end of a killed process.
 	killedLimit = 2 * time.Second
 )
 
@@ -56,8 +57,8 @@ func (m *memoryKills) list() []sprites.MemoryKill {
 	return append([]sprites.MemoryKill{}, m.last...)
 }
 
-// ended reports whether a session's main process ended for want of memory: it was
-// among them itself, or has the exit code that a shell gives when its child was.
+// ended reports whether a session's main process ended for want of memory. Either it was
+// killed itself, or it has the exit code that a shell returns if its child was killed.
 func (m *memoryKills) ended(session string, main *process) bool {
 	const killed = 128 + int(syscall.SIGKILL)
 	if code, _ := main.code(); code != killed {
@@ -68,7 +69,7 @@ func (m *memoryKills) ended(session string, main *process) bool {
 	})
 }
 
-// get tells who was ended. A job's supervisor asks, too.
+// get lists the killed processes. A job's supervisor asks, too.
 func (m *memoryKills) get(w http.ResponseWriter, _ *http.Request) error {
 	return wire.Respond(w, sprites.MemoryKills{Kills: m.list()})
 }
@@ -83,7 +84,7 @@ func (s *sessions) postRelief(w http.ResponseWriter, r *http.Request) error {
 	defer s.memory.relief.Unlock()
 	kill, ok := largest(s.members())
 	if !ok {
-		return fail.New("nothing_to_end", "no process has so much memory that its end would help", "")
+		return fail.New("nothing_to_end", "no process uses so much memory that its end would help", "")
 	}
 	kill.Time, kill.LimitBytes = time.Now().UTC(), limit
 	s.memory.add(kill) // who sees its end finds the reason
@@ -111,8 +112,8 @@ func awaitEnd(ctx context.Context, pid int) {
 	}
 }
 
-// largest finds the process with the most resident memory among those of sessions.
-// Cove's own, such as the supervisor of a job, is not to blame.
+// largest finds the process with the most resident memory among those of sessions. It skips
+// cove's own processes, such as the supervisor of a job.
 func largest(members map[int]string) (sprites.MemoryKill, bool) {
 	own, err := os.Stat("/proc/self/exe")
 	if err != nil {
@@ -152,7 +153,7 @@ func (s *sessions) members() map[int]string {
 		return s.byProcess()
 	}
 	of := map[int]string{}
-	// What runs inside may make groups of its own in these.
+	// Programs inside may make groups of their own in these.
 	_ = filepath.WalkDir(s.runner.cgroups.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() || path == s.runner.cgroups.dir {
 			return nil //nolint:nilerr // it has just gone

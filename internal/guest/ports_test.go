@@ -46,9 +46,9 @@ func TestMain(m *testing.M) {
 // aloneEnv says that the tests have a view of processes of their own.
 const aloneEnv = "COVE_TEST_ALONE"
 
-// among runs the tests among processes of their own, as a guest is, where this user may:
-// beside a machine with very many, those of other tests, say, the searches for who has a
-// socket would end before they have found anybody. Its shell is the init process there.
+// among runs the tests in a PID namespace of their own, as a guest runs, if this user may make
+// one. If the machine had very many processes (of other tests, say), the search for a socket's
+// holder could end before it finds one. Its shell is the init process there.
 func among(args []string) (code int, ok bool) {
 	unshare, err := exec.LookPath("unshare")
 	if err != nil || os.Geteuid() != 0 || os.Getenv(aloneEnv) != "" {
@@ -100,7 +100,7 @@ type listening struct {
 }
 
 // startListener starts a listener as a descendant of its session's command, which
-// prints a word at its end. What its client hears of ports is in events.
+// prints a word at its end. Its client puts the port events that it gets into events.
 func (m *machine) startListener() *listening {
 	m.t.Helper()
 	self, err := filepath.Abs(os.Args[0])
@@ -126,7 +126,7 @@ func (l *listening) tell(line string) string {
 	return strings.TrimSpace(answer)
 }
 
-// listen has it listen, and returns the event that must come of that.
+// listen makes it listen, and returns the event that must follow.
 func (l *listening) listen(addr string) sprites.PortEvent {
 	l.m.t.Helper()
 	text, pid, _ := strings.Cut(l.tell("listen "+addr), " ")
@@ -154,10 +154,9 @@ func wantEvent(t *testing.T, events <-chan sprites.PortEvent, want sprites.PortE
 	}
 }
 
-// Statement 57: port_opened comes after listen, port_closed after the end of that,
-// both to the clients of the session whose process it is, and before its exit. (How
-// soon is a matter of gVisor's tables, which are much quicker to read than those of
-// some hosts: see internal/e2e/sprite.)
+// Statement 57: port_opened comes after a process listens, port_closed after it stops. Both go
+// to the clients of the process's session, before its exit. (How soon is a matter of gVisor's
+// tables, which are much quicker to read than those of some hosts: see internal/e2e/sprite.)
 func TestExecPorts(t *testing.T) {
 	t.Parallel()
 	followers(t, func(t *testing.T, m *machine, _ family) {
@@ -165,7 +164,7 @@ func TestExecPorts(t *testing.T) {
 		other, l := m.startListener(), m.startListener()
 		web := l.listen("127.0.0.1:0")
 		wantEvent(t, l.events, web)
-		// Who joins is told of what is open.
+		// A client that joins is told of the open ports.
 		joined := make(chan sprites.PortEvent, 10)
 		second := m.Attach(t.Context(), l.SessionID())
 		second.OnPort = func(e sprites.PortEvent) { joined <- e }
@@ -227,8 +226,8 @@ func of(t *testing.T, events <-chan sprites.PortEvent, port int) sprites.PortEve
 	}
 }
 
-// Statement 124: a watch has a snapshot of what listens already, then what opens
-// and closes, each with the process.
+// Statement 124: a watch has a list of the open ports, then those that open and close, each
+// with the process.
 func TestPortsWatch(t *testing.T) {
 	t.Parallel()
 	m := start(t, &guest.Server{})
@@ -246,8 +245,8 @@ func TestPortsWatch(t *testing.T) {
 	m.call("GET", "/v1/ports/watch", "", http.StatusUpgradeRequired)
 }
 
-// However many ports there are, so many are told of at most. It is not for others beside
-// it, who would find no room for theirs.
+// The number of reported ports is bounded. The test does not run beside others, which would
+// find no room for their ports.
 func TestManyPorts(t *testing.T) {
 	m := start(t, &guest.Server{})
 	l := m.startListener()
@@ -282,8 +281,7 @@ func (m *machine) socket(path string) *websocket.Conn {
 	return conn
 }
 
-// Statement 84: the first message of a watch is the list, and in silence a message
-// comes that means nothing.
+// Statement 84: the first message of a watch is the list. In silence, keepalive messages come.
 func TestPortsWatchMessages(t *testing.T) {
 	t.Parallel()
 	m := start(t, &guest.Server{Keepalive: 50 * time.Millisecond})

@@ -16,7 +16,7 @@ const chunk = 32 << 10
 
 var chunks = sync.Pool{New: func() any { return new([chunk + 1]byte) }}
 
-// terminalHolds is more than a terminal holds of what was written and not read.
+// terminalHolds is more than the unread output that a terminal can hold.
 const terminalHolds = 1 << 20
 
 // A pump sends the output of one stream of a session to its clients.
@@ -25,10 +25,10 @@ type pump struct {
 	f *os.File
 }
 
-// run sends the output of the stream until its end, or, when the main process
-// has ended, which run tells by a deadline in the past, until all that was
-// written until then has been sent. What background processes write afterwards
-// is read and thrown away: they should neither block nor die of it.
+// run sends the output of the stream until its end. If the main process ends first, the
+// session sets a read deadline in the past, and run sends only what was written until then. It
+// reads and discards what background processes write afterwards, so that they neither block
+// nor die.
 func (p *pump) run(stream sprites.Stream) {
 	defer p.f.Close()
 	bufp := chunks.Get().(*[chunk + 1]byte)

@@ -28,13 +28,12 @@ func (p *process) code() (code int, reason string) {
 
 // A reaper starts children and waits for them.
 //
-// The parent of orphans must wait for any child, and whoever waits for any child
-// takes the status from under everyone who waits for one, os/exec foremost. So
-// with all there is a single wait4(-1), in a thread of its own, and it is also
-// what tells those who started a process of its end: no os/exec in this process.
-// A blocking wait is also quicker than SIGCHLD, which in gVisor costs a signal
-// frame, and needs no thread per process. Without all, where orphans are someone
-// else's, each process is waited for on its own.
+// The parent of orphans must wait for any child. Such a wait takes the status away from any
+// code that waits for one child, above all os/exec. So with all there is a single wait4(-1),
+// in a thread of its own, which reports each end to the code that started the process. This
+// process must not use os/exec. A blocking wait is also quicker than SIGCHLD, which in gVisor
+// costs a signal frame, and needs no thread per process. Without all, this process is not the
+// parent of orphans, and each process is waited for on its own.
 type reaper struct {
 	all    bool
 	wake   chan struct{} // there is a child to wait for

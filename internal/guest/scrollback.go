@@ -11,14 +11,14 @@ type scrollback struct {
 	before [3]int64 // bytes of each stream that came before the frames
 }
 
-// Frames are filled up to scrollFrame, and there are never more than scrollMost,
-// so that a command which alternates between its streams costs no more memory.
+// Frames are filled up to scrollFrame, and there are never more than scrollMost. So a command
+// that alternates between its streams costs no more memory.
 const (
 	scrollFrame = 8 << 10
 	scrollMost  = 2048
 )
 
-// add appends a frame, of which it keeps a copy.
+// add appends a copy of a frame.
 func (b *scrollback) add(frame []byte) {
 	stream, p := frame[0], frame[1:]
 	if cut := len(p) - b.max; cut > 0 {
@@ -45,8 +45,8 @@ func (b *scrollback) add(frame []byte) {
 	}
 }
 
-// extend appends to the last frame what fits, if it is of the same stream. What
-// a snapshot holds of it does not change.
+// extend appends what fits to the last frame, if it is of the same stream. It does not change
+// the bytes that a snapshot holds.
 func (b *scrollback) extend(stream byte, p []byte) int {
 	if len(b.frames) == 0 {
 		return 0

@@ -7,7 +7,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// What came before the frames that are kept, and they, are all that was added.
+// The bytes before the kept frames, and those in the frames, add up to all that was added.
 func TestScrollbackBefore(t *testing.T) {
 	for _, size := range []int{1, 100, 5000, 20_000} {
 		b := scrollback{max: 10_000}

@@ -27,7 +27,7 @@ func services(t *testing.T) *machine {
 	return start(t, &guest.Server{Dir: t.TempDir()})
 }
 
-// stream makes a call whose answer are events.
+// stream makes a call, and returns the events of its answer.
 func (m *machine) stream(method, target, body string) []sprites.ServiceEvent {
 	m.t.Helper()
 	var events []sprites.ServiceEvent
@@ -67,7 +67,7 @@ func (m *machine) service(name string) sprites.Service {
 	return d
 }
 
-// settle waits until a service is as wanted.
+// settle waits until a service has the wanted state.
 func (m *machine) settle(name string, want func(sprites.Service) bool) sprites.Service {
 	m.t.Helper()
 	for deadline := time.Now().Add(lastResort); ; {
@@ -82,8 +82,8 @@ func (m *machine) settle(name string, want func(sprites.Service) bool) sprites.S
 	}
 }
 
-// TestHTTPPort: who asks where the sprite's URL leads hears what is the matter with
-// the service, and at once if that can't mend in time.
+// TestHTTPPort: a caller that asks where the sprite's URL leads gets the state of the service.
+// If the service can't recover in time, the answer comes at once.
 func TestHTTPPort(t *testing.T) {
 	m, began := services(t), time.Now()
 	refused := func(wait, code, message string) time.Duration {
@@ -97,14 +97,14 @@ func TestHTTPPort(t *testing.T) {
 	}
 	m.stream("PUT", "/v1/services/shop?duration=0s", define("exec sleep 1000", `,"http_port":1`))
 	m.settle("shop", running)
-	refused("100ms", "service_not_listening", "nothing takes connections at port 1, which is that of the service shop (running)")
+	refused("100ms", "service_not_listening", "nothing takes connections at port 1, the port of the service shop (running)")
 	m.stream("PUT", "/v1/services/shop?duration=0s", define("exit 3", `,"http_port":1`))
 	for wait := 1500 * time.Millisecond; ; wait = min(2*wait, 24*time.Second) { // its pauses have 30 s at most
 		m.settle("shop", func(d sprites.Service) bool {
 			next := d.State.NextRestartAt
 			return next != nil && time.Until(*next) > wait+wait/5
 		})
-		d := refused(wait.String(), "service_not_listening", "nothing takes connections at port 1, which is that of the service shop (failed: exit 3)")
+		d := refused(wait.String(), "service_not_listening", "nothing takes connections at port 1, the port of the service shop (failed: exit 3)")
 		if d < wait*2/3 {
 			break
 		}
@@ -167,7 +167,7 @@ func TestService(t *testing.T) {
 	if len(list) != 1 || list[0].Name != "shop" {
 		t.Errorf("the list is %+v", list)
 	}
-	// The same again changes nothing; something else replaces the program.
+	// The same definition again changes nothing; another one replaces the program.
 	got := types(m.stream("PUT", "/v1/services/shop?duration=0s", shop))
 	if !strings.Contains(got, "runs already") || m.service("shop").State.PID != d.State.PID {
 		t.Errorf("the same definition gave %q", got)
@@ -253,7 +253,8 @@ func TestServiceCrash(t *testing.T) {
 	m.call("POST", "/v1/services/a/stop", "", 409)
 	m.call("POST", "/v1/services/nobody/stop", "", 404)
 
-	// One that ends well is left alone; one that can't be started is tried again.
+	// A service that ends with success is not restarted. If it can't be started, it is
+	// retried.
 	longEnough(t, 500*time.Millisecond, func(d time.Duration) bool {
 		got = types(m.stream("PUT", "/v1/services/b?duration="+d.String(), define("echo done")))
 		if !strings.Contains(got, "exit 0") {
@@ -270,7 +271,7 @@ func TestServiceCrash(t *testing.T) {
 	m.settle("c", func(d sprites.Service) bool { return d.State.RestartCount > 0 })
 	m.stream("POST", "/v1/services/c/stop", "") // though just now it does not run
 
-	// Another boot starts those that nobody has stopped.
+	// Another boot starts the services that nobody has stopped.
 	m.stream("PUT", "/v1/services/d?duration=0s", define("sleep 1000"))
 	before := m.settle("d", running)
 	s.Stop(0)
@@ -336,8 +337,8 @@ func TestServiceOrder(t *testing.T) {
 	inOrder(reborn(t, s))
 }
 
-// TestServiceNeeded: who waits for a service is started with it, at once, and who
-// stops one is told who needs it.
+// TestServiceNeeded: services that wait for another one start as soon as it does. A caller
+// that stops a service is told which ones need it.
 func TestServiceNeeded(t *testing.T) {
 	s := &guest.Server{Dir: t.TempDir()}
 	m := start(t, s)
@@ -346,7 +347,7 @@ func TestServiceNeeded(t *testing.T) {
 	m.stream("PUT", "/v1/services/web?duration=0s", define("exec sleep 1000", `,"needs":["app"]`))
 	m.settle("web", running)
 	got := types(m.stream("POST", "/v1/services/db/stop", ""))
-	same(t, "events", got, "stopping service app needs it, and goes on, stopping, stopped 143, complete")
+	same(t, "events", got, "stopping service app needs it, and keeps running, stopping, stopped 143, complete")
 	s.Stop(0)
 	next := reborn(t, s)
 	// Its pauses are long by now.
@@ -360,7 +361,7 @@ func TestServiceNeeded(t *testing.T) {
 	next.settle("web", running)
 }
 
-// TestServiceEnded: one that ended by itself is not one that somebody stopped.
+// TestServiceEnded: a service that ended by itself does not count as stopped.
 func TestServiceEnded(t *testing.T) {
 	m := services(t)
 	stopped := func(d sprites.Service) bool { return d.State.Status == sprites.ServiceStopped }
@@ -404,8 +405,8 @@ func TestServiceSignal(t *testing.T) {
 	m.call("POST", "/v1/services/signal", `{"name":"a","signal":"HUP"}`, 409)
 }
 
-// TestServiceStopSignal: a service's own signal asks its program to end, and not what it has
-// started; a malformed one is refused.
+// TestServiceStopSignal: a service's own stop signal goes to its program alone, and not to
+// that program's children. A malformed signal is refused.
 func TestServiceStopSignal(t *testing.T) {
 	m := services(t)
 	out := filepath.Join(m.dir, "out")
@@ -429,7 +430,8 @@ func TestServiceStopSignal(t *testing.T) {
 	m.stream("PUT", "/v1/services/b?duration=0s", define("true", `,"stop_signal":"SIGRTMIN+3"`))
 }
 
-// TestServiceUser: a service may run as another user, whom programs in the sprite can't choose.
+// TestServiceUser: a service may run as another user. If there is no such user, the service's
+// error says so.
 func TestServiceUser(t *testing.T) {
 	need.Root(t)
 	m := services(t)
@@ -465,8 +467,8 @@ func TestServiceOutput(t *testing.T) {
 	}
 }
 
-// TestServiceLines: a line is broken where the program has broken it, however
-// slowly it comes, and whatever comes between.
+// TestServiceLines: a line ends where the program has ended it, however slowly it comes, and
+// whatever comes between.
 func TestServiceLines(t *testing.T) {
 	m := services(t)
 	ended := func(d sprites.Service) bool { return d.State.Status == sprites.ServiceStopped }
@@ -501,8 +503,8 @@ func (m *machine) logs(name string) string {
 	return events[len(events)-1].LogFiles.Combined
 }
 
-// TestServiceLogsMeet: the log's end and what comes then are one row, without a
-// gap; and who asks for so many lines of a service that talks gets so many.
+// TestServiceLogsMeet: the end of the log and the new lines follow each other without a gap. A
+// caller that asks for a number of lines gets that many, also while the service writes.
 func TestServiceLogsMeet(t *testing.T) {
 	m := services(t)
 	m.stream("PUT", "/v1/services/a?duration=300ms", define(`i=0; while :; do for k in $(seq 200); do i=$((i+1)); echo $i; done; sleep 0.01; done`))
@@ -552,8 +554,8 @@ func TestServiceDefinitions(t *testing.T) {
 	next.must(err)
 }
 
-// TestServiceCircle: definitions that need each other, which only a hand can have
-// written, are left out, and who needs them fails by itself.
+// TestServiceCircle: definitions that need each other, which only a person can have written,
+// are left out. Only the services that need them fail.
 func TestServiceCircle(t *testing.T) {
 	s := &guest.Server{Dir: t.TempDir()}
 	dir := filepath.Join(s.Dir, "services")
@@ -578,7 +580,7 @@ func TestServiceCircle(t *testing.T) {
 	m.stream("PUT", "/v1/services/c1?duration=0s", define("exec sleep 1000")) // it is mended so
 }
 
-// TestServiceManyNeeds: one that is needed in many ways is started once.
+// TestServiceManyNeeds: a service that several others need is started once.
 func TestServiceManyNeeds(t *testing.T) {
 	m := services(t)
 	needs := []string{}
@@ -591,7 +593,7 @@ func TestServiceManyNeeds(t *testing.T) {
 	m.settle("s27", running)
 }
 
-// TestServiceEnds: nothing of a service lives on when its guest has stopped.
+// TestServiceEnds: no process of a service lives on when its guest has stopped.
 func TestServiceEnds(t *testing.T) {
 	s := &guest.Server{Dir: t.TempDir()}
 	m := start(t, s)
@@ -616,8 +618,8 @@ func TestServiceEnds(t *testing.T) {
 	m.call("PUT", "/v1/services/b", define("true"), http.StatusTooManyRequests)
 }
 
-// TestLargeServices: one definition, and all of a sprite together, are bounded. What is there already stays, and can be
-// made smaller or deleted.
+// TestLargeServices: one definition, and all of a sprite together, are bounded. Definitions
+// that are there already stay, and can be made smaller or deleted.
 func TestLargeServices(t *testing.T) {
 	dir := t.TempDir()
 	must := func(err error) {

@@ -19,24 +19,22 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A client is someone's connection to a session. Its methods are called from
-// several goroutines.
+// A client is a connection to a session. Its methods are called from several goroutines.
 type client interface {
-	// output sends a frame, a stream byte and payload, and blocks as long as the
-	// other side does not read: that is the command's backpressure. The frame is
-	// only lent.
+	// output sends a frame (a stream byte and payload). It blocks as long as the other side
+	// does not read: that is the command's backpressure. It must not keep the frame.
 	output(frame []byte, tty bool) error
 	// exit sends the end and closes.
 	exit(e ending, tty bool)
-	// crowded says whether others wait for this one: then it may not block long.
+	// crowded says whether other clients wait for this one, which then must not block long.
 	crowded(bool)
-	// followPorts begins to tell of the session's ports, until the connection ends.
+	// followPorts begins to send events of the session's ports, until the connection ends.
 	followPorts(*session)
 	// drop ends the connection at once.
 	drop()
 }
 
-// ending is how a command has ended.
+// ending says how a command has ended.
 type ending struct {
 	code   int
 	reason string
@@ -45,9 +43,9 @@ type ending struct {
 
 // session is one command, from its start until nothing of it is left.
 //
-// It ends when its main process does: then its clients get what was written up to
-// then, and the exit. What the main process has left running goes on in the same
-// cgroup until the session's time is over, or someone ends it.
+// It ends with its main process. Its clients then get the output up to that moment, and the
+// exit. Processes that are left go on in the same cgroup, until the session's time is over or
+// someone ends them.
 type session struct {
 	set     *sessions
 	cmd     *command
@@ -139,8 +137,8 @@ func (s *session) hasProcesses() bool {
 	return err != nil || len(pids) > 0
 }
 
-// start starts the command, with c as its first client. When it can't be
-// started, c is told so as the command's own failure.
+// start starts the command, with c as its first client. If it can't be started, c gets that as
+// the command's own failure.
 func (s *session) start(c client) {
 	s.mu.Lock()
 	s.clients = []client{c}
@@ -210,7 +208,7 @@ func (s *session) run() {
 	close(s.ended)
 	s.mu.Unlock()
 
-	// A reader that waits wakes up, and takes what is there.
+	// This wakes up a waiting reader, which then takes the rest.
 	past := time.Unix(1, 0)
 	_ = s.streams.out.SetReadDeadline(past)
 	if s.streams.err != nil {
@@ -238,8 +236,8 @@ func (s *session) run() {
 	wg.Wait()
 }
 
-// left is how many processes the main process, which has ended by itself, leaves to be
-// ended. Those that are about to end, as the rest of a pipeline is, have a moment for it.
+// left returns how many processes are left to be ended after the main process has ended by
+// itself. It waits a moment for those that are about to end, such as the rest of a pipeline.
 func (s *session) left() int {
 	if s.cmd.maxRun == 0 || s.reason != "" {
 		return 0
@@ -253,8 +251,8 @@ func (s *session) left() int {
 	}
 }
 
-// linger waits until no process of the session is left, and ends what is when
-// its time is over.
+// linger waits until no process of the session is left. When the session's time is over, it
+// ends the rest.
 func (s *session) linger() {
 	wait := 20 * time.Millisecond
 	if !s.group.remove() {
@@ -274,18 +272,18 @@ func (s *session) linger() {
 	}
 	s.set.table.forget(s)
 	close(s.gone)
-	// Someone who is not of the session may hold the other ends: pumps end all
-	// the same.
+	// A process outside the session may hold the other ends. The pumps end all the same.
 	s.mu.Lock()
 	s.streams.close()
 	s.mu.Unlock()
 }
 
-// errSessionEnded is a session whose end is there to be replayed, or about to be.
+// errSessionEnded says that the session has ended, so that its end can be replayed, at once or
+// soon.
 var errSessionEnded = errors.New("the session has ended")
 
-// attach adds a client and returns what is kept of the output so far, which the
-// caller sends before it lets c.output do so, and how much of each stream is not.
+// attach adds a client. It returns the kept output, which the caller sends before it lets
+// c.output send, and how many bytes of each stream came before that.
 func (s *session) attach(c client) (frames [][]byte, before []int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -304,7 +302,7 @@ func (s *session) attach(c client) (frames [][]byte, before []int64, err error) 
 	return frames, before, nil
 }
 
-// detach removes a client. The last one gone, the session's time alone begins.
+// detach removes a client. If it was the last one, the session's time without clients begins.
 func (s *session) detach(c client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,9 +339,9 @@ func (s *session) broadcast(frame []byte) {
 	}
 }
 
-// take hands input to the command. The clients that resume an input send the same bytes,
-// and none is handed over twice: at is where in the input p begins, and is advanced. It is
-// nil for input that is not numbered. What the command no longer wants is thrown away.
+// take hands input to the command. Clients that resume an input send the same bytes, but none
+// is handed over twice. The position at is where in the input p begins, and is advanced. If it
+// is nil, the input is not numbered. Input that the command no longer takes is discarded.
 func (s *session) take(p []byte, at *int64) {
 	s.intake.Lock()
 	defer s.intake.Unlock()
@@ -361,7 +359,7 @@ func (s *session) take(p []byte, at *int64) {
 	}
 }
 
-// write hands input to the command. An error means that it takes none any more.
+// write hands input to the command. An error means that the command no longer takes input.
 func (s *session) write(p []byte) error {
 	s.mu.Lock()
 	in := s.input()
@@ -381,7 +379,7 @@ func (s *session) input() *os.File {
 	return s.streams.in
 }
 
-// closeInput ends the command's input; a terminal has no end.
+// closeInput ends the command's input, unless it is a terminal.
 func (s *session) closeInput() {
 	s.mu.Lock()
 	in := s.input()
@@ -391,7 +389,7 @@ func (s *session) closeInput() {
 	}
 }
 
-// resize sets the terminal's size; zero keeps what is.
+// resize sets the terminal's size; zero keeps the current value.
 func (s *session) resize(cols, rows int) {
 	s.mu.Lock()
 	in := s.input()
@@ -418,8 +416,8 @@ func (s *session) resize(cols, rows int) {
 	})
 }
 
-// signal sends a signal to the main process's group, as a terminal would. KILL,
-// of which nobody can tell descendants, goes to every process of the session.
+// signal sends a signal to the main process's group, as a terminal would. KILL goes to every
+// process of the session, since a process can't pass it on to its descendants.
 func (s *session) signal(sig syscall.Signal) error {
 	s.mu.Lock()
 	proc := s.proc
@@ -438,7 +436,7 @@ func (s *session) signal(sig syscall.Signal) error {
 	return syscall.Kill(-proc.pid, sig)
 }
 
-// signalRest sends a signal to what the main process has left behind.
+// signalRest sends a signal to the processes that the main process has left behind.
 func (s *session) signalRest(sig syscall.Signal) error {
 	if sig == syscall.SIGKILL {
 		return s.group.kill()
@@ -475,9 +473,9 @@ func (s *session) endLater(grace time.Duration) {
 // confirmLimit bounds the wait for processes that were killed to be gone.
 const confirmLimit = 30 * time.Second
 
-// end ends every process of the session: TERM to the main process's group (or the
-// command's own signal to the main process), and, when that has ended, to whatever is left; after grace, or when ctx ends, all by
-// force. It returns when none is left.
+// end ends every process of the session. It sends TERM to the main process's group (or the
+// command's own signal to the main process), and, when that process has ended, TERM to all
+// that is left. After grace, or when ctx ends, it kills all. It returns when none is left.
 func (s *session) end(ctx context.Context, grace time.Duration) error {
 	s.mu.Lock()
 	started := s.proc != nil
@@ -499,7 +497,7 @@ func (s *session) end(ctx context.Context, grace time.Duration) error {
 	return err
 }
 
-// terminate is end's friendly part. It reports whether it was enough.
+// terminate is the part of end that uses no force. It reports whether that was enough.
 func (s *session) terminate(ctx context.Context, grace time.Duration) bool {
 	deadline := time.Now().Add(grace)
 	_, _ = s.group.procs() // without cgroups: look before parents die
@@ -534,8 +532,8 @@ func (s *session) nudge() {
 	}
 }
 
-// awaitEmpty waits until the session has no process; between looks it calls
-// again, whose error ends the wait.
+// awaitEmpty waits until the session has no process. Between looks it calls again; an error of
+// that ends the wait.
 func (s *session) awaitEmpty(limit time.Duration, again func() error) error {
 	deadline := time.Now().Add(limit)
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {

@@ -10,8 +10,7 @@ import (
 	"github.com/cove-dev/cove/internal/guest/wire"
 )
 
-// sessions are the commands of the sandbox: they are started, told of, and ended here.
-// Close them when done.
+// sessions starts, lists and ends the commands of the sandbox. Close them when done.
 type sessions struct {
 	logger     *slog.Logger
 	scrollback int           // bytes of output kept for those who attach
@@ -67,11 +66,11 @@ func (s *sessions) close() error {
 	return s.runner.close()
 }
 
-// portDelay is of a session's life, before its ports are of interest.
+// portDelay is how long a session must live before its ports are reported.
 const portDelay = 300 * time.Millisecond
 
-// expectPorts says that a session has got a client, which is told of its ports if it
-// lives for a while: most commands don't, and cost nothing, not even a timer.
+// expectPorts says that a session has got a client. The client is told of the session's ports
+// only if the session lives for a while. Most commands don't, and so cost no timer.
 func (s *sessions) expectPorts() {
 	s.expecting.Lock()
 	defer s.expecting.Unlock()
@@ -81,8 +80,8 @@ func (s *sessions) expectPorts() {
 	}
 }
 
-// expectSessions has clients follow their sessions' ports, as long as there are
-// sessions that are too young for it.
+// expectSessions makes clients follow their sessions' ports, as long as there are sessions
+// that are too young for it.
 func (s *sessions) expectSessions() {
 	for again := true; again; {
 		timer := time.NewTimer(portDelay)
@@ -99,8 +98,8 @@ func (s *sessions) expectSessions() {
 	}
 }
 
-// followSessions has the clients of all but young sessions follow their ports, and
-// reports whether there are young ones.
+// followSessions makes the clients of all but young sessions follow their ports. It reports
+// whether there are young ones.
 func (s *sessions) followSessions() (young bool) {
 	for _, sess := range s.table.listed() {
 		sess.mu.Lock()

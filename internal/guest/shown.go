@@ -12,12 +12,12 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// shown is the folder of what those inside may read.
+// shown is the folder of the files that programs inside may read.
 type shown struct{ dir string }
 
-// policy writes the network policy for those inside to read, as
-// policy/network.json in the folder (protocol section 9.4). The file says what is in force
-// and changes nothing about it, also if root overwrites it.
+// policy writes the network policy for programs inside to read, as policy/network.json in the
+// folder (protocol section 9.4). The file only shows the policy: if root overwrites the file,
+// that does not change the policy.
 func (s shown) policy(p sprites.NetworkPolicy) error {
 	if p.Rules == nil {
 		p.Rules = []sprites.NetworkRule{}
@@ -35,8 +35,7 @@ func (s shown) gitConfig(text string) error {
 	return s.put("git", "config", []byte(text))
 }
 
-// put puts a file that all inside may read into a folder in it, in place of what
-// is there.
+// put writes a file that all inside may read to a folder in it, and replaces the old one.
 func (s shown) put(folder, name string, data []byte) error {
 	dir := filepath.Join(s.dir, folder)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -45,15 +44,15 @@ func (s shown) put(folder, name string, data []byte) error {
 	return atomicfile.Replace(filepath.Join(dir, name), data, 0o444)
 }
 
-// ShowPolicy writes the network policy for those inside to read, as
-// policy/network.json in Dir.
+// ShowPolicy writes the network policy for programs inside to read, as policy/network.json in
+// Dir.
 func (s *Server) ShowPolicy(p sprites.NetworkPolicy) error { return shown{s.Dir}.policy(p) }
 
 // ShowGitConfig writes what git's own configuration in a sprite includes, as
 // git/config in Dir.
 func (s *Server) ShowGitConfig(text string) error { return shown{s.Dir}.gitConfig(text) }
 
-// postPolicy takes the policy that is in force from now on.
+// postPolicy takes the policy that is valid from now on.
 func (s shown) postPolicy(w http.ResponseWriter, r *http.Request) error {
 	var p sprites.NetworkPolicy
 	if err := wire.ReadLater(r, &p); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// The policy is a file that nobody writes, whatever root has put in its place.
+// The policy is a file that nobody may write, whatever root has put in its place.
 func TestShowPolicy(t *testing.T) {
 	s := &guest.Server{Dir: t.TempDir()}
 	m := start(t, s)

@@ -14,7 +14,7 @@ import (
 	"github.com/cove-dev/cove/internal/guest/users"
 )
 
-// startError is a command that could not be started, and its exit code.
+// startError says why a command could not be started, and its exit code.
 type startError struct {
 	code int
 	err  error
@@ -23,8 +23,8 @@ type startError struct {
 func (e *startError) Error() string { return e.err.Error() }
 func (e *startError) Unwrap() error { return e.err }
 
-// streams are the guest's ends of a command's standard streams. With a terminal
-// out is its master, which is in, too, and there is no err.
+// streams are the guest's ends of a command's standard streams. With a terminal, out and in
+// are its master, and there is no err.
 type streams struct {
 	in, out, err *os.File
 	child        []int    // the command's ends, to close after the fork
@@ -124,8 +124,8 @@ func (r *runner) openStreams(c *command) (*streams, error) {
 	return st, nil
 }
 
-// pipe makes a pipe of which end ours (0 to read, 1 to write) does not block, and
-// the other does, as programs expect. os.Pipe would hand both to the poller.
+// pipe makes a pipe. Its end ours (0 to read, 1 to write) does not block; the other does, as
+// programs expect. os.Pipe would hand both to the poller.
 func pipe(ours int) (our *os.File, other int, err error) {
 	var fds [2]int
 	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
@@ -138,8 +138,8 @@ func pipe(ours int) (our *os.File, other int, err error) {
 	return os.NewFile(uintptr(fds[ours]), "pipe"), other, nil
 }
 
-// openTerminal makes a terminal of the asked size that belongs to the user. Our
-// end does not block: its reader must be told when the command has ended.
+// openTerminal makes a terminal of the requested size that belongs to the user. Our end does
+// not block: its reader must notice when the command has ended.
 func openTerminal(c *command) (*streams, error) {
 	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -198,7 +198,7 @@ func (r *runner) start(c *command, id string) (*process, *group, *streams, error
 	p, err := r.reaper.start(func() (int, error) {
 		pid, err := syscall.ForkExec(path, c.argv, attr)
 		if errors.Is(err, syscall.ENOEXEC) {
-			// A script without a first line to say whose: the shell's, as ever.
+			// A script without an interpreter line: the shell runs it, as usual.
 			return syscall.ForkExec(shell, append([]string{"sh", path}, c.argv[1:]...), attr)
 		}
 		return pid, err
@@ -216,7 +216,7 @@ func (r *runner) start(c *command, id string) (*process, *group, *streams, error
 	return p, g, st, nil
 }
 
-// shell is what scripts are run with, and consoles are started by. Not all images have one.
+// shell runs scripts and starts consoles. Not all images have one.
 const shell = "/bin/sh"
 
 // credential is nil when nothing has to change.
@@ -250,18 +250,18 @@ func notStarted(c *command, err error) error {
 		}
 	}
 	if errors.Is(err, syscall.EAGAIN) {
-		return &startError{code, fmt.Errorf("%s: there are as many processes here as there may be; end some first", c.path)}
+		return &startError{code, fmt.Errorf("%s: the limit of processes is reached; end some first", c.path)}
 	}
 	return &startError{code, fmt.Errorf("%s: %w", c.path, plain(err))}
 }
 
-// enter asks whether this thread's user may make a folder its own working directory.
+// enter checks that this thread's user may use a folder as the working directory.
 func enter(dir string) error {
 	var st syscall.Stat_t
 	return syscall.Stat(dir+"/.", &st)
 }
 
-// plain takes the path off an error that will be shown with one.
+// plain removes the path from an error that will be shown with one.
 func plain(err error) error {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno

@@ -17,8 +17,7 @@ import (
 // keptEnded is how many ended sessions are remembered by their ids.
 const keptEnded = 100
 
-// What is kept of sessions that could go on without a client, or ended without one,
-// for those who come too late for the end.
+// Ended sessions are kept, within these bounds, for clients that come too late for the end.
 const (
 	keptSessions = 32
 	keptOutput   = 4 << 20 // bytes, of all together
@@ -30,7 +29,7 @@ type keptSession struct {
 	until time.Time
 }
 
-// table finds sessions by their ids: those that run, and what is kept of others.
+// table finds sessions by their ids: those that run, and those that are kept after their end.
 type table struct {
 	max      int
 	stopping atomic.Bool // set under mu: no session is registered any more
@@ -43,7 +42,7 @@ type table struct {
 	kept     []keptSession       // ended, for those who attach later, oldest first
 }
 
-// stop has no session registered any more, and returns those that have processes.
+// stop lets no further session register, and returns those that have processes.
 func (t *table) stop() []*session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +57,7 @@ func (t *table) all() []*session {
 	return t.living()
 }
 
-// living is all for who holds mu.
+// living is all. The caller must hold mu.
 func (t *table) living() []*session {
 	return slices.AppendSeq(slices.Collect(maps.Values(t.running)), maps.Values(t.leftover))
 }
@@ -88,7 +87,7 @@ func (t *table) register(sess *session) error {
 		return wire.Full("too_many_sessions", t.max, "%d commands are running already; end some.", len(t.running))
 	}
 	for {
-		// Of fixed length, and decimal, as process numbers are that other
+		// Ids have a fixed length, and are decimal, like the process numbers that other
 		// servers use.
 		sess.id = strconv.Itoa(100_000_000 + rand.IntN(900_000_000))
 		if t.running[sess.id] == nil && t.leftover[sess.id] == nil && !slices.Contains(t.ended, sess.id) {
@@ -99,7 +98,7 @@ func (t *table) register(sess *session) error {
 	return nil
 }
 
-// unregister takes out a session that nobody has been told of.
+// unregister removes a session that no caller knows of.
 func (t *table) unregister(sess *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,12 +119,12 @@ func (t *table) finished(sess *session) {
 	if len(t.ended) > keptEnded {
 		t.ended = slices.Clone(t.ended[len(t.ended)-keptEnded:])
 	}
-	// A client that was there may not have heard the end: its connection broke with that on its way.
+	// A client that was there may have missed the end, if its connection broke just then.
 	t.kept = append(t.kept, keptSession{sess, t.lastEnd.Add(keptFor)})
 }
 
-// trimKept forgets the oldest of the kept sessions that are too many, or hold too
-// much output.
+// trimKept forgets the oldest kept sessions if there are too many, or they hold too much
+// output. It also forgets those that are too old.
 func (t *table) trimKept() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,7 +140,7 @@ func (t *table) trimKept() {
 	}
 }
 
-// attachable finds a session that runs, or is kept.
+// attachable finds a session that runs or is kept.
 func (t *table) attachable(id string) (*session, error) {
 	t.trimKept()
 	t.mu.Lock()
@@ -157,7 +156,7 @@ func (t *table) attachable(id string) (*session, error) {
 	return nil, notFound(id)
 }
 
-// forget drops a session of which no process is left.
+// forget drops a session that has no process left.
 func (t *table) forget(sess *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

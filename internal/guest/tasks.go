@@ -26,7 +26,7 @@ const maxTasks = 256
 
 var taskName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`) })
 
-// live drops what has expired, and returns the rest by name. t.mu is held.
+// live drops expired tasks, and returns the rest by name. t.mu is held.
 func (t *tasks) live() []sprites.Task {
 	now := time.Now()
 	list := []sprites.Task{}
@@ -55,10 +55,10 @@ func (t *tasks) list() []sprites.Task {
 	return t.live()
 }
 
-// put makes a task, or, if refresh, gives the one that is there another end.
+// put makes a task. If refresh is set and the task exists, put changes its end.
 func (t *tasks) put(name string, expire time.Duration, refresh bool) (sprites.Task, error) {
 	if !taskName().MatchString(name) {
-		return sprites.Task{}, wire.BadRequest("A task's name is letters, digits, dots, dashes and underscores, at most 63: %.64q is none.", name)
+		return sprites.Task{}, wire.BadRequest("A task's name must have at most 63 letters, digits, dots, dashes and underscores: %.64q is not allowed.", name)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,8 +145,8 @@ func (t *tasks) getOne(w http.ResponseWriter, r *http.Request) error {
 	return wire.Respond(w, task)
 }
 
-// write makes a task with POST, and makes or refreshes one with PUT, of which
-// the name may stand in the path.
+// write makes a task with POST, and makes or refreshes one with PUT. With PUT, the name may be
+// in the path.
 func (t *tasks) write(w http.ResponseWriter, r *http.Request) error {
 	var body taskRequest
 	if err := wire.ReadJSON(r, &body); err != nil {

@@ -123,7 +123,7 @@ func TestLocal(t *testing.T) {
 	if code, text := inside("PUT", "/grab", `{"cmd":"id","user":"root"}`); code != http.StatusBadRequest || !strings.Contains(text, "user can't be set from inside") {
 		t.Errorf("a user of choice: %d: %s", code, text)
 	}
-	// Nor can a program inside have that user do anything, or learn what it is told.
+	// Nor can a program inside run anything as that user, or read its variables.
 	m.stream("PUT", "/v1/services/theirs?duration=0s", `{"cmd":"sleep","args":["100000"],"user":"0","env":{"KEY":"hidden-value"}}`)
 	for _, call := range [][3]string{
 		{"PUT", "/theirs", `{"cmd":"id"}`}, {"DELETE", "/theirs", ""}, {"POST", "/theirs/start", ""}, {"POST", "/theirs/stop", ""}, {"POST", "/theirs/restart", ""}, {"POST", "/signal", `{"name":"theirs","signal":"TERM"}`},

@@ -65,7 +65,7 @@ func (c *wsClient) output(frame []byte, tty bool) error {
 	return c.send(frame, tty)
 }
 
-// send is output for who holds mu.
+// send is output. The caller must hold mu.
 func (c *wsClient) send(frame []byte, tty bool) error {
 	if tty {
 		frame = frame[1:]
@@ -77,7 +77,7 @@ func (c *wsClient) write(typ websocket.MessageType, p []byte) error {
 	if c.slow.Load() {
 		_ = c.conn.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails below
 	}
-	// No context with an end: the library would give up on who pauses.
+	// No context with an end: with one, the library would give up on a client that pauses.
 	err := c.conn.Write(context.Background(), typ, p)
 	c.sent.Store(time.Now().UnixNano())
 	return err
@@ -91,8 +91,9 @@ func (c *wsClient) text(m sprites.Message) error {
 	return c.write(websocket.MessageText, data)
 }
 
-// info describes the session, in the first message. Who attaches to it gets how much
-// of each stream came before what is kept; who can resume an input, where to go on.
+// info describes the session, in the first message. A client that attaches also gets how much
+// of each stream came before the kept output. A client that can resume its input gets where to
+// go on.
 func (c *wsClient) info(s *session, owner bool, before []int64) error {
 	if c.at != nil {
 		*c.at = s.intake.taken.Load()
@@ -141,7 +142,7 @@ func (c *wsClient) tellTaken(s *session) {
 	}
 }
 
-// took notes that the command has taken input of the client's.
+// took notes that the command has taken input of the client.
 func (c *wsClient) took(before int64) {
 	if c.at == nil || before/takenStep == *c.at/takenStep {
 		return
@@ -192,8 +193,8 @@ func (c *wsClient) drop() {
 	_ = c.conn.CloseNow()
 }
 
-// heartbeat sends pings, and a keepalive message after silence, for clients that
-// go by messages alone.
+// heartbeat sends pings, and a keepalive message after silence, for clients that do not notice
+// pings.
 func (c *wsClient) heartbeat(silence time.Duration) {
 	every := silence * 3 / 4
 	pinged := time.Now()
@@ -230,8 +231,8 @@ func (c *wsClient) heartbeat(silence time.Duration) {
 	}
 }
 
-// serve handles the client's messages until its connection ends. Data is for the
-// command's input if stdin.
+// serve handles the client's messages until its connection ends. If stdin is set, binary data
+// goes to the command's input.
 func (c *wsClient) serve(s *session, stdin bool) {
 	s.set.expectPorts()
 	bufp := chunks.Get().(*[chunk + 1]byte)
@@ -252,14 +253,14 @@ func (c *wsClient) serve(s *session, stdin bool) {
 	}
 }
 
-// followPorts has the client told which ports the session's processes listen on.
+// followPorts begins to tell the client which ports the session's processes listen on.
 func (c *wsClient) followPorts(s *session) {
 	if !c.following.Swap(true) {
 		s.set.wg.Go(func() { c.portLoop(s) })
 	}
 }
 
-// portLoop tells of the session's ports until the client's connection ends.
+// portLoop sends events of the session's ports until the client's connection ends.
 func (c *wsClient) portLoop(s *session) {
 	f := s.set.ports.Follow(s.id)
 	defer f.Leave()
@@ -282,7 +283,7 @@ func (c *wsClient) portLoop(s *session) {
 	}
 }
 
-// tellPorts sends what is new about the session's ports, for who holds mu.
+// tellPorts sends new events of the session's ports. The caller must hold mu.
 func (c *wsClient) tellPorts() error {
 	if c.ports == nil || c.ended {
 		return nil
@@ -299,10 +300,10 @@ func (c *wsClient) tellPorts() error {
 	return nil
 }
 
-// feed streams a binary message to the command. Input that it does not want is
-// read and thrown away. The error is the connection's.
+// feed streams a binary message to the command. Input that the command does not take is read
+// and discarded. An error is of the connection.
 func (c *wsClient) feed(s *session, msg io.Reader, buf []byte, stdin bool) error {
-	// A terminal takes input from whoever attaches, whatever its first client said.
+	// A terminal takes input from any client that attaches, whatever its first client said.
 	stdin = stdin && (s.cmd.stdin || s.cmd.tty)
 	for first := !s.cmd.tty; ; {
 		n, err := msg.Read(buf)
@@ -332,7 +333,7 @@ func (c *wsClient) feed(s *session, msg io.Reader, buf []byte, stdin bool) error
 	}
 }
 
-// control handles a text message; what it does not know it ignores.
+// control handles a text message, and ignores unknown ones.
 func (s *session) control(msg io.Reader) error {
 	var m sprites.Message
 	ok, err := wire.ReadText(msg, &m)

@@ -174,7 +174,7 @@ func (a *access) authenticate(r *http.Request) (principal, error) {
 	scheme, secret, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	secret = strings.TrimSpace(secret)
 	if !ok || !strings.EqualFold(scheme, "Bearer") || secret == "" {
-		return principal{}, fail.New("unauthorized", "the request carries no token", "the server's own is in the file token of its data folder")
+		return principal{}, fail.New("unauthorized", "the request carries no token", "the server's own token is in the file token of its data folder")
 	}
 	if p, ok, err := a.web.principal(r, secret); ok {
 		return p, err

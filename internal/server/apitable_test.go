@@ -36,7 +36,7 @@ var (
 
 	workingDir = q("workingDir", "string", "The folder from which a relative path starts; missing: the home folder.")
 	asRoot     = q("asRoot", "boolean", "With the rights of root in the sprite.")
-	duration   = q("duration", "string", "For how long the answer tells of the service, such as 5s.")
+	duration   = q("duration", "string", "For how long the answer follows the service, such as 5s.")
 )
 
 // files has the query of a call about a file.
@@ -138,12 +138,12 @@ var serverOps = map[string]op{
 	"GET /v1/openapi.json": {Summary: "Get this document", Answer: map[string]any{}},
 	"GET /v1/ws": {Summary: "Make requests, and be notified of changes", Only: true, Upgrade: &openapi.Socket{
 		Details: "Messages are JSON texts. A request is {\"id\":1,\"method\":\"jobs.get\",\"params\":{\"id\":\"a3f7b2\"}}; its answer is {\"id\":1,\"result\":…} or {\"id\":1,\"error\":{…}}. " +
-			"x-websocket-methods names the call for which each method stands. The params are those of the path and the query, or of the path and the fields of the body, in one object. " +
+			"x-websocket-methods names the call of each method. The params are those of the path and the query, or of the path and the fields of the body, in one object. " +
 			"The result is the call's answer, and the verb is the call's. A call that answers with lines sends {\"id\":1,\"line\":…} for each, and then a result null. Up to 16 requests are answered at once, in any order. " +
 			"The method cancel with {\"request\":1} ends one. " +
-			"The method subscribe (params Subscription, result Subscribed, verb read) asks for notifications: its topics are jobs, steps and progress (of the jobs' preparation), profiles, and environments; without topics nothing comes. " +
-			"All that there is comes first, then {\"synced\":true}, and then what changes. A slow reader is told of the last state alone. " +
-			"After a lost connection, send feed and the last seq as since: what changed meanwhile comes, or the result has gap, and all comes anew. Numbers hold on after a restart of the server. " +
+			"The method subscribe (params Subscription, result Subscribed, verb read) asks for notifications: its topics are jobs, steps and progress (of the jobs' preparation), profiles, and environments; without topics it sends nothing. " +
+			"The present state comes first, then {\"synced\":true}, and then the changes. A slow reader gets only the last state. " +
+			"After a lost connection, send feed and the last seq as since: the changes since then come, or the result has gap, and the whole state comes again. Numbers stay valid after a restart of the server. " +
 			"The server pings every 15 s.",
 		Client: cove.SocketRequest{}, Server: cove.SocketMessage{}, Parts: []any{cove.Subscription{}, cove.Subscribed{}}, Methods: server.SocketMethods(),
 	}},
@@ -329,14 +329,14 @@ var jobOps = map[string]op{
 	"GET /v1/profiles/{profile}":        {Summary: "Describe a profile", Answer: cove.Profile{}},
 	"PUT /v1/profiles/{profile}":        {Summary: "Store a profile", Details: "It is checked by the job that it would make. With the header If-Match, only the profile that has that revision is replaced.", Request: cove.ProfileSettings{}, Answer: cove.ProfilePut{}},
 	"DELETE /v1/profiles/{profile}":     {Summary: "Delete a profile", Details: "Jobs that were made with it go on."},
-	"PUT /v1/default-profile":           {Summary: "Say which profile pushes are by that name none", Details: "An empty name is none. A request for a job that names no profile has none.", Request: cove.DefaultProfile{}},
-	"POST /v1/profiles/{profile}/apply": {Summary: "Give running jobs of a profile its network policy of now", Details: "A sprite whose rules somebody has set since keeps them.", Query: params{q("force", "boolean", "Replace those rules, too.")}, Answer: cove.ProfileApplied{}},
+	"PUT /v1/default-profile":           {Summary: "Set the default profile, for pushes that name none", Details: "An empty name is none. A request for a job that names no profile has none.", Request: cove.DefaultProfile{}},
+	"POST /v1/profiles/{profile}/apply": {Summary: "Give running jobs of a profile its current network policy", Details: "A sprite whose rules somebody has set since keeps them.", Query: params{q("force", "boolean", "Replace those rules, too.")}, Answer: cove.ProfileApplied{}},
 
 	"GET /v1/executors":          {Summary: "Tell which places for jobs can be used now", Details: "Each is asked for a page of its sprites, for 10 s at most.", Answer: cove.ExecutorList{}},
 	"GET /api/v1/sprites/status": {Summary: "Tell which places for jobs can be used now", Details: "Another name of GET /v1/executors.", Answer: cove.ExecutorList{}},
-	"POST /api/v1/sprites/test":  {Summary: "Test a place in which jobs work", Details: "Another name of POST /v1/executors/test.", Request: cove.ExecutorTest{}, Answer: cove.ExecutorNews{}, AnswerType: openapi.NDJSON},
+	"POST /api/v1/sprites/test":  {Summary: "Test a place where jobs work", Details: "Another name of POST /v1/executors/test.", Request: cove.ExecutorTest{}, Answer: cove.ExecutorNews{}, AnswerType: openapi.NDJSON},
 
-	"POST /v1/executors/test": {Summary: "Test a place in which jobs work", Details: "The answer tells of each step when it begins and when it ends; the last line has over. The server removes the sprite of the test, also if the answer is not read to its end. A token in the request is not kept.", Request: cove.ExecutorTest{}, Answer: cove.ExecutorNews{}, AnswerType: openapi.NDJSON},
+	"POST /v1/executors/test": {Summary: "Test a place where jobs work", Details: "The answer has a line when a step begins and when it ends; the last line has over. The server removes the sprite of the test, also if the answer is not read to its end. A token in the request is not kept.", Request: cove.ExecutorTest{}, Answer: cove.ExecutorNews{}, AnswerType: openapi.NDJSON},
 
 	"GET /api/v1/sprites/instances":                  {Summary: "List the environments, the newest first", Details: "Another name of GET /v1/environments.", Query: environmentQuery, Answer: cove.EnvironmentList{}},
 	"DELETE /api/v1/sprites/instances/{environment}": {Summary: "Destroy an environment", Details: "Another name of DELETE /v1/environments/{environment}.", Query: params{force}, Answer: cove.Environment{}},
@@ -361,7 +361,7 @@ var jobOps = map[string]op{
 	"GET /v1/jobs/{id}/plan":        {Summary: "Tell what the agent of a job was told", Details: "The plan, or the message with which the job goes on from another one. Of a job whose settings were sealed with a key that was lost, there is none (not_kept).", Answer: cove.JobPlan{}},
 	"GET /v1/jobs/{id}/events":      {Summary: "Read the events of a job", Query: params{q("from", "integer", "The number of the first one; missing: 1."), q("follow", "boolean", "Go on until the job has ended.")}, Answer: cove.JobEvent{}, AnswerType: openapi.NDJSON},
 	"GET /v1/jobs/{id}/steps":       {Summary: "Tell how far the preparation of a job is", Details: "With follow, a line for each change (StepNews), the first with a snapshot; the last has over.", Query: params{q("follow", "boolean", "Go on until the preparation is over.")}, Answer: cove.JobSteps{}, Lines: cove.StepNews{}},
-	"GET /v1/jobs/{id}/diff":        {Summary: "Tell what a job has changed", Details: "git in its sprite is asked, which is woken for that: of a job that has ended by its commits, which a pull brings, of another one by its files as they are. At most 2 MiB, 500 files, and 2,000 bytes of a line.", Query: params{q("part", "string", "leftover: what the agent of a job that has ended left uncommitted, compared with its last commit; missing: what a pull brings.")}, Answer: cove.JobDiff{}},
+	"GET /v1/jobs/{id}/diff":        {Summary: "Tell what a job has changed", Details: "The server asks git in the sprite, and wakes the sprite for that. If the job has ended, the diff has its commits, which a pull brings; else its files as they are. At most 2 MiB, 500 files, and 2,000 bytes of a line.", Query: params{q("part", "string", "leftover: what the agent of a job that has ended left uncommitted, compared with its last commit; missing: what a pull brings.")}, Answer: cove.JobDiff{}},
 	"GET /v1/jobs/{id}/comments":    {Summary: "List the comments on what a job has changed", Answer: cove.JobComments{}},
 	"POST /v1/jobs/{id}/comments":   {Summary: "Comment on a line of what a job has changed", Details: "The server keeps it until it is deleted, or the job is. At most 500 a job. It is not sent to the agent.", Request: cove.JobComment{}, Status: 201, Answer: cove.JobComment{}},
 	"DELETE /v1/jobs/{id}/comments": {Summary: "Delete comments on what a job has changed", Details: "All of them, if no id is given.", Query: params{q("id", "integer[]", "The comments, by their ids.")}},
@@ -371,8 +371,8 @@ var jobOps = map[string]op{
 
 	"POST /v1/jobs/{id}/answer":  {Summary: "Answer the question of a job's agent", Request: cove.JobAnswer{}, Answer: cove.Job{}},
 	"POST /v1/jobs/{id}/retry":   {Summary: "Do a job again from its beginning", Request: cove.JobRetry{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
-	"POST /v1/jobs/{id}/resume":  {Summary: "Have the agent of a job that has ended go on", Request: cove.JobResume{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
-	"POST /v1/jobs/{id}/publish": {Summary: "Publish the commits of a job again, after that has failed", Details: "It answers at once: published in the job says what becomes of it. Commits that are published, or being published, stay as they are.", Answer: cove.Job{}},
+	"POST /v1/jobs/{id}/resume":  {Summary: "Resume the agent of a job that has ended", Request: cove.JobResume{}, Status: 201, Answer: cove.Job{}, AlsoVerbs: begins},
+	"POST /v1/jobs/{id}/publish": {Summary: "Publish the commits of a job again, after that has failed", Details: "It answers at once: published in the job shows the result. Commits that are published, or being published, stay as they are.", Answer: cove.Job{}},
 	"POST /v1/jobs/{id}/pulled":  {Summary: "Note that a job's work was pulled", Request: cove.JobPulled{}, Answer: cove.Job{}},
 	"POST /v1/jobs/{id}/seen":    {Summary: "Note that a person has seen how a job ended", Details: "It is then in the group done.", Answer: cove.Job{}},
 	"DELETE /v1/jobs/{id}/seen":  {Summary: "Take back that a person has seen how a job ended", Details: "It is again in the group that it was in.", Answer: cove.Job{}},

@@ -84,7 +84,7 @@ func (g *archiveRoutes) importSprite(w http.ResponseWriter, r *http.Request) err
 		if principalOf(r).may(admin) {
 			return nil
 		}
-		return fail.New("forbidden", "only a token with the verb admin may bring the server an image, which the sprite in the archive is over", "import it with such a token, or have somebody who has one get the image first: cove image pull --help")
+		return fail.New("forbidden", "only a token with the verb admin may bring the server an image, and the sprite in the archive is based on one", "import it with such a token, or have somebody who has one get the image first: cove image pull --help")
 	}
 	_, labelled, err := g.labels.mayGive(r, "", o.Labels) // asked again when the archive has come
 	if err != nil {

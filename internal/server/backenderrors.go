@@ -33,10 +33,10 @@ func ofBackend(backend string, err error) error {
 	case http.StatusTooManyRequests:
 		out.Hint = cmp.Or(e.Hint, "delete a sprite there, or try again later: cove list --backend "+backend)
 	case http.StatusGatewayTimeout:
-		out.Code, out.Hint = "timeout", "see what the matter is: cove ping --backend "+backend
+		out.Code, out.Hint = "timeout", "check the connection: cove ping --backend "+backend
 	default:
 		if e.StatusCode >= http.StatusInternalServerError {
-			out.StatusCode, out.Code, out.Hint = http.StatusBadGateway, "backend_failed", "see what the matter is: cove ping --backend "+backend
+			out.StatusCode, out.Code, out.Hint = http.StatusBadGateway, "backend_failed", "check the connection: cove ping --backend "+backend
 		} else {
 			out.Hint = cmp.Or(e.Hint, "see what the service can do: cove ping --backend "+backend)
 		}

@@ -77,9 +77,9 @@ func backendError(r *http.Request, err error) error {
 	name := clean(r.PathValue("backend"), maxGuestText)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return fail.New("no_backend", "this server knows no backend "+name, "push to it once, which tells it: cove push --backend "+name+" PLAN")
+		return fail.New("no_backend", "this server knows no backend "+name, "push to it once, and the server will know it: cove push --backend "+name+" PLAN")
 	case errors.Is(err, store.ErrInUse):
-		return fail.New("backend_in_use", fmt.Sprintf("the backend %s: %v", name, err), "see which: cove job list; pull or remove them first")
+		return fail.New("backend_in_use", fmt.Sprintf("the backend %s: %v", name, err), "pull or delete its jobs first: cove job list")
 	}
 	return secretError(err)
 }
@@ -90,9 +90,9 @@ var errRefused = errors.New("it refused the token")
 // unreached is the error for a backend that did not answer, or not us.
 func unreached(name string, err error) error {
 	if errors.Is(err, errRefused) {
-		return fail.New("backend_refused", fmt.Sprintf("the backend %s: %v", name, err), "give this server one that it takes: cove backend put "+name+"; a push gives it that of SPRITES_TOKEN or of your file of settings, so mend those too: cove config show")
+		return fail.New("backend_refused", fmt.Sprintf("the backend %s: %v", name, err), "give this server a token that the backend accepts: cove backend put "+name+"; a push gives it the token of SPRITES_TOKEN or of your file of settings, so correct that too: cove config show")
 	}
-	return fail.New("backend_unreachable", fmt.Sprintf("the backend %s does not answer: %v", name, err), "see what the matter is: cove ping --backend "+name)
+	return fail.New("backend_unreachable", fmt.Sprintf("the backend %s does not answer: %v", name, err), "check the connection: cove ping --backend "+name)
 }
 
 // backendTransport speaks HTTP/1.1, which can be upgraded.

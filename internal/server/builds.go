@@ -30,7 +30,7 @@ func (g *imageRoutes) build(w http.ResponseWriter, r *http.Request) error {
 	}
 	var req cove.ImageBuild
 	if err := jsonbody.Decode(head, &req); err != nil {
-		return fail.Newf(sprite.CodeBadRequest, "", "the first line is no build: %v", err)
+		return fail.Newf(sprite.CodeBadRequest, "", "the first line is not a build: %v", err)
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	rest, err := answerWhileSent(g.refusals.ending, w, r) // the build is told of while its context is sent

@@ -59,14 +59,14 @@ func (g *checkpointRoutes) restore(w http.ResponseWriter, r *http.Request) error
 		}
 	}
 	if id == sprite.CurrentState {
-		return fail.New("bad_request", "the sprite is what is current already", "name a checkpoint: cove checkpoint list -s "+name)
+		return fail.New("bad_request", "the sprite is in its current state already", "name a checkpoint: cove checkpoint list -s "+name)
 	}
 	if _, err := g.host.CheckpointOf(r.Context(), name, id); err != nil {
 		return err
 	}
 	return g.tell(w, r, "Restoring "+clean(id, maxGuestText)+"...", func(ctx context.Context) (sprites.CheckpointEvent, error) {
 		done, err := g.host.Restore(ctx, name, id, req.Boot)
-		return sprites.CheckpointEvent{Data: fmt.Sprintf("Restored %s; what was before is %s", done.Checkpoint, done.Replaced), Restored: &done}, err
+		return sprites.CheckpointEvent{Data: fmt.Sprintf("Restored %s; the state before is %s", done.Checkpoint, done.Replaced), Restored: &done}, err
 	})
 }
 

@@ -64,9 +64,9 @@ func (c *confines) mayOpen(r *http.Request, sprite string) error {
 		if p.NetworkPolicy == nil && !job.ProfilePolicy {
 			return nil
 		}
-		return fail.New("forbidden", "the profile "+p.Name+" says the network_policy of its jobs, so their sprites have none of their own", "use a token with the verb admin")
+		return fail.New("forbidden", "the profile "+p.Name+" sets the network policy of its jobs; only the verb admin may change it", "use a token with the verb admin")
 	}
-	return fail.New("forbidden", "the profile "+p.Name+" gives what only the verb admin may ask for, so the sprites of its jobs have no network_policy of their own", "use a token with the verb admin")
+	return fail.New("forbidden", "the profile "+p.Name+" gives what only the verb admin may ask for, so only the verb admin may change the network policy of its jobs' sprites", "use a token with the verb admin")
 }
 
 // mayCopy refuses to copy a sprite if mayOpen or mayGrow could refuse to change it. The copy
@@ -82,7 +82,7 @@ func (c *confines) mayCopy(r *http.Request, sprite string) error {
 	if err != nil || job == nil || p.Config == nil {
 		return err
 	}
-	return fail.New("forbidden", "the profile "+p.Name+" limits the machines of its jobs, so their sprites are not copied", "use a token with the verb admin")
+	return fail.New("forbidden", "the profile "+p.Name+" limits its jobs' sprites, so they can't be forked", "use a token with the verb admin")
 }
 
 // mayGrow refuses a machine that is beyond the limits of the profile of a sprite's job.

@@ -46,7 +46,7 @@ func noConnector(r *http.Request, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		name, hint := clean(r.PathValue("connector"), maxGuestText), "see which there are with: cove connector list"
 		if slices.Contains(connect.Presets(), name) {
-			hint = "it is known, and made by: cove connector put " + name
+			hint = "it is a known connector; make it: cove connector put " + name
 		}
 		return fail.New(sprite.CodeNotFound, "there is no connector "+name, hint)
 	}
@@ -86,10 +86,10 @@ func (g *connectorRoutes) grant(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if (grant.Sprite == "") == (grant.Label == "") || grant.Job != "" && grant.Sprite == "" {
-		return fail.New(sprite.CodeBadRequest, "a connector is granted to a sprite or to a label, and for a job to its sprite", "")
+		return fail.New(sprite.CodeBadRequest, "a grant needs either a sprite or a label; a grant for a job needs its sprite", "")
 	}
 	if grant.Label == "" && len(grant.Reaches) > 0 {
-		return fail.New(sprite.CodeBadRequest, "only a grant to a label says which sprites it reaches", "")
+		return fail.New(sprite.CodeBadRequest, "only a grant to a label can say which sprites it reaches", "")
 	}
 	if grant.Git != (cove.GitGrant{}) {
 		if err := connect.CheckGit(grant.Git); err != nil {
@@ -114,7 +114,7 @@ func (g *connectorRoutes) revoke(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	grant := cove.ConnectorGrant{Sprite: q.Get("sprite"), Label: q.Get("label"), Job: q.Get("job")}
 	if grant.Sprite == "" && grant.Label == "" && grant.Job == "" || grant.Sprite != "" && grant.Label != "" {
-		return fail.New(sprite.CodeBadRequest, "a connector is revoked from a sprite, a label or a job", "")
+		return fail.New(sprite.CodeBadRequest, "a connector can be revoked from a sprite, a label or a job; the request must name one", "")
 	}
 	if err := g.connectors.Revoke(r.Context(), r.PathValue("connector"), grant); err != nil {
 		return err

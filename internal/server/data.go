@@ -64,7 +64,7 @@ func Lock(ctx context.Context, dir string, waits func(pid int)) (io.Closer, erro
 		if infoErr == nil && info.PID > 0 {
 			return nil, fmt.Errorf("%w: process %d, at %s; use that one, or give this one another folder with --data", err, info.PID, info.URL)
 		}
-		return nil, fmt.Errorf("%w, which is about to begin or to end; try again in a moment, or give this one another folder with --data", err)
+		return nil, fmt.Errorf("%w, which is starting or stopping; try again in a moment, or give this one another folder with --data", err)
 	}
 	if err != nil {
 		return nil, err

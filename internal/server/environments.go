@@ -97,7 +97,7 @@ func (g *environmentRoutes) delete(w http.ResponseWriter, r *http.Request) error
 
 func (g *environmentRoutes) destroy(r *http.Request, id string, force bool) (cove.Environment, error) {
 	if g.manager == nil {
-		return cove.Environment{}, fail.New("not_available", "this server has no jobs", "")
+		return cove.Environment{}, fail.New("not_available", "this server does not run jobs", "")
 	}
 	return g.manager.DestroyEnvironment(r.Context(), id, force)
 }
@@ -174,7 +174,7 @@ func (g *environmentRoutes) orphans(w http.ResponseWriter, r *http.Request) erro
 // reachedOrphans are the orphans that the caller's token reaches.
 func (g *environmentRoutes) reachedOrphans(r *http.Request) (list cove.OrphanList, err error) {
 	if g.manager == nil {
-		return list, fail.New("not_available", "this server has no jobs", "")
+		return list, fail.New("not_available", "this server does not run jobs", "")
 	}
 	all, unheard, err := g.manager.Orphans(r.Context())
 	if err != nil {

@@ -75,7 +75,7 @@ func (g *executorRoutes) ask(ctx context.Context, e *cove.ExecutorStatus) {
 		return
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		err = fail.Newf("timeout", "see what the matter is: cove ping --backend "+e.Backend, "the backend %s did not answer within %s", e.Backend, statusLimit)
+		err = fail.Newf("timeout", "check the connection: cove ping --backend "+e.Backend, "the backend %s did not answer within %s", e.Backend, statusLimit)
 	}
 	_, body := g.refusals.describe(err)
 	if b, ok := body.(sprites.ErrorBody); ok {

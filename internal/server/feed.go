@@ -91,7 +91,7 @@ func (f *feed) begin(ctx context.Context, p principal, sub cove.Subscription) (*
 		}
 	}
 	if sub.Since != 0 && sub.Feed == "" || sub.Since < 0 {
-		return nil, answer, fail.New(sprite.CodeBadRequest, "since is a number from the feed that goes with it", "send both, or neither")
+		return nil, answer, fail.New(sprite.CodeBadRequest, "since must be a number of the feed that is sent with it", "send both, or neither")
 	}
 	if sub.Since > 0 {
 		known, err := f.changes.Knows(ctx, sub.Feed, sub.Since)

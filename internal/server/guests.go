@@ -164,7 +164,7 @@ func (g *guest) unreachable(err error) error {
 	default:
 		text := fmt.Sprintf("the sandbox can't be reached: %v", err) // the error may quote the guest
 		name := cmp.Or(g.sandbox.Status().Hostname, "NAME")
-		return fail.New("bad_guest", clean(text, maxGuestText), "try again; if it stays so, see what the matter is: cove diagnose "+name)
+		return fail.New("bad_guest", clean(text, maxGuestText), "try again; if it fails again, diagnose the sprite: cove diagnose "+name)
 	}
 }
 

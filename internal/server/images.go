@@ -84,7 +84,7 @@ func (g *imageRoutes) get(w http.ResponseWriter, r *http.Request) error {
 func (g *imageRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 	err := g.images.Remove(r.Context(), r.PathValue("image"), func(digest string) ([]string, error) {
 		if sprite.InPool(g.host, digest) {
-			return nil, fail.Newf("image_in_use", "see which images it has, and start the server again without that one (--pool, or pool in serve.toml): cove server status", "image %s is in use by the server's pool", r.PathValue("image"))
+			return nil, fail.Newf("image_in_use", "restart the server without the image in its pool (--pool, or pool in serve.toml); see the pool: cove server status", "image %s is in use by the server's pool", r.PathValue("image"))
 		}
 		used, err := g.used(r.Context())
 		return used[digest], err

@@ -46,7 +46,7 @@ const holdLimit = 10 * time.Second
 // serve answers a request to a sprite's URL.
 func (in *ingress) serve(w http.ResponseWriter, r *http.Request, name string) error {
 	if isServiceWorker(r) {
-		return fail.New("forbidden", "a sprite's URL has no service workers", "have the page do without one, or reach the port from this machine: cove proxy -s "+name+" 8080")
+		return fail.New("forbidden", "a sprite's URL does not allow service workers", "change the page to do without one, or reach the port from this machine: cove proxy -s "+name+" 8080")
 	}
 	if r.URL.Query().Has(visitQuery) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		info, err := in.host.Get(r.Context(), name)
@@ -149,8 +149,8 @@ func (w pageWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // listenHints are the hints if the guest has found nothing to connect to, by the guest's code.
 // %[1]s is the sprite.
 var listenHints = map[string]string{
-	"nothing_listens":       "start a service there, to which the URL then leads: cove service put -s %[1]s --http-port 8080 web CMD",
-	"service_not_listening": "see the services: cove service list -s %[1]s; and what one says: cove service logs -s %[1]s SERVICE",
+	"nothing_listens":       "start a service for the URL: cove service put -s %[1]s --http-port 8080 web CMD",
+	"service_not_listening": "see the services: cove service list -s %[1]s; and the logs of one: cove service logs -s %[1]s SERVICE",
 }
 
 // held makes an error of something in the sprite of that name that was not there in time.
@@ -159,7 +159,7 @@ func held(ctx context.Context, name string, err error) error {
 	if ok && listenHints[e.Code] == "" && e.Code != sprite.CodeUnavailable {
 		return err
 	}
-	text, hint := "sprite "+name+" does not answer at its HTTP port", "see what runs there: cove service list -s "+name+"; or try again, if it has much to do"
+	text, hint := "sprite "+name+" does not answer at its HTTP port", "see what runs there: cove service list -s "+name+"; or try again, if it is busy"
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		text += " within " + holdLimit.String()
 	}

@@ -255,7 +255,7 @@ func TestURLHolds(t *testing.T) {
 	a = ask(t, s, "GET /", "", at("empty"))
 	a.refused(t, 503, "unavailable")
 	failIf(t, a.Header.Get("Retry-After") == "", "got %v", a.Header)
-	failIf(t, !bytes.Contains(a.body, []byte("port 1, which is that of the service web (running)")) || !bytes.Contains(a.body, []byte("cove service logs")), "got %s", a.body)
+	failIf(t, !bytes.Contains(a.body, []byte("port 1, the port of the service web (running)")) || !bytes.Contains(a.body, []byte("cove service logs")), "got %s", a.body)
 
 	// Without a service, the answer says what to type.
 	s.Create("bare")

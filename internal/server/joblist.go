@@ -45,7 +45,7 @@ func jobFilter(r *http.Request) (f store.JobFilter, err error) {
 		return f, fail.Newf(sprite.CodeBadRequest, "there are needs, working, review and done", "there is no group %s of jobs", clean(string(f.Group), maxMethod))
 	}
 	if f.After != "" && !store.GoodCursor(f.After) {
-		return f, fail.New(sprite.CodeBadRequest, "after is not the next of a page of this server's", "")
+		return f, fail.New(sprite.CodeBadRequest, "after must be the next of a page of this server", "")
 	}
 	if text := q.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -135,7 +135,7 @@ var hexPrefix = regexp.MustCompile(`^[0-9a-f]{4,64}$`)
 func (s *search) serve(w http.ResponseWriter, r *http.Request) error {
 	text := strings.TrimSpace(r.URL.Query().Get("q"))
 	if len(text) < minSearch || len(text) > maxSearch {
-		return fail.Newf(sprite.CodeBadRequest, "", "what is looked for must have %d to %d bytes", minSearch, maxSearch)
+		return fail.Newf(sprite.CodeBadRequest, "", "the text to look for must have %d to %d bytes", minSearch, maxSearch)
 	}
 	done, err := s.running.add(principalOf(r))
 	if err != nil {

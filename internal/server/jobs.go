@@ -51,7 +51,7 @@ const (
 // available returns the server's half of jobs, if it has one.
 func (g *jobRoutes) available() (Jobs, error) {
 	if g.manager == nil {
-		return nil, fail.New("not_available", "this server has no jobs", "")
+		return nil, fail.New("not_available", "this server does not run jobs", "")
 	}
 	return g.manager, nil
 }
@@ -196,27 +196,27 @@ func (g *jobRoutes) mayBegin(r *http.Request, req cove.JobRequest) error {
 	p := principalOf(r)
 	switch {
 	case !p.may(exec):
-		return fail.New("forbidden", "a job runs commands, for which the token does not have the verb exec", "")
+		return fail.New("forbidden", "a job runs commands, but the token does not have the verb exec", "")
 	case req.Backend != "" && (!p.scope.All || !p.may(admin)):
 		return fail.New("forbidden", "only a token for everything, with the verb admin, may begin jobs at a backend", "")
 	case p.scope.Profile != "" && req.Profile != p.scope.Profile:
-		return fail.New("forbidden", "the token begins jobs by the profile "+p.scope.Profile+" alone", "cove push --profile "+p.scope.Profile+" PLAN")
+		return fail.New("forbidden", "the token may begin jobs by the profile "+p.scope.Profile+" only", "cove push --profile "+p.scope.Profile+" PLAN")
 	case req.Sprite == "" && !p.scope.All && p.scope.Profile == "":
 		return fail.New("forbidden", "the token does not reach new sprites", "name one that it reaches")
 	case len(req.Include) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
 	case req.URL != "" && !p.may(admin):
-		return fail.New("forbidden", "only a token with the verb admin may have a job clone a URL: the connector that leads there is granted to it", "use a profile that names the repository: cove run PLAN --profile NAME; or push from a clone")
+		return fail.New("forbidden", "only a token with the verb admin may let a job clone a URL: the connector that leads there is granted to the job", "use a profile that names the repository: cove run PLAN --profile NAME; or push from a clone")
 	case req.Publish != "" && !p.may(admin):
-		return fail.New("forbidden", "only a token with the verb admin may have a job's commits published; a profile may say so for others", "")
+		return fail.New("forbidden", "only a token with the verb admin may let a job's commits be published; a profile may do so for others", "")
 	case slices.ContainsFunc(req.MCP, func(s cove.MCPServer) bool { return s.Connector != "" }) && !p.may(admin):
-		return fail.New("forbidden", "only a token with the verb admin may give a job MCP servers outside of its sprite: their connectors are granted to it", "")
+		return fail.New("forbidden", "only a token with the verb admin may give a job MCP servers outside of its sprite: their connectors are granted to the job", "")
 	case len(connect.EnvSecrets(slices.Concat(req.Env, cove.MCPEnv(req.MCP)))) > 0 && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may give a job the server's secrets", "")
 	case req.CleanupScript != nil && !p.may(admin):
 		return fail.New("forbidden", "only a profile gives its jobs a cleanup script", "cove profile edit NAME")
 	case req.Definition != nil && !p.may(admin):
-		return fail.New("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
+		return fail.New("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that the agent names are granted to the job", "")
 	case req.Sprite != "" && req.Backend == "":
 		if err := g.access.mayActIn(r.Context(), p, req.Sprite); err != nil {
 			return err
@@ -321,7 +321,7 @@ func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if how.Agent == "" && how.Model != "" {
-		return fail.New(sprite.CodeBadRequest, "a model is that of another agent, which the request does not name", "")
+		return fail.New(sprite.CodeBadRequest, "a model needs another agent, and the request names none", "")
 	}
 	req = how.Of(req)
 	if how.SameSprite {

@@ -64,8 +64,8 @@ func (l *labelRights) grant(label string, store func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for token := range l.calls[label] {
-		return fail.New(sprite.CodeInUse, "the token "+clean(token, maxGuestText)+", which has not the verb admin, is giving a sprite the label "+clean(label, maxGuestText)+" just now",
-			"try again when that is done: a grant to a label names the sprites that have it; if it lasts, take the token away: COVE_TOKEN= cove token list")
+		return fail.New(sprite.CodeInUse, "the token "+clean(token, maxGuestText)+", which does not have the verb admin, is giving a sprite the label "+clean(label, maxGuestText)+" just now",
+			"try again when that is done: a grant to a label names the sprites that have it; if it lasts, find the token, and delete it: COVE_TOKEN= cove token list")
 	}
 	return store()
 }
@@ -98,7 +98,7 @@ func (l *labelRights) mayGive(r *http.Request, name string, labels []string) (ke
 			continue
 		}
 		if err == nil && granted {
-			err = fail.New("forbidden", "the label "+clean(label, maxGuestText)+" has a connector: only a token with the verb admin may give it", "")
+			err = fail.New("forbidden", "the label "+clean(label, maxGuestText)+" has a connector: only a token with the verb admin may give the label to a sprite", "")
 		}
 		if err != nil {
 			done()
@@ -123,5 +123,5 @@ func unnamed(connector string, err error) error {
 		names += fmt.Sprintf(" and %d more", n)
 	}
 	return fail.Newf(sprite.CodeInUse, fmt.Sprintf("if all of them may have it: cove connector grant %s --label %s --reaches %s", connector, printable.Word(e.Label), strings.Join(e.Sprites, ",")),
-		"sprites have the label %s already, which any token with the verb write could give them, and the grant does not name them: %s", clean(e.Label, maxGuestText), names)
+		"sprites have the label %s already (any token with the verb write could have given it), and the grant does not name them: %s", clean(e.Label, maxGuestText), names)
 }

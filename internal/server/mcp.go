@@ -75,7 +75,7 @@ func (g *mcpRoutes) session(r *http.Request, p principal) (*mcpserver.Server, er
 	q := r.URL.Query()
 	for key := range q {
 		if !slices.Contains([]string{"sprite", "prefix", "role", "dir"}, key) {
-			return nil, fail.New(sprite.CodeBadRequest, fmt.Sprintf("the query has %.40q; there are sprite, prefix, role and dir", key), "")
+			return nil, fail.New(sprite.CodeBadRequest, fmt.Sprintf("the query has %.40q; it can have sprite, prefix, role and dir", key), "")
 		}
 	}
 	if p.scope.Profile != "" {
@@ -143,7 +143,7 @@ func (h *messageBudget) take(name string, size int64) (done func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.whose[name]+size > maxMCPMessages/4 || h.all+size > maxMCPMessages {
-		return nil, fail.New("limit", "the server holds as much of MCP calls as it can", "try again later")
+		return nil, fail.New("limit", "the server has no room for more answers", "try again later")
 	}
 	if h.whose == nil {
 		h.whose = map[string]int64{}

@@ -51,7 +51,7 @@ func (g *policyRoutes) post(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if p.Rules == nil {
-		return fail.New("bad_request", "the network policy has no rules", `no rules at all are "rules":[]`)
+		return fail.New("bad_request", "the network policy has no rules", `to remove all rules, send "rules":[]`)
 	}
 	if p.Revision = r.Header.Get("If-Match"); p.Revision == "*" {
 		p.Revision = ""

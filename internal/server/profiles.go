@@ -160,25 +160,25 @@ func nameScript(s *cove.SetupScript, name string) {
 func (g *profileRoutes) check(ctx context.Context, p cove.Profile) (warnings []string, err error) {
 	switch {
 	case len(p.Description) > maxDescription || strings.ContainsFunc(p.Description, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return nil, fail.Newf(sprite.CodeBadRequest, "", "a description is a line of at most %d bytes", maxDescription)
+		return nil, fail.Newf(sprite.CodeBadRequest, "", "a description must be a line of at most %d bytes", maxDescription)
 	case p.MaxJobs < 0 || p.MaxJobs > maxProfileJobs:
 		return nil, fail.Newf(sprite.CodeBadRequest, "0 means any number", "max_jobs must be from 0 to %d, not %d", maxProfileJobs, p.MaxJobs)
 	case len(p.Env) > maxProfileEnv:
 		return nil, fail.Newf(sprite.CodeBadRequest, "", "%d variables are more than %d", len(p.Env), maxProfileEnv)
 	case p.Agent == "" && (p.Model != "" || p.AgentCommand != "" || p.Permissions != "" || p.Definition != nil):
-		return nil, fail.New(sprite.CodeBadRequest, "a model, a command, permissions and a definition go with an agent, which the profile does not name", "")
+		return nil, fail.New(sprite.CodeBadRequest, "a model, a command, permissions and a definition need an agent, and the profile names none", "")
 	case p.Branch != "" && p.URL == "":
-		return nil, fail.New(sprite.CodeBadRequest, "a branch goes with a URL, which the profile does not name", "")
+		return nil, fail.New(sprite.CodeBadRequest, "a branch needs a URL, and the profile has none", "")
 	case p.Publish != "" && p.URL == "":
-		return nil, fail.New(sprite.CodeBadRequest, "what is published goes to the server of a URL, which the profile does not name", "")
+		return nil, fail.New(sprite.CodeBadRequest, "publish needs a URL, and the profile has none", "")
 	case p.Author != nil && (strings.TrimSpace(p.Author.Name) == "" || strings.TrimSpace(p.Author.Email) == ""):
-		return nil, fail.New(sprite.CodeBadRequest, "an author has a name and an email", "")
+		return nil, fail.New(sprite.CodeBadRequest, "an author must have a name and an email", "")
 	case p.MaxWaitSec < 0 || p.MaxWaitSec > maxProfileWait:
-		return nil, fail.Newf(sprite.CodeBadRequest, "0 means as long as it likes", "max_wait_seconds must be from 0 to %d, not %d", maxProfileWait, p.MaxWaitSec)
+		return nil, fail.Newf(sprite.CodeBadRequest, "0 means no limit", "max_wait_seconds must be from 0 to %d, not %d", maxProfileWait, p.MaxWaitSec)
 	}
 	for key := range p.Env {
 		if !profileVariable().MatchString(key) {
-			return nil, fail.Newf(sprite.CodeBadRequest, "", "no variable can be called %.40q", key)
+			return nil, fail.Newf(sprite.CodeBadRequest, "", "%.40q can't be a variable's name", key)
 		}
 	}
 	if p.NetworkPolicy != nil {
@@ -301,7 +301,7 @@ func (g *profileRoutes) apply(w http.ResponseWriter, r *http.Request) error {
 }
 
 // errOwnRules is why a sprite does not get a profile's rules.
-var errOwnRules = errors.New("its rules were set by somebody since, and stay")
+var errOwnRules = errors.New("somebody has set its rules since, so they stay")
 
 func (g *profileRoutes) applyTo(ctx context.Context, p cove.Profile, job cove.Job, force bool) error {
 	rules := *p.NetworkPolicy
@@ -368,7 +368,7 @@ func (g *jobRoutes) bounded(r *http.Request, p cove.Profile, req cove.JobRequest
 	}
 	if e := profile.Exceeds(p, req); e != nil && !by.may(admin) {
 		return fail.Newf("forbidden", "ask for no more: "+e.Flag+"; or use a token with the verb admin",
-			"%s (%s) is limited to %s in jobs of the profile %s, and %s was asked for", e.What, e.Field, e.Most, p.Name, cmp.Or(e.Asked, "none"))
+			"%s (%s) is limited to %s in jobs of the profile %s, and %s was asked for", e.What, e.Field, e.Most, p.Name, cmp.Or(e.Asked, "no limit"))
 	}
 	return nil
 }
@@ -408,11 +408,11 @@ func (g *jobRoutes) mayOverride(r *http.Request, p cove.Profile, req cove.JobReq
 	}
 	if names := profile.OtherAgent(p, req); by.scope.Profile != "" && len(names) > 0 { // by another, the server's keys would be used
 		return fail.Newf("forbidden", "leave it out, or use a token with the verb admin",
-			"the profile %s names the agent of its jobs, so a token for it chooses no other %s", p.Name, strings.Join(names, ", "))
+			"the profile %s names the agent of its jobs, so a token for it can't choose another %s", p.Name, strings.Join(names, ", "))
 	}
 	if names := profile.Opens(p, req); len(names) > 0 && !profile.Gives(p) {
 		return fail.Newf("forbidden", "leave it out, or use a token with the verb admin",
-			"the profile %s says what its jobs may do, so they have no %s of their own", p.Name, strings.Join(names, ", "))
+			"the profile %s says what its jobs may do, so they can't have their own %s", p.Name, strings.Join(names, ", "))
 	}
 	names := profile.Overrides(req)
 	if len(names) == 0 {
@@ -426,7 +426,7 @@ func (g *jobRoutes) mayOverride(r *http.Request, p cove.Profile, req cove.JobReq
 		return nil
 	}
 	return fail.Newf("forbidden", "leave it out, or use a token with the verb admin",
-		"the profile %s gives what only the verb admin may ask for, so its jobs have no %s of their own", p.Name, strings.Join(names, ", "))
+		"the profile %s gives what only the verb admin may ask for, so its jobs can't have their own %s", p.Name, strings.Join(names, ", "))
 }
 
 // ofProfile adds to a hint that names flags of push that the profile may have said the same.
@@ -436,7 +436,7 @@ func ofProfile(err error, name string) error {
 		return err
 	}
 	more := *e
-	more.Hint += "; or, if the profile says it: cove profile edit " + name
+	more.Hint += "; or, if the profile sets it: cove profile edit " + name
 	return &more
 }
 

@@ -49,7 +49,7 @@ func checkUpgrade(r *http.Request) error {
 		return fail.New("upgrade_required", "this call needs a WebSocket", "")
 	}
 	if r.Header.Get("Sec-WebSocket-Version") != "13" || r.Header.Get("Sec-WebSocket-Key") == "" || r.ProtoMajor != 1 {
-		return fail.New("bad_request", "the WebSocket handshake is not one of version 13 over HTTP/1.1", "")
+		return fail.New("bad_request", "the WebSocket handshake must be of version 13, over HTTP/1.1", "")
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func endedOr(lease *sprite.Lease, err error) error {
 
 // endedError is the answer to a call whose sandbox has ended.
 func endedError(why string) error {
-	e := fail.New(sprite.CodeUnavailable, endedReason+": "+why, "try again: that starts another")
+	e := fail.New(sprite.CodeUnavailable, endedReason+": "+why, "try again: that starts another sandbox")
 	e.RetryAfter = time.Second
 	return e
 }

@@ -98,7 +98,7 @@ func (g reviewRoutes) addComment(w http.ResponseWriter, r *http.Request) error {
 	c.Text, c.By = strings.TrimSpace(c.Text), asker(r)
 	c, err = g.made.Add(r.Context(), job.ID, c)
 	if errors.Is(err, store.ErrTooManyComments) {
-		return fail.Newf("conflict", "send those that there are to the agent, or delete some", "job %s has %d comments, which is the most that a job can have", job.ID, store.MaxComments)
+		return fail.Newf("conflict", "send the comments to the agent, or delete some", "job %s has %d comments, which is the most that a job can have", job.ID, store.MaxComments)
 	}
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 )
 
 // errEnded is why a call ends when the right that allowed it ends.
-var errEnded = fail.New("unauthorized", "what this call was allowed by has ended", "")
+var errEnded = fail.New("unauthorized", "the token or session of this call has ended", "")
 
 // endGrace is how long a call that has to end may take for its last words.
 const endGrace = 500 * time.Millisecond

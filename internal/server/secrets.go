@@ -46,7 +46,7 @@ func (g *secretRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	case len(value) < minSecret:
 		return fail.New(sprite.CodeBadRequest, fmt.Sprintf("a secret has at least %d bytes", minSecret), "")
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return fail.New(sprite.CodeBadRequest, "a secret is one line, without control characters", "what goes into a header can't have any")
+		return fail.New(sprite.CodeBadRequest, "a secret is one line, without control characters", "a header's value can't have any")
 	}
 	if err := checkLogin(req.Login); err != nil {
 		return err
@@ -69,7 +69,7 @@ var loginText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile
 
 func checkLogin(l *cove.SecretLogin) error {
 	if l != nil && (!loginText().MatchString(l.Client) || l.Account != "" && !loginText().MatchString(l.Account)) {
-		return fail.New(sprite.CodeBadRequest, "a login names its program, and the account, in letters, digits and . _ : @ -, at most 200", "")
+		return fail.New(sprite.CodeBadRequest, "a login's program and account can have letters, digits and . _ : @ -, at most 200", "")
 	}
 	return nil
 }

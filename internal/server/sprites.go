@@ -142,7 +142,7 @@ func (g *spriteRoutes) update(w http.ResponseWriter, r *http.Request) error {
 		}
 		defer labelled()
 		if req.Revision = cmp.Or(req.Revision, kept); kept != "" && req.Revision != kept {
-			return fail.Newf(sprite.CodeSpriteChanged, "read it again, and make the change in what it is now", "sprite %s has been changed since it was read", r.PathValue("name"))
+			return fail.Newf(sprite.CodeSpriteChanged, "read it again, and make the change again", "sprite %s has been changed since it was read", r.PathValue("name"))
 		}
 	}
 	info, err := g.host.Update(r.Context(), r.PathValue("name"), req)

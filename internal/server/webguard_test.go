@@ -498,7 +498,7 @@ func TestWebOwnName(t *testing.T) {
 		link := webLink(t, s.Client())
 		for _, host := range []string{theirs, nobodys} {
 			for _, a := range []answer{ask(t, s, "GET "+link, "", browser(), at(host)), useLink(t, s, link, browser(), at(host))} {
-				has(t, a, 401, "not the name at which the link was given")
+				has(t, a, 401, "this link is for another host name")
 				failIf(t, bytes.Contains(a.body, []byte(own)) || len(a.Cookies()) > 0, "at %s: cookies %v\n%s", host, a.Cookies(), a.body)
 			}
 		}

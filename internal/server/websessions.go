@@ -169,7 +169,7 @@ var errCode = fail.New("unauthorized", "this link has been used, or is too old",
 
 // errOthers refuses a link's code at the name of another token's page. It does not tell the
 // name of the code's token.
-var errOthers = fail.New("unauthorized", "this is not the name at which the link was given", "open the link as it is, or make another: cove web")
+var errOthers = fail.New("unauthorized", "this link is for another host name", "open the link as it is, or make another: cove web")
 
 // Waiting tells of a code that can still be used.
 func (g *webSessions) Waiting(r *http.Request, code string) (web.Link, error) {
@@ -331,7 +331,7 @@ func (g *webSessions) find(ctx context.Context, cookies []string) (s store.WebSe
 			continue
 		}
 		if err == nil {
-			return s, p, fail.New("unauthorized", "this browser carries the cookies of two sessions, of which a page at a sprite's URL may have set one", "log in again, which ends the other: cove web")
+			return s, p, fail.New("unauthorized", "this browser has cookies of two sessions; a page at a sprite's URL may have set one of them", "log in again to end the other session: cove web")
 		}
 		s, p, err = row, by, nil
 	}

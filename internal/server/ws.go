@@ -336,7 +336,7 @@ func (s *socket) resubscribe(req cove.SocketRequest) {
 			return s.send(cove.SocketMessage{Notification: n})
 		})
 		if ctx.Err() == nil {
-			s.routes.log.Error("telling a client what changes", "err", err)
+			s.routes.log.Error("sending changes to a client", "err", err)
 			s.end() // it can come again
 		}
 	}()
@@ -379,7 +379,7 @@ func badParams(err error) error {
 func (s *socket) ask(req cove.SocketRequest) {
 	m, ok := methods[req.Method]
 	if !ok {
-		s.refuse(req.ID, fail.Newf("not_found", "x-websocket-methods of GET /v1/openapi.json has all", "there is no method %s", clean(req.Method, maxMethod)))
+		s.refuse(req.ID, fail.Newf("not_found", "GET /v1/openapi.json lists all methods in x-websocket-methods", "there is no method %s", clean(req.Method, maxMethod)))
 		return
 	}
 	call, err := m.request(req.Params)
@@ -425,13 +425,13 @@ func (s *socket) begin(req cove.SocketRequest, cancel context.CancelFunc) error 
 	defer s.mu.Unlock()
 	switch _, taken := s.asked[req.ID]; {
 	case taken:
-		return fail.Newf(sprite.CodeBadRequest, "give each request a number of its own", "the request %d is being answered still", req.ID)
+		return fail.Newf(sprite.CodeBadRequest, "give each request a number of its own", "the request %d is still being answered", req.ID)
 	case len(s.asked) >= maxAsked:
-		err := fail.Newf("limit", "wait for an answer first", "%d requests of this socket are being answered, and there are no more at once", maxAsked)
+		err := fail.Newf("limit", "wait for an answer first", "%d requests of this socket are being answered, which is the most at once", maxAsked)
 		err.Limit, err.Count = maxAsked, maxAsked
 		return err
 	case !s.held.fits(len(req.Params)):
-		return fail.Newf("limit", "wait for an answer first", "the requests of this socket that are being answered, and their answers, have more than %d bytes with this one", maxHeld)
+		return fail.Newf("limit", "wait for an answer first", "with this one, the requests of this socket that are being answered and their answers have more than %d bytes", maxHeld)
 	}
 	s.asked[req.ID] = cancel
 	return nil
@@ -513,7 +513,7 @@ func (m method) request(params json.RawMessage) (*http.Request, error) {
 		path = strings.ReplaceAll(path, "{"+name+"}", url.PathEscape(value))
 	}
 	if !plainPath(path) {
-		return nil, fail.New("not_found", "there is nothing of this name", "")
+		return nil, fail.New("not_found", "there is nothing with this name", "")
 	}
 	query := url.Values{}
 	for _, name := range m.query {

@@ -127,7 +127,7 @@ func (t *treeCopy) copy(from, to string) error {
 	case st.Mode().IsRegular():
 		err = t.file(from, to, st)
 	default:
-		return badRequestFile(from + " is no file, folder or link")
+		return badRequestFile(from + " is not a file, folder or link")
 	}
 	if err != nil {
 		return err
@@ -211,8 +211,8 @@ func (t *treeCopy) file(from, to string, st fs.FileInfo) (err error) {
 	return unix.Fchmod(int(dst.Fd()), unixMode(st.Mode())&0o777)
 }
 
-// preserve gives a copy what its original had. Only root may give files away, so
-// others keep what they copy, and with it no setuid.
+// preserve gives a copy the times of its original, and, if the user may, its owner and mode.
+// Only root may give files away, so other users' copies stay theirs, without setuid.
 func preserve(to string, st fs.FileInfo) error {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -1,4 +1,4 @@
-// Package files is the filesystem API of the guest: it reads, writes, lists, changes and
+// Package files is the filesystem API of the guest. It reads, writes, lists, changes and
 // watches files with the rights of the sprite's user, or of root.
 package files
 
@@ -28,8 +28,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// blocks are the buffers that files are streamed through. Reading and writing
-// them by hand keeps net/http from sendfile, which is slow in gVisor.
+// blocks are the buffers that files are streamed through. Explicit reads and writes keep
+// net/http from sendfile, which is slow in gVisor.
 var blocks = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
 // maxWatches is how many watches may be open.
@@ -44,8 +44,8 @@ type Server struct {
 	folders atomic.Int64 // that watches watch
 }
 
-// New makes a Server. user is whose rights and files they are, unless a call says
-// otherwise; relative paths lie in workdir.
+// New makes a Server. Unless a call says otherwise, it acts with the rights of user, and
+// relative paths lie in workdir.
 func New(db *users.Database, user, workdir string) *Server {
 	return &Server{users: db, user: user, workdir: workdir, watches: wire.NewWatches(maxWatches, watchFrame)}
 }
@@ -68,9 +68,8 @@ func (s *Server) Routes() wire.Routes {
 	}
 }
 
-// fileCall is what the calls of the /fs family have in common: paths may be
-// relative to workingDir, and without asRoot they act with the rights of the
-// sprite's user.
+// fileCall has the parameters that all calls of the /fs family take. Paths may be relative to
+// workingDir. Without asRoot, calls act with the rights of the sprite's user.
 type fileCall struct {
 	Path       string `json:"path"`
 	Source     string `json:"source"`
@@ -123,8 +122,8 @@ func (s *Server) complete(f *fileCall) error {
 	return nil
 }
 
-// absolute joins paths as the kernel reads them: "a/.." is where the parent of a
-// leads if a is a link, so only what is surely the same is cleaned.
+// absolute joins paths as the kernel reads them. If a is a link, "a/.." is the parent of its
+// target, so a path with ".." only loses the slashes at its end.
 func absolute(dir, name string) string {
 	if !strings.HasPrefix(name, "/") {
 		name = dir + "/" + name
@@ -185,7 +184,7 @@ func (s *Server) getRead(w http.ResponseWriter, r *http.Request) error {
 	var file *os.File
 	var st fs.FileInfo
 	err = f.do(f.Path, func() error {
-		// Without waiting, lest a FIFO keep us here for ever.
+		// Without waiting: a FIFO could block this for ever.
 		file, err = os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		return err
 	})
@@ -235,13 +234,13 @@ func position(q url.Values, key string, missing int64) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%s must be a position, not %q", key, text)
+		return 0, fmt.Errorf("%s must be a byte position, not %q", key, text)
 	}
 	return n, nil
 }
 
-// sendFile streams at most left bytes. If exactly as many were promised, a file
-// that turns out shorter cuts the connection: the caller must see it.
+// sendFile streams at most left bytes. If exactly that many were promised, and the file turns
+// out shorter, it cuts the connection, so that the caller notices.
 func sendFile(w http.ResponseWriter, file *os.File, left int64, exact bool) error {
 	block := blocks.Get().(*[256 << 10]byte)
 	defer blocks.Put(block)
@@ -313,8 +312,8 @@ func (s *Server) getList(w http.ResponseWriter, r *http.Request) error {
 	return wire.Respond(w, list)
 }
 
-// listFiles lists a folder, or a file, and says how many entries there are. With a limit, if it is not 0, no more are
-// listed, and folders come first.
+// listFiles lists a folder, or a file, and says how many entries there are. A limit other than
+// 0 bounds the listed entries, and folders come first.
 func listFiles(name, pattern string, recursive bool, limit int) ([]sprites.Entry, int, error) {
 	st, err := os.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -454,8 +453,9 @@ func parseMode(text string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// deleteFile removes a file or an empty folder; with recursive a folder and all
-// in it. Of what was in it the answer names nothing. If-Match is the ETag of the file.
+// deleteFile removes a file or an empty folder; with recursive, a folder and all in it. The
+// answer counts the deleted files, and names at most maxDeleted of them. If-Match is the ETag
+// of the file.
 func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request) error {
 	f, err := s.bodyCall(r, &fileCall{})
 	if err != nil {
@@ -496,7 +496,7 @@ func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request) error {
 const maxDeleted = 1000
 
 // treeNames counts a tree's files, and names them, each folder after what is in it, as
-// far as an answer has room. What can't be looked at is not its business.
+// far as an answer has room. It skips files that it can't look at.
 func treeNames(root string) (names []string, n int) {
 	_ = filepath.WalkDir(root, func(name string, _ fs.DirEntry, err error) error {
 		if err == nil {

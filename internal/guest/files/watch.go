@@ -25,8 +25,7 @@ const (
 	watchBatch     = 64      // files that are looked at at once
 )
 
-// getWatch tells of changes to files over a WebSocket (protocol sections 5.9 and
-// 17.8).
+// getWatch reports changes to files over a WebSocket (protocol sections 5.9 and 17.8).
 func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) error {
 	return s.watches.Serve(w, r, func(conn *wire.Conn, closing <-chan struct{}) {
 		c := &watchConn{server: s, conn: conn, queue: newWatchQueue(), done: make(chan struct{})}
@@ -34,8 +33,8 @@ func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// watchConn is one connection that watches files. One goroutine takes what the
-// kernel says, whatever the client does, and another sends it.
+// watchConn is one connection that watches files. One goroutine takes the kernel's events,
+// whatever the client does, and another sends them.
 type watchConn struct {
 	server *Server
 	conn   *wire.Conn
@@ -172,7 +171,8 @@ func (c *watchConn) tell(m sprites.WatchMessage) error {
 	return c.conn.Write(context.Background(), websocket.MessageText, data)
 }
 
-// receive reads until the client ends. There is nothing more for it to say.
+// receive reads until the client ends the connection. Any further message of the client is an
+// error.
 func (c *watchConn) receive() {
 	for {
 		_, msg, err := c.conn.Reader(context.Background())
@@ -183,12 +183,12 @@ func (c *watchConn) receive() {
 			return
 		}
 		c.queue.complain(sprites.WatchMessage{
-			Type: "error", Code: "EINVAL", Message: "there is one subscription to a connection, and it has been made",
+			Type: "error", Code: "EINVAL", Message: "a connection has only one subscription, which was made already",
 		})
 	}
 }
 
-// send sends what comes, as fast as the client takes it, until nothing can come.
+// send sends events, as fast as the client takes them, until no more can come.
 func (c *watchConn) send() error {
 	for {
 		items, more := c.queue.take()
@@ -210,7 +210,7 @@ func (c *watchConn) send() error {
 	}
 }
 
-// measure fills in sizes, as far as the user may know them.
+// measure fills in the sizes that the user may know.
 func (c *watchConn) measure(batch []sprites.WatchMessage) error {
 	return c.user.Do(func() error {
 		for _, m := range batch {

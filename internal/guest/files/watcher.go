@@ -22,13 +22,12 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A watcher follows files and folders by inotify, and puts what happens into
-// a queue. It uses inotify itself, and not fsnotify, because that has no
-// recursion to offer; because gVisor, other than Linux, neither bounds an
-// instance's queue nor asks whether who adds a watch may read the folder: so the
-// reader may wait for nobody, and each folder is opened as the user first.
+// A watcher follows files and folders by inotify, and puts their events into a queue. It uses
+// inotify directly, because fsnotify has no recursion. Unlike Linux, gVisor does not bound an
+// instance's queue, so the reader must never wait. Nor does it check that the process that
+// adds a watch may read the folder, so each folder is first opened as the user.
 //
-// It is used by one goroutine, but for close.
+// Only one goroutine may use it, except for close.
 type watcher struct {
 	user      users.User
 	roots     []string
@@ -44,8 +43,8 @@ type watcher struct {
 	bytes int  // of the paths of views
 	full  bool // the client has been told that there are too many
 
-	// fresh has what the scan of a new folder found. The folder's watch, which
-	// was there first, may have seen it come, too: it must not be told twice.
+	// fresh has what the scan of a new folder found. The folder's watch, which was there
+	// first, may report the same names: they must not be reported twice.
 	fresh map[string]struct{}
 
 	replaced uint32 // the cookie of the last upload that is to replace a file
@@ -61,9 +60,9 @@ type view struct {
 }
 
 const (
-	// maxFolders bounds what all watches together watch. In gVisor each folder
-	// takes two files on the host for as long, where a sandbox without any left
-	// can open nothing; a host with a limit of 20,000 is not rare.
+	// maxFolders bounds the folders of all watches together. In gVisor each folder takes two
+	// open files on the host while it is watched. A sandbox that has used up its files can
+	// open nothing, and hosts with a limit of 20,000 are not rare.
 	maxFolders     = 4096
 	maxFolderBytes = 2 << 20 // of one watch
 	maxFresh       = 8192
@@ -72,10 +71,10 @@ const (
 		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_EXCL_UNLINK
 )
 
-var errTooManyFolders = fail.New("limit", fmt.Sprintf("more than %d folders are to be watched: watch fewer", maxFolders), "")
+var errTooManyFolders = fail.New("limit", fmt.Sprintf("the limit of %d watched folders is reached: watch fewer", maxFolders), "")
 
-// newWatcher starts to watch; from now on, nothing is missed. Close it, and free
-// it when it is in use no more.
+// newWatcher starts to watch; from now on, nothing is missed. Close it, and free it when it is
+// no longer used.
 func newWatcher(user users.User, roots []string, recursive bool, queue *watchQueue, budget *atomic.Int64) (*watcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -100,7 +99,7 @@ func newWatcher(user users.User, roots []string, recursive bool, queue *watchQue
 	return w, nil
 }
 
-// close ends run. It may be called by anyone, and more than once.
+// close ends run. Any goroutine may call it, more than once.
 func (w *watcher) close() { _ = w.file.Close() }
 
 // free gives back what the watcher has taken of the budget.
@@ -125,14 +124,14 @@ func (w *watcher) run() {
 			w.handle(e)
 		}
 		if len(w.views) == 0 {
-			w.queue.complain(sprites.WatchMessage{Type: "error", Code: "ended", Message: "nothing that was watched is left"})
+			w.queue.complain(sprites.WatchMessage{Type: "error", Code: "ended", Message: "no watched file or folder is left"})
 			return
 		}
 	}
 }
 
-// read waits for events. When it has to wait, every event of before the last
-// scan has been read.
+// read waits for events. When it has to wait, every event from before the last scan has been
+// read.
 func (w *watcher) read(buf []byte) (n int, err error) {
 	waitErr := w.raw.Read(func(fd uintptr) bool {
 		n, err = unix.Read(int(fd), buf)
@@ -200,8 +199,8 @@ func (w *watcher) handle(e inotifyEvent) {
 	}
 }
 
-// itself is for what happens to a watched folder. That of one inside another
-// is told by the other.
+// itself handles an event of a watched folder itself. If a folder around it is watched as a
+// whole, that one reports the event.
 func (w *watcher) itself(v *view, e inotifyEvent) {
 	if above := w.views[folderOf(v.path)]; above != nil && above != v && above.all {
 		return
@@ -233,7 +232,7 @@ var watchOps = []struct {
 	{unix.IN_MOVED_FROM, sprites.WatchRename},
 }
 
-// inside is for what happens to a name in a watched folder.
+// inside handles an event of a name in a watched folder.
 func (w *watcher) inside(v *view, e inotifyEvent) {
 	full, isDir := below(v.path, e.name), e.is(unix.IN_ISDIR)
 	for _, o := range watchOps {
@@ -251,7 +250,7 @@ func (w *watcher) inside(v *view, e inotifyEvent) {
 	}
 }
 
-// happened is for a name in a folder in which everything counts.
+// happened reports a change of a name in a folder that is watched as a whole.
 func (w *watcher) happened(full string, op sprites.WatchOp, isDir bool) {
 	w.queue.event(full, op, isDir)
 	inner := w.views[full]
@@ -274,8 +273,8 @@ func (w *watcher) happened(full string, op sprites.WatchOp, isDir bool) {
 	}
 }
 
-// complain tells of an error with a new folder; that it can't be watched because
-// there are too many, once.
+// complain reports an error with a new folder. It reports only once that there are too many
+// folders to watch.
 func (w *watcher) complain(err error) {
 	switch {
 	case skippable(err):
@@ -289,8 +288,8 @@ func (w *watcher) complain(err error) {
 	}
 }
 
-// startOver makes all watches anew: what the kernel had no room to tell may have
-// been about folders.
+// startOver makes all watches anew: the events that the kernel had no room for may have been
+// about folders.
 func (w *watcher) startOver() {
 	w.queue.lose()
 	for _, v := range w.views {
@@ -315,8 +314,8 @@ func (w *watcher) addRoot(root string) error {
 	return err
 }
 
-// addFile watches a file by its folder, in which it may be replaced; if it is a
-// link, also what it links to.
+// addFile watches a file by its folder, since the file may be replaced there. If the file is a
+// link, addFile watches its target, too.
 func (w *watcher) addFile(root string) error {
 	target := root
 	err := w.user.Do(func() error {
@@ -349,7 +348,7 @@ func (w *watcher) addFile(root string) error {
 }
 
 // addTree watches a folder; if the watch is recursive, with all that are in it.
-// With report, everything in them is told as created.
+// With report, all files in them are reported as created.
 func (w *watcher) addTree(root string, flag int, report bool) error {
 	pending := []string{root}
 	for len(pending) > 0 {
@@ -368,8 +367,7 @@ func (w *watcher) addTree(root string, flag int, report bool) error {
 	return nil
 }
 
-// skippable errors are of folders that have gone again, or aren't the user's to
-// see.
+// skippable errors are of folders that have gone again, or that the user may not see.
 func skippable(err error) bool {
 	for _, target := range []error{fs.ErrNotExist, fs.ErrPermission, syscall.ENOTDIR, syscall.ELOOP, syscall.ENAMETOOLONG} {
 		if errors.Is(err, target) {
@@ -379,8 +377,8 @@ func skippable(err error) bool {
 	return false
 }
 
-// addFolder watches a folder, and then looks what is in it: in this order, so
-// that nothing falls between. It returns the folders to watch in it.
+// addFolder watches a folder, and then lists it: in this order, so that nothing is missed
+// between. It returns the folders in it to watch.
 func (w *watcher) addFolder(dir string, flag int, report bool) (folders []string, err error) {
 	f, err := w.open(dir, flag)
 	if err != nil {
@@ -416,7 +414,7 @@ func (w *watcher) addFolder(dir string, flag int, report bool) (folders []string
 	return folders, nil
 }
 
-// found is for what was in a new folder already.
+// found handles a name that was in a new folder already.
 func (w *watcher) found(full string, isDir bool) {
 	if _, known := w.fresh[full]; known {
 		return
@@ -469,8 +467,8 @@ func (w *watcher) add(f *os.File, dir string) (*view, error) {
 	return v, nil
 }
 
-// leave ends the watch of a folder that has been moved, and of all in it. What
-// the client asked for by name has left with it.
+// leave ends the watch of a folder that has been moved, and of all in it. It reports the files
+// and folders in it that the client asked for by name as renamed.
 func (w *watcher) leave(dir string) {
 	for name, v := range w.views {
 		if name != dir && !strings.HasPrefix(name, below(dir, "")) {

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestWatchOverflow has the kernel say that it had no room for events. The client
-// is told, and what was made meanwhile is watched.
+// TestWatchOverflow makes the kernel report that it had no room for events. The client is
+// told, and folders made meanwhile are watched.
 func TestWatchOverflow(t *testing.T) {
 	dir := t.TempDir()
 	me, ok := new(users.Database).Lookup(strconv.Itoa(os.Getuid()))
@@ -45,8 +45,8 @@ func TestWatchOverflow(t *testing.T) {
 	}
 }
 
-// TestWatchQueue has more than fits. What is in the queue then is right, and
-// nothing follows it but that something is missing.
+// TestWatchQueue adds more than fits. The queue then holds the right events, followed only by
+// the error that events were lost.
 func TestWatchQueue(t *testing.T) {
 	q := newWatchQueue()
 	for i := range maxQueued + 10 {

@@ -7,9 +7,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A watchQueue holds what a watch's client has not taken yet. It never makes the
-// one who adds wait, and holds no more than it may: what does not fit is dropped,
-// and the client told so.
+// A watchQueue holds the events that a watch's client has not taken yet. Adding never waits,
+// and the queue is bounded: events that do not fit are dropped, and the client is told so.
 type watchQueue struct {
 	ready chan struct{} // has an element if there may be something to take
 
@@ -32,8 +31,8 @@ func newWatchQueue() *watchQueue {
 	return &watchQueue{ready: make(chan struct{}, 1), last: map[string]sprites.WatchOp{}}
 }
 
-// event adds a change. One that repeats what the client has yet to hear of the
-// same file, such as the thousandth write to it, says nothing new.
+// event adds a change. It drops a change that repeats the last one that is queued for the same
+// file, such as the thousandth write.
 func (q *watchQueue) event(name string, op sprites.WatchOp, isDir bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -99,7 +98,7 @@ func (q *watchQueue) take() (items []sprites.WatchMessage, more bool) {
 		items, more = q.items, !q.closed
 		if q.lost {
 			items = append(items, sprites.WatchMessage{
-				Type: "error", Code: "events_lost", Message: "events were lost: more has happened than was taken",
+				Type: "error", Code: "events_lost", Message: "events were lost: they came faster than the client read them",
 			})
 			items = append(items, q.after...)
 		}

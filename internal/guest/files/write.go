@@ -17,8 +17,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// conditions are the headers by which a call does nothing, and fails with ESTALE, if the file is not the one that the
-// caller knows.
+// conditions are the headers that say which file, or none, the caller expects at a path. If
+// another one is there, the call does nothing and fails with ESTALE.
 type conditions struct {
 	match string // the ETag that the file must have (If-Match); "": any, or none
 	fresh bool   // there must be no file (If-None-Match: *)
@@ -28,7 +28,8 @@ func conditionsOf(r *http.Request) conditions {
 	return conditions{match: r.Header.Get("If-Match"), fresh: r.Header.Get("If-None-Match") == "*"}
 }
 
-// same fails if the entry at a path, a link itself, has not the ETag that was asked for.
+// same fails if the entry at a path (if it is a link, the link itself) does not have the ETag
+// that was asked for.
 func (c conditions) same(name string) error {
 	if c.match == "" {
 		return nil
@@ -55,7 +56,8 @@ func (c conditions) free(name string) error {
 	return err
 }
 
-// rename moves a file to its place, over what is there unless there must be nothing.
+// rename moves a file to its place. It replaces the file that is there, unless there must be
+// none.
 func (c conditions) rename(from, to string) error {
 	if !c.fresh {
 		return os.Rename(from, to)
@@ -73,11 +75,11 @@ func (c conditions) rename(from, to string) error {
 	return err
 }
 
-// putWrite writes a file from the request's body. The bytes go into a new file
-// beside it, which takes its place when all have come: a failed or cut upload
-// leaves the old file, and readers see one or the other. It is not synced, as
-// writes of programs aren't: it is safe from the sandbox's death, since the
-// kernel outside holds it, but not from the machine's.
+// putWrite writes a file from the request's body. The bytes go into a new file beside it,
+// which replaces it when all have come. A failed or cut upload leaves the old file, and
+// readers see one or the other. The new file is not synced, just as other programs' writes are
+// not. It survives the sandbox's death, since the kernel outside holds it, but not the
+// machine's.
 //
 // A link is followed. Without a mode an existing file keeps its own, without
 // setuid and setgid. The new file is the user's; written with asRoot, an existing
@@ -121,8 +123,8 @@ func (s *Server) putWrite(w http.ResponseWriter, r *http.Request) error {
 	return wire.Respond(w, sprites.WriteResult{Path: f.Path, Size: size, Mode: fmt.Sprintf("%04o", u.mode)})
 }
 
-// replacing ends the name of an upload that will take the place of a file: to who
-// watches, its last step is a write.
+// replacing ends the name of an upload that will replace a file. Watchers report the upload's
+// last step as a write.
 const replacing = ".replace.tmp"
 
 // upload is a file being written.
@@ -192,7 +194,7 @@ func etag(st fs.FileInfo) string {
 	return fmt.Sprintf(`"%x-%x-%x-%x"`, sys.Ino, size, st.ModTime().UnixNano(), sys.Ctim.Nano())
 }
 
-// matches fails if the file itself, where links lead, is not the one that match names.
+// matches fails if the file that links lead to is not the one that match names.
 func (u *upload) matches() error {
 	if u.match == "" {
 		return nil
@@ -212,8 +214,8 @@ func (u *upload) replace(st fs.FileInfo) error {
 	if !st.Mode().IsRegular() {
 		return badRequestFile("not a regular file")
 	}
-	// Whoever may rename in the folder could replace a file without being
-	// allowed to write it; this is a write.
+	// A user that may rename in the folder could replace a file without the right to write it.
+	// But this call is a write, so it needs that right.
 	old, err := os.OpenFile(u.target, os.O_WRONLY, 0)
 	if err == nil {
 		_ = old.Close()

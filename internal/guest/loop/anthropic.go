@@ -18,8 +18,8 @@ import (
 // anthropicAPI is the Messages API.
 type anthropicAPI struct{ messages anthropic.MessageService }
 
-// The service alone is made, not the client: that would take keys, tokens and
-// profiles from wherever it finds some.
+// Only the service is made, not the client, which would take keys, tokens and profiles from
+// wherever it finds some.
 func newAnthropic(a Access) (Provider, error) {
 	opts := []option.RequestOption{option.WithBaseURL(a.BaseURL), option.WithHTTPClient(client()), option.WithMaxRetries(0)}
 	if a.Key != "" {

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/modeltest"
 )
 
-// BenchmarkTurn is a turn of a loop, with a call of Read in each, beside the same
-// requests made by a plain client: what the scripted model takes.
+// BenchmarkTurn measures a loop's turn with a call of Read. It compares this with the same
+// requests made by a plain client, which show the share of the scripted model.
 func BenchmarkTurn(b *testing.B) {
 	const turns = 50
 	for _, provider := range loop.Providers() {

@@ -26,13 +26,13 @@ var readOnly = func() map[string]bool {
 	return names
 }()
 
-// finishInput is what the model says at its end.
+// finishInput is the input of the model's last call.
 type finishInput struct {
 	Outcome string `json:"outcome" jsonschema:"done, or incomplete where something of the task is missing"`
 	Summary string `json:"summary" jsonschema:"what was done, and what is missing and why"`
 }
 
-// finishTool is by what a model says that it has finished. It is the loop's own: no
+// finishTool is the tool that a model calls when it has finished. It is the loop's own: no
 // toolbox has it, and no role denies it.
 var finishTool = func() tools.Tool {
 	schema, err := jsonschema.For[finishInput](nil)
@@ -57,10 +57,10 @@ func finish(c Call, r *ToolResult) *Result {
 // maxResult bounds what a model is told of one call.
 const maxResult = 256 << 10
 
-// goneText is what a call came to that nothing was left to carry out.
+// goneText is the result of a call if nothing is left to carry it out.
 const goneText = "Error (sandbox_gone): the sandbox is gone."
 
-// call carries out a call, and tells of it.
+// call carries out a call, and writes its events.
 func (l *Loop) call(ctx context.Context, c Call, r *ToolResult) {
 	begun := time.Now()
 	l.emit(startEvent(c, l.box.shown(c.Tool)))
@@ -92,7 +92,7 @@ func (l *Loop) carry(ctx context.Context, c Call) (*tools.Result, *fail.Error) {
 	return result, nil
 }
 
-// schema is a tool's input's, as JSON.
+// schema is the schema of a tool's input, as JSON.
 func schema(t tools.Tool) json.RawMessage {
 	text, err := json.Marshal(t.Input)
 	if err != nil {
@@ -101,8 +101,7 @@ func schema(t tools.Tool) json.RawMessage {
 	return text
 }
 
-// valid is what a model gave as a call's input; nil if it is no JSON. Nothing at all
-// is an empty object.
+// valid returns a call's input; nil if it is not JSON. An empty input becomes an empty object.
 func valid(input []byte) json.RawMessage {
 	switch {
 	case len(input) == 0:

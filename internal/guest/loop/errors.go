@@ -20,8 +20,8 @@ type APIError struct {
 	RetryAfter time.Duration // as the API has it; 0: it does not say
 }
 
-// Error is the text, with status and kind. Of a long one, which SDKs make of what they
-// can't read, the middle is left out.
+// Error is the text, with status and kind. SDKs make long texts of answers that they can't
+// read: their middle is left out.
 func (e *APIError) Error() string {
 	text := e.Text
 	if e.Kind != "" {
@@ -34,19 +34,18 @@ func (e *APIError) Error() string {
 	return fmt.Sprintf("%s (status %d)", text, e.Status)
 }
 
-// passing are the kinds of errors that pass, where they come in a stream: the status
-// has been 200 then.
+// passing are the kinds of temporary errors that come in a stream, after the status 200.
 var passing = []string{
 	"overloaded_error", "rate_limit_error", "api_error", "timeout_error", // Anthropic
 	"overloaded", "server_is_overloaded", "rate_limit_exceeded", "server_error", // OpenAI
 	"UNAVAILABLE", "RESOURCE_EXHAUSTED", "INTERNAL", // Gemini
 }
 
-// lasting are kinds that do not pass, whatever their status is.
+// lasting are the kinds of permanent errors, whatever their status is.
 var lasting = []string{"insufficient_quota", "billing_error"}
 
-// Retryable reports whether the same request may be answered later: too many
-// requests, a failure or an overload of the API's, a connection that was lost.
+// Retryable reports whether the same request may be answered later. This is so after too many
+// requests, a failure or overload of the API, or a lost connection.
 func (e *APIError) Retryable() bool {
 	switch {
 	case slices.Contains(lasting, e.Kind):
@@ -71,8 +70,8 @@ const (
 	patience    = 5 * time.Minute // with an API that names a time itself
 )
 
-// wait is how long to wait before attempt number n (from 2 on) is made; false: it is
-// of no use.
+// wait returns how long to wait before attempt number n (from 2 on); false: a retry is of no
+// use.
 func (l Limits) wait(err *APIError, n int) (time.Duration, bool) {
 	if !err.Retryable() || n > l.Attempts || err.RetryAfter > patience {
 		return 0, false

@@ -39,7 +39,7 @@ type Event struct {
 	Result *Result `json:"result,omitempty"`
 }
 
-// Bounds on what an event shows. What a model says may be anything.
+// Bounds on what an event shows: a model may say anything.
 const (
 	maxShown = 4 << 10   // of an input or a result
 	maxSaid  = 256 << 10 // of the model's text

@@ -41,8 +41,8 @@ func (m Message) bytes() int {
 	return n
 }
 
-// fitImages leaves out old images if there are more than a request may have, until there is
-// half as much: what a cache has of a conversation is of use for some turns then.
+// fitImages leaves out old images if there are more than a request may have, until half as
+// much is left. So the cached beginning of the conversation stays valid for some turns.
 func (l *Loop) fitImages() {
 	count, bytes := l.images()
 	if count > mostImages || bytes > mostShown {
@@ -85,7 +85,7 @@ func (l *Loop) leaveOutImages(most, mostBytes int, why string) bool {
 	return left > 0
 }
 
-// learn takes in what the API says that the last request was.
+// learn corrects the estimate by the API's size of the last request.
 func (l *Loop) learn(u Usage) {
 	if guess := l.size(); guess > 20_000 && u.Input > 0 { // else the rest counts too much
 		old := l.ratio
@@ -96,9 +96,9 @@ func (l *Loop) learn(u Usage) {
 	}
 }
 
-// fit leaves out old results of tools if a request would have more tokens than that,
-// until it has little more than half: what a cache has of a conversation is of no more
-// use where something is left out. It reports whether it has left out anything.
+// fit leaves out old results of tools if a request would have more than that many tokens,
+// until it has 60 % of them. It leaves out that much at once because each change makes the
+// cached conversation useless from there on. It reports whether it has left out anything.
 func (l *Loop) fit(ctx context.Context, tokens int64) bool {
 	if ctx.Err() != nil || l.size() <= tokens {
 		return false

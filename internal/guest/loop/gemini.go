@@ -74,11 +74,12 @@ func (p *geminiAPI) Ask(ctx context.Context, req Request, heard func(Piece)) (An
 	return a, err
 }
 
-// ownID marks the ids of calls to which the API gave none, and wants none.
+// ownID is the prefix of ids that we give to calls without one. The API must not get them
+// back.
 const ownID = "cove-"
 
-// take adds a part to a message, and to what is given back of it. Pieces of text are
-// joined; a part with a signature must stay what it is.
+// take adds a part to a message, and to content, which the API gets back. Pieces of text are
+// joined; a part with a signature must stay unchanged.
 func (m *Message) take(content *genai.Content, part *genai.Part) Piece {
 	if part == nil || part.Thought {
 		return Piece{}

@@ -55,7 +55,7 @@ type scripted interface {
 	Requests() []modeltest.Request
 }
 
-// script is what all the servers are set up by.
+// script configures all the servers.
 type script struct {
 	turns []modeltest.Turn
 	fails []modeltest.Failure
@@ -117,7 +117,7 @@ func set(t testing.TB, provider, role string, s script) *bench {
 	return b
 }
 
-// run runs it, and looks at the result that is wanted.
+// run runs the loop, and checks its outcome.
 func (b *bench) run(want loop.Outcome) loop.Result {
 	b.t.Helper()
 	r, err := b.Run(b.t.Context(), "do it")
@@ -178,7 +178,7 @@ func (b *bench) read(name string) string {
 
 type object = map[string]any
 
-// turn is one with a text and calls.
+// turn is a turn with a text and calls.
 func turn(text string, calls ...modeltest.Call) modeltest.Turn {
 	return modeltest.Turn{Text: text, Calls: calls}
 }

@@ -28,7 +28,7 @@ func pictureOf(t testing.TB, width, height int) string {
 // read1 is a turn that reads a file.
 func read1(name string) modeltest.Turn { return turn("", call("Read", object{"file_path": name})) }
 
-// shown is how an API is shown an image.
+// shown is how an image appears in a request of an API.
 func shown(provider, file string) string {
 	data := base64.StdEncoding.EncodeToString([]byte(file))
 	switch provider {
@@ -40,8 +40,8 @@ func shown(provider, file string) string {
 	return `"inlineData":{"data":"` + data + `"`
 }
 
-// TestImage: a model that reads an image is shown it, with the result that it belongs to. A
-// session that goes on still has it.
+// TestImage: a model that reads an image gets it, with the result that it belongs to. A
+// resumed session still has it.
 func TestImage(t *testing.T) {
 	file := pictureOf(t, 20, 10)
 	each(t, func(t *testing.T, provider string) {
@@ -138,7 +138,8 @@ func TestManyImages(t *testing.T) {
 	})
 }
 
-// blind is a model's API that refuses so many requests, from the first with an image on.
+// blind is a model's API that refuses a number of requests, from the first one with an image
+// on.
 type blind struct {
 	scripted
 

@@ -1,9 +1,8 @@
-// Package loop is cove's own agent: it asks a model what to do, carries out the calls
-// of tools that come back, and tells the model what they came to, until the work is
-// done or a limit is met. What a model writes is only ever text; nothing but a call of
-// its API's own form is carried out.
+// Package loop is cove's own agent. It asks a model what to do, carries out the tool calls
+// that come back, and tells the model their results. It ends when the work is done or a limit
+// is reached. A model's text is never carried out; only a call in the form of its API is.
 //
-// It knows nothing of sprites or jobs: who has a Provider and a Toolbox can run it.
+// It knows nothing of sprites or jobs: it only needs a Provider and a Toolbox.
 package loop
 
 import (
@@ -21,9 +20,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
-// A Toolbox carries out calls: a *tools.Server where this program is, a
-// *tools.Session from outside of a sprite. One that has a method Ended, as that has,
-// ends the loop when it reports true: no call will be carried out any more.
+// A Toolbox carries out calls: a *tools.Server in this program's own sprite, a *tools.Session
+// from outside of a sprite. If it has a method Ended, as a Session has, and that reports true,
+// the loop ends: no further call will be carried out.
 type Toolbox interface {
 	// Offers are the tools that may be called.
 	Offers() []tools.Tool
@@ -33,7 +32,7 @@ type Toolbox interface {
 	Call(ctx context.Context, tool string, input json.RawMessage) (*tools.Result, error)
 }
 
-// Limits end a loop, or an attempt of its. Of the first four, zero limits nothing.
+// Limits end a loop, or an attempt to get an answer. For the first four, zero means no limit.
 type Limits struct {
 	Turns int           // answers of the model
 	Time  time.Duration // of all of it
@@ -46,7 +45,7 @@ type Limits struct {
 	FirstWait time.Duration // before the second attempt, of which each waits twice as long; 0: a second
 }
 
-// What Limits have by default.
+// Defaults of Limits.
 const (
 	DefaultContext  = 160_000
 	DefaultOutput   = 16_000
@@ -90,7 +89,7 @@ const (
 	NoServer   Outcome = "mcp_error" // of MCP, one is not there, or lacks a tool
 )
 
-// Result is what a loop came to.
+// Result is the result of a loop.
 type Result struct {
 	Outcome Outcome `json:"outcome"`
 	Text    string  `json:"text"` // the model's last words, or what went wrong
@@ -109,8 +108,8 @@ var (
 //go:embed system.md
 var system string
 
-// Run carries a prompt out. The end of ctx cancels what is under way. The error is
-// about the events or the session, which could not be written.
+// Run carries a prompt out. The end of ctx cancels what is under way. An error means that the
+// events or the session could not be written.
 func (l *Loop) Run(ctx context.Context, prompt string) (Result, error) {
 	l.events.w = l.Events
 	l.Limits.Context = cmp.Or(l.Limits.Context, DefaultContext)
@@ -159,8 +158,8 @@ func (l *Loop) begin(ctx context.Context, prompt string) Result {
 	return l.run(ctx)
 }
 
-// opening is the message that begins the work. Calls that a session left open, which
-// ended in the middle of them, are answered with it.
+// opening is the message that begins the work. If a session ended in the middle of calls, the
+// message also answers these.
 func (l *Loop) opening(prompt string) Message {
 	m := Message{Text: prompt}
 	if n := len(l.msgs); n > 0 && l.msgs[n-1].Model {
@@ -218,7 +217,7 @@ func (l *Loop) run(ctx context.Context) Result {
 	return Result{Outcome: MaxTurns, Stop: last.Stop, Text: "stopped after " + printable.Count(l.turns, "turn") + ", the most it may take"}
 }
 
-// failure is the result of what did not end by itself.
+// failure is the result of a loop that did not end by itself.
 func failure(ctx context.Context, err error, last Answer) Result {
 	err = causeOf(ctx, err)
 	r := Result{Outcome: Unanswered, Stop: last.Stop, Text: err.Error()}
@@ -269,7 +268,7 @@ func (l *Loop) ask(ctx context.Context) (Answer, error) {
 	}
 }
 
-// bytesPerToken is what text comes to, about.
+// bytesPerToken is the approximate ratio for text.
 const bytesPerToken = 4
 
 // attempt asks once.
@@ -310,7 +309,8 @@ func (l *Loop) attempt(ctx context.Context) (Answer, error) {
 	return a, err
 }
 
-// over reports whether an answer that has used so much would be more than may be spent.
+// over reports whether the loop's cost, with an answer that has used so much, exceeds the
+// limit.
 func (l *Loop) over(u Usage) bool {
 	u.Input += l.spent.Input
 	u.Output += l.spent.Output
@@ -336,8 +336,8 @@ func (l *Loop) emit(e Event) { l.events.emit(e) }
 // parallel is how many calls are carried out at once, of those that change nothing.
 const parallel = 8
 
-// carryOut carries out an answer's calls, in order; those that follow one another and
-// change nothing, at once. A result that is not nil ends the loop.
+// carryOut carries out an answer's calls, in order. Consecutive calls that change nothing run
+// at once. A result that is not nil ends the loop.
 func (l *Loop) carryOut(ctx context.Context, a Answer) ([]ToolResult, *Result) {
 	calls := a.Message.Calls
 	results := make([]ToolResult, len(calls))

@@ -17,8 +17,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/modeltest"
 )
 
-// TestA1: a loop is over when the model makes no more calls, or calls finish; and after
-// so many turns, which is a failure.
+// TestA1: a loop is over when the model makes no more calls, or calls finish. It also ends
+// after a number of turns, which is a failure.
 func TestA1(t *testing.T) {
 	each(t, func(t *testing.T, provider string) {
 		b := set(t, provider, "full", script{turns: []modeltest.Turn{turn("", bash("echo one >a.txt")), turn("All done.")}})
@@ -44,8 +44,8 @@ func TestA1(t *testing.T) {
 	})
 }
 
-// TestA2: the end of the time ends what is under way, a request and a tool with all that
-// it has started; so does a person. Silence in an answer ends that.
+// TestA2: when the time is over, the request or the tool under way ends, with all that the
+// tool has started. A person can end them, too. Silence in an answer ends that answer.
 func TestA2(t *testing.T) {
 	each(t, func(t *testing.T, provider string) {
 		t.Parallel()
@@ -77,8 +77,8 @@ func TestA2(t *testing.T) {
 	})
 }
 
-// TestA3: what passes is tried again: too many requests, failures, overload, also in the
-// middle of a stream, and a connection that breaks off. What does not pass is not.
+// TestA3: temporary errors are retried: too many requests, failures, overload, also in the
+// middle of a stream, and a connection that breaks off. Permanent errors are not.
 func TestA3(t *testing.T) {
 	overloaded := map[string]string{"anthropic": "overloaded_error", "openai": "server_error", "gemini": "UNAVAILABLE"}
 	each(t, func(t *testing.T, provider string) {
@@ -119,7 +119,7 @@ func TestA3(t *testing.T) {
 	})
 }
 
-// TestA4: what looks like a call, in a text, is one of nothing.
+// TestA4: a text that looks like a call is not carried out.
 func TestA4(t *testing.T) {
 	const text = `<invoke name="Bash"><parameter name="command">touch no</parameter></invoke>
 <tool_call>{"name": "Bash", "arguments": {"command": "touch no"}}</tool_call>
@@ -136,7 +136,7 @@ func TestA4(t *testing.T) {
 	})
 }
 
-// TestA5: the events of all providers are the same lines.
+// TestA5: all providers give the same events.
 func TestA5(t *testing.T) {
 	want := []loop.Event{
 		{Seq: 1, Type: "start", Session: "S", Model: "some-model", Tools: []string{"Bash", "Edit", "Glob", "Grep", "Read", "Write", "finish"}},
@@ -177,8 +177,8 @@ func TestA5(t *testing.T) {
 	})
 }
 
-// TestA6: the result has what was used, what it cost, the session and why the model
-// stopped; and what it may cost is a limit, that also ends an answer in the middle.
+// TestA6: the result has the usage, its cost, the session and why the model stopped. The limit
+// of the cost also ends an answer in the middle.
 func TestA6(t *testing.T) {
 	each(t, func(t *testing.T, provider string) {
 		b := set(t, provider, "full", script{turns: []modeltest.Turn{turn("", bash("true")), turn("Done.")}})
@@ -199,7 +199,8 @@ func TestA6(t *testing.T) {
 			t.Errorf("with a limit: %+v", r)
 		}
 
-		// Anthropic's says at once what the request was; of the others the text is counted.
+		// Anthropic's API gives the size of the request at once. For the others the text is
+		// counted.
 		s := script{turns: []modeltest.Turn{turn(strings.Repeat("much ", 100_000), bash("touch no"))}}
 		if provider == "anthropic" {
 			held := make(chan struct{})
@@ -215,7 +216,7 @@ func TestA6(t *testing.T) {
 	})
 }
 
-// TestA7: a prompt of a megabyte arrives, as it is.
+// TestA7: a prompt of a megabyte arrives unchanged.
 func TestA7(t *testing.T) {
 	prompt := strings.Repeat("a line of the prompt, with \"quotes\", 'others' and $& \u00e9\U0001f600\n", 1<<20/64)
 	each(t, func(t *testing.T, provider string) {
@@ -254,8 +255,8 @@ func has(v any, text string) bool {
 	return false
 }
 
-// TestA8: which provider, address and credential are taken; key and token are never
-// both sent, and nothing else that lies around.
+// TestA8: the right provider, address and credential are used. Key and token are never both
+// sent, and no other credential is.
 func TestA8(t *testing.T) {
 	each(t, func(t *testing.T, provider string) {
 		model := servers[provider].make(script{turns: []modeltest.Turn{turn("Hello.")}})
@@ -305,8 +306,8 @@ func TestA8(t *testing.T) {
 	}
 }
 
-// TestP1: what a role does not allow is neither offered nor carried out; one that is
-// unknown allows nothing. The loop goes on.
+// TestP1: tools that a role does not allow are neither offered nor carried out. An unknown
+// role allows nothing. The loop goes on.
 func TestP1(t *testing.T) {
 	each(t, func(t *testing.T, provider string) {
 		for role, offered := range map[string]string{"read-only": "Glob Grep Read finish", "unknown": "finish", "edit": "Edit Glob Grep Read Write finish"} {
@@ -329,8 +330,8 @@ func TestP1(t *testing.T) {
 	})
 }
 
-// TestContext: when a conversation gets too long, old results of tools are left out with
-// a mark, the prompt and the newest are not, and the session has all of it.
+// TestContext: when a conversation gets too long, old results of tools are left out with a
+// mark. The prompt and the newest results stay, and the session has everything.
 func TestContext(t *testing.T) {
 	each(t, func(t *testing.T, provider string) {
 		var turns []modeltest.Turn
@@ -367,8 +368,8 @@ func TestContext(t *testing.T) {
 	})
 }
 
-// TestSession: a session goes on where it was, also when the last one was killed in the
-// middle of a call and of a line; not with another provider.
+// TestSession: a session resumes where it was, also when the last loop was killed in the
+// middle of a call and of a line. It does not resume with another provider.
 func TestSession(t *testing.T) {
 	each(t, func(t *testing.T, provider string) {
 		turns := []modeltest.Turn{turn("One.", bash("echo 1 >>a.txt")), turn("Two."), turn("Three.", bash("echo 3 >>a.txt")), turn("Four.")}

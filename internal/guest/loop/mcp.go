@@ -44,8 +44,7 @@ func (s MCPServer) side() string {
 // AllTools stands for every tool of a server.
 const AllTools = "*"
 
-// Bounds on what a server may say and how long it may take. What it says is a
-// stranger's.
+// Bounds on what a server may say and how long it may take: its answers are not trusted.
 const (
 	mcpConnect     = 30 * time.Second // to answer, and to list its tools
 	mcpCall        = 10 * time.Minute
@@ -55,14 +54,15 @@ const (
 	mcpSchema      = 64 << 10
 )
 
-// sdkCodes is the last of the codes, from -32000 on, by which the SDK tells of a connection.
+// sdkCodes is the last of the codes, from -32000 on, that the SDK uses for errors of a
+// connection.
 const sdkCodes = -32099
 
 // offeredName is what every provider takes as the name of a tool.
 var offeredName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`) })
 
-// withHosts is a Toolbox and the tools of MCP servers. What is in neither is the
-// Toolbox's to refuse.
+// withHosts is a Toolbox and the tools of MCP servers. The Toolbox refuses calls of tools that
+// neither has.
 type withHosts struct {
 	Toolbox
 	hosts []*mcpHost
@@ -75,8 +75,8 @@ type hostTool struct {
 	name string // the server's own
 }
 
-// openHosts connects to servers, and adds what may be called of theirs to a toolbox.
-// A tool that was asked for by name and is not there is an error.
+// openHosts connects to servers, and adds those of their tools that may be called to a
+// toolbox. It is an error if a tool that was asked for by name is missing.
 func openHosts(ctx context.Context, box Toolbox, servers []MCPServer) (*withHosts, error) {
 	b := &withHosts{Toolbox: box, calls: map[string]hostTool{}}
 	for _, s := range servers {
@@ -94,7 +94,7 @@ func openHosts(ctx context.Context, box Toolbox, servers []MCPServer) (*withHost
 	return b, nil
 }
 
-// add offers what of a server's tools may be called.
+// add offers those of a server's tools that may be called.
 func (b *withHosts) add(h *mcpHost, all []*mcp.Tool) error {
 	var names []string
 	for _, t := range all {
@@ -120,7 +120,7 @@ func (b *withHosts) add(h *mcpHost, all []*mcp.Tool) error {
 	return nil
 }
 
-// offer is a server's tool, as a model is told of it.
+// offer returns a server's tool in the form that a model gets.
 func offer(server string, t *mcp.Tool) (tools.Tool, error) {
 	offered := tools.Tool{Name: server + "__" + t.Name, Description: headAndTail(t.Description, mcpDescription)}
 	if !offeredName().MatchString(offered.Name) {
@@ -135,7 +135,7 @@ func offer(server string, t *mcp.Tool) (tools.Tool, error) {
 		err = json.Unmarshal(text, offered.Input)
 	}
 	if err == nil && offered.Input.Type != "object" {
-		err = errors.New("its schema is that of no object")
+		err = errors.New("its schema is not that of an object")
 	}
 	return offered, err
 }
@@ -157,7 +157,7 @@ func (b *withHosts) Ended() bool {
 	return ok && box.Ended()
 }
 
-// shown is a tool's name for people: where it is is part of it.
+// shown is a tool's name for people, with its place and server.
 func (b *withHosts) shown(tool string) string {
 	if t, ok := b.calls[tool]; ok {
 		return t.host.side() + ":" + t.host.Name + "." + t.name
@@ -192,7 +192,7 @@ func (h *mcpHost) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	return session, err
 }
 
-// transport is how the server is reached. A program has the agent's standard error.
+// transport returns the way to the server. A program gets the agent's standard error.
 func (h *mcpHost) transport() mcp.Transport {
 	if h.Program != "" {
 		program := exec.Command(h.Program) // ends with its session, not with a call
@@ -240,8 +240,8 @@ func (h *mcpHost) list(ctx context.Context) ([]*mcp.Tool, error) {
 	return all, nil
 }
 
-// call has a server carry out a call. It is made once: whether a server that was lost
-// has carried it out, nobody knows.
+// call makes a call on a server. It does not retry: nobody knows whether a lost server has
+// carried the call out.
 func (h *mcpHost) call(ctx context.Context, offered, name string, input json.RawMessage) (*tools.Result, error) {
 	var arguments map[string]json.RawMessage
 	if err := json.Unmarshal(input, &arguments); err != nil || arguments == nil {
@@ -270,7 +270,7 @@ func (h *mcpHost) call(ctx context.Context, offered, name string, input json.Raw
 	return nil, &fail.Error{Code: tools.CodeUnreachable, Message: h.side() + ":" + h.Name + " does not answer: " + text}
 }
 
-// textOf is what a model is told of a result.
+// textOf returns the text of a result for the model.
 func textOf(r *mcp.CallToolResult) string {
 	var parts []string
 	for _, c := range r.Content {
@@ -297,7 +297,7 @@ func textOf(r *mcp.CallToolResult) string {
 	return strings.Join(parts, "\n")
 }
 
-// bounded is a transport whose answers have so many bytes at most.
+// bounded is a transport that bounds the bytes of an answer.
 type bounded struct{ http.RoundTripper }
 
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -100,8 +100,8 @@ func serveMCP() error {
 	return server.Run(context.Background(), &mcp.StdioTransport{})
 }
 
-// TestMCPInside: a server in the sprite is a program, whose tools have names that say where
-// they are. One that ends is an error of the call, and is started again for the next.
+// TestMCPInside: a server in the sprite is a program. The names of its tools say where they
+// are. If it ends, the call fails, and the next call starts it again.
 func TestMCPInside(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -135,9 +135,9 @@ func TestMCPInside(t *testing.T) {
 	}
 }
 
-// TestP3: of the host's MCP servers those tools are offered that were named, under
-// names that say where they are; any other is denied and not called. What they answer is
-// bounded; a server that is gone is an error of the call, and one that is back is asked.
+// TestP3: only the tools of the host's MCP servers that were named are offered, under names
+// that say where they are. Any other is denied and not called. Answers are bounded. If a
+// server is gone, the call fails; once it is back, it is asked again.
 func TestP3(t *testing.T) {
 	each(t, func(t *testing.T, provider string) {
 		h := host(t, nil)
@@ -199,8 +199,8 @@ func TestP3(t *testing.T) {
 	})
 }
 
-// TestP3Refused: a server that is not there, lacks a tool, or calls its tools what no
-// model could be told ends the loop before the model is asked.
+// TestP3Refused: if a server is not there, lacks a tool, or has tools that can't be offered,
+// the loop ends before it asks the model.
 func TestP3Refused(t *testing.T) {
 	twice := func(s *mcp.Server) {
 		s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {

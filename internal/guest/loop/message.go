@@ -7,16 +7,16 @@ import (
 	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
-// A Message is one of a conversation: the model's, or what it is told, which is a
-// text or what its calls came to.
+// A Message is a message of a conversation: the model's, or one to it, with a text or the
+// results of its calls.
 type Message struct {
 	Model   bool         `json:"model,omitempty"` // it is the model's
 	Text    string       `json:"text,omitempty"`
 	Calls   []Call       `json:"calls,omitempty"`   // the model's
 	Results []ToolResult `json:"results,omitempty"` // of the calls before
 
-	// Native is the model's message as its provider wants it back, with what no other
-	// would understand.
+	// Native is the model's message as its provider wants it back, with parts that no other
+	// provider would understand.
 	Native json.RawMessage `json:"native,omitempty"`
 }
 
@@ -27,7 +27,7 @@ type Call struct {
 	Input json.RawMessage `json:"input"` // empty: what it gave is no JSON
 }
 
-// A ToolResult is what a call came to, as the model is told it.
+// A ToolResult is the result of a call, as the model gets it.
 type ToolResult struct {
 	ID     string `json:"id"`
 	Tool   string `json:"tool"`
@@ -79,15 +79,15 @@ type Answer struct {
 	Usage   Usage
 }
 
-// A Piece is a part of an answer on its way.
+// A Piece is a part of an answer that is still coming.
 type Piece struct {
 	Text  string // of the answer
 	Bytes int    // of what the model makes, text or not
 	Usage *Usage // so far, where the API says so
 }
 
-// A Provider asks the models of one API. It asks once, and does not try again. Its
-// errors are *APIError.
+// A Provider asks the models of one API. It asks once, and does not retry. Its errors are
+// *APIError.
 type Provider interface {
 	// Ask returns the next message, and hands on pieces as they come.
 	Ask(ctx context.Context, req Request, heard func(Piece)) (Answer, error)

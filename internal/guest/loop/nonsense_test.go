@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/internal/test/modeltest"
 )
 
-// What is no answer of a model's API, and will be none when it is asked again, ends the
-// loop at once.
+// If the response is not an answer of a model's API, and a retry would not give one, the loop
+// ends at once.
 func TestNoAnswer(t *testing.T) {
 	page := func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -56,7 +56,7 @@ func TestNoAnswer(t *testing.T) {
 	})
 }
 
-// Events have what can be shown of a text, whatever its length.
+// Events have the part of a text that can be shown, whatever its length.
 func TestLongText(t *testing.T) {
 	each(t, func(t *testing.T, provider string) {
 		long := "Begin." + strings.Repeat("x", 1<<20) + "End."
@@ -74,7 +74,7 @@ func TestLongText(t *testing.T) {
 	})
 }
 
-// The end is the end: what stands behind it in the same answer is not carried out.
+// Calls after finish in the same answer are not carried out.
 func TestCallsBehindFinish(t *testing.T) {
 	each(t, func(t *testing.T, provider string) {
 		b := set(t, provider, "full", script{turns: []modeltest.Turn{turn("",

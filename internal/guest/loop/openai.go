@@ -21,16 +21,16 @@ import (
 // keeps nothing.
 type openaiAPI struct{ responses responses.ResponseService }
 
-// The service alone is made, not the client: that would take keys from wherever it
-// finds some, and link three times as much.
+// Only the service is made, not the client, which would take keys from wherever it finds some,
+// and link three times as much.
 func newOpenAI(a Access) (Provider, error) {
 	return &openaiAPI{responses.NewResponseService(
 		option.WithBaseURL(a.BaseURL), option.WithHTTPClient(client()), option.WithMaxRetries(0), option.WithAPIKey(cmp.Or(a.Key, a.Token)),
 	)}, nil
 }
 
-// reasons are the models that think, of which the thoughts must be given back. Others
-// refuse to be asked for them.
+// reasons matches the models that think. Their thoughts must be sent back to them. Other
+// models refuse a request for thoughts.
 var reasons = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(o[1-9]|gpt-[5-9]|codex)`) })
 
 func (p *openaiAPI) Ask(ctx context.Context, req Request, heard func(Piece)) (Answer, error) {
@@ -94,8 +94,8 @@ func openaiAnswer(r responses.Response) (Answer, error) {
 	return a, err
 }
 
-// openaiFailure is what an *openai.Error has. To name that type is to link all of the
-// SDK, 13 MB of it.
+// openaiFailure has methods of an *openai.Error. A use of that type would link all of the SDK
+// (13 MB).
 type openaiFailure interface {
 	error
 	RawJSON() string

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// An api is one kind of providers: how it is made, and where it is, unless the
-// environment says so.
+// An api is one kind of provider: how it is made, and its address, unless the environment has
+// another.
 type api struct {
 	open    func(Access) (Provider, error)
 	baseURL string
@@ -31,14 +31,14 @@ func Providers() []string { return slices.Sorted(maps.Keys(apis)) }
 func ParseModel(text string) (provider, model string, err error) {
 	provider, model, ok := strings.Cut(text, "/")
 	if _, known := apis[provider]; !ok || !known || model == "" {
-		return "", "", fmt.Errorf("%.80q is no model: it is PROVIDER/MODEL, of %s", text, strings.Join(Providers(), ", "))
+		return "", "", fmt.Errorf("%.80q is not a model: it must be PROVIDER/MODEL, with one of the providers %s", text, strings.Join(Providers(), ", "))
 	}
 	return provider, model, nil
 }
 
-// Open makes the provider of that name. What the access leaves out is taken from the
-// environment: the base URL, and a key, or where there is none a token. Nothing else
-// of the environment counts.
+// Open makes the provider of that name. The environment supplies what the access leaves out:
+// the base URL, and a key, or a token if there is no key. Nothing else of the environment
+// counts.
 func Open(provider string, a Access, getenv func(string) string) (Provider, error) {
 	p, ok := apis[provider]
 	if !ok {

@@ -16,9 +16,9 @@ import (
 	"sync"
 )
 
-// A Session is a conversation that can be gone on with. Its file has a line with the
-// id and the provider, and then a Message a line, whole, however much of it a model
-// was told later.
+// A Session is a conversation that can be resumed. Its file has a line with the id and the
+// provider, and then one Message per line. Messages are kept whole, even if later requests
+// leave parts out.
 type Session struct {
 	ID       string
 	Messages []Message // that it had when it was opened
@@ -36,7 +36,7 @@ type sessionHead struct {
 // sessionID is what ids look like.
 var sessionID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{16}$`) })
 
-// NewSession begins a session, which a file in dir keeps. The folder is made.
+// NewSession begins a session, which is kept in a file in dir. It makes the folder.
 func NewSession(dir, provider string) (*Session, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -50,13 +50,13 @@ func NewSession(dir, provider string) (*Session, error) {
 	return s, s.err
 }
 
-// ResumeSession goes on with the session of that id. One that was with another
-// provider, whose messages no other understands, is an error. A last line that is not
-// whole, of a loop that was killed, is dropped.
+// ResumeSession resumes the session of that id. It is an error if the session was with another
+// provider, whose messages this one does not understand. If a loop was killed, an incomplete
+// last line is dropped.
 func ResumeSession(dir, id, provider string) (*Session, error) {
 	s := &Session{ID: id}
 	if !sessionID().MatchString(id) {
-		return nil, fmt.Errorf("%.40q is no session", id)
+		return nil, fmt.Errorf("%.40q is not the id of a session", id)
 	}
 	f, err := os.OpenFile(s.name(dir), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,7 +92,7 @@ func (s *Session) read(provider string) error {
 		return err
 	}
 	if head.Provider != provider {
-		return fmt.Errorf("it was with a model of %s, and can't go on with one of %s", head.Provider, provider)
+		return fmt.Errorf("it began with a model of %s, and can't resume with one of %s", head.Provider, provider)
 	}
 	for {
 		var m Message

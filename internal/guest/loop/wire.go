@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// An exchange is one request to an API and its answer: what no SDK tells alike.
+// An exchange is one request to an API and its answer. It keeps what each SDK reports in
+// another way.
 type exchange struct {
 	mu         sync.Mutex
 	status     int
@@ -25,11 +26,11 @@ type exchange struct {
 
 type exchangeKey struct{}
 
-// errStalled ends an exchange of which nothing was heard for too long.
-var errStalled = errors.New("nothing was heard of the model for too long")
+// errStalled ends an exchange if nothing was heard from the model for too long.
+var errStalled = errors.New("nothing was heard from the model for too long")
 
-// begin begins an exchange. It ends with ctx, by end, or when for the time of stall
-// nothing was heard.
+// begin begins an exchange. It ends with ctx, when end is called, or when nothing was heard
+// for the time of stall (0: no limit).
 func begin(ctx context.Context, stall time.Duration) (_ context.Context, x *exchange, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	x = &exchange{stall: stall}
@@ -53,7 +54,7 @@ func (x *exchange) heard() {
 // maxAnswer bounds the bytes of an answer, events and all.
 const maxAnswer = 32 << 20
 
-// reject notes why an answer is none.
+// reject notes why a response is not an answer.
 func (x *exchange) reject(format string, args ...any) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -61,7 +62,7 @@ func (x *exchange) reject(format string, args ...any) error {
 	return errors.New(x.wrong)
 }
 
-// complete fills in what an SDK's error does not tell.
+// complete fills in what an SDK's error does not say.
 func (x *exchange) complete(e *APIError) *APIError {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -92,7 +93,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if resp.StatusCode == http.StatusOK && kind == "text/html" {
 		_ = resp.Body.Close()
-		return nil, x.reject("a web page answers, and no model's API: is the URL right?")
+		return nil, x.reject("a web page answers, not a model's API: is the URL right?")
 	}
 	resp.Body = &body{resp.Body, x, maxAnswer}
 	return resp, nil

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bridges keeps what stays in the nest from the relay: it has a rule for the subnet of each link.
+// bridges keeps connections within the nest away from the relay, with a rule for the subnet of
+// each link.
 //
 // gVisor gives each frame that crosses a bridge to the bridge's own IP stack as well. So a rule that
 // leads connections to the relay also takes those between two containers.
@@ -20,7 +21,8 @@ type bridges struct {
 	known  map[netip.Prefix]bool
 }
 
-// watchBridges has the rules for what is there already. The events are the caller's to close.
+// watchBridges makes the rules for the links that are there already. The caller must close the
+// events.
 func watchBridges(netns *os.File) (*bridges, error) {
 	b := &bridges{netns: netns, known: map[netip.Prefix]bool{}}
 	err := within(netns, func() error {

@@ -20,7 +20,8 @@ type carried struct {
 	conns map[*net.TCPConn]bool
 }
 
-// serve carries what a listener accepts, until it is closed. A connection that is too many is reset.
+// serve carries the connections that a listener accepts, until it is closed. If there are too
+// many, it resets the new one.
 func (c *carried) serve(ln net.Listener, carry func(in *net.TCPConn)) {
 	pause := time.Duration(0)
 	for {
@@ -66,7 +67,7 @@ func (c *carried) drop(in *net.TCPConn) {
 	_ = in.Close() // it may be closed by now
 }
 
-// end closes all connections. Containers outlive dockerd, and so would theirs.
+// end closes all connections. Containers outlive dockerd, and their connections would, too.
 func (c *carried) end() {
 	c.mu.Lock()
 	c.ended = true
@@ -77,7 +78,7 @@ func (c *carried) end() {
 	c.wg.Wait()
 }
 
-// reset has the other end see that a connection did not end by itself.
+// reset shows the other end that a connection did not end by itself.
 func reset(conn *net.TCPConn) {
 	_ = conn.SetLinger(0)
 	_ = conn.Close()

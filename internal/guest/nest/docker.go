@@ -64,8 +64,8 @@ func owner() string {
 	return "0"
 }
 
-// makeShims has dockerd find the older iptables: for its own name server, it makes rules
-// in each container's network.
+// makeShims makes dockerd find the older iptables. dockerd makes rules in each container's
+// network for its own name server.
 func makeShims() error {
 	if err := os.MkdirAll(shims, 0o755); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 // linkName is a bridge that nothing else is joined to.
 const linkName = "sprite0"
 
-// link makes the link to which the default route leads. Without a route, a connection would
+// link makes the link that the default route leads to. Without a route, a connection would
 // fail before a rule could lead it to the relay.
 func link() error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/internal/guest/ports"
 )
 
-// mirror listens in the sprite on what is listened on in the nest, and carries connections
-// there.
+// mirror listens in the sprite on the ports that are listened on in the nest, and carries
+// connections there.
 type mirror struct {
 	netns   *os.File // the nest's
 	ns      string   // a link that names it
@@ -28,7 +28,7 @@ type image struct {
 	wg       sync.WaitGroup
 }
 
-// mirrorPause is between two looks.
+// mirrorPause is the pause between two looks.
 const mirrorPause = 200 * time.Millisecond
 
 // run looks until ctx ends.
@@ -57,7 +57,7 @@ func (m *mirror) isOurs(pid int) bool {
 	return err == nil && its == nest
 }
 
-// show has the sprite listen on these addresses, and on no others.
+// show makes the mirror listen on these addresses, and on no others.
 func (m *mirror) show(listening []netip.AddrPort) {
 	wanted := map[string]netip.AddrPort{}
 	for _, at := range listening {
@@ -88,7 +88,7 @@ func (m *mirror) listen(at string, to netip.AddrPort) *image {
 	image := &image{}
 	var err error
 	if image.listener, err = net.Listen("tcp", at); err != nil {
-		slog.Warn("a port of the containers' is not the sprite's", "port", at, "err", err)
+		slog.Warn("a port of the containers can't be opened in the sprite", "port", at, "err", err)
 		return image
 	}
 	image.wg.Go(func() {

@@ -5,11 +5,11 @@
 // it runs in a nest: a user namespace that has all users, with a network and mounts of its
 // own. There it is root over the network, and nowhere else.
 //
-// A nest has no link to the sprite's network. A relay (relay.go) joins the two: rules of
-// iptables lead each TCP connection that would leave the nest to the relay, which connects to
-// the same address by a socket of the sprite's. So the sprite's policy holds, and no
-// packet of a nest leaves the sandbox. Requests to name servers (UDP, port 53) go the same way. A
-// mirror (mirror.go) listens in the sprite on each port that is listened on in the nest.
+// A nest has no link to the sprite's network. A relay (relay.go) joins the two. Rules of
+// iptables lead each TCP connection that would leave the nest to the relay. The relay connects
+// to the same address from a socket of the sprite. So the sprite's policy holds, and no packet
+// of a nest leaves the sandbox. Requests to name servers (UDP, port 53) go the same way. A
+// mirror (mirror.go) listens in the sprite on each port that a program in the nest listens on.
 package nest
 
 import (
@@ -27,19 +27,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is the address by which programs in a nest reach the sprite's own loopback.
+// Host is the address that programs in a nest use to reach the sprite's own loopback.
 const Host = "169.254.77.1"
 
-// own is the nest's address at its only link, to which its default route leads.
+// own is the nest's address at its only link. Its default route leads there.
 const own = "169.254.77.2"
 
 // inside is the first argument of the process that becomes the program.
 const inside = "inside"
 
 // Run runs a program in a new nest until it ends, and returns its error, which is an
-// *exec.ExitError if the program failed. If ctx ends, the program is told to end (SIGTERM), and
-// killed if it has not after grace. self is the command line that leads to Inside, without the
-// program. The environment and the standard streams are this process's own.
+// *exec.ExitError if the program failed. If ctx ends, Run sends SIGTERM to the program, and
+// kills it after grace if it still runs. self is the command line that leads to Inside,
+// without the program. The environment and the standard streams are this process's own.
 func Run(ctx context.Context, self, program []string, grace time.Duration) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -74,9 +74,9 @@ func Run(ctx context.Context, self, program []string, grace time.Duration) error
 	return cmd.Wait()
 }
 
-// manyIDs is how many users and groups a nest has: all but the last. Programs take a namespace that has
-// all for the first one of the machine, and then do what a sandbox refuses: runc would
-// attach a filter for devices to a control group.
+// manyIDs is how many users and groups a nest has: all but the last. If a namespace has all,
+// programs take it for the machine's first one, and then do what a sandbox refuses. For
+// example, runc would attach a filter for devices to a control group.
 const manyIDs = 1<<32 - 2
 
 // join makes the relay and the mirror of a nest, once the process in it has made its half,
@@ -131,7 +131,7 @@ func join(ours *os.File, pid int) (end func(), err error) {
 	return end, nil
 }
 
-// receive takes as many files from the other end of a socket.
+// receive takes count files from the other end of a socket.
 func receive(from *os.File, count int) ([]*os.File, error) {
 	var buf [1]byte
 	oob := make([]byte, unix.CmsgSpace(count*4))
@@ -162,7 +162,7 @@ func Inside(program []string) error {
 	gate := os.NewFile(3, "nest")
 	syscall.CloseOnExec(3)
 	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("have mounts of one's own: %w", err)
+		return fmt.Errorf("make the mounts private: %w", err)
 	}
 	if err := link(); err != nil {
 		return err
@@ -190,7 +190,7 @@ func Inside(program []string) error {
 }
 
 // doors makes what the relay needs of the nest: its network, a socket for connections, and two
-// for requests to name servers. Rules lead there what leaves the nest.
+// for requests to name servers. Rules lead connections out of the nest there.
 func doors() ([]*os.File, error) {
 	netns, err := os.Open("/proc/self/ns/net")
 	if err != nil {
@@ -235,7 +235,7 @@ func doors() ([]*os.File, error) {
 
 // table adds a rule to the table that changes addresses (-A, -I), or deletes it (-D).
 func table(verb, rule string) error {
-	// The newer iptables speaks nftables, which gVisor has not.
+	// The newer iptables uses nftables, which gVisor does not have.
 	const program = "iptables-legacy"
 	out, err := exec.Command(program, strings.Fields("-t nat "+verb+" "+rule)...).CombinedOutput()
 	switch {

@@ -19,8 +19,8 @@ func TestAttribute(t *testing.T) {
 	}
 }
 
-// A file of an earlier boot, whose number is now another program's, does not keep dockerd from
-// starting. One that names the program itself does.
+// If a file of an earlier boot has a number that another program has, dockerd still starts. If
+// the file names the program itself, dockerd does not start.
 func TestRemoveStale(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "docker.pid")
 	if err := removeStale(file, "dockerd"); err != nil {

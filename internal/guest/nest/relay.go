@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relay carries what leaves a nest on by sockets of the sprite's.
+// relay carries connections out of a nest on, with sockets of the sprite.
 type relay struct {
 	streams net.Listener     // in the nest
 	names   []net.PacketConn // in the nest
@@ -65,7 +65,7 @@ func pipe(a, b *net.TCPConn) {
 	defer b.Close()
 	var wg sync.WaitGroup
 	way := func(to, from *net.TCPConn) {
-		// Without their own methods there is no splice, which is slow in gVisor.
+		// This hides their own methods, which would use splice. That is slow in gVisor.
 		buf := buffers.Get().(*[64 << 10]byte)
 		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buf[:])
 		buffers.Put(buf)
@@ -101,7 +101,7 @@ func meant(c *net.TCPConn) (to netip.AddrPort, err error) {
 	return to, errors.Join(err, sub)
 }
 
-// isOwn says whether an address is one of the nest's: only such a one can be bound to.
+// isOwn reports whether an address is one of the nest's: only such an address can be bound to.
 func (r *relay) isOwn(a netip.Addr) bool {
 	own := false
 	_ = within(r.netns, func() error {

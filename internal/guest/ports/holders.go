@@ -2,13 +2,13 @@ package ports
 
 import "net/netip"
 
-// Holders knows which TCP sockets that listen belong to certain processes. The zero value
-// knows none. It is not safe for concurrent use.
+// Holders knows which listening TCP sockets belong to certain processes. The zero value knows
+// none. It is not safe for concurrent use.
 type Holders struct {
 	sockets map[socket]*holder
 }
 
-// holder is what is known of who has a socket.
+// holder is what is known of a socket's process.
 type holder struct {
 	ours     bool
 	known    bool
@@ -25,7 +25,7 @@ func (h *Holders) Look(ours func(pid int) bool) []netip.AddrPort {
 	wanted := map[uint64]*listener{}
 	by := map[*listener]*holder{}
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		// Without such a table there are no such sockets.
+		// If there is no such table, there are no such sockets.
 		_ = eachListening(table, func(id socket) {
 			if len(now) == maxPorts {
 				return

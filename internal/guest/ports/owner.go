@@ -12,8 +12,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// GetOwner names the process that has the socket of a connection out of the sandbox,
-// or of one that is being opened, by the socket's own address.
+// GetOwner names the process that has a socket, by the socket's own address. The socket is of
+// a connection out of the sandbox, or of one that is being opened.
 func GetOwner(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	from, err := netip.ParseAddrPort(q.Get("from"))

@@ -1,4 +1,5 @@
-// Package ports finds out what is listened on in the sandbox, and who has a socket.
+// Package ports finds the ports that programs in the sandbox listen on, and the process that
+// has a socket.
 package ports
 
 import (
@@ -15,8 +16,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// The looks for ports. What opens is told within a second, unless there are so
-// many sockets that looking for that would take too large a share of the sandbox.
+// How ports are looked for. A new port is reported within a second, unless there are very many
+// sockets. Then looks are rarer, so that they take only a small share of the sandbox's time.
 const (
 	portPause    = 500 * time.Millisecond // between two looks
 	portShare    = 4                      // a pause is so many times what the look took, at least
@@ -26,8 +27,8 @@ const (
 	maxWatches   = 64                     // clients of GetWatch
 )
 
-// Watcher notices which TCP ports are listened on in the sandbox's own network. It looks
-// only while somebody follows. Close it when done.
+// Watcher notices the TCP ports that are listened on in the sandbox's own network. It looks
+// only while it has followers. Close it when done.
 type Watcher struct {
 	sessions func() map[int]string // the session of each process that has one
 	away     func(pid int) bool    // whether a process is in another network
@@ -46,7 +47,7 @@ type Watcher struct {
 	open      []openPort    // what it found; replaced, never changed
 }
 
-// socket is a socket by its own address. Linux uses numbers of inodes again.
+// socket is a socket by its own address. Linux reuses inode numbers.
 type socket struct {
 	inode uint64
 	addr  netip.AddrPort
@@ -69,8 +70,8 @@ type openPort struct {
 	session string
 }
 
-// Follower is somebody who is told of ports. What it has been told is all that
-// is kept for it, however late it asks for news.
+// Follower is a client that is told of ports. The Watcher keeps only what it has told the
+// client, however late the client asks for news.
 type Follower struct {
 	watcher *Watcher
 	session string        // "": every port of the sandbox
@@ -78,15 +79,15 @@ type Follower struct {
 	told    map[int64]sprites.PortEvent
 }
 
-// New makes a Watcher. sessions tells the session of each process that has one; silence
-// is how long a client of GetWatch hears nothing before a keepalive message.
+// New makes a Watcher. sessions returns the session of each process that has one. silence is
+// how long a client of GetWatch hears nothing before a keepalive message.
 func New(sessions func() map[int]string, silence time.Duration) *Watcher {
 	return &Watcher{sessions: sessions, away: away, silence: silence, watches: wire.NewWatches(maxWatches, chunk)}
 }
 
-// away reports whether a process is in another network namespace than this one, as a container's
-// are. gVisor's /proc/net/tcp lists the sockets of all namespaces, but nobody reaches theirs at
-// the sandbox's addresses.
+// away reports whether a process is in another network namespace than this one, as a
+// container's processes are. The /proc/net/tcp of gVisor lists the sockets of all namespaces.
+// But those of other namespaces can't be reached at the sandbox's addresses.
 func away(pid int) bool {
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
@@ -103,8 +104,8 @@ func (w *Watcher) Close() {
 	w.wg.Wait()
 }
 
-// Follow adds a follower of a session's ports, or, without one, of all. Its first
-// news are what is open. It must Leave.
+// Follow adds a follower of a session's ports, or, without one, of all. Its first news are the
+// open ports. The follower must Leave.
 func (w *Watcher) Follow(session string) *Follower {
 	f := &Follower{watcher: w, session: session, changed: make(chan struct{}, 1), told: map[int64]sprites.PortEvent{}}
 	w.mu.Lock()
@@ -125,7 +126,7 @@ func (w *Watcher) Follow(session string) *Follower {
 	return f
 }
 
-// Leave ends the following. With the last follower the looks end.
+// Leave ends the following. When the last follower leaves, the looks end.
 func (f *Follower) Leave() {
 	w := f.watcher
 	w.mu.Lock()
@@ -140,7 +141,7 @@ func (f *Follower) Leave() {
 // Changed has an element when there may be news.
 func (f *Follower) Changed() <-chan struct{} { return f.changed }
 
-// News returns what has changed since the last call: what closed, then what opened.
+// News returns the changes since the last call: first the closed ports, then the opened ones.
 func (f *Follower) News() []sprites.PortEvent {
 	w := f.watcher
 	w.mu.Lock()
@@ -186,7 +187,7 @@ func (w *Watcher) run(stop <-chan struct{}) {
 	}
 }
 
-// Look finds out what is listened on, and wakes those to whom that is news.
+// Look finds the ports that are listened on. If anything has changed, it wakes the followers.
 func (w *Watcher) Look() {
 	w.looking.Lock()
 	defer w.looking.Unlock()
@@ -223,7 +224,7 @@ func (w *Watcher) find() (changed bool) {
 	for _, id := range fresh[:min(len(fresh), maxPorts-len(w.sockets))] {
 		w.sockets[id] = &listener{}
 	}
-	// Who listens may hand the socket on and end, as a daemon does.
+	// A process may hand its listening socket on and end, as a daemon does.
 	wanted := map[uint64]*listener{}
 	for id, l := range w.sockets {
 		if l.searches < portSearches && (l.pid == 0 || !holds(l.pid, l.fd, id.inode)) {
@@ -249,7 +250,7 @@ func (w *Watcher) find() (changed bool) {
 func (w *Watcher) listening() (known map[socket]bool, fresh []socket) {
 	known = map[socket]bool{}
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		// Where there is no such table, there are no such sockets.
+		// If there is no such table, there are no such sockets.
 		_ = eachListening(table, func(id socket) {
 			if w.sockets[id] != nil {
 				known[id] = true

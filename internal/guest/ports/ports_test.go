@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A port of a process in another network is not the sandbox's. A process that is in this one and
-// listens at the same port is told.
+// A port of a process in another network is not the sandbox's. A process in this network that
+// listens at the same port is reported.
 func TestAway(t *testing.T) {
 	if away(os.Getpid()) {
 		t.Error("this process is in another network than it is in")

@@ -109,9 +109,9 @@ func parseKernelIP(text []byte) (netip.Addr, bool) {
 	return addr.Unmap(), ok
 }
 
-// maxFiles is how many open files one search for the holders of sockets looks at, and
-// maxFilesEach how many of one process: what listens is among the first, and one that
-// opens very many does not hide the others.
+// maxFiles is how many open files one search for the holders of sockets looks at. maxFilesEach
+// is how many of one process. Listening sockets are among the first, and a process with very
+// many files does not hide the others.
 const (
 	maxFiles     = 1 << 16
 	maxFilesEach = 1 << 12

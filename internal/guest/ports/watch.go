@@ -13,8 +13,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// GetWatch tells of the ports of the whole sandbox on a WebSocket: first a
-// list of those that are open, then what opens and closes (protocol section 6.4).
+// GetWatch reports the ports of the whole sandbox on a WebSocket: first a list of the open
+// ones, then those that open and close (protocol section 6.4).
 func (w *Watcher) GetWatch(rw http.ResponseWriter, r *http.Request) error {
 	return w.watches.Serve(rw, r, func(conn *wire.Conn, closing <-chan struct{}) {
 		var wg sync.WaitGroup
@@ -41,8 +41,8 @@ func (w *Watcher) GetWatch(rw http.ResponseWriter, r *http.Request) error {
 // patience is how long a client may block.
 const patience = 30 * time.Second
 
-// portsClient is a client of ports/watch. One that takes nothing for longer than
-// patience is given up.
+// portsClient is a client of ports/watch. If it takes nothing for longer than patience, its
+// connection ends.
 type portsClient struct{ conn *wire.Conn }
 
 // serve sends the follower's news until the client has gone or the server closes.

@@ -1,5 +1,5 @@
-// Package probe looks at a sprite from inside: what a job would meet there. It is a
-// mode of the guest binary, run as the sprite's user.
+// Package probe checks a sprite from inside, to find the conditions that a job would meet. It
+// is a mode of the guest binary, run as the sprite's user.
 package probe
 
 import (

@@ -57,8 +57,8 @@ func (a api) get(w http.ResponseWriter, r *http.Request) error {
 	return wire.Respond(w, a.shown(v))
 }
 
-// shown is a service as its caller may see it: what another user's program is told is not for all
-// inside.
+// shown is a service as its caller may see it. Callers inside don't see the variables of a
+// service with a user of its own.
 func (a api) shown(v *service) sprites.Service {
 	d := v.describe()
 	if a.inside && d.User != "" {
@@ -67,8 +67,8 @@ func (a api) shown(v *service) sprites.Service {
 	return d
 }
 
-// mayChange refuses what a program inside may not do to a service of another user, or it would do
-// that as this user.
+// mayChange refuses changes by programs inside to a service with a user of its own. Otherwise
+// they could run programs as that user.
 func (a api) mayChange(v *service) error {
 	if a.inside && v.definition().User != "" {
 		return wire.BadRequest("%s runs as a user of its own: it can't be changed from inside the sprite.", v.definition().Name)
@@ -134,7 +134,7 @@ func (a api) start(w http.ResponseWriter, r *http.Request, v *service, follow ti
 		return err
 	}
 	if !started {
-		stream.send(sprites.ServiceEvent{Type: sprites.ServiceEventStarted, Data: "it runs already; restart is a call of its own", Timestamp: time.Now().UnixMilli()})
+		stream.send(sprites.ServiceEvent{Type: sprites.ServiceEventStarted, Data: "it runs already; to restart it, use the call restart", Timestamp: time.Now().UnixMilli()})
 	}
 	stream.follow(r, follow)
 	return nil
@@ -157,7 +157,7 @@ func (a api) postStop(w http.ResponseWriter, r *http.Request) error {
 	for _, other := range a.set.needing(v.def.Name) {
 		stream.send(sprites.ServiceEvent{
 			Type: sprites.ServiceEventStopping, Timestamp: time.Now().UnixMilli(),
-			Data: "service " + other.def.Name + " needs it, and goes on",
+			Data: "service " + other.def.Name + " needs it, and keeps running",
 		})
 	}
 	stream.until(r, func() error {
@@ -188,7 +188,7 @@ func (a api) postRestart(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// getLogs tells the last lines, then what comes.
+// getLogs sends the last lines, then new ones.
 func (a api) getLogs(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	follow, err := wire.Duration(q, "duration", 0)
@@ -259,7 +259,7 @@ func (a api) postSignal(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// eventStream is an answer of events, a line each.
+// eventStream is an answer of events, one per line.
 type eventStream struct {
 	set   *Set
 	w     http.ResponseWriter
@@ -273,7 +273,7 @@ func (a api) stream(w http.ResponseWriter, v *service) *eventStream {
 	return a.streamOf(w, v, v.subscribe())
 }
 
-// streamOf is stream with a subscription that there is already.
+// streamOf is stream with an existing subscription.
 func (a api) streamOf(w http.ResponseWriter, v *service, sub *subscription) *eventStream {
 	return &eventStream{set: a.set, w: w, rc: http.NewResponseController(w), v: v, sub: sub}
 }
@@ -303,7 +303,7 @@ func (st *eventStream) flush() {
 	_ = st.rc.Flush() // as in begin
 }
 
-// follow tells events for a time, and then completes the answer.
+// follow sends events for a time, and then completes the answer.
 func (st *eventStream) follow(r *http.Request, d time.Duration) {
 	st.begin()
 	_ = st.rc.Flush() // of what was sent before, such as the end of a log; as in begin
@@ -313,7 +313,7 @@ func (st *eventStream) follow(r *http.Request, d time.Duration) {
 	st.complete()
 }
 
-// until tells events as long as do takes. do goes on when the caller has gone.
+// until sends events until do returns. do goes on if the caller has gone.
 func (st *eventStream) until(r *http.Request, do func() error) {
 	st.begin()
 	done := make(chan time.Time)
@@ -365,8 +365,8 @@ func (st *eventStream) complete() {
 // otherwise.
 const defaultHTTP = 8080
 
-// PostHTTP answers POST /v1/http. It tells at which port the sprite's URL arrives. The
-// service that has it is started if it does not run; what listens is waited for, for
+// PostHTTP answers POST /v1/http with the port that the sprite's URL leads to. If a service
+// has the port and does not run, PostHTTP starts it. It waits for a listener for
 // ?wait=DURATION.
 func (s *Set) PostHTTP(w http.ResponseWriter, r *http.Request) error {
 	wait, err := wire.Duration(r.URL.Query(), "wait", 0)
@@ -397,8 +397,8 @@ func (s *Set) PostHTTP(w http.ResponseWriter, r *http.Request) error {
 	return wire.Respond(w, sprites.HTTPTarget{Port: port})
 }
 
-// notListening is the answer for a port at which nothing takes connections. The
-// service that has it may be nil.
+// notListening is the answer for a port that nothing listens on. web is the service that has
+// the port, or nil.
 func notListening(port int, web *service) error {
 	text := fmt.Sprintf("nothing takes connections at port %d", port)
 	if web == nil {
@@ -409,5 +409,5 @@ func notListening(port int, web *service) error {
 	if state.Error != "" {
 		status += ": " + state.Error
 	}
-	return fail.New("service_not_listening", fmt.Sprintf("%s, which is that of the service %s (%s)", text, state.Name, status), "")
+	return fail.New("service_not_listening", fmt.Sprintf("%s, the port of the service %s (%s)", text, state.Name, status), "")
 }

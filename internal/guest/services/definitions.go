@@ -18,11 +18,11 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// serviceName is what may be a service's name. "signal" stands where a name would
-// in a path, and is none.
+// serviceName matches the names that a service may have. "signal" is not one: in a path, it is
+// in the place of a name.
 var serviceName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`) })
 
-// definition is what is kept of a service.
+// definition is the stored form of a service.
 type definition struct {
 	sprites.Service
 	Stopped bool      `json:"stopped"` // by somebody: the boot leaves it alone
@@ -35,8 +35,8 @@ type definitions struct {
 	dir    string // "" where there are no services
 }
 
-// readAll returns what the disk has, by name. A file that is no
-// definition, or one that needs itself, is left for somebody to mend.
+// readAll returns the definitions on the disk, by name. If a file is not a definition, or a
+// service needs itself, it is skipped, and left for somebody to mend.
 func (f *definitions) readAll() []definition {
 	files, err := filepath.Glob(filepath.Join(f.dir, "*.json"))
 	if err != nil {
@@ -77,8 +77,8 @@ func readDefinition(file, name string) (definition, error) {
 
 func (f *definitions) file(name string) string { return filepath.Join(f.dir, name+".json") }
 
-// save writes a definition to the disk: the old one or the new one is there,
-// never half of one. Only root may read it, for the secrets in environments.
+// save writes a definition to the disk, atomically. Only root may read the file, since
+// variables may be secret.
 func (f *definitions) save(def sprites.Service, stopped bool) error {
 	data, err := json.MarshalIndent(definition{Service: def, Stopped: stopped}, "", "  ")
 	if err != nil {
@@ -93,23 +93,23 @@ func (f *definitions) save(def sprites.Service, stopped bool) error {
 	return nil
 }
 
-// checkService checks a definition by itself, and fills in what is left out.
+// checkService checks a definition by itself, and fills in missing fields.
 func checkService(def *sprites.Service) error {
 	if !serviceName().MatchString(def.Name) || def.Name == "signal" {
-		return wire.BadRequest("A service's name is letters, digits, dots, dashes and underscores, at most 63, and not signal: %.64q is none.", def.Name)
+		return wire.BadRequest("A service's name must have at most 63 letters, digits, dots, dashes and underscores, and must not be signal: %.64q is not allowed.", def.Name)
 	}
 	if def.Cmd == "" {
 		return wire.BadRequest("cmd is missing: the program to run.")
 	}
 	if def.HTTPPort < 0 || def.HTTPPort > 65535 {
-		return wire.BadRequest("http_port %d is no port.", def.HTTPPort)
+		return wire.BadRequest("http_port %d is not a port.", def.HTTPPort)
 	}
 	if err := checkAfterRestore(def.AfterRestore); err != nil {
 		return err
 	}
 	if def.StopSignal != "" {
 		if _, err := signals.Parse(def.StopSignal); err != nil {
-			return wire.BadRequest("stop_signal is a signal, such as QUIT, not %.64q.", def.StopSignal)
+			return wire.BadRequest("stop_signal must be a signal, such as QUIT, not %.64q.", def.StopSignal)
 		}
 	}
 	for key, value := range def.Env {
@@ -139,12 +139,12 @@ func checkAfterRestore(text string) error {
 		return nil
 	}
 	if _, err := signals.Parse(text); err != nil {
-		return wire.BadRequest("after_restore is restart, none or a signal, not %.64q.", text)
+		return wire.BadRequest("after_restore must be restart, none or a signal, not %.64q.", text)
 	}
 	return nil
 }
 
-// checkCircle refuses a service that needs itself by way of others.
+// checkCircle refuses a service that needs itself through others.
 func checkCircle(needs map[string][]string, name string) error {
 	seen := map[string]bool{}
 	for _, next := range needs[name] {

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// FuzzDefinition: what is taken for a service's definition is whole, comes back
-// from the disk as it went there, and can be run.
+// FuzzDefinition: an accepted definition of a service is complete, comes back from the disk
+// unchanged, and can be run.
 func FuzzDefinition(f *testing.F) {
 	for _, seed := range []string{
 		`{"name":"web","cmd":"python3","args":["-m","http.server"],"http_port":8080}`, `{"cmd":"a\u0000"}`, `{"name":"signal","cmd":"x"}`,
@@ -42,7 +42,7 @@ func FuzzDefinition(f *testing.F) {
 	})
 }
 
-// FuzzLogged: a line of a log is what was written, or nothing.
+// FuzzLogged: a line of a log is read as it was written, or not at all.
 func FuzzLogged(f *testing.F) {
 	f.Add("2026-02-03T10:11:12.821Z [stderr] text\n")
 	f.Add("2026-02-03T10:11:12.821Z [evil] text")

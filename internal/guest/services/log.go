@@ -14,9 +14,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// logFile is a service's log file, NAME.log, in which every line begins with
-// a time and its stream. When it is full it becomes NAME.log.1. Calls must not
-// overlap.
+// logFile is a service's log file, NAME.log. Every line begins with a time and its stream.
+// When the file is full, it becomes NAME.log.1. Calls must not overlap.
 type logFile struct {
 	path string
 	max  int64 // bytes
@@ -26,8 +25,8 @@ type logFile struct {
 	begun [2]begunLine // of the streams in loggedStreams
 }
 
-// begunLine is output without a line's end. It goes into the file when that has
-// come: the other stream's lines don't break it.
+// begunLine is output without a line's end. It goes into the file when the end has come, so
+// that the other stream's lines don't break it.
 type begunLine struct {
 	text string
 	at   time.Time // when the last of it came
@@ -56,7 +55,7 @@ func (l *logFile) write(now time.Time, stream, text string) error {
 	return l.writeLine(now, stream, text)
 }
 
-// finish ends the lines that have no end: nobody will.
+// finish writes the lines that have no end: none will come.
 func (l *logFile) finish() error {
 	var errs [len(l.begun)]error
 	for i, b := range l.begun {

@@ -18,7 +18,7 @@ const maxLine = 8 << 10
 // lineDelay is how long output without a line's end waits for one.
 const lineDelay = 200 * time.Millisecond
 
-// output makes lines of what a service's program writes.
+// output splits the output of a service's program into lines.
 type output struct {
 	service *service
 	code    int           // set before ended is closed, as is
@@ -67,7 +67,7 @@ func (o *output) Write(stream sprites.Stream, p []byte) {
 	o.write(stream, p)
 }
 
-// write is Write for who holds mu.
+// write is Write. The caller must hold mu.
 func (o *output) write(stream sprites.Stream, p []byte) {
 	now := time.Now()
 	if len(o.parts[stream]) == 0 {
@@ -137,8 +137,8 @@ func (v *service) wrote(stream sprites.Stream, line []byte) {
 	v.publish(sprites.ServiceEvent{Type: typ, Data: string(line)})
 }
 
-// publish writes an event to the log, if it is output or an error, and hands it
-// to who listens. v.mu is held.
+// publish writes an event to the log, if it is output or an error, and hands it to the
+// subscriptions. v.mu is held.
 func (v *service) publish(e sprites.ServiceEvent) {
 	now := time.Now()
 	e.Timestamp = now.UnixMilli()
@@ -152,8 +152,8 @@ func (v *service) publish(e sprites.ServiceEvent) {
 	}
 }
 
-// subscription is someone's view of a service's events. One that is not read
-// loses the oldest; the service never waits.
+// subscription holds a service's events for one reader. If it is not read, it loses the
+// oldest; the service never waits.
 type subscription struct {
 	wake chan struct{}
 
@@ -212,7 +212,7 @@ func (v *service) subscribeAfter() (*subscription, *logSnapshot, error) {
 	return v.newSubscription(), past, nil
 }
 
-// newSubscription is subscribe for who holds v.mu.
+// newSubscription is subscribe. The caller must hold v.mu.
 func (v *service) newSubscription() *subscription {
 	sub := &subscription{wake: make(chan struct{}, 1)}
 	v.events[sub] = true

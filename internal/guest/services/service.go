@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A crashed service is started again after a pause that doubles with each crash,
-// and is short again once the service has run for a while.
+// A crashed service is started again after a pause. The pause doubles with each crash, and is
+// short again once the service has run for a while.
 const (
 	firstPause   = 500 * time.Millisecond
 	longestPause = 30 * time.Second
@@ -25,7 +25,7 @@ const (
 // readyLimit bounds the wait for the port of a service that another one needs.
 const readyLimit = 10 * time.Second
 
-// service is one definition and what became of it.
+// service is one definition and its state.
 type service struct {
 	set *Set
 	log logFile
@@ -67,9 +67,8 @@ func (v *service) start() bool {
 	return true
 }
 
-// stop ends the service: TERM, and after grace by force, to all that it started.
-// It returns when nothing of it is left, and reports whether there was anything
-// to stop.
+// stop ends the service and all that it started: by TERM, and after grace by force. It returns
+// when no process of it is left, and reports whether there was anything to stop.
 func (v *service) stop(grace time.Duration) bool {
 	v.mu.Lock()
 	if v.cancel == nil {
@@ -215,7 +214,7 @@ func (v *service) crashed(exit sprites.ServiceEvent, pause time.Duration) (neede
 	return v.needed
 }
 
-// retry has the service look again at what it waits for.
+// retry makes the service check again what it waits for.
 func (v *service) retry() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -277,8 +276,8 @@ func (v *service) signal(sig syscall.Signal) error {
 	return err
 }
 
-// ready waits until what needs this service can count on it: it runs, and if it
-// has a port, listens. One that has none is taken at its word.
+// ready waits until the service runs, and, if it has a port, listens there. A service without
+// a port is ready as soon as it runs.
 func (v *service) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()

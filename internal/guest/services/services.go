@@ -1,5 +1,5 @@
-// Package services keeps the programs running that a sprite's owner has defined, and is
-// their API: definitions, events, logs, and which port the sprite's URL leads to.
+// Package services keeps the programs running that a sprite's owner has defined. It also is
+// their API: definitions, events, logs, and the port that the sprite's URL leads to.
 package services
 
 import (
@@ -41,10 +41,10 @@ type Set struct {
 	closed bool // nothing is started any more
 }
 
-// A Program is a service's program, and all that comes of it.
+// A Program is a service's program, with all that it has started.
 type Program interface {
-	// Start starts the program, and reports whether it could be. Why it could not be goes
-	// to out, as does its end in either case.
+	// Start starts the program, and reports whether it could be. If it could not start, out
+	// gets the reason. In either case, out gets its end.
 	Start(out Output) (pid int, started bool)
 	// Exited is closed when the program itself has ended.
 	Exited() <-chan struct{}
@@ -61,12 +61,12 @@ type Output interface {
 	// Write takes output. p is only lent.
 	Write(stream sprites.Stream, p []byte)
 	// Exit is called once all output is out, with the code and, of a death by a signal or
-	// for want of memory, the reason. Of several calls the first counts.
+	// for want of memory, the reason. The first of several calls counts.
 	Exit(code int, reason string)
 }
 
-// New makes the services of a sprite whose folder for such things is dir; empty: there
-// are none. port is where the sprite's URL leads if no service says it; 0: 8080. program
+// New makes the services of a sprite, with their files in dir. If dir is empty, the sprite has
+// no services. port is where the sprite's URL leads if no service says it (0: 8080). program
 // prepares the program of a definition.
 func New(dir string, port int, logger *slog.Logger, program func(sprites.Service) (Program, error)) *Set {
 	s := &Set{logger: logger, program: program, port: port, closing: make(chan struct{}), all: map[string]*service{}}
@@ -92,8 +92,7 @@ const (
 	MaxTogether   = 1 << 20  // bytes of all
 )
 
-// Boot reads the definitions and starts those that nobody has stopped. To be called
-// once.
+// Boot reads the definitions and starts those that nobody has stopped. Call it once.
 func (s *Set) Boot() {
 	if s.saved.dir == "" {
 		return
@@ -166,8 +165,8 @@ func (s *Set) list() []*service {
 	return all
 }
 
-// put takes a definition, new or changed, and returns its service. Of a service
-// that runs as something else, the old program is ended first.
+// put takes a definition, new or changed, and returns its service. If the service runs with
+// another definition, the old program is ended first.
 func (s *Set) put(def sprites.Service) (v *service, changed bool, err error) {
 	if s.saved.dir == "" {
 		return nil, false, noServices()
@@ -247,14 +246,14 @@ func (s *Set) checkFit(def sprites.Service) error {
 	return checkCircle(needs, def.Name)
 }
 
-// want starts a service, and first what it needs, and says so on the disk.
+// want starts a service, after those that it needs, and records on the disk that it is wanted.
 func (s *Set) want(v *service) (started bool, err error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	return s.wantInOrder(v, map[string]bool{})
 }
 
-// wantInOrder is want for who holds changing. seen has those that were wanted
+// wantInOrder is want. The caller must hold changing. seen has the services that were handled
 // already: many may need the same one.
 func (s *Set) wantInOrder(v *service, seen map[string]bool) (started bool, err error) {
 	def := v.definition()
@@ -277,7 +276,7 @@ func (s *Set) wantInOrder(v *service, seen map[string]bool) (started bool, err e
 	return v.start(), nil
 }
 
-// unwant stops a service, and the boot will leave it alone.
+// unwant stops a service, so that the next boot does not start it.
 func (s *Set) unwant(v *service, grace time.Duration) (stopped bool, err error) {
 	s.changing.Lock()
 	err = s.saved.save(v.definition(), true)
@@ -317,7 +316,7 @@ func (s *Set) remove(name string) error {
 	return nil
 }
 
-// awaitNeeds waits until what a service needs can be counted on.
+// awaitNeeds waits until the services that a service needs are ready.
 func (s *Set) awaitNeeds(ctx context.Context, needs []string) error {
 	for _, name := range needs {
 		v, err := s.get(name)
@@ -331,14 +330,14 @@ func (s *Set) awaitNeeds(ctx context.Context, needs []string) error {
 	return nil
 }
 
-// needing returns the services that need another one, and run or are to.
+// needing returns the services that need another one, and run or will run.
 func (s *Set) needing(name string) []*service {
 	return slices.DeleteFunc(s.list(), func(v *service) bool {
 		return !v.kept() || !slices.Contains(v.definition().Needs, name)
 	})
 }
 
-// retryNeeding has the services that wait for one that has started look again.
+// retryNeeding makes the services that wait for one that has started check again.
 func (s *Set) retryNeeding(name string) {
 	for _, v := range s.needing(name) {
 		v.retry()
@@ -360,8 +359,8 @@ func (s *Set) stopping() bool {
 	return s.closed
 }
 
-// begin runs f in a goroutine that Close waits for. After Stop it runs nothing, and reports
-// so: nobody would end what f starts.
+// begin runs f in a goroutine that Close waits for. After Stop it does not run f, and reports
+// so: nobody would end the programs that f starts.
 func (s *Set) begin(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -398,9 +397,9 @@ func (s *Set) Stop(grace time.Duration) {
 	wg.Wait()
 }
 
-// Copied tells the services that they are copies: those that run are restarted,
-// after what they need, unless their definition names a signal, or nothing. It does not
-// wait for that.
+// Copied handles services that are copies. It restarts those that run, each after those that
+// it needs. If a definition's AfterRestore names a signal, it sends that instead; with none,
+// it does nothing. It does not wait.
 func (s *Set) Copied() { s.wg.Go(s.copied) }
 
 func (s *Set) copied() {

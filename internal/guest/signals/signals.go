@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ours are the signals that this process has handlers for: those that it is told
-// to stop by, those of the Go runtime, those of its own faults, and the one that
-// comes with each write to what nobody reads any more.
+// ours are the signals that this process has handlers for. They are for its end, for the Go
+// runtime, for its own faults, and for writes to a pipe without a reader.
 var ours = map[syscall.Signal]bool{
 	syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGQUIT: true,
 	syscall.SIGURG: true, syscall.SIGPROF: true, syscall.SIGPIPE: true,
@@ -31,11 +30,11 @@ const firstRealTime = 34
 
 // Leave gives all signals that the guest has no handler for their default action,
 // which children inherit. (gVisor does not spare the first process of a sandbox: such a signal
-// ends it, as KILL does. But only root in the sandbox can send one.) The Go runtime
-// installs a handler for each signal and takes it back in every child between
-// fork and exec; of what it believes to be ignored it keeps off. That would be
-// some 50 system calls for each command, in a sandbox where they are slow. (And
-// a signal that really was ignored would stay so in every command.)
+// ends it, as KILL does. But only root in the sandbox can send one.) The Go runtime installs a
+// handler for each signal, and takes it back in every child between fork and exec. It skips
+// signals that it believes to be ignored. Otherwise that would be some 50 system calls for
+// each command, in a sandbox where they are slow. (And a signal that really was ignored would
+// stay so in every command.)
 func Leave() error {
 	for sig := syscall.Signal(1); sig <= lastSignal; sig++ {
 		if ours[sig] {

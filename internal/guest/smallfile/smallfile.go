@@ -1,5 +1,5 @@
 // Package smallfile reads and writes the small files of the sandbox that the guest itself
-// depends on, whatever root inside has put in their places.
+// depends on. It is safe whatever root inside has put in their places.
 package smallfile
 
 import (
@@ -29,8 +29,8 @@ func Read(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, 4<<20))
 }
 
-// Write writes a small file unless it is so already: each write is a copy
-// in the sprite's own layer. It replaces whatever has the name, but a folder.
+// Write writes a small file, unless it has that content already: each write makes a copy in
+// the sprite's own layer. It replaces anything that has the name, except a folder.
 func Write(name, content string, mode fs.FileMode) error {
 	if now, err := Read(name); err == nil && string(now) == content {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-dev/cove/internal/guest/smallfile"
 )
 
-// The guest's own files replace whatever root in the sandbox put in their place: a pipe
-// would hold up a wake, and a link would lead elsewhere.
+// The guest's own files replace whatever root in the sandbox put in their place. Otherwise a
+// pipe would hold up a wake, and a link would lead elsewhere.
 func TestWriteChanged(t *testing.T) {
 	dir := t.TempDir()
 	name, other := filepath.Join(dir, "machine-id"), filepath.Join(dir, "other")

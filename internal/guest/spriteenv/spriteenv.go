@@ -1,6 +1,6 @@
-// Package spriteenv is the command sprite-env, by which programs inside a sprite
-// use its services and hold it awake (protocol section 7.9). It speaks HTTP over
-// the socket that the guest serves to everyone inside.
+// Package spriteenv is the command sprite-env. With it, programs inside a sprite use its
+// services and hold it awake (protocol section 7.9). It speaks HTTP over the socket that the
+// guest serves to everyone inside.
 package spriteenv
 
 import (
@@ -21,9 +21,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Main runs sprite-env with its arguments, of which the first is not the program,
-// against a socket, and returns the exit code: 0, 1 for a failure, 2 for wrong
-// usage.
+// Main runs sprite-env against a socket, and returns the exit code: 0, 1 for a failure, 2 for
+// wrong usage. args do not include the program's name.
 func Main(ctx context.Context, socket string, args []string, stdout, stderr io.Writer) int {
 	e := &env{out: stdout, errs: stderr, client: &sprites.Client{
 		URL: "http://sprite",
@@ -74,7 +73,7 @@ func (e *env) root() *cobra.Command {
 	return root
 }
 
-// subcommand is for commands that are nothing without another.
+// subcommand is for commands that need a subcommand.
 func subcommand(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usageError{fmt.Errorf("%s: unknown command %q", cmd.CommandPath(), args[0])}
@@ -125,13 +124,13 @@ func (e *env) services() *cobra.Command {
 		}},
 		e.createService(),
 		e.followed("start NAME", "Start a service", (*sprites.Sprite).StartService),
-		e.followed("restart NAME", "End a service and start it again", (*sprites.Sprite).RestartService),
+		e.followed("restart NAME", "Stop a service and start it again", (*sprites.Sprite).RestartService),
 		e.stopService(),
 		e.logs(),
 		&cobra.Command{Use: "signal NAME SIGNAL", Short: "Send a signal to a service", Args: exact(2), RunE: func(cmd *cobra.Command, args []string) error {
 			return e.client.Self().SignalService(cmd.Context(), args[0], sprites.Signal(args[1]))
 		}},
-		&cobra.Command{Use: "delete NAME", Aliases: []string{"rm"}, Short: "End a service and forget it", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+		&cobra.Command{Use: "delete NAME", Aliases: []string{"rm"}, Short: "Stop a service and delete it", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
 			return e.client.Self().DeleteService(cmd.Context(), args[0])
 		}},
 	)
@@ -145,7 +144,7 @@ type following struct {
 }
 
 func (f *following) add(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&f.duration, "duration", 5*time.Second, "tell what happens for so long")
+	cmd.Flags().DurationVar(&f.duration, "duration", 5*time.Second, "show events for this long")
 	cmd.Flags().BoolVar(&f.noStream, "no-stream", false, "return at once")
 }
 
@@ -181,7 +180,7 @@ func (e *env) createService() *cobra.Command {
 			if !replace {
 				_, err := e.client.Self().Service(cmd.Context(), def.Name)
 				if err == nil {
-					return fmt.Errorf("service %s exists; to define it anew, add --replace", def.Name)
+					return fmt.Errorf("service %s exists; to replace its definition, add --replace", def.Name)
 				} else if !errors.Is(err, sprites.ErrNotFound) {
 					return err
 				}
@@ -200,12 +199,12 @@ func (e *env) createService() *cobra.Command {
 	flags.StringSliceVar(&def.Needs, "needs", nil, "services that must run before it")
 	flags.IntVar(&def.HTTPPort, "http-port", 0, "the port at which it speaks HTTP")
 	flags.StringVar(&def.AfterRestore, "after-restore", "", "in a fork, or a restore, with memory: restart (default), none, or a `SIGNAL` for it")
-	flags.BoolVar(&replace, "replace", false, "define it anew if it exists")
+	flags.BoolVar(&replace, "replace", false, "replace its definition if it exists")
 	f.add(cmd)
 	return cmd
 }
 
-// runs reports a service that fails after a change as the command's failure.
+// runs returns an error if a service fails after a change.
 func (e *env) runs(ctx context.Context, name string) error {
 	d, err := e.client.Self().Service(ctx, name)
 	if err == nil && d.State.Status == sprites.ServiceFailed {
@@ -228,24 +227,24 @@ func (e *env) followed(use, short string, call func(*sprites.Sprite, context.Con
 
 func (e *env) stopService() *cobra.Command {
 	var grace time.Duration
-	cmd := &cobra.Command{Use: "stop NAME", Short: "End a service, and leave it alone", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+	cmd := &cobra.Command{Use: "stop NAME", Short: "Stop a service until it is started again", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
 		return e.client.Self().StopService(cmd.Context(), args[0], grace, e.event)
 	}}
-	cmd.Flags().DurationVar(&grace, "timeout", 10*time.Second, "wait so long before it is killed")
+	cmd.Flags().DurationVar(&grace, "timeout", 10*time.Second, "wait this long before it is killed")
 	return cmd
 }
 
 func (e *env) logs() *cobra.Command {
 	var lines int
 	var d time.Duration
-	cmd := &cobra.Command{Use: "logs NAME", Short: "Show what a service has said", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+	cmd := &cobra.Command{Use: "logs NAME", Short: "Show a service's log", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
 		return e.client.Self().ServiceLogs(cmd.Context(), args[0], lines, d, func(ev sprites.ServiceEvent) error {
 			_, err := io.WriteString(e.out, ev.Data)
 			return err
 		})
 	}}
-	cmd.Flags().IntVar(&lines, "lines", 100, "so many lines of what was said before")
-	cmd.Flags().DurationVar(&d, "duration", 0, "go on for so long")
+	cmd.Flags().IntVar(&lines, "lines", 100, "show this many earlier lines")
+	cmd.Flags().DurationVar(&d, "duration", 0, "show new lines for this long")
 	return cmd
 }
 
@@ -266,7 +265,7 @@ func (e *env) tasks() *cobra.Command {
 				return err
 			}
 			if d > sprites.LongestTask {
-				fmt.Fprintf(e.errs, "sprite-env: task %s ends after %v, the longest there is; put it off by: sprite-env tasks update %s\n", args[0], sprites.LongestTask, args[0])
+				fmt.Fprintf(e.errs, "sprite-env: task %s ends after %v, the longest allowed time; to extend it: sprite-env tasks update %s\n", args[0], sprites.LongestTask, args[0])
 			}
 			return nil
 		}}
@@ -281,7 +280,7 @@ func (e *env) tasks() *cobra.Command {
 			return e.call(cmd.Context(), http.MethodGet, "/v1/tasks/"+url.PathEscape(args[0]), nil)
 		}},
 		write("create NAME", "Hold the sprite awake", http.MethodPost),
-		write("update NAME", "Make a task, or put off its end", http.MethodPut),
+		write("update NAME", "Make a task, or extend it", http.MethodPut),
 		&cobra.Command{Use: "delete NAME", Aliases: []string{"rm"}, Short: "End a task", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
 			return e.call(cmd.Context(), http.MethodDelete, "/v1/tasks/"+url.PathEscape(args[0]), nil)
 		}},
@@ -317,11 +316,11 @@ replaced by a rename, and in /proc/sys/kernel/random/boot_id.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until there is another, and print that")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait for another generation, and print it")
 	return cmd
 }
 
-// askGeneration asks for the generation, once it is another than after.
+// askGeneration asks for the generation, and waits until it is another one than after.
 func (e *env) askGeneration(ctx context.Context, after string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sprite/v1/generation?after="+url.QueryEscape(after), nil)
 	if err != nil {
@@ -372,7 +371,7 @@ func (e *env) curl() *cobra.Command {
 // call makes a call and prints its answer.
 func (e *env) call(ctx context.Context, method, path string, body io.Reader) error {
 	if !strings.HasPrefix(path, "/") {
-		return usageError{fmt.Errorf("a path begins with a slash: %s", path)}
+		return usageError{fmt.Errorf("the path must begin with a slash: %s", path)}
 	}
 	req, err := http.NewRequestWithContext(ctx, method, e.client.URL+path, body)
 	if err != nil {

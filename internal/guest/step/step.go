@@ -36,8 +36,8 @@ const (
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Main runs the step that in describes, and returns the exit code of its command. inside says
-// that this process is the one that Main has started in a mount namespace of its own: it
-// returns only if the command can't be run. errs gets what went wrong.
+// that Main has started this process in a mount namespace of its own. It then returns only if
+// the command can't be run. errs gets what went wrong.
 func Main(in io.Reader, errs io.Writer, inside bool) int {
 	text, err := io.ReadAll(io.LimitReader(in, buildstep.Max+1))
 	var s buildstep.Step
@@ -72,8 +72,8 @@ func Main(in io.Reader, errs io.Writer, inside bool) int {
 	return code
 }
 
-// outside makes what is mounted on, runs the command in a mount namespace of its own, and removes
-// what it has made.
+// outside makes the mount points, runs the command in a mount namespace of its own, and
+// removes the mount points that it has made.
 func outside(s buildstep.Step, text []byte, errs io.Writer) (code int, err error) {
 	if err := keepTmp(); err != nil {
 		return setupFailed, err
@@ -104,12 +104,12 @@ func outside(s buildstep.Step, text []byte, errs io.Writer) (code int, err error
 	return 0, nil
 }
 
-// keepTmp has /tmp be on the disk, so that the next step has what this one puts there. gVisor mounts a
-// tmpfs on an empty /tmp.
+// keepTmp unmounts the tmpfs that gVisor mounts on an empty /tmp. So the files that a step
+// puts there are on the disk, and the next step has them.
 func keepTmp() error {
 	err := unix.Unmount("/tmp", unix.MNT_DETACH)
 	if err != nil && !errors.Is(err, unix.EINVAL) { // nothing is mounted
-		return fmt.Errorf("have /tmp be on the disk: %w", err)
+		return fmt.Errorf("put /tmp on the disk: %w", err)
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func (s *stubs) folder(name string) error {
 	return err
 }
 
-// remove removes what nobody has put anything into meanwhile.
+// remove removes the stubs that are still empty.
 func (s *stubs) remove() error {
 	for _, name := range slices.Backward(*s) {
 		st, err := os.Lstat(name)
@@ -176,7 +176,7 @@ func (s *stubs) remove() error {
 			continue
 		}
 		if err := os.Remove(name); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove what was mounted on: %w", err)
+			return fmt.Errorf("remove the mount points: %w", err)
 		}
 	}
 	return nil
@@ -262,7 +262,8 @@ func program(name string, env []string) (string, error) {
 	return "", fmt.Errorf("%s: no such program in PATH", name)
 }
 
-// find finds USER or USER:GROUP. A number that nobody has is in root's group, as elsewhere.
+// find finds USER or USER:GROUP. A user number that nobody has is in root's group, as
+// elsewhere.
 func find(text string) (users.User, error) {
 	if text == "" {
 		text = "root"

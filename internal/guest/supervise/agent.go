@@ -40,7 +40,7 @@ type agent struct {
 // run runs the agent until it ends, or is stopped by ctx. No process of it is
 // left when run returns.
 func (a *agent) run(ctx context.Context) exit {
-	// What the agent leaves behind, also by double forks, becomes our child.
+	// Processes that the agent leaves behind, also by double forks, become our children.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		a.log.notice("no subreaper: " + err.Error())
 	}
@@ -97,8 +97,8 @@ func (a *agent) run(ctx context.Context) exit {
 	return exit{code, reason, detail}
 }
 
-// program finds a program where its own environment has it look. One that is not
-// there is left to the error of its start.
+// program finds a program in the PATH of its own environment. If the program is missing, its
+// start gives the error.
 func program(name string, env []string) string {
 	if strings.Contains(name, "/") {
 		return name
@@ -117,8 +117,8 @@ func program(name string, env []string) string {
 	return name
 }
 
-// await waits for the agent's end, and stops it when ctx ends. It returns why it
-// stopped it, or nothing.
+// await waits for the agent's end, and stops the agent when ctx ends. It returns why it
+// stopped the agent, or "".
 func (a *agent) await(ctx context.Context, pid int, ended <-chan struct{}) (reason, detail string) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -143,7 +143,7 @@ func (a *agent) await(ctx context.Context, pid int, ended <-chan struct{}) (reas
 	select {
 	case <-ended:
 	case <-time.After(grace):
-		a.own.Warn("the agent is made to end", "grace", grace)
+		a.own.Warn("the agent is killed", "grace", grace)
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have left its group
 		<-ended
@@ -164,8 +164,8 @@ func exitCode(st *os.ProcessState) (int, string) {
 	return st.ExitCode(), ""
 }
 
-// connect gives cmd its streams: nothing to read, and pipes into the log for its
-// output, or the supervisor's own terminal; and a pipe for its events.
+// connect gives cmd its streams: pipes into the log for its output and nothing to read, or
+// else the supervisor's own terminal. cmd also gets a pipe for its events.
 func (a *agent) connect(cmd *exec.Cmd) (*streams, error) {
 	s := &streams{}
 	if a.spec.TTY {

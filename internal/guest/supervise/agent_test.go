@@ -75,8 +75,8 @@ func TestAgentDies(t *testing.T) {
 	}
 }
 
-// TestSendOnce: T9: a message that comes again under its key is not handed on again, and is no
-// error; a question is answered once. The log has the keys.
+// TestSendOnce: T9: a message that comes again under its key is not handed on again, and is
+// not an error. A question is answered once. The log has the keys.
 func TestSendOnce(t *testing.T) {
 	done := filepath.Join(t.TempDir(), "done")
 	j := newJob(t, `echo ready; while read -r line; do echo "got $line"; done; until test -e `+done+`; do sleep 0.05; done`)

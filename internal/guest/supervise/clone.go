@@ -37,7 +37,7 @@ func newRepository(dir folder, spec *cove.JobSpec, log *journal) *repository {
 	return &repository{spec: spec, git: g, store: st, large: large, modules: modules}
 }
 
-// receive makes the clone that the agent works in, of the bundle that was sent.
+// receive makes the clone that the agent works in, from the bundle that was sent.
 func (r *repository) receive(ctx context.Context) error {
 	if r.spec.Earlier != "" {
 		return r.takeOver(ctx)
@@ -52,8 +52,8 @@ func (r *repository) receive(ctx context.Context) error {
 	return r.clone(ctx)
 }
 
-// clone makes the repository in the work folder, of the bundle and of what the
-// sprite had before, and checks the job's commit out.
+// clone makes the repository in the work folder, from the bundle and the sprite's store, and
+// checks out the job's commit.
 func (r *repository) clone(ctx context.Context) error {
 	if err := os.MkdirAll(r.spec.Workdir, 0o755); err != nil {
 		return err
@@ -73,13 +73,13 @@ func (r *repository) clone(ctx context.Context) error {
 	}
 	lent, err := r.store.borrow(ctx)
 	if err != nil {
-		return fmt.Errorf("take what the sprite has of the repository: %w", err)
+		return fmt.Errorf("use the sprite's store of the repository: %w", err)
 	}
 	if err := r.git.each(ctx, [][]string{
 		{"fetch", "-q", "--no-tags", "--update-head-ok", r.spec.Bundle, "refs/cove/base:" + branch, cove.ModuleRef + "*:" + cove.ModuleRef + "*"},
 	}); err != nil {
 		if lent.any() {
-			return fmt.Errorf("what the sprite had of the repository is damaged, and was thrown away; push again: %w", r.store.forget(err))
+			return fmt.Errorf("the sprite's store of the repository is damaged, and was deleted; push again: %w", r.store.forget(err))
 		}
 		return err
 	}

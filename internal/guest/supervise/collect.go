@@ -29,9 +29,9 @@ type collector struct {
 	unsent []string // as gatherer's
 }
 
-// collect bundles what the agent committed, and as a commit of its own what it
-// did not. What can't be taken does not keep back the rest, and is an error at the end. A
-// git that hangs is killed: half of the time is for what was not committed, a quarter for
+// collect bundles the agent's commits, and a commit of its own with the uncommitted changes.
+// If it can't take something, it still takes the rest, and returns an error at the end. It
+// kills a git that hangs. Half of the time is for uncommitted changes, a quarter for
 // submodules, and the rest for the commits.
 func (c *collector) collect(end *cove.JobEnd) error {
 	limit := cmp.Or(time.Duration(c.spec.CollectSec)*time.Second, collectLimit)
@@ -127,14 +127,14 @@ func (c *collector) bundle(ctx context.Context, modules []module, refs []string)
 	return cove.Artifact{Path: out, Size: size, SHA256: sum}, os.Rename(out+".new", out)
 }
 
-// ref is a ref of the supervisor's own to a commit that a job's work has.
+// ref is a ref of the supervisor's own to a commit of a job's work.
 func ref(id, name string) string { return "refs/cove/" + id + "/" + name }
 
 func (c *collector) bundleFile() string { return c.folder.file("out.bundle") }
 func (c *collector) indexFile() string  { return c.folder.file("index") }
 
-// clear removes what a supervisor that died while it collected has left: git
-// takes its own locks for those of a git at work.
+// clear removes the files that a supervisor left when it died during a collection. git would
+// take its locks for those of a running git.
 func (c *collector) clear() {
 	refs := filepath.Join(c.spec.Workdir, ".git")
 	for _, name := range []string{

@@ -12,11 +12,11 @@ import (
 //go:embed deps.sh
 var depsScript string
 
-// depPackages are what the package managers call the programs that a preparation needs.
+// depPackages are the package managers' names of the programs that a preparation needs.
 var depPackages = map[string]string{"git": "git", "node": "nodejs npm"}
 
-// deps installs what the preparation itself needs and the sprite lacks: git, and Node.js for
-// an agent of npm's.
+// deps installs the programs that the preparation itself needs, if the sprite lacks them: git,
+// and Node.js for an agent from npm.
 func (p *preparation) deps(ctx context.Context) (stepEnd, error) {
 	var missing, packages []string
 	programs := []string{"git"}
@@ -43,7 +43,7 @@ func (p *preparation) deps(ctx context.Context) (stepEnd, error) {
 	return stepEnd{detail: "installed " + strings.Join(packages, ", ")}, nil
 }
 
-// found reports whether a program is where agents are looked for.
+// found reports whether a program is in a folder where agents are looked for.
 func found(program string) bool {
 	home, _ := os.UserHomeDir() // without one, it is not there
 	for _, name := range []string{program, filepath.Join(home, ".local", "bin", program)} {

@@ -14,13 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// followPoll is how often a log is looked at for more where the system does not tell
-// of it.
+// followPoll is how often a log is checked for more if the system does not report that.
 const followPoll = 100 * time.Millisecond
 
-// Follow writes the log's events with numbers of at least from to w, a line each,
-// and goes on as the log grows, until it has written the end. ErrDead: the log
-// ends without one, and nobody is there to write it.
+// Follow writes the log's events with numbers of at least from to w, one per line. It goes on
+// as the log grows, until it has written the end event. ErrDead: the log has no end event, and
+// no supervisor is there to write one.
 func Follow(ctx context.Context, w io.Writer, dir string, from int64) error {
 	f, err := os.Open(filepath.Join(dir, "events.jsonl"))
 	for errors.Is(err, os.ErrNotExist) {
@@ -95,8 +94,8 @@ func pause(ctx context.Context, events <-chan fsnotify.Event) error {
 	}
 }
 
-// dead reports whether no supervisor holds the job's lock. One that has not signed
-// it yet may be about to take it.
+// dead reports whether no supervisor holds the job's lock. A supervisor that has not signed
+// the lock yet may be about to take it.
 func dead(dir string) bool {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-dev/cove/internal/guest/supervise"
 )
 
-// TestForgetsFirst: the values of a job's variables leave its folder before its log has the end, by which
-// the server knows of it. If the supervisor dies between, the one that is back makes up for it.
+// TestForgetsFirst: the values of a job's variables leave its folder before its log has the
+// end, which the server reads. If the supervisor dies between, the next one makes up for it.
 func TestForgetsFirst(t *testing.T) {
 	const value = "value/0123456789"
 	j := newJob(t, "echo ready; read -r line")

@@ -53,9 +53,9 @@ func (g *gatherer) gather(ctx context.Context, path, commit string) error {
 	return nil
 }
 
-// isAlone reports whether the commit of a repository that the job did not begin with is
-// in this sprite alone, as far as can be told: no submodule was sent at it, and none of the
-// repository's remotes has it.
+// isAlone reports whether a commit is in this sprite alone, as far as can be told. The commit
+// is of a repository that the job did not begin with. It is alone if no submodule was sent at
+// it, and none of the repository's remotes has it.
 func (g *gatherer) isAlone(ctx context.Context, path, commit string) bool {
 	if slices.ContainsFunc(g.modules, func(m module) bool { return m.Commit == commit }) || !g.git.present(path) {
 		return false

@@ -31,14 +31,14 @@ func (g git) run(ctx context.Context, args ...string) (string, error) {
 	return g.in(ctx, g.work, call{}, args...)
 }
 
-// call is what besides its arguments a git process is given.
+// call has what a git process gets besides its arguments.
 type call struct {
 	env   []string
 	stdin string
 }
 
-// in runs git in a folder, which must be a repository's own: it does not look
-// for one above.
+// in runs git in a folder, which must be the top of a repository: git does not search the
+// folders above.
 func (g git) in(ctx context.Context, dir string, c call, args ...string) (string, error) {
 	if ctx.Value(stepBound{}) == nil {
 		var cancel context.CancelFunc
@@ -55,7 +55,7 @@ func (g git) in(ctx context.Context, dir string, c call, args ...string) (string
 	cmd.Env = append(cmd.Env, c.env...)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	// A filter of the agent's, which git waits for, is ended with it.
+	// If git waits for a filter of the agent, the filter is ended with git.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
@@ -82,8 +82,8 @@ func (g git) each(ctx context.Context, calls [][]string) error {
 	return nil
 }
 
-// initArgs make a repository in which a commit can be. An old git knows no other
-// format than the usual one, and no option for it.
+// initArgs are git's arguments to make a repository that can hold the commit. An old git has
+// only the usual format, and no option for it.
 func initArgs(commit string) []string {
 	args := []string{"init", "-q"}
 	if len(commit) == 64 {
@@ -92,8 +92,8 @@ func initArgs(commit string) []string {
 	return args
 }
 
-// name has commits in a repository that was just made be in the person's name. It writes the two
-// settings itself: a call of git for each would take as long as all that comes before.
+// name sets the person as the author of commits in a new repository. It writes the two
+// settings itself: a call of git for each would take as long as all steps before.
 func (g git) name(dir string) error {
 	f, err := os.OpenFile(filepath.Join(dir, ".git", "config"), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -103,7 +103,7 @@ func (g git) name(dir string) error {
 	return errors.Join(err, f.Close())
 }
 
-// quotedSetting is a value as git's configuration has it.
+// quotedSetting is a value in the syntax of git's configuration.
 func quotedSetting(value string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`).Replace(value) + `"`
 }

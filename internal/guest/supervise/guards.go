@@ -15,7 +15,7 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// What ends a job's agent, as it stands in JobEnd.Reason.
+// Reasons for the end of a job's agent, as in JobEnd.Reason.
 const (
 	endStopped = "stopped"
 	endTimeout = "timeout"
@@ -29,7 +29,7 @@ type endError struct{ reason, detail string }
 
 func (e endError) Error() string { return e.reason + ": " + e.detail }
 
-// endedBy is why ctx has ended, and what a guard says of it.
+// endedBy returns why ctx has ended, and a guard's details.
 func endedBy(ctx context.Context) (reason, detail string) {
 	if e, ok := errors.AsType[endError](context.Cause(ctx)); ok {
 		return e.reason, e.detail
@@ -38,7 +38,8 @@ func endedBy(ctx context.Context) (reason, detail string) {
 }
 
 // guards end a job that goes on too long, is silent for too long, or does too
-// much. They count the time that the sprite is awake and no person is waited for.
+// much. They count only the time that the sprite is awake and the agent does not wait for a
+// person.
 type guards struct {
 	spec *cove.JobSpec
 	log  *journal
@@ -98,11 +99,11 @@ func (g *guards) checkDisk(ctx context.Context) {
 		return
 	}
 	if grown := used(ctx, g.places) - g.before; grown > limit && ctx.Err() == nil {
-		g.end(endDisk, "its files have grown by %d MiB, and may by %d", grown>>20, limit>>20)
+		g.end(endDisk, "its files have grown by %d MiB, over the limit of %d", grown>>20, limit>>20)
 	}
 }
 
-// agentStarts is told when the job is prepared.
+// agentStarts is called when the job is prepared.
 func (g *guards) agentStarts(ctx context.Context) {
 	g.atWork.Store(true)
 	if g.spec.Guards.DiskBytes > 0 {
@@ -144,8 +145,8 @@ func (g *guards) keepTime(ctx context.Context) {
 	}
 }
 
-// runningClock tells how much time the sprite was awake. A jump of the clock
-// between two ticks, which come each second, is sleep and does not count.
+// runningClock measures how long the sprite was awake. Ticks come each second. A jump of the
+// clock between two ticks is sleep, and does not count.
 type runningClock struct{ last time.Time }
 
 // tick is the time since the last tick.
@@ -155,7 +156,7 @@ func (c *runningClock) tick(now time.Time) time.Duration {
 	return passed
 }
 
-// line is told of each line of the agent's; of a long one, of its first part.
+// line is called for each line of the agent; for a long one, with its first part.
 func (g *guards) line(stream, text string) {
 	g.heard.Add(1)
 	if over := g.spec.Input; over != nil && matches(over.Over, stream, text) {
@@ -200,14 +201,13 @@ func (g *guards) wait(is bool) {
 	}
 }
 
-// Where an agent's files grow. How often that is looked at depends on how long a
-// look takes.
+// How often an agent's folders are measured, which depends on how long that takes.
 const (
 	diskInterval = 2 * time.Second
 	diskShare    = 20 // one look in that many times its length
 )
 
-// watchDisk looks again and again whether the files have grown too much.
+// watchDisk checks repeatedly whether the files have grown too much.
 func (g *guards) watchDisk(ctx context.Context) {
 	for pause := diskInterval; ; {
 		select {
@@ -221,9 +221,9 @@ func (g *guards) watchDisk(ctx context.Context) {
 	}
 }
 
-// used is how much of the disk the files below some folders take. Each counts
-// once, whatever its names and whichever folder lies in another; what can't be
-// read counts nothing.
+// used is how much disk space the files below some folders take. Each file counts once, even
+// if it has several names or one folder lies in another. Files that can't be read do not
+// count.
 func used(ctx context.Context, folders []string) int64 {
 	type file struct{ dev, ino uint64 }
 	seen := map[file]bool{}

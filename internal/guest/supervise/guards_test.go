@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/guest/supervise"
 )
 
-// Each guard ends an agent that goes on, says which it was, and what there is is
+// Each guard ends an agent that goes on, and says which guard it was. The agent's work is
 // collected.
 func TestGuards(t *testing.T) {
 	// Commits while it is heard of, so that it is quiet only afterwards.
@@ -67,8 +67,8 @@ echo x >x; git add x; git commit -q -m x; touch "$TMPDIR/committed"; wait
 	}
 }
 
-// A guard that has no reason to fire doesn't: an agent that says something now
-// and then is not idle, and as many turns as it may take are not too many.
+// A guard that has no reason to fire doesn't. An agent that writes something now and then is
+// not idle, and an agent may use all of its turns.
 func TestGuardsHold(t *testing.T) {
 	t.Parallel()
 	longEnough(t, 6, func(limit int64) error {
@@ -83,7 +83,7 @@ func TestGuardsHold(t *testing.T) {
 	})
 }
 
-// What prepares a job does not go on for ever either.
+// The preparation of a job ends at the timeout, too.
 func TestTimeoutDuringSetup(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, "true")
@@ -155,7 +155,7 @@ func TestSend(t *testing.T) {
 	longEnough(t, 1, func(limit int64) error { return testSend(t, limit) })
 }
 
-// testSend returns an error if the limit, which is not to be reached, was.
+// testSend returns an error if the limit was reached, which must not happen.
 func testSend(t *testing.T, limit int64) error {
 	j := newConverser(t)
 	j.spec.Guards.IdleSec = limit // who waits for a person is not idle
@@ -207,8 +207,8 @@ func testSend(t *testing.T, limit int64) error {
 	return nil
 }
 
-// Messages that come at once all arrive whole; what an agent does not read does not
-// hold its end up; and none is taken once the input is closed.
+// Messages that come at once all arrive whole. Messages that an agent does not read do not
+// delay its end. None is taken once the input is closed.
 func TestSendMany(t *testing.T) {
 	t.Parallel()
 	j := newConverser(t)
@@ -262,7 +262,7 @@ func TestSendMany(t *testing.T) {
 	silent.exitCode(cmd)
 }
 
-// TestWaitsNoMore: an agent that takes its question back is waited for no longer. It
+// TestWaitsNoMore: if an agent takes its question back, it no longer counts as waiting. It
 // need not be given anything to read first.
 func TestWaitsNoMore(t *testing.T) {
 	t.Parallel()

@@ -23,8 +23,8 @@ import (
 	"github.com/cove-dev/cove/internal/guest/supervise"
 )
 
-// verbVar makes of the test binary a supervisor, as the guest binary is one. Run
-// ends every process below its own, so it needs a process to itself.
+// verbVar makes the test binary a supervisor, as the guest binary is. Run ends every process
+// below its own, so it needs a process to itself.
 const verbVar = "COVE_TEST_JOB_VERB"
 
 func TestMain(m *testing.M) {
@@ -73,8 +73,8 @@ type job struct {
 // lastResort keeps a broken test from hanging for ever.
 const lastResort = 10 * time.Minute
 
-// longEnough has a test with a limit of some seconds that is reached. What is to be done
-// by then takes longer on a slow machine, so the limit grows until all is as it should be.
+// longEnough runs a test that reaches a limit of some seconds. The work before the limit takes
+// longer on a slow machine, so the limit grows until the test passes.
 func longEnough(t *testing.T, seconds int64, test func(limit int64) error) {
 	t.Helper()
 	for ; ; seconds *= 6 {

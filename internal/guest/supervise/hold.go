@@ -15,9 +15,9 @@ const (
 	holdExpiry  = "5m" // after the death of a supervisor, the hold ends by itself
 )
 
-// hold keeps the sprite awake while a job works, by a task of the sprite: a service does not,
-// and nobody else may be connected. While a person is waited for, the sprite may sleep. A sprite
-// that has no tasks sleeps when it likes to.
+// hold keeps the sprite awake while a job works, by a task of the sprite. A service does not
+// keep it awake, and there may be no other client. While the agent waits for a person, the
+// sprite may sleep. If the sprite has no task API, it may sleep at any time.
 type hold struct {
 	guest   *http.Client
 	task    string
@@ -65,7 +65,7 @@ func (h *hold) keep(ctx context.Context) {
 	}
 }
 
-// call makes a call about the task. One that fails is made again at the next tick, or the task
+// call makes a call about the task. If it fails, it is retried at the next tick, or the task
 // expires.
 func (h *hold) call(ctx context.Context, method, body string) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)

@@ -15,8 +15,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// TestHold: A7: while a job works, its sprite has a task that is refreshed. The task is gone while
-// a person is waited for, and with the job. It expires by itself.
+// TestHold: A7: while a job works, its sprite has a task that is refreshed. The task is
+// deleted while the agent waits for a person, and at the end of the job. It expires by itself.
 func TestHold(t *testing.T) {
 	g := &guest.Server{Dir: t.TempDir()}
 	ctx, stop := context.WithCancel(t.Context())

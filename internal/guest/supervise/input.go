@@ -34,7 +34,7 @@ const (
 	sendTimeout = 20 * time.Second
 )
 
-// input hands messages, which come by a socket in the job's folder, to the agent.
+// input receives messages at a socket in the job's folder, and hands them to the agent.
 type input struct {
 	log    *journal
 	guards *guards
@@ -55,8 +55,8 @@ type answer struct {
 	Error string `json:"error,omitempty"`
 }
 
-// listen begins to take messages for the agent that reads pipe, of which the
-// first is in a file.
+// listen begins to take messages for the agent that reads pipe. The first message is in a
+// file.
 func (a *agent) listen(pipe *os.File) (*input, error) {
 	var first []byte
 	if name := a.spec.Input.First; name != "" {
@@ -84,7 +84,7 @@ func (a *agent) listen(pipe *os.File) (*input, error) {
 	return in, nil
 }
 
-// close ends the taking of messages. Those that the agent has not read are refused.
+// close takes no more messages. Those that the agent has not read are refused.
 func (in *input) close() {
 	_ = in.listener.Close()
 	_ = in.pipe.Close() // a write to it ends
@@ -110,7 +110,7 @@ func (in *input) accept() {
 	}
 }
 
-// contentOf tells a message from others that may have its key; it is not empty.
+// contentOf distinguishes a message from others with the same key; it is not empty.
 func contentOf(m cove.JobInputLine) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %v", m.Line, m.Question, m.Close))
 	return string(sum[:])

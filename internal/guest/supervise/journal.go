@@ -15,10 +15,10 @@ import (
 	"github.com/cove-dev/cove/internal/lib/mask"
 )
 
-// maxLine is the most of one line of output that one event holds.
+// maxLine is how much of one line of output one event holds.
 const maxLine = 64 << 10
 
-// maxLogged is how much output the log takes, and how much of events.
+// maxLogged is how much output the log takes, and also how much of the agent's events.
 const maxLogged = 64 << 20
 
 // journal is the job's log. Its methods may be called from several goroutines. A
@@ -147,11 +147,11 @@ func wholeRunes(b []byte) int {
 	return len(b)
 }
 
-// maxLast bounds the last line of a stream of which more is left out.
+// maxLast bounds the last line of a stream that is too long for the log.
 const maxLast = 1 << 20
 
-// A tap logs one stream. When the log has taken its share, the stream's last line
-// still comes in at its end: it is there that an agent says how it went.
+// A tap logs one stream. When the log has taken its share, it still takes the stream's last
+// line at the stream's end, because agents report their result there.
 type tap struct {
 	log    *journal
 	stream string
@@ -181,7 +181,7 @@ func (t *tap) line(text string, cut bool) {
 		}
 		t.log.add(ev)
 		if t.full {
-			t.log.notice(fmt.Sprintf("more than %d MiB of output: the rest, but for the last line, is in output.log only", maxLogged>>20))
+			t.log.notice(fmt.Sprintf("more than %d MiB of output: the rest, except for the last line, is in output.log only", maxLogged>>20))
 		}
 		return
 	}
@@ -196,7 +196,7 @@ func (t *tap) line(text string, cut bool) {
 	}
 }
 
-// keepLast keeps the end of what comes on standard error, also of what the log has no room for.
+// keepLast keeps the end of standard error, even if the log has no room for it.
 func (l *journal) keepLast(text string, cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,7 +206,7 @@ func (l *journal) keepLast(text string, cut bool) {
 	_, _ = l.last.Write([]byte(text)) // never fails
 }
 
-// lastError is the end of what came on standard error.
+// lastError is the end of standard error.
 func (l *journal) lastError() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -220,7 +220,7 @@ func (t *tap) end() {
 }
 
 // exceeds counts n more bytes of a stream, and reports whether the log has had
-// its share. The output's does not count against the agent's own events.
+// its share. Output does not count against the share of the agent's own events.
 func (l *journal) exceeds(stream string, n int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

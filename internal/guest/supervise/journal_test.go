@@ -13,7 +13,7 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// logged is what the journal makes of streams that come one after the other.
+// logged returns the journal's events for streams that come one after the other.
 func logged(t *testing.T, streams ...func(*journal)) []cove.JobEvent {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "events.jsonl")
@@ -47,8 +47,8 @@ func logged(t *testing.T, streams ...func(*journal)) []cove.JobEvent {
 	}
 }
 
-// The log's share of the output can be used up; how the agent says it went, by its
-// last line or its events, comes in all the same.
+// The log's share of the output can be used up. The agent's result, in its last line or its
+// events, is logged all the same.
 func TestJournalFull(t *testing.T) {
 	line := strings.Repeat("x", 50<<10)
 	result := strings.Repeat("y", 100<<10)
@@ -91,8 +91,8 @@ func TestJournalFull(t *testing.T) {
 	}
 }
 
-// A line that fills the log, and the last if it is too long, are not continued by
-// what is no part of them.
+// A line that fills the log, and the last one if it is too long, are not continued by parts of
+// other lines.
 func TestJournalFullInLine(t *testing.T) {
 	for _, test := range []struct{ name, after, want string }{
 		{"nothing more", "", ""},
@@ -125,7 +125,7 @@ func TestJournalFullInLine(t *testing.T) {
 	}
 }
 
-// Where the parts of a line are divided depends on nothing but their length.
+// Only the length decides where a line is divided into parts.
 func TestJournalCut(t *testing.T) {
 	for _, unit := range []string{"x", "é", "€", "😀", "\x80", "a\xf0\x9f"} {
 		for extra := -5; extra <= 5; extra++ {
@@ -147,7 +147,7 @@ func TestJournalCut(t *testing.T) {
 	}
 }
 
-// What a sprite slept is no part of an agent's time.
+// The time that a sprite sleeps does not count as an agent's time.
 func TestRunningClock(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	c := runningClock{last: start}

@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 )
 
-// leftoverMessage is that of the commit of what an agent did not commit.
+// leftoverMessage is the message of the commit with an agent's uncommitted changes.
 const leftoverMessage = "Left uncommitted by the agent"
 
-// leftovers commits what an agent did not commit in its clone and in the submodules.
+// leftovers commits an agent's uncommitted changes in its clone and in the submodules.
 type leftovers struct {
 	git     git
 	index   string // a file for an index of its own
@@ -20,9 +20,8 @@ type leftovers struct {
 	missed  []error // why something can't be committed
 }
 
-// commit commits what is not committed in the clone, or in the submodule at path,
-// and in the submodules inside of that. It returns the commit, or nothing if all is
-// committed.
+// commit commits the uncommitted changes in the clone, or in the submodule at path, and in the
+// submodules inside of it. It returns the commit, or "" if there are no changes.
 func (l *leftovers) commit(ctx context.Context, path, head string) (string, error) {
 	dir := filepath.Join(l.git.work, path)
 	defer os.Remove(l.index)
@@ -59,8 +58,8 @@ func (l *leftovers) commit(ctx context.Context, path, head string) (string, erro
 	return l.git.in(ctx, dir, call{}, "commit-tree", "-p", head, "-m", leftoverMessage, tree)
 }
 
-// commitIn is commit for a submodule. One that the agent has taken apart has
-// nothing that could be told from its leavings.
+// commitIn is commit for a submodule. If the agent has taken the submodule's repository apart,
+// there is nothing to commit.
 func (l *leftovers) commitIn(ctx context.Context, m module) (string, error) {
 	if !l.git.present(m.Path) {
 		return "", nil
@@ -72,8 +71,8 @@ func (l *leftovers) commitIn(ctx context.Context, m module) (string, error) {
 	return l.commit(ctx, m.Path, head)
 }
 
-// addAll takes all that is not ignored into an index. What git can't take, such as a
-// repository that has no commit, is noted and left out.
+// addAll adds all files that are not ignored to an index. If git can't add something, such as
+// a repository without a commit, addAll notes that and leaves it out.
 func (l *leftovers) addAll(ctx context.Context, dir string, in call) error {
 	_, err := l.git.in(ctx, dir, in, "add", "--all")
 	if err == nil {

@@ -22,8 +22,8 @@ import (
 
 // Large files are those of Git LFS: the repository has a pointer, the content is
 // in .git/lfs/objects, which submodules share by lfs.storage. Those that were sent along
-// lie beside the bundle, named by their SHA-256. Where git-lfs is not installed, the guest
-// is their filter.
+// lie beside the bundle, named by their SHA-256. If git-lfs is not installed, the guest is
+// their filter.
 
 // maxPointer bounds a pointer, as git-lfs does.
 const maxPointer = 1024
@@ -44,7 +44,7 @@ type largeFiles struct {
 	out   string // the folder for those that the agent made
 }
 
-// receive puts the large files that came, and those that came before, where the
+// receive puts the large files that came with this job, and with earlier ones, where the
 // filter finds them.
 func (l *largeFiles) receive() error {
 	names, err := filesIn(l.came)
@@ -84,10 +84,10 @@ func (l *largeFiles) checkout(ctx context.Context, dir string, args ...string) e
 	return l.filter(ctx, dir, true)
 }
 
-// filter sets the filter of large files up in the repository at dir. It is called
-// before the files are there, where content came for them, and else after, where the
-// repository's attributes speak of Git LFS: then there are pointers only, but the agent may
-// add to them.
+// filter sets up the filter of large files in the repository at dir. It is called both before
+// and after the files are checked out. If content came for them, the call before sets the
+// filter. If not, the call after does, if the repository's attributes name Git LFS: there are
+// only pointers, but the agent may add large files.
 func (l *largeFiles) filter(ctx context.Context, dir string, after bool) error {
 	_, err := os.Lstat(l.storage())
 	if came := err == nil; came == after || after && !speaksOfLFS(dir) {
@@ -98,7 +98,7 @@ func (l *largeFiles) filter(ctx context.Context, dir string, after bool) error {
 		settings = append(settings, []string{"lfs.storage", l.storage()})
 	}
 	if _, err := l.git.in(ctx, dir, call{}, "config", "filter.lfs.process"); err == nil {
-		// git-lfs itself is installed. It must not fail for want of what is nowhere here.
+		// git-lfs itself is installed. It must not fail because content is missing here.
 		settings = append(settings, []string{"lfs.skipdownloaderrors", "true"})
 	} else {
 		self, err := os.Executable()
@@ -118,7 +118,7 @@ func (l *largeFiles) filter(ctx context.Context, dir string, after bool) error {
 	return nil
 }
 
-// speaksOfLFS reports whether the attributes at the top of a work tree do.
+// speaksOfLFS reports whether the attributes at the top of a work tree name Git LFS.
 func speaksOfLFS(dir string) bool {
 	f, err := os.Open(filepath.Join(dir, ".gitattributes"))
 	if err != nil {
@@ -209,7 +209,7 @@ func filesIn(dir string) ([]string, error) {
 	return names, err
 }
 
-// send puts those that the agent made beside the output bundle.
+// send puts the large files that the agent made beside the output bundle.
 func (l *largeFiles) send() error {
 	var had []string
 	if err := readJSON(l.list, &had); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -240,9 +240,9 @@ func (l *largeFiles) send() error {
 // quote makes a path one word of a shell.
 func quote(path string) string { return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'" }
 
-// Filter is Git LFS's filter for one file. "clean" keeps the content in the storage, as
-// git-lfs lays it out, and gives a pointer to it; "smudge" gives the content of a pointer,
-// or the pointer itself where the content is not there.
+// Filter is Git LFS's filter for one file. "clean" keeps the content in the storage, in the
+// layout of git-lfs, and writes a pointer to it. "smudge" writes the content of a pointer, or
+// the pointer itself if the content is missing.
 func Filter(verb, storage string, r io.Reader, w io.Writer) error {
 	objects := filepath.Join(storage, "objects")
 	head := make([]byte, maxPointer+1)
@@ -297,7 +297,7 @@ func clean(objects string, r io.Reader, w io.Writer) error {
 	return err
 }
 
-// smudge copies an object of that size; done is false if it is not here.
+// smudge copies an object of that size to w; done is false if it is missing.
 func smudge(name, size string, w io.Writer) (done bool, err error) {
 	f, err := os.Open(name)
 	if err != nil {

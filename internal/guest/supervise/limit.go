@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// stopGrace is how long a program of the preparation may take to end that is told to. Then it
-// is killed, with all that it has started.
+// stopGrace is how long a program of the preparation may take to end after SIGTERM. Then it is
+// killed, with all that it has started.
 const stopGrace = 3 * time.Second
 
 // errorLines is how much of what a step has printed is in its error.
@@ -23,7 +23,7 @@ func (e overtime) Error() string { return fmt.Sprintf("took longer than the %v t
 // stepBound marks the contexts of limitRunning: no call of git has another limit in them.
 type stepBound struct{}
 
-// limitTick is how often it is looked whether a step's time is up.
+// limitTick is how often limitRunning checks whether a step's time is up.
 const limitTick = 200 * time.Millisecond
 
 // limitRunning returns a context that ends with ctx, or when the sprite was awake for as long
@@ -48,8 +48,8 @@ func limitRunning(ctx context.Context, limit time.Duration) (_ context.Context, 
 	return ctx, func() { cancel(context.Canceled); <-over }
 }
 
-// endGroup tells a process group to end, and kills it if its leader has not by then. Over is
-// closed when the leader has ended.
+// endGroup sends SIGTERM to a process group, and kills the group if its leader has not ended
+// after stopGrace. over must be closed when the leader has ended.
 func endGroup(leader int, over <-chan struct{}) {
 	_ = syscall.Kill(-leader, syscall.SIGTERM) // gone already, at worst
 	select {
@@ -61,7 +61,7 @@ func endGroup(leader int, over <-chan struct{}) {
 	}
 }
 
-// lastLines is the end of what a step has printed.
+// lastLines is the end of a step's output.
 func lastLines(text string) string {
 	lines := strings.Split(text, "\n")
 	return strings.Join(lines[max(0, len(lines)-errorLines):], "\n")

@@ -85,8 +85,8 @@ func TestCloneLimit(t *testing.T) {
 	}
 }
 
-// TestStopInStep: P4: a job that is stopped while it is prepared is told to end (SIGTERM), and
-// then made to; all that the step has started is gone before the job's end is on record.
+// TestStopInStep: P4: if a job is stopped during its preparation, the step gets SIGTERM, and
+// is killed later. All that the step has started is gone before the job's end is recorded.
 func TestStopInStep(t *testing.T) {
 	polite := "trap 'echo asked to end; exit 0' TERM; (setsid sleep 100000 &); echo ready; while :; do sleep 0.1; done"
 	deaf := "trap '' TERM; (setsid sh -c \"trap '' TERM; sleep 100000\" &); echo ready; while :; do sleep 0.1; done"
@@ -131,8 +131,8 @@ func TestStopInStep(t *testing.T) {
 	}
 }
 
-// TestMasked: P2, S5: secrets among the variables are in no line of the log, nor in an error, nor
-// in what is left of the job's settings, however they are cut and coded.
+// TestMasked: P2, S5: secrets among the variables, however they are cut and coded, are in no
+// line of the log. Nor are they in an error, or in the job's settings after its end.
 func TestMasked(t *testing.T) {
 	secret, lines := "canary-\"secret\"-value", "first-line-of-it\nsecond-line-of-it"
 	j := newJob(t, `echo "$S"; echo "$L" >&2; echo "$J" >&3; head -c 65520 /dev/zero | tr '\0' x; echo "$S"`)
@@ -167,8 +167,8 @@ func TestMasked(t *testing.T) {
 	}
 }
 
-// TestWhateverTheScriptDoes: P10: the supervisor's own steps come after the setup script, however
-// that ends; and P6: the script, of any size, is in a file that goes with it.
+// TestWhateverTheScriptDoes: P10: the supervisor's own steps come after the setup script,
+// however the script ends. P6: the script, of any size, is in a file that is deleted after it.
 func TestWhateverTheScriptDoes(t *testing.T) {
 	for _, test := range []struct{ name, script string }{
 		{"exit", "exit 0\nfalse"},

@@ -11,8 +11,8 @@ import (
 // maxDepth bounds how deep a line of JSON is looked into.
 const maxDepth = 16
 
-// matches reports whether a rule picks a line, of which the beginning is enough if
-// what the rule asks for stands there.
+// matches reports whether a rule picks a line. The beginning of the line is enough if it has
+// the values that the rule asks for.
 func matches(rule cove.LineRule, stream, text string) bool {
 	if stream != rule.Stream || !strings.HasPrefix(text, "{") {
 		return false

@@ -20,7 +20,7 @@ func hostile(rnd *rand.Rand, parts []string) string {
 }
 
 // TestLiteral: P8: names of branches, paths, people, scripts and the values of variables are
-// taken as they are, whatever is in them: no shell and no option parser sees them.
+// taken literally. No shell and no option parser sees them.
 func TestLiteral(t *testing.T) {
 	const seed = 7
 	rnd := rand.New(rand.NewPCG(seed, seed))

@@ -96,7 +96,7 @@ func TestFinalize(t *testing.T) {
 		t.Errorf("got %v, %v", after, err)
 	}
 
-	// The end stands.
+	// The end does not change.
 	end, log := j.read(j.file("end.json")), j.read(j.file("events.jsonl"))
 	if code := j.call("run"); code != 0 {
 		t.Errorf("run: exit code %d", code)
@@ -118,9 +118,9 @@ func TestRunAfterDeath(t *testing.T) {
 	j.checkLost(starts)
 }
 
-// A copy of a sprite, made after its job was given to a supervisor and before that has begun,
-// has the service, and is another boot. It does not begin the job, nor does it end it. Once the
-// log has begun, a copy ends what there is of the job, and never begins it.
+// A copy of a sprite has its service, and is another boot. If it was made after a supervisor
+// got the job, but before it has begun the job, the copy neither begins nor ends the job. Once
+// the log has begun, a copy ends what there is of the job, and never begins it.
 func TestRunInCopy(t *testing.T) {
 	j := newJob(t, "echo x >x")
 	j.give()
@@ -229,8 +229,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// A supervisor makes its lock before it takes it: a follower who comes in between
-// waits for it.
+// A supervisor makes its lock before it takes it. A follower that comes in between waits for
+// the supervisor.
 func TestFollowEarly(t *testing.T) {
 	j := newJob(t, "echo ready")
 	j.give()

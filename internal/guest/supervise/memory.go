@@ -34,8 +34,8 @@ func guestAt(socket string) *http.Client {
 	}}
 }
 
-// outOfMemory reports whether an agent that ended with a code since then ended for want
-// of memory, and which process was ended. Where nobody can say, it did not.
+// outOfMemory reports whether an agent that ended with code ended for want of memory since
+// then, and which process was killed. If that can't be found out, the answer is no.
 func outOfMemory(ctx context.Context, code int, since time.Time) (string, bool) {
 	if code != 128+int(syscall.SIGKILL) {
 		return "", false

@@ -48,7 +48,7 @@ type submodules struct {
 	file    string   // lists those that were sent along
 }
 
-// list lists those that the job began with.
+// list lists the submodules that the job began with.
 func (s *submodules) list() ([]module, error) {
 	var modules []module
 	err := readJSON(s.file, &modules)
@@ -84,8 +84,8 @@ func (s *submodules) checkout(ctx context.Context, sent []string) error {
 	return os.WriteFile(s.file, text, 0o600)
 }
 
-// checkoutBelow makes those in a commit of the repository at path, and those inside
-// of them. It returns them.
+// checkoutBelow makes and returns the submodules in a commit of the repository at path, and
+// those inside of them.
 func (s *submodules) checkoutBelow(ctx context.Context, path, commit string, came map[string]bool) ([]module, error) {
 	dir := filepath.Join(s.git.work, path)
 	links, err := s.git.links(ctx, dir, commit)
@@ -101,8 +101,8 @@ func (s *submodules) checkoutBelow(ctx context.Context, path, commit string, cam
 		if err := s.checkoutOne(ctx, m); err != nil {
 			return nil, err
 		}
-		// As git itself would have it. Without a URL that can be resolved from here it
-		// stays a repository in a folder, with which git can deal.
+		// Register the submodule as git itself does. If its URL can't be resolved from here,
+		// it stays a repository in a folder, which git can handle.
 		for _, args := range [][]string{{"init"}, {"absorbgitdirs"}} {
 			_, _ = s.git.in(ctx, dir, call{}, append(append([]string{"submodule", "-q"}, args...), "--", name)...)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// preparation makes the sprite and the clone ready for a job's agent. Each of its steps is
-// told of in the log: when it begins, and how it ended.
+// preparation makes the sprite and the clone ready for a job's agent. The log has the
+// beginning and the end of each step.
 type preparation struct {
 	folder folder
 	spec   *cove.JobSpec
@@ -54,7 +54,7 @@ func (p *preparation) run(ctx context.Context) error {
 	return nil
 }
 
-// stepEnd is what there is to say of a step that went well.
+// stepEnd describes a step that succeeded.
 type stepEnd struct {
 	skipped bool
 	detail  string // what was done, or why nothing was; may be empty
@@ -84,8 +84,8 @@ func (p *preparation) step(ctx context.Context, key cove.StepKey, do func(contex
 	return err
 }
 
-// limited does a step within its limit. The setup script has its limit from when it starts: it
-// may wait for another job's.
+// limited runs a step within its limit. The setup script's limit begins when the script
+// starts, since it may have to wait for another job's.
 func (p *preparation) limited(ctx context.Context, key cove.StepKey, do func(context.Context) (stepEnd, error)) (stepEnd, error) {
 	limit := cove.StepLimit(p.spec.StepLimits, key)
 	if key == cove.StepSetupScript || limit == 0 {
@@ -108,7 +108,7 @@ func (p *preparation) limited(ctx context.Context, key cove.StepKey, do func(con
 // clone receives the repository.
 func (p *preparation) clone(ctx context.Context) (stepEnd, error) {
 	if p.spec.Earlier != "" {
-		return skipped("the job goes on in a clone that is there"), p.repo.receive(ctx)
+		return skipped("the job continues in an existing clone"), p.repo.receive(ctx)
 	}
 	if p.spec.Remote != "" {
 		return (&remote{folder: p.folder, spec: p.spec, repo: p.repo, log: p.log}).clone(ctx)
@@ -172,11 +172,11 @@ func (p *preparation) configure(ctx context.Context) (stepEnd, error) {
 	return stepEnd{detail: strings.Join(said, "\n")}, nil
 }
 
-// maxChanged is how many files that differ from the commit are named.
+// maxChanged is how many of the files that differ from the commit are named.
 const maxChanged = 5
 
-// verify makes sure that the agent begins with the commit and the branch that were sent.
-// The preparation may have added to them: that is told.
+// verify makes sure that the agent begins with the commit and the branch that were sent. If
+// the preparation has added to them, verify gives a warning.
 func (p *preparation) verify(ctx context.Context) (stepEnd, error) {
 	if p.spec.Earlier != "" {
 		return skipped("the clone is as the earlier job left it"), nil
@@ -216,7 +216,7 @@ func (p *preparation) verify(ctx context.Context) (stepEnd, error) {
 	return end, nil
 }
 
-// command runs a command in the clone, and logs what it prints. It returns the end of that.
+// command runs a command in the clone, and logs its output. It returns the end of the output.
 func (p *preparation) command(ctx context.Context, argv []string) (string, error) {
 	p.ran = true
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)

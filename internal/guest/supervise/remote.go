@@ -20,9 +20,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-// remote clones the repository of a job that brings none along, by its URL. No credential
-// is in this sprite: git asks for the URL as it is, and by the sprite's /etc/gitconfig goes
-// through a connector to it, if there is one.
+// remote clones the repository of a job by its URL, if the job brings none along. No
+// credential is in this sprite. git asks for the URL as it is; the sprite's /etc/gitconfig
+// leads it through a connector, if there is one.
 type remote struct {
 	folder folder
 	spec   *cove.JobSpec
@@ -30,8 +30,8 @@ type remote struct {
 	log    *journal
 }
 
-// clone makes the clone, and writes down what the job begins with: in its JobSpec, of which a
-// later supervisor takes it, and in the log, of which the server does.
+// clone makes the clone, and records what the job begins with. A later supervisor reads that
+// from the JobSpec, and the server from the log.
 func (r *remote) clone(ctx context.Context) (stepEnd, error) {
 	heads, err := r.heads(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (r *remote) clone(ctx context.Context) (stepEnd, error) {
 	return stepEnd{detail: fmt.Sprintf("%.12s of %s of %s", cloned.Base, branch, r.spec.Remote), warning: lacks}, err
 }
 
-// note makes what was cloned what the job begins with.
+// note records the clone as what the job begins with.
 func (r *remote) note(cloned cove.JobCloned) error {
 	r.spec.Branch, r.spec.Base, r.spec.Shallow = cloned.Branch, cloned.Base, cloned.Shallow
 	r.repo.store.base, r.repo.modules.base, r.repo.modules.shallow = cloned.Base, cloned.Base, cloned.Shallow
@@ -110,7 +110,7 @@ func (r *remote) cuts(ctx context.Context) ([]string, error) {
 	return strings.Fields(string(text)), err
 }
 
-// id is that of a repository with its whole history, as gitwork makes it: a digest of its
+// id is the id of a repository with its whole history, as gitwork makes it: a digest of its
 // root commits.
 func (r *remote) id(ctx context.Context) (string, error) {
 	roots, err := r.repo.git.run(ctx, "rev-list", "--max-parents=0", "HEAD")
@@ -118,10 +118,10 @@ func (r *remote) id(ctx context.Context) (string, error) {
 	return hex.EncodeToString(sum[:]), err
 }
 
-// maxLacking is how many paths are named that are not whole.
+// maxLacking is how many of the incomplete paths are named.
 const maxLacking = 5
 
-// lacks says what of the repository the clone does not have; empty: it has all.
+// lacks says which parts of the repository the clone lacks; empty: none.
 func (r *remote) lacks(ctx context.Context, cloned cove.JobCloned) (string, error) {
 	var lacks []string
 	if len(cloned.Shallow) > 0 {
@@ -213,13 +213,13 @@ func (h heads) choose(name string) (branch, id string, err error) {
 	return branch, id, nil
 }
 
-// Bounds on the search for names that are like another.
+// Bounds on the search for similar names.
 const (
 	maxCompared = 10_000
 	maxNear     = 5
 )
 
-// near are the branches whose names are most like one that is not there.
+// near returns the branches with names most similar to a missing one.
 func (h heads) near(name string) []string {
 	type like struct {
 		name string

@@ -40,8 +40,8 @@ func cloned(t *testing.T, j *job) cove.JobCloned {
 	return all[0]
 }
 
-// TestRemote: a job with a URL clones the default branch, tells what that is, and has its
-// commits collected from there on, also by a supervisor that comes later.
+// TestRemote: a job with a URL clones the default branch, and reports its name. Its commits
+// are collected from there on, also by a later supervisor.
 func TestRemote(t *testing.T) {
 	j, s := newRemoteJob(t, `test "$(git status --porcelain)" = ""; echo more >>README; git commit -qam second; cp `+"$COVE_JOB"+`/job.json ./spec`, map[string]string{"README": "hello\n"})
 	end := j.run()
@@ -67,8 +67,8 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// TestRemoteLacks: what a clone does not have is told: submodules, content of Git LFS, and
-// what lies before a limit of the history.
+// TestRemoteLacks: the job reports what a clone lacks: submodules, content of Git LFS, and
+// commits before a limit of the history.
 func TestRemoteLacks(t *testing.T) {
 	j, s := newRemoteJob(t, "true", map[string]string{
 		"README": "hello\n", ".gitattributes": "*.bin filter=lfs\n",
@@ -94,8 +94,8 @@ func TestRemoteLacks(t *testing.T) {
 	}
 }
 
-// TestRemoteRefused: a branch that is not there, and a repository that is empty or can't be
-// read, end the job before anything is cloned, in words of their own.
+// TestRemoteRefused: if the branch is missing, or the repository is empty or can't be read,
+// the job ends before anything is cloned. Each has an error of its own.
 func TestRemoteRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*job, *gitserver.Server)

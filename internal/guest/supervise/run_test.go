@@ -48,7 +48,7 @@ func TestRun(t *testing.T) {
 	if got := j.git("show", end.Leftover+":four"); got != "hi" {
 		t.Errorf("the agent's environment gave %q", got)
 	}
-	// Where somebody looks at the sprite, it is as the agent left it.
+	// A person who looks at the sprite finds it as the agent left it.
 	if got, want := j.gitIn(j.spec.Workdir, "status", "--porcelain"), "M README\nA  four\n?? three"; got != want {
 		t.Errorf("the status is %q, want %q", got, want)
 	}
@@ -128,7 +128,7 @@ func TestOnlyLeftover(t *testing.T) {
 	}
 }
 
-// An agent's hooks and what it did to its index are no concern of the collecting.
+// An agent's hooks, and its changes to the index, do not affect the collecting.
 func TestCollectDespiteAgent(t *testing.T) {
 	j := newJob(t, `
 		echo x >x; git add x; git commit -q -m x
@@ -147,7 +147,8 @@ func TestCollectDespiteAgent(t *testing.T) {
 	}
 }
 
-// Files that git can't take keep back neither the commits nor the rest of what is left.
+// If git can't take some files, the commits and the other uncommitted files are still
+// collected.
 func TestCollectsTheRest(t *testing.T) {
 	const work = "echo x >x; git add x; git commit -q -m x; echo y >y; "
 	for name, test := range map[string]struct{ script, missed, left string }{
@@ -176,8 +177,8 @@ func TestCollectsTheRest(t *testing.T) {
 	}
 }
 
-// A repository that the agent made, or put elsewhere, comes by its name alone: that it
-// stays where it is is said, unless its commit is to be had.
+// A repository that the agent made, or put elsewhere, is not collected, except for its name.
+// The job's end says so, unless a remote has the repository's commit.
 func TestCollectsNoOtherRepository(t *testing.T) {
 	j := newJob(t, `
 		for name in new cloned; do git init -q $name; git -C $name commit -q --allow-empty -m $name; done
@@ -233,7 +234,7 @@ func TestPrepareFails(t *testing.T) {
 	}
 }
 
-// An agent is looked for in the PATH that it is given.
+// An agent's program is looked up in the PATH that it gets.
 func TestAgentsPath(t *testing.T) {
 	j := newJob(t, "")
 	bin := t.TempDir()
@@ -271,8 +272,8 @@ func TestAgentEnds(t *testing.T) {
 	}
 }
 
-// A line that is longer than an event may be comes in parts, which together are
-// the line, and none of which ends inside a character.
+// A line that is longer than an event may be comes in parts. Together they are the line, and
+// none ends inside a character.
 func TestLongLine(t *testing.T) {
 	j := newJob(t, `cat "$LINE"; echo short`)
 	long := strings.Repeat("aé€😀", 3<<20/10) + "end"

@@ -25,9 +25,9 @@ import (
 // ErrNotSetUp says that this sprite has not been set up by that script.
 var ErrNotSetUp = errors.New("the setup script has not succeeded in this sprite")
 
-// A setup is a sprite's setup script on its way. What is known of it from job to
-// job is in ~/.cove/setup, by repository: KEY.json says which text has succeeded,
-// KEY.log has what the last run printed, and lock is held while one runs.
+// A setup is a sprite's setup script while it runs. Its records, kept between jobs, are in
+// ~/.cove/setup, by repository: KEY.json says which text has succeeded, KEY.log has the output
+// of the last run. The file lock is held while one runs.
 type setup struct {
 	cove.SetupScript
 	dir     string // where it runs
@@ -35,8 +35,8 @@ type setup struct {
 	records string
 }
 
-// setupRecord is KEY.json. It is in the sprite, so that whatever becomes of that,
-// a fork say, has what its disk has.
+// setupRecord is KEY.json. It is on the sprite's disk, so that copies of the disk, such as a
+// fork's, keep it.
 type setupRecord struct {
 	SHA256 string    `json:"sha256"`
 	Name   string    `json:"name"`
@@ -58,8 +58,8 @@ func newSetup(dir folder, spec *cove.JobSpec) (*setup, error) {
 		env: append(dir.environ(), spec.Env...), records: filepath.Join(home, ".cove", "setup")}, nil
 }
 
-// SetUp runs the setup script of the job that dir describes, in a clone that does
-// not stay, nor does dir. What it prints goes to out.
+// SetUp runs the setup script of the job that dir describes, in a temporary clone. It then
+// deletes the clone and dir. The script's output goes to out.
 func SetUp(ctx context.Context, dir string, out io.Writer) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -88,8 +88,8 @@ func SetUp(ctx context.Context, dir string, out io.Writer) error {
 	return err
 }
 
-// IsSetUp returns nil where the setup script of the job that dir describes has
-// succeeded in this sprite, and else ErrNotSetUp.
+// IsSetUp returns nil if the setup script of the job that dir describes has succeeded in this
+// sprite, or if the job has none. If the script has not succeeded, it returns ErrNotSetUp.
 func IsSetUp(dir string) error {
 	var spec cove.JobSpec
 	if err := readJSON(filepath.Join(dir, "job.json"), &spec); err != nil {
@@ -105,7 +105,7 @@ func IsSetUp(dir string) error {
 	return nil
 }
 
-// record is a file about the repository's script, by its ending.
+// record is the path of the repository's record with that ending.
 func (s *setup) record(ending string) string {
 	sum := sha256.Sum256([]byte(s.Repository))
 	return filepath.Join(s.records, hex.EncodeToString(sum[:8])+ending)
@@ -121,8 +121,8 @@ func (s *setup) done() bool {
 	return readJSON(s.record(".json"), &r) == nil && r.SHA256 == s.sum()
 }
 
-// run runs the script from a file of that name, unless it is done already. What it
-// prints goes to out, which is told when there is no more.
+// run runs the script from a file of that name, unless it has succeeded already; again says
+// so. out reads the script's output until its end.
 func (s *setup) run(ctx context.Context, file string, say func(string), out func(io.Reader)) (again bool, err error) {
 	if err := os.MkdirAll(s.records, 0o755); err != nil {
 		return false, err
@@ -163,7 +163,7 @@ func (s *setup) run(ctx context.Context, file string, say func(string), out func
 	return false, s.write()
 }
 
-// lock waits until no other job sets this sprite up.
+// lock waits until no other job sets up this sprite.
 func (s *setup) lock(ctx context.Context) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(s.records, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -193,9 +193,9 @@ func (s *setup) limit() time.Duration {
 	return cove.StepLimit(nil, cove.StepSetupScript)
 }
 
-// execute starts the script and sees it to its end, after which no process of it is
-// left: what is to go on running is a service. If ctx ends, so does the script. Ended says how
-// it did; nil: well.
+// execute runs the script until its end. Then it kills all processes that the script has left:
+// programs that must go on running are services. If ctx ends, so does the script. ended says
+// why the script failed; nil: it succeeded.
 func (s *setup) execute(ctx context.Context, file string, out func(io.Reader)) (ended, err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ func withScript(t *testing.T, home, agent, script string) *job {
 	return j
 }
 
-// setUp has a supervisor set the sprite up, and returns what it printed and its code.
+// setUp makes a supervisor set up the sprite, and returns its output and exit code.
 func (j *job) setUp() (string, int) {
 	j.t.Helper()
 	cmd := j.command("set-up")
@@ -48,8 +48,8 @@ func outputOf(j *job, stream string) string {
 	return strings.Join(lines, "\n")
 }
 
-// A setup script runs before the agent, where and as the agent does, and a second
-// job runs it only if it is another one.
+// A setup script runs before the agent, in the same folder and as the same user. A second job
+// runs its script only if it is another one.
 func TestSetupScript(t *testing.T) {
 	home := t.TempDir()
 	script := "echo $GREETING; cat README; pwd >where; echo oops >&2; echo x >>~/ran\n"
@@ -83,7 +83,7 @@ func TestSetupScript(t *testing.T) {
 	}
 }
 
-// A script that fails, or takes too long, ends the job with a reason, nothing of it
+// If a script fails, or takes too long, the job ends with a reason. No process of the script
 // is left, and the next job tries again.
 func TestSetupScriptFails(t *testing.T) {
 	for _, test := range []struct {
@@ -125,8 +125,8 @@ func TestSetupScriptFails(t *testing.T) {
 	}
 }
 
-// What a script starts in the background does not outlive it, and what has an
-// interpreter of its own gets that.
+// A script's background processes do not outlive it, and a script that names its own
+// interpreter gets that one.
 func TestSetupScriptLeavesNothing(t *testing.T) {
 	j := withScript(t, t.TempDir(), "true", "#!/bin/bash\n(setsid sleep 300 &)\nx=(a b); echo ${x[1]}\n")
 	if end := j.run(); end.Phase != "done" || outputOf(j, "setup") != "b" {
@@ -137,7 +137,7 @@ func TestSetupScriptLeavesNothing(t *testing.T) {
 	}
 }
 
-// A sprite can be set up before there is a job, which has nothing to do then.
+// A sprite can be set up before its first job, which then need not run the script.
 func TestSetUp(t *testing.T) {
 	home := t.TempDir()
 	j := withScript(t, home, "true", "cat README; echo $GREETING >~/greeting\n")

@@ -8,7 +8,7 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// turns are the steps that a job's log tells of, with their last state.
+// turns are the steps in a job's log, with their last state.
 func turns(t *testing.T, j *job) (order []cove.StepKey, last map[cove.StepKey]cove.StepTurn) {
 	t.Helper()
 	last = map[cove.StepKey]cove.StepTurn{}
@@ -61,8 +61,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestStepsTellOfChanges: changes that the preparation leaves in the clone are told, and a
-// clone that is another one by then is refused, before the agent runs.
+// TestStepsTellOfChanges: the job reports changes that the preparation leaves in the clone. If
+// the preparation has replaced the clone, the job ends before the agent runs.
 func TestStepsTellOfChanges(t *testing.T) {
 	for _, test := range []struct {
 		name, script   string

@@ -22,8 +22,8 @@ func sign(lock *os.File) error {
 }
 
 // Stop tells the supervisor at work on a job to stop the agent and to collect. It
-// does not wait for that. ErrDead: none is at work. The signal goes to the
-// supervisor alone, whose git must not be disturbed while it collects.
+// does not wait for that. ErrDead: no supervisor is at work. The signal goes to the supervisor
+// alone, since its git must not be disturbed while it collects.
 func Stop(dir string) error {
 	lock, err := os.Open(filepath.Join(dir, "lock"))
 	if os.IsNotExist(err) {

@@ -40,7 +40,7 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// An agent that is told to end has a moment to do so in order.
+// An agent that gets SIGTERM has a moment to end in order.
 func TestGrace(t *testing.T) {
 	j := newJob(t, `
 		trap 'echo x >x; git add x; git commit -q -m "in time"; exit 9' TERM
@@ -83,8 +83,8 @@ func TestTerminate(t *testing.T) {
 	}
 }
 
-// Stopped before the agent starts, a job ends in prepare and leaves nothing of its
-// setup.
+// If a job is stopped before the agent starts, it ends in prepare, and no process of its setup
+// is left.
 func TestStopDuringSetup(t *testing.T) {
 	j := newJob(t, "true")
 	began := j.file("began")
@@ -112,7 +112,7 @@ func TestStopDuringSetup(t *testing.T) {
 	}
 }
 
-// What an agent leaves running does not outlive it, whatever session it is in.
+// Processes that an agent leaves running do not outlive it, whatever session they are in.
 func TestDaemon(t *testing.T) {
 	j := newJob(t, `
 		(setsid sh -c 'echo $$; trap "" TERM HUP; while :; do sleep 6000; done' &) &
@@ -180,7 +180,7 @@ func TestBusy(t *testing.T) {
 }
 
 // TestCollectLimit: a git that the agent holds up is killed, with the agent's filter that
-// holds it up. The commits come all the same, and what did not come is said.
+// holds it up. The commits come all the same, and the end says what is missing.
 func TestCollectLimit(t *testing.T) {
 	longEnough(t, 10, func(limit int64) error { return testCollectLimit(t, limit) })
 }
@@ -206,7 +206,7 @@ func testCollectLimit(t *testing.T, limit int64) error {
 	return nil
 }
 
-// TestBrokenRepository: that of a repository which can't be read is said in words.
+// TestBrokenRepository: the end of a job says that its repository can't be read.
 func TestBrokenRepository(t *testing.T) {
 	j := newJob(t, `rm -rf .git/objects`)
 	end := j.run()

@@ -22,8 +22,8 @@ import (
 //	pack/   git's packs, which clones share by hard links
 //	lfs/    the content of large files, likewise
 //
-// An agent can write to it: it is only ever as good as what a job's own clone makes
-// of it.
+// An agent can write to the store, so its content may be damaged. If a clone can't use its
+// packs or commits, borrow deletes these.
 
 // Bounds of a store.
 const (
@@ -34,7 +34,7 @@ const (
 // packParts are the files of a pack. The last makes git see it.
 var packParts = []string{".pack", ".rev", ".idx"}
 
-// lent is what of the store a clone began with.
+// lent is the part of the store that a clone began with.
 type lent struct {
 	have  []string
 	packs []string // without their endings
@@ -78,7 +78,7 @@ func (s *store) locked(f func(dir string) error) error {
 // borrow gives the clone, which is empty, what the store has.
 func (s *store) borrow(ctx context.Context) (l lent, err error) {
 	damaged := func(err error) error {
-		return fmt.Errorf("it is damaged, and was thrown away; push again: %w", s.forget(err))
+		return fmt.Errorf("it is damaged, and was deleted; push again: %w", s.forget(err))
 	}
 	err = s.locked(func(dir string) error {
 		have, err := os.ReadFile(filepath.Join(dir, "have"))
@@ -109,8 +109,8 @@ func (s *store) borrow(ctx context.Context) (l lent, err error) {
 	return l, nil
 }
 
-// forget throws the store away: what comes next is sent in full. It returns err,
-// with what goes wrong then.
+// forget deletes the store, so that the next job is sent in full. It returns err, joined with
+// errors of the deletion.
 func (s *store) forget(err error) error {
 	return errors.Join(err, s.locked(func(dir string) error {
 		return errors.Join(os.Remove(filepath.Join(dir, "have")), os.RemoveAll(filepath.Join(dir, "pack")))
@@ -159,8 +159,8 @@ func (s *store) keep(ctx context.Context, l lent, sent []string) error {
 	})
 }
 
-// remember adds the agent's commits to the store, where that can be done: what comes
-// next most likely builds on them.
+// remember adds the agent's commits to the store, if that is possible: the next job most
+// likely builds on them.
 func (s *store) remember(ctx context.Context, head string) {
 	err := s.locked(func(dir string) error {
 		_, err := s.git.in(ctx, s.git.work, call{stdin: head + "\n^" + s.base + "\n"},

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-dev/cove/internal/guest/supervise"
 )
 
-// next is another job of the same repository and store, whose bundle has what is new
-// since the first one's.
+// next is another job of the same repository and store. Its bundle has the commits that are
+// new since the first one's.
 func (j *job) next(script string, not ...string) *job {
 	j.t.Helper()
 	n := newJob(j.t, script)
@@ -29,8 +29,8 @@ func (j *job) have() []string {
 	return strings.Fields(j.read(filepath.Join(j.spec.Store, "have")))
 }
 
-// What was sent, and what the agent committed, is there for the next job, whose
-// clone is whole by itself.
+// The commits that were sent, and the agent's commits, are in the store for the next job. That
+// job's clone is complete by itself.
 func TestStore(t *testing.T) {
 	j := newJob(t, "echo more > more; git add more; git commit -qm more")
 	j.spec.Store = filepath.Join(t.TempDir(), "store")
@@ -68,7 +68,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// A store that lacks what it says is thrown away, and the message says what to do.
+// If a store lacks commits that it lists, it is deleted, and the error says what to do.
 func TestStoreDamaged(t *testing.T) {
 	for name, damage := range map[string]func(store string) error{
 		"no packs": func(store string) error { return os.RemoveAll(filepath.Join(store, "pack")) },

@@ -20,7 +20,7 @@ type streams struct {
 	run    []func()
 }
 
-// open gives cmd an input, by a pipe into which listen lets messages come.
+// open gives cmd an input: a pipe that listen writes messages into.
 func (s *streams) open(cmd *exec.Cmd, listen func(pipe *os.File) (*input, error)) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -71,8 +71,8 @@ func (s *streams) close() {
 	}
 }
 
-// quietWriter drops what can't be written, on a full disk say: the agent must
-// not stop for want of its raw log.
+// quietWriter drops data that can't be written, on a full disk, say: the agent must not stop
+// because of its raw log.
 type quietWriter struct{ w io.Writer }
 
 func (q quietWriter) Write(p []byte) (int, error) {

@@ -1,6 +1,6 @@
-// Package supervise looks after one job inside a sprite: it clones the work that
-// was sent, runs the agent, and collects what the agent left. It is a mode of
-// the guest binary, and needs nothing of the server while it runs.
+// Package supervise runs one job inside a sprite: it clones the work that was sent, runs the
+// agent, and collects the agent's work. It is a mode of the guest binary, and does not need
+// the server while it runs.
 //
 // A job's folder holds:
 //
@@ -42,7 +42,7 @@ var ErrDead = errors.New("the job's supervisor has died")
 // errNoSettings says that a job's folder has no settings.
 var errNoSettings = errors.New("the job's settings are not there")
 
-// BootVar is the variable that names the boot in which a job may begin; see Run.
+// BootVar is the variable that names the boot that a job may begin in; see Run.
 const BootVar = cove.JobBootVar
 
 // Exit codes of the guest binary's job commands.
@@ -88,7 +88,7 @@ type job struct {
 	repo   *repository
 }
 
-// open takes the job's lock and reads what is there.
+// open takes the job's lock, and reads the job's settings and log.
 func open(dir string) (*job, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -119,9 +119,8 @@ func open(dir string) (*job, error) {
 	return j, nil
 }
 
-// keepLog opens the supervisor's own log. What a dying one says goes there too,
-// unless its standard error is the agent's terminal. A disk that is full is no
-// reason not to do the job.
+// keepLog opens the supervisor's own log. The supervisor's standard error (a panic, say) goes
+// there too, unless it is the agent's terminal. A full disk does not stop the job.
 func (j *job) keepLog() {
 	j.own = slog.New(slog.DiscardHandler)
 	f, err := os.OpenFile(j.folder.file("supervisor.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -134,8 +133,8 @@ func (j *job) keepLog() {
 	}
 }
 
-// takeLock takes the lock at once, or else is patient for a moment: followers
-// hold it for as long as it takes to see that it is free.
+// takeLock takes the lock, and retries for a second: followers hold it for a moment, to see
+// that it is free.
 func takeLock(lock *os.File) error {
 	for deadline := time.Now().Add(time.Second); ; {
 		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -164,14 +163,13 @@ func readJSON(name string, v any) error {
 	return nil
 }
 
-// Run carries the job out, and returns when its end is on record. The end of ctx
-// stops the agent, and what it has done until then is collected. A job that has
-// an end already is left alone.
+// Run carries out the job, and returns when its end is recorded. If ctx ends, Run stops the
+// agent, and collects its work so far. If the job has an end already, Run does nothing.
 //
-// A job whose log has begun is not begun again: its agent's processes are ended, its work is
-// collected, and it is lost. A job whose log is empty begins in the boot of that id only; empty:
-// in any. In another boot Run does nothing: that may be a copy of the sprite. Nor does it if the
-// job's settings are not there: the server has taken them back.
+// If the job's log has begun, Run does not begin the job again. It ends the agent's processes,
+// collects the work, and records the job as lost. If the log is empty, the job begins only in
+// the boot of that id (empty: in any). In another boot, which may be a copy of the sprite, Run
+// does nothing. Nor does it if the job's settings are missing: the server has taken them back.
 func Run(ctx context.Context, dir, boot string) error {
 	j, err := open(dir)
 	if errors.Is(err, errNoSettings) {
@@ -198,7 +196,7 @@ func Run(ctx context.Context, dir, boot string) error {
 	j.log.add(cove.JobEvent{Type: "supervisor", Supervisor: &hello})
 	if began {
 		// A supervisor was here and died. Its agent's work is not begun again.
-		j.log.notice("the job's supervisor is back after it had died: its agent is ended, and the work collected")
+		j.log.notice("the job's supervisor died and was restarted: the agent is ended, and its work is collected")
 		return j.lost("lost")
 	}
 	ctx, guards := startGuards(ctx, &j.spec, j.log)
@@ -240,8 +238,8 @@ func Run(ctx context.Context, dir, boot string) error {
 	return j.finish(cove.JobEnd{Phase: "done", Reason: exit.reason, Detail: exit.detail, ExitCode: exit.code})
 }
 
-// Finalize ends a job whose supervisor died: its processes that are left are
-// killed, what is there is collected, and the end is recorded with the reason. A job that has an end keeps it.
+// Finalize ends a job whose supervisor died. It kills the job's processes that are left,
+// collects its work, and records the end with the reason. A job that has an end keeps it.
 func Finalize(_ context.Context, dir, reason string) error {
 	j, err := open(dir)
 	if err != nil {
@@ -255,11 +253,11 @@ func Finalize(_ context.Context, dir, reason string) error {
 	return j.lost(reason)
 }
 
-// bootIDFile is where Linux tells the id of this boot. In a copy of a sprite that goes on from
-// memory, the guest gives it another one.
+// bootIDFile is where Linux shows the id of this boot. If a copy of a sprite resumes from
+// memory, the guest puts another id there.
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// bootID is the id of this boot; empty: nobody says.
+// bootID is the id of this boot; empty: it can't be read.
 func bootID() string {
 	id, err := os.ReadFile(bootIDFile)
 	if err != nil {
@@ -268,13 +266,13 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// lost ends a job whose supervisor died, and whatever of it is still at work.
+// lost ends a job whose supervisor died, with all of its processes that still run.
 func (j *job) lost(reason string) error {
 	killMarked(j.folder.mark())
 	return j.finish(cove.JobEnd{Phase: "run", Reason: reason, ExitCode: -1})
 }
 
-// finished reports whether the end is on record, and makes the log say so too: a
+// finished reports whether the end is recorded. If it is, finished adds it to the log, too: a
 // supervisor may have died between the two.
 func (j *job) finished() (bool, error) {
 	var end cove.JobEnd
@@ -294,7 +292,7 @@ func (j *job) finished() (bool, error) {
 
 func (j *job) endFile() string { return j.folder.file("end.json") }
 
-// finish collects what the agent left, and records the end.
+// finish collects the agent's work, and records the end.
 func (j *job) finish(end cove.JobEnd) error {
 	collector := &collector{folder: j.folder, spec: &j.spec, repo: j.repo, log: j.log}
 	if err := collector.collect(&end); err != nil {
@@ -305,7 +303,7 @@ func (j *job) finish(end cove.JobEnd) error {
 		end.Phase, end.Uncollected = "collect", err.Error()
 	} else {
 		if len(collector.unsent) > 0 {
-			end.Uncollected = fmt.Sprintf("the job did not begin with the repositories %q, whose commits stay here", collector.unsent)
+			end.Uncollected = fmt.Sprintf("the commits of the repositories %q stay in the sprite, since the job did not begin with them", collector.unsent)
 			j.log.notice("collect: " + end.Uncollected)
 		}
 		j.log.add(cove.JobEvent{Type: "collected"})

@@ -9,13 +9,13 @@ import (
 	"path/filepath"
 )
 
-// takeOver goes on in the clone of an earlier job, as it is: what its agent did not
-// commit is there, too.
+// takeOver continues in the clone of an earlier job, as it is, with the uncommitted changes of
+// that job's agent.
 func (r *repository) takeOver(ctx context.Context) error {
 	if _, err := r.git.run(ctx, "merge-base", "--is-ancestor", r.spec.Base, "HEAD"); err != nil {
 		return fmt.Errorf("go on in %s: %w", r.spec.Workdir, err)
 	}
-	// What that job began with is what its end is compared with, as is this one's.
+	// This job's end is compared with the files that the earlier job began with.
 	for _, file := range []string{r.modules.file, r.large.list} {
 		data, err := os.ReadFile(filepath.Join(r.spec.Earlier, filepath.Base(file)))
 		if errors.Is(err, fs.ErrNotExist) {

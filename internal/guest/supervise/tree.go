@@ -18,9 +18,9 @@ import (
 // killLimit bounds the end of an agent's processes.
 const killLimit = 10 * time.Second
 
-// killDescendants ends every process below this one, and collects them. It is
-// called while no child is waited for elsewhere. A process that forks as fast as
-// it is killed is followed until killLimit.
+// killDescendants ends every process below this one, and collects them. Call it while no child
+// is waited for elsewhere. If a process forks as fast as it is killed, killDescendants goes on
+// until killLimit.
 func killDescendants() {
 	for deadline := time.Now().Add(killLimit); time.Now().Before(deadline); {
 		pids := proctree.Below(os.Getpid())
@@ -44,9 +44,9 @@ func killDescendants() {
 // maxEnviron bounds what is read of a process's environment.
 const maxEnviron = 4 << 20
 
-// killMarked ends every other process whose environment holds mark, KEY=VALUE:
-// what a supervisor that died left, which is no longer below anything of ours. It
-// gives up after killLimit.
+// killMarked kills every other process whose environment holds mark (KEY=VALUE). These are
+// left by a supervisor that died, and are no longer descendants of ours. killMarked gives up
+// after killLimit.
 func killMarked(mark string) {
 	for deadline := time.Now().Add(killLimit); time.Now().Before(deadline); {
 		found := false
@@ -63,8 +63,8 @@ func killMarked(mark string) {
 	}
 }
 
-// marked reports whether a process's environment holds mark. That of a zombie,
-// and of somebody else's process, is empty.
+// marked reports whether a process's environment holds mark. The environment of a zombie, or
+// of another user's process, is empty.
 func marked(pid int, mark string) bool {
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
@@ -80,7 +80,8 @@ func marked(pid int, mark string) bool {
 func reapOrphans(agent int) {
 	for {
 		var info unix.Siginfo
-		// WNOWAIT only looks: a status taken here would be missing there.
+		// WNOWAIT only looks: if this took the agent's status, the wait for the agent would
+		// miss it.
 		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		if err != nil || info.Signo == 0 {
 			return

@@ -28,8 +28,8 @@ type User struct {
 // Database is the user database, /etc/passwd and /etc/group, read again whenever
 // one of them has changed. The zero value is ready, and safe for concurrent use.
 type Database struct {
-	// Own is whose commands run unless a call says otherwise; nil: boot.User. That user exists
-	// always. Set it before use.
+	// Own is the user of commands unless a call says otherwise; nil: boot.User. That user
+	// always exists. Set it before use.
 	Own *boot.Account
 
 	mu     sync.Mutex
@@ -69,7 +69,7 @@ func (d *Database) Lookup(user string) (User, bool) {
 
 var root = User{"root", 0, 0, []uint32{0}, "/root", "/bin/sh"}
 
-// own is the sprite's own user, as it is if the database does not have that.
+// own is the sprite's own user, for a database without it.
 func (d *Database) own() User {
 	if d.Own == nil {
 		return User{boot.User, boot.UID, boot.GID, []uint32{boot.GID}, boot.Home, "/bin/bash"}
@@ -87,7 +87,8 @@ func (d *Database) ownGroups() []uint32 {
 	return slices.Compact(groups)
 }
 
-// amend is a user of the database with what the sprite says of its own.
+// amend applies the sprite's own account (Own) to a user of the database, if it is the same
+// user.
 func (d *Database) amend(u User) User {
 	if d.Own == nil || u.Name != d.Own.Name || u.UID != uint32(d.Own.UID) {
 		return u

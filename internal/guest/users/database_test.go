@@ -7,7 +7,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
-// TestOwn: the sprite's own user exists always, and has the groups that the image says.
+// TestOwn: the sprite's own user always exists, and has the groups that the image names.
 func TestOwn(t *testing.T) {
 	for _, test := range []struct {
 		own  *boot.Account

@@ -8,11 +8,11 @@ import (
 	"unsafe"
 )
 
-// Do runs fn with the rights of the user, on this thread alone, so that the kernel
-// judges what the user may do to files, and new files are the user's. The guest
-// is root, and could judge by itself, but never as exactly. setfsuid would be
-// made for this; gVisor does not have it, so it is the effective ids, through
-// system calls that, unlike Go's own functions, don't reach the other threads.
+// Do runs fn with the rights of the user, on this thread alone. So the kernel decides what the
+// user may do to files, and new files are the user's. The guest is root, and could check
+// rights itself, but never as exactly. gVisor does not have setfsuid, which is made for this.
+// So Do sets the effective ids, with system calls that, unlike Go's own functions, don't
+// change the other threads.
 //
 // fn must not start goroutines that touch files. An open file goes on working
 // afterwards.

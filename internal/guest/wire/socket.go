@@ -29,7 +29,7 @@ type Conn struct {
 
 // Accept answers a WebSocket handshake. Messages of frame bytes at most are
 // written in one system call each, and the answer to the handshake travels with
-// the first. A refused handshake is answered already.
+// the first. If it refuses the handshake, it has answered already.
 func Accept(w http.ResponseWriter, r *http.Request, frame int) (*Conn, error) {
 	up := &upgrade{ResponseWriter: w, size: frame + 32}
 	conn, err := websocket.Accept(up, r, &websocket.AcceptOptions{
@@ -43,27 +43,27 @@ func Accept(w http.ResponseWriter, r *http.Request, frame int) (*Conn, error) {
 	return &Conn{conn, up.conn}, nil
 }
 
-// Hold keeps the next n writes back until the one after them.
+// Hold delays the next n writes until the one after them.
 func (c *Conn) Hold(n int) {
 	c.raw.mu.Lock()
 	c.raw.hold = n
 	c.raw.mu.Unlock()
 }
 
-// Release sends what is held, where the other side speaks first.
+// Release sends the held writes. Call it if the other side speaks first.
 func (c *Conn) Release() error {
 	_, err := c.raw.Write(nil)
 	return err
 }
 
-// SetWriteDeadline bounds writes; the zero time does not.
+// SetWriteDeadline sets the deadline of writes; the zero time means none.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.raw.SetWriteDeadline(t) }
 
 // pingFrame is a ping without payload.
 var pingFrame = []byte{0x89, 0}
 
-// SendPing sends a ping and waits for no answer. The library's own Ping gives the
-// connection up when it can't write for a while, as to a client that is paused.
+// SendPing sends a ping and waits for no answer. The library's own Ping gives up the
+// connection if it can't write for a while, for example to a paused client.
 func (c *Conn) SendPing() error {
 	_, err := c.raw.Write(pingFrame)
 	return err
@@ -72,7 +72,7 @@ func (c *Conn) SendPing() error {
 // pingEvery is how often a connection that may be silent is pinged.
 const pingEvery = 20 * time.Second
 
-// KeepAlive pings until done is closed, and ends a connection that takes none.
+// KeepAlive pings until done is closed. It ends a connection that takes no pings.
 func (c *Conn) KeepAlive(done <-chan struct{}) {
 	t := time.NewTicker(pingEvery)
 	defer t.Stop()
@@ -147,8 +147,8 @@ func (c *heldConn) Write(p []byte) (int, error) {
 // maxText bounds a text message.
 const maxText = 64 << 10
 
-// ReadText reads a JSON text message to its end and decodes it; ok is false when
-// it is none, or too long.
+// ReadText reads a JSON text message to its end and decodes it; ok is false if the message
+// can't be decoded, or is too long.
 func ReadText(r io.Reader, v any) (ok bool, err error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxText+1))
 	if err != nil {
@@ -160,7 +160,7 @@ func ReadText(r io.Reader, v any) (ok bool, err error) {
 	return json.Unmarshal(data, v) == nil, nil
 }
 
-// Drain reads what is left of a message that nobody wants.
+// Drain reads and discards the rest of a message.
 func Drain(r io.Reader) error {
 	_, err := io.Copy(io.Discard, r)
 	return err

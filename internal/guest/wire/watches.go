@@ -7,8 +7,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// Watches are the calls of one kind that watch something on a WebSocket. Close them
-// when done.
+// Watches counts and ends the calls of one kind that watch something on a WebSocket. Close
+// them when done.
 type Watches struct {
 	most    int
 	frame   int
@@ -24,8 +24,8 @@ func NewWatches(most, frame int) *Watches {
 	return &Watches{most: most, frame: frame, closing: make(chan struct{})}
 }
 
-// Serve serves a call that watches, unless as many do already as may. serve must return
-// soon after closing is closed; then the connection ends.
+// Serve serves a call that watches, unless the limit is reached. serve must return soon after
+// closing is closed; then the connection ends.
 func (ws *Watches) Serve(w http.ResponseWriter, r *http.Request, serve func(conn *Conn, closing <-chan struct{})) error {
 	if !IsUpgrade(r) {
 		return fail.New("upgrade_required", "A watch needs a WebSocket.", "")

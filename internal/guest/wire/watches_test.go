@@ -13,7 +13,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// One watch more than there may be is refused, and the answer says how many there may be.
+// If the limit of watches is reached, the next one is refused, and the answer says the limit.
 func TestWatchesFull(t *testing.T) {
 	watches := wire.NewWatches(2, 1<<10)
 	server := httptest.NewServer(wire.Handler(func(w http.ResponseWriter, r *http.Request) error {

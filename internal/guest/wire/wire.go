@@ -1,5 +1,5 @@
-// Package wire is how the guest's API is spoken: answers and errors as JSON, parameters of
-// a query, and WebSockets. Every document that it reads is bounded.
+// Package wire is the format of the guest's API: answers and errors as JSON, parameters of a
+// query, and WebSockets. Every document that it reads is bounded.
 package wire
 
 import (
@@ -19,7 +19,7 @@ import (
 // MaxJSON bounds a JSON document, in bytes.
 const MaxJSON = 1 << 20
 
-// Silence is how long an answer of lines says nothing. Then an empty line is sent, for
+// Silence is how long an answer of lines may be silent. Then an empty line is sent, for
 // clients and proxies that give up on silence.
 const Silence = 20 * time.Second
 
@@ -46,7 +46,7 @@ func BadRequest(format string, args ...any) error {
 	return fail.Newf("invalid_request", "", format, args...)
 }
 
-// Full is the error for one more than the limit of something.
+// Full is the error if the limit of something is reached.
 func Full(code string, limit int, format string, args ...any) error {
 	e := fail.Newf(code, "", format, args...)
 	e.Limit, e.Count = limit, limit
@@ -94,12 +94,11 @@ func RespondStatus(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(body, '\n')) // the caller has gone: nobody to tell
 }
 
-// ReadJSON decodes a request's body, if it has one: an object in which no field may be
-// unknown.
+// ReadJSON decodes a request's body, if it has one. Unknown fields of the object are an error.
 func ReadJSON(r *http.Request, v any) error { return readBody(r, v, jsonbody.Decode) }
 
-// ReadLater is ReadJSON for what a server sends, which may be of a later version: unknown
-// fields are left out.
+// ReadLater is ReadJSON for a server's requests. The server may be of a later version, so
+// unknown fields are ignored.
 func ReadLater(r *http.Request, v any) error { return readBody(r, v, json.Unmarshal) }
 
 func readBody(r *http.Request, v any, decode func([]byte, any) error) error {

@@ -1,8 +1,8 @@
 // Package acp is the sprite's half of the Agent Client Protocol, a mode of the guest
-// binary. An agent that speaks it on its standard streams is started here, and its
-// file and terminal methods are served here: they reach what the sprite's user
-// reaches, and nothing of any host. Run drives the agent for a job; Bridge lets a
-// client outside, an editor, talk with it.
+// binary. It starts an agent that speaks the protocol on its standard streams, and serves the
+// agent's file and terminal methods. These reach what the sprite's user reaches, and nothing
+// of any host. Run drives the agent for a job; Bridge lets a client outside, an editor, talk
+// with it.
 package acp
 
 import (
@@ -22,7 +22,7 @@ import (
 const MaxMessage = 8 << 20
 
 // A Message is one of JSON-RPC: a request (Method and ID), a notification (Method), or
-// an answer (ID). What is not looked at stays as it came.
+// an answer (ID). Parts that cove does not look at stay as they came.
 type Message struct {
 	JSONRPC string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id,omitempty"`
@@ -32,10 +32,10 @@ type Message struct {
 	Error   json.RawMessage `json:"error,omitempty"`
 }
 
-// Request reports whether an answer is awaited.
+// Request reports whether the message is a request, which awaits an answer.
 func (m Message) Request() bool { return m.Method != "" && m.asked() }
 
-// Answer reports whether it is one.
+// Answer reports whether the message is an answer.
 func (m Message) Answer() bool { return m.Method == "" && m.asked() }
 
 func (m Message) asked() bool { return len(m.ID) > 0 && string(m.ID) != "null" }
@@ -50,7 +50,7 @@ func (m Message) Line() []byte {
 	return append(line, '\n')
 }
 
-// Refuse is the answer to a request that it is an error.
+// Refuse returns the answer that refuses a request with an error.
 func (m Message) Refuse(e *acp.RequestError) Message {
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -59,12 +59,12 @@ func (m Message) Refuse(e *acp.RequestError) Message {
 	return Message{ID: m.ID, Error: text}
 }
 
-// ErrLong says that a line is longer than MaxMessage; the Message has what could be
-// read of its beginning.
+// ErrLong says that a line is longer than MaxMessage. The Message has the parts of its
+// beginning that could be read.
 var ErrLong = errors.New("a message is longer than 8 MiB")
 
-// ErrGarbage says that a line is no message. It was skipped.
-var ErrGarbage = errors.New("a line is no message of the protocol")
+// ErrGarbage says that a line is not a message. It was skipped.
+var ErrGarbage = errors.New("a line is not a message of the protocol")
 
 // A Reader reads messages. It is not for several goroutines.
 type Reader struct{ r *bufio.Reader }
@@ -72,8 +72,8 @@ type Reader struct{ r *bufio.Reader }
 // NewReader returns a Reader of what r gives.
 func NewReader(r io.Reader) *Reader { return &Reader{bufio.NewReaderSize(r, 64<<10)} }
 
-// Next returns the next message with its line. After ErrLong and ErrGarbage there may
-// be more; line is then the beginning of what it was. Empty lines are passed over.
+// Next returns the next message with its line. After ErrLong and ErrGarbage more messages may
+// come; after ErrLong, line is only the beginning of the line. Next skips empty lines.
 func (r *Reader) Next() (m Message, line []byte, err error) {
 	for {
 		line, err = r.line()
@@ -93,7 +93,7 @@ func (r *Reader) Next() (m Message, line []byte, err error) {
 	return m, line, nil
 }
 
-// line reads a line. A last one without an end counts.
+// line reads a line. The last line may lack its end mark.
 func (r *Reader) line() ([]byte, error) {
 	var line []byte
 	long := false
@@ -114,8 +114,8 @@ func (r *Reader) line() ([]byte, error) {
 	}
 }
 
-// beginning reads the id and the method of a message that is cut, as far as they stand
-// before what is long.
+// beginning reads the id and the method of a message that is cut, if they stand before the
+// cut.
 func beginning(line []byte) Message {
 	var m Message
 	dec := json.NewDecoder(bytes.NewReader(line))
@@ -140,7 +140,7 @@ func beginning(line []byte) Message {
 	}
 }
 
-// A Writer writes messages, each in one piece. It is for several goroutines.
+// A Writer writes messages, each in one piece. Several goroutines may use it.
 type Writer struct {
 	W io.Writer
 

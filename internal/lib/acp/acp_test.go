@@ -26,7 +26,7 @@ const lastResort = 10 * time.Minute
 // program is the scripted agent.
 var program string
 
-// TestMain is also what keeps the commands of terminals.
+// TestMain also makes this program the keeper of terminals' commands.
 func TestMain(m *testing.M) {
 	if slices.Equal(os.Args[1:], []string{"tool", "keep"}) {
 		if err := tools.Keep(os.Stdin, os.NewFile(3, "report")); err != nil {
@@ -163,7 +163,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The agent is told of the servers that it is to start.
+// The agent is told which servers it must start.
 func TestRunServers(t *testing.T) {
 	t.Parallel()
 	r := run(t, t.Context(), func(j *acp.Job) { j.Servers = []acp.Server{{Name: "notes", Program: "/d/mcp/notes"}} })
@@ -212,7 +212,7 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
-// TestRunNoise: what is no message, too long, or too much, harms nothing.
+// TestRunNoise: lines that are not messages, are too long, or too many, harm nothing.
 func TestRunNoise(t *testing.T) {
 	t.Parallel()
 	r := run(t, t.Context(), nil, "garbage", "unknown", "giant 200000", "giant 9000000", "giantask", "flood", "say Done.")
@@ -247,8 +247,7 @@ func TestRunLoad(t *testing.T) {
 	}
 }
 
-// TestRunCancel: the agent is told, and where it does not hear it is ended, with its
-// terminals.
+// TestRunCancel: the agent is told. If it does not react, it is ended with its terminals.
 func TestRunCancel(t *testing.T) {
 	t.Parallel()
 	const any = "any" // it may be an error: its tool was cancelled, too

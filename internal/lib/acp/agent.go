@@ -26,8 +26,8 @@ type process struct {
 	ended chan struct{}
 }
 
-// start starts an agent in a session of its own: a signal to this process's group is
-// not its. What it says on standard error goes to ours.
+// start starts an agent in a session of its own: a signal to this process's group does not
+// reach it. Its standard error is this process's.
 func start(argv []string, dir string) (*process, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -47,14 +47,14 @@ func start(argv []string, dir string) (*process, error) {
 	p := &process{cmd: cmd, in: &Writer{W: stdin}, stdin: stdin, out: r, ended: make(chan struct{})}
 	go func() {
 		_ = cmd.Wait() // ProcessState has what matters
-		// What it started may hold its output open.
+		// Programs that the agent started may hold its output open.
 		_ = r.SetReadDeadline(time.Now().Add(drainLimit))
 		close(p.ended)
 	}()
 	return p, nil
 }
 
-// quit has the agent end: by the end of its input, by TERM, by KILL.
+// quit ends the agent: by the end of its input, then by TERM, then by KILL.
 func (p *process) quit() {
 	_ = p.stdin.Close()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
@@ -76,9 +76,9 @@ func (p *process) howEnded() string {
 	return fmt.Sprintf("exited with code %d", p.cmd.ProcessState.ExitCode())
 }
 
-// lines reads what the agent prints to its end. Each message goes to take; of what is
-// none, or too long, noise is told. Whoever awaits an answer to a message that is too
-// long is answered, or told by lost.
+// lines reads the agent's output to its end. It calls take for each message, and noise for
+// lines that are not messages or too long. If a request is too long, it answers the agent with
+// an error. If an answer is too long, it calls lost.
 func (p *process) lines(take func(m Message, line []byte), noise func(text string), lost func(Message)) {
 	r := NewReader(p.out)
 	for {

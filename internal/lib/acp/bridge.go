@@ -12,8 +12,8 @@ import (
 )
 
 // Bridge is `cove-guest acp bridge`: an agent in this sprite that talks with a client
-// outside. The agent's file and terminal methods are served here, whatever the client
-// offers; every other message passes. Set the fields before Run.
+// outside. It serves the agent's file and terminal methods here, whatever the client offers.
+// Every other message passes. Set the fields before Run.
 type Bridge struct {
 	Argv   []string
 	Dir    string   // where the agent starts
@@ -24,8 +24,8 @@ type Bridge struct {
 	Err io.Writer // what the agent prints that is no message
 }
 
-// bridge is a Bridge at work. For the SDK it is the client of the agent, as far as that
-// is served here.
+// bridge is a Bridge at work. For the SDK it is the agent's client, for the methods that are
+// served here.
 type bridge struct {
 	local
 	agent *process
@@ -42,7 +42,7 @@ func (b *bridge) RequestPermission(context.Context, acp.RequestPermissionRequest
 func (b *bridge) SessionUpdate(context.Context, acp.SessionNotification) error { return nil }
 
 // Run starts the agent, and returns when the client's messages have ended and the agent
-// with them. That the agent ends by itself is an error, as is the end of ctx.
+// with them. It is an error if the agent ends by itself, or if ctx ends.
 func (br *Bridge) Run(ctx context.Context) error {
 	agent, err := start(br.Argv, br.Dir)
 	if err != nil {
@@ -80,7 +80,7 @@ func (br *Bridge) Run(ctx context.Context) error {
 
 func (b *bridge) noise(text string) { _, _ = io.WriteString(b.err, text+"\n") }
 
-// lost has an answer of the agent's, that is too long, be an error for the client.
+// lost sends the client an error in place of an answer of the agent's that is too long.
 func (b *bridge) lost(m Message) {
 	_ = b.out.Send(m.Refuse(acp.NewInternalError(map[string]any{"error": "the agent's answer is too long"})))
 }
@@ -116,8 +116,7 @@ func (b *bridge) fromClient(in io.Reader) error {
 	}
 }
 
-// withCapabilities is a client's greeting in which the file and terminal methods are
-// there.
+// withCapabilities adds the file and terminal methods to a client's greeting.
 func withCapabilities(params json.RawMessage) (json.RawMessage, error) {
 	var all, can map[string]json.RawMessage
 	if err := json.Unmarshal(params, &all); err != nil {
@@ -143,7 +142,7 @@ func withCapabilities(params json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(all)
 }
 
-// fromAgent passes on what the agent says, or has it served here.
+// fromAgent passes the agent's messages on, or has the SDK serve them here.
 func (b *bridge) fromAgent(m Message, line []byte) {
 	switch {
 	case m.Request() && served(m.Method):
@@ -160,8 +159,8 @@ func (b *bridge) fromAgent(m Message, line []byte) {
 	_, _ = b.out.Write(append(line, '\n')) // its error is looked at in the end
 }
 
-// showTerminals puts the output of terminals in the place of their ids, of which the
-// client knows nothing; nil: there is nothing to change.
+// showTerminals replaces the ids of terminals, which the client does not know, by their
+// output. It returns nil if there is nothing to change.
 func (b *bridge) showTerminals(params json.RawMessage) json.RawMessage {
 	var all struct {
 		SessionID json.RawMessage            `json:"sessionId"`

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Event is a line of what Run tells of an agent. Fields that a Type does not name are
-// empty; texts are cut.
+// Event is a line of Run's report on an agent. Fields that a Type does not name are empty;
+// texts are cut.
 type Event struct {
 	// Type is one of
 	//
@@ -59,7 +59,7 @@ type Option struct {
 	Kind string `json:"kind"` // allow_once, allow_always, reject_once, reject_always
 }
 
-// Usage is what the agent says of its model's use.
+// Usage is the use of its model, as the agent reports it.
 type Usage struct {
 	InputTokens  int64   `json:"input_tokens,omitempty"`
 	OutputTokens int64   `json:"output_tokens,omitempty"`

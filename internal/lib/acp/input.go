@@ -8,7 +8,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-// maxInput bounds a tool's input, as it is told: a line of the log holds it, with its marks, in JSON within JSON.
+// maxInput bounds a tool's input in an event: a line of the log holds it, with its marks, in JSON within JSON.
 const maxInput = 16 << 10
 
 // diff is a change of a file, as the content of a tool has it.
@@ -34,8 +34,8 @@ func diffs(content json.RawMessage) (all []diff) {
 	return all
 }
 
-// input is what a tool is about to do: its input, and the changes of files in its content. left counts the bytes
-// that are left out of it. What is left out stands between the beginning and the end of its text, with its number.
+// input is what a tool is about to do: its input, and the changes of files in its content. A text that is too long
+// keeps its beginning and its end, with the number of bytes left out between them; left counts these bytes.
 func (t toolCall) input() (text string, left int) {
 	text = rawText(t.RawInput)
 	isText := len(t.RawInput) > 0 && t.RawInput[0] == '"'
@@ -63,7 +63,7 @@ func (t toolCall) input() (text string, left int) {
 	}
 }
 
-// abridge writes JSON whose long strings lose their middles, if it is too long as it is.
+// abridge writes JSON. If it is too long, long strings lose their middles.
 func abridge(value any) (text string, left int) {
 	text = encode(value)
 	if len(text) <= maxInput {
@@ -86,7 +86,7 @@ func abridge(value any) (text string, left int) {
 	return printable.Middle(text, maxInput)
 }
 
-// eachString is the value with all its strings, but for the names of fields, as change has them.
+// eachString returns the value with change applied to all its strings, but not to the names of fields.
 func eachString(value any, change func(string) string) any {
 	switch v := value.(type) {
 	case string:

@@ -31,7 +31,7 @@ const (
 // codeNotFound is ACP's error code for a file that is not there.
 const codeNotFound = -32002
 
-// capabilities are what an agent is told that its client can do.
+// capabilities are the methods that the client offers to an agent.
 var capabilities = acp.ClientCapabilities{Fs: acp.FileSystemCapabilities{ReadTextFile: true, WriteTextFile: true}, Terminal: true}
 
 // served reports whether a method of the agent's is served here.
@@ -39,7 +39,7 @@ func served(method string) bool {
 	return strings.HasPrefix(method, "fs/") || strings.HasPrefix(method, "terminal/")
 }
 
-// local serves the file and terminal methods of an agent, as the user that it is.
+// local serves the file and terminal methods of an agent, as this process's user.
 type local struct {
 	dir    string   // where terminals start that do not say where
 	keeper []string // `cove-guest tool keep`
@@ -50,7 +50,7 @@ type local struct {
 	terminals map[string]*terminal
 }
 
-// terminal is a command of an agent's, without a terminal in the kernel's sense.
+// terminal is a command that an agent started. It has no terminal in the kernel's sense.
 type terminal struct {
 	command tools.KeptCommand
 	output  tail
@@ -107,7 +107,7 @@ func at(line *int) int {
 
 func checkText(s string) (string, error) {
 	if !utf8.ValidString(s) {
-		return "", errors.New("it is no UTF-8 text")
+		return "", errors.New("it is not UTF-8 text")
 	}
 	return s, nil
 }
@@ -159,7 +159,7 @@ func (l *local) CreateTerminal(_ context.Context, p acp.CreateTerminalRequest) (
 	}
 	for _, v := range p.Env {
 		if v.Name == "" || strings.ContainsAny(v.Name, "=\x00") || strings.ContainsRune(v.Value, 0) {
-			return none, acp.NewInvalidParams(map[string]any{"error": fmt.Sprintf("%.80q is no name of a variable", v.Name)})
+			return none, acp.NewInvalidParams(map[string]any{"error": fmt.Sprintf("%.80q is not a valid name of a variable", v.Name)})
 		}
 		t.command.Env = append(t.command.Env, v.Name+"="+v.Value)
 	}

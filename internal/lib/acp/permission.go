@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Permissions is what becomes of an agent's requests for permission.
+// Permissions says how an agent's requests for permission are answered.
 type Permissions string
 
 // The choices. The sandbox is the boundary, so that Allow is safe for the host.
@@ -31,7 +31,7 @@ func ParsePermissions(text string) (Permissions, error) {
 	case Allow, Ask, Deny:
 		return p, nil
 	}
-	return "", fmt.Errorf("%q is none of allow, ask and deny", text)
+	return "", fmt.Errorf("%q is not allow, ask or deny", text)
 }
 
 const (
@@ -100,8 +100,8 @@ func choose(options []acp.PermissionOption, kinds ...acp.PermissionOptionKind) i
 	return -1
 }
 
-// ask has a person choose. It returns -1 when nobody can, or the agent takes its
-// question back.
+// ask lets a person choose, and returns the index of the option. It returns -1 if nobody can
+// choose, or the agent takes its question back.
 func (r *runner) ask(ctx context.Context, question Event) int {
 	r.asking.Lock()
 	defer r.asking.Unlock()
@@ -119,7 +119,7 @@ func (r *runner) ask(ctx context.Context, question Event) int {
 			if a.ID == question.ID && i >= 0 {
 				return i
 			}
-			r.events.add(Event{Type: "notice", Text: "an answer to another question was passed over"})
+			r.events.add(Event{Type: "notice", Text: "ignored an answer to another question"})
 		case <-ctx.Done():
 			return -1
 		case <-r.stopped:
@@ -128,8 +128,8 @@ func (r *runner) ask(ctx context.Context, question Event) int {
 	}
 }
 
-// readAnswers reads people's answers. One that nobody waits for stays until somebody
-// does, and is then passed over.
+// readAnswers reads people's answers. An answer that no question waits for stays until the
+// next question, which then passes over it.
 func (r *runner) readAnswers() {
 	defer close(r.answers)
 	in := bufio.NewScanner(r.job.Answers)

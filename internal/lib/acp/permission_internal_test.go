@@ -31,8 +31,9 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestQuestionShowsAll: a question has the whole of what an answer allows, or says how much is left out, between the
-// beginning and the end. So it is if the request only names a tool that was told of.
+// TestQuestionShowsAll: a question shows all that an answer allows, or says between its
+// beginning and its end how much is left out. This holds even if the request only names a tool
+// from an earlier update.
 func TestQuestionShowsAll(t *testing.T) {
 	for name, test := range map[string]struct {
 		call, request string

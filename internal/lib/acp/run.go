@@ -79,9 +79,9 @@ type runner struct {
 	calls     calls
 }
 
-// Run has the agent do its work, and returns nil when it says that it is done; its
-// last event says so too. Without an answer of the agent's there is no such event.
-// The end of ctx cancels the work: the agent is told, and then ended.
+// Run makes the agent do its work, and returns nil when the agent says that it is done. The
+// last event says so, too; if the agent did not answer, there is no such event. The end of ctx
+// cancels the work: Run tells the agent, and then ends it.
 func (j *Job) Run(ctx context.Context) error {
 	r := &runner{
 		local: local{dir: j.Dir, keeper: j.Keeper}, job: j, events: &events{w: j.Events},
@@ -113,9 +113,9 @@ func (j *Job) Run(ctx context.Context) error {
 	return errors.Join(err, r.events.close())
 }
 
-// take handles a message of the agent's. Updates are told at once, in their order, and
-// other notifications mean nothing here: the SDK would end the connection where many of
-// them come faster than they are handled.
+// take handles a message of the agent's. It reports updates at once, in their order, and
+// ignores other notifications. The SDK would end the connection if many of them came faster
+// than they are handled.
 func (r *runner) take(m Message, line []byte, toSDK io.Writer) {
 	if m.asked() || m.Method == cancelRequest {
 		_, _ = toSDK.Write(append(line, '\n')) // it fails when the connection has ended
@@ -146,7 +146,7 @@ func (r *runner) take(m Message, line []byte, toSDK io.Writer) {
 // noise passes on what the agent prints beside the protocol.
 func (r *runner) noise(text string) { _, _ = io.WriteString(r.job.Noise, text+"\n") }
 
-// loseAnswer notes that an answer of the agent's has come and can't be used.
+// loseAnswer notes that the agent's answer has come but can't be used.
 func (r *runner) loseAnswer(Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,10 +156,10 @@ func (r *runner) loseAnswer(Message) {
 	}
 }
 
-// SessionUpdate is not called: take has them.
+// SessionUpdate is not called: take handles updates.
 func (r *runner) SessionUpdate(context.Context, acp.SessionNotification) error { return nil }
 
-// call makes a call of the agent that ends with the agent, or with ctx.
+// call makes a call to the agent. The call ends when the agent or ctx ends.
 func call[T any](ctx context.Context, r *runner, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -200,7 +200,7 @@ type goneError struct{ how string }
 
 func (e goneError) Error() string { return "the agent has ended before it answered: " + e.how }
 
-// work is the conversation. What goes wrong is told.
+// work is the conversation. It reports a failure as an event, unless ctx has ended.
 func (r *runner) work(ctx context.Context) error {
 	err := r.begin(ctx)
 	if err == nil {
@@ -213,7 +213,7 @@ func (r *runner) work(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if gone, ok := errors.AsType[goneError](err); ok {
-		// It has not said how it went: there is no result.
+		// The agent has not said how it went, so there is no result.
 		r.events.add(Event{Type: "notice", Text: short(gone.Error(), maxText)})
 		return err
 	}
@@ -284,8 +284,8 @@ func (r *runner) replay(is bool) {
 	r.replaying = is
 }
 
-// prompt has the agent work until it says that its turn has ended. The end of ctx is
-// told to it, and waited for a while.
+// prompt lets the agent work until it says that its turn has ended. When ctx ends, prompt
+// tells the agent, and waits for a while.
 func (r *runner) prompt(ctx context.Context) error {
 	patient, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)

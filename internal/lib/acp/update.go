@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// update is a session/update, as much of it as is told. What is unknown is no error:
-// agents are ahead of any version of the protocol.
+// update is the part of a session/update that cove reports. An unknown field or kind is not an
+// error: agents are ahead of any version of the protocol.
 type update struct {
 	SessionID string `json:"sessionId"`
 	Update    news   `json:"update"`
 }
 
-// news is what an update has.
+// news is the content of an update.
 type news struct {
 	SessionUpdate string `json:"sessionUpdate"`
 	toolCall
@@ -28,7 +28,7 @@ type cost struct {
 	Currency string  `json:"currency"`
 }
 
-// toolCall is what updates and requests for permission say of a tool.
+// toolCall describes a tool, as updates and requests for permission do.
 type toolCall struct {
 	ToolCallID string          `json:"toolCallId"`
 	Title      string          `json:"title"`
@@ -94,7 +94,7 @@ func (e *events) tell(u update) {
 	}
 }
 
-// event says of a tool what its beginning says. left counts the bytes of its input that are left out.
+// event returns the event for a tool that begins. left counts the bytes of its input that are left out.
 func (t toolCall) event() (ev Event, left int) {
 	ev = Event{
 		ID: short(t.ToolCallID, maxName), Title: short(t.Title, maxName), Kind: short(t.Kind, maxName),
@@ -107,7 +107,7 @@ func (t toolCall) event() (ev Event, left int) {
 	return ev, left
 }
 
-// calls are the tools that are at work or about to be, by their ids, as their updates have told of them.
+// calls are the tools that work or are about to, by their ids, as their updates describe them.
 type calls map[string]toolCall
 
 const (
@@ -144,7 +144,7 @@ func (c *calls) note(n news) {
 	(*c)[n.ToolCallID] = t
 }
 
-// fill adds to what is said of a tool what was said of it before. A request for permission need only name it.
+// fill adds what earlier updates said of a tool. A request for permission need only name the tool.
 func (c *calls) fill(t toolCall) toolCall {
 	was := (*c)[t.ToolCallID]
 	t.Title, t.Kind = cmp.Or(t.Title, was.Title), cmp.Or(t.Kind, was.Kind)
@@ -178,7 +178,7 @@ func contentText(content json.RawMessage) string {
 	return short(strings.Join(parts, "\n"), maxText)
 }
 
-// rawText is any JSON as text: a string as it is, nothing for what says nothing.
+// rawText is any JSON as text: a string as it is, and an empty text for JSON without content.
 func rawText(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {

@@ -27,7 +27,7 @@ func content(t *testing.T, name string) (text string, mode fs.FileMode) {
 	return string(data), st.Mode()
 }
 
-// TestWrite: the new content and mode are there, whatever was, and nothing else.
+// TestWrite: the new content and mode are there, whatever was there before, and nothing else.
 func TestWrite(t *testing.T) {
 	for name, write := range map[string]func(string, []byte, fs.FileMode) error{"Write": atomicfile.Write, "Replace": atomicfile.Replace} {
 		dir := t.TempDir()
@@ -60,8 +60,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestWriteAtOnce: of several that write, one has the file in the end; whoever reads
-// meanwhile sees one of them in whole.
+// TestWriteAtOnce: if several write, one wins in the end. Readers see the whole content of one
+// of them meanwhile.
 func TestWriteAtOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	var wg sync.WaitGroup
@@ -85,7 +85,7 @@ func TestWriteAtOnce(t *testing.T) {
 	}
 }
 
-// TestCommitNew: a name that is taken stays what it is.
+// TestCommitNew: a file that has the name already stays as it is.
 func TestCommitNew(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

@@ -1,6 +1,5 @@
-// Package boot is what a shim and the guest that it starts agree on before they
-// can speak HTTP: where the guest listens, where its files are, and the document
-// it is handed.
+// Package boot is the agreement between a shim and its guest before they can speak HTTP. It
+// says where the guest listens, where its files are, and which document the guest gets.
 package boot
 
 import (
@@ -11,8 +10,8 @@ import (
 // Port is the TCP port of the guest's API on the sandbox's own address.
 const Port = 7070
 
-// ConnectProtocol is what a call of the guest's /v1/connect is upgraded to: a plain
-// stream of bytes to and from a port or a Unix socket.
+// ConnectProtocol is the protocol that the guest's /v1/connect upgrades a call to. It is a
+// plain stream of bytes to and from a port or a Unix socket.
 const ConnectProtocol = "stream"
 
 // Dir is cove's folder inside a sandbox; BinDir holds the guest's own binary
@@ -22,19 +21,21 @@ const (
 	BinDir = "/.sprite/bin"
 )
 
-// Written are the files that the guest writes whenever it is told, at each start too.
+// Written are the files that the guest writes at each start, and whenever it is told.
 var Written = []string{Dir + "/git/config", Dir + "/policy/network.json", Dir + "/" + Generation}
 
 // Socket is the guest's socket in Dir, for programs in the sprite.
 const Socket = "api.sock"
 
-// Generation is the file in Dir that says which run of the sprite this is: a UUID, new
-// at each boot and in each copy of its memory. It is replaced by a rename.
+// Generation is the file in Dir that identifies this run of the sprite. It holds a UUID, new
+// at each boot and in each copy of the sprite's memory. The guest replaces the file by a
+// rename.
 const Generation = "generation"
 
-// UpperSince is the annotation of a sandbox's description by which its kernel knows what lies
-// in the topmost layer of its disk: what has changed since then, in nanoseconds since 1970.
-// With SinceRestore it is what changes once the sandbox goes on from its memory.
+// UpperSince is an annotation of a sandbox's description. It tells the sandbox's kernel which
+// files lie in the topmost layer of its disk: those changed since that time (nanoseconds since
+// 1970). The value SinceRestore means files that change once the sandbox resumes from its
+// memory.
 const (
 	UpperSince   = "cove.upper-since"
 	SinceRestore = "restore"
@@ -60,8 +61,8 @@ type Account struct {
 	Home  string `json:"home"`
 	Shell string `json:"shell,omitempty"` // a path; empty: there is no shell
 
-	// Groups are all groups besides GID that the user is in. Then they and GID count, whatever
-	// the user database says. nil: the user database says it.
+	// Groups are all groups besides GID that the user is in. If they are set, only they and
+	// GID count, whatever the user database says. nil: the user database decides.
 	Groups []int `json:"groups,omitempty"`
 }
 
@@ -86,8 +87,8 @@ func NoLogin(shell string) bool {
 const PidsMax = 2048
 
 // Config is handed to the guest as one JSON document on its standard input,
-// which it then replaces by /dev/null. The token never stands in an
-// environment, an argument or a file.
+// which it then replaces by /dev/null. The token is never in an environment, an argument or a
+// file.
 type Config struct {
 	Token       string            `json:"token"`  // the key of the guest's API at its start; later see NextKey
 	Listen      string            `json:"listen"` // address:port of the guest's API

@@ -25,12 +25,13 @@ import (
 // the guest is never asked for it.
 const Handshake = 1
 
-// API is the port that stands for the guest's API wherever ports are dialled outside:
-// Port, after the handshake. A port that somebody chose is never 0.
+// API stands for the guest's API wherever ports are dialled from outside: Port, after the
+// handshake. A port that somebody chose is never 0.
 const API = 0
 
 // HandshakeLimit bounds the time of a handshake. A guest that is short of memory or of
-// processors answers late, and a call that fails for that is worse than one that takes longer.
+// processors answers late. A call that fails because of this is worse than one that takes
+// longer.
 const HandshakeLimit = time.Minute
 
 const (
@@ -58,8 +59,8 @@ func proof(key, role string, caller, guest nonce) []byte {
 	return h.Sum(nil)
 }
 
-// NextKey is the key of a guest that has key, once it was told the public text: a
-// guest that gets another identity gets another key without being sent one.
+// NextKey derives the next key of a guest from its key and a public text. A guest that gets
+// another identity thus gets another key, and no key is sent.
 func NextKey(key, text string) string {
 	h := hmac.New(sha256.New, []byte(key))
 	_, _ = io.WriteString(h, preamble+"next\x00"+text)

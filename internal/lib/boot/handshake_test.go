@@ -33,7 +33,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// said is an end that says what was said before, to whoever speaks to it.
+// said is an end that repeats recorded messages to any peer.
 type said struct {
 	io.Reader
 	heard bytes.Buffer
@@ -41,8 +41,8 @@ type said struct {
 
 func (s *said) Write(p []byte) (int, error) { return s.heard.Write(p) }
 
-// Neither end takes anything for the other that does not have the key, reads more than
-// its messages, or says more to it than its first one.
+// Neither end accepts a peer without the key. To such a peer it says no more than its first
+// message, and it reads no more than the messages of the handshake.
 func FuzzHandshake(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: guest\r\n\r\n"))
 	f.Add(append([]byte("cove-guest/1\r\n\r\n"), make([]byte, 200)...))

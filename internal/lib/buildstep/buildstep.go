@@ -1,6 +1,6 @@
-// Package buildstep is what the server tells the guest of a command of an image's build. The
-// guest reads it from its standard input, so that no secret in it is in an argument, an
-// environment or a file of the sandbox's disk.
+// Package buildstep describes a command of an image's build, as the server tells it to the
+// guest. The guest reads it from its standard input. So no secret in it reaches an argument,
+// an environment or a file of the sandbox's disk.
 package buildstep
 
 // Max bounds, in bytes, a Step as JSON.

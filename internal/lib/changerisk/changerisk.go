@@ -1,6 +1,7 @@
-// Package changerisk says which of the changes between two commits can make programs run on the machine of a
-// person who takes them, or change what a check lets through, and why. A pull and the review of a job judge by it.
-// It runs nothing, and all that it is given may be hostile: names, modes and texts are only read, within bounds.
+// Package changerisk says which changes between two commits are risky, and why. A risky change can make programs run
+// on the machine of a person who takes it, or change what a check lets through. A pull and the review of a job judge
+// by it. It runs nothing, and all that it is given may be hostile: names, modes and texts are only read, within
+// bounds.
 package changerisk
 
 import (
@@ -33,7 +34,7 @@ type Change struct {
 	Mode, Blob       string
 }
 
-// The modes of entries that are no files.
+// The modes of entries that are not files.
 const (
 	LinkMode    = "120000"
 	GitlinkMode = "160000"
@@ -47,11 +48,11 @@ const (
 
 // Objects reads objects of git's by their names.
 type Objects interface {
-	// Links says where symbolic links lead. One that is longer than MaxTarget is left out.
-	// All is false if the others are more than are read.
+	// Links says where symbolic links lead. It leaves out links that are longer than
+	// MaxTarget. all is false if the others are more than it reads.
 	Links(ctx context.Context, blobs []string) (targets map[string]string, all bool, err error)
 
-	// Text is that of a file; ok is false if it is longer than MaxText.
+	// Text returns the text of a file; ok is false if it is longer than MaxText.
 	Text(ctx context.Context, blob string) (text string, ok bool, err error)
 
 	// Config reports whether git can read a file as its configuration.
@@ -66,7 +67,7 @@ type Program struct {
 	Exact bool // only the file itself, no folder of that name
 }
 
-// Here is what the person's machine adds to a judgement. The zero value: nothing is known of it.
+// Here is what the person's machine adds to a judgement. The zero value adds nothing.
 type Here struct {
 	Programs []Program                                  // what runs already
 	Runs     *riskypath.Names                           // files that the person's hooks have a program run; nil: none
@@ -86,14 +87,14 @@ type Tree struct {
 
 type link struct{ path, blob string }
 
-// NewTree is one without entries.
+// NewTree returns a Tree without entries.
 func NewTree() *Tree { return &Tree{parts: map[string]safepath.GitParts{}, top: map[string]bool{}} }
 
 // entrySize is what an entry of a Tree takes beside its name, in bytes.
 const entrySize = 64
 
-// Entry adds an entry of the later commit's tree, as git ls-tree -r -t -z has it. Another line is left out.
-// It returns how many bytes the tree keeps for it.
+// Entry adds an entry of the later commit's tree, as git ls-tree -r -t -z has it. It leaves out any other line. It
+// returns how many bytes the tree keeps for the entry.
 func (t *Tree) Entry(entry string) (kept int) {
 	meta, name, ok := strings.Cut(entry, "\t")
 	if !ok {
@@ -121,7 +122,7 @@ func (t *Tree) Top(name string) (kept int) {
 	return len(name) + entrySize
 }
 
-// Partial says that the tree has more than was added: all that changed is held.
+// Partial says that the tree has more entries than were added. Then every change is held.
 func (t *Tree) Partial() { t.many = true }
 
 // Links are the objects of the symbolic links, which New reads.
@@ -153,8 +154,8 @@ func Texts(changes []Change) (texts, links []string) {
 	return texts, links
 }
 
-// Changes says which changes are to be held for the person's review, and which are only
-// listed. Deleted files count: a check may be gone.
+// Changes says which changes must be held for the person's review, and which are only listed. Deleted files count: a
+// check may be gone.
 func (j *Judge) Changes(ctx context.Context, changes []Change) (held, listed []Risk, err error) {
 	held, listed = []Risk{}, []Risk{}
 	repositories := j.repositories(changes)
@@ -207,8 +208,8 @@ func (j *Judge) byContent(ctx context.Context, f Change) (why string, listed boo
 // byHooks says why a file is run by the person's hooks, though they do not name it.
 func (j *Judge) byHooks(f Change) string { return j.here.Runs.Why(safepath.FoldPath(f.Path)) }
 
-// riskyIgnore says why a change of a .gitignore is one to look at. If more is ignored
-// than before, it is not; if less is, the next push may carry what was to stay here.
+// riskyIgnore says why a change of a .gitignore is risky. If it ignores more than before, it is not. If it ignores
+// less, the next push may carry files that should stay here.
 func (j *Judge) riskyIgnore(ctx context.Context, f Change) (string, error) {
 	was, is, ok, err := j.sides(ctx, f)
 	if err != nil || !ok || gitignore.Weakens(was, is) { // not ok: too long to tell
@@ -217,7 +218,7 @@ func (j *Judge) riskyIgnore(ctx context.Context, f Change) (string, error) {
 	return "", nil
 }
 
-// riskyModules says if git can't read a .gitmodules; a change of one is held in any case.
+// riskyModules says whether git can't read a .gitmodules. A change of one is held in any case.
 func (j *Judge) riskyModules(ctx context.Context, f Change) (string, error) {
 	if f.Path != ".gitmodules" || !strings.HasPrefix(f.Mode, "100") {
 		return "", nil
@@ -236,8 +237,9 @@ func (s side) isFile() bool { return strings.HasPrefix(s.mode, "100") }
 
 func (f Change) sides() [2]side { return [2]side{{f.OldMode, f.OldBlob}, {f.Mode, f.Blob}} }
 
-// sides are the texts of a file before and after the change, without their last line end;
-// empty where it was or is no file. They are not read if one is too long: ok is false.
+// sides returns the texts of a file before and after the change, without their last line end.
+// A text is empty if there was or is no file. If one is too long, ok is false, and both are
+// empty.
 func (j *Judge) sides(ctx context.Context, f Change) (was, is string, ok bool, err error) {
 	texts := [2]string{}
 	for i, side := range f.sides() {
@@ -268,7 +270,7 @@ func (j *Judge) linksOutside(ctx context.Context, links []Change) ([]Risk, error
 	for _, f := range links {
 		target, short := targets[f.Blob]
 		if !short {
-			risky = append(risky, Risk{Path: f.Path, Why: "a symbolic link that is too long to be one"})
+			risky = append(risky, Risk{Path: f.Path, Why: "a symbolic link whose target is too long"})
 		} else if why := riskyLink(f.Path, target); why != "" {
 			risky = append(risky, Risk{Path: f.Path, Why: why})
 		}

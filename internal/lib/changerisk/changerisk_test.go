@@ -29,8 +29,8 @@ func (m memory) Text(_ context.Context, blob string) (string, bool, error) {
 
 func (m memory) Config(_ context.Context, blob string) (bool, error) { return m[blob] != "bad", nil }
 
-// TestChanges: a judgement needs nothing but names, modes and texts, and says which texts these are. Of a tree that
-// is known in part only, all is held.
+// TestChanges: a judgement needs nothing but names, modes and texts, and says which texts
+// these are. If a tree is known only in part, all changes are held.
 func TestChanges(t *testing.T) {
 	objects := memory{"l": "src/run.sh", "out": "../x", "p0": `{}`, "p1": `{"husky": {}}`, "i0": "a\nb\n", "i1": "a\n", "long": strings.Repeat("x", 5000)}
 	changes := []changerisk.Change{

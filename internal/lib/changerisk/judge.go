@@ -24,7 +24,7 @@ const (
 	maxTargets   = 16        // of links whose names some file system takes for the same
 )
 
-const whyMany = "the tree has too many symbolic links: it can't be told what leads there"
+const whyMany = "the tree has too many symbolic links to tell what leads there"
 
 // A Judge tells which changes up to a commit can make something run. It has looked at the
 // whole tree of the commit: a change can complete what an earlier one began. All paths in
@@ -43,8 +43,8 @@ type Judge struct {
 	many    bool // there was more than can be told
 }
 
-// New looks at a tree, whose symbolic links are read from objects, and at what is known of the
-// person's machine.
+// New looks at a tree and at the facts about the person's machine. It reads the tree's
+// symbolic links from objects.
 func New(ctx context.Context, t *Tree, objects Objects, here Here) (*Judge, error) {
 	j := &Judge{
 		objects: objects, here: here, links: map[string][]string{}, parts: t.parts, top: t.top,
@@ -82,8 +82,8 @@ func New(ctx context.Context, t *Tree, objects Objects, here Here) (*Judge, erro
 	return j, nil
 }
 
-// linksBeside adds the symbolic links at the top of the work tree that are not in the
-// commit: an ignored .envrc may lead to what is in it.
+// linksBeside adds the symbolic links at the top of the work tree that are not in the commit.
+// An ignored .envrc, for instance, may lead to a file of the commit.
 func (j *Judge) linksBeside() (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(j.here.Links)) {
 		at := safepath.Fold(name)
@@ -120,9 +120,10 @@ func (j *Judge) inTree(name string) (rel string, ok bool) {
 	return j.here.InTree(name)
 }
 
-// Inside judges a path that is no file of the commit's tree, such as one in its
-// submodules, by that tree: whether it makes a repository of a folder above it, and
-// what links in it, and the person's programs, read there. The path is from its top.
+// Inside judges a path that is not a file of the commit's tree, such as one in a submodule. It
+// says whether a folder above the path is a repository in that tree. It also says whether
+// links in the tree lead there, and whether the person's programs read there. The path is
+// relative to the top of the tree.
 func (j *Judge) Inside(name string) (why string) {
 	if j.many {
 		return whyMany
@@ -138,7 +139,8 @@ func (j *Judge) Inside(name string) (why string) {
 	}
 }
 
-// link adds what a link says. Of more targets than are followed, one is kept as a sign.
+// link adds a link's target. If a link has more than maxTargets, one more is kept as a sign of
+// that.
 func (j *Judge) link(at, target string) {
 	clean := strings.Join(namesIn(target), "/")
 	if path.IsAbs(target) {
@@ -166,7 +168,7 @@ func (j *Judge) add(at, why string) {
 	}
 }
 
-// spread follows the links in what counts, each once, until they lead to nothing new.
+// spread follows the links in paths that count, each once, until they lead to nothing new.
 func (j *Judge) spread(ctx context.Context) {
 	names := slices.Sorted(maps.Keys(j.links))
 	after := make([]int, len(names)+1) // of each link, itself or a later one: those between are done
@@ -221,7 +223,7 @@ func (j *Judge) ledWhy(at string) string {
 	}
 }
 
-// why says why a changed file is to be held, but for its content; empty if it is not.
+// why says why a changed file must be held, apart from its content; empty if it need not.
 func (j *Judge) why(f Change) string {
 	at := safepath.FoldPath(f.Path)
 	dir, last := path.Split(at)
@@ -263,8 +265,8 @@ func (j *Judge) charge(n int) bool {
 	return true
 }
 
-// follow calls found with all that a path leads to: each link on the way, and the end. It
-// stops if the context ends: the caller asks that.
+// follow calls found with every path that a path leads to: each link on the way, and the end.
+// It stops if the context ends; the caller must check that.
 func (j *Judge) follow(ctx context.Context, name string, found func(at string)) {
 	seen := map[string]bool{}
 	open := []way{{at: ".", todo: namesIn(name)}}
@@ -298,8 +300,8 @@ func (j *Judge) follow(ctx context.Context, name string, found func(at string)) 
 	}
 }
 
-// walk goes on to the next link, or to the end. It fails if that is not in the tree, or if
-// too much is spent.
+// walk goes on to the next link, or to the end. It fails if the way leaves the tree, or if too
+// much is spent.
 func (j *Judge) walk(w *way) (next string, ok bool) {
 	for len(w.todo) > 0 {
 		part := w.todo[0]
@@ -344,12 +346,11 @@ func whyRepository(dir string) string {
 	return "git takes " + name + " for a repository, and runs what its config and hooks say"
 }
 
-// inRepositories are folders of a tree that git takes for repositories, and why that is
-// one to look at.
+// inRepositories are folders of a tree that git takes for repositories, and why each is risky.
 type inRepositories map[string]string
 
-// repositories finds those among the folders of changed files, in the commit's tree and
-// what lies in the work tree taken together.
+// repositories finds the folders above changed files that git takes for repositories. It takes
+// the parts in the commit's tree and in the work tree together.
 func (j *Judge) repositories(changes []Change) inRepositories {
 	found, seen := inRepositories{}, map[string]bool{}
 	for _, f := range changes {

@@ -9,9 +9,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/riskypath"
 )
 
-// Keys of a package.json whose programs run without being named: by an installation or
-// a packing (npm's page on scripts), those that hooks of git read there, those that linters
-// and formatters of an editor load programs by, and those of other tools.
+// Keys of a package.json whose programs run without being named. An installation or a packing
+// runs the first (npm's page on scripts), and hooks of git read the second. An editor's
+// linters and formatters load programs by the third; other tools read the last.
 var (
 	lifecycleScripts = fieldSet(`preinstall install postinstall preprepare prepare postprepare prepublish prepublishOnly prepack pack postpack
 		publish postpublish dependencies preversion version postversion preuninstall uninstall postuninstall pretest test posttest prebuild build postbuild`)
@@ -29,9 +29,10 @@ func fieldSet(names string) map[string]bool {
 	return set
 }
 
-// riskyPackage judges a package.json by what changed in it. Keys that hooks of git and
-// linters read are held; those that an installation or a test reads are listed, as is a file
-// that can't be read. If the person's hooks call npm or the like, scripts are held, too.
+// riskyPackage judges a package.json by what changed in it. Changes of keys that hooks of git
+// and linters read are held. Changes of keys that an installation or a test reads are listed,
+// as is a file that can't be read. If the person's hooks call npm or the like, changes of
+// scripts are held, too.
 func (j *Judge) riskyPackage(ctx context.Context, f Change) (why string, listed bool, err error) {
 	oldText, newText, ok, err := j.sides(ctx, f)
 	if err != nil || !ok {

@@ -1,4 +1,4 @@
-// Package checkpointtree draws what checkpoints grew from, beside a list of them.
+// Package checkpointtree draws the tree of checkpoints beside a list of them.
 package checkpointtree
 
 import (
@@ -8,9 +8,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Draw draws what the states of a list, the newest first, grew from: a line
-// for each, to stand before its name. Nothing where none has branched. Of those that
-// are not in the list the nearest one before counts.
+// Draw draws which state each state of a list grew from. The list has the newest first. Draw
+// returns a line for each, to be put before its name; all are empty if no state has branched.
+// If a state's origin is not in the list, the nearest one before it counts.
 func Draw(list []sprites.Checkpoint) []string {
 	at := make(map[string]int, len(list))
 	for i, c := range list {

@@ -15,7 +15,7 @@ func TestCheckpointTree(t *testing.T) {
 		{"Current<v1 b<v1 v3<v2 a<v1 v2<v1 v1<", "*       Current\n│ *     b\n│ │ *   v3\n│ │ │ * a\n│ │ * │ v2\n*─┴─┴─┘ v1\n"},
 		// One that is not listed is passed over.
 		{"Current<hidden,v1 v2<v1 v1<", "*   Current\n│ * v2\n*─┘ v1\n"},
-		// A server may say what can not be so.
+		// A server may report an impossible history.
 		{"Current<Current v1<v2 v2<v1", "Current\nv1\nv2\n"},
 	} {
 		var list []sprites.Checkpoint

@@ -1,8 +1,7 @@
 // Package children starts programs that end when this process ends, even if it is killed.
 //
-// On Linux the kernel kills the program itself (PR_SET_PDEATHSIG). A shell kills the rest: it
-// reads a pipe from this process, and at the pipe's end kills the process groups that it was
-// told of.
+// On Linux the kernel kills the program itself (PR_SET_PDEATHSIG). A shell kills the rest. It
+// reads a pipe from this process, and kills the process groups named there when the pipe ends.
 package children
 
 import (
@@ -22,9 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start starts cmd, which is not to outlive this process. If cmd.SysProcAttr asks for a
-// process group or a session of its own, the whole group ends with this process. The caller
-// calls ended after cmd.Wait has returned. If err is not nil, ended is nil.
+// Start starts cmd, which will not outlive this process. If cmd.SysProcAttr asks for a process
+// group or a session of its own, the whole group ends with this process. The caller calls
+// ended after cmd.Wait has returned. If err is not nil, ended is nil.
 func Start(cmd *exec.Cmd) (ended func(), err error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -43,7 +42,7 @@ func Start(cmd *exec.Cmd) (ended func(), err error) {
 	return func() { w.tell("- " + who) }, nil
 }
 
-// Run is cmd.Run for a program that is not to outlive this process.
+// Run is cmd.Run for a program that must not outlive this process.
 func Run(cmd *exec.Cmd) error {
 	ended, err := Start(cmd)
 	if err != nil {
@@ -81,8 +80,8 @@ var starts = sync.OnceValue(func() chan<- func() {
 	return c
 })
 
-// onLastingThread runs f on a thread that ends with this process only: the kernel takes the
-// end of the thread that has started a program for the end of its parent.
+// onLastingThread runs f on a thread that ends only with this process. The kernel kills a
+// program when the thread that started it ends, as if its parent had ended.
 func onLastingThread(f func() error) error {
 	done := make(chan error)
 	starts() <- func() { done <- f() }
@@ -105,8 +104,8 @@ done
 for id in $all; do kill -s KILL -- "$id"; done
 `
 
-// A shell reads watch, and knows what it is told through lines. If lines is nil, no shell
-// could be started, and nobody is told.
+// A shell runs watch, and reads its orders from lines. If lines is nil, no shell could be
+// started, and orders are dropped.
 type shell struct {
 	one   sync.Mutex
 	lines *os.File
@@ -141,16 +140,17 @@ func (w *shell) tell(line string) {
 	}
 }
 
-// enter is the script of the shell that becomes a program. It tells the watching shell of
-// its own process group first: this process, which could tell only after the program has
-// begun, may be killed in between. %[1]d is the pipe's descriptor.
+// enter is the script of the shell that becomes a program. It first reports its own process
+// group to the watching shell. This process could report only after the program has begun, and
+// may be killed before that. %[1]d is the pipe's descriptor.
 const enter = `trap '' PIPE; echo "+ -$$" 2>/dev/null >&%[1]d; trap - PIPE; exec "$@" %[1]d>&-`
 
 // startGroup starts cmd as the leader of a process group that the watching shell knows
 // before the program begins.
 func (w *shell) startGroup(cmd *exec.Cmd) error {
 	fd := 3 + len(cmd.ExtraFiles)
-	// In a PID namespace of its own the shell would tell a number that means another here.
+	// In a PID namespace of its own the shell would report a number that means another process
+	// here.
 	if w.lines == nil || cmd.Err != nil || len(cmd.Args) == 0 || inNamespace(cmd.SysProcAttr) || fd > 9 { // a shell's redirection takes one digit
 		return cmd.Start()
 	}

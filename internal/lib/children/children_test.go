@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// TestKilledParent: programs end with a process that is killed, and in a group of their own
-// so do the programs that they have started.
+// TestKilledParent: programs end with a process that is killed. If they have a group of their
+// own, the programs that they started end, too.
 func TestKilledParent(t *testing.T) {
 	for _, test := range []struct{ name, group, script string }{
 		{"alone", "", `echo ready >&3; read -r x <&4`},
@@ -74,7 +74,8 @@ func TestKilledParent(t *testing.T) {
 	}
 }
 
-// startParent starts the process that runs script. What both say comes by the file.
+// startParent starts the process that runs script. The output of both comes from the returned
+// file.
 func startParent(t *testing.T, group, script string) (*exec.Cmd, *os.File) {
 	t.Helper()
 	says, theirSays, err := os.Pipe()
@@ -150,7 +151,7 @@ func TestGroupIsTheProgram(t *testing.T) {
 	}
 }
 
-// TestThreadEnds: a program goes on when the thread ends on which Start was called.
+// TestThreadEnds: a program goes on when the thread that called Start ends.
 func TestThreadEnds(t *testing.T) {
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()

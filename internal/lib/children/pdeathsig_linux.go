@@ -2,7 +2,7 @@ package children
 
 import "syscall"
 
-// killWithParent has the kernel kill the program when the thread that started it ends.
+// killWithParent makes the kernel kill the program when the thread that started it ends.
 func killWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
 // inNamespace reports whether the program gets namespaces of its own.

@@ -1,5 +1,5 @@
-// Package datafolder says what a server's data folder is to those who look for the server: where
-// it is, which process serves it, and where that listens.
+// Package datafolder finds a server by its data folder. It says where the folder is, which
+// process serves it, and where that process listens.
 package datafolder
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// The files by which a server's owner finds it.
+// The files that a server's owner finds the server by.
 const (
 	LockFile    = "lock" // held by the server's process
 	ServerFile  = "server.json"
@@ -38,7 +38,7 @@ const (
 // maxSmall is the most that a small file has.
 const maxSmall = 64 << 10
 
-// Server is what server.json says.
+// Server is the content of server.json.
 type Server struct {
 	sprites.ServerInfo
 	Host      string `json:"host,omitempty"`      // the name of its machine or container
@@ -65,8 +65,8 @@ func standard() (string, error) {
 	return filepath.Join(home, ".local", "share", "cove"), nil
 }
 
-// Of is the data folder that the flag --data, the environment or the default names, and
-// whether it is the default one.
+// Of returns the data folder that the flag --data, the environment or the default names. It
+// also reports whether that is the default one.
 func Of(dir string) (abs string, byDefault bool, err error) {
 	if dir == "" {
 		dir = os.Getenv("COVE_DATA")
@@ -79,13 +79,13 @@ func Of(dir string) (abs string, byDefault bool, err error) {
 	return abs, err == nil && abs == usual, absErr
 }
 
-// Read reads what the server of a data folder says of itself; fs.ErrNotExist: none runs, or it is
-// about to begin or to end.
+// Read reads what the server of a data folder says of itself. The error is fs.ErrNotExist if
+// no server runs, or one is about to begin or to end.
 func Read(dir string) (Server, error) {
 	return read(filepath.Join(dir, ServerFile))
 }
 
-// Last is Read of a server that has taken its leave.
+// Last is Read for a server that has ended in order.
 func Last(dir string) (Server, error) { return read(filepath.Join(dir, SpareFile)) }
 
 func read(name string) (Server, error) {
@@ -124,9 +124,9 @@ func ReadSmall(name string) (string, error) {
 }
 
 // Address is where the last server of a data folder listened; empty if that is not known, not
-// loopback, or another program's by now. A server that was killed listens until its last thread
-// has ended, and until each child that it had just begun has executed its program: Address
-// waits for both, until ctx ends: then it is empty.
+// loopback, or another program's by now. A killed server listens until its last thread has
+// ended, and until each child that it had just begun has executed its program. Address waits
+// for both, for at most endLimit. It is empty if that time has passed, or ctx has ended.
 func Address(ctx context.Context, dir string) string {
 	addr, err := ReadSmall(filepath.Join(dir, AddressFile))
 	host, _, splitErr := net.SplitHostPort(addr)

@@ -22,8 +22,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// half makes this program a process whose first thread has ended while another one still listens,
-// as a server is for a moment after kill -9.
+// half makes this program a process whose first thread has ended while another one still
+// listens. A server is like that for a moment after kill -9.
 const half = "COVE_TEST_HALF"
 
 func TestMain(m *testing.M) {
@@ -54,8 +54,8 @@ func init() {
 	}
 }
 
-// The next server listens where a killed one did, though that is not quite gone: clients that
-// follow it, and sprites' URLs, have no other address.
+// The next server listens where a killed one did, even if the killed one is not quite gone.
+// Clients that follow it, and sprites' URLs, have no other address.
 func TestAddressOfOneThatEnds(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -173,8 +173,8 @@ func TestAddressEnds(t *testing.T) {
 	}
 }
 
-// TestAddressAChildHolds: of a server that is gone a child that it had just begun still has the
-// listener. The next server waits for that; and it waits for no other program's.
+// TestAddressAChildHolds: a child that a server had just begun still has the listener when the
+// server is gone. The next server waits for that, and for no other program's listener.
 func TestAddressAChildHolds(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

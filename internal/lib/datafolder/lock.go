@@ -20,8 +20,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/private"
 )
 
-// Serves reports whether the process that is said to serve a data folder is this user's, and holds the
-// lock. Its number may be another one's by now, and another file may have the lock's.
+// Serves reports whether the process that server names is this user's, and holds the lock of the data
+// folder. Another process may have the number by now, and another file the lock's inode.
 func Serves(dir string, server Server) bool {
 	pid := server.PID
 	if pid < 1 || server.Started != "" && server.Started != private.StartOf(pid) {
@@ -38,8 +38,8 @@ func Serves(dir string, server Server) bool {
 	return err == nil && holds && userOf(pid) == os.Geteuid()
 }
 
-// ending reports whether the server of a data folder was killed, and is not gone: it has lost the
-// lock, or its first thread has ended and others have not.
+// ending reports whether the server of a data folder was killed, and is not gone yet. Then it
+// is dying, or its process is there but has lost the lock.
 func ending(dir string) bool {
 	server, err := Read(dir)
 	if err != nil || server.Started == "" || private.Elsewhere(server.Processes) || copied(dir, server) {
@@ -48,9 +48,9 @@ func ending(dir string) bool {
 	return dying(server) || private.StartOf(server.PID) == server.Started && !Serves(dir, server)
 }
 
-// Dying returns the process of the server that a data folder names, if that was killed and is not
-// gone: its lock and its listener are free once the kernel is done with it, which may have to
-// write first. 0: there is none.
+// Dying returns the process of the server that a data folder names, if that was killed and is
+// not gone yet; else 0. Its lock and its listener are free once the kernel is done with it.
+// The kernel may have to write first.
 func Dying(dir string) int {
 	server, err := Read(dir)
 	if err != nil || private.Elsewhere(server.Processes) || copied(dir, server) || !dying(server) {
@@ -59,8 +59,8 @@ func Dying(dir string) int {
 	return server.PID
 }
 
-// copied reports whether dir is a copy of the folder that a server serves: its process and its
-// listener are of no interest here.
+// copied reports whether dir is a copy of the folder that a server serves. The server's
+// process and listener do not matter to a copy.
 func copied(dir string, server Server) bool {
 	if server.Data == "" {
 		return false
@@ -73,7 +73,7 @@ func copied(dir string, server Server) bool {
 	return err == nil && !os.SameFile(original, here)
 }
 
-// Gone reports whether a data folder names a server of which nothing is left.
+// Gone reports whether a data folder names a server that has ended completely.
 func Gone(dir string) bool {
 	server, err := Read(dir)
 	return err == nil && server.PID > 0 && !private.Elsewhere(server.Processes) && !dying(server) && private.StartOf(server.PID) == ""
@@ -151,7 +151,7 @@ func Listener(addr string) string {
 }
 
 // listens reports whether the socket at an address is that of a data folder's last server, and
-// that server does not serve any more: others may still have the socket for a moment.
+// that server does not serve any more. Other processes may still have the socket for a moment.
 func listens(dir, addr string) bool {
 	server, err := Read(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -163,8 +163,8 @@ func listens(dir, addr string) bool {
 	return Listener(addr) == server.Listener
 }
 
-// Locked reports whether some process holds the flock of a file. It takes no
-// lock itself; where the kernel does not tell it says yes.
+// Locked reports whether some process holds the flock of a file. It takes no lock itself. If
+// the kernel does not tell, it says yes.
 func Locked(name string) bool {
 	var st unix.Stat_t
 	if unix.Stat(name, &st) != nil {
@@ -175,8 +175,8 @@ func Locked(name string) bool {
 	return held || err != nil
 }
 
-// StartsHere reports whether a process of this container holds a lock: a server that has not
-// said yet that it is one.
+// StartsHere reports whether a process of this container holds a lock. That is a server that
+// has not announced itself yet.
 func StartsHere(lock *os.File) bool {
 	var st unix.Stat_t
 	if unix.Fstat(int(lock.Fd()), &st) != nil {
@@ -192,12 +192,12 @@ func StartsHere(lock *os.File) bool {
 	return err == nil && held
 }
 
-// oneNumber is in the status of a process that has no other number in a namespace below.
+// oneNumber matches the status of a process that has no other number in a namespace below.
 var oneNumber = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^NSpid:\s+\d+$`) })
 
 // lockListed reports whether the kernel's list of locks has one that is wanted, by the
-// fields of its line. The kernel gives the list page by page, and if others come and go
-// between two pages it leaves out locks that hold all the time: so it is read again.
+// fields of its line. The kernel gives the list page by page. If other locks come and go
+// between two pages, it leaves out locks that hold all the time, so lockListed reads it again.
 func lockListed(wanted func(fields []string) bool) (bool, error) {
 	const reads = 10 // beside a hundred locks that change all the time, 1 in 300 fails
 	for range reads {
@@ -214,8 +214,8 @@ func lockListed(wanted func(fields []string) bool) (bool, error) {
 	return false, nil
 }
 
-// userOf is the user of a process; -1: there is none of that number, or it is of several,
-// as a program that takes another's rights is.
+// userOf returns the user of a process. It is -1 if there is no such process, or if its real,
+// effective and saved users differ, as those of a set-user-ID program do.
 func userOf(pid int) int {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

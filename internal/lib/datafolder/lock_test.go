@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A lock is found while others come and go: the kernel gives its list page by page, and
-// leaves out some that hold when the list changes between two pages.
+// A lock is found while others come and go. The kernel gives its list page by page, and leaves
+// out some held locks if the list changes between two pages.
 func TestServesAmongLocks(t *testing.T) {
 	dir := t.TempDir()
 	hold := func(name string) *os.File {

@@ -49,12 +49,12 @@ func located(text []byte, err error) error {
 	return err
 }
 
-// Parent is what is known of a folder, for those who ask about what is in it. The zero value
-// is the topmost folder's.
+// Parent is the result for a folder, for later questions about paths in it. The zero value is
+// that of the topmost folder.
 type Parent = patternmatcher.MatchInfo
 
-// Ignores reports whether a path is left out, which is relative and has slashes. If it is a
-// folder, the Parent is for the paths in it.
+// Ignores reports whether a relative, slash-separated path is left out. If it is a folder, the
+// returned Parent is for the paths in it.
 func (p Patterns) Ignores(at string, in Parent) (bool, Parent, error) {
 	if p.matcher == nil {
 		return false, in, nil
@@ -62,7 +62,7 @@ func (p Patterns) Ignores(at string, in Parent) (bool, Parent, error) {
 	return p.matcher.MatchesUsingParentResults(at, in)
 }
 
-// Exceptions reports whether something in a folder that is ignored may not be.
+// Exceptions reports whether something in an ignored folder may not be ignored.
 func (p Patterns) Exceptions(folder string) bool {
 	if p.matcher == nil || !p.matcher.Exclusions() {
 		return false

@@ -16,10 +16,10 @@ import (
 // Serve calls a handler that forwards the request. Reads of the body and writes of the
 // answer are then independent.
 //
-// If an answer begins before the body has ended, its connection is closed after it: the
-// rest of the body is never taken for a request. The handler may leave that rest unread.
-// Close of the body only ends its reads, and does not wait. Requests without a body, and
-// those of HTTP/2, reach the handler as they are.
+// If an answer begins before the body has ended, the connection is closed after the answer. So
+// the rest of the body is never taken for a request. The handler may leave that rest unread.
+// Close of the body only ends its reads, and does not wait. Requests without a body, and those
+// of HTTP/2, reach the handler as they are.
 func Serve(w http.ResponseWriter, r *http.Request, handler http.HandlerFunc) {
 	if r.ProtoMajor != 1 || r.Body == nil || r.Body == http.NoBody || http.NewResponseController(w).EnableFullDuplex() != nil {
 		handler(w, r) // a writer that is not of net/http's server leaves the body open

@@ -47,8 +47,8 @@ func answer(t *testing.T, r *bufio.Reader) (*http.Response, string) {
 	return resp, string(text)
 }
 
-// A transport reads a body once more after its last byte. That has to give io.EOF, also
-// if the answer has begun in between.
+// A transport reads a body once more after its last byte. That must give io.EOF, even if the
+// answer has begun in between.
 func TestEndAfterAnswer(t *testing.T) {
 	s := served(func(w http.ResponseWriter, r *http.Request) {
 		text := make([]byte, 4)
@@ -74,8 +74,8 @@ func TestEndAfterAnswer(t *testing.T) {
 	}
 }
 
-// The rest of a body that a handler leaves is never taken for a request: the connection is
-// closed after the answer, however the body is written and the answer begun.
+// The rest of a body that a handler leaves unread is never taken for a request. The connection
+// is closed after the answer, however the body is written and the answer begun.
 func TestRestIsNoRequest(t *testing.T) {
 	smuggled := "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 	for name, begin := range map[string]func(http.ResponseWriter){

@@ -6,9 +6,10 @@ import "strings"
 // far is the least distance of another word.
 const far = 3
 
-// Nearest is the index of the name that was most likely meant, and how far it is from what was given: at
-// most two changes, or two if it begins with what was given. Small and capital letters are alike; the
-// names are in small ones. The index is -1 if there is none; of names that are as near, the first counts.
+// Nearest returns the index of the name that was most likely meant, and its distance from the given text. A
+// name is near if it is at most two changes away; one that begins with the given text (three bytes or more)
+// counts as two at most. Case is ignored; names must be in lower case. The index is -1 if no name is near; of
+// equally near names, the first counts.
 func Nearest(given string, names []string) (index, distance int) {
 	given = strings.ToLower(given)
 	index, distance = -1, far
@@ -24,7 +25,7 @@ func Nearest(given string, names []string) (index, distance int) {
 	return index, distance
 }
 
-// longest is the length, in bytes, of the longest text that is looked at: names are no longer.
+// longest is the length, in bytes, of the longest text that is looked at. No name is longer.
 const longest = 255
 
 // Of is how many bytes must be put in, taken out or changed to make b of a. If one of them has

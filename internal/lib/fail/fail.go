@@ -1,5 +1,5 @@
 // Package fail is the one error with a code: for programs a code, for people a message and
-// what to type next. What a code means to a shell and to an HTTP client is a table here.
+// what to type next. A table here says what a code means to a shell and to an HTTP client.
 package fail
 
 import (
@@ -29,7 +29,7 @@ func New(code, message, hint string) *Error {
 	return &Error{Code: code, Message: message, Hint: hint}
 }
 
-// Newf is New with a message that is formatted.
+// Newf is New with a formatted message.
 func Newf(code, hint, format string, args ...any) *Error {
 	return New(code, fmt.Sprintf(format, args...), hint)
 }
@@ -53,8 +53,8 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is compares codes, so that errors.Is finds an error by one that has nothing but a code.
-// What was cancelled is a context.Canceled, too.
+// Is compares codes, so that errors.Is finds an error by a target that has a code and no
+// message. An error with the code cancelled is a context.Canceled, too.
 func (e *Error) Is(target error) bool {
 	if target == context.Canceled {
 		return e.Code == "cancelled"
@@ -72,7 +72,7 @@ type meaning struct {
 }
 
 var meanings = map[string]meaning{
-	// What was asked for.
+	// The request is wrong, or can't be met.
 	"EINVAL":                 {status: http.StatusBadRequest},
 	"bad_agent":              {status: http.StatusBadRequest},
 	"bad_input":              {exit: 2},
@@ -114,12 +114,12 @@ var meanings = map[string]meaning{
 	"not_available":      {status: http.StatusNotImplemented},
 	"upgrade_required":   {status: http.StatusUpgradeRequired},
 
-	// Who asked.
+	// The caller may not do this.
 	"forbidden":    {status: http.StatusForbidden},
 	"image_denied": {status: http.StatusForbidden}, // by a registry
 	"unauthorized": {status: http.StatusUnauthorized},
 
-	// What is not there, or not any more.
+	// Something does not exist, or its name is taken.
 	"exists":            {status: http.StatusConflict},
 	"image_not_found":   {status: http.StatusNotFound},
 	"name_taken":        {status: http.StatusConflict},
@@ -130,7 +130,7 @@ var meanings = map[string]meaning{
 	"task_exists":       {status: http.StatusConflict},
 	"task_not_found":    {status: http.StatusNotFound},
 
-	// What does not go with how things are.
+	// The present state does not allow it.
 	"active_checkpoint":   {status: http.StatusConflict},
 	"backend_in_use":      {status: http.StatusConflict},
 	"already_answered":    {status: http.StatusConflict},
@@ -172,7 +172,7 @@ var meanings = map[string]meaning{
 	"uncollected_work":    {status: http.StatusConflict},
 	"unpulled_work":       {status: http.StatusConflict},
 
-	// What there is no more of.
+	// A limit is reached, or room is used up.
 	"payment_required":                 {status: http.StatusPaymentRequired}, // at a backend
 	"concurrent_sprite_limit_exceeded": {status: http.StatusTooManyRequests},
 
@@ -189,7 +189,7 @@ var meanings = map[string]meaning{
 	"too_many_tasks":       {status: http.StatusTooManyRequests},
 	"too_many_watches":     {status: http.StatusTooManyRequests},
 
-	// What ended, was lost, or is not there yet.
+	// Something ended, was lost, or is not there yet.
 	"backend_failed":        {status: http.StatusBadGateway},
 	"backend_refused":       {status: http.StatusBadGateway},
 	"backend_unreachable":   {status: http.StatusBadGateway},
@@ -220,8 +220,8 @@ var meanings = map[string]meaning{
 	"wait_timeout":          {exit: 124}, // a job goes on that was waited for
 }
 
-// Known reports whether a code is in the table. One that is not is a failure for which the
-// other end is not to blame.
+// Known reports whether a code is in the table. A code that is not there means a failure for
+// which the other end is not to blame.
 func Known(code string) bool {
 	_, ok := meanings[code]
 	return ok

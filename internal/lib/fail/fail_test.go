@@ -51,7 +51,8 @@ func TestMeanings(t *testing.T) {
 	}
 }
 
-// TestCause: the cause is told, and found; what was cancelled is found as that.
+// TestCause: the text has the cause, and errors.Is finds it. A cancelled call is found as
+// context.Canceled.
 func TestCause(t *testing.T) {
 	e := fail.Newf("boot_failed", "see: cove doctor", "sprite %s does not start", "paint")
 	e.Err = context.DeadlineExceeded

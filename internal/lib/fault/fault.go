@@ -1,6 +1,6 @@
-// Package fault names the points at which a change of a sprite is in the middle. A
-// test has the program stop at one of them, kills what it likes, and looks whether
-// what comes next finds the old state or the new one.
+// Package fault names points in the middle of a change of a sprite. A test makes the program
+// stop at one of them, and kills what it likes. Then it looks whether the next program finds
+// the old state or the new one.
 package fault
 
 import (
@@ -13,34 +13,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Variable is what a program that is to stop has in its environment: POINT=FILE. The
-// first process to reach the point makes the file, which has its number, and stops
-// itself, until it is continued or killed.
+// Variable is the environment variable that makes a program stop: POINT=FILE. The first
+// process to reach the point makes the file, writes its number into it, and stops itself until
+// it is continued or killed.
 const Variable = "COVE_FAULT"
 
 // Point is one of Points.
 type Point string
 
-// The points, in the order in which they are reached: of the server, where a disk gets
-// another layer; of the shim, where a sandbox moves to it; and so on.
+// The points of each change, in the order that they are reached in. The first group is the
+// server's, when a disk gets another layer. The second is the shim's, when a sandbox moves to
+// that layer.
 const (
-	SealBegun  Point = "seal-begun"  // the store has what is next
-	SealMoved  Point = "seal-moved"  // the sandbox runs over it
-	SealStored Point = "seal-stored" // it is what is
+	SealBegun  Point = "seal-begun"  // the store records the next layer
+	SealMoved  Point = "seal-moved"  // the sandbox runs on it
+	SealStored Point = "seal-stored" // the store records it as the current one
 
 	MovePrepared Point = "move-prepared" // the next disk, and the next sandbox, in which nothing runs
 	MoveNoted    Point = "move-noted"    // the shim's file says that it moves
 	MovePaused   Point = "move-paused"
 	MoveSaved    Point = "move-saved"    // the memory
-	MoveMounted  Point = "move-mounted"  // the next disk is what is there
+	MoveMounted  Point = "move-mounted"  // the next disk is mounted
 	MoveSwitched Point = "move-switched" // the shim's file names the next one
 	MoveKilled   Point = "move-killed"   // the old one
-	MoveStarted  Point = "move-started"  // the next one runs, and its guest has not answered yet
-	MoveRestored Point = "move-restored" // it has
+	MoveStarted  Point = "move-started"  // the next sandbox runs, and its guest has not answered yet
+	MoveRestored Point = "move-restored" // its guest has answered
 	MoveKept     Point = "move-kept"     // the memory, for later
 
 	RestoreStopped  Point = "restore-stopped"
-	RestoreSealed   Point = "restore-sealed" // what was is a checkpoint
+	RestoreSealed   Point = "restore-sealed" // the state before is a checkpoint
 	RestoreBegun    Point = "restore-begun"
 	RestoreStored   Point = "restore-stored"
 	RestoreRecalled Point = "restore-recalled" // the memory is there
@@ -64,7 +65,7 @@ const (
 	WakeTaken      Point = "wake-taken"   // the image has another name
 	WakeChecked    Point = "wake-checked" // by the shim
 	WakeRestored   Point = "wake-restored"
-	WakeIntroduced Point = "wake-introduced" // the guest knows who it is
+	WakeIntroduced Point = "wake-introduced" // the guest knows its identity
 
 	PoolBegun   Point = "pool-begun"   // the store has a sprite of the pool
 	PoolStarted Point = "pool-started" // its sandbox runs
@@ -110,8 +111,7 @@ const (
 	StoreReplaced  Point = "store-replaced"  // that file is the store
 )
 
-// InstallPoints are those of an agent's installation, which is no change of a sprite of
-// anybody's.
+// InstallPoints are those of an agent's installation, which does not change anybody's sprite.
 var InstallPoints = []Point{InstallBegun, InstallMade, InstallStored, InstallUsed}
 
 // ImagePoints are those of an image on its way into the store.
@@ -140,8 +140,8 @@ var Points = []Point{
 	ForgetStored, LayerRemoved, DeleteNoted, DeleteStopped, DeleteRemoved, DeleteStored,
 }
 
-// GuestSilent is no point but a state: as long as FILE is there, the shim gets no answer
-// from the guest of a sandbox that was restored.
+// GuestSilent is not a point but a state. As long as FILE exists, the shim gets no answer from
+// the guest of a restored sandbox.
 const GuestSilent Point = "guest-silent"
 
 // Holds reports whether a state was asked for, and its file is there.

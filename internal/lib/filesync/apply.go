@@ -27,20 +27,20 @@ const (
 	opChmod                    // a file's mode changes, and nothing else
 )
 
-// op is one operation on a tree. Each can be repeated, and taken back, whether it
-// was carried out before or not.
+// op is one operation on a tree. It can be repeated or undone, whether it was carried out
+// before or not.
 type op struct {
 	kind  opKind
 	entry Entry // as it is to be; of what goes only the path
 	prior Entry // as it must be before; Type None: nothing is there
 
-	// from is, at the target, where below the stage the new file, link or folder
-	// is; a path with a "/" is in a new folder, and comes with it. At the source it
-	// is the path of the content.
+	// from is, at the target, the path below the stage of the new file, link or folder. A path
+	// with a "/" is in a new folder, and comes with that. At the source, from is the path of
+	// the content.
 	from string
 }
 
-// inside reports whether an operation is part of that of a new folder.
+// inside reports whether an operation is part of the one of a new folder.
 func (o *op) inside() bool { return strings.Contains(o.from, "/") }
 
 func encodeOp(e *enc, o op) {
@@ -58,8 +58,8 @@ func decodeOp(d *dec) (o op, err error) {
 	return o, d.err
 }
 
-// An applier carries operations out. It has the work folder's stage and the
-// backup's files open, and is for one goroutine.
+// An applier carries out operations. It has the work folder's stage and the backup's files
+// open, and is for one goroutine.
 type applier struct {
 	w     *work
 	t     *tree
@@ -103,7 +103,7 @@ func (a *applier) close() {
 	}
 }
 
-// forward carries operation n out.
+// forward carries out operation n.
 func (a *applier) forward(n int64, o *op) error {
 	if o.inside() {
 		return nil
@@ -153,7 +153,7 @@ func (a *applier) mkdir(o *op, fd int, base string) error {
 	return err
 }
 
-// original is what a file is called among the backup's.
+// original is the name of operation n's original among the backup's files.
 func original(n int64) string { return strconv.FormatInt(n, 10) }
 
 // kept reports whether the original of operation n is in the backup.
@@ -162,7 +162,7 @@ func (a *applier) kept(n int64) bool {
 	return err == nil
 }
 
-// unchanged looks that a path is still what the plan was made for.
+// unchanged checks that a path is still what the plan was made for.
 func (a *applier) unchanged(o *op) error {
 	now, err := a.t.lstat(o.entry.Path)
 	if err == nil && !holdsStill(&o.prior, &now) {
@@ -221,7 +221,7 @@ func (a *applier) placed(o *op) (bool, error) {
 	return true, err
 }
 
-// place moves what was staged to where nothing is.
+// place moves what was staged to a path where nothing is.
 func (a *applier) place(o *op, fd int, base string) error {
 	if done, err := a.placed(o); done || err != nil {
 		return err
@@ -233,13 +233,13 @@ func (a *applier) place(o *op, fd int, base string) error {
 	return err
 }
 
-// rename moves a file to where nothing is.
+// rename moves a file to a path where nothing is.
 func rename(fromDir int, from string, toDir int, to string) error {
 	err := unix.Renameat2(fromDir, from, toDir, to, unix.RENAME_NOREPLACE)
 	if err != unix.EINVAL && err != unix.ENOSYS {
 		return err
 	}
-	// A file system that has no such rename.
+	// Some file systems have no such rename.
 	if st, err := statAt(fromDir, from); err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		if _, err := statAt(toDir, to); err == nil {
 			return unix.EEXIST
@@ -252,7 +252,7 @@ func rename(fromDir int, from string, toDir int, to string) error {
 	return unix.Unlinkat(fromDir, from, 0)
 }
 
-// chmod sets a mode's bits that travel; the others stay.
+// chmod sets the bits of a mode that travel; the others stay.
 func (a *applier) chmod(o *op, mode fs.FileMode) error {
 	f, _, err := a.t.open(o.entry.Path)
 	if err != nil {
@@ -266,7 +266,7 @@ func (a *applier) chmod(o *op, mode fs.FileMode) error {
 	return f.Chmod(info.Mode().Perm()&^modeMask | mode)
 }
 
-// back takes operation n back, if it was carried out.
+// back undoes operation n, if it was carried out.
 func (a *applier) back(n int64, o *op) error {
 	if o.inside() {
 		return nil
@@ -320,7 +320,8 @@ func (a *applier) unput(n int64, o *op, fd int, base string) error {
 	return a.unplace(o, fd, base)
 }
 
-// unplace moves what was put back into the stage, if it was, and still is that.
+// unplace moves what was put at a path back into the stage, if it was put there and is
+// unchanged.
 func (a *applier) unplace(o *op, fd int, base string) error {
 	if _, err := statAt(a.stage, o.from); err == nil {
 		return nil // it was not put
@@ -332,8 +333,7 @@ func (a *applier) unplace(o *op, fd int, base string) error {
 	return rename(fd, base, a.stage, o.from)
 }
 
-// finish gives new folders their modes and times, now that nothing comes into
-// them any more.
+// finish gives new folders their modes and times, because nothing more comes into them.
 func (a *applier) finish(o *op) error {
 	if o.kind != opMkdir {
 		return nil
@@ -365,7 +365,7 @@ func setTime(dir int, name string, mtime int64) error {
 
 func (w *work) opsName(id string) string { return filepath.Join(w.backupDir(id), "ops") }
 
-// writeOps writes the operations down.
+// writeOps writes the operations to the backup.
 func (w *work) writeOps(id string, each func(add func(*op) error) error) (count int64, err error) {
 	if err := os.MkdirAll(filepath.Join(w.backupDir(id), "files"), 0o700); err != nil {
 		return 0, err
@@ -410,7 +410,7 @@ func (w *work) eachOp(id string, do func(n int64, o *op) error) error {
 	}
 }
 
-// eachBack goes through them from the last to the first.
+// eachBack goes through the operations from the last to the first.
 func (w *work) eachBack(id string, do func(n int64, o *op) error) error {
 	var offsets []int64
 	at := int64(0)
@@ -475,8 +475,8 @@ func opError(o *op, err error) error {
 // errCrash stands for the process's death, in tests: nothing is cleaned up.
 var errCrash = errors.New("the process dies here")
 
-// commit carries the operations of backup id out, which have been written down.
-// On an error they are all taken back.
+// commit carries out the operations of a backup, which writeOps has written. On an error it
+// undoes them all.
 func (w *work) commit(ctx context.Context, b Backup) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -500,7 +500,7 @@ func (w *work) commit(ctx context.Context, b Backup) error {
 	if err := w.placeJournal(); err != nil {
 		return err
 	}
-	// From here on the new tree is what will be, also where this process ends.
+	// From here on the new tree will come about, even if this process ends.
 	if err := w.carryOut(b.ID, false); err != nil {
 		return w.takeBack(b.ID, err)
 	}
@@ -510,7 +510,7 @@ func (w *work) commit(ctx context.Context, b Backup) error {
 	return nil
 }
 
-// done makes the backup one that can be listed, and ends the journal.
+// done makes the backup ready to be listed, and ends the journal.
 func (w *work) done(id string) error {
 	dir := w.backupDir(id)
 	err := os.Rename(filepath.Join(dir, "pending"), filepath.Join(dir, "info"))
@@ -536,11 +536,11 @@ func (w *work) carryOut(id string, redo bool) error {
 	return w.syncApplied(id)
 }
 
-// fewSyncs is up to how many operations are made durable one by one. A sync of the
-// whole file system also waits for what others have written to it.
+// fewSyncs is the most operations that are made durable one by one. A sync of the whole file
+// system also waits for others' writes to it.
 const fewSyncs = 64
 
-// syncStaged makes what is staged, and what is written down, durable.
+// syncStaged makes the staged files and the written operations durable.
 func (w *work) syncStaged(b Backup) error {
 	if b.Changes > fewSyncs {
 		return syncAll(w.dir)
@@ -569,8 +569,8 @@ func (w *work) syncStaged(b Backup) error {
 	return nil
 }
 
-// syncEach makes files and folders durable, side by side: a file system then
-// writes its own journal once for many of them.
+// syncEach makes files and folders durable, side by side. A file system then writes its own
+// journal once for many of them.
 func syncEach(names map[string]bool) error {
 	errs := make(chan error, len(names))
 	for name := range names {
@@ -623,7 +623,7 @@ func (w *work) takeBack(id string, cause error) error {
 		return errors.Join(cause, err)
 	}
 	if err := w.restore(id); err != nil {
-		return errors.Join(cause, fmt.Errorf("and the next sync has to take it back: %w", err))
+		return errors.Join(cause, fmt.Errorf("and the next sync must undo it: %w", err))
 	}
 	return cause
 }
@@ -656,8 +656,8 @@ func (a *applier) restoreMode(o *op) error {
 	return a.finish(&again)
 }
 
-// recover ends what a process that died had begun: forwards, or back if that was
-// its way or forwards fails.
+// recover ends what a dead process had begun. It goes forwards; it goes back if the process
+// did, or if forwards fails.
 func (w *work) recover() error {
 	j, err := w.readJournal()
 	if j == nil || err != nil {
@@ -672,7 +672,7 @@ func (w *work) recover() error {
 	return w.done(j.ID)
 }
 
-// count adds an operation to what the backup says of itself.
+// count adds an operation to the backup's numbers.
 func (b *Backup) count(o *op) {
 	b.Changes++
 	if o.prior.Type == File && (o.kind == opRemove || o.kind == opPut) {

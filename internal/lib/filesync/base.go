@@ -38,7 +38,7 @@ func decodeKnown(d *dec) (k known, err error) {
 	return k, d.err
 }
 
-// openBase reads a base from its file; one that is not there is empty.
+// openBase reads a base from its file. If there is no file, the base is empty.
 func openBase(name string) (*reading[known], func(), error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,7 +51,7 @@ func openBase(name string) (*reading[known], func(), error) {
 	magic := make([]byte, len(baseMagic))
 	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != baseMagic {
 		_ = f.Close()
-		return nil, nil, fmt.Errorf("%s is not what a sync left", name)
+		return nil, nil, fmt.Errorf("%s is damaged: it is not the base of a sync", name)
 	}
 	return &reading[known]{r: r, decode: decodeKnown}, func() { _ = f.Close() }, nil
 }
@@ -97,7 +97,7 @@ func (b *baseWriter) keep(old string) error {
 	return os.Rename(b.name+".new", b.name)
 }
 
-// drop gives up.
+// drop gives the new base up.
 func (b *baseWriter) drop() {
 	_ = b.f.Close()
 	_ = os.Remove(b.name + ".new")

@@ -38,8 +38,7 @@ func (e *enc) entry(v *Entry) {
 	e.string(v.Target)
 }
 
-// dec takes a record apart. After the first thing that is not there, everything
-// is zero and err says so.
+// dec takes a record apart. After the first missing part, everything is zero and err says so.
 type dec struct {
 	b   []byte
 	err error
@@ -114,8 +113,8 @@ func (d *dec) end() error {
 	return d.err
 }
 
-// A spool is a file of records: what does not fit into memory is kept in them,
-// in the order of its paths. It is written by one goroutine, and then read by any.
+// A spool is a file of records, in the order of their paths, for data that does not fit into
+// memory. One goroutine writes it; then any may read it.
 type spool[T any] struct {
 	file   *os.File
 	mu     sync.Mutex // of the reading's beginning, which ends the writing
@@ -126,8 +125,8 @@ type spool[T any] struct {
 	buf    enc
 }
 
-// newSpool makes a spool in the folder dir, which has no name there: it is gone
-// with the process.
+// newSpool makes a spool in the folder dir. It has no name there, so it is gone when the
+// process ends.
 func newSpool[T any](dir string, encode func(*enc, T), decode func(*dec) (T, error)) (*spool[T], error) {
 	f, err := os.CreateTemp(dir, "spool-*")
 	if err != nil {

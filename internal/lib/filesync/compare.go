@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// look gets both manifests, compares them while the sprite's comes, and asks what
-// they leave open.
+// look gets both manifests, compares them while the sprite's comes, and asks the questions
+// that they leave open.
 func (s *session) look() error {
 	feed := newFeed(s.ctx)
 	var skipR []Skipped
@@ -53,7 +53,7 @@ func (s *session) look() error {
 	)
 }
 
-// scanOf takes an end's manifest over.
+// scanOf reads an end's manifest.
 func scanOf(p *peer, add func(Entry) error) (skipped []Skipped, err error) {
 	err = recvList(p, within(maxListBytes, func(d *dec) error {
 		var e Entry
@@ -90,7 +90,7 @@ func newFeed(ctx context.Context) *feed {
 
 var errLeft = errors.New("the comparison has ended")
 
-// add waits where the comparison is behind.
+// add waits if the comparison is behind.
 func (f *feed) add(e Entry) error {
 	if f.filled = append(f.filled, e); len(f.filled) < feedBatch {
 		return nil
@@ -98,7 +98,7 @@ func (f *feed) add(e Entry) error {
 	return f.hand()
 }
 
-// hand hands over what there is. The manifest's end is when full is closed.
+// hand hands over the entries so far. Closing full is the manifest's end.
 func (f *feed) hand() error {
 	select {
 	case f.full <- f.filled:
@@ -124,8 +124,9 @@ func (f *feed) reading() *reading[Entry] {
 	}}
 }
 
-// foreign takes the sprite's manifest over: checked, and without what is ignored
-// here, where the rules of this machine's own tree count too. end is called after the last.
+// foreign passes the sprite's manifest on to add, entry by entry. It checks each entry, and
+// leaves out what is ignored here; the rules of this machine's own tree count, too. The caller
+// calls end after the last entry.
 func (s *session) foreign(add func(Entry) error) (take func(Entry) error, end func() error) {
 	check := &checker{}
 	read := func(string, string) string { return "" }
@@ -186,8 +187,8 @@ func (s *session) rowsWith(remote *reading[Entry], do func(row) error) error {
 	return eachRow(base, local, remote, do)
 }
 
-// compare finds what the manifests leave open. If that is nothing, the plan is
-// made with it.
+// compare finds the questions that the manifests leave open. If there are none, it also makes
+// the plan.
 func (s *session) compare(remote *reading[Entry]) (ql, qr *spool[question], err error) {
 	newQuestions := func() (*spool[question], error) {
 		sp, err := newSpool(s.tmp, encodeQuestion, decodeQuestion)
@@ -262,7 +263,7 @@ func (s *session) ask(p *peer, questions *spool[question]) (*spool[answer], erro
 	return answers, nil
 }
 
-// decide plans, and once more where texts were merged.
+// decide makes the plan, and makes it again if texts were merged.
 func (s *session) decide() error {
 	if !s.planned {
 		if err := s.makePlan(nil); err != nil {

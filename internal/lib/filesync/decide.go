@@ -1,9 +1,9 @@
 package filesync
 
-// Policy says what becomes of conflicts.
+// Policy says how conflicts are resolved.
 type Policy string
 
-// The policies. Ours is this machine, theirs the sprite, whichever way is synced.
+// The policies. Ours is this machine and theirs is the sprite, in either direction.
 const (
 	Fail   Policy = "fail"   // nothing at all is done
 	Ours   Policy = "ours"   // this machine's version stays, or is pushed
@@ -20,7 +20,7 @@ const (
 	Pull Verb = "pull"
 )
 
-// state is what has become of a path, at one end, since the last sync.
+// state says how a path has changed at one end since the last sync.
 type state byte
 
 const (
@@ -64,7 +64,7 @@ type options struct {
 	keep   bool // nothing is deleted
 }
 
-// decide is the whole of the three-way comparison: what is done about a path.
+// decide is the whole three-way comparison. It returns the action for a path.
 func decide(f facts, o options) action {
 	act := compare(f, o)
 	if act == actDelete && o.keep {

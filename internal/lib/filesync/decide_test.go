@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// TestDecide is the three-state table: what became of a path at the source and at
-// the target, and what is done. S is same, C changed or new, D deleted, "-" absent
-// without a base.
+// TestDecide is the three-state table: how a path changed at the source and at the target, and
+// the action. S is same, C changed or new, D deleted, "-" absent without a base.
 func TestDecide(t *testing.T) {
 	states := map[byte]state{'S': same, 'C': changed, 'D': deleted, '-': absent}
 	actions := map[string]action{"nothing": actNothing, "adopt": actAdopt, "take": actTake, "delete": actDelete, "merge": actMerge, "forget": actForget,
@@ -60,7 +59,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestDecideAll: what holds whatever the facts are.
+// TestDecideAll checks rules that hold for all facts.
 func TestDecideAll(t *testing.T) {
 	each := func(do func(f facts, o options)) {
 		for bits := range 16 {

@@ -10,7 +10,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
-// Type is what a path of a tree is.
+// Type is the type of a path of a tree.
 type Type byte
 
 // The types that travel. Everything else (devices, pipes, sockets) is passed over.
@@ -39,25 +39,25 @@ type Entry struct {
 	Target string      // of a link
 }
 
-// modeMask is what travels of a mode: nobody but the owner ever may write, and no
-// setuid, setgid or sticky bit passes.
+// modeMask has the bits of a mode that travel. Only the owner may ever write, and no setuid,
+// setgid or sticky bit travels.
 const modeMask = 0o755
 
-// Limits of what an end is asked, or may answer.
+// Limits of the questions to an end, and of its answers.
 const (
 	maxEntries = 4 << 20
 	maxDepth   = 200 // folders below one another: each is an open file while it is walked
 )
 
-// stamp is what tells whether a file has been changed since it was looked at.
+// stamp tells whether a file has been changed since it was looked at.
 type stamp struct {
 	Size, Mtime, Ctime int64
 }
 
 func (e *Entry) stamp() stamp { return stamp{e.Size, e.Mtime, e.Ctime} }
 
-// holds reports whether a file that had the stamp s, and whose content is known,
-// still has that content if its stamp is now other.
+// holds reports whether a file still has the content that it had with the stamp s. now is its
+// present stamp.
 func (s stamp) holds(now stamp) bool {
 	d := s.Ctime - now.Ctime
 	return s.agrees(now) && s.Ctime != 0 && now.Ctime != 0 && -ctimeSlack <= d && d <= ctimeSlack
@@ -67,16 +67,16 @@ func (s stamp) holds(now stamp) bool {
 // looked at a moment ago.
 func (s stamp) agrees(now stamp) bool { return s.Size == now.Size && s.Mtime == now.Mtime }
 
-// ctimeSlack is by how much a file's time of change may differ from what it was.
-// In gVisor it does, once: as long as a file is cached, it is by the sandbox's
-// clock, and afterwards what the host's file system noted. (Lab: mostly by 10 to 40
-// µs, by 6 ms at most; by more on a machine that is busy, and then the file is
-// hashed once more.) A change that keeps size and time of modification, and comes
-// so soon after the last sync, would not be seen.
+// ctimeSlack is how much a file's time of change may differ from the noted one without
+// counting as changed. In gVisor it differs once. While a file is cached, the time is by the
+// sandbox's clock; afterwards it is the host file system's. (Lab: mostly by 10 to 40 µs, by 6
+// ms at most. On a busy machine it differs by more, and the file is hashed once more.) A
+// change that keeps size and time of modification, and comes so soon after the last sync,
+// would not be seen.
 const ctimeSlack = int64(200 * time.Millisecond)
 
-// comparePaths orders paths as a walk of sorted folders meets them: a folder
-// before what is in it, and that before the folder's next sibling.
+// comparePaths orders paths as a walk of sorted folders meets them: a folder before its
+// content, and its content before the folder's next sibling.
 func comparePaths(a, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -110,7 +110,7 @@ const (
 	spriteName  = ".sprite"      // a file of this name says which sprite the commands in its folder mean
 )
 
-// neverTravels says why a name is left out whatever the rules say; empty: it is not.
+// neverTravels says why a name is left out whatever the rules say; empty if it is not.
 func neverTravels(name string) string {
 	switch {
 	case name == workName:
@@ -130,8 +130,8 @@ type checker struct {
 	dirs  []string // the folders that the last entry is in, and itself if it is one
 }
 
-// check refuses an entry that no honest end sends. The order alone makes a name
-// that stands twice impossible.
+// check refuses an entry that no honest end sends. Because it checks the order, no name can
+// come twice.
 func (c *checker) check(e *Entry) error {
 	if c.count++; c.count > maxEntries {
 		return rejectedf("", "it has more than %d entries", maxEntries)

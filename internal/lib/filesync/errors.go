@@ -11,8 +11,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// The codes of a sync that did not take place. Nothing of the tree has been changed then,
-// unless the error says otherwise.
+// The codes of a sync that did not take place. The tree has not been changed then, unless the
+// error says otherwise.
 const (
 	CodeConflict = "conflict"   // both sides have changed
 	CodeRejected = "rejected"   // the other side sent what no honest one sends
@@ -40,7 +40,7 @@ func failedf(code, hint, format string, args ...any) error {
 	return &fail.Error{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// Hints that an end gives. Of the sprite's end these count, and no others.
+// Hints that an end gives. From the sprite's end only these are accepted.
 const (
 	hintAgain   = "try again"
 	hintMove    = "move it away, or leave the path out: --exclude PATTERN"
@@ -59,8 +59,8 @@ var (
 
 const maxMessage = 4 << 10 // bytes of an error of the sprite's
 
-// told makes an error of the sprite's end fit to be shown. A hint is what to type
-// next on this machine: the sprite does not choose it.
+// told makes an error of the sprite's end fit to be shown. A hint says what to type next on
+// this machine, so the sprite does not choose it.
 func told(e fail.Error) *fail.Error {
 	if !slices.Contains(endCodes, e.Code) {
 		e.Code = CodeFailed

@@ -30,9 +30,9 @@ func (w *world) change() {
 	}
 }
 
-// TestFaults: whatever step an error of the system comes at, the tree is as it was;
-// whatever step the process dies at, it is, at the next look, as it was or as it was
-// to be (S9, S12).
+// TestFaults: after an error of the system at any step, the tree is as it was. After the death
+// of the process at any step, the next look finds the tree in its old state or in its new one
+// (S9, S12).
 func TestFaults(t *testing.T) {
 	for _, death := range []bool{false, true} {
 		for n, more := 1, true; more; n++ {
@@ -68,7 +68,7 @@ func TestFaults(t *testing.T) {
 				if !death {
 					w.differ(before, withoutTimes(dump(t, w.remote)))
 				}
-				// A look ends what was begun.
+				// A look ends what the dead process had begun.
 				w.Verb = Push
 				y := w.Sync
 				y.Local = filepath.Join(filepath.Dir(w.local), "nothing")
@@ -95,8 +95,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFaultsTwice: an error, and then death while it is taken back; and death while
-// the next one carries on.
+// TestFaultsTwice: an error, and then death during the undo; and death, and then death while
+// the next process carries on.
 func TestFaultsTwice(t *testing.T) {
 	for first := 3; first < 14; first += 3 {
 		for second := 1; second < 8; second += 3 {
@@ -150,8 +150,8 @@ func (c cutAfter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestCut: a connection that is cut at any byte changes nothing, or everything;
-// what had come is not sent again (S11).
+// TestCut: a connection that is cut at any byte changes nothing, or everything. Content that
+// had come is not sent again (S11).
 func TestCut(t *testing.T) {
 	content := func(seed byte) string { // which does not become smaller
 		b := make([]byte, 300<<10)
@@ -222,7 +222,7 @@ func (c cutWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// TestDamage: one byte that is not what was sent, anywhere, changes nothing (S11).
+// TestDamage: if any one byte is damaged on the way, nothing is changed (S11).
 func TestDamage(t *testing.T) {
 	w := newWorld(t)
 	w.mkdir(w.remote)
@@ -259,8 +259,8 @@ func (d *damager) Write(p []byte) (int, error) {
 }
 func (d *damager) Close() error { return d.w.(io.Closer).Close() }
 
-// TestChangedMeanwhile: a target that changes between the comparison and the
-// writing is not written over; a file that changes while it is read is left out.
+// TestChangedMeanwhile: a target that changes between the comparison and the writing is not
+// overwritten. A file that changes while it is read is left out.
 func TestChangedMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.write(w.local, "a", "1", "b", "2", "c", "3")
@@ -284,9 +284,8 @@ func TestChangedMeanwhile(t *testing.T) {
 	w.run(Push, CodeConflict)
 }
 
-// TestMergeAfterCut: texts of which an attempt that was cut had brought some or all
-// merge later like those that came at once; so do those that follow what a process
-// that died wrote half.
+// TestMergeAfterCut: texts that came partly or wholly in a cut attempt merge later like texts
+// that came at once. So do texts kept after a block that a dying process had written by half.
 func TestMergeAfterCut(t *testing.T) {
 	lines := func(name, first, last string, n int) string {
 		x := uint32(len(name) * n)

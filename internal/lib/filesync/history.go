@@ -17,13 +17,12 @@ type Undone struct {
 	Changes int64  `json:"changes"`
 }
 
-// Undo takes the last sync of the pair back, or that of backup id: what it
-// replaced and deleted is as it was, and so is what is known of the pair. An undo
-// can be undone.
+// Undo undoes the last sync of the pair, or that of backup id. The files that the sync
+// replaced or deleted are as they were, and so is the base of the pair. An undo can be undone.
 func (y *Sync) Undo(ctx context.Context, id string) (*Undone, error) {
 	s := &session{Sync: y, ctx: ctx}
 	defer s.close()
-	// Either end may be the one that is written to.
+	// Either end may be the one to write to.
 	y.Verb = Pull
 	if err := s.open(false); err != nil {
 		return nil, err
@@ -90,8 +89,8 @@ func (s *session) takeBack(p *peer, u Undone) (*Undone, error) {
 	return &u, s.restoreBase(u.Undid, u.Backup)
 }
 
-// restoreBase makes the base that was before a sync the base, and remembers the
-// present one for the undoing of newID.
+// restoreBase restores the base from before a sync. It keeps the present base, so that newID
+// can be undone.
 func (s *session) restoreBase(id, newID string) error {
 	old := filepath.Join(s.dir, "bases", id)
 	if err := os.Link(s.baseName(), filepath.Join(s.dir, "bases", newID)); err != nil {
@@ -125,7 +124,7 @@ func backupsOf(p *peer) (list []Backup, err error) {
 	}
 	for _, b := range list {
 		if checkID(b.ID) != nil {
-			return nil, rejectedf("", "%.80q is no backup's id", b.ID)
+			return nil, rejectedf("", "%.80q is not the id of a backup", b.ID)
 		}
 	}
 	return list, nil

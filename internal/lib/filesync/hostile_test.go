@@ -115,8 +115,8 @@ func dirEntry(name string) Entry { return Entry{Path: name, Type: Dir, Mode: 0o7
 
 func linkEntry(name, target string) Entry { return Entry{Path: name, Type: Link, Target: target} }
 
-// attack pulls from a liar into a folder, and looks that nothing has changed in it
-// or beside it.
+// attack pulls from a liar into a folder, and checks that nothing has changed in it or beside
+// it.
 func attack(t *testing.T, l *liar, code string) {
 	t.Helper()
 	w := newWorld(t)
@@ -143,8 +143,8 @@ func dirNames(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// TestHostileManifests: what no honest sprite sends is refused by name, and
-// nothing is written (hostile 1, 5, 6; S6, S7).
+// TestHostileManifests: entries that no honest sprite sends are refused by name, and nothing
+// is written (hostile 1, 5, 6; S6, S7).
 func TestHostileManifests(t *testing.T) {
 	deep := []Entry{}
 	for i := range maxDepth + 1 {
@@ -196,7 +196,7 @@ func TestHostileManifests(t *testing.T) {
 	t.Run("8 EiB", func(t *testing.T) { attack(t, &liar{entries: []Entry{fileEntry("a", 1<<62)}}, CodeNoSpace) })
 }
 
-// TestHostileStreams: frames and lists that are none (hostile 3, 4).
+// TestHostileStreams: streams that are not frames or lists (hostile 3, 4).
 func TestHostileStreams(t *testing.T) {
 	bomb := func(size int) []byte {
 		zw, err := zstd.NewWriter(nil)
@@ -415,8 +415,8 @@ func TestLinkRace(t *testing.T) {
 	}
 }
 
-// FuzzManifest: whatever a sprite sends as a record, what passes the check is a
-// path below the root, and not git's.
+// FuzzManifest: of any records that a sprite sends, only those with a path below the root that
+// is not git's pass the check.
 func FuzzManifest(f *testing.F) {
 	for _, v := range []Entry{fileEntry("a", 1), dirEntry("a/.."), linkEntry("a", "../b"), fileEntry(".git", 0)} {
 		var e enc
@@ -490,8 +490,9 @@ func FuzzOps(f *testing.F) {
 	})
 }
 
-// FuzzContent has a sprite send any frames for content: what is here afterwards is
-// what was here before, or what the manifest said with the hash that came along.
+// FuzzContent makes a sprite send any frames as content. If the pull fails, the local tree is
+// as it was. If it succeeds, the files have the sizes of the manifest. Nothing is written
+// beside the folder.
 func FuzzContent(f *testing.F) {
 	seed := func(frames ...frame) {
 		var b []byte

@@ -7,10 +7,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/gitignore"
 )
 
-// Rules say what of a tree does not travel. The zero value is only what never
-// does. They are the same at both ends, in the syntax of gitignore: what stands
-// further down in this list wins over what stands above, and among the lines of
-// one file the last.
+// Rules say which files of a tree do not travel. The zero value leaves out only files that
+// never travel. Both ends have the same rules, in the syntax of gitignore. A later field of
+// this list wins over an earlier one, and within a file the last matching line wins.
 type Rules struct {
 	Git     []Patterns `json:"git,omitempty"`     // git's own files outside of the tree, the least first
 	Read    bool       `json:"read,omitempty"`    // .gitignore files of the tree count
@@ -29,7 +28,7 @@ type Patterns struct {
 // maxIgnoreFile bounds one .gitignore.
 const maxIgnoreFile = 1 << 20
 
-// Why something does not travel.
+// The reasons why something does not travel.
 const (
 	skipIgnored = "ignored"
 	skipExclude = "excluded"
@@ -45,7 +44,7 @@ const (
 	skipChanged = "changed while it was read"
 )
 
-// Ruled reports whether a rule left it out, or cove's own habit, rather than what it is.
+// Ruled reports whether a rule, or cove's own habit, left it out, and not its nature.
 func (k Skipped) Ruled() bool {
 	switch k.Reason {
 	case skipIgnored, skipExclude, skipGit, skipOwn, skipTheirs:
@@ -70,7 +69,7 @@ type level struct {
 	git, cove []gitignore.Pattern
 }
 
-// newMatcher makes a matcher, which has to enter the root.
+// newMatcher makes a matcher. The caller must enter the root first.
 func newMatcher(rules Rules, read func(dir, name string) string) *matcher {
 	m := &matcher{rules: rules, read: read, exclude: gitignore.Parse(strings.Join(rules.Exclude, "\n"))}
 	for _, p := range rules.Git {

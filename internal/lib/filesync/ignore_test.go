@@ -114,12 +114,12 @@ func TestIgnoreAsGit(t *testing.T) {
 	}
 }
 
-// unclear are patterns of which git's manual says that ** is two asterisks, and with
-// which git itself does now this, now that: it compares addresses of two strings.
+// unclear are patterns with a ** that is two asterisks by git's manual. Git itself treats them
+// differently from one time to the next, because it compares addresses of two strings.
 var unclear = regexp.MustCompile(`[^/\n*]\*{2,}(\\?/|\n|$)`)
 
-// TestIgnoreTracked: what is tracked travels although it is ignored, nested
-// ignore files count, and those above the root.
+// TestIgnoreTracked: tracked files travel although they are ignored. Nested ignore files
+// count, and so do those above the root.
 func TestIgnoreTracked(t *testing.T) {
 	w := newWorld(t)
 	root := w.local
@@ -163,8 +163,8 @@ func FuzzIgnore(f *testing.F) {
 	})
 }
 
-// TestSpriteFileStays sees that the file which says what sprite is meant stays where it
-// is, and a folder of that name travels as any other.
+// TestSpriteFileStays: the file .sprite, which names a sprite, does not travel. A folder of that
+// name travels like any other.
 func TestSpriteFileStays(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{".sprite", "sub/.sprite", "game/.sprite/hero", "a"} {

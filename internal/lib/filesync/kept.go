@@ -13,9 +13,9 @@ import (
 // A backup shares no file with a tree. A program that writes a file of the tree in place
 // would change the backup too.
 
-// keepCopy copies a file or a link, with its mode, times and attributes. The new one shares
-// nothing that can be written with the old one. If durable is set, the file's content is on
-// the disk when keepCopy returns.
+// keepCopy copies a file or a link, with its mode, times and attributes. The copy shares no
+// writable data with the original. If durable is set, the file's content is on the disk when
+// keepCopy returns.
 func keepCopy(fromDir int, from string, toDir int, to string, durable bool) error {
 	st, err := statAt(fromDir, from)
 	if err != nil {
@@ -64,7 +64,7 @@ func keepCopy(fromDir int, from string, toDir int, to string, durable bool) erro
 }
 
 // copyAttributes copies the extended attributes that this process may read and set. A sync
-// carries none, so that a missing one is no error.
+// carries no attributes, so a missing one is not an error.
 func copyAttributes(dst, src *os.File) {
 	names := make([]byte, 64<<10)
 	n, err := unix.Flistxattr(int(src.Fd()), names)
@@ -79,8 +79,8 @@ func copyAttributes(dst, src *os.File) {
 	}
 }
 
-// unshare gives the backup a file of its own where operation n kept one that has further
-// names, which a program may write to.
+// unshare gives the backup a file of its own, if the file that operation n kept has further
+// names. A program may write to it by these.
 func (a *applier) unshare(n int64, o *op) error {
 	if o.inside() || o.kind != opRemove && o.kind != opPut || o.prior.Type != File {
 		return nil

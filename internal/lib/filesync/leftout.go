@@ -36,8 +36,8 @@ func openLeftFile(dir string) (*reading[string], func(), error) {
 	return &reading[string]{r: bufio.NewReaderSize(f, 64<<10), decode: decodePath}, func() { _ = f.Close() }, nil
 }
 
-// save remembers what was left out. A pull adds to what was remembered: only a push says
-// which of it is sent.
+// save remembers the paths that were left out. A pull adds to the remembered ones: only a push
+// says which of them it sends.
 func (l *leftOut) save(dir string, verb Verb) error {
 	before, done, err := &reading[string]{}, func() {}, error(nil)
 	if verb == Pull {
@@ -103,8 +103,8 @@ func union(a, b *reading[string], do func(string) error) error {
 	}
 }
 
-// leftBefore tells of paths, asked in the order of comparePaths, whether rules left them
-// out before.
+// leftBefore says whether rules left a path out before. The paths must be asked in the order
+// of comparePaths.
 type leftBefore struct {
 	paths *reading[string]
 	last  string // the path, or a folder above it, that was reached; empty: none

@@ -48,8 +48,8 @@ func namesBackup(name string) func(frame) []frame {
 	}
 }
 
-// TestHostileBackupName has the far end name the backup that it made: the name of a
-// file of this machine comes of it, which must stay in the pair's folder.
+// TestHostileBackupName makes the far end choose the name of its backup. This machine names a
+// file after it, and that file must stay in the pair's folder.
 func TestHostileBackupName(t *testing.T) {
 	for _, name := range []string{"precious", "new", "deep/er"} {
 		for _, before := range []bool{false, true} {
@@ -113,7 +113,7 @@ func TestHostileUndoName(t *testing.T) {
 	w.wants(err, CodeRejected)
 }
 
-// TestHostileWritten has the far end tell of what nobody asked it to write.
+// TestHostileWritten makes the far end report paths that nobody asked it to write.
 func TestHostileWritten(t *testing.T) {
 	w := newWorld(t)
 	w.write(w.local, "a", "1")
@@ -135,8 +135,8 @@ func TestHostileWritten(t *testing.T) {
 	}
 }
 
-// TestHostileSum has a manifest whose sizes are together more than a number holds: that
-// is more than the disk has, too.
+// TestHostileSum has a manifest whose sizes overflow when they are added. The pull fails for
+// want of space, and asks for no content.
 func TestHostileSum(t *testing.T) {
 	for _, limit := range []int64{0, 1 << 20} {
 		w := newWorld(t)
@@ -182,7 +182,7 @@ func TestHostileManifestBytes(t *testing.T) {
 	p.leave()
 }
 
-// TestHostileError has the far end give an error: its hint is what a person types next.
+// TestHostileError makes the far end give an error, with a hint that a person might type.
 func TestHostileError(t *testing.T) {
 	w := newWorld(t)
 	w.cut = forge(func(f frame) []frame {

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// A peer is an end as the host's side sees it. What a sprite's sends is checked by
-// whoever uses it.
+// A peer is an end as the host's side sees it. Whoever uses the data that a sprite's end sends
+// must check it.
 type peer struct {
 	name   string
 	c      conn
@@ -40,7 +40,7 @@ func (p *peer) read() {
 		if err == nil && f.kind == kindError {
 			var e fail.Error
 			if json.Unmarshal(f.data, &e) != nil {
-				e = fail.Error{Code: CodeRejected, Message: "it is not of the protocol"}
+				e = fail.Error{Code: CodeRejected, Message: "it does not follow the protocol"}
 			}
 			if p.err = &e; p.foreign {
 				p.err = told(e)
@@ -90,7 +90,7 @@ func (p *peer) recv() (frame, error) {
 	}
 }
 
-// reasonWait is how long the reason is waited for why an end takes nothing more.
+// reasonWait is how long to wait for the reason why an end takes nothing more.
 const reasonWait = 3 * time.Second
 
 // failed is the error of sending: the end's own, if it gives one.
@@ -123,7 +123,7 @@ func (p *peer) answered(kind byte, v any) error {
 	return parseJSON(f, kind, v)
 }
 
-// cutOff has recv return an error, because an end is not told all that it waits for.
+// cutOff makes recv return an error, because an end will not get all that it waits for.
 func (p *peer) cutOff(err error) {
 	select {
 	case p.cut <- err:
@@ -131,8 +131,8 @@ func (p *peer) cutOff(err error) {
 	}
 }
 
-// list sends a list, beside whoever reads the answer. wait gives its error. If the list can't be sent whole, nobody waits
-// for an answer to it.
+// list sends a list while the caller reads the answer. wait returns its error. If the list
+// can't be sent whole, nobody waits for an answer to it.
 func (p *peer) list(ctx context.Context, each func(add func(func(*enc)) error) error) (wait func() error) {
 	done := make(chan error, 1)
 	go func() {

@@ -82,7 +82,7 @@ func (w row) questions(resolved bool, local, remote func(question) error) error 
 		}
 		return !otherHolds || e.Size == w.base.entry.Size
 	}
-	// Who has not got the path may have it and ignore it.
+	// A side whose manifest lacks the path may have it and ignore it.
 	if w.local == nil && w.base != nil {
 		if err := local(question{path: w.path, exist: true}); err != nil {
 			return err
@@ -189,7 +189,7 @@ func decodeResult(d *dec) (r result, err error) {
 	return r, err
 }
 
-// A planner turns rows into operations, and what the new base will be.
+// A planner turns rows into operations, and into results for the new base.
 type planner struct {
 	opts    options
 	merged  map[string]*mergedText // texts that merge, by path
@@ -298,7 +298,7 @@ func (p *planner) leave(name string) error {
 // end is called after the last row.
 func (p *planner) end() error { return p.leave("") }
 
-// hold remembers a folder that the target lacks, for what may come into it.
+// hold remembers a folder that the target lacks. It is made if something comes into it.
 func (p *planner) hold(source, target *Entry) {
 	if target != nil {
 		p.blocked = source.Path
@@ -346,7 +346,7 @@ func (p *planner) knownOf(source *side) known {
 	return k
 }
 
-// remove deletes what the target has.
+// remove deletes the target's version.
 func (p *planner) remove(e *Entry) error {
 	if e.Type == Dir {
 		p.rmdirs = append(p.rmdirs, op{kind: opRmdir, entry: Entry{Path: e.Path, Type: Dir}, prior: *e})
@@ -403,15 +403,14 @@ func (p *planner) take(source, target *side) error {
 	return p.results.add(res)
 }
 
-// comes counts the content of a file. Sizes that a sprite made up may be more in all
-// than a number holds.
+// comes counts the content of a file. The sum of sizes that a sprite made up may overflow.
 func (p *planner) comes(size int64) {
 	if p.bytes += size; p.bytes < 0 {
 		p.bytes = math.MaxInt64
 	}
 }
 
-// tell notes a path that comes and is one to look at.
+// tell notes a path that comes and that a person should look at.
 func (p *planner) tell(name string) {
 	if p.risky == nil || len(p.report.Risky) >= maxNames {
 		return

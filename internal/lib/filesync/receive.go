@@ -32,7 +32,7 @@ type receiver struct {
 	size int64
 }
 
-// receive takes the content of the plan's files over.
+// receive takes in the content of the plan's files.
 func (e *end) receive(ctx context.Context) error {
 	if e.plan == nil {
 		return rejectedf("", "content without a plan")
@@ -136,18 +136,18 @@ func (r *receiver) find(n uint64) error {
 
 func (r *receiver) begin(n uint64, from int64) error {
 	if r.file != nil {
-		return rejectedf("", "a file in a file")
+		return rejectedf("", "a file inside another file")
 	}
 	if err := r.find(n); err != nil {
 		return err
 	}
 	if have := r.e.staged[r.n]; from != 0 && from != have.size {
-		return rejectedf(r.cur.entry.Path, "it goes on at %d, and %d bytes are here", from, have.size)
+		return rejectedf(r.cur.entry.Path, "it resumes at byte %d, but %d bytes are here", from, have.size)
 	}
 	return r.open(from)
 }
 
-// open opens the stage's file for what follows its first bytes.
+// open opens the staged file, to write from the byte from on.
 func (r *receiver) open(from int64) error {
 	r.sum, r.size = sha256.New(), from
 	dir, name, err := r.stage.at(r.cur.from)
@@ -166,14 +166,14 @@ func (r *receiver) open(from int64) error {
 	}
 	r.file = os.NewFile(uintptr(fd), name)
 	if n, err := copyBuffered(r.sum, r.file); err != nil || n != from {
-		return errors.Join(err, fmt.Errorf("%d bytes were staged, and %d are there", from, n))
+		return errors.Join(err, fmt.Errorf("%d bytes were staged, but %d are there", from, n))
 	}
 	return nil
 }
 
 func (r *receiver) data(p []byte) error {
 	if r.file == nil {
-		return rejectedf("", "data in no file")
+		return rejectedf("", "data outside of a file")
 	}
 	if r.size += int64(len(p)); r.size > r.cur.entry.Size {
 		return rejectedf(r.cur.entry.Path, "it is longer than it was said to be")
@@ -186,7 +186,7 @@ func (r *receiver) data(p []byte) error {
 // finish ends a file, whose hash must be right.
 func (r *receiver) finish(sum Hash) error {
 	if r.file == nil {
-		return rejectedf("", "the end of no file")
+		return rejectedf("", "the end of a file that has not begun")
 	}
 	f := r.file
 	r.file = nil
@@ -208,8 +208,8 @@ func (r *receiver) finish(sum Hash) error {
 	return r.note(&s)
 }
 
-// mode is what a file's mode is to be: with what the one in whose place it comes
-// has besides what travels.
+// mode is the mode that a file will get. If it replaces a file with the same travelling bits,
+// it gets all permission bits of that file.
 func (r *receiver) mode() uint32 {
 	mode := uint32(r.cur.entry.Mode)
 	if p := &r.cur.prior; p.Type != File || p.Mode != r.cur.entry.Mode {
@@ -234,7 +234,7 @@ func (r *receiver) note(s *sealing) error {
 	return r.e.stamps.add(written{s.op.entry.Path, s.stamp})
 }
 
-// packed takes one small file over.
+// packed takes in one small file.
 func (r *receiver) packed(d *dec) error {
 	n, sum, size := d.uint(), d.hash(), d.uint()
 	content := d.bytes(size)
@@ -242,7 +242,7 @@ func (r *receiver) packed(d *dec) error {
 		return d.err
 	}
 	if r.file != nil {
-		return rejectedf("", "a file in a file")
+		return rejectedf("", "a file inside another file")
 	}
 	if err := r.find(n); err != nil {
 		return err
@@ -285,7 +285,7 @@ func (r *receiver) none(n uint64) error {
 			return err
 		}
 	} else if uint64(r.n) != n {
-		return rejectedf("", "a file in a file")
+		return rejectedf("", "a file inside another file")
 	} else {
 		if err := r.file.Close(); err != nil {
 			return err
@@ -304,7 +304,7 @@ func (r *receiver) none(n uint64) error {
 	return err
 }
 
-// last is the end of the content, of which nothing must be missing.
+// last handles the end of the content. It is an error if any content is missing.
 func (r *receiver) last(f frame) error {
 	d := &dec{b: f.data}
 	n := d.uint()

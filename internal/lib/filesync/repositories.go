@@ -16,9 +16,9 @@ import (
 // maxRepositories bounds the folders that an error names.
 const maxRepositories = 20
 
-// checkRepositories refuses a plan that puts something into a folder that git would then
-// take for a repository: the next git in it, also a shell prompt's, runs what its
-// configuration and its hooks say. What is there already counts as well as what comes.
+// checkRepositories refuses a plan that puts something into a folder that git would then take
+// for a repository. The next git command in it, even a shell prompt's, would run what its
+// configuration and hooks say. Files that are there already count as well as those that come.
 func (s *session) checkRepositories() error {
 	if s.Verb != Pull || s.AcceptRisky {
 		return nil
@@ -59,9 +59,9 @@ func (s *session) checkRepositories() error {
 	return e
 }
 
-// InRepository reports whether a file or folder of this machine is, or once it is there
-// would be, a part of a repository by which git knows what to run: its HEAD, its
-// configuration, its hooks. A .git is none of the names that it looks for.
+// InRepository reports whether a file or folder of this machine is a part of a repository that
+// tells git what to run (HEAD, configuration, hooks). A path that does not exist yet is judged
+// as if it did. The name .git is not among those that it looks for.
 func InRepository(name string) bool {
 	for dir, base := filepath.Dir(name), filepath.Base(name); ; dir, base = filepath.Dir(dir), filepath.Base(dir) {
 		part := safepath.GitPart(base)
@@ -82,7 +82,7 @@ func InRepository(name string) bool {
 	}
 }
 
-// partsBeside are those in a folder, by the file system's own rules for names.
+// partsBeside are the GitParts in a folder, by the file system's own rules for names.
 func partsBeside(dir string) (parts safepath.GitParts) {
 	for _, name := range []string{"HEAD", "objects", "refs", "commondir"} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
@@ -93,7 +93,7 @@ func partsBeside(dir string) (parts safepath.GitParts) {
 }
 
 // A repositoryWalk goes through what is put at the target, in the order of comparePaths.
-// It remembers the folders above the last path alone.
+// It remembers only the folders above the last path.
 type repositoryWalk struct {
 	tree  *tree // nil: the target is not there yet
 	above bool
@@ -155,7 +155,8 @@ func (w *repositoryWalk) leave(name string) {
 	}
 }
 
-// gitParts are those of a folder, and whether it has a .git. One that is not there has none.
+// gitParts returns the GitParts of a folder, and whether it has a .git. A folder that is not
+// there has none.
 func (t *tree) gitParts(dir string) (parts safepath.GitParts, ours bool) {
 	at, err := t.dir(dir)
 	if err != nil {

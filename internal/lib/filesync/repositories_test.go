@@ -9,9 +9,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// A pull brings nothing at all if it would make a folder that git takes for a repository,
-// whatever lay there before and by whatever names. The person's own repositories are not
-// held as long as they do not change.
+// A pull brings nothing at all if it would make a folder that git takes for a repository. This
+// does not depend on what lay there before, or on the spelling of the names. The person's own
+// repositories are not held as long as they do not change.
 func TestRepositoriesAreHeld(t *testing.T) {
 	for name, c := range map[string]struct {
 		local, remote []string
@@ -60,7 +60,7 @@ func TestRepositoriesAreHeld(t *testing.T) {
 		})
 	}
 
-	// The files that are ones to look at stand in the report, if they came.
+	// The report lists the risky files that came.
 	w := newWorld(t)
 	w.write(w.remote, "a", "x", "b/rc", "x", "rc", "-> a")
 	w.Risky = func(name string) string {
@@ -87,8 +87,8 @@ func TestRepositoriesAreHeld(t *testing.T) {
 	}
 }
 
-// TestHeldFoldersStayAway: of a folder in which everything is held nothing comes, not even the
-// folder. One that is empty in the sprite comes, and one that is here stays.
+// TestHeldFoldersStayAway: if everything in a folder is held, not even the folder comes. A
+// folder that is empty in the sprite comes, and one that is here stays.
 func TestHeldFoldersStayAway(t *testing.T) {
 	w := newWorld(t)
 	w.Hold = func(name string) bool { return filepath.Base(name) == "held" }
@@ -122,8 +122,8 @@ func TestHeldFoldersStayAway(t *testing.T) {
 	}
 }
 
-// TestHeldStaysHere: a file that came while nothing was held, and is held now, is left as it is
-// here, whether it has changed in the sprite or not. If it is deleted there, it is here, too.
+// TestHeldStaysHere: a file that came earlier, and is held now, stays as it is here, whether
+// it has changed in the sprite or not. If it is deleted there, it is deleted here, too.
 func TestHeldStaysHere(t *testing.T) {
 	w := newWorld(t)
 	held := func(name string) bool { return filepath.Base(name) == "held" }

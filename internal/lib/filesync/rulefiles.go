@@ -15,9 +15,9 @@ import (
 // maxRuleChanges is how many changes of ignore files one pull judges. It holds the rest.
 const maxRuleChanges = 1000
 
-// A ruleGuard keeps ignore files of a sprite from letting through what is ignored here.
-// Without it, a sprite could empty a .gitignore: the next push would send what the rules
-// kept here, and a pull after it could delete that here.
+// A ruleGuard keeps a sprite's ignore files from letting through what is ignored here. Without
+// it, a sprite could empty a .gitignore. The next push would then send the files that the
+// rules kept here, and a pull after it could delete them here.
 type ruleGuard struct {
 	files  map[string]bool   // further ignore files, by their paths below the root; true: no change of it comes
 	held   map[string]string // why, by the paths of ignore files that stay in the sprite
@@ -33,8 +33,8 @@ type ruleChange struct {
 	now  Entry // in the sprite; its type is None if it was deleted
 }
 
-// guardOf is the guard of a session's plan; nil: it needs none. A folder that is empty here
-// has nothing that rules of a sprite could let through.
+// guardOf returns the guard of a session's plan; nil if it needs none. A folder that is empty
+// here has nothing that a sprite's rules could let through.
 func guardOf(s *session) (*ruleGuard, error) {
 	if s.plan != nil && s.plan.guard != nil {
 		s.plan.guard.found = nil
@@ -75,7 +75,7 @@ func (g *ruleGuard) isRules(name string) bool {
 	return is
 }
 
-// hold has an ignore file stay in the sprite.
+// hold keeps an ignore file in the sprite.
 func (g *ruleGuard) hold(name string) {
 	g.held[name] = gitignore.Weaker
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
@@ -126,8 +126,8 @@ func (p *planner) guarded(w row, act action, source, target *side) (held bool, e
 	return false, nil
 }
 
-// holdRules judges the changes of ignore files that the plan makes. It reports whether some
-// of them are held: then the plan has to be made again.
+// holdRules judges the changes of ignore files that the plan makes. It reports whether it
+// holds some of them: then the plan must be made again.
 func holdRules(s *session, merged map[string]*mergedText) (held bool, err error) {
 	g := s.plan.guard
 	if g == nil || len(g.found) == 0 {
@@ -157,9 +157,8 @@ func holdRules(s *session, merged map[string]*mergedText) (held bool, err error)
 	return held, nil
 }
 
-// text is what an ignore file will say here; known is false if that can't be told. If it
-// comes from the sprite, it is remembered: its content could be other when it is fetched
-// again.
+// text is the text that an ignore file will have here; known is false if that can't be told. A
+// text from the sprite is remembered, because the file could differ when it is fetched again.
 func (g *ruleGuard) text(s *session, c ruleChange, merged map[string]*mergedText) (text string, known bool, err error) {
 	if c.act == actMerge {
 		b, err := os.ReadFile(merged[c.path].file)

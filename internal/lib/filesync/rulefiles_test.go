@@ -33,8 +33,9 @@ func heldPaths(r *Report) (names []string) {
 	return names
 }
 
-// TestRulesOfASpriteAreHeld: no ignore file of a sprite has a later push send what was
-// ignored here, or a later pull delete it, unless the person takes the file.
+// TestRulesOfASpriteAreHeld: a sprite's ignore file does not make a later push send files that
+// were ignored here. Nor does it make a later pull delete them, unless the person takes the
+// ignore file.
 func TestRulesOfASpriteAreHeld(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(w *world)
@@ -172,8 +173,8 @@ func TestHarmlessRulesCome(t *testing.T) {
 	w.same(filepath.Join(w.local, ".gitignore"), filepath.Join(w.remote, ".gitignore"))
 }
 
-// TestAcceptedRulesAreTold: once the person took the rules, the push that sends what they
-// let through names it, also if a pull was in between.
+// TestAcceptedRulesAreTold: after the person took the rules, a push names the files that they
+// let through. This holds even if a pull was in between.
 func TestAcceptedRulesAreTold(t *testing.T) {
 	w := newSecrets(t)
 	w.write(w.remote, ".gitignore", "")
@@ -191,8 +192,8 @@ func TestAcceptedRulesAreTold(t *testing.T) {
 	}
 }
 
-// TestJudgedRulesAreWhatComes: an ignore file that the sprite swaps between its judgement
-// and its transfer does not come, not even if its size and times are the same.
+// TestJudgedRulesAreWhatComes: if the sprite swaps an ignore file between its judgement and
+// its transfer, the file does not come. This holds even if its size and times are the same.
 func TestJudgedRulesAreWhatComes(t *testing.T) {
 	w := newSecrets(t)
 	name := filepath.Join(w.remote, ".gitignore")

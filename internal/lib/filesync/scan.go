@@ -15,11 +15,11 @@ import (
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
-// racy is how young a file's last change may be when it is looked at: a second one
-// in the same tick of the clock would not show.
+// racy is the age that a file's last change must have for its time to be relied on. A second
+// change in the same tick of the clock would not show.
 const racy = 20 * time.Millisecond
 
-// Skipped is what does not travel, of one kind.
+// Skipped is what does not travel for one reason.
 type Skipped struct {
 	Reason  string   `json:"reason"`
 	Count   int64    `json:"count"`
@@ -34,10 +34,10 @@ type Named struct {
 	Size int64  `json:"size"`
 }
 
-// keptNames is how many names of one kind are kept of what is skipped.
+// keptNames is how many names of skipped files are kept for each reason.
 const keptNames = 5
 
-// skips counts what is skipped.
+// skips counts skipped entries.
 type skips map[string]*Skipped
 
 func (s skips) add(reason, name string, dir bool, size int64) {
@@ -107,8 +107,8 @@ func (t *tree) scanLeft(ctx context.Context, rules Rules, emit func(*Entry) erro
 	return s.skips, s.folder(t.root, ".", "", 0)
 }
 
-// ignoreFile is the matcher's: it reads a file of the folder that was entered last,
-// and asks the system for none that is not there.
+// ignoreFile is the matcher's read. It reads a file of the folder that was entered last, and
+// makes no system call for a file that is not there.
 func (s *scanner) ignoreFile(_, name string) string {
 	if _, found := slices.BinarySearch(s.names, name); !found {
 		return ""
@@ -158,9 +158,8 @@ const (
 	statFailed = unix.S_IFMT // a mode that no file has
 )
 
-// statAll describes files of a folder, side by side where they are many: in a
-// sandbox each is a call to another process. Where one is not there any more its
-// mode is statFailed.
+// statAll describes files of a folder, side by side if they are many: in a sandbox each is a
+// call to another process. If a file is gone, its mode is statFailed.
 func statAll(fd int, names []string) ([]unix.Stat_t, error) {
 	stats := make([]unix.Stat_t, len(names))
 	part := func(from, to int) error {
@@ -262,7 +261,7 @@ func (s *scanner) reason(fd int, e *Entry, base string, st *unix.Stat_t, depth i
 	return ""
 }
 
-// mayList reports whether a folder can be read: mostly its mode says so already.
+// mayList reports whether a folder can be read. Usually its mode tells.
 func (s *scanner) mayList(fd int, base string, st *unix.Stat_t) bool {
 	if st.Uid == s.euid && st.Mode&0o500 == 0o500 {
 		return true
@@ -270,7 +269,7 @@ func (s *scanner) mayList(fd int, base string, st *unix.Stat_t) bool {
 	return unix.Faccessat(fd, base, unix.R_OK|unix.X_OK, 0) == nil
 }
 
-// holdsStill reports whether e, as scanned, is still what is there.
+// holdsStill reports whether an entry (now) is still as it was scanned (was).
 func holdsStill(was, now *Entry) bool {
 	if was.Type != now.Type {
 		return false

@@ -38,7 +38,7 @@ type planHead struct {
 	Verb string `json:"verb"`
 }
 
-// undoHead asks to take a backup back; an empty id means the newest.
+// undoHead asks to undo a backup; an empty id means the newest.
 type undoHead struct {
 	ID    string `json:"id"`
 	NewID string `json:"new_id"`
@@ -65,11 +65,11 @@ type end struct {
 	missed map[int64]bool   // operations whose content did not come
 }
 
-// Serve is an end of a sync over a stream of bytes, as `cove-guest sync` is. It
-// returns when the other side closes its own, or at the first error, of which it
-// tells the other side. It calls abandoned, which does not return, when ctx has
-// ended, or the other side has said nothing for so long that it must be gone, but
-// never while the tree is being written to.
+// Serve is an end of a sync over a stream of bytes, as `cove-guest sync` is. It returns when
+// the other side closes its stream, or after the first error, which it reports to the other
+// side. When ctx has ended, or the other side has been silent so long that it must be gone,
+// Serve calls abandoned, which does not return. It never does so while the tree is being
+// written to.
 func Serve(ctx context.Context, r io.Reader, w io.Writer, abandoned func()) error {
 	s, err := newStream(r, w)
 	if err != nil {
@@ -98,7 +98,7 @@ func (e *end) serve(ctx context.Context) error {
 	return err
 }
 
-// where is what the end's errors begin with.
+// where is the beginning of the end's errors.
 func (e *end) where() string {
 	if e.root == "" {
 		return "sync"
@@ -136,7 +136,7 @@ func (e *end) run(ctx context.Context) error {
 	}
 }
 
-// noMore is nil where the other side has just ended.
+// noMore is nil if the other side has just ended, else err.
 func noMore(err error) error {
 	if err == io.EOF {
 		return nil
@@ -171,13 +171,13 @@ func (e *end) request(ctx context.Context, f frame) error {
 		}
 		return sendJSON(e.c, kindDone, list)
 	}
-	return rejectedf("", "a request %q, which is unknown", f.kind)
+	return rejectedf("", "an unknown request %q", f.kind)
 }
 
-// greet finds the root, locks it, and ends what a dead process had begun.
+// greet finds the root, locks it, and completes or undoes what a dead process had begun.
 func (e *end) greet(ctx context.Context) error {
 	if e.hello.Version != version {
-		return failedf(CodeFailed, hintUpdate, "the other side speaks version %d, and this one %d", e.hello.Version, version)
+		return failedf(CodeFailed, hintUpdate, "the other side speaks version %d of the protocol, but this side version %d", e.hello.Version, version)
 	}
 	if err := e.locate(); err != nil {
 		return err
@@ -189,7 +189,7 @@ func (e *end) greet(ctx context.Context) error {
 	info, err := os.Stat(e.root)
 	switch {
 	case err == nil && !info.IsDir():
-		return failedf(CodeUsage, "", "%s is no folder", e.root)
+		return failedf(CodeUsage, "", "%s is not a folder", e.root)
 	case err == nil:
 		answer.Exists = true
 	case !errors.Is(err, fs.ErrNotExist):
@@ -206,7 +206,8 @@ func (e *end) greet(ctx context.Context) error {
 	return sendJSON(e.c, kindHello, answer)
 }
 
-// settle ends what a process that died had begun.
+// settle completes or undoes what a dead process had begun. If hello.Look forbids that, it
+// returns an error.
 func (e *end) settle() error {
 	if e.step != nil {
 		e.work.step = e.step
@@ -244,7 +245,7 @@ func (e *end) locate() error {
 	return nil
 }
 
-// StateDir is the user's folder for what lasts between two runs of cove.
+// StateDir is the user's folder for state that lasts between two runs of cove.
 func StateDir() string {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "cove")
@@ -255,7 +256,7 @@ func StateDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("cove-state-%d", os.Getuid()))
 }
 
-// lockPoll is how often a lock is asked for that someone else has.
+// lockPoll is the time between two tries to take a lock that someone else has.
 const lockPoll = 50 * time.Millisecond
 
 // takeLock waits for the right to the root: many may read, one may write.
@@ -320,8 +321,8 @@ func lockFile(ctx context.Context, name string, how int) (*os.File, error) {
 	}
 }
 
-// freeBytes is how much an ordinary user may write to the disk that a path, or the
-// nearest folder above it that exists, is on.
+// freeBytes is how much an ordinary user may write to the disk of a path. If the path does not
+// exist, the nearest folder above it counts.
 func freeBytes(name string) (int64, error) {
 	for {
 		var st unix.Statfs_t
@@ -367,7 +368,7 @@ func (e *end) backups() ([]Backup, error) {
 // openWork makes the root and its work folder, if they are not there.
 func (e *end) openWork() error {
 	if !e.hello.Write {
-		return rejectedf("", "a plan for a tree that is only read")
+		return rejectedf("", "a plan for a tree that is open for reading only")
 	}
 	if err := os.MkdirAll(e.root, 0o755); err != nil {
 		return err
@@ -383,7 +384,7 @@ func (e *end) openWork() error {
 	return nil
 }
 
-// commit carries the plan out, and answers with the stamps of what it wrote.
+// commit carries out the plan, and answers with the stamps of the files that it wrote.
 func (e *end) commit(ctx context.Context) error {
 	if e.plan == nil {
 		return rejectedf("", "a commit without a plan")
@@ -431,11 +432,11 @@ func (e *end) carryOut(ctx context.Context, b Backup) error {
 	if err := sendJSON(e.c, kindDone, b); err != nil {
 		return err
 	}
-	// It is done. What can't be tidied up now is at the next look.
+	// The sync is done. If this can't tidy up, the next look does.
 	return errors.Join(e.work.unstage(), e.work.prune())
 }
 
-// tellStamps answers with what each path that was written to is now.
+// tellStamps answers with the present stamp of each path that was written to.
 func (e *end) tellStamps(id string) error {
 	t, err := openTree(e.root)
 	if err != nil {
@@ -472,7 +473,7 @@ func (e *end) tellStamps(id string) error {
 	return errors.Join(err, l.end())
 }
 
-// undo takes a backup back.
+// undo undoes a backup.
 func (e *end) undo(ctx context.Context, f frame) error {
 	var head undoHead
 	if err := parseJSON(f, kindUndo, &head); err != nil {
@@ -500,7 +501,7 @@ func (e *end) undo(ctx context.Context, f frame) error {
 	return failedf(CodeNotFound, hintBackups, "there is no such backup of %s", e.root)
 }
 
-// receivePlan takes the plan over, and answers with what is there of it already.
+// receivePlan takes in the plan, and answers with the parts of it that are there already.
 func (e *end) receivePlan(ctx context.Context, f frame) error {
 	if err := errors.Join(parseJSON(f, kindPlan, &e.head), checkID(e.head.ID)); err != nil {
 		return err

@@ -35,7 +35,7 @@ func decodeQuestion(d *dec) (q question, err error) {
 	return q, d.err
 }
 
-// What an answer may be.
+// The kinds of an answer.
 const (
 	answerNothing byte = iota // there is nothing
 	answerHash                // the file's hash
@@ -125,8 +125,8 @@ func unmoved(f *os.File, before Entry, seen stamp) bool {
 	return err == nil && seen.agrees(before.stamp()) && before.stamp() == stamp{info.Size(), info.ModTime().UnixNano(), changeTime(info)}
 }
 
-// want asks for a file's content. What the other side has of it already need not
-// be sent, if it is the same.
+// want asks for a file's content. A beginning that the other side has already need not be
+// sent, if it is the same.
 type want struct {
 	n    int64
 	path string
@@ -150,7 +150,7 @@ func decodeWant(d *dec) (w want, err error) {
 	return w, d.err
 }
 
-// packSize is up to which size files are sent together.
+// packSize is the greatest size of files that are sent together.
 const packSize = 64 << 10
 
 // provide sends the content of the files asked for.

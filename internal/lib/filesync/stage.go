@@ -13,8 +13,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
-// checkOp refuses an operation that leads out of the tree, or to what never
-// travels.
+// checkOp refuses an operation on a path outside the tree, or on one that never travels.
 func checkOp(o *op) error {
 	if err := safepath.Check(o.entry.Path); err != nil {
 		return rejectedf(o.entry.Path, "%v", err)
@@ -23,7 +22,7 @@ func checkOp(o *op) error {
 		return rejectedf(o.entry.Path, "git would take it for its own, and run what it says")
 	}
 	if o.kind < opRemove || o.kind > opChmod || o.entry.Mode&^modeMask != 0 || o.entry.Size < 0 || o.from != "" {
-		return rejectedf(o.entry.Path, "it is not of the protocol")
+		return rejectedf(o.entry.Path, "it does not follow the protocol")
 	}
 	if o.kind == opPut && o.entry.Type == Link {
 		if why := badTarget(o.entry.Path, o.entry.Target); why != "" {
@@ -39,8 +38,8 @@ type staged struct {
 	hash Hash
 }
 
-// Renames are found by these: a file that goes, and one of the same size and time
-// that comes.
+// Limits of the search for renames. A rename is a file that goes, and one of the same size and
+// time that comes.
 const (
 	maxGone    = 100_000  // files that go and are remembered
 	renameSize = 16 << 10 // below which sending is as cheap
@@ -48,8 +47,8 @@ const (
 
 type sizeTime struct{ size, mtime int64 }
 
-// layout says where below the stage things are: a new folder with all that comes
-// into it as one, which is moved to its place by one rename.
+// layout says where below the stage things are. A new folder and all that comes into it are
+// staged as one, and one rename moves them to their place.
 type layout struct {
 	t     *tree // the target
 	stage *tree
@@ -67,7 +66,7 @@ func (l *layout) place(o *op) error {
 		o.from = stageName(&o.entry)
 		return nil
 	default:
-		// Where such a folder is, ignored perhaps, what comes goes into it.
+		// If such a folder is there, perhaps ignored, the new files go into it.
 		if now, err := l.t.lstat(o.entry.Path); err != nil || now.Type == Dir {
 			return err
 		}
@@ -83,9 +82,9 @@ func (l *layout) place(o *op) error {
 	return err
 }
 
-// A preparer takes a plan over: it stages what needs no content from elsewhere,
-// which is links, what an earlier attempt has left, and files that were renamed.
-// It answers with the latter two, for the source to compare.
+// A preparer takes in a plan. It stages whatever needs no content from elsewhere: links, files
+// that an earlier attempt has left, and renamed files. It answers with the latter two, for the
+// source to compare.
 type preparer struct {
 	layout
 	e    *end
@@ -135,7 +134,7 @@ func (p *preparer) close() {
 	}
 }
 
-// add takes operation n over.
+// add takes in operation n.
 func (p *preparer) add(n int64, o *op) error {
 	if err := p.prior(o); err != nil {
 		return opError(o, err)
@@ -159,8 +158,8 @@ func (p *preparer) end() error {
 	return errors.Join(removeAll(filepath.Join(p.e.work.dir, "left")), p.l.end())
 }
 
-// prior looks that what will go, or be replaced, is still what the plan was made
-// for, and notes files that go.
+// prior checks that a path that will be deleted or replaced is still what the plan was made
+// for. It notes files that will be deleted.
 func (p *preparer) prior(o *op) error {
 	if o.prior.Type == None || o.kind == opRmdir || o.kind == opMkdir {
 		return nil
@@ -178,7 +177,7 @@ func (p *preparer) prior(o *op) error {
 	return nil
 }
 
-// have is what is there already of the content of operation o. Links it makes.
+// have returns the content of operation o that is there already. It makes links.
 func (p *preparer) have(o *op) (staged, error) {
 	if o.kind != opPut {
 		return staged{}, nil
@@ -237,8 +236,8 @@ func createStaged(dir int, name string, mode uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// hashStaged hashes what is staged under a name, but no more than size bytes: a
-// longer one is none of ours.
+// hashStaged hashes the file that is staged under a name, if it has at most size bytes: a
+// longer file is not ours.
 func hashStaged(dir int, name string, size int64) (staged, error) {
 	f, now, err := openAt(dir, name, name)
 	if err != nil || now.Size > size {
@@ -250,8 +249,8 @@ func hashStaged(dir int, name string, size int64) (staged, error) {
 	return staged{n, Hash(sum.Sum(nil))}, err
 }
 
-// copyBuffered copies through a buffer of the pool, and never by a call of the
-// kernel's, which is slow in gVisor.
+// copyBuffered copies through a buffer of the pool, and not by a system call that copies,
+// which is slow in gVisor.
 func copyBuffered(w io.Writer, r io.Reader) (int64, error) {
 	buf := newBuffer()
 	defer frame{data: buf}.release()

@@ -19,8 +19,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Sync brings a folder of this machine and one of a sprite into step, one way at
-// a time. Local, Remote, Pair and Connect are required.
+// Sync synchronizes a folder of this machine with one of a sprite, one way at a time. Local,
+// Remote, Pair and Connect are required.
 type Sync struct {
 	Verb    Verb
 	Local   string // a folder of this machine
@@ -37,32 +37,32 @@ type Sync struct {
 	MaxBytes int64  // of content in one sync; 0: as much as the disk holds
 	State    string // the user's folder for state; empty: StateDir
 
-	// Hold, if not nil, says of a file or link of the sprite that it stays there.
+	// Hold, if not nil, reports whether a file or link of the sprite stays there.
 	Hold func(name string) bool
 
-	// Risky, if not nil, says why a file or link that Pull brings is one to look at; empty:
-	// it is not. They stand in the report.
+	// Risky, if not nil, says why a person should look at a file or link that Pull brings;
+	// empty: no reason. The report lists these.
 	Risky func(name string) string
 
-	// AcceptRisky has Pull bring also what makes a folder one that git takes for a
-	// repository, or changes one. Otherwise that is an error of code risky, and nothing is
-	// changed. It has Pull bring changes of ignore files, too, that may let through what is
-	// ignored here. Otherwise they stay in the sprite, and stand in the report as held.
+	// AcceptRisky makes Pull also bring files that make or change a folder that git takes for
+	// a repository. Otherwise these are an error of code risky, and nothing is changed. It
+	// makes Pull also bring changes of ignore files that may let through what is ignored here.
+	// Otherwise they stay in the sprite, and the report lists them as held.
 	AcceptRisky bool
 
 	// RuleFiles are further files of this machine, by their absolute paths, that have rules.
-	// Pull judges their changes as those of a .gitignore.
+	// Pull judges their changes like those of a .gitignore.
 	RuleFiles []string
 
-	// FixedFiles are files of this machine, by their absolute paths, of which Pull holds every
-	// change as one that may let through what is ignored here, unless AcceptRisky.
+	// FixedFiles are files of this machine, by their absolute paths. Unless AcceptRisky is
+	// set, Pull holds every change of them, as one that may let through what is ignored here.
 	FixedFiles []string
 
-	// Merge merges two texts that grew from base; clean is false where it can't.
-	// Nil: texts never merge.
+	// Merge merges two texts that grew from base; clean is false if it can't. It gets the
+	// names of files with these texts. Nil: texts never merge.
 	Merge func(ctx context.Context, ours, base, theirs string) (merged []byte, clean bool, err error)
 
-	// Progress, if not nil, is told how many bytes of content were sent, of how many.
+	// Progress, if not nil, is called with the bytes of content sent so far, and their total.
 	Progress func(done, total int64)
 
 	// step is the local end's, for tests.
@@ -74,8 +74,8 @@ type Remote struct {
 	R io.Reader
 	W io.Writer
 
-	// Close ends the far end, where it has not ended, and waits for that, each time
-	// that it is called. An error that it died of is returned.
+	// Close ends the far end, if it has not ended, and waits for that each time that it is
+	// called. It returns the error that the far end died of.
 	Close func() error
 }
 
@@ -110,8 +110,8 @@ type session struct {
 	undo []func() // guarded by mu
 }
 
-// Run syncs. The report is not nil where the trees could be compared, also with an
-// error. With an error nothing was changed at the target.
+// Run syncs. The report is not nil if the trees could be compared, even with an error. With an
+// error nothing was changed at the target.
 func (y *Sync) Run(ctx context.Context) (*Report, error) {
 	began := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
@@ -140,14 +140,14 @@ func (s *session) close() {
 	}
 }
 
-// later has f called at the session's end, the last one first.
+// later makes the session call f at its end, the last one first.
 func (s *session) later(f func()) {
 	s.mu.Lock()
 	s.undo = append(s.undo, f)
 	s.mu.Unlock()
 }
 
-// pairDir is where the state of a pair of folders is.
+// pairDir is the folder with the state of a pair of folders.
 func (y *Sync) pairDir() (string, error) {
 	local, err := filepath.Abs(y.Local)
 	if err != nil {
@@ -163,8 +163,8 @@ func (y *Sync) pairDir() (string, error) {
 	return filepath.Join(y.State, "sync", "pairs", keyOf(y.Pair, local, cmp.Or(y.As, y.Remote))), nil
 }
 
-// open takes the pair's lock, and starts both ends: to scan, if so. This machine's
-// does while the sprite's is still being reached.
+// open takes the pair's lock, and starts both ends, to scan if scan is set. This machine's end
+// starts while the sprite's is still being reached.
 func (s *session) open(scan bool) error {
 	var err error
 	if s.dir, err = s.pairDir(); err != nil {
@@ -173,7 +173,7 @@ func (s *session) open(scan bool) error {
 	if err := os.MkdirAll(s.dir, 0o700); errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return err
 	} else if err != nil {
-		return failedf(CodeDenied, "name a folder that can be written: XDG_STATE_HOME=DIR", "make the folder of what cove knows of a sync: %v", err)
+		return failedf(CodeDenied, "name a folder that can be written: XDG_STATE_HOME=DIR", "make the folder for the state of syncs: %v", err)
 	}
 	if s.lock, err = lockFile(s.ctx, filepath.Join(s.dir, "lock"), syscall.LOCK_EX); err != nil {
 		return err
@@ -204,7 +204,7 @@ func (s *session) open(scan bool) error {
 	return s.startRemote(dialed, scan)
 }
 
-// makeScans makes what both manifests go to.
+// makeScans makes the spools for both manifests.
 func (s *session) makeScans() (err error) {
 	newScan := func() (*spool[Entry], error) {
 		sp, err := newSpool(s.tmp, func(e *enc, v Entry) { e.entry(&v) }, func(d *dec) (v Entry, err error) { d.entry(&v); return v, d.err })
@@ -258,8 +258,8 @@ type dialed struct {
 	err    error
 }
 
-// dial reaches for the sprite. Nothing is asked of its end before this machine's
-// has its lock; that it is still there is said meanwhile.
+// dial connects to the sprite. Its end gets no request before this machine's end has its lock.
+// Until then only frames that keep the connection alive go there.
 func (s *session) dial() <-chan dialed {
 	out := make(chan dialed, 1)
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -285,7 +285,7 @@ func (s *session) dial() <-chan dialed {
 	return out
 }
 
-// startRemote greets the sprite's end, and asks it to scan, if so, before it has
+// startRemote greets the sprite's end. If scan is set, it asks for the scan before the end has
 // answered.
 func (s *session) startRemote(out <-chan dialed, scan bool) error {
 	d := <-out
@@ -325,8 +325,8 @@ func (s *session) startRemote(out <-chan dialed, scan bool) error {
 	return err
 }
 
-// cut gives the error of a connection that ended before the sprite's end of a sync had begun
-// its code. Other errors stay what they are.
+// cut gives CodeLost to the error of a connection that ended before the sprite's end of a sync
+// had begun. Other errors stay as they are.
 func cut(err error) error {
 	if errors.Is(err, sprites.ErrRemoved) || errors.Is(err, sprites.ErrSandboxEnded) { // there is nothing to come back to
 		return err
@@ -377,7 +377,7 @@ func (s *session) run() error {
 	return s.transfer()
 }
 
-// pathsHave is the beginning of what is said of a number of paths.
+// pathsHave is the beginning of a sentence about a number of paths.
 func pathsHave[N int | int64](count N) string {
 	if count == 1 {
 		return "1 path has"
@@ -394,7 +394,7 @@ func (s *session) conflictError() error {
 	return failedf(CodeConflict, hint, "%s changed at both ends, %q first; nothing was changed", pathsHave(count), s.report.Conflicts[0].Path)
 }
 
-// spare is what a disk is left with.
+// spare is the space in bytes that stays free on a disk.
 const spare = 64 << 20
 
 // checkRoom compares what will come with the target's disk, and the caller's
@@ -405,10 +405,10 @@ func (s *session) checkRoom() error {
 		target = s.localAt
 	}
 	if s.MaxBytes > 0 && s.plan.bytes > s.MaxBytes {
-		return failedf(CodeNoSpace, "leave some of it out: --exclude PATTERN; or allow more: --max-size SIZE", "%d bytes would come, and %d are allowed; nothing was changed", s.plan.bytes, s.MaxBytes)
+		return failedf(CodeNoSpace, "leave some of it out: --exclude PATTERN; or allow more: --max-size SIZE", "the sync would send %d bytes, but %d are allowed; nothing was changed", s.plan.bytes, s.MaxBytes)
 	}
 	if s.plan.bytes > 0 && s.plan.bytes > target.Free-spare {
-		return failedf(CodeNoSpace, "free some space, or leave some out: --exclude PATTERN", "%d bytes would come to %s, whose disk has %d free; nothing was changed", s.plan.bytes, target.Root, target.Free)
+		return failedf(CodeNoSpace, "free some space, or leave some out: --exclude PATTERN", "the sync would send %d bytes to %s, but its disk has %d free; nothing was changed", s.plan.bytes, target.Root, target.Free)
 	}
 	return nil
 }
@@ -457,13 +457,14 @@ func (p *planner) close() {
 	}
 }
 
-// newID is the name of a backup: by the time, so that they sort.
+// newID is the name of a new backup. It begins with the time, so that names sort.
 func newID() string {
 	return time.Now().UTC().Format("20060102T150405.000") + "-" + rand.Text()[:4]
 }
 
-// saveBase writes the new base: the results, with what only now is known of what
-// was written. old keeps the one before, for the undoing of backup id.
+// saveBase writes the new base: the results, with the hashes and stamps of the written files,
+// which are known only now. It keeps the base before under the name of backup id, so that the
+// sync can be undone.
 func (s *session) saveBase(got *spool[gotten], applied *spool[written], id string) error {
 	b, err := newBase(s.baseName())
 	if err != nil {
@@ -552,8 +553,8 @@ func (s *session) compose(b *baseWriter, got *spool[gotten], applied *spool[writ
 	})
 }
 
-// find goes on in a reading sorted by paths until a path, and returns nil where it
-// is not.
+// find goes on in a reading sorted by paths up to a path. It returns nil if the path is not
+// there.
 func find[T any](r *reading[T], name string, pathOf func(*T) string) (*T, error) {
 	for {
 		v, ok, err := r.peek()
@@ -572,7 +573,7 @@ func find[T any](r *reading[T], name string, pathOf func(*T) string) (*T, error)
 	}
 }
 
-// written is what the target says of a path that it wrote.
+// written is the target's record of a path that it wrote.
 type written struct {
 	path  string
 	stamp stamp

@@ -52,7 +52,7 @@ func TestRoundTrip(t *testing.T) {
 	w.same(first, w.local)
 }
 
-// TestAgainSendsNothing: what has not changed is neither sent nor read (S3).
+// TestAgainSendsNothing: unchanged files are neither sent nor read (S3).
 func TestAgainSendsNothing(t *testing.T) {
 	w := newWorld(t)
 	for i := range 200 {
@@ -189,7 +189,7 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// TestNoBase: what nobody knows is not overwritten, except when that is asked for.
+// TestNoBase: files that no base knows are not overwritten, except when that is asked for.
 func TestNoBase(t *testing.T) {
 	w := newWorld(t)
 	w.write(w.local, "a", "local", "same", "s")
@@ -206,7 +206,7 @@ func TestNoBase(t *testing.T) {
 	}
 }
 
-// TestDryRun: what it says is what is then done, and it does nothing (S16).
+// TestDryRun: it does nothing, and reports exactly what a sync then does (S16).
 func TestDryRun(t *testing.T) {
 	w := newWorld(t)
 	w.write(w.local, "a", "1", "b/c", "2", "d", "3")
@@ -231,8 +231,7 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestUndo: what was replaced and deleted comes back, and an undo can be undone
-// (S10).
+// TestUndo: replaced and deleted files come back, and an undo can be undone (S10).
 func TestUndo(t *testing.T) {
 	w := newWorld(t)
 	w.write(w.local, "keep", "k", "change", "old", "gone/a/b", "x", "gone/link", "-> a", "type", "file", "mode", "m")
@@ -378,7 +377,7 @@ func TestLeavesOut(t *testing.T) {
 	}
 }
 
-// TestSpecial: what is no file is passed over, and never waited for.
+// TestSpecial: entries that are not files are passed over, and never waited for.
 func TestSpecial(t *testing.T) {
 	w := newWorld(t)
 	w.write(w.local, "a", "1", "out", "-> /etc/passwd", "up", "-> ../../x", "in", "-> a", "dot", "-> .git/config")
@@ -409,7 +408,7 @@ func TestModes(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, info.Mode(), err)
 		}
 	}
-	// What was here besides stays when the content changes.
+	// The bits that do not travel stay when the content changes.
 	w.write(w.remote, "w", "changed")
 	w.run(Pull, "")
 	info, err := os.Stat(filepath.Join(w.local, "w"))
@@ -478,8 +477,9 @@ func TestCancelled(t *testing.T) {
 	w.same(w.local, w.remote)
 }
 
-// TestListCutOff: if a list can't be sent whole, whoever waits for the answer is told why, and not left to wait with the
-// end, which waits for the rest of it; also if the sync is cancelled meanwhile.
+// TestListCutOff: if a list can't be sent whole, the caller that waits for the answer gets the
+// reason. It does not wait with the end, which waits for the rest of the list. This holds even
+// if the sync is cancelled meanwhile.
 func TestListCutOff(t *testing.T) {
 	broken := errors.New("the disk can't be read")
 	for name, cancelled := range map[string]bool{"failed": false, "cancelled": true} {
@@ -523,8 +523,8 @@ func TestListCutOff(t *testing.T) {
 	}
 }
 
-// TestRandom compares with the simplest that could work: after a push and a pull,
-// whatever happened at one end only is at both.
+// TestRandom compares with the simplest model: after a push and a pull, every change at only
+// one end is at both.
 func TestRandom(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -25,9 +25,9 @@ func newHash() hash.Hash { return sha256.New() }
 // isText reports whether content may be merged line by line.
 func isText(b []byte) bool { return bytes.IndexByte(b, 0) < 0 }
 
-// texts keeps the content of texts as the last syncs left them, so that two
-// versions that grew from one can be merged. It is one file per pair: blocks of
-// texts, each block compressed. What is not in it does not merge.
+// texts keeps texts as the last syncs left them, so that two versions of one text can be
+// merged. It is one file per pair: blocks of texts, each block compressed. A text that is not
+// in it does not merge.
 type texts struct {
 	name  string
 	f     *os.File
@@ -61,8 +61,8 @@ func openTexts(dir string) (*texts, error) {
 	return t, err
 }
 
-// wholeBlocks cuts off the block that a process which died wrote half, and returns
-// the size of the rest: what followed it could not be read.
+// wholeBlocks cuts off a block that a dying process wrote by half, and returns the size of the
+// rest. Blocks after it could not be read.
 func wholeBlocks(f *os.File) (size int64, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -112,8 +112,8 @@ func (t *texts) spill() error {
 	return err
 }
 
-// save writes what was added, and leaves out what no base needs any more where
-// the file has grown.
+// save writes the added texts. If the file has grown large, it drops texts that no base needs
+// any more.
 func (t *texts) save(base string) error {
 	if err := errors.Join(t.spill(), t.w.Flush()); err != nil {
 		return err
@@ -126,9 +126,9 @@ func (t *texts) save(base string) error {
 
 func (t *texts) close() { _ = t.f.Close() }
 
-// keepResumed keeps the texts of which this machine saw only the rest on their way,
-// or nothing, because an earlier attempt had brought the beginning. Now that the
-// sync is done they are here, whichever way it went.
+// keepResumed keeps the texts that this machine saw on their way only in part, or not at all:
+// an earlier attempt had brought the beginning. After the sync the whole texts are here,
+// whichever way they went.
 func (s *session) keepResumed(resumed []gotten) error {
 	if len(resumed) == 0 {
 		return nil
@@ -160,8 +160,8 @@ func (s *session) keepResumed(resumed []gotten) error {
 	return t.save(s.baseName())
 }
 
-// shrink keeps the texts of the base, which is the one before this sync, and the
-// half of the file that came last.
+// shrink keeps the texts of the base, which is the one before this sync, and the newer half of
+// the file.
 func (t *texts) shrink(base string) error {
 	live := map[uint64]bool{}
 	r, done, err := openBase(base)
@@ -194,8 +194,8 @@ func (t *texts) shrink(base string) error {
 	return os.Rename(next.name, t.name)
 }
 
-// eachText goes through the texts that are kept; at is where their block begins.
-// What a process that died wrote half ends it.
+// eachText goes through the texts that are kept; at is where their block begins. It ends at a
+// block that a dying process wrote by half.
 func eachText(name string, do func(at int64, sum Hash, content []byte) error) error {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -247,7 +247,8 @@ type textMerge struct {
 	ours, theirs Entry
 }
 
-// mergeTexts merges what both ends have changed, by what it was before.
+// mergeTexts merges texts that both ends have changed, with the text before both changes as
+// their base.
 func (s *session) mergeTexts(paths []string) (map[string]*mergedText, error) {
 	wanted := map[string]bool{}
 	for _, name := range paths[:min(len(paths), maxMerges)] {
@@ -296,7 +297,7 @@ func (s *session) extract(need map[Hash]string) error {
 	})
 }
 
-// mergeText merges one text; nil: it does not.
+// mergeText merges one text; nil: it does not merge.
 func (s *session) mergeText(i int, m textMerge, base string) (*mergedText, error) {
 	names := map[*peer]string{}
 	for side, p := range map[*peer]Entry{s.local: m.ours, s.remote: m.theirs} {
@@ -317,7 +318,7 @@ func (s *session) mergeText(i int, m textMerge, base string) (*mergedText, error
 	return one, errors.Join(os.WriteFile(one.file, content, 0o600), os.Remove(names[s.local]), os.Remove(names[s.remote]))
 }
 
-// fetchText reads one small file of an end; nil: it is no text, or can't be read.
+// fetchText reads one small file of an end; nil: it is not a text, or can't be read.
 func (s *session) fetchText(p *peer, e *Entry) ([]byte, error) {
 	if err := p.ask(kindFetch, nil); err != nil {
 		return nil, err

@@ -15,8 +15,8 @@ func (s *session) ends() (source, target *peer) {
 	return s.remote, s.local
 }
 
-// transfer carries the plan out: the target gets it, then the content, and then
-// the word to apply both.
+// transfer carries out the plan. The target gets the plan, then the content, and then the
+// order to apply both.
 func (s *session) transfer() error {
 	_, target := s.ends()
 	id := newID()
@@ -46,8 +46,8 @@ func (s *session) transfer() error {
 	return s.saveBase(got, applied, id)
 }
 
-// made reads what a target says of the backup that it has made. It was told its id,
-// which names files of this machine's, too.
+// made reads the target's answer about the backup that it has made. The backup must have the
+// id that the target was given, because this machine's files have that name, too.
 func made(target *peer, id string) (b Backup, err error) {
 	if err := target.answered(kindDone, &b); err != nil {
 		return b, err
@@ -58,7 +58,7 @@ func made(target *peer, id string) (b Backup, err error) {
 	return b, nil
 }
 
-// spools are the plan's operations: what goes before what comes.
+// spools are the plan's operations: deletions, then additions and changes, then merges.
 func (p *planner) spools() []*spool[op] { return []*spool[op]{p.removes, p.puts, p.merges} }
 
 // count is how many operations the plan has.
@@ -93,7 +93,7 @@ func nextOp(all *[]*reading[op]) (*op, error) {
 	return nil, nil
 }
 
-// eachOp goes through the plan: what goes before what comes.
+// eachOp goes through the plan, in the order of spools.
 func (p *planner) eachOp(do func(n int64, o *op) error) error {
 	n := int64(0)
 	for _, sp := range p.spools() {
@@ -112,7 +112,8 @@ func (p *planner) eachOp(do func(n int64, o *op) error) error {
 	return nil
 }
 
-// sendPlan tells the target what is to be done, and returns what it has of that.
+// sendPlan sends the plan to the target, and returns the content of it that the target has
+// already.
 func (s *session) sendPlan(target *peer, id string) (*spool[want], error) {
 	have, err := newSpool(s.tmp, encodeWant, decodeWant)
 	if err != nil {
@@ -170,8 +171,8 @@ func (s *session) wants(have *spool[want], do func(w want, o *op) error) error {
 	})
 }
 
-// sendContent passes the content from the source to the target, and looks at it
-// on its way: it is what was asked for, and no more.
+// sendContent passes the content from the source to the target. On the way it checks that the
+// content is what was asked for, and no more.
 func (s *session) sendContent(have *spool[want]) (*spool[gotten], error) {
 	source, target := s.ends()
 	got, err := newSpool(s.tmp, func(e *enc, g gotten) { e.string(g.path); e.bytes(g.hash[:]) },
@@ -280,7 +281,7 @@ func (c *courier) small(w want, o *op) error {
 	return c.note(o.entry.Path, sum)
 }
 
-// note notes what came. The target sees that the hash is the content's. An ignore file is
+// note notes the hash of a file that came; the target checks the hash. An ignore file must be
 // the one that was judged.
 func (c *courier) note(name string, sum Hash) error {
 	if g := c.s.plan.guard; g != nil {
@@ -389,7 +390,7 @@ func (c *courier) merged(w want, o *op) error {
 	return c.target.send(frame{kindFile, sum.Sum(nil)})
 }
 
-// end looks that the source has nothing more to say, and tells the target so.
+// end checks that the source has sent everything, and tells the target so.
 func (c *courier) end() error {
 	if c.pack != nil {
 		return rejectedf("", "it sent files that nobody asked for")
@@ -410,8 +411,8 @@ func (c *courier) end() error {
 	return c.target.failed(c.target.c.flush())
 }
 
-// recvWritten reads what the target has made of the plan: the stamps of paths of the
-// plan, in its order, and of no others.
+// recvWritten reads the target's stamps of the paths that it wrote. They must be paths of the
+// plan, in its order, and no others.
 func (s *session) recvWritten(target *peer) (*spool[written], error) {
 	applied, err := newSpool(s.tmp, encodeWritten, decodeWritten)
 	if err != nil {

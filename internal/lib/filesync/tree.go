@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A tree is a folder below which files are reached, and never outside: every
-// folder on the way is opened from the one above it, and none that is a link. It
-// keeps the folders of the last path open. It is for one goroutine.
+// A tree is a folder; it reaches files below the folder, and never outside. It opens every
+// folder on the way from the one above it, and follows no links. It keeps the folders of the
+// last path open. It is for one goroutine.
 type tree struct {
 	root int
 	dirs []openDir
@@ -90,7 +90,8 @@ func (t *tree) at(name string) (int, string, error) {
 	return fd, path.Base(name), err
 }
 
-// lstat describes a path, a link itself. Nothing there is an Entry of type None.
+// lstat describes a path, or the link itself. If nothing is there, the Entry has the type
+// None.
 func (t *tree) lstat(name string) (Entry, error) {
 	fd, base, err := t.at(name)
 	if err == nil {
@@ -109,7 +110,7 @@ func (t *tree) lstat(name string) (Entry, error) {
 	return Entry{}, &fs.PathError{Op: "stat", Path: name, Err: err}
 }
 
-// special is the type of what exists and does not travel.
+// special is the type of a path that exists and does not travel.
 const special Type = 255
 
 // entryOf is the entry of a path without its target.
@@ -177,9 +178,9 @@ func openAt(dir int, base, name string) (*os.File, Entry, error) {
 	return os.NewFile(uintptr(fd), name), e, nil
 }
 
-var errNotFile = errors.New("is no file")
+var errNotFile = errors.New("is not a file")
 
-// readSmall reads a small file; empty where there is none, or it is not that.
+// readSmall reads a small file; empty if there is none, or it is not a small file.
 func (t *tree) readSmall(dir, name string) string {
 	fd, err := t.dir(path.Join(dir, "."))
 	if err != nil {

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writeUndo writes the operations down that take backup id back, as a backup of
-// their own, newID, which can be taken back in turn. What the old one kept is
-// staged for it.
+// writeUndo writes the operations that undo backup id, as a backup of their own, newID, which
+// can be undone in turn. The files that the old backup kept are staged for it.
 func (w *work) writeUndo(id, newID string) (Backup, error) {
 	b := Backup{ID: newID, Time: time.Now().UTC(), Verb: "undo"}
 	t, err := openTree(w.root)
@@ -54,7 +53,8 @@ type undoer struct {
 	count   int
 }
 
-// now is what is at a path, which must be what operation o left there.
+// now returns what is at a path, and notes a change if that is not what operation o left
+// there.
 func (u *undoer) now(o *op) (Entry, error) {
 	now, err := u.t.lstat(o.entry.Path)
 	want := o.entry
@@ -81,7 +81,7 @@ func (u *undoer) now(o *op) (Entry, error) {
 	return now, nil
 }
 
-// gone adds what deletes that which operation o made.
+// gone adds the operation that deletes what operation o made.
 func (u *undoer) gone(o *op, add func(*op) error) error {
 	switch {
 	case o.kind == opMkdir && o.prior.Type == None:
@@ -96,7 +96,7 @@ func (u *undoer) gone(o *op, add func(*op) error) error {
 	return nil
 }
 
-// back adds what restores that which operation n, o, replaced or deleted.
+// back adds the operations that restore what operation n, o, replaced or deleted.
 func (u *undoer) back(n int64, o *op, add func(*op) error) error {
 	switch o.kind {
 	case opRmdir:
@@ -135,7 +135,7 @@ func (u *undoer) back(n int64, o *op, add func(*op) error) error {
 	return nil
 }
 
-// stage makes a copy of a backup's file a staged one.
+// stage stages a copy of a backup's file.
 func (u *undoer) stage(n int64, o *op) error {
 	fd, base, err := u.layout.stage.at(o.from)
 	if err == nil {

@@ -1,8 +1,8 @@
 package filesync
 
-// unheld hands on the entries of a manifest without the folders in which everything is held:
-// they would come as empty folders. A folder that is empty in the sprite comes, and one that
-// is here already is handed on: without it, it would look deleted.
+// unheld hands on the entries of a manifest without the folders whose whole content is held:
+// these would come as empty folders. A folder that is empty in the sprite comes. A folder that
+// is here already is handed on, because it would look deleted otherwise.
 type unheld struct {
 	add  func(Entry) error
 	here func(name string) bool
@@ -17,7 +17,7 @@ type begunFolder struct {
 	held  bool // something in it was held
 }
 
-// folder takes a folder, which comes before what is in it.
+// folder takes a folder, which comes before its content.
 func (u *unheld) folder(e Entry) error {
 	if err := u.leave(e.Path); err != nil {
 		return err
@@ -26,7 +26,7 @@ func (u *unheld) folder(e Entry) error {
 	return nil
 }
 
-// file takes what is no folder.
+// file takes an entry that is not a folder.
 func (u *unheld) file(e Entry) error {
 	if err := u.leave(e.Path); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (u *unheld) file(e Entry) error {
 	return u.add(e)
 }
 
-// hold takes the name of what is held.
+// hold takes the name of a held entry.
 func (u *unheld) hold(name string) error {
 	if err := u.leave(name); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (u *unheld) leaveLast() error {
 	return err
 }
 
-// hand hands on the folders that were not yet.
+// hand hands on the open folders that were not handed on yet.
 func (u *unheld) hand() error {
 	for i := range u.open {
 		if !u.open[i].added {

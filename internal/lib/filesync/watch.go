@@ -19,15 +19,15 @@ func (v Verb) Other() Verb {
 	return Push
 }
 
-// Watcher tells of changes below a folder, as far as the system lets it.
+// Watcher reports changes below a folder, as far as the system lets it.
 type Watcher struct {
 	w    *fsnotify.Watcher
 	wg   sync.WaitGroup
 	hint func()
 }
 
-// maxWatched bounds how many folders are watched: the system has a limit for all
-// of a user's programs together.
+// maxWatched bounds how many folders are watched. The system has a limit for all programs of a
+// user together.
 const maxWatched = 50_000
 
 // Watch calls hint when something changes in the folder root or below it. Changes

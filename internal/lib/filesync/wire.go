@@ -20,9 +20,9 @@ import (
 // other: both are cove's own.
 const version = 1
 
-// A frame is one message between the ends: a byte that says what it is, a byte of
-// flags, the length in four bytes, big-endian, a CRC-32C of these six and the data,
-// and the data.
+// A frame is one message between the ends. It has a byte for its kind, a byte of flags, the
+// length of the data (four bytes, big-endian), a CRC-32C, and the data. The CRC is that of the
+// first six bytes and the data.
 type frame struct {
 	kind byte
 	data []byte
@@ -78,7 +78,7 @@ var pool = sync.Pool{New: func() any { b := make([]byte, dataFrame); return &b }
 
 func newBuffer() []byte { return *pool.Get().(*[]byte) }
 
-// release gives a frame's buffer back, where it is one of the pool's.
+// release gives a frame's buffer back if it is one of the pool's.
 func (f frame) release() {
 	if cap(f.data) == dataFrame {
 		b := f.data[:dataFrame]
@@ -128,8 +128,8 @@ func (t timedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// A gauge says whether it pays to compress content: the other side's reading must
-// be slow, and the content of a kind that becomes smaller.
+// A gauge says whether it pays to compress content. The other side must read slowly, and the
+// content must be of a kind that becomes smaller.
 type gauge struct {
 	bytes   int64
 	took    time.Duration
@@ -201,9 +201,9 @@ func (s *stream) flush() error {
 	return s.w.Flush()
 }
 
-// How the end in a sprite learns that nobody is there any more, although its
-// input is still open: a server keeps a session for some time whose client is
-// gone, and its lock would keep the next sync waiting.
+// By these times the end in a sprite learns that its caller is gone, although its input is
+// still open. A server keeps a session for some time after its client is gone, and the end's
+// lock would keep the next sync waiting.
 const (
 	aliveEvery  = time.Second
 	aliveLimit  = 30 * time.Second
@@ -226,9 +226,9 @@ func (s *stream) keepAlive(done <-chan struct{}) {
 	}
 }
 
-// watch calls dead if nothing comes for too long while it is waited for, which is
-// sooner where wanted says so, or at once when ctx has ended. What is being written
-// is never disturbed.
+// watch calls dead if recv has waited for a frame for too long: aliveLimit, or wantedLimit if
+// wanted reports true. If ctx has ended, it does so as soon as recv waits. It never disturbs a
+// write.
 func (s *stream) watch(ctx context.Context, done <-chan struct{}, wanted func() bool, dead func()) {
 	tick := time.NewTicker(aliveEvery)
 	defer tick.Stop()
@@ -274,7 +274,7 @@ func (s *stream) recvAny() (frame, error) {
 	}
 	n := binary.BigEndian.Uint32(head[2:])
 	if n > maxFrame || head[1]&^flagZstd != 0 {
-		return frame{}, rejectedf("", "it is not of the protocol")
+		return frame{}, rejectedf("", "it does not follow the protocol")
 	}
 	s.received.Add(int64(n) + headerLen)
 	f := frame{kind: head[0], data: s.raw}
@@ -303,16 +303,16 @@ func checksum(head, data []byte) uint32 {
 	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, data)
 }
 
-// expand decompresses a frame. What it becomes has its bound like any other.
+// expand decompresses a frame. The decompressed data has the bound of any frame.
 func (s *stream) expand(kind byte, packed []byte) (frame, error) {
 	var h zstd.Header
 	if err := h.Decode(packed); err != nil || !h.HasFCS || h.FrameContentSize > maxFrame {
-		return frame{}, rejectedf("", "it is not of the protocol")
+		return frame{}, rejectedf("", "it does not follow the protocol")
 	}
 	f := frame{kind: kind, data: room(int(h.FrameContentSize))}
 	data, err := s.zr.DecodeAll(packed, f.data[:0])
 	if err != nil || len(data) != len(f.data) {
-		return frame{}, rejectedf("", "what it compressed is damaged")
+		return frame{}, rejectedf("", "its compressed data is damaged")
 	}
 	return f, nil
 }
@@ -378,7 +378,7 @@ func sendJSON(c conn, kind byte, v any) error {
 		return err
 	}
 	if len(data) > maxFrame {
-		return failedf(CodeUsage, "", "the rules of what to leave out have %d bytes, and %d are allowed", len(data), maxFrame)
+		return failedf(CodeUsage, "", "the ignore rules have %d bytes, but %d are allowed", len(data), maxFrame)
 	}
 	return errors.Join(c.send(frame{kind, data}), c.flush())
 }
@@ -392,7 +392,7 @@ func parseJSON(f frame, kind byte, v any) error {
 		return nil
 	}
 	if err := json.Unmarshal(f.data, v); err != nil {
-		return rejectedf("", "it is not of the protocol: %v", err)
+		return rejectedf("", "it does not follow the protocol: %v", err)
 	}
 	return nil
 }
@@ -447,8 +447,8 @@ func (l *lister) end() error {
 // million entries with names of 200 bytes fit.
 const maxListBytes = 1 << 30
 
-// within hands the records of a list to add, which together may have so many bytes:
-// on the way they may be compressed a thousandfold.
+// within hands the records of a list to add, up to limit bytes together. On the way they may
+// be compressed a thousandfold.
 func within(limit int64, add func(*dec) error) func(*dec) error {
 	left := limit
 	return func(d *dec) error {
@@ -459,8 +459,8 @@ func within(limit int64, add func(*dec) error) func(*dec) error {
 	}
 }
 
-// recvList hands each record of a list to add. Without its end mark, and the right
-// number in it, there is no list.
+// recvList hands each record of a list to add. It returns an error if the end mark is missing,
+// or has another number of records.
 func recvList(c interface{ recv() (frame, error) }, add func(*dec) error) error {
 	for count := uint64(0); ; {
 		f, err := c.recv()

@@ -18,8 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A work is the folder in which an end keeps, for one root, what it stages, its
-// journal, and its backups:
+// A work is an end's folder for one root, with its stage, its journal, and its backups:
 //
 //	stage/NAME           a file, link or new folder as it is to be, by what it is for
 //	left/                the stage of an attempt that was not ended, while the next one takes over
@@ -51,8 +50,8 @@ func keyOf(parts ...string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// workPlaces are where the work folder of a root may be, the best first: out of
-// sight in the user's state folder, beside the root, inside of it.
+// workPlaces are the places of a root's work folder, the best first: in the user's state
+// folder, beside the root, inside the root.
 func workPlaces(state, root string) []string {
 	key := keyOf(root)
 	return []string{filepath.Join(state, workName, key), filepath.Join(filepath.Dir(root), workName, key), filepath.Join(root, workName, key)}
@@ -68,8 +67,8 @@ func findWork(state, root string) *work {
 	return nil
 }
 
-// makeWork returns the work folder of a root that exists, making it where files
-// can be renamed from there into the root.
+// makeWork returns the work folder of a root that exists. If there is none, it makes one at a
+// place where files can be renamed into the root.
 func makeWork(state, root string) (*work, error) {
 	if w := findWork(state, root); w != nil {
 		return w, w.makeDirs()
@@ -102,7 +101,7 @@ func (w *work) makeDirs() error {
 	return nil
 }
 
-// hide keeps git from listing the folder where it is in a repository.
+// hide keeps git from listing the folder if it is in a repository.
 func (w *work) hide() error {
 	file := filepath.Join(filepath.Dir(w.dir), ".gitignore")
 	if _, err := os.Lstat(file); err == nil {
@@ -111,8 +110,8 @@ func (w *work) hide() error {
 	return os.WriteFile(file, []byte("*\n"), 0o600)
 }
 
-// canRename tries whether a file can be moved from the folder dir to the folder
-// root: two mounts of one file system look alike, but it can't.
+// canRename tries to move a file from the folder dir to the folder root. Two mounts of one
+// file system look alike, but no file can be moved between them.
 func canRename(dir, root string) error {
 	f, err := os.CreateTemp(dir, "probe-*")
 	if err != nil {
@@ -140,7 +139,7 @@ func (w *work) unstage() error {
 	return errors.Join(removeAll(filepath.Join(w.dir, "left")), removeAll(filepath.Join(w.dir, "stage")), w.makeDirs())
 }
 
-// removeAll deletes a folder of ours, also where a mode in it forbids that.
+// removeAll deletes a folder of ours, even if a mode in it forbids that.
 func removeAll(dir string) error {
 	if err := os.RemoveAll(dir); err == nil {
 		return nil
@@ -154,13 +153,13 @@ func removeAll(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// stageName is where a file or link is staged: the same for the same wish, so
-// that a later attempt finds it.
+// stageName is the name that a file or link is staged under. The same entry gives the same
+// name, so that a later attempt finds it.
 func stageName(e *Entry) string {
 	return keyOf(e.Path, fmt.Sprint(e.Size, e.Mtime), e.Target) + keyOf(e.Target, e.Path)
 }
 
-// Backup is what one sync replaced and deleted.
+// Backup describes what one sync replaced and deleted.
 type Backup struct {
 	ID      string    `json:"id"`
 	Time    time.Time `json:"time"`
@@ -205,10 +204,10 @@ func (w *work) backupDir(id string) string { return filepath.Join(w.dir, "backup
 
 var backupID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,63}$`) })
 
-// checkID refuses what is no backup's id: it becomes the name of a file.
+// checkID refuses text that is not a backup's id: an id becomes the name of a file.
 func checkID(id string) error {
 	if !backupID().MatchString(id) {
-		return failedf(CodeUsage, hintBackups, "%q is no backup's id", id)
+		return failedf(CodeUsage, hintBackups, "%q is not the id of a backup", id)
 	}
 	return nil
 }
@@ -219,7 +218,7 @@ type journal struct {
 	Back bool   `json:"back"` // they are being taken back
 }
 
-// readJournal returns nil where no operation is under way.
+// readJournal returns nil if no operation is under way.
 func (w *work) readJournal() (*journal, error) {
 	text, err := os.ReadFile(filepath.Join(w.dir, "journal"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -235,8 +234,8 @@ func (w *work) readJournal() (*journal, error) {
 	return &j, err
 }
 
-// writeJournal is the point from which on the operations will be carried out,
-// whatever happens.
+// writeJournal writes the journal. From then on the operations will be carried out, whatever
+// happens.
 func (w *work) writeJournal(j journal) error {
 	if err := w.draftJournal(j); err != nil {
 		return err
@@ -247,7 +246,7 @@ func (w *work) writeJournal(j journal) error {
 	return w.placeJournal()
 }
 
-// draft is what the journal is called before it counts.
+// draft is the journal's name before it counts.
 func (w *work) draft() string { return filepath.Join(w.dir, "journal.new") }
 
 func (w *work) draftJournal(j journal) error {
@@ -283,7 +282,7 @@ func (w *work) endJournal() error {
 	if err := w.step("remove journal"); err != nil {
 		return err
 	}
-	// If a power cut brings it back, all of it is found done.
+	// If a power cut brings it back, all its operations are found done.
 	return os.Remove(filepath.Join(w.dir, "journal"))
 }
 

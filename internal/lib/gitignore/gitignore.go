@@ -1,6 +1,6 @@
-// Package gitignore has git's patterns of what to ignore: the syntax of .gitignore,
-// matched byte by byte as git does. Which files hold patterns, and which of them
-// count more, is its users' affair.
+// Package gitignore has git's patterns of files to ignore: the syntax of .gitignore, matched
+// byte by byte as git does. Its users decide which files hold patterns, and which of them
+// count more.
 package gitignore
 
 import (
@@ -217,9 +217,9 @@ func (p *Pattern) matches(rel, base string, dir bool) bool {
 	return err == nil && ok
 }
 
-// LastMatch is what the last matching line says of a path: 1 ignored, -1 not
-// ignored, 0 nothing. rel is relative to the folder of the patterns' file, base is
-// its last name. Whether a folder above it is ignored is the caller's to know.
+// LastMatch is what the last matching line says of a path: 1 ignored, -1 not ignored, 0
+// nothing. rel is relative to the folder of the patterns' file, base is its last name. The
+// caller must know whether a folder above it is ignored.
 func LastMatch(list []Pattern, rel, base string, dir bool) int {
 	for i := len(list) - 1; i >= 0; i-- {
 		if list[i].matches(rel, base, dir) {
@@ -232,11 +232,11 @@ func LastMatch(list []Pattern, rel, base string, dir bool) int {
 	return 0
 }
 
-// Weaker is why a file that Weakens is one to look at.
+// Weaker is the reason why a person should look at a file that Weakens.
 const Weaker = "git, and the next push, may see files that were ignored"
 
-// Weakens reports whether a file of patterns that changes from was to is may let through
-// what it kept out, or what a file that counts less does. Further patterns that ignore
+// Weakens reports whether a file of patterns that changes from was to is may let through files
+// that it kept out, or that a file that counts less keeps out. Further patterns that ignore
 // more do not.
 func Weakens(was, is string) bool {
 	old := Parse(was)

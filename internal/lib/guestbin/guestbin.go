@@ -1,8 +1,8 @@
-// Package guestbin finds cove's guest in a sprite, or brings it there: what works
-// inside a sprite (the far end of a sync, the supervisor of a job) is one static
-// program. A sprite of cove's has it. To another backend's it is uploaded once,
-// under a name that says its digest. Beside this program is one for its own architecture
-// (cove-guest), and one for each other (cove-guest-arm64).
+// Package guestbin finds cove's guest in a sprite, or brings it there. One static program does
+// all work inside a sprite (the far end of a sync, the supervisor of a job). A sprite of
+// cove's has it. To another backend's sprite it is uploaded once, under a name with its
+// digest. Beside this program is a guest for its own architecture (cove-guest), and one for
+// each other (cove-guest-arm64).
 package guestbin
 
 import (
@@ -27,14 +27,14 @@ import (
 
 const name = "cove-guest"
 
-// undoLimit is for how long what is left of an upload that failed is cleared away.
+// undoLimit bounds the time for removing the rest of a failed upload.
 const undoLimit = 10 * time.Second
 
 // inHome is the folder, in the home of a sprite's user, that uploaded ones are in.
 const inHome = ".local/share/cove/guest"
 
-// Find returns the path of the guest in a sprite, which it uploads if the sprite
-// has none: the one beside this program.
+// Find returns the path of the guest in a sprite. If the sprite has none, it uploads the one
+// beside this program.
 func Find(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 	own := boot.BinDir + "/" + name
 	info, err := sprite.Stat(ctx, own)
@@ -47,7 +47,7 @@ func Find(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 	return Bring(ctx, sprite)
 }
 
-// Bring is Find for who needs the very guest that is beside this program.
+// Bring is Find for callers that need exactly the guest that is beside this program.
 func Bring(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 	return BringProgram(ctx, sprite, name)
 }
@@ -66,13 +66,13 @@ type Program struct {
 	Name string // empty: the guest
 	Arch string // of the sprite, as Go calls it; empty: as this program's
 
-	// Progress is told how much of the program has been sent, again from 0 if it is sent again.
-	// Nil: nobody wants to know. It is not called if the sprite has the program.
+	// Progress, unless nil, is called with how much of the program has been sent, again from 0
+	// if it is sent again. It is not called if the sprite has the program.
 	Progress func(sent, size int64)
 }
 
-// Bring uploads the program, unless the sprite has it, and returns its path. It is the one
-// beside this program, which for another architecture has that in its name.
+// Bring uploads the program, unless the sprite has it, and returns its path. It takes the file
+// beside this program. For another architecture the file's name ends with that.
 func (p Program) Bring(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 	if p.Name == "" {
 		p.Name = name
@@ -102,15 +102,15 @@ func beside(name, arch string) (*os.File, error) {
 	file, err := os.Open(filepath.Join(filepath.Dir(exe), full))
 	if foreign && errors.Is(err, fs.ErrNotExist) {
 		return nil, fail.Newf(wrongArch, "in cove's sources: make install FOREIGN='"+foreignPrograms(name)+"'",
-			"the sprite is of the architecture %s, and %s, which it needs, is not beside cove", arch, full)
+			"the sprite has the architecture %s and needs %s, which is not beside cove", arch, full)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the sprite has no %s, and it is not beside cove to be uploaded: %w", full, err)
+		return nil, fmt.Errorf("the sprite has no %s, and none can be uploaded from beside cove: %w", full, err)
 	}
 	return file, nil
 }
 
-// foreignPrograms are the programs to build for other architectures, so that name is one.
+// foreignPrograms are the programs to build for other architectures so that program is there.
 func foreignPrograms(program string) string {
 	if program == name {
 		return name
@@ -118,14 +118,14 @@ func foreignPrograms(program string) string {
 	return name + " " + program
 }
 
-// wrongArch is the code of a sprite of an architecture that nothing here is for.
+// wrongArch is the code for a sprite whose architecture no program here is for.
 const wrongArch = "wrong_arch"
 
 // machines are what uname calls the architectures that cove is built for.
 var machines = map[string]string{"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
-// Arch asks a sprite for its architecture, and returns it as Go calls it. One that can't say is
-// taken for one as this program's: the start of a program will tell.
+// Arch asks a sprite for its architecture, and returns it as Go calls it. If the sprite can't
+// say, Arch assumes this program's: the start of a program will tell.
 func Arch(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 	out, err := sprite.CommandContext(ctx, "uname", "-m").Output()
 	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
@@ -136,13 +136,13 @@ func Arch(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 	machine := strings.TrimSpace(string(out[:min(len(out), 64)]))
 	arch, ok := machines[machine]
 	if !ok {
-		return "", fail.Newf(wrongArch, "choose a backend whose sprites are of one of the two", "the sprite %s is of the architecture %.40q, and cove's programs for sprites are for amd64 and arm64", sprite.Name(), machine)
+		return "", fail.Newf(wrongArch, "choose a backend with sprites for amd64 or arm64", "the sprite %s has the architecture %.40q, but cove's programs for sprites are only for amd64 and arm64", sprite.Name(), machine)
 	}
 	return arch, nil
 }
 
 // Upload brings a guest into a sprite, unless it is there, and returns its path.
-// What is there afterwards has been read back and compared.
+// The file has been read back and compared.
 func Upload(ctx context.Context, sprite *sprites.Sprite, file io.ReadSeeker) (string, error) {
 	return Program{Name: name}.upload(ctx, sprite, file)
 }
@@ -165,7 +165,7 @@ func (p Program) upload(ctx context.Context, sprite *sprites.Sprite, file io.Rea
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return "", err
 	}
-	// Under a name of its own first: what has the other one is whole.
+	// Under a name of its own first: a file with the final name is always whole.
 	part := path + "." + rand.Text() + ".part"
 	defer func() {
 		if err != nil {
@@ -191,7 +191,7 @@ func (p Program) upload(ctx context.Context, sprite *sprites.Sprite, file io.Rea
 		return "", fmt.Errorf("read %s back: %w", name, err)
 	}
 	if [32]byte(sum.Sum(nil)) != digest {
-		return "", fmt.Errorf("upload %s: the sprite has something else than was sent", name)
+		return "", fmt.Errorf("upload %s: the file in the sprite differs from the one that was sent", name)
 	}
 	if err := sprite.Rename(ctx, part, path); err != nil {
 		return "", fmt.Errorf("upload %s: %w", name, err)

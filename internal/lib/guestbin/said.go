@@ -8,8 +8,8 @@ import (
 // maxSaid is how much of what a guest says is kept.
 const maxSaid = 4 << 10
 
-// Said keeps the beginning of what the guest, as a program in a sprite, prints on its
-// standard error: why it gave up. Its zero value has nothing. Goroutines may share it.
+// Said keeps the beginning of the guest's standard error, as a program in a sprite: the reason
+// why it gave up. Its zero value is empty. Goroutines may share it.
 type Said struct {
 	mu  sync.Mutex
 	buf []byte

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Decode decodes a document into v, a pointer to a struct. The document is one object, and
-// each of its fields must be one of v's: an unknown field may be a typing error, and would
-// change nothing without a word. An error names the field, and repeats no value. v may have
-// been changed even so.
+// Decode decodes a document into v, a pointer to a struct. The document must be one object,
+// and each of its fields must be one of v's. An unknown field may be a typing error, and would
+// silently change nothing. An error names the field, and repeats no value. v may have been
+// changed even if there is an error.
 func Decode(data []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if first := bytes.TrimLeft(data, " \t\r\n"); len(first) == 0 || first[0] != '{' {

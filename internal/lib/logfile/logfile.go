@@ -1,5 +1,5 @@
-// Package logfile bounds logs whose lines a sandbox can cause: the size of their files,
-// and how often the same message is written.
+// Package logfile bounds logs whose lines a sandbox can cause. It bounds the size of their
+// files, and how often the same message is written.
 package logfile
 
 import (
@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OldSuffix is what the name of a log ends with that has been followed by a new one.
+// OldSuffix ends the name of a log that a new one has replaced.
 const OldSuffix = ".1"
 
-// DefaultMax is the size of a File that does not say.
+// DefaultMax is the Max of a File that sets none, in bytes.
 const DefaultMax = 4 << 20
 
-// A File is a log that is begun anew when it has grown to Max bytes; the one before it
-// is kept beside it, with OldSuffix. The zero value with Path set is ready. Its methods
-// may be called from any goroutine.
+// A File is a log that begins anew when it has grown to Max bytes. The log before it is kept
+// beside it, with OldSuffix. The zero value with Path set is ready. Its methods may be called
+// from any goroutine.
 type File struct {
 	Path string
 	Max  int64 // 0: DefaultMax
@@ -94,9 +94,9 @@ func (l *File) Close() error {
 	return err
 }
 
-// Stderr returns where a process writes its log that may have its standard error at path:
-// then it is a File of that path, and what else is written to standard output or error
-// goes along. Otherwise it is standard error as it is.
+// Stderr returns where a process writes its log. If its standard error is the file at path,
+// that is a File of that path. Standard error, and standard output if it is that file, then
+// follow each new file. Otherwise Stderr returns standard error.
 func Stderr(path string, limit int64) io.Writer {
 	var streams []int
 	for _, f := range []*os.File{os.Stdout, os.Stderr} {
@@ -120,8 +120,8 @@ func sameFile(f *os.File, path string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(a, b)
 }
 
-// Trim begins a log anew that other programs append to, where it is larger than limit:
-// its end goes to the file with OldSuffix. What is written meanwhile may be lost.
+// Trim empties a log that other programs append to, if it is larger than limit bytes. Its last
+// limit bytes go to the file with OldSuffix. Lines that are written meanwhile may be lost.
 func Trim(path string, limit int64) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -146,13 +146,13 @@ const (
 	// burst is how many records of one message are written in a window.
 	burst  = 50
 	window = 10 * time.Second
-	// messages are how many messages are told apart. They are constants of the programs.
+	// messages is how many messages are told apart. Messages are constants of the programs.
 	messages = 1000
 )
 
-// Limit returns a handler that passes on a burst of each message of the level Info or
-// above, and drops more of it until ten seconds after the first. The next one then says
-// how many were dropped, as "suppressed".
+// Limit returns a handler that passes on 50 records (burst) of each message of the level Info
+// or above. It drops more of them until ten seconds (window) after the first. The next record
+// then says how many were dropped, as "suppressed".
 func Limit(next slog.Handler) slog.Handler {
 	return &limiter{next, &counts{of: map[string]*count{}}}
 }
@@ -191,7 +191,8 @@ func (h *limiter) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, r)
 }
 
-// take counts a message; false: it is one too many. dropped were before this one.
+// take counts a message. ok is false if it is one too many. dropped is how many were dropped
+// before this one.
 func (c *counts) take(message string, now time.Time) (dropped int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

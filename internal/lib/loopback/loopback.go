@@ -10,15 +10,15 @@ import (
 )
 
 // Browsers look for NAME.localhost at ::1 before 127.0.0.1, and any user of this machine may
-// listen at a port of ::1 that nobody has. That user would be sent what is for the server:
-// the code of a link, and cookies. So the server has its port on both.
+// listen at a port of ::1 that nobody has. Browsers would then send that user the code of a
+// link, and cookies, which are for the server. So the server listens on both.
 
-// portTries is how many ports of the kernel's choice may be somebody's on the other address.
+// portTries is how many ports of the kernel's choice may be taken on the other address.
 const portTries = 32
 
-// Listen listens at addr as a server does: at one of 127.0.0.1 and ::1 it has the same port
-// of the other, if the machine has that address. For port 0 it picks one that is free on
-// both. Close closes both.
+// Listen listens at addr as a server does. If addr is 127.0.0.1 or ::1, it also listens at the
+// same port of the other one, if the machine has that address. For port 0 it picks a port that
+// is free on both. Close closes both.
 func Listen(addr string) (net.Listener, error) {
 	var tried []net.Listener // held, so that the kernel picks another port
 	defer func() {

@@ -10,7 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// plain are what encoders of URLs leave as they are, beside letters and digits, for a text of many other signs.
+// plain are the signs, beside letters and digits, that encoders of URLs leave as they are. They are for texts with
+// many other signs.
 var plain = []string{
 	"",                     // all that need not be
 	"-_.~",                 // RFC 3986, and most libraries
@@ -51,8 +52,8 @@ func forms(text string, isLarge bool) []string {
 	return all
 }
 
-// quoted are a text in JSON, as encoders write it: with or without escapes of HTML's characters and of slashes, and
-// with characters beyond ASCII as they are or by number.
+// quoted returns a text in the forms that encoders of JSON write. They may escape HTML's characters and slashes or
+// not, and write characters beyond ASCII as they are or by number.
 func quoted(text string) (all []string) {
 	for _, html := range []bool{false, true} {
 		var b strings.Builder
@@ -115,7 +116,7 @@ func upperNumbers(form string) string {
 	return string(b)
 }
 
-// kept are what encoders of URLs may leave as it is of a text: any of its signs, if they are few.
+// kept are the sets of a text's signs that encoders of URLs may leave as they are: any set, if its signs are few.
 func kept(text string) []string {
 	const few = 6
 	signs := ""
@@ -140,7 +141,7 @@ func alphanumeric(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
-// percented is a text as a URL has it, but for letters, digits and what is kept.
+// percented is a text as a URL has it: everything but letters, digits and the signs in keep is encoded.
 func percented(text, keep, digits string) string {
 	var b strings.Builder
 	for i := range len(text) {
@@ -154,7 +155,7 @@ func percented(text, keep, digits string) string {
 	return b.String()
 }
 
-// everyByte is a text as a URL may have it, too: with nothing left as it is.
+// everyByte is another form of a text in a URL: every byte is encoded.
 func everyByte(text, digits string) string {
 	var b strings.Builder
 	for i := range len(text) {
@@ -163,9 +164,9 @@ func everyByte(text, digits string) string {
 	return b.String()
 }
 
-// base64s are a text in base64, in both alphabets: wherever it begins in what was encoded, and whether anything
-// follows it. A character that has bits of what is before it, or of what follows, is not among them: it has 4 bits
-// of the text at most.
+// base64s returns a text in base64, in both alphabets, wherever it begins in the encoded data, and whether anything
+// follows it or not. It leaves out a character that also has bits of the data around the text: that character has 4
+// bits of the text at most.
 func base64s(text string) (all []string) {
 	for before := range 3 {
 		bytes := append(make([]byte, before), text...)

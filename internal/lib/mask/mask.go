@@ -1,7 +1,7 @@
-// Package mask puts asterisks in the place of secrets in what programs say. It finds them as
-// they are, line by line, as JSON has them, and in the forms in which URLs and base64 have
-// them (forms.go); not in another spelling, and not if a line break divides them. A value of more
-// than 4 KiB is found as it is and in JSON. Secrets that overlap leave nothing of either.
+// Package mask replaces secrets in the output of programs by asterisks. It finds them as they
+// are, line by line, and as JSON, URLs and base64 write them (forms.go). It does not find them
+// in another spelling, or if a line break divides them. A value of more than 4 KiB is found
+// only as it is and in JSON. Secrets that overlap leave nothing of either.
 package mask
 
 import (
@@ -62,9 +62,9 @@ func New(values []string) Mask {
 // first is the first 8 bytes of a text that is not shorter.
 func first(text string) uint64 { return binary.LittleEndian.Uint64([]byte(text[:shortest])) }
 
-// next is the first place in b, from i on, at which a secret is, or several that overlap, and the length of all. If
-// more may follow b, more is set for a place where a secret, or a longer one, may have begun; then the length is not
-// told. Without either, at is the end of b.
+// next returns the first place in b, from i on, where a secret begins, and its length. For several secrets that
+// overlap, it is the length of all. Unless b is the whole, more says that a secret, or a longer one, may have begun
+// there; then length is 0. Without either, at is the end of b.
 func (m Mask) next(b []byte, i int, whole bool) (at, length int, more bool) {
 	if m.pairs == nil {
 		return len(b), 0, false
@@ -82,7 +82,8 @@ func (m Mask) next(b []byte, i int, whole bool) (at, length int, more bool) {
 	if length == 0 {
 		return at, 0, more
 	}
-	// From the end back, since what begins last reaches furthest: in a text that repeats itself few are compared.
+	// It goes back from the end, because the secret that begins last reaches furthest. So in a text that repeats
+	// itself it compares few.
 	for seen, end := at, at+length; seen+1 < end; seen, end = end-1, at+length {
 		for k := end - 1; k > seen && k+m.longest > at+length; k-- {
 			n, open := m.begins(b, k, whole)
@@ -120,15 +121,15 @@ func (m Mask) begins(b []byte, i int, whole bool) (length int, more bool) {
 	return 0, false
 }
 
-// same reports whether a text is b; both have 8 bytes or more. It looks at the ends first: what only begins as a long
-// secret does costs no more than a word by it.
+// same reports whether a text is b; both have 8 bytes or more. It compares the last 8 bytes first, so text that only
+// begins like a long secret costs little.
 func same(text string, b []byte) bool {
 	n := len(text) - shortest
 	return text[n:] == string(b[n:]) && text[:n] == string(b[:n])
 }
 
-// hide appends b without secrets to out, up to where one may have begun if b is not the whole; done is how much
-// that is of b.
+// hide appends b without its secrets to out. If b is not the whole, it stops where a secret may have begun. done is
+// how many bytes of b it has handled.
 func (m Mask) hide(out, b []byte, whole bool) (hidden []byte, done int) {
 	for done < len(b) {
 		at, length, more := m.next(b, done, whole)
@@ -169,8 +170,9 @@ func (m Mask) Begun(b []byte) int {
 	return 0
 }
 
-// Writer writes what it is given to W without the secrets, also those that come in parts. It
-// keeps back what may be the beginning of one, until Close. It is for one goroutine.
+// Writer writes its input to W without the secrets, also those that come in parts. It keeps
+// back what may be the beginning of a secret, until more comes or Close. It is for one
+// goroutine.
 type Writer struct {
 	W    io.Writer
 	Mask Mask

@@ -43,7 +43,7 @@ var canaries = []string{
 	"canary-0123456789", "c4nary/with+both==", "canary with spaces & signs: ~!*'()[]?#%", "kanarie-é-ü-\u2603-ok", "abcabcabcabcab", "\xff\xfe\x00canary\xff\xfb\xef",
 }
 
-// encodings are ways in which programs write a text.
+// encodings are the forms that programs write a text in.
 func encodings(secret string) map[string]string {
 	quoted, _ := json.Marshal(secret)
 	script := strings.NewReplacer("+", "%20", "%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*").Replace(url.QueryEscape(secret))
@@ -76,8 +76,8 @@ func lowerHex(s string) string {
 	return b.String()
 }
 
-// TestForms: a secret is masked in each form in which programs write it, however the output is cut. Of base64 no more
-// than two characters at either end are left.
+// TestForms: a secret is masked in each form that programs write it in, however the output is cut. Of base64 at most
+// two characters are left at either end.
 func TestForms(t *testing.T) {
 	m := mask.New(canaries)
 	for _, secret := range canaries {
@@ -109,8 +109,9 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestBegun: what may be the beginning of a secret is not told before the rest is there. A secret that is there
-// already is kept back only as long as another one may have begun in it.
+// TestBegun: text that may be the beginning of a secret is not written before the rest is
+// there. A secret that is there already is kept back only as long as another one may have
+// begun in it.
 func TestBegun(t *testing.T) {
 	m := mask.New([]string{"abcabcabcabcab"})
 	for text, want := range map[string]int{"": 0, "x": 0, "xa": 1, "xabcabcab": 8, "abcabcabcabcab": 14, "xabcabcabcabcab": 14, "abcabcabcabcabx": 0, "abcabcabcabcaba": 1} {
@@ -143,8 +144,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestOverlap: of secrets that overlap nothing is left, however the output is cut, and what repeats one without an end
-// is written before it ends.
+// TestOverlap: secrets that overlap leave nothing, however the output is cut. Output that repeats a secret without an
+// end is written before it ends.
 func TestOverlap(t *testing.T) {
 	m := mask.New([]string{"abcdefgh12", "gh12345678", "5678-9012", "abcabcabcabcab"})
 	for said, want := range map[string]string{

@@ -1,5 +1,6 @@
-// Package openfiles is about how many files a process may have open. gVisor holds a
-// file of the host for each file that a sandbox has open, and for some that it had open.
+// Package openfiles raises and reads the number of files that a process may have open.
+// Sandboxes need many. For each file that a sandbox has open, gVisor holds a file of the host,
+// and for some that the sandbox had open before.
 package openfiles
 
 import (
@@ -16,7 +17,7 @@ const Enough = 4096
 const most = 1 << 20
 
 // Raise lets this process, and those that it starts, have as many files open as this
-// user may, and returns that number. It is 0 if the kernel does not tell.
+// user may, and returns that number. It returns 0 if the kernel does not tell.
 func Raise() uint64 {
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
@@ -27,8 +28,8 @@ func Raise() uint64 {
 			return most
 		}
 	}
-	// Also if the limit is the hard one already: Go raised it to that for this process
-	// alone, and gives the processes that it starts the first one.
+	// This is needed even if the limit is the hard one already. Go raised it for this process
+	// alone, and gives the processes that it starts the original limit.
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: lim.Max, Max: lim.Max}); err != nil {
 		return lim.Cur
 	}
@@ -44,8 +45,8 @@ func Of(pid int) uint64 {
 	return lim.Cur
 }
 
-// Exhausted reports whether a process has as many files open as it may. It says no if this user
-// can't tell.
+// Exhausted reports whether a process has as many files open as it may. It returns false if
+// this user can't tell.
 func Exhausted(pid int) bool {
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {

@@ -13,7 +13,7 @@ const (
 	maxNewlines = 4
 )
 
-// Blanks tells the length of a long run of white space instead of the run, so that it does not push away what follows.
+// Blanks replaces a long run of white space by its length, so that the run does not push away the text after it.
 func Blanks(s string) string {
 	var b strings.Builder
 	for s != "" {
@@ -37,8 +37,8 @@ func Blanks(s string) string {
 	return b.String() + s
 }
 
-// Middle leaves the beginning and the end of a text that is longer than limit bytes, with a mark between them that has
-// the number of the bytes that are left out. That number is 0 if the text is whole.
+// Middle shortens a text that is longer than limit bytes to its beginning and its end. A mark between them gives the
+// number of bytes left out. That number is 0 if the text is whole.
 func Middle(s string, limit int) (short string, left int) {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= limit {

@@ -1,7 +1,7 @@
-// Package printable makes text fit for a terminal that comes from a sandbox, a server or a
-// repository of anybody's: what a terminal would do something else with than show it becomes
-// visible. Bytes and ASCII's controls have \x notation, and other characters their names, such as
-// ⟦U+202E⟧. Unseen says for the web page, too, which characters are not seen.
+// Package printable makes untrusted text from a sandbox, a server or a repository fit for a
+// terminal. Characters that a terminal would act on, instead of showing them, become visible.
+// Invalid bytes and ASCII's controls get \x notation; other characters get their names, such
+// as ⟦U+202E⟧. The web page uses Unseen, too, to find characters that are not seen.
 package printable
 
 import (
@@ -11,9 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// Name is for what is to be read character by character, such as the name of a file or of a
-// branch: control characters, line ends, what changes the direction of text or has no width,
-// white space other than a blank, and what is not UTF-8 are escaped.
+// Name is for text that must be read character by character, such as the name of a file or of
+// a branch. It escapes control characters, line ends, white space other than a blank, and
+// bytes that are not UTF-8. It also escapes characters that have no width or change the
+// direction of text.
 func Name(s string) string {
 	return escape(s, func(r rune) bool { return r == ' ' || unicode.IsGraphic(r) && !unicode.Is(unicode.Z, r) && !Unseen(r) })
 }
@@ -23,18 +24,18 @@ func Text(s string) string {
 	return escape(strings.ReplaceAll(s, "\r\n", "\n"), Safe)
 }
 
-// Safe reports whether a terminal does no more with r than show it, or is to: a line's end or
-// a tab.
+// Safe reports whether a terminal only shows r. Line ends, tabs and the selector emoji are
+// safe, too.
 func Safe(r rune) bool { return r == '\n' || r == '\t' || r == emoji || !Unseen(r) }
 
-// emoji is the selector that has the symbol before it shown in colours, which many a sentence has.
+// emoji is the selector that shows the symbol before it in colours; many sentences have it.
 const emoji = '\ufe0f'
 
 // Blank is the empty pattern of Braille: as wide as a letter, and Unseen.
 const Blank = '\u2800'
 
-// Unseen reports whether a character acts on others, or shows nothing where one would look for it. White space with a
-// place of its own (blanks, tabs and line feeds) does not count.
+// Unseen reports whether a character acts on others, or shows nothing. White space with a place of its own (blanks,
+// tabs and line feeds) does not count.
 func Unseen(r rune) bool {
 	if r < utf8.RuneSelf {
 		return r < ' ' && r != '\n' && r != '\t' || r == '\x7f'
@@ -49,7 +50,7 @@ const (
 	NameEnds   = "⟧"
 )
 
-// Line is Text for what must stay on one line, in one column.
+// Line is Text for a text that must stay on one line, in one column.
 func Line(s string) string { return oneLine.Replace(Text(s)) }
 
 var oneLine = strings.NewReplacer("\n", "\\n", "\t", " ")
@@ -74,7 +75,8 @@ func Word(s string) string {
 	return "'" + strings.ReplaceAll(Name(s), "'", `'\''`) + "'"
 }
 
-// escape writes what is not UTF-8, and what shown does not take, in \x notation or by name.
+// escape writes bytes that are not UTF-8, and characters that shown refuses, in \x notation or
+// by name.
 func escape(s string, shown func(rune) bool) string {
 	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !shown(r) }) < 0 {
 		return s
@@ -112,7 +114,7 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", value, "KMGTP"[i])
 }
 
-// Count is so many of a thing whose plural has an s more.
+// Count returns a number with the name of a thing, which gets an s in the plural.
 func Count[N int | int64](n N, thing string) string {
 	if n == 1 {
 		return "1 " + thing

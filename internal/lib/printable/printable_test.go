@@ -74,8 +74,8 @@ func TestWord(t *testing.T) {
 	}
 }
 
-// FuzzText: whatever comes in, no form of it has a control character, a change of direction
-// or what is not UTF-8; a name and a line have no line ends.
+// FuzzText: for any input, no form has a control character, a change of direction or bytes
+// that are not UTF-8. Only Text leaves line ends and tabs.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{"plain\ttext\n", "\x1b]52;c;eA==\a", "a\r\nb", "ab\xffc", "\u202e\u2066\u200b", "\u2028", "\U000e0041"} {
 		f.Add(s)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fit says, without changing anything, why a server could not have dir as its data folder.
-// Then Folder would fail, or the file system can't have a sprite's disk. dir need not exist.
-// A *RefusedError has the next step.
+// Fit says why a server could not have dir as its data folder, and changes nothing. The reason
+// is that Folder would fail, or that the file system can't have a sprite's disk. dir need not
+// exist. A *RefusedError has the next step.
 func Fit(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -69,7 +69,7 @@ func fitEntered(dir string, st fs.FileInfo) error {
 	return onlyOurs(dir, st, entries)
 }
 
-// fitNew is Fit of a folder that is to be made below another.
+// fitNew is Fit for a folder that does not exist yet, below an existing one.
 func fitNew(dir, at string) error {
 	real, err := filepath.EvalSymlinks(at)
 	if err != nil {
@@ -79,7 +79,7 @@ func fitNew(dir, at string) error {
 	if err != nil {
 		return fmt.Errorf("look at the data folder: %w", err)
 	}
-	// The folders that are to be made will be this user's, and closed.
+	// The new folders will be this user's, and closed.
 	for _, way := range []string{at, real} {
 		if err := checkWayFrom(filepath.Join(way, rest), way); err != nil {
 			return fmt.Errorf("look at the data folder: %w", err)

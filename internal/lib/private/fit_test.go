@@ -90,7 +90,7 @@ func TestFitNew(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return
 	}
-	// A folder that a user may not write is no place for a data folder.
+	// A user can't make a data folder in a folder that the user may not write to.
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
 	program := filepath.Join(above, "program")

@@ -1,6 +1,6 @@
-// Package private keeps cove's files on this machine from the machine's other users:
-// a data folder that only its owner may enter, with files that only its owner may
-// read. Neither depends on the umask, or on how the folder was made. Linux only.
+// Package private protects cove's files on this machine from the machine's other users. Only
+// the owner of a data folder may enter it, and read its files. Neither depends on the umask,
+// or on how the folder was made. Linux only.
 package private
 
 import (
@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// others are the permissions that nobody but the owner shall have.
+// others are the permissions that only the owner may have.
 const others = 0o077
 
-// ours are the names in a data folder that cove gives.
+// ours are the names that cove gives in a data folder.
 var ours = []string{
 	"lock", "start.lock", "address", "server.json", "spare", "token", "secret.key", "serve.toml",
 	"cove-doctor", "cove.db", "cove.db-wal", "cove.db-shm", "cove.db-journal", "epoch", "epoch.new",
@@ -29,7 +29,8 @@ var ours = []string{
 	"aside", "base", "build", "crashed", "guest", "images", "imports", "layers", "memories", "oci", "run", "sprites",
 }
 
-// harmless are the names of ours that decide nothing: whoever writes there deceives nobody.
+// harmless are those of our names that decide nothing: others can deceive nobody by writing
+// there.
 var harmless = []string{"lock", "start.lock", "spare", "cove-doctor", "serve.log", "serve.log.1", "userns.log"}
 
 // deep are the folders whose folders are each one sandbox's.
@@ -45,14 +46,14 @@ type RefusedError struct {
 func (e *RefusedError) Error() string { return fmt.Sprintf("the data folder %s %s", e.Dir, e.Why) }
 
 // Folder makes dir, with its parents, as a data folder that only this user may enter.
-// A folder that others may enter is tightened if it is this user's and holds nothing
-// but cove's files; was is the mode of one whose files others could read until then,
-// and 0 otherwise. The files of
-// the folder are tightened too: it repairs a data folder of an earlier version.
+// If others may enter the folder, Folder tightens it, provided that it is this user's and
+// holds only cove's files. If it had files that others could reach, was is its mode before;
+// otherwise 0. Folder tightens the files in it, too, which repairs a data folder of an earlier
+// version.
 //
-// A *RefusedError says that the folder is somebody else's, that others could put
-// another in its place, that it also holds files that are not cove's, or that others
-// could have written what cove goes by (tokens, settings, the database, disks).
+// A *RefusedError gives one of four reasons. The folder is somebody else's, others could
+// replace it, or it also holds files that are not cove's. Or others could have written files
+// that cove relies on (tokens, settings, the database, disks).
 func Folder(dir string) (was fs.FileMode, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
@@ -103,8 +104,8 @@ func Folder(dir string) (was fs.FileMode, err error) {
 	return was, tightenEntries(root, dir, entries)
 }
 
-// Check says, without changing anything, why a data folder that is there can't be relied
-// on: who calls a server gives its token to whom the folder names. The errors are Folder's.
+// Check says why an existing data folder can't be relied on, and changes nothing. A client of
+// a server gives its token to the process that the folder names. The errors are Folder's.
 func Check(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -124,9 +125,9 @@ func Check(dir string) error {
 	return errors.Join(checkOwner(dir, st), checkWritten(dir, st))
 }
 
-// checkWritten refuses a data folder if something in it that cove goes by may be others'
-// work: it is somebody else's, or others may write to it and enter the folder. What is in a
-// folder that others can't enter is its owner's, whatever its mode.
+// checkWritten refuses a data folder if others may have written something in it that cove
+// relies on. That is so if it is somebody else's, or if others may write to it and enter the
+// folder. If others can't enter a folder, its content is its owner's, whatever the modes.
 func checkWritten(dir string, st fs.FileInfo) error {
 	names := slices.DeleteFunc(slices.Clone(ours), func(name string) bool { return slices.Contains(harmless, name) })
 	entered := st.Mode().Perm()&0o011 != 0
@@ -169,8 +170,8 @@ func checkWritten(dir string, st fs.FileInfo) error {
 	return nil
 }
 
-// othersWrite reports whether others than the owner may write to a file. A group of the
-// user's own, or root's, is none of others, as in checkWay.
+// othersWrite reports whether others than the owner may write to a file. The user's own group
+// and root's do not count as others, as in checkWay.
 func othersWrite(st fs.FileInfo) bool {
 	groups := []int{os.Getegid(), 0}
 	if inUserNS() {
@@ -201,7 +202,7 @@ func tightenFolder(f *os.File, dir string, st fs.FileInfo, entries []fs.DirEntry
 	return nil
 }
 
-// onlyOurs refuses a folder that others may enter if it holds what is not cove's.
+// onlyOurs refuses a folder that others may enter if it holds files that are not cove's.
 func onlyOurs(dir string, st fs.FileInfo, entries []fs.DirEntry) error {
 	for _, e := range entries {
 		if !known(e.Name()) {
@@ -225,8 +226,8 @@ func known(name string) bool {
 	return ok && slices.ContainsFunc(ours, func(o string) bool { return strings.HasPrefix(stem, o+"-") })
 }
 
-// tightenEntries takes others' rights from what cove has in its folder. A file of
-// somebody else's was put there while others could write to the folder.
+// tightenEntries takes others' rights from cove's files in its folder. If a file is somebody
+// else's, it was put there while others could write to the folder.
 func tightenEntries(root *os.Root, dir string, entries []fs.DirEntry) error {
 	for _, e := range entries {
 		if !known(e.Name()) || e.Name() == "lost+found" {
@@ -251,8 +252,8 @@ func tightenEntries(root *os.Root, dir string, entries []fs.DirEntry) error {
 	return nil
 }
 
-// tighten takes others' rights from one file or folder. One that has just been
-// removed is no error: a server that is stopping removes some.
+// tighten takes others' rights from one file or folder. It is not an error if that has just
+// been removed: a server that is stopping removes some.
 func tighten(root *os.Root, dir, name string) error {
 	st, err := root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -277,7 +278,7 @@ func tighten(root *os.Root, dir, name string) error {
 	return nil
 }
 
-// tightenTarget takes others' rights from what a link of the owner's leads to.
+// tightenTarget takes others' rights from the target of a link of the owner's.
 func tightenTarget(link string) error {
 	st, err := os.Stat(link)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -292,13 +293,13 @@ func tightenTarget(link string) error {
 	return nil
 }
 
-// checkWay refuses a path on which others could put something else: a link or a folder of
-// somebody else's, or a folder to which others may write and whose names nothing protects.
-// A group of the user's own, or root's, is none of others: where each user has a group, the
-// user's folders are often writable to it.
+// checkWay refuses a path that others could redirect. Then it leads through a link or a folder
+// of somebody else's, or through a folder that others may write to without a sticky bit. The
+// user's own group and root's do not count as others: if each user has a group, the user's
+// folders are often writable to it.
 func checkWay(dir string) error { return checkWayFrom(dir, dir) }
 
-// checkWayFrom is checkWay of the part of a path that ends at a folder.
+// checkWayFrom is checkWay for the part of the path from the root to the folder from.
 func checkWayFrom(dir, from string) error {
 	trusted, groups := []int{os.Geteuid(), 0}, []int{os.Getegid(), 0}
 	if inUserNS() {
@@ -327,7 +328,7 @@ func checkWayFrom(dir, from string) error {
 	}
 }
 
-// overflow is the id that the kernel shows for one that a user namespace does not map.
+// overflow is the id that the kernel shows for an id that a user namespace does not map.
 const overflow = 65534
 
 // inUserNS reports whether this process sees the machine's ids mapped.
@@ -336,10 +337,10 @@ func inUserNS() bool {
 	return err == nil && !slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 }
 
-// Process makes the process, and those that it starts, independent of its caller in what
-// they leave on the disk. The umask is 022: a stricter one would close the folders that a
-// sprite's own users see, and a looser one would open what cove leaves the umask to
-// decide. No process dumps core: its memory may have secrets.
+// Process makes the files that the process and its children leave on the disk independent of
+// its caller. The umask is 022. A stricter one would close the folders that a sprite's own
+// users see. A looser one would open files whose mode cove leaves to the umask. No process
+// dumps core: its memory may have secrets.
 func Process() error {
 	unix.Umask(0o022)
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
@@ -348,8 +349,8 @@ func Process() error {
 	return nil
 }
 
-// File makes path a file that only its owner may read, empty if there is none, and
-// takes others' rights from one that exists.
+// File makes path a file that only its owner may read. It creates an empty file if there is
+// none, and takes others' rights from one that exists.
 func File(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -386,8 +387,8 @@ func FolderID(dir string) (string, error) {
 	return fmt.Sprintf("%x:%x", st.Dev, st.Ino), nil
 }
 
-// Processes names the numbering that this process's number is of: another machine's, or
-// another container's, has another name. It is empty where the kernel does not tell.
+// Processes names the numbering of processes that this process is in. The numbering of another
+// machine or container has another name. It is empty if the kernel does not tell.
 func Processes() string {
 	space, err := os.Readlink("/proc/self/ns/pid")
 	boot, err2 := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -397,16 +398,16 @@ func Processes() string {
 	return strings.TrimSpace(string(boot)) + "/" + space
 }
 
-// Elsewhere reports whether a numbering, as Processes gave it, is not this process's. Of
-// one that is not known nobody can say so.
+// Elsewhere reports whether a numbering, as Processes gave it, is not this process's. It is
+// false if either is not known.
 func Elsewhere(processes string) bool {
 	here := Processes()
 	return processes != "" && here != "" && processes != here
 }
 
-// StartOf is when the process of a number began, in ticks of the kernel's clock: with the
-// number it names the process, because a number may be another one's later. Empty: there is
-// none, or it has ended.
+// StartOf returns when the process of a number began, in ticks of the kernel's clock. Together
+// with the number it identifies the process, because another process may get the number later.
+// It is empty if there is no such process, or it has ended.
 func StartOf(pid int) string {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A data folder that others may enter is closed, with all that cove has in it, and one
-// that cove can't keep to itself is refused as it is.
+// A data folder that others may enter is closed, with all of cove's files in it. A folder that
+// cove can't keep to itself is refused, and not changed.
 func TestFolder(t *testing.T) {
 	old := unix.Umask(0)
 	t.Cleanup(func() { unix.Umask(old) })

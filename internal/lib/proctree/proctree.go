@@ -1,6 +1,5 @@
-// Package proctree says which processes there are below one another, by /proc.
-// What is started anew while it looks may be missing: who ends processes looks
-// until there are none.
+// Package proctree finds processes and their descendants, by /proc. Processes that start while
+// it looks may be missing. So a caller that ends processes must look until there are none.
 package proctree
 
 import (

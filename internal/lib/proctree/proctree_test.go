@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/proctree"
 )
 
-// TestBelow: children and grandchildren are below this process; it itself is not.
+// TestBelow: children and grandchildren are below this process; the process itself is not.
 func TestBelow(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "exec 3<&0; cat <&3 & echo $!; wait")
 	in, err := cmd.StdinPipe()

@@ -1,5 +1,5 @@
 // Package registries finds the package registries that the clients of this machine
-// are configured for: npm, Go, pip, cargo and apt. None is known to it by name.
+// are configured for: npm, Go, pip, cargo and apt. It knows none of them by name.
 package registries
 
 import (
@@ -31,8 +31,8 @@ const (
 	maxFile  = 1 << 20
 )
 
-// Hosts lists the hosts, sorted. What can't be found out is left out; an answer is
-// kept for some minutes.
+// Hosts lists the hosts, sorted. It leaves out hosts that it can't find out, and keeps an
+// answer for some minutes.
 func (f *Finder) Hosts(ctx context.Context) []string {
 	ctx = context.WithoutCancel(ctx) // the answer is for those who ask later, too
 	f.mu.Lock()
@@ -140,7 +140,8 @@ func (f *Finder) cargo() (urls []string) {
 	return urls
 }
 
-// eachLine calls f with each line of a file that is no comment, if there is one.
+// eachLine calls f with each line of a file, except comments and empty lines. It ignores a
+// file that it can't read, that is not a regular one, or that has more than maxFile bytes.
 func eachLine(name string, f func(line string)) {
 	file, err := os.Open(name)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package riskypath says which paths of a repository are ones to look at, by their names alone: some
-// program reads such a file without being told, and may run it.
+// Package riskypath says which paths of a repository a person should look at, by their names alone.
+// Some program reads such a file without being told, and may run it.
 package riskypath
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
-// The reasons why a name is one to look at.
+// The reasons why a person should look at a name.
 const (
 	Hooks     = "git hooks"
 	whyCI     = "runs in CI"
@@ -45,8 +45,8 @@ type Family struct {
 	//	tools/bazel   these names, one in the other
 	//	githooks/     a folder with that name, and all in it
 	//
-	// A pattern that begins with a dot, too, stands for a folder with all in it; another
-	// one only for the last name of a path.
+	// A pattern that begins with a dot also stands for a folder with all in it. Any other
+	// pattern stands only for the last name of a path.
 	Names string
 }
 
@@ -124,8 +124,8 @@ var held = []Family{
 		.cove* .coveignore .sprite .coverc`},
 }
 
-// listed are the families that run when the person asks for something: they are listed,
-// and not held.
+// listed are the families that run when the person asks for something. They are listed, and
+// not held.
 var listed = []Family{
 	{Build, "make, just, task, rake, mage, invoke, tox, nox, pytest, setuptools, SCons, waf, Meson, CMake, autoconf, ninja, Jam, premake, xmake, tup", `
 		makefile* gnumakefile* bsdmakefile* *.mk *.mak justfile* .justfile *.just taskfile* rakefile* *.rake magefile.go magefiles/ tasks.py conftest.py setup.py setup.cfg pyproject.toml tox.ini noxfile.py
@@ -170,7 +170,7 @@ var (
 	listedNames = sync.OnceValue(func() *Names { return Of(listed) })
 )
 
-// Of makes a set of the names of families, which is asked for the reason of a path.
+// Of makes Names of families, which give the reason for a path.
 func Of(families []Family) *Names {
 	n := &Names{exact: map[string]string{}, anyDir: map[string]string{}, stems: map[string]string{}, dirs: map[string]string{}, starts: map[string]string{}, pairs: map[string]string{}}
 	for _, f := range families {
@@ -201,8 +201,8 @@ func Of(families []Family) *Names {
 	return n
 }
 
-// Why is the reason of the family that a path, in the form of safepath.FoldPath,
-// belongs to; empty: of none. A nil one has no names.
+// Why returns the reason of the family that a path belongs to; empty if it is in none. The
+// path must be in the form of safepath.FoldPath. A nil Names has no names.
 func (n *Names) Why(folded string) string {
 	if n == nil {
 		return ""
@@ -233,7 +233,7 @@ func (n *Names) Why(folded string) string {
 	return ""
 }
 
-// anywhere looks a name up that counts also for a folder.
+// anywhere looks up a name among those that also count for a folder.
 func (n *Names) anywhere(part string) string {
 	if why := n.anyDir[part]; why != "" {
 		return why
@@ -246,7 +246,7 @@ func (n *Names) anywhere(part string) string {
 	return stemOf(n.dirs, part)
 }
 
-// stemOf looks up the beginnings of a name that end before no letter or digit.
+// stemOf looks up the beginnings of a name that no letter or digit follows.
 func stemOf(stems map[string]string, name string) string {
 	for i := 1; i <= len(name); i++ {
 		if i < len(name) && (name[i] >= 'a' && name[i] <= 'z' || name[i] >= '0' && name[i] <= '9') {
@@ -259,8 +259,8 @@ func stemOf(stems map[string]string, name string) string {
 	return ""
 }
 
-// Path says why a path is one to look at; empty if it is not. Names that some file
-// system takes for the same are the same.
+// Path says why a person should look at a path; empty if there is no reason. Names that some
+// file system takes for the same count as the same.
 func Path(p string) string {
 	folded := WithoutHarmless(safepath.FoldPath(p))
 	if dir, name := path.Split(folded); GitHooks[name] && path.Base(dir) == "hooks" {
@@ -272,12 +272,12 @@ func Path(p string) string {
 	return heldNames().Why(folded)
 }
 
-// harmless are names of files that begin as held ones do, and that nothing reads by name.
+// harmless are names of files that begin like held ones, but that nothing reads by name.
 var harmless = fieldSet(".gitkeep .env.example .env.sample .env.template")
 
-// WithoutHarmless takes from a path, in the form of safepath.FoldPath, what would have it
-// held though nothing runs it: a harmless name, and the .github above a template of issues
-// or pull requests. What is left is judged as ever.
+// WithoutHarmless takes names from a path that would make it held though nothing runs it.
+// These are a harmless last name, and the .github above a template of issues or pull requests.
+// The path must be in the form of safepath.FoldPath. The caller judges the rest as usual.
 func WithoutHarmless(folded string) string {
 	parts := strings.Split(folded, "/")
 	if last := len(parts) - 1; harmless[parts[last]] {

@@ -10,7 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// What the kernel takes as a path, and file systems as a name.
+// The kernel's limit for a path, with its end mark, and file systems' limit for a name, in
+// bytes.
 const (
 	MaxPath = 4096
 	MaxName = 255
@@ -53,9 +54,9 @@ func HasDotGit(name string) bool {
 }
 
 // LinkLeaves reports whether a symbolic link in the folder dir ("." is the root)
-// climbs above the root anywhere on its way, or is absolute. A name in the target
-// may be a link itself; what it leads to has been judged by its own place, and ".."
-// after it by this one: so a target with ".." behind a name is refused.
+// climbs above the root anywhere on its way, or is absolute. A name in the target may itself
+// be a link, whose target was judged by its own place. A ".." after the name would be judged
+// by this place, so a target with ".." after a name counts as leaving.
 func LinkLeaves(dir, target string) bool {
 	if strings.HasPrefix(target, "/") {
 		return true
@@ -83,8 +84,8 @@ func LinkLeaves(dir, target string) bool {
 // IsDotGit reports whether some file system takes a file's name for .git.
 func IsDotGit(name string) bool { return IsDotFile(name, "git", "git") }
 
-// IsDotFile reports whether a file system would take name for "."+want, as Fold has
-// it, or by the short name that NTFS gives (short is what that begins with).
+// IsDotFile reports whether some file system takes name for "."+want, by the rules of Fold or
+// as its short name on NTFS (short begins that name).
 func IsDotFile(name, want, short string) bool {
 	if len(name) < len(want) {
 		return false
@@ -97,9 +98,9 @@ func IsDotFile(name, want, short string) bool {
 	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
 }
 
-// Fold is one form for all the names that some file system takes for the same: by case,
-// by characters that HFS+ and ext4 leave out when they compare names, and by what NTFS
-// drops from the end. It may take more names for one than any of them does.
+// Fold gives one form to all names that some file system takes for the same. They differ in
+// case, in characters that HFS+ and ext4 ignore when they compare names, or in an end that
+// NTFS drops. Fold may equate more names than any of these file systems does.
 func Fold(name string) string {
 	if isPlain(name) {
 		return name
@@ -141,8 +142,8 @@ func isPlain(name string) bool {
 	return !strings.HasSuffix(name, ".") && !strings.HasSuffix(name, " ")
 }
 
-// foldRune is the least of the letters that differ by case alone: for a letter of
-// ASCII, its small form.
+// foldRune is the least of the letters that differ only by case; for an ASCII letter, the
+// lower-case one.
 func foldRune(r rune) rune {
 	r = unicode.ToLower(r)
 	least := r
@@ -154,21 +155,21 @@ func foldRune(r rune) rune {
 	return least
 }
 
-// ligatures are the letters that Unicode's full case folding (CaseFolding.txt, status F)
-// makes several of ASCII of.
+// ligatures are the letters that Unicode's full case folding (CaseFolding.txt, status F) turns
+// into several ASCII letters.
 var ligatures = map[rune]string{
 	'ß': "ss", 'ẞ': "ss", '\ufb00': "ff", '\ufb01': "fi", '\ufb02': "fl", '\ufb03': "ffi", '\ufb04': "ffl", '\ufb05': "st", '\ufb06': "st",
 }
 
-// isIgnored are the code points that a file system leaves out when it compares names:
-// those of HFS+ (git's own next_hfs_char), and what Unicode calls default ignorable,
-// which ext4 leaves out in a folder without case.
+// isIgnored reports whether some file system ignores a code point when it compares names. HFS+
+// ignores those of git's own next_hfs_char; ext4, in a folder without case, ignores those that
+// Unicode calls default ignorable.
 func isIgnored(r rune) bool {
 	return r >= utf8.RuneSelf && unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-// GitParts are names in a folder by which git takes it for a repository, also without
-// a .git: it then runs what the configuration and the hooks in the folder say (git's
+// GitParts are names in a folder that make git take the folder for a repository, even without
+// a .git. Git then runs what the configuration and the hooks in the folder say (git's
 // is_git_directory; git-config, safe.bareRepository).
 type GitParts uint8
 
@@ -194,8 +195,8 @@ func GitPart(name string) GitParts {
 	return 0
 }
 
-// Repository reports whether a folder with these parts can be a repository. Whether
-// they are sound is not looked at: that can change with the next file that comes.
+// Repository reports whether a folder with these parts can be a repository. It does not check
+// whether the parts are sound: that can change with the next file that comes.
 func (p GitParts) Repository() bool {
 	const whole = gitHead | gitObjects | gitRefs
 	const linked = gitHead | gitCommon

@@ -1,5 +1,5 @@
-// Package tomldoc writes and reads values as TOML whose names are those of their JSON, so that a
-// document of the API can be kept in a file for people.
+// Package tomldoc writes and reads values as TOML, with the names of their JSON. So people can
+// keep a document of the API in a file.
 package tomldoc
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/editdistance"
 )
 
-// Parse reads TOML into a value, by the names of its JSON. A name that the value has not is an
-// error, and so is an empty document.
+// Parse reads TOML into a value, by the names of its JSON. A name that the value does not have
+// is an error, and so is an empty document.
 func Parse(text []byte, into any) error {
 	var all map[string]any
 	if err := toml.Unmarshal(text, &all); err != nil {
@@ -46,8 +46,8 @@ func Parse(text []byte, into any) error {
 	return nil
 }
 
-// known is an error if a document has a name that its type has not. path leads to the document, and
-// ends with a dot unless it is empty.
+// known returns an error if a document has a name that its type does not have. The path leads
+// to the document, and ends with a dot unless it is empty.
 func known(doc any, t reflect.Type, path string) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -88,7 +88,7 @@ func known(doc any, t reflect.Type, path string) error {
 	return nil
 }
 
-// meant asks whether another name was meant.
+// meant suggests the name that was probably meant.
 func meant(given, path string, names []string) string {
 	i, _ := editdistance.Nearest(given, names)
 	if i < 0 {

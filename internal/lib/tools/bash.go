@@ -34,7 +34,7 @@ type BashInput struct {
 	Kill            string            `json:"kill,omitempty" jsonschema:"Instead of command: the background_id of the one to end."`
 }
 
-// BashResult is what Bash answers.
+// BashResult is the answer of Bash.
 type BashResult struct {
 	Stdout       Output `json:"stdout"`
 	Stderr       Output `json:"stderr"`
@@ -94,7 +94,7 @@ func (w *workspace) command(ctx context.Context, in BashInput, progress func(Pro
 	return w.foreground(ctx, sh, limit, progress)
 }
 
-// spec is the command as a keeper is told it.
+// spec is the command in the form that a keeper gets.
 func (w *workspace) spec(in BashInput) (keeperSpec, error) {
 	dir := w.dir
 	if in.Cwd != "" {
@@ -195,7 +195,7 @@ func (w *workspace) foreground(ctx context.Context, sh *shell, limit time.Durati
 	return r, nil
 }
 
-// result is the state of a command, and what it printed since the last one.
+// result is the state of a command, and its output since the last result.
 func (sh *shell) result() *BashResult {
 	sh.look.Lock()
 	defer sh.look.Unlock()

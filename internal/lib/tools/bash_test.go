@@ -126,7 +126,7 @@ func TestBashTimeout(t *testing.T) {
 	}
 }
 
-// TestBashCancel: so does a call that is cancelled, while others go on.
+// TestBashCancel: nothing of a cancelled call is left, and other calls go on.
 func TestBashCancel(t *testing.T) {
 	s := serve(t, Full)
 	id, c := s.send("Bash", BashInput{Command: runaway + "echo >begun; sleep 6000"})

@@ -17,8 +17,8 @@ const (
 	keepLogs  = 7 * 24 * time.Hour
 )
 
-// A capture takes a stream of a command's output. What is too much for an answer
-// goes to a file, all of it.
+// A capture takes a stream of a command's output. If the stream is too long for an answer, all
+// of it goes to a file.
 type capture struct {
 	name string // of the stream
 	dir  string // of files
@@ -34,7 +34,7 @@ type capture struct {
 	err   error // why there is none
 }
 
-// openLog begins the file. What came before is in head.
+// openLog begins the file. It first writes head, which has the output up to here.
 func (c *capture) openLog() {
 	if c.log != nil || c.err != nil {
 		return
@@ -133,7 +133,7 @@ func (c *capture) look() Output {
 	return o
 }
 
-// logged has all of the stream go to the file from now on.
+// logged makes all of the stream go to the file from now on.
 func (c *capture) logged() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +161,7 @@ func (c *capture) close() {
 // copyFrom reads a stream to its end.
 func (c *capture) copyFrom(r io.Reader) { _, _ = io.Copy(c, r) } // a pipe's end, or its closing
 
-// logDir is where logs are, for a while.
+// logDir is the folder where logs are kept for a while.
 func logDir() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -170,7 +170,7 @@ func logDir() string {
 	return filepath.Join(dir, "cove", "tools")
 }
 
-// sweepLogs removes what is too old to be asked for.
+// sweepLogs removes logs that are too old to be asked for.
 func sweepLogs(dir string, now time.Time) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -36,7 +36,7 @@ type EditInput struct {
 	IfMatch    string        `json:"if_match,omitempty" jsonschema:"Only if the file's sha256 begins with this (at least 12 digits, as Read says it)."`
 }
 
-// EditResult is what Edit answers.
+// EditResult is the answer of Edit.
 type EditResult struct {
 	Path     string `json:"path"`
 	Replaced int    `json:"replaced"`
@@ -180,8 +180,9 @@ func (e *edited) replace(old, text []byte, everywhere bool) *fail.Error {
 // maxCounted bounds the count of places that overlap.
 const maxCounted = 10_000
 
-// occurrences counts a text's places, and returns the first of them. Two that
-// overlap count as two where one is to be meant, as one where all are replaced.
+// occurrences counts the places of old in content, and returns the first maxListed. With
+// overlapping, for an old that must be unique, it also counts places that overlap, up to
+// maxCounted. Without it, for the replacement of all, it skips these.
 func occurrences(content, old []byte, overlapping bool) (count int, places []int) {
 	step := len(old)
 	if overlapping {

@@ -9,7 +9,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// The codes of what a call that was not carried out fails with. Nothing was changed then.
+// The codes of calls that were not carried out. Nothing was changed then.
 const (
 	CodeBadInput     = "bad_input"     // not what the tool's schema says
 	CodeBadPattern   = "bad_pattern"   // a glob or a regular expression that can't be read
@@ -35,7 +35,7 @@ const (
 	CodeProtocol     = "protocol"      // the sprite sent what no honest one sends
 )
 
-// Told is what a model is told of an error.
+// Told is the text of an error for a model.
 func Told(e *fail.Error) string {
 	text := "Error (" + e.Code + "): " + e.Message
 	if e.Retryable() {
@@ -48,8 +48,8 @@ func errorf(code, format string, args ...any) *fail.Error {
 	return fail.Newf(code, "", format, args...)
 }
 
-// coded gives an error of the system its code. subject is the path that it is
-// about; empty: the error says.
+// coded gives an error of the system its code. subject is the path of the error; empty if the
+// error has it.
 func coded(subject string, err error) *fail.Error {
 	if e, ok := errors.AsType[*fail.Error](err); ok {
 		return e

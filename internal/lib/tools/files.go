@@ -26,7 +26,7 @@ type workspace struct {
 	decoding sync.Mutex // held while an image is decoded: one at a time, for its memory
 }
 
-// path is the absolute path of one that a model gave.
+// path makes a path that a model gave absolute.
 func (w *workspace) path(name string) (string, error) {
 	switch {
 	case name == "":
@@ -39,7 +39,7 @@ func (w *workspace) path(name string) (string, error) {
 	return filepath.Join(w.dir, name), nil
 }
 
-// shown is a path as it is told: relative, where it is below the folder.
+// shown is a path as the model sees it: relative if it is below the folder.
 func (w *workspace) shown(path string) string {
 	if rel, ok := strings.CutPrefix(path, strings.TrimSuffix(w.dir, "/")+"/"); ok && rel != "" {
 		return rel
@@ -47,7 +47,7 @@ func (w *workspace) shown(path string) string {
 	return path
 }
 
-// checkRegular is the error of a use as a file of what is none.
+// checkRegular returns an error if something that is used as a file is not a regular file.
 func checkRegular(shown string, info fs.FileInfo) error {
 	switch {
 	case info.IsDir():
@@ -68,7 +68,8 @@ func kindOf(mode fs.FileMode) string {
 	return "a device"
 }
 
-// openRegular opens a file, and nothing that an open could hang at or set off.
+// openRegular opens a regular file. It opens nothing on which an open could hang or have an
+// effect.
 func openRegular(path, shown string) (*os.File, fs.FileInfo, error) {
 	info, err := os.Stat(path)
 	if err == nil {
@@ -94,7 +95,7 @@ func openRegular(path, shown string) (*os.File, fs.FileInfo, error) {
 // maxLinks bounds the links that lead to one file.
 const maxLinks = 40
 
-// target follows a path's links to where a file is, or would be made.
+// target follows a path's links to the place where a file is, or would be made.
 func target(path string) (string, error) {
 	for range maxLinks {
 		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
@@ -152,14 +153,14 @@ func (l *locks) take(path string) (release func()) {
 	}
 }
 
-// sniff is how much of a file decides whether it is binary, as for git.
+// sniff is how many bytes of a file decide whether it is binary, as in git.
 const sniff = 8000
 
 func isBinary(data []byte) bool {
 	return bytes.IndexByte(data[:min(len(data), sniff)], 0) >= 0
 }
 
-// hashOf is the SHA-256 of what can be read, in hex.
+// hashOf is the SHA-256 of the data that can be read, in hex.
 func hashOf(r io.Reader) (string, error) {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, r); err != nil {
@@ -179,8 +180,8 @@ const minMatch = 12
 // absent is the if_match of a file that must not be there.
 const absent = "absent"
 
-// checkMatch compares what a caller believes a file to be with what it is. hash is
-// empty where there is none.
+// checkMatch compares the hash that a caller expects with the file's. hash is empty if there
+// is no file.
 func checkMatch(shown, want, hash string) error {
 	switch {
 	case want == "":

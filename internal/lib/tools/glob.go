@@ -29,7 +29,7 @@ type GlobInput struct {
 	IncludeIgnored bool   `json:"include_ignored,omitempty" jsonschema:"Also what git ignores."`
 }
 
-// GlobResult is what Glob answers.
+// GlobResult is the answer of Glob.
 type GlobResult struct {
 	Files      []string `json:"files"` // relative to the working directory, where they are below it; sorted
 	More       bool     `json:"more,omitempty"`
@@ -77,7 +77,7 @@ func (w *workspace) glob(ctx context.Context, in GlobInput, _ func(Progress)) (*
 	return out, nil
 }
 
-// rootOf is the folder that an input's path means.
+// rootOf returns the folder that an input's path means.
 func (w *workspace) rootOf(path string) string {
 	if path == "" {
 		return w.dir
@@ -108,7 +108,7 @@ func (w *workspace) globRoot(path, pattern string) (root, rest string, err error
 	return filepath.Join(root, base), rest, nil
 }
 
-// checkLimit is how many are wanted.
+// checkLimit returns how many results are wanted, or an error.
 func checkLimit(limit, usual, most int) (int, error) {
 	switch {
 	case limit < 0:

@@ -51,7 +51,7 @@ type GrepInput struct {
 	IncludeIgnored  bool   `json:"include_ignored,omitempty" jsonschema:"Also what git ignores."`
 }
 
-// GrepResult is what Grep answers.
+// GrepResult is the answer of Grep.
 type GrepResult struct {
 	Mode       string        `json:"mode"`
 	Files      []FileMatches `json:"files"`
@@ -162,7 +162,7 @@ func (g *grep) searcher() *searcher {
 	}
 }
 
-// wanted reports whether a file is to be searched.
+// wanted reports whether a file must be searched.
 func (g *grep) wanted(rel string) bool {
 	base := path.Base(rel)
 	if g.in.Glob != "" {
@@ -177,7 +177,7 @@ func (g *grep) wanted(rel string) bool {
 	return len(g.globs) == 0 || slices.ContainsFunc(g.globs, func(glob string) bool { return doublestar.MatchUnvalidated(glob, base) })
 }
 
-// hit is what came of one file.
+// hit is the result for one file.
 type hit struct {
 	number int // of the file in the walk
 	path   string
@@ -185,8 +185,8 @@ type hit struct {
 	why    skipped
 }
 
-// folder searches the root's files, some at once, and takes what they have in the
-// order of the walk, until that is enough.
+// folder searches the root's files, some at once. It takes their matches in the order of the
+// walk, until it has enough.
 func (g *grep) folder(ctx context.Context) error {
 	ctx, enough := context.WithCancelCause(ctx)
 	defer enough(nil)
@@ -261,7 +261,7 @@ func (g *grep) collect(hits <-chan hit, places <-chan struct{}, enough context.C
 	}
 }
 
-// take adds what came of a file. It reports whether there is room for more.
+// take adds the result for a file. It reports whether there is room for more.
 func (g *grep) take(h hit) bool {
 	name := g.w.shown(h.path)
 	switch h.why {
@@ -356,7 +356,7 @@ func (f *FileMatches) write(b *strings.Builder, behind bool) {
 	}
 }
 
-// counted is so many of what one and many name.
+// counted returns a number with the word one or many.
 func counted(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

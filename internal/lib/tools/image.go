@@ -39,7 +39,8 @@ var codecs = map[string]codec{
 	"image/webp": {webp.DecodeConfig, webp.Decode},
 }
 
-// imageType is the type of an image, by its first bytes; empty: it is none that can be shown.
+// imageType is the type of an image, by its first bytes; empty: it is not an image that can be
+// shown.
 func imageType(head []byte) string {
 	mime := http.DetectContentType(head)
 	if _, ok := codecs[mime]; !ok {
@@ -48,8 +49,8 @@ func imageType(head []byte) string {
 	return mime
 }
 
-// readImage reads an image of a type and size. It decodes all of it: an API that is sent a
-// broken one refuses the whole conversation.
+// readImage reads an image of a type and size. It decodes all of it, because an API refuses
+// the whole conversation if it gets a broken image.
 func (w *workspace) readImage(shown, mime string, size int64, r io.Reader) (*Image, error) {
 	if size > maxImage {
 		return nil, errorf(CodeTooLarge, "%s is an image of %d bytes, and at most %d can be shown; make a smaller one, such as a JPEG or one with fewer pixels", shown, size, maxImage)
@@ -78,7 +79,7 @@ func (w *workspace) readImage(shown, mime string, size int64, r io.Reader) (*Ima
 	return &Image{MIME: mime, Width: config.Width, Height: config.Height, Data: data}, nil
 }
 
-// check refuses what no honest sprite answers as an image. The data is not decoded.
+// check refuses images that no honest sprite answers with. It does not decode the data.
 func (i *Image) check() error {
 	if i != nil && (len(i.Data) > maxImage || imageType(i.Data) != i.MIME || i.MIME == "") {
 		return errorf(CodeProtocol, "an image of %d bytes is none of the type %.40q", len(i.Data), i.MIME)

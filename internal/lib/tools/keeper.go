@@ -26,11 +26,11 @@ const (
 	settle = 100 * time.Millisecond // for what a command started and left, to end with it
 )
 
-// exitSurvivors is a keeper's exit code when it could not end what is left, which is
+// exitSurvivors is a keeper's exit code if it could not end the remaining processes, which are
 // another user's.
 const exitSurvivors = 3
 
-// keeperSpec is what a keeper is told, in one line of its input.
+// keeperSpec is the order to a keeper, in one line of its input.
 type keeperSpec struct {
 	Argv []string `json:"argv"`
 	Dir  string   `json:"dir"`
@@ -39,8 +39,8 @@ type keeperSpec struct {
 	Grace time.Duration `json:"grace"` // between TERM and KILL
 }
 
-// keeperReport is what it says, a line each: first of all that the command runs or
-// why not, and then how it ended.
+// keeperReport is a line of a keeper's report. The first says that the command runs, or why
+// not; the next how it ended.
 type keeperReport struct {
 	Error  string `json:"error,omitempty"`
 	Ended  bool   `json:"ended,omitempty"`
@@ -49,10 +49,10 @@ type keeperReport struct {
 	Left   bool   `json:"left,omitempty"`   // what it started still runs
 }
 
-// Keep is the process above one command of Bash, `cove-guest tool keep`. Whatever
-// the command starts stays below it, also by a double fork: orphans become the
-// keeper's children. It lives as long as any of them does, and when its input ends
-// it ends all of them. report is where it reports.
+// Keep is the process above one command of Bash, `cove-guest tool keep`. All processes that
+// the command starts stay below the keeper, even after a double fork: orphans become its
+// children. It lives as long as any of them does. When its input ends, it ends all of them. It
+// writes its report to report.
 func Keep(stdin io.Reader, report *os.File) error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a subreaper: %w", err)
@@ -79,8 +79,8 @@ func Keep(stdin io.Reader, report *os.File) error {
 	defer close(gone)
 	go func() {
 		_, _ = io.Copy(io.Discard, in)
-		// None below is not the end yet: the last may not be reported, or one has just
-		// been started.
+		// If there are none below, this is not the end yet: the last may not be reported, or
+		// one has just been started.
 		for deadline := time.Now().Add(spec.Grace + killLimit); time.Now().Before(deadline); {
 			endBelow(spec.Grace)
 			if await(context.Background(), gone, 10*time.Millisecond) {
@@ -190,9 +190,9 @@ func endBelow(grace time.Duration) {
 	}
 }
 
-// killAsRoot ends processes that are another user's, such as those of a command's
-// sudo, by sudo. Where that needs a password they stay. The helper is collected
-// with all other children; 0: there is none.
+// killAsRoot ends another user's processes, such as those of a command's sudo, by sudo. If
+// sudo needs a password, they stay. The helper is collected with all other children; 0: there
+// is none.
 func killAsRoot(pids []string) (helper int) {
 	sudo, err := exec.LookPath("sudo")
 	if err != nil {

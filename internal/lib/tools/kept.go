@@ -16,8 +16,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// A KeptCommand is a program that runs under a keeper (Keep): nothing that it starts
-// outlives its Kill. It is for who offers commands by another protocol than the tools'.
+// A KeptCommand is a program that runs under a keeper (Keep): nothing that it starts outlives
+// its Kill. It is for callers that offer commands by another protocol than the tools'.
 type KeptCommand struct {
 	Keeper []string // the keeper's command line: `cove-guest tool keep`
 	Argv   []string // Argv[0] is looked up in the PATH of Env
@@ -33,7 +33,7 @@ type KeptCommand struct {
 	signal  string
 }
 
-// Start starts the command. The caller must Kill it in the end.
+// Start starts the command. The caller must Kill it later.
 func (c *KeptCommand) Start() error {
 	spec := keeperSpec{Argv: slices.Clone(c.Argv), Dir: c.Dir, Env: c.Env, Grace: killGrace}
 	var err error
@@ -98,19 +98,20 @@ func (c *KeptCommand) follow(cmd *exec.Cmd, out, reports *os.File, r *bufio.Read
 	close(c.gone)
 }
 
-// Ended is closed when the command itself has ended; what it started may still run.
+// Ended is closed when the command itself has ended. Processes that it started may still run.
 func (c *KeptCommand) Ended() <-chan struct{} { return c.ended }
 
-// Exit is how it ended, once Ended is closed: an exit code, or a signal such as KILL.
+// Exit says how the command ended, once Ended is closed: an exit code, or a signal such as
+// KILL.
 func (c *KeptCommand) Exit() (code int, signal string) { return c.code, c.signal }
 
-// Gone is closed when nothing of it is left, and Output gets no more.
+// Gone is closed when no process of the command is left, and Output gets no more.
 func (c *KeptCommand) Gone() <-chan struct{} { return c.gone }
 
-// Kill begins the end of the command and all that it started: TERM, then KILL.
+// Kill begins to end the command and all processes that it started: TERM, then KILL.
 func (c *KeptCommand) Kill() { c.end.Do(func() { _ = c.control.Close() }) }
 
-// lookPath finds a program where its own environment has it look.
+// lookPath finds a program by the PATH of its own environment.
 func lookPath(name, dir string, env []string) (string, error) {
 	if filepath.Base(name) != name {
 		if !filepath.IsAbs(name) {
@@ -136,8 +137,8 @@ func lookPath(name, dir string, env []string) (string, error) {
 }
 
 // WriteFile gives the file at an absolute path new content, in one step, or changes
-// nothing. It makes the folders that are missing; a file that is there keeps its mode.
-// Where others write it, the last one does. Its errors are *fail.Error.
+// nothing. It makes missing folders; an existing file keeps its mode. If others write it at
+// the same time, the last one wins. Its errors are *fail.Error.
 func WriteFile(path, content string) error {
 	w := &workspace{dir: path} // which is told as it is
 	in := WriteInput{FilePath: path, Content: content, CreateParents: true}
@@ -152,8 +153,8 @@ func WriteFile(path, content string) error {
 // maxTries is how often a file may be changed by others in the middle of a write.
 const maxTries = 100
 
-// OpenFile opens a regular file, and nothing that an open could hang at or set off.
-// Its errors are *fail.Error.
+// OpenFile opens a regular file. It opens nothing on which an open could hang or have an
+// effect. Its errors are *fail.Error.
 func OpenFile(path string) (*os.File, error) {
 	f, _, err := openRegular(path, path)
 	return f, err

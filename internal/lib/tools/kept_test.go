@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestWriteFile: who writes a file at the same time as others writes it whole, and no
-// write fails for the others' sake.
+// TestWriteFile: several writers of a file at the same time each write it whole, and no write
+// fails because of the others.
 func TestWriteFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "b.txt")
 	if err := WriteFile(path, "first\n"); err != nil {

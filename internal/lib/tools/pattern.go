@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// A needle is what Grep looks for.
+// A needle is a pattern that Grep looks for.
 type needle struct {
 	re      *regexp.Regexp
 	literal []byte // in every match, as it is; empty: nothing is known to be
 	lines   bool   // a match is within one line
 }
 
-// compile reads a pattern of RE2's syntax. ^ and $ are a line's ends, CR LF being
-// one; across lines the dot matches line ends, too.
+// compile reads a pattern of RE2's syntax. ^ and $ match at a line's ends; CR LF is one line
+// end. Across lines the dot matches line ends, too.
 func compile(pattern string, fold, literal, lines bool) (*needle, error) {
 	if literal {
 		pattern = regexp.QuoteMeta(pattern)
@@ -42,8 +42,8 @@ func compile(pattern string, fold, literal, lines bool) (*needle, error) {
 	return &needle{re: re, literal: []byte(need), lines: lines}, nil
 }
 
-// byLine makes a line's end of $, before a CR too, and, where matches are within
-// a line, a line's beginning and end of the text's.
+// byLine makes $ match at a line's end, before a CR too. If matches are within a line, it also
+// turns the text's beginning and end into a line's.
 func byLine(re *syntax.Regexp, lines bool) *syntax.Regexp {
 	for i, sub := range re.Sub {
 		re.Sub[i] = byLine(sub, lines)

@@ -33,7 +33,7 @@ type ReadInput struct {
 	Limit    int    `json:"limit,omitempty" jsonschema:"How many lines to read. Default 2000."`
 }
 
-// ReadResult is what Read answers.
+// ReadResult is the answer of Read.
 type ReadResult struct {
 	Path     string    `json:"path"`
 	Size     int64     `json:"size"`
@@ -117,7 +117,7 @@ func (l *lineReader) begin(file io.Reader) (in *bufio.Reader, mime string, err e
 	return in, imageType(l.head), nil
 }
 
-// read takes in what begin has looked at.
+// read reads the file from begin's reader.
 func (l *lineReader) read(ctx context.Context, in *bufio.Reader) error {
 	if l.result.Binary = isBinary(l.head); l.result.Binary {
 		if l.whole {
@@ -143,7 +143,7 @@ func (l *lineReader) read(ctx context.Context, in *bufio.Reader) error {
 	return nil
 }
 
-// lines reports whether it has read to the end of the file.
+// lines reads the lines, and reports whether it has reached the end of the file.
 func (l *lineReader) lines(ctx context.Context, r *bufio.Reader) (ended bool, err error) {
 	var line []byte
 	for begun := false; ; {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// BenchmarkRead is one call of Read on 100 KB, both halves of the protocol included,
-// of lines as programs have them and of very short ones; the floor is os.ReadFile.
+// BenchmarkRead is one call of Read on 100 KB, with both halves of the protocol. The lines are
+// as long as those of programs, or very short. The floor is os.ReadFile.
 func BenchmarkRead(b *testing.B) {
 	for name, line := range map[string]string{"40": strings.Repeat("x", 39), "5": "1234"} {
 		s := serve(b, Full)

@@ -13,7 +13,7 @@ import (
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
-// TestRead: F1, F2: ranges, size and hash, what is cut and what is more.
+// TestRead: F1, F2: Read reports ranges, size and hash, and says if the file has more lines.
 func TestRead(t *testing.T) {
 	s := serve(t, ReadOnly)
 	s.put("a.txt", "one\ntwo\nthree", "crlf", "a\r\nb\r\n", "mixed", "a\r\nb\n", "empty", "", "latin", "caf\xe9\n", "nul", "a\x00b", "newline", "\n")
@@ -49,7 +49,7 @@ func TestRead(t *testing.T) {
 	s.fails(CodeBadInput, "Read", ReadInput{FilePath: "a\x00"})
 }
 
-// TestReadNoFile: what is no file is an error of its own kind, and nothing hangs.
+// TestReadNoFile: each path that is not a file is an error of its own kind, and nothing hangs.
 func TestReadNoFile(t *testing.T) {
 	s := serve(t, Full)
 	s.put("a", "x")

@@ -28,9 +28,9 @@ var roles = map[string][]string{
 	Full:     {"Bash", "Edit", "Glob", "Grep", "Read", "Write"},
 }
 
-// ParseRole is the role that all of the given ones allow: a name, or tools with
-// commas between them. More of them only narrow. No role at all allows nothing;
-// nor does one that is unknown, which is an error besides.
+// ParseRole returns the role that allows what all given roles allow. Each is a name, or tools
+// with commas between them; more roles only narrow it. No role at all allows nothing. An
+// unknown role allows nothing either, and is an error.
 func ParseRole(texts ...string) (Role, error) {
 	role := Role{name: strings.Join(texts, " and ")}
 	for i, text := range texts {

@@ -32,7 +32,7 @@ type searcher struct {
 	enough    bool
 }
 
-// What kept a file from being searched.
+// skipped is the reason why a file was not searched.
 type skipped int
 
 const (
@@ -108,8 +108,8 @@ func (s *searcher) chunk(held, from int) (int, int) {
 	return held - keep, to - keep
 }
 
-// open opens a file that nothing but its data can be read of. What became a pipe
-// since it was listed does not hang.
+// open opens a file for reading only. It does not hang if the file has become a pipe since it
+// was listed.
 func open(path string) (int, error) {
 	for {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
@@ -137,8 +137,8 @@ func fill(fd int, buf []byte) (int, error) {
 	return have, nil
 }
 
-// search looks through data[from:to], which are whole lines. What is before was
-// searched already.
+// search looks through data[from:to], which are whole lines. The data before was searched
+// already.
 func (s *searcher) search(data []byte, from, to int) {
 	for pos := from; pos < to && !s.enough; {
 		begin, end := s.next(data[:to], pos)

@@ -120,8 +120,8 @@ func TestGrep(t *testing.T) {
 	}
 }
 
-// TestGrepAsGrep compares with grep, over a tree in which files are larger than a
-// searcher's buffer, and lines longer.
+// TestGrepAsGrep compares with grep, over a tree with files larger and lines longer than a
+// searcher's buffer.
 func TestGrepAsGrep(t *testing.T) {
 	s := serve(t, ReadOnly)
 	var big strings.Builder

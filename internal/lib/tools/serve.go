@@ -20,7 +20,7 @@ import (
 const maxCalls = 64
 
 // Server carries out calls, in the sprite: those of a stream (Serve), or of the
-// program that it is in (Begin, Call, Close). Its fields are set before.
+// program that it is in (Begin, Call, Close). Set its fields first.
 type Server struct {
 	Role Role
 	Dir  string // what relative paths are relative to; empty: the current folder
@@ -39,8 +39,8 @@ type Server struct {
 	running map[uint64]context.CancelFunc
 }
 
-// Serve answers the calls of a stream until that ends, or ctx does. No command that
-// was started is left when it returns.
+// Serve answers the calls of a stream until the stream or ctx ends. No command that it started
+// is left when it returns.
 func (s *Server) Serve(ctx context.Context, r io.Reader, w io.Writer) error {
 	if err := s.Begin(); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (s *Server) Serve(ctx context.Context, r io.Reader, w io.Writer) error {
 	return err
 }
 
-// Begin makes ready for Call, and is what Serve does first.
+// Begin prepares the Server for Call. Serve does so itself.
 func (s *Server) Begin() error {
 	dir, err := filepath.Abs(s.Dir)
 	if err == nil {

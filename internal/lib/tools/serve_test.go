@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestRoles: P1, P2: what the role does not name is denied where the tool runs, and
-// so is everything by a role that is unknown.
+// TestRoles: P1, P2: the sprite's half denies tools that the role does not name. With an
+// unknown role it denies everything.
 func TestRoles(t *testing.T) {
 	inputs := map[string]any{
 		"Read": ReadInput{FilePath: "f"}, "Glob": GlobInput{Pattern: "*"}, "Grep": GrepInput{Pattern: "x"},
@@ -123,7 +123,7 @@ func TestManyCalls(t *testing.T) {
 	}
 }
 
-// TestFrames: what is no frame ends the session with an error.
+// TestFrames: data that is not a frame ends the session with an error.
 func TestFrames(t *testing.T) {
 	huge := binary.BigEndian.AppendUint32(nil, 1<<31)
 	for name, data := range map[string][]byte{

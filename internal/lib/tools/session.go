@@ -50,10 +50,10 @@ type pending struct {
 	progress func(Progress)
 }
 
-// Open starts the tools in a sprite, which wakes. dir is the working directory;
-// empty: the home of the sprite's user. roles are as ParseRole has them: where one
-// is unknown, or there is none, every call is denied. The end of ctx ends the
-// session. Its errors are *fail.Error.
+// Open starts the tools in a sprite, and wakes the sprite. The working directory is dir;
+// empty: the home of the sprite's user. The roles are as ParseRole has them. If one is
+// unknown, or there is none, every call is denied. The end of ctx ends the session. Its errors
+// are *fail.Error.
 func Open(ctx context.Context, sprite *sprites.Sprite, dir string, roles ...string) (*Session, error) {
 	program, err := findGuest(ctx, sprite)
 	if err != nil {
@@ -102,7 +102,7 @@ func Open(ctx context.Context, sprite *sprites.Sprite, dir string, roles ...stri
 	return nil, noAnswer()
 }
 
-// findGuest finds the program. What answers in a sprite may be anything.
+// findGuest finds the program, within openLimit: anything may answer in a sprite.
 func findGuest(parent context.Context, sprite *sprites.Sprite) (string, error) {
 	ctx, cancel := context.WithTimeout(parent, openLimit)
 	defer cancel()
@@ -134,7 +134,7 @@ func (s *Session) send() {
 	}
 }
 
-// receive hands answers to those who wait, until the session's end.
+// receive hands answers to the waiting calls, until the session's end.
 func (s *Session) receive(out io.ReadCloser, greeted chan<- *hello) {
 	r := bufio.NewReaderSize(out, 64<<10)
 	var wrong *fail.Error
@@ -193,15 +193,15 @@ func (s *Session) take(a answer, greeted chan<- *hello) *fail.Error {
 	return nil
 }
 
-// Call calls a tool with an input, a JSON object. Its errors are *fail.Error. The end of
-// ctx ends what the call has begun, and is waited for.
+// Call calls a tool with an input, a JSON object. Its errors are *fail.Error. When ctx ends,
+// Call ends what the call has begun, and waits for that.
 func (s *Session) Call(ctx context.Context, tool string, input json.RawMessage) (*Result, error) {
 	return s.CallProgress(ctx, tool, input, nil)
 }
 
-// CallProgress is Call for a caller who wants to know meanwhile. progress, unless
-// it is nil, is called about once a second, by one goroutine for the whole session:
-// it must not block, nor call a tool.
+// CallProgress is Call for a caller that wants to hear of its progress. Unless progress is
+// nil, one goroutine for the whole session calls it about once a second. It must not block,
+// nor call a tool.
 func (s *Session) CallProgress(ctx context.Context, tool string, input json.RawMessage, progress func(Progress)) (*Result, error) {
 	if len(input) == 0 {
 		input = json.RawMessage("{}")
@@ -237,8 +237,8 @@ func (s *Session) CallProgress(ctx context.Context, tool string, input json.RawM
 	}
 }
 
-// CallLast is CallProgress for the last call of a session: what a command of Bash has left
-// running is ended, and the result says that.
+// CallLast is CallProgress for the last call of a session. It ends processes that a command of
+// Bash has left running, and the result says that.
 func (s *Session) CallLast(ctx context.Context, tool string, input json.RawMessage, progress func(Progress)) (*Result, error) {
 	result, err := s.CallProgress(ctx, tool, input, progress)
 	if err != nil || tool != "Bash" {
@@ -270,7 +270,7 @@ func (s *Session) CallLast(ctx context.Context, tool string, input json.RawMessa
 	return newResult(tool, data)
 }
 
-// add is for what a stream had after its end was looked at.
+// add adds output that came after the last look.
 func (o *Output) add(more Output) {
 	o.Text += more.Text
 	o.Bytes += more.Bytes
@@ -284,7 +284,7 @@ func (s *Session) forget(id uint64) {
 	delete(s.pending, id)
 }
 
-// late is the answer that came just before the session's end, or that end.
+// late returns the answer if it came just before the session's end, else the session's error.
 func (s *Session) late(p *pending, tool string) (*Result, error) {
 	select {
 	case a := <-p.done:
@@ -348,8 +348,8 @@ func (s *Session) Close() error {
 	return s.err
 }
 
-// ending is why a session has ended, or did not begin. said is what the sprite's
-// half printed.
+// ending is the reason why a session has ended, or did not begin. said is the output of the
+// sprite's half.
 func ending(sprite string, err error, said string) *fail.Error {
 	if e, ok := errors.AsType[*fail.Error](err); ok {
 		return e

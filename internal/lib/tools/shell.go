@@ -42,7 +42,7 @@ type shells struct {
 	wg     sync.WaitGroup
 }
 
-// A shell is one command, with all that it started.
+// A shell is one command, with all processes that it started.
 type shell struct {
 	id       string
 	begun    time.Time
@@ -145,7 +145,7 @@ func (s *shells) follow(sh *shell, cmd *exec.Cmd, pipes [3][2]*os.File, reports 
 	r, err := report(reports)
 	sh.code, sh.signal, sh.left, sh.took = r.Code, r.Signal, r.Left, time.Since(sh.begun)
 	if sh.lost = err != nil || !r.Ended; sh.lost {
-		// Killed, with what it kept perhaps alive: that is our child now.
+		// The keeper was killed, and its processes may live: they are our children now.
 		_ = cmd.Wait()
 		s.forget(cmd)
 		s.sweep()
@@ -176,7 +176,8 @@ func (s *shells) forget(cmd *exec.Cmd) {
 	delete(s.living, cmd.Process.Pid)
 }
 
-// sweep ends what a dead keeper left: children of this process that are no keepers.
+// sweep ends the processes that a dead keeper left: children of this process that are not
+// keepers.
 func (s *shells) sweep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +200,7 @@ func (s *shells) sweep() {
 // finish begins the end of a command and all that it started.
 func (sh *shell) finish() { sh.end.Do(func() { _ = sh.control.Close() }) }
 
-// keep makes a command one of the background.
+// keep adds a command to those in the background.
 func (s *shells) keep(sh *shell) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

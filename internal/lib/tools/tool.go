@@ -13,7 +13,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// A Tool is what a model is told of one.
+// A Tool is the description of a tool for a model.
 type Tool struct {
 	Name        string
 	Description string
@@ -24,22 +24,22 @@ type Tool struct {
 	render func(data []byte) (text string, picture *Image, err error)
 }
 
-// A call is one as a tool gets it.
+// A call is a call as a tool gets it.
 type call struct {
 	input    []byte
 	progress func(Progress) // never nil
 }
 
-// Progress is what a call that takes its time says meanwhile.
+// Progress is an interim report of a call that takes its time.
 type Progress struct {
 	Millis int64  `json:"ms"`    // since it began
 	Bytes  int64  `json:"bytes"` // of output so far
 	Line   string `json:"line"`  // the last one of it, cut to 200 bytes
 }
 
-// output is what a tool answers.
+// output is the answer of a tool.
 type output interface {
-	// text is what a model is told.
+	// text is the answer for a model.
 	text() string
 }
 
@@ -106,8 +106,8 @@ func define[In any, Out output](name, description string, run func(*workspace, c
 	}
 }
 
-// Decode reads an input, a JSON object, strictly: what its schema does not have is an
-// error, and so is what it requires and is missing. Its errors are *fail.Error.
+// Decode reads an input, a JSON object, strictly. A field that the schema does not have is an
+// error, and so is a required field that is missing. Its errors are *fail.Error.
 func Decode(data []byte, in any, schema *jsonschema.Schema) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
@@ -137,7 +137,7 @@ func Decode(data []byte, in any, schema *jsonschema.Schema) error {
 	return errorf(CodeBadInput, "the input can't be read: %v", err)
 }
 
-// A Result is what a call came to.
+// A Result is the result of a call.
 type Result struct {
 	Tool string          // whose
 	Data json.RawMessage // a ReadResult, BashResult and so on; nil: there is text alone
@@ -146,17 +146,17 @@ type Result struct {
 	picture  *Image
 }
 
-// Text is what a model is told.
+// Text is the result for a model.
 func (r *Result) Text() string { return r.rendered }
 
-// Image is what a model is shown besides; nil: nothing. Its first bytes are of its type. The
-// rest is whatever the sprite has sent.
+// Image is the picture that a model gets, too; nil: none. Its first bytes are of its
+// type. The rest is whatever the sprite has sent.
 func (r *Result) Image() *Image { return r.picture }
 
-// TextResult is the result of a tool that is none of this package's, which answers text.
+// TextResult is the result of a tool outside this package that answers with text.
 func TextResult(tool, text string) *Result { return &Result{Tool: tool, rendered: text} }
 
-// newResult reads what a sprite answered.
+// newResult reads a sprite's answer.
 func newResult(tool string, data json.RawMessage) (*Result, error) {
 	t, ok := find(tool)
 	if !ok {

@@ -17,7 +17,7 @@ type walk struct {
 	ignored bool // what git ignores is gone through as well
 	folders bool // folders are visited, too, by names that end in a slash
 
-	// visit gets a path below the root. It ends the walk by an error.
+	// visit gets a path below the root. An error from it ends the walk.
 	visit func(rel string, kind fs.FileMode) error
 
 	unreadable int // folders that were passed over
@@ -33,7 +33,7 @@ type ignores struct {
 	list  []gitignore.Pattern
 }
 
-// run goes through a folder. ctx's end is its error.
+// run goes through a folder. If ctx ends, it returns the error of ctx.
 func (w *walk) run(ctx context.Context, root string) error {
 	var top *ignores
 	if !w.ignored {
@@ -122,8 +122,8 @@ func (i *ignores) ignores(path, base string, dir bool) bool {
 	return false
 }
 
-// ignoresAbove are the patterns that count in a folder because of the repository
-// that it is in, and those of the person.
+// ignoresAbove are the patterns that count in a folder by its repository, and the person's
+// own.
 func ignoresAbove(root string) *ignores {
 	top := root
 	for !isRepository(top) {

@@ -16,14 +16,14 @@ import (
 // other: both are cove's own.
 const version = 1
 
-// A frame is the length of what follows, in four bytes, big-endian, and a JSON
-// document: a request, or an answer.
+// A frame is a length (four bytes, big-endian) and a JSON document of that length: a request,
+// or an answer.
 const (
 	maxRequest = 128 << 20
 	maxAnswer  = 16 << 20
 )
 
-// request is a call, or takes one back.
+// request is a call, or cancels one.
 type request struct {
 	ID     uint64          `json:"id"`
 	Tool   string          `json:"tool,omitempty"`
@@ -31,7 +31,8 @@ type request struct {
 	Cancel bool            `json:"cancel,omitempty"`
 }
 
-// answer is the end of a call, or its progress; or, first of all, who answers.
+// answer is the end of a call, or its progress. The first one is no answer to a call, but has
+// Hello.
 type answer struct {
 	ID       uint64          `json:"id,omitempty"`
 	Result   json.RawMessage `json:"result,omitempty"`
@@ -49,8 +50,8 @@ type hello struct {
 
 var errFrame = errors.New("not a frame")
 
-// readFrame reads a frame into v. io.EOF: there are no more. What a hostile length
-// promises is only held as it comes.
+// readFrame reads a frame into v. io.EOF: there are no more. It takes memory only for data
+// that has come, not for the length that a hostile frame promises.
 func readFrame(r io.Reader, most int, v any) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

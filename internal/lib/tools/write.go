@@ -25,7 +25,7 @@ type WriteInput struct {
 	IfMatch       string `json:"if_match,omitempty" jsonschema:"Only if the file's sha256 begins with this (at least 12 digits, as Read says it); absent: only if there is no such file."`
 }
 
-// WriteResult is what Write answers.
+// WriteResult is the answer of Write.
 type WriteResult struct {
 	Path    string `json:"path"`
 	Created bool   `json:"created,omitempty"` // there was none before
@@ -66,8 +66,8 @@ func (w *workspace) write(_ context.Context, in WriteInput, _ func(Progress)) (*
 	return &WriteResult{Path: shown, Created: f.info == nil, Size: int64(len(in.Content)), SHA256: hashBytes([]byte(in.Content))}, nil
 }
 
-// A lockedFile is a file that is about to be replaced. No other call of the
-// session writes it meanwhile; what anyone else does to it is noticed.
+// A lockedFile is a file that is about to be replaced. No other call of the session writes it
+// meanwhile; changes by anyone else are noticed.
 type lockedFile struct {
 	path    string // without links
 	shown   string
@@ -138,7 +138,7 @@ func (f *lockedFile) replace(content []byte) (err error) {
 	if err := f.put(temp.Name()); err != nil {
 		return err
 	}
-	// The content is in place: that its name is durable is wanted, not promised.
+	// The content is in place. A durable name is wanted, not promised.
 	if d, err := os.Open(dir); err == nil {
 		_ = d.Sync()
 		_ = d.Close()
@@ -146,12 +146,12 @@ func (f *lockedFile) replace(content []byte) (err error) {
 	return nil
 }
 
-// lockPatience is how long the lock of a file is waited for. Sessions hold it for a
-// rename; who holds it for longer has locked the file for a purpose of its own.
+// lockPatience is how long to wait for the lock of a file. Sessions hold it for a rename. A
+// process that holds it for longer has locked the file for a purpose of its own.
 const lockPatience = time.Second
 
-// put renames a new file to where it belongs. Other sessions that do so are waited for,
-// and what they have made of the file is noticed.
+// put renames a new file to its place. It waits for other sessions that do so, and notices
+// their changes of the file.
 func (f *lockedFile) put(temp string) error {
 	if f.info == nil {
 		err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, f.path, unix.RENAME_NOREPLACE)
@@ -183,7 +183,7 @@ func (f *lockedFile) sameOwner(temp *os.File) error {
 	return temp.Chmod(f.info.Mode().Perm())
 }
 
-// unchanged is an error if the file is not what it was when it was looked at.
+// unchanged returns an error if the file has changed since it was looked at.
 func (f *lockedFile) unchanged() error {
 	now, err := os.Lstat(f.path)
 	switch {

@@ -141,7 +141,7 @@ func TestEdit(t *testing.T) {
 	s.clean()
 }
 
-// TestEditRefused: what can't be done changes nothing, and says what to do.
+// TestEditRefused: an edit that can't be made changes nothing, and the error says what to do.
 func TestEditRefused(t *testing.T) {
 	s := serve(t, EditOnly)
 	const before = "a\nx\nb x\n\nx\n"
@@ -195,9 +195,9 @@ func TestEditAtOnce(t *testing.T) {
 	}
 }
 
-// TestEditBySeveral: F10: what two sessions make of one file at once is made by one
-// after the other, or refused: no change that succeeded is lost, and of two that
-// make a file, one does.
+// TestEditBySeveral: F10: changes of one file by two sessions at once are made one after the
+// other, or refused. No change that succeeded is lost. If two sessions make the same file, one
+// of them succeeds.
 func TestEditBySeveral(t *testing.T) {
 	s := serve(t, EditOnly)
 	other := serveIn(t, EditOnly, s.dir)

@@ -36,7 +36,7 @@ func (ACP) Prepare(t Task) (Work, error) {
 		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
 	}
 	if t.Model != "" {
-		return Work{}, errors.New("an agent that speaks ACP is told its model by its own command; leave out --model")
+		return Work{}, errors.New("an agent that speaks ACP gets its model from its own command; leave out --model")
 	}
 	if t.Interactive {
 		return Work{}, errors.New("an agent that speaks ACP has no terminal; leave out --interactive")
@@ -391,9 +391,9 @@ const maxTools = 1000
 func stopped(reason string) string {
 	switch reason {
 	case "max_tokens":
-		return "it ended at the most tokens that its model may say"
+		return "it reached its model's limit of tokens"
 	case "max_turn_requests":
-		return "it ended at the most requests that a turn may have"
+		return "it reached the limit of requests in a turn"
 	case "refusal":
 		return "its model refused to go on"
 	case "cancelled":

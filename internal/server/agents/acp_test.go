@@ -43,7 +43,7 @@ func TestACPJudge(t *testing.T) {
 		{"refusal", told(acpSession, `{"type":"result","stop_reason":"refusal"}`), failed,
 			cove.Outcome{Kind: agents.AgentFailed, Reason: "its model refused to go on", ExitCode: 1}, nil},
 		{"max tokens", told(`{"type":"result","stop_reason":"max_tokens"}`), failed,
-			cove.Outcome{Kind: agents.AgentFailed, Reason: "it ended at the most tokens that its model may say", ExitCode: 1}, nil},
+			cove.Outcome{Kind: agents.AgentFailed, Reason: "it reached its model's limit of tokens", ExitCode: 1}, nil},
 		{"a reason of another version", told(`{"type":"result","stop_reason":"tired"}`), done,
 			cove.Outcome{Kind: agents.AgentFailed, Reason: "it ended for the reason tired"}, nil},
 		{"an error", told(acpSession, `{"type":"result","error":"Authentication required (error -32000)\nmore"}`), failed,

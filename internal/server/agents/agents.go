@@ -152,7 +152,7 @@ const Build = "build"
 // The role build limits nothing, so any agent may have it.
 func CheckRole(agent Agent, role string) error {
 	if role != "" && !slices.Contains(Roles, role) {
-		return fmt.Errorf("the role %.40q is none of %s", role, strings.Join(Roles, ", "))
+		return fmt.Errorf("the role %.40q is not one of %s", role, strings.Join(Roles, ", "))
 	}
 	if _, ok := agent.(Limiter); !ok && role != "" && role != Build {
 		return fmt.Errorf("the agent %s has tools of its own, which cove can't limit to the role %s", agent.Name(), role)

@@ -245,13 +245,13 @@ func (p *definitionParser) identity() {
 	d := &p.def
 	switch {
 	case !AgentName().MatchString(d.Name):
-		p.add("name", "such as name = \"greeter\"", "%.60q can't be an agent's name: it has up to 40 lower-case letters, digits and hyphens", d.Name)
+		p.add("name", "such as name = \"greeter\"", "%.60q can't be an agent's name: a name has up to 40 lower-case letters, digits and hyphens", d.Name)
 	case slices.Contains(Names(), d.Name):
-		p.add("name", "choose another name", "%s is an agent of cove's own, whose place nothing takes", d.Name)
+		p.add("name", "choose another name", "%s is the name of an agent of cove's own", d.Name)
 	}
 	for key, text := range map[string]string{"version": d.Version, "description": d.Description} {
 		if !plainText(text) {
-			p.add(key, "", "it is a line of at most 200 printable characters")
+			p.add(key, "", "it must be a line of at most 200 printable characters")
 		}
 	}
 	for _, name := range d.Connectors {
@@ -290,10 +290,10 @@ func megabytes(size string) int {
 func (p *definitionParser) commands() {
 	d := &p.def
 	if len(d.Argv) == 0 {
-		p.add("argv", "such as argv = [\"greeter\", \"--plan\", \"{prompt_file}\"]", "it says nothing to start")
+		p.add("argv", "such as argv = [\"greeter\", \"--plan\", \"{prompt_file}\"]", "it has no command that starts the agent")
 	}
 	if len(d.Verify) == 0 {
-		p.add("verify", "such as verify = [\"greeter\", \"--version\"]", "it has no command that says whether the agent is there")
+		p.add("verify", "such as verify = [\"greeter\", \"--version\"]", "it has no command that checks whether the agent is there")
 	}
 	for key, argv := range map[string][]string{"argv": d.Argv, "resume": d.Resume, "interactive": d.Interactive, "verify": d.Verify} {
 		p.command(key, argv)
@@ -313,7 +313,7 @@ func (p *definitionParser) commands() {
 		for _, arg := range argv {
 			for _, name := range placeholder().FindAllString(arg, -1) {
 				if name != "{home}" {
-					p.add("install", "move what needs it to setup", "%s is of one job, and an installation may serve many", name)
+					p.add("install", "move what needs it to setup", "%s belongs to one job, but an installation may serve many", name)
 				}
 			}
 		}
@@ -331,9 +331,9 @@ func (p *definitionParser) commands() {
 	}
 	switch {
 	case len(d.Resume) > 0 && !uses(d.Resume, "{session}"):
-		p.add("resume", "such as resume = [\"greeter\", \"--resume\", \"{session}\", \"{prompt_file}\"]", "it does not say which session goes on")
+		p.add("resume", "such as resume = [\"greeter\", \"--resume\", \"{session}\", \"{prompt_file}\"]", "it does not say which session to resume")
 	case len(d.Resume) > 0 != (d.Events.Session != nil):
-		p.add("resume", "in [events]: session = { match = { type = \"start\" }, id = \"session_id\" }", "resume, and what the session is called (events.session), go together")
+		p.add("resume", "in [events]: session = { match = { type = \"start\" }, id = \"session_id\" }", "resume and events.session, which names the session, go together")
 	}
 }
 
@@ -346,7 +346,7 @@ func (p *definitionParser) command(key string, argv []string) {
 	}
 	for _, arg := range argv {
 		if strings.ContainsRune(arg, 0) {
-			p.add(key, "", "an argument has no NUL")
+			p.add(key, "", "an argument can't have a NUL")
 		}
 		p.placeholders(key, arg)
 	}
@@ -357,7 +357,7 @@ func (p *definitionParser) placeholders(key, text string) {
 	known := places(Task{})
 	for _, name := range placeholder().FindAllString(text, -1) {
 		if _, ok := known[name]; !ok {
-			p.add(key, "there are {prompt_file}, {files}, {workdir}, {home} and {session}", "%s stands for nothing", name)
+			p.add(key, "the placeholders are {prompt_file}, {files}, {workdir}, {home} and {session}", "%s is not a placeholder", name)
 		}
 	}
 }
@@ -375,7 +375,7 @@ func (p *definitionParser) environment() {
 	}
 	for name := range d.Files {
 		if !fileName().MatchString(name) || path.Clean(name) != name || strings.HasPrefix(name, "..") {
-			p.add("files."+name, "such as [files] \"config.json\" = '''…'''", "%.60q can't be a file's name: it is relative, below {files}", name)
+			p.add("files."+name, "such as [files] \"config.json\" = '''…'''", "%.60q can't be a file's name: it must be relative, below {files}", name)
 		}
 	}
 }
@@ -387,16 +387,16 @@ func (p *definitionParser) events() {
 	case e.Format != "none" && e.Format != "jsonl":
 		p.add("events.format", "", "%.40q is neither none nor jsonl", e.Format)
 	case e.Format == "none" && (len(e.Rules) > 0 || e.OK != nil || e.Failed != nil || e.Usage != nil || e.Session != nil):
-		p.add("events", "format = \"jsonl\"", "there are rules for events, and the format is none")
+		p.add("events", "format = \"jsonl\"", "there are rules for events, but the format is none")
 	case e.Format == "jsonl" && e.OK == nil:
-		p.add("events", "such as ok = { match = { type = \"result\" } }", "it has no rule ok: the lines that say that the work is done, without which no job succeeds")
+		p.add("events", "such as ok = { match = { type = \"result\" } }", "it has no rule ok, for the lines that say that the work is done; without one no job succeeds")
 	case len(e.Rules) > maxListed:
 		p.add("events.rules", "", "%d rules are more than %d", len(e.Rules), maxListed)
 	}
 	p.stream("events.stream", e.Stream)
 	for _, r := range e.Rules {
 		if !slices.Contains(eventKinds, r.Kind) {
-			p.add("events.rules", "", "kind %.40q is none of %v", r.Kind, eventKinds)
+			p.add("events.rules", "", "kind %.40q is not one of %v", r.Kind, eventKinds)
 		}
 		p.rule("events.rules", r.Match, r.Text, r.Tool, r.Failed)
 	}
@@ -405,13 +405,13 @@ func (p *definitionParser) events() {
 			continue
 		}
 		if r.Kind != "" || r.Tool != "" || r.Failed != "" {
-			p.add(key, "", "it has match and text only")
+			p.add(key, "", "it can have only match and text")
 		}
 		p.rule(key, r.Match, r.Text)
 	}
 	if s := e.Session; s != nil {
 		if s.ID == "" {
-			p.add("events.session", "such as id = \"session_id\"", "it does not say where the session's name stands")
+			p.add("events.session", "such as id = \"session_id\"", "it does not say where the session's name is")
 		}
 		p.rule("events.session", s.Match, s.ID)
 	}
@@ -427,21 +427,21 @@ func (p *definitionParser) events() {
 
 func (p *definitionParser) stream(key, name string) {
 	if !slices.Contains(lineStreams, name) {
-		p.add(key, "", "%.40q is none of %s", name, strings.Join(lineStreams, ", "))
+		p.add(key, "", "%.40q is not one of %s", name, strings.Join(lineStreams, ", "))
 	}
 }
 
 // rule looks at what a rule matches, and at its paths.
 func (p *definitionParser) rule(key string, match map[string]string, paths ...string) {
 	if len(match) == 0 || len(match) > maxListed {
-		p.add(key, "such as match = { type = \"text\" }", "a rule says what stands in the lines that it is for")
+		p.add(key, "such as match = { type = \"text\" }", "a rule must say which lines it is for")
 	}
 	for field := range match {
 		paths = append(paths, field)
 	}
 	for _, field := range paths {
 		if field != "" && !fieldPath().MatchString(field) {
-			p.add(key, "such as message.text", "%.60q is no dotted path", field)
+			p.add(key, "such as message.text", "%.60q is not a dotted path", field)
 		}
 	}
 }

@@ -151,7 +151,7 @@ func (r *geminiReader) events(l geminiLine) []Event {
 // geminiExits are the agent's exit codes if it ends before a result.
 var geminiExits = map[int]string{
 	41: "it has no login", 42: "it did not take its input", 44: "its own sandbox failed", 52: "its settings are wrong",
-	53: "it took as many turns as it may", 54: "a tool failed", 55: "it does not trust the folder", 130: "it was interrupted",
+	53: "it reached its limit of turns", 54: "a tool failed", 55: "it does not trust the folder", 130: "it was interrupted",
 }
 
 func (r *geminiReader) Judge(end cove.JobEnd) (cove.Outcome, *cove.Usage) {

@@ -98,7 +98,7 @@ func (t Task) model() (p provider, model string, err error) {
 	name, model, _ := strings.Cut(cmp.Or(t.Model, "anthropic"), "/")
 	p, ok := providers[name]
 	if !ok {
-		return p, "", fmt.Errorf("%.80q is no model; write PROVIDER/MODEL, with anthropic, openai or gemini as provider", t.Model)
+		return p, "", fmt.Errorf("%.80q is not a model; write PROVIDER/MODEL, with anthropic, openai or gemini as provider", t.Model)
 	}
 	return p, model, nil
 }

@@ -70,7 +70,7 @@ func CheckLogin(agent Agent, login string) error {
 	case login != cove.LoginOutside && login != cove.LoginInside:
 		return fail.Newf("bad_request", "write --login key, outside or inside", "there is no login %.40q", login)
 	case !ok:
-		return fail.Newf("no_login", "leave out --login, or use --agent claude or codex", "the agent %s asks its model with a key: providers let their own programs alone use the login of a subscription", agent.Name())
+		return fail.Newf("no_login", "leave out --login, or use --agent claude or codex", "the agent %s needs a key for its model: providers let only their own programs use the login of a subscription", agent.Name())
 	case login == cove.LoginOutside && s.Login().Connector == "":
 		l := s.Login()
 		return fail.New("no_login", fmt.Sprintf("the agent %s has no login outside of the sprite: %s", agent.Name(), l.Refused), SetUpInside(agent.Name(), l))
@@ -80,5 +80,5 @@ func CheckLogin(agent Agent, login string) error {
 
 // SetUpInside says how an agent gets a login that is in the sprite.
 func SetUpInside(agent string, l Login) string {
-	return fmt.Sprintf("take a token of %s, store it: cove secret set %s-token, and give it to the agent: cove push --agent %s --env %s={secret:%s-token} plan.md", l.Token, agent, agent, l.Variable, agent)
+	return fmt.Sprintf("get a token (%s), store it: cove secret set %s-token, and give it to the agent: cove push --agent %s --env %s={secret:%s-token} plan.md", l.Token, agent, agent, l.Variable, agent)
 }

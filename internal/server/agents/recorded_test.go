@@ -107,7 +107,7 @@ var runs = []struct {
 		`tool_start write_file {"file_path":"GEM.md","content":"# Hello\n"}`, "tool_end",
 		"text All is done.", "result All is done.",
 	}},
-	{agents.Gemini{}, "gemini/hang", 53, cove.Outcome{Kind: agents.NoResult, Reason: "it took as many turns as it may (exit code 53)", ExitCode: 53}, nil,
+	{agents.Gemini{}, "gemini/hang", 53, cove.Outcome{Kind: agents.NoResult, Reason: "it reached its limit of turns (exit code 53)", ExitCode: 53}, nil,
 		[]string{"start auto"}},
 
 	{agents.OpenCode{}, "opencode/tools", 0, cove.Outcome{Kind: agents.Success}, &cove.Usage{InputTokens: 300, OutputTokens: 60, CostUSD: 0.0018, Turns: 3}, []string{

@@ -34,7 +34,7 @@ func (Shell) Prepare(t Task) (Work, error) {
 		return Work{}, errors.New("the plan has no block for a shell; the shell agent runs blocks that are fenced by ```sh or ```bash")
 	}
 	if len(all) > maxSteps {
-		return Work{}, fmt.Errorf("the plan has %d blocks for a shell, and may have %d", len(all), maxSteps)
+		return Work{}, fmt.Errorf("the plan has %d blocks for a shell; the limit is %d", len(all), maxSteps)
 	}
 	files := map[string]File{"shell.sh": {shellDriver, 0o755}}
 	for i, s := range all {

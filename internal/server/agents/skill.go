@@ -53,9 +53,9 @@ func ParseSkill(name, text string) (cove.Skill, error) {
 			switch {
 			case strings.TrimSpace(line) == "":
 			case !ok || strings.TrimSpace(key) != "version":
-				return fail(i+2, "%.40q: a skill says its version there, and nothing else: it is text, and gives no permissions", line)
+				return fail(i+2, "%.40q: only the version can be there: a skill is text, and gives no permissions", line)
 			case value == "" || len(value) > 40 || strings.ContainsFunc(value, unicode.IsControl):
-				return fail(i+2, "%.50q is no version", value)
+				return fail(i+2, "%.50q is not a version", value)
 			default:
 				skill.Version = value
 			}

@@ -73,13 +73,13 @@ func answer(job cove.Job, a cove.JobAnswer) ([]byte, error) {
 	asks, ok := agent.(agents.Questioner)
 	switch q := job.Question; {
 	case job.State.Terminal():
-		return nil, fail.Newf("job_ended", "see how: cove job show "+job.ID, "job %s has ended (%s)", job.ID, job.State)
+		return nil, fail.Newf("job_ended", "see how it ended: cove job show "+job.ID, "job %s has ended (%s)", job.ID, job.State)
 	case !ok || q == nil:
 		return nil, fail.Newf("no_question", "see what it does: cove job logs "+job.ID, "the agent of job %s has asked nothing", job.ID)
 	case q.ID != a.Question:
-		return nil, fail.Newf("no_question", "see what it asks: cove job answer "+job.ID, "the agent of job %s asks something else by now", job.ID)
+		return nil, fail.Newf("no_question", "see what it asks: cove job answer "+job.ID, "the agent of job %s asks another question now", job.ID)
 	case !slices.ContainsFunc(q.Options, func(o cove.QuestionOption) bool { return o.ID == a.Option }):
-		return nil, fail.Newf("bad_request", "see the options: cove job answer "+job.ID, "%.40q is none of the options", a.Option)
+		return nil, fail.Newf("bad_request", "see the options: cove job answer "+job.ID, "%.40q is not one of the options", a.Option)
 	}
 	in := cove.JobInputLine{JobMessage: cove.JobMessage{Text: answerText(*job.Question, a.Option), Key: a.Key}, Question: a.Question}
 	if in.Line, err = asks.Answer(a); err != nil {

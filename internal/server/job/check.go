@@ -70,25 +70,25 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 	}
 	switch {
 	case len(req.Model) > maxText || strings.ContainsFunc(req.Model, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return nil, fail.Newf("bad_request", "write PROVIDER/MODEL", "a model can't be called %.40q", req.Model)
+		return nil, fail.Newf("bad_request", "write PROVIDER/MODEL", "%.40q can't be a model's name", req.Model)
 	case len(req.Plan) > maxPlan:
-		return nil, fail.Newf("bad_plan", "shorten it, or put what is long into a file of the repository, which the plan names", "the plan has %d bytes, and the most is %d (1 MiB)", len(req.Plan), maxPlan)
+		return nil, fail.Newf("bad_plan", "shorten it, or put the long part into a file of the repository that the plan names", "the plan has %d bytes; the limit is %d (1 MiB)", len(req.Plan), maxPlan)
 	case req.Branch != "" && !branchName(req.Branch):
 		return nil, fail.Newf("bad_request", "push from one with another name: git switch -c NAME", "%.80q can't be a branch", req.Branch)
 	case req.URL != "" && (req.Base != "" || req.RepoID != ""):
-		return nil, fail.Newf("bad_request", "leave out base and repo_id, or url", "a job that clones a URL is told neither a commit nor the repository's id: it begins with the branch as it is there")
+		return nil, fail.Newf("bad_request", "leave out base and repo_id, or url", "a job that clones a URL takes neither a commit nor the repository's id: it begins with the branch as it is there")
 	case req.Begin && (req.URL == "" || req.Interactive):
-		return nil, fail.Newf("bad_request", "leave out begin: send the bundle, and call POST /v1/jobs/{id}/start", "only a job that clones a URL, and needs nobody at its terminal, can begin by itself")
+		return nil, fail.Newf("bad_request", "leave out begin: send the bundle, and call POST /v1/jobs/{id}/start", "only a job that clones a URL and is not interactive can begin by itself")
 	case req.Publish != "" && !slices.Contains(publishChoices, req.Publish):
-		return nil, fail.Newf("bad_request", "", "publish %.40q is none of %s", req.Publish, publishText())
+		return nil, fail.Newf("bad_request", "", "publish %.40q is not one of %s", req.Publish, publishText())
 	case req.Publish != "" && req.URL == "":
-		return nil, fail.Newf("bad_request", "leave out publish, or name a URL", "what is published goes to the server of the URL that the job clones, and this one clones none")
+		return nil, fail.Newf("bad_request", "leave out publish, or name a URL", "publish needs a URL, and the job has none")
 	case req.Issue < 0 || req.Issue > 0 && req.URL == "":
-		return nil, fail.New("bad_request", "an issue is a positive number, and goes with a url", "")
+		return nil, fail.New("bad_request", "an issue must be a positive number, and needs a URL", "")
 	case req.Depth < 0 || req.Depth > 0 && req.URL == "":
-		return nil, fail.Newf("bad_request", "", "a depth is a number of commits, and goes with a URL")
+		return nil, fail.Newf("bad_request", "", "a depth must be a number of commits, and needs a URL")
 	case req.URL == "" && !commitID().MatchString(req.Base):
-		return nil, fail.Newf("bad_request", "", "%.80q is no commit", req.Base)
+		return nil, fail.Newf("bad_request", "", "%.80q is not a commit", req.Base)
 	case strings.ContainsAny(req.Author.Name+req.Author.Email, "<>"):
 		return nil, fail.Newf("bad_request", "", "an author can't have < or > in the name")
 	case req.TimeoutSec < 0 || req.TimeoutSec > int64(maxTimeout/time.Second):
@@ -100,9 +100,9 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 	case req.Converse && req.Interactive:
 		return nil, fail.Newf("bad_request", "choose one of them", "an agent in a terminal takes messages there")
 	case req.Interactive && (req.Guards.IdleSec > 0 || req.Guards.Turns > 0):
-		return nil, fail.Newf("bad_request", "leave out --max-idle and --max-turns", "what an agent does in a terminal, these guards don't see")
+		return nil, fail.Newf("bad_request", "leave out --max-idle and --max-turns", "these guards don't see what an agent does in a terminal")
 	case req.Sprite != "" && (req.Config != nil || len(req.Include) > 0):
-		return nil, fail.Newf("bad_request", "leave out --sprite, or these", "a job in the sprite %.40s can't have an image, limits or included folders of its own: it has what the sprite has", req.Sprite)
+		return nil, fail.Newf("bad_request", "leave out --sprite, or these", "a job in the sprite %.40s can't have an image, limits or included folders of its own: it has those of the sprite", req.Sprite)
 	case req.Sprite != "" && req.Remove:
 		return nil, fail.Newf("bad_request", "leave out --rm, or --sprite", "only a sprite that was made for the job is deleted with it")
 	case len(req.Env) > maxEnv:
@@ -118,7 +118,7 @@ func check(req cove.JobRequest) (agents.Agent, error) {
 	for i, kv := range req.Env {
 		name, _, _ := strings.Cut(kv, "=")
 		if size += len(kv); len(name) > maxEnvName || size > maxEnvSize {
-			return nil, fail.Newf("bad_request", "", "a variable's name has at most %d characters, and all variables together have at most %d bytes", maxEnvName, maxEnvSize)
+			return nil, fail.Newf("bad_request", "", "a variable's name can have at most %d characters, and all variables together at most %d bytes", maxEnvName, maxEnvSize)
 		}
 		if !envName().MatchString(kv) { // it may be a part of a value
 			return nil, fail.Newf("bad_request", "write KEY=VALUE", "environment variable %d has no name, or one that can't be one", i+1)
@@ -137,7 +137,7 @@ func checkScript(what string, s *cove.SetupScript, most time.Duration, preset st
 	case s.Text == "" || len(s.Text) > maxScript || strings.ContainsRune(s.Text, 0) || len(s.Name) > maxText || strings.ContainsFunc(s.Name, unicode.IsControl):
 		return fail.Newf("bad_request", "", "the %s script must be a text of at most %d bytes, with a name", what, maxScript)
 	case s.TimeoutSec < 0 || s.TimeoutSec > int64(most/time.Second):
-		return fail.Newf("bad_request", "0 means "+preset, "the %s script's time can't be %d seconds: it has %v at most", what, s.TimeoutSec, most)
+		return fail.Newf("bad_request", "0 means "+preset, "the %s script's time can't be %d seconds: the limit is %v", what, s.TimeoutSec, most)
 	}
 	return nil
 }
@@ -152,9 +152,9 @@ func checkCommand(agent agents.Agent, req cove.JobRequest) error {
 	case !asks && (req.AgentCommand != "" || req.Permissions != ""):
 		return fail.Newf("bad_request", "leave out --agent-command and --permissions, or use --agent acp", "the agent %s takes no command, and asks for no permission", req.Agent)
 	case len(req.AgentCommand) > maxCommand || strings.ContainsRune(req.AgentCommand, 0):
-		return fail.Newf("bad_request", "", "an agent's command is a line of at most %d bytes", maxCommand)
+		return fail.Newf("bad_request", "", "an agent's command must be a line of at most %d bytes", maxCommand)
 	case req.Permissions != "" && !slices.Contains(agents.PermissionChoices, req.Permissions):
-		return fail.Newf("bad_request", "", "permissions %.40q is none of %s", req.Permissions, strings.Join(agents.PermissionChoices, ", "))
+		return fail.Newf("bad_request", "", "permissions %.40q is not one of %s", req.Permissions, strings.Join(agents.PermissionChoices, ", "))
 	}
 	return nil
 }
@@ -185,11 +185,11 @@ func checkSkill(given *cove.Skill) (*cove.Skill, error) {
 	skill := *given
 	for _, text := range []string{skill.Name, skill.Version} {
 		if len(text) > maxText || strings.ContainsFunc(text, unicode.IsControl) {
-			return nil, fail.Newf("bad_skill", "", "a skill's name and version have at most %d printable characters", maxText)
+			return nil, fail.Newf("bad_skill", "", "a skill's name and version can have at most %d printable characters", maxText)
 		}
 	}
 	if strings.TrimSpace(skill.Text) == "" || len(skill.Text) > agents.MaxSkill || !utf8.ValidString(skill.Text) || strings.ContainsRune(skill.Text, 0) {
-		return nil, fail.Newf("bad_skill", "", "a skill is UTF-8 text of at most %d bytes", agents.MaxSkill)
+		return nil, fail.Newf("bad_skill", "", "a skill must be UTF-8 text of at most %d bytes", agents.MaxSkill)
 	}
 	skill.SHA256 = agents.SkillDigest(skill.Text)
 	return &skill, nil
@@ -201,11 +201,11 @@ func checkSettings(files []cove.SettingsFile) error {
 	for _, f := range files {
 		size += len(f.Text)
 		if !fs.ValidPath(f.Path) || f.Path[0] != '.' || f.Path == "." || len(f.Path) > maxPath || strings.ContainsFunc(f.Path, unicode.IsControl) || !strings.Contains(f.Path, "/") {
-			return fail.Newf("bad_request", "", "%.80q can't be a file of settings: it lies in a folder of the home whose name begins with a dot", f.Path)
+			return fail.Newf("bad_request", "", "%.80q can't be a file of settings: it must be in a folder of the home folder whose name begins with a dot", f.Path)
 		}
 	}
 	if len(files) > maxSettings || size > maxSettingsSize {
-		return fail.Newf("bad_request", "", "settings are at most %d files, with %d bytes", maxSettings, maxSettingsSize)
+		return fail.Newf("bad_request", "", "settings can be at most %d files, with %d bytes", maxSettings, maxSettingsSize)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ type collector struct {
 func (c *collector) collect(ctx context.Context, req cove.JobGC, mine func(backend, sprite string) bool) (cove.JobGCResult, error) {
 	result := cove.JobGCResult{Removed: []cove.JobGCItem{}, Kept: []cove.JobGCItem{}}
 	if req.OlderThanSec < 0 {
-		return result, fail.Newf("bad_request", "", "nothing is older than %d seconds", req.OlderThanSec)
+		return result, fail.Newf("bad_request", "", "the age can't be %d seconds", req.OlderThanSec)
 	}
 	made := map[string]sprites.Info{} // by name
 	for info, err := range c.client.All(ctx, "") {
@@ -136,7 +136,7 @@ func inUse(ctx context.Context, client *cove.Client, job cove.Job, why string) (
 	case err != nil:
 		return cove.KeptFailed, "its sprite can't be asked whether it is in use: " + err.Error()
 	case len(sessions) > 0:
-		return cove.KeptInUse, fmt.Sprintf("its sprite is in use, by this number of commands: %d", len(sessions))
+		return cove.KeptInUse, fmt.Sprintf("its sprite is in use (commands: %d)", len(sessions))
 	}
 	return "", why
 }
@@ -209,7 +209,7 @@ func (c *collector) remove(ctx context.Context, id string, force, everywhere boo
 		}
 		if alone {
 			return fail.Newf("uncollected_work", fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s; or lose it: cove job rm --force %s", job.Sprite, job.Workdir, id, id),
-				"not all that job %s left could be collected, and its sprite %s alone has it: %s", id, job.Sprite, job.Uncollected)
+				"the work of job %s was not collected completely; only its sprite %s has all of it: %s", id, job.Sprite, job.Uncollected)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)

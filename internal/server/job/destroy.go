@@ -62,7 +62,7 @@ func (m *Manager) Orphans(ctx context.Context) ([]cove.Orphan, map[string]error,
 func (m *Manager) DestroyOrphan(ctx context.Context, o cove.Orphan) error {
 	err := m.jobSprites.environments.DestroyOrphan(ctx, o, time.Now())
 	if errors.Is(err, environment.ErrNeeded) || errors.Is(err, environment.ErrForeign) {
-		return fail.Newf("not_an_orphan", "see what there is now: cove environment list --orphans", "sprite %s is no orphan any more, and stays", o.Name)
+		return fail.Newf("not_an_orphan", "see what there is now: cove environment list --orphans", "sprite %s is not an orphan any more, and was not deleted", o.Name)
 	}
 	if err == nil {
 		m.Logger.Info("destroyed an orphan, as asked", "backend", o.Backend, "sprite", o.Name, "job", o.Job)
@@ -91,7 +91,7 @@ func needed(env cove.Environment, jobs []cove.Job) error {
 				"nobody has pulled the work of job %s (%s, branch %s), which only sprite %s has: %s%s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.Name, printable.Count(job.Commits, "commit"), left)
 		case job.Uncollected != "" && env.SpriteID == job.SpriteID:
 			return fail.Newf("uncollected_work", fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s%s", job.Sprite, job.Workdir, job.ID, lose),
-				"not all that job %s (%s, branch %s) left could be collected, and sprite %s alone has it: %s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.Name, job.Uncollected)
+				"the work of job %s (%s, branch %s) was not collected completely; only sprite %s has all of it: %s", job.ID, job.PlanName, cmp.Or(job.Branch, "-"), env.Name, job.Uncollected)
 		}
 	}
 	return nil

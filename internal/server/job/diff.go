@@ -179,7 +179,7 @@ func (d *differ) diff(ctx context.Context, job cove.Job, part string, hold *shar
 	case job.WorkDeleted:
 		return out, gone(job)
 	case !job.State.Terminal() && part == cove.DiffLeftover:
-		return out, fail.Newf("job_running", "ask without a part: its files are compared as they are", "job %s has not ended, so that nothing is left uncommitted yet", job.ID)
+		return out, fail.Newf("job_running", "ask without a part: its files are compared as they are", "job %s has not ended, so nothing is left uncommitted yet", job.ID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, diffLimit)
 	defer cancel()
@@ -272,7 +272,7 @@ func (d *differ) run(ctx context.Context, job cove.Job, of cove.JobDiff, hold *s
 func (d *differ) failed(ctx context.Context, job cove.Job, err error, said string) error {
 	switch exit := (*sprites.ExitError)(nil); {
 	case errors.Is(err, errNoRoom):
-		e := fail.Newf("limit", "try again when others are done, or see it after a pull: cove pull "+job.ID, "what job %s has changed is not told now: %v", job.ID, errNoRoom)
+		e := fail.Newf("limit", "try again when others are done, or see it after a pull: cove pull "+job.ID, "the changes of job %s can't be shown now: %v", job.ID, errNoRoom)
 		e.RetryAfter = roomRetry
 		return e
 	case errors.Is(err, sprites.ErrNotFound) || errors.Is(err, sprites.ErrGone):
@@ -292,9 +292,9 @@ func gone(job cove.Job) error {
 	if job.PulledAt != nil {
 		return fail.Newf("sprite_gone", fmt.Sprintf("in the clone that pulled it: git diff %.12s refs/cove/%s/head", job.Base, job.ID), "the sprite of job %s is not there any more: what it changed was pulled", job.ID)
 	}
-	again := "do it again: push its plan again" // the repository was in the sprite
+	again := "push its plan again" // the repository was in the sprite
 	if job.URL != "" {
-		again = "do it again: cove job retry " + job.ID
+		again = "retry it: cove job retry " + job.ID
 	}
 	return fail.Newf("sprite_gone", again, "the sprite of job %s is not there any more, and nobody has pulled what it changed", job.ID)
 }

@@ -30,7 +30,7 @@ const (
 	leftLong     = "too long"
 	leftTogether = "too long together with the files before it"
 	leftMany     = "too many files have changed"
-	leftUntold   = "git did not tell its lines"
+	leftUntold   = "git did not show its lines"
 )
 
 // namedFile is a changed file of a review. Its name, status and modes come from git's list of changes, and its counts

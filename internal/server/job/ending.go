@@ -313,7 +313,7 @@ func forcedEnd(job cove.Job, end cove.JobEnd) cove.JobEnd {
 	case forcedTimeout:
 		end.Reason, end.Detail = forcedTimeout, fmt.Sprintf("its time (%v) is up", time.Duration(job.TimeoutSec)*time.Second)
 		if most := awakeWait(job); waited(job) >= most {
-			end.Detail = fmt.Sprintf("it has waited for a person for %v, and its sprite was awake", most)
+			end.Detail = fmt.Sprintf("it waited for a person for %v while its sprite was awake", most)
 		}
 	case forcedCollect:
 		if end.Reason != forcedCollect || job.Exited == nil {
@@ -335,7 +335,7 @@ func endReason(job cove.Job, outcome cove.Outcome) string {
 		reason = cmp.Or(job.StopReason, reason)
 	}
 	if job.Forced == forcedStop || job.Forced == forcedTimeout {
-		reason += " (by force: its supervisor did not do so)"
+		reason += " (by force: its supervisor did not end it)"
 	}
 	return reason
 }

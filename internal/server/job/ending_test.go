@@ -508,7 +508,7 @@ echo x >"$said"; sleep 100000`
 				t.Fatal(err)
 			}
 			job = b.await(job.ID)
-			if job.State != cove.JobTimedOut || strings.Contains(job.Outcome.Reason, "has waited for a person for 24h0m0s, and its sprite was awake") != test.waited {
+			if job.State != cove.JobTimedOut || strings.Contains(job.Outcome.Reason, "waited for a person for 24h0m0s while its sprite was awake") != test.waited {
 				t.Errorf("got %s, %+v", job.State, job.Outcome)
 			}
 		})

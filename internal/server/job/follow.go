@@ -134,7 +134,7 @@ func (f *follower) progress(ctx context.Context, before cove.Job) error {
 }
 
 // errNoEnd says that following a job has ended in good order before the job has.
-var errNoEnd = errors.New("the job's log was read to its end, and the job has none")
+var errNoEnd = errors.New("the job's log was read to its end, but the job has not ended")
 
 // advance brings the store up to what the log has, as far as it goes.
 func (f *follower) advance(ctx context.Context, job cove.Job) error {
@@ -196,11 +196,11 @@ func (f *follower) noteDeath(ctx context.Context, job cove.Job) (other bool, err
 		return true, f.all.finisher.loseSprite(ctx, job, "its sprite was deleted, and another one has its name")
 	}
 	if err == nil && info.Cove != nil && info.Cove.Elsewhere {
-		next := "to have it done anew here: cove job retry " + job.ID
+		next := "to retry it here: cove job retry " + job.ID
 		if _, err := agentSession(ctx, f.all.jobs, job); err == nil {
-			next = "to go on with that here: cove job resume " + job.ID + " \"go on\""
+			next = "to resume it from there: cove job resume " + job.ID + " \"go on\""
 		}
-		return true, f.all.finisher.lose(ctx, job.ID, elsewhere, "the original's sprite has its work, and sprite "+job.Sprite+" here what was on its disk; "+next)
+		return true, f.all.finisher.lose(ctx, job.ID, elsewhere, "its work is in the original's sprite; sprite "+job.Sprite+" here has what was on its disk; "+next)
 	}
 	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
 		return false, nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for
@@ -320,7 +320,7 @@ func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
-		f.all.logger.Error("noting that a job stands still", "job", f.id, "err", err)
+		f.all.logger.Error("noting that a job waits or is paused", "job", f.id, "err", err)
 	}
 }
 

@@ -167,7 +167,7 @@ func (is *installs) install(ctx context.Context, w *wanted, show showInstall) (*
 		is.logger.Warn("an agent is not installed for jobs to share", "agent", w.Agent, "err", err)
 		return &cove.JobInstall{Detail: fmt.Sprintf("%s is installed for this job alone: %v", w.what(), err)}, nil
 	}
-	return &cove.JobInstall{Key: w.Key, Detail: fmt.Sprintf("%s is from the installation that jobs share, %.12s of %s", w.what(), w.Key, have.CreatedAt.UTC().Format(time.RFC3339))}, nil
+	return &cove.JobInstall{Key: w.Key, Detail: fmt.Sprintf("%s is from the shared installation %.12s of %s", w.what(), w.Key, have.CreatedAt.UTC().Format(time.RFC3339))}, nil
 }
 
 // installKey is the digest of all that an installation depends on.

@@ -77,7 +77,7 @@ func (in *intake) settle(ctx context.Context, req cove.JobRequest) (_ cove.JobRe
 		return req, nil, work, err
 	}
 	if req.Guards.Turns > 0 && work.Turn == nil {
-		return req, nil, work, fail.Newf("bad_request", "leave out --max-turns", "the agent %s does not tell of its turns", req.Agent)
+		return req, nil, work, fail.Newf("bad_request", "leave out --max-turns", "the agent %s does not report its turns", req.Agent)
 	}
 	return req, agent, work, nil
 }
@@ -164,8 +164,8 @@ func (in *intake) atBackend(ctx context.Context, req cove.JobRequest, work agent
 		return slices.ContainsFunc(req.Env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 	}
 	if len(work.Keys) > 0 && !slices.ContainsFunc(work.Keys, given) {
-		return req, fail.Newf("no_key", "give it one, which will be inside: --env "+work.Keys[0]+"=…, or a line in .cove/sandbox.env",
-			"the agent %s needs a key: connectors, which keep it outside, are not at the backend %s", req.Agent, req.Backend)
+		return req, fail.Newf("no_key", "give it a key, which will be inside the sprite: --env "+work.Keys[0]+"=…, or a line in .cove/sandbox.env",
+			"the agent %s needs a key: connectors, which keep a key outside, are not available at the backend %s", req.Agent, req.Backend)
 	}
 	if req.NetworkPolicy == nil {
 		return req, nil

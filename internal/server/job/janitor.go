@@ -215,7 +215,7 @@ func (j *janitor) endWait(ctx context.Context, id string, limit time.Duration) e
 		if job.StandsSince == nil || job.State.Terminal() {
 			return moved
 		}
-		job.StopReason = fmt.Sprintf("it stood still for longer than %v, and others of its profile wait for their turn", limit)
+		job.StopReason = fmt.Sprintf("it waited or was paused for longer than %v, and other jobs of its profile wait for their turn", limit)
 		return nil
 	})
 	if errors.Is(err, moved) {
@@ -234,7 +234,7 @@ const pushPatience = 2 * time.Minute
 
 var (
 	errPushCut  = errors.New("the server ended while its repository was on its way")
-	errPushGone = errors.New("its turn had come, and nobody sent its repository: its push had ended")
+	errPushGone = errors.New("its turn came, but nobody sent its repository: its push had ended")
 )
 
 // pushCut says why nobody is at work on a queued job any more; nil: somebody may be. Nobody is

@@ -228,7 +228,7 @@ func TestLogins(t *testing.T) {
 
 	try("claude's token", "claude", "", []string{"CLAUDE_CODE_OAUTH_TOKEN=x"}, "[]")
 	try("claude's login", "claude", cove.LoginInside, nil, "[]")
-	try("claude's login outside", "claude", cove.LoginOutside, nil, "no_login: take a token of claude setup-token, store it: cove secret set claude-token, and give it to the agent: "+
+	try("claude's login outside", "claude", cove.LoginOutside, nil, "no_login: get a token (claude setup-token), store it: cove secret set claude-token, and give it to the agent: "+
 		"cove push --agent claude --env CLAUDE_CODE_OAUTH_TOKEN={secret:claude-token} plan.md")
 	try("another agent's token", "cove", "", []string{"CLAUDE_CODE_OAUTH_TOKEN=x"}, "no_key: cove secret set anthropic")
 	for _, agent := range []string{"cove", "opencode", "pi", "gemini", "shell"} {

@@ -96,14 +96,14 @@ func checkGit(ctx context.Context, client *cove.Client, job cove.Job) error {
 	case exit.Code != notFound:
 		return nil // the clone fails with git's own words
 	case !job.OwnsSprite:
-		return fail.Newf("no_git", "install it there; in one over Debian: cove exec -s "+job.Sprite+" -- sudo apt-get install --yes git",
+		return fail.Newf("no_git", "install git there; if it is based on Debian: cove exec -s "+job.Sprite+" -- sudo apt-get install --yes git",
 			"the sprite %s has no git, and a job clones the repository with it", job.Sprite)
 	}
 	image := info.Cove.Base
 	if info.Config != nil && info.Config.Image != "" {
 		image = info.Config.Image
 	}
-	return fail.Newf("no_git", "choose an image with git, or add git to its Dockerfile (over Debian: RUN apt-get update && apt-get install --yes git); or use this server's own tools: --image host",
+	return fail.Newf("no_git", "choose an image with git, or add git to its Dockerfile (for one based on Debian: RUN apt-get update && apt-get install --yes git); or use this server's own tools: --image host",
 		"the image %s has no git, and a job clones the repository with it", image)
 }
 

@@ -31,7 +31,7 @@ func (in *intake) login(ctx context.Context, req cove.JobRequest, agent agents.A
 	case req.Backend != "" && req.Login == "":
 		return "", nil
 	case req.Backend != "":
-		return "", fail.Newf("bad_request", "use --login inside", "connectors, which keep a login outside, are not at the backend %s", req.Backend)
+		return "", fail.Newf("bad_request", "use --login inside", "connectors, which keep a login outside, are not available at the backend %s", req.Backend)
 	}
 	secrets, err := in.client.Secrets(ctx)
 	if err != nil {
@@ -45,7 +45,7 @@ func (in *intake) login(ctx context.Context, req cove.JobRequest, agent agents.A
 		return "", fail.Newf("no_login", "cove secret set "+of.Connector+" --from-login", "the server has no login for the agent %s", req.Agent)
 	case secrets[i].Login.Expired(time.Now()):
 		return "", fail.Newf("login_expired", connect.LoginHint(of.Connector, *secrets[i].Login)+"; or use a key: --login key",
-			"the token of the login %s, by which the agent %s asks its model, has expired", of.Connector, req.Agent)
+			"the token of the login %s, which the agent %s uses for its model, has expired", of.Connector, req.Agent)
 	}
 	return cove.LoginOutside, nil
 }

@@ -32,17 +32,17 @@ func checkStarted(req cove.JobRequest, agent agents.Agent) error {
 		inside := s.Name != "" || len(s.Command) > 0 || len(s.Env) > 0
 		switch _, ok := agent.(agents.MCPStarter); {
 		case s.Connector != "" && inside:
-			return fail.Newf("bad_request", "give one of them", "the MCP server %s is a connector, and a command", s.Connector)
+			return fail.Newf("bad_request", "give one of them", "the MCP server %s is both a connector and a command", s.Connector)
 		case s.Connector != "":
 			continue
 		case !ok:
-			return fail.Newf("bad_request", "leave out --mcp, or use --agent claude, codex, opencode, acp or cove", "the agent %s is given no MCP servers", req.Agent)
+			return fail.Newf("bad_request", "leave out --mcp, or use --agent claude, codex, opencode, acp or cove", "the agent %s can't be given MCP servers", req.Agent)
 		case !serverName().MatchString(s.Name):
-			return fail.Newf("bad_request", "", "%.60q can't be the name of an MCP server: it has lower-case letters, digits and hyphens, at most 30", s.Name)
+			return fail.Newf("bad_request", "", "%.60q can't be the name of an MCP server: a name has lower-case letters, digits and hyphens, at most 30", s.Name)
 		case slices.Contains(names, s.Name):
-			return fail.Newf("bad_request", "", "there are two MCP servers %s", s.Name)
+			return fail.Newf("bad_request", "", "there are two MCP servers named %s", s.Name)
 		case len(s.Command) == 0 || s.Command[0] == "" || len(s.Command) > maxWords || len(s.Env) > maxWords || len(s.Tools) > 0:
-			return fail.Newf("bad_request", "write --mcp sprite:"+s.Name+"=COMMAND", "the MCP server %s is a command and its variables, at most %d of each, with all its tools", s.Name, maxWords)
+			return fail.Newf("bad_request", "write --mcp sprite:"+s.Name+"=COMMAND", "the MCP server %s must be a command and its variables, at most %d of each, without a list of tools", s.Name, maxWords)
 		}
 		names = append(names, s.Name)
 		for _, kv := range s.Env {
@@ -96,10 +96,10 @@ func (in *intake) checkMCP(ctx context.Context, req cove.JobRequest, agent agent
 		return nil
 	}
 	if _, ok := agent.(agents.MCPClient); !ok {
-		return fail.Newf("bad_request", "leave out --mcp, or use --agent cove", "the agent %s is given no MCP servers of the host", req.Agent)
+		return fail.Newf("bad_request", "leave out --mcp, or use --agent cove", "the agent %s can't be given MCP servers of the host", req.Agent)
 	}
 	if req.Backend != "" {
-		return fail.Newf("bad_request", "leave out --mcp", "connectors, by which MCP servers of the host are reached, are not at the backend %s", req.Backend)
+		return fail.Newf("bad_request", "leave out --mcp", "connectors, which lead to MCP servers of the host, are not available at the backend %s", req.Backend)
 	}
 	var names []string
 	for _, s := range req.MCP {
@@ -110,7 +110,7 @@ func (in *intake) checkMCP(ctx context.Context, req cove.JobRequest, agent agent
 			return fail.Newf("bad_request", "", "%v", err)
 		}
 		if slices.Contains(names, s.Connector) {
-			return fail.Newf("bad_request", "name all of its tools at once", "the MCP server %s is there twice", s.Connector)
+			return fail.Newf("bad_request", "name all of its tools at once", "the MCP server %s is given twice", s.Connector)
 		}
 		names = append(names, s.Connector)
 		all := slices.Contains(s.Tools, "*")

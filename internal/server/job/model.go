@@ -18,7 +18,7 @@ func (in *intake) choose(ctx context.Context, req cove.JobRequest, agent agents.
 	chooser, ok := agent.(agents.Chooser)
 	if !ok && req.Guards.CostUSD > 0 {
 		return req, fail.Newf("bad_request", "leave out --max-cost, or limit the connector: cove connector put NAME --limit 5usd/day",
-			"the agent %s does not look after what its model costs", req.Agent)
+			"the agent %s does not watch what its model costs", req.Agent)
 	}
 	if !ok {
 		return req, nil
@@ -42,7 +42,7 @@ func (in *intake) choose(ctx context.Context, req cove.JobRequest, agent agents.
 		if err == nil && price == nil && req.Guards.CostUSD > 0 {
 			provider, name, _ := strings.Cut(model, "/")
 			err = fail.Newf("no_price", "cove connector put "+provider+" --price '"+name+"=INPUT/OUTPUT', in dollars for a million tokens",
-				"what %s costs is not known, and so no limit of it can be kept", model)
+				"the price of %s is not known, so its cost can't be limited", model)
 		}
 		return req, err
 	}

@@ -46,5 +46,5 @@ func (m *Manager) once(ctx context.Context, key store.JobKey, do func() (cove.Jo
 }
 
 func keyTaken() error {
-	return fail.Newf(codeKeyTaken, "choose another key", "another request for a job has had that key, and this one was not carried out")
+	return fail.Newf(codeKeyTaken, "choose another key", "another request for a job used that key; this one was not carried out")
 }

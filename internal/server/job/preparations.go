@@ -117,5 +117,5 @@ func (ps *preparations) lockJob(ctx context.Context, id string) (unlock func(), 
 
 // stillInstalling refuses what can't be done before a job is prepared.
 func stillInstalling(id string) error {
-	return fail.Newf("job_installing", "see how far that is: cove job show "+id, "the agent of job %s is still being installed", id)
+	return fail.Newf("job_installing", "see its progress: cove job show "+id, "the agent of job %s is still being installed", id)
 }

@@ -74,7 +74,7 @@ func TestBackendArch(t *testing.T) {
 		}
 	}
 	refused("riscv64", `"riscv64"`)
-	refused(other, "cove-guest-"+arch+", which it needs, is not beside cove")
+	refused(other, "needs cove-guest-"+arch+", which is not beside cove")
 
 	if err := os.WriteFile(foreign, guest, 0o755); err != nil {
 		t.Fatal(err)

@@ -142,7 +142,7 @@ func publishable(job cove.Job) error {
 	}
 	switch {
 	case job.Publish == "":
-		return none("was not to be published: only the flag --publish, and a profile, ask for that")
+		return none("is not to be published: only the flag --publish or a profile asks for that")
 	case job.State != cove.JobSucceeded:
 		return none("has not succeeded (%s), so its commits are not published", job.State)
 	case job.Published == nil:
@@ -152,7 +152,7 @@ func publishable(job cove.Job) error {
 		for _, r := range job.Published.Risky {
 			names = append(names, fmt.Sprintf("%q", r.Path))
 		}
-		return fail.Newf("risky", "review them in a clone, and push from there: cove pull "+job.ID, "job %s is not published, since these files could make something run on the machine of who takes them: %s",
+		return fail.Newf("risky", "review them in a clone, and push from there: cove pull "+job.ID, "job %s is not published: these files could run code on the machine of anyone who takes them: %s",
 			job.ID, strings.Join(names, ", "))
 	}
 	return nil
@@ -377,7 +377,7 @@ func unfit(job cove.Job, size, limit int64) string {
 	case said < 0 || said > cove.MaxBundle:
 		return fmt.Sprintf("its bundle has %d bytes, and more than %d are not taken", said, int64(cove.MaxBundle))
 	case limit > 0 && said > limit:
-		return fmt.Sprintf("its bundle has %d bytes, and its sprite %s may have %d", said, job.Sprite, limit)
+		return fmt.Sprintf("its bundle has %d bytes; the limit of its sprite %s is %d", said, job.Sprite, limit)
 	case size != said:
 		return fmt.Sprintf("its bundle in sprite %s is not as it was collected: it has %d bytes, and had %d", job.Sprite, size, said)
 	}

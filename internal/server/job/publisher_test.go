@@ -365,7 +365,7 @@ func TestPublishable(t *testing.T) {
 	}
 	for want, change := range map[string]func(*cove.Job){
 		"":                              func(*cove.Job) {},
-		"not_published was not to be":   func(j *cove.Job) { j.Publish = "" },
+		"not_published is not to be":    func(j *cove.Job) { j.Publish = "" },
 		"not_published not succeeded":   func(j *cove.Job) { j.State = cove.JobTimedOut },
 		"not_published made no commits": func(j *cove.Job) { j.Published = nil },
 		"risky .github/x.yml": func(j *cove.Job) {

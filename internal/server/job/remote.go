@@ -50,27 +50,27 @@ func (cs *connectors) checkRepository(ctx context.Context, req cove.JobRequest) 
 	}
 	name, _, err := cs.repositoryConnector(ctx, req.URL)
 	if err == nil && name == "" && req.Publish != "" {
-		err = fail.Newf("no_connector", "cove connector put NAME --upstream https://HOST --git --header 'Authorization: Basic {basic:USER}'", "no connector for git leads to %s, by which the commits would be published", req.URL)
+		err = fail.Newf("no_connector", "cove connector put NAME --upstream https://HOST --git --header 'Authorization: Basic {basic:USER}'", "no connector for git leads to %s, so the commits can't be published", req.URL)
 	}
 	if err != nil || name == "" {
 		return err
 	}
 	missing, err := cs.missing(ctx, name)
 	if err == nil && missing != "" {
-		err = fail.Newf("no_key", missing, "the connector %s, by which %s is reached, has no secret", name, req.URL)
+		err = fail.Newf("no_key", missing, "the connector %s, which leads to %s, has no secret", name, req.URL)
 	}
 	if err != nil || req.Publish != cove.PublishPullRequest {
 		return err
 	}
 	c, err := cs.store.Get(ctx, name)
 	if err == nil && c.Forge.API == "" {
-		err = fail.Newf("no_forge", "cove connector put "+name+" --forge KIND=CONNECTOR, with all else that it has", "the connector %s does not say by which API pull requests are opened", name)
+		err = fail.Newf("no_forge", "cove connector put "+name+" --forge KIND=CONNECTOR, with all its other settings", "the connector %s does not name the API that opens pull requests", name)
 	}
 	if err != nil {
 		return err
 	}
 	if missing, err = cs.missing(ctx, c.Forge.API); err == nil && missing != "" {
-		err = fail.Newf("no_key", missing, "the connector %s, by which pull requests are opened, is not there, or has no secret", c.Forge.API)
+		err = fail.Newf("no_key", missing, "the connector %s, which opens pull requests, does not exist or has no secret", c.Forge.API)
 	}
 	return err
 }
@@ -83,14 +83,14 @@ func (cs *connectors) unreachable(ctx context.Context, req cove.JobRequest) (str
 		return "", nil
 	}
 	if req.Backend != "" {
-		return fmt.Sprintf("a sprite of the backend %s does not reach %s: in it, that is the sprite itself; give a url that leads there from outside", req.Backend, req.URL), nil
+		return fmt.Sprintf("a sprite of the backend %s does not reach %s: in it, that address is the sprite itself; give a URL that leads there from outside", req.Backend, req.URL), nil
 	}
 	if name, _, err := cs.repositoryConnector(ctx, req.URL); name != "" || err != nil {
 		return "", err
 	}
 	why := "its network policy does not open that address"
 	if own {
-		why = "in it, that is the sprite itself"
+		why = "in it, that address is the sprite itself"
 	}
 	u, err := url.Parse(req.URL)
 	if err != nil {
@@ -117,7 +117,7 @@ func (cs *connectors) forge(ctx context.Context, name string, secrets *store.Sec
 		return nil, err
 	}
 	if c.Forge.API == "" {
-		return nil, fmt.Errorf("the connector %s does not say by which API pull requests are opened", name)
+		return nil, fmt.Errorf("the connector %s does not name the API that opens pull requests", name)
 	}
 	if _, err := cs.has(ctx, c.Forge.API); err != nil { // it may have to be made of its secret
 		return nil, err
@@ -135,7 +135,7 @@ func (cs *connectors) forge(ctx context.Context, name string, secrets *store.Sec
 func (cs *connectors) withIssue(ctx context.Context, req cove.JobRequest, secrets *store.Secrets) (string, error) {
 	name, path, err := cs.repositoryConnector(ctx, req.URL)
 	if err == nil && name == "" {
-		err = fail.Newf("no_connector", "cove connector put NAME --upstream https://HOST --git --header 'Authorization: Basic {basic:USER}' --forge KIND=CONNECTOR", "no connector for git leads to %s, which would say by which API its issues are read", req.URL)
+		err = fail.Newf("no_connector", "cove connector put NAME --upstream https://HOST --git --header 'Authorization: Basic {basic:USER}' --forge KIND=CONNECTOR", "no connector for git leads to %s and names the API that reads its issues", req.URL)
 	}
 	var f *forge.Forge
 	if err == nil {

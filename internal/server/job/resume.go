@@ -68,13 +68,13 @@ func agentSession(ctx context.Context, jobs *store.Jobs, job cove.Job) (string, 
 	if err != nil {
 		return "", err
 	}
-	again := "have it done in the same sprite by another job: cove push -s " + job.Sprite + " PLAN"
+	again := "push another job to the same sprite: cove push -s " + job.Sprite + " PLAN"
 	if _, ok := reader.(agents.Rememberer); !ok {
-		return "", fail.Newf("no_session", again, "the agent %s has no session that could go on", job.Agent)
+		return "", fail.Newf("no_session", again, "the agent %s has no session to resume", job.Agent)
 	}
 	session := sessionOf(reader)
 	if session == "" {
-		return "", fail.Newf("no_session", again, "the agent of job %s has no session that could go on: it ended before it had one, or can't continue any", job.ID)
+		return "", fail.Newf("no_session", again, "the agent of job %s has no session to resume: it ended before it had one, or can't continue any", job.ID)
 	}
 	return session, nil
 }

@@ -43,7 +43,7 @@ func (m *Manager) retry(ctx context.Context, id string, how cove.JobRetry) (cove
 		return old, err
 	}
 	if old.ResumeOf != "" {
-		return old, fail.Newf("not_kept", "have it go on: cove job resume "+id+" MESSAGE", "job %s went on with the session of job %s, and can't begin anew", id, old.ResumeOf)
+		return old, fail.Newf("not_kept", "resume it: cove job resume "+id+" MESSAGE", "job %s resumed the session of job %s, and can't be retried", id, old.ResumeOf)
 	}
 	if err := kept(ctx, m.Client, old); err != nil {
 		return old, err

@@ -54,7 +54,7 @@ var keyForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`
 
 func checkKeyForm(key string) error {
 	if !keyForm().MatchString(key) {
-		return fail.Newf("bad_request", "", "a key is letters, digits and any of . _ : -, at most 100: %.120q is none", key)
+		return fail.Newf("bad_request", "", "a key is letters, digits and any of . _ : -, at most 100: %.120q is not one", key)
 	}
 	return nil
 }
@@ -68,11 +68,11 @@ func message(job cove.Job, msg cove.JobMessage) ([]byte, error) {
 	converser, ok := agent.(agents.Converser)
 	switch {
 	case job.State.Terminal():
-		return nil, fail.Newf("job_ended", "begin it anew: cove job retry "+job.ID, "job %s has ended (%s)", job.ID, job.State)
+		return nil, fail.Newf("job_ended", "retry it: cove job retry "+job.ID, "job %s has ended (%s)", job.ID, job.State)
 	case !ok:
-		return nil, fail.Newf("no_input", "once it has ended: cove job resume "+job.ID+" MESSAGE", "the agent %s takes no messages", job.Agent)
+		return nil, fail.Newf("no_input", "resume it after it has ended: cove job resume "+job.ID+" MESSAGE", "the agent %s takes no messages", job.Agent)
 	case job.Interactive:
-		return nil, fail.Newf("no_input", "join it: cove job attach "+job.ID, "the agent of job %s sits at a terminal", job.ID)
+		return nil, fail.Newf("no_input", "join it: cove job attach "+job.ID, "the agent of job %s runs in a terminal", job.ID)
 	case !job.Converse:
 		return nil, fail.Newf("no_input", "push with --converse", "job %s was not pushed to take messages", job.ID)
 	case job.State == cove.JobInstalling || job.State == cove.JobQueued || job.State == cove.JobPreparing:

@@ -94,7 +94,7 @@ func keep(ctx context.Context, jobs *store.Jobs, job cove.Job, req cove.JobReque
 		return noSecret(e.Name)
 	}
 	if e, ok := errors.AsType[*store.WaitingError](err); ok {
-		full := fail.Newf("limit", "see them, and end some: cove job list --state installing", "%v, and no more may", e)
+		full := fail.Newf("limit", "see them, and stop some: cove job list --state installing", "%v, and no more may", e)
 		full.Limit, full.Count = store.MaxWaiting, e.Count
 		return full
 	}

@@ -22,11 +22,11 @@ func (m *Manager) Start(ctx context.Context, id string, req cove.JobStart) (cove
 		return cove.Job{}, fail.Newf("bad_request", "", "the bundle's size and sha256 must be given")
 	}
 	if len(req.Shallow) > maxShallow {
-		return cove.Job{}, fail.Newf("bad_request", "push the whole history, or a shorter one: --depth 1", "a history that is cut off at %d commits is more than %d", len(req.Shallow), maxShallow)
+		return cove.Job{}, fail.Newf("bad_request", "push the whole history, or a shorter one: --depth 1", "a history is cut off at %d commits; the limit is %d", len(req.Shallow), maxShallow)
 	}
 	for _, commit := range req.Shallow {
 		if !commitID().MatchString(commit) {
-			return cove.Job{}, fail.Newf("bad_request", "", "%.80q is no commit to cut a history off at", commit)
+			return cove.Job{}, fail.Newf("bad_request", "", "%.80q is not a commit to cut a history off at", commit)
 		}
 	}
 	unlock, err := m.preparations.lockJob(ctx, id)

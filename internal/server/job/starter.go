@@ -88,7 +88,7 @@ func (s *starter) start(ctx context.Context, job cove.Job, req cove.JobStart) (c
 	} else if job.ResumeOf == "" {
 		s.steps.skip(ctx, id, cove.StepUploadRepository, "the sprite clones "+job.URL)
 	} else {
-		s.steps.skip(ctx, id, cove.StepUploadRepository, "the job goes on in a clone that is there")
+		s.steps.skip(ctx, id, cove.StepUploadRepository, "the job resumes in an existing clone")
 	}
 	var err error
 	if job.Arch, err = s.bringSupervisor(ctx, job); err != nil {
@@ -191,7 +191,7 @@ func (u *upload) again() string {
 
 func (u *upload) done() string {
 	if u.size == 0 {
-		return "the sprite had it"
+		return "the sprite had it already"
 	}
 	return fmt.Sprintf("%d bytes", u.size) + u.again()
 }

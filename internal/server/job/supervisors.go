@@ -245,15 +245,15 @@ func (ss *supervisors) deliver(ctx context.Context, job cove.Job, line []byte) e
 	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
 		switch exit.Code {
 		case exitDead:
-			return fail.Newf("job_ended", "see how: cove job show "+id, "job %s has ended", id)
+			return fail.Newf("job_ended", "see how it ended: cove job show "+id, "job %s has ended", id)
 		case exitDeaf:
-			return fail.Newf("no_input", "see: cove job logs "+id, "the agent of job %s takes no messages now", id)
+			return fail.Newf("no_input", "see its log: cove job logs "+id, "the agent of job %s takes no messages now", id)
 		case exitTold:
 			return alreadyAnswered(id)
 		case exitUsed:
-			return fail.Newf(codeKeyTaken, "choose another key", "another message to job %s has had that key, and this one was not handed on", id)
+			return fail.Newf(codeKeyTaken, "choose another key", "another message to job %s used that key; this one was not delivered", id)
 		}
-		return fail.Newf("not_delivered", "see: cove job logs "+id, "the agent of job %s did not get the message: %s", id, said.String())
+		return fail.Newf("not_delivered", "see its log: cove job logs "+id, "the agent of job %s did not get the message: %s", id, said.String())
 	}
 	if err != nil {
 		return fmt.Errorf("send to job %s: %w", id, err)

@@ -45,8 +45,8 @@ const (
 
 // Why a review is not whole, beside the reasons of unidiff.
 const (
-	cutChanges = "the list of changed files is longer than 8 MiB, and those after that are not judged"
-	cutNamed   = "more files have changed than a review names, which is 3,000 files or 1 MiB of names; those that a pull holds are named first"
+	cutChanges = "the list of changed files is longer than 8 MiB; the files after that are not judged"
+	cutNamed   = "a review names at most 3,000 files or 1 MiB of names, and more have changed; it names files that a pull holds first"
 	cutTexts   = "the lines of some files are left out, and each of these files says so"
 )
 

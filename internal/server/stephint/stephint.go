@@ -46,7 +46,7 @@ func lookUp(job cove.Job, key cove.StepKey) string {
 		return "see all that was printed: cove job logs " + job.ID
 	}
 	if job.Backend != "" {
-		return "see what the matter is: cove ping --backend " + job.Backend
+		return "check the connection: cove ping --backend " + job.Backend
 	}
 	return ""
 }

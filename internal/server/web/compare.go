@@ -51,7 +51,7 @@ type comparedLine struct {
 func compare(v *view) error {
 	ids := []string{v.r.URL.Query().Get("a"), v.r.URL.Query().Get("b")}
 	if ids[0] == "" || ids[1] == "" || ids[0] == ids[1] {
-		return fail.New("bad_request", "two jobs are compared, and the address does not name two", "open a job's changes, and choose the one to compare with there")
+		return fail.New("bad_request", "the address does not name two jobs to compare", "open a job's changes, and choose the one to compare with there")
 	}
 	var both [2]comparedJob
 	var errs [2]error

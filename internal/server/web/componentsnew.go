@@ -61,7 +61,7 @@ func shownOfSettings() []component {
 		{"profile-editor", "stored", profileEditor{rights: rights{true, true, true}, Name: "nightly", Revision: 4, Stored: 4, Text: newProfile, Warnings: []string{"the connector anthropic has no key"}}},
 		{"profile-editor", "refused", profileEditor{rights: rights{true, true, true}, Name: "nightly", Revision: 3, Text: "agent = 7", Problem: &failed}},
 		{"profile-applied", "two jobs", profileApplied{Jobs: []cove.ProfileJob{{Job: "0a1b2c", Sprite: "job-0a1b2c"}, {Job: "0a1b2d", Sprite: "job-0a1b2d", Error: "the sprite is being deleted"}}}},
-		{"profile-applied", "rules that stay", profileApplied{Jobs: []cove.ProfileJob{{Job: "0a1b2c", Sprite: "job-0a1b2c", Error: "its rules were set by somebody since, and stay", Kept: true}}, Kept: true, Name: "nightly"}},
+		{"profile-applied", "rules that stay", profileApplied{Jobs: []cove.ProfileJob{{Job: "0a1b2c", Sprite: "job-0a1b2c", Error: "somebody has set its rules since, so they stay", Kept: true}}, Kept: true, Name: "nightly"}},
 		{"profile-applied", "none", profileApplied{}},
 		{"token-made", "", cove.Token{Name: "ci", Secret: "cove_example"}},
 		{"webhook-made", "with a key of its own", signed},

@@ -172,7 +172,7 @@ func giveBack(v *view) { v.site.heard.give(v.session, v.held) }
 func unheard(err error, what, command string) error {
 	switch {
 	case errors.Is(err, errLong):
-		return fail.New("too_large", "the sprite tells more of "+what+" than a page reads (at most "+formatBytes(maxHeard)+")", command)
+		return fail.New("too_large", "the sprite reports more about "+what+" than a page reads (at most "+formatBytes(maxHeard)+")", command)
 	case errors.Is(err, errBusy):
 		return fail.New("limit", "other pages of sprites take all the room; "+what+" can't be shown now", "try again when others are loaded, or type: "+command)
 	}

@@ -135,11 +135,11 @@ func (j jobView) Incomparable() string {
 	case j.Gone && j.PulledAt != nil && j.Head != "":
 		return fmt.Sprintf("Its sprite is gone; what it changed was pulled. In the clone that pulled it: git diff %.12s refs/cove/%s/head", j.Base, j.ID)
 	case j.WorkDeleted:
-		return "There is nothing to compare any more: its work went with its sprite."
+		return "There is nothing to compare any more: its work was deleted with its sprite."
 	case j.Unseen() && j.Gone:
 		return "Nobody knows what it has changed: its sprite was gone before its work was collected."
 	case j.Unseen():
-		return "The server does not know what it has changed: its work was not collected. What is there is in its sprite."
+		return "The server does not know what it has changed: its work was not collected. Its work, if any, is in its sprite."
 	}
 	return ""
 }
@@ -216,7 +216,7 @@ func (j jobView) Lost() (all []string) {
 		all = append(all, printable.Count(n, "commit")+" that nobody has pulled")
 	}
 	if j.Uncollected != "" && !j.Gone {
-		all = append(all, "work that is in its sprite alone")
+		all = append(all, "work that only its sprite has")
 	}
 	if j.OwnsSprite && !j.WorkDeleted && !j.Gone {
 		all = append(all, "its sprite "+j.Sprite+" with all files")

@@ -81,7 +81,7 @@ func resumeJob(v *view) error {
 	if err != nil {
 		return err
 	}
-	v.say("Job %s goes on as this one.", v.r.PathValue("id"))
+	v.say("This job resumes job %s.", v.r.PathValue("id"))
 	return v.redirect(jobPath(next.ID))
 }
 
@@ -98,7 +98,7 @@ func retryJob(v *view) error {
 	if err != nil {
 		return err
 	}
-	v.say("Job %s is tried again as this one.", v.r.PathValue("id"))
+	v.say("This job retries job %s.", v.r.PathValue("id"))
 	return v.redirect(jobPath(next.ID))
 }
 
@@ -122,7 +122,7 @@ func planAgain(v *view) error {
 		return err
 	}
 	if !j.Write {
-		return fail.New("forbidden", "to begin a job needs the verb write, which this token has not", "log in by the link of a token that has it: cove web")
+		return fail.New("forbidden", "starting a job needs the verb write; this token does not have it", "log in by the link of a token that has it: cove web")
 	}
 	plan, err := cove.PlanOf(v.r.Context(), v.api, j.ID)
 	if err != nil {
@@ -186,7 +186,7 @@ func formOf(j cove.Job, plan cove.JobPlan) (form newJob, left []string) {
 		"its login " + j.Login:                                            j.Login != "",
 		"its role " + j.Role:                                              j.Role != "",
 		"that it talks with you":                                          j.Converse,
-		"its limits of disk and of silence":                               j.Guards.DiskBytes > 0 || j.Guards.IdleSec > 0,
+		"its limits of disk and of time without an event":                 j.Guards.DiskBytes > 0 || j.Guards.IdleSec > 0,
 		"its backend " + j.Backend:                                        j.Backend != "",
 		"its sprite " + j.Sprite:                                          !j.OwnsSprite,
 	} {

@@ -325,7 +325,7 @@ func TestCommentsOnShell(t *testing.T) {
 		t.Error("the plan of a job that has ended can't be changed")
 	}
 	put(t, s, 2, func(j *cove.Job) { j.Agent = "shell" })
-	if page := pageOf(t, c, s.URL+"/web/jobs/000002/changes"); !strings.Contains(page, "The agent of this job can’t be told them") {
+	if page := pageOf(t, c, s.URL+"/web/jobs/000002/changes"); !strings.Contains(page, "The agent of this job can’t receive them") {
 		t.Error("that its agent can't be told comments is not said first")
 	}
 	if left, err := (cove.Review{Client: s.Client()}).Comments(t.Context(), job.ID); err != nil || len(left) != 1 {

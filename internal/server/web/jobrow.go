@@ -122,7 +122,7 @@ func (r *jobRow) result(job cove.Job) {
 		r.Get = job.Bring()
 	}
 	if job.WorkDeleted && r.Result != "" {
-		r.Result += ", gone with its sprite"
+		r.Result += ", deleted with its sprite"
 	}
 	if job.PulledAt != nil && r.Result != "" {
 		r.Result += ", pulled"
@@ -142,7 +142,7 @@ func (r *jobRow) needs(job cove.Job) {
 	case job.Failure != nil:
 		r.Why, r.Hint = job.Failure.Message, job.Failure.Hint
 	case job.Published != nil && job.Published.State == cove.PublishHeld:
-		r.Why = "Not published: some changes could run something on your machine."
+		r.Why = "Not published: some changes could run code on your machine."
 		if len(job.Published.Risky) > 0 {
 			r.Why = "Not published: " + job.Published.Risky[0].Path + " " + job.Published.Risky[0].Why + "."
 		}

@@ -79,7 +79,7 @@ func (v *view) jobs(ctx context.Context, form jobForm, after string) (s section,
 	}
 	s.Count, s.Tabs = strconv.Itoa(n), jobTabs(form, list.Counts)
 	if form.Active() || form.Group != "" || after != "" {
-		s.Empty = "No job is like that."
+		s.Empty = "No job matches."
 	}
 	for _, job := range list.Jobs {
 		s.Rows = append(s.Rows, v.jobRow(job))

@@ -239,7 +239,7 @@ func TestListPages(t *testing.T) {
 	page.Wait("#sprite-full")
 	page.Until("only that", `document.querySelectorAll("#list .item").length === 1`)
 	must(t, s.Store.Sprites.Delete(t.Context(), "0123456789abcdef"))
-	page.Sees("No sprite is like that.")
+	page.Sees("No sprite matches.")
 
 	page.Fill(".find input", "cafeca")
 	page.Type("\r")

@@ -58,7 +58,7 @@ type pushCommand struct{ File, Command, Plan string }
 // job.
 func newJobPage(v *view) error {
 	if !v.session.May(cove.VerbWrite) {
-		return fail.New("forbidden", "to begin a job needs the verb write, which this token has not", "log in by the link of a token that has it: cove web")
+		return fail.New("forbidden", "starting a job needs the verb write; this token does not have it", "log in by the link of a token that has it: cove web")
 	}
 	return showNewJob(v, newJob{}, nil, false)
 }
@@ -231,7 +231,7 @@ func number[T int64 | float64](text, what string, parse func(string, int) (T, er
 		return 0, nil
 	}
 	if n, err = parse(text, 64); err != nil || !(n >= 0) || n > 1e9 {
-		return 0, fail.Newf("bad_request", "write a number, or leave the field empty", "%.40q is no number of %s", text, what)
+		return 0, fail.Newf("bad_request", "write a number, or leave the field empty", "%.40q is not a number of %s", text, what)
 	}
 	return n, nil
 }

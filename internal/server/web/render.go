@@ -57,7 +57,7 @@ func dict(pairs ...any) (map[string]any, error) {
 	for i := 0; i < len(pairs); i += 2 {
 		name, ok := pairs[i].(string)
 		if !ok {
-			return nil, fmt.Errorf("dict: %v is no name", pairs[i])
+			return nil, fmt.Errorf("dict: %v is not a name", pairs[i])
 		}
 		m[name] = pairs[i+1]
 	}

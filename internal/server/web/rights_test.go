@@ -113,7 +113,7 @@ func TestTabsOfRights(t *testing.T) {
 		}
 	}
 	status, page := read(t, visitorAs(t, reader(t, s, "read")), s.URL+"/web/settings?tab=secrets")
-	if status != http.StatusForbidden || !strings.Contains(page, "the settings’ tab Secrets needs the verb admin") || !strings.Contains(page, "?tab=profiles") {
+	if status != http.StatusForbidden || !strings.Contains(page, "the tab Secrets of the settings needs the verb admin") || !strings.Contains(page, "?tab=profiles") {
 		t.Errorf("the secrets: got %d: %s", status, page)
 	}
 }

@@ -53,7 +53,7 @@ func settings(v *view) error {
 	case !known:
 		return noTab(v, listed, fail.New("not_found", "the settings have no such tab", "choose one above"))
 	case !may(tab):
-		return noTab(v, listed, fail.Newf("forbidden", "log in by the link of a token that has it: cove web", "the settings’ tab %s needs the verb %s, which this token has not", tab.Title, tab.verb))
+		return noTab(v, listed, fail.Newf("forbidden", "log in by the link of a token that has it: cove web", "the tab %s of the settings needs the verb %s; this token does not have it", tab.Title, tab.verb))
 	}
 	data, err := tab.load(v)
 	if err != nil {

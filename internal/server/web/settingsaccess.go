@@ -41,10 +41,10 @@ func secretsTab(v *view) (any, error) {
 		row := secretRow{Secret: s, Users: users[s.Name]}
 		row.Ask = ask{
 			ID: fmt.Sprintf("delete-secret-%d", i), Button: "Delete", Title: "Delete the secret " + s.Name + "?", Action: "/web/settings/secrets/delete",
-			Fields: map[string]string{"name": s.Name}, Lost: []string{"The value can't be read again: nobody has it but who gave it."},
+			Fields: map[string]string{"name": s.Name}, Lost: []string{"The value can't be read again: only the person who set it has it."},
 		}
 		if len(row.Users) > 0 {
-			row.Ask.Lost = append(row.Ask.Lost, "These name it, and serve nobody until it is set again: "+strings.Join(row.Users, ", "))
+			row.Ask.Lost = append(row.Ask.Lost, "These use it, and do not work until it is set again: "+strings.Join(row.Users, ", "))
 			row.Ask.Choice, row.Ask.Must = "Delete it though it is used", true
 		}
 		page.Secrets = append(page.Secrets, row)
@@ -124,7 +124,7 @@ func (t tokenRow) Reach() string { return reach(t.Scope) }
 func reach(s cove.TokenScope) string {
 	switch {
 	case s.Profile != "":
-		return "jobs by the profile " + s.Profile
+		return "jobs of the profile " + s.Profile
 	case s.Prefix != "":
 		return "sprites " + s.Prefix + "…"
 	case s.Sprite != "":
@@ -142,7 +142,7 @@ func tokensTab(v *view) (any, error) {
 	for i, t := range all {
 		page.Tokens = append(page.Tokens, tokenRow{t, ask{
 			ID: fmt.Sprintf("delete-token-%d", i), Button: "Delete", Title: "Delete the token " + t.Name + "?", Action: "/web/settings/tokens/delete",
-			Fields: map[string]string{"name": t.ID}, Lost: []string{"Who uses it is refused from now on.", "The browsers that logged in by it are logged out."},
+			Fields: map[string]string{"name": t.ID}, Lost: []string{"Requests with it are refused from now on.", "The browsers that logged in by it are logged out."},
 		}})
 	}
 	page.Profiles, err = cove.Profiles{Client: v.api}.List(ctx)
@@ -173,7 +173,7 @@ func makeToken(v *view) error {
 	case to == "":
 		return fail.New("bad_request", "the field beside what the token reaches is empty", "fill it in, or choose: all sprites and jobs")
 	case len(req.Verbs) == 0:
-		return fail.New("bad_request", "the token may do nothing", "choose one at least of what it may")
+		return fail.New("bad_request", "the token may do nothing", "choose at least one thing that it may do")
 	}
 	t, err := v.api.CreateToken(v.r.Context(), req)
 	if err != nil {
@@ -284,7 +284,7 @@ func connectorsTab(v *view) (any, error) {
 		}
 		row.Ask = ask{
 			ID: fmt.Sprintf("delete-connector-%d", i), Button: "Delete", Title: "Delete the connector " + c.Name + "?", Action: "/web/settings/connectors/delete",
-			Fields: map[string]string{"name": c.Name}, Lost: []string{fmt.Sprintf("It is granted %s. Nothing is served by it any more, and requests under way end.", printable.Count(len(c.Grants), "time"))},
+			Fields: map[string]string{"name": c.Name}, Lost: []string{fmt.Sprintf("It is granted %s. It will serve nothing any more, and requests in progress end.", printable.Count(len(c.Grants), "time"))},
 		}
 		for _, g := range c.Grants {
 			if !slices.Contains(page.Sprites, g.Sprite) && g.Sprite != "" {
@@ -324,7 +324,7 @@ func putConnector(v *view, f url.Values) error {
 		}
 		key, value, ok := strings.Cut(line, ":")
 		if !ok {
-			return fail.Newf("bad_request", "write NAME: VALUE on each line", "%.40q is no header", line)
+			return fail.Newf("bad_request", "write NAME: VALUE on each line", "%.40q is not a header", line)
 		}
 		if def.Headers == nil {
 			def.Headers = map[string]string{}
@@ -354,7 +354,7 @@ func grantConnector(v *view, f url.Values) error {
 	}
 	g := cove.ConnectorGrant{Sprite: f.Get("sprite"), Label: f.Get("label")}
 	if g.Sprite == "" && g.Label == "" {
-		return fail.New("bad_request", "nobody is named to whom to grant it", "give a sprite, or a label")
+		return fail.New("bad_request", "the grant names neither a sprite nor a label", "name a sprite or a label to grant the connector to")
 	}
 	if g.Label != "" {
 		for info, err := range v.api.All(v.r.Context(), "") {

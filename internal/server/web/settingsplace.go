@@ -41,7 +41,7 @@ func imagesTab(v *view) (any, error) {
 		}
 		row.Ask = ask{
 			ID: fmt.Sprintf("remove-image-%d", i), Button: "Remove", Title: "Remove " + line(row.Name) + "?", Action: "/web/settings/images/remove",
-			Fields: map[string]string{"name": row.Name}, Lost: []string{"Its name, and with the last name up to " + formatBytes(image.DiskBytes) + " of layers. It can be pulled again if its registry has it still."},
+			Fields: map[string]string{"name": row.Name}, Lost: []string{"Its name, and with the last name up to " + formatBytes(image.DiskBytes) + " of layers. It can be pulled again if its registry still has it."},
 		}
 		page.Rows = append(page.Rows, row)
 	}

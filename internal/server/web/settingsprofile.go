@@ -53,7 +53,7 @@ func profilesTab(v *view) (any, error) {
 	for i, p := range all {
 		page.Profiles = append(page.Profiles, profileRow{p, ask{
 			ID: fmt.Sprintf("delete-profile-%d", i), Button: "Delete", Title: "Delete the profile " + p.Name + "?", Action: "/web/settings/profiles/delete",
-			Fields: map[string]string{"name": p.Name}, Lost: []string{"It is forgotten, with all that it was (" + printable.Count(p.Revision, "revision") + "). Jobs that were made by it go on."},
+			Fields: map[string]string{"name": p.Name}, Lost: []string{"It is deleted with its history (" + printable.Count(p.Revision, "revision") + "). Jobs that were made with it go on."},
 		}})
 		if p.Name == v.r.URL.Query().Get("name") {
 			page.Editor.Name, page.Editor.Revision = p.Name, p.Revision
@@ -89,7 +89,7 @@ func storeProfile(v *view, e profileEditor) (put cove.ProfilePut, err error) {
 		return put, fail.New("bad_request", "the name is missing", "give one: lower-case letters, digits and hyphens")
 	}
 	if err := tomldoc.Parse([]byte(e.Text), &settings); err != nil {
-		return put, fail.New("bad_request", "the text is no profile: "+err.Error(), "“What can be in it”, below the text, says how one is written")
+		return put, fail.New("bad_request", "the text is not a profile: "+err.Error(), "“What can be in it”, below the text, says how one is written")
 	}
 	return cove.Profiles{Client: v.api}.Put(v.r.Context(), e.Name, e.Revision, settings)
 }

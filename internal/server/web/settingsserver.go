@@ -53,7 +53,7 @@ func findings(info serverInfo, executors []cove.ExecutorStatus, orphans cove.Orp
 		all = append(all, finding{"ok", "disk", formatBytes(free) + " are free", ""})
 	}
 	if info.Pool != nil {
-		f := finding{"ok", "pool", fmt.Sprintf("ready are %d of %d", info.Pool.Ready, info.Pool.Size), ""}
+		f := finding{"ok", "pool", fmt.Sprintf("%d of %d are ready", info.Pool.Ready, info.Pool.Size), ""}
 		for _, part := range info.Pool.Parts {
 			if part.Error != "" {
 				f.Level, f.Detail, f.Fix = "warn", part.Image+": "+part.Error, part.Hint
@@ -72,7 +72,7 @@ func findings(info serverInfo, executors []cove.ExecutorStatus, orphans cove.Orp
 		all = append(all, f)
 	}
 	if n := len(orphans.Orphans); n > 0 {
-		all = append(all, finding{"warn", "orphans", printable.Count(n, "sprite") + " that no job has", "cove environment orphans"})
+		all = append(all, finding{"warn", "orphans", printable.Count(n, "sprite") + " that no job has", "cove environment list --orphans"})
 	}
 	return all
 }
@@ -127,7 +127,7 @@ func runningTab(v *view) (any, error) {
 		page.All.Lost, page.All.Must = []string{"nothing, unless you choose so"}, true
 	}
 	if len(needed) > 0 {
-		page.All.Choice = "Also these, of which more is lost. Without this they stay:"
+		page.All.Choice = "Also these, which lose more. Without this they stay:"
 		page.All.Chosen = few(needed)
 	}
 	page.OrphansAsk = ask{ID: "destroy-orphans", Button: "Destroy the orphans", Title: "Destroy " + printable.Count(len(page.Orphans.Orphans), "orphan") + "?", Action: "/web/settings/running/orphans", Into: "destroyed", Lost: []string{"Their files. No job of this server has them."}}

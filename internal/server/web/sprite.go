@@ -80,9 +80,9 @@ func (h spriteHead) Means() string {
 	case c != nil && c.Removing:
 		return ""
 	case c != nil && c.Paused:
-		return "its programs stand still in memory"
+		return "its programs are paused in memory"
 	case h.Info.Status == sprites.StatusWarm:
-		return "its programs stand still, and their memory is on disk"
+		return "its programs are paused, and their memory is on disk"
 	case h.Info.Status == sprites.StatusCold:
 		return "nothing runs; its next use boots it"
 	}

@@ -193,7 +193,7 @@ func spritePrune(v *spriteView) error {
 	for i, field := range []string{"last", "daily"} {
 		n, err := strconv.Atoi(v.r.PostFormValue(field))
 		if err != nil || n < 0 {
-			return fail.New("bad_request", "the number of checkpoints to keep is not one: "+line(v.r.PostFormValue(field)), "0, or more")
+			return fail.New("bad_request", "the number of checkpoints to keep is not a number: "+line(v.r.PostFormValue(field)), "0, or more")
 		}
 		keep[i] = n
 	}

@@ -46,11 +46,11 @@ func errOtherEntry(e sprites.Entry, version string) error {
 
 // errOtherLink says that the entry to write leads elsewhere than the one that was shown.
 func errOtherLink(e sprites.Entry) error {
-	now := "is no link any more"
+	now := "is not a link any more"
 	if e.Type == "symlink" {
 		now = "is a link to " + e.Target + " by now"
 	}
-	return fail.New("file_changed", e.Path+" "+now+"; nothing was written", "copy your text, load the page again, and put it in anew")
+	return fail.New("file_changed", e.Path+" "+now+"; nothing was written", "copy your text, load the page again, and insert it there")
 }
 
 func errTaken(name string) error {

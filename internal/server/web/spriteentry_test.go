@@ -98,7 +98,7 @@ func TestOtherEntry(t *testing.T) {
 	save.Set("text", "mine\n")
 	must(t, os.Remove(at("notes")))
 	write("notes", "one\n")
-	do("save", save, changed, "is no link any more; nothing was written")
+	do("save", save, changed, "is not a link any more; nothing was written")
 	must(t, os.Remove(at("notes")))
 	must(t, os.Symlink("elsewhere", at("notes")))
 	do("save", save, done, "") // through the link that was shown

@@ -189,7 +189,7 @@ func spriteBranch(v *spriteView) error {
 // viewFile reads the beginning of a file.
 func (v *spriteView) viewFile(ctx context.Context, e sprites.Entry) (*fileView, error) {
 	if e.Type != "file" && e.Type != "symlink" {
-		return &fileView{Why: "This is no file with a content (" + e.Type + ")."}, nil
+		return &fileView{Why: "This is not a file with content (" + e.Type + ")."}, nil
 	}
 	b, _, err := v.beginning(ctx, e.Path)
 	if err != nil {
@@ -218,9 +218,9 @@ func (v *spriteView) viewFile(ctx context.Context, e sprites.Entry) (*fileView, 
 		view.Text, view.Edits = withNames(text)
 		switch {
 		case !view.Edits:
-			view.Why = "It has " + nameBegins + ", by which characters are named here that can't be seen. Edit it in a terminal."
+			view.Why = "It has " + nameBegins + ", with which this page names characters that can't be seen. Edit it in a terminal."
 		case view.Text != text:
-			view.Why = "It has characters that can't be seen, or that act on others. They have names here, such as " + nameBegins + "FEFF" + nameEnds + ", and are saved as what they are."
+			view.Why = "It has characters that can't be seen, or that act on others. Here they are shown by names, such as " + nameBegins + "FEFF" + nameEnds + ", and are saved unchanged."
 		}
 	}
 	return view, nil
@@ -280,7 +280,7 @@ func spriteSave(v *spriteView) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return otherVersion(v, name, gone)
 	case errors.Is(err, syscall.EISDIR):
-		return fail.New("file_changed", name+" is a folder by now; nothing was written, and your text is below still", "copy your text, and save it by another name")
+		return fail.New("file_changed", name+" is a folder by now; nothing was written, and your text is still below", "copy your text, and save it by another name")
 	case err != nil:
 		return err
 	case digest(was) != shown && digest(was) != over:
@@ -358,7 +358,7 @@ func otherVersion(v *spriteView, name, version string) error {
 	if version == gone {
 		what = "was deleted"
 	}
-	e := fail.New("file_changed", name+" "+what+" since it was shown here; nothing was written", "copy your text, load the page again, and put it in anew")
+	e := fail.New("file_changed", name+" "+what+" since it was shown here; nothing was written", "copy your text, load the page again, and insert it there")
 	if wantsPage(v.r) {
 		return e
 	}
@@ -474,7 +474,7 @@ func spriteFileDo(v *spriteView) error {
 	}
 	switch v.r.PathValue("deed") {
 	case "rename":
-		v.say("%s is %s now.", name, to)
+		v.say("%s was renamed to %s.", name, to)
 		err = v.rename(ctx, name, to, shown)
 	case "folder":
 		v.say("The folder %s is made.", to)

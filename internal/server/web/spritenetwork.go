@@ -57,7 +57,7 @@ func (r refused) Why() string {
 	case "private name":
 		return "only private networks answer for such a name"
 	case "another name":
-		return "it asked there for another name than the one that is allowed"
+		return "it asked there for a name other than the allowed one"
 	}
 	return "by the rule " + r.Rule
 }

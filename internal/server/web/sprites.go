@@ -128,7 +128,7 @@ func (v *view) sprites(ctx context.Context, form spriteForm, token string) (s se
 	list, err = v.api.List(ctx, sprites.ListOptions{Prefix: form.Prefix, Label: form.Label, State: form.State, Text: form.Text, MaxResults: listRows, Token: token})
 	s = section{ID: "list", Title: "Sprites", Empty: "There is no sprite yet."}
 	if form != (spriteForm{}) || token != "" {
-		s.Empty = "No sprite is like that."
+		s.Empty = "No sprite matches."
 	}
 	for _, info := range list.Sprites {
 		s.Rows = append(s.Rows, row{ID: spriteRowID(info.Name), Template: "sprite-row", Data: spriteRowOf(info)})

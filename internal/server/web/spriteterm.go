@@ -97,7 +97,7 @@ func spriteSessions(v *spriteView) error {
 // session of the web page.
 func spriteSocket(v *spriteView) error {
 	if o, err := url.Parse(v.r.Header.Get("Origin")); err != nil || o.Host == "" || o.Host != v.r.Host {
-		return fail.New("forbidden", "a terminal is for pages of this server", "")
+		return fail.New("forbidden", "only a page of this server may open a terminal", "")
 	}
 	if v.r.Header.Get("Upgrade") == "" {
 		return fail.New("upgrade_required", "this call needs a WebSocket", "")

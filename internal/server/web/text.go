@@ -218,7 +218,7 @@ func formatDuration(d time.Duration) string {
 func count(n any, thing string) (string, error) {
 	v := reflect.ValueOf(n)
 	if !v.CanInt() {
-		return "", fmt.Errorf("count: %v is no number", n)
+		return "", fmt.Errorf("count: %v is not a number", n)
 	}
 	return printable.Count(v.Int(), thing), nil
 }

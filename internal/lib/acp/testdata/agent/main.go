@@ -1,5 +1,5 @@
 // Command agent is an agent that speaks ACP and has a script for a model: the lines of
-// its prompt that begin with "! " say what it does. What it can't do ends it.
+// its prompt that begin with "! " say what it does. It ends at a line that it can't carry out.
 package main
 
 import (
