@@ -2,6 +2,7 @@ package checkpoints
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -271,6 +272,8 @@ func TestCheckpointFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var failed bytes.Buffer
+	cmd.Stderr = &failed
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -279,13 +282,14 @@ func TestCheckpointFiles(t *testing.T) {
 	goOn := func() {
 		t.Helper()
 		fmt.Fprintln(in, "go on")
-		for said.Scan() && said.Text() != fmt.Sprintf("kept %d", n) {
+		for said.Scan() {
+			if said.Text() == fmt.Sprintf("kept %d", n) {
+				n++
+				return
+			}
 			t.Errorf("after %d checkpoints: %s", n, said.Text())
 		}
-		if said.Err() != nil {
-			t.Fatal(said.Err())
-		}
-		n++
+		t.Fatalf("after %d checkpoints it ended: %v, %v, %s", n, said.Err(), cmd.Wait(), &failed)
 	}
 	goOn()
 	for range 4 {
@@ -328,6 +332,6 @@ func TestCheckpointFiles(t *testing.T) {
 	}
 	goOn()
 	if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
-		t.Error(err)
+		t.Errorf("%v: %s", err, &failed)
 	}
 }

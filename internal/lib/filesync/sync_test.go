@@ -177,7 +177,7 @@ func TestConflicts(t *testing.T) {
 			if got := content(w, target); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
-			// What was decided stays decided: the other way there is no conflict.
+			// The decision stays: a sync the other way has no conflict.
 			w.run(c.verb.Other(), "")
 			w.run(c.verb, "")
 			for _, name := range []string{"both", "clash", "new", "mine", "yours", "gone-here", "gone-there"} {
@@ -350,7 +350,7 @@ func TestLeavesOut(t *testing.T) {
 	if len(report.Skipped) < 3 {
 		t.Errorf("got %+v", report.Skipped)
 	}
-	// The same the other way. What is ignored here is never overwritten, nor deleted
+	// The same the other way. A file that is ignored here is never overwritten, nor deleted
 	// because the other end lacks it.
 	w.write(w.remote, "build/z", "r", "b.tmp", "r", "y.log", "r", "secret", "theirs", "sub/new", "r", "node_modules/r", "r")
 	before := []string{w.read(w.local, "secret"), w.read(w.local, "x.log"), w.read(w.local, "build/x")}
@@ -592,8 +592,8 @@ func (w *world) known(name string) known {
 	return *k
 }
 
-// TestStamps: what the base knows of a file's times holds at once, and does again
-// after a look at a file that was touched, so that nothing is hashed twice.
+// TestStamps: the base's times of a file are valid at once. If a file is touched, they are
+// valid again after the next look at it. So no file is hashed twice.
 func TestStamps(t *testing.T) {
 	w := newWorld(t)
 	w.write(w.local, "dir/a", "1", "b", "2")

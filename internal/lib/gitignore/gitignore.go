@@ -235,9 +235,9 @@ func LastMatch(list []Pattern, rel, base string, dir bool) int {
 // Weaker is the reason why a person should look at a file that Weakens.
 const Weaker = "git, and the next push, may see files that were ignored"
 
-// Weakens reports whether a file of patterns that changes from was to is may let through files
-// that it kept out, or that a file that counts less keeps out. Further patterns that ignore
-// more do not.
+// Weakens reports whether a change of a file of patterns, from was to is, may let files through.
+// These are files that it kept out, or that a file of lower precedence keeps out. More patterns
+// that ignore files do not.
 func Weakens(was, is string) bool {
 	old := Parse(was)
 	for _, p := range Parse(is) {

@@ -224,7 +224,7 @@ func TestShellStops(t *testing.T) {
 	}
 }
 
-// A file that a step replaces by one of the same size and time is committed, though git in a
+// If a step replaces a file by one of the same size and time, that one is committed. Git in a
 // sprite does not compare inode numbers.
 func TestShellCommitsSameTime(t *testing.T) {
 	w := newWorkshop(t)
@@ -308,7 +308,7 @@ func TestShellJudge(t *testing.T) {
 	}
 }
 
-// TestShellSaysTheLine has a plan whose second block has a mistake: the reason names its
+// TestShellSaysTheLine has a plan whose second block has a mistake. The reason names the block's
 // lines in the plan, and the shell's own message counts from the plan's beginning.
 func TestShellSaysTheLine(t *testing.T) {
 	w := newWorkshop(t)

@@ -14,9 +14,9 @@ import (
 	"github.com/cove-dev/cove"
 )
 
-// BenchmarkStepOutput: P2: how long after a setup script was told to print a line a client that follows the steps
-// has it: by way of the script's shell, the supervisor's log, the server's store and HTTP. It reports the median and
-// the 99th percentile.
+// BenchmarkStepOutput (P2) measures the time from the order to a setup script to print a line until a client that
+// follows the steps has the line. The line passes the script's shell, the supervisor's log, the server's store and
+// HTTP. The benchmark reports the median and the 99th percentile.
 func BenchmarkStepOutput(b *testing.B) {
 	w := newBench(b)
 	w.serve(time.Second, 0)

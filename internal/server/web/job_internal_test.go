@@ -212,8 +212,8 @@ func TestDiffSays(t *testing.T) {
 	}
 }
 
-// TestDiffSaysLeftOut: a file whose lines are left out says so, with its counts if git has counted; it does not look like
-// one that is empty. The sentence above says whether all files are named.
+// TestDiffSaysLeftOut: a file whose lines are left out says so, with its counts if git has counted. It does not look like
+// an empty file. The sentence above says whether all files are named.
 func TestDiffSaysLeftOut(t *testing.T) {
 	long := cove.JobDiffFile{Path: "aa-data.txt", Status: cove.DiffAdded, NewMode: "100644", Added: 7, LeftOut: "too long", Hunks: []cove.JobDiffHunk{}}
 	unknown := cove.JobDiffFile{Path: "zz", Status: cove.DiffModified, LeftOut: "too long", Uncounted: true, Risk: "runs", Hunks: []cove.JobDiffHunk{}}
@@ -273,7 +273,7 @@ func TestCompareLeftOut(t *testing.T) {
 	}
 }
 
-// TestErrorOnce: the error of a step is not said again if the head of the page says it. What to do still is.
+// TestErrorOnce: the error of a step is not said again if the head of the page says it. The hint still is.
 func TestErrorOnce(t *testing.T) {
 	steps := cove.JobSteps{Steps: []cove.Step{{Key: cove.StepClone, State: cove.StepFailed, Error: "the repository is not there", Hint: "cove job retry 0a1b2c"}}}
 	for reason, again := range map[string]bool{"": true, "the agent ended with 1": true, "clone: the repository is not there:\nfatal: no": false} {
@@ -288,7 +288,7 @@ func TestErrorOnce(t *testing.T) {
 	}
 }
 
-// TestNoCommit: of a job without commits it is not said that a pull brings some, nor that git was asked; and a comment
+// TestNoCommit: for a job without commits, the page does not say that a pull brings some, or that git was asked. A comment
 // is shown whole, as it is sent.
 func TestNoCommit(t *testing.T) {
 	page, err := html("diff", newDiffView(cove.JobDiff{Base: strings.Repeat("a", 40), Compares: cove.DiffCommits}, nil, "one"))

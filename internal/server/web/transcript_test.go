@@ -66,8 +66,8 @@ func TestLargeTranscript(t *testing.T) {
 	page.Until("what was before is there", `document.querySelector("#earlier") && !document.querySelector(".htmx-request") && document.querySelectorAll("#transcript > [data-seq]").length > 0`)
 }
 
-// opensAtNewest: on a phone, what needs somebody stands first, then the conversation, which begins at its newest
-// lines or at the event that the address names, and then all else.
+// opensAtNewest: on a phone, things that need a person come first, then the conversation, then the rest. The
+// conversation begins at its newest lines, or at the event that the address names.
 func opensAtNewest(t *testing.T, s *covetest.Server, b *webtest.Browser) {
 	t.Helper()
 	put(t, s, 2, func(j *cove.Job) {
