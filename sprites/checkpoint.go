@@ -440,7 +440,7 @@ func (s *Sprite) checkpointStream(ctx context.Context, in any, tell func(Checkpo
 	case err != nil:
 		return err
 	case last.Type == "":
-		return fmt.Errorf("the stream broke off, so what has become of it is not known: %w", io.ErrUnexpectedEOF)
+		return fmt.Errorf("the stream broke off, so its outcome is not known: %w", io.ErrUnexpectedEOF)
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ func openProxy(sock *socket, init ProxyInit) (ProxyStatus, error) {
 	return status, nil
 }
 
-var errNoUnix = fmt.Errorf("this server reaches no Unix sockets: %w", errors.ErrUnsupported)
+var errNoUnix = fmt.Errorf("this server can't reach Unix sockets: %w", errors.ErrUnsupported)
 
 // Conn is a connection into a sprite, made by Sprite.Dial. It is a net.Conn.
 type Conn struct {

@@ -206,7 +206,7 @@ func (r *running) killAfter(sprite *Sprite) {
 // resumed goes on where the last connection was cut, as the first message of this one says.
 func (r *running) resumed(m Message) error {
 	if m.Command != r.command && r.input != nil { // a sprite of the same name may have another under the id
-		r.refused = r.inputLost("the session is another command's now")
+		r.refused = r.inputLost("the session belongs to another command now")
 		return r.refused
 	}
 	before := m.Before

@@ -26,7 +26,7 @@ func (s *Sprite) Services(ctx context.Context) ([]Service, error) {
 	case json.Unmarshal(answer, &wrapped) == nil: // some servers
 		return wrapped.Services, nil
 	}
-	return nil, fmt.Errorf("list services of %s: the answer is no list", s.describe())
+	return nil, fmt.Errorf("list services of %s: the answer is not a list", s.describe())
 }
 
 // Service describes one. ErrNotFound is a service, or a sprite, that is not there.

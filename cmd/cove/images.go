@@ -81,7 +81,7 @@ func room(host *sprite.Host) func(bytes int64) error {
 	return func(bytes int64) error {
 		err := sprite.Room(host, bytes)
 		if errors.Is(err, sprite.ErrNoRoom) {
-			return fail.New("no_space", "the server's disk has no room left for this image", "make room: cove image prune; of images that no sprite uses, too: cove image prune --all")
+			return fail.New("no_space", "the server's disk has no room left for this image", "make room: cove image prune; to also remove images that no sprite uses: cove image prune --all")
 		}
 		return err
 	}

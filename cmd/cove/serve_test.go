@@ -145,9 +145,9 @@ func TestParsePool(t *testing.T) {
 		"too many":          {[]string{"101"}, "", "0 to 100"},
 		"too many together": {[]string{"60", "debian:12=41"}, "", "101"},
 		"beyond a number":   {[]string{"debian:12=99999999999999999999"}, "", "0 to 100"},
-		"no image":          {[]string{"=2"}, "", "no name of an image"},
-		"a template":        {[]string{"paint@v1=2"}, "", "no name of an image"},
-		"a trick":           {[]string{"$(reboot)=2"}, "", "no name of an image"},
+		"no image":          {[]string{"=2"}, "", "not the name of an image"},
+		"a template":        {[]string{"paint@v1=2"}, "", "not the name of an image"},
+		"a trick":           {[]string{"$(reboot)=2"}, "", "not the name of an image"},
 		"twice":             {[]string{"1", "2"}, "", "twice"},
 		"the default twice": {[]string{"1", "debian:12=2"}, "debian:12", "twice"},
 	} {

@@ -70,9 +70,9 @@ func unlisted(ctx context.Context, sprite *sprites.Sprite) error {
 	case err != nil:
 		return spriteError(err)
 	case held != nil && info.Status != sprites.StatusCold:
-		return fail.New(held.Code, held.Message+"; the commands in it can't be listed before it goes on", held.Hint)
+		return fail.New(held.Code, held.Message+"; its sessions can't be listed until it resumes", held.Hint)
 	case info.Status == sprites.StatusWarm:
-		return fail.Newf("asleep", "cove wake "+sprite.Name(), "sprite %s sleeps: the commands in it can't be listed before it is awake", sprite.Name())
+		return fail.Newf("asleep", "cove wake "+sprite.Name(), "sprite %s sleeps: its sessions can't be listed until it is awake", sprite.Name())
 	}
 	return nil
 }

@@ -274,7 +274,7 @@ func TestDiskLimitLeft(t *testing.T) {
 	l.Run("", "cove", "update", "back", "--disk", "40M")
 	l.refused(t, "back")
 	out, code := l.Try("", "cove", "restore", "v2", "-s", "back") // v2 is above the limit
-	if code == 0 || !strings.Contains(out, "is what v2 was, but does not start") || !strings.Contains(out, "cove checkpoint rm -s back pre-restore-") {
+	if code == 0 || !strings.Contains(out, "is back at v2, but the sprite does not start") || !strings.Contains(out, "cove checkpoint rm -s back pre-restore-") {
 		t.Errorf("restore to v2: %d, %s", code, out)
 	}
 	if i := l.Info("back"); i.Cove.Held == nil || i.Status != sprites.StatusCold {
@@ -312,7 +312,7 @@ func TestDiskLimitWaits(t *testing.T) {
 	said := l.following(t, "env", "COVE_AUTOSTART=0", "cove", "exec", "-s", "slow", "--", "python3", "-c", fillers[0].program+untilGo+"\nprint('filled')")
 	const full = "has reached its disk limit"
 	e2e.Await(t, "the sprite is held", func() bool { return strings.Contains(said(), full) })
-	if out, _ := l.Try("", "cove", "session", "list", "-s", "slow"); !strings.Contains(out, "sprite slow "+full) || !strings.Contains(out, "can't be listed before it goes on") {
+	if out, _ := l.Try("", "cove", "session", "list", "-s", "slow"); !strings.Contains(out, "sprite slow "+full) || !strings.Contains(out, "can't be listed until it resumes") {
 		t.Errorf("cove session list: %s", out)
 	}
 	e2e.SignalAll(t, syscall.SIGKILL, l.PID())

@@ -267,7 +267,7 @@ func TestImageGone(t *testing.T) {
 	}
 	chain := s.chain("paint")
 	for _, name := range []string{"host", s.in.byName["other"].Digest} {
-		if disk, err := s.Runtime.Layers().Open(t.Context(), name, chain); err == nil || !strings.Contains(err.Error(), "is not put over") {
+		if disk, err := s.Runtime.Layers().Open(t.Context(), name, chain); err == nil || !strings.Contains(err.Error(), "can't be put over") {
 			t.Errorf("over %s: %v, %v", name, disk, err)
 		}
 	}

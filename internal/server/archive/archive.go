@@ -180,7 +180,7 @@ func xattrs(h *tar.Header) (map[string]string, error) {
 			name = string(b)
 		}
 		if !carried(name) || strings.ContainsRune(name, 0) {
-			return nil, refuse(h.Name, "it has the attribute %.100q, which is none of a file's own", name)
+			return nil, refuse(h.Name, "it has the attribute %.100q, which an archive may not carry", name)
 		}
 		all[name] = v
 	}

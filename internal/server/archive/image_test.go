@@ -80,7 +80,7 @@ func TestRefusesHostileImages(t *testing.T) {
 		"a link":              {plainOf(t, FormatWithImage, tar.Header{Typeflag: tar.TypeSymlink, Name: imageName, Linkname: "/etc/passwd"}), "base.tar was expected"},
 		"in an archive of 1":  {plainOf(t, Format, imageHeader(5), "image"), "not in the folder disk"},
 		"two":                 {plainOf(t, FormatWithImage, imageHeader(5), "image", imageHeader(5), "image"), "not in the folder disk"},
-		"another content":     {broken, "is not what was put into it"},
+		"another content":     {broken, "do not match the digest"},
 		"cut short":           {good[:len(good)/4], "cut short"},
 		"too large":           {plainOf(t, FormatWithImage, imageHeader(64<<20), strings.Repeat("x", 64<<20)), "is larger than"},
 		"of a format to come": {plainOf(t, FormatWithImage+1, imageHeader(5), "image"), "the format 3"},

@@ -133,7 +133,7 @@ func (w *layerWriter) name(at, name string, f *openFolder, below *layers.Node) e
 	case !found && was == nil, found && below != nil && w.view.FromBase(n):
 		return nil
 	case strings.HasPrefix(name, whiteout):
-		return fmt.Errorf("%q: a layer of an image has no names that begin with %s", at, whiteout)
+		return fmt.Errorf("%q: in a layer of an image, no name may begin with %s", at, whiteout)
 	case !found:
 		if err := w.tell(f); err != nil {
 			return err

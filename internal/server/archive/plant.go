@@ -96,7 +96,7 @@ func made(h *tar.Header, err error) error {
 	case errors.Is(err, unix.EEXIST):
 		return refuse(h.Name, "it is there twice")
 	case errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.EMLINK):
-		return refuse(h.Name, "this disk can't have it: %v", err)
+		return refuse(h.Name, "this disk can't hold it: %v", err)
 	}
 	return fmt.Errorf("make %.300q: %w", h.Name, err)
 }
@@ -158,7 +158,7 @@ func (p *planter) opaque(h *tar.Header, dir string) error {
 // whiteout has a name of the base be deleted.
 func (p *planter) whiteout(h *tar.Header, at string) error {
 	if b := path.Base(at); b == "" || b == "." || b == ".." || strings.HasSuffix(h.Name, whiteout) {
-		return refuse(h.Name, "it says that nothing is deleted")
+		return refuse(h.Name, "it is a whiteout that names nothing")
 	}
 	d, name, err := p.name(h, at)
 	if err != nil {
@@ -213,12 +213,12 @@ func (p *planter) link(h *tar.Header, at, to string) error {
 	}
 	dir, err := plant.Beneath(p.roots[d.mount], path.Dir(below), unix.O_PATH)
 	if err != nil {
-		return refuse(h.Name, "it is a hard link to %.300q, whose folder is not before it", h.Linkname)
+		return refuse(h.Name, "it is a hard link to %.300q, but the target's folder does not come before it", h.Linkname)
 	}
 	defer unix.Close(dir)
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, path.Base(below), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return refuse(h.Name, "it is a hard link to %.300q, which is no file before it", h.Linkname)
+		return refuse(h.Name, "it is a hard link to %.300q, which is not a file before it", h.Linkname)
 	}
 	return made(h, unix.Linkat(dir, path.Base(below), d.fd, name, 0))
 }
@@ -233,7 +233,7 @@ func meta(h *tar.Header) plant.Meta {
 func described(h *tar.Header, err error) error {
 	if owner, ok := errors.AsType[*plant.OwnerError](err); ok {
 		if errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("make %.300q: it is user %d's and group %d's, whom this server's user namespace does not have; see: cove doctor", h.Name, h.Uid, h.Gid)
+			return fmt.Errorf("make %.300q: it belongs to user %d and group %d, which this server's user namespace does not have; see: cove doctor", h.Name, h.Uid, h.Gid)
 		}
 		return made(h, owner.Err)
 	}
@@ -253,7 +253,7 @@ func (p *planter) describe(fd int, h *tar.Header) error {
 	m.Attrs = attrs
 	return described(h, plant.Describe(fd, m, func(name string, err error) error {
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.E2BIG) {
-			return refuse(h.Name, "its attribute %.100q is none that can be: %v", name, err)
+			return refuse(h.Name, "its attribute %.100q can't be set here: %v", name, err)
 		}
 		return err
 	}))

@@ -246,11 +246,11 @@ func (r *reader) finish(h *tar.Header) (End, error) {
 		return End{}, err
 	}
 	if want.Digest != r.sum.text() || want.Members != r.end.Members || want.Bytes != r.end.Bytes {
-		return End{}, refuse("", "what is in it is not what was put into it")
+		return End{}, refuse("", "its contents do not match the digest and the counts at its end")
 	}
 	switch _, err := r.tar.Next(); {
 	case err == nil:
-		return End{}, refuse("", "there is more after its end")
+		return End{}, refuse("", "there is data after its end")
 	case err != io.EOF:
 		return End{}, err
 	}
@@ -267,7 +267,7 @@ func (r *reader) padding() error {
 		return err
 	}
 	if len(rest) == tarRecord || len(rest)%tarBlock != 0 || len(bytes.Trim(rest, "\x00")) > 0 {
-		return refuse("", "there is more after its end")
+		return refuse("", "there is data after its end")
 	}
 	return nil
 }
@@ -276,7 +276,7 @@ func (r *reader) padding() error {
 func place(h *tar.Header) (at string, err error) {
 	name := strings.TrimSuffix(h.Name, "/")
 	if (name != h.Name) != (h.Typeflag == tar.TypeDir) {
-		return "", refuse(h.Name, "a folder's name has a slash at its end, and no other's has")
+		return "", refuse(h.Name, "a folder's name must end with a slash, and no other name may")
 	}
 	if err := safepath.Check(name); err != nil {
 		return "", refuse(h.Name, "%v", err)
@@ -307,7 +307,7 @@ func (r *reader) member(h *tar.Header) error {
 	base := path.Base(at)
 	if h.Typeflag == tar.TypeReg && strings.HasPrefix(base, whiteout) && h.PAXRecords[paxLiteral] == "" {
 		if h.Size != 0 {
-			return refuse(h.Name, "it says that something is deleted, and has a content")
+			return refuse(h.Name, "it is a whiteout, but has content")
 		}
 		if base == opaque {
 			return r.tree.opaque(h, path.Dir(at))
@@ -324,7 +324,7 @@ func (r *reader) member(h *tar.Header) error {
 	case tar.TypeLink:
 		to, err := place(&tar.Header{Name: h.Linkname})
 		if err != nil {
-			return refuse(h.Name, "it is a hard link to %.300q, which is no file of the disk", h.Linkname)
+			return refuse(h.Name, "it is a hard link to %.300q, which is not a file of the disk", h.Linkname)
 		}
 		return r.tree.link(h, at, to)
 	case tar.TypeFifo:
@@ -382,14 +382,14 @@ func (r *reader) sparse(f writerAt, h *tar.Header, text string) error {
 	for left > 0 {
 		var head bytes.Buffer
 		if left -= partHeader; left < 0 {
-			return refuse(h.Name, "its parts are not what its size says")
+			return refuse(h.Name, "its parts do not match its size")
 		}
 		if err := r.copy(&head, partHeader); err != nil {
 			return err
 		}
 		offset, n := int64(binary.BigEndian.Uint64(head.Bytes())), int64(binary.BigEndian.Uint64(head.Bytes()[8:]))
 		if offset < end || n <= 0 || offset > size || n > size-offset || n > left {
-			return refuse(h.Name, "its parts are not in their order, or not in it")
+			return refuse(h.Name, "its parts are out of order, or reach beyond its size")
 		}
 		if _, err := f.Seek(offset, io.SeekStart); err != nil {
 			return err
@@ -407,11 +407,11 @@ func (r *reader) sparse(f writerAt, h *tar.Header, text string) error {
 func (b Base) Fits(on Base) string {
 	for _, m := range b.Mounts {
 		if !slices.Contains(on.Mounts, m) {
-			return "it was made where /" + m + " is a folder of its own, and here it is none"
+			return "it needs /" + m + " as a mount of its own, and this server has none"
 		}
 	}
 	if b.Name != on.Name {
-		return "it lies on the base " + strconv.Quote(b.Name)
+		return "its disk lies on the base " + strconv.Quote(b.Name)
 	}
 	return ""
 }

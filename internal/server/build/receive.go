@@ -85,7 +85,7 @@ func contextError(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fail.New("no_space", "the server's disk has no room left for the build's context", "make room: cove image prune; of images that no sprite uses, too: cove image prune --all")
+		return fail.New("no_space", "the server's disk has no room left for the build's context", "make room: cove image prune; to also remove images that no sprite uses: cove image prune --all")
 	}
 	if _, ok := errors.AsType[*fail.Error](err); ok {
 		return err

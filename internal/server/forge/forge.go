@@ -82,7 +82,7 @@ func (f *Forge) Open(ctx context.Context, pr PullRequest) (page string, err erro
 		body = map[string]string{"title": pr.Title, "description": pr.Body, "source_branch": pr.Head, "target_branch": pr.Base}
 		find, query = path, url.Values{"state": {"opened"}, "source_branch": {pr.Head}, "target_branch": {pr.Base}}
 	default:
-		return "", fmt.Errorf("%.40q is no kind of forge", f.Kind)
+		return "", fmt.Errorf("%.40q is not a kind of forge", f.Kind)
 	}
 	doc, err := json.Marshal(body)
 	if err != nil {
@@ -130,7 +130,7 @@ func (f *Forge) Issue(ctx context.Context, repository string, number int) (Issue
 		Description string `json:"description"` // GitLab's
 	}
 	if err := json.Unmarshal(answer, &doc); err != nil {
-		return Issue{}, fmt.Errorf("the forge's answer about issue %d is not what its documents say", number)
+		return Issue{}, fmt.Errorf("the forge's answer about issue %d does not match its documentation", number)
 	}
 	text := f.hidden(cmp.Or(doc.Body, doc.Description))
 	if len(text) > maxIssue {

@@ -38,7 +38,7 @@ func (s *Store) fetch(ctx context.Context, d v1.Descriptor, from source, watch f
 		watch(d.Size)
 		return nil
 	case err == nil:
-		return bad("it says that %s has %d bytes, and it has %d", d.Digest, d.Size, st.Size())
+		return bad("it says that %s has %d bytes, but that blob has %d", d.Digest, d.Size, st.Size())
 	case !errors.Is(err, os.ErrNotExist):
 		return err
 	}
@@ -67,7 +67,7 @@ func (s *Store) Claim(n int64) error {
 	return nil
 }
 
-const pruneHint = "make room: cove image prune; of images that no sprite uses, too: cove image prune --all"
+const pruneHint = "make room: cove image prune; to also remove images that no sprite uses: cove image prune --all"
 
 // onDisk gives an error of the disk a code, if the disk is full.
 func onDisk(err error) error {
@@ -131,7 +131,7 @@ func (p *part) Write(b []byte) (int, error) {
 // commit gives the blob its name, if it is what it should be, and else removes it.
 func (p *part) commit() error {
 	if got := hex.EncodeToString(p.sum.Sum(nil)); got != p.d.Digest.Hex {
-		return errors.Join(bad("what came as %s has the digest sha256:%s", p.d.Digest, got), os.Remove(p.f.Name()))
+		return errors.Join(bad("the blob that came as %s has the digest sha256:%s", p.d.Digest, got), os.Remove(p.f.Name()))
 	}
 	return p.s.keep(p.f, p.d.Digest)
 }

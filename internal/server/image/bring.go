@@ -19,7 +19,7 @@ import (
 func Bring(ctx context.Context, s *Store, digest string, r io.Reader) (finish func(used bool), err error) {
 	hash, err := v1.NewHash(digest)
 	if err != nil || hash.Algorithm != "sha256" {
-		return nil, bad("%.100q is no digest of an image", digest)
+		return nil, bad("%.100q is not the digest of an image", digest)
 	}
 	release := s.Hold(digest)
 	defer func() {
@@ -56,7 +56,7 @@ func unarchive(ctx context.Context, s *Store, hash v1.Hash, r io.Reader) (err er
 	}
 	f, ok := a.find(blobName(hash.Hex))
 	if !ok || f.digest != hash.Hex {
-		return bad("the archive has no %s, or one of another content", hash)
+		return bad("the archive has no %s, or has it with other content", hash)
 	}
 	raw, _, err := a.document(blobName(hash.Hex))
 	if err != nil {
@@ -68,7 +68,7 @@ func unarchive(ctx context.Context, s *Store, hash v1.Hash, r io.Reader) (err er
 		return err
 	}
 	if !kind.IsImage() {
-		return bad("%s is no image", hash)
+		return bad("%s is not an image", hash)
 	}
 	if err := a.complete(d); err != nil {
 		return err
@@ -84,6 +84,6 @@ func giveUp(ctx context.Context, s *Store, digest string) {
 		err = removeUnheld(ctx, s, row)
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrInUse) && !errors.Is(err, errHeld) {
-		s.o.Logger.Warn("an image that came with a sprite is left; cove image prune removes it", "image", digest, "err", err)
+		s.o.Logger.Warn("an image that came with a sprite is left behind; cove image prune removes it", "image", digest, "err", err)
 	}
 }

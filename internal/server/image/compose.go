@@ -73,7 +73,7 @@ func (s *Store) Compose(ctx context.Context, d Draft) (_ Image, err error) {
 		s.unpin(pinned)
 		if err != nil { // leave nothing of it
 			if _, err := s.sweep(context.WithoutCancel(ctx), pinned.has); err != nil {
-				s.o.Logger.Warn("what was made of an image is left", "image", t.what, "err", err)
+				s.o.Logger.Warn("the files of an incomplete image are left behind", "image", t.what, "err", err)
 			}
 		}
 	}()

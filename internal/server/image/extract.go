@@ -165,7 +165,7 @@ func plain(r io.Reader) (io.ReadCloser, error) {
 		}
 		return d.IOReadCloser(), nil
 	case bytes.HasPrefix(head, []byte("BZh")), bytes.HasPrefix(head, []byte("\xfd7zXZ\x00")):
-		return nil, bad("it is compressed by bzip2 or xz; gzip, zstd and no compression are known")
+		return nil, bad("it is compressed by bzip2 or xz; only gzip, zstd and no compression are supported")
 	}
 	return io.NopCloser(br), nil
 }
@@ -202,7 +202,7 @@ func (x *extraction) stream(from io.Reader, l Layer) error {
 		return damaged(l, err)
 	}
 	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != l.DiffID {
-		return bad("its layer %s is %s extracted, and should be %s", l.Digest, got, l.DiffID)
+		return bad("its layer %s has the digest %s when extracted, and should have %s", l.Digest, got, l.DiffID)
 	}
 	return nil
 }
@@ -238,7 +238,7 @@ func damaged(l Layer, err error) error {
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		switch errno {
 		case unix.ENAMETOOLONG, unix.EMLINK, unix.EFBIG:
-			return bad("this disk can't have a file of its layer %s: %v", l.Digest, err)
+			return bad("this disk can't hold a file of its layer %s: %v", l.Digest, err)
 		}
 		return err
 	}
@@ -294,12 +294,12 @@ func (x *extraction) member(h *tar.Header, r io.Reader) error {
 	case strings.HasPrefix(base, whiteoutPrefix):
 		name := strings.TrimPrefix(base, whiteoutPrefix)
 		if name == "" || name == "." || name == ".." {
-			return refused(h.Name, "it says that nothing is deleted")
+			return refused(h.Name, "it is a whiteout that names nothing")
 		}
 		return x.tree.whiteout(joined(dir, name))
 	}
 	if at == "" && h.Typeflag != tar.TypeDir {
-		return refused(h.Name, "it is the topmost folder, and no folder")
+		return refused(h.Name, "it is the root, but not a folder")
 	}
 	m, err := metaFrom(h)
 	if err != nil {

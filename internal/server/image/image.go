@@ -227,7 +227,7 @@ func (l *leftovers) remove(dir string, logger *slog.Logger) {
 	l.cancel = cancel
 	l.removing.Go(func() {
 		if err := layers.RemoveContext(ctx, dir); err != nil && ctx.Err() == nil {
-			logger.Warn("removing what an earlier server has left of images; the next start does", "err", err)
+			logger.Warn("removing an earlier server's leftover files of images; the next start tries again", "err", err)
 		}
 	})
 }

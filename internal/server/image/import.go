@@ -152,12 +152,12 @@ func (a *archive) several(n int, as string) error {
 			break
 		}
 	}
-	says, hint := fmt.Sprintf("the archive has %d images", n), "save one of them alone"
+	says, hint := fmt.Sprintf("the archive has %d images", n), "save only one of them"
 	if as != "" {
-		says += fmt.Sprintf(", and none of the name %.200q", as)
+		says += fmt.Sprintf(", and none with the name %.200q", as)
 	}
 	if len(names) > 0 {
-		says, hint = says+": "+strings.Join(names, ", "), "import one of them: cove image import FILE --name "+names[0]+"; all: cove image import FILE"
+		says, hint = says+": "+strings.Join(names, ", "), "import one of them: cove image import FILE --name "+names[0]+"; or all of them: cove image import FILE"
 	}
 	return fail.Newf("image_bad", hint, "the image was refused: %s", says)
 }
@@ -348,7 +348,7 @@ func (a *archive) blob(_ context.Context, d v1.Descriptor) error {
 			continue
 		}
 		if f.size != d.Size {
-			return bad("it says that %s has %d bytes, and it has %d", d.Digest, d.Size, f.size)
+			return bad("it says that %s has %d bytes, but that blob has %d", d.Digest, d.Size, f.size)
 		}
 		opened, err := os.Open(f.path)
 		if err != nil {
@@ -356,7 +356,7 @@ func (a *archive) blob(_ context.Context, d v1.Descriptor) error {
 		}
 		return errors.Join(a.s.keep(opened, d.Digest), opened.Close())
 	}
-	return bad("the archive has no %s, or one of another content", d.Digest)
+	return bad("the archive has no %s, or has it with other content", d.Digest)
 }
 
 // image finds the manifest of the image in an archive, and its names.
@@ -457,7 +457,7 @@ func (a *archive) resolve(m v1.Descriptor) (document, error) {
 		}
 		d := newDocument(raw)
 		if !ok || d.digest != m.Digest {
-			return document{}, bad("the archive has no %s, or one of another content", m.Digest)
+			return document{}, bad("the archive has no %s, or has it with other content", m.Digest)
 		}
 		kind, err := d.kind()
 		if err != nil {
@@ -481,7 +481,7 @@ func (a *archive) complete(d document) error {
 	}
 	for _, b := range append([]v1.Descriptor{m.Config}, m.Layers...) {
 		if f, ok := a.find(blobName(b.Digest.Hex)); !ok || f.digest != b.Digest.Hex {
-			return bad("the archive has no %s, or one of another content", b.Digest)
+			return bad("the archive has no %s, or has it with other content", b.Digest)
 		}
 	}
 	return nil
@@ -526,7 +526,7 @@ func (a *archive) ofDocker(as string, asked []name.Reference) (d document, names
 		}
 	}
 	if len(all[at].Layers) > MaxLayers {
-		return d, nil, true, bad("it has %d layers, at most %d are taken", len(all[at].Layers), MaxLayers)
+		return d, nil, true, bad("it has %d layers, at most %d are allowed", len(all[at].Layers), MaxLayers)
 	}
 	m := v1.Manifest{SchemaVersion: 2, MediaType: types.DockerManifestSchema2, Layers: []v1.Descriptor{}}
 	if m.Config, err = a.describe(all[at].Config, types.DockerConfigJSON); err != nil {

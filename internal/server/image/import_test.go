@@ -265,7 +265,7 @@ func TestImportRefused(t *testing.T) {
 		"another tar":           {tarOf(t, file("a", "1")), "", "image_bad", "neither"},
 		"cut short":             {whole[:len(whole)/2], "", "image_bad", ""},
 		"two":                   {dockerOf(t, map[string]v1.Image{"x:1": image, "o:1": other}), "", "image_bad", "2 images: "},
-		"two, and none of them": {dockerOf(t, map[string]v1.Image{"x:1": image, "o:1": other}), "y:1", "image_bad", `none of the name "y:1": `},
+		"two, and none of them": {dockerOf(t, map[string]v1.Image{"x:1": image, "o:1": other}), "y:1", "image_bad", `none with the name "y:1": `},
 		"two in a layout":       {layoutOf(t, mutate.AppendManifests(empty.Index, named(image, nil, nil), named(other, nil, nil))), "", "image_bad", "2 images"},
 		"a name that is none":   {whole, "?", "bad_reference", ""},
 		"a name with a digest":  {whole, "x@sha256:" + strings.Repeat("0", 64), "bad_reference", "digest"},

@@ -60,7 +60,7 @@ func (d document) kind() (types.MediaType, error) {
 	case head.SchemaVersion == 1 || len(head.FSLayers) > 0:
 		return "", bad("its manifest has the format that registries gave up in 2019 (schema 1)")
 	case isIndex && isImage:
-		return "", bad("its manifest is an image's and an index at once")
+		return "", bad("its manifest is both an image's and an index")
 	case isIndex && (head.MediaType == "" || head.MediaType.IsIndex()):
 		return types.OCIImageIndex, nil
 	case isImage && (head.MediaType == "" || head.MediaType.IsImage()):
@@ -139,9 +139,9 @@ func foreign(what string, platforms []string) error {
 func sound(d v1.Descriptor, most int64) error {
 	switch {
 	case d.Digest.Algorithm != "sha256" || len(d.Digest.Hex) != 2*sha256.Size:
-		return bad("%.200q is no SHA-256 digest", d.Digest.String())
+		return bad("%.200q is not a SHA-256 digest", d.Digest.String())
 	case d.Size < 0 || d.Size > most:
-		return bad("%s has %d bytes, at most %d are taken", d.Digest, d.Size, most)
+		return bad("%s has %d bytes, at most %d are allowed", d.Digest, d.Size, most)
 	}
 	return nil
 }
@@ -153,10 +153,10 @@ func readManifest(d document) (*v1.Manifest, error) {
 		return nil, bad("its manifest can't be read: %v", err)
 	}
 	if len(m.Layers) > MaxLayers {
-		return nil, bad("it has %d layers, at most %d are taken", len(m.Layers), MaxLayers)
+		return nil, bad("it has %d layers, at most %d are allowed", len(m.Layers), MaxLayers)
 	}
 	if m.Config.MediaType != "" && !m.Config.MediaType.IsConfig() {
-		return nil, bad("it has no file system to run, but an artifact (%.100q)", m.Config.MediaType)
+		return nil, bad("it is an artifact (%.100q), and has no file system to run", m.Config.MediaType)
 	}
 	if err := sound(m.Config, MaxDocument); err != nil {
 		return nil, err
@@ -197,7 +197,7 @@ func readConfig(raw []byte, m *v1.Manifest, what string) (doc, time.Time, error)
 		return doc{}, time.Time{}, bad("its configuration has another number of layers (%d) than its manifest (%d)", len(c.RootFS.DiffIDs), len(m.Layers))
 	}
 	if len(c.Config.Env) > maxEnv {
-		return doc{}, time.Time{}, bad("it has %d environment variables, at most %d are taken", len(c.Config.Env), maxEnv)
+		return doc{}, time.Time{}, bad("it has %d environment variables, at most %d are allowed", len(c.Config.Env), maxEnv)
 	}
 	d := doc{ID: m.Config.Digest.String(), Config: Config{
 		Env: c.Config.Env, Workdir: c.Config.WorkingDir, User: c.Config.User, StopSignal: c.Config.StopSignal,
@@ -210,7 +210,7 @@ func readConfig(raw []byte, m *v1.Manifest, what string) (doc, time.Time, error)
 	for i, l := range m.Layers {
 		diff := c.RootFS.DiffIDs[i]
 		if diff.Algorithm != "sha256" {
-			return doc{}, time.Time{}, bad("%.200q is no SHA-256 digest", diff.String())
+			return doc{}, time.Time{}, bad("%.200q is not a SHA-256 digest", diff.String())
 		}
 		if chain == "" {
 			chain = diff.String()

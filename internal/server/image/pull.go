@@ -92,7 +92,7 @@ func (s *Store) take(ctx context.Context, d document, from source, t taken) (_ I
 		s.unpin(pins)
 		if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_space" { // leave nothing of it
 			if _, err := s.sweep(context.WithoutCancel(ctx), pins.has); err != nil {
-				s.o.Logger.Warn("what came of an image is left", "image", t.what, "err", err)
+				s.o.Logger.Warn("the files of an incomplete image are left behind", "image", t.what, "err", err)
 			}
 		}
 	}()

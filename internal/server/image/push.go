@@ -132,7 +132,7 @@ func pushError(r *registry, err error) error {
 	case e.Code == "image_denied" && host == name.DefaultRegistry:
 		e.Hint = r.login() + "\na name says which registry: cove image push NAME REGISTRY/NAME:TAG"
 	case e.Code == "image_not_found":
-		return fail.Newf("image_not_found", "make the repository there first, if that registry wants so", "the registry %s takes nothing as %s", host, familiar(r.ref.Name()))
+		return fail.Newf("image_not_found", "create the repository there first, if that registry requires it", "the registry %s does not accept a push to %s", host, familiar(r.ref.Name()))
 	}
 	return err
 }

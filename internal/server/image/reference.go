@@ -23,7 +23,7 @@ func parse(text string) (name.Reference, error) {
 		}
 		return ref, nil
 	}
-	return nil, fail.Newf("bad_reference", "a name is like debian:12, or registry.example/group/image:tag, or image@sha256:DIGEST", "%q is no name of an image", text)
+	return nil, fail.Newf("bad_reference", "a name is like debian:12, or registry.example/group/image:tag, or image@sha256:DIGEST", "%q is not the name of an image", text)
 }
 
 // pinnedTo is the digest that a name has.

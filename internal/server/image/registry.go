@@ -91,7 +91,7 @@ func (r *registry) explain(ctx, watch context.Context, err error) error {
 	}
 	said, ok := errors.AsType[*transport.Error](err)
 	if !ok {
-		return &fail.Error{Code: "registry_unreachable", Message: fmt.Sprintf("the registry %s can't be reached", host), Hint: "is that the image's name? see which are here: cove image list; an image in a file: cove image import FILE", Err: err}
+		return &fail.Error{Code: "registry_unreachable", Message: fmt.Sprintf("the registry %s can't be reached", host), Hint: "check the image's name; list the images that are here: cove image list; or import one from a file: cove image import FILE", Err: err}
 	}
 	text := fmt.Sprintf("%.300s", http.StatusText(said.StatusCode))
 	if len(said.Errors) > 0 {
@@ -148,7 +148,7 @@ func (r *registry) manifest(ctx context.Context, id string) (document, error) {
 	}
 	d := newDocument(raw)
 	if strings.HasPrefix(id, "sha256:") && d.digest.String() != id {
-		return document{}, bad("what came as %s has the digest %s", id, d.digest)
+		return document{}, bad("the manifest that came as %s has the digest %s", id, d.digest)
 	}
 	return d, nil
 }
@@ -224,7 +224,7 @@ func (r *registry) more(ctx context.Context, p *part) error {
 			err = errors.Join(err, p.restart())
 		}
 		if ok && said.StatusCode == http.StatusNotFound {
-			return fail.Newf("image_bad", "", "the registry %s has the image, and not its blob %s", r.ref.Context().RegistryStr(), p.d.Digest)
+			return fail.Newf("image_bad", "", "the registry %s has the image, but not its blob %s", r.ref.Context().RegistryStr(), p.d.Digest)
 		}
 		return r.explain(ctx, watch, err)
 	}
@@ -244,7 +244,7 @@ func (r *registry) more(ctx context.Context, p *part) error {
 	case errors.Is(err, errTooLong):
 		return err
 	case err == nil, errors.Is(err, io.ErrUnexpectedEOF):
-		return fail.Newf("registry_unreachable", "try again: what has come is kept", "the registry %s sent %d of the %d bytes of %s", r.ref.Context().RegistryStr(), p.have, p.d.Size, p.d.Digest)
+		return fail.Newf("registry_unreachable", "try again: the bytes received so far are kept", "the registry %s sent %d of the %d bytes of %s", r.ref.Context().RegistryStr(), p.have, p.d.Size, p.d.Digest)
 	}
 	return r.explain(ctx, watch, err)
 }

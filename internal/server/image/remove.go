@@ -37,14 +37,14 @@ func (s *Store) Remove(ctx context.Context, nameOrDigest string, usedBy func(dig
 		return err
 	}
 	if len(users) > 0 {
-		return fail.Newf("image_in_use", "see which sprites those are: cove list; an image that is not used is removed by: cove image rm "+nameOrDigest, "image %s is in use by %s", nameOrDigest, strings.Join(users, ", "))
+		return fail.Newf("image_in_use", "see those sprites: cove list; once none uses the image: cove image rm "+nameOrDigest, "image %s is in use by %s", nameOrDigest, strings.Join(users, ", "))
 	}
 	err = removeUnheld(ctx, s, row)
 	switch {
 	case errors.Is(err, errHeld):
 		err = fail.Newf("image_in_use", "try again when that has ended", "image %s is in use by a build, a push or a save under way", nameOrDigest)
 	case errors.Is(err, store.ErrInUse):
-		err = fail.Newf("image_in_use", "see by whom: cove image info "+hexOf(row.Digest)[:minPrefix]+"; if by nobody, a sandbox over it is about to end: try again", "image %s is in use", nameOrDigest)
+		err = fail.Newf("image_in_use", "see what uses it: cove image info "+hexOf(row.Digest)[:minPrefix]+"; if nothing does, a sandbox over it is about to end: try again", "image %s is in use", nameOrDigest)
 	}
 	return missing(err, nameOrDigest)
 }
@@ -78,7 +78,7 @@ func (s *Store) forget(ctx context.Context, digest string) error {
 		return err
 	}
 	if err := s.o.Removed(digest); err != nil { // before anybody gets the same image anew
-		s.o.Logger.Warn("removing what was added to an image; the next start does", "image", digest, "err", err)
+		s.o.Logger.Warn("removing what cove added to an image; the next start tries again", "image", digest, "err", err)
 	}
 	return nil
 }

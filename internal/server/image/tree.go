@@ -482,7 +482,7 @@ func (t *tree) link(at, to string) error {
 		case err != nil:
 			return err
 		case is == aFolder, is == aWhiteout:
-			return refused(at, "it is a hard link to %.300q, which is no file", to)
+			return refused(at, "it is a hard link to %.300q, which is not a file", to)
 		case is == aFile:
 			return t.linkTo(at, dir, path.Base(to), st)
 		}
@@ -492,13 +492,13 @@ func (t *tree) link(at, to string) error {
 	case err != nil:
 		return err
 	case !found || n.IsDir():
-		return refused(at, "it is a hard link to %.300q, which is no file before it", to)
+		return refused(at, "it is a hard link to %.300q, which is not a file before it", to)
 	case n.Kind() == unix.S_IFLNK:
 		return t.symlink(at, n.Target, metaOf(n))
 	case n.Kind() == unix.S_IFIFO:
 		return t.fifo(at, metaOf(n))
 	case n.Kind() != unix.S_IFREG:
-		return refused(at, "it is a hard link to %.300q, which is no file", to)
+		return refused(at, "it is a hard link to %.300q, which is not a file", to)
 	}
 	if t.budget.copied -= n.Size; t.budget.copied < 0 {
 		return bad("it has more than %d bytes", int64(maxBytes))
@@ -719,7 +719,7 @@ func (t *tree) attr(at string) func(string, error) error {
 		case errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.EPERM):
 			return nil // it is for other systems
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.E2BIG):
-			return refused(at, "its attribute %.100q is none that can be: %v", name, err)
+			return refused(at, "its attribute %.100q can't be set here: %v", name, err)
 		}
 		return &attrError{name, err}
 	}
@@ -738,7 +738,7 @@ func (e *attrError) Unwrap() error { return e.err }
 func (t *tree) described(at string, m plant.Meta, err error) error {
 	if owner, ok := errors.AsType[*plant.OwnerError](err); ok && errors.Is(owner, unix.EINVAL) {
 		return fail.Newf("image_bad", "run the server as root, or give its account more ids in /etc/subuid and /etc/subgid; see: cove doctor",
-			"%.300q is user %d's and group %d's, whom this server's user namespace does not have", at, m.UID, m.GID)
+			"%.300q belongs to user %d and group %d, which this server's user namespace does not have", at, m.UID, m.GID)
 	}
 	if a, ok := errors.AsType[*attrError](err); ok && errors.Is(err, unix.ENOSPC) && len(m.Attrs[a.name]) > largeAttr {
 		return refused(at, "its attribute %.100q is too large", a.name)

@@ -24,7 +24,7 @@ const (
 	whyNoSprite     = "cove.db knows no such sprite"
 	whyNoLayer      = "no disk and no checkpoint in cove.db has this layer"
 	whyNoCheckpoint = "no checkpoint in cove.db has this memory"
-	whyOtherDisk    = "this memory goes with another disk than the one that the sprite has in cove.db"
+	whyOtherDisk    = "this memory belongs to another disk than the one that the sprite has in cove.db"
 )
 
 // takeover makes the store and what an earlier server has left agree, when the server starts.
@@ -57,7 +57,7 @@ func (t *takeover) agree(ctx context.Context, live map[string]Sandbox) ([]store.
 	}
 	t.older.Store(older)
 	if older {
-		t.logger.Warn("the store is an older one, or may be: what it does not know is moved aside")
+		t.logger.Warn("the store is or may be an older one: files that it does not know are moved aside")
 		if err := t.disown(ctx); err != nil {
 			return nil, err
 		}
@@ -149,7 +149,7 @@ func (t *takeover) reconcile(ctx context.Context, rows []store.Sprite, live map[
 	}
 	for _, layer := range unused { // somebody may have had it since
 		if err := t.store.Sprites.Forget(ctx, layer); err != nil {
-			t.logger.Error("forgetting a layer that nobody has", "layer", layer, "err", err)
+			t.logger.Error("forgetting an unreferenced layer", "layer", layer, "err", err)
 			done = false
 		}
 	}
@@ -164,7 +164,7 @@ func (t *takeover) reconcile(ctx context.Context, rows []store.Sprite, live map[
 			}
 		}
 		if err := t.checkpoints.checkLayers(ctx, row); err != nil {
-			t.logger.Error("an older store has a disk that is not whole any more", "sprite", row.Name, "err", err)
+			t.logger.Error("the disk of a sprite in an older store is no longer complete", "sprite", row.Name, "err", err)
 			t.rows.note(row.ID, func(s *store.Sprite) { s.LastError = err.Error() })
 		}
 	}
@@ -253,7 +253,7 @@ func (t *takeover) dropUnreferenced(ctx context.Context, item Item) {
 		return
 	}
 	if err := t.memories.discard(ctx, item.Name); err != nil {
-		t.logger.Error("removing the memory of a sprite that is no more", "id", item.Name, "err", err)
+		t.logger.Error("removing the memory of a sprite that no longer exists", "id", item.Name, "err", err)
 	}
 }
 
@@ -261,7 +261,7 @@ func (t *takeover) dropUnreferenced(ctx context.Context, item Item) {
 func (t *takeover) gone(ctx context.Context, unreferenced []string) []string {
 	stock, err := t.runtime.Stock(ctx)
 	if err != nil {
-		t.logger.Error("looking for memories that are unreferenced", "err", err)
+		t.logger.Error("looking for unreferenced memories", "err", err)
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(unreferenced), func(name string) bool {

@@ -59,7 +59,7 @@ func EndBuilds(ctx context.Context, h *Host) error {
 			continue
 		}
 		if err := h.Delete(ctx, row.Name, true); err != nil {
-			return fmt.Errorf("end what an earlier build has left: %w", err)
+			return fmt.Errorf("delete the sprites that an earlier build has left: %w", err)
 		}
 	}
 	return nil

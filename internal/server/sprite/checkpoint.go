@@ -30,11 +30,11 @@ func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.Checkpoi
 		return sprites.Checkpoint{}, err
 	}
 	if len(req.Comment) > maxComment {
-		return sprites.Checkpoint{}, fail.Newf(CodeBadRequest, "", "a comment of %d bytes is longer than %d", len(req.Comment), maxComment)
+		return sprites.Checkpoint{}, fail.Newf(CodeBadRequest, "", "the comment has %d bytes, more than the %d allowed", len(req.Comment), maxComment)
 	}
 	keep := cmp.Or(req.Memory, sprites.KeepNever)
 	if !slices.Contains([]sprites.KeepMemory{sprites.KeepNever, sprites.KeepAuto, sprites.KeepAlways}, keep) {
-		return sprites.Checkpoint{}, fail.Newf(CodeBadRequest, "", "memory is never, auto or always, not %.20q", keep)
+		return sprites.Checkpoint{}, fail.Newf(CodeBadRequest, "", "memory must be never, auto or always, not %.20q", keep)
 	}
 	var out sprites.Checkpoint
 	err := h.lives.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
@@ -108,11 +108,11 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 	}
 	lease, err := h.Use(ctx, name, "restore")
 	if e, ok := errors.AsType[*fail.Error](err); ok && (e.Code == CodeDiskLimit || e.Code == CodeNoSpace) {
-		hint := "remove what it was before, if nobody needs that: cove checkpoint rm -s " + name + " " + out.Replaced + "; or " + e.Hint
-		return out, fail.Newf(e.Code, hint, "sprite %s is what %s was, but does not start: %s", name, id, e.Message)
+		hint := "delete the checkpoint of its former disk, if nobody needs it: cove checkpoint rm -s " + name + " " + out.Replaced + "; or " + e.Hint
+		return out, fail.Newf(e.Code, hint, "the disk of sprite %s is back at %s, but the sprite does not start: %s", name, id, e.Message)
 	}
 	if err != nil {
-		return out, fmt.Errorf("sprite %s is what %s was, but does not start: %w", name, id, err)
+		return out, fmt.Errorf("the disk of sprite %s is back at %s, but the sprite does not start: %w", name, id, err)
 	}
 	defer lease.Release()
 	if out.Memory {
@@ -134,7 +134,7 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 		return err
 	}
 	if row.Source == id {
-		return fail.Newf(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that can't be deleted", name, id)
+		return fail.Newf(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that checkpoint can't be deleted", name, id)
 	}
 	defer h.layers.collect()
 	defer h.disk.reviewNow(ctx, row.ID)

@@ -178,7 +178,7 @@ func (cs *checkpoints) checkWhole(ctx context.Context, row store.Sprite, id stri
 		return err
 	})
 	if e := (*damageError)(nil); errors.As(err, &e) {
-		return fail.Newf(CodeDamaged, fmt.Sprintf("put the file back, and see with: cove checkpoint verify -s %s; or use another checkpoint", row.Name),
+		return fail.Newf(CodeDamaged, fmt.Sprintf("put the file back, and check with: cove checkpoint verify -s %s; or use another checkpoint", row.Name),
 			"sprite %s: %s of %s was changed behind the server's back: %s", row.Name, e.Path, describeState(id), e.What)
 	}
 	return err

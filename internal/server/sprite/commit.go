@@ -30,7 +30,7 @@ func OpenCommit(ctx context.Context, h *Host, name, checkpoint string) (*Commit,
 	}
 	if !base.IsImage(row.Base) {
 		return nil, fail.Newf(CodeHostBase, "make one that starts from an image: cove create NAME --image debian:12",
-			"sprite %s starts from the tools of the server's machine, which are not on its disk: there is no image of it", name)
+			"sprite %s has the host's tools as its base, so no image can be made of it", name)
 	}
 	row, s, err := h.openExport(ctx, name, checkpoint)
 	if err != nil {

@@ -105,7 +105,7 @@ func (n *network) tellConnectors(ctx context.Context, name string, sb Sandbox) e
 		n.showGit(ctx, name, sb, connect.GitConfig(all))
 	}
 	if err != nil && !endsSoon(ctx, sb) {
-		e := fail.Newf(CodeUnavailable, "restart the sprite: then it begins with what is granted to it", "the running sandbox of %s could not be told its connectors", name)
+		e := fail.Newf(CodeUnavailable, "restart the sprite: then it starts with all connectors that are granted to it", "the running sandbox of %s did not get its connectors", name)
 		e.Err = err
 		return e
 	}
@@ -117,13 +117,13 @@ func (n *network) showGit(ctx context.Context, name string, sb Sandbox, config s
 	ctx, cancel := context.WithTimeout(ctx, showLimit)
 	defer cancel()
 	_, err := askGuest(ctx, sb, http.MethodPut, "git/config", []byte(config))
-	n.untold("telling git in a sandbox of its connectors", name, sb, err)
+	n.untold("setting up git in a sandbox for its connectors", name, sb, err)
 }
 
 // reviveConnectors tells a sandbox that was found running, or whose connectors
 // changed while it was booted, its connectors.
 func (n *network) reviveConnectors(name string, sb Sandbox) {
 	if err := n.tellConnectors(n.tasks.ctx, name, sb); err != nil && n.tasks.ctx.Err() == nil {
-		n.logger.Error("telling a sandbox its connectors", "sprite", name, "err", err)
+		n.logger.Error("sending a sandbox its connectors", "sprite", name, "err", err)
 	}
 }

@@ -153,7 +153,7 @@ func checkCreate(data string, req sprites.CreateRequest) error {
 		return err
 	}
 	if req.Base != "" && req.Base != defaultBase {
-		return fail.Newf(CodeBadRequest, "leave it out, or say host; an image is named in config", "there is no base %q", req.Base)
+		return fail.Newf(CodeBadRequest, "leave it out, or set it to host; an image belongs in config", "there is no base %q", req.Base)
 	}
 	if req.Config != nil && req.Config.Image != "" {
 		if req.Base != "" {
@@ -190,14 +190,14 @@ func CheckPlace(h *Host, c *sprites.Config, include []string) error {
 
 func checkEnvironment(env map[string]string) error {
 	if len(env) > maxEnv {
-		return fail.Newf(CodeBadRequest, "", "%d environment variables are more than %d", len(env), maxEnv)
+		return fail.Newf(CodeBadRequest, "", "%d environment variables are more than the %d allowed", len(env), maxEnv)
 	}
 	for k, v := range env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
 			return fail.Newf(CodeBadRequest, "", "%.100q can't be an environment variable", k)
 		}
 		if len(k) > maxEnvName || len(k)+len(v)+len("=\x00") > maxEnvText {
-			return fail.Newf(CodeBadRequest, "", "the environment variable %.100q is too long: a name may have %d bytes, and with its value %d", k, maxEnvName, maxEnvText)
+			return fail.Newf(CodeBadRequest, "", "the environment variable %.100q is too long: a name may have %d bytes, and a name with its value %d", k, maxEnvName, maxEnvText)
 		}
 	}
 	return nil
@@ -209,7 +209,7 @@ func checkConfig(c *sprites.Config) error {
 		return nil
 	}
 	if c.RAMMB < 0 || c.CPUs < 0 || c.StorageGB < 0 || c.StorageMB < 0 {
-		return fail.Newf(CodeBadRequest, "0 means the server's default", "a sprite can't have less than nothing: %+v", *c)
+		return fail.Newf(CodeBadRequest, "0 means the server's default", "a sprite's memory, CPUs and disk can't be negative: %+v", *c)
 	}
 	if c.RAMMB > 0 && c.RAMMB < minRAM {
 		return fail.Newf(CodeBadRequest, "", "a sprite does not start with %d MiB of memory; give it %d at least", c.RAMMB, minRAM)
@@ -251,9 +251,9 @@ const (
 func checkDisk(c sprites.Config) error {
 	switch {
 	case c.StorageMB > maxDisk || c.StorageGB > maxDisk>>10:
-		return fail.Newf(CodeBadRequest, "leave it out: then there is none", "no disk is as large as that limit")
+		return fail.Newf(CodeBadRequest, "leave it out for no limit", "the disk limit is larger than any disk")
 	case c.StorageMB > 0 && c.StorageMB < minDisk:
-		return fail.Newf(CodeBadRequest, "", "a sprite does not get far with %d MiB of disk; give it %d at least", c.StorageMB, minDisk)
+		return fail.Newf(CodeBadRequest, "", "a sprite needs more than %d MiB of disk; give it %d at least", c.StorageMB, minDisk)
 	}
 	return nil
 }
@@ -272,7 +272,7 @@ func checkStorage(mib *int) error {
 // server's own.
 func checkInclude(data string, dirs []string) error {
 	if len(dirs) > maxInclude {
-		return fail.Newf(CodeBadRequest, "", "%d folders to include are more than %d", len(dirs), maxInclude)
+		return fail.Newf(CodeBadRequest, "", "%d folders to include are more than the %d allowed", len(dirs), maxInclude)
 	}
 	for _, dir := range dirs {
 		if !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" || strings.ContainsRune(dir, 0) {
@@ -284,11 +284,11 @@ func checkInclude(data string, dirs []string) error {
 			}
 		}
 		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
-			return fail.Newf(CodeBadRequest, "folders can be included, of the server's machine", "%s can't be included: it is no folder of this machine", dir)
+			return fail.Newf(CodeBadRequest, "give a folder of the server's machine", "%s can't be included: it is not a folder of this machine", dir)
 		}
 		// It has the token of the server's owner, and the disks of others.
 		if real := realPath(dir); data != "" && (within(realPath(data), real) || within(real, realPath(data))) {
-			return fail.Newf(CodeBadRequest, "name folders that are beside it", "%s can't be included: the server's data folder is there", dir)
+			return fail.Newf(CodeBadRequest, "give folders outside it", "%s can't be included: the server's data folder is there", dir)
 		}
 	}
 	return nil
@@ -308,7 +308,7 @@ func realPath(name string) string {
 // CheckLabels refuses labels that no sprite can have.
 func CheckLabels(labels []string) error {
 	if len(labels) > maxLabels {
-		return fail.Newf(CodeBadRequest, "", "%d labels are more than %d", len(labels), maxLabels)
+		return fail.Newf(CodeBadRequest, "", "%d labels are more than the %d allowed", len(labels), maxLabels)
 	}
 	for _, l := range labels {
 		if l == "" || len(l) > maxLabel || !utf8.ValidString(l) || strings.ContainsFunc(l, func(r rune) bool { return r < ' ' || r == 0x7f }) {
@@ -358,7 +358,7 @@ func checkRevision(row store.Sprite, revision string) error {
 	}
 	now, err := revisionOf(changeable(row))
 	if err == nil && now != revision {
-		err = fail.Newf(CodeSpriteChanged, "read it again, and make the change in what it is now", "sprite %s has been changed since it was read", row.Name)
+		err = fail.Newf(CodeSpriteChanged, "read it again, and make the change on the current version", "sprite %s has been changed since it was read", row.Name)
 	}
 	return err
 }

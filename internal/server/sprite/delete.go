@@ -57,7 +57,7 @@ func deletable(ctx context.Context, st *store.Store, row store.Sprite) error {
 			"job %s is at work in sprite %s (%s)", job.ID, row.Name, job.State)
 	case job.PulledAt != nil || job.Bundle.Size == 0:
 		return fail.Newf(CodeUnpulledWork, fmt.Sprintf("look at it with: cove console -s %s; or lose it with --force", row.Name),
-			"sprite %s alone holds what job %s could not collect: %s", row.Name, job.ID, job.Uncollected)
+			"sprite %s holds the only copy of what job %s could not collect: %s", row.Name, job.ID, job.Uncollected)
 	}
 	return fail.Newf(CodeUnpulledWork, fmt.Sprintf("get it with: %s; or lose it with --force", job.Bring()),
 		"sprite %s holds the work of job %s, which nobody has pulled", row.Name, job.ID)

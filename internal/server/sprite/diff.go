@@ -67,7 +67,7 @@ func (s *state) close() {
 func (cs *checkpoints) open(ctx context.Context, row store.Sprite, id string) (*state, error) {
 	disks := cs.runtime.Layers()
 	if disks == nil {
-		return nil, fail.Newf(CodeNotAvailable, "", "the disks of this server can't be looked at")
+		return nil, fail.Newf(CodeNotAvailable, "", "this server can't read the disks of sprites")
 	}
 	s := &state{}
 	err := onLayer(func() (err error) {

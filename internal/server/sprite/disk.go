@@ -350,7 +350,7 @@ func (w *diskWatch) review(m *machine) {
 		return
 	}
 	if err != nil && !errors.Is(err, layers.ErrTooDeep) {
-		w.logger.Error("looking at what a sprite takes of the disk", "sprite", m.name, "err", err)
+		w.logger.Error("measuring a sprite's disk use", "sprite", m.name, "err", err)
 		return
 	}
 	w.judge(m)
@@ -438,7 +438,7 @@ func (w *diskWatch) used(ctx context.Context, id string, sb Sandbox, last usedDi
 		u.all += u.sealed + u.written
 		return u, nil
 	}
-	return u, fmt.Errorf("the disk of sprite %s changes all the time", id)
+	return u, fmt.Errorf("the disk of sprite %s keeps changing", id)
 }
 
 // writtenBytes is what layers take that a sandbox, or nobody, is writing.
@@ -478,7 +478,7 @@ func (w *diskWatch) judge(m *machine) {
 			w.resume(m)
 		}
 		w.noteHeld(m)
-		w.logger.Info("a sprite is held no more, and may go on", "sprite", m.name)
+		w.logger.Info("a sprite is no longer held, and may resume", "sprite", m.name)
 	case renewed:
 		w.noteHeld(m)
 	case isHeld:
@@ -666,14 +666,14 @@ func heldError(name string, held *sprites.Held) error {
 func describeHeld(name string, held sprites.Held) *sprites.Held {
 	const mib = 1 << 20
 	if held.Code == CodeDiskFull {
-		held.Message = fmt.Sprintf("the server's disk has only %d MiB left, and keeps %d free: sprite %s, which wrote to it the most, stands still", held.FreeBytes/mib, held.ReserveBytes/mib, name)
-		held.Hint = fmt.Sprintf("free room on the server's disk, or remove sprites or checkpoints: cove list; cove rm NAME; then it goes on by itself; or %s", endAndRemove(name))
+		held.Message = fmt.Sprintf("the server's disk has only %d MiB left, and keeps %d free: sprite %s, which wrote the most to it, is paused", held.FreeBytes/mib, held.ReserveBytes/mib, name)
+		held.Hint = fmt.Sprintf("free room on the server's disk, or remove sprites or checkpoints: cove list; cove rm NAME; then it resumes by itself; or %s", endAndRemove(name))
 		return &held
 	}
-	held.Message = fmt.Sprintf("sprite %s has reached its disk limit: it takes %d MiB of %d, and stands still", name, held.UsedBytes/mib, held.LimitBytes/mib)
+	held.Message = fmt.Sprintf("sprite %s has reached its disk limit: it takes %d MiB of %d, and is paused", name, held.UsedBytes/mib, held.LimitBytes/mib)
 	// Half as much again, and more than it takes.
 	more := max(held.LimitBytes, held.UsedBytes) / mib * 3 / 2
-	held.Hint = fmt.Sprintf("raise the limit with: cove update %s --disk %dM; then it goes on; or remove checkpoints: cove checkpoint list --all -s %s", name, more, name)
+	held.Hint = fmt.Sprintf("raise the limit with: cove update %s --disk %dM; then it resumes; or remove checkpoints: cove checkpoint list --all -s %s", name, more, name)
 	return &held
 }
 
@@ -698,7 +698,7 @@ func (w *diskWatch) reviewNow(ctx context.Context, id string) {
 	}
 	if look {
 		if err := w.measure(ctx, m); err != nil {
-			w.logger.Error("looking at what a sprite takes of the disk", "sprite", m.name, "err", err)
+			w.logger.Error("measuring a sprite's disk use", "sprite", m.name, "err", err)
 		}
 	}
 	w.judge(m)

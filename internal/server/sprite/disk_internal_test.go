@@ -102,15 +102,15 @@ func TestDueDisks(t *testing.T) {
 // TestDescribeHeld: the hint is a command that makes room.
 func TestDescribeHeld(t *testing.T) {
 	got := describeHeld("paint", sprites.Held{Code: CodeDiskLimit, UsedBytes: 300 << 20, LimitBytes: 100 << 20})
-	if got.Message != "sprite paint has reached its disk limit: it takes 300 MiB of 100, and stands still" ||
-		got.Hint != "raise the limit with: cove update paint --disk 450M; then it goes on; or remove checkpoints: cove checkpoint list --all -s paint" {
+	if got.Message != "sprite paint has reached its disk limit: it takes 300 MiB of 100, and is paused" ||
+		got.Hint != "raise the limit with: cove update paint --disk 450M; then it resumes; or remove checkpoints: cove checkpoint list --all -s paint" {
 		t.Errorf("got %+v", got)
 	}
 }
 
 // TestFullHints: no hint for a full disk sends into a sprite that nothing gets into.
 func TestFullHints(t *testing.T) {
-	const out = "end its programs, and remove files of it: cove restart paint; cove exec -s paint -- rm FILE"
+	const out = "end its programs, and delete some of its files: cove restart paint; cove exec -s paint -- rm FILE"
 	held := describeHeld("paint", sprites.Held{Code: CodeDiskFull})
 	if !strings.HasSuffix(held.Hint, out) || strings.Contains(held.Hint, "suspend") {
 		t.Errorf("of one that is held: %s", held.Hint)

@@ -52,7 +52,7 @@ const (
 // Hints of what to do about the server's disk.
 const (
 	freeSome   = "free some space, and try again; see how full it is: cove doctor"
-	repairDisk = "on the server's machine, see why (dmesg), have the disk writable again (mount -o remount,rw), and restart the server"
+	repairDisk = "on the server's machine, see why (dmesg), make the disk writable again (mount -o remount,rw), and restart the server"
 )
 
 // DiskError is an error with a code that tells users why the server's disk failed. It is
@@ -71,19 +71,19 @@ func DiskError(err error) *fail.Error {
 // endAndRemove is the hint for a full disk that always helps. It ends the programs first: a
 // program that fills the disk has its file open, so removing the file alone frees nothing.
 func endAndRemove(name string) string {
-	return fmt.Sprintf("end its programs, and remove files of it: cove restart %[1]s; cove exec -s %[1]s -- rm FILE", name)
+	return fmt.Sprintf("end its programs, and delete some of its files: cove restart %[1]s; cove exec -s %[1]s -- rm FILE", name)
 }
 
 // closeSome is the hint where deleted files are too large.
-const closeSome = "end what has them open, and try again; as root in the sprite: ls -l /proc/[0-9]*/fd | grep deleted"
+const closeSome = "end the programs that have them open, and try again; to find them, as root in the sprite: ls -l /proc/[0-9]*/fd | grep deleted"
 
 // endNetworks is the hint for a sprite whose programs have networks of their own.
-const endNetworks = "end these programs, and try again; all of them: cove restart %[1]s; Docker's, as its service: cove service stop -s %[1]s docker --grace 30s"
+const endNetworks = "end these programs, and try again; to end all of them: cove restart %[1]s; to end Docker's, stop its service: cove service stop -s %[1]s docker --grace 30s"
 
 // pathTooLong says it of an error that is that.
 func pathTooLong(err error) error {
 	if errors.Is(err, layers.ErrPathTooLong) {
-		return fail.Newf(CodePathTooLong, "move or remove it in the sprite, and try again", "the sprite has a file that this can't be done with: %v", err)
+		return fail.Newf(CodePathTooLong, "move or remove it in the sprite, and try again", "a file in the sprite prevents this: %v", err)
 	}
 	return err
 }
@@ -95,7 +95,7 @@ func occupied(name string, err error) *fail.Error {
 	}
 	return &fail.Error{
 		Code: CodeOccupied, Message: fmt.Sprintf("sprite %s was left as it is: %s", name, strings.TrimPrefix(err.Error(), ErrOccupied.Error()+": ")),
-		Hint: "end it there: stop that container; or stop the server here (cove server stop), and type there: cove restart " + name,
+		Hint: "end it there: stop that container; or stop the server here (cove server stop), and run there: cove restart " + name,
 	}
 }
 

@@ -63,7 +63,7 @@ func packBase(ctx context.Context, h *Host, row store.Sprite, o ExportOptions) (
 		return nil, func() {}, nil
 	}
 	if !base.IsImage(row.Base) {
-		return nil, nil, fail.Newf(CodeHostBase, "leave --with-base out: the other machine has a base of its own", "sprite %s is over its machine's own tools, which can't be in an archive", row.Name)
+		return nil, nil, fail.Newf(CodeHostBase, "leave --with-base out: the other machine has a base of its own", "sprite %s has its machine's own tools as its base, which can't be in an archive", row.Name)
 	}
 	all, ok := h.Images.(ImageArchives)
 	if !ok {

@@ -91,7 +91,7 @@ func (f forker) names(ctx context.Context, req sprites.ForkRequest) ([]string, e
 		names = append([]string{req.Name}, names...)
 	}
 	if len(names) > sprites.MaxForks {
-		return nil, fail.Newf(CodeBadRequest, "make them in several calls", "%d forks at once are more than %d", len(names), sprites.MaxForks)
+		return nil, fail.Newf(CodeBadRequest, "make them in several calls", "%d forks at once are more than the %d allowed", len(names), sprites.MaxForks)
 	}
 	if err := CheckLabels(req.Labels); err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func (f forker) fork(ctx context.Context, from store.Sprite, req sprites.ForkReq
 			err = f.memories.recall(ctx, row.ID, memory)
 		}
 		if err != nil {
-			f.logger.Error("a fork begins without its memory", "sprite", name, "err", err)
+			f.logger.Error("a fork starts without its memory", "sprite", name, "err", err)
 		} else {
 			row.Status = sprites.StatusWarm
 		}

@@ -105,7 +105,7 @@ func (h *Host) Start(ctx context.Context) error {
 	h.layers.collect()
 	if !h.takeover.older.Load() { // else that was done
 		if _, err := h.takeover.sweep(ctx, rows, false); err != nil {
-			h.Logger.Error("looking for what the store does not know", "err", err)
+			h.Logger.Error("looking for files that the store does not know", "err", err)
 		}
 	}
 	h.layers.listLater()

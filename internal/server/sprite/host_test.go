@@ -491,7 +491,7 @@ func TestPause(t *testing.T) {
 		rt.set(func() { rt.stuck = errors.New("stuck") })
 		_, err = h.Use(t.Context(), "paint", "test")
 		wantCode(t, "waking one that is stuck", err, sprite.CodeUnavailable)
-		if _, err := h.Checkpoint(t.Context(), "paint", sprites.CheckpointRequest{}); err == nil || !strings.Contains(err.Error(), "does not go on") {
+		if _, err := h.Checkpoint(t.Context(), "paint", sprites.CheckpointRequest{}); err == nil || !strings.Contains(err.Error(), "does not resume") {
 			t.Errorf("a checkpoint of one that is stuck: %v", err)
 		}
 		stage(0, sprites.StatusWarm, true)

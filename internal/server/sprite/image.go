@@ -92,7 +92,7 @@ func imageError(row store.Sprite, before string, err error) *fail.Error {
 		ref := pinned(row.Config.Image, row.Base)
 		return fail.Newf(CodeImageNotFound, "get it again: cove image pull "+ref+", or: cove image import SOURCE", "%s: its image %s is not here any more. Its disk is kept", before, ref)
 	case errors.Is(err, base.ErrImage):
-		return fail.Newf(CodeImageBad, "make another one from another image", "%s: %v", before, err)
+		return fail.Newf(CodeImageBad, "create another sprite from another image", "%s: %v", before, err)
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprit
 	}
 	defer func() {
 		if err := layers.Remove(staged.Path); err != nil { // gone, if it was adopted
-			h.Logger.Error("removing what an import has left", "err", err)
+			h.Logger.Error("removing an import's leftover files", "err", err)
 		}
 	}()
 	if err != nil {
@@ -99,12 +99,12 @@ func (i *importer) noRoom(err error) error {
 	if !errors.Is(err, ErrNoRoom) {
 		return err
 	}
-	const full = "the disk of the server has not enough space for the archive: nothing was made of it. %d bytes are free, and %d of them stay so"
+	const full = "there is not enough space for the archive on the disk of the server: nothing was imported. %d bytes are free, and %d of them are reserved"
 	if i.o.By == "" {
 		return fail.Newf(CodeNoSpace, freeSome, full, i.disk.sample().avail, i.disk.reserve)
 	}
 	return fail.Newf(CodeNoSpace, "free some space, or import it with the server's own token; see how full the disk is: cove doctor",
-		full+"; of the others a token's imports may take a %dth", i.disk.sample().avail, othersLeave*i.disk.reserve, sharePart)
+		full+"; a token's imports may take a %dth of the others", i.disk.sample().avail, othersLeave*i.disk.reserve, sharePart)
 }
 
 type importer struct {
@@ -136,7 +136,7 @@ func (i *importer) run(ctx context.Context, in io.Reader) (sprites.Imported, err
 	case refused && e.TooLarge && (i.o.MaxSize == 0 || limits.MaxSize < i.o.MaxSize):
 		return i.done, ErrNoRoom
 	case refused:
-		return i.done, fail.New(CodeRejected, e.Error()+"; nothing was made of it", "")
+		return i.done, fail.New(CodeRejected, e.Error()+"; nothing was imported", "")
 	case err != nil:
 		return i.done, fmt.Errorf("import: %w", err)
 	}
@@ -197,11 +197,11 @@ func (i *importer) begin(ctx context.Context, head archive.Header, image io.Read
 		return t, err
 	}
 	if why := head.Base.Fits(here); why != "" {
-		return t, fail.Newf(CodeBadRequest, "", "this machine can't have the sprite: %s", why)
+		return t, fail.Newf(CodeBadRequest, "", "this machine can't run the sprite: %s", why)
 	}
 	i.done.SameBase = head.Base.Fingerprint == here.Fingerprint
 	if !i.done.SameBase {
-		i.note("it was made over another base; it goes on over this machine's, and what it has not changed of the base is this machine's")
+		i.note("it was made over another base, and now lies on this machine's; the files of the base that it has not changed are this machine's")
 	}
 	for _, err := range []error{checkIdle(&set.IdleSeconds), checkIdle(set.Hibernate), checkEnvironment(set.Environment)} {
 		if err != nil {
@@ -238,7 +238,7 @@ func (i *importer) base(ctx context.Context, was archive.Base, image io.Reader) 
 		name = was.Name
 	}
 	if image != nil && name == defaultBase {
-		return archive.Base{}, &archive.Error{Why: "it has an image, and does not say that its disk is over one"}
+		return archive.Base{}, &archive.Error{Why: "it has an image, but does not say that its disk is over one"}
 	}
 	here, err := i.disks.Base(ctx, name)
 	if !isGone(err) {
@@ -249,11 +249,11 @@ func (i *importer) base(ctx context.Context, was archive.Base, image io.Reader) 
 		return here, err
 	case !brought:
 		ref := pinned(was.Image, name)
-		hint := "get it, and import it again: cove image pull " + ref
+		hint := "get the image, and import the archive again: cove image pull " + ref
 		if ref != name {
-			hint += "; or have the import get it: cove import --pull < FILE"
+			hint += "; or let the import get it: cove import --pull < FILE"
 		}
-		return here, fail.Newf(CodeImageNotFound, hint+"; or export it with the image: cove export "+i.was+" --with-base > FILE", "the sprite in the archive is over image %s, which is not here", ref)
+		return here, fail.Newf(CodeImageNotFound, hint+"; or export the sprite with its image: cove export "+i.was+" --with-base > FILE", "the sprite in the archive is over image %s, which is not here", ref)
 	}
 	return i.disks.Base(ctx, name)
 }
@@ -299,7 +299,7 @@ func (i *importer) settings(set archive.Settings) {
 		}
 	}
 	if len(set.Include) > 0 {
-		i.note("folders of the other machine are not shown: %s", listed(set.Include, maxInclude))
+		i.note("folders of the other machine are not included: %s", listed(set.Include, maxInclude))
 	}
 	if len(set.Labels) > 0 && !slices.Equal(set.Labels, i.o.Labels) {
 		i.note("its labels there are not taken over: %s", listed(set.Labels, maxLabels))
@@ -336,7 +336,7 @@ func (i *importer) policy(ctx context.Context, p sprites.NetworkPolicy) (sprites
 			return p, err
 		}
 		for _, rule := range one.Rules {
-			i.note("the rule that allows %s is not taken over; if it is meant here, too: cove policy allow -s %s %s", rule, i.row.Name, rule.Argument())
+			i.note("the rule that allows %s is not taken over; to allow it here, too: cove policy allow -s %s %s", rule, i.row.Name, rule.Argument())
 		}
 	}
 	if len(kept) == 0 && len(p.Rules) > 0 { // without rules everything public would be open

@@ -44,7 +44,7 @@ func (h *Host) KeepInstall(ctx context.Context, name string, in store.Install) e
 	}
 	fault.Reach(fault.InstallStored)
 	if err := h.Delete(ctx, name, true); err != nil {
-		h.Logger.Error("deleting the sprite of an installation; the next start does", "sprite", name, "err", err)
+		h.Logger.Error("deleting the sprite of an installation; the next start tries again", "sprite", name, "err", err)
 	}
 	h.layers.listLater()
 	return nil

@@ -130,7 +130,7 @@ func (k *layerKeeper) collect() {
 		ctx := context.WithoutCancel(k.ctx)
 		unused, _, err := k.unreferenced(ctx)
 		if err != nil {
-			k.logger.Error("finding layers that nobody has", "err", err)
+			k.logger.Error("finding unreferenced layers", "err", err)
 			return
 		}
 		for _, layer := range unused {
@@ -143,7 +143,7 @@ func (k *layerKeeper) collect() {
 				err = k.store.Forget(ctx, layer)
 			}
 			if err != nil {
-				k.logger.Error("removing a layer that nobody has", "layer", layer, "err", err)
+				k.logger.Error("removing an unreferenced layer", "layer", layer, "err", err)
 			}
 		}
 	})

@@ -155,10 +155,10 @@ func (l *lifecycle) bootError(m *machine, row store.Sprite, err error) error {
 	if disk := DiskError(err); disk != nil { // err was logged
 		return fail.Newf(disk.Code, disk.Hint, "sprite %s did not start: %s", m.name, disk.Message)
 	}
-	failed := fail.Newf(CodeBootFailed, "the server's log, and cove doctor, may say more", "sprite %s did not start", m.name)
+	failed := fail.Newf(CodeBootFailed, "look for the reason: cove server logs; cove doctor", "sprite %s did not start", m.name)
 	if l.memories.warm(m.id) {
 		failed.Message += ", and its memory is kept"
-		failed.Hint = "use it again once that is mended; to give up what ran in it: cove restart " + m.name
+		failed.Hint = "use it again once the cause is fixed; or give up what ran in it: cove restart " + m.name
 	}
 	failed.Err = err
 	return failed

@@ -56,9 +56,9 @@ func (l *limiter) update(ctx context.Context, id string, req sprites.UpdateReque
 		return nil
 	})
 	if errors.Is(err, ErrMemoryUsed) {
-		return errors.Join(fail.Newf(CodeTooMuch, "end what needs it, or give it more", "sprite %s keeps its limits: %v", row.Name, err), undone)
+		return errors.Join(fail.Newf(CodeTooMuch, "end programs that need the memory, or set a higher limit", "sprite %s keeps its limits: %v", row.Name, err), undone)
 	}
-	e := fail.Newf(CodeUnavailable, "change them while it sleeps: cove suspend "+row.Name, "the running sandbox of %s could not be told its new limits", row.Name)
+	e := fail.Newf(CodeUnavailable, "change them while it sleeps: cove suspend "+row.Name, "the running sandbox of %s did not get its new limits", row.Name)
 	e.Err = errors.Join(err, undone)
 	return e
 }

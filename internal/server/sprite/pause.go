@@ -21,7 +21,7 @@ import (
 const pauseLimit = time.Minute
 
 // errFrozen is a paused sandbox that does not go on.
-var errFrozen = errors.New("the sandbox is paused, and does not go on")
+var errFrozen = errors.New("the sandbox is paused, and does not resume")
 
 // pause pauses the sandbox of a machine that is busy with it, and ends its
 // transition. A sandbox that can't be paused stays awake.
@@ -64,8 +64,8 @@ func (l *lifecycle) resume(m *machine) {
 		}
 	}
 	if err != nil {
-		l.logger.Error("waking a paused sandbox", "sprite", m.name, "err", err)
-		e := fail.Newf(CodeUnavailable, "try again; the log of the server says more", "sprite %s is paused, and does not go on", m.name)
+		l.logger.Error("resuming a paused sandbox", "sprite", m.name, "err", err)
+		e := fail.Newf(CodeUnavailable, "try again; the log of the server says more", "sprite %s is paused, and does not resume", m.name)
 		e.Err = errors.Join(errFrozen, err)
 		m.endStage(true, e)
 	} else {

@@ -98,7 +98,7 @@ func (n *network) replace(ctx context.Context, row store.Sprite, p sprites.Netwo
 		return err
 	}
 	if p.Revision != "" && p.Revision != revision {
-		return fail.Newf(CodePolicyChanged, "read it again, and make the change in what it is now", "the network policy of %s has been replaced since it was read", name)
+		return fail.Newf(CodePolicyChanged, "read it again, and make the change on the current version", "the network policy of %s has been replaced since it was read", name)
 	}
 	p.Revision = ""
 	if !inward {
@@ -134,7 +134,7 @@ func (n *network) tell(ctx context.Context, row store.Sprite, sb Sandbox) error 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
 	defer cancel()
 	if err := sb.SetNetwork(ctx, network); err != nil && !endsSoon(ctx, sb) {
-		e := fail.Newf(CodeUnavailable, "restart the sprite: then it begins with the new one", "the running sandbox of %s could not be told its new network policy", row.Name)
+		e := fail.Newf(CodeUnavailable, "restart the sprite: then it starts with the new policy", "the running sandbox of %s did not get its new network policy", row.Name)
 		e.Err = err
 		return e
 	}
@@ -172,7 +172,7 @@ func (n *network) revive(row store.Sprite, sb Sandbox) {
 		err = n.tell(n.tasks.ctx, row, sb)
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) { // it has been deleted
-		n.logger.Error("telling a sandbox its network policy", "sprite", row.Name, "err", err)
+		n.logger.Error("sending a sandbox its network policy", "sprite", row.Name, "err", err)
 	}
 }
 
@@ -184,7 +184,7 @@ func (n *network) of(ctx context.Context, row store.Sprite) (policy.Set, error) 
 func (n *network) compile(ctx context.Context, p sprites.NetworkPolicy) (set policy.Set, err error) {
 	if l := p.Limits; l != nil {
 		if l.BytesPerSecond < 0 || l.ConnectionsPerSecond < 0 {
-			return set, fail.Newf(CodeBadRequest, "leave a limit out, or say 0, for none", "the network policy has a limit below nothing")
+			return set, fail.Newf(CodeBadRequest, "leave a limit out, or set it to 0, for none", "the network policy has a negative limit")
 		}
 		set.Limits = policy.Limits{BytesPerSecond: l.BytesPerSecond, ConnsPerSecond: l.ConnectionsPerSecond}
 	}
@@ -285,13 +285,13 @@ func (n *network) mayOpen(ctx context.Context, name string, next policy.Set, now
 	case !widens:
 		return nil
 	case r.Deny:
-		return fail.Newf(CodeForbidden, "keep that rule, or use a token with the verb admin", "without the rule %s more of the host's own network would be open, and the token does not have the verb admin", r)
+		return fail.Newf(CodeForbidden, "keep that rule, or use a token with the verb admin", "without the rule %s more of the host's own network would be open, which needs a token with the verb admin", r)
 	}
 	allow := "cove policy allow " + r.Argument()
 	if name != "" {
 		allow = "cove policy allow -s " + name + " " + r.Argument()
 	}
-	return fail.Newf(CodeForbidden, "leave the rule out, or allow it with a token that has the verb admin: "+allow, "the rule %s opens what is the host's own network, and the token does not have the verb admin", r)
+	return fail.Newf(CodeForbidden, "leave the rule out, or allow it with a token that has the verb admin: "+allow, "the rule %s opens the host's own network, which needs a token with the verb admin", r)
 }
 
 // onHost is a policy without rules that knows this machine's network, and of the rules'
@@ -332,7 +332,7 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookU
 	want, err := policy.ParseRule(target)
 	if err != nil || strings.HasPrefix(want.Domain, "*") || want.Domain == "" && !want.Prefix.IsSingleIP() || len(want.Ports) > 1 ||
 		len(want.Ports) == 1 && want.Ports[0].From != want.Ports[0].To {
-		return sprites.PolicyDecision{}, fail.Newf(CodeBadRequest, "such as example.org:443, 10.1.2.3 or time.example.org:123/udp", "%q is no host and port", target)
+		return sprites.PolicyDecision{}, fail.Newf(CodeBadRequest, "for example: example.org:443, 10.1.2.3 or time.example.org:123/udp", "%q is not a host and port", target)
 	}
 	port, proto := uint16(443), policy.TCP
 	if len(want.Ports) == 1 {
@@ -358,7 +358,7 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookU
 	defer cancel()
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", want.Domain)
 	if err != nil {
-		out.Hint = "it can't be looked up here now, so where it leads is not known"
+		out.Hint = "it can't be looked up here now, so its addresses are not known"
 		return out, nil
 	}
 	for _, a := range addrs {
@@ -400,7 +400,7 @@ func (h *Host) NamesOnly(ctx context.Context, p sprites.NetworkPolicy) (sprites.
 	if err != nil {
 		return p, err
 	}
-	const elsewhere = "the backend's policies are of names alone"
+	const elsewhere = "the backend's policies can have only names"
 	if set.Limits != (policy.Limits{}) {
 		return p, fail.Newf(CodeBadRequest, elsewhere, "the network policy has limits")
 	}

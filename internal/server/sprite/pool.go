@@ -246,7 +246,7 @@ func notStarted(part *poolPart, err error) *fail.Error {
 	if errors.Is(err, store.ErrNoImage) {
 		return goneImage(row)
 	}
-	return fail.New(CodeBootFailed, "no sandbox starts", "the server's log, and cove doctor, may say more: cove server logs")
+	return fail.New(CodeBootFailed, "no sandbox starts", "look for the reason: cove server logs; cove doctor")
 }
 
 // add starts a sandbox over a base for the pool.

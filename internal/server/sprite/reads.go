@@ -66,7 +66,7 @@ func (r *reads) next(of string, q *listQueue) (layer string) {
 }
 
 // errAbandoned ends the reading of a layer or sprite that is being deleted.
-var errAbandoned = fail.Newf(CodeDeleting, "", "what was being read is deleted")
+var errAbandoned = fail.Newf(CodeDeleting, "", "the sprite or layer that was being read is being deleted")
 
 // reading returns a context for reading a layer or all of a sprite. It ends with ctx,
 // when the keeper is closed, and when the layer or the sprite is abandoned. The caller

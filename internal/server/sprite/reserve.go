@@ -31,7 +31,7 @@ const (
 func DefaultDiskReserve(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, fmt.Errorf("look how large the disk of %s is: %w", dir, err)
+		return 0, fmt.Errorf("find the size of the disk of %s: %w", dir, err)
 	}
 	return int64(min(1<<30, st.Blocks*uint64(st.Bsize)/20)), nil
 }
@@ -105,7 +105,7 @@ func (w *diskWatch) lookWhoWrites() {
 	for i, one := range all {
 		n, err := one.sb.WrittenBytes()
 		if err != nil && !ended(one.sb) {
-			w.logger.Error("looking at what a sprite has written", "sprite", one.m.name, "err", err)
+			w.logger.Error("measuring what a sprite has written", "sprite", one.m.name, "err", err)
 		}
 		all[i].total = n
 		all[i].round = n - one.m.disk.counted(one.sb, n)

@@ -15,7 +15,7 @@ const maxRetention = 100_000
 
 func checkRetention(r *sprites.Retention) error {
 	if r != nil && (min(r.Last, r.Daily) < 0 || max(r.Last, r.Daily) > maxRetention) {
-		return fail.Newf(CodeBadRequest, "0 is no rule", "rules keep 0 to %d checkpoints", maxRetention)
+		return fail.Newf(CodeBadRequest, "0 turns the rule off", "rules keep 0 to %d checkpoints", maxRetention)
 	}
 	return nil
 }
@@ -36,8 +36,8 @@ func (h *Host) Prune(ctx context.Context, name string, req sprites.PruneRequest)
 		rule = *req.Retention
 	}
 	if rule == (sprites.Retention{}) {
-		return sprites.PruneResult{}, fail.Newf(CodeBadRequest, "say so: cove checkpoint prune --keep-last 10; or for good: cove update "+name+" --keep-last 10",
-			"there is no rule for which checkpoints of sprite %s are to be kept", name)
+		return sprites.PruneResult{}, fail.Newf(CodeBadRequest, "give a rule: cove checkpoint prune --keep-last 10; or set one for good: cove update "+name+" --keep-last 10",
+			"no rule says which checkpoints of sprite %s to keep", name)
 	}
 	return h.checkpoints.prune(ctx, row, rule, req)
 }

@@ -97,7 +97,7 @@ func (c *claim) own() int64 {
 func (c *claim) free() (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(c.dir, &st); err != nil {
-		return 0, fmt.Errorf("look how full the disk of %s is: %w", c.dir, err)
+		return 0, fmt.Errorf("find the free space of the disk of %s: %w", c.dir, err)
 	}
 	leave := c.reserve
 	files := int64(st.Files) / filePart

@@ -81,7 +81,7 @@ func (s *sealer) seal(ctx context.Context, m *machine, row store.Sprite, c *stor
 func (s *sealer) move(ctx context.Context, id string, sb Sandbox, layer string, memory Memory) (Pause, error) {
 	c, ok := sb.(Checkpointer)
 	if !ok {
-		return Pause{}, fail.Newf(CodeBadRequest, "stop the sprite first: then its disk can be", "this server can't make a checkpoint of a sprite that runs")
+		return Pause{}, fail.Newf(CodeBadRequest, "stop the sprite first", "this server can't make a checkpoint of a running sprite")
 	}
 	chain, unpin, err := s.layers.pinShort(ctx, id, layer)
 	if err != nil {
@@ -128,7 +128,7 @@ func (s *sealer) failed(row store.Sprite, next store.Next, sb Sandbox, keep spri
 		if next.Checkpoint == nil && keep != sprites.KeepNever {
 			return kept{}, err // it was for the memory
 		}
-		s.logger.Warn("a checkpoint was made, whose answer was lost", "sprite", row.Name, "err", err)
+		s.logger.Warn("a checkpoint was made, but its answer was lost", "sprite", row.Name, "err", err)
 		if keep != sprites.KeepNever {
 			return kept{why: "the answer of the process that looks after its sandbox was lost"}, nil
 		}

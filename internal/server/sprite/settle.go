@@ -97,7 +97,7 @@ func layersOf(ctx context.Context, sb Sandbox, next string) ([]string, error) {
 func mounted(ctx context.Context, rt Runtime) ([]string, error) {
 	all, err := rt.Mounted(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look which layers are mounted: %w", err)
+		return nil, fmt.Errorf("find which layers are mounted: %w", err)
 	}
 	return all, nil
 }
@@ -116,8 +116,8 @@ func (s *settler) settled(ctx context.Context, row store.Sprite, sb Sandbox) (st
 }
 
 func notKnown(name string, why error) error {
-	e := fail.Newf(CodeUnavailable, "see in a moment with: cove checkpoint list -s "+name+"; or end its sandbox with: cove suspend "+name,
-		"it is not known yet what has become of a change of the disk of sprite %s", name)
+	e := fail.Newf(CodeUnavailable, "check in a moment with: cove checkpoint list -s "+name+"; or end its sandbox with: cove suspend "+name,
+		"it is not known yet whether a change to the disk of sprite %s was made", name)
 	e.Err = why
 	return e
 }

@@ -104,7 +104,7 @@ func atOnce[T any](ctx context.Context, all []T, places int, patience time.Durat
 }
 
 // errAwake says that a machine has a sandbox yet, because there was no time.
-var errAwake = errors.New("it is awake yet")
+var errAwake = errors.New("it is still awake")
 
 // suspendNow has a machine sleep. It returns nil if the machine has no sandbox any more.
 func (l *lifecycle) suspendNow(ctx context.Context, m *machine) error {

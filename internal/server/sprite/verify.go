@@ -24,7 +24,7 @@ const maxProblems = 100
 func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.VerifyLine) error) (sum sprites.VerifySummary, err error) {
 	disks := h.Runtime.Layers()
 	if disks == nil {
-		return sum, fail.Newf(CodeNotAvailable, "", "the disks of this server can't be looked at")
+		return sum, fail.Newf(CodeNotAvailable, "", "this server can't read the disks of sprites")
 	}
 	row, err := h.rows.named(ctx, name)
 	if err != nil {

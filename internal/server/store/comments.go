@@ -13,7 +13,7 @@ import (
 const MaxComments = 500
 
 // ErrTooManyComments says that a job has as many as it may have.
-var ErrTooManyComments = errors.New("the job has as many comments as it may have")
+var ErrTooManyComments = errors.New("the job already has as many comments as are allowed")
 
 // Comments are those that people made on what jobs have changed.
 type Comments struct{ db *database }

@@ -25,7 +25,7 @@ type Environments struct {
 }
 
 // ErrTransition says that an environment can't come from its state into another.
-var ErrTransition = errors.New("an environment does not change so")
+var ErrTransition = errors.New("an environment can't change that way")
 
 // environmentStates says which states may follow which. Each but gone may be followed by
 // itself, too.

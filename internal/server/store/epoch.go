@@ -47,7 +47,7 @@ func (e *OlderError) Error() string {
 // Unwrap tells a person what to do.
 func (e *OlderError) Unwrap() error {
 	return &private.RefusedError{Dir: e.Dir, Why: "has an older cove.db", Hint: fmt.Sprintf(
-		"put the newest cove.db back, and its cove.db-wal if it had one; or go on with this one, and have moved to %s what it does not know: cove serve --data %s --accept-older-store",
+		"put the newest cove.db back, and its cove.db-wal if it had one; or go on with this one, which moves to %s what it does not know: cove serve --data %s --accept-older-store",
 		filepath.Join(e.Dir, "aside"), e.Dir)}
 }
 
@@ -59,7 +59,7 @@ type Epoch struct{ db *database }
 func (e *Epoch) Older(ctx context.Context) (bool, error) {
 	var there bool
 	if err := e.db.read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM settings WHERE key = ?)", olderSetting).Scan(&there); err != nil {
-		return false, fmt.Errorf("look whether the store is an older one: %w", err)
+		return false, fmt.Errorf("check whether the store is an older one: %w", err)
 	}
 	return there, nil
 }

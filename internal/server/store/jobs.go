@@ -108,7 +108,7 @@ func (e *WaitingError) Error() string {
 var ErrForgotten = errors.New("its settings were sealed with a key that was lost")
 
 // ErrDamaged says that the settings of a job do not open, with a key that opens others.
-var ErrDamaged = errors.New("its settings were damaged in the store, and do not open with the server's key")
+var ErrDamaged = errors.New("its settings were damaged in the store, and can't be decrypted with the server's key")
 
 // Create adds a job and a snapshot of its settings, which is JSON of the caller's
 // choice and never changes. It is kept as secrets are. An ID that is taken is ErrExists. If

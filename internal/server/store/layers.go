@@ -105,7 +105,7 @@ func (t *Sprites) Commit(ctx context.Context, id string, next Next) (*Checkpoint
 		return exactlyOne(tx.ExecContext(ctx, "UPDATE sprites SET layer = ?, source = ?, next = '{}' WHERE id = ? AND json_extract(next, '$.layer') = ?", next.Layer, source, id, next.Layer))
 	})
 	if err != nil {
-		return nil, fmt.Errorf("store what sprite %s has become: %w", id, err)
+		return nil, fmt.Errorf("store the new state of sprite %s: %w", id, err)
 	}
 	t.notify()
 	return next.Checkpoint, nil
@@ -370,7 +370,7 @@ func (t *Sprites) SpriteOn(ctx context.Context, layer string) (id string, err er
 		SELECT COALESCE(min(sprite), ?1) FROM (SELECT s.id AS sprite FROM up JOIN sprites s ON s.layer = up.id
 			UNION ALL SELECT c.sprite FROM up JOIN checkpoints c ON c.layer = up.id)`, layer).Scan(&id)
 	if err != nil {
-		return "", fmt.Errorf("find whose layer %s is: %w", layer, err)
+		return "", fmt.Errorf("find the sprite of layer %s: %w", layer, err)
 	}
 	return id, nil
 }

@@ -46,7 +46,7 @@ func readKey(path string) (cipher.AEAD, error) {
 		return nil, err
 	}
 	if len(key) != keySize {
-		return nil, fmt.Errorf("%w: %s has not the %d bytes of a key", ErrKey, path, keySize)
+		return nil, fmt.Errorf("%w: %s does not have the %d bytes of a key", ErrKey, path, keySize)
 	}
 	return newSeal(key)
 }
@@ -116,7 +116,7 @@ func (e *KeyError) Error() string { return e.Err.Error() }
 
 // Unwrap tells a person what to do, too.
 func (e *KeyError) Unwrap() []error {
-	return []error{e.Err, &private.RefusedError{Dir: e.Dir, Why: "has not the key of its secrets", Hint: fmt.Sprintf(
-		"put the right %[1]s back; or, if it is lost, move away what is there in its place, and give up what was sealed with it: cove serve --data %[2]s --forget-sealed",
+	return []error{e.Err, &private.RefusedError{Dir: e.Dir, Why: "lacks the key that its secrets are sealed with", Hint: fmt.Sprintf(
+		"put the right %[1]s back; or, if it is lost, move away any file in its place, and give up what was sealed with it: cove serve --data %[2]s --forget-sealed",
 		filepath.Join(e.Dir, KeyFile), e.Dir)}}
 }

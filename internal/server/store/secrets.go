@@ -209,7 +209,7 @@ func loginOf(about sql.NullString) (*cove.SecretLogin, error) {
 func (s *Secrets) open(name string, sealed []byte) (string, error) {
 	value, err := s.unsealed(name, sealed)
 	if err != nil {
-		return "", fmt.Errorf("secret %s: %w; set it anew once that is the right key", name, err)
+		return "", fmt.Errorf("secret %s: %w; once the key is the right one, set the secret again", name, err)
 	}
 	return string(value), nil
 }
@@ -228,7 +228,7 @@ func (s *Secrets) unsealed(name string, sealed []byte) ([]byte, error) {
 	}
 	value, err := unseal(key, name, sealed)
 	if err != nil {
-		return nil, fmt.Errorf("%w: the value does not open with %s, or was moved or damaged", ErrKey, s.path)
+		return nil, fmt.Errorf("%w: the value was not sealed with %s, or was moved or damaged", ErrKey, s.path)
 	}
 	return value, nil
 }

@@ -184,7 +184,7 @@ func (k *steps) turn(ev cove.JobEvent) {
 		for _, key := range supervisorSteps { // one runs at a time
 			if other := k.of(key); other.State == cove.StepRunning && key != s.Key {
 				EndStep(other, cove.StepFailed, ev.Time)
-				other.Error = "its end was not told"
+				other.Error = "its end was not reported"
 				k.changed(key)
 			}
 		}
@@ -260,7 +260,7 @@ func endSteps(ctx context.Context, tx *sql.Tx, id string, job cove.Job) error {
 			}
 		default:
 			EndStep(s, cove.StepSkipped, at)
-			s.Detail = "the job ended before"
+			s.Detail = "the job ended before this step"
 		}
 		known.changed(key)
 	}

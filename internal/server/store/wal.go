@@ -37,14 +37,14 @@ type ForeignLogError struct {
 
 func (e *ForeignLogError) Error() string {
 	if e.Alone {
-		return fmt.Sprintf("cove.db-wal in the data folder %s has changes of a cove.db, and there is none, or an empty one", e.Dir)
+		return fmt.Sprintf("cove.db-wal in the data folder %s has changes, but cove.db is missing or empty", e.Dir)
 	}
-	return fmt.Sprintf("cove.db-wal in the data folder %s is of another cove.db: it leads from change %d to %d, and cove.db is at %d", e.Dir, e.First, e.Last, e.Epoch)
+	return fmt.Sprintf("cove.db-wal in the data folder %s belongs to another cove.db: it leads from change %d to %d, and cove.db is at %d", e.Dir, e.First, e.Last, e.Epoch)
 }
 
 // Unwrap tells a person what to do.
 func (e *ForeignLogError) Unwrap() error {
-	return &private.RefusedError{Dir: e.Dir, Why: "has another store's log", Hint: "put back the cove.db that it was beside; or keep this cove.db, and move away what is not its own: " +
+	return &private.RefusedError{Dir: e.Dir, Why: "has another store's log", Hint: "put back the cove.db that the log belongs to; or keep this cove.db, and move away the other one's log: " +
 		filepath.Join(e.Dir, "cove.db-wal")}
 }
 

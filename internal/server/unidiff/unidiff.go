@@ -26,7 +26,7 @@ const (
 	CutBytes = "it is longer than 2 MiB"
 	CutFiles = "it has more than 1,000 files"
 	CutLines = "it has more than 60,000 lines"
-	CutOdd   = "a part of it is no diff"
+	CutOdd   = "a part of it is not a diff"
 )
 
 // Parse reads a diff with the prefixes a/ and b/. The files are in the diff's order. cut says why the

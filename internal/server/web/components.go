@@ -43,7 +43,7 @@ func shown() []component {
 		{"job-row", "ready for review", rowOf(shownJob(func(j *cove.Job) { j.State, j.Commits = cove.JobSucceeded, 3 }), true, true)},
 		{"question", "with options", dictOf("Job", jobRow{ID: "0a1b2c", MayExec: true}, "Question", rowOf(shownJob(shownQuestion), true, true).Question)},
 		{"sprite-row", "runs", spriteRow{Name: "paint", To: "/web/sprites/paint", Status: "running", State: "running", Labels: []string{"ci"}, Memory: "2.0 GiB", Disk: "812.0 MiB", Awake: []string{"exec"}}},
-		{"sprite-row", "held", spriteRow{Name: "paint", To: "/web/sprites/paint", Status: "warm", State: "paused (held)", Why: "sprite paint has reached its disk limit: it takes 1024 MiB of 1024, and stands still", Hint: "raise the limit with: cove update paint --disk 1536M; then it goes on"}},
+		{"sprite-row", "held", spriteRow{Name: "paint", To: "/web/sprites/paint", Status: "warm", State: "paused (held)", Why: "sprite paint has reached its disk limit: it takes 1024 MiB of 1024, and is paused", Hint: "raise the limit with: cove update paint --disk 1536M; then it resumes"}},
 		{"section", "with rows", section{ID: "shown-rows", Title: "Working", Count: "1", Rows: []row{{"job-0a1b2c", "job-row", rowOf(shownJob(nil), true, true)}}, More: "/web/jobs?group=working"}},
 		{"section", "empty", section{ID: "shown-empty", Title: "Needs me", Count: "0", Empty: "Nothing waits for you."}},
 		{"job-filter", "of all lists", jobForm{Action: "/web", Profiles: []string{"fast"}}},

@@ -116,7 +116,7 @@ type disk struct {
 func (s *layerStore) ground(ctx context.Context, of disk, look func() (prepared, error)) (ground, error) {
 	name, chain := of.base, of.chain
 	if len(chain) == 0 {
-		return ground{}, errors.New("a disk has a layer at least")
+		return ground{}, errors.New("a disk must have at least one layer")
 	}
 	record, err := readRecord(s.folder.layer(chain[0]))
 	switch {
@@ -128,7 +128,7 @@ func (s *layerStore) ground(ctx context.Context, of disk, look func() (prepared,
 	case err != nil:
 		return ground{}, err
 	case name != "" && name != record.base():
-		return ground{}, fmt.Errorf("the disk lies on base %s, and is not put over %s", record.base(), name)
+		return ground{}, fmt.Errorf("the disk lies on base %s, and can't be put over %s", record.base(), name)
 	}
 	if record.Image != "" {
 		return s.onImage(ctx, chain[0], record, of.bare)
@@ -149,7 +149,7 @@ func (s *layerStore) onHost(lowest string, look func() (prepared, error)) (g gro
 		return g, err
 	}
 	if record.Image != "" {
-		return g, fmt.Errorf("the disk lies on base %s, and is not put over %s", record.base(), base.Host)
+		return g, fmt.Errorf("the disk lies on base %s, and can't be put over %s", record.base(), base.Host)
 	}
 	skeleton := filepath.Join(s.folder.bases(), record.Skeleton)
 	if _, err := os.Stat(skeleton); err != nil {
@@ -182,7 +182,7 @@ func (s *layerStore) onImage(ctx context.Context, lowest string, record baseReco
 		return g, err
 	}
 	if have.Image != img.Digest || have.Skeleton != fitting.Name {
-		return g, fmt.Errorf("the disk lies on base %s, and is not put over %s", have.base(), img.Digest)
+		return g, fmt.Errorf("the disk lies on base %s, and can't be put over %s", have.base(), img.Digest)
 	}
 	g.mounts = []groundMount{{lowers: append([]string{fitting.Dir}, img.Lowers...)}}
 	g.defaults = &fitting.Defaults

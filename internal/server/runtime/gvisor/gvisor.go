@@ -135,7 +135,7 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	}
 	for _, dir := range m.Include {
 		if st, err := os.Stat(dir); err != nil || !st.IsDir() || !filepath.IsAbs(dir) {
-			return nil, fmt.Errorf("boot %s: included %s is no folder of this machine", m.Hostname, dir)
+			return nil, fmt.Errorf("boot %s: included %s is not a folder of this machine", m.Hostname, dir)
 		}
 	}
 	programs, err := r.base.programs()
@@ -234,7 +234,7 @@ func (r *Runtime) Destroy(ctx context.Context, id string) error {
 	}
 	group := shim.RemoveOwnGroup(r.folder.run(id), id, r.cgroups.place())
 	if err := keepCrash(r.Dir, id, r.folder.logs(id, sprite.LogSandbox)); err != nil {
-		r.Logger.Warn("the report of a crash is removed with its sprite", "sandbox", id, "err", err)
+		r.Logger.Warn("keeping the report of a crash; it is removed with its sprite", "sandbox", id, "err", err)
 	}
 	return errors.Join(group, r.memories.Drop(ctx, id), layers.Remove(r.folder.run(id)))
 }

@@ -126,7 +126,7 @@ func linkImage(to, from, mark string) (size int64, err error) {
 		}
 	}
 	if !whole {
-		return 0, errors.Join(errors.New("it is not whole"), layers.Remove(part))
+		return 0, errors.Join(errors.New("it is incomplete"), layers.Remove(part))
 	}
 	if err := layers.Remove(to); err != nil {
 		return 0, err

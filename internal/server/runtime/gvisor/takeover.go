@@ -33,10 +33,10 @@ type takeover struct {
 // live takes up the sandboxes that an earlier server left running.
 func (t *takeover) live(ctx context.Context) ([]sprite.Sandbox, error) {
 	if err := layers.Remove(t.folder.imports()); err != nil {
-		t.logger.Warn("removing what an import has left", "err", err)
+		t.logger.Warn("removing an import's leftover files", "err", err)
 	}
 	if err := base.SweepFittings(t.folder.bases(), t.images.gone(ctx)); err != nil {
-		t.logger.Warn("removing fittings of images that are not finished", "err", err)
+		t.logger.Warn("removing unfinished fittings of images", "err", err)
 	}
 	entries, err := os.ReadDir(t.folder.runs())
 	if errors.Is(err, os.ErrNotExist) {

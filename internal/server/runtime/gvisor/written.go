@@ -21,7 +21,7 @@ func (s *sandbox) WrittenBytes() (int64, error) {
 	s.mu.Unlock()
 	calls, pages, err := writtenBy(strconv.Itoa(pid))
 	if err != nil {
-		return 0, fmt.Errorf("look at what a sandbox has written: %w", err)
+		return 0, fmt.Errorf("measure what a sandbox has written: %w", err)
 	}
 	// A file system in memory does not count pages.
 	return max(calls, pages), nil
