@@ -82,8 +82,8 @@ func TestDeleteOfOthers(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = cmd.Wait() }() // it is killed
 		t.Cleanup(func() {
 			if cmd.SysProcAttr != nil {
 				_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // its child may have ended

@@ -38,19 +38,19 @@ func TestCheck(t *testing.T) {
 		return cove.Connector{Name: "a", Upstream: "https://a.example", Headers: map[string]string{name: value}}
 	}
 	for what, c := range map[string]cove.Connector{
-		"only":         {Name: "a"},
-		"name":         {Name: "A_b", Upstream: "https://a.example"},
-		"in the clear": {Name: "a", Upstream: "http://a.example", Headers: map[string]string{"X-Key": "{secret}"}},
-		"by all":       {Name: "a", Upstream: "https://u:p@a.example"},
-		"URL of":       {Name: "a", Upstream: "https://a.example/?q=1"},
-		"is not a method":    {Name: "a", Upstream: "https://a.example", Methods: []string{"GET /"}},
-		"pattern":      {Name: "a", Upstream: "https://a.example", DenyPaths: []string{"admin"}},
-		"negative":     {Name: "a", Upstream: "https://a.example", Limits: cove.ConnectorLimits{Requests: -1}},
-		"braces":       h("X-Key", "{secrets}"),
-		"control":      h("X-Key", "a\nb"),
-		"is not a header":    h("X Key", "a"),
-		"can't be set": h("Host", "b.example"),
-		"secret's":     h("X-Key", "{secret:../key}"),
+		"only":            {Name: "a"},
+		"name":            {Name: "A_b", Upstream: "https://a.example"},
+		"in the clear":    {Name: "a", Upstream: "http://a.example", Headers: map[string]string{"X-Key": "{secret}"}},
+		"by all":          {Name: "a", Upstream: "https://u:p@a.example"},
+		"URL of":          {Name: "a", Upstream: "https://a.example/?q=1"},
+		"is not a method": {Name: "a", Upstream: "https://a.example", Methods: []string{"GET /"}},
+		"pattern":         {Name: "a", Upstream: "https://a.example", DenyPaths: []string{"admin"}},
+		"negative":        {Name: "a", Upstream: "https://a.example", Limits: cove.ConnectorLimits{Requests: -1}},
+		"braces":          h("X-Key", "{secrets}"),
+		"control":         h("X-Key", "a\nb"),
+		"is not a header": h("X Key", "a"),
+		"can't be set":    h("Host", "b.example"),
+		"secret's":        h("X-Key", "{secret:../key}"),
 	} {
 		if err := Check(Complete(c)); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%+v: got %v, want an error with %q", c, err, what)

@@ -149,7 +149,7 @@ func (p *Provider) SetToken(token string) {
 	p.Cut()
 }
 
-// SetDown(true) cuts all connections, and then each new one before it is answered.
+// SetDown cuts all connections if it is given true, and then each new one before it is answered.
 // SetDown(false) ends that.
 func (p *Provider) SetDown(down bool) {
 	p.mu.Lock()
