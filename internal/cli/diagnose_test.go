@@ -20,8 +20,8 @@ func TestDiagnoseClock(t *testing.T) {
 		{began.Add(time.Second), ""},
 		{began.Add(-4 * time.Second), ""},
 		{ended.Add(4 * time.Second), ""},
-		{began.Add(-time.Minute), "is -1m0s from"},
-		{ended.Add(time.Hour), "is 1h0m0s from"},
+		{began.Add(-time.Minute), "differs by -1m0s from"},
+		{ended.Add(time.Hour), "differs by 1h0m0s from"},
 	} {
 		d := diagnosis{Sprite: "paint"}
 		d.judge(cove.Probe{Time: test.inside, Disk: cove.ProbeDisk{Free: 1 << 40}}, began, ended)

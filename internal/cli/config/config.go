@@ -103,7 +103,7 @@ type setting struct {
 var settings = []setting{
 	{key: Agent, builtIn: "claude", choices: agents.Names(), usage: "the agent that does the work"},
 	{key: Profile, usage: "the server's profile for pushes into new sprites", personal: "a profile may give a job secrets and rules of the server"},
-	{key: AgentCommand, usage: "the command that starts the agent acp in the sprite: a command line for sh"},
+	{key: AgentCommand, usage: "the shell command that starts the agent acp in the sprite"},
 	{key: Permissions, builtIn: "allow", choices: agents.PermissionChoices, usage: "the answer to the agent acp's requests for permission",
 		personal: "it decides whether you are asked"},
 	{key: Model, usage: "the model that the agent asks"},
