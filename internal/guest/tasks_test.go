@@ -190,7 +190,7 @@ func TestLocal(t *testing.T) {
 	contains(run(0, "tasks", "delete", "build"))
 	contains(run(0, "version"), sprites.Version)
 	contains(run(0, "curl", "/v1/info"), sprites.Version)
-	contains(run(1, "curl", "/v1/checkpoints"), "can't be had")
+	contains(run(1, "curl", "/v1/checkpoints"), "not available")
 	contains(run(1, "curl", "/v1/exec"), "nothing at /v1/exec") // commands run where one is
 	contains(run(2, "curl", "v1"), "slash")
 	cancel()

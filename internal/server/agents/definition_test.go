@@ -220,7 +220,7 @@ func TestDefinitionProblems(t *testing.T) {
 		{"unknown key", sound + "argw = ['y']\n", "f.toml:4: argw: there is no such key"},
 		{"unknown key, deep", sound + "[events]\nformat = 'jsonl'\n[events.ok]\nmatch = { a = 'b' }\nword = 1\n", "f.toml:8: events.ok.word: there is no such key"},
 		{"wrong type", sound + "connectors = 'anthropic'\n", "f.toml:4"},
-		{"another agent's name", "name = 'claude'\nargv = ['x', '{prompt_file}']\nverify = ['x']\n", "f.toml:1: name: claude is an agent of cove's own"},
+		{"another agent's name", "name = 'claude'\nargv = ['x', '{prompt_file}']\nverify = ['x']\n", "f.toml:1: name: claude is the name of an agent of cove's own"},
 		{"a path for a name", "argv = ['x', '{prompt_file}']\nname = '../x'\nverify = ['x']\n", "f.toml:2: name: "},
 		{"nothing to start", "name = 'x'\nverify = ['x']\n", "argv: it has no command that starts the agent"},
 		{"no plan", "name = 'x'\nverify = ['x']\nargv = ['x']\n", "f.toml:3: argv: the agent would never get its plan"},

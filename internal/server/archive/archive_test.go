@@ -396,7 +396,7 @@ func TestRefusesHostileArchives(t *testing.T) {
 	for want, all := range hostile {
 		dir := t.TempDir()
 		err := unpack(t, members(t, all...), filepath.Join(dir, "root", "upper"), true)
-		if _, size, ok := strings.Cut(want, "a file of "); ok && holdsFileOf(t, size) {
+		if _, size, ok := strings.Cut(want, "hold a file of "); ok && holdsFileOf(t, size) {
 			if err != nil {
 				t.Errorf("a file of %s: %v", size, err)
 			}

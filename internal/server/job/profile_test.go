@@ -366,7 +366,7 @@ func TestProfileIsChecked(t *testing.T) {
 		return &cove.SetupScript{Name: "cleanup", Text: text, TimeoutSec: seconds}
 	}
 	for want, p := range map[string]cove.ProfileSettings{
-		"no folder":         {Include: []string{"/no/such/folder"}},
+		"not a folder":      {Include: []string{"/no/such/folder"}},
 		"no_backend":        {Agent: "shell", Backend: "nowhere"},
 		"no_secret":         {Env: map[string]string{"A": "{secret:nobody}"}},
 		"variable A":        {Env: map[string]string{"A": "{secret}"}},
@@ -375,7 +375,7 @@ func TestProfileIsChecked(t *testing.T) {
 		"MiB of memory":     {Config: &sprites.Config{RAMMB: 1}},
 		"name of an image":  {Config: &sprites.Config{Image: "not a name"}},
 		"cleanup script":    {CleanupScript: script("", 0)},
-		"10m0s at most":     {CleanupScript: script("true", 601)},
+		"limit is 10m0s":    {CleanupScript: script("true", 601)},
 		"max_wait_seconds":  {MaxWaitSec: -1},
 		"network policy":    {NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Domain: "https://a.example/", Action: "allow"}}}},
 		"no such preset at": {NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "no-such"}}}},

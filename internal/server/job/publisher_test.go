@@ -71,7 +71,7 @@ func TestUnfit(t *testing.T) {
 		want        string
 	}{
 		-1: {-1, 0, "not taken"}, cove.MaxBundle + 1: {cove.MaxBundle + 1, 0, "not taken"}, cove.MaxBundle: {cove.MaxBundle, 0, ""},
-		100: {100, 100, ""}, 101: {101, 100, "may have 100"}, 5: {6, 0, "it has 6 bytes, and had 5"}, 6: {5, 0, "it has 5 bytes, and had 6"},
+		100: {100, 100, ""}, 101: {101, 100, "is 100"}, 5: {6, 0, "it has 6 bytes, and had 5"}, 6: {5, 0, "it has 5 bytes, and had 6"},
 	} {
 		got := unfit(cove.Job{JobResult: cove.JobResult{Bundle: cove.Artifact{Size: said}}}, test.size, test.limit)
 		if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
