@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -21,7 +22,7 @@ var (
 	sentenceEnd = regexp.MustCompile("[^.][.!?][)*\"`]*\\s") // no ellipsis
 	aside       = regexp.MustCompile(`\([^()]*\)`)
 	word        = regexp.MustCompile(`[A-Za-z0-9][\w'./-]*`)
-	asksFirst   = regexp.MustCompile(`^\W*(What|Who|Whose)\b`)
+	asksFirst   = regexp.MustCompile(`^\W*(What|Who|Whose|Where)\b`)
 	listItem    = regexp.MustCompile(`^\s*([-*]|\d+\.) `)
 	onlyNames   = regexp.MustCompile(`^[^\s,;]+([,;] [^\s,;]+)*$`)
 )
@@ -32,7 +33,7 @@ func fault(sentence string) string {
 		return ""
 	}
 	if asksFirst.MatchString(sentence) && !strings.HasSuffix(strings.TrimRight(sentence, " *\"`)"), "?") {
-		return "begins with What, Who or Whose; begin with the subject"
+		return "begins with What, Who, Whose or Where; begin with the subject"
 	}
 	short := sentence
 	for {
@@ -88,8 +89,36 @@ func (c *collector) add(line int, text string) {
 
 func (c *collector) end() { c.open = false }
 
-// comments are the paragraphs of a Go file's comments. Listings, which are indented, and
-// directives are none.
+// help adds the paragraphs of a command's help. Tables and examples, which are indented, are
+// none.
+func (c *collector) help(line int, text string) {
+	for l := range strings.SplitSeq(text, "\n") {
+		if strings.HasPrefix(l, "  ") || strings.TrimSpace(l) == "" {
+			c.end()
+		} else {
+			c.add(line, l)
+		}
+		line++
+	}
+	c.end()
+}
+
+// literal is the text of a string that is written in the source, with an X for each part
+// that is not.
+func literal(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BinaryExpr:
+		return literal(e.X) + literal(e.Y)
+	case *ast.BasicLit:
+		if text, err := strconv.Unquote(e.Value); err == nil {
+			return text
+		}
+	}
+	return "X"
+}
+
+// comments are the paragraphs of a Go file's comments, and of the help of its commands.
+// Listings, which are indented, and directives are none.
 func comments(name string, src any) ([]paragraph, error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, name, src, parser.ParseComments|parser.SkipObjectResolution)
@@ -100,6 +129,16 @@ func comments(name string, src any) ([]paragraph, error) {
 		return nil, nil
 	}
 	var c collector
+	ast.Inspect(file, func(n ast.Node) bool {
+		kv, ok := n.(*ast.KeyValueExpr)
+		if !ok {
+			return true
+		}
+		if key, ok := kv.Key.(*ast.Ident); ok && key.Name == "Long" { // a command's help
+			c.help(fset.Position(kv.Pos()).Line, literal(kv.Value))
+		}
+		return true
+	})
 	for _, group := range file.Comments {
 		c.end()
 		for _, comment := range group.List {
@@ -150,8 +189,8 @@ func prose(text string) []paragraph {
 	return c.done
 }
 
-// TestProse: each sentence of a comment or a document can be read once, as far as its length
-// and its first word tell.
+// TestProse: each sentence of a comment, a help text or a document is short, and does not begin
+// with a question word.
 func TestProse(t *testing.T) {
 	files, read := 0, 0
 	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
@@ -228,12 +267,12 @@ func TestProseFindsProblems(t *testing.T) {
 }
 
 func TestProseReads(t *testing.T) {
-	src := "// Package a is\n// short.\n//\n//\tlisting\n//\n//go:build all\npackage a\n\nvar b = 1 // it counts\n"
+	src := "// Package a is\n// short.\n//\n//\tlisting\n//\n//go:build all\npackage a\n\nvar b = 1 // it counts\n\nvar c = d{Long: `Does\nit.\n\n  table\n` + e + ` ends`}\n"
 	got, err := comments("a.go", src)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []paragraph{{1, "Package a is short."}, {9, "it counts"}}; fmt.Sprint(got) != fmt.Sprint(want) {
+	if want := []paragraph{{11, "Does it."}, {15, "X ends"}, {1, "Package a is short."}, {9, "it counts"}}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got comments %v, want %v", got, want)
 	}
 	page := "# Heading\n\nOne\ntwo.\n- item\n  goes on\n```\ncode\n```\n| a | b |\n"

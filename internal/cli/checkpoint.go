@@ -71,9 +71,9 @@ Programs are paused while cove copies two kinds of files:
   - files that are open for writing, or are still open since they were written
   - deleted files that are still open, with their holes
 
-The more and the larger these files are, the longer the pause. If the deleted files are more than
-64 MiB, or the others more than 256 MiB, --memory keeps no memory, because each restore and each
-fork would copy them again. cove lists these files; --memory=always keeps the memory anyway.
+The more and the larger these files are, the longer the pause. --memory keeps no memory if the
+deleted files are more than 64 MiB, or the others more than 256 MiB. Each restore and each fork
+would copy them again. cove lists these files; --memory=always keeps the memory anyway.
 
 If the disk has no room for the copies, no checkpoint is made, and programs go on. The same holds
 if the deleted files are more than 1 GiB, or more than the sprite's free memory, which holds
@@ -200,8 +200,8 @@ func newCheckpointShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show ID",
 		Short: "Describe a checkpoint",
-		Long: `Describes a checkpoint: when it was made, the one that it grew from, how long the pause was, and
-how much disk and memory it takes.`,
+		Long: `Describes a checkpoint: its time, its parent, the length of the pause, and the disk and memory
+that it takes.`,
 		Example:           `  cove checkpoint show v1 -s paint`,
 		Args:              exactArgs("the checkpoint's id"),
 		ValidArgsFunction: completeCheckpoint(inv),
@@ -248,8 +248,8 @@ func newCheckpointRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm ID...",
 		Short: "Delete checkpoints",
-		Long: `Deletes checkpoints. What they share with other checkpoints, or with sprites that were made of
-them, stays. The checkpoint that the sprite goes on from can't be deleted.`,
+		Long: `Deletes checkpoints. Data that they share with other checkpoints, or with sprites that were made
+of them, stays. The checkpoint that the sprite goes on from can't be deleted.`,
 		Example:           `  cove checkpoint rm v1 v2 -s paint`,
 		Args:              someArgs("the checkpoint's id"),
 		Annotations:       map[string]string{"several": "yes"},

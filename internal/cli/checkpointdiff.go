@@ -17,8 +17,9 @@ func newCheckpointDiffCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff A [B]",
 		Short: "List the files that differ between two states",
-		Long: `Lists the files that differ between checkpoint A and checkpoint B, or the present disk without B:
-added (+), changed (~) or removed (-), with the size and what has changed.
+		Long: `Lists the files that differ between checkpoint A and checkpoint B. Without B, A is compared with
+the present disk. A file is added (+), changed (~) or removed (-), with its size and what has
+changed.
 
 Contents are not compared. A file is changed if its kind, mode, owner, size, time, target or
 attributes differ. So a file that was written again with the same content is listed. The files

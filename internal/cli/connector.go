@@ -67,9 +67,9 @@ in force when the command returns. cove knows anthropic, openai, chatgpt, gemini
 HTTPS) and github-api: without --upstream and --header they have the usual values.
 
 In a header's value, {secret} stands for the secret of --secret, or of the connector's name.
-{secret:NAME} stands for another, {basic:USER} for USER and the secret as "Basic" has them, and
-{account} for the account of a secret that is a login. The certificate of the upstream is
-verified. No secret goes over plain HTTP, except to this machine.
+{secret:NAME} stands for another. {basic:USER} stands for USER and the secret as "Basic" has
+them. {account} stands for the account of a secret that is a login. The certificate of the
+upstream is verified. No secret goes over plain HTTP, except to this machine.
 
 With --git, which github has, git in a sprite with a grant goes through the connector. URLs of
 the upstream, by HTTPS or SSH, are rewritten (insteadOf): clones, remotes and submodules need no

@@ -48,10 +48,10 @@ SRC becomes it; SRC/. is the content of the folder. Modes are kept.
 
 On this machine nothing is left half-written: a file or a folder appears when it is complete. A
 sprite is not trusted. Out of one, cove refuses absolute names, "..", links that lead out of the
-folder, devices, setuid bits, and repositories of git: a .git, or a folder with HEAD, objects and
-refs (exit code 5). It refuses data that would fill this disk, too (exit code 6). It names what
-it refused, and copies nothing. --links skip leaves out links that lead out of the folder.
---links follow copies the files in the sprite that links lead to, in their place.`,
+folder, devices, setuid bits and repositories of git (exit code 5). A repository is a .git, or a
+folder with HEAD, objects and refs. It refuses data that would fill this disk, too (exit code 6).
+It names what it refused, and copies nothing. --links skip leaves out links that lead out of the
+folder. --links follow copies the files in the sprite that links lead to, in their place.`,
 		Example: `  cove cp notes.txt paint:
   cove cp paint:/home/sprite/out.png .
   cove cp ./site paint:site

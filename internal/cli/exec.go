@@ -36,8 +36,8 @@ func newExecCommand(inv *invocation) *cobra.Command {
 		Aliases: []string{"x"},
 		Short:   "Run a command in a sprite",
 		Long: `Runs a command in a sprite, which wakes if it sleeps. Output and error output come byte for byte.
-The exit code is the command's own (128+N after a death by signal N), or 124 after --timeout, 6
-if a disk is full, 75 if the command was lost, and 125 if cove itself failed.
+The exit code is the command's own (128+N after a death by signal N). It is 124 after --timeout,
+6 if a disk is full, 75 if the command was lost, and 125 if cove itself failed.
 
 All words after the command belong to it, flags too. There is no shell in between; ask for one
 if you need it: cove exec sh -c 'ls *.go | wc -l'. Without -i, input is closed; with -t, only if

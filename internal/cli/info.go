@@ -18,8 +18,8 @@ func newInfoCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info [NAME]",
 		Short: "Describe a sprite",
-		Long: `Describes a sprite: its state, what it is made of, which of its limits this machine can't enforce
-and why, and why its last sandbox ended. It does not wake the sprite.`,
+		Long: `Describes a sprite: its state, its base and its limits. It says which limits this machine can't
+enforce and why, and why the last sandbox ended. It does not wake the sprite.`,
 		Example: `  cove info paint
   cove info --json | jq .cove`,
 		Args:              maxArgs(1),

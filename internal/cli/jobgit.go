@@ -249,9 +249,9 @@ func newJobRebaseCommand(inv *invocation) *cobra.Command {
 	return newIntegrateCommand(inv, gitwork.Rebase, &cobra.Command{
 		Use:   "rebase JOB",
 		Short: "Put a job's commits on top of their branch",
-		Long: `Puts copies of a job's commits on top of the branch that they were pushed from, if that has gone
-on and cove pull refuses to move it. It leaves out commits that change nothing there, merges, and
-the snapshot that --dirty include began the job with.
+		Long: `Puts copies of a job's commits on top of the branch that they were pushed from. It is for a
+branch with new commits of its own, which cove pull refuses to move. It leaves out commits that
+change nothing there, merges, and the snapshot that --dirty include began the job with.
 ` + integrateHelp,
 		Example: `  cove job rebase a3f7b2
   cove job rebase a3f7b2 --branch topic`,

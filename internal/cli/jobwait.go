@@ -31,12 +31,12 @@ func newJobWaitCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait JOB",
 		Short: "Wait for a job's end",
-		Long: `Waits until a job has ended, and says how it ended, also by its exit code: 0 succeeded, 1 failed,
-124 timed out, 130 cancelled, 75 lost. If --timeout passes first, the exit code is 124, and the
-code of the error is "wait_timeout".
+		Long: `Waits until a job has ended, and says how it ended. The exit code says so, too: 0 succeeded, 1
+failed, 124 timed out, 130 cancelled, 75 lost. If --timeout passes first, the exit code is 124,
+and the code of the error is "wait_timeout".
 
-With --pull, or the setting pull.auto, it pulls as cove pull does if the job succeeded: the
-commits and the folders of [[pull.sync]], with the same exit codes. Outside of the job's
+With --pull, or the setting pull.auto, it pulls as cove pull does if the job succeeded. It brings
+the commits and the folders of [[pull.sync]], with the same exit codes. Outside of the job's
 repository, the setting does nothing.`,
 		Example: `  cove job wait a3f7b2 && cove pull a3f7b2
   cove job wait a3f7b2 --timeout 10m

@@ -24,9 +24,9 @@ func newProxyCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "proxy [LOCAL:]REMOTE...",
 		Short: "Reach ports in a sprite from this machine",
-		Long: `Listens on 127.0.0.1, and joins each connection to a port in the sprite, as seen from inside:
-also to one that is only on loopback there. Without LOCAL, the port here has the same number. If
-LOCAL is 0, proxy takes any free port. It goes on until Ctrl-C.
+		Long: `Listens on 127.0.0.1, and joins each connection to a port in the sprite, as seen from inside.
+Loopback-only ports are reached, too. Without LOCAL, the port here has the same number. If LOCAL
+is 0, proxy takes any free port. It goes on until Ctrl-C.
 
 REMOTE may also be the absolute path of a Unix socket in the sprite. LOCAL may also be a path
 (with a slash in it), at which proxy makes a socket.

@@ -36,8 +36,8 @@ func newPullCommand(inv *invocation) *cobra.Command {
 		Short: "Bring the commits of a job back",
 		Long: `Brings the commits of a job into this repository. It checks them first, and keeps them under
 refs/cove/JOB/. If the job has succeeded, it then moves the branch that they were pushed from
-forward. If that is not possible, or something in the work tree is in the way, the branch stays,
-and the message says how to bring them in (exit code 4). Pulling again does no harm.
+forward. If it can't, or the work tree is in the way, the branch stays, and the message says how
+to bring the commits in (exit code 4). Pulling again does no harm.
 
 If the job still works, pull on a terminal shows its progress and waits for its end. Ctrl-C
 leaves the job running (exit code 130). Elsewhere, and with --json, that is an error, unless

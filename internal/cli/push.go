@@ -439,9 +439,9 @@ choose: --dirty include sends them in a snapshot commit, --dirty ignore sends on
 On a terminal, push shows how the job is prepared. Ctrl-C leaves the job running. --dry-run does
 all checks, says what would be sent to where, and sends nothing.
 
-With --auto-pull, or push.auto_pull in your own settings file, push waits for the job's end and
-pulls as cove run -q does, with the same exit codes. The settings pull.into and pull.risky count.
-With --json only the flag counts, not the setting.
+With --auto-pull, or push.auto_pull in your own settings file, push waits for the job's end. It
+then pulls as cove run -q does, with the same exit codes. The settings pull.into and pull.risky
+count. With --json only the flag counts, not the setting.
 
 More: cove help models, repositories, preparation, network, limits or mcp-servers.`,
 		Example: `  cove push plan.md

@@ -146,8 +146,8 @@ func newSecretListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the secrets",
-		Long: `Lists the secrets, never their values: the names, when each was set, the last four characters of
-those with 24 or more, and until when tokens of logins are valid.`,
+		Long: `Lists the secrets: their names, when each was set, and until when tokens of logins are valid.
+Values are never shown, except for the last four characters of those with 24 or more.`,
 		Example: `  cove secret list`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {

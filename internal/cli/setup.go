@@ -26,7 +26,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Where things are in a sprite.
+// Paths of a sprite, and an exit code of its guest.
 const (
 	spriteHome      = "/home/sprite"
 	guestProgram    = "/.sprite/bin/cove-guest"
@@ -49,10 +49,10 @@ func newSetupCommand(inv *invocation) *cobra.Command {
   - starts the agent once, as the sprite's user, with the environment and the network that it
     will have
 
-What has been done already is not done again: the script runs again only when it changes.
+cove skips the steps that are done. The script runs again only if it has changed.
 
-The script prepares the sprite for all later jobs, each of which has a clone of its own. What a
-clone needs, such as its dependencies, belongs in the plan.`,
+The script prepares the sprite for all later jobs, each of which has a clone of its own. Steps
+that a clone needs, such as its dependencies, belong in the plan.`,
 		Example: `  cove setup paint --agent shell
   cove setup paint --setup ./tools.sh --setup-timeout 20m
   cove setup paint --json | jq '.steps[] | {step, result, ms}'`,

@@ -43,7 +43,7 @@ func newRestartCommand(inv *invocation) *cobra.Command {
 		Short: "End all programs in a sprite, and boot it",
 		Long: `Ends all programs of a sprite, deletes the memory that it sleeps with, and boots it from its
 disk. Its services start. Programs then see the limits of memory and CPUs that cove update has
-set. If a job works in it, the job ends, and its work so far is collected: on a terminal you are
+set. If a job works in it, the job ends, and its work so far is collected. On a terminal you are
 asked first, unless you give --yes.`,
 		Example: "  cove restart paint",
 	},

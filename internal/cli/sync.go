@@ -661,10 +661,10 @@ func newSyncUndoCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undo [LOCAL [REMOTE]]",
 		Short: "Undo the last sync",
-		Long: `Undoes the last sync of two folders, or the one that --id names: all that it replaced or deleted,
-here or in the sprite, is as before. If such a file was changed since, nothing is undone (exit
-code 3). An undo counts as the last sync, so a second cove sync undo takes the first one back. To
-go further back, name a sync by --id.
+		Long: `Undoes the last sync of two folders, or the one that --id names. It brings back all files that
+the sync replaced or deleted, here or in the sprite. If such a file was changed since, nothing is
+undone (exit code 3). An undo counts as the last sync, so a second cove sync undo takes the first
+one back. To go further back, name a sync by --id.
 
 LOCAL defaults to the current folder, REMOTE to the one of its name in the sprite.`,
 		Example: `  cove sync undo

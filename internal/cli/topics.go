@@ -101,9 +101,9 @@ you. Files that run when you build or test, such as a Makefile, are listed and n
 pull.risky = "list", in your own settings file only, all are listed and taken.
 
 cove pull also brings the folders that your settings name as [[pull.sync]] (see cove help
-settings), if the job succeeded. Files of the kinds above are left out. If both sides have changed
-a file there, that is a conflict, as in cove sync: nothing of that folder is brought (exit code
-3), and the sprite is kept.`,
+settings), if the job succeeded. Files of the kinds above are left out. If both sides have
+changed a file there, that is a conflict, as in cove sync. Then nothing of that folder is brought
+(exit code 3), and the sprite is kept.`,
 	},
 	{
 		Name:  "limits",
@@ -178,9 +178,9 @@ With --converse an agent that can (claude) waits for messages after its answer (
 		Name:  "network",
 		Short: "The addresses that a sprite may reach",
 		Long: `A sprite without rules reaches every public address, by TCP. With rules, it reaches only what
-they allow. The most specific rule decides; their order does not matter. A rule for a name
-allows an address only if the sprite has looked up that name, and the TLS handshake or the
-plain HTTP request names it. A rule for an address needs no name.
+they allow. The most specific rule decides; their order does not matter. A rule for a name allows
+an address only if the sprite has looked up that name. The TLS handshake or the plain HTTP
+request must also name it. A rule for an address needs no name.
 
 A sprite reaches these addresses only if a rule names them:
 
@@ -194,8 +194,8 @@ A rule for a prefix names the addresses in it, if the prefix is inside such a ra
 10.1.0.0/16. An address of this machine's own needs a rule for exactly that address. Only a
 token with the verb admin may set such rules; others may keep or remove them.
 
-If this machine has a route for only one of IPv4 and IPv6, a name with addresses of both kinds
-is answered with those of that kind.
+This machine may have a route for only one of IPv4 and IPv6. A name with addresses of both kinds
+is then answered with those of that kind.
 
 A job's sprite has the rules of --network: a preset (see cove help policy). With the presets
 agent and defaults it also reaches the hosts of the repository's remotes, if they have names. A

@@ -21,8 +21,8 @@ func newWebhookCommand(inv *invocation) *cobra.Command {
 		Use:   "webhook",
 		Short: "Call a URL when something happens",
 		Long: `A webhook is a URL that the server calls when a job or a sprite changes: for programs that wait
-for events. Each call is a POST of a small JSON document: the event's id, type and time, and the
-job or sprite as the API shows it.
+for events. Each call is a POST of a small JSON document. It has the event's id, type and time,
+and the job or sprite as the API shows it.
 
 The calls are signed (docs/webhooks.md), and come in order. A call that is not answered with a
 status 2xx is retried for 24 hours. A call may come twice, with the same id.`,

@@ -21,7 +21,7 @@ const (
 )
 
 // route is one line of the API: a pattern of net/http, the verb that a token
-// needs for it, and what answers. Where the path has {name} the token must reach
+// needs for it, and what answers. If the path has {name}, the token must reach
 // that sprite.
 type route struct {
 	pattern string

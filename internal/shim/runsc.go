@@ -264,28 +264,31 @@ func (r runsc) delete() error {
 	if err != nil {
 		return r.forget() // there is none, or a part of one
 	}
-	for _, pid := range []int{st.Sandbox.PID, st.Gofer} {
-		r.end(pid)
+	if err := errors.Join(r.end(st.Sandbox.PID), r.end(st.Gofer)); err != nil {
+		return err
 	}
 	return r.forget()
 }
 
-// end ends a process of this container, and waits until it is gone.
-func (r runsc) end(pid int) {
-	if pid <= 1 {
-		return
-	}
+// end ends a process of this container, and returns once it is gone: its mounts and its cgroup
+// go with it. It waits for killLimit at most.
+func (r runsc) end(pid int) error {
 	start, err := processStart(pid)
 	switch {
-	case err != nil:
-		return
+	case pid <= 1 || err != nil:
+		return nil
 	case slices.Contains(arguments(pid), r.container):
-		killProcess(pid, start)
-	case ending(pid): // then it has no arguments; its mounts and its cgroup go with it
-		ctx, cancel := context.WithTimeout(context.Background(), killLimit)
-		defer cancel()
-		waitProcess(ctx, pid)
+		signalProcess(pid, start, unix.SIGKILL)
+	case !ending(pid): // one that ends has no arguments
+		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
+	defer cancel()
+	waitProcess(ctx, pid)
+	if alive(pid, start) {
+		return fmt.Errorf("process %d of the sandbox %s does not end", pid, r.container)
+	}
+	return nil
 }
 
 // forget removes what runsc knows of the sandbox.
