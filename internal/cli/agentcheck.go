@@ -19,8 +19,8 @@ func newAgentCheckCommand(inv *invocation) *cobra.Command {
 		Use:   "check NAME",
 		Short: "Check that an agent can be installed and started, in a sprite made for that",
 		Long: `Makes a sprite with the network of a job, installs the agent in it, and sets it up. It then
-starts the agent once to see its version, checks whether it can ask its model, and deletes the
-sprite. Each step is timed. The model gets no request. cove doctor --deep --agent NAME runs a
+starts the agent once to see its version, checks its key and the way to its model, and deletes
+the sprite. Each step is timed. The model gets no request. cove doctor --deep --agent NAME runs a
 whole job.
 
 The exit code is 1 if a step fails.`,

@@ -71,9 +71,9 @@ Programs are paused while cove copies two kinds of files:
   - files that are open for writing, or are still open since they were written
   - deleted files that are still open, with their holes
 
-The more and the larger these files are, the longer the pause. --memory keeps no memory if the
-deleted files are more than 64 MiB, or the others more than 256 MiB. Each restore and each fork
-would copy them again. cove lists these files; --memory=always keeps the memory anyway.
+The more and the larger these files are, the longer the pause. Each restore and each fork copies
+them again. So --memory leaves the memory out if the deleted files are more than 64 MiB, or the
+others more than 256 MiB. cove lists these files; --memory=always keeps the memory anyway.
 
 If the disk has no room for the copies, no checkpoint is made, and programs go on. The same holds
 if the deleted files are more than 1 GiB, or more than the sprite's free memory, which holds
@@ -158,7 +158,7 @@ is the present state of the sprite.
 
   SIZE   disk space of the checkpoint, without its base
   OWN    the part of SIZE that no other checkpoint and no sprite shares
-  ADDED  the part of SIZE that the one that it grew from lacks
+  ADDED  the part of SIZE that was written since the checkpoint that it grew from
 
 Right after a checkpoint was made, its sizes are not known yet. Without --all, automatic
 checkpoints (such as those that restore makes) are left out.`,
@@ -192,7 +192,7 @@ checkpoints (such as those that restore makes) are left out.`,
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "also those that nobody asked for")
+	cmd.Flags().BoolVar(&all, "all", false, "also automatic ones")
 	return cmd
 }
 
@@ -372,12 +372,12 @@ The copy takes as much disk space as changes afterwards, not as much as the disk
 settings include the rules for checkpoints (--keep-last and the like). The checkpoints of the
 other sprite are not in the copy.
 
-If the other sprite is awake, its programs go on in both, from the same moment. In the copy,
-their connections out end at once. Programs that a checkpoint has kept (--memory) go on in the
-same way.
+If the other sprite is awake, its programs go on in both, from the same moment. A job's agent goes
+on only in the original. In the copy, connections out end at once. Programs that a checkpoint has
+kept (--memory) go on in the same way.
 
 Programs that go on use the same random numbers in each copy (keys, tokens, UUIDs). So services
-are restarted, unless their definition says otherwise (after_restore). Other programs can watch
+are restarted, unless their --after-restore (cove service create) is none. Other programs can watch
 /proc/sys/kernel/random/boot_id, or "sprite-env generation --wait", which are new.
 
 The copy has a network, a URL and a machine id of its own. Grant connectors to it anew.`,

@@ -107,7 +107,7 @@ or COVE_URL names another server.
 				return unknown
 			}
 		}
-		return usageError{cmd, flagError(err)}
+		return flagError(cmd, err)
 	})
 	registerGlobals(root, inv)
 	addVerbs(root, inv)
@@ -122,7 +122,7 @@ func registerGlobals(root *cobra.Command, inv *invocation) {
 	f.StringVar(&inv.global.url, "url", "", "the server's address (COVE_URL; otherwise the one of this machine)")
 	f.StringVar(&inv.global.token, "token", "", "the server's token (COVE_TOKEN; otherwise the one in the data folder)")
 	f.StringVar(&inv.global.backend, "backend", "", "the server, by its name in your settings; local: this machine's (COVE_BACKEND)")
-	f.StringVar(&inv.global.data, "data", "", "data folder of this machine's server (COVE_DATA)")
+	f.StringVar(&inv.global.data, "data", "", "data folder of this machine's server (COVE_DATA; cove server status shows it)")
 	f.StringVarP(&inv.global.sprite, "sprite", "s", "", "the sprite (COVE_SPRITE; otherwise the one that cove use noted)")
 	f.BoolVar(&inv.global.json, "json", false, "print one JSON document")
 	f.BoolVarP(&inv.global.quiet, "quiet", "q", false, "no progress and no remarks")

@@ -44,7 +44,7 @@ says which. An error in a file stops the commands that would have used it.`,
 func keyTable() string {
 	var b strings.Builder
 	for _, key := range config.Keys() {
-		fmt.Fprintf(&b, "  %-14s %s", key, config.Usage(key))
+		fmt.Fprintf(&b, "  %-15s %s", key, config.Usage(key))
 		if f := flagOf[key]; f != "" && f != string(key) {
 			fmt.Fprintf(&b, " (--%s)", f)
 		}

@@ -399,7 +399,7 @@ sprites can use it at once. A grant to a sprite ends with the sprite.
 
 Any token with the verb write can label its sprites. So a new grant to a label must name the
 sprites that have the label now (--reaches). Once the label has a grant, only a token with the
-verb admin can give it. The sprite that a push makes has the label cove-job.`},
+verb admin can put that label on a sprite. The sprite that a push makes has the label cove-job.`},
 		"revoke": {"Take a grant back", `Takes a grant back: name the sprite or the label that it was given to. It holds at once, also for
 running sprites. Requests under way end.`},
 	}

@@ -33,11 +33,11 @@ const (
 	stateArch         = "arch"
 )
 
-// Less than the least of these, or more than the most, is a problem.
+// The bounds of a sound sprite.
 const (
-	leastFree   = 64 << 20
-	leastInodes = 1000
-	mostSkew    = 5 * time.Second
+	leastFree   = 64 << 20        // bytes on its disk
+	leastInodes = 1000            // free
+	mostSkew    = 5 * time.Second // of its clock
 )
 
 // finding is one thing that is wrong, and what to type next.

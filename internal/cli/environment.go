@@ -44,6 +44,13 @@ it can't be deleted, it is destroying: the server tries again until it is gone.`
 	return cmd
 }
 
+func environmentStates() (names []string) {
+	for _, state := range cove.EnvironmentStates() {
+		names = append(names, string(state))
+	}
+	return names
+}
+
 func newEnvironmentListCommand(inv *invocation) *cobra.Command {
 	var all, orphans bool
 	var states []string
@@ -78,7 +85,7 @@ least 10 minutes old. It asks this server and each backend. Orphans are not in t
 		for _, text := range states {
 			state := cove.EnvironmentState(text)
 			if !state.Valid() {
-				return usagef(cmd, "%q is not a state of an environment", text)
+				return usagef(cmd, "%q is not a state of an environment; the states are %s", text, strings.Join(environmentStates(), ", "))
 			}
 			filter.States = append(filter.States, state)
 		}
@@ -104,12 +111,7 @@ least 10 minutes old. It asks this server and each backend. Orphans are not in t
 	cmd.Flags().BoolVar(&all, "all", false, "also those that are gone")
 	cmd.Flags().BoolVar(&orphans, "orphans", false, "the sprites of this server that no environment has")
 	cmd.Flags().StringArrayVar(&states, "state", nil, "only those in this state (repeatable)")
-	must(cmd.RegisterFlagCompletionFunc("state", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
-		for _, state := range cove.EnvironmentStates() {
-			names = append(names, string(state))
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
-	}))
+	must(cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(environmentStates(), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 

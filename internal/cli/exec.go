@@ -40,11 +40,11 @@ The exit code is the command's own (128+N after a death by signal N). It is 124 
 6 if a disk is full, 75 if the command was lost, and 125 if cove itself failed.
 
 All words after the command belong to it, flags too. There is no shell in between; ask for one
-if you need it: cove exec sh -c 'ls *.go | wc -l'. Without -i, input is closed; with -t, only if
-this input is not a terminal. If the reader of the output goes away, the command is ended (141).
+if you need it: cove exec sh -c 'ls *.go | wc -l'. The command gets this input only with -i, or with
+-t at a terminal. If the reader of the output goes away, the command is ended (141).
 
-cove tries for a minute to restore a lost connection, and then prints the output of that time.
-With -i it can't. Programs that the command leaves running, also by nohup or setsid, are ended
+cove tries for a minute to restore a lost connection, and then prints the output of that time; not
+with -i. Programs that the command leaves running, also by nohup or setsid, are ended
 ` + aloneLimit.String() + ` after it, and a remark says so. To keep one running: --detach, -t or cove service.
 
 Ctrl-C and SIGTERM are handed to the command; a second one kills it and all that it started. If

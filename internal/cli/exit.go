@@ -47,8 +47,8 @@ var exitMeanings = []struct {
 	{exitOK, "done, also if there was nothing to do"},
 	{exitFailed, "failed"},
 	{exitUsage, "wrong usage"},
-	{exitConflict, "conflicts, nothing was applied"},
-	{exitRefused, "the branch was not moved; the commits are kept, and the message says where"},
+	{exitConflict, "conflicts; nothing was applied to the branch or folder that the message names"},
+	{exitRefused, "held for your review, or the branch was not moved; the message says where the commits are"},
 	{exitRejected, "rejected what came from the sandbox (bundle or archive)"},
 	{exitNoSpace, "no space left, or the result could not be written"},
 	{exitLost, "lost; may be tried again"},
@@ -86,21 +86,43 @@ type usageError struct {
 
 func (e usageError) Error() string { return e.err.Error() }
 
-// flagError says in words of the command line's why a flag's value is none.
-func flagError(err error) error {
-	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
-	if !ok {
-		return err
+// flagError is a wrong flag's error in the words of the command line, with the flag that was
+// probably meant.
+func flagError(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		wrong := usageError{cmd, err}
+		if near := nearFlags(cmd, unknown.GetSpecifiedName()); len(near) > 0 {
+			return hinted(wrong, "did you mean "+strings.Join(near, ", or ")+"?")
+		}
+		return wrong
 	}
+	if lacks, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return usagef(cmd, "the value of %s is missing", dashed(lacks.GetSpecifiedName()))
+	}
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return usageError{cmd, invalidValue(invalid)}
+	}
+	return usageError{cmd, err}
+}
+
+func dashed(flag string) string {
+	if len(flag) == 1 {
+		return "-" + flag
+	}
+	return "--" + flag
+}
+
+// invalidValue says of which kind a flag's value must be.
+func invalidValue(invalid *pflag.InvalidValueError) error {
 	want := map[string]string{
 		"int": "a whole number", "int64": "a whole number", "uint": "a whole number", "float64": "a number",
 		"bool": "true or false", "duration": "a time such as 30s, 5m or 2h",
 	}[invalid.GetFlag().Value.Type()]
-	if number, is := errors.AsType[*strconv.NumError](err); is && errors.Is(number, strconv.ErrRange) {
+	if number, is := errors.AsType[*strconv.NumError](error(invalid)); is && errors.Is(number, strconv.ErrRange) {
 		want = "a smaller number"
 	}
 	if want == "" {
-		return err
+		return invalid
 	}
 	return fmt.Errorf("--%s takes %s, not %q", invalid.GetFlag().Name, want, invalid.GetValue())
 }
@@ -360,7 +382,7 @@ func reportError(inv *invocation, cmd *cobra.Command, err error) int {
 		f.hint = strings.TrimSpace(inv.server.ofBackend() + "\n" + f.hint)
 	}
 	if _, ok := errors.AsType[usageError](err); !ok && isUnknownCommand(err) {
-		f = failure{exit: exitUsage, code: "usage", message: err.Error(), hint: cmd.CommandPath() + " --help"}
+		f = failure{exit: exitUsage, code: "usage", message: missingFlags(cmd, err), hint: cmd.CommandPath() + " --help"}
 	}
 	if cmd != nil && changedNothing(cmd, err) {
 		f.message += "; nothing was changed"
@@ -405,6 +427,26 @@ func (e partlyError) Unwrap() error { return e.error }
 // isUnknownCommand recognises the one error that cobra makes by itself.
 func isUnknownCommand(err error) bool {
 	return strings.HasPrefix(err.Error(), "unknown command ") || strings.HasPrefix(err.Error(), "required flag(s) ")
+}
+
+// missingFlags is the message of an error that cobra makes by itself. It names the required
+// flags that were not given, if that is the error.
+func missingFlags(cmd *cobra.Command, err error) string {
+	var missing []string
+	if cmd != nil && strings.HasPrefix(err.Error(), "required flag(s) ") {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if _, required := f.Annotations[cobra.BashCompOneRequiredFlag]; required && !f.Changed {
+				missing = append(missing, dashed(f.Name))
+			}
+		})
+	}
+	switch len(missing) {
+	case 0:
+		return err.Error()
+	case 1:
+		return missing[0] + " is missing"
+	}
+	return strings.Join(missing, " and ") + " are missing"
 }
 
 // errorDocument is what --json prints of an error.

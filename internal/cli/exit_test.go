@@ -113,9 +113,36 @@ func TestReport(t *testing.T) {
 }
 
 func TestExitTableIsComplete(t *testing.T) {
-	for _, code := range []string{"  0 ", "  1 ", "  2 ", "  3 ", "  4 ", "  5 ", "  6 ", " 75 ", "124 ", "125 ", "130 "} {
-		if !strings.Contains(exitTable(), code) {
-			t.Errorf("no %q in the help's table", code)
+	table := exitTable()
+	exits := map[int]string{exitOK: "success", exitUsage: "usage", exitCove: "exec", exitBrokenPipe: "exec"}
+	for code := range fail.Statuses() {
+		exits[fail.New(code, "", "").ExitCode()] = code
+	}
+	for exit, code := range exits {
+		if !strings.Contains(table, fmt.Sprintf("\n  %3d  ", exit)) {
+			t.Errorf("%s has the exit code %d, which is not in the help's table", code, exit)
+		}
+	}
+}
+
+// TestFlagErrors: an error about a flag says in plain words what is missing, or which flag was
+// probably meant.
+func TestFlagErrors(t *testing.T) {
+	for line, want := range map[string][2]string{
+		"push -p x --profil n":      {"unknown flag: --profil", "did you mean --profile?"},
+		"version --jsn":             {"unknown flag: --jsn", "did you mean --json?"},
+		"version --entirely-unlike": {"unknown flag: --entirely-unlike", "cove version --help"},
+		"version -Z":                {"unknown shorthand flag: 'Z' in -Z", "cove version --help"},
+		"push -p":                   {"the value of -p is missing", "cove push --help"},
+		"push --prompt":             {"the value of --prompt is missing", "cove push --help"},
+		"update paint --cpus many":  {"--cpus takes a whole number, not \"many\"", "cove update --help"},
+		"update paint --cpus 99999999999999999999":   {"--cpus takes a smaller number", "cove update --help"},
+		"webhook put https://hooks.example.org/cove": {"--events is missing", "cove webhook put --help"},
+	} {
+		var out bytes.Buffer
+		exit := Main(t.Context(), strings.Fields(line), Streams{In: strings.NewReader(""), Out: &out, Err: &out})
+		if got := out.String(); exit != exitUsage || !strings.Contains(got, want[0]) || !strings.Contains(got, "hint: "+want[1]) {
+			t.Errorf("cove %s: exit code %d, %s\nwant %q and the hint %q", line, exit, got, want[0], want[1])
 		}
 	}
 }

@@ -22,9 +22,9 @@ type guardFlags struct {
 func (g *guardFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&g.idle, "max-idle", 0, "stop the job if the agent says nothing for so long (0: never)")
-	f.Int64Var(&g.turns, "max-turns", 0, "stop the job after so many turns of the agent's model; with the agent shell, steps of the plan (0: any number)")
-	f.Float64Var(&g.usd, "max-cost", 0, "stop the job when its model has cost so many dollars, at the prices of its connector (0: any sum)")
-	f.StringVar(&g.disk, "max-disk", "", "stop the job when the files in the home and the folders for temporary files have grown by so much, such as 5G")
+	f.Int64Var(&g.turns, "max-turns", 0, "stop the job after so many turns of the agent's model; with the agent shell, steps of the plan (0: any number; refused for an agent that does not report them)")
+	f.Float64Var(&g.usd, "max-cost", 0, "stop the job when its model has cost so many dollars, at the prices of its connector (0: any sum; for the agent cove alone)")
+	f.StringVar(&g.disk, "max-disk", "", "stop the job when the files in the home, /tmp and /var/tmp have grown by so much, such as 5G")
 }
 
 func (g *guardFlags) guards(cmd *cobra.Command) (cove.Guards, error) {

@@ -21,9 +21,11 @@ import (
 // --data, and neither --url nor --backend.
 var thisMachine = map[string]bool{"server": true, "serve": true, "doctor": true, "backend": true}
 
-// nobody are commands that get none of those flags in a hint, except agent check. They work
-// without a server, though the others of agent ask one that runs.
+// nobody are commands that get none of those flags in a hint, because they ask no server.
 var nobody = map[string]bool{"config": true, "completion": true, "help": true, "version": true, "agent": true}
+
+// asksServer are the exceptions of nobody. All but agent check ask only a server that runs.
+var asksServer = map[string]bool{"agent check": true, "agent list": true, "agent show": true}
 
 // notHere are words before a command that must be typed on the server's machine, where
 // the flags of this run mean nothing.
@@ -93,7 +95,7 @@ func (r *hinter) missing(h hint, far bool) string {
 	}
 	add += r.syncs.missing(h)
 	top, _, _ := strings.Cut(commandName(h.cmd), " ")
-	if far || nobody[top] && commandName(h.cmd) != "agent check" {
+	if far || nobody[top] && !asksServer[commandName(h.cmd)] {
 		return add
 	}
 	if r.global.url != "" && !h.given["url"] && !thisMachine[top] {

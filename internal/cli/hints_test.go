@@ -44,6 +44,7 @@ func TestHintsAreCompleted(t *testing.T) {
 		"start it: cove server start":                              "start it: cove server start --data '/d d'",
 		"see: cove doctor --data /e":                               "see: cove doctor --data /e",
 		"cove help policy; cove policy --help; cove config show":   "cove help policy; cove policy --help; cove config show",
+		"see them: cove agent list; cove agent add x.toml":         "see them: cove agent list" + far + "; cove agent add x.toml",
 		"cove exec --help":                                         "cove exec --help",
 		"on the host: cove secret set x; cove connector list":      "on the host: cove secret set x; cove connector list",
 		"cove works, with less; ~/cove list; cove-guest, cove":     "cove works, with less; ~/cove list; cove-guest, cove",

@@ -360,8 +360,8 @@ func newImagePruneCommand(inv *invocation) *cobra.Command {
 		Short: "Remove images without a name, and the caches of builds",
 		Long: `Removes the images without a name that no sprite uses, such as steps of builds, and the caches of
 RUN --mount=type=cache. The next build does all steps again. With --all, it also removes images
-with a name that no sprite uses. The server's default image stays, and so do images that its pool
-uses.`,
+with a name that no sprite uses. The server's default image stays, and so do images of which the
+server keeps sandboxes ready (cove serve --pool).`,
 		Example: `  cove image prune --dry-run
   cove image prune --all`,
 		Args: exactArgs(),

@@ -192,8 +192,8 @@ func newImageCommitCommand(inv *invocation) *cobra.Command {
 layer. A sprite that is awake is paused for a moment. Environment, user and command are those of
 its image. Memory, and so /tmp, is not in the new image.
 
-A sprite without an image can't be committed, because its disk does not have the tools of the
-server's machine. The image has all files of the disk, secret ones too.`,
+Only a sprite that has an image (--image) can be committed. Any other uses the tools of the
+server's machine, which are not on its disk. The image has all files of the disk, secret ones too.`,
 		Example: `  cove image commit paint tools:2
   cove image commit paint@v3 registry.example.org/team/tools:2`,
 		Args:              exactArgs("the sprite's name", "the image's name"),

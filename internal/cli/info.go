@@ -88,7 +88,7 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 		"network", network,
 	}
 	if c := i.Config; c != nil {
-		pairs = append(pairs, "image", c.Image, "memory", memoryLimitText(i), "cpus", orNothing(c.CPUs, "%d"), "disk", limitText(i))
+		pairs = append(pairs, "image", c.Image, "memory", memoryLimitText(i), "cpus", orNothing(c.CPUs, "%d"), "disk", diskLimitText(i))
 	}
 	names := make([]string, 0, len(i.Environment))
 	for name := range i.Environment {
@@ -134,8 +134,8 @@ func reserveText(i sprites.Info) string {
 	return fmt.Sprintf("it gets %d MiB: the server keeps the rest of its own cgroup's or container's limit", i.Cove.MemoryMB)
 }
 
-// limitText says how much of its disk limit a sprite uses; empty: it has no limit.
-func limitText(i sprites.Info) string {
+// diskLimitText says how much of its disk limit a sprite uses; empty: it has no limit.
+func diskLimitText(i sprites.Info) string {
 	limit := i.Config.DiskLimit()
 	switch {
 	case limit == 0:
@@ -209,7 +209,7 @@ func timeText(t *time.Time) string {
 	return t.Local().Format(time.RFC3339)
 }
 
-// orNothing formats a number that 0 means nothing for.
+// orNothing formats a number; 0 gives "".
 func orNothing(n int, format string) string {
 	if n == 0 {
 		return ""

@@ -70,7 +70,9 @@ func newJobListCommand(inv *invocation) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the jobs, the newest first",
-		Long:    `Lists the jobs, the newest first; with -s, those in one sprite.`,
+		Long: `Lists the jobs, the newest first; with -s, those in one sprite. The states are
+` + strings.Join(jobStates[:5], ", ") + `,
+` + strings.Join(jobStates[5:], ", ") + `.`,
 		Example: `  cove job list
   cove job list --state running --state preparing
   cove job list -s paint --json`,

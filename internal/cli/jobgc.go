@@ -23,9 +23,9 @@ func newJobGCCommand(inv *invocation) *cobra.Command {
 		Use:   "gc",
 		Short: "Remove the jobs that nobody needs any more, with their sprites",
 		Long: `Removes jobs that have ended and were pulled, or left nothing, with the sprites that were made
-for them. It also removes such sprites whose job is gone. It keeps those that were used in the
-last 24 hours; --older-than sets another time, and 0 keeps none of them. The time counts from the
-job's end, its pull, or the last use of its sprite, whichever was last.
+for them. It also removes sprites that were made for a job that is gone. All that was used in the
+last 24 hours stays; --older-than sets another time, and 0 keeps none of it. The time counts from
+the job's end, its pull, or the last use of its sprite, whichever was last.
 
 A sprite that you made yourself is never removed, nor one in which another job has work. Shared
 installations of agents (cove agent list) are removed, too, if no job has begun with them for
@@ -56,7 +56,7 @@ why; with --json, each of those has a "reason".`,
 		return inv.show(result, func(w io.Writer) { printGC(w, result, req.DryRun) })
 	})
 	f := cmd.Flags()
-	f.DurationVar(&older, "older-than", defaultGC, "only those last used so `long` ago; 0 for all")
+	f.DurationVar(&older, "older-than", defaultGC, "only those last used so long ago, a `DURATION`; 0 for all")
 	f.BoolVar(&req.Force, "force", false, "also those whose work nobody has pulled: it is lost")
 	f.BoolVar(&req.DryRun, "dry-run", false, "only say what would be removed")
 	return asksFirst(inv, cmd, func(ctx context.Context, _ *cobra.Command, _ []string) ([]string, error) {

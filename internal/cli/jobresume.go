@@ -20,8 +20,8 @@ what it did, and finds the clone as it left it, with what it did not commit. MES
 standard input.
 
 The new job's commits come on top of the old one's, and include them. The new job works in the
-old job's sprite, also after a restore, or in a fork of that sprite (-s). If the sprite is gone,
-or the agent has no sessions (shell), resume is not possible: push again.`,
+old job's sprite, which may have been restored meanwhile. With -s, it works in a fork of that
+sprite. If the sprite is gone, or the agent has no sessions (shell), push again instead.`,
 		Example: `  cove job resume a3f7b2 "Well done. Now add a test for the empty list."
   cove job resume a3f7b2 - <review.md
   cove fork job-a3f7b2 other && cove job resume a3f7b2 -s other "Do it without the new dependency."`,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,8 +21,10 @@ func newJobStepsCommand(inv *invocation) *cobra.Command {
 		Use:   "steps JOB",
 		Short: "Print how far the preparation of a job is, step by step",
 		Long: `Prints the steps that prepare a job's sprite, agent and repository: the state of each, how long
-it took, and what went wrong. The steps are the same for each job. A step that a job does not
-need is skipped, and says why.
+it took, and what went wrong. A step that a job does not need is skipped, and says why. The steps
+of each job are:
+
+` + stepNames() + `
 
 With --follow, it prints the steps as they happen, with what their commands print, until the
 agent begins or the job has ended. With --json as well, each change is a line of JSON; the first
@@ -50,6 +53,19 @@ line is a snapshot.`,
 	})
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the agent begins, or the job has ended")
 	return cmd
+}
+
+// stepNames lists all steps, in lines for a help text.
+func stepNames() string {
+	var b strings.Builder
+	for chunk := range slices.Chunk(cove.StepKeys(), 5) {
+		line := "\n "
+		for _, key := range chunk {
+			line += " " + string(key)
+		}
+		b.WriteString(line)
+	}
+	return b.String()[1:]
 }
 
 // reason is an error without its lines after the first if they are the output's, which is shown beside it.

@@ -15,8 +15,8 @@ import (
 
 const mcpRoles = `--role says which tools there are: read-only (Read, Glob, Grep, and those that list and show),
 edit (Write, Edit and checkpoint_create, too), full (all), or a list such as Read,Bash,ports. If
-it is given more than once, it allows what all of them allow. A tool that it does not allow is
-denied, also if a client calls it by name.`
+it is given more than once, a tool must be in each of them. Other tools are denied, also if a
+client calls them by name.`
 
 // mcpOptions are the flags that say what an MCP client may do.
 type mcpOptions struct {
@@ -27,7 +27,7 @@ type mcpOptions struct {
 
 func (o *mcpOptions) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringArrayVar(&o.roles, "role", []string{tools.Full}, "read-only, edit, full, or a list of tools (repeatable: what all of them allow)")
+	f.StringArrayVar(&o.roles, "role", []string{tools.Full}, "read-only, edit, full, or a list of tools (repeatable: a tool must be in each)")
 	must(cmd.RegisterFlagCompletionFunc("role", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return slices.Concat(mcpserver.RoleNames, mcpserver.Names()), cobra.ShellCompDirectiveNoFileComp
 	}))

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/printable"
@@ -82,6 +83,26 @@ func didYouMean(cmd *cobra.Command, args []string, err error) error {
 		return hinted(err, "did you mean "+cmd.CommandPath()+" "+strings.Join(near, ", or "+cmd.CommandPath()+" ")+"?")
 	}
 	return err
+}
+
+// nearFlags are a command's flags whose names are like the typed one, with their dashes.
+func nearFlags(cmd *cobra.Command, typed string) (near []string) {
+	if len(typed) < 2 {
+		return nil
+	}
+	names := &cobra.Command{SuggestionsMinimumDistance: 1}
+	if len(typed) > 3 {
+		names.SuggestionsMinimumDistance = 2
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		}
+	})
+	for _, name := range names.SuggestionsFor(typed) {
+		near = append(near, dashed(name))
+	}
+	return near
 }
 
 // meantSprite is the exec command that takes the first word for the sprite's name; empty:

@@ -195,7 +195,7 @@ func newPolicyAddCommand(inv *invocation, action string) *cobra.Command {
 	verbs := map[string][2]string{
 		"allow": {"Add a rule that allows", `If the sprite has no rules yet, the preset open is added as well, so that the sprite stays open.`},
 		"deny": {"Add a rule that denies", `If the sprite has no rules yet, a rule that allows all names is added as well. Then the sprite
-does not reach addresses that no name leads to.`},
+can't connect to an address whose name it has not looked up.`},
 	}
 	cmd := &cobra.Command{
 		Use:   action + " RULE...",

@@ -31,8 +31,7 @@ func newProfileCommand(inv *invocation) *cobra.Command {
 		Short: "Keep settings of jobs on the server, for all who push",
 		Long: `A profile is a named set of settings for jobs. It has the agent and its model, the image, the
 network rules, variables, limits, a setup script and a cleanup script. It also says how many of
-its jobs work at once. cove push --profile NAME takes all settings from the profile that no flag
-gives.
+its jobs work at once. With cove push --profile NAME, a flag overrides the profile.
 
 An administrator keeps profiles. To push with one, a token needs only the right to begin jobs,
 also for settings that would need the verb admin otherwise. Each change is a new revision; a

@@ -17,6 +17,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/netrules"
 	"github.com/cove-dev/cove/internal/shim/connect"
@@ -65,13 +66,13 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f.StringVar(&o.permissions, "permissions", config.Default(config.Permissions), "the answer to the agent acp's requests for permission: allow, ask (cove job answer) or deny")
 	must(cmd.RegisterFlagCompletionFunc("permissions", cobra.FixedCompletions(agents.PermissionChoices, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.model, "model", config.Default(config.Model), "the model that the agent asks, as PROVIDER/MODEL (empty: the agent's choice)")
-	f.StringVar(&o.login, "login", "", "how claude and codex ask their model: with a key, or by your subscription, whose token is outside or inside the sprite (empty: see cove secret set --help)")
+	f.StringVar(&o.login, "login", "", "how claude and codex ask their model: with a key, or by your subscription, whose token is outside or inside the sprite: key, outside or inside (empty: see cove secret set --help)")
 	must(cmd.RegisterFlagCompletionFunc("login", cobra.FixedCompletions(cove.Logins, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.role, "role", "", "what the agent cove may do: plan and review only read, build does all (empty: build)")
 	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(agents.Roles, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what to do with uncommitted changes: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
-	f.StringVar(&o.remote.url, "repo", "", "let the sprite clone this repository, an https `URL`, in place of yours")
+	f.StringVar(&o.remote.url, "repo", "", "let the sprite clone this repository, an https or http `URL`, in place of yours")
 	f.StringVar(&o.remote.branch, "branch", "", "with --repo: begin with this branch (default: the repository's)")
 	f.IntVar(&o.remote.issue, "issue", 0, "with --repo: add the title and text of this issue to the plan, as a quotation, by the forge of the connector for git")
 	f.StringVar(&o.remote.publish, "publish", "", "with --repo: push the commits of a job that succeeds to it, if no file is held for review: branch (cove/JOB), or pull_request")
@@ -79,7 +80,7 @@ func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	must(cmd.RegisterFlagCompletionFunc("repo", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("branch", cobra.NoFileCompletions))
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "stop the job after so long, not counting sleep; its work so far is collected")
-	f.StringArrayVar(&o.limits, "step-limit", nil, "stop the preparation if one of its steps takes longer, `STEP=TIME`, as setup_script=30m (repeatable; cove job steps has their names)")
+	f.StringArrayVar(&o.limits, "step-limit", nil, "stop the preparation if one of its steps takes longer, `STEP=TIME`, as setup_script=30m (repeatable; cove job steps --help has their names)")
 	f.Bool("steps", false, "show the preparation step by step, until the agent begins (on a terminal it is shown anyway)")
 	o.guards.register(cmd)
 	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
@@ -433,15 +434,15 @@ func newPushCommand(inv *invocation) *cobra.Command {
 agent there with the plan, and returns when the agent has begun. The job goes on while this
 machine sleeps. cove pull brings the commits back.
 
-The plan is a file, - for standard input, or the text of -p. If there are uncommitted changes,
-choose: --dirty include sends them in a snapshot commit, --dirty ignore sends only commits.
+The plan is a text that says what the agent should do: a file, - for standard input, or the text of
+-p. If there are uncommitted changes, choose: --dirty include sends them in a snapshot commit,
+--dirty ignore sends only commits.
 
 On a terminal, push shows how the job is prepared. Ctrl-C leaves the job running. --dry-run does
 all checks, says what would be sent to where, and sends nothing.
 
-With --auto-pull, or push.auto_pull in your own settings file, push waits for the job's end. It
-then pulls as cove run -q does, with the same exit codes. The settings pull.into and pull.risky
-count. With --json only the flag counts, not the setting.
+With --auto-pull, or push.auto_pull in your own settings file (not with --json), push waits for the
+job's end. It then pulls as cove run -q does, by the settings pull.into and pull.risky.
 
 More: cove help models, repositories, preparation, network, limits or mcp-servers.`,
 		Example: `  cove push plan.md
@@ -572,7 +573,7 @@ func checkPlan(name string) error {
 	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return fail.Wrap("no_plan", fmt.Errorf("no such plan: %w", err), push.PlanHint(name))
+		return fail.New("no_plan", "no such plan: "+printable.Name(name), push.PlanHint(name))
 	case err != nil:
 		return fail.Wrap("no_plan", fmt.Errorf("read the plan: %w", err), "")
 	case info.IsDir():

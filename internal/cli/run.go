@@ -23,9 +23,9 @@ func newRunCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run PLAN | run -p PROMPT",
 		Short: "Push, follow the work, and pull",
-		Long: `Does what push, job logs -f and pull do, one after the other. Ctrl-C leaves the job running, and
-the message says how to pull it. With --pull=false, or the setting pull.auto = false, nothing is
-pulled. With -q, only what the pull brought is printed.
+		Long: `Does what push, job logs -f and pull do, one after the other (for --interactive and --converse,
+use push). Ctrl-C leaves the job running, and the message says how to pull it. With --pull=false,
+or the setting pull.auto = false, nothing is pulled. With -q, only what the pull brought is printed.
 
 The exit code says how the work ended: 0 succeeded, 1 failed, 124 timed out, 130 cancelled, 75
 lost. It is 3, 4 or 5 if the pull was refused, or held what it brought for your review.

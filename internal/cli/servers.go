@@ -64,6 +64,12 @@ func (s *chosenServer) mayStart(dir string) error {
 		if strings.HasPrefix(s.verb, "image ") {
 			hint = "get an image with: cove image pull debian:12"
 		}
+		switch {
+		case s.verb == "ping":
+			hint = "start one with: " + start
+		case os.Getenv(AutostartVariable) == "0":
+			hint = "start a server with: " + start + "\n" + hint
+		}
 		return fail.Wrap("no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), hint)
 	}
 	set, err := config.ReadServe(filepath.Join(dir, config.ServeFile), false, nil)
@@ -98,7 +104,7 @@ cove serve, without --. They hold whoever starts the server. autostart = false s
 supervisor starts it: then no command does.`,
 		Example: `  cove server status
   cove server restart
-  printf 'idle = "30m"\nname = ["cove.example.org"]\n' >/var/lib/cove/serve.toml`,
+  echo 'idle = "30m"' >>/var/lib/cove/serve.toml && cove server restart`,
 		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -212,7 +218,7 @@ it does not run, neither here nor in another container that has the data folder.
 				} else if s.Running {
 					fmt.Fprintf(w, "running:   at %s (process %d, version %s)\n", s.URL, s.PID, s.Version)
 				} else {
-					fmt.Fprintln(w, "running:   no")
+					inv.tell(w, "running:   no; start it: cove server start")
 				}
 				fmt.Fprintf(w, "data:      %s\n", s.Data)
 				if s.Settings != "" {
@@ -518,7 +524,7 @@ log is where that supervisor keeps it.`,
 func tailServerLog(ctx context.Context, inv *invocation, name string, lines int, follow bool) error {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail.Newf("no_log", "if a supervisor runs the server, the supervisor keeps the log", "cove has started no server on %s", filepath.Dir(name))
+		return fail.Newf("no_log", "if a supervisor runs the server, it keeps the log; if systemd does, type: journalctl -u cove", "cove has started no server on %s", filepath.Dir(name))
 	}
 	if err != nil {
 		return err

@@ -20,9 +20,9 @@ func newSuspendCommand(inv *invocation) *cobra.Command {
 they are, and its memory goes to disk. It then takes no memory and no processor of this machine.
 Its next use wakes it, and the programs go on.
 
-It is refused while somebody is attached to a command, or a connection to the sprite is open
-(cove proxy, its URL). A task (sprite-env) or a command that nobody is attached to goes to sleep
-with it.`,
+It is refused while a job is at work or Docker runs in it. It is also refused while somebody is
+attached to a command, or a connection to the sprite is open (cove proxy, its URL). A task
+(sprite-env tasks) or a command that nobody is attached to goes to sleep with it.`,
 		Example: "  cove suspend paint",
 	}, (*sprites.Sprite).Suspend, "%s sleeps.")
 }

@@ -66,7 +66,7 @@ target. A path that both sides have changed is a conflict: then cove changes not
 
   ours     this machine's
   theirs   the sprite's
-  both     the target's version stays, and the other is put beside it as NAME` + `.cove-theirs
+  both     the version at the target stays, and the source's is put beside it as NAME` + `.cove-theirs
 
 If cove sync pull finds a text that both sides have changed, it merges the text by lines with
 the version of the last sync. It is a conflict only if that is not possible.
@@ -77,13 +77,13 @@ in any folder, and --exclude use the same syntax and come before .gitignore; "!"
 back. The setting sync.exclude has more patterns, such as ["node_modules"] (cove help settings).
 
 A sprite is not trusted. cove sync pull ends (exit code 5) if it gets data that no honest side
-sends. It ends, too (exit code 4), at a folder that git would take for a repository (HEAD, objects
-and refs). A change of .gitignore or .coveignore that may let ignored files through stays in the
-sprite. Look at these, and take them with --accept-risky.
+sends. It changes nothing, and ends (exit code 4), if a folder would be a repository to git (HEAD,
+objects and refs). A change of .gitignore or .coveignore that may let ignored files through stays
+in the sprite. Look at these, and take them with --accept-risky.
 
 cove keeps replaced and deleted files for cove sync undo (those of the last ten syncs). A sync is
-applied as a whole or not at all, also if it is interrupted. Files that had come stay for the
-next attempt.`
+applied as a whole or not at all. If it is interrupted, this folder is as it was, and the next sync
+does not send again what had come.`
 
 func newSyncCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
@@ -124,8 +124,8 @@ is. More: cove help sync-rules.`,
 	if verbName == filesync.Pull {
 		cmd.Short = "Bring what has changed in a sprite here"
 		cmd.Long = "Brings what has changed in a folder of a sprite to this machine.\n\n" + syncWhere + `
-A text that both sides have changed is merged by lines, if that is possible. Files that could do
-harm here are held, unless --accept-risky takes them. More: cove help sync-rules.`
+A text that both sides have changed is merged by lines, if that is possible. Files that could run
+code here come with the others, and the report names them. More: cove help sync-rules.`
 		cmd.Example = `  cove sync pull -s paint
   cove sync pull /srv/www site
   cove sync pull --on-conflict both`
@@ -140,7 +140,7 @@ harm here are held, unless --accept-risky takes them. More: cove help sync-rules
 	flags.BoolVar(&f.watch, "watch", false, "keep both in step until interrupted")
 	flags.StringVar(&f.maxSize, "max-size", "", "refuse to move more than this in one sync, such as 20G")
 	if verbName == filesync.Pull {
-		registerAccept(cmd, &f.accept)
+		flags.BoolVar(&f.accept, "accept-risky", false, "also take folders that git would take for repositories, and ignore files that let ignored files through")
 	}
 	must(cmd.RegisterFlagCompletionFunc("on-conflict", cobra.FixedCompletions(conflictChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
@@ -329,7 +329,7 @@ var conflictChoices = []string{string(filesync.Fail), string(filesync.Ours), str
 
 func syncPolicy(choice string) (filesync.Policy, error) {
 	if !slices.Contains(conflictChoices, choice) {
-		return "", usagef(nil, "--on-conflict is fail, ours, theirs or both, not %q", choice)
+		return "", hinted(usagef(nil, "--on-conflict is fail, ours, theirs or both, not %q", choice), "see what each does: cove help sync-rules")
 	}
 	return filesync.Policy(choice), nil
 }

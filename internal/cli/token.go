@@ -58,9 +58,9 @@ func newTokenCreateCommand(inv *invocation) *cobra.Command {
 
   read           look at sprites, files and jobs
   write          change them
-  exec           run commands and open connections
-  admin          tokens, images (all of cove image but list and info), the server itself, and
-                 rules that open the network of the server`,
+  exec           run commands and open connections; with write: begin jobs
+  admin          the server itself, and all that it keeps for everybody: tokens, secrets,
+                 connectors, webhooks, profiles, backends, images; and jobs that get such things`,
 		Example: `  cove token create laptop --all
   cove token create ci --prefix ci- --verbs read,write,exec --expires 24h
   cove token create viewer -s paint --verbs read

@@ -103,7 +103,7 @@ pull.risky = "list", in your own settings file only, all are listed and taken.
 cove pull also brings the folders that your settings name as [[pull.sync]] (see cove help
 settings), if the job succeeded. Files of the kinds above are left out. If both sides have
 changed a file there, that is a conflict, as in cove sync. Then nothing of that folder is brought
-(exit code 3), and the sprite is kept.`,
+(exit code 3), and the sprite is kept. The commits and the other folders are here.`,
 	},
 	{
 		Name:  "limits",
@@ -113,8 +113,9 @@ changed a file there, that is a conflict, as in cove sync. Then nothing of that 
   --timeout     running time. The time that the sprite sleeps, or that the job waits for a
                 person, does not count
   --max-idle    time in which the agent prints nothing
-  --max-turns   turns of the agent's model; for the agent shell, steps of the plan
-  --max-disk    growth of the files in the home and in the folders for temporary files
+  --max-turns   turns of the agent's model; for the agent shell, steps of the plan. push refuses
+                it for an agent that does not report its turns (codex, gemini, acp)
+  --max-disk    growth of the files in the home, /tmp and /var/tmp
   --max-cost    dollars, at the prices of the model's connector; for the agent cove alone
   --step-limit  time of one step of the preparation
 
@@ -141,6 +142,7 @@ that server a variable.
 sprite: only the tools that you name. * stands for all. NAME is a connector, which adds the
 key and keeps a log of the requests:
 
+  cove secret set linear
   cove connector put linear --upstream URL --header "Authorization: Bearer {secret}"
 
 --role does not limit the tools of --mcp.`,
@@ -162,7 +164,8 @@ cove agent list shows all agents, and cove agent add takes others.
 
 The key of an agent's model stays outside of the sprite: cove secret set anthropic (for codex
 openai, for gemini gemini). --model PROVIDER/MODEL overrides the model; cove, opencode and pi
-accept all three providers. Without --model, cove uses the first provider that has a secret.
+accept the providers anthropic, openai and gemini. Without --model, cove uses the first of these
+that has a secret.
 
 cove grants the requests for permission of the agent acp, because the sandbox is the boundary.
 --permissions deny refuses them. With --permissions ask the job waits for you (cove job
@@ -187,8 +190,8 @@ A sprite reaches these addresses only if a rule names them:
   - private, link-local and metadata addresses
   - this machine's own addresses
   - this machine's neighbours (all that it reaches without a gateway, by IPv4 or IPv6) and
-    its gateways. A default route has no neighbours. A VPN has none but the network of its
-    interface's address.
+    its gateways. Machines behind a default route are no neighbours. Those behind a VPN are none
+    either, except in the network of the VPN interface's own address.
 
 A rule for a prefix names the addresses in it, if the prefix is inside such a range, such as
 10.1.0.0/16. An address of this machine's own needs a rule for exactly that address. Only a
@@ -206,7 +209,7 @@ before the job starts, as for a registry at a private address, which no preset a
 		Name:  "old-data",
 		Short: "A server on a data folder that was put back from a copy",
 		Long: `If an older cove.db was put back, the server refuses to start. With --accept-older-store it
-starts:
+starts, and then:
 
   - it moves layers and memories that cove.db does not know to aside/ in the data folder, and
     removes none
@@ -216,17 +219,17 @@ starts:
     list
 
 If the data folder has lost secret.key, the server refuses to start, too. With --forget-sealed it
-gives up all that this key has sealed: secrets, the tokens of backends, and the settings that
+deletes all that this key has sealed: secrets, the tokens of backends, and the settings that
 jobs could be retried with.`,
 	},
 	{
 		Name:  "preparation",
 		Short: "What is done before the agent of a job begins",
-		Long: `If new sprites do not have the agent yet, cove installs it first, once for all later jobs. The
-job's id is known before that.
+		Long: `If new sprites do not have the agent yet, cove installs it first, once for all later jobs. push
+prints the job's id before the installation.
 
-.cove/setup.sh, or the script of --setup, runs in the clone before the agent. cove does not run
-it again in a sprite that it has prepared. The agent gets the variables of .cove/sandbox.env
+.cove/setup.sh, or the script of --setup, runs in the clone before the agent. cove runs it again in
+the same sprite only if it failed or has changed. The agent gets the variables of .cove/sandbox.env
 (see cove help env) and of --env. In these, {secret:NAME} stands for a secret of the server.
 
 With --agent-settings your own settings for the agent go along: for claude CLAUDE.md, skills,
@@ -287,7 +290,12 @@ With --repo URL the sprite clones that repository instead: its default branch, o
 --branch. Nothing of yours is sent, and you need not be in a repository. A connector for git adds
 the credentials, and lets the job only read:
 
-  cove connector put NAME --upstream https://HOST --git
+  cove secret set NAME
+  cove connector put NAME --upstream https://HOST --git --header "Authorization: Basic {basic:USER}"
+
+--issue adds an issue's title and text to the plan. With --publish, a job that succeeds pushes its
+commits to the branch cove/JOB, and may open a pull request. To pull such a job, be in a clone of
+that repository.
 
 For --repo the token needs the verb admin, or a profile that names the repository.`,
 	},
@@ -295,6 +303,9 @@ For --repo the token needs the verb admin, or a profile that names the repositor
 		Name:  "settings",
 		Short: "The settings of cove's files, one by one",
 		Long: keyTable() + `
+Each has an environment variable, such as COVE_AGENT and COVE_PULL_AUTO. cove config show prints
+the values, the built-in ones too.
+
 A repository may come from a stranger. Its file can't set:
 
   - include, role, profile, backend, [backends], [[pull.sync]] and pull.risky

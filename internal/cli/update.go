@@ -35,11 +35,11 @@ same K. cove url changes who may open its URL.
 
 A sprite that nobody uses is paused after --idle: nothing in it runs, and its next use wakes it
 in a moment. After --hibernate, also counted from its last use, its memory goes to disk. If
---hibernate is not longer than --idle, the sprite is not paused before.
+--hibernate is not longer than --idle, the sprite goes to disk without a pause before.
 
---memory, --cpus and --disk hold at once (see cove help limits). Less memory than the sprite uses
-is refused. Only after cove restart do programs inside see the new figures, and use more CPUs
-than before. Sleep and wake are not enough for that.
+New limits hold at once (see cove help limits). Less memory than the sprite uses is refused. But
+programs inside see the new figures, and can use more CPUs than before, only after cove restart.
+Sleep and wake are not enough for that.
 
 With --keep-last or --keep-daily, cove keeps an automatic checkpoint only if one of these rules
 keeps it (see cove checkpoint prune).`,
@@ -123,7 +123,7 @@ keeps it (see cove checkpoint prune).`,
 	f := cmd.Flags()
 	o.sleep.register(cmd, "")
 	f.StringArrayVar(&o.label, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
-	keepFlags(cmd, &o.keep, " that nobody asked for")
+	keepFlags(cmd, &o.keep, " that were made automatically")
 	f.StringVar(&o.disk, "disk", "", "the most it may take on the disk, checkpoints included, such as 20G; 0: no limit")
 	f.StringVar(&o.memory, "memory", "", "the most memory it may use, such as 4G; 0: no limit")
 	f.IntVar(&o.cpus, "cpus", 0, "how many CPUs it may use; 0: no limit")

@@ -25,7 +25,10 @@ for events. Each call is a POST of a small JSON document. It has the event's id,
 and the job or sprite as the API shows it.
 
 The calls are signed (docs/webhooks.md), and come in order. A call that is not answered with a
-status 2xx is retried for 24 hours. A call may come twice, with the same id.`,
+status 2xx is retried for 24 hours; after most answers 3xx and 4xx, only for 10 minutes. A call may
+come twice, with the same id.
+
+To define a webhook, a token needs the verb admin.`,
 		Example: `  cove webhook put https://hooks.example.org/cove --events job.ended,job.question
   cove webhook test hooks-example-org
   cove webhook log hooks-example-org

@@ -194,7 +194,7 @@ func (a *access) authenticate(r *http.Request) (principal, error) {
 	}
 	now := time.Now()
 	if expired(t, now) {
-		return principal{}, fail.New("unauthorized", "the token has expired", "make one on the server's machine: cove token create NAME --all")
+		return principal{}, fail.New("unauthorized", "the token has expired", "make one on the server's machine for what you need: cove token create --help")
 	}
 	a.noteUse(r.Context(), t, now)
 	return a.principal(r.Context(), t)

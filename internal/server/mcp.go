@@ -34,8 +34,8 @@ func (g *mcpRoutes) close() { _ = g.sessions.Close() } // which never fails
 // Bounds on what MCP clients send, and are answered. A message is held as long as its
 // call takes, and the answer until the client has read it.
 const (
-	maxMCPMessage  = 16 << 20
-	maxMCPMessages = 256 << 20 // all at once; those of one token: a quarter
+	maxMCPMessage = 16 << 20
+	maxMCPBytes   = 256 << 20 // of all messages at once; of one token's: a quarter
 )
 
 // serve answers a client's request, which begins, uses or ends a session.
@@ -142,7 +142,7 @@ type messageBudget struct {
 func (h *messageBudget) take(name string, size int64) (done func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.whose[name]+size > maxMCPMessages/4 || h.all+size > maxMCPMessages {
+	if h.whose[name]+size > maxMCPBytes/4 || h.all+size > maxMCPBytes {
 		return nil, fail.New("limit", "the server has no room for more answers", "try again later")
 	}
 	if h.whose == nil {

@@ -9,8 +9,8 @@ import (
 // moves let one thing at a time move, pause or save the sandbox, and nothing once the
 // sandbox must end. They know why it ends, if the shim is the cause.
 type moves struct {
-	turn    sync.Mutex // held by what moves the sandbox, or changes or frees its memory. Guards refused
-	refused string     // the layer that the sandbox must not be moved to
+	turn    sync.Mutex // held by what moves the sandbox, or changes or frees its memory
+	refused string     // the layer that the sandbox must not be moved to; turn guards it
 
 	mu       sync.Mutex         // guards the following, each time for a moment; a holder does not wait for turn
 	breakOff context.CancelFunc // gives up what has the turn; nil: nothing, or what takes a moment
@@ -52,7 +52,7 @@ func (m *moves) setBreakOff(cancel context.CancelFunc) bool {
 }
 
 // within calls f when it is its turn. It reports false, and calls nothing, if something else has
-// the turn for longer than limit. It does not sleep once ended is closed.
+// the turn for longer than limit. It tries again at once when ended is closed, and every 5 ms.
 func (m *moves) within(limit time.Duration, ended <-chan struct{}, f func()) bool {
 	for deadline := time.Now().Add(limit); !m.turn.TryLock(); {
 		if time.Now().After(deadline) {
@@ -61,6 +61,7 @@ func (m *moves) within(limit time.Duration, ended <-chan struct{}, f func()) boo
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ended:
+			ended = nil // once: it stays closed
 		}
 	}
 	defer m.turn.Unlock()

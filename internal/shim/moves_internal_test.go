@@ -29,6 +29,11 @@ func testMoves(t *testing.T) {
 		if m.within(time.Minute, ended, refused) || m.shortly(ctx, refused) {
 			t.Error("the turn is given twice")
 		}
+		dead := make(chan struct{})
+		close(dead) // it must wait all the same, and not ask in a loop: then the bubble's clock stands
+		if m.within(time.Minute, dead, refused) {
+			t.Error("the turn is given twice after the sandbox has ended")
+		}
 		if ctx.Err() != nil {
 			t.Error("it is given up before the stop")
 		}

@@ -114,7 +114,7 @@ func ending(sprite string, err error, said string) *fail.Error {
 	case err == nil:
 		return fail.New(CodeAgentEnded, "the agent has ended"+said, "")
 	case exited && exit.Code == 2 && strings.Contains(said, "usage: cove-guest"):
-		return fail.New(CodeAgentEnded, fmt.Sprintf("the sprite's cove-guest is older than this cove; restart the sprite: cove suspend %[1]s; cove wake %[1]s", sprite), "")
+		return fail.New(CodeAgentEnded, fmt.Sprintf("the sprite's cove-guest is older than this cove; restart the sprite: cove restart %s", sprite), "")
 	case exited && exit.Reason == "":
 		return fail.New(CodeAgentEnded, fmt.Sprintf("the agent has ended (%v)%s", err, said), "")
 	}

@@ -186,7 +186,7 @@ func ReadPlan(opts Options) (text, name string, err error) {
 // PlanHint says what to type if there is no plan file.
 func PlanHint(path string) string {
 	return "a plan is a text file that says what the agent should do; write " + printable.Name(path) + ", then: cove push " + printable.Word(path) +
-		"\nor give the text itself: cove run -p 'TEXT'"
+		"\nor give the text itself: cove push -p 'TEXT'"
 }
 
 func planFile(path string) (string, error) {

@@ -179,7 +179,7 @@ func TestPushRefuses(t *testing.T) {
 	if s.job.ID != "" {
 		t.Error("a job was made")
 	}
-	if got, want := push.PlanHint("my plan.md"), "a plan is a text file that says what the agent should do; write my plan.md, then: cove push 'my plan.md'\nor give the text itself: cove run -p 'TEXT'"; got != want {
+	if got, want := push.PlanHint("my plan.md"), "a plan is a text file that says what the agent should do; write my plan.md, then: cove push 'my plan.md'\nor give the text itself: cove push -p 'TEXT'"; got != want {
 		t.Errorf("the hint is %q, want %q", got, want)
 	}
 }

@@ -166,7 +166,7 @@ func (s *Session) receive(out io.ReadCloser, greeted chan<- *hello) {
 func (s *Session) take(a answer, greeted chan<- *hello) *fail.Error {
 	if a.Hello != nil {
 		if a.Hello.Version != version {
-			return errorf(CodeProtocol, "the sprite's cove-guest is of another version of cove; restart the sprite, so that it gets this one's: cove suspend %[1]s; cove wake %[1]s", s.name)
+			return errorf(CodeProtocol, "the sprite's cove-guest is of another version of cove; restart the sprite, so that it gets this one's: cove restart %s", s.name)
 		}
 		select {
 		case greeted <- a.Hello:
@@ -369,7 +369,7 @@ func ending(sprite string, err error, said string) *fail.Error {
 	case exited && exit.Code == 1 && said != "":
 		return errorf(CodeFailed, "%s", said)
 	case exited && exit.Code == 2:
-		return errorf(CodeFailed, "the sprite's cove-guest has no tools: it is older than this cove; restart the sprite: cove suspend %[1]s; cove wake %[1]s", sprite)
+		return errorf(CodeFailed, "the sprite's cove-guest has no tools: it is older than this cove; restart the sprite: cove restart %s", sprite)
 	case exited:
 		return errorf(CodeSessionEnded, "the tools have ended in the sprite (%v); open them again", err)
 	case errors.Is(err, sprites.ErrNoExit):

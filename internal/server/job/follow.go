@@ -21,7 +21,7 @@ import (
 
 const (
 	maxEvent   = 2 << 20   // of one line of the log; a supervisor writes half as much at most
-	mostGrowth = 6         // bytes that one of a line may become where it is encoded again: "<" is "\u003c"
+	mostGrowth = 6         // one byte may grow to so many when it is encoded again: "<" is "\u003c"
 	maxLog     = 256 << 20 // of all that is copied of one log
 	eventBatch = 256
 	maxBatch   = 4 << 20 // bytes of a batch
@@ -142,7 +142,7 @@ func (f *follower) advance(ctx context.Context, job cove.Job) error {
 	if ended || err != nil {
 		return err
 	}
-	if other, err := f.noteDeath(ctx, job); other || err != nil {
+	if lost, err := f.noteDeath(ctx, job); lost || err != nil {
 		return err
 	}
 	if job.Forced != "" {
@@ -187,10 +187,10 @@ func (f *follower) loseDeleted(ctx context.Context, job cove.Job, err error) err
 // job was at work. The copy starts nothing of it: else two servers would carry it on.
 const elsewhere = "this server's data folder is a copy, made while the job was at work: it goes on in the original"
 
-// noteDeath notes why the job's sandbox has ended, before the next one is booted. If another
-// sprite has the name of the job's sprite by now, the job is lost. Nothing of the job may
-// reach that sprite, and nothing there is believed.
-func (f *follower) noteDeath(ctx context.Context, job cove.Job) (other bool, err error) {
+// noteDeath notes why the job's sandbox has ended, before the next one is booted. lost says that
+// it has ended the job as lost, in two cases. Either another sprite has the name by now: nothing
+// of the job may reach that sprite, and nothing there is believed. Or this data folder is a copy.
+func (f *follower) noteDeath(ctx context.Context, job cove.Job) (lost bool, err error) {
 	info, err := f.all.client.At(job.Backend).Get(ctx, job.Sprite)
 	if err == nil && job.SpriteID != "" && info.ID != "" && info.ID != job.SpriteID {
 		return true, f.all.finisher.loseSprite(ctx, job, "its sprite was deleted, and another one has its name")
@@ -280,8 +280,8 @@ func heldError(err error) *sprites.Held {
 // unheard reports whether an error of a call to a backend says nothing of the sprite.
 func unheard(err error) bool { return environment.Unheard(err) }
 
-// noteUnknown notes why nothing is known of a job; nil: something is. If it can't be noted, it
-// is tried again with the next call.
+// noteUnknown notes why nothing is known of a job; nil clears that. If it can't be noted, it is
+// tried again with the next call.
 func noteUnknown(ctx context.Context, jobs *store.Jobs, id string, why error) {
 	var unknown *cove.JobUnknown
 	if why != nil {

@@ -105,7 +105,7 @@ func (n *network) tellConnectors(ctx context.Context, name string, sb Sandbox) e
 		n.showGit(ctx, name, sb, connect.GitConfig(all))
 	}
 	if err != nil && !endsSoon(ctx, sb) {
-		e := fail.Newf(CodeUnavailable, "restart the sprite: then it starts with all connectors that are granted to it", "the running sandbox of %s did not get its connectors", name)
+		e := fail.Newf(CodeUnavailable, "restart the sprite, which then has all connectors that are granted to it: cove restart "+name, "the running sandbox of %s did not get its connectors", name)
 		e.Err = err
 		return e
 	}

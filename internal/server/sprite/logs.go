@@ -28,11 +28,20 @@ const (
 
 // memoryKills are the last processes of a sprite that were ended for want of memory.
 func (h *Host) memoryKills(id string) []sprites.MemoryKill {
-	logs := h.Runtime.Logs(id, LogMemory)
-	if len(logs) == 0 {
-		return nil
+	return lastKills(h.Runtime.Logs(id, LogMemory))
+}
+
+// lastKills are the last in these logs, the oldest log first.
+func lastKills(logs []string) (kills []sprites.MemoryKill) {
+	for _, log := range logs {
+		kills = append(kills, readKills(log)...)
 	}
-	f, err := os.Open(logs[len(logs)-1])
+	return kills[max(len(kills)-toldKills, 0):]
+}
+
+// readKills reads the end of a log of memory; nil: there is none.
+func readKills(log string) (kills []sprites.MemoryKill) {
+	f, err := os.Open(log)
 	if err != nil {
 		return nil // none were
 	}
@@ -42,7 +51,6 @@ func (h *Host) memoryKills(id string) []sprites.MemoryKill {
 		return nil
 	}
 	from := max(info.Size()-memoryTail, 0)
-	var kills []sprites.MemoryKill
 	lines := bufio.NewScanner(io.NewSectionReader(f, from, memoryTail))
 	for lines.Scan() {
 		var k sprites.MemoryKill
@@ -51,5 +59,5 @@ func (h *Host) memoryKills(id string) []sprites.MemoryKill {
 			kills = append(kills, k)
 		}
 	}
-	return kills[max(len(kills)-toldKills, 0):]
+	return kills
 }

@@ -134,7 +134,7 @@ func (n *network) tell(ctx context.Context, row store.Sprite, sb Sandbox) error 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
 	defer cancel()
 	if err := sb.SetNetwork(ctx, network); err != nil && !endsSoon(ctx, sb) {
-		e := fail.Newf(CodeUnavailable, "restart the sprite: then it starts with the new policy", "the running sandbox of %s did not get its new network policy", row.Name)
+		e := fail.Newf(CodeUnavailable, "restart the sprite, which then has the new policy: cove restart "+row.Name, "the running sandbox of %s did not get its new network policy", row.Name)
 		e.Err = err
 		return e
 	}

@@ -23,8 +23,9 @@ type Runtime interface {
 	// fails, the next Boot tries again.
 	Prepare() error
 
-	// Boot starts the sandbox of a cold sprite and returns once its guest
-	// answers. A second Boot of the same sprite while one is live is an error.
+	// Boot starts the sandbox of a sprite that has none, and returns once its guest answers. If
+	// the sprite's memory is on disk, it goes on from that, if it can. A second Boot of the same
+	// sprite while one is live is an error.
 	Boot(ctx context.Context, m Machine) (Sandbox, error)
 
 	// Live returns the sandboxes that run already, left by an earlier server

@@ -115,7 +115,7 @@ func (s *sealer) failed(row store.Sprite, next store.Next, sb Sandbox, keep spri
 	case unknown != nil:
 		s.settler.later(row.ID, next.Layer)
 		return kept{}, notKnown(row.Name, errors.Join(err, unknown))
-	case was == over:
+	case was == noSandbox:
 		e := fail.Newf(CodeUnavailable, "use it as before: its next use boots it; the log of the server says more",
 			"no checkpoint was made, and the sandbox of sprite %s has ended; its files are as they were", row.Name)
 		e.Err = err

@@ -23,13 +23,13 @@ const (
 	unsettled outcome = iota // nobody knows: the sprite keeps its Next
 	stayed                   // the sandbox runs over the layer that it had: Next is forgotten
 	moved                    // the sandbox runs over the next one: what was begun is done
-	over                     // there is no sandbox: the next one is empty, or its last one wrote it
+	noSandbox                // no sandbox runs: the next layer is empty, or the last sandbox wrote to it
 )
 
 const (
 	settleLimit = 30 * time.Second // for a sandbox to say what it runs over, while somebody waits
 	settlePause = time.Second      // between two tries, while nobody does
-	startLimit  = time.Second      // the same as settleLimit, while the whole server waits
+	hasteLimit  = time.Second      // the same as settleLimit, while the whole server waits for its start
 )
 
 // settler decides which layer is written.
@@ -82,10 +82,10 @@ func (s *settler) settle(limit time.Duration, id string, next store.Next, sb San
 	if _, err := s.store.Commit(ctx, id, next); err != nil {
 		return unsettled, err
 	}
-	return over, nil
+	return noSandbox, nil
 }
 
-// layersOf asks a sandbox for its layers. One that can't be moved has not been.
+// layersOf asks a sandbox for its layers. If it makes no checkpoints, its status is right.
 func layersOf(ctx context.Context, sb Sandbox, next string) ([]string, error) {
 	if c, ok := sb.(Checkpointer); ok {
 		return c.Settle(ctx, next)
@@ -157,7 +157,7 @@ func (s *settler) all(rows []store.Sprite, live map[string]Sandbox) {
 		}
 		asked++
 		s.tasks.more(func() {
-			if _, err := s.settle(startLimit, row.ID, row.Next, live[row.ID]); err != nil {
+			if _, err := s.settle(hasteLimit, row.ID, row.Next, live[row.ID]); err != nil {
 				s.logger.Error("finishing a checkpoint", "sprite", row.Name, "err", err)
 				s.later(row.ID, row.Next.Layer)
 			}

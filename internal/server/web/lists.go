@@ -65,7 +65,8 @@ func (s section) look() seen {
 	return of
 }
 
-// same reports whether two looks have the same rows, which may be other than they were.
+// same reports whether two looks have the same head, and rows with the same ids in the same
+// order. The texts of the rows and the tabs may differ.
 func (s seen) same(other seen) bool {
 	if s.head != other.head || len(s.rows) != len(other.rows) {
 		return false

@@ -48,7 +48,7 @@ type Problem struct {
 // record is what the list says of one file. Records come in the order of a walk: a
 // folder, then what is in it, by name.
 type record struct {
-	depth int    // in how many folders it is, the topmost one of a mount aside
+	depth int    // in how many folders it is; the topmost one of a mount does not count
 	name  string // of the topmost folder: the mount's
 	Stat
 	opaque, redirect string
@@ -65,8 +65,8 @@ type inode struct{ dev, ino uint64 }
 
 // List writes the list of a sealed layer, beside what it has, and says what it is. It
 // is on disk when List returns. If a merge has linked files of other layers, the list
-// takes what known says of them. nil: there are none. List calls turn after each
-// file, and while it reads one. turn may wait, and its error ends List. nil: List
+// takes what known says of them; a nil known knows none. List calls turn after each
+// file, and while it reads one. turn may wait, and its error ends List; nil: List
 // never waits.
 func (d Dir) List(ctx context.Context, known Known, turn func() error) (Listing, error) {
 	if err := os.MkdirAll(d.Path, 0o700); err != nil {

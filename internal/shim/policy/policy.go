@@ -22,7 +22,8 @@ const Public = "public"
 // changed by its methods and may be used from many goroutines.
 type Policy struct {
 	// Closed says that what no rule allows is refused. Then an address is reached
-	// under a name that the sandbox has looked up, or by a rule of a prefix.
+	// under a name that the sandbox has looked up, or by a rule of a prefix. New sets it
+	// if there is any rule.
 	Closed bool
 
 	// Own are addresses of the host itself, whatever range they are in, each with its

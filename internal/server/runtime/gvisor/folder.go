@@ -33,7 +33,7 @@ func (f folder) logs(id string, of sprite.Log) []string {
 	case sprite.LogRequests:
 		names = []string{shim.RequestLog + shim.OldSuffix, shim.RequestLog}
 	case sprite.LogMemory:
-		names = []string{shim.MemoryLog}
+		names = []string{shim.MemoryLog + shim.OldSuffix, shim.MemoryLog}
 	case sprite.LogSandbox:
 		names = []string{"shim.log" + shim.OldSuffix, "shim.log", "guest.log", "runsc.log", kernel.Kept, kernel.Log}
 	}

@@ -127,7 +127,7 @@ func (r *Runtime) Close() error {
 	return nil
 }
 
-// Boot starts the sandbox of a cold sprite.
+// Boot starts the sandbox of a sprite that has none, from its memory on disk if there is one.
 func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, error) {
 	r.init()
 	if m.Base != "" && m.Base != base.Host && !base.IsImage(m.Base) {
