@@ -115,7 +115,7 @@ func TestReport(t *testing.T) {
 func TestExitTableIsComplete(t *testing.T) {
 	table := exitTable()
 	exits := map[int]string{exitOK: "success", exitUsage: "usage", exitCove: "exec", exitBrokenPipe: "exec"}
-	for code := range fail.Statuses() {
+	for code := range fail.Codes() {
 		exits[fail.New(code, "", "").ExitCode()] = code
 	}
 	for exit, code := range exits {

@@ -31,7 +31,7 @@ func newUpdateCommand(inv *invocation) *cobra.Command {
 		Use:   "update [NAME]",
 		Short: "Change a sprite's limits, when it sleeps, its labels, git identity or which checkpoints stay",
 		Long: `Changes the settings of a sprite, which may be asleep or awake. A label K=V replaces one with the
-same K. cove url changes who may open its URL.
+same K. cove url changes who may open its URL. Its image and its --include can't be changed.
 
 A sprite that nobody uses is paused after --idle: nothing in it runs, and its next use wakes it
 in a moment. After --hibernate, also counted from its last use, its memory goes to disk. If

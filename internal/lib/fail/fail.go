@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
+	"maps"
 	"net/http"
 	"time"
 )
@@ -67,7 +69,7 @@ func (e *Error) Is(target error) bool {
 // failure for which the other end is not to blame.
 type meaning struct {
 	exit   int  // of the command line; 0: 1
-	status int  // of an HTTP answer; 0: 500
+	status int  // of an HTTP answer; 0: only a client gives it, or a server with 500
 	retry  bool // the same may succeed if it is tried again
 }
 
@@ -75,7 +77,7 @@ var meanings = map[string]meaning{
 	// The request is wrong, or can't be met.
 	"EINVAL":                 {status: http.StatusBadRequest},
 	"bad_agent":              {status: http.StatusBadRequest},
-	"bad_input":              {exit: 2},
+	"bad_input":              {exit: 2, status: http.StatusBadRequest},
 	"bad_job":                {exit: 2},
 	"bad_name":               {exit: 2, status: http.StatusBadRequest},
 	"bad_option":             {exit: 2},
@@ -103,6 +105,7 @@ var meanings = map[string]meaning{
 	"no_price":               {status: http.StatusBadRequest},
 	"no_secret":              {status: http.StatusBadRequest},
 	"no_sprite":              {exit: 2}, // none was named
+	"not_delivered":          {status: http.StatusBadRequest},
 	"path_too_long":          {status: http.StatusUnprocessableEntity},
 	"rejected":               {exit: 5, status: http.StatusUnprocessableEntity}, // the other end sent what no honest one sends
 	"too_large":              {status: http.StatusRequestEntityTooLarge},
@@ -124,6 +127,7 @@ var meanings = map[string]meaning{
 	"image_not_found":   {status: http.StatusNotFound},
 	"name_taken":        {status: http.StatusConflict},
 	"not_found":         {status: http.StatusNotFound},
+	"no_profile":        {exit: 2, status: http.StatusNotFound},
 	"nothing_to_end":    {status: http.StatusNotFound},
 	"service_not_found": {status: http.StatusNotFound},
 	"session_not_found": {status: http.StatusNotFound},
@@ -146,7 +150,6 @@ var meanings = map[string]meaning{
 	"job_queued":          {status: http.StatusConflict},
 	"job_running":         {status: http.StatusConflict},
 	"no_backend":          {exit: 2, status: http.StatusConflict},
-	"no_profile":          {exit: 2, status: http.StatusNotFound},
 	"not_an_orphan":       {status: http.StatusConflict},
 	"profile_changed":     {status: http.StatusConflict},
 	"wrong_arch":          {status: http.StatusConflict},
@@ -155,7 +158,6 @@ var meanings = map[string]meaning{
 	"no_input":            {status: http.StatusConflict},
 	"no_question":         {status: http.StatusConflict},
 	"no_session":          {status: http.StatusConflict},
-	"not_delivered":       {status: http.StatusBadRequest},
 	"not_kept":            {status: http.StatusConflict},
 	"own_networks":        {status: http.StatusConflict},
 	"policy_changed":      {status: http.StatusPreconditionFailed},
@@ -227,11 +229,17 @@ func Known(code string) bool {
 	return ok
 }
 
-// Statuses are the codes of the table, each with its HTTP status.
+// Codes are the codes of the table, in no order.
+func Codes() iter.Seq[string] { return maps.Keys(meanings) }
+
+// Statuses are the codes that a server answers with, each with its HTTP status. Those that only
+// a client gives have none.
 func Statuses() map[string]int {
 	all := map[string]int{}
-	for code := range meanings {
-		all[code] = New(code, "", "").Status()
+	for code, m := range meanings {
+		if m.status != 0 {
+			all[code] = m.status
+		}
 	}
 	return all
 }

@@ -101,8 +101,14 @@ func (d Decision) For(sprite string) Decision {
 }
 
 // Reach decides on an address that is about to be dialled. names are those that the
-// sandbox has looked the address up under, the latest first. A refusal is about the
-// latest.
+// sandbox has looked the address up under, the latest first. The first of these decides:
+//
+//  1. a rule of a prefix, the most specific one first; if it allows, it must name each
+//     protected range that the address is in
+//  2. a protected range: refused
+//  3. an open policy: TCP is allowed, and nothing else
+//  4. a name: allowed if the policy allows one of names; a refusal is about the latest
+//  5. refused
 func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 	addr := Canonical(to.Addr())
 	if !addr.IsValid() || to.Port() == 0 {
