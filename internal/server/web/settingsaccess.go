@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -345,8 +346,9 @@ func deleteConnector(v *view, f url.Values) error {
 	return v.api.DeleteConnector(v.r.Context(), name)
 }
 
-// grantConnector grants a connector to a sprite, or to all that have a label. It names the
-// sprites that have the label, since others may get it meanwhile.
+// grantConnector grants a connector to a sprite, or to all that have a label. Then the form must
+// name the sprites that have the label already: anybody who may change a sprite may have
+// labelled it.
 func grantConnector(v *view, f url.Values) error {
 	name, err := named(f)
 	if err != nil {
@@ -357,14 +359,7 @@ func grantConnector(v *view, f url.Values) error {
 		return fail.New("bad_request", "the grant names neither a sprite nor a label", "name a sprite or a label to grant the connector to")
 	}
 	if g.Label != "" {
-		for info, err := range v.api.All(v.r.Context(), "") {
-			if err != nil {
-				return err
-			}
-			if slices.Contains(info.Labels, g.Label) {
-				g.Reaches = append(g.Reaches, info.Name)
-			}
-		}
+		g.Reaches = strings.FieldsFunc(f.Get("reaches"), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 	}
 	v.say("The connector %s is granted to %s.", name, grantee(g))
 	return v.api.GrantConnector(v.r.Context(), name, g)
