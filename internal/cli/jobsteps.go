@@ -127,13 +127,13 @@ func stepDuration(s cove.Step) string {
 // stepPrinter tells a person of steps as they change, each thing once.
 type stepPrinter struct {
 	w       io.Writer
-	told    map[cove.StepKey]*toldStep
+	shown   map[cove.StepKey]*shownStep
 	last    cove.StepKey // the step of the last line
 	midLine bool
 }
 
-// toldStep is what was told of a step.
-type toldStep struct {
+// shownStep is what was printed of a step.
+type shownStep struct {
 	attempt int
 	printed int64 // bytes of its output
 	ended   bool
@@ -156,15 +156,15 @@ func (p *stepPrinter) news(news cove.StepNews) error {
 	return nil
 }
 
-// of is what was told of a step in its present attempt.
-func (p *stepPrinter) of(s cove.Step) *toldStep {
-	if p.told == nil {
-		p.told = map[cove.StepKey]*toldStep{}
+// of is what was printed of a step in its present attempt.
+func (p *stepPrinter) of(s cove.Step) *shownStep {
+	if p.shown == nil {
+		p.shown = map[cove.StepKey]*shownStep{}
 	}
-	t := p.told[s.Key]
+	t := p.shown[s.Key]
 	if t == nil || t.attempt != s.Attempt && !t.ended {
-		t = &toldStep{attempt: s.Attempt}
-		p.told[s.Key] = t
+		t = &shownStep{attempt: s.Attempt}
+		p.shown[s.Key] = t
 		if p.last == s.Key {
 			p.last = ""
 		}

@@ -47,7 +47,7 @@ type chosenSprite struct {
 	global *globals
 	out    *printer
 	hints  *hinter
-	toldOf map[string]bool // .sprite files that were said to be ignored
+	saidOf map[string]bool // .sprite files that were said to be ignored
 }
 
 // name is the sprite that a command is about: that of -s, of COVE_SPRITE, or of
@@ -99,11 +99,11 @@ func (s *chosenSprite) findFile(ctx context.Context, dir string) (file, name str
 				name, err = readSpriteFile(file)
 				return file, name, err
 			}
-			if !s.toldOf[file] {
-				if s.toldOf == nil {
-					s.toldOf = map[string]bool{}
+			if !s.saidOf[file] {
+				if s.saidOf == nil {
+					s.saidOf = map[string]bool{}
 				}
-				s.toldOf[file] = true
+				s.saidOf[file] = true
 				s.out.warn("Ignored %s, which %s. Choose a sprite with -s NAME, or: git rm --cached .sprite && cove use NAME", printable.Name(file), why)
 			}
 		}

@@ -409,9 +409,9 @@ func runSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *sy
 	if report == nil {
 		return err
 	}
-	var untold error
+	var unmarked error
 	if err == nil && verbName == filesync.Pull {
-		untold = tellCopied(ctx, inv, sprite.Name(), report)
+		unmarked = tellCopied(ctx, inv, sprite.Name(), report)
 	}
 	if err != nil && len(report.Conflicts) > 0 && inv.global.json {
 		inv.printJSON(report)
@@ -419,10 +419,10 @@ func runSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *sy
 	}
 	if err == nil && inv.global.json {
 		inv.printJSON(report)
-		return untold
+		return unmarked
 	}
 	showSync(inv, sprite.Name(), report, err == nil)
-	return errors.Join(err, untold)
+	return errors.Join(err, unmarked)
 }
 
 // tellCopied tells the server that all files of a job are here, if its work can't be pulled in

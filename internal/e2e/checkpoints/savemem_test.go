@@ -66,7 +66,10 @@ func TestSaveNearLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	counts()
-	if data, err := os.ReadFile(filepath.Join("/sys/fs/cgroup/memory/cove-"+h.SandboxState().Container, "memory.limit_in_bytes")); err == nil && len(strings.TrimSpace(string(data))) > len("536870912") {
+	data, err := os.ReadFile(filepath.Join("/sys/fs/cgroup/memory/cove-"+h.SandboxState().Container, "memory.limit_in_bytes"))
+	if err != nil {
+		t.Logf("the limit is not checked, because cgroup v1 has none here: %v", err)
+	} else if len(strings.TrimSpace(string(data))) > len("536870912") {
 		t.Errorf("the limit is %s", data)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/server/plant"
+	"github.com/cove-dev/cove/internal/server/extract"
 	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/internal/test/need"
 )
@@ -450,7 +450,7 @@ func TestRefusesLongHeader(t *testing.T) {
 // A time that is far out is the nearest that a sandbox can see.
 func TestFarTimes(t *testing.T) {
 	for seconds, want := range map[int64]int64{1 << 62: math.MaxInt64 / 1_000_000_000, -1 << 62: math.MinInt64/1_000_000_000 - 1, 1e9: 1e9} {
-		if got := plant.Times(time.Unix(seconds, 0)); got[0].Sec != want || got[1] != got[0] {
+		if got := extract.Times(time.Unix(seconds, 0)); got[0].Sec != want || got[1] != got[0] {
 			t.Errorf("%d: got %+v, want %d", seconds, got, want)
 		}
 	}

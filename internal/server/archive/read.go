@@ -144,7 +144,7 @@ type reader struct {
 	raw  *bounded
 	tar  *tar.Reader
 	sum  digest
-	tree planter
+	tree extractor
 	end  End
 	buf  []byte
 }

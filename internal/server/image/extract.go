@@ -22,7 +22,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
-	"github.com/cove-dev/cove/internal/server/plant"
+	"github.com/cove-dev/cove/internal/server/extract"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
@@ -372,11 +372,11 @@ func cleanName(name string) (string, error) {
 const paxXattr = "SCHILY.xattr."
 
 // metaFrom is what a header says of a file. Attributes that are not a file's own are left out.
-func metaFrom(h *tar.Header) (plant.Meta, error) {
+func metaFrom(h *tar.Header) (extract.Meta, error) {
 	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) > 1<<32-2 || int64(h.Gid) > 1<<32-2 {
-		return plant.Meta{}, refused(h.Name, "it has an impossible owner")
+		return extract.Meta{}, refused(h.Name, "it has an impossible owner")
 	}
-	m := plant.Meta{UID: h.Uid, GID: h.Gid, Mode: uint32(h.Mode) & 0o7777, Time: h.ModTime}
+	m := extract.Meta{UID: h.Uid, GID: h.Gid, Mode: uint32(h.Mode) & 0o7777, Time: h.ModTime}
 	for key, value := range h.PAXRecords {
 		if name, ok := strings.CutPrefix(key, paxXattr); ok && ownAttr(name) {
 			if m.Attrs == nil {

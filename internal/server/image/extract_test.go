@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
-	"github.com/cove-dev/cove/internal/server/plant"
+	"github.com/cove-dev/cove/internal/server/extract"
 	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/internal/test/need"
 )
@@ -459,9 +459,9 @@ func TestLinksStayInside(t *testing.T) {
 // TestBudget: the bounds are of an image, not of a layer.
 func TestBudget(t *testing.T) {
 	b := &budget{bytes: 3 * fileCost, files: 2, claim: func(int64) error { return nil }}
-	must(t, b.file(plant.Meta{}))
-	must(t, b.file(plant.Meta{}))
-	wantCode(t, b.file(plant.Meta{}), "image_bad", "files")
+	must(t, b.file(extract.Meta{}))
+	must(t, b.file(extract.Meta{}))
+	wantCode(t, b.file(extract.Meta{}), "image_bad", "files")
 	wantCode(t, b.take(fileCost+1), "image_bad", "bytes")
 	s := storeIn(t, t.TempDir(), nil)
 	all, err := extracted(t, s, tarOf(t, file("a", "1")))

@@ -15,7 +15,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
-	"github.com/cove-dev/cove/internal/server/plant"
+	"github.com/cove-dev/cove/internal/server/extract"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
@@ -178,15 +178,15 @@ func (s *Store) unpin(p pins) {
 // sweep removes what may go, is of no image, and is not pinned. It says how many bytes that
 // was.
 func (s *Store) sweep(ctx context.Context, mayGo func(path string) bool) (bytes int64, err error) {
-	doomed, bytes, err := s.doom(ctx, mayGo)
-	for _, path := range doomed {
+	moved, bytes, err := s.moveAway(ctx, mayGo)
+	for _, path := range moved {
 		err = errors.Join(err, layers.Remove(path))
 	}
 	return bytes, err
 }
 
-// doom moves what sweep removes to the folder that a start empties.
-func (s *Store) doom(ctx context.Context, mayGo func(path string) bool) (doomed []string, bytes int64, err error) {
+// moveAway moves what sweep removes to the folder that a start empties.
+func (s *Store) moveAway(ctx context.Context, mayGo func(path string) bool) (moved []string, bytes int64, err error) {
 	s.mu.Lock() // nobody pins meanwhile
 	defer s.mu.Unlock()
 	rows, err := s.o.Store.List(ctx)
@@ -205,11 +205,11 @@ func (s *Store) doom(ctx context.Context, mayGo func(path string) bool) (doomed 
 		to := s.path(stagingFolder, fmt.Sprintf("removed-%d-%s", s.removed, filepath.Base(path)))
 		s.removed++
 		if err := os.Rename(s.path(path), to); err != nil {
-			return doomed, bytes, err
+			return moved, bytes, err
 		}
-		doomed, bytes = append(doomed, to), bytes+size
+		moved, bytes = append(moved, to), bytes+size
 	}
-	return doomed, bytes, nil
+	return moved, bytes, nil
 }
 
 // sizeOf is how many bytes of the disk something has for itself.
@@ -294,7 +294,7 @@ func cleanTree(dir string, user bool) error {
 		return err
 	}
 	defer f.Close()
-	if err := clean(int(f.Fd()), plant.OpaqueMark(user), func() error { return nil }); err != nil {
+	if err := clean(int(f.Fd()), extract.OpaqueMark(user), func() error { return nil }); err != nil {
 		return err
 	}
 	return syncAll(f)

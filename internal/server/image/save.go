@@ -110,17 +110,17 @@ func (b storedBlob) Compressed() (io.ReadCloser, error) {
 	if err != nil || b.of.reading == nil {
 		return f, err
 	}
-	return &toldFile{File: f, tell: b.of.reading(b.d)}, nil
+	return &countedFile{File: f, tell: b.of.reading(b.d)}, nil
 }
 
-// toldFile tells how much of it was read.
-type toldFile struct {
+// countedFile tells how much of it was read.
+type countedFile struct {
 	*os.File
 	n    int64
 	tell func(n int64)
 }
 
-func (f *toldFile) Read(b []byte) (int, error) {
+func (f *countedFile) Read(b []byte) (int, error) {
 	n, err := f.File.Read(b)
 	f.n += int64(n)
 	f.tell(f.n)

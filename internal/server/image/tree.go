@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
-	"github.com/cove-dev/cove/internal/server/plant"
+	"github.com/cove-dev/cove/internal/server/extract"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
@@ -53,7 +53,7 @@ func (b *budget) step() error {
 }
 
 // file counts a file with its attributes.
-func (b *budget) file(m plant.Meta) error {
+func (b *budget) file(m extract.Meta) error {
 	b.files--
 	if b.files < 0 {
 		return bad("it has more than %d files", maxFiles)
@@ -61,7 +61,7 @@ func (b *budget) file(m plant.Meta) error {
 	return b.take(fileCost + attrBytes(m))
 }
 
-func attrBytes(m plant.Meta) (n int64) {
+func attrBytes(m extract.Meta) (n int64) {
 	for name, value := range m.Attrs {
 		n += int64(len(name) + len(value))
 	}
@@ -111,7 +111,7 @@ func openTree(ctx context.Context, dir string, lower []string, user bool, b *bud
 			err = errors.Join(err, t.close())
 		}
 	}()
-	if t.root, err = plant.Open(unix.AT_FDCWD, dir); err != nil {
+	if t.root, err = extract.Open(unix.AT_FDCWD, dir); err != nil {
 		return nil, err
 	}
 	chain := []string{dir} // the lowest first
@@ -132,7 +132,7 @@ func openTree(ctx context.Context, dir string, lower []string, user bool, b *bud
 			return nil, err
 		}
 	}
-	return t, plant.Describe(t.root, m, t.attr(""))
+	return t, extract.Describe(t.root, m, t.attr(""))
 }
 
 func (t *tree) close() (err error) {
@@ -159,11 +159,11 @@ func (t *tree) finish() error {
 func syncAll(f *os.File) error { return unix.Syncfs(int(f.Fd())) }
 
 // implied is what a folder is that nothing is said of.
-var implied = plant.Meta{Mode: 0o755, Time: time.Unix(0, 0)}
+var implied = extract.Meta{Mode: 0o755, Time: time.Unix(0, 0)}
 
 // metaOf is what a file of a layer below is.
-func metaOf(n layers.Node) plant.Meta {
-	return plant.Meta{UID: int(n.UID), GID: int(n.GID), Mode: n.Mode & 0o7777, Time: time.Unix(0, n.ModTime), Attrs: n.Attrs}
+func metaOf(n layers.Node) extract.Meta {
+	return extract.Meta{UID: int(n.UID), GID: int(n.GID), Mode: n.Mode & 0o7777, Time: time.Unix(0, n.ModTime), Attrs: n.Attrs}
 }
 
 // find finds a path in this layer and those below.
@@ -183,7 +183,7 @@ func (t *tree) leave() error {
 	if t.fd < 0 {
 		return nil
 	}
-	err := errors.Join(plant.SetTimes(t.fd, t.times), unix.Close(t.fd))
+	err := errors.Join(extract.SetTimes(t.fd, t.times), unix.Close(t.fd))
 	t.fd = -1
 	return err
 }
@@ -205,9 +205,9 @@ func (t *tree) hold(fd int, at string) error {
 // open opens a folder of this layer. ENOENT, ENOTDIR and ELOOP say that there is none.
 func (t *tree) open(dir string) (int, error) {
 	if dir == "" {
-		return plant.Duplicate(t.root)
+		return extract.Duplicate(t.root)
 	}
-	return plant.Beneath(t.root, dir, unix.O_RDONLY)
+	return extract.Beneath(t.root, dir, unix.O_RDONLY)
 }
 
 // none reports whether an error of open says that there is no such folder.
@@ -240,7 +240,7 @@ func (t *tree) enter(dir string) error {
 		}
 		if err == nil {
 			if is == aFolder {
-				fd, err = plant.Open(t.fd, part)
+				fd, err = extract.Open(t.fd, part)
 			} else if found && seen.IsDir() {
 				fd, err = t.imply(at, is, metaOf(seen))
 			} else {
@@ -258,14 +258,14 @@ func (t *tree) enter(dir string) error {
 }
 
 // imply makes a folder that the layer has not described, in the current folder.
-func (t *tree) imply(at string, is what, m plant.Meta) (fd int, err error) {
+func (t *tree) imply(at string, is what, m extract.Meta) (fd int, err error) {
 	if err := t.budget.file(m); err != nil {
 		return -1, err
 	}
 	if fd, err = t.mkdir(path.Base(at), is); err != nil {
 		return -1, err
 	}
-	if err := plant.Describe(fd, m, t.attr(at)); err != nil {
+	if err := extract.Describe(fd, m, t.attr(at)); err != nil {
 		return -1, errors.Join(t.described(at, m, err), unix.Close(fd))
 	}
 	return fd, nil
@@ -276,11 +276,11 @@ func (t *tree) mkdir(name string, is what) (fd int, err error) {
 	if err := t.clear(name, is); err != nil {
 		return -1, err
 	}
-	if fd, err = plant.Folder(t.fd, name); err != nil {
+	if fd, err = extract.Folder(t.fd, name); err != nil {
 		return -1, err
 	}
 	if is == aWhiteout { // what is below is deleted, and this is another folder
-		if err := plant.Opaque(fd, t.user); err != nil {
+		if err := extract.Opaque(fd, t.user); err != nil {
 			return -1, errors.Join(err, unix.Close(fd))
 		}
 	}
@@ -293,13 +293,13 @@ func (t *tree) clear(name string, is what) error {
 	case nothing:
 		return nil
 	case aFolder:
-		return layers.Remove(plant.Path(t.fd) + "/" + name)
+		return layers.Remove(extract.Path(t.fd) + "/" + name)
 	}
 	return unix.Unlinkat(t.fd, name, 0)
 }
 
 // place goes to the folder of a path, and removes what is at the path there.
-func (t *tree) place(at string, m plant.Meta) (name string, err error) {
+func (t *tree) place(at string, m extract.Meta) (name string, err error) {
 	if err := t.budget.file(m); err != nil {
 		return "", err
 	}
@@ -323,7 +323,7 @@ func parent(at string) string {
 }
 
 // folder makes a folder, or makes one that is there what it should be.
-func (t *tree) folder(at string, m plant.Meta) error {
+func (t *tree) folder(at string, m extract.Meta) error {
 	if at == "" {
 		if err := t.leave(); err != nil {
 			return err
@@ -331,7 +331,7 @@ func (t *tree) folder(at string, m plant.Meta) error {
 		if err := t.budget.take(attrBytes(m)); err != nil {
 			return err
 		}
-		return t.described(at, m, plant.Describe(t.root, m, t.attr(at)))
+		return t.described(at, m, extract.Describe(t.root, m, t.attr(at)))
 	}
 	if err := t.budget.file(m); err != nil {
 		return err
@@ -346,24 +346,24 @@ func (t *tree) folder(at string, m plant.Meta) error {
 	}
 	var fd int
 	if is == aFolder {
-		fd, err = plant.Open(t.fd, name)
+		fd, err = extract.Open(t.fd, name)
 	} else {
 		fd, err = t.mkdir(name, is)
 	}
 	if err != nil {
 		return err
 	}
-	return errors.Join(t.described(at, m, plant.Describe(fd, m, t.attr(at))), unix.Close(fd))
+	return errors.Join(t.described(at, m, extract.Describe(fd, m, t.attr(at))), unix.Close(fd))
 }
 
 // file makes a file of size bytes. Blocks of zeros become holes. Holes in a file of a layer
 // below are not read.
-func (t *tree) file(at string, m plant.Meta, r io.Reader, size int64) error {
+func (t *tree) file(at string, m extract.Meta, r io.Reader, size int64) error {
 	name, err := t.place(at, m)
 	if err != nil {
 		return err
 	}
-	f, err := plant.File(t.fd, name)
+	f, err := extract.File(t.fd, name)
 	if err != nil {
 		return err
 	}
@@ -376,7 +376,7 @@ func (t *tree) file(at string, m plant.Meta, r io.Reader, size int64) error {
 		err = f.Truncate(size) // it may end with a hole
 	}
 	if err == nil {
-		err = t.described(at, m, plant.Describe(int(f.Fd()), m, t.attr(at)))
+		err = t.described(at, m, extract.Describe(int(f.Fd()), m, t.attr(at)))
 	}
 	return errors.Join(err, f.Close())
 }
@@ -447,7 +447,7 @@ func (t *tree) copy(f *os.File, r io.Reader, at, end int64) error {
 	return nil
 }
 
-func (t *tree) symlink(at, to string, m plant.Meta) error {
+func (t *tree) symlink(at, to string, m extract.Meta) error {
 	if to == "" || len(to) >= unix.PathMax || strings.ContainsRune(to, 0) {
 		return refused(at, "it is a link to nowhere")
 	}
@@ -455,15 +455,15 @@ func (t *tree) symlink(at, to string, m plant.Meta) error {
 	if err != nil {
 		return err
 	}
-	return t.described(at, m, plant.Symlink(t.fd, name, to, m))
+	return t.described(at, m, extract.Symlink(t.fd, name, to, m))
 }
 
-func (t *tree) fifo(at string, m plant.Meta) error {
+func (t *tree) fifo(at string, m extract.Meta) error {
 	name, err := t.place(at, m)
 	if err != nil {
 		return err
 	}
-	return t.described(at, m, plant.Fifo(t.fd, name, m))
+	return t.described(at, m, extract.Fifo(t.fd, name, m))
 }
 
 // link makes a second name of a file of this layer. A file of a layer below is copied.
@@ -515,7 +515,7 @@ func (t *tree) linkTo(at string, dir int, file string, st unix.Stat_t) error {
 	if _, now, err := look(t.fd, path.Base(at)); err == nil && now.Dev == st.Dev && now.Ino == st.Ino {
 		return nil // it is that name
 	}
-	name, err := t.place(at, plant.Meta{}) // its attributes are counted
+	name, err := t.place(at, extract.Meta{}) // its attributes are counted
 	if err != nil {
 		return err
 	}
@@ -573,13 +573,13 @@ func (t *tree) hide(at string) error {
 	if err != nil || !found {
 		return err
 	}
-	if err := t.budget.file(plant.Meta{}); err != nil {
+	if err := t.budget.file(extract.Meta{}); err != nil {
 		return err
 	}
 	if err := t.enter(parent(at)); err != nil {
 		return err
 	}
-	return plant.Whiteout(t.fd, path.Base(at))
+	return extract.Whiteout(t.fd, path.Base(at))
 }
 
 // opaque hides everything that the layers below have in a folder.
@@ -594,10 +594,10 @@ func (t *tree) opaque(at string) error {
 		return t.opaqueRoot()
 	}
 	var mark [1]byte
-	if n, err := unix.Fgetxattr(t.fd, plant.OpaqueMark(t.user), mark[:]); err == nil && n == 1 {
+	if n, err := unix.Fgetxattr(t.fd, extract.OpaqueMark(t.user), mark[:]); err == nil && n == 1 {
 		return nil
 	}
-	if err := plant.Opaque(t.fd, t.user); err != nil {
+	if err := extract.Opaque(t.fd, t.user); err != nil {
 		return err
 	}
 	return clean(t.fd, "", t.visit)
@@ -679,7 +679,7 @@ func clean(dir int, mark string, visit func() error) error {
 					return err
 				}
 			case is == aFolder:
-				sub, err := plant.Open(fd, name)
+				sub, err := extract.Open(fd, name)
 				if err == nil && mark != "" {
 					if err = unix.Fremovexattr(sub, mark); errors.Is(err, unix.ENODATA) {
 						err = nil
@@ -700,7 +700,7 @@ func clean(dir int, mark string, visit func() error) error {
 	if !removed {
 		return nil
 	}
-	return plant.SetTimes(fd, []unix.Timespec{before.Atim, before.Mtim})
+	return extract.SetTimes(fd, []unix.Timespec{before.Atim, before.Mtim})
 }
 
 // refused says which file of a layer can't be.
@@ -735,8 +735,8 @@ func (e *attrError) Error() string { return fmt.Sprintf("attribute %.100q: %v", 
 func (e *attrError) Unwrap() error { return e.err }
 
 // described says whose fault it is that a file can't be made what it should be.
-func (t *tree) described(at string, m plant.Meta, err error) error {
-	if owner, ok := errors.AsType[*plant.OwnerError](err); ok && errors.Is(owner, unix.EINVAL) {
+func (t *tree) described(at string, m extract.Meta, err error) error {
+	if owner, ok := errors.AsType[*extract.OwnerError](err); ok && errors.Is(owner, unix.EINVAL) {
 		return fail.Newf("image_bad", "run the server as root, or give its account more ids in /etc/subuid and /etc/subgid; see: cove doctor",
 			"%.300q belongs to user %d and group %d, which this server's user namespace does not have", at, m.UID, m.GID)
 	}

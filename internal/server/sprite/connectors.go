@@ -117,7 +117,7 @@ func (n *network) showGit(ctx context.Context, name string, sb Sandbox, config s
 	ctx, cancel := context.WithTimeout(ctx, showLimit)
 	defer cancel()
 	_, err := askGuest(ctx, sb, http.MethodPut, "git/config", []byte(config))
-	n.untold("setting up git in a sandbox for its connectors", name, sb, err)
+	n.noteUndelivered("setting up git in a sandbox for its connectors", name, sb, err)
 }
 
 // reviveConnectors tells a sandbox that was found running, or whose connectors

@@ -30,7 +30,7 @@ func (h *Host) Delete(ctx context.Context, name string, force bool) error {
 	}
 	done := make(chan error, 1)
 	if !h.tasks.begin(func() { done <- h.lives.destroy(m) }) {
-		m.spared()
+		m.deleteFailed()
 		return errDeleting(name)
 	}
 	select {
@@ -71,7 +71,7 @@ func (l *lifecycle) destroy(m *machine) (err error) {
 		if err == nil {
 			l.machines.drop(m)
 		} else {
-			m.spared()
+			m.deleteFailed()
 		}
 	}()
 	if m.now().live() == nil {

@@ -40,7 +40,7 @@ const (
 
 	// The other looks, for all sprites together, take at most a 50th of a processor.
 	// But each sprite gets one every slowDisk at least.
-	spareDisk = 50
+	shareDisk = 50
 	quickDisk = time.Second
 	slowDisk  = time.Minute
 
@@ -103,7 +103,7 @@ func (g *diskGauge) due(fs fileSystem, now time.Time, load time.Duration) bool {
 	case g.may(fs):
 		return age >= diskRest*g.took
 	default:
-		return fs.moves != g.moves && age >= min(max(spareDisk*load, quickDisk), slowDisk)
+		return fs.moves != g.moves && age >= min(max(shareDisk*load, quickDisk), slowDisk)
 	}
 }
 

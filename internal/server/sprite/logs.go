@@ -20,9 +20,9 @@ func (h *Host) Logs(ctx context.Context, name string, of Log) ([]string, error) 
 	return h.Runtime.Logs(row.ID, of), nil
 }
 
-// Of the processes that were ended, the last are told; they are at the log's end.
+// Of the processes that were ended, the last are shown; they are at the log's end.
 const (
-	toldKills  = 5
+	shownKills = 5
 	memoryTail = 4 << 10
 )
 
@@ -36,7 +36,7 @@ func lastKills(logs []string) (kills []sprites.MemoryKill) {
 	for _, log := range logs {
 		kills = append(kills, readKills(log)...)
 	}
-	return kills[max(len(kills)-toldKills, 0):]
+	return kills[max(len(kills)-shownKills, 0):]
 }
 
 // readKills reads the end of a log of memory; nil: there is none.

@@ -453,8 +453,8 @@ func (m *machine) kill() bool {
 	return true
 }
 
-// spared ends a delete that failed: the row says that it may only be deleted.
-func (m *machine) spared() {
+// deleteFailed ends a delete that failed: the row says that it may only be deleted.
+func (m *machine) deleteFailed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dead = false

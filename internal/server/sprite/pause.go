@@ -78,9 +78,9 @@ func (l *lifecycle) resume(m *machine) {
 // errPaused is a guest that can't be asked anything.
 var errPaused = errors.New("the sandbox is paused")
 
-// untold is for what a guest should have been told, and was not. One that is paused is
+// noteUndelivered notes that a guest was not told of a change. One that is paused is
 // told when it wakes.
-func (n *network) untold(what, name string, sb Sandbox, err error) {
+func (n *network) noteUndelivered(what, name string, sb Sandbox, err error) {
 	switch {
 	case err == nil || ended(sb):
 	case sb.Status().Paused:

@@ -139,7 +139,7 @@ func (n *network) tell(ctx context.Context, row store.Sprite, sb Sandbox) error 
 		return e
 	}
 	// That those inside see it, too, is up to them.
-	n.untold("showing a sandbox its network policy", row.Name, sb, n.showPolicy(ctx, row, sb))
+	n.noteUndelivered("showing a sandbox its network policy", row.Name, sb, n.showPolicy(ctx, row, sb))
 	return nil
 }
 

@@ -379,26 +379,26 @@ func TestSetPolicy(t *testing.T) {
 	ports := func(l net.Listener) string { return fmt.Sprintf("a.example:%d", tcpPort(l.Addr())) }
 	w := enforced(t, ports(public), ports(other))
 	w.lookup(t, "a.example")
-	doomed, err := w.dial("tcp", public.Addr().String())
+	closed, err := w.dial("tcp", public.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer doomed.Close()
-	spared, err := w.dial("tcp", other.Addr().String())
+	defer closed.Close()
+	kept, err := w.dial("tcp", other.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer spared.Close()
-	if _, err := io.ReadFull(doomed, make([]byte, 1<<20)); err != nil {
+	defer kept.Close()
+	if _, err := io.ReadFull(closed, make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
 	w.SetPolicy(made(t, ports(other)))
-	_ = doomed.SetReadDeadline(time.Now().Add(lastResort))
-	if _, err := io.Copy(io.Discard, doomed); !errors.Is(err, syscall.ECONNRESET) {
+	_ = closed.SetReadDeadline(time.Now().Add(lastResort))
+	if _, err := io.Copy(io.Discard, closed); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the connection that is not allowed any more: %v", err)
 	}
 	w.refused(t, "ended", "no rule", "a.example")
-	if err := roundTrip(spared, []byte(otherProtocol)); err != nil {
+	if err := roundTrip(kept, []byte(otherProtocol)); err != nil {
 		t.Errorf("the other one: %v", err)
 	}
 	if _, err := w.dial("tcp", public.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {

@@ -157,11 +157,11 @@ func TestHeldBytes(t *testing.T) {
 	quiet := listenIn(t, internetNS, publicIP+":0")
 	serveTCP(t, quiet, echo)
 	w := newWorld(t, "veth", func(g *Gateway) { g.holders.max = limit })
-	spared, err := w.dial("tcp", quiet.Addr().String())
+	kept, err := w.dial("tcp", quiet.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer spared.Close()
+	defer kept.Close()
 	for range conns {
 		c, err := w.dial("tcp", public.Addr().String())
 		if err != nil {
@@ -171,7 +171,7 @@ func TestHeldBytes(t *testing.T) {
 	}
 	w.refused(t, "what nobody reads", "memory limit", "")
 	waitFor(t, "the rest to be ended", func() bool { return w.shed() <= limit })
-	if err := roundTrip(spared, randomBytes(1<<20)); err != nil {
+	if err := roundTrip(kept, randomBytes(1<<20)); err != nil {
 		t.Errorf("beside them: %v", err)
 	}
 }

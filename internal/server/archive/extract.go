@@ -11,27 +11,27 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/server/plant"
+	"github.com/cove-dev/cove/internal/server/extract"
 )
 
-// planter makes the tree of an archive. It keeps open the current folder and those
+// extractor makes the tree of an archive. It keeps open the current folder and those
 // above it, and gives the kernel only single names in an open folder. Only the targets
 // of hard links are reached by a path.
-type planter struct {
+type extractor struct {
 	target Target
-	open   []planted // the root first
+	open   []unfinished // the root first
 	roots  map[string]int
 }
 
-// planted is a folder that is not complete yet.
-type planted struct {
+// unfinished is a folder that is not complete yet.
+type unfinished struct {
 	at    string
 	mount string
 	fd    int
 	h     *tar.Header
 }
 
-func (p *planter) close() (err error) {
+func (p *extractor) close() (err error) {
 	for _, d := range p.open {
 		err = errors.Join(err, unix.Close(d.fd))
 	}
@@ -43,7 +43,7 @@ func (p *planter) close() (err error) {
 }
 
 // finish completes all folders.
-func (p *planter) finish() error {
+func (p *extractor) finish() error {
 	if len(p.open) == 0 {
 		return nil // of a sprite that has never run
 	}
@@ -52,7 +52,7 @@ func (p *planter) finish() error {
 
 // leave completes folders until n are open. Their contents are complete, so their times
 // stay.
-func (p *planter) leave(n int) error {
+func (p *extractor) leave(n int) error {
 	for len(p.open) > n {
 		last := len(p.open) - 1
 		d := p.open[last]
@@ -65,7 +65,7 @@ func (p *planter) leave(n int) error {
 }
 
 // folderOf goes to the folder that a path is in, which must be open.
-func (p *planter) folderOf(h *tar.Header, at string) (*planted, error) {
+func (p *extractor) folderOf(h *tar.Header, at string) (*unfinished, error) {
 	dir := path.Dir(at)
 	if dir == "." {
 		dir = ""
@@ -80,7 +80,7 @@ func (p *planter) folderOf(h *tar.Header, at string) (*planted, error) {
 
 // name goes to the folder of a new path, and returns the path's last name. It refuses
 // the path of another mount.
-func (p *planter) name(h *tar.Header, at string) (*planted, string, error) {
+func (p *extractor) name(h *tar.Header, at string) (*unfinished, string, error) {
 	if _, ok := p.target.Uppers[at]; ok {
 		return nil, "", refuse(h.Name, "it can only be a folder here")
 	}
@@ -101,7 +101,7 @@ func made(h *tar.Header, err error) error {
 	return fmt.Errorf("make %.300q: %w", h.Name, err)
 }
 
-func (p *planter) folder(h *tar.Header, at string) error {
+func (p *extractor) folder(h *tar.Header, at string) error {
 	if upper, ok := p.target.Uppers[at]; ok {
 		return p.mount(h, at, upper)
 	}
@@ -109,16 +109,16 @@ func (p *planter) folder(h *tar.Header, at string) error {
 	if err != nil {
 		return err
 	}
-	fd, err := plant.Folder(d.fd, name)
+	fd, err := extract.Folder(d.fd, name)
 	if err != nil {
 		return made(h, err)
 	}
-	p.open = append(p.open, planted{at, d.mount, fd, h})
+	p.open = append(p.open, unfinished{at, d.mount, fd, h})
 	return nil
 }
 
 // mount makes the topmost folder of a mount. Those besides the root's follow it.
-func (p *planter) mount(h *tar.Header, at, upper string) error {
+func (p *extractor) mount(h *tar.Header, at, upper string) error {
 	if at != "" {
 		if len(p.open) == 0 {
 			return refuse(h.Name, "it does not follow its folder")
@@ -130,12 +130,12 @@ func (p *planter) mount(h *tar.Header, at, upper string) error {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(upper), 0o700), os.Mkdir(upper, 0o700)); err != nil {
 		return made(h, err)
 	}
-	fd, err := plant.Open(unix.AT_FDCWD, upper)
+	fd, err := extract.Open(unix.AT_FDCWD, upper)
 	if err != nil {
 		return made(h, err)
 	}
-	p.open = append(p.open, planted{at, at, fd, h})
-	root, err := plant.Duplicate(fd)
+	p.open = append(p.open, unfinished{at, at, fd, h})
+	root, err := extract.Duplicate(fd)
 	if err != nil {
 		return made(h, err)
 	}
@@ -147,16 +147,16 @@ func (p *planter) mount(h *tar.Header, at, upper string) error {
 }
 
 // opaque has nothing of the base seen in a folder, which is the one at hand.
-func (p *planter) opaque(h *tar.Header, dir string) error {
+func (p *extractor) opaque(h *tar.Header, dir string) error {
 	d, err := p.folderOf(h, path.Join(dir, opaque))
 	if err != nil {
 		return err
 	}
-	return made(h, plant.Opaque(d.fd, p.target.UserXattr))
+	return made(h, extract.Opaque(d.fd, p.target.UserXattr))
 }
 
 // whiteout has a name of the base be deleted.
-func (p *planter) whiteout(h *tar.Header, at string) error {
+func (p *extractor) whiteout(h *tar.Header, at string) error {
 	if b := path.Base(at); b == "" || b == "." || b == ".." || strings.HasSuffix(h.Name, whiteout) {
 		return refuse(h.Name, "it is a whiteout that names nothing")
 	}
@@ -164,19 +164,19 @@ func (p *planter) whiteout(h *tar.Header, at string) error {
 	if err != nil {
 		return err
 	}
-	return made(h, plant.Whiteout(d.fd, name))
+	return made(h, extract.Whiteout(d.fd, name))
 }
 
-func (p *planter) create(h *tar.Header, at string) (*os.File, error) {
+func (p *extractor) create(h *tar.Header, at string) (*os.File, error) {
 	d, name, err := p.name(h, at)
 	if err != nil {
 		return nil, err
 	}
-	f, err := plant.File(d.fd, name)
+	f, err := extract.File(d.fd, name)
 	return f, made(h, err)
 }
 
-func (p *planter) symlink(h *tar.Header, at string) error {
+func (p *extractor) symlink(h *tar.Header, at string) error {
 	d, name, err := p.name(h, at)
 	if err != nil {
 		return err
@@ -184,19 +184,19 @@ func (p *planter) symlink(h *tar.Header, at string) error {
 	if h.Linkname == "" || len(h.Linkname) >= unix.PathMax || strings.ContainsRune(h.Linkname, 0) {
 		return refuse(h.Name, "it is a link to nowhere")
 	}
-	return described(h, plant.Symlink(d.fd, name, h.Linkname, meta(h)))
+	return described(h, extract.Symlink(d.fd, name, h.Linkname, meta(h)))
 }
 
-func (p *planter) fifo(h *tar.Header, at string) error {
+func (p *extractor) fifo(h *tar.Header, at string) error {
 	d, name, err := p.name(h, at)
 	if err != nil {
 		return err
 	}
-	return described(h, plant.Fifo(d.fd, name, meta(h)))
+	return described(h, extract.Fifo(d.fd, name, meta(h)))
 }
 
 // link makes a second name of a file of the same mount.
-func (p *planter) link(h *tar.Header, at, to string) error {
+func (p *extractor) link(h *tar.Header, at, to string) error {
 	d, name, err := p.name(h, at)
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func (p *planter) link(h *tar.Header, at, to string) error {
 	if !ok {
 		return refuse(h.Name, "it is a hard link to %.300q, which is on another mount", h.Linkname)
 	}
-	dir, err := plant.Beneath(p.roots[d.mount], path.Dir(below), unix.O_PATH)
+	dir, err := extract.Beneath(p.roots[d.mount], path.Dir(below), unix.O_PATH)
 	if err != nil {
 		return refuse(h.Name, "it is a hard link to %.300q, but the target's folder does not come before it", h.Linkname)
 	}
@@ -224,14 +224,14 @@ func (p *planter) link(h *tar.Header, at, to string) error {
 }
 
 // meta is what a member's header says of it, its attributes aside.
-func meta(h *tar.Header) plant.Meta {
-	return plant.Meta{UID: h.Uid, GID: h.Gid, Mode: uint32(h.Mode), Time: h.ModTime}
+func meta(h *tar.Header) extract.Meta {
+	return extract.Meta{UID: h.Uid, GID: h.Gid, Mode: uint32(h.Mode), Time: h.ModTime}
 }
 
 // described refuses a member if its owner, attributes, mode or time can't be set, and
 // that is the archive's fault.
 func described(h *tar.Header, err error) error {
-	if owner, ok := errors.AsType[*plant.OwnerError](err); ok {
+	if owner, ok := errors.AsType[*extract.OwnerError](err); ok {
 		if errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("make %.300q: it belongs to user %d and group %d, which this server's user namespace does not have; see: cove doctor", h.Name, h.Uid, h.Gid)
 		}
@@ -244,14 +244,14 @@ func described(h *tar.Header, err error) error {
 }
 
 // describe gives an open file or folder its owner, attributes, mode and time.
-func (p *planter) describe(fd int, h *tar.Header) error {
+func (p *extractor) describe(fd int, h *tar.Header) error {
 	attrs, err := xattrs(h)
 	if err != nil {
 		return err
 	}
 	m := meta(h)
 	m.Attrs = attrs
-	return described(h, plant.Describe(fd, m, func(name string, err error) error {
+	return described(h, extract.Describe(fd, m, func(name string, err error) error {
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.E2BIG) {
 			return refuse(h.Name, "its attribute %.100q can't be set here: %v", name, err)
 		}

@@ -1,7 +1,7 @@
-// Package plant makes the files of an archive of any origin. A file is one name in an
+// Package extract makes the files of an archive of any origin. A file is one name in an
 // open folder, and no symbolic link is followed: no name leads out of the topmost folder.
 // Its errors are the system's.
-package plant
+package extract
 
 import (
 	"math"
