@@ -29,6 +29,9 @@ const localBackend = "local"
 // tokenTime bounds a command that prints a token: it may ask a person.
 const tokenTime = 2 * time.Minute
 
+// tokenWait is for the pipes, after the command has ended: what it has left may hold them.
+const tokenWait = 10 * time.Second
+
 // backends reads the person's servers, and the name of the one in use. It does not read
 // a repository's settings.
 func backends() (*config.Settings, error) {
@@ -206,7 +209,7 @@ func (s *chosenServer) commandToken(ctx context.Context, b *config.BackendServer
 	defer cancel()
 	cmd := exec.CommandContext(ctx, b.TokenCommand[0], b.TokenCommand[1:]...)
 	cmd.Stderr = s.out.Err
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = tokenWait
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	err := children.Run(cmd)

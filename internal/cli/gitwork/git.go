@@ -24,7 +24,7 @@ const (
 	patiently  = 30 * time.Minute // for calls that move a repository's content
 	maxOutput  = 64 << 20         // bytes of standard output that are kept
 	maxStderr  = 16 << 10
-	killedWait = 5 * time.Second // for the pipes, after the process has ended
+	killedWait = 20 * time.Second // for the pipes, after the process has ended
 )
 
 // setting is one value of git's configuration.

@@ -58,7 +58,7 @@ func (g git) in(ctx context.Context, dir string, c call, args ...string) (string
 	// If git waits for a filter of the agent, the filter is ended with git.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = drainLimit
 	if err := cmd.Run(); err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return "", fmt.Errorf("git %s did not end in time, and was killed", args[0])

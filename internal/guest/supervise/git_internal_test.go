@@ -43,3 +43,13 @@ func TestName(t *testing.T) {
 		t.Error("a folder without a repository was taken")
 	}
 }
+
+// TestGitLeavesProgram: git has succeeded, also if a program that it started holds its output
+// for some seconds more. So has git on a machine that takes as long to read the output.
+func TestGitLeavesProgram(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	g := git{work: t.TempDir()}
+	if out, err := g.run(t.Context(), "-c", "alias.held=!sleep 2 & echo done", "held"); err != nil || out != "done" {
+		t.Errorf("got %q, %v", out, err)
+	}
+}

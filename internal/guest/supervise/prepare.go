@@ -2,10 +2,12 @@ package supervise
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -219,31 +221,43 @@ func (p *preparation) verify(ctx context.Context) (stepEnd, error) {
 // command runs a command in the clone, and logs its output. It returns the end of the output.
 func (p *preparation) command(ctx context.Context, argv []string) (string, error) {
 	p.ran = true
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	r, w, err := os.Pipe()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = p.spec.Workdir
 	cmd.Env = append(p.folder.environ(), p.spec.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	r, w := io.Pipe()
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		return "", fmt.Errorf("%s: %w", argv[0], errors.Join(err, r.Close(), w.Close()))
+	}
 	var out tail
-	both := io.MultiWriter(w, &out, &p.out)
-	cmd.Stdout, cmd.Stderr = both, both
-	cmd.WaitDelay = stopGrace
-	logged := make(chan struct{})
+	streams := &streams{theirs: []*os.File{w}, ours: []*os.File{r}, run: []func(){func() {
+		kept := io.TeeReader(r, io.MultiWriter(&out, &p.out))
+		p.log.output(kept, "setup")
+		_, _ = io.Copy(io.Discard, kept)
+	}}}
+	streams.started()
+	var failed error
+	over := make(chan struct{})
 	go func() {
-		defer close(logged)
-		p.log.output(r, "setup")
-		_, _ = io.Copy(io.Discard, r)
+		failed = cmd.Wait()
+		close(over)
 	}()
-	err := cmd.Run()
+	select {
+	case <-over:
+	case <-ctx.Done():
+		endGroup(cmd.Process.Pid, over)
+	}
 	if ctx.Err() != nil { // nothing of it may outlive it
 		killDescendants()
 	}
-	_ = w.Close()
-	<-logged
+	streams.drain() // a program that it has left may hold the pipe
 	text := out.String()
-	if err != nil {
-		return text, fmt.Errorf("%s: %w: %s", argv[0], err, text)
+	if failed = cmp.Or(failed, ctx.Err()); failed != nil {
+		return text, fmt.Errorf("%s: %w: %s", argv[0], failed, text)
 	}
 	return text, nil
 }

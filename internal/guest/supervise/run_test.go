@@ -234,6 +234,16 @@ func TestPrepareFails(t *testing.T) {
 	}
 }
 
+// TestSetupLeavesProgram: a command of the preparation has succeeded, also if a program that it
+// started holds its output for some seconds more.
+func TestSetupLeavesProgram(t *testing.T) {
+	j := newJob(t, "echo x >x; git add x; git commit -q -m x")
+	j.spec.Setup = [][]string{{"/bin/sh", "-c", "sleep 4 & echo ready"}}
+	if end := j.run(); end.ExitCode != 0 || end.Commits != 1 {
+		t.Errorf("got %+v", end)
+	}
+}
+
 // An agent's program is looked up in the PATH that it gets.
 func TestAgentsPath(t *testing.T) {
 	j := newJob(t, "")

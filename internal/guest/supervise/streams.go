@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// drainLimit bounds the wait for output once every process of the agent is gone.
-const drainLimit = 5 * time.Second
+// drainLimit bounds the wait for the end of output, once the program that wrote it is gone. On a
+// machine that does much else, to read the rest may take seconds.
+const drainLimit = 30 * time.Second
 
 // streams are the ends of an agent's standard streams that this process holds.
 type streams struct {

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	quitGrace  = time.Second     // for an agent whose input has ended, and again after TERM
-	drainLimit = 2 * time.Second // for what an agent has printed before its end
+	quitGrace  = time.Second      // for an agent whose input has ended, and again after TERM
+	drainLimit = 10 * time.Second // for what an agent has printed before its end
 )
 
 // process is an agent at work.

@@ -29,6 +29,8 @@ const (
 	fresh    = 5 * time.Minute
 	askLimit = time.Minute // for a client to say what it is configured for; pip takes 12 s on a slow, loaded machine
 	maxFile  = 1 << 20
+
+	pipeLimit = 10 * time.Second // for the pipes, after the client has ended: what it has left may hold them
 )
 
 // Hosts lists the hosts, sorted. It leaves out hosts that it can't find out, and keeps an
@@ -74,7 +76,7 @@ func ask(ctx context.Context, name string, args ...string) string {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = "/"
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = pipeLimit
 	out, err := cmd.Output()
 	if err != nil {
 		return ""

@@ -24,7 +24,7 @@ import (
 const (
 	maxShells   = 64 // in the background, those that have ended among them
 	maxReport   = 64 << 10
-	drainLimit  = 2 * time.Second // for output, once nothing of the command is left
+	drainLimit  = 10 * time.Second // for output, once nothing of the command is left
 	closeShells = killGrace + killLimit
 )
 
