@@ -2,8 +2,10 @@ package guest
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -160,6 +162,8 @@ func (g *group) remove() bool {
 // walk finds the session's processes without a cgroup: children of those known,
 // and members of the main process's kernel session or process group. A process
 // whose parent had ended before the first look, and that called setsid, is missed.
+// Parents come before their children: a shell that is killed after its child could
+// begin the next command meanwhile.
 func (g *group) walk() ([]int, error) {
 	if g.leader == 0 {
 		return nil, nil
@@ -173,9 +177,7 @@ func (g *group) walk() ([]int, error) {
 	if g.seen == nil {
 		g.seen = map[int]bool{g.leader: true}
 	}
-	type proc struct{ pid, parent int }
-	var all []proc
-	alive := map[int]bool{}
+	parents := map[int]int{} // of all that live
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -185,29 +187,34 @@ func (g *group) walk() ([]int, error) {
 		if !ok {
 			continue
 		}
-		alive[pid] = true
-		all = append(all, proc{pid, parent})
+		parents[pid] = parent
 		if pgrp == g.leader || session == g.leader {
 			g.seen[pid] = true
 		}
 	}
 	for found := true; found; {
 		found = false
-		for _, p := range all {
-			if g.seen[p.parent] && !g.seen[p.pid] {
-				g.seen[p.pid], found = true, true
+		for pid, parent := range parents {
+			if g.seen[parent] && !g.seen[pid] {
+				g.seen[pid], found = true, true
 			}
 		}
 	}
-	var pids []int
+	depths := map[int]int{}
 	for pid := range g.seen {
-		if alive[pid] {
-			pids = append(pids, pid)
-		} else {
+		if _, alive := parents[pid]; !alive {
 			delete(g.seen, pid) // its number may come back as someone else's
+			continue
 		}
+		depth := 0
+		for at := pid; g.seen[parents[at]] && depth < len(parents); at = parents[at] {
+			depth++
+		}
+		depths[pid] = depth
 	}
-	return pids, nil
+	return slices.SortedFunc(maps.Keys(depths), func(a, b int) int {
+		return cmp.Or(cmp.Compare(depths[a], depths[b]), cmp.Compare(a, b))
+	}), nil
 }
 
 // procStat reads a living process's relations.
