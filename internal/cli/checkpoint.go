@@ -377,7 +377,7 @@ on only in the original. In the copy, connections out end at once. Programs that
 kept (--memory) go on in the same way.
 
 Programs that go on use the same random numbers in each copy (keys, tokens, UUIDs). So services
-are restarted, unless their --after-restore (cove service create) is none. Other programs can watch
+are restarted, unless their --after-restore (cove service put) is none. Other programs can watch
 /proc/sys/kernel/random/boot_id, or "sprite-env generation --wait", which are new.
 
 The copy has a network, a URL and a machine id of its own. Grant connectors to it anew.`,
