@@ -533,7 +533,9 @@ func TestDoctorOfInit(t *testing.T) {
 	h := e2e.NewRootHost(t)
 	for script, warns := range map[string]bool{"sleep 100000 & wait": false, "exec sleep 100000": true} {
 		container, inside := newContainer(h, script)
-		orphan := strings.TrimSpace(h.Run("", "nsenter", append(inside, "sh", "-c", "sleep 0 >/dev/null 2>&1 & echo $!")...))
+		// It ends after its parent, which would reap it otherwise.
+		orphan := strings.TrimSpace(h.Run("", "nsenter", append(inside, "sh", "-c", "sleep 100000 >/dev/null 2>&1 & echo $!")...))
+		h.Run("", "nsenter", append(inside, "kill", orphan)...)
 		e2e.Await(t, "the end of a process without a parent", func() bool {
 			_, code := h.Try("", "nsenter", append(inside, "sh", "-c", "! test -e /proc/"+orphan+" || grep -q '^State:.Z' /proc/"+orphan+"/status")...)
 			return code == 0
