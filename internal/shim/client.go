@@ -46,8 +46,18 @@ func (c Client) dial(ctx context.Context) (net.Conn, error) {
 
 // IsNoShim reports whether err says that no shim serves the sandbox's folder.
 func IsNoShim(err error) bool {
+	if _, inside := errors.AsType[refusedError](err); inside {
+		return false // a shim has asked
+	}
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
+
+// refusedError is the ECONNREFUSED of a port of the guest. The shim has answered.
+type refusedError struct{}
+
+func (refusedError) Error() string { return syscall.ECONNREFUSED.Error() }
+
+func (refusedError) Is(target error) bool { return target == syscall.ECONNREFUSED }
 
 // Died reports whether err says that the shim is not there, or ended before it
 // answered.
@@ -218,7 +228,7 @@ func connectThrough(conn net.Conn, port int) (net.Conn, error) {
 		defer resp.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
 		if resp.StatusCode == http.StatusServiceUnavailable {
-			return nil, syscall.ECONNREFUSED
+			return nil, refusedError{}
 		}
 		return nil, errors.New(strings.TrimSpace(string(text)))
 	}

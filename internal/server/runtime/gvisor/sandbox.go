@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
@@ -84,12 +85,17 @@ func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 		port = boot.Port // its guest knows no handshake, and maybe its shim neither
 	}
 	conn, err := s.client.Dial(ctx, port)
-	for delay := 5 * time.Millisecond; shim.Died(err) && delay < time.Second; delay *= 2 {
-		// Its shim died, and the next one is on its way.
+	// Its shim died, and the next one is on its way. Or its guest does not listen yet, or any
+	// more. Any other port may refuse at once.
+	guest := port == boot.API || port == boot.Port
+	limit := time.After(nextShim)
+	for delay := 5 * time.Millisecond; shim.Died(err) || guest && errors.Is(err, syscall.ECONNREFUSED) && delay < time.Second; delay = min(2*delay, time.Second) {
 		select {
 		case <-ctx.Done():
 			return nil, err
 		case <-s.done:
+			return nil, err
+		case <-limit:
 			return nil, err
 		case <-time.After(delay):
 		}
