@@ -159,13 +159,16 @@ func (t *takeover) endUnborn(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unbornLimit)
 	defer cancel()
 	state, err := t.launcher.adopt(ctx, id, nil, nil)
+	for errors.Is(err, shim.ErrLocked) && ctx.Err() == nil { // the shim that has died still has its lock
+		state, err = t.launcher.adopt(ctx, id, nil, nil)
+	}
 	if err == nil {
 		err = t.watcher.follow(id, state).Stop(ctx, 0)
 	}
 	t.logger.Warn("a shim died while it started a sandbox", "sandbox", id, "left", err)
 }
 
-const unbornLimit = 30 * time.Second
+const unbornLimit = 2 * time.Minute
 
 // takeUpOwn is takeUp, except that a foreign sandbox has ended when it returns.
 func (t *takeover) takeUpOwn(ctx context.Context, id string) (shim.State, error) {
