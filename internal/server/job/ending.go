@@ -26,6 +26,7 @@ const (
 	collectLimit = 10 * time.Minute // of collecting a job's work
 	tellLimit    = 20 * time.Second // of telling a supervisor to stop
 	killGrace    = 10 * time.Second // for processes that were killed to be gone
+	giveUpLimit  = time.Minute      // of each try to end a job without its work
 
 	endTick     = time.Second
 	ranInterval = time.Minute // how often a row is told how much of its time a job has had
@@ -64,6 +65,7 @@ type endClock struct {
 	stopping   time.Duration // since its stop was asked for
 	collecting time.Duration // since its agent ended
 	forced     time.Duration // since the server began to end it
+	patient    time.Duration // of forced: until then, the step of the follower is not cut off again
 }
 
 // tick adds the time since the last tick. A longer jump than of two ticks is a sleep of
@@ -124,8 +126,9 @@ func (c *endClock) due(job cove.Job, l endLimits) string {
 	return ""
 }
 
-// over reports whether the end by force has taken too long, too.
-func (c *endClock) over(l endLimits) bool { return c.forced >= l.collect+2*l.grace }
+// over reports whether the end by force has taken too long, too. The end without the work, which
+// follows, has a time of its own.
+func (c *endClock) over(l endLimits) bool { return c.forced >= max(c.patient, l.collect+2*l.grace) }
 
 // errForced is the cause if a step is cut off because the server ends the job by force, or
 // gives that up.
@@ -243,6 +246,7 @@ func (e *ender) look(ctx context.Context, job cove.Job, clock *endClock) error {
 	clock.ran, clock.waited = max(clock.ran, ran(job)), max(clock.waited, waited(job))
 	why := clock.due(job, e.limits)
 	if clock.over(e.limits) {
+		clock.patient = clock.forced + giveUpLimit
 		e.cutOff(true)
 	}
 	if why == "" && !clock.unsaved(job) {
@@ -297,7 +301,10 @@ func (f *follower) endUncollected(ctx context.Context, job cove.Job, why string)
 	if err != nil || now.State.Terminal() {
 		return err
 	}
-	if err := f.all.supervisors.kill(ctx, now); err != nil {
+	killing, cancel := context.WithTimeout(ctx, min(f.all.limits.grace, giveUpLimit/2)) // the sandbox may not answer
+	err = f.all.supervisors.kill(killing, now)
+	cancel()
+	if err != nil {
 		f.all.logger.Warn("ending a job whose work can't be collected", append(about(job), "err", err)...)
 	}
 	result := cove.JobEnd{Phase: "collect", Reason: now.Forced, ExitCode: -1, Uncollected: why}

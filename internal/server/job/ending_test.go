@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -59,10 +60,14 @@ func guestMain(args []string) int {
 		err = supervise.Stop(args[2])
 	case "job finalize":
 		if fifo := filepath.Join(args[2], "printed"); exists(fifo) { // an agent has replaced this program
-			_, err := io.CopyN(os.Stdout, zeros{}, flood)
-			err = errors.Join(err, os.WriteFile(fifo, []byte("x"), 0))
-			_, more := os.ReadFile(filepath.Join(args[2], "end"))
-			fmt.Fprintln(os.Stderr, errors.Join(err, more))
+			end, err := os.OpenFile(filepath.Join(args[2], "end"), os.O_RDWR, 0) // it is moved once fifo has been read
+			if err == nil {
+				_, err = io.CopyN(os.Stdout, zeros{}, flood)
+				err = errors.Join(err, os.WriteFile(fifo, []byte("x"), 0))
+				_, more := end.Read(make([]byte, 1))
+				err = errors.Join(err, more)
+			}
+			fmt.Fprintln(os.Stderr, err)
 			return 9
 		}
 		err = supervise.Finalize(ctx, args[2], args[3])
@@ -427,7 +432,7 @@ func TestFloodIsNotKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(b.home, "end"), nil, 0); err != nil {
+	if err := os.WriteFile(filepath.Join(b.home, "end"), []byte("x"), 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-stopped; err != nil {
@@ -580,6 +585,34 @@ func TestCollectCut(t *testing.T) {
 	}
 	if _, err := b.server.Client().Get(t.Context(), job.Sprite); err != nil {
 		t.Errorf("its sprite: %v", err)
+	}
+}
+
+// TestEndOfSilent: a job ends by force though its sandbox answers nothing any more. Its work
+// stays in the sprite.
+func TestEndOfSilent(t *testing.T) {
+	b := newBench(t)
+	var silent atomic.Bool
+	b.server = covetest.Start(t, covetest.Options{Dir: b.dir, Runtime: b.runtime, Jobs: func(st *store.Store, client *cove.Client) (server.Jobs, func() error, error) {
+		inner, transport := *client.Client, client.HTTPClient.Transport
+		inner.HTTPClient = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if silent.Load() && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/exec") {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			return transport.RoundTrip(r)
+		})}
+		b.manager = &Manager{Store: st, Client: &cove.Client{Client: &inner}, Grace: time.Second, CollectLimit: time.Second}
+		return b.manager, b.manager.Close, b.manager.Resume(t.Context())
+	}})
+	job := b.beginDeaf(stopSupervisor)
+	silent.Store(true)
+	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	job = b.await(job.ID)
+	if job.State != cove.JobCancelled || !strings.Contains(job.Uncollected, "took longer than 1s") {
+		t.Errorf("got %s, %+v, %q", job.State, job.Outcome, job.Uncollected)
 	}
 }
 

@@ -13,8 +13,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// withdrawLimit bounds one try.
-const withdrawLimit = 20 * time.Second
+// withdrawLimit bounds one try. It may have to wait for a supervisor that still runs: that one
+// ends its agent, and collects what it did.
+const withdrawLimit = time.Minute
 
 // withdrawals take the settings of jobs, with the values of the variables, out of their
 // sprites. A job's supervisor does that itself; withdrawals are for jobs that have ended
