@@ -34,7 +34,7 @@ func watch(t *testing.T, c *cove.Client, prefix string) func() sprites.StateEven
 // change, and heartbeats. It sees only sprites with the prefix; the watch ends with the
 // server.
 func TestWatchList(t *testing.T) {
-	s := covetest.Start(t, covetest.Options{})
+	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.Heartbeat = time.Hour }}) // between the lines that are wanted comes none
 	c, ctx := s.Client(), t.Context()
 	s.Create("paint-a")
 	sp := s.Create("paint-b")

@@ -54,7 +54,7 @@ func TestRestlessCheckpoints(t *testing.T) {
 		for range times {
 			h.Run("", "cove", "checkpoint", "create", "-s", "paint")
 		}
-		out := h.Sh("paint", "touch stop; until [ -e ended ]; do sleep 0.1; done; cat said ended; rm ended")
+		out := h.Sh("paint", "touch stop; until [ -s ended ]; do sleep 0.1; done; cat said ended; rm ended")
 		if !strings.HasSuffix(out, "\n0\n") {
 			t.Errorf("%s: %s", test.name, out)
 		}

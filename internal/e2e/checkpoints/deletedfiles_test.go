@@ -169,7 +169,7 @@ func TestDeletedTooLarge(t *testing.T) {
 		if got := strings.TrimSpace(size) + "M"; got != of.size {
 			t.Errorf("%s: it has %s open, not %s", of.sprite, got, of.size)
 		}
-		h.Run("", "cove", "exec", "-s", of.sprite, "--", "pkill", "-f", "sleep 100000")
+		h.Run("", "cove", "exec", "-s", of.sprite, "--", "sh", "-c", "pkill -f 'sleep 10000[0]'; while pgrep -f 'sleep 10000[0]'; do sleep 0.02; done")
 		h.Run("", "cove", "checkpoint", "create", "-s", of.sprite)
 	}
 }

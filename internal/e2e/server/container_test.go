@@ -169,7 +169,7 @@ time.sleep(100000)`
 		t.Errorf("the largest sprite:\n%s", info)
 	}
 	for _, sprite := range []string{"small", "medium"} {
-		if out := h.Sh(sprite, "pgrep -f time.sleep >/dev/null && echo runs"); out != "runs\n" {
+		if out := h.Sh(sprite, "pgrep -f time[.]sleep >/dev/null && echo runs"); out != "runs\n" {
 			t.Errorf("%s: %q\n%s", sprite, out, h.Run("", "cove", "info", sprite))
 		}
 	}
@@ -215,7 +215,7 @@ time.sleep(100000)`)
 	}
 	h.EndServer(syscall.SIGTERM)
 	serve("-large", "1073741824")
-	if out := h.Sh("paint", "pgrep -f time.sleep >/dev/null && echo runs"); out != "runs\n" {
+	if out := h.Sh("paint", "pgrep -f time[.]sleep >/dev/null && echo runs"); out != "runs\n" {
 		t.Errorf("in the larger one: %q\n%s", out, h.Run("", "cove", "info", "paint"))
 	}
 }
@@ -471,8 +471,8 @@ func TestServerIsInit(t *testing.T) {
 
 // belowInit is the first process of a container, as with docker run --init. It starts the
 // server, passes TERM on to it, and ends with it.
-const belowInit = `cove serve --addr 127.0.0.1:0 &
-trap 'kill -TERM $!' TERM
+const belowInit = `trap 'kill -TERM $!' TERM
+cove serve --addr 127.0.0.1:0 &
 while kill -0 $!; do wait $!; done
 `
 

@@ -255,7 +255,7 @@ func (l *load) session(ctx context.Context, _ int) {
 		l.must(err)
 		return
 	}
-	_, err = l.sprite.Kill(ctx, cmd.SessionID(), sprites.SIGKILL, 10*time.Second)
+	_, err = l.sprite.Kill(ctx, cmd.SessionID(), sprites.SIGKILL, time.Minute)
 	l.must(err)
 	if _, ok := errors.AsType[*sprites.ExitError](again.Wait()); !ok || !bytes.HasPrefix(shown.Bytes(), []byte("ready")) {
 		l.must(fmt.Errorf("the joined session showed %q", shown.String()))
