@@ -45,9 +45,7 @@ func TestWebPage(t *testing.T) {
 
 	for _, p := range []*webtest.Page{page, list, start} {
 		p.Eval(`window.same = true`, nil)
-		for _, lost := range []string{"ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET", "WebSocket"} {
-			p.Allow(lost)
-		}
+		p.AllowAway()
 	}
 	e2e.SignalAll(t, syscall.SIGKILL, h.PID())
 	page.Until("the page says that the server is away", `document.getElementById("terminal-state").innerText.includes("Trying to come back")`)

@@ -109,10 +109,7 @@ func TestTerminal(t *testing.T) {
 	shows(page, "kept-42")
 
 	// The server ends, and another takes its place. The page notices by itself.
-	page.Allow("ERR_CONNECTION_REFUSED")
-	page.Allow("ERR_INCOMPLETE_CHUNKED_ENCODING")
-	page.Allow("ERR_EMPTY_RESPONSE")
-	page.Allow("WebSocket")
+	page.AllowAway()
 	s.Stop()
 	page.Until("the page says that it is away", `document.getElementById("terminal-state").innerText.includes("Trying to come back")`)
 	s = covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: strings.TrimPrefix(s.URL, "http://")})
@@ -203,9 +200,7 @@ func TestFiles(t *testing.T) {
 	// The server is away while a file is saved: the page says so until it was, though the server is back.
 	page.Goto("/web/sprites/paint/files?path=" + notes)
 	page.Fill("#file-text", "kept\n")
-	for _, text := range []string{"ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "htmx:afterRequest", "htmx:sendError"} {
-		page.Allow(text)
-	}
+	page.AllowAway()
 	s.Stop()
 	page.Click("#save")
 	page.Until("it says so beside the button", `document.getElementById("save").form.querySelector(".undone[role=alert]")?.innerText === "Not saved: the server was away. Save again."`)

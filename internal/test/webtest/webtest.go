@@ -182,6 +182,14 @@ func (p *Page) Allow(text string) {
 	p.allowed = append(p.allowed, text)
 }
 
+// AllowAway ignores what a browser says while the server is away. A request may be under way at
+// its end, or begin without it.
+func (p *Page) AllowAway() {
+	for _, text := range []string{"ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "WebSocket", "htmx:afterRequest", "htmx:sendError"} {
+		p.Allow(text)
+	}
+}
+
 // Check fails the test if anything happened that must not.
 func (p *Page) Check() {
 	p.t.Helper()
