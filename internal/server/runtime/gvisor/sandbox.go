@@ -80,29 +80,24 @@ func (s *sandbox) end(reason string) {
 }
 
 // Dial opens a connection to a port of the sandbox, or to its guest's API.
-func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
+func (s *sandbox) Dial(ctx context.Context, port int) (conn net.Conn, err error) {
 	if port == boot.API && s.Status().Token != "" {
 		port = boot.Port // its guest knows no handshake, and maybe its shim neither
 	}
-	conn, err := s.client.Dial(ctx, port)
-	// Its shim died, and the next one is on its way. Or its guest does not listen yet, or any
-	// more. Any other port may refuse at once.
-	guest := port == boot.API || port == boot.Port
-	limit := time.After(nextShim)
-	for delay := 5 * time.Millisecond; shim.Died(err) || guest && errors.Is(err, syscall.ECONNREFUSED) && delay < time.Second; delay = min(2*delay, time.Second) {
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-s.done:
-			return nil, err
-		case <-limit:
-			return nil, err
-		case <-time.After(delay):
-		}
-		conn, err = s.client.Dial(ctx, port)
+	// The guest may not listen yet, or not any more. Any other port may refuse at once.
+	guest, until := port == boot.API || port == boot.Port, time.Now().Add(guestPatience)
+	lost := func(err error) bool {
+		return shim.Died(err) || guest && errors.Is(err, syscall.ECONNREFUSED) && time.Now().Before(until)
 	}
+	err = s.told(ctx, lost, func() (err error) {
+		conn, err = s.client.Dial(ctx, port)
+		return err
+	})
 	return conn, err
 }
+
+// guestPatience is for a guest that takes no connections.
+const guestPatience = 2 * time.Second
 
 // Limit gives the sandbox other limits.
 func (s *sandbox) Limit(ctx context.Context, memoryMB, cpus int) error {

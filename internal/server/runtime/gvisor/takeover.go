@@ -158,10 +158,7 @@ func (t *takeover) booted(ctx context.Context, client shim.Client) (shim.State, 
 func (t *takeover) endUnborn(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unbornLimit)
 	defer cancel()
-	state, err := t.launcher.adopt(ctx, id, nil, nil)
-	for errors.Is(err, shim.ErrLocked) && ctx.Err() == nil { // the shim that has died still has its lock
-		state, err = t.launcher.adopt(ctx, id, nil, nil)
-	}
+	state, err := t.takeUp(ctx, id)
 	if err == nil {
 		err = t.watcher.follow(id, state).Stop(ctx, 0)
 	}
