@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,7 +52,9 @@ time.sleep(100000)`)
 	// All processes of a container end with it.
 	st, shims := h.SandboxState(), h.Shims()
 	for _, pid := range append(shims, st.PID) {
-		_ = e2e.Signal(pid, syscall.SIGKILL) // a shim whose sandbox is saved may just have ended
+		if err := e2e.Signal(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) { // a shim whose sandbox is saved may just have ended
+			t.Fatal(err)
+		}
 	}
 	for _, pid := range append(shims, st.PID) {
 		if err := e2e.AwaitEnd(pid); err != nil {

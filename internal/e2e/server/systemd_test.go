@@ -143,8 +143,10 @@ func (m *machine) begin() {
 // end has the machine shut down.
 func (m *machine) end() {
 	m.t.Helper()
-	_, _ = m.try("systemctl", "poweroff") // the machine may end before it does
-	_ = m.cmd.Wait()                      // its code is systemd's
+	if out, code := m.try("systemctl", "poweroff"); code > 0 { // -1: the machine ended before it did
+		m.t.Fatalf("systemctl poweroff: %d, %s", code, out)
+	}
+	_ = m.cmd.Wait() // its code is systemd's
 }
 
 // try runs a program there.

@@ -148,7 +148,7 @@ func removeEnding(h *e2e.Host, r *removal) {
 	e2e.SignalAll(h.T, syscall.SIGTERM, h.PID())
 	_, _ = removed()                             // it may be cut off, too
 	h.Try("", "cove", "rm", "--force", r.sprite) // where it had not begun, or goes on
-	if err := <-ran; !errors.Is(err, sprites.ErrRemoved) && !errors.Is(err, sprites.ErrNoExit) && !strings.Contains(err.Error(), "shutting down") {
+	if err := <-ran; !errors.Is(err, sprites.ErrRemoved) && !strings.Contains(err.Error(), "shutting down") {
 		h.T.Errorf("the client says %v", err)
 	}
 	checkRemoved(h, wait, sprites.ErrRemoved)

@@ -588,7 +588,7 @@ func TestCollectCut(t *testing.T) {
 	}
 }
 
-// TestEndOfSilent: a job ends by force though its sandbox answers nothing any more. Its work
+// TestEndOfSilent: a job ends by force though its sandbox never says what runs in it. Its work
 // stays in the sprite.
 func TestEndOfSilent(t *testing.T) {
 	b := newBench(t)

@@ -85,6 +85,10 @@ func TestWithdraw(t *testing.T) {
 		handed = len(left) > 0
 	}
 	b.has(job.ID, false)
+	taken := func(job cove.Job) []fakeprovider.Call { return s.Calls("^DELETE .*/fs/delete.*" + job.ID) }
+	if len(taken(job)) == 0 {
+		t.Error("its settings were not taken out by a call")
+	}
 	if left := b.processes(job.ID); len(left) != 0 {
 		t.Errorf("the processes %v are left", left)
 	}
@@ -96,7 +100,7 @@ func TestWithdraw(t *testing.T) {
 	}
 	handed(job.ID, false)
 	b.has(job.ID, false)
-	if got := s.Calls("^DELETE .*/fs/delete.*" + job.ID); len(got) != 0 {
+	if got := taken(job); len(got) != 0 {
 		t.Errorf("it was taken out: %v", got)
 	}
 

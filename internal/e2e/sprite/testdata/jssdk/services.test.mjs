@@ -52,12 +52,14 @@ describe('services', { concurrency: false }, () => {
 
   test('125 restart: a new pid; env, dir, http port come back; logs have their lines', async () => {
     const { pid } = await running('shop');
+    const opened = async () => (await events(sprite.getServiceLogs('shop', { lines: 10, duration: '100ms' }))).filter((e) => e.type === 'stdout').length;
+    await until('its first line', async () => (await opened()) > 0);
+    const before = await opened();
     assert.ok(types(await longEnough((limit) => sprite.restartService('shop', limit), (e) => e.type === 'stopped')).includes('stopped'));
     await running('shop', pid);
     const shop = await sprite.getService('shop');
     assert.deepEqual([shop.env, shop.dir, shop.httpPort], [{ A: 'b c' }, '/tmp', 4100]);
-    const opened = async () => (await events(sprite.getServiceLogs('shop', { lines: 10, duration: '100ms' }))).filter((e) => e.type === 'stdout').length;
-    await until('its line', async () => (await opened()) >= 2);
+    await until('its line', async () => (await opened()) > before);
     const logs = await events(sprite.getServiceLogs('shop', { lines: 1, duration: '100ms' }));
     assert.deepEqual(types(logs), ['stdout', 'complete']);
   });
