@@ -2,6 +2,7 @@ package gitwork
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,6 +113,7 @@ type call struct {
 	env     []string      // besides the runner's
 	files   []*os.File    // inherited, from descriptor 3 on
 	timeout time.Duration // 0: quickly
+	shown   bool          // stdout leads to a person, who reads as slowly as they like: nothing is cut off, and there is no timeout
 
 	progress func(stage string, done, total int64) // gets the progress of pack-objects; nil: nobody does
 	plain    bool                                  // the caller's own environment, only without GIT_*: to read configuration
@@ -192,12 +194,12 @@ func (g runner) text(ctx context.Context, args ...string) (string, error) {
 // run runs git to its end. Its error output is drained, bounded, and part of the
 // error.
 func (g runner) run(ctx context.Context, c call) ([]byte, error) {
-	timeout := c.timeout
-	if timeout == 0 {
-		timeout = quickly
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if !c.shown {
+		ctx, cancel = context.WithTimeout(ctx, cmp.Or(c.timeout, quickly))
+		defer cancel()
+	}
 
 	cmd := exec.CommandContext(ctx, g.exe, c.args...)
 	cmd.Dir = g.dir
@@ -223,7 +225,11 @@ func (g runner) run(ctx context.Context, c call) ([]byte, error) {
 	cmd.WaitDelay = killedWait
 
 	verb := verbOf(c.args)
-	err := children.Run(cmd)
+	run := children.Run
+	if c.shown {
+		run = func(cmd *exec.Cmd) error { return runShown(ctx, cmd) }
+	}
+	err := run(cmd)
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("git %s: %w", verb, context.Cause(ctx))
 	}
@@ -241,6 +247,36 @@ func (g runner) run(ctx context.Context, c call) ([]byte, error) {
 		return nil, fmt.Errorf("git %s: %w", verb, err)
 	}
 	return kept.Bytes(), nil
+}
+
+// runShown is children.Run for output that a person reads. A writer of cmd's own would be cut
+// off cmd.WaitDelay after git's end.
+func runShown(ctx context.Context, cmd *exec.Cmd) error {
+	out, to, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	person := cmd.Stdout
+	cmd.Stdout = to
+	ended, err := children.Start(cmd)
+	_ = to.Close()
+	if err != nil {
+		return err
+	}
+	defer ended()
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		_, _ = io.Copy(person, out) // a firstError, which remembers
+		_ = out.Close()             // the person has seen enough: git ends
+	}()
+	err = cmd.Wait()
+	select {
+	case <-shown:
+	case <-ctx.Done(): // the goroutine may wait for the person for ever
+	}
+	return err
 }
 
 func verbOf(args []string) string {

@@ -53,6 +53,6 @@ func (r *Repo) write(ctx context.Context, w io.Writer, args []string, v View) er
 	for _, path := range v.Paths {
 		args = append(args, ":(top,literal)"+path)
 	}
-	_, err = s.git.run(ctx, call{args: args, stdout: w, timeout: patiently})
+	_, err = s.git.run(ctx, call{args: args, stdout: w, shown: true})
 	return err
 }
