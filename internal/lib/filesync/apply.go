@@ -40,6 +40,15 @@ type op struct {
 	from string
 }
 
+// left reports whether a file is still as the operation left it, by its size and time.
+func (o *op) left(now *Entry) bool {
+	as := &o.entry
+	if o.kind == opChmod {
+		as = &o.prior
+	}
+	return now.Type != File || as.stamp().agrees(now.stamp())
+}
+
 // inside reports whether an operation is part of the one of a new folder.
 func (o *op) inside() bool { return strings.Contains(o.from, "/") }
 

@@ -250,6 +250,11 @@ type damager struct {
 }
 
 func (d *damager) Write(p []byte) (int, error) {
+	if d.at < 0 && len(p) == headerLen && p[0] == kindAlive {
+		// A damaged length may have the end wait for more than comes. In a sprite it gives up
+		// after aliveLimit; here it does so at once.
+		return 0, errors.Join(io.ErrClosedPipe, d.Close())
+	}
 	if 0 <= d.at && d.at < int64(len(p)) {
 		p = append([]byte(nil), p...)
 		p[d.at] ^= 0x41

@@ -465,7 +465,7 @@ func (e *end) tellStamps(id string) error {
 		if err != nil {
 			return err
 		}
-		if now.Sub(time.Unix(0, there.Mtime)).Abs() < racy { // a second change could have the same time
+		if now.Sub(time.Unix(0, there.Mtime)).Abs() < racy || !o.left(&there) { // a second change could have the same time, or has come already
 			there.Ctime = 0
 		}
 		return l.add(func(e *enc) { e.string(o.entry.Path); e.stamp(there.stamp()) })

@@ -633,6 +633,35 @@ func TestStamps(t *testing.T) {
 	holds("b")
 }
 
+// TestChangedWhileCommitted: a program at the target changes a file that a sync has written, before
+// the sync is done. The change is seen, whatever the time that the file has then.
+func TestChangedWhileCommitted(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.local, "a", "1", "b", "1")
+	w.run(Push, "")
+	w.write(w.local, "a", "2", "b", "2")
+	changed := 0
+	w.far = func(step string) error {
+		if step != "remove journal" {
+			return nil
+		}
+		changed++
+		old := time.Now().Add(-time.Hour)
+		w.write(w.remote, "a", "by a program")
+		return os.Chtimes(filepath.Join(w.remote, "a"), old, old)
+	}
+	w.run(Push, "")
+	w.far = nil
+	if changed != 1 || w.read(w.remote, "b") != "2" {
+		t.Fatalf("changed %d times, b is %q", changed, w.read(w.remote, "b"))
+	}
+	settle()
+	w.run(Pull, "")
+	if got := w.read(w.local, "a"); got != "by a program" {
+		t.Errorf("the pull left %q", got)
+	}
+}
+
 // A state folder that can't be made is refused with the variable that names another one.
 func TestNoStateFolder(t *testing.T) {
 	w := newWorld(t)
