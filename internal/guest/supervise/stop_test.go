@@ -112,6 +112,19 @@ func TestStopDuringSetup(t *testing.T) {
 	}
 }
 
+// TestStopBeforeRun: a job that was told to stop before its supervisor had begun does not start
+// its agent.
+func TestStopBeforeRun(t *testing.T) {
+	j := newJob(t, "true")
+	j.give()
+	if err := supervise.Stop(j.dir); !errors.Is(err, supervise.ErrDead) {
+		t.Errorf("got %v, want %v", err, supervise.ErrDead)
+	}
+	if end := j.run(); end.Phase != "prepare" || end.Reason != "stopped" {
+		t.Errorf("got %+v", end)
+	}
+}
+
 // Processes that an agent leaves running do not outlive it, whatever session they are in.
 func TestDaemon(t *testing.T) {
 	j := newJob(t, `

@@ -6,6 +6,7 @@
 //
 //	job.json      cove.JobSpec, written before Run
 //	lock          flock of the supervisor at work, with its process number
+//	stop          empty; there if the job was told to stop
 //	events.jsonl  the log: a cove.JobEvent a line, numbered from 1
 //	output.log    what the agent printed, both streams, unchanged
 //	end.json      cove.JobEnd, written once, last
@@ -199,6 +200,8 @@ func Run(ctx context.Context, dir, boot string) error {
 		j.log.notice("the job's supervisor died and was restarted: the agent is ended, and its work is collected")
 		return j.lost("lost")
 	}
+	ctx, cancel := j.stopped(ctx)
+	defer cancel()
 	ctx, guards := startGuards(ctx, &j.spec, j.log)
 	defer guards.close()
 	awake := &hold{

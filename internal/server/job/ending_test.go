@@ -55,7 +55,14 @@ func guestMain(args []string) int {
 	case "publish":
 		err = publishThere(ctx)
 	case "job run":
-		err = supervise.Run(ctx, args[2], os.Getenv(cove.JobBootVar))
+		if late := filepath.Join(os.Getenv("HOME"), "late"); exists(late) {
+			_, err = os.ReadFile(late) // waits for the writer
+		} else {
+			err = nil
+		}
+		if err == nil {
+			err = supervise.Run(ctx, args[2], os.Getenv(cove.JobBootVar))
+		}
 	case "job stop":
 		err = supervise.Stop(args[2])
 	case "job finalize":
@@ -613,6 +620,46 @@ func TestEndOfSilent(t *testing.T) {
 	job = b.await(job.ID)
 	if job.State != cove.JobCancelled || !strings.Contains(job.Uncollected, "took longer than 1s") {
 		t.Errorf("got %s, %+v, %q", job.State, job.Outcome, job.Uncollected)
+	}
+}
+
+// TestSlowSupervisor: a job is not lost because its supervisor needs long to take its lock.
+func TestSlowSupervisor(t *testing.T) {
+	b := newBench(t)
+	late := filepath.Join(b.home, "late")
+	if err := syscall.Mkfifo(late, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const more = maxStarts + 2 // than a supervisor that does not run is started
+	var follows atomic.Int32
+	inside := b.runtime.Handler
+	b.runtime.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if slices.Contains(r.URL.Query()["cmd"], "follow") {
+			follows.Add(1)
+		}
+		inside.ServeHTTP(w, r)
+	})
+	b.serve(time.Second, 0)
+	job := b.queue(func(req *cove.JobRequest) { req.Plan = "# Work\n```sh\ntrue\n```\n" })
+	given := filepath.Join(b.home, ".cove", "jobs", job.ID, "job.json")
+	if err := os.Chtimes(given, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	for follows.Load() < more {
+		now, err := b.server.Client().Job(t.Context(), job.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now.State.Terminal() {
+			t.Fatalf("it ended before its supervisor began: %s, %+v", now.State, now.Outcome)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := os.WriteFile(late, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if job := b.await(job.ID); job.State != cove.JobSucceeded {
+		t.Errorf("got %s, %+v", job.State, job.Outcome)
 	}
 }
 

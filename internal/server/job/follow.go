@@ -164,8 +164,8 @@ func (f *follower) advance(ctx context.Context, job cove.Job) error {
 		return err
 	case err != nil:
 		return err
-	case code == exitDead && job.LastSeq == 0 && f.starts < maxStarts && !job.Stopping:
-		return f.restart(ctx, job)
+	case code == exitDead && job.LastSeq == 0 && !job.Stopping:
+		return f.silent(ctx, job)
 	case code == exitDead:
 		return f.finalize(ctx, job)
 	case code != 0:
@@ -521,6 +521,18 @@ func noteState(ctx context.Context, jobs *store.Jobs, id string, batch []cove.Jo
 
 // maxStarts is how often a supervisor is started anew that says nothing.
 const maxStarts = 3
+
+// silent is for a job whose supervisor has not said anything, and has no lock. If its program
+// runs, it is only slow: it is waited for, as long as for every log without news.
+func (f *follower) silent(ctx context.Context, job cove.Job) error {
+	if works, err := f.all.supervisors.works(ctx, job); works || err != nil {
+		return err
+	}
+	if f.starts < maxStarts {
+		return f.restart(ctx, job)
+	}
+	return f.finalize(ctx, job)
+}
 
 // restart starts the supervisor of a job that has none, and has done nothing. The server was
 // killed before it got so far, or the sandbox ended. If there is a supervisor after all, the

@@ -150,6 +150,23 @@ func (ss *supervisors) note(ctx context.Context, job cove.Job, edit func(*cove.J
 	})
 }
 
+// works reports whether the program of a job's supervisor runs, which may not have its lock yet.
+func (ss *supervisors) works(ctx context.Context, job cove.Job) (bool, error) {
+	sprite := spriteOf(ss.client, job)
+	if job.Service != "" {
+		service, err := sprite.Service(ctx, job.Service)
+		if errors.Is(err, sprites.ErrNotFound) {
+			return false, nil
+		}
+		return service.State.Status == sprites.ServiceStarting || service.State.Status == sprites.ServiceRunning, err
+	}
+	if job.Session == "" {
+		return false, nil
+	}
+	sessions, err := sprite.Sessions(ctx)
+	return slices.ContainsFunc(sessions, func(s sprites.Session) bool { return s.ID == job.Session }), err
+}
+
 // end ends the supervisor of a job for good, and everything that it has started. If there is
 // no supervisor, that is no error.
 func (ss *supervisors) end(ctx context.Context, job cove.Job) error {
