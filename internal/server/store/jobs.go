@@ -123,17 +123,17 @@ func (j *Jobs) Create(ctx context.Context, job cove.Job, settings json.RawMessag
 
 // create is Create, with what else is stored in the same transaction.
 func (j *Jobs) create(ctx context.Context, job cove.Job, settings json.RawMessage, more func(*sql.Tx) error) error {
-	if job.CreatedAt.IsZero() {
-		job.CreatedAt = now()
-	}
-	doc, err := jobDoc(job)
-	if err != nil {
-		return err
-	}
 	if len(settings) == 0 {
 		settings = json.RawMessage("null")
 	}
-	err = j.db.update(ctx, func(tx *sql.Tx) error {
+	err := j.db.update(ctx, func(tx *sql.Tx) error {
+		if job.CreatedAt.IsZero() {
+			job.CreatedAt = now() // in the transaction: jobs that wait are in the order in which they are stored
+		}
+		doc, err := jobDoc(job)
+		if err != nil {
+			return err
+		}
 		if err := mayWait(ctx, tx, job); err != nil {
 			return err
 		}
