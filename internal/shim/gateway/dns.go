@@ -254,30 +254,44 @@ func (g *Gateway) resolveConnector(resp *dns.Msg, name string) {
 	}
 }
 
-// exchange asks the host's resolvers, in order, until one answers.
+// exchange asks the host's resolvers, in order, until one answers. If one was late, they are
+// asked once more: a packet may be lost, and a slow resolver may know the answer by then.
 func (g *Gateway) exchange(name string, qtype uint16) (*dns.Msg, error) {
 	servers, err := g.host.dnsServers()
 	if err != nil {
 		return nil, err
 	}
+	servers = servers[:min(len(servers), 3)]
+	resp, late, err := askEach(g.ctx, servers, name, qtype)
+	if late && g.ctx.Err() == nil {
+		resp, _, err = askEach(g.ctx, servers, name, qtype)
+	}
+	return resp, err
+}
+
+// askEach asks resolvers, in order, until one answers. late reports whether none did, and one
+// not within lookupTimeout.
+func askEach(ctx context.Context, servers []netip.AddrPort, name string, qtype uint16) (resp *dns.Msg, late bool, err error) {
 	var errs []error
-	for _, server := range servers[:min(len(servers), 3)] {
+	for _, server := range servers {
 		m := new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype)
 		m.SetEdns0(maxUDPAnswer, false)
-		resp, err := ask(g.ctx, "udp", server, m)
+		resp, err := ask(ctx, "udp", server, m)
 		if err == nil && resp.Truncated {
-			resp, err = ask(g.ctx, "tcp", server, m)
+			resp, err = ask(ctx, "tcp", server, m)
 		}
 		switch {
 		case err != nil:
+			e, ok := errors.AsType[net.Error](err)
+			late = late || ok && e.Timeout()
 			errs = append(errs, fmt.Errorf("ask %v: %w", server, err))
 		case resp.Rcode == dns.RcodeServerFailure || resp.Rcode == dns.RcodeRefused || resp.Rcode == dns.RcodeNotImplemented:
 			errs = append(errs, fmt.Errorf("ask %v: %s", server, dns.RcodeToString[resp.Rcode]))
 		default:
-			return resp, nil
+			return resp, false, nil
 		}
 	}
-	return nil, errors.Join(errs...)
+	return nil, late, errors.Join(errs...)
 }
 
 func ask(ctx context.Context, network string, server netip.AddrPort, m *dns.Msg) (*dns.Msg, error) {

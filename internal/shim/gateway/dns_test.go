@@ -70,24 +70,35 @@ func zone(t testing.TB, lookups *atomic.Int32) dns.HandlerFunc {
 	}
 }
 
-// ask sends a question from inside the guest to the gateway.
+// ask sends a question from inside the guest to the gateway. It asks again if that took as long
+// as the gateway waits for a resolver, which may have been too slow. A refusal asks none.
 func (w *world) ask(t testing.TB, network string, m *dns.Msg) *dns.Msg {
 	t.Helper()
+	for end := time.Now().Add(lastResort); ; {
+		began := time.Now()
+		resp, err := w.askOnce(network, m)
+		refused := err == nil && resp.Rcode == dns.RcodeRefused
+		if refused || time.Since(began) < lookupTimeout || time.Now().After(end) {
+			if err != nil {
+				t.Fatalf("%s %v: %v", network, m.Question, err)
+			}
+			return resp
+		}
+	}
+}
+
+func (w *world) askOnce(network string, m *dns.Msg) (*dns.Msg, error) {
 	c, err := w.dial(network, gwIP+":53")
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(lastResort))
 	dc := &dns.Conn{Conn: c, UDPSize: 4096}
 	if err := dc.WriteMsg(m); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	resp, err := dc.ReadMsg()
-	if err != nil {
-		t.Fatalf("%s %v: %v", network, m.Question, err)
-	}
-	return resp
+	return dc.ReadMsg()
 }
 
 func question(name string, typ uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, typ) }
@@ -231,6 +242,30 @@ func TestNoResolver(t *testing.T) {
 	w := newWorld(t, "veth", func(g *Gateway) { g.Resolvers = []netip.AddrPort{addr} })
 	if resp := w.ask(t, "udp", question("public.example.", dns.TypeA)); resp.Rcode != dns.RcodeServerFailure {
 		t.Errorf("got %s, want SERVFAIL", dns.RcodeToString[resp.Rcode])
+	}
+}
+
+// TestLostQuestion: a resolver that gets nothing of a first question, or is slow to answer it, is
+// asked again.
+func TestLostQuestion(t *testing.T) {
+	var lookups atomic.Int32
+	knows := zone(t, &lookups)
+	var asked atomic.Int32
+	resolver := startResolver(t, dns.HandlerFunc(func(w dns.ResponseWriter, req *dns.Msg) {
+		if asked.Add(1) > 1 {
+			knows(w, req)
+		}
+	}))
+	w := newWorld(t, "veth", func(g *Gateway) { g.Resolvers = []netip.AddrPort{resolver} })
+	for end := time.Now().Add(lastResort); ; asked.Store(0) {
+		began := time.Now()
+		resp, err := w.askOnce("udp", question("public.example.", dns.TypeA))
+		if err == nil && slices.Equal(brief(resp), []string{"public.example. A " + publicIP}) {
+			return
+		}
+		if time.Since(began) < 2*lookupTimeout || time.Now().After(end) { // else this machine is slow, and both were lost
+			t.Fatalf("got %v, %v", resp, err)
+		}
 	}
 }
 

@@ -163,7 +163,8 @@ func TestPing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}); err != nil {
+	wait := unix.NsecToTimeval(int64(lastResort))
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 		t.Fatal(err)
 	}
 	echo := header.ICMPv4(make([]byte, header.ICMPv4MinimumSize+4))

@@ -508,7 +508,7 @@ func TestPing6(t *testing.T) {
 		}{{privIP6, false}, {nearIP6, false}, {metaIP6, false}, {gwIP6, true}, {publicIP6, true}} {
 			wait := unix.Timeval{Usec: 300_000}
 			if test.reply {
-				wait = unix.Timeval{Sec: 10}
+				wait = unix.NsecToTimeval(int64(lastResort))
 			}
 			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 				t.Fatal(err)

@@ -131,10 +131,11 @@ func (e *endpoint) read(to stack.NetworkDispatcher) {
 	}
 }
 
-// For how long nothing may come before it is taken for all, and the longest wait.
+// For how long nothing may come before it is taken for all, and the longest wait. A paused
+// sandbox sends no more, so what is on the link has an end.
 const (
 	settled = 3 * time.Millisecond
-	settles = 50 * time.Millisecond
+	settles = 10 * time.Second
 )
 
 // hold makes the link send nothing more to the sandbox. It lets in the frames that
