@@ -269,12 +269,20 @@ func (s *session) kill(sig syscall.Signal, timeout time.Duration, emit func(spri
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	deadline := time.Now().Add(timeout)
+	late := false
 	select {
 	case <-proc.exited:
-		emit(sprites.KillEvent{Type: "exited", Message: "the command has ended"})
 	case <-timer.C:
-		emit(sprites.KillEvent{Type: "timeout", Message: "still alive after " + timeout.String()})
+		late = true
 	case <-s.set.closing:
+	}
+	select {
+	case <-proc.exited: // perhaps in the moment when the time was up
+		emit(sprites.KillEvent{Type: "exited", Message: "the command has ended"})
+	default:
+		if late {
+			emit(sprites.KillEvent{Type: "timeout", Message: "still alive after " + timeout.String()})
+		}
 	}
 	// The rest of the time is for descendants.
 	forced, err := s.finish(time.Until(deadline))
@@ -291,7 +299,7 @@ func (s *session) kill(sig syscall.Signal, timeout time.Duration, emit func(spri
 		code := s.code
 		s.mu.Unlock()
 		complete.ExitCode = &code
-	case <-time.After(time.Second): // a process that the kernel won't let go
+	case <-time.After(confirmLimit): // a process that the kernel won't let go
 	}
 	emit(complete)
 }

@@ -128,7 +128,7 @@ func withhold() error {
 func (s *Server) live(ctx context.Context, ln net.Listener) error {
 	web := &http.Server{
 		Handler:           s.Handler(),
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          log.New(io.Discard, "", 0),
 	}

@@ -85,7 +85,7 @@ func (s *Server) ServeLocal(ctx context.Context) error {
 	}
 	web := &http.Server{
 		Handler:           s.localRoutes(),
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          log.New(io.Discard, "", 0),

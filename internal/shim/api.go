@@ -77,7 +77,7 @@ func (a *api) start() error {
 	if err := os.Chmod(filepath.Join(a.shim.cfg.Dir, socketName), 0o600); err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	a.server = &http.Server{Handler: a.routes(), ReadHeaderTimeout: 10 * time.Second}
+	a.server = &http.Server{Handler: a.routes(), ReadHeaderTimeout: time.Minute}
 	a.serving.Go(func() {
 		if err := a.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			a.shim.log.Error("serve the shim's API", "err", err)

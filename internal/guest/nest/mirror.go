@@ -24,7 +24,7 @@ type mirror struct {
 
 // image is a listener in the sprite.
 type image struct {
-	listener net.Listener // nil: the port is not to be had
+	listener net.Listener // nil: the port is not to be had now
 	wg       sync.WaitGroup
 }
 
@@ -78,18 +78,24 @@ func (m *mirror) show(listening []netip.AddrPort) {
 		}
 	}
 	for at, to := range wanted {
-		if m.open[at] == nil {
-			m.open[at] = m.listen(at, to)
+		switch image := m.open[at]; {
+		case image == nil:
+			image, err := m.listen(at, to)
+			if m.open[at] = image; err != nil {
+				slog.Warn("a port of the containers can't be opened in the sprite now", "port", at, "err", err)
+			}
+		case image.listener == nil: // who had it may have ended
+			m.open[at], _ = m.listen(at, to)
 		}
 	}
 }
 
-func (m *mirror) listen(at string, to netip.AddrPort) *image {
+// listen opens a port. If it is not to be had, the image has no listener.
+func (m *mirror) listen(at string, to netip.AddrPort) (*image, error) {
 	image := &image{}
 	var err error
 	if image.listener, err = net.Listen("tcp", at); err != nil {
-		slog.Warn("a port of the containers can't be opened in the sprite", "port", at, "err", err)
-		return image
+		return image, err
 	}
 	image.wg.Go(func() {
 		m.carried.serve(image.listener, func(in *net.TCPConn) {
@@ -101,5 +107,5 @@ func (m *mirror) listen(at string, to netip.AddrPort) *image {
 			pipe(in, out.(*net.TCPConn))
 		})
 	})
-	return image
+	return image, nil
 }
