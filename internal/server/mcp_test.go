@@ -199,15 +199,32 @@ func mcpIdle(t *testing.T, idle time.Duration) (inTime bool) {
 	s.Create("paint")
 	addJob(t, s, "abcdef", "paint")
 	tok := token(t, s, cove.TokenScope{All: true}, "read")
-	used := begin(t, s, tok)
+	late := false
+	begin := func() string {
+		t.Helper()
+		from := time.Now()
+		a := ask(t, s, "POST /mcp", initialize, bearer(tok), asMCP(""))
+		id := a.Header.Get("Mcp-Session-Id")
+		bad := a.StatusCode != 200 || len(id) < 26
+		late = late || bad && time.Since(from) >= idle // it was over before its first request was noted
+		failIf(t, bad && !late, "initialize: %d %q %s", a.StatusCode, id, a.body)
+		return id
+	}
+	used := begin()
+	if late {
+		return false
+	}
 	call := open(t, s, "POST /mcp", waitCall("3"), bearer(tok), asMCP(used))
-	unused := begin(t, s, tok)
+	unused := begin()
+	if late {
+		return false
+	}
 	get := open(t, s, "GET /mcp", "", bearer(tok), asMCP(unused))
 	if call.StatusCode != 200 || get.StatusCode != 200 {
 		return false
 	}
-	late := time.AfterFunc(lastResort, func() { _ = get.Body.Close() })
-	defer late.Stop()
+	over := time.AfterFunc(lastResort, func() { _ = get.Body.Close() })
+	defer over.Stop()
 	_, _ = io.Copy(io.Discard, get.Body) // to its end, or to being late
 	ask(t, s, "POST /mcp", listTools, bearer(tok), asMCP(unused)).refused(t, 404, "session_not_found")
 	if a := ask(t, s, "POST /mcp", listTools, bearer(tok), asMCP(used)); a.StatusCode != 200 { // older than the other

@@ -28,6 +28,14 @@ type firstJobView struct {
 // Shown is Job, as the page shows it.
 func (p firstPage) Shown() firstJobView { return firstJobView{p.Job, p.rights} }
 
+// Sum tells two states of the page apart: what is as it was is left alone, with its button.
+func (p firstPage) Sum() string {
+	if p.Job == nil {
+		return "none"
+	}
+	return hashID(fmt.Sprint(p.Job.ID, p.Shown().StateText(), p.Job.Commits, p.Job.Error))
+}
+
 func first(v *view) error {
 	page, err := v.first(v.r.Context())
 	if err != nil {

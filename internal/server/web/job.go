@@ -369,7 +369,7 @@ func jobLive(v *view) error {
 		parts.Go(func() {
 			defer cancel() // the page comes again
 			_ = v.watch(ctx, []string{cove.TopicJobs}, "", func(n cove.Notification) error {
-				if n.Name != j.ID && (n.Job == nil || n.Job.ResumeOf != j.ID && n.Job.RetryOf != j.ID) { // the page names those after it
+				if !n.Synced && n.Name != j.ID && (n.Job == nil || n.Job.ResumeOf != j.ID && n.Job.RetryOf != j.ID) { // the page names those after it
 					return nil
 				}
 				return v.sendState(ctx, s, j.ID)

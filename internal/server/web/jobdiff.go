@@ -147,7 +147,7 @@ func changesLive(v *view) error {
 			}
 			return s.replace("diff-news", "diff-news", changesPage{jobView: j, View: viewOf(v.r), Over: true})
 		}
-		return v.watchAll(ctx, []string{cove.TopicJobs}, id, func(cove.Notification) error { return tell() })
+		return v.watch(ctx, []string{cove.TopicJobs}, id, func(cove.Notification) error { return tell() })
 	})
 }
 

@@ -201,7 +201,7 @@ func (v *view) follow(again time.Duration, read func(context.Context) ([]section
 		defer watching.Wait()
 		defer cancel(nil)
 		watching.Go(func() {
-			cancel(v.watchAll(ctx, []string{cove.TopicJobs, cove.TopicProgress}, "", func(m cove.Notification) error {
+			cancel(v.watch(ctx, []string{cove.TopicJobs, cove.TopicProgress}, "", func(m cove.Notification) error {
 				n.add(m) // the first says that all later ones are told
 				return nil
 			}))

@@ -135,20 +135,10 @@ func (s *stream) put(target, how, name string, data any) error {
 	return s.send("", change{Target: target, How: how, HTML: text})
 }
 
-// watch calls changed for each notification of the server about topics from now on; of one job,
-// if job is not empty. It returns when ctx ends, or the server does.
+// watch calls changed for each notification of the server about topics; of one job, if job is
+// not empty. The first one is Synced, without a topic: from then on, every change is told. watch
+// returns when ctx ends, or the server does.
 func (v *view) watch(ctx context.Context, topics []string, job string, changed func(cove.Notification) error) error {
-	return v.watchAll(ctx, topics, job, func(n cove.Notification) error {
-		if n.Topic == "" {
-			return nil
-		}
-		return changed(n)
-	})
-}
-
-// watchAll is watch, and also calls changed with the notification Synced: from then on, every
-// change is told.
-func (v *view) watchAll(ctx context.Context, topics []string, job string, changed func(cove.Notification) error) error {
 	conn, _, err := websocket.Dial(ctx, "http://localhost/v1/ws", &websocket.DialOptions{
 		HTTPClient: v.site.API, HTTPHeader: http.Header{"Authorization": {"Bearer " + v.session.Bearer}},
 	})

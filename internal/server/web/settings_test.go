@@ -41,7 +41,17 @@ func TestSettings(t *testing.T) {
 	page.Click("#backend-try")
 	page.Wait("#trial .badge[role=status].succeeded")
 	page.Click("#backend-store")
-	page.Wait("main .badge.ready")
+	page.Wait("main [data-row] .badge")
+	for deadline := time.Now().Add(10 * time.Minute); ; page.Goto("/web/settings?tab=backends") {
+		var connected bool
+		if page.Eval(`!!document.querySelector("main .badge.ready")`, &connected); connected {
+			break
+		}
+		page.Sees("did not answer within 10s") // as on a slow machine: the list has what was true once
+		if time.Now().After(deadline) {
+			t.Fatal("the backend is not connected")
+		}
+	}
 	page.Until("the token is not on the page", fmt.Sprintf(`!document.documentElement.outerHTML.includes(%q)`, s.Token))
 
 	page.Goto("/web/settings")

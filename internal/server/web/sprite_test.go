@@ -44,8 +44,8 @@ func enter(p *webtest.Page, line string) {
 // TestTerminal: a terminal goes on through the end of its server, and shows again what it had
 // shown. The keyboard can leave it. A logout ends it.
 func TestTerminal(t *testing.T) {
-	rt, dir := runtimeOf(t), t.TempDir()
-	s := covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt})
+	rt, dir, at := runtimeOf(t), t.TempDir(), covetest.Address(t)
+	s := covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: at})
 	paint := s.Create("paint")
 	b := webtest.Start(t)
 	page := b.Open(s.Client(), webtest.Desktop)
@@ -112,7 +112,7 @@ func TestTerminal(t *testing.T) {
 	page.AllowAway()
 	s.Stop()
 	page.Until("the page says that it is away", `document.getElementById("terminal-state").innerText.includes("Trying to come back")`)
-	s = covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: strings.TrimPrefix(s.URL, "http://")})
+	s = covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: at})
 	page.Until("the terminal is back", `document.querySelectorAll(".terminal-panel[data-session][data-state=open]").length === 2`)
 	shows(page, "kept-42")
 	page.Do(chromedp.Focus("#terminal-panel-1 textarea", chromedp.ByQuery))
@@ -125,7 +125,7 @@ func TestTerminal(t *testing.T) {
 	other.Click("#terminal-open li button")
 	other.Wait(".terminal-panel[data-session]")
 	other.Until("its keys are there", `[...document.querySelectorAll("[data-term-key]")].every(b => b.checkVisibility())`)
-	enter(other, "echo wait-$((40+2)); sleep 1000")
+	enter(other, "sh -c 'echo wait-$((40+2)); exec sleep 1000'") // which gets a Ctrl+C from then on
 	shows(other, "wait-42")
 	other.Click("[data-term-key=ctrl]")
 	other.Do(input.InsertText("c"))
@@ -156,8 +156,8 @@ func TestTerminal(t *testing.T) {
 // TestFiles: a file is changed, but not over the change of somebody else. An upload arrives,
 // and a download is not a page.
 func TestFiles(t *testing.T) {
-	rt, dir := runtimeOf(t), t.TempDir()
-	s := covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt})
+	rt, dir, at := runtimeOf(t), t.TempDir(), covetest.Address(t)
+	s := covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: at})
 	paint := s.Create("paint")
 	home := t.TempDir()
 	notes := filepath.Join(home, "notes.txt")
@@ -211,7 +211,7 @@ func TestFiles(t *testing.T) {
 	page.Click("#rename-it .primary")
 	page.Until("a dialog stays, and says so", `document.querySelector("#rename-it[open] .undone")?.innerText === "“Rename” may not have been done: the server did not answer."`)
 	page.Click("#rename-it [data-closes]")
-	covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: strings.TrimPrefix(s.URL, "http://")})
+	covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt, Listen: at})
 	page.Until("it is connected again", `document.getElementById("connection").hidden`)
 	page.Until("it says so still", `document.getElementById("save").form.querySelector(".undone").checkVisibility() && document.getElementById("file-text").value === "kept\n"`)
 	page.Eval("window.old = true", nil)

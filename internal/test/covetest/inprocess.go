@@ -108,7 +108,7 @@ func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
 		handler = sb.guest.Handler()
 		sb.guest.StartServices()
 	}
-	sb.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	sb.http = &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	if sb.guest != nil {
 		ln = sb.guest.Door(ln)
 	}

@@ -67,7 +67,11 @@ func Start(t testing.TB) *Browser {
 		_ = chromedp.Cancel(ctx) // waits for the process
 		end()
 		endAlloc()
-		if err := os.RemoveAll(dir); err != nil {
+		err := os.RemoveAll(dir)
+		for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); err = os.RemoveAll(dir) {
+			<-time.After(pollInterval) // the browser's helpers may end later than it does, and write until then
+		}
+		if err != nil {
 			t.Errorf("the browser's folder: %v", err)
 		}
 	})
@@ -247,20 +251,21 @@ func (p *Page) Wait(selector string) {
 
 // Click clicks on an element with the mouse, once it can be seen and nothing is above it. A
 // browser passes no click to a page that is not drawn yet. If the element moves meanwhile, the
-// click hits its surroundings. Then Click clicks again.
+// click hits its surroundings. Then Click clicks again. A stream may have put a new element in the
+// place of the old one, and that has the click then.
 func (p *Page) Click(selector string) {
 	p.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		var at []float64
 		p.poll("click on "+selector, fmt.Sprintf(`(() => {
-			const e = %s;
+			const find = () => %s, e = find();
 			if (!e || document.readyState !== "complete") return null;
 			if (e.closest(".htmx-added, .htmx-swapping, .htmx-settling")) return null; // htmx does not hear it yet
 			e.scrollIntoView({block: "center", behavior: "instant"});
 			const r = e.getClientRects()[0], x = r.x + r.width / 2, y = r.y + r.height / 2, top = document.elementFromPoint(x, y);
 			if (!top || !e.contains(top) && !top.contains(e)) return null;
 			window.unclicked = true;
-			window.addEventListener("click", c => { if (e.contains(c.target) || c.target === top) delete window.unclicked; }, {capture: true, once: true});
+			window.addEventListener("click", c => { if (e.contains(c.target) || c.target === top || find()?.contains(c.target)) delete window.unclicked; }, {capture: true, once: true});
 			return [x, y];
 		})()`, visible(selector)), &at, func() bool { return len(at) == 2 })
 		p.Do(chromedp.MouseClickXY(at[0], at[1]))
@@ -272,19 +277,24 @@ func (p *Page) Click(selector string) {
 }
 
 // clicked reports whether the last click arrived. If the page is being left, or asks whether it
-// may be, it does not answer, but has had the click.
+// may be, it does not answer, but has had the click. A browser that is slow answers the next time.
 func (p *Page) clicked() bool {
-	ctx, cancel := context.WithTimeout(p.ctx, 10*time.Second)
-	defer cancel()
-	var not bool
-	err := chromedp.Run(ctx, chromedp.Evaluate("!!window.unclicked", &not))
-	return err != nil || !not
+	for deadline := time.Now().Add(patience); ; {
+		ctx, cancel := context.WithTimeout(p.ctx, 10*time.Second)
+		var not bool
+		err := chromedp.Run(ctx, chromedp.Evaluate("!!window.unclicked", &not))
+		silent := ctx.Err() != nil && p.ctx.Err() == nil
+		cancel()
+		if !silent || time.Now().After(deadline) {
+			return err != nil || !not
+		}
+	}
 }
 
-// Fill replaces a field's text.
+// Fill replaces a field's text, once the page's scripts hear of it.
 func (p *Page) Fill(selector, text string) {
 	p.t.Helper()
-	p.Wait(selector)
+	p.Until(selector+" can be filled in", fmt.Sprintf(`document.readyState === "complete" && (e => e && !e.closest(".htmx-added, .htmx-swapping, .htmx-settling"))(%s)`, visible(selector)))
 	p.Eval(fmt.Sprintf(`(() => {
 		const e = %s;
 		e.focus();
