@@ -21,7 +21,7 @@ func serverAway(err error) bool {
 	}
 	if e, ok := errors.AsType[*fail.Error](err); ok {
 		switch e.Code {
-		case "no_server", "server_failed", "server_silent":
+		case "no_server", "server_failed", codeSilent:
 			return true
 		case "connection_lost": // its text already says what to do
 			return false

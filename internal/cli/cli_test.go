@@ -341,17 +341,19 @@ func TestToolchains(t *testing.T) {
 }
 
 func TestProgressIsSilent(t *testing.T) {
-	for _, g := range []globals{{quiet: true}, {json: true}, {}} {
-		var errs bytes.Buffer
-		inv := newInvocation(Streams{Err: &errs})
-		*inv.global = g
-		p := inv.newProgress("x", 10)
-		p.Add(5)
-		p.Close() // of short work nothing is shown
-		if errs.Len() > 0 {
-			t.Errorf("%+v: %q", g, errs.String())
+	synctest.Test(t, func(t *testing.T) {
+		for _, g := range []globals{{quiet: true}, {json: true}, {}} {
+			var errs bytes.Buffer
+			inv := newInvocation(Streams{Err: &errs})
+			*inv.global = g
+			p := inv.newProgress("x", 10)
+			p.Add(5)
+			p.Close() // of short work nothing is shown
+			if errs.Len() > 0 {
+				t.Errorf("%+v: %q", g, errs.String())
+			}
 		}
-	}
+	})
 }
 
 func TestProgressLines(t *testing.T) {

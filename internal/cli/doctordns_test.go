@@ -5,6 +5,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 )
@@ -24,10 +25,20 @@ func TestNamesCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := namesCheck(t.Context(), []string{"127.0.0.1"}, port); c.Level != levelOK {
+	// On a slow machine, an answer may come too late. Then it is asked again.
+	answered := func(servers ...string) check {
+		for end := time.Now().Add(lastResort); ; {
+			began := time.Now()
+			c := namesCheck(t.Context(), servers, port)
+			if silent := c.Level != levelOK && strings.Contains(c.Detail, "127.0.0.1"); !silent || time.Since(began) < dnsLimit || began.After(end) {
+				return c
+			}
+		}
+	}
+	if c := answered("127.0.0.1"); c.Level != levelOK {
 		t.Errorf("got %+v", c)
 	}
-	c := namesCheck(t.Context(), []string{"127.0.0.1", "127.0.0.2"}, port)
+	c := answered("127.0.0.1", "127.0.0.2")
 	if c.Level != levelWarn || !strings.Contains(c.Detail, "127.0.0.2") || strings.Contains(c.Detail, "127.0.0.1") || strings.Contains(c.Detail, "look up") {
 		t.Errorf("one of two is silent: got %+v", c)
 	}

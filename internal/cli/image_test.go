@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // seen is a writer that tells when a text has been written.
@@ -62,13 +63,21 @@ func TestCompleteImages(t *testing.T) {
 		"image push alpine:3 de": true, "image tag de": true, "image pull de": true, "create paint --image de": true, "create --image de": true,
 		"push plan.md --image de": true, "image info alpine:3 de": false, "image list de": false,
 	} {
-		var out, errs bytes.Buffer
-		args := append([]string{"__complete", "--url", s.URL, "--token", "x"}, strings.Fields(words)...)
-		if exit := Main(t.Context(), args, Streams{In: strings.NewReader(""), Out: &out, Err: &errs}); exit != exitOK {
-			t.Errorf("%s: exit code %d, %s", words, exit, errs.String())
-		}
-		if got := strings.Contains(out.String(), "debian:12"); got != want || strings.Contains(out.String(), "alpine:3\n") {
-			t.Errorf("%s: got %q", words, out.String())
+		for end := time.Now().Add(lastResort); ; {
+			var out, errs bytes.Buffer
+			began := time.Now()
+			args := append([]string{"__complete", "--url", s.URL, "--token", "x"}, strings.Fields(words)...)
+			if exit := Main(t.Context(), args, Streams{In: strings.NewReader(""), Out: &out, Err: &errs}); exit != exitOK {
+				t.Errorf("%s: exit code %d, %s", words, exit, errs.String())
+			}
+			got := strings.Contains(out.String(), "debian:12")
+			if want && !got && time.Since(began) >= completeLimit && began.Before(end) {
+				continue // nothing, if the server is slow
+			}
+			if got != want || strings.Contains(out.String(), "alpine:3\n") {
+				t.Errorf("%s: got %q", words, out.String())
+			}
+			break
 		}
 	}
 }

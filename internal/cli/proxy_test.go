@@ -96,16 +96,18 @@ func answerer(t *testing.T) (port int) {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// deadPort is one on which nothing listens.
+// deadPort is one that stays taken, and on which nothing listens.
 func deadPort(t *testing.T) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err == nil {
-		err = l.Close()
-	}
+	t.Helper()
+	_, text, err := net.SplitHostPort(nobodyAt(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l.Addr().(*net.TCPAddr).Port
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 // ask sends text on a connection of its own, ends it, and returns the answer.

@@ -256,6 +256,9 @@ func localClient(ctx context.Context, dir, token string) (*cove.Client, error) {
 	return c, nil
 }
 
+// codeSilent is the code of a server that does not answer within probeLimit.
+const codeSilent = "server_silent"
+
 // probe asks a server whether it lives. A process number that does not fit means
 // that another program has its address now.
 func probe(ctx context.Context, c *cove.Client, pid int) error {
@@ -270,7 +273,7 @@ func probe(ctx context.Context, c *cove.Client, pid int) error {
 			return err // it lives, and refuses
 		}
 		if limited.Err() != nil && processAlive(pid) {
-			return fail.Newf("server_silent", fmt.Sprintf("is it stopped, or very busy? kill -CONT %d continues it, kill %d ends it: sprites and jobs go on", pid, pid), "the server (process %d) does not answer within %v", pid, probeLimit)
+			return fail.Newf(codeSilent, fmt.Sprintf("is it stopped, or very busy? kill -CONT %d continues it, kill %d ends it: sprites and jobs go on", pid, pid), "the server (process %d) does not answer within %v", pid, probeLimit)
 		}
 		return errNoServer
 	}
@@ -440,7 +443,9 @@ func awaitServer(ctx context.Context, dir string, ended <-chan error) error {
 			return nil
 		}
 		_, elsewhere := errors.AsType[*elsewhereError](err) // our server says so, too, and ends
-		if !errors.Is(err, errNoServer) && !elsewhere && ctx.Err() == nil {
+		silent, ok := errors.AsType[*fail.Error](err)
+		slow := ok && silent.Code == codeSilent
+		if !errors.Is(err, errNoServer) && !elsewhere && !slow && ctx.Err() == nil {
 			return err
 		}
 		select {

@@ -16,9 +16,11 @@ import (
 
 const job = "a3f7b2"
 
-// env is an environment that keeps git from this machine's settings.
+// env is an environment that keeps git from this machine's settings, and from maintenance, which
+// newer versions do beside the test.
 func env(home string) []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1",
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=maintenance.auto", "GIT_CONFIG_VALUE_0=false",
 		"GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com", "GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com"}
 }
 

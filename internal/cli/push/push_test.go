@@ -317,24 +317,33 @@ func TestPushOutlivesServer(t *testing.T) {
 func TestPushInterrupted(t *testing.T) {
 	r := newRepo(t)
 	s := newServer(t, change)
-	ctx, interrupt := context.WithCancel(t.Context())
-	s.made = func(req *http.Request) {
-		interrupt()
-		select {
-		case <-req.Context().Done():
-			t.Error("the call was cut")
-		case <-time.After(200 * time.Millisecond):
+	for lastResort := time.Now().Add(10 * time.Minute); ; {
+		ctx, interrupt := context.WithCancel(t.Context())
+		began, cut := time.Now(), false
+		s.made = func(req *http.Request) {
+			began = time.Now()
+			interrupt()
+			select {
+			case <-req.Context().Done():
+				cut = true
+			case <-time.After(200 * time.Millisecond):
+			}
 		}
-	}
-	if _, err := s.courier().Push(ctx, options(r)); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	if !s.deleted || r.git("for-each-ref", "refs/cove") != "" {
-		t.Errorf("deleted %v, refs %q", s.deleted, r.git("for-each-ref", "refs/cove"))
+		_, err := s.courier().Push(ctx, options(r))
+		refs := r.git("for-each-ref", "refs/cove")
+		good := errors.Is(err, context.Canceled) && !cut && s.deleted && refs == ""
+		if !good && time.Since(began) > 2*time.Second && began.Before(lastResort) {
+			s.deleted = false
+			continue // on a slow machine, the answer came later than a push waits for it
+		}
+		if !good {
+			t.Errorf("got %v, the call was cut %v, deleted %v, refs %q", err, cut, s.deleted, refs)
+		}
+		break
 	}
 
 	// A call that takes long is cut, and the server undoes it.
-	ctx, interrupt = context.WithCancel(t.Context())
+	ctx, interrupt := context.WithCancel(t.Context())
 	s.made = func(req *http.Request) {
 		interrupt()
 		<-req.Context().Done()

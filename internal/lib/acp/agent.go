@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	quitGrace  = time.Second      // for an agent whose input has ended, and again after TERM
+	quitGrace  = time.Second      // for an agent whose input has ended
+	termGrace  = 10 * time.Second // after TERM: it may write its session
 	drainLimit = 10 * time.Second // for what an agent has printed before its end
 )
 
@@ -57,12 +58,15 @@ func start(argv []string, dir string) (*process, error) {
 // quit ends the agent: by the end of its input, then by TERM, then by KILL.
 func (p *process) quit() {
 	_ = p.stdin.Close()
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+	for _, step := range []struct {
+		grace time.Duration
+		then  syscall.Signal
+	}{{quitGrace, syscall.SIGTERM}, {termGrace, syscall.SIGKILL}} {
 		select {
 		case <-p.ended:
 			return
-		case <-time.After(quitGrace):
-			_ = syscall.Kill(-p.cmd.Process.Pid, sig)
+		case <-time.After(step.grace):
+			_ = syscall.Kill(-p.cmd.Process.Pid, step.then)
 		}
 	}
 	<-p.ended

@@ -81,13 +81,15 @@ func Keep(stdin io.Reader, report *os.File) error {
 		_, _ = io.Copy(io.Discard, in)
 		// If there are none below, this is not the end yet: the last may not be reported, or
 		// one has just been started.
-		for deadline := time.Now().Add(spec.Grace + killLimit); time.Now().Before(deadline); {
+		for deadline := time.Now().Add(spec.Grace + killLimit); ; {
 			endBelow(spec.Grace)
 			if await(context.Background(), gone, 10*time.Millisecond) {
 				return
 			}
+			if time.Now().After(deadline) {
+				os.Exit(exitSurvivors)
+			}
 		}
-		os.Exit(exitSurvivors)
 	}()
 	return collectChildren(pid, out)
 }
