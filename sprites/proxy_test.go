@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,6 +86,9 @@ func TestDialDeadlines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
+	if _, err := conn.Write(make([]byte, 4)); err != nil { // on a slow machine, the deadline may be over before a later one
+		t.Fatal(err)
+	}
 	soon := func() time.Time { return time.Now().Add(20 * time.Millisecond) }
 	if err := conn.SetDeadline(soon()); err != nil {
 		t.Fatal(err)
@@ -113,12 +117,21 @@ func TestDialDeadlines(t *testing.T) {
 
 func TestDialRefused(t *testing.T) {
 	_, sprite := newMachine(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// A port that nobody else can take meanwhile, and at which nobody listens.
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
+	defer func() { _ = syscall.Close(fd) }()
+	syscall.CloseOnExec(fd)
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := name.(*syscall.SockaddrInet4).Port
 	if _, err := sprite.Dial(t.Context(), "127.0.0.1", port); err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("got %v", err)
 	}

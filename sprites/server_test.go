@@ -1,6 +1,7 @@
 package sprites_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,27 +42,43 @@ func serve(t testing.TB, handler http.Handler) *sprites.Client {
 func script(t testing.TB, f func(ctx context.Context, ws *websocket.Conn, r *http.Request)) *sprites.Client {
 	t.Helper()
 	return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ws, err := websocket.Accept(w, r, nil)
+		taken := &hijacked{ResponseWriter: w}
+		ws, err := websocket.Accept(taken, r, nil)
 		if err != nil {
 			return
 		}
 		defer func() { _ = ws.CloseNow() }()
 		f(r.Context(), ws, r)
+		// The client sees an end, and no reset, even if it has sent a ping that nobody has read.
+		if conn, ok := taken.conn.(*net.TCPConn); ok {
+			_ = conn.CloseWrite()
+			_, _ = io.Copy(io.Discard, conn)
+		}
 	}))
 }
 
+// hijacked keeps the connection that a handler takes over.
+type hijacked struct {
+	http.ResponseWriter
+	conn net.Conn
+}
+
+func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	h.conn = conn
+	return conn, rw, err
+}
+
+// text sends a text message, as frame sends a binary one. If the client has gone, so may the test:
+// neither logs that.
 func text(t testing.TB, ws *websocket.Conn, format string, args ...any) {
 	t.Helper()
-	if err := ws.Write(context.Background(), websocket.MessageText, fmt.Appendf(nil, format, args...)); err != nil {
-		t.Logf("the test's server: %v", err)
-	}
+	_ = ws.Write(context.Background(), websocket.MessageText, fmt.Appendf(nil, format, args...))
 }
 
 func frame(t testing.TB, ws *websocket.Conn, b ...byte) {
 	t.Helper()
-	if err := ws.Write(context.Background(), websocket.MessageBinary, b); err != nil {
-		t.Logf("the test's server: %v", err)
-	}
+	_ = ws.Write(context.Background(), websocket.MessageBinary, b)
 }
 
 // machine is a small server of the in-sprite part of the protocol that runs real

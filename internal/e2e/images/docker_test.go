@@ -227,12 +227,18 @@ func atURL(t *testing.T, h *e2e.Host, want string) {
 	}
 	req.Host = at.Host
 	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(e2e.ReadFile(t, filepath.Join(h.Data, "token"))))
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if got, err := io.ReadAll(resp.Body); err != nil || string(got) != want {
-		t.Errorf("at the sprite's URL: got %q, %v, want %q", got, err, want)
-	}
+	e2e.Await(t, "an answer at the sprite's URL", func() bool {
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode == http.StatusServiceUnavailable {
+			return false // the server has waited for ten seconds, and says to try again
+		}
+		if got, err := io.ReadAll(resp.Body); err != nil || string(got) != want {
+			t.Errorf("at the sprite's URL: got %q, %v, want %q", got, err, want)
+		}
+		return true
+	})
 }

@@ -54,12 +54,19 @@ self.addEventListener("fetch", e => { if (e.request.mode === "navigate") e.respo
 	// The browser has a cookie that the page can't read. The page can't register a worker
 	// that would see the code of the next link.
 	const want = "script ran, cookie unseen"
-	link := func() string { return strings.TrimSpace(h.Run("", "cove", "url", "--link", "paint")) }
+	openLink := func() (page string) {
+		t.Helper()
+		e2e.Await(t, "an answer", func() bool {
+			page = open(strings.TrimSpace(h.Run("", "cove", "url", "--link", "paint")))
+			return !strings.Contains(page, "does not answer at its HTTP port") && !strings.Contains(page, "nothing answers at the URL") // after ten seconds: a visitor may try again
+		})
+		return page
+	}
 	url := strings.TrimSpace(h.Run("", "cove", "url", "-q", "paint"))
 	if got := open(url); !strings.Contains(got, "not public") {
 		t.Errorf("a stranger sees %q", got)
 	}
-	if got := open(link()); !strings.Contains(got, want) {
+	if got := openLink(); !strings.Contains(got, want) {
 		t.Errorf("who has a link sees %q", got)
 	}
 	h.Run("", "cove", "url", "--public", "paint")
@@ -71,7 +78,7 @@ self.addEventListener("fetch", e => { if (e.request.mode === "navigate") e.respo
 	})
 	e2e.Await(t, "the page of a sprite that was asleep", func() bool { return strings.Contains(open(url), want) })
 	h.Run("", "cove", "url", "--private", "paint")
-	if got := open(link()); !strings.Contains(got, want) { // no worker is left of when it was public
+	if got := openLink(); !strings.Contains(got, want) { // no worker is left of when it was public
 		t.Errorf("who has a link when it is private again sees %q", got)
 	}
 	h.Run("", "cove", "rm", "paint")

@@ -8,11 +8,14 @@ import (
 	"time"
 )
 
-// AwaitEnd returns once the process is gone or a zombie of another parent.
+// AwaitEnd returns once the process is gone or a zombie of another parent. While other threads
+// than its first one are there, its files are still open.
 func AwaitEnd(pid int) error {
 	for deadline := time.Now().Add(LastResort); time.Now().Before(deadline); {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || strings.Contains(string(stat), ") Z ") {
+		proc := fmt.Sprintf("/proc/%d", pid)
+		stat, err := os.ReadFile(proc + "/stat")
+		threads, _ := os.ReadDir(proc + "/task") // of one that is gone there are none
+		if err != nil || strings.Contains(string(stat), ") Z ") && len(threads) <= 1 {
 			return nil
 		}
 		<-time.After(20 * time.Millisecond)
