@@ -247,7 +247,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 }
 
 // lastWord is how long createJob waits for an answer after its context has ended.
-const lastWord = 10 * time.Second
+const lastWord = 2 * time.Second
 
 // createJob makes the job. If a call is cut, the server undoes what it made. But if its
 // answer is already on the way, the server does not, and nobody would know of the job. So
