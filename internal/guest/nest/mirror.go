@@ -78,14 +78,13 @@ func (m *mirror) show(listening []netip.AddrPort) {
 		}
 	}
 	for at, to := range wanted {
-		switch image := m.open[at]; {
-		case image == nil:
-			image, err := m.listen(at, to)
-			if m.open[at] = image; err != nil {
-				slog.Warn("a port of the containers can't be opened in the sprite now", "port", at, "err", err)
-			}
-		case image.listener == nil: // who had it may have ended
-			m.open[at], _ = m.listen(at, to)
+		was := m.open[at]
+		if was != nil && was.listener != nil {
+			continue
+		}
+		image, err := m.listen(at, to) // perhaps again: who had the port may have ended
+		if m.open[at] = image; err != nil && was == nil {
+			slog.Warn("a port of the containers can't be opened in the sprite now", "port", at, "err", err)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package nest
 
 import (
 	"bytes"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -41,5 +43,28 @@ func TestRemoveStale(t *testing.T) {
 	}
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("the file is still there: %v", err)
+	}
+}
+
+// TestMirrorTriesAgain: a port that a program of the sprite has is opened once the program has
+// ended.
+func TestMirrorTriesAgain(t *testing.T) {
+	program, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddrPort(program.Addr().String())
+	m := &mirror{open: map[string]*image{}, carried: &carried{}}
+	defer m.show(nil)
+	m.show([]netip.AddrPort{at})
+	if m.open[at.String()].listener != nil {
+		t.Fatal("the port was free")
+	}
+	if err := program.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m.show([]netip.AddrPort{at})
+	if m.open[at.String()].listener == nil {
+		t.Error("the port is not opened, though it is free now")
 	}
 }
