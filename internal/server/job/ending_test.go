@@ -632,10 +632,11 @@ func TestSlowSupervisor(t *testing.T) {
 	}
 	const more = maxStarts + 2 // than a supervisor that does not run is started
 	var follows atomic.Int32
+	enough, ended := make(chan struct{}), make(chan error, 1)
 	inside := b.runtime.Handler
 	b.runtime.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if slices.Contains(r.URL.Query()["cmd"], "follow") {
-			follows.Add(1)
+		if slices.Contains(r.URL.Query()["cmd"], "follow") && follows.Add(1) == more {
+			close(enough)
 		}
 		inside.ServeHTTP(w, r)
 	})
@@ -645,15 +646,14 @@ func TestSlowSupervisor(t *testing.T) {
 	if err := os.Chtimes(given, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	for follows.Load() < more {
-		now, err := b.server.Client().Job(t.Context(), job.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if now.State.Terminal() {
-			t.Fatalf("it ended before its supervisor began: %s, %+v", now.State, now.Outcome)
-		}
-		time.Sleep(10 * time.Millisecond)
+	go func() {
+		_, err := b.server.Client().WaitJob(t.Context(), job.ID)
+		ended <- err
+	}()
+	select {
+	case <-enough:
+	case err := <-ended:
+		t.Fatalf("it ended before its supervisor began: %v, %+v", err, b.await(job.ID))
 	}
 	if err := os.WriteFile(late, nil, 0); err != nil {
 		t.Fatal(err)
