@@ -15,6 +15,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/lib/children"
 )
 
 // Main runs one command line, args being without the program's name, and returns
@@ -282,7 +284,8 @@ func verb(run func(ctx context.Context, args []string) error) func(*cobra.Comman
 		defer stop()
 		context.AfterFunc(ctx, stop)
 		err := run(ctx, args)
-		if err != nil && ctx.Err() != nil && cmd.Context().Err() == nil && errors.Is(err, context.Canceled) {
+		stopped := ctx.Err() != nil && cmd.Context().Err() == nil && errors.Is(err, context.Canceled)
+		if stopped || children.Interrupted(err) {
 			return interruptedError{}
 		}
 		return err

@@ -30,6 +30,9 @@ func ghToken(ctx context.Context, def cove.Connector) (string, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := children.Output(cmd)
+	if children.Interrupted(err) {
+		return "", err
+	}
 	token := strings.TrimSpace(string(out))
 	if err == nil && token == "" {
 		err = errors.New("it printed nothing")

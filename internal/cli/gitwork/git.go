@@ -26,6 +26,7 @@ const (
 	maxOutput  = 64 << 20         // bytes of standard output that are kept
 	maxStderr  = 16 << 10
 	killedWait = 20 * time.Second // for the pipes, after the process has ended
+	sameSignal = 10 * time.Second // for this process to see the signal that ended git
 )
 
 // setting is one value of git's configuration.
@@ -237,16 +238,28 @@ func (g runner) run(ctx context.Context, c call) ([]byte, error) {
 		return nil, fmt.Errorf("git %s: %w", verb, out.err)
 	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		code := exit.ExitCode()
 		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-			code = 128 + int(status.Signal())
+			return nil, killed(ctx, verb, status.Signal())
 		}
-		return kept.Bytes(), &gitError{verb, code, shorten(printable.Lines(stderr.String()), 2000)}
+		return kept.Bytes(), &gitError{verb, exit.ExitCode(), shorten(printable.Lines(stderr.String()), 2000)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("git %s: %w", verb, err)
 	}
 	return kept.Bytes(), nil
+}
+
+// killed is the error for a git that a signal ended. It is no gitError, whose code would be an
+// answer of git's.
+func killed(ctx context.Context, verb string, by syscall.Signal) error {
+	if by == syscall.SIGINT || by == syscall.SIGHUP { // the terminal's, and git had no process group of its own yet: this process has it, too
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("git %s: %w", verb, context.Cause(ctx))
+		case <-time.After(sameSignal):
+		}
+	}
+	return fmt.Errorf("git %s was ended by a signal: %v", verb, by)
 }
 
 // runShown is children.Run for output that a person reads. A writer of cmd's own would be cut

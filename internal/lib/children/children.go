@@ -6,6 +6,7 @@ package children
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -66,6 +67,17 @@ func CombinedOutput(cmd *exec.Cmd) ([]byte, error) {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := Run(cmd)
 	return out.Bytes(), err
+}
+
+// Interrupted reports whether err is of a program that SIGINT ended. A terminal's Ctrl-C goes to
+// this process, too, which may not have seen it yet.
+func Interrupted(err error) bool {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGINT
 }
 
 // starts takes what onLastingThread runs.
