@@ -134,21 +134,42 @@ func (j *job) keepLog() {
 	}
 }
 
-// takeLock takes the lock, and retries for a second: followers hold it for a moment, to see
-// that it is free.
+// takeLock takes the lock. It waits a second for a supervisor that ends. Followers and the like
+// share the lock for a moment, to see whether it is free. One of them may stand still meanwhile,
+// so they are waited for until sharedLimit.
 func takeLock(lock *os.File) error {
-	for deadline := time.Now().Add(time.Second); ; {
-		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK):
+	for began := time.Now(); ; {
+		tried := time.Since(began)
+		if taken, err := flock(lock, unix.LOCK_EX); taken || err != nil {
+			return err
+		}
+		shared, err := flock(lock, unix.LOCK_SH)
+		if err != nil {
+			return err
+		}
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
 			return fmt.Errorf("lock the job: %w", err)
-		case time.Now().After(deadline):
+		}
+		if tried > sharedLimit || tried > time.Second && !shared {
 			return ErrBusy
 		}
 		<-time.After(10 * time.Millisecond)
 	}
+}
+
+// sharedLimit bounds the wait for those that share a job's lock.
+const sharedLimit = time.Minute
+
+// flock tries to take a lock in one way.
+func flock(lock *os.File, how int) (taken bool, err error) {
+	err = unix.Flock(int(lock.Fd()), how|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("lock the job: %w", err)
+	}
+	return true, nil
 }
 
 func (j *job) close() error { return errors.Join(j.log.close(), j.lock.Close()) }
