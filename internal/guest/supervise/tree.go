@@ -15,8 +15,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/proctree"
 )
 
-// killLimit bounds the end of an agent's processes.
-const killLimit = 10 * time.Second
+// killLimit bounds the end of an agent's processes. It is longer than a busy machine may hold up
+// one of them, or this process.
+const killLimit = 30 * time.Second
 
 // killDescendants ends every process below this one, and collects them. Call it while no child
 // is waited for elsewhere. If a process forks as fast as it is killed, killDescendants goes on

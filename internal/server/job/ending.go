@@ -24,7 +24,7 @@ import (
 const (
 	stopGrace    = time.Minute      // from a stop, or the end of a job's time, to the end of its agent; a supervisor takes half at most
 	collectLimit = 10 * time.Minute // of collecting a job's work
-	tellLimit    = 20 * time.Second // of telling a supervisor to stop
+	tellLimit    = 45 * time.Second // of telling a supervisor to stop; less than stopGrace
 	killGrace    = 10 * time.Second // for processes that were killed to be gone
 	giveUpLimit  = time.Minute      // of each try to end a job without its work
 
