@@ -123,7 +123,7 @@ func (g *guest) send(req *http.Request) (*http.Response, error) {
 	authorize(req.Header, g.sandbox)
 	resp, err := g.transport.RoundTrip(req)
 	if err != nil {
-		return nil, g.unreachable(err)
+		return nil, g.unreachable(req.Context(), err)
 	}
 	return resp, nil
 }
@@ -147,16 +147,54 @@ func (e dialError) Unwrap() error { return e.error }
 // connections or breaks one off.
 const dyingTime = 2 * time.Second
 
+// deadLimit is how much longer it waits while the sandbox's guest takes no connection: its shim
+// notes the death, and may stand still.
+const deadLimit = 30 * time.Second
+
+// awaitDeath waits until a sandbox is known to be dead. It gives up once its guest takes a
+// connection, but not before the time soon has passed; after deadLimit; and if ctx ends.
+func awaitDeath(ctx context.Context, sandbox sprite.Sandbox, soon time.Duration) {
+	select {
+	case <-sandbox.Done():
+		return
+	case <-ctx.Done():
+		return
+	case <-time.After(soon):
+	}
+	ctx, cancel := context.WithTimeout(ctx, deadLimit)
+	alive := make(chan struct{})
+	go func() {
+		defer close(alive)
+		for {
+			if conn, err := sandbox.Dial(ctx, guestPort); err == nil {
+				_ = conn.Close()
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(dialPause):
+			}
+		}
+	}()
+	select {
+	case <-sandbox.Done():
+	case <-alive:
+	}
+	cancel()
+	<-alive
+}
+
+// dialPause is the pause between two tries of awaitDeath to reach a guest.
+const dialPause = 100 * time.Millisecond
+
 // unreachable says what a failed connection to the guest means.
-func (g *guest) unreachable(err error) error {
+func (g *guest) unreachable(ctx context.Context, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
 	if _, ok := errors.AsType[dialError](err); ok || brokenOff(err) {
-		select {
-		case <-g.sandbox.Done():
-		case <-time.After(dyingTime):
-		}
+		awaitDeath(ctx, g.sandbox, dyingTime)
 	}
 	select {
 	case <-g.sandbox.Done():
@@ -186,7 +224,7 @@ func (g *guest) dial(ctx context.Context, path, query string, side *side) error 
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
 			return guestFailure(resp, false)
 		}
-		return g.unreachable(err)
+		return g.unreachable(ctx, err)
 	}
 	conn.SetReadLimit(-1) // messages pass as streams
 	side.conn = conn

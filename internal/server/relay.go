@@ -145,7 +145,7 @@ func (rl *relay) run(ctx context.Context) {
 		rl.clientEnded(err)
 	case err := <-down:
 		down <- err
-		rl.guestEnded(err)
+		rl.guestEnded(ctx, err)
 	case <-ctx.Done():
 		if rl.removed() {
 			closeWithin(closeGrace, rl.client.conn, websocket.StatusInternalError, removed)
@@ -201,7 +201,7 @@ func (rl *relay) clientEnded(err error) {
 }
 
 // guestEnded tells the client how the guest ended.
-func (rl *relay) guestEnded(err error) {
+func (rl *relay) guestEnded(ctx context.Context, err error) {
 	if _, ok := errors.AsType[*writeError](err); ok {
 		return // it is the client that has gone
 	}
@@ -213,7 +213,7 @@ func (rl *relay) guestEnded(err error) {
 			reason = "" // that is for the server to say
 		}
 	} else {
-		code, reason = websocket.StatusInternalError, rl.lost(err)
+		code, reason = websocket.StatusInternalError, rl.lost(ctx, err)
 	}
 	closeWithin(2*closeGrace, rl.client.conn, code, reason)
 }
@@ -221,8 +221,8 @@ func (rl *relay) guestEnded(err error) {
 // maxReason bounds the reason in a closing frame (the protocol has room for a little more).
 const maxReason = 120
 
-// endWait is how long the server waits, after a connection broke, to learn that the sandbox
-// has ended.
+// endWait is how long the server waits at least, after a connection broke, to learn that the
+// sandbox has ended (see awaitDeath).
 const endWait = 500 * time.Millisecond
 
 // removed is the client's message if its sprite is being removed, however the call has ended.
@@ -260,7 +260,7 @@ func brokenOff(err error) bool {
 }
 
 // lost says why the connection to the sandbox broke.
-func (rl *relay) lost(err error) string {
+func (rl *relay) lost(ctx context.Context, err error) string {
 	if rl.removed() {
 		return removed
 	}
@@ -270,10 +270,11 @@ func (rl *relay) lost(err error) string {
 	if rl.restored != nil && rl.restored() {
 		return endedReason + ": " + broughtBack
 	}
+	awaitDeath(ctx, rl.sandbox, endWait)
 	select {
 	case <-rl.sandbox.Done():
 		return clean(endedReason+": "+rl.sandbox.Status().Ended, maxReason)
-	case <-time.After(endWait):
+	default:
 		return "the connection to the sandbox was lost"
 	}
 }
