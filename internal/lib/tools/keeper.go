@@ -21,7 +21,7 @@ import (
 
 const (
 	killGrace = 2 * time.Second  // between TERM and KILL, as a rule
-	killLimit = 10 * time.Second // for KILL's effect
+	killLimit = 30 * time.Second // for KILL's effect; a busy machine may hold up sudo, or the keeper
 
 	settle = 100 * time.Millisecond // for what a command started and left, to end with it
 )
@@ -82,11 +82,11 @@ func Keep(stdin io.Reader, report *os.File) error {
 		// If there are none below, this is not the end yet: the last may not be reported, or
 		// one has just been started.
 		for deadline := time.Now().Add(spec.Grace + killLimit); ; {
-			endBelow(spec.Grace)
+			ended := endBelow(spec.Grace)
 			if await(context.Background(), gone, 10*time.Millisecond) {
 				return
 			}
-			if time.Now().After(deadline) {
+			if !ended && time.Now().After(deadline) {
 				os.Exit(exitSurvivors)
 			}
 		}
@@ -162,23 +162,23 @@ func signalName(sig syscall.Signal) string {
 	return fmt.Sprint(int(sig))
 }
 
-// endBelow ends every process below this one: TERM, and KILL until there are none.
-// They are collected elsewhere.
-func endBelow(grace time.Duration) {
+// endBelow ends every process below this one: TERM, and KILL until there are none. It reports
+// whether there are none. They are collected elsewhere.
+func endBelow(grace time.Duration) (ended bool) {
 	for _, pid := range proctree.Below(os.Getpid()) {
 		_ = syscall.Kill(pid, syscall.SIGTERM) // it may have just ended
 		_ = syscall.Kill(pid, syscall.SIGCONT) // one that is stopped takes no TERM
 	}
 	for deadline := time.Now().Add(grace); time.Now().Before(deadline); <-time.After(5 * time.Millisecond) {
 		if len(proctree.Below(os.Getpid())) == 0 {
-			return
+			return true
 		}
 	}
 	helper := 0
 	for deadline := time.Now().Add(killLimit); time.Now().Before(deadline); <-time.After(2 * time.Millisecond) {
 		below := proctree.Below(os.Getpid())
 		if len(below) == 0 {
-			return
+			return true
 		}
 		var others []string
 		for _, pid := range below {
@@ -190,6 +190,7 @@ func endBelow(grace time.Duration) {
 			helper = killAsRoot(others)
 		}
 	}
+	return false
 }
 
 // killAsRoot ends another user's processes, such as those of a command's sudo, by sudo. If

@@ -19,8 +19,8 @@ import (
 
 const (
 	openLimit   = 5 * time.Minute  // to find the sprite's half, and again to start it and be greeted
-	endLimit    = 10 * time.Second // for the sprite's half to end by itself
-	cancelLimit = 15 * time.Second // for a cancelled call's end to be told
+	endLimit    = 45 * time.Second // for the sprite's half to end by itself; more than killLimit
+	cancelLimit = 45 * time.Second // for a cancelled call's end to be told; likewise
 )
 
 // A Session is a sprite's tools in use. Many goroutines may make calls at once.
