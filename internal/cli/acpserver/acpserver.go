@@ -23,8 +23,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// endLimit is how long an agent may take to end, once the editor has.
-const endLimit = 15 * time.Second
+// endLimit is how long an agent may take to end, once the editor has. Its bridge kills it long
+// before, unless the machine is busy.
+const endLimit = time.Minute
 
 // maxSaid is how many bytes of an agent's last output its end error has.
 const maxSaid = 2 << 10
