@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	probeLimit  = 10 * time.Second // for a server's word that it lives
+	probeLimit  = 30 * time.Second // for a server's word that it lives; it may be very busy
 	startLimit  = 3 * time.Minute  // for a new server to be ready
 	loserLimit  = 30 * time.Second // for the winner, when our server was not the first
 	startPoll   = 20 * time.Millisecond
