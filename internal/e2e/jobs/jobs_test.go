@@ -360,6 +360,34 @@ func TestJobJ4(t *testing.T) {
 	}
 }
 
+// follower is a command that follows a job.
+type follower struct {
+	*exec.Cmd
+	told, said e2e.Acks // its two streams
+	ended      chan error
+}
+
+// newFollower starts a command, and returns once it follows its job.
+func newFollower(h *e2e.Host, args ...string) *follower {
+	h.T.Helper()
+	f := &follower{Cmd: h.Command("", "cove", args...), ended: make(chan error, 1)}
+	f.Stdout, f.Stderr = &f.told, &f.said
+	if err := f.Start(); err != nil {
+		h.T.Fatal(err)
+	}
+	go func() { f.ended <- f.Wait() }()
+	e2e.Await(h.T, "the first word of cove "+strings.Join(args, " "), func() bool { return len(f.told.Lines()) > 0 || len(f.ended) > 0 })
+	return f
+}
+
+// end waits for the command's end. It returns the followed lines, and the error with the remarks.
+func (f *follower) end() (told string, err error) {
+	if err = <-f.ended; err != nil {
+		err = fmt.Errorf("%w: %s", err, f.said.String())
+	}
+	return f.told.String(), err
+}
+
 // TestJobJ5: a follower of a job sees each event once, even if the server is killed
 // meanwhile and another takes its place. It may start from any event's number.
 func TestJobJ5(t *testing.T) {
@@ -369,20 +397,14 @@ func TestJobJ5(t *testing.T) {
 		"plan.md": "## One\n```sh\nfor i in 1 2 3; do echo before $i; done\n```\n## Two\n```sh\nwhile ! test -e ~/go-on; do sleep 0.1; done\nfor i in 1 2 3; do echo after $i; done\n```\n",
 	})
 	job, sprite := h.Push(repo, "plan.md", "--agent", "shell")
-	first, followed := h.Background("", "cove", "job", "events", "-f", job)
-	second, from := h.Background("", "cove", "job", "events", "-f", "--from", "4", job)
-	third, logged := h.Background("", "cove", "job", "logs", "-f", job)
 	h.UntilStep(job)
-	for _, pid := range []int{first, second, third} { // one that asks for the first time finds a server
-		e2e.Await(t, "a follower", func() bool {
-			out, err := exec.Command("sh", "-c", fmt.Sprintf("ls -l /proc/%d/fd | grep -c socket:", pid)).Output()
-			return err == nil && string(out) != "0\n"
-		})
-	}
+	followed := newFollower(h, "job", "events", "-f", job)
+	from := newFollower(h, "job", "events", "-f", "--from", "4", job)
+	logged := newFollower(h, "job", "logs", "-f", job)
 	h.EndServer(syscall.SIGKILL)
 	h.Run("", "cove", "exec", "-s", sprite, "touch", "go-on")
 	h.Run("", "cove", "job", "list")
-	text, err := followed()
+	text, err := followed.end()
 	if err != nil {
 		t.Fatalf("events -f: %v: %s", err, text)
 	}
@@ -390,18 +412,25 @@ func TestJobJ5(t *testing.T) {
 	if last := all[len(all)-1]; last.Type != "end" || last.Outcome == nil || last.Outcome.Kind != "success" {
 		t.Errorf("the last event is %+v", last)
 	}
-	if text, err := from(); err != nil || len(e2e.Numbered(h, text, 4)) != len(all)-3 {
+	if text, err := from.end(); err != nil || len(e2e.Numbered(h, text, 4)) != len(all)-3 {
 		t.Errorf("events -f --from 4: %v: %s", err, text)
 	}
 	if text := h.Run("", "cove", "job", "events", "--from", fmt.Sprint(len(all)), job); len(e2e.Numbered(h, text, int64(len(all)))) != 1 {
 		t.Errorf("events --from the last: %s", text)
 	}
-	text, err = logged()
+	text, err = logged.end()
 	for _, line := range []string{"before 1", "before 3", "after 1", "after 3"} {
 		if strings.Count(text, "| "+line+"\n") != 1 {
 			t.Errorf("logs -f (%v) have not %q once: %s", err, line, text)
 		}
 	}
+}
+
+// outlived reports whether a job's agent was killed because it took too long to end in order. A
+// busy machine may hold up its git for so long.
+func outlived(h *e2e.Host, job, sprite string) bool {
+	h.T.Helper()
+	return strings.Contains(h.Run("", "cove", "exec", "-s", sprite, "cat", "/home/sprite/.cove/jobs/"+job+"/supervisor.log"), "the agent is killed")
 }
 
 // TestJobJ7: a job that is stopped ends in order if it can, else by force. Stopping it
@@ -414,7 +443,9 @@ func TestJobJ7(t *testing.T) {
 		"polite.md":   "RUN trap 'echo x >x; git add x; git commit -q -m \"In order\"; exit 0' TERM\nRUN echo ready\nRUN while :; do sleep 0.1; done\n",
 		"stubborn.md": "RUN trap '' TERM\nRUN echo x >x; git add x; git commit -q -m Before\nRUN (trap '' TERM HUP; setsid sleep 888) &\nRUN echo ready\nRUN while :; do sleep 0.1; done\n",
 	})
-	for plan, want := range map[string]string{"polite.md": "In order", "stubborn.md": "Before"} {
+	for tries, plans := 1, []string{"polite.md", "stubborn.md"}; len(plans) > 0; tries++ {
+		plan := plans[0]
+		want := map[string]string{"polite.md": "In order", "stubborn.md": "Before"}[plan]
 		job, sprite := h.Push(repo, append([]string{plan}, flags...)...)
 		e2e.Await(t, "the agent is ready", func() bool {
 			out, _ := h.Try("", "cove", "job", "logs", job)
@@ -429,6 +460,11 @@ func TestJobJ7(t *testing.T) {
 		if _, code := h.Try("", "cove", "job", "wait", job); code != 130 { // job stop itself waits for half a minute
 			t.Errorf("%s: wait exited with %d", plan, code)
 		}
+		if plan == "polite.md" && tries < 10 && h.Job(job).Commits == 0 && outlived(h, job, sprite) {
+			_, _ = waited()
+			continue
+		}
+		plans = plans[1:]
 		first := h.Run("", "cove", "job", "show", job, "--json")
 		if got := h.Job(job); got.State != cove.JobCancelled || got.Outcome.Kind != "cancelled" || got.Commits != 1 {
 			t.Errorf("%s: got %s, %+v, %d commits", plan, got.State, got.Outcome, got.Commits)

@@ -64,15 +64,11 @@ func (h *Host) Events(id string) []cove.JobEvent {
 	return Numbered(h, h.Run("", "cove", "job", "events", id), 1)
 }
 
-// Numbered reads events, which must be numbered from from on without a gap. It skips cove's
-// remarks about its server.
+// Numbered reads events, which must be numbered from from on without a gap.
 func Numbered(h *Host, text string, from int64) []cove.JobEvent {
 	h.T.Helper()
 	var all []cove.JobEvent
 	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "cove: the server ") {
-			continue
-		}
 		var ev cove.JobEvent
 		if err := json.Unmarshal([]byte(line), &ev); err != nil {
 			h.T.Fatalf("%v in %q", err, line)
