@@ -6,6 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,7 +137,7 @@ func TestJobH4(t *testing.T) {
 	h.Run(repo, "cove", "pull", pulled, "--wait=10m", "--into=none")
 	unpulled, unpulledIn := h.Push(repo, "plan.md", "--agent", "shell")
 	empty, _ := h.Push(repo, "empty.md", "--agent", "shell")
-	running, _ := h.Push(repo, "long.md", "--agent", "shell")
+	running, runningIn := h.Push(repo, "long.md", "--agent", "shell")
 	h.Run("", "cove", "create", "mine", "--label", "cove-job")
 	guest, _ := h.Push(repo, "empty.md", "--agent", "shell", "-s", "mine")
 	orphan, orphaned := h.Push(repo, "empty.md", "--agent", "shell")
@@ -140,6 +145,11 @@ func TestJobH4(t *testing.T) {
 		h.Run("", "cove", "job", "wait", job)
 	}
 
+	// A job's end is known before its supervisor has ended, in a sprite that is in use until then.
+	e2e.Await(t, "sprites that nobody uses", func() bool {
+		_, kept := gc(h, "--older-than", "0", "--dry-run")
+		return len(kept) == 2
+	})
 	if removed, kept := gc(h); len(removed) > 0 || !strings.Contains(kept[pulled], "ago") || !strings.Contains(kept[unpulled], "cove pull "+unpulled) {
 		t.Errorf("of what was used today: removed %v, kept %v", removed, kept)
 	}
@@ -171,11 +181,15 @@ func TestJobH4(t *testing.T) {
 	if _, err := inUse(); err != nil {
 		t.Errorf("the command was ended: %v", err)
 	}
+	e2e.Await(t, "a sprite that nobody uses", func() bool {
+		_, kept := gc(h, "--older-than", "0", "--dry-run")
+		return kept[pulled] == ""
+	})
 	if removed, kept := gc(h, "--older-than", "0"); removed[pulled] == "" || len(kept) != 2 {
 		t.Errorf("when it is free: removed %v, kept %v", removed, kept)
 	}
 	list := h.Run("", "cove", "list")
-	for name, want := range map[string]bool{pulledIn: false, unpulledIn: true, "mine": true, orphaned: false, "job-" + running: true} {
+	for name, want := range map[string]bool{pulledIn: false, unpulledIn: true, "mine": true, orphaned: false, runningIn: true} {
 		if strings.Contains(list, name) != want {
 			t.Errorf("sprite %s: want it %v in\n%s", name, want, list)
 		}
@@ -208,9 +222,64 @@ func forget(h *e2e.Host, job, sprite string) {
 	h.Serve(nil, "--keep-jobs", "0") // else it would see to that by itself
 }
 
+// held is a request's body that passes on so many bytes, and then nothing.
+type held struct {
+	io.ReadCloser
+	left        int
+	reached     chan struct{} // closed with the last byte that is passed on
+	interrupted chan struct{}
+	ended       chan struct{}
+}
+
+func (b *held) Read(p []byte) (int, error) {
+	if b.left > 0 {
+		n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+		b.left -= n
+		return n, err
+	}
+	close(b.reached)
+	<-b.interrupted
+	if _, err := io.Copy(io.Discard, b.ReadCloser); err != nil {
+		return 0, err // as a rule: the client breaks it off
+	}
+	<-b.ended
+	return 0, io.ErrUnexpectedEOF
+}
+
+// through returns the variables by which a command reaches the host's server through a proxy,
+// which changes each request.
+func through(h *e2e.Host, change func(*http.Request)) (env []string) {
+	h.T.Helper()
+	target, err := url.Parse(h.Client().URL)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(target)
+	forward.ErrorLog = log.New(io.Discard, "", 0)
+	between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		change(r)
+		forward.ServeHTTP(w, r)
+	}))
+	h.T.Cleanup(between.Close)
+	return []string{"COVE_URL=" + between.URL, "COVE_TOKEN=" + h.Client().Token}
+}
+
 // testInterruptedPush: Ctrl-C in the middle of a push removes all that the push has made.
 func testInterruptedPush(h *e2e.Host) {
 	h.T.Helper()
+	upload := &held{left: 1 << 20, reached: make(chan struct{}), interrupted: make(chan struct{}), ended: make(chan struct{})}
+	hold := func(r *http.Request) {
+		if r.Method == http.MethodPut && r.ContentLength > 40<<20 {
+			upload.ReadCloser, r.Body = r.Body, upload
+		}
+	}
+	var env []string
+	if h.Far != nil {
+		h.Far.Change.Store(&hold)
+		defer h.Far.Change.Store(nil)
+	} else {
+		env = through(h, hold)
+	}
 	names := func() []string {
 		var names []string
 		for info, err := range place(h).Client().All(h.T.Context(), "job-") {
@@ -223,17 +292,26 @@ func testInterruptedPush(h *e2e.Host) {
 	}
 	before := names()
 	h.Write("big/plan.md", "## None\n```sh\ntrue\n```\n")
-	// Enough that the upload can't have ended.
 	h.Run("big", "sh", "-c", "head -c 40M /dev/urandom >big")
 	h.Run("big", "git", "init", "-q")
 	h.Run("big", "git", "config", "core.compression", "0")
 	h.Run("big", "git", "add", "-A")
 	h.Run("big", "git", "commit", "-q", "-m", "first")
-	pid, ended := h.Background("big", "cove", "push", "plan.md", "--agent", "shell")
-	e2e.Await(h.T, "the push has made a sprite", func() bool { return len(names()) > len(before) })
-	e2e.SignalAll(h.T, syscall.SIGINT, pid)
-	if out, err := ended(); err == nil || !strings.Contains(out, "interrupted") {
-		h.T.Errorf("the push: %v, %s", err, out)
+	w := newWaiter(h, "big", env, "push", "plan.md", "--agent", "shell")
+	select {
+	case <-upload.reached:
+	case err := <-w.ended:
+		h.T.Fatalf("the push has ended without an upload: %v, %s", err, w.said.String())
+	}
+	if len(names()) == len(before) {
+		h.T.Error("the push has made no sprite")
+	}
+	e2e.SignalAll(h.T, syscall.SIGINT, w.Process.Pid)
+	close(upload.interrupted)
+	err := <-w.ended
+	close(upload.ended)
+	if err == nil || !strings.Contains(w.said.String(), "interrupted") {
+		h.T.Errorf("the push: %v, %s", err, w.said.String())
 	}
 	e2e.Await(h.T, "what was before", func() bool { return slices.Equal(names(), before) })
 	if out := h.Run("big", "git", "for-each-ref", "refs/cove"); out != "" {

@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"github.com/cove-dev/cove/internal/test/fakeprovider"
 )
@@ -37,7 +39,14 @@ func GoFar(h *Host) {
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	filter := httptest.NewServer(fakeprovider.ProtocolOnly(h.T, target))
+	h.Far.Change = new(atomic.Pointer[func(*http.Request)])
+	only := fakeprovider.ProtocolOnly(h.T, target)
+	filter := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if change := h.Far.Change.Load(); change != nil {
+			(*change)(r)
+		}
+		only.ServeHTTP(w, r)
+	}))
 	h.T.Cleanup(filter.Close)
 	h.Env = append(h.Env, "COVE_BACKEND=far", "SPRITES_TOKEN="+c.Token)
 	h.Write("home/.config/cove/config.toml", "[backends.far]\nurl = \""+filter.URL+"\"\n")

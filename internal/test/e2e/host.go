@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -39,6 +41,9 @@ type Host struct {
 
 	Far  *Host  // where its sprites are; nil: here
 	Addr string // of a far host's server
+
+	// Change changes the requests that a far host's server gets; nil there: none.
+	Change *atomic.Pointer[func(*http.Request)]
 }
 
 // Within calls f in the host's network.
