@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,18 +32,8 @@ func KeyNowhere(h *Host, key string) {
 	if sandboxes == 0 {
 		h.T.Error("there is no sandbox to look at")
 	}
-	err := filepath.WalkDir(h.Data, func(name string, d os.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		text, err := os.ReadFile(name)
-		if bytes.Contains(text, []byte(key)) {
-			h.T.Errorf("the key is in %s", name)
-		}
-		return err
-	})
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		h.T.Error(err)
+	if found, err := Canary(key).InFiles(h.Data); err != nil || found != nil {
+		h.T.Errorf("the key is in %q, %v", found, err)
 	}
 }
 
