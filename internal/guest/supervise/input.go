@@ -31,7 +31,7 @@ var ErrKeyTaken = errors.New("another message has had that key")
 const (
 	maxMessage  = 8 << 20 // one, as it comes to the supervisor, twice and escaped
 	maxSenders  = 8       // messages that are on their way at once
-	sendTimeout = 20 * time.Second
+	sendTimeout = 45 * time.Second
 )
 
 // input receives messages at a socket in the job's folder, and hands them to the agent.
