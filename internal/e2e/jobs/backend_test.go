@@ -60,7 +60,7 @@ func TestBackend(t *testing.T) {
 	}
 	h.EndServer(syscall.SIGKILL)
 	h.Far.EndServer(syscall.SIGKILL)
-	h.Far.Serve(nil, "--addr", h.Far.Addr)
+	h.Far.Serve(nil)
 	h.Run("", "cove", "exec", "-s", sprite, "touch", "/tmp/go")
 	h.Run(repo, "cove", "pull", job, "--wait")
 	if got := strings.TrimSpace(h.Run(repo, "git", "log", "-1", "--format=%s")); got != "one" {

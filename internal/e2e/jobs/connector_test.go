@@ -80,7 +80,11 @@ func TestConnectors(t *testing.T) {
 		out, _ := h.Try("", "cove", "exec", "-s", "paint", "--", "curl", "-s", "-m", "5", "http://anthropic.connect.internal/check")
 		return strings.Contains(out, "right: true")
 	})
-	e2e.SignalAll(t, 9, append(h.Shims(), h.PID())...)
+	server := h.PID()
+	e2e.SignalAll(t, 9, append(h.Shims(), server)...)
+	if err := e2e.AwaitEnd(server); err != nil {
+		t.Fatal(err)
+	}
 	h.Serve(nil, "--verbose")
 	e2e.Await(t, "the connector comes back with the server", func() bool {
 		out, _ := h.Try("", "cove", "exec", "-s", "paint", "--", "curl", "-s", "-m", "5", "http://anthropic.connect.internal/check")

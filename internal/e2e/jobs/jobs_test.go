@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/guest/supervise"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
@@ -134,11 +135,17 @@ func TestJobJ2(t *testing.T) {
 		e2e.SignalAll(t, syscall.SIGKILL, st.PID)
 	}
 	powerCut := func(string) {
-		for _, pid := range append(wholeMachine(h), wholeMachine(place(h))...) {
+		pids := append(wholeMachine(h), wholeMachine(place(h))...)
+		for _, pid := range pids {
 			_ = e2e.Signal(pid, syscall.SIGKILL) // some end with the others
 		}
+		for _, pid := range pids {
+			if err := e2e.AwaitEnd(pid); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if h.Far != nil {
-			h.Far.Serve(nil, "--addr", h.Far.Addr)
+			h.Far.Serve(nil)
 		}
 	}
 	tests := []*jobEnd{
@@ -245,7 +252,13 @@ func toItsEnd(h *e2e.Host, test *jobEnd) {
 	if job := test.ended; job.State != test.state || job.Outcome == nil || job.Outcome.Kind != test.kind || !strings.Contains(job.Outcome.Reason, test.reason) || job.Commits != 1 {
 		h.T.Fatalf("%s: got %s, %+v, %d commits, want %s", test.name, job.State, job.Outcome, job.Commits, test.state)
 	}
-	h.Run("", "cove", "exec", "-s", test.sprite, "cove-guest", "job", "finalize", "/home/sprite/.cove/jobs/"+test.job, "other")
+	e2e.Await(h.T, "the end of the first supervisor", func() bool {
+		out, code := h.Try("", "cove", "exec", "-s", test.sprite, "cove-guest", "job", "finalize", "/home/sprite/.cove/jobs/"+test.job, "other")
+		if code != 0 && code != supervise.ExitBusy {
+			h.T.Fatalf("%s: finalize exited with %d: %s", test.name, code, out)
+		}
+		return code == 0
+	})
 	ends := 0
 	for _, ev := range h.Events(test.job) {
 		if ev.Type == "end" {

@@ -33,7 +33,7 @@ func TestSteps(t *testing.T) {
 	in.Run(in.repo, "git", "add", ".cove")
 	in.Run(in.repo, "git", "commit", "-q", "-m", "Set up")
 	job, _, pushed := in.begin("pushed")
-	_, followed := in.Background("", "cove", "job", "steps", "-f", job)
+	followed := newFollower(in.Host, "job", "steps", "-f", job)
 	e2e.Await(t, "the installation's output", func() bool {
 		s := stepsOf(in.Host, job)[cove.StepInstallAgent]
 		return s.State == cove.StepRunning && strings.Contains(s.Output.String(), "fetching the parts\n")
@@ -75,7 +75,7 @@ func TestSteps(t *testing.T) {
 	if s := steps[cove.StepVerifyCommit]; !strings.Contains(s.Warning, "left") {
 		t.Errorf("the script has left a file: %+v", s)
 	}
-	out, err := followed()
+	out, err := followed.end()
 	if err != nil {
 		t.Fatalf("steps -f: %v: %s", err, out)
 	}

@@ -6,9 +6,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 
+	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/test/fakeprovider"
 )
 
@@ -34,18 +34,17 @@ func GoFar(h *Host) {
 	})
 	h.Far.Serve(nil)
 	c := h.Far.Client()
-	h.Far.Addr = strings.TrimPrefix(c.URL, "http://")
-	target, err := url.Parse(c.URL)
-	if err != nil {
-		h.T.Fatal(err)
-	}
 	h.Far.Change = new(atomic.Pointer[func(*http.Request)])
-	only := fakeprovider.ProtocolOnly(h.T, target)
 	filter := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if change := h.Far.Change.Load(); change != nil {
 			(*change)(r)
 		}
-		only.ServeHTTP(w, r)
+		server, err := datafolder.Read(h.Far.Data) // the next one has another address
+		target, urlErr := url.Parse(server.URL)
+		if err != nil || urlErr != nil {
+			panic(http.ErrAbortHandler)
+		}
+		fakeprovider.ProtocolOnly(h.T, target).ServeHTTP(w, r)
 	}))
 	h.T.Cleanup(filter.Close)
 	h.Env = append(h.Env, "COVE_BACKEND=far", "SPRITES_TOKEN="+c.Token)

@@ -39,8 +39,7 @@ type Host struct {
 	NS   int // the network namespace that its programs run in; 0: this one
 	Env  []string
 
-	Far  *Host  // where its sprites are; nil: here
-	Addr string // of a far host's server
+	Far *Host // where its sprites are; nil: here
 
 	// Change changes the requests that a far host's server gets; nil there: none.
 	Change *atomic.Pointer[func(*http.Request)]
