@@ -80,6 +80,7 @@ type client struct {
 	states []string
 	points map[string][]string // of checkpoints, by id
 	next   int
+	checks int // of the state, so far
 	done   int
 	failed map[int]int // by exit code
 }
@@ -118,7 +119,8 @@ func (c *client) step(ctx context.Context) {
 	default:
 		c.next++
 		line := strconv.Itoa(c.next) + "\n"
-		_, ok := c.shell(ctx, "echo "+strings.TrimSpace(line)+" >>~/lines")
+		// A command that its client has lost may come late. It changes nothing after the next check.
+		_, ok := c.shell(ctx, fmt.Sprintf("exec 9>>~/lock; flock 9; test ! -e ~/checked-%d; echo %d >>~/lines", c.checks, c.next))
 		after := make([]string, 0, 2*len(c.states))
 		for _, s := range c.states {
 			if !ok {
@@ -166,16 +168,11 @@ func (c *client) step(ctx context.Context) {
 // check reads the sprite's state, which must be a possible one.
 func (c *client) check(ctx context.Context) {
 	var got string
-	var ok bool
-	for range 30 { // a killed sandbox is noticed, and boots anew
-		if got, ok = c.shell(ctx, "cat ~/lines || true"); ok {
-			break
-		}
-	}
-	if !ok {
-		c.T.Errorf("%s can't be read", c.name)
-		return
-	}
+	e2e.Await(c.T, c.name+" is read", func() (ok bool) { // a killed sandbox is noticed, and boots anew
+		got, ok = c.shell(ctx, fmt.Sprintf("exec 9>>~/lock; flock 9; touch ~/checked-%d; cat ~/lines || true", c.checks))
+		return ok
+	})
+	c.checks++
 	if !slices.Contains(c.states, got) {
 		c.T.Errorf("%s has %q, and may have %q", c.name, got, c.states)
 	}
