@@ -3,7 +3,6 @@ package checkpoints
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,12 +92,7 @@ func TestCheckpointOfTheLastMoment(t *testing.T) {
 	}
 	h.Sh("paint", "(until [ -e "+signals+"/go ]; do sleep 0.1; done; sudo -n sh -c 'echo late >/.sprite/late; chmod 711 /.sprite') >/dev/null 2>&1 &")
 	_, ended := h.Background("", "cove", "checkpoint", "create", "-s", "paint")
-	shim := 0
-	e2e.Await(t, "the point", func() bool {
-		text, err := os.ReadFile(reached)
-		shim, _ = strconv.Atoi(strings.TrimSpace(string(text)))
-		return err == nil && shim > 0
-	})
+	shim := e2e.Reached(t, reached)
 	written := func() bool {
 		found, err := filepath.Glob(filepath.Join(h.Data, "layers", "*", "root", "upper", ".sprite", "late"))
 		if err != nil {

@@ -98,12 +98,7 @@ func test(c e2e.FaultCase, h *e2e.Host, name string) {
 // strike kills the victims once the point is reached.
 func strike(c e2e.FaultCase, h *e2e.Host, reached string, server int) {
 	h.T.Helper()
-	stopped := 0
-	e2e.Await(h.T, "the point", func() bool {
-		text, err := os.ReadFile(reached)
-		stopped, _ = strconv.Atoi(strings.TrimSpace(string(text)))
-		return err == nil && stopped > 0
-	})
+	stopped := e2e.Reached(h.T, reached)
 	for _, pid := range c.Victims(h, server) {
 		_ = e2e.Signal(pid, syscall.SIGKILL) // it may have ended
 	}

@@ -92,10 +92,7 @@ func TestUnseen(t *testing.T) {
 					strike(f, h, reached, server)
 				} else {
 					code, says = 130, "interrupted; the server completes what it has begun"
-					e2e.Await(t, "the point", func() bool { // the server stands still there
-						text, err := os.ReadFile(reached)
-						return err == nil && strings.HasSuffix(string(text), "\n")
-					})
+					e2e.Reached(t, reached) // the server stands still there
 					e2e.SignalAll(t, syscall.SIGINT, pid)
 				}
 				out, err := ended()

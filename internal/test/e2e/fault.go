@@ -2,9 +2,13 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"testing"
 
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/shim"
@@ -14,6 +18,23 @@ import (
 type FaultCase struct {
 	Point  fault.Point
 	Victim string // server, shim or sandbox
+}
+
+// Reached waits until a process stands still at the fault point that makes the file, and returns
+// its number. The process makes the file a moment before it stops. A SIGCONT in that moment would
+// be lost, and the process would stand still for ever.
+func Reached(t testing.TB, file string) (pid int) {
+	t.Helper()
+	Await(t, "the fault point", func() bool {
+		text, err := os.ReadFile(file)
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil || pid == 0 {
+			return false
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || strings.Contains(string(stat), ") T ") // or it was killed
+	})
+	return pid
 }
 
 // Victims returns the processes to kill.
