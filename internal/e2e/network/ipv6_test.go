@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -128,9 +129,12 @@ func TestOwnAddress(t *testing.T) {
 	i.sprite("paint")
 	i.policy("paint", `{"cidr":"::/0","action":"allow","protocol":"udp"}`, `{"cidr":"0.0.0.0/0","action":"allow","protocol":"udp"}`, `{"cidr":"::/0","action":"allow"}`)
 	six, four := net.JoinHostPort(islandPublic6, "9"), islandPublic+":9"
-	i.probe("paint", "udp", six, "x")
-	i.probe("paint", "udp", four, "x")
-	e2e.Await(t, "what the sandbox sends as itself", func() bool { return i.strange.Load() == 2 })
+	for to, came := range map[string]*atomic.Int64{six: &i.honest6, four: &i.honest} {
+		e2e.Await(t, "a datagram that the sandbox sends as itself", func() bool { // one may be lost
+			i.probe("paint", "udp", to, honest)
+			return came.Load() > 0
+		})
+	}
 	root := func(command string) string {
 		return i.Run("", "cove", "exec", "-s", "paint", "--user", "root", "sh", "-c", command)
 	}
@@ -152,8 +156,8 @@ func TestOwnAddress(t *testing.T) {
 		own := strings.Fields(root("cat /proc/net/if_inet6 | grep fdc07e2d914b00010000000000000001"))
 		return len(own) > 0 && strings.HasPrefix(i.probe("paint", "from", "fdc0:7e2d:914b:1::1", net.JoinHostPort(islandPublic6, "7")), "ok")
 	})
-	if n := i.strange.Load(); n != 2 {
-		t.Errorf("%d datagrams got out, want the two honest ones", n)
+	if n := i.strange.Load(); n != 0 {
+		t.Errorf("%d datagrams got out besides the honest ones", n)
 	}
 }
 
@@ -192,8 +196,11 @@ except OSError as e: print(e)`, name)
 	shims := i.Shims()
 	e2e.SignalAll(t, syscall.SIGKILL, shims...)
 	e2e.Await(t, "another shim", func() bool {
-		now := i.Shims()
-		return len(now) == 1 && now[0] != shims[0] && strings.HasPrefix(i.probe("paint", "tcp", net.JoinHostPort(islandPublic6, "7"), "x"), "ok")
+		if now := i.Shims(); len(now) != 1 || now[0] == shims[0] {
+			return false
+		}
+		_, code := i.Try("", "cove", "exec", "-s", "paint", "true") // it may not answer yet
+		return code == 0 && strings.HasPrefix(i.probe("paint", "tcp", net.JoinHostPort(islandPublic6, "7"), "x"), "ok")
 	})
 	both("after the gateway's death")
 
@@ -239,9 +246,10 @@ except OSError as e: print(e)`, name)
 		route(netlink.RouteDel, by)
 		e2e.Await(t, "both.test to be "+want, func() bool { return strings.TrimSpace(order("both.test")) == want })
 		name := map[bool]string{true: "only6.test", false: "allowed.test"}[want == islandPublic]
-		if got := order(name); strings.Contains(got, "rror") {
-			t.Errorf("without a route by %s, %s has no address: %s", by, name, got)
-		}
+		e2e.Await(t, "without a route by "+by+", an address of "+name, func() bool {
+			first, _, _ := strings.Cut(strings.TrimSpace(order(name)), " ")
+			return net.ParseIP(first) != nil
+		})
 		if got := get("both.test"); got != "host both.test" {
 			t.Errorf("without a route by %s: %q", by, got)
 		}

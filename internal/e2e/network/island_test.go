@@ -39,8 +39,13 @@ type island struct {
 	*e2e.Host
 	sea     int
 	inward  atomic.Int64 // connections and datagrams that got to where none may
-	strange atomic.Int64 // datagrams from an address that is nobody's
+	honest  atomic.Int64 // datagrams with the text honest, by IPv4
+	honest6 atomic.Int64 // and by IPv6
+	strange atomic.Int64 // all others, from an address that is nobody's
 }
+
+// honest is the text of datagrams that a sandbox sends as itself.
+const honest = "honest"
 
 const (
 	islandHost   = "192.31.196.1"
@@ -280,7 +285,16 @@ func (i *island) populate() {
 		})
 		i.listen(i.sea, addr+":853", func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 		i.hear(addr+":7", func(pc net.PacketConn, p []byte, from net.Addr) { _, _ = pc.WriteTo(p, from) })
-		i.hear(addr+":9", func(_ net.PacketConn, _ []byte, from net.Addr) { i.strange.Add(1) })
+		i.hear(addr+":9", func(_ net.PacketConn, p []byte, _ net.Addr) {
+			switch {
+			case string(p) != honest:
+				i.strange.Add(1)
+			case strings.HasPrefix(addr, "["):
+				i.honest6.Add(1)
+			default:
+				i.honest.Add(1)
+			}
+		})
 	}
 	var lookups atomic.Int64
 	answer := dns.HandlerFunc(func(w dns.ResponseWriter, req *dns.Msg) {

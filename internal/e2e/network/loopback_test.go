@@ -68,12 +68,24 @@ func TestBothLoopbacks(t *testing.T) {
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)
 	}
-	again, err := loopback.Listen(ln.Addr().String())
-	if err != nil {
-		t.Fatalf("after its end: %v", err)
-	}
-	if err := again.Close(); err != nil {
-		t.Error(err)
+	// Another program of this machine may take the port as soon as it is free.
+	for try := 1; ; try++ {
+		again, err := loopback.Listen(ln.Addr().String())
+		if err == nil {
+			if err := again.Close(); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		if try == 10 || !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatalf("after its end: %v", err)
+		}
+		if ln, err = loopback.Listen("127.0.0.1:0"); err == nil {
+			err = ln.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -209,6 +209,10 @@ func TestFailsClosed(t *testing.T) {
 	i.policy("other", allow("*")...)
 	holds := func(when string) {
 		t.Helper()
+		e2e.Await(t, "a sandbox "+when, func() bool { // at its death, a caller may be told that it can't be reached
+			_, code := i.Try("", "cove", "exec", "-s", "paint", "true")
+			return code == 0
+		})
 		e2e.Await(t, "a network "+when, func() bool { // until it has been told, it has none
 			i.look("paint", "allowed.test", "denied.test")
 			return strings.HasPrefix(i.probe("paint", "tcp", islandPublic+":7", "x"), "ok")
@@ -232,7 +236,12 @@ func TestFailsClosed(t *testing.T) {
 	e2e.SignalAll(t, syscall.SIGKILL, append(i.Shims(), i.PID())...)
 	i.start()
 	holds("after the death of both")
+	booted := i.Info("paint").Cove.Incarnation
 	i.Try("", "cove", "exec", "-s", "paint", "--user", "root", "kill", "-9", "1")
+	e2e.Await(t, "the next sandbox", func() bool {
+		i.Try("", "cove", "exec", "-s", "paint", "true")
+		return i.Info("paint").Cove.Incarnation != booted
+	})
 	holds("after the sandbox's death")
 
 	// Frames from foreign addresses, and connections to the neighbour, do not get out.

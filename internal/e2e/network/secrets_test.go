@@ -99,7 +99,11 @@ func TestSecretsStay(t *testing.T) {
 
 	ask := func(args ...string) string {
 		t.Helper()
-		out, _ := i.Try("", "cove", append([]string{"exec", "-s", "paint", "--", "curl", "-sS", "-i", "--raw", "-m", "600"}, args...)...)
+		var out string
+		e2e.Await(t, "an answer of the resolver", func() bool { // curl waits for it some seconds
+			out, _ = i.Try("", "cove", append([]string{"exec", "-s", "paint", "--", "curl", "-sS", "-i", "--raw", "-m", "600"}, args...)...)
+			return !strings.Contains(out, "curl: (6)")
+		})
 		for _, form := range []string{vaultKey, url.QueryEscape(vaultKey), base64.StdEncoding.EncodeToString([]byte(vaultKey)), "of-the-vault"} {
 			if strings.Contains(out, form) {
 				t.Errorf("%s: the answer has the secret:\n%s", strings.Join(args, " "), out)
@@ -150,6 +154,10 @@ func TestControlHolds(t *testing.T) {
 	h.Run("", "cove", "create", "other", "--idle", "0") // or its state changes by itself
 	h.Run("", "cove", "exec", "-s", "other", "--", "true")
 	state := func() string {
+		t.Helper()
+		e2e.Await(t, "the end of what keeps them awake", func() bool { // a command that has just ended may do so still
+			return len(h.Info("paint").Cove.AwakeBy)+len(h.Info("other").Cove.AwakeBy) == 0
+		})
 		var all strings.Builder
 		for _, args := range [][]string{
 			{"policy", "show", "-s", "paint", "--json"}, {"policy", "show", "-s", "other", "--json"}, {"token", "list", "--json"}, {"secret", "list", "--json"},

@@ -103,7 +103,7 @@ func TestAllowThis(t *testing.T) {
 		if now := rules(); !slices.Equal(now, append(before, fmt.Sprint(test.added))) {
 			t.Errorf("%s: the rules were %v, and are %v", test.target, before, now)
 		}
-		if got := i.Run("", "cove", "exec", "-s", "paint", "curl", "-sSf", test.file); got != test.want {
+		if got := i.Run("", "cove", "exec", "-s", "paint", "curl", "-sSf", "--retry", "5", "--retry-all-errors", test.file); got != test.want {
 			t.Errorf("%s has %q, want %q", test.file, got, test.want)
 		}
 	}
