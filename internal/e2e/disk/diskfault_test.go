@@ -1,46 +1,48 @@
 package disk
 
 import (
-	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/cove-dev/cove/internal/test/e2e"
 )
 
+// taker writes to its output for ever, and tries again at once if there is no room.
+const taker = `$block = "\0" x 4096; while (1) { defined syswrite(STDOUT, $block) or $! == 28 or die $! }`
+
 // keepFull takes each byte of a data folder's disk as soon as it is free, until stop is
-// called. A program in a sprite may do the same, and goes on after a kill of the server.
+// called. A program in a sprite may do the same, and goes on after a kill of the server. Other
+// tests that want the processors go first.
 func keepFull(h *e2e.Host) (stop func()) {
 	h.T.Helper()
 	f, err := os.OpenFile(filepath.Join(h.Data, "fill"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	var ends atomic.Bool
-	var taking sync.WaitGroup
-	for range 2 { // one may wait for something that the other does not
-		taking.Go(func() {
-			for block := make([]byte, 4<<10); !ends.Load(); {
-				if _, err := f.Write(block); err != nil && !errors.Is(err, syscall.ENOSPC) {
-					h.T.Error(err)
-					return
-				}
-			}
-		})
-	}
+	defer f.Close()
+	var takers []*exec.Cmd
 	stop = sync.OnceFunc(func() {
-		ends.Store(true)
-		taking.Wait()
-		if err := f.Close(); err != nil {
-			h.T.Error(err)
+		for _, cmd := range takers {
+			_ = cmd.Process.Kill() // it may have ended, which is wrong
+			if err := cmd.Wait(); err == nil || err.Error() != "signal: killed" {
+				h.T.Errorf("it did not keep the disk full: %v", err)
+			}
 		}
 	})
 	h.T.Cleanup(stop)
+	for range 2 { // one may wait for something that the other does not
+		cmd := exec.Command("nice", "-n", "10", "perl", "-e", taker)
+		cmd.Stdout, cmd.Stderr = f, os.Stderr
+		if err := cmd.Start(); err != nil {
+			h.T.Fatal(err)
+		}
+		takers = append(takers, cmd)
+	}
 	return stop
 }
 

@@ -1,12 +1,14 @@
 package disk
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -55,14 +57,16 @@ const limitMB = 64
 // whatever happens to the others.
 type limited struct {
 	*e2e.Host
-	written *atomic.Int64 // lines that the neighbour has said
+	written  *atomic.Int64 // lines that the neighbour has written
+	refusals *atomic.Int64 // lines for which it found no room
+	full     bool          // the test leaves it no room
 }
 
 func newLimited(t *testing.T) *limited { return newLimitedOf(t, "3g") }
 
 // newLimitedOf is newLimited with a disk of that size, and more flags of the server.
 func newLimitedOf(t *testing.T, size string, flags ...string) *limited {
-	l := &limited{Host: e2e.NewSmallHost(t, size), written: new(atomic.Int64)}
+	l := &limited{Host: e2e.NewSmallHost(t, size), written: new(atomic.Int64), refusals: new(atomic.Int64)}
 	l.Serve(nil, append([]string{"--idle", "0"}, flags...)...)
 	l.Run("", "cove", "create", "neighbour")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -70,24 +74,37 @@ func newLimitedOf(t *testing.T, size string, flags ...string) *limited {
 import os, time
 f = open('log', 'ab', buffering=0)
 while True:
-    f.write(b'line\n'); os.fsync(f.fileno()); print('x'); time.sleep(0.1)`)
-	cmd.Stdout = tally{l.written}
+    try: f.write(b'line\n'); os.fsync(f.fileno()); print('w')
+    except OSError: print('no room')
+    time.sleep(0.1)`)
+	cmd.Stdout = tally{l}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cancel(); _ = cmd.Wait() }) // killed
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // killed
+		if n := l.refusals.Load(); n > 0 && !l.full {
+			t.Errorf("the neighbour found no room for %d lines", n)
+		}
+	})
 	return l
 }
 
-type tally struct{ n *atomic.Int64 }
+// tally counts what the neighbour says.
+type tally struct{ *limited }
 
-func (c tally) Write(p []byte) (int, error) { c.n.Add(int64(len(p))); return len(p), nil }
+func (c tally) Write(p []byte) (int, error) {
+	c.written.Add(int64(bytes.Count(p, []byte("w"))))
+	c.refusals.Add(int64(bytes.Count(p, []byte("no room"))))
+	return len(p), nil
+}
 
 // writes waits until the neighbour has written more.
 func (l *limited) writes(t *testing.T) {
 	t.Helper()
 	before := l.written.Load()
-	e2e.Await(t, "the neighbour writes on", func() bool { return l.written.Load() > before+4 })
+	e2e.Await(t, "the neighbour writes on", func() bool { return l.written.Load() > before+2 })
 }
 
 // fill starts a filler in a new sprite, and waits until the sprite is held.
@@ -106,18 +123,36 @@ func (l *limited) fill(t *testing.T, sprite, program string) *sprites.Cmd {
 	return cmd
 }
 
-// filled returns how much the first filler has written.
-func (l *limited) filled(t *testing.T) (size int64) {
+// filled returns how much the first filler has written. It does not count layers of those names.
+func (l *limited) filled(t *testing.T, but ...string) (size int64) {
 	t.Helper()
-	all, _ := filepath.Glob(filepath.Join(l.Data, "layers/*/root/upper/home/sprite/big")) // the pattern is right
-	for _, name := range all {
-		st, err := os.Stat(name)
+	for _, layer := range l.layers(t) {
+		st, err := os.Stat(filepath.Join(l.Data, "layers", layer, "root/upper/home/sprite/big"))
+		if errors.Is(err, os.ErrNotExist) || slices.Contains(but, layer) {
+			continue
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		size = max(size, st.Size())
 	}
+	if size == 0 {
+		t.Fatal("nothing is written")
+	}
 	return size
+}
+
+// layers returns the names of all layers.
+func (l *limited) layers(t *testing.T) (names []string) {
+	t.Helper()
+	all, err := os.ReadDir(filepath.Join(l.Data, "layers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	return names
 }
 
 // refused checks that a sprite is held, and that calls say why.
@@ -244,7 +279,7 @@ func TestDiskLimitLeft(t *testing.T) {
 	l.Run("", "cove", "service", "put", "-s", "back", "tick", "--", "sh", "-c", "while :; do date; sleep 0.1; done")
 	l.Run("", "cove", "checkpoint", "create", "-s", "back")
 	logs := l.following(t, "cove", "service", "logs", "-f", "tick", "-s", "back")
-	var said strings.Builder
+	var said e2e.Acks
 	cmd := l.Command("", "cove", "exec", "-s", "back", "--", "sh", "-c", "while :; do head -c 1M /dev/zero >>big; sleep 0.01; done")
 	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
@@ -252,12 +287,14 @@ func TestDiskLimitLeft(t *testing.T) {
 	}
 	const full, on = "has reached its disk limit", "the sprite goes on"
 	e2e.Await(t, "the log that is followed says why it is quiet", func() bool { return strings.Contains(logs(), full) })
+	// Before that, Ctrl-C would be for the command, which stands still.
+	e2e.Await(t, "the command line says so too", func() bool { return strings.Contains(said.String(), full) })
 	began := time.Now()
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
 	if code := e2e.ExitCode(cmd.Wait()); code != 130 || !strings.Contains(said.String(), full) || !strings.Contains(said.String(), "will be killed when it resumes (within 1m10s") {
-		t.Errorf("a command that is left ends with %d\n%s", code, &said)
+		t.Errorf("a command that is left ends with %d\n%s", code, said.String())
 	}
 	t.Logf("left in %v", time.Since(began))
 	l.Run("", "cove", "update", "back", "--disk", "1500M")
@@ -443,15 +480,16 @@ func TestDiskLimitOfJob(t *testing.T) {
 		t.Errorf("the log said\n%s", text)
 	}
 
+	first := l.layers(t)
 	job, sprite = pushed()
 	update = "cove update " + sprite + " --disk "
-	size := l.filled(t)
+	size := l.filled(t, first...)
 	out, code := l.Try("", "cove", "job", "stop", job)
 	if code != 0 || !strings.Contains(out, "Nothing of the job runs") || !strings.Contains(out, update) {
 		t.Errorf("stop: %d, %s", code, out)
 	}
-	if j, status := l.job(t, job), l.Info(sprite).Status; !j.Stopping || j.State.Terminal() || status != sprites.StatusCold || size != l.filled(t) {
-		t.Errorf("stopped, it is %s, stopping: %v, in a sprite that is %s; it had written %d bytes, and then %d", j.State, j.Stopping, status, size, l.filled(t))
+	if j, status := l.job(t, job), l.Info(sprite).Status; !j.Stopping || j.State.Terminal() || status != sprites.StatusCold || size != l.filled(t, first...) {
+		t.Errorf("stopped, it is %s, stopping: %v, in a sprite that is %s; it had written %d bytes, and then %d", j.State, j.Stopping, status, size, l.filled(t, first...))
 	}
 	if out := l.Run("", "cove", "job", "list"); !strings.Contains(out, "stopping (held)") {
 		t.Errorf("the list says\n%s", out)
@@ -471,8 +509,8 @@ func TestDiskLimitOfJob(t *testing.T) {
 	if j := l.job(t, job); j.Held != nil || j.Stopping || j.State != cove.JobCancelled || j.Commits == 0 {
 		t.Errorf("got %s, %d commits, stopping: %v, %+v", j.State, j.Commits, j.Stopping, j.Held)
 	}
-	if size != l.filled(t) {
-		t.Errorf("it has written on: %d bytes, and then %d", size, l.filled(t))
+	if now := l.filled(t, first...); size != now {
+		t.Errorf("it has written on: %d bytes, and then %d", size, now)
 	}
 
 	if e2e.Soak() {

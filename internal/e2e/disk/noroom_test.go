@@ -49,6 +49,10 @@ time.sleep(100000)`)
 		log, _ := os.ReadFile(filepath.Join(h.Data, "serve.log"))
 		t.Fatalf("memories that are kept: %q, %v\n%s", kept, err, log)
 	}
+	e2e.Await(t, "the end of the sandbox whose memory is kept", func() bool {
+		left, err := filepath.Glob(filepath.Join(h.Data, "run", "*", "sandbox.json"))
+		return err == nil && len(left) == 1
+	})
 	// All processes of a container end with it.
 	st, shims := h.SandboxState(), h.Shims()
 	for _, pid := range append(shims, st.PID) {

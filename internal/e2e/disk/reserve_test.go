@@ -56,8 +56,9 @@ func TestDiskReserve(t *testing.T) {
 	l := newLimitedOf(t, "2g", "--disk-reserve", "512M")
 	l.fillDisk(t, 1100<<20)
 	l.Run("", "cove", "create", "wild")
-	// Some 50 MB/s: how much it overshoots must not be a matter of this machine's load.
-	cmd := l.Client().Sprite("wild").Command("python3", "-c", bySteps, "100", "5242880", "0.1")
+	// Some 50 MB/s: how much it overshoots must not be a matter of this machine's load. It does
+	// not end before it is held.
+	cmd := l.Client().Sprite("wild").Command("python3", "-c", bySteps, "100", "5242880", "0.1", "enough")
 	out := &strings.Builder{}
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
@@ -101,6 +102,10 @@ func TestDiskReserve(t *testing.T) {
 	if err := os.Remove(filepath.Join(l.Data, "filling")); err != nil {
 		t.Fatal(err)
 	}
+	e2e.Await(t, "it goes on", func() bool {
+		_, code := l.Try("", "cove", "exec", "-s", "wild", "touch", "enough")
+		return code == 0
+	})
 	if err := cmd.Wait(); err != nil || out.String() != fmt.Sprintln(500<<20) {
 		t.Errorf("when there is room again it ends with %v, %s", err, out)
 	}
@@ -162,7 +167,7 @@ func TestDiskReserveAdvice(t *testing.T) {
 			l.Run("", "cove", "create", "wild")
 			l.Run("", "cove", "exec", "-s", "wild", "--detach", "--", "python3", "-c", hog)
 			e2e.Await(t, "the sprite is held", func() bool { i := l.Info("wild").Cove; return i.Held != nil && i.Paused })
-			if all {
+			if l.full = all; all {
 				e2e.FillUp(l.Host)
 			}
 			for _, args := range [][]string{{"exec", "-s", "wild", "--", "rm", "big"}, {"suspend", "wild"}} {
