@@ -4,10 +4,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -150,51 +148,13 @@ func plantArchives(h e2e.SyncHost, corpus map[string]hostileArchive) {
 	h.Run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "install", "-m", "755", "/home/sprite/corpus/tar", "/usr/local/bin/tar")
 }
 
-// peak runs cove, and returns what it printed, its exit code, and the most memory
-// that it had, in bytes.
-func peak(h *e2e.Host, dir string, args ...string) (string, int, int64) {
-	h.T.Helper()
-	cmd := h.Command(dir, "cove", args...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		h.T.Fatal(err)
-	}
-	ended, most := make(chan struct{}), make(chan int64)
-	go func() {
-		// wait4's figure would not do: it begins with the memory of this process.
-		var peak int64
-		for tick := time.NewTicker(5 * time.Millisecond); ; {
-			var kB int64
-			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
-			if _, after, ok := strings.Cut(string(text), "VmHWM:"); ok {
-				_, _ = fmt.Sscan(after, &kB)
-			}
-			peak = max(peak, kB<<10)
-			select {
-			case <-ended:
-				tick.Stop()
-				most <- peak
-				return
-			case <-tick.C:
-			}
-		}
-	}()
-	err := cmd.Wait()
-	close(ended)
-	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
-		h.T.Fatal(err)
-	}
-	return out.String(), cmd.ProcessState.ExitCode(), <-most
-}
-
 // TestHostileArchives: whatever a sprite sends as an archive, cp writes nothing outside
 // its folder and leaves nothing in it. It names the refused member, and its memory does
 // not grow with the sizes that the archive claims.
 func TestHostileArchives(t *testing.T) {
 	h := e2e.NewSyncHost(t)
 	h.Sh("mkdir -p honest; head -c 3000000 /dev/urandom >honest/x")
-	out, code, honest := peak(h.Host, "", "cp", "paint:honest", h.Path("honest"))
+	out, code, honest := e2e.Peak(h.Host, "", "cp", "paint:honest", h.Path("honest"))
 	if code != 0 {
 		t.Fatalf("an honest one: %d, %s", code, out)
 	}
@@ -223,7 +183,7 @@ func TestHostileArchives(t *testing.T) {
 			}
 			for _, dst := range []string{"new", "there"} {
 				began := time.Now()
-				out, code, peak := peak(h.Host, "", "cp", "paint:corpus/"+name+"/.", filepath.Join(box, dst))
+				out, code, peak := e2e.Peak(h.Host, "", "cp", "paint:corpus/"+name+"/.", filepath.Join(box, dst))
 				if code != a.code || !strings.Contains(out, a.names) || strings.ContainsRune(out, 0x1b) {
 					t.Errorf("into %s: code %d, want %d and %q: %q", dst, code, a.code, a.names, out)
 				}

@@ -103,7 +103,7 @@ func TestHostileBundles(t *testing.T) {
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
 			h.Try("home", "cove", "job", "wait", a.job)
-			out, code, peak := peak(h, "home", "pull", a.job)
+			out, code, peak := e2e.Peak(h, "home", "pull", a.job)
 			if code != 5 || !strings.Contains(out, a.says) || !strings.Contains(out, "reject") {
 				t.Errorf("code %d, want 5 and %q: %s", code, a.says, out)
 			}

@@ -26,6 +26,9 @@ const turnVariable = "COVE_TEST_TURN"
 // Main runs the tests of a package with the binaries that COVE_BIN names, or with its own.
 // The packages of internal/e2e take turns: some of their tests look at the whole machine.
 func Main(m *testing.M) int {
+	if file := os.Getenv(peakVariable); file != "" {
+		return measurePeak(file)
+	}
 	BinDir = os.Getenv("COVE_BIN") // made by make build
 	if BinDir == "" {
 		dir, err := os.MkdirTemp("", "cove-bin-")

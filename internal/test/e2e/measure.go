@@ -1,11 +1,15 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -60,4 +64,53 @@ func PeakResident(t testing.TB, pid int) int64 {
 func Resident(t testing.TB, pid int) int64 {
 	t.Helper()
 	return ProcField(t, fmt.Sprintf("/proc/%d/status", pid), "VmRSS:")
+}
+
+// peakVariable names the file for the figure of Peak. It is set for a test binary that only runs
+// one program.
+const peakVariable = "COVE_TEST_PEAK"
+
+// Peak runs cove. It returns the output of both streams, the exit code, and the most memory that
+// cove had resident, in bytes.
+func Peak(h *Host, dir string, args ...string) (out string, code int, most int64) {
+	h.T.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	// The kernel's figure for a process begins with the memory of its parent. So its parent is
+	// not this process, but one that has just begun.
+	figure := filepath.Join(h.T.TempDir(), "peak")
+	cmd := h.Command(dir, self, append([]string{filepath.Join(h.Bin, "cove")}, args...)...)
+	cmd.Env = append(cmd.Env, peakVariable+"="+figure)
+	text, err := cmd.CombinedOutput()
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		h.T.Fatal(err)
+	}
+	number, err := os.ReadFile(figure)
+	if err == nil {
+		most, err = strconv.ParseInt(string(number), 10, 64)
+	}
+	if err != nil {
+		h.T.Fatalf("the memory of cove %s: %v\n%s", strings.Join(args, " "), err, text)
+	}
+	return string(text), cmd.ProcessState.ExitCode(), most
+}
+
+// measurePeak runs the program of this process's arguments, and writes the most memory that it
+// had to a file. It returns the program's exit code.
+func measurePeak(file string) int {
+	cmd := exec.Command(os.Args[1], os.Args[2:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err := errors.Join(os.Unsetenv(peakVariable), cmd.Start())
+	if err == nil {
+		_ = cmd.Wait() // the exit code says it
+		usage, _ := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+		err = os.WriteFile(file, []byte(strconv.FormatInt(usage.Maxrss<<10, 10)), 0o600)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return cmd.ProcessState.ExitCode()
 }
