@@ -146,9 +146,10 @@ func (f *lockedFile) replace(content []byte) (err error) {
 	return nil
 }
 
-// lockPatience is how long to wait for the lock of a file. Sessions hold it for a rename. A
-// process that holds it for longer has locked the file for a purpose of its own.
-const lockPatience = time.Second
+// lockPatience is how long to wait for the lock of a file. Sessions hold it for a rename, but
+// one may stand still meanwhile. A process that holds it for longer has locked the file for a
+// purpose of its own.
+const lockPatience = 30 * time.Second
 
 // put renames a new file to its place. It waits for other sessions that do so, and notices
 // their changes of the file.

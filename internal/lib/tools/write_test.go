@@ -4,12 +4,19 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // TestWrite: F3, F4: names of every kind, parents, modes, links, if_match.
@@ -256,4 +263,44 @@ func FuzzEdit(f *testing.F) {
 			t.Fatalf("%q by %q in %q: got %q, want %q", old, text, content, got.content, want)
 		}
 	})
+}
+
+// TestStandingSession: a session that stands still between its look at a file and its rename
+// loses nobody's change. Another session waits for it, and notices that the file has changed.
+func TestStandingSession(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(path, "before")
+	first, err := os.Open(path)
+	if err == nil {
+		err = unix.Flock(int(first.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := &lockedFile{path: path, shown: "f"}
+		if f.info, err = os.Lstat(path); err != nil {
+			t.Fatal(err)
+		}
+		write(path+".second", "second")
+		put := make(chan error, 1)
+		go func() { put <- f.put(path + ".second") }()
+		<-time.After(20 * time.Second)
+		write(path+".first", "the first one's")
+		if err := errors.Join(os.Rename(path+".first", path), first.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := errors.AsType[*fail.Error](<-put); !ok || e.Code != CodeChanged {
+			t.Errorf("got %v, want %s", e, CodeChanged)
+		}
+	})
+	if text, err := os.ReadFile(path); err != nil || string(text) != "the first one's" {
+		t.Errorf("the file has %q, %v", text, err)
+	}
 }
