@@ -86,9 +86,13 @@ func (a *api) start() error {
 	return nil
 }
 
+// answerLimit is for calls to answer at the end. They do so at once, unless this process stands
+// still.
+const answerLimit = 30 * time.Second
+
 // close lets calls that wait for the end answer, and removes the socket.
 func (a *api) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()
 	var err error
 	if a.shim.folder.atHome() {
