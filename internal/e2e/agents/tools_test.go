@@ -331,7 +331,12 @@ func toolGone(h *e2e.Host) {
 		}
 		e2e.SignalAll(t, syscall.SIGKILL, st.PID)
 	})
-	// Another session boots the sprite again. The dead one stays dead.
+	// Another session boots the sprite again. The dead one stays dead. At the sandbox's death, a
+	// caller may be told that it can't be reached.
+	e2e.Await(t, "the next sandbox", func() bool {
+		_, code := h.Try("", "cove", "exec", "-s", "paint", "true")
+		return code == 0
+	})
 	s := h.ToolSession(t.Context(), "paint", "", tools.Full)
 	if _, err := dead.Call(t.Context(), "Read", json.RawMessage(`{"file_path":"/etc/passwd"}`)); toolCode(err) != tools.CodeSandboxGone {
 		t.Errorf("the session of a dead sandbox: got %v", err)
