@@ -131,9 +131,12 @@ func sleeps(h *e2e.Host, limit time.Duration) (inTime bool) {
 	if err := client.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	asleep := append(h.Shims(), h.PID(), pull, exec)
+	// The job may be beyond its time limit already. Then the pull has ended, or is about to.
+	asleep := append(h.Shims(), h.PID(), exec)
 	e2e.SignalAll(t, syscall.SIGSTOP, asleep...)
+	_ = e2e.Signal(pull, syscall.SIGSTOP)
 	<-time.After(limit)
+	_ = e2e.Signal(pull, syscall.SIGCONT)
 	e2e.SignalAll(t, syscall.SIGCONT, asleep...)
 	if err := client.Resume(t.Context()); err != nil {
 		t.Fatal(err)
