@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/test/e2e"
@@ -37,24 +38,39 @@ func TestRestoredWhileExec(t *testing.T) {
 		t.Errorf("%v, %q", err, errs.String())
 	}
 
-	cmd = h.Command("", "cove", "exec", "-s", "paint", "sh", "-c", `trap "echo told" TERM; echo begun; while :; do sleep 1; done`)
-	if out, err = cmd.StdoutPipe(); err == nil {
-		err = cmd.Start()
+	for deadline := time.Now().Add(e2e.LastResort); !killedInRestore(t, h); {
+		if time.Now().After(deadline) {
+			t.Fatal("no program of the sandbox is told of its end")
+		}
 	}
-	if err != nil {
+}
+
+// killedInRestore kills the server while a restore ends the sandbox, and then runs a command. It
+// reports false if the programs stood still when they were told, so that they were ended by force.
+func killedInRestore(t *testing.T, h *e2e.Host) (told bool) {
+	t.Helper()
+	cmd := h.Command("", "cove", "exec", "-s", "paint", "sh", "-c", `trap "echo told" TERM; echo begun; while :; do sleep 1; done`)
+	out, err := cmd.StdoutPipe()
+	if err := errors.Join(err, cmd.Start()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(out, make([]byte, len("begun\n"))); err != nil {
 		t.Fatal(err)
 	}
+	began := time.Now()
 	_, restored := h.Background("", "cove", "restore", "v1", "-s", "paint")
-	if _, err := io.ReadFull(out, make([]byte, len("told\n"))); err != nil {
-		t.Fatal(err)
+	_, err = io.ReadFull(out, make([]byte, len("told\n")))
+	const grace = 10 * time.Second // of a stop
+	if told = err == nil; !told && time.Since(began) < grace {
+		t.Fatalf("the command ended before its time: %v", err)
 	}
-	e2e.SignalAll(t, syscall.SIGKILL, h.PID(), cmd.Process.Pid)
+	if told {
+		e2e.SignalAll(t, syscall.SIGKILL, h.PID(), cmd.Process.Pid)
+	}
 	_, _ = restored()
 	_ = cmd.Wait()
 	h.Run("", "cove", "exec", "-s", "paint", "true")
+	return told
 }
 
 // unseenCalls are calls that a server completes once they have begun. Each has a point in
