@@ -438,7 +438,7 @@ func (d *doctor) inodes() check {
 
 func (d *doctor) git(ctx context.Context) check {
 	c := check{Name: "git", Level: levelOK}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // on a busy machine a program may start late
 	defer cancel()
 	major, minor, err := gitwork.Version(ctx)
 	if err != nil {
