@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -117,18 +118,25 @@ func TestProxyEcho(t *testing.T) {
 	}
 }
 
+// closedPort returns a port of loopback at which nothing listens. Nobody else can take it until the
+// test ends.
+func closedPort(t *testing.T) int {
+	t.Helper()
+	addr, err := netip.ParseAddrPort(covetest.Address(t))
+	must(t, err)
+	return int(addr.Port())
+}
+
 // Statement 81: if nothing listens on a port, the answer says so, and then the connection
 // ends. The same holds if no port is named.
 func TestProxyRefused(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, errors.Join(err, ln.Close()))
-	port := ln.Addr().(*net.TCPAddr).Port
+	port := closedPort(t)
 	for _, host := range through {
 		conn, status := proxy(t, s, initOf(t, host, port))
 		failIf(t, status.Status != "error" || status.Error != "connection refused", "%s: the answer is %+v", host, status)
-		_, _, err = conn.Read(t.Context())
+		_, _, err := conn.Read(t.Context())
 		failIf(t, websocket.CloseStatus(err) != websocket.StatusInternalError, "%s: it ends with %v", host, err)
 	}
 	_, status := proxy(t, s, `{"unix":"/nowhere/at/all"}`)
