@@ -2,13 +2,15 @@ package tools
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -23,6 +25,8 @@ type capture struct {
 	name string // of the stream
 	dir  string // of files
 
+	reading sync.Mutex // held from a read of the pipe until it is stored
+
 	mu    sync.Mutex
 	head  []byte // the first bytes since the last look
 	tail  []byte // the last ones behind them
@@ -32,6 +36,16 @@ type capture struct {
 	log   *os.File
 	kept  int64 // bytes in it
 	err   error // why there is none
+
+	stored sync.Cond // of mu: total has grown, or over is true
+	over   bool      // copyFrom has ended
+}
+
+// newCapture makes a capture of a stream. Its files go to dir.
+func newCapture(name, dir string) *capture {
+	c := &capture{name: name, dir: dir}
+	c.stored.L = &c.mu
+	return c
 }
 
 // openLog begins the file. It first writes head, which has the output up to here.
@@ -71,6 +85,7 @@ func (c *capture) Write(p []byte) (int, error) {
 	c.note(p)
 	c.size += int64(len(p))
 	c.total += int64(len(p))
+	c.stored.Broadcast()
 	n := min(len(p), maxOutput-len(c.head))
 	c.head = append(c.head, p[:n]...)
 	if rest := p[n:]; len(rest) > 0 {
@@ -158,8 +173,55 @@ func (c *capture) close() {
 	}
 }
 
-// copyFrom reads a stream to its end.
-func (c *capture) copyFrom(r io.Reader) { _, _ = io.Copy(c, r) } // a pipe's end, or its closing
+// copyFrom reads a pipe to its end, or until it is closed.
+func (c *capture) copyFrom(pipe *os.File) {
+	defer c.finish()
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return
+	}
+	buf := make([]byte, 32<<10)
+	for {
+		n := 0
+		var readErr error
+		err := raw.Read(func(fd uintptr) bool {
+			c.reading.Lock()
+			defer c.reading.Unlock()
+			if n, readErr = unix.Read(int(fd), buf); n > 0 {
+				_, _ = c.Write(buf[:n]) // never fails
+			}
+			return !errors.Is(readErr, unix.EAGAIN)
+		})
+		if err != nil || n <= 0 && !errors.Is(readErr, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// catchUp returns when copyFrom has stored all that is in the pipe now.
+func (c *capture) catchUp(pipe *os.File) {
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return
+	}
+	waiting := 0
+	c.reading.Lock()
+	_ = raw.Control(func(fd uintptr) { waiting, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // closed: nothing comes any more
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading.Unlock()
+	for want := c.total + int64(waiting); c.total < want && !c.over; {
+		c.stored.Wait()
+	}
+}
+
+// finish notes that copyFrom has ended.
+func (c *capture) finish() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	c.stored.Broadcast()
+}
 
 // logDir is the folder where logs are kept for a while.
 func logDir() string {

@@ -73,7 +73,7 @@ func (s *shells) start(spec keeperSpec) (*shell, error) {
 	}
 	sh := &shell{
 		begun: time.Now(), ended: make(chan struct{}), gone: make(chan struct{}),
-		out: &capture{name: "stdout", dir: s.logs}, err: &capture{name: "stderr", dir: s.logs},
+		out: newCapture("stdout", s.logs), err: newCapture("stderr", s.logs),
 	}
 	cmd := exec.Command(s.program[0], s.program[1:]...)
 	var pipes [3][2]*os.File // stdout, stderr, the report
@@ -150,6 +150,10 @@ func (s *shells) follow(sh *shell, cmd *exec.Cmd, pipes [3][2]*os.File, reports 
 		s.forget(cmd)
 		s.sweep()
 	} else {
+		if sh.left { // the streams do not end, but what the command itself has printed is its answer
+			sh.out.catchUp(pipes[0][0])
+			sh.err.catchUp(pipes[1][0])
+		}
 		close(sh.ended)
 		_ = cmd.Wait() // its code says nothing that the report has not
 		s.forget(cmd)
