@@ -10,9 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -24,7 +27,7 @@ import (
 // Main runs sprite-env against a socket, and returns the exit code: 0, 1 for a failure, 2 for
 // wrong usage. args do not include the program's name.
 func Main(ctx context.Context, socket string, args []string, stdout, stderr io.Writer) int {
-	e := &env{out: stdout, errs: stderr, client: &sprites.Client{
+	e := &env{out: stdout, errs: stderr, dir: filepath.Dir(socket), client: &sprites.Client{
 		URL: "http://sprite",
 		HTTPClient: &http.Client{Transport: &http.Transport{
 			DisableKeepAlives: true,
@@ -53,6 +56,7 @@ type usageError struct{ error }
 
 type env struct {
 	client *sprites.Client
+	dir    string    // of the guest's files
 	out    io.Writer // what was asked for
 	errs   io.Writer // remarks
 }
@@ -306,10 +310,14 @@ replaced by a rename, and in /proc/sys/kernel/random/boot_id.`,
 		Example: "  sprite-env generation --wait && kill -HUP $PID    in the background",
 		Args:    exact(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			now, err := e.askGeneration(cmd.Context(), "")
-			if err == nil && wait {
-				now, err = e.askGeneration(cmd.Context(), now)
+			before := ""
+			if wait {
+				var err error
+				if before, err = e.lastGeneration(cmd.Context()); err != nil {
+					return err
+				}
 			}
+			now, err := e.askGeneration(cmd.Context(), before)
 			if err == nil {
 				_, err = fmt.Fprintln(e.out, now)
 			}
@@ -321,6 +329,16 @@ replaced by a rename, and in /proc/sys/kernel/random/boot_id.`,
 }
 
 // askGeneration asks for the generation, and waits until it is another one than after.
+// lastGeneration returns the generation to wait for the end of. It is read from the guest's file
+// before anything is asked. So a copy that is made while the question is on its way ends the wait.
+func (e *env) lastGeneration(ctx context.Context) (string, error) {
+	text, err := os.ReadFile(filepath.Join(e.dir, "generation"))
+	if errors.Is(err, fs.ErrNotExist) { // this guest writes none
+		return e.askGeneration(ctx, "")
+	}
+	return strings.TrimSpace(string(text)), err
+}
+
 func (e *env) askGeneration(ctx context.Context, after string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sprite/v1/generation?after="+url.QueryEscape(after), nil)
 	if err != nil {
