@@ -80,10 +80,11 @@ test-e2e: build
 test-agents: build
 	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_TEST_AGENTS=1 $(GO) test -count=1 -timeout 2h -p 1 -v -run '^(TestClaude|TestAgent)' $(TESTFLAGS) ./internal/e2e/agents ./internal/e2e/jobs
 
+# A sandbox has a descriptor for each of the 100,000 folders that a test nests.
 soak: build
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
-	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 4h -p 1 -v -run '^(TestSoak|TestHostileMachine|TestOrdinaryUser|TestDiskLimit$$|TestFullDiskStart)' $(TESTFLAGS) ./internal/e2e/...
+	ulimit -n "$$(cat /proc/sys/fs/nr_open)" 2>/dev/null; COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 4h -p 1 -v -run '^(TestSoak|TestHostileMachine|TestOrdinaryUser|TestDiskLimit$$|TestFullDiskStart)' $(TESTFLAGS) ./internal/e2e/...
 	CGO_ENABLED=0 COVE_SOAK=1 $(GO) test -count=1 -timeout 1h -v -run '^TestSoak' $(TESTFLAGS) ./internal/server/job
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck after $(LEAKS)
 

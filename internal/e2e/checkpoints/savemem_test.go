@@ -82,11 +82,13 @@ func TestSaveNearLimit(t *testing.T) {
 func TestEndInCheckpoint(t *testing.T) {
 	h := e2e.NewHost(t)
 	h.Serve(nil)
-	startHolding(t, h)
-	before := listed(t, h)
-	for deadline := time.Now().Add(e2e.LastResort); ; before = listed(t, h) {
-		err, out := endWhileSaving(t, h)
+	var before []string
+	for deadline := time.Now().Add(e2e.LastResort); ; {
+		startHolding(t, h)
+		before = listed(t, h)
+		out, err := endWhileSaving(t, h)
 		if err == nil && time.Now().Before(deadline) {
+			h.Run("", "cove", "rm", "--force", "paint")
 			continue
 		}
 		if err == nil || !strings.Contains(out, "the sandbox has ended") || strings.Contains(out, "connection refused") {
@@ -117,7 +119,7 @@ func listed(t *testing.T, h *e2e.Host) (ids []string) {
 
 // endWhileSaving makes a checkpoint of paint, and kills the sandbox once a part of its memory is
 // saved. It returns how the command ended.
-func endWhileSaving(t *testing.T, h *e2e.Host) (ended error, out string) {
+func endWhileSaving(t *testing.T, h *e2e.Host) (out string, ended error) {
 	t.Helper()
 	sandbox := h.SandboxState().PID
 	_, wait := h.Background("", "cove", "checkpoint", "create", "-s", "paint")
@@ -144,5 +146,5 @@ func endWhileSaving(t *testing.T, h *e2e.Host) (ended error, out string) {
 		t.Fatal(err)
 	}
 	<-done
-	return ended, out
+	return out, ended
 }

@@ -328,7 +328,6 @@ replaced by a rename, and in /proc/sys/kernel/random/boot_id.`,
 	return cmd
 }
 
-// askGeneration asks for the generation, and waits until it is another one than after.
 // lastGeneration returns the generation to wait for the end of. It is read from the guest's file
 // before anything is asked. So a copy that is made while the question is on its way ends the wait.
 func (e *env) lastGeneration(ctx context.Context) (string, error) {
@@ -339,6 +338,7 @@ func (e *env) lastGeneration(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
+// askGeneration asks for the generation, and waits until it is another one than after.
 func (e *env) askGeneration(ctx context.Context, after string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sprite/v1/generation?after="+url.QueryEscape(after), nil)
 	if err != nil {
