@@ -124,6 +124,7 @@ var imports = map[string][]string{
 	"internal/test/covetest":                {everything},
 	"internal/test/duplextest":              nil,
 	"internal/test/e2e":                     {everything},
+	"internal/test/executable":              nil,
 	"internal/test/fakeprovider":            nil,
 	"internal/test/gitserver":               nil,
 	"internal/test/jobtest":                 {everything},

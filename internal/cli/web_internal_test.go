@@ -14,6 +14,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/executable"
 	"github.com/cove-dev/cove/internal/test/webtest"
 )
 
@@ -30,9 +31,7 @@ func TestOpenBrowserHidesTheLink(t *testing.T) {
 	}
 	for _, name := range []string{"xdg-open", "open"} {
 		script := "#!/bin/sh\nprintf '%s\\n' \"$*\" >'" + told + "'\n"
-		if err := os.WriteFile(filepath.Join(home, "bin", name), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		executable.Write(t, filepath.Join(home, "bin", name), script)
 	}
 	t.Setenv("PATH", filepath.Join(home, "bin")+":"+os.Getenv("PATH"))
 	// To read a pipe waits for the program.

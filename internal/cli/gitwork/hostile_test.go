@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // A program that a job plants, or that the person's own configuration would run on the
@@ -50,10 +51,7 @@ func TestNothingRuns(t *testing.T) {
 	for _, hook := range strings.Fields("post-merge post-checkout reference-transaction pre-commit post-commit post-index-change post-rewrite fsmonitor-watchman") {
 		for _, dir := range []string{filepath.Join(r.dir, ".git/hooks"), filepath.Join(canaries, "hooks")} {
 			script := filepath.Join(dir, hook)
-			write(t, script, "#!/bin/sh\ntouch "+filepath.Join(canaries, "hook-"+hook)+"\n")
-			if err := os.Chmod(script, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			executable.Write(t, script, "#!/bin/sh\ntouch "+filepath.Join(canaries, "hook-"+hook)+"\n")
 		}
 	}
 	base := r.git("rev-parse", "HEAD")

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // movedOn is a repository whose branch has gone on while a job made three commits.
@@ -82,10 +83,7 @@ func TestIntegrate(t *testing.T) {
 			r, base, commits := movedOn(t)
 			for _, hook := range strings.Fields("pre-merge-commit post-merge post-commit post-checkout post-rewrite prepare-commit-msg commit-msg reference-transaction") {
 				script := filepath.Join(r.dir, ".git/hooks", hook)
-				write(t, script, "#!/bin/sh\ntouch "+filepath.Join(canaries, "hook-"+hook)+"\n")
-				if err := os.Chmod(script, 0o755); err != nil {
-					t.Fatal(err)
-				}
+				executable.Write(t, script, "#!/bin/sh\ntouch "+filepath.Join(canaries, "hook-"+hook)+"\n")
 			}
 			var names []string
 			if test.names != nil {

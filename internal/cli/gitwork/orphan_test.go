@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // TestNoOrphan: if cove is killed while git writes the work tree, git ends, and so does the
@@ -41,9 +42,7 @@ for arg; do
 done
 exec ` + printable.Word(git) + ` "$@"
 `
-	if err := os.WriteFile(filepath.Join(bin, "git"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	executable.Write(t, filepath.Join(bin, "git"), script)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestNoOrphan$")
 	cmd.Env = append(env(r.home), "TEST_ORPHAN_REPO="+r.dir, "TEST_BASE="+base, "TEST_HEAD="+head, "TMPDIR="+t.TempDir(),
 		"PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))

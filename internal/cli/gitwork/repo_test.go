@@ -14,6 +14,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 func TestOpenRefuses(t *testing.T) {
@@ -285,9 +286,7 @@ func TestVersion(t *testing.T) {
 	if _, _, err := gitwork.Version(t.Context()); !errors.Is(err, gitwork.ErrNoGit) {
 		t.Errorf("no git: got %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "git"), []byte("#!/bin/sh\necho git version 2.33.8\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	executable.Write(t, filepath.Join(dir, "git"), "#!/bin/sh\necho git version 2.33.8\n")
 	if _, _, err := gitwork.Version(t.Context()); !errors.Is(err, gitwork.ErrOldGit) || !strings.Contains(text(err), "2.34") {
 		t.Errorf("old git: got %v", err)
 	}

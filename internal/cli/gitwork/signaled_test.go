@@ -11,6 +11,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/printable"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // TestKilledGit: a git that a signal ended has answered nothing. Ctrl-C on a terminal may end git
@@ -32,9 +33,7 @@ case "$*" in
 esac
 exec ` + printable.Word(git) + ` "$@"
 `
-		if err := os.WriteFile(filepath.Join(bin, "git"), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		executable.Write(t, filepath.Join(bin, "git"), script)
 		return pid
 	}
 

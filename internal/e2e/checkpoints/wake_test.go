@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cove-dev/cove/internal/test/e2e"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // restoreFails stands in for runsc. When asked to restore, it runs %DO%, prints %SAID%, and
@@ -68,9 +69,7 @@ func TestWakeFails(t *testing.T) {
 	}
 	standIn := func(do, said string) {
 		text := strings.NewReplacer("%DO%", do, "%SAID%", said).Replace(restoreFails)
-		if err := os.WriteFile(runsc, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		executable.Write(t, runsc, text)
 	}
 
 	const ended = `starting container: restoring container "x": urpc method "containerManager.Restore" failed: EOF`
@@ -138,9 +137,7 @@ case " $* " in
 esac
 exec "$0.real" "$@"
 `
-	if err := os.WriteFile(runsc, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	executable.Write(t, runsc, script)
 	if _, stderr, code := h.Streams("suspend", "paint"); code == 0 || !strings.Contains(stderr, "what ran in it is lost") {
 		t.Errorf("suspend: %d, %s", code, stderr)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-dev/cove/internal/guest/loop"
+	"github.com/cove-dev/cove/internal/test/executable"
 	"github.com/cove-dev/cove/internal/test/modeltest"
 )
 
@@ -108,9 +109,7 @@ func TestMCPInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := filepath.Join(t.TempDir(), "notes")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\nexec '"+self+"' serve-mcp\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	executable.Write(t, program, "#!/bin/sh\nexec '"+self+"' serve-mcp\n")
 	query := func(text string) modeltest.Call { return call("sprite__notes__search", object{"query": text}) }
 	b := set(t, "anthropic", "read-only", script{turns: []modeltest.Turn{turn("", query("one")), turn("", query("end")), turn("", query("two")), turn("Done.")}})
 	b.MCP = []loop.MCPServer{{Name: "notes", Program: program, Tools: []string{loop.AllTools}}}

@@ -298,10 +298,7 @@ func TestGuestProgram(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, "true")
 	bin := t.TempDir()
-	j.write(bin+"/cove-guest", "#!/bin/sh\nexit 42\n")
-	if err := os.Chmod(bin+"/cove-guest", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	j.program(bin+"/cove-guest", "exit 42")
 	j.spec.Argv = []string{cove.Guest, "/no/such/job"} // which is this test as a supervisor, that finds none
 	j.spec.Env = append(j.spec.Env, "PATH="+bin+":"+os.Getenv("PATH"))
 	if end := j.run(); end.Reason != "" || end.ExitCode != supervise.ExitErr {

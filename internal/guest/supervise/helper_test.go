@@ -21,6 +21,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest/supervise"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // verbVar makes the test binary a supervisor, as the guest binary is. Run ends every process
@@ -185,9 +186,7 @@ func (j *job) tools(dir string, names ...string) {
 // program writes a script for sh.
 func (j *job) program(name, script string) {
 	j.t.Helper()
-	if err := os.WriteFile(name, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-		j.t.Fatal(err)
-	}
+	executable.Write(j.t, name, "#!/bin/sh\n"+script+"\n")
 }
 
 // give writes job.json.

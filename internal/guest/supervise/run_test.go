@@ -248,10 +248,7 @@ func TestSetupLeavesProgram(t *testing.T) {
 func TestAgentsPath(t *testing.T) {
 	j := newJob(t, "")
 	bin := t.TempDir()
-	j.write(filepath.Join(bin, "my-agent"), "#!/bin/sh\necho x >x; git add x; git commit -q -m \"$0\"\n")
-	if err := os.Chmod(filepath.Join(bin, "my-agent"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	j.program(filepath.Join(bin, "my-agent"), `echo x >x; git add x; git commit -q -m "$0"`)
 	j.spec.Argv, j.spec.Env = []string{"my-agent"}, []string{"PATH=/nowhere:.:" + bin + ":/usr/bin:/bin"}
 	if end := j.run(); end.ExitCode != 0 || end.Commits != 1 {
 		t.Errorf("got %+v", end)

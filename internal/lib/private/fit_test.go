@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // folderForData is a folder on a file system that can have a data folder.
@@ -94,7 +96,7 @@ func TestFitNew(t *testing.T) {
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
 	program := filepath.Join(above, "program")
-	must(t, os.WriteFile(program, self, 0o755))
+	must(t, executable.WriteFile(program, self, 0o755))
 	cmd := exec.Command(program)
 	cmd.Env = []string{fitOf + "=" + filepath.Join(made("roots", 0o755), "a")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 func TestHosts(t *testing.T) {
@@ -25,9 +27,7 @@ func TestHosts(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		executable.Write(t, path, text)
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	t.Setenv("CARGO_HOME", "/h/.cargo")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // printed is a log of lines that an agent printed.
@@ -176,9 +177,7 @@ func TestClaudePrepare(t *testing.T) {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(bin, "claude"), []byte("#!/bin/sh\necho \"$@\"\ncat\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	executable.Write(t, filepath.Join(bin, "claude"), "#!/bin/sh\necho \"$@\"\ncat\n")
 	prompt := string(work.Files["prompt.md"].Data)
 	if !strings.HasSuffix(prompt, "\n# The plan\n\n"+task.Plan) || len(prompt) < len(task.Plan)+200 {
 		t.Errorf("the prompt is %q", prompt)

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // TestNPMInstallLeavesNoCache: the user's home has the agent, and nothing of npm's own.
@@ -19,9 +21,7 @@ func TestNPMInstallLeavesNoCache(t *testing.T) {
 			esac`,
 		"node": "echo 22",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		executable.Write(t, filepath.Join(dir, name), "#!/bin/sh\n"+script+"\n")
 	}
 	cmd := exec.Command("/bin/sh", "-c", npmInstall, "npm-install", "greeter", "20", "greeter@1.2.3", "sum")
 	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + tmp, "PATH=" + dir + ":/usr/bin:/bin"}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // workshop is a git repository with one commit, and a job's folder.
@@ -132,9 +133,7 @@ func TestShellRun(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(hook), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(hook, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	executable.Write(t, hook, "#!/bin/sh\nexit 1\n")
 	got := w.run(`# The plan
 
 Write

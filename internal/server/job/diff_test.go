@@ -20,6 +20,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/server/unidiff"
+	"github.com/cove-dev/cove/internal/test/executable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -280,7 +281,7 @@ echo '* -diff' >.git/info/attributes; echo x >"$said"`)
 	bin := filepath.Join(b.home, "bin")
 	hide := func() {
 		t.Helper()
-		if err := errors.Join(os.MkdirAll(bin, 0o755), os.WriteFile(filepath.Join(bin, "git"), []byte("#!/bin/sh\n"), 0o755)); err != nil {
+		if err := errors.Join(os.MkdirAll(bin, 0o755), executable.WriteFile(filepath.Join(bin, "git"), []byte("#!/bin/sh\n"), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/executable"
 	"github.com/cove-dev/cove/internal/test/fakeprovider"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -113,7 +114,7 @@ func (c *cell) program(name, script string) {
 	c.Helper()
 	dir := filepath.Join(c.b.home, "bin")
 	to := filepath.Join(dir, name)
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.RemoveAll(to), os.WriteFile(to, []byte("#!/bin/sh\n"+script+"\n"), 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.RemoveAll(to), executable.WriteFile(to, []byte("#!/bin/sh\n"+script+"\n"), 0o755)); err != nil {
 		c.Fatal(err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/test/executable"
 	"github.com/cove-dev/cove/internal/test/fakeprovider"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -56,7 +57,7 @@ func TestBackendArch(t *testing.T) {
 	foreign := filepath.Join(filepath.Dir(exe), "cove-guest-"+arch)
 	uname := func(machine string) {
 		t.Helper()
-		if err := errors.Join(os.MkdirAll(b.home+"/bin", 0o755), os.WriteFile(b.home+"/bin/uname", []byte("#!/bin/sh\necho '"+machine+"'\n"), 0o755)); err != nil {
+		if err := errors.Join(os.MkdirAll(b.home+"/bin", 0o755), executable.WriteFile(b.home+"/bin/uname", []byte("#!/bin/sh\necho '"+machine+"'\n"), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}

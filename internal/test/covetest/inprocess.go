@@ -20,6 +20,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/policy"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // InProcess is a sprite.Runtime without real sandboxes. Each is a real guest in this
@@ -105,7 +106,7 @@ func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
 		if err := errors.Join(sb.guest.ShowPolicy(m.NetworkPolicy), sb.guest.ShowGitConfig(connect.GitConfig(m.Connectors))); err != nil {
 			return nil, errors.Join(err, ln.Close())
 		}
-		handler = sb.guest.Handler()
+		handler = settled(sb.guest.Handler())
 		sb.guest.StartServices()
 	}
 	sb.http = &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
@@ -114,6 +115,15 @@ func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
 	}
 	go func() { _ = sb.http.Serve(ln) }() // ends with Close
 	return sb, nil
+}
+
+// settled has a program that a request wrote be free to start, by the time that the request ends.
+// In a sandbox no kernel minds.
+func settled(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r)
+		executable.Settle()
+	})
 }
 
 // home returns the folder where the commands of a sprite start: its disk. If the chain's

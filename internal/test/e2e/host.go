@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/shim/gateway"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // ExitCode returns the exit code of a command's error; 0 if the error has none.
@@ -116,7 +117,7 @@ func (h *Host) Write(name, text string) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		h.T.Fatal(err)
 	}
-	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+	if err := executable.WriteFile(name, []byte(text), 0o644); err != nil {
 		h.T.Fatal(err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/shim/base"
+	"github.com/cove-dev/cove/internal/test/executable"
 )
 
 // shared is what the tests' servers share about this machine: which of its programs are hidden,
@@ -66,7 +67,7 @@ if [ "$*" != '%s' ] || [ -e "$HOME/.npmrc" ]; then exec %s "$@"; fi
 [ -e %s ] || { { %s "$@" >%s.$$; } 2>/dev/null && mv %s.$$ %s; } || exec %s "$@"
 exec cat %s
 `, args, real, kept, real, kept, kept, kept, real, kept)
-	return os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755)
+	return executable.WriteFile(filepath.Join(bin, name), []byte(script), 0o755)
 }
 
 // freshListing is half the time for which a server takes a listing for new.

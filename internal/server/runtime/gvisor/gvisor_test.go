@@ -25,6 +25,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 	"github.com/cove-dev/cove/internal/shim/policy"
+	"github.com/cove-dev/cove/internal/test/executable"
 	"github.com/cove-dev/cove/internal/test/need"
 )
 
@@ -489,9 +490,7 @@ case " $* " in *" run --detach "*)
 esac
 exec %[2]s "$@"
 `, hung, rt.Runsc)
-	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	executable.Write(t, script, text)
 	rt.Runsc = script
 	m := sprite.Machine{ID: "00112233aabbccee", Hostname: "paint", MachineID: strings.Repeat("0", 32), Incarnation: 1, Layers: []string{"1111222233334444"}}
 	sb, err := rt.Boot(t.Context(), m)
