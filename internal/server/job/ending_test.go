@@ -127,7 +127,17 @@ type bench struct {
 }
 
 func newBench(t testing.TB) *bench {
-	b := &bench{t: t, home: t.TempDir(), dir: t.TempDir()}
+	// The path of a job's socket must fit in 107 bytes, so home does not have the test's name.
+	home, err := os.MkdirTemp("", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(home); err != nil {
+			t.Error(err)
+		}
+	})
+	b := &bench{t: t, home: home, dir: t.TempDir()}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

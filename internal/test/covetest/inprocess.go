@@ -106,10 +106,10 @@ func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
 		if err := errors.Join(sb.guest.ShowPolicy(m.NetworkPolicy), sb.guest.ShowGitConfig(connect.GitConfig(m.Connectors))); err != nil {
 			return nil, errors.Join(err, ln.Close())
 		}
-		handler = settled(sb.guest.Handler())
+		handler = sb.guest.Handler()
 		sb.guest.StartServices()
 	}
-	sb.http = &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	sb.http = &http.Server{Handler: settled(handler), ReadHeaderTimeout: time.Minute}
 	if sb.guest != nil {
 		ln = sb.guest.Door(ln)
 	}
