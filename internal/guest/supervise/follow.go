@@ -109,9 +109,13 @@ func dead(dir string) bool {
 	return err == nil && (st.Size() > 0 || !recent(dir))
 }
 
+// startLimit is the time that a supervisor has to take its lock. On a machine with much to do it
+// may stand still before.
+const startLimit = 30 * time.Second
+
 // recent reports whether a job was only just given to a supervisor, which may
 // not have taken the lock yet.
 func recent(dir string) bool {
 	st, err := os.Stat(filepath.Join(dir, "job.json"))
-	return err == nil && time.Since(st.ModTime()) < 10*time.Second
+	return err == nil && time.Since(st.ModTime()) < startLimit
 }
