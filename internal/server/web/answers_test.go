@@ -83,3 +83,34 @@ func TestAskedAgain(t *testing.T) {
 	page.Until("the decision is gone", refused+` && !document.querySelector("#decision .badge")`)
 	page.Until("what was asked elsewhere stays", card)
 }
+
+// TestDialogStays: a dialog that is open stays open if the part of the page around it changes. It
+// goes if the page no longer has the button that opens it.
+func TestDialogStays(t *testing.T) {
+	s := jobtest.Start(t)
+	for n := range 2 {
+		put(t, s, n+1, func(j *cove.Job) { j.State = cove.JobQueued })
+	}
+	page := webtest.Start(t).Open(s.Client(), webtest.Desktop)
+	const over = `document.querySelector("#job-head .badge.cancelled") && !document.querySelector('[data-opens="stop-job"]')`
+	stop := func(id string) {
+		if _, err := s.Client().StopJob(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		page.Until("the job has ended", over)
+	}
+
+	page.Goto("/web/jobs/000001")
+	page.Click(`[data-opens="delete-job"]`)
+	page.Wait("#delete-job[open]")
+	stop("000001")
+	page.Until("the dialog is open", `document.querySelector("#delete-job:modal")`)
+	page.Click("#delete-job .danger")
+	page.Until("the job is deleted", `location.pathname !== "/web/jobs/000001"`)
+
+	page.Goto("/web/jobs/000002")
+	page.Click(`[data-opens="stop-job"]`)
+	page.Wait("#stop-job[open]")
+	stop("000002")
+	page.Until("there is nothing to stop", `!document.querySelector("dialog[open]")`)
+}

@@ -23,6 +23,7 @@
     for (let b = at.closest("[data-follow]"); b; b = b.parentElement.closest("[data-follow]")) if (atEnd(b)) follows.push(b);
     const left = new Map(within(at).filter(b => b.id && !atEnd(b)).map(b => [b.id, b.scrollTop])); // where a person reads
     if (c.how === "remove") { at.remove(); document.dispatchEvent(new CustomEvent("cove:changed", { detail: [] })); return; }
+    const asks = [...at.querySelectorAll("dialog[id][open]")].filter(d => !d.querySelector(".htmx-request")).map(d => d.id);
     const t = document.createElement("template");
     t.innerHTML = c.html;
     const made = [...t.content.children];
@@ -35,6 +36,10 @@
     else if (c.how === "prepend") at.prepend(t.content);
     else at.append(t.content);
     for (const e of made) if (e.isConnected) htmx.process(e);
+    for (const id of asks) { // a person is asked still, unless nothing on the page asks that any more
+      const d = document.getElementById(id);
+      if (d && !d.open && document.querySelector(`[data-opens="${CSS.escape(id)}"]`)) d.showModal();
+    }
     if (keep) document.getElementById(keep)?.focus({ preventScroll: true });
     for (const e of made) if (e.isConnected) for (const b of within(e)) b.scrollTop = left.get(b.id) ?? b.scrollHeight;
     for (const b of follows) b.scrollTop = b.scrollHeight;
