@@ -3,13 +3,13 @@ package sprite_test
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
+	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/internal/test/e2e"
 	"github.com/cove-dev/cove/internal/test/webtest"
 )
@@ -19,8 +19,8 @@ import (
 // go on without a reload. The page makes an upload, a checkpoint and a fork.
 func TestWebPage(t *testing.T) {
 	h := e2e.NewHost(t)
-	h.Serve(nil)
-	addr := strings.TrimPrefix(h.Client().URL, "http://")
+	addr := covetest.Address(t) // nobody else can listen there after the kill
+	h.Serve(nil, "--addr", addr)
 	h.Run("", "cove", "create", "paint")
 	b := webtest.Start(t)
 	page := b.Open(h.Client(), webtest.Desktop)

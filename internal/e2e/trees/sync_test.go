@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -70,27 +69,14 @@ func syncS1(h e2e.SyncHost) {
 	e2e.SameTree(h.T, e2e.TreeOf(h.T, h.Path("s1-back")), e2e.TreeOf(h.T, root))
 }
 
-// measured runs a command line, and writes the most memory that it had, in KiB. A process that
-// this one starts has this one's memory counted, too. So the small process of python starts it.
-const measured = `import resource, subprocess, sys
-code = subprocess.call(sys.argv[2:])
-open(sys.argv[1], "w").write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
-sys.exit(code)`
-
-// usage returns the most memory that a command line had, in bytes.
-func usage(h e2e.SyncHost, dir string, args ...string) (peak int64) {
+// usage runs cove, which must succeed, and returns the most memory that it had, in bytes.
+func usage(h e2e.SyncHost, args ...string) (peak int64) {
 	h.T.Helper()
-	file := filepath.Join(h.T.TempDir(), "peak")
-	h.Run(dir, "python3", append([]string{"-c", measured, file, "cove"}, args...)...)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		h.T.Fatal(err)
+	out, code, peak := e2e.Peak(h.Host, "", args...)
+	if code != 0 {
+		h.T.Fatalf("cove %q: exit code %d, %s", args, code, out)
 	}
-	kib, err := strconv.ParseInt(string(text), 10, 64)
-	if err != nil || kib == 0 {
-		h.T.Fatalf("cove %s took %q KiB: %v", args, text, err)
-	}
-	return kib << 10
+	return peak
 }
 
 func syncS2(h e2e.SyncHost) {
@@ -115,7 +101,7 @@ func syncS2(h e2e.SyncHost) {
 		h.T.Fatal(err)
 	}
 	for _, args := range [][]string{{"push", "s2"}, {"pull", "s2", "s2-back"}} {
-		peak := usage(h, "", append([]string{"sync", "-s", "paint"}, args...)...)
+		peak := usage(h, append([]string{"sync", "-s", "paint"}, args...)...)
 		if h.T.Logf("%s took %d MiB", args[0], peak>>20); peak > 64<<20 {
 			h.T.Errorf("that is more than 64")
 		}
@@ -617,7 +603,7 @@ func TestSoakSyncShare(t *testing.T) {
 	}
 	h := e2e.NewSyncHost(t)
 	h.Run("", "cove", "sync", "push", "-s", "paint", "--no-ignore", "/usr/share", "share")
-	if peak := usage(h, "", "sync", "pull", "-s", "paint", "--no-ignore", "share"); peak > 64<<20 {
+	if peak := usage(h, "sync", "pull", "-s", "paint", "--no-ignore", "share"); peak > 64<<20 {
 		t.Errorf("the pull took %d MiB", peak>>20)
 	}
 	want, got := e2e.TreeOf(t, "/usr/share"), e2e.TreeOf(t, h.Path("share"))

@@ -37,8 +37,12 @@ func (h *Host) Suspend(ctx context.Context, name string) error {
 	return h.lives.stopSprite(ctx, name, true)
 }
 
-// leavingPatience is for a call that its client takes for over.
-const leavingPatience = time.Second
+// A call may be over for its client, and not yet for this process. It is looked at so often, with a
+// pause in between. So it does not count for how long this process stands still.
+const (
+	leavingLooks = 50
+	leavingPause = 20 * time.Millisecond
+)
 
 // stopSprite ends a sprite's sandbox; to sleep, with its memory.
 func (l *lifecycle) stopSprite(ctx context.Context, name string, sleep bool) error {
@@ -46,13 +50,13 @@ func (l *lifecycle) stopSprite(ctx context.Context, name string, sleep bool) err
 	if err != nil {
 		return err
 	}
-	for begun := time.Now(); ; {
+	for looks := 1; ; looks++ {
 		busy, ended, err := l.beginStop(row, sleep)
 		var e *fail.Error
 		switch {
-		case errors.As(err, &e) && e.Code == CodeInUse && time.Since(begun) < leavingPatience:
+		case errors.As(err, &e) && e.Code == CodeInUse && looks < leavingLooks:
 			select { // a user that has just left may not be gone yet
-			case <-time.After(leavingPatience / 50):
+			case <-time.After(leavingPause):
 			case <-ctx.Done():
 			}
 		case errors.As(err, &e) && e.Code == CodeInUse:
