@@ -60,7 +60,8 @@ TESTBUILD := -trimpath -ldflags='-s -w' -vet=off
 #
 # The end-to-end tests run beside all others, and one package of them at a time: each runs
 # four tests at once, and some tests look at the whole machine. Their packages take turns
-# (internal/test/e2e); -p 2 builds one while another runs.
+# (internal/test/e2e); -p 2 builds one while another runs. Of the others, two run at once: most
+# wait more than they compute, and some go on when the end-to-end tests have ended.
 test: build
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
@@ -72,7 +73,7 @@ test: build
 TESTRUN := CGO_ENABLED=0 COVE_BIN='$(CURDIR)/bin' COVE_SKIPPED='$(CURDIR)/$(SKIPPED)' $(GO) test $(TESTBUILD) -count=1 -parallel 4 -timeout 60m
 
 test-units: build
-	packages=$$($(GO) list ./...) && $(TESTRUN) -p 1 $(TESTFLAGS) $$(echo "$$packages" | grep -v '/internal/e2e/')
+	packages=$$($(GO) list ./...) && $(TESTRUN) -p 2 $(TESTFLAGS) $$(echo "$$packages" | grep -v '/internal/e2e/')
 
 test-e2e: build
 	$(TESTRUN) -p 2 $(TESTFLAGS) ./internal/e2e/...
