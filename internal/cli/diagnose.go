@@ -141,9 +141,12 @@ The exit code is 1 if anything is wrong. Each connector gets one request.`,
 			return configError(err)
 		}
 		asked := cmd.Flags().Changed("agent") || s.Value(config.Agent).From != config.BuiltIn
-		if job := lastAgent(ctx, inv, name); !asked && job != "" {
-			if its, err := findAgent(cmd, places, job); err == nil { // one of a definition may not be known here
-				agent, who = job, its
+		if !asked {
+			// One of a definition may not be known here.
+			if job := lastAgent(ctx, inv, name); job != "" {
+				if its, err := findAgent(cmd, places, job); err == nil {
+					agent, who = job, its
+				}
 			}
 		}
 		x := &examination{asked: asked, inv: inv, name: name, agent: agent, who: who, vars: vars, diagnosis: diagnosis{Sprite: name}}
