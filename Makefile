@@ -81,7 +81,7 @@ test-e2e: build
 test-agents: build
 	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_TEST_AGENTS=1 $(GO) test -count=1 -timeout 2h -p 1 -v -run '^(TestClaude|TestAgent)' $(TESTFLAGS) ./internal/e2e/agents ./internal/e2e/jobs
 
-# A sandbox has a descriptor for each of the 100,000 folders that a test nests.
+# A sandbox has a descriptor for each of the folders that a test nests, 100,000 if there may be so many.
 soak: build
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'

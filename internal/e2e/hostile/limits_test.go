@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/test/e2e"
 	"github.com/cove-dev/cove/sprites"
@@ -182,7 +184,12 @@ func (e *hostile) forkBomb(t *testing.T) {
 func (e *hostile) flood(t *testing.T) {
 	files, deep := "1000", "200"
 	if e2e.Soak() {
-		files, deep = "1000000", "100000"
+		var descriptors unix.Rlimit // a sandbox has one for each of the folders
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &descriptors); err != nil {
+			t.Fatal(err)
+		}
+		files, deep = "1000000", strconv.FormatUint(min(100_000, descriptors.Max/2), 10)
+		t.Logf("folders in one another: %s", deep)
 	}
 	const flood = `
 import os, sys
