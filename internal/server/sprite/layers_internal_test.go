@@ -2,6 +2,7 @@ package sprite
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/cove-dev/cove/internal/server/store"
@@ -49,5 +50,32 @@ func TestDiskReplacedMeanwhile(t *testing.T) {
 	disks = []string{"nowhere"}
 	if _, chain, err := diskOf(next, read); err != nil || chain != nil {
 		t.Errorf("of a layer that is nowhere: %v, %v", chain, err)
+	}
+}
+
+// TestListQueue: of two callers with layers of a sprite, the later one may have looked first.
+// The layers of both are listed.
+func TestListQueue(t *testing.T) {
+	var r reads
+	r.init()
+	q, mine := r.queue("paint", []string{"1", "2", "3"})
+	if again, mineToo := r.queue("paint", []string{"2"}); !mine || mineToo || again != q {
+		t.Errorf("there are two queues: %v, %v", mine, mineToo)
+	}
+	if _, mine := r.queue("other", []string{"4"}); !mine {
+		t.Error("another sprite has no queue of its own")
+	}
+	var listed []string
+	for layer := r.next("paint", q); layer != ""; layer = r.next("paint", q) {
+		if listed = append(listed, layer); len(listed) == 3 {
+			r.queue("paint", []string{"3", "5"}) // not listed yet, when that one looked
+		}
+	}
+	if want := []string{"1", "2", "3", "3", "5"}; !slices.Equal(listed, want) {
+		t.Errorf("got %v, want %v", listed, want)
+	}
+	<-q.done
+	if again, mine := r.queue("paint", []string{"6"}); !mine || again == q {
+		t.Error("a queue that has ended goes on")
 	}
 }

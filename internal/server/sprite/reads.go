@@ -3,6 +3,7 @@ package sprite
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,7 +40,7 @@ func (r *reads) init() {
 	r.ends = map[string]map[*context.CancelCauseFunc]bool{}
 }
 
-// queue notes layers of a sprite that must be listed; true: the caller must see to it.
+// queue adds layers of a sprite that must be listed; true: the caller must see to it.
 func (r *reads) queue(of string, layers []string) (*listQueue, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +49,11 @@ func (r *reads) queue(of string, layers []string) (*listQueue, bool) {
 		q = &listQueue{done: make(chan struct{})}
 		r.queues[of] = q
 	}
-	q.layers = layers
+	for _, layer := range layers { // another caller may have seen fewer, and come later
+		if !slices.Contains(q.layers, layer) {
+			q.layers = append(q.layers, layer)
+		}
+	}
 	return q, !there
 }
 
