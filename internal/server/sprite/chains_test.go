@@ -2,9 +2,12 @@ package sprite_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,5 +152,85 @@ func TestMergeHoldsNobodyUp(t *testing.T) {
 		case <-ctx.Done():
 			t.Fatalf("%q were not removed after the merge", of)
 		}
+	}
+}
+
+// watched is a Runtime that keeps folders of layers, and tells when somebody asks for one.
+type watched struct {
+	merging
+	asked func() // while somebody waits for the answer
+}
+
+func (r *watched) Layers() sprite.LayerStore { return r }
+
+func (r *watched) Dir(layer string) layers.Dir {
+	dir := r.merging.Dir(layer)
+	r.asked()
+	return dir
+}
+
+func (r *watched) RemoveLayer(ctx context.Context, layer string) error {
+	return errors.Join(os.RemoveAll(r.merging.Dir(layer).Path), r.merging.RemoveLayer(ctx, layer))
+}
+
+// TestMergeDuringCheck: layers that were merged while a sprite starts stay until it has been
+// seen that all of its disk is there.
+func TestMergeDuringCheck(t *testing.T) {
+	r := &watched{merging: merging{noLayers: noLayers(t.TempDir()), held: make(chan struct{}), began: make(chan []string, 1), gone: make(chan string, 1000)}}
+	var merged func()
+	var starts, looked atomic.Bool
+	r.asked = func() {
+		if starts.Load() && looked.CompareAndSwap(false, true) {
+			merged()
+		}
+	}
+	h := start(t, &sprite.Host{Runtime: r})
+	release := sync.OnceFunc(func() { close(r.held) })
+	t.Cleanup(release)
+	for _, name := range []string{"paint", "first", "second"} {
+		create(t, h, name)
+	}
+	for range 8 {
+		if _, err := h.Checkpoint(t.Context(), "paint", sprites.CheckpointRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := <-r.began
+	row, err := h.Store.Sprites.Get(t.Context(), "paint")
+	for unlisted := of; err == nil && len(unlisted) > 0; { // then nobody else asks for a folder
+		unlisted, err = h.Store.Sprites.Unlisted(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged = func() {
+		release()
+		for chain := of[1:]; slices.Contains(chain, of[1]); {
+			if chain, err = h.Store.Sprites.Chain(t.Context(), row.Layer); err != nil {
+				t.Error(err)
+			}
+		}
+		// One after the other: what could go at the end of the first has gone at that of the second.
+		for _, name := range []string{"first", "second"} {
+			other, err := h.Store.Sprites.Get(t.Context(), name)
+			if err == nil {
+				err = h.Delete(t.Context(), name, true)
+			}
+			for gone := ""; err == nil && gone != other.Layer; {
+				gone = <-r.gone
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	starts.Store(true)
+	l, err := h.Use(t.Context(), "paint", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Release()
+	if !looked.Load() {
+		t.Error("nobody looked for the layers")
 	}
 }

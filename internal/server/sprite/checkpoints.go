@@ -192,13 +192,18 @@ func describeState(id string) string {
 }
 
 // checkLayers refuses a disk if a layer that had files is gone. Otherwise the files would
-// seem to be deleted.
+// seem to be deleted. A merge removes no layer meanwhile.
 func (cs *checkpoints) checkLayers(ctx context.Context, row store.Sprite) error {
 	disks := cs.runtime.Layers()
 	if disks == nil {
 		return nil
 	}
-	listed, err := cs.store.Listed(ctx, row.Layer)
+	chain, unpin, err := cs.layers.pin(ctx, row.Layer)
+	if err != nil {
+		return err
+	}
+	defer unpin()
+	listed, err := cs.store.Listed(ctx, chain)
 	if err != nil {
 		return err
 	}

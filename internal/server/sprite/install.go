@@ -102,10 +102,11 @@ func (h *Host) begun(ctx context.Context, key, base string) (string, error) {
 	if disks == nil {
 		return in.Layer, nil // nor are there images
 	}
-	chain, err := h.Store.Sprites.Chain(ctx, in.Layer)
+	chain, unpin, err := h.layers.pin(ctx, in.Layer)
 	if err != nil {
 		return "", err
 	}
+	defer unpin()
 	if under, err := disks.Under(chain[0]); err != nil || under != "" && under != base {
 		return "", errors.Join(err, noInstall(key))
 	}

@@ -241,17 +241,19 @@ func (t *Sprites) Layers(ctx context.Context) ([]string, error) {
 	return all, nil
 }
 
-// Listed returns those layers of a disk, the lowest first, whose files are listed: they
-// have a folder.
-func (t *Sprites) Listed(ctx context.Context, layer string) ([]string, error) {
-	all, err := collect(ctx, t.db.read, scanText, `WITH RECURSIVE chain (id, parent, facts, depth) AS (
-			SELECT id, parent, facts, 0 FROM layers WHERE id = ?
-			UNION ALL SELECT l.id, l.parent, l.facts, depth + 1 FROM layers l JOIN chain c ON l.id = c.parent
-		) SELECT id FROM chain WHERE json_extract(facts, '$.digest') IS NOT NULL ORDER BY depth DESC`, layer)
+// Listed returns those of some layers whose files are listed, in the same order: they have a
+// folder.
+func (t *Sprites) Listed(ctx context.Context, layers []string) ([]string, error) {
+	some, err := json.Marshal(layers)
 	if err != nil {
-		return nil, fmt.Errorf("the layers below %s: %w", layer, err)
+		return nil, err
 	}
-	return all, nil
+	listed, err := collect(ctx, t.db.read, scanText, `SELECT l.id FROM json_each(?) some JOIN layers l ON l.id = some.value
+		WHERE json_extract(l.facts, '$.digest') IS NOT NULL ORDER BY some.key`, string(some))
+	if err != nil {
+		return nil, fmt.Errorf("which layers are listed: %w", err)
+	}
+	return listed, nil
 }
 
 // Levels returns the layers of a disk, the lowest first, with their levels.

@@ -44,6 +44,11 @@ func TestLayerFacts(t *testing.T) {
 	if f, err := s.FactsOf(ctx, first); err != nil || f.Disk != 7 {
 		t.Errorf("%+v, %v", f, err)
 	}
+	for _, c := range [][2][]string{{{third, second, first}, {first}}, {{second, third}, nil}, {nil, nil}} {
+		if listed, err := s.Listed(ctx, c[0]); err != nil || !slices.Equal(listed, c[1]) {
+			t.Errorf("of %v, %v, %v are listed, want %v", c[0], listed, err, c[1])
+		}
+	}
 	usages, err := s.Usages(ctx, "1")
 	// v1, v2, paint and copy; v2 and paint; paint.
 	if err != nil || len(usages) != 3 || usages[first].States != 4 || usages[first].Disk != 7 || usages[second].States != 2 || usages[second].Parent != first || usages[third].States != 1 {
