@@ -36,6 +36,22 @@ func (f Forward) ref() string { return "refs/heads/" + f.Branch }
 // that work tree. It reports whether the branch had head already. If the branch can't be
 // moved, it is as it was, and the error is a *RefusedError. The caller holds lock.
 func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already bool, err error) {
+	for range maxBeginnings {
+		already, err = f.once(ctx, r, lock)
+		if !errors.Is(err, errMoved) {
+			return already, err
+		}
+	}
+	return false, f.refuse("changed", fmt.Sprintf("the branch %s is being changed", printable.Name(f.Branch)), f.again())
+}
+
+// maxBeginnings bounds how often a fast-forward begins again because another git moved the
+// branch meanwhile.
+const maxBeginnings = 3
+
+// once is one try of FastForward. If what it looked at is so no longer, it changes
+// nothing, and the error is errMoved.
+func (f Forward) once(ctx context.Context, r *Repo, lock *Lock) (already bool, err error) {
 	old, err := r.Resolve(ctx, f.ref())
 	if err != nil {
 		return false, err
@@ -60,7 +76,12 @@ func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already 
 		return false, err
 	}
 	if tree == nil {
-		return false, r.moveRef(ctx, f.again(), f.ref(), old, f.Head)
+		r.step("ref")
+		err := r.moveRef(ctx, f.again(), f.ref(), old, f.Head)
+		if now, nowErr := r.Resolve(ctx, f.ref()); err != nil && nowErr == nil && now != old {
+			return false, errMoved
+		}
+		return false, err
 	}
 	return false, tree.apply(ctx, lock, f, old)
 }
@@ -328,11 +349,14 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, errIndexLocked) || errors.Is(err, errOtherThanSnapshot) { // nothing is done yet
+	if errors.Is(err, errIndexLocked) || errors.Is(err, errOtherThanSnapshot) || errors.Is(err, errMoved) { // nothing is done yet
 		if err := j.end(t.journalFile()); err != nil {
 			return err
 		}
-		if errors.Is(err, errOtherThanSnapshot) {
+		switch {
+		case errors.Is(err, errMoved):
+			return err
+		case errors.Is(err, errOtherThanSnapshot):
 			return f.overlap(ctx, t, inTheWay)
 		}
 		return f.refuse("locked", "another git is at work in "+printable.Name(t.Dir)+", or was killed there and left index.lock behind",
@@ -340,6 +364,9 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 	}
 	if _, backErr := t.Recover(ctx, lock); backErr != nil {
 		return errors.Join(err, backErr)
+	}
+	if moved := t.unmoved(ctx, j); errors.Is(moved, errMoved) {
+		return moved
 	}
 	if exitCode(err) > 0 && !errors.Is(err, syscall.ENOSPC) {
 		return f.refuse("changed", err.Error(), "git -C "+printable.Word(t.Dir)+" status", f.again())

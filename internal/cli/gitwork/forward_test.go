@@ -58,7 +58,7 @@ func (r repo) at(commit string) {
 	}
 	r.git("diff", "--exit-code", commit)
 	r.git("diff", "--exit-code", "--cached", commit)
-	for _, name := range []string{"index.lock", "cove-index", "cove-index.lock", "cove-index.mark", "cove/journal"} {
+	for _, name := range []string{"index.lock", "cove-index", "cove-index.lock", "cove-index.mark", "cove-index.was", "cove/journal"} {
 		if _, err := os.Lstat(filepath.Join(r.dir, ".git", name)); err == nil {
 			r.t.Errorf("%s is left", name)
 		}
@@ -254,6 +254,95 @@ func TestMovedOnRisky(t *testing.T) {
 		if e := refusal(t, err, "branch_moved"); !slices.Equal(e.Next, test.want) {
 			t.Errorf("to type: %q, want %q", e.Next, test.want)
 		}
+	}
+}
+
+// TestMovedMeanwhile: another git commits or switches branches after the fast-forward has read
+// the branch. If the job's commits no longer fit, nothing of them is in the work tree. Git holds
+// no index.lock while it moves a branch: a commit that began before can move it at any step.
+func TestMovedMeanwhile(t *testing.T) {
+	home(t, "")
+	commit := func(r repo) {
+		r.write("src/a.txt", "moved on\n")
+		r.commit("mine")
+	}
+	late := func(r repo) { // the end of a git commit that wrote the index before
+		r.git("update-ref", "refs/heads/main", r.git("commit-tree", "-p", "main", "-m", "mine", "main^{tree}"))
+	}
+	for _, test := range []struct {
+		name, step string
+		other      bool // another branch is checked out before
+		do         func(repo)
+		code       string // of the refusal; empty: the branch is moved
+	}{
+		{"commit", "lock", false, commit, "branch_moved"},
+		{"commit that had the index before", "files", false, late, "branch_moved"},
+		{"commit at the end", "ref", false, late, "branch_moved"},
+		{"commit elsewhere", "ref", true, late, "branch_moved"},
+		{"switch", "lock", false, func(r repo) { r.git("switch", "-q", "other") }, ""},
+		{"detach", "lock", false, func(r repo) { r.git("switch", "-q", "--detach", "other") }, ""},
+		{"merge", "lock", false, func(r repo) { r.write(".git/MERGE_HEAD", r.git("rev-parse", "other")+"\n") }, "in_progress"},
+		{"deleted", "lock", false, func(r repo) { r.git("switch", "-q", "other"); r.git("branch", "-q", "-D", "main") }, "branch_gone"},
+		{"switch that had the index before", "files", false, func(r repo) { r.git("symbolic-ref", "HEAD", "refs/heads/same") }, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, base, head := delivered(t)
+			r.git("branch", "same")
+			r.git("switch", "-q", "-c", "other")
+			r.write("theirs", "x\n")
+			r.commit("other")
+			if !test.other {
+				r.git("switch", "-q", "main")
+			}
+			g := r.open()
+			done := false
+			g.OnStep(func(step string) {
+				if step == test.step && !done {
+					done = true
+					test.do(r)
+				}
+			})
+			lock, err := g.Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lock.Unlock()
+			_, err = g.FastForward(t.Context(), lock, gitwork.Forward{Job: job, Branch: "main", Base: base, Head: head})
+			if !done {
+				t.Fatal("the step was not reached")
+			}
+			if test.code != "" {
+				_ = refusal(t, err, test.code)
+			} else if err != nil {
+				t.Fatal(err)
+			} else if got := r.git("rev-parse", "main"); got != head {
+				t.Errorf("main is at %s, want %s", got, head)
+			}
+			if got := r.git("status", "--porcelain"); got != "" {
+				t.Errorf("not clean:\n%s", got)
+			}
+			for _, name := range []string{"index.lock", "cove-index", "cove-index.was", "cove/journal"} {
+				if _, err := os.Lstat(filepath.Join(r.dir, ".git", name)); err == nil {
+					t.Errorf("%s is left", name)
+				}
+			}
+		})
+	}
+}
+
+// TestMovedAfterDeath: a commit that had begun before moves the branch after the death of a
+// pull. The next pull takes the dead one's files away again.
+func TestMovedAfterDeath(t *testing.T) {
+	home(t, "")
+	for _, step := range []string{"amid", "index", "ref"} {
+		t.Run(step, func(t *testing.T) {
+			r, base, head := delivered(t)
+			killed(t, r, base, head, step)
+			moved := r.git("commit-tree", "-p", "main", "-m", "mine", "main^{tree}")
+			r.git("update-ref", "refs/heads/main", moved)
+			_ = refusal(t, r.forward(base, head), "branch_moved")
+			r.at(moved)
+		})
 	}
 }
 

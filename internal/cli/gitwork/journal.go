@@ -23,19 +23,24 @@ import (
 //
 //  1. "journal": the plan of all changes is written, and is on the disk.
 //  2. "lock": index.lock is made, with our mark in it. From here to the end no
-//     other git changes the index, makes a commit or checks anything out there.
+//     other git changes the index, begins a commit or checks anything out there. The
+//     branch and HEAD are read again: until now, another git could change them.
 //  3. "files": git reads the new tree into a copy of the index and changes the
 //     files. It was checked before that all of them are as in the old commit; git
 //     checks it again. The git process inherits the repository's lock, so that
 //     nobody recovers while it still runs.
-//  4. "index": the copy becomes the index, by one rename.
-//  5. "ref": the branch is moved, by compare-and-swap.
+//  4. "index": the copy becomes the index, by one rename. The index from before keeps
+//     a name of its own.
+//  5. "ref": the branch is moved, by compare-and-swap. A commit that began before 2 can
+//     still move it first, because git moves a branch without index.lock. Then all is
+//     undone.
 //  6. "unlock": index.lock goes, then the journal.
 //
 // The next process that holds the repository's lock and finds the journal recovers.
-// If the index is the new one (killed after 4), it goes forward: it does 5 and 6.
-// Otherwise it goes back: it restores each changed path that is not as in the old
-// commit, but only if cove made its content. Such a path is missing, is as in the
+// If the index is the new one (killed after 4), it goes forward: it does 5 and 6. If
+// the branch was moved before 5, it puts the index from before in place, and goes back.
+// In all other cases it goes back, too. It restores each changed path that is not as in
+// the old commit, but only if cove made its content. Such a path is missing, is as in the
 // new commit, or has the beginning of that. Anything else the person has edited
 // since, and it stays. Recovery may itself be killed, and done again.
 //
@@ -62,6 +67,8 @@ type journal struct {
 
 var (
 	errIndexLocked       = errors.New("index.lock exists")
+	errMoved             = errors.New("the branch was moved, or another one was checked out")
+	errSwitched          = errors.New("another branch was checked out while the files were written")
 	errOtherThanSnapshot = errors.New("the files are not as in the snapshot")
 )
 
@@ -71,6 +78,7 @@ func (j *journal) from() string { return cmp.Or(j.From, j.Old) }
 func (j *journal) lockFile() string { return filepath.Join(j.GitDir, "index.lock") }
 func (j *journal) index() string    { return filepath.Join(j.GitDir, "index") }
 func (j *journal) copy() string     { return filepath.Join(j.GitDir, "cove-index") }
+func (j *journal) was() string      { return j.copy() + ".was" } // the index from before
 
 func (r *Repo) journalFile() string { return filepath.Join(r.CommonDir, "cove", "journal") }
 
@@ -94,6 +102,9 @@ func (t *worktree) carryOut(ctx context.Context, lock *Lock, j *journal) error {
 	if err := j.takeIndex(); err != nil {
 		return err
 	}
+	if err := t.unmoved(ctx, j); err != nil {
+		return err
+	}
 	t.step("files")
 	if err := copyIndex(j.index(), j.copy()); err != nil {
 		return err
@@ -115,7 +126,14 @@ func (t *worktree) carryOut(ctx context.Context, lock *Lock, j *journal) error {
 	if err != nil {
 		return err
 	}
+	// A switch of branches that had let go of index.lock before may have come to its end.
+	if on, err := t.isOn(ctx, j.Ref); err != nil || !on {
+		return cmp.Or(err, errSwitched)
+	}
 	t.step("index")
+	if err := os.Link(j.index(), j.was()); err != nil && !isNotExist(err) {
+		return err
+	}
 	if err := os.Rename(j.copy(), j.index()); err != nil {
 		return err
 	}
@@ -125,6 +143,32 @@ func (t *worktree) carryOut(ctx context.Context, lock *Lock, j *journal) error {
 	}
 	t.step("unlock")
 	return j.end(t.journalFile())
+}
+
+// unmoved checks that the plan still holds: the branch is where it was, it is checked out,
+// and no merge or rebase is under way. Else the error is errMoved.
+func (t *worktree) unmoved(ctx context.Context, j *journal) error {
+	now, err := t.Resolve(ctx, j.Ref)
+	if err != nil {
+		return err
+	}
+	on, err := t.isOn(ctx, j.Ref)
+	if err != nil {
+		return err
+	}
+	if now != j.Old || !on || t.busyWith(j.Ref) != "" {
+		return errMoved
+	}
+	return nil
+}
+
+// isOn reports whether the work tree has the branch ref checked out.
+func (t *worktree) isOn(ctx context.Context, ref string) (bool, error) {
+	head, err := t.git.text(ctx, "symbolic-ref", "-q", "HEAD")
+	if exitCode(err) == 1 { // detached
+		return false, nil
+	}
+	return head == ref, err
 }
 
 // asSnapshot makes the copy of the index match the snapshot, if the files do.
@@ -170,7 +214,7 @@ func (j *journal) holds() bool {
 
 // end removes what is ours, the journal last.
 func (j *journal) end(path string) error {
-	for _, name := range []string{j.copy(), j.copy() + ".lock", j.copy() + ".mark"} {
+	for _, name := range []string{j.copy(), j.was(), j.copy() + ".lock", j.copy() + ".mark"} {
 		if err := os.Remove(name); err != nil && !isNotExist(err) {
 			return err
 		}
@@ -226,8 +270,11 @@ func (r *Repo) recover(ctx context.Context, lock *Lock, j *journal) (string, err
 	if now == j.New {
 		return fmt.Sprintf("the interrupted pull of job %s was already complete", j.Job), nil
 	}
-	if now != j.Old {
-		return fmt.Sprintf("a pull of job %s was interrupted, and the branch has been changed since: look at git status in %s", j.Job, printable.Name(j.Worktree)), nil
+	changed := func() string {
+		return fmt.Sprintf("a pull of job %s was interrupted, and the branch has been changed since: look at git status in %s", j.Job, printable.Name(j.Worktree))
+	}
+	if now != j.Old && !j.holds() { // with our lock there, files and index are as we left them
+		return changed(), nil
 	}
 	if !j.holds() && exists(j.lockFile()) {
 		return "", fmt.Errorf("%w: another git is at work in %s", errIndexLocked, printable.Name(j.Worktree))
@@ -239,6 +286,13 @@ func (r *Repo) recover(ctx context.Context, lock *Lock, j *journal) (string, err
 	switch is, err := t.indexIs(ctx, files); {
 	case err != nil:
 		return "", err
+	case is == "new" && now != j.Old:
+		if err := os.Rename(j.was(), j.index()); isNotExist(err) {
+			return changed(), nil
+		} else if err != nil {
+			return "", err
+		}
+		return t.undo(ctx, lock, j)
 	case is == "new":
 		if err := t.moveRef(ctx, j.Why, j.Ref, j.Old, j.New); err != nil {
 			return "", err
