@@ -435,35 +435,17 @@ func (t *worktree) makeWay(paths []string, tracked map[string]bool, again string
 // snapshotted returns the job's base if the work tree may be as the job found it; else "".
 // The base must be a snapshot on top of old. Each staged change must be in old or in the
 // base, and no untracked file may be where the job adds one. Whether the files are as in the
-// snapshot is checked when the index is locked.
+// snapshot is checked when the index is locked, and the staged changes are checked again.
 func (t *worktree) snapshotted(ctx context.Context, f Forward, old string) (string, error) {
 	parent, err := t.Resolve(ctx, f.Base+"^")
 	if err != nil || parent != old {
 		return "", err
 	}
-	files, err := t.changedFiles(ctx, old, f.Base)
-	if err != nil {
+	if kept, err := t.stagedIn(ctx, old, f.Base); err != nil || !kept {
 		return "", err
 	}
-	known := map[string]bool{}
-	for _, file := range files {
-		known[file.Path+"\x00"+entry(file.mode, file.blob)] = true
-		known[file.Path+"\x00"+entry(file.oldMode, file.oldBlob)] = true
-	}
-	out, err := t.git.run(ctx, call{args: []string{"diff-index", "--cached", "-z", "--no-renames", "--no-abbrev", "--no-ext-diff", "--ignore-submodules=none", old}, timeout: patiently})
+	files, err := t.changedFiles(ctx, f.Base, f.Head)
 	if err != nil {
-		return "", err
-	}
-	staged, err := parseDiff(string(out))
-	if err != nil {
-		return "", err
-	}
-	for _, file := range staged {
-		if !known[file.Path+"\x00"+entry(file.mode, file.blob)] {
-			return "", nil // it would be lost
-		}
-	}
-	if files, err = t.changedFiles(ctx, f.Base, f.Head); err != nil {
 		return "", err
 	}
 	tracked := map[string]bool{}
@@ -475,6 +457,34 @@ func (t *worktree) snapshotted(ctx context.Context, f Forward, old string) (stri
 		return "", err
 	}
 	return f.Base, nil
+}
+
+// stagedIn reports whether each staged change is in old or in the snapshot base. Another one
+// would be lost when the index is made to match the snapshot.
+func (t *worktree) stagedIn(ctx context.Context, old, base string) (bool, error) {
+	files, err := t.changedFiles(ctx, old, base)
+	if err != nil {
+		return false, err
+	}
+	known := map[string]bool{}
+	for _, file := range files {
+		known[file.Path+"\x00"+entry(file.mode, file.blob)] = true
+		known[file.Path+"\x00"+entry(file.oldMode, file.oldBlob)] = true
+	}
+	out, err := t.git.run(ctx, call{args: []string{"diff-index", "--cached", "-z", "--no-renames", "--no-abbrev", "--no-ext-diff", "--ignore-submodules=none", old}, timeout: patiently})
+	if err != nil {
+		return false, err
+	}
+	staged, err := parseDiff(string(out))
+	if err != nil {
+		return false, err
+	}
+	for _, file := range staged {
+		if !known[file.Path+"\x00"+entry(file.mode, file.blob)] {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // changedFiles lists the changes between two commits by path.

@@ -173,6 +173,9 @@ func (t *worktree) isOn(ctx context.Context, ref string) (bool, error) {
 
 // asSnapshot makes the copy of the index match the snapshot, if the files do.
 func (t *worktree) asSnapshot(ctx context.Context, j *journal) error {
+	if kept, err := t.stagedIn(ctx, j.Old, j.From); err != nil || !kept { // another git may have staged more
+		return cmp.Or(err, errOtherThanSnapshot)
+	}
 	tree, err := t.addAll(ctx, j.copy())
 	if errors.Is(err, ErrFiltered) {
 		return errOtherThanSnapshot

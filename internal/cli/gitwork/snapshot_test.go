@@ -50,6 +50,32 @@ func dirtied(t *testing.T) (r repo, old, base, head string) {
 	return r, old, base, head
 }
 
+// TestStagedMeanwhile: the person stages a part of a file after the pull has looked at the
+// index. The snapshot does not have that, so it stays, and the pull is refused.
+func TestStagedMeanwhile(t *testing.T) {
+	home(t, "")
+	r, old, base, head := dirtied(t)
+	g := r.open()
+	g.OnStep(func(step string) {
+		if step == "lock" {
+			r.git("update-index", "--cacheinfo", "100644,"+r.pipe("hello\na part of mine\n", "hash-object", "-w", "--stdin")+",README")
+		}
+	})
+	lock, err := g.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Unlock()
+	_, err = g.FastForward(t.Context(), lock, gitwork.Forward{Job: job, Branch: "main", Base: base, Head: head})
+	_ = refusal(t, err, "overlap")
+	if got := r.git("show", ":README"); got != "hello\na part of mine" {
+		t.Errorf("the index has %q", got)
+	}
+	if got := r.git("rev-parse", "main"); got != old {
+		t.Errorf("main is at %s, want %s", got, old)
+	}
+}
+
 // The commits of a job that began with uncommitted changes go on top of just these.
 func TestForwardOverSnapshot(t *testing.T) {
 	home(t, "")
