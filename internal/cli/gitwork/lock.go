@@ -73,6 +73,9 @@ func sweep(dir string) {
 			}
 			continue
 		}
+		if base, ok := strings.CutSuffix(path, ".lock"); ok && exists(base) {
+			continue // git's lock of an index in use; git puts no flock on it
+		}
 		sweepFile(path)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -316,6 +317,40 @@ func TestLockSerialises(t *testing.T) {
 	first.Unlock()
 	if err := <-got; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSweepLeavesIndexLock: git makes the lock of a snapshot's index when it begins to read the
+// files, and writes to it at the end. Another pull meanwhile leaves that lock. Once the index is
+// gone, the next one removes it.
+func TestSweepLeavesIndexLock(t *testing.T) {
+	home(t, "")
+	g := newRepo(t).open()
+	index, err := g.TempFile("index-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := index.Name() + ".lock"
+	write(t, name, "")
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(name, old, old); err != nil {
+		t.Fatal(err)
+	}
+	swept := func() bool {
+		lock, err := g.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock.Unlock()
+		_, err = os.Lstat(name)
+		return err != nil
+	}
+	if swept() {
+		t.Error("the lock of an index in use is gone")
+	}
+	index.Remove()
+	if !swept() {
+		t.Error("the lock of an index that is gone is left")
 	}
 }
 
