@@ -122,8 +122,9 @@ func (a *applier) forward(n int64, o *op) error {
 	}
 	fd, base, err := a.t.at(o.entry.Path)
 	if err != nil {
-		if a.redo && (o.kind == opRemove || o.kind == opRmdir) && errors.Is(err, fs.ErrNotExist) {
-			return nil // with its folder, the first time
+		gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+		if a.redo && (o.kind == opRemove || o.kind == opRmdir) && gone {
+			return nil // with its folder, the first time; a file or link may have come in the folder's place
 		}
 		return err
 	}
@@ -135,6 +136,9 @@ func (a *applier) forward(n int64, o *op) error {
 		err := unix.Unlinkat(fd, base, unix.AT_REMOVEDIR)
 		if err == unix.ENOENT || err == unix.ENOTEMPTY || err == unix.EEXIST {
 			return nil // what is ignored stays
+		}
+		if a.redo && err == unix.ENOTDIR {
+			return nil // it went the first time, and a file or link came in its place
 		}
 		return err
 	case opMkdir:
