@@ -133,6 +133,58 @@ func TestFaultsTwice(t *testing.T) {
 	}
 }
 
+// TestRecoversAlone: an end that only reads has the root for itself while it ends what a dead
+// process had begun. Afterwards others may read beside it.
+func TestRecoversAlone(t *testing.T) {
+	w := newWorld(t)
+	w.change()
+	w.far = func(step string) error {
+		if step == "replace" {
+			return errCrash
+		}
+		return nil
+	}
+	w.run(Push, CodeLost)
+	w.write(w.remote, "later", "x")
+	lock, err := os.OpenFile(filepath.Join(StateDir(), "sync", "locks", keyOf(w.remote)), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	shared := func() bool {
+		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+		if err == nil {
+			err = syscall.Flock(int(lock.Fd()), syscall.LOCK_UN)
+		} else if errors.Is(err, syscall.EWOULDBLOCK) {
+			return false
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return true
+	}
+	recovers, reads := false, false
+	w.far = func(step string) error {
+		recovers = true
+		if shared() {
+			t.Errorf("at %q another end may recover, too", step)
+		}
+		return nil
+	}
+	w.step = func(string) error {
+		reads = true
+		if !shared() {
+			t.Error("nobody else may read after the recovery")
+		}
+		return nil
+	}
+	w.run(Pull, "")
+	if !recovers || !reads {
+		t.Errorf("recovered: %v, read: %v", recovers, reads)
+	}
+	w.same(w.local, w.remote)
+}
+
 // cutAfter ends a stream after n bytes.
 type cutAfter struct {
 	r    io.Reader

@@ -182,7 +182,11 @@ func (e *end) greet(ctx context.Context) error {
 	if err := e.locate(); err != nil {
 		return err
 	}
-	if err := e.takeLock(ctx); err != nil {
+	how := syscall.LOCK_SH
+	if e.hello.Write {
+		how = syscall.LOCK_EX
+	}
+	if err := e.takeLock(ctx, how); err != nil {
 		return err
 	}
 	answer := helloAnswer{Version: version, Root: e.root}
@@ -199,7 +203,7 @@ func (e *end) greet(ctx context.Context) error {
 		return err
 	}
 	if e.work = findWork(e.state, e.root); e.work != nil {
-		if err := e.settle(); err != nil {
+		if err := e.settle(ctx); err != nil {
 			return err
 		}
 	}
@@ -208,7 +212,7 @@ func (e *end) greet(ctx context.Context) error {
 
 // settle completes or undoes what a dead process had begun. If hello.Look forbids that, it
 // returns an error.
-func (e *end) settle() error {
+func (e *end) settle(ctx context.Context) error {
 	if e.step != nil {
 		e.work.step = e.step
 	}
@@ -218,10 +222,32 @@ func (e *end) settle() error {
 		}
 		return nil
 	}
-	if err := e.work.recover(); err != nil {
+	if err := e.recover(ctx); err != nil {
 		return err
 	}
 	return errors.Join(e.work.sweep(), e.work.prune())
+}
+
+// recover writes to the tree, so it has the lock for itself meanwhile: two ends that recover at
+// once would undo each other's work. An end that only reads then shares the lock again.
+func (e *end) recover(ctx context.Context) error {
+	if e.hello.Write {
+		return e.work.recover()
+	}
+	for {
+		if j, err := e.work.readJournal(); j == nil || err != nil {
+			return err
+		}
+		if err := e.takeLock(ctx, syscall.LOCK_EX); err != nil {
+			return err
+		}
+		if err := e.work.recover(); err != nil { // there is nothing to do if another end was first
+			return err
+		}
+		if err := e.takeLock(ctx, syscall.LOCK_SH); err != nil {
+			return err
+		}
+	}
 }
 
 // locate finds where the root and the state folder are.
@@ -259,15 +285,18 @@ func StateDir() string {
 // lockPoll is the time between two tries to take a lock that someone else has.
 const lockPoll = 50 * time.Millisecond
 
-// takeLock waits for the right to the root: many may read, one may write.
-func (e *end) takeLock(ctx context.Context) error {
+// takeLock waits for the right to the root: many may read (LOCK_SH), one may write (LOCK_EX).
+// The end first lets go of the right that it has: two that both wait for more would wait for ever.
+func (e *end) takeLock(ctx context.Context, how int) error {
+	if e.lock != nil {
+		if err := e.lock.Close(); err != nil {
+			return err
+		}
+		e.lock = nil
+	}
 	dir := filepath.Join(e.state, "sync", "locks")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
-	}
-	how := syscall.LOCK_SH
-	if e.hello.Write {
-		how = syscall.LOCK_EX
 	}
 	name := filepath.Join(dir, keyOf(e.root))
 	f, err := lockFile(ctx, name, how)
