@@ -75,6 +75,7 @@ type applier struct {
 	stage int
 	files int
 	redo  bool // some of the operations may have been carried out before
+	stays stays
 }
 
 var (
@@ -112,6 +113,12 @@ func (a *applier) close() {
 	}
 }
 
+// noFolder reports whether err says that a path is not there, or that there is a file or a link
+// in place of a folder.
+func noFolder(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
 // forward carries out operation n.
 func (a *applier) forward(n int64, o *op) error {
 	if o.inside() {
@@ -122,8 +129,7 @@ func (a *applier) forward(n int64, o *op) error {
 	}
 	fd, base, err := a.t.at(o.entry.Path)
 	if err != nil {
-		gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
-		if a.redo && (o.kind == opRemove || o.kind == opRmdir) && gone {
+		if a.redo && (o.kind == opRemove || o.kind == opRmdir) && noFolder(err) {
 			return nil // with its folder, the first time; a file or link may have come in the folder's place
 		}
 		return err
@@ -282,24 +288,24 @@ func (a *applier) chmod(o *op, mode fs.FileMode) error {
 // back undoes operation n, if it was carried out.
 func (a *applier) back(n int64, o *op) error {
 	if o.inside() {
-		return nil
+		return a.lookInside(o)
 	}
 	if err := a.w.step("back"); err != nil {
 		return err
 	}
 	fd, base, err := a.t.at(o.entry.Path)
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // its folder was not made, so it was not
+		if !noFolder(err) {
+			return err
 		}
-		return err
+		if o.prior.Type != None && (o.kind == opRemove || o.kind == opPut) && a.kept(n) { // somebody else took its folder away
+			a.keep(n, o, &Entry{Path: o.entry.Path})
+		}
+		return nil // else its folder was not made, so it was not
 	}
 	switch o.kind {
 	case opRemove:
-		if !a.kept(n) {
-			return nil
-		}
-		return rename(a.files, original(n), fd, base)
+		return a.unremove(n, o, fd, base)
 	case opRmdir:
 		if err := unix.Mkdirat(fd, base, uint32(o.prior.Mode)|0o700); err != nil && err != unix.EEXIST {
 			return err
@@ -318,14 +324,41 @@ func (a *applier) back(n int64, o *op) error {
 	case opPut:
 		return a.unput(n, o, fd, base)
 	case opChmod:
-		return a.chmod(o, o.prior.Mode)
+		if err := a.chmod(o, o.prior.Mode); !noFolder(err) {
+			return err
+		}
 	}
 	return nil
 }
 
+// unremove puts back what was deleted, if nothing has come in its place.
+func (a *applier) unremove(n int64, o *op, fd int, base string) error {
+	if !a.kept(n) {
+		return nil
+	}
+	err := rename(a.files, original(n), fd, base)
+	if err != unix.EEXIST {
+		return err
+	}
+	now, err := a.t.lstat(o.entry.Path)
+	if err == nil {
+		a.keep(n, o, &now)
+	}
+	return err
+}
+
+// unput puts back what was replaced, if the path is still as the operation left it.
 func (a *applier) unput(n int64, o *op, fd int, base string) error {
 	if o.prior.Type != None {
-		if !a.kept(n) {
+		if !a.kept(n) || a.sameFile(n, fd, base) {
+			return nil
+		}
+		now, err := a.t.lstat(o.entry.Path)
+		if err != nil {
+			return err
+		}
+		if now.Type != None && !o.stands(&now) {
+			a.keep(n, o, &now)
 			return nil
 		}
 		return unix.Renameat(a.files, original(n), fd, base)
@@ -340,8 +373,18 @@ func (a *applier) unplace(o *op, fd int, base string) error {
 		return nil // it was not put
 	}
 	now, err := a.t.lstat(o.entry.Path)
-	if err != nil || now.Type != o.entry.Type || now.Size != o.entry.Size || now.Mtime != o.entry.Mtime && o.entry.Type == File {
+	if err != nil || now.Type == None {
 		return err
+	}
+	same := o.stands(&now)
+	if same && now.Type == Dir {
+		if same, err = a.whole(o); err != nil {
+			return err
+		}
+	}
+	if !same {
+		a.leave(&now)
+		return nil
 	}
 	return rename(fd, base, a.stage, o.from)
 }
@@ -352,7 +395,7 @@ func (a *applier) finish(o *op) error {
 		return nil
 	}
 	fd, err := a.t.dir(o.entry.Path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if noFolder(err) {
 		return nil
 	}
 	if err != nil {
@@ -498,7 +541,7 @@ func (w *work) commit(ctx context.Context, b Backup) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(w.backupDir(b.ID), "pending"), text, 0o600); err != nil {
+	if err := os.WriteFile(w.pending(b.ID), text, 0o600); err != nil {
 		return err
 	}
 	if err := w.step("sync"); err != nil {
@@ -525,8 +568,7 @@ func (w *work) commit(ctx context.Context, b Backup) error {
 
 // done makes the backup ready to be listed, and ends the journal.
 func (w *work) done(id string) error {
-	dir := w.backupDir(id)
-	err := os.Rename(filepath.Join(dir, "pending"), filepath.Join(dir, "info"))
+	err := os.Rename(w.pending(id), filepath.Join(w.backupDir(id), "info"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a process that died did that
 		return err
 	}
@@ -627,7 +669,8 @@ func (w *work) syncApplied(id string) error {
 	return nil
 }
 
-// takeBack restores the tree because of cause, which it returns.
+// takeBack restores the tree because of cause, which it returns, with what could not be
+// restored.
 func (w *work) takeBack(id string, cause error) error {
 	if errors.Is(cause, errCrash) {
 		return cause
@@ -635,28 +678,33 @@ func (w *work) takeBack(id string, cause error) error {
 	if err := w.writeJournal(journal{ID: id, Back: true}); err != nil {
 		return errors.Join(cause, err)
 	}
-	if err := w.restore(id); err != nil {
+	left, err := w.restore(id)
+	if err != nil {
 		return errors.Join(cause, fmt.Errorf("and the next sync must undo it: %w", err))
 	}
-	return cause
+	return left.explain(w, id, cause)
 }
 
-func (w *work) restore(id string) error {
+// restore restores the tree, but for what was changed since, which it returns.
+func (w *work) restore(id string) (*stays, error) {
 	a, err := w.applier(id)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer a.close()
 	if err := w.eachBack(id, a.back); err != nil {
-		return err
+		return nil, err
 	}
 	if err := w.eachOp(id, func(_ int64, o *op) error { return a.restoreMode(o) }); err != nil {
-		return err
+		return nil, err
+	}
+	if len(a.stays.ops) > 0 {
+		return &a.stays, a.keepOriginals(id)
 	}
 	if err := w.endJournal(); err != nil {
-		return err
+		return nil, err
 	}
-	return os.RemoveAll(w.backupDir(id))
+	return &a.stays, os.RemoveAll(w.backupDir(id))
 }
 
 // restoreMode gives a folder that came back its mode and time.
@@ -676,8 +724,12 @@ func (w *work) recover() error {
 	if j == nil || err != nil {
 		return err
 	}
+	if j.Kept {
+		return w.listOriginals(j.ID)
+	}
 	if j.Back {
-		return w.restore(j.ID)
+		_, err := w.restore(j.ID)
+		return err
 	}
 	if err := w.carryOut(j.ID, true); err != nil {
 		return w.takeBack(j.ID, err)

@@ -49,11 +49,12 @@ const (
 	hintUpdate  = "update the older one of cove's two halves"
 	hintSettle  = "sync without --dry-run, which ends it"
 	hintBackups = "see: cove sync status"
+	hintKept    = "try again; to have back the files from before: cove sync undo --id ID"
 	hintLook    = "look at them first; then sync again"
 )
 
 var (
-	endHints = []string{hintAgain, hintMove, hintSpace, hintResume, hintUpdate, hintSettle, hintBackups, hintLook}
+	endHints = []string{hintAgain, hintMove, hintSpace, hintResume, hintUpdate, hintSettle, hintBackups, hintKept, hintLook}
 	endCodes = []string{CodeConflict, CodeRejected, CodeNoSpace, CodeChanged, CodeDenied, CodeNotFound, CodeLost, CodeFailed, CodeUsage}
 )
 

@@ -93,7 +93,11 @@ func (s *session) takeBack(p *peer, u Undone) (*Undone, error) {
 // can be undone.
 func (s *session) restoreBase(id, newID string) error {
 	old := filepath.Join(s.dir, "bases", id)
-	if err := os.Link(s.baseName(), filepath.Join(s.dir, "bases", newID)); err != nil {
+	if err := os.MkdirAll(filepath.Dir(old), 0o700); err != nil {
+		return err
+	}
+	err := os.Link(s.baseName(), filepath.Join(s.dir, "bases", newID))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no sync of the pair came to its end
 		return err
 	}
 	if err := os.Rename(old, s.baseName()); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -111,7 +111,7 @@ type session struct {
 }
 
 // Run syncs. The report is not nil if the trees could be compared, even with an error. With an
-// error nothing was changed at the target.
+// error nothing was changed at the target, unless the error says otherwise.
 func (y *Sync) Run(ctx context.Context) (*Report, error) {
 	began := time.Now()
 	ctx, cancel := context.WithCancel(ctx)

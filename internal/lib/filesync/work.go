@@ -216,6 +216,7 @@ func checkID(id string) error {
 type journal struct {
 	ID   string `json:"id"`
 	Back bool   `json:"back"` // they are being taken back
+	Kept bool   `json:"kept"` // they are, and the backup is to be listed because of what it keeps
 }
 
 // readJournal returns nil if no operation is under way.
