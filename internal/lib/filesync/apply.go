@@ -675,12 +675,19 @@ func (w *work) takeBack(id string, cause error) error {
 	if errors.Is(cause, errCrash) {
 		return cause
 	}
-	if err := w.writeJournal(journal{ID: id, Back: true}); err != nil {
+	var left *stays
+	err := w.writeJournal(journal{ID: id, Back: true})
+	if err == nil {
+		left, err = w.restore(id)
+	}
+	if errors.Is(err, errCrash) {
 		return errors.Join(cause, err)
 	}
-	left, err := w.restore(id)
 	if err != nil {
-		return errors.Join(cause, fmt.Errorf("and the next sync must undo it: %w", err))
+		e := *coded("sync "+w.root, cause)
+		e.Message += fmt.Sprintf("; not all was taken back, and the next sync ends it: %v", err)
+		e.Hint = hintAgain
+		return &e
 	}
 	return left.explain(w, id, cause)
 }

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // change makes a tree different in every way that a sync can.
@@ -131,6 +133,32 @@ func TestFaultsTwice(t *testing.T) {
 			w.differ(after, withoutTimes(dump(t, w.remote)))
 		}
 	}
+}
+
+// TestSaysHalfTakenBack: if an error keeps a sync from being taken back, the first error's text
+// says so. The trees are not as they were, and its hint does not say that they are.
+func TestSaysHalfTakenBack(t *testing.T) {
+	w := newWorld(t)
+	w.change()
+	w.far = func(step string) error {
+		switch step {
+		case "replace":
+			return syscall.ENOSPC
+		case "back":
+			return syscall.EIO
+		}
+		return nil
+	}
+	w.Verb = Push
+	_, err := w.Run(t.Context())
+	w.wants(err, CodeNoSpace)
+	e, _ := errors.AsType[*fail.Error](err)
+	if !strings.Contains(e.Message, "not all was taken back") || !strings.Contains(e.Message, syscall.EIO.Error()) || e.Hint != hintAgain {
+		t.Errorf("it says %q, and to type %q", e.Message, e.Hint)
+	}
+	w.far = nil
+	w.run(Push, "")
+	w.same(w.local, w.remote)
 }
 
 // TestRecoversAlone: an end that only reads has the root for itself while it ends what a dead
