@@ -45,8 +45,8 @@ func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already 
 	return false, f.refuse("changed", fmt.Sprintf("the branch %s is being changed", printable.Name(f.Branch)), f.again())
 }
 
-// maxBeginnings bounds how often a fast-forward begins again because another git moved the
-// branch meanwhile.
+// maxBeginnings bounds how often a fast-forward begins again because the repository was changed
+// meanwhile.
 const maxBeginnings = 3
 
 // once is one try of FastForward. If what it looked at is so no longer, it changes
@@ -548,11 +548,11 @@ func (t *worktree) strangers(files []File, tracked map[string]bool) ([]string, e
 	return hit, nil
 }
 
-// tracked is the set of the paths in the index.
-func (r *Repo) tracked(ctx context.Context) (map[string]bool, error) {
+// tracked is the set of the paths in the index, which env may name.
+func (r *Repo) tracked(ctx context.Context, env ...string) (map[string]bool, error) {
 	set := map[string]bool{}
 	w := &recordWriter{each: func(path string) { set[path] = true }}
-	_, err := r.git.run(ctx, call{args: []string{"ls-files", "-z"}, stdout: w})
+	_, err := r.git.run(ctx, call{args: []string{"ls-files", "-z"}, stdout: w, env: env})
 	return set, err
 }
 

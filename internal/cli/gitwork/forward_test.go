@@ -330,6 +330,33 @@ func TestMovedMeanwhile(t *testing.T) {
 	}
 }
 
+// TestIgnoredMeanwhile: a build makes an ignored file after the pull has looked for files in the
+// way. Git would write over it.
+func TestIgnoredMeanwhile(t *testing.T) {
+	home(t, "")
+	r, base, head := delivered(t)
+	r.write(".git/info/exclude", "new\n")
+	g := r.open()
+	g.OnStep(func(step string) {
+		if step == "files" {
+			r.write("deep/er/new", "mine\n")
+		}
+	})
+	lock, err := g.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Unlock()
+	_, err = g.FastForward(t.Context(), lock, gitwork.Forward{Job: job, Branch: "main", Base: base, Head: head})
+	if e := refusal(t, err, "overlap"); !slices.Equal(e.Paths, []string{"deep/er/new"}) {
+		t.Errorf("in the way: %q", e.Paths)
+	}
+	if got := r.read("deep/er/new"); got != "mine\n" {
+		t.Errorf("the file says %q", got)
+	}
+	r.at(base)
+}
+
 // TestMovedAfterDeath: a commit that had begun before moves the branch after the death of a
 // pull. The next pull takes the dead one's files away again.
 func TestMovedAfterDeath(t *testing.T) {

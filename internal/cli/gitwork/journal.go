@@ -67,7 +67,7 @@ type journal struct {
 
 var (
 	errIndexLocked       = errors.New("index.lock exists")
-	errMoved             = errors.New("the branch was moved, or another one was checked out")
+	errMoved             = errors.New("the branch, HEAD or a file in the way was changed meanwhile")
 	errSwitched          = errors.New("another branch was checked out while the files were written")
 	errOtherThanSnapshot = errors.New("the files are not as in the snapshot")
 )
@@ -117,6 +117,9 @@ func (t *worktree) carryOut(ctx context.Context, lock *Lock, j *journal) error {
 	if err := t.addSame(ctx, j); err != nil {
 		return err
 	}
+	if err := t.stillFree(ctx, j); err != nil {
+		return err
+	}
 	_, err := t.git.run(ctx, call{
 		args:    []string{"read-tree", "-m", "-u", j.from(), j.New},
 		env:     []string{"GIT_INDEX_FILE=" + j.copy()},
@@ -158,6 +161,23 @@ func (t *worktree) unmoved(ctx context.Context, j *journal) error {
 	}
 	if now != j.Old || !on || t.busyWith(j.Ref) != "" {
 		return errMoved
+	}
+	return nil
+}
+
+// stillFree checks that no untracked file has come where the job adds one. Git itself would
+// overwrite an ignored file. If there is one, the error is errMoved.
+func (t *worktree) stillFree(ctx context.Context, j *journal) error {
+	files, err := t.changedFiles(ctx, j.from(), j.New)
+	if err != nil {
+		return err
+	}
+	tracked, err := t.tracked(ctx, "GIT_INDEX_FILE="+j.copy())
+	if err != nil {
+		return err
+	}
+	if unknown, err := t.strangers(files, tracked); err != nil || len(unknown) > 0 {
+		return cmp.Or(err, errMoved)
 	}
 	return nil
 }
