@@ -100,9 +100,9 @@ func (s *starter) start(ctx context.Context, job cove.Job, req cove.JobStart) (c
 	if err != nil {
 		return job, fmt.Errorf("give job %s to its sprite: %w", id, err)
 	}
-	// From here on the job may run, and goes on whatever becomes of the request.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
-	defer cancel()
+	// From here on the job may run, and goes on whatever becomes of the request. The launch has
+	// the limit of its step. Its result must be stored, also if the launch took all of that.
+	ctx = context.WithoutCancel(ctx)
 	err = s.jobs.Update(ctx, id, func(j *cove.Job) error {
 		now := time.Now().UTC()
 		j.State, j.StartedAt, j.Upload, j.Installing = cove.JobPreparing, &now, "", nil
@@ -123,6 +123,9 @@ func (s *starter) start(ctx context.Context, job cove.Job, req cove.JobStart) (c
 		s.steps.fail(ctx, id, cove.StepStartSupervisor, err)
 		outcome := cove.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
 		_, finishErr := s.finisher.finish(ctx, id, cove.JobFailed, outcome, func(j *cove.Job) { j.Error = outcome.Reason })
+		if finishErr != nil { // its follower finds out, and ends it
+			s.followers.follow(id)
+		}
 		s.finisher.withdrawals.after(ctx, id)
 		return job, errors.Join(fail.Newf("start_failed", cmp.Or(hintOf(err), "see its steps: cove job show "+id), "job %s: %s", id, outcome.Reason), finishErr)
 	} else {
