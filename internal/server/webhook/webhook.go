@@ -143,7 +143,7 @@ func (s *Sender) work(name string, w *worker) {
 			if d.NextAt != nil && !s.pause(w, time.Until(*d.NextAt)) {
 				return
 			}
-			err = s.send(name, d)
+			err = s.send(name, d.Seq)
 		}
 		if err != nil {
 			if s.ctx.Err() == nil {
@@ -181,11 +181,20 @@ func (s *Sender) pause(w *worker, d time.Duration) bool {
 	return s.ctx.Err() == nil
 }
 
-// send makes one attempt, and notes its result. An error is the store's.
-func (s *Sender) send(name string, d store.Delivery) error {
+// send makes one attempt with a delivery, if that is still the next, and notes its result. An
+// error is the store's.
+func (s *Sender) send(name string, seq int64) error {
 	hook, err := s.Store.Get(s.ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil // and so is its queue
+	} else if err != nil {
+		return err
+	}
+	// It is read after the webhook. A delivery to a deleted webhook does not go to a new one of
+	// its name.
+	d, err := s.Store.Next(s.ctx, name)
+	if errors.Is(err, store.ErrNotFound) || err == nil && d.Seq != seq {
+		return nil // it was dropped, and the worker takes the next
 	} else if err != nil {
 		return err
 	}

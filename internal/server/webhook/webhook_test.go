@@ -226,6 +226,34 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
+// TestAnotherOfTheName: what waits for a deleted webhook is not sent to a new one of its name.
+// Nor does it delay what that one is told.
+func TestAnotherOfTheName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dead := true
+		r := &receiver{answer: func(string, cove.WebhookEvent) int {
+			if dead {
+				return 0
+			}
+			return 200
+		}}
+		w := open(t, t.TempDir(), r)
+		defer w.close()
+		w.hook("one", cove.EventJobCreated)
+		w.job("aaaaaa")
+		time.Sleep(time.Hour) // its worker is in a long pause
+		r.told()
+		dead = false
+		w.must(w.Webhooks.Delete(t.Context(), "one"))
+		w.hook("one", cove.EventJobCreated)
+		w.job("bbbbbb")
+		w.sender.Wake("one")
+		time.Sleep(time.Second)
+		equal(t, "sent", r.told(), "one bbbbbb job.created")
+		equal(t, "log", w.log("one"), "job.created delivered 1 200")
+	})
+}
+
 // TestRefused: an event that a receiver refuses is given up sooner, and later events are sent.
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
