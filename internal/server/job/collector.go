@@ -69,6 +69,12 @@ func (c *collector) collect(ctx context.Context, req cove.JobGC, mine func(backe
 		if item.Reason == "" && job.Backend != "" && job.OwnsSprite {
 			item.Reason, item.Why = inUse(ctx, c.client, job, item.Why)
 		}
+		if item.Reason == "" {
+			n, err := c.jobSprites.needOf(ctx, job)
+			if errs = append(errs, err); err != nil || n.why != "" {
+				item.Reason, item.Why = cove.KeptInUse, n.why
+			}
+		}
 		if item.Reason == "" && !req.DryRun {
 			if err := c.remove(ctx, job.ID, req.Force, false); err != nil && !errors.Is(err, store.ErrNotFound) {
 				errs = append(errs, err)
@@ -203,6 +209,11 @@ func (c *collector) remove(ctx context.Context, id string, force, everywhere boo
 		return fail.Newf("unpulled_work", fmt.Sprintf("get it with: %s; or lose it with --force", job.Bring()), "nobody has pulled the work of job %s", id)
 	}
 	if !force {
+		if n, err := c.jobSprites.needOf(ctx, job); err != nil {
+			return err
+		} else if n.why != "" {
+			return n.refuse(job, "cove job rm --force "+id)
+		}
 		alone, err := holdsAlone(ctx, c.client, job, everywhere)
 		if err != nil {
 			return err

@@ -32,6 +32,13 @@ func (m *Manager) DestroyEnvironment(ctx context.Context, id string, force bool)
 		if err := needed(env, jobs); err != nil {
 			return env, err
 		}
+		for _, job := range jobs {
+			if n, err := m.jobSprites.needOf(ctx, job); err != nil {
+				return env, err
+			} else if n.why != "" {
+				return env, n.refuse(job, loseWith(env))
+			}
+		}
 	}
 	for _, job := range jobs {
 		if err := m.preparations.halt(ctx, job.ID); err != nil {
@@ -73,7 +80,7 @@ func (m *Manager) DestroyOrphan(ctx context.Context, o cove.Orphan) error {
 // needed refuses to destroy an environment if a job works there, or has left work that nobody
 // has pulled. The error says what would be lost.
 func needed(env cove.Environment, jobs []cove.Job) error {
-	lose := "; or lose it: cove environment rm " + path.Join(env.Backend, env.Name) + " --force"
+	lose := "; or lose it: " + loseWith(env)
 	for _, job := range jobs {
 		if !job.State.Terminal() {
 			return fail.Newf("job_running", "stop it: cove job stop "+job.ID+lose,
@@ -95,6 +102,11 @@ func needed(env cove.Environment, jobs []cove.Job) error {
 		}
 	}
 	return nil
+}
+
+// loseWith is the command that destroys an environment with what is needed there.
+func loseWith(env cove.Environment) string {
+	return "cove environment rm " + path.Join(env.Backend, env.Name) + " --force"
 }
 
 // endWithout ends a job whose sprite was taken from it.

@@ -150,7 +150,7 @@ func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.Jo
 	switch {
 	case !begins:
 		return nil
-	case !again:
+	case !again || job.URL != "": // of a job with a URL, it needs nothing: it clones anew
 		_, err = pr.starter.begin(ctx, job, cove.JobStart{})
 		return err
 	}
@@ -167,7 +167,24 @@ func (pr *preparer) prepareLocked(ctx context.Context, job cove.Job, req cove.Jo
 	if err == nil {
 		_, err = pr.starter.begin(ctx, job, start)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	// The old job was pulled meanwhile, perhaps. A cleanup script must not hold up the new job.
+	pr.preparations.wg.Go(func() { pr.letGo(pr.preparations.ctx, old) })
+	return nil
+}
+
+// letGo deletes the sprite of a job that was done again, if nothing needs it any more.
+func (pr *preparer) letGo(ctx context.Context, old cove.Job) {
+	unlock, err := pr.locks.Lock(ctx, old.ID)
+	if err == nil {
+		defer unlock()
+		err = pr.jobSprites.letGo(ctx, old.ID)
+	}
+	if err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrNotFound) {
+		pr.logger.Warn("deleting the sprite of a job that was done again", append(about(old), "err", err)...)
+	}
 }
 
 // show writes into a job's row how far its installation is, if that has changed.

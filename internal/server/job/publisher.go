@@ -223,10 +223,9 @@ func (p *publisher) one(ctx context.Context, id string) error {
 			next.URL = page
 			j.Published = &next
 		}
-		job = *j
 		return nil
 	})
-	return errors.Join(err, noteErr, p.letGo(ctx, job))
+	return errors.Join(err, noteErr, p.letGo(ctx, id))
 }
 
 // publishing reports whether a job's commits must still be published.
@@ -236,16 +235,16 @@ func publishing(job cove.Job) bool {
 
 // letGo deletes a job's sprite if it was to be deleted after a pull, and the job was pulled
 // meanwhile.
-func (p *publisher) letGo(ctx context.Context, job cove.Job) error {
-	if publishing(job) || !job.Remove || job.PulledAt == nil || job.Uncollected != "" {
-		return nil
-	}
-	unlock, err := p.locks.Lock(ctx, job.ID)
+func (p *publisher) letGo(ctx context.Context, id string) error {
+	unlock, err := p.locks.Lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return p.jobSprites.discard(ctx, job, cove.DestroyPulled)
+	if err := p.jobSprites.letGo(ctx, id); !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	return nil
 }
 
 // published is the state of a publication after a try.

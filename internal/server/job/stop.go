@@ -143,6 +143,9 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (cove.Job, error)
 		return job, nil
 	}
 	if job.Remove && job.Uncollected == "" {
+		if n, err := m.jobSprites.needOf(ctx, job); err != nil || n.why != "" { // as a retry does
+			return job, err
+		}
 		if err := m.jobSprites.discard(ctx, job, cove.DestroyPulled); err != nil {
 			return job, fmt.Errorf("delete the sprite of job %s, which has been pulled: %w", id, err)
 		}
