@@ -583,7 +583,7 @@ func newJobRmCommand(inv *invocation) *cobra.Command {
 		Long: `Removes jobs with their logs, and with the sprites that were made for them. It also removes their
 refs in this repository, if their commits are in a branch or a tag, too. Without --force, it
 keeps jobs that run, jobs whose commits nobody has pulled, and jobs whose work could not all be
-collected.`,
+collected. It also keeps a job that is still to be published, or that a waiting retry needs.`,
 		Example: `  cove job rm a3f7b2
   cove job rm --force a3f7b2 b81c44`,
 		Annotations:       map[string]string{"several": "yes"},

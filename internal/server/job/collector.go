@@ -69,7 +69,7 @@ func (c *collector) collect(ctx context.Context, req cove.JobGC, mine func(backe
 		if item.Reason == "" && job.Backend != "" && job.OwnsSprite {
 			item.Reason, item.Why = inUse(ctx, c.client, job, item.Why)
 		}
-		if item.Reason == "" {
+		if item.Reason == "" && !publishing(job) { // else it goes by force
 			n, err := c.jobSprites.needOf(ctx, job)
 			if errs = append(errs, err); err != nil || n.why != "" {
 				item.Reason, item.Why = cove.KeptInUse, n.why
@@ -118,6 +118,8 @@ func verdict(job cove.Job, sprite sprites.Info, req cove.JobGC, now time.Time) (
 		return cove.KeptRunning, "it has not ended"
 	case unpulled && !req.Force:
 		return cove.KeptUnpulled, "its work has not been pulled: " + job.Bring()
+	case publishing(job) && !req.Force:
+		return cove.KeptInUse, unpublished
 	case sprite.Cove != nil && len(sprite.Cove.AwakeBy) > 0:
 		return cove.KeptInUse, "its sprite is in use: " + strings.Join(sprite.Cove.AwakeBy, ", ")
 	case age < seconds(req.OlderThanSec):

@@ -17,6 +17,8 @@ func TestVerdict(t *testing.T) {
 	}
 	partly := job(ago(30*time.Hour), 5)
 	partly.Uncollected = "git add: no"
+	pending := job(ago(30*time.Hour), 5)
+	pending.Published = &cove.JobPublished{State: cove.PublishPending}
 	used := func(at *time.Time, by ...string) sprites.Info {
 		return sprites.Info{LastRunning: at, Cove: &sprites.Details{AwakeBy: by}}
 	}
@@ -37,6 +39,8 @@ func TestVerdict(t *testing.T) {
 		"not all collected":   {partly, sprites.Info{ID: "s"}, 24, false, "could be collected", cove.KeptUncollected},
 		"the same, by force":  {partly, sprites.Info{ID: "s"}, 24, true, "pulled", ""},
 		"the same, gone":      {partly, sprites.Info{}, 24, false, "pulled", ""},
+		"to be published":     {pending, sprites.Info{}, 0, false, "not published yet", cove.KeptInUse},
+		"the same, no matter": {pending, sprites.Info{}, 24, true, "pulled", ""},
 		"unpulled":            {job(nil, 5), sprites.Info{}, 0, false, "cove pull a3f7b2", cove.KeptUnpulled},
 		"unpulled, by force":  {job(nil, 5), sprites.Info{}, 24, true, "is lost", ""},
 		"force is not age":    {job(nil, 5), sprites.Info{}, 49, true, "used 48h", cove.KeptRecent},

@@ -16,10 +16,13 @@ type need struct {
 	hint string // how that ends
 }
 
-// needOf is the need for a job's repository: a retry that waits, for its turn or for its agent,
-// has taken nothing yet. The caller holds the job's lock, if that must stay so: no retry begins
-// meanwhile.
+// needOf is the need for a job's commits, if they are still to be published, or for its
+// repository. A retry that waits, for its turn or for its agent, has taken nothing yet. The
+// caller holds the job's lock, if that must stay so: no retry begins meanwhile.
 func (js *jobSprites) needOf(ctx context.Context, job cove.Job) (need, error) {
+	if publishing(job) {
+		return need{unpublished, "see how far that is: cove job show " + job.ID}, nil
+	}
 	if job.URL != "" {
 		return need{}, nil // it is cloned again
 	}
@@ -31,6 +34,8 @@ func (js *jobSprites) needOf(ctx context.Context, job cove.Job) (need, error) {
 	}
 	return need{}, err
 }
+
+const unpublished = "its commits are not published yet"
 
 // refuse is the error for a removal. Lose is what to type for it all the same.
 func (n need) refuse(job cove.Job, lose string) error {

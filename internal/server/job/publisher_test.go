@@ -355,6 +355,44 @@ func TestPublishCut(t *testing.T) {
 	}
 }
 
+// TestPublishingIsKept: a job whose commits are not published yet, and its environment, are removed by
+// force alone.
+func TestPublishingIsKept(t *testing.T) {
+	m, client := newManager(t)
+	ctx := t.Context()
+	job, err := client.CreateJob(ctx, request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.finisher.publisher.Close() // so that it stays to be published
+	now := time.Now().Add(-time.Hour)
+	if _, err := m.Store.Jobs.Finish(ctx, job.ID, cove.JobSucceeded, cove.Outcome{}, func(j *cove.Job) {
+		j.Publish, j.Bundle.Size, j.PulledAt = cove.PublishBranch, 7, &now
+		j.Published = &cove.JobPublished{State: cove.PublishPending}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(what, hint string, err error) {
+		t.Helper()
+		e, _ := errors.AsType[*sprites.Error](err)
+		if code(err) != "job_running" || !strings.Contains(err.Error(), "not published yet") || !strings.Contains(e.Hint, hint) {
+			t.Errorf("%s: got %v", what, err)
+		}
+		if _, err := client.Get(ctx, job.Sprite); err != nil {
+			t.Fatalf("%s: its sprite: %v", what, err)
+		}
+	}
+	refused("removed", "cove job rm --force "+job.ID, client.DeleteJob(ctx, job.ID, false))
+	_, err = cove.Environments{Client: client}.Destroy(ctx, job.Execution, false)
+	refused("its environment", "cove environment rm "+job.Sprite+" --force", err)
+	if result, err := client.CollectJobs(ctx, cove.JobGC{}); err != nil || len(result.Kept) != 1 || result.Kept[0].Reason != cove.KeptInUse {
+		t.Errorf("collected %+v, %v", result, err)
+	}
+	if err := client.DeleteJob(ctx, job.ID, true); err != nil {
+		t.Errorf("by force: %v", err)
+	}
+}
+
 // TestPublishable: a job with nothing to publish, or with files that hold it, is refused, and says why.
 func TestPublishable(t *testing.T) {
 	job := func(change func(*cove.Job)) cove.Job {
