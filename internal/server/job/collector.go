@@ -233,8 +233,12 @@ func (c *collector) remove(ctx context.Context, id string, force, everywhere boo
 			return err
 		}
 		if err := c.jobSprites.clear(ctx, job, running); err != nil {
-			if env, _ := c.jobSprites.of(ctx, id); env.State != cove.EnvironmentDestroying { // nothing is gone
-				err = errors.Join(err, c.noteRemoving(context.WithoutCancel(ctx), id, false))
+			after := context.WithoutCancel(ctx) // the place may have taken all the time
+			env, getErr := c.jobSprites.of(after, id)
+			if getErr != nil && !errors.Is(getErr, store.ErrNotFound) {
+				err = errors.Join(err, getErr)
+			} else if env.State != cove.EnvironmentDestroying { // nothing is gone
+				err = errors.Join(err, c.noteRemoving(after, id, false))
 			}
 			return fmt.Errorf("delete job %s: %w", id, err)
 		}

@@ -45,15 +45,16 @@ func (m *Manager) DestroyEnvironment(ctx context.Context, id string, force bool)
 			return env, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
-	defer cancel()
-	if env, err = m.jobSprites.environments.Destroy(ctx, id, cove.DestroyAsked); err != nil && env.State != cove.EnvironmentDestroying {
+	ctx = context.WithoutCancel(ctx) // its jobs end, also if the place takes all the time that it has
+	if env, err = m.jobSprites.destroyAsked(ctx, id); err != nil && env.State != cove.EnvironmentDestroying {
 		return env, err
 	}
 	var errs []error
 	for _, job := range jobs {
 		if !job.State.Terminal() {
-			errs = append(errs, m.endWithout(ctx, job.ID, "its environment was destroyed"))
+			ending, cancel := context.WithTimeout(ctx, undoLimit)
+			errs = append(errs, m.endWithout(ending, job.ID, "its environment was destroyed"))
+			cancel()
 		}
 	}
 	now, err := m.jobSprites.environments.Store.Get(ctx, id) // where these jobs no longer work

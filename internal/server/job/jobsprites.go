@@ -227,7 +227,7 @@ func (js *jobSprites) discard(ctx context.Context, job cove.Job, reason cove.Des
 	if err == nil {
 		return nil
 	}
-	if env, getErr := js.of(ctx, job.ID); getErr != nil || env.State != cove.EnvironmentDestroying {
+	if env, getErr := js.of(context.WithoutCancel(ctx), job.ID); getErr != nil || env.State != cove.EnvironmentDestroying {
 		return err
 	}
 	js.steps.logger.Warn("deleting the sprite of a job; it will be tried again", append(about(job), "err", err)...)
@@ -262,6 +262,13 @@ func (js *jobSprites) remove(ctx context.Context, job cove.Job, reason cove.Dest
 			return false, err
 		}
 	}
+}
+
+// destroyAsked tries for a while to destroy an environment, as somebody asked.
+func (js *jobSprites) destroyAsked(ctx context.Context, id string) (cove.Environment, error) {
+	ctx, cancel := context.WithTimeout(ctx, undoLimit)
+	defer cancel()
+	return js.environments.Destroy(ctx, id, cove.DestroyAsked)
 }
 
 // heir is another job that works in a job's sprite, or has left work there that nobody has
