@@ -46,7 +46,7 @@ func (m *Manager) Stop(ctx context.Context, id string) (cove.Job, error) {
 	if err := m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error { j.Stopping = true; return nil }); err != nil {
 		return job, err
 	}
-	err = m.supervisors.tell(ctx, job)
+	err = m.supervisors.tell(context.WithoutCancel(ctx), job) // nobody else would, for a while
 	if held := heldError(err); held != nil {
 		var still bool
 		if still, err = m.stopHeld(ctx, job, held); err == nil && still {
