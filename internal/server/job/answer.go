@@ -113,31 +113,36 @@ func noteQuestion(ctx context.Context, jobs *store.Jobs, id string, batch []cove
 	if !ok {
 		return nil
 	}
-	question, answered, changed := job.Question, job.Answered, false
-	for _, ev := range batch {
-		switch {
-		case ev.Type == "input" && ev.Question != "":
-			if answered == nil || answered.Question != ev.Question {
-				answered, changed = &cove.JobAnswer{Question: clip(ev.Question), Key: clip(ev.Key)}, true
-			}
-		case ev.Type == "state" && ev.State != cove.JobWaiting, ev.Type == "exit":
-			question, changed = nil, true
-		case ev.Type == "event":
-			if q := asks.Question(ev); q != nil {
-				question, changed = q, true
-			}
-		}
-	}
-	if !changed || question == nil && job.Question == nil && answered == job.Answered {
+	if !asked(&job, asks, batch) {
 		return nil
 	}
+	// It is noted in the row of now: the question may have been answered since.
 	return jobs.Update(ctx, id, func(j *cove.Job) error {
 		if !j.State.Terminal() {
-			j.Question = question
-			if answered != nil && (j.Answered == nil || j.Answered.Question != answered.Question) {
-				j.Answered = answered
-			}
+			asked(j, asks, batch)
 		}
 		return nil
 	})
+}
+
+// asked notes in the job what events say of questions and answers, and reports whether that
+// changes the job.
+func asked(job *cove.Job, asks agents.Questioner, batch []cove.JobEvent) (changed bool) {
+	for _, ev := range batch {
+		switch {
+		case ev.Type == "input" && ev.Question != "":
+			if job.Answered == nil || job.Answered.Question != ev.Question {
+				job.Answered, changed = &cove.JobAnswer{Question: clip(ev.Question), Key: clip(ev.Key)}, true
+			}
+		case ev.Type == "state" && ev.State != cove.JobWaiting, ev.Type == "exit":
+			changed = changed || job.Question != nil
+			job.Question = nil
+		case ev.Type == "event":
+			q := asks.Question(ev)
+			if q != nil && (job.Answered == nil || job.Answered.Question != q.ID) { // else it is read again
+				job.Question, changed = q, true
+			}
+		}
+	}
+	return changed
 }

@@ -7,8 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/cove-dev/cove"
+	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/test/fakeprovider"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -124,6 +126,62 @@ func TestAnswerOnce(t *testing.T) {
 	}
 	if err != nil || inputs != 2 || job.State != cove.JobSucceeded {
 		t.Errorf("the log has %d answers, %v, and the job is %+v", inputs, err, job)
+	}
+}
+
+// TestAnswerMeanwhile: a question that is answered while the log's events of it are noted stays
+// answered.
+func TestAnswerMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := inBubble(t, nil)
+		job := m.row(t)
+		jobs, ctx := m.Store.Jobs, t.Context()
+		if err := jobs.Update(ctx, job.ID, func(j *cove.Job) error {
+			j.State, j.Agent, j.Question = cove.JobWaiting, "acp", &cove.JobQuestion{ID: "1"}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		noted := make(chan error, 1)
+		if err := jobs.Update(ctx, job.ID, func(j *cove.Job) error {
+			go func() {
+				noted <- noteQuestion(ctx, jobs, job.ID, []cove.JobEvent{{Type: "input", Question: "1"}})
+			}()
+			synctest.Wait() // it has read the job, and waits until it may write
+			j.Question, j.Answered = nil, &cove.JobAnswer{Question: "1", Option: "2"}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-noted; err != nil {
+			t.Fatal(err)
+		}
+		if got, err := jobs.Get(ctx, job.ID); err != nil || got.Question != nil || got.Answered == nil || got.Answered.Option != "2" {
+			t.Errorf("the job has the question %+v and the answer %+v, %v", got.Question, got.Answered, err)
+		}
+	})
+}
+
+// asksAlways is an agent whose every event is the same question.
+type asksAlways struct{ agents.Questioner }
+
+func (asksAlways) Question(cove.JobEvent) *cove.JobQuestion { return &cove.JobQuestion{ID: "1"} }
+
+// TestAskedAgain: an event that could not be stored is read again. Its question does not come back
+// if it has been answered meanwhile.
+func TestAskedAgain(t *testing.T) {
+	batch := []cove.JobEvent{{Type: "event"}}
+	var job cove.Job
+	if !asked(&job, asksAlways{}, batch) || job.Question == nil {
+		t.Errorf("the question is %+v", job.Question)
+	}
+	job.Question, job.Answered = nil, &cove.JobAnswer{Question: "1"}
+	if asked(&job, asksAlways{}, batch) || job.Question != nil {
+		t.Errorf("the question is back: %+v", job.Question)
+	}
+	job.Answered.Question = "0"
+	if !asked(&job, asksAlways{}, batch) {
+		t.Error("another question is not noted")
 	}
 }
 
