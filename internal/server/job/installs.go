@@ -243,11 +243,9 @@ func (is *installs) join(w *wanted) (*installation, error) {
 // leave says that a job does not wait for an installation any more.
 func (is *installs) leave(key string, inst *installation) {
 	is.mu.Lock()
-	inst.waiting--
-	unwanted := inst.waiting == 0
-	is.mu.Unlock()
-	if unwanted {
-		is.forget(key, inst)
+	defer is.mu.Unlock()
+	if inst.waiting--; inst.waiting == 0 {
+		is.forgetLocked(key, inst) // before anybody can join it
 		inst.cancel(errUnwanted)
 	}
 }
@@ -256,6 +254,10 @@ func (is *installs) leave(key string, inst *installation) {
 func (is *installs) forget(key string, inst *installation) {
 	is.mu.Lock()
 	defer is.mu.Unlock()
+	is.forgetLocked(key, inst)
+}
+
+func (is *installs) forgetLocked(key string, inst *installation) {
 	if is.underWay[key] == inst {
 		delete(is.underWay, key)
 	}
