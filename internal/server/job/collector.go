@@ -66,6 +66,14 @@ func (c *collector) collect(ctx context.Context, req cove.JobGC, mine func(backe
 			info = sprites.Info{} // it is somebody else's
 		}
 		item.Reason, item.Why = verdict(job, info, req, time.Now())
+		if item.Reason == "" && info.ID != "" { // the list may be minutes old, and somebody at work there
+			if info, err = c.made(ctx, job); err != nil {
+				errs = append(errs, err)
+				item.Reason, item.Why = cove.KeptFailed, "its sprite can't be asked whether it is in use: "+err.Error()
+			} else {
+				item.Reason, item.Why = verdict(job, info, req, time.Now())
+			}
+		}
 		if item.Reason == "" && job.Backend != "" && job.OwnsSprite {
 			item.Reason, item.Why = inUse(ctx, c.client, job, item.Why)
 		}
@@ -100,6 +108,15 @@ func (c *collector) collect(ctx context.Context, req cove.JobGC, mine func(backe
 		}
 	}
 	return result, errors.Join(errs...)
+}
+
+// made is the sprite that was made for a job, as it is now, and empty if that is gone.
+func (c *collector) made(ctx context.Context, job cove.Job) (sprites.Info, error) {
+	info, err := c.client.Get(ctx, job.Sprite)
+	if errors.Is(err, sprites.ErrNotFound) || err == nil && (info.Cove == nil || info.Cove.Owner != store.JobOwner(job.ID)) {
+		return sprites.Info{}, nil
+	}
+	return info, err
 }
 
 // verdict decides on a job. sprite is the one that was made for it, and empty if that is gone.

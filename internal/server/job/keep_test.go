@@ -1,6 +1,8 @@
 package job
 
 import (
+	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +78,52 @@ func TestSweep(t *testing.T) {
 		if jobs, err := client.Jobs(t.Context()); err != nil || len(jobs) != test.left {
 			t.Errorf("after %v: %d jobs, %v", test.keep, len(jobs), err)
 		}
+	}
+}
+
+// TestCollectLooksAgain: a collection may take minutes. A sprite that somebody begins to use
+// meanwhile stays.
+func TestCollectLooksAgain(t *testing.T) {
+	b := newBench(t)
+	b.serve(0, 0)
+	ctx, client := t.Context(), b.server.Client()
+	begun := func() cove.Job {
+		t.Helper()
+		job, err := client.CreateJob(ctx, request())
+		if err == nil {
+			_, err = b.manager.Store.Jobs.Finish(ctx, job.ID, cove.JobCancelled, cove.Outcome{}, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return job
+	}
+	used := begun()
+	first := begun() // the newest is looked at first
+	console := client.Sprite(used.Sprite).CommandContext(ctx, "cat")
+	in, err := console.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := b.manager
+	through, asking := m.Client.HTTPClient.Transport, *m.Client.Client
+	asking.HTTPClient = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		resp, err := through.RoundTrip(r)
+		if strings.HasSuffix(r.URL.Path, "/v1/sprites") { // the list is made
+			err = errors.Join(err, console.Start())
+		}
+		return resp, err
+	})}
+	c := &collector{
+		jobs: m.Store.Jobs, client: &cove.Client{Client: &asking}, connectors: m.connectors, installs: m.installs, jobSprites: m.jobSprites, preparations: m.preparations,
+		turns: m.preparer.turns, withdrawals: m.finisher.withdrawals, locks: &m.locks,
+	}
+	result, err := c.collect(ctx, cove.JobGC{}, func(string, string) bool { return true })
+	if err != nil || len(result.Removed) != 1 || result.Removed[0].Job != first.ID || len(result.Kept) != 1 || result.Kept[0].Reason != cove.KeptInUse {
+		t.Errorf("got %+v, %v", result, err)
+	}
+	if err := errors.Join(in.Close(), console.Wait()); err != nil {
+		t.Errorf("the console: %v", err)
 	}
 }
 
