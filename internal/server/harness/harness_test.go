@@ -3,6 +3,7 @@ package harness_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/guest/probe"
@@ -329,11 +331,72 @@ func TestEachFailure(t *testing.T) {
 							t.Error(err)
 						}
 					}
+					if victim == cove.TestCreate && name == "error" && where == "profile" {
+						b.late(t)
+					}
 					b.empty(t)
 				})
 			}
 		}
 	}
+}
+
+// late has the time be over in which the backend may make a sprite that was asked for. Until then
+// the sprite must be noted.
+func (b *bench) late(t *testing.T) {
+	t.Helper()
+	const setting = "executor-test-left"
+	text, err := b.store.Settings.Get(t.Context(), setting)
+	var notes []map[string]any
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &notes)
+	}
+	if err != nil || len(notes) != 1 {
+		t.Fatalf("noted as left: %s, %v", text, err)
+	}
+	notes[0]["late"] = time.Now().Add(-time.Second)
+	past, err := json.Marshal(notes)
+	if err == nil {
+		err = b.store.Settings.Set(t.Context(), setting, string(past))
+	}
+	if err == nil {
+		err = b.h.Clear(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLateSprite: a sprite whose creation nobody answered is removed, also if the backend makes it
+// after the first look for it.
+func TestLateSprite(t *testing.T) {
+	b := newBench(t)
+	var come func() error
+	b.hurt.set(cove.TestCreate, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		later := r.Clone(context.WithoutCancel(r.Context()))
+		later.Body = io.NopCloser(bytes.NewReader(body))
+		come = func() error {
+			resp, err := next.RoundTrip(later)
+			if err == nil {
+				err = resp.Body.Close()
+			}
+			return err
+		}
+		return nil, errors.New("the connection broke")
+	})
+	ok, _ := b.run(t, t.Context(), b.here(t), nil)
+	b.hurt.set("", nil)
+	if ok || come == nil {
+		t.Fatal("the sprite was made")
+	}
+	if err := errors.Join(b.h.Clear(t.Context()), come(), b.h.Clear(t.Context())); err != nil {
+		t.Error(err)
+	}
+	b.empty(t)
 }
 
 // TestInstallFails: the output of a failed installation is told.

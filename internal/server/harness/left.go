@@ -31,9 +31,17 @@ const clearInterval = time.Minute
 
 // left is a sprite at a backend that a test makes, or has left.
 type left struct {
-	Backend string `json:"backend"`
-	Sprite  string `json:"sprite"`
+	Backend string    `json:"backend"`
+	Sprite  string    `json:"sprite"`
+	Late    time.Time `json:"late,omitzero"` // until then the backend may still make it, though nobody waits for that
 }
+
+// is reports whether two notes are of the same sprite.
+func (l left) is(o left) bool { return l.Backend == o.Backend && l.Sprite == o.Sprite }
+
+// lateLimit is how long a backend may work on a call after that was given up, as for jobs
+// (package environment).
+const lateLimit = 10 * time.Minute
 
 // Start removes the sprites that tests have left, until Close.
 func (h *Harness) Start(ctx context.Context) {
@@ -92,8 +100,13 @@ func (h *Harness) Clear(ctx context.Context) error {
 			h.Logger.Warn("a test has left a sprite at a backend that is no longer known", "backend", l.Backend, "sprite", l.Sprite)
 			err = nil
 		}
-		if err == nil || errors.Is(err, sprites.ErrNotFound) {
-			err = h.keep(ctx, func(all []left) []left { return slices.DeleteFunc(all, func(o left) bool { return o == l }) })
+		gone := errors.Is(err, sprites.ErrNotFound)
+		if gone && time.Now().Before(l.Late) { // it may still come
+			h.clearLater()
+			continue
+		}
+		if err == nil || gone {
+			err = h.keep(ctx, func(all []left) []left { return slices.DeleteFunc(all, l.is) })
 		}
 		errs = append(errs, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,11 +69,8 @@ func (t *Trial) create(ctx context.Context) (string, error) {
 	req := sprites.CreateRequest{Name: t.name, Labels: []string{Label}, Config: t.job.Config}
 	if t.here {
 		req.Owner, req.Include = ownerPrefix+t.name, t.job.Include
-	} else if t.test.Backend != "" {
-		l := left{t.test.Backend, t.name}
-		if err := t.h.keep(ctx, func(all []left) []left { return append(all, l) }); err != nil {
-			return "", err
-		}
+	} else if err := t.note(ctx, time.Now().UTC().Add(createLimit+lateLimit)); err != nil {
+		return "", err
 	}
 	t.asked = true
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), createLimit)
@@ -83,10 +81,22 @@ func (t *Trial) create(ctx context.Context) (string, error) {
 		t.lost = !refused || e.StatusCode >= 500
 		return "", err
 	}
+	if err := t.note(context.WithoutCancel(ctx), time.Time{}); err != nil {
+		return "", err
+	}
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
 	return "sprite " + t.name + ", and a first command in it", t.sprite.CommandContext(ctx, "true").Run()
+}
+
+// note notes the sprite, if it is at a backend, and until when that may still make it.
+func (t *Trial) note(ctx context.Context, late time.Time) error {
+	if t.here || t.test.Backend == "" {
+		return nil
+	}
+	l := left{t.test.Backend, t.name, late}
+	return t.h.keep(ctx, func(all []left) []left { return append(slices.DeleteFunc(all, l.is), l) })
 }
 
 // policy gives the sprite the one of a job, and sees that it is in force.
@@ -266,20 +276,14 @@ func (t *Trial) destroy(ctx context.Context) (string, error) {
 		}
 	}
 	err := t.at.Delete(ctx, t.name, sprites.DeleteOptions{Force: true})
-	if errors.Is(err, sprites.ErrNotFound) {
+	if err == nil {
+		t.lost = false // it had been made
+	} else if errors.Is(err, sprites.ErrNotFound) {
 		err = nil
 	}
 	if err == nil && !t.here && t.test.Backend != "" && !t.lost {
-		l := left{t.test.Backend, t.name}
-		err = t.h.keep(ctx, func(all []left) []left {
-			var others []left
-			for _, o := range all {
-				if o != l {
-					others = append(others, o)
-				}
-			}
-			return others
-		})
+		l := left{Backend: t.test.Backend, Sprite: t.name}
+		err = t.h.keep(ctx, func(all []left) []left { return slices.DeleteFunc(all, l.is) })
 	}
 	if err != nil || t.lost {
 		t.h.clearLater()
