@@ -102,6 +102,9 @@ func begun(job cove.Job, state cove.JobState, result cove.JobEnd) *cove.JobPubli
 // again has a job's commits published once more, if that has failed. If they are published, or
 // will be, it changes nothing.
 func (p *publisher) again(ctx context.Context, id string) (cove.Job, error) {
+	if job, err := finished(ctx, p.jobs, id); err != nil { // else a preparation may have the lock for long
+		return job, err
+	}
 	unlock, err := p.locks.Lock(ctx, id) // its sprite, which has the commits, stays meanwhile
 	if err != nil {
 		return cove.Job{}, err

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -391,6 +392,34 @@ func TestPublishingIsKept(t *testing.T) {
 	if err := client.DeleteJob(ctx, job.ID, true); err != nil {
 		t.Errorf("by force: %v", err)
 	}
+}
+
+// TestPublishUnended: whoever asks to publish a job that is being prepared is refused at once.
+func TestPublishUnended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := inBubble(t, nil)
+		job := m.row(t)
+		prepared, err := m.locks.Lock(t.Context(), job.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := make(chan error, 1)
+		go func() {
+			_, err := m.Publish(t.Context(), job.ID)
+			refused <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-refused:
+			if code(err) != "job_running" {
+				t.Errorf("got %v", err)
+			}
+		default:
+			t.Error("it waits until the job is prepared")
+		}
+		prepared()
+		synctest.Wait()
+	})
 }
 
 // TestPublishable: a job with nothing to publish, or with files that hold it, is refused, and says why.
