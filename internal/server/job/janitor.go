@@ -32,11 +32,11 @@ type janitor struct {
 	preparer   *preparer
 	collector  *collector
 	turns      *turns
-	stop       func(ctx context.Context, id string) (cove.Job, error) // Manager.Stop
-	locks      *keylock.Mutex                                         // of jobs
-	lease      time.Duration                                          // how long a job may wait for its repository
-	keep       time.Duration                                          // how long jobs that nobody needs any more are kept; 0: for ever
-	since      time.Time                                              // jobs queued before were queued by an earlier server
+	stop       func(ctx context.Context, id string, note func(*cove.Job) error) (cove.Job, error) // stopJob
+	locks      *keylock.Mutex                                                                     // of jobs
+	lease      time.Duration                                                                      // how long a job may wait for its repository
+	keep       time.Duration                                                                      // how long jobs that nobody needs any more are kept; 0: for ever
+	since      time.Time                                                                          // jobs queued before were queued by an earlier server
 	logger     *slog.Logger
 
 	ctx    context.Context
@@ -208,10 +208,11 @@ func (j *janitor) endWaits(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// endWait stops a job that stands still, if it still does. It does not wait for the end.
+// endWait stops a job that stands still, if it still does when nobody else acts on it: an answer
+// may just be on its way.
 func (j *janitor) endWait(ctx context.Context, id string, limit time.Duration) error {
 	moved := errors.New("it has gone on")
-	err := j.jobs.Update(ctx, id, func(job *cove.Job) error {
+	_, err := j.stop(ctx, id, func(job *cove.Job) error {
 		if job.StandsSince == nil || job.State.Terminal() {
 			return moved
 		}
@@ -220,9 +221,6 @@ func (j *janitor) endWait(ctx context.Context, id string, limit time.Duration) e
 	})
 	if errors.Is(err, moved) {
 		return nil
-	}
-	if err == nil {
-		_, err = j.stop(ctx, id)
 	}
 	return err
 }

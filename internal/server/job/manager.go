@@ -162,7 +162,9 @@ func (m *Manager) build(installation string) {
 	}
 	m.janitor = &janitor{
 		jobs: jobs, client: client, installs: m.installs, jobSprites: m.jobSprites, finisher: m.finisher, preparer: m.preparer, collector: m.collector,
-		turns: turns, stop: m.Stop, locks: &m.locks, lease: m.Lease, keep: m.Keep, since: time.Now(), logger: logger,
+		turns: turns, stop: func(ctx context.Context, id string, note func(*cove.Job) error) (cove.Job, error) {
+			return stopJob(ctx, m, id, note)
+		}, locks: &m.locks, lease: m.Lease, keep: m.Keep, since: time.Now(), logger: logger,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cove-dev/cove"
@@ -489,9 +491,9 @@ func TestEndWaits(t *testing.T) {
 	row("bbbbbb", "few", cove.JobRunning)
 	row("cccccc", "any", cove.JobWaiting)
 	var stopped []string
-	j := janitor{jobs: m.janitor.jobs, turns: m.janitor.turns, locks: m.janitor.locks, logger: m.janitor.logger, stop: func(_ context.Context, id string) (cove.Job, error) {
+	j := janitor{jobs: m.janitor.jobs, turns: m.janitor.turns, locks: m.janitor.locks, logger: m.janitor.logger, stop: func(ctx context.Context, id string, note func(*cove.Job) error) (cove.Job, error) {
 		stopped = append(stopped, id)
-		return cove.Job{}, nil
+		return cove.Job{}, m.Store.Jobs.Update(ctx, id, note)
 	}}
 	waits, err := m.Store.Jobs.Get(ctx, "aaaaaa")
 	if err != nil || waits.StandsSince == nil {
@@ -527,6 +529,37 @@ func TestEndWaits(t *testing.T) {
 	if place, err := m.Store.Jobs.TakeTurn(ctx, "dddddd", "few", 1); err != nil || place != 0 {
 		t.Errorf("the next one: place %d, %v", place, err)
 	}
+}
+
+// TestEndWaitAnswered: a job that has waited too long is not stopped if its answer is just being
+// delivered, and it goes on.
+func TestEndWaitAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := inBubble(t, func(*http.Request) (*http.Response, error) { return nil, errors.New("the sprite does not answer") })
+		job, ctx := m.row(t), t.Context()
+		become := func(state cove.JobState) {
+			t.Helper()
+			if err := m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.State = state; return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		become(cove.JobWaiting)
+		answered, err := m.locks.Lock(ctx, job.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- m.janitor.endWait(ctx, job.ID, time.Minute) }()
+		synctest.Wait()
+		become(cove.JobRunning)
+		answered()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if got, err := m.Store.Jobs.Get(ctx, job.ID); err != nil || got.Stopping || got.StopReason != "" {
+			t.Errorf("the job is %+v, %v", got.JobEnding, err)
+		}
+	})
 }
 
 // TestCleanup: a job's cleanup script runs once before its sprite is deleted, with the job's

@@ -21,6 +21,12 @@ const stopWait = 30 * time.Second
 // job's sprite is held, the job is Stopping afterwards, and nothing of it runs; it ends when
 // its sprite may run.
 func (m *Manager) Stop(ctx context.Context, id string) (cove.Job, error) {
+	return stopJob(ctx, m, id, func(*cove.Job) error { return nil })
+}
+
+// stopJob is Stop. If a job that runs must not be stopped after all, the function note returns an
+// error. It may note in the job why that is stopped.
+func stopJob(ctx context.Context, m *Manager, id string, note func(*cove.Job) error) (cove.Job, error) {
 	if err := m.preparations.halt(ctx, id); err != nil {
 		return cove.Job{}, err
 	}
@@ -43,7 +49,11 @@ func (m *Manager) Stop(ctx context.Context, id string) (cove.Job, error) {
 		return m.Store.Jobs.Get(ctx, id)
 	}
 	// From here on the job will end, by force if need be, and whatever becomes of this server.
-	if err := m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error { j.Stopping = true; return nil }); err != nil {
+	err = m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error {
+		j.Stopping = true
+		return note(j)
+	})
+	if err != nil {
 		return job, err
 	}
 	err = m.supervisors.tell(context.WithoutCancel(ctx), job) // nobody else would, for a while
