@@ -404,7 +404,7 @@ func decode(line []byte, want int64) (cove.JobEvent, error) {
 }
 
 // append stores events, and logs the steps that end by them.
-func (f *follower) append(ctx context.Context, batch []cove.JobEvent) error {
+func (f *follower) append(ctx context.Context, batch []cove.JobEvent) (err error) {
 	if len(batch) == 0 {
 		return nil
 	}
@@ -415,6 +415,11 @@ func (f *follower) append(ctx context.Context, batch []cove.JobEvent) error {
 		}
 		f.teller = newTeller(ctx, f.all.jobs, job)
 	}
+	defer func() {
+		if err != nil { // the batch may not be stored; it is read, and counted, again
+			f.teller = nil
+		}
+	}()
 	latest := f.teller.take(batch)
 	if !slices.ContainsFunc(batch, func(ev cove.JobEvent) bool { return ev.Type == "step" || ev.Type == "state" }) {
 		return f.all.jobs.Append(ctx, f.id, batch, latest)

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -44,4 +45,34 @@ func TestLatest(t *testing.T) {
 	f.teller = nil
 	tell(strings.Repeat("é", 98)+"…", cove.JobEvent{Type: "notice", Text: "for people"})
 	tell("done", cove.JobEvent{Type: "output", Stream: "stdout", Text: "done"})
+}
+
+// TestLatestOnce: events that could not be stored are read again, and counted once.
+func TestLatestOnce(t *testing.T) {
+	m, client := newManager(t)
+	job, err := client.CreateJob(t.Context(), request())
+	if err == nil {
+		err = m.Store.Jobs.Update(t.Context(), job.ID, func(j *cove.Job) error { j.Agent, j.State = "opencode", cove.JobRunning; return nil })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &follower{all: m.followers, id: job.ID}
+	turn := func(seq int64) []cove.JobEvent {
+		return []cove.JobEvent{{Seq: seq, Time: time.Now(), Type: "output", Stream: "stdout", Text: `{"type":"step_finish","part":{"reason":"tool-calls","cost":0.5}}`}}
+	}
+	if err := f.append(t.Context(), turn(1)); err != nil {
+		t.Fatal(err)
+	}
+	cut, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.append(cut, turn(2)); err == nil {
+		t.Fatal("events are stored in a context that has ended")
+	}
+	if err := f.append(t.Context(), turn(2)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := m.Store.Jobs.Get(t.Context(), job.ID); err != nil || got.Latest == nil || got.Latest.Turns != 2 || got.Latest.CostUSD != 1 {
+		t.Errorf("the job has %+v, %v", got.Latest, err)
+	}
 }
