@@ -68,6 +68,11 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 	var out sprites.Restored
 	awake, restored := false, ""
 	err := h.lives.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+		done, err := h.checkpoints.want(ctx, row.ID, id)
+		if err != nil {
+			return err
+		}
+		defer done()
 		to, err := h.checkpoints.find(ctx, row, id)
 		if err == nil {
 			err = h.checkpoints.checkWhole(ctx, row, id)
@@ -133,12 +138,13 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 	if err != nil {
 		return err
 	}
-	if row.Source == id {
-		return fail.Newf(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that checkpoint can't be deleted", name, id)
-	}
 	defer h.layers.collect()
 	defer h.disk.reviewNow(ctx, row.ID)
-	return h.checkpoints.delete(ctx, row.ID, c)
+	err = h.checkpoints.delete(ctx, row.ID, c)
+	if errors.Is(err, store.ErrInUse) {
+		return fail.Newf(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that checkpoint can't be deleted", name, id)
+	}
+	return err
 }
 
 // Checkpoints describes what a sprite is now, and its checkpoints, the newest first;

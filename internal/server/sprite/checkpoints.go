@@ -24,6 +24,8 @@ type checkpoints struct {
 	memories *memories
 	tasks    *tasks
 	logger   *slog.Logger
+
+	wanting keyedMutex // by sprite and checkpoint: held while one is restored, or deleted
 }
 
 // find finds one of a sprite's.
@@ -35,8 +37,20 @@ func (cs *checkpoints) find(ctx context.Context, row store.Sprite, id string) (s
 	return c, err
 }
 
-// delete forgets a checkpoint; what only it has is there until a collection.
+// want keeps a checkpoint from being deleted until done is called: a restore needs it after the
+// sandbox has ended. It waits for a delete that is under way.
+func (cs *checkpoints) want(ctx context.Context, sprite, name string) (done func(), err error) {
+	return cs.wanting.lock(ctx, sprite+" "+name)
+}
+
+// delete forgets a checkpoint; what only it has is there until a collection. If the sprite
+// goes on from the checkpoint, the error is store.ErrInUse. A restore of it is awaited.
 func (cs *checkpoints) delete(ctx context.Context, id string, c store.Checkpoint) error {
+	done, err := cs.want(ctx, id, c.Name)
+	if err != nil {
+		return err
+	}
+	defer done()
 	added, err := cs.addedBy(ctx, id, c)
 	if err != nil {
 		return err

@@ -43,6 +43,6 @@
 //
 // A callback that the store calls while it updates a row (rows.note) may take the mutex of a
 // machine. Some locks are held for long, and are taken before any mutex. Their order is:
-// network.setting, limiter.changing, layerKeeper.merging and reads.listed (each by a key);
-// layerKeeper.collecting; layerKeeper.referencing.
+// network.setting, limiter.changing, checkpoints.wanting, layerKeeper.merging and reads.listed
+// (each by a key); layerKeeper.collecting; layerKeeper.referencing.
 package sprite

@@ -72,6 +72,11 @@ func (cs *checkpoints) prune(ctx context.Context, row store.Sprite, rule sprites
 			if c, err = cs.store.Checkpoint(ctx, row.ID, c.Name); err == nil { // as it is now that others are deleted
 				err = cs.delete(ctx, row.ID, c)
 			}
+			if errors.Is(err, store.ErrInUse) { // a restore of it has ended since the list was read
+				item.Why = goesOn
+				result.Kept = append(result.Kept, item)
+				continue
+			}
 			if errors.Is(err, store.ErrNotFound) {
 				continue // somebody else was faster
 			}
@@ -83,6 +88,9 @@ func (cs *checkpoints) prune(ctx context.Context, row store.Sprite, rule sprites
 	}
 	return result, nil
 }
+
+// goesOn is why a sprite's source is kept.
+const goesOn = "the sprite goes on from it"
 
 // retain says why each of a sprite's checkpoints, the newest first, is kept; empty: it
 // is not. The sprite goes on from the checkpoint source. Each rule counts the
@@ -113,7 +121,7 @@ func retain(list []store.Checkpoint, source string, rule sprites.Retention, all 
 		}
 		switch {
 		case c.Name == source:
-			why[i] = "the sprite goes on from it"
+			why[i] = goesOn
 		case len(c.Labels) > 0:
 			why[i] = "it has a label"
 		case t.counted <= rule.Last:

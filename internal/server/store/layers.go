@@ -188,17 +188,22 @@ func (t *Sprites) SealedBy(ctx context.Context, layer string) (id string, err er
 
 // DeleteCheckpoint forgets a checkpoint, which added so many bytes to its source.
 // States that grew from it get that source. Layers of its chain that nobody else has
-// may be removed.
+// may be removed. If the sprite goes on from the checkpoint, or is about to, the error is
+// ErrInUse.
 func (t *Sprites) DeleteCheckpoint(ctx context.Context, id, name string, added int64) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		var wanted bool
+		if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM sprites WHERE id = ?1 AND ?2 IN (source, ifnull(next->>'$.source', '')))", id, name).Scan(&wanted); err != nil {
+			return err
+		}
+		if wanted {
+			return ErrInUse
+		}
 		var source, memory string
 		if err := tx.QueryRowContext(ctx, "DELETE FROM checkpoints WHERE sprite = ? AND name = ? RETURNING source, ifnull(doc->>'$.memory', '')", id, name).Scan(&source, &memory); err != nil {
 			return notFound(err)
 		}
 		if err := markMemoryUnreferenced(ctx, tx, memory); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, "UPDATE sprites SET source = ? WHERE id = ? AND source = ?", source, id, name); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, `UPDATE checkpoints SET source = ?3, doc = CASE WHEN doc->'$.added' IS NULL THEN doc ELSE json_set(doc, '$.added', doc->>'$.added' + ?4) END

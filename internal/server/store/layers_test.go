@@ -193,6 +193,19 @@ func TestSources(t *testing.T) {
 	sources("now v4, v4 v1, v3 v1 +37, v1 ")
 	must(t, s.DeleteCheckpoint(ctx, "1", "v1", 0))
 	sources("now v4, v4 , v3  +37")
+	// The source of what the sprite is now stays, and that of what it is about to be.
+	third, err = s.Checkpoint(ctx, "1", "v3")
+	must(t, err)
+	next, err := s.Begin(ctx, "1", third.Layer, Next{Source: "v3"})
+	must(t, err)
+	for _, name := range []string{"v3", "v4"} {
+		if err := s.DeleteCheckpoint(ctx, "1", name, 0); !errors.Is(err, ErrInUse) {
+			t.Errorf("%s was deleted: %v", name, err)
+		}
+	}
+	must(t, s.Abort(ctx, "1", next))
+	must(t, s.DeleteCheckpoint(ctx, "1", "v3", 0))
+	sources("now v4, v4 ")
 	if err := s.DeleteCheckpoint(ctx, "1", "v1", 0); !errors.Is(err, ErrNotFound) {
 		t.Errorf("deleted twice: %v", err)
 	}
