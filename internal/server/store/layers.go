@@ -216,10 +216,11 @@ func (t *Sprites) DeleteCheckpoint(ctx context.Context, id, name string, added i
 	return nil
 }
 
-// Chain returns the layers of a disk by its last one, the lowest first.
+// Chain returns the layers of a disk by its last one, the lowest first. A layer that is not
+// there, or is about to go, is ErrNotFound.
 func (t *Sprites) Chain(ctx context.Context, layer string) ([]string, error) {
 	chain, err := collect(ctx, t.db.read, scanText, `WITH RECURSIVE chain (id, parent, depth) AS (
-			SELECT id, parent, 0 FROM layers WHERE id = ?
+			SELECT id, parent, 0 FROM layers WHERE id = ? AND doomed = 0
 			UNION ALL SELECT l.id, l.parent, depth + 1 FROM layers l JOIN chain c ON l.id = c.parent
 		) SELECT id FROM chain ORDER BY depth DESC`, layer)
 	if err == nil && len(chain) == 0 {

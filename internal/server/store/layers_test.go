@@ -119,8 +119,18 @@ func TestInstalls(t *testing.T) {
 	if err := s.Sprites.Delete(ctx, user.ID); err != nil {
 		t.Fatal(err)
 	}
+	for _, layer := range []string{got.Layer, user.Layer} {
+		if _, err := s.Sprites.Chain(ctx, layer); err != nil {
+			t.Errorf("nobody has marked it yet: %v", err)
+		}
+	}
 	if unreferenced, err := s.Sprites.MarkUnreferenced(ctx); err != nil || len(unreferenced) != 2 {
 		t.Errorf("nobody has it: %v, %v", unreferenced, err)
+	}
+	for _, layer := range []string{got.Layer, user.Layer} {
+		if chain, err := s.Sprites.Chain(ctx, layer); !errors.Is(err, ErrNotFound) {
+			t.Errorf("the chain of a layer that is being removed: %v, %v", chain, err)
+		}
 	}
 	if _, err := s.Installs.Use(ctx, "k"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("dropped: %v", err)
