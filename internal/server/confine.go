@@ -10,6 +10,7 @@ import (
 	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/profile"
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -24,11 +25,15 @@ type confines struct {
 
 // of returns the job that a sprite was made for, and the job's profile as it is now. The job
 // is nil if there is none, or if it has no profile. Of a deleted profile only the name is
-// left.
-func (c *confines) of(ctx context.Context, sprite string) (*cove.Job, cove.Profile, error) {
-	row, err := c.sprites.Get(ctx, sprite)
+// left. If there is no sprite, that is an error (noSprite): one may be made for a job before
+// the caller changes it.
+func (c *confines) of(ctx context.Context, name string) (*cove.Job, cove.Profile, error) {
+	row, err := c.sprites.Get(ctx, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, cove.Profile{}, sprite.NoSprite(name)
+	}
 	id, ok := strings.CutPrefix(row.Owner, store.JobOwnerPrefix)
-	if errors.Is(err, store.ErrNotFound) || err == nil && !ok {
+	if err == nil && !ok {
 		return nil, cove.Profile{}, nil
 	}
 	var job cove.Job
@@ -46,6 +51,12 @@ func (c *confines) of(ctx context.Context, sprite string) (*cove.Job, cove.Profi
 		return &job, cove.Profile{Name: job.Profile}, nil
 	}
 	return &job, p, err
+}
+
+// noSprite reports whether a refusal says that there is no such sprite.
+func noSprite(err error) bool {
+	e, ok := errors.AsType[*fail.Error](err)
+	return ok && e.Code == sprite.CodeNotFound
 }
 
 // mayOpen refuses other rules for a sprite if its job has, from its profile, rules or

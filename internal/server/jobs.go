@@ -383,7 +383,12 @@ func (g *jobRoutes) publish(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		if err := g.mayAgain(r, req, old.Sprite); err != nil {
+		err = g.mayAgain(r, req, old.Sprite)
+		if noSprite(err) { // which is gone: it gets no rules
+			req.NetworkPolicy = nil
+			err = g.mayAgain(r, req, old.Sprite)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -19,13 +19,21 @@ type rows struct {
 // named reads a sprite by name.
 func (r *rows) named(ctx context.Context, name string) (store.Sprite, error) {
 	if CheckName(name) != nil {
-		return store.Sprite{}, fail.Newf(CodeNotFound, "", "there is no sprite %.80q, nor can there be: a name has letters, digits and hyphens", name)
+		return store.Sprite{}, NoSprite(name)
 	}
 	row, err := r.sprites.Get(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
-		return row, fail.Newf(CodeNotFound, "see what there is with: cove list", "there is no sprite named %s", name)
+		return row, NoSprite(name)
 	}
 	return row, err
+}
+
+// NoSprite is the error for a name that no sprite has.
+func NoSprite(name string) error {
+	if CheckName(name) != nil {
+		return fail.Newf(CodeNotFound, "", "there is no sprite %.80q, nor can there be: a name has letters, digits and hyphens", name)
+	}
+	return fail.Newf(CodeNotFound, "see what there is with: cove list", "there is no sprite named %s", name)
 }
 
 // note changes a sprite's row after something has happened to its sandbox. If the write
