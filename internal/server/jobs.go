@@ -222,7 +222,7 @@ func (g *jobRoutes) mayBegin(r *http.Request, req cove.JobRequest) error {
 			return err
 		}
 		if req.NetworkPolicy != nil {
-			if err := g.confined.mayOpen(r, req.Sprite); err != nil {
+			if _, err := g.confined.mayOpen(r, req.Sprite); err != nil {
 				return err
 			}
 		}

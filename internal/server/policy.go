@@ -56,10 +56,11 @@ func (g *policyRoutes) post(w http.ResponseWriter, r *http.Request) error {
 	if p.Revision = r.Header.Get("If-Match"); p.Revision == "*" {
 		p.Revision = ""
 	}
-	if err := g.confined.mayOpen(r, r.PathValue("name")); err != nil {
+	judged, err := g.confined.mayOpen(r, r.PathValue("name"))
+	if err != nil {
 		return err
 	}
-	if err := g.host.SetNetworkPolicy(r.Context(), r.PathValue("name"), p, principalOf(r).may(admin)); err != nil {
+	if err := g.host.SetNetworkPolicy(judged, r.PathValue("name"), p, principalOf(r).may(admin)); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -132,7 +132,8 @@ func (g *spriteRoutes) update(w http.ResponseWriter, r *http.Request) error {
 	if req.Revision = r.Header.Get("If-Match"); req.Revision == "*" {
 		req.Revision = ""
 	}
-	if err := g.confined.mayGrow(r, r.PathValue("name"), req); err != nil {
+	judged, err := g.confined.mayGrow(r, r.PathValue("name"), req)
+	if err != nil {
 		return err
 	}
 	if req.Labels != nil {
@@ -145,7 +146,7 @@ func (g *spriteRoutes) update(w http.ResponseWriter, r *http.Request) error {
 			return fail.Newf(sprite.CodeSpriteChanged, "read it again, and make the change again", "sprite %s has been changed since it was read", r.PathValue("name"))
 		}
 	}
-	info, err := g.host.Update(r.Context(), r.PathValue("name"), req)
+	info, err := g.host.Update(judged, r.PathValue("name"), req)
 	if err != nil {
 		return err
 	}
@@ -265,7 +266,8 @@ func (g *spriteRoutes) fork(w http.ResponseWriter, r *http.Request) error {
 	if !p.may(admin) && req.Owner != "" {
 		return fail.New("forbidden", "only a token with the verb admin may give a sprite an owner", "")
 	}
-	if err := g.confined.mayCopy(r, r.PathValue("name")); err != nil {
+	judged, err := g.confined.mayCopy(r, r.PathValue("name"))
+	if err != nil {
 		return err
 	}
 	_, labelled, err := g.labels.mayGive(r, "", req.Labels)
@@ -273,7 +275,7 @@ func (g *spriteRoutes) fork(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer labelled()
-	infos, err := g.host.Fork(r.Context(), r.PathValue("name"), req, p.may(admin))
+	infos, err := g.host.Fork(judged, r.PathValue("name"), req, p.may(admin))
 	switch {
 	case err != nil:
 		return err

@@ -25,7 +25,21 @@ func (r *rows) named(ctx context.Context, name string) (store.Sprite, error) {
 	if errors.Is(err, store.ErrNotFound) {
 		return row, NoSprite(name)
 	}
+	if o, ok := ctx.Value(onlyKey{}).(only); ok && err == nil && o.name == name && o.id != row.ID {
+		return store.Sprite{}, NoSprite(name)
+	}
 	return row, err
+}
+
+// only is the one sprite that a context knows by a name.
+type only struct{ name, id string }
+
+type onlyKey struct{}
+
+// Only returns a context for calls of a Host, which find by that name the sprite of that ID or
+// none. So a caller changes the sprite that it has judged, even if the name becomes another's.
+func Only(ctx context.Context, name, id string) context.Context {
+	return context.WithValue(ctx, onlyKey{}, only{name, id})
 }
 
 // NoSprite is the error for a name that no sprite has.
