@@ -110,11 +110,12 @@ func (k *layerKeeper) listLayer(ctx context.Context, layer string) (listed bool,
 	if err != nil {
 		return false, err
 	}
-	return true, k.setListing(ctx, layer, l)
+	return true, k.setListing(ctx, layer, l, f.Damage)
 }
 
-func (k *layerKeeper) setListing(ctx context.Context, layer string, l layers.Listing) error {
-	return k.store.SetFacts(context.WithoutCancel(ctx), layer, store.Facts{Digest: l.Digest, Files: l.Files, Size: l.Size, Disk: l.Disk})
+// setListing stores the list of a layer. The damage is that of layers that it was merged from.
+func (k *layerKeeper) setListing(ctx context.Context, layer string, l layers.Listing, damage string) error {
+	return k.store.SetFacts(context.WithoutCancel(ctx), layer, store.Facts{Digest: l.Digest, Files: l.Files, Size: l.Size, Disk: l.Disk, Damage: damage})
 }
 
 func listingOf(f store.Facts) layers.Listing {
@@ -167,7 +168,7 @@ func (k *layerKeeper) listMerged(ctx context.Context, into string, of []string) 
 	if err != nil {
 		return err
 	}
-	return k.setListing(ctx, into, l)
+	return k.setListing(ctx, into, l, "") // their damage is added with the merge
 }
 
 // glance is for how long a chain is looked at before something is put on it.

@@ -57,14 +57,16 @@ type verifier struct {
 }
 
 // pass verifies the layers that are there, and have not been verified. again: some were
-// merged meanwhile, so there is another in their place.
+// merged meanwhile, so there is another in their place. Layers with damage may have been
+// merged before the damage was noted, so there may be another in their place, too.
 func (v *verifier) pass(ctx context.Context, row store.Sprite, id string) (again bool, err error) {
 	v.all = nil
 	if err := v.find(ctx, row, id); err != nil {
 		return false, err
 	}
 	for _, layer := range v.all {
-		err := v.layer(ctx, layer)
+		noted, err := v.layer(ctx, layer)
+		again = again || noted
 		switch {
 		case errors.Is(err, errAbandoned) && ctx.Err() == nil:
 			again = true
@@ -129,8 +131,9 @@ func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error 
 	return nil
 }
 
-// layer verifies a layer. errAbandoned: it is in no disk and no checkpoint any more.
-func (v *verifier) layer(ctx context.Context, layer string) (err error) {
+// layer verifies a layer, and reports whether it has noted damage. errAbandoned: the layer is in
+// no disk and no checkpoint any more.
+func (v *verifier) layer(ctx context.Context, layer string) (noted bool, err error) {
 	ctx, end := v.layers.reading(ctx, layer)
 	defer end()
 	defer func() {
@@ -140,15 +143,15 @@ func (v *verifier) layer(ctx context.Context, layer string) (err error) {
 	}()
 	listed, err := v.layers.listLayer(ctx, layer)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if listed {
 		v.sum.Unlisted++
-		return nil
+		return false, nil
 	}
 	f, err := v.store.FactsOf(ctx, layer)
 	if err != nil {
-		return err
+		return false, err
 	}
 	damage, problems := "", 0
 	err = v.disks.Dir(layer).Verify(ctx, listingOf(f), true, v.progress, func(p layers.Problem) error {
@@ -166,16 +169,16 @@ func (v *verifier) layer(ctx context.Context, layer string) (err error) {
 		return v.tell(sprites.VerifyLine{Problem: &problem})
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	v.sum.Layers++
 	v.sum.Files += f.Files
 	v.sum.Bytes = v.read
 	if f.Damage == damage {
-		return nil
+		return false, nil
 	}
 	f.Damage = damage
-	return v.store.SetFacts(ctx, layer, f)
+	return damage != "", v.store.SetFacts(ctx, layer, f)
 }
 
 // progressStep is how many bytes are read between two words of it.

@@ -310,7 +310,8 @@ func (t *Sprites) NewMerged(ctx context.Context, lowest string) (id string, err 
 
 // Replace puts merged in place of a sealed layer. merged is the same as that layer
 // together with some of those below it. It takes its place in chains, and as the last
-// layer of a checkpoint, which gets added. Layers that nobody has then may be removed.
+// layer of a checkpoint, which gets added. It has the damage of the layers that it is made of.
+// Layers that nobody has then may be removed.
 func (t *Sprites) Replace(ctx context.Context, layer, merged string, added *int64) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE layers SET parent = ? WHERE parent = ?", merged, layer); err != nil {
@@ -318,6 +319,16 @@ func (t *Sprites) Replace(ctx context.Context, layer, merged string, added *int6
 		}
 		_, err := tx.ExecContext(ctx, `UPDATE checkpoints SET layer = ?1, doc = CASE WHEN ?3 IS NULL OR doc->'$.added' IS NOT NULL THEN doc ELSE json_set(doc, '$.added', ?3) END
 			WHERE layer = ?2`, merged, layer, added)
+		if err != nil {
+			return err
+		}
+		// The topmost damage, of the layers from this one down to what merged lies on.
+		_, err = tx.ExecContext(ctx, `WITH RECURSIVE made (id, parent, damage, depth) AS (
+				SELECT id, parent, facts->>'$.damage', 0 FROM layers WHERE id = ?2
+				UNION ALL SELECT l.id, l.parent, l.facts->>'$.damage', depth + 1 FROM layers l JOIN made m ON l.id = m.parent
+					WHERE l.id IS NOT (SELECT parent FROM layers WHERE id = ?1)
+			) UPDATE layers SET facts = json_set(facts, '$.damage', found.damage)
+				FROM (SELECT damage FROM made WHERE damage IS NOT NULL ORDER BY depth LIMIT 1) AS found WHERE layers.id = ?1`, merged, layer)
 		return err
 	})
 	if err != nil {

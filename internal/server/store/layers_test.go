@@ -192,10 +192,17 @@ func TestSources(t *testing.T) {
 	must(t, err)
 	first, err := s.Checkpoint(ctx, "1", "v1")
 	must(t, err)
-	merged, err := s.NewMerged(ctx, first.Layer)
+	merged, err := s.NewMerged(ctx, second.Layer)
 	must(t, err)
+	must(t, s.SetFacts(ctx, merged, Facts{Digest: "merged"}))
+	for layer, damage := range map[string]string{first.Layer: "a", second.Layer: "b", third.Layer: ""} { // the first is below the merged one
+		must(t, s.SetFacts(ctx, layer, Facts{Digest: "d", Damage: damage}))
+	}
 	must(t, s.Replace(ctx, third.Layer, merged, new(int64(30))))
 	sources("now v4, v4 v2, v3 v2 +30, v2 v1, v1 ")
+	if f, err := s.FactsOf(ctx, merged); err != nil || f.Damage != "b" || f.Digest != "merged" {
+		t.Errorf("of the merged layer is known %+v, %v", f, err)
+	}
 	if id, err := s.SealedBy(ctx, merged); err != nil || id != "1" {
 		t.Errorf("%s, %v", id, err)
 	}
