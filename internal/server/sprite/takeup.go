@@ -14,8 +14,8 @@ const Elsewhere = "this data folder is a copy, made while the sprite ran: its sa
 // takeUp makes the store and the memory agree on a sprite at the start. The sandbox sb
 // is the sprite's live one, or nil. The store knows the layers known.
 func (t *takeover) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
-	if row.Held != nil && row.Held.Code == CodeDiskFull {
-		t.machines.of(row) // for the watch to let it go on
+	if row.Held != nil {
+		t.machines.of(row) // for the watch to let it go on, also after a change of its limit
 	}
 	switch {
 	case row.Deleting || row.Owner == store.PoolOwner || row.Owner == store.BuildOwner:
