@@ -41,17 +41,18 @@ func (l *limiter) update(ctx context.Context, id string, req sprites.UpdateReque
 	if err != nil {
 		return err
 	}
-	sb := l.machines.booted(ctx, id)
+	sb := l.machines.booted(id)
 	if sb == nil {
 		return nil
 	}
+	// From here on, the sandbox and the store must agree, whether the client stays or not.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
+	defer cancel()
 	err = sb.Limit(ctx, row.Config.RAMMB, row.Config.CPUs)
 	if err == nil || endsSoon(ctx, sb) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
-	defer cancel()
-	_, undone := l.store.Update(ctx, id, func(s *store.Sprite) error {
+	_, undone := l.store.Update(context.WithoutCancel(ctx), id, func(s *store.Sprite) error {
 		s.Config.RAMMB, s.Config.CPUs = before.RAMMB, before.CPUs
 		return nil
 	})

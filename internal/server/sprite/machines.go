@@ -99,11 +99,12 @@ func (ms *machines) sandbox(id string) Sandbox {
 }
 
 // booted waits for a boot that is under way, which may have read the store before it
-// changed. Then it returns the sprite's sandbox; nil: there is none.
-func (ms *machines) booted(ctx context.Context, id string) Sandbox {
+// changed. Then it returns the sprite's sandbox; nil: there is none. A client that leaves
+// does not end the wait: the sandbox must still hear of the change. Boots have limits.
+func (ms *machines) booted(id string) Sandbox {
 	if m := ms.known(id); m != nil {
 		if now := m.now(); now.busy != nil && now.sandbox == nil {
-			_ = now.busy.wait(ctx)
+			<-now.busy.done
 		}
 	}
 	return ms.sandbox(id)

@@ -115,7 +115,7 @@ func (n *network) replace(ctx context.Context, row store.Sprite, p sprites.Netwo
 		return err
 	}
 	n.changes.Add(1)
-	sb := n.machines.booted(ctx, row.ID)
+	sb := n.machines.booted(row.ID)
 	if sb == nil {
 		return nil
 	}
@@ -127,12 +127,12 @@ func policyOf(id string) string { return "the policy of " + id }
 
 // tell brings a sandbox to its sprite's policy.
 func (n *network) tell(ctx context.Context, row store.Sprite, sb Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
+	defer cancel()
 	network, err := n.of(ctx, row)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
-	defer cancel()
 	if err := sb.SetNetwork(ctx, network); err != nil && !endsSoon(ctx, sb) {
 		e := fail.Newf(CodeUnavailable, "restart the sprite, which then has the new policy: cove restart "+row.Name, "the running sandbox of %s did not get its new network policy", row.Name)
 		e.Err = err
