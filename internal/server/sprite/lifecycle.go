@@ -75,8 +75,14 @@ func (l *lifecycle) boot(m *machine, row store.Sprite) {
 		if err == nil {
 			err = elsewhere(l.runtime, row)
 		}
+		if err == nil { // the use may have waited for what has changed the disk
+			row, err = l.store.Sprites.ByID(ctx, row.ID)
+		}
 		if err == nil {
 			row, err = l.settler.settled(ctx, row, nil)
+		}
+		if errors.Is(err, store.ErrNotFound) {
+			err = l.bootError(m, row, err)
 		}
 		if err != nil {
 			m.finish(err)

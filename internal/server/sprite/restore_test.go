@@ -15,7 +15,13 @@ import (
 // stopping is a Runtime whose sandboxes call a function before they end.
 type stopping struct {
 	memory
-	before func() // nil: nothing
+	before  func()   // nil: nothing
+	mounted []string // what Mounted says
+}
+
+func (r *stopping) Mounted(context.Context) (all []string, _ error) {
+	r.set(func() { all = slices.Clone(r.mounted) })
+	return all, nil
 }
 
 func (r *stopping) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, error) {

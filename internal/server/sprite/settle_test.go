@@ -276,3 +276,35 @@ func TestPoolBesideWhatHangs(t *testing.T) {
 		wantCode(t, "the checkpoint", <-failed, sprite.CodeUnavailable)
 	})
 }
+
+// A transition may leave a disk with a change that is not settled. A use that has waited for the
+// transition boots no sandbox over that disk.
+func TestUseAfterUnsettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := &stopping{}
+		h := start(t, &sprite.Host{Runtime: rt})
+		create(t, h, "paint")
+		use(t, h, "paint").Release()
+		used := make(chan error, 1)
+		rt.before = func() {
+			go func() {
+				_, err := h.Use(t.Context(), "paint", "test")
+				used <- err
+			}()
+			synctest.Wait() // it has read the sprite, and waits
+			row := rowOf(t, h)
+			next, err := h.Store.Sprites.Begin(t.Context(), row.ID, row.Layer, store.Next{})
+			if err != nil {
+				t.Error(err)
+			}
+			rt.set(func() { rt.mounted = []string{next.Layer} })
+		}
+		if err := h.Stop(t.Context(), "paint"); err == nil {
+			t.Error("the stop has settled what can't be")
+		}
+		wantCode(t, "the use", <-used, sprite.CodeUnavailable)
+		if rt.boots != 1 {
+			t.Errorf("got %d boots", rt.boots)
+		}
+	})
+}
