@@ -411,8 +411,8 @@ func (m *machine) hasEnded(sb Sandbox) (asked bool) {
 	if m.sandbox == sb {
 		m.sandbox, m.paused = nil, false
 		m.changed()
+		m.sleep.stop() // else it is the timer of a later one
 	}
-	m.sleep.stop()
 	return m.ending == sb
 }
 

@@ -3,6 +3,7 @@ package sprite
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -73,5 +74,20 @@ func TestOneTransition(t *testing.T) {
 	}
 	if _, _, err := m.take(false); err == nil {
 		t.Error("one that is being deleted was taken")
+	}
+}
+
+// TestLateWatcher: the end of a sandbox that is noticed after the next one has started takes
+// nothing from that one. It still falls asleep.
+func TestLateWatcher(t *testing.T) {
+	first, second := struct{ Sandbox }{}, &struct{ Sandbox }{} // nobody asks them anything
+	m := newMachines().of(store.Sprite{ID: "a", Name: "a"})
+	m.sleep.times = times{idle: time.Hour}
+	m.found(second, false)
+	if m.hasEnded(first) || m.now().sandbox != Sandbox(second) || m.sleep.timer == nil {
+		t.Errorf("the second sandbox: %v, its timer %v", m.now().sandbox, m.sleep.timer)
+	}
+	if m.hasEnded(second); m.now().sandbox != nil || m.sleep.timer != nil {
+		t.Errorf("after its end: %v, its timer %v", m.now().sandbox, m.sleep.timer)
 	}
 }
