@@ -42,13 +42,7 @@ func (l *lifecycle) alone(ctx context.Context, name string, f func(context.Conte
 			defer context.AfterFunc(m.now().busy.given, cancel)()
 			// The next server settles what is not done by then.
 			defer context.AfterFunc(l.tasks.ctx, func() { time.AfterFunc(closePatience, cancel) })()
-			row, err := l.store.Sprites.Get(ctx, name) // as it is now that nobody changes it
-			if err == nil && m.now().live() == nil {
-				err = elsewhere(l.runtime, row)
-			}
-			if err == nil {
-				row, err = l.settler.settled(ctx, row, m.now().live())
-			}
+			row, err := l.takenRow(ctx, m)
 			if err == nil {
 				err = f(ctx, m, row)
 			}
@@ -67,4 +61,21 @@ func (l *lifecycle) alone(ctx context.Context, name string, f func(context.Conte
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// takenRow is the sprite of a machine that is taken, as it is now that nobody changes it. It may
+// have been deleted before, and the name be another sprite's: then nobody needs the machine.
+func (l *lifecycle) takenRow(ctx context.Context, m *machine) (store.Sprite, error) {
+	row, err := l.store.Sprites.ByID(ctx, m.id)
+	if errors.Is(err, store.ErrNotFound) {
+		l.machines.drop(m)
+		return row, NoSprite(m.name)
+	}
+	if err == nil && m.now().live() == nil {
+		err = elsewhere(l.runtime, row)
+	}
+	if err == nil {
+		row, err = l.settler.settled(ctx, row, m.now().live())
+	}
+	return row, err
 }

@@ -1,7 +1,10 @@
 package sprite
 
 import (
+	"context"
 	"errors"
+	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -89,5 +92,56 @@ func TestLateWatcher(t *testing.T) {
 	}
 	if m.hasEnded(second); m.now().sandbox != nil || m.sleep.timer != nil {
 		t.Errorf("after its end: %v, its timer %v", m.now().sandbox, m.sleep.timer)
+	}
+}
+
+// bare is a Runtime in which nothing runs.
+type bare struct{ Runtime }
+
+func (bare) Live(context.Context) ([]Sandbox, error)   { return nil, nil }
+func (bare) Mounted(context.Context) ([]string, error) { return nil, nil }
+func (bare) Stock(context.Context) ([]Item, error)     { return nil, nil }
+func (bare) RemoveLayer(context.Context, string) error { return nil }
+func (bare) Layers() LayerStore                        { return nil }
+func (bare) Memories() MemoryStore                     { return nil }
+func (bare) Occupied(string) error                     { return nil }
+
+// startBare returns a Host of a Runtime, to be ended by the cleanup.
+func startBare(t *testing.T, rt Runtime) *Host {
+	t.Helper()
+	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "cove.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Host{Store: st, Runtime: rt, Logger: slog.New(slog.DiscardHandler)}
+	t.Cleanup(func() {
+		if err := errors.Join(h.Close(), st.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := h.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// TestTakenRow: a sprite may be deleted before its machine is taken, and its name be another's.
+// Then nothing is done to that one, and the machine is forgotten.
+func TestTakenRow(t *testing.T) {
+	h := startBare(t, bare{})
+	if err := h.Store.Sprites.Create(t.Context(), &store.Sprite{ID: "2", Name: "paint", Base: defaultBase}); err != nil {
+		t.Fatal(err)
+	}
+	for id, there := range map[string]bool{"1": false, "2": true} {
+		m := h.machines.of(store.Sprite{ID: id, Name: "paint"})
+		if _, _, err := m.take(false); err != nil {
+			t.Fatal(err)
+		}
+		row, err := h.lives.takenRow(t.Context(), m)
+		m.finish(nil)
+		e, ok := errors.AsType[*fail.Error](err)
+		if there && (err != nil || row.ID != id) || !there && (!ok || e.Code != CodeNotFound) || (h.machines.known(id) != nil) != there {
+			t.Errorf("of sprite %s: got %s, %v; its machine: %v", id, row.ID, err, h.machines.known(id))
+		}
 	}
 }
