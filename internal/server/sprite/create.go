@@ -411,13 +411,11 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 			s.Config.StorageMB, s.Config.StorageGB = *req.StorageMB, 0
 		}
 		s.UpdatedAt = time.Now()
+		h.machines.heed(*s)
 		return nil
 	})
 	if err != nil {
 		return sprites.Info{}, err
-	}
-	if m := h.machines.known(row.ID); m != nil {
-		m.setTimes(h.machines.defaults.of(row))
 	}
 	h.disk.reviewNow(ctx, row.ID)
 	if req.Labels != nil || req.ClearLabels { // connectors may be granted by them

@@ -616,9 +616,13 @@ func (m *machine) heldAt(used int64) {
 	}
 }
 
-// noteHeld writes to the store whether a machine is held, as it is when it is written.
+// noteHeld writes to the store whether a machine is held, as it is when it is written. If it is
+// held at a limit that has changed meanwhile, the next look goes by the present one.
 func (w *diskWatch) noteHeld(m *machine) {
-	w.rows.note(m.id, func(s *store.Sprite) { s.Held = m.now().held })
+	w.rows.note(m.id, func(s *store.Sprite) {
+		s.Held = m.now().held
+		w.machines.heed(*s)
+	})
 }
 
 // admit returns an error if a machine takes so much of the disk that nothing may run in
@@ -680,24 +684,27 @@ func describeHeld(name string, held sprites.Held) *sprites.Held {
 // reviewNow looks at what a sprite takes that was changed from outside, if that may let
 // it go on, or hold it.
 func (w *diskWatch) reviewNow(ctx context.Context, id string) {
-	row, err := w.rows.sprites.ByID(ctx, id)
 	m := w.machines.known(id)
-	if m == nil || err != nil {
+	if m == nil {
 		return
 	}
 	now := m.now()
 	if now.dead {
 		return
 	}
-	limit := row.Config.DiskLimit()
-	m.disk.setLimit(limit)
+	limit, _ := m.disk.weight()
 	watched := limit > 0 || now.held != nil
 	look := limit > 0 && (now.held != nil || m.disk.look(w.last()))
 	if !watched {
 		return
 	}
 	if look {
-		if err := w.measure(ctx, m); err != nil {
+		err := w.measure(ctx, m)
+		if ctx.Err() != nil { // nobody waits any more: the watch looks by itself
+			w.changed()
+			return
+		}
+		if err != nil {
 			w.logger.Error("measuring a sprite's disk use", "sprite", m.name, "err", err)
 		}
 	}

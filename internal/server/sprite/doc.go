@@ -41,8 +41,8 @@
 //	machine.mu
 //	places.mu, tasks.mu, diskGauge.mu, diskWatch.mu, diskRoom.mu, reads.mu
 //
-// A callback that the store calls while it updates a row (rows.note) may take the mutex of a
-// machine. Some locks are held for long, and are taken before any mutex. Their order is:
+// A callback that the store calls while it updates a row (rows.note) may take machines.mu, and
+// then the mutex of a machine. Some locks are held for long, and are taken before any mutex. Their order is:
 // network.setting, limiter.changing, checkpoints.wanting, layerKeeper.merging and reads.listed
 // (each by a key); layerKeeper.collecting; layerKeeper.referencing.
 package sprite

@@ -125,6 +125,7 @@ func (l *lifecycle) noteStart(m *machine, sb Sandbox) {
 			s.LastError = "it began anew: " + s.Lost
 			m.lose(s.Lost)
 		}
+		l.machines.heed(*s) // the first use made the machine of what it had read before
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // TestPlaces: a starting sprite has a place until the start fails or the sprite is gone. If
@@ -98,6 +99,9 @@ func TestLateWatcher(t *testing.T) {
 // bare is a Runtime in which nothing runs.
 type bare struct{ Runtime }
 
+func (bare) Prepare() error                            { return nil }
+func (bare) MemoryMB(limit int) int                    { return limit }
+func (bare) Unlimited() []string                       { return nil }
 func (bare) Live(context.Context) ([]Sandbox, error)   { return nil, nil }
 func (bare) Mounted(context.Context) ([]string, error) { return nil, nil }
 func (bare) Stock(context.Context) ([]Item, error)     { return nil, nil }
@@ -144,4 +148,55 @@ func TestTakenRow(t *testing.T) {
 			t.Errorf("of sprite %s: got %s, %v; its machine: %v", id, row.ID, err, h.machines.known(id))
 		}
 	}
+}
+
+// booting is a Runtime whose sandboxes do nothing.
+type booting struct{ bare }
+
+func (booting) Boot(context.Context, Machine) (Sandbox, error) { return idler{}, nil }
+
+type idler struct{ Sandbox }
+
+func (idler) Done() <-chan struct{} { return nil }
+func (idler) Status() SandboxStatus { return SandboxStatus{} }
+
+// TestHeed: the machine of a sprite goes by what was stored last, although its first use had read
+// the sprite before.
+func TestHeed(t *testing.T) {
+	h := startBare(t, booting{})
+	if _, err := h.Create(t.Context(), sprites.CreateRequest{Name: "paint", IdleSeconds: new(int64(100)), Config: &sprites.Config{StorageMB: 100}}); err != nil {
+		t.Fatal(err)
+	}
+	before, err := h.Store.Sprites.Get(t.Context(), "paint")
+	if err != nil {
+		t.Fatal(err)
+	}
+	update := func(seconds int64, mib int) {
+		t.Helper()
+		if _, err := h.Update(t.Context(), "paint", sprites.UpdateRequest{IdleSeconds: &seconds, StorageMB: &mib}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var m *machine
+	wants := func(seconds int64, mib int64) {
+		t.Helper()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if limit, _, _ := m.disk.read(); m.sleep.idle != time.Duration(seconds)*time.Second || limit != mib<<20 {
+			t.Errorf("it sleeps after %v, and may take %d bytes", m.sleep.idle, limit)
+		}
+	}
+	update(200, 200)
+	m = h.machines.of(before)
+	l, err := h.Use(t.Context(), "paint", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	wants(200, 200)
+	update(300, 300)
+	wants(300, 300)
+	h.machines.heed(before) // a machine of an older row, which is held for that
+	h.disk.noteHeld(m)
+	wants(300, 300)
 }

@@ -60,6 +60,15 @@ func (ms *machines) known(id string) *machine {
 	return ms.all[id]
 }
 
+// heed has the machine of a sprite, if there is one, go by the times and the disk limit of a row.
+// Only callbacks of the store call it, as they update the row: there the last row comes last.
+func (ms *machines) heed(row store.Sprite) {
+	if m := ms.known(row.ID); m != nil {
+		m.setTimes(ms.defaults.of(row))
+		m.disk.setLimit(row.Config.DiskLimit())
+	}
+}
+
 // list is all machines.
 func (ms *machines) list() []*machine {
 	ms.mu.Lock()
