@@ -150,7 +150,17 @@ func (s *Set) get(name string) (*service, error) {
 	if v := s.all[name]; v != nil {
 		return v, nil
 	}
-	return nil, fail.New("service_not_found", fmt.Sprintf("service not found: %.64q", name), "")
+	return nil, serviceNotFound(name)
+}
+
+// holds fails if a service was removed after somebody got it. A caller that holds changing must
+// ask before it saves the service's definition or starts its program: nobody could reach that.
+func (s *Set) holds(v *service) error {
+	name := v.definition().Name
+	if now, err := s.get(name); err != nil || now != v {
+		return serviceNotFound(name)
+	}
+	return nil
 }
 
 // list returns the services by name.
@@ -256,6 +266,9 @@ func (s *Set) want(v *service) (started bool, err error) {
 // wantInOrder is want. The caller must hold changing. seen has the services that were handled
 // already: many may need the same one.
 func (s *Set) wantInOrder(v *service, seen map[string]bool) (started bool, err error) {
+	if err := s.holds(v); err != nil {
+		return false, err
+	}
 	def := v.definition()
 	seen[def.Name] = true
 	for _, name := range def.Needs {
@@ -279,7 +292,9 @@ func (s *Set) wantInOrder(v *service, seen map[string]bool) (started bool, err e
 // unwant stops a service, so that the next boot does not start it.
 func (s *Set) unwant(v *service, grace time.Duration) (stopped bool, err error) {
 	s.changing.Lock()
-	err = s.saved.save(v.definition(), true)
+	if err = s.holds(v); err == nil {
+		err = s.saved.save(v.definition(), true)
+	}
 	s.changing.Unlock()
 	if err != nil {
 		return false, err
@@ -431,6 +446,10 @@ func (s *Set) copied() {
 		}
 		s.startInOrder(v, wanted)
 	}
+}
+
+func serviceNotFound(name string) error {
+	return fail.New("service_not_found", fmt.Sprintf("service not found: %.64q", name), "")
 }
 
 func notRunning(name string) error {
