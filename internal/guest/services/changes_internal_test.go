@@ -116,3 +116,45 @@ func TestRemovedStaysAway(t *testing.T) {
 		})
 	}
 }
+
+// TestStartDuringStop: a service that somebody starts while it is being stopped starts when it has
+// ended. If somebody stops it once more before that, it stays down.
+func TestStartDuringStop(t *testing.T) {
+	f := newFixture(t)
+	f.run()
+	stopping := func() (done <-chan struct{}) {
+		t.Helper()
+		done, err := f.set.beginUnwant(f.web, 0)
+		if err != nil || done == nil {
+			t.Fatalf("stop: %v", err)
+		}
+		return done
+	}
+	done := stopping()
+	<-f.ends
+	for range 2 {
+		if started, err := f.set.want(f.web); err != nil || !started {
+			t.Fatalf("start: %t, %v", started, err)
+		}
+	}
+	f.letEnd()
+	<-done
+	<-f.starts
+	if status := f.web.describe().State.Status; status == sprites.ServiceStopped {
+		t.Errorf("the service is %s", status)
+	}
+
+	f.mayEnd = make(chan struct{}) // the program that runs has not read it yet
+	done = stopping()
+	<-f.ends
+	if _, err := f.set.want(f.web); err != nil {
+		t.Fatal(err)
+	}
+	again := stopping()
+	f.letEnd()
+	<-done
+	<-again
+	if f.web.kept() {
+		t.Error("the service runs after the second stop")
+	}
+}

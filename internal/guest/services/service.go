@@ -39,19 +39,28 @@ type service struct {
 	prog   Program            // the one that runs
 	events map[*subscription]bool
 
+	again bool // somebody has started it while it is being stopped: it starts when that is done
+
 	outOfMemory bool // the program was ended for want of memory
 
 	needed chan struct{} // has an element when what it waits for has started; nil when it waits for nothing
 }
 
 // start sees to it that the service is kept running, unless the guest is stopping. It
-// reports whether it was not before.
+// reports whether it was not before. A service that is being stopped starts when it has ended;
+// start does not wait for that.
 func (v *service) start() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.cancel != nil {
-		return false
+		v.again = v.state.Status == sprites.ServiceStopping
+		return v.again
 	}
+	return v.begin()
+}
+
+// begin is start, of a service that is not kept. The caller must hold mu.
+func (v *service) begin() bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	if !v.set.begin(func() {
@@ -70,19 +79,27 @@ func (v *service) start() bool {
 // stop ends the service and all that it started: by TERM, and after grace by force. It returns
 // when no process of it is left, and reports whether there was anything to stop.
 func (v *service) stop(grace time.Duration) bool {
-	v.mu.Lock()
-	if v.cancel == nil {
-		v.mu.Unlock()
+	done := v.beginStop(grace)
+	if done == nil {
 		return false
 	}
-	v.grace = grace
-	v.state.Status, v.state.NextRestartAt = sprites.ServiceStopping, nil
-	v.publish(sprites.ServiceEvent{Type: sprites.ServiceEventStopping})
-	cancel, done := v.cancel, v.done
-	v.mu.Unlock()
-	cancel()
 	<-done
 	return true
+}
+
+// beginStop is stop, but does not wait: done is closed when the service has ended. If there is
+// nothing to stop, done is nil.
+func (v *service) beginStop(grace time.Duration) (done <-chan struct{}) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.cancel == nil {
+		return nil
+	}
+	v.grace, v.again = grace, false
+	v.state.Status, v.state.NextRestartAt = sprites.ServiceStopping, nil
+	v.publish(sprites.ServiceEvent{Type: sprites.ServiceEventStopping})
+	v.cancel()
+	return v.done
 }
 
 // keep runs the program, again and again, until it ends well or ctx does.
@@ -224,7 +241,8 @@ func (v *service) retry() {
 	}
 }
 
-// over notes that the program will not be started again.
+// over notes that the program will not be started again, unless somebody has asked for that
+// while it was being stopped.
 func (v *service) over(last sprites.ServiceEvent, why string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -235,6 +253,10 @@ func (v *service) over(last sprites.ServiceEvent, why string) {
 	}
 	v.publish(last)
 	v.log.close()
+	if v.again {
+		v.again = false
+		v.begin()
+	}
 }
 
 // describe returns the definition with its state.

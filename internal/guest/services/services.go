@@ -291,15 +291,26 @@ func (s *Set) wantInOrder(v *service, seen map[string]bool) (started bool, err e
 
 // unwant stops a service, so that the next boot does not start it.
 func (s *Set) unwant(v *service, grace time.Duration) (stopped bool, err error) {
-	s.changing.Lock()
-	if err = s.holds(v); err == nil {
-		err = s.saved.save(v.definition(), true)
-	}
-	s.changing.Unlock()
-	if err != nil {
+	done, err := s.beginUnwant(v, grace)
+	if err != nil || done == nil {
 		return false, err
 	}
-	return v.stop(grace), nil
+	<-done
+	return true, nil
+}
+
+// beginUnwant is unwant, but does not wait, just as beginStop. The stop begins before anybody else
+// changes services: a start that comes after the stop was recorded finds it begun.
+func (s *Set) beginUnwant(v *service, grace time.Duration) (done <-chan struct{}, err error) {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	if err := s.holds(v); err != nil {
+		return nil, err
+	}
+	if err := s.saved.save(v.definition(), true); err != nil {
+		return nil, err
+	}
+	return v.beginStop(grace), nil
 }
 
 func (v *service) definition() sprites.Service {
