@@ -149,7 +149,7 @@ func (a api) postStop(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if !v.kept() {
+	if v.staysDown() {
 		return notRunning(v.def.Name)
 	}
 	stream := a.stream(w, v)
@@ -179,11 +179,7 @@ func (a api) postRestart(w http.ResponseWriter, r *http.Request) error {
 	}
 	stream := a.stream(w, v)
 	defer stream.close()
-	stream.until(r, func() error {
-		v.stop(defaultStop)
-		_, err := a.set.want(v)
-		return err
-	})
+	stream.until(r, func() error { return a.set.restart(v) })
 	stream.follow(r, follow)
 	return nil
 }

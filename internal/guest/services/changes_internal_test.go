@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/http/httptest"
 	"os"
 	"syscall"
 	"testing"
@@ -156,5 +157,97 @@ func TestStartDuringStop(t *testing.T) {
 	<-again
 	if f.web.kept() {
 		t.Error("the service runs after the second stop")
+	}
+}
+
+// TestStopDuringRestart: a stop that comes while a restart waits for the program's end stands. A
+// restart that comes while the service is being stopped, after a restore, leaves it down too.
+func TestStopDuringRestart(t *testing.T) {
+	restarts := map[string]func(f *fixture){
+		"of a copy": func(f *fixture) { f.set.copied() },
+		"by hand": func(f *fixture) {
+			if err := f.set.restart(f.web); err == nil {
+				f.t.Error("the restart has no error")
+			}
+		},
+	}
+	for name, restart := range restarts {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.run()
+			restarted := make(chan struct{})
+			go func() {
+				defer close(restarted)
+				restart(f)
+			}()
+			<-f.ends
+			stopped, err := f.set.beginUnwant(f.web, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.letEnd()
+			<-stopped
+			<-restarted
+			if f.web.kept() {
+				t.Error("the service runs")
+			}
+		})
+	}
+
+	t.Run("of a copy that is being stopped", func(t *testing.T) {
+		f := newFixture(t)
+		f.run()
+		stopped, err := f.set.beginUnwant(f.web, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-f.ends
+		sub := f.web.subscribe()
+		copied := make(chan struct{})
+		go func() {
+			defer close(copied)
+			f.set.copied()
+		}()
+		select {
+		case <-copied:
+		case <-sub.wake:
+			t.Error("it waits for that service")
+		}
+		f.letEnd()
+		<-stopped
+		<-copied
+		if f.web.kept() {
+			t.Error("the service runs")
+		}
+	})
+}
+
+// TestStopBetweenRestart: if a restart has ended a service's program, but not started it yet, a stop
+// answers that the service does not run. That holds afterwards, too.
+func TestStopBetweenRestart(t *testing.T) {
+	f := newFixture(t)
+	f.run()
+	f.set.changing.Lock()
+	restarted := make(chan struct{})
+	f.letEnd()
+	go func() {
+		defer close(restarted)
+		f.set.copied()
+	}()
+	<-f.ends
+	f.web.mu.Lock()
+	done := f.web.done
+	f.web.mu.Unlock()
+	<-done
+	answer := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), "POST", "/v1/services/web/stop", nil)
+	r.SetPathValue("name", "web")
+	if e, ok := errors.AsType[*fail.Error](api{set: f.set}.postStop(answer, r)); !ok || e.Code != "service_not_running" {
+		t.Errorf("stop: got %v, want service_not_running", e)
+	}
+	f.set.changing.Unlock()
+	<-restarted
+	if f.web.kept() {
+		t.Error("the service runs")
 	}
 }

@@ -39,7 +39,8 @@ type service struct {
 	prog   Program            // the one that runs
 	events map[*subscription]bool
 
-	again bool // somebody has started it while it is being stopped: it starts when that is done
+	again    bool // somebody has started it while it is being stopped: it starts when that is done
+	unwanted bool // somebody has stopped it, and nobody has started it since
 
 	outOfMemory bool // the program was ended for want of memory
 
@@ -52,6 +53,21 @@ type service struct {
 func (v *service) start() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.unwanted = false
+	return v.keepUp()
+}
+
+// resume is start, but leaves a service that somebody has stopped as it is.
+func (v *service) resume() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.unwanted {
+		v.keepUp()
+	}
+}
+
+// keepUp is start. The caller must hold mu.
+func (v *service) keepUp() bool {
 	if v.cancel != nil {
 		v.again = v.state.Status == sprites.ServiceStopping
 		return v.again
@@ -59,7 +75,7 @@ func (v *service) start() bool {
 	return v.begin()
 }
 
-// begin is start, of a service that is not kept. The caller must hold mu.
+// begin is keepUp, of a service that is not kept.
 func (v *service) begin() bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -273,6 +289,32 @@ func (v *service) kept() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.cancel != nil
+}
+
+// want notes whether somebody wants the service to run.
+func (v *service) want(is bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.unwanted = !is
+}
+
+// wanted reports whether nobody has stopped the service since somebody started it.
+func (v *service) wanted() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return !v.unwanted
+}
+
+// staysDown reports whether the service is down. If so, a restart that is under way leaves it
+// down: a caller that is told so does not expect that it starts by itself.
+func (v *service) staysDown() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.cancel != nil {
+		return false
+	}
+	v.unwanted = true
+	return true
 }
 
 // failsUntil reports whether the program has failed and is not started again before

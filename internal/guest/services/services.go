@@ -111,7 +111,7 @@ func (s *Set) Boot() {
 }
 
 // startInOrder starts a service if it is wanted, after those that it needs. Each
-// then waits by itself until it can count on them.
+// then waits by itself until it can count on them. A service that somebody has stopped stays down.
 func (s *Set) startInOrder(v *service, wanted map[string]bool) {
 	if !wanted[v.def.Name] {
 		return
@@ -122,7 +122,7 @@ func (s *Set) startInOrder(v *service, wanted map[string]bool) {
 			s.startInOrder(need, wanted)
 		}
 	}
-	v.start()
+	v.resume()
 }
 
 // add makes the service of a definition, unless the guest is stopping.
@@ -289,6 +289,20 @@ func (s *Set) wantInOrder(v *service, seen map[string]bool) (started bool, err e
 	return v.start(), nil
 }
 
+// restart ends a service and starts it. If somebody stops the service before it has ended, it
+// stays down.
+func (s *Set) restart(v *service) error {
+	v.want(true)
+	v.stop(defaultStop)
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	if !v.wanted() {
+		return fail.Newf("service_not_running", "", "somebody has stopped service %s meanwhile", v.definition().Name)
+	}
+	_, err := s.wantInOrder(v, map[string]bool{})
+	return err
+}
+
 // unwant stops a service, so that the next boot does not start it.
 func (s *Set) unwant(v *service, grace time.Duration) (stopped bool, err error) {
 	done, err := s.beginUnwant(v, grace)
@@ -310,6 +324,7 @@ func (s *Set) beginUnwant(v *service, grace time.Duration) (done <-chan struct{}
 	if err := s.saved.save(v.definition(), true); err != nil {
 		return nil, err
 	}
+	v.want(false)
 	return v.beginStop(grace), nil
 }
 
@@ -425,7 +440,7 @@ func (s *Set) Stop(grace time.Duration) {
 
 // Copied handles services that are copies. It restarts those that run, each after those that
 // it needs. If a definition's AfterRestore names a signal, it sends that instead; with none,
-// it does nothing. It does not wait.
+// it does nothing. A service that somebody stops stays down. It does not wait.
 func (s *Set) Copied() { s.wg.Go(s.copied) }
 
 func (s *Set) copied() {
@@ -434,7 +449,7 @@ func (s *Set) copied() {
 	for _, v := range s.list() {
 		def := v.definition()
 		switch {
-		case !v.kept() || def.AfterRestore == sprites.AfterRestoreNone:
+		case !v.kept() || !v.wanted() || def.AfterRestore == sprites.AfterRestoreNone:
 		case def.AfterRestore == "" || def.AfterRestore == sprites.AfterRestoreRestart:
 			wanted[def.Name] = true
 			ending.Go(func() { v.stop(defaultStop) })
