@@ -548,7 +548,7 @@ type JobEvent struct {
 	Text   string    `json:"text,omitempty"`   // output: a line (without its end); event: a line of JSON; input: a person's text; notice: for people; exit: a failed agent's last output (standard error)
 	Cut    bool      `json:"cut,omitempty"`    // output: the line was longer than a line may be and goes on in the next event
 
-	Key      string `json:"key,omitempty"`      // input: as in JobMessage
+	Key      string `json:"key,omitempty"`      // input: as in JobMessage; notice: of a message that the agent has not taken
 	Question string `json:"question,omitempty"` // input: the ID of the question that it answers
 
 	ExitCode *int       `json:"exit_code,omitempty"` // exit

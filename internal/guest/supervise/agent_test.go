@@ -1,6 +1,7 @@
 package supervise_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -129,5 +130,33 @@ func TestSendOnce(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(j.dir, "end.json")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSendToDeaf: a message that the agent does not get has a code of its own. The log has the
+// message by then, and so says afterwards, with the key, that it was not taken.
+func TestSendToDeaf(t *testing.T) {
+	done := filepath.Join(t.TempDir(), "done")
+	j := newJob(t, `exec <&-; echo ready; until test -e `+done+`; do sleep 0.05; done`)
+	j.spec.Input = &cove.JobInput{}
+	cmd := j.start()
+	err := supervise.Send(j.dir, strings.NewReader(`{"text":"a","line":"a","key":"k1"}`))
+	if !errors.Is(err, supervise.ErrNotTaken) || supervise.ExitCode(err) != supervise.ExitMiss {
+		t.Errorf("got %v, exit code %d", err, supervise.ExitCode(err))
+	}
+	if err := os.WriteFile(done, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := j.exitCode(cmd); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	var got []string
+	for _, ev := range j.events() {
+		if ev.Key != "" {
+			got = append(got, ev.Type+" "+ev.Key)
+		}
+	}
+	if text := strings.Join(got, ", "); text != "input k1, notice k1" {
+		t.Errorf("the log has %s", text)
 	}
 }

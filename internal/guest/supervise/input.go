@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,10 @@ var ErrAnswered = errors.New("the question has been answered")
 
 // ErrKeyTaken says that another message has had a message's key.
 var ErrKeyTaken = errors.New("another message has had that key")
+
+// ErrNotTaken says that the agent did not get a message, and will not. The log may have the
+// message all the same: it is there before the agent gets it.
+var ErrNotTaken = errors.New("the agent has ended, or does not read")
 
 // Bounds on messages.
 const (
@@ -142,8 +147,8 @@ func (in *input) take(r io.Reader) error {
 		in.log.add(cove.JobEvent{Type: "input", Text: text, Key: m.Key, Question: m.Question}) // before what the agent makes of it
 		in.guards.wait(false)                                                                  // which may be that it waits again
 		if _, err := io.WriteString(in.pipe, m.Line+"\n"); err != nil {
-			in.log.notice("the agent has not taken that message")
-			return fmt.Errorf("the agent has ended, or does not read: %w", err)
+			in.log.add(cove.JobEvent{Type: "notice", Text: "the agent has not taken that message", Key: m.Key})
+			return fmt.Errorf("%w: %w", ErrNotTaken, err)
 		}
 	}
 	if m.Key != "" {
@@ -164,7 +169,7 @@ func (in *input) take(r io.Reader) error {
 // Send hands a message, a cove.JobInputLine that r gives, to the agent of a
 // job, and returns when the agent has it in its input. ErrDead: no supervisor is
 // at work. ErrNoInput: the agent takes none. ErrAnswered: the question has another answer.
-// ErrKeyTaken: its key is another message's. A message that the agent has, by its key, is not handed on again.
+// ErrKeyTaken: its key is another message's. ErrNotTaken: the agent did not get it. A message that the agent has, by its key, is not handed on again.
 func Send(dir string, r io.Reader) error {
 	text, err := io.ReadAll(io.LimitReader(r, maxMessage))
 	if err != nil {
@@ -198,6 +203,9 @@ func Send(dir string, r io.Reader) error {
 		return ErrAnswered
 	case ErrKeyTaken.Error():
 		return ErrKeyTaken
+	}
+	if cause, ok := strings.CutPrefix(a.Error, ErrNotTaken.Error()); ok {
+		return fmt.Errorf("%w%s", ErrNotTaken, cause)
 	}
 	return errors.New(a.Error)
 }

@@ -56,6 +56,7 @@ const (
 	ExitOpen = 6 // ErrNotSetUp
 	ExitTold = 7 // ErrAnswered
 	ExitUsed = 8 // ErrKeyTaken
+	ExitMiss = 9 // ErrNotTaken
 )
 
 // ExitCode is the exit code that tells a caller outside of the sprite what err is.
@@ -75,6 +76,8 @@ func ExitCode(err error) int {
 		return ExitTold
 	case errors.Is(err, ErrKeyTaken):
 		return ExitUsed
+	case errors.Is(err, ErrNotTaken):
+		return ExitMiss
 	}
 	return ExitErr
 }

@@ -31,7 +31,7 @@ func (m *Manager) Send(ctx context.Context, id string, msg cove.JobMessage) (cov
 	if err == nil {
 		err = m.supervisors.deliver(ctx, job, line)
 	}
-	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == codeKeyTaken {
+	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == codeKeyTaken || errors.Is(err, errMissed) {
 		return job, err
 	}
 	if err != nil && msg.Key != "" {
@@ -45,6 +45,9 @@ func (m *Manager) Send(ctx context.Context, id string, msg cove.JobMessage) (cov
 	}
 	return m.Store.Jobs.Get(ctx, id)
 }
+
+// errMissed says that the agent did not get a message, although the log may have it.
+var errMissed = errors.New("the agent has ended, or does not read")
 
 // codeKeyTaken says that a key is another message's, or another request's.
 const codeKeyTaken = "key_taken"

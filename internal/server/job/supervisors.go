@@ -27,6 +27,7 @@ const (
 	exitDeaf = 5 // the agent takes no messages
 	exitTold = 7 // the question has been answered
 	exitUsed = 8 // another message has had the key
+	exitMiss = 9 // the agent did not get the message, and will not
 )
 
 // supervisors asks things of the supervisors of jobs, in their sprites, by the commands of
@@ -269,6 +270,8 @@ func (ss *supervisors) deliver(ctx context.Context, job cove.Job, line []byte) e
 			return alreadyAnswered(id)
 		case exitUsed:
 			return fail.Newf(codeKeyTaken, "choose another key", "another message to job %s used that key; this one was not delivered", id)
+		case exitMiss:
+			return &fail.Error{Code: "not_delivered", Hint: "see its log: cove job logs " + id, Message: fmt.Sprintf("the agent of job %s did not get the message", id), Err: errMissed}
 		}
 		return fail.Newf("not_delivered", "see its log: cove job logs "+id, "the agent of job %s did not get the message: %s", id, said.String())
 	}

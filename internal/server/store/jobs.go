@@ -464,11 +464,12 @@ func (j *Jobs) Events(ctx context.Context, id string, from int64, limit int) ([]
 	return events, nil
 }
 
-// HasInput reports whether a job's log has a message with a key.
+// HasInput reports whether a job's log has a message with a key, and does not say that the agent has not taken that
+// message.
 func (j *Jobs) HasInput(ctx context.Context, id, key string) (bool, error) {
 	var n int
-	err := j.db.read.QueryRowContext(ctx, `SELECT count(*) FROM job_events
-		WHERE job = ? AND json_extract(doc, '$.type') = 'input' AND json_extract(doc, '$.key') = ?`, id, key).Scan(&n)
+	err := j.db.read.QueryRowContext(ctx, `SELECT coalesce(sum(CASE json_extract(doc, '$.type') WHEN 'input' THEN 1 WHEN 'notice' THEN -1 ELSE 0 END), 0)
+		FROM job_events WHERE job = ? AND json_extract(doc, '$.key') = ?`, id, key).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("look for a message to job %s: %w", id, err)
 	}
