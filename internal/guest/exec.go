@@ -58,6 +58,7 @@ func (s *sessions) getExec(w http.ResponseWriter, r *http.Request) error {
 		return nil // gone before it began
 	}
 	sess.start(c)
+	c.detachAtEnd(sess)
 	defer sess.detach(c)
 	c.serve(sess, cmd.stdin)
 	return nil
@@ -117,6 +118,7 @@ func (s *sessions) attach(w http.ResponseWriter, r *http.Request, id string, q u
 	} else if err != nil {
 		return nil // told on the socket
 	}
+	c.detachAtEnd(sess)
 	defer sess.detach(c)
 	c.serve(sess, stdin)
 	return nil

@@ -253,6 +253,15 @@ func (c *wsClient) serve(s *session, stdin bool) {
 	}
 }
 
+// detachAtEnd removes the client from the session when its connection has ended. serve finds that
+// out only when it reads, and it does not while the command leaves its input alone.
+func (c *wsClient) detachAtEnd(s *session) {
+	s.set.wg.Go(func() {
+		<-c.done
+		s.detach(c)
+	})
+}
+
 // followPorts begins to tell the client which ports the session's processes listen on.
 func (c *wsClient) followPorts(s *session) {
 	if !c.following.Swap(true) {
